@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+# The server image. CPU (default):
+#   docker build -t deeppcr-serve .
+# CUDA: bases that carry Debian 12's packages and, for building, a CUDA toolkit in /usr/local/cuda:
+#   docker build -t deeppcr-serve:cuda --build-arg CUDA=on \
+#     --build-arg BUILD_BASE=<with toolkit> --build-arg BASE=<with CUDA runtime> .
+# The image holds no models: mount a model repository at /models.
+ARG BUILD_BASE=debian:12
+ARG BASE=debian:12-slim
+
+FROM ${BUILD_BASE} AS build
+ARG CUDA=off
+WORKDIR /src
+# Packages first: this layer changes only with the list.
+COPY deploy/install.sh deploy/lib.sh deploy/
+RUN deploy/install.sh build
+COPY CMakeLists.txt CMakePresets.json ./
+COPY kernels kernels
+COPY proto proto
+COPY server server
+COPY client client
+COPY deploy/build.sh deploy/runtime_packages.sh deploy/
+RUN deploy/build.sh --preset release --cuda "${CUDA}" --prefix /opt/deeppcr \
+    && mkdir -p /opt/deeppcr/lib
+# The packages that own the libraries the installed files link, whatever this base calls them.
+RUN deploy/runtime_packages.sh /opt/deeppcr/bin/* > /opt/deeppcr/runtime_packages.txt
+
+FROM ${BASE} AS runtime
+COPY --from=build /opt/deeppcr/runtime_packages.txt /tmp/runtime_packages.txt
+RUN apt-get update -q \
+    && xargs -a /tmp/runtime_packages.txt \
+         apt-get install -y -q --no-install-recommends \
+    && rm -rf /var/lib/apt/lists/* /tmp/runtime_packages.txt \
+    && groupadd --system --gid 10001 deeppcr \
+    && useradd --system --uid 10001 --gid deeppcr --home-dir /nonexistent --shell /usr/sbin/nologin deeppcr \
+    && install -d -o deeppcr -g deeppcr /var/cache/deeppcr
+COPY --from=build /opt/deeppcr/bin /usr/local/bin
+COPY --from=build /opt/deeppcr/lib /usr/local/lib
+USER 10001:10001
+EXPOSE 8001 8002
+STOPSIGNAL SIGTERM
+# Loading measures a plan for every model before the server is ready.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=120s --retries=3 \
+    CMD ["/usr/local/bin/deeppcr-server", "--probe=127.0.0.1:8001"]
+ENTRYPOINT ["/usr/local/bin/deeppcr-server"]
+CMD ["--model_repository=/models", "--listen=0.0.0.0:8001", "--http_listen=0.0.0.0:8002", "--plan_cache_dir=/var/cache/deeppcr"]

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/array_file.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/csv.h"
+#include "client/json_array.h"
+#include "client/npy.h"
+
+namespace deeppcr {
+namespace {
+
+// Closes what it opened, never a standard stream.
+struct CloseFile {
+  void operator()(std::FILE* file) const {
+    if (file != stdin && file != stdout) std::fclose(file);
+  }
+};
+using File = std::unique_ptr<std::FILE, CloseFile>;
+
+absl::Status SystemError(const char* action, const std::string& path, int error) {
+  const absl::StatusCode code =
+      error == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kUnknown;
+  return absl::Status(code, absl::StrCat("cannot ", action, " ", path, ": ", std::strerror(error)));
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  File file(path == "-" ? stdin : std::fopen(path.c_str(), "rb"));
+  if (file == nullptr) return SystemError("open", path, errno);
+  std::string bytes;
+  char block[1 << 16];
+  size_t got = 0;
+  while ((got = std::fread(block, 1, sizeof(block), file.get())) > 0) {
+    if (bytes.size() + got > static_cast<size_t>(kMaxArrayBytes)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": more than the ", kMaxArrayBytes, " bytes allowed"));
+    }
+    bytes.append(block, got);
+  }
+  if (std::ferror(file.get())) return SystemError("read", path, errno);
+  return bytes;
+}
+
+absl::StatusOr<Array> Parse(ArrayFormat format, const std::string& bytes) {
+  switch (format) {
+    case ArrayFormat::kNpy:
+      return ParseNpy(bytes);
+    case ArrayFormat::kCsv:
+      return ParseCsv(bytes);
+    case ArrayFormat::kJson:
+      return ParseJsonArray(bytes);
+  }
+  return absl::InternalError("unknown array format");
+}
+
+absl::StatusOr<std::string> Format(ArrayFormat format, const Array& array) {
+  switch (format) {
+    case ArrayFormat::kNpy:
+      return FormatNpy(array);
+    case ArrayFormat::kCsv:
+      return FormatCsv(array);
+    case ArrayFormat::kJson:
+      return FormatJsonArray(array);
+  }
+  return absl::InternalError("unknown array format");
+}
+
+}  // namespace
+
+absl::StatusOr<ArrayFormat> ParseArrayFormat(std::string_view name) {
+  if (name == "npy") return ArrayFormat::kNpy;
+  if (name == "csv") return ArrayFormat::kCsv;
+  if (name == "json") return ArrayFormat::kJson;
+  return absl::InvalidArgumentError(
+      absl::StrCat("format: expected npy, csv or json, got '", std::string(name), "'"));
+}
+
+absl::StatusOr<ArrayFormat> ChooseArrayFormat(const std::string& path, const std::string& format) {
+  if (absl::EndsWithIgnoreCase(path, ".npy")) return ArrayFormat::kNpy;
+  if (absl::EndsWithIgnoreCase(path, ".csv")) return ArrayFormat::kCsv;
+  if (absl::EndsWithIgnoreCase(path, ".json")) return ArrayFormat::kJson;
+  if (!format.empty()) return ParseArrayFormat(format);
+  if (path == "-") return ArrayFormat::kCsv;
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, ": expected a name that ends in .npy, .csv or .json, or --format to say which"));
+}
+
+absl::StatusOr<Array> ReadArray(const std::string& path, const std::string& format) {
+  const absl::StatusOr<ArrayFormat> chosen = ChooseArrayFormat(path, format);
+  if (!chosen.ok()) return chosen.status();
+  const absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) return bytes.status();
+  absl::StatusOr<Array> array = Parse(*chosen, *bytes);
+  if (array.ok()) return array;
+  return absl::Status(array.status().code(), absl::StrCat(path, ": ", array.status().message()));
+}
+
+absl::Status WriteArray(const Array& array, const std::string& path, const std::string& format) {
+  const absl::StatusOr<ArrayFormat> chosen = ChooseArrayFormat(path, format);
+  if (!chosen.ok()) return chosen.status();
+  const absl::StatusOr<std::string> bytes = Format(*chosen, array);
+  if (!bytes.ok()) {
+    return absl::Status(bytes.status().code(), absl::StrCat(path, ": ", bytes.status().message()));
+  }
+  return WriteFile(path, *bytes);
+}
+
+absl::Status WriteFile(const std::string& path, std::string_view bytes) {
+  File file(path == "-" ? stdout : std::fopen(path.c_str(), "wb"));
+  if (file == nullptr) return SystemError("open", path, errno);
+  const size_t put = std::fwrite(bytes.data(), 1, bytes.size(), file.get());
+  if (put != bytes.size() || std::fflush(file.get()) != 0) return SystemError("write", path, errno);
+  return absl::OkStatus();
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/batched_forward.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace deeppcr {
+namespace {
+
+constexpr int64_t kMaxRequestBytes = 16 << 20;
+
+absl::Status CheckShape(const Array& array, const std::vector<int64_t>& expected,
+                        const char* what) {
+  if (array.shape == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(what, ": expected shape ", ShapeToString(expected),
+                                                 ", got ", ShapeToString(array.shape)));
+}
+
+absl::Status CheckInputs(const v1::GetModelResponse& model, const Array& inputs,
+                         const BatchedForwardOptions& options) {
+  const int64_t n = inputs.shape.empty() ? 0 : inputs.rows();
+  if (n < 1) return absl::InvalidArgumentError("inputs: expected at least one row, got none");
+  if (absl::Status status = CheckShape(inputs, {n, model.input_dim()}, "inputs"); !status.ok()) {
+    return status;
+  }
+  if (options.batch_size < 0 || options.batch_size > model.max_batch_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch_size: expected 0 to ", model.max_batch_size(),
+                     ", the model's limit, got ", options.batch_size));
+  }
+  if (options.previous == nullptr) return absl::OkStatus();
+  const v1::ModelSummary& summary = model.summary();
+  return CheckShape(*options.previous, {n, summary.num_layers() + 1, summary.state_dim()},
+                    "previous trajectory");
+}
+
+// Takes one tensor of a reply, of which the first extent must be `count`.
+absl::Status Collect(const v1::Tensor& tensor, int64_t count, size_t rank, const char* what,
+                     Array* target) {
+  const absl::StatusOr<Array> array = TensorToArray(tensor, what);
+  if (!array.ok()) return array.status();
+  if (array->shape.size() != rank || array->rows() != count) {
+    return absl::InternalError(absl::StrCat("bad reply: ", what, ": expected ", count,
+                                            " samples in rank ", rank, ", got shape ",
+                                            ShapeToString(array->shape)));
+  }
+  return AppendRows(*array, target);
+}
+
+}  // namespace
+
+int64_t LargestBatch(const v1::GetModelResponse& model, bool with_trajectory) {
+  const v1::ModelSummary& summary = model.summary();
+  // In double: the dimensions are the server's word, and their product might not fit.
+  const double states = with_trajectory ? (static_cast<double>(summary.num_layers()) + 1) *
+                                              static_cast<double>(summary.state_dim())
+                                        : 0;
+  const double bytes =
+      4 * std::max(states + static_cast<double>(model.input_dim() + model.output_dim()), 1.0);
+  const double fits = static_cast<double>(kMaxRequestBytes) / bytes;
+  return std::max<int64_t>(
+      1, fits < model.max_batch_size() ? static_cast<int64_t>(fits) : model.max_batch_size());
+}
+
+absl::StatusOr<BatchedForwardResult> BatchedForward(const Client& client,
+                                                    const v1::GetModelResponse& model,
+                                                    const Array& inputs,
+                                                    const BatchedForwardOptions& options) {
+  if (absl::Status status = CheckInputs(model, inputs, options); !status.ok()) return status;
+  const bool states = options.solver.return_trajectory() || options.previous != nullptr;
+  const int64_t batch = options.batch_size > 0 ? options.batch_size : LargestBatch(model, states);
+  v1::ForwardRequest request;
+  request.set_model(model.summary().name());
+  request.set_version(model.summary().version());
+  *request.mutable_options() = options.solver;
+  BatchedForwardResult result;
+  for (int64_t begin = 0; begin < inputs.rows(); begin += batch) {
+    const int64_t count = std::min(batch, inputs.rows() - begin);
+    RowsToTensor(inputs, begin, count, request.mutable_inputs());
+    if (options.previous != nullptr) {
+      RowsToTensor(*options.previous, begin, count, request.mutable_initial_states());
+    }
+    const absl::StatusOr<v1::ForwardResponse> reply = client.Forward(request, options.deadline);
+    if (!reply.ok()) return reply.status();
+    absl::Status status = Collect(reply->outputs(), count, 2, "outputs", &result.outputs);
+    if (status.ok() && options.solver.return_trajectory()) {
+      status = Collect(reply->trajectory(), count, 3, "trajectory", &result.trajectory);
+    }
+    if (!status.ok()) return status;
+    if (reply->report().samples_size() != count) {
+      return absl::InternalError(absl::StrCat(
+          "bad reply: expected ", count, " sample reports, got ", reply->report().samples_size()));
+    }
+    result.reports.push_back(reply->report());
+    if (options.done != nullptr) options.done->fetch_add(count);
+  }
+  return result;
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <numeric>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/commands/command.h"
+
+namespace deeppcr {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kNotUnderstood = 2;
+
+struct Subcommand {
+  const char* name;
+  const char* help;
+  RunCommand (*add)(CLI::App*, const GlobalOptions*);
+};
+
+constexpr Subcommand kSubcommands[] = {
+    {"forward", "Run inputs through a model", AddForward},
+    {"compare", "Run the same inputs through several solvers and compare them", AddCompare},
+    {"models", "List models, and the plans measured for them", AddModels},
+    {"load", "Load or reload a model", AddLoad},
+    {"unload", "Unload a model", AddUnload},
+    {"health", "Ask whether the server, or a model, is serving", AddHealth},
+    {"bench", "Measure throughput and latency under load", AddBench},
+};
+
+// The number of single-character edits between two words.
+size_t EditDistance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::vector<std::string> KnownWords(const CLI::App& app, const CLI::App* subcommand) {
+  std::vector<std::string> words;
+  for (const CLI::App* level : {&app, subcommand}) {
+    if (level == nullptr) continue;
+    for (const CLI::Option* option : level->get_options()) {
+      for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
+    }
+  }
+  if (subcommand == nullptr) {
+    for (const Subcommand& entry : kSubcommands) words.emplace_back(entry.name);
+  }
+  return words;
+}
+
+// What to look at after a command line that was not understood.
+std::string Hint(const CLI::App& app, const std::string& unknown) {
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  const CLI::App* subcommand = chosen.empty() ? nullptr : chosen.front();
+  const std::string word = unknown.substr(0, unknown.find('='));
+  std::string nearest;
+  size_t distance = word.size() / 2 + 1;  // farther apart is no likeness
+  for (const std::string& known : KnownWords(app, subcommand)) {
+    if (const size_t d = EditDistance(word, known); d < distance) {
+      nearest = known;
+      distance = d;
+    }
+  }
+  const std::string help =
+      absl::StrCat("deeppcr ", subcommand == nullptr ? "" : subcommand->get_name() + " ", "--help");
+  const std::string guess = nearest.empty() ? "" : absl::StrCat("did you mean ", nearest, "? ");
+  return absl::StrCat(guess, "see ", help);
+}
+
+// Flags as the parser knows them: dashes within a name count as underscores, as in the server's
+// flags.
+std::vector<std::string> NormalizedArguments(int argc, const char* const* argv) {
+  std::vector<std::string> arguments;
+  // The parser takes them last first, without the program's name.
+  for (int i = argc - 1; i > 0; --i) {
+    std::string& argument = arguments.emplace_back(argv[i]);
+    if (!absl::StartsWith(argument, "--") || argument.size() == 2) continue;
+    const auto end = std::find(argument.begin(), argument.end(), '=');
+    std::replace(argument.begin() + 2, end, '-', '_');
+  }
+  return arguments;
+}
+
+int ReportParseError(const CLI::App& app, const CLI::ParseError& error) {
+  // --help and --version come as errors of code 0, and print what was asked for.
+  if (error.get_exit_code() == 0) return app.exit(error);
+  const std::vector<std::string> extras = app.remaining(true);
+  std::string message = error.what();
+  if (!extras.empty()) {
+    const bool flag = absl::StartsWith(extras.front(), "-");
+    const bool command = !flag && app.get_subcommands().empty();
+    message = absl::StrCat("unknown ",
+                           flag      ? "flag"
+                           : command ? "subcommand"
+                                     : "argument",
+                           " '", extras.front(), "'");
+  }
+  absl::FPrintF(stderr, "deeppcr: %s; %s\n", message,
+                Hint(app, extras.empty() ? "" : extras.front()));
+  return kNotUnderstood;
+}
+
+void AddGlobalFlags(CLI::App* app, GlobalOptions* global) {
+  app->add_option("--server", global->server, "host:port of the server (default 127.0.0.1:8001)")
+      ->envname("DEEPPCR_SERVER")
+      ->type_name("HOST:PORT");
+  app->add_option("--deadline", global->deadline_seconds,
+                  "seconds that one request may take (default: by subcommand, 5 s to 10 min)")
+      ->type_name("S")
+      ->check(CLI::Range(0.001, 86400.0));
+  app->set_version_flag("--version", std::string("deeppcr ") + DEEPPCR_VERSION);
+}
+
+}  // namespace
+
+std::string ExplainFailure(const absl::Status& status, const std::string& server) {
+  const std::string message(status.message());
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+      if (!absl::StartsWith(message, "cannot connect")) return message;
+      return absl::StrCat("no server can be reached at ", server,
+                          ": start one with deeppcr-server --model_repository DIR, or name another "
+                          "with --server or DEEPPCR_SERVER");
+    case absl::StatusCode::kDeadlineExceeded:
+      return absl::StrCat(message, " (--deadline S gives a request more time)");
+    case absl::StatusCode::kResourceExhausted:
+      return absl::StrCat(message,
+                          " (the server is at a limit: try later, or send smaller requests)");
+    case absl::StatusCode::kUnimplemented:
+      return absl::StrCat("what answers at ", server,
+                          " does not know this call: is it a DeepPCR "
+                          "server of this version? (",
+                          message, ")");
+    case absl::StatusCode::kNotFound:
+      if (!absl::StrContains(message, "model")) return message;
+      return absl::StrCat(message, " (deeppcr models lists what there is)");
+    default:
+      return message.empty() ? absl::StatusCodeToString(status.code()) : message;
+  }
+}
+
+int RunCli(int argc, const char* const* argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a failed write, with a message
+  CLI::App app("Client of a DeepPCR server: deep sequential models, solved for all layers at once.",
+               "deeppcr");
+  GlobalOptions global;
+  AddGlobalFlags(&app, &global);
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.footer(
+      "Examples:\n"
+      "  deeppcr health\n"
+      "  deeppcr models --plan\n"
+      "  deeppcr forward --model digits-resnet --in digits.npy --labels\n"
+      "deeppcr SUBCOMMAND --help says more. Flags above work after a subcommand as well.");
+  RunCommand run;
+  for (const Subcommand& entry : kSubcommands) {
+    CLI::App* subcommand = app.add_subcommand(entry.name, entry.help);
+    const RunCommand command = entry.add(subcommand, &global);
+    subcommand->final_callback([&run, command] { run = command; });
+  }
+  // The only exceptions here are the parser's own.
+  try {
+    app.parse(NormalizedArguments(argc, argv));
+  } catch (const CLI::ParseError& error) {
+    return ReportParseError(app, error);
+  }
+  const absl::Status status = run();
+  if (status.ok()) return 0;
+  absl::FPrintF(stderr, "deeppcr: %s\n", ExplainFailure(status, global.server));
+  return kFailed;
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/client.h"
+
+#include <google/protobuf/wrappers.pb.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "deeppcr/v1/deeppcr.grpc.pb.h"
+
+namespace deeppcr {
+namespace {
+
+using TimePoint = std::chrono::system_clock::time_point;
+
+// grpc.health.v1's HealthCheckRequest {string service = 1} and HealthCheckResponse {enum status =
+// 1} are on the wire what these two well-known types are, so the client needs no generated code for
+// them.
+using HealthRequest = google::protobuf::StringValue;
+using HealthReply = google::protobuf::Int32Value;
+
+absl::Status ToAbsl(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+absl::Status CheckAddress(absl::string_view server) {
+  const size_t colon = server.rfind(':');
+  int port = 0;
+  const bool has_port = colon != absl::string_view::npos && colon > 0 &&
+                        absl::SimpleAtoi(server.substr(colon + 1), &port) && port > 0 &&
+                        port < 65536;
+  const absl::string_view host = has_port ? server.substr(0, colon) : absl::string_view();
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  // Anything with a slash, blank or bare colon would be read as another kind of gRPC target.
+  const bool plain = !host.empty() && host.find_first_of("/:[] \t\r\n") == absl::string_view::npos;
+  if (has_port && (plain || bracketed)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("server: expected host:port with a port from 1 to 65535, got '", server, "'"));
+}
+
+absl::Status CheckOptions(const ClientOptions& options) {
+  if (options.deadline <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("deadline: expected a positive duration, got ",
+                                                   absl::FormatDuration(options.deadline)));
+  }
+  if (options.max_connect_attempts < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_connect_attempts: expected at least 1, got ", options.max_connect_attempts));
+  }
+  return CheckAddress(options.server);
+}
+
+grpc::ChannelArguments MakeChannelArguments(const ClientOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(options.max_reply_bytes);
+  arguments.SetMaxSendMessageSize(-1);  // the server says what it takes
+  // Reconnect soon: the library's own first pause of a second is most of a command's patience.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  // Despite its name, what one attempt may take.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
+  arguments.SetInt("deeppcr.connection_index", options.connection_index);
+  return arguments;
+}
+
+TimePoint DeadlineFrom(absl::Duration deadline) {
+  // A day bounds the arithmetic: an infinite duration has no time point.
+  const absl::Duration bounded = std::min(deadline, absl::Hours(24));
+  return std::chrono::system_clock::now() +
+         std::chrono::duration_cast<TimePoint::duration>(absl::ToChronoNanoseconds(bounded));
+}
+
+}  // namespace
+
+class Client::Impl {
+ public:
+  explicit Impl(ClientOptions options)
+      : options_(std::move(options)),
+        channel_(grpc::CreateCustomChannel(options_.server, grpc::InsecureChannelCredentials(),
+                                           MakeChannelArguments(options_))),
+        stub_(v1::DeepPcr::NewStub(channel_)) {}
+
+  const ClientOptions& options() const { return options_; }
+  v1::DeepPcr::Stub& stub() { return *stub_; }
+
+  grpc::Status CallHealth(grpc::ClientContext* context, const HealthRequest& request,
+                          HealthReply* reply) {
+    grpc::TemplatedGenericStub<HealthRequest, HealthReply> stub(channel_);
+    grpc::CompletionQueue queue;
+    const auto call =
+        stub.PrepareUnaryCall(context, "/grpc.health.v1.Health/Check", request, &queue);
+    call->StartCall();
+    grpc::Status status;
+    call->Finish(reply, &status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    return status;
+  }
+
+  // Waits for a connection: the only place where anything is tried again. The channel reconnects by
+  // itself, but stays in TRANSIENT_FAILURE while it does, so attempts are counted by pauses in that
+  // state.
+  absl::Status Connect(TimePoint deadline) {
+    int failures = 0;
+    grpc_connectivity_state state = channel_->GetState(true);
+    while (state != GRPC_CHANNEL_READY) {
+      TimePoint patience = deadline;
+      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+        if (++failures >= options_.max_connect_attempts) break;
+        const std::chrono::milliseconds pause(200 << std::min(failures - 1, 4));
+        patience = std::min(deadline, std::chrono::system_clock::now() + pause);
+      }
+      channel_->WaitForStateChange(state, patience);
+      state = channel_->GetState(true);
+      if (state != GRPC_CHANNEL_READY && std::chrono::system_clock::now() >= deadline) break;
+    }
+    if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
+    if (failures == 0) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("no connection to ", options_.server, " within the deadline"));
+    }
+    return absl::UnavailableError(
+        absl::StrCat("cannot connect to ", options_.server, " (attempts: ", failures, ")"));
+  }
+
+  // Connects, then runs `method(context, request, &reply)` once.
+  template <typename Reply, typename Method>
+  absl::StatusOr<Reply> Call(absl::Duration relative_deadline, const Method& method) {
+    const TimePoint deadline = DeadlineFrom(
+        relative_deadline == absl::ZeroDuration() ? options_.deadline : relative_deadline);
+    if (absl::Status status = Connect(deadline); !status.ok()) return status;
+    grpc::ClientContext context;
+    context.set_deadline(deadline);
+    Reply reply;
+    const grpc::Status status = method(&context, &reply);
+    if (!status.ok()) return ToAbsl(status);
+    return reply;
+  }
+
+ private:
+  const ClientOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::DeepPcr::Stub> stub_;
+};
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
+  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(options)));
+}
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::~Client() = default;
+
+const std::string& Client::server() const { return impl_->options().server; }
+
+absl::Status Client::Connect(absl::Duration deadline) const {
+  return impl_->Connect(DeadlineFrom(deadline));
+}
+
+absl::StatusOr<v1::ForwardResponse> Client::Forward(const v1::ForwardRequest& request,
+                                                    absl::Duration deadline) const {
+  return impl_->Call<v1::ForwardResponse>(
+      deadline, [&](grpc::ClientContext* context, v1::ForwardResponse* reply) {
+        return impl_->stub().Forward(context, request, reply);
+      });
+}
+
+absl::StatusOr<v1::CompareResponse> Client::Compare(const v1::CompareRequest& request,
+                                                    absl::Duration deadline) const {
+  return impl_->Call<v1::CompareResponse>(
+      deadline, [&](grpc::ClientContext* context, v1::CompareResponse* reply) {
+        return impl_->stub().Compare(context, request, reply);
+      });
+}
+
+absl::StatusOr<v1::ListModelsResponse> Client::ListModels(absl::Duration deadline) const {
+  return impl_->Call<v1::ListModelsResponse>(
+      deadline, [&](grpc::ClientContext* context, v1::ListModelsResponse* reply) {
+        return impl_->stub().ListModels(context, v1::ListModelsRequest(), reply);
+      });
+}
+
+absl::StatusOr<v1::GetModelResponse> Client::GetModel(const std::string& model, int64_t version,
+                                                      absl::Duration deadline) const {
+  v1::GetModelRequest request;
+  request.set_model(model);
+  request.set_version(version);
+  return impl_->Call<v1::GetModelResponse>(
+      deadline, [&](grpc::ClientContext* context, v1::GetModelResponse* reply) {
+        return impl_->stub().GetModel(context, request, reply);
+      });
+}
+
+absl::StatusOr<v1::LoadModelResponse> Client::LoadModel(const std::string& model, int64_t version,
+                                                        absl::Duration deadline) const {
+  v1::LoadModelRequest request;
+  request.set_model(model);
+  request.set_version(version);
+  return impl_->Call<v1::LoadModelResponse>(
+      deadline, [&](grpc::ClientContext* context, v1::LoadModelResponse* reply) {
+        return impl_->stub().LoadModel(context, request, reply);
+      });
+}
+
+absl::Status Client::UnloadModel(const std::string& model, int64_t version,
+                                 absl::Duration deadline) const {
+  v1::UnloadModelRequest request;
+  request.set_model(model);
+  request.set_version(version);
+  return impl_
+      ->Call<v1::UnloadModelResponse>(
+          deadline,
+          [&](grpc::ClientContext* context, v1::UnloadModelResponse* reply) {
+            return impl_->stub().UnloadModel(context, request, reply);
+          })
+      .status();
+}
+
+absl::StatusOr<Health> Client::CheckHealth(const std::string& service,
+                                           absl::Duration deadline) const {
+  HealthRequest request;
+  request.set_value(service);
+  const absl::StatusOr<HealthReply> reply =
+      impl_->Call<HealthReply>(deadline, [&](grpc::ClientContext* context, HealthReply* message) {
+        return impl_->CallHealth(context, request, message);
+      });
+  if (!reply.ok()) return reply.status();
+  if (reply->value() == 1) return Health::kServing;
+  if (reply->value() == 2) return Health::kNotServing;
+  return Health::kUnknown;
+}
+
+}  // namespace deeppcr

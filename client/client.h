@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_CLIENT_CLIENT_H_
+#define DEEPPCR_CLIENT_CLIENT_H_
+
+// A typed client of one DeepPCR server. Requests and replies are the messages of deeppcr.v1; see
+// client/array.h for the way from plain arrays to tensors and back.
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "deeppcr/v1/deeppcr.pb.h"
+
+namespace deeppcr {
+
+struct ClientOptions {
+  std::string server = "127.0.0.1:8001";        // host:port; [address]:port for IPv6
+  absl::Duration deadline = absl::Seconds(60);  // of a call that names none; positive
+  int max_connect_attempts = 3;     // connections tried before a call gives up; at least 1
+  int max_reply_bytes = 256 << 20;  // larger replies are refused
+  // Clients of equal options share a TCP connection within a process; different values here keep
+  // them apart.
+  int connection_index = 0;
+};
+
+// What a health check of the server, or of one model, says.
+enum class Health { kServing, kNotServing, kUnknown };
+
+// Thread-safe: any number of threads may call at a time; all calls share one connection.
+//
+// Errors: the status code and message of the server. kUnavailable where no connection came about,
+// kDeadlineExceeded at the deadline, kInternal for a reply that breaks the protocol.
+//
+// Retries: a call whose connection cannot be made is tried again, max_connect_attempts times,
+// always inside its deadline: nothing has been sent then. Once a request may have reached the
+// server, it is never sent twice by this class (gRPC repeats by itself only what provably never
+// left, or what the server says it never looked at).
+class Client {
+ public:
+  // Does not connect yet. Errors: kInvalidArgument for an address that is not host:port, or options
+  // out of range.
+  static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  const std::string& server() const;
+
+  // Makes the connection, so that the first call does not pay for it.
+  absl::Status Connect(absl::Duration deadline) const;
+
+  // `deadline` is relative to the call; zero takes ClientOptions::deadline.
+  absl::StatusOr<v1::ForwardResponse> Forward(const v1::ForwardRequest& request,
+                                              absl::Duration deadline = {}) const;
+  absl::StatusOr<v1::CompareResponse> Compare(const v1::CompareRequest& request,
+                                              absl::Duration deadline = {}) const;
+  absl::StatusOr<v1::ListModelsResponse> ListModels(absl::Duration deadline = {}) const;
+  // version 0: the latest ready one.
+  absl::StatusOr<v1::GetModelResponse> GetModel(const std::string& model, int64_t version = 0,
+                                                absl::Duration deadline = {}) const;
+  // version 0: the highest in the repository. Answers when the model is ready, which takes seconds.
+  absl::StatusOr<v1::LoadModelResponse> LoadModel(const std::string& model, int64_t version = 0,
+                                                  absl::Duration deadline = {}) const;
+  // version 0: every version.
+  absl::Status UnloadModel(const std::string& model, int64_t version = 0,
+                           absl::Duration deadline = {}) const;
+  // An empty service asks for the whole server. Errors: kNotFound for a name that the server does
+  // not know.
+  absl::StatusOr<Health> CheckHealth(const std::string& service,
+                                     absl::Duration deadline = {}) const;
+
+ private:
+  class Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_CLIENT_CLIENT_H_

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/array_file.h"
+#include "client/batched_forward.h"
+#include "client/commands/command.h"
+#include "client/message_json.h"
+#include "client/progress.h"
+#include "client/solver_options.h"
+#include "client/table.h"
+
+namespace deeppcr {
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  InputFlags inputs;
+  SolverFlags solver;
+  std::vector<std::string> rows;
+  int repetitions = 0;
+  std::string json;
+};
+
+void AddFlags(CLI::App* app, Flags* flags) {
+  flags->model.Add(app)->required();
+  flags->inputs.AddPath(app, false);
+  flags->inputs.AddDrawing(app);
+  app->add_option("--samples", flags->inputs.samples,
+                  "samples compared (default: all of --in that one request takes; 1 without --in)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--row", flags->rows,
+                  "a solver to compare, with options of its own: SOLVER[,option=value]...; may be "
+                  "repeated (default: sequential, newton, auto)")
+      ->type_name("ROW")
+      ->check([](const std::string& row) {
+        return std::string(ParseSolverRow(row, {}).status().message());
+      });
+  app->add_option("--repetitions", flags->repetitions, "timed runs per row, 1 to 100 (default 5)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100));
+  app->add_option("--json", flags->json, "also write the figures as JSON; - is standard output")
+      ->type_name("FILE");
+  flags->solver.Add(app, false);
+  app->footer(
+      "Options under Solver hold for every row. Times are the server's, of the solve alone.\n"
+      "Examples:\n"
+      "  deeppcr compare --model digits-resnet --in digits.npy --samples 1\n"
+      "  deeppcr compare --model digits-resnet --repetitions 20 --row sequential --row picard \\\n"
+      "      --row newton,shooting_interval=1 --row newton,shooting_interval=16,warm_sweeps=3");
+}
+
+absl::StatusOr<v1::CompareRequest> BuildRequest(const Flags& flags,
+                                                const v1::GetModelResponse& model) {
+  absl::StatusOr<Array> inputs = flags.inputs.Load(model.input_dim());
+  if (!inputs.ok()) return inputs.status();
+  const int64_t wanted = flags.inputs.samples > 0 ? flags.inputs.samples : inputs->rows();
+  if (wanted > inputs->rows()) {
+    return absl::InvalidArgumentError(absl::StrCat(flags.inputs.path, ": expected at least ",
+                                                   wanted, " rows for --samples, got ",
+                                                   inputs->rows()));
+  }
+  const int64_t count = std::min(wanted, LargestBatch(model, false));
+  if (count < wanted) {
+    absl::FPrintF(stderr, "comparing the first %d of %d samples, which one request takes\n", count,
+                  wanted);
+  }
+  v1::CompareRequest request;
+  request.set_model(flags.model.model);
+  request.set_version(flags.model.version);
+  request.set_repetitions(flags.repetitions);
+  RowsToTensor(*inputs, 0, count, request.mutable_inputs());
+  const absl::StatusOr<v1::SolverOptions> base = flags.solver.Build();
+  if (!base.ok()) return base.status();
+  std::vector<std::string> rows = flags.rows;
+  if (rows.empty()) rows = {"sequential", "newton", "auto"};
+  for (const std::string& row : rows) {
+    absl::StatusOr<v1::SolverOptions> options = ParseSolverRow(row, *base);
+    if (!options.ok()) return options.status();
+    *request.add_options() = *std::move(options);
+  }
+  return request;
+}
+
+std::vector<std::string> RowCells(const v1::CompareRow& row) {
+  if (!row.error().empty()) {
+    std::vector<std::string> cells(11);
+    cells[0] = row.requested_solver();
+    cells.push_back(absl::StrCat("cannot run: ", row.error()));
+    return cells;
+  }
+  const bool same = row.requested_solver() == row.solver();
+  std::vector<std::string> cells = {
+      same ? row.solver() : absl::StrCat(row.requested_solver(), " -> ", row.solver()),
+      row.shooting_interval() > 0 ? absl::StrCat(row.shooting_interval()) : "-",
+      IterationsText(static_cast<int64_t>(row.max_iterations()), row.warm_sweeps(),
+                     row.chord_corrections()),
+      absl::StrCat(row.dependent_stages()),
+      FormatSeconds(row.median_seconds()),
+      FormatSeconds(row.p99_seconds()),
+      FormatRatio(row.speedup()),
+      FormatError(row.max_output_difference()),
+      FormatError(row.max_state_error()),
+      FormatError(row.error_estimate()),
+      row.converged() ? "yes" : "no",
+  };
+  if (row.fallbacks() > 0) cells.push_back(absl::StrCat(row.fallbacks(), " fell back"));
+  return cells;
+}
+
+std::string CompareText(const v1::CompareResponse& reply) {
+  using Align = Table::Align;
+  Table table({{"solver", Align::kLeft},
+               {"C"},
+               {"iterations"},
+               {"dependent stages"},
+               {"median"},
+               {"p99"},
+               {"speed-up"},
+               {"max difference"},
+               {"state error"},
+               {"error estimate"},
+               {"converged", Align::kLeft}});
+  for (const v1::CompareRow& row : reply.rows()) table.AddRow(RowCells(row));
+  return absl::StrCat(table.Format(), "\non ", reply.device(), ", plan ", reply.plan_id(),
+                      "; differences are against sequential (outputs absolute, states relative)\n");
+}
+
+absl::Status Run(const Flags& flags, const GlobalOptions& global) {
+  const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Minutes(10));
+  if (!client.ok()) return client.status();
+  const absl::StatusOr<v1::GetModelResponse> model =
+      (*client)->GetModel(flags.model.model, flags.model.version);
+  if (!model.ok()) return model.status();
+  const absl::StatusOr<v1::CompareRequest> request = BuildRequest(flags, *model);
+  if (!request.ok()) return request.status();
+  const absl::StatusOr<v1::CompareResponse> reply = [&] {
+    const Progress progress([] { return std::string("comparing"); });
+    return (*client)->Compare(*request);
+  }();
+  if (!reply.ok()) return reply.status();
+  if (flags.json != "-") {
+    const absl::Status status = WriteFile("-", CompareText(*reply));
+    if (!status.ok() || flags.json.empty()) return status;
+  }
+  return WriteFile(flags.json, DumpJson(MessageToJson(*reply)));
+}
+
+}  // namespace
+
+RunCommand AddCompare(CLI::App* app, const GlobalOptions* global) {
+  const auto flags = std::make_shared<Flags>();
+  AddFlags(app, flags.get());
+  return [flags, global] { return Run(*flags, *global); };
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/array_file.h"
+#include "client/batched_forward.h"
+#include "client/commands/command.h"
+#include "client/message_json.h"
+#include "client/progress.h"
+
+namespace deeppcr {
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  InputFlags inputs;
+  SolverFlags solver;
+  std::string out;
+  std::string trajectory;
+  std::string previous;
+  std::string report;
+  int64_t batch_size = 0;
+  bool labels = false;
+  bool quiet = false;
+};
+
+void AddFlags(CLI::App* app, Flags* flags) {
+  flags->model.Add(app)->required();
+  flags->inputs.AddPath(app, true);
+  app->add_option("--out", flags->out, "outputs [n, output_dim]; - is standard output")
+      ->type_name("FILE");
+  app->add_flag("--labels", flags->labels,
+                "print the label of the largest output, one line per sample");
+  app->add_option("--report", flags->report,
+                  "write the solve reports as JSON; - is standard output")
+      ->type_name("[FILE]")
+      ->expected(0, 1)
+      ->default_str("-");
+  app->add_option("--trajectory", flags->trajectory, "write the states [n, L + 1, D]")
+      ->type_name("FILE");
+  app->add_option("--previous", flags->previous,
+                  "states to start from, as --trajectory wrote them (implies --initial_guess "
+                  "previous)")
+      ->type_name("FILE");
+  app->add_option("--batch_size", flags->batch_size,
+                  "samples per request (default: as many as the model takes)")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
+  app->add_flag("--quiet", flags->quiet, "no summary on standard error");
+  flags->solver.Add(app, true);
+  app->footer(
+      "Examples:\n"
+      "  deeppcr forward --model digits-resnet --in digits.npy --out scores.npy\n"
+      "  deeppcr forward --model digits-resnet --in digits.npy --labels --solver newton\n"
+      "  echo 0.1,0.2,0.3 | deeppcr forward --model m --in - --out y.json");
+}
+
+std::string LabelsText(const Array& outputs, const v1::GetModelResponse& model) {
+  std::string text;
+  const int64_t width = outputs.row_size();
+  for (int64_t row = 0; row < outputs.rows() && width > 0; ++row) {
+    const float* first = outputs.values.data() + row * width;
+    const int64_t best = std::max_element(first, first + width) - first;
+    const bool named = model.labels_size() == width;
+    absl::StrAppend(&text, named ? model.labels(static_cast<int>(best)) : absl::StrCat(best), "\n");
+  }
+  return text;
+}
+
+std::string ReportText(const BatchedForwardResult& result) {
+  nlohmann::ordered_json requests = nlohmann::ordered_json::array();
+  for (const v1::SolveReport& report : result.reports) requests.push_back(MessageToJson(report));
+  return DumpJson({{"requests", requests}});
+}
+
+// Two sentences at most: what ran, and a warning where an answer is not what was asked for.
+void PrintSummary(const BatchedForwardResult& result) {
+  SolveTotals totals;
+  std::map<std::string, int64_t> solvers;
+  int64_t iterations = 0;
+  for (const v1::SolveReport& report : result.reports) {
+    totals.Add(report);
+    for (const v1::SampleReport& sample : report.samples()) {
+      ++solvers[sample.solver()];
+      iterations = std::max<int64_t>(iterations, sample.iterations());
+    }
+  }
+  const std::string names = absl::StrJoin(
+      solvers, ", ", [](std::string* out, const std::pair<const std::string, int64_t>& entry) {
+        absl::StrAppend(out, entry.first, " ", entry.second);
+      });
+  absl::FPrintF(stderr, "%d samples in %d requests on %s; solved by: %s; at most %d iterations\n",
+                totals.samples, result.reports.size(), result.reports.front().device(), names,
+                iterations);
+  if (totals.fallbacks > 0) {
+    absl::FPrintF(stderr, "warning: %d of %d samples fell back to sequential (%s)\n",
+                  totals.fallbacks, totals.samples, totals.first_fallback_reason);
+  }
+  if (totals.unconverged > 0) {
+    absl::FPrintF(stderr, "warning: %d of %d samples did not converge\n", totals.unconverged,
+                  totals.samples);
+  }
+}
+
+absl::Status WriteResults(const Flags& flags, const v1::GetModelResponse& model,
+                          const BatchedForwardResult& result) {
+  const std::string& format = flags.inputs.format;
+  const bool nothing = flags.out.empty() && !flags.labels && flags.report.empty();
+  absl::Status status;
+  if (!flags.out.empty() || nothing) {
+    status.Update(WriteArray(result.outputs, nothing ? "-" : flags.out, format));
+  }
+  if (flags.labels) status.Update(WriteFile("-", LabelsText(result.outputs, model)));
+  if (!flags.trajectory.empty()) {
+    status.Update(WriteArray(result.trajectory, flags.trajectory, format));
+  }
+  if (!flags.report.empty()) status.Update(WriteFile(flags.report, ReportText(result)));
+  return status;
+}
+
+// Names without a format are found out before anything is computed.
+absl::Status CheckNames(const Flags& flags) {
+  absl::Status status;
+  for (const std::string* path :
+       {&flags.inputs.path, &flags.out, &flags.trajectory, &flags.previous}) {
+    if (!path->empty()) status.Update(ChooseArrayFormat(*path, flags.inputs.format).status());
+  }
+  return status;
+}
+
+absl::Status Run(const Flags& flags, const GlobalOptions& global) {
+  if (absl::Status status = CheckNames(flags); !status.ok()) return status;
+  const absl::StatusOr<v1::SolverOptions> solver = flags.solver.Build();
+  if (!solver.ok()) return solver.status();
+  const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Seconds(60));
+  if (!client.ok()) return client.status();
+  const absl::StatusOr<v1::GetModelResponse> model =
+      (*client)->GetModel(flags.model.model, flags.model.version);
+  if (!model.ok()) return model.status();
+  const absl::StatusOr<Array> inputs = flags.inputs.Load(model->input_dim());
+  if (!inputs.ok()) return inputs.status();
+  std::atomic<int64_t> done{0};
+  BatchedForwardOptions options{.solver = *solver, .batch_size = flags.batch_size, .done = &done};
+  options.solver.set_return_trajectory(!flags.trajectory.empty());
+  Array previous;
+  if (!flags.previous.empty()) {
+    absl::StatusOr<Array> read = ReadArray(flags.previous, flags.inputs.format);
+    if (!read.ok()) return read.status();
+    previous = *std::move(read);
+    options.previous = &previous;
+    options.solver.set_initial_guess(v1::INITIAL_GUESS_PREVIOUS);
+  }
+  const auto line = [&] { return absl::StrCat(done.load(), " of ", inputs->rows(), " samples"); };
+  absl::StatusOr<BatchedForwardResult> result = [&] {
+    const Progress progress(line);
+    return BatchedForward(**client, *model, *inputs, options);
+  }();
+  if (!result.ok()) return result.status();
+  if (!flags.quiet) PrintSummary(*result);
+  return WriteResults(flags, *model, *result);
+}
+
+}  // namespace
+
+RunCommand AddForward(CLI::App* app, const GlobalOptions* global) {
+  const auto flags = std::make_shared<Flags>();
+  AddFlags(app, flags.get());
+  return [flags, global] { return Run(*flags, *global); };
+}
+
+}  // namespace deeppcr

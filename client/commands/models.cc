@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/array_file.h"
+#include "client/commands/command.h"
+#include "client/message_json.h"
+#include "client/table.h"
+
+namespace deeppcr {
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  bool plan = false;
+  std::string json;
+};
+
+void AddFlags(CLI::App* app, Flags* flags) {
+  flags->model.Add(app);
+  app->add_flag("--plan", flags->plan, "also print each plan and every candidate that was timed");
+  app->add_option("--json", flags->json, "write everything as JSON instead; - is standard output")
+      ->type_name("FILE");
+  app->footer(
+      "Examples:\n"
+      "  deeppcr models\n"
+      "  deeppcr models --model digits-resnet --plan");
+}
+
+std::string StateName(v1::ModelState state) {
+  constexpr size_t kPrefix = std::string_view("MODEL_STATE_").size();
+  const std::string name = v1::ModelState_Name(state);
+  return name.size() > kPrefix ? absl::AsciiStrToLower(name.substr(kPrefix)) : "unknown";
+}
+
+std::string ModelsText(const std::vector<v1::ModelSummary>& models) {
+  using Align = Table::Align;
+  Table table({{"model", Align::kLeft},
+               {"version"},
+               {"state", Align::kLeft},
+               {"type", Align::kLeft},
+               {"layers"},
+               {"width"}});
+  for (const v1::ModelSummary& model : models) {
+    std::vector<std::string> cells = {
+        model.name(),       absl::StrCat(model.version()),    StateName(model.state()),
+        model.model_type(), absl::StrCat(model.num_layers()), absl::StrCat(model.state_dim())};
+    if (!model.reason().empty()) cells.push_back(model.reason());
+    table.AddRow(std::move(cells));
+  }
+  return models.empty() ? "no models\n" : table.Format();
+}
+
+// "1", "2-4": the sample counts that an entry is for.
+std::string SamplesText(int64_t previous, int64_t last) {
+  return last > previous + 1 ? absl::StrCat(previous + 1, "-", last) : absl::StrCat(last);
+}
+
+std::string PlanText(const v1::Plan& plan) {
+  using Align = Table::Align;
+  Table table({{"samples"},
+               {"auto runs", Align::kLeft},
+               {"time"},
+               {"sequential"},
+               {"best parallel"},
+               {"ratio"},
+               {"C"},
+               {"guess", Align::kLeft},
+               {"warm sweeps"},
+               {"refresh", Align::kLeft},
+               {"iterations"},
+               {"stages"},
+               {"error"}});
+  int64_t previous = 0;
+  for (const v1::PlanEntry& entry : plan.entries()) {
+    const double parallel = entry.parallel_seconds();
+    table.AddRow({SamplesText(previous, entry.max_samples()), entry.solver(),
+                  FormatSeconds(entry.seconds()), FormatSeconds(entry.sequential_seconds()),
+                  FormatSeconds(parallel),
+                  FormatRatio(parallel > 0 ? entry.sequential_seconds() / parallel : 0),
+                  absl::StrCat(entry.shooting_interval()), entry.initial_guess(),
+                  absl::StrCat(entry.warm_sweeps()), entry.jacobian_refresh(),
+                  absl::StrFormat("%.1f", entry.parallel_iterations()),
+                  absl::StrCat(entry.parallel_stages()), FormatError(entry.parallel_error())});
+    previous = entry.max_samples();
+  }
+  std::string text =
+      absl::StrFormat("plan %s on %s for rtol %g, %s\n%s", plan.id(), plan.device(), plan.rtol(),
+                      plan.from_cache() ? "from the cache"
+                                        : "measured in " + FormatSeconds(plan.measured_seconds()),
+                      table.Format());
+  if (plan.candidates_size() > 0) absl::StrAppend(&text, "candidates:\n");
+  for (const std::string& line : plan.candidates()) absl::StrAppend(&text, "  ", line, "\n");
+  return text;
+}
+
+std::string DetailText(const v1::GetModelResponse& model) {
+  const std::string labels =
+      model.labels_size() == 0
+          ? ""
+          : absl::StrCat("labels: ", absl::StrJoin(model.labels(), ", "), "\n");
+  return absl::StrCat("\n", model.summary().name(), " version ", model.summary().version(), ": ",
+                      model.input_dim(), " inputs, ", model.output_dim(), " outputs, at most ",
+                      model.max_batch_size(), " samples per request, ",
+                      FormatBytes(model.memory_bytes()),
+                      "\nsolvers: ", absl::StrJoin(model.solvers(), ", "), "\n", labels);
+}
+
+absl::Status Run(const Flags& flags, const GlobalOptions& global) {
+  const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Seconds(30));
+  if (!client.ok()) return client.status();
+  const absl::StatusOr<v1::ListModelsResponse> list = (*client)->ListModels();
+  if (!list.ok()) return list.status();
+  std::vector<v1::ModelSummary> models;
+  for (const v1::ModelSummary& model : list->models()) {
+    const bool named = flags.model.model.empty() || flags.model.model == model.name();
+    const bool version = flags.model.version == 0 || flags.model.version == model.version();
+    if (named && version) models.push_back(model);
+  }
+  if (models.empty() && !flags.model.model.empty()) {
+    return absl::NotFoundError(absl::StrCat("model: the server has no '", flags.model.model, "'"));
+  }
+  std::string text = ModelsText(models);
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const v1::ModelSummary& summary : models) {
+    const bool ready = summary.state() == v1::MODEL_STATE_READY;
+    json.push_back(MessageToJson(summary));
+    if (!ready || !(flags.plan || !flags.model.model.empty() || !flags.json.empty())) continue;
+    const absl::StatusOr<v1::GetModelResponse> model =
+        (*client)->GetModel(summary.name(), summary.version());
+    if (!model.ok()) return model.status();
+    json.back() = MessageToJson(*model);
+    absl::StrAppend(&text, DetailText(*model));
+    if (flags.plan) absl::StrAppend(&text, PlanText(model->plan()));
+  }
+  if (flags.json.empty()) return WriteFile("-", text);
+  return WriteFile(flags.json, DumpJson({{"models", json}}));
+}
+
+}  // namespace
+
+RunCommand AddModels(CLI::App* app, const GlobalOptions* global) {
+  const auto flags = std::make_shared<Flags>();
+  AddFlags(app, flags.get());
+  return [flags, global] { return Run(*flags, *global); };
+}
+
+}  // namespace deeppcr

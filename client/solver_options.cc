@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/solver_options.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "google/protobuf/descriptor.h"
+
+namespace deeppcr {
+namespace {
+
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+
+constexpr SolverOptionText kTexts[] = {
+    {"solver", "sequential, newton, quasi_newton, picard, jacobi or auto (default auto)"},
+    {"rtol", "relative tolerance on the states (default 1e-4)"},
+    {"atol", "absolute tolerance on the states (default 1e-6)"},
+    {"max_iterations", "iterations before giving up (default: at most 32)"},
+    {"shooting_interval", "steps per shooting interval (default: from the plan)"},
+    {"warm_sweeps", "Picard sweeps before the first Newton iteration (default: from the plan)"},
+    {"initial_guess", "constant, calibrated, coarse or previous (default: from the plan)"},
+    {"jacobian_refresh", "every_iteration or while_contracting (default: from the plan)"},
+    {"on_no_convergence", "fallback, return or error (default fallback)"},
+};
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+absl::Status Expected(std::string_view name, const std::string& expected, std::string_view value) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(View(name), ": expected ", expected, ", got '", View(value), "'"));
+}
+
+// The value of "INITIAL_GUESS_CONSTANT" as "constant": without what all names of the enum begin
+// with.
+std::string ShortName(const EnumDescriptor* type, int index) {
+  const std::string first = type->value(0)->name();
+  const size_t prefix = first.size() - std::string_view("UNSPECIFIED").size();
+  return absl::AsciiStrToLower(type->value(index)->name().substr(prefix));
+}
+
+absl::Status SetEnum(const FieldDescriptor* field, std::string_view value,
+                     v1::SolverOptions* options) {
+  const EnumDescriptor* type = field->enum_type();
+  std::vector<std::string> names;
+  for (int i = 1; i < type->value_count(); ++i) {
+    names.push_back(ShortName(type, i));
+    if (names.back() != value) continue;
+    options->GetReflection()->SetEnum(options, field, type->value(i));
+    return absl::OkStatus();
+  }
+  return Expected(field->name(), absl::StrJoin(names, ", "), value);
+}
+
+absl::Status SetNumber(const FieldDescriptor* field, std::string_view value,
+                       v1::SolverOptions* options) {
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
+    double number = 0;
+    if (!absl::SimpleAtod(View(value), &number)) return Expected(field->name(), "a number", value);
+    options->GetReflection()->SetDouble(options, field, number);
+    return absl::OkStatus();
+  }
+  int32_t number = 0;
+  if (!absl::SimpleAtoi(View(value), &number)) {
+    return Expected(field->name(), "a whole number", value);
+  }
+  options->GetReflection()->SetInt32(options, field, number);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::span<const SolverOptionText> SolverOptionTexts() { return kTexts; }
+
+absl::Status SetSolverOption(std::string_view name, std::string_view value,
+                             v1::SolverOptions* options) {
+  const auto* const text =
+      std::find_if(std::begin(kTexts), std::end(kTexts),
+                   [&](const SolverOptionText& row) { return row.name == name; });
+  if (text == std::end(kTexts)) {
+    const std::string names = absl::StrJoin(
+        kTexts, ", ", [](std::string* out, const SolverOptionText& row) { out->append(row.name); });
+    return Expected("option", absl::StrCat("one of ", names), name);
+  }
+  const FieldDescriptor* field = options->GetDescriptor()->FindFieldByName(text->name);
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) return SetEnum(field, value, options);
+  if (field->cpp_type() != FieldDescriptor::CPPTYPE_STRING) return SetNumber(field, value, options);
+  if (value.empty()) return Expected(name, "a name", value);
+  options->GetReflection()->SetString(options, field, std::string(value));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::SolverOptions> ParseSolverRow(std::string_view text,
+                                                 const v1::SolverOptions& base) {
+  v1::SolverOptions options = base;
+  const std::vector<std::string> parts = absl::StrSplit(View(text), ',');
+  if (absl::Status status = SetSolverOption("solver", parts[0], &options); !status.ok()) {
+    return status;
+  }
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const std::pair<std::string, std::string> entry =
+        absl::StrSplit(parts[i], absl::MaxSplits('=', 1));
+    if (absl::Status status = SetSolverOption(entry.first, entry.second, &options); !status.ok()) {
+      return status;
+    }
+  }
+  return options;
+}
+
+}  // namespace deeppcr

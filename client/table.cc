@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/table.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace deeppcr {
+namespace {
+
+// Three significant digits without an exponent, for 1 <= value < 1000 (999.6 shows as 1000).
+std::string ThreeDigits(double value) {
+  if (value >= 99.95) return absl::StrFormat("%.0f", value);
+  if (value >= 9.995) return absl::StrFormat("%.1f", value);
+  return absl::StrFormat("%.2f", value);
+}
+
+// Columns as they appear: UTF-8 continuation bytes take no place.
+size_t DisplayWidth(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
+}
+
+void AppendCell(const std::string& cell, size_t width, Table::Align align, std::string* line) {
+  const std::string padding(width - std::min(width, DisplayWidth(cell)), ' ');
+  if (!line->empty()) line->append("  ");
+  if (align == Table::Align::kRight) line->append(padding);
+  line->append(cell);
+  if (align == Table::Align::kLeft) line->append(padding);
+}
+
+void AppendLine(std::string line, std::string* text) {
+  line.erase(line.find_last_not_of(' ') + 1);
+  absl::StrAppend(text, line, "\n");
+}
+
+}  // namespace
+
+std::string Table::Format() const {
+  std::vector<size_t> widths;
+  for (const Column& column : columns_) widths.push_back(DisplayWidth(column.title));
+  for (const std::vector<std::string>& row : rows_) {
+    for (size_t i = 0; i < std::min(row.size(), widths.size()); ++i) {
+      widths[i] = std::max(widths[i], DisplayWidth(row[i]));
+    }
+  }
+  std::string title;
+  std::string rule;
+  for (size_t i = 0; i < columns_.size(); ++i) {
+    AppendCell(columns_[i].title, widths[i], columns_[i].align, &title);
+    AppendCell(std::string(widths[i], '-'), widths[i], Align::kLeft, &rule);
+  }
+  std::string text;
+  AppendLine(title, &text);
+  AppendLine(rule, &text);
+  for (const std::vector<std::string>& row : rows_) {
+    std::string line;
+    for (size_t i = 0; i < std::max(row.size(), columns_.size()); ++i) {
+      const bool inside = i < columns_.size();
+      AppendCell(i < row.size() ? row[i] : "", inside ? widths[i] : 0,
+                 inside ? columns_[i].align : Align::kLeft, &line);
+    }
+    AppendLine(line, &text);
+  }
+  return text;
+}
+
+std::string FormatSeconds(double seconds) {
+  if (!(seconds > 0)) return "-";
+  if (seconds < 999.5e-9) return ThreeDigits(seconds * 1e9) + " ns";
+  if (seconds < 999.5e-6) return ThreeDigits(seconds * 1e6) + " us";
+  if (seconds < 999.5e-3) return ThreeDigits(seconds * 1e3) + " ms";
+  return ThreeDigits(seconds) + " s";
+}
+
+std::string FormatBytes(int64_t bytes) {
+  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  while (value >= 999.5 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  return absl::StrCat(ThreeDigits(value), " ", kUnits[unit]);
+}
+
+std::string FormatRatio(double ratio) {
+  if (!(ratio > 0)) return "-";
+  return ratio < 0.01 ? absl::StrFormat("%.1ex", ratio) : ThreeDigits(ratio) + "x";
+}
+
+std::string FormatError(double error) { return error == 0 ? "0" : absl::StrFormat("%.1e", error); }
+
+}  // namespace deeppcr

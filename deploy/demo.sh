@@ -1,0 +1,170 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# usage: deploy/demo.sh [--keep] [--build_dir DIR] [--output DIR] [--cuda auto|on|off]
+#                       [--no_install] [--no_build]
+#
+# From a fresh clone to answers: installs what is missing, builds the release, starts the server on
+# free ports with two trained models, classifies held-out digits through several solvers and checks
+# that their labels agree, draws some digits, and compares the solvers' timings.
+#   --keep            leave the server running, and say how to reach and stop it
+#   --build_dir DIR   default: build/release
+#   --output DIR      pictures, answers and logs; default: demo-output
+#   --cuda WHEN       build the CUDA module: auto (default), on, off
+#   --no_install      never call apt-get
+#   --no_build        take the binaries that --build_dir holds
+# Exit status: 0 only if newton and auto gave sequential's label for every held-out digit.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. deploy/lib.sh
+
+keep=false
+install=true
+build=true
+build_dir=build/release
+output=demo-output
+cuda=auto
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --help | -h) usage_of "$0"; exit 0 ;;
+    --keep) keep=true ;;
+    --no_install) install=false ;;
+    --no_build) build=false ;;
+    --build_dir) build_dir="$(flag_value "$@")"; shift ;;
+    --output) output="$(flag_value "$@")"; shift ;;
+    --cuda) cuda="$(flag_value "$@")"; shift ;;
+    *) unknown_flag "$1" ;;
+  esac
+  shift
+done
+
+models=deploy/models/repository
+inputs=deploy/models/data/digits_heldout.npy
+labels=deploy/models/data/digits_heldout_labels.npy
+# Sequential first: the others are held against it.
+solvers=(sequential newton quasi_newton picard auto)
+# The plan's settings are the fastest on this machine; short shooting intervals are what a GPU likes.
+rows=(sequential newton newton,shooting_interval=1 newton,shooting_interval=16 quasi_newton picard
+  auto)
+server_pid=
+
+stop_server() {
+  [ -n "$server_pid" ] || return 0
+  local pid="$server_pid" status=0
+  server_pid=
+  kill -TERM "$pid" 2>/dev/null || true
+  wait "$pid" || status=$?
+  say "the server stopped with status $status"
+  return $status
+}
+trap 'stop_server >/dev/null 2>&1 || true' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+show_log_and_fail() {
+  tail -n 20 "$output/server.log" >&2
+  fail "$1; its log: $output/server.log"
+}
+
+# Waits until the server wrote its ports, which it does when its models are ready. Tells every five
+# seconds what it is at.
+await_server() {
+  local waited=0
+  until [ -s "$output/ports.json" ]; do
+    kill -0 "$server_pid" 2>/dev/null || show_log_and_fail "the server did not start"
+    [ "$waited" -lt 1200 ] || show_log_and_fail "the server was not ready after 5 minutes"
+    sleep 0.25
+    waited=$((waited + 1))
+    if [ $((waited % 20)) = 0 ]; then
+      say "  $((waited / 4)) s: $(tail -n 1 "$output/server.log" | cut -c 1-140)"
+    fi
+  done
+}
+
+start_server() {
+  rm -f "$output/ports.json"
+  "$build_dir/server/deeppcr-server" --model_repository="$models" --listen=127.0.0.1:0 \
+    --http_listen=127.0.0.1:0 --port_file="$output/ports.json" --shadow_rate=0.2 \
+    --plan_cache_dir="$output/plans" --log_format=text >"$output/server.log" 2>&1 &
+  server_pid=$!
+  await_server
+}
+
+startup_value() {
+  "$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' \
+    "$output/ports.json" "$1"
+}
+
+deeppcr() {
+  "$build_dir/client/deeppcr" "$@"
+}
+
+classify() {
+  local solver outputs=()
+  for solver in "${solvers[@]}"; do
+    printf '  %-14s' "$solver"
+    deeppcr forward --model "$1" --in "$inputs" --out "$output/$1-$solver.npy" \
+      --solver "$solver" 2>&1
+    outputs+=("$solver=$output/$1-$solver.npy")
+  done
+  "$python" -B deploy/demo/labels.py --inputs "$inputs" --labels "$labels" \
+    --picture "$output/$1.png" --must_agree "newton,auto" "${outputs[@]}"
+}
+
+compare() {
+  local row flags=()
+  for row in "${rows[@]}"; do flags+=(--row "$row"); done
+  say
+  say "$1, one digit:"
+  deeppcr compare --model "$1" --in "$inputs" --samples 1 --repetitions 20 "${flags[@]}" \
+    --json "$output/$1-compare.json" 2>/dev/null
+  "$python" -B deploy/demo/stages.py "$1" "$output/$1-compare.json"
+}
+
+if $install; then
+  step "packages"
+  deploy/install.sh demo
+fi
+python="$(find_python numpy)" || fail "no python3 with NumPy; deploy/install.sh demo installs it"
+
+if $build; then
+  step "build (some minutes the first time)"
+  deploy/build.sh --preset release --build_dir "$build_dir" --cuda "$cuda"
+fi
+
+step "server (measures its models before it is ready)"
+mkdir -p "$output/plans"
+start_server
+[ "$(startup_value ready)" = True ] || show_log_and_fail "a model did not load"
+http="http://127.0.0.1:$(startup_value http_port)"
+DEEPPCR_SERVER="127.0.0.1:$(startup_value grpc_port)"
+export DEEPPCR_SERVER
+say "gRPC on $DEEPPCR_SERVER, HTTP on $http, log in $output/server.log"
+deeppcr models
+
+agreed=true
+for model in digits-resnet digits-mlp; do
+  step "held-out digits through $model"
+  classify "$model" || agreed=false
+  say "picture: $output/$model.png"
+done
+$agreed || fail "the solvers do not agree: see above"
+
+step "the same input through several solvers"
+compare digits-resnet
+compare digits-mlp
+
+step "metrics ($http/metrics)"
+"$python" -B deploy/demo/metrics.py "$http/metrics" 20
+
+if $keep; then
+  step "the server keeps running"
+  say "try:   $build_dir/client/deeppcr --server $DEEPPCR_SERVER compare --model digits-resnet"
+  say "probe: $http/readyz    metrics: $http/metrics"
+  say "stop:  kill $server_pid"
+  disown "$server_pid"
+  server_pid=
+else
+  step "stop"
+  stop_server
+fi
+say "newton and auto gave sequential's label for every held-out digit"

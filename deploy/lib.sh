@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+# Helpers that the shell scripts of this repository share. Sourced, never run.
+
+say() { printf '%s\n' "$*"; }
+step() { printf '\n== %s\n' "$*"; }
+fail() {
+  printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 1
+}
+
+# Prints the comment block at the top of the calling script, from its third line on.
+usage_of() { sed -n '3,/^[^#]/{s/^# \{0,1\}//;t p;d;:p;p}' "$1"; }
+
+# The value of a flag that needs one: flag_value FLAG "$@" (what follows the flag).
+flag_value() {
+  [ $# -ge 2 ] || { printf '%s: %s needs a value\n' "$(basename "$0")" "$1" >&2; exit 2; }
+  printf '%s' "$2"
+}
+
+unknown_flag() {
+  printf "%s: unknown argument '%s'; see --help\n" "$(basename "$0")" "$1" >&2
+  exit 2
+}
+
+# The interpreter that has Debian's python3-numpy and python3-yaml, whatever else is first on PATH.
+find_python() {
+  local candidate
+  for candidate in /usr/bin/python3 python3; do
+    if command -v "$candidate" >/dev/null 2>&1 && "$candidate" -c "import ${1:-sys}" 2>/dev/null; then
+      command -v "$candidate"
+      return 0
+    fi
+  done
+  return 1
+}
+
+# Parallel jobs: every core, but about 1.5 GiB of free memory each, and never fewer than one.
+build_jobs() {
+  local cores memory_kib limit jobs
+  cores="$(nproc)"
+  memory_kib="$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)"
+  limit="$(cat /sys/fs/cgroup/memory.max 2>/dev/null || true)"
+  if [[ "$limit" =~ ^[0-9]+$ ]] && [ $((limit / 1024)) -lt "$memory_kib" ]; then
+    memory_kib=$((limit / 1024))
+  fi
+  jobs=$((memory_kib / (1536 * 1024)))
+  [ "$jobs" -ge 1 ] || jobs=1
+  [ "$jobs" -le "$cores" ] || jobs="$cores"
+  printf '%s' "$jobs"
+}
+
+# Prints the nvcc to use, or fails: PATH first, then CUDA_HOME, then the customary place.
+find_nvcc() {
+  local candidate
+  for candidate in nvcc "${CUDA_HOME:-/nonexistent}/bin/nvcc" /usr/local/cuda/bin/nvcc; do
+    if command -v "$candidate" >/dev/null 2>&1; then
+      command -v "$candidate"
+      return 0
+    fi
+  done
+  return 1
+}

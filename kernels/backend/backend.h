@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_BACKEND_BACKEND_H_
+#define DEEPPCR_KERNELS_BACKEND_BACKEND_H_
+
+// What a backend offers to the solvers: coarse operations over all shooting intervals of a group of samples. The solvers
+// know no backend and the backends know no solver.
+//
+// Symbols, as in kernels/README.md: L steps, D width, C steps per shooting interval, P = ceil(L / C) intervals,
+// y_p the state at the end of interval p, F_p the composition of its steps, A_p its transition matrix.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend/system_spec.h"
+
+namespace deeppcr {
+
+// The transition matrices of the linear system that an iteration solves.
+enum class Linearization : uint8_t {
+  kFull,      // A_p = dF_p/dz: Newton
+  kDiagonal,  // its diagonal: quasi-Newton, C = 1 only
+  kIdentity,  // I: Picard
+  kZero,      // 0: Jacobi
+};
+
+// Tangent vectors that pick up the rounding of every step, with random signs, to measure what rounding does to the states.
+inline constexpr int kNumProbes = 4;
+// Vectors per interval: the state, then the probes.
+inline constexpr int kNumColumns = 1 + kNumProbes;
+
+// The affine map z_0 -> z_l fitted at load, at steps stride, 2 stride, ... (the last one may be L instead).
+// coefficients [count, D + 1, D]: for each step first the constant, then the image of each unit vector.
+struct AffineGuess {
+  int64_t stride = 1;
+  int64_t count = 0;
+  std::vector<float> coefficients;
+};
+
+// Largest norms over the intervals of one sample, each relative to |y_p| + floor (max norms).
+struct UpdateNorms {
+  double update = 0;    // |d_p|
+  double rounding = 0;  // largest probe
+  double combined = 0;  // 2 |d_p| + largest probe
+  bool finite = true;   // every state
+};
+
+// What an operation cost, counted by the loops that ran.
+struct PassCount {
+  int64_t stages = 0;   // steps that had to wait for one another
+  int64_t columns = 0;  // vectors pushed through all L steps
+};
+
+// Which part of the work an iteration does.
+struct IterationKind {
+  Linearization linearization = Linearization::kFull;
+  bool refresh = true;  // evaluate the transition matrices and their tree anew; else reuse them
+  bool probes = false;  // carry the probes along
+};
+
+// Memory and operations for one group of samples. Not thread-safe: one thread at a time. Nothing here allocates.
+// `samples` lists members of the group in [0, capacity).
+class SolveSpace {
+ public:
+  virtual ~SolveSpace() = default;
+
+  // z_0 of a sample from its inputs [input_dim].
+  virtual void Encode(int32_t sample, const float* inputs) = 0;
+  // Answer [output_dim] from the final state of a sample.
+  virtual void Decode(int32_t sample, float* outputs) = 0;
+  // Largest |W_out| row sum times error bound: how a relative error of the final state shows in the outputs,
+  // relative to the largest output.
+  virtual double AmplifyError(int32_t sample, double relative_error, const float* outputs) const = 0;
+
+  // Sequential mode. Restart puts the current state of samples 0..n-1 at z_0; Advance takes them through steps
+  // (begin, end], writing z_l to trajectories[b] + l * D where that pointer is not null. Returns dependent steps.
+  virtual void Restart(int32_t num_samples) = 0;
+  virtual int64_t Advance(int32_t num_samples, int64_t begin, int64_t end,
+                          float* const* trajectories) = 0;
+  // True if the current state of the sample is finite.
+  virtual bool FinalStateFinite(int32_t sample) const = 0;
+
+  // Iterative mode, with C steps per interval from here on. C in [min_shooting_interval, L].
+  virtual void SetShootingInterval(int64_t steps) = 0;
+  virtual int64_t num_intervals() const = 0;
+  // Initial guesses: z_0 everywhere; the affine map (must be set on the System); a trajectory [L + 1, D].
+  virtual void GuessConstant(int32_t sample) = 0;
+  virtual void GuessAffine(int32_t sample) = 0;
+  virtual void GuessTrajectory(int32_t sample, const float* trajectory) = 0;
+  // Zeroes the probes.
+  virtual void ResetProbes(int32_t sample) = 0;
+
+  // F_p and, on refresh, A_p at the current states; right-hand side F_p - y_p.
+  virtual PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) = 0;
+  // One level of the scan: forms the nodes of `level` from those below it (1 <= level < tree levels).
+  virtual void ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
+  // The vectors that enter the nodes of `level` from those that enter `level` + 1.
+  virtual void DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
+  // y_p <- F_p + A_p d_{p-1}; keeps the very bits of F_p where A_p d_{p-1} is zero. norms[i] belongs to samples[i].
+  virtual void Update(std::span<const int32_t> samples, IterationKind kind, double floor,
+                      std::span<UpdateNorms> norms) = 0;
+  // Makes y_P the current state of the sample, for Decode.
+  virtual void TakeFinalState(int32_t sample) = 0;
+  // All states z_0..z_L [L + 1, D] of a solved sample: y_p at interval ends, propagated from y_{p-1} within.
+  virtual void ExpandTrajectory(int32_t sample, float* trajectory) = 0;
+};
+
+struct SpaceLimits {
+  int64_t min_shooting_interval = 1;
+  bool iterative = true;      // false: sequential mode only
+  bool dense = true;          // false: no dense Jacobians (no Linearization::kFull)
+};
+
+// A model's weights in the form a backend wants. Immutable once it serves; NewSpace is thread-safe.
+class System {
+ public:
+  virtual ~System() = default;
+  virtual int64_t memory_bytes() const = 0;
+  // Memory of a space with these limits. Saturates instead of overflowing.
+  virtual int64_t SpaceBytes(const SpaceLimits& limits) const = 0;
+  virtual absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits& limits) const = 0;
+  // Takes the fitted guess. Only before the system serves.
+  virtual void SetAffineGuess(const AffineGuess& guess) = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;
+  // What the bits of an answer depend on, e.g. "cpu-avx512".
+  virtual std::string_view device() const = 0;
+  // Samples that one space advances together: in sequential mode, in iterative mode.
+  virtual int32_t sequential_group() const = 0;
+  virtual int32_t iterative_group() const = 0;
+  // Copies what it needs of the spec.
+  virtual absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec) const = 0;
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_BACKEND_BACKEND_H_

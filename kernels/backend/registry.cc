@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/backend/registry.h"
+
+#include <array>
+#include <cstdlib>
+#include <utility>
+
+#include "kernels/backend/module.h"
+#include "kernels/base/strings.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/reference/reference_backend.h"
+
+namespace deeppcr {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Backend>> NewCuda() { return LoadBackendModule("deeppcr_cuda"); }
+absl::StatusOr<std::unique_ptr<Backend>> NewCpu() { return cpu::NewCpuBackend(); }
+absl::StatusOr<std::unique_ptr<Backend>> NewReference() { return reference::NewReferenceBackend(); }
+
+constexpr std::array<BackendRow, 3> kBackends = {{
+    {"cuda", true, &NewCuda},
+    {"cpu", true, &NewCpu},
+    {"reference", false, &NewReference},
+}};
+
+absl::StatusOr<SelectedBackend> SelectAutomatically() {
+  std::string reason;
+  for (const BackendRow& row : kBackends) {
+    if (!row.automatic) continue;
+    absl::StatusOr<std::unique_ptr<Backend>> backend = row.create();
+    if (backend.ok())
+      return SelectedBackend{*std::move(backend), reason.empty() ? "fastest that runs here" : reason};
+    reason += StrCat(reason.empty() ? "" : "; ", row.name, " cannot run here: ", ToStd(backend.status().message()));
+  }
+  return absl::UnavailableError(StrCat("no backend can run here: ", reason));
+}
+
+}  // namespace
+
+std::span<const BackendRow> Backends() { return kBackends; }
+
+absl::StatusOr<SelectedBackend> SelectBackend(std::string_view name) {
+  const char* forced = std::getenv("DEEPPCR_FORCE_BACKEND");
+  if (name == "auto" && forced != nullptr && *forced != '\0') name = forced;
+  if (name == "auto") return SelectAutomatically();
+  for (const BackendRow& row : kBackends) {
+    if (row.name != name) continue;
+    absl::StatusOr<std::unique_ptr<Backend>> backend = row.create();
+    if (!backend.ok()) return backend.status();
+    return SelectedBackend{*std::move(backend), "asked for"};
+  }
+  const auto name_of = [](const BackendRow& row) { return std::string(row.name); };
+  return InvalidArgument("backend: expected auto or one of ", StrJoin(kBackends, ", ", name_of), ", got ", Quoted(name));
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_BACKEND_REGISTRY_H_
+#define DEEPPCR_KERNELS_BACKEND_REGISTRY_H_
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend/backend.h"
+
+namespace deeppcr {
+
+// One row per backend, fastest first. The only place that knows which exist.
+struct BackendRow {
+  std::string_view name;
+  bool automatic;  // may be chosen without being asked for
+  absl::StatusOr<std::unique_ptr<Backend>> (*create)();
+};
+std::span<const BackendRow> Backends();
+
+struct SelectedBackend {
+  std::unique_ptr<Backend> backend;
+  std::string reason;  // why this one, in a sentence
+};
+
+// The backend of this name, or for "auto" the first that can run here. DEEPPCR_FORCE_BACKEND in the environment takes
+// the place of "auto".
+// Errors: kInvalidArgument (unknown name, the known ones listed); kUnavailable (cannot run here, and why).
+absl::StatusOr<SelectedBackend> SelectBackend(std::string_view name);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_BACKEND_REGISTRY_H_

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_BASE_FILE_H_
+#define DEEPPCR_KERNELS_BASE_FILE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace deeppcr {
+
+// Reads a whole regular file into memory. Into memory and not mapped: a file truncated while it is
+// mapped would kill the process. Never blocks on a FIFO or device, never follows a symbolic link in
+// the last component of the path. Thread-safe.
+//   max_bytes  limit on the size, checked before anything is allocated
+// Errors, each naming the path: kNotFound; kInvalidArgument (symbolic link, not a regular file);
+// kResourceExhausted (bytes wanted and allowed); kAborted (the file changed its size while it was
+// read); kPermissionDenied; kUnavailable (any other failure of the system, with its words).
+absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
+
+// Replaces the file at once: readers see the old contents or all of the new, also after a power
+// loss. The file gets mode 0644. On failure the old file stays and no temporary file remains.
+// Thread-safe; of two writers at a time, one wins. Errors: kNotFound (no such directory),
+// kPermissionDenied, kUnavailable, each naming the path.
+absl::Status WriteFileAtomically(const std::string& path, std::string_view contents);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_BASE_FILE_H_

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_BASE_THREAD_POOL_H_
+#define DEEPPCR_KERNELS_BASE_THREAD_POOL_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace deeppcr {
+
+// Threads that help callers with loops. The caller works too, so a pool of n threads has n - 1 helpers, and one task
+// runs on the caller alone without touching a lock. Nothing is allocated after construction. Thread-safe: several
+// callers may have loops going at a time.
+class ThreadPool {
+ public:
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return static_cast<int>(helpers_.size()) + 1; }
+
+  // Calls body(i) for i = 0..count-1, in any order, from several threads; returns when all have returned.
+  template <class Body>
+  void ParallelFor(int64_t count, Body& body) {
+    Run(count, [](void* context, int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
+  }
+
+ private:
+  using Function = void (*)(void* context, int64_t index);
+  struct Loop {
+    Function function;
+    void* context;
+    int64_t count;
+    std::atomic<int64_t> next{0};
+    int helpers = 0;        // inside the loop; guarded by mutex_
+    Loop* following = nullptr;
+
+    void Work() {
+      for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) function(context, i);
+    }
+  };
+
+  void Run(int64_t count, Function function, void* context);
+  void Help();
+  Loop* OpenLoop();  // one with work left, or null; mutex_ held
+  void Remove(Loop* loop);
+
+  std::mutex mutex_;
+  std::condition_variable work_, idle_;
+  Loop* loops_ = nullptr;
+  bool stopping_ = false;
+  std::vector<std::thread> helpers_;
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_BASE_THREAD_POOL_H_

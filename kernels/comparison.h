@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_COMPARISON_H_
+#define DEEPPCR_KERNELS_COMPARISON_H_
+
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/engine.h"
+#include "kernels/solver/runner.h"
+
+namespace deeppcr {
+
+// See LoadedModel::Compare. Memory beside the rows: two trajectories of one sample.
+absl::StatusOr<std::vector<ComparisonRow>> CompareSolvers(const LoadedModel& model, const Runner& runner,
+                                                          std::span<const float> inputs, int64_t num_samples,
+                                                          std::span<const SolveOptions> options,
+                                                          int repetitions, const CancelToken* token);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_COMPARISON_H_

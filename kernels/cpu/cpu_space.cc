@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/cpu_space.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <span>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/backend/scan_tree.h"
+#include "kernels/base/aligned_buffer.h"
+
+namespace deeppcr::cpu {
+namespace {
+
+// Sizes of a space's buffers, in floats.
+struct SpaceSizes {
+  int64_t vectors = 0;     // [nodes, kColumns, W]: right-hand sides; the same again for entering vectors
+  int64_t matrices = 0;    // [nodes, W, W] or [nodes, W]
+  int64_t intervals = 0;   // [P, kColumns, W]: propagated
+  int64_t states = 0;      // [P + 1, kColumns, W]
+  int64_t scratch = 0;
+  bool overflow = false;
+
+  int64_t total_bytes() const {
+    return overflow ? std::numeric_limits<int64_t>::max()
+                    : (2 * vectors + matrices + intervals + states + scratch) * int64_t{sizeof(float)};
+  }
+};
+
+SpaceSizes SizesOf(const PackedSystem& system, const SpaceLimits& limits) {
+  const int64_t width = system.width;
+  const int64_t widest = std::max({width, system.decode.width, int64_t{4}});
+  SpaceSizes sizes;
+  sizes.scratch = 2 * (width + kColumns - 1) * width + 4 * width + 2 * kSequentialGroup * width + widest;
+  if (!limits.iterative) return sizes;
+  const int64_t intervals = (system.num_steps - 1) / limits.min_shooting_interval + 1;
+  const int64_t nodes = 2 * intervals + ScanTree::kMaxLevels;
+  const int64_t matrix = limits.dense ? width * width : width;
+  // nodes < 2^21 and width <= 2^12 by the limits of a configuration, so the products below stay far below 2^63.
+  sizes.vectors = nodes * kColumns * width;
+  sizes.matrices = nodes * matrix;
+  sizes.intervals = intervals * kColumns * width;
+  sizes.states = (intervals + 1) * kColumns * width;
+  sizes.overflow = nodes > (int64_t{1} << 32) || matrix > (int64_t{1} << 28);
+  return sizes;
+}
+
+class CpuSpace final : public SolveSpace {
+ public:
+  CpuSpace(const PackedSystem& system, const SpaceSizes& sizes)
+      : system_(system),
+        layers_(system.View()),
+        width_(system.width),
+        row_(kColumns * system.width),
+        residuals_(sizes.vectors),
+        entering_(sizes.vectors),
+        matrices_(sizes.matrices),
+        propagated_(sizes.intervals),
+        states_(sizes.states),
+        scratch_(sizes.scratch) {
+    walker_scratch_ = scratch_.data();
+    initial_ = walker_scratch_ + 2 * (width_ + kColumns - 1) * width_ + 4 * width_;
+    current_ = initial_ + kSequentialGroup * width_;
+    decoded_ = current_ + kSequentialGroup * width_;
+  }
+
+  bool ok() const {
+    return residuals_.ok() && entering_.ok() && matrices_.ok() && propagated_.ok() && states_.ok() &&
+           scratch_.ok();
+  }
+
+  void Encode(int32_t sample, const float* inputs) override {
+    float* z = initial_ + sample * width_;
+    if (system_.encode.rows == 0) {
+      std::copy_n(inputs, system_.state_dim, z);
+      return;
+    }
+    ApplyDense(system_.encode, system_.encode_kernels, inputs, z);
+    std::fill(z + system_.state_dim, z + width_, 0.0F);
+  }
+
+  void Decode(int32_t sample, float* outputs) override {
+    const float* z = current_ + sample * width_;
+    if (system_.decode.rows == 0) {
+      std::copy_n(z, system_.state_dim, outputs);
+      return;
+    }
+    ApplyDense(system_.decode, system_.decode_kernels, z, decoded_);
+    std::copy_n(decoded_, system_.decode.rows, outputs);
+  }
+
+  double AmplifyError(int32_t sample, double relative_error, const float* outputs) const override {
+    if (system_.decode.rows == 0) return relative_error;
+    const double state = LargestAbsolute(current_ + sample * width_, system_.state_dim);
+    const double output = LargestAbsolute(outputs, system_.decode.rows);
+    const double error = relative_error * state * system_.decode.row_sum;
+    return error == 0 ? 0 : error / output;
+  }
+
+  void Restart(int32_t num_samples) override {
+    std::copy_n(initial_, num_samples * width_, current_);
+  }
+
+  int64_t Advance(int32_t num_samples, int64_t begin, int64_t end,
+                  float* const* trajectories) override {
+    if (begin == 0 && trajectories != nullptr) {
+      for (int32_t b = 0; b < num_samples; ++b) {
+        if (trajectories[b] != nullptr)
+          std::copy_n(current_ + b * width_, system_.state_dim, trajectories[b]);
+      }
+    }
+    return system_.kernels.advance(layers_, current_, walker_scratch_, num_samples, begin, end,
+                                   trajectories);
+  }
+
+  bool FinalStateFinite(int32_t sample) const override {
+    const float* z = current_ + sample * width_;
+    return std::all_of(z, z + system_.state_dim, [](float x) { return std::isfinite(x); });
+  }
+
+  void SetShootingInterval(int64_t steps) override {
+    interval_ = steps;
+    intervals_ = (system_.num_steps - 1) / steps + 1;
+    tree_ = ScanTree(intervals_);
+  }
+  int64_t num_intervals() const override { return intervals_; }
+
+  void GuessConstant(int32_t sample) override {
+    PlaceInitialState(sample);
+    for (int64_t p = 1; p <= intervals_; ++p) std::copy_n(initial_, width_, State(p));
+  }
+
+  void GuessAffine(int32_t sample) override {
+    PlaceInitialState(sample);
+    for (int64_t p = 1; p <= intervals_; ++p) EvaluateGuess(EndOf(p), State(p));
+  }
+
+  void GuessTrajectory(int32_t sample, const float* trajectory) override {
+    PlaceInitialState(sample);
+    for (int64_t p = 1; p <= intervals_; ++p) {
+      std::copy_n(trajectory + EndOf(p) * system_.state_dim, system_.state_dim, State(p));
+      std::fill(State(p) + system_.state_dim, State(p) + width_, 0.0F);
+    }
+  }
+
+  void ResetProbes(int32_t) override {
+    for (int64_t p = 0; p <= intervals_; ++p)
+      std::fill(State(p) + width_, State(p) + row_, 0.0F);
+  }
+
+  PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) override {
+    if (samples.empty()) return {};
+    const bool diagonal = kind.linearization == Linearization::kDiagonal;
+    const bool matrices = kind.refresh && (diagonal || kind.linearization == Linearization::kFull);
+    PassCount count;
+    count.stages = system_.kernels.propagate({.layers = layers_,
+                                              .interval = interval_,
+                                              .num_intervals = intervals_,
+                                              .states = states_.data(),
+                                              .propagated = propagated_.data(),
+                                              .jacobians = matrices ? matrices_.data() : nullptr,
+                                              .scratch = walker_scratch_,
+                                              .diagonal = diagonal,
+                                              .probes = kind.probes});
+    // The diagonal comes out of the primal pass.
+    count.columns = Columns(kind) + (matrices && !diagonal ? system_.state_dim : 0);
+    FormResiduals(Columns(kind));
+    return count;
+  }
+
+  void ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) override {
+    if (samples.empty()) return;
+    const bool dense = kind.linearization == Linearization::kFull;
+    for (int64_t j = 0; j + 1 < tree_.nodes(level); ++j) {
+      const int64_t node = tree_.node(level, j);
+      const int64_t left = tree_.node(level - 1, 2 * j), right = left + 1;
+      ApplyNode(right, kind, residuals_.data() + left * row_, residuals_.data() + right * row_,
+                residuals_.data() + node * row_);
+      if (kind.refresh && tree_.needs_matrix(level, j)) {
+        if (dense) MultiplyNodes(right, left, node);
+        if (kind.linearization == Linearization::kDiagonal) MultiplyDiagonals(right, left, node);
+      }
+    }
+  }
+
+  void DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) override {
+    if (samples.empty()) return;
+    const int64_t floats = Columns(kind) * width_;
+    for (int64_t j = 0; 2 * j < tree_.nodes(level); ++j) {
+      const int64_t left = tree_.node(level, 2 * j), right = left + 1;
+      if (j == 0) {  // entered by d_0 = 0
+        std::fill_n(entering_.data() + left * row_, floats, 0.0F);
+        if (tree_.nodes(level) > 1)
+          std::copy_n(residuals_.data() + left * row_, floats, entering_.data() + right * row_);
+        continue;
+      }
+      const float* parent = entering_.data() + tree_.node(level + 1, j) * row_;
+      std::copy_n(parent, floats, entering_.data() + left * row_);
+      if (2 * j + 1 < tree_.nodes(level))
+        ApplyNode(left, kind, parent, residuals_.data() + left * row_,
+                  entering_.data() + right * row_);
+    }
+  }
+
+  void Update(std::span<const int32_t> samples, IterationKind kind, double floor,
+              std::span<UpdateNorms> norms) override {
+    if (samples.empty()) return;
+    const bool matrices = kind.linearization == Linearization::kFull ||
+                          kind.linearization == Linearization::kDiagonal;
+    const bool none = kind.linearization == Linearization::kZero || intervals_ == 1;
+    const IntervalNorms n = system_.kernels.update(
+        {.layers = layers_,
+         .num_intervals = intervals_,
+         .states = states_.data(),
+         .propagated = propagated_.data(),
+         .jacobians = matrices ? matrices_.data() : nullptr,
+         .entering = none ? nullptr : entering_.data(),
+         .floor = floor,
+         .diagonal = kind.linearization == Linearization::kDiagonal,
+         .probes = kind.probes});
+    norms[0] = {.update = n.update, .rounding = n.rounding, .combined = n.combined, .finite = n.finite};
+  }
+
+  void TakeFinalState(int32_t sample) override {
+    std::copy_n(State(intervals_), width_, current_ + sample * width_);
+  }
+
+  void ExpandTrajectory(int32_t, float* trajectory) override {
+    const int64_t dim = system_.state_dim;
+    std::copy_n(State(0), dim, trajectory);
+    for (int64_t p = 1; p <= intervals_; ++p) {
+      std::copy_n(State(p - 1), width_, current_);
+      system_.kernels.advance(layers_, current_, walker_scratch_, 1, (p - 1) * interval_,
+                              EndOf(p) - 1, &trajectory);
+      std::copy_n(State(p), dim, trajectory + EndOf(p) * dim);
+    }
+    TakeFinalState(0);
+  }
+
+ private:
+  static int64_t Columns(IterationKind kind) { return kind.probes ? kColumns : 1; }
+  static double LargestAbsolute(const float* x, int64_t n) {
+    double largest = 0;
+    for (int64_t i = 0; i < n; ++i) largest = std::max(largest, double{std::fabs(x[i])});
+    return largest;
+  }
+
+  float* State(int64_t p) { return states_.data() + p * row_; }
+  // The step at which interval p = 1..P ends.
+  int64_t EndOf(int64_t p) const { return std::min(p * interval_, system_.num_steps); }
+
+  void PlaceInitialState(int32_t sample) { std::copy_n(initial_ + sample * width_, width_, State(0)); }
+
+  void ApplyDense(const PackedDense& dense, const Kernels& kernels, const float* in, float* out) const {
+    kernels.apply({.width = dense.width,
+                   .inner = dense.cols,
+                   .matrix = dense.weights.data(),
+                   .in = in,
+                   .base = dense.bias.data(),
+                   .out = out,
+                   .in_stride = 0,
+                   .base_stride = 0,
+                   .out_stride = 0,
+                   .count = 1,
+                   .diagonal = false});
+    kernels.activate(dense.activation, out, dense.width);
+  }
+
+  // The guess at the last fitted step that is not beyond `step`, or the first one.
+  void EvaluateGuess(int64_t step, float* y) const {
+    const AffineGuess& guess = system_.guess;
+    const int64_t dim = system_.state_dim;
+    const int64_t at = std::clamp<int64_t>((step + guess.stride - 1) / guess.stride - 1, 0, guess.count - 1);
+    const float* map = guess.coefficients.data() + at * (dim + 1) * dim;
+    std::copy_n(map, dim, y);
+    for (int64_t k = 0; k < dim; ++k)
+      for (int64_t i = 0; i < dim; ++i) y[i] += map[(k + 1) * dim + i] * initial_[k];
+    std::fill(y + dim, y + width_, 0.0F);
+  }
+
+  void FormResiduals(int64_t columns) {
+    for (int64_t p = 0; p < intervals_; ++p) {
+      const float* f = propagated_.data() + p * row_;
+      const float* y = State(p + 1);
+      float* r = residuals_.data() + p * row_;
+      for (int64_t i = 0; i < columns * width_; ++i) r[i] = f[i] - y[i];
+    }
+  }
+
+  // out = A_node in + base, for the vectors in use.
+  void ApplyNode(int64_t node, IterationKind kind, const float* in, const float* base, float* out) {
+    const bool diagonal = kind.linearization == Linearization::kDiagonal;
+    const bool dense = kind.linearization == Linearization::kFull;
+    const float* matrix = nullptr;
+    if (dense) matrix = matrices_.data() + node * width_ * width_;
+    if (diagonal) matrix = matrices_.data() + node * width_;
+    system_.kernels.apply({.width = width_,
+                           .inner = system_.state_dim,
+                           .matrix = matrix,
+                           .in = in,
+                           .base = base,
+                           .out = out,
+                           .in_stride = width_,
+                           .base_stride = width_,
+                           .out_stride = width_,
+                           .count = Columns(kind),
+                           .diagonal = diagonal});
+  }
+
+  // A_node = A_right A_left.
+  void MultiplyNodes(int64_t right, int64_t left, int64_t node) {
+    const int64_t size = width_ * width_;
+    system_.kernels.apply({.width = width_,
+                           .inner = system_.state_dim,
+                           .matrix = matrices_.data() + right * size,
+                           .in = matrices_.data() + left * size,
+                           .base = nullptr,
+                           .out = matrices_.data() + node * size,
+                           .in_stride = width_,
+                           .base_stride = 0,
+                           .out_stride = width_,
+                           .count = system_.state_dim,
+                           .diagonal = false});
+  }
+
+  void MultiplyDiagonals(int64_t right, int64_t left, int64_t node) {
+    for (int64_t i = 0; i < width_; ++i)
+      matrices_[node * width_ + i] = matrices_[right * width_ + i] * matrices_[left * width_ + i];
+  }
+
+  const PackedSystem& system_;
+  const LayersView layers_;
+  const int64_t width_;
+  const int64_t row_;  // floats of the kColumns vectors of one node
+  int64_t interval_ = 1, intervals_ = 0;
+  ScanTree tree_;
+  AlignedBuffer<float> residuals_, entering_, matrices_, propagated_, states_, scratch_;
+  float* walker_scratch_;
+  float* initial_;  // [kSequentialGroup, W]: z_0
+  float* current_;  // [kSequentialGroup, W]
+  float* decoded_;
+};
+
+}  // namespace
+
+int64_t CpuSpaceBytes(const PackedSystem& system, const SpaceLimits& limits) {
+  return SizesOf(system, limits).total_bytes();
+}
+
+absl::StatusOr<std::unique_ptr<SolveSpace>> NewCpuSpace(const PackedSystem& system,
+                                                        const SpaceLimits& limits) {
+  const SpaceSizes sizes = SizesOf(system, limits);
+  if (!sizes.overflow) {
+    auto space = std::make_unique<CpuSpace>(system, sizes);
+    if (space->ok()) return std::unique_ptr<SolveSpace>(std::move(space));
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("workspace: ", sizes.total_bytes(), " bytes of memory could not be had"));
+}
+
+}  // namespace deeppcr::cpu

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_KERNELS_IMPL_H_
+#define DEEPPCR_KERNELS_CPU_KERNELS_IMPL_H_
+
+#include "kernels/cpu/dense_kernels.h"
+
+namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
+
+// ---- Sequential mode --------------------------------------------------------------------------------------------
+
+template <int W, int B>
+DEEPPCR_INLINE void WriteTrajectories(const LayersView& layers, const float* states, int64_t l,
+                                      float* const* trajectories) {
+  const int64_t width = Width<W>(layers.width);
+  for (int b = 0; b < B; ++b) {
+    if (trajectories[b] == nullptr) continue;
+    float* to = trajectories[b] + l * layers.state_dim;
+    for (int64_t i = 0; i < layers.state_dim; ++i) to[i] = states[b * width + i];
+  }
+}
+
+// B samples through steps (begin, end]. Their chains interleave: the latency of one hides behind the others.
+template <int W, int B>
+int64_t AdvanceTogether(const LayersView& layers, float* states, float* scratch, int64_t begin,
+                        int64_t end, float* const* trajectories) {
+  constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
+  // Where a state fits into registers it is replaced in place; a wider one is written in pieces while all of the old
+  // one is still needed.
+  constexpr bool kInPlace = V * N == W;
+  const int64_t width = Width<W>(layers.width);
+  float* target = kInPlace ? states : scratch;
+  const float* in[B];
+  for (int b = 0; b < B; ++b) in[b] = states + b * width;
+  int64_t stages = 0;
+  for (int64_t l = begin; l < end; ++l, ++stages) {
+    for (int64_t first = 0; first < width; first += V * N) {
+      Vec<N> x[B][V];
+      PreActivation<W, B>(layers, l, first, in, x);
+      for (int b = 0; b < B; ++b) FinishStep<W>(layers, first, in[b], x[b], target + b * width);
+    }
+    if (!kInPlace) {
+      for (int64_t i = 0; i < B * width; i += N) Store(states + i, Load<N>(scratch + i));
+    }
+    if (trajectories != nullptr) WriteTrajectories<W, B>(layers, states, l + 1, trajectories);
+  }
+  return stages;
+}
+
+template <int W>
+int64_t Advance(const LayersView& layers, float* states, float* scratch, int32_t n, int64_t begin,
+                int64_t end, float* const* trajectories) {
+  constexpr int B = kNativeLanes == 16 && Shape<W>::kVectors <= 2 ? 4 : 2;
+  const int64_t width = Width<W>(layers.width);
+  const auto at = [&](int32_t b) { return trajectories == nullptr ? nullptr : trajectories + b; };
+  int64_t stages = 0;
+  int32_t b = 0;
+  for (; b + B <= n; b += B)
+    stages = AdvanceTogether<W, B>(layers, states + b * width, scratch, begin, end, at(b));
+  for (; b < n; ++b)
+    stages = AdvanceTogether<W, 1>(layers, states + b * width, scratch, begin, end, at(b));
+  return stages;
+}
+
+// ---- Propagation ------------------------------------------------------------------------------------------------
+
+// +-2^-24 size, the sign a hash of (probe, lane, step).
+template <int N>
+DEEPPCR_INLINE Vec<N> RoundingSource(Vec<N> size, const uint32_t* seeds, int64_t step) {
+  typename Vec<N>::Bits h;
+  __builtin_memcpy(&h, seeds, sizeof(h));
+  h ^= static_cast<uint32_t>(step) * 0x9E3779B9U;
+  h *= 0x85EBCA6BU;
+  h ^= h >> 13;
+  h *= 0xC2B2AE35U;
+  const auto sign = h & 0x80000000U;
+  return Vec<N>::FromBits((size * Broadcast<N>(0x1p-24F)).bits() | sign);
+}
+
+// The state and, between, the slopes of one interval as it is walked through.
+template <int W>
+struct Walker {
+  static constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
+
+  const PropagateArgs& args;
+  int64_t width;
+  float* tangents[2];  // [W, W] each
+  float* probes[2];    // [4, W] each
+  float* state[2];     // [W] each
+  float* slope;        // [W]
+  float* size;         // [W]
+
+  explicit DEEPPCR_INLINE Walker(const PropagateArgs& a) : args(a), width(Width<W>(a.layers.width)) {
+    float* at = a.scratch;
+    for (int i = 0; i < 2; ++i) {
+      tangents[i] = at;
+      probes[i] = at + width * width;
+      at += (width + kColumns - 1) * width;
+    }
+    state[0] = at;
+    state[1] = at + width;
+    slope = at + 2 * width;
+    size = at + 3 * width;
+  }
+
+  DEEPPCR_INLINE void Primal(int64_t step, bool slopes) {
+    const float* in[1] = {state[0]};
+    for (int64_t first = 0; first < width; first += V * N) {
+      Vec<N> x[1][V];
+      PreActivation<W, 1>(args.layers, step, first, in, x);
+      if (slopes) {
+        Vec<N> a[V];
+        for (int v = 0; v < V; ++v) a[v] = x[0][v];
+        FinishSlope<W>(args.layers, first, a, slope);
+      }
+      FinishStep<W>(args.layers, first, in[0], x[0], state[1]);
+    }
+    Swap(state);
+  }
+
+  // T <- J T, or J itself at the first step of the interval.
+  DEEPPCR_INLINE void Tangents(int64_t step, bool first_step, float* out) {
+    const LayersView& layers = args.layers;
+    const float* weights = layers.weights + step * width * width;
+    if (first_step) return FirstTangents(weights, out);
+    const bool residual = layers.residual;
+    const float* in = tangents[0];
+    ApplyColumns<W>(weights, width, layers.state_dim, in, width, out, width, layers.state_dim,
+                    [&](int64_t j, int64_t at, Vec<N> product) {
+                      const Vec<N> s = Load<N>(slope + at);
+                      return residual ? Fma(s, product, Load<N>(in + j * width + at)) : s * product;
+                    });
+  }
+
+  DEEPPCR_INLINE void FirstTangents(const float* weights, float* out) {
+    for (int64_t j = 0; j < args.layers.state_dim; ++j) {
+      for (int64_t at = 0; at < width; at += N)
+        Store(out + j * width + at, Load<N>(slope + at) * Load<N>(weights + j * width + at));
+      if (args.layers.residual) out[j * width + j] += 1.0F;
+    }
+  }
+
+  DEEPPCR_INLINE void Diagonal(int64_t step, float* out) {
+    const float* weights = args.layers.weights + step * width * width;
+    for (int64_t i = 0; i < width; ++i)
+      out[i] = slope[i] * weights[i * width + i] + (args.layers.residual ? 1.0F : 0.0F);
+  }
+
+  // What the rounding of a step is proportional to: the new state, and the terms of its dot products, which cancel in the
+  // state but not in the rounding: sqrt(z_l^2 + (slope^2 sum_k W_k^2 z_{l-1,k}^2)).
+  DEEPPCR_INLINE void RoundingSizes(const float* weights) {
+    const float* before = state[1];
+    const float* after = state[0];
+    for (int64_t at = 0; at < width; at += N) {
+      Vec<N> sum = Broadcast<N>(0.0F);
+      for (int64_t k = 0; k < args.layers.state_dim; ++k) {
+        const Vec<N> term = Load<N>(weights + k * width + at) * Broadcast<N>(before[k]);
+        sum = Fma(term, term, sum);
+      }
+      const Vec<N> s = Load<N>(slope + at), z = Load<N>(after + at);
+      Store(size + at, Sqrt(Fma(z, z, s * s * sum)));
+    }
+  }
+
+  // E <- J E + rounding of the step that has just been made.
+  DEEPPCR_INLINE void Probes(int64_t step) {
+    const LayersView& layers = args.layers;
+    const float* weights = layers.weights + step * width * width;
+    const bool residual = layers.residual;
+    const float* in = probes[0];
+    RoundingSizes(weights);
+    ApplyColumns<W>(weights, width, layers.state_dim, in, width, probes[1], width, kColumns - 1,
+                    [&](int64_t j, int64_t at, Vec<N> product) {
+                      const Vec<N> s = Load<N>(slope + at);
+                      const Vec<N> source = RoundingSource(
+                          Load<N>(size + at), layers.probe_seeds + j * width + at, step);
+                      const Vec<N> carried =
+                          residual ? Fma(s, product, Load<N>(in + j * width + at)) : s * product;
+                      return carried + source;
+                    });
+    Swap(probes);
+  }
+
+  static DEEPPCR_INLINE void Swap(float* (&pair)[2]) {
+    float* first = pair[0];
+    pair[0] = pair[1];
+    pair[1] = first;
+  }
+
+  DEEPPCR_INLINE void CopyRows(const float* from, float* to, int64_t rows) {
+    for (int64_t i = 0; i < rows * width; i += N) Store(to + i, Load<N>(from + i));
+  }
+
+  // All steps of interval p. Returns how many there were.
+  DEEPPCR_INLINE int64_t Interval(int64_t p) {
+    const LayersView& layers = args.layers;
+    const int64_t begin = p * args.interval;
+    const int64_t end = begin + args.interval < layers.num_steps ? begin + args.interval
+                                                                  : layers.num_steps;
+    // d_0 = 0, so the first interval's matrix is never used.
+    const bool dense = args.jacobians != nullptr && !args.diagonal && p > 0;
+    const bool diagonal = args.jacobians != nullptr && args.diagonal;
+    const float* entry = args.states + p * kColumns * width;
+    CopyRows(entry, state[0], 1);
+    if (args.probes) CopyRows(entry + width, probes[0], kColumns - 1);
+    int64_t stages = 0;
+    for (int64_t l = begin; l < end; ++l, ++stages) {
+      Primal(l, dense || diagonal || args.probes);
+      if (dense) {
+        float* out = l + 1 == end ? args.jacobians + p * width * width : tangents[1];
+        Tangents(l, l == begin, out);
+        Swap(tangents);
+      }
+      if (diagonal) Diagonal(l, args.jacobians + p * width);
+      if (args.probes) Probes(l);
+    }
+    float* result = args.propagated + p * kColumns * width;
+    CopyRows(state[0], result, 1);
+    if (args.probes) CopyRows(probes[0], result + width, kColumns - 1);
+    return stages;
+  }
+};
+
+template <int W>
+int64_t Propagate(const PropagateArgs& args) {
+  Walker<W> walker(args);
+  int64_t stages = 0;
+  for (int64_t p = 0; p < args.num_intervals; ++p) {
+    const int64_t steps = walker.Interval(p);
+    stages = steps > stages ? steps : stages;
+  }
+  return stages;
+}
+
+// ---- Affine maps ------------------------------------------------------------------------------------------------
+
+template <int W>
+void Apply(const ApplyArgs& a) {
+  constexpr int N = Shape<W>::kLanes;
+  const int64_t width = Width<W>(a.width);
+  const auto add_base = [&](int64_t j, int64_t at, Vec<N> product) {
+    return a.base == nullptr ? product : Load<N>(a.base + j * a.base_stride + at) + product;
+  };
+  if (a.matrix != nullptr && !a.diagonal) {
+    ApplyColumns<W>(a.matrix, width, a.inner, a.in, a.in_stride, a.out, a.out_stride, a.count,
+                    add_base);
+    return;
+  }
+  for (int64_t j = 0; j < a.count; ++j)
+    for (int64_t at = 0; at < width; at += N) {
+      Vec<N> x = Load<N>(a.in + j * a.in_stride + at);
+      if (a.diagonal) x = Load<N>(a.matrix + at) * x;
+      Store(a.out + j * a.out_stride + at, add_base(j, at, x));
+    }
+}
+
+// ---- Update -----------------------------------------------------------------------------------------------------
+
+// Norms of one interval while its new state is written.
+template <int N>
+struct NormCollector {
+  Vec<N> state = Broadcast<N>(0.0F), update = Broadcast<N>(0.0F), probe = Broadcast<N>(0.0F);
+  bool finite = true;
+
+  DEEPPCR_INLINE void AddTo(IntervalNorms* norms, double floor) const {
+    const double scale = static_cast<double>(MaxLane(state)) + floor;
+    const double d = MaxLane(update), e = MaxLane(probe);
+    norms->finite = norms->finite && finite;
+    if (d == 0.0 && e == 0.0) return;
+    norms->update = Larger(norms->update, d / scale);
+    norms->rounding = Larger(norms->rounding, e / scale);
+    norms->combined = Larger(norms->combined, (2 * d + e) / scale);
+  }
+  static DEEPPCR_INLINE double Larger(double a, double b) { return b > a ? b : a; }
+};
+
+template <int W>
+IntervalNorms Update(const UpdateArgs& a) {
+  constexpr int N = Shape<W>::kLanes;
+  const int64_t width = Width<W>(a.layers.width);
+  const int64_t row = kColumns * width;
+  const int64_t columns = a.probes ? kColumns : 1;
+  const Vec<N> zero = Broadcast<N>(0.0F);
+  IntervalNorms norms = {0, 0, 0, true};
+  for (int64_t p = 0; p < a.num_intervals; ++p) {
+    NormCollector<N> collector;
+    float* y = a.states + (p + 1) * row;
+    const float* propagated = a.propagated + p * row;
+    const auto finish = [&](int64_t j, int64_t at, Vec<N> correction) {
+      const Vec<N> base = Load<N>(propagated + j * width + at);
+      // F + 0 would turn -0 into +0: where nothing is added the bits stay.
+      const Vec<N> next = SelectEqual(correction, zero, base, base + correction);
+      if (j == 0) {
+        collector.update = Max(Abs(next - Load<N>(y + at)), collector.update);
+        collector.state = Max(Abs(next), collector.state);
+        collector.finite = collector.finite && !AnyNonFinite(next);
+      } else {
+        collector.probe = Max(Abs(next), collector.probe);
+      }
+      return next;
+    };
+    const float* entering = a.entering + p * row;
+    if (p > 0 && a.entering != nullptr && a.jacobians != nullptr && !a.diagonal) {
+      ApplyColumns<W>(a.jacobians + p * width * width, width, a.layers.state_dim, entering, width,
+                      y, width, columns, finish);
+    } else {
+      for (int64_t j = 0; j < columns; ++j)
+        for (int64_t at = 0; at < width; at += N) {
+          Vec<N> correction = zero;
+          if (p > 0 && a.entering != nullptr) correction = Load<N>(entering + j * width + at);
+          if (a.diagonal) correction = Load<N>(a.jacobians + p * width + at) * correction;
+          Store(y + j * width + at, finish(j, at, correction));
+        }
+    }
+    collector.AddTo(&norms, a.floor);
+  }
+  return norms;
+}
+
+inline void ActivateArray(Activation activation, float* x, int64_t count) {
+  for (int64_t i = 0; i < count; i += 4) {
+    Vec<4> v[1] = {Load<4>(x + i)};
+    Activate(activation, v);
+    Store(x + i, v[0]);
+  }
+}
+
+// ---- Table ------------------------------------------------------------------------------------------------------
+
+template <int W>
+inline constexpr Kernels kTable = {&Advance<W>, &Propagate<W>, &Apply<W>, &Update<W>, &ActivateArray};
+
+inline Kernels TableFor(int64_t width) {
+  switch (width) {
+    case 4:
+      return kTable<4>;
+    case 8:
+      return kTable<8>;
+    case 16:
+      return kTable<16>;
+    case 32:
+      return kTable<32>;
+    case 64:
+      return kTable<64>;
+    default:
+      return kTable<0>;
+  }
+}
+
+}  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA
+
+#endif  // DEEPPCR_KERNELS_CPU_KERNELS_IMPL_H_

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_VECTOR_MATH_H_
+#define DEEPPCR_KERNELS_CPU_VECTOR_MATH_H_
+
+// Elementary functions on vectors, within a few units in the last place of the exact value over their whole range,
+// tails included (tests/kernels/cpu/vector_math_test.cc measures every one of them). Infinite arguments give the limits; a NaN stays
+// a NaN. Coefficients without a source are least-squares minimax fits, made in double and weighted for relative error.
+
+#include "kernels/cpu/simd.h"
+
+namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
+
+// Horner's rule; the coefficients run from the highest power down.
+template <int N>
+DEEPPCR_INLINE Vec<N> PolynomialTail(Vec<N>, Vec<N> sum) {
+  return sum;
+}
+template <int N, class... Rest>
+DEEPPCR_INLINE Vec<N> PolynomialTail(Vec<N> x, Vec<N> sum, float next, Rest... rest) {
+  return PolynomialTail(x, Fma(sum, x, Broadcast<N>(next)), rest...);
+}
+template <int N, class... Rest>
+DEEPPCR_INLINE Vec<N> Polynomial(Vec<N> x, float leading, float next, Rest... rest) {
+  return PolynomialTail(x, Broadcast<N>(leading), next, rest...);
+}
+
+// 2^n for integers -126 <= n <= 127.
+template <int N>
+DEEPPCR_INLINE Vec<N> PowerOfTwo(typename Vec<N>::Int n) {
+  return Vec<N>::FromBits(reinterpret_cast<typename Vec<N>::Bits>((n + 127) << 23));
+}
+
+// x = n ln 2 + r with integer n and |r| <= 0.35: the reduction behind the exponentials. The sum with 1.5 * 2^23 rounds
+// to the nearest integer and leaves it in the low bits.
+template <int N>
+struct Reduced {
+  Vec<N> r;
+  typename Vec<N>::Int n;
+};
+
+template <int N>
+DEEPPCR_INLINE Reduced<N> ReduceByLog2(Vec<N> x) {
+  const Vec<N> magic = Broadcast<N>(12582912.0F);
+  const Vec<N> shifted = Fma(x, Broadcast<N>(1.44269504F), magic);
+  const Vec<N> n = shifted - magic;
+  // ln 2 in two parts, the first with trailing zeros so that the product is exact.
+  const Vec<N> r = FmaNegative(n, Broadcast<N>(-2.12194440e-4F),
+                               FmaNegative(n, Broadcast<N>(0.693359375F), x));
+  return {r, reinterpret_cast<typename Vec<N>::Int>(shifted.bits() - magic.bits())};
+}
+
+// (e^r - 1 - r) / r^2 for |r| <= 0.35 (Cephes, expf).
+template <int N>
+DEEPPCR_INLINE Vec<N> ExpRemainder(Vec<N> r) {
+  return Polynomial(r, 1.9875691500e-4F, 1.3981999507e-3F, 8.3334519073e-3F, 4.1665795894e-2F,
+                    1.6666665459e-1F, 5.0000001201e-1F);
+}
+
+// e^x = head * tail for -120 <= x <= 89: two factors, because 2^n alone leaves the range before e^x does. The head is a
+// normal number, so that another factor can be multiplied in before the product underflows.
+template <int N>
+struct ExpFactors {
+  Vec<N> head, tail;
+};
+
+template <int N>
+DEEPPCR_INLINE ExpFactors<N> FactorExp(Vec<N> x) {
+  const Reduced<N> reduced = ReduceByLog2(x);
+  const Vec<N> r = reduced.r;
+  const Vec<N> mantissa = Fma(r * r, ExpRemainder(r), r) + Broadcast<N>(1.0F);
+  const typename Vec<N>::Int half = reduced.n >> 1;
+  return {mantissa * PowerOfTwo<N>(half), PowerOfTwo<N>(reduced.n - half)};
+}
+
+// e^x, with gradual underflow and overflow to infinity.
+template <int N>
+DEEPPCR_INLINE Vec<N> Exp(Vec<N> x) {
+  const ExpFactors<N> e = FactorExp(Min(Max(x, Broadcast<N>(-120.0F)), Broadcast<N>(89.0F)));
+  return e.head * e.tail;
+}
+
+// e^x - 1 for x <= 0, without cancellation near 0.
+template <int N>
+DEEPPCR_INLINE Vec<N> ExpMinusOneOfNegative(Vec<N> x) {
+  const Reduced<N> reduced = ReduceByLog2(Max(x, Broadcast<N>(-80.0F)));
+  const Vec<N> r = reduced.r;
+  const Vec<N> scale = PowerOfTwo<N>(reduced.n);
+  return Fma(Fma(r * r, ExpRemainder(r), r), scale, scale - Broadcast<N>(1.0F));
+}
+
+// log(1 + u) for 0 <= u <= 1, as 2 atanh(u / (2 + u)).
+template <int N>
+DEEPPCR_INLINE Vec<N> LogOnePlusUnit(Vec<N> u) {
+  const Vec<N> s = u / (u + Broadcast<N>(2.0F));
+  const Vec<N> s2 = s * s;
+  const Vec<N> series = Polynomial(s2, 0.133333333F, 0.153846154F, 0.181818182F, 0.222222222F,
+                                   0.285714286F, 0.4F, 0.666666667F);
+  return Fma(s * s2, series, s + s);
+}
+
+// tanh as x P(x^2) / Q(x^2), relative error of the fit 2.2e-8; at 9.02 it has rounded to 1. The two polynomials are
+// evaluated pairwise (Estrin), because tanh sits on the dependent path of every step.
+template <int N>
+DEEPPCR_INLINE Vec<N> Tanh(Vec<N> x) {
+  const Vec<N> b = Max(Min(x, Broadcast<N>(9.02F)), Broadcast<N>(-9.02F));
+  const Vec<N> u = b * b;
+  const Vec<N> u2 = u * u;
+  const Vec<N> one = Broadcast<N>(1.0F);
+  const Vec<N> p01 = Fma(u, Broadcast<N>(1.33797433e-1F), one);
+  const Vec<N> p23 = Fma(u, Broadcast<N>(2.05839254e-5F), Broadcast<N>(3.49406377e-3F));
+  const Vec<N> p234 = Fma(u2, Broadcast<N>(1.33196149e-8F), p23);
+  const Vec<N> q01 = Fma(u, Broadcast<N>(4.67130587e-1F), one);
+  const Vec<N> q23 = Fma(u, Broadcast<N>(3.28313904e-4F), Broadcast<N>(2.58711867e-2F));
+  const Vec<N> q234 = Fma(u2, Broadcast<N>(7.76225729e-7F), q23);
+  return b * Fma(u2, p234, p01) / Fma(u2, q234, q01);
+}
+
+// 1 / (1 + e^-x), as e^x / (1 + e^x) for x <= 0: e^-x would overflow where the value is still representable.
+template <int N>
+DEEPPCR_INLINE Vec<N> Sigmoid(Vec<N> x) {
+  const Vec<N> one = Broadcast<N>(1.0F);
+  const Vec<N> e = Exp(-Abs(x));
+  return SelectGreater(x, Broadcast<N>(0.0F), one, e) / (one + e);
+}
+
+// x / (1 + e^-y) for y of the sign of x. Where e^-|y| has gone x is bounded, so that -infinity gives the limit 0.
+template <int N>
+DEEPPCR_INLINE Vec<N> TimesSigmoid(Vec<N> x, Vec<N> y) {
+  const Vec<N> lowest = Broadcast<N>(-120.0F);
+  const ExpFactors<N> e = FactorExp(Max(-Abs(y), lowest));
+  const Vec<N> small = Max(x, lowest) * e.head * e.tail;
+  return SelectGreater(y, Broadcast<N>(0.0F), x, small) / (Broadcast<N>(1.0F) + e.head * e.tail);
+}
+
+// The sigmoid s and s (1 - s), its derivative, without the cancellation of 1 - s.
+template <int N>
+struct SigmoidSlope {
+  Vec<N> value, slope;
+};
+
+template <int N>
+DEEPPCR_INLINE SigmoidSlope<N> SigmoidWithSlope(Vec<N> x) {
+  const Vec<N> one = Broadcast<N>(1.0F);
+  const Vec<N> e = Exp(-Abs(x));
+  const Vec<N> upper = one / (one + e);
+  const Vec<N> lower = e * upper;
+  return {SelectGreater(x, Broadcast<N>(0.0F), upper, lower), lower * upper};
+}
+
+// log(1 + e^x).
+template <int N>
+DEEPPCR_INLINE Vec<N> Softplus(Vec<N> x) {
+  const Vec<N> zero = Broadcast<N>(0.0F);
+  return Max(x, zero) + LogOnePlusUnit(Exp(-Abs(x)));
+}
+
+// e^(-x^2 / 2) with its relative accuracy kept in the tail: the square is split so that its head is exact.
+template <int N>
+DEEPPCR_INLINE Vec<N> GaussianKernel(Vec<N> x) {
+  const Vec<N> head = Vec<N>::FromBits(x.bits() & 0xFFFFF000U);
+  const Vec<N> half = Broadcast<N>(0.5F);
+  const Vec<N> tail = (x - head) * (x + head) * half;
+  const Vec<N> correction = Polynomial(-tail, 1.66666667e-1F, 0.5F, 1.0F, 1.0F);
+  return Exp(-(head * head * half)) * correction;
+}
+
+// Phi(-|x|) = erfc(|x| / sqrt 2) / 2, the lower tail of the normal distribution; takes e^(-x^2/2). The rest, the scaled
+// complementary error function, is a polynomial in t = 1 / (1 + y / 2), y = |x| / sqrt 2, fit error 5.4e-9.
+template <int N>
+DEEPPCR_INLINE Vec<N> NormalLowerTail(Vec<N> x, Vec<N> kernel) {
+  const Vec<N> one = Broadcast<N>(1.0F);
+  const Vec<N> t = one / Fma(Abs(x), Broadcast<N>(0.353553391F), one);
+  const Vec<N> scaled = Polynomial(
+      t, 0.041215908F, -0.22277233F, 0.462260336F, -0.407848835F, 0.0877556428F, -0.0318498239F,
+      0.0823788792F, 0.178211063F, 0.246421427F, 0.282134414F, 0.282093317F);
+  return kernel * t * scaled * Broadcast<N>(0.5F);
+}
+
+}  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA
+
+#endif  // DEEPPCR_KERNELS_CPU_VECTOR_MATH_H_

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/device.h"
+
+#include <cstring>
+
+namespace deeppcr::cuda {
+namespace {
+
+constexpr int kProbeValue = 20230916;
+
+__global__ void __launch_bounds__(32) ProbeKernel(int* __restrict__ answer) {
+  if (threadIdx.x == 0) *answer = kProbeValue;
+}
+
+cudaError_t LaunchProbe(int* answer, cudaStream_t stream) {
+  ProbeKernel<<<1, 32, 0, stream>>>(answer);
+  return cudaGetLastError();
+}
+
+// Runs the probe on the current device.
+cudaError_t RunProbe(cudaStream_t stream, int* device_answer) {
+  int answer = 0;
+  cudaError_t error = LaunchProbe(device_answer, stream);
+  if (error == cudaSuccess)
+    error = cudaMemcpyAsync(&answer, device_answer, sizeof(answer), cudaMemcpyDeviceToHost, stream);
+  if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
+  if (error == cudaSuccess && answer != kProbeValue) error = cudaErrorUnknown;
+  return error;
+}
+
+cudaError_t ProbeCurrentDevice() {
+  cudaStream_t stream = nullptr;
+  cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  if (error != cudaSuccess) return error;
+  int* device_answer = nullptr;
+  error = cudaMalloc(&device_answer, sizeof(*device_answer));
+  if (error == cudaSuccess) error = RunProbe(stream, device_answer);
+  const cudaError_t freed = cudaFree(device_answer);
+  const cudaError_t destroyed = cudaStreamDestroy(stream);
+  if (error != cudaSuccess) return error;
+  return freed != cudaSuccess ? freed : destroyed;
+}
+
+}  // namespace
+
+cudaError_t CountDevices(int* count) { return cudaGetDeviceCount(count); }
+
+cudaError_t ProbeDevice(int device, DeviceInfo* info) {
+  cudaDeviceProp properties;
+  cudaError_t error = cudaGetDeviceProperties(&properties, device);
+  if (error == cudaSuccess) error = cudaSetDevice(device);
+  if (error == cudaSuccess) error = ProbeCurrentDevice();
+  if (error != cudaSuccess) return error;
+  std::strncpy(info->name, properties.name, sizeof(info->name) - 1);
+  info->name[sizeof(info->name) - 1] = '\0';
+  info->major = properties.major;
+  info->minor = properties.minor;
+  info->multiprocessors = properties.multiProcessorCount;
+  info->memory_bytes = properties.totalGlobalMem;
+  return cudaDeviceGetAttribute(&info->cluster_launch, cudaDevAttrClusterLaunch, device);
+}
+
+}  // namespace deeppcr::cuda

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/engine.h"
+
+#include <algorithm>
+#include <array>
+#include <thread>
+#include <utility>
+
+#include "kernels/backend/registry.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/loaded_model.h"
+#include "kernels/model/model.h"
+#include "kernels/solver/registry.h"
+
+namespace deeppcr {
+namespace {
+
+int NumThreads(int wanted) {
+  return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+class EngineImpl final : public Engine {
+ public:
+  EngineImpl(EngineOptions options, SelectedBackend selected)
+      : options_(std::move(options)), selected_(std::move(selected)), pool_(NumThreads(options_.num_threads)) {}
+
+  std::string_view backend() const override { return selected_.backend->name(); }
+  std::string_view device() const override { return selected_.backend->device(); }
+  std::string_view backend_reason() const override { return selected_.reason; }
+
+  absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(const std::string& directory,
+                                                               const LoadProgress& progress) const override {
+    if (progress) progress("reading");
+    DEEPPCR_ASSIGN_OR_RETURN(Model model, ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes}));
+    return PrepareModel(std::move(model), {.backend = selected_.backend.get(),
+                                           .pool = &pool_,
+                                           .options = &options_,
+                                           .progress = progress});
+  }
+
+ private:
+  const EngineOptions options_;
+  const SelectedBackend selected_;
+  mutable ThreadPool pool_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
+  DEEPPCR_ASSIGN_OR_RETURN(SelectedBackend selected, SelectBackend(options.backend));
+  return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(options, std::move(selected)));
+}
+
+std::span<const std::string_view> SolverNames() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all = {"auto"};
+    for (const SolverRow& row : Solvers()) all.push_back(row.name);
+    return all;
+  }();
+  return names;
+}
+
+}  // namespace deeppcr

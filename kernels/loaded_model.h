@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_LOADED_MODEL_H_
+#define DEEPPCR_KERNELS_LOADED_MODEL_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend/backend.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/engine.h"
+#include "kernels/model/model.h"
+
+namespace deeppcr {
+
+// What the engine lends to every model it loads.
+struct LoadContext {
+  const Backend* backend = nullptr;
+  ThreadPool* pool = nullptr;
+  const EngineOptions* options = nullptr;
+  LoadProgress progress;
+};
+
+// Packs a model for the backend, calibrates it, and measures its plan or takes it from the cache. The backend and the
+// pool must outlive the result. Errors: as Engine::LoadModel.
+absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model, const LoadContext& context);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_LOADED_MODEL_H_

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_MODEL_CONFIG_H_
+#define DEEPPCR_KERNELS_MODEL_CONFIG_H_
+
+// config.json: what a model is. One table of keys drives the parser and the documentation.
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend/system_spec.h"
+
+namespace deeppcr {
+
+struct ModelConfig {
+  std::string model_type;  // a name of ModelFamilies()
+  int64_t input_dim = 0;
+  int64_t output_dim = 0;
+  int64_t state_dim = 0;   // D
+  int64_t num_layers = 0;  // L
+  Activation activation = Activation::kIdentity;
+  double residual_scale = 1.0;  // s; finite and not 0, also as float32; 1 where the family has none
+  int32_t max_batch_size = 64;
+  Activation input_activation = Activation::kIdentity;
+  std::vector<std::string> labels;  // output_dim of them, or none
+
+  bool operator==(const ModelConfig&) const = default;
+};
+
+// One key that config.json may hold.
+struct ConfigKey {
+  std::string_view name;
+  std::string_view type;           // in words
+  std::string_view default_value;  // in words; "required" if there is none
+  std::string_view families;       // model types that take it, separated by ", "; "all"
+  std::string_view meaning;
+  int64_t min = 0;  // of integers, inclusive
+  int64_t max = 0;
+  // Checks type and range and stores the value.
+  absl::Status (*read)(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config);
+};
+
+// Every key, in the order of the documentation and of reading: a row may rely on those before it.
+// Static storage.
+std::span<const ConfigKey> ConfigKeys();
+
+// Names the activation, or the allowed ones: kInvalidArgument.
+absl::StatusOr<Activation> ParseActivation(std::string_view name);
+std::string_view NameOf(Activation activation);
+
+// Reads and validates config.json against `keys` and across keys: labels against output_dim, the
+// number of parameters. The caller limits the size of the text. Errors: kInvalidArgument naming the
+// key, what was expected, what came.
+absl::StatusOr<ModelConfig> ParseConfig(std::string_view json,
+                                        std::span<const ConfigKey> keys = ConfigKeys());
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_MODEL_CONFIG_H_

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/model/registry.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/model/dense_stack.h"
+
+namespace deeppcr {
+namespace {
+
+constexpr std::array<ModelFamily, 2> kFamilies = {{
+    {"mlp", &LoadMlp, "plain deep network: z_l = act(W_l z_(l-1) + b_l)"},
+    {"resnet", &LoadResnet, "residual network: z_l = z_(l-1) + s act(W_l z_(l-1) + b_l)"},
+}};
+
+}  // namespace
+
+std::span<const ModelFamily> ModelFamilies() { return kFamilies; }
+
+const ModelFamily* FindModelFamily(std::string_view name) {
+  const auto found = std::find_if(kFamilies.begin(), kFamilies.end(),
+                                  [=](const ModelFamily& family) { return family.name == name; });
+  return found != kFamilies.end() ? &*found : nullptr;
+}
+
+}  // namespace deeppcr

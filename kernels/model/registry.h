@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_MODEL_REGISTRY_H_
+#define DEEPPCR_KERNELS_MODEL_REGISTRY_H_
+
+// The model families. A new family is one file pair and one row of the table.
+
+#include <span>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "kernels/model/model.h"
+
+namespace deeppcr {
+
+struct ModelFamily {
+  std::string_view name;  // model_type of config.json
+  // Fills the storage and `spec` of a model whose `config` is set; converts nothing beyond
+  // limits.max_weights_bytes of float32.
+  // Errors: kInvalidArgument naming the tensor, what was expected, what came; kResourceExhausted.
+  absl::Status (*load)(const Tensors& tensors, const ModelLimits& limits, Model& model);
+  std::string_view summary;  // one line, for documentation and listings
+};
+
+// Static storage.
+std::span<const ModelFamily> ModelFamilies();
+
+// Null if there is none of this name.
+const ModelFamily* FindModelFamily(std::string_view name);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_MODEL_REGISTRY_H_

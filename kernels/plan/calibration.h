@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_PLAN_CALIBRATION_H_
+#define DEEPPCR_KERNELS_PLAN_CALIBRATION_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend/backend.h"
+#include "kernels/solver/runner.h"
+
+namespace deeppcr {
+
+// Sample inputs [count, input_dim] to calibrate and to measure with.
+struct CalibrationInputs {
+  std::vector<float> values;
+  int64_t count = 0;
+
+  std::span<const float> Sample(int64_t i, int64_t input_dim) const {
+    return std::span(values).subspan((i % count) * input_dim, input_dim);
+  }
+};
+
+// `count` standard normal inputs from a fixed seed, for models that bring no calibration inputs of their own.
+CalibrationInputs SyntheticInputs(int64_t count, int64_t input_dim);
+
+// The affine map z_0 -> z_l of least squares (with a small ridge) over sequential trajectories of the inputs, at every
+// `stride` steps, stride being the smallest for which the map takes at most max_bytes. Uses at most as many inputs
+// as 4 (D + 1), or 600 if that is more; an input whose trajectory overflows is left out.
+// Errors: kFailedPrecondition if fewer than D + 2 inputs are left.
+absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const CalibrationInputs& inputs,
+                                           int64_t max_bytes);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_PLAN_CALIBRATION_H_

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_PLAN_PLAN_H_
+#define DEEPPCR_KERNELS_PLAN_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/solver/options.h"
+
+namespace deeppcr {
+
+// A way to run an iterative solver, as measured by the planner.
+struct PlanChoice {
+  std::string solver = "newton";
+  int32_t shooting_interval = 1;
+  InitialGuess initial_guess = InitialGuess::kConstant;
+  int32_t warm_sweeps = 0;
+  JacobianRefresh jacobian_refresh = JacobianRefresh::kEveryIteration;
+
+  bool operator==(const PlanChoice&) const = default;
+};
+
+// The choice for requests of up to max_samples samples (and more than the entry before).
+struct PlanEntry {
+  int32_t max_samples = 0;
+  std::string solver = "sequential";   // what `auto` runs: sequential, or parallel.solver
+  PlanChoice parallel;                 // the best parallel configuration that met the tolerance
+  double sequential_seconds = 0;       // medians, whole request of max_samples samples
+  double parallel_seconds = 0;         // 0 where no candidate met the tolerance
+  double parallel_iterations = 0;      // mean over calibration inputs
+  double parallel_error = 0;           // worst true error against sequential over calibration inputs
+  int64_t parallel_stages = 0;         // worst
+  double seconds() const { return solver == "sequential" ? sequential_seconds : parallel_seconds; }
+};
+
+// Measured before a model is ready. Its id names everything that an answer's bits depend on beside the request.
+struct Plan {
+  std::string id;                      // 16 hex digits
+  std::string device;
+  double rtol = 1e-4;                  // that the candidates had to meet
+  bool from_cache = false;
+  double measured_seconds = 0;
+  // The best choice of each iterative solver that met the tolerance; what a request that names the solver runs where
+  // it leaves options out.
+  std::vector<PlanChoice> choices;
+  std::vector<PlanEntry> entries;      // ascending max_samples; the last one is the model's max_batch_size
+  std::vector<std::string> candidates; // one line each, for reading
+
+  // The entry for a request of num_samples samples. Entries must not be empty.
+  const PlanEntry& Lookup(int64_t num_samples) const;
+  // The choice of this solver, or null.
+  const PlanChoice* ChoiceOf(std::string_view solver) const;
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_PLAN_PLAN_H_

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/reference/reference_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend/scan_tree.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace deeppcr::reference {
+namespace {
+
+using Vector = std::vector<double>;
+using Matrix = std::vector<double>;  // [D, D] row-major
+
+// A spec that owns its numbers.
+struct OwnedSystem {
+  SystemSpec spec;
+  std::vector<float> weights, biases, encode_weight, encode_bias, decode_weight, decode_bias;
+  AffineGuess guess;
+};
+
+std::span<const float> Own(std::span<const float> from, std::vector<float>* to) {
+  to->assign(from.begin(), from.end());
+  return *to;
+}
+
+Vector Multiply(const Matrix& a, const Vector& x) {
+  Vector y(x.size());
+  for (size_t i = 0; i < x.size(); ++i)
+    for (size_t k = 0; k < x.size(); ++k) y[i] += a[i * x.size() + k] * x[k];
+  return y;
+}
+
+Matrix Multiply(const Matrix& a, const Matrix& b, int64_t dim) {
+  Matrix c(dim * dim);
+  for (int64_t i = 0; i < dim; ++i)
+    for (int64_t k = 0; k < dim; ++k)
+      for (int64_t j = 0; j < dim; ++j) c[i * dim + j] += a[i * dim + k] * b[k * dim + j];
+  return c;
+}
+
+Vector Add(const Vector& a, const Vector& b, double factor = 1) {
+  Vector c = a;
+  for (size_t i = 0; i < c.size(); ++i) c[i] += factor * b[i];
+  return c;
+}
+
+double Norm(const Vector& a) {
+  double largest = 0;
+  for (const double x : a) largest = std::max(largest, std::fabs(x));
+  return largest;
+}
+
+// The state of an interval end and its probes; what travels through an interval together.
+using Columns = std::array<Vector, kNumColumns>;
+
+struct Node {
+  Matrix matrix;
+  Columns residual, entering;
+};
+
+class ReferenceSpace final : public SolveSpace {
+ public:
+  explicit ReferenceSpace(const OwnedSystem& system)
+      : spec_(system.spec), guess_(system.guess), dim_(system.spec.state_dim) {}
+
+  void Encode(int32_t, const float* inputs) override {
+    initial_ = reference::Encode(spec_, Vector(inputs, inputs + spec_.input_dim()));
+  }
+  void Decode(int32_t, float* outputs) override {
+    const Vector y = reference::Decode(spec_, current_);
+    std::copy(y.begin(), y.end(), outputs);
+  }
+  double AmplifyError(int32_t, double relative_error, const float* outputs) const override {
+    if (spec_.decode.rows == 0 || relative_error == 0) return relative_error;
+    double row_sum = 0;
+    for (int64_t i = 0; i < spec_.decode.rows; ++i) {
+      double sum = 0;
+      for (int64_t k = 0; k < dim_; ++k) sum += std::fabs(spec_.decode.weight[i * dim_ + k]);
+      row_sum = std::max(row_sum, sum);
+    }
+    return relative_error * Norm(current_) * row_sum /
+           Norm(Vector(outputs, outputs + spec_.decode.rows));
+  }
+
+  void Restart(int32_t) override { current_ = initial_; }
+  int64_t Advance(int32_t, int64_t begin, int64_t end, float* const* trajectories) override {
+    float* trajectory = trajectories == nullptr ? nullptr : trajectories[0];
+    if (trajectory != nullptr && begin == 0) std::copy(current_.begin(), current_.end(), trajectory);
+    int64_t stages = 0;
+    for (int64_t l = begin + 1; l <= end; ++l, ++stages) {
+      current_ = Step(spec_, l, current_);
+      if (trajectory != nullptr) std::copy(current_.begin(), current_.end(), trajectory + l * dim_);
+    }
+    return stages;
+  }
+  bool FinalStateFinite(int32_t) const override {
+    return std::all_of(current_.begin(), current_.end(), [](double x) { return std::isfinite(x); });
+  }
+
+  void SetShootingInterval(int64_t steps) override {
+    interval_ = steps;
+    tree_ = ScanTree((spec_.num_steps - 1) / steps + 1);
+    nodes_.assign(tree_.total(), Node{});
+    states_.assign(num_intervals() + 1, Columns{});
+    propagated_.assign(num_intervals(), Columns{});
+  }
+  int64_t num_intervals() const override { return (spec_.num_steps - 1) / interval_ + 1; }
+  void GuessConstant(int32_t) override {
+    for (Columns& y : states_) y[0] = initial_;
+  }
+  void GuessAffine(int32_t) override {
+    states_[0][0] = initial_;
+    for (int64_t p = 1; p <= num_intervals(); ++p) states_[p][0] = EvaluateGuess(EndOf(p));
+  }
+  void GuessTrajectory(int32_t, const float* trajectory) override {
+    states_[0][0] = initial_;
+    for (int64_t p = 1; p <= num_intervals(); ++p) {
+      const float* z = trajectory + EndOf(p) * dim_;
+      states_[p][0].assign(z, z + dim_);
+    }
+  }
+  void ResetProbes(int32_t) override {
+    for (Columns& y : states_)
+      for (int v = 1; v < kNumColumns; ++v) y[v] = Vector(dim_);
+  }
+
+  PassCount Propagate(std::span<const int32_t>, IterationKind kind) override {
+    PassCount count;
+    for (int64_t p = 1; p <= num_intervals(); ++p)
+      count.stages = std::max(count.stages, PropagateInterval(p, kind));
+    const bool dense = kind.refresh && kind.linearization == Linearization::kFull;
+    count.columns = NumColumns(kind) + (dense ? dim_ : 0);
+    return count;
+  }
+
+  void ReduceLevel(std::span<const int32_t>, int level, IterationKind kind) override {
+    for (int64_t j = 0; j + 1 < tree_.nodes(level); ++j) {
+      Node& node = nodes_[tree_.node(level, j)];
+      const Node& left = nodes_[tree_.node(level - 1, 2 * j)];
+      const Node& right = nodes_[tree_.node(level - 1, 2 * j + 1)];
+      for (int v = 0; v < NumColumns(kind); ++v)
+        node.residual[v] = Add(right.residual[v], Transition(right.matrix, left.residual[v], kind));
+      if (kind.refresh && tree_.needs_matrix(level, j) && !right.matrix.empty())
+        node.matrix = Multiply(right.matrix, left.matrix, dim_);
+    }
+  }
+  void DistributeLevel(std::span<const int32_t>, int level, IterationKind kind) override {
+    for (int64_t j = 0; j < tree_.nodes(level); ++j) {
+      Node& node = nodes_[tree_.node(level, j)];
+      for (int v = 0; v < NumColumns(kind); ++v) {
+        const Vector parent = j < 2 ? Vector(dim_) : nodes_[tree_.node(level + 1, j / 2)].entering[v];
+        node.entering[v] = parent;
+        if (j % 2 == 0) continue;
+        const Node& left = nodes_[tree_.node(level, j - 1)];
+        node.entering[v] = left.residual[v];
+        if (j > 1) node.entering[v] = Add(left.residual[v], Transition(left.matrix, parent, kind));
+      }
+    }
+  }
+  void Update(std::span<const int32_t>, IterationKind kind, double floor,
+              std::span<UpdateNorms> norms) override {
+    norms[0] = {};
+    for (int64_t p = 1; p <= num_intervals(); ++p) UpdateInterval(p, kind, floor, &norms[0]);
+  }
+
+  void TakeFinalState(int32_t) override { current_ = states_.back()[0]; }
+  void ExpandTrajectory(int32_t, float* trajectory) override {
+    std::copy(initial_.begin(), initial_.end(), trajectory);
+    for (int64_t p = 1; p <= num_intervals(); ++p) {
+      Vector z = states_[p - 1][0];
+      for (int64_t l = EndOf(p - 1) + 1; l <= EndOf(p); ++l) {
+        z = l == EndOf(p) ? states_[p][0] : Step(spec_, l, z);
+        std::copy(z.begin(), z.end(), trajectory + l * dim_);
+      }
+    }
+  }
+
+ private:
+  static int NumColumns(IterationKind kind) { return kind.probes ? kNumColumns : 1; }
+  int64_t EndOf(int64_t p) const { return std::min(p * interval_, spec_.num_steps); }
+
+  Vector EvaluateGuess(int64_t step) const {
+    const int64_t at =
+        std::clamp<int64_t>((step + guess_.stride - 1) / guess_.stride - 1, 0, guess_.count - 1);
+    const float* map = guess_.coefficients.data() + at * (dim_ + 1) * dim_;
+    Vector y(map, map + dim_);
+    for (int64_t k = 0; k < dim_; ++k)
+      for (int64_t i = 0; i < dim_; ++i) y[i] += map[(k + 1) * dim_ + i] * initial_[k];
+    return y;
+  }
+
+  // Any fixed signs serve; these come from a small linear congruential generator.
+  static double Sign(int64_t step, int probe, int64_t lane) {
+    const uint64_t h = (static_cast<uint64_t>(step) * 7919 + static_cast<uint64_t>(probe) * 104729 +
+                        static_cast<uint64_t>(lane) * 1299709 + 1) *
+                       6364136223846793005ULL;
+    return (h >> 40) % 2 == 0 ? 1 : -1;
+  }
+
+  int64_t PropagateInterval(int64_t p, IterationKind kind) {
+    Columns y = states_[p - 1];
+    Matrix product(dim_ * dim_);
+    for (int64_t i = 0; i < dim_; ++i) product[i * dim_ + i] = 1;
+    int64_t stages = 0;
+    for (int64_t l = EndOf(p - 1) + 1; l <= EndOf(p); ++l, ++stages) {
+      const Matrix jacobian = StepJacobian(spec_, l, y[0]);
+      y[0] = Step(spec_, l, y[0]);
+      if (kind.refresh) product = Multiply(jacobian, product, dim_);
+      for (int v = 1; v < NumColumns(kind); ++v) {
+        y[v] = Multiply(jacobian, y[v]);
+        for (int64_t i = 0; i < dim_; ++i) y[v][i] += Sign(l, v, i) * 0x1p-53 * std::fabs(y[0][i]);
+      }
+    }
+    propagated_[p - 1] = y;
+    Node& leaf = nodes_[tree_.node(0, p - 1)];
+    if (kind.refresh) leaf.matrix = Linearize(product, kind.linearization);
+    for (int v = 0; v < NumColumns(kind); ++v) leaf.residual[v] = Add(y[v], states_[p][v], -1);
+    return stages;
+  }
+
+  Matrix Linearize(const Matrix& jacobian, Linearization linearization) const {
+    if (linearization == Linearization::kFull) return jacobian;
+    if (linearization != Linearization::kDiagonal) return {};
+    Matrix diagonal(dim_ * dim_);
+    for (int64_t i = 0; i < dim_; ++i) diagonal[i * dim_ + i] = jacobian[i * dim_ + i];
+    return diagonal;
+  }
+
+  static Vector Transition(const Matrix& matrix, const Vector& x, IterationKind kind) {
+    if (kind.linearization == Linearization::kIdentity) return x;
+    return Multiply(matrix, x);
+  }
+
+  void UpdateInterval(int64_t p, IterationKind kind, double floor, UpdateNorms* norms) {
+    const Node& leaf = nodes_[tree_.node(0, p - 1)];
+    const bool corrected = p > 1 && kind.linearization != Linearization::kZero;
+    double probe = 0;
+    const Vector old = states_[p][0];
+    for (int v = 0; v < NumColumns(kind); ++v) {
+      states_[p][v] = propagated_[p - 1][v];
+      if (corrected)
+        states_[p][v] = Add(states_[p][v], Transition(leaf.matrix, leaf.entering[v], kind));
+      if (v > 0) probe = std::max(probe, Norm(states_[p][v]));
+    }
+    const double update = Norm(Add(states_[p][0], old, -1));
+    const double scale = Norm(states_[p][0]) + floor;
+    for (const double x : states_[p][0]) norms->finite = norms->finite && std::isfinite(x);
+    if (update == 0 && probe == 0) return;
+    norms->update = std::max(norms->update, update / scale);
+    norms->rounding = std::max(norms->rounding, probe / scale);
+    norms->combined = std::max(norms->combined, (2 * update + probe) / scale);
+  }
+
+  const SystemSpec& spec_;
+  const AffineGuess& guess_;
+  const int64_t dim_;
+  int64_t interval_ = 1;
+  ScanTree tree_;
+  Vector initial_, current_;
+  std::vector<Columns> states_, propagated_;
+  std::vector<Node> nodes_;
+};
+
+class ReferenceSystem final : public System {
+ public:
+  explicit ReferenceSystem(const SystemSpec& spec) {
+    OwnedSystem& s = system_;
+    s.spec = spec;
+    s.spec.weights = Own(spec.weights, &s.weights);
+    s.spec.biases = Own(spec.biases, &s.biases);
+    s.spec.encode.weight = Own(spec.encode.weight, &s.encode_weight);
+    s.spec.encode.bias = Own(spec.encode.bias, &s.encode_bias);
+    s.spec.decode.weight = Own(spec.decode.weight, &s.decode_weight);
+    s.spec.decode.bias = Own(spec.decode.bias, &s.decode_bias);
+  }
+  int64_t memory_bytes() const override {
+    return static_cast<int64_t>((system_.weights.size() + system_.biases.size()) * sizeof(float));
+  }
+  int64_t SpaceBytes(const SpaceLimits& limits) const override {
+    const int64_t nodes = 2 * ((system_.spec.num_steps - 1) / limits.min_shooting_interval + 1);
+    return nodes * system_.spec.state_dim * (system_.spec.state_dim + 4 * kNumColumns) *
+           int64_t{sizeof(double)};
+  }
+  absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits&) const override {
+    return std::unique_ptr<SolveSpace>(std::make_unique<ReferenceSpace>(system_));
+  }
+  void SetAffineGuess(const AffineGuess& guess) override { system_.guess = guess; }
+
+ private:
+  OwnedSystem system_;
+};
+
+class ReferenceBackend final : public Backend {
+ public:
+  std::string_view name() const override { return "reference"; }
+  std::string_view device() const override { return "reference-float64"; }
+  int32_t sequential_group() const override { return 1; }
+  int32_t iterative_group() const override { return 1; }
+  absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec) const override {
+    return std::unique_ptr<System>(std::make_unique<ReferenceSystem>(spec));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> NewReferenceBackend() { return std::make_unique<ReferenceBackend>(); }
+
+}  // namespace deeppcr::reference

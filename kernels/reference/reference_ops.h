@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_REFERENCE_REFERENCE_OPS_H_
+#define DEEPPCR_KERNELS_REFERENCE_REFERENCE_OPS_H_
+
+// The oracle: plain loops in double, written to be read, sharing nothing with the backends that it judges.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/backend/system_spec.h"
+
+namespace deeppcr::reference {
+
+// act(a) and act'(a).
+double Activate(Activation activation, double a);
+double Differentiate(Activation activation, double a);
+
+// act(W x + b), [rows].
+std::vector<double> Dense(const DenseSpec& spec, std::span<const double> x);
+
+// z_0 of inputs [input_dim], and the answer of a final state; the identity where the system has no such layer.
+std::vector<double> Encode(const SystemSpec& spec, std::span<const double> inputs);
+std::vector<double> Decode(const SystemSpec& spec, std::span<const double> state);
+
+// f_l(z), l = 1..L.
+std::vector<double> Step(const SystemSpec& spec, int64_t l, std::span<const double> z);
+// df_l/dz at z, [D, D] row-major.
+std::vector<double> StepJacobian(const SystemSpec& spec, int64_t l, std::span<const double> z);
+
+// z_0 .. z_L, [L + 1, D].
+std::vector<double> Trajectory(const SystemSpec& spec, std::span<const double> z0);
+
+}  // namespace deeppcr::reference
+
+#endif  // DEEPPCR_KERNELS_REFERENCE_REFERENCE_OPS_H_

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/resolve.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "kernels/solver/registry.h"
+
+namespace deeppcr {
+namespace {
+
+template <class T>
+absl::Status CheckRange(std::string_view field, T value, T min, T max) {
+  if (value >= min && value <= max) return absl::OkStatus();  // a NaN is outside
+  return InvalidArgument(field, ": expected a value in [", min, ", ", max, "], got ", value);
+}
+
+absl::Status CheckOptions(const SolveOptions& options, const ResolveContext& context) {
+  DEEPPCR_RETURN_IF_ERROR(CheckRange("rtol", options.rtol, 1e-7, 0.1));
+  DEEPPCR_RETURN_IF_ERROR(CheckRange("atol", options.atol, 0.0, 1.0));
+  DEEPPCR_RETURN_IF_ERROR(CheckRange("max_iterations", options.max_iterations, 0, 10000));
+  DEEPPCR_RETURN_IF_ERROR(CheckRange("warm_sweeps", options.warm_sweeps, -1, 64));
+  return CheckRange<int64_t>("shooting_interval", options.shooting_interval, 0, context.num_steps);
+}
+
+absl::Status CheckInterval(const SolverRow& row, int64_t interval, const ResolveContext& context) {
+  if (row.max_shooting_interval > 0 && interval > row.max_shooting_interval)
+    return InvalidArgument("shooting_interval: expected at most ", row.max_shooting_interval, " for ", row.name,
+                           ", got ", interval);
+  if (interval < context.min_shooting_interval)
+    return InvalidArgument("shooting_interval: expected at least ", context.min_shooting_interval,
+                           " for this model (its workspace at a smaller one exceeds the limit), got ", interval);
+  return absl::OkStatus();
+}
+
+// What a solver runs with where neither the request nor the plan says.
+PlanChoice DefaultChoice(const SolverRow& row, const ResolveContext& context) {
+  PlanChoice choice;
+  const int64_t most = row.max_shooting_interval > 0 ? row.max_shooting_interval : 16;
+  const int64_t interval = std::max(std::min(most, context.num_steps), context.min_shooting_interval);
+  choice.solver = std::string(row.name);
+  choice.shooting_interval = static_cast<int32_t>(interval);
+  if (context.calibrated_guess) choice.initial_guess = InitialGuess::kCalibrated;
+  return choice;
+}
+
+int32_t DefaultMaxIterations(int64_t num_steps, int64_t interval) {
+  return static_cast<int32_t>(std::min<int64_t>((num_steps - 1) / interval + 1, 32));
+}
+
+// An iterative solver with the options that the request sets put over the choice.
+absl::StatusOr<ResolvedOptions> ResolveIterative(const SolveOptions& options, const SolverRow& row,
+                                                 const PlanChoice& choice, const ResolveContext& context) {
+  ResolvedOptions resolved;
+  resolved.solver = row.name;
+  resolved.rtol = options.rtol;
+  resolved.atol = options.atol;
+  resolved.shooting_interval =
+      options.shooting_interval > 0 ? options.shooting_interval : choice.shooting_interval;
+  DEEPPCR_RETURN_IF_ERROR(CheckInterval(row, resolved.shooting_interval, context));
+  resolved.max_iterations = options.max_iterations > 0
+                                ? options.max_iterations
+                                : DefaultMaxIterations(context.num_steps, resolved.shooting_interval);
+  resolved.initial_guess =
+      options.initial_guess == InitialGuess::kFromPlan ? choice.initial_guess : options.initial_guess;
+  if (resolved.initial_guess == InitialGuess::kCalibrated && !context.calibrated_guess)
+    return InvalidArgument("initial_guess: calibrated is not available for this model (calibration failed when it was loaded)");
+  if (row.linearization == Linearization::kFull) {
+    resolved.warm_sweeps = options.warm_sweeps >= 0 ? options.warm_sweeps : choice.warm_sweeps;
+    resolved.jacobian_refresh = options.jacobian_refresh == JacobianRefresh::kFromPlan
+                                    ? choice.jacobian_refresh
+                                    : options.jacobian_refresh;
+  } else if (options.warm_sweeps > 0) {
+    return InvalidArgument("warm_sweeps: only newton takes them, got ", options.warm_sweeps, " for ", row.name);
+  }
+  resolved.on_no_convergence = options.on_no_convergence;
+  return resolved;
+}
+
+absl::StatusOr<ResolvedOptions> ResolveAuto(const SolveOptions& options, const PlanEntry& entry,
+                                            const ResolveContext& context) {
+  const SolverRow* row = FindSolver(entry.solver);
+  if (row == nullptr || !row->iterative) return ResolvedOptions{.solver = "sequential"};
+  DEEPPCR_ASSIGN_OR_RETURN(ResolvedOptions resolved, ResolveIterative(options, *row, entry.parallel, context));
+  resolved.automatic = true;
+  return resolved;
+}
+
+}  // namespace
+
+bool SolverFits(std::string_view solver, const ResolveContext& context) {
+  const SolverRow* row = FindSolver(solver);
+  if (row == nullptr) return solver == "auto";
+  return row->max_shooting_interval == 0 || context.min_shooting_interval <= row->max_shooting_interval;
+}
+
+absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int64_t num_samples,
+                                               const Plan& plan, const ResolveContext& context) {
+  DEEPPCR_RETURN_IF_ERROR(CheckOptions(options, context));
+  if (options.solver == "auto") return ResolveAuto(options, plan.Lookup(num_samples), context);
+  const SolverRow* row = FindSolver(options.solver);
+  if (row == nullptr) {
+    const auto name_of = [](const SolverRow& r) { return std::string(r.name); };
+    return InvalidArgument("solver: expected auto, ", StrJoin(Solvers(), ", ", name_of), ", got ",
+                           Quoted(options.solver));
+  }
+  // The sequential solver takes no options: leaving them out lets requests that differ in them share a batch.
+  if (!row->iterative) return ResolvedOptions{.solver = row->name};
+  const PlanChoice* planned = plan.ChoiceOf(row->name);
+  return ResolveIterative(options, *row, planned != nullptr ? *planned : DefaultChoice(*row, context), context);
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_RESOLVE_H_
+#define DEEPPCR_KERNELS_RESOLVE_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "kernels/plan/plan.h"
+#include "kernels/solver/options.h"
+
+namespace deeppcr {
+
+// What options are checked against.
+struct ResolveContext {
+  int64_t num_steps = 1;
+  int64_t min_shooting_interval = 1;
+  bool calibrated_guess = false;
+};
+
+// True if a model of this shape can run the solver at all.
+bool SolverFits(std::string_view solver, const ResolveContext& context);
+
+// Validates options and fills what they leave open from the plan entry for num_samples; see LoadedModel::Resolve.
+absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int64_t num_samples,
+                                               const Plan& plan, const ResolveContext& context);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_RESOLVE_H_

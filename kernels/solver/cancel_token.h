@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_SOLVER_CANCEL_TOKEN_H_
+#define DEEPPCR_KERNELS_SOLVER_CANCEL_TOKEN_H_
+
+#include <atomic>
+#include <chrono>
+
+namespace deeppcr {
+
+// Deadline and cancel flag of one request, probed once per iteration. Cancel() may be called from any thread.
+class CancelToken {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  CancelToken() = default;
+  explicit CancelToken(Clock::time_point deadline) : deadline_(deadline) {}
+
+  void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+  Clock::time_point deadline() const { return deadline_; }
+  bool expired() const {
+    return deadline_ != Clock::time_point::max() && Clock::now() >= deadline_;
+  }
+
+ private:
+  std::atomic<bool> cancelled_{false};
+  Clock::time_point deadline_ = Clock::time_point::max();
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_SOLVER_CANCEL_TOKEN_H_

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+
+#include "kernels/solver/interval_scan.h"
+#include "kernels/solver/solver.h"
+
+namespace deeppcr {
+namespace {
+
+// A kind of pass that some samples may be waiting for.
+struct Pass {
+  NextPass next;
+  bool probes;
+};
+constexpr std::array kPasses = {Pass{NextPass::kWarmSweep, false}, Pass{NextPass::kIterate, false},
+                                Pass{NextPass::kLinearize, false}, Pass{NextPass::kCorrect, false},
+                                Pass{NextPass::kCorrect, true}};
+
+IterationKind KindOf(Pass pass, Linearization linearization) {
+  IterationKind kind{.linearization = Linearization::kFull, .refresh = true, .probes = pass.probes};
+  if (pass.next == NextPass::kWarmSweep) kind.linearization = Linearization::kIdentity;
+  if (pass.next == NextPass::kIterate) kind.linearization = linearization;
+  if (pass.next == NextPass::kCorrect) kind.refresh = false;
+  return kind;
+}
+
+void PlaceGuess(SolveSpace& space, InitialGuess guess, int32_t b, const GroupSample& sample) {
+  if (guess == InitialGuess::kCalibrated) {
+    space.GuessAffine(b);
+  } else if (guess == InitialGuess::kPrevious) {
+    space.GuessTrajectory(b, sample.initial_states);
+  } else {
+    space.GuessConstant(b);
+  }
+  space.ResetProbes(b);
+}
+
+void ProbeToken(const GroupSample& sample, Progress* progress) {
+  if (sample.token == nullptr || progress->next == NextPass::kStop) return;
+  if (sample.token->cancelled()) {
+    Stop(progress, Termination::kCancelled);
+  } else if (sample.token->expired()) {
+    Stop(progress, Termination::kDeadline);
+  }
+}
+
+// One pass for the samples that wait for it.
+void RunPass(SolveSpace& space, const StoppingPolicy& policy, Pass pass, std::span<const int32_t> members,
+             GroupScratch& scratch) {
+  const IterationKind kind = KindOf(pass, policy.linearization);
+  const PassCount count = space.Propagate(members, kind);
+  int64_t stages = count.stages + ScanIntervals(space, members, kind);
+  space.Update(members, kind, policy.floor(), std::span(scratch.norms).first(members.size()));
+  ++stages;
+  for (size_t i = 0; i < members.size(); ++i)
+    AdvanceProgress(policy, scratch.norms[i], stages, count.columns, &scratch.progress[members[i]]);
+}
+
+SampleReport ReportOf(const Progress& progress) {
+  SampleReport report;
+  report.termination = progress.termination;
+  report.converged = progress.termination == Termination::kConverged;
+  report.iterations = progress.iterations;
+  report.chord_corrections = progress.corrections;
+  report.warm_sweeps = progress.warm_sweeps;
+  report.dependent_stages = progress.stages;
+  report.column_passes = progress.columns;
+  report.error_estimate = progress.error_estimate;
+  report.rounding_estimate = progress.rounding_estimate;
+  return report;
+}
+
+}  // namespace
+
+void SolveFixedPoint(SolveSpace& space, const FixedPointOptions& options,
+                     std::span<const GroupSample> samples, GroupScratch& scratch) {
+  const int32_t n = static_cast<int32_t>(samples.size());
+  space.SetShootingInterval(options.shooting_interval);
+  StoppingPolicy policy = options.policy;
+  policy.num_intervals = space.num_intervals();
+  for (int32_t b = 0; b < n; ++b) {
+    PlaceGuess(space, options.initial_guess, b, samples[b]);
+    scratch.progress[b] = StartProgress(policy);
+  }
+  bool running = true;
+  while (running) {
+    running = false;
+    for (int32_t b = 0; b < n; ++b) ProbeToken(samples[b], &scratch.progress[b]);
+    for (const Pass pass : kPasses) {
+      size_t count = 0;
+      for (int32_t b = 0; b < n; ++b) {
+        const Progress& progress = scratch.progress[b];
+        if (progress.next == pass.next && progress.probes == pass.probes) scratch.members[count++] = b;
+      }
+      if (count == 0) continue;
+      RunPass(space, policy, pass, std::span(scratch.members).first(count), scratch);
+      running = true;
+    }
+  }
+  for (int32_t b = 0; b < n; ++b) {
+    *samples[b].report = ReportOf(scratch.progress[b]);
+    space.TakeFinalState(b);
+    if (samples[b].trajectory != nullptr) space.ExpandTrajectory(b, samples[b].trajectory);
+  }
+}
+
+}  // namespace deeppcr

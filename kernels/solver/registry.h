@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_SOLVER_REGISTRY_H_
+#define DEEPPCR_KERNELS_SOLVER_REGISTRY_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "kernels/backend/backend.h"
+
+namespace deeppcr {
+
+// One row per solver. Conformance tests, the planner, metric labels and request validation iterate this table.
+struct SolverRow {
+  std::string_view name;
+  bool iterative = false;
+  Linearization linearization = Linearization::kFull;  // of an iterative one
+  int64_t max_shooting_interval = 0;                    // 0: any
+  bool automatic = false;                               // `auto` may choose it
+  std::string_view summary;
+};
+
+std::span<const SolverRow> Solvers();
+// Null for an unknown name.
+const SolverRow* FindSolver(std::string_view name);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_SOLVER_REGISTRY_H_

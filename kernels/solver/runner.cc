@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/solver/runner.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <utility>
+
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "kernels/solver/registry.h"
+
+namespace deeppcr {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsBetween(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+FixedPointOptions FixedPointOptionsOf(const ResolvedOptions& options, const SolverRow& row,
+                                      int64_t num_steps) {
+  return {.policy = {.linearization = row.linearization,
+                     .rtol = options.rtol,
+                     .atol = options.atol,
+                     .max_iterations = options.max_iterations,
+                     .warm_sweeps = options.warm_sweeps,
+                     .reuse_matrices = options.jacobian_refresh == JacobianRefresh::kWhileContracting,
+                     .stage_budget = options.automatic ? num_steps : 0},
+          .shooting_interval = options.shooting_interval,
+          .initial_guess = options.initial_guess};
+}
+
+bool StoppedFromOutside(Termination termination) {
+  return termination == Termination::kDeadline || termination == Termination::kCancelled;
+}
+
+// The costs of a failed attempt stay in the report of the fallback that follows it.
+void MergeFallback(const SampleReport& failed, SampleReport* report) {
+  const bool direct = report->termination == Termination::kDirect;
+  if (direct) report->termination = failed.termination;
+  report->fallback = true;
+  report->iterations = failed.iterations;
+  report->chord_corrections = failed.chord_corrections;
+  report->warm_sweeps = failed.warm_sweeps;
+  report->dependent_stages += failed.dependent_stages;
+  report->column_passes += failed.column_passes;
+}
+
+absl::Status CheckSize(std::string_view what, size_t got, int64_t expected) {
+  if (static_cast<int64_t>(got) == expected) return absl::OkStatus();
+  return InvalidArgument("run item: ", what, ": expected ", expected, " values, got ", got);
+}
+
+}  // namespace
+
+// Holds a lane for the time of one group.
+class Runner::LaneLease {
+ public:
+  explicit LaneLease(const Runner& runner) : runner_(runner) {
+    std::unique_lock lock(runner.mutex_);
+    runner.lane_returned_.wait(lock, [&] { return !runner.free_lanes_.empty(); });
+    lane_ = runner.free_lanes_.back();
+    runner.free_lanes_.pop_back();
+  }
+  ~LaneLease() {
+    {
+      std::lock_guard lock(runner_.mutex_);
+      runner_.free_lanes_.push_back(lane_);
+    }
+    runner_.lane_returned_.notify_one();
+  }
+  LaneLease(const LaneLease&) = delete;
+  LaneLease& operator=(const LaneLease&) = delete;
+  Lane& operator*() const { return *lane_; }
+
+ private:
+  const Runner& runner_;
+  Lane* lane_;
+};
+
+// One call of Run, seen as a loop over groups of samples.
+class Runner::Batch {
+ public:
+  Batch(const Runner& runner, const ResolvedOptions& options, std::span<RunItem> items)
+      : runner_(runner), options_(options), row_(*FindSolver(options.solver)), items_(items) {
+    for (const RunItem& item : items) total_ += item.num_samples;
+    const int64_t largest = row_.iterative ? runner.backend_.iterative_group()
+                                           : runner.backend_.sequential_group();
+    const int64_t share = (total_ - 1) / runner.pool_->num_threads() + 1;
+    group_ = std::clamp<int64_t>(share, 1, largest);
+  }
+
+  int64_t num_groups() const { return (total_ - 1) / group_ + 1; }
+
+  // Group `index`, on whichever thread.
+  void operator()(int64_t index) {
+    const LaneLease lease(runner_);
+    Lane& lane = *lease;
+    const Clock::time_point start = Clock::now();
+    const int32_t n = Collect(index, lane);
+    EncodeAll(lane, n);
+    const Clock::time_point encoded = Clock::now();
+    Solve(lane, n);
+    const Clock::time_point solved = Clock::now();
+    DecodeAll(lane, n);
+    const Clock::time_point decoded = Clock::now();
+    if (row_.iterative && options_.on_no_convergence == OnNoConvergence::kFallback) FallBack(lane, n);
+    Add(encode_seconds_, SecondsBetween(start, encoded));
+    Add(solve_seconds_, SecondsBetween(encoded, solved) + SecondsBetween(decoded, Clock::now()));
+    Add(decode_seconds_, SecondsBetween(solved, decoded));
+  }
+
+  void Report(RunTimings* timings) const {
+    timings->encode_seconds = encode_seconds_.load();
+    timings->solve_seconds = solve_seconds_.load();
+    timings->decode_seconds = decode_seconds_.load();
+  }
+
+ private:
+  static void Add(std::atomic<double>& sum, double value) { sum.fetch_add(value); }
+
+  // Samples [index * group, ...) of the batch, whichever items they belong to.
+  int32_t Collect(int64_t index, Lane& lane) const {
+    int64_t skip = index * group_;
+    int32_t n = 0;
+    for (const RunItem& item : items_) {
+      for (int64_t i = std::min(skip, item.num_samples); i < item.num_samples && n < group_; ++i)
+        lane.requests[n++] = RequestOf(item, i);
+      skip = std::max<int64_t>(0, skip - item.num_samples);
+    }
+    return n;
+  }
+
+  SampleRequest RequestOf(const RunItem& item, int64_t i) const {
+    const RunnerShape& shape = runner_.shape_;
+    const int64_t states = (shape.num_steps + 1) * shape.state_dim;
+    return {.inputs = item.inputs.data() + i * shape.input_dim,
+            .outputs = item.outputs.data() + i * shape.output_dim,
+            .sample = {.token = item.token,
+                       .initial_states = item.initial_states.empty()
+                                             ? nullptr
+                                             : item.initial_states.data() + i * states,
+                       .trajectory =
+                           item.trajectory.empty() ? nullptr : item.trajectory.data() + i * states,
+                       .report = &item.reports[i]}};
+  }
+
+  void EncodeAll(Lane& lane, int32_t n) const {
+    for (int32_t b = 0; b < n; ++b) {
+      lane.space->Encode(b, lane.requests[b].inputs);
+      lane.samples[b] = lane.requests[b].sample;
+    }
+  }
+
+  void Solve(Lane& lane, int32_t n) const {
+    const std::span<const GroupSample> samples = std::span(lane.samples).first(n);
+    if (!row_.iterative) {
+      SolveSequentially(*lane.space, runner_.shape_.num_steps, runner_.shape_.state_dim, samples,
+                        lane.scratch);
+      return;
+    }
+    SolveFixedPoint(*lane.space, FixedPointOptionsOf(options_, row_, runner_.shape_.num_steps), samples,
+                    lane.scratch);
+    for (const GroupSample& sample : samples) sample.report->solver = row_.name;
+  }
+
+  void DecodeAll(Lane& lane, int32_t n) const {
+    for (int32_t b = 0; b < n; ++b) {
+      SampleReport& report = *lane.samples[b].report;
+      lane.space->Decode(b, lane.requests[b].outputs);
+      report.output_error_estimate =
+          lane.space->AmplifyError(b, report.error_estimate, lane.requests[b].outputs);
+    }
+  }
+
+  // The sequential solver for the samples that did not converge, from step 0: the bits of solver = sequential.
+  void FallBack(Lane& lane, int32_t n) const {
+    for (int32_t b = 0; b < n; ++b) {
+      const SampleReport failed = *lane.requests[b].sample.report;
+      if (failed.converged || StoppedFromOutside(failed.termination)) continue;
+      lane.space->Encode(0, lane.requests[b].inputs);
+      lane.samples[0] = lane.requests[b].sample;
+      SolveSequentially(*lane.space, runner_.shape_.num_steps, runner_.shape_.state_dim,
+                        std::span(lane.samples).first(1), lane.scratch);
+      lane.space->Decode(0, lane.requests[b].outputs);
+      MergeFallback(failed, lane.samples[0].report);
+    }
+  }
+
+  const Runner& runner_;
+  const ResolvedOptions& options_;
+  const SolverRow& row_;
+  const std::span<RunItem> items_;
+  int64_t total_ = 0;
+  int64_t group_ = 1;
+  std::atomic<double> encode_seconds_{0}, solve_seconds_{0}, decode_seconds_{0};
+};
+
+absl::StatusOr<std::unique_ptr<Runner>> Runner::Create(const Backend& backend, const System& system,
+                                                       const RunnerShape& shape,
+                                                       const SpaceLimits& limits, ThreadPool* pool,
+                                                       int max_concurrent_runs) {
+  std::unique_ptr<Runner> runner(new Runner(backend, shape, limits, pool));
+  const int num_lanes = max_concurrent_runs + pool->num_threads() - 1;
+  const int32_t capacity = std::max(backend.sequential_group(), backend.iterative_group());
+  for (int i = 0; i < num_lanes; ++i) {
+    DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<SolveSpace> space, system.NewSpace(limits));
+    runner->lanes_.push_back(std::make_unique<Lane>(std::move(space), capacity));
+    runner->free_lanes_.push_back(runner->lanes_.back().get());
+  }
+  runner->memory_bytes_ = num_lanes * system.SpaceBytes(limits);
+  return runner;
+}
+
+absl::Status Runner::Check(const ResolvedOptions& options, const RunItem& item) const {
+  const int64_t n = item.num_samples;
+  const int64_t states = n * (shape_.num_steps + 1) * shape_.state_dim;
+  if (n < 1) return InvalidArgument("run item: num_samples: expected at least 1, got ", n);
+  DEEPPCR_RETURN_IF_ERROR(CheckSize("inputs", item.inputs.size(), n * shape_.input_dim));
+  DEEPPCR_RETURN_IF_ERROR(CheckSize("outputs", item.outputs.size(), n * shape_.output_dim));
+  DEEPPCR_RETURN_IF_ERROR(CheckSize("reports", item.reports.size(), n));
+  if (!item.trajectory.empty())
+    DEEPPCR_RETURN_IF_ERROR(CheckSize("trajectory", item.trajectory.size(), states));
+  if (options.initial_guess == InitialGuess::kPrevious)
+    DEEPPCR_RETURN_IF_ERROR(CheckSize("initial_states", item.initial_states.size(), states));
+  return absl::OkStatus();
+}
+
+absl::Status Runner::Run(const ResolvedOptions& options, std::span<RunItem> items,
+                         RunTimings* timings) const {
+  const Clock::time_point start = Clock::now();
+  if (items.empty() || FindSolver(options.solver) == nullptr)
+    return absl::InvalidArgumentError("run: expected at least one item and a known solver");
+  for (const RunItem& item : items) DEEPPCR_RETURN_IF_ERROR(Check(options, item));
+  Batch batch(*this, options, items);
+  pool_->ParallelFor(batch.num_groups(), batch);
+  if (timings != nullptr) {
+    batch.Report(timings);
+    timings->wall_seconds = SecondsBetween(start, Clock::now());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_SOLVER_RUNNER_H_
+#define DEEPPCR_KERNELS_SOLVER_RUNNER_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend/backend.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/solver/options.h"
+#include "kernels/solver/run_item.h"
+#include "kernels/solver/solver.h"
+
+namespace deeppcr {
+
+// What a runner needs to know of the system.
+struct RunnerShape {
+  int64_t num_steps = 0;
+  int64_t state_dim = 0;
+  int64_t input_dim = 0;
+  int64_t output_dim = 0;
+};
+
+// Runs batches of samples of one system: splits them into groups, gives each group to a thread with a space of its
+// own, encodes, solves, falls back, decodes. All memory is allocated by Create. Run is thread-safe for up to
+// `max_concurrent_runs` callers; more of them wait for one another.
+class Runner {
+ public:
+  // `backend`, `system` and `pool` must outlive the runner.
+  static absl::StatusOr<std::unique_ptr<Runner>> Create(const Backend& backend, const System& system,
+                                                        const RunnerShape& shape,
+                                                        const SpaceLimits& limits, ThreadPool* pool,
+                                                        int max_concurrent_runs);
+
+  const RunnerShape& shape() const { return shape_; }
+  const SpaceLimits& limits() const { return limits_; }
+  int64_t memory_bytes() const { return memory_bytes_; }
+
+  // See LoadedModel::Run. timings may be null.
+  absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items, RunTimings* timings) const;
+
+ private:
+  // One sample of a batch.
+  struct SampleRequest {
+    const float* inputs;
+    float* outputs;
+    GroupSample sample;
+  };
+  // A thread's space and what goes with it.
+  struct Lane {
+    Lane(std::unique_ptr<SolveSpace> s, int32_t capacity)
+        : space(std::move(s)), scratch(capacity), samples(capacity), requests(capacity) {}
+    std::unique_ptr<SolveSpace> space;
+    GroupScratch scratch;
+    std::vector<GroupSample> samples;
+    std::vector<SampleRequest> requests;
+  };
+  class LaneLease;
+  class Batch;
+
+  Runner(const Backend& backend, const RunnerShape& shape, const SpaceLimits& limits, ThreadPool* pool)
+      : backend_(backend), shape_(shape), limits_(limits), pool_(pool) {}
+
+  absl::Status Check(const ResolvedOptions& options, const RunItem& item) const;
+
+  const Backend& backend_;
+  const RunnerShape shape_;
+  const SpaceLimits limits_;
+  ThreadPool* const pool_;
+  int64_t memory_bytes_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable lane_returned_;
+  mutable std::vector<Lane*> free_lanes_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_SOLVER_RUNNER_H_

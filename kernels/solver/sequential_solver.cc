@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "kernels/solver/solver.h"
+
+namespace deeppcr {
+namespace {
+
+// Steps between two looks at the tokens: some hundred microseconds of work on one core.
+int64_t StepsPerProbe(int64_t state_dim) {
+  return std::max<int64_t>(256, (int64_t{1} << 22) / (state_dim * state_dim));
+}
+
+// Notes which samples are to stop; true if all of them are.
+bool AllStopped(std::span<const GroupSample> samples) {
+  bool all = true;
+  for (const GroupSample& sample : samples) {
+    Termination& termination = sample.report->termination;
+    if (sample.token != nullptr && sample.token->cancelled()) {
+      termination = Termination::kCancelled;
+    } else if (sample.token != nullptr && sample.token->expired()) {
+      termination = Termination::kDeadline;
+    }
+    all = all && termination != Termination::kDirect;
+  }
+  return all;
+}
+
+}  // namespace
+
+void SolveSequentially(SolveSpace& space, int64_t num_steps, int64_t state_dim,
+                       std::span<const GroupSample> samples, GroupScratch& scratch) {
+  const int32_t n = static_cast<int32_t>(samples.size());
+  bool wanted = false;
+  for (int32_t b = 0; b < n; ++b) {
+    *samples[b].report = SampleReport{};
+    scratch.trajectories[b] = samples[b].trajectory;
+    wanted = wanted || samples[b].trajectory != nullptr;
+  }
+  float* const* trajectories = wanted ? scratch.trajectories.data() : nullptr;
+  space.Restart(n);
+  int64_t stages = 0;
+  const int64_t stride = StepsPerProbe(state_dim);
+  for (int64_t l = 0; l < num_steps && !AllStopped(samples); l += stride)
+    stages += space.Advance(n, l, std::min(l + stride, num_steps), trajectories);
+  for (int32_t b = 0; b < n; ++b) {
+    SampleReport& report = *samples[b].report;
+    report.dependent_stages = stages;
+    report.column_passes = 1;
+    if (report.termination == Termination::kDirect && !space.FinalStateFinite(b))
+      report.termination = Termination::kNonFinite;
+    report.converged = report.termination == Termination::kDirect;
+  }
+}
+
+}  // namespace deeppcr

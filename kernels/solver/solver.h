@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_SOLVER_SOLVER_H_
+#define DEEPPCR_KERNELS_SOLVER_SOLVER_H_
+
+// Solvers run one group of samples in one space. They are stateless: what they remember lives in GroupScratch.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/backend/backend.h"
+#include "kernels/solver/cancel_token.h"
+#include "kernels/solver/options.h"
+#include "kernels/solver/report.h"
+#include "kernels/solver/stopping.h"
+
+namespace deeppcr {
+
+// One sample of a group, already encoded in the space under its index.
+struct GroupSample {
+  const CancelToken* token = nullptr;       // may be null
+  const float* initial_states = nullptr;    // [L + 1, D] for InitialGuess::kPrevious
+  float* trajectory = nullptr;              // [L + 1, D], or null if not wanted
+  SampleReport* report = nullptr;
+};
+
+// Memory of a running solver, allocated once for groups of up to `capacity` samples.
+struct GroupScratch {
+  explicit GroupScratch(int32_t capacity)
+      : progress(capacity), members(capacity), norms(capacity), trajectories(capacity) {}
+  std::vector<Progress> progress;
+  std::vector<int32_t> members;
+  std::vector<UpdateNorms> norms;
+  std::vector<float*> trajectories;
+};
+
+// Step by step. Leaves z_L as the current state of each sample and fills its report. A sample whose token fires ends
+// with kDeadline or kCancelled; tokens are probed every few hundred microseconds.
+void SolveSequentially(SolveSpace& space, int64_t num_steps, int64_t state_dim,
+                       std::span<const GroupSample> samples, GroupScratch& scratch);
+
+// The one iterative loop: Newton, quasi-Newton, Picard and Jacobi differ in options.policy.linearization alone.
+struct FixedPointOptions {
+  StoppingPolicy policy;
+  int64_t shooting_interval = 1;
+  InitialGuess initial_guess = InitialGuess::kConstant;
+};
+
+// Leaves y_P as the current state of each sample, converged or not, writes trajectories, and fills the reports.
+void SolveFixedPoint(SolveSpace& space, const FixedPointOptions& options,
+                     std::span<const GroupSample> samples, GroupScratch& scratch);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_SOLVER_SOLVER_H_

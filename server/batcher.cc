@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/batcher.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "kernels/base/strings.h"
+
+namespace deeppcr {
+namespace {
+
+using Clock = CancelToken::Clock;
+
+double SecondsBetween(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+bool IsDead(const Job& job) { return job.token->cancelled() || job.token->expired(); }
+
+absl::Status WhyDead(const CancelToken& token) {
+  if (token.cancelled()) return absl::CancelledError("cancelled before it was computed");
+  return absl::DeadlineExceededError("the deadline passed before it was computed");
+}
+
+absl::Status Stopping() { return absl::UnavailableError("the server is shutting down"); }
+
+}  // namespace
+
+// What a worker does next. Kept by the worker from turn to turn, so that taking a batch allocates
+// nothing.
+struct Batcher::Work {
+  enum class Kind { kBatch, kAlone, kIdle };
+  Kind kind = Kind::kBatch;
+  JobList jobs;
+  JobList dead;
+  IdleTask idle;
+  std::optional<CancelToken> idle_token;
+  Clock::time_point taken;
+
+  std::vector<RunItem> items;
+  std::vector<absl::Status> statuses;  // one per job
+  RunTimings run;
+  int64_t batch_samples = 0;
+
+  void Clear() {
+    jobs.clear();
+    dead.clear();
+    items.clear();
+    statuses.clear();
+    run = RunTimings();
+    batch_samples = 0;
+  }
+};
+
+Batcher::Batcher(const BatcherOptions& options) : options_(options) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (int i = 0; i < std::max(1, options.workers); ++i) {
+    workers_.push_back(std::make_unique<Worker>());
+    Worker* worker = workers_.back().get();
+    worker->thread = std::thread([this, worker] { RunWorker(worker); });
+  }
+}
+
+Batcher::~Batcher() { Shutdown(); }
+
+absl::Status Batcher::Enqueue(Job* job) {
+  JobList dead;
+  bool wake = false;
+  absl::Status status;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    status = Admit(job, &dead);
+    wake = status.ok() && sleeping_ > 0;
+  }
+  if (wake) wake_.notify_one();
+  for (Job* dropped : dead) dropped->Done(WhyDead(*dropped->token), JobTimings());
+  return status;
+}
+
+absl::Status Batcher::Admit(Job* job, JobList* dead) {
+  if (stopping_) return Stopping();
+  if (IsDead(*job)) return WhyDead(*job->token);
+  ServedModel& model = *job->model;
+  const auto too_deep = [&] {
+    return model.waiting_samples_ > 0 &&
+           model.waiting_samples_ + job->samples > options_.max_queue_samples;
+  };
+  // Only a full queue pays for looking through it; elsewhere the dead are met when their turn
+  // comes.
+  if (too_deep()) *dead = RemoveDead(model);
+  if (too_deep()) {
+    return absl::ResourceExhaustedError(StrCat("the queue of model '", model.name, "' holds ",
+                                               model.waiting_samples_,
+                                               " samples; this request has ", job->samples,
+                                               ", the limit is ", options_.max_queue_samples));
+  }
+  if (bytes_ > 0 && bytes_ + job->bytes > options_.max_bytes) {
+    return absl::ResourceExhaustedError(StrCat("requests in progress hold ", bytes_,
+                                               " bytes; this one needs ", job->bytes,
+                                               ", the limit is ", options_.max_bytes));
+  }
+  if (idle_token_ != nullptr && (sleeping_ == 0 || !ready_.empty())) idle_token_->Cancel();
+  job->enqueued_ = Clock::now();
+  bytes_ += job->bytes;
+  model.waiting_samples_ += job->samples;
+  SetDepth(model);
+  if (!job->batchable) {
+    alone_.push_back(job);
+    return absl::OkStatus();
+  }
+  model.waiting_.push_back(job);
+  if (!std::exchange(model.listed_, true)) ready_.push_back(job->model);
+  return absl::OkStatus();
+}
+
+// The caller holds mutex_ and calls Done on what comes back after releasing it.
+Batcher::JobList Batcher::RemoveDead(ServedModel& model) {
+  JobList dead;
+  const auto sweep = [&](std::deque<Job*>& jobs) {
+    const auto live = [&](Job* job) { return job->model.get() != &model || !IsDead(*job); };
+    const auto first_dead = std::stable_partition(jobs.begin(), jobs.end(), live);
+    dead.insert(dead.end(), first_dead, jobs.end());
+    jobs.erase(first_dead, jobs.end());
+  };
+  sweep(model.waiting_);
+  sweep(alone_);
+  for (Job* job : dead) {
+    ForgetWaiting(job);
+    bytes_ -= job->bytes;
+  }
+  return dead;
+}
+
+void Batcher::SetDepth(ServedModel& model) {
+  if (model.metrics == nullptr) return;
+  model.metrics->queue_samples->Set(static_cast<double>(model.waiting_samples_));
+}
+
+void Batcher::ForgetWaiting(Job* job) {
+  job->model->waiting_samples_ -= job->samples;
+  SetDepth(*job->model);
+}
+
+int64_t Batcher::Depth(const ServedModel& model) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return model.waiting_samples_;
+}
+
+bool Batcher::OfferIdleTask(IdleTask task) {
+  bool wake = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_ || idle_task_ != nullptr || idle_token_ != nullptr) return false;
+    idle_task_ = std::move(task);
+    wake = sleeping_ > 0;
+  }
+  if (wake) wake_.notify_one();
+  return true;
+}
+
+bool Batcher::PickAlone() const {
+  // One worker stays free of them, so that a long comparison cannot stop every model.
+  const int limit = std::max(1, static_cast<int>(workers_.size()) - 1);
+  return !alone_.empty() && alone_running_ < limit && (ready_.empty() || !last_was_alone_);
+}
+
+bool Batcher::HasWork() const {
+  return !ready_.empty() || PickAlone() || (idle_task_ != nullptr && alone_.empty());
+}
+
+bool Batcher::TakeWork(Worker* worker, Work* work) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopping_ && !HasWork()) {
+    ++sleeping_;
+    wake_.wait(lock);
+    --sleeping_;
+  }
+  if (stopping_) return false;
+  work->Clear();
+  work->taken = Clock::now();
+  if (PickAlone()) {
+    TakeAlone(work);
+  } else if (!ready_.empty()) {
+    TakeBatch(work);
+  } else {
+    work->kind = Work::Kind::kIdle;
+    work->idle = std::exchange(idle_task_, nullptr);
+    idle_token_ = &work->idle_token.emplace();
+  }
+  worker->running = work->jobs;
+  return true;
+}
+
+// All that wait for the next model in turn, are equal in options to the first, and fit into one
+// batch.
+void Batcher::TakeBatch(Work* work) {
+  work->kind = Work::Kind::kBatch;
+  last_was_alone_ = false;
+  const std::shared_ptr<ServedModel> model = std::move(ready_.front());
+  ready_.pop_front();
+  const int64_t limit = model->model->info().max_batch_size;
+  std::deque<Job*>& waiting = model->waiting_;
+  size_t kept = 0;
+  for (Job* job : waiting) {
+    if (IsDead(*job)) {
+      work->dead.push_back(job);
+      bytes_ -= job->bytes;
+    } else if (work->jobs.empty() || (job->options == work->jobs.front()->options &&
+                                      work->batch_samples + job->samples <= limit)) {
+      work->jobs.push_back(job);
+      work->batch_samples += job->samples;
+    } else {
+      waiting[kept++] = job;
+      continue;
+    }
+    ForgetWaiting(job);
+  }
+  waiting.resize(kept);
+  model->listed_ = kept > 0;
+  if (kept > 0) ready_.push_back(model);
+}
+
+void Batcher::TakeAlone(Work* work) {
+  work->kind = Work::Kind::kAlone;
+  last_was_alone_ = true;
+  Job* job = alone_.front();
+  alone_.pop_front();
+  ForgetWaiting(job);
+  if (IsDead(*job)) {
+    work->dead.push_back(job);
+    bytes_ -= job->bytes;
+    return;
+  }
+  work->jobs.push_back(job);
+  work->batch_samples = job->samples;
+  ++alone_running_;
+}
+
+void Batcher::Release(Worker* worker, const Work& work) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  worker->running.clear();
+  for (const Job* job : work.jobs) bytes_ -= job->bytes;
+  if (work.kind == Work::Kind::kAlone && !work.jobs.empty()) --alone_running_;
+  if (work.kind == Work::Kind::kIdle) idle_token_ = nullptr;
+}
+
+void Batcher::RunWorker(Worker* worker) {
+  Work work;
+  while (TakeWork(worker, &work)) {
+    for (Job* job : work.dead) job->Done(WhyDead(*job->token), JobTimings());
+    switch (work.kind) {
+      case Work::Kind::kBatch:
+        ComputeBatch(&work);
+        break;
+      case Work::Kind::kAlone:
+        ComputeAlone(&work);
+        break;
+      case Work::Kind::kIdle:
+        RunIdle(&work);
+        break;
+    }
+    Release(worker, work);
+    for (size_t i = 0; i < work.jobs.size(); ++i) {
+      Job* job = work.jobs[i];
+      const JobTimings timings = {SecondsBetween(job->enqueued_, work.taken), work.run,
+                                  work.batch_samples};
+      job->Done(std::move(work.statuses[i]), timings);
+    }
+  }
+}
+
+void Batcher::ComputeBatch(Work* work) {
+  if (work->jobs.empty()) return;
+  const ServedModel& model = *work->jobs.front()->model;
+  for (Job* job : work->jobs) {
+    absl::Status status = job->Prepare();
+    if (status.ok()) {
+      work->items.push_back(job->run_item);
+      work->items.back().token = job->token;
+    } else {
+      work->batch_samples -= job->samples;
+    }
+    work->statuses.push_back(std::move(status));
+  }
+  if (work->items.empty()) return;
+  const absl::Status status =
+      model.model->Run(work->jobs.front()->options, work->items, &work->run);
+  for (absl::Status& each : work->statuses) {
+    if (each.ok()) each = status;
+  }
+  if (model.metrics != nullptr) {
+    ObserveFinite(*model.metrics->batch_samples, static_cast<double>(work->batch_samples));
+  }
+}
+
+void Batcher::ComputeAlone(Work* work) {
+  if (work->jobs.empty()) return;
+  Job* job = work->jobs.front();
+  absl::Status status = job->Prepare();
+  if (status.ok()) status = job->RunAlone();
+  work->statuses.push_back(std::move(status));
+}
+
+void Batcher::RunIdle(Work* work) {
+  work->idle(*work->idle_token);
+  work->idle = nullptr;
+}
+
+void Batcher::CancelAll() {
+  JobList waiting;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& model : ready_) {
+      waiting.insert(waiting.end(), model->waiting_.begin(), model->waiting_.end());
+      model->waiting_.clear();
+      model->listed_ = false;
+    }
+    waiting.insert(waiting.end(), alone_.begin(), alone_.end());
+    for (Job* job : waiting) {
+      ForgetWaiting(job);
+      bytes_ -= job->bytes;
+    }
+    ready_.clear();
+    alone_.clear();
+    idle_task_ = nullptr;
+    if (idle_token_ != nullptr) idle_token_->Cancel();
+    for (const auto& worker : workers_) {
+      for (Job* job : worker->running) job->token->Cancel();
+    }
+  }
+  for (Job* job : waiting) job->Done(Stopping(), JobTimings());
+}
+
+void Batcher::Shutdown() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  CancelAll();
+  for (const auto& worker : workers_) {
+    if (worker->thread.joinable()) worker->thread.join();
+  }
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <thread>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+
+namespace deeppcr {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+absl::Status Mismatch(std::string_view flag, std::string_view expected, std::string_view got) {
+  return InvalidArgument("--", flag, ": expected ", expected, ", got ", Quoted(got, 200));
+}
+
+FlagSpec Text(std::string name, std::string unit, std::string ServerConfig::*field,
+              std::string help) {
+  FlagSpec spec{name, unit, ServerConfig{}.*field, std::move(help), false, nullptr};
+  spec.set = [name, unit, field](std::string_view text, ServerConfig& config) {
+    if (text.empty()) return Mismatch(name, unit, text);
+    config.*field = std::string(text);
+    return absl::OkStatus();
+  };
+  return spec;
+}
+
+FlagSpec Address(std::string name, std::string ServerConfig::*field, std::string help) {
+  FlagSpec spec = Text(name, "host:port", field, std::move(help));
+  spec.set = [name, field](std::string_view text, ServerConfig& config) {
+    if (!ParseHostPort(text).ok())
+      return Mismatch(name, "host:port with a port in [0, 65535]", text);
+    config.*field = std::string(text);
+    return absl::OkStatus();
+  };
+  return spec;
+}
+
+FlagSpec Choice(std::string name, std::vector<std::string> choices,
+                std::string ServerConfig::*field, std::string help) {
+  FlagSpec spec = Text(name, absl::StrJoin(choices, " | "), field, std::move(help));
+  spec.set = [name, choices, field](std::string_view text, ServerConfig& config) {
+    if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
+      return Mismatch(name, StrCat("one of ", absl::StrJoin(choices, ", ")), text);
+    }
+    config.*field = std::string(text);
+    return absl::OkStatus();
+  };
+  return spec;
+}
+
+// "64MiB" -> 67108864. Plain integers pass as they are.
+bool ParseBytes(std::string_view text, int64_t* value) {
+  int64_t factor = 1;
+  for (const auto& [suffix, scale] :
+       {std::pair<std::string_view, int64_t>{"KiB", 1024}, {"MiB", kMiB}, {"GiB", 1024 * kMiB}}) {
+    if (!text.ends_with(suffix)) continue;
+    factor = scale;
+    text.remove_suffix(suffix.size());
+  }
+  return absl::SimpleAtoi(ToAbsl(text), value) && !__builtin_mul_overflow(*value, factor, value);
+}
+
+FlagSpec Integer(std::string name, std::string unit, int64_t low, int64_t high,
+                 int64_t ServerConfig::*field, std::string help) {
+  const bool bytes = unit == "bytes";
+  const std::string range = StrCat(unit, " in [", low, ", ", high, "]");
+  FlagSpec spec{name, range, StrCat(ServerConfig{}.*field), std::move(help), false, nullptr};
+  spec.set = [=](std::string_view text, ServerConfig& config) {
+    int64_t value = 0;
+    const bool parsed = bytes ? ParseBytes(text, &value) : absl::SimpleAtoi(ToAbsl(text), &value);
+    if (!parsed || value < low || value > high) return Mismatch(name, range, text);
+    config.*field = value;
+    return absl::OkStatus();
+  };
+  return spec;
+}
+
+FlagSpec Real(std::string name, std::string unit, double low, double high,
+              double ServerConfig::*field, std::string help) {
+  const std::string range = StrCat(unit, " in [", low, ", ", high, "]");
+  FlagSpec spec{name, range, StrCat(ServerConfig{}.*field), std::move(help), false, nullptr};
+  spec.set = [=](std::string_view text, ServerConfig& config) {
+    double value = 0;
+    // Written so that NaN fails too.
+    if (!absl::SimpleAtod(ToAbsl(text), &value) || !(value >= low && value <= high)) {
+      return Mismatch(name, range, text);
+    }
+    config.*field = value;
+    return absl::OkStatus();
+  };
+  return spec;
+}
+
+FlagSpec Switch(std::string name, bool ServerConfig::*field, std::string help) {
+  FlagSpec spec{name, "true | false", ServerConfig{}.*field ? "true" : "false", std::move(help),
+                true, nullptr};
+  spec.set = [name, field](std::string_view text, ServerConfig& config) {
+    if (text != "true" && text != "false") return Mismatch(name, "true or false", text);
+    config.*field = text == "true";
+    return absl::OkStatus();
+  };
+  return spec;
+}
+
+void AddModelFlags(std::vector<FlagSpec>& specs) {
+  using C = ServerConfig;
+  specs.push_back(
+      Text("model_repository", "directory", &C::model_repository,
+           "Models, as <model>/<integer version>/{config.json,model.safetensors}. Required."));
+  specs.push_back(Choice("backend", {"auto", "cpu", "cuda", "reference"}, &C::backend,
+                         "Where models run. auto: a GPU if one works, else the CPU."));
+  specs.push_back(Integer("threads", "threads", 0, 1024, &C::threads,
+                          "Threads that share the samples of one batch. 0: one per core."));
+  specs.push_back(
+      Integer("workers", "threads", 0, 256, &C::workers,
+              "Batches computed at a time. 0: half the cores, at least 2, at most 16."));
+  specs.push_back(
+      Text("plan_cache_dir", "directory", &C::plan_cache_dir,
+           "Measured plans are kept here. Without it they are measured at every load."));
+  specs.push_back(Integer("max_model_bytes", "bytes", 1024, int64_t{1} << 40, &C::max_model_bytes,
+                          "Largest weights file that is loaded."));
+  specs.push_back(
+      Integer("max_workspace_bytes", "bytes", kMiB, int64_t{1} << 40, &C::max_workspace_bytes,
+              "Scratch memory of one thread; bounds how short a shooting interval may be."));
+}
+
+void AddNetworkFlags(std::vector<FlagSpec>& specs) {
+  using C = ServerConfig;
+  specs.push_back(
+      Address("listen", &C::listen, "Address of the gRPC service. Port 0: any free one."));
+  specs.push_back(Address("http_listen", &C::http_listen,
+                          "Address of /metrics, /livez and /readyz. Port 0: any free one."));
+  specs.push_back(
+      Text("port_file", "file", &C::port_file,
+           "Written once every model was tried: the bound ports and readiness as JSON."));
+  specs.push_back(Integer("max_message_bytes", "bytes", 1024, int64_t{2047} * kMiB,
+                          &C::max_message_bytes, "Largest request and reply."));
+  specs.push_back(Integer("max_concurrent_streams", "calls", 1, 1 << 20, &C::max_concurrent_streams,
+                          "Calls in progress on one connection."));
+  specs.push_back(Real("keepalive_seconds", "seconds", 1, 86400, &C::keepalive_seconds,
+                       "Silence on a connection before the server pings it."));
+  specs.push_back(Real("keepalive_timeout_seconds", "seconds", 1, 3600,
+                       &C::keepalive_timeout_seconds, "Wait for the answer to that ping."));
+  specs.push_back(Real("min_ping_interval_seconds", "seconds", 0.01, 86400,
+                       &C::min_ping_interval_seconds,
+                       "Clients that ping more often than this lose their connection."));
+  specs.push_back(Switch("allow_remote_admin", &C::allow_remote_admin,
+                         "Accept LoadModel and UnloadModel from other machines."));
+  specs.push_back(Switch("reflection", &C::reflection, "Serve gRPC reflection."));
+}
+
+void AddServingFlags(std::vector<FlagSpec>& specs) {
+  using C = ServerConfig;
+  specs.push_back(Integer("max_queue", "samples", 1, 1 << 20, &C::max_queue,
+                          "Samples that may wait, per model version; more are refused."));
+  specs.push_back(Integer("max_queue_bytes", "bytes", kMiB, int64_t{1} << 40, &C::max_queue_bytes,
+                          "Bytes of accepted requests and their replies, all models together."));
+  specs.push_back(Real("drain_pause_seconds", "seconds", 0, 3600, &C::drain_pause_seconds,
+                       "After SIGTERM: not ready, but still serving, so that balancers notice."));
+  specs.push_back(Real("drain_seconds", "seconds", 0, 3600, &C::drain_seconds,
+                       "After that: new calls are refused, those in progress get this long."));
+  specs.push_back(
+      Real("shadow_rate", "share", 0, 1, &C::shadow_rate,
+           "Share of Forward requests repeated after the reply by the other kind of solver, to "
+           "measure speed-up and error. Only while nothing waits."));
+  specs.push_back(Choice("log_format", {"json", "text"}, &C::log_format, "One line per event."));
+  specs.push_back(Choice("log_level", {"debug", "info", "warn", "error"}, &C::log_level,
+                         "debug writes one line per request."));
+  specs.push_back(Address("probe", &C::probe,
+                          "Serve nothing: exit 0 if the server at this address is ready, else 1."));
+}
+
+std::vector<FlagSpec> BuildFlagSpecs() {
+  std::vector<FlagSpec> specs;
+  AddModelFlags(specs);
+  AddNetworkFlags(specs);
+  AddServingFlags(specs);
+  return specs;
+}
+
+const FlagSpec* FindFlag(std::string_view name) {
+  for (const FlagSpec& spec : FlagSpecs()) {
+    if (spec.name == name) return &spec;
+  }
+  return nullptr;
+}
+
+absl::Status ReadEnvironment(const Environment& environment, ServerConfig& config) {
+  for (const FlagSpec& spec : FlagSpecs()) {
+    const std::string variable = StrCat("DEEPPCR_", absl::AsciiStrToUpper(spec.name));
+    const char* value = environment(variable.c_str());
+    if (value == nullptr) continue;
+    if (absl::Status status = spec.set(value, config); !status.ok()) {
+      return InvalidArgument(variable, ": ", status.message());
+    }
+  }
+  return absl::OkStatus();
+}
+
+// One `--name[=value]` at arguments[*index]; moves *index past the value it takes.
+absl::Status ReadFlag(std::span<const std::string> arguments, size_t* index,
+                      std::set<std::string>& seen, ServerConfig& config) {
+  const std::string_view argument = arguments[*index];
+  if (!argument.starts_with("--") || argument == "--") {
+    return InvalidArgument("unexpected argument ", Quoted(argument), "; flags are --name=value");
+  }
+  const size_t equals = argument.find('=');
+  std::string name(argument.substr(0, equals).substr(2));
+  std::replace(name.begin(), name.end(), '-', '_');
+  const FlagSpec* spec = FindFlag(name);
+  if (spec == nullptr) {
+    return InvalidArgument("unknown flag ", Quoted(argument), "; --help lists all");
+  }
+  if (!seen.insert(name).second) {
+    return InvalidArgument("--", name, " is given twice");
+  }
+  if (equals != std::string_view::npos) return spec->set(argument.substr(equals + 1), config);
+  if (spec->is_switch) return spec->set("true", config);
+  if (*index + 1 >= arguments.size()) return Mismatch(name, spec->unit, "");
+  return spec->set(arguments[++*index], config);
+}
+
+absl::Status CheckWhole(const ServerConfig& config) {
+  if (config.model_repository.empty()) {
+    return InvalidArgument("--model_repository: expected a directory, got none");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::span<const FlagSpec> FlagSpecs() {
+  static const std::vector<FlagSpec>& specs = *new std::vector<FlagSpec>(BuildFlagSpecs());
+  return specs;
+}
+
+std::string HelpText(std::string_view program) {
+  std::string text = StrCat(
+      "Usage: ", program, " --model_repository=DIR [flags]\n",
+      "Serves deep sequential models over gRPC, solved step by step or for all steps at once.\n\n",
+      "Every flag may also be set by the environment variable DEEPPCR_<NAME IN CAPITALS>.\n",
+      "Exit codes: 0 stopped cleanly, 1 failed or stopped before all calls were answered, 2 bad "
+      "flags.\n\n");
+  for (const FlagSpec& spec : FlagSpecs()) {
+    text += StrCat("  --", spec.name, "  (", spec.unit);
+    if (!spec.default_value.empty()) text += StrCat("; default ", spec.default_value);
+    text += StrCat(")\n      ", spec.help, "\n");
+  }
+  text += "  --help, --version\n";
+  return text;
+}
+
+absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> arguments,
+                                             const Environment& environment) {
+  CommandLine line;
+  for (const std::string& argument : arguments) {
+    if (argument == "--help" || argument == "-h") line.action = CommandLine::Action::kHelp;
+    if (argument == "--version") line.action = CommandLine::Action::kVersion;
+  }
+  if (line.action != CommandLine::Action::kServe) return line;
+  DEEPPCR_RETURN_IF_ERROR(ReadEnvironment(environment, line.config));
+  std::set<std::string> seen;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    DEEPPCR_RETURN_IF_ERROR(ReadFlag(arguments, &i, seen, line.config));
+  }
+  if (!line.config.probe.empty()) {
+    line.action = CommandLine::Action::kProbe;
+    return line;
+  }
+  DEEPPCR_RETURN_IF_ERROR(CheckWhole(line.config));
+  return line;
+}
+
+absl::StatusOr<HostPort> ParseHostPort(std::string_view text) {
+  const size_t colon = text.rfind(':');
+  HostPort result;
+  int port = -1;
+  if (colon == std::string_view::npos || colon == 0 ||
+      !absl::SimpleAtoi(ToAbsl(text.substr(colon + 1)), &port) || port < 0 || port > 65535 ||
+      !absl::ascii_isdigit(static_cast<unsigned char>(text[colon + 1]))) {
+    return InvalidArgument("expected host:port, got ", Quoted(text));
+  }
+  result.host = std::string(text.substr(0, colon));
+  result.port = port;
+  // An IPv6 address without brackets would lose its last group to the port.
+  const bool bracketed = result.host.front() == '[' && result.host.back() == ']';
+  if (!bracketed && result.host.find(':') != std::string::npos) {
+    return InvalidArgument("an IPv6 address needs brackets: [::1]:8001");
+  }
+  return result;
+}
+
+int ResolvedWorkers(const ServerConfig& config) {
+  if (config.workers > 0) return static_cast<int>(config.workers);
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::clamp(cores / 2, 2, 16);
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_CONFIG_H_
+#define DEEPPCR_SERVER_CONFIG_H_
+
+// The server's settings: typed, validated, and described by one table from which parsing, `--help`
+// and the check of server/README.md all follow.
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace deeppcr {
+
+// Defaults are these initialisers. Units: seconds, bytes, samples.
+struct ServerConfig {
+  std::string model_repository;                // required
+  std::string listen = "127.0.0.1:8001";       // gRPC; port 0: any free one
+  std::string http_listen = "127.0.0.1:8002";  // metrics and probes
+  std::string port_file;                       // bound ports as JSON, once models were tried
+  std::string backend = "auto";
+  int64_t threads = 0;  // that share a batch; 0: one per core
+  int64_t workers = 0;  // batches at a time; 0: half the cores, in [2, 16]
+  std::string plan_cache_dir;
+  int64_t max_model_bytes = int64_t{1} << 30;
+  int64_t max_workspace_bytes = int64_t{256} << 20;
+  int64_t max_queue = 1024;  // samples that wait, per model version
+  int64_t max_queue_bytes = int64_t{512} << 20;
+  int64_t max_message_bytes = int64_t{64} << 20;
+  int64_t max_concurrent_streams = 1024;
+  double keepalive_seconds = 7200;
+  double keepalive_timeout_seconds = 20;
+  double min_ping_interval_seconds = 300;
+  bool allow_remote_admin = false;
+  bool reflection = true;
+  double drain_pause_seconds = 0;
+  double drain_seconds = 30;
+  double shadow_rate = 0.01;
+  std::string log_format = "json";
+  std::string log_level = "info";
+  std::string probe;  // set: ask that server for its health and exit
+};
+
+// One setting. Its environment variable is DEEPPCR_ and the upper-case name.
+struct FlagSpec {
+  std::string name;
+  std::string unit;           // what a value is, e.g. "seconds in [0, 3600]"
+  std::string default_value;  // as it would be typed; empty: none
+  std::string help;
+  bool is_switch = false;  // may stand without a value
+  std::function<absl::Status(std::string_view, ServerConfig&)> set;
+};
+
+// Every flag, in the order of `--help`. Built once; thread-safe.
+std::span<const FlagSpec> FlagSpecs();
+
+// What `--help` prints.
+std::string HelpText(std::string_view program);
+
+struct CommandLine {
+  enum class Action { kServe, kHelp, kVersion, kProbe };
+  Action action = Action::kServe;
+  ServerConfig config;
+};
+
+// Reads the environment of a variable; an unset one gives nullptr. `getenv` in production.
+using Environment = std::function<const char*(const char*)>;
+
+// Parses `--name=value`, `--name value` and `--switch`; dashes within a name count as underscores.
+// The command line wins over the environment, which wins over the defaults. Errors:
+// kInvalidArgument naming the flag, what was expected and what came.
+absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> arguments,
+                                             const Environment& environment);
+
+// A host and port, e.g. from "127.0.0.1:8001" or "[::1]:0". The host keeps its brackets.
+struct HostPort {
+  std::string host;
+  int port = 0;
+};
+absl::StatusOr<HostPort> ParseHostPort(std::string_view text);
+
+// workers with 0 replaced by the rule in the struct above.
+int ResolvedWorkers(const ServerConfig& config);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_CONFIG_H_

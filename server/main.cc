@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// deeppcr-server: flags, signals, wiring. No logic.
+#include <pthread.h>
+#include <signal.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "google/protobuf/stubs/logging.h"
+#include "server/config.h"
+#include "server/log.h"
+#include "server/server.h"
+
+namespace {
+
+using deeppcr::CommandLine;
+using deeppcr::LogLevel;
+
+constexpr int kExitFailed = 1;
+constexpr int kExitBadFlags = 2;
+
+int Fail(const absl::Status& status, int code) {
+  std::fprintf(stderr, "deeppcr-server: %s\n", std::string(status.message()).c_str());
+  return code;
+}
+
+// Blocks the stopping signals in this thread and, by inheritance, in all others, so that one place
+// waits for them.
+sigset_t BlockStopSignals() {
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t stop;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGTERM);
+  sigaddset(&stop, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  return stop;
+}
+
+bool AnotherSignal(const sigset_t& stop) {
+  const timespec no_time = {};
+  return sigtimedwait(&stop, nullptr, &no_time) > 0;
+}
+
+deeppcr::EngineOptions EngineOptionsOf(const deeppcr::ServerConfig& config) {
+  deeppcr::EngineOptions options;
+  options.backend = config.backend;
+  options.num_threads = static_cast<int>(config.threads);
+  options.max_concurrent_runs = deeppcr::ResolvedWorkers(config);
+  options.plan_cache_dir = config.plan_cache_dir;
+  options.max_model_bytes = config.max_model_bytes;
+  options.max_workspace_bytes = config.max_workspace_bytes;
+  return options;
+}
+
+int Serve(const deeppcr::ServerConfig& config) {
+  const sigset_t stop = BlockStopSignals();
+  // A debugging aid that distributions leave on: it costs every call of gRPC some per cent.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  // It would write a line of its own for every malformed request.
+  google::protobuf::SetLogHandler(nullptr);
+  deeppcr::Logger logger(
+      config.log_format == "json" ? deeppcr::LogFormat::kJson : deeppcr::LogFormat::kText,
+      deeppcr::ParseLogLevel(config.log_level));
+  auto engine = deeppcr::Engine::Create(EngineOptionsOf(config));
+  if (!engine.ok()) return Fail(engine.status(), kExitFailed);
+  logger.Log(LogLevel::kInfo, "backend",
+             {{"backend", (*engine)->backend()},
+              {"device", (*engine)->device()},
+              {"reason", (*engine)->backend_reason()}});
+  auto server = deeppcr::Server::Start(config, *std::move(engine), logger);
+  if (!server.ok()) return Fail(server.status(), kExitFailed);
+  logger.Log(LogLevel::kInfo, "listening",
+             {{"version", DEEPPCR_VERSION},
+              {"listen", config.listen},
+              {"grpc_port", int64_t{(*server)->grpc_port()}},
+              {"http_port", int64_t{(*server)->http_port()}}});
+  int signal_number = 0;
+  sigwait(&stop, &signal_number);
+  logger.Log(LogLevel::kInfo, "draining", {{"signal", int64_t{signal_number}}});
+  const auto result = (*server)->Drain([&] { return AnotherSignal(stop); });
+  const bool clean = result == deeppcr::Server::DrainResult::kClean;
+  logger.Log(LogLevel::kInfo, "stopped", {{"clean", int64_t{clean}}});
+  // What ignores its cancellation would hang the destructors too.
+  if (result == deeppcr::Server::DrainResult::kStuck) std::_Exit(kExitFailed);
+  return clean ? 0 : kExitFailed;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const auto environment = [](const char* name) -> const char* { return std::getenv(name); };
+  const auto line = deeppcr::ParseCommandLine(arguments, environment);
+  if (!line.ok()) return Fail(line.status(), kExitBadFlags);
+  switch (line->action) {
+    case CommandLine::Action::kHelp:
+      std::fputs(deeppcr::HelpText("deeppcr-server").c_str(), stdout);
+      return 0;
+    case CommandLine::Action::kVersion:
+      std::printf("deeppcr-server %s\n", DEEPPCR_VERSION);
+      return 0;
+    case CommandLine::Action::kProbe: {
+      const absl::Status status = deeppcr::Probe(line->config.probe);
+      return status.ok() ? 0 : Fail(status, kExitFailed);
+    }
+    case CommandLine::Action::kServe:
+      return Serve(line->config);
+  }
+  return kExitFailed;
+}

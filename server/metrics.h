@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_METRICS_H_
+#define DEEPPCR_SERVER_METRICS_H_
+
+// Every metric of the server. Prefix deeppcr_, base units, histograms and never summaries (a
+// summary costs 500 histograms per observation). The request path holds pointers to its series and
+// looks nothing up.
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/solver/report.h"
+#include "prometheus/counter.h"
+#include "prometheus/family.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+
+namespace deeppcr {
+
+enum class Method : uint8_t {
+  kForward,
+  kCompare,
+  kListModels,
+  kGetModel,
+  kLoadModel,
+  kUnloadModel
+};
+inline constexpr std::array<std::string_view, 6> kMethodNames = {
+    "Forward", "Compare", "ListModels", "GetModel", "LoadModel", "UnloadModel"};
+
+// Label `code`, by the number of the status code.
+inline constexpr std::array<std::string_view, 17> kCodeNames = {
+    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED"};
+
+// Bucket bounds, ascending. Durations: x2 from 10 us to above 30 s.
+std::vector<double> DurationBuckets();
+std::vector<double> IterationBuckets();
+std::vector<double> StageBuckets();
+std::vector<double> ErrorBuckets();
+std::vector<double> BatchBuckets();
+std::vector<double> RatioBuckets();
+
+// Observes unless the value is NaN or infinite: one of those would spoil the sum for ever.
+void ObserveFinite(prometheus::Histogram& histogram, double value);
+
+// Series of one model version and one solver that ran (never "auto").
+struct SolverSeries {
+  prometheus::Histogram* request_seconds = nullptr;
+  prometheus::Histogram* queue_seconds = nullptr;
+  prometheus::Histogram* solve_seconds = nullptr;
+  prometheus::Histogram* iterations = nullptr;
+  prometheus::Histogram* dependent_stages = nullptr;
+  prometheus::Histogram* error_estimate = nullptr;
+  prometheus::Histogram* speedup_ratio =
+      nullptr;  // sequential / parallel, this solver being the primary
+  prometheus::Histogram* shadow_relative_error = nullptr;
+};
+
+// Series of one model version. Lives as long as Metrics.
+struct ModelMetrics {
+  std::vector<std::pair<std::string, SolverSeries>> solvers;
+  SolverSeries several;  // Compare: only the three durations
+  prometheus::Histogram* batch_samples = nullptr;
+  prometheus::Gauge* queue_samples = nullptr;
+  prometheus::Gauge* memory_bytes = nullptr;
+  prometheus::Histogram* load_seconds = nullptr;
+  prometheus::Histogram* plan_seconds = nullptr;
+  std::array<prometheus::Counter*, kTerminations.size()> fallbacks{};  // by Termination
+
+  // Null for a name that is no solver.
+  const SolverSeries* ForSolver(std::string_view name) const;
+};
+
+enum class ShadowOutcome : uint8_t { kMeasured, kInterrupted, kFailed };
+
+// Thread-safe. Owns every series.
+class Metrics {
+ public:
+  // solvers: names for the label `solver`, "auto" excluded by the caller.
+  Metrics(std::vector<std::string> solvers, std::string_view version, std::string_view device,
+          std::string_view backend);
+  ~Metrics();
+
+  // The series of a model version, created (with every value 0) on first use. Callers pass only
+  // names of models that exist in the repository, so that the number of series is bounded.
+  ModelMetrics* ForModel(const std::string& name, int64_t version);
+
+  // model: a name that ForModel has seen; any other counts under the empty name.
+  void CountRequest(std::string_view model, Method method, int code);
+  prometheus::Gauge& in_flight(Method method) { return *in_flight_[static_cast<size_t>(method)]; }
+  void CountShadow(ShadowOutcome outcome) { shadows_[static_cast<size_t>(outcome)]->Increment(); }
+
+  // The exposition in Prometheus' text format.
+  std::string Text() const;
+
+ private:
+  class ProcessStatistics;
+  using CodeCounters = std::array<prometheus::Counter*, kCodeNames.size()>;
+  using MethodCounters = std::array<CodeCounters, kMethodNames.size()>;
+
+  MethodCounters MakeCounters(const std::string& model);
+  std::unique_ptr<ModelMetrics> MakeModel(const std::string& name, const std::string& version);
+  SolverSeries MakeSolver(const prometheus::Labels& model, std::string_view method,
+                          const std::string& solver);
+
+  const std::vector<std::string> solvers_;
+  prometheus::Registry registry_;
+  std::unique_ptr<ProcessStatistics> process_;
+  prometheus::Family<prometheus::Histogram>&request_, &queue_, &solve_, &iterations_, &stages_,
+      &error_, &batch_, &speedup_, &shadow_error_, &load_, &plan_;
+  prometheus::Family<prometheus::Counter>&requests_, &fallbacks_;
+  prometheus::Family<prometheus::Gauge>&queue_depth_, &memory_;
+  std::array<prometheus::Gauge*, kMethodNames.size()> in_flight_{};
+  std::array<prometheus::Counter*, 3> shadows_{};
+
+  std::mutex mutex_;
+  std::map<std::pair<std::string, int64_t>, std::unique_ptr<ModelMetrics>> models_;
+  std::map<std::string, MethodCounters, std::less<>> counters_;  // by model name
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_METRICS_H_

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/model_store.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+
+namespace deeppcr {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+bool IsNameCharacter(char c) {
+  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+}
+
+// A directory reached by a link may be replaced by, or lead to, anything: refuse instead of
+// following.
+absl::Status CheckPlain(const fs::path& path, fs::file_type expected, std::string_view what) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (!fs::exists(status)) return absl::NotFoundError(StrCat(what, " is not there"));
+  if (fs::is_symlink(status)) {
+    return absl::FailedPreconditionError(StrCat(what, " is a symbolic link"));
+  }
+  if (status.type() != expected) {
+    return absl::FailedPreconditionError(StrCat(
+        what, " is not a ", expected == fs::file_type::directory ? "directory" : "regular file"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> EntriesOf(const fs::path& directory, std::error_code& error) {
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+absl::Status CheckModelName(std::string_view name) {
+  const bool plain = std::all_of(name.begin(), name.end(), IsNameCharacter);
+  if (plain && !name.empty() && name.size() <= 128 && name != "." && name != "..") {
+    return absl::OkStatus();
+  }
+  return InvalidArgument("model: expected 1 to 128 of A-Z a-z 0-9 . _ -, and not . or .., got ",
+                         Quoted(name), " (", name.size(), " bytes)");
+}
+
+int64_t ParseVersion(std::string_view text) {
+  int64_t version = 0;
+  const bool digits = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return absl::ascii_isdigit(c);
+  });
+  if (!digits || text.front() == '0' || !absl::SimpleAtoi(ToAbsl(text), &version)) return 0;
+  return version;
+}
+
+ModelStore::ModelStore(ModelStoreOptions options, const Engine& engine, Metrics& metrics,
+                       Logger& logger)
+    : options_(std::move(options)), engine_(engine), metrics_(metrics), logger_(logger) {}
+
+absl::StatusOr<std::vector<std::string>> ModelStore::ScanRepository() {
+  std::error_code error;
+  const std::vector<std::string> entries = EntriesOf(options_.repository, error);
+  if (error) {
+    return absl::NotFoundError(
+        StrCat("model repository '", options_.repository, "' cannot be read: ", error.message()));
+  }
+  std::vector<std::string> names;
+  for (const std::string& entry : entries) {
+    std::error_code ignored;
+    const fs::file_status status =
+        fs::symlink_status(fs::path(options_.repository) / entry, ignored);
+    // Hidden entries and files (a README, a .git) are not models.
+    if (entry.front() == '.' || fs::is_regular_file(status)) continue;
+    absl::Status valid = CheckModelName(entry);
+    if (valid.ok() && fs::is_symlink(status)) {
+      valid = absl::FailedPreconditionError("is a symbolic link");
+    }
+    if (valid.ok()) {
+      names.push_back(entry);
+    } else {
+      RecordScanError(entry, valid);
+    }
+  }
+  return names;
+}
+
+absl::Status ModelStore::LoadAll() {
+  absl::StatusOr<std::vector<std::string>> names = ScanRepository();
+  if (!names.ok()) return names.status();
+  std::vector<std::pair<std::string, int64_t>> found;
+  for (const std::string& name : *names) {
+    const absl::StatusOr<int64_t> version = LatestOnDisk(name);
+    if (version.ok()) {
+      found.emplace_back(name, *version);
+      Begin(name, *version, true);
+    } else {
+      RecordScanError(name, version.status());
+    }
+  }
+  for (const auto& [name, version] : found) {
+    if (stopped_.load()) return absl::OkStatus();
+    // What fails is in the entry and in the log.
+    LoadVersion(name, version, true).IgnoreError();
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    scanned_ = true;
+  }
+  Notify();
+  return absl::OkStatus();
+}
+
+void ModelStore::RecordScanError(const std::string& name, const absl::Status& status) {
+  logger_.Log(LogLevel::kError, "model_refused",
+              {{"model", name}, {"reason", ToStd(status.message())}});
+  std::lock_guard<std::mutex> lock(mutex_);
+  scan_errors_[name] = std::string(status.message());
+}
+
+absl::StatusOr<int64_t> ModelStore::LatestOnDisk(const std::string& name) const {
+  const fs::path directory = fs::path(options_.repository) / name;
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckPlain(directory, fs::file_type::directory, StrCat("model '", name, "'")));
+  std::error_code error;
+  int64_t latest = 0;
+  for (const std::string& entry : EntriesOf(directory, error)) {
+    latest = std::max(latest, ParseVersion(entry));
+  }
+  if (latest > 0) return latest;
+  return absl::NotFoundError(StrCat("model '", name, "' has no version in the repository: ",
+                                    "expected a directory named by a positive integer"));
+}
+
+absl::Status ModelStore::CheckDirectories(const std::string& name, int64_t version) const {
+  const fs::path model = fs::path(options_.repository) / name;
+  const std::string what = StrCat("model '", name, "'");
+  DEEPPCR_RETURN_IF_ERROR(CheckPlain(model, fs::file_type::directory, what));
+  const fs::path directory = model / StrCat(version);
+  const std::string version_what = StrCat(what, " version ", version);
+  DEEPPCR_RETURN_IF_ERROR(CheckPlain(directory, fs::file_type::directory, version_what));
+  std::error_code error;
+  for (const std::string& entry : EntriesOf(directory, error)) {
+    DEEPPCR_RETURN_IF_ERROR(CheckPlain(directory / entry, fs::file_type::regular,
+                                       StrCat(version_what, ": ", Quoted(entry))));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string& name,
+                                                              int64_t version) {
+  DEEPPCR_RETURN_IF_ERROR(CheckDirectories(name, version));
+  const std::string directory = (fs::path(options_.repository) / name / StrCat(version)).string();
+  const Clock::time_point start = Clock::now();
+  const auto progress = [&](std::string_view step) {
+    logger_.Log(LogLevel::kInfo, "model_loading",
+                {{"model", name}, {"version", version}, {"step", step}});
+  };
+  DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedModel> model,
+                           engine_.LoadModel(directory, progress));
+  ModelMetrics* metrics = metrics_.ForModel(name, version);
+  ObserveFinite(*metrics->load_seconds, SecondsSince(start));
+  const Plan& plan = model->plan();
+  ObserveFinite(*metrics->plan_seconds, plan.from_cache ? 0 : plan.measured_seconds);
+  return std::make_shared<ServedModel>(name, version, std::move(model), metrics);
+}
+
+void ModelStore::Begin(const std::string& name, int64_t version, bool required) {
+  metrics_.ForModel(name, version);
+  std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = models_[name][version];
+  entry.required = entry.required || required;
+  if (entry.model != nullptr) return;  // the old one serves on
+  entry.state = ModelState::kLoading;
+  entry.reason.clear();
+}
+
+ModelStatus ModelStore::Publish(const std::string& name, int64_t version,
+                                absl::StatusOr<std::shared_ptr<ServedModel>> loaded) {
+  std::shared_ptr<ServedModel> replaced;  // destroyed outside the lock
+  std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = models_[name][version];
+  if (loaded.ok()) {
+    replaced = std::exchange(entry.model, *std::move(loaded));
+    entry.state = ModelState::kReady;
+    entry.reason.clear();
+    entry.model->metrics->memory_bytes->Set(
+        static_cast<double>(entry.model->model->info().memory_bytes));
+  } else if (entry.model != nullptr) {
+    entry.reason = StrCat("reload failed, the older load serves on: ", loaded.status().message());
+  } else {
+    entry.state = ModelState::kFailed;
+    entry.reason = std::string(loaded.status().message());
+  }
+  return ModelStatus{name, version, entry.state, entry.reason, entry.model};
+}
+
+absl::StatusOr<ModelStatus> ModelStore::LoadVersion(const std::string& name, int64_t version,
+                                                    bool required) {
+  Begin(name, version, required);
+  const Clock::time_point start = Clock::now();
+  absl::StatusOr<std::shared_ptr<ServedModel>> loaded = Read(name, version);
+  const absl::Status status = loaded.status();
+  ModelStatus result = Publish(name, version, std::move(loaded));
+  Notify();
+  if (!status.ok()) {
+    logger_.Log(LogLevel::kError, "model_load_failed",
+                {{"model", name}, {"version", version}, {"reason", ToStd(status.message())}});
+    return status;
+  }
+  logger_.Log(LogLevel::kInfo, "model_ready",
+              {{"model", name},
+               {"version", version},
+               {"seconds", SecondsSince(start)},
+               {"plan", result.model->model->plan().id}});
+  return result;
+}
+
+absl::StatusOr<ModelStatus> ModelStore::Load(const std::string& name, int64_t version) {
+  DEEPPCR_RETURN_IF_ERROR(CheckModelName(name));
+  if (version < 0) {
+    return InvalidArgument("version: expected 0 (the highest) or a positive integer, got ",
+                           version);
+  }
+  if (version == 0) {
+    DEEPPCR_ASSIGN_OR_RETURN(version, LatestOnDisk(name));
+  }
+  // Before an entry is made: a name that is nowhere must not leave a trace.
+  DEEPPCR_RETURN_IF_ERROR(CheckDirectories(name, version));
+  DEEPPCR_ASSIGN_OR_RETURN(ModelStatus status, LoadVersion(name, version, false));
+  std::lock_guard<std::mutex> lock(mutex_);
+  scan_errors_.erase(name);
+  return status;
+}
+
+std::vector<std::weak_ptr<ServedModel>> ModelStore::Withdraw(Versions& versions, int64_t version) {
+  std::vector<std::weak_ptr<ServedModel>> withdrawn;
+  for (auto& [each, entry] : versions) {
+    if (version != 0 && each != version) continue;
+    entry.state = ModelState::kUnloading;
+    entry.required = false;
+    if (entry.model == nullptr) continue;
+    entry.model->metrics->memory_bytes->Set(0);
+    withdrawn.emplace_back(std::exchange(entry.model, nullptr));
+  }
+  return withdrawn;
+}
+
+void ModelStore::Erase(const std::string& name, int64_t version) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = models_.find(name);
+  if (found == models_.end()) return;
+  std::erase_if(found->second, [&](const auto& entry) {
+    return entry.second.state == ModelState::kUnloading && (version == 0 || entry.first == version);
+  });
+  if (found->second.empty()) models_.erase(found);
+}
+
+absl::Status ModelStore::Unload(const std::string& name, int64_t version) {
+  DEEPPCR_RETURN_IF_ERROR(CheckModelName(name));
+  std::vector<std::weak_ptr<ServedModel>> withdrawn;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = models_.find(name);
+    if (found == models_.end() || (version != 0 && !found->second.contains(version))) {
+      return NotFound(name, version);
+    }
+    withdrawn = Withdraw(found->second, version);
+  }
+  Notify();
+  const Clock::time_point patience = Clock::now() + options_.unload_patience;
+  const auto in_use = [](const std::weak_ptr<ServedModel>& model) { return !model.expired(); };
+  while (std::any_of(withdrawn.begin(), withdrawn.end(), in_use) && Clock::now() < patience &&
+         !stopped_.load()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  Erase(name, version);
+  logger_.Log(LogLevel::kInfo, "model_unloaded", {{"model", name}, {"version", version}});
+  return absl::OkStatus();
+}
+
+void ModelStore::Notify() const {
+  if (listener_) listener_();
+}
+
+absl::Status ModelStore::NotFound(std::string_view name, int64_t version) const {
+  if (version == 0) return absl::NotFoundError(StrCat("model '", name, "' is not loaded"));
+  return absl::NotFoundError(StrCat("model '", name, "' version ", version, " is not loaded"));
+}
+
+// The caller holds mutex_. Version 0: the latest ready one, else the latest.
+const ModelStore::Entry* ModelStore::FindEntry(std::string_view name, int64_t version,
+                                               int64_t* found) const {
+  const auto model = models_.find(name);
+  if (model == models_.end() || model->second.empty()) return nullptr;
+  const Versions& versions = model->second;
+  auto best = versions.end();
+  if (version != 0) {
+    best = versions.find(version);
+    if (best == versions.end()) return nullptr;
+  } else {
+    for (auto it = versions.begin(); it != versions.end(); ++it) {
+      const bool ready = it->second.model != nullptr;
+      if (best == versions.end() || ready || best->second.model == nullptr) best = it;
+    }
+  }
+  *found = best->first;
+  return &best->second;
+}
+
+absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Find(std::string_view name,
+                                                              int64_t version) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  int64_t found = 0;
+  const Entry* entry = FindEntry(name, version, &found);
+  if (entry == nullptr) return NotFound(name, version);
+  if (entry->model != nullptr) return entry->model;
+  const std::string what = StrCat("model '", name, "' version ", found);
+  if (entry->state == ModelState::kFailed) {
+    return absl::FailedPreconditionError(StrCat(what, " failed to load: ", entry->reason));
+  }
+  return absl::UnavailableError(StrCat(
+      what, entry->state == ModelState::kLoading ? " is being loaded" : " is being unloaded"));
+}
+
+absl::StatusOr<ModelStatus> ModelStore::Describe(std::string_view name, int64_t version) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  int64_t found = 0;
+  const Entry* entry = FindEntry(name, version, &found);
+  if (entry == nullptr) return NotFound(name, version);
+  return ModelStatus{std::string(name), found, entry->state, entry->reason, entry->model};
+}
+
+std::vector<ModelStatus> ModelStore::List() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<ModelStatus> list;
+  for (const auto& [name, versions] : models_) {
+    for (const auto& [version, entry] : versions) {
+      list.push_back({name, version, entry.state, entry.reason, entry.model});
+    }
+  }
+  return list;
+}
+
+bool ModelStore::Ready() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!scanned_ || !scan_errors_.empty()) return false;
+  for (const auto& [name, versions] : models_) {
+    for (const auto& [version, entry] : versions) {
+      if (entry.required && entry.model == nullptr) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace deeppcr

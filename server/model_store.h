@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_MODEL_STORE_H_
+#define DEEPPCR_SERVER_MODEL_STORE_H_
+
+// Which models there are: reads the repository, loads and unloads, hands out shared models.
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/engine.h"
+#include "server/batcher.h"
+#include "server/log.h"
+#include "server/metrics.h"
+
+namespace deeppcr {
+
+enum class ModelState : uint8_t { kLoading, kReady, kUnloading, kFailed };
+
+struct ModelStatus {
+  std::string name;
+  int64_t version = 0;
+  ModelState state = ModelState::kLoading;
+  std::string reason;                  // why the last load failed, if it did
+  std::shared_ptr<ServedModel> model;  // set while ready
+};
+
+// OK for a name that may stand in a path: [A-Za-z0-9._-]{1,128}, neither "." nor "..".
+// Errors: kInvalidArgument.
+absl::Status CheckModelName(std::string_view name);
+
+// A positive decimal integer without leading zeros; 0 for anything else.
+int64_t ParseVersion(std::string_view text);
+
+struct ModelStoreOptions {
+  std::string repository;
+  // How long Unload waits for requests in progress before it answers without them.
+  std::chrono::milliseconds unload_patience{30000};
+};
+
+// Load, LoadAll and Unload are called by one thread at a time (they take seconds); everything else
+// from any.
+class ModelStore {
+ public:
+  // `engine`, `metrics` and `logger` outlive the store.
+  ModelStore(ModelStoreOptions options, const Engine& engine, Metrics& metrics, Logger& logger);
+
+  // Called after a model became ready or stopped being so, and after LoadAll. Set before the first
+  // load.
+  using Listener = std::function<void()>;
+  void set_listener(Listener listener) { listener_ = std::move(listener); }
+
+  // Loads the latest version of every model in the repository. What fails is logged and listed; the
+  // rest goes on. Errors: kNotFound if the repository itself cannot be read.
+  absl::Status LoadAll();
+
+  // Loads a version (0: the highest on disk), or loads it again. A failed reload keeps the old one.
+  // Errors: kInvalidArgument (name, version, contents), kNotFound, kFailedPrecondition (a symbolic
+  // link).
+  absl::StatusOr<ModelStatus> Load(const std::string& name, int64_t version);
+
+  // Withdraws a version (0: every one) and waits until the requests in progress have left it.
+  // Errors: kInvalidArgument, kNotFound.
+  absl::Status Unload(const std::string& name, int64_t version);
+
+  // The model to run a request on; version 0: the latest ready one.
+  // Errors: kNotFound, kUnavailable (loading, unloading), kFailedPrecondition (its load failed;
+  // says why).
+  absl::StatusOr<std::shared_ptr<ServedModel>> Find(std::string_view name, int64_t version) const;
+
+  // The same without asking for readiness; version 0: the latest ready one, else the latest.
+  absl::StatusOr<ModelStatus> Describe(std::string_view name, int64_t version) const;
+
+  std::vector<ModelStatus> List() const;  // by name, then version
+
+  // All that LoadAll found is ready (it may have been repaired since by Load or dropped by Unload).
+  bool Ready() const;
+
+  // Stops loading between models; for shutdown.
+  void Stop() { stopped_.store(true); }
+
+ private:
+  struct Entry {
+    ModelState state = ModelState::kLoading;
+    std::string reason;
+    bool required = false;  // found by LoadAll: readiness waits for it
+    std::shared_ptr<ServedModel> model;
+  };
+  using Versions = std::map<int64_t, Entry>;
+
+  absl::StatusOr<std::vector<std::string>> ScanRepository();
+  absl::StatusOr<int64_t> LatestOnDisk(const std::string& name) const;
+  absl::Status CheckDirectories(const std::string& name, int64_t version) const;
+  absl::StatusOr<std::shared_ptr<ServedModel>> Read(const std::string& name, int64_t version);
+  absl::StatusOr<ModelStatus> LoadVersion(const std::string& name, int64_t version, bool required);
+  void Begin(const std::string& name, int64_t version, bool required);
+  ModelStatus Publish(const std::string& name, int64_t version,
+                      absl::StatusOr<std::shared_ptr<ServedModel>> loaded);
+  std::vector<std::weak_ptr<ServedModel>> Withdraw(Versions& versions, int64_t version);
+  void Erase(const std::string& name, int64_t version);
+  void RecordScanError(const std::string& name, const absl::Status& status);
+  void Notify() const;
+  const Entry* FindEntry(std::string_view name, int64_t version, int64_t* found) const;
+  absl::Status NotFound(std::string_view name, int64_t version) const;
+
+  const ModelStoreOptions options_;
+  const Engine& engine_;
+  Metrics& metrics_;
+  Logger& logger_;
+  Listener listener_;
+  std::atomic<bool> stopped_{false};
+
+  mutable std::mutex mutex_;
+  std::map<std::string, Versions, std::less<>> models_;
+  // What LoadAll could not make an entry of, by name in the repository.
+  std::map<std::string, std::string> scan_errors_;
+  bool scanned_ = false;
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_MODEL_STORE_H_

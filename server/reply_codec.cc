@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/reply_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+namespace deeppcr {
+namespace {
+
+void FillSample(const SampleReport& from, v1::SampleReport* to) {
+  to->set_solver(std::string(from.solver));
+  to->set_termination(std::string(ToString(from.termination)));
+  to->set_converged(from.converged);
+  to->set_fallback(from.fallback);
+  to->set_iterations(from.iterations);
+  to->set_chord_corrections(from.chord_corrections);
+  to->set_warm_sweeps(from.warm_sweeps);
+  to->set_dependent_stages(from.dependent_stages);
+  to->set_column_passes(from.column_passes);
+  to->set_error_estimate(from.error_estimate);
+  to->set_output_error_estimate(from.output_error_estimate);
+  to->set_rounding_estimate(from.rounding_estimate);
+}
+
+// The q-quantile of ascending values: the smallest that at least a share q does not exceed.
+double Quantile(const std::vector<double>& ascending, double q) {
+  if (ascending.empty()) return 0;
+  const auto rank = static_cast<size_t>(std::ceil(q * static_cast<double>(ascending.size())));
+  return ascending[std::clamp<size_t>(rank, 1, ascending.size()) - 1];
+}
+
+void CopyTensor(std::span<const float> values, std::span<const int64_t> shape, v1::Tensor* tensor) {
+  tensor->mutable_shape()->Add(shape.begin(), shape.end());
+  tensor->set_data(values.data(), values.size_bytes());
+}
+
+void FillReports(std::span<const SampleReport> reports, v1::CompareRow* row) {
+  row->set_converged(true);
+  for (const SampleReport& report : reports) {
+    row->set_max_iterations(std::max<double>(row->max_iterations(), report.iterations));
+    row->set_dependent_stages(std::max(row->dependent_stages(), report.dependent_stages));
+    row->set_error_estimate(std::max(row->error_estimate(), report.error_estimate));
+    row->set_converged(row->converged() && report.converged);
+    row->set_fallbacks(row->fallbacks() + (report.fallback ? 1 : 0));
+    row->set_warm_sweeps(std::max(row->warm_sweeps(), report.warm_sweeps));
+    row->set_chord_corrections(std::max(row->chord_corrections(), report.chord_corrections));
+  }
+}
+
+void FillRow(const ComparisonRow& from, int64_t num_samples, double sequential_median,
+             v1::CompareRow* row) {
+  if (!from.error.empty()) {
+    row->set_error(from.error);
+    return;
+  }
+  row->set_solver(from.solver);
+  row->set_median_seconds(Quantile(from.seconds, 0.5));
+  row->set_min_seconds(Quantile(from.seconds, 0));
+  row->set_p99_seconds(Quantile(from.seconds, 0.99));
+  if (row->median_seconds() > 0) row->set_speedup(sequential_median / row->median_seconds());
+  FillReports(from.reports, row);
+  row->set_max_state_error(from.max_state_error);
+  row->set_max_output_difference(from.max_output_difference);
+  row->set_shooting_interval(from.shooting_interval);
+  const int64_t size = static_cast<int64_t>(from.outputs.size());
+  CopyTensor(from.outputs, std::vector<int64_t>{num_samples, size / num_samples},
+             row->mutable_outputs());
+}
+
+void FillEntry(const PlanEntry& from, v1::PlanEntry* to) {
+  to->set_max_samples(from.max_samples);
+  to->set_solver(from.solver);
+  to->set_seconds(from.seconds());
+  to->set_sequential_seconds(from.sequential_seconds);
+  to->set_shooting_interval(from.parallel.shooting_interval);
+  to->set_initial_guess(std::string(ToString(from.parallel.initial_guess)));
+  to->set_warm_sweeps(from.parallel.warm_sweeps);
+  to->set_jacobian_refresh(std::string(ToString(from.parallel.jacobian_refresh)));
+  to->set_parallel_seconds(from.parallel_seconds);
+  to->set_parallel_iterations(from.parallel_iterations);
+  to->set_parallel_error(from.parallel_error);
+  to->set_parallel_stages(from.parallel_stages);
+}
+
+void FillPlan(const Plan& from, v1::Plan* to) {
+  to->set_id(from.id);
+  to->set_device(from.device);
+  to->set_rtol(from.rtol);
+  to->set_from_cache(from.from_cache);
+  to->set_measured_seconds(from.measured_seconds);
+  for (const PlanEntry& entry : from.entries) FillEntry(entry, to->add_entries());
+  for (const std::string& candidate : from.candidates) to->add_candidates(candidate);
+}
+
+v1::ModelState StateOf(ModelState state) {
+  switch (state) {
+    case ModelState::kLoading:
+      return v1::MODEL_STATE_LOADING;
+    case ModelState::kReady:
+      return v1::MODEL_STATE_READY;
+    case ModelState::kUnloading:
+      return v1::MODEL_STATE_UNLOADING;
+    case ModelState::kFailed:
+      return v1::MODEL_STATE_FAILED;
+  }
+  return v1::MODEL_STATE_UNSPECIFIED;
+}
+
+}  // namespace
+
+std::span<float> AllocateTensor(std::span<const int64_t> shape, v1::Tensor* tensor) {
+  size_t count = 1;
+  for (const int64_t extent : shape) count *= static_cast<size_t>(extent);
+  tensor->mutable_shape()->Add(shape.begin(), shape.end());
+  std::string* data = tensor->mutable_data();
+  data->resize(count * sizeof(float));
+  // A string's buffer comes from operator new, or lies at a multiple of 8 within the string.
+  return {reinterpret_cast<float*>(data->data()), count};
+}
+
+RunTimings ScaleToWall(const RunTimings& timings) {
+  const double sum = timings.encode_seconds + timings.solve_seconds + timings.decode_seconds;
+  if (!(sum > 0)) return {0, timings.wall_seconds, 0, timings.wall_seconds};
+  const double scale = timings.wall_seconds / sum;
+  return {timings.encode_seconds * scale, timings.solve_seconds * scale,
+          timings.decode_seconds * scale, timings.wall_seconds};
+}
+
+void FillSolveReport(const ServedModel& model, const ResolvedOptions& options,
+                     std::span<const SampleReport> samples, const JobTimings& timings,
+                     v1::SolveReport* report) {
+  for (const SampleReport& sample : samples) FillSample(sample, report->add_samples());
+  const Plan& plan = model.model->plan();
+  report->set_device(plan.device);
+  report->set_plan_id(plan.id);
+  report->set_model_version(model.version);
+  report->set_batch_samples(static_cast<int32_t>(timings.batch_samples));
+  const RunTimings stages = ScaleToWall(timings.run);
+  report->set_queue_seconds(timings.queue_seconds);
+  report->set_encode_seconds(stages.encode_seconds);
+  report->set_solve_seconds(stages.solve_seconds);
+  report->set_decode_seconds(stages.decode_seconds);
+  report->set_shooting_interval(options.shooting_interval);
+  if (options.solver != "sequential") {
+    report->set_initial_guess(std::string(ToString(options.initial_guess)));
+  }
+}
+
+void FillCompare(const ServedModel& model, const CompareInput& input,
+                 std::span<const ComparisonRow> rows, v1::CompareResponse* response) {
+  double sequential_median = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (input.rows[i].solver != "sequential" || !rows[i].error.empty()) continue;
+    sequential_median = Quantile(rows[i].seconds, 0.5);
+    for (const SampleReport& report : rows[i].reports) {
+      response->set_sequential_stages(
+          std::max(response->sequential_stages(), report.dependent_stages));
+    }
+    break;
+  }
+  for (size_t i = input.sequential_added ? 1 : 0; i < rows.size(); ++i) {
+    v1::CompareRow* row = response->add_rows();
+    row->set_requested_solver(std::string(input.rows[i].solver));
+    FillRow(rows[i], input.num_samples, sequential_median, row);
+  }
+  response->set_device(model.model->plan().device);
+  response->set_plan_id(model.model->plan().id);
+}
+
+void FillSummary(const ModelStatus& status, v1::ModelSummary* summary) {
+  summary->set_name(status.name);
+  summary->set_version(status.version);
+  summary->set_state(StateOf(status.state));
+  summary->set_reason(status.reason);
+  if (status.model == nullptr) return;
+  const ModelInfo& info = status.model->model->info();
+  summary->set_model_type(info.model_type);
+  summary->set_num_layers(info.num_layers);
+  summary->set_state_dim(info.state_dim);
+}
+
+void FillModel(const ModelStatus& status, v1::GetModelResponse* response) {
+  FillSummary(status, response->mutable_summary());
+  if (status.model == nullptr) return;
+  const ModelInfo& info = status.model->model->info();
+  response->set_input_dim(info.input_dim);
+  response->set_output_dim(info.output_dim);
+  response->set_max_batch_size(info.max_batch_size);
+  response->set_config_json(info.config_json);
+  response->set_memory_bytes(info.memory_bytes);
+  response->set_weights_sha256(info.weights_sha256);
+  for (const std::string& solver : info.solvers) response->add_solvers(solver);
+  for (const std::string& label : info.labels) response->add_labels(label);
+  FillPlan(status.model->model->plan(), response->mutable_plan());
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/request_codec.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "kernels/base/shape.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "server/model_store.h"
+
+namespace deeppcr {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "tensors are little-endian on the wire");
+static_assert(sizeof(float) == 4);
+
+// Upper bounds of what a reply holds beside its tensors: per sample report, per row, and once.
+constexpr int64_t kReportBytes = 192;
+constexpr int64_t kRowBytes = 512;
+constexpr int64_t kEnvelopeBytes = 1024;
+
+template <typename Expected, typename Got>
+absl::Status Mismatch(std::string_view field, const Expected& expected, const Got& got) {
+  return InvalidArgument(field, ": expected ", expected, ", got ", got);
+}
+
+std::string ShapeText(const google::protobuf::RepeatedField<int64_t>& shape) {
+  if (shape.size() > 8) return StrCat("rank ", shape.size());
+  return StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+// The extents behind the first, which is the number of samples.
+struct ExpectedShape {
+  std::string_view field;
+  std::vector<int64_t> inner;
+  std::string text;  // for messages
+};
+
+absl::StatusOr<TensorInput> DecodeTensor(const v1::Tensor& tensor, const ExpectedShape& expected,
+                                         int64_t low, int64_t high) {
+  const std::string shape_field = StrCat(expected.field, ".shape");
+  const std::string range =
+      low == high ? StrCat("n = ", low) : StrCat("n in [", low, ", ", high, "]");
+  const auto& shape = tensor.shape();
+  const bool rank = shape.size() == static_cast<int>(expected.inner.size()) + 1;
+  if (!rank || !std::equal(expected.inner.begin(), expected.inner.end(), shape.begin() + 1) ||
+      shape[0] < low || shape[0] > high) {
+    return Mismatch(shape_field, StrCat(expected.text, " with ", range), ShapeText(shape));
+  }
+  std::vector<int64_t> extents(shape.begin(), shape.end());
+  extents.push_back(sizeof(float));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes, CheckedProduct(extents));
+  const std::string& data = tensor.data();
+  if (static_cast<int64_t>(data.size()) != bytes) {
+    return Mismatch(StrCat(expected.field, ".data"),
+                    StrCat(bytes, " bytes for shape ", ShapeText(shape)),
+                    StrCat(data.size(), " bytes"));
+  }
+  TensorInput input;
+  const size_t count = data.size() / sizeof(float);
+  if (reinterpret_cast<uintptr_t>(data.data()) % alignof(float) == 0) {
+    input.values = {reinterpret_cast<const float*>(data.data()), count};
+  } else {
+    input.copy.resize(count);
+    std::memcpy(input.copy.data(), data.data(), data.size());
+    input.values = input.copy;
+  }
+  return input;
+}
+
+absl::StatusOr<TensorInput> DecodeInputs(bool present, const v1::Tensor& tensor,
+                                         const ModelInfo& info) {
+  const ExpectedShape expected = {"inputs", {info.input_dim}, StrCat("[n, ", info.input_dim, "]")};
+  if (!present) return Mismatch("inputs", StrCat("a tensor ", expected.text), "none");
+  return DecodeTensor(tensor, expected, 1, info.max_batch_size);
+}
+
+absl::StatusOr<std::string_view> DecodeSolver(const std::string& name, const ModelInfo& info,
+                                              const std::string& field) {
+  const std::string_view wanted = name.empty() ? std::string_view("auto") : std::string_view(name);
+  const bool accepted =
+      std::find(info.solvers.begin(), info.solvers.end(), wanted) != info.solvers.end();
+  for (const std::string_view known : SolverNames()) {
+    if (accepted && known == wanted) return known;
+  }
+  return Mismatch(field, StrCat("one of ", absl::StrJoin(info.solvers, ", ")), Quoted(name));
+}
+
+template <typename T>
+absl::Status CheckRange(std::string_view field, T value, T low, T high) {
+  // Written so that NaN fails too.
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Mismatch(field, StrCat("a number in [", low, ", ", high, "]"), StrCat(value));
+}
+
+absl::StatusOr<InitialGuess> DecodeGuess(v1::InitialGuess guess, const std::string& field) {
+  switch (guess) {
+    case v1::INITIAL_GUESS_UNSPECIFIED:
+      return InitialGuess::kFromPlan;
+    case v1::INITIAL_GUESS_CONSTANT:
+      return InitialGuess::kConstant;
+    case v1::INITIAL_GUESS_CALIBRATED:
+      return InitialGuess::kCalibrated;
+    case v1::INITIAL_GUESS_PREVIOUS:
+      return InitialGuess::kPrevious;
+    case v1::INITIAL_GUESS_COARSE:
+      return Mismatch(field, "CONSTANT, CALIBRATED or PREVIOUS for a model that is no diffusion",
+                      "COARSE");
+    default:
+      return Mismatch(field, "a value of InitialGuess", static_cast<int>(guess));
+  }
+}
+
+absl::StatusOr<JacobianRefresh> DecodeRefresh(v1::JacobianRefresh refresh,
+                                              const std::string& field) {
+  switch (refresh) {
+    case v1::JACOBIAN_REFRESH_UNSPECIFIED:
+      return JacobianRefresh::kFromPlan;
+    case v1::JACOBIAN_REFRESH_EVERY_ITERATION:
+      return JacobianRefresh::kEveryIteration;
+    case v1::JACOBIAN_REFRESH_WHILE_CONTRACTING:
+      return JacobianRefresh::kWhileContracting;
+    default:
+      return Mismatch(field, "a value of JacobianRefresh", static_cast<int>(refresh));
+  }
+}
+
+absl::StatusOr<OnNoConvergence> DecodeAction(v1::OnNoConvergence action, const std::string& field) {
+  switch (action) {
+    case v1::ON_NO_CONVERGENCE_UNSPECIFIED:
+    case v1::ON_NO_CONVERGENCE_FALLBACK:
+      return OnNoConvergence::kFallback;
+    case v1::ON_NO_CONVERGENCE_RETURN:
+      return OnNoConvergence::kReturn;
+    case v1::ON_NO_CONVERGENCE_ERROR:
+      return OnNoConvergence::kError;
+    default:
+      return Mismatch(field, "a value of OnNoConvergence", static_cast<int>(action));
+  }
+}
+
+absl::Status DecodeNumbers(const v1::SolverOptions& message, const ModelInfo& info,
+                           const std::string& prefix, SolveOptions* options) {
+  const auto field = [&](std::string_view name) { return StrCat(prefix, ".", name); };
+  if (message.has_rtol()) options->rtol = message.rtol();
+  if (message.has_atol()) options->atol = message.atol();
+  DEEPPCR_RETURN_IF_ERROR(CheckRange(field("rtol"), options->rtol, 1e-7, 0.1));
+  DEEPPCR_RETURN_IF_ERROR(CheckRange(field("atol"), options->atol, 0.0, 1.0));
+  if (message.has_max_iterations()) {
+    options->max_iterations = message.max_iterations();
+    DEEPPCR_RETURN_IF_ERROR(CheckRange(field("max_iterations"), options->max_iterations, 1, 10000));
+  }
+  const int64_t layers = std::min<int64_t>(info.num_layers, INT32_MAX);
+  options->shooting_interval = message.shooting_interval();
+  DEEPPCR_RETURN_IF_ERROR(CheckRange(field("shooting_interval"), options->shooting_interval, 0,
+                                     static_cast<int32_t>(layers)));
+  if (message.has_warm_sweeps()) {
+    options->warm_sweeps = message.warm_sweeps();
+    DEEPPCR_RETURN_IF_ERROR(CheckRange(field("warm_sweeps"), options->warm_sweeps, 0, 64));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SolveOptions> DecodeOptions(const v1::SolverOptions& message, const ModelInfo& info,
+                                           const std::string& prefix) {
+  SolveOptions options;
+  DEEPPCR_ASSIGN_OR_RETURN(options.solver,
+                           DecodeSolver(message.solver(), info, prefix + ".solver"));
+  DEEPPCR_RETURN_IF_ERROR(DecodeNumbers(message, info, prefix, &options));
+  DEEPPCR_ASSIGN_OR_RETURN(options.initial_guess,
+                           DecodeGuess(message.initial_guess(), prefix + ".initial_guess"));
+  DEEPPCR_ASSIGN_OR_RETURN(options.jacobian_refresh,
+                           DecodeRefresh(message.jacobian_refresh(), prefix + ".jacobian_refresh"));
+  DEEPPCR_ASSIGN_OR_RETURN(options.on_no_convergence, DecodeAction(message.on_no_convergence(),
+                                                                   prefix + ".on_no_convergence"));
+  options.return_trajectory = message.return_trajectory();
+  return options;
+}
+
+// Bytes of `samples` trajectories or outputs of `inner` floats each.
+absl::Status CheckReplyBytes(int64_t bytes, int64_t max_message_bytes) {
+  if (bytes <= max_message_bytes) return absl::OkStatus();
+  return ResourceExhausted("the reply would have ", bytes, " bytes; the limit is ",
+                           max_message_bytes,
+                           ". Ask for fewer samples, or without return_trajectory");
+}
+
+absl::StatusOr<int64_t> ForwardReplyBytes(const ForwardInput& input, const ModelInfo& info) {
+  const int64_t n = input.num_samples;
+  DEEPPCR_ASSIGN_OR_RETURN(int64_t bytes, CheckedProduct({n, info.output_dim, sizeof(float)}));
+  if (input.options.return_trajectory) {
+    DEEPPCR_ASSIGN_OR_RETURN(
+        const int64_t trajectory,
+        CheckedProduct({n, info.num_layers + 1, info.state_dim, sizeof(float)}));
+    // Saturates: anything near the top is far above every message limit.
+    if (__builtin_add_overflow(bytes, trajectory, &bytes)) bytes = INT64_MAX / 2;
+  }
+  return std::min(bytes, INT64_MAX / 2) + n * kReportBytes + kEnvelopeBytes;
+}
+
+absl::Status DecodeInitialStates(const v1::ForwardRequest& request, const ModelInfo& info,
+                                 ForwardInput* input) {
+  const bool wanted = input->options.initial_guess == InitialGuess::kPrevious;
+  const ExpectedShape expected = {"initial_states",
+                                  {info.num_layers + 1, info.state_dim},
+                                  StrCat("[n, ", info.num_layers + 1, ", ", info.state_dim, "]")};
+  if (wanted != request.has_initial_states()) {
+    return wanted ? Mismatch("initial_states", StrCat("a tensor ", expected.text, " for PREVIOUS"),
+                             "none")
+                  : Mismatch("initial_states", "none unless options.initial_guess is PREVIOUS",
+                             "a tensor");
+  }
+  if (!wanted) return absl::OkStatus();
+  const int64_t n = input->num_samples;
+  DEEPPCR_ASSIGN_OR_RETURN(input->initial_states,
+                           DecodeTensor(request.initial_states(), expected, n, n));
+  return absl::OkStatus();
+}
+
+absl::Status DecodeRow(const v1::SolverOptions& message, const ModelInfo& info, int index,
+                       CompareInput* input) {
+  const std::string prefix = StrCat("options[", index, "]");
+  if (message.solver().empty()) return Mismatch(prefix + ".solver", "the name of a solver", "none");
+  if (message.return_trajectory()) {
+    return Mismatch(prefix + ".return_trajectory", "false in Compare", "true");
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(const SolveOptions options, DecodeOptions(message, info, prefix));
+  if (options.initial_guess == InitialGuess::kPrevious) {
+    return Mismatch(prefix + ".initial_guess", "CONSTANT or CALIBRATED in Compare", "PREVIOUS");
+  }
+  input->rows.push_back(options);
+  return absl::OkStatus();
+}
+
+absl::Status DecodeRows(const v1::CompareRequest& request, const ModelInfo& info,
+                        CompareInput* input) {
+  if (request.options_size() > kMaxCompareRows) {
+    return Mismatch("options", StrCat("at most ", kMaxCompareRows, " rows"),
+                    request.options_size());
+  }
+  for (int i = 0; i < request.options_size(); ++i) {
+    DEEPPCR_RETURN_IF_ERROR(DecodeRow(request.options(i), info, i, input));
+  }
+  if (input->rows.empty()) {
+    for (const std::string_view solver : {"sequential", "newton", "auto"}) {
+      input->rows.emplace_back().solver = solver;
+    }
+  }
+  const auto is_sequential = [](const SolveOptions& row) { return row.solver == "sequential"; };
+  input->sequential_added = std::none_of(input->rows.begin(), input->rows.end(), is_sequential);
+  if (input->sequential_added) {
+    SolveOptions sequential;
+    sequential.solver = "sequential";
+    input->rows.insert(input->rows.begin(), sequential);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCompareSize(const CompareInput& input) {
+  const int64_t rows = static_cast<int64_t>(input.rows.size());
+  const int64_t work = input.num_samples * input.repetitions * rows;
+  if (work <= kMaxComparedSamples) return absl::OkStatus();
+  return Mismatch("repetitions",
+                  StrCat("samples * repetitions * rows of at most ", kMaxComparedSamples),
+                  StrCat(input.num_samples, " * ", input.repetitions, " * ", rows));
+}
+
+}  // namespace
+
+absl::Status CheckModelFields(std::string_view model, int64_t version) {
+  DEEPPCR_RETURN_IF_ERROR(CheckModelName(model));
+  if (version >= 0) return absl::OkStatus();
+  return Mismatch("version", "0 (the latest) or a positive integer", version);
+}
+
+absl::Status CheckRequestId(std::string_view request_id) {
+  const bool printable = std::all_of(request_id.begin(), request_id.end(),
+                                     [](char c) { return c >= 0x20 && c < 0x7f; });
+  if (printable && request_id.size() <= kMaxRequestIdBytes) return absl::OkStatus();
+  return Mismatch("request_id",
+                  StrCat("at most ", kMaxRequestIdBytes, " printable ASCII characters"),
+                  StrCat(Quoted(request_id), " (", request_id.size(), " bytes)"));
+}
+
+absl::StatusOr<ForwardInput> DecodeForward(const v1::ForwardRequest& request, const ModelInfo& info,
+                                           int64_t max_message_bytes) {
+  ForwardInput input;
+  DEEPPCR_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  DEEPPCR_ASSIGN_OR_RETURN(input.inputs,
+                           DecodeInputs(request.has_inputs(), request.inputs(), info));
+  input.num_samples = request.inputs().shape(0);
+  DEEPPCR_ASSIGN_OR_RETURN(input.options, DecodeOptions(request.options(), info, "options"));
+  DEEPPCR_RETURN_IF_ERROR(DecodeInitialStates(request, info, &input));
+  input.request_bytes =
+      static_cast<int64_t>(request.inputs().data().size() + request.initial_states().data().size());
+  DEEPPCR_ASSIGN_OR_RETURN(input.reply_bytes, ForwardReplyBytes(input, info));
+  DEEPPCR_RETURN_IF_ERROR(CheckReplyBytes(input.reply_bytes, max_message_bytes));
+  return input;
+}
+
+absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, const ModelInfo& info,
+                                           int64_t max_message_bytes) {
+  CompareInput input;
+  DEEPPCR_ASSIGN_OR_RETURN(input.inputs,
+                           DecodeInputs(request.has_inputs(), request.inputs(), info));
+  input.num_samples = request.inputs().shape(0);
+  DEEPPCR_RETURN_IF_ERROR(DecodeRows(request, info, &input));
+  input.repetitions = request.repetitions() == 0 ? kDefaultRepetitions : request.repetitions();
+  DEEPPCR_RETURN_IF_ERROR(CheckRange("repetitions", input.repetitions, 1, kMaxRepetitions));
+  DEEPPCR_RETURN_IF_ERROR(CheckCompareSize(input));
+  input.request_bytes = static_cast<int64_t>(request.inputs().data().size());
+  const int64_t rows = static_cast<int64_t>(input.rows.size());
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t outputs, CheckedProduct({input.num_samples, rows,
+                                                                  info.output_dim, sizeof(float)}));
+  input.reply_bytes = std::min(outputs, INT64_MAX / 2) + rows * kRowBytes + kEnvelopeBytes;
+  DEEPPCR_RETURN_IF_ERROR(CheckReplyBytes(input.reply_bytes, max_message_bytes));
+  return input;
+}
+
+absl::Status CheckFinite(std::span<const float> values, std::string_view field) {
+  bool finite = true;
+  // Without an early exit, so that it vectorises.
+  for (const float value : values) finite &= std::isfinite(value);
+  if (finite) return absl::OkStatus();
+  const auto bad =
+      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  return Mismatch(StrCat(field, ".data"), "finite values",
+                  StrCat(*bad, " at flat index ", bad - values.begin()));
+}
+
+}  // namespace deeppcr

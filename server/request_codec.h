@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_REQUEST_CODEC_H_
+#define DEEPPCR_SERVER_REQUEST_CODEC_H_
+
+// Untrusted messages -> views and options. Every check on what a client sends is here; what passes
+// may be handed to the engine as it is. Errors are kInvalidArgument and name the field, what was
+// expected and what came.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "deeppcr/v1/deeppcr.pb.h"
+#include "kernels/engine.h"
+
+namespace deeppcr {
+
+// Inputs up to this size are checked for NaN and infinity in the handler, larger ones on a worker.
+inline constexpr int64_t kInlineCheckBytes = int64_t{1} << 20;
+inline constexpr int kMaxRequestIdBytes = 128;
+inline constexpr int kMaxCompareRows = 16;
+inline constexpr int kMaxRepetitions = 100;
+inline constexpr int kDefaultRepetitions = 5;
+// Bound on n * repetitions * rows of a Compare.
+inline constexpr int64_t kMaxComparedSamples = int64_t{1} << 16;
+
+// A float tensor of a request: the message's own bytes, which must outlive it, or a copy if those
+// are not aligned.
+struct TensorInput {
+  std::span<const float> values;
+  std::vector<float> copy;
+};
+
+struct ForwardInput {
+  int64_t num_samples = 0;
+  TensorInput inputs;          // [n, input_dim]
+  TensorInput initial_states;  // [n, L + 1, D] or empty
+  SolveOptions options;        // solver points into SolverNames()
+  int64_t request_bytes = 0;
+  int64_t reply_bytes = 0;  // upper bound
+};
+
+struct CompareInput {
+  int64_t num_samples = 0;
+  TensorInput inputs;
+  std::vector<SolveOptions>
+      rows;  // as asked; if none of them is sequential, one of that is put first
+  bool sequential_added = false;  // that first row is not part of the reply
+  int repetitions = 0;
+  int64_t request_bytes = 0;
+  int64_t reply_bytes = 0;
+};
+
+// The fields that every request on a model has.
+absl::Status CheckModelFields(std::string_view model, int64_t version);
+absl::Status CheckRequestId(std::string_view request_id);
+
+// Checks all but the finiteness of values.
+// Errors: kInvalidArgument; kResourceExhausted if the reply would exceed max_message_bytes.
+absl::StatusOr<ForwardInput> DecodeForward(const v1::ForwardRequest& request, const ModelInfo& info,
+                                           int64_t max_message_bytes);
+absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, const ModelInfo& info,
+                                           int64_t max_message_bytes);
+
+// Errors: kInvalidArgument naming the flat index of the first NaN or infinity. `field` as in the
+// message.
+absl::Status CheckFinite(std::span<const float> values, std::string_view field);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_REQUEST_CODEC_H_

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/server.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "nlohmann/json.hpp"
+
+namespace deeppcr {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// gRPC's Shutdown waits this long wherever a client merely keeps an idle connection, so it must be
+// short; our own count says when calls are done.
+constexpr std::chrono::milliseconds kShutdownDeadline(300);
+// Between cancelling what is left and giving up on it.
+constexpr double kCancelPatienceSeconds = 5;
+
+std::vector<std::string> SolverLabels() {
+  std::vector<std::string> labels;
+  for (const std::string_view name : SolverNames()) {
+    if (name != "auto") labels.emplace_back(name);
+  }
+  return labels;
+}
+
+int Milliseconds(double seconds) { return static_cast<int>(seconds * 1000); }
+
+void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
+  const int max_message = static_cast<int>(config.max_message_bytes);
+  builder.SetMaxReceiveMessageSize(max_message);
+  builder.SetMaxSendMessageSize(max_message);
+  // The receive limit applies before decompression: without this a small message could unpack to
+  // gigabytes.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             static_cast<int>(config.max_concurrent_streams));
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 16 * 1024);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(config.keepalive_seconds));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             Milliseconds(config.keepalive_timeout_seconds));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             Milliseconds(config.min_ping_interval_seconds));
+  // By default two servers may share a port, and a clash would go unnoticed.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+}  // namespace
+
+Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine, Logger& logger)
+    : config_(config),
+      logger_(logger),
+      engine_(std::move(engine)),
+      metrics_(SolverLabels(), DEEPPCR_VERSION, engine_->device(), engine_->backend()),
+      batcher_({ResolvedWorkers(config), config.max_queue, config.max_queue_bytes}),
+      store_(
+          {config.model_repository, std::chrono::milliseconds(Milliseconds(config.drain_seconds))},
+          *engine_, metrics_, logger),
+      shadow_(config.shadow_rate, batcher_, metrics_),
+      context_{store_,
+               batcher_,
+               loader_,
+               metrics_,
+               shadow_,
+               logger,
+               config.max_message_bytes,
+               config.allow_remote_admin},
+      service_(context_) {}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config,
+                                                      std::unique_ptr<Engine> engine,
+                                                      Logger& logger) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(config.model_repository, error)) {
+    return absl::NotFoundError(StrCat("--model_repository: '", config.model_repository,
+                                      "' is not a directory that can be read"));
+  }
+  std::unique_ptr<Server> server(new Server(config, std::move(engine), logger));
+  DEEPPCR_RETURN_IF_ERROR(server->StartHttp());
+  DEEPPCR_RETURN_IF_ERROR(server->StartGrpc());
+  Server* raw = server.get();
+  server->store_.set_listener([raw] { raw->UpdateHealth(); });
+  if (!server->loader_.Post([raw] { raw->LoadModels(); })) {
+    return absl::InternalError("the loader does not accept its first task");
+  }
+  return server;
+}
+
+absl::Status Server::StartHttp() {
+  HttpServer::Handlers handlers = {[this] { return metrics_.Text(); }, [this] { return Ready(); }};
+  DEEPPCR_ASSIGN_OR_RETURN(http_, HttpServer::Start(config_.http_listen, std::move(handlers)));
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartGrpc() {
+  grpc::EnableDefaultHealthCheckService(true);
+  if (config_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  SetLimits(config_, builder);
+  builder.AddListeningPort(config_.listen, grpc::InsecureServerCredentials(), &grpc_port_);
+  builder.RegisterService(&service_);
+  grpc_ = builder.BuildAndStart();
+  if (grpc_ == nullptr || grpc_port_ == 0) {
+    return absl::UnavailableError(
+        StrCat("cannot listen on ", config_.listen, " for gRPC: the address is taken or not ours"));
+  }
+  grpc_->GetHealthCheckService()->SetServingStatus("", false);
+  return absl::OkStatus();
+}
+
+bool Server::Ready() const { return !leaving_.load() && store_.Ready(); }
+
+void Server::UpdateHealth() {
+  grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
+  const bool leaving = leaving_.load();
+  std::set<std::string> serving;
+  std::set<std::string> known;
+  for (const ModelStatus& status : store_.List()) {
+    known.insert(status.name);
+    if (status.model != nullptr && !leaving) serving.insert(status.name);
+  }
+  for (const std::string& name : known) health->SetServingStatus(name, serving.contains(name));
+  const bool ready = Ready();
+  health->SetServingStatus("", ready);
+  health->SetServingStatus(v1::DeepPcr::service_full_name(), ready);
+}
+
+void Server::LoadModels() {
+  const Clock::time_point start = Clock::now();
+  if (absl::Status status = store_.LoadAll(); !status.ok()) {
+    logger_.Log(LogLevel::kError, "repository_unreadable", {{"reason", ToStd(status.message())}});
+  }
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const bool ready = Ready();
+  logger_.Log(ready ? LogLevel::kInfo : LogLevel::kError, ready ? "ready" : "not_ready",
+              {{"models", static_cast<int64_t>(store_.List().size())},
+               {"seconds", seconds},
+               {"grpc_port", int64_t{grpc_port_}},
+               {"http_port", int64_t{http_port()}}});
+  WritePortFile();
+}
+
+void Server::WritePortFile() const {
+  if (config_.port_file.empty()) return;
+  const nlohmann::json ports = {{"grpc_port", grpc_port_},
+                                {"http_port", http_port()},
+                                {"pid", static_cast<int64_t>(getpid())},
+                                {"ready", Ready()}};
+  // Renamed into place, so that a reader never sees half of it.
+  const std::string temporary = config_.port_file + ".tmp";
+  std::ofstream file(temporary);
+  file << ports.dump() << "\n";
+  file.close();
+  if (!file || std::rename(temporary.c_str(), config_.port_file.c_str()) != 0) {
+    logger_.Log(LogLevel::kError, "port_file_not_written", {{"path", config_.port_file}});
+  }
+}
+
+bool Server::WaitForCalls(double seconds, const std::function<bool()>& hurry) const {
+  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
+  while (context_.calls.load() > 0) {
+    if (Clock::now() >= deadline || hurry()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
+  drained_ = true;
+  leaving_.store(true);
+  UpdateHealth();
+  const auto resume = Clock::now() + std::chrono::duration<double>(config_.drain_pause_seconds);
+  while (Clock::now() < resume && !hurry()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  context_.draining.store(true);
+  store_.Stop();
+  DrainResult result = DrainResult::kClean;
+  if (!WaitForCalls(config_.drain_seconds, hurry)) {
+    result = DrainResult::kForced;
+    logger_.Log(LogLevel::kWarn, "drain_forced", {{"calls", context_.calls.load()}});
+    context_.stopping.store(true);
+    batcher_.CancelAll();
+    if (!WaitForCalls(kCancelPatienceSeconds, [] { return false; })) return DrainResult::kStuck;
+  }
+  grpc_->Shutdown(std::chrono::system_clock::now() + kShutdownDeadline);
+  grpc_->Wait();
+  batcher_.Shutdown();
+  loader_.Stop();
+  return result;
+}
+
+Server::~Server() {
+  if (grpc_ != nullptr && !drained_) Drain([] { return true; });
+  store_.Stop();
+  batcher_.Shutdown();
+  loader_.Stop();
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_SERVER_H_
+#define DEEPPCR_SERVER_SERVER_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "grpcpp/server.h"
+#include "kernels/engine.h"
+#include "server/config.h"
+#include "server/http.h"
+#include "server/log.h"
+#include "server/service.h"
+
+namespace deeppcr {
+
+// What the server is built from, put together: listens at once, loads models in the background, is
+// ready when all of them are, drains when told.
+class Server {
+ public:
+  // `logger` outlives the server.
+  // Errors: kUnavailable (a port is taken, the backend cannot run here), kNotFound (no repository).
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerConfig& config,
+                                                       std::unique_ptr<Engine> engine,
+                                                       Logger& logger);
+  // Drains without patience, if Drain was not called.
+  ~Server();
+
+  int grpc_port() const { return grpc_port_; }
+  int http_port() const { return http_->port(); }
+
+  // Not draining, and every model of the repository is ready.
+  bool Ready() const;
+
+  enum class DrainResult {
+    kClean,   // every accepted call was answered
+    kForced,  // some were cancelled
+    kStuck,   // some did not even heed that: destroying the server could hang
+  };
+  // Not ready, pause, refuse new calls, wait for those in progress, cancel what is left, stop
+  // listening. hurry: polled; true ends the waits.
+  DrainResult Drain(const std::function<bool()>& hurry);
+
+ private:
+  Server(const ServerConfig& config, std::unique_ptr<Engine> engine, Logger& logger);
+
+  absl::Status StartHttp();
+  absl::Status StartGrpc();
+  void LoadModels();
+  void UpdateHealth();
+  void WritePortFile() const;
+  bool WaitForCalls(double seconds, const std::function<bool()>& hurry) const;
+
+  const ServerConfig config_;
+  Logger& logger_;
+  const std::unique_ptr<Engine> engine_;
+  Metrics metrics_;
+  Batcher batcher_;
+  ModelStore store_;
+  LoaderThread loader_;
+  ShadowSampler shadow_;
+  ServiceContext context_;
+  DeepPcrService service_;
+  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<grpc::Server> grpc_;
+  int grpc_port_ = 0;
+  std::atomic<bool> leaving_{false};  // not ready any more, whatever the models say
+  bool drained_ = false;
+};
+
+// Asks the server at `address` for its overall health.
+// Errors: kUnavailable if it does not answer or does not serve.
+absl::Status Probe(const std::string& address);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_SERVER_H_

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/service.h"
+
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_replace.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "server/reply_codec.h"
+#include "server/request_codec.h"
+#include "server/unary_call.h"
+
+namespace deeppcr {
+namespace {
+
+// Tells a refused client how long the queue is, for its back-off.
+constexpr char kQueueDepthKey[] = "deeppcr-queue-depth";
+
+// A call whose work goes through the batcher.
+class QueuedCall : public UnaryCall, public Job {
+ protected:
+  using UnaryCall::UnaryCall;
+
+  // After a call of this that gives OK, `this` belongs to the batcher and may be gone.
+  absl::Status Submit(std::shared_ptr<ServedModel> served, int64_t num_samples, int64_t num_bytes) {
+    model = std::move(served);
+    version_ = model->version;
+    samples = num_samples;
+    bytes = num_bytes;
+    token = &token_;
+    const absl::Status status = context_.batcher.Enqueue(this);
+    if (status.code() == absl::StatusCode::kResourceExhausted) {
+      rpc_->AddTrailingMetadata(kQueueDepthKey, StrCat(context_.batcher.Depth(*model)));
+    }
+    return status;
+  }
+};
+
+class ForwardCall final : public QueuedCall {
+ public:
+  ForwardCall(ServiceContext& context, grpc::CallbackServerContext* rpc,
+              const v1::ForwardRequest* request, v1::ForwardResponse* response)
+      : QueuedCall(context, Method::kForward, rpc, request->model(), request->version()),
+        request_(*request),
+        response_(*response) {
+    request_id_ = request_.request_id();
+  }
+
+  void Start() {
+    if (absl::Status status = Admit(); !status.ok()) Complete(status);
+  }
+
+  absl::Status Prepare() override {
+    if (!checked_) DEEPPCR_RETURN_IF_ERROR(CheckValues());
+    const int64_t n = input_.num_samples;
+    const ModelInfo& info = model->model->info();
+    reports_.resize(static_cast<size_t>(n));
+    run_item.num_samples = n;
+    run_item.inputs = input_.inputs.values;
+    run_item.initial_states = input_.initial_states.values;
+    run_item.outputs = AllocateTensor(std::array{n, info.output_dim}, response_.mutable_outputs());
+    if (input_.options.return_trajectory) {
+      run_item.trajectory = AllocateTensor(std::array{n, info.num_layers + 1, info.state_dim},
+                                           response_.mutable_trajectory());
+    }
+    run_item.reports = reports_;
+    return absl::OkStatus();
+  }
+
+  void Done(absl::Status status, const JobTimings& timings) override {
+    timings_ = timings;
+    if (status.ok()) status = JudgeReports();
+    if (!status.ok()) {
+      response_.Clear();
+      Complete(Attribute(status));
+      return;
+    }
+    ObserveReports();
+    FillSolveReport(*model, options, reports_, timings, response_.mutable_report());
+    response_.set_request_id(request_.request_id());
+    CompleteAndShadow();
+  }
+
+ private:
+  ~ForwardCall() override = default;
+
+  absl::Status Admit() {
+    DEEPPCR_RETURN_IF_ERROR(CheckServing());
+    DEEPPCR_RETURN_IF_ERROR(CheckModelFields(request_.model(), request_.version()));
+    DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
+                             context_.store.Find(request_.model(), request_.version()));
+    const LoadedModel& loaded = *served->model;
+    DEEPPCR_ASSIGN_OR_RETURN(input_,
+                             DecodeForward(request_, loaded.info(), context_.max_message_bytes));
+    DEEPPCR_ASSIGN_OR_RETURN(options, loaded.Resolve(input_.options, input_.num_samples));
+    checked_ = input_.request_bytes <= kInlineCheckBytes;
+    if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckValues());
+    series_ = served->metrics->ForSolver(options.solver);
+    return Submit(std::move(served), input_.num_samples, input_.request_bytes + input_.reply_bytes);
+  }
+
+  absl::Status CheckValues() const {
+    DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_.inputs.values, "inputs"));
+    return CheckFinite(input_.initial_states.values, "initial_states");
+  }
+
+  // The samples' terminations as the status of the whole call.
+  absl::Status JudgeReports() const {
+    for (size_t i = 0; i < reports_.size(); ++i) {
+      const SampleReport& report = reports_[i];
+      if (report.termination == Termination::kCancelled) {
+        return absl::CancelledError("cancelled while it was computed");
+      }
+      if (report.termination == Termination::kDeadline) {
+        return absl::DeadlineExceededError("the deadline passed while it was computed");
+      }
+      if (report.converged || options.on_no_convergence != OnNoConvergence::kError) continue;
+      return absl::AbortedError(
+          StrCat("sample ", i, " did not converge: ", ToString(report.termination), " after ",
+                 report.iterations, " iterations, error estimate ", report.error_estimate,
+                 ", rtol ", options.rtol, " (options.on_no_convergence is ERROR)"));
+    }
+    return absl::OkStatus();
+  }
+
+  void ObserveReports() const {
+    int64_t fallbacks = 0;
+    for (const SampleReport& report : reports_) {
+      ObserveFinite(*series_->iterations, report.iterations);
+      ObserveFinite(*series_->dependent_stages, static_cast<double>(report.dependent_stages));
+      if (report.error_estimate > 0) ObserveFinite(*series_->error_estimate, report.error_estimate);
+      if (!report.fallback) continue;
+      ++fallbacks;
+      model->metrics->fallbacks[static_cast<size_t>(report.termination)]->Increment();
+    }
+    if (fallbacks == 0) return;
+    context_.logger.LogLimited(LogLevel::kInfo, "fallback",
+                               {{"model", model->name},
+                                {"version", model->version},
+                                {"solver", options.solver},
+                                {"samples", fallbacks},
+                                {"request_id", request_id_}});
+  }
+
+  void CompleteAndShadow() {
+    if (!context_.shadow.Sample()) return Complete(absl::OkStatus());
+    // Copied before the reply: `this` and the request are gone after it.
+    const auto dim = static_cast<size_t>(model->model->info().input_dim);
+    const std::span<const float> first = input_.inputs.values.first(dim);
+    std::vector<float> sample(first.begin(), first.end());
+    const std::shared_ptr<ServedModel> served = model;
+    const ResolvedOptions resolved = options;
+    ShadowSampler& shadow = context_.shadow;
+    Complete(absl::OkStatus());
+    shadow.Offer(served, resolved, std::move(sample));
+  }
+
+  const v1::ForwardRequest& request_;
+  v1::ForwardResponse& response_;
+  ForwardInput input_;
+  bool checked_ = false;
+  std::vector<SampleReport> reports_;
+};
+
+class CompareCall final : public QueuedCall {
+ public:
+  CompareCall(ServiceContext& context, grpc::CallbackServerContext* rpc,
+              const v1::CompareRequest* request, v1::CompareResponse* response)
+      : QueuedCall(context, Method::kCompare, rpc, request->model(), request->version()),
+        request_(*request),
+        response_(*response) {
+    batchable = false;
+  }
+
+  void Start() {
+    if (absl::Status status = Admit(); !status.ok()) Complete(status);
+  }
+
+  absl::Status Prepare() override { return CheckFinite(input_.inputs.values, "inputs"); }
+
+  absl::Status RunAlone() override {
+    const Clock::time_point start = Clock::now();
+    absl::StatusOr<std::vector<ComparisonRow>> rows = model->model->Compare(
+        input_.inputs.values, input_.num_samples, input_.rows, input_.repetitions, &token_);
+    compute_seconds_ = std::chrono::duration<double>(Clock::now() - start).count();
+    if (rows.ok()) rows_ = *std::move(rows);
+    return rows.status();
+  }
+
+  void Done(absl::Status status, const JobTimings& timings) override {
+    timings_ = timings;
+    timings_.run.wall_seconds = compute_seconds_;
+    if (status.ok()) FillCompare(*model, input_, rows_, &response_);
+    Complete(Attribute(status));
+  }
+
+ private:
+  ~CompareCall() override = default;
+
+  absl::Status Admit() {
+    DEEPPCR_RETURN_IF_ERROR(CheckServing());
+    DEEPPCR_RETURN_IF_ERROR(CheckModelFields(request_.model(), request_.version()));
+    DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
+                             context_.store.Find(request_.model(), request_.version()));
+    DEEPPCR_ASSIGN_OR_RETURN(
+        input_, DecodeCompare(request_, served->model->info(), context_.max_message_bytes));
+    series_ = &served->metrics->several;
+    return Submit(std::move(served), input_.num_samples, input_.request_bytes + input_.reply_bytes);
+  }
+
+  const v1::CompareRequest& request_;
+  v1::CompareResponse& response_;
+  CompareInput input_;
+  std::vector<ComparisonRow> rows_;
+  double compute_seconds_ = 0;
+};
+
+// A call that is answered at once by the handler.
+class ImmediateCall final : public UnaryCall {
+ public:
+  using UnaryCall::UnaryCall;
+
+  template <typename Answer>
+  void Start(const Answer& answer) {
+    absl::Status status = CheckServing();
+    if (status.ok()) status = answer();
+    Complete(status);
+  }
+
+ private:
+  ~ImmediateCall() override = default;
+};
+
+// A call that changes which models are loaded; runs on the loader thread.
+class AdminCall final : public UnaryCall {
+ public:
+  using UnaryCall::UnaryCall;
+
+  // work: gives the status of the call; whatever it captures lives until the call is done.
+  template <typename Work>
+  void Start(Work work) {
+    absl::Status status = Admit();
+    if (status.ok() && !context_.loader.Post([this, work = std::move(work)] { Run(work); })) {
+      status = absl::ResourceExhaustedError("too many loads and unloads wait; try again later");
+    }
+    if (!status.ok()) Complete(status);
+  }
+
+ private:
+  ~AdminCall() override = default;
+
+  absl::Status Admit() const {
+    DEEPPCR_RETURN_IF_ERROR(CheckServing());
+    if (!context_.allow_remote_admin && !IsLoopbackPeer(rpc_->peer())) {
+      return absl::PermissionDeniedError(
+          "models are loaded and unloaded from the server's own machine only, unless it runs with "
+          "--allow_remote_admin");
+    }
+    return CheckModelFields(model_, version_);
+  }
+
+  template <typename Work>
+  void Run(const Work& work) {
+    // Loads wait for one another, perhaps long.
+    if (token_.cancelled()) return Complete(Attribute(absl::CancelledError("cancelled")));
+    Complete(work());
+  }
+};
+
+}  // namespace
+
+bool IsLoopbackPeer(std::string_view peer) {
+  if (peer.starts_with("unix:") || peer.starts_with("unix-abstract:")) return true;
+  if (peer.starts_with("ipv4:")) return peer.substr(5).starts_with("127.");
+  if (!peer.starts_with("ipv6:")) return false;
+  const std::string address = absl::StrReplaceAll(
+      ToAbsl(peer.substr(5)), {{"%5B", "["}, {"%5D", "]"}, {"%5b", "["}, {"%5d", "]"}});
+  return address.starts_with("[::1]:") || address.starts_with("[::ffff:127.");
+}
+
+grpc::ServerUnaryReactor* DeepPcrService::Forward(grpc::CallbackServerContext* rpc,
+                                                  const v1::ForwardRequest* request,
+                                                  v1::ForwardResponse* response) {
+  auto* call = new ForwardCall(context_, rpc, request, response);
+  call->Start();
+  return call;
+}
+
+grpc::ServerUnaryReactor* DeepPcrService::Compare(grpc::CallbackServerContext* rpc,
+                                                  const v1::CompareRequest* request,
+                                                  v1::CompareResponse* response) {
+  auto* call = new CompareCall(context_, rpc, request, response);
+  call->Start();
+  return call;
+}
+
+grpc::ServerUnaryReactor* DeepPcrService::ListModels(grpc::CallbackServerContext* rpc,
+                                                     const v1::ListModelsRequest*,
+                                                     v1::ListModelsResponse* response) {
+  auto* call = new ImmediateCall(context_, Method::kListModels, rpc, "", 0);
+  call->Start([&] {
+    for (const ModelStatus& status : context_.store.List()) {
+      FillSummary(status, response->add_models());
+    }
+    return absl::OkStatus();
+  });
+  return call;
+}
+
+grpc::ServerUnaryReactor* DeepPcrService::GetModel(grpc::CallbackServerContext* rpc,
+                                                   const v1::GetModelRequest* request,
+                                                   v1::GetModelResponse* response) {
+  auto* call =
+      new ImmediateCall(context_, Method::kGetModel, rpc, request->model(), request->version());
+  call->Start([&]() -> absl::Status {
+    DEEPPCR_RETURN_IF_ERROR(CheckModelFields(request->model(), request->version()));
+    DEEPPCR_ASSIGN_OR_RETURN(const ModelStatus status,
+                             context_.store.Describe(request->model(), request->version()));
+    FillModel(status, response);
+    return absl::OkStatus();
+  });
+  return call;
+}
+
+grpc::ServerUnaryReactor* DeepPcrService::LoadModel(grpc::CallbackServerContext* rpc,
+                                                    const v1::LoadModelRequest* request,
+                                                    v1::LoadModelResponse* response) {
+  auto* call =
+      new AdminCall(context_, Method::kLoadModel, rpc, request->model(), request->version());
+  call->Start([this, request, response]() -> absl::Status {
+    const auto start = std::chrono::steady_clock::now();
+    DEEPPCR_ASSIGN_OR_RETURN(const ModelStatus status,
+                             context_.store.Load(request->model(), request->version()));
+    FillSummary(status, response->mutable_summary());
+    response->set_seconds(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    return absl::OkStatus();
+  });
+  return call;
+}
+
+grpc::ServerUnaryReactor* DeepPcrService::UnloadModel(grpc::CallbackServerContext* rpc,
+                                                      const v1::UnloadModelRequest* request,
+                                                      v1::UnloadModelResponse*) {
+  auto* call =
+      new AdminCall(context_, Method::kUnloadModel, rpc, request->model(), request->version());
+  call->Start(
+      [this, request] { return context_.store.Unload(request->model(), request->version()); });
+  return call;
+}
+
+}  // namespace deeppcr

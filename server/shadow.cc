@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/shadow.h"
+
+#include <array>
+#include <chrono>
+#include <utility>
+
+namespace deeppcr {
+namespace {
+
+// Compare warms caches by a repetition of its own.
+constexpr int kRepetitions = 1;
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+SolveOptions Unresolve(const ResolvedOptions& resolved) {
+  SolveOptions options;
+  options.solver = resolved.solver;
+  // The sequential solver takes no options, and resolves to none.
+  if (resolved.solver == "sequential") return options;
+  options.rtol = resolved.rtol;
+  options.atol = resolved.atol;
+  options.on_no_convergence = resolved.on_no_convergence;
+  options.max_iterations = resolved.max_iterations;
+  options.shooting_interval = resolved.shooting_interval;
+  options.warm_sweeps = resolved.warm_sweeps;
+  options.initial_guess = resolved.initial_guess;
+  options.jacobian_refresh = resolved.jacobian_refresh;
+  return options;
+}
+
+// The other half of the pair: sequential, or the plan's best parallel solver.
+SolveOptions Counterpart(const LoadedModel& model, const ResolvedOptions& primary) {
+  SolveOptions options;
+  options.solver = "sequential";
+  if (primary.solver == "sequential") options.solver = model.plan().Lookup(1).parallel.solver;
+  return options;
+}
+
+}  // namespace
+
+ShadowSampler::ShadowSampler(double rate, Batcher& batcher, Metrics& metrics)
+    : rate_(rate), batcher_(batcher), metrics_(metrics) {}
+
+bool ShadowSampler::Sample() {
+  if (rate_ <= 0) return false;
+  const auto before = static_cast<double>(count_.fetch_add(1, std::memory_order_relaxed));
+  // The first request is sampled: a fresh server has its pair at once.
+  return before == 0 ||
+         static_cast<int64_t>((before + 1) * rate_) != static_cast<int64_t>(before * rate_);
+}
+
+void ShadowSampler::Offer(std::shared_ptr<ServedModel> model, const ResolvedOptions& primary,
+                          std::vector<float> sample) {
+  // A pair has no trajectory of the caller to start from.
+  if (primary.initial_guess == InitialGuess::kPrevious) return;
+  if (NowNs() < not_before_ns_.load(std::memory_order_relaxed)) return;
+  batcher_.OfferIdleTask([this, model = std::move(model), primary,
+                          sample = std::move(sample)](const CancelToken& token) {
+    Measure(*model, primary, sample, token);
+  });
+}
+
+void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& primary,
+                            const std::vector<float>& sample, const CancelToken& token) {
+  const int64_t start = NowNs();
+  const std::array<SolveOptions, 2> pair = {Unresolve(primary), Counterpart(*model.model, primary)};
+  const auto rows = model.model->Compare(sample, 1, pair, kRepetitions, &token);
+  const int64_t end = NowNs();
+  not_before_ns_.store(end + static_cast<int64_t>(static_cast<double>(end - start) / kMaxShare),
+                       std::memory_order_relaxed);
+  if (token.cancelled()) return metrics_.CountShadow(ShadowOutcome::kInterrupted);
+  const SolverSeries* series = model.metrics->ForSolver(primary.solver);
+  if (!rows.ok() || rows->size() != pair.size() || series == nullptr ||
+      (*rows)[0].seconds.empty() || (*rows)[1].seconds.empty()) {
+    return metrics_.CountShadow(ShadowOutcome::kFailed);
+  }
+  const size_t parallel = primary.solver == "sequential" ? 1 : 0;
+  const double sequential_seconds = (*rows)[1 - parallel].seconds.front();
+  ObserveFinite(*series->speedup_ratio, sequential_seconds / (*rows)[parallel].seconds.front());
+  ObserveFinite(*series->shadow_relative_error, (*rows)[parallel].max_state_error);
+  metrics_.CountShadow(ShadowOutcome::kMeasured);
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_BENCH_MEASURE_H_
+#define DEEPPCR_TESTS_BENCH_MEASURE_H_
+
+// Timing and checking of whole LoadedModel::Run calls with host buffers, for the benchmarks.
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/engine.h"
+
+namespace deeppcr::bench {
+
+// Ties this process to one core: `core`, or with -1 the last one it may use. Returns the core.
+absl::StatusOr<int> PinToCore(int core);
+
+// One way to answer the requests of a workload.
+struct Candidate {
+  std::string name;
+  ResolvedOptions options;
+};
+
+// The same inputs through any candidate, n samples at a time. Not thread-safe.
+class Workload {
+ public:
+  // `inputs` [count, input_dim] is the caller's; count >= n.
+  Workload(std::shared_ptr<const LoadedModel> model, std::span<const float> inputs, int64_t n);
+
+  const LoadedModel& model() const { return *model_; }
+  int64_t samples() const { return n_; }
+  // Batches of n inputs without overlap.
+  int64_t num_batches() const { return static_cast<int64_t>(inputs_.size()) / (n_ * input_dim_); }
+
+  // Runs batch `index` (modulo num_batches). The results stay until the next call.
+  absl::Status Run(const ResolvedOptions& options, int64_t index, bool trajectory);
+  // The same, timed: wall seconds of the Run call, no trajectory.
+  absl::StatusOr<double> Time(const ResolvedOptions& options, int64_t index);
+
+  std::span<const float> outputs() const { return outputs_; }            // [n, output_dim]
+  std::span<const float> trajectory() const { return trajectory_; }      // [n, L + 1, D]
+  std::span<const SampleReport> reports() const { return reports_; }     // [n]
+
+ private:
+  RunItem Item(int64_t index, bool trajectory);
+
+  std::shared_ptr<const LoadedModel> model_;
+  std::span<const float> inputs_;
+  int64_t n_;
+  int64_t input_dim_;
+  std::vector<float> outputs_, trajectory_;
+  std::vector<SampleReport> reports_;
+};
+
+// Times candidates in turns: in its turn a candidate runs once untimed, which brings the caches back
+// from the one before, and then up to kTimedRuns times timed. A candidate that has had `seconds` of
+// timed runs is done. Returns the seconds of every timed run, by candidate; at least one each.
+inline constexpr int kTimedRuns = 5;
+absl::StatusOr<std::vector<std::vector<double>>> TimeInTurns(
+    Workload* workload, std::span<const Candidate> candidates, double seconds);
+
+// What checking a candidate found, over all samples judged.
+struct Verdict {
+  double max_state_error = 0;        // max over samples and steps of |z - z_seq| / |z_seq|, max norms
+  double max_output_difference = 0;  // relative to the largest output of the sample
+  int64_t samples = 0;
+  int64_t converged = 0;
+  int64_t fallbacks = 0;
+  int64_t same_largest = 0;          // the largest output is at the same place
+  double mean_iterations = 0;
+  double mean_chord_corrections = 0;
+  int64_t max_stages = 0;
+  double mean_column_passes = 0;
+};
+
+// The states [L + 1, D] and outputs of one sample as they should be.
+struct Expected {
+  std::vector<float> trajectory;
+  std::vector<float> outputs;
+};
+
+// Runs the candidate on the first expected.size() inputs (a multiple of n) and compares, sample by
+// sample. A sample that differs is counted, never an error.
+absl::StatusOr<Verdict> Judge(Workload* workload, const ResolvedOptions& options,
+                              std::span<const Expected> expected);
+
+// States and outputs of the first `count` inputs by the sequential solver of `model`.
+absl::StatusOr<std::vector<Expected>> SequentialAnswers(std::shared_ptr<const LoadedModel> model,
+                                                        std::span<const float> inputs,
+                                                        int64_t count);
+// The same by the reference backend: double precision, sharing no arithmetic with the others.
+absl::StatusOr<std::vector<Expected>> ReferenceAnswers(const std::string& directory,
+                                                       std::span<const float> inputs,
+                                                       int64_t count);
+// The larger of state error and output difference between two sets of answers.
+double LargestDifference(std::span<const Expected> got, std::span<const Expected> expected,
+                         const ModelInfo& info);
+
+// Options and findings as JSON.
+nlohmann::ordered_json ToJson(const Candidate& candidate, const Verdict& verdict);
+
+}  // namespace deeppcr::bench
+
+#endif  // DEEPPCR_TESTS_BENCH_MEASURE_H_

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's rungs of the CPU ladder: whole Run calls with host buffers on one core. Every rung is
+// checked against the sequential solver, and that one against the reference backend, before anything
+// is timed. Measures on its own (--rounds), or a round for each line that it reads (--follow), so
+// that another program's rounds can stand between its own.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/array_file.h"
+#include "client/latency.h"
+#include "client/table.h"
+#include "kernels/base/status_macros.h"
+#include "tests/bench/measure.h"
+
+namespace deeppcr::bench {
+namespace {
+
+// What an answer must reach before it is timed: the tolerance asked for, and for the sequential
+// solver in float32 against double precision a tenth of it.
+constexpr double kTolerance = 1e-4;
+constexpr double kSequentialTolerance = 1e-5;
+
+struct Flags {
+  std::string repository = "deploy/models/repository";
+  std::string inputs = "deploy/models/data/digits_heldout.npy";
+  std::vector<std::string> models = {"digits-resnet", "digits-mlp"};
+  std::vector<int64_t> samples = {1, 8, 64};
+  std::string plan_cache_dir;
+  std::string outputs_dir;  // receives <model>.npy: the sequential outputs
+  std::string json;
+  int64_t judged = 64;
+  int core = -1;
+  int rounds = 5;
+  double seconds = 0.05;
+  bool follow = false;
+};
+
+struct Rung {
+  const char* name;
+  SolveOptions options;
+};
+
+std::vector<Rung> Rungs() {
+  return {{"sequential", {.solver = "sequential"}},
+          {"newton C=1",  // as published
+           {.solver = "newton",
+            .shooting_interval = 1,
+            .warm_sweeps = 0,
+            .initial_guess = InitialGuess::kConstant,
+            .jacobian_refresh = JacobianRefresh::kEveryIteration}},
+          {"newton", {.solver = "newton"}},
+          {"auto", {.solver = "auto"}},
+          {"picard", {.solver = "picard"}},
+          {"quasi_newton", {.solver = "quasi_newton"}}};
+}
+
+// One model at one number of samples: the candidates, and what they took so far.
+struct Group {
+  std::string model_name;
+  Workload workload;
+  std::vector<Candidate> candidates;
+  std::vector<std::vector<double>> seconds;  // by candidate
+  nlohmann::ordered_json json;
+};
+
+absl::Status CheckSequential(const std::string& name, double difference) {
+  if (difference <= kSequentialTolerance) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(name, ": sequential is ", difference,
+                                          " away from the reference, expected at most ",
+                                          kSequentialTolerance));
+}
+
+// A rung that fell back answers with sequential's bits; one that claims convergence must be right.
+absl::Status CheckVerdict(const Candidate& candidate, const Verdict& verdict) {
+  const bool right = verdict.max_state_error <= kTolerance &&
+                     verdict.same_largest == verdict.samples &&
+                     verdict.converged == verdict.samples;
+  if (right) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(
+      candidate.name, ": state error ", verdict.max_state_error, ", ", verdict.converged,
+      " converged and ", verdict.same_largest, " same labels of ", verdict.samples));
+}
+
+absl::StatusOr<Group> MakeGroup(const std::string& name,
+                                const std::shared_ptr<const LoadedModel>& model,
+                                const Array& inputs, int64_t n,
+                                std::span<const Expected> expected) {
+  Group group{name, Workload(model, inputs.values, n), {}, {}, {}};
+  group.json = {{"model", name},
+                {"samples", n},
+                {"num_layers", model->info().num_layers},
+                {"state_dim", model->info().state_dim},
+                {"plan", model->plan().id},
+                {"candidates", nlohmann::ordered_json::array()}};
+  for (const Rung& rung : Rungs()) {
+    DEEPPCR_ASSIGN_OR_RETURN(const ResolvedOptions options, model->Resolve(rung.options, n));
+    group.candidates.push_back({rung.name, options});
+    DEEPPCR_ASSIGN_OR_RETURN(const Verdict verdict, Judge(&group.workload, options, expected));
+    DEEPPCR_RETURN_IF_ERROR(CheckVerdict(group.candidates.back(), verdict));
+    group.json["candidates"].push_back(ToJson(group.candidates.back(), verdict));
+  }
+  group.seconds.resize(group.candidates.size());
+  return group;
+}
+
+absl::Status WriteOutputs(const Flags& flags, const std::string& name,
+                          std::span<const Expected> answers) {
+  if (flags.outputs_dir.empty()) return absl::OkStatus();
+  Array array{{static_cast<int64_t>(answers.size()),
+               static_cast<int64_t>(answers.front().outputs.size())},
+              {}};
+  for (const Expected& answer : answers)
+    array.values.insert(array.values.end(), answer.outputs.begin(), answer.outputs.end());
+  return WriteArray(array, absl::StrCat(flags.outputs_dir, "/", name, ".npy"), "npy");
+}
+
+// Loads a model, checks it, and makes its groups.
+absl::Status AddModel(const Flags& flags, const Engine& engine, const std::string& name,
+                      const Array& inputs, std::vector<Group>* groups) {
+  const std::string directory = absl::StrCat(flags.repository, "/", name, "/1");
+  absl::FPrintF(stderr, "%s %s: loading and checking\n", engine.device(), name);
+  DEEPPCR_ASSIGN_OR_RETURN(const auto model, engine.LoadModel(directory, nullptr));
+  const int64_t judged = std::min(flags.judged, inputs.rows());
+  DEEPPCR_ASSIGN_OR_RETURN(const auto expected, SequentialAnswers(model, inputs.values, judged));
+  DEEPPCR_ASSIGN_OR_RETURN(const auto exact, ReferenceAnswers(directory, inputs.values, judged));
+  const double difference = LargestDifference(expected, exact, model->info());
+  DEEPPCR_RETURN_IF_ERROR(CheckSequential(name, difference));
+  DEEPPCR_RETURN_IF_ERROR(WriteOutputs(flags, name, expected));
+  for (const int64_t n : flags.samples) {
+    if (n > judged || n > model->info().max_batch_size) continue;
+    DEEPPCR_ASSIGN_OR_RETURN(Group group, MakeGroup(name, model, inputs, n, expected));
+    group.json["sequential_against_reference"] = difference;
+    groups->push_back(std::move(group));
+  }
+  return absl::OkStatus();
+}
+
+// One round over all groups; returns the seconds of this round's runs by group and candidate.
+absl::StatusOr<nlohmann::ordered_json> RunRound(const Flags& flags, std::vector<Group>* groups) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (Group& group : *groups) {
+    DEEPPCR_ASSIGN_OR_RETURN(
+        const auto seconds, TimeInTurns(&group.workload, group.candidates, flags.seconds));
+    for (size_t c = 0; c < seconds.size(); ++c)
+      group.seconds[c].insert(group.seconds[c].end(), seconds[c].begin(), seconds[c].end());
+    json.push_back(seconds);
+  }
+  return json;
+}
+
+nlohmann::ordered_json Describe(const Engine& engine, int core, const std::vector<Group>& groups) {
+  nlohmann::ordered_json json = {{"device", engine.device()},
+                                 {"core", core},
+                                 {"groups", nlohmann::ordered_json::array()}};
+  for (const Group& group : groups) json["groups"].push_back(group.json);
+  return json;
+}
+
+void PrintLine(const nlohmann::ordered_json& json) {
+  std::cout << json.dump() << std::endl;  // the reader waits for it
+}
+
+// Describes itself in a line of JSON, then answers every line of standard input with a round.
+absl::Status Follow(const Flags& flags, const Engine& engine, int core,
+                    std::vector<Group>* groups) {
+  PrintLine(Describe(engine, core, *groups));
+  for (std::string line; std::getline(std::cin, line);) {
+    DEEPPCR_ASSIGN_OR_RETURN(const auto round, RunRound(flags, groups));
+    PrintLine(round);
+  }
+  return absl::OkStatus();
+}
+
+// The figures of all rounds, as a table and added to the groups' JSON.
+std::string Report(std::vector<Group>* groups) {
+  Table table({{"model", Table::Align::kLeft}, {"n"}, {"rung", Table::Align::kLeft}, {"median"},
+               {"p99"}, {"min"}, {"ns/layer"}, {"stages"}, {"iterations"}, {"runs"}});
+  for (Group& group : *groups) {
+    const ModelInfo& info = group.workload.model().info();
+    for (size_t c = 0; c < group.candidates.size(); ++c) {
+      const LatencySummary s = Summarize(group.seconds[c]);
+      const double steps = static_cast<double>(info.num_layers * group.workload.samples());
+      nlohmann::ordered_json& json = group.json["candidates"][c];
+      json["median_seconds"] = s.p50;
+      json["p99_seconds"] = s.p99;
+      json["min_seconds"] = s.min;
+      json["runs"] = s.count;
+      table.AddRow({group.model_name, absl::StrCat(group.workload.samples()),
+                    group.candidates[c].name, FormatSeconds(s.p50), FormatSeconds(s.p99),
+                    FormatSeconds(s.min), absl::StrFormat("%.1f", 1e9 * s.p50 / steps),
+                    absl::StrCat(json["dependent_stages"].get<int64_t>()),
+                    absl::StrFormat("%.1f", json["mean_iterations"].get<double>()),
+                    absl::StrCat(s.count)});
+    }
+  }
+  return table.Format();
+}
+
+absl::Status RunBenchmark(const Flags& flags) {
+  DEEPPCR_ASSIGN_OR_RETURN(const int core, PinToCore(flags.core));
+  DEEPPCR_ASSIGN_OR_RETURN(const Array inputs, ReadArray(flags.inputs, ""));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      const auto engine,
+      Engine::Create(
+          {.backend = "cpu", .num_threads = 1, .plan_cache_dir = flags.plan_cache_dir}));
+  std::vector<Group> groups;
+  for (const std::string& name : flags.models)
+    DEEPPCR_RETURN_IF_ERROR(AddModel(flags, *engine, name, inputs, &groups));
+  if (flags.follow) return Follow(flags, *engine, core, &groups);
+  for (int round = 0; round < flags.rounds; ++round)
+    DEEPPCR_RETURN_IF_ERROR(RunRound(flags, &groups).status());
+  const std::string text = Report(&groups);
+  DEEPPCR_RETURN_IF_ERROR(WriteFile("-", text));
+  if (flags.json.empty()) return absl::OkStatus();
+  return WriteFile(flags.json, Describe(*engine, core, groups).dump(2) + "\n");
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("The engine's solvers side by side on one core.", "solver_bench");
+  Flags flags;
+  app.add_option("--model_repository", flags.repository)->capture_default_str();
+  app.add_option("--in", flags.inputs, "inputs of the models")->capture_default_str();
+  app.add_option("--models", flags.models)->delimiter(',')->capture_default_str();
+  app.add_option("--samples", flags.samples, "samples per call")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--judged", flags.judged, "inputs that every rung is checked on")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--core", flags.core, "to run on; -1: the last one")->capture_default_str();
+  app.add_option("--plan_cache_dir", flags.plan_cache_dir, "keep measured plans there");
+  app.add_option("--outputs_dir", flags.outputs_dir, "write the outputs of each model there");
+  app.add_option("--rounds", flags.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--seconds", flags.seconds, "per rung and round")
+      ->check(CLI::Range(0.0, 60.0))
+      ->capture_default_str();
+  app.add_option("--json", flags.json, "also write the figures as JSON");
+  app.add_flag("--follow", flags.follow, "a round of JSON for each line of standard input");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  const absl::Status status = RunBenchmark(flags);
+  if (status.ok()) return 0;
+  absl::FPrintF(stderr, "solver_bench: %s\n", status.ToString());
+  return 1;
+}
+
+}  // namespace
+}  // namespace deeppcr::bench
+
+int main(int argc, char** argv) { return deeppcr::bench::Main(argc, argv); }

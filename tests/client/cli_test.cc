@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the `deeppcr` binary as a user does: exit codes, what goes to standard output and what to
+// standard error.
+#include "client/cli.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "client/array_file.h"
+#include "tests/client/fake_service.h"
+
+namespace deeppcr {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+struct Outcome {
+  int code = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string Slurp(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string TempPath(const std::string& name) { return ::testing::TempDir() + "cli_test_" + name; }
+
+// `arguments` go through the shell; `input` becomes standard input.
+Outcome RunBinary(const std::string& arguments, const std::string& input = "") {
+  const std::string in = TempPath("stdin");
+  const std::string out = TempPath("stdout");
+  const std::string err = TempPath("stderr");
+  std::ofstream(in, std::ios::binary) << input;
+  const std::string command =
+      std::string(DEEPPCR_BINARY) + " " + arguments + " <" + in + " >" + out + " 2>" + err;
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, Slurp(out), Slurp(err)};
+}
+
+class CliTest : public ::testing::Test {
+ protected:
+  Outcome RunAtServer(const std::string& arguments, const std::string& input = "") {
+    return RunBinary(arguments + " --server " + service_.address(), input);
+  }
+  FakeService service_;
+};
+
+TEST(CliUsageTest, HelpIsZeroEverywhereWithExamples) {
+  for (const char* command :
+       {"", "forward", "compare", "models", "load", "unload", "health", "bench"}) {
+    const Outcome outcome = RunBinary(std::string(command) + " --help");
+
+    EXPECT_EQ(outcome.code, 0) << command;
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("Example"), HasSubstr("deeppcr "))) << command;
+    EXPECT_THAT(outcome.err, IsEmpty()) << command;
+  }
+}
+
+TEST(CliUsageTest, Version) {
+  const Outcome outcome = RunBinary("--version");
+
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("deeppcr 0."));
+}
+
+TEST(CliUsageTest, UnknownThingsAreTwoWithAHint) {
+  EXPECT_THAT(RunBinary("forwrd").err,
+              HasSubstr("unknown subcommand 'forwrd'; did you mean forward?"));
+  EXPECT_THAT(
+      RunBinary("health --sever x").err,
+      HasSubstr("unknown flag '--sever'; did you mean --server? see deeppcr health --help"));
+  EXPECT_EQ(RunBinary("forwrd").code, 2);
+  EXPECT_EQ(RunBinary("health --sever x").code, 2);
+  EXPECT_EQ(RunBinary("models --zzzzzz").code, 2);
+  EXPECT_EQ(RunBinary("health surplus").code, 2);
+  EXPECT_EQ(RunBinary("").code, 2);
+}
+
+TEST(CliUsageTest, BadValuesAreTwo) {
+  for (const char* arguments :
+       {"forward --model m", "forward --in x.npy", "forward --model m --in x.npy --rtol small",
+        "forward --model m --in x.npy --initial_guess zero",
+        "forward --model m --in x --format xml", "compare --model m --row newton,speed=9",
+        "compare --model m --repetitions 0", "bench --model m --clients 0",
+        "bench --model m --seconds 1 --requests 5", "bench --model m --rate -5",
+        "health --deadline -1", "load --model m --model_version -1"}) {
+    const Outcome outcome = RunBinary(arguments);
+
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_THAT(outcome.err, HasSubstr("see deeppcr")) << arguments;
+    EXPECT_THAT(outcome.out, IsEmpty()) << arguments;
+  }
+}
+
+TEST(CliUsageTest, UnreachableServerIsOneWithWhatToDo) {
+  // Port 1 is reserved and closed on any test machine.
+  const Outcome outcome = RunBinary("health --server 127.0.0.1:1");
+
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.err,
+            "deeppcr: no server can be reached at 127.0.0.1:1: start one with deeppcr-server "
+            "--model_repository DIR, or name another with --server or DEEPPCR_SERVER\n");
+}
+
+TEST(CliUsageTest, BadServerAddressIsOne) {
+  const Outcome outcome = RunBinary("health --server nowhere");
+
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("server: expected host:port"));
+}
+
+TEST_F(CliTest, ServerComesFromTheEnvironmentToo) {
+  ASSERT_EQ(setenv("DEEPPCR_SERVER", service_.address().c_str(), 1), 0);
+  const Outcome outcome = RunBinary("health");
+  ASSERT_EQ(unsetenv("DEEPPCR_SERVER"), 0);
+
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
+TEST_F(CliTest, HealthTellsServingFromNot) {
+  EXPECT_EQ(RunAtServer("health").code, 0);
+  EXPECT_EQ(RunAtServer("health --model fake").out, "model fake: serving\n");
+  EXPECT_EQ(RunAtServer("health --model broken").code, 1);
+  EXPECT_EQ(RunAtServer("health --model broken").err, "deeppcr: model broken: not serving\n");
+  EXPECT_EQ(RunAtServer("health --model other").code, 1);
+  EXPECT_EQ(RunAtServer("health --model other").err,
+            "deeppcr: model: the server has no 'other' (deeppcr models lists what there is)\n");
+}
+
+TEST_F(CliTest, ForwardFromStdinToStdout) {
+  const Outcome outcome = RunAtServer("forward --model fake --in - --out -", "1,2,4\n5,6,8\n");
+
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "3,4\n11,8\n");
+  EXPECT_EQ(outcome.err,
+            "2 samples in 1 requests on fake-device; solved by: newton 2; at most 4 iterations\n");
+}
+
+TEST_F(CliTest, ForwardBetweenFilesWithLabelsReportAndTrajectory) {
+  const std::string in = TempPath("in.npy");
+  ASSERT_TRUE(WriteArray({{7, 3}, std::vector<float>(21, 1)}, in, "").ok());
+  const std::string out = TempPath("out.json");
+  const std::string report = TempPath("report.json");
+  const std::string states = TempPath("states.npy");
+
+  const Outcome outcome =
+      RunAtServer("forward --model fake --quiet --labels --in " + in + " --out " + out +
+                  " --report " + report + " --trajectory " + states);
+
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, IsEmpty());
+  EXPECT_EQ(outcome.out, "low\nlow\nlow\nlow\nlow\nlow\nlow\n");
+  EXPECT_EQ(ReadArray(out, "")->shape, (std::vector<int64_t>{7, 2}));
+  EXPECT_EQ(ReadArray(states, "")->shape, (std::vector<int64_t>{7, kFakeLayers + 1, kFakeWidth}));
+  const auto json = nlohmann::json::parse(Slurp(report));
+  ASSERT_EQ(json["requests"].size(), 2u);
+  EXPECT_EQ(json["requests"][1]["samples"].size(), 2u);
+  EXPECT_EQ(json["requests"][0]["samples"][0]["dependent_stages"], 23);
+
+  const Outcome again = RunAtServer("forward --model fake --in " + in + " --previous " + states);
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(service_.forward_requests().back().options().initial_guess(),
+            v1::INITIAL_GUESS_PREVIOUS);
+}
+
+TEST_F(CliTest, ForwardSendsTheSolverFlags) {
+  const Outcome outcome = RunAtServer(
+      "forward --model fake --in - --solver newton --rtol 1e-5 --atol 0 --max_iterations 9 "
+      "--shooting_interval 2 --warm_sweeps 0 --initial_guess constant --jacobian_refresh "
+      "while_contracting --on_no_convergence error",
+      "1,2,3\n");
+
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const v1::SolverOptions options = service_.forward_requests().back().options();
+  EXPECT_EQ(options.solver(), "newton");
+  EXPECT_EQ(options.rtol(), 1e-5);
+  EXPECT_TRUE(options.has_atol());
+  EXPECT_EQ(options.max_iterations(), 9);
+  EXPECT_EQ(options.shooting_interval(), 2);
+  EXPECT_TRUE(options.has_warm_sweeps());
+  EXPECT_EQ(options.initial_guess(), v1::INITIAL_GUESS_CONSTANT);
+  EXPECT_EQ(options.jacobian_refresh(), v1::JACOBIAN_REFRESH_WHILE_CONTRACTING);
+  EXPECT_EQ(options.on_no_convergence(), v1::ON_NO_CONVERGENCE_ERROR);
+}
+
+TEST_F(CliTest, ForwardWarnsOfFallbacks) {
+  service_.report_fallback = true;
+
+  const Outcome outcome = RunAtServer("forward --model fake --in -", "1,2,3\n");
+
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("warning: 1 of 1 samples fell back to sequential (max_iterations)"));
+}
+
+TEST_F(CliTest, ForwardFailuresAreOneSentence) {
+  EXPECT_EQ(RunAtServer("forward --model other --in -", "1,2,3\n").err,
+            "deeppcr: model: 'other' is unknown (deeppcr models lists what there is)\n");
+  EXPECT_EQ(RunAtServer("forward --model fake --in -", "1,2\n").err,
+            "deeppcr: -: expected shape [n, 3] with n at least 1 for this model, got [1, 2]\n");
+  EXPECT_EQ(RunAtServer("forward --model fake --in -", "1,2\n").code, 1);
+  EXPECT_EQ(RunAtServer("forward --model fake --in /no/such.npy").code, 1);
+  EXPECT_EQ(RunAtServer("forward --model fake --in - --out y.dat", "1,2,3\n").code, 1);
+}
+
+TEST_F(CliTest, CompareTable) {
+  const Outcome outcome = RunAtServer(
+      "compare --model fake --samples 2 --repetitions 3 --rtol 1e-3 --row sequential "
+      "--row newton,shooting_interval=1 --row auto --row quasi_newton");
+
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("sequential          -           0              1024  40.0 us"),
+                    HasSubstr("newton              -   3 +2 warm                69  20.0 us"),
+                    HasSubstr("auto -> sequential"),
+                    HasSubstr("cannot run: needs shooting_interval 1"), Not(HasSubstr("\x1b"))));
+  const v1::CompareRequest request = service_.last_compare();
+  EXPECT_EQ(request.repetitions(), 3);
+  EXPECT_EQ(request.inputs().shape(0), 2);
+  ASSERT_EQ(request.options_size(), 4);
+  EXPECT_EQ(request.options(1).shooting_interval(), 1);
+  EXPECT_EQ(request.options(2).rtol(), 1e-3);
+}
+
+TEST_F(CliTest, CompareTakesWhatOneRequestHoldsAndSaysSo) {
+  std::string rows;
+  for (int i = 0; i < 8; ++i) rows += "1,2,3\n";
+
+  const Outcome outcome = RunAtServer("compare --model fake --in - --json -", rows);
+
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "comparing the first 5 of 8 samples, which one request takes\n");
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["rows"][1]["dependent_stages"], 69);
+  EXPECT_EQ(service_.last_compare().inputs().shape(0), 5);
+
+  EXPECT_EQ(RunAtServer("compare --model fake --in - --samples 2", rows).err, "");
+  EXPECT_EQ(RunAtServer("compare --model fake --in - --samples 9", rows).code, 1);
+}
+
+TEST_F(CliTest, ModelsTableAndPlan) {
+  const Outcome list = RunAtServer("models");
+  const Outcome plan = RunAtServer("models --model fake --plan");
+
+  ASSERT_EQ(list.code, 0) << list.err;
+  EXPECT_EQ(list.out,
+            "model   version  state   type    layers  width\n"
+            "------  -------  ------  ------  ------  -----\n"
+            "broken        7  failed  resnet       4      3  config.json: activation is missing\n"
+            "fake          7  ready   resnet       4      3\n");
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("plan 0123456789abcdef on fake-device for rtol 0.0001"),
+                              HasSubstr("    2-5  sequential  40.0 us     40.0 us        80.0 us"),
+                              HasSubstr("labels: low, high"),
+                              HasSubstr("  newton C=16 calibrated: 80 us\n")));
+  EXPECT_EQ(RunAtServer("models --model other").code, 1);
+}
+
+TEST_F(CliTest, ModelsAsJson) {
+  const Outcome outcome = RunAtServer("models --json -");
+
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["models"][0]["state"], "MODEL_STATE_FAILED");
+  EXPECT_EQ(json["models"][1]["plan"]["entries"][1]["max_samples"], 5);
+}
+
+TEST_F(CliTest, LoadAndUnload) {
+  EXPECT_EQ(RunAtServer("load --model fake").out,
+            "loaded fake version 7 (resnet, 4 layers, width 3) in 250 ms\n");
+  EXPECT_EQ(RunAtServer("unload --model fake").out, "unloaded fake, every version\n");
+  EXPECT_EQ(RunAtServer("load --model other").code, 1);
+  EXPECT_EQ(RunAtServer("unload --model other").code, 1);
+}
+
+TEST_F(CliTest, BenchClosedLoop) {
+  const Outcome outcome = RunAtServer(
+      "bench --model fake --clients 8 --requests 100 --warmup 0 --samples 2 --solver newton --json "
+      "-");
+
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["mode"], "closed_loop");
+  EXPECT_EQ(json["requests"], 100);
+  EXPECT_EQ(json["ok"], 100);
+  EXPECT_EQ(json["solvers"]["newton"], 100);
+  EXPECT_GT(json["latency_seconds"]["p99_9"], 0.0);
+  EXPECT_NEAR(json["samples_per_second"].get<double>(),
+              2 * json["requests_per_second"].get<double>(), 1e-6);
+  EXPECT_EQ(service_.forward_requests().front().inputs().shape(0), 2);
+}
+
+TEST_F(CliTest, BenchFixedRateAndErrors) {
+  std::atomic<int> count{0};
+  service_.on_forward = [&](auto*, const auto&, auto*) {
+    return ++count % 2 == 0 ? grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "queue full")
+                            : grpc::Status::OK;
+  };
+
+  const Outcome outcome = RunAtServer(
+      "bench --model fake --rate 200 --seconds 0.2 --warmup 0 --json " + TempPath("bench.json"));
+
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("40 requests in"), HasSubstr("64 clients at 200 requests/s"),
+                    HasSubstr("RESOURCE_EXHAUSTED 20\n"),
+                    HasSubstr("RESOURCE_EXHAUSTED: queue full"), HasSubstr("sent late")));
+  const auto json = nlohmann::json::parse(Slurp(TempPath("bench.json")));
+  EXPECT_EQ(json["mode"], "fixed_rate");
+  EXPECT_EQ(json["errors"]["RESOURCE_EXHAUSTED"], 20);
+}
+
+TEST_F(CliTest, BenchWhereNothingSucceedsIsOne) {
+  service_.on_forward = [](auto*, const auto&, auto*) {
+    return grpc::Status(grpc::StatusCode::INTERNAL, "broken");
+  };
+
+  const Outcome outcome = RunAtServer("bench --model fake --requests 3 --warmup 0");
+
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("no request succeeded: broken"));
+}
+
+TEST_F(CliTest, ProgressAppearsAfterTwoSeconds) {
+  service_.on_forward = [](auto*, const auto&, auto*) { return grpc::Status::OK; };
+
+  const Outcome outcome = RunAtServer("bench --model fake --rate 20 --seconds 2.5 --warmup 0");
+
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("requests answered ("));
+}
+
+TEST(ExplainFailureTest, SaysWhatToDoWhereItIsKnown) {
+  EXPECT_THAT(ExplainFailure(absl::DeadlineExceededError("late"), "h:1"), HasSubstr("--deadline"));
+  EXPECT_THAT(ExplainFailure(absl::ResourceExhaustedError("full"), "h:1"), HasSubstr("try later"));
+  EXPECT_THAT(ExplainFailure(absl::UnimplementedError(""), "h:1"), HasSubstr("is it a DeepPCR"));
+  EXPECT_EQ(ExplainFailure(absl::UnavailableError("model m is loading"), "h:1"),
+            "model m is loading");
+  EXPECT_EQ(ExplainFailure(absl::InternalError(""), "h:1"), "INTERNAL");
+}
+
+}  // namespace
+}  // namespace deeppcr

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/client/fake_service.h"
+
+#include <grpcpp/health_check_service_interface.h>
+
+#include <chrono>
+#include <cstring>
+
+namespace deeppcr {
+namespace {
+
+std::vector<float> Values(const v1::Tensor& tensor) {
+  std::vector<float> values(tensor.data().size() / sizeof(float));
+  if (!values.empty())
+    std::memcpy(values.data(), tensor.data().data(), values.size() * sizeof(float));
+  return values;
+}
+
+void SetTensor(const std::vector<int64_t>& shape, const std::vector<float>& values,
+               v1::Tensor* tensor) {
+  for (const int64_t extent : shape) tensor->add_shape(extent);
+  tensor->mutable_data()->resize(values.size() * sizeof(float));
+  if (!values.empty())
+    std::memcpy(tensor->mutable_data()->data(), values.data(), tensor->data().size());
+}
+
+v1::ModelSummary Summary(const std::string& name) {
+  v1::ModelSummary summary;
+  summary.set_name(name);
+  summary.set_version(7);
+  summary.set_state(name == "fake" ? v1::MODEL_STATE_READY : v1::MODEL_STATE_FAILED);
+  summary.set_model_type("resnet");
+  summary.set_num_layers(kFakeLayers);
+  summary.set_state_dim(kFakeWidth);
+  if (name != "fake") summary.set_reason("config.json: activation is missing");
+  return summary;
+}
+
+grpc::Status UnknownModel(const std::string& name) {
+  return {grpc::StatusCode::NOT_FOUND, "model: '" + name + "' is unknown"};
+}
+
+v1::SampleReport SampleOf(const v1::SolverOptions& options, bool fallback) {
+  v1::SampleReport report;
+  report.set_solver(fallback                           ? "sequential"
+                    : options.solver() == "sequential" ? "sequential"
+                                                       : "newton");
+  report.set_termination(fallback ? "max_iterations" : "converged");
+  report.set_fallback(fallback);
+  report.set_converged(true);
+  report.set_iterations(4);
+  report.set_dependent_stages(23);
+  return report;
+}
+
+}  // namespace
+
+FakeService::FakeService(int port) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  const std::string address = "127.0.0.1:" + std::to_string(port);
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
+  builder.RegisterService(this);
+  server_ = builder.BuildAndStart();
+  server_->GetHealthCheckService()->SetServingStatus("fake", true);
+  server_->GetHealthCheckService()->SetServingStatus("broken", false);
+}
+
+FakeService::~FakeService() { server_->Shutdown(std::chrono::system_clock::now()); }
+
+std::vector<v1::ForwardRequest> FakeService::forward_requests() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return forward_requests_;
+}
+
+v1::CompareRequest FakeService::last_compare() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return last_compare_;
+}
+
+grpc::Status FakeService::Forward(grpc::ServerContext* context, const v1::ForwardRequest* request,
+                                  v1::ForwardResponse* reply) {
+  ++calls_;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    forward_requests_.push_back(*request);
+  }
+  if (on_forward) return on_forward(context, *request, reply);
+  if (request->model() != "fake") return UnknownModel(request->model());
+  const int64_t n = request->inputs().shape(0);
+  const std::vector<float> x = Values(request->inputs());
+  std::vector<float> outputs;
+  std::vector<float> states;
+  for (int64_t i = 0; i < n; ++i) {
+    const float* row = x.data() + i * kFakeInputs;
+    outputs.insert(outputs.end(), {row[0] + row[1], row[2]});
+    for (int step = 0; step <= kFakeLayers; ++step)
+      states.insert(states.end(), row, row + kFakeWidth);
+    *reply->mutable_report()->add_samples() = SampleOf(request->options(), report_fallback);
+  }
+  SetTensor({n, kFakeOutputs}, outputs, reply->mutable_outputs());
+  if (request->options().return_trajectory()) {
+    SetTensor({n, kFakeLayers + 1, kFakeWidth}, states, reply->mutable_trajectory());
+  }
+  reply->mutable_report()->set_device("fake-device");
+  reply->set_request_id(request->request_id());
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeService::Compare(grpc::ServerContext*, const v1::CompareRequest* request,
+                                  v1::CompareResponse* reply) {
+  ++calls_;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    last_compare_ = *request;
+  }
+  for (const v1::SolverOptions& options : request->options()) {
+    v1::CompareRow* row = reply->add_rows();
+    row->set_requested_solver(options.solver());
+    if (options.solver() == "quasi_newton") {
+      row->set_error("needs shooting_interval 1");
+      continue;
+    }
+    const bool sequential = options.solver() == "sequential";
+    row->set_solver(options.solver() == "auto" ? "sequential" : options.solver());
+    row->set_median_seconds(sequential ? 40e-6 : 20e-6);
+    row->set_p99_seconds(55e-6);
+    row->set_speedup(sequential ? 1 : 2);
+    row->set_max_iterations(sequential ? 0 : 3);
+    row->set_warm_sweeps(sequential ? 0 : 2);
+    row->set_dependent_stages(sequential ? 1024 : 69);
+    row->set_max_output_difference(sequential ? 0 : 1.5e-6);
+    row->set_converged(true);
+  }
+  reply->set_device("fake-device");
+  reply->set_plan_id("0123456789abcdef");
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeService::ListModels(grpc::ServerContext*, const v1::ListModelsRequest*,
+                                     v1::ListModelsResponse* reply) {
+  ++calls_;
+  *reply->add_models() = Summary("broken");
+  *reply->add_models() = Summary("fake");
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeService::GetModel(grpc::ServerContext*, const v1::GetModelRequest* request,
+                                   v1::GetModelResponse* reply) {
+  ++calls_;
+  if (request->model() != "fake") return UnknownModel(request->model());
+  *reply->mutable_summary() = Summary("fake");
+  reply->set_input_dim(kFakeInputs);
+  reply->set_output_dim(kFakeOutputs);
+  reply->set_max_batch_size(kFakeMaxBatch);
+  for (const char* solver : {"sequential", "newton", "auto"}) reply->add_solvers(solver);
+  for (const char* label : {"low", "high"}) reply->add_labels(label);
+  v1::Plan* plan = reply->mutable_plan();
+  plan->set_id("0123456789abcdef");
+  plan->set_device("fake-device");
+  plan->set_rtol(1e-4);
+  plan->set_measured_seconds(1.5);
+  for (const int last : {1, 5}) {
+    v1::PlanEntry* entry = plan->add_entries();
+    entry->set_max_samples(last);
+    entry->set_solver("sequential");
+    entry->set_seconds(40e-6);
+    entry->set_sequential_seconds(40e-6);
+    entry->set_parallel_seconds(80e-6);
+    entry->set_shooting_interval(16);
+    entry->set_initial_guess("calibrated");
+    entry->set_jacobian_refresh("every_iteration");
+  }
+  plan->add_candidates("newton C=16 calibrated: 80 us");
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeService::LoadModel(grpc::ServerContext*, const v1::LoadModelRequest* request,
+                                    v1::LoadModelResponse* reply) {
+  ++calls_;
+  if (request->model() != "fake") return UnknownModel(request->model());
+  *reply->mutable_summary() = Summary("fake");
+  reply->set_seconds(0.25);
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeService::UnloadModel(grpc::ServerContext*, const v1::UnloadModelRequest* request,
+                                      v1::UnloadModelResponse*) {
+  ++calls_;
+  if (request->model() != "fake") return UnknownModel(request->model());
+  return grpc::Status::OK;
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_CLIENT_FAKE_SERVICE_H_
+#define DEEPPCR_TESTS_CLIENT_FAKE_SERVICE_H_
+
+// A DeepPCR service in this process, on a port of its own, with known answers.
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "deeppcr/v1/deeppcr.grpc.pb.h"
+
+namespace deeppcr {
+
+inline constexpr int kFakeInputs = 3;
+inline constexpr int kFakeOutputs = 2;
+inline constexpr int kFakeLayers = 4;
+inline constexpr int kFakeWidth = 3;
+inline constexpr int kFakeMaxBatch = 5;
+
+// One ready model, "fake": outputs (x0 + x1, x2); the trajectory repeats x at every step. Labels
+// are "low" and "high". Another, "broken", failed to load. Sample reports say newton, 4 iterations.
+// Loading anything but these is NOT_FOUND.
+class FakeService final : public v1::DeepPcr::Service {
+ public:
+  // port 0: any free one.
+  explicit FakeService(int port = 0);
+  ~FakeService() override;
+
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  int port() const { return port_; }
+
+  // Calls that arrived, of every method.
+  int calls() const { return calls_; }
+  // Replaces the answer to Forward while set.
+  std::function<grpc::Status(grpc::ServerContext*, const v1::ForwardRequest&, v1::ForwardResponse*)>
+      on_forward;
+  // Makes every sample report say that it fell back.
+  std::atomic<bool> report_fallback{false};
+  std::vector<v1::ForwardRequest> forward_requests();
+  v1::CompareRequest last_compare();
+
+  grpc::Status Forward(grpc::ServerContext* context, const v1::ForwardRequest* request,
+                       v1::ForwardResponse* reply) override;
+  grpc::Status Compare(grpc::ServerContext* context, const v1::CompareRequest* request,
+                       v1::CompareResponse* reply) override;
+  grpc::Status ListModels(grpc::ServerContext* context, const v1::ListModelsRequest* request,
+                          v1::ListModelsResponse* reply) override;
+  grpc::Status GetModel(grpc::ServerContext* context, const v1::GetModelRequest* request,
+                        v1::GetModelResponse* reply) override;
+  grpc::Status LoadModel(grpc::ServerContext* context, const v1::LoadModelRequest* request,
+                         v1::LoadModelResponse* reply) override;
+  grpc::Status UnloadModel(grpc::ServerContext* context, const v1::UnloadModelRequest* request,
+                           v1::UnloadModelResponse* reply) override;
+
+ private:
+  std::mutex mutex_;
+  std::vector<v1::ForwardRequest> forward_requests_;
+  v1::CompareRequest last_compare_;
+  std::atomic<int> calls_{0};
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_TESTS_CLIENT_FAKE_SERVICE_H_

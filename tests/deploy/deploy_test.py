@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Validates what no test machine can run: the Dockerfile, compose, Prometheus and Grafana files."""
+
+import fnmatch
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / 'deploy'
+COMPOSE = yaml.safe_load((DEPLOY / 'compose.yaml').read_text())
+DASHBOARDS = sorted((DEPLOY / 'grafana/dashboards').glob('*.json'))
+PROMTOOL = shutil.which('promtool')
+
+
+def seconds(text):
+    """'45s' or '1m30s' as a number."""
+    parts = re.fullmatch(r'(?:(\d+)m)?(?:(\d+)s)?', text)
+    return 60 * int(parts.group(1) or 0) + int(parts.group(2) or 0)
+
+
+def server_flags():
+    """Default by flag name, as the server's own table in server/config.cc has them."""
+    table = (ROOT / 'server/config.cc').read_text()
+    header = (ROOT / 'server/config.h').read_text()
+    names = re.findall(r'specs\.push_back\(\s*\w+\(\s*"(\w+)"', table)
+    defaults = dict(re.findall(r'^  [\w:]+ (\w+) = ([^;]+);', header, re.MULTILINE))
+    return {name: defaults.get(name, '').strip('"') for name in names}
+
+
+def flags_of(arguments):
+    return dict(argument.removeprefix('--').split('=', 1) for argument in arguments)
+
+
+def server_metrics():
+    """Type by metric name, as server/metrics.cc registers them."""
+    text = (ROOT / 'server/metrics.cc').read_text()
+    found = {
+        f'deeppcr_{name}': kind.lower()
+        for kind, name in re.findall(r'Register\(Build(\w+)\(\), registry_,\s*"(\w+)"', text)
+    }
+    found.update((name, 'gauge') for name in re.findall(r'GaugeFamily\("(\w+)"', text))
+    return found
+
+
+def series_names():
+    names = set()
+    for name, kind in server_metrics().items():
+        suffixes = ('_bucket', '_sum', '_count') if kind == 'histogram' else ('',)
+        names.update(name + suffix for suffix in suffixes)
+    return names
+
+
+def rule_groups():
+    return yaml.safe_load((DEPLOY / 'prometheus/rules.yml').read_text())['groups']
+
+
+def rules():
+    return [rule for group in rule_groups() for rule in group['rules']]
+
+
+def dashboard_queries(dashboard):
+    return [target['expr'] for panel in dashboard['panels'] for target in panel['targets']]
+
+
+def promtool(*arguments, **options):
+    return subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, check=False,
+                          **options)
+
+
+class ComposeTest(unittest.TestCase):
+
+    def test_every_service_is_hardened(self):
+        self.assertEqual(set(COMPOSE['services']), {'server', 'prometheus', 'grafana'})
+        for name, service in COMPOSE['services'].items():
+            with self.subTest(name):
+                self.assertEqual(service['cap_drop'], ['ALL'])
+                self.assertIn('no-new-privileges:true', service['security_opt'])
+                self.assertTrue(service['read_only'])
+                self.assertNotIn('privileged', service)
+
+    def test_ports_are_published_on_loopback_only(self):
+        for name, service in COMPOSE['services'].items():
+            for port in service['ports']:
+                self.assertTrue(port.startswith('127.0.0.1:'), f'{name}: {port}')
+
+    def test_mounts_exist_and_are_read_only(self):
+        for name, service in COMPOSE['services'].items():
+            for mount in service['volumes']:
+                source, _, mode = (mount + '::').split(':')[:3]
+                if source.startswith('.'):
+                    self.assertEqual(mode, 'ro', f'{name}: {mount}')
+                    self.assertTrue((DEPLOY / source).is_dir(), f'{name}: {mount}')
+                else:
+                    self.assertIn(source, COMPOSE['volumes'], name)
+
+    def test_images_are_pinned(self):
+        for name, service in COMPOSE['services'].items():
+            self.assertRegex(service['image'], r':(v?\d+\.\d+\.\d+|cpu)$', name)
+
+    def test_server_flags_exist_and_the_grace_period_covers_the_drain(self):
+        service = COMPOSE['services']['server']
+        known = server_flags()
+        given = flags_of(service['command'])
+
+        self.assertGreater(len(known), 15)
+        self.assertLessEqual(set(given), set(known))
+        drain = sum(float(given.get(flag, known[flag]))
+                    for flag in ('drain_seconds', 'drain_pause_seconds'))
+        self.assertGreater(drain, 0)
+        self.assertGreater(seconds(service['stop_grace_period']), drain + 5)
+
+    def test_build_context_is_the_repository(self):
+        build = COMPOSE['services']['server']['build']
+        self.assertTrue((DEPLOY / build['context'] / 'Dockerfile').is_file())
+
+
+class PrometheusTest(unittest.TestCase):
+
+    def setUp(self):
+        self.config = yaml.safe_load((DEPLOY / 'prometheus/prometheus.yml').read_text())
+
+    def test_scrapes_the_metrics_port_of_the_server(self):
+        flags = flags_of(COMPOSE['services']['server']['command'])
+        port = flags['http_listen'].rpartition(':')[2]
+        targets = [target for job in self.config['scrape_configs']
+                   for entry in job['static_configs'] for target in entry['targets']]
+        self.assertEqual(targets, [f'server:{port}'])
+
+    def test_rule_files_exist(self):
+        self.assertTrue(self.config['rule_files'])
+        for name in self.config['rule_files']:
+            self.assertTrue((DEPLOY / 'prometheus' / name).is_file(), name)
+
+    @unittest.skipUnless(PROMTOOL, 'promtool is not installed')
+    def test_promtool_accepts_config_and_rules(self):
+        result = promtool('check', 'config', str(DEPLOY / 'prometheus/prometheus.yml'))
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    @unittest.skipUnless(PROMTOOL, 'promtool is not installed')
+    def test_rules_compute_what_they_say(self):
+        result = promtool('test', 'rules', 'rules_test.yml', cwd=ROOT / 'tests/deploy')
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+
+class QueryTest(unittest.TestCase):
+    """Names and labels of every PromQL expression are the server's."""
+
+    def expressions(self):
+        for rule in rules():
+            yield f'rule {rule.get("record", rule.get("alert"))}', rule['expr']
+        for path in DASHBOARDS:
+            for query in dashboard_queries(json.loads(path.read_text())):
+                yield path.name, query
+
+    def test_metrics_exist(self):
+        known = series_names() | {rule['record'] for rule in rules() if 'record' in rule}
+        self.assertGreater(len(known), 20)
+        seen = set()
+        for origin, expression in self.expressions():
+            bare = re.sub(r'\{[^}]*\}', '', expression)
+            names = re.findall(r'\bdeeppcr[\w:]*', bare)
+            self.assertTrue(names or 'up' in bare, f'{origin}: {expression}')
+            for name in names:
+                self.assertIn(name, known, f'{origin}: {expression}')
+            seen.update(names)
+        self.assertGreater(len(seen), 10)
+
+    def test_labels_exist(self):
+        source = (ROOT / 'server/metrics.cc').read_text()
+        known = {'le', 'job', 'instance'}
+        known.update(re.findall(r'\{"(\w+)",', source))
+        known.update(re.findall(r'labels\["(\w+)"\]', source))
+        for origin, expression in self.expressions():
+            used = set(re.findall(r'(\w+)\s*=~?\s*"', expression))
+            for group in re.findall(r'\bby \(([^)]*)\)', expression):
+                used |= {label.strip() for label in group.split(',')}
+            self.assertLessEqual(used, known, f'{origin}: {expression}')
+
+    @unittest.skipUnless(PROMTOOL, 'promtool is not installed')
+    def test_dashboard_queries_parse(self):
+        queries = [query.replace('$__rate_interval', '1m').replace('$model', '.*')
+                   for path in DASHBOARDS
+                   for query in dashboard_queries(json.loads(path.read_text()))]
+        group = {'name': 'dashboard', 'rules': [
+            {'record': f'query:{index}', 'expr': query} for index, query in enumerate(queries)]}
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / 'queries.yml'
+            path.write_text(yaml.safe_dump({'groups': [group]}))
+            result = promtool('check', 'rules', str(path))
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn(f'{len(queries)} rules found', result.stdout)
+
+
+class GrafanaTest(unittest.TestCase):
+
+    def setUp(self):
+        self.provisioning = DEPLOY / 'grafana/provisioning'
+        self.mounts = dict(mount.split(':')[:2]
+                           for mount in COMPOSE['services']['grafana']['volumes'])
+
+    def test_datasource_is_pinned_and_reaches_prometheus(self):
+        source, = yaml.safe_load(
+            (self.provisioning / 'datasources/prometheus.yaml').read_text())['datasources']
+        self.assertEqual(source['type'], 'prometheus')
+        self.assertEqual(source['url'], 'http://prometheus:9090')
+        for path in DASHBOARDS:
+            dashboard = json.loads(path.read_text())
+            holders = dashboard['panels'] + dashboard['templating']['list']
+            holders += [target for panel in dashboard['panels'] for target in panel['targets']]
+            self.assertEqual({holder['datasource']['uid'] for holder in holders}, {source['uid']})
+
+    def test_provider_reads_the_mounted_folder(self):
+        provider, = yaml.safe_load(
+            (self.provisioning / 'dashboards/deeppcr.yaml').read_text())['providers']
+        self.assertEqual(self.mounts['./grafana/dashboards'], provider['options']['path'])
+        self.assertEqual(self.mounts['./grafana/provisioning'], '/etc/grafana/provisioning')
+
+    def test_dashboard_is_well_formed(self):
+        self.assertTrue(DASHBOARDS)
+        for path in DASHBOARDS:
+            dashboard = json.loads(path.read_text())
+            panels = dashboard['panels']
+            self.assertEqual(len({panel['id'] for panel in panels}), len(panels))
+            cells = [(x, y) for panel in panels for grid in [panel['gridPos']]
+                     for x in range(grid['x'], grid['x'] + grid['w'])
+                     for y in range(grid['y'], grid['y'] + grid['h'])]
+            self.assertEqual(len(set(cells)), len(cells), 'panels overlap')
+            self.assertLessEqual(max(x for x, _ in cells), 23)
+
+    def test_dashboard_shows_what_the_service_promises(self):
+        queries = ' '.join(query for path in DASHBOARDS
+                           for query in dashboard_queries(json.loads(path.read_text())))
+        for wanted in ('histogram_quantile(0.5,', 'histogram_quantile(0.95,',
+                       'histogram_quantile(0.99,', 'by (le, solver)', 'deeppcr_speedup_ratio',
+                       'deeppcr_shadow_relative_error', 'deeppcr_iterations', 'by (reason)',
+                       'deeppcr_queue_depth', 'by (code)'):
+            self.assertIn(wanted, queries)
+
+
+class DockerfileTest(unittest.TestCase):
+
+    def setUp(self):
+        text = re.sub(r'\\\n\s*', '', (ROOT / 'Dockerfile').read_text())
+        self.lines = [line for line in text.splitlines() if line and not line.startswith('#')]
+        starts = [i for i, line in enumerate(self.lines) if line.startswith('FROM ')]
+        self.stages = [self.lines[a:b] for a, b in zip(starts, starts[1:] + [len(self.lines)])]
+        self.final = self.stages[-1]
+
+    def instruction(self, lines, name):
+        found = [line for line in lines if line.startswith(name + ' ')]
+        self.assertEqual(len(found), 1, f'{name}: {found}')
+        return found[0].removeprefix(name + ' ')
+
+    def test_bases_are_build_arguments(self):
+        self.assertEqual(len(self.stages), 2)
+        self.assertIn('ARG BASE=debian:12-slim', self.lines)
+        self.assertTrue(self.stages[0][0].startswith('FROM ${BUILD_BASE}'))
+        self.assertTrue(self.final[0].startswith('FROM ${BASE}'))
+
+    def test_builds_by_the_one_recipe(self):
+        runs = [line for line in self.stages[0] if line.startswith('RUN ')]
+        self.assertTrue(any(line.startswith('RUN deploy/install.sh build') for line in runs))
+        self.assertTrue(any(line.startswith('RUN deploy/build.sh ') for line in runs))
+        self.assertFalse([line for line in runs if 'cmake ' in line])
+
+    def test_runs_as_nobody_special(self):
+        user = self.instruction(self.final, 'USER')
+        self.assertRegex(user, r'^[1-9]\d*:[1-9]\d*$')
+
+    def test_entrypoint_and_command_are_in_exec_form(self):
+        entrypoint = json.loads(self.instruction(self.final, 'ENTRYPOINT'))
+        command = json.loads(self.instruction(self.final, 'CMD'))
+        self.assertEqual(entrypoint, ['/usr/local/bin/deeppcr-server'])
+        self.assertLessEqual(set(flags_of(command)), set(server_flags()))
+
+    def test_healthcheck_is_the_binarys_own_probe(self):
+        check = self.instruction(self.final, 'HEALTHCHECK')
+        binary, probe = json.loads(check[check.index('CMD ') + 4:])
+        command = flags_of(json.loads(self.instruction(self.final, 'CMD')))
+        self.assertEqual(binary, '/usr/local/bin/deeppcr-server')
+        self.assertIn('probe', server_flags())
+        port = command['listen'].rpartition(':')[2]
+        self.assertEqual(probe, f'--probe=127.0.0.1:{port}')
+
+    def test_sources_that_are_copied_reach_the_build(self):
+        sources = [source for line in self.stages[0] if line.startswith('COPY ')
+                   for source in line.split()[1:-1]]
+        self.assertGreater(len(sources), 5)
+        patterns = [line for line in (ROOT / '.dockerignore').read_text().splitlines()
+                    if line and not line.startswith('#')]
+        for source in sources:
+            self.assertTrue((ROOT / source).exists(), source)
+            self.assertFalse(self.is_ignored(source, patterns), source)
+
+    def test_every_subdirectory_of_the_build_is_copied(self):
+        copied = ' '.join(line for line in self.stages[0] if line.startswith('COPY ')).split()
+        cmake = (ROOT / 'CMakeLists.txt').read_text()
+        for folder in re.findall(r'add_subdirectory\((\w+)\)', cmake):
+            if folder != 'tests':
+                self.assertIn(folder, copied)
+
+    @staticmethod
+    def is_ignored(path, patterns):
+        """Docker's rule: the last pattern that matches the path or a parent of it decides."""
+        ignored = False
+        prefixes = [str(p) for p in [pathlib.PurePath(path), *pathlib.PurePath(path).parents]]
+        for pattern in patterns:
+            negated = pattern.startswith('!')
+            if any(fnmatch.fnmatch(prefix, pattern.lstrip('!')) for prefix in prefixes):
+                ignored = not negated
+        return ignored
+
+
+if __name__ == '__main__':
+    unittest.main()

@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Behaviour of the shell scripts and of the demo's Python that needs no build and no network."""
+
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import zlib
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPTS = ('deploy/install.sh', 'deploy/build.sh', 'deploy/demo.sh', 'deploy/runtime_packages.sh',
+           'tests/run.sh', 'tests/lint/run.sh')
+sys.path.insert(0, str(ROOT / 'deploy/demo'))
+import png  # pylint: disable=wrong-import-position
+
+
+def run(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60,
+                          cwd=ROOT, **options)
+
+
+class ScriptsTest(unittest.TestCase):
+
+    def test_help_prints_the_usage(self):
+        for script in SCRIPTS:
+            with self.subTest(script):
+                result = run(script, '--help')
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn(f'usage: {script}', result.stdout)
+                self.assertNotIn('set -', result.stdout)
+
+    def test_unknown_flag_is_refused_with_status_2(self):
+        for script in SCRIPTS:
+            if script != 'deploy/runtime_packages.sh':
+                with self.subTest(script):
+                    result = run(script, '--no_such_flag')
+                    self.assertEqual(result.returncode, 2, result.stdout)
+                    self.assertIn('--no_such_flag', result.stderr)
+
+    def test_continuous_integration_runs_the_tests(self):
+        text = (ROOT / '.ci/run').read_text()
+        self.assertTrue(text.startswith('#!/usr/bin/env bash\n'))
+        self.assertIn('tests/run.sh', text)
+
+    def test_profiles_contain_one_another(self):
+        def packages(profile):
+            result = run('deploy/install.sh', '--list', profile)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return set(result.stdout.split())
+
+        self.assertLess(packages('build'), packages('demo'))
+        self.assertLess(packages('demo'), packages('test'))
+        self.assertLess(packages('demo'), packages('bench'))
+        self.assertIn('clang-14', packages('fuzz'))
+
+    def test_unknown_profile_is_refused(self):
+        result = run('deploy/install.sh', '--list', 'nonsense')
+        self.assertEqual(result.returncode, 2)
+        self.assertIn('nonsense', result.stderr)
+
+    def install_with_fake_apt(self, apt_body):
+        """Runs install.sh where nothing counts as installed and apt-get is a script of ours."""
+        with tempfile.TemporaryDirectory() as folder:
+            tools = {'dpkg-query': 'exit 1', 'apt-get': apt_body, 'sleep': 'exit 0',
+                     'id': 'echo 0', 'systemctl': 'exit 0'}
+            for name, body in tools.items():
+                path = pathlib.Path(folder) / name
+                path.write_text(f'#!/bin/sh\necho "$@" >> {folder}/{name}.log\n{body}\n')
+                path.chmod(0o755)
+            environment = dict(os.environ, PATH=f'{folder}:{os.environ["PATH"]}')
+            result = run('deploy/install.sh', 'build', env=environment)
+            log = pathlib.Path(folder) / 'apt-get.log'
+            return result, log.read_text().splitlines()
+
+    def test_missing_packages_are_named_and_installed(self):
+        result, calls = self.install_with_fake_apt('exit 0')
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn('libgrpc++-dev', result.stdout)
+        self.assertEqual(len(calls), 2)
+        self.assertTrue(calls[0].startswith('update'))
+        self.assertTrue(calls[1].startswith('install -y'))
+        self.assertIn('ninja-build', calls[1])
+
+    def test_without_network_apt_is_tried_twice_and_the_error_says_so(self):
+        result, calls = self.install_with_fake_apt('exit 100')
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(len(calls), 2)
+        self.assertIn('network', result.stderr)
+        self.assertIn('libgrpc++-dev', result.stderr)
+
+    def test_build_rejects_bad_values_before_it_configures(self):
+        for arguments, word in ((('--cuda', 'maybe'), 'auto, on or off'),
+                                (('--jobs', '0'), '--jobs'),
+                                (('--preset',), 'needs a value')):
+            with self.subTest(arguments):
+                result = run('deploy/build.sh', *arguments)
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn(word, result.stderr)
+                self.assertNotIn('configuring', result.stdout)
+
+    def test_runtime_packages_names_the_owner_of_the_c_library(self):
+        result = run('deploy/runtime_packages.sh', '/bin/bash')
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn('libc6', result.stdout.split())
+
+
+class DemoTest(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.true = np.arange(12) % 10
+        np.save(self.folder / 'x.npy', np.random.default_rng(1).random((12, 64), np.float32))
+        np.save(self.folder / 'y.npy', self.true)
+
+    def scores(self, name, labels):
+        path = self.folder / f'{name}.npy'
+        np.save(path, np.eye(10, dtype=np.float32)[labels])
+        return f'{name}={path}'
+
+    def judge(self, *outputs):
+        return run(sys.executable, '-B', 'deploy/demo/labels.py',
+                   '--inputs', str(self.folder / 'x.npy'), '--labels', str(self.folder / 'y.npy'),
+                   '--picture', str(self.folder / 'p.png'), '--must_agree', 'newton,auto', *outputs)
+
+    def test_agreement_passes_and_prints_accuracies(self):
+        almost = self.true.copy()
+        almost[3] = 7
+        result = self.judge(self.scores('sequential', almost), self.scores('newton', almost),
+                            self.scores('auto', almost))
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn('91.67%', result.stdout)
+        self.assertIn('0 of 12', result.stdout)
+
+    def test_one_differing_label_fails_and_is_named(self):
+        wrong = self.true.copy()
+        wrong[5] = 0
+        result = self.judge(self.scores('sequential', self.true), self.scores('newton', wrong),
+                            self.scores('auto', self.true))
+        self.assertEqual(result.returncode, 1)
+        self.assertIn('digit 5: newton says 0, sequential says 5', result.stdout)
+
+    def test_a_solver_that_never_answered_fails(self):
+        result = self.judge(self.scores('sequential', self.true), self.scores('newton', self.true))
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn('auto', result.stderr)
+
+    def test_wrong_number_of_rows_fails(self):
+        result = self.judge(self.scores('sequential', self.true[:5]))
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn('expected 12 rows', result.stderr)
+
+    def test_png_holds_the_pixels(self):
+        pixels = np.random.default_rng(2).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+        path = self.folder / 'q.png'
+        png.write_png(path, pixels)
+
+        data = path.read_bytes()
+        self.assertEqual(data[:8], b'\x89PNG\r\n\x1a\n')
+        chunks, at = {}, 8
+        while at < len(data):
+            size, kind = struct.unpack_from('>I4s', data, at)
+            payload = data[at + 8:at + 8 + size]
+            checksum, = struct.unpack_from('>I', data, at + 8 + size)
+            self.assertEqual(checksum, zlib.crc32(kind + payload))
+            chunks[kind] = payload
+            at += 12 + size
+        self.assertEqual(struct.unpack('>IIBBBBB', chunks[b'IHDR']), (7, 5, 8, 2, 0, 0, 0))
+        rows = np.frombuffer(zlib.decompress(chunks[b'IDAT']), np.uint8).reshape(5, 1 + 7 * 3)
+        self.assertTrue((rows[:, 0] == 0).all())
+        np.testing.assert_array_equal(rows[:, 1:].reshape(5, 7, 3), pixels)
+
+    def test_picture_marks_wrong_predictions_in_red(self):
+        images = np.zeros((2, 64))
+        right = png.digits_picture(images, [3, 4], [3, 4], 2)
+        wrong = png.digits_picture(images, [3, 9], [3, 4], 2)
+        self.assertFalse((right == png.RED).all(axis=2).any())
+        self.assertTrue((wrong == png.RED).all(axis=2).any())
+
+
+if __name__ == '__main__':
+    unittest.main()

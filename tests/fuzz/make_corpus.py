@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the corpora of weights and config: tests/fuzz/make_corpus.py (no arguments, no packages)."""
+
+import json
+import pathlib
+import struct
+
+HERE = pathlib.Path(__file__).resolve().parent / "corpus"
+
+
+def entry(dtype, shape, begin, end):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def safetensors(header, data=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header, separators=(",", ":")).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def floats(*values):
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+WEIGHTS = {
+    "accepted-empty": safetensors({}),
+    "accepted-spaces": safetensors(b" {} \n  "),
+    "accepted-one": safetensors({"a": entry("F32", [2], 0, 8)}, floats(1, 2)),
+    "accepted-scalar": safetensors({"a": entry("F32", [], 0, 4)}, floats(1)),
+    "accepted-zero-extent": safetensors({"a": entry("F32", [0, 5], 0, 0)}),
+    "accepted-two": safetensors(
+        {"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 4, 8)}, floats(1, 2)),
+    "accepted-reversed": safetensors(
+        {"b": entry("F32", [1, 2], 4, 12), "a": entry("F32", [1], 0, 4)}, floats(1, 2, 3)),
+    "accepted-dtypes": safetensors(
+        {"d": entry("F64", [1], 0, 8), "s": entry("F32", [1], 8, 12), "h": entry("F16", [1], 12, 14),
+         "b": entry("BF16", [1], 14, 16)},
+        struct.pack("<dfHH", 0.5, -2.0, 0x0001, 0x3F80)),
+    "accepted-metadata": safetensors(
+        {"__metadata__": {"format": "pt"}, "layers.0.weight": entry("F32", [1, 1], 0, 4)}, floats(1)),
+    "accepted-not-finite": safetensors({"a": entry("F16", [2], 0, 4)}, b"\x00\x7c\x01\x7e"),
+    "refused-short": b"\x02\x00\x00",
+    "refused-prefix-beyond-file": struct.pack("<Q", 100) + b"{}",
+    "refused-prefix-huge": struct.pack("<Q", 2**64 - 1) + b"{}" * 8,
+    "refused-not-utf8": safetensors(b'{"\xff":{}}'),
+    "refused-not-json": safetensors(b"weights!"),
+    "refused-nul": safetensors(b"{}\0\0"),
+    "refused-nul-in-name": safetensors({"a\0b": entry("F32", [0], 0, 0)}),
+    "refused-duplicate": safetensors(
+        b'{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},'
+        b'"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'),
+    "refused-deep": safetensors(b'{"a":' + b"[" * 64),
+    "refused-shared-range": safetensors({f"t{i}": entry("F32", [2], 0, 8) for i in range(10)},
+                                        floats(1, 2)),
+    "refused-gap": safetensors({"a": entry("F32", [1], 4, 8)}, floats(1, 2)),
+    "refused-end-before-begin": safetensors({"a": entry("F32", [2], 8, 0)}, floats(1, 2)),
+    "refused-size": safetensors({"a": entry("F32", [3], 0, 8)}, floats(1, 2)),
+    "refused-product-overflow": safetensors({"a": entry("F32", [2**32, 2**32], 0, 0)}),
+    "refused-bytes-overflow": safetensors({"a": entry("F32", [2**62], 0, 0)}),
+    "refused-missing-tail": safetensors({"a": entry("F32", [2], 0, 8)}, floats(1)),
+    "refused-extra-tail": safetensors({"a": entry("F32", [1], 0, 4)}, floats(1) + b"PK\x03\x04"),
+    "refused-negative": safetensors({"a": entry("F32", [-2], 0, 8)}, floats(1, 2)),
+    "refused-float-extent": safetensors({"a": entry("F32", [2.0], 0, 8)}, floats(1, 2)),
+    "refused-metadata-number": safetensors({"__metadata__": {"step": 1}}),
+    "refused-dtype": safetensors({"a": entry("I64", [1], 0, 8)}, bytes(8)),
+}
+
+MINIMAL = {"model_type": "mlp", "input_dim": 3, "output_dim": 2, "state_dim": 4, "num_layers": 16,
+           "activation": "tanh"}
+FULL = {"model_type": "resnet", "input_dim": 64, "output_dim": 2, "state_dim": 16,
+        "num_layers": 1024, "activation": "silu", "residual_scale": 0.03125, "max_batch_size": 256,
+        "input_activation": "gelu_tanh", "labels": ["no", "\u00e9"]}
+
+
+def config(**changes):
+    return json.dumps({**MINIMAL, **changes}).encode()
+
+
+CONFIG = {
+    "accepted-minimal": config(),
+    "accepted-full": json.dumps(FULL).encode(),
+    "accepted-utf8": json.dumps(FULL, ensure_ascii=False, indent=1).encode(),
+    "accepted-resnet": config(model_type="resnet"),
+    "refused-empty": b"",
+    "refused-array": b"[]",
+    "refused-missing": b'{"model_type":"mlp"}',
+    "refused-unknown": config(layers=3),
+    "refused-duplicate": config()[:-1] + b',"state_dim":4}',
+    "refused-zero": config(state_dim=0),
+    "refused-negative": config(num_layers=-1),
+    "refused-float": config(input_dim=3.0),
+    "refused-huge": config(num_layers=2**64),
+    "refused-overflow": config()[:-1] + b',"max_batch_size":1e999}',
+    "refused-nan": config()[:-1] + b',"residual_scale":NaN}',
+    "refused-scale-of-mlp": config(residual_scale=0.5),
+    "refused-labels": config(labels=["one"]),
+    "refused-deep": config()[:-1] + b',"labels":' + b"[" * 64,
+    "refused-trailing": config() + b"x",
+    "refused-nul": config() + b"\0",
+    "refused-not-utf8": config()[:-1] + b',"labels":["a","\xff"]}',
+}
+
+
+def main():
+    for name, files in (("weights", WEIGHTS), ("config", CONFIG)):
+        folder = HERE / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for stem, contents in files.items():
+            (folder / stem).write_bytes(contents)
+        print(f"{folder.name}: {len(files)} files")
+
+
+if __name__ == "__main__":
+    main()

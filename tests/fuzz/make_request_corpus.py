@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the corpus of request: tests/fuzz/make_request_corpus.py (no arguments, no packages)."""
+
+import pathlib
+import struct
+
+HERE = pathlib.Path(__file__).resolve().parent / "corpus" / "request"
+
+
+def varint(value):
+    value &= 2**64 - 1
+    out = b""
+    while value > 0x7F:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def number(field, value):
+    return varint(field << 3) + varint(value)
+
+
+def real(field, value):
+    return varint(field << 3 | 1) + struct.pack("<d", value)
+
+
+def text(field, value):
+    value = value.encode() if isinstance(value, str) else value
+    return varint(field << 3 | 2) + varint(len(value)) + value
+
+
+def tensor(shape, count, value=0.5):
+    return text(1, b"".join(varint(extent) for extent in shape)) + text(2, struct.pack("<f", value) * count)
+
+
+def options(solver="newton", extra=b""):
+    return text(1, solver) + extra
+
+
+def forward(inputs=None, opts=b"", model="m", extra=b""):
+    inputs = tensor([2, 2], 4) if inputs is None else inputs
+    return b"F" + text(1, model) + text(3, inputs) + (text(4, opts) if opts else b"") + extra
+
+
+def compare(rows=(), extra=b""):
+    return b"C" + text(1, "m") + text(3, tensor([2, 2], 4)) + b"".join(text(4, row) for row in rows) + extra
+
+
+EVERY_OPTION = (real(2, 1e-3) + real(3, 0.0) + number(4, 7) + number(5, 2) + number(6, 3) + number(7, 1)
+                + number(8, 2) + number(9, 2) + number(10, 1))
+
+FILES = {
+    "accepted-minimal": forward(),
+    "accepted-one": forward(tensor([1, 2], 2)),
+    "accepted-four": forward(tensor([4, 2], 8)),
+    "accepted-options": forward(opts=options(extra=EVERY_OPTION)),
+    "accepted-previous": forward(opts=options(extra=number(7, 4)), extra=text(5, tensor([2, 5, 2], 20))),
+    "accepted-request-id": forward(extra=number(2, 3) + text(6, "id-1")),
+    "accepted-not-finite": forward(tensor([2, 2], 4, float("nan"))),
+    "accepted-compare": compare(),
+    "accepted-compare-rows": compare([options("newton"), options("auto")], number(5, 3)),
+    "refused-empty": b"",
+    "refused-kind": b"X" + forward()[1:],
+    "refused-cut": forward()[:-3],
+    "refused-no-inputs": b"F" + text(1, "m"),
+    "refused-name": forward(model="../m"),
+    "refused-name-not-utf8": forward(model=b"\xff\xfe"),
+    "refused-version": forward(extra=number(2, -1)),
+    "refused-rank": forward(tensor([4], 4)),
+    "refused-width": forward(tensor([2, 3], 6)),
+    "refused-samples": forward(tensor([5, 2], 10)),
+    "refused-no-samples": forward(tensor([0, 2], 0)),
+    "refused-negative": forward(tensor([-2, 2], 4)),
+    "refused-wraps-32": forward(tensor([2**32 + 2, 2], 4)),
+    "refused-wraps-64": forward(tensor([2**61 + 2, 2], 4)),
+    "refused-bytes": forward(tensor([3, 2], 4)),
+    "refused-solver": forward(opts=options("magic")),
+    "refused-rtol": forward(opts=options(extra=real(2, float("nan")))),
+    "refused-iterations": forward(opts=options(extra=number(4, 0))),
+    "refused-enum": forward(opts=options(extra=number(7, 99))),
+    "refused-states": forward(extra=text(5, tensor([2, 5, 2], 20))),
+    "refused-states-missing": forward(opts=options(extra=number(7, 4))),
+    "refused-request-id": forward(extra=text(6, "a\n")),
+    "refused-compare-solver": compare([b""]),
+    "refused-compare-rows": compare([options()] * 17),
+    "refused-compare-repetitions": compare(extra=number(5, 101)),
+    "refused-compare-trajectory": compare([options(extra=number(10, 1))]),
+}
+
+
+def main():
+    HERE.mkdir(parents=True, exist_ok=True)
+    for stem, contents in FILES.items():
+        (HERE / stem).write_bytes(contents)
+    print(f"{HERE.name}: {len(FILES)} files")
+
+
+if __name__ == "__main__":
+    main()

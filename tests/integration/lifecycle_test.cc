@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starting and stopping the real server.
+#include <signal.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "nlohmann/json.hpp"
+#include "tests/integration/service_fixture.h"
+
+namespace deeppcr {
+namespace {
+
+using ::testing::AnyOf;
+using testing::Finished;
+using ::testing::HasSubstr;
+using testing::RunProgram;
+using testing::ServerProcess;
+using testing::TemporaryDirectory;
+
+class LifecycleTest : public ::testing::Test {
+ protected:
+  LifecycleTest() { testing::WriteRandomModel(repository_.File("net/1"), {}); }
+
+  std::vector<std::string> Flags(std::vector<std::string> more) {
+    more.insert(more.end(), {"--model_repository=" + repository_.path()});
+    return more;
+  }
+
+  TemporaryDirectory repository_;
+};
+
+TEST_F(LifecycleTest, BadFlagsExitWithTwo) {
+  for (const auto& [flag, message] :
+       {std::pair<std::string, std::string>{"--no_such_flag=1", "unknown flag"},
+        {"--max_queue=none", "--max_queue: expected"},
+        {"extra", "unexpected argument"}}) {
+    const Finished finished = RunProgram(DEEPPCR_SERVER_BINARY, Flags({flag}));
+    EXPECT_EQ(finished.exit_code, 2) << flag;
+    EXPECT_THAT(finished.output, HasSubstr(message));
+  }
+  EXPECT_EQ(RunProgram(DEEPPCR_SERVER_BINARY, {}).exit_code, 2);
+}
+
+TEST_F(LifecycleTest, HelpAndVersionExitWithZero) {
+  const Finished help = RunProgram(DEEPPCR_SERVER_BINARY, {"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.output, HasSubstr("--model_repository"));
+  const Finished version = RunProgram(DEEPPCR_SERVER_BINARY, {"--version"});
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_THAT(version.output, HasSubstr("deeppcr-server "));
+}
+
+TEST_F(LifecycleTest, AMissingRepositoryOrBackendIsAClearError) {
+  const Finished missing = RunProgram(
+      DEEPPCR_SERVER_BINARY,
+      {"--model_repository=/nowhere", "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"});
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_THAT(missing.output, HasSubstr("'/nowhere' is not a directory"));
+}
+
+TEST_F(LifecycleTest, APortClashIsAClearError) {
+  const auto server = ServerProcess::Start(repository_.path());
+  ASSERT_NE(server, nullptr);
+  const std::string http = "127.0.0.1:" + std::to_string(server->http_port());
+
+  const Finished grpc_clash = RunProgram(
+      DEEPPCR_SERVER_BINARY, Flags({"--listen=" + server->address(), "--http_listen=127.0.0.1:0"}));
+  const Finished http_clash =
+      RunProgram(DEEPPCR_SERVER_BINARY, Flags({"--listen=127.0.0.1:0", "--http_listen=" + http}));
+
+  EXPECT_EQ(grpc_clash.exit_code, 1);
+  EXPECT_THAT(grpc_clash.output, HasSubstr("cannot listen on " + server->address()));
+  EXPECT_EQ(http_clash.exit_code, 1);
+  EXPECT_THAT(http_clash.output, HasSubstr("cannot listen on " + http));
+}
+
+TEST_F(LifecycleTest, ABrokenModelLeavesTheOthersButNotReadiness) {
+  std::filesystem::create_directories(repository_.File("broken/1"));
+  std::ofstream(repository_.File("broken/1/config.json")) << "{}";
+  const auto server = ServerProcess::Start(repository_.path());
+  ASSERT_NE(server, nullptr);
+
+  EXPECT_FALSE(server->ready());
+  EXPECT_THAT(server->Get("/readyz"), HasSubstr("503"));
+  EXPECT_EQ(RunProgram(DEEPPCR_SERVER_BINARY, {"--probe=" + server->address()}).exit_code, 1);
+  const auto stub = Connect(server->address());
+  v1::ForwardResponse response;
+  EXPECT_TRUE(Call(*stub, MakeRequest(), &response).ok());
+  const grpc::Status refused = Call(*stub, MakeRequest(1, "broken"), &response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(refused.error_message(), HasSubstr("config.json"));
+}
+
+TEST_F(LifecycleTest, TheProbeOfNothingFails) {
+  EXPECT_EQ(RunProgram(DEEPPCR_SERVER_BINARY, {"--probe=127.0.0.1:1"}).exit_code, 1);
+}
+
+TEST_F(LifecycleTest, StopsAtOnceWithIdleConnections) {
+  const auto server = ServerProcess::Start(repository_.path(), {"--drain_seconds=60"});
+  ASSERT_NE(server, nullptr);
+  const auto stub = Connect(server->address());
+  v1::ForwardResponse response;
+  ASSERT_TRUE(Call(*stub, MakeRequest(), &response).ok());
+
+  server->Signal(SIGTERM);
+
+  EXPECT_EQ(server->Wait(20), 0);
+}
+
+// Lines of the server's log whose call was answered OK.
+int64_t AnswersInLog(const std::string& log) {
+  std::istringstream lines(log);
+  int64_t count = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto parsed = nlohmann::json::parse(line, nullptr, false);
+    if (!parsed.is_object() || parsed["event"] != "request") continue;
+    count += parsed["method"] == "Forward" && parsed["code"] == "OK" ? 1 : 0;
+  }
+  return count;
+}
+
+TEST_F(LifecycleTest, DrainsUnderLoadWithoutLosingAnAcceptedRequest) {
+  const auto server =
+      ServerProcess::Start(repository_.path(), {"--log_level=debug", "--drain_seconds=30"});
+  ASSERT_NE(server, nullptr);
+  std::atomic<int64_t> answered{0};
+  std::vector<std::thread> clients;
+  for (int t = 0; t < 6; ++t) {
+    clients.emplace_back([&] {
+      const auto stub = Connect(server->address());
+      while (true) {
+        v1::ForwardResponse response;
+        const grpc::Status status = Call(*stub, MakeRequest(4), &response);
+        if (!status.ok()) {
+          EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+          return;
+        }
+        EXPECT_EQ(response.outputs().data().size(), 4u * kOutputs * sizeof(float));
+        ++answered;
+      }
+    });
+  }
+  while (answered < 200) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+
+  server->Signal(SIGTERM);
+
+  const auto code = server->Wait(40);
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(code, 0) << server->Log().substr(0, 4000);
+  // Whatever the server answered with OK reached its client.
+  EXPECT_EQ(AnswersInLog(server->Log()), answered);
+}
+
+TEST_F(LifecycleTest, IsNotReadyButServesDuringThePause) {
+  const auto server = ServerProcess::Start(repository_.path(), {"--drain_pause_seconds=30"});
+  ASSERT_NE(server, nullptr);
+  EXPECT_TRUE(server->ready());
+  server->Signal(SIGTERM);
+  for (int i = 0; i < 1000 && server->Get("/readyz").find("503") == std::string::npos; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+
+  EXPECT_THAT(server->Get("/readyz"), HasSubstr("503"));
+  const auto stub = Connect(server->address());
+  v1::ForwardResponse response;
+  EXPECT_TRUE(Call(*stub, MakeRequest(), &response).ok());
+  EXPECT_EQ(RunProgram(DEEPPCR_SERVER_BINARY, {"--probe=" + server->address()}).exit_code, 1);
+
+  // A second signal means now.
+  server->Signal(SIGTERM);
+  EXPECT_EQ(server->Wait(20), 0);
+}
+
+TEST_F(LifecycleTest, CancelsWhatDoesNotEndInTime) {
+  testing::WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
+  const auto server = ServerProcess::Start(repository_.path(), {"--drain_seconds=0.2"});
+  ASSERT_NE(server, nullptr);
+  v1::CompareRequest request;
+  request.set_model("long");
+  *request.mutable_inputs() = MakeRequest(16).inputs();
+  for (int i = 0; i < 16; ++i) {
+    request.add_options()->set_solver("newton");
+    request.mutable_options(i)->set_rtol(1e-7);
+  }
+  request.set_repetitions(100);
+  grpc::Status status;
+  std::thread client([&] {
+    const auto stub = Connect(server->address());
+    v1::CompareResponse response;
+    grpc::ClientContext context;
+    status = stub->Compare(&context, request, &response);
+  });
+  const std::string busy = "deeppcr_requests_in_flight{method=\"Compare\"} 1\n";
+  for (int i = 0; i < 2000 && server->Get("/metrics").find(busy) == std::string::npos; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+
+  server->Signal(SIGTERM);
+
+  EXPECT_EQ(server->Wait(20), 1) << server->Log();
+  client.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+}
+
+TEST_F(LifecycleTest, AFullQueueRefusesWithItsDepth) {
+  testing::WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
+  const auto server = ServerProcess::Start(repository_.path(), {"--max_queue=16", "--workers=1"});
+  ASSERT_NE(server, nullptr);
+  std::atomic<int> refused{0}, ok{0};
+  std::vector<std::thread> clients;
+  for (int t = 0; t < 16; ++t) {
+    clients.emplace_back([&] {
+      const auto stub = Connect(server->address());
+      for (int i = 0; i < 20 && refused == 0; ++i) {
+        v1::ForwardRequest request = MakeRequest(16, "long");
+        request.mutable_options()->set_solver("newton");
+        grpc::ClientContext context;
+        v1::ForwardResponse response;
+        const grpc::Status status = stub->Forward(&context, request, &response);
+        if (status.ok()) ++ok;
+        if (status.ok()) continue;
+        EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)
+            << status.error_message();
+        EXPECT_THAT(status.error_message(),
+                    HasSubstr("the queue of model 'long' holds 16 samples"));
+        const auto& trailer = context.GetServerTrailingMetadata();
+        EXPECT_EQ(trailer.count("deeppcr-queue-depth"), 1u);
+        ++refused;
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_GT(refused, 0);
+  EXPECT_GT(ok, 0);
+  server->Signal(SIGINT);
+  EXPECT_EQ(server->Wait(20), 0);
+}
+
+}  // namespace
+}  // namespace deeppcr

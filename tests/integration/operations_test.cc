@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an operator sees: models, health, reflection, metrics, deadlines.
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "grpcpp/generic/generic_stub.h"
+#include "tests/integration/service_fixture.h"
+
+namespace deeppcr {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class OperationsTest : public ServiceTest {
+ protected:
+  // One message to a method of any service, its first reply as bytes.
+  std::pair<grpc::Status, std::string> RawCall(const std::string& method,
+                                               const std::string& bytes) {
+    grpc::GenericStub stub(
+        grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    grpc::CompletionQueue queue;
+    void* tag = nullptr;
+    bool ok = false;
+    const auto next = [&] { return queue.Next(&tag, &ok) && ok; };
+    const auto call = stub.PrepareCall(&context, method, &queue);
+    const grpc::Slice slice(bytes);
+    const grpc::ByteBuffer body(&slice, 1);
+    grpc::ByteBuffer reply;
+    call->StartCall(nullptr);
+    next();
+    call->WriteLast(body, grpc::WriteOptions(), nullptr);
+    next();
+    call->Read(&reply, nullptr);
+    const bool got = next();
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    queue.Next(&tag, &ok);
+    std::string text;
+    std::vector<grpc::Slice> slices;
+    if (got && reply.Dump(&slices).ok()) {
+      for (const grpc::Slice& s : slices) {
+        text.append(reinterpret_cast<const char*>(s.begin()), s.size());
+      }
+    }
+    return {status, text};
+  }
+
+  // A HealthCheckRequest with `service` as its first field; the reply's status field, or -1.
+  int Health(const std::string& service) {
+    std::string request =
+        service.empty() ? "" : "\x0a" + std::string(1, static_cast<char>(service.size())) + service;
+    const auto [status, reply] = RawCall("/grpc.health.v1.Health/Check", request);
+    if (status.error_code() == grpc::StatusCode::NOT_FOUND) return -1;
+    return reply.size() == 2 ? reply[1] : 0;
+  }
+  static constexpr int kServing = 1;
+
+  v1::ListModelsResponse List() {
+    v1::ListModelsResponse response;
+    grpc::ClientContext context;
+    EXPECT_TRUE(stub_->ListModels(&context, {}, &response).ok());
+    return response;
+  }
+  grpc::Status Load(const std::string& model, int64_t version, v1::LoadModelResponse* response) {
+    v1::LoadModelRequest request;
+    request.set_model(model);
+    request.set_version(version);
+    grpc::ClientContext context;
+    return stub_->LoadModel(&context, request, response);
+  }
+  grpc::Status Unload(const std::string& model, int64_t version) {
+    v1::UnloadModelRequest request;
+    request.set_model(model);
+    request.set_version(version);
+    v1::UnloadModelResponse response;
+    grpc::ClientContext context;
+    return stub_->UnloadModel(&context, request, &response);
+  }
+};
+
+TEST_F(OperationsTest, ListsAndDescribesModels) {
+  const v1::ListModelsResponse list = List();
+  ASSERT_EQ(list.models_size(), 2);
+  EXPECT_EQ(list.models(0).name(), "net");
+  EXPECT_EQ(list.models(0).state(), v1::MODEL_STATE_READY);
+  EXPECT_EQ(list.models(0).num_layers(), kLayers);
+
+  v1::GetModelRequest request;
+  request.set_model("net");
+  v1::GetModelResponse model;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub_->GetModel(&context, request, &model).ok());
+
+  EXPECT_EQ(model.input_dim(), kWidth);
+  EXPECT_EQ(model.output_dim(), kOutputs);
+  EXPECT_EQ(model.max_batch_size(), 16);
+  EXPECT_EQ(model.weights_sha256().size(), 64u);
+  EXPECT_GT(model.memory_bytes(), 0);
+  EXPECT_THAT(model.config_json(), HasSubstr("num_layers"));
+  ASSERT_GT(model.plan().entries_size(), 0);
+  EXPECT_GT(model.plan().entries(0).sequential_seconds(), 0);
+  EXPECT_EQ(model.plan().entries(model.plan().entries_size() - 1).max_samples(), 16);
+}
+
+TEST_F(OperationsTest, LoadsReloadsAndUnloadsUnderRequests) {
+  const std::string directory = repository_->File("extra/1");
+  testing::WriteRandomModel(directory, {.layers = 16});
+  v1::LoadModelResponse loaded;
+  ASSERT_TRUE(Load("extra", 0, &loaded).ok());
+  EXPECT_EQ(loaded.summary().version(), 1);
+  EXPECT_EQ(loaded.summary().state(), v1::MODEL_STATE_READY);
+  EXPECT_GT(loaded.seconds(), 0);
+  EXPECT_EQ(Health("extra"), kServing);
+  v1::ForwardResponse before;
+  ASSERT_TRUE(Call(*stub_, MakeRequest(1, "extra"), &before).ok());
+
+  // A torn reload keeps the old one.
+  const auto size = std::filesystem::file_size(directory + "/model.safetensors");
+  std::filesystem::resize_file(directory + "/model.safetensors", size - 1);
+  const grpc::Status torn = Load("extra", 1, &loaded);
+  EXPECT_EQ(torn.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << torn.error_message();
+  EXPECT_THAT(torn.error_message(), HasSubstr("model.safetensors"));
+  v1::ForwardResponse still;
+  ASSERT_TRUE(Call(*stub_, MakeRequest(1, "extra"), &still).ok());
+  EXPECT_EQ(still.outputs().data(), before.outputs().data());
+
+  // Other weights arrive without a gap.
+  testing::WriteRandomModel(directory, {.layers = 16, .seed = 2});
+  std::atomic<bool> stop{false};
+  std::thread client([&] {
+    const auto stub = Connect(server_->address());
+    while (!stop) {
+      v1::ForwardResponse response;
+      const grpc::Status status = Call(*stub, MakeRequest(1, "extra"), &response);
+      EXPECT_TRUE(status.ok()) << status.error_message();
+    }
+  });
+  EXPECT_TRUE(Load("extra", 1, &loaded).ok());
+  stop = true;
+  client.join();
+  v1::ForwardResponse after;
+  ASSERT_TRUE(Call(*stub_, MakeRequest(1, "extra"), &after).ok());
+  EXPECT_NE(after.outputs().data(), before.outputs().data());
+
+  ASSERT_TRUE(Unload("extra", 0).ok());
+  EXPECT_EQ(Call(*stub_, MakeRequest(1, "extra"), &after).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Unload("extra", 0).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_NE(Health("extra"), kServing);
+  EXPECT_EQ(List().models_size(), 2);
+}
+
+TEST_F(OperationsTest, HealthHasNames) {
+  EXPECT_EQ(Health(""), kServing);
+  EXPECT_EQ(Health("net"), kServing);
+  EXPECT_EQ(Health("deeppcr.v1.DeepPcr"), kServing);
+  EXPECT_EQ(Health("nothing"), -1);
+}
+
+TEST_F(OperationsTest, ReflectionListsTheService) {
+  // ServerReflectionRequest with list_services (field 7) set to "".
+  const auto [status, reply] = RawCall(
+      "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", std::string("\x3a\x00", 2));
+
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_THAT(reply, HasSubstr("deeppcr.v1.DeepPcr"));
+  EXPECT_THAT(reply, HasSubstr("grpc.health.v1.Health"));
+}
+
+TEST_F(OperationsTest, HttpAnswersProbes) {
+  EXPECT_THAT(server_->Get("/livez"), HasSubstr("200 OK"));
+  EXPECT_THAT(server_->Get("/readyz"), HasSubstr("200 OK"));
+  EXPECT_THAT(server_->Get("/"), HasSubstr("404 Not Found"));
+  EXPECT_THAT(server_->Http("DELETE /metrics HTTP/1.0\r\n\r\n"), HasSubstr("405"));
+  EXPECT_THAT(server_->Http("HEAD /metrics HTTP/1.0\r\n\r\n"), Not(HasSubstr("deeppcr_")));
+  EXPECT_EQ(testing::RunProgram(DEEPPCR_SERVER_BINARY, {"--probe=" + server_->address()}).exit_code,
+            0);
+}
+
+TEST_F(OperationsTest, MetricsFollowRequests) {
+  const std::string forward =
+      "deeppcr_requests_total{code=\"OK\",method=\"Forward\",model=\"net\"}";
+  const std::string refused =
+      "deeppcr_requests_total{code=\"INVALID_ARGUMENT\",method=\"Forward\",model=\"net\"}";
+  const double forward_before = Metric(forward), refused_before = Metric(refused);
+  ASSERT_GE(forward_before, 0);
+  v1::ForwardRequest request = MakeRequest();
+  request.mutable_options()->set_solver("newton");
+  v1::ForwardResponse response;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Call(*stub_, request, &response).ok());
+  request.mutable_options()->set_rtol(5);
+  Call(*stub_, request, &response);
+
+  EXPECT_EQ(Metric(forward), forward_before + 3);
+  EXPECT_EQ(Metric(refused), refused_before + 1);
+  for (const char* name : {"deeppcr_request_duration_seconds", "deeppcr_queue_duration_seconds",
+                           "deeppcr_solve_duration_seconds"}) {
+    EXPECT_GE(Metric(std::string(name) +
+                     "_count{method=\"Forward\",model=\"net\",solver=\"newton\",version=\"1\"}"),
+              3)
+        << name;
+  }
+  for (const char* name :
+       {"deeppcr_iterations", "deeppcr_dependent_stages", "deeppcr_error_estimate"}) {
+    EXPECT_GE(Metric(std::string(name) + "_count{model=\"net\",solver=\"newton\",version=\"1\"}"),
+              6)
+        << name;
+  }
+  EXPECT_GE(Metric("deeppcr_batch_samples_count{model=\"net\",version=\"1\"}"), 1);
+  EXPECT_EQ(Metric("deeppcr_model_load_seconds_count{model=\"net\",version=\"1\"}"), 1);
+  EXPECT_GT(Metric("deeppcr_model_memory_bytes{model=\"net\",version=\"1\"}"), 0);
+  EXPECT_GT(Metric("deeppcr_process_resident_memory_bytes"), 1e6);
+}
+
+TEST_F(OperationsTest, ShadowPairsMeasureSpeedupAndError) {
+  v1::ForwardRequest request = MakeRequest();
+  request.mutable_options()->set_solver("newton");
+  const std::string labels = "_count{model=\"net\",solver=\"newton\",version=\"1\"}";
+  for (int i = 0; i < 1000 && Metric("deeppcr_speedup_ratio" + labels) < 1; ++i) {
+    v1::ForwardResponse response;
+    ASSERT_TRUE(Call(*stub_, request, &response).ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_GE(Metric("deeppcr_speedup_ratio" + labels), 1);
+  EXPECT_EQ(Metric("deeppcr_speedup_ratio" + labels),
+            Metric("deeppcr_shadow_relative_error" + labels));
+  EXPECT_EQ(Metric("deeppcr_shadow_runs_total{outcome=\"failed\"}"), 0);
+}
+
+// A comparison that would take minutes.
+v1::CompareRequest LongComparison() {
+  v1::CompareRequest request;
+  request.set_model("long");
+  *request.mutable_inputs() = MakeRequest(16).inputs();
+  for (int i = 0; i < 16; ++i) {
+    v1::SolverOptions& options = *request.add_options();
+    options.set_solver("newton");
+    options.set_shooting_interval(16);
+    options.set_rtol(1e-7);
+    options.set_on_no_convergence(v1::ON_NO_CONVERGENCE_RETURN);
+  }
+  request.set_repetitions(100);
+  return request;
+}
+
+TEST_F(OperationsTest, DeadlinesAndCancelsStopTheWork) {
+  testing::WriteRandomModel(repository_->File("long/1"), {.layers = 2048});
+  v1::LoadModelResponse loaded;
+  const grpc::Status load = Load("long", 0, &loaded);
+  ASSERT_TRUE(load.ok()) << load.error_message();
+  v1::CompareResponse response;
+
+  grpc::ClientContext late;
+  late.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  EXPECT_EQ(stub_->Compare(&late, LongComparison(), &response).error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  grpc::ClientContext cancelled;
+  std::thread canceller([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    cancelled.TryCancel();
+  });
+  EXPECT_EQ(stub_->Compare(&cancelled, LongComparison(), &response).error_code(),
+            grpc::StatusCode::CANCELLED);
+  canceller.join();
+
+  // The workers are free again: nothing is in flight, and the codes are counted.
+  for (int i = 0; i < 2000 && Metric("deeppcr_requests_in_flight{method=\"Compare\"}") != 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(Metric("deeppcr_requests_in_flight{method=\"Compare\"}"), 0);
+  const auto count = [&](const std::string& code) {
+    return Metric("deeppcr_requests_total{code=\"" + code +
+                  "\",method=\"Compare\",model=\"long\"}");
+  };
+  // The client's own clock may cancel a call just before the server's says that its time is up.
+  EXPECT_EQ(count("CANCELLED") + count("DEADLINE_EXCEEDED"), 2);
+  EXPECT_GE(count("CANCELLED"), 1);
+  EXPECT_TRUE(Unload("long", 0).ok());
+  ExpectServing();
+}
+
+}  // namespace
+}  // namespace deeppcr

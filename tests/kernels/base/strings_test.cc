@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/base/strings.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "kernels/base/status_context.h"
+
+namespace deeppcr {
+namespace {
+
+TEST(StringsTest, ConcatenatesEveryKindOfPiece) {
+  const std::string_view view = "view";
+  const std::string text = "text";
+
+  EXPECT_EQ(StrCat(view, "-", text, 1, "/", 2.5), "view-text1/2.5");
+}
+
+TEST(StringsTest, JoinsWithEmptyElements) {
+  const auto same = [](const std::string& text) { return text; };
+
+  EXPECT_EQ(StrJoin(std::vector<std::string>{"", "a", ""}, ", ", same), ", a, ");
+  EXPECT_EQ(StrJoin(std::vector<std::string>{}, ", ", same), "");
+}
+
+TEST(StringsTest, QuotesUntrustedTextAsBoundedPrintableAscii) {
+  EXPECT_EQ(Quoted("a\n\xFF"), "\"a\\n\\xff\"");
+  EXPECT_EQ(Quoted(std::string(100, 'x'), 3), "\"xxx...\"");
+}
+
+TEST(StatusContextTest, PrefixesErrorsOnly) {
+  const absl::Status error = WithContext(absl::NotFoundError("gone"), "config.json");
+
+  EXPECT_EQ(error, absl::NotFoundError("config.json: gone"));
+  EXPECT_TRUE(WithContext(absl::OkStatus(), "config.json").ok());
+}
+
+}  // namespace
+}  // namespace deeppcr

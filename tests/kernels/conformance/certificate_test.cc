@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Is the error estimate honest? A thousand random systems around the edge of stability, at three tolerances, through every
+// iterative solver: what is claimed to be converged must be.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/reference/reference_ops.h"
+#include "kernels/solver/registry.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::Describe;
+using testing::OptionsFor;
+using testing::RandomSystem;
+using testing::Solved;
+using testing::SolverRig;
+using testing::SystemShape;
+
+constexpr int kSystems = 1000;
+constexpr int64_t kInterval = 4;
+
+// Gain 0.5..2.2, D 2..16, L 16..256, every activation, three MLPs to a residual network.
+SystemShape DrawShape(int index) {
+  std::mt19937_64 generator(1234 + index);
+  const auto below = [&](uint64_t n) { return static_cast<int64_t>(generator() % n); };
+  SystemShape shape;
+  shape.state_dim = 2 + below(15);
+  shape.num_steps = 16 + below(241);
+  shape.gain = 0.5 + 1.7 * static_cast<double>(below(1000000)) / 1e6;
+  shape.residual = index % 4 == 3;
+  shape.activation = kActivationNames[below(kActivationNames.size())].activation;
+  shape.seed = 1000 + index;
+  return shape;
+}
+
+// The states that the contract speaks of: those at the ends of intervals.
+template <class T>
+std::vector<T> IntervalEnds(const std::vector<T>& trajectory, int64_t steps, int64_t dim, int64_t interval) {
+  std::vector<T> ends;
+  for (int64_t l = interval; l < steps + interval; l += interval) {
+    const auto z = trajectory.begin() + std::min(l, steps) * dim;
+    ends.insert(ends.end(), z, z + dim);
+  }
+  return ends;
+}
+
+struct Tally {
+  int solves = 0, converged = 0;
+  int false_single = 0, false_double = 0;
+  int estimates = 0, estimates_close = 0;
+  int precise = 0, precise_converged = 0;
+  double worst_single = 0, worst_double = 0;  // in units of the tolerance
+};
+
+// A system with what it takes to judge a solver's claim.
+struct Judge {
+  explicit Judge(int index)
+      : shape(DrawShape(index)),
+        system(shape),
+        rig(*cpu::NewCpuBackend(), system.spec()),
+        inputs(system.Inputs(1, index)),
+        sequential(rig.Solve({.solver = "sequential"}, inputs)),
+        oracle(reference::Trajectory(system.spec(), std::vector<double>(inputs.begin(), inputs.end()))) {}
+
+  void Run(const SolverRow& row, double rtol, Tally* tally) const {
+    ResolvedOptions options = OptionsFor(row.name, shape.num_steps, kInterval, rtol);
+    options.on_no_convergence = OnNoConvergence::kReturn;
+    const Solved solved = rig.Solve(options, inputs);
+    const double floor = options.atol / rtol;
+    const auto ends = [&](const auto& t) {
+      return IntervalEnds(t, shape.num_steps, shape.state_dim, options.shooting_interval);
+    };
+    const std::vector<float> single_ends = ends(sequential.trajectory), got = ends(solved.trajectory);
+    const std::vector<double> exact = ends(oracle);
+    const std::vector<double> single(single_ends.begin(), single_ends.end());
+    const double to_single = testing::RelativeError(got, single, shape.state_dim, floor);
+    const double to_double = testing::RelativeError(got, exact, shape.state_dim, floor);
+    const double rounding = testing::RelativeError(single_ends, exact, shape.state_dim, floor);
+    Count(solved.reports[0], rtol, to_single, to_double, rounding, tally);
+  }
+
+  void Count(const SampleReport& report, double rtol, double to_single, double to_double, double rounding,
+             Tally* tally) const {
+    ++tally->solves;
+    if (rounding < rtol / 10) {
+      ++tally->precise;
+      tally->precise_converged += report.converged ? 1 : 0;
+    }
+    if (!report.converged) return;
+    ++tally->converged;
+    tally->worst_single = std::max(tally->worst_single, to_single / rtol);
+    tally->worst_double = std::max(tally->worst_double, to_double / rtol);
+    tally->false_single += to_single > rtol ? 1 : 0;
+    tally->false_double += to_double > 1.5 * rtol ? 1 : 0;
+    const double error = std::max(to_single, to_double);
+    ++tally->estimates;
+    tally->estimates_close += report.error_estimate <= 10 * error && error <= 10 * report.error_estimate ? 1 : 0;
+    EXPECT_LE(to_single, rtol) << Describe(shape) << " rtol=" << rtol;
+    EXPECT_LE(to_double, 1.5 * rtol) << Describe(shape) << " rtol=" << rtol;
+  }
+
+  const SystemShape shape;
+  const RandomSystem system;
+  const SolverRig rig;
+  const std::vector<float> inputs;
+  const Solved sequential;
+  const std::vector<double> oracle;
+};
+
+double Percent(int part, int whole) { return 100.0 * part / std::max(whole, 1); }
+
+TEST(CertificateTest, NoClaimIsFalseAndEstimatesAreCloseAroundTheEdgeOfStability) {
+  constexpr double kTolerances[] = {1e-3, 1e-4, 1e-5};
+  std::vector<std::vector<Tally>> tallies(Solvers().size(), std::vector<Tally>(3));
+  for (int index = 0; index < kSystems; ++index) {
+    const Judge judge(index);
+    // Where the sequential run itself overflows there is nothing to compare with.
+    if (!judge.sequential.reports[0].converged) continue;
+    for (size_t s = 0; s < Solvers().size(); ++s) {
+      for (size_t t = 0; t < 3 && Solvers()[s].iterative; ++t)
+        judge.Run(Solvers()[s], kTolerances[t], &tallies[s][t]);
+    }
+  }
+  std::printf("%-13s %-6s %6s %10s %14s %14s %12s %12s %12s\n", "solver", "rtol", "solves", "converged",
+              "false (fp32)", "false (1.5x)", "worst/rtol", "close est.", "precise ok");
+  for (size_t s = 0; s < Solvers().size(); ++s) {
+    for (size_t t = 0; t < 3 && Solvers()[s].iterative; ++t) {
+      const Tally& tally = tallies[s][t];
+      std::printf("%-13s %-6.0e %6d %10d %14d %14d %5.2f/%-6.2f %11.1f%% %11.1f%%\n",
+                  std::string(Solvers()[s].name).c_str(), kTolerances[t], tally.solves, tally.converged,
+                  tally.false_single, tally.false_double, tally.worst_single, tally.worst_double,
+                  Percent(tally.estimates_close, tally.estimates), Percent(tally.precise_converged, tally.precise));
+      EXPECT_GT(tally.solves, 900);
+      EXPECT_EQ(tally.false_single, 0);
+      EXPECT_EQ(tally.false_double, 0);
+      EXPECT_GE(Percent(tally.estimates_close, tally.estimates), 90.0);
+      if (Solvers()[s].name == "newton") {
+        EXPECT_GE(Percent(tally.precise_converged, tally.precise), 90.0);
+      } else {
+        EXPECT_GT(tally.converged, 100) << "too few claims to judge";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace deeppcr

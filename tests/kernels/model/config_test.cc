@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/model/config.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "kernels/base/json.h"
+#include "kernels/base/strings.h"
+#include "kernels/model/registry.h"
+#include "tests/testing/expect_error.h"
+
+namespace deeppcr {
+namespace {
+
+using absl::StatusCode;
+using testing::CaseName;
+using testing::ExpectError;
+using testing::RefusedCase;
+
+nlohmann::json Minimal(std::string_view model_type = "mlp") {
+  return {{"model_type", model_type}, {"input_dim", 3},   {"output_dim", 2},
+          {"state_dim", 4},           {"num_layers", 16}, {"activation", "tanh"}};
+}
+
+// The minimal config with one key set to this JSON text.
+std::string With(std::string_view key, std::string_view value, std::string_view type = "mlp") {
+  nlohmann::json object = Minimal(type);
+  object.erase(std::string(key));
+  std::string text = object.dump();
+  text.pop_back();
+  return StrCat(text, ",\"", key, "\":", value, "}");
+}
+
+TEST(ConfigTest, TakesDefaults) {
+  const absl::StatusOr<ModelConfig> config = ParseConfig(Minimal().dump());
+
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->model_type, "mlp");
+  EXPECT_EQ(config->input_dim, 3);
+  EXPECT_EQ(config->output_dim, 2);
+  EXPECT_EQ(config->state_dim, 4);
+  EXPECT_EQ(config->num_layers, 16);
+  EXPECT_EQ(config->activation, Activation::kTanh);
+  EXPECT_EQ(config->input_activation, Activation::kIdentity);
+  EXPECT_EQ(config->residual_scale, 1.0);
+  EXPECT_EQ(config->max_batch_size, 64);
+  EXPECT_TRUE(config->labels.empty());
+}
+
+TEST(ConfigTest, TakesEveryKey) {
+  nlohmann::json object = Minimal("resnet");
+  object["residual_scale"] = -0.125;
+  object["max_batch_size"] = 7;
+  object["input_activation"] = "relu";
+  object["labels"] = {"cat", "\xC3\xA9t\xC3\xA9"};
+
+  const absl::StatusOr<ModelConfig> config = ParseConfig(object.dump());
+
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->residual_scale, -0.125);
+  EXPECT_EQ(config->max_batch_size, 7);
+  EXPECT_EQ(config->input_activation, Activation::kRelu);
+  EXPECT_EQ(config->labels, (std::vector<std::string>{"cat", "\xC3\xA9t\xC3\xA9"}));
+}
+
+TEST(ConfigTest, DefaultsTheResidualScaleToTheDepth) {
+  EXPECT_EQ(ParseConfig(Minimal("resnet").dump())->residual_scale, 0.25);
+}
+
+TEST(ConfigTest, TakesAnIntegerAsResidualScale) {
+  EXPECT_EQ(ParseConfig(With("residual_scale", "2", "resnet"))->residual_scale, 2.0);
+}
+
+TEST(ConfigTest, TakesEveryActivation) {
+  for (const ActivationName& row : kActivationNames) {
+    const absl::StatusOr<ModelConfig> config =
+        ParseConfig(With("activation", StrCat("\"", row.name, "\"")));
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->activation, row.activation);
+    EXPECT_EQ(NameOf(row.activation), row.name);
+  }
+}
+
+TEST(ConfigTest, TakesEveryModelType) {
+  for (const ModelFamily& family : ModelFamilies()) {
+    EXPECT_TRUE(ParseConfig(Minimal(family.name).dump()).ok()) << family.name;
+  }
+}
+
+TEST(ConfigTest, TakesBothEndsOfEveryIntegerRange) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.type != "integer") continue;
+    EXPECT_TRUE(ParseConfig(With(key.name, StrCat(key.min))).ok()) << key.name;
+    EXPECT_TRUE(ParseConfig(With(key.name, StrCat(key.max))).ok()) << key.name;
+  }
+}
+
+TEST(ConfigTest, RefusesEveryIntegerOutsideItsRangeOrType) {
+  int integers = 0;
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.type != "integer") continue;
+    ++integers;
+    const std::string expected =
+        StrCat(key.name, ": expected an integer in [", key.min, ", ", key.max, "], got ");
+    for (const std::string& value :
+         {StrCat(key.min - 1), StrCat(key.max + 1), std::string("-1"), std::string("1.0"),
+          std::string("1e0"), std::string("\"1\""), std::string("null"), std::string("true"),
+          std::string("[1]"), std::string("{}"), std::string("9223372036854775808"),
+          std::string("4294967297000000000000")}) {
+      ExpectError(ParseConfig(With(key.name, value)), StatusCode::kInvalidArgument, expected);
+    }
+  }
+  EXPECT_EQ(integers, 5);
+}
+
+TEST(ConfigTest, RefusesAMissingRequiredKeyByName) {
+  int required = 0;
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.default_value != "required") continue;
+    ++required;
+    nlohmann::json object = Minimal();
+    object.erase(std::string(key.name));
+    ExpectError(ParseConfig(object.dump()), StatusCode::kInvalidArgument,
+                StrCat(key.name, ": missing; expected ", key.type));
+  }
+  EXPECT_EQ(required, 6);
+}
+
+TEST(ConfigTest, RefusesEveryKeyGivenTwice) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    std::string text = With(key.name, "1");
+    text.pop_back();
+    ExpectError(ParseConfig(StrCat(text, ",\"", key.name, "\":1}")), StatusCode::kInvalidArgument,
+                StrCat("key \"", key.name, "\" appears twice"));
+  }
+}
+
+TEST(ConfigTest, RefusesTheWrongTypeOfEveryKey) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    ExpectError(ParseConfig(With(key.name, "{}", "resnet")), StatusCode::kInvalidArgument,
+                StrCat(key.name, ": expected "));
+    ExpectError(ParseConfig(With(key.name, "null", "resnet")), StatusCode::kInvalidArgument,
+                StrCat(key.name, ": expected "));
+  }
+}
+
+class RefusedConfigTest : public ::testing::TestWithParam<RefusedCase> {};
+
+TEST_P(RefusedConfigTest, IsRefusedWithItsReason) {
+  ExpectError(ParseConfig(GetParam().input), GetParam().code, GetParam().message_part);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RefusedConfigTest,
+    ::testing::Values(
+        RefusedCase{"Empty", "", "not JSON"},
+        RefusedCase{"Array", "[]", "expected an object, got an array"},
+        RefusedCase{"UnknownKey", With("layers", "3"),
+                    "unknown key \"layers\"; the keys are model_type, input_dim, output_dim, "
+                    "state_dim, num_layers, activation, residual_scale, max_batch_size, "
+                    "input_activation, labels"},
+        RefusedCase{"KeyOfOtherCase", With("State_Dim", "3"), "unknown key \"State_Dim\""},
+        RefusedCase{"ModelType", With("model_type", "\"cnn\""),
+                    "model_type: expected one of mlp, resnet, got string \"cnn\""},
+        RefusedCase{"ModelTypeNumber", With("model_type", "1"), "model_type: expected a string"},
+        RefusedCase{"Activation", With("activation", "\"ReLU\""),
+                    "activation: expected one of identity, relu, leaky_relu, tanh, sigmoid, silu, "
+                    "gelu, gelu_tanh, elu, softplus, got \"ReLU\""},
+        RefusedCase{"InputActivation", With("input_activation", "\"\""),
+                    "input_activation: expected one of"},
+        RefusedCase{"ResidualScaleOfMlp", With("residual_scale", "0.5"),
+                    "residual_scale: only for model_type resnet, this is mlp"},
+        RefusedCase{"ResidualScaleZero", With("residual_scale", "0", "resnet"),
+                    "residual_scale: expected a number that is finite and not 0"},
+        RefusedCase{"ResidualScaleNegativeZero", With("residual_scale", "-0.0", "resnet"),
+                    "not 0 as float32"},
+        RefusedCase{"ResidualScaleTiny", With("residual_scale", "1e-60", "resnet"),
+                    "not 0 as float32"},
+        RefusedCase{"ResidualScaleHuge", With("residual_scale", "1e39", "resnet"),
+                    "finite and not 0 as float32, got 1e+39"},
+        RefusedCase{"ResidualScaleOverflow", With("residual_scale", "1e999", "resnet"),
+                    "number overflow"},
+        RefusedCase{"ResidualScaleNaN", With("residual_scale", "NaN", "resnet"), "not JSON"},
+        RefusedCase{"ResidualScaleString", With("residual_scale", "\"0.5\"", "resnet"),
+                    "residual_scale: expected a number, got string \"0.5\""},
+        RefusedCase{
+            "LabelsTooFew", With("labels", R"(["a"])"),
+            "labels: expected an array of output_dim = 2 strings, got an array of 1 values"},
+        RefusedCase{"LabelsTooMany", With("labels", R"(["a","b","c"])"),
+                    "strings, got an array of 3 values"},
+        RefusedCase{"LabelsEmpty", With("labels", "[]"), "strings, got an array of 0 values"},
+        RefusedCase{"LabelsNumber", With("labels", R"(["a",1])"),
+                    "labels[1]: expected a string, got 1"},
+        RefusedCase{"LabelsString", With("labels", "\"ab\""),
+                    "labels: expected an array of output_dim = 2 strings, got string \"ab\""},
+        RefusedCase{"LabelEmpty", With("labels", R"(["a",""])"),
+                    "labels[1]: expected 1 to 256 bytes, got 0"},
+        RefusedCase{"LabelLong", With("labels", StrCat("[\"a\",\"", std::string(257, 'x'), "\"]")),
+                    "labels[1]: expected 1 to 256 bytes, got 257"},
+        RefusedCase{"LabelNotUtf8", With("labels", "[\"a\",\"\xFF\"]"), "UTF-8"},
+        RefusedCase{"DeepNesting", With("labels", std::string(100'000, '[')),
+                    "nested deeper than 16"},
+        RefusedCase{"TrailingGarbage", Minimal().dump() + "x", "not JSON"},
+        RefusedCase{"TrailingNul", Minimal().dump() + std::string(1, '\0'), "NUL byte"},
+        RefusedCase{"TooManyParameters",
+                    R"({"model_type":"mlp","input_dim":1,"output_dim":1,"state_dim":4096,)"
+                    R"("num_layers":1048576,"activation":"relu"})",
+                    "num_layers 1048576 x state_dim 4096: expected at most 8589934592 parameters"}),
+    CaseName);
+
+TEST(ConfigTest, RefusesEveryTruncation) {
+  const std::string text = Minimal().dump();
+  for (size_t size = 0; size < text.size(); ++size) {
+    EXPECT_FALSE(ParseConfig(std::string_view(text).substr(0, size)).ok()) << size;
+  }
+}
+
+// What the documentation prints from the table must be what the parser does.
+TEST(ConfigKeysTest, DescribesTheDefaultsThatAreTaken) {
+  const ModelConfig config = *ParseConfig(Minimal().dump());
+  const std::map<std::string_view, std::string> taken = {
+      {"max_batch_size", StrCat(config.max_batch_size)},
+      {"input_activation", std::string(NameOf(config.input_activation))},
+      {"residual_scale", "1/sqrt(num_layers)"},
+      {"labels", config.labels.empty() ? "none" : "some"},
+  };
+  for (const ConfigKey& key : ConfigKeys()) {
+    const auto found = taken.find(key.name);
+    EXPECT_EQ(key.default_value, found != taken.end() ? found->second : "required") << key.name;
+  }
+}
+
+TEST(ConfigKeysTest, IsCompleteAndWithoutRepetition) {
+  std::set<std::string_view> names;
+  for (const ConfigKey& key : ConfigKeys()) {
+    EXPECT_TRUE(names.insert(key.name).second) << key.name;
+    EXPECT_FALSE(key.meaning.empty()) << key.name;
+    EXPECT_EQ(key.type == "integer", key.max > 0) << key.name;
+    EXPECT_NE(key.read, nullptr) << key.name;
+  }
+  EXPECT_EQ(ConfigKeys().front().name, "model_type");
+}
+
+TEST(ConfigKeysTest, NamesFamiliesOfTheRegistryOnly) {
+  std::string types;
+  for (const ConfigKey& key : ConfigKeys()) {
+    EXPECT_TRUE(key.families == "all" || FindModelFamily(key.families) != nullptr) << key.name;
+    if (key.name == "model_type") types = key.meaning;
+  }
+  for (const ModelFamily& family : ModelFamilies()) {
+    EXPECT_THAT(types, ::testing::HasSubstr(StrCat("`", family.name, "`")));
+  }
+}
+
+}  // namespace
+}  // namespace deeppcr

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks who includes whom, and the header guards.
+
+usage: include_rules.py [ROOT]
+
+The layers and what each may include are the table LAYERS. Quoted includes must name a file of this
+repository from its root, generated protobuf code (deeppcr/v1/...), or a known library.
+"""
+
+import dataclasses
+import pathlib
+import re
+import sys
+
+# What a server sees of the library: the engine and the headers that engine.h itself exposes.
+ENGINE_API = (
+    'kernels/engine.h',
+    'kernels/plan/plan.h',
+    'kernels/solver/cancel_token.h',
+    'kernels/solver/options.h',
+    'kernels/solver/report.h',
+)
+BASE = 'kernels/base/'
+# The abstract backend. Its registry is left out: only the engine may ask which backends exist.
+BACKEND = 'kernels/backend/'
+BACKEND_REGISTRY = 'kernels/backend/registry'
+PROTO = 'deeppcr/v1/'
+RPC_LIBRARIES = ('grpc', 'grpcpp', 'google', 'prometheus', 'civetweb.h', 'CivetServer.h')
+COMMAND_LINE_LIBRARIES = ('CLI',)
+COMMON_LIBRARIES = ('absl', 'nlohmann')
+TEST_LIBRARIES = ('gtest', 'gmock', 'benchmark')
+CUDA_FORBIDDEN = COMMON_LIBRARIES + RPC_LIBRARIES + COMMAND_LINE_LIBRARIES + TEST_LIBRARIES
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """Files under `path` may include files under `own` and the libraries, and nothing else."""
+    path: str  # a folder or a prefix of names; with a final *, only what is directly in the folder
+    own: tuple
+    libraries: tuple = COMMON_LIBRARIES
+    forbidden: tuple = ()
+
+    def holds(self, name):
+        if self.path.endswith('*'):
+            return name.startswith(self.path[:-1]) and '/' not in name[len(self.path) - 1:]
+        return name.startswith(self.path)
+
+
+# The first entry that holds a file decides.
+LAYERS = (
+    Layer(BASE, (BASE,)),
+    Layer('kernels/model/', ('kernels/model/', BASE, BACKEND), forbidden=(BACKEND_REGISTRY,)),
+    Layer('kernels/solver/', ('kernels/solver/', BASE, BACKEND), forbidden=(BACKEND_REGISTRY,)),
+    Layer('kernels/plan/', ('kernels/plan/', 'kernels/solver/', 'kernels/model/', BASE, BACKEND),
+          forbidden=(BACKEND_REGISTRY,)),
+    Layer(BACKEND_REGISTRY,
+          (BACKEND, BASE, 'kernels/cpu/', 'kernels/cuda/', 'kernels/reference/')),
+    Layer(BACKEND, (BACKEND, BASE)),
+    Layer('kernels/cpu/', ('kernels/cpu/', BACKEND, BASE), forbidden=(BACKEND_REGISTRY,)),
+    Layer('kernels/cuda/', ('kernels/cuda/', BACKEND, BASE), forbidden=(BACKEND_REGISTRY,)),
+    Layer('kernels/reference/', ('kernels/reference/', BACKEND, BASE),
+          forbidden=(BACKEND_REGISTRY,)),
+    # The engine: the files directly in kernels/.
+    Layer('kernels/*', ('kernels/',),
+          forbidden=('kernels/cpu/', 'kernels/cuda/', 'kernels/reference/')),
+    Layer('server/', ('server/', BASE, PROTO) + ENGINE_API, COMMON_LIBRARIES + RPC_LIBRARIES),
+    Layer('client/', ('client/', BASE, PROTO),
+          COMMON_LIBRARIES + RPC_LIBRARIES + COMMAND_LINE_LIBRARIES),
+    Layer('tests/kernels/', ('kernels/', 'tests/kernels/', 'tests/testing/'),
+          COMMON_LIBRARIES + TEST_LIBRARIES),
+    Layer('tests/testing/', ('kernels/', 'tests/testing/'), COMMON_LIBRARIES + TEST_LIBRARIES),
+    Layer('tests/', ('kernels/', 'server/', 'client/', 'tests/', PROTO),
+          COMMON_LIBRARIES + RPC_LIBRARIES + TEST_LIBRARIES + COMMAND_LINE_LIBRARIES),
+)
+
+SOURCE_ENDINGS = ('.h', '.cc', '.cu', '.cuh')
+OUR_FOLDERS = ('kernels', 'server', 'client', 'tests')
+INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
+
+
+def includes_of(text):
+    """Yields (is_quoted, path) of every include directive."""
+    for match in INCLUDE.finditer(text):
+        yield match.group(1) == '"', match.group(2)
+
+
+def expected_guard(name):
+    return 'DEEPPCR_' + re.sub(r'[^A-Za-z0-9]', '_', name).upper() + '_'
+
+
+class Checker:
+    """Reads the sources under a root and collects complaints."""
+
+    def __init__(self, root):
+        self.root = pathlib.Path(root)
+        self.texts = {}
+        for folder in OUR_FOLDERS:
+            for path in sorted((self.root / folder).rglob('*')):
+                if path.suffix in SOURCE_ENDINGS and path.is_file():
+                    name = path.relative_to(self.root).as_posix()
+                    self.texts[name] = path.read_text(encoding='utf-8')
+        self.complaints = []
+
+    def run(self):
+        for name, text in self.texts.items():
+            self.check_guard(name, text)
+            layer = next((entry for entry in LAYERS if entry.holds(name)), None)
+            if layer is None:
+                self.complain(name, 'belongs to no layer of the table in include_rules.py')
+                continue
+            for quoted, path in includes_of(text):
+                self.check_include(name, layer, quoted, path)
+            if name.endswith(('.cu', '.cuh')):
+                self.check_cuda(name)
+        return self.complaints
+
+    def complain(self, name, message):
+        self.complaints.append(f'{name}: {message}')
+
+    def check_guard(self, name, text):
+        if not name.endswith(('.h', '.cuh')):
+            return
+        guard = expected_guard(name)
+        if f'#ifndef {guard}\n#define {guard}\n' not in text:
+            self.complain(name, f'header guard must be {guard}')
+
+    def check_include(self, name, layer, quoted, path):
+        library = path.split('/')[0]
+        if path in self.texts or path.startswith(PROTO):
+            if not path.startswith(layer.own) or path.startswith(layer.forbidden or ('\0',)):
+                self.complain(name, f'{layer.path} may not include "{path}"')
+        elif library in CUDA_FORBIDDEN:
+            if library not in layer.libraries:
+                self.complain(name, f'{layer.path} may not use the library of <{path}>')
+        elif quoted:
+            self.complain(name, f'"{path}" is no file of this repository, seen from its root')
+
+    def check_cuda(self, name):
+        """nvcc sees neither abseil nor RPC libraries, not even through a header of ours."""
+        seen, queue = {name}, [(name, name)]
+        while queue:
+            current, route = queue.pop()
+            for _, path in includes_of(self.texts[current]):
+                if path.split('/')[0] in CUDA_FORBIDDEN or path.startswith(PROTO):
+                    self.complain(name, f'nvcc would see <{path}>, by way of {route}')
+                elif path in self.texts and path not in seen:
+                    seen.add(path)
+                    queue.append((path, f'{route} > {path}'))
+
+
+def main(arguments):
+    root = arguments[0] if arguments else pathlib.Path(__file__).resolve().parents[2]
+    checker = Checker(root)
+    complaints = checker.run()
+    for complaint in complaints:
+        print(complaint)
+    print(f'include rules: {len(checker.texts)} files, {len(complaints)} complaints')
+    if not checker.texts:
+        print('include rules: no sources found')
+    return 1 if complaints or not checker.texts else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))

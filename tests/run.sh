@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# usage: tests/run.sh [--full] [--jobs N] [--no_install]
+#
+# Runs the tests from a fresh clone: installs missing packages, checks sources and scripts, builds
+# once with warnings as errors (in build/test), compiles the CUDA sources where a toolkit is found,
+# and runs unit, conformance and integration tests and the replay of the fuzz corpora.
+#   --full        also slow tests, everything under ASan + UBSan, what links no gRPC under TSan, and
+#                 every fuzzer for 60 seconds (FUZZ_SECONDS)
+#   --jobs N      build jobs; default: every core, 1.5 GiB of free memory each
+#   --no_install  never call apt-get
+# Exit status: 0 if every phase passed, 1 otherwise. A phase that fails does not stop the later
+# ones that do not need it.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+. deploy/lib.sh
+
+full=false
+install=true
+jobs="$(build_jobs)"
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --help | -h) usage_of "$0"; exit 0 ;;
+    --full) full=true ;;
+    --jobs) jobs="$(flag_value "$@")" || exit 2; shift ;;
+    --no_install) install=false ;;
+    *) unknown_flag "$1" ;;
+  esac
+  shift
+done
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+summary=()
+failures=0
+
+# Appends a line to the final summary: record STATUS NAME SECONDS [DETAIL].
+record() {
+  summary+=("$(printf '%-8s %-34s %5ds  %s' "$1" "$2" "$3" "${4:-}")")
+  [ "$1" != FAILED ] || failures=$((failures + 1))
+}
+
+# phase NAME COMMAND...: runs the command, times it, records the outcome and returns it. What the
+# command writes to $work/detail is shown beside the name.
+phase() {
+  local name="$1" started="$SECONDS" status=ok
+  shift
+  step "$name"
+  : >"$work/detail"
+  "$@" || status=FAILED
+  record "$status" "$name" $((SECONDS - started)) "$(tail -n 1 "$work/detail")"
+  say "-- $name: $status after $((SECONDS - started)) s"
+  [ "$status" = ok ]
+}
+
+skip() {
+  step "$1"
+  say "skipped: $2"
+  record skipped "$1" 0 "$2"
+}
+
+install_packages() {
+  if $full; then deploy/install.sh test fuzz; else deploy/install.sh test; fi
+}
+
+build() {
+  deploy/build.sh --preset "$1" --jobs "$jobs" "${@:2}"
+}
+
+# run_ctest BUILD_DIR CTEST_ARGUMENT...: fails also when nothing ran.
+run_ctest() {
+  local build_dir="$1" status=0
+  shift
+  ctest --test-dir "$build_dir" -j2 --output-on-failure --no-tests=error "$@" |
+    tee "$work/ctest" || status=1
+  grep -E 'tests passed' "$work/ctest" >"$work/detail"
+  return $status
+}
+
+# The CUDA module is part of the build wherever CMake enabled it: here it is built by name, so that
+# a module that was left out of the build shows.
+compile_cuda() {
+  local nvcc="$1"
+  ninja -C build/test -t query deeppcr_cuda >/dev/null 2>&1 || {
+    say "a CUDA toolkit is here, but build/test has no target deeppcr_cuda"
+    return 1
+  }
+  cmake --build build/test --parallel "$jobs" --target deeppcr_cuda || return 1
+  "$nvcc" --version | grep -o 'release [^,]*' | sed "s|^|compiled by $nvcc, |" | tee "$work/detail"
+}
+
+plain_phases() {
+  phase "sources and scripts" tests/lint/run.sh
+  phase "build (warnings are errors)" build test || return
+  local nvcc
+  if nvcc="$(find_nvcc)"; then
+    phase "CUDA module" compile_cuda "$nvcc"
+  else
+    skip "CUDA module" "no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda"
+  fi
+  phase "tests" run_ctest build/test -LE slow
+  if $full; then
+    phase "slow tests" run_ctest build/test -L slow
+  fi
+}
+
+# ThreadSanitizer of GCC 12 cannot map its shadow where the kernel randomises more than 28 bits.
+without_randomisation() {
+  if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ] &&
+    setarch "$(uname -m)" -R true 2>/dev/null; then
+    setarch "$(uname -m)" -R "$@"
+  else
+    "$@"
+  fi
+}
+
+tsan_tests() {
+  TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1" \
+    without_randomisation bash -c "$(declare -f run_ctest); work='$work'; run_ctest build/tsan -L no_grpc -LE slow"
+}
+
+asan_tests() {
+  ASAN_OPTIONS="detect_stack_use_after_return=1:strict_init_order=1" \
+    UBSAN_OPTIONS="print_stacktrace=1" run_ctest build/asan -LE slow
+}
+
+full_phases() {
+  phase "build, ASan + UBSan" build asan && phase "tests, ASan + UBSan" asan_tests
+  phase "build, TSan" build tsan --target deeppcr_tests_without_grpc && phase "tests, TSan" tsan_tests
+  phase "build, fuzzers" build fuzz --target deeppcr_fuzzers &&
+    phase "fuzzers" tests/fuzz/run.sh --build_dir build/fuzz --seconds "${FUZZ_SECONDS:-60}"
+}
+
+if $install; then
+  phase "packages" install_packages || exit 1
+fi
+plain_phases
+if $full; then
+  full_phases
+fi
+
+step "summary"
+printf '%s\n' "${summary[@]}"
+if [ "$failures" -gt 0 ]; then
+  say "FAILED: $failures of ${#summary[@]} phases, after $((SECONDS / 60)) min $((SECONDS % 60)) s"
+  exit 1
+fi
+say "all ${#summary[@]} phases passed or were skipped as shown, in $((SECONDS / 60)) min $((SECONDS % 60)) s"

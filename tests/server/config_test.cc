@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "kernels/model/config.h"
+#include "tests/testing/expect_error.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::ExpectError;
+using ::testing::HasSubstr;
+using testing::RefusedCase;
+
+absl::StatusOr<CommandLine> Parse(std::vector<std::string> arguments,
+                                  std::map<std::string, std::string> variables = {}) {
+  return ParseCommandLine(arguments, [&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+TEST(ConfigTest, DefaultsAreThoseOfTheStruct) {
+  const auto line = Parse({"--model_repository=/models"});
+
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->action, CommandLine::Action::kServe);
+  EXPECT_EQ(line->config.model_repository, "/models");
+  EXPECT_EQ(line->config.listen, "127.0.0.1:8001");
+  EXPECT_EQ(line->config.max_message_bytes, 64 << 20);
+  EXPECT_FALSE(line->config.allow_remote_admin);
+}
+
+TEST(ConfigTest, TakesValuesInEveryForm) {
+  const auto line =
+      Parse({"--model-repository", "/m", "--max_queue=7", "--allow_remote_admin",
+             "--reflection=false", "--max_message_bytes=2MiB", "--shadow_rate", "0.5"});
+
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->config.model_repository, "/m");
+  EXPECT_EQ(line->config.max_queue, 7);
+  EXPECT_TRUE(line->config.allow_remote_admin);
+  EXPECT_FALSE(line->config.reflection);
+  EXPECT_EQ(line->config.max_message_bytes, 2 << 20);
+  EXPECT_EQ(line->config.shadow_rate, 0.5);
+}
+
+TEST(ConfigTest, EnvironmentIsBetweenDefaultAndFlag) {
+  const auto line = Parse(
+      {"--max_queue=5"},
+      {{"DEEPPCR_MODEL_REPOSITORY", "/env"}, {"DEEPPCR_MAX_QUEUE", "6"}, {"DEEPPCR_WORKERS", "3"}});
+
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->config.model_repository, "/env");
+  EXPECT_EQ(line->config.max_queue, 5);
+  EXPECT_EQ(ResolvedWorkers(line->config), 3);
+}
+
+TEST(ConfigTest, BadEnvironmentNamesTheVariable) {
+  ExpectError(Parse({"--model_repository=/m"}, {{"DEEPPCR_WORKERS", "many"}}),
+              absl::StatusCode::kInvalidArgument, "DEEPPCR_WORKERS: --workers: expected");
+}
+
+TEST(ConfigTest, ActionsNeedNoRepository) {
+  EXPECT_EQ(Parse({"--help"})->action, CommandLine::Action::kHelp);
+  EXPECT_EQ(Parse({"--version"})->action, CommandLine::Action::kVersion);
+  const auto probe = Parse({"--probe=localhost:8001"});
+  ASSERT_TRUE(probe.ok());
+  EXPECT_EQ(probe->action, CommandLine::Action::kProbe);
+}
+
+TEST(ConfigTest, RepositoryIsRequired) {
+  ExpectError(Parse({}), absl::StatusCode::kInvalidArgument, "--model_repository: expected");
+}
+
+class RefusedFlagTest : public ::testing::TestWithParam<RefusedCase> {};
+
+TEST_P(RefusedFlagTest, NamesTheFlagAndTheValue) {
+  ExpectError(Parse({"--model_repository=/m", GetParam().input}), GetParam().code,
+              GetParam().message_part);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Flags, RefusedFlagTest,
+    ::testing::Values(
+        RefusedCase{"Unknown", "--max_que=3", "unknown flag \"--max_que=3\""},
+        RefusedCase{"Positional", "models", "unexpected argument \"models\""},
+        RefusedCase{"SingleDash", "-v", "unexpected argument \"-v\""},
+        RefusedCase{"BareDashes", "--", "unexpected argument"},
+        RefusedCase{"Twice", "--model-repository=/n", "--model_repository is given twice"},
+        RefusedCase{"MissingValue", "--backend", "--backend: expected"},
+        RefusedCase{"Backend", "--backend=tpu", "--backend: expected one of auto, cpu, cuda"},
+        RefusedCase{"ListenWithoutPort", "--listen=localhost", "--listen: expected host:port"},
+        RefusedCase{"ListenPort", "--listen=localhost:65536", "--listen: expected host:port"},
+        RefusedCase{"ListenPortSign", "--listen=localhost:+1", "--listen: expected host:port"},
+        RefusedCase{"ListenHost", "--listen=:8001", "--listen: expected host:port"},
+        RefusedCase{"ListenV6", "--listen=::1:8001", "--listen: expected host:port"},
+        RefusedCase{"HttpListen", "--http_listen=x", "--http_listen: expected host:port"},
+        RefusedCase{"Probe", "--probe=x", "--probe: expected host:port"},
+        RefusedCase{"Threads", "--threads=-1", "--threads: expected threads in [0, 1024]"},
+        RefusedCase{"ThreadsText", "--threads=two", "got \"two\""},
+        RefusedCase{"Workers", "--workers=257", "--workers: expected"},
+        RefusedCase{"PlanCacheDir", "--plan_cache_dir=", "--plan_cache_dir: expected directory"},
+        RefusedCase{"PortFile", "--port_file=", "--port_file: expected file"},
+        RefusedCase{"MaxQueue", "--max_queue=0", "--max_queue: expected samples in [1,"},
+        RefusedCase{"MaxQueueBytes", "--max_queue_bytes=1", "--max_queue_bytes: expected bytes"},
+        RefusedCase{"MaxMessageBytes", "--max_message_bytes=2048MiB",
+                    "--max_message_bytes: expected bytes"},
+        RefusedCase{"BytesOverflow", "--max_message_bytes=9223372036854775807GiB",
+                    "--max_message_bytes: expected bytes"},
+        RefusedCase{"Streams", "--max_concurrent_streams=0", "--max_concurrent_streams: expected"},
+        RefusedCase{"ModelBytes", "--max_model_bytes=x", "--max_model_bytes: expected"},
+        RefusedCase{"WorkspaceBytes", "--max_workspace_bytes=0", "--max_workspace_bytes: expected"},
+        RefusedCase{"Keepalive", "--keepalive_seconds=0", "--keepalive_seconds: expected"},
+        RefusedCase{"KeepaliveTimeout", "--keepalive_timeout_seconds=no",
+                    "--keepalive_timeout_seconds: expected"},
+        RefusedCase{"PingInterval", "--min_ping_interval_seconds=0",
+                    "--min_ping_interval_seconds: expected"},
+        RefusedCase{"AllowRemoteAdmin", "--allow_remote_admin=yes",
+                    "--allow_remote_admin: expected true or false"},
+        RefusedCase{"Reflection", "--reflection=1", "--reflection: expected true or false"},
+        RefusedCase{"Drain", "--drain_seconds=-1", "--drain_seconds: expected"},
+        RefusedCase{"DrainPause", "--drain_pause_seconds=1e9", "--drain_pause_seconds: expected"},
+        RefusedCase{"ShadowRate", "--shadow_rate=1.5", "--shadow_rate: expected share in [0, 1]"},
+        RefusedCase{"ShadowRateNan", "--shadow_rate=nan", "--shadow_rate: expected share"},
+        RefusedCase{"LogFormat", "--log_format=xml", "--log_format: expected one of json, text"},
+        RefusedCase{"LogLevel", "--log_level=loud", "--log_level: expected one of debug"}),
+    testing::CaseName);
+
+TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
+  // model_repository takes any path; its absence is tested by itself.
+  constexpr size_t kFlags = 25;
+  EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
+}
+
+TEST(ConfigTest, HelpShowsEveryFlagWithUnitAndDefault) {
+  const std::string help = HelpText("deeppcr-server");
+
+  for (const FlagSpec& spec : FlagSpecs()) {
+    EXPECT_THAT(help, HasSubstr("--" + spec.name + "  (" + spec.unit));
+    EXPECT_THAT(help, HasSubstr(spec.help));
+  }
+  EXPECT_THAT(help, HasSubstr("default 127.0.0.1:8001"));
+}
+
+TEST(ParseHostPortTest, KeepsBracketsOfV6) {
+  const auto address = ParseHostPort("[::1]:80");
+
+  ASSERT_TRUE(address.ok());
+  EXPECT_EQ(address->host, "[::1]");
+  EXPECT_EQ(address->port, 80);
+}
+
+// Rows of README tables, "| `name` | ... |", by name.
+std::map<std::string, std::string> ReadmeRows() {
+  std::ifstream file(DEEPPCR_SOURCE_DIR "/server/README.md");
+  std::map<std::string, std::string> rows;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("| `")) continue;
+    rows[line.substr(3, line.find('`', 3) - 3)] = line;
+  }
+  return rows;
+}
+
+TEST(ReadmeTest, TableOfFlagsIsThatOfTheCode) {
+  std::map<std::string, std::string> rows = ReadmeRows();
+
+  size_t documented = 0;
+  for (const auto& [name, row] : rows) documented += name.starts_with("--") ? 1 : 0;
+  EXPECT_EQ(documented, FlagSpecs().size());
+  for (const FlagSpec& spec : FlagSpecs()) {
+    const std::string expected = "| `--" + spec.name + "` | " + spec.unit + " | " +
+                                 (spec.default_value.empty() ? "" : "`" + spec.default_value + "`");
+    std::string row = rows["--" + spec.name];
+    // A bar within a cell is escaped in a table.
+    for (size_t at; (at = row.find("\\|")) != std::string::npos;) row.erase(at, 1);
+    EXPECT_THAT(row, ::testing::StartsWith(expected));
+  }
+}
+
+TEST(ReadmeTest, TableOfConfigKeysIsThatOfTheCode) {
+  std::map<std::string, std::string> rows = ReadmeRows();
+
+  size_t documented = 0;
+  for (const auto& [name, row] : rows) documented += name.starts_with("--") ? 0 : 1;
+  EXPECT_EQ(documented, ConfigKeys().size());
+  for (const ConfigKey& key : ConfigKeys()) {
+    const std::string expected = "| `" + std::string(key.name) + "` | " + std::string(key.type) +
+                                 " | " + std::string(key.default_value) + " | " +
+                                 std::string(key.families) + " |";
+    EXPECT_THAT(rows[std::string(key.name)], ::testing::StartsWith(expected));
+  }
+}
+
+}  // namespace
+}  // namespace deeppcr

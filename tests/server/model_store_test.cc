@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/model_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "tests/testing/expect_error.h"
+#include "tests/testing/fake_engine.h"
+#include "tests/testing/safetensors_writer.h"
+
+namespace deeppcr {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ExpectError;
+using testing::FakeEngine;
+using testing::FakeModel;
+using ::testing::HasSubstr;
+using testing::TemporaryDirectory;
+
+class ModelStoreTest : public ::testing::Test {
+ protected:
+  ModelStoreTest()
+      : engine_([this](const std::string& directory) { return Load(directory); }),
+        metrics_({"sequential"}, "v", "d", "b"),
+        logger_(LogFormat::kText, LogLevel::kDebug,
+                [this](std::string_view line) { log_ += line; }),
+        store_({repository_.path(), std::chrono::milliseconds(200)}, engine_, metrics_, logger_) {}
+
+  // A model directory as the fake engine reads it: its config is the error of loading it, or empty.
+  void Write(const std::string& name, const std::string& version, const std::string& error = "") {
+    const fs::path directory = fs::path(repository_.path()) / name / version;
+    fs::create_directories(directory);
+    std::ofstream(directory / "config.json") << error;
+  }
+
+  absl::StatusOr<std::shared_ptr<const LoadedModel>> Load(const std::string& directory) {
+    std::ifstream file(fs::path(directory) / "config.json");
+    std::string error;
+    if (std::getline(file, error)) return absl::InvalidArgumentError(error);
+    return std::make_shared<FakeModel>();
+  }
+
+  TemporaryDirectory repository_;
+  std::string log_;
+  FakeEngine engine_;
+  Metrics metrics_;
+  Logger logger_;
+  ModelStore store_;
+};
+
+TEST_F(ModelStoreTest, LoadsTheLatestVersionOfEachModel) {
+  Write("a", "2");
+  Write("a", "10");
+  Write("b", "1");
+
+  ASSERT_TRUE(store_.LoadAll().ok());
+
+  const auto list = store_.List();
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0].name, "a");
+  EXPECT_EQ(list[0].version, 10);
+  EXPECT_EQ(list[0].state, ModelState::kReady);
+  EXPECT_EQ(list[1].name, "b");
+  EXPECT_TRUE(store_.Ready());
+  EXPECT_EQ((*store_.Find("a", 0))->version, 10);
+  EXPECT_TRUE(store_.Find("a", 10).ok());
+}
+
+TEST_F(ModelStoreTest, IsNotReadyBeforeItHasLooked) {
+  EXPECT_FALSE(store_.Ready());
+  ASSERT_TRUE(store_.LoadAll().ok());
+  EXPECT_TRUE(store_.Ready());
+}
+
+TEST_F(ModelStoreTest, OneFailureDoesNotStopTheOthersButReadiness) {
+  Write("bad", "1", "weights are torn");
+  Write("good", "1");
+
+  ASSERT_TRUE(store_.LoadAll().ok());
+
+  EXPECT_TRUE(store_.Find("good", 0).ok());
+  ExpectError(store_.Find("bad", 0), absl::StatusCode::kFailedPrecondition, "weights are torn");
+  EXPECT_EQ(store_.Describe("bad", 0)->state, ModelState::kFailed);
+  EXPECT_FALSE(store_.Ready());
+  EXPECT_THAT(log_, HasSubstr("weights are torn"));
+
+  Write("bad", "1");
+  ASSERT_TRUE(store_.Load("bad", 0).ok());
+  EXPECT_TRUE(store_.Ready());
+}
+
+TEST_F(ModelStoreTest, DroppingAFailedModelMakesReady) {
+  Write("bad", "1", "torn");
+  ASSERT_TRUE(store_.LoadAll().ok());
+
+  ASSERT_TRUE(store_.Unload("bad", 0).ok());
+
+  EXPECT_TRUE(store_.Ready());
+  ExpectError(store_.Find("bad", 0), absl::StatusCode::kNotFound, "bad");
+}
+
+TEST_F(ModelStoreTest, IgnoresFilesAndHiddenEntriesButNotBadNames) {
+  std::ofstream(fs::path(repository_.path()) / "README.md") << "text";
+  fs::create_directories(fs::path(repository_.path()) / ".git");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  EXPECT_TRUE(store_.Ready());
+
+  fs::create_directories(fs::path(repository_.path()) / "a b" / "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  EXPECT_FALSE(store_.Ready());
+  EXPECT_TRUE(store_.List().empty());
+  EXPECT_THAT(log_, HasSubstr("a b"));
+}
+
+TEST_F(ModelStoreTest, RefusesSymbolicLinks) {
+  Write("real", "1");
+  TemporaryDirectory outside;
+  fs::create_directories(fs::path(outside.path()) / "1");
+  std::ofstream(fs::path(outside.path()) / "1" / "config.json") << "";
+  fs::create_directory_symlink(outside.path(), fs::path(repository_.path()) / "link");
+  fs::create_directories(fs::path(repository_.path()) / "halflink");
+  fs::create_directory_symlink(fs::path(outside.path()) / "1",
+                               fs::path(repository_.path()) / "halflink" / "1");
+  Write("filelink", "1");
+  fs::create_symlink("/etc/passwd",
+                     fs::path(repository_.path()) / "filelink" / "1" / "model.safetensors");
+
+  ASSERT_TRUE(store_.LoadAll().ok());
+
+  EXPECT_TRUE(store_.Find("real", 0).ok());
+  EXPECT_FALSE(store_.Ready());
+  for (const std::string name : {"link", "halflink", "filelink"}) {
+    ExpectError(store_.Load(name, 1), absl::StatusCode::kFailedPrecondition, "symbolic link");
+    EXPECT_FALSE(store_.Find(name, 0).ok()) << name;
+  }
+}
+
+TEST_F(ModelStoreTest, NamesNeverLeaveTheRepository) {
+  TemporaryDirectory outside;
+  fs::create_directories(fs::path(outside.path()) / "1");
+  for (const std::string& name :
+       {std::string(".."), std::string("."), std::string(), std::string("../x"),
+        std::string("/etc"), std::string("a/../b"), std::string("a\0b", 3), std::string("%2e%2e"),
+        std::string(129, 'a')}) {
+    ExpectError(store_.Load(name, 1), absl::StatusCode::kInvalidArgument, "model: expected");
+    ExpectError(store_.Unload(name, 1), absl::StatusCode::kInvalidArgument, "model: expected");
+  }
+  EXPECT_TRUE(store_.List().empty());
+}
+
+TEST_F(ModelStoreTest, UnknownNamesAndVersionsLeaveNoTrace) {
+  Write("a", "1");
+  ExpectError(store_.Load("nothing", 0), absl::StatusCode::kNotFound, "nothing");
+  ExpectError(store_.Load("a", 7), absl::StatusCode::kNotFound, "version 7");
+  ExpectError(store_.Load("a", -1), absl::StatusCode::kInvalidArgument, "version");
+  ExpectError(store_.Find("a", 7), absl::StatusCode::kNotFound, "a");
+  ExpectError(store_.Unload("a", 0), absl::StatusCode::kNotFound, "a");
+  EXPECT_TRUE(store_.List().empty());
+  EXPECT_THAT(metrics_.Text(), ::testing::Not(HasSubstr("nothing")));
+}
+
+TEST_F(ModelStoreTest, OnlyPositiveIntegersAreVersions) {
+  EXPECT_EQ(ParseVersion("1"), 1);
+  EXPECT_EQ(ParseVersion("9223372036854775807"), INT64_MAX);
+  for (const char* text : {"", "0", "-1", "+1", "01", "1x", " 1", "1.0", "9223372036854775808"}) {
+    EXPECT_EQ(ParseVersion(text), 0) << text;
+  }
+  Write("a", "latest");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  EXPECT_FALSE(store_.Ready());
+  ExpectError(store_.Load("a", 0), absl::StatusCode::kNotFound, "positive integer");
+}
+
+TEST_F(ModelStoreTest, AFailedReloadKeepsTheOldOne) {
+  Write("a", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  const ServedModel* before = store_.Find("a", 1)->get();
+  Write("a", "1", "torn");
+
+  ExpectError(store_.Load("a", 1), absl::StatusCode::kInvalidArgument, "torn");
+
+  EXPECT_EQ(store_.Find("a", 1)->get(), before);
+  const auto status = store_.Describe("a", 1);
+  EXPECT_EQ(status->state, ModelState::kReady);
+  EXPECT_THAT(status->reason, HasSubstr("torn"));
+  EXPECT_TRUE(store_.Ready());
+
+  Write("a", "1");
+  ASSERT_TRUE(store_.Load("a", 1).ok());
+  EXPECT_NE(store_.Find("a", 1)->get(), before);
+  EXPECT_EQ(store_.Describe("a", 1)->reason, "");
+}
+
+TEST_F(ModelStoreTest, ASwapLeavesRequestsInProgressOnTheOldOne) {
+  Write("a", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  std::shared_ptr<ServedModel> in_progress = *store_.Find("a", 0);
+  const std::weak_ptr<ServedModel> old = in_progress;
+
+  ASSERT_TRUE(store_.Load("a", 0).ok());
+
+  EXPECT_NE(store_.Find("a", 0)->get(), in_progress.get());
+  EXPECT_EQ(in_progress->model->info().num_layers, 8);
+  in_progress.reset();
+  EXPECT_TRUE(old.expired());
+}
+
+TEST_F(ModelStoreTest, UnloadWaitsForRequestsInProgress) {
+  Write("a", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  std::shared_ptr<ServedModel> in_progress = *store_.Find("a", 0);
+  std::string seen;
+  std::thread releaser([&] {
+    while (store_.Find("a", 0).ok()) std::this_thread::yield();
+    seen = std::string(store_.Find("a", 0).status().message());
+    in_progress.reset();
+  });
+
+  ASSERT_TRUE(store_.Unload("a", 1).ok());
+
+  releaser.join();
+  EXPECT_THAT(seen, HasSubstr("is being unloaded"));
+  ExpectError(store_.Find("a", 0), absl::StatusCode::kNotFound, "a");
+}
+
+TEST_F(ModelStoreTest, ANewVersionBecomesTheLatest) {
+  Write("a", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  Write("a", "2", "torn");
+  EXPECT_FALSE(store_.Load("a", 2).ok());
+  // The broken one does not hide the ready one.
+  EXPECT_EQ((*store_.Find("a", 0))->version, 1);
+  EXPECT_TRUE(store_.Ready());
+
+  Write("a", "2");
+  ASSERT_TRUE(store_.Load("a", 0).ok());
+
+  EXPECT_EQ((*store_.Find("a", 0))->version, 2);
+  EXPECT_TRUE(store_.Find("a", 1).ok());
+  ASSERT_TRUE(store_.Unload("a", 2).ok());
+  EXPECT_EQ((*store_.Find("a", 0))->version, 1);
+}
+
+TEST_F(ModelStoreTest, RecordsLoadsInMetrics) {
+  Write("a", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+
+  const std::string text = metrics_.Text();
+
+  EXPECT_THAT(text, HasSubstr("deeppcr_model_load_seconds_count{model=\"a\",version=\"1\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("deeppcr_model_plan_seconds_sum{model=\"a\",version=\"1\"} 0.25\n"));
+  EXPECT_THAT(text, HasSubstr("deeppcr_model_memory_bytes{model=\"a\",version=\"1\"} 1000\n"));
+  ASSERT_TRUE(store_.Unload("a", 1).ok());
+  EXPECT_THAT(metrics_.Text(),
+              HasSubstr("deeppcr_model_memory_bytes{model=\"a\",version=\"1\"} 0\n"));
+}
+
+TEST(ModelStoreRepositoryTest, AMissingRepositoryIsAnError) {
+  FakeEngine engine([](const std::string&) { return absl::InternalError("unused"); });
+  Metrics metrics({}, "v", "d", "b");
+  Logger logger(LogFormat::kText, LogLevel::kError, [](std::string_view) {});
+  ModelStore store({"/nowhere/at/all", {}}, engine, metrics, logger);
+
+  ExpectError(store.LoadAll(), absl::StatusCode::kNotFound, "/nowhere/at/all");
+  EXPECT_FALSE(store.Ready());
+}
+
+}  // namespace
+}  // namespace deeppcr

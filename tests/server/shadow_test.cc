@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/shadow.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tests/testing/fake_engine.h"
+
+namespace deeppcr {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::FakeModel;
+using ::testing::HasSubstr;
+
+class ShadowTest : public ::testing::Test {
+ protected:
+  ShadowTest()
+      : metrics_({"sequential", "newton"}, "v", "d", "b"),
+        batcher_({.workers = 1}),
+        fake_(std::make_shared<FakeModel>()),
+        model_(std::make_shared<ServedModel>("m", 1, fake_, metrics_.ForModel("m", 1))) {}
+
+  bool WaitForText(const std::string& wanted) {
+    for (int i = 0; i < 1000; ++i) {
+      if (metrics_.Text().find(wanted) != std::string::npos) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  }
+
+  Metrics metrics_;
+  Batcher batcher_;
+  std::shared_ptr<FakeModel> fake_;
+  std::shared_ptr<ServedModel> model_;
+};
+
+TEST_F(ShadowTest, SamplesTheStatedShare) {
+  for (const auto& [rate, expected] : {std::pair{0.0, 0}, {0.01, 11}, {0.25, 251}, {1.0, 1000}}) {
+    ShadowSampler sampler(rate, batcher_, metrics_);
+    int sampled = 0;
+    for (int i = 0; i < 1000; ++i) sampled += sampler.Sample() ? 1 : 0;
+    // The very first request is one more.
+    EXPECT_EQ(sampled, expected) << rate;
+  }
+}
+
+TEST_F(ShadowTest, PairsAParallelPrimaryWithSequential) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+
+  sampler.Offer(model_, primary, {3.0f, 4.0f});
+
+  // The fake needs 4 ms sequentially and 1 ms otherwise.
+  ASSERT_TRUE(
+      WaitForText("deeppcr_speedup_ratio_sum{model=\"m\",solver=\"newton\",version=\"1\"} 4\n"));
+  ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
+  EXPECT_THAT(
+      metrics_.Text(),
+      HasSubstr(
+          "deeppcr_shadow_relative_error_count{model=\"m\",solver=\"newton\",version=\"1\"} 1\n"));
+  ASSERT_EQ(fake_->comparisons().size(), 1u);
+  EXPECT_THAT(fake_->comparisons()[0], ElementsAre(3.0f, 4.0f));
+}
+
+TEST_F(ShadowTest, PairsASequentialPrimaryWithThePlansParallelSolver) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "sequential";
+
+  sampler.Offer(model_, primary, {3.0f, 4.0f});
+
+  EXPECT_TRUE(WaitForText(
+      "deeppcr_speedup_ratio_sum{model=\"m\",solver=\"sequential\",version=\"1\"} 4\n"));
+  EXPECT_TRUE(WaitForText(
+      "deeppcr_shadow_relative_error_sum{model=\"m\",solver=\"sequential\",version=\"1\"} 2"));
+}
+
+TEST_F(ShadowTest, AnInterruptedPairIsNotObserved) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+  fake_->compare_gate.Close();
+  sampler.Offer(model_, primary, {3.0f, 4.0f});
+  ASSERT_TRUE(fake_->compare_gate.WaitForArrivals(1));
+
+  batcher_.CancelAll();
+  fake_->compare_gate.Open();
+
+  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"interrupted\"} 1\n"));
+  EXPECT_THAT(
+      metrics_.Text(),
+      HasSubstr("deeppcr_speedup_ratio_count{model=\"m\",solver=\"newton\",version=\"1\"} 0\n"));
+}
+
+TEST_F(ShadowTest, TakesOnlyItsShareOfAWorker) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+  fake_->compare_gate.Close();
+  sampler.Offer(model_, primary, {3.0f, 4.0f});
+  ASSERT_TRUE(fake_->compare_gate.WaitForArrivals(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  fake_->compare_gate.Open();
+  ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
+
+  // The first took 50 ms; the next may start a second later at the earliest.
+  for (int i = 0; i < 10; ++i) sampler.Offer(model_, primary, {3.0f, 4.0f});
+
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(fake_->comparisons().size(), 1u);
+}
+
+TEST_F(ShadowTest, ACallersTrajectoryHasNoPair) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+  primary.initial_guess = InitialGuess::kPrevious;
+
+  sampler.Offer(model_, primary, {3.0f, 4.0f});
+
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(fake_->comparisons().empty());
+}
+
+}  // namespace
+}  // namespace deeppcr

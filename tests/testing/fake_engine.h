@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_TESTING_FAKE_ENGINE_H_
+#define DEEPPCR_TESTS_TESTING_FAKE_ENGINE_H_
+
+// An engine whose models compute nothing, tell what they were asked, and stop where a test wants
+// them to.
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/engine.h"
+
+namespace deeppcr::testing {
+
+// Holds threads back until it is opened.
+class Gate {
+ public:
+  void Close() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    open_ = false;
+  }
+  void Open() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void Pass() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++arrived_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return open_; });
+  }
+  // Returns once `count` threads in all have arrived; false after ten seconds.
+  bool WaitForArrivals(int count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return arrived_ >= count; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = true;
+  int arrived_ = 0;
+};
+
+// Outputs are output_dim copies of the sum of a sample's inputs, plus `offset`.
+class FakeModel : public LoadedModel {
+ public:
+  struct Batch {
+    ResolvedOptions options;
+    std::vector<int64_t> samples;  // of each item
+  };
+
+  FakeModel() {
+    info_.model_type = "mlp";
+    info_.input_dim = 2;
+    info_.output_dim = 3;
+    info_.state_dim = 4;
+    info_.num_layers = 8;
+    info_.max_batch_size = 16;
+    info_.config_json = "{}";
+    info_.weights_sha256 = "00";
+    info_.memory_bytes = 1000;
+    for (const std::string_view name : SolverNames()) info_.solvers.emplace_back(name);
+    plan_.id = "0123456789abcdef";
+    plan_.device = "fake-device";
+    plan_.measured_seconds = 0.25;
+    plan_.entries.emplace_back().max_samples = 16;
+  }
+
+  const ModelInfo& info() const override { return info_; }
+  const Plan& plan() const override { return plan_; }
+
+  absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options, int64_t) const override {
+    ResolvedOptions resolved;
+    resolved.automatic = options.solver == "auto";
+    resolved.solver = "sequential";
+    for (const std::string_view name : SolverNames()) {
+      if (name == options.solver && !resolved.automatic) resolved.solver = name;
+    }
+    resolved.rtol = options.rtol;
+    resolved.atol = options.atol;
+    resolved.max_iterations = options.max_iterations;
+    resolved.initial_guess = options.initial_guess;
+    resolved.on_no_convergence = options.on_no_convergence;
+    return resolved;
+  }
+
+  absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
+                   RunTimings* timings) const override {
+    Batch batch = {options, {}};
+    for (const RunItem& item : items) batch.samples.push_back(item.num_samples);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      batches_.push_back(std::move(batch));
+    }
+    gate.Pass();
+    for (const RunItem& item : items) Answer(item);
+    *timings = {1e-6, 2e-6, 1e-6, 4e-6};
+    return run_status;
+  }
+
+  absl::StatusOr<std::vector<ComparisonRow>> Compare(std::span<const float> inputs, int64_t n,
+                                                     std::span<const SolveOptions> options,
+                                                     int repetitions,
+                                                     const CancelToken* token) const override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      comparisons_.emplace_back(inputs.begin(), inputs.end());
+    }
+    compare_gate.Pass();
+    if (token->cancelled()) return absl::CancelledError("cancelled");
+    std::vector<ComparisonRow> rows;
+    for (const SolveOptions& option : options) {
+      ComparisonRow row;
+      row.solver = option.solver == "auto" ? "sequential" : std::string(option.solver);
+      const double seconds = row.solver == "sequential" ? 4e-3 : 1e-3;
+      row.seconds.assign(static_cast<size_t>(repetitions), seconds);
+      row.outputs.assign(static_cast<size_t>(n * info_.output_dim), 1.0f);
+      row.reports.assign(static_cast<size_t>(n), report);
+      row.max_state_error = row.solver == "sequential" ? 0 : 2e-5;
+      rows.push_back(std::move(row));
+    }
+    return rows;
+  }
+
+  std::vector<Batch> batches() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return batches_;
+  }
+  // Inputs of each Compare.
+  std::vector<std::vector<float>> comparisons() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return comparisons_;
+  }
+
+  // Set before the model is used.
+  ModelInfo info_;
+  Plan plan_;
+  SampleReport report = ConvergedReport();
+  absl::Status run_status;
+  float offset = 0;
+  mutable Gate gate;          // passed by Run
+  mutable Gate compare_gate;  // passed by Compare
+
+ private:
+  static SampleReport ConvergedReport() {
+    SampleReport converged;
+    converged.converged = true;
+    converged.dependent_stages = 8;
+    return converged;
+  }
+
+  void Answer(const RunItem& item) const {
+    for (int64_t i = 0; i < item.num_samples; ++i) {
+      float sum = offset;
+      for (int64_t j = 0; j < info_.input_dim; ++j) sum += item.inputs[i * info_.input_dim + j];
+      for (int64_t j = 0; j < info_.output_dim; ++j) item.outputs[i * info_.output_dim + j] = sum;
+      SampleReport& answer = item.reports[i];
+      answer = report;
+      if (item.token->expired()) answer.termination = Termination::kDeadline;
+      if (item.token->cancelled()) answer.termination = Termination::kCancelled;
+    }
+  }
+
+  mutable std::mutex mutex_;
+  mutable std::vector<Batch> batches_;
+  mutable std::vector<std::vector<float>> comparisons_;
+};
+
+// Gives whatever `load` gives for a directory.
+class FakeEngine : public Engine {
+ public:
+  using Load =
+      std::function<absl::StatusOr<std::shared_ptr<const LoadedModel>>(const std::string&)>;
+  explicit FakeEngine(Load load) : load_(std::move(load)) {}
+
+  std::string_view backend() const override { return "fake"; }
+  std::string_view device() const override { return "fake-device"; }
+  std::string_view backend_reason() const override { return "a test asked for it"; }
+  absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
+      const std::string& directory, const LoadProgress& progress) const override {
+    progress("pretending");
+    return load_(directory);
+  }
+
+ private:
+  const Load load_;
+};
+
+}  // namespace deeppcr::testing
+
+#endif  // DEEPPCR_TESTS_TESTING_FAKE_ENGINE_H_

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_TESTING_PACKED_LAYERS_H_
+#define DEEPPCR_TESTS_TESTING_PACKED_LAYERS_H_
+
+// The tables of CPU kernels under test, and systems in the layout that they take. Packed here by
+// plain loops, not by kernels/cpu/cpu_system.cc, so that the two check each other.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/backend/system_spec.h"
+#include "kernels/base/aligned_buffer.h"
+#include "kernels/cpu/kernels.h"
+
+namespace deeppcr::testing {
+
+struct KernelSet {
+  std::string name;  // of the instruction set
+  cpu::Kernels (*kernels)(int64_t width);
+};
+
+// One row per instruction set of this machine, oldest first.
+const std::vector<KernelSet>& KernelSets();
+
+class PackedLayers {
+ public:
+  explicit PackedLayers(const SystemSpec& spec);
+  const cpu::LayersView& view() const { return view_; }
+  int64_t width() const { return view_.width; }
+
+ private:
+  AlignedBuffer<float> weights_, biases_, lane_mask_;
+  AlignedBuffer<uint32_t> probe_seeds_;
+  cpu::LayersView view_;
+};
+
+// Buffers of the intervals of one sample, all zero at first.
+class IntervalBuffers {
+ public:
+  IntervalBuffers(const cpu::LayersView& layers, int64_t interval);
+
+  int64_t num_intervals() const { return intervals_; }
+  // [W]; column 0 is the state or the right-hand side, then the probes.
+  float* State(int64_t p, int64_t column = 0) { return Row(states_, p, column); }
+  float* Propagated(int64_t p, int64_t column = 0) { return Row(propagated_, p, column); }
+  float* Entering(int64_t p, int64_t column = 0) { return Row(entering_, p, column); }
+  // [W (column), W], or [W] if diagonal.
+  float* Dense(int64_t p) { return jacobians_.data() + p * width_ * width_; }
+  float* Diagonal(int64_t p) { return jacobians_.data() + p * width_; }
+
+  enum class Matrices { kNone, kDense, kDiagonal };
+  cpu::PropagateArgs ToPropagate(Matrices matrices, bool probes);
+  cpu::UpdateArgs ToUpdate(Matrices matrices, bool probes, double floor);
+
+ private:
+  float* Row(AlignedBuffer<float>& buffer, int64_t p, int64_t column) {
+    return buffer.data() + (p * cpu::kColumns + column) * width_;
+  }
+
+  const cpu::LayersView layers_;
+  const int64_t width_, interval_, intervals_;
+  AlignedBuffer<float> states_, propagated_, entering_, jacobians_, scratch_;
+};
+
+}  // namespace deeppcr::testing
+
+#endif  // DEEPPCR_TESTS_TESTING_PACKED_LAYERS_H_

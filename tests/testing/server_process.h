@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_TESTING_SERVER_PROCESS_H_
+#define DEEPPCR_TESTS_TESTING_SERVER_PROCESS_H_
+
+// The real server as a process of its own, and small clients for what has no library here.
+
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/testing/safetensors_writer.h"
+
+namespace deeppcr::testing {
+
+// Runs a program to its end; stdout and stderr together.
+struct Finished {
+  int exit_code = -1;  // -1: it did not end by itself in time
+  std::string output;
+};
+Finished RunProgram(const std::string& program, const std::vector<std::string>& arguments,
+                    double seconds = 20);
+
+class ServerProcess {
+ public:
+  // Starts the server with `flags` and free ports, and waits until it has tried every model.
+  // Null, and a test failure with the log, if that does not happen.
+  static std::unique_ptr<ServerProcess> Start(const std::string& repository,
+                                              std::vector<std::string> flags = {});
+  // Kills what is still running.
+  ~ServerProcess();
+
+  std::string address() const;
+  int http_port() const { return http_port_; }
+  bool ready() const { return ready_; }  // as the port file said
+
+  void Signal(int signal) const;
+  // The exit code, or nothing if it is still running after `seconds` or was killed by a signal.
+  std::optional<int> Wait(double seconds);
+
+  std::string Log() const;
+
+  // The reply, headers included, to a GET of the HTTP port; empty if there is none.
+  std::string Get(const std::string& path) const {
+    return Http("GET " + path + " HTTP/1.0\r\n\r\n");
+  }
+  std::string Http(const std::string& request) const;
+
+ private:
+  ServerProcess() = default;
+  bool AwaitPorts(double seconds);
+
+  TemporaryDirectory directory_;
+  pid_t pid_ = -1;
+  int grpc_port_ = 0;
+  int http_port_ = 0;
+  bool ready_ = false;
+};
+
+// A residual network with seeded random weights of scale `gain` / sqrt(width).
+struct RandomModel {
+  int64_t layers = 32;
+  int64_t width = 8;
+  int64_t outputs = 3;
+  int max_batch_size = 16;
+  double gain = 1.0;
+  std::string type = "resnet";
+  unsigned seed = 1;
+};
+void WriteRandomModel(const std::string& directory, const RandomModel& shape);
+
+}  // namespace deeppcr::testing
+
+#endif  // DEEPPCR_TESTS_TESTING_SERVER_PROCESS_H_

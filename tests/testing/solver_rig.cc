@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing/solver_rig.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/reference/reference_backend.h"
+#include "kernels/solver/registry.h"
+
+namespace deeppcr::testing {
+namespace {
+
+template <cpu::InstructionSet kSet>
+std::unique_ptr<Backend> NewCpu() {
+  return *cpu::NewCpuBackend(kSet);
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+const std::vector<BackendCase>& BackendCases() {
+  static const auto* cases = [] {
+    auto* all = new std::vector<BackendCase>;
+    const cpu::InstructionSet newest = cpu::DetectInstructionSet();
+    all->push_back({"cpu_baseline", &NewCpu<cpu::InstructionSet::kBaseline>});
+    if (newest >= cpu::InstructionSet::kAvx2) all->push_back({"cpu_avx2", &NewCpu<cpu::InstructionSet::kAvx2>});
+    if (newest >= cpu::InstructionSet::kAvx512)
+      all->push_back({"cpu_avx512", &NewCpu<cpu::InstructionSet::kAvx512>});
+    all->push_back({"reference", &reference::NewReferenceBackend});
+    return all;
+  }();
+  return *cases;
+}
+
+bool Solved::SameAnswers(const Solved& other) const {
+  return SameBits(outputs, other.outputs) && SameBits(trajectory, other.trajectory);
+}
+
+SolverRig::SolverRig(std::unique_ptr<Backend> backend, const SystemSpec& spec, int num_threads,
+                     int64_t min_shooting_interval)
+    : backend_(std::move(backend)),
+      system_(*backend_->NewSystem(spec)),
+      pool_(std::make_unique<ThreadPool>(num_threads)) {
+  const RunnerShape shape{.num_steps = spec.num_steps,
+                          .state_dim = spec.state_dim,
+                          .input_dim = spec.input_dim(),
+                          .output_dim = spec.output_dim()};
+  runner_ = *Runner::Create(*backend_, *system_, shape, {.min_shooting_interval = min_shooting_interval},
+                            pool_.get(), 1);
+}
+
+Solved SolverRig::Solve(const ResolvedOptions& options, const std::vector<float>& inputs) const {
+  const RunnerShape& shape = runner_->shape();
+  const int64_t n = static_cast<int64_t>(inputs.size()) / shape.input_dim;
+  Solved solved{.outputs = std::vector<float>(n * shape.output_dim),
+                .trajectory = std::vector<float>(n * (shape.num_steps + 1) * shape.state_dim),
+                .reports = std::vector<SampleReport>(n)};
+  RunItem item{.num_samples = n,
+               .inputs = inputs,
+               .outputs = solved.outputs,
+               .trajectory = solved.trajectory,
+               .reports = solved.reports};
+  if (!runner_->Run(options, {&item, 1}, nullptr).ok()) solved.reports.clear();
+  return solved;
+}
+
+ResolvedOptions OptionsFor(std::string_view solver, int64_t num_steps, int64_t shooting_interval, double rtol) {
+  const SolverRow* row = FindSolver(solver);
+  if (!row->iterative) return {.solver = row->name};
+  const int64_t most = row->max_shooting_interval > 0 ? row->max_shooting_interval : num_steps;
+  const int64_t interval = std::min({shooting_interval, most, num_steps});
+  return {.solver = row->name,
+          .rtol = rtol,
+          .atol = 1e-6,
+          .max_iterations = static_cast<int32_t>(std::min<int64_t>((num_steps - 1) / interval + 1, 32)),
+          .shooting_interval = static_cast<int32_t>(interval)};
+}
+
+}  // namespace deeppcr::testing

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_TESTING_SOLVER_RIG_H_
+#define DEEPPCR_TESTS_TESTING_SOLVER_RIG_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/backend/backend.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/solver/options.h"
+#include "kernels/solver/runner.h"
+
+namespace deeppcr::testing {
+
+// Every backend that can run here: the CPU backend once per instruction set, and the reference.
+struct BackendCase {
+  std::string name;
+  std::unique_ptr<Backend> (*create)();
+};
+const std::vector<BackendCase>& BackendCases();
+
+// What a run gave back.
+struct Solved {
+  std::vector<float> outputs;      // [n, output_dim]
+  std::vector<float> trajectory;   // [n, L + 1, D]
+  std::vector<SampleReport> reports;
+
+  // Bit for bit.
+  bool SameAnswers(const Solved& other) const;
+};
+
+// A system on a backend with a runner, ready to be asked. Failing to set up aborts the test program.
+class SolverRig {
+ public:
+  SolverRig(std::unique_ptr<Backend> backend, const SystemSpec& spec, int num_threads = 1,
+            int64_t min_shooting_interval = 1);
+
+  const Runner& runner() const { return *runner_; }
+  System& system() { return *system_; }
+  Solved Solve(const ResolvedOptions& options, const std::vector<float>& inputs) const;
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<System> system_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Runner> runner_;
+};
+
+// Options of a solver with C steps per interval, the constant guess, and max_iterations = min(P, 32).
+ResolvedOptions OptionsFor(std::string_view solver, int64_t num_steps, int64_t shooting_interval, double rtol);
+
+}  // namespace deeppcr::testing
+
+#endif  // DEEPPCR_TESTS_TESTING_SOLVER_RIG_H_

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_TESTING_SYSTEMS_H_
+#define DEEPPCR_TESTS_TESTING_SYSTEMS_H_
+
+// Seeded random systems, and the sizes that tend to break things.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/backend/system_spec.h"
+
+namespace deeppcr::testing {
+
+// Below, at and above powers of two and vector widths.
+inline constexpr std::array<int64_t, 7> kAwkwardSteps = {1, 2, 31, 32, 33, 65, 1000};
+inline constexpr std::array<int64_t, 6> kAwkwardWidths = {1, 3, 4, 7, 16, 33};
+
+struct SystemShape {
+  int64_t num_steps = 1;
+  int64_t state_dim = 1;
+  bool residual = false;
+  Activation activation = Activation::kTanh;
+  double gain = 1.0;      // weights are normal with standard deviation gain / sqrt(D)
+  double bias = 0.1;      // standard deviation of the biases
+  int64_t input_dim = 0;  // 0: no input layer
+  int64_t output_dim = 0;  // 0: no output layer
+  uint64_t seed = 1;
+};
+
+// Owns what its spec points to; moves, never copies.
+class RandomSystem {
+ public:
+  explicit RandomSystem(const SystemShape& shape);
+  RandomSystem(RandomSystem&&) = default;
+  RandomSystem(const RandomSystem&) = delete;
+
+  const SystemSpec& spec() const { return spec_; }
+  // Standard normal inputs [n, input_dim].
+  std::vector<float> Inputs(int64_t n, uint64_t seed) const;
+
+ private:
+  std::vector<float> weights_, biases_, encode_weight_, encode_bias_, decode_weight_, decode_bias_;
+  SystemSpec spec_;
+};
+
+// For test names and failure messages.
+std::string Describe(const SystemShape& shape);
+
+// max over rows of |a - b| / (|b| + floor), max norms over row_size values; infinite where a is NaN.
+double RelativeError(const std::vector<float>& a, const std::vector<double>& b, int64_t row_size, double floor);
+
+}  // namespace deeppcr::testing
+
+#endif  // DEEPPCR_TESTS_TESTING_SYSTEMS_H_
