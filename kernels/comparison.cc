@@ -13,14 +13,20 @@ namespace {
 
 class Comparison {
  public:
-  Comparison(const Runner& runner, std::span<const float> inputs, int64_t num_samples, const CancelToken* token)
-      : runner_(runner), shape_(runner.shape()), inputs_(inputs), num_samples_(num_samples), token_(token) {}
+  Comparison(const Runner& runner, std::span<const float> inputs, int64_t num_samples,
+             const CancelToken* token)
+      : runner_(runner),
+        shape_(runner.shape()),
+        inputs_(inputs),
+        num_samples_(num_samples),
+        token_(token) {}
 
   // Resolved options, or none for a row that cannot run.
   std::vector<std::optional<ResolvedOptions>> resolved;
   std::vector<ComparisonRow> rows;
 
-  // One timed run of every row, one after the other, so that a slow moment of the machine hits all of them.
+  // One timed run of every row, one after the other, so that a slow moment of the machine hits all
+  // of them.
   absl::Status TimeOnce() {
     for (size_t r = 0; r < rows.size(); ++r) {
       if (!resolved[r].has_value()) continue;
@@ -28,7 +34,8 @@ class Comparison {
       row.outputs.resize(num_samples_ * shape_.output_dim);
       row.reports.resize(num_samples_);
       RunTimings timings;
-      DEEPPCR_RETURN_IF_ERROR(Run(*resolved[r], 0, num_samples_, row.outputs, {}, row.reports, &timings));
+      DEEPPCR_RETURN_IF_ERROR(
+          Run(*resolved[r], 0, num_samples_, row.outputs, {}, row.reports, &timings));
       row.seconds.push_back(timings.wall_seconds);
       row.solver = std::string(row.reports[0].solver);
     }
@@ -38,23 +45,26 @@ class Comparison {
   // Errors of every row against the sequential trajectory, sample by sample.
   absl::Status Judge() {
     const int64_t states = (shape_.num_steps + 1) * shape_.state_dim;
-    std::vector<float> expected(states), got(states), answer(shape_.output_dim), outputs(shape_.output_dim);
+    std::vector<float> expected(states), got(states), answer(shape_.output_dim),
+        outputs(shape_.output_dim);
     SampleReport report;
     for (int64_t s = 0; s < num_samples_; ++s) {
-      DEEPPCR_RETURN_IF_ERROR(Run({.solver = "sequential"}, s, 1, answer, expected, {&report, 1}, nullptr));
+      DEEPPCR_RETURN_IF_ERROR(
+          Run({.solver = "sequential"}, s, 1, answer, expected, {&report, 1}, nullptr));
       for (size_t r = 0; r < rows.size(); ++r) {
         if (!resolved[r].has_value()) continue;
         DEEPPCR_RETURN_IF_ERROR(Run(*resolved[r], s, 1, outputs, got, {&report, 1}, nullptr));
-        rows[r].max_state_error = std::max(rows[r].max_state_error, StateError(got, expected));
-        rows[r].max_output_difference = std::max(rows[r].max_output_difference, LargestDifference(outputs, answer));
+        RaiseTo(StateError(got, expected), &rows[r].max_state_error);
+        RaiseTo(LargestDifference(outputs, answer), &rows[r].max_output_difference);
       }
     }
     return absl::OkStatus();
   }
 
  private:
-  absl::Status Run(const ResolvedOptions& options, int64_t first, int64_t n, std::span<float> outputs,
-                   std::span<float> trajectory, std::span<SampleReport> reports, RunTimings* timings) const {
+  absl::Status Run(const ResolvedOptions& options, int64_t first, int64_t n,
+                   std::span<float> outputs, std::span<float> trajectory,
+                   std::span<SampleReport> reports, RunTimings* timings) const {
     RunItem item{.num_samples = n,
                  .inputs = inputs_.subspan(first * shape_.input_dim, n * shape_.input_dim),
                  .initial_states = {},
@@ -63,17 +73,21 @@ class Comparison {
                  .reports = reports,
                  .token = token_};
     DEEPPCR_RETURN_IF_ERROR(runner_.Run(options, {&item, 1}, timings));
-    if (token_ != nullptr && token_->cancelled()) return absl::CancelledError("cancelled during the comparison");
-    if (token_ != nullptr && token_->expired()) return absl::DeadlineExceededError("deadline passed during the comparison");
+    if (token_ != nullptr && token_->cancelled())
+      return absl::CancelledError("cancelled during the comparison");
+    if (token_ != nullptr && token_->expired())
+      return absl::DeadlineExceededError("deadline passed during the comparison");
     return absl::OkStatus();
+  }
+
+  // The larger of the two; a NaN counts as largest and is not hidden.
+  static void RaiseTo(double value, double* largest) {
+    if (!(value <= *largest)) *largest = value;
   }
 
   static double LargestDifference(std::span<const float> a, std::span<const float> b) {
     double largest = 0;
-    for (size_t i = 0; i < a.size(); ++i) {
-      const double difference = std::fabs(double{a[i]} - b[i]);
-      if (!(difference <= largest)) largest = difference;  // a NaN is not hidden
-    }
+    for (size_t i = 0; i < a.size(); ++i) RaiseTo(std::fabs(double{a[i]} - b[i]), &largest);
     return largest;
   }
 
@@ -81,10 +95,11 @@ class Comparison {
     double worst = 0;
     for (int64_t l = 1; l <= shape_.num_steps; ++l) {
       const std::span<const float> z = expected.subspan(l * shape_.state_dim, shape_.state_dim);
-      const double error = LargestDifference(got.subspan(l * shape_.state_dim, shape_.state_dim), z);
+      const double error =
+          LargestDifference(got.subspan(l * shape_.state_dim, shape_.state_dim), z);
       double size = 0;
       for (const float x : z) size = std::max(size, double{std::fabs(x)});
-      if (error != 0 && !(error / size <= worst)) worst = error / size;
+      if (error != 0) RaiseTo(error / size, &worst);
     }
     return worst;
   }
@@ -98,16 +113,17 @@ class Comparison {
 
 }  // namespace
 
-absl::StatusOr<std::vector<ComparisonRow>> CompareSolvers(const LoadedModel& model, const Runner& runner,
-                                                          std::span<const float> inputs, int64_t num_samples,
-                                                          std::span<const SolveOptions> options,
-                                                          int repetitions, const CancelToken* token) {
+absl::StatusOr<std::vector<ComparisonRow>> CompareSolvers(
+    const LoadedModel& model, const Runner& runner, std::span<const float> inputs,
+    int64_t num_samples, std::span<const SolveOptions> options, int repetitions,
+    const CancelToken* token) {
   Comparison comparison(runner, inputs, num_samples, token);
   for (const SolveOptions& o : options) {
     absl::StatusOr<ResolvedOptions> resolved = model.Resolve(o, num_samples);
     ComparisonRow row;
     if (resolved.ok() && resolved->initial_guess == InitialGuess::kPrevious)
-      resolved = absl::InvalidArgumentError("initial_guess: previous has no meaning in a comparison");
+      resolved =
+          absl::InvalidArgumentError("initial_guess: previous has no meaning in a comparison");
     if (!resolved.ok()) row.error = std::string(ToStd(resolved.status().message()));
     if (resolved.ok()) row.shooting_interval = resolved->shooting_interval;
     comparison.rows.push_back(std::move(row));

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "kernels/backend/registry.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/loaded_model.h"
 #include "kernels/model/model.h"
@@ -20,19 +25,35 @@ int NumThreads(int wanted) {
   return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+// A cache that cannot be written is found out at start, and not by the plan that is measured anew
+// every time.
+absl::Status MakePlanCache(const std::string& directory) {
+  if (directory.empty()) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (!error && ::access(directory.c_str(), W_OK) != 0)
+    error = std::error_code(errno, std::generic_category());
+  if (!error) return absl::OkStatus();
+  return InvalidArgument("plan_cache_dir: expected a directory that can be written, got ",
+                         Quoted(directory), ": ", error.message());
+}
+
 class EngineImpl final : public Engine {
  public:
   EngineImpl(EngineOptions options, SelectedBackend selected)
-      : options_(std::move(options)), selected_(std::move(selected)), pool_(NumThreads(options_.num_threads)) {}
+      : options_(std::move(options)),
+        selected_(std::move(selected)),
+        pool_(NumThreads(options_.num_threads)) {}
 
   std::string_view backend() const override { return selected_.backend->name(); }
   std::string_view device() const override { return selected_.backend->device(); }
   std::string_view backend_reason() const override { return selected_.reason; }
 
-  absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(const std::string& directory,
-                                                               const LoadProgress& progress) const override {
+  absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
+      const std::string& directory, const LoadProgress& progress) const override {
     if (progress) progress("reading");
-    DEEPPCR_ASSIGN_OR_RETURN(Model model, ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes}));
+    DEEPPCR_ASSIGN_OR_RETURN(Model model,
+                             ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes}));
     return PrepareModel(std::move(model), {.backend = selected_.backend.get(),
                                            .pool = &pool_,
                                            .options = &options_,
@@ -48,6 +69,7 @@ class EngineImpl final : public Engine {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
+  DEEPPCR_RETURN_IF_ERROR(MakePlanCache(options.plan_cache_dir));
   DEEPPCR_ASSIGN_OR_RETURN(SelectedBackend selected, SelectBackend(options.backend));
   return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(options, std::move(selected)));
 }

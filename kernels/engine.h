@@ -2,7 +2,8 @@
 #ifndef DEEPPCR_KERNELS_ENGINE_H_
 #define DEEPPCR_KERNELS_ENGINE_H_
 
-// The narrow waist of the numerical library: load a model, run requests, get reports. All that a server sees.
+// The narrow waist of the numerical library: load a model, run requests, get reports. All that a
+// server sees.
 
 #include <cstdint>
 #include <functional>
@@ -23,17 +24,17 @@
 namespace deeppcr {
 
 struct EngineOptions {
-  std::string backend = "auto";           // auto, cpu, cuda, reference
-  int num_threads = 0;                    // that share the samples of a batch; 0: one per core
-  int max_concurrent_runs = 1;            // callers of Run at a time
-  std::string plan_cache_dir;             // empty: plans are measured at every load
-  int64_t max_model_bytes = int64_t{1} << 30;      // weights file
+  std::string backend = "auto";                // auto, cpu, cuda, reference
+  int num_threads = 0;                         // that share the samples of a batch; 0: one per core
+  int max_concurrent_runs = 1;                 // callers of Run at a time
+  std::string plan_cache_dir;                  // empty: plans are measured at every load
+  int64_t max_model_bytes = int64_t{1} << 30;  // weights file
   int64_t max_workspace_bytes = int64_t{256} << 20;  // per thread; bounds how small C may be
 };
 
 // What a model is, fixed at load.
 struct ModelInfo {
-  std::string model_type;     // a name of the model registry
+  std::string model_type;  // a name of the model registry
   int64_t input_dim = 0;
   int64_t output_dim = 0;
   int64_t state_dim = 0;
@@ -42,23 +43,25 @@ struct ModelInfo {
   int32_t min_shooting_interval = 1;  // the smallest C whose workspace fits
   std::string config_json;
   std::string weights_sha256;
-  int64_t memory_bytes = 0;   // weights, tables and workspaces
-  std::vector<std::string> solvers;   // accepted names, auto included
-  std::vector<std::string> labels;    // of the outputs; may be empty
+  int64_t memory_bytes = 0;          // weights, tables and workspaces
+  std::vector<std::string> solvers;  // accepted names, auto included
+  std::vector<std::string> labels;   // of the outputs; may be empty
 };
 
 struct ComparisonRow {
-  std::string solver;              // that answered the first sample
-  std::string error;               // set, and nothing else, where these options cannot run
-  std::vector<double> seconds;     // one per repetition, ascending
-  std::vector<float> outputs;      // [n, output_dim]
+  std::string solver;                 // that answered the first sample
+  std::string error;                  // set, and nothing else, where these options cannot run
+  std::vector<double> seconds;        // one per repetition, ascending
+  std::vector<float> outputs;         // [n, output_dim]
   std::vector<SampleReport> reports;  // [n]
-  double max_state_error = 0;      // against sequential: max over samples and steps of |z - z_seq| / |z_seq|
+  double max_state_error =
+      0;  // against sequential: max over samples and steps of |z - z_seq| / |z_seq|
   double max_output_difference = 0;
   int32_t shooting_interval = 0;
 };
 
-// A model ready to run on one backend. Immutable; every method may be called from many threads at a time.
+// A model ready to run on one backend. Immutable; every method may be called from many threads at a
+// time.
 class LoadedModel {
  public:
   virtual ~LoadedModel() = default;
@@ -71,19 +74,23 @@ class LoadedModel {
   virtual absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options,
                                                   int64_t num_samples) const = 0;
 
-  // Computes a batch. Allocates nothing and holds no lock while it computes. The bits of an item do not depend on
-  // the other items. Deadline, cancellation and non-convergence are terminations in the reports, never errors
-  // here: with OnNoConvergence::kError the caller turns `!converged` into its error.
-  // Errors: kInvalidArgument on a span of the wrong size (our own bug: callers validate first).
+  // Computes a batch. Allocates nothing and holds no lock while it computes. The bits of an item do
+  // not depend on the other items. Deadline, cancellation and non-convergence are terminations in
+  // the reports, never errors here: with OnNoConvergence::kError the caller turns `!converged` into
+  // its error. Errors: kInvalidArgument on a span of the wrong size (our own bug: callers validate
+  // first).
   virtual absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
                            RunTimings* timings) const = 0;
 
-  // Runs the same inputs through several options, interleaved, `repetitions` times each, and once more with
-  // trajectories for the differences. Allocates. Options are resolved one by one; a row that fails to resolve
-  // carries the error. Stops with kDeadlineExceeded / kCancelled when the token says so.
-  virtual absl::StatusOr<std::vector<ComparisonRow>> Compare(
-      std::span<const float> inputs, int64_t num_samples, std::span<const SolveOptions> options,
-      int repetitions, const CancelToken* token) const = 0;
+  // Runs the same inputs through several options, interleaved, `repetitions` times each, and once
+  // more with trajectories for the differences. Allocates. Options are resolved one by one; a row
+  // that fails to resolve carries the error. Stops with kDeadlineExceeded / kCancelled when the
+  // token says so.
+  virtual absl::StatusOr<std::vector<ComparisonRow>> Compare(std::span<const float> inputs,
+                                                             int64_t num_samples,
+                                                             std::span<const SolveOptions> options,
+                                                             int repetitions,
+                                                             const CancelToken* token) const = 0;
 };
 
 // Progress of a load, for logs: what is being done, in words.
@@ -97,14 +104,15 @@ class Engine {
   // Errors: kUnavailable if the backend that was asked for cannot run here (with the reason).
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options);
 
-  virtual std::string_view backend() const = 0;      // cpu, cuda, reference
-  virtual std::string_view device() const = 0;       // what bits depend on, e.g. "cpu-avx512"
+  virtual std::string_view backend() const = 0;         // cpu, cuda, reference
+  virtual std::string_view device() const = 0;          // what bits depend on, e.g. "cpu-avx512"
   virtual std::string_view backend_reason() const = 0;  // why this backend, in a sentence
 
-  // Reads <directory>/{config.json,model.safetensors,calibration.safetensors?}, validates everything, calibrates
-  // the initial guess, and measures the plan or takes it from the cache. Takes seconds. The directory itself is
-  // trusted (the caller checked the name); its contents are not.
-  // Errors: kNotFound, kInvalidArgument (file, key or tensor named), kResourceExhausted (bytes wanted and allowed).
+  // Reads <directory>/{config.json,model.safetensors,calibration.safetensors?}, validates
+  // everything, calibrates the initial guess, and measures the plan or takes it from the cache.
+  // Takes seconds. The directory itself is trusted (the caller checked the name); its contents are
+  // not. Errors: kNotFound, kInvalidArgument (file, key or tensor named), kResourceExhausted (bytes
+  // wanted and allowed).
   virtual absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
       const std::string& directory, const LoadProgress& progress) const = 0;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/base/sha256.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/comparison.h"
@@ -18,7 +19,11 @@ namespace deeppcr {
 namespace {
 
 constexpr int64_t kMaxGuessBytes = int64_t{32} << 20;
-constexpr int64_t kSyntheticInputs = 256;
+
+// Twice what the affine map has unknowns per output, within reason.
+int64_t NumSyntheticInputs(int64_t state_dim) {
+  return std::clamp<int64_t>(2 * (state_dim + 1), 256, 2048);
+}
 
 class LoadedModelImpl final : public LoadedModel {
  public:
@@ -33,15 +38,18 @@ class LoadedModelImpl final : public LoadedModel {
   const ModelInfo& info() const override { return info_; }
   const Plan& plan() const override { return plan_; }
 
-  absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options, int64_t num_samples) const override {
+  absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options,
+                                          int64_t num_samples) const override {
     return ResolveOptions(options, num_samples, plan_, resolve_);
   }
   absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
                    RunTimings* timings) const override {
     return runner_->Run(options, items, timings);
   }
-  absl::StatusOr<std::vector<ComparisonRow>> Compare(std::span<const float> inputs, int64_t num_samples,
-                                                     std::span<const SolveOptions> options, int repetitions,
+  absl::StatusOr<std::vector<ComparisonRow>> Compare(std::span<const float> inputs,
+                                                     int64_t num_samples,
+                                                     std::span<const SolveOptions> options,
+                                                     int repetitions,
                                                      const CancelToken* token) const override {
     return CompareSolvers(*this, *runner_, inputs, num_samples, options, repetitions, token);
   }
@@ -54,26 +62,30 @@ class LoadedModelImpl final : public LoadedModel {
   const std::unique_ptr<Runner> runner_;
 };
 
-// The smallest power of two C (at most L) whose workspace stays within the limit.
-absl::StatusOr<SpaceLimits> ChooseLimits(const System& system, int64_t num_steps, int64_t max_bytes) {
+// The smallest power of two C (at most L) whose workspace stays within the limit; where none does,
+// the sequential solver alone.
+absl::StatusOr<SpaceLimits> ChooseLimits(const System& system, int64_t num_steps,
+                                         int64_t max_bytes) {
   SpaceLimits limits;
   while (system.SpaceBytes(limits) > max_bytes && limits.min_shooting_interval < num_steps)
     limits.min_shooting_interval = std::min(2 * limits.min_shooting_interval, num_steps);
+  if (system.SpaceBytes(limits) > max_bytes) limits.iterative = false;
   if (system.SpaceBytes(limits) <= max_bytes) return limits;
-  return ResourceExhausted("workspace: ", system.SpaceBytes(limits), " bytes wanted per thread, ", max_bytes,
-                           " allowed (raise max_workspace_bytes)");
+  return ResourceExhausted("workspace: ", system.SpaceBytes(limits), " bytes wanted per thread, ",
+                           max_bytes, " allowed (raise max_workspace_bytes)");
 }
 
 CalibrationInputs InputsOf(const Model& model) {
   if (model.num_calibration > 0)
     return {.values = model.calibration_inputs, .count = model.num_calibration};
-  return SyntheticInputs(kSyntheticInputs, model.spec.input_dim());
+  return SyntheticInputs(NumSyntheticInputs(model.spec.state_dim), model.spec.input_dim());
 }
 
 // Loads one model, step by step.
 class Preparation {
  public:
-  Preparation(Model model, const LoadContext& context) : model_(std::move(model)), context_(context) {}
+  Preparation(Model model, const LoadContext& context)
+      : model_(std::move(model)), context_(context) {}
 
   absl::StatusOr<std::shared_ptr<const LoadedModel>> Run() {
     DEEPPCR_RETURN_IF_ERROR(MakeRunner());
@@ -92,15 +104,19 @@ class Preparation {
     Say("packing weights");
     const SystemSpec& spec = model_.spec;
     DEEPPCR_ASSIGN_OR_RETURN(system_, context_.backend->NewSystem(spec));
-    DEEPPCR_ASSIGN_OR_RETURN(const SpaceLimits limits,
-                             ChooseLimits(*system_, spec.num_steps, context_.options->max_workspace_bytes));
+    DEEPPCR_ASSIGN_OR_RETURN(
+        const SpaceLimits limits,
+        ChooseLimits(*system_, spec.num_steps, context_.options->max_workspace_bytes));
     const RunnerShape shape{.num_steps = spec.num_steps,
                             .state_dim = spec.state_dim,
                             .input_dim = spec.input_dim(),
                             .output_dim = spec.output_dim()};
-    DEEPPCR_ASSIGN_OR_RETURN(runner_, Runner::Create(*context_.backend, *system_, shape, limits, context_.pool,
-                                                     context_.options->max_concurrent_runs));
-    resolve_ = {.num_steps = spec.num_steps, .min_shooting_interval = limits.min_shooting_interval};
+    DEEPPCR_ASSIGN_OR_RETURN(
+        runner_, Runner::Create(*context_.backend, *system_, shape, limits, context_.pool,
+                                context_.options->max_concurrent_runs));
+    resolve_ = {.num_steps = spec.num_steps,
+                .min_shooting_interval = limits.min_shooting_interval,
+                .iterative = limits.iterative};
     return absl::OkStatus();
   }
 
@@ -108,6 +124,7 @@ class Preparation {
   void Calibrate() {
     Say("calibrating the initial guess");
     inputs_ = InputsOf(model_);
+    if (!resolve_.iterative) return;
     const absl::StatusOr<AffineGuess> guess = FitAffineGuess(*runner_, inputs_, kMaxGuessBytes);
     if (!guess.ok()) return Say(ToStd(guess.status().message()));
     system_->SetAffineGuess(*guess);
@@ -115,10 +132,16 @@ class Preparation {
   }
 
   absl::StatusOr<Plan> FindPlan() {
+    const std::string_view values(reinterpret_cast<const char*>(inputs_.values.data()),
+                                  inputs_.values.size() * sizeof(float));
+    DEEPPCR_ASSIGN_OR_RETURN(const std::string calibration, Sha256Hex(values));
     const PlanKey key{.device = std::string(context_.backend->device()),
                       .build = DEEPPCR_BUILD_ID,
                       .weights_sha256 = model_.weights_sha256,
                       .config_json = model_.config_json,
+                      .calibration_sha256 = calibration,
+                      .min_shooting_interval = resolve_.min_shooting_interval,
+                      .iterative = resolve_.iterative,
                       .num_threads = context_.pool->num_threads(),
                       .rtol = PlannerOptions{}.rtol};
     const PlanCache cache(context_.options->plan_cache_dir);
@@ -139,7 +162,8 @@ class Preparation {
                         .progress = context_.progress});
   }
 
-  // True if this engine, with its limits, can run every choice of a plan that another process may have measured.
+  // True if this engine, with its limits, can run every choice of a plan that another process may
+  // have measured.
   bool Usable(const Plan& plan) const {
     return std::all_of(plan.choices.begin(), plan.choices.end(), [&](const PlanChoice& choice) {
       return choice.shooting_interval >= resolve_.min_shooting_interval &&
@@ -177,7 +201,8 @@ class Preparation {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model, const LoadContext& context) {
+absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
+                                                                const LoadContext& context) {
   return Preparation(std::move(model), context).Run();
 }
 

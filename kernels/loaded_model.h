@@ -22,9 +22,10 @@ struct LoadContext {
   LoadProgress progress;
 };
 
-// Packs a model for the backend, calibrates it, and measures its plan or takes it from the cache. The backend and the
-// pool must outlive the result. Errors: as Engine::LoadModel.
-absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model, const LoadContext& context);
+// Packs a model for the backend, calibrates it, and measures its plan or takes it from the cache.
+// The backend and the pool must outlive the result. Errors: as Engine::LoadModel.
+absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
+                                                                const LoadContext& context);
 
 }  // namespace deeppcr
 

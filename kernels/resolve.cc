@@ -22,16 +22,27 @@ absl::Status CheckOptions(const SolveOptions& options, const ResolveContext& con
   DEEPPCR_RETURN_IF_ERROR(CheckRange("atol", options.atol, 0.0, 1.0));
   DEEPPCR_RETURN_IF_ERROR(CheckRange("max_iterations", options.max_iterations, 0, 10000));
   DEEPPCR_RETURN_IF_ERROR(CheckRange("warm_sweeps", options.warm_sweeps, -1, 64));
-  return CheckRange<int64_t>("shooting_interval", options.shooting_interval, 0, context.num_steps);
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckRange<int64_t>("shooting_interval", options.shooting_interval, 0, context.num_steps));
+  if (options.shooting_interval > 0 && options.shooting_interval < context.min_shooting_interval)
+    return InvalidArgument(
+        "shooting_interval: expected at least ", context.min_shooting_interval,
+        " for this model (its workspace at a smaller one exceeds the limit), got ",
+        options.shooting_interval);
+  if (options.initial_guess == InitialGuess::kCalibrated && !context.calibrated_guess)
+    return InvalidArgument(
+        "initial_guess: calibrated is not available for this model (its calibration failed when it "
+        "was loaded)");
+  return absl::OkStatus();
 }
 
 absl::Status CheckInterval(const SolverRow& row, int64_t interval, const ResolveContext& context) {
+  if (!SolverFits(row.name, context))
+    return InvalidArgument("solver: ", row.name,
+                           " does not fit this model: its workspace exceeds the limit");
   if (row.max_shooting_interval > 0 && interval > row.max_shooting_interval)
-    return InvalidArgument("shooting_interval: expected at most ", row.max_shooting_interval, " for ", row.name,
-                           ", got ", interval);
-  if (interval < context.min_shooting_interval)
-    return InvalidArgument("shooting_interval: expected at least ", context.min_shooting_interval,
-                           " for this model (its workspace at a smaller one exceeds the limit), got ", interval);
+    return InvalidArgument("shooting_interval: expected at most ", row.max_shooting_interval,
+                           " for ", row.name, ", got ", interval);
   return absl::OkStatus();
 }
 
@@ -39,7 +50,8 @@ absl::Status CheckInterval(const SolverRow& row, int64_t interval, const Resolve
 PlanChoice DefaultChoice(const SolverRow& row, const ResolveContext& context) {
   PlanChoice choice;
   const int64_t most = row.max_shooting_interval > 0 ? row.max_shooting_interval : 16;
-  const int64_t interval = std::max(std::min(most, context.num_steps), context.min_shooting_interval);
+  const int64_t interval =
+      std::max(std::min(most, context.num_steps), context.min_shooting_interval);
   choice.solver = std::string(row.name);
   choice.shooting_interval = static_cast<int32_t>(interval);
   if (context.calibrated_guess) choice.initial_guess = InitialGuess::kCalibrated;
@@ -52,7 +64,8 @@ int32_t DefaultMaxIterations(int64_t num_steps, int64_t interval) {
 
 // An iterative solver with the options that the request sets put over the choice.
 absl::StatusOr<ResolvedOptions> ResolveIterative(const SolveOptions& options, const SolverRow& row,
-                                                 const PlanChoice& choice, const ResolveContext& context) {
+                                                 const PlanChoice& choice,
+                                                 const ResolveContext& context) {
   ResolvedOptions resolved;
   resolved.solver = row.name;
   resolved.rtol = options.rtol;
@@ -60,30 +73,40 @@ absl::StatusOr<ResolvedOptions> ResolveIterative(const SolveOptions& options, co
   resolved.shooting_interval =
       options.shooting_interval > 0 ? options.shooting_interval : choice.shooting_interval;
   DEEPPCR_RETURN_IF_ERROR(CheckInterval(row, resolved.shooting_interval, context));
-  resolved.max_iterations = options.max_iterations > 0
-                                ? options.max_iterations
-                                : DefaultMaxIterations(context.num_steps, resolved.shooting_interval);
-  resolved.initial_guess =
-      options.initial_guess == InitialGuess::kFromPlan ? choice.initial_guess : options.initial_guess;
-  if (resolved.initial_guess == InitialGuess::kCalibrated && !context.calibrated_guess)
-    return InvalidArgument("initial_guess: calibrated is not available for this model (calibration failed when it was loaded)");
+  resolved.max_iterations =
+      options.max_iterations > 0
+          ? options.max_iterations
+          : DefaultMaxIterations(context.num_steps, resolved.shooting_interval);
+  resolved.initial_guess = options.initial_guess == InitialGuess::kFromPlan ? choice.initial_guess
+                                                                            : options.initial_guess;
   if (row.linearization == Linearization::kFull) {
     resolved.warm_sweeps = options.warm_sweeps >= 0 ? options.warm_sweeps : choice.warm_sweeps;
     resolved.jacobian_refresh = options.jacobian_refresh == JacobianRefresh::kFromPlan
                                     ? choice.jacobian_refresh
                                     : options.jacobian_refresh;
   } else if (options.warm_sweeps > 0) {
-    return InvalidArgument("warm_sweeps: only newton takes them, got ", options.warm_sweeps, " for ", row.name);
+    return InvalidArgument("warm_sweeps: only newton takes them, got ", options.warm_sweeps,
+                           " for ", row.name);
   }
   resolved.on_no_convergence = options.on_no_convergence;
   return resolved;
+}
+
+// Whether a request is valid must not hang on which solver was measured to be fastest: `auto`
+// leaves out what its choice does not take.
+SolveOptions OptionsFor(const SolverRow& row, SolveOptions options) {
+  if (row.linearization != Linearization::kFull) options.warm_sweeps = -1;
+  if (row.max_shooting_interval > 0) options.shooting_interval = 0;
+  return options;
 }
 
 absl::StatusOr<ResolvedOptions> ResolveAuto(const SolveOptions& options, const PlanEntry& entry,
                                             const ResolveContext& context) {
   const SolverRow* row = FindSolver(entry.solver);
   if (row == nullptr || !row->iterative) return ResolvedOptions{.solver = "sequential"};
-  DEEPPCR_ASSIGN_OR_RETURN(ResolvedOptions resolved, ResolveIterative(options, *row, entry.parallel, context));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      ResolvedOptions resolved,
+      ResolveIterative(OptionsFor(*row, options), *row, entry.parallel, context));
   resolved.automatic = true;
   return resolved;
 }
@@ -93,7 +116,9 @@ absl::StatusOr<ResolvedOptions> ResolveAuto(const SolveOptions& options, const P
 bool SolverFits(std::string_view solver, const ResolveContext& context) {
   const SolverRow* row = FindSolver(solver);
   if (row == nullptr) return solver == "auto";
-  return row->max_shooting_interval == 0 || context.min_shooting_interval <= row->max_shooting_interval;
+  if (!row->iterative) return true;
+  return context.iterative && (row->max_shooting_interval == 0 ||
+                               context.min_shooting_interval <= row->max_shooting_interval);
 }
 
 absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int64_t num_samples,
@@ -106,10 +131,12 @@ absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int6
     return InvalidArgument("solver: expected auto, ", StrJoin(Solvers(), ", ", name_of), ", got ",
                            Quoted(options.solver));
   }
-  // The sequential solver takes no options: leaving them out lets requests that differ in them share a batch.
+  // The sequential solver takes no options: leaving them out lets requests that differ in them
+  // share a batch.
   if (!row->iterative) return ResolvedOptions{.solver = row->name};
   const PlanChoice* planned = plan.ChoiceOf(row->name);
-  return ResolveIterative(options, *row, planned != nullptr ? *planned : DefaultChoice(*row, context), context);
+  return ResolveIterative(options, *row,
+                          planned != nullptr ? *planned : DefaultChoice(*row, context), context);
 }
 
 }  // namespace deeppcr

@@ -15,12 +15,14 @@ struct ResolveContext {
   int64_t num_steps = 1;
   int64_t min_shooting_interval = 1;
   bool calibrated_guess = false;
+  bool iterative = true;  // the workspace of iterative solvers fits
 };
 
 // True if a model of this shape can run the solver at all.
 bool SolverFits(std::string_view solver, const ResolveContext& context);
 
-// Validates options and fills what they leave open from the plan entry for num_samples; see LoadedModel::Resolve.
+// Validates options and fills what they leave open from the plan entry for num_samples; see
+// LoadedModel::Resolve.
 absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int64_t num_samples,
                                                const Plan& plan, const ResolveContext& context);
 

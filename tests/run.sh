@@ -17,6 +17,7 @@ cd "$(dirname "$0")/.." || exit 1
 
 full=false
 install=true
+launcher=()
 jobs="$(build_jobs)"
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -67,22 +68,22 @@ build() {
   deploy/build.sh --preset "$1" --jobs "$jobs" "${@:2}"
 }
 
-# run_ctest BUILD_DIR CTEST_ARGUMENT...: fails also when nothing ran.
+# run_ctest BUILD_DIR CTEST_ARGUMENT...: fails also when nothing ran. A caller may set launcher to a
+# command that runs ctest.
 run_ctest() {
   local build_dir="$1" status=0
   shift
-  ctest --test-dir "$build_dir" -j2 --output-on-failure --no-tests=error "$@" |
+  "${launcher[@]}" ctest --test-dir "$build_dir" -j2 --output-on-failure --no-tests=error "$@" |
     tee "$work/ctest" || status=1
   grep -E 'tests passed' "$work/ctest" >"$work/detail"
   return $status
 }
 
-# The CUDA module is part of the build wherever CMake enabled it: here it is built by name, so that
-# a module that was left out of the build shows.
+# Where a toolkit is found, CMake must have found it too: deeppcr_cuda alone may be the stub.
 compile_cuda() {
   local nvcc="$1"
-  ninja -C build/test -t query deeppcr_cuda >/dev/null 2>&1 || {
-    say "a CUDA toolkit is here, but build/test has no target deeppcr_cuda"
+  ninja -C build/test -t query deeppcr_cuda_kernels >/dev/null 2>&1 || {
+    say "$nvcc is here, but build/test was configured with the stub of the CUDA module"
     return 1
   }
   cmake --build build/test --parallel "$jobs" --target deeppcr_cuda || return 1
@@ -105,18 +106,14 @@ plain_phases() {
 }
 
 # ThreadSanitizer of GCC 12 cannot map its shadow where the kernel randomises more than 28 bits.
-without_randomisation() {
+tsan_tests() {
+  local launcher=()
   if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ] &&
     setarch "$(uname -m)" -R true 2>/dev/null; then
-    setarch "$(uname -m)" -R "$@"
-  else
-    "$@"
+    launcher=(setarch "$(uname -m)" -R)
   fi
-}
-
-tsan_tests() {
   TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1" \
-    without_randomisation bash -c "$(declare -f run_ctest); work='$work'; run_ctest build/tsan -L no_grpc -LE slow"
+    run_ctest build/tsan -L no_grpc -LE slow
 }
 
 asan_tests() {

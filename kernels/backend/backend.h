@@ -2,11 +2,12 @@
 #ifndef DEEPPCR_KERNELS_BACKEND_BACKEND_H_
 #define DEEPPCR_KERNELS_BACKEND_BACKEND_H_
 
-// What a backend offers to the solvers: coarse operations over all shooting intervals of a group of samples. The solvers
-// know no backend and the backends know no solver.
+// What a backend offers to the solvers: coarse operations over all shooting intervals of a group of
+// samples. The solvers know no backend and the backends know no solver.
 //
-// Symbols, as in kernels/README.md: L steps, D width, C steps per shooting interval, P = ceil(L / C) intervals,
-// y_p the state at the end of interval p, F_p the composition of its steps, A_p its transition matrix.
+// Symbols, as in kernels/README.md: L steps, D width, C steps per shooting interval, P = ceil(L /
+// C) intervals, y_p the state at the end of interval p, F_p the composition of its steps, A_p its
+// transition matrix.
 
 #include <cstdint>
 #include <memory>
@@ -28,13 +29,15 @@ enum class Linearization : uint8_t {
   kZero,      // 0: Jacobi
 };
 
-// Tangent vectors that pick up the rounding of every step, with random signs, to measure what rounding does to the states.
+// Tangent vectors that pick up the rounding of every step, with random signs, to measure what
+// rounding does to the states.
 inline constexpr int kNumProbes = 4;
 // Vectors per interval: the state, then the probes.
 inline constexpr int kNumColumns = 1 + kNumProbes;
 
-// The affine map z_0 -> z_l fitted at load, at steps stride, 2 stride, ... (the last one may be L instead).
-// coefficients [count, D + 1, D]: for each step first the constant, then the image of each unit vector.
+// The affine map z_0 -> z_l fitted at load, at steps stride, 2 stride, ... (the last one may be L
+// instead). coefficients [count, D + 1, D]: for each step first the constant, then the image of
+// each unit vector.
 struct AffineGuess {
   int64_t stride = 1;
   int64_t count = 0;
@@ -62,8 +65,8 @@ struct IterationKind {
   bool probes = false;  // carry the probes along
 };
 
-// Memory and operations for one group of samples. Not thread-safe: one thread at a time. Nothing here allocates.
-// `samples` lists members of the group in [0, capacity).
+// Memory and operations for one group of samples. Not thread-safe: one thread at a time. Nothing
+// here allocates. `samples` lists members of the group in [0, capacity).
 class SolveSpace {
  public:
   virtual ~SolveSpace() = default;
@@ -72,12 +75,14 @@ class SolveSpace {
   virtual void Encode(int32_t sample, const float* inputs) = 0;
   // Answer [output_dim] from the final state of a sample.
   virtual void Decode(int32_t sample, float* outputs) = 0;
-  // Largest |W_out| row sum times error bound: how a relative error of the final state shows in the outputs,
-  // relative to the largest output.
-  virtual double AmplifyError(int32_t sample, double relative_error, const float* outputs) const = 0;
+  // How an error of the final state, relative to |z_L| + floor, may show in the outputs, relative
+  // to the largest of them: the error times the largest row sum of |W_out|. 0 for no error.
+  virtual double AmplifyError(int32_t sample, double relative_error, double floor,
+                              const float* outputs) const = 0;
 
-  // Sequential mode. Restart puts the current state of samples 0..n-1 at z_0; Advance takes them through steps
-  // (begin, end], writing z_l to trajectories[b] + l * D where that pointer is not null. Returns dependent steps.
+  // Sequential mode. Restart puts the current state of samples 0..n-1 at z_0; Advance takes them
+  // through steps (begin, end], writing z_l to trajectories[b] + l * D where that pointer is not
+  // null. Returns dependent steps.
   virtual void Restart(int32_t num_samples) = 0;
   virtual int64_t Advance(int32_t num_samples, int64_t begin, int64_t end,
                           float* const* trajectories) = 0;
@@ -87,7 +92,8 @@ class SolveSpace {
   // Iterative mode, with C steps per interval from here on. C in [min_shooting_interval, L].
   virtual void SetShootingInterval(int64_t steps) = 0;
   virtual int64_t num_intervals() const = 0;
-  // Initial guesses: z_0 everywhere; the affine map (must be set on the System); a trajectory [L + 1, D].
+  // Initial guesses: z_0 everywhere; the affine map (must be set on the System); a trajectory [L +
+  // 1, D].
   virtual void GuessConstant(int32_t sample) = 0;
   virtual void GuessAffine(int32_t sample) = 0;
   virtual void GuessTrajectory(int32_t sample, const float* trajectory) = 0;
@@ -96,23 +102,25 @@ class SolveSpace {
 
   // F_p and, on refresh, A_p at the current states; right-hand side F_p - y_p.
   virtual PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) = 0;
-  // One level of the scan: forms the nodes of `level` from those below it (1 <= level < tree levels).
+  // One level of the scan: forms the nodes of `level` from those below it (1 <= level < tree
+  // levels).
   virtual void ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
   // The vectors that enter the nodes of `level` from those that enter `level` + 1.
   virtual void DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
-  // y_p <- F_p + A_p d_{p-1}; keeps the very bits of F_p where A_p d_{p-1} is zero. norms[i] belongs to samples[i].
+  // y_p <- F_p + A_p d_{p-1}; keeps the very bits of F_p where A_p d_{p-1} is zero. norms[i]
+  // belongs to samples[i].
   virtual void Update(std::span<const int32_t> samples, IterationKind kind, double floor,
                       std::span<UpdateNorms> norms) = 0;
   // Makes y_P the current state of the sample, for Decode.
   virtual void TakeFinalState(int32_t sample) = 0;
-  // All states z_0..z_L [L + 1, D] of a solved sample: y_p at interval ends, propagated from y_{p-1} within.
+  // All states z_0..z_L [L + 1, D] of a solved sample: y_p at interval ends, propagated from
+  // y_{p-1} within.
   virtual void ExpandTrajectory(int32_t sample, float* trajectory) = 0;
 };
 
 struct SpaceLimits {
   int64_t min_shooting_interval = 1;
-  bool iterative = true;      // false: sequential mode only
-  bool dense = true;          // false: no dense Jacobians (no Linearization::kFull)
+  bool iterative = true;  // false: sequential mode only
 };
 
 // A model's weights in the form a backend wants. Immutable once it serves; NewSpace is thread-safe.

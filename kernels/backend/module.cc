@@ -40,7 +40,8 @@ absl::StatusOr<std::unique_ptr<Backend>> LoadBackendModule(const char* name) {
     if (::access(path.c_str(), R_OK) != 0) continue;
     void* object = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (object == nullptr) return Unavailable(StrCat(file, ": ", ::dlerror()));
-    const auto entry = reinterpret_cast<BackendModuleFunction>(::dlsym(object, kBackendModuleSymbol));
+    const auto entry =
+        reinterpret_cast<BackendModuleFunction>(::dlsym(object, kBackendModuleSymbol));
     if (entry == nullptr) return Unavailable(StrCat(file, ": has no ", kBackendModuleSymbol));
     const BackendModule* module = entry();
     if (module->version != kBackendModuleVersion)

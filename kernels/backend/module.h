@@ -9,9 +9,9 @@
 
 namespace deeppcr {
 
-// A backend in a shared object of its own, loaded at run time, so that one server binary starts on hosts without the
-// libraries that the backend needs. The object exports a function of this type under this name; the caller checks
-// the version before it calls `create`.
+// A backend in a shared object of its own, loaded at run time, so that one server binary starts on
+// hosts without the libraries that the backend needs. The object exports a function of this type
+// under this name; the caller checks the version before it calls `create`.
 struct BackendModule {
   int version;  // kBackendModuleVersion it was built with
   absl::StatusOr<std::unique_ptr<Backend>> (*create)();
@@ -21,9 +21,9 @@ using BackendModuleFunction = const BackendModule* (*)();
 inline constexpr int kBackendModuleVersion = 1;
 inline constexpr char kBackendModuleSymbol[] = "deeppcr_backend_module";
 
-// Loads lib<name>.so from the directory of this program, from ../lib beside it, or from DEEPPCR_MODULE_DIR, and creates
-// its backend. The object stays loaded.
-// Errors: kUnavailable: not found, its libraries missing, of another version, or no device that it can use.
+// Loads lib<name>.so from the directory of this program, from ../lib beside it, or from
+// DEEPPCR_MODULE_DIR, and creates its backend. The object stays loaded. Errors: kUnavailable: not
+// found, its libraries missing, of another version, or no device that it can use.
 absl::StatusOr<std::unique_ptr<Backend>> LoadBackendModule(const char* name);
 
 }  // namespace deeppcr

@@ -29,8 +29,10 @@ absl::StatusOr<SelectedBackend> SelectAutomatically() {
     if (!row.automatic) continue;
     absl::StatusOr<std::unique_ptr<Backend>> backend = row.create();
     if (backend.ok())
-      return SelectedBackend{*std::move(backend), reason.empty() ? "fastest that runs here" : reason};
-    reason += StrCat(reason.empty() ? "" : "; ", row.name, " cannot run here: ", ToStd(backend.status().message()));
+      return SelectedBackend{*std::move(backend),
+                             reason.empty() ? "fastest that runs here" : reason};
+    reason += StrCat(reason.empty() ? "" : "; ", row.name,
+                     " cannot run here: ", ToStd(backend.status().message()));
   }
   return absl::UnavailableError(StrCat("no backend can run here: ", reason));
 }
@@ -50,7 +52,8 @@ absl::StatusOr<SelectedBackend> SelectBackend(std::string_view name) {
     return SelectedBackend{*std::move(backend), "asked for"};
   }
   const auto name_of = [](const BackendRow& row) { return std::string(row.name); };
-  return InvalidArgument("backend: expected auto or one of ", StrJoin(kBackends, ", ", name_of), ", got ", Quoted(name));
+  return InvalidArgument("backend: expected auto or one of ", StrJoin(kBackends, ", ", name_of),
+                         ", got ", Quoted(name));
 }
 
 }  // namespace deeppcr

@@ -25,9 +25,9 @@ struct SelectedBackend {
   std::string reason;  // why this one, in a sentence
 };
 
-// The backend of this name, or for "auto" the first that can run here. DEEPPCR_FORCE_BACKEND in the environment takes
-// the place of "auto".
-// Errors: kInvalidArgument (unknown name, the known ones listed); kUnavailable (cannot run here, and why).
+// The backend of this name, or for "auto" the first that can run here. DEEPPCR_FORCE_BACKEND in the
+// environment takes the place of "auto". Errors: kInvalidArgument (unknown name, the known ones
+// listed); kUnavailable (cannot run here, and why).
 absl::StatusOr<SelectedBackend> SelectBackend(std::string_view name);
 
 }  // namespace deeppcr

@@ -7,15 +7,16 @@
 
 namespace deeppcr {
 
-// Shape of the reduction tree over P shooting intervals: a function of P alone, so that bits do not depend on who else
-// is being solved. Level 0 holds the intervals, level h pairs up the nodes of level h - 1:
+// Shape of the reduction tree over P shooting intervals: a function of P alone, so that bits do not
+// depend on who else is being solved. Level 0 holds the intervals, level h pairs up the nodes of
+// level h - 1:
 //
-//   level 2            [1 2 3 4]         [5]          the root (level 3) is never formed: an exclusive
-//   level 1        [1 2]     [3 4]       [5]          scan needs proper prefixes only
+//   level 2            [1 2 3 4]         [5]          the root (level 3) is never formed: an
+//   exclusive level 1        [1 2]     [3 4]       [5]          scan needs proper prefixes only
 //   level 0       1     2   3     4       5
 //
-// The matrix of a node is needed only strictly between the two spines: the left spine is entered by zero, and nothing
-// lies to the right of the right spine.
+// The matrix of a node is needed only strictly between the two spines: the left spine is entered by
+// zero, and nothing lies to the right of the right spine.
 class ScanTree {
  public:
   static constexpr int kMaxLevels = 40;

@@ -2,7 +2,8 @@
 #ifndef DEEPPCR_KERNELS_BACKEND_SYSTEM_SPEC_H_
 #define DEEPPCR_KERNELS_BACKEND_SYSTEM_SPEC_H_
 
-// What a backend needs to know of a model: plain data, no model classes, so that a backend can be a module.
+// What a backend needs to know of a model: plain data, no model classes, so that a backend can be a
+// module.
 
 #include <array>
 #include <cstdint>
@@ -33,8 +34,8 @@ inline constexpr std::array<ActivationName, 10> kActivationNames = {{
 
 // y = act(W x + b). An absent layer (identity map) has rows == 0.
 struct DenseSpec {
-  int64_t rows = 0;  // outputs
-  int64_t cols = 0;  // inputs
+  int64_t rows = 0;               // outputs
+  int64_t cols = 0;               // inputs
   std::span<const float> weight;  // [rows, cols], row-major
   std::span<const float> bias;    // [rows], or empty for zero
   Activation activation = Activation::kIdentity;

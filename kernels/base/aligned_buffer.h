@@ -19,7 +19,8 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(int64_t size) : size_(size) {
-    const size_t bytes = (static_cast<size_t>(size) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    const size_t bytes =
+        (static_cast<size_t>(size) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
     data_.reset(static_cast<T*>(std::aligned_alloc(kAlignment, bytes == 0 ? kAlignment : bytes)));
     if (data_ == nullptr) size_ = 0;
     for (int64_t i = 0; i < size_; ++i) data_.get()[i] = T{};

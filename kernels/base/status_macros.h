@@ -8,11 +8,11 @@
 #include "absl/status/statusor.h"
 
 // Early returns for absl::Status and absl::StatusOr; a language feature would need exceptions.
-#define DEEPPCR_RETURN_IF_ERROR(expression)                                    \
-  do {                                                                         \
-    if (absl::Status deeppcr_status = (expression); !deeppcr_status.ok()) {    \
-      return deeppcr_status;                                                   \
-    }                                                                          \
+#define DEEPPCR_RETURN_IF_ERROR(expression)                                 \
+  do {                                                                      \
+    if (absl::Status deeppcr_status = (expression); !deeppcr_status.ok()) { \
+      return deeppcr_status;                                                \
+    }                                                                       \
   } while (false)
 
 #define DEEPPCR_CONCAT_INNER_(a, b) a##b

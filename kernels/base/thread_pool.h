@@ -11,9 +11,9 @@
 
 namespace deeppcr {
 
-// Threads that help callers with loops. The caller works too, so a pool of n threads has n - 1 helpers, and one task
-// runs on the caller alone without touching a lock. Nothing is allocated after construction. Thread-safe: several
-// callers may have loops going at a time.
+// Threads that help callers with loops. The caller works too, so a pool of n threads has n - 1
+// helpers, and one task runs on the caller alone without touching a lock. Nothing is allocated
+// after construction. Thread-safe: several callers may have loops going at a time.
 class ThreadPool {
  public:
   explicit ThreadPool(int num_threads);
@@ -23,10 +23,12 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
-  // Calls body(i) for i = 0..count-1, in any order, from several threads; returns when all have returned.
+  // Calls body(i) for i = 0..count-1, in any order, from several threads; returns when all have
+  // returned.
   template <class Body>
   void ParallelFor(int64_t count, Body& body) {
-    Run(count, [](void* context, int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
+    Run(
+        count, [](void* context, int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
   }
 
  private:
@@ -36,7 +38,7 @@ class ThreadPool {
     void* context;
     int64_t count;
     std::atomic<int64_t> next{0};
-    int helpers = 0;        // inside the loop; guarded by mutex_
+    int helpers = 0;  // inside the loop; guarded by mutex_
     Loop* following = nullptr;
 
     void Work() {

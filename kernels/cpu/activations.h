@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CPU_ACTIVATIONS_H_
 #define DEEPPCR_KERNELS_CPU_ACTIVATIONS_H_
 
-// The activations of kernels/backend/system_spec.h and their derivatives on arrays of M vectors. The switch is at run
-// time: the branch is always predicted, and one kernel serves all activations.
+// The activations of kernels/backend/system_spec.h and their derivatives on arrays of M vectors.
+// The switch is at run time: the branch is always predicted, and one kernel serves all activations.
 
 #include "kernels/backend/activation.h"
 #include "kernels/cpu/vector_math.h"
@@ -16,11 +16,11 @@ DEEPPCR_INLINE Vec<N> BoundForTail(Vec<N> a) {
   return Max(Min(a, Broadcast<N>(16.0F)), Broadcast<N>(-16.0F));
 }
 
-// a Phi(a) = max(a, 0) - |a| Phi(-|a|).
+// a Phi(a) = max(a, 0) - |a| Phi(-|a|). The factor |a| goes in before the tail underflows.
 template <int N>
 DEEPPCR_INLINE Vec<N> Gelu(Vec<N> a) {
   const Vec<N> b = BoundForTail(a);
-  return FmaNegative(Abs(b), NormalLowerTail(b, GaussianKernel(b)), Max(a, Broadcast<N>(0.0F)));
+  return Max(a, Broadcast<N>(0.0F)) - NormalLowerTail(b, Abs(b) * GaussianKernel(b));
 }
 
 template <int N>
@@ -32,8 +32,8 @@ DEEPPCR_INLINE Vec<N> GeluDerivative(Vec<N> a) {
   return Fma(b, kernel * Broadcast<N>(0.398942280F), cdf);
 }
 
-// 2 sqrt(2/pi) (a + 0.044715 a^3), the argument of the sigmoid form, and its derivative. Bounded where the
-// sigmoid has long saturated, so that a cube cannot overflow.
+// 2 sqrt(2/pi) (a + 0.044715 a^3), the argument of the sigmoid form, and its derivative. Bounded
+// where the sigmoid has long saturated, so that a cube cannot overflow.
 template <int N>
 DEEPPCR_INLINE Vec<N> GeluTanhArgument(Vec<N> a) {
   const Vec<N> b = Max(Min(a, Broadcast<N>(1e6F)), Broadcast<N>(-1e6F));
@@ -68,11 +68,10 @@ DEEPPCR_INLINE void Activate(Activation activation, Vec<N> (&x)[M]) {
     case Activation::kIdentity:
       return;
     case Activation::kRelu:  // in this order a NaN stays one
-      return Apply(x, M, [=](Vec<N> a) { return SelectGreater(zero, a, zero, a); });
+      return Apply(x, M, [=](Vec<N> a) { return MaxOrSecond(zero, a); });
     case Activation::kLeakyRelu:
-      return Apply(x, M, [=](Vec<N> a) {
-        return SelectGreater(zero, a, a * Broadcast<N>(0.01F), a);
-      });
+      return Apply(x, M,
+                   [=](Vec<N> a) { return SelectGreater(zero, a, a * Broadcast<N>(0.01F), a); });
     case Activation::kTanh:
       return Apply(x, M, [](Vec<N> a) { return Tanh(a); });
     case Activation::kSigmoid:
@@ -103,9 +102,8 @@ DEEPPCR_INLINE void Differentiate(Activation activation, Vec<N> (&x)[M]) {
     case Activation::kRelu:
       return Apply(x, M, [=](Vec<N> a) { return SelectGreater(a, zero, one, zero); });
     case Activation::kLeakyRelu:
-      return Apply(x, M, [=](Vec<N> a) {
-        return SelectGreater(a, zero, one, Broadcast<N>(0.01F));
-      });
+      return Apply(x, M,
+                   [=](Vec<N> a) { return SelectGreater(a, zero, one, Broadcast<N>(0.01F)); });
     case Activation::kTanh:
       return Apply(x, M, [=](Vec<N> a) {
         const Vec<N> t = Tanh(a);

@@ -77,8 +77,8 @@ absl::StatusOr<std::unique_ptr<Backend>> NewCpuBackend() {
   for (const InstructionSetRow& row : kInstructionSets) {
     if (row.name == forced) return NewCpuBackend(row.set);
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "DEEPPCR_CPU_ISA: expected baseline, avx2 or avx512, got \"", forced, "\""));
+  return absl::InvalidArgumentError(
+      absl::StrCat("DEEPPCR_CPU_ISA: expected baseline, avx2 or avx512, got \"", forced, "\""));
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> NewCpuBackend(InstructionSet set) {

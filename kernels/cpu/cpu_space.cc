@@ -16,16 +16,18 @@ namespace {
 
 // Sizes of a space's buffers, in floats.
 struct SpaceSizes {
-  int64_t vectors = 0;     // [nodes, kColumns, W]: right-hand sides; the same again for entering vectors
-  int64_t matrices = 0;    // [nodes, W, W] or [nodes, W]
-  int64_t intervals = 0;   // [P, kColumns, W]: propagated
-  int64_t states = 0;      // [P + 1, kColumns, W]
+  int64_t vectors =
+      0;  // [nodes, kColumns, W]: right-hand sides; the same again for entering vectors
+  int64_t matrices = 0;   // [nodes, W, W]; a diagonal takes [nodes, W] of it
+  int64_t intervals = 0;  // [P, kColumns, W]: propagated
+  int64_t states = 0;     // [P + 1, kColumns, W]
   int64_t scratch = 0;
   bool overflow = false;
 
   int64_t total_bytes() const {
-    return overflow ? std::numeric_limits<int64_t>::max()
-                    : (2 * vectors + matrices + intervals + states + scratch) * int64_t{sizeof(float)};
+    return overflow
+               ? std::numeric_limits<int64_t>::max()
+               : (2 * vectors + matrices + intervals + states + scratch) * int64_t{sizeof(float)};
   }
 };
 
@@ -33,17 +35,18 @@ SpaceSizes SizesOf(const PackedSystem& system, const SpaceLimits& limits) {
   const int64_t width = system.width;
   const int64_t widest = std::max({width, system.decode.width, int64_t{4}});
   SpaceSizes sizes;
-  sizes.scratch = 2 * (width + kColumns - 1) * width + 4 * width + 2 * kSequentialGroup * width + widest;
+  sizes.scratch =
+      2 * (width + kColumns - 1) * width + 4 * width + 2 * kSequentialGroup * width + widest;
   if (!limits.iterative) return sizes;
   const int64_t intervals = (system.num_steps - 1) / limits.min_shooting_interval + 1;
-  const int64_t nodes = 2 * intervals + ScanTree::kMaxLevels;
-  const int64_t matrix = limits.dense ? width * width : width;
-  // nodes < 2^21 and width <= 2^12 by the limits of a configuration, so the products below stay far below 2^63.
+  const int64_t nodes = ScanTree(intervals).total();
+  // nodes < 2^21 and width <= 2^12 by the limits of a configuration, so the products below stay far
+  // below 2^63.
   sizes.vectors = nodes * kColumns * width;
-  sizes.matrices = nodes * matrix;
+  sizes.matrices = nodes * width * width;
   sizes.intervals = intervals * kColumns * width;
   sizes.states = (intervals + 1) * kColumns * width;
-  sizes.overflow = nodes > (int64_t{1} << 32) || matrix > (int64_t{1} << 28);
+  sizes.overflow = nodes > (int64_t{1} << 32) || width > (int64_t{1} << 14);
   return sizes;
 }
 
@@ -67,8 +70,8 @@ class CpuSpace final : public SolveSpace {
   }
 
   bool ok() const {
-    return residuals_.ok() && entering_.ok() && matrices_.ok() && propagated_.ok() && states_.ok() &&
-           scratch_.ok();
+    return residuals_.ok() && entering_.ok() && matrices_.ok() && propagated_.ok() &&
+           states_.ok() && scratch_.ok();
   }
 
   void Encode(int32_t sample, const float* inputs) override {
@@ -91,12 +94,14 @@ class CpuSpace final : public SolveSpace {
     std::copy_n(decoded_, system_.decode.rows, outputs);
   }
 
-  double AmplifyError(int32_t sample, double relative_error, const float* outputs) const override {
-    if (system_.decode.rows == 0) return relative_error;
+  double AmplifyError(int32_t sample, double relative_error, double floor,
+                      const float* outputs) const override {
+    if (relative_error == 0) return 0;
     const double state = LargestAbsolute(current_ + sample * width_, system_.state_dim);
+    const double error = relative_error * (state + floor);
+    if (system_.decode.rows == 0) return error / state;
     const double output = LargestAbsolute(outputs, system_.decode.rows);
-    const double error = relative_error * state * system_.decode.row_sum;
-    return error == 0 ? 0 : error / output;
+    return error * system_.decode.row_sum / output;
   }
 
   void Restart(int32_t num_samples) override {
@@ -146,8 +151,7 @@ class CpuSpace final : public SolveSpace {
   }
 
   void ResetProbes(int32_t) override {
-    for (int64_t p = 0; p <= intervals_; ++p)
-      std::fill(State(p) + width_, State(p) + row_, 0.0F);
+    for (int64_t p = 0; p <= intervals_; ++p) std::fill(State(p) + width_, State(p) + row_, 0.0F);
   }
 
   PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) override {
@@ -210,17 +214,18 @@ class CpuSpace final : public SolveSpace {
     const bool matrices = kind.linearization == Linearization::kFull ||
                           kind.linearization == Linearization::kDiagonal;
     const bool none = kind.linearization == Linearization::kZero || intervals_ == 1;
-    const IntervalNorms n = system_.kernels.update(
-        {.layers = layers_,
-         .num_intervals = intervals_,
-         .states = states_.data(),
-         .propagated = propagated_.data(),
-         .jacobians = matrices ? matrices_.data() : nullptr,
-         .entering = none ? nullptr : entering_.data(),
-         .floor = floor,
-         .diagonal = kind.linearization == Linearization::kDiagonal,
-         .probes = kind.probes});
-    norms[0] = {.update = n.update, .rounding = n.rounding, .combined = n.combined, .finite = n.finite};
+    const IntervalNorms n =
+        system_.kernels.update({.layers = layers_,
+                                .num_intervals = intervals_,
+                                .states = states_.data(),
+                                .propagated = propagated_.data(),
+                                .jacobians = matrices ? matrices_.data() : nullptr,
+                                .entering = none ? nullptr : entering_.data(),
+                                .floor = floor,
+                                .diagonal = kind.linearization == Linearization::kDiagonal,
+                                .probes = kind.probes});
+    norms[0] = {
+        .update = n.update, .rounding = n.rounding, .combined = n.combined, .finite = n.finite};
   }
 
   void TakeFinalState(int32_t sample) override {
@@ -251,9 +256,12 @@ class CpuSpace final : public SolveSpace {
   // The step at which interval p = 1..P ends.
   int64_t EndOf(int64_t p) const { return std::min(p * interval_, system_.num_steps); }
 
-  void PlaceInitialState(int32_t sample) { std::copy_n(initial_ + sample * width_, width_, State(0)); }
+  void PlaceInitialState(int32_t sample) {
+    std::copy_n(initial_ + sample * width_, width_, State(0));
+  }
 
-  void ApplyDense(const PackedDense& dense, const Kernels& kernels, const float* in, float* out) const {
+  void ApplyDense(const PackedDense& dense, const Kernels& kernels, const float* in,
+                  float* out) const {
     kernels.apply({.width = dense.width,
                    .inner = dense.cols,
                    .matrix = dense.weights.data(),
@@ -268,11 +276,12 @@ class CpuSpace final : public SolveSpace {
     kernels.activate(dense.activation, out, dense.width);
   }
 
-  // The guess at the last fitted step that is not beyond `step`, or the first one.
+  // The guess at the first fitted step that is not before `step`.
   void EvaluateGuess(int64_t step, float* y) const {
     const AffineGuess& guess = system_.guess;
     const int64_t dim = system_.state_dim;
-    const int64_t at = std::clamp<int64_t>((step + guess.stride - 1) / guess.stride - 1, 0, guess.count - 1);
+    const int64_t at =
+        std::clamp<int64_t>((step + guess.stride - 1) / guess.stride - 1, 0, guess.count - 1);
     const float* map = guess.coefficients.data() + at * (dim + 1) * dim;
     std::copy_n(map, dim, y);
     for (int64_t k = 0; k < dim; ++k)

@@ -19,15 +19,16 @@ namespace {
 static_assert(kColumns == kNumColumns);
 
 // Row-major [rows, cols] to columns of `width` floats.
-void PackColumns(std::span<const float> matrix, int64_t rows, int64_t cols, int64_t width, float* to) {
+void PackColumns(std::span<const float> matrix, int64_t rows, int64_t cols, int64_t width,
+                 float* to) {
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t k = 0; k < cols; ++k) to[k * width + i] = matrix[i * cols + k];
 }
 
 absl::Status CheckAllocated(bool ok, int64_t floats) {
   if (ok) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("packed weights: ", floats * int64_t{sizeof(float)}, " bytes of memory could not be had"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "packed weights: ", floats * int64_t{sizeof(float)}, " bytes of memory could not be had"));
 }
 
 double LargestRowSum(const DenseSpec& spec) {
@@ -72,7 +73,8 @@ absl::Status PackLayers(const SystemSpec& spec, PackedSystem* packed) {
   return absl::OkStatus();
 }
 
-// All ones in the lanes in use; and seeds for the signs of the rounding probes, the same for every model.
+// All ones in the lanes in use; and seeds for the signs of the rounding probes, the same for every
+// model.
 void PackLanes(PackedSystem* packed) {
   packed->lane_mask = AlignedBuffer<float>(packed->width);
   packed->probe_seeds = AlignedBuffer<uint32_t>(kNumProbes * packed->width);
@@ -114,7 +116,7 @@ int64_t PaddedWidth(int64_t state_dim) {
   for (const int64_t width : {4, 8, 16, 32, 64}) {
     if (state_dim <= width) return width;
   }
-  return (state_dim + 15) / 16 * 16;
+  return (state_dim + 31) / 32 * 32;
 }
 
 LayersView PackedSystem::View() const {

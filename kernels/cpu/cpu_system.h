@@ -12,7 +12,7 @@
 
 namespace deeppcr::cpu {
 
-// Padded width of a state of dimension D: 4, 8, 16, 32, 64 or the next multiple of 16.
+// Padded width of a state of dimension D: 4, 8, 16, 32, 64 or the next multiple of 32.
 int64_t PaddedWidth(int64_t state_dim);
 
 // A dense layer packed column by column: weights [cols, width(rows)], bias [width(rows)].

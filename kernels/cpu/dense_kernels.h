@@ -2,33 +2,54 @@
 #ifndef DEEPPCR_KERNELS_CPU_DENSE_KERNELS_H_
 #define DEEPPCR_KERNELS_CPU_DENSE_KERNELS_H_
 
-// Dense building blocks. Variants tried for the primal step, ns per layer at W = 16 with AVX-512 are in
-// tests/bench/results/NOTES.md.
+// Dense building blocks. Variants tried for the primal step, ns per layer at W = 16 with AVX-512
+// are in tests/bench/results/NOTES.md.
 
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/kernels.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-// The shape of a width at compile time. Width 0 stands for any multiple of 16 known at run time only.
+// The shape of a width at compile time. Width 0 stands for any multiple of 32 known at run time
+// only.
 template <int W>
 struct Shape {
   static constexpr int kWidth = W;
   static constexpr int kLanes = W == 0 ? kNativeLanes : (W < kNativeLanes ? W : kNativeLanes);
   // Vectors of one column handled at a time, so that accumulators stay in registers.
-  static constexpr int kVectors = W == 0                       ? 2
-                                  : (W / kLanes > 4)           ? 4
-                                                               : W / kLanes;
+  static constexpr int kVectors = W == 0 ? 2 : (W / kLanes > 4) ? 4 : W / kLanes;
   // Columns handled together.
-  static constexpr int kTogether = kNativeLanes == 16 ? (kVectors == 1 ? 8 : 4) : (kVectors <= 2 ? 4 : 2);
-  // Partial sums of the primal step: they shorten the dependent chain of a narrow layer. Part of the definition of its
-  // bits, hence one constant for every caller.
-  static constexpr int kPartials = W == 0 ? 1 : (W / kLanes >= 4 ? 1 : (W / kLanes == 2 ? 2 : 4));
+  static constexpr int kTogether =
+      kNativeLanes == 16 ? (kVectors == 1 ? 8 : 4) : (kVectors <= 2 ? 4 : 2);
+  // Partial sums of the primal step: they shorten the dependent chain of a narrow layer. Part of
+  // the definition of its bits, hence one constant for every caller.
+  static constexpr int kPartials = W == 0 || W / kLanes >= 4 ? 1 : 4;
+  // Samples that share each load of a weight in the primal step, so that their partial sums stay in
+  // registers.
+  static constexpr int kSharing = kVectors <= 2 ? 4 : 2;
+  // A narrow state stays in registers from step to step. Its first lanes are broadcast from there:
+  // what has just been stored can only be loaded some ten cycles later, which is soon enough for
+  // the other lanes. The bits are the same.
+  static constexpr bool kInRegisters = W > 0 && W <= 16;
+  static constexpr int kLanesFromRegisters = 8;
 };
 
 template <int W>
 DEEPPCR_INLINE int64_t Width(int64_t width) {
   return W == 0 ? width : W;
+}
+
+// Always in this order: part of the definition of the primal step's bits.
+template <int A, int V, int N>
+DEEPPCR_INLINE void AddPartials(const Vec<N> (&sum)[A][V], Vec<N> (&out)[V]) {
+  static_assert(A == 1 || A == 4);
+  for (int v = 0; v < V; ++v) {
+    if constexpr (A == 4) {
+      out[v] = (sum[0][v] + sum[1][v]) + (sum[2][v] + sum[3][v]);
+    } else {
+      out[v] = sum[0][v];
+    }
+  }
 }
 
 // One layer for B samples: pre-activations of `kVectors` vectors from offset `first`.
@@ -59,20 +80,34 @@ DEEPPCR_INLINE void PreActivation(const LayersView& layers, int64_t step, int64_
       }
     }
   }
-  for (int b = 0; b < B; ++b)
-    for (int v = 0; v < V; ++v) {
-      if constexpr (A == 4) {
-        out[b][v] = (sum[b][0][v] + sum[b][1][v]) + (sum[b][2][v] + sum[b][3][v]);
-      } else if constexpr (A == 2) {
-        out[b][v] = sum[b][0][v] + sum[b][1][v];
-      } else {
-        out[b][v] = sum[b][0][v];
-      }
-    }
+  for (int b = 0; b < B; ++b) AddPartials(sum[b], out[b]);
 }
 
-// z_l from the pre-activation: THE primal step, shared by the sequential and the iterative solvers, which is why their
-// states can agree in every bit.
+// The same for one sample that is also in registers: `z` holds what `in` points to.
+template <int W>
+DEEPPCR_INLINE void PreActivationInRegisters(const LayersView& layers, int64_t step,
+                                             const float* in,
+                                             const Vec<Shape<W>::kLanes> (&z)[Shape<W>::kVectors],
+                                             Vec<Shape<W>::kLanes> (&out)[Shape<W>::kVectors]) {
+  constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors, A = Shape<W>::kPartials;
+  const float* weights = layers.weights + step * W * W;
+  const float* bias = layers.biases + step * W;
+  Vec<N> sum[A][V];
+  for (int a = 0; a < A; ++a)
+    for (int v = 0; v < V; ++v) sum[a][v] = a == 0 ? Load<N>(bias + v * N) : Broadcast<N>(0.0F);
+#pragma GCC unroll 16
+  for (int k = 0; k < W; ++k) {
+    const Vec<N> lane =
+        k < Shape<W>::kLanesFromRegisters ? BroadcastLane(z[k / N], k % N) : Broadcast<N>(in[k]);
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v)
+      sum[k % A][v] = Fma(Load<N>(weights + k * W + v * N), lane, sum[k % A][v]);
+  }
+  AddPartials(sum, out);
+}
+
+// z_l from the pre-activation, into `out` and `x`: THE primal step, shared by the sequential and
+// the iterative solvers, which is why their states can agree in every bit.
 template <int W>
 DEEPPCR_INLINE void FinishStep(const LayersView& layers, int64_t first, const float* in,
                                Vec<Shape<W>::kLanes> (&x)[Shape<W>::kVectors], float* out) {
@@ -81,7 +116,8 @@ DEEPPCR_INLINE void FinishStep(const LayersView& layers, int64_t first, const fl
   for (int v = 0; v < V; ++v) {
     const int64_t at = first + v * N;
     if (layers.residual) x[v] = Fma(Broadcast<N>(layers.scale), x[v], Load<N>(in + at));
-    Store(out + at, And(x[v], Load<N>(layers.lane_mask + at)));
+    x[v] = And(x[v], Load<N>(layers.lane_mask + at));
+    Store(out + at, x[v]);
   }
 }
 
@@ -96,8 +132,8 @@ DEEPPCR_INLINE void FinishSlope(const LayersView& layers, int64_t first,
     Store(slope + first + v * N, And(scale * x[v], Load<N>(layers.lane_mask + first + v * N)));
 }
 
-// out_j = finish(j, offset, M in_j) for `count` columns; finish combines the product with whatever the caller adds.
-// `out` must not overlap `in`. B columns at a time share each load of M.
+// out_j = finish(j, offset, M in_j) for `count` columns; finish combines the product with whatever
+// the caller adds. `out` must not overlap `in`. B columns at a time share each load of M.
 template <int W, int B, class Finish>
 DEEPPCR_INLINE void ApplyBlock(const float* matrix, int64_t width, int64_t inner, const float* in,
                                int64_t in_stride, int64_t column, float* out, int64_t out_stride,

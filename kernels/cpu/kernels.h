@@ -2,11 +2,13 @@
 #ifndef DEEPPCR_KERNELS_CPU_KERNELS_H_
 #define DEEPPCR_KERNELS_CPU_KERNELS_H_
 
-// The CPU kernels as a table of functions, one table per instruction set and padded width. Plain structs only: this
-// header is included by translation units that are compiled for a newer machine than the one they may run on.
+// The CPU kernels as a table of functions, one table per instruction set and padded width. Plain
+// structs only: this header is included by translation units that are compiled for a newer machine
+// than the one they may run on.
 //
-// Layout. Vectors are padded with zeros to W floats. Matrices are column-major: column k is the image of unit vector
-// k, W floats, so that  M v = sum_k column_k v_k  serves layers (weights), tangents and tree products alike.
+// Layout. Vectors are padded with zeros to W floats. Matrices are column-major: column k is the
+// image of unit vector k, W floats, so that  M v = sum_k column_k v_k  serves layers (weights),
+// tangents and tree products alike.
 
 #include <cstdint>
 
@@ -21,14 +23,14 @@ inline constexpr int kSequentialGroup = 8;
 
 // A packed system.
 struct LayersView {
-  int64_t num_steps;        // L
-  int64_t state_dim;        // D
-  int64_t width;            // W >= D
-  const float* weights;     // [L, W (column), W]
-  const float* biases;      // [L, W]
-  const float* lane_mask;   // [W]: all ones in the first D lanes, else zero bits
+  int64_t num_steps;            // L
+  int64_t state_dim;            // D
+  int64_t width;                // W >= D
+  const float* weights;         // [L, W (column), W]
+  const float* biases;          // [L, W]
+  const float* lane_mask;       // [W]: all ones in the first D lanes, else zero bits
   const uint32_t* probe_seeds;  // [4, W]
-  float scale;              // of the residual branch
+  float scale;                  // of the residual branch
   bool residual;
   Activation activation;
 };
@@ -36,23 +38,24 @@ struct LayersView {
 // Propagation of one sample through all intervals.
 struct PropagateArgs {
   LayersView layers;
-  int64_t interval;         // C
-  int64_t num_intervals;    // P
-  const float* states;      // [P + 1, kColumns, W]: y_p and its probes
-  float* propagated;        // [P, kColumns, W]: F_p and its probes
-  float* jacobians;         // [P, W (column), W], or [P, W] if diagonal, or null to leave them as they are
-  float* scratch;           // [2 (W + kColumns) + 4, W]
+  int64_t interval;       // C
+  int64_t num_intervals;  // P
+  const float* states;    // [P + 1, kColumns, W]: y_p and its probes
+  float* propagated;      // [P, kColumns, W]: F_p and its probes
+  float* jacobians;  // [P, W (column), W], or [P, W] if diagonal, or null to leave them as they are
+  float* scratch;    // [2 (W + kColumns) + 4, W]
   bool diagonal;
   bool probes;
 };
 
-// out_j = M in_j, plus base_j where base is not null; j = 0..count-1; all [.., W] with the given strides.
+// out_j = M in_j, plus base_j where base is not null; j = 0..count-1; all [.., W] with the given
+// strides.
 struct ApplyArgs {
   int64_t width;
-  int64_t inner;            // columns of M that are not padding: D
-  const float* matrix;      // [W (column), W], or [W] if diagonal, or null for the identity
+  int64_t inner;        // columns of M that are not padding: D
+  const float* matrix;  // [W (column), W], or [W] if diagonal, or null for the identity
   const float* in;
-  const float* base;        // may be null
+  const float* base;  // may be null
   float* out;
   int64_t in_stride, base_stride, out_stride;
   int64_t count;
@@ -78,8 +81,9 @@ struct UpdateArgs {
 };
 
 struct Kernels {
-  // Takes states [n, W] through steps (begin, end]; trajectories[b] + l * D receives z_l where that pointer is not
-  // null (trajectories itself may be). scratch [4, W]. Returns the steps.
+  // Takes states [n, W] through steps (begin, end]; trajectories[b] + l * D receives z_l where that
+  // pointer is not null (trajectories itself may be). scratch [kSequentialGroup, W]. Returns the
+  // steps.
   int64_t (*advance)(const LayersView& layers, float* states, float* scratch, int32_t n,
                      int64_t begin, int64_t end, float* const* trajectories);
   // Returns the largest number of dependent steps.
@@ -90,7 +94,8 @@ struct Kernels {
   void (*activate)(Activation activation, float* x, int64_t count);
 };
 
-// Tables for `width`, which must be 4, 8, 16, 32, 64 or a multiple of 16 beyond.
+// Tables for `width`, which must be 4, 8, 16, 32, 64 or a multiple of 32 beyond (two of the widest
+// vectors).
 Kernels KernelsBaseline(int64_t width);
 Kernels KernelsAvx2(int64_t width);
 Kernels KernelsAvx512(int64_t width);

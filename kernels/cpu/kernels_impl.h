@@ -6,7 +6,8 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-// ---- Sequential mode --------------------------------------------------------------------------------------------
+// ---- Sequential mode
+// --------------------------------------------------------------------------------------------
 
 template <int W, int B>
 DEEPPCR_INLINE void WriteTrajectories(const LayersView& layers, const float* states, int64_t l,
@@ -19,24 +20,48 @@ DEEPPCR_INLINE void WriteTrajectories(const LayersView& layers, const float* sta
   }
 }
 
-// B samples through steps (begin, end]. Their chains interleave: the latency of one hides behind the others.
+// One sample through steps (begin, end], its state in registers.
+template <int W>
+int64_t AdvanceInRegisters(const LayersView& layers, float* state, int64_t begin, int64_t end,
+                           float* const* trajectories) {
+  constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
+  Vec<N> z[V];
+  for (int v = 0; v < V; ++v) z[v] = Load<N>(state + v * N);
+  int64_t stages = 0;
+  for (int64_t l = begin; l < end; ++l, ++stages) {
+    Vec<N> x[V];
+    PreActivationInRegisters<W>(layers, l, state, z, x);
+    FinishStep<W>(layers, 0, state, x, state);
+    for (int v = 0; v < V; ++v) z[v] = x[v];
+    if (trajectories != nullptr) WriteTrajectories<W, 1>(layers, state, l + 1, trajectories);
+  }
+  return stages;
+}
+
+// B samples through steps (begin, end]. Their chains interleave: the latency of one hides behind
+// the others.
 template <int W, int B>
 int64_t AdvanceTogether(const LayersView& layers, float* states, float* scratch, int64_t begin,
                         int64_t end, float* const* trajectories) {
   constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
-  // Where a state fits into registers it is replaced in place; a wider one is written in pieces while all of the old
-  // one is still needed.
+  constexpr int S = B < Shape<W>::kSharing ? B : Shape<W>::kSharing;
+  // Where a state fits into registers it is replaced in place; a wider one is written in pieces
+  // while all of the old one is still needed.
   constexpr bool kInPlace = V * N == W;
   const int64_t width = Width<W>(layers.width);
   float* target = kInPlace ? states : scratch;
-  const float* in[B];
-  for (int b = 0; b < B; ++b) in[b] = states + b * width;
   int64_t stages = 0;
   for (int64_t l = begin; l < end; ++l, ++stages) {
     for (int64_t first = 0; first < width; first += V * N) {
-      Vec<N> x[B][V];
-      PreActivation<W, B>(layers, l, first, in, x);
-      for (int b = 0; b < B; ++b) FinishStep<W>(layers, first, in[b], x[b], target + b * width);
+#pragma GCC unroll 1
+      for (int g = 0; g < B; g += S) {
+        const float* in[S];
+        for (int b = 0; b < S; ++b) in[b] = states + (g + b) * width;
+        Vec<N> x[S][V];
+        PreActivation<W, S>(layers, l, first, in, x);
+        for (int b = 0; b < S; ++b)
+          FinishStep<W>(layers, first, in[b], x[b], target + (g + b) * width);
+      }
     }
     if (!kInPlace) {
       for (int64_t i = 0; i < B * width; i += N) Store(states + i, Load<N>(scratch + i));
@@ -46,22 +71,42 @@ int64_t AdvanceTogether(const LayersView& layers, float* states, float* scratch,
   return stages;
 }
 
-template <int W>
-int64_t Advance(const LayersView& layers, float* states, float* scratch, int32_t n, int64_t begin,
-                int64_t end, float* const* trajectories) {
-  constexpr int B = kNativeLanes == 16 && Shape<W>::kVectors <= 2 ? 4 : 2;
-  const int64_t width = Width<W>(layers.width);
-  const auto at = [&](int32_t b) { return trajectories == nullptr ? nullptr : trajectories + b; };
+// Samples from *next on, B at a time, as long as there are as many. Returns the steps, 0 if there
+// were none.
+template <int W, int B>
+DEEPPCR_INLINE int64_t AdvanceGroups(const LayersView& layers, float* states, float* scratch,
+                                     int32_t n, int64_t begin, int64_t end,
+                                     float* const* trajectories, int32_t* next) {
   int64_t stages = 0;
-  int32_t b = 0;
-  for (; b + B <= n; b += B)
-    stages = AdvanceTogether<W, B>(layers, states + b * width, scratch, begin, end, at(b));
-  for (; b < n; ++b)
-    stages = AdvanceTogether<W, 1>(layers, states + b * width, scratch, begin, end, at(b));
+  for (; *next + B <= n; *next += B) {
+    float* group = states + *next * Width<W>(layers.width);
+    float* const* to = trajectories == nullptr ? nullptr : trajectories + *next;
+    if constexpr (B == 1 && Shape<W>::kInRegisters) {
+      stages = AdvanceInRegisters<W>(layers, group, begin, end, to);
+    } else {
+      stages = AdvanceTogether<W, B>(layers, group, scratch, begin, end, to);
+    }
+  }
   return stages;
 }
 
-// ---- Propagation ------------------------------------------------------------------------------------------------
+// Groups run one after the other, but none waits for another: the stages are those of one of them.
+template <int W>
+int64_t Advance(const LayersView& layers, float* states, float* scratch, int32_t n, int64_t begin,
+                int64_t end, float* const* trajectories) {
+  int32_t next = 0;
+  int64_t stages = 0;
+  const auto add = [&](int64_t of_group) { stages = of_group > stages ? of_group : stages; };
+  add(AdvanceGroups<W, kSequentialGroup>(layers, states, scratch, n, begin, end, trajectories,
+                                         &next));
+  add(AdvanceGroups<W, 4>(layers, states, scratch, n, begin, end, trajectories, &next));
+  add(AdvanceGroups<W, 2>(layers, states, scratch, n, begin, end, trajectories, &next));
+  add(AdvanceGroups<W, 1>(layers, states, scratch, n, begin, end, trajectories, &next));
+  return stages;
+}
+
+// ---- Propagation
+// ------------------------------------------------------------------------------------------------
 
 // +-2^-24 size, the sign a hash of (probe, lane, step).
 template <int N>
@@ -89,7 +134,8 @@ struct Walker {
   float* slope;        // [W]
   float* size;         // [W]
 
-  explicit DEEPPCR_INLINE Walker(const PropagateArgs& a) : args(a), width(Width<W>(a.layers.width)) {
+  explicit DEEPPCR_INLINE Walker(const PropagateArgs& a)
+      : args(a), width(Width<W>(a.layers.width)) {
     float* at = a.scratch;
     for (int i = 0; i < 2; ++i) {
       tangents[i] = at;
@@ -145,8 +191,9 @@ struct Walker {
       out[i] = slope[i] * weights[i * width + i] + (args.layers.residual ? 1.0F : 0.0F);
   }
 
-  // What the rounding of a step is proportional to: the new state, and the terms of its dot products, which cancel in the
-  // state but not in the rounding: sqrt(z_l^2 + (slope^2 sum_k W_k^2 z_{l-1,k}^2)).
+  // What the rounding of a step is proportional to: the new state, and the terms of its dot
+  // products, which cancel in the state but not in the rounding: sqrt(z_l^2 + (slope^2 sum_k W_k^2
+  // z_{l-1,k}^2)).
   DEEPPCR_INLINE void RoundingSizes(const float* weights) {
     const float* before = state[1];
     const float* after = state[0];
@@ -194,8 +241,8 @@ struct Walker {
   DEEPPCR_INLINE int64_t Interval(int64_t p) {
     const LayersView& layers = args.layers;
     const int64_t begin = p * args.interval;
-    const int64_t end = begin + args.interval < layers.num_steps ? begin + args.interval
-                                                                  : layers.num_steps;
+    const int64_t end =
+        begin + args.interval < layers.num_steps ? begin + args.interval : layers.num_steps;
     // d_0 = 0, so the first interval's matrix is never used.
     const bool dense = args.jacobians != nullptr && !args.diagonal && p > 0;
     const bool diagonal = args.jacobians != nullptr && args.diagonal;
@@ -231,7 +278,8 @@ int64_t Propagate(const PropagateArgs& args) {
   return stages;
 }
 
-// ---- Affine maps ------------------------------------------------------------------------------------------------
+// ---- Affine maps
+// ------------------------------------------------------------------------------------------------
 
 template <int W>
 void Apply(const ApplyArgs& a) {
@@ -253,17 +301,19 @@ void Apply(const ApplyArgs& a) {
     }
 }
 
-// ---- Update -----------------------------------------------------------------------------------------------------
+// ---- Update
+// -----------------------------------------------------------------------------------------------------
 
 // Norms of one interval while its new state is written.
 template <int N>
 struct NormCollector {
   Vec<N> state = Broadcast<N>(0.0F), update = Broadcast<N>(0.0F), probe = Broadcast<N>(0.0F);
-  bool finite = true;
+  bool finite = true, probes_finite = true;
 
   DEEPPCR_INLINE void AddTo(IntervalNorms* norms, double floor) const {
     const double scale = static_cast<double>(MaxLane(state)) + floor;
-    const double d = MaxLane(update), e = MaxLane(probe);
+    // A maximum may lose a NaN; a lost one would pass for a probe that has picked up nothing.
+    const double d = MaxLane(update), e = probes_finite ? MaxLane(probe) : __builtin_inf();
     norms->finite = norms->finite && finite;
     if (d == 0.0 && e == 0.0) return;
     norms->update = Larger(norms->update, d / scale);
@@ -295,18 +345,19 @@ IntervalNorms Update(const UpdateArgs& a) {
         collector.finite = collector.finite && !AnyNonFinite(next);
       } else {
         collector.probe = Max(Abs(next), collector.probe);
+        collector.probes_finite = collector.probes_finite && !AnyNonFinite(next);
       }
       return next;
     };
-    const float* entering = a.entering + p * row;
-    if (p > 0 && a.entering != nullptr && a.jacobians != nullptr && !a.diagonal) {
+    const float* entering = a.entering == nullptr ? nullptr : a.entering + p * row;
+    if (p > 0 && entering != nullptr && a.jacobians != nullptr && !a.diagonal) {
       ApplyColumns<W>(a.jacobians + p * width * width, width, a.layers.state_dim, entering, width,
                       y, width, columns, finish);
     } else {
       for (int64_t j = 0; j < columns; ++j)
         for (int64_t at = 0; at < width; at += N) {
           Vec<N> correction = zero;
-          if (p > 0 && a.entering != nullptr) correction = Load<N>(entering + j * width + at);
+          if (p > 0 && entering != nullptr) correction = Load<N>(entering + j * width + at);
           if (a.diagonal) correction = Load<N>(a.jacobians + p * width + at) * correction;
           Store(y + j * width + at, finish(j, at, correction));
         }
@@ -324,10 +375,12 @@ inline void ActivateArray(Activation activation, float* x, int64_t count) {
   }
 }
 
-// ---- Table ------------------------------------------------------------------------------------------------------
+// ---- Table
+// ------------------------------------------------------------------------------------------------------
 
 template <int W>
-inline constexpr Kernels kTable = {&Advance<W>, &Propagate<W>, &Apply<W>, &Update<W>, &ActivateArray};
+inline constexpr Kernels kTable = {&Advance<W>, &Propagate<W>, &Apply<W>, &Update<W>,
+                                   &ActivateArray};
 
 inline Kernels TableFor(int64_t width) {
   switch (width) {

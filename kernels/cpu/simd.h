@@ -2,10 +2,10 @@
 #ifndef DEEPPCR_KERNELS_CPU_SIMD_H_
 #define DEEPPCR_KERNELS_CPU_SIMD_H_
 
-// Float vectors of N lanes for the instruction set that the including file is compiled for. Included only by the
-// kernels_<isa>.cc files, each of which puts everything into its own namespace: an inline function compiled for
-// AVX-512 must never be the one the linker keeps for an older machine. For the same reason no standard header with
-// inline functions is included here.
+// Float vectors of N lanes for the instruction set that the including file is compiled for.
+// Included only by the kernels_<isa>.cc files, each of which puts everything into its own
+// namespace: an inline function compiled for AVX-512 must never be the one the linker keeps for an
+// older machine. For the same reason no standard header with inline functions is included here.
 
 #include <immintrin.h>
 
@@ -66,7 +66,8 @@ DEEPPCR_INLINE Vec<N> Broadcast(float x) {
   if constexpr (N == 4) return {_mm_set1_ps(x)};
 }
 
-// a * b + c, fused where the machine has it. Written out so that no bit depends on what the compiler contracts.
+// a * b + c, fused where the machine has it. Written out so that no bit depends on what the
+// compiler contracts.
 template <int N>
 DEEPPCR_INLINE Vec<N> Fma(Vec<N> a, Vec<N> b, Vec<N> c) {
 #if defined(__AVX512F__)
@@ -100,6 +101,30 @@ DEEPPCR_INLINE Vec<N> SelectGreater(Vec<N> a, Vec<N> b, Vec<N> x, Vec<N> y) {
 template <int N>
 DEEPPCR_INLINE Vec<N> SelectEqual(Vec<N> a, Vec<N> b, Vec<N> x, Vec<N> y) {
   return {a.v == b.v ? x.v : y.v};
+}
+
+// a > b ? a : b, lane by lane, in one instruction: where they are equal, or one is a NaN, it is b.
+template <int N>
+DEEPPCR_INLINE Vec<N> MaxOrSecond(Vec<N> a, Vec<N> b) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_max_ps(a.v, b.v)};
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8) return {_mm256_max_ps(a.v, b.v)};
+#endif
+  if constexpr (N == 4) return {_mm_max_ps(a.v, b.v)};
+}
+
+// Lane k in every lane.
+template <int N>
+DEEPPCR_INLINE Vec<N> BroadcastLane(Vec<N> a, int k) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_permutexvar_ps(_mm512_set1_epi32(k), a.v)};
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8) return {_mm256_permutevar8x32_ps(a.v, _mm256_set1_epi32(k))};
+#endif
+  if constexpr (N == 4) return Broadcast<4>(a.v[k]);
 }
 
 // The larger and the smaller; a NaN in `a` is kept.

@@ -2,9 +2,10 @@
 #ifndef DEEPPCR_KERNELS_CPU_VECTOR_MATH_H_
 #define DEEPPCR_KERNELS_CPU_VECTOR_MATH_H_
 
-// Elementary functions on vectors, within a few units in the last place of the exact value over their whole range,
-// tails included (tests/kernels/cpu/vector_math_test.cc measures every one of them). Infinite arguments give the limits; a NaN stays
-// a NaN. Coefficients without a source are least-squares minimax fits, made in double and weighted for relative error.
+// Elementary functions on vectors, within a few units in the last place of the exact value over
+// their whole range, tails included (tests/kernels/cpu/vector_math_test.cc measures every one of
+// them). Infinite arguments give the limits; a NaN stays a NaN. Coefficients without a source are
+// least-squares minimax fits, made in double and weighted for relative error.
 
 #include "kernels/cpu/simd.h"
 
@@ -30,8 +31,8 @@ DEEPPCR_INLINE Vec<N> PowerOfTwo(typename Vec<N>::Int n) {
   return Vec<N>::FromBits(reinterpret_cast<typename Vec<N>::Bits>((n + 127) << 23));
 }
 
-// x = n ln 2 + r with integer n and |r| <= 0.35: the reduction behind the exponentials. The sum with 1.5 * 2^23 rounds
-// to the nearest integer and leaves it in the low bits.
+// x = n ln 2 + r with integer n and |r| <= 0.35: the reduction behind the exponentials. The sum
+// with 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
 template <int N>
 struct Reduced {
   Vec<N> r;
@@ -44,8 +45,8 @@ DEEPPCR_INLINE Reduced<N> ReduceByLog2(Vec<N> x) {
   const Vec<N> shifted = Fma(x, Broadcast<N>(1.44269504F), magic);
   const Vec<N> n = shifted - magic;
   // ln 2 in two parts, the first with trailing zeros so that the product is exact.
-  const Vec<N> r = FmaNegative(n, Broadcast<N>(-2.12194440e-4F),
-                               FmaNegative(n, Broadcast<N>(0.693359375F), x));
+  const Vec<N> r =
+      FmaNegative(n, Broadcast<N>(-2.12194440e-4F), FmaNegative(n, Broadcast<N>(0.693359375F), x));
   return {r, reinterpret_cast<typename Vec<N>::Int>(shifted.bits() - magic.bits())};
 }
 
@@ -56,8 +57,9 @@ DEEPPCR_INLINE Vec<N> ExpRemainder(Vec<N> r) {
                     1.6666665459e-1F, 5.0000001201e-1F);
 }
 
-// e^x = head * tail for -120 <= x <= 89: two factors, because 2^n alone leaves the range before e^x does. The head is a
-// normal number, so that another factor can be multiplied in before the product underflows.
+// e^x = head * tail for -120 <= x <= 89: two factors, because 2^n alone leaves the range before e^x
+// does. The head is a normal number, so that another factor can be multiplied in before the product
+// underflows.
 template <int N>
 struct ExpFactors {
   Vec<N> head, tail;
@@ -98,8 +100,9 @@ DEEPPCR_INLINE Vec<N> LogOnePlusUnit(Vec<N> u) {
   return Fma(s * s2, series, s + s);
 }
 
-// tanh as x P(x^2) / Q(x^2), relative error of the fit 2.2e-8; at 9.02 it has rounded to 1. The two polynomials are
-// evaluated pairwise (Estrin), because tanh sits on the dependent path of every step.
+// tanh as x P(x^2) / Q(x^2), relative error of the fit 2.2e-8; at 9.02 it has rounded to 1. The two
+// polynomials are evaluated pairwise (Estrin), because tanh sits on the dependent path of every
+// step.
 template <int N>
 DEEPPCR_INLINE Vec<N> Tanh(Vec<N> x) {
   const Vec<N> b = Max(Min(x, Broadcast<N>(9.02F)), Broadcast<N>(-9.02F));
@@ -115,7 +118,8 @@ DEEPPCR_INLINE Vec<N> Tanh(Vec<N> x) {
   return b * Fma(u2, p234, p01) / Fma(u2, q234, q01);
 }
 
-// 1 / (1 + e^-x), as e^x / (1 + e^x) for x <= 0: e^-x would overflow where the value is still representable.
+// 1 / (1 + e^-x), as e^x / (1 + e^x) for x <= 0: e^-x would overflow where the value is still
+// representable.
 template <int N>
 DEEPPCR_INLINE Vec<N> Sigmoid(Vec<N> x) {
   const Vec<N> one = Broadcast<N>(1.0F);
@@ -123,7 +127,8 @@ DEEPPCR_INLINE Vec<N> Sigmoid(Vec<N> x) {
   return SelectGreater(x, Broadcast<N>(0.0F), one, e) / (one + e);
 }
 
-// x / (1 + e^-y) for y of the sign of x. Where e^-|y| has gone x is bounded, so that -infinity gives the limit 0.
+// x / (1 + e^-y) for y of the sign of x. Where e^-|y| has gone x is bounded, so that -infinity
+// gives the limit 0.
 template <int N>
 DEEPPCR_INLINE Vec<N> TimesSigmoid(Vec<N> x, Vec<N> y) {
   const Vec<N> lowest = Broadcast<N>(-120.0F);
@@ -154,25 +159,27 @@ DEEPPCR_INLINE Vec<N> Softplus(Vec<N> x) {
   return Max(x, zero) + LogOnePlusUnit(Exp(-Abs(x)));
 }
 
-// e^(-x^2 / 2) with its relative accuracy kept in the tail: the square is split so that its head is exact.
+// e^(-x^2 / 2) for |x| <= 16 with its relative accuracy kept in the tail: the square is split so
+// that its head is exact.
 template <int N>
 DEEPPCR_INLINE Vec<N> GaussianKernel(Vec<N> x) {
   const Vec<N> head = Vec<N>::FromBits(x.bits() & 0xFFFFF000U);
   const Vec<N> half = Broadcast<N>(0.5F);
   const Vec<N> tail = (x - head) * (x + head) * half;
-  const Vec<N> correction = Polynomial(-tail, 1.66666667e-1F, 0.5F, 1.0F, 1.0F);
+  const Vec<N> correction = Polynomial(-tail, 4.16666667e-2F, 1.66666667e-1F, 0.5F, 1.0F, 1.0F);
   return Exp(-(head * head * half)) * correction;
 }
 
-// Phi(-|x|) = erfc(|x| / sqrt 2) / 2, the lower tail of the normal distribution; takes e^(-x^2/2). The rest, the scaled
-// complementary error function, is a polynomial in t = 1 / (1 + y / 2), y = |x| / sqrt 2, fit error 5.4e-9.
+// Phi(-|x|) = erfc(|x| / sqrt 2) / 2, the lower tail of the normal distribution; takes e^(-x^2/2),
+// or that times a factor that the result is to carry. The rest, the scaled complementary error
+// function, is a polynomial in t = 1 / (1 + y / 2), y = |x| / sqrt 2, fit error 5.4e-9.
 template <int N>
 DEEPPCR_INLINE Vec<N> NormalLowerTail(Vec<N> x, Vec<N> kernel) {
   const Vec<N> one = Broadcast<N>(1.0F);
   const Vec<N> t = one / Fma(Abs(x), Broadcast<N>(0.353553391F), one);
-  const Vec<N> scaled = Polynomial(
-      t, 0.041215908F, -0.22277233F, 0.462260336F, -0.407848835F, 0.0877556428F, -0.0318498239F,
-      0.0823788792F, 0.178211063F, 0.246421427F, 0.282134414F, 0.282093317F);
+  const Vec<N> scaled = Polynomial(t, 0.041215908F, -0.22277233F, 0.462260336F, -0.407848835F,
+                                   0.0877556428F, -0.0318498239F, 0.0823788792F, 0.178211063F,
+                                   0.246421427F, 0.282134414F, 0.282093317F);
   return kernel * t * scaled * Broadcast<N>(0.5F);
 }
 

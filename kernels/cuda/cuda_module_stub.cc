@@ -14,6 +14,7 @@ constexpr BackendModule kModule = {.version = kBackendModuleVersion, .create = &
 }  // namespace
 }  // namespace deeppcr::cuda
 
-extern "C" __attribute__((visibility("default"))) const deeppcr::BackendModule* deeppcr_backend_module() {
+extern "C" __attribute__((visibility("default"))) const deeppcr::BackendModule*
+deeppcr_backend_module() {
   return &deeppcr::cuda::kModule;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/device.h"
-
 #include <cstring>
+
+#include "kernels/cuda/device.h"
 
 namespace deeppcr::cuda {
 namespace {

@@ -10,18 +10,18 @@ namespace deeppcr::cuda {
 
 struct DeviceInfo {
   char name[256];
-  int major;             // compute capability
+  int major;  // compute capability
   int minor;
   int multiprocessors;
-  int cluster_launch;    // 1 if blocks can form clusters with distributed shared memory
+  int cluster_launch;  // 1 if blocks can form clusters with distributed shared memory
   size_t memory_bytes;
 };
 
 // Number of devices that the driver offers.
 cudaError_t CountDevices(int* count);
 
-// Properties of a device, after a kernel has run on it and answered: a driver that cannot run this build's code is found
-// here and not at the first request. Synchronises.
+// Properties of a device, after a kernel has run on it and answered: a driver that cannot run this
+// build's code is found here and not at the first request. Synchronises.
 cudaError_t ProbeDevice(int device, DeviceInfo* info);
 
 }  // namespace deeppcr::cuda

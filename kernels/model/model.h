@@ -28,8 +28,8 @@ struct Model {
   Model& operator=(const Model&) = delete;
 
   ModelConfig config;
-  std::string config_json;       // the file as it is
-  std::string weights_sha256;    // of model.safetensors, lower-case hex
+  std::string config_json;     // the file as it is
+  std::string weights_sha256;  // of model.safetensors, lower-case hex
   SystemSpec spec;
   // Storage of spec's spans. Recurrent weights that came one tensor per layer are stacked here.
   std::vector<float> weights, biases;
@@ -40,8 +40,8 @@ struct Model {
 };
 
 // Reads <directory>/config.json, model.safetensors and, if there, calibration.safetensors.
-// Errors: kNotFound (missing file), kInvalidArgument (names the file and the key or tensor, what was expected,
-// what came), kResourceExhausted (larger than the limits).
+// Errors: kNotFound (missing file), kInvalidArgument (names the file and the key or tensor, what
+// was expected, what came), kResourceExhausted (larger than the limits).
 absl::StatusOr<Model> ReadModel(const std::string& directory, const ModelLimits& limits);
 
 }  // namespace deeppcr

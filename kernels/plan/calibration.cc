@@ -2,6 +2,7 @@
 #include "kernels/plan/calibration.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <random>
 
@@ -45,7 +46,8 @@ class LeastSquares {
   void Factorize() {
     double trace = 0;
     for (int64_t a = 0; a < terms_; ++a) trace += gram_[a * terms_ + a];
-    for (int64_t a = 0; a < terms_; ++a) gram_[a * terms_ + a] += 1e-6 * trace / static_cast<double>(terms_);
+    for (int64_t a = 0; a < terms_; ++a)
+      gram_[a * terms_ + a] += 1e-6 * trace / static_cast<double>(terms_);
     for (int64_t a = 0; a < terms_; ++a) {
       for (int64_t b = 0; b <= a; ++b) {
         double sum = gram_[a * terms_ + b];
@@ -85,6 +87,14 @@ int64_t StrideFor(const RunnerShape& shape, int64_t max_bytes) {
   return stride;
 }
 
+// A load is not held up for longer; what has been seen by then is fitted.
+constexpr std::chrono::seconds kLongestFit(3);
+
+absl::Status TooFew(int64_t usable, const RunnerShape& shape) {
+  return absl::FailedPreconditionError(
+      StrCat("calibration: ", usable, " usable inputs, needs at least ", shape.state_dim + 2));
+}
+
 }  // namespace
 
 CalibrationInputs SyntheticInputs(int64_t count, int64_t input_dim) {
@@ -100,6 +110,7 @@ CalibrationInputs SyntheticInputs(int64_t count, int64_t input_dim) {
 absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const CalibrationInputs& inputs,
                                            int64_t max_bytes) {
   const RunnerShape& shape = runner.shape();
+  if (inputs.count < shape.state_dim + 2) return TooFew(inputs.count, shape);
   AffineGuess guess;
   guess.stride = StrideFor(shape, max_bytes);
   guess.count = (shape.num_steps - 1) / guess.stride + 1;
@@ -107,11 +118,13 @@ absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const Calibrati
   std::vector<float> trajectory((shape.num_steps + 1) * shape.state_dim), outputs(shape.output_dim);
   std::vector<const float*> steps(guess.count);
   for (int64_t j = 0; j < guess.count; ++j)
-    steps[j] = trajectory.data() + std::min((j + 1) * guess.stride, shape.num_steps) * shape.state_dim;
+    steps[j] =
+        trajectory.data() + std::min((j + 1) * guess.stride, shape.num_steps) * shape.state_dim;
   SampleReport report;
   int64_t used = 0;
   const int64_t wanted = std::min(inputs.count, std::max<int64_t>(600, 4 * (shape.state_dim + 1)));
-  for (int64_t i = 0; i < wanted; ++i) {
+  const auto give_up = std::chrono::steady_clock::now() + kLongestFit;
+  for (int64_t i = 0; i < wanted && std::chrono::steady_clock::now() < give_up; ++i) {
     RunItem item{.num_samples = 1,
                  .inputs = inputs.Sample(i, shape.input_dim),
                  .outputs = outputs,
@@ -122,9 +135,7 @@ absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const Calibrati
     fit.Add(std::span(trajectory).first(shape.state_dim), steps);
     ++used;
   }
-  if (used < shape.state_dim + 2)
-    return absl::FailedPreconditionError(
-        StrCat("calibration: ", used, " usable inputs, needs at least ", shape.state_dim + 2));
+  if (used < shape.state_dim + 2) return TooFew(used, shape);
   guess.coefficients = fit.Solve();
   return guess;
 }

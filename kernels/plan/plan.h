@@ -25,28 +25,30 @@ struct PlanChoice {
 // The choice for requests of up to max_samples samples (and more than the entry before).
 struct PlanEntry {
   int32_t max_samples = 0;
-  std::string solver = "sequential";   // what `auto` runs: sequential, or parallel.solver
-  PlanChoice parallel;                 // the best parallel configuration that met the tolerance
-  double sequential_seconds = 0;       // medians, whole request of max_samples samples
-  double parallel_seconds = 0;         // 0 where no candidate met the tolerance
-  double parallel_iterations = 0;      // mean over calibration inputs
-  double parallel_error = 0;           // worst true error against sequential over calibration inputs
-  int64_t parallel_stages = 0;         // worst
+  std::string solver = "sequential";  // what `auto` runs: sequential, or parallel.solver
+  PlanChoice parallel;                // the best parallel configuration that met the tolerance
+  double sequential_seconds = 0;   // medians, whole request of max_samples samples; 0: not measured
+  double parallel_seconds = 0;     // 0 where no candidate met the tolerance
+  double parallel_iterations = 0;  // mean over calibration inputs
+  double parallel_error = 0;       // worst true error against sequential over calibration inputs
+  int64_t parallel_stages = 0;     // worst
   double seconds() const { return solver == "sequential" ? sequential_seconds : parallel_seconds; }
 };
 
-// Measured before a model is ready. Its id names everything that an answer's bits depend on beside the request.
+// Measured before a model is ready. Its id names everything that an answer's bits depend on beside
+// the request.
 struct Plan {
-  std::string id;                      // 16 hex digits
+  std::string id;  // 16 hex digits
   std::string device;
-  double rtol = 1e-4;                  // that the candidates had to meet
+  double rtol = 1e-4;  // that the candidates had to meet
   bool from_cache = false;
   double measured_seconds = 0;
-  // The best choice of each iterative solver that met the tolerance; what a request that names the solver runs where
-  // it leaves options out.
+  // The best choice of each iterative solver that met the tolerance; what a request that names the
+  // solver runs where it leaves options out.
   std::vector<PlanChoice> choices;
-  std::vector<PlanEntry> entries;      // ascending max_samples; the last one is the model's max_batch_size
-  std::vector<std::string> candidates; // one line each, for reading
+  std::vector<PlanEntry>
+      entries;  // ascending max_samples; the last one is the model's max_batch_size
+  std::vector<std::string> candidates;  // one line each, for reading
 
   // The entry for a request of num_samples samples. Entries must not be empty.
   const PlanEntry& Lookup(int64_t num_samples) const;

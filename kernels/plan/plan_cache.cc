@@ -2,6 +2,7 @@
 #include "kernels/plan/plan_cache.h"
 
 #include <array>
+#include <bit>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -21,7 +22,8 @@ constexpr int64_t kMaxPlanBytes = int64_t{4} << 20;
 constexpr int64_t kMaxCount = int64_t{1} << 40;
 
 constexpr std::array kGuesses = {InitialGuess::kConstant, InitialGuess::kCalibrated};
-constexpr std::array kRefreshes = {JacobianRefresh::kEveryIteration, JacobianRefresh::kWhileContracting};
+constexpr std::array kRefreshes = {JacobianRefresh::kEveryIteration,
+                                   JacobianRefresh::kWhileContracting};
 
 json ChoiceToJson(const PlanChoice& c) {
   return {{"solver", c.solver},
@@ -32,19 +34,16 @@ json ChoiceToJson(const PlanChoice& c) {
 }
 
 json EntryToJson(const PlanEntry& e) {
-  return {{"max_samples", e.max_samples},
-          {"solver", e.solver},
-          {"parallel", ChoiceToJson(e.parallel)},
-          {"sequential_seconds", e.sequential_seconds},
-          {"parallel_seconds", e.parallel_seconds},
-          {"parallel_iterations", e.parallel_iterations},
-          {"parallel_error", e.parallel_error},
-          {"parallel_stages", e.parallel_stages}};
+  return {{"max_samples", e.max_samples},           {"solver", e.solver},
+          {"parallel", ChoiceToJson(e.parallel)},   {"sequential_seconds", e.sequential_seconds},
+          {"parallel_seconds", e.parallel_seconds}, {"parallel_iterations", e.parallel_iterations},
+          {"parallel_error", e.parallel_error},     {"parallel_stages", e.parallel_stages}};
 }
 
 // The value whose name stands in the field.
 template <class T, size_t N>
-absl::StatusOr<T> NamedValue(const json& object, std::string_view field, const std::array<T, N>& values) {
+absl::StatusOr<T> NamedValue(const json& object, std::string_view field,
+                             const std::array<T, N>& values) {
   DEEPPCR_ASSIGN_OR_RETURN(const json* member, JsonMember(object, field));
   DEEPPCR_ASSIGN_OR_RETURN(const std::string name, JsonString(*member, field));
   for (const T value : values) {
@@ -53,7 +52,8 @@ absl::StatusOr<T> NamedValue(const json& object, std::string_view field, const s
   return InvalidArgument(field, ": unknown value ", Quoted(name));
 }
 
-absl::StatusOr<int64_t> Integer(const json& object, std::string_view field, int64_t min, int64_t max) {
+absl::StatusOr<int64_t> Integer(const json& object, std::string_view field, int64_t min,
+                                int64_t max) {
   DEEPPCR_ASSIGN_OR_RETURN(const json* member, JsonMember(object, field));
   return JsonInteger(*member, field, min, max);
 }
@@ -76,17 +76,20 @@ absl::StatusOr<std::string> SolverName(const json& object) {
 
 absl::StatusOr<const json*> Array(const json& object, std::string_view field) {
   DEEPPCR_ASSIGN_OR_RETURN(const json* member, JsonMember(object, field));
-  if (!member->is_array()) return InvalidArgument(field, ": expected an array, got ", DescribeJson(*member));
+  if (!member->is_array())
+    return InvalidArgument(field, ": expected an array, got ", DescribeJson(*member));
   return member;
 }
 
 absl::StatusOr<PlanChoice> ReadChoice(const json& object) {
   PlanChoice choice;
   DEEPPCR_ASSIGN_OR_RETURN(choice.solver, SolverName(object));
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t interval, Integer(object, "shooting_interval", 1, int64_t{1} << 20));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t interval,
+                           Integer(object, "shooting_interval", 1, int64_t{1} << 20));
   DEEPPCR_ASSIGN_OR_RETURN(choice.initial_guess, NamedValue(object, "initial_guess", kGuesses));
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t sweeps, Integer(object, "warm_sweeps", 0, 64));
-  DEEPPCR_ASSIGN_OR_RETURN(choice.jacobian_refresh, NamedValue(object, "jacobian_refresh", kRefreshes));
+  DEEPPCR_ASSIGN_OR_RETURN(choice.jacobian_refresh,
+                           NamedValue(object, "jacobian_refresh", kRefreshes));
   choice.shooting_interval = static_cast<int32_t>(interval);
   choice.warm_sweeps = static_cast<int32_t>(sweeps);
   return choice;
@@ -105,7 +108,8 @@ absl::StatusOr<PlanEntry> ReadEntry(const json& object) {
   DEEPPCR_ASSIGN_OR_RETURN(entry.parallel_error, Number(object, "parallel_error"));
   DEEPPCR_ASSIGN_OR_RETURN(entry.parallel_stages, Integer(object, "parallel_stages", 0, kMaxCount));
   if (entry.solver != "sequential" && entry.solver != entry.parallel.solver)
-    return InvalidArgument("solver: expected sequential or the parallel choice, got ", Quoted(entry.solver));
+    return InvalidArgument("solver: expected sequential or the parallel choice, got ",
+                           Quoted(entry.solver));
   return entry;
 }
 
@@ -137,7 +141,9 @@ absl::Status ReadLists(const json& root, Plan* plan) {
 
 std::string KeyText(const PlanKey& key) {
   return StrCat(key.device, "\n", key.build, "\n", key.weights_sha256, "\n", key.config_json, "\n",
-                key.num_threads, "\n", key.rtol);
+                key.calibration_sha256, "\n", key.min_shooting_interval, "\n", key.iterative, "\n",
+                key.num_threads, "\n",
+                std::bit_cast<uint64_t>(key.rtol));  // as text it would lose digits
 }
 
 }  // namespace
@@ -188,7 +194,8 @@ absl::StatusOr<Plan> PlanCache::Load(const PlanKey& key) const {
   absl::StatusOr<Plan> plan = ReadPlan(text);
   if (!plan.ok()) return InvalidArgument(path, ": ", ToStd(plan.status().message()));
   DEEPPCR_ASSIGN_OR_RETURN(const std::string id, PlanId(key, *plan));
-  if (id != plan->id) return InvalidArgument(path, ": id: expected ", id, ", got ", Quoted(plan->id));
+  if (id != plan->id)
+    return InvalidArgument(path, ": id: expected ", id, ", got ", Quoted(plan->id));
   plan->from_cache = true;
   return plan;
 }

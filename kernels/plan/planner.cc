@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kJudgedSamples = 8;   // every candidate must get these right
+constexpr int kJudgedSamples = 8;  // every candidate must get these right
 constexpr int kRepetitions = 5;
 
 double SecondsSince(Clock::time_point start) {
@@ -35,14 +35,16 @@ struct Evaluation {
   PlanChoice choice;
   bool met_tolerance = false;
   double seconds = 0;
-  double iterations = 0;   // mean
-  double error = 0;        // worst
-  int64_t stages = 0;      // worst
+  double iterations = 0;  // mean
+  double error = 0;       // worst
+  int64_t stages = 0;     // worst
 };
 
 std::string Describe(const Evaluation& e) {
   char text[256];
-  std::snprintf(text, sizeof(text), "%-12s C=%-5d guess=%-10s sweeps=%d refresh=%-17s  %s  %.1f us  K=%.1f  stages=%lld  error=%.1e",
+  std::snprintf(text, sizeof(text),
+                "%-12s C=%-5d guess=%-10s sweeps=%d refresh=%-17s  %s  %.1f us  K=%.1f  "
+                "stages=%lld  error=%.1e",
                 e.choice.solver.c_str(), e.choice.shooting_interval,
                 std::string(ToString(e.choice.initial_guess)).c_str(), e.choice.warm_sweeps,
                 std::string(ToString(e.choice.jacobian_refresh)).c_str(),
@@ -68,12 +70,12 @@ class Planner {
   absl::StatusOr<Plan> Measure() {
     DEEPPCR_RETURN_IF_ERROR(RunReference());
     for (const SolverRow& row : Solvers()) {
-      if (row.iterative && row.automatic) DEEPPCR_RETURN_IF_ERROR(Search(row));
+      if (runner_.limits().iterative && row.iterative && row.automatic)
+        DEEPPCR_RETURN_IF_ERROR(Search(row));
     }
-    for (int64_t n = 1;; n = std::min<int64_t>(2 * n, options_.max_batch_size)) {
+    for (int64_t n = 1; n < options_.max_batch_size && TimeLeft(); n *= 2)
       DEEPPCR_RETURN_IF_ERROR(AddEntry(n));
-      if (n == options_.max_batch_size) break;
-    }
+    DEEPPCR_RETURN_IF_ERROR(AddLastEntry());
     plan_.rtol = options_.rtol;
     plan_.measured_seconds = SecondsSince(start_);
     return std::move(plan_);
@@ -95,20 +97,23 @@ class Planner {
   }
 
   // One run of samples [first, first + n); seconds of it.
-  absl::StatusOr<double> Run(const ResolvedOptions& options, int64_t first, int64_t n, float* trajectory) {
-    const CancelToken token(Clock::now() + std::chrono::microseconds(static_cast<int64_t>(
-                                               1e6 * options_.seconds_per_run * static_cast<double>(n))));
+  absl::StatusOr<double> Run(const ResolvedOptions& options, int64_t first, int64_t n,
+                             float* trajectory) {
+    const CancelToken token(Clock::now() +
+                            std::chrono::microseconds(static_cast<int64_t>(
+                                1e6 * options_.seconds_per_run * static_cast<double>(n))));
     batch_.resize(n * shape_.input_dim);
     for (int64_t i = 0; i < n; ++i) {
       const std::span<const float> x = inputs_.Sample(first + i, shape_.input_dim);
       std::copy(x.begin(), x.end(), batch_.begin() + i * shape_.input_dim);
     }
-    RunItem item{.num_samples = n,
-                 .inputs = batch_,
-                 .outputs = std::span(outputs_).first(n * shape_.output_dim),
-                 .trajectory = trajectory == nullptr ? std::span<float>{} : std::span(trajectory, states_),
-                 .reports = std::span(reports_).first(n),
-                 .token = &token};
+    RunItem item{
+        .num_samples = n,
+        .inputs = batch_,
+        .outputs = std::span(outputs_).first(n * shape_.output_dim),
+        .trajectory = trajectory == nullptr ? std::span<float>{} : std::span(trajectory, states_),
+        .reports = std::span(reports_).first(n),
+        .token = &token};
     RunTimings timings;
     DEEPPCR_RETURN_IF_ERROR(runner_.Run(options, {&item, 1}, &timings));
     return timings.wall_seconds;
@@ -143,12 +148,14 @@ class Planner {
     const ResolvedOptions resolved = Resolve(choice);
     std::vector<double> seconds;
     for (int s = 0; s < kJudgedSamples && result.met_tolerance; ++s) {
+      if (!TimeLeft()) return Unfinished(choice);
       DEEPPCR_ASSIGN_OR_RETURN(double t, Run(resolved, s, 1, trajectory_.data()));
       const SampleReport report = reports_[0];
       result.error = std::max(result.error, TrueError(s, choice.shooting_interval));
       result.iterations += report.iterations / double{kJudgedSamples};
       result.stages = std::max(result.stages, report.dependent_stages);
-      // `auto` gives up beyond the stages of the sequential solver, so a choice that needs more is none.
+      // `auto` gives up beyond the stages of the sequential solver, so a choice that needs more is
+      // none.
       result.met_tolerance = report.converged && result.error <= options_.rtol &&
                              report.dependent_stages <= shape_.num_steps;
       if (t < 0.1 * options_.seconds_per_run) {
@@ -161,12 +168,21 @@ class Planner {
     return result;
   }
 
+  Evaluation Unfinished(const PlanChoice& choice) {
+    plan_.candidates.push_back(
+        StrCat(choice.solver, " C=", choice.shooting_interval, " not measured: out of time"));
+    return {.choice = choice};
+  }
+
   bool TimeLeft() const { return SecondsSince(start_) < options_.seconds_in_all; }
 
   // Evaluates a choice and keeps it if it beats the best.
   absl::Status Try(const PlanChoice& choice, std::optional<Evaluation>* best) {
     if (!TimeLeft()) return absl::OkStatus();
-    if (options_.progress) options_.progress(StrCat("measuring ", choice.solver, " with C = ", choice.shooting_interval));
+    if (options_.progress)
+      options_.progress(StrCat("measuring ", choice.solver, ", C = ", choice.shooting_interval,
+                               ", ", ToString(choice.initial_guess), " guess, ", choice.warm_sweeps,
+                               " warm sweeps, Jacobians ", ToString(choice.jacobian_refresh)));
     DEEPPCR_ASSIGN_OR_RETURN(const Evaluation e, Evaluate(choice));
     if (e.met_tolerance && (!best->has_value() || e.seconds < (*best)->seconds)) *best = e;
     return absl::OkStatus();
@@ -176,18 +192,22 @@ class Planner {
     std::vector<int32_t> intervals;
     const int64_t largest = row.max_shooting_interval > 0 ? row.max_shooting_interval : 256;
     for (int64_t c : {16, 8, 32, 4, 64, 128, 1, 256}) {
-      if (c <= largest && c >= runner_.limits().min_shooting_interval && (c == 1 || 2 * c <= shape_.num_steps))
+      if (c <= largest && c >= runner_.limits().min_shooting_interval &&
+          (c == 1 || 2 * c <= shape_.num_steps))
         intervals.push_back(static_cast<int32_t>(c));
     }
     return intervals;
   }
 
   absl::Status Search(const SolverRow& row) {
-    const InitialGuess guess = options_.calibrated_guess ? InitialGuess::kCalibrated : InitialGuess::kConstant;
+    const InitialGuess guess =
+        options_.calibrated_guess ? InitialGuess::kCalibrated : InitialGuess::kConstant;
     const bool newton = row.linearization == Linearization::kFull;
     std::optional<Evaluation> best;
     for (const int32_t c : Intervals(row))
-      DEEPPCR_RETURN_IF_ERROR(Try({.solver = std::string(row.name), .shooting_interval = c, .initial_guess = guess}, &best));
+      DEEPPCR_RETURN_IF_ERROR(
+          Try({.solver = std::string(row.name), .shooting_interval = c, .initial_guess = guess},
+              &best));
     if (best.has_value() && newton) DEEPPCR_RETURN_IF_ERROR(Refine(&best));
     if (best.has_value()) {
       plan_.choices.push_back(best->choice);
@@ -211,6 +231,17 @@ class Planner {
     choice = (*best)->choice;
     choice.jacobian_refresh = JacobianRefresh::kWhileContracting;
     return Try(choice, best);
+  }
+
+  // Requests of up to max_batch_size samples. Out of time, they get the choice of the entry before,
+  // and no figures.
+  absl::Status AddLastEntry() {
+    if (plan_.entries.empty() || TimeLeft()) return AddEntry(options_.max_batch_size);
+    PlanEntry entry = plan_.entries.back();
+    entry.max_samples = options_.max_batch_size;
+    entry.sequential_seconds = entry.parallel_seconds = 0;
+    plan_.entries.push_back(entry);
+    return absl::OkStatus();
   }
 
   // Times the sequential solver and the best parallel one for n samples.
@@ -239,7 +270,8 @@ class Planner {
       entry.parallel_error = best->error;
       entry.parallel_stages = best->stages;
     }
-    if (timed && entry.parallel_seconds < entry.sequential_seconds) entry.solver = best->choice.solver;
+    if (timed && entry.parallel_seconds < entry.sequential_seconds)
+      entry.solver = best->choice.solver;
     plan_.entries.push_back(entry);
     return absl::OkStatus();
   }

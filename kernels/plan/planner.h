@@ -17,16 +17,16 @@ struct PlannerOptions {
   double rtol = 1e-4;
   double atol = 1e-6;
   int32_t max_batch_size = 1;
-  bool calibrated_guess = false;      // the system has one
-  double seconds_per_run = 1.0;       // a candidate that takes longer for one sample is out
-  double seconds_in_all = 8.0;        // no new candidate is started after this
+  bool calibrated_guess = false;  // the system has one
+  double seconds_per_run = 1.0;   // a candidate that takes longer for one sample is out
+  double seconds_in_all = 8.0;    // no new candidate is started after this
   std::function<void(std::string_view)> progress;  // may be empty
 };
 
-// Measures which solver answers requests of 1, 2, 4, ... max_batch_size samples fastest. Candidates run on calibration
-// inputs, are checked against the sequential trajectory, and are timed interleaved with the sequential solver; medians
-// decide. The best configuration of an iterative solver is looked for one option at a time: C, then guess and warm
-// sweeps, then Jacobian refresh.
+// Measures which solver answers requests of 1, 2, 4, ... max_batch_size samples fastest. Candidates
+// run on calibration inputs, are checked against the sequential trajectory, and are timed
+// interleaved with the sequential solver; medians decide. The best configuration of an iterative
+// solver is looked for one option at a time: C, then guess and warm sweeps, then Jacobian refresh.
 absl::StatusOr<Plan> MeasurePlan(const Runner& runner, const CalibrationInputs& inputs,
                                  const PlannerOptions& options);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
@@ -50,9 +51,17 @@ Vector Add(const Vector& a, const Vector& b, double factor = 1) {
   return c;
 }
 
+// The larger of the two; infinite if either is a NaN.
+double Larger(double a, double b) {
+  return std::isnan(a) || std::isnan(b) ? std::numeric_limits<double>::infinity() : std::max(a, b);
+}
+
 double Norm(const Vector& a) {
   double largest = 0;
-  for (const double x : a) largest = std::max(largest, std::fabs(x));
+  for (const double x : a) {
+    if (!(std::fabs(x) <= largest)) largest = std::fabs(x);
+    if (std::isnan(largest)) break;  // a NaN is larger than everything
+  }
   return largest;
 }
 
@@ -76,22 +85,25 @@ class ReferenceSpace final : public SolveSpace {
     const Vector y = reference::Decode(spec_, current_);
     std::copy(y.begin(), y.end(), outputs);
   }
-  double AmplifyError(int32_t, double relative_error, const float* outputs) const override {
-    if (spec_.decode.rows == 0 || relative_error == 0) return relative_error;
+  double AmplifyError(int32_t, double relative_error, double floor,
+                      const float* outputs) const override {
+    if (relative_error == 0) return 0;
+    const double error = relative_error * (Norm(current_) + floor);
+    if (spec_.decode.rows == 0) return error / Norm(current_);
     double row_sum = 0;
     for (int64_t i = 0; i < spec_.decode.rows; ++i) {
       double sum = 0;
       for (int64_t k = 0; k < dim_; ++k) sum += std::fabs(spec_.decode.weight[i * dim_ + k]);
       row_sum = std::max(row_sum, sum);
     }
-    return relative_error * Norm(current_) * row_sum /
-           Norm(Vector(outputs, outputs + spec_.decode.rows));
+    return error * row_sum / Norm(Vector(outputs, outputs + spec_.decode.rows));
   }
 
   void Restart(int32_t) override { current_ = initial_; }
   int64_t Advance(int32_t, int64_t begin, int64_t end, float* const* trajectories) override {
     float* trajectory = trajectories == nullptr ? nullptr : trajectories[0];
-    if (trajectory != nullptr && begin == 0) std::copy(current_.begin(), current_.end(), trajectory);
+    if (trajectory != nullptr && begin == 0)
+      std::copy(current_.begin(), current_.end(), trajectory);
     int64_t stages = 0;
     for (int64_t l = begin + 1; l <= end; ++l, ++stages) {
       current_ = Step(spec_, l, current_);
@@ -154,7 +166,8 @@ class ReferenceSpace final : public SolveSpace {
     for (int64_t j = 0; j < tree_.nodes(level); ++j) {
       Node& node = nodes_[tree_.node(level, j)];
       for (int v = 0; v < NumColumns(kind); ++v) {
-        const Vector parent = j < 2 ? Vector(dim_) : nodes_[tree_.node(level + 1, j / 2)].entering[v];
+        const Vector parent =
+            j < 2 ? Vector(dim_) : nodes_[tree_.node(level + 1, j / 2)].entering[v];
         node.entering[v] = parent;
         if (j % 2 == 0) continue;
         const Node& left = nodes_[tree_.node(level, j - 1)];
@@ -246,15 +259,15 @@ class ReferenceSpace final : public SolveSpace {
       states_[p][v] = propagated_[p - 1][v];
       if (corrected)
         states_[p][v] = Add(states_[p][v], Transition(leaf.matrix, leaf.entering[v], kind));
-      if (v > 0) probe = std::max(probe, Norm(states_[p][v]));
+      if (v > 0) probe = Larger(probe, Norm(states_[p][v]));
     }
     const double update = Norm(Add(states_[p][0], old, -1));
     const double scale = Norm(states_[p][0]) + floor;
     for (const double x : states_[p][0]) norms->finite = norms->finite && std::isfinite(x);
     if (update == 0 && probe == 0) return;
-    norms->update = std::max(norms->update, update / scale);
-    norms->rounding = std::max(norms->rounding, probe / scale);
-    norms->combined = std::max(norms->combined, (2 * update + probe) / scale);
+    norms->update = Larger(norms->update, update / scale);
+    norms->rounding = Larger(norms->rounding, probe / scale);
+    norms->combined = Larger(norms->combined, (2 * update + probe) / scale);
   }
 
   const SystemSpec& spec_;

@@ -8,8 +8,8 @@
 
 namespace deeppcr::reference {
 
-// A backend of plain double loops: slow, obvious, and the judge of the others. Requests and answers are float at its
-// edges; every state in between is double.
+// A backend of plain double loops: slow, obvious, and the judge of the others. Requests and answers
+// are float at its edges; every state in between is double.
 std::unique_ptr<Backend> NewReferenceBackend();
 
 }  // namespace deeppcr::reference

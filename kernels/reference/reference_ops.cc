@@ -8,7 +8,9 @@
 namespace deeppcr::reference {
 namespace {
 
-double Sigmoid(double a) { return a >= 0 ? 1 / (1 + std::exp(-a)) : std::exp(a) / (1 + std::exp(a)); }
+double Sigmoid(double a) {
+  return a >= 0 ? 1 / (1 + std::exp(-a)) : std::exp(a) / (1 + std::exp(a));
+}
 
 double NormalCdf(double a) { return 0.5 * std::erfc(-a / std::numbers::sqrt2); }
 double NormalDensity(double a) {

@@ -2,7 +2,8 @@
 #ifndef DEEPPCR_KERNELS_REFERENCE_REFERENCE_OPS_H_
 #define DEEPPCR_KERNELS_REFERENCE_REFERENCE_OPS_H_
 
-// The oracle: plain loops in double, written to be read, sharing nothing with the backends that it judges.
+// The oracle: plain loops in double, written to be read, sharing nothing with the backends that it
+// judges.
 
 #include <cstdint>
 #include <span>
@@ -19,7 +20,8 @@ double Differentiate(Activation activation, double a);
 // act(W x + b), [rows].
 std::vector<double> Dense(const DenseSpec& spec, std::span<const double> x);
 
-// z_0 of inputs [input_dim], and the answer of a final state; the identity where the system has no such layer.
+// z_0 of inputs [input_dim], and the answer of a final state; the identity where the system has no
+// such layer.
 std::vector<double> Encode(const SystemSpec& spec, std::span<const double> inputs);
 std::vector<double> Decode(const SystemSpec& spec, std::span<const double> state);
 

@@ -7,7 +7,8 @@
 
 namespace deeppcr {
 
-// Deadline and cancel flag of one request, probed once per iteration. Cancel() may be called from any thread.
+// Deadline and cancel flag of one request, probed once per iteration. Cancel() may be called from
+// any thread.
 class CancelToken {
  public:
   using Clock = std::chrono::steady_clock;

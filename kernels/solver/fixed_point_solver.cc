@@ -45,8 +45,8 @@ void ProbeToken(const GroupSample& sample, Progress* progress) {
 }
 
 // One pass for the samples that wait for it.
-void RunPass(SolveSpace& space, const StoppingPolicy& policy, Pass pass, std::span<const int32_t> members,
-             GroupScratch& scratch) {
+void RunPass(SolveSpace& space, const StoppingPolicy& policy, Pass pass,
+             std::span<const int32_t> members, GroupScratch& scratch) {
   const IterationKind kind = KindOf(pass, policy.linearization);
   const PassCount count = space.Propagate(members, kind);
   int64_t stages = count.stages + ScanIntervals(space, members, kind);
@@ -90,7 +90,8 @@ void SolveFixedPoint(SolveSpace& space, const FixedPointOptions& options,
       size_t count = 0;
       for (int32_t b = 0; b < n; ++b) {
         const Progress& progress = scratch.progress[b];
-        if (progress.next == pass.next && progress.probes == pass.probes) scratch.members[count++] = b;
+        if (progress.next == pass.next && progress.probes == pass.probes)
+          scratch.members[count++] = b;
       }
       if (count == 0) continue;
       RunPass(space, policy, pass, std::span(scratch.members).first(count), scratch);

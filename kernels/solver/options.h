@@ -45,10 +45,11 @@ struct SolveOptions {
   bool return_trajectory = false;
 };
 
-// Options with everything decided. Equal resolved options may be computed in one batch without changing a bit.
+// Options with everything decided. Equal resolved options may be computed in one batch without
+// changing a bit.
 struct ResolvedOptions {
-  std::string_view solver;    // sequential, newton, ...: never auto; static storage
-  bool automatic = false;     // auto chose it: gives up when slower than sequential
+  std::string_view solver;  // sequential, newton, ...: never auto; static storage
+  bool automatic = false;   // auto chose it: gives up when slower than sequential
   double rtol = 0;
   double atol = 0;
   int32_t max_iterations = 0;

@@ -10,13 +10,14 @@
 
 namespace deeppcr {
 
-// One row per solver. Conformance tests, the planner, metric labels and request validation iterate this table.
+// One row per solver. Conformance tests, the planner, metric labels and request validation iterate
+// this table.
 struct SolverRow {
   std::string_view name;
   bool iterative = false;
   Linearization linearization = Linearization::kFull;  // of an iterative one
-  int64_t max_shooting_interval = 0;                    // 0: any
-  bool automatic = false;                               // `auto` may choose it
+  int64_t max_shooting_interval = 0;                   // 0: any
+  bool automatic = false;                              // `auto` may choose it
   std::string_view summary;
 };
 

@@ -12,16 +12,17 @@ namespace deeppcr {
 
 // One request within a batch. Every span is the caller's memory and outlives the call.
 struct RunItem {
-  int64_t num_samples = 0;                  // n >= 1
-  std::span<const float> inputs;            // [n, input_dim]
-  std::span<const float> initial_states;    // [n, L + 1, D] for InitialGuess::kPrevious, else empty
-  std::span<float> outputs;                 // [n, output_dim]
-  std::span<float> trajectory;              // [n, L + 1, D], or empty if not wanted
-  std::span<SampleReport> reports;          // [n]
-  const CancelToken* token = nullptr;       // may be null
+  int64_t num_samples = 0;                // n >= 1
+  std::span<const float> inputs;          // [n, input_dim]
+  std::span<const float> initial_states;  // [n, L + 1, D] for InitialGuess::kPrevious, else empty
+  std::span<float> outputs;               // [n, output_dim]
+  std::span<float> trajectory;            // [n, L + 1, D], or empty if not wanted
+  std::span<SampleReport> reports;        // [n]
+  const CancelToken* token = nullptr;     // may be null
 };
 
-// Stages of one Run, as seconds summed over the threads that worked on it, and the wall time of the whole.
+// Stages of one Run, as seconds summed over the threads that worked on it, and the wall time of the
+// whole.
 struct RunTimings {
   double encode_seconds = 0;
   double solve_seconds = 0;

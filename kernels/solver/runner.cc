@@ -21,15 +21,24 @@ double SecondsBetween(Clock::time_point from, Clock::time_point to) {
 
 FixedPointOptions FixedPointOptionsOf(const ResolvedOptions& options, const SolverRow& row,
                                       int64_t num_steps) {
-  return {.policy = {.linearization = row.linearization,
-                     .rtol = options.rtol,
-                     .atol = options.atol,
-                     .max_iterations = options.max_iterations,
-                     .warm_sweeps = options.warm_sweeps,
-                     .reuse_matrices = options.jacobian_refresh == JacobianRefresh::kWhileContracting,
-                     .stage_budget = options.automatic ? num_steps : 0},
-          .shooting_interval = options.shooting_interval,
-          .initial_guess = options.initial_guess};
+  return {
+      .policy = {.linearization = row.linearization,
+                 .rtol = options.rtol,
+                 .atol = options.atol,
+                 .max_iterations = options.max_iterations,
+                 .warm_sweeps = options.warm_sweeps,
+                 .reuse_matrices = options.jacobian_refresh == JacobianRefresh::kWhileContracting,
+                 .stage_budget = options.automatic ? num_steps : 0},
+      .shooting_interval = options.shooting_interval,
+      .initial_guess = options.initial_guess};
+}
+
+// Sequential samples that keep a thread busy for some 200 us; less is not worth waking one for. A
+// step takes about 12 ns of latency and 0.06 ns per weight.
+int64_t SamplesWorthAThread(const RunnerShape& shape) {
+  const double per_step = 12 + 0.06 * static_cast<double>(shape.state_dim * shape.state_dim);
+  return std::max<int64_t>(
+      1, static_cast<int64_t>(2e5 / (static_cast<double>(shape.num_steps) * per_step)));
 }
 
 bool StoppedFromOutside(Termination termination) {
@@ -86,10 +95,11 @@ class Runner::Batch {
   Batch(const Runner& runner, const ResolvedOptions& options, std::span<RunItem> items)
       : runner_(runner), options_(options), row_(*FindSolver(options.solver)), items_(items) {
     for (const RunItem& item : items) total_ += item.num_samples;
-    const int64_t largest = row_.iterative ? runner.backend_.iterative_group()
-                                           : runner.backend_.sequential_group();
+    const int64_t largest =
+        row_.iterative ? runner.backend_.iterative_group() : runner.backend_.sequential_group();
     const int64_t share = (total_ - 1) / runner.pool_->num_threads() + 1;
-    group_ = std::clamp<int64_t>(share, 1, largest);
+    group_ =
+        std::clamp<int64_t>(share, std::min(SamplesWorthAThread(runner.shape_), largest), largest);
   }
 
   int64_t num_groups() const { return (total_ - 1) / group_ + 1; }
@@ -106,7 +116,8 @@ class Runner::Batch {
     const Clock::time_point solved = Clock::now();
     DecodeAll(lane, n);
     const Clock::time_point decoded = Clock::now();
-    if (row_.iterative && options_.on_no_convergence == OnNoConvergence::kFallback) FallBack(lane, n);
+    if (row_.iterative && options_.on_no_convergence == OnNoConvergence::kFallback)
+      FallBack(lane, n);
     Add(encode_seconds_, SecondsBetween(start, encoded));
     Add(solve_seconds_, SecondsBetween(encoded, solved) + SecondsBetween(decoded, Clock::now()));
     Add(decode_seconds_, SecondsBetween(solved, decoded));
@@ -136,15 +147,15 @@ class Runner::Batch {
   SampleRequest RequestOf(const RunItem& item, int64_t i) const {
     const RunnerShape& shape = runner_.shape_;
     const int64_t states = (shape.num_steps + 1) * shape.state_dim;
-    return {.inputs = item.inputs.data() + i * shape.input_dim,
-            .outputs = item.outputs.data() + i * shape.output_dim,
-            .sample = {.token = item.token,
-                       .initial_states = item.initial_states.empty()
-                                             ? nullptr
-                                             : item.initial_states.data() + i * states,
-                       .trajectory =
-                           item.trajectory.empty() ? nullptr : item.trajectory.data() + i * states,
-                       .report = &item.reports[i]}};
+    return {
+        .inputs = item.inputs.data() + i * shape.input_dim,
+        .outputs = item.outputs.data() + i * shape.output_dim,
+        .sample = {
+            .token = item.token,
+            .initial_states =
+                item.initial_states.empty() ? nullptr : item.initial_states.data() + i * states,
+            .trajectory = item.trajectory.empty() ? nullptr : item.trajectory.data() + i * states,
+            .report = &item.reports[i]}};
   }
 
   void EncodeAll(Lane& lane, int32_t n) const {
@@ -161,21 +172,25 @@ class Runner::Batch {
                         lane.scratch);
       return;
     }
-    SolveFixedPoint(*lane.space, FixedPointOptionsOf(options_, row_, runner_.shape_.num_steps), samples,
-                    lane.scratch);
+    SolveFixedPoint(*lane.space, FixedPointOptionsOf(options_, row_, runner_.shape_.num_steps),
+                    samples, lane.scratch);
     for (const GroupSample& sample : samples) sample.report->solver = row_.name;
   }
+
+  // Of the relative norms of an iterative solver, see StoppingPolicy.
+  double Floor() const { return row_.iterative ? options_.atol / options_.rtol : 0; }
 
   void DecodeAll(Lane& lane, int32_t n) const {
     for (int32_t b = 0; b < n; ++b) {
       SampleReport& report = *lane.samples[b].report;
       lane.space->Decode(b, lane.requests[b].outputs);
       report.output_error_estimate =
-          lane.space->AmplifyError(b, report.error_estimate, lane.requests[b].outputs);
+          lane.space->AmplifyError(b, report.error_estimate, Floor(), lane.requests[b].outputs);
     }
   }
 
-  // The sequential solver for the samples that did not converge, from step 0: the bits of solver = sequential.
+  // The sequential solver for the samples that did not converge, from step 0: the bits of solver =
+  // sequential.
   void FallBack(Lane& lane, int32_t n) const {
     for (int32_t b = 0; b < n; ++b) {
       const SampleReport failed = *lane.requests[b].sample.report;

@@ -27,13 +27,14 @@ struct RunnerShape {
   int64_t output_dim = 0;
 };
 
-// Runs batches of samples of one system: splits them into groups, gives each group to a thread with a space of its
-// own, encodes, solves, falls back, decodes. All memory is allocated by Create. Run is thread-safe for up to
-// `max_concurrent_runs` callers; more of them wait for one another.
+// Runs batches of samples of one system: splits them into groups, gives each group to a thread with
+// a space of its own, encodes, solves, falls back, decodes. All memory is allocated by Create. Run
+// is thread-safe for up to `max_concurrent_runs` callers; more of them wait for one another.
 class Runner {
  public:
   // `backend`, `system` and `pool` must outlive the runner.
-  static absl::StatusOr<std::unique_ptr<Runner>> Create(const Backend& backend, const System& system,
+  static absl::StatusOr<std::unique_ptr<Runner>> Create(const Backend& backend,
+                                                        const System& system,
                                                         const RunnerShape& shape,
                                                         const SpaceLimits& limits, ThreadPool* pool,
                                                         int max_concurrent_runs);
@@ -43,7 +44,8 @@ class Runner {
   int64_t memory_bytes() const { return memory_bytes_; }
 
   // See LoadedModel::Run. timings may be null.
-  absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items, RunTimings* timings) const;
+  absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
+                   RunTimings* timings) const;
 
  private:
   // One sample of a batch.
@@ -64,7 +66,8 @@ class Runner {
   class LaneLease;
   class Batch;
 
-  Runner(const Backend& backend, const RunnerShape& shape, const SpaceLimits& limits, ThreadPool* pool)
+  Runner(const Backend& backend, const RunnerShape& shape, const SpaceLimits& limits,
+         ThreadPool* pool)
       : backend_(backend), shape_(shape), limits_(limits), pool_(pool) {}
 
   absl::Status Check(const ResolvedOptions& options, const RunItem& item) const;

@@ -7,8 +7,9 @@ namespace deeppcr {
 namespace {
 
 // Steps between two looks at the tokens: some hundred microseconds of work on one core.
-int64_t StepsPerProbe(int64_t state_dim) {
-  return std::max<int64_t>(256, (int64_t{1} << 22) / (state_dim * state_dim));
+int64_t StepsPerProbe(int64_t state_dim, int64_t num_samples) {
+  const int64_t steps = (int64_t{1} << 22) / (state_dim * state_dim * num_samples);
+  return std::clamp<int64_t>(steps, 1, 16384);
 }
 
 // Notes which samples are to stop; true if all of them are.
@@ -40,7 +41,7 @@ void SolveSequentially(SolveSpace& space, int64_t num_steps, int64_t state_dim,
   float* const* trajectories = wanted ? scratch.trajectories.data() : nullptr;
   space.Restart(n);
   int64_t stages = 0;
-  const int64_t stride = StepsPerProbe(state_dim);
+  const int64_t stride = StepsPerProbe(state_dim, n);
   for (int64_t l = 0; l < num_steps && !AllStopped(samples); l += stride)
     stages += space.Advance(n, l, std::min(l + stride, num_steps), trajectories);
   for (int32_t b = 0; b < n; ++b) {

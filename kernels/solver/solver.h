@@ -2,7 +2,8 @@
 #ifndef DEEPPCR_KERNELS_SOLVER_SOLVER_H_
 #define DEEPPCR_KERNELS_SOLVER_SOLVER_H_
 
-// Solvers run one group of samples in one space. They are stateless: what they remember lives in GroupScratch.
+// Solvers run one group of samples in one space. They are stateless: what they remember lives in
+// GroupScratch.
 
 #include <cstdint>
 #include <span>
@@ -18,9 +19,9 @@ namespace deeppcr {
 
 // One sample of a group, already encoded in the space under its index.
 struct GroupSample {
-  const CancelToken* token = nullptr;       // may be null
-  const float* initial_states = nullptr;    // [L + 1, D] for InitialGuess::kPrevious
-  float* trajectory = nullptr;              // [L + 1, D], or null if not wanted
+  const CancelToken* token = nullptr;     // may be null
+  const float* initial_states = nullptr;  // [L + 1, D] for InitialGuess::kPrevious
+  float* trajectory = nullptr;            // [L + 1, D], or null if not wanted
   SampleReport* report = nullptr;
 };
 
@@ -34,19 +35,21 @@ struct GroupScratch {
   std::vector<float*> trajectories;
 };
 
-// Step by step. Leaves z_L as the current state of each sample and fills its report. A sample whose token fires ends
-// with kDeadline or kCancelled; tokens are probed every few hundred microseconds.
+// Step by step. Leaves z_L as the current state of each sample and fills its report. A sample whose
+// token fires ends with kDeadline or kCancelled; tokens are probed every few hundred microseconds.
 void SolveSequentially(SolveSpace& space, int64_t num_steps, int64_t state_dim,
                        std::span<const GroupSample> samples, GroupScratch& scratch);
 
-// The one iterative loop: Newton, quasi-Newton, Picard and Jacobi differ in options.policy.linearization alone.
+// The one iterative loop: Newton, quasi-Newton, Picard and Jacobi differ in
+// options.policy.linearization alone.
 struct FixedPointOptions {
   StoppingPolicy policy;
   int64_t shooting_interval = 1;
   InitialGuess initial_guess = InitialGuess::kConstant;
 };
 
-// Leaves y_P as the current state of each sample, converged or not, writes trajectories, and fills the reports.
+// Leaves y_P as the current state of each sample, converged or not, writes trajectories, and fills
+// the reports.
 void SolveFixedPoint(SolveSpace& space, const FixedPointOptions& options,
                      std::span<const GroupSample> samples, GroupScratch& scratch);
 

@@ -2,22 +2,26 @@
 #ifndef DEEPPCR_KERNELS_SOLVER_STOPPING_H_
 #define DEEPPCR_KERNELS_SOLVER_STOPPING_H_
 
-// When to stop, and what to do next: the one place where it is decided, per sample, from the norms of an update.
+// When to stop, and what to do next: the one place where it is decided, per sample, from the norms
+// of an update.
 //
-// The certificate. A small update d of a Newton pass (relative size at most 0.1) is followed by a pass that reuses the
-// matrices at hand (a chord correction c) and carries the probes. The answer is certified when
+// The certificate. A small update d of a Newton pass (relative size at most 0.1) is followed by a
+// pass that reuses the matrices at hand (a chord correction c) and carries the probes. The answer
+// is certified when
 //     2 |c| + rho <= rtol            (max norms per interval, relative to |y_p| + atol / rtol)
-// where rho is the effect of rounding that the probes have picked up. Neither the residual, nor a small update, nor an
-// extrapolated rate is safe near the edge of stability: tests/kernels/solver/certificate_test.cc runs the systems that tell.
-// The error that is left after c has been applied is smaller than the bound that certified it; reported is
+// where rho is the effect of rounding that the probes have picked up. Neither the residual, nor a
+// small update, nor an extrapolated rate is safe near the edge of stability:
+// tests/kernels/solver/certificate_test.cc runs the systems that tell. The error that is left after
+// c has been applied is smaller than the bound that certified it; reported is
 //     error_estimate = min(2, 10 theta) |c| + rho,   theta = |c| / |d|.
 //
-// Quasi-Newton, Picard and Jacobi contract linearly: with theta = |d_k| / |d_(k-1)| < 0.5 after at least three
-// iterations and |d_k| theta / (1 - theta) <= rtol they claim to be done. That claim alone was false for one system in
-// ten (information that still travels along the intervals is not in |d_k|), so it is put to the same certificate:
-// one Newton pass and its correction.
+// Quasi-Newton, Picard and Jacobi contract linearly: with theta = |d_k| / |d_(k-1)| < 0.5 after at
+// least three iterations and |d_k| theta / (1 - theta) <= rtol they claim to be done. That claim
+// alone was false for one system in ten (information that still travels along the intervals is not
+// in |d_k|), so it is put to the same certificate: one Newton pass and its correction.
 //
-// After as many updates as there are intervals the states are exact (causality); then only rho is left.
+// After as many updates as there are intervals the states are exact (causality); then only rho is
+// left.
 //
 // Plain data and inline functions: device code makes the same decisions with the same source.
 
@@ -32,11 +36,11 @@ struct StoppingPolicy {
   Linearization linearization = Linearization::kFull;
   double rtol = 1e-4;
   double atol = 1e-6;
-  int32_t max_iterations = 32;
+  int32_t max_iterations = 32;  // a claim made by the last one may still be put to the certificate
   int32_t warm_sweeps = 0;
-  bool reuse_matrices = false;     // JacobianRefresh::kWhileContracting
+  bool reuse_matrices = false;  // JacobianRefresh::kWhileContracting
   int64_t num_intervals = 1;
-  int64_t stage_budget = 0;        // give up beyond so many dependent stages; 0: never
+  int64_t stage_budget = 0;  // give up beyond so many dependent stages; 0: never
 
   double floor() const { return atol / rtol; }
 };
@@ -52,14 +56,14 @@ enum class NextPass : uint8_t {
 // How far one sample has come.
 struct Progress {
   NextPass next = NextPass::kIterate;
-  bool probes = false;             // the next pass carries them
+  bool probes = false;  // the next pass carries them
   int32_t warm_sweeps = 0;
   int32_t iterations = 0;
   int32_t corrections = 0;
   int64_t stages = 0;
   int64_t columns = 0;
-  double update = 0;               // of the last pass
-  double contraction = 1;          // theta of the last pass; 1 where it is not known
+  double update = 0;       // of the last pass
+  double contraction = 1;  // theta of the last pass; 1 where it is not known
   double error_estimate = 0;
   double rounding_estimate = 0;
   Termination termination = Termination::kConverged;
@@ -67,8 +71,9 @@ struct Progress {
   int64_t updates() const { return int64_t{warm_sweeps} + iterations + corrections; }
 };
 
-inline constexpr double kCertifyBelow = 0.1;       // relative update at which certification starts
-inline constexpr double kReuseContraction = 0.2;   // matrices are reused while updates shrink this much
+inline constexpr double kCertifyBelow = 0.1;  // relative update at which certification starts
+inline constexpr double kReuseContraction =
+    0.2;  // matrices are reused while updates shrink this much
 inline constexpr double kLinearContraction = 0.5;  // theta above which a linear rate is not trusted
 inline constexpr int32_t kLinearIterations = 3;
 
@@ -133,7 +138,7 @@ inline bool ClaimsConvergence(const StoppingPolicy& policy, const Progress& prog
 
 inline void AfterLinearPass(const StoppingPolicy& policy, NextPass done, const UpdateNorms& norms,
                             Progress* progress) {
-  if (done == NextPass::kLinearize) return Correct(true, progress);
+  if (done == NextPass::kLinearize && IsClose(policy, *progress)) return Correct(true, progress);
   if (done == NextPass::kCorrect && Judge(policy, norms, progress)) return;
   if (done == NextPass::kIterate &&
       (ClaimsConvergence(policy, *progress) || IsExact(policy, *progress))) {

@@ -192,9 +192,8 @@ absl::StatusOr<std::vector<Expected>> ReferenceAnswers(const std::string& direct
                           .input_dim = spec.input_dim(),
                           .output_dim = spec.output_dim()};
   ThreadPool pool(1);
-  DEEPPCR_ASSIGN_OR_RETURN(
-      const auto runner,
-      Runner::Create(*selected.backend, *system, shape, {.iterative = false}, &pool, 1));
+  DEEPPCR_ASSIGN_OR_RETURN(const auto runner, Runner::Create(*selected.backend, *system, shape,
+                                                             {.iterative = false}, &pool, 1));
   const size_t states = static_cast<size_t>((shape.num_steps + 1) * shape.state_dim);
   std::vector<Expected> answers;
   for (int64_t i = 0; i < count; ++i) {

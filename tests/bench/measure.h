@@ -42,9 +42,9 @@ class Workload {
   // The same, timed: wall seconds of the Run call, no trajectory.
   absl::StatusOr<double> Time(const ResolvedOptions& options, int64_t index);
 
-  std::span<const float> outputs() const { return outputs_; }            // [n, output_dim]
-  std::span<const float> trajectory() const { return trajectory_; }      // [n, L + 1, D]
-  std::span<const SampleReport> reports() const { return reports_; }     // [n]
+  std::span<const float> outputs() const { return outputs_; }         // [n, output_dim]
+  std::span<const float> trajectory() const { return trajectory_; }   // [n, L + 1, D]
+  std::span<const SampleReport> reports() const { return reports_; }  // [n]
 
  private:
   RunItem Item(int64_t index, bool trajectory);
@@ -57,21 +57,23 @@ class Workload {
   std::vector<SampleReport> reports_;
 };
 
-// Times candidates in turns: in its turn a candidate runs once untimed, which brings the caches back
-// from the one before, and then up to kTimedRuns times timed. A candidate that has had `seconds` of
-// timed runs is done. Returns the seconds of every timed run, by candidate; at least one each.
+// Times candidates in turns: in its turn a candidate runs once untimed, which brings the caches
+// back from the one before, and then up to kTimedRuns times timed. A candidate that has had
+// `seconds` of timed runs is done. Returns the seconds of every timed run, by candidate; at least
+// one each.
 inline constexpr int kTimedRuns = 5;
-absl::StatusOr<std::vector<std::vector<double>>> TimeInTurns(
-    Workload* workload, std::span<const Candidate> candidates, double seconds);
+absl::StatusOr<std::vector<std::vector<double>>> TimeInTurns(Workload* workload,
+                                                             std::span<const Candidate> candidates,
+                                                             double seconds);
 
 // What checking a candidate found, over all samples judged.
 struct Verdict {
-  double max_state_error = 0;        // max over samples and steps of |z - z_seq| / |z_seq|, max norms
+  double max_state_error = 0;  // max over samples and steps of |z - z_seq| / |z_seq|, max norms
   double max_output_difference = 0;  // relative to the largest output of the sample
   int64_t samples = 0;
   int64_t converged = 0;
   int64_t fallbacks = 0;
-  int64_t same_largest = 0;          // the largest output is at the same place
+  int64_t same_largest = 0;  // the largest output is at the same place
   double mean_iterations = 0;
   double mean_chord_corrections = 0;
   int64_t max_stages = 0;

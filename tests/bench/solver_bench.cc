@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's rungs of the CPU ladder: whole Run calls with host buffers on one core. Every rung is
-// checked against the sequential solver, and that one against the reference backend, before anything
-// is timed. Measures on its own (--rounds), or a round for each line that it reads (--follow), so
-// that another program's rounds can stand between its own.
+// The engine's rungs of the CPU ladder: whole Run calls with host buffers on one core. Every rung
+// is checked against the sequential solver, and that one against the reference backend, before
+// anything is timed. Measures on its own (--rounds), or a round for each line that it reads
+// (--follow), so that another program's rounds can stand between its own.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -113,9 +113,9 @@ absl::StatusOr<Group> MakeGroup(const std::string& name,
 absl::Status WriteOutputs(const Flags& flags, const std::string& name,
                           std::span<const Expected> answers) {
   if (flags.outputs_dir.empty()) return absl::OkStatus();
-  Array array{{static_cast<int64_t>(answers.size()),
-               static_cast<int64_t>(answers.front().outputs.size())},
-              {}};
+  Array array{
+      {static_cast<int64_t>(answers.size()), static_cast<int64_t>(answers.front().outputs.size())},
+      {}};
   for (const Expected& answer : answers)
     array.values.insert(array.values.end(), answer.outputs.begin(), answer.outputs.end());
   return WriteArray(array, absl::StrCat(flags.outputs_dir, "/", name, ".npy"), "npy");
@@ -146,8 +146,8 @@ absl::Status AddModel(const Flags& flags, const Engine& engine, const std::strin
 absl::StatusOr<nlohmann::ordered_json> RunRound(const Flags& flags, std::vector<Group>* groups) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (Group& group : *groups) {
-    DEEPPCR_ASSIGN_OR_RETURN(
-        const auto seconds, TimeInTurns(&group.workload, group.candidates, flags.seconds));
+    DEEPPCR_ASSIGN_OR_RETURN(const auto seconds,
+                             TimeInTurns(&group.workload, group.candidates, flags.seconds));
     for (size_t c = 0; c < seconds.size(); ++c)
       group.seconds[c].insert(group.seconds[c].end(), seconds[c].begin(), seconds[c].end());
     json.push_back(seconds);
@@ -156,9 +156,8 @@ absl::StatusOr<nlohmann::ordered_json> RunRound(const Flags& flags, std::vector<
 }
 
 nlohmann::ordered_json Describe(const Engine& engine, int core, const std::vector<Group>& groups) {
-  nlohmann::ordered_json json = {{"device", engine.device()},
-                                 {"core", core},
-                                 {"groups", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json = {
+      {"device", engine.device()}, {"core", core}, {"groups", nlohmann::ordered_json::array()}};
   for (const Group& group : groups) json["groups"].push_back(group.json);
   return json;
 }
@@ -180,8 +179,16 @@ absl::Status Follow(const Flags& flags, const Engine& engine, int core,
 
 // The figures of all rounds, as a table and added to the groups' JSON.
 std::string Report(std::vector<Group>* groups) {
-  Table table({{"model", Table::Align::kLeft}, {"n"}, {"rung", Table::Align::kLeft}, {"median"},
-               {"p99"}, {"min"}, {"ns/layer"}, {"stages"}, {"iterations"}, {"runs"}});
+  Table table({{"model", Table::Align::kLeft},
+               {"n"},
+               {"rung", Table::Align::kLeft},
+               {"median"},
+               {"p99"},
+               {"min"},
+               {"ns/layer"},
+               {"stages"},
+               {"iterations"},
+               {"runs"}});
   for (Group& group : *groups) {
     const ModelInfo& info = group.workload.model().info();
     for (size_t c = 0; c < group.candidates.size(); ++c) {
@@ -208,8 +215,7 @@ absl::Status RunBenchmark(const Flags& flags) {
   DEEPPCR_ASSIGN_OR_RETURN(const Array inputs, ReadArray(flags.inputs, ""));
   DEEPPCR_ASSIGN_OR_RETURN(
       const auto engine,
-      Engine::Create(
-          {.backend = "cpu", .num_threads = 1, .plan_cache_dir = flags.plan_cache_dir}));
+      Engine::Create({.backend = "cpu", .num_threads = 1, .plan_cache_dir = flags.plan_cache_dir}));
   std::vector<Group> groups;
   for (const std::string& name : flags.models)
     DEEPPCR_RETURN_IF_ERROR(AddModel(flags, *engine, name, inputs, &groups));

@@ -27,6 +27,8 @@ import safetensors_file  # noqa: E402
 
 # Of the outputs, relative to the largest one of the sample; both sides compute in float32.
 TOLERANCE = 1e-4
+# TorchScript compiles in its first calls of a shape.
+WARM_CALLS = 4
 ACTIVATIONS = {'relu': torch.nn.ReLU, 'tanh': torch.nn.Tanh}
 
 
@@ -92,29 +94,30 @@ def functional(network):
     return residual if network.residual else plain
 
 
-def candidates(network, example):
-    """Names and functions, and what could not be built and why."""
-    network.eval()
-    made = [('eager no_grad', under(torch.no_grad, network)),
-            ('eager inference_mode', under(torch.inference_mode, network)),
-            ('eager functional', under(torch.inference_mode, functional(network)))]
-    missing = {}
+def torchscript(network, example):
+    """Traced once for all numbers of samples; and what could not be built, with the reason."""
     builders = {
-        'traced': lambda: torch.jit.trace(network, example),
-        'traced frozen': lambda: torch.jit.freeze(torch.jit.trace(network, example)),
-        'traced optimized': lambda: torch.jit.optimize_for_inference(
-            torch.jit.trace(network, example)),
+        'TorchScript': lambda: torch.jit.trace(network, example, check_trace=False),
+        'TorchScript frozen': lambda: torch.jit.optimize_for_inference(
+            torch.jit.trace(network, example, check_trace=False)),
     }
+    made, missing = [], {}
     for name, build in builders.items():
         try:
             with torch.no_grad():
-                module = build()
-            for _ in range(3):  # the profiling executor specialises in the first calls
-                under(torch.no_grad, module)(example)
-            made.append((f'TorchScript {name}', under(torch.no_grad, module)))
-        except Exception as error:  # pylint: disable=broad-except; whatever this version lacks
-            missing[f'TorchScript {name}'] = str(error).strip().splitlines()[-1]
+                made.append((name, under(torch.inference_mode, build())))
+        except RuntimeError as error:  # whatever this version lacks
+            missing[name] = str(error).strip().splitlines()[-1]
     return made, missing
+
+
+def candidates(network, example):
+    """Names and functions, eager first."""
+    made, missing = torchscript(network, example)
+    return [('eager no_grad', under(torch.no_grad, network)),
+            ('eager inference_mode', under(torch.inference_mode, network)),
+            ('eager functional', under(torch.inference_mode, functional(network))),
+            *made], missing
 
 
 def largest_difference(got, expected):
@@ -125,12 +128,13 @@ def largest_difference(got, expected):
 class Group:
     """One model at one number of samples."""
 
-    def __init__(self, name, network, inputs, expected, samples):
-        self.name, self.samples = name, samples
-        self.inputs = torch.from_numpy(inputs)
-        self.made, self.missing = candidates(network, self.inputs[:samples])
+    def __init__(self, name, made, inputs, expected, samples):
+        self.name, self.samples, self.inputs = name, samples, inputs
+        self.made, self.missing = made
         self.differences = []
         for candidate, call in self.made:
+            for _ in range(WARM_CALLS):
+                call(self.inputs[:samples])
             got = np.concatenate([call(self.inputs[i:i + samples]).numpy()
                                   for i in range(0, len(expected) - samples + 1, samples)])
             difference = largest_difference(got, expected[:len(got)])
@@ -164,16 +168,17 @@ class Group:
 
 
 def load_groups(arguments):
-    inputs = np.load(arguments.inputs).astype(np.float32)
+    inputs = torch.from_numpy(np.load(arguments.inputs).astype(np.float32))
     groups = []
     for name in arguments.models.split(','):
         folder = arguments.model_repository / name / '1'
         config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
-        network = Network(config, safetensors_file.read(folder / 'model.safetensors'))
+        network = Network(config, safetensors_file.read(folder / 'model.safetensors')).eval()
+        print(f'torch {name}: tracing and checking', file=sys.stderr, flush=True)
+        made = candidates(network, inputs[:1])
         expected = np.load(arguments.outputs_dir / f'{name}.npy')
         for samples in map(int, arguments.samples.split(',')):
-            print(f'torch {name} n={samples}: tracing and checking', file=sys.stderr, flush=True)
-            groups.append(Group(name, network, inputs, expected, samples))
+            groups.append(Group(name, made, inputs, expected, samples))
     return groups
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the documents name exists: links, commands, flags, solvers. Measured figures are not typed."""
+"""What the documents name exists: links, commands, flags, solvers. No measured figure is typed."""
 
 import json
 import pathlib

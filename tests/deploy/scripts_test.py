@@ -4,6 +4,7 @@
 
 import os
 import pathlib
+import shutil
 import struct
 import subprocess
 import sys
@@ -108,6 +109,68 @@ class ScriptsTest(unittest.TestCase):
         result = run('deploy/runtime_packages.sh', '/bin/bash')
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn('libc6', result.stdout.split())
+
+
+class RunTest(unittest.TestCase):
+    """tests/run.sh with every command that it calls replaced by one that notes its arguments."""
+
+    def run_with(self, *flags, failing=''):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for name in ('deploy/install.sh', 'deploy/build.sh', 'tests/lint/run.sh',
+                         'tests/fuzz/run.sh', 'bin/ctest', 'bin/ninja', 'bin/cmake', 'bin/nvcc'):
+                path = root / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text('#!/bin/bash\n'
+                                f'line="{name} $*"; echo "$line" >> {root}/calls\n'
+                                'case "$line" in *ctest*) echo "100% tests passed, 0 tests failed '
+                                'out of 7";; *nvcc*) echo "release 99.9, V99";; esac\n'
+                                f'[[ -z "{failing}" || "$line" != *"{failing}"* ]]\n')
+                path.chmod(0o755)
+            for name in ('tests/run.sh', 'deploy/lib.sh'):
+                shutil.copy(ROOT / name, root / name)
+            environment = dict(os.environ, PATH=f'{root}/bin:{os.environ["PATH"]}')
+            result = subprocess.run([str(root / 'tests/run.sh'), *flags], capture_output=True,
+                                    text=True, check=False, timeout=60, env=environment)
+            return result, (root / 'calls').read_text().splitlines()
+
+    def test_plain_run_leaves_out_what_is_slow(self):
+        result, calls = self.run_with()
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        tests = [call for call in calls if call.startswith('bin/ctest')]
+        self.assertEqual(len(tests), 1)
+        self.assertIn('-LE slow', tests[0])
+        self.assertIn('--no-tests=error', tests[0])
+        self.assertFalse([call for call in calls if 'asan' in call or 'fuzz' in call])
+        summary = result.stdout.split('== summary')[1]
+        self.assertIn('100% tests passed, 0 tests failed out of 7', summary)
+        self.assertIn('release 99.9', summary)
+
+    def test_full_run_adds_sanitizers_fuzzers_and_slow_tests(self):
+        result, calls = self.run_with('--full')
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        for wanted in ('deploy/install.sh test fuzz', '--preset asan', '--preset tsan',
+                       '--preset fuzz', 'build/asan', '-L no_grpc', '-L slow', '--seconds 60'):
+            self.assertTrue([call for call in calls if wanted in call], wanted)
+
+    def test_any_failing_phase_fails_the_run(self):
+        for failing in ('deploy/install.sh', 'tests/lint/run.sh', '--preset test', '-LE slow',
+                        '--target deeppcr_cuda', '--preset asan', 'ctest --test-dir build/asan',
+                        'ctest --test-dir build/tsan', 'tests/fuzz/run.sh', '-L slow'):
+            with self.subTest(failing):
+                result, _ = self.run_with('--full', failing=failing)
+                self.assertEqual(result.returncode, 1, result.stdout)
+                self.assertIn('FAILED', result.stdout)
+
+    def test_a_failing_check_does_not_hide_the_tests(self):
+        result, calls = self.run_with(failing='tests/lint/run.sh')
+        self.assertEqual(result.returncode, 1)
+        self.assertTrue([call for call in calls if call.startswith('bin/ctest')])
+
+    def test_without_install_apt_is_left_alone(self):
+        result, calls = self.run_with('--no_install')
+        self.assertEqual(result.returncode, 0)
+        self.assertFalse([call for call in calls if call.startswith('deploy/install.sh')])
 
 
 class DemoTest(unittest.TestCase):

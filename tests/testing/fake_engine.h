@@ -123,7 +123,7 @@ class FakeModel : public LoadedModel {
       row.seconds.assign(static_cast<size_t>(repetitions), seconds);
       row.outputs.assign(static_cast<size_t>(n * info_.output_dim), 1.0f);
       row.reports.assign(static_cast<size_t>(n), report);
-      row.max_state_error = row.solver == "sequential" ? 0 : 2e-5;
+      row.max_state_error = row.solver == "sequential" ? 0 : max_state_error;
       rows.push_back(std::move(row));
     }
     return rows;
@@ -145,8 +145,9 @@ class FakeModel : public LoadedModel {
   SampleReport report = ConvergedReport();
   absl::Status run_status;
   float offset = 0;
-  mutable Gate gate;          // passed by Run
-  mutable Gate compare_gate;  // passed by Compare
+  double max_state_error = 2e-5;  // of the parallel rows of Compare
+  mutable Gate gate;              // passed by Run
+  mutable Gate compare_gate;      // passed by Compare
 
  private:
   static SampleReport ConvergedReport() {

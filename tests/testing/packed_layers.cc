@@ -55,7 +55,7 @@ IntervalBuffers::IntervalBuffers(const cpu::LayersView& layers, int64_t interval
       propagated_(intervals_ * cpu::kColumns * width_),
       entering_(intervals_ * cpu::kColumns * width_),
       jacobians_(intervals_ * width_ * width_),
-      scratch_(2 * (width_ + cpu::kColumns - 1) * width_ + 3 * width_) {}
+      scratch_((2 * (width_ + cpu::kColumns) + 4) * width_) {}
 
 cpu::PropagateArgs IntervalBuffers::ToPropagate(Matrices matrices, bool probes) {
   return {.layers = layers_,

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -94,8 +95,9 @@ Finished RunProgram(const std::string& program, const std::vector<std::string>& 
 std::unique_ptr<ServerProcess> ServerProcess::Start(const std::string& repository,
                                                     std::vector<std::string> flags) {
   std::unique_ptr<ServerProcess> server(new ServerProcess());
-  flags.insert(flags.end(), {"--model_repository=" + repository, "--listen=127.0.0.1:0",
-                             "--http_listen=127.0.0.1:0",
+  const auto is_listen = [](const std::string& flag) { return flag.starts_with("--listen="); };
+  if (std::none_of(flags.begin(), flags.end(), is_listen)) flags.push_back("--listen=127.0.0.1:0");
+  flags.insert(flags.end(), {"--model_repository=" + repository, "--http_listen=127.0.0.1:0",
                              "--port_file=" + server->directory_.File("ports.json")});
   server->pid_ = Spawn(DEEPPCR_SERVER_BINARY, flags, server->directory_.File("log"));
   // Plans are measured meanwhile, perhaps under a sanitizer.

@@ -25,7 +25,8 @@ Finished RunProgram(const std::string& program, const std::vector<std::string>& 
 
 class ServerProcess {
  public:
-  // Starts the server with `flags` and free ports, and waits until it has tried every model.
+  // Starts the server with `flags` and free ports (on loopback, unless --listen is among them), and
+  // waits until it has tried every model.
   // Null, and a test failure with the log, if that does not happen.
   static std::unique_ptr<ServerProcess> Start(const std::string& repository,
                                               std::vector<std::string> flags = {});
@@ -33,6 +34,7 @@ class ServerProcess {
   ~ServerProcess();
 
   std::string address() const;
+  int grpc_port() const { return grpc_port_; }
   int http_port() const { return http_port_; }
   bool ready() const { return ready_; }  // as the port file said
 

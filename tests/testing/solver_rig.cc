@@ -27,7 +27,8 @@ const std::vector<BackendCase>& BackendCases() {
     auto* all = new std::vector<BackendCase>;
     const cpu::InstructionSet newest = cpu::DetectInstructionSet();
     all->push_back({"cpu_baseline", &NewCpu<cpu::InstructionSet::kBaseline>});
-    if (newest >= cpu::InstructionSet::kAvx2) all->push_back({"cpu_avx2", &NewCpu<cpu::InstructionSet::kAvx2>});
+    if (newest >= cpu::InstructionSet::kAvx2)
+      all->push_back({"cpu_avx2", &NewCpu<cpu::InstructionSet::kAvx2>});
     if (newest >= cpu::InstructionSet::kAvx512)
       all->push_back({"cpu_avx512", &NewCpu<cpu::InstructionSet::kAvx512>});
     all->push_back({"reference", &reference::NewReferenceBackend});
@@ -49,8 +50,8 @@ SolverRig::SolverRig(std::unique_ptr<Backend> backend, const SystemSpec& spec, i
                           .state_dim = spec.state_dim,
                           .input_dim = spec.input_dim(),
                           .output_dim = spec.output_dim()};
-  runner_ = *Runner::Create(*backend_, *system_, shape, {.min_shooting_interval = min_shooting_interval},
-                            pool_.get(), 1);
+  runner_ = *Runner::Create(*backend_, *system_, shape,
+                            {.min_shooting_interval = min_shooting_interval}, pool_.get(), 1);
 }
 
 Solved SolverRig::Solve(const ResolvedOptions& options, const std::vector<float>& inputs) const {
@@ -68,16 +69,18 @@ Solved SolverRig::Solve(const ResolvedOptions& options, const std::vector<float>
   return solved;
 }
 
-ResolvedOptions OptionsFor(std::string_view solver, int64_t num_steps, int64_t shooting_interval, double rtol) {
+ResolvedOptions OptionsFor(std::string_view solver, int64_t num_steps, int64_t shooting_interval,
+                           double rtol) {
   const SolverRow* row = FindSolver(solver);
   if (!row->iterative) return {.solver = row->name};
   const int64_t most = row->max_shooting_interval > 0 ? row->max_shooting_interval : num_steps;
   const int64_t interval = std::min({shooting_interval, most, num_steps});
-  return {.solver = row->name,
-          .rtol = rtol,
-          .atol = 1e-6,
-          .max_iterations = static_cast<int32_t>(std::min<int64_t>((num_steps - 1) / interval + 1, 32)),
-          .shooting_interval = static_cast<int32_t>(interval)};
+  return {
+      .solver = row->name,
+      .rtol = rtol,
+      .atol = 1e-6,
+      .max_iterations = static_cast<int32_t>(std::min<int64_t>((num_steps - 1) / interval + 1, 32)),
+      .shooting_interval = static_cast<int32_t>(interval)};
 }
 
 }  // namespace deeppcr::testing

@@ -23,15 +23,16 @@ const std::vector<BackendCase>& BackendCases();
 
 // What a run gave back.
 struct Solved {
-  std::vector<float> outputs;      // [n, output_dim]
-  std::vector<float> trajectory;   // [n, L + 1, D]
+  std::vector<float> outputs;     // [n, output_dim]
+  std::vector<float> trajectory;  // [n, L + 1, D]
   std::vector<SampleReport> reports;
 
   // Bit for bit.
   bool SameAnswers(const Solved& other) const;
 };
 
-// A system on a backend with a runner, ready to be asked. Failing to set up aborts the test program.
+// A system on a backend with a runner, ready to be asked. Failing to set up aborts the test
+// program.
 class SolverRig {
  public:
   SolverRig(std::unique_ptr<Backend> backend, const SystemSpec& spec, int num_threads = 1,
@@ -48,8 +49,10 @@ class SolverRig {
   std::unique_ptr<Runner> runner_;
 };
 
-// Options of a solver with C steps per interval, the constant guess, and max_iterations = min(P, 32).
-ResolvedOptions OptionsFor(std::string_view solver, int64_t num_steps, int64_t shooting_interval, double rtol);
+// Options of a solver with C steps per interval, the constant guess, and max_iterations = min(P,
+// 32).
+ResolvedOptions OptionsFor(std::string_view solver, int64_t num_steps, int64_t shooting_interval,
+                           double rtol);
 
 }  // namespace deeppcr::testing
 

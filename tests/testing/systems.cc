@@ -30,19 +30,25 @@ RandomSystem::RandomSystem(const SystemShape& shape) {
            .state_dim = dim,
            .residual = shape.residual,
            .residual_scale =
-               shape.residual ? static_cast<float>(1 / std::sqrt(static_cast<double>(shape.num_steps))) : 1.0F,
+               shape.residual
+                   ? static_cast<float>(1 / std::sqrt(static_cast<double>(shape.num_steps)))
+                   : 1.0F,
            .activation = shape.activation,
            .weights = weights_,
            .biases = biases_};
   if (shape.input_dim > 0) {
-    encode_weight_ = Normal(dim * shape.input_dim, 1 / std::sqrt(static_cast<double>(shape.input_dim)), generator);
+    encode_weight_ = Normal(dim * shape.input_dim,
+                            1 / std::sqrt(static_cast<double>(shape.input_dim)), generator);
     encode_bias_ = Normal(dim, 0.1, generator);
-    spec_.encode = {.rows = dim, .cols = shape.input_dim, .weight = encode_weight_, .bias = encode_bias_};
+    spec_.encode = {
+        .rows = dim, .cols = shape.input_dim, .weight = encode_weight_, .bias = encode_bias_};
   }
   if (shape.output_dim > 0) {
-    decode_weight_ = Normal(shape.output_dim * dim, 1 / std::sqrt(static_cast<double>(dim)), generator);
+    decode_weight_ =
+        Normal(shape.output_dim * dim, 1 / std::sqrt(static_cast<double>(dim)), generator);
     decode_bias_ = Normal(shape.output_dim, 0.1, generator);
-    spec_.decode = {.rows = shape.output_dim, .cols = dim, .weight = decode_weight_, .bias = decode_bias_};
+    spec_.decode = {
+        .rows = shape.output_dim, .cols = dim, .weight = decode_weight_, .bias = decode_bias_};
   }
 }
 
@@ -52,19 +58,22 @@ std::vector<float> RandomSystem::Inputs(int64_t n, uint64_t seed) const {
 }
 
 std::string Describe(const SystemShape& shape) {
-  const auto name = std::find_if(kActivationNames.begin(), kActivationNames.end(),
-                                 [&](const ActivationName& n) { return n.activation == shape.activation; });
-  return StrCat(shape.residual ? "resnet" : "mlp", " ", name->name, " L=", shape.num_steps, " D=", shape.state_dim,
-                " gain=", shape.gain, " seed=", shape.seed);
+  const auto name =
+      std::find_if(kActivationNames.begin(), kActivationNames.end(),
+                   [&](const ActivationName& n) { return n.activation == shape.activation; });
+  return StrCat(shape.residual ? "resnet" : "mlp", " ", name->name, " L=", shape.num_steps,
+                " D=", shape.state_dim, " gain=", shape.gain, " seed=", shape.seed);
 }
 
-double RelativeError(const std::vector<float>& a, const std::vector<double>& b, int64_t row_size, double floor) {
+double RelativeError(const std::vector<float>& a, const std::vector<double>& b, int64_t row_size,
+                     double floor) {
   double worst = 0;
   for (size_t at = 0; at < b.size(); at += row_size) {
     double error = 0, size = 0;
     for (int64_t i = 0; i < row_size; ++i) {
       const double difference = std::fabs(a[at + i] - b[at + i]);
-      error = std::isnan(difference) ? std::numeric_limits<double>::infinity() : std::max(error, difference);
+      error = std::isnan(difference) ? std::numeric_limits<double>::infinity()
+                                     : std::max(error, difference);
       size = std::max(size, std::fabs(b[at + i]));
     }
     if (error > 0) worst = std::max(worst, error / (size + floor));

@@ -15,16 +15,16 @@ namespace deeppcr::testing {
 
 // Below, at and above powers of two and vector widths.
 inline constexpr std::array<int64_t, 7> kAwkwardSteps = {1, 2, 31, 32, 33, 65, 1000};
-inline constexpr std::array<int64_t, 6> kAwkwardWidths = {1, 3, 4, 7, 16, 33};
+inline constexpr std::array<int64_t, 8> kAwkwardWidths = {1, 3, 4, 7, 16, 33, 65, 80};
 
 struct SystemShape {
   int64_t num_steps = 1;
   int64_t state_dim = 1;
   bool residual = false;
   Activation activation = Activation::kTanh;
-  double gain = 1.0;      // weights are normal with standard deviation gain / sqrt(D)
-  double bias = 0.1;      // standard deviation of the biases
-  int64_t input_dim = 0;  // 0: no input layer
+  double gain = 1.0;       // weights are normal with standard deviation gain / sqrt(D)
+  double bias = 0.1;       // standard deviation of the biases
+  int64_t input_dim = 0;   // 0: no input layer
   int64_t output_dim = 0;  // 0: no output layer
   uint64_t seed = 1;
 };
@@ -48,8 +48,10 @@ class RandomSystem {
 // For test names and failure messages.
 std::string Describe(const SystemShape& shape);
 
-// max over rows of |a - b| / (|b| + floor), max norms over row_size values; infinite where a is NaN.
-double RelativeError(const std::vector<float>& a, const std::vector<double>& b, int64_t row_size, double floor);
+// max over rows of |a - b| / (|b| + floor), max norms over row_size values; infinite where a is
+// NaN.
+double RelativeError(const std::vector<float>& a, const std::vector<double>& b, int64_t row_size,
+                     double floor);
 
 }  // namespace deeppcr::testing
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// After k updates the first k intervals equal the sequential states in every bit, whatever the transition matrices; and
-// bits do not depend on the company that a sample keeps.
+// After k updates the first k intervals equal the sequential states in every bit, whatever the
+// transition matrices; and bits do not depend on the company that a sample keeps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,8 @@ using testing::SolverRig;
 // Leading steps at which two trajectories agree in every bit.
 int64_t EqualSteps(const std::vector<float>& a, const std::vector<float>& b, int64_t dim) {
   for (size_t i = 0; i < a.size(); ++i) {
-    if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i])) return static_cast<int64_t>(i) / dim - 1;
+    if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i]))
+      return static_cast<int64_t>(i) / dim - 1;
   }
   return static_cast<int64_t>(a.size()) / dim - 1;
 }
@@ -35,7 +36,8 @@ class CausalityTest : public ::testing::TestWithParam<size_t> {
 TEST_P(CausalityTest, EveryUpdateMakesOneMoreIntervalExact) {
   // Signed zeros appear in relu networks, and one wrong sign is a wrong bit.
   for (const Activation activation : {Activation::kTanh, Activation::kRelu}) {
-    const RandomSystem system({.num_steps = 67, .state_dim = 5, .activation = activation, .gain = 1.3, .seed = 11});
+    const RandomSystem system(
+        {.num_steps = 67, .state_dim = 5, .activation = activation, .gain = 1.3, .seed = 11});
     const SolverRig rig(NewBackend(), system.spec());
     const std::vector<float> inputs = system.Inputs(1, 12);
     const Solved sequential = rig.Solve({.solver = "sequential"}, inputs);
@@ -54,7 +56,8 @@ TEST_P(CausalityTest, EveryUpdateMakesOneMoreIntervalExact) {
           // It went on for as long as it was told to, or knew that it was done.
           EXPECT_TRUE(updates >= k || report.termination == Termination::kConverged ||
                       report.termination == Termination::kPrecisionLimited);
-          EXPECT_GE(EqualSteps(solved.trajectory, sequential.trajectory, 5), std::min<int64_t>(67, updates * interval))
+          EXPECT_GE(EqualSteps(solved.trajectory, sequential.trajectory, 5),
+                    std::min<int64_t>(67, updates * interval))
               << row.name << " C=" << interval << " k=" << k;
         }
       }
@@ -63,24 +66,40 @@ TEST_P(CausalityTest, EveryUpdateMakesOneMoreIntervalExact) {
 }
 
 TEST_P(CausalityTest, BitsDoNotDependOnTheBatch) {
-  const RandomSystem system({.num_steps = 150, .state_dim = 6, .residual = true, .input_dim = 9, .output_dim = 4, .seed = 21});
-  const SolverRig one_thread(NewBackend(), system.spec(), 1), four_threads(NewBackend(), system.spec(), 4);
+  const RandomSystem system({.num_steps = 150,
+                             .state_dim = 6,
+                             .residual = true,
+                             .input_dim = 9,
+                             .output_dim = 4,
+                             .seed = 21});
+  const SolverRig one_thread(NewBackend(), system.spec(), 1),
+      four_threads(NewBackend(), system.spec(), 4);
   const std::vector<float> inputs = system.Inputs(13, 22);
   for (const SolverRow& row : Solvers()) {
     const ResolvedOptions options = OptionsFor(row.name, 150, 8, 1e-4);
     const Solved together = one_thread.Solve(options, inputs);
-    EXPECT_TRUE(together.SameAnswers(one_thread.Solve(options, inputs))) << row.name << ": repeated";
-    EXPECT_TRUE(together.SameAnswers(four_threads.Solve(options, inputs))) << row.name << ": four threads";
+    EXPECT_TRUE(together.SameAnswers(one_thread.Solve(options, inputs)))
+        << row.name << ": repeated";
+    EXPECT_TRUE(together.SameAnswers(four_threads.Solve(options, inputs)))
+        << row.name << ": four threads";
     for (int64_t s = 0; s < 13; ++s) {
-      const Solved alone = one_thread.Solve(options, {inputs.begin() + s * 9, inputs.begin() + (s + 1) * 9});
-      EXPECT_TRUE(std::equal(alone.outputs.begin(), alone.outputs.end(), together.outputs.begin() + s * 4)) << row.name;
-      EXPECT_EQ(EqualSteps(alone.trajectory, {together.trajectory.begin() + s * 151 * 6, together.trajectory.begin() + (s + 1) * 151 * 6}, 6), 150)
+      const Solved alone =
+          one_thread.Solve(options, {inputs.begin() + s * 9, inputs.begin() + (s + 1) * 9});
+      EXPECT_TRUE(
+          std::equal(alone.outputs.begin(), alone.outputs.end(), together.outputs.begin() + s * 4))
+          << row.name;
+      EXPECT_EQ(EqualSteps(alone.trajectory,
+                           {together.trajectory.begin() + s * 151 * 6,
+                            together.trajectory.begin() + (s + 1) * 151 * 6},
+                           6),
+                150)
           << row.name << " sample " << s;
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, CausalityTest, ::testing::Range(size_t{0}, BackendCases().size()),
+INSTANTIATE_TEST_SUITE_P(Backends, CausalityTest,
+                         ::testing::Range(size_t{0}, BackendCases().size()),
                          [](const auto& test) { return BackendCases()[test.param].name; });
 
 }  // namespace

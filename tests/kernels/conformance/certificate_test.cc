@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Is the error estimate honest? A thousand random systems around the edge of stability, at three tolerances, through every
-// iterative solver: what is claimed to be converged must be.
+// Is the error estimate honest? A thousand random systems around the edge of stability, at three
+// tolerances, through every iterative solver: what is claimed to be converged must be.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +44,8 @@ SystemShape DrawShape(int index) {
 
 // The states that the contract speaks of: those at the ends of intervals.
 template <class T>
-std::vector<T> IntervalEnds(const std::vector<T>& trajectory, int64_t steps, int64_t dim, int64_t interval) {
+std::vector<T> IntervalEnds(const std::vector<T>& trajectory, int64_t steps, int64_t dim,
+                            int64_t interval) {
   std::vector<T> ends;
   for (int64_t l = interval; l < steps + interval; l += interval) {
     const auto z = trajectory.begin() + std::min(l, steps) * dim;
@@ -63,23 +64,30 @@ struct Tally {
 
 // A system with what it takes to judge a solver's claim.
 struct Judge {
-  explicit Judge(int index)
-      : shape(DrawShape(index)),
+  explicit Judge(int index) : Judge(DrawShape(index), index) {}
+  Judge(const SystemShape& drawn, int index)
+      : shape(drawn),
         system(shape),
         rig(*cpu::NewCpuBackend(), system.spec()),
         inputs(system.Inputs(1, index)),
         sequential(rig.Solve({.solver = "sequential"}, inputs)),
-        oracle(reference::Trajectory(system.spec(), std::vector<double>(inputs.begin(), inputs.end()))) {}
+        oracle(reference::Trajectory(system.spec(),
+                                     std::vector<double>(inputs.begin(), inputs.end()))) {}
 
   void Run(const SolverRow& row, double rtol, Tally* tally) const {
-    ResolvedOptions options = OptionsFor(row.name, shape.num_steps, kInterval, rtol);
+    Run(OptionsFor(row.name, shape.num_steps, kInterval, rtol), tally);
+  }
+
+  void Run(ResolvedOptions options, Tally* tally) const {
+    const double rtol = options.rtol;
     options.on_no_convergence = OnNoConvergence::kReturn;
     const Solved solved = rig.Solve(options, inputs);
     const double floor = options.atol / rtol;
     const auto ends = [&](const auto& t) {
       return IntervalEnds(t, shape.num_steps, shape.state_dim, options.shooting_interval);
     };
-    const std::vector<float> single_ends = ends(sequential.trajectory), got = ends(solved.trajectory);
+    const std::vector<float> single_ends = ends(sequential.trajectory),
+                             got = ends(solved.trajectory);
     const std::vector<double> exact = ends(oracle);
     const std::vector<double> single(single_ends.begin(), single_ends.end());
     const double to_single = testing::RelativeError(got, single, shape.state_dim, floor);
@@ -88,8 +96,8 @@ struct Judge {
     Count(solved.reports[0], rtol, to_single, to_double, rounding, tally);
   }
 
-  void Count(const SampleReport& report, double rtol, double to_single, double to_double, double rounding,
-             Tally* tally) const {
+  void Count(const SampleReport& report, double rtol, double to_single, double to_double,
+             double rounding, Tally* tally) const {
     ++tally->solves;
     if (rounding < rtol / 10) {
       ++tally->precise;
@@ -103,7 +111,8 @@ struct Judge {
     tally->false_double += to_double > 1.5 * rtol ? 1 : 0;
     const double error = std::max(to_single, to_double);
     ++tally->estimates;
-    tally->estimates_close += report.error_estimate <= 10 * error && error <= 10 * report.error_estimate ? 1 : 0;
+    tally->estimates_close +=
+        report.error_estimate <= 10 * error && error <= 10 * report.error_estimate ? 1 : 0;
     EXPECT_LE(to_single, rtol) << Describe(shape) << " rtol=" << rtol;
     EXPECT_LE(to_double, 1.5 * rtol) << Describe(shape) << " rtol=" << rtol;
   }
@@ -130,15 +139,17 @@ TEST(CertificateTest, NoClaimIsFalseAndEstimatesAreCloseAroundTheEdgeOfStability
         judge.Run(Solvers()[s], kTolerances[t], &tallies[s][t]);
     }
   }
-  std::printf("%-13s %-6s %6s %10s %14s %14s %12s %12s %12s\n", "solver", "rtol", "solves", "converged",
-              "false (fp32)", "false (1.5x)", "worst/rtol", "close est.", "precise ok");
+  std::printf("%-13s %-6s %6s %10s %14s %14s %12s %12s %12s\n", "solver", "rtol", "solves",
+              "converged", "false (fp32)", "false (1.5x)", "worst/rtol", "close est.",
+              "precise ok");
   for (size_t s = 0; s < Solvers().size(); ++s) {
     for (size_t t = 0; t < 3 && Solvers()[s].iterative; ++t) {
       const Tally& tally = tallies[s][t];
       std::printf("%-13s %-6.0e %6d %10d %14d %14d %5.2f/%-6.2f %11.1f%% %11.1f%%\n",
-                  std::string(Solvers()[s].name).c_str(), kTolerances[t], tally.solves, tally.converged,
-                  tally.false_single, tally.false_double, tally.worst_single, tally.worst_double,
-                  Percent(tally.estimates_close, tally.estimates), Percent(tally.precise_converged, tally.precise));
+                  std::string(Solvers()[s].name).c_str(), kTolerances[t], tally.solves,
+                  tally.converged, tally.false_single, tally.false_double, tally.worst_single,
+                  tally.worst_double, Percent(tally.estimates_close, tally.estimates),
+                  Percent(tally.precise_converged, tally.precise));
       EXPECT_GT(tally.solves, 900);
       EXPECT_EQ(tally.false_single, 0);
       EXPECT_EQ(tally.false_double, 0);
@@ -150,6 +161,60 @@ TEST(CertificateTest, NoClaimIsFalseAndEstimatesAreCloseAroundTheEdgeOfStability
       }
     }
   }
+}
+
+// The same claims from every way to run Newton.
+TEST(CertificateTest, NoClaimIsFalseWhateverTheOptionsOfNewton) {
+  Tally tally;
+  for (int index = 0; index < kSystems; index += 5) {
+    const Judge judge(index);
+    if (!judge.sequential.reports[0].converged) continue;
+    for (const int64_t interval : {1, 4, 16, 64}) {
+      for (const int32_t sweeps : {0, 4}) {
+        for (const JacobianRefresh refresh :
+             {JacobianRefresh::kEveryIteration, JacobianRefresh::kWhileContracting}) {
+          ResolvedOptions options = OptionsFor("newton", judge.shape.num_steps, interval, 1e-4);
+          options.warm_sweeps = sweeps;
+          options.jacobian_refresh = refresh;
+          judge.Run(options, &tally);
+        }
+      }
+    }
+  }
+  EXPECT_GT(tally.converged, 2500);
+}
+
+// Wider ranges than above, and biases that saturate: where probes overflow to a NaN that a maximum
+// may lose.
+SystemShape DrawRoughShape(int seed) {
+  std::mt19937_64 generator(seed);
+  const auto below = [&](uint64_t n) { return static_cast<int64_t>(generator() % n); };
+  SystemShape shape;
+  shape.state_dim = 1 + below(16);
+  shape.num_steps = 8 + below(400);
+  shape.gain = 0.5 + 2.5 * static_cast<double>(below(1000000)) / 1e6;
+  shape.residual = seed % 4 == 3;
+  shape.bias = below(2) == 1 ? 0.1 : 1.0;
+  shape.activation = kActivationNames[below(kActivationNames.size())].activation;
+  shape.seed = seed;
+  return shape;
+}
+
+TEST(CertificateTest, NoClaimIsFalseWhereProbesOverflow) {
+  Tally tally;
+  for (int seed = 50000; seed < 50300; ++seed) {
+    const Judge judge(DrawRoughShape(seed), seed);
+    if (!judge.sequential.reports[0].converged) continue;
+    for (const SolverRow& row : Solvers()) {
+      for (const double rtol : {1e-2, 1e-4}) {
+        if (!row.iterative) continue;
+        ResolvedOptions options = OptionsFor(row.name, judge.shape.num_steps, kInterval, rtol);
+        options.jacobian_refresh = JacobianRefresh::kWhileContracting;
+        judge.Run(options, &tally);
+      }
+    }
+  }
+  EXPECT_GT(tally.converged, 1000);
 }
 
 }  // namespace

@@ -26,7 +26,8 @@ class DependentStagesTest : public ::testing::TestWithParam<int64_t> {};
 
 TEST_P(DependentStagesTest, NewtonGrowsWithTheLogarithmOfDepthAndSequentialWithDepth) {
   const int64_t steps = GetParam();
-  const RandomSystem system({.num_steps = steps, .state_dim = 4, .residual = true, .gain = 0.5, .seed = 31});
+  const RandomSystem system(
+      {.num_steps = steps, .state_dim = 4, .residual = true, .gain = 0.5, .seed = 31});
   const SolverRig rig(BackendCases().front().create(), system.spec());
   const std::vector<float> inputs = system.Inputs(1, 32);
   EXPECT_EQ(rig.Solve({.solver = "sequential"}, inputs).reports[0].dependent_stages, steps);
@@ -38,13 +39,15 @@ TEST_P(DependentStagesTest, NewtonGrowsWithTheLogarithmOfDepthAndSequentialWithD
     const int64_t passes = report.iterations + report.chord_corrections + report.warm_sweeps;
     EXPECT_EQ(report.warm_sweeps, 2);
     EXPECT_EQ(report.dependent_stages, passes * StagesPerPass(steps, interval)) << "C=" << interval;
-    // A primal per pass, D tangents per linearisation, four probes with the correction that certifies.
+    // A primal per pass, D tangents per linearisation, four probes with the correction that
+    // certifies.
     EXPECT_GE(report.column_passes, passes + 4 * report.iterations + 4);
     EXPECT_LE(report.column_passes, passes + 4 * report.iterations + 4 * report.chord_corrections);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Depths, DependentStagesTest, ::testing::Values(64, 100, 256, 1024, 4096, 16384));
+INSTANTIATE_TEST_SUITE_P(Depths, DependentStagesTest,
+                         ::testing::Values(64, 100, 256, 1024, 4096, 16384));
 
 }  // namespace
 }  // namespace deeppcr

@@ -16,12 +16,15 @@ namespace {
 
 constexpr int64_t kPixels = 64, kClasses = 10;
 
-// The values of a .npy file that the training script wrote: little-endian, one dimension after the other.
+// The values of a .npy file that the training script wrote: little-endian, one dimension after the
+// other.
 template <class T>
 std::vector<T> ReadNpy(const std::string& name) {
-  const auto text = ReadFile(std::string(DEEPPCR_SOURCE_DIR) + "/deploy/models/data/" + name, 1 << 24);
+  const auto text =
+      ReadFile(std::string(DEEPPCR_SOURCE_DIR) + "/deploy/models/data/" + name, 1 << 24);
   if (!text.ok() || text->size() < 10) return {};
-  const size_t header = 10 + static_cast<unsigned char>((*text)[8]) + 256 * static_cast<unsigned char>((*text)[9]);
+  const size_t header =
+      10 + static_cast<unsigned char>((*text)[8]) + 256 * static_cast<unsigned char>((*text)[9]);
   std::vector<T> values((text->size() - header) / sizeof(T));
   std::memcpy(values.data(), text->data() + header, values.size() * sizeof(T));
   return values;
@@ -33,7 +36,9 @@ class DigitsTest : public ::testing::TestWithParam<std::string> {
     auto engine = Engine::Create({.backend = "cpu", .num_threads = 1});
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
-    auto model = engine_->LoadModel(std::string(DEEPPCR_SOURCE_DIR) + "/deploy/models/repository/" + GetParam() + "/1", nullptr);
+    auto model = engine_->LoadModel(
+        std::string(DEEPPCR_SOURCE_DIR) + "/deploy/models/repository/" + GetParam() + "/1",
+        nullptr);
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = *std::move(model);
     inputs_ = ReadNpy<float>("digits_heldout.npy");
@@ -47,12 +52,16 @@ class DigitsTest : public ::testing::TestWithParam<std::string> {
     std::vector<SampleReport> reports;
   };
   Answers Ask(const SolveOptions& options) {
-    Answers answers{.labels = std::vector<int64_t>(labels_.size()), .reports = std::vector<SampleReport>(labels_.size())};
+    Answers answers{.labels = std::vector<int64_t>(labels_.size()),
+                    .reports = std::vector<SampleReport>(labels_.size())};
     std::vector<float> outputs(labels_.size() * kClasses);
     const auto resolved = model_->Resolve(options, 1);
     EXPECT_TRUE(resolved.ok()) << resolved.status();
     if (!resolved.ok()) return answers;
-    RunItem item{.num_samples = static_cast<int64_t>(labels_.size()), .inputs = inputs_, .outputs = outputs, .reports = answers.reports};
+    RunItem item{.num_samples = static_cast<int64_t>(labels_.size()),
+                 .inputs = inputs_,
+                 .outputs = outputs,
+                 .reports = answers.reports};
     EXPECT_TRUE(model_->Run(*resolved, {&item, 1}, nullptr).ok());
     for (size_t i = 0; i < labels_.size(); ++i) {
       const auto first = outputs.begin() + static_cast<int64_t>(i) * kClasses;
@@ -81,23 +90,31 @@ TEST_P(DigitsTest, EverySolverGivesTheLabelsOfTheSequentialOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DigitsTest, ::testing::Values("digits-resnet", "digits-mlp"),
-                         [](const auto& test) { return test.param == "digits-mlp" ? "mlp" : "resnet"; });
+                         [](const auto& test) {
+                           return test.param == "digits-mlp" ? "mlp" : "resnet";
+                         });
 
 class DigitsResnetTest : public DigitsTest {
  protected:
   // Median of the Newton iterations; every digit must converge without help.
   int32_t MedianIterations(int32_t interval, InitialGuess guess, int32_t sweeps) {
-    const Answers answers = Ask({.solver = "newton", .rtol = 1e-5, .shooting_interval = interval, .warm_sweeps = sweeps,
-                                 .initial_guess = guess, .jacobian_refresh = JacobianRefresh::kEveryIteration});
+    const Answers answers = Ask({.solver = "newton",
+                                 .rtol = 1e-5,
+                                 .shooting_interval = interval,
+                                 .warm_sweeps = sweeps,
+                                 .initial_guess = guess,
+                                 .jacobian_refresh = JacobianRefresh::kEveryIteration});
     std::vector<int32_t> iterations;
     for (const SampleReport& report : answers.reports) {
       EXPECT_TRUE(report.converged);
       EXPECT_FALSE(report.fallback);
       iterations.push_back(report.iterations);
     }
-    std::nth_element(iterations.begin(), iterations.begin() + iterations.size() / 2, iterations.end());
+    std::nth_element(iterations.begin(), iterations.begin() + iterations.size() / 2,
+                     iterations.end());
     const int32_t median = iterations[iterations.size() / 2];
-    std::printf("C=%-3d guess=%-10s sweeps=%d: median K=%d\n", interval, std::string(ToString(guess)).c_str(), sweeps, median);
+    std::printf("C=%-3d guess=%-10s sweeps=%d: median K=%d\n", interval,
+                std::string(ToString(guess)).c_str(), sweeps, median);
     return median;
   }
 };

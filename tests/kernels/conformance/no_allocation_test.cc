@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine allocates nothing on the request path: operator new and malloc are hooked while it runs.
+// The engine allocates nothing on the request path: operator new and malloc are hooked while it
+// runs.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -92,22 +93,35 @@ TEST_P(NoAllocationTest, NoSolverAllocatesOnTheRequestPath) {
   GTEST_SKIP() << "a sanitizer owns malloc in this build";
 #endif
   constexpr int64_t kSteps = 300, kSamples = 11;
-  const RandomSystem system({.num_steps = kSteps, .state_dim = 6, .residual = GetParam(), .gain = 1.2,
-                             .input_dim = 9, .output_dim = 4, .seed = 3});
+  const RandomSystem system({.num_steps = kSteps,
+                             .state_dim = 6,
+                             .residual = GetParam(),
+                             .gain = 1.2,
+                             .input_dim = 9,
+                             .output_dim = 4,
+                             .seed = 3});
   SolverRig rig(testing::BackendCases().front().create(), system.spec(), 2);
   const std::vector<float> inputs = system.Inputs(kSamples, 4);
   rig.system().SetAffineGuess(*FitAffineGuess(rig.runner(), SyntheticInputs(64, 9), 1 << 20));
-  std::vector<float> outputs(kSamples * 4), trajectory(kSamples * (kSteps + 1) * 6), previous(trajectory.size());
+  std::vector<float> outputs(kSamples * 4), trajectory(kSamples * (kSteps + 1) * 6),
+      previous(trajectory.size());
   std::vector<SampleReport> reports(kSamples);
   const CancelToken token(CancelToken::Clock::now() + std::chrono::hours(1));
   for (const SolverRow& row : Solvers()) {
-    for (const InitialGuess guess : {InitialGuess::kConstant, InitialGuess::kCalibrated, InitialGuess::kPrevious}) {
+    for (const InitialGuess guess :
+         {InitialGuess::kConstant, InitialGuess::kCalibrated, InitialGuess::kPrevious}) {
       for (const double rtol : {1e-4, 1e-7}) {  // the second one ends in fallbacks
         ResolvedOptions options = OptionsFor(row.name, kSteps, 8, rtol);
         options.initial_guess = guess;
-        const RunItem item{.num_samples = kSamples, .inputs = inputs, .initial_states = previous, .outputs = outputs,
-                           .trajectory = trajectory, .reports = reports, .token = &token};
-        EXPECT_EQ(AllocationsOfRun(rig, options, item), 0) << row.name << " " << ToString(guess) << " " << rtol;
+        const RunItem item{.num_samples = kSamples,
+                           .inputs = inputs,
+                           .initial_states = previous,
+                           .outputs = outputs,
+                           .trajectory = trajectory,
+                           .reports = reports,
+                           .token = &token};
+        EXPECT_EQ(AllocationsOfRun(rig, options, item), 0)
+            << row.name << " " << ToString(guess) << " " << rtol;
       }
     }
   }

@@ -26,7 +26,8 @@ constexpr double kUnit = 0x1p-24;  // half the spacing of floats just above 1
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// What is promised, in units of 2^-24.
+// What is promised, in units of 2^-24. A handful of roundings on the way to a result cost about as
+// many units; where a bound is larger its reason stands beside it.
 struct Accuracy {
   Activation activation;
   // Of a value, relative to it. Below the normal range floats are evenly spaced, so there relative
@@ -35,21 +36,25 @@ struct Accuracy {
   // Of a derivative, relative to max(1, |derivative|): Jacobians steer the iteration, and what
   // matters of a small entry is its weight among the others.
   double derivative;
-  // Limits; the value at -infinity and at +infinity.
-  float at_minus_infinity, at_infinity;
+  float at_minus_infinity, at_zero, at_infinity;
 };
 
 constexpr Accuracy kAccuracies[] = {
-    {Activation::kIdentity, 0, 0, -kInfinity, kInfinity},
-    {Activation::kRelu, 0, 0, 0, kInfinity},
-    {Activation::kLeakyRelu, 2, 1, -kInfinity, kInfinity},
-    {Activation::kTanh, 6, 6, -1, 1},
-    {Activation::kSigmoid, 6, 6, 0, 1},
-    {Activation::kSilu, 6, 6, 0, kInfinity},
-    {Activation::kGelu, 12, 12, 0, kInfinity},
-    {Activation::kGeluTanh, 400, 12, 0, kInfinity},
-    {Activation::kElu, 6, 6, -1, kInfinity},
-    {Activation::kSoftplus, 6, 6, 0, kInfinity},
+    {Activation::kIdentity, 0, 0, -kInfinity, 0, kInfinity},
+    {Activation::kRelu, 0, 0, 0, 0, kInfinity},
+    // The constant 0.01 is rounded, and the product.
+    {Activation::kLeakyRelu, 1.5, 0.01, -kInfinity, 0, kInfinity},
+    // The derivative 1 - t^2 doubles the error of t.
+    {Activation::kTanh, 6, 12, -1, 0, 1},
+    {Activation::kSigmoid, 4, 1, 0, 0.5, 1},
+    {Activation::kSilu, 4, 4, 0, 0, kInfinity},
+    // A sum of eleven terms, in Horner's order.
+    {Activation::kGelu, 8, 4, 0, 0, kInfinity},
+    // An argument of up to 88 with up to three roundings becomes the exponent of e: 3 x 88 units of
+    // the value in its far tail. The derivative is negligible there.
+    {Activation::kGeluTanh, 264, 4, 0, 0, kInfinity},
+    {Activation::kElu, 2, 1, -1, 0, kInfinity},
+    {Activation::kSoftplus, 4, 2, 0, 0.693147181F, kInfinity},
 };
 
 std::string_view NameOf(Activation activation) {
@@ -70,6 +75,12 @@ std::vector<float> Grid() {
     for (const float y : {x, -x}) points.push_back(y);
   points.resize((points.size() + 3) / 4 * 4, 1.0F);
   return points;
+}
+
+// Equal, or finite and within so many units.
+void ExpectClose(float got, float want, double units) {
+  if (got == want) return;
+  EXPECT_NEAR(got, want, units * kUnit * std::fabs(want));
 }
 
 struct Worst {
@@ -96,10 +107,8 @@ class VectorMathTest : public ::testing::TestWithParam<size_t> {
   std::vector<float> Differentiate(Activation activation, const std::vector<float>& points) const {
     constexpr size_t kChunk = 4096;
     const std::vector<float> ones(kChunk + 1, 1.0F);
-    const PackedLayers layers({.num_steps = kChunk + 1,
-                               .state_dim = 1,
-                               .activation = activation,
-                               .weights = ones});
+    const PackedLayers layers(
+        {.num_steps = kChunk + 1, .state_dim = 1, .activation = activation, .weights = ones});
     IntervalBuffers buffers(layers.view(), 1);
     std::vector<float> slopes;
     for (size_t begin = 0; begin < points.size(); begin += kChunk) {
@@ -145,6 +154,56 @@ TEST_P(VectorMathTest, DerivativesAreAccurateEverywhere) {
     Print("derivative", accuracy, worst, accuracy.derivative);
     EXPECT_LE(worst.error, accuracy.derivative)
         << NameOf(accuracy.activation) << " at " << worst.at;
+  }
+}
+
+TEST_P(VectorMathTest, TakesLimitsAtInfinityAndKeepsNans) {
+  for (const Accuracy& accuracy : kAccuracies) {
+    const std::vector<float> got =
+        Activate(accuracy.activation, {-kInfinity, kInfinity, 0.0F, -0.0F, kNan, -kNan, 1, 1});
+    const std::string_view name = NameOf(accuracy.activation);
+    SCOPED_TRACE(name);
+    ExpectClose(got[0], accuracy.at_minus_infinity, accuracy.value);
+    ExpectClose(got[1], accuracy.at_infinity, accuracy.value);
+    ExpectClose(got[2], accuracy.at_zero, accuracy.value);
+    ExpectClose(got[3], accuracy.at_zero, accuracy.value);
+    EXPECT_TRUE(std::isnan(got[4])) << name << " gives " << got[4];
+    EXPECT_TRUE(std::isnan(got[5])) << name << " gives " << got[5];
+  }
+}
+
+TEST_P(VectorMathTest, DerivativesAreFiniteAtInfinity) {
+  for (const Accuracy& accuracy : kAccuracies) {
+    const std::vector<float> got = Differentiate(accuracy.activation, {-kInfinity, kInfinity});
+    const double far = 1e30;
+    SCOPED_TRACE(NameOf(accuracy.activation));
+    EXPECT_NEAR(got[0], reference::Differentiate(accuracy.activation, -far),
+                accuracy.derivative * kUnit);
+    EXPECT_NEAR(got[1], reference::Differentiate(accuracy.activation, far),
+                accuracy.derivative * kUnit);
+  }
+}
+
+// The layers run on wider vectors than `activate`. A layer with unit weights shows what those do.
+TEST_P(VectorMathTest, EveryVectorWidthGivesTheSameBits) {
+  std::vector<float> points = Grid();
+  points.resize(64 * 20000);
+  for (const int64_t dim : {8, 16, 32, 64}) {
+    std::vector<float> unit(dim * dim);
+    for (int64_t i = 0; i < dim; ++i) unit[i * dim + i] = 1;
+    for (const Accuracy& accuracy : kAccuracies) {
+      const PackedLayers layers(
+          {.num_steps = 1, .state_dim = dim, .activation = accuracy.activation, .weights = unit});
+      AlignedBuffer<float> states(8 * dim), scratch(cpu::kSequentialGroup * dim);
+      const std::vector<float> want = Activate(accuracy.activation, points);
+      int64_t different = 0;
+      for (size_t begin = 0; begin < points.size(); begin += states.size()) {
+        std::copy_n(points.data() + begin, states.size(), states.data());
+        set().kernels(dim).advance(layers.view(), states.data(), scratch.data(), 8, 0, 1, nullptr);
+        for (int64_t i = 0; i < states.size(); ++i) different += !(states[i] == want[begin + i]);
+      }
+      EXPECT_EQ(different, 0) << NameOf(accuracy.activation) << " at width " << dim;
+    }
   }
 }
 

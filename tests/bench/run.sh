@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# usage: tests/bench/run.sh [--name NAME] [--build_dir DIR] [--skip_build] [--rounds N]
+#                           [--seconds S] [--core N] [--no_torch] [--no_sweep] [--no_rpc]
+#
+# Measures the CPU: the ladder of solvers against PyTorch on the same core, the sweep over depths
+# and widths, and the service against an echo of equal payload. Prints tables and what the targets
+# say, and writes tests/bench/results/cpu/NAME.json (default: ladder). No part of the tests: run it
+# on a machine that does nothing else. deploy/readme_tables.py then fills the README.
+#   --build_dir DIR   default: build/bench
+#   --skip_build      measure what is there
+#   --rounds N        of the ladder (default 7); a ratio is formed within each
+#   --seconds S       of timed calls per rung and round (default 0.05)
+#   --core N          for the ladder and the sweep (default: the last one)
+set -euo pipefail
+command_line="tests/bench/run.sh $*"
+cd "$(dirname "$0")/../.."
+. deploy/lib.sh
+
+name=ladder
+build_dir=build/bench
+skip_build=false
+arguments=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --help | -h) usage_of "$0"; exit 0 ;;
+    --name) name="$(flag_value "$@")"; shift ;;
+    --build_dir) build_dir="$(flag_value "$@")"; shift ;;
+    --skip_build) skip_build=true ;;
+    --rounds | --seconds | --core) arguments+=("$1" "$(flag_value "$@")"); shift ;;
+    --no_torch | --no_sweep | --no_rpc) arguments+=("$1") ;;
+    *) unknown_flag "$1" ;;
+  esac
+  shift
+done
+
+if ! $skip_build; then
+  deploy/install.sh bench
+  deploy/build.sh --preset bench --build_dir "$build_dir" \
+    --target solver_bench --target sweep_bench --target rpc_bench --target deeppcr-server
+fi
+needs=numpy
+case " ${arguments[*]} " in *" --no_torch "*) ;; *) needs=torch ;; esac
+python="$(find_python "$needs")" ||
+  fail "no Python with $needs; deploy/install.sh bench installs it"
+"$python" tests/bench/measure_cpu.py --build "$build_dir" \
+  --out "tests/bench/results/cpu/$name.json" --command "${command_line% }" "${arguments[@]}"

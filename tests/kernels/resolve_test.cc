@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/resolve.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/solver/registry.h"
+#include "tests/testing/expect_error.h"
+
+namespace deeppcr {
+namespace {
+
+using absl::StatusCode;
+using testing::ExpectError;
+
+constexpr ResolveContext kContext = {.num_steps = 1000, .calibrated_guess = true};
+
+Plan MakePlan() {
+  Plan plan;
+  plan.choices = {{.solver = "newton",
+                   .shooting_interval = 16,
+                   .initial_guess = InitialGuess::kCalibrated,
+                   .warm_sweeps = 3,
+                   .jacobian_refresh = JacobianRefresh::kWhileContracting},
+                  {.solver = "picard", .shooting_interval = 4}};
+  const PlanChoice wide = {.solver = "picard", .shooting_interval = 8};
+  plan.entries = {{.max_samples = 2, .solver = "newton", .parallel = plan.choices[0]},
+                  {.max_samples = 8, .solver = "picard", .parallel = wide},
+                  {.max_samples = 64, .solver = "sequential", .parallel = plan.choices[0]}};
+  return plan;
+}
+
+absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options, int64_t num_samples = 1,
+                                        const ResolveContext& context = kContext) {
+  return ResolveOptions(options, num_samples, MakePlan(), context);
+}
+
+ResolvedOptions MustResolve(const SolveOptions& options, int64_t num_samples = 1,
+                            const ResolveContext& context = kContext) {
+  const auto resolved = Resolve(options, num_samples, context);
+  EXPECT_TRUE(resolved.ok()) << resolved.status();
+  return resolved.value_or(ResolvedOptions{});
+}
+
+void ExpectRefused(const SolveOptions& options, const std::string& message,
+                   const ResolveContext& context = kContext) {
+  ExpectError(Resolve(options, 1, context), StatusCode::kInvalidArgument, message);
+}
+
+TEST(ResolveRangesTest, BoundsAreAccepted) {
+  for (const double rtol : {1e-7, 0.1}) EXPECT_EQ(MustResolve({.rtol = rtol}).rtol, rtol);
+  for (const double atol : {0.0, 1.0}) EXPECT_EQ(MustResolve({.atol = atol}).atol, atol);
+  for (const int32_t most : {1, 10000})
+    EXPECT_EQ(MustResolve({.max_iterations = most}).max_iterations, most);
+  for (const int32_t interval : {1, 1000})
+    EXPECT_EQ(MustResolve({.shooting_interval = interval}).shooting_interval, interval);
+  for (const int32_t sweeps : {0, 64})
+    EXPECT_EQ(MustResolve({.warm_sweeps = sweeps}).warm_sweeps, sweeps);
+}
+
+TEST(ResolveRangesTest, ValuesBeyondThemAreRefusedByName) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double rtol : {0.99e-7, 0.11, 0.0, -1e-4, kNan, kInfinity})
+    ExpectRefused({.rtol = rtol}, "rtol: expected a value in [1e-07, 0.1], got ");
+  for (const double atol : {-1e-9, 1.1, kNan, kInfinity})
+    ExpectRefused({.atol = atol}, "atol: expected a value in [0, 1], got ");
+  ExpectRefused({.max_iterations = -1}, "max_iterations: expected a value in [0, 10000], got -1");
+  ExpectRefused({.max_iterations = 10001},
+                "max_iterations: expected a value in [0, 10000], got 10001");
+  ExpectRefused({.shooting_interval = -1},
+                "shooting_interval: expected a value in [0, 1000], got -1");
+  ExpectRefused({.shooting_interval = 1001},
+                "shooting_interval: expected a value in [0, 1000], got 1001");
+  ExpectRefused({.warm_sweeps = -2}, "warm_sweeps: expected a value in [-1, 64], got -2");
+  ExpectRefused({.warm_sweeps = 65}, "warm_sweeps: expected a value in [-1, 64], got 65");
+}
+
+TEST(ResolveRangesTest, ApplyToEverySolver) {
+  ExpectRefused({.solver = "auto", .rtol = 1}, "rtol");
+  for (const SolverRow& row : Solvers()) ExpectRefused({.solver = row.name, .rtol = 1}, "rtol");
+}
+
+TEST(ResolveTest, AnUnknownSolverIsToldTheKnownOnes) {
+  ExpectRefused({.solver = "gauss"},
+                "solver: expected auto, sequential, newton, quasi_newton, picard, jacobi, got "
+                "\"gauss\"");
+  ExpectRefused({.solver = ""}, "got \"\"");
+  ExpectRefused({.solver = "Newton"}, "got \"Newton\"");
+}
+
+TEST(ResolveTest, AutoFollowsTheEntryOfTheSampleCount) {
+  for (const int64_t n : {1, 2}) {
+    const ResolvedOptions resolved = MustResolve({}, n);
+    EXPECT_EQ(resolved.solver, "newton") << n;
+    EXPECT_TRUE(resolved.automatic);
+    EXPECT_EQ(resolved.shooting_interval, 16);
+    EXPECT_EQ(resolved.initial_guess, InitialGuess::kCalibrated);
+    EXPECT_EQ(resolved.warm_sweeps, 3);
+    EXPECT_EQ(resolved.jacobian_refresh, JacobianRefresh::kWhileContracting);
+  }
+  for (const int64_t n : {3, 8}) {
+    EXPECT_EQ(MustResolve({}, n).solver, "picard") << n;
+    EXPECT_EQ(MustResolve({}, n).shooting_interval, 8) << "the entry's choice, not the solver's";
+  }
+  for (const int64_t n : {9, 64, 65}) EXPECT_EQ(MustResolve({}, n).solver, "sequential") << n;
+}
+
+// A valid request must not become invalid by what was measured to be fastest.
+TEST(ResolveTest, AutoLeavesOutWhatItsChoiceDoesNotTake) {
+  const ResolvedOptions picard = MustResolve({.warm_sweeps = 2}, 8);
+  EXPECT_EQ(picard.solver, "picard");
+  EXPECT_EQ(picard.warm_sweeps, 0);
+  Plan plan = MakePlan();
+  plan.entries[0].parallel = {.solver = "quasi_newton"};
+  plan.entries[0].solver = "quasi_newton";
+  const auto diagonal = ResolveOptions({.shooting_interval = 4}, 1, plan, kContext);
+  ASSERT_TRUE(diagonal.ok()) << diagonal.status();
+  EXPECT_EQ(diagonal->shooting_interval, 1);
+}
+
+TEST(ResolveTest, ANamedSolverTakesThePlansChoiceForIt) {
+  const ResolvedOptions newton = MustResolve({.solver = "newton"}, 64);
+  EXPECT_EQ(newton.solver, "newton");
+  EXPECT_FALSE(newton.automatic);
+  EXPECT_EQ(newton.shooting_interval, 16);
+  EXPECT_EQ(newton.warm_sweeps, 3);
+  EXPECT_EQ(MustResolve({.solver = "picard"}, 8).shooting_interval, 4);
+}
+
+TEST(ResolveTest, ASolverThatThePlanDoesNotKnowStillRuns) {
+  EXPECT_EQ(MustResolve({.solver = "quasi_newton"}).shooting_interval, 1);
+  EXPECT_EQ(MustResolve({.solver = "jacobi"}).shooting_interval, 16);
+  EXPECT_EQ(MustResolve({.solver = "jacobi"}).initial_guess, InitialGuess::kCalibrated);
+  const ResolveContext small = {.num_steps = 3};
+  EXPECT_EQ(MustResolve({.solver = "jacobi"}, 1, small).shooting_interval, 3);
+  EXPECT_EQ(MustResolve({.solver = "jacobi"}, 1, small).initial_guess, InitialGuess::kConstant);
+}
+
+TEST(ResolveTest, OptionsOfTheRequestGoBeforeThePlan) {
+  const ResolvedOptions resolved =
+      MustResolve({.solver = "newton",
+                   .rtol = 1e-3,
+                   .atol = 1e-5,
+                   .max_iterations = 5,
+                   .shooting_interval = 7,
+                   .warm_sweeps = 0,
+                   .initial_guess = InitialGuess::kPrevious,
+                   .jacobian_refresh = JacobianRefresh::kEveryIteration,
+                   .on_no_convergence = OnNoConvergence::kError});
+  const ResolvedOptions want = {.solver = "newton",
+                                .rtol = 1e-3,
+                                .atol = 1e-5,
+                                .max_iterations = 5,
+                                .shooting_interval = 7,
+                                .warm_sweeps = 0,
+                                .initial_guess = InitialGuess::kPrevious,
+                                .jacobian_refresh = JacobianRefresh::kEveryIteration,
+                                .on_no_convergence = OnNoConvergence::kError};
+  EXPECT_EQ(resolved, want);
+}
+
+TEST(ResolveTest, MaxIterationsDefaultsToTheIntervalsButAtMost32) {
+  EXPECT_EQ(MustResolve({.solver = "newton", .shooting_interval = 1}).max_iterations, 32);
+  EXPECT_EQ(MustResolve({.solver = "newton", .shooting_interval = 32}).max_iterations, 32);
+  EXPECT_EQ(MustResolve({.solver = "newton", .shooting_interval = 33}).max_iterations, 31);
+  EXPECT_EQ(MustResolve({.solver = "newton", .shooting_interval = 999}).max_iterations, 2);
+  EXPECT_EQ(MustResolve({.solver = "newton", .shooting_interval = 1000}).max_iterations, 1);
+}
+
+TEST(ResolveTest, SequentialRequestsAreEqualWhateverTheirOptions) {
+  const ResolvedOptions plain = MustResolve({.solver = "sequential"});
+  const ResolvedOptions other = MustResolve({.solver = "sequential",
+                                             .rtol = 1e-6,
+                                             .atol = 0,
+                                             .max_iterations = 9,
+                                             .shooting_interval = 5,
+                                             .warm_sweeps = 2,
+                                             .initial_guess = InitialGuess::kPrevious,
+                                             .jacobian_refresh = JacobianRefresh::kWhileContracting,
+                                             .on_no_convergence = OnNoConvergence::kError,
+                                             .return_trajectory = true});
+  EXPECT_EQ(plain, other);
+  EXPECT_EQ(plain, MustResolve({.rtol = 1e-5}, 64)) << "auto that chose sequential";
+  EXPECT_EQ(plain.shooting_interval, 0);
+}
+
+TEST(ResolveTest, WhereResultsAreWrittenDoesNotKeepRequestsApart) {
+  EXPECT_EQ(MustResolve({.solver = "newton", .return_trajectory = true}),
+            MustResolve({.solver = "newton"}));
+  EXPECT_NE(MustResolve({.solver = "newton", .rtol = 1e-3}), MustResolve({.solver = "newton"}));
+  EXPECT_NE(MustResolve({}), MustResolve({.solver = "newton"})) << "auto may give up early";
+}
+
+TEST(ResolveTest, IntervalsBelowTheModelsLeastAreRefusedWithTheReason) {
+  const ResolveContext context = {
+      .num_steps = 1000, .min_shooting_interval = 8, .calibrated_guess = true};
+  EXPECT_EQ(MustResolve({.solver = "newton", .shooting_interval = 8}, 1, context).shooting_interval,
+            8);
+  ExpectRefused({.solver = "newton", .shooting_interval = 7},
+                "shooting_interval: expected at least 8 for this model (its workspace at a smaller "
+                "one exceeds the limit), got 7",
+                context);
+  EXPECT_EQ(MustResolve({.solver = "jacobi"}, 1, {.num_steps = 1000, .min_shooting_interval = 64})
+                .shooting_interval,
+            64);
+}
+
+TEST(ResolveTest, QuasiNewtonTakesSingleStepsOnly) {
+  EXPECT_EQ(MustResolve({.solver = "quasi_newton", .shooting_interval = 1}).shooting_interval, 1);
+  ExpectRefused({.solver = "quasi_newton", .shooting_interval = 2},
+                "shooting_interval: expected at most 1 for quasi_newton, got 2");
+  ExpectRefused({.solver = "quasi_newton"}, "solver: quasi_newton does not fit this model",
+                {.num_steps = 1000, .min_shooting_interval = 2});
+}
+
+TEST(ResolveTest, SolverFitsWhatTheWorkspaceAllows) {
+  const ResolveContext narrow = {.num_steps = 1000, .min_shooting_interval = 2};
+  EXPECT_TRUE(SolverFits("auto", narrow));
+  EXPECT_TRUE(SolverFits("newton", narrow));
+  EXPECT_FALSE(SolverFits("quasi_newton", narrow));
+  EXPECT_TRUE(SolverFits("quasi_newton", kContext));
+  EXPECT_FALSE(SolverFits("gauss", kContext));
+}
+
+TEST(ResolveTest, CalibratedGuessMustExist) {
+  const ResolveContext none = {.num_steps = 1000};
+  EXPECT_EQ(
+      MustResolve({.solver = "jacobi", .initial_guess = InitialGuess::kCalibrated}).initial_guess,
+      InitialGuess::kCalibrated);
+  ExpectRefused({.solver = "jacobi", .initial_guess = InitialGuess::kCalibrated},
+                "initial_guess: calibrated is not available for this model", none);
+}
+
+TEST(ResolveTest, WarmSweepsAreForNewton) {
+  for (const std::string_view solver : {"quasi_newton", "picard", "jacobi"}) {
+    ExpectRefused({.solver = solver, .warm_sweeps = 1},
+                  "warm_sweeps: only newton takes them, got 1 for " + std::string(solver));
+    EXPECT_EQ(MustResolve({.solver = solver, .warm_sweeps = 0}).warm_sweeps, 0);
+    EXPECT_EQ(MustResolve({.solver = solver}).warm_sweeps, 0);
+  }
+}
+
+}  // namespace
+}  // namespace deeppcr
