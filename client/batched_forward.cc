@@ -8,7 +8,7 @@
 namespace deeppcr {
 namespace {
 
-constexpr int64_t kMaxRequestBytes = 16 << 20;
+constexpr int64_t kMaxRequestBytes = 12 << 20;
 
 absl::Status CheckShape(const Array& array, const std::vector<int64_t>& expected,
                         const char* what) {
@@ -35,15 +35,13 @@ absl::Status CheckInputs(const v1::GetModelResponse& model, const Array& inputs,
                     "previous trajectory");
 }
 
-// Takes one tensor of a reply, of which the first extent must be `count`.
-absl::Status Collect(const v1::Tensor& tensor, int64_t count, size_t rank, const char* what,
+// Takes one tensor of a reply.
+absl::Status Collect(const v1::Tensor& tensor, const std::vector<int64_t>& shape, const char* what,
                      Array* target) {
   const absl::StatusOr<Array> array = TensorToArray(tensor, what);
   if (!array.ok()) return array.status();
-  if (array->shape.size() != rank || array->rows() != count) {
-    return absl::InternalError(absl::StrCat("bad reply: ", what, ": expected ", count,
-                                            " samples in rank ", rank, ", got shape ",
-                                            ShapeToString(array->shape)));
+  if (absl::Status status = CheckShape(*array, shape, what); !status.ok()) {
+    return absl::InternalError(absl::StrCat("bad reply: ", status.message()));
   }
   return AppendRows(*array, target);
 }
@@ -70,6 +68,7 @@ absl::StatusOr<BatchedForwardResult> BatchedForward(const Client& client,
   if (absl::Status status = CheckInputs(model, inputs, options); !status.ok()) return status;
   const bool states = options.solver.return_trajectory() || options.previous != nullptr;
   const int64_t batch = options.batch_size > 0 ? options.batch_size : LargestBatch(model, states);
+  const v1::ModelSummary& summary = model.summary();
   v1::ForwardRequest request;
   request.set_model(model.summary().name());
   request.set_version(model.summary().version());
@@ -83,9 +82,11 @@ absl::StatusOr<BatchedForwardResult> BatchedForward(const Client& client,
     }
     const absl::StatusOr<v1::ForwardResponse> reply = client.Forward(request, options.deadline);
     if (!reply.ok()) return reply.status();
-    absl::Status status = Collect(reply->outputs(), count, 2, "outputs", &result.outputs);
+    absl::Status status =
+        Collect(reply->outputs(), {count, model.output_dim()}, "outputs", &result.outputs);
     if (status.ok() && options.solver.return_trajectory()) {
-      status = Collect(reply->trajectory(), count, 3, "trajectory", &result.trajectory);
+      status = Collect(reply->trajectory(), {count, summary.num_layers() + 1, summary.state_dim()},
+                       "trajectory", &result.trajectory);
     }
     if (!status.ok()) return status;
     if (reply->report().samples_size() != count) {

@@ -35,7 +35,7 @@ absl::StatusOr<BatchedForwardResult> BatchedForward(const Client& client,
                                                     const Array& inputs,
                                                     const BatchedForwardOptions& options);
 
-// The largest request that keeps inputs and trajectories of a request below 16 MiB and the model's
+// The largest request that keeps inputs and trajectories of a request below 12 MiB and the model's
 // max_batch_size.
 int64_t LargestBatch(const v1::GetModelResponse& model, bool with_trajectory);
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/commands/command.h"
+#include "client/table.h"
 
 namespace deeppcr {
 namespace {
@@ -129,7 +130,7 @@ void AddGlobalFlags(CLI::App* app, GlobalOptions* global) {
 }  // namespace
 
 std::string ExplainFailure(const absl::Status& status, const std::string& server) {
-  const std::string message(status.message());
+  const std::string message = Printable(std::string(status.message()));
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
       if (!absl::StartsWith(message, "cannot connect")) return message;

@@ -39,6 +39,29 @@ void AppendLine(std::string line, std::string* text) {
 
 }  // namespace
 
+std::string Printable(const std::string& text) {
+  std::string printable;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    // Terminals know the C1 controls both bare, which UTF-8 never has at a character's start, and
+    // as the two bytes c2 80 to c2 9f.
+    const bool continues = i > 0 && static_cast<unsigned char>(text[i - 1]) >= 0x80 &&
+                           static_cast<unsigned char>(text[i - 1]) != 0xc2;
+    const bool c1 = byte >= 0x80 && byte < 0xa0 && !continues;
+    if (byte < 0x20 || byte == 0x7f || c1) {
+      absl::StrAppendFormat(&printable, "\\x%02x", byte);
+    } else {
+      printable.push_back(text[i]);
+    }
+  }
+  return printable;
+}
+
+void Table::AddRow(std::vector<std::string> cells) {
+  for (std::string& cell : cells) cell = Printable(cell);
+  rows_.push_back(std::move(cells));
+}
+
 std::string Table::Format() const {
   std::vector<size_t> widths;
   for (const Column& column : columns_) widths.push_back(DisplayWidth(column.title));

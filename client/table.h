@@ -20,7 +20,8 @@ class Table {
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
   // Missing cells are empty; cells beyond the last column follow the line as free text (a note).
-  void AddRow(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  // Cells are made Printable.
+  void AddRow(std::vector<std::string> cells);
 
   // Title line, a rule, one line per row; no blanks at line ends.
   std::string Format() const;
@@ -29,6 +30,10 @@ class Table {
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
+
+// A server's text for a terminal: control bytes, which could move its cursor or retitle its window,
+// become \xNN.
+std::string Printable(const std::string& text);
 
 // Three significant digits with the unit that suits: "950 ns", "12.3 us", "4.56 ms", "1.23 s". "-"
 // for 0 and below.

@@ -23,6 +23,13 @@ absl::Status WhyDead(const CancelToken& token) {
   return absl::DeadlineExceededError("the deadline passed before it was computed");
 }
 
+JobTimings WaitOnly(double seconds) {
+  JobTimings timings;
+  timings.queued = true;
+  timings.queue_seconds = seconds;
+  return timings;
+}
+
 absl::Status Stopping() { return absl::UnavailableError("the server is shutting down"); }
 
 }  // namespace
@@ -34,6 +41,7 @@ struct Batcher::Work {
   Kind kind = Kind::kBatch;
   JobList jobs;
   JobList dead;
+  std::vector<bool> computed;  // one per job; the others failed in Prepare
   IdleTask idle;
   std::optional<CancelToken> idle_token;
   Clock::time_point taken;
@@ -46,6 +54,7 @@ struct Batcher::Work {
   void Clear() {
     jobs.clear();
     dead.clear();
+    computed.clear();
     items.clear();
     statuses.clear();
     run = RunTimings();
@@ -74,8 +83,15 @@ absl::Status Batcher::Enqueue(Job* job) {
     wake = status.ok() && sleeping_ > 0;
   }
   if (wake) wake_.notify_one();
-  for (Job* dropped : dead) dropped->Done(WhyDead(*dropped->token), JobTimings());
+  DropDead(dead);
   return status;
+}
+
+void Batcher::DropDead(const JobList& dead) {
+  const Clock::time_point now = Clock::now();
+  for (Job* job : dead) {
+    job->Done(WhyDead(*job->token), WaitOnly(SecondsBetween(job->enqueued_, now)));
+  }
 }
 
 absl::Status Batcher::Admit(Job* job, JobList* dead) {
@@ -125,10 +141,7 @@ Batcher::JobList Batcher::RemoveDead(ServedModel& model) {
   };
   sweep(model.waiting_);
   sweep(alone_);
-  for (Job* job : dead) {
-    ForgetWaiting(job);
-    bytes_ -= job->bytes;
-  }
+  for (Job* job : dead) ForgetWaiting(job);
   return dead;
 }
 
@@ -205,7 +218,6 @@ void Batcher::TakeBatch(Work* work) {
   for (Job* job : waiting) {
     if (IsDead(*job)) {
       work->dead.push_back(job);
-      bytes_ -= job->bytes;
     } else if (work->jobs.empty() || (job->options == work->jobs.front()->options &&
                                       work->batch_samples + job->samples <= limit)) {
       work->jobs.push_back(job);
@@ -229,7 +241,6 @@ void Batcher::TakeAlone(Work* work) {
   ForgetWaiting(job);
   if (IsDead(*job)) {
     work->dead.push_back(job);
-    bytes_ -= job->bytes;
     return;
   }
   work->jobs.push_back(job);
@@ -240,7 +251,6 @@ void Batcher::TakeAlone(Work* work) {
 void Batcher::Release(Worker* worker, const Work& work) {
   std::lock_guard<std::mutex> lock(mutex_);
   worker->running.clear();
-  for (const Job* job : work.jobs) bytes_ -= job->bytes;
   if (work.kind == Work::Kind::kAlone && !work.jobs.empty()) --alone_running_;
   if (work.kind == Work::Kind::kIdle) idle_token_ = nullptr;
 }
@@ -248,7 +258,7 @@ void Batcher::Release(Worker* worker, const Work& work) {
 void Batcher::RunWorker(Worker* worker) {
   Work work;
   while (TakeWork(worker, &work)) {
-    for (Job* job : work.dead) job->Done(WhyDead(*job->token), JobTimings());
+    DropDead(work.dead);
     switch (work.kind) {
       case Work::Kind::kBatch:
         ComputeBatch(&work);
@@ -263,8 +273,11 @@ void Batcher::RunWorker(Worker* worker) {
     Release(worker, work);
     for (size_t i = 0; i < work.jobs.size(); ++i) {
       Job* job = work.jobs[i];
-      const JobTimings timings = {SecondsBetween(job->enqueued_, work.taken), work.run,
-                                  work.batch_samples};
+      JobTimings timings = WaitOnly(SecondsBetween(job->enqueued_, work.taken));
+      if (work.computed[i]) {
+        timings.run = work.run;
+        timings.batch_samples = work.batch_samples;
+      }
       job->Done(std::move(work.statuses[i]), timings);
     }
   }
@@ -275,6 +288,7 @@ void Batcher::ComputeBatch(Work* work) {
   const ServedModel& model = *work->jobs.front()->model;
   for (Job* job : work->jobs) {
     absl::Status status = job->Prepare();
+    work->computed.push_back(status.ok());
     if (status.ok()) {
       work->items.push_back(job->run_item);
       work->items.back().token = job->token;
@@ -298,6 +312,7 @@ void Batcher::ComputeAlone(Work* work) {
   if (work->jobs.empty()) return;
   Job* job = work->jobs.front();
   absl::Status status = job->Prepare();
+  work->computed.push_back(status.ok());
   if (status.ok()) status = job->RunAlone();
   work->statuses.push_back(std::move(status));
 }
@@ -305,6 +320,11 @@ void Batcher::ComputeAlone(Work* work) {
 void Batcher::RunIdle(Work* work) {
   work->idle(*work->idle_token);
   work->idle = nullptr;
+}
+
+void Batcher::ReturnBytes(int64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  bytes_ -= bytes;
 }
 
 void Batcher::CancelAll() {
@@ -317,10 +337,7 @@ void Batcher::CancelAll() {
       model->listed_ = false;
     }
     waiting.insert(waiting.end(), alone_.begin(), alone_.end());
-    for (Job* job : waiting) {
-      ForgetWaiting(job);
-      bytes_ -= job->bytes;
-    }
+    for (Job* job : waiting) ForgetWaiting(job);
     ready_.clear();
     alone_.clear();
     idle_task_ = nullptr;
@@ -329,7 +346,10 @@ void Batcher::CancelAll() {
       for (Job* job : worker->running) job->token->Cancel();
     }
   }
-  for (Job* job : waiting) job->Done(Stopping(), JobTimings());
+  const Clock::time_point now = Clock::now();
+  for (Job* job : waiting) {
+    job->Done(Stopping(), WaitOnly(SecondsBetween(job->enqueued_, now)));
+  }
 }
 
 void Batcher::Shutdown() {

@@ -49,9 +49,10 @@ struct ServedModel {
 
 // How a job was served.
 struct JobTimings {
+  bool queued = false;  // it was in the queue, however it left
   double queue_seconds = 0;
   RunTimings run;             // of the batch; zero for a job that runs alone
-  int64_t batch_samples = 0;  // computed together, this job's included
+  int64_t batch_samples = 0;  // computed together, this job's included; 0: not computed
 };
 
 // One request in the queue. The batcher borrows it from Enqueue until it calls Done, exactly once,
@@ -74,7 +75,7 @@ class Job {
   bool batchable = true;
   ResolvedOptions options;  // jobs equal in these run together
   int64_t samples = 1;
-  int64_t bytes = 0;             // request and reply
+  int64_t bytes = 0;             // request and reply; given back by ReturnBytes
   CancelToken* token = nullptr;  // never null
 
   RunItem run_item;
@@ -87,7 +88,7 @@ class Job {
 struct BatcherOptions {
   int workers = 2;
   int64_t max_queue_samples = 1024;        // per model version
-  int64_t max_bytes = int64_t{512} << 20;  // of all jobs from Enqueue to Done
+  int64_t max_bytes = int64_t{512} << 20;  // of all jobs from Enqueue to ReturnBytes
 };
 
 // Thread-safe.
@@ -108,6 +109,10 @@ class Batcher {
   // job finds no other worker. At most one runs at a time; an offer while another waits is dropped
   // and gives false.
   bool OfferIdleTask(IdleTask task);
+
+  // Of an accepted job, once its request and reply are gone from memory: a finished reply that its
+  // client does not read still takes room.
+  void ReturnBytes(int64_t bytes);
 
   // Cancels the tokens of running jobs; those that wait get Done(kUnavailable).
   void CancelAll();
@@ -136,6 +141,7 @@ class Batcher {
   void ForgetWaiting(Job* job);
   void SetDepth(ServedModel& model);
   JobList RemoveDead(ServedModel& model);
+  static void DropDead(const JobList& dead);
   absl::Status Admit(Job* job, JobList* dead);
   void ComputeBatch(Work* work);
   void ComputeAlone(Work* work);

@@ -143,6 +143,9 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
            "Written once every model was tried: the bound ports and readiness as JSON."));
   specs.push_back(Integer("max_message_bytes", "bytes", 1024, int64_t{2047} * kMiB,
                           &C::max_message_bytes, "Largest request and reply."));
+  specs.push_back(Integer("max_grpc_memory_bytes", "bytes", kMiB, int64_t{1} << 40,
+                          &C::max_grpc_memory_bytes,
+                          "What gRPC may hold for connections and messages in transit."));
   specs.push_back(Integer("max_concurrent_streams", "calls", 1, 1 << 20, &C::max_concurrent_streams,
                           "Calls in progress on one connection."));
   specs.push_back(Real("keepalive_seconds", "seconds", 1, 86400, &C::keepalive_seconds,
@@ -265,12 +268,14 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> argume
     if (argument == "--help" || argument == "-h") line.action = CommandLine::Action::kHelp;
     if (argument == "--version") line.action = CommandLine::Action::kVersion;
   }
-  if (line.action != CommandLine::Action::kServe) return line;
-  DEEPPCR_RETURN_IF_ERROR(ReadEnvironment(environment, line.config));
+  const bool serve = line.action == CommandLine::Action::kServe;
+  if (serve) DEEPPCR_RETURN_IF_ERROR(ReadEnvironment(environment, line.config));
   std::set<std::string> seen;
   for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--help" || arguments[i] == "-h" || arguments[i] == "--version") continue;
     DEEPPCR_RETURN_IF_ERROR(ReadFlag(arguments, &i, seen, line.config));
   }
+  if (!serve) return line;
   if (!line.config.probe.empty()) {
     line.action = CommandLine::Action::kProbe;
     return line;

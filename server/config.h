@@ -31,7 +31,8 @@ struct ServerConfig {
   int64_t max_workspace_bytes = int64_t{256} << 20;
   int64_t max_queue = 1024;  // samples that wait, per model version
   int64_t max_queue_bytes = int64_t{512} << 20;
-  int64_t max_message_bytes = int64_t{64} << 20;
+  int64_t max_message_bytes = int64_t{16} << 20;
+  int64_t max_grpc_memory_bytes = int64_t{512} << 20;
   int64_t max_concurrent_streams = 1024;
   double keepalive_seconds = 7200;
   double keepalive_timeout_seconds = 20;

@@ -1,20 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/log.h"
 
+#include <unistd.h>
+
 #include <array>
-#include <cstdio>
+#include <cerrno>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kernels/base/strings.h"
 #include "nlohmann/json.hpp"
+#include "server/log_queue.h"
 
 namespace deeppcr {
 namespace {
 
 constexpr std::array<std::string_view, 4> kLevelNames = {"debug", "info", "warn", "error"};
 
-void WriteToStderr(std::string_view line) { std::fwrite(line.data(), 1, line.size(), stderr); }
+// Past stdio, whose lock a stalled write would hold.
+void WriteToStderr(std::string_view line) {
+  while (!line.empty()) {
+    const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;  // nowhere to say so
+    line.remove_prefix(static_cast<size_t>(written));
+  }
+}
 
 std::string Timestamp() {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
@@ -47,6 +58,27 @@ std::string JsonLine(std::string_view level, std::string_view event,
   return line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+std::string MakeLine(LogFormat format, LogLevel level, std::string_view event,
+                     std::initializer_list<LogField> fields, int64_t suppressed) {
+  const std::string_view level_name = kLevelNames[static_cast<size_t>(level)];
+  std::string line = format == LogFormat::kJson ? JsonLine(level_name, event, fields)
+                                                : TextLine(level_name, event, fields);
+  if (suppressed > 0 && format == LogFormat::kJson) {
+    line.pop_back();
+    line += StrCat(",\"suppressed\":", suppressed, "}");
+  } else if (suppressed > 0) {
+    line += StrCat(" suppressed=", suppressed);
+  }
+  line.push_back('\n');
+  return line;
+}
+
+std::unique_ptr<LogQueue> StderrQueue(LogFormat format) {
+  return std::make_unique<LogQueue>(WriteToStderr, [format](int64_t dropped) {
+    return MakeLine(format, LogLevel::kWarn, "log_lines_dropped", {{"lines", dropped}}, 0);
+  });
+}
+
 }  // namespace
 
 LogLevel ParseLogLevel(std::string_view name) {
@@ -57,7 +89,16 @@ LogLevel ParseLogLevel(std::string_view name) {
 }
 
 Logger::Logger(LogFormat format, LogLevel level, Sink sink)
-    : format_(format), level_(level), sink_(sink ? std::move(sink) : WriteToStderr) {}
+    : format_(format),
+      level_(level),
+      queue_(sink ? nullptr : StderrQueue(format)),
+      sink_(std::move(sink)) {}
+
+Logger::~Logger() = default;
+
+void Logger::Flush() {
+  if (queue_ != nullptr) queue_->Flush();
+}
 
 void Logger::Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
   if (enabled(level)) Write(level, event, fields, 0);
@@ -89,16 +130,8 @@ void Logger::LogLimited(LogLevel level, std::string_view event,
 
 void Logger::Write(LogLevel level, std::string_view event, std::initializer_list<LogField> fields,
                    int64_t suppressed) {
-  const std::string_view level_name = kLevelNames[static_cast<size_t>(level)];
-  std::string line = format_ == LogFormat::kJson ? JsonLine(level_name, event, fields)
-                                                 : TextLine(level_name, event, fields);
-  if (suppressed > 0 && format_ == LogFormat::kJson) {
-    line.pop_back();
-    line += StrCat(",\"suppressed\":", suppressed, "}");
-  } else if (suppressed > 0) {
-    line += StrCat(" suppressed=", suppressed);
-  }
-  line.push_back('\n');
+  std::string line = MakeLine(format_, level, event, fields, suppressed);
+  if (queue_ != nullptr) return queue_->Push(std::move(line));
   std::lock_guard<std::mutex> lock(mutex_);
   sink_(line);
 }

@@ -9,12 +9,15 @@
 #include <functional>
 #include <initializer_list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <variant>
 
 namespace deeppcr {
+
+class LogQueue;
 
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarn, kError };
 enum class LogFormat : uint8_t { kJson, kText };
@@ -32,8 +35,14 @@ class Logger {
  public:
   using Sink = std::function<void(std::string_view line)>;
 
-  // The default sink is stderr.
+  // The default sink is stderr, through a queue: a stalled pipe drops lines, it does not stop who
+  // logs. Any other sink is called at once.
   Logger(LogFormat format, LogLevel level, Sink sink = nullptr);
+  // Flushes, though not for ever.
+  ~Logger();
+
+  // Before an exit without destructors.
+  void Flush();
 
   bool enabled(LogLevel level) const { return level >= level_; }
 
@@ -56,6 +65,7 @@ class Logger {
 
   const LogFormat format_;
   const LogLevel level_;
+  const std::unique_ptr<LogQueue> queue_;  // null with a sink of the caller's
   const Sink sink_;
   std::mutex mutex_;
   std::map<std::string, Window, std::less<>> windows_;  // by event; events are literals of ours

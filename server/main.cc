@@ -80,11 +80,15 @@ int Serve(const deeppcr::ServerConfig& config) {
   int signal_number = 0;
   sigwait(&stop, &signal_number);
   logger.Log(LogLevel::kInfo, "draining", {{"signal", int64_t{signal_number}}});
-  const auto result = (*server)->Drain([&] { return AnotherSignal(stop); });
+  bool hurry = false;  // one more signal ends every wait from then on
+  const auto result = (*server)->Drain([&] { return hurry = hurry || AnotherSignal(stop); });
   const bool clean = result == deeppcr::Server::DrainResult::kClean;
   logger.Log(LogLevel::kInfo, "stopped", {{"clean", int64_t{clean}}});
   // What ignores its cancellation would hang the destructors too.
-  if (result == deeppcr::Server::DrainResult::kStuck) std::_Exit(kExitFailed);
+  if (result == deeppcr::Server::DrainResult::kStuck) {
+    logger.Flush();
+    std::_Exit(kExitFailed);
+  }
   return clean ? 0 : kExitFailed;
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <system_error>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -89,14 +90,14 @@ absl::StatusOr<std::vector<std::string>> ModelStore::ScanRepository() {
         fs::symlink_status(fs::path(options_.repository) / entry, ignored);
     // Hidden entries and files (a README, a .git) are not models.
     if (entry.front() == '.' || fs::is_regular_file(status)) continue;
-    absl::Status valid = CheckModelName(entry);
-    if (valid.ok() && fs::is_symlink(status)) {
-      valid = absl::FailedPreconditionError("is a symbolic link");
-    }
-    if (valid.ok()) {
-      names.push_back(entry);
+    if (absl::Status valid = CheckModelName(entry); !valid.ok()) {
+      // No request could name it: lost+found and its like are not failed models.
+      logger_.Log(LogLevel::kWarn, "directory_ignored",
+                  {{"name", entry}, {"reason", ToStd(valid.message())}});
+    } else if (fs::is_symlink(status)) {
+      RecordScanError(entry, absl::FailedPreconditionError("is a symbolic link"));
     } else {
-      RecordScanError(entry, valid);
+      names.push_back(entry);
     }
   }
   return names;
@@ -173,8 +174,12 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
     logger_.Log(LogLevel::kInfo, "model_loading",
                 {{"model", name}, {"version", version}, {"step", step}});
   };
-  DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedModel> model,
-                           engine_.LoadModel(directory, progress));
+  auto loaded = engine_.LoadModel(directory, progress);
+  // The version is there; a file that it lacks is a fault of its contents.
+  if (absl::IsNotFound(loaded.status())) {
+    return absl::InvalidArgumentError(loaded.status().message());
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedModel> model, std::move(loaded));
   ModelMetrics* metrics = metrics_.ForModel(name, version);
   ObserveFinite(*metrics->load_seconds, SecondsSince(start));
   const Plan& plan = model->plan();
@@ -201,6 +206,7 @@ ModelStatus ModelStore::Publish(const std::string& name, int64_t version,
     replaced = std::exchange(entry.model, *std::move(loaded));
     entry.state = ModelState::kReady;
     entry.reason.clear();
+    scan_errors_.erase(name);
     entry.model->metrics->memory_bytes->Set(
         static_cast<double>(entry.model->model->info().memory_bytes));
   } else if (entry.model != nullptr) {
@@ -244,10 +250,7 @@ absl::StatusOr<ModelStatus> ModelStore::Load(const std::string& name, int64_t ve
   }
   // Before an entry is made: a name that is nowhere must not leave a trace.
   DEEPPCR_RETURN_IF_ERROR(CheckDirectories(name, version));
-  DEEPPCR_ASSIGN_OR_RETURN(ModelStatus status, LoadVersion(name, version, false));
-  std::lock_guard<std::mutex> lock(mutex_);
-  scan_errors_.erase(name);
-  return status;
+  return LoadVersion(name, version, false);
 }
 
 std::vector<std::weak_ptr<ServedModel>> ModelStore::Withdraw(Versions& versions, int64_t version) {
@@ -356,6 +359,12 @@ std::vector<ModelStatus> ModelStore::List() const {
       list.push_back({name, version, entry.state, entry.reason, entry.model});
     }
   }
+  for (const auto& [name, reason] : scan_errors_) {
+    list.push_back({name, 0, ModelState::kFailed, reason, nullptr});
+  }
+  std::sort(list.begin(), list.end(), [](const ModelStatus& a, const ModelStatus& b) {
+    return std::tie(a.name, a.version) < std::tie(b.name, b.version);
+  });
   return list;
 }
 
@@ -363,8 +372,9 @@ bool ModelStore::Ready() const {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!scanned_ || !scan_errors_.empty()) return false;
   for (const auto& [name, versions] : models_) {
-    for (const auto& [version, entry] : versions) {
-      if (entry.required && entry.model == nullptr) return false;
+    // From the highest down: a ready one makes up for what failed below it.
+    for (auto it = versions.rbegin(); it != versions.rend() && it->second.model == nullptr; ++it) {
+      if (it->second.required) return false;
     }
   }
   return true;

@@ -80,9 +80,11 @@ class ModelStore {
   // The same without asking for readiness; version 0: the latest ready one, else the latest.
   absl::StatusOr<ModelStatus> Describe(std::string_view name, int64_t version) const;
 
-  std::vector<ModelStatus> List() const;  // by name, then version
+  // By name, then version. Version 0: a directory of the repository without a version to load.
+  std::vector<ModelStatus> List() const;
 
-  // All that LoadAll found is ready (it may have been repaired since by Load or dropped by Unload).
+  // All that LoadAll found is ready, or a higher version of it is (it may have been repaired since
+  // by Load or dropped by Unload).
   bool Ready() const;
 
   // Stops loading between models; for shutdown.

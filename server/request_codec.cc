@@ -296,8 +296,7 @@ absl::StatusOr<ForwardInput> DecodeForward(const v1::ForwardRequest& request, co
   input.num_samples = request.inputs().shape(0);
   DEEPPCR_ASSIGN_OR_RETURN(input.options, DecodeOptions(request.options(), info, "options"));
   DEEPPCR_RETURN_IF_ERROR(DecodeInitialStates(request, info, &input));
-  input.request_bytes =
-      static_cast<int64_t>(request.inputs().data().size() + request.initial_states().data().size());
+  input.request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
   DEEPPCR_ASSIGN_OR_RETURN(input.reply_bytes, ForwardReplyBytes(input, info));
   DEEPPCR_RETURN_IF_ERROR(CheckReplyBytes(input.reply_bytes, max_message_bytes));
   return input;
@@ -313,7 +312,7 @@ absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, co
   input.repetitions = request.repetitions() == 0 ? kDefaultRepetitions : request.repetitions();
   DEEPPCR_RETURN_IF_ERROR(CheckRange("repetitions", input.repetitions, 1, kMaxRepetitions));
   DEEPPCR_RETURN_IF_ERROR(CheckCompareSize(input));
-  input.request_bytes = static_cast<int64_t>(request.inputs().data().size());
+  input.request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
   const int64_t rows = static_cast<int64_t>(input.rows.size());
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t outputs, CheckedProduct({input.num_samples, rows,
                                                                   info.output_dim, sizeof(float)}));

@@ -40,8 +40,8 @@ struct ForwardInput {
   TensorInput inputs;          // [n, input_dim]
   TensorInput initial_states;  // [n, L + 1, D] or empty
   SolveOptions options;        // solver points into SolverNames()
-  int64_t request_bytes = 0;
-  int64_t reply_bytes = 0;  // upper bound
+  int64_t request_bytes = 0;   // in memory, fields we do not know included
+  int64_t reply_bytes = 0;     // upper bound
 };
 
 struct CompareInput {

@@ -14,6 +14,7 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "nlohmann/json.hpp"
@@ -28,6 +29,11 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kShutdownDeadline(300);
 // Between cancelling what is left and giving up on it.
 constexpr double kCancelPatienceSeconds = 5;
+// New calls are refused for this long before gRPC shuts down: those that it has not handed out by
+// then end as CANCELLED, which clients do not retry.
+constexpr std::chrono::milliseconds kRefusalTime(500);
+// For replies on their way to clients; one that does not read must not hold up the exit.
+constexpr double kReadPatienceSeconds = 2;
 
 std::vector<std::string> SolverLabels() {
   std::vector<std::string> labels;
@@ -39,10 +45,23 @@ std::vector<std::string> SolverLabels() {
 
 int Milliseconds(double seconds) { return static_cast<int>(seconds * 1000); }
 
+bool WaitForZero(const std::atomic<int64_t>& count, double seconds,
+                 const std::function<bool()>& hurry) {
+  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
+  while (count.load() > 0) {
+    if (Clock::now() >= deadline || hurry()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
 void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
   const int max_message = static_cast<int>(config.max_message_bytes);
   builder.SetMaxReceiveMessageSize(max_message);
   builder.SetMaxSendMessageSize(max_message);
+  grpc::ResourceQuota quota("deeppcr");
+  quota.Resize(static_cast<size_t>(config.max_grpc_memory_bytes));
+  builder.SetResourceQuota(quota);
   // The receive limit applies before decompression: without this a small message could unpack to
   // gigabytes.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
@@ -79,7 +98,10 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine, Logge
                logger,
                config.max_message_bytes,
                config.allow_remote_admin},
-      service_(context_) {}
+      service_(context_) {
+  // gRPC answers before Start is done with wiring: until then calls are refused.
+  context_.draining.store(true);
+}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config,
                                                       std::unique_ptr<Engine> engine,
@@ -94,6 +116,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
   DEEPPCR_RETURN_IF_ERROR(server->StartGrpc());
   Server* raw = server.get();
   server->store_.set_listener([raw] { raw->UpdateHealth(); });
+  server->context_.draining.store(false);
   if (!server->loader_.Post([raw] { raw->LoadModels(); })) {
     return absl::InternalError("the loader does not accept its first task");
   }
@@ -170,15 +193,6 @@ void Server::WritePortFile() const {
   }
 }
 
-bool Server::WaitForCalls(double seconds, const std::function<bool()>& hurry) const {
-  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
-  while (context_.calls.load() > 0) {
-    if (Clock::now() >= deadline || hurry()) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return true;
-}
-
 Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
   drained_ = true;
   leaving_.store(true);
@@ -190,15 +204,23 @@ Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
   context_.draining.store(true);
   store_.Stop();
   DrainResult result = DrainResult::kClean;
-  if (!WaitForCalls(config_.drain_seconds, hurry)) {
+  const auto never = [] { return false; };
+  if (!WaitForZero(context_.unanswered, config_.drain_seconds, hurry)) {
     result = DrainResult::kForced;
-    logger_.Log(LogLevel::kWarn, "drain_forced", {{"calls", context_.calls.load()}});
+    logger_.Log(LogLevel::kWarn, "drain_forced", {{"calls", context_.unanswered.load()}});
     context_.stopping.store(true);
     batcher_.CancelAll();
-    if (!WaitForCalls(kCancelPatienceSeconds, [] { return false; })) return DrainResult::kStuck;
+    if (!WaitForZero(context_.unanswered, kCancelPatienceSeconds, never)) {
+      return DrainResult::kStuck;
+    }
   }
+  if (!WaitForZero(context_.calls, kReadPatienceSeconds, hurry)) {
+    logger_.Log(LogLevel::kWarn, "replies_unread", {{"calls", context_.calls.load()}});
+  }
+  std::this_thread::sleep_for(kRefusalTime);
   grpc_->Shutdown(std::chrono::system_clock::now() + kShutdownDeadline);
   grpc_->Wait();
+  if (!WaitForZero(context_.calls, kCancelPatienceSeconds, never)) return DrainResult::kStuck;
   batcher_.Shutdown();
   loader_.Stop();
   return result;

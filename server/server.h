@@ -37,7 +37,7 @@ class Server {
   bool Ready() const;
 
   enum class DrainResult {
-    kClean,   // every accepted call was answered
+    kClean,   // every accepted call was answered, though perhaps not read by its client
     kForced,  // some were cancelled
     kStuck,   // some did not even heed that: destroying the server could hang
   };
@@ -53,7 +53,6 @@ class Server {
   void LoadModels();
   void UpdateHealth();
   void WritePortFile() const;
-  bool WaitForCalls(double seconds, const std::function<bool()>& hurry) const;
 
   const ServerConfig config_;
   Logger& logger_;

@@ -19,6 +19,13 @@ constexpr char kQueueDepthKey[] = "deeppcr-queue-depth";
 
 // A call whose work goes through the batcher.
 class QueuedCall : public UnaryCall, public Job {
+ public:
+  // The reply has left memory only now.
+  void OnDone() override {
+    context_.batcher.ReturnBytes(held_bytes_);
+    UnaryCall::OnDone();
+  }
+
  protected:
   using UnaryCall::UnaryCall;
 
@@ -29,12 +36,17 @@ class QueuedCall : public UnaryCall, public Job {
     samples = num_samples;
     bytes = num_bytes;
     token = &token_;
+    held_bytes_ = bytes;
     const absl::Status status = context_.batcher.Enqueue(this);
+    if (!status.ok()) held_bytes_ = 0;
     if (status.code() == absl::StatusCode::kResourceExhausted) {
       rpc_->AddTrailingMetadata(kQueueDepthKey, StrCat(context_.batcher.Depth(*model)));
     }
     return status;
   }
+
+ private:
+  int64_t held_bytes_ = 0;  // of the batcher's budget
 };
 
 class ForwardCall final : public QueuedCall {

@@ -34,10 +34,11 @@ struct ServiceContext {
   int64_t max_message_bytes = 0;
   bool allow_remote_admin = false;
 
-  std::atomic<bool> draining{false};  // new calls are refused
+  std::atomic<bool> draining{false};  // new calls are refused; also before Start is done
   std::atomic<bool> stopping{
       false};  // calls in progress are being cancelled by us, not by their clients
-  std::atomic<int64_t> calls{0};  // from arrival to the end of the reply
+  std::atomic<int64_t> calls{0};       // from arrival until gRPC is rid of the reply
+  std::atomic<int64_t> unanswered{0};  // from arrival until the reply is handed to gRPC
 };
 
 class DeepPcrService final : public v1::DeepPcr::CallbackService {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 namespace deeppcr {
@@ -54,14 +55,17 @@ bool ShadowSampler::Sample() {
          static_cast<int64_t>((before + 1) * rate_) != static_cast<int64_t>(before * rate_);
 }
 
-void ShadowSampler::Offer(std::shared_ptr<ServedModel> model, const ResolvedOptions& primary,
+void ShadowSampler::Offer(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& primary,
                           std::vector<float> sample) {
   // A pair has no trajectory of the caller to start from.
   if (primary.initial_guess == InitialGuess::kPrevious) return;
   if (NowNs() < not_before_ns_.load(std::memory_order_relaxed)) return;
-  batcher_.OfferIdleTask([this, model = std::move(model), primary,
+  // Under constant load the task waits on and on; it must not keep an unloaded model alive.
+  batcher_.OfferIdleTask([this, weak = std::weak_ptr<ServedModel>(model), primary,
                           sample = std::move(sample)](const CancelToken& token) {
-    Measure(*model, primary, sample, token);
+    const std::shared_ptr<ServedModel> served = weak.lock();
+    if (served == nullptr) return metrics_.CountShadow(ShadowOutcome::kInterrupted);
+    Measure(*served, primary, sample, token);
   });
 }
 
@@ -80,6 +84,9 @@ void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& pri
     return metrics_.CountShadow(ShadowOutcome::kFailed);
   }
   const size_t parallel = primary.solver == "sequential" ? 1 : 0;
+  if (!std::isfinite((*rows)[parallel].max_state_error)) {
+    return metrics_.CountShadow(ShadowOutcome::kFailed);
+  }
   const double sequential_seconds = (*rows)[1 - parallel].seconds.front();
   ObserveFinite(*series->speedup_ratio, sequential_seconds / (*rows)[parallel].seconds.front());
   ObserveFinite(*series->shadow_relative_error, (*rows)[parallel].max_state_error);

@@ -29,7 +29,7 @@ class ShadowSampler {
 
   // Offers to run the pair for one sample [input_dim] once nothing waits. Dropped where a pair was
   // measured so lately that shadows would take more than kMaxShare of a worker.
-  void Offer(std::shared_ptr<ServedModel> model, const ResolvedOptions& primary,
+  void Offer(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& primary,
              std::vector<float> sample);
 
   static constexpr double kMaxShare = 0.05;

@@ -36,11 +36,13 @@ UnaryCall::UnaryCall(ServiceContext& context, Method method, grpc::CallbackServe
       method_(method),
       start_(Clock::now()) {
   context_.calls.fetch_add(1);
+  context_.unanswered.fetch_add(1);
   context_.metrics.in_flight(method_).Increment();
 }
 
 void UnaryCall::OnDone() {
   ServiceContext& context = context_;
+  context.metrics.in_flight(method_).Decrement();
   delete this;
   // Last: once the count is 0 the server may go.
   context.calls.fetch_sub(1);
@@ -48,7 +50,7 @@ void UnaryCall::OnDone() {
 
 absl::Status UnaryCall::CheckServing() const {
   if (!context_.draining.load()) return absl::OkStatus();
-  return absl::UnavailableError("the server is shutting down");
+  return absl::UnavailableError("the server is starting or shutting down");
 }
 
 absl::Status UnaryCall::Attribute(const absl::Status& status) const {
@@ -58,14 +60,16 @@ absl::Status UnaryCall::Attribute(const absl::Status& status) const {
 
 void UnaryCall::Complete(const absl::Status& status) {
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-  context_.metrics.in_flight(method_).Decrement();
   context_.metrics.CountRequest(model_, method_, status.raw_code());
   if (series_ != nullptr) {
     ObserveFinite(*series_->request_seconds, seconds);
-    ObserveFinite(*series_->queue_seconds, timings_.queue_seconds);
-    ObserveFinite(*series_->solve_seconds, timings_.run.wall_seconds);
+    if (timings_.queued) ObserveFinite(*series_->queue_seconds, timings_.queue_seconds);
+    if (timings_.batch_samples > 0) {
+      ObserveFinite(*series_->solve_seconds, timings_.run.wall_seconds);
+    }
   }
   Log(status, seconds);
+  context_.unanswered.fetch_sub(1);
   Finish(ToGrpcStatus(status));
 }
 

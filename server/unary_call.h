@@ -29,7 +29,7 @@ class UnaryCall : public grpc::ServerUnaryReactor {
  protected:
   ~UnaryCall() override = default;
 
-  // kUnavailable while the server drains.
+  // kUnavailable before the server has started and while it drains.
   absl::Status CheckServing() const;
 
   // Answers the call: counts, logs, finishes.

@@ -99,7 +99,21 @@ TEST_F(BatchedForwardTest, RefusesRepliesThatDoNotMatchTheirRequest) {
   const auto result = BatchedForward(*client_, model_, Inputs(2), {});
 
   EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(result.status().message()), HasSubstr("outputs: expected 2 samples"));
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("outputs: expected shape [2, 2]"));
+}
+
+TEST_F(BatchedForwardTest, RefusesOutputsOfAnotherWidth) {
+  service_.on_forward = [](auto*, const auto&, v1::ForwardResponse* reply) {
+    reply->mutable_outputs()->add_shape(1);
+    reply->mutable_outputs()->add_shape(1);
+    reply->mutable_outputs()->set_data("1234");
+    return grpc::Status::OK;
+  };
+
+  const auto result = BatchedForward(*client_, model_, Inputs(1), {});
+
+  EXPECT_EQ(std::string(result.status().message()),
+            "bad reply: outputs: expected shape [1, 2], got [1, 1]");
 }
 
 TEST_F(BatchedForwardTest, TheFirstFailureEndsIt) {
@@ -122,8 +136,8 @@ TEST(LargestBatchTest, KeepsTrajectoriesBelowTheByteLimit) {
   model.mutable_summary()->set_state_dim(64);
 
   EXPECT_EQ(LargestBatch(model, false), 64);
-  // 4 * (16385 * 64 + 74) bytes per sample: three fit in 16 MiB.
-  EXPECT_EQ(LargestBatch(model, true), 3);
+  // 4 * (16385 * 64 + 74) bytes per sample: two fit in 12 MiB.
+  EXPECT_EQ(LargestBatch(model, true), 2);
   model.mutable_summary()->set_num_layers(INT64_MAX);
   EXPECT_EQ(LargestBatch(model, true), 1);
 }

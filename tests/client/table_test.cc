@@ -34,6 +34,17 @@ TEST(TableTest, CountsCharactersNotBytes) {
             "argon   2\n");
 }
 
+TEST(TableTest, ControlBytesNeverReachTheTerminal) {
+  EXPECT_EQ(Printable("a\x1b]0;b\x07\n\x7f"), "a\\x1b]0;b\\x07\\x0a\\x7f");
+  EXPECT_EQ(Printable("\xc2\x9b"
+                      "1m"),
+            "\xc2\\x9b1m");
+  EXPECT_EQ(Printable("h\xc3\xa9lium"), "h\xc3\xa9lium");
+  Table table({{"name", Table::Align::kLeft}});
+  table.AddRow({"\x1b[2J"});
+  EXPECT_EQ(table.Format(), "name\n-------\n\\x1b[2J\n");
+}
+
 TEST(FormatTest, SecondsHaveThreeDigitsAndAUnit) {
   EXPECT_EQ(FormatSeconds(0), "-");
   EXPECT_EQ(FormatSeconds(std::numeric_limits<double>::quiet_NaN()), "-");

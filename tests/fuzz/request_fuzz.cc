@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "google/protobuf/stubs/logging.h"
 #include "server/request_codec.h"
 #include "tests/fuzz/fuzz_target.h"
 
@@ -58,18 +59,22 @@ void RequireTensor(const v1::Tensor& message, std::span<const float> values, int
 }
 
 #if defined(DEEPPCR_FUZZ_PLANTED_BUG)
+std::span<const float> Floats(const v1::Tensor& tensor, size_t count) {
+  return {reinterpret_cast<const float*>(tensor.data().data()), count};
+}
+
 // Takes the shape's word for the number of bytes, as servers did that leaked their neighbours'.
 absl::StatusOr<ForwardInput> Decode(const v1::ForwardRequest& request) {
   v1::ForwardRequest padded = request;
-  if (request.inputs().shape_size() == 2 && request.inputs().shape(0) > 0 &&
-      request.inputs().shape(0) <= Info().max_batch_size) {
-    padded.mutable_inputs()->mutable_data()->resize(request.inputs().shape(0) * 8);
-  }
+  const v1::Tensor& inputs = request.inputs();
+  const bool plausible =
+      inputs.shape_size() == 2 && inputs.shape(0) > 0 && inputs.shape(0) <= Info().max_batch_size;
+  if (plausible) padded.mutable_inputs()->mutable_data()->resize(inputs.shape(0) * 8);
   absl::StatusOr<ForwardInput> input = DecodeForward(padded, Info(), kMaxMessageBytes);
-  if (input.ok()) {
-    input->inputs.values = {reinterpret_cast<const float*>(request.inputs().data().data()),
-                            static_cast<size_t>(request.inputs().shape(0) * 2)};
-  }
+  if (!input.ok()) return input;
+  input->inputs.values = Floats(inputs, static_cast<size_t>(inputs.shape(0) * 2));
+  input->initial_states.values =
+      Floats(request.initial_states(), input->initial_states.values.size());
   return input;
 }
 #else
@@ -114,6 +119,8 @@ bool TryCompare(const std::string& bytes) {
 }  // namespace
 
 bool TryInput(std::string_view bytes) {
+  // Otherwise a line for every name that is not UTF-8.
+  [[maybe_unused]] static const auto previous = google::protobuf::SetLogHandler(nullptr);
   if (bytes.empty()) return false;
   const std::string message(bytes.substr(1));
   if (bytes.front() == 'F') return TryForward(message);

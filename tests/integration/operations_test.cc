@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an operator sees: models, health, reflection, metrics, deadlines.
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -214,6 +215,30 @@ TEST_F(OperationsTest, MetricsFollowRequests) {
   EXPECT_EQ(Metric("deeppcr_model_load_seconds_count{model=\"net\",version=\"1\"}"), 1);
   EXPECT_GT(Metric("deeppcr_model_memory_bytes{model=\"net\",version=\"1\"}"), 0);
   EXPECT_GT(Metric("deeppcr_process_resident_memory_bytes"), 1e6);
+}
+
+TEST_F(OperationsTest, HistogramsHoldOnlyWhatHappened) {
+  const std::string labels =
+      "_count{method=\"Compare\",model=\"net\",solver=\"several\",version=\"1\"}";
+  v1::CompareRequest request;
+  request.set_model("net");
+  *request.mutable_inputs() = MakeRequest(1).inputs();
+  request.set_repetitions(1);
+  v1::CompareResponse response;
+  grpc::ClientContext good;
+  ASSERT_TRUE(stub_->Compare(&good, request, &response).ok());
+  const double queued = Metric("deeppcr_queue_duration_seconds" + labels);
+  const double solved = Metric("deeppcr_solve_duration_seconds" + labels);
+  ASSERT_GE(solved, 1);
+  SetTensor({1, kWidth}, std::vector<float>(kWidth, std::nanf("")), request.mutable_inputs());
+
+  grpc::ClientContext bad;
+  ASSERT_EQ(stub_->Compare(&bad, request, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+
+  // It waited for a worker, which found it wrong before it computed.
+  EXPECT_EQ(Metric("deeppcr_queue_duration_seconds" + labels), queued + 1);
+  EXPECT_EQ(Metric("deeppcr_solve_duration_seconds" + labels), solved);
 }
 
 TEST_F(OperationsTest, ShadowPairsMeasureSpeedupAndError) {

@@ -162,7 +162,9 @@ TEST_F(BatcherTest, RefusesWhatMemoryCannotHold) {
   fake_->gate.Open();
   EXPECT_TRUE(blocker.Wait().status.ok());
   EXPECT_TRUE(b.Wait().status.ok());
-  // Given back: the larger one fits now.
+  // Answered, but perhaps not read: only what is given back makes room for the larger one.
+  ExpectError(batcher.Enqueue(&a), absl::StatusCode::kResourceExhausted, "100 bytes");
+  batcher.ReturnBytes(60);
   ASSERT_TRUE(batcher.Enqueue(&a).ok());
   EXPECT_TRUE(a.Wait().status.ok());
 }
@@ -177,7 +179,11 @@ TEST_F(BatcherTest, DropsCancelledJobsUncomputed) {
 
   fake_->gate.Open();
 
-  ExpectError(cancelled.Wait().status, absl::StatusCode::kCancelled, "before it was computed");
+  const auto end = cancelled.Wait();
+  ExpectError(end.status, absl::StatusCode::kCancelled, "before it was computed");
+  EXPECT_TRUE(end.timings.queued);
+  EXPECT_GT(end.timings.queue_seconds, 0);
+  EXPECT_EQ(end.timings.batch_samples, 0);
   EXPECT_EQ(alive.Wait().timings.batch_samples, 1);
   EXPECT_TRUE(blocker.Wait().status.ok());
 }
@@ -231,7 +237,10 @@ TEST_F(BatcherTest, AFailedPreparationConcernsOnlyItsJob) {
 
   fake_->gate.Open();
 
-  ExpectError(bad.Wait().status, absl::StatusCode::kInvalidArgument, "not finite");
+  const auto refused = bad.Wait();
+  ExpectError(refused.status, absl::StatusCode::kInvalidArgument, "not finite");
+  EXPECT_TRUE(refused.timings.queued);
+  EXPECT_EQ(refused.timings.batch_samples, 0);
   const auto end = good.Wait();
   EXPECT_TRUE(end.status.ok());
   EXPECT_EQ(end.timings.batch_samples, 2);

@@ -33,7 +33,8 @@ TEST(ConfigTest, DefaultsAreThoseOfTheStruct) {
   EXPECT_EQ(line->action, CommandLine::Action::kServe);
   EXPECT_EQ(line->config.model_repository, "/models");
   EXPECT_EQ(line->config.listen, "127.0.0.1:8001");
-  EXPECT_EQ(line->config.max_message_bytes, 64 << 20);
+  EXPECT_EQ(line->config.max_message_bytes, 16 << 20);
+  EXPECT_EQ(line->config.max_grpc_memory_bytes, 512 << 20);
   EXPECT_FALSE(line->config.allow_remote_admin);
 }
 
@@ -75,6 +76,12 @@ TEST(ConfigTest, ActionsNeedNoRepository) {
   EXPECT_EQ(probe->action, CommandLine::Action::kProbe);
 }
 
+TEST(ConfigTest, HelpForgivesNoBadFlag) {
+  ExpectError(Parse({"--bogus", "--help"}), absl::StatusCode::kInvalidArgument, "unknown flag");
+  ExpectError(Parse({"--version", "--max_queue=x"}), absl::StatusCode::kInvalidArgument,
+              "--max_queue: expected");
+}
+
 TEST(ConfigTest, RepositoryIsRequired) {
   ExpectError(Parse({}), absl::StatusCode::kInvalidArgument, "--model_repository: expected");
 }
@@ -112,6 +119,8 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"MaxQueueBytes", "--max_queue_bytes=1", "--max_queue_bytes: expected bytes"},
         RefusedCase{"MaxMessageBytes", "--max_message_bytes=2048MiB",
                     "--max_message_bytes: expected bytes"},
+        RefusedCase{"GrpcMemory", "--max_grpc_memory_bytes=1",
+                    "--max_grpc_memory_bytes: expected bytes"},
         RefusedCase{"BytesOverflow", "--max_message_bytes=9223372036854775807GiB",
                     "--max_message_bytes: expected bytes"},
         RefusedCase{"Streams", "--max_concurrent_streams=0", "--max_concurrent_streams: expected"},
@@ -135,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository takes any path; its absence is tested by itself.
-  constexpr size_t kFlags = 25;
+  constexpr size_t kFlags = 26;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

@@ -41,6 +41,7 @@ class ModelStoreTest : public ::testing::Test {
   absl::StatusOr<std::shared_ptr<const LoadedModel>> Load(const std::string& directory) {
     std::ifstream file(fs::path(directory) / "config.json");
     std::string error;
+    if (!file.is_open()) return absl::NotFoundError("config.json is not there");
     if (std::getline(file, error)) return absl::InvalidArgumentError(error);
     return std::make_shared<FakeModel>();
   }
@@ -104,17 +105,65 @@ TEST_F(ModelStoreTest, DroppingAFailedModelMakesReady) {
   ExpectError(store_.Find("bad", 0), absl::StatusCode::kNotFound, "bad");
 }
 
-TEST_F(ModelStoreTest, IgnoresFilesAndHiddenEntriesButNotBadNames) {
+TEST_F(ModelStoreTest, IgnoresWhatCannotBeAModel) {
   std::ofstream(fs::path(repository_.path()) / "README.md") << "text";
   fs::create_directories(fs::path(repository_.path()) / ".git");
   ASSERT_TRUE(store_.LoadAll().ok());
   EXPECT_TRUE(store_.Ready());
 
-  fs::create_directories(fs::path(repository_.path()) / "a b" / "1");
+  fs::create_directories(fs::path(repository_.path()) / "lost+found" / "1");
   ASSERT_TRUE(store_.LoadAll().ok());
-  EXPECT_FALSE(store_.Ready());
+  EXPECT_TRUE(store_.Ready());
   EXPECT_TRUE(store_.List().empty());
-  EXPECT_THAT(log_, HasSubstr("a b"));
+  EXPECT_THAT(log_, HasSubstr("directory_ignored name=\"lost+found\""));
+}
+
+TEST_F(ModelStoreTest, ListsADirectoryWithoutAVersionAsFailed) {
+  Write("b", "1");
+  Write("a", "latest");
+  Write("c", "latest");
+
+  ASSERT_TRUE(store_.LoadAll().ok());
+
+  const auto list = store_.List();
+  ASSERT_EQ(list.size(), 3u);
+  EXPECT_EQ(list[0].name, "a");
+  EXPECT_EQ(list[0].version, 0);
+  EXPECT_EQ(list[0].state, ModelState::kFailed);
+  EXPECT_THAT(list[0].reason, HasSubstr("positive integer"));
+  EXPECT_EQ(list[1].name, "b");
+  EXPECT_EQ(list[2].name, "c");
+  EXPECT_FALSE(store_.Ready());
+}
+
+TEST_F(ModelStoreTest, TheListenerOfARepairSeesReadiness) {
+  Write("a", "latest");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  bool seen = false;
+  store_.set_listener([&] { seen = store_.Ready(); });
+  Write("a", "1");
+
+  ASSERT_TRUE(store_.Load("a", 0).ok());
+
+  EXPECT_TRUE(seen);
+}
+
+TEST_F(ModelStoreTest, AHigherVersionMakesUpForAFailedOne) {
+  Write("a", "2", "torn");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  Write("a", "1");
+  ASSERT_TRUE(store_.Load("a", 1).ok());
+  EXPECT_FALSE(store_.Ready());
+  Write("a", "3");
+
+  ASSERT_TRUE(store_.Load("a", 3).ok());
+
+  EXPECT_TRUE(store_.Ready());
+}
+
+TEST_F(ModelStoreTest, AVersionWithoutItsFilesIsAnInvalidOne) {
+  fs::create_directories(fs::path(repository_.path()) / "a" / "1");
+  ExpectError(store_.Load("a", 1), absl::StatusCode::kInvalidArgument, "config.json");
 }
 
 TEST_F(ModelStoreTest, RefusesSymbolicLinks) {

@@ -56,7 +56,7 @@ TEST(ReplyCodecTest, ReportsCarryEveryField) {
   options.initial_guess = InitialGuess::kCalibrated;
   v1::SolveReport report;
 
-  FillSolveReport(*Served(), options, {&sample, 1}, {0.5, {1, 2, 1, 4}, 11}, &report);
+  FillSolveReport(*Served(), options, {&sample, 1}, {true, 0.5, {1, 2, 1, 4}, 11}, &report);
 
   ASSERT_EQ(report.samples_size(), 1);
   const v1::SampleReport& got = report.samples(0);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <limits>
 #include <thread>
 
 #include "tests/testing/fake_engine.h"
@@ -15,6 +16,27 @@ namespace {
 using ::testing::ElementsAre;
 using testing::FakeModel;
 using ::testing::HasSubstr;
+
+// Occupies a worker until its gate opens.
+class Blocker : public Job {
+ public:
+  explicit Blocker(std::shared_ptr<ServedModel> served) {
+    model = std::move(served);
+    batchable = false;
+    token = &token_;
+    gate.Close();
+  }
+  absl::Status RunAlone() override {
+    gate.Pass();
+    return absl::OkStatus();
+  }
+  void Done(absl::Status, const JobTimings&) override {}
+
+  testing::Gate gate;
+
+ private:
+  CancelToken token_;
+};
 
 class ShadowTest : public ::testing::Test {
  protected:
@@ -95,6 +117,35 @@ TEST_F(ShadowTest, AnInterruptedPairIsNotObserved) {
   EXPECT_THAT(
       metrics_.Text(),
       HasSubstr("deeppcr_speedup_ratio_count{model=\"m\",solver=\"newton\",version=\"1\"} 0\n"));
+}
+
+TEST_F(ShadowTest, ANonFiniteErrorIsAFailure) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+  fake_->max_state_error = std::numeric_limits<double>::quiet_NaN();
+
+  sampler.Offer(model_, primary, {3.0f, 4.0f});
+
+  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 1\n"));
+}
+
+TEST_F(ShadowTest, AWaitingPairDoesNotKeepItsModel) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+  auto other = std::make_shared<ServedModel>("other", 1, fake_, nullptr);
+  Blocker blocker(other);
+  ASSERT_TRUE(batcher_.Enqueue(&blocker).ok());
+  ASSERT_TRUE(blocker.gate.WaitForArrivals(1));
+  sampler.Offer(model_, primary, {3.0f, 4.0f});
+  const std::weak_ptr<ServedModel> weak = model_;
+
+  model_.reset();
+
+  EXPECT_TRUE(weak.expired());
+  blocker.gate.Open();
+  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"interrupted\"} 1\n"));
 }
 
 TEST_F(ShadowTest, TakesOnlyItsShareOfAWorker) {
