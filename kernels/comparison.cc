@@ -73,10 +73,15 @@ class Comparison {
                  .reports = reports,
                  .token = token_};
     DEEPPCR_RETURN_IF_ERROR(runner_.Run(options, {&item, 1}, timings));
-    if (token_ != nullptr && token_->cancelled())
-      return absl::CancelledError("cancelled during the comparison");
-    if (token_ != nullptr && token_->expired())
+    return Stopped();
+  }
+
+  absl::Status Stopped() const {
+    const StopReason reason = token_ == nullptr ? StopReason::kNone : token_->stop_reason();
+    if (reason == StopReason::kDeadline)
       return absl::DeadlineExceededError("deadline passed during the comparison");
+    if (reason == StopReason::kCancelled)
+      return absl::CancelledError("cancelled during the comparison");
     return absl::OkStatus();
   }
 

@@ -81,6 +81,15 @@ CalibrationInputs InputsOf(const Model& model) {
   return SyntheticInputs(NumSyntheticInputs(model.spec.state_dim), model.spec.input_dim());
 }
 
+// The inputs that an initial guess is fitted on: not those that the planner judges it by, unless
+// there would be too few.
+CalibrationInputs FittedInputs(const CalibrationInputs& all, const SystemSpec& spec) {
+  const int64_t left = all.count - kJudgedSamples;
+  if (left < spec.state_dim + 2) return all;
+  return {.values = {all.values.begin() + kJudgedSamples * spec.input_dim(), all.values.end()},
+          .count = left};
+}
+
 // Loads one model, step by step.
 class Preparation {
  public:
@@ -125,7 +134,8 @@ class Preparation {
     Say("calibrating the initial guess");
     inputs_ = InputsOf(model_);
     if (!resolve_.iterative) return;
-    const absl::StatusOr<AffineGuess> guess = FitAffineGuess(*runner_, inputs_, kMaxGuessBytes);
+    const absl::StatusOr<AffineGuess> guess =
+        FitAffineGuess(*runner_, FittedInputs(inputs_, model_.spec), kMaxGuessBytes);
     if (!guess.ok()) return Say(ToStd(guess.status().message()));
     system_->SetAffineGuess(*guess);
     resolve_.calibrated_guess = true;
@@ -146,7 +156,8 @@ class Preparation {
                       .rtol = PlannerOptions{}.rtol};
     const PlanCache cache(context_.options->plan_cache_dir);
     absl::StatusOr<Plan> cached = cache.Load(key);
-    if (cached.ok() && Usable(*cached)) return cached;
+    if (cached.ok() && PlanFits(*cached, resolve_)) return cached;
+    if (cached.ok()) Say(StrCat("measuring anew: plan ", cached->id, " does not fit this model"));
     if (!cached.ok() && !absl::IsNotFound(cached.status())) Say(ToStd(cached.status().message()));
     DEEPPCR_ASSIGN_OR_RETURN(Plan plan, Measure());
     plan.device = key.device;
@@ -160,16 +171,6 @@ class Preparation {
                        {.max_batch_size = model_.config.max_batch_size,
                         .calibrated_guess = resolve_.calibrated_guess,
                         .progress = context_.progress});
-  }
-
-  // True if this engine, with its limits, can run every choice of a plan that another process may
-  // have measured.
-  bool Usable(const Plan& plan) const {
-    return std::all_of(plan.choices.begin(), plan.choices.end(), [&](const PlanChoice& choice) {
-      return choice.shooting_interval >= resolve_.min_shooting_interval &&
-             choice.shooting_interval <= resolve_.num_steps &&
-             (choice.initial_guess != InitialGuess::kCalibrated || resolve_.calibrated_guess);
-    });
   }
 
   ModelInfo Info() const {

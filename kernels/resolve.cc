@@ -100,6 +100,21 @@ SolveOptions OptionsFor(const SolverRow& row, SolveOptions options) {
   return options;
 }
 
+bool ChoiceFits(const PlanChoice& choice, const ResolveContext& context) {
+  const SolverRow* row = FindSolver(choice.solver);
+  if (row == nullptr || !row->iterative || !SolverFits(row->name, context)) return false;
+  const int64_t most = row->max_shooting_interval > 0 ? row->max_shooting_interval : INT32_MAX;
+  return choice.shooting_interval >= context.min_shooting_interval &&
+         choice.shooting_interval <= std::min(most, context.num_steps) &&
+         (choice.initial_guess != InitialGuess::kCalibrated || context.calibrated_guess);
+}
+
+// An entry without a parallel choice carries the default one, which nothing runs.
+bool EntryFits(const PlanEntry& entry, const ResolveContext& context) {
+  if (entry.solver == "sequential" && entry.parallel == PlanChoice{}) return true;
+  return ChoiceFits(entry.parallel, context);
+}
+
 absl::StatusOr<ResolvedOptions> ResolveAuto(const SolveOptions& options, const PlanEntry& entry,
                                             const ResolveContext& context) {
   const SolverRow* row = FindSolver(entry.solver);
@@ -119,6 +134,13 @@ bool SolverFits(std::string_view solver, const ResolveContext& context) {
   if (!row->iterative) return true;
   return context.iterative && (row->max_shooting_interval == 0 ||
                                context.min_shooting_interval <= row->max_shooting_interval);
+}
+
+bool PlanFits(const Plan& plan, const ResolveContext& context) {
+  const auto choice_fits = [&](const PlanChoice& c) { return ChoiceFits(c, context); };
+  const auto entry_fits = [&](const PlanEntry& e) { return EntryFits(e, context); };
+  return std::all_of(plan.choices.begin(), plan.choices.end(), choice_fits) &&
+         std::all_of(plan.entries.begin(), plan.entries.end(), entry_fits);
 }
 
 absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int64_t num_samples,

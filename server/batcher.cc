@@ -12,15 +12,19 @@ namespace {
 
 using Clock = CancelToken::Clock;
 
+constexpr std::chrono::microseconds kQuickPause(50);
+
 double SecondsBetween(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-bool IsDead(const Job& job) { return job.token->cancelled() || job.token->expired(); }
+bool IsDead(const Job& job) { return job.token->stop_reason() != StopReason::kNone; }
 
 absl::Status WhyDead(const CancelToken& token) {
-  if (token.cancelled()) return absl::CancelledError("cancelled before it was computed");
-  return absl::DeadlineExceededError("the deadline passed before it was computed");
+  if (token.stop_reason() == StopReason::kDeadline) {
+    return absl::DeadlineExceededError("the deadline passed before it was computed");
+  }
+  return absl::CancelledError("cancelled before it was computed");
 }
 
 JobTimings WaitOnly(double seconds) {
@@ -51,7 +55,9 @@ struct Batcher::Work {
   RunTimings run;
   int64_t batch_samples = 0;
 
-  void Clear() {
+  void Begin(Kind what) {
+    kind = what;
+    taken = Clock::now();
     jobs.clear();
     dead.clear();
     computed.clear();
@@ -75,16 +81,31 @@ Batcher::~Batcher() { Shutdown(); }
 
 absl::Status Batcher::Enqueue(Job* job) {
   JobList dead;
+  Work work;  // its lists stay empty, and unallocated, unless the job is computed here
   bool wake = false;
+  bool here = false;
   absl::Status status;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     status = Admit(job, &dead);
-    wake = status.ok() && sleeping_ > 0;
+    here = status.ok() && TakeQuick(*job, &work);
+    wake = status.ok() && !here && sleeping_ > 0;
   }
   if (wake) wake_.notify_one();
   DropDead(dead);
+  if (here) Serve(&caller_, &work);
   return status;
+}
+
+// One at a time and with pauses between them: requests that arrive together are to meet in the
+// queue and be computed together, while their callers read the next ones.
+bool Batcher::TakeQuick(const Job& job, Work* work) {
+  const bool pause = job.enqueued_ - std::exchange(last_arrival_, job.enqueued_) > kQuickPause;
+  const bool first = ready_.size() == 1 && job.model->waiting_.size() == 1;
+  if (!job.quick || !pause || !first || sleeping_ == 0 || !caller_.running.empty()) return false;
+  TakeBatch(work);
+  caller_.running = work->jobs;
+  return true;
 }
 
 void Batcher::DropDead(const JobList& dead) {
@@ -98,17 +119,18 @@ absl::Status Batcher::Admit(Job* job, JobList* dead) {
   if (stopping_) return Stopping();
   if (IsDead(*job)) return WhyDead(*job->token);
   ServedModel& model = *job->model;
+  // Each kind has a queue's length of its own: comparisons are long, and must not shut out the
+  // rest.
+  const int64_t& waiting = job->batchable ? model.waiting_samples_ : model.alone_samples_;
   const auto too_deep = [&] {
-    return model.waiting_samples_ > 0 &&
-           model.waiting_samples_ + job->samples > options_.max_queue_samples;
+    return waiting > 0 && waiting + job->samples > options_.max_queue_samples;
   };
   // Only a full queue pays for looking through it; elsewhere the dead are met when their turn
   // comes.
   if (too_deep()) *dead = RemoveDead(model);
   if (too_deep()) {
     return absl::ResourceExhaustedError(StrCat("the queue of model '", model.name, "' holds ",
-                                               model.waiting_samples_,
-                                               " samples; this request has ", job->samples,
+                                               waiting, " samples; this request has ", job->samples,
                                                ", the limit is ", options_.max_queue_samples));
   }
   if (bytes_ > 0 && bytes_ + job->bytes > options_.max_bytes) {
@@ -116,11 +138,11 @@ absl::Status Batcher::Admit(Job* job, JobList* dead) {
                                                " bytes; this one needs ", job->bytes,
                                                ", the limit is ", options_.max_bytes));
   }
-  if (idle_token_ != nullptr && (sleeping_ == 0 || !ready_.empty())) idle_token_->Cancel();
+  const bool others_wait = !ready_.empty() || !alone_.empty();
+  if (idle_token_ != nullptr && (sleeping_ == 0 || others_wait)) idle_token_->Cancel();
   job->enqueued_ = Clock::now();
   bytes_ += job->bytes;
-  model.waiting_samples_ += job->samples;
-  SetDepth(model);
+  AddWaiting(*job, job->samples);
   if (!job->batchable) {
     alone_.push_back(job);
     return absl::OkStatus();
@@ -145,19 +167,19 @@ Batcher::JobList Batcher::RemoveDead(ServedModel& model) {
   return dead;
 }
 
-void Batcher::SetDepth(ServedModel& model) {
+// The gauge is shared by all loads of a version, so it takes changes and no totals.
+void Batcher::AddWaiting(const Job& job, int64_t change) {
+  ServedModel& model = *job.model;
+  (job.batchable ? model.waiting_samples_ : model.alone_samples_) += change;
   if (model.metrics == nullptr) return;
-  model.metrics->queue_samples->Set(static_cast<double>(model.waiting_samples_));
+  model.metrics->queue_samples->Increment(static_cast<double>(change));
 }
 
-void Batcher::ForgetWaiting(Job* job) {
-  job->model->waiting_samples_ -= job->samples;
-  SetDepth(*job->model);
-}
+void Batcher::ForgetWaiting(const Job* job) { AddWaiting(*job, -job->samples); }
 
 int64_t Batcher::Depth(const ServedModel& model) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return model.waiting_samples_;
+  return model.waiting_samples_ + model.alone_samples_;
 }
 
 bool Batcher::OfferIdleTask(IdleTask task) {
@@ -190,14 +212,12 @@ bool Batcher::TakeWork(Worker* worker, Work* work) {
     --sleeping_;
   }
   if (stopping_) return false;
-  work->Clear();
-  work->taken = Clock::now();
   if (PickAlone()) {
     TakeAlone(work);
   } else if (!ready_.empty()) {
     TakeBatch(work);
   } else {
-    work->kind = Work::Kind::kIdle;
+    work->Begin(Work::Kind::kIdle);
     work->idle = std::exchange(idle_task_, nullptr);
     idle_token_ = &work->idle_token.emplace();
   }
@@ -208,7 +228,7 @@ bool Batcher::TakeWork(Worker* worker, Work* work) {
 // All that wait for the next model in turn, are equal in options to the first, and fit into one
 // batch.
 void Batcher::TakeBatch(Work* work) {
-  work->kind = Work::Kind::kBatch;
+  work->Begin(Work::Kind::kBatch);
   last_was_alone_ = false;
   const std::shared_ptr<ServedModel> model = std::move(ready_.front());
   ready_.pop_front();
@@ -234,7 +254,7 @@ void Batcher::TakeBatch(Work* work) {
 }
 
 void Batcher::TakeAlone(Work* work) {
-  work->kind = Work::Kind::kAlone;
+  work->Begin(Work::Kind::kAlone);
   last_was_alone_ = true;
   Job* job = alone_.front();
   alone_.pop_front();
@@ -250,36 +270,44 @@ void Batcher::TakeAlone(Work* work) {
 
 void Batcher::Release(Worker* worker, const Work& work) {
   std::lock_guard<std::mutex> lock(mutex_);
-  worker->running.clear();
+  // A caller whose quick job died on the way holds no place.
+  if (!work.jobs.empty()) worker->running.clear();
   if (work.kind == Work::Kind::kAlone && !work.jobs.empty()) --alone_running_;
   if (work.kind == Work::Kind::kIdle) idle_token_ = nullptr;
 }
 
 void Batcher::RunWorker(Worker* worker) {
   Work work;
-  while (TakeWork(worker, &work)) {
-    DropDead(work.dead);
-    switch (work.kind) {
-      case Work::Kind::kBatch:
-        ComputeBatch(&work);
-        break;
-      case Work::Kind::kAlone:
-        ComputeAlone(&work);
-        break;
-      case Work::Kind::kIdle:
-        RunIdle(&work);
-        break;
+  while (TakeWork(worker, &work)) Serve(worker, &work);
+}
+
+void Batcher::Serve(Worker* worker, Work* work) {
+  DropDead(work->dead);
+  switch (work->kind) {
+    case Work::Kind::kBatch:
+      ComputeBatch(work);
+      break;
+    case Work::Kind::kAlone:
+      ComputeAlone(work);
+      break;
+    case Work::Kind::kIdle:
+      RunIdle(work);
+      break;
+  }
+  Finish(worker, work);
+}
+
+// Lets go of the jobs before it tells them: a job may be gone once it is done.
+void Batcher::Finish(Worker* worker, Work* work) {
+  Release(worker, *work);
+  for (size_t i = 0; i < work->jobs.size(); ++i) {
+    Job* job = work->jobs[i];
+    JobTimings timings = WaitOnly(SecondsBetween(job->enqueued_, work->taken));
+    if (work->computed[i]) {
+      timings.run = work->run;
+      timings.batch_samples = work->batch_samples;
     }
-    Release(worker, work);
-    for (size_t i = 0; i < work.jobs.size(); ++i) {
-      Job* job = work.jobs[i];
-      JobTimings timings = WaitOnly(SecondsBetween(job->enqueued_, work.taken));
-      if (work.computed[i]) {
-        timings.run = work.run;
-        timings.batch_samples = work.batch_samples;
-      }
-      job->Done(std::move(work.statuses[i]), timings);
-    }
+    job->Done(std::move(work->statuses[i]), timings);
   }
 }
 
@@ -342,9 +370,9 @@ void Batcher::CancelAll() {
     alone_.clear();
     idle_task_ = nullptr;
     if (idle_token_ != nullptr) idle_token_->Cancel();
-    for (const auto& worker : workers_) {
-      for (Job* job : worker->running) job->token->Cancel();
-    }
+    const auto cancel = [](Job* job) { job->token->Cancel(); };
+    for (const auto& worker : workers_) std::ranges::for_each(worker->running, cancel);
+    std::ranges::for_each(caller_.running, cancel);
   }
   const Clock::time_point now = Clock::now();
   for (Job* job : waiting) {

@@ -4,7 +4,8 @@
 
 // The scheduler: one bounded queue per model version, a fixed set of workers, and no other thread
 // between a request's arrival and its reply. A worker takes all that wait and may be computed
-// together, never waits for more to come, and holds no lock while it computes.
+// together, never waits for more to come, and holds no lock while it computes. A quick job that
+// finds nothing to wait for is computed where it arrives: waking a worker would take longer.
 
 #include <condition_variable>
 #include <cstdint>
@@ -43,8 +44,9 @@ struct ServedModel {
   friend class Batcher;
   // Guarded by the batcher's mutex.
   std::deque<Job*> waiting_;
-  int64_t waiting_samples_ = 0;
-  bool listed_ = false;  // among the batcher's ready_ queues
+  int64_t waiting_samples_ = 0;  // of batchable jobs
+  int64_t alone_samples_ = 0;    // of the others
+  bool listed_ = false;          // among the batcher's ready_ queues
 };
 
 // How a job was served.
@@ -73,6 +75,7 @@ class Job {
   // Set before Enqueue, constant from then on.
   std::shared_ptr<ServedModel> model;
   bool batchable = true;
+  bool quick = false;       // batchable, and computed sooner than a thread wakes up
   ResolvedOptions options;  // jobs equal in these run together
   int64_t samples = 1;
   int64_t bytes = 0;             // request and reply; given back by ReturnBytes
@@ -87,7 +90,7 @@ class Job {
 
 struct BatcherOptions {
   int workers = 2;
-  int64_t max_queue_samples = 1024;        // per model version
+  int64_t max_queue_samples = 1024;        // per model version, and per kind of job
   int64_t max_bytes = int64_t{512} << 20;  // of all jobs from Enqueue to ReturnBytes
 };
 
@@ -100,7 +103,9 @@ class Batcher {
   // Shutdown, if that was not called.
   ~Batcher();
 
-  // Queues a job. A job larger than the whole queue is accepted by an empty one.
+  // Queues a job; computes it before returning if it is quick, a worker is free, nothing else waits
+  // or is computed in this way, and no job came just before. A job larger than the whole queue is
+  // accepted by an empty one.
   // Errors (the job is not taken, Done will not be called): kCancelled, kDeadlineExceeded,
   // kUnavailable after Shutdown, kResourceExhausted with the queue's depth.
   absl::Status Enqueue(Job* job);
@@ -117,7 +122,8 @@ class Batcher {
   // Cancels the tokens of running jobs; those that wait get Done(kUnavailable).
   void CancelAll();
 
-  // Refuses new jobs, cancels all and joins the workers. Idempotent.
+  // Refuses new jobs, cancels all and joins the workers; does not wait for calls of Enqueue.
+  // Idempotent.
   void Shutdown();
 
   // Samples that wait for this model.
@@ -132,14 +138,17 @@ class Batcher {
   using JobList = std::vector<Job*>;
 
   void RunWorker(Worker* worker);
+  void Serve(Worker* worker, Work* work);
+  void Finish(Worker* worker, Work* work);
+  bool TakeQuick(const Job& job, Work* work);
   bool TakeWork(Worker* worker, Work* work);
   bool HasWork() const;
   bool PickAlone() const;
   void TakeBatch(Work* work);
   void TakeAlone(Work* work);
   void Release(Worker* worker, const Work& work);
-  void ForgetWaiting(Job* job);
-  void SetDepth(ServedModel& model);
+  static void AddWaiting(const Job& job, int64_t change);
+  static void ForgetWaiting(const Job* job);
   JobList RemoveDead(ServedModel& model);
   static void DropDead(const JobList& dead);
   absl::Status Admit(Job* job, JobList* dead);
@@ -161,6 +170,8 @@ class Batcher {
   int64_t bytes_ = 0;
   bool stopping_ = false;
   std::vector<std::unique_ptr<Worker>> workers_;
+  CancelToken::Clock::time_point last_arrival_;
+  Worker caller_;  // stands for the thread that computes a quick job
 };
 
 }  // namespace deeppcr

@@ -166,6 +166,8 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
                           "Samples that may wait, per model version; more are refused."));
   specs.push_back(Integer("max_queue_bytes", "bytes", kMiB, int64_t{1} << 40, &C::max_queue_bytes,
                           "Bytes of accepted requests and their replies, all models together."));
+  specs.push_back(Real("reply_seconds", "seconds", 0.1, 86400, &C::reply_seconds,
+                       "A reply that its client has not read after this long is dropped."));
   specs.push_back(Real("drain_pause_seconds", "seconds", 0, 3600, &C::drain_pause_seconds,
                        "After SIGTERM: not ready, but still serving, so that balancers notice."));
   specs.push_back(Real("drain_seconds", "seconds", 0, 3600, &C::drain_seconds,
@@ -234,6 +236,10 @@ absl::Status ReadFlag(std::span<const std::string> arguments, size_t* index,
 absl::Status CheckWhole(const ServerConfig& config) {
   if (config.model_repository.empty()) {
     return InvalidArgument("--model_repository: expected a directory, got none");
+  }
+  if (config.http_listen.starts_with('[')) {
+    return InvalidArgument("--http_listen: expected an IPv4 address (the HTTP library as packaged ",
+                           "has no IPv6), got ", Quoted(config.http_listen));
   }
   return absl::OkStatus();
 }

@@ -39,6 +39,7 @@ struct ServerConfig {
   double min_ping_interval_seconds = 300;
   bool allow_remote_admin = false;
   bool reflection = true;
+  double reply_seconds = 30;
   double drain_pause_seconds = 0;
   double drain_seconds = 30;
   double shadow_rate = 0.01;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/log.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -17,11 +18,22 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kLevelNames = {"debug", "info", "warn", "error"};
 
+// Stderr may have been made non-blocking, by us or by whoever shares it. The queue's thread may
+// stall: what is dropped meanwhile is counted.
+void WaitForStderr() {
+  pollfd stderr_ready = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  poll(&stderr_ready, 1, -1);  // whatever it says, the write tells
+}
+
 // Past stdio, whose lock a stalled write would hold.
 void WriteToStderr(std::string_view line) {
   while (!line.empty()) {
     const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EAGAIN) {
+      WaitForStderr();
+      continue;
+    }
     if (written <= 0) return;  // nowhere to say so
     line.remove_prefix(static_cast<size_t>(written));
   }
@@ -110,8 +122,9 @@ void Logger::LogLimited(LogLevel level, std::string_view event,
   int64_t suppressed = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    auto found = windows_.find(event);
-    if (found == windows_.end()) found = windows_.emplace(std::string(event), Window{}).first;
+    auto& windows = windows_[static_cast<size_t>(level)];
+    auto found = windows.find(event);
+    if (found == windows.end()) found = windows.emplace(std::string(event), Window{}).first;
     Window& window = found->second;
     const auto now = std::chrono::steady_clock::now();
     if (now - window.start >= std::chrono::seconds(1)) {

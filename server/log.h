@@ -4,6 +4,7 @@
 
 // Structured logs: one line per event, JSON or text. Never request data, only names and sizes.
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -48,8 +49,9 @@ class Logger {
 
   void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields);
 
-  // As Log, but at most kLinesPerSecond of one event: a flood of refusals must not become a flood
-  // of lines. The next line that passes carries the number left out as `suppressed`.
+  // As Log, but at most kLinesPerSecond of one event at one level: a flood of refusals must not
+  // become a flood of lines, nor hide a worse line of the same name. The next line that passes
+  // carries the number left out as `suppressed`.
   void LogLimited(LogLevel level, std::string_view event, std::initializer_list<LogField> fields);
 
   static constexpr int kLinesPerSecond = 5;
@@ -68,7 +70,8 @@ class Logger {
   const std::unique_ptr<LogQueue> queue_;  // null with a sink of the caller's
   const Sink sink_;
   std::mutex mutex_;
-  std::map<std::string, Window, std::less<>> windows_;  // by event; events are literals of ours
+  // By level, then by event; events are literals of ours.
+  std::array<std::map<std::string, Window, std::less<>>, 4> windows_;
 };
 
 }  // namespace deeppcr

@@ -48,7 +48,8 @@ deeppcr::EngineOptions EngineOptionsOf(const deeppcr::ServerConfig& config) {
   deeppcr::EngineOptions options;
   options.backend = config.backend;
   options.num_threads = static_cast<int>(config.threads);
-  options.max_concurrent_runs = deeppcr::ResolvedWorkers(config);
+  // The workers, and a handler that computes a quick request itself.
+  options.max_concurrent_runs = deeppcr::ResolvedWorkers(config) + 1;
   options.plan_cache_dir = config.plan_cache_dir;
   options.max_model_bytes = config.max_model_bytes;
   options.max_workspace_bytes = config.max_workspace_bytes;
@@ -83,9 +84,12 @@ int Serve(const deeppcr::ServerConfig& config) {
   bool hurry = false;  // one more signal ends every wait from then on
   const auto result = (*server)->Drain([&] { return hurry = hurry || AnotherSignal(stop); });
   const bool clean = result == deeppcr::Server::DrainResult::kClean;
+  const bool stuck = result == deeppcr::Server::DrainResult::kStuck;
+  // Its ports are free before the log says so.
+  if (!stuck) server->reset();
   logger.Log(LogLevel::kInfo, "stopped", {{"clean", int64_t{clean}}});
   // What ignores its cancellation would hang the destructors too.
-  if (result == deeppcr::Server::DrainResult::kStuck) {
+  if (stuck) {
     logger.Flush();
     std::_Exit(kExitFailed);
   }

@@ -113,8 +113,8 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
       queue_depth_(Register(BuildGauge(), registry_, "queue_depth", "Samples that wait.")),
       memory_(Register(BuildGauge(), registry_, "model_memory_bytes",
                        "Weights, tables and workspaces of a ready model.")) {
-  auto& in_flight =
-      Register(BuildGauge(), registry_, "requests_in_flight", "Requests not yet answered.");
+  auto& in_flight = Register(BuildGauge(), registry_, "requests_in_flight",
+                             "Requests in progress, or whose reply is not read yet.");
   for (size_t i = 0; i < kMethodNames.size(); ++i) {
     in_flight_[i] = &in_flight.Add({{"method", std::string(kMethodNames[i])}});
   }

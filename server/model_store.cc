@@ -8,10 +8,9 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "server/repository.h"
 
 namespace deeppcr {
 namespace {
@@ -23,54 +22,7 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-bool IsNameCharacter(char c) {
-  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
-}
-
-// A directory reached by a link may be replaced by, or lead to, anything: refuse instead of
-// following.
-absl::Status CheckPlain(const fs::path& path, fs::file_type expected, std::string_view what) {
-  std::error_code error;
-  const fs::file_status status = fs::symlink_status(path, error);
-  if (!fs::exists(status)) return absl::NotFoundError(StrCat(what, " is not there"));
-  if (fs::is_symlink(status)) {
-    return absl::FailedPreconditionError(StrCat(what, " is a symbolic link"));
-  }
-  if (status.type() != expected) {
-    return absl::FailedPreconditionError(StrCat(
-        what, " is not a ", expected == fs::file_type::directory ? "directory" : "regular file"));
-  }
-  return absl::OkStatus();
-}
-
-std::vector<std::string> EntriesOf(const fs::path& directory, std::error_code& error) {
-  std::vector<std::string> names;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 }  // namespace
-
-absl::Status CheckModelName(std::string_view name) {
-  const bool plain = std::all_of(name.begin(), name.end(), IsNameCharacter);
-  if (plain && !name.empty() && name.size() <= 128 && name != "." && name != "..") {
-    return absl::OkStatus();
-  }
-  return InvalidArgument("model: expected 1 to 128 of A-Z a-z 0-9 . _ -, and not . or .., got ",
-                         Quoted(name), " (", name.size(), " bytes)");
-}
-
-int64_t ParseVersion(std::string_view text) {
-  int64_t version = 0;
-  const bool digits = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return absl::ascii_isdigit(c);
-  });
-  if (!digits || text.front() == '0' || !absl::SimpleAtoi(ToAbsl(text), &version)) return 0;
-  return version;
-}
 
 ModelStore::ModelStore(ModelStoreOptions options, const Engine& engine, Metrics& metrics,
                        Logger& logger)
@@ -108,7 +60,7 @@ absl::Status ModelStore::LoadAll() {
   if (!names.ok()) return names.status();
   std::vector<std::pair<std::string, int64_t>> found;
   for (const std::string& name : *names) {
-    const absl::StatusOr<int64_t> version = LatestOnDisk(name);
+    const absl::StatusOr<int64_t> version = LatestVersion(options_.repository, name);
     if (version.ok()) {
       found.emplace_back(name, *version);
       Begin(name, *version, true);
@@ -136,49 +88,18 @@ void ModelStore::RecordScanError(const std::string& name, const absl::Status& st
   scan_errors_[name] = std::string(status.message());
 }
 
-absl::StatusOr<int64_t> ModelStore::LatestOnDisk(const std::string& name) const {
-  const fs::path directory = fs::path(options_.repository) / name;
-  DEEPPCR_RETURN_IF_ERROR(
-      CheckPlain(directory, fs::file_type::directory, StrCat("model '", name, "'")));
-  std::error_code error;
-  int64_t latest = 0;
-  for (const std::string& entry : EntriesOf(directory, error)) {
-    latest = std::max(latest, ParseVersion(entry));
-  }
-  if (latest > 0) return latest;
-  return absl::NotFoundError(StrCat("model '", name, "' has no version in the repository: ",
-                                    "expected a directory named by a positive integer"));
-}
-
-absl::Status ModelStore::CheckDirectories(const std::string& name, int64_t version) const {
-  const fs::path model = fs::path(options_.repository) / name;
-  const std::string what = StrCat("model '", name, "'");
-  DEEPPCR_RETURN_IF_ERROR(CheckPlain(model, fs::file_type::directory, what));
-  const fs::path directory = model / StrCat(version);
-  const std::string version_what = StrCat(what, " version ", version);
-  DEEPPCR_RETURN_IF_ERROR(CheckPlain(directory, fs::file_type::directory, version_what));
-  std::error_code error;
-  for (const std::string& entry : EntriesOf(directory, error)) {
-    DEEPPCR_RETURN_IF_ERROR(CheckPlain(directory / entry, fs::file_type::regular,
-                                       StrCat(version_what, ": ", Quoted(entry))));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string& name,
                                                               int64_t version) {
-  DEEPPCR_RETURN_IF_ERROR(CheckDirectories(name, version));
-  const std::string directory = (fs::path(options_.repository) / name / StrCat(version)).string();
+  DEEPPCR_RETURN_IF_ERROR(CheckVersion(options_.repository, name, version));
+  const std::string place = StrCat(name, "/", version);
+  const std::string directory = (fs::path(options_.repository) / place).string();
   const Clock::time_point start = Clock::now();
   const auto progress = [&](std::string_view step) {
     logger_.Log(LogLevel::kInfo, "model_loading",
                 {{"model", name}, {"version", version}, {"step", step}});
   };
   auto loaded = engine_.LoadModel(directory, progress);
-  // The version is there; a file that it lacks is a fault of its contents.
-  if (absl::IsNotFound(loaded.status())) {
-    return absl::InvalidArgumentError(loaded.status().message());
-  }
+  DEEPPCR_RETURN_IF_ERROR(AsLoadError(loaded.status(), directory, place));
   DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedModel> model, std::move(loaded));
   ModelMetrics* metrics = metrics_.ForModel(name, version);
   ObserveFinite(*metrics->load_seconds, SecondsSince(start));
@@ -246,10 +167,10 @@ absl::StatusOr<ModelStatus> ModelStore::Load(const std::string& name, int64_t ve
                            version);
   }
   if (version == 0) {
-    DEEPPCR_ASSIGN_OR_RETURN(version, LatestOnDisk(name));
+    DEEPPCR_ASSIGN_OR_RETURN(version, LatestVersion(options_.repository, name));
   }
   // Before an entry is made: a name that is nowhere must not leave a trace.
-  DEEPPCR_RETURN_IF_ERROR(CheckDirectories(name, version));
+  DEEPPCR_RETURN_IF_ERROR(CheckVersion(options_.repository, name, version));
   return LoadVersion(name, version, false);
 }
 
@@ -281,11 +202,12 @@ absl::Status ModelStore::Unload(const std::string& name, int64_t version) {
   std::vector<std::weak_ptr<ServedModel>> withdrawn;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    // What the scan refused holds nothing but its place in the list.
+    const bool refused = version == 0 && scan_errors_.erase(name) > 0;
     const auto found = models_.find(name);
-    if (found == models_.end() || (version != 0 && !found->second.contains(version))) {
-      return NotFound(name, version);
-    }
-    withdrawn = Withdraw(found->second, version);
+    const bool known = found != models_.end() && (version == 0 || found->second.contains(version));
+    if (!known && !refused) return NotFound(name, version);
+    if (known) withdrawn = Withdraw(found->second, version);
   }
   Notify();
   const Clock::time_point patience = Clock::now() + options_.unload_patience;
@@ -303,7 +225,12 @@ void ModelStore::Notify() const {
   if (listener_) listener_();
 }
 
+// The caller holds mutex_. Why there is no entry for this name or version.
 absl::Status ModelStore::NotFound(std::string_view name, int64_t version) const {
+  if (const auto refused = scan_errors_.find(name); refused != scan_errors_.end()) {
+    return absl::FailedPreconditionError(
+        StrCat("model '", name, "' failed to load: ", refused->second));
+  }
   if (version == 0) return absl::NotFoundError(StrCat("model '", name, "' is not loaded"));
   return absl::NotFoundError(StrCat("model '", name, "' version ", version, " is not loaded"));
 }
@@ -347,6 +274,10 @@ absl::StatusOr<ModelStatus> ModelStore::Describe(std::string_view name, int64_t 
   std::lock_guard<std::mutex> lock(mutex_);
   int64_t found = 0;
   const Entry* entry = FindEntry(name, version, &found);
+  if (entry == nullptr && version == 0 && scan_errors_.contains(name)) {
+    return ModelStatus{std::string(name), 0, ModelState::kFailed, scan_errors_.find(name)->second,
+                       nullptr};
+  }
   if (entry == nullptr) return NotFound(name, version);
   return ModelStatus{std::string(name), found, entry->state, entry->reason, entry->model};
 }

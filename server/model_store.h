@@ -21,6 +21,7 @@
 #include "server/batcher.h"
 #include "server/log.h"
 #include "server/metrics.h"
+#include "server/repository.h"  // CheckModelName, ParseVersion
 
 namespace deeppcr {
 
@@ -33,13 +34,6 @@ struct ModelStatus {
   std::string reason;                  // why the last load failed, if it did
   std::shared_ptr<ServedModel> model;  // set while ready
 };
-
-// OK for a name that may stand in a path: [A-Za-z0-9._-]{1,128}, neither "." nor "..".
-// Errors: kInvalidArgument.
-absl::Status CheckModelName(std::string_view name);
-
-// A positive decimal integer without leading zeros; 0 for anything else.
-int64_t ParseVersion(std::string_view text);
 
 struct ModelStoreOptions {
   std::string repository;
@@ -65,11 +59,13 @@ class ModelStore {
 
   // Loads a version (0: the highest on disk), or loads it again. A failed reload keeps the old one.
   // Errors: kInvalidArgument (name, version, contents), kNotFound, kFailedPrecondition (a symbolic
-  // link).
+  // link, too large for the limits, cannot be read), kInternal. None tells where the repository
+  // lies.
   absl::StatusOr<ModelStatus> Load(const std::string& name, int64_t version);
 
   // Withdraws a version (0: every one) and waits until the requests in progress have left it.
-  // Errors: kInvalidArgument, kNotFound.
+  // Version 0 also forgets a name that LoadAll refused. Errors: kInvalidArgument, kNotFound,
+  // kFailedPrecondition (a version of a name that LoadAll refused).
   absl::Status Unload(const std::string& name, int64_t version);
 
   // The model to run a request on; version 0: the latest ready one.
@@ -77,7 +73,8 @@ class ModelStore {
   // says why).
   absl::StatusOr<std::shared_ptr<ServedModel>> Find(std::string_view name, int64_t version) const;
 
-  // The same without asking for readiness; version 0: the latest ready one, else the latest.
+  // The same without asking for readiness; version 0: the latest ready one, else the latest, else
+  // (as version 0) a name that LoadAll refused.
   absl::StatusOr<ModelStatus> Describe(std::string_view name, int64_t version) const;
 
   // By name, then version. Version 0: a directory of the repository without a version to load.
@@ -100,8 +97,6 @@ class ModelStore {
   using Versions = std::map<int64_t, Entry>;
 
   absl::StatusOr<std::vector<std::string>> ScanRepository();
-  absl::StatusOr<int64_t> LatestOnDisk(const std::string& name) const;
-  absl::Status CheckDirectories(const std::string& name, int64_t version) const;
   absl::StatusOr<std::shared_ptr<ServedModel>> Read(const std::string& name, int64_t version);
   absl::StatusOr<ModelStatus> LoadVersion(const std::string& name, int64_t version, bool required);
   void Begin(const std::string& name, int64_t version, bool required);
@@ -124,7 +119,7 @@ class ModelStore {
   mutable std::mutex mutex_;
   std::map<std::string, Versions, std::less<>> models_;
   // What LoadAll could not make an entry of, by name in the repository.
-  std::map<std::string, std::string> scan_errors_;
+  std::map<std::string, std::string, std::less<>> scan_errors_;
   bool scanned_ = false;
 };
 

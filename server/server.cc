@@ -27,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 // gRPC's Shutdown waits this long wherever a client merely keeps an idle connection, so it must be
 // short; our own count says when calls are done.
 constexpr std::chrono::milliseconds kShutdownDeadline(300);
+constexpr int kMaxSyncThreads = 16;
 // Between cancelling what is left and giving up on it.
 constexpr double kCancelPatienceSeconds = 5;
 // New calls are refused for this long before gRPC shuts down: those that it has not handed out by
@@ -61,6 +62,8 @@ void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.SetMaxSendMessageSize(max_message);
   grpc::ResourceQuota quota("deeppcr");
   quota.Resize(static_cast<size_t>(config.max_grpc_memory_bytes));
+  // Reflection is synchronous: every open stream of it takes a thread.
+  quota.SetMaxThreads(kMaxSyncThreads);
   builder.SetResourceQuota(quota);
   // The receive limit applies before decompression: without this a small message could unpack to
   // gigabytes.
@@ -85,6 +88,7 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine, Logge
       logger_(logger),
       engine_(std::move(engine)),
       metrics_(SolverLabels(), DEEPPCR_VERSION, engine_->device(), engine_->backend()),
+      replies_(std::chrono::milliseconds(Milliseconds(config.reply_seconds))),
       batcher_({ResolvedWorkers(config), config.max_queue, config.max_queue_bytes}),
       store_(
           {config.model_repository, std::chrono::milliseconds(Milliseconds(config.drain_seconds))},
@@ -96,6 +100,7 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine, Logge
                metrics_,
                shadow_,
                logger,
+               replies_,
                config.max_message_bytes,
                config.allow_remote_admin},
       service_(context_) {
@@ -114,6 +119,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
   std::unique_ptr<Server> server(new Server(config, std::move(engine), logger));
   DEEPPCR_RETURN_IF_ERROR(server->StartHttp());
   DEEPPCR_RETURN_IF_ERROR(server->StartGrpc());
+  // One that an earlier server left would announce ports that nobody serves.
+  if (!config.port_file.empty()) unlink(config.port_file.c_str());
   Server* raw = server.get();
   server->store_.set_listener([raw] { raw->UpdateHealth(); });
   server->context_.draining.store(false);
@@ -126,6 +133,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
 absl::Status Server::StartHttp() {
   HttpServer::Handlers handlers = {[this] { return metrics_.Text(); }, [this] { return Ready(); }};
   DEEPPCR_ASSIGN_OR_RETURN(http_, HttpServer::Start(config_.http_listen, std::move(handlers)));
+  http_port_ = http_->port();
   return absl::OkStatus();
 }
 
@@ -148,6 +156,8 @@ absl::Status Server::StartGrpc() {
 bool Server::Ready() const { return !leaving_.load() && store_.Ready(); }
 
 void Server::UpdateHealth() {
+  // Otherwise an older view of the models could be published over a newer one.
+  std::lock_guard<std::mutex> lock(health_mutex_);
   grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
   const bool leaving = leaving_.load();
   std::set<std::string> serving;
@@ -167,6 +177,7 @@ void Server::LoadModels() {
   if (absl::Status status = store_.LoadAll(); !status.ok()) {
     logger_.Log(LogLevel::kError, "repository_unreadable", {{"reason", ToStd(status.message())}});
   }
+  if (leaving_.load()) return;
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const bool ready = Ready();
   logger_.Log(ready ? LogLevel::kInfo : LogLevel::kError, ready ? "ready" : "not_ready",
@@ -204,26 +215,34 @@ Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
   context_.draining.store(true);
   store_.Stop();
   DrainResult result = DrainResult::kClean;
-  const auto never = [] { return false; };
   if (!WaitForZero(context_.unanswered, config_.drain_seconds, hurry)) {
     result = DrainResult::kForced;
     logger_.Log(LogLevel::kWarn, "drain_forced", {{"calls", context_.unanswered.load()}});
     context_.stopping.store(true);
     batcher_.CancelAll();
-    if (!WaitForZero(context_.unanswered, kCancelPatienceSeconds, never)) {
+    if (!WaitForZero(context_.unanswered, kCancelPatienceSeconds, [] { return false; })) {
       return DrainResult::kStuck;
     }
   }
+  // Takes its library up to some seconds, so beside what gRPC takes.
+  std::thread http([this] { http_.reset(); });
+  result = std::max(result, StopGrpc(hurry));
+  http.join();
+  if (result == DrainResult::kStuck) return result;
+  batcher_.Shutdown();
+  loader_.Stop();
+  return result;
+}
+
+Server::DrainResult Server::StopGrpc(const std::function<bool()>& hurry) {
   if (!WaitForZero(context_.calls, kReadPatienceSeconds, hurry)) {
     logger_.Log(LogLevel::kWarn, "replies_unread", {{"calls", context_.calls.load()}});
   }
   std::this_thread::sleep_for(kRefusalTime);
   grpc_->Shutdown(std::chrono::system_clock::now() + kShutdownDeadline);
   grpc_->Wait();
-  if (!WaitForZero(context_.calls, kCancelPatienceSeconds, never)) return DrainResult::kStuck;
-  batcher_.Shutdown();
-  loader_.Stop();
-  return result;
+  const bool gone = WaitForZero(context_.calls, kCancelPatienceSeconds, [] { return false; });
+  return gone ? DrainResult::kClean : DrainResult::kStuck;
 }
 
 Server::~Server() {

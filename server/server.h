@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "absl/status/status.h"
@@ -31,7 +32,7 @@ class Server {
   ~Server();
 
   int grpc_port() const { return grpc_port_; }
-  int http_port() const { return http_->port(); }
+  int http_port() const { return http_port_; }
 
   // Not draining, and every model of the repository is ready.
   bool Ready() const;
@@ -50,6 +51,7 @@ class Server {
 
   absl::Status StartHttp();
   absl::Status StartGrpc();
+  DrainResult StopGrpc(const std::function<bool()>& hurry);
   void LoadModels();
   void UpdateHealth();
   void WritePortFile() const;
@@ -58,6 +60,7 @@ class Server {
   Logger& logger_;
   const std::unique_ptr<Engine> engine_;
   Metrics metrics_;
+  ReplyWatch replies_;
   Batcher batcher_;
   ModelStore store_;
   LoaderThread loader_;
@@ -67,6 +70,8 @@ class Server {
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<grpc::Server> grpc_;
   int grpc_port_ = 0;
+  int http_port_ = 0;
+  std::mutex health_mutex_;           // one UpdateHealth at a time
   std::atomic<bool> leaving_{false};  // not ready any more, whatever the models say
   bool drained_ = false;
 };

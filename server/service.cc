@@ -17,6 +17,10 @@ namespace {
 // Tells a refused client how long the queue is, for its back-off.
 constexpr char kQueueDepthKey[] = "deeppcr-queue-depth";
 
+// What a handler may compute itself: about as long as it takes to wake up another thread, and too
+// short to be felt by the other handlers.
+constexpr double kQuickSeconds = 50e-6;
+
 // A call whose work goes through the batcher.
 class QueuedCall : public UnaryCall, public Job {
  public:
@@ -45,22 +49,35 @@ class QueuedCall : public UnaryCall, public Job {
     return status;
   }
 
+  // An unread reply must not hold on to the model: whoever unloads that waits for its last user.
+  void Answer(const google::protobuf::Message& reply) {
+    model.reset();
+    Complete(absl::OkStatus(), &reply);
+  }
+
+  // Completes with the error; where the request is at fault, it says which request that was.
+  void Refuse(const absl::Status& status) {
+    model.reset();
+    const absl::Status attributed = Attribute(status);
+    if (attributed.code() != absl::StatusCode::kInvalidArgument || model_.empty()) {
+      return Complete(attributed);
+    }
+    std::string where = StrCat(" (model ", Quoted(model_));
+    if (!request_id_.empty()) where += StrCat(", request ", Quoted(request_id_));
+    Complete(absl::InvalidArgumentError(StrCat(attributed.message(), where, ")")));
+  }
+
  private:
   int64_t held_bytes_ = 0;  // of the batcher's budget
 };
 
 class ForwardCall final : public QueuedCall {
  public:
-  ForwardCall(ServiceContext& context, grpc::CallbackServerContext* rpc,
-              const v1::ForwardRequest* request, v1::ForwardResponse* response)
-      : QueuedCall(context, Method::kForward, rpc, request->model(), request->version()),
-        request_(*request),
-        response_(*response) {
-    request_id_ = request_.request_id();
-  }
+  ForwardCall(ServiceContext& context, const RawCall& call)
+      : QueuedCall(context, Method::kForward, call) {}
 
   void Start() {
-    if (absl::Status status = Admit(); !status.ok()) Complete(status);
+    if (absl::Status status = Admit(); !status.ok()) Refuse(status);
   }
 
   absl::Status Prepare() override {
@@ -71,10 +88,10 @@ class ForwardCall final : public QueuedCall {
     run_item.num_samples = n;
     run_item.inputs = input_.inputs.values;
     run_item.initial_states = input_.initial_states.values;
-    run_item.outputs = AllocateTensor(std::array{n, info.output_dim}, response_.mutable_outputs());
+    run_item.outputs = AllocateTensor(std::array{n, info.output_dim}, reply_.mutable_outputs());
     if (input_.options.return_trajectory) {
       run_item.trajectory = AllocateTensor(std::array{n, info.num_layers + 1, info.state_dim},
-                                           response_.mutable_trajectory());
+                                           reply_.mutable_trajectory());
     }
     run_item.reports = reports_;
     return absl::OkStatus();
@@ -83,33 +100,37 @@ class ForwardCall final : public QueuedCall {
   void Done(absl::Status status, const JobTimings& timings) override {
     timings_ = timings;
     if (status.ok()) status = JudgeReports();
-    if (!status.ok()) {
-      response_.Clear();
-      Complete(Attribute(status));
-      return;
-    }
+    if (!status.ok()) return Refuse(status);
     ObserveReports();
-    FillSolveReport(*model, options, reports_, timings, response_.mutable_report());
-    response_.set_request_id(request_.request_id());
-    CompleteAndShadow();
+    FillSolveReport(*model, options, reports_, timings, reply_.mutable_report());
+    reply_.set_request_id(request_.request_id());
+    AnswerAndShadow();
   }
 
  private:
   ~ForwardCall() override = default;
 
   absl::Status Admit() {
-    DEEPPCR_RETURN_IF_ERROR(CheckServing());
-    DEEPPCR_RETURN_IF_ERROR(CheckModelFields(request_.model(), request_.version()));
+    DEEPPCR_RETURN_IF_ERROR(Receive(&request_));
+    request_id_ = request_.request_id();
     DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
-                             context_.store.Find(request_.model(), request_.version()));
+                             context_.store.Find(model_, version_));
     const LoadedModel& loaded = *served->model;
     DEEPPCR_ASSIGN_OR_RETURN(input_,
                              DecodeForward(request_, loaded.info(), context_.max_message_bytes));
     DEEPPCR_ASSIGN_OR_RETURN(options, loaded.Resolve(input_.options, input_.num_samples));
     checked_ = input_.request_bytes <= kInlineCheckBytes;
     if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckValues());
+    quick = checked_ && IsQuick(loaded);
     series_ = served->metrics->ForSolver(options.solver);
     return Submit(std::move(served), input_.num_samples, input_.request_bytes + input_.reply_bytes);
+  }
+
+  // Only of the sequential solver is it known beforehand how long it takes.
+  bool IsQuick(const LoadedModel& loaded) const {
+    const double seconds = loaded.plan().Lookup(input_.num_samples).sequential_seconds;
+    return options.solver == "sequential" && seconds > 0 && seconds <= kQuickSeconds &&
+           input_.reply_bytes <= kInlineCheckBytes;
   }
 
   absl::Status CheckValues() const {
@@ -155,8 +176,10 @@ class ForwardCall final : public QueuedCall {
                                 {"request_id", request_id_}});
   }
 
-  void CompleteAndShadow() {
-    if (!context_.shadow.Sample()) return Complete(absl::OkStatus());
+  void AnswerAndShadow() {
+    v1::ForwardResponse reply;  // its memory ends here, and not when the client has read it
+    reply.Swap(&reply_);
+    if (!context_.shadow.Sample()) return Answer(reply);
     // Copied before the reply: `this` and the request are gone after it.
     const auto dim = static_cast<size_t>(model->model->info().input_dim);
     const std::span<const float> first = input_.inputs.values.first(dim);
@@ -164,12 +187,12 @@ class ForwardCall final : public QueuedCall {
     const std::shared_ptr<ServedModel> served = model;
     const ResolvedOptions resolved = options;
     ShadowSampler& shadow = context_.shadow;
-    Complete(absl::OkStatus());
+    Answer(reply);
     shadow.Offer(served, resolved, std::move(sample));
   }
 
-  const v1::ForwardRequest& request_;
-  v1::ForwardResponse& response_;
+  v1::ForwardRequest request_;
+  v1::ForwardResponse reply_;
   ForwardInput input_;
   bool checked_ = false;
   std::vector<SampleReport> reports_;
@@ -177,16 +200,13 @@ class ForwardCall final : public QueuedCall {
 
 class CompareCall final : public QueuedCall {
  public:
-  CompareCall(ServiceContext& context, grpc::CallbackServerContext* rpc,
-              const v1::CompareRequest* request, v1::CompareResponse* response)
-      : QueuedCall(context, Method::kCompare, rpc, request->model(), request->version()),
-        request_(*request),
-        response_(*response) {
+  CompareCall(ServiceContext& context, const RawCall& call)
+      : QueuedCall(context, Method::kCompare, call) {
     batchable = false;
   }
 
   void Start() {
-    if (absl::Status status = Admit(); !status.ok()) Complete(status);
+    if (absl::Status status = Admit(); !status.ok()) Refuse(status);
   }
 
   absl::Status Prepare() override { return CheckFinite(input_.inputs.values, "inputs"); }
@@ -203,41 +223,45 @@ class CompareCall final : public QueuedCall {
   void Done(absl::Status status, const JobTimings& timings) override {
     timings_ = timings;
     timings_.run.wall_seconds = compute_seconds_;
-    if (status.ok()) FillCompare(*model, input_, rows_, &response_);
-    Complete(Attribute(status));
+    if (!status.ok()) return Refuse(status);
+    v1::CompareResponse reply;
+    FillCompare(*model, input_, std::exchange(rows_, {}), &reply);
+    Answer(reply);
   }
 
  private:
   ~CompareCall() override = default;
 
   absl::Status Admit() {
-    DEEPPCR_RETURN_IF_ERROR(CheckServing());
-    DEEPPCR_RETURN_IF_ERROR(CheckModelFields(request_.model(), request_.version()));
+    DEEPPCR_RETURN_IF_ERROR(Receive(&request_));
     DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
-                             context_.store.Find(request_.model(), request_.version()));
+                             context_.store.Find(model_, version_));
     DEEPPCR_ASSIGN_OR_RETURN(
         input_, DecodeCompare(request_, served->model->info(), context_.max_message_bytes));
     series_ = &served->metrics->several;
     return Submit(std::move(served), input_.num_samples, input_.request_bytes + input_.reply_bytes);
   }
 
-  const v1::CompareRequest& request_;
-  v1::CompareResponse& response_;
+  v1::CompareRequest request_;
   CompareInput input_;
   std::vector<ComparisonRow> rows_;
   double compute_seconds_ = 0;
 };
 
 // A call that is answered at once by the handler.
+template <typename Request, typename Reply>
 class ImmediateCall final : public UnaryCall {
  public:
   using UnaryCall::UnaryCall;
 
+  // answer(request, &reply) gives the status.
   template <typename Answer>
   void Start(const Answer& answer) {
-    absl::Status status = CheckServing();
-    if (status.ok()) status = answer();
-    Complete(status);
+    Request request;
+    Reply reply;
+    absl::Status status = Receive(&request);
+    if (status.ok()) status = answer(request, &reply);
+    Complete(status, &reply);
   }
 
  private:
@@ -245,11 +269,12 @@ class ImmediateCall final : public UnaryCall {
 };
 
 // A call that changes which models are loaded; runs on the loader thread.
+template <typename Request, typename Reply>
 class AdminCall final : public UnaryCall {
  public:
   using UnaryCall::UnaryCall;
 
-  // work: gives the status of the call; whatever it captures lives until the call is done.
+  // work(request, &reply) gives the status.
   template <typename Work>
   void Start(Work work) {
     absl::Status status = Admit();
@@ -262,22 +287,25 @@ class AdminCall final : public UnaryCall {
  private:
   ~AdminCall() override = default;
 
-  absl::Status Admit() const {
-    DEEPPCR_RETURN_IF_ERROR(CheckServing());
+  absl::Status Admit() {
     if (!context_.allow_remote_admin && !IsLoopbackPeer(rpc_->peer())) {
       return absl::PermissionDeniedError(
           "models are loaded and unloaded from the server's own machine only, unless it runs with "
           "--allow_remote_admin");
     }
-    return CheckModelFields(model_, version_);
+    return Receive(&request_);
   }
 
   template <typename Work>
   void Run(const Work& work) {
     // Loads wait for one another, perhaps long.
     if (token_.cancelled()) return Complete(Attribute(absl::CancelledError("cancelled")));
-    Complete(work());
+    Reply reply;
+    const absl::Status status = work(request_, &reply);
+    Complete(status, &reply);
   }
+
+  Request request_;
 };
 
 }  // namespace
@@ -291,74 +319,64 @@ bool IsLoopbackPeer(std::string_view peer) {
   return address.starts_with("[::1]:") || address.starts_with("[::ffff:127.");
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::Forward(grpc::CallbackServerContext* rpc,
-                                                  const v1::ForwardRequest* request,
-                                                  v1::ForwardResponse* response) {
-  auto* call = new ForwardCall(context_, rpc, request, response);
+grpc::ServerUnaryReactor* DeepPcrService::Forward(Rpc* rpc, const Bytes* request, Bytes* reply) {
+  auto* call = new ForwardCall(context_, {rpc, request, reply});
   call->Start();
   return call;
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::Compare(grpc::CallbackServerContext* rpc,
-                                                  const v1::CompareRequest* request,
-                                                  v1::CompareResponse* response) {
-  auto* call = new CompareCall(context_, rpc, request, response);
+grpc::ServerUnaryReactor* DeepPcrService::Compare(Rpc* rpc, const Bytes* request, Bytes* reply) {
+  auto* call = new CompareCall(context_, {rpc, request, reply});
   call->Start();
   return call;
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::ListModels(grpc::CallbackServerContext* rpc,
-                                                     const v1::ListModelsRequest*,
-                                                     v1::ListModelsResponse* response) {
-  auto* call = new ImmediateCall(context_, Method::kListModels, rpc, "", 0);
-  call->Start([&] {
+grpc::ServerUnaryReactor* DeepPcrService::ListModels(Rpc* rpc, const Bytes* request, Bytes* reply) {
+  auto* call = new ImmediateCall<v1::ListModelsRequest, v1::ListModelsResponse>(
+      context_, Method::kListModels, {rpc, request, reply});
+  call->Start([this](const auto&, v1::ListModelsResponse* list) {
     for (const ModelStatus& status : context_.store.List()) {
-      FillSummary(status, response->add_models());
+      FillSummary(status, list->add_models());
     }
     return absl::OkStatus();
   });
   return call;
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::GetModel(grpc::CallbackServerContext* rpc,
-                                                   const v1::GetModelRequest* request,
-                                                   v1::GetModelResponse* response) {
-  auto* call =
-      new ImmediateCall(context_, Method::kGetModel, rpc, request->model(), request->version());
-  call->Start([&]() -> absl::Status {
-    DEEPPCR_RETURN_IF_ERROR(CheckModelFields(request->model(), request->version()));
+grpc::ServerUnaryReactor* DeepPcrService::GetModel(Rpc* rpc, const Bytes* request, Bytes* reply) {
+  auto* call = new ImmediateCall<v1::GetModelRequest, v1::GetModelResponse>(
+      context_, Method::kGetModel, {rpc, request, reply});
+  call->Start([this](const auto& wanted, v1::GetModelResponse* description) -> absl::Status {
     DEEPPCR_ASSIGN_OR_RETURN(const ModelStatus status,
-                             context_.store.Describe(request->model(), request->version()));
-    FillModel(status, response);
+                             context_.store.Describe(wanted.model(), wanted.version()));
+    FillModel(status, description);
     return absl::OkStatus();
   });
   return call;
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::LoadModel(grpc::CallbackServerContext* rpc,
-                                                    const v1::LoadModelRequest* request,
-                                                    v1::LoadModelResponse* response) {
-  auto* call =
-      new AdminCall(context_, Method::kLoadModel, rpc, request->model(), request->version());
-  call->Start([this, request, response]() -> absl::Status {
+grpc::ServerUnaryReactor* DeepPcrService::LoadModel(Rpc* rpc, const Bytes* request, Bytes* reply) {
+  auto* call = new AdminCall<v1::LoadModelRequest, v1::LoadModelResponse>(
+      context_, Method::kLoadModel, {rpc, request, reply});
+  call->Start([this](const auto& wanted, v1::LoadModelResponse* loaded) -> absl::Status {
     const auto start = std::chrono::steady_clock::now();
     DEEPPCR_ASSIGN_OR_RETURN(const ModelStatus status,
-                             context_.store.Load(request->model(), request->version()));
-    FillSummary(status, response->mutable_summary());
-    response->set_seconds(
+                             context_.store.Load(wanted.model(), wanted.version()));
+    FillSummary(status, loaded->mutable_summary());
+    loaded->set_seconds(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     return absl::OkStatus();
   });
   return call;
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::UnloadModel(grpc::CallbackServerContext* rpc,
-                                                      const v1::UnloadModelRequest* request,
-                                                      v1::UnloadModelResponse*) {
-  auto* call =
-      new AdminCall(context_, Method::kUnloadModel, rpc, request->model(), request->version());
-  call->Start(
-      [this, request] { return context_.store.Unload(request->model(), request->version()); });
+grpc::ServerUnaryReactor* DeepPcrService::UnloadModel(Rpc* rpc, const Bytes* request,
+                                                      Bytes* reply) {
+  auto* call = new AdminCall<v1::UnloadModelRequest, v1::UnloadModelResponse>(
+      context_, Method::kUnloadModel, {rpc, request, reply});
+  call->Start([this](const auto& wanted, v1::UnloadModelResponse*) {
+    return context_.store.Unload(wanted.model(), wanted.version());
+  });
   return call;
 }
 

@@ -15,6 +15,7 @@
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/model_store.h"
+#include "server/reply_watch.h"
 #include "server/shadow.h"
 
 namespace deeppcr {
@@ -31,6 +32,7 @@ struct ServiceContext {
   Metrics& metrics;
   ShadowSampler& shadow;
   Logger& logger;
+  ReplyWatch& replies;
   int64_t max_message_bytes = 0;
   bool allow_remote_admin = false;
 
@@ -41,28 +43,37 @@ struct ServiceContext {
   std::atomic<int64_t> unanswered{0};  // from arrival until the reply is handed to gRPC
 };
 
-class DeepPcrService final : public v1::DeepPcr::CallbackService {
+// All methods take and give bytes: what is parsed is checked first, see wire.h.
+template <template <typename> typename... Methods>
+struct RawService;
+template <>
+struct RawService<> {
+  using Type = v1::DeepPcr::Service;
+};
+template <template <typename> typename First, template <typename> typename... Others>
+struct RawService<First, Others...> {
+  using Type = First<typename RawService<Others...>::Type>;
+};
+using RawDeepPcrService = RawService<
+    v1::DeepPcr::WithRawCallbackMethod_Forward, v1::DeepPcr::WithRawCallbackMethod_Compare,
+    v1::DeepPcr::WithRawCallbackMethod_ListModels, v1::DeepPcr::WithRawCallbackMethod_GetModel,
+    v1::DeepPcr::WithRawCallbackMethod_LoadModel,
+    v1::DeepPcr::WithRawCallbackMethod_UnloadModel>::Type;
+
+class DeepPcrService final : public RawDeepPcrService {
  public:
+  using Reactor = grpc::ServerUnaryReactor;
+  using Rpc = grpc::CallbackServerContext;
+  using Bytes = grpc::ByteBuffer;
+
   explicit DeepPcrService(ServiceContext& context) : context_(context) {}
 
-  grpc::ServerUnaryReactor* Forward(grpc::CallbackServerContext* rpc,
-                                    const v1::ForwardRequest* request,
-                                    v1::ForwardResponse* response) override;
-  grpc::ServerUnaryReactor* Compare(grpc::CallbackServerContext* rpc,
-                                    const v1::CompareRequest* request,
-                                    v1::CompareResponse* response) override;
-  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* rpc,
-                                       const v1::ListModelsRequest* request,
-                                       v1::ListModelsResponse* response) override;
-  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* rpc,
-                                     const v1::GetModelRequest* request,
-                                     v1::GetModelResponse* response) override;
-  grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* rpc,
-                                      const v1::LoadModelRequest* request,
-                                      v1::LoadModelResponse* response) override;
-  grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* rpc,
-                                        const v1::UnloadModelRequest* request,
-                                        v1::UnloadModelResponse* response) override;
+  Reactor* Forward(Rpc* rpc, const Bytes* request, Bytes* reply) override;
+  Reactor* Compare(Rpc* rpc, const Bytes* request, Bytes* reply) override;
+  Reactor* ListModels(Rpc* rpc, const Bytes* request, Bytes* reply) override;
+  Reactor* GetModel(Rpc* rpc, const Bytes* request, Bytes* reply) override;
+  Reactor* LoadModel(Rpc* rpc, const Bytes* request, Bytes* reply) override;
+  Reactor* UnloadModel(Rpc* rpc, const Bytes* request, Bytes* reply) override;
 
  private:
   ServiceContext& context_;

@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/unary_call.h"
 
+#include <algorithm>
+
+#include "grpcpp/support/proto_buffer_reader.h"
 #include "kernels/base/strings.h"
 #include "server/grpc_status.h"
+#include "server/wire.h"
 
 namespace deeppcr {
 namespace {
 
 using Clock = CancelToken::Clock;
 
-// gRPC speaks of wall-clock time, which may jump; from here on only the time left counts.
-Clock::time_point SteadyDeadline(std::chrono::system_clock::time_point deadline) {
-  if (deadline == std::chrono::system_clock::time_point::max()) return Clock::time_point::max();
-  const auto left = deadline - std::chrono::system_clock::now();
-  // Years away: as good as none, and the sum below must not overflow.
-  if (left > std::chrono::hours(24 * 365)) return Clock::time_point::max();
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(left);
+// gRPC speaks of wall-clock time, which may jump; from here on only the time left counts. The raw
+// deadline, because a chrono one overflows for a client that asks for centuries.
+Clock::time_point SteadyDeadline(gpr_timespec deadline) {
+  const gpr_timespec left = gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC),
+                                         gpr_now(GPR_CLOCK_MONOTONIC));
+  constexpr int64_t kYear = 365 * 24 * 3600;
+  if (left.tv_sec > kYear) return Clock::time_point::max();
+  const auto seconds = std::chrono::seconds(std::max<int64_t>(left.tv_sec, -kYear));
+  return Clock::now() + seconds + std::chrono::nanoseconds(left.tv_nsec);
 }
 
 // Refusals that the operator should see, against mistakes of a client.
@@ -26,31 +32,51 @@ bool IsOurs(absl::StatusCode code) {
 
 }  // namespace
 
-UnaryCall::UnaryCall(ServiceContext& context, Method method, grpc::CallbackServerContext* rpc,
-                     std::string_view model, int64_t version)
+UnaryCall::UnaryCall(ServiceContext& context, Method method, const RawCall& call)
     : context_(context),
-      rpc_(rpc),
-      token_(SteadyDeadline(rpc->deadline())),
-      model_(model),
-      version_(version),
+      rpc_(call.rpc),
+      token_(SteadyDeadline(rpc_->raw_deadline())),
+      call_(call),
       method_(method),
       start_(Clock::now()) {
   context_.calls.fetch_add(1);
   context_.unanswered.fetch_add(1);
   context_.metrics.in_flight(method_).Increment();
+  unread_.cancel = [rpc = rpc_] { rpc->TryCancel(); };
 }
 
 void UnaryCall::OnDone() {
   ServiceContext& context = context_;
+  context.replies.Remove(&unread_);
   context.metrics.in_flight(method_).Decrement();
   delete this;
   // Last: once the count is 0 the server may go.
   context.calls.fetch_sub(1);
 }
 
-absl::Status UnaryCall::CheckServing() const {
-  if (!context_.draining.load()) return absl::OkStatus();
-  return absl::UnavailableError("the server is starting or shutting down");
+absl::Status UnaryCall::Parse(google::protobuf::Message* request) const {
+  if (context_.draining.load()) {
+    return absl::UnavailableError("the server is starting or shutting down");
+  }
+  // The handler's own, though gRPC passes it as const; read twice, then of no more use.
+  auto* bytes = const_cast<grpc::ByteBuffer*>(call_.request);
+  {
+    grpc::ProtoBufferReader reader(bytes);
+    DEEPPCR_RETURN_IF_ERROR(CheckWire(&reader, *request->GetDescriptor()));
+  }
+  grpc::ProtoBufferReader reader(bytes);
+  if (!request->ParseFromZeroCopyStream(&reader)) {
+    return InvalidArgument("request: expected a ", request->GetTypeName(),
+                           ", got bytes that are not one");
+  }
+  bytes->Clear();
+  return absl::OkStatus();
+}
+
+void UnaryCall::Serialize(const google::protobuf::Message& reply) const {
+  const grpc::Slice slice(reply.ByteSizeLong());
+  reply.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(slice.begin()));
+  *call_.reply = grpc::ByteBuffer(&slice, 1);
 }
 
 absl::Status UnaryCall::Attribute(const absl::Status& status) const {
@@ -58,19 +84,25 @@ absl::Status UnaryCall::Attribute(const absl::Status& status) const {
   return absl::UnavailableError("the server is shutting down");
 }
 
-void UnaryCall::Complete(const absl::Status& status) {
+void UnaryCall::Complete(const absl::Status& status, const google::protobuf::Message* reply) {
+  if (status.ok() && reply != nullptr) Serialize(*reply);
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   context_.metrics.CountRequest(model_, method_, status.raw_code());
-  if (series_ != nullptr) {
-    ObserveFinite(*series_->request_seconds, seconds);
-    if (timings_.queued) ObserveFinite(*series_->queue_seconds, timings_.queue_seconds);
-    if (timings_.batch_samples > 0) {
-      ObserveFinite(*series_->solve_seconds, timings_.run.wall_seconds);
-    }
-  }
+  Observe(seconds);
   Log(status, seconds);
+  context_.replies.Add(&unread_);
   context_.unanswered.fetch_sub(1);
   Finish(ToGrpcStatus(status));
+}
+
+// Refusals take no time and would make an overloaded server look fast.
+void UnaryCall::Observe(double seconds) const {
+  if (series_ == nullptr || !timings_.queued) return;
+  ObserveFinite(*series_->request_seconds, seconds);
+  ObserveFinite(*series_->queue_seconds, timings_.queue_seconds);
+  if (timings_.batch_samples > 0) {
+    ObserveFinite(*series_->solve_seconds, timings_.run.wall_seconds);
+  }
 }
 
 void UnaryCall::Log(const absl::Status& status, double seconds) const {

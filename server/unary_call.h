@@ -7,21 +7,30 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "google/protobuf/message.h"
 #include "grpcpp/grpcpp.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/solver/cancel_token.h"
+#include "server/request_codec.h"
 #include "server/service.h"
 
 namespace deeppcr {
 
-// One call of any method: its deadline and cancellation, its count, its log line. Created by the
-// handler, deletes itself when gRPC is done with it. Complete is called exactly once, from any
-// thread; `this` may be gone after it.
+// What gRPC hands to a handler; it lives until OnDone.
+struct RawCall {
+  grpc::CallbackServerContext* rpc;
+  const grpc::ByteBuffer* request;
+  grpc::ByteBuffer* reply;
+};
+
+// One call of any method: its bytes, its deadline and cancellation, its count, its log line.
+// Created by the handler, deletes itself when gRPC is done with it. Complete is called exactly
+// once, from any thread; `this` may be gone after it.
 class UnaryCall : public grpc::ServerUnaryReactor {
  public:
   using Clock = CancelToken::Clock;
 
-  UnaryCall(ServiceContext& context, Method method, grpc::CallbackServerContext* rpc,
-            std::string_view model, int64_t version);
+  UnaryCall(ServiceContext& context, Method method, const RawCall& call);
 
   void OnCancel() override { token_.Cancel(); }
   void OnDone() override;
@@ -29,11 +38,21 @@ class UnaryCall : public grpc::ServerUnaryReactor {
  protected:
   ~UnaryCall() override = default;
 
-  // kUnavailable before the server has started and while it drains.
-  absl::Status CheckServing() const;
+  // Checks that the server serves, parses the request, and checks the fields that name a model.
+  // Errors: kUnavailable before the server has started and while it drains, kInvalidArgument.
+  template <typename Request>
+  absl::Status Receive(Request* request) {
+    DEEPPCR_RETURN_IF_ERROR(Parse(request));
+    if constexpr (requires { request->model(); }) {
+      model_ = request->model();
+      version_ = request->version();
+      return CheckModelFields(model_, version_);
+    }
+    return absl::OkStatus();
+  }
 
-  // Answers the call: counts, logs, finishes.
-  void Complete(const absl::Status& status);
+  // Answers the call: serializes the reply, which an OK needs, counts, logs, finishes.
+  void Complete(const absl::Status& status, const google::protobuf::Message* reply = nullptr);
 
   // As it is, but a cancellation of ours is kUnavailable: the client did not ask for it.
   absl::Status Attribute(const absl::Status& status) const;
@@ -42,16 +61,21 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   grpc::CallbackServerContext* const rpc_;
   CancelToken token_;
   // For metrics and logs.
-  const std::string model_;
-  int64_t version_;
+  std::string model_;
+  int64_t version_ = 0;
   std::string_view request_id_;  // the request's; it lives until OnDone
   const SolverSeries* series_ = nullptr;
   JobTimings timings_;
 
  private:
+  absl::Status Parse(google::protobuf::Message* request) const;
+  void Serialize(const google::protobuf::Message& reply) const;
+  void Observe(double seconds) const;
   void Log(const absl::Status& status, double seconds) const;
 
+  const RawCall call_;
   const Method method_;
+  ReplyWatch::Reply unread_;
   const Clock::time_point start_;
 };
 

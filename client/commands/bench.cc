@@ -129,7 +129,7 @@ std::string LatencyLine(const char* name, const LatencySummary& latency) {
 std::string CountsText(const std::map<std::string, int64_t>& counts) {
   return absl::StrJoin(counts, ", ",
                        [](std::string* out, const std::pair<const std::string, int64_t>& entry) {
-                         absl::StrAppend(out, entry.first, " ", entry.second);
+                         absl::StrAppend(out, Printable(entry.first), " ", entry.second);
                        });
 }
 
@@ -149,7 +149,7 @@ std::string ResultText(const Flags& flags, const LoadResult& result) {
   if (result.errors.empty()) return text + "errors      none\n";
   absl::StrAppend(&text, "errors      ", CountsText(result.errors), "\n");
   for (const auto& [code, message] : result.first_error) {
-    absl::StrAppend(&text, "  ", code, ": ", message, "\n");
+    absl::StrAppend(&text, "  ", code, ": ", Printable(message), "\n");
   }
   return text;
 }

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "client/array_file.h"
 #include "client/solver_options.h"
 
@@ -105,8 +106,8 @@ void SolveTotals::Add(const v1::SolveReport& report) {
   }
 }
 
-std::string IterationsText(int64_t iterations, int64_t warm_sweeps, int64_t chord_corrections) {
-  std::string text = absl::StrCat(iterations);
+std::string IterationsText(double iterations, int64_t warm_sweeps, int64_t chord_corrections) {
+  std::string text = absl::StrFormat("%.0f", iterations);
   if (warm_sweeps > 0) absl::StrAppend(&text, " +", warm_sweeps, " warm");
   if (chord_corrections > 0) absl::StrAppend(&text, " +", chord_corrections, " chord");
   return text;

@@ -84,7 +84,7 @@ struct SolveTotals {
 };
 
 // "4", "4 +2 warm +1 chord".
-std::string IterationsText(int64_t iterations, int64_t warm_sweeps, int64_t chord_corrections);
+std::string IterationsText(double iterations, int64_t warm_sweeps, int64_t chord_corrections);
 
 }  // namespace deeppcr
 

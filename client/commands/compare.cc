@@ -96,8 +96,7 @@ std::vector<std::string> RowCells(const v1::CompareRow& row) {
   std::vector<std::string> cells = {
       same ? row.solver() : absl::StrCat(row.requested_solver(), " -> ", row.solver()),
       row.shooting_interval() > 0 ? absl::StrCat(row.shooting_interval()) : "-",
-      IterationsText(static_cast<int64_t>(row.max_iterations()), row.warm_sweeps(),
-                     row.chord_corrections()),
+      IterationsText(row.max_iterations(), row.warm_sweeps(), row.chord_corrections()),
       absl::StrCat(row.dependent_stages()),
       FormatSeconds(row.median_seconds()),
       FormatSeconds(row.p99_seconds()),
@@ -125,7 +124,8 @@ std::string CompareText(const v1::CompareResponse& reply) {
                {"error estimate"},
                {"converged", Align::kLeft}});
   for (const v1::CompareRow& row : reply.rows()) table.AddRow(RowCells(row));
-  return absl::StrCat(table.Format(), "\non ", reply.device(), ", plan ", reply.plan_id(),
+  return absl::StrCat(table.Format(), "\non ", Printable(reply.device()), ", plan ",
+                      Printable(reply.plan_id()),
                       "; differences are against sequential (outputs absolute, states relative)\n");
 }
 

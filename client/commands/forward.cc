@@ -11,6 +11,7 @@
 #include "client/commands/command.h"
 #include "client/message_json.h"
 #include "client/progress.h"
+#include "client/table.h"
 
 namespace deeppcr {
 namespace {
@@ -66,7 +67,8 @@ std::string LabelsText(const Array& outputs, const v1::GetModelResponse& model) 
     const float* first = outputs.values.data() + row * width;
     const int64_t best = std::max_element(first, first + width) - first;
     const bool named = model.labels_size() == width;
-    absl::StrAppend(&text, named ? model.labels(static_cast<int>(best)) : absl::StrCat(best), "\n");
+    const std::string label = named ? model.labels(static_cast<int>(best)) : absl::StrCat(best);
+    absl::StrAppend(&text, Printable(label), "\n");
   }
   return text;
 }
@@ -91,14 +93,14 @@ void PrintSummary(const BatchedForwardResult& result) {
   }
   const std::string names = absl::StrJoin(
       solvers, ", ", [](std::string* out, const std::pair<const std::string, int64_t>& entry) {
-        absl::StrAppend(out, entry.first, " ", entry.second);
+        absl::StrAppend(out, Printable(entry.first), " ", entry.second);
       });
   absl::FPrintF(stderr, "%d samples in %d requests on %s; solved by: %s; at most %d iterations\n",
-                totals.samples, result.reports.size(), result.reports.front().device(), names,
-                iterations);
+                totals.samples, result.reports.size(), Printable(result.reports.front().device()),
+                names, iterations);
   if (totals.fallbacks > 0) {
     absl::FPrintF(stderr, "warning: %d of %d samples fell back to sequential (%s)\n",
-                  totals.fallbacks, totals.samples, totals.first_fallback_reason);
+                  totals.fallbacks, totals.samples, Printable(totals.first_fallback_reason));
   }
   if (totals.unconverged > 0) {
     absl::FPrintF(stderr, "warning: %d of %d samples did not converge\n", totals.unconverged,

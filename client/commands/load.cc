@@ -17,10 +17,10 @@ absl::Status Run(const ModelFlags& flags, const GlobalOptions& global) {
   }();
   if (!reply.ok()) return reply.status();
   const v1::ModelSummary& summary = reply->summary();
-  return WriteFile(
-      "-", absl::StrCat("loaded ", summary.name(), " version ", summary.version(), " (",
-                        summary.model_type(), ", ", summary.num_layers(), " layers, width ",
-                        summary.state_dim(), ") in ", FormatSeconds(reply->seconds()), "\n"));
+  return WriteFile("-", absl::StrCat("loaded ", Printable(summary.name()), " version ",
+                                     summary.version(), " (", Printable(summary.model_type()), ", ",
+                                     summary.num_layers(), " layers, width ", summary.state_dim(),
+                                     ") in ", FormatSeconds(reply->seconds()), "\n"));
 }
 
 }  // namespace

@@ -89,25 +89,32 @@ std::string PlanText(const v1::Plan& plan) {
     previous = entry.max_samples();
   }
   std::string text =
-      absl::StrFormat("plan %s on %s for rtol %g, %s\n%s", plan.id(), plan.device(), plan.rtol(),
+      absl::StrFormat("plan %s on %s for rtol %g, %s\n%s", Printable(plan.id()),
+                      Printable(plan.device()), plan.rtol(),
                       plan.from_cache() ? "from the cache"
                                         : "measured in " + FormatSeconds(plan.measured_seconds()),
                       table.Format());
   if (plan.candidates_size() > 0) absl::StrAppend(&text, "candidates:\n");
-  for (const std::string& line : plan.candidates()) absl::StrAppend(&text, "  ", line, "\n");
+  for (const std::string& line : plan.candidates()) {
+    absl::StrAppend(&text, "  ", Printable(line), "\n");
+  }
   return text;
+}
+
+std::string PrintableList(const google::protobuf::RepeatedPtrField<std::string>& texts) {
+  return absl::StrJoin(texts, ", ", [](std::string* out, const std::string& text) {
+    absl::StrAppend(out, Printable(text));
+  });
 }
 
 std::string DetailText(const v1::GetModelResponse& model) {
   const std::string labels =
-      model.labels_size() == 0
-          ? ""
-          : absl::StrCat("labels: ", absl::StrJoin(model.labels(), ", "), "\n");
-  return absl::StrCat("\n", model.summary().name(), " version ", model.summary().version(), ": ",
-                      model.input_dim(), " inputs, ", model.output_dim(), " outputs, at most ",
-                      model.max_batch_size(), " samples per request, ",
-                      FormatBytes(model.memory_bytes()),
-                      "\nsolvers: ", absl::StrJoin(model.solvers(), ", "), "\n", labels);
+      model.labels_size() == 0 ? "" : absl::StrCat("labels: ", PrintableList(model.labels()), "\n");
+  return absl::StrCat("\n", Printable(model.summary().name()), " version ",
+                      model.summary().version(), ": ", model.input_dim(), " inputs, ",
+                      model.output_dim(), " outputs, at most ", model.max_batch_size(),
+                      " samples per request, ", FormatBytes(model.memory_bytes()),
+                      "\nsolvers: ", PrintableList(model.solvers()), "\n", labels);
 }
 
 absl::Status Run(const Flags& flags, const GlobalOptions& global) {

@@ -62,6 +62,12 @@ absl::Status ReadResidualScale(const nlohmann::json& value, const ConfigKey& key
                          DescribeJson(value));
 }
 
+// What moves a terminal's cursor or breaks a line of output.
+bool IsControl(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  return byte < 0x20 || byte == 0x7f;
+}
+
 // output_dim is an earlier row, so it is known.
 absl::Status ReadLabels(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config) {
   if (!value.is_array() || std::cmp_not_equal(value.size(), config.output_dim)) {
@@ -74,6 +80,9 @@ absl::Status ReadLabels(const nlohmann::json& value, const ConfigKey& key, Model
     if (label.empty() || std::cmp_greater(label.size(), kMaxLabelBytes)) {
       return InvalidArgument(field, ": expected 1 to ", kMaxLabelBytes, " bytes, got ",
                              label.size());
+    }
+    if (std::any_of(label.begin(), label.end(), IsControl)) {
+      return InvalidArgument(field, ": expected no control characters, got ", Quoted(label));
     }
     config.labels.push_back(std::move(label));
   }
@@ -101,7 +110,8 @@ constexpr std::array<ConfigKey, 10> kKeys = {{
      "activation of the input layer; needs `input.weight`", 0, 0,
      &ReadActivation<&ModelConfig::input_activation>},
     {"labels", "array of strings", "none", "all",
-     "names of the outputs, output_dim of them, 1 to 256 bytes each", 0, 0, &ReadLabels},
+     "names of the outputs, output_dim of them, 1 to 256 bytes each, no control characters", 0, 0,
+     &ReadLabels},
 }};
 
 std::string KeyNames(std::span<const ConfigKey> keys) {

@@ -60,7 +60,9 @@ absl::StatusOr<int64_t> Integer(const json& object, std::string_view field, int6
 
 absl::StatusOr<double> Number(const json& object, std::string_view field) {
   DEEPPCR_ASSIGN_OR_RETURN(const json* member, JsonMember(object, field));
-  return JsonNumber(*member, field);
+  DEEPPCR_ASSIGN_OR_RETURN(const double value, JsonNumber(*member, field));
+  if (value < 0) return InvalidArgument(field, ": expected no negative number, got ", value);
+  return value;
 }
 
 absl::StatusOr<std::string> Text(const json& object, std::string_view field) {
@@ -84,6 +86,8 @@ absl::StatusOr<const json*> Array(const json& object, std::string_view field) {
 absl::StatusOr<PlanChoice> ReadChoice(const json& object) {
   PlanChoice choice;
   DEEPPCR_ASSIGN_OR_RETURN(choice.solver, SolverName(object));
+  if (!FindSolver(choice.solver)->iterative)
+    return InvalidArgument("solver: expected an iterative one, got ", Quoted(choice.solver));
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t interval,
                            Integer(object, "shooting_interval", 1, int64_t{1} << 20));
   DEEPPCR_ASSIGN_OR_RETURN(choice.initial_guess, NamedValue(object, "initial_guess", kGuesses));

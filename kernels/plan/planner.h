@@ -13,6 +13,9 @@
 
 namespace deeppcr {
 
+// Every candidate must get the first so many inputs right.
+inline constexpr int kJudgedSamples = 8;
+
 struct PlannerOptions {
   double rtol = 1e-4;
   double atol = 1e-6;

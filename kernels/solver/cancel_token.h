@@ -4,8 +4,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 
 namespace deeppcr {
+
+// Why a request is not to be computed any further.
+enum class StopReason : uint8_t { kNone, kCancelled, kDeadline };
 
 // Deadline and cancel flag of one request, probed once per iteration. Cancel() may be called from
 // any thread.
@@ -21,6 +25,12 @@ class CancelToken {
   Clock::time_point deadline() const { return deadline_; }
   bool expired() const {
     return deadline_ != Clock::time_point::max() && Clock::now() >= deadline_;
+  }
+  // Both at once count as the deadline: gRPC reports a deadline that passed as a cancellation too.
+  StopReason stop_reason() const {
+    const bool was_cancelled = cancelled();  // before the clock is read: its cause lies before it
+    if (expired()) return StopReason::kDeadline;
+    return was_cancelled ? StopReason::kCancelled : StopReason::kNone;
   }
 
  private:

@@ -37,11 +37,9 @@ void PlaceGuess(SolveSpace& space, InitialGuess guess, int32_t b, const GroupSam
 
 void ProbeToken(const GroupSample& sample, Progress* progress) {
   if (sample.token == nullptr || progress->next == NextPass::kStop) return;
-  if (sample.token->cancelled()) {
-    Stop(progress, Termination::kCancelled);
-  } else if (sample.token->expired()) {
-    Stop(progress, Termination::kDeadline);
-  }
+  const StopReason reason = sample.token->stop_reason();
+  if (reason == StopReason::kDeadline) Stop(progress, Termination::kDeadline);
+  if (reason == StopReason::kCancelled) Stop(progress, Termination::kCancelled);
 }
 
 // One pass for the samples that wait for it.

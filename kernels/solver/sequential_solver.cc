@@ -12,17 +12,21 @@ int64_t StepsPerProbe(int64_t state_dim, int64_t num_samples) {
   return std::clamp<int64_t>(steps, 1, 16384);
 }
 
+// The reason that was found first stays.
+void ProbeToken(const GroupSample& sample) {
+  Termination& termination = sample.report->termination;
+  if (sample.token == nullptr || termination != Termination::kDirect) return;
+  const StopReason reason = sample.token->stop_reason();
+  if (reason == StopReason::kDeadline) termination = Termination::kDeadline;
+  if (reason == StopReason::kCancelled) termination = Termination::kCancelled;
+}
+
 // Notes which samples are to stop; true if all of them are.
 bool AllStopped(std::span<const GroupSample> samples) {
   bool all = true;
   for (const GroupSample& sample : samples) {
-    Termination& termination = sample.report->termination;
-    if (sample.token != nullptr && sample.token->cancelled()) {
-      termination = Termination::kCancelled;
-    } else if (sample.token != nullptr && sample.token->expired()) {
-      termination = Termination::kDeadline;
-    }
-    all = all && termination != Termination::kDirect;
+    ProbeToken(sample);
+    all = all && sample.report->termination != Termination::kDirect;
   }
   return all;
 }

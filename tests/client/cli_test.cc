@@ -269,6 +269,33 @@ TEST_F(CliTest, ModelsTableAndPlan) {
   EXPECT_EQ(RunAtServer("models --model other").code, 1);
 }
 
+// A server's text must not move the operator's cursor or retitle the window.
+TEST_F(CliTest, NoTextOfAServerReachesTheTerminalRaw) {
+  service_.suffix = "\x1b]0;evil\x07";
+  service_.report_fallback = true;
+  for (const char* arguments :
+       {"models --model fake --plan", "forward --model fake --in - --labels",
+        "bench --model fake --requests 3 --warmup 0"}) {
+    const Outcome outcome = RunAtServer(arguments, "1,2,4\n");
+
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("\\x1b]0;evil\\x07"), Not(HasSubstr("\x1b"))));
+    EXPECT_THAT(outcome.err, Not(HasSubstr("\x1b"))) << arguments;
+  }
+}
+
+TEST_F(CliTest, NoMessageOfAServerReachesTheTerminalRaw) {
+  std::atomic<int> count{0};
+  service_.on_forward = [&](auto*, const auto&, auto*) {
+    return ++count % 2 == 0 ? grpc::Status(grpc::StatusCode::INTERNAL, "bad\x1b[2J")
+                            : grpc::Status::OK;
+  };
+
+  const Outcome outcome = RunAtServer("bench --model fake --requests 4 --warmup 0");
+
+  EXPECT_THAT(outcome.out, HasSubstr("INTERNAL: bad\\x1b[2J\n"));
+}
+
 TEST_F(CliTest, ModelsAsJson) {
   const Outcome outcome = RunAtServer("models --json -");
 

@@ -40,12 +40,12 @@ grpc::Status UnknownModel(const std::string& name) {
   return {grpc::StatusCode::NOT_FOUND, "model: '" + name + "' is unknown"};
 }
 
-v1::SampleReport SampleOf(const v1::SolverOptions& options, bool fallback) {
+v1::SampleReport SampleOf(const v1::SolverOptions& options, bool fallback,
+                          const std::string& suffix) {
   v1::SampleReport report;
-  report.set_solver(fallback                           ? "sequential"
-                    : options.solver() == "sequential" ? "sequential"
-                                                       : "newton");
-  report.set_termination(fallback ? "max_iterations" : "converged");
+  const bool sequential = fallback || options.solver() == "sequential";
+  report.set_solver((sequential ? "sequential" : "newton") + suffix);
+  report.set_termination((fallback ? "max_iterations" : "converged") + suffix);
   report.set_fallback(fallback);
   report.set_converged(true);
   report.set_iterations(4);
@@ -96,13 +96,13 @@ grpc::Status FakeService::Forward(grpc::ServerContext* context, const v1::Forwar
     outputs.insert(outputs.end(), {row[0] + row[1], row[2]});
     for (int step = 0; step <= kFakeLayers; ++step)
       states.insert(states.end(), row, row + kFakeWidth);
-    *reply->mutable_report()->add_samples() = SampleOf(request->options(), report_fallback);
+    *reply->mutable_report()->add_samples() = SampleOf(request->options(), report_fallback, suffix);
   }
   SetTensor({n, kFakeOutputs}, outputs, reply->mutable_outputs());
   if (request->options().return_trajectory()) {
     SetTensor({n, kFakeLayers + 1, kFakeWidth}, states, reply->mutable_trajectory());
   }
-  reply->mutable_report()->set_device("fake-device");
+  reply->mutable_report()->set_device("fake-device" + suffix);
   reply->set_request_id(request->request_id());
   return grpc::Status::OK;
 }
@@ -153,11 +153,11 @@ grpc::Status FakeService::GetModel(grpc::ServerContext*, const v1::GetModelReque
   reply->set_input_dim(kFakeInputs);
   reply->set_output_dim(kFakeOutputs);
   reply->set_max_batch_size(kFakeMaxBatch);
-  for (const char* solver : {"sequential", "newton", "auto"}) reply->add_solvers(solver);
-  for (const char* label : {"low", "high"}) reply->add_labels(label);
+  for (const char* solver : {"sequential", "newton", "auto"}) reply->add_solvers(solver + suffix);
+  for (const char* label : {"low", "high"}) reply->add_labels(label + suffix);
   v1::Plan* plan = reply->mutable_plan();
-  plan->set_id("0123456789abcdef");
-  plan->set_device("fake-device");
+  plan->set_id("0123456789abcdef" + suffix);
+  plan->set_device("fake-device" + suffix);
   plan->set_rtol(1e-4);
   plan->set_measured_seconds(1.5);
   for (const int last : {1, 5}) {
@@ -171,7 +171,7 @@ grpc::Status FakeService::GetModel(grpc::ServerContext*, const v1::GetModelReque
     entry->set_initial_guess("calibrated");
     entry->set_jacobian_refresh("every_iteration");
   }
-  plan->add_candidates("newton C=16 calibrated: 80 us");
+  plan->add_candidates("newton C=16 calibrated: 80 us" + suffix);
   return grpc::Status::OK;
 }
 

@@ -40,6 +40,8 @@ class FakeService final : public v1::DeepPcr::Service {
   // Replaces the answer to Forward while set.
   std::function<grpc::Status(grpc::ServerContext*, const v1::ForwardRequest&, v1::ForwardResponse*)>
       on_forward;
+  // Follows every text that the service sends, where a hostile server would put escapes.
+  std::string suffix;
   // Makes every sample report say that it fell back.
   std::atomic<bool> report_fallback{false};
   std::vector<v1::ForwardRequest> forward_requests();

@@ -7,8 +7,10 @@
 #include <span>
 #include <string>
 
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/stubs/logging.h"
 #include "server/request_codec.h"
+#include "server/wire.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace deeppcr::fuzz {
@@ -83,9 +85,21 @@ absl::StatusOr<ForwardInput> Decode(const v1::ForwardRequest& request) {
 }
 #endif
 
+// Parses bytes as the server does.
+template <typename Request>
+bool Receive(const std::string& bytes, Request* request) {
+  google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
+  const absl::Status wire = CheckWire(&stream, *Request::descriptor());
+  if (!wire.ok()) return RequireCleanRefusal(wire), false;
+  if (!request->ParseFromString(bytes)) return false;
+  Require(request->SpaceUsedLong() <= 2 * bytes.size() + 256 * (kMaxWireFields + 8),
+          "a request takes memory in proportion to its bytes");
+  return true;
+}
+
 bool TryForward(const std::string& bytes) {
   v1::ForwardRequest request;
-  if (!request.ParseFromString(bytes)) return false;
+  if (!Receive(bytes, &request)) return false;
   const absl::Status named = CheckModelFields(request.model(), request.version());
   if (!named.ok()) return RequireCleanRefusal(named), false;
   const absl::StatusOr<ForwardInput> input = Decode(request);
@@ -104,7 +118,7 @@ bool TryForward(const std::string& bytes) {
 
 bool TryCompare(const std::string& bytes) {
   v1::CompareRequest request;
-  if (!request.ParseFromString(bytes)) return false;
+  if (!Receive(bytes, &request)) return false;
   const absl::StatusOr<CompareInput> input = DecodeCompare(request, Info(), kMaxMessageBytes);
   if (!input.ok()) return RequireCleanRefusal(input.status()), false;
   RequireTensor(request.inputs(), input->inputs.values, input->num_samples, Info().input_dim);

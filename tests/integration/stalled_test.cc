@@ -111,6 +111,37 @@ TEST_F(StalledTest, AnUnreadReplyKeepsItsShareOfTheBudget) {
   EXPECT_TRUE(Call(*stub, MakeRequest(1, "wide", kWideWidth), &response).ok());
 }
 
+TEST_F(StalledTest, AnUnreadReplyIsDroppedInTheEnd) {
+  const auto server =
+      ServerProcess::Start(repository_.path(), {"--max_queue_bytes=1MiB", "--reply_seconds=1"});
+  ASSERT_NE(server, nullptr);
+  StalledCall stalled(server->address(), LargeReplyRequest().SerializeAsString());
+  ASSERT_TRUE(WaitForMetric(*server, answered_));
+
+  EXPECT_TRUE(WaitForMetric(*server, "deeppcr_requests_in_flight{method=\"Forward\"} 0"));
+
+  v1::ForwardResponse response;
+  EXPECT_TRUE(
+      Call(*Connect(server->address()), MakeRequest(1, "wide", kWideWidth), &response).ok());
+}
+
+TEST_F(StalledTest, AnUnreadReplyDoesNotHoldItsModel) {
+  const auto server =
+      ServerProcess::Start(repository_.path(), {"--reply_seconds=600", "--drain_seconds=600"});
+  ASSERT_NE(server, nullptr);
+  StalledCall stalled(server->address(), LargeReplyRequest().SerializeAsString());
+  ASSERT_TRUE(WaitForMetric(*server, answered_));
+  v1::UnloadModelRequest request;
+  request.set_model("wide");
+  v1::UnloadModelResponse response;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+
+  const grpc::Status status = Connect(server->address())->UnloadModel(&context, request, &response);
+
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
 // A connection to the port that sends half a request and no more.
 int HalfARequest(int port) {
   const int half = socket(AF_INET, SOCK_STREAM, 0);

@@ -225,6 +225,64 @@ TEST(ResolveTest, SolverFitsWhatTheWorkspaceAllows) {
   EXPECT_FALSE(SolverFits("gauss", kContext));
 }
 
+TEST(PlanFitsTest, AMeasuredPlanFits) {
+  EXPECT_TRUE(PlanFits(MakePlan(), kContext));
+  EXPECT_TRUE(PlanFits(MakePlan(),
+                       {.num_steps = 16, .min_shooting_interval = 4, .calibrated_guess = true}));
+}
+
+// What each change does to the choices of solvers, it must do to those of entries.
+TEST(PlanFitsTest, NoChoiceBeyondTheModelsLimitsFits) {
+  const PlanChoice bad[] = {
+      {.solver = "newton", .shooting_interval = 3},
+      {.solver = "newton", .shooting_interval = 1001},
+      {.solver = "quasi_newton", .shooting_interval = 1},  // its one interval is below the least
+      {.solver = "quasi_newton", .shooting_interval = 4},
+      {.solver = "picard", .shooting_interval = 4, .initial_guess = InitialGuess::kCalibrated},
+      {.solver = "sequential", .shooting_interval = 4},
+      {.solver = "gauss", .shooting_interval = 4}};
+  const ResolveContext context = {.num_steps = 1000, .min_shooting_interval = 4};
+  Plan good;
+  good.choices = {{.solver = "newton", .shooting_interval = 4}};
+  good.entries = {{.max_samples = 8, .solver = "newton", .parallel = good.choices[0]}};
+  EXPECT_TRUE(PlanFits(good, context));
+  for (const PlanChoice& choice : bad) {
+    Plan plan = good;
+    plan.choices[0] = choice;
+    EXPECT_FALSE(PlanFits(plan, context)) << choice.solver << " " << choice.shooting_interval;
+    plan = good;
+    plan.entries[0].parallel = choice;
+    for (const std::string& runs : {choice.solver, std::string("sequential")}) {
+      plan.entries[0].solver = runs;
+      EXPECT_FALSE(PlanFits(plan, context)) << choice.solver << " " << choice.shooting_interval;
+    }
+  }
+}
+
+TEST(PlanFitsTest, QuasiNewtonFitsAtSingleStepsOnly) {
+  Plan plan;
+  for (const int32_t interval : {1, 2}) {
+    plan.entries = {{.max_samples = 1,
+                     .solver = "quasi_newton",
+                     .parallel = {.solver = "quasi_newton", .shooting_interval = interval}}};
+    EXPECT_EQ(PlanFits(plan, kContext), interval == 1);
+  }
+}
+
+// The default choice stands where none was found; only where nothing runs it may it be out of
+// bounds.
+TEST(PlanFitsTest, AnEntryWithoutAParallelChoiceFitsWhileAutoIsSequential) {
+  for (const bool iterative : {true, false}) {
+    const ResolveContext context = {
+        .num_steps = 1000, .min_shooting_interval = 4, .iterative = iterative};
+    Plan plan;
+    plan.entries.emplace_back().max_samples = 8;
+    EXPECT_TRUE(PlanFits(plan, context));
+    plan.entries[0].solver = "newton";
+    EXPECT_FALSE(PlanFits(plan, context));
+  }
+}
+
 TEST(ResolveTest, CalibratedGuessMustExist) {
   const ResolveContext none = {.num_steps = 1000};
   EXPECT_EQ(

@@ -34,6 +34,7 @@ class TestJob : public Job {
 
   absl::Status Prepare() override {
     run_item = {samples, inputs_, {}, outputs_, {}, reports_, nullptr};
+    computed_by = std::this_thread::get_id();
     return prepare_status;
   }
   absl::Status RunAlone() override {
@@ -61,6 +62,7 @@ class TestJob : public Job {
   absl::Status prepare_status;
   Gate alone_gate;
   std::atomic<int> done_calls{0};
+  std::thread::id computed_by;
 
  private:
   CancelToken token_;
@@ -82,9 +84,74 @@ class BatcherTest : public ::testing::Test {
     ASSERT_TRUE(fake_->gate.WaitForArrivals(1));
   }
 
+  std::unique_ptr<TestJob> NewQuickJob() const {
+    auto job = std::make_unique<TestJob>(model_, 1);
+    job->quick = true;
+    return job;
+  }
+
+  // Returns once a worker of this batcher sleeps, which a quick job shows.
+  bool AwaitSleepingWorker(Batcher& batcher) const {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (std::chrono::steady_clock::now() < give_up) {
+      const auto job = NewQuickJob();
+      if (!batcher.Enqueue(job.get()).ok() || !job->Wait().status.ok()) return false;
+      if (job->computed_by == std::this_thread::get_id()) return true;
+    }
+    return false;
+  }
+
   std::shared_ptr<FakeModel> fake_;
   std::shared_ptr<ServedModel> model_;
 };
+
+TEST_F(BatcherTest, ComputesAQuickJobWhereItArrives) {
+  Batcher batcher({.workers = 1});
+
+  ASSERT_TRUE(AwaitSleepingWorker(batcher));
+
+  EXPECT_EQ(batcher.Depth(*model_), 0);
+  TestJob ordinary(model_, 1);
+  ASSERT_TRUE(batcher.Enqueue(&ordinary).ok());
+  EXPECT_TRUE(ordinary.Wait().status.ok());
+  EXPECT_NE(ordinary.computed_by, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, AQuickJobDoesNotOvertake) {
+  Batcher batcher({.workers = 1});
+  TestJob blocker(model_, 1), first(model_, 1);
+  const auto quick = NewQuickJob();
+  Occupy(batcher, blocker);
+  ASSERT_TRUE(batcher.Enqueue(&first).ok());
+
+  ASSERT_TRUE(batcher.Enqueue(quick.get()).ok());
+
+  EXPECT_EQ(quick->done_calls, 0);
+  fake_->gate.Open();
+  EXPECT_EQ(quick->Wait().timings.batch_samples, 2);
+  EXPECT_TRUE(first.Wait().status.ok());
+  EXPECT_TRUE(blocker.Wait().status.ok());
+}
+
+TEST_F(BatcherTest, OneCallerAtATimeComputesQuickJobs) {
+  Batcher batcher({.workers = 1});
+  ASSERT_TRUE(AwaitSleepingWorker(batcher));
+  const auto here = NewQuickJob(), there = NewQuickJob();
+  fake_->gate.Close();
+  const int arrivals = static_cast<int>(fake_->batches().size());
+  std::thread caller([&] { EXPECT_TRUE(batcher.Enqueue(here.get()).ok()); });
+  ASSERT_TRUE(fake_->gate.WaitForArrivals(arrivals + 1));
+
+  ASSERT_TRUE(batcher.Enqueue(there.get()).ok());
+
+  batcher.CancelAll();
+  EXPECT_TRUE(here->token->cancelled());
+  fake_->gate.Open();
+  caller.join();
+  EXPECT_TRUE(here->Wait().status.ok());
+  there->Wait();
+  EXPECT_NE(there->computed_by, std::this_thread::get_id());
+}
 
 TEST_F(BatcherTest, RunsOnlyEqualOptionsTogether) {
   Batcher batcher({.workers = 1});
@@ -352,6 +419,7 @@ TEST_F(BatcherTest, EveryAcceptedJobIsDoneOnceWhenShutdownMeetsEnqueues) {
   for (int i = 0; i < kThreads * kJobsPerThread; ++i) {
     jobs.push_back(std::make_unique<TestJob>(model_, 1 + i % 3, i % 2 == 0 ? 1e-3 : 1e-5));
     jobs.back()->batchable = i % 50 != 0;
+    jobs.back()->quick = i % 3 == 0 && jobs.back()->batchable;
   }
   std::vector<int> accepted(jobs.size(), 0);
   std::atomic<int> started{0};

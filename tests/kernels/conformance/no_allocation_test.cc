@@ -25,7 +25,7 @@ namespace {
 std::atomic<bool> counting{false};
 std::atomic<int64_t> allocations{0};
 
-void CountAllocation() {
+[[maybe_unused]] void CountAllocation() {
   if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
 }
 

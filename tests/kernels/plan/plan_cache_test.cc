@@ -170,6 +170,14 @@ struct Damage {
 TEST(ReadPlanTest, RefusesValuesOutOfRange) {
   const Damage damages[] = {
       {"/choices/0/solver", "gauss", "solver: unknown value \"gauss\""},
+      {"/choices/0/solver", "sequential", "solver: expected an iterative one, got \"sequential\""},
+      {"/entries/0/parallel/solver", "sequential", "solver: expected an iterative one"},
+      {"/rtol", -1e-3, "rtol: expected no negative number, got -0.001"},
+      {"/measured_seconds", -1.0, "measured_seconds: expected no negative number"},
+      {"/entries/0/sequential_seconds", -1e-9, "sequential_seconds: expected no negative number"},
+      {"/entries/0/parallel_seconds", -1.0, "parallel_seconds: expected no negative number"},
+      {"/entries/0/parallel_iterations", -1.0, "parallel_iterations: expected no negative number"},
+      {"/entries/0/parallel_error", -1.0, "parallel_error: expected no negative number"},
       {"/choices/0/shooting_interval", 0, "shooting_interval"},
       {"/choices/0/shooting_interval", (1 << 20) + 1, "shooting_interval"},
       {"/choices/0/shooting_interval", 1.5, "shooting_interval"},

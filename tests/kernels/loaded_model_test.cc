@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/loaded_model.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "kernels/base/file.h"
+#include "tests/testing/expect_error.h"
+#include "tests/testing/safetensors_writer.h"
+
+namespace deeppcr {
+namespace {
+
+using nlohmann::json;
+using testing::ExpectError;
+using testing::TemporaryDirectory;
+using LoadedPtr = std::shared_ptr<const LoadedModel>;
+
+constexpr int64_t kSteps = 64, kWidth = 8;
+constexpr char kConfig[] =
+    R"({"model_type":"resnet","input_dim":8,"output_dim":8,"state_dim":8,"num_layers":64,)"
+    R"("activation":"tanh","max_batch_size":2})";
+
+std::vector<float> Normal(int64_t count) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0.0F, 0.3F);
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+class LoadedModelTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(testing::WriteModel(
+                    model_.path(), kConfig,
+                    {{"layers.weight", {kSteps, kWidth, kWidth}, Normal(kSteps * kWidth * kWidth)},
+                     {"layers.bias", {kSteps, kWidth}, Normal(kSteps * kWidth)}})
+                    .ok());
+  }
+
+  // What was said while it loaded is in progress_ afterwards.
+  absl::StatusOr<LoadedPtr> Load(int64_t max_workspace_bytes = int64_t{1} << 28) {
+    progress_.clear();
+    auto engine = Engine::Create({.backend = "cpu",
+                                  .num_threads = 1,
+                                  .plan_cache_dir = plans_.path(),
+                                  .max_workspace_bytes = max_workspace_bytes});
+    if (!engine.ok()) return engine.status();
+    engines_.push_back(*std::move(engine));
+    return engines_.back()->LoadModel(
+        model_.path(), [&](std::string_view step) { progress_ += std::string(step) + "\n"; });
+  }
+
+  // Edits the one plan as somebody who can also work out its id: the refusal of the edited plan
+  // tells it.
+  void EditPlan(const std::function<void(json&)>& edit, int64_t max_workspace_bytes) {
+    const std::string path = std::filesystem::directory_iterator(plans_.path())->path().string();
+    json plan = json::parse(*ReadFile(path, 1 << 20));
+    edit(plan);
+    plan["id"] = "0";
+    ASSERT_TRUE(WriteFileAtomically(path, plan.dump()).ok());
+    ASSERT_TRUE(Load(max_workspace_bytes).ok());
+    const std::string marker = "id: expected ";
+    const size_t at = progress_.find(marker);
+    ASSERT_NE(at, std::string::npos) << progress_;
+    plan["id"] = progress_.substr(at + marker.size(), 16);
+    ASSERT_TRUE(WriteFileAtomically(path, plan.dump()).ok());
+  }
+
+  TemporaryDirectory model_;
+  TemporaryDirectory plans_;
+  std::vector<std::unique_ptr<Engine>> engines_;  // outlive their models
+  std::string progress_;
+};
+
+TEST_F(LoadedModelTest, TakesThePlanOfAnEarlierLoad) {
+  const auto first = Load();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_FALSE((*first)->plan().from_cache);
+
+  const auto second = Load();
+
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_TRUE((*second)->plan().from_cache);
+  EXPECT_EQ((*second)->plan().id, (*first)->plan().id);
+}
+
+// A workspace that C = 1 does not fit, and a cached plan whose entry runs it all the same.
+TEST_F(LoadedModelTest, AnEntryBelowTheLeastIntervalIsMeasuredAnew) {
+  int64_t bytes = int64_t{1} << 20;
+  while (bytes > 0 && (*Load(bytes))->info().min_shooting_interval < 4) bytes = bytes * 3 / 4;
+  EditPlan(
+      [](json& plan) {
+        json& entry = plan["entries"][0];
+        entry["parallel"]["solver"] = entry["solver"] = "newton";
+        entry["parallel"]["shooting_interval"] = 1;
+      },
+      bytes);
+
+  const auto model = Load(bytes);
+
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_FALSE((*model)->plan().from_cache);
+  EXPECT_NE(progress_.find("measuring anew"), std::string::npos) << progress_;
+  const auto resolved = (*model)->Resolve({}, 1);
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_TRUE(resolved->solver == "sequential" || resolved->shooting_interval >= 4);
+}
+
+TEST_F(LoadedModelTest, AComparisonPastItsDeadlineSaysSoThoughItWasCancelledToo) {
+  const auto model = Load();
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::vector<float> inputs(kWidth, 0.5F);
+  const std::vector<SolveOptions> options = {{.solver = "sequential"}, {.solver = "newton"}};
+  CancelToken token(CancelToken::Clock::now());
+  token.Cancel();
+  ExpectError((*model)->Compare(inputs, 1, options, 1, &token), absl::StatusCode::kDeadlineExceeded,
+              "deadline");
+
+  CancelToken cancelled;
+  cancelled.Cancel();
+  ExpectError((*model)->Compare(inputs, 1, options, 1, &cancelled), absl::StatusCode::kCancelled,
+              "cancelled");
+}
+
+}  // namespace
+}  // namespace deeppcr

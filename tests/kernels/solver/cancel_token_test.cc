@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/solver/cancel_token.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/solver/registry.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::RandomSystem;
+using testing::SolverRig;
+
+CancelToken::Clock::time_point InSeconds(int seconds) {
+  return CancelToken::Clock::now() + std::chrono::seconds(seconds);
+}
+
+TEST(CancelTokenTest, TellsWhyToStop) {
+  CancelToken token(InSeconds(3600));
+  EXPECT_EQ(token.stop_reason(), StopReason::kNone);
+  token.Cancel();
+  EXPECT_EQ(token.stop_reason(), StopReason::kCancelled);
+  EXPECT_EQ(CancelToken(InSeconds(-1)).stop_reason(), StopReason::kDeadline);
+  EXPECT_EQ(CancelToken().stop_reason(), StopReason::kNone);
+}
+
+TEST(CancelTokenTest, ADeadlineThatAlsoCancelledIsADeadline) {
+  CancelToken token(InSeconds(-1));
+  token.Cancel();
+  EXPECT_EQ(token.stop_reason(), StopReason::kDeadline);
+}
+
+// Three samples of one run: the first is late and cancelled, the second cancelled, the third fine.
+TEST(CancelTokenTest, EverySolverReportsTheReasonOfEachSample) {
+  constexpr int64_t kSteps = 40, kSamples = 3;
+  const RandomSystem system({.num_steps = kSteps, .state_dim = 3});
+  const SolverRig rig(testing::BackendCases().front().create(), system.spec());
+  const std::vector<float> inputs = system.Inputs(kSamples, 2);
+  std::vector<float> outputs(inputs.size());
+  CancelToken late(InSeconds(-1)), cancelled(InSeconds(3600)), fine(InSeconds(3600));
+  late.Cancel();
+  cancelled.Cancel();
+  for (const SolverRow& row : Solvers()) {
+    std::vector<SampleReport> reports(kSamples);
+    std::vector<RunItem> items;
+    for (const CancelToken* token : {&late, &cancelled, &fine}) {
+      const size_t i = items.size();
+      items.push_back({.num_samples = 1,
+                       .inputs = std::span(inputs).subspan(3 * i, 3),
+                       .outputs = std::span(outputs).subspan(3 * i, 3),
+                       .reports = std::span(reports).subspan(i, 1),
+                       .token = token});
+    }
+    ASSERT_TRUE(
+        rig.runner().Run(testing::OptionsFor(row.name, kSteps, 8, 1e-4), items, nullptr).ok());
+    EXPECT_EQ(reports[0].termination, Termination::kDeadline) << row.name;
+    EXPECT_EQ(reports[1].termination, Termination::kCancelled) << row.name;
+    EXPECT_TRUE(reports[2].converged) << row.name;
+  }
+}
+
+}  // namespace
+}  // namespace deeppcr
