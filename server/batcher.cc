@@ -133,11 +133,7 @@ absl::Status Batcher::Admit(Job* job, JobList* dead) {
                                                waiting, " samples; this request has ", job->samples,
                                                ", the limit is ", options_.max_queue_samples));
   }
-  if (bytes_ > 0 && bytes_ + job->bytes > options_.max_bytes) {
-    return absl::ResourceExhaustedError(StrCat("requests in progress hold ", bytes_,
-                                               " bytes; this one needs ", job->bytes,
-                                               ", the limit is ", options_.max_bytes));
-  }
+  if (absl::Status status = CheckBytes(job->bytes); !status.ok()) return status;
   const bool others_wait = !ready_.empty() || !alone_.empty();
   if (idle_token_ != nullptr && (sleeping_ == 0 || others_wait)) idle_token_->Cancel();
   job->enqueued_ = Clock::now();
@@ -150,6 +146,21 @@ absl::Status Batcher::Admit(Job* job, JobList* dead) {
   model.waiting_.push_back(job);
   if (!std::exchange(model.listed_, true)) ready_.push_back(job->model);
   return absl::OkStatus();
+}
+
+// The caller holds mutex_.
+absl::Status Batcher::CheckBytes(int64_t bytes) const {
+  if (bytes_ == 0 || bytes_ + bytes <= options_.max_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(StrCat("requests in progress hold ", bytes_,
+                                             " bytes; this one needs ", bytes, ", the limit is ",
+                                             options_.max_bytes));
+}
+
+absl::Status Batcher::TakeBytes(int64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  absl::Status status = CheckBytes(bytes);
+  if (status.ok()) bytes_ += bytes;
+  return status;
 }
 
 // The caller holds mutex_ and calls Done on what comes back after releasing it.

@@ -115,6 +115,8 @@ class Batcher {
   // and gives false.
   bool OfferIdleTask(IdleTask task);
 
+  // For memory that no job stands for. Errors: kResourceExhausted.
+  absl::Status TakeBytes(int64_t bytes);
   // Of an accepted job, once its request and reply are gone from memory: a finished reply that its
   // client does not read still takes room.
   void ReturnBytes(int64_t bytes);
@@ -152,6 +154,7 @@ class Batcher {
   JobList RemoveDead(ServedModel& model);
   static void DropDead(const JobList& dead);
   absl::Status Admit(Job* job, JobList* dead);
+  absl::Status CheckBytes(int64_t bytes) const;
   void ComputeBatch(Work* work);
   void ComputeAlone(Work* work);
   void RunIdle(Work* work);

@@ -162,12 +162,16 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
 
 void AddServingFlags(std::vector<FlagSpec>& specs) {
   using C = ServerConfig;
-  specs.push_back(Integer("max_queue", "samples", 1, 1 << 20, &C::max_queue,
-                          "Samples that may wait, per model version; more are refused."));
+  specs.push_back(Integer(
+      "max_queue", "samples", 1, 1 << 20, &C::max_queue,
+      "Samples that may wait, per model version, of Forward and as many of Compare; more are "
+      "refused."));
   specs.push_back(Integer("max_queue_bytes", "bytes", kMiB, int64_t{1} << 40, &C::max_queue_bytes,
                           "Bytes of accepted requests and their replies, all models together."));
-  specs.push_back(Real("reply_seconds", "seconds", 0.1, 86400, &C::reply_seconds,
-                       "A reply that its client has not read after this long is dropped."));
+  specs.push_back(
+      Real("reply_seconds", "seconds", 0.1, 86400, &C::reply_seconds,
+           "A reply that its client has not read after this long, and a second for every "
+           "128 KiB, is dropped."));
   specs.push_back(Real("drain_pause_seconds", "seconds", 0, 3600, &C::drain_pause_seconds,
                        "After SIGTERM: not ready, but still serving, so that balancers notice."));
   specs.push_back(Real("drain_seconds", "seconds", 0, 3600, &C::drain_seconds,

@@ -118,6 +118,9 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
   for (size_t i = 0; i < kMethodNames.size(); ++i) {
     in_flight_[i] = &in_flight.Add({{"method", std::string(kMethodNames[i])}});
   }
+  dropped_replies_ = &Register(BuildCounter(), registry_, "replies_dropped_total",
+                               "Replies given up because their client did not read them.")
+                          .Add({});
   auto& shadows = Register(BuildCounter(), registry_, "shadow_runs_total",
                            "Shadow pairs: measured, interrupted by a request, failed.");
   for (size_t i = 0; i < shadows_.size(); ++i) {

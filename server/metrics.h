@@ -99,6 +99,7 @@ class Metrics {
   // model: a name that ForModel has seen; any other counts under the empty name.
   void CountRequest(std::string_view model, Method method, int code);
   prometheus::Gauge& in_flight(Method method) { return *in_flight_[static_cast<size_t>(method)]; }
+  void CountDroppedReply() { dropped_replies_->Increment(); }
   void CountShadow(ShadowOutcome outcome) { shadows_[static_cast<size_t>(outcome)]->Increment(); }
 
   // The exposition in Prometheus' text format.
@@ -122,6 +123,7 @@ class Metrics {
   prometheus::Family<prometheus::Counter>&requests_, &fallbacks_;
   prometheus::Family<prometheus::Gauge>&queue_depth_, &memory_;
   std::array<prometheus::Gauge*, kMethodNames.size()> in_flight_{};
+  prometheus::Counter* dropped_replies_ = nullptr;
   std::array<prometheus::Counter*, 3> shadows_{};
 
   std::mutex mutex_;

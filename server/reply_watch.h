@@ -8,8 +8,9 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
-#include <list>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -20,32 +21,38 @@ class ReplyWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // A slow connection is not a stalled one: beyond the patience a reply gets the time that its
+  // bytes take at this rate.
+  static constexpr int64_t kLeastBytesPerSecond = int64_t{128} << 10;
+
+  struct Reply;
+  using Overdue = std::multimap<Clock::time_point, Reply*>;
+
   // One answered call. Not moved or destroyed between Add and Remove.
   struct Reply {
     std::function<void()> cancel;  // may call Remove, on this thread or another
-    Clock::time_point answered;
-    std::list<Reply*>::iterator place;
+    Overdue::iterator place;
     bool listed = false;
   };
 
   explicit ReplyWatch(std::chrono::milliseconds patience);
   ~ReplyWatch();
 
-  // Calls reply->cancel once if the reply is still listed when patience ends.
-  void Add(Reply* reply);
+  // Calls reply->cancel once if the reply is still listed when its time ends.
+  void Add(Reply* reply, int64_t bytes);
   // After it cancel is not called and not running on another thread. For any reply, listed or not.
   void Remove(Reply* reply);
 
  private:
   void Run();
-  void CancelOverdue();
+  bool CancelOverdue(std::unique_lock<std::mutex>& lock);
 
   const std::chrono::milliseconds patience_;
-  // Recursive, because cancelling a call may end it, and so remove it, on the same thread.
-  std::recursive_mutex mutex_;
-  std::condition_variable_any wake_;
+  std::mutex mutex_;
+  std::condition_variable stop_, cancelled_;
   // Guarded by mutex_.
-  std::list<Reply*> replies_;  // oldest first
+  Overdue replies_;                    // by the time they are given up
+  const Reply* cancelling_ = nullptr;  // only compared: it may be gone
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -20,16 +20,11 @@ constexpr char kQueueDepthKey[] = "deeppcr-queue-depth";
 // What a handler may compute itself: about as long as it takes to wake up another thread, and too
 // short to be felt by the other handlers.
 constexpr double kQuickSeconds = 50e-6;
+constexpr int64_t kQuickBytes = int64_t{16} << 10;  // what the codec does takes time too
 
 // A call whose work goes through the batcher.
 class QueuedCall : public UnaryCall, public Job {
  public:
-  // The reply has left memory only now.
-  void OnDone() override {
-    context_.batcher.ReturnBytes(held_bytes_);
-    UnaryCall::OnDone();
-  }
-
  protected:
   using UnaryCall::UnaryCall;
 
@@ -66,9 +61,6 @@ class QueuedCall : public UnaryCall, public Job {
     if (!request_id_.empty()) where += StrCat(", request ", Quoted(request_id_));
     Complete(absl::InvalidArgumentError(StrCat(attributed.message(), where, ")")));
   }
-
- private:
-  int64_t held_bytes_ = 0;  // of the batcher's budget
 };
 
 class ForwardCall final : public QueuedCall {
@@ -110,6 +102,13 @@ class ForwardCall final : public QueuedCall {
  private:
   ~ForwardCall() override = default;
 
+  void FreeRequest() override {
+    v1::ForwardRequest().Swap(&request_);
+    v1::ForwardResponse().Swap(&reply_);
+    input_ = {};
+    reports_ = {};
+  }
+
   absl::Status Admit() {
     DEEPPCR_RETURN_IF_ERROR(Receive(&request_));
     request_id_ = request_.request_id();
@@ -121,7 +120,7 @@ class ForwardCall final : public QueuedCall {
     DEEPPCR_ASSIGN_OR_RETURN(options, loaded.Resolve(input_.options, input_.num_samples));
     checked_ = input_.request_bytes <= kInlineCheckBytes;
     if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckValues());
-    quick = checked_ && IsQuick(loaded);
+    quick = IsQuick(loaded);
     series_ = served->metrics->ForSolver(options.solver);
     return Submit(std::move(served), input_.num_samples, input_.request_bytes + input_.reply_bytes);
   }
@@ -130,7 +129,7 @@ class ForwardCall final : public QueuedCall {
   bool IsQuick(const LoadedModel& loaded) const {
     const double seconds = loaded.plan().Lookup(input_.num_samples).sequential_seconds;
     return options.solver == "sequential" && seconds > 0 && seconds <= kQuickSeconds &&
-           input_.reply_bytes <= kInlineCheckBytes;
+           input_.request_bytes + input_.reply_bytes <= kQuickBytes;
   }
 
   absl::Status CheckValues() const {
@@ -225,12 +224,18 @@ class CompareCall final : public QueuedCall {
     timings_.run.wall_seconds = compute_seconds_;
     if (!status.ok()) return Refuse(status);
     v1::CompareResponse reply;
-    FillCompare(*model, input_, std::exchange(rows_, {}), &reply);
+    FillCompare(*model, input_, rows_, &reply);
     Answer(reply);
   }
 
  private:
   ~CompareCall() override = default;
+
+  void FreeRequest() override {
+    v1::CompareRequest().Swap(&request_);
+    input_ = {};
+    rows_ = {};
+  }
 
   absl::Status Admit() {
     DEEPPCR_RETURN_IF_ERROR(Receive(&request_));
@@ -248,6 +253,11 @@ class CompareCall final : public QueuedCall {
   double compute_seconds_ = 0;
 };
 
+// Of a reply that waits to be read, with what gRPC keeps of its call.
+int64_t ReplyBytes(const google::protobuf::Message& reply) {
+  return static_cast<int64_t>(reply.ByteSizeLong()) + 4096;
+}
+
 // A call that is answered at once by the handler.
 template <typename Request, typename Reply>
 class ImmediateCall final : public UnaryCall {
@@ -261,6 +271,7 @@ class ImmediateCall final : public UnaryCall {
     Reply reply;
     absl::Status status = Receive(&request);
     if (status.ok()) status = answer(request, &reply);
+    if (status.ok()) status = HoldBytes(ReplyBytes(reply));
     Complete(status, &reply);
   }
 
@@ -301,7 +312,8 @@ class AdminCall final : public UnaryCall {
     // Loads wait for one another, perhaps long.
     if (token_.cancelled()) return Complete(Attribute(absl::CancelledError("cancelled")));
     Reply reply;
-    const absl::Status status = work(request_, &reply);
+    absl::Status status = work(request_, &reply);
+    if (status.ok()) status = HoldBytes(ReplyBytes(reply));
     Complete(status, &reply);
   }
 
@@ -319,19 +331,22 @@ bool IsLoopbackPeer(std::string_view peer) {
   return address.starts_with("[::1]:") || address.starts_with("[::ffff:127.");
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::Forward(Rpc* rpc, const Bytes* request, Bytes* reply) {
+grpc::ServerUnaryReactor* DeepPcrService::Forward(Rpc* rpc, const Bytes* request,
+                                                  Bytes* reply) noexcept {
   auto* call = new ForwardCall(context_, {rpc, request, reply});
   call->Start();
   return call;
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::Compare(Rpc* rpc, const Bytes* request, Bytes* reply) {
+grpc::ServerUnaryReactor* DeepPcrService::Compare(Rpc* rpc, const Bytes* request,
+                                                  Bytes* reply) noexcept {
   auto* call = new CompareCall(context_, {rpc, request, reply});
   call->Start();
   return call;
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::ListModels(Rpc* rpc, const Bytes* request, Bytes* reply) {
+grpc::ServerUnaryReactor* DeepPcrService::ListModels(Rpc* rpc, const Bytes* request,
+                                                     Bytes* reply) noexcept {
   auto* call = new ImmediateCall<v1::ListModelsRequest, v1::ListModelsResponse>(
       context_, Method::kListModels, {rpc, request, reply});
   call->Start([this](const auto&, v1::ListModelsResponse* list) {
@@ -343,7 +358,8 @@ grpc::ServerUnaryReactor* DeepPcrService::ListModels(Rpc* rpc, const Bytes* requ
   return call;
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::GetModel(Rpc* rpc, const Bytes* request, Bytes* reply) {
+grpc::ServerUnaryReactor* DeepPcrService::GetModel(Rpc* rpc, const Bytes* request,
+                                                   Bytes* reply) noexcept {
   auto* call = new ImmediateCall<v1::GetModelRequest, v1::GetModelResponse>(
       context_, Method::kGetModel, {rpc, request, reply});
   call->Start([this](const auto& wanted, v1::GetModelResponse* description) -> absl::Status {
@@ -355,7 +371,8 @@ grpc::ServerUnaryReactor* DeepPcrService::GetModel(Rpc* rpc, const Bytes* reques
   return call;
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::LoadModel(Rpc* rpc, const Bytes* request, Bytes* reply) {
+grpc::ServerUnaryReactor* DeepPcrService::LoadModel(Rpc* rpc, const Bytes* request,
+                                                    Bytes* reply) noexcept {
   auto* call = new AdminCall<v1::LoadModelRequest, v1::LoadModelResponse>(
       context_, Method::kLoadModel, {rpc, request, reply});
   call->Start([this](const auto& wanted, v1::LoadModelResponse* loaded) -> absl::Status {
@@ -371,7 +388,7 @@ grpc::ServerUnaryReactor* DeepPcrService::LoadModel(Rpc* rpc, const Bytes* reque
 }
 
 grpc::ServerUnaryReactor* DeepPcrService::UnloadModel(Rpc* rpc, const Bytes* request,
-                                                      Bytes* reply) {
+                                                      Bytes* reply) noexcept {
   auto* call = new AdminCall<v1::UnloadModelRequest, v1::UnloadModelResponse>(
       context_, Method::kUnloadModel, {rpc, request, reply});
   call->Start([this](const auto& wanted, v1::UnloadModelResponse*) {

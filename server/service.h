@@ -2,8 +2,10 @@
 #ifndef DEEPPCR_SERVER_SERVICE_H_
 #define DEEPPCR_SERVER_SERVICE_H_
 
-// The RPC methods: thin. A handler parses, validates and enqueues; a worker computes and answers.
-// gRPC's callback threads are few and shared with health checks, so no handler ever blocks.
+// The RPC methods: thin. A handler parses, validates and enqueues; a worker computes and answers,
+// or, where that is quicker than waking one, the handler does. gRPC's callback threads are few and
+// shared with health checks, so no handler ever blocks. None throws either: gRPC would answer in
+// its place and the call would never end.
 
 #include <atomic>
 #include <cstdint>
@@ -68,12 +70,12 @@ class DeepPcrService final : public RawDeepPcrService {
 
   explicit DeepPcrService(ServiceContext& context) : context_(context) {}
 
-  Reactor* Forward(Rpc* rpc, const Bytes* request, Bytes* reply) override;
-  Reactor* Compare(Rpc* rpc, const Bytes* request, Bytes* reply) override;
-  Reactor* ListModels(Rpc* rpc, const Bytes* request, Bytes* reply) override;
-  Reactor* GetModel(Rpc* rpc, const Bytes* request, Bytes* reply) override;
-  Reactor* LoadModel(Rpc* rpc, const Bytes* request, Bytes* reply) override;
-  Reactor* UnloadModel(Rpc* rpc, const Bytes* request, Bytes* reply) override;
+  Reactor* Forward(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
+  Reactor* Compare(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
+  Reactor* ListModels(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
+  Reactor* GetModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
+  Reactor* LoadModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
+  Reactor* UnloadModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
 
  private:
   ServiceContext& context_;

@@ -42,12 +42,13 @@ UnaryCall::UnaryCall(ServiceContext& context, Method method, const RawCall& call
   context_.calls.fetch_add(1);
   context_.unanswered.fetch_add(1);
   context_.metrics.in_flight(method_).Increment();
-  unread_.cancel = [rpc = rpc_] { rpc->TryCancel(); };
+  unread_.cancel = [this] { Drop(); };
 }
 
 void UnaryCall::OnDone() {
   ServiceContext& context = context_;
   context.replies.Remove(&unread_);
+  if (held_bytes_ > 0) context.batcher.ReturnBytes(held_bytes_);
   context.metrics.in_flight(method_).Decrement();
   delete this;
   // Last: once the count is 0 the server may go.
@@ -58,25 +59,31 @@ absl::Status UnaryCall::Parse(google::protobuf::Message* request) const {
   if (context_.draining.load()) {
     return absl::UnavailableError("the server is starting or shutting down");
   }
-  // The handler's own, though gRPC passes it as const; read twice, then of no more use.
-  auto* bytes = const_cast<grpc::ByteBuffer*>(call_.request);
+  // The handler's own, though gRPC passes it as const; of no use once it is parsed.
+  grpc::ByteBuffer bytes;
+  bytes.Swap(const_cast<grpc::ByteBuffer*>(call_.request));
   {
-    grpc::ProtoBufferReader reader(bytes);
+    grpc::ProtoBufferReader reader(&bytes);
     DEEPPCR_RETURN_IF_ERROR(CheckWire(&reader, *request->GetDescriptor()));
   }
-  grpc::ProtoBufferReader reader(bytes);
-  if (!request->ParseFromZeroCopyStream(&reader)) {
-    return InvalidArgument("request: expected a ", request->GetTypeName(),
-                           ", got bytes that are not one");
-  }
-  bytes->Clear();
-  return absl::OkStatus();
+  grpc::ProtoBufferReader reader(&bytes);
+  if (request->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
+  return InvalidArgument("request: expected a ", request->GetTypeName(),
+                         ", got bytes that are not one");
 }
 
-void UnaryCall::Serialize(const google::protobuf::Message& reply) const {
-  const grpc::Slice slice(reply.ByteSizeLong());
+int64_t UnaryCall::Serialize(const google::protobuf::Message& reply) const {
+  const size_t size = reply.ByteSizeLong();
+  grpc::Slice slice(size);
   reply.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(slice.begin()));
   *call_.reply = grpc::ByteBuffer(&slice, 1);
+  return static_cast<int64_t>(size);
+}
+
+absl::Status UnaryCall::HoldBytes(int64_t bytes) {
+  DEEPPCR_RETURN_IF_ERROR(context_.batcher.TakeBytes(bytes));
+  held_bytes_ += bytes;
+  return absl::OkStatus();
 }
 
 absl::Status UnaryCall::Attribute(const absl::Status& status) const {
@@ -85,14 +92,27 @@ absl::Status UnaryCall::Attribute(const absl::Status& status) const {
 }
 
 void UnaryCall::Complete(const absl::Status& status, const google::protobuf::Message* reply) {
-  if (status.ok() && reply != nullptr) Serialize(*reply);
+  const int64_t bytes = status.ok() && reply != nullptr ? Serialize(*reply) : 0;
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   context_.metrics.CountRequest(model_, method_, status.raw_code());
   Observe(seconds);
   Log(status, seconds);
-  context_.replies.Add(&unread_);
+  request_id_ = {};
+  FreeRequest();
+  const grpc::Status answer = ToGrpcStatus(status);
+  context_.replies.Add(&unread_, bytes);
   context_.unanswered.fetch_sub(1);
-  Finish(ToGrpcStatus(status));
+  Finish(answer);
+}
+
+// The client does not read: by then its reply has been counted and logged as what it was.
+void UnaryCall::Drop() const {
+  context_.metrics.CountDroppedReply();
+  context_.logger.LogLimited(LogLevel::kWarn, "reply_dropped",
+                             {{"method", kMethodNames[static_cast<size_t>(method_)]},
+                              {"model", std::string_view(model_).substr(0, 128)},
+                              {"peer", rpc_->peer()}});
+  rpc_->TryCancel();
 }
 
 // Refusals take no time and would make an overloaded server look fast.

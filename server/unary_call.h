@@ -44,15 +44,23 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   absl::Status Receive(Request* request) {
     DEEPPCR_RETURN_IF_ERROR(Parse(request));
     if constexpr (requires { request->model(); }) {
+      DEEPPCR_RETURN_IF_ERROR(CheckModelFields(request->model(), request->version()));
       model_ = request->model();
       version_ = request->version();
-      return CheckModelFields(model_, version_);
     }
     return absl::OkStatus();
   }
 
   // Answers the call: serializes the reply, which an OK needs, counts, logs, finishes.
   void Complete(const absl::Status& status, const google::protobuf::Message* reply = nullptr);
+
+  // Frees what the reply does not need. Called before the reply is sent: from then on the client
+  // decides how long the call lasts.
+  virtual void FreeRequest() {}
+
+  // Counts bytes against the budget of all requests and replies until OnDone.
+  // Errors: kResourceExhausted.
+  absl::Status HoldBytes(int64_t bytes);
 
   // As it is, but a cancellation of ours is kUnavailable: the client did not ask for it.
   absl::Status Attribute(const absl::Status& status) const;
@@ -66,11 +74,13 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   std::string_view request_id_;  // the request's; it lives until OnDone
   const SolverSeries* series_ = nullptr;
   JobTimings timings_;
+  int64_t held_bytes_ = 0;  // of the batcher's budget
 
  private:
   absl::Status Parse(google::protobuf::Message* request) const;
-  void Serialize(const google::protobuf::Message& reply) const;
+  int64_t Serialize(const google::protobuf::Message& reply) const;
   void Observe(double seconds) const;
+  void Drop() const;
   void Log(const absl::Status& status, double seconds) const;
 
   const RawCall call_;

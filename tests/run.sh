@@ -117,7 +117,8 @@ tsan_tests() {
 }
 
 asan_tests() {
-  ASAN_OPTIONS="detect_stack_use_after_return=1:strict_init_order=1" \
+  # The quarantine counts as memory of the server, which a test bounds.
+  ASAN_OPTIONS="detect_stack_use_after_return=1:strict_init_order=1:quarantine_size_mb=64" \
     UBSAN_OPTIONS="print_stacktrace=1" run_ctest build/asan -LE slow
 }
 

@@ -32,6 +32,8 @@ struct PlanEntry {
   double parallel_iterations = 0;  // mean over calibration inputs
   double parallel_error = 0;       // worst true error against sequential over calibration inputs
   int64_t parallel_stages = 0;     // worst
+
+  bool operator==(const PlanEntry&) const = default;
   double seconds() const { return solver == "sequential" ? sequential_seconds : parallel_seconds; }
 };
 

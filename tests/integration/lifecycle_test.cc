@@ -231,14 +231,7 @@ TEST_F(LifecycleTest, CancelsWhatDoesNotEndInTime) {
   testing::WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
   const auto server = ServerProcess::Start(repository_.path(), {"--drain_seconds=0.2"});
   ASSERT_NE(server, nullptr);
-  v1::CompareRequest request;
-  request.set_model("long");
-  *request.mutable_inputs() = MakeRequest(16).inputs();
-  for (int i = 0; i < 16; ++i) {
-    request.add_options()->set_solver("newton");
-    request.mutable_options(i)->set_rtol(1e-7);
-  }
-  request.set_repetitions(100);
+  const v1::CompareRequest request = LongComparison("long");
   grpc::Status status;
   std::thread client([&] {
     const auto stub = Connect(server->address());

@@ -65,6 +65,19 @@ inline grpc::Status Call(v1::DeepPcr::Stub& stub, const v1::ForwardRequest& requ
   return stub.Forward(&context, request, response);
 }
 
+// Minutes of work for a model of 2048 layers.
+inline v1::CompareRequest LongComparison(const std::string& model) {
+  v1::CompareRequest request;
+  request.set_model(model);
+  *request.mutable_inputs() = MakeRequest(16).inputs();
+  for (int i = 0; i < 16; ++i) {
+    request.add_options()->set_solver("newton");
+    request.mutable_options(i)->set_rtol(1e-7);
+  }
+  request.set_repetitions(100);
+  return request;
+}
+
 // One server for all tests of a suite, with the model "net" (and, if asked for, others).
 class ServiceTest : public ::testing::Test {
  protected:

@@ -45,6 +45,7 @@ TEST_F(MetricsTest, EverySeriesOfAModelIsThereWithZero) {
           R"(deeppcr_model_plan_seconds_count{model="m",version="3"} 0)",
           R"(deeppcr_model_memory_bytes{model="m",version="3"} 0)",
           R"(deeppcr_requests_in_flight{method="Forward"} 0)",
+          "deeppcr_replies_dropped_total 0",
           R"(deeppcr_shadow_runs_total{outcome="measured"} 0)",
           R"(deeppcr_build_info{backend="cpu",device="cpu-test",version="1.2.3"} 1)",
       }) {

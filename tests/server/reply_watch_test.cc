@@ -24,7 +24,7 @@ TEST(ReplyWatchTest, CancelsWhatStaysListedOnce) {
   ReplyWatch::Reply reply;
   reply.cancel = [&] { ++cancelled; };
 
-  watch.Add(&reply);
+  watch.Add(&reply, 0);
 
   EXPECT_TRUE(Await(cancelled, 1));
   std::this_thread::sleep_for(milliseconds(60));
@@ -38,8 +38,8 @@ TEST(ReplyWatchTest, LeavesAloneWhatWasRemovedOrIsYoung) {
   std::atomic<int> cancelled{0};
   ReplyWatch::Reply read, young;
   read.cancel = young.cancel = [&] { ++cancelled; };
-  watch.Add(&read);
-  patient.Add(&young);
+  watch.Add(&read, 0);
+  patient.Add(&young, 0);
 
   watch.Remove(&read);
 
@@ -59,10 +59,44 @@ TEST(ReplyWatchTest, ACancellationMayEndItsCallAtOnce) {
       watch.Remove(reply);
       ++ended;
     };
-    watch.Add(reply);
+    watch.Add(reply, 0);
   }
 
   EXPECT_TRUE(Await(ended, 100));
+}
+
+TEST(ReplyWatchTest, ALargeReplyGetsTheTimeItsBytesTake) {
+  ReplyWatch watch(milliseconds(1));
+  std::atomic<int> small{0}, large{0};
+  ReplyWatch::Reply first, second;
+  first.cancel = [&] { ++large; };
+  second.cancel = [&] { ++small; };
+
+  watch.Add(&first, 3600 * ReplyWatch::kLeastBytesPerSecond);
+  watch.Add(&second, 0);
+
+  EXPECT_TRUE(Await(small, 1));
+  EXPECT_EQ(large, 0);
+  watch.Remove(&first);
+}
+
+// Every call takes the watch's lock.
+TEST(ReplyWatchTest, OthersGoOnWhileACallIsCancelled) {
+  ReplyWatch watch(milliseconds(1));
+  std::atomic<int> cancelling{0}, go_on{0};
+  ReplyWatch::Reply slow, other;
+  slow.cancel = [&] {
+    ++cancelling;
+    Await(go_on, 1);
+  };
+  watch.Add(&slow, 0);
+  ASSERT_TRUE(Await(cancelling, 1));
+
+  watch.Add(&other, 1 << 30);
+  watch.Remove(&other);
+
+  ++go_on;
+  watch.Remove(&slow);
 }
 
 // Once Remove is back the call may be gone: the cancellation must be over, or never come.
@@ -76,7 +110,7 @@ TEST(ReplyWatchTest, RemoveWaitsForACancellationThatRuns) {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
       --running;
     };
-    watch.Add(reply.get());
+    watch.Add(reply.get(), 0);
     if (i % 2 == 0) std::this_thread::sleep_for(milliseconds(11));
     watch.Remove(reply.get());
     EXPECT_EQ(running, 0);

@@ -8,22 +8,8 @@
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cpu/kernels_fixture.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::CpuKernelsTest;
-using testing::Doubles;
-using testing::IntervalBuffers;
-using testing::KernelsCaseName;
-using testing::KernelsCases;
-using testing::kUnit;
-using testing::Largest;
-using testing::Matrices;
-using testing::PackedLayers;
-using testing::Product;
-using testing::RandomSystem;
-using testing::SameBits;
-using testing::Vector;
 
 using CpuStepsTest = CpuKernelsTest;
 
@@ -236,4 +222,4 @@ TEST_P(CpuStepsTest, PropagateLeavesMatricesAloneWhereNoneAreWanted) {
 INSTANTIATE_TEST_SUITE_P(InstructionSets, CpuStepsTest, KernelsCases(), KernelsCaseName);
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -9,22 +9,8 @@
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cpu/kernels_fixture.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::CpuKernelsTest;
-using testing::Doubles;
-using testing::IntervalBuffers;
-using testing::KernelsCaseName;
-using testing::KernelsCases;
-using testing::kUnit;
-using testing::Largest;
-using testing::Matrices;
-using testing::PackedLayers;
-using testing::Product;
-using testing::RandomSystem;
-using testing::SameBits;
-using testing::Vector;
 
 using CpuUpdateTest = CpuKernelsTest;
 
@@ -201,4 +187,4 @@ TEST_P(CpuUpdateTest, AnUpdateOfNothingHasNoNorm) {
 INSTANTIATE_TEST_SUITE_P(InstructionSets, CpuUpdateTest, KernelsCases(), KernelsCaseName);
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing
