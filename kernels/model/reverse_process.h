@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_MODEL_REVERSE_PROCESS_H_
+#define DEEPPCR_KERNELS_MODEL_REVERSE_PROCESS_H_
+
+// The reverse process of a diffusion model: which timesteps, and what one step does to a state z
+// given the model's output m at (z, timestep) and standard normal noise. Every element of a sample
+// goes its own way; only the denoiser couples them:
+//
+//   x0 = clip(x0_z z + x0_m m, +-clip_range)
+//   z' = z_z z + z_m m + z_x0 x0 + sigma noise
+//
+// Sources: Ho et al. 2020 (DDPM, arXiv 2006.11239), Song et al. 2021 (DDIM, arXiv 2010.02502),
+// Salimans and Ho 2022 (v_prediction, arXiv 2202.00512), Lin et al. 2023 (spacings and zero SNR,
+// arXiv 2305.08891); semantics of diffusers, src/diffusers/schedulers/scheduling_{ddpm,ddim}.py.
+//
+// With a = alphas_cumprod[timestep], p = alphas_cumprod[prev_timestep], and after the last step
+// p = 1 (DDPM; DDIM with set_alpha_to_one) or alphas_cumprod[0] (DDIM without):
+//
+//   prediction_type  x0 = x0_z z + x0_m m         eps = eps_z z + eps_m m
+//   epsilon          (z - sqrt(1-a) m) / sqrt(a)  m
+//   sample           m                            (z - sqrt(a) m) / sqrt(1-a)
+//   v_prediction     sqrt(a) z - sqrt(1-a) m      sqrt(1-a) z + sqrt(a) m
+//
+// DDPM (Ho et al., equations 6 and 7, between any two timesteps): beta = 1 - a/p,
+//   z_x0 = sqrt(p) beta / (1-a),  z_z = sqrt(a/p) (1-p) / (1-a),  z_m = 0,
+//   sigma^2 = max((1-p) / (1-a) beta, 1e-20) with fixed_small, beta with fixed_large; 0 at
+//   timestep 0. So noise is drawn in the last step too where that is not at timestep 0
+//   (steps_offset, trailing with few training steps per step): as diffusers does.
+//
+// DDIM (Song et al., equations 12 and 16): sigma^2 = eta^2 (1-p) / (1-a) (1 - a/p),
+//   direction = sqrt(1 - p - sigma^2),  z_x0 = sqrt(p),
+//   z_z = direction eps_z,  z_m = direction eps_m.
+//   eps is that of the model, before x0 is clipped: diffusers' use_clipped_model_output = false.
+//
+// Everything is computed in double. diffusers computes its tables in float32, where 1 - a cancels:
+// its samples differ from these by some 1e-6 of their size per step, and by up to 3e-4 in the steps
+// between the first few timesteps.
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/model/scheduler_config.h"
+
+namespace deeppcr {
+
+struct ReverseProcessOptions {
+  int64_t num_inference_steps = 0;  // n, in [1, num_train_timesteps]
+  double eta = 0.0;                 // in [0, 1]; DDPM has none: 0
+
+  // DDIMScheduler takes timestep - T / n (integers) for the previous timestep, which is not the
+  // next entry of its own list with `linspace`, nor with the others where n does not divide T
+  // (diffusers issues 12633, 11347, 9261). false: the next entry of the list; true: as upstream.
+  // `trailing` may also yield one entry too many, -1 (see Timesteps). false: without it.
+  bool diffusers_compatible = false;
+};
+
+// One reverse step. Coefficients are finite, also as float32; sigma >= 0.
+struct ReverseStep {
+  int64_t timestep = 0;        // in [0, T), what the denoiser is asked for
+  int64_t prev_timestep = -1;  // in [0, timestep); -1 if z' is the final sample
+  double x0_z = 0.0;
+  double x0_m = 0.0;
+  double z_z = 0.0;
+  double z_m = 0.0;
+  double z_x0 = 0.0;
+  double sigma = 0.0;
+
+  bool operator==(const ReverseStep&) const = default;
+};
+
+struct ReverseProcess {
+  std::vector<double> betas;           // [T], in (0, 1]
+  std::vector<double> alphas_cumprod;  // [T], descending, in [0, 1]
+  std::vector<ReverseStep> steps;      // [n], timesteps descending
+  double clip_range = 0.0;             // above 0; infinity if samples are not clipped
+};
+
+// One step on one element. Thread-safe.
+inline double ApplyReverseStep(const ReverseStep& step, double clip_range, double z, double m,
+                               double noise) {
+  const double x0 = std::clamp(step.x0_z * z + step.x0_m * m, -clip_range, clip_range);
+  return step.z_z * z + step.z_m * m + step.z_x0 * x0 + step.sigma * noise;
+}
+
+// The list of timesteps of `num_inference_steps` (n) steps, descending, as both schedulers'
+// set_timesteps makes it, with T = num_train_timesteps:
+//   leading   i (T / n) + steps_offset, integer division
+//   linspace  n values from 0 to T - 1, a half rounded to the even neighbour; 0 alone if n = 1
+//   trailing  T - i T / n rounded likewise, less 1. The number of entries is ceil(T / (T / n)) in
+//             floating point, which for some pairs (T 1000: n 61, 103, 121 and 59 more) is n + 1
+//             with a last entry of -1. That entry is left out, or refused if
+//             `diffusers_compatible`: upstream reads the table's end with it.
+// Errors: kInvalidArgument if n is not in [1, T] or an entry is not in [0, T). Thread-safe.
+absl::StatusOr<std::vector<int64_t>> Timesteps(const SchedulerConfig& config,
+                                               int64_t num_inference_steps,
+                                               bool diffusers_compatible);
+
+// `config` as ParseSchedulerConfig returns it. Thread-safe.
+// Errors: kInvalidArgument naming the key or option, what was expected and what came: those of
+// Timesteps; eta out of range; betas that cannot be rescaled; alphas_cumprod of 0 or 1 where a step
+// would divide by 0 (epsilon prediction at zero SNR, products that underflow).
+absl::StatusOr<ReverseProcess> BuildReverseProcess(const SchedulerConfig& config,
+                                                   const ReverseProcessOptions& options);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_MODEL_REVERSE_PROCESS_H_

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the corpus of scheduler: tests/fuzz/make_scheduler_corpus.py (no arguments, no packages)."""
+
+import json
+import pathlib
+
+FOLDER = pathlib.Path(__file__).resolve().parent / "corpus" / "scheduler"
+
+# As diffusers saves them.
+DDPM = {"_class_name": "DDPMScheduler", "_diffusers_version": "0.35.2", "beta_end": 0.02,
+        "beta_schedule": "linear", "beta_start": 0.0001, "clip_sample": True,
+        "clip_sample_range": 1.0, "dynamic_thresholding_ratio": 0.995, "num_train_timesteps": 1000,
+        "prediction_type": "epsilon", "rescale_betas_zero_snr": False, "sample_max_value": 1.0,
+        "steps_offset": 0, "thresholding": False, "timestep_spacing": "leading",
+        "trained_betas": None, "variance_type": "fixed_small"}
+DDIM = {"_class_name": "DDIMScheduler", "_diffusers_version": "0.6.0", "beta_end": 0.012,
+        "beta_schedule": "scaled_linear", "beta_start": 0.00085, "clip_sample": False,
+        "num_train_timesteps": 1000, "set_alpha_to_one": False, "skip_prk_steps": True,
+        "steps_offset": 1, "trained_betas": None}
+SMALL = {"_class_name": "DDIMScheduler", "num_train_timesteps": 50}
+
+
+def scheduler(base=SMALL, **changes):
+    return json.dumps({**base, **changes}).encode()
+
+
+def appended(text):
+    return scheduler()[:-1] + text
+
+
+CORPUS = {
+    "accepted-ddpm": json.dumps(DDPM, indent=2).encode(),
+    "accepted-stable-diffusion": json.dumps(DDIM, indent=2).encode(),
+    "accepted-minimal": b'{"_class_name":"DDPMScheduler"}',
+    "accepted-small": scheduler(steps_offset=1),
+    "accepted-trained-betas": scheduler(num_train_timesteps=3, trained_betas=[0.125, 0.25, 1]),
+    "accepted-trailing": scheduler(timestep_spacing="trailing", set_alpha_to_one=False),
+    "accepted-linspace": scheduler(timestep_spacing="linspace", prediction_type="sample"),
+    "accepted-zero-snr": scheduler(
+        rescale_betas_zero_snr=True, timestep_spacing="trailing", prediction_type="v_prediction"),
+    "accepted-zero-snr-epsilon": scheduler(rescale_betas_zero_snr=True),
+    "accepted-cosine": scheduler(beta_schedule="squaredcos_cap_v2"),
+    "accepted-sigmoid": scheduler(
+        DDPM, num_train_timesteps=20, beta_schedule="sigmoid", variance_type="fixed_large"),
+    "accepted-defaulted": scheduler(
+        thresholding=True, beta_end=7, _use_default_values=["thresholding", "beta_end", "x"]),
+    "accepted-unknown": scheduler(skip_prk_steps=True, variance_type="learned", _private=[{}]),
+    "accepted-underflow": scheduler(beta_start=1.0, beta_end=1e-300),
+    "accepted-largest": scheduler(num_train_timesteps=100000, steps_offset=99999),
+    "refused-empty": b"",
+    "refused-array": b"[]",
+    "refused-no-class": b"{}",
+    "refused-class": scheduler(_class_name="PNDMScheduler"),
+    "refused-class-defaulted": scheduler(_use_default_values=["_class_name"]),
+    "refused-defaults-number": scheduler(_use_default_values=[1]),
+    "refused-defaults-string": scheduler(_use_default_values="beta_end"),
+    "refused-duplicate": appended(b',"beta_end":0.1,"beta_end":0.2}'),
+    "refused-thresholding": scheduler(thresholding=True),
+    "refused-variance": scheduler(DDPM, variance_type="learned_range"),
+    "refused-laplace": scheduler(beta_schedule="laplace"),
+    "refused-sigmoid-of-ddim": scheduler(beta_schedule="sigmoid"),
+    "refused-zero": scheduler(num_train_timesteps=0),
+    "refused-large": scheduler(num_train_timesteps=100001),
+    "refused-huge": scheduler(num_train_timesteps=2**64),
+    "refused-negative": scheduler(steps_offset=-1),
+    "refused-offset": scheduler(steps_offset=100000),
+    "refused-float": scheduler(num_train_timesteps=50.0),
+    "refused-beta-zero": scheduler(beta_start=0),
+    "refused-beta-above": scheduler(beta_end=1.5),
+    "refused-beta-overflow": appended(b',"beta_end":1e999}'),
+    "refused-beta-nan": appended(b',"beta_end":NaN}'),
+    "refused-beta-string": scheduler(beta_end="0.02"),
+    "refused-betas-few": scheduler(trained_betas=[0.5]),
+    "refused-betas-type": scheduler(num_train_timesteps=1, trained_betas=["0.5"]),
+    "refused-clip-range": scheduler(clip_sample_range=-1.0),
+    "refused-null": scheduler(clip_sample=None),
+    "refused-deep": appended(b',"x":' + b"[" * 64),
+    "refused-trailing": scheduler() + b"x",
+    "refused-nul": scheduler() + b"\0",
+    "refused-not-utf8": appended(b',"x":"\xff"}'),
+}
+
+
+def main():
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for stem, contents in CORPUS.items():
+        (FOLDER / stem).write_bytes(contents)
+    print(f"{FOLDER.name}: {len(CORPUS)} files")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/model/scheduler_config.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "kernels/base/json.h"
+#include "kernels/base/strings.h"
+#include "tests/testing/expect_error.h"
+
+namespace deeppcr {
+namespace {
+
+using absl::StatusCode;
+using testing::CaseName;
+using testing::ExpectError;
+using testing::RefusedCase;
+
+// A file of one class and one key set to this JSON text.
+std::string With(std::string_view key, std::string_view value,
+                 std::string_view name = "DDPMScheduler") {
+  return StrCat(R"({"_class_name":")", name, R"(",")", key, "\":", value, "}");
+}
+
+std::string Minimal(std::string_view name = "DDPMScheduler") {
+  return StrCat(R"({"_class_name":")", name, "\"}");
+}
+
+TEST(SchedulerConfigTest, TakesTheDefaultsOfBothClasses) {
+  SchedulerConfig defaults;
+  EXPECT_EQ(*ParseSchedulerConfig(Minimal()), defaults);
+
+  defaults.scheduler_class = SchedulerClass::kDdim;
+  EXPECT_EQ(*ParseSchedulerConfig(Minimal("DDIMScheduler")), defaults);
+}
+
+TEST(SchedulerConfigTest, TakesEveryKey) {
+  const absl::StatusOr<SchedulerConfig> config = ParseSchedulerConfig(
+      R"({"_class_name":"DDIMScheduler","_diffusers_version":"0.35.2","num_train_timesteps":2,
+          "beta_start":0.25,"beta_end":1,"beta_schedule":"squaredcos_cap_v2",
+          "trained_betas":[0.5,1],"clip_sample":false,"clip_sample_range":2,
+          "prediction_type":"v_prediction","timestep_spacing":"trailing","steps_offset":1,
+          "set_alpha_to_one":false,"rescale_betas_zero_snr":true,"thresholding":false,
+          "dynamic_thresholding_ratio":0.995,"sample_max_value":1.0})");
+
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->scheduler_class, SchedulerClass::kDdim);
+  EXPECT_EQ(config->num_train_timesteps, 2);
+  EXPECT_EQ(config->beta_start, 0.25);
+  EXPECT_EQ(config->beta_end, 1.0);
+  EXPECT_EQ(config->beta_schedule, BetaSchedule::kSquaredcosCapV2);
+  EXPECT_EQ(config->trained_betas, (std::vector<double>{0.5, 1.0}));
+  EXPECT_FALSE(config->clip_sample);
+  EXPECT_EQ(config->clip_sample_range, 2.0);
+  EXPECT_EQ(config->prediction_type, PredictionType::kVPrediction);
+  EXPECT_EQ(config->timestep_spacing, TimestepSpacing::kTrailing);
+  EXPECT_EQ(config->steps_offset, 1);
+  EXPECT_FALSE(config->set_alpha_to_one);
+  EXPECT_TRUE(config->rescale_betas_zero_snr);
+  EXPECT_TRUE(config->ignored_keys.empty());
+}
+
+TEST(SchedulerConfigTest, TakesEveryName) {
+  for (const auto value : {BetaSchedule::kLinear, BetaSchedule::kScaledLinear,
+                           BetaSchedule::kSquaredcosCapV2, BetaSchedule::kSigmoid}) {
+    const std::string text = With("beta_schedule", StrCat("\"", NameOf(value), "\""));
+    EXPECT_EQ(ParseSchedulerConfig(text)->beta_schedule, value);
+  }
+  for (const auto value :
+       {PredictionType::kEpsilon, PredictionType::kSample, PredictionType::kVPrediction}) {
+    const std::string text = With("prediction_type", StrCat("\"", NameOf(value), "\""));
+    EXPECT_EQ(ParseSchedulerConfig(text)->prediction_type, value);
+  }
+  for (const auto value :
+       {TimestepSpacing::kLeading, TimestepSpacing::kLinspace, TimestepSpacing::kTrailing}) {
+    const std::string text = With("timestep_spacing", StrCat("\"", NameOf(value), "\""));
+    EXPECT_EQ(ParseSchedulerConfig(text)->timestep_spacing, value);
+  }
+  for (const auto value : {VarianceType::kFixedSmall, VarianceType::kFixedLarge}) {
+    const std::string text = With("variance_type", StrCat("\"", NameOf(value), "\""));
+    EXPECT_EQ(ParseSchedulerConfig(text)->variance_type, value);
+  }
+}
+
+TEST(SchedulerConfigTest, DropsWhatUseDefaultValuesLists) {
+  const absl::StatusOr<SchedulerConfig> config = ParseSchedulerConfig(
+      R"({"_class_name":"DDPMScheduler","beta_end":0.5,"beta_start":0.25,"thresholding":true,
+          "_use_default_values":["beta_end","thresholding","absent"]})");
+
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->beta_end, 0.02);
+  EXPECT_EQ(config->beta_start, 0.25);
+}
+
+TEST(SchedulerConfigTest, ListsTheKeysWithoutEffect) {
+  const absl::StatusOr<SchedulerConfig> config = ParseSchedulerConfig(
+      R"({"_class_name":"DDIMScheduler","skip_prk_steps":true,"_private":[],"eta":null,
+          "variance_type":"learned"})");
+
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->ignored_keys,
+            (std::vector<std::string>{"eta", "skip_prk_steps", "variance_type"}));
+}
+
+TEST(SchedulerConfigTest, TakesNullForTrainedBetas) {
+  EXPECT_TRUE(ParseSchedulerConfig(With("trained_betas", "null"))->trained_betas.empty());
+}
+
+TEST(SchedulerConfigTest, ChecksIntegerRanges) {
+  int integers = 0;
+  for (const SchedulerConfigKey& key : SchedulerConfigKeys()) {
+    if (key.type != "integer") continue;
+    ++integers;
+    EXPECT_TRUE(ParseSchedulerConfig(With(key.name, StrCat(key.min))).ok()) << key.name;
+    EXPECT_TRUE(ParseSchedulerConfig(With(key.name, StrCat(key.max))).ok()) << key.name;
+    const std::string expected =
+        StrCat(key.name, ": expected an integer in [", key.min, ", ", key.max, "], got ");
+    for (const std::string& value :
+         {StrCat(key.min - 1), StrCat(key.max + 1), std::string("1.0"), std::string("1e0"),
+          std::string("\"1\""), std::string("true"), std::string("18446744073709551616")}) {
+      ExpectError(ParseSchedulerConfig(With(key.name, value)), StatusCode::kInvalidArgument,
+                  expected);
+    }
+  }
+  EXPECT_EQ(integers, 2);
+}
+
+TEST(SchedulerConfigTest, RefusesTheWrongTypeOfEveryKey) {
+  for (const SchedulerConfigKey& key : SchedulerConfigKeys()) {
+    if (key.name == "_class_name") continue;
+    const std::string_view name = key.classes == "all" ? "DDPMScheduler" : key.classes;
+    ExpectError(ParseSchedulerConfig(With(key.name, "{}", name)), StatusCode::kInvalidArgument,
+                StrCat(key.name, ": expected "));
+    if (key.name == "trained_betas") continue;
+    ExpectError(ParseSchedulerConfig(With(key.name, "null", name)), StatusCode::kInvalidArgument,
+                StrCat(key.name, ": expected "));
+  }
+}
+
+class RefusedSchedulerConfigTest : public ::testing::TestWithParam<RefusedCase> {};
+
+TEST_P(RefusedSchedulerConfigTest, IsRefusedWithItsReason) {
+  ExpectError(ParseSchedulerConfig(GetParam().input), GetParam().code, GetParam().message_part);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RefusedSchedulerConfigTest,
+    ::testing::Values(
+        RefusedCase{"Empty", "", "not JSON"},
+        RefusedCase{"Array", "[]", "expected an object, got an array"},
+        RefusedCase{"NoClass", "{}", "_class_name: missing; expected string (`DDPMScheduler` or "},
+        RefusedCase{"OtherClass", Minimal("PNDMScheduler"),
+                    "_class_name: expected one of DDPMScheduler, DDIMScheduler, got string "
+                    "\"PNDMScheduler\""},
+        RefusedCase{"ClassArray", R"({"_class_name":["a","DDIMScheduler"]})",
+                    "_class_name: expected one of DDPMScheduler, DDIMScheduler, got an array"},
+        RefusedCase{"ClassDropped",
+                    R"({"_class_name":"DDIMScheduler","_use_default_values":["_class_name"]})",
+                    "_class_name: missing"},
+        RefusedCase{"Twice", R"({"_class_name":"DDIMScheduler","_class_name":"DDIMScheduler"})",
+                    "key \"_class_name\" appears twice"},
+        RefusedCase{"UseDefaultsString", With("_use_default_values", "\"beta_end\""),
+                    "_use_default_values: expected an array of strings, got string"},
+        RefusedCase{"UseDefaultsNumber", With("_use_default_values", "[1]"),
+                    "_use_default_values[0]: expected a string, got 1"},
+        RefusedCase{"Laplace", With("beta_schedule", "\"laplace\""),
+                    "beta_schedule: expected one of linear, scaled_linear, squaredcos_cap_v2, "
+                    "sigmoid, got string \"laplace\""},
+        RefusedCase{"SigmoidOfDdim", With("beta_schedule", "\"sigmoid\"", "DDIMScheduler"),
+                    "beta_schedule: expected one of linear, scaled_linear, squaredcos_cap_v2 with "
+                    "DDIMScheduler, got \"sigmoid\""},
+        RefusedCase{"Thresholding", With("thresholding", "true"),
+                    "thresholding: expected false (dynamic thresholding is not supported), got "
+                    "true"},
+        RefusedCase{"Variance", With("variance_type", "\"learned_range\""),
+                    "variance_type: expected one of fixed_small, fixed_large, got string "
+                    "\"learned_range\""},
+        RefusedCase{"Prediction", With("prediction_type", "\"flow\""),
+                    "prediction_type: expected one of epsilon, sample, v_prediction, got string"},
+        RefusedCase{"Spacing", With("timestep_spacing", "0"),
+                    "timestep_spacing: expected one of leading, linspace, trailing, got 0"},
+        RefusedCase{"BetaZero", With("beta_start", "0"),
+                    "beta_start: expected a number above 0 and at most 1, got 0"},
+        RefusedCase{"BetaNegative", With("beta_end", "-0.1"), "beta_end: expected a number above"},
+        RefusedCase{"BetaAboveOne", With("beta_end", "1.5"), "at most 1, got 1.5"},
+        RefusedCase{"BetaOverflow", With("beta_end", "1e999"), "number overflow"},
+        RefusedCase{"BetaNaN", With("beta_end", "NaN"), "not JSON"},
+        RefusedCase{"BetaString", With("beta_end", "\"0.1\""),
+                    "beta_end: expected a number, got string \"0.1\""},
+        RefusedCase{"ClipRangeZero", With("clip_sample_range", "0.0"),
+                    "clip_sample_range: expected a finite number above 0, got 0.0"},
+        RefusedCase{"TrainedBetasTooFew", With("trained_betas", "[0.5]"),
+                    "trained_betas: expected null or an array of num_train_timesteps = 1000 "
+                    "numbers, got an array of 1 values"},
+        RefusedCase{"TrainedBetasString", With("trained_betas", "\"0.5\""),
+                    "numbers, got string \"0.5\""},
+        RefusedCase{"TrainedBeta",
+                    R"({"_class_name":"DDPMScheduler","num_train_timesteps":2,)"
+                    R"("trained_betas":[0.5,2]})",
+                    "trained_betas[1]: expected a number above 0 and at most 1, got 2"},
+        RefusedCase{"Deep", With("x", std::string(100, '[')), "nested deeper than 16"},
+        RefusedCase{"Trailing", Minimal() + "x", "not JSON"}),
+    CaseName);
+
+// What the documentation prints from the table must be what the parser does without the key.
+TEST(SchedulerConfigKeysTest, DescribesTheDefaultsThatAreTaken) {
+  for (const SchedulerConfigKey& key : SchedulerConfigKeys()) {
+    if (key.default_value == "required") continue;
+    const std::string_view name = key.classes == "all" ? "DDPMScheduler" : key.classes;
+    const auto config = ParseSchedulerConfig(With(key.name, key.default_value, name));
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(*config, *ParseSchedulerConfig(Minimal(name))) << key.name;
+  }
+}
+
+TEST(SchedulerConfigKeysTest, IsCompleteAndWithoutRepetition) {
+  std::set<std::string_view> names;
+  for (const SchedulerConfigKey& key : SchedulerConfigKeys()) {
+    EXPECT_TRUE(names.insert(key.name).second) << key.name;
+    EXPECT_FALSE(key.meaning.empty()) << key.name;
+    EXPECT_EQ(key.type == "integer", key.max > 0) << key.name;
+    EXPECT_TRUE(key.classes == "all" || ParseSchedulerConfig(Minimal(key.classes)).ok())
+        << key.name;
+  }
+  EXPECT_EQ(SchedulerConfigKeys().front().name, "_class_name");
+}
+
+}  // namespace
+}  // namespace deeppcr
