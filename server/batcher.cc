@@ -12,7 +12,7 @@ namespace {
 
 using Clock = CancelToken::Clock;
 
-constexpr std::chrono::microseconds kQuickPause(50);
+constexpr int kLoneArrivals = 8;
 
 double SecondsBetween(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
@@ -97,12 +97,15 @@ absl::Status Batcher::Enqueue(Job* job) {
   return status;
 }
 
-// One at a time and with pauses between them: requests that arrive together are to meet in the
-// queue and be computed together, while their callers read the next ones.
+// Only while requests come one by one: those that come together are to meet in the queue and be
+// computed together, while gRPC's threads read the next ones.
 bool Batcher::TakeQuick(const Job& job, Work* work) {
-  const bool pause = job.enqueued_ - std::exchange(last_arrival_, job.enqueued_) > kQuickPause;
+  const bool pause =
+      job.enqueued_ - std::exchange(last_arrival_, job.enqueued_) > options_.quick_pause;
+  lone_arrivals_ = pause ? std::min(lone_arrivals_ + 1, kLoneArrivals) : 0;
   const bool first = ready_.size() == 1 && job.model->waiting_.size() == 1;
-  if (!job.quick || !pause || !first || sleeping_ == 0 || !caller_.running.empty()) return false;
+  const bool free = sleeping_ > 0 && caller_.running.empty();
+  if (!job.quick || lone_arrivals_ < kLoneArrivals || !first || !free) return false;
   TakeBatch(work);
   caller_.running = work->jobs;
   return true;

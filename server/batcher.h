@@ -7,6 +7,7 @@
 // together, never waits for more to come, and holds no lock while it computes. A quick job that
 // finds nothing to wait for is computed where it arrives: waking a worker would take longer.
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -90,8 +91,9 @@ class Job {
 
 struct BatcherOptions {
   int workers = 2;
-  int64_t max_queue_samples = 1024;        // per model version, and per kind of job
-  int64_t max_bytes = int64_t{512} << 20;  // of all jobs from Enqueue to ReturnBytes
+  int64_t max_queue_samples = 1024;           // per model version, and per kind of job
+  int64_t max_bytes = int64_t{512} << 20;     // of all jobs from Enqueue to ReturnBytes
+  std::chrono::microseconds quick_pause{50};  // jobs further apart come one by one
 };
 
 // Thread-safe.
@@ -104,10 +106,10 @@ class Batcher {
   ~Batcher();
 
   // Queues a job; computes it before returning if it is quick, a worker is free, nothing else waits
-  // or is computed in this way, and no job came just before. A job larger than the whole queue is
-  // accepted by an empty one.
-  // Errors (the job is not taken, Done will not be called): kCancelled, kDeadlineExceeded,
-  // kUnavailable after Shutdown, kResourceExhausted with the queue's depth.
+  // or is computed in this way, and the last jobs came one by one. A job larger than the whole
+  // queue is accepted by an empty one. Errors (the job is not taken, Done will not be called):
+  // kCancelled, kDeadlineExceeded, kUnavailable after Shutdown, kResourceExhausted with the queue's
+  // depth.
   absl::Status Enqueue(Job* job);
 
   // Offers work that runs only while no job waits and is cancelled through its token as soon as a
@@ -174,7 +176,8 @@ class Batcher {
   bool stopping_ = false;
   std::vector<std::unique_ptr<Worker>> workers_;
   CancelToken::Clock::time_point last_arrival_;
-  Worker caller_;  // stands for the thread that computes a quick job
+  int lone_arrivals_ = 0;  // in a row, a pause before each
+  Worker caller_;          // stands for the thread that computes a quick job
 };
 
 }  // namespace deeppcr

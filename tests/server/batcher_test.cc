@@ -20,6 +20,9 @@ using testing::ExpectError;
 using testing::FakeModel;
 using testing::Gate;
 
+// Every job counts as one that came alone.
+constexpr std::chrono::microseconds kNoPause(-1);
+
 // A job that remembers its end.
 class TestJob : public Job {
  public:
@@ -79,9 +82,10 @@ class BatcherTest : public ::testing::Test {
 
   // Occupies the only worker until the gate opens.
   void Occupy(Batcher& batcher, TestJob& blocker) {
+    const int arrivals = static_cast<int>(fake_->batches().size());
     fake_->gate.Close();
     ASSERT_TRUE(batcher.Enqueue(&blocker).ok());
-    ASSERT_TRUE(fake_->gate.WaitForArrivals(1));
+    ASSERT_TRUE(fake_->gate.WaitForArrivals(arrivals + 1));
   }
 
   std::unique_ptr<TestJob> NewQuickJob() const {
@@ -106,7 +110,7 @@ class BatcherTest : public ::testing::Test {
 };
 
 TEST_F(BatcherTest, ComputesAQuickJobWhereItArrives) {
-  Batcher batcher({.workers = 1});
+  Batcher batcher({.workers = 1, .quick_pause = kNoPause});
 
   ASSERT_TRUE(AwaitSleepingWorker(batcher));
 
@@ -117,8 +121,19 @@ TEST_F(BatcherTest, ComputesAQuickJobWhereItArrives) {
   EXPECT_NE(ordinary.computed_by, std::this_thread::get_id());
 }
 
+TEST_F(BatcherTest, QuickJobsThatComeTogetherGoThroughTheQueue) {
+  Batcher batcher({.workers = 1, .quick_pause = std::chrono::hours(1)});
+  for (int i = 0; i < 50; ++i) {
+    const auto job = NewQuickJob();
+    ASSERT_TRUE(batcher.Enqueue(job.get()).ok());
+    EXPECT_TRUE(job->Wait().status.ok());
+    EXPECT_NE(job->computed_by, std::this_thread::get_id());
+  }
+}
+
 TEST_F(BatcherTest, AQuickJobDoesNotOvertake) {
-  Batcher batcher({.workers = 1});
+  Batcher batcher({.workers = 1, .quick_pause = kNoPause});
+  ASSERT_TRUE(AwaitSleepingWorker(batcher));
   TestJob blocker(model_, 1), first(model_, 1);
   const auto quick = NewQuickJob();
   Occupy(batcher, blocker);
@@ -134,7 +149,7 @@ TEST_F(BatcherTest, AQuickJobDoesNotOvertake) {
 }
 
 TEST_F(BatcherTest, OneCallerAtATimeComputesQuickJobs) {
-  Batcher batcher({.workers = 1});
+  Batcher batcher({.workers = 1, .quick_pause = kNoPause});
   ASSERT_TRUE(AwaitSleepingWorker(batcher));
   const auto here = NewQuickJob(), there = NewQuickJob();
   fake_->gate.Close();
@@ -414,7 +429,7 @@ TEST_F(BatcherTest, CancelAllEndsWhatWaitsAndWhatRuns) {
 TEST_F(BatcherTest, EveryAcceptedJobIsDoneOnceWhenShutdownMeetsEnqueues) {
   constexpr int kThreads = 4;
   constexpr int kJobsPerThread = 400;
-  Batcher batcher({.workers = 2, .max_queue_samples = 64});
+  Batcher batcher({.workers = 2, .max_queue_samples = 64, .quick_pause = kNoPause});
   std::vector<std::unique_ptr<TestJob>> jobs;
   for (int i = 0; i < kThreads * kJobsPerThread; ++i) {
     jobs.push_back(std::make_unique<TestJob>(model_, 1 + i % 3, i % 2 == 0 ? 1e-3 : 1e-5));
