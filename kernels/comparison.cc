@@ -13,13 +13,11 @@ namespace {
 
 class Comparison {
  public:
-  Comparison(const Runner& runner, std::span<const float> inputs, int64_t num_samples,
-             const CancelToken* token)
+  Comparison(const Runner& runner, const RunItem& request)
       : runner_(runner),
         shape_(runner.shape()),
-        inputs_(inputs),
-        num_samples_(num_samples),
-        token_(token) {}
+        request_(request),
+        num_samples_(request.num_samples) {}
 
   // Resolved options, or none for a row that cannot run.
   std::vector<std::optional<ResolvedOptions>> resolved;
@@ -65,19 +63,18 @@ class Comparison {
   absl::Status Run(const ResolvedOptions& options, int64_t first, int64_t n,
                    std::span<float> outputs, std::span<float> trajectory,
                    std::span<SampleReport> reports, RunTimings* timings) const {
-    RunItem item{.num_samples = n,
-                 .inputs = inputs_.subspan(first * shape_.input_dim, n * shape_.input_dim),
-                 .initial_states = {},
-                 .outputs = outputs,
-                 .trajectory = trajectory,
-                 .reports = reports,
-                 .token = token_};
+    RunItem item = InputsOf(request_, first, n);
+    item.initial_states = {};
+    item.outputs = outputs;
+    item.trajectory = trajectory;
+    item.reports = reports;
     DEEPPCR_RETURN_IF_ERROR(runner_.Run(options, {&item, 1}, timings));
     return Stopped();
   }
 
   absl::Status Stopped() const {
-    const StopReason reason = token_ == nullptr ? StopReason::kNone : token_->stop_reason();
+    const StopReason reason =
+        request_.token == nullptr ? StopReason::kNone : request_.token->stop_reason();
     if (reason == StopReason::kDeadline)
       return absl::DeadlineExceededError("deadline passed during the comparison");
     if (reason == StopReason::kCancelled)
@@ -110,21 +107,21 @@ class Comparison {
   }
 
   const Runner& runner_;
-  const RunnerShape shape_;
-  const std::span<const float> inputs_;
+  const SystemShape shape_;
+  const RunItem& request_;
   const int64_t num_samples_;
-  const CancelToken* const token_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<ComparisonRow>> CompareSolvers(
-    const LoadedModel& model, const Runner& runner, std::span<const float> inputs,
-    int64_t num_samples, std::span<const SolveOptions> options, int repetitions,
-    const CancelToken* token) {
-  Comparison comparison(runner, inputs, num_samples, token);
+absl::StatusOr<std::vector<ComparisonRow>> CompareSolvers(const LoadedModel& model,
+                                                          const Runner& runner,
+                                                          const RunItem& request,
+                                                          std::span<const SolveOptions> options,
+                                                          int repetitions) {
+  Comparison comparison(runner, request);
   for (const SolveOptions& o : options) {
-    absl::StatusOr<ResolvedOptions> resolved = model.Resolve(o, num_samples);
+    absl::StatusOr<ResolvedOptions> resolved = model.Resolve(o, request.num_samples);
     ComparisonRow row;
     if (resolved.ok() && resolved->initial_guess == InitialGuess::kPrevious)
       resolved =

@@ -12,10 +12,11 @@
 namespace deeppcr {
 
 // See LoadedModel::Compare. Memory beside the rows: two trajectories of one sample.
-absl::StatusOr<std::vector<ComparisonRow>> CompareSolvers(
-    const LoadedModel& model, const Runner& runner, std::span<const float> inputs,
-    int64_t num_samples, std::span<const SolveOptions> options, int repetitions,
-    const CancelToken* token);
+absl::StatusOr<std::vector<ComparisonRow>> CompareSolvers(const LoadedModel& model,
+                                                          const Runner& runner,
+                                                          const RunItem& request,
+                                                          std::span<const SolveOptions> options,
+                                                          int repetitions);
 
 }  // namespace deeppcr
 

@@ -38,7 +38,7 @@ struct ModelInfo {
   int64_t input_dim = 0;
   int64_t output_dim = 0;
   int64_t state_dim = 0;
-  int64_t num_layers = 0;
+  int64_t num_layers = 0;  // L; of a diffusion model: its default number of inference steps
   int32_t max_batch_size = 0;
   int32_t min_shooting_interval = 1;  // the smallest C whose workspace fits
   std::string config_json;
@@ -46,6 +46,14 @@ struct ModelInfo {
   int64_t memory_bytes = 0;          // weights, tables and workspaces
   std::vector<std::string> solvers;  // accepted names, auto included
   std::vector<std::string> labels;   // of the outputs; may be empty
+  // Of a diffusion model: the numbers of inference steps it was loaded for, the default first, and
+  // the classes it takes (0: none). Empty and 0 for the others.
+  std::vector<int64_t> num_inference_steps;
+  int64_t num_classes = 0;
+  bool has_decoder = false;          // the outputs are not the final states
+  std::vector<int64_t> image_shape;  // of the outputs: height, width[, channels]; may be empty
+
+  bool generates() const { return !num_inference_steps.empty(); }
 };
 
 struct ComparisonRow {
@@ -67,7 +75,8 @@ class LoadedModel {
   virtual ~LoadedModel() = default;
 
   virtual const ModelInfo& info() const = 0;
-  virtual const Plan& plan() const = 0;
+  // Of the system with so many steps; 0: the default one. The number must be one that info() lists.
+  virtual const Plan& plan(int64_t num_steps = 0) const = 0;
 
   // Validates options and takes what they leave open from the plan entry for num_samples.
   // Errors: kInvalidArgument naming the option, what was expected and what came.
@@ -82,15 +91,14 @@ class LoadedModel {
   virtual absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
                            RunTimings* timings) const = 0;
 
-  // Runs the same inputs through several options, interleaved, `repetitions` times each, and once
-  // more with trajectories for the differences. Allocates. Options are resolved one by one; a row
-  // that fails to resolve carries the error. Stops with kDeadlineExceeded / kCancelled when the
-  // token says so.
-  virtual absl::StatusOr<std::vector<ComparisonRow>> Compare(std::span<const float> inputs,
-                                                             int64_t num_samples,
+  // Runs the inputs of `request` (what it is to write is ignored) through several options,
+  // interleaved, `repetitions` times each, and once more with trajectories for the differences.
+  // Allocates. Options are resolved one by one; a row that fails to resolve carries the error. All
+  // of them must name the same number of inference steps. Stops with kDeadlineExceeded /
+  // kCancelled when the request's token says so.
+  virtual absl::StatusOr<std::vector<ComparisonRow>> Compare(const RunItem& request,
                                                              std::span<const SolveOptions> options,
-                                                             int repetitions,
-                                                             const CancelToken* token) const = 0;
+                                                             int repetitions) const = 0;
 };
 
 // Progress of a load, for logs: what is being done, in words.
@@ -108,7 +116,8 @@ class Engine {
   virtual std::string_view device() const = 0;          // what bits depend on, e.g. "cpu-avx512"
   virtual std::string_view backend_reason() const = 0;  // why this backend, in a sentence
 
-  // Reads <directory>/{config.json,model.safetensors,calibration.safetensors?}, validates
+  // Reads <directory>/{config.json,model.safetensors,scheduler_config.json (diffusion),
+  // calibration.safetensors?}, validates
   // everything, calibrates the initial guess, and measures the plan or takes it from the cache.
   // Takes seconds. The directory itself is trusted (the caller checked the name); its contents are
   // not. Errors: kNotFound, kInvalidArgument (file, key or tensor named), kResourceExhausted (bytes

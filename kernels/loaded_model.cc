@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/sha256.h"
 #include "kernels/base/status_macros.h"
@@ -25,41 +26,70 @@ int64_t NumSyntheticInputs(int64_t state_dim) {
   return std::clamp<int64_t>(2 * (state_dim + 1), 256, 2048);
 }
 
+// One system of a model, ready to run: a diffusion model has one per number of inference steps.
+struct Variant {
+  std::unique_ptr<System> system;
+  std::unique_ptr<Runner> runner;
+  Plan plan;
+  ResolveContext resolve;
+};
+
 class LoadedModelImpl final : public LoadedModel {
  public:
-  LoadedModelImpl(ModelInfo info, Plan plan, ResolveContext resolve, std::unique_ptr<System> system,
-                  std::unique_ptr<Runner> runner)
-      : info_(std::move(info)),
-        plan_(std::move(plan)),
-        resolve_(resolve),
-        system_(std::move(system)),
-        runner_(std::move(runner)) {}
+  LoadedModelImpl(ModelInfo info, std::vector<Variant> variants)
+      : info_(std::move(info)), variants_(std::move(variants)) {}
 
   const ModelInfo& info() const override { return info_; }
-  const Plan& plan() const override { return plan_; }
+  const Plan& plan(int64_t num_steps) const override { return Find(num_steps)->plan; }
 
   absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options,
                                           int64_t num_samples) const override {
-    return ResolveOptions(options, num_samples, plan_, resolve_);
+    DEEPPCR_RETURN_IF_ERROR(CheckSteps(options.num_inference_steps));
+    const Variant& variant = *Find(options.num_inference_steps);
+    return ResolveOptions(options, num_samples, variant.plan, variant.resolve);
   }
   absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
                    RunTimings* timings) const override {
-    return runner_->Run(options, items, timings);
+    const Variant* variant = Find(options.num_steps);
+    if (variant == nullptr)
+      return InvalidArgument("run: no system of ", options.num_steps, " steps");
+    return variant->runner->Run(options, items, timings);
   }
-  absl::StatusOr<std::vector<ComparisonRow>> Compare(std::span<const float> inputs,
-                                                     int64_t num_samples,
+  absl::StatusOr<std::vector<ComparisonRow>> Compare(const RunItem& request,
                                                      std::span<const SolveOptions> options,
-                                                     int repetitions,
-                                                     const CancelToken* token) const override {
-    return CompareSolvers(*this, *runner_, inputs, num_samples, options, repetitions, token);
+                                                     int repetitions) const override {
+    const int64_t steps = options.empty() ? 0 : options.front().num_inference_steps;
+    const auto differs = [&](const SolveOptions& o) { return o.num_inference_steps != steps; };
+    if (std::any_of(options.begin(), options.end(), differs))
+      return InvalidArgument("num_inference_steps: expected the same for all rows of a comparison");
+    DEEPPCR_RETURN_IF_ERROR(CheckSteps(steps));
+    return CompareSolvers(*this, *Find(steps)->runner, request, options, repetitions);
   }
 
  private:
+  // 0: the default. Null if there is none.
+  const Variant* Find(int64_t num_steps) const {
+    if (num_steps == 0) return &variants_.front();
+    const auto found = std::find_if(
+        variants_.begin(), variants_.end(),
+        [=](const Variant& variant) { return variant.resolve.num_steps == num_steps; });
+    return found == variants_.end() ? nullptr : &*found;
+  }
+
+  absl::Status CheckSteps(int64_t num_steps) const {
+    if (num_steps == 0) return absl::OkStatus();
+    if (!info_.generates())
+      return InvalidArgument("num_inference_steps: only diffusion models take them, got ",
+                             num_steps);
+    if (Find(num_steps) != nullptr) return absl::OkStatus();
+    const std::string known =
+        StrJoin(info_.num_inference_steps, ", ", [](int64_t steps) { return StrCat(steps); });
+    return InvalidArgument("num_inference_steps: expected one of ", known,
+                           " (num_inference_steps of the model's config.json), got ", num_steps);
+  }
+
   const ModelInfo info_;
-  const Plan plan_;
-  const ResolveContext resolve_;
-  const std::unique_ptr<System> system_;
-  const std::unique_ptr<Runner> runner_;
+  const std::vector<Variant> variants_;
 };
 
 // The smallest power of two C (at most L) whose workspace stays within the limit; where none does,
@@ -75,88 +105,96 @@ absl::StatusOr<SpaceLimits> ChooseLimits(const System& system, int64_t num_steps
                            max_bytes, " allowed (raise max_workspace_bytes)");
 }
 
-CalibrationInputs InputsOf(const Model& model) {
+// A diffusion model brings its inputs, the noise, with it.
+CalibrationInputs CalibrationInputsOf(const Model& model, const SystemShape& shape) {
   if (model.num_calibration > 0)
     return {.values = model.calibration_inputs, .count = model.num_calibration};
-  return SyntheticInputs(NumSyntheticInputs(model.spec.state_dim), model.spec.input_dim());
+  return SyntheticInputs(NumSyntheticInputs(shape.state_dim), shape.input_dim);
 }
 
 // The inputs that an initial guess is fitted on: not those that the planner judges it by, unless
 // there would be too few.
-CalibrationInputs FittedInputs(const CalibrationInputs& all, const SystemSpec& spec) {
+CalibrationInputs FittedInputs(const CalibrationInputs& all, const SystemShape& shape) {
   const int64_t left = all.count - kJudgedSamples;
-  if (left < spec.state_dim + 2) return all;
-  return {.values = {all.values.begin() + kJudgedSamples * spec.input_dim(), all.values.end()},
+  if (left < shape.state_dim + 2) return all;
+  return {.values = {all.values.begin() + kJudgedSamples * shape.input_dim, all.values.end()},
           .count = left};
 }
 
-// Loads one model, step by step.
-class Preparation {
+// Loads one system of a model, step by step.
+class VariantPreparation {
  public:
-  Preparation(Model model, const LoadContext& context)
-      : model_(std::move(model)), context_(context) {}
+  VariantPreparation(const Model& model, const SystemSpec& spec, const LoadContext& context)
+      : model_(model),
+        spec_(spec),
+        shape_(ShapeOf(spec)),
+        context_(context),
+        inputs_(CalibrationInputsOf(model, shape_)) {}
 
-  absl::StatusOr<std::shared_ptr<const LoadedModel>> Run() {
+  absl::StatusOr<Variant> Run() {
     DEEPPCR_RETURN_IF_ERROR(MakeRunner());
     Calibrate();
-    DEEPPCR_ASSIGN_OR_RETURN(Plan plan, FindPlan());
-    return std::shared_ptr<const LoadedModel>(std::make_shared<LoadedModelImpl>(
-        Info(), std::move(plan), resolve_, std::move(system_), std::move(runner_)));
+    DEEPPCR_ASSIGN_OR_RETURN(variant_.plan, FindPlan());
+    return std::move(variant_);
   }
 
  private:
   void Say(std::string_view text) const {
-    if (context_.progress) context_.progress(text);
+    if (!context_.progress) return;
+    if (model_.systems.size() == 1) return context_.progress(text);
+    context_.progress(StrCat(text, " (", shape_.num_steps, " steps)"));
   }
 
   absl::Status MakeRunner() {
     Say("packing weights");
-    const SystemSpec& spec = model_.spec;
-    DEEPPCR_ASSIGN_OR_RETURN(system_, context_.backend->NewSystem(spec));
+    DEEPPCR_ASSIGN_OR_RETURN(variant_.system, context_.backend->NewSystem(spec_));
     DEEPPCR_ASSIGN_OR_RETURN(
         const SpaceLimits limits,
-        ChooseLimits(*system_, spec.num_steps, context_.options->max_workspace_bytes));
-    const RunnerShape shape{.num_steps = spec.num_steps,
-                            .state_dim = spec.state_dim,
-                            .input_dim = spec.input_dim(),
-                            .output_dim = spec.output_dim()};
-    DEEPPCR_ASSIGN_OR_RETURN(
-        runner_, Runner::Create(*context_.backend, *system_, shape, limits, context_.pool,
-                                context_.options->max_concurrent_runs));
-    resolve_ = {.num_steps = spec.num_steps,
-                .min_shooting_interval = limits.min_shooting_interval,
-                .iterative = limits.iterative};
+        ChooseLimits(*variant_.system, shape_.num_steps, context_.options->max_workspace_bytes));
+    DEEPPCR_ASSIGN_OR_RETURN(variant_.runner,
+                             Runner::Create(*context_.backend, *variant_.system, shape_, limits,
+                                            context_.pool, context_.options->max_concurrent_runs));
+    variant_.resolve = {.num_steps = shape_.num_steps,
+                        .min_shooting_interval = limits.min_shooting_interval,
+                        .iterative = limits.iterative,
+                        .diffusion = shape_.diffusion};
     return absl::OkStatus();
   }
 
-  // Without a usable calibration the model works, from the constant guess.
+  // Without a usable calibration the model works, from the constant guess. For a diffusion model an
+  // affine map of the initial noise would know nothing of the rest; the coarse guess does.
   void Calibrate() {
+    if (!variant_.resolve.iterative || shape_.diffusion) return;
     Say("calibrating the initial guess");
-    inputs_ = InputsOf(model_);
-    if (!resolve_.iterative) return;
     const absl::StatusOr<AffineGuess> guess =
-        FitAffineGuess(*runner_, FittedInputs(inputs_, model_.spec), kMaxGuessBytes);
+        FitAffineGuess(*variant_.runner, FittedInputs(inputs_, shape_), kMaxGuessBytes);
     if (!guess.ok()) return Say(ToStd(guess.status().message()));
-    system_->SetAffineGuess(*guess);
-    resolve_.calibrated_guess = true;
+    variant_.system->SetAffineGuess(*guess);
+    variant_.resolve.calibrated_guess = true;
   }
 
-  absl::StatusOr<Plan> FindPlan() {
+  absl::StatusOr<PlanKey> Key() const {
     const std::string_view values(reinterpret_cast<const char*>(inputs_.values.data()),
                                   inputs_.values.size() * sizeof(float));
     DEEPPCR_ASSIGN_OR_RETURN(const std::string calibration, Sha256Hex(values));
-    const PlanKey key{.device = std::string(context_.backend->device()),
-                      .build = DEEPPCR_BUILD_ID,
-                      .weights_sha256 = model_.weights_sha256,
-                      .config_json = model_.config_json,
-                      .calibration_sha256 = calibration,
-                      .min_shooting_interval = resolve_.min_shooting_interval,
-                      .iterative = resolve_.iterative,
-                      .num_threads = context_.pool->num_threads(),
-                      .rtol = PlannerOptions{}.rtol};
+    return PlanKey{.device = std::string(context_.backend->device()),
+                   .build = DEEPPCR_BUILD_ID,
+                   .weights_sha256 = model_.weights_sha256,
+                   .config_json = model_.config_json,
+                   .scheduler_json = model_.scheduler_json,
+                   .num_steps = shape_.num_steps,
+                   .calibration_sha256 = calibration,
+                   .min_shooting_interval = variant_.resolve.min_shooting_interval,
+                   .iterative = variant_.resolve.iterative,
+                   .num_threads = context_.pool->num_threads(),
+                   .rtol = PlannerOptions{}.rtol};
+  }
+
+  absl::StatusOr<Plan> FindPlan() {
+    DEEPPCR_ASSIGN_OR_RETURN(const PlanKey key, Key());
     const PlanCache cache(context_.options->plan_cache_dir);
     absl::StatusOr<Plan> cached = cache.Load(key);
-    if (cached.ok() && PlanFits(*cached, resolve_)) return cached;
+    if (cached.ok() && PlanFits(*cached, variant_.resolve)) return cached;
     if (cached.ok()) Say(StrCat("measuring anew: plan ", cached->id, " does not fit this model"));
     if (!cached.ok() && !absl::IsNotFound(cached.status())) Say(ToStd(cached.status().message()));
     DEEPPCR_ASSIGN_OR_RETURN(Plan plan, Measure());
@@ -167,44 +205,59 @@ class Preparation {
   }
 
   absl::StatusOr<Plan> Measure() const {
-    return MeasurePlan(*runner_, inputs_,
+    return MeasurePlan(*variant_.runner, inputs_,
                        {.max_batch_size = model_.config.max_batch_size,
-                        .calibrated_guess = resolve_.calibrated_guess,
-                        .progress = context_.progress});
+                        .calibrated_guess = variant_.resolve.calibrated_guess,
+                        .progress = [this](std::string_view text) { Say(text); }});
   }
 
-  ModelInfo Info() const {
-    ModelInfo info{.model_type = model_.config.model_type,
-                   .input_dim = model_.spec.input_dim(),
-                   .output_dim = model_.spec.output_dim(),
-                   .state_dim = model_.spec.state_dim,
-                   .num_layers = model_.spec.num_steps,
-                   .max_batch_size = model_.config.max_batch_size,
-                   .min_shooting_interval = static_cast<int32_t>(resolve_.min_shooting_interval),
-                   .config_json = model_.config_json,
-                   .weights_sha256 = model_.weights_sha256,
-                   .memory_bytes = system_->memory_bytes() + runner_->memory_bytes(),
-                   .solvers = {},
-                   .labels = model_.config.labels};
-    for (const std::string_view name : SolverNames()) {
-      if (SolverFits(name, resolve_)) info.solvers.emplace_back(name);
-    }
-    return info;
-  }
-
-  Model model_;
+  const Model& model_;
+  const SystemSpec& spec_;
+  const SystemShape shape_;
   const LoadContext& context_;
-  std::unique_ptr<System> system_;
-  std::unique_ptr<Runner> runner_;
-  CalibrationInputs inputs_;
-  ResolveContext resolve_;
+  const CalibrationInputs inputs_;
+  Variant variant_;
 };
+
+ModelInfo InfoOf(const Model& model, const std::vector<Variant>& variants) {
+  const SystemShape shape = ShapeOf(model.systems.front());
+  const ResolveContext& resolve = variants.front().resolve;
+  ModelInfo info{.model_type = model.config.model_type,
+                 .input_dim = shape.input_dim,
+                 .output_dim = shape.output_dim,
+                 .state_dim = shape.state_dim,
+                 .num_layers = shape.num_steps,
+                 .max_batch_size = model.config.max_batch_size,
+                 .min_shooting_interval = static_cast<int32_t>(resolve.min_shooting_interval),
+                 .config_json = model.config_json,
+                 .weights_sha256 = model.weights_sha256,
+                 .labels = model.config.labels,
+                 .num_classes = shape.num_classes};
+  info.image_shape = model.config.image_shape;
+  if (const auto* diffusion = std::get_if<DiffusionSpec>(&model.systems.front()))
+    info.has_decoder = !diffusion->decoder.empty();
+  for (const Variant& variant : variants) {
+    info.memory_bytes += variant.system->memory_bytes() + variant.runner->memory_bytes();
+    if (shape.diffusion) info.num_inference_steps.push_back(variant.resolve.num_steps);
+  }
+  for (const std::string_view name : SolverNames()) {
+    if (SolverFits(name, resolve)) info.solvers.emplace_back(name);
+  }
+  return info;
+}
 
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
                                                                 const LoadContext& context) {
-  return Preparation(std::move(model), context).Run();
+  std::vector<Variant> variants;
+  for (const SystemSpec& spec : model.systems) {
+    DEEPPCR_ASSIGN_OR_RETURN(Variant variant, VariantPreparation(model, spec, context).Run());
+    variants.push_back(std::move(variant));
+  }
+  ModelInfo info = InfoOf(model, variants);
+  return std::shared_ptr<const LoadedModel>(
+      std::make_shared<LoadedModelImpl>(std::move(info), std::move(variants)));
 }
 
 }  // namespace deeppcr

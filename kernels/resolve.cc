@@ -30,13 +30,18 @@ absl::Status CheckOptions(const SolveOptions& options, const ResolveContext& con
         " for this model (its workspace at a smaller one exceeds the limit), got ",
         options.shooting_interval);
   if (options.initial_guess == InitialGuess::kCalibrated && !context.calibrated_guess)
-    return InvalidArgument(
-        "initial_guess: calibrated is not available for this model (its calibration failed when it "
-        "was loaded)");
+    return InvalidArgument("initial_guess: calibrated is not available for this model (",
+                           context.diffusion ? "a diffusion model has coarse instead"
+                                             : "its calibration failed when it was loaded",
+                           ")");
+  if (options.initial_guess == InitialGuess::kCoarse && !context.diffusion)
+    return InvalidArgument("initial_guess: coarse is for diffusion models only");
   return absl::OkStatus();
 }
 
 absl::Status CheckInterval(const SolverRow& row, int64_t interval, const ResolveContext& context) {
+  if (!Suits(row, context.diffusion))
+    return InvalidArgument("solver: ", row.name, " is not for diffusion models");
   if (!SolverFits(row.name, context))
     return InvalidArgument("solver: ", row.name,
                            " does not fit this model: its workspace exceeds the limit");
@@ -55,6 +60,7 @@ PlanChoice DefaultChoice(const SolverRow& row, const ResolveContext& context) {
   choice.solver = std::string(row.name);
   choice.shooting_interval = static_cast<int32_t>(interval);
   if (context.calibrated_guess) choice.initial_guess = InitialGuess::kCalibrated;
+  if (context.diffusion) choice.initial_guess = InitialGuess::kCoarse;
   return choice;
 }
 
@@ -89,6 +95,7 @@ absl::StatusOr<ResolvedOptions> ResolveIterative(const SolveOptions& options, co
                            " for ", row.name);
   }
   resolved.on_no_convergence = options.on_no_convergence;
+  resolved.num_steps = context.num_steps;
   return resolved;
 }
 
@@ -106,7 +113,8 @@ bool ChoiceFits(const PlanChoice& choice, const ResolveContext& context) {
   const int64_t most = row->max_shooting_interval > 0 ? row->max_shooting_interval : INT32_MAX;
   return choice.shooting_interval >= context.min_shooting_interval &&
          choice.shooting_interval <= std::min(most, context.num_steps) &&
-         (choice.initial_guess != InitialGuess::kCalibrated || context.calibrated_guess);
+         (choice.initial_guess != InitialGuess::kCalibrated || context.calibrated_guess) &&
+         (choice.initial_guess != InitialGuess::kCoarse || context.diffusion);
 }
 
 // An entry without a parallel choice carries the default one, which nothing runs.
@@ -118,7 +126,8 @@ bool EntryFits(const PlanEntry& entry, const ResolveContext& context) {
 absl::StatusOr<ResolvedOptions> ResolveAuto(const SolveOptions& options, const PlanEntry& entry,
                                             const ResolveContext& context) {
   const SolverRow* row = FindSolver(entry.solver);
-  if (row == nullptr || !row->iterative) return ResolvedOptions{.solver = "sequential"};
+  if (row == nullptr || !row->iterative)
+    return ResolvedOptions{.solver = "sequential", .num_steps = context.num_steps};
   DEEPPCR_ASSIGN_OR_RETURN(
       ResolvedOptions resolved,
       ResolveIterative(OptionsFor(*row, options), *row, entry.parallel, context));
@@ -132,8 +141,9 @@ bool SolverFits(std::string_view solver, const ResolveContext& context) {
   const SolverRow* row = FindSolver(solver);
   if (row == nullptr) return solver == "auto";
   if (!row->iterative) return true;
-  return context.iterative && (row->max_shooting_interval == 0 ||
-                               context.min_shooting_interval <= row->max_shooting_interval);
+  return Suits(*row, context.diffusion) && context.iterative &&
+         (row->max_shooting_interval == 0 ||
+          context.min_shooting_interval <= row->max_shooting_interval);
 }
 
 bool PlanFits(const Plan& plan, const ResolveContext& context) {
@@ -155,7 +165,7 @@ absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int6
   }
   // The sequential solver takes no options: leaving them out lets requests that differ in them
   // share a batch.
-  if (!row->iterative) return ResolvedOptions{.solver = row->name};
+  if (!row->iterative) return ResolvedOptions{.solver = row->name, .num_steps = context.num_steps};
   const PlanChoice* planned = plan.ChoiceOf(row->name);
   return ResolveIterative(options, *row,
                           planned != nullptr ? *planned : DefaultChoice(*row, context), context);

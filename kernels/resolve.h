@@ -16,6 +16,7 @@ struct ResolveContext {
   int64_t min_shooting_interval = 1;
   bool calibrated_guess = false;
   bool iterative = true;  // the workspace of iterative solvers fits
+  bool diffusion = false;
 };
 
 // True if a model of this shape can run the solver at all.

@@ -72,9 +72,9 @@ void ObserveFinite(prometheus::Histogram& histogram, double value) {
   if (std::isfinite(value)) histogram.Observe(value);
 }
 
-const SolverSeries* ModelMetrics::ForSolver(std::string_view name) const {
-  for (const auto& [solver, series] : solvers) {
-    if (solver == name) return &series;
+const SolverSeries* ModelMetrics::ForSolver(std::string_view name, Method method) const {
+  for (const OfSolver& of : solvers) {
+    if (of.name == name) return method == Method::kForward ? &of.forward : &of.generate;
   }
   return nullptr;
 }
@@ -161,12 +161,14 @@ SolverSeries Metrics::MakeSolver(const Labels& model, std::string_view method,
   return series;
 }
 
+std::string_view NameOf(Method method) { return kMethodNames[static_cast<size_t>(method)]; }
+
 std::unique_ptr<ModelMetrics> Metrics::MakeModel(const std::string& name,
                                                  const std::string& version) {
   const Labels model = {{"model", name}, {"version", version}};
   auto metrics = std::make_unique<ModelMetrics>();
   for (const std::string& solver : solvers_) {
-    SolverSeries series = MakeSolver(model, kMethodNames[0], solver);
+    SolverSeries series = MakeSolver(model, NameOf(Method::kForward), solver);
     Labels labels = model;
     labels["solver"] = solver;
     series.iterations = &iterations_.Add(labels, IterationBuckets());
@@ -174,9 +176,14 @@ std::unique_ptr<ModelMetrics> Metrics::MakeModel(const std::string& name,
     series.error_estimate = &error_.Add(labels, ErrorBuckets());
     series.speedup_ratio = &speedup_.Add(labels, RatioBuckets());
     series.shadow_relative_error = &shadow_error_.Add(labels, ErrorBuckets());
-    metrics->solvers.emplace_back(solver, series);
+    SolverSeries generate = series;
+    const SolverSeries durations = MakeSolver(model, NameOf(Method::kGenerate), solver);
+    generate.request_seconds = durations.request_seconds;
+    generate.queue_seconds = durations.queue_seconds;
+    generate.solve_seconds = durations.solve_seconds;
+    metrics->solvers.push_back({solver, series, generate});
   }
-  metrics->several = MakeSolver(model, kMethodNames[1], "several");
+  metrics->several = MakeSolver(model, NameOf(Method::kCompare), "several");
   metrics->batch_samples = &batch_.Add(model, BatchBuckets());
   metrics->queue_samples = &queue_depth_.Add(model);
   metrics->memory_bytes = &memory_.Add(model);

@@ -27,14 +27,19 @@ namespace deeppcr {
 
 enum class Method : uint8_t {
   kForward,
+  kGenerate,
+  kStreamGenerate,
   kCompare,
   kListModels,
   kGetModel,
   kLoadModel,
   kUnloadModel
 };
-inline constexpr std::array<std::string_view, 6> kMethodNames = {
-    "Forward", "Compare", "ListModels", "GetModel", "LoadModel", "UnloadModel"};
+inline constexpr std::array<std::string_view, 8> kMethodNames = {
+    "Forward",    "Generate", "StreamGenerate", "Compare",
+    "ListModels", "GetModel", "LoadModel",      "UnloadModel"};
+
+std::string_view NameOf(Method method);
 
 // Label `code`, by the number of the status code.
 inline constexpr std::array<std::string_view, 17> kCodeNames = {
@@ -69,7 +74,12 @@ struct SolverSeries {
 
 // Series of one model version. Lives as long as Metrics.
 struct ModelMetrics {
-  std::vector<std::pair<std::string, SolverSeries>> solvers;
+  // Generate's durations count streamed calls too. What is not a duration is the same for both.
+  struct OfSolver {
+    std::string name;
+    SolverSeries forward, generate;
+  };
+  std::vector<OfSolver> solvers;
   SolverSeries several;  // Compare: only the three durations
   prometheus::Histogram* batch_samples = nullptr;
   prometheus::Gauge* queue_samples = nullptr;
@@ -79,7 +89,7 @@ struct ModelMetrics {
   std::array<prometheus::Counter*, kTerminations.size()> fallbacks{};  // by Termination
 
   // Null for a name that is no solver.
-  const SolverSeries* ForSolver(std::string_view name) const;
+  const SolverSeries* ForSolver(std::string_view name, Method method) const;
 };
 
 enum class ShadowOutcome : uint8_t { kMeasured, kInterrupted, kFailed };

@@ -131,7 +131,8 @@ void FillSolveReport(const ServedModel& model, const ResolvedOptions& options,
                      std::span<const SampleReport> samples, const JobTimings& timings,
                      v1::SolveReport* report) {
   for (const SampleReport& sample : samples) FillSample(sample, report->add_samples());
-  const Plan& plan = model.model->plan();
+  const Plan& plan = model.model->plan(options.num_steps);
+  report->set_num_steps(options.num_steps);
   report->set_device(plan.device);
   report->set_plan_id(plan.id);
   report->set_model_version(model.version);
@@ -145,6 +146,16 @@ void FillSolveReport(const ServedModel& model, const ResolvedOptions& options,
   if (options.solver != "sequential") {
     report->set_initial_guess(std::string(ToString(options.initial_guess)));
   }
+}
+
+void FillProgress(const SolveProgress& progress, int64_t num_steps, v1::GenerateProgress* message) {
+  message->set_sample(static_cast<int32_t>(progress.sample));
+  message->set_solver(std::string(progress.solver));
+  message->set_iterations(progress.iterations);
+  message->set_steps(progress.steps);
+  message->set_num_steps(num_steps);
+  message->set_update(progress.update);
+  message->set_error_estimate(progress.error_estimate);
 }
 
 void FillCompare(const ServedModel& model, const CompareInput& input,
@@ -162,10 +173,11 @@ void FillCompare(const ServedModel& model, const CompareInput& input,
   for (size_t i = input.sequential_added ? 1 : 0; i < rows.size(); ++i) {
     v1::CompareRow* row = response->add_rows();
     row->set_requested_solver(std::string(input.rows[i].solver));
-    FillRow(rows[i], input.num_samples, sequential_median, row);
+    FillRow(rows[i], input.request.num_samples, sequential_median, row);
   }
-  response->set_device(model.model->plan().device);
-  response->set_plan_id(model.model->plan().id);
+  const Plan& plan = model.model->plan(input.request.options.num_inference_steps);
+  response->set_device(plan.device);
+  response->set_plan_id(plan.id);
 }
 
 void FillSummary(const ModelStatus& status, v1::ModelSummary* summary) {
@@ -193,6 +205,12 @@ void FillModel(const ModelStatus& status, v1::GetModelResponse* response) {
   for (const std::string& solver : info.solvers) response->add_solvers(solver);
   for (const std::string& label : info.labels) response->add_labels(label);
   FillPlan(status.model->model->plan(), response->mutable_plan());
+  for (const int64_t steps : info.num_inference_steps) {
+    response->add_num_inference_steps(steps);
+    FillPlan(status.model->model->plan(steps), response->add_plans());
+  }
+  response->set_num_classes(info.num_classes);
+  response->mutable_image_shape()->Add(info.image_shape.begin(), info.image_shape.end());
 }
 
 }  // namespace deeppcr

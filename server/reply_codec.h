@@ -28,6 +28,8 @@ void FillSolveReport(const ServedModel& model, const ResolvedOptions& options,
                      std::span<const SampleReport> samples, const JobTimings& timings,
                      v1::SolveReport* report);
 
+void FillProgress(const SolveProgress& progress, int64_t num_steps, v1::GenerateProgress* message);
+
 void FillCompare(const ServedModel& model, const CompareInput& input,
                  std::span<const ComparisonRow> rows, v1::CompareResponse* response);
 

@@ -98,7 +98,8 @@ absl::Status CheckRange(std::string_view field, T value, T low, T high) {
   return Mismatch(field, StrCat("a number in [", low, ", ", high, "]"), StrCat(value));
 }
 
-absl::StatusOr<InitialGuess> DecodeGuess(v1::InitialGuess guess, const std::string& field) {
+absl::StatusOr<InitialGuess> DecodeGuess(v1::InitialGuess guess, const ModelInfo& info,
+                                         const std::string& field) {
   switch (guess) {
     case v1::INITIAL_GUESS_UNSPECIFIED:
       return InitialGuess::kFromPlan;
@@ -109,6 +110,7 @@ absl::StatusOr<InitialGuess> DecodeGuess(v1::InitialGuess guess, const std::stri
     case v1::INITIAL_GUESS_PREVIOUS:
       return InitialGuess::kPrevious;
     case v1::INITIAL_GUESS_COARSE:
+      if (info.generates()) return InitialGuess::kCoarse;
       return Mismatch(field, "CONSTANT, CALIBRATED or PREVIOUS for a model that is no diffusion",
                       "COARSE");
     default:
@@ -155,7 +157,9 @@ absl::Status DecodeNumbers(const v1::SolverOptions& message, const ModelInfo& in
     options->max_iterations = message.max_iterations();
     DEEPPCR_RETURN_IF_ERROR(CheckRange(field("max_iterations"), options->max_iterations, 1, 10000));
   }
-  const int64_t layers = std::min<int64_t>(info.num_layers, INT32_MAX);
+  int64_t layers = info.num_layers;
+  for (const int64_t steps : info.num_inference_steps) layers = std::max(layers, steps);
+  layers = std::min<int64_t>(layers, INT32_MAX);
   options->shooting_interval = message.shooting_interval();
   DEEPPCR_RETURN_IF_ERROR(CheckRange(field("shooting_interval"), options->shooting_interval, 0,
                                      static_cast<int32_t>(layers)));
@@ -173,7 +177,7 @@ absl::StatusOr<SolveOptions> DecodeOptions(const v1::SolverOptions& message, con
                            DecodeSolver(message.solver(), info, prefix + ".solver"));
   DEEPPCR_RETURN_IF_ERROR(DecodeNumbers(message, info, prefix, &options));
   DEEPPCR_ASSIGN_OR_RETURN(options.initial_guess,
-                           DecodeGuess(message.initial_guess(), prefix + ".initial_guess"));
+                           DecodeGuess(message.initial_guess(), info, prefix + ".initial_guess"));
   DEEPPCR_ASSIGN_OR_RETURN(options.jacobian_refresh,
                            DecodeRefresh(message.jacobian_refresh(), prefix + ".jacobian_refresh"));
   DEEPPCR_ASSIGN_OR_RETURN(options.on_no_convergence, DecodeAction(message.on_no_convergence(),
@@ -190,26 +194,28 @@ absl::Status CheckReplyBytes(int64_t bytes, int64_t max_message_bytes) {
                            ". Ask for fewer samples, or without return_trajectory");
 }
 
-absl::StatusOr<int64_t> ForwardReplyBytes(const ForwardInput& input, const ModelInfo& info) {
+absl::StatusOr<int64_t> ReplyBytes(const SolveInput& input, const ModelInfo& info) {
   const int64_t n = input.num_samples;
-  DEEPPCR_ASSIGN_OR_RETURN(int64_t bytes, CheckedProduct({n, info.output_dim, sizeof(float)}));
+  // The latents of a decoder are sent too.
+  const int64_t values = info.output_dim + (info.generates() ? info.state_dim : 0);
+  DEEPPCR_ASSIGN_OR_RETURN(int64_t bytes, CheckedProduct({n, values, sizeof(float)}));
   if (input.options.return_trajectory) {
     DEEPPCR_ASSIGN_OR_RETURN(
         const int64_t trajectory,
-        CheckedProduct({n, info.num_layers + 1, info.state_dim, sizeof(float)}));
+        CheckedProduct({n, input.num_steps + 1, info.state_dim, sizeof(float)}));
     // Saturates: anything near the top is far above every message limit.
     if (__builtin_add_overflow(bytes, trajectory, &bytes)) bytes = INT64_MAX / 2;
   }
   return std::min(bytes, INT64_MAX / 2) + n * kReportBytes + kEnvelopeBytes;
 }
 
-absl::Status DecodeInitialStates(const v1::ForwardRequest& request, const ModelInfo& info,
-                                 ForwardInput* input) {
+absl::Status DecodeInitialStates(bool present, const v1::Tensor& states, const ModelInfo& info,
+                                 SolveInput* input) {
   const bool wanted = input->options.initial_guess == InitialGuess::kPrevious;
-  const ExpectedShape expected = {"initial_states",
-                                  {info.num_layers + 1, info.state_dim},
-                                  StrCat("[n, ", info.num_layers + 1, ", ", info.state_dim, "]")};
-  if (wanted != request.has_initial_states()) {
+  const int64_t rows = input->num_steps + 1;
+  const ExpectedShape expected = {
+      "initial_states", {rows, info.state_dim}, StrCat("[n, ", rows, ", ", info.state_dim, "]")};
+  if (wanted != present) {
     return wanted ? Mismatch("initial_states", StrCat("a tensor ", expected.text, " for PREVIOUS"),
                              "none")
                   : Mismatch("initial_states", "none unless options.initial_guess is PREVIOUS",
@@ -217,9 +223,118 @@ absl::Status DecodeInitialStates(const v1::ForwardRequest& request, const ModelI
   }
   if (!wanted) return absl::OkStatus();
   const int64_t n = input->num_samples;
-  DEEPPCR_ASSIGN_OR_RETURN(input->initial_states,
-                           DecodeTensor(request.initial_states(), expected, n, n));
+  DEEPPCR_ASSIGN_OR_RETURN(input->initial_states, DecodeTensor(states, expected, n, n));
   return absl::OkStatus();
+}
+
+// [n, inner..], all of them or none.
+absl::Status DecodeOptional(bool present, const v1::Tensor& tensor, const ExpectedShape& expected,
+                            int64_t num_samples, TensorInput* input) {
+  if (!present) return absl::OkStatus();
+  DEEPPCR_ASSIGN_OR_RETURN(*input, DecodeTensor(tensor, expected, num_samples, num_samples));
+  return absl::OkStatus();
+}
+
+absl::Status DecodeSteps(int64_t wanted, const ModelInfo& info, SolveInput* input) {
+  const auto& known = info.num_inference_steps;
+  input->num_steps = wanted == 0 ? info.num_layers : wanted;
+  input->options.num_inference_steps = wanted;
+  if (wanted == 0 || std::find(known.begin(), known.end(), wanted) != known.end())
+    return absl::OkStatus();
+  return Mismatch(
+      "input.num_inference_steps",
+      StrCat("one of ", absl::StrJoin(known, ", "), " (those of the model's config.json)"), wanted);
+}
+
+// One per sample, or one for all of them.
+absl::Status DecodeLabels(const v1::GenerationInput& message, const ModelInfo& info,
+                          SolveInput* input) {
+  const int64_t n = input->num_samples;
+  const auto& labels = message.class_labels();
+  if (info.num_classes == 0) {
+    if (labels.empty()) return absl::OkStatus();
+    return Mismatch("input.class_labels", "none: the model has no classes",
+                    StrCat(labels.size(), " of them"));
+  }
+  if (labels.size() != 1 && labels.size() != n) {
+    return Mismatch("input.class_labels", StrCat("1 or num_samples = ", n, " of them"),
+                    labels.size());
+  }
+  for (const int32_t label : labels)
+    DEEPPCR_RETURN_IF_ERROR(
+        CheckRange<int64_t>("input.class_labels", label, 0, info.num_classes - 1));
+  input->labels.assign(labels.begin(), labels.end());
+  input->labels.resize(static_cast<size_t>(n), labels[0]);
+  return absl::OkStatus();
+}
+
+absl::Status DecodeCondition(const v1::GenerationInput& message, const ModelInfo& info,
+                             SolveInput* input) {
+  const ExpectedShape expected = {
+      "input.conditioning", {info.input_dim}, StrCat("[n, ", info.input_dim, "]")};
+  if (message.has_conditioning() == (info.input_dim > 0))
+    return DecodeOptional(message.has_conditioning(), message.conditioning(), expected,
+                          input->num_samples, &input->inputs);
+  return info.input_dim > 0 ? Mismatch(expected.field, StrCat("a tensor ", expected.text), "none")
+                            : Mismatch(expected.field, "none: the model takes none", "a tensor");
+}
+
+absl::Status DecodeNoise(const v1::GenerationInput& message, const ModelInfo& info,
+                         SolveInput* input) {
+  const int64_t n = input->num_samples, steps = input->num_steps, dim = info.state_dim;
+  DEEPPCR_RETURN_IF_ERROR(DecodeOptional(message.has_initial_noise(), message.initial_noise(),
+                                         {"input.initial_noise", {dim}, StrCat("[n, ", dim, "]")},
+                                         n, &input->initial_noise));
+  return DecodeOptional(message.has_step_noise(), message.step_noise(),
+                        {"input.step_noise", {steps, dim}, StrCat("[n, ", steps, ", ", dim, "]")},
+                        n, &input->step_noise);
+}
+
+absl::Status DecodeGeneration(const v1::GenerationInput& message, const ModelInfo& info,
+                              SolveInput* input) {
+  input->num_samples = message.num_samples() == 0 ? 1 : message.num_samples();
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckRange<int64_t>("input.num_samples", input->num_samples, 1, info.max_batch_size));
+  input->seed = message.seed();
+  input->first_sample = message.first_sample();
+  if (input->first_sample > UINT64_MAX - static_cast<uint64_t>(input->num_samples)) {
+    return Mismatch("input.first_sample", "first_sample + num_samples below 2^64",
+                    input->first_sample);
+  }
+  DEEPPCR_RETURN_IF_ERROR(DecodeSteps(message.num_inference_steps(), info, input));
+  DEEPPCR_RETURN_IF_ERROR(DecodeLabels(message, info, input));
+  DEEPPCR_RETURN_IF_ERROR(DecodeCondition(message, info, input));
+  return DecodeNoise(message, info, input);
+}
+
+absl::Status CheckFamily(bool generates, const ModelInfo& info) {
+  if (info.generates() == generates) return absl::OkStatus();
+  return generates ? Mismatch("model", "a diffusion model for Generate",
+                              StrCat("one of type ", info.model_type, ": use Forward"))
+                   : Mismatch("model", "a model that maps inputs to outputs for Forward",
+                              "a diffusion model: use Generate");
+}
+
+// Of Compare: inputs or generation, as the model takes it.
+absl::Status DecodeSource(const v1::CompareRequest& request, const ModelInfo& info,
+                          SolveInput* input) {
+  if (info.generates()) {
+    if (request.has_inputs())
+      return Mismatch("inputs", "none for a diffusion model: set generation", "a tensor");
+    return DecodeGeneration(request.generation(), info, input);
+  }
+  if (request.has_generation())
+    return Mismatch("generation", "none: the model is no diffusion model", "one");
+  DEEPPCR_ASSIGN_OR_RETURN(input->inputs,
+                           DecodeInputs(request.has_inputs(), request.inputs(), info));
+  input->num_samples = request.inputs().shape(0);
+  input->num_steps = info.num_layers;
+  return absl::OkStatus();
+}
+
+absl::Status CheckReply(const ModelInfo& info, int64_t max_message_bytes, SolveInput* input) {
+  DEEPPCR_ASSIGN_OR_RETURN(input->reply_bytes, ReplyBytes(*input, info));
+  return CheckReplyBytes(input->reply_bytes, max_message_bytes);
 }
 
 absl::Status DecodeRow(const v1::SolverOptions& message, const ModelInfo& info, int index,
@@ -231,7 +346,8 @@ absl::Status DecodeRow(const v1::SolverOptions& message, const ModelInfo& info, 
   }
   DEEPPCR_ASSIGN_OR_RETURN(const SolveOptions options, DecodeOptions(message, info, prefix));
   if (options.initial_guess == InitialGuess::kPrevious) {
-    return Mismatch(prefix + ".initial_guess", "CONSTANT or CALIBRATED in Compare", "PREVIOUS");
+    return Mismatch(prefix + ".initial_guess", "CONSTANT, COARSE or CALIBRATED in Compare",
+                    "PREVIOUS");
   }
   input->rows.push_back(options);
   return absl::OkStatus();
@@ -258,16 +374,18 @@ absl::Status DecodeRows(const v1::CompareRequest& request, const ModelInfo& info
     sequential.solver = "sequential";
     input->rows.insert(input->rows.begin(), sequential);
   }
+  for (SolveOptions& row : input->rows)
+    row.num_inference_steps = input->request.options.num_inference_steps;
   return absl::OkStatus();
 }
 
 absl::Status CheckCompareSize(const CompareInput& input) {
   const int64_t rows = static_cast<int64_t>(input.rows.size());
-  const int64_t work = input.num_samples * input.repetitions * rows;
+  const int64_t work = input.request.num_samples * input.repetitions * rows;
   if (work <= kMaxComparedSamples) return absl::OkStatus();
   return Mismatch("repetitions",
                   StrCat("samples * repetitions * rows of at most ", kMaxComparedSamples),
-                  StrCat(input.num_samples, " * ", input.repetitions, " * ", rows));
+                  StrCat(input.request.num_samples, " * ", input.repetitions, " * ", rows));
 }
 
 }  // namespace
@@ -287,38 +405,71 @@ absl::Status CheckRequestId(std::string_view request_id) {
                   StrCat(Quoted(request_id), " (", request_id.size(), " bytes)"));
 }
 
-absl::StatusOr<ForwardInput> DecodeForward(const v1::ForwardRequest& request, const ModelInfo& info,
-                                           int64_t max_message_bytes) {
-  ForwardInput input;
+RunItem SolveInput::Item() const {
+  return {.num_samples = num_samples,
+          .inputs = inputs.values,
+          .seed = seed,
+          .first_sample = first_sample,
+          .labels = labels,
+          .initial_noise = initial_noise.values,
+          .step_noise = step_noise.values,
+          .initial_states = initial_states.values};
+}
+
+absl::StatusOr<SolveInput> DecodeForward(const v1::ForwardRequest& request, const ModelInfo& info,
+                                         int64_t max_message_bytes) {
+  SolveInput input;
   DEEPPCR_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  DEEPPCR_RETURN_IF_ERROR(CheckFamily(/*generates=*/false, info));
   DEEPPCR_ASSIGN_OR_RETURN(input.inputs,
                            DecodeInputs(request.has_inputs(), request.inputs(), info));
   input.num_samples = request.inputs().shape(0);
+  input.num_steps = info.num_layers;
   DEEPPCR_ASSIGN_OR_RETURN(input.options, DecodeOptions(request.options(), info, "options"));
-  DEEPPCR_RETURN_IF_ERROR(DecodeInitialStates(request, info, &input));
+  DEEPPCR_RETURN_IF_ERROR(
+      DecodeInitialStates(request.has_initial_states(), request.initial_states(), info, &input));
   input.request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
-  DEEPPCR_ASSIGN_OR_RETURN(input.reply_bytes, ForwardReplyBytes(input, info));
-  DEEPPCR_RETURN_IF_ERROR(CheckReplyBytes(input.reply_bytes, max_message_bytes));
+  DEEPPCR_RETURN_IF_ERROR(CheckReply(info, max_message_bytes, &input));
+  return input;
+}
+
+absl::StatusOr<SolveInput> DecodeGenerate(const v1::GenerateRequest& request, const ModelInfo& info,
+                                          int64_t max_message_bytes) {
+  SolveInput input;
+  DEEPPCR_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  DEEPPCR_RETURN_IF_ERROR(CheckFamily(/*generates=*/true, info));
+  DEEPPCR_ASSIGN_OR_RETURN(input.options, DecodeOptions(request.options(), info, "options"));
+  DEEPPCR_RETURN_IF_ERROR(DecodeGeneration(request.input(), info, &input));
+  DEEPPCR_RETURN_IF_ERROR(
+      DecodeInitialStates(request.has_initial_states(), request.initial_states(), info, &input));
+  input.request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
+  DEEPPCR_RETURN_IF_ERROR(CheckReply(info, max_message_bytes, &input));
   return input;
 }
 
 absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, const ModelInfo& info,
                                            int64_t max_message_bytes) {
   CompareInput input;
-  DEEPPCR_ASSIGN_OR_RETURN(input.inputs,
-                           DecodeInputs(request.has_inputs(), request.inputs(), info));
-  input.num_samples = request.inputs().shape(0);
+  SolveInput& solve = input.request;
+  DEEPPCR_RETURN_IF_ERROR(DecodeSource(request, info, &solve));
   DEEPPCR_RETURN_IF_ERROR(DecodeRows(request, info, &input));
   input.repetitions = request.repetitions() == 0 ? kDefaultRepetitions : request.repetitions();
   DEEPPCR_RETURN_IF_ERROR(CheckRange("repetitions", input.repetitions, 1, kMaxRepetitions));
   DEEPPCR_RETURN_IF_ERROR(CheckCompareSize(input));
-  input.request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
+  solve.request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
   const int64_t rows = static_cast<int64_t>(input.rows.size());
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t outputs, CheckedProduct({input.num_samples, rows,
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t outputs, CheckedProduct({solve.num_samples, rows,
                                                                   info.output_dim, sizeof(float)}));
-  input.reply_bytes = std::min(outputs, INT64_MAX / 2) + rows * kRowBytes + kEnvelopeBytes;
-  DEEPPCR_RETURN_IF_ERROR(CheckReplyBytes(input.reply_bytes, max_message_bytes));
+  solve.reply_bytes = std::min(outputs, INT64_MAX / 2) + rows * kRowBytes + kEnvelopeBytes;
+  DEEPPCR_RETURN_IF_ERROR(CheckReplyBytes(solve.reply_bytes, max_message_bytes));
   return input;
+}
+
+absl::Status CheckFinite(const SolveInput& input) {
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.inputs.values, "inputs"));
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.initial_states.values, "initial_states"));
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.initial_noise.values, "input.initial_noise"));
+  return CheckFinite(input.step_noise.values, "input.step_noise");
 }
 
 absl::Status CheckFinite(std::span<const float> values, std::string_view field) {

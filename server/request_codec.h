@@ -35,24 +35,32 @@ struct TensorInput {
   std::vector<float> copy;
 };
 
-struct ForwardInput {
+// What Forward, Generate and Compare are given.
+struct SolveInput {
   int64_t num_samples = 0;
   TensorInput inputs;          // [n, input_dim]
   TensorInput initial_states;  // [n, L + 1, D] or empty
-  SolveOptions options;        // solver points into SolverNames()
-  int64_t request_bytes = 0;   // in memory, fields we do not know included
-  int64_t reply_bytes = 0;     // upper bound
+  // Of diffusion models.
+  uint64_t seed = 0;
+  uint64_t first_sample = 0;
+  std::vector<int32_t> labels;            // [n] or empty
+  TensorInput initial_noise, step_noise;  // [n, D], [n, L, D], or empty
+  int64_t num_steps = 0;                  // L
+
+  SolveOptions options;       // solver points into SolverNames(); not of Compare
+  int64_t request_bytes = 0;  // in memory, fields we do not know included
+  int64_t reply_bytes = 0;    // upper bound
+
+  // The inputs, with nothing to write to. Points into this object and the message.
+  RunItem Item() const;
 };
 
 struct CompareInput {
-  int64_t num_samples = 0;
-  TensorInput inputs;
+  SolveInput request;
   std::vector<SolveOptions>
       rows;  // as asked; if none of them is sequential, one of that is put first
   bool sequential_added = false;  // that first row is not part of the reply
   int repetitions = 0;
-  int64_t request_bytes = 0;
-  int64_t reply_bytes = 0;
 };
 
 // The fields that every request on a model has.
@@ -61,11 +69,15 @@ absl::Status CheckRequestId(std::string_view request_id);
 
 // Checks all but the finiteness of values.
 // Errors: kInvalidArgument; kResourceExhausted if the reply would exceed max_message_bytes.
-absl::StatusOr<ForwardInput> DecodeForward(const v1::ForwardRequest& request, const ModelInfo& info,
-                                           int64_t max_message_bytes);
+absl::StatusOr<SolveInput> DecodeForward(const v1::ForwardRequest& request, const ModelInfo& info,
+                                         int64_t max_message_bytes);
+absl::StatusOr<SolveInput> DecodeGenerate(const v1::GenerateRequest& request, const ModelInfo& info,
+                                          int64_t max_message_bytes);
 absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, const ModelInfo& info,
                                            int64_t max_message_bytes);
 
+// Of every tensor of the input.
+absl::Status CheckFinite(const SolveInput& input);
 // Errors: kInvalidArgument naming the flat index of the first NaN or infinity. `field` as in the
 // message.
 absl::Status CheckFinite(std::span<const float> values, std::string_view field);

@@ -57,7 +57,8 @@ struct RawService<First, Others...> {
   using Type = First<typename RawService<Others...>::Type>;
 };
 using RawDeepPcrService = RawService<
-    v1::DeepPcr::WithRawCallbackMethod_Forward, v1::DeepPcr::WithRawCallbackMethod_Compare,
+    v1::DeepPcr::WithRawCallbackMethod_Forward, v1::DeepPcr::WithRawCallbackMethod_Generate,
+    v1::DeepPcr::WithRawCallbackMethod_StreamGenerate, v1::DeepPcr::WithRawCallbackMethod_Compare,
     v1::DeepPcr::WithRawCallbackMethod_ListModels, v1::DeepPcr::WithRawCallbackMethod_GetModel,
     v1::DeepPcr::WithRawCallbackMethod_LoadModel,
     v1::DeepPcr::WithRawCallbackMethod_UnloadModel>::Type;
@@ -71,6 +72,8 @@ class DeepPcrService final : public RawDeepPcrService {
   explicit DeepPcrService(ServiceContext& context) : context_(context) {}
 
   Reactor* Forward(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
+  Reactor* Generate(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
+  grpc::ServerWriteReactor<Bytes>* StreamGenerate(Rpc* rpc, const Bytes* request) noexcept override;
   Reactor* Compare(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   Reactor* ListModels(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   Reactor* GetModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;

@@ -18,9 +18,10 @@ int64_t NowNs() {
       .count();
 }
 
-SolveOptions Unresolve(const ResolvedOptions& resolved) {
+SolveOptions Unresolve(const LoadedModel& model, const ResolvedOptions& resolved) {
   SolveOptions options;
   options.solver = resolved.solver;
+  options.num_inference_steps = model.info().generates() ? resolved.num_steps : 0;
   // The sequential solver takes no options, and resolves to none.
   if (resolved.solver == "sequential") return options;
   options.rtol = resolved.rtol;
@@ -38,11 +39,37 @@ SolveOptions Unresolve(const ResolvedOptions& resolved) {
 SolveOptions Counterpart(const LoadedModel& model, const ResolvedOptions& primary) {
   SolveOptions options;
   options.solver = "sequential";
-  if (primary.solver == "sequential") options.solver = model.plan().Lookup(1).parallel.solver;
+  options.num_inference_steps = model.info().generates() ? primary.num_steps : 0;
+  if (primary.solver == "sequential")
+    options.solver = model.plan(primary.num_steps).Lookup(1).parallel.solver;
   return options;
 }
 
+template <typename T>
+std::vector<T> Copy(std::span<const T> values) {
+  return {values.begin(), values.end()};
+}
+
 }  // namespace
+
+SampleCopy::SampleCopy(const RunItem& request)
+    : seed_(request.seed), sample_(request.first_sample) {
+  const RunItem first = InputsOf(request, 0, 1);
+  inputs_ = Copy(first.inputs);
+  initial_noise_ = Copy(first.initial_noise);
+  step_noise_ = Copy(first.step_noise);
+  labels_ = Copy(first.labels);
+}
+
+RunItem SampleCopy::Item() const {
+  return {.num_samples = 1,
+          .inputs = inputs_,
+          .seed = seed_,
+          .first_sample = sample_,
+          .labels = labels_,
+          .initial_noise = initial_noise_,
+          .step_noise = step_noise_};
+}
 
 ShadowSampler::ShadowSampler(double rate, Batcher& batcher, Metrics& metrics)
     : rate_(rate), batcher_(batcher), metrics_(metrics) {}
@@ -56,7 +83,7 @@ bool ShadowSampler::Sample() {
 }
 
 void ShadowSampler::Offer(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& primary,
-                          std::vector<float> sample) {
+                          SampleCopy sample) {
   // A pair has no trajectory of the caller to start from.
   if (primary.initial_guess == InitialGuess::kPrevious) return;
   if (NowNs() < not_before_ns_.load(std::memory_order_relaxed)) return;
@@ -70,15 +97,19 @@ void ShadowSampler::Offer(const std::shared_ptr<ServedModel>& model, const Resol
 }
 
 void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& primary,
-                            const std::vector<float>& sample, const CancelToken& token) {
+                            const SampleCopy& sample, const CancelToken& token) {
   const int64_t start = NowNs();
-  const std::array<SolveOptions, 2> pair = {Unresolve(primary), Counterpart(*model.model, primary)};
-  const auto rows = model.model->Compare(sample, 1, pair, kRepetitions, &token);
+  const std::array<SolveOptions, 2> pair = {Unresolve(*model.model, primary),
+                                            Counterpart(*model.model, primary)};
+  RunItem request = sample.Item();
+  request.token = &token;
+  const auto rows = model.model->Compare(request, pair, kRepetitions);
   const int64_t end = NowNs();
   not_before_ns_.store(end + static_cast<int64_t>(static_cast<double>(end - start) / kMaxShare),
                        std::memory_order_relaxed);
   if (token.cancelled()) return metrics_.CountShadow(ShadowOutcome::kInterrupted);
-  const SolverSeries* series = model.metrics->ForSolver(primary.solver);
+  const SolverSeries* series = model.metrics->ForSolver(
+      primary.solver, model.model->info().generates() ? Method::kGenerate : Method::kForward);
   if (!rows.ok() || rows->size() != pair.size() || series == nullptr ||
       (*rows)[0].seconds.empty() || (*rows)[1].seconds.empty()) {
     return metrics_.CountShadow(ShadowOutcome::kFailed);

@@ -65,20 +65,33 @@ struct IterationKind {
   bool probes = false;  // carry the probes along
 };
 
+// What one sample starts from. Pointers are the caller's and outlive the solve.
+struct SampleInput {
+  // [input_dim]: the input of a dense stack, the conditioning vector of a denoiser.
+  const float* inputs = nullptr;
+  // Of diffusion models only.
+  int32_t label = 0;                     // in [0, num_classes)
+  uint64_t seed = 0;                     // of the noise, with
+  uint64_t sample = 0;                   // the sample's index: kernels/base/philox.h
+  const float* initial_noise = nullptr;  // [D] instead of what would be drawn
+  const float* step_noise = nullptr;     // [L, D] likewise
+};
+
 // Memory and operations for one group of samples. Not thread-safe: one thread at a time. Nothing
 // here allocates. `samples` lists members of the group in [0, capacity).
 class SolveSpace {
  public:
   virtual ~SolveSpace() = default;
 
-  // z_0 of a sample from its inputs [input_dim].
-  virtual void Encode(int32_t sample, const float* inputs) = 0;
+  // z_0 of a sample, and whatever else its steps need: noise, conditioning.
+  virtual void Encode(int32_t sample, const SampleInput& input) = 0;
   // Answer [output_dim] from the final state of a sample.
   virtual void Decode(int32_t sample, float* outputs) = 0;
   // How an error of the final state, relative to |z_L| + floor, may show in the outputs, relative
-  // to the largest of them: the error times the largest row sum of |W_out|. 0 for no error.
+  // to the largest of them: the error times the largest row sum of the absolute Jacobian of the
+  // output layers at the final state. 0 for no error.
   virtual double AmplifyError(int32_t sample, double relative_error, double floor,
-                              const float* outputs) const = 0;
+                              const float* outputs) = 0;
 
   // Sequential mode. Restart puts the current state of samples 0..n-1 at z_0; Advance takes them
   // through steps (begin, end], writing z_l to trajectories[b] + l * D where that pointer is not
@@ -86,15 +99,19 @@ class SolveSpace {
   virtual void Restart(int32_t num_samples) = 0;
   virtual int64_t Advance(int32_t num_samples, int64_t begin, int64_t end,
                           float* const* trajectories) = 0;
-  // True if the current state of the sample is finite.
+  // The current state of the sample, [D].
+  virtual void CopyState(int32_t sample, float* state) const = 0;
+  // True if it is finite.
   virtual bool FinalStateFinite(int32_t sample) const = 0;
 
   // Iterative mode, with C steps per interval from here on. C in [min_shooting_interval, L].
   virtual void SetShootingInterval(int64_t steps) = 0;
   virtual int64_t num_intervals() const = 0;
-  // Initial guesses: z_0 everywhere; the affine map (must be set on the System); a trajectory [L +
-  // 1, D].
+  // Initial guesses: z_0 everywhere; a run that evaluates the denoiser every so many steps only and
+  // holds the denoised sample x0 in between (diffusion only; returns what it cost); the affine map
+  // (must be set on the System); a trajectory [L + 1, D].
   virtual void GuessConstant(int32_t sample) = 0;
+  virtual PassCount GuessCoarse(int32_t sample) = 0;
   virtual void GuessAffine(int32_t sample) = 0;
   virtual void GuessTrajectory(int32_t sample, const float* trajectory) = 0;
   // Zeroes the probes.

@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <variant>
 
 #include "kernels/backend/activation.h"
+#include "kernels/backend/reverse_step.h"
 
 namespace deeppcr {
 
@@ -41,11 +43,11 @@ struct DenseSpec {
   Activation activation = Activation::kIdentity;
 };
 
-// The sequential system z_l = f_l(z_{l-1}), l = 1..L, with
+// The families `mlp` and `resnet`: z_l = f_l(z_{l-1}), l = 1..L, with
 //   f_l(z) = act(W_l z + b_l)             (residual == false)
 //   f_l(z) = z + scale * act(W_l z + b_l) (residual == true)
 // between an optional input layer z_0 = encode(x) and an optional output layer y = decode(z_L).
-struct SystemSpec {
+struct DenseStackSpec {
   int64_t num_steps = 0;  // L >= 1
   int64_t state_dim = 0;  // D >= 1
   bool residual = false;
@@ -59,6 +61,102 @@ struct SystemSpec {
   int64_t input_dim() const { return encode.rows > 0 ? encode.cols : state_dim; }
   int64_t output_dim() const { return decode.rows > 0 ? decode.rows : state_dim; }
 };
+
+enum class DenoiserKind : uint8_t {
+  kResidualMlp,
+  kAdaLnMlp,  // adaptive layer norm: Peebles and Xie 2023 (arXiv 2212.09748), Li et al. 2024
+              // (MAR, arXiv 2406.11838)
+};
+
+// The denoiser m(z, step): a network of hidden width H and N blocks, which a step and a condition
+// modulate through mu = modulation(silu(y)), y = time_embedding[step] + condition.
+//
+//   h = input(z)
+//   residual MLP, block i:  h <- h + act(first_i h + b_i + mu_i)           mu: N parts of H
+//                           m = output(h)
+//   adaLN MLP, block i:     u = norm(h; weight_i, bias_i) (1 + scale) + shift
+//                           h <- h + gate * (second_i act(first_i u))      mu: per block shift,
+//                           m = output(norm(h) (1 + scale) + shift)        scale, gate; at the end
+//                                                                          shift, scale
+// norm(h) = (h - mean) / sqrt(variance + 1e-6), the variance over H (biased); weight and bias of a
+// block are those of its layer norm, the last norm has none.
+struct DenoiserSpec {
+  DenoiserKind kind = DenoiserKind::kResidualMlp;
+  int64_t hidden_dim = 0;  // H >= 1
+  int64_t num_blocks = 0;  // N >= 1
+  Activation activation = Activation::kSilu;
+  DenseSpec input;                                    // [H, D]
+  DenseSpec output;                                   // [D, H]
+  std::span<const float> first_weight, first_bias;    // [N, H, H], [N, H]
+  std::span<const float> second_weight, second_bias;  // the same; adaLN only
+  std::span<const float> norm_weight, norm_bias;      // [N, H]; adaLN only
+  DenseSpec modulation;                               // [M, H]
+
+  // M, the length of mu.
+  int64_t modulation_dim() const {
+    return (kind == DenoiserKind::kResidualMlp ? num_blocks : 3 * num_blocks + 2) * hidden_dim;
+  }
+  // That one evaluation multiplies with.
+  int64_t weights(int64_t state_dim) const {
+    const int64_t layers = kind == DenoiserKind::kResidualMlp ? num_blocks : 2 * num_blocks;
+    return hidden_dim * (layers * hidden_dim + 2 * state_dim);
+  }
+};
+
+inline constexpr double kNormEpsilon = 1e-6;
+
+// The family `diffusion`: z_l = reverse step l of (z_{l-1}, m(z_{l-1}, step l), noise_l), from
+// z_0 = noise; the answer is decoder(z_L).
+struct DiffusionSpec {
+  int64_t state_dim = 0;               // D >= 1
+  std::span<const ReverseStep> steps;  // [L], in the order they are made
+  double clip_range = 0;               // of x0; infinity for none
+  DenoiserSpec denoiser;
+  std::span<const double> time_embedding;  // [L, H]: y without the condition
+  // The condition: at most one of the two.
+  int64_t num_classes = 0;
+  std::span<const float> class_embedding;  // [num_classes, H]
+  DenseSpec condition;                     // [H, input_dim] of a vector
+  // Layers from z_L to the answer; none: the answer is z_L.
+  std::span<const DenseSpec> decoder;
+
+  int64_t num_steps() const { return static_cast<int64_t>(steps.size()); }
+  int64_t input_dim() const { return condition.rows > 0 ? condition.cols : 0; }
+  int64_t output_dim() const { return decoder.empty() ? state_dim : decoder.back().rows; }
+};
+
+using SystemSpec = std::variant<DenseStackSpec, DiffusionSpec>;
+
+// What the solvers need to know of a system.
+struct SystemShape {
+  int64_t num_steps = 0;     // L
+  int64_t state_dim = 0;     // D
+  int64_t input_dim = 0;     // values per sample of a request; may be 0 for diffusion
+  int64_t output_dim = 0;    // values per sample of a reply
+  int64_t step_weights = 0;  // that a step multiplies with: what it costs
+  bool diffusion = false;    // draws noise, has a coarse guess
+  int64_t num_classes = 0;   // of labels; 0: takes none
+};
+
+inline SystemShape ShapeOf(const DenseStackSpec& spec) {
+  return {.num_steps = spec.num_steps,
+          .state_dim = spec.state_dim,
+          .input_dim = spec.input_dim(),
+          .output_dim = spec.output_dim(),
+          .step_weights = spec.state_dim * spec.state_dim};
+}
+inline SystemShape ShapeOf(const DiffusionSpec& spec) {
+  return {.num_steps = spec.num_steps(),
+          .state_dim = spec.state_dim,
+          .input_dim = spec.input_dim(),
+          .output_dim = spec.output_dim(),
+          .step_weights = spec.denoiser.weights(spec.state_dim),
+          .diffusion = true,
+          .num_classes = spec.num_classes};
+}
+inline SystemShape ShapeOf(const SystemSpec& spec) {
+  return std::visit([](const auto& s) { return ShapeOf(s); }, spec);
+}
 
 }  // namespace deeppcr
 

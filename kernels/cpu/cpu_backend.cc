@@ -18,7 +18,7 @@ struct InstructionSetRow {
   InstructionSet set;
   std::string_view name;
   std::string_view device;
-  Kernels (*kernels)(int64_t width);
+  KernelSet kernels;
   bool (*available)();
 };
 
@@ -35,9 +35,17 @@ bool HasAvx512() {
 }
 
 constexpr std::array<InstructionSetRow, 3> kInstructionSets = {{
-    {InstructionSet::kBaseline, "baseline", "cpu-baseline", &KernelsBaseline, &HasBaseline},
-    {InstructionSet::kAvx2, "avx2", "cpu-avx2", &KernelsAvx2, &HasAvx2},
-    {InstructionSet::kAvx512, "avx512", "cpu-avx512", &KernelsAvx512, &HasAvx512},
+    {InstructionSet::kBaseline,
+     "baseline",
+     "cpu-baseline",
+     {&KernelsBaseline, &DenoiserKernelsBaseline},
+     &HasBaseline},
+    {InstructionSet::kAvx2, "avx2", "cpu-avx2", {&KernelsAvx2, &DenoiserKernelsAvx2}, &HasAvx2},
+    {InstructionSet::kAvx512,
+     "avx512",
+     "cpu-avx512",
+     {&KernelsAvx512, &DenoiserKernelsAvx512},
+     &HasAvx512},
 }};
 
 const InstructionSetRow& RowOf(InstructionSet set) {

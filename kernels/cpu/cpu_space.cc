@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/backend/scan_tree.h"
 #include "kernels/base/aligned_buffer.h"
+#include "kernels/cpu/packed_dense.h"
 
 namespace deeppcr::cpu {
 namespace {
@@ -21,24 +22,22 @@ struct SpaceSizes {
   int64_t matrices = 0;   // [nodes, W, W]; a diagonal takes [nodes, W] of it
   int64_t intervals = 0;  // [P, kColumns, W]: propagated
   int64_t states = 0;     // [P + 1, kColumns, W]
-  int64_t scratch = 0;
+  int64_t samples = 0;    // [kSequentialGroup, W], twice
   bool overflow = false;
 
   int64_t total_bytes() const {
     return overflow
                ? std::numeric_limits<int64_t>::max()
-               : (2 * vectors + matrices + intervals + states + scratch) * int64_t{sizeof(float)};
+               : (2 * vectors + matrices + intervals + states + samples) * int64_t{sizeof(float)};
   }
 };
 
 SpaceSizes SizesOf(const PackedSystem& system, const SpaceLimits& limits) {
   const int64_t width = system.width;
-  const int64_t widest = std::max({width, system.decode.width, int64_t{4}});
   SpaceSizes sizes;
-  sizes.scratch =
-      2 * (width + kColumns - 1) * width + 4 * width + 2 * kSequentialGroup * width + widest;
+  sizes.samples = 2 * kSequentialGroup * width;
   if (!limits.iterative) return sizes;
-  const int64_t intervals = (system.num_steps - 1) / limits.min_shooting_interval + 1;
+  const int64_t intervals = (system.shape.num_steps - 1) / limits.min_shooting_interval + 1;
   const int64_t nodes = ScanTree(intervals).total();
   // nodes < 2^21 and width <= 2^12 by the limits of a configuration, so the products below stay far
   // below 2^63.
@@ -50,58 +49,48 @@ SpaceSizes SizesOf(const PackedSystem& system, const SpaceLimits& limits) {
   return sizes;
 }
 
+int64_t SaturatingAdd(int64_t a, int64_t b) {
+  return a > std::numeric_limits<int64_t>::max() - b ? std::numeric_limits<int64_t>::max() : a + b;
+}
+
 class CpuSpace final : public SolveSpace {
  public:
   CpuSpace(const PackedSystem& system, const SpaceSizes& sizes)
       : system_(system),
-        layers_(system.View()),
+        dim_(system.shape.state_dim),
+        num_steps_(system.shape.num_steps),
         width_(system.width),
         row_(kColumns * system.width),
+        recurrence_(system.NewRecurrence()),
         residuals_(sizes.vectors),
         entering_(sizes.vectors),
         matrices_(sizes.matrices),
         propagated_(sizes.intervals),
         states_(sizes.states),
-        scratch_(sizes.scratch) {
-    walker_scratch_ = scratch_.data();
-    initial_ = walker_scratch_ + 2 * (width_ + kColumns - 1) * width_ + 4 * width_;
-    current_ = initial_ + kSequentialGroup * width_;
-    decoded_ = current_ + kSequentialGroup * width_;
-  }
+        samples_(sizes.samples),
+        initial_(samples_.data()),
+        current_(initial_ + kSequentialGroup * width_) {}
 
   bool ok() const {
-    return residuals_.ok() && entering_.ok() && matrices_.ok() && propagated_.ok() &&
-           states_.ok() && scratch_.ok();
+    return recurrence_ != nullptr && residuals_.ok() && entering_.ok() && matrices_.ok() &&
+           propagated_.ok() && states_.ok() && samples_.ok();
   }
 
-  void Encode(int32_t sample, const float* inputs) override {
-    float* z = initial_ + sample * width_;
-    if (system_.encode.rows == 0) {
-      std::copy_n(inputs, system_.state_dim, z);
-      return;
-    }
-    ApplyDense(system_.encode, system_.encode_kernels, inputs, z);
-    std::fill(z + system_.state_dim, z + width_, 0.0F);
+  void Encode(int32_t sample, const SampleInput& input) override {
+    recurrence_->Encode(sample, input, initial_ + sample * width_);
   }
 
   void Decode(int32_t sample, float* outputs) override {
-    const float* z = current_ + sample * width_;
-    if (system_.decode.rows == 0) {
-      std::copy_n(z, system_.state_dim, outputs);
-      return;
-    }
-    ApplyDense(system_.decode, system_.decode_kernels, z, decoded_);
-    std::copy_n(decoded_, system_.decode.rows, outputs);
+    recurrence_->Decode(current_ + sample * width_, outputs);
   }
 
   double AmplifyError(int32_t sample, double relative_error, double floor,
-                      const float* outputs) const override {
+                      const float* outputs) override {
     if (relative_error == 0) return 0;
-    const double state = LargestAbsolute(current_ + sample * width_, system_.state_dim);
-    const double error = relative_error * (state + floor);
-    if (system_.decode.rows == 0) return error / state;
-    const double output = LargestAbsolute(outputs, system_.decode.rows);
-    return error * system_.decode.row_sum / output;
+    const float* z = current_ + sample * width_;
+    const double error = relative_error * (LargestAbsolute(z, dim_) + floor);
+    return error * recurrence_->OutputAmplification(z) /
+           LargestAbsolute(outputs, system_.shape.output_dim);
   }
 
   void Restart(int32_t num_samples) override {
@@ -112,22 +101,24 @@ class CpuSpace final : public SolveSpace {
                   float* const* trajectories) override {
     if (begin == 0 && trajectories != nullptr) {
       for (int32_t b = 0; b < num_samples; ++b) {
-        if (trajectories[b] != nullptr)
-          std::copy_n(current_ + b * width_, system_.state_dim, trajectories[b]);
+        if (trajectories[b] != nullptr) std::copy_n(current_ + b * width_, dim_, trajectories[b]);
       }
     }
-    return system_.kernels.advance(layers_, current_, walker_scratch_, num_samples, begin, end,
-                                   trajectories);
+    return recurrence_->Advance(current_, num_samples, begin, end, trajectories);
+  }
+
+  void CopyState(int32_t sample, float* state) const override {
+    std::copy_n(current_ + sample * width_, dim_, state);
   }
 
   bool FinalStateFinite(int32_t sample) const override {
     const float* z = current_ + sample * width_;
-    return std::all_of(z, z + system_.state_dim, [](float x) { return std::isfinite(x); });
+    return std::all_of(z, z + dim_, [](float x) { return std::isfinite(x); });
   }
 
   void SetShootingInterval(int64_t steps) override {
     interval_ = steps;
-    intervals_ = (system_.num_steps - 1) / steps + 1;
+    intervals_ = (num_steps_ - 1) / steps + 1;
     tree_ = ScanTree(intervals_);
   }
   int64_t num_intervals() const override { return intervals_; }
@@ -135,6 +126,11 @@ class CpuSpace final : public SolveSpace {
   void GuessConstant(int32_t sample) override {
     PlaceInitialState(sample);
     for (int64_t p = 1; p <= intervals_; ++p) std::copy_n(initial_, width_, State(p));
+  }
+
+  PassCount GuessCoarse(int32_t sample) override {
+    PlaceInitialState(sample);
+    return recurrence_->GuessCoarse(interval_, row_, states_.data());
   }
 
   void GuessAffine(int32_t sample) override {
@@ -145,8 +141,8 @@ class CpuSpace final : public SolveSpace {
   void GuessTrajectory(int32_t sample, const float* trajectory) override {
     PlaceInitialState(sample);
     for (int64_t p = 1; p <= intervals_; ++p) {
-      std::copy_n(trajectory + EndOf(p) * system_.state_dim, system_.state_dim, State(p));
-      std::fill(State(p) + system_.state_dim, State(p) + width_, 0.0F);
+      std::copy_n(trajectory + EndOf(p) * dim_, dim_, State(p));
+      std::fill(State(p) + dim_, State(p) + width_, 0.0F);
     }
   }
 
@@ -158,18 +154,14 @@ class CpuSpace final : public SolveSpace {
     if (samples.empty()) return {};
     const bool diagonal = kind.linearization == Linearization::kDiagonal;
     const bool matrices = kind.refresh && (diagonal || kind.linearization == Linearization::kFull);
-    PassCount count;
-    count.stages = system_.kernels.propagate({.layers = layers_,
-                                              .interval = interval_,
-                                              .num_intervals = intervals_,
-                                              .states = states_.data(),
-                                              .propagated = propagated_.data(),
-                                              .jacobians = matrices ? matrices_.data() : nullptr,
-                                              .scratch = walker_scratch_,
-                                              .diagonal = diagonal,
-                                              .probes = kind.probes});
-    // The diagonal comes out of the primal pass.
-    count.columns = Columns(kind) + (matrices && !diagonal ? system_.state_dim : 0);
+    const PassCount count =
+        recurrence_->Propagate({.interval = interval_,
+                                .num_intervals = intervals_,
+                                .states = states_.data(),
+                                .propagated = propagated_.data(),
+                                .matrices = matrices ? matrices_.data() : nullptr,
+                                .diagonal = diagonal,
+                                .probes = kind.probes});
     FormResiduals(Columns(kind));
     return count;
   }
@@ -215,7 +207,8 @@ class CpuSpace final : public SolveSpace {
                           kind.linearization == Linearization::kDiagonal;
     const bool none = kind.linearization == Linearization::kZero || intervals_ == 1;
     const IntervalNorms n =
-        system_.kernels.update({.layers = layers_,
+        system_.kernels.update({.width = width_,
+                                .inner = dim_,
                                 .num_intervals = intervals_,
                                 .states = states_.data(),
                                 .propagated = propagated_.data(),
@@ -233,53 +226,29 @@ class CpuSpace final : public SolveSpace {
   }
 
   void ExpandTrajectory(int32_t, float* trajectory) override {
-    const int64_t dim = system_.state_dim;
-    std::copy_n(State(0), dim, trajectory);
+    std::copy_n(State(0), dim_, trajectory);
     for (int64_t p = 1; p <= intervals_; ++p) {
       std::copy_n(State(p - 1), width_, current_);
-      system_.kernels.advance(layers_, current_, walker_scratch_, 1, (p - 1) * interval_,
-                              EndOf(p) - 1, &trajectory);
-      std::copy_n(State(p), dim, trajectory + EndOf(p) * dim);
+      recurrence_->Advance(current_, 1, (p - 1) * interval_, EndOf(p) - 1, &trajectory);
+      std::copy_n(State(p), dim_, trajectory + EndOf(p) * dim_);
     }
     TakeFinalState(0);
   }
 
  private:
   static int64_t Columns(IterationKind kind) { return kind.probes ? kColumns : 1; }
-  static double LargestAbsolute(const float* x, int64_t n) {
-    double largest = 0;
-    for (int64_t i = 0; i < n; ++i) largest = std::max(largest, double{std::fabs(x[i])});
-    return largest;
-  }
-
   float* State(int64_t p) { return states_.data() + p * row_; }
   // The step at which interval p = 1..P ends.
-  int64_t EndOf(int64_t p) const { return std::min(p * interval_, system_.num_steps); }
+  int64_t EndOf(int64_t p) const { return std::min(p * interval_, num_steps_); }
 
   void PlaceInitialState(int32_t sample) {
     std::copy_n(initial_ + sample * width_, width_, State(0));
   }
 
-  void ApplyDense(const PackedDense& dense, const Kernels& kernels, const float* in,
-                  float* out) const {
-    kernels.apply({.width = dense.width,
-                   .inner = dense.cols,
-                   .matrix = dense.weights.data(),
-                   .in = in,
-                   .base = dense.bias.data(),
-                   .out = out,
-                   .in_stride = 0,
-                   .base_stride = 0,
-                   .out_stride = 0,
-                   .count = 1,
-                   .diagonal = false});
-    kernels.activate(dense.activation, out, dense.width);
-  }
-
   // The guess at the first fitted step that is not before `step`.
   void EvaluateGuess(int64_t step, float* y) const {
     const AffineGuess& guess = system_.guess;
-    const int64_t dim = system_.state_dim;
+    const int64_t dim = dim_;
     const int64_t at =
         std::clamp<int64_t>((step + guess.stride - 1) / guess.stride - 1, 0, guess.count - 1);
     const float* map = guess.coefficients.data() + at * (dim + 1) * dim;
@@ -306,7 +275,7 @@ class CpuSpace final : public SolveSpace {
     if (dense) matrix = matrices_.data() + node * width_ * width_;
     if (diagonal) matrix = matrices_.data() + node * width_;
     system_.kernels.apply({.width = width_,
-                           .inner = system_.state_dim,
+                           .inner = dim_,
                            .matrix = matrix,
                            .in = in,
                            .base = base,
@@ -322,7 +291,7 @@ class CpuSpace final : public SolveSpace {
   void MultiplyNodes(int64_t right, int64_t left, int64_t node) {
     const int64_t size = width_ * width_;
     system_.kernels.apply({.width = width_,
-                           .inner = system_.state_dim,
+                           .inner = dim_,
                            .matrix = matrices_.data() + right * size,
                            .in = matrices_.data() + left * size,
                            .base = nullptr,
@@ -330,7 +299,7 @@ class CpuSpace final : public SolveSpace {
                            .in_stride = width_,
                            .base_stride = 0,
                            .out_stride = width_,
-                           .count = system_.state_dim,
+                           .count = dim_,
                            .diagonal = false});
   }
 
@@ -340,22 +309,21 @@ class CpuSpace final : public SolveSpace {
   }
 
   const PackedSystem& system_;
-  const LayersView layers_;
+  const int64_t dim_, num_steps_;
   const int64_t width_;
   const int64_t row_;  // floats of the kColumns vectors of one node
   int64_t interval_ = 1, intervals_ = 0;
   ScanTree tree_;
-  AlignedBuffer<float> residuals_, entering_, matrices_, propagated_, states_, scratch_;
-  float* walker_scratch_;
-  float* initial_;  // [kSequentialGroup, W]: z_0
-  float* current_;  // [kSequentialGroup, W]
-  float* decoded_;
+  const std::unique_ptr<Recurrence> recurrence_;
+  AlignedBuffer<float> residuals_, entering_, matrices_, propagated_, states_, samples_;
+  float* const initial_;  // [kSequentialGroup, W]: z_0
+  float* const current_;  // [kSequentialGroup, W]
 };
 
 }  // namespace
 
 int64_t CpuSpaceBytes(const PackedSystem& system, const SpaceLimits& limits) {
-  return SizesOf(system, limits).total_bytes();
+  return SaturatingAdd(SizesOf(system, limits).total_bytes(), system.RecurrenceBytes());
 }
 
 absl::StatusOr<std::unique_ptr<SolveSpace>> NewCpuSpace(const PackedSystem& system,
@@ -365,8 +333,8 @@ absl::StatusOr<std::unique_ptr<SolveSpace>> NewCpuSpace(const PackedSystem& syst
     auto space = std::make_unique<CpuSpace>(system, sizes);
     if (space->ok()) return std::unique_ptr<SolveSpace>(std::move(space));
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("workspace: ", sizes.total_bytes(), " bytes of memory could not be had"));
+  return absl::ResourceExhaustedError(absl::StrCat("workspace: ", CpuSpaceBytes(system, limits),
+                                                   " bytes of memory could not be had"));
 }
 
 }  // namespace deeppcr::cpu

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
-#include "kernels/cpu/cpu_system.h"
+#include "kernels/cpu/recurrence.h"
 
 namespace deeppcr::cpu {
 

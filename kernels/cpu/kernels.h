@@ -69,7 +69,8 @@ struct IntervalNorms {
 
 // y <- F + A d for all intervals of one sample (see SolveSpace::Update).
 struct UpdateArgs {
-  LayersView layers;
+  int64_t width;  // W
+  int64_t inner;  // D
   int64_t num_intervals;
   float* states;            // [P + 1, kColumns, W], in and out
   const float* propagated;  // [P, kColumns, W]

@@ -3,6 +3,7 @@
 #define DEEPPCR_KERNELS_CPU_KERNELS_IMPL_H_
 
 #include "kernels/cpu/dense_kernels.h"
+#include "kernels/cpu/rounding_source.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
@@ -107,19 +108,6 @@ int64_t Advance(const LayersView& layers, float* states, float* scratch, int32_t
 
 // ---- Propagation
 // ------------------------------------------------------------------------------------------------
-
-// +-2^-24 size, the sign a hash of (probe, lane, step).
-template <int N>
-DEEPPCR_INLINE Vec<N> RoundingSource(Vec<N> size, const uint32_t* seeds, int64_t step) {
-  typename Vec<N>::Bits h;
-  __builtin_memcpy(&h, seeds, sizeof(h));
-  h ^= static_cast<uint32_t>(step) * 0x9E3779B9U;
-  h *= 0x85EBCA6BU;
-  h ^= h >> 13;
-  h *= 0xC2B2AE35U;
-  const auto sign = h & 0x80000000U;
-  return Vec<N>::FromBits((size * Broadcast<N>(0x1p-24F)).bits() | sign);
-}
 
 // The state and, between, the slopes of one interval as it is walked through.
 template <int W>
@@ -326,7 +314,7 @@ struct NormCollector {
 template <int W>
 IntervalNorms Update(const UpdateArgs& a) {
   constexpr int N = Shape<W>::kLanes;
-  const int64_t width = Width<W>(a.layers.width);
+  const int64_t width = Width<W>(a.width);
   const int64_t row = kColumns * width;
   const int64_t columns = a.probes ? kColumns : 1;
   const Vec<N> zero = Broadcast<N>(0.0F);
@@ -351,8 +339,8 @@ IntervalNorms Update(const UpdateArgs& a) {
     };
     const float* entering = a.entering == nullptr ? nullptr : a.entering + p * row;
     if (p > 0 && entering != nullptr && a.jacobians != nullptr && !a.diagonal) {
-      ApplyColumns<W>(a.jacobians + p * width * width, width, a.layers.state_dim, entering, width,
-                      y, width, columns, finish);
+      ApplyColumns<W>(a.jacobians + p * width * width, width, a.inner, entering, width, y, width,
+                      columns, finish);
     } else {
       for (int64_t j = 0; j < columns; ++j)
         for (int64_t at = 0; at < width; at += N) {

@@ -3,9 +3,10 @@
 #define DEEPPCR_KERNELS_CPU_SIMD_H_
 
 // Float vectors of N lanes for the instruction set that the including file is compiled for.
-// Included only by the kernels_<isa>.cc files, each of which puts everything into its own
-// namespace: an inline function compiled for AVX-512 must never be the one the linker keeps for an
-// older machine. For the same reason no standard header with inline functions is included here.
+// Included only by the kernels_<isa>.cc and denoiser_<isa>.cc files, each of which puts everything
+// into its own namespace: an inline function compiled for AVX-512 must never be the one the linker
+// keeps for an older machine. For the same reason no standard header with inline functions is
+// included here.
 
 #include <immintrin.h>
 

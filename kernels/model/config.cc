@@ -13,6 +13,7 @@
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/model/parameter_limits.h"
 #include "kernels/model/registry.h"
 
 namespace deeppcr {
@@ -21,8 +22,23 @@ namespace {
 constexpr int64_t kMaxDim = 65536;
 constexpr int64_t kMaxStateDim = 4096;
 constexpr int64_t kMaxLayers = int64_t{1} << 20;
-constexpr int64_t kMaxParameters = int64_t{1} << 33;
 constexpr int64_t kMaxLabelBytes = 256;
+// Of diffusion.
+constexpr int64_t kMaxHiddenDim = 4096;
+constexpr int64_t kMaxBlocks = 64;
+constexpr int64_t kMaxClasses = 65536;
+constexpr int64_t kMaxInferenceSteps = int64_t{1} << 16;
+constexpr size_t kMaxStepCounts = 8;
+constexpr size_t kMaxDecoderWidths = 8;
+
+struct DenoiserName {
+  DenoiserKind kind;
+  std::string_view name;
+};
+constexpr std::array<DenoiserName, 2> kDenoiserNames = {{
+    {DenoiserKind::kResidualMlp, "residual_mlp"},
+    {DenoiserKind::kAdaLnMlp, "adaln_mlp"},
+}};
 
 template <auto member>
 absl::Status ReadInteger(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config) {
@@ -89,29 +105,183 @@ absl::Status ReadLabels(const nlohmann::json& value, const ConfigKey& key, Model
   return absl::OkStatus();
 }
 
-constexpr std::array<ConfigKey, 10> kKeys = {{
-    {"model_type", "string", "required", "all", "family of the model: `mlp` or `resnet`", 0, 0,
-     &ReadModelType},
-    {"input_dim", "integer", "required", "all", "values per sample of a request", 1, kMaxDim,
-     &ReadInteger<&ModelConfig::input_dim>},
+absl::Status ReadDenoiser(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config) {
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string name, JsonString(value, key.name));
+  for (const DenoiserName& row : kDenoiserNames) {
+    if (row.name != name) continue;
+    config.denoiser = row.kind;
+    return absl::OkStatus();
+  }
+  const std::string names =
+      StrJoin(kDenoiserNames, ", ", [](const DenoiserName& row) { return row.name; });
+  return InvalidArgument(key.name, ": expected one of ", names, ", got ", DescribeJson(value));
+}
+
+absl::Status ReadTimeEmbeddingDim(const nlohmann::json& value, const ConfigKey& key,
+                                  ModelConfig& config) {
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t dim, JsonInteger(value, key.name, key.min, key.max));
+  if (dim % 2 != 0) return InvalidArgument(key.name, ": expected an even integer, got ", dim);
+  config.time_embedding_dim = dim;
+  return absl::OkStatus();
+}
+
+// The integers of an array whose size was checked, each in the range of the key.
+absl::StatusOr<std::vector<int64_t>> Integers(const nlohmann::json& array, const ConfigKey& key) {
+  std::vector<int64_t> numbers;
+  for (size_t i = 0; i < array.size(); ++i) {
+    DEEPPCR_ASSIGN_OR_RETURN(
+        const int64_t number,
+        JsonInteger(array[i], StrCat(key.name, "[", i, "]"), key.min, key.max));
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+absl::Status ReadStepCounts(const nlohmann::json& value, const ConfigKey& key,
+                            ModelConfig& config) {
+  if (value.is_number()) {
+    DEEPPCR_ASSIGN_OR_RETURN(const int64_t count, JsonInteger(value, key.name, key.min, key.max));
+    config.num_inference_steps = {count};
+    return absl::OkStatus();
+  }
+  if (!value.is_array() || value.empty() || value.size() > kMaxStepCounts) {
+    return InvalidArgument(key.name, ": expected an integer in [", key.min, ", ", key.max,
+                           "] or an array of 1 to ", kMaxStepCounts, " of them, got ",
+                           DescribeJson(value));
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(config.num_inference_steps, Integers(value, key));
+  std::vector<int64_t> sorted = config.num_inference_steps;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice == sorted.end()) return absl::OkStatus();
+  return InvalidArgument(key.name, ": expected distinct integers, got ", *twice, " twice");
+}
+
+// num_classes is an earlier row.
+absl::Status ReadConditioningDim(const nlohmann::json& value, const ConfigKey& key,
+                                 ModelConfig& config) {
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t dim, JsonInteger(value, key.name, key.min, key.max));
+  if (dim > 0 && config.num_classes > 0) {
+    return InvalidArgument(key.name, ": expected 0 beside num_classes = ", config.num_classes,
+                           " (one kind of condition at a time), got ", dim);
+  }
+  config.conditioning_dim = config.input_dim = dim;
+  return absl::OkStatus();
+}
+
+absl::Status ReadDecoderWidths(const nlohmann::json& value, const ConfigKey& key,
+                               ModelConfig& config) {
+  if (!value.is_array() || value.size() > kMaxDecoderWidths) {
+    return InvalidArgument(key.name, ": expected an array of at most ", kMaxDecoderWidths,
+                           " integers, got ", DescribeJson(value));
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(config.decoder_widths, Integers(value, key));
+  return absl::OkStatus();
+}
+
+// A key that would do nothing is a mistake of the author's. decoder_widths is an earlier row.
+absl::Status ReadDecoderActivation(const nlohmann::json& value, const ConfigKey& key,
+                                   ModelConfig& config) {
+  DEEPPCR_RETURN_IF_ERROR(ReadActivation<&ModelConfig::decoder_activation>(value, key, config));
+  if (!config.decoder_widths.empty()) return absl::OkStatus();
+  return InvalidArgument(key.name, ": expected no such key without decoder_widths, got ",
+                         DescribeJson(value));
+}
+
+absl::Status ReadEta(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config) {
+  DEEPPCR_ASSIGN_OR_RETURN(const double eta, JsonNumber(value, key.name));
+  if (!(eta >= 0.0 && eta <= 1.0)) {
+    return InvalidArgument(key.name, ": expected a number in [0, 1], got ", DescribeJson(value));
+  }
+  config.eta = eta;
+  return absl::OkStatus();
+}
+
+absl::Status ReadDiffusersCompatible(const nlohmann::json& value, const ConfigKey& key,
+                                     ModelConfig& config) {
+  DEEPPCR_ASSIGN_OR_RETURN(config.diffusers_compatible, JsonBool(value, key.name));
+  return absl::OkStatus();
+}
+
+// output_dim is an earlier row.
+absl::Status ReadImageShape(const nlohmann::json& value, const ConfigKey& key,
+                            ModelConfig& config) {
+  if (!value.is_array() || value.size() < 2 || value.size() > 3) {
+    return InvalidArgument(key.name,
+                           ": expected an array of 2 or 3 integers (height, width, channels), got ",
+                           DescribeJson(value));
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(config.image_shape, Integers(value, key));
+  const std::vector<int64_t>& shape = config.image_shape;
+  if (shape.size() == 3 && shape[2] != 1 && shape[2] != 3) {
+    return InvalidArgument(key.name, "[2]: expected 1 or 3 channels, got ", shape[2]);
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t pixels, CheckedProduct(shape));
+  if (pixels == config.output_dim) return absl::OkStatus();
+  return InvalidArgument(key.name, ": expected output_dim = ", config.output_dim,
+                         " values in all, got ", ShapeString(shape), " = ", pixels);
+}
+
+constexpr std::array<ConfigKey, 22> kKeys = {{
+    {"model_type", "string", "required", "all",
+     "family of the model: `mlp`, `resnet` or `diffusion`", 0, 0, &ReadModelType},
+    {"input_dim", "integer", "required", "mlp, resnet", "values per sample of a request", 1,
+     kMaxDim, &ReadInteger<&ModelConfig::input_dim>},
     {"output_dim", "integer", "required", "all", "values per sample of a reply", 1, kMaxDim,
      &ReadInteger<&ModelConfig::output_dim>},
     {"state_dim", "integer", "required", "all", "width D of the state inside the recurrence", 1,
      kMaxStateDim, &ReadInteger<&ModelConfig::state_dim>},
-    {"num_layers", "integer", "required", "all", "number L of recurrent layers", 1, kMaxLayers,
-     &ReadInteger<&ModelConfig::num_layers>},
-    {"activation", "string", "required", "all", "activation of the recurrent layers", 0, 0,
+    {"num_layers", "integer", "required", "mlp, resnet", "number L of recurrent layers", 1,
+     kMaxLayers, &ReadInteger<&ModelConfig::num_layers>},
+    {"activation", "string", "required", "all",
+     "activation of the recurrent layers; of the denoiser's blocks", 0, 0,
      &ReadActivation<&ModelConfig::activation>},
     {"residual_scale", "number", "1/sqrt(num_layers)", "resnet",
      "factor s of a residual layer, not 0: z + s act(W z + b)", 0, 0, &ReadResidualScale},
     {"max_batch_size", "integer", "64", "all", "most samples of one request", 1, 4096,
      &ReadInteger<&ModelConfig::max_batch_size>},
-    {"input_activation", "string", "identity", "all",
+    {"input_activation", "string", "identity", "mlp, resnet",
      "activation of the input layer; needs `input.weight`", 0, 0,
      &ReadActivation<&ModelConfig::input_activation>},
-    {"labels", "array of strings", "none", "all",
+    {"labels", "array of strings", "none", "mlp, resnet",
      "names of the outputs, output_dim of them, 1 to 256 bytes each, no control characters", 0, 0,
      &ReadLabels},
+    {"denoiser", "string", "required", "diffusion",
+     "`residual_mlp` or `adaln_mlp`: the network that predicts noise, sample or velocity", 0, 0,
+     &ReadDenoiser},
+    {"hidden_dim", "integer", "required", "diffusion", "width H inside the denoiser", 1,
+     kMaxHiddenDim, &ReadInteger<&ModelConfig::hidden_dim>},
+    {"num_blocks", "integer", "required", "diffusion", "residual blocks of the denoiser", 1,
+     kMaxBlocks, &ReadInteger<&ModelConfig::num_blocks>},
+    {"time_embedding_dim", "integer", "required", "diffusion",
+     "width of the sinusoidal embedding of a timestep; even", 2, kMaxHiddenDim,
+     &ReadTimeEmbeddingDim},
+    {"num_inference_steps", "integer or array of integers", "required", "diffusion",
+     "numbers of steps that a request may choose, 1 to 8 distinct ones, the default first; at most "
+     "num_train_timesteps",
+     1, kMaxInferenceSteps, &ReadStepCounts},
+    {"num_classes", "integer", "0", "diffusion",
+     "classes that a request names as its condition; 0 for none", 0, kMaxClasses,
+     &ReadInteger<&ModelConfig::num_classes>},
+    {"conditioning_dim", "integer", "0", "diffusion",
+     "values per sample that a request gives as its condition; 0 for none; not with num_classes", 0,
+     kMaxHiddenDim, &ReadConditioningDim},
+    {"decoder_widths", "array of integers", "none", "diffusion",
+     "widths of the decoder's hidden layers, at most 8; see the tensors `decoder.<j>`", 1, kMaxDim,
+     &ReadDecoderWidths},
+    {"decoder_activation", "string", "relu", "diffusion",
+     "activation after each layer of the decoder but the last; needs decoder_widths", 0, 0,
+     &ReadDecoderActivation},
+    {"eta", "number", "0", "diffusion",
+     "share of DDPM's noise that DDIM adds, in [0, 1]; 0 with DDPMScheduler", 0, 0, &ReadEta},
+    {"diffusers_compatible", "boolean", "false", "diffusion",
+     "whether DDIM steps to timestep - T / n as diffusers does, not to the next timestep of its "
+     "list",
+     0, 0, &ReadDiffusersCompatible},
+    {"image_shape", "array of integers", "none", "diffusion",
+     "height, width and maybe channels (1 or 3) of an output, for whoever draws it; their product "
+     "is output_dim",
+     1, kMaxDim, &ReadImageShape},
 }};
 
 std::string KeyNames(std::span<const ConfigKey> keys) {
@@ -137,31 +307,14 @@ absl::Status CheckKnown(const nlohmann::json& object, std::span<const ConfigKey>
 absl::Status ReadKey(const nlohmann::json& object, const ConfigKey& key, ModelConfig& config) {
   const auto member = object.find(key.name);
   const bool given = member != object.end();
-  if (!given && key.default_value != "required") return absl::OkStatus();
-  if (!given) {
-    return InvalidArgument(key.name, ": missing; expected ", key.type, " (", key.meaning, ")");
-  }
-  if (!AppliesTo(key, config.model_type)) {
+  const bool applies = AppliesTo(key, config.model_type);
+  if (given && applies) return key.read(*member, key, config);
+  if (given) {
     return InvalidArgument(key.name, ": only for model_type ", key.families, ", this is ",
                            config.model_type);
   }
-  return key.read(*member, key, config);
-}
-
-// Bounds what the tensors may ask for before any is looked at. The caps above keep each product in
-// int64.
-absl::Status CheckParameters(const ModelConfig& config) {
-  DEEPPCR_ASSIGN_OR_RETURN(
-      const int64_t recurrent,
-      CheckedProduct({config.num_layers, config.state_dim, config.state_dim + 1}));
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t input,
-                           CheckedProduct({config.state_dim, config.input_dim + 1}));
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t output,
-                           CheckedProduct({config.output_dim, config.state_dim + 1}));
-  if (recurrent <= kMaxParameters - input - output) return absl::OkStatus();
-  return InvalidArgument("num_layers ", config.num_layers, " x state_dim ", config.state_dim,
-                         ": expected at most ", kMaxParameters, " parameters, got ",
-                         recurrent + input + output);
+  if (!applies || key.default_value != "required") return absl::OkStatus();
+  return InvalidArgument(key.name, ": missing; expected ", key.type, " (", key.meaning, ")");
 }
 
 }  // namespace
@@ -180,6 +333,13 @@ absl::StatusOr<Activation> ParseActivation(std::string_view name) {
 std::string_view NameOf(Activation activation) {
   for (const ActivationName& row : kActivationNames) {
     if (row.activation == activation) return row.name;
+  }
+  return "unknown";
+}
+
+std::string_view NameOf(DenoiserKind denoiser) {
+  for (const DenoiserName& row : kDenoiserNames) {
+    if (row.kind == denoiser) return row.name;
   }
   return "unknown";
 }

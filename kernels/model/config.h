@@ -19,15 +19,29 @@ namespace deeppcr {
 
 struct ModelConfig {
   std::string model_type;  // a name of ModelFamilies()
-  int64_t input_dim = 0;
+  int64_t input_dim = 0;   // of diffusion: conditioning_dim
   int64_t output_dim = 0;
   int64_t state_dim = 0;   // D
-  int64_t num_layers = 0;  // L
+  int64_t num_layers = 0;  // L; 0 for diffusion, see num_inference_steps
   Activation activation = Activation::kIdentity;
   double residual_scale = 1.0;  // s; finite and not 0, also as float32; 1 where the family has none
   int32_t max_batch_size = 64;
   Activation input_activation = Activation::kIdentity;
   std::vector<std::string> labels;  // output_dim of them, or none
+
+  // Of diffusion.
+  DenoiserKind denoiser = DenoiserKind::kResidualMlp;
+  int64_t hidden_dim = 0;                    // H
+  int64_t num_blocks = 0;                    // N
+  int64_t time_embedding_dim = 0;            // E, even
+  std::vector<int64_t> num_inference_steps;  // 1 to 8 distinct ones, the default first
+  int64_t num_classes = 0;                   // at most one of this and conditioning_dim is not 0
+  int64_t conditioning_dim = 0;
+  std::vector<int64_t> decoder_widths;  // of the hidden layers; at most 8
+  Activation decoder_activation = Activation::kRelu;
+  double eta = 0.0;  // in [0, 1]
+  bool diffusers_compatible = false;
+  std::vector<int64_t> image_shape;  // height, width and maybe channels; or none
 
   bool operator==(const ModelConfig&) const = default;
 };
@@ -36,10 +50,10 @@ struct ModelConfig {
 struct ConfigKey {
   std::string_view name;
   std::string_view type;           // in words
-  std::string_view default_value;  // in words; "required" if there is none
+  std::string_view default_value;  // in words; "required" if there is none: of those families
   std::string_view families;       // model types that take it, separated by ", "; "all"
   std::string_view meaning;
-  int64_t min = 0;  // of integers, inclusive
+  int64_t min = 0;  // of integers, alone or in an array, inclusive
   int64_t max = 0;
   // Checks type and range and stores the value.
   absl::Status (*read)(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config);
@@ -52,10 +66,11 @@ std::span<const ConfigKey> ConfigKeys();
 // Names the activation, or the allowed ones: kInvalidArgument.
 absl::StatusOr<Activation> ParseActivation(std::string_view name);
 std::string_view NameOf(Activation activation);
+std::string_view NameOf(DenoiserKind denoiser);
 
-// Reads and validates config.json against `keys` and across keys: labels against output_dim, the
-// number of parameters. The caller limits the size of the text. Errors: kInvalidArgument naming the
-// key, what was expected, what came.
+// Reads and validates config.json against `keys` and across keys: labels and image_shape against
+// output_dim, the number of parameters and of modulation values. The caller limits the size of the
+// text. Errors: kInvalidArgument naming the key, what was expected, what came.
 absl::StatusOr<ModelConfig> ParseConfig(std::string_view json,
                                         std::span<const ConfigKey> keys = ConfigKeys());
 

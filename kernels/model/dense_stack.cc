@@ -2,91 +2,23 @@
 #include "kernels/model/dense_stack.h"
 
 #include <algorithm>
-#include <limits>
-#include <utility>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/model/tensor_reader.h"
 
 namespace deeppcr {
 namespace {
 
-using Shape = std::vector<int64_t>;
+using Shape = TensorReader::Shape;
 
-// Hands out tensors by name with their shape checked, and remembers which were asked for.
-class TensorReader {
- public:
-  TensorReader(const Tensors& tensors, int64_t max_bytes)
-      : tensors_(tensors), max_bytes_(max_bytes) {}
-
-  bool Has(std::string_view name) const { return tensors_.Find(name) != nullptr; }
-
-  bool HasBeginningWith(std::string_view prefix, std::string_view suffix) const {
-    return std::any_of(tensors_.entries().begin(), tensors_.entries().end(),
-                       [=](const TensorEntry& entry) {
-                         const std::string_view name = entry.name;
-                         return name.size() > prefix.size() + suffix.size() &&
-                                name.starts_with(prefix) && name.ends_with(suffix);
-                       });
-  }
-
-  // No tensor or stack of tensors has more.
-  int64_t TotalElements() const {
-    int64_t total = 0;
-    for (const TensorEntry& entry : tensors_.entries()) total += NumElements(entry);
-    return total;
-  }
-
-  // Appends the values of a tensor that must be there.
-  absl::Status Append(const std::string& name, const Shape& shape, std::vector<float>& values) {
-    const TensorEntry* entry = tensors_.Find(name);
-    if (entry == nullptr) {
-      return InvalidArgument("tensor \"", name, "\" of shape ", ShapeString(shape), " is missing");
-    }
-    if (entry->shape != shape) {
-      return InvalidArgument("tensor \"", name, "\": expected shape ", ShapeString(shape), ", got ",
-                             ShapeString(entry->shape));
-    }
-    used_.insert(entry->name);
-    DEEPPCR_ASSIGN_OR_RETURN(const int64_t count, CheckedProduct(shape));
-    DEEPPCR_RETURN_IF_ERROR(Reserve(count));
-    const size_t old_size = values.size();
-    values.resize(old_size + static_cast<size_t>(count));
-    return ConvertToFloat(*entry, std::span<float>(values).subspan(old_size));
-  }
-
-  absl::Status AppendIfThere(const std::string& name, const Shape& shape,
-                             std::vector<float>& values) {
-    return Has(name) ? Append(name, shape, values) : absl::OkStatus();
-  }
-
-  absl::Status CheckAllUsed() const {
-    for (const TensorEntry& entry : tensors_.entries()) {
-      if (used_.contains(entry.name)) continue;
-      return InvalidArgument(
-          "tensor ", Quoted(entry.name), " of shape ", ShapeString(entry.shape),
-          " is unexpected; expected input.{weight,bias}, layers.{weight,bias} or "
-          "layers.<0 .. num_layers - 1>.{weight,bias}, output.{weight,bias}");
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  // Half-precision files grow when they are converted, so the file's size bounds nothing.
-  absl::Status Reserve(int64_t elements) {
-    bytes_ += elements * static_cast<int64_t>(sizeof(float));
-    if (bytes_ <= max_bytes_) return absl::OkStatus();
-    return ResourceExhausted("weights take at least ", bytes_, " bytes as float32; ", max_bytes_,
-                             " are allowed");
-  }
-
-  const Tensors& tensors_;
-  const int64_t max_bytes_;
-  int64_t bytes_ = 0;
-  absl::flat_hash_set<std::string_view> used_;
-};
+constexpr std::string_view kTensorNames =
+    "input.{weight,bias}, layers.{weight,bias} or layers.<0 .. num_layers - 1>.{weight,bias}, "
+    "output.{weight,bias}";
 
 // One of the two layers outside the recurrence.
 struct OuterLayer {
@@ -144,23 +76,23 @@ absl::Status ReadSingleLayers(TensorReader& reader, Model& model) {
   return absl::OkStatus();
 }
 
-absl::Status ReadTensors(TensorReader& reader, Model& model) {
+absl::Status ReadTensors(TensorReader& reader, Model& model, DenseStackSpec& spec) {
   const ModelConfig& config = model.config;
   const int64_t D = config.state_dim;
   DEEPPCR_RETURN_IF_ERROR(
       ReadOuterLayer(reader, {"input", "input_dim", config.input_dim, D, config.input_dim}, D,
-                     model.encode_weight, model.encode_bias, model.spec.encode));
+                     model.encode_weight, model.encode_bias, spec.encode));
   DEEPPCR_RETURN_IF_ERROR(reader.Has("layers.weight") ? ReadStackedLayers(reader, model)
                                                       : ReadSingleLayers(reader, model));
   DEEPPCR_RETURN_IF_ERROR(
       ReadOuterLayer(reader, {"output", "output_dim", config.output_dim, config.output_dim, D}, D,
-                     model.decode_weight, model.decode_bias, model.spec.decode));
+                     model.decode_weight, model.decode_bias, spec.decode));
   return reader.CheckAllUsed();
 }
 
 // A key that would do nothing is a mistake of the author's.
-absl::Status CheckInputActivation(const Model& model) {
-  if (model.spec.encode.rows > 0 || model.config.input_activation == Activation::kIdentity) {
+absl::Status CheckInputActivation(const Model& model, const DenseStackSpec& spec) {
+  if (spec.encode.rows > 0 || model.config.input_activation == Activation::kIdentity) {
     return absl::OkStatus();
   }
   return InvalidArgument("tensor \"input.weight\" is missing; config.json has input_activation \"",
@@ -170,10 +102,10 @@ absl::Status CheckInputActivation(const Model& model) {
 
 absl::Status LoadDenseStack(const Tensors& tensors, const ModelLimits& limits, bool residual,
                             Model& model) {
-  TensorReader reader(tensors, limits.max_weights_bytes);
-  DEEPPCR_RETURN_IF_ERROR(ReadTensors(reader, model));
-  DEEPPCR_RETURN_IF_ERROR(CheckInputActivation(model));
-  SystemSpec& spec = model.spec;
+  TensorReader reader(tensors, limits.max_weights_bytes, kTensorNames);
+  DenseStackSpec spec;
+  DEEPPCR_RETURN_IF_ERROR(ReadTensors(reader, model, spec));
+  DEEPPCR_RETURN_IF_ERROR(CheckInputActivation(model, spec));
   spec.num_steps = model.config.num_layers;
   spec.state_dim = model.config.state_dim;
   spec.residual = residual;
@@ -182,6 +114,7 @@ absl::Status LoadDenseStack(const Tensors& tensors, const ModelLimits& limits, b
   spec.weights = model.weights;
   spec.biases = model.biases;
   spec.encode.activation = model.config.input_activation;
+  model.systems = {spec};
   return absl::OkStatus();
 }
 

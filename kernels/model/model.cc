@@ -15,6 +15,7 @@ namespace deeppcr {
 namespace {
 
 constexpr std::string_view kConfigFile = "config.json";
+constexpr std::string_view kSchedulerFile = "scheduler_config.json";
 constexpr std::string_view kWeightsFile = "model.safetensors";
 constexpr std::string_view kCalibrationFile = "calibration.safetensors";
 constexpr std::string_view kCalibrationTensor = "inputs";
@@ -33,21 +34,48 @@ absl::Status ReadConfig(const std::string& directory, const ModelLimits& limits,
   return absl::OkStatus();
 }
 
-absl::Status ReadWeights(const std::string& directory, const ModelLimits& limits, Model& model) {
+// A file that has no effect is a mistake of the author's.
+absl::Status RefuseScheduler(const std::string& directory, const ModelLimits& limits,
+                             const Model& model) {
+  const absl::StatusOr<std::string> json =
+      ReadFile(PathOf(directory, kSchedulerFile), limits.max_config_bytes);
+  if (absl::IsNotFound(json.status())) return absl::OkStatus();
+  std::string names;
+  for (const ModelFamily& family : ModelFamilies()) {
+    if (family.load_scheduler == nullptr) continue;
+    names += StrCat(names.empty() ? "" : ", ", family.name);
+  }
+  return InvalidArgument(kSchedulerFile, ": only for model_type ", names, ", this is ",
+                         model.config.model_type);
+}
+
+absl::Status ReadScheduler(const std::string& directory, const ModelLimits& limits,
+                           const ModelFamily& family, Model& model) {
+  if (family.load_scheduler == nullptr) return RefuseScheduler(directory, limits, model);
+  DEEPPCR_ASSIGN_OR_RETURN(model.scheduler_json,
+                           ReadFile(PathOf(directory, kSchedulerFile), limits.max_config_bytes));
+  absl::StatusOr<SchedulerConfig> scheduler = ParseSchedulerConfig(model.scheduler_json);
+  DEEPPCR_RETURN_IF_ERROR(WithContext(scheduler.status(), kSchedulerFile));
+  model.scheduler = *std::move(scheduler);
+  return WithContext(family.load_scheduler(limits, model),
+                     StrCat(kSchedulerFile, " with ", kConfigFile));
+}
+
+absl::Status ReadWeights(const std::string& directory, const ModelLimits& limits,
+                         const ModelFamily& family, Model& model) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes,
                            ReadFile(PathOf(directory, kWeightsFile), limits.max_weights_bytes));
   const absl::StatusOr<Tensors> tensors = ParseSafetensors(bytes);
   DEEPPCR_RETURN_IF_ERROR(WithContext(tensors.status(), kWeightsFile));
-  const ModelFamily* family = FindModelFamily(model.config.model_type);
-  if (family == nullptr) {
-    return Internal("no family \"", model.config.model_type, "\" for an accepted model_type");
-  }
-  DEEPPCR_RETURN_IF_ERROR(WithContext(family->load(*tensors, limits, model), kWeightsFile));
+  DEEPPCR_RETURN_IF_ERROR(WithContext(family.load(*tensors, limits, model), kWeightsFile));
   DEEPPCR_ASSIGN_OR_RETURN(model.weights_sha256, Sha256Hex(bytes));
   return absl::OkStatus();
 }
 
 absl::Status UseCalibration(const Tensors& tensors, Model& model) {
+  if (model.config.input_dim == 0) {
+    return InvalidArgument("expected no such file for a model without inputs (conditioning_dim 0)");
+  }
   const TensorEntry* inputs = tensors.Find(kCalibrationTensor);
   if (inputs == nullptr || tensors.entries().size() != 1) {
     return InvalidArgument("expected one tensor \"", kCalibrationTensor, "\", got ",
@@ -81,7 +109,12 @@ absl::Status ReadCalibration(const std::string& directory, const ModelLimits& li
 absl::StatusOr<Model> ReadModel(const std::string& directory, const ModelLimits& limits) {
   Model model;
   DEEPPCR_RETURN_IF_ERROR(ReadConfig(directory, limits, model));
-  DEEPPCR_RETURN_IF_ERROR(ReadWeights(directory, limits, model));
+  const ModelFamily* family = FindModelFamily(model.config.model_type);
+  if (family == nullptr) {
+    return Internal("no family \"", model.config.model_type, "\" for an accepted model_type");
+  }
+  DEEPPCR_RETURN_IF_ERROR(ReadScheduler(directory, limits, *family, model));
+  DEEPPCR_RETURN_IF_ERROR(ReadWeights(directory, limits, *family, model));
   DEEPPCR_RETURN_IF_ERROR(ReadCalibration(directory, limits, model));
   return model;
 }

@@ -5,13 +5,16 @@
 #include <array>
 
 #include "kernels/model/dense_stack.h"
+#include "kernels/model/diffusion.h"
 
 namespace deeppcr {
 namespace {
 
-constexpr std::array<ModelFamily, 2> kFamilies = {{
-    {"mlp", &LoadMlp, "plain deep network: z_l = act(W_l z_(l-1) + b_l)"},
-    {"resnet", &LoadResnet, "residual network: z_l = z_(l-1) + s act(W_l z_(l-1) + b_l)"},
+constexpr std::array<ModelFamily, 3> kFamilies = {{
+    {"mlp", &LoadMlp, nullptr, "plain deep network: z_l = act(W_l z_(l-1) + b_l)"},
+    {"resnet", &LoadResnet, nullptr, "residual network: z_l = z_(l-1) + s act(W_l z_(l-1) + b_l)"},
+    {"diffusion", &LoadDiffusion, &LoadDiffusionScheduler,
+     "diffusion sampler: the reverse steps of DDPM or DDIM around a denoiser"},
 }};
 
 }  // namespace

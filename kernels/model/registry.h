@@ -14,10 +14,13 @@ namespace deeppcr {
 
 struct ModelFamily {
   std::string_view name;  // model_type of config.json
-  // Fills the storage and `spec` of a model whose `config` is set; converts nothing beyond
-  // limits.max_weights_bytes of float32.
+  // Fills the storage and `systems` of a model whose `config` is set and whose scheduler is loaded;
+  // converts nothing beyond limits.max_weights_bytes of float32.
   // Errors: kInvalidArgument naming the tensor, what was expected, what came; kResourceExhausted.
   absl::Status (*load)(const Tensors& tensors, const ModelLimits& limits, Model& model);
+  // Fills what follows from `config` and `scheduler` of a model, both set. Null: the family has no
+  // scheduler_config.json. Errors: kInvalidArgument naming the key; kResourceExhausted.
+  absl::Status (*load_scheduler)(const ModelLimits& limits, Model& model);
   std::string_view summary;  // one line, for documentation and listings
 };
 

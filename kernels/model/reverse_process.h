@@ -36,11 +36,11 @@
 // its samples differ from these by some 1e-6 of their size per step, and by up to 3e-4 in the steps
 // between the first few timesteps.
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/backend/reverse_step.h"
 #include "kernels/model/scheduler_config.h"
 
 namespace deeppcr {
@@ -56,33 +56,12 @@ struct ReverseProcessOptions {
   bool diffusers_compatible = false;
 };
 
-// One reverse step. Coefficients are finite, also as float32; sigma >= 0.
-struct ReverseStep {
-  int64_t timestep = 0;        // in [0, T), what the denoiser is asked for
-  int64_t prev_timestep = -1;  // in [0, timestep); -1 if z' is the final sample
-  double x0_z = 0.0;
-  double x0_m = 0.0;
-  double z_z = 0.0;
-  double z_m = 0.0;
-  double z_x0 = 0.0;
-  double sigma = 0.0;
-
-  bool operator==(const ReverseStep&) const = default;
-};
-
 struct ReverseProcess {
   std::vector<double> betas;           // [T], in (0, 1]
   std::vector<double> alphas_cumprod;  // [T], descending, in [0, 1]
   std::vector<ReverseStep> steps;      // [n], timesteps descending
   double clip_range = 0.0;             // above 0; infinity if samples are not clipped
 };
-
-// One step on one element. Thread-safe.
-inline double ApplyReverseStep(const ReverseStep& step, double clip_range, double z, double m,
-                               double noise) {
-  const double x0 = std::clamp(step.x0_z * z + step.x0_m * m, -clip_range, clip_range);
-  return step.z_z * z + step.z_m * m + step.z_x0 * x0 + step.sigma * noise;
-}
 
 // The list of timesteps of `num_inference_steps` (n) steps, descending, as both schedulers'
 // set_timesteps makes it, with T = num_train_timesteps:

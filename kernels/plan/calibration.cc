@@ -79,7 +79,7 @@ class LeastSquares {
   std::vector<double> gram_, rhs_;
 };
 
-int64_t StrideFor(const RunnerShape& shape, int64_t max_bytes) {
+int64_t StrideFor(const SystemShape& shape, int64_t max_bytes) {
   const int64_t per_step = (shape.state_dim + 1) * shape.state_dim * int64_t{sizeof(float)};
   const int64_t most = std::max<int64_t>(1, max_bytes / per_step);
   int64_t stride = 1;
@@ -90,16 +90,38 @@ int64_t StrideFor(const RunnerShape& shape, int64_t max_bytes) {
 // A load is not held up for longer; what has been seen by then is fitted.
 constexpr std::chrono::seconds kLongestFit(3);
 
-absl::Status TooFew(int64_t usable, const RunnerShape& shape) {
+absl::Status TooFew(int64_t usable, const SystemShape& shape) {
   return absl::FailedPreconditionError(
       StrCat("calibration: ", usable, " usable inputs, needs at least ", shape.state_dim + 2));
 }
 
+// Of the noise of diffusion models.
+constexpr uint64_t kNoiseSeed = 20230916;
+
 }  // namespace
+
+CalibrationBatch::CalibrationBatch(const CalibrationInputs& inputs, const SystemShape& shape,
+                                   int64_t first, int64_t n)
+    : first_(first), n_(n), values_(n * shape.input_dim) {
+  for (int64_t i = 0; i < n; ++i) {
+    const std::span<const float> x = inputs.Sample(first + i, shape.input_dim);
+    std::copy(x.begin(), x.end(), values_.begin() + i * shape.input_dim);
+    if (shape.num_classes > 0)
+      labels_.push_back(static_cast<int32_t>((first + i) % shape.num_classes));
+  }
+}
+
+RunItem CalibrationBatch::Item() const {
+  return {.num_samples = n_,
+          .inputs = values_,
+          .seed = kNoiseSeed,
+          .first_sample = static_cast<uint64_t>(first_),
+          .labels = labels_};
+}
 
 CalibrationInputs SyntheticInputs(int64_t count, int64_t input_dim) {
   CalibrationInputs inputs{.values = std::vector<float>(count * input_dim), .count = count};
-  std::mt19937_64 generator(20230916);
+  std::mt19937_64 generator(kNoiseSeed);
   // Box-Muller by hand: the standard leaves the algorithm of its normal distribution open.
   const auto uniform = [&] { return (static_cast<double>(generator() >> 11) + 0.5) * 0x1p-53; };
   for (float& x : inputs.values)
@@ -109,7 +131,7 @@ CalibrationInputs SyntheticInputs(int64_t count, int64_t input_dim) {
 
 absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const CalibrationInputs& inputs,
                                            int64_t max_bytes) {
-  const RunnerShape& shape = runner.shape();
+  const SystemShape& shape = runner.shape();
   if (inputs.count < shape.state_dim + 2) return TooFew(inputs.count, shape);
   AffineGuess guess;
   guess.stride = StrideFor(shape, max_bytes);
@@ -125,11 +147,11 @@ absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const Calibrati
   const int64_t wanted = std::min(inputs.count, std::max<int64_t>(600, 4 * (shape.state_dim + 1)));
   const auto give_up = std::chrono::steady_clock::now() + kLongestFit;
   for (int64_t i = 0; i < wanted && std::chrono::steady_clock::now() < give_up; ++i) {
-    RunItem item{.num_samples = 1,
-                 .inputs = inputs.Sample(i, shape.input_dim),
-                 .outputs = outputs,
-                 .trajectory = trajectory,
-                 .reports = {&report, 1}};
+    const CalibrationBatch batch(inputs, shape, i, 1);
+    RunItem item = batch.Item();
+    item.outputs = outputs;
+    item.trajectory = trajectory;
+    item.reports = {&report, 1};
     DEEPPCR_RETURN_IF_ERROR(runner.Run({.solver = "sequential"}, {&item, 1}, nullptr));
     if (!report.converged) continue;
     fit.Add(std::span(trajectory).first(shape.state_dim), steps);

@@ -12,7 +12,8 @@
 
 namespace deeppcr {
 
-// Sample inputs [count, input_dim] to calibrate and to measure with.
+// Sample inputs [count, input_dim] to calibrate and to measure with. Sample i of a diffusion model
+// has the noise of index i of a fixed seed, and class i modulo the number of classes.
 struct CalibrationInputs {
   std::vector<float> values;
   int64_t count = 0;
@@ -20,6 +21,20 @@ struct CalibrationInputs {
   std::span<const float> Sample(int64_t i, int64_t input_dim) const {
     return std::span(values).subspan((i % count) * input_dim, input_dim);
   }
+};
+
+// Samples [first, first + n) of the inputs as a request, in memory of its own.
+class CalibrationBatch {
+ public:
+  CalibrationBatch(const CalibrationInputs& inputs, const SystemShape& shape, int64_t first,
+                   int64_t n);
+  // The request's inputs; what it is to write is left empty. Points into this object.
+  RunItem Item() const;
+
+ private:
+  const int64_t first_, n_;
+  std::vector<float> values_;
+  std::vector<int32_t> labels_;
 };
 
 // `count` standard normal inputs from a fixed seed, for models that bring no calibration inputs of

@@ -21,7 +21,8 @@ using nlohmann::json;
 constexpr int64_t kMaxPlanBytes = int64_t{4} << 20;
 constexpr int64_t kMaxCount = int64_t{1} << 40;
 
-constexpr std::array kGuesses = {InitialGuess::kConstant, InitialGuess::kCalibrated};
+constexpr std::array kGuesses = {InitialGuess::kConstant, InitialGuess::kCoarse,
+                                 InitialGuess::kCalibrated};
 constexpr std::array kRefreshes = {JacobianRefresh::kEveryIteration,
                                    JacobianRefresh::kWhileContracting};
 
@@ -145,8 +146,8 @@ absl::Status ReadLists(const json& root, Plan* plan) {
 
 std::string KeyText(const PlanKey& key) {
   return StrCat(key.device, "\n", key.build, "\n", key.weights_sha256, "\n", key.config_json, "\n",
-                key.calibration_sha256, "\n", key.min_shooting_interval, "\n", key.iterative, "\n",
-                key.num_threads, "\n",
+                key.scheduler_json, "\n", key.num_steps, "\n", key.calibration_sha256, "\n",
+                key.min_shooting_interval, "\n", key.iterative, "\n", key.num_threads, "\n",
                 std::bit_cast<uint64_t>(key.rtol));  // as text it would lose digits
 }
 

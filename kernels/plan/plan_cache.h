@@ -19,6 +19,8 @@ struct PlanKey {
   std::string build;  // of this program
   std::string weights_sha256;
   std::string config_json;
+  std::string scheduler_json;      // of a diffusion model
+  int64_t num_steps = 0;           // L
   std::string calibration_sha256;  // of the inputs that the guess was fitted on
   int64_t min_shooting_interval = 1;
   bool iterative = true;

@@ -18,6 +18,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRepetitions = 5;
+constexpr double kRepeatedSeconds = 0.25;  // no more repetitions after that
+
+// A candidate that takes so many sequential solves is of no use to `auto`. A request that names the
+// solver still gets the best choice for it, judged by fewer samples.
+constexpr double kHopeless = 10;
+constexpr int kJudgedIfHopeless = 2;
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -69,7 +75,8 @@ class Planner {
   absl::StatusOr<Plan> Measure() {
     DEEPPCR_RETURN_IF_ERROR(RunReference());
     for (const SolverRow& row : Solvers()) {
-      if (runner_.limits().iterative && row.iterative && row.automatic)
+      if (runner_.limits().iterative && row.iterative && row.automatic &&
+          Suits(row, shape_.diffusion))
         DEEPPCR_RETURN_IF_ERROR(Search(row));
     }
     for (int64_t n = 1; n < options_.max_batch_size && TimeLeft(); n *= 2)
@@ -101,27 +108,25 @@ class Planner {
     const CancelToken token(Clock::now() +
                             std::chrono::microseconds(static_cast<int64_t>(
                                 1e6 * options_.seconds_per_run * static_cast<double>(n))));
-    batch_.resize(n * shape_.input_dim);
-    for (int64_t i = 0; i < n; ++i) {
-      const std::span<const float> x = inputs_.Sample(first + i, shape_.input_dim);
-      std::copy(x.begin(), x.end(), batch_.begin() + i * shape_.input_dim);
-    }
-    RunItem item{
-        .num_samples = n,
-        .inputs = batch_,
-        .outputs = std::span(outputs_).first(n * shape_.output_dim),
-        .trajectory = trajectory == nullptr ? std::span<float>{} : std::span(trajectory, states_),
-        .reports = std::span(reports_).first(n),
-        .token = &token};
+    const CalibrationBatch batch(inputs_, shape_, first, n);
+    RunItem item = batch.Item();
+    item.outputs = std::span(outputs_).first(n * shape_.output_dim);
+    if (trajectory != nullptr) item.trajectory = {trajectory, static_cast<size_t>(states_)};
+    item.reports = std::span(reports_).first(n);
+    item.token = &token;
     RunTimings timings;
     DEEPPCR_RETURN_IF_ERROR(runner_.Run(options, {&item, 1}, &timings));
     return timings.wall_seconds;
   }
 
   absl::Status RunReference() {
-    for (int s = 0; s < kJudgedSamples; ++s)
-      DEEPPCR_RETURN_IF_ERROR(
-          Run({.solver = "sequential"}, s, 1, reference_.data() + s * states_).status());
+    std::vector<double> seconds;
+    for (int s = 0; s < kJudgedSamples; ++s) {
+      DEEPPCR_ASSIGN_OR_RETURN(
+          const double t, Run({.solver = "sequential"}, s, 1, reference_.data() + s * states_));
+      seconds.push_back(t);
+    }
+    sequential_seconds_ = Median(seconds);
     return absl::OkStatus();
   }
 
@@ -141,17 +146,19 @@ class Planner {
     return worst;
   }
 
-  // Checks a choice on the judged samples and times it.
-  absl::StatusOr<Evaluation> Evaluate(const PlanChoice& choice) {
+  // Checks a choice on the judged samples and times it; one that is hopelessly slower than the best
+  // (in seconds; 0: none yet) is given up after a sample.
+  absl::StatusOr<Evaluation> Evaluate(const PlanChoice& choice, double best) {
     Evaluation result{.choice = choice, .met_tolerance = true};
     const ResolvedOptions resolved = Resolve(choice);
     std::vector<double> seconds;
-    for (int s = 0; s < kJudgedSamples && result.met_tolerance; ++s) {
+    int judged = kJudgedSamples;
+    for (int s = 0; s < judged && result.met_tolerance; ++s) {
       if (!TimeLeft()) return Unfinished(choice);
       DEEPPCR_ASSIGN_OR_RETURN(double t, Run(resolved, s, 1, trajectory_.data()));
       const SampleReport report = reports_[0];
       result.error = std::max(result.error, TrueError(s, choice.shooting_interval));
-      result.iterations += report.iterations / double{kJudgedSamples};
+      result.iterations += report.iterations;
       result.stages = std::max(result.stages, report.dependent_stages);
       // `auto` gives up beyond the stages of the sequential solver, so a choice that needs more is
       // none.
@@ -161,7 +168,13 @@ class Planner {
         DEEPPCR_ASSIGN_OR_RETURN(t, Run(resolved, s, 1, nullptr));
       }
       seconds.push_back(t);
+      if (t > kHopeless * sequential_seconds_) judged = kJudgedIfHopeless;
+      if (best > 0 && t > 3 * best) {
+        plan_.candidates.push_back(Describe(result) + " (given up: too slow)");
+        return Evaluation{.choice = choice};
+      }
     }
+    result.iterations /= static_cast<double>(seconds.size());
     result.seconds = Median(seconds);
     plan_.candidates.push_back(Describe(result));
     return result;
@@ -182,14 +195,16 @@ class Planner {
       options_.progress(StrCat("measuring ", choice.solver, ", C = ", choice.shooting_interval,
                                ", ", ToString(choice.initial_guess), " guess, ", choice.warm_sweeps,
                                " warm sweeps, Jacobians ", ToString(choice.jacobian_refresh)));
-    DEEPPCR_ASSIGN_OR_RETURN(const Evaluation e, Evaluate(choice));
+    DEEPPCR_ASSIGN_OR_RETURN(const Evaluation e,
+                             Evaluate(choice, best->has_value() ? (*best)->seconds : 0));
     if (e.met_tolerance && (!best->has_value() || e.seconds < (*best)->seconds)) *best = e;
     return absl::OkStatus();
   }
 
   std::vector<int32_t> Intervals(const SolverRow& row) const {
     std::vector<int32_t> intervals;
-    const int64_t largest = row.max_shooting_interval > 0 ? row.max_shooting_interval : 256;
+    int64_t largest = row.max_shooting_interval > 0 ? row.max_shooting_interval : 256;
+    if (shape_.diffusion) largest = std::min<int64_t>(largest, 16);  // K hardly depends on C
     for (int64_t c : {16, 8, 32, 4, 64, 128, 1, 256}) {
       if (c <= largest && c >= runner_.limits().min_shooting_interval &&
           (c == 1 || 2 * c <= shape_.num_steps))
@@ -199,8 +214,7 @@ class Planner {
   }
 
   absl::Status Search(const SolverRow& row) {
-    const InitialGuess guess =
-        options_.calibrated_guess ? InitialGuess::kCalibrated : InitialGuess::kConstant;
+    const InitialGuess guess = BestGuess();
     const bool newton = row.linearization == Linearization::kFull;
     std::optional<Evaluation> best;
     for (const int32_t c : Intervals(row))
@@ -215,10 +229,16 @@ class Planner {
     return absl::OkStatus();
   }
 
+  // The guess that usually needs the fewest iterations.
+  InitialGuess BestGuess() const {
+    if (shape_.diffusion) return InitialGuess::kCoarse;
+    return options_.calibrated_guess ? InitialGuess::kCalibrated : InitialGuess::kConstant;
+  }
+
   // Guess, warm sweeps and refresh at the best C.
   absl::Status Refine(std::optional<Evaluation>* best) {
     PlanChoice choice = (*best)->choice;
-    if (options_.calibrated_guess) {
+    if (choice.initial_guess != InitialGuess::kConstant) {
       choice.initial_guess = InitialGuess::kConstant;
       DEEPPCR_RETURN_IF_ERROR(Try(choice, best));
     }
@@ -251,10 +271,13 @@ class Planner {
       if (best == nullptr || e.seconds < best->seconds) best = &e;
     }
     // A parallel solver that is hopeless is not timed again for every sample count.
-    const bool timed = best != nullptr && (n == 1 || TimeLeft()) &&
-                       static_cast<double>(n) * best->seconds < options_.seconds_per_run;
+    const bool timed =
+        best != nullptr &&
+        (n == 1 || (TimeLeft() && best->seconds < kHopeless * sequential_seconds_)) &&
+        static_cast<double>(n) * best->seconds < options_.seconds_per_run;
     std::vector<double> sequential, parallel;
-    for (int i = 0; i < kRepetitions; ++i) {
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < kRepetitions && (i == 0 || SecondsSince(start) < kRepeatedSeconds); ++i) {
       DEEPPCR_ASSIGN_OR_RETURN(const double s, Run({.solver = "sequential"}, 0, n, nullptr));
       sequential.push_back(s);
       if (!timed) continue;
@@ -276,12 +299,13 @@ class Planner {
   }
 
   const Runner& runner_;
-  const RunnerShape shape_;
+  const SystemShape shape_;
   const CalibrationInputs& inputs_;
   const PlannerOptions& options_;
   const Clock::time_point start_;
   const int64_t states_;
-  std::vector<float> trajectory_, reference_, outputs_, batch_;
+  double sequential_seconds_ = 0;
+  std::vector<float> trajectory_, reference_, outputs_;
   std::vector<SampleReport> reports_;
   std::vector<Evaluation> evaluations_;
   Plan plan_;

@@ -10,25 +10,13 @@
 #include <vector>
 
 #include "kernels/backend/scan_tree.h"
-#include "kernels/reference/reference_ops.h"
+#include "kernels/reference/family.h"
 
 namespace deeppcr::reference {
 namespace {
 
 using Vector = std::vector<double>;
 using Matrix = std::vector<double>;  // [D, D] row-major
-
-// A spec that owns its numbers.
-struct OwnedSystem {
-  SystemSpec spec;
-  std::vector<float> weights, biases, encode_weight, encode_bias, decode_weight, decode_bias;
-  AffineGuess guess;
-};
-
-std::span<const float> Own(std::span<const float> from, std::vector<float>* to) {
-  to->assign(from.begin(), from.end());
-  return *to;
-}
 
 Vector Multiply(const Matrix& a, const Vector& x) {
   Vector y(x.size());
@@ -75,28 +63,25 @@ struct Node {
 
 class ReferenceSpace final : public SolveSpace {
  public:
-  explicit ReferenceSpace(const OwnedSystem& system)
-      : spec_(system.spec), guess_(system.guess), dim_(system.spec.state_dim) {}
+  ReferenceSpace(const Family& family, const AffineGuess& guess)
+      : family_(family),
+        guess_(guess),
+        dim_(family.shape.state_dim),
+        num_steps_(family.shape.num_steps) {}
 
-  void Encode(int32_t, const float* inputs) override {
-    initial_ = reference::Encode(spec_, Vector(inputs, inputs + spec_.input_dim()));
+  void Encode(int32_t, const SampleInput& input) override {
+    sample_ = family_.Encode(input);
+    initial_ = sample_->Initial();
   }
   void Decode(int32_t, float* outputs) override {
-    const Vector y = reference::Decode(spec_, current_);
+    const Vector y = family_.Decode(current_);
     std::copy(y.begin(), y.end(), outputs);
   }
-  double AmplifyError(int32_t, double relative_error, double floor,
-                      const float* outputs) const override {
+  double AmplifyError(int32_t, double relative_error, double floor, const float* outputs) override {
     if (relative_error == 0) return 0;
     const double error = relative_error * (Norm(current_) + floor);
-    if (spec_.decode.rows == 0) return error / Norm(current_);
-    double row_sum = 0;
-    for (int64_t i = 0; i < spec_.decode.rows; ++i) {
-      double sum = 0;
-      for (int64_t k = 0; k < dim_; ++k) sum += std::fabs(spec_.decode.weight[i * dim_ + k]);
-      row_sum = std::max(row_sum, sum);
-    }
-    return error * row_sum / Norm(Vector(outputs, outputs + spec_.decode.rows));
+    return error * family_.OutputAmplification(current_) /
+           Norm(Vector(outputs, outputs + family_.shape.output_dim));
   }
 
   void Restart(int32_t) override { current_ = initial_; }
@@ -106,10 +91,13 @@ class ReferenceSpace final : public SolveSpace {
       std::copy(current_.begin(), current_.end(), trajectory);
     int64_t stages = 0;
     for (int64_t l = begin + 1; l <= end; ++l, ++stages) {
-      current_ = Step(spec_, l, current_);
+      current_ = sample_->Step(l, current_);
       if (trajectory != nullptr) std::copy(current_.begin(), current_.end(), trajectory + l * dim_);
     }
     return stages;
+  }
+  void CopyState(int32_t, float* state) const override {
+    std::copy(current_.begin(), current_.end(), state);
   }
   bool FinalStateFinite(int32_t) const override {
     return std::all_of(current_.begin(), current_.end(), [](double x) { return std::isfinite(x); });
@@ -117,14 +105,20 @@ class ReferenceSpace final : public SolveSpace {
 
   void SetShootingInterval(int64_t steps) override {
     interval_ = steps;
-    tree_ = ScanTree((spec_.num_steps - 1) / steps + 1);
+    tree_ = ScanTree((num_steps_ - 1) / steps + 1);
     nodes_.assign(tree_.total(), Node{});
     states_.assign(num_intervals() + 1, Columns{});
     propagated_.assign(num_intervals(), Columns{});
   }
-  int64_t num_intervals() const override { return (spec_.num_steps - 1) / interval_ + 1; }
+  int64_t num_intervals() const override { return (num_steps_ - 1) / interval_ + 1; }
   void GuessConstant(int32_t) override {
     for (Columns& y : states_) y[0] = initial_;
+  }
+  PassCount GuessCoarse(int32_t) override {
+    PassCount count;
+    const std::vector<Vector> trajectory = sample_->CoarseTrajectory(&count);
+    for (int64_t p = 0; p <= num_intervals(); ++p) states_[p][0] = trajectory[EndOf(p)];
+    return count;
   }
   void GuessAffine(int32_t) override {
     states_[0][0] = initial_;
@@ -188,7 +182,7 @@ class ReferenceSpace final : public SolveSpace {
     for (int64_t p = 1; p <= num_intervals(); ++p) {
       Vector z = states_[p - 1][0];
       for (int64_t l = EndOf(p - 1) + 1; l <= EndOf(p); ++l) {
-        z = l == EndOf(p) ? states_[p][0] : Step(spec_, l, z);
+        z = l == EndOf(p) ? states_[p][0] : sample_->Step(l, z);
         std::copy(z.begin(), z.end(), trajectory + l * dim_);
       }
     }
@@ -196,7 +190,7 @@ class ReferenceSpace final : public SolveSpace {
 
  private:
   static int NumColumns(IterationKind kind) { return kind.probes ? kNumColumns : 1; }
-  int64_t EndOf(int64_t p) const { return std::min(p * interval_, spec_.num_steps); }
+  int64_t EndOf(int64_t p) const { return std::min(p * interval_, num_steps_); }
 
   Vector EvaluateGuess(int64_t step) const {
     const int64_t at =
@@ -222,8 +216,8 @@ class ReferenceSpace final : public SolveSpace {
     for (int64_t i = 0; i < dim_; ++i) product[i * dim_ + i] = 1;
     int64_t stages = 0;
     for (int64_t l = EndOf(p - 1) + 1; l <= EndOf(p); ++l, ++stages) {
-      const Matrix jacobian = StepJacobian(spec_, l, y[0]);
-      y[0] = Step(spec_, l, y[0]);
+      const Matrix jacobian = sample_->StepJacobian(l, y[0]);
+      y[0] = sample_->Step(l, y[0]);
       if (kind.refresh) product = Multiply(jacobian, product, dim_);
       for (int v = 1; v < NumColumns(kind); ++v) {
         y[v] = Multiply(jacobian, y[v]);
@@ -270,9 +264,10 @@ class ReferenceSpace final : public SolveSpace {
     norms->combined = Larger(norms->combined, (2 * update + probe) / scale);
   }
 
-  const SystemSpec& spec_;
+  const Family& family_;
   const AffineGuess& guess_;
-  const int64_t dim_;
+  const int64_t dim_, num_steps_;
+  std::unique_ptr<Sample> sample_;
   int64_t interval_ = 1;
   ScanTree tree_;
   Vector initial_, current_;
@@ -282,31 +277,21 @@ class ReferenceSpace final : public SolveSpace {
 
 class ReferenceSystem final : public System {
  public:
-  explicit ReferenceSystem(const SystemSpec& spec) {
-    OwnedSystem& s = system_;
-    s.spec = spec;
-    s.spec.weights = Own(spec.weights, &s.weights);
-    s.spec.biases = Own(spec.biases, &s.biases);
-    s.spec.encode.weight = Own(spec.encode.weight, &s.encode_weight);
-    s.spec.encode.bias = Own(spec.encode.bias, &s.encode_bias);
-    s.spec.decode.weight = Own(spec.decode.weight, &s.decode_weight);
-    s.spec.decode.bias = Own(spec.decode.bias, &s.decode_bias);
-  }
-  int64_t memory_bytes() const override {
-    return static_cast<int64_t>((system_.weights.size() + system_.biases.size()) * sizeof(float));
-  }
+  explicit ReferenceSystem(std::unique_ptr<Family> family) : family_(std::move(family)) {}
+  int64_t memory_bytes() const override { return family_->memory_bytes(); }
   int64_t SpaceBytes(const SpaceLimits& limits) const override {
-    const int64_t nodes = 2 * ((system_.spec.num_steps - 1) / limits.min_shooting_interval + 1);
-    return nodes * system_.spec.state_dim * (system_.spec.state_dim + 4 * kNumColumns) *
-           int64_t{sizeof(double)};
+    const SystemShape& shape = family_->shape;
+    const int64_t nodes = 2 * ((shape.num_steps - 1) / limits.min_shooting_interval + 1);
+    return nodes * shape.state_dim * (shape.state_dim + 4 * kNumColumns) * int64_t{sizeof(double)};
   }
   absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits&) const override {
-    return std::unique_ptr<SolveSpace>(std::make_unique<ReferenceSpace>(system_));
+    return std::unique_ptr<SolveSpace>(std::make_unique<ReferenceSpace>(*family_, guess_));
   }
-  void SetAffineGuess(const AffineGuess& guess) override { system_.guess = guess; }
+  void SetAffineGuess(const AffineGuess& guess) override { guess_ = guess; }
 
  private:
-  OwnedSystem system_;
+  const std::unique_ptr<Family> family_;
+  AffineGuess guess_;
 };
 
 class ReferenceBackend final : public Backend {
@@ -316,7 +301,8 @@ class ReferenceBackend final : public Backend {
   int32_t sequential_group() const override { return 1; }
   int32_t iterative_group() const override { return 1; }
   absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec) const override {
-    return std::unique_ptr<System>(std::make_unique<ReferenceSystem>(spec));
+    return std::unique_ptr<System>(std::make_unique<ReferenceSystem>(
+        std::visit([](const auto& s) { return NewFamily(s); }, spec)));
   }
 };
 

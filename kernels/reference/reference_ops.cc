@@ -26,7 +26,8 @@ double GeluTanhSlope(double a) {
 }
 
 // W_l z + b_l.
-std::vector<double> PreActivation(const SystemSpec& spec, int64_t l, std::span<const double> z) {
+std::vector<double> PreActivation(const DenseStackSpec& spec, int64_t l,
+                                  std::span<const double> z) {
   const int64_t dim = spec.state_dim;
   std::vector<double> a(dim);
   for (int64_t i = 0; i < dim; ++i) {
@@ -102,17 +103,17 @@ std::vector<double> Dense(const DenseSpec& spec, std::span<const double> x) {
   return y;
 }
 
-std::vector<double> Encode(const SystemSpec& spec, std::span<const double> inputs) {
+std::vector<double> Encode(const DenseStackSpec& spec, std::span<const double> inputs) {
   if (spec.encode.rows == 0) return {inputs.begin(), inputs.end()};
   return Dense(spec.encode, inputs);
 }
 
-std::vector<double> Decode(const SystemSpec& spec, std::span<const double> state) {
+std::vector<double> Decode(const DenseStackSpec& spec, std::span<const double> state) {
   if (spec.decode.rows == 0) return {state.begin(), state.end()};
   return Dense(spec.decode, state);
 }
 
-std::vector<double> Step(const SystemSpec& spec, int64_t l, std::span<const double> z) {
+std::vector<double> Step(const DenseStackSpec& spec, int64_t l, std::span<const double> z) {
   std::vector<double> next = PreActivation(spec, l, z);
   for (int64_t i = 0; i < spec.state_dim; ++i) {
     next[i] = Activate(spec.activation, next[i]);
@@ -121,7 +122,7 @@ std::vector<double> Step(const SystemSpec& spec, int64_t l, std::span<const doub
   return next;
 }
 
-std::vector<double> StepJacobian(const SystemSpec& spec, int64_t l, std::span<const double> z) {
+std::vector<double> StepJacobian(const DenseStackSpec& spec, int64_t l, std::span<const double> z) {
   const int64_t dim = spec.state_dim;
   const std::vector<double> a = PreActivation(spec, l, z);
   std::vector<double> jacobian(dim * dim);
@@ -136,7 +137,7 @@ std::vector<double> StepJacobian(const SystemSpec& spec, int64_t l, std::span<co
   return jacobian;
 }
 
-std::vector<double> Trajectory(const SystemSpec& spec, std::span<const double> z0) {
+std::vector<double> Trajectory(const DenseStackSpec& spec, std::span<const double> z0) {
   std::vector<double> states(z0.begin(), z0.end());
   for (int64_t l = 1; l <= spec.num_steps; ++l) {
     const std::vector<double> z(states.end() - spec.state_dim, states.end());

@@ -22,16 +22,16 @@ std::vector<double> Dense(const DenseSpec& spec, std::span<const double> x);
 
 // z_0 of inputs [input_dim], and the answer of a final state; the identity where the system has no
 // such layer.
-std::vector<double> Encode(const SystemSpec& spec, std::span<const double> inputs);
-std::vector<double> Decode(const SystemSpec& spec, std::span<const double> state);
+std::vector<double> Encode(const DenseStackSpec& spec, std::span<const double> inputs);
+std::vector<double> Decode(const DenseStackSpec& spec, std::span<const double> state);
 
 // f_l(z), l = 1..L.
-std::vector<double> Step(const SystemSpec& spec, int64_t l, std::span<const double> z);
+std::vector<double> Step(const DenseStackSpec& spec, int64_t l, std::span<const double> z);
 // df_l/dz at z, [D, D] row-major.
-std::vector<double> StepJacobian(const SystemSpec& spec, int64_t l, std::span<const double> z);
+std::vector<double> StepJacobian(const DenseStackSpec& spec, int64_t l, std::span<const double> z);
 
 // z_0 .. z_L, [L + 1, D].
-std::vector<double> Trajectory(const SystemSpec& spec, std::span<const double> z0);
+std::vector<double> Trajectory(const DenseStackSpec& spec, std::span<const double> z0);
 
 }  // namespace deeppcr::reference
 

@@ -24,8 +24,12 @@ IterationKind KindOf(Pass pass, Linearization linearization) {
   return kind;
 }
 
-void PlaceGuess(SolveSpace& space, InitialGuess guess, int32_t b, const GroupSample& sample) {
-  if (guess == InitialGuess::kCalibrated) {
+// Returns what the guess cost.
+PassCount PlaceGuess(SolveSpace& space, InitialGuess guess, int32_t b, const GroupSample& sample) {
+  PassCount cost;
+  if (guess == InitialGuess::kCoarse) {
+    cost = space.GuessCoarse(b);
+  } else if (guess == InitialGuess::kCalibrated) {
     space.GuessAffine(b);
   } else if (guess == InitialGuess::kPrevious) {
     space.GuessTrajectory(b, sample.initial_states);
@@ -33,6 +37,16 @@ void PlaceGuess(SolveSpace& space, InitialGuess guess, int32_t b, const GroupSam
     space.GuessConstant(b);
   }
   space.ResetProbes(b);
+  return cost;
+}
+
+void TellListener(std::string_view solver, const GroupSample& sample, const Progress& progress) {
+  if (sample.listener == nullptr) return;
+  sample.listener->OnProgress({.sample = sample.index,
+                               .solver = solver,
+                               .iterations = static_cast<int32_t>(progress.updates()),
+                               .update = progress.update,
+                               .error_estimate = progress.error_estimate});
 }
 
 void ProbeToken(const GroupSample& sample, Progress* progress) {
@@ -77,8 +91,10 @@ void SolveFixedPoint(SolveSpace& space, const FixedPointOptions& options,
   StoppingPolicy policy = options.policy;
   policy.num_intervals = space.num_intervals();
   for (int32_t b = 0; b < n; ++b) {
-    PlaceGuess(space, options.initial_guess, b, samples[b]);
+    const PassCount cost = PlaceGuess(space, options.initial_guess, b, samples[b]);
     scratch.progress[b] = StartProgress(policy);
+    scratch.progress[b].stages = cost.stages;
+    scratch.progress[b].columns = cost.columns;
   }
   bool running = true;
   while (running) {
@@ -92,7 +108,9 @@ void SolveFixedPoint(SolveSpace& space, const FixedPointOptions& options,
           scratch.members[count++] = b;
       }
       if (count == 0) continue;
-      RunPass(space, policy, pass, std::span(scratch.members).first(count), scratch);
+      const std::span<const int32_t> members = std::span(scratch.members).first(count);
+      RunPass(space, policy, pass, members, scratch);
+      for (const int32_t b : members) TellListener(options.solver, samples[b], scratch.progress[b]);
       running = true;
     }
   }

@@ -12,6 +12,8 @@ std::string_view ToString(InitialGuess guess) {
       return "plan";
     case InitialGuess::kConstant:
       return "constant";
+    case InitialGuess::kCoarse:
+      return "coarse";
     case InitialGuess::kCalibrated:
       return "calibrated";
     case InitialGuess::kPrevious:

@@ -10,6 +10,7 @@ namespace deeppcr {
 enum class InitialGuess : uint8_t {
   kFromPlan,
   kConstant,    // z_0 at every interval end
+  kCoarse,      // a run with few evaluations of the denoiser; diffusion only
   kCalibrated,  // affine map z_0 -> y_p fitted at load
   kPrevious,    // the caller's trajectory
 };
@@ -43,6 +44,7 @@ struct SolveOptions {
   JacobianRefresh jacobian_refresh = JacobianRefresh::kFromPlan;
   OnNoConvergence on_no_convergence = OnNoConvergence::kFallback;
   bool return_trajectory = false;
+  int64_t num_inference_steps = 0;  // L of a diffusion model; 0: its default
 };
 
 // Options with everything decided. Equal resolved options may be computed in one batch without
@@ -58,6 +60,7 @@ struct ResolvedOptions {
   InitialGuess initial_guess = InitialGuess::kConstant;
   JacobianRefresh jacobian_refresh = JacobianRefresh::kEveryIteration;
   OnNoConvergence on_no_convergence = OnNoConvergence::kFallback;
+  int64_t num_steps = 0;  // L; 0: the model's default
 
   bool operator==(const ResolvedOptions&) const = default;
 };

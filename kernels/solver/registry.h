@@ -21,6 +21,12 @@ struct SolverRow {
   std::string_view summary;
 };
 
+// True if the solver can run a system of this family. The exact diagonal of a denoiser costs as
+// much as the whole Jacobian, so there is no quasi_newton for diffusion.
+inline bool Suits(const SolverRow& row, bool diffusion) {
+  return !(diffusion && row.iterative && row.linearization == Linearization::kDiagonal);
+}
+
 std::span<const SolverRow> Solvers();
 // Null for an unknown name.
 const SolverRow* FindSolver(std::string_view name);

@@ -22,6 +22,7 @@ double SecondsBetween(Clock::time_point from, Clock::time_point to) {
 FixedPointOptions FixedPointOptionsOf(const ResolvedOptions& options, const SolverRow& row,
                                       int64_t num_steps) {
   return {
+      .solver = row.name,
       .policy = {.linearization = row.linearization,
                  .rtol = options.rtol,
                  .atol = options.atol,
@@ -35,8 +36,8 @@ FixedPointOptions FixedPointOptionsOf(const ResolvedOptions& options, const Solv
 
 // Sequential samples that keep a thread busy for some 200 us; less is not worth waking one for. A
 // step takes about 12 ns of latency and 0.06 ns per weight.
-int64_t SamplesWorthAThread(const RunnerShape& shape) {
-  const double per_step = 12 + 0.06 * static_cast<double>(shape.state_dim * shape.state_dim);
+int64_t SamplesWorthAThread(const SystemShape& shape) {
+  const double per_step = 12 + 0.06 * static_cast<double>(shape.step_weights);
   return std::max<int64_t>(
       1, static_cast<int64_t>(2e5 / (static_cast<double>(shape.num_steps) * per_step)));
 }
@@ -144,23 +145,36 @@ class Runner::Batch {
     return n;
   }
 
+  // Null if there is none.
+  static const float* RowOf(std::span<const float> rows, int64_t i, int64_t floats) {
+    return rows.empty() ? nullptr : rows.data() + i * floats;
+  }
+
   SampleRequest RequestOf(const RunItem& item, int64_t i) const {
-    const RunnerShape& shape = runner_.shape_;
+    const SystemShape& shape = runner_.shape_;
     const int64_t states = (shape.num_steps + 1) * shape.state_dim;
-    return {
-        .inputs = item.inputs.data() + i * shape.input_dim,
-        .outputs = item.outputs.data() + i * shape.output_dim,
-        .sample = {
-            .token = item.token,
-            .initial_states =
-                item.initial_states.empty() ? nullptr : item.initial_states.data() + i * states,
-            .trajectory = item.trajectory.empty() ? nullptr : item.trajectory.data() + i * states,
-            .report = &item.reports[i]}};
+    return {.input = {.inputs = RowOf(item.inputs, i, shape.input_dim),
+                      .label = item.labels.empty() ? 0 : item.labels[i],
+                      .seed = item.seed,
+                      .sample = item.first_sample + static_cast<uint64_t>(i),
+                      .initial_noise = RowOf(item.initial_noise, i, shape.state_dim),
+                      .step_noise = RowOf(item.step_noise, i, shape.num_steps * shape.state_dim)},
+            .outputs = item.outputs.data() + i * shape.output_dim,
+            .final_state = item.final_states.empty()
+                               ? nullptr
+                               : item.final_states.data() + i * shape.state_dim,
+            .sample = {.token = item.token,
+                       .listener = item.listener,
+                       .index = i,
+                       .initial_states = RowOf(item.initial_states, i, states),
+                       .trajectory =
+                           item.trajectory.empty() ? nullptr : item.trajectory.data() + i * states,
+                       .report = &item.reports[i]}};
   }
 
   void EncodeAll(Lane& lane, int32_t n) const {
     for (int32_t b = 0; b < n; ++b) {
-      lane.space->Encode(b, lane.requests[b].inputs);
+      lane.space->Encode(b, lane.requests[b].input);
       lane.samples[b] = lane.requests[b].sample;
     }
   }
@@ -168,8 +182,7 @@ class Runner::Batch {
   void Solve(Lane& lane, int32_t n) const {
     const std::span<const GroupSample> samples = std::span(lane.samples).first(n);
     if (!row_.iterative) {
-      SolveSequentially(*lane.space, runner_.shape_.num_steps, runner_.shape_.state_dim, samples,
-                        lane.scratch);
+      SolveSequentially(*lane.space, runner_.shape_, samples, lane.scratch);
       return;
     }
     SolveFixedPoint(*lane.space, FixedPointOptionsOf(options_, row_, runner_.shape_.num_steps),
@@ -180,10 +193,15 @@ class Runner::Batch {
   // Of the relative norms of an iterative solver, see StoppingPolicy.
   double Floor() const { return row_.iterative ? options_.atol / options_.rtol : 0; }
 
+  static void Decode(Lane& lane, int32_t b, const SampleRequest& request) {
+    lane.space->Decode(b, request.outputs);
+    if (request.final_state != nullptr) lane.space->CopyState(b, request.final_state);
+  }
+
   void DecodeAll(Lane& lane, int32_t n) const {
     for (int32_t b = 0; b < n; ++b) {
       SampleReport& report = *lane.samples[b].report;
-      lane.space->Decode(b, lane.requests[b].outputs);
+      Decode(lane, b, lane.requests[b]);
       report.output_error_estimate =
           lane.space->AmplifyError(b, report.error_estimate, Floor(), lane.requests[b].outputs);
     }
@@ -195,11 +213,11 @@ class Runner::Batch {
     for (int32_t b = 0; b < n; ++b) {
       const SampleReport failed = *lane.requests[b].sample.report;
       if (failed.converged || StoppedFromOutside(failed.termination)) continue;
-      lane.space->Encode(0, lane.requests[b].inputs);
+      lane.space->Encode(0, lane.requests[b].input);
       lane.samples[0] = lane.requests[b].sample;
-      SolveSequentially(*lane.space, runner_.shape_.num_steps, runner_.shape_.state_dim,
-                        std::span(lane.samples).first(1), lane.scratch);
-      lane.space->Decode(0, lane.requests[b].outputs);
+      SolveSequentially(*lane.space, runner_.shape_, std::span(lane.samples).first(1),
+                        lane.scratch);
+      Decode(lane, 0, lane.requests[b]);
       MergeFallback(failed, lane.samples[0].report);
     }
   }
@@ -214,7 +232,7 @@ class Runner::Batch {
 };
 
 absl::StatusOr<std::unique_ptr<Runner>> Runner::Create(const Backend& backend, const System& system,
-                                                       const RunnerShape& shape,
+                                                       const SystemShape& shape,
                                                        const SpaceLimits& limits, ThreadPool* pool,
                                                        int max_concurrent_runs) {
   std::unique_ptr<Runner> runner(new Runner(backend, shape, limits, pool));
@@ -229,6 +247,21 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Create(const Backend& backend, c
   return runner;
 }
 
+// What only diffusion models take.
+absl::Status Runner::CheckNoise(const RunItem& item) const {
+  const int64_t n = item.num_samples, state = shape_.state_dim;
+  DEEPPCR_RETURN_IF_ERROR(CheckSize("labels", item.labels.size(), shape_.num_classes > 0 ? n : 0));
+  for (const int32_t label : item.labels) {
+    if (label < 0 || label >= shape_.num_classes)
+      return InvalidArgument("run item: labels: expected 0 .. ", shape_.num_classes - 1, ", got ",
+                             label);
+  }
+  if (!item.initial_noise.empty())
+    DEEPPCR_RETURN_IF_ERROR(CheckSize("initial_noise", item.initial_noise.size(), n * state));
+  if (item.step_noise.empty()) return absl::OkStatus();
+  return CheckSize("step_noise", item.step_noise.size(), n * shape_.num_steps * state);
+}
+
 absl::Status Runner::Check(const ResolvedOptions& options, const RunItem& item) const {
   const int64_t n = item.num_samples;
   const int64_t states = n * (shape_.num_steps + 1) * shape_.state_dim;
@@ -236,11 +269,16 @@ absl::Status Runner::Check(const ResolvedOptions& options, const RunItem& item) 
   DEEPPCR_RETURN_IF_ERROR(CheckSize("inputs", item.inputs.size(), n * shape_.input_dim));
   DEEPPCR_RETURN_IF_ERROR(CheckSize("outputs", item.outputs.size(), n * shape_.output_dim));
   DEEPPCR_RETURN_IF_ERROR(CheckSize("reports", item.reports.size(), n));
+  if (!item.final_states.empty())
+    DEEPPCR_RETURN_IF_ERROR(
+        CheckSize("final_states", item.final_states.size(), n * shape_.state_dim));
   if (!item.trajectory.empty())
     DEEPPCR_RETURN_IF_ERROR(CheckSize("trajectory", item.trajectory.size(), states));
   if (options.initial_guess == InitialGuess::kPrevious)
     DEEPPCR_RETURN_IF_ERROR(CheckSize("initial_states", item.initial_states.size(), states));
-  return absl::OkStatus();
+  if (options.num_steps > 0)
+    DEEPPCR_RETURN_IF_ERROR(CheckSize("steps", options.num_steps, shape_.num_steps));
+  return shape_.diffusion ? CheckNoise(item) : absl::OkStatus();
 }
 
 absl::Status Runner::Run(const ResolvedOptions& options, std::span<RunItem> items,

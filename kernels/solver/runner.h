@@ -19,14 +19,6 @@
 
 namespace deeppcr {
 
-// What a runner needs to know of the system.
-struct RunnerShape {
-  int64_t num_steps = 0;
-  int64_t state_dim = 0;
-  int64_t input_dim = 0;
-  int64_t output_dim = 0;
-};
-
 // Runs batches of samples of one system: splits them into groups, gives each group to a thread with
 // a space of its own, encodes, solves, falls back, decodes. All memory is allocated by Create. Run
 // is thread-safe for up to `max_concurrent_runs` callers; more of them wait for one another.
@@ -35,11 +27,11 @@ class Runner {
   // `backend`, `system` and `pool` must outlive the runner.
   static absl::StatusOr<std::unique_ptr<Runner>> Create(const Backend& backend,
                                                         const System& system,
-                                                        const RunnerShape& shape,
+                                                        const SystemShape& shape,
                                                         const SpaceLimits& limits, ThreadPool* pool,
                                                         int max_concurrent_runs);
 
-  const RunnerShape& shape() const { return shape_; }
+  const SystemShape& shape() const { return shape_; }
   const SpaceLimits& limits() const { return limits_; }
   int64_t memory_bytes() const { return memory_bytes_; }
 
@@ -50,8 +42,9 @@ class Runner {
  private:
   // One sample of a batch.
   struct SampleRequest {
-    const float* inputs;
+    SampleInput input;
     float* outputs;
+    float* final_state;  // may be null
     GroupSample sample;
   };
   // A thread's space and what goes with it.
@@ -66,14 +59,15 @@ class Runner {
   class LaneLease;
   class Batch;
 
-  Runner(const Backend& backend, const RunnerShape& shape, const SpaceLimits& limits,
+  Runner(const Backend& backend, const SystemShape& shape, const SpaceLimits& limits,
          ThreadPool* pool)
       : backend_(backend), shape_(shape), limits_(limits), pool_(pool) {}
 
   absl::Status Check(const ResolvedOptions& options, const RunItem& item) const;
+  absl::Status CheckNoise(const RunItem& item) const;
 
   const Backend& backend_;
-  const RunnerShape shape_;
+  const SystemShape shape_;
   const SpaceLimits limits_;
   ThreadPool* const pool_;
   int64_t memory_bytes_ = 0;

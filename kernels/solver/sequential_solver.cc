@@ -7,8 +7,8 @@ namespace deeppcr {
 namespace {
 
 // Steps between two looks at the tokens: some hundred microseconds of work on one core.
-int64_t StepsPerProbe(int64_t state_dim, int64_t num_samples) {
-  const int64_t steps = (int64_t{1} << 22) / (state_dim * state_dim * num_samples);
+int64_t StepsPerProbe(const SystemShape& shape, int64_t num_samples) {
+  const int64_t steps = (int64_t{1} << 22) / (shape.step_weights * num_samples);
   return std::clamp<int64_t>(steps, 1, 16384);
 }
 
@@ -31,9 +31,16 @@ bool AllStopped(std::span<const GroupSample> samples) {
   return all;
 }
 
+void TellListeners(std::span<const GroupSample> samples, int64_t steps) {
+  for (const GroupSample& sample : samples) {
+    if (sample.listener != nullptr)
+      sample.listener->OnProgress({.sample = sample.index, .solver = "sequential", .steps = steps});
+  }
+}
+
 }  // namespace
 
-void SolveSequentially(SolveSpace& space, int64_t num_steps, int64_t state_dim,
+void SolveSequentially(SolveSpace& space, const SystemShape& shape,
                        std::span<const GroupSample> samples, GroupScratch& scratch) {
   const int32_t n = static_cast<int32_t>(samples.size());
   bool wanted = false;
@@ -45,9 +52,12 @@ void SolveSequentially(SolveSpace& space, int64_t num_steps, int64_t state_dim,
   float* const* trajectories = wanted ? scratch.trajectories.data() : nullptr;
   space.Restart(n);
   int64_t stages = 0;
-  const int64_t stride = StepsPerProbe(state_dim, n);
-  for (int64_t l = 0; l < num_steps && !AllStopped(samples); l += stride)
-    stages += space.Advance(n, l, std::min(l + stride, num_steps), trajectories);
+  const int64_t stride = StepsPerProbe(shape, n);
+  for (int64_t l = 0; l < shape.num_steps && !AllStopped(samples); l += stride) {
+    const int64_t end = std::min(l + stride, shape.num_steps);
+    stages += space.Advance(n, l, end, trajectories);
+    TellListeners(samples, end);
+  }
   for (int32_t b = 0; b < n; ++b) {
     SampleReport& report = *samples[b].report;
     report.dependent_stages = stages;

@@ -12,6 +12,7 @@
 #include "kernels/backend/backend.h"
 #include "kernels/solver/cancel_token.h"
 #include "kernels/solver/options.h"
+#include "kernels/solver/progress.h"
 #include "kernels/solver/report.h"
 #include "kernels/solver/stopping.h"
 
@@ -20,6 +21,8 @@ namespace deeppcr {
 // One sample of a group, already encoded in the space under its index.
 struct GroupSample {
   const CancelToken* token = nullptr;     // may be null
+  ProgressListener* listener = nullptr;   // may be null
+  int64_t index = 0;                      // of the sample within its run item, for the listener
   const float* initial_states = nullptr;  // [L + 1, D] for InitialGuess::kPrevious
   float* trajectory = nullptr;            // [L + 1, D], or null if not wanted
   SampleReport* report = nullptr;
@@ -37,12 +40,13 @@ struct GroupScratch {
 
 // Step by step. Leaves z_L as the current state of each sample and fills its report. A sample whose
 // token fires ends with kDeadline or kCancelled; tokens are probed every few hundred microseconds.
-void SolveSequentially(SolveSpace& space, int64_t num_steps, int64_t state_dim,
+void SolveSequentially(SolveSpace& space, const SystemShape& shape,
                        std::span<const GroupSample> samples, GroupScratch& scratch);
 
 // The one iterative loop: Newton, quasi-Newton, Picard and Jacobi differ in
 // options.policy.linearization alone.
 struct FixedPointOptions {
+  std::string_view solver;  // its name, for the listener; static storage
   StoppingPolicy policy;
   int64_t shooting_interval = 1;
   InitialGuess initial_guess = InitialGuess::kConstant;

@@ -185,12 +185,9 @@ absl::StatusOr<std::vector<Expected>> ReferenceAnswers(const std::string& direct
                                                        int64_t count) {
   DEEPPCR_ASSIGN_OR_RETURN(const Model model, ReadModel(directory, {}));
   DEEPPCR_ASSIGN_OR_RETURN(const SelectedBackend selected, SelectBackend("reference"));
-  const SystemSpec& spec = model.spec;
+  const SystemSpec& spec = model.systems.front();
   DEEPPCR_ASSIGN_OR_RETURN(const auto system, selected.backend->NewSystem(spec));
-  const RunnerShape shape{.num_steps = spec.num_steps,
-                          .state_dim = spec.state_dim,
-                          .input_dim = spec.input_dim(),
-                          .output_dim = spec.output_dim()};
+  const SystemShape shape = ShapeOf(spec);
   ThreadPool pool(1);
   DEEPPCR_ASSIGN_OR_RETURN(const auto runner, Runner::Create(*selected.backend, *system, shape,
                                                              {.iterative = false}, &pool, 1));

@@ -70,10 +70,22 @@ MINIMAL = {"model_type": "mlp", "input_dim": 3, "output_dim": 2, "state_dim": 4,
 FULL = {"model_type": "resnet", "input_dim": 64, "output_dim": 2, "state_dim": 16,
         "num_layers": 1024, "activation": "silu", "residual_scale": 0.03125, "max_batch_size": 256,
         "input_activation": "gelu_tanh", "labels": ["no", "\u00e9"]}
+DIFFUSION = {"model_type": "diffusion", "output_dim": 2, "state_dim": 2, "activation": "silu",
+             "denoiser": "residual_mlp", "hidden_dim": 64, "num_blocks": 3,
+             "time_embedding_dim": 128, "num_inference_steps": 1000}
+IMAGES = {"model_type": "diffusion", "state_dim": 16, "output_dim": 64, "denoiser": "adaln_mlp",
+          "hidden_dim": 128, "num_blocks": 3, "activation": "silu", "time_embedding_dim": 128,
+          "num_inference_steps": [100, 20], "max_batch_size": 256, "num_classes": 10,
+          "decoder_widths": [128], "decoder_activation": "silu", "eta": 0.5,
+          "diffusers_compatible": True, "image_shape": [8, 8]}
 
 
 def config(**changes):
     return json.dumps({**MINIMAL, **changes}).encode()
+
+
+def diffusion(**changes):
+    return json.dumps({**DIFFUSION, **changes}).encode()
 
 
 CONFIG = {
@@ -81,6 +93,33 @@ CONFIG = {
     "accepted-full": json.dumps(FULL).encode(),
     "accepted-utf8": json.dumps(FULL, ensure_ascii=False, indent=1).encode(),
     "accepted-resnet": config(model_type="resnet"),
+    "accepted-diffusion": diffusion(),
+    "accepted-diffusion-images": json.dumps(IMAGES).encode(),
+    "accepted-diffusion-condition": diffusion(conditioning_dim=7, output_dim=12,
+                                              image_shape=[2, 2, 3]),
+    "accepted-diffusion-edges": diffusion(num_inference_steps=[1, 2, 3, 4, 5, 6, 7, 8],
+                                          decoder_widths=[1, 1, 1, 1, 1, 1, 1, 65536], eta=1),
+    "refused-diffusion-missing": b'{"model_type":"diffusion","output_dim":2,"state_dim":2,'
+                                 b'"activation":"silu"}',
+    "refused-diffusion-layers": diffusion(num_layers=3),
+    "refused-denoiser-of-mlp": config(denoiser="residual_mlp"),
+    "refused-denoiser": diffusion(denoiser="unet"),
+    "refused-hidden": diffusion(hidden_dim=4097),
+    "refused-blocks": diffusion(num_blocks=0),
+    "refused-embedding-odd": diffusion(time_embedding_dim=127),
+    "refused-steps-none": diffusion(num_inference_steps=[]),
+    "refused-steps-many": diffusion(num_inference_steps=list(range(1, 10))),
+    "refused-steps-twice": diffusion(num_inference_steps=[10, 20, 10]),
+    "refused-steps-above": diffusion(num_inference_steps=65537),
+    "refused-two-conditions": diffusion(num_classes=10, conditioning_dim=7),
+    "refused-decoder-many": diffusion(decoder_widths=[1] * 9),
+    "refused-decoder-parameters": diffusion(decoder_widths=[65536] * 8),
+    "refused-decoder-activation": diffusion(decoder_activation="silu"),
+    "refused-eta": diffusion(eta=1.5),
+    "refused-image": diffusion(image_shape=[2, 2]),
+    "refused-image-channels": diffusion(image_shape=[1, 1, 2]),
+    "refused-modulation": diffusion(hidden_dim=4096, num_blocks=8,
+                                    num_inference_steps=[65535, 2]),
     "refused-empty": b"",
     "refused-array": b"[]",
     "refused-missing": b'{"model_type":"mlp"}',

@@ -66,13 +66,13 @@ std::span<const float> Floats(const v1::Tensor& tensor, size_t count) {
 }
 
 // Takes the shape's word for the number of bytes, as servers did that leaked their neighbours'.
-absl::StatusOr<ForwardInput> Decode(const v1::ForwardRequest& request) {
+absl::StatusOr<SolveInput> Decode(const v1::ForwardRequest& request) {
   v1::ForwardRequest padded = request;
   const v1::Tensor& inputs = request.inputs();
   const bool plausible =
       inputs.shape_size() == 2 && inputs.shape(0) > 0 && inputs.shape(0) <= Info().max_batch_size;
   if (plausible) padded.mutable_inputs()->mutable_data()->resize(inputs.shape(0) * 8);
-  absl::StatusOr<ForwardInput> input = DecodeForward(padded, Info(), kMaxMessageBytes);
+  absl::StatusOr<SolveInput> input = DecodeForward(padded, Info(), kMaxMessageBytes);
   if (!input.ok()) return input;
   input->inputs.values = Floats(inputs, static_cast<size_t>(inputs.shape(0) * 2));
   input->initial_states.values =
@@ -80,7 +80,7 @@ absl::StatusOr<ForwardInput> Decode(const v1::ForwardRequest& request) {
   return input;
 }
 #else
-absl::StatusOr<ForwardInput> Decode(const v1::ForwardRequest& request) {
+absl::StatusOr<SolveInput> Decode(const v1::ForwardRequest& request) {
   return DecodeForward(request, Info(), kMaxMessageBytes);
 }
 #endif
@@ -102,7 +102,7 @@ bool TryForward(const std::string& bytes) {
   if (!Receive(bytes, &request)) return false;
   const absl::Status named = CheckModelFields(request.model(), request.version());
   if (!named.ok()) return RequireCleanRefusal(named), false;
-  const absl::StatusOr<ForwardInput> input = Decode(request);
+  const absl::StatusOr<SolveInput> input = Decode(request);
   if (!input.ok()) return RequireCleanRefusal(input.status()), false;
   Require(input->num_samples >= 1 && input->num_samples <= Info().max_batch_size,
           "the number of samples is in its range");
@@ -121,7 +121,8 @@ bool TryCompare(const std::string& bytes) {
   if (!Receive(bytes, &request)) return false;
   const absl::StatusOr<CompareInput> input = DecodeCompare(request, Info(), kMaxMessageBytes);
   if (!input.ok()) return RequireCleanRefusal(input.status()), false;
-  RequireTensor(request.inputs(), input->inputs.values, input->num_samples, Info().input_dim);
+  RequireTensor(request.inputs(), input->request.inputs.values, input->request.num_samples,
+                Info().input_dim);
   Require(input->repetitions >= 1 && input->repetitions <= kMaxRepetitions,
           "repetitions are in their range");
   Require(!input->rows.empty() && input->rows.size() <= kMaxCompareRows + 1,

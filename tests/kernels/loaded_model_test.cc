@@ -127,13 +127,14 @@ TEST_F(LoadedModelTest, AComparisonPastItsDeadlineSaysSoThoughItWasCancelledToo)
   const std::vector<SolveOptions> options = {{.solver = "sequential"}, {.solver = "newton"}};
   CancelToken token(CancelToken::Clock::now());
   token.Cancel();
-  ExpectError((*model)->Compare(inputs, 1, options, 1, &token), absl::StatusCode::kDeadlineExceeded,
+  RunItem request{.num_samples = 1, .inputs = inputs, .token = &token};
+  ExpectError((*model)->Compare(request, options, 1), absl::StatusCode::kDeadlineExceeded,
               "deadline");
 
   CancelToken cancelled;
   cancelled.Cancel();
-  ExpectError((*model)->Compare(inputs, 1, options, 1, &cancelled), absl::StatusCode::kCancelled,
-              "cancelled");
+  request.token = &cancelled;
+  ExpectError((*model)->Compare(request, options, 1), absl::StatusCode::kCancelled, "cancelled");
 }
 
 }  // namespace

@@ -158,7 +158,8 @@ TEST(ResolveTest, OptionsOfTheRequestGoBeforeThePlan) {
                                 .warm_sweeps = 0,
                                 .initial_guess = InitialGuess::kPrevious,
                                 .jacobian_refresh = JacobianRefresh::kEveryIteration,
-                                .on_no_convergence = OnNoConvergence::kError};
+                                .on_no_convergence = OnNoConvergence::kError,
+                                .num_steps = 1000};
   EXPECT_EQ(resolved, want);
 }
 

@@ -36,7 +36,8 @@ class TestJob : public Job {
   }
 
   absl::Status Prepare() override {
-    run_item = {samples, inputs_, {}, outputs_, {}, reports_, nullptr};
+    run_item = {
+        .num_samples = samples, .inputs = inputs_, .outputs = outputs_, .reports = reports_};
     computed_by = std::this_thread::get_id();
     return prepare_status;
   }

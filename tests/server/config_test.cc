@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "kernels/model/config.h"
+#include "kernels/model/scheduler_config.h"
 #include "tests/testing/expect_error.h"
 
 namespace deeppcr {
@@ -168,23 +169,39 @@ TEST(ParseHostPortTest, KeepsBracketsOfV6) {
   EXPECT_EQ(address->port, 80);
 }
 
-// Rows of README tables, "| `name` | ... |", by name.
-std::map<std::string, std::string> ReadmeRows() {
+// Rows of the table of a README section, "| `name` | ... |", by name.
+std::map<std::string, std::string> ReadmeRows(const std::string& heading) {
   std::ifstream file(DEEPPCR_SOURCE_DIR "/server/README.md");
   std::map<std::string, std::string> rows;
+  bool within = false;
   for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("| `")) continue;
-    rows[line.substr(3, line.find('`', 3) - 3)] = line;
+    if (line.starts_with("## ")) within = line == "## " + heading;
+    if (!within || !line.starts_with("| `")) continue;
+    const std::string name = line.substr(3, line.find('`', 3) - 3);
+    EXPECT_TRUE(rows.emplace(name, line).second) << name << " is there twice";
   }
   return rows;
 }
 
-TEST(ReadmeTest, TableOfFlagsIsThatOfTheCode) {
-  std::map<std::string, std::string> rows = ReadmeRows();
+// Each row is what the table of keys says, `scope_of` being its last cell but one.
+template <typename Keys, typename ScopeOf>
+void ExpectTableOf(const Keys& keys, ScopeOf scope_of, const std::string& heading) {
+  std::map<std::string, std::string> rows = ReadmeRows(heading);
 
-  size_t documented = 0;
-  for (const auto& [name, row] : rows) documented += name.starts_with("--") ? 1 : 0;
-  EXPECT_EQ(documented, FlagSpecs().size());
+  EXPECT_EQ(rows.size(), keys.size());
+  for (const auto& key : keys) {
+    std::string expected = "| `" + std::string(key.name) + "` |";
+    for (const std::string_view cell : {key.type, key.default_value, scope_of(key), key.meaning}) {
+      expected += " " + std::string(cell) + " |";
+    }
+    EXPECT_EQ(rows[std::string(key.name)], expected);
+  }
+}
+
+TEST(ReadmeTest, TableOfFlagsIsThatOfTheCode) {
+  std::map<std::string, std::string> rows = ReadmeRows("Flags");
+
+  EXPECT_EQ(rows.size(), FlagSpecs().size());
   for (const FlagSpec& spec : FlagSpecs()) {
     const std::string expected = "| `--" + spec.name + "` | " + spec.unit + " | " +
                                  (spec.default_value.empty() ? "" : "`" + spec.default_value + "`");
@@ -196,17 +213,14 @@ TEST(ReadmeTest, TableOfFlagsIsThatOfTheCode) {
 }
 
 TEST(ReadmeTest, TableOfConfigKeysIsThatOfTheCode) {
-  std::map<std::string, std::string> rows = ReadmeRows();
+  ExpectTableOf(
+      ConfigKeys(), [](const ConfigKey& key) { return key.families; }, "config.json");
+}
 
-  size_t documented = 0;
-  for (const auto& [name, row] : rows) documented += name.starts_with("--") ? 0 : 1;
-  EXPECT_EQ(documented, ConfigKeys().size());
-  for (const ConfigKey& key : ConfigKeys()) {
-    const std::string expected = "| `" + std::string(key.name) + "` | " + std::string(key.type) +
-                                 " | " + std::string(key.default_value) + " | " +
-                                 std::string(key.families) + " |";
-    EXPECT_THAT(rows[std::string(key.name)], ::testing::StartsWith(expected));
-  }
+TEST(ReadmeTest, TableOfSchedulerConfigKeysIsThatOfTheCode) {
+  ExpectTableOf(
+      SchedulerConfigKeys(), [](const SchedulerConfigKey& key) { return key.classes; },
+      "scheduler_config.json");
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ TEST_F(MetricsTest, EverySeriesOfAModelIsThereWithZero) {
 
 TEST_F(MetricsTest, TextIsWellFormed) {
   ModelMetrics* model = metrics_.ForModel("m", 1);
-  ObserveFinite(*model->ForSolver("newton")->request_seconds, 0.003);
+  ObserveFinite(*model->ForSolver("newton", Method::kForward)->request_seconds, 0.003);
 
   std::istringstream text(metrics_.Text());
 

@@ -84,7 +84,7 @@ TEST(ReplyCodecTest, ReportsCarryEveryField) {
 
 TEST(ReplyCodecTest, CompareHidesTheBaselineThatWasNotAskedFor) {
   CompareInput input;
-  input.num_samples = 1;
+  input.request.num_samples = 1;
   input.sequential_added = true;
   input.rows.resize(3);
   input.rows[0].solver = "sequential";

@@ -40,7 +40,7 @@ const ModelInfo& Info() {
   return model.info();
 }
 
-absl::StatusOr<ForwardInput> Decode(const v1::ForwardRequest& request) {
+absl::StatusOr<SolveInput> Decode(const v1::ForwardRequest& request) {
   return DecodeForward(request, Info(), kMessageLimit);
 }
 

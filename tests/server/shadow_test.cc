@@ -13,6 +13,11 @@
 namespace deeppcr {
 namespace {
 
+SampleCopy NewSample() {
+  static const std::vector<float> inputs = {3.0f, 4.0f};
+  return SampleCopy({.num_samples = 1, .inputs = inputs});
+}
+
 using ::testing::ElementsAre;
 using testing::FakeModel;
 using ::testing::HasSubstr;
@@ -75,7 +80,7 @@ TEST_F(ShadowTest, PairsAParallelPrimaryWithSequential) {
   ResolvedOptions primary;
   primary.solver = "newton";
 
-  sampler.Offer(model_, primary, {3.0f, 4.0f});
+  sampler.Offer(model_, primary, NewSample());
 
   // The fake needs 4 ms sequentially and 1 ms otherwise.
   ASSERT_TRUE(
@@ -94,7 +99,7 @@ TEST_F(ShadowTest, PairsASequentialPrimaryWithThePlansParallelSolver) {
   ResolvedOptions primary;
   primary.solver = "sequential";
 
-  sampler.Offer(model_, primary, {3.0f, 4.0f});
+  sampler.Offer(model_, primary, NewSample());
 
   EXPECT_TRUE(WaitForText(
       "deeppcr_speedup_ratio_sum{model=\"m\",solver=\"sequential\",version=\"1\"} 4\n"));
@@ -107,7 +112,7 @@ TEST_F(ShadowTest, AnInterruptedPairIsNotObserved) {
   ResolvedOptions primary;
   primary.solver = "newton";
   fake_->compare_gate.Close();
-  sampler.Offer(model_, primary, {3.0f, 4.0f});
+  sampler.Offer(model_, primary, NewSample());
   ASSERT_TRUE(fake_->compare_gate.WaitForArrivals(1));
 
   batcher_.CancelAll();
@@ -125,7 +130,7 @@ TEST_F(ShadowTest, ANonFiniteErrorIsAFailure) {
   primary.solver = "newton";
   fake_->max_state_error = std::numeric_limits<double>::quiet_NaN();
 
-  sampler.Offer(model_, primary, {3.0f, 4.0f});
+  sampler.Offer(model_, primary, NewSample());
 
   EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 1\n"));
 }
@@ -138,7 +143,7 @@ TEST_F(ShadowTest, AWaitingPairDoesNotKeepItsModel) {
   Blocker blocker(other);
   ASSERT_TRUE(batcher_.Enqueue(&blocker).ok());
   ASSERT_TRUE(blocker.gate.WaitForArrivals(1));
-  sampler.Offer(model_, primary, {3.0f, 4.0f});
+  sampler.Offer(model_, primary, NewSample());
   const std::weak_ptr<ServedModel> weak = model_;
 
   model_.reset();
@@ -153,14 +158,14 @@ TEST_F(ShadowTest, TakesOnlyItsShareOfAWorker) {
   ResolvedOptions primary;
   primary.solver = "newton";
   fake_->compare_gate.Close();
-  sampler.Offer(model_, primary, {3.0f, 4.0f});
+  sampler.Offer(model_, primary, NewSample());
   ASSERT_TRUE(fake_->compare_gate.WaitForArrivals(1));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   fake_->compare_gate.Open();
   ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
 
   // The first took 50 ms; the next may start a second later at the earliest.
-  for (int i = 0; i < 10; ++i) sampler.Offer(model_, primary, {3.0f, 4.0f});
+  for (int i = 0; i < 10; ++i) sampler.Offer(model_, primary, NewSample());
 
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_EQ(fake_->comparisons().size(), 1u);
@@ -172,7 +177,7 @@ TEST_F(ShadowTest, ACallersTrajectoryHasNoPair) {
   primary.solver = "newton";
   primary.initial_guess = InitialGuess::kPrevious;
 
-  sampler.Offer(model_, primary, {3.0f, 4.0f});
+  sampler.Offer(model_, primary, NewSample());
 
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_TRUE(fake_->comparisons().empty());

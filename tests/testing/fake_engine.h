@@ -74,7 +74,7 @@ class FakeModel : public LoadedModel {
   }
 
   const ModelInfo& info() const override { return info_; }
-  const Plan& plan() const override { return plan_; }
+  const Plan& plan(int64_t) const override { return plan_; }
 
   absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options, int64_t) const override {
     ResolvedOptions resolved;
@@ -105,16 +105,16 @@ class FakeModel : public LoadedModel {
     return run_status;
   }
 
-  absl::StatusOr<std::vector<ComparisonRow>> Compare(std::span<const float> inputs, int64_t n,
+  absl::StatusOr<std::vector<ComparisonRow>> Compare(const RunItem& request,
                                                      std::span<const SolveOptions> options,
-                                                     int repetitions,
-                                                     const CancelToken* token) const override {
+                                                     int repetitions) const override {
+    const int64_t n = request.num_samples;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      comparisons_.emplace_back(inputs.begin(), inputs.end());
+      comparisons_.emplace_back(request.inputs.begin(), request.inputs.end());
     }
     compare_gate.Pass();
-    if (token->cancelled()) return absl::CancelledError("cancelled");
+    if (request.token->cancelled()) return absl::CancelledError("cancelled");
     std::vector<ComparisonRow> rows;
     for (const SolveOptions& option : options) {
       ComparisonRow row;

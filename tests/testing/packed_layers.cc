@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/cpu_system.h"
+#include "kernels/cpu/packed_dense.h"
 
 namespace deeppcr::testing {
 
@@ -19,7 +19,7 @@ const std::vector<KernelSet>& KernelSets() {
   return sets;
 }
 
-PackedLayers::PackedLayers(const SystemSpec& spec) {
+PackedLayers::PackedLayers(const DenseStackSpec& spec) {
   const int64_t steps = spec.num_steps, dim = spec.state_dim, width = cpu::PaddedWidth(dim);
   weights_ = AlignedBuffer<float>(steps * width * width);
   biases_ = AlignedBuffer<float>(steps * width);
@@ -70,7 +70,8 @@ cpu::PropagateArgs IntervalBuffers::ToPropagate(Matrices matrices, bool probes) 
 }
 
 cpu::UpdateArgs IntervalBuffers::ToUpdate(Matrices matrices, bool probes, double floor) {
-  return {.layers = layers_,
+  return {.width = layers_.width,
+          .inner = layers_.state_dim,
           .num_intervals = intervals_,
           .states = states_.data(),
           .propagated = propagated_.data(),

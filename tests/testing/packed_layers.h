@@ -25,7 +25,7 @@ const std::vector<KernelSet>& KernelSets();
 
 class PackedLayers {
  public:
-  explicit PackedLayers(const SystemSpec& spec);
+  explicit PackedLayers(const DenseStackSpec& spec);
   const cpu::LayersView& view() const { return view_; }
   int64_t width() const { return view_.width; }
 

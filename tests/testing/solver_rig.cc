@@ -46,25 +46,27 @@ SolverRig::SolverRig(std::unique_ptr<Backend> backend, const SystemSpec& spec, i
     : backend_(std::move(backend)),
       system_(*backend_->NewSystem(spec)),
       pool_(std::make_unique<ThreadPool>(num_threads)) {
-  const RunnerShape shape{.num_steps = spec.num_steps,
-                          .state_dim = spec.state_dim,
-                          .input_dim = spec.input_dim(),
-                          .output_dim = spec.output_dim()};
-  runner_ = *Runner::Create(*backend_, *system_, shape,
+  runner_ = *Runner::Create(*backend_, *system_, ShapeOf(spec),
                             {.min_shooting_interval = min_shooting_interval}, pool_.get(), 1);
 }
 
 Solved SolverRig::Solve(const ResolvedOptions& options, const std::vector<float>& inputs) const {
-  const RunnerShape& shape = runner_->shape();
-  const int64_t n = static_cast<int64_t>(inputs.size()) / shape.input_dim;
+  const deeppcr::SystemShape& shape = runner_->shape();
+  return Solve(options,
+               RunItem{.num_samples = static_cast<int64_t>(inputs.size()) / shape.input_dim,
+                       .inputs = inputs});
+}
+
+Solved SolverRig::Solve(const ResolvedOptions& options, const RunItem& request) const {
+  const deeppcr::SystemShape& shape = runner_->shape();
+  const int64_t n = request.num_samples;
   Solved solved{.outputs = std::vector<float>(n * shape.output_dim),
                 .trajectory = std::vector<float>(n * (shape.num_steps + 1) * shape.state_dim),
                 .reports = std::vector<SampleReport>(n)};
-  RunItem item{.num_samples = n,
-               .inputs = inputs,
-               .outputs = solved.outputs,
-               .trajectory = solved.trajectory,
-               .reports = solved.reports};
+  RunItem item = InputsOf(request, 0, n);
+  item.outputs = solved.outputs;
+  item.trajectory = solved.trajectory;
+  item.reports = solved.reports;
   if (!runner_->Run(options, {&item, 1}, nullptr).ok()) solved.reports.clear();
   return solved;
 }

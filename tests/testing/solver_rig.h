@@ -41,6 +41,8 @@ class SolverRig {
   const Runner& runner() const { return *runner_; }
   System& system() { return *system_; }
   Solved Solve(const ResolvedOptions& options, const std::vector<float>& inputs) const;
+  // The inputs of `request`; what it is to write is ignored.
+  Solved Solve(const ResolvedOptions& options, const RunItem& request) const;
 
  private:
   std::unique_ptr<Backend> backend_;

@@ -36,13 +36,13 @@ class RandomSystem {
   RandomSystem(RandomSystem&&) = default;
   RandomSystem(const RandomSystem&) = delete;
 
-  const SystemSpec& spec() const { return spec_; }
+  const DenseStackSpec& spec() const { return spec_; }
   // Standard normal inputs [n, input_dim].
   std::vector<float> Inputs(int64_t n, uint64_t seed) const;
 
  private:
   std::vector<float> weights_, biases_, encode_weight_, encode_bias_, decode_weight_, decode_bias_;
-  SystemSpec spec_;
+  DenseStackSpec spec_;
 };
 
 // For test names and failure messages.

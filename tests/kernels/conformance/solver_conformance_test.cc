@@ -28,7 +28,8 @@ constexpr double kRtol = 1e-4;
 constexpr double kFloor = 1e-6 / kRtol;
 constexpr int64_t kSamples = 3;
 
-std::vector<double> OracleTrajectories(const SystemSpec& spec, const std::vector<float>& inputs) {
+std::vector<double> OracleTrajectories(const DenseStackSpec& spec,
+                                       const std::vector<float>& inputs) {
   std::vector<double> all;
   for (size_t at = 0; at < inputs.size(); at += spec.input_dim()) {
     const std::vector<double> x(inputs.begin() + at, inputs.begin() + at + spec.input_dim());
@@ -47,7 +48,7 @@ struct Tally {
 void CheckSolver(const SolverRig& rig, const RandomSystem& system, const SolverRow& row,
                  const std::vector<float>& inputs, const Solved& sequential,
                  const std::vector<double>& oracle, Tally* tally) {
-  const SystemSpec& spec = system.spec();
+  const DenseStackSpec& spec = system.spec();
   const Solved solved = rig.Solve(OptionsFor(row.name, spec.num_steps, 8, kRtol), inputs);
   ASSERT_EQ(static_cast<int64_t>(solved.reports.size()), kSamples);
   const double rounding = RelativeError(sequential.trajectory, oracle, spec.state_dim, kFloor);

@@ -14,7 +14,7 @@
 #include <tuple>
 #include <vector>
 
-#include "kernels/cpu/cpu_system.h"
+#include "kernels/cpu/packed_dense.h"
 #include "tests/testing/packed_layers.h"
 #include "tests/testing/systems.h"
 

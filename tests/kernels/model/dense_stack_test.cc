@@ -96,13 +96,18 @@ void ExpectRefused(const std::vector<NamedTensor>& tensors, const std::string& m
   ExpectError(Load(tensors, config), StatusCode::kInvalidArgument, message_part);
 }
 
+const DenseStackSpec& SpecOf(const Model& model) {
+  return std::get<DenseStackSpec>(model.systems.at(0));
+}
+
 std::vector<float> Copy(std::span<const float> values) { return {values.begin(), values.end()}; }
 
 TEST(DenseStackTest, FillsTheSpecOfAResnet) {
   const absl::StatusOr<Model> model = Load(Stacked());
 
   ASSERT_TRUE(model.ok()) << model.status();
-  const SystemSpec& spec = model->spec;
+  ASSERT_EQ(model->systems.size(), 1U);
+  const DenseStackSpec& spec = SpecOf(*model);
   EXPECT_EQ(spec.num_steps, kLayers);
   EXPECT_EQ(spec.state_dim, kState);
   EXPECT_TRUE(spec.residual);
@@ -132,9 +137,9 @@ TEST(DenseStackTest, MlpDiffersInTheResidualOnly) {
 
   ASSERT_TRUE(LoadMlp(*ParseSafetensors(bytes), {}, model).ok());
 
-  EXPECT_FALSE(model.spec.residual);
-  EXPECT_EQ(model.spec.residual_scale, 1.0F);
-  EXPECT_EQ(Copy(model.spec.weights), Counting("", {12}, 100).values);
+  EXPECT_FALSE(SpecOf(model).residual);
+  EXPECT_EQ(SpecOf(model).residual_scale, 1.0F);
+  EXPECT_EQ(Copy(SpecOf(model).weights), Counting("", {12}, 100).values);
 }
 
 TEST(DenseStackTest, PerLayerTensorsEqualStackedOnes) {
@@ -143,8 +148,8 @@ TEST(DenseStackTest, PerLayerTensorsEqualStackedOnes) {
 
   ASSERT_TRUE(stacked.ok()) << stacked.status();
   ASSERT_TRUE(per_layer.ok()) << per_layer.status();
-  EXPECT_EQ(Copy(stacked->spec.weights), Copy(per_layer->spec.weights));
-  EXPECT_EQ(Copy(stacked->spec.biases), Copy(per_layer->spec.biases));
+  EXPECT_EQ(Copy(SpecOf(*stacked).weights), Copy(SpecOf(*per_layer).weights));
+  EXPECT_EQ(Copy(SpecOf(*stacked).biases), Copy(SpecOf(*per_layer).biases));
 }
 
 TEST(DenseStackTest, SpecFollowsAModelThatMoves) {
@@ -153,10 +158,10 @@ TEST(DenseStackTest, SpecFollowsAModelThatMoves) {
 
   const Model moved = *std::move(loaded);
 
-  EXPECT_EQ(moved.spec.weights.data(), moved.weights.data());
-  EXPECT_EQ(moved.spec.biases.data(), moved.biases.data());
-  EXPECT_EQ(moved.spec.encode.weight.data(), moved.encode_weight.data());
-  EXPECT_EQ(moved.spec.decode.bias.data(), moved.decode_bias.data());
+  EXPECT_EQ(SpecOf(moved).weights.data(), moved.weights.data());
+  EXPECT_EQ(SpecOf(moved).biases.data(), moved.biases.data());
+  EXPECT_EQ(SpecOf(moved).encode.weight.data(), moved.encode_weight.data());
+  EXPECT_EQ(SpecOf(moved).decode.bias.data(), moved.decode_bias.data());
 }
 
 TEST(DenseStackTest, BiasesMayBeLeftOut) {
@@ -168,9 +173,9 @@ TEST(DenseStackTest, BiasesMayBeLeftOut) {
   const absl::StatusOr<Model> model = Load(tensors);
 
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_TRUE(model->spec.biases.empty());
-  EXPECT_TRUE(model->spec.encode.bias.empty());
-  EXPECT_TRUE(model->spec.decode.bias.empty());
+  EXPECT_TRUE(SpecOf(*model).biases.empty());
+  EXPECT_TRUE(SpecOf(*model).encode.bias.empty());
+  EXPECT_TRUE(SpecOf(*model).decode.bias.empty());
 }
 
 TEST(DenseStackTest, OuterLayersMayBeLeftOutWhereWidthsAgree) {
@@ -182,10 +187,10 @@ TEST(DenseStackTest, OuterLayersMayBeLeftOutWhereWidthsAgree) {
       Load({Counting("layers.weight", {kLayers, kState, kState}, 0)}, config);
 
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ(model->spec.encode.rows, 0);
-  EXPECT_EQ(model->spec.decode.rows, 0);
-  EXPECT_EQ(model->spec.input_dim(), kState);
-  EXPECT_EQ(model->spec.output_dim(), kState);
+  EXPECT_EQ(SpecOf(*model).encode.rows, 0);
+  EXPECT_EQ(SpecOf(*model).decode.rows, 0);
+  EXPECT_EQ(SpecOf(*model).input_dim(), kState);
+  EXPECT_EQ(SpecOf(*model).output_dim(), kState);
 }
 
 TEST(DenseStackTest, NamesMissingOuterTensors) {

@@ -8,6 +8,8 @@
 
 #include "kernels/base/file.h"
 #include "kernels/base/sha256.h"
+#include "kernels/base/strings.h"
+#include "tests/testing/diffusion_tensors.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/safetensors_writer.h"
 
@@ -48,10 +50,13 @@ TEST_F(ReadModelTest, ReadsAModel) {
   EXPECT_EQ(model->config_json, kConfig);
   EXPECT_EQ(model->config.num_layers, 3);
   EXPECT_EQ(model->weights_sha256, *Sha256Hex(*ReadFile(File("model.safetensors"), 1 << 20)));
-  EXPECT_EQ(model->spec.weights.size(), 12U);
-  EXPECT_EQ(model->spec.weights[11], 12.0F);
-  EXPECT_EQ(model->spec.weights.data(), model->weights.data());
-  EXPECT_FALSE(model->spec.residual);
+  ASSERT_EQ(model->systems.size(), 1U);
+  const auto& spec = std::get<DenseStackSpec>(model->systems[0]);
+  EXPECT_EQ(spec.weights.size(), 12U);
+  EXPECT_EQ(spec.weights[11], 12.0F);
+  EXPECT_EQ(spec.weights.data(), model->weights.data());
+  EXPECT_FALSE(spec.residual);
+  EXPECT_TRUE(model->scheduler_json.empty());
   EXPECT_EQ(model->num_calibration, 0);
   EXPECT_TRUE(model->calibration_inputs.empty());
 }
@@ -140,6 +145,135 @@ TEST_F(ReadModelTest, NamesTheTensorOfAnError) {
 
   ExpectError(Read(), StatusCode::kInvalidArgument,
               "model.safetensors: tensor \"layers.weight\" of shape [3, 2, 2] or");
+}
+
+TEST_F(ReadModelTest, RefusesASchedulerOfAnotherFamily) {
+  const std::string expected = "scheduler_config.json: only for model_type diffusion, this is mlp";
+  ASSERT_TRUE(WriteFileAtomically(File("scheduler_config.json"), "{}").ok());
+  ExpectError(Read(), StatusCode::kInvalidArgument, expected);
+  std::filesystem::remove(File("scheduler_config.json"));
+  ASSERT_EQ(::symlink("/nonexistent", File("scheduler_config.json").c_str()), 0);
+  ExpectError(Read(), StatusCode::kInvalidArgument, expected);
+}
+
+// A residual MLP with D = output_dim = 2, without condition and decoder.
+class ReadDiffusionModelTest : public ReadModelTest {
+ protected:
+  void SetUp() override {
+    WriteConfig("[4,2]");
+    WriteScheduler(kScheduler);
+    absl::StatusOr<ModelConfig> config = ParseConfig(Config("4"));
+    ASSERT_TRUE(config.ok()) << config.status();
+    ASSERT_TRUE(
+        testing::WriteSafetensors(File("model.safetensors"), testing::DiffusionTensors(*config))
+            .ok());
+  }
+
+  static std::string Config(std::string_view steps, std::string_view more = "") {
+    return StrCat(R"({"model_type":"diffusion","output_dim":2,"state_dim":2,"activation":"silu",)",
+                  R"("denoiser":"residual_mlp","hidden_dim":3,"num_blocks":2,)",
+                  R"("time_embedding_dim":4,"num_inference_steps":)", steps, more, "}");
+  }
+  void WriteConfig(std::string_view steps, std::string_view more = "") const {
+    ASSERT_TRUE(WriteFileAtomically(File("config.json"), Config(steps, more)).ok());
+  }
+  void WriteScheduler(std::string_view json) const {
+    ASSERT_TRUE(WriteFileAtomically(File("scheduler_config.json"), json).ok());
+  }
+  void ExpectRefused(const std::string& message_part) const {
+    ExpectError(Read(), StatusCode::kInvalidArgument, message_part);
+  }
+
+  static constexpr std::string_view kScheduler =
+      R"({"_class_name":"DDIMScheduler","num_train_timesteps":8,"clip_sample_range":3})";
+};
+
+TEST_F(ReadDiffusionModelTest, ReadsAModel) {
+  const absl::StatusOr<Model> model = Read();
+
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->scheduler_json, kScheduler);
+  EXPECT_EQ(model->scheduler.num_train_timesteps, 8);
+  EXPECT_EQ(model->config.input_dim, 0);
+  ASSERT_EQ(model->systems.size(), 2U);
+  EXPECT_EQ(ShapeOf(model->systems[0]).num_steps, 4);
+  EXPECT_EQ(ShapeOf(model->systems[1]).num_steps, 2);
+  const auto& spec = std::get<DiffusionSpec>(model->systems[0]);
+  EXPECT_EQ(spec.clip_range, 3.0);
+  EXPECT_EQ(spec.steps.data(), model->diffusion.processes[0].steps.data());
+  EXPECT_EQ(model->weights_sha256, *Sha256Hex(*ReadFile(File("model.safetensors"), 1 << 20)));
+}
+
+TEST_F(ReadDiffusionModelTest, NeedsAScheduler) {
+  std::filesystem::remove(File("scheduler_config.json"));
+
+  ExpectError(Read(), StatusCode::kNotFound, "/scheduler_config.json");
+}
+
+TEST_F(ReadDiffusionModelTest, HoldsTheSchedulerToTheLimitOfAConfig) {
+  WriteScheduler(StrCat(kScheduler, std::string(2048, ' ')));
+  EXPECT_TRUE(Read({.max_config_bytes = 4096}).ok());
+  ExpectError(Read({.max_config_bytes = 2048}), StatusCode::kResourceExhausted,
+              "/scheduler_config.json has");
+}
+
+TEST_F(ReadDiffusionModelTest, RefusesALinkToASchedulerElsewhere) {
+  std::filesystem::rename(File("scheduler_config.json"), File("elsewhere"));
+  ASSERT_EQ(::symlink(File("elsewhere").c_str(), File("scheduler_config.json").c_str()), 0);
+
+  ExpectRefused("/scheduler_config.json is a symbolic link");
+}
+
+TEST_F(ReadDiffusionModelTest, NamesFileAndKeyOfASchedulerError) {
+  WriteScheduler("{");
+  ExpectRefused("scheduler_config.json: not JSON");
+  WriteScheduler(R"({"_class_name":"PNDMScheduler"})");
+  ExpectRefused("scheduler_config.json: _class_name: expected one of DDPMScheduler");
+  WriteScheduler(R"({"_class_name":"DDIMScheduler","thresholding":true})");
+  ExpectRefused("scheduler_config.json: thresholding: expected false");
+}
+
+TEST_F(ReadDiffusionModelTest, NamesFilesAndKeyWhereConfigAndSchedulerDisagree) {
+  const std::string files = "scheduler_config.json with config.json: ";
+  WriteConfig("[4,9]");
+  ExpectRefused(files +
+                "num_inference_steps: expected an integer in [1, num_train_timesteps = 8], got 9");
+  WriteConfig("4", R"(,"eta":0.5)");
+  EXPECT_TRUE(Read().ok());
+  WriteScheduler(R"({"_class_name":"DDPMScheduler","num_train_timesteps":8})");
+  ExpectRefused(files + "eta: expected 0 with DDPMScheduler");
+  WriteConfig("8");
+  WriteScheduler(R"({"_class_name":"DDIMScheduler","num_train_timesteps":8,"steps_offset":1})");
+  ExpectRefused(files + "steps_offset: expected timesteps below");
+  WriteScheduler(R"({"_class_name":"DDIMScheduler","num_train_timesteps":8,)"
+                 R"("rescale_betas_zero_snr":true,"timestep_spacing":"trailing"})");
+  ExpectRefused(files + "prediction_type: expected sample or v_prediction");
+}
+
+TEST_F(ReadDiffusionModelTest, TellsTheTableAndTheTensorsApart) {
+  // [4 + 2 steps, 3] doubles.
+  const auto bytes = static_cast<int64_t>(6 * 3 * sizeof(double));
+  ExpectError(Read({.max_weights_bytes = bytes - 1}), StatusCode::kResourceExhausted,
+              StrCat("num_inference_steps: the time embeddings of 6 steps take ", bytes, " bytes; ",
+                     bytes - 1, " are allowed"));
+  ExpectError(Read({.max_weights_bytes = bytes}), StatusCode::kResourceExhausted,
+              "/model.safetensors has");
+  ASSERT_TRUE(testing::WriteSafetensors(File("model.safetensors"), {}).ok());
+  ExpectRefused("model.safetensors: tensor \"input_proj.weight\" of shape [3, 2] is missing");
+}
+
+TEST_F(ReadDiffusionModelTest, TakesCalibrationInputsWithAConditionOnly) {
+  WriteCalibration({{"inputs", {1, 2}, {1, 2}}});
+  ExpectRefused("calibration.safetensors: expected no such file for a model without inputs");
+
+  WriteConfig("4", R"(,"conditioning_dim":2)");
+  ASSERT_TRUE(testing::WriteSafetensors(
+                  File("model.safetensors"),
+                  testing::DiffusionTensors(*ParseConfig(Config("4", R"(,"conditioning_dim":2)"))))
+                  .ok());
+  const absl::StatusOr<Model> model = Read();
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->num_calibration, 1);
 }
 
 }  // namespace

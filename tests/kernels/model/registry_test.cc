@@ -16,7 +16,9 @@ TEST(ModelRegistryTest, RowsAreCompleteAndDistinct) {
     EXPECT_FALSE(family.summary.empty()) << family.name;
     EXPECT_EQ(FindModelFamily(family.name), &family);
   }
-  EXPECT_EQ(names, (std::set<std::string_view>{"mlp", "resnet"}));
+  EXPECT_EQ(names, (std::set<std::string_view>{"mlp", "resnet", "diffusion"}));
+  EXPECT_NE(FindModelFamily("diffusion")->load_scheduler, nullptr);
+  EXPECT_EQ(FindModelFamily("mlp")->load_scheduler, nullptr);
 }
 
 TEST(ModelRegistryTest, HasNoOtherNames) {

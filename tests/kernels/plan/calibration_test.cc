@@ -36,7 +36,7 @@ SolverRig Rig(const RandomSystem& system) {
 }
 
 // The constant and the images of the unit vectors of the true map z_0 -> z_l, [D + 1, D].
-std::vector<double> TrueMap(const SystemSpec& spec, int64_t l) {
+std::vector<double> TrueMap(const DenseStackSpec& spec, int64_t l) {
   std::vector<double> map;
   for (int64_t k = 0; k <= kDim; ++k) {
     std::vector<double> z0(kDim);

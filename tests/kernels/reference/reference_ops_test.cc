@@ -78,7 +78,7 @@ class GoldenSystem {
   }
   GoldenSystem(const GoldenSystem&) = delete;
 
-  const SystemSpec& spec() const { return spec_; }
+  const DenseStackSpec& spec() const { return spec_; }
   int64_t num_samples() const { return static_cast<int64_t>(golden_["inputs"].size()); }
   std::string name() const { return golden_["name"]; }
   Vector Sample(const char* key, int64_t i) const { return Flat<double>(golden_[key][i]); }
@@ -102,7 +102,7 @@ class GoldenSystem {
   }
 
   const json& golden_;
-  SystemSpec spec_;
+  DenseStackSpec spec_;
   int64_t input_dim_ = 0;
   std::vector<float> weights_, biases_;
   Layer encode_, decode_;
@@ -118,7 +118,8 @@ Vector TransposedProduct(const T& matrix, const Vector& g, int64_t cols) {
 }
 
 // The gradient with respect to the inputs, by the transposed Jacobians one after the other.
-Vector PullBack(const SystemSpec& spec, const Vector& inputs, const Vector& trajectory, Vector g) {
+Vector PullBack(const DenseStackSpec& spec, const Vector& inputs, const Vector& trajectory,
+                Vector g) {
   const int64_t dim = spec.state_dim;
   if (spec.decode.rows > 0) g = TransposedProduct(spec.decode.weight, g, dim);
   for (int64_t l = spec.num_steps; l >= 1; --l) {
@@ -163,7 +164,7 @@ TEST(ReferenceGoldenTest, SystemsEqualPyTorch) {
     const GoldenSystem system(object);
     ASSERT_GE(system.num_samples(), 1);
     for (int64_t i = 0; i < system.num_samples(); ++i) {
-      const SystemSpec& spec = system.spec();
+      const DenseStackSpec& spec = system.spec();
       const Vector inputs = system.Sample("inputs", i);
       const Vector states = reference::Trajectory(spec, reference::Encode(spec, inputs));
       ExpectEqual(states, system.Sample("trajectory", i), system.name() + " trajectory");
@@ -178,7 +179,8 @@ TEST(ReferenceGoldenTest, SystemsEqualPyTorch) {
 
 TEST(ReferenceOpsTest, OneIdentityLayerIsAnAffineMap) {
   const std::vector<float> weights = {1, 2, 3, 4}, biases = {10, 20};
-  const SystemSpec spec = {.num_steps = 1, .state_dim = 2, .weights = weights, .biases = biases};
+  const DenseStackSpec spec = {
+      .num_steps = 1, .state_dim = 2, .weights = weights, .biases = biases};
   EXPECT_EQ(reference::Trajectory(spec, Vector{1, -1}), (Vector{1, -1, 9, 19}));
   EXPECT_EQ(reference::StepJacobian(spec, 1, Vector{1, -1}), (Vector{1, 2, 3, 4}));
   EXPECT_EQ(reference::Encode(spec, Vector{5, 6}), (Vector{5, 6}));
@@ -187,7 +189,7 @@ TEST(ReferenceOpsTest, OneIdentityLayerIsAnAffineMap) {
 
 TEST(ReferenceOpsTest, ReluIsFlatAtExactlyZero) {
   const std::vector<float> weights = {1, -1, 0, 2};
-  const SystemSpec spec = {
+  const DenseStackSpec spec = {
       .num_steps = 1, .state_dim = 2, .activation = Activation::kRelu, .weights = weights};
   // Pre-activations 0 and 6.
   EXPECT_EQ(reference::Step(spec, 1, Vector{3, 3}), (Vector{0, 6}));
@@ -198,13 +200,13 @@ TEST(ReferenceOpsTest, ResidualAddsTheScaledBranch) {
   // Two steps of z + 0.5 relu(w z + b) with w = 2, b = -1 and w = -4, b = 16, from 3:
   // 3 + 0.5 * 5 = 5.5, then -22 + 16 < 0 leaves it.
   const std::vector<float> weights = {2, -4}, biases = {-1, 16};
-  const SystemSpec spec = {.num_steps = 2,
-                           .state_dim = 1,
-                           .residual = true,
-                           .residual_scale = 0.5F,
-                           .activation = Activation::kRelu,
-                           .weights = weights,
-                           .biases = biases};
+  const DenseStackSpec spec = {.num_steps = 2,
+                               .state_dim = 1,
+                               .residual = true,
+                               .residual_scale = 0.5F,
+                               .activation = Activation::kRelu,
+                               .weights = weights,
+                               .biases = biases};
   EXPECT_EQ(reference::Trajectory(spec, Vector{3}), (Vector{3, 5.5, 5.5}));
   EXPECT_EQ(reference::StepJacobian(spec, 1, Vector{3}), (Vector{2}));
   EXPECT_EQ(reference::StepJacobian(spec, 2, Vector{5.5}), (Vector{1}));
@@ -226,13 +228,13 @@ TEST(ReferenceOpsTest, StepJacobianEqualsCentralDifferences) {
   for (float& b : biases) b = static_cast<float>(normal(generator));
   for (const ActivationName& row : kActivationNames) {
     for (const bool residual : {false, true}) {
-      const SystemSpec spec = {.num_steps = kSteps,
-                               .state_dim = kDim,
-                               .residual = residual,
-                               .residual_scale = 0.7F,
-                               .activation = row.activation,
-                               .weights = weights,
-                               .biases = biases};
+      const DenseStackSpec spec = {.num_steps = kSteps,
+                                   .state_dim = kDim,
+                                   .residual = residual,
+                                   .residual_scale = 0.7F,
+                                   .activation = row.activation,
+                                   .weights = weights,
+                                   .biases = biases};
       Vector z(kDim);
       for (double& x : z) x = normal(generator);
       const Vector jacobian = reference::StepJacobian(spec, kSteps, z);

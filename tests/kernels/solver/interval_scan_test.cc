@@ -108,14 +108,16 @@ class RecordingSpace final : public SolveSpace {
     distributed_.push_back(level);
   }
 
-  void Encode(int32_t, const float*) override {}
+  void Encode(int32_t, const SampleInput&) override {}
   void Decode(int32_t, float*) override {}
-  double AmplifyError(int32_t, double, double, const float*) const override { return 0; }
+  double AmplifyError(int32_t, double, double, const float*) override { return 0; }
   void Restart(int32_t) override {}
   int64_t Advance(int32_t, int64_t, int64_t, float* const*) override { return 0; }
+  void CopyState(int32_t, float*) const override {}
   bool FinalStateFinite(int32_t) const override { return true; }
   void SetShootingInterval(int64_t) override {}
   void GuessConstant(int32_t) override {}
+  PassCount GuessCoarse(int32_t) override { return {}; }
   void GuessAffine(int32_t) override {}
   void GuessTrajectory(int32_t, const float*) override {}
   void ResetProbes(int32_t) override {}
@@ -162,11 +164,11 @@ class LinearSolveTest : public ::testing::TestWithParam<std::tuple<size_t, int64
   const testing::BackendCase& backend() const { return BackendCases()[std::get<0>(GetParam())]; }
   int64_t intervals() const { return std::get<1>(GetParam()); }
 
-  void MakeSpace(const SystemSpec& spec, const std::vector<float>& inputs, int64_t interval) {
+  void MakeSpace(const DenseStackSpec& spec, const std::vector<float>& inputs, int64_t interval) {
     backend_ = backend().create();
     system_ = *backend_->NewSystem(spec);
     space_ = *system_->NewSpace({});
-    space_->Encode(0, inputs.data());
+    space_->Encode(0, {.inputs = inputs.data()});
     space_->SetShootingInterval(interval);
     ASSERT_EQ(space_->num_intervals(), intervals());
     space_->GuessConstant(0);
@@ -233,7 +235,7 @@ TEST_P(LinearSolveTest, DiagonalPassIsExactForADiagonalSystem) {
   for (int64_t l = 0; l < intervals(); ++l)
     for (int64_t i = 0; i < kDim; ++i)
       weights[(l * kDim + i) * kDim + i] = 0.5F + 0.1F * static_cast<float>((l + i) % 5);
-  SystemSpec spec = biases.spec();
+  DenseStackSpec spec = biases.spec();
   spec.weights = weights;
   spec.activation = Activation::kIdentity;
   MakeSpace(spec, biases.Inputs(1, 44), 1);
@@ -252,7 +254,7 @@ TEST_P(LinearSolveTest, PicardPassIsExactWhereTheJacobianIsTheIdentity) {
                              .bias = 1,
                              .seed = 45});
   const std::vector<float> weights(intervals() * kDim * kDim);
-  SystemSpec spec = biases.spec();
+  DenseStackSpec spec = biases.spec();
   spec.weights = weights;
   MakeSpace(spec, biases.Inputs(1, 46), 1);
   Pass({.linearization = Linearization::kIdentity});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/unary_call.h"
+#include "server/call.h"
 
 #include <algorithm>
 
@@ -32,7 +32,7 @@ bool IsOurs(absl::StatusCode code) {
 
 }  // namespace
 
-UnaryCall::UnaryCall(ServiceContext& context, Method method, const RawCall& call)
+Call::Call(ServiceContext& context, Method method, const RawCall& call)
     : context_(context),
       rpc_(call.rpc),
       token_(SteadyDeadline(rpc_->raw_deadline())),
@@ -45,7 +45,7 @@ UnaryCall::UnaryCall(ServiceContext& context, Method method, const RawCall& call
   unread_.cancel = [this] { Drop(); };
 }
 
-void UnaryCall::OnDone() {
+void Call::OnDone() {
   ServiceContext& context = context_;
   context.replies.Remove(&unread_);
   if (held_bytes_ > 0) context.batcher.ReturnBytes(held_bytes_);
@@ -55,7 +55,7 @@ void UnaryCall::OnDone() {
   context.calls.fetch_sub(1);
 }
 
-absl::Status UnaryCall::Parse(google::protobuf::Message* request) const {
+absl::Status Call::Parse(google::protobuf::Message* request) const {
   if (context_.draining.load()) {
     return absl::UnavailableError("the server is starting or shutting down");
   }
@@ -72,27 +72,27 @@ absl::Status UnaryCall::Parse(google::protobuf::Message* request) const {
                          ", got bytes that are not one");
 }
 
-int64_t UnaryCall::Serialize(const google::protobuf::Message& reply) const {
-  const size_t size = reply.ByteSizeLong();
+grpc::ByteBuffer Serialize(const google::protobuf::Message& message) {
+  const size_t size = message.ByteSizeLong();
   grpc::Slice slice(size);
-  reply.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(slice.begin()));
-  *call_.reply = grpc::ByteBuffer(&slice, 1);
-  return static_cast<int64_t>(size);
+  message.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(slice.begin()));
+  return {&slice, 1};
 }
 
-absl::Status UnaryCall::HoldBytes(int64_t bytes) {
+absl::Status Call::HoldBytes(int64_t bytes) {
   DEEPPCR_RETURN_IF_ERROR(context_.batcher.TakeBytes(bytes));
   held_bytes_ += bytes;
   return absl::OkStatus();
 }
 
-absl::Status UnaryCall::Attribute(const absl::Status& status) const {
+absl::Status Call::Attribute(const absl::Status& status) const {
   if (status.code() != absl::StatusCode::kCancelled || !context_.stopping.load()) return status;
   return absl::UnavailableError("the server is shutting down");
 }
 
-void UnaryCall::Complete(const absl::Status& status, const google::protobuf::Message* reply) {
-  const int64_t bytes = status.ok() && reply != nullptr ? Serialize(*reply) : 0;
+void Call::Complete(const absl::Status& status, const google::protobuf::Message* reply) {
+  grpc::ByteBuffer bytes;
+  if (status.ok() && reply != nullptr) bytes = Serialize(*reply);
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   context_.metrics.CountRequest(model_, method_, status.raw_code());
   Observe(seconds);
@@ -100,13 +100,13 @@ void UnaryCall::Complete(const absl::Status& status, const google::protobuf::Mes
   request_id_ = {};
   FreeRequest();
   const grpc::Status answer = ToGrpcStatus(status);
-  context_.replies.Add(&unread_, bytes);
+  context_.replies.Add(&unread_, bytes.Valid() ? static_cast<int64_t>(bytes.Length()) : 0);
   context_.unanswered.fetch_sub(1);
-  Finish(answer);
+  responder_->Respond(answer, std::move(bytes));
 }
 
 // The client does not read: by then its reply has been counted and logged as what it was.
-void UnaryCall::Drop() const {
+void Call::Drop() const {
   context_.metrics.CountDroppedReply();
   context_.logger.LogLimited(LogLevel::kWarn, "reply_dropped",
                              {{"method", kMethodNames[static_cast<size_t>(method_)]},
@@ -116,7 +116,7 @@ void UnaryCall::Drop() const {
 }
 
 // Refusals take no time and would make an overloaded server look fast.
-void UnaryCall::Observe(double seconds) const {
+void Call::Observe(double seconds) const {
   if (series_ == nullptr || !timings_.queued) return;
   ObserveFinite(*series_->request_seconds, seconds);
   ObserveFinite(*series_->queue_seconds, timings_.queue_seconds);
@@ -125,7 +125,7 @@ void UnaryCall::Observe(double seconds) const {
   }
 }
 
-void UnaryCall::Log(const absl::Status& status, double seconds) const {
+void Call::Log(const absl::Status& status, double seconds) const {
   Logger& logger = context_.logger;
   const std::string_view method = kMethodNames[static_cast<size_t>(method_)];
   const std::string_view model = std::string_view(model_).substr(0, 128);

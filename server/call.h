@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_SERVER_UNARY_CALL_H_
-#define DEEPPCR_SERVER_UNARY_CALL_H_
+#ifndef DEEPPCR_SERVER_CALL_H_
+#define DEEPPCR_SERVER_CALL_H_
 
 #include <chrono>
 #include <string>
@@ -12,6 +12,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/solver/cancel_token.h"
 #include "server/request_codec.h"
+#include "server/responder.h"
 #include "server/service.h"
 
 namespace deeppcr {
@@ -20,23 +21,22 @@ namespace deeppcr {
 struct RawCall {
   grpc::CallbackServerContext* rpc;
   const grpc::ByteBuffer* request;
-  grpc::ByteBuffer* reply;
 };
 
 // One call of any method: its bytes, its deadline and cancellation, its count, its log line.
 // Created by the handler, deletes itself when gRPC is done with it. Complete is called exactly
 // once, from any thread; `this` may be gone after it.
-class UnaryCall : public grpc::ServerUnaryReactor {
+class Call : public CallEvents {
  public:
   using Clock = CancelToken::Clock;
 
-  UnaryCall(ServiceContext& context, Method method, const RawCall& call);
+  Call(ServiceContext& context, Method method, const RawCall& call);
 
-  void OnCancel() override { token_.Cancel(); }
+  void OnCancelled() override { token_.Cancel(); }
   void OnDone() override;
 
  protected:
-  ~UnaryCall() override = default;
+  virtual ~Call() = default;
 
   // Checks that the server serves, parses the request, and checks the fields that name a model.
   // Errors: kUnavailable before the server has started and while it drains, kInvalidArgument.
@@ -50,6 +50,9 @@ class UnaryCall : public grpc::ServerUnaryReactor {
     }
     return absl::OkStatus();
   }
+
+  // The responder is set before the call starts, and lives until OnDone.
+  void RespondThrough(Responder* responder) { responder_ = responder; }
 
   // Answers the call: serializes the reply, which an OK needs, counts, logs, finishes.
   void Complete(const absl::Status& status, const google::protobuf::Message* reply = nullptr);
@@ -78,17 +81,32 @@ class UnaryCall : public grpc::ServerUnaryReactor {
 
  private:
   absl::Status Parse(google::protobuf::Message* request) const;
-  int64_t Serialize(const google::protobuf::Message& reply) const;
   void Observe(double seconds) const;
   void Drop() const;
   void Log(const absl::Status& status, double seconds) const;
 
   const RawCall call_;
   const Method method_;
+  Responder* responder_ = nullptr;
   ReplyWatch::Reply unread_;
   const Clock::time_point start_;
 };
 
+grpc::ByteBuffer Serialize(const google::protobuf::Message& message);
+
+// A call with one reply.
+class UnaryCall : public Call {
+ public:
+  UnaryCall(ServiceContext& context, Method method, const RawCall& call, grpc::ByteBuffer* reply)
+      : Call(context, method, call), unary_(*this, reply) {
+    RespondThrough(&unary_);
+  }
+  grpc::ServerUnaryReactor* reactor() { return &unary_; }
+
+ private:
+  UnaryResponder unary_;
+};
+
 }  // namespace deeppcr
 
-#endif  // DEEPPCR_SERVER_UNARY_CALL_H_
+#endif  // DEEPPCR_SERVER_CALL_H_

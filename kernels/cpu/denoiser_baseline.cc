@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#define DEEPPCR_CPU_ISA baseline
+#include "kernels/cpu/denoiser_kernels_impl.h"
+
+namespace deeppcr::cpu {
+
+DenoiserKernels DenoiserKernelsBaseline() { return baseline::DenoiserTable(); }
+
+}  // namespace deeppcr::cpu

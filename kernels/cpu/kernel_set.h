@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_KERNEL_SET_H_
+#define DEEPPCR_KERNELS_CPU_KERNEL_SET_H_
+
+#include <cstdint>
+
+#include "kernels/cpu/denoiser_kernels.h"
+#include "kernels/cpu/kernels.h"
+
+namespace deeppcr::cpu {
+
+// The kernel tables of one instruction set.
+struct KernelSet {
+  Kernels (*kernels)(int64_t width);
+  DenoiserKernels (*denoiser)();
+};
+
+}  // namespace deeppcr::cpu
+
+#endif  // DEEPPCR_KERNELS_CPU_KERNEL_SET_H_

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/packed_dense.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/backend/backend.h"
+#include "kernels/base/status_macros.h"
+
+namespace deeppcr::cpu {
+namespace {
+
+static_assert(kColumns == kNumColumns);
+
+double LargestRowSum(const DenseSpec& spec) {
+  double largest = 0;
+  for (int64_t i = 0; i < spec.rows; ++i) {
+    double sum = 0;
+    for (int64_t k = 0; k < spec.cols; ++k) sum += std::fabs(spec.weight[i * spec.cols + k]);
+    largest = std::max(largest, sum);
+  }
+  return largest;
+}
+
+}  // namespace
+
+int64_t PaddedWidth(int64_t state_dim) {
+  for (const int64_t width : {4, 8, 16, 32, 64}) {
+    if (state_dim <= width) return width;
+  }
+  return (state_dim + 31) / 32 * 32;
+}
+
+void PackColumns(std::span<const float> matrix, int64_t rows, int64_t cols, int64_t width,
+                 float* to) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t k = 0; k < cols; ++k) to[k * width + i] = matrix[i * cols + k];
+}
+
+absl::Status CheckAllocated(bool ok, int64_t floats) {
+  if (ok) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "packed weights: ", floats * int64_t{sizeof(float)}, " bytes of memory could not be had"));
+}
+
+absl::StatusOr<PackedDense> PackDense(const DenseSpec& spec, Kernels (*kernels)(int64_t width)) {
+  PackedDense packed;
+  if (spec.rows == 0) return packed;
+  packed.rows = spec.rows;
+  packed.cols = spec.cols;
+  packed.width = PaddedWidth(spec.rows);
+  packed.activation = spec.activation;
+  packed.weights = AlignedBuffer<float>(spec.cols * packed.width);
+  packed.bias = AlignedBuffer<float>(packed.width);
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckAllocated(packed.weights.ok() && packed.bias.ok(), spec.cols * packed.width));
+  PackColumns(spec.weight, spec.rows, spec.cols, packed.width, packed.weights.data());
+  std::copy(spec.bias.begin(), spec.bias.end(), packed.bias.data());
+  packed.row_sum = LargestRowSum(spec);
+  packed.kernels = kernels(packed.width);
+  return packed;
+}
+
+void PackedDense::Apply(const float* in, float* out) const {
+  kernels.apply({.width = width,
+                 .inner = cols,
+                 .matrix = weights.data(),
+                 .in = in,
+                 .base = bias.data(),
+                 .out = out,
+                 .in_stride = 0,
+                 .base_stride = 0,
+                 .out_stride = 0,
+                 .count = 1,
+                 .diagonal = false});
+  kernels.activate(activation, out, width);
+}
+
+AlignedBuffer<float> LaneMask(int64_t dim, int64_t width) {
+  AlignedBuffer<float> mask(width);
+  for (int64_t i = 0; i < dim && mask.ok(); ++i) mask[i] = std::bit_cast<float>(0xFFFFFFFFU);
+  return mask;
+}
+
+AlignedBuffer<uint32_t> ProbeSeeds(int64_t width) {
+  AlignedBuffer<uint32_t> seeds(kNumProbes * width);
+  for (int64_t v = 0; v < kNumProbes && seeds.ok(); ++v)
+    for (int64_t i = 0; i < width; ++i)
+      seeds[v * width + i] = static_cast<uint32_t>(i * kNumProbes + v + 1) * 0x27D4EB2FU;
+  return seeds;
+}
+
+double LargestAbsolute(const float* x, int64_t n) {
+  double largest = 0;
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, double{std::fabs(x[i])});
+  return largest;
+}
+
+}  // namespace deeppcr::cpu

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_RECURRENCE_H_
+#define DEEPPCR_KERNELS_CPU_RECURRENCE_H_
+
+// What the families differ in: encode, step, decode. Everything else of a space (tree, update,
+// norms, guesses) is the same for all of them.
+//
+// Vectors are padded with zeros to W = PaddedWidth(D) floats; matrices are column-major, W floats a
+// column (kernels/cpu/kernels.h).
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend/backend.h"
+#include "kernels/cpu/kernels.h"
+
+namespace deeppcr::cpu {
+
+// Propagation of sample 0 through all intervals.
+struct IntervalPass {
+  int64_t interval;       // C
+  int64_t num_intervals;  // P
+  const float* states;    // [P + 1, kColumns, W]: y_p and its probes
+  float* propagated;      // [P, kColumns, W]: F_p and its probes
+  float* matrices;  // [P, W (column), W], or [P, W] if diagonal, or null to leave them as they are;
+                    // the first interval's is never used and may be left out
+  bool diagonal;
+  bool probes;
+};
+
+// The steps of one system with the memory they need for kSequentialGroup samples. Not thread-safe.
+// Nothing allocates but the constructor.
+class Recurrence {
+ public:
+  virtual ~Recurrence() = default;
+
+  // z_0 [W] of a sample; what its steps need beside is kept under its index.
+  virtual void Encode(int32_t sample, const SampleInput& input, float* z) = 0;
+  // Answer [output_dim] of the final state z [W].
+  virtual void Decode(const float* z, float* outputs) = 0;
+  // Largest row sum of the absolute Jacobian of Decode at z.
+  virtual double OutputAmplification(const float* z) = 0;
+
+  // Takes states [n, W] of samples 0..n-1 through steps (begin, end]; trajectories[b] + l * D
+  // receives z_l where that pointer is not null (trajectories itself may be). Returns the dependent
+  // steps.
+  virtual int64_t Advance(float* states, int32_t n, int64_t begin, int64_t end,
+                          float* const* trajectories) = 0;
+  // The very bits of Advance in the states.
+  virtual PassCount Propagate(const IntervalPass& pass) = 0;
+  // See SolveSpace::GuessCoarse: z_l of sample 0 [W] into states + p * stride for the ends l of
+  // intervals p = 1..P. states[0] is z_0.
+  virtual PassCount GuessCoarse(int64_t interval, int64_t stride, float* states) = 0;
+};
+
+// A model as the spaces of one system share it. Immutable.
+class PackedSystem {
+ public:
+  virtual ~PackedSystem() = default;
+  virtual int64_t memory_bytes() const = 0;
+  // What NewRecurrence allocates.
+  virtual int64_t RecurrenceBytes() const = 0;
+  // Null if that memory could not be had. `this` must outlive the result.
+  virtual std::unique_ptr<Recurrence> NewRecurrence() const = 0;
+
+  SystemShape shape;
+  int64_t width = 0;     // PaddedWidth(state_dim)
+  Kernels kernels = {};  // for `width`
+  AffineGuess guess;     // may be empty
+};
+
+}  // namespace deeppcr::cpu
+
+#endif  // DEEPPCR_KERNELS_CPU_RECURRENCE_H_

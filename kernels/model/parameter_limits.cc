@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/model/parameter_limits.h"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/base/shape.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+
+namespace deeppcr {
+namespace {
+
+constexpr int64_t kMaxParameters = int64_t{1} << 33;
+constexpr int64_t kMaxModulationValues = int64_t{1} << 31;
+
+// `count` layers of `cols` inputs and a bias.
+struct Layers {
+  int64_t count;
+  int64_t rows;
+  int64_t cols;
+};
+
+absl::StatusOr<int64_t> NumParameters(std::span<const Layers> all) {
+  int64_t sum = 0;
+  for (const Layers& layers : all) {
+    DEEPPCR_ASSIGN_OR_RETURN(const int64_t product,
+                             CheckedProduct({layers.count, layers.rows, layers.cols + 1}));
+    if (__builtin_add_overflow(sum, product, &sum)) {
+      return InvalidArgument("the number of parameters overflows 64 bits");
+    }
+  }
+  return sum;
+}
+
+absl::Status CheckDenseStack(const ModelConfig& config) {
+  DEEPPCR_ASSIGN_OR_RETURN(
+      const int64_t parameters,
+      NumParameters(std::array<Layers, 3>{{{config.num_layers, config.state_dim, config.state_dim},
+                                           {1, config.state_dim, config.input_dim},
+                                           {1, config.output_dim, config.state_dim}}}));
+  if (parameters <= kMaxParameters) return absl::OkStatus();
+  return InvalidArgument("num_layers ", config.num_layers, " x state_dim ", config.state_dim,
+                         ": expected at most ", kMaxParameters, " parameters, got ", parameters);
+}
+
+// Values that the time and the condition contribute to one step.
+int64_t ModulationDim(const ModelConfig& config) {
+  const DenoiserSpec denoiser{
+      .kind = config.denoiser, .hidden_dim = config.hidden_dim, .num_blocks = config.num_blocks};
+  return denoiser.modulation_dim();
+}
+
+std::vector<Layers> DiffusionLayers(const ModelConfig& config) {
+  const int64_t H = config.hidden_dim;
+  const bool ada_ln = config.denoiser == DenoiserKind::kAdaLnMlp;
+  std::vector<Layers> all = {{1, H, config.state_dim},
+                             {1, config.state_dim, H},
+                             {1, H, config.time_embedding_dim},
+                             {1, H, H},
+                             {(ada_ln ? 2 : 1) * config.num_blocks, H, H},
+                             {ada_ln ? config.num_blocks : 0, H, 1},  // the norms
+                             {1, ModulationDim(config), H},
+                             {config.num_classes, H, 0},
+                             {config.conditioning_dim > 0 ? 1 : 0, H, config.conditioning_dim}};
+  int64_t cols = config.state_dim;
+  for (const int64_t rows : config.decoder_widths) {
+    all.push_back({1, rows, cols});
+    cols = rows;
+  }
+  all.push_back({1, config.output_dim, cols});
+  return all;
+}
+
+// A backend keeps the modulation of every step of every number of steps.
+absl::Status CheckModulation(const ModelConfig& config) {
+  const int64_t per_step = ModulationDim(config);
+  int64_t steps = 0;
+  for (const int64_t count : config.num_inference_steps) steps += count;
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t values, CheckedProduct({steps, per_step}));
+  if (values <= kMaxModulationValues) return absl::OkStatus();
+  return InvalidArgument("num_inference_steps: expected at most ", kMaxModulationValues,
+                         " modulation values, got ", values, ": ", steps, " steps in all x ",
+                         per_step, " values of num_blocks ", config.num_blocks, " and hidden_dim ",
+                         config.hidden_dim);
+}
+
+absl::Status CheckDiffusion(const ModelConfig& config) {
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t parameters, NumParameters(DiffusionLayers(config)));
+  if (parameters > kMaxParameters) {
+    return InvalidArgument("hidden_dim, num_blocks, num_classes, decoder_widths: expected at most ",
+                           kMaxParameters, " parameters, got ", parameters);
+  }
+  return CheckModulation(config);
+}
+
+}  // namespace
+
+absl::Status CheckParameters(const ModelConfig& config) {
+  return config.model_type == "diffusion" ? CheckDiffusion(config) : CheckDenseStack(config);
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/model/tensor_reader.h"
+
+#include <algorithm>
+#include <span>
+
+#include "kernels/base/shape.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+
+namespace deeppcr {
+
+bool TensorReader::HasBeginningWith(std::string_view prefix, std::string_view suffix) const {
+  return std::any_of(tensors_.entries().begin(), tensors_.entries().end(),
+                     [=](const TensorEntry& entry) {
+                       const std::string_view name = entry.name;
+                       return name.size() > prefix.size() + suffix.size() &&
+                              name.starts_with(prefix) && name.ends_with(suffix);
+                     });
+}
+
+int64_t TensorReader::TotalElements() const {
+  int64_t total = 0;
+  for (const TensorEntry& entry : tensors_.entries()) total += NumElements(entry);
+  return total;
+}
+
+absl::Status TensorReader::Append(const std::string& name, const Shape& shape,
+                                  std::vector<float>& values) {
+  const TensorEntry* entry = tensors_.Find(name);
+  if (entry == nullptr) {
+    return InvalidArgument("tensor \"", name, "\" of shape ", ShapeString(shape), " is missing");
+  }
+  if (entry->shape != shape) {
+    return InvalidArgument("tensor \"", name, "\": expected shape ", ShapeString(shape), ", got ",
+                           ShapeString(entry->shape));
+  }
+  used_.insert(entry->name);
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t count, CheckedProduct(shape));
+  DEEPPCR_RETURN_IF_ERROR(Reserve(count));
+  const size_t old_size = values.size();
+  values.resize(old_size + static_cast<size_t>(count));
+  return ConvertToFloat(*entry, std::span<float>(values).subspan(old_size));
+}
+
+absl::Status TensorReader::AppendIfThere(const std::string& name, const Shape& shape,
+                                         std::vector<float>& values) {
+  return Has(name) ? Append(name, shape, values) : absl::OkStatus();
+}
+
+absl::Status TensorReader::CheckAllUsed() const {
+  for (const TensorEntry& entry : tensors_.entries()) {
+    if (used_.contains(entry.name)) continue;
+    return InvalidArgument("tensor ", Quoted(entry.name), " of shape ", ShapeString(entry.shape),
+                           " is unexpected; expected ", expected_names_);
+  }
+  return absl::OkStatus();
+}
+
+// Half-precision files grow when they are converted, so the file's size bounds nothing.
+absl::Status TensorReader::Reserve(int64_t elements) {
+  bytes_ += elements * static_cast<int64_t>(sizeof(float));
+  if (bytes_ <= max_bytes_) return absl::OkStatus();
+  return ResourceExhausted("weights take at least ", bytes_, " bytes as float32; ", max_bytes_,
+                           " are allowed");
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_MODEL_TENSOR_READER_H_
+#define DEEPPCR_KERNELS_MODEL_TENSOR_READER_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "kernels/model/weights.h"
+
+namespace deeppcr {
+
+// Hands out tensors by name with their shape checked, and remembers which were asked for. Nothing
+// is allocated for a tensor that is not in the file in the shape expected.
+class TensorReader {
+ public:
+  using Shape = std::vector<int64_t>;
+
+  // `expected_names` lists those of the family, for the message about any other. Both `tensors` and
+  // `expected_names` outlive the reader.
+  TensorReader(const Tensors& tensors, int64_t max_bytes, std::string_view expected_names)
+      : tensors_(tensors), max_bytes_(max_bytes), expected_names_(expected_names) {}
+
+  bool Has(std::string_view name) const { return tensors_.Find(name) != nullptr; }
+  bool HasBeginningWith(std::string_view prefix, std::string_view suffix) const;
+
+  // No tensor or stack of tensors has more.
+  int64_t TotalElements() const;
+
+  // Appends the values of a tensor that must be there.
+  // Errors: kInvalidArgument naming the tensor, what was expected, what came; kResourceExhausted if
+  // all that was appended takes more than max_bytes as float32.
+  absl::Status Append(const std::string& name, const Shape& shape, std::vector<float>& values);
+  absl::Status AppendIfThere(const std::string& name, const Shape& shape,
+                             std::vector<float>& values);
+
+  // kInvalidArgument naming a tensor that was not asked for.
+  absl::Status CheckAllUsed() const;
+
+ private:
+  absl::Status Reserve(int64_t elements);
+
+  const Tensors& tensors_;
+  const int64_t max_bytes_;
+  const std::string_view expected_names_;
+  int64_t bytes_ = 0;
+  absl::flat_hash_set<std::string_view> used_;
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_MODEL_TENSOR_READER_H_

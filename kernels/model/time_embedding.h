@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_MODEL_TIME_EMBEDDING_H_
+#define DEEPPCR_KERNELS_MODEL_TIME_EMBEDDING_H_
+
+// What a denoiser is told of the timestep, as in DiT (Peebles and Xie 2023) and MAR (Li et al.
+// 2024): a small network on a sinusoidal embedding. In double, for it is computed once, at load.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend/reverse_step.h"
+
+namespace deeppcr {
+
+// y = second silu(first e + first_bias) + second_bias, e the embedding of the timestep.
+struct TimeMlp {
+  int64_t hidden_dim = 0;                         // H
+  int64_t embedding_dim = 0;                      // E, even
+  std::vector<float> first_weight, first_bias;    // [H, E], [H]
+  std::vector<float> second_weight, second_bias;  // [H, H], [H]
+};
+
+// [E]: cos(t f_j) for j < E/2, then sin(t f_j), with f_j = 10000^(-j / (E/2)). E is even.
+std::vector<double> SinusoidalEmbedding(int64_t timestep, int64_t embedding_dim);
+
+// y of every step, [L, H]. Each row depends on its timestep alone, to the last bit. Thread-safe.
+// Errors: kInvalidArgument naming the timestep whose y is not finite as float32.
+absl::StatusOr<std::vector<double>> EmbedTimesteps(const TimeMlp& mlp,
+                                                   std::span<const ReverseStep> steps);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_MODEL_TIME_EMBEDDING_H_

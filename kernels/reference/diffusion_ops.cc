@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/reference/diffusion_ops.h"
+
+#include <cmath>
+
+#include "kernels/reference/reference_ops.h"
+
+namespace deeppcr::reference {
+namespace {
+
+// Forward mode: n values and their derivatives by the state. Without columns: values only, so that
+// the same lines serve both.
+struct Jet {
+  std::vector<double> value;  // [n]
+  std::vector<double> slope;  // [n, columns] row-major
+  int64_t columns = 0;
+};
+
+Jet Values(std::span<const double> z) { return {.value = {z.begin(), z.end()}}; }
+
+// z itself: its derivative is the unit matrix.
+Jet Variables(std::span<const double> z) {
+  const auto dim = static_cast<int64_t>(z.size());
+  Jet x = {.value = {z.begin(), z.end()}, .slope = std::vector<double>(dim * dim), .columns = dim};
+  for (int64_t i = 0; i < dim; ++i) x.slope[i * dim + i] = 1;
+  return x;
+}
+
+// Element i becomes factor * element + offset.
+void Stretch(Jet& x, int64_t i, double factor, double offset) {
+  x.value[i] = factor * x.value[i] + offset;
+  for (int64_t j = 0; j < x.columns; ++j) x.slope[i * x.columns + j] *= factor;
+}
+
+void Add(Jet& sum, const Jet& x) {
+  for (size_t i = 0; i < sum.value.size(); ++i) sum.value[i] += x.value[i];
+  for (size_t i = 0; i < sum.slope.size(); ++i) sum.slope[i] += x.slope[i];
+}
+
+// W x + b, without the activation.
+Jet Linear(const DenseSpec& layer, const Jet& x) {
+  Jet y = {.value = std::vector<double>(layer.rows),
+           .slope = std::vector<double>(layer.rows * x.columns),
+           .columns = x.columns};
+  for (int64_t i = 0; i < layer.rows; ++i) {
+    y.value[i] = layer.bias.empty() ? 0.0 : layer.bias[i];
+    for (int64_t k = 0; k < layer.cols; ++k) {
+      const double weight = layer.weight[i * layer.cols + k];
+      y.value[i] += weight * x.value[k];
+      for (int64_t j = 0; j < x.columns; ++j)
+        y.slope[i * x.columns + j] += weight * x.slope[k * x.columns + j];
+    }
+  }
+  return y;
+}
+
+Jet Activated(Activation activation, Jet x) {
+  for (int64_t i = 0; i < std::ssize(x.value); ++i) {
+    const double a = x.value[i];
+    Stretch(x, i, Differentiate(activation, a), 0);
+    x.value[i] = Activate(activation, a);
+  }
+  return x;
+}
+
+Jet Layer(const DenseSpec& layer, const Jet& x) {
+  return Activated(layer.activation, Linear(layer, x));
+}
+
+// u = (h - mean) / deviation with deviation^2 = mean((h - mean)^2) + epsilon. By the state:
+// d(deviation) = mean(u dh), so du = (dh - mean(dh) - u mean(u dh)) / deviation.
+Jet Normalized(Jet h) {
+  const auto size = static_cast<int64_t>(h.value.size());
+  const auto count = static_cast<double>(size);
+  double mean = 0, variance = 0;
+  for (const double x : h.value) mean += x / count;
+  for (const double x : h.value) variance += (x - mean) * (x - mean) / count;
+  const double deviation = std::sqrt(variance + kNormEpsilon);
+  for (double& x : h.value) x = (x - mean) / deviation;
+  for (int64_t j = 0; j < h.columns; ++j) {
+    double mean_slope = 0, deviation_slope = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      mean_slope += h.slope[i * h.columns + j] / count;
+      deviation_slope += h.value[i] * h.slope[i * h.columns + j] / count;
+    }
+    for (int64_t i = 0; i < size; ++i) {
+      double& slope = h.slope[i * h.columns + j];
+      slope = (slope - mean_slope - h.value[i] * deviation_slope) / deviation;
+    }
+  }
+  return h;
+}
+
+// u (1 + scale) + shift.
+Jet Modulated(Jet u, std::span<const double> shift, std::span<const double> scale) {
+  for (int64_t i = 0; i < std::ssize(u.value); ++i) Stretch(u, i, 1 + scale[i], shift[i]);
+  return u;
+}
+
+// Matrix i of a stack of square ones, as a layer.
+DenseSpec BlockLayer(std::span<const float> weights, std::span<const float> biases, int64_t dim,
+                     int64_t i) {
+  DenseSpec layer = {.rows = dim, .cols = dim, .weight = weights.subspan(i * dim * dim, dim * dim)};
+  if (!biases.empty()) layer.bias = biases.subspan(i * dim, dim);
+  return layer;
+}
+
+Jet ResidualMlp(const DenoiserSpec& net, std::span<const double> mu, const Jet& z) {
+  const int64_t width = net.hidden_dim;
+  Jet h = Layer(net.input, z);
+  for (int64_t i = 0; i < net.num_blocks; ++i) {
+    Jet branch = Linear(BlockLayer(net.first_weight, net.first_bias, width, i), h);
+    for (int64_t k = 0; k < width; ++k) branch.value[k] += mu[i * width + k];
+    Add(h, Activated(net.activation, branch));
+  }
+  return Layer(net.output, h);
+}
+
+Jet AdaLnMlp(const DenoiserSpec& net, std::span<const double> mu, const Jet& z) {
+  const int64_t width = net.hidden_dim;
+  const auto part = [&](int64_t p) { return mu.subspan(p * width, width); };
+  Jet h = Layer(net.input, z);
+  for (int64_t i = 0; i < net.num_blocks; ++i) {
+    Jet u = Normalized(h);
+    for (int64_t k = 0; k < width; ++k)
+      Stretch(u, k, net.norm_weight[i * width + k], net.norm_bias[i * width + k]);
+    u = Modulated(u, part(3 * i), part(3 * i + 1));
+    u = Linear(BlockLayer(net.first_weight, net.first_bias, width, i), u);
+    u = Activated(net.activation, u);
+    u = Linear(BlockLayer(net.second_weight, net.second_bias, width, i), u);
+    for (int64_t k = 0; k < width; ++k) Stretch(u, k, part(3 * i + 2)[k], 0);
+    Add(h, u);
+  }
+  return Layer(net.output,
+               Modulated(Normalized(h), part(3 * net.num_blocks), part(3 * net.num_blocks + 1)));
+}
+
+// mu: the same for every state of a step.
+std::vector<double> Modulation(const DiffusionSpec& spec, int64_t step,
+                               std::span<const double> condition) {
+  const int64_t width = spec.denoiser.hidden_dim;
+  std::vector<double> y(width);
+  for (int64_t k = 0; k < width; ++k)
+    y[k] = Activate(Activation::kSilu, spec.time_embedding[step * width + k] + condition[k]);
+  return Dense(spec.denoiser.modulation, y);
+}
+
+Jet Denoised(const DiffusionSpec& spec, int64_t step, std::span<const double> condition,
+             const Jet& z) {
+  const std::vector<double> mu = Modulation(spec, step, condition);
+  return spec.denoiser.kind == DenoiserKind::kResidualMlp ? ResidualMlp(spec.denoiser, mu, z)
+                                                          : AdaLnMlp(spec.denoiser, mu, z);
+}
+
+Jet Decoded(const DiffusionSpec& spec, Jet state) {
+  for (const DenseSpec& layer : spec.decoder) state = Layer(layer, state);
+  return state;
+}
+
+}  // namespace
+
+std::vector<double> Condition(const DiffusionSpec& spec, const float* inputs, int32_t label) {
+  const int64_t width = spec.denoiser.hidden_dim;
+  if (spec.num_classes > 0) {
+    const auto row = spec.class_embedding.subspan(label * width, width);
+    return {row.begin(), row.end()};
+  }
+  if (spec.condition.rows == 0) return std::vector<double>(width);
+  const std::vector<double> vector(inputs, inputs + spec.condition.cols);
+  return Dense(spec.condition, vector);
+}
+
+std::vector<double> Denoise(const DiffusionSpec& spec, int64_t step,
+                            std::span<const double> condition, std::span<const double> z) {
+  return Denoised(spec, step, condition, Values(z)).value;
+}
+
+std::vector<double> DenoiseJacobian(const DiffusionSpec& spec, int64_t step,
+                                    std::span<const double> condition, std::span<const double> z) {
+  return Denoised(spec, step, condition, Variables(z)).slope;
+}
+
+// Not std::clamp, which asks for arguments that are no NaN.
+double Clip(double x, double range) {
+  if (x > range) return range;
+  if (x < -range) return -range;
+  return x;
+}
+
+double ClipDerivative(double x, double range) { return std::fabs(x) <= range ? 1 : 0; }
+
+double RawDenoised(const ReverseStep& step, double z, double m) {
+  return step.x0_z * z + step.x0_m * m;
+}
+
+double NextState(const ReverseStep& step, double clip_range, double raw_denoised, double z,
+                 double m, double noise) {
+  const double x0 = Clip(raw_denoised, clip_range);
+  return step.z_z * z + step.z_m * m + step.z_x0 * x0 + step.sigma * noise;
+}
+
+std::vector<double> Step(const DiffusionSpec& spec, int64_t step, std::span<const double> condition,
+                         std::span<const float> noise, std::span<const double> z) {
+  const ReverseStep& reverse = spec.steps[step];
+  const std::vector<double> m = Denoise(spec, step, condition, z);
+  std::vector<double> next(spec.state_dim);
+  for (int64_t i = 0; i < spec.state_dim; ++i) {
+    const double raw = RawDenoised(reverse, z[i], m[i]);
+    next[i] = NextState(reverse, spec.clip_range, raw, z[i], m[i], noise[i]);
+  }
+  return next;
+}
+
+std::vector<double> StepJacobian(const DiffusionSpec& spec, int64_t step,
+                                 std::span<const double> condition, std::span<const double> z) {
+  const int64_t dim = spec.state_dim;
+  const ReverseStep& reverse = spec.steps[step];
+  const Jet m = Denoised(spec, step, condition, Variables(z));
+  std::vector<double> jacobian(dim * dim);
+  for (int64_t i = 0; i < dim; ++i) {
+    const double raw = RawDenoised(reverse, z[i], m.value[i]);
+    const double by_raw = reverse.z_x0 * ClipDerivative(raw, spec.clip_range);
+    for (int64_t k = 0; k < dim; ++k)
+      jacobian[i * dim + k] = (reverse.z_m + by_raw * reverse.x0_m) * m.slope[i * dim + k];
+    jacobian[i * dim + i] += reverse.z_z + by_raw * reverse.x0_z;
+  }
+  return jacobian;
+}
+
+std::vector<double> Decode(const DiffusionSpec& spec, std::span<const double> state) {
+  return Decoded(spec, Values(state)).value;
+}
+
+std::vector<double> DecodeJacobian(const DiffusionSpec& spec, std::span<const double> state) {
+  return Decoded(spec, Variables(state)).slope;
+}
+
+}  // namespace deeppcr::reference

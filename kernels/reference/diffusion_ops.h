@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_REFERENCE_DIFFUSION_OPS_H_
+#define DEEPPCR_KERNELS_REFERENCE_DIFFUSION_OPS_H_
+
+// The oracle of the family `diffusion`, in the manner of reference_ops.h: system_spec.h and
+// reverse_step.h in plain double loops. Steps count from 0 here, as the rows of the tables do.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/backend/system_spec.h"
+
+namespace deeppcr::reference {
+
+// What a request adds to the time embedding of every step, [H]: the embedding of its class, the
+// image of its vector [input_dim], or zero where the model takes neither.
+std::vector<double> Condition(const DiffusionSpec& spec, const float* inputs, int32_t label);
+
+// m(z, step), [D].
+std::vector<double> Denoise(const DiffusionSpec& spec, int64_t step,
+                            std::span<const double> condition, std::span<const double> z);
+// dm/dz at z, [D, D] row-major.
+std::vector<double> DenoiseJacobian(const DiffusionSpec& spec, int64_t step,
+                                    std::span<const double> condition, std::span<const double> z);
+
+// x within +-range; a NaN stays one. The derivative is 1 on the boundary too and 0 at a NaN, as
+// that of torch.clamp.
+double Clip(double x, double range);
+double ClipDerivative(double x, double range);
+
+// One element of a reverse step in two halves: the denoised sample before it is clipped, and z'
+// from it.
+double RawDenoised(const ReverseStep& step, double z, double m);
+double NextState(const ReverseStep& step, double clip_range, double raw_denoised, double z,
+                 double m, double noise);
+
+// The next state, with noise [D] of this step.
+std::vector<double> Step(const DiffusionSpec& spec, int64_t step, std::span<const double> condition,
+                         std::span<const float> noise, std::span<const double> z);
+// Its derivative by z, [D, D] row-major.
+std::vector<double> StepJacobian(const DiffusionSpec& spec, int64_t step,
+                                 std::span<const double> condition, std::span<const double> z);
+
+// The answer of a final state, and its derivative, [output_dim, D] row-major.
+std::vector<double> Decode(const DiffusionSpec& spec, std::span<const double> state);
+std::vector<double> DecodeJacobian(const DiffusionSpec& spec, std::span<const double> state);
+
+}  // namespace deeppcr::reference
+
+#endif  // DEEPPCR_KERNELS_REFERENCE_DIFFUSION_OPS_H_

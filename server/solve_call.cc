@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/solve_call.h"
+
+#include <utility>
+
+#include "kernels/base/strings.h"
+
+namespace deeppcr {
+namespace {
+
+// Tells a refused client how long the queue is, for its back-off.
+constexpr char kQueueDepthKey[] = "deeppcr-queue-depth";
+
+// What a handler may compute itself: about as long as it takes to wake up another thread, and too
+// short to be felt by the other handlers.
+constexpr double kQuickSeconds = 50e-6;
+constexpr int64_t kQuickBytes = int64_t{16} << 10;  // what the codec does takes time too
+
+}  // namespace
+
+void QueuedCall::Start() {
+  if (absl::Status status = Admit(); !status.ok()) Refuse(status);
+}
+
+absl::Status QueuedCall::Submit(std::shared_ptr<ServedModel> served, int64_t num_samples,
+                                int64_t num_bytes) {
+  model = std::move(served);
+  version_ = model->version;
+  samples = num_samples;
+  bytes = num_bytes;
+  token = &token_;
+  held_bytes_ = bytes;
+  const absl::Status status = context_.batcher.Enqueue(this);
+  if (!status.ok()) held_bytes_ = 0;
+  if (status.code() == absl::StatusCode::kResourceExhausted) {
+    rpc_->AddTrailingMetadata(kQueueDepthKey, StrCat(context_.batcher.Depth(*model)));
+  }
+  return status;
+}
+
+void QueuedCall::Answer(const google::protobuf::Message& reply) {
+  model.reset();
+  Complete(absl::OkStatus(), &reply);
+}
+
+void QueuedCall::Refuse(const absl::Status& status) {
+  model.reset();
+  const absl::Status attributed = Attribute(status);
+  if (attributed.code() != absl::StatusCode::kInvalidArgument || model_.empty()) {
+    return Complete(attributed);
+  }
+  std::string where = StrCat(" (model ", Quoted(model_));
+  if (!request_id_.empty()) where += StrCat(", request ", Quoted(request_id_));
+  Complete(absl::InvalidArgumentError(StrCat(attributed.message(), where, ")")));
+}
+
+absl::Status SolveCall::Prepare() {
+  if (!checked_) DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
+  reports_.resize(static_cast<size_t>(input_.num_samples));
+  run_item = input_.Item();
+  run_item.reports = reports_;
+  AllocateReply(model->model->info());
+  return absl::OkStatus();
+}
+
+void SolveCall::Done(absl::Status status, const JobTimings& timings) {
+  timings_ = timings;
+  if (status.ok()) status = JudgeReports();
+  if (!status.ok()) return Refuse(status);
+  ObserveReports();
+  Reply(timings);
+}
+
+absl::Status SolveCall::SubmitInput(std::shared_ptr<ServedModel> served, Method method) {
+  const LoadedModel& loaded = *served->model;
+  DEEPPCR_ASSIGN_OR_RETURN(options, loaded.Resolve(input_.options, input_.num_samples));
+  checked_ = input_.request_bytes <= kInlineCheckBytes;
+  if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
+  quick = IsQuick(loaded);
+  series_ = served->metrics->ForSolver(options.solver, method);
+  return Submit(std::move(served), input_.num_samples, input_.request_bytes + input_.reply_bytes);
+}
+
+// Only of the sequential solver is it known beforehand how long it takes.
+bool SolveCall::IsQuick(const LoadedModel& loaded) const {
+  const Plan& plan = loaded.plan(options.num_steps);
+  const double seconds = plan.Lookup(input_.num_samples).sequential_seconds;
+  return options.solver == "sequential" && seconds > 0 && seconds <= kQuickSeconds &&
+         input_.request_bytes + input_.reply_bytes <= kQuickBytes;
+}
+
+// The samples' terminations as the status of the whole call.
+absl::Status SolveCall::JudgeReports() const {
+  for (size_t i = 0; i < reports_.size(); ++i) {
+    const SampleReport& report = reports_[i];
+    if (report.termination == Termination::kCancelled) {
+      return absl::CancelledError("cancelled while it was computed");
+    }
+    if (report.termination == Termination::kDeadline) {
+      return absl::DeadlineExceededError("the deadline passed while it was computed");
+    }
+    if (report.converged || options.on_no_convergence != OnNoConvergence::kError) continue;
+    return absl::AbortedError(
+        StrCat("sample ", i, " did not converge: ", ToString(report.termination), " after ",
+               report.iterations, " iterations, error estimate ", report.error_estimate, ", rtol ",
+               options.rtol, " (options.on_no_convergence is ERROR)"));
+  }
+  return absl::OkStatus();
+}
+
+void SolveCall::ObserveReports() const {
+  int64_t fallbacks = 0;
+  for (const SampleReport& report : reports_) {
+    ObserveFinite(*series_->iterations, report.iterations);
+    ObserveFinite(*series_->dependent_stages, static_cast<double>(report.dependent_stages));
+    if (report.error_estimate > 0) ObserveFinite(*series_->error_estimate, report.error_estimate);
+    if (!report.fallback) continue;
+    ++fallbacks;
+    model->metrics->fallbacks[static_cast<size_t>(report.termination)]->Increment();
+  }
+  if (fallbacks == 0) return;
+  context_.logger.LogLimited(LogLevel::kInfo, "fallback",
+                             {{"model", model->name},
+                              {"version", model->version},
+                              {"solver", options.solver},
+                              {"samples", fallbacks},
+                              {"request_id", request_id_}});
+}
+
+void SolveCall::AnswerAndShadow(const google::protobuf::Message& reply) {
+  if (!context_.shadow.Sample()) return Answer(reply);
+  // Copied before the reply: `this` and the request are gone after it.
+  SampleCopy sample(run_item);
+  const std::shared_ptr<ServedModel> served = model;
+  const ResolvedOptions resolved = options;
+  ShadowSampler& shadow = context_.shadow;
+  Answer(reply);
+  shadow.Offer(served, resolved, std::move(sample));
+}
+
+void SolveCall::ForgetInput() {
+  run_item = {};
+  input_ = {};
+  reports_ = {};
+}
+
+}  // namespace deeppcr

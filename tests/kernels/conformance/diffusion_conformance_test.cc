@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every solver on every backend with reverse processes of both denoisers, against the reference.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "kernels/base/philox.h"
+#include "kernels/solver/registry.h"
+#include "tests/testing/random_diffusion.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::BackendCases;
+using testing::DiffusionOptions;
+using testing::OptionsFor;
+using testing::RandomDiffusion;
+using testing::RelativeError;
+using testing::Solved;
+using testing::SolverRig;
+
+constexpr double kTolerance = 1e-4;
+
+DiffusionOptions ResidualCase(int64_t steps) {
+  return {.state_dim = 5,
+          .hidden_dim = 20,
+          .num_blocks = 2,
+          .num_steps = steps,
+          .clip = false,
+          .num_classes = 3,
+          .output_gain = 0.3,
+          .ddpm = true,
+          .seed = static_cast<uint64_t>(steps)};
+}
+DiffusionOptions AdaLnCase(int64_t steps) {
+  return {.kind = DenoiserKind::kAdaLnMlp,
+          .state_dim = 3,
+          .hidden_dim = 16,
+          .num_blocks = 1,
+          .num_steps = steps,
+          .condition_dim = 4,
+          .decoder = true,
+          .output_gain = 0.2,
+          .first_signal = 0.6,
+          .seed = static_cast<uint64_t>(steps)};
+}
+
+struct Family {
+  const char* name;
+  DiffusionOptions (*options)(int64_t steps);
+};
+constexpr std::array kFamilies = {Family{"residual", &ResidualCase}, Family{"adaln", &AdaLnCase}};
+
+class DiffusionConformanceTest : public ::testing::TestWithParam<std::tuple<size_t, size_t>> {
+ protected:
+  std::unique_ptr<Backend> NewBackend() const {
+    return BackendCases()[std::get<0>(GetParam())].create();
+  }
+  RandomDiffusion NewProcess(int64_t steps) const {
+    return RandomDiffusion(kFamilies[std::get<1>(GetParam())].options(steps));
+  }
+
+  // n samples of a process; the labels and conditions belong to the test.
+  RunItem Request(const DiffusionSpec& spec, int64_t n) {
+    labels_.resize(spec.num_classes > 0 ? n : 0);
+    for (size_t i = 0; i < labels_.size(); ++i)
+      labels_[i] = static_cast<int32_t>(i % static_cast<size_t>(spec.num_classes));
+    conditions_.resize(n * spec.input_dim());
+    for (size_t i = 0; i < conditions_.size(); ++i)
+      conditions_[i] = static_cast<float>(std::sin(static_cast<double>(i + 1)));
+    return {.num_samples = n,
+            .inputs = conditions_,
+            .seed = 0x123456789ABCDEF0,
+            .first_sample = 7,
+            .labels = labels_};
+  }
+
+  std::vector<int32_t> labels_;
+  std::vector<float> conditions_;
+};
+
+std::vector<ResolvedOptions> AllOptions(int64_t steps) {
+  std::vector<ResolvedOptions> all;
+  for (const SolverRow& row : Solvers()) {
+    if (!Suits(row, /*diffusion=*/true)) continue;
+    for (const int64_t interval : {int64_t{1}, int64_t{7}}) {
+      for (const InitialGuess guess : {InitialGuess::kConstant, InitialGuess::kCoarse}) {
+        ResolvedOptions options = OptionsFor(row.name, steps, interval, kTolerance);
+        if (row.iterative) options.initial_guess = guess;
+        all.push_back(options);
+      }
+    }
+  }
+  ResolvedOptions reuse = OptionsFor("newton", steps, 4, kTolerance);
+  reuse.jacobian_refresh = JacobianRefresh::kWhileContracting;
+  reuse.warm_sweeps = 2;
+  all.push_back(reuse);
+  return all;
+}
+
+TEST_P(DiffusionConformanceTest, EverySolverAgreesWithTheReference) {
+  constexpr int64_t kSamples = 3;
+  for (const int64_t steps : {1, 2, 31, 65, 200}) {
+    const RandomDiffusion process = NewProcess(steps);
+    const DiffusionSpec& spec = process.spec();
+    const RunItem request = Request(spec, kSamples);
+    const SolverRig oracle(BackendCases().back().create(), spec);
+    const Solved want = oracle.Solve({.solver = "sequential"}, request);
+    const std::vector<double> states(want.trajectory.begin(), want.trajectory.end());
+    const SolverRig rig(NewBackend(), spec);
+    for (const ResolvedOptions& options : AllOptions(steps)) {
+      const Solved solved = rig.Solve(options, request);
+      ASSERT_EQ(solved.reports.size(), static_cast<size_t>(kSamples));
+      for (const SampleReport& report : solved.reports)
+        EXPECT_TRUE(report.converged)
+            << options.solver << " L=" << steps << " " << ToString(report.termination);
+      EXPECT_LE(RelativeError(solved.trajectory, states, spec.state_dim, 1e-2), kTolerance)
+          << options.solver << " L=" << steps << " C=" << options.shooting_interval << " "
+          << ToString(options.initial_guess);
+      const int64_t n = spec.output_dim();
+      EXPECT_LE(RelativeError(solved.outputs, {want.outputs.begin(), want.outputs.end()}, n, 0.1),
+                2 * kTolerance)
+          << options.solver << " L=" << steps;
+    }
+  }
+}
+
+TEST_P(DiffusionConformanceTest, BitsDependOnNeitherBatchNorSplitNorThreads) {
+  constexpr int64_t kSteps = 40, kSamples = 11;
+  const RandomDiffusion process = NewProcess(kSteps);
+  const RunItem request = Request(process.spec(), kSamples);
+  const SolverRig rig(NewBackend(), process.spec()), threads(NewBackend(), process.spec(), 4);
+  for (const ResolvedOptions& options : AllOptions(kSteps)) {
+    const Solved together = rig.Solve(options, request);
+    EXPECT_TRUE(together.SameAnswers(rig.Solve(options, request))) << options.solver;
+    EXPECT_TRUE(together.SameAnswers(threads.Solve(options, request))) << options.solver;
+    Solved split;
+    for (const auto& [first, n] : {std::pair{0, 1}, std::pair{1, 2}, std::pair{3, 8}}) {
+      const Solved part = rig.Solve(options, InputsOf(request, first, n));
+      split.outputs.insert(split.outputs.end(), part.outputs.begin(), part.outputs.end());
+      split.trajectory.insert(split.trajectory.end(), part.trajectory.begin(),
+                              part.trajectory.end());
+    }
+    EXPECT_TRUE(together.SameAnswers(split)) << options.solver;
+  }
+}
+
+TEST_P(DiffusionConformanceTest, GivenNoiseIsUsedAsDrawnNoiseWouldBe) {
+  constexpr int64_t kSteps = 12, kSamples = 2;
+  const RandomDiffusion process = NewProcess(kSteps);
+  const int64_t dim = process.spec().state_dim;
+  const SolverRig rig(NewBackend(), process.spec());
+  const RunItem drawn = Request(process.spec(), kSamples);
+  std::vector<float> initial(kSamples * dim), steps(kSamples * kSteps * dim);
+  for (int64_t s = 0; s < kSamples; ++s) {
+    const uint64_t sample = drawn.first_sample + static_cast<uint64_t>(s);
+    FillNormals(drawn.seed, sample, kInitialNoiseStep, dim, initial.data() + s * dim);
+    for (int64_t i = 0; i < kSteps; ++i)
+      FillNormals(drawn.seed, sample, static_cast<uint32_t>(i), dim,
+                  steps.data() + (s * kSteps + i) * dim);
+  }
+  RunItem given = drawn;
+  given.seed = 99;
+  given.initial_noise = initial;
+  given.step_noise = steps;
+  for (const ResolvedOptions& options : AllOptions(kSteps))
+    EXPECT_TRUE(rig.Solve(options, drawn).SameAnswers(rig.Solve(options, given)));
+  given.step_noise = {};
+  const ResolvedOptions sequential{.solver = "sequential"};
+  EXPECT_FALSE(rig.Solve(sequential, drawn).SameAnswers(rig.Solve(sequential, given)));
+}
+
+TEST_P(DiffusionConformanceTest, EveryUpdateMakesOneMoreIntervalExact) {
+  constexpr int64_t kSteps = 43, kInterval = 3;
+  const RandomDiffusion process = NewProcess(kSteps);
+  const int64_t dim = process.spec().state_dim;
+  const SolverRig rig(NewBackend(), process.spec());
+  const RunItem request = Request(process.spec(), 1);
+  const Solved sequential = rig.Solve({.solver = "sequential"}, request);
+  for (const std::string_view solver : {"newton", "picard", "jacobi"}) {
+    for (int32_t k = 1; k <= 6; ++k) {
+      ResolvedOptions options = OptionsFor(solver, kSteps, kInterval, 1e-7);
+      options.max_iterations = k;
+      options.on_no_convergence = OnNoConvergence::kReturn;
+      const Solved solved = rig.Solve(options, request);
+      const SampleReport& report = solved.reports[0];
+      const int64_t updates = report.iterations + report.chord_corrections;
+      ASSERT_GE(updates, 1);
+      const int64_t exact = std::min(kSteps, updates * kInterval) * dim;
+      EXPECT_EQ(std::memcmp(solved.trajectory.data(), sequential.trajectory.data(),
+                            static_cast<size_t>(exact + dim) * sizeof(float)),
+                0)
+          << solver << " after " << updates << " updates";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, DiffusionConformanceTest,
+                         ::testing::Combine(::testing::Range(size_t{0}, BackendCases().size()),
+                                            ::testing::Range(size_t{0}, kFamilies.size())),
+                         [](const auto& test) {
+                           return BackendCases()[std::get<0>(test.param)].name + "_" +
+                                  kFamilies[std::get<1>(test.param)].name;
+                         });
+
+}  // namespace
+}  // namespace deeppcr

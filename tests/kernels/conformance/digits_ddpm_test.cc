@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// The trained diffusion model: how many iterations its thousand steps take, and that every solver
+// draws the same samples.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/file.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/model/model.h"
+#include "tests/testing/safetensors_writer.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::OptionsFor;
+using testing::RelativeError;
+using testing::Solved;
+using testing::SolverRig;
+using testing::TemporaryDirectory;
+
+constexpr int64_t kSteps = 1000;
+
+// More of them where there is time: DEEPPCR_TEST_SEEDS=100.
+int64_t NumSeeds() {
+  const char* wanted = std::getenv("DEEPPCR_TEST_SEEDS");
+  return wanted == nullptr ? 12 : std::max(1L, std::strtol(wanted, nullptr, 10));
+}
+
+template <class T>
+T Median(std::vector<T> values) {
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// digits-ddpm with its own scheduler, or with the same betas under DDIM.
+absl::StatusOr<Model> ReadDigits(const std::string& scheduler, const std::string& directory) {
+  const std::filesystem::path from =
+      std::filesystem::path(DEEPPCR_SOURCE_DIR) / "deploy/models/repository/digits-ddpm/1";
+  std::filesystem::copy(from, directory, std::filesystem::copy_options::recursive);
+  const std::string path = directory + "/scheduler_config.json";
+  const absl::StatusOr<std::string> text = ReadFile(path, 1 << 20);
+  if (!text.ok()) return text.status();
+  nlohmann::json config = nlohmann::json::parse(*text);
+  config["_class_name"] = scheduler;
+  if (scheduler == "DDIMScheduler") config.erase("variance_type");
+  if (const absl::Status written = WriteFileAtomically(path, config.dump()); !written.ok())
+    return written;
+  return ReadModel(directory, {});
+}
+
+class DigitsDdpmTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    absl::StatusOr<Model> model = ReadDigits(GetParam(), directory_.path());
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *std::move(model);
+    const SystemSpec& spec = model_.systems.front();
+    ASSERT_EQ(ShapeOf(spec).num_steps, kSteps);
+    rig_ = std::make_unique<SolverRig>(*cpu::NewCpuBackend(), spec, 2);
+  }
+
+  Solved Ask(ResolvedOptions options, int64_t n) const {
+    options.num_steps = kSteps;
+    return rig_->Solve(options, RunItem{.num_samples = n, .seed = 2309});
+  }
+
+  TemporaryDirectory directory_;
+  Model model_;
+  std::unique_ptr<SolverRig> rig_;
+};
+
+struct Costs {
+  int32_t iterations;
+  int64_t columns, stages;
+};
+
+Costs MediansOf(const Solved& solved, const char* what) {
+  std::vector<int32_t> iterations;
+  std::vector<int64_t> columns, stages;
+  for (const SampleReport& report : solved.reports) {
+    EXPECT_TRUE(report.converged) << ToString(report.termination);
+    EXPECT_FALSE(report.fallback);
+    iterations.push_back(report.iterations);
+    columns.push_back(report.column_passes);
+    stages.push_back(report.dependent_stages);
+  }
+  const Costs costs{Median(iterations), Median(columns), Median(stages)};
+  std::printf("%-32s %zu samples: median K=%d, column passes %lld, dependent stages %lld\n", what,
+              solved.reports.size(), costs.iterations, static_cast<long long>(costs.columns),
+              static_cast<long long>(costs.stages));
+  return costs;
+}
+
+TEST_P(DigitsDdpmTest, NewtonNeedsFewIterations) {
+  const int32_t most = GetParam() == "DDPMScheduler" ? 8 : 5;
+  ResolvedOptions options = OptionsFor("newton", kSteps, 1, 1e-4);
+  EXPECT_LE(MediansOf(Ask(options, NumSeeds()), "newton, constant guess").iterations, most);
+  options.initial_guess = InitialGuess::kCoarse;
+  EXPECT_LE(MediansOf(Ask(options, NumSeeds()), "newton, coarse guess").iterations, most);
+}
+
+TEST_P(DigitsDdpmTest, ReusedJacobiansSaveColumnPasses) {
+  ResolvedOptions options = OptionsFor("newton", kSteps, 1, 1e-4);
+  options.initial_guess = InitialGuess::kCoarse;
+  options.jacobian_refresh = JacobianRefresh::kWhileContracting;
+  EXPECT_LE(MediansOf(Ask(options, NumSeeds()), "newton, reused, coarse guess").columns, 60);
+}
+
+TEST_P(DigitsDdpmTest, EverySolverDrawsTheSameSamples) {
+  constexpr int64_t kSamples = 4;
+  const Solved sequential = Ask({.solver = "sequential"}, kSamples);
+  const std::vector<double> states(sequential.trajectory.begin(), sequential.trajectory.end());
+  for (const char* solver : {"newton", "picard"}) {
+    ResolvedOptions options = OptionsFor(solver, kSteps, 8, 1e-4);
+    options.initial_guess = InitialGuess::kCoarse;
+    options.max_iterations = 100;
+    const Solved solved = Ask(options, kSamples);
+    MediansOf(solved, solver);
+    EXPECT_LE(RelativeError(solved.trajectory, states, 16, 1e-2), 1e-4) << solver;
+    EXPECT_TRUE(solved.SameAnswers(Ask(options, kSamples))) << solver;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedulers, DigitsDdpmTest,
+                         ::testing::Values("DDPMScheduler", "DDIMScheduler"),
+                         [](const auto& test) { return test.param.substr(0, 4); });
+
+}  // namespace
+}  // namespace deeppcr

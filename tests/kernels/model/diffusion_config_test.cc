@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// config.json of diffusion models; what holds for every family is in config_test.cc.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/kernels/model/config_case.h"
+#include "tests/testing/expect_error.h"
+
+namespace deeppcr {
+namespace {
+
+using absl::StatusCode;
+using testing::CaseName;
+using testing::ConfigWith;
+using testing::ExpectError;
+using testing::MinimalConfig;
+using testing::RefusedCase;
+
+std::string Diffusion(std::string_view key, std::string_view value) {
+  return ConfigWith(key, value, "diffusion");
+}
+
+TEST(DiffusionConfigTest, TakesTheDefaultsOfDiffusion) {
+  const absl::StatusOr<ModelConfig> config = ParseConfig(MinimalConfig("diffusion").dump());
+
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->model_type, "diffusion");
+  EXPECT_EQ(config->input_dim, 0);
+  EXPECT_EQ(config->output_dim, 2);
+  EXPECT_EQ(config->state_dim, 4);
+  EXPECT_EQ(config->num_layers, 0);
+  EXPECT_EQ(config->activation, Activation::kTanh);
+  EXPECT_EQ(config->denoiser, DenoiserKind::kAdaLnMlp);
+  EXPECT_EQ(config->hidden_dim, 8);
+  EXPECT_EQ(config->num_blocks, 3);
+  EXPECT_EQ(config->time_embedding_dim, 6);
+  EXPECT_EQ(config->num_inference_steps, (std::vector<int64_t>{10}));
+  EXPECT_EQ(config->num_classes, 0);
+  EXPECT_EQ(config->conditioning_dim, 0);
+  EXPECT_TRUE(config->decoder_widths.empty());
+  EXPECT_EQ(config->decoder_activation, Activation::kRelu);
+  EXPECT_EQ(config->eta, 0.0);
+  EXPECT_FALSE(config->diffusers_compatible);
+  EXPECT_TRUE(config->image_shape.empty());
+}
+
+TEST(DiffusionConfigTest, TakesEveryKeyOfDiffusion) {
+  nlohmann::json object = MinimalConfig("diffusion");
+  object.update({{"denoiser", "residual_mlp"},
+                 {"output_dim", 60},
+                 {"num_inference_steps", {100, 20, 1}},
+                 {"conditioning_dim", 7},
+                 {"decoder_widths", {9, 1}},
+                 {"decoder_activation", "silu"},
+                 {"eta", 1},
+                 {"diffusers_compatible", true},
+                 {"image_shape", {5, 4, 3}},
+                 {"max_batch_size", 256}});
+
+  const absl::StatusOr<ModelConfig> config = ParseConfig(object.dump());
+
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->denoiser, DenoiserKind::kResidualMlp);
+  EXPECT_EQ(config->num_inference_steps, (std::vector<int64_t>{100, 20, 1}));
+  EXPECT_EQ(config->conditioning_dim, 7);
+  EXPECT_EQ(config->input_dim, 7);
+  EXPECT_EQ(config->decoder_widths, (std::vector<int64_t>{9, 1}));
+  EXPECT_EQ(config->decoder_activation, Activation::kSilu);
+  EXPECT_EQ(config->eta, 1.0);
+  EXPECT_TRUE(config->diffusers_compatible);
+  EXPECT_EQ(config->image_shape, (std::vector<int64_t>{5, 4, 3}));
+  EXPECT_EQ(config->max_batch_size, 256);
+}
+
+TEST(DiffusionConfigTest, TakesValuesAtTheEdgesOfDiffusion) {
+  for (const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{
+           {"denoiser", "\"residual_mlp\""},
+           {"num_inference_steps", "[1,2,3,4,5,6,7,65536]"},
+           {"decoder_widths", "[]"},
+           {"decoder_widths", "[1,1,1,1,1,1,1,65536]"},
+           {"eta", "0"},
+           {"eta", "-0.0"},
+           {"image_shape", "[1,2]"},
+           {"image_shape", "[2,1,1]"}}) {
+    const absl::StatusOr<ModelConfig> config = ParseConfig(Diffusion(key, value));
+    EXPECT_TRUE(config.ok()) << key << " " << value << ": " << config.status();
+  }
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
+    EXPECT_EQ(ParseConfig(Diffusion("denoiser", StrCat("\"", NameOf(kind), "\"")))->denoiser, kind);
+  }
+}
+
+class RefusedDiffusionConfigTest : public ::testing::TestWithParam<RefusedCase> {};
+
+TEST_P(RefusedDiffusionConfigTest, IsRefusedWithItsReason) {
+  ExpectError(ParseConfig(GetParam().input), GetParam().code, GetParam().message_part);
+}
+
+// 8 hidden layers of 65536, each of 2^32 weights.
+constexpr char kWideDecoder[] = "[65536,65536,65536,65536,65536,65536,65536,65536]";
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RefusedDiffusionConfigTest,
+    ::testing::Values(
+        RefusedCase{"Denoiser", Diffusion("denoiser", "\"unet\""),
+                    "denoiser: expected one of residual_mlp, adaln_mlp, got string \"unet\""},
+        RefusedCase{"OddTimeEmbedding", Diffusion("time_embedding_dim", "7"),
+                    "time_embedding_dim: expected an even integer, got 7"},
+        RefusedCase{"StepsZero", Diffusion("num_inference_steps", "0"),
+                    "num_inference_steps: expected an integer in [1, 65536], got 0"},
+        RefusedCase{"StepsAbove", Diffusion("num_inference_steps", "65537"),
+                    "num_inference_steps: expected an integer in [1, 65536], got 65537"},
+        RefusedCase{"StepsNone", Diffusion("num_inference_steps", "[]"),
+                    "num_inference_steps: expected an integer in [1, 65536] or an array of 1 to 8 "
+                    "of them, got an array of 0 values"},
+        RefusedCase{"StepsMany", Diffusion("num_inference_steps", "[1,2,3,4,5,6,7,8,9]"),
+                    "got an array of 9 values"},
+        RefusedCase{"StepsOneAbove", Diffusion("num_inference_steps", "[5,65537]"),
+                    "num_inference_steps[1]: expected an integer in [1, 65536], got 65537"},
+        RefusedCase{"StepsString", Diffusion("num_inference_steps", "\"10\""),
+                    "or an array of 1 to 8 of them, got string \"10\""},
+        RefusedCase{"StepsFloat", Diffusion("num_inference_steps", "[1.0]"),
+                    "num_inference_steps[0]: expected an integer"},
+        RefusedCase{"StepsTwice", Diffusion("num_inference_steps", "[20,10,20]"),
+                    "num_inference_steps: expected distinct integers, got 20 twice"},
+        RefusedCase{"TwoConditions", Diffusion("num_classes", "3,\"conditioning_dim\":2"),
+                    "conditioning_dim: expected 0 beside num_classes = 3"},
+        RefusedCase{"DecoderMany", Diffusion("decoder_widths", "[1,2,3,4,5,6,7,8,9]"),
+                    "decoder_widths: expected an array of at most 8 integers, got an array of 9"},
+        RefusedCase{"DecoderNumber", Diffusion("decoder_widths", "128"),
+                    "decoder_widths: expected an array of at most 8 integers, got 128"},
+        RefusedCase{"DecoderZero", Diffusion("decoder_widths", "[4,0]"),
+                    "decoder_widths[1]: expected an integer in [1, 65536], got 0"},
+        RefusedCase{"DecoderActivation", Diffusion("decoder_activation", "\"ReLU\""),
+                    "decoder_activation: expected one of identity"},
+        RefusedCase{"DecoderActivationAlone", Diffusion("decoder_activation", "\"silu\""),
+                    "decoder_activation: expected no such key without decoder_widths"},
+        RefusedCase{"EtaNegative", Diffusion("eta", "-0.1"),
+                    "eta: expected a number in [0, 1], got -0.1"},
+        RefusedCase{"EtaAbove", Diffusion("eta", "1.5"), "eta: expected a number in [0, 1]"},
+        RefusedCase{"EtaNaN", Diffusion("eta", "NaN"), "not JSON"},
+        RefusedCase{"CompatibleNumber", Diffusion("diffusers_compatible", "1"),
+                    "diffusers_compatible: expected true or false, got 1"},
+        RefusedCase{"ImageOneExtent", Diffusion("image_shape", "[2]"),
+                    "image_shape: expected an array of 2 or 3 integers (height, width, channels), "
+                    "got an array of 1 values"},
+        RefusedCase{"ImageFourExtents", Diffusion("image_shape", "[1,1,1,2]"),
+                    "got an array of 4 values"},
+        RefusedCase{"ImageProduct", Diffusion("image_shape", "[2,2]"),
+                    "image_shape: expected output_dim = 2 values in all, got [2, 2] = 4"},
+        RefusedCase{"ImageHuge", Diffusion("image_shape", "[65536,65536,3]"),
+                    "got [65536, 65536, 3] = 12884901888"},
+        RefusedCase{"ImageChannels", Diffusion("image_shape", "[1,1,2]"),
+                    "image_shape[2]: expected 1 or 3 channels, got 2"},
+        RefusedCase{"ImageZero", Diffusion("image_shape", "[0,2]"),
+                    "image_shape[0]: expected an integer in [1, 65536], got 0"},
+        RefusedCase{"DecoderParameters", Diffusion("decoder_widths", kWideDecoder),
+                    "hidden_dim, num_blocks, num_classes, decoder_widths: expected at most "
+                    "8589934592 parameters, got 30"},
+        RefusedCase{"ModulationTables",
+                    R"({"model_type":"diffusion","output_dim":2,"state_dim":2,"activation":"relu",)"
+                    R"("denoiser":"residual_mlp","hidden_dim":4096,"num_blocks":8,)"
+                    R"("time_embedding_dim":2,"num_inference_steps":[65535,1,2]})",
+                    "num_inference_steps: expected at most 2147483648 modulation values, got "
+                    "2147549184: 65538 steps in all x 32768 values of num_blocks 8 and hidden_dim "
+                    "4096"}),
+    CaseName);
+
+TEST(DiffusionConfigTest, TakesAsManyModulationValuesAsAreAllowed) {
+  EXPECT_TRUE(
+      ParseConfig(R"({"model_type":"diffusion","output_dim":2,"state_dim":2,"activation":"relu",)"
+                  R"("denoiser":"residual_mlp","hidden_dim":4096,"num_blocks":8,)"
+                  R"("time_embedding_dim":2,"num_inference_steps":[65535,1]})")
+          .ok());
+}
+
+// With adaLN there are three parts per block and two at the end.
+TEST(DiffusionConfigTest, CountsTheModulationOfTheKind) {
+  nlohmann::json object = MinimalConfig("diffusion");
+  object.update({{"hidden_dim", 4096}, {"num_blocks", 2}, {"num_inference_steps", 65536}});
+  EXPECT_TRUE(ParseConfig(object.dump()).ok());
+  object["num_blocks"] = 3;
+  ExpectError(ParseConfig(object.dump()), StatusCode::kInvalidArgument,
+              "x 45056 values of num_blocks 3 and hidden_dim 4096");
+}
+
+}  // namespace
+}  // namespace deeppcr

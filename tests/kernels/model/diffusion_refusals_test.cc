@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the loader of diffusion models must refuse, and what it must not allocate.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/base/shape.h"
+#include "kernels/base/strings.h"
+#include "tests/kernels/model/diffusion_case.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::Config;
+using testing::DiffusionTensors;
+using testing::ExpectError;
+using testing::ExpectRefused;
+using testing::Full;
+using testing::kHidden;
+using testing::Load;
+using testing::LoadInto;
+using testing::NamedTensor;
+using testing::Scheduler;
+using testing::WavyTensor;
+
+std::vector<ModelConfig> EveryVariant() {
+  std::vector<ModelConfig> all;
+  for (const DenoiserKind denoiser : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
+    all.push_back(Config(denoiser));
+    all.push_back(Full(denoiser, /*classes=*/true));
+    all.push_back(Full(denoiser, /*classes=*/false));
+  }
+  return all;
+}
+
+TEST(DiffusionRefusalsTest, NamesEveryTensorThatIsMissing) {
+  for (const ModelConfig& config : EveryVariant()) {
+    const std::vector<NamedTensor> tensors = DiffusionTensors(config);
+    ASSERT_TRUE(Load(tensors, config).ok());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      std::vector<NamedTensor> others = tensors;
+      others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+      ExpectRefused(others, config,
+                    StrCat("tensor \"", tensors[i].name, "\" of shape ",
+                           ShapeString(tensors[i].shape), " is missing"));
+    }
+  }
+}
+
+TEST(DiffusionRefusalsTest, NamesEveryTensorOfAnotherShape) {
+  for (const ModelConfig& config : EveryVariant()) {
+    const std::vector<NamedTensor> tensors = DiffusionTensors(config);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      std::vector<int64_t> longer = tensors[i].shape;
+      ++longer.back();
+      std::vector<int64_t> deeper = tensors[i].shape;
+      deeper.insert(deeper.begin(), 1);
+      std::vector<int64_t> empty = tensors[i].shape;
+      empty.front() = 0;
+      for (const std::vector<int64_t>& shape : {longer, deeper, empty, {}}) {
+        std::vector<NamedTensor> others = tensors;
+        others[i] = WavyTensor(tensors[i].name, shape, 0);
+        ExpectRefused(
+            others, config,
+            StrCat("tensor \"", tensors[i].name, "\": expected shape ",
+                   ShapeString(tensors[i].shape), ", got ", ShapeString(others[i].shape)));
+      }
+    }
+  }
+}
+
+TEST(DiffusionRefusalsTest, NamesEveryTensorThatIsNotFinite) {
+  const ModelConfig config = Full(DenoiserKind::kAdaLnMlp, /*classes=*/true);
+  const std::vector<NamedTensor> tensors = DiffusionTensors(config);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    std::vector<NamedTensor> others = tensors;
+    others[i].values.back() = std::numeric_limits<float>::quiet_NaN();
+    ExpectRefused(others, config, StrCat("tensor \"", tensors[i].name, "\": element ["));
+  }
+}
+
+TEST(DiffusionRefusalsTest, NamesUnexpectedTensors) {
+  for (const ModelConfig& config : EveryVariant()) {
+    const bool ada_ln = config.denoiser == DenoiserKind::kAdaLnMlp;
+    std::vector<std::string> names = {
+        "extra",
+        "input_proj.scale",
+        "time_embed.mlp.1.weight",
+        "res_blocks.2.mlp.0.weight",
+        "res_blocks.00.mlp.0.weight",
+        "res_blocks.-1.linear.bias",
+        "module.input_proj.weight",
+        "class_embed.bias",
+        config.num_classes > 0 ? "cond_embed.bias" : "class_embed.weight",
+        ada_ln ? "res_blocks.0.linear.weight" : "res_blocks.0.in_ln.weight",
+        ada_ln ? "res_blocks.0.modulation.bias" : "final_layer.adaLN_modulation.1.weight",
+        "decoder.3.weight"};
+    for (const std::string& name : names) {
+      std::vector<NamedTensor> tensors = DiffusionTensors(config);
+      tensors.push_back(WavyTensor(name, {1}, 0));
+      ExpectRefused(tensors, config,
+                    StrCat("tensor \"", name, "\" of shape [1] is unexpected; expected input_proj.",
+                           "{weight,bias}"));
+    }
+  }
+}
+
+TEST(DiffusionRefusalsTest, LimitsTheBytesAfterConversion) {
+  const ModelConfig config = Full(DenoiserKind::kAdaLnMlp, /*classes=*/false);
+  const std::vector<NamedTensor> tensors = DiffusionTensors(config);
+  int64_t bytes = 0;
+  for (const NamedTensor& tensor : tensors) {
+    bytes += static_cast<int64_t>(tensor.values.size() * sizeof(float));
+  }
+  EXPECT_TRUE(Load(tensors, config, {.max_weights_bytes = bytes}).ok());
+  ExpectError(Load(tensors, config, {.max_weights_bytes = bytes - 1}),
+              absl::StatusCode::kResourceExhausted, StrCat(bytes - 1, " are allowed"));
+}
+
+// The config claims as much as it may; the file is small.
+TEST(DiffusionRefusalsTest, AllocatesNothingForWhatIsOnlyClaimed) {
+  ModelConfig config = Config(DenoiserKind::kAdaLnMlp);
+  config.state_dim = config.output_dim = 4096;
+  config.hidden_dim = 4096;
+  config.num_blocks = 64;
+  config.time_embedding_dim = 4096;
+  config.num_classes = 65536;
+  const std::vector<NamedTensor> small = DiffusionTensors(Config(DenoiserKind::kAdaLnMlp));
+  for (const std::vector<NamedTensor>& tensors : {small, std::vector<NamedTensor>{}}) {
+    Model model;
+    model.config = config;
+    model.scheduler = Scheduler();
+    ExpectError(LoadInto(tensors, {}, model), absl::StatusCode::kInvalidArgument,
+                "tensor \"input_proj.weight\"");
+    const DiffusionStorage& storage = model.diffusion;
+    for (const auto* values :
+         {&storage.input_weight, &storage.output_weight, &storage.first_weight,
+          &storage.second_weight, &storage.modulation_weight, &storage.class_embedding}) {
+      EXPECT_EQ(values->capacity(), 0U);
+    }
+    EXPECT_TRUE(storage.time_embeddings.empty());
+    EXPECT_TRUE(model.systems.empty());
+  }
+}
+
+TEST(DiffusionRefusalsTest, AllocatesNoMoreForAStackThanTheFileHolds) {
+  const std::vector<NamedTensor> tensors = DiffusionTensors(Config(DenoiserKind::kAdaLnMlp));
+  size_t elements = 0;
+  for (const NamedTensor& tensor : tensors) elements += tensor.values.size();
+  ModelConfig config = Config(DenoiserKind::kAdaLnMlp);
+  config.num_blocks = 64;
+  Model model;
+  model.config = config;
+  model.scheduler = Scheduler();
+
+  ExpectError(LoadInto(tensors, {}, model), absl::StatusCode::kInvalidArgument,
+              "tensor \"res_blocks.2.in_ln.weight\" of shape [3] is missing");
+
+  EXPECT_LE(model.diffusion.first_weight.capacity(), elements);
+  EXPECT_LE(model.diffusion.second_weight.capacity(), elements);
+  EXPECT_LE(model.diffusion.modulation_weight.capacity(), elements);
+  EXPECT_TRUE(model.diffusion.time_embeddings.empty());
+}
+
+TEST(DiffusionRefusalsTest, LimitsTheTimeEmbeddings) {
+  ModelConfig config = Config();
+  const auto bytes = static_cast<int64_t>((9 + 4) * kHidden * sizeof(double));
+  Model model;
+  model.config = config;
+  model.scheduler = Scheduler();
+  EXPECT_TRUE(LoadDiffusionScheduler({.max_weights_bytes = bytes}, model).ok());
+  model.diffusion = {};
+  ExpectError(LoadDiffusionScheduler({.max_weights_bytes = bytes - 1}, model),
+              absl::StatusCode::kResourceExhausted,
+              StrCat("num_inference_steps: the time embeddings of 13 steps take ", bytes));
+}
+
+TEST(DiffusionRefusalsTest, RefusesATimeEmbeddingThatIsNotFinite) {
+  const ModelConfig config = Config();
+  std::vector<NamedTensor> tensors = DiffusionTensors(config);
+  for (NamedTensor& tensor : tensors) {
+    if (!tensor.name.starts_with("time_embed.")) continue;
+    std::fill(tensor.values.begin(), tensor.values.end(), std::numeric_limits<float>::max());
+  }
+  ExpectRefused(tensors, config, "expected an embedding that is finite as float32");
+}
+
+TEST(DiffusionRefusalsTest, NeedsItsSchedulerFirst) {
+  const std::string bytes = testing::SerializeSafetensors(DiffusionTensors(Config()));
+  Model model;
+  model.config = Config();
+
+  ExpectError(LoadDiffusion(*ParseSafetensors(bytes), {}, model), absl::StatusCode::kInternal,
+              "before its scheduler");
+}
+
+}  // namespace
+}  // namespace deeppcr

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_TESTING_RANDOM_DIFFUSION_H_
+#define DEEPPCR_TESTS_TESTING_RANDOM_DIFFUSION_H_
+
+// Seeded random reverse processes.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "kernels/backend/system_spec.h"
+
+namespace deeppcr::testing {
+
+struct DiffusionOptions {
+  DenoiserKind kind = DenoiserKind::kResidualMlp;
+  int64_t state_dim = 3;
+  int64_t hidden_dim = 16;
+  int64_t num_blocks = 1;
+  int64_t num_steps = 4;
+  bool clip = true;
+  Activation activation = Activation::kSilu;
+  int64_t num_classes = 0;
+  int64_t condition_dim = 0;
+  bool decoder = false;
+  double output_gain = 0.5;   // how much the network has a say
+  double input_scale = 1;     // of the first layer; small, the epsilon of a layer norm shows
+  double first_signal = 0.3;  // of the schedule that tries everything; small ones are expansive
+  bool ddpm = false;          // the schedule of Ho et al. 2020 instead
+  uint64_t seed = 1;
+};
+
+// Owns what a DiffusionSpec points to.
+class RandomDiffusion {
+ public:
+  explicit RandomDiffusion(const DiffusionOptions& options) : random_(options.seed) {
+    const int64_t dim = options.state_dim, hidden = options.hidden_dim, n = options.num_blocks;
+    arrays_.reserve(32);
+    spec_.state_dim = dim;
+    spec_.clip_range = options.clip ? 1.0 : std::numeric_limits<double>::infinity();
+    options.ddpm ? MakeDdpmSteps(options.num_steps) : MakeSteps(options);
+    spec_.steps = steps_;
+    DenoiserSpec& d = spec_.denoiser;
+    d.kind = options.kind;
+    d.hidden_dim = hidden;
+    d.num_blocks = n;
+    d.activation = options.activation;
+    d.input = Layer(hidden, dim, 1.0, options.input_scale);
+    d.output = Layer(dim, hidden, options.output_gain);
+    d.first_weight = Array(n * hidden * hidden, Scale(hidden));
+    d.first_bias = Array(n * hidden, 0.1);
+    if (options.kind == DenoiserKind::kAdaLnMlp) {
+      d.second_weight = Array(n * hidden * hidden, Scale(hidden));
+      d.second_bias = Array(n * hidden, 0.1);
+      d.norm_weight = Array(n * hidden, 1.0);
+      d.norm_bias = Array(n * hidden, 0.2);
+    }
+    d.modulation = Layer(d.modulation_dim(), hidden, 0.5);
+    time_embedding_.resize(options.num_steps * hidden);
+    for (double& y : time_embedding_) y = normal_(random_);
+    spec_.time_embedding = time_embedding_;
+    spec_.num_classes = options.num_classes;
+    if (options.num_classes > 0) spec_.class_embedding = Array(options.num_classes * hidden, 1.0);
+    if (options.condition_dim > 0) spec_.condition = Layer(hidden, options.condition_dim, 1.0);
+    if (options.decoder) {
+      decoder_ = {Layer(21, dim, 1.0), Layer(70, 21, 1.0), Layer(9, 70, 1.0)};
+      decoder_[0].activation = Activation::kTanh;
+      decoder_[1].activation = Activation::kSilu;
+      spec_.decoder = decoder_;
+    }
+  }
+
+  const DiffusionSpec& spec() const { return spec_; }
+  std::vector<ReverseStep>& steps() { return steps_; }
+  std::vector<float> Vector(int64_t n) {
+    const std::span<const float> values = Array(n, 1.0);
+    return {values.begin(), values.end()};
+  }
+
+ private:
+  static double Scale(int64_t cols) { return 1.0 / std::sqrt(static_cast<double>(cols)); }
+
+  std::span<const float> Array(int64_t n, double scale) {
+    std::vector<float>& array = arrays_.emplace_back(n);
+    for (float& x : array) x = static_cast<float>(scale * normal_(random_));
+    return array;
+  }
+  DenseSpec Layer(int64_t rows, int64_t cols, double gain, double scale = 1) {
+    return {.rows = rows,
+            .cols = cols,
+            .weight = Array(rows * cols, scale * gain * Scale(cols)),
+            .bias = Array(rows, scale * 0.1)};
+  }
+  // All coefficients differ from zero somewhere and are zero somewhere; the last step is free of
+  // noise, as is one before.
+  void MakeSteps(const DiffusionOptions& options) {
+    const int64_t count = options.num_steps;
+    for (int64_t l = 0; l < count; ++l) {
+      const double a = options.first_signal + (0.9 - options.first_signal) *
+                                                  static_cast<double>(l + 1) /
+                                                  static_cast<double>(count);
+      ReverseStep step;
+      step.timestep = count - 1 - l;
+      step.prev_timestep = count - 2 - l;
+      step.x0_z = 1 / a;
+      step.x0_m = -std::sqrt(1 - a * a) / a;
+      step.z_z = l % 3 == 2 ? 0.0 : 0.5 * a;
+      step.z_m = l % 2 == 0 ? 0.3 : 0.0;
+      step.z_x0 = 0.45;
+      step.sigma = l % 5 == 3 || l + 1 == count ? 0.0 : 0.1 + 0.05 * a;
+      steps_.push_back(step);
+    }
+  }
+  // Linear betas of 1000 steps, as many times larger as there are fewer of them, up to 1/2.
+  void MakeDdpmSteps(int64_t count) {
+    const auto n = static_cast<double>(count);
+    std::vector<double> products = {1.0};
+    for (int64_t t = 0; t < count; ++t) {
+      const double beta = 1000 / n * (1e-4 + 0.0199 * static_cast<double>(t) / n);
+      products.push_back(products.back() * (1 - std::min(beta, 0.5)));
+    }
+    for (int64_t t = count - 1; t >= 0; --t) {
+      const double now = products[t + 1], before = products[t];
+      ReverseStep step;
+      step.timestep = t;
+      step.prev_timestep = t - 1;
+      step.x0_z = 1 / std::sqrt(now);
+      step.x0_m = -std::sqrt(1 / now - 1);
+      step.z_x0 = std::sqrt(before) * (1 - now / before) / (1 - now);
+      step.z_z = std::sqrt(now / before) * (1 - before) / (1 - now);
+      step.sigma = std::sqrt((1 - before) / (1 - now) * (1 - now / before));
+      steps_.push_back(step);
+    }
+  }
+
+  std::mt19937_64 random_;
+  std::normal_distribution<double> normal_;
+  std::vector<std::vector<float>> arrays_;
+  std::vector<double> time_embedding_;
+  std::vector<ReverseStep> steps_;
+  std::vector<DenseSpec> decoder_;
+  DiffusionSpec spec_;
+};
+
+}  // namespace deeppcr::testing
+
+#endif  // DEEPPCR_TESTS_TESTING_RANDOM_DIFFUSION_H_
