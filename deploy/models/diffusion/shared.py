@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where things are, and what the digits scripts lend: safetensors_file (and data, to trainers)."""
+
+import pathlib
+import sys
+
+MODELS = pathlib.Path(__file__).resolve().parent.parent    # deploy/models
+
+# At the end of the path: this folder's own modules come first where names are equal.
+sys.path.append(str(MODELS / "digits"))
+
+import safetensors_file    # noqa: E402, F401  pylint: disable=wrong-import-position,unused-import
