@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/array_file.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "absl/strings/match.h"
@@ -116,6 +120,21 @@ absl::Status WriteFile(const std::string& path, std::string_view bytes) {
   const size_t put = std::fwrite(bytes.data(), 1, bytes.size(), file.get());
   if (put != bytes.size() || std::fflush(file.get()) != 0) return SystemError("write", path, errno);
   return absl::OkStatus();
+}
+
+absl::Status CheckWritable(const std::string& path) {
+  if (path == "-") return absl::OkStatus();
+  const int file = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+  if (file >= 0) {
+    ::close(file);
+    return absl::OkStatus();
+  }
+  if (errno == ENXIO) return absl::OkStatus();  // a pipe that nobody reads yet
+  if (errno != ENOENT) return SystemError("write", path, errno);
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  const char* folder = parent.empty() ? "." : parent.c_str();
+  if (::access(folder, W_OK | X_OK) == 0) return absl::OkStatus();
+  return SystemError("write", path, errno);
 }
 
 }  // namespace deeppcr

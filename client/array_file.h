@@ -30,6 +30,10 @@ absl::Status WriteArray(const Array& array, const std::string& path, const std::
 // Writes text or bytes; "-" is standard output. Errors: kUnknown with the system's reason.
 absl::Status WriteFile(const std::string& path, std::string_view bytes);
 
+// Whether WriteFile would be allowed to write there, found out without touching what is there.
+// Errors: as WriteFile.
+absl::Status CheckWritable(const std::string& path);
+
 }  // namespace deeppcr
 
 #endif  // DEEPPCR_CLIENT_ARRAY_FILE_H_

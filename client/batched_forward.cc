@@ -3,19 +3,10 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
+#include "client/batching.h"
 
 namespace deeppcr {
 namespace {
-
-constexpr int64_t kMaxRequestBytes = 12 << 20;
-
-absl::Status CheckShape(const Array& array, const std::vector<int64_t>& expected,
-                        const char* what) {
-  if (array.shape == expected) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(what, ": expected shape ", ShapeToString(expected),
-                                                 ", got ", ShapeToString(array.shape)));
-}
 
 absl::Status CheckInputs(const v1::GetModelResponse& model, const Array& inputs,
                          const BatchedForwardOptions& options) {
@@ -24,26 +15,13 @@ absl::Status CheckInputs(const v1::GetModelResponse& model, const Array& inputs,
   if (absl::Status status = CheckShape(inputs, {n, model.input_dim()}, "inputs"); !status.ok()) {
     return status;
   }
-  if (options.batch_size < 0 || options.batch_size > model.max_batch_size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("batch_size: expected 0 to ", model.max_batch_size(),
-                     ", the model's limit, got ", options.batch_size));
+  if (absl::Status status = CheckBatchSize(options.batch_size, model); !status.ok()) {
+    return status;
   }
   if (options.previous == nullptr) return absl::OkStatus();
   const v1::ModelSummary& summary = model.summary();
   return CheckShape(*options.previous, {n, summary.num_layers() + 1, summary.state_dim()},
                     "previous trajectory");
-}
-
-// Takes one tensor of a reply.
-absl::Status Collect(const v1::Tensor& tensor, const std::vector<int64_t>& shape, const char* what,
-                     Array* target) {
-  const absl::StatusOr<Array> array = TensorToArray(tensor, what);
-  if (!array.ok()) return array.status();
-  if (absl::Status status = CheckShape(*array, shape, what); !status.ok()) {
-    return absl::InternalError(absl::StrCat("bad reply: ", status.message()));
-  }
-  return AppendRows(*array, target);
 }
 
 }  // namespace
@@ -56,9 +34,7 @@ int64_t LargestBatch(const v1::GetModelResponse& model, bool with_trajectory) {
                                         : 0;
   const double bytes =
       4 * std::max(states + static_cast<double>(model.input_dim() + model.output_dim()), 1.0);
-  const double fits = static_cast<double>(kMaxRequestBytes) / bytes;
-  return std::max<int64_t>(
-      1, fits < model.max_batch_size() ? static_cast<int64_t>(fits) : model.max_batch_size());
+  return FittingBatch(bytes, model.max_batch_size());
 }
 
 absl::StatusOr<BatchedForwardResult> BatchedForward(const Client& client,
@@ -83,16 +59,14 @@ absl::StatusOr<BatchedForwardResult> BatchedForward(const Client& client,
     const absl::StatusOr<v1::ForwardResponse> reply = client.Forward(request, options.deadline);
     if (!reply.ok()) return reply.status();
     absl::Status status =
-        Collect(reply->outputs(), {count, model.output_dim()}, "outputs", &result.outputs);
+        CollectRows(reply->outputs(), {count, model.output_dim()}, "outputs", &result.outputs);
     if (status.ok() && options.solver.return_trajectory()) {
-      status = Collect(reply->trajectory(), {count, summary.num_layers() + 1, summary.state_dim()},
-                       "trajectory", &result.trajectory);
+      status =
+          CollectRows(reply->trajectory(), {count, summary.num_layers() + 1, summary.state_dim()},
+                      "trajectory", &result.trajectory);
     }
+    if (status.ok()) status = CheckReportCount(reply->report(), count);
     if (!status.ok()) return status;
-    if (reply->report().samples_size() != count) {
-      return absl::InternalError(absl::StrCat(
-          "bad reply: expected ", count, " sample reports, got ", reply->report().samples_size()));
-    }
     result.reports.push_back(reply->report());
     if (options.done != nullptr) options.done->fetch_add(count);
   }

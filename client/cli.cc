@@ -26,6 +26,7 @@ struct Subcommand {
 
 constexpr Subcommand kSubcommands[] = {
     {"forward", "Run inputs through a model", AddForward},
+    {"generate", "Draw samples from a diffusion model", AddGenerate},
     {"compare", "Run the same inputs through several solvers and compare them", AddCompare},
     {"models", "List models, and the plans measured for them", AddModels},
     {"load", "Load or reload a model", AddLoad},
@@ -168,6 +169,7 @@ int RunCli(int argc, const char* const* argv) {
       "  deeppcr health\n"
       "  deeppcr models --plan\n"
       "  deeppcr forward --model digits-resnet --in digits.npy --labels\n"
+      "  deeppcr generate digits-ddpm --num 64 --png digits.png\n"
       "deeppcr SUBCOMMAND --help says more. Flags above work after a subcommand as well.");
   RunCommand run;
   for (const Subcommand& entry : kSubcommands) {

@@ -77,6 +77,33 @@ TimePoint DeadlineFrom(absl::Duration deadline) {
          std::chrono::duration_cast<TimePoint::duration>(absl::ToChronoNanoseconds(bounded));
 }
 
+// Reads progress up to the result, which ends the stream.
+grpc::Status ReadGeneration(grpc::ClientContext* context,
+                            grpc::ClientReaderInterface<v1::StreamGenerateResponse>* stream,
+                            const std::function<void(const v1::GenerateProgress&)>& on_progress,
+                            v1::GenerateResponse* result) {
+  bool has_result = false;
+  bool has_more = false;
+  v1::StreamGenerateResponse message;
+  while (stream->Read(&message)) {
+    if (has_result) {
+      has_more = true;
+      context->TryCancel();
+    } else if (message.has_result()) {
+      has_result = true;
+      *result = std::move(*message.mutable_result());
+    } else if (message.has_progress()) {
+      on_progress(message.progress());
+    }
+  }
+  const grpc::Status status = stream->Finish();
+  if (has_more) return {grpc::StatusCode::INTERNAL, "bad reply: messages after the result"};
+  if (status.ok() && !has_result) {
+    return {grpc::StatusCode::INTERNAL, "bad reply: the stream ended without a result"};
+  }
+  return status;
+}
+
 }  // namespace
 
 class Client::Impl {
@@ -170,6 +197,25 @@ absl::StatusOr<v1::ForwardResponse> Client::Forward(const v1::ForwardRequest& re
   return impl_->Call<v1::ForwardResponse>(
       deadline, [&](grpc::ClientContext* context, v1::ForwardResponse* reply) {
         return impl_->stub().Forward(context, request, reply);
+      });
+}
+
+absl::StatusOr<v1::GenerateResponse> Client::Generate(const v1::GenerateRequest& request,
+                                                      absl::Duration deadline) const {
+  return impl_->Call<v1::GenerateResponse>(
+      deadline, [&](grpc::ClientContext* context, v1::GenerateResponse* reply) {
+        return impl_->stub().Generate(context, request, reply);
+      });
+}
+
+absl::StatusOr<v1::GenerateResponse> Client::StreamGenerate(
+    const v1::GenerateRequest& request,
+    const std::function<void(const v1::GenerateProgress&)>& on_progress,
+    absl::Duration deadline) const {
+  return impl_->Call<v1::GenerateResponse>(
+      deadline, [&](grpc::ClientContext* context, v1::GenerateResponse* reply) {
+        const auto stream = impl_->stub().StreamGenerate(context, request);
+        return ReadGeneration(context, stream.get(), on_progress, reply);
       });
 }
 

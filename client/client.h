@@ -5,6 +5,7 @@
 // A typed client of one DeepPCR server. Requests and replies are the messages of deeppcr.v1; see
 // client/array.h for the way from plain arrays to tensors and back.
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -54,6 +55,14 @@ class Client {
   // `deadline` is relative to the call; zero takes ClientOptions::deadline.
   absl::StatusOr<v1::ForwardResponse> Forward(const v1::ForwardRequest& request,
                                               absl::Duration deadline = {}) const;
+  absl::StatusOr<v1::GenerateResponse> Generate(const v1::GenerateRequest& request,
+                                                absl::Duration deadline = {}) const;
+  // The same, with word of how the solve goes on: on_progress is called in this thread for every
+  // progress message before the result.
+  absl::StatusOr<v1::GenerateResponse> StreamGenerate(
+      const v1::GenerateRequest& request,
+      const std::function<void(const v1::GenerateProgress&)>& on_progress,
+      absl::Duration deadline = {}) const;
   absl::StatusOr<v1::CompareResponse> Compare(const v1::CompareRequest& request,
                                               absl::Duration deadline = {}) const;
   absl::StatusOr<v1::ListModelsResponse> ListModels(absl::Duration deadline = {}) const;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -235,6 +236,28 @@ absl::StatusOr<ElementType> FindType(const std::string& descr) {
                             absl::CHexEscape(descr), "'; convert with x.astype('<f4')"));
 }
 
+// A whole file around values as they lie in memory.
+std::string FormatFile(const char* descr, std::span<const int64_t> shape, const void* data,
+                       size_t data_bytes) {
+  // A tuple of one needs its comma.
+  const std::string extents =
+      absl::StrCat("(", absl::StrJoin(shape, ", "), shape.size() == 1 ? ",)" : ")");
+  std::string header =
+      absl::StrCat("{'descr': '", descr, "', 'fortran_order': False, 'shape': ", extents, ", }");
+  const size_t prefix = kMagic.size() + 4;
+  // Data begins at a multiple of 64 bytes, as NumPy writes it.
+  header.append(63 - (prefix + header.size()) % 64, ' ');
+  header.push_back('\n');
+  std::string bytes(kMagic);
+  bytes.append({'\x01', '\x00', static_cast<char>(header.size() & 0xff),
+                static_cast<char>(header.size() >> 8)});
+  bytes += header;
+  const size_t begin = bytes.size();
+  bytes.resize(begin + data_bytes);
+  if (data_bytes > 0) std::memcpy(bytes.data() + begin, data, data_bytes);
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<Array> ParseNpy(std::string_view bytes) {
@@ -262,25 +285,12 @@ absl::StatusOr<Array> ParseNpy(std::string_view bytes) {
 }
 
 std::string FormatNpy(const Array& array) {
-  // A tuple of one needs its comma.
-  const std::string shape =
-      absl::StrCat("(", absl::StrJoin(array.shape, ", "), array.shape.size() == 1 ? ",)" : ")");
-  std::string header =
-      absl::StrCat("{'descr': '<f4', 'fortran_order': False, 'shape': ", shape, ", }");
-  const size_t prefix = kMagic.size() + 4;
-  // Data begins at a multiple of 64 bytes, as NumPy writes it.
-  header.append(63 - (prefix + header.size()) % 64, ' ');
-  header.push_back('\n');
-  std::string bytes(kMagic);
-  bytes.append({'\x01', '\x00', static_cast<char>(header.size() & 0xff),
-                static_cast<char>(header.size() >> 8)});
-  bytes += header;
-  const size_t begin = bytes.size();
-  bytes.resize(begin + array.values.size() * sizeof(float));
-  if (!array.values.empty()) {
-    std::memcpy(bytes.data() + begin, array.values.data(), bytes.size() - begin);
-  }
-  return bytes;
+  return FormatFile("<f4", array.shape, array.values.data(), array.values.size() * sizeof(float));
+}
+
+std::string FormatNpy(const std::vector<int64_t>& values) {
+  const int64_t shape[] = {static_cast<int64_t>(values.size())};
+  return FormatFile("<i8", shape, values.data(), values.size() * sizeof(int64_t));
 }
 
 }  // namespace deeppcr

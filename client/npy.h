@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/array.h"
@@ -21,6 +22,8 @@ absl::StatusOr<Array> ParseNpy(std::string_view bytes);
 
 // A version 1.0 file of '<f4' in C order.
 std::string FormatNpy(const Array& array);
+// A version 1.0 file of '<i8', a vector.
+std::string FormatNpy(const std::vector<int64_t>& values);
 
 }  // namespace deeppcr
 

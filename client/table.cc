@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace deeppcr {
 namespace {
@@ -117,5 +118,19 @@ std::string FormatRatio(double ratio) {
 }
 
 std::string FormatError(double error) { return error == 0 ? "0" : absl::StrFormat("%.1e", error); }
+
+std::string IterationsText(double iterations, int64_t warm_sweeps, int64_t chord_corrections) {
+  std::string text = absl::StrFormat("%.0f", iterations);
+  if (warm_sweeps > 0) absl::StrAppend(&text, " +", warm_sweeps, " warm");
+  if (chord_corrections > 0) absl::StrAppend(&text, " +", chord_corrections, " chord");
+  return text;
+}
+
+std::string CountsText(const std::map<std::string, int64_t>& counts) {
+  return absl::StrJoin(counts, ", ",
+                       [](std::string* out, const std::pair<const std::string, int64_t>& entry) {
+                         absl::StrAppend(out, Printable(entry.first), " ", entry.second);
+                       });
+}
 
 }  // namespace deeppcr

@@ -3,6 +3,7 @@
 #define DEEPPCR_CLIENT_TABLE_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,12 @@ std::string FormatRatio(double ratio);
 
 // "1.2e-05"; "0" for zero.
 std::string FormatError(double error);
+
+// "4", "4 +2 warm +1 chord".
+std::string IterationsText(double iterations, int64_t warm_sweeps, int64_t chord_corrections);
+
+// "newton 3, sequential 1", Printable.
+std::string CountsText(const std::map<std::string, int64_t>& counts);
 
 }  // namespace deeppcr
 

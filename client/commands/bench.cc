@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "client/array_file.h"
 #include "client/batched_forward.h"
 #include "client/commands/command.h"
@@ -126,13 +125,6 @@ std::string LatencyLine(const char* name, const LatencySummary& latency) {
                          FormatSeconds(latency.max), FormatSeconds(latency.mean));
 }
 
-std::string CountsText(const std::map<std::string, int64_t>& counts) {
-  return absl::StrJoin(counts, ", ",
-                       [](std::string* out, const std::pair<const std::string, int64_t>& entry) {
-                         absl::StrAppend(out, Printable(entry.first), " ", entry.second);
-                       });
-}
-
 std::string ResultText(const Flags& flags, const LoadResult& result) {
   const double rate = static_cast<double>(result.ok) / result.seconds;
   std::string text = absl::StrFormat(
@@ -221,6 +213,7 @@ absl::Status Run(Flags flags, const GlobalOptions& global) {
   const absl::StatusOr<v1::GetModelResponse> model =
       clients->front()->GetModel(flags.model.model, flags.model.version);
   if (!model.ok()) return model.status();
+  if (absl::Status status = CheckTakesInputs(*model); !status.ok()) return status;
   const absl::StatusOr<std::vector<v1::ForwardRequest>> requests = BuildRequests(flags, *model);
   if (!requests.ok()) return requests.status();
   const SendRequest send = [&](int client, int64_t index) -> absl::StatusOr<RequestOutcome> {

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <random>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/array_file.h"
 #include "client/solver_options.h"
+#include "client/table.h"
 
 namespace deeppcr {
 
@@ -26,7 +28,7 @@ CLI::Option* ModelFlags::Add(CLI::App* app) {
   app->add_option("--model_version", version, "version of the model (default: the latest)")
       ->check(CLI::NonNegativeNumber)
       ->type_name("N");
-  return app->add_option("--model", model, "name of the model")->type_name("NAME");
+  return app->add_option("--model,model", model, "name of the model")->type_name("NAME");
 }
 
 void SolverFlags::Add(CLI::App* app, bool with_solver) {
@@ -57,11 +59,8 @@ absl::StatusOr<v1::SolverOptions> SolverFlags::Build() const {
   return options;
 }
 
-void InputFlags::AddPath(CLI::App* app, bool required) {
-  app->add_option("--in", path, "inputs [n, input_dim]: .npy, .csv or .json; - is standard input")
-      ->required(required)
-      ->type_name("FILE");
-  app->add_option("--format", format,
+void AddFormatFlag(CLI::App* app, std::string* format) {
+  app->add_option("--format", *format,
                   "npy, csv or json, where a name does not tell (default for -: csv)")
       ->type_name("NAME")
       ->check([](const std::string& name) {
@@ -69,9 +68,25 @@ void InputFlags::AddPath(CLI::App* app, bool required) {
       });
 }
 
+void InputFlags::AddPath(CLI::App* app, bool required) {
+  app->add_option("--in", path, "inputs [n, input_dim]: .npy, .csv or .json; - is standard input")
+      ->required(required)
+      ->type_name("FILE");
+  AddFormatFlag(app, &format);
+}
+
 void InputFlags::AddDrawing(CLI::App* app) {
   app->add_option("--seed", seed, "seed of inputs drawn from N(0, 1), without --in (default 1)")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(CheckUnsigned);
+}
+
+std::string CheckUnsigned(const std::string& text) {
+  uint64_t value = 0;
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  const bool octal = text.size() > 1 && text.front() == '0';
+  if (digits && !octal && absl::SimpleAtoi(text, &value)) return "";
+  return absl::StrCat("expected a whole number from 0 to 18446744073709551615, got '", text, "'");
 }
 
 absl::StatusOr<Array> InputFlags::Load(int64_t input_dim) const {
@@ -79,22 +94,34 @@ absl::StatusOr<Array> InputFlags::Load(int64_t input_dim) const {
     Array drawn{{std::max<int64_t>(samples, 1), input_dim}, {}};
     const absl::StatusOr<int64_t> count = CountElements(drawn.shape, kMaxArrayBytes / 4, "inputs");
     if (!count.ok()) return count.status();
-    std::mt19937_64 generator(static_cast<uint64_t>(seed));
+    std::mt19937_64 generator(seed);
     std::normal_distribution<float> normal;
     drawn.values.resize(static_cast<size_t>(*count));
     for (float& value : drawn.values) value = normal(generator);
     return drawn;
   }
+  return ReadRows(path, format, {input_dim});
+}
+
+absl::StatusOr<Array> ReadRows(const std::string& path, const std::string& format,
+                               const std::vector<int64_t>& row_shape) {
   absl::StatusOr<Array> array = ReadArray(path, format);
   if (!array.ok()) return array;
-  // A single sample may come as a plain vector.
-  if (array->shape.size() == 1 && array->rows() == input_dim) array->shape = {1, input_dim};
-  if (array->shape.size() != 2 || array->shape[1] != input_dim || array->rows() < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": expected shape [n, ", input_dim,
-                                                   "] with n at least 1 for this model, got ",
-                                                   ShapeToString(array->shape)));
-  }
-  return array;
+  std::vector<int64_t>& shape = array->shape;
+  if (shape == row_shape) shape.insert(shape.begin(), 1);
+  const bool fits = shape.size() == row_shape.size() + 1 && shape.front() >= 1 &&
+                    std::equal(row_shape.begin(), row_shape.end(), shape.begin() + 1);
+  if (fits) return array;
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": expected shape [n, ", absl::StrJoin(row_shape, ", "),
+                   "] with n at least 1 for this model, got ", ShapeToString(shape)));
+}
+
+absl::Status CheckTakesInputs(const v1::GetModelResponse& model) {
+  if (model.num_inference_steps().empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("model: '", model.summary().name(),
+                   "' is a diffusion model: it takes no inputs; deeppcr generate draws samples"));
 }
 
 void SolveTotals::Add(const v1::SolveReport& report) {
@@ -102,14 +129,22 @@ void SolveTotals::Add(const v1::SolveReport& report) {
     ++samples;
     if (!sample.converged()) ++unconverged;
     if (!sample.fallback()) continue;
-    if (++fallbacks == 1) first_fallback_reason = sample.termination();
+    ++fallbacks;
+    ++fallback_reasons[sample.termination()];
   }
 }
 
-std::string IterationsText(double iterations, int64_t warm_sweeps, int64_t chord_corrections) {
-  std::string text = absl::StrFormat("%.0f", iterations);
-  if (warm_sweeps > 0) absl::StrAppend(&text, " +", warm_sweeps, " warm");
-  if (chord_corrections > 0) absl::StrAppend(&text, " +", chord_corrections, " chord");
+std::string WarningsText(const SolveTotals& totals) {
+  std::string text;
+  if (totals.fallbacks > 0) {
+    absl::StrAppend(&text, "warning: ", totals.fallbacks, " of ", totals.samples,
+                    " samples fell back to sequential (", CountsText(totals.fallback_reasons),
+                    ")\n");
+  }
+  if (totals.unconverged > 0) {
+    absl::StrAppend(&text, "warning: ", totals.unconverged, " of ", totals.samples,
+                    " samples did not converge\n");
+  }
   return text;
 }
 

@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +30,7 @@ struct GlobalOptions {
 using RunCommand = std::function<absl::Status()>;
 
 RunCommand AddForward(CLI::App* app, const GlobalOptions* global);
+RunCommand AddGenerate(CLI::App* app, const GlobalOptions* global);
 RunCommand AddCompare(CLI::App* app, const GlobalOptions* global);
 RunCommand AddModels(CLI::App* app, const GlobalOptions* global);
 RunCommand AddLoad(CLI::App* app, const GlobalOptions* global);
@@ -41,7 +43,7 @@ absl::StatusOr<std::unique_ptr<Client>> MakeClient(const GlobalOptions& global,
                                                    absl::Duration default_deadline,
                                                    int connection_index = 0);
 
-// --model and --version.
+// The model, by --model or on its own, and --model_version.
 struct ModelFlags {
   std::string model;
   int64_t version = 0;
@@ -59,12 +61,15 @@ class SolverFlags {
   std::vector<std::string> values_;  // by index of SolverOptionTexts()
 };
 
+// --format, of files whose name does not tell.
+void AddFormatFlag(CLI::App* app, std::string* format);
+
 // --in, --format, --samples and --seed: inputs from a file, or drawn from N(0, 1).
 struct InputFlags {
   std::string path;
   std::string format;
   int64_t samples = 0;
-  int64_t seed = 1;
+  uint64_t seed = 1;
   void AddPath(CLI::App* app, bool required);
   void AddDrawing(CLI::App* app);
 
@@ -73,18 +78,30 @@ struct InputFlags {
   absl::StatusOr<Array> Load(int64_t input_dim) const;
 };
 
+// A check for flags of 64 bits without sign: the parser itself would take -1 as 2^64 - 1, and read
+// a leading 0 as octal. Empty if the text is such a number, else what was expected.
+std::string CheckUnsigned(const std::string& text);
+
+// Reads an array [n, row_shape...], n at least 1; a single row may come without its n.
+// Errors: of the file; kInvalidArgument naming it for another shape.
+absl::StatusOr<Array> ReadRows(const std::string& path, const std::string& format,
+                               const std::vector<int64_t>& row_shape);
+
+// Errors: kInvalidArgument for a model that draws samples instead.
+absl::Status CheckTakesInputs(const v1::GetModelResponse& model);
+
 // How many samples of a reply fell back or did not converge; for the warning that none of it stays
 // silent.
 struct SolveTotals {
   int64_t samples = 0;
   int64_t fallbacks = 0;
   int64_t unconverged = 0;
-  std::string first_fallback_reason;
+  std::map<std::string, int64_t> fallback_reasons;
   void Add(const v1::SolveReport& report);
 };
 
-// "4", "4 +2 warm +1 chord".
-std::string IterationsText(double iterations, int64_t warm_sweeps, int64_t chord_corrections);
+// A line each for samples that fell back, by reason, and samples that did not converge; else empty.
+std::string WarningsText(const SolveTotals& totals);
 
 }  // namespace deeppcr
 

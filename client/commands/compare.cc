@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/array_file.h"
 #include "client/batched_forward.h"
+#include "client/batched_generate.h"
 #include "client/commands/command.h"
+#include "client/commands/generation_flags.h"
 #include "client/message_json.h"
 #include "client/progress.h"
 #include "client/solver_options.h"
@@ -18,6 +19,7 @@ namespace {
 struct Flags {
   ModelFlags model;
   InputFlags inputs;
+  GenerationFlags generation;
   SolverFlags solver;
   std::vector<std::string> rows;
   int repetitions = 0;
@@ -28,10 +30,11 @@ void AddFlags(CLI::App* app, Flags* flags) {
   flags->model.Add(app)->required();
   flags->inputs.AddPath(app, false);
   flags->inputs.AddDrawing(app);
-  app->add_option("--samples", flags->inputs.samples,
+  app->add_option("--samples,--num", flags->inputs.samples,
                   "samples compared (default: all of --in that one request takes; 1 without --in)")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
+  flags->generation.Add(app);
   app->add_option("--row", flags->rows,
                   "a solver to compare, with options of its own: SOLVER[,option=value]...; may be "
                   "repeated (default: sequential, newton, auto)")
@@ -49,12 +52,22 @@ void AddFlags(CLI::App* app, Flags* flags) {
       "Options under Solver hold for every row. Times are the server's, of the solve alone.\n"
       "Examples:\n"
       "  deeppcr compare --model digits-resnet --in digits.npy --samples 1\n"
+      "  deeppcr compare --model digits-class --num 16 --seed 7 --steps 100 --class all\n"
       "  deeppcr compare --model digits-resnet --repetitions 20 --row sequential --row picard \\\n"
       "      --row newton,shooting_interval=1 --row newton,shooting_interval=16,warm_sweeps=3");
 }
 
-absl::StatusOr<v1::CompareRequest> BuildRequest(const Flags& flags,
-                                                const v1::GetModelResponse& model) {
+// As many of the samples as one request takes, and says so where they are fewer.
+int64_t LimitSamples(int64_t wanted, int64_t limit) {
+  if (wanted <= limit) return wanted;
+  absl::FPrintF(stderr, "comparing the first %d of %d samples, which one request takes\n", limit,
+                wanted);
+  return limit;
+}
+
+absl::Status AddInputs(const Flags& flags, const v1::GetModelResponse& model,
+                       v1::CompareRequest* request) {
+  if (absl::Status status = flags.generation.CheckUnset(); !status.ok()) return status;
   absl::StatusOr<Array> inputs = flags.inputs.Load(model.input_dim());
   if (!inputs.ok()) return inputs.status();
   const int64_t wanted = flags.inputs.samples > 0 ? flags.inputs.samples : inputs->rows();
@@ -63,16 +76,51 @@ absl::StatusOr<v1::CompareRequest> BuildRequest(const Flags& flags,
                                                    wanted, " rows for --samples, got ",
                                                    inputs->rows()));
   }
-  const int64_t count = std::min(wanted, LargestBatch(model, false));
-  if (count < wanted) {
-    absl::FPrintF(stderr, "comparing the first %d of %d samples, which one request takes\n", count,
-                  wanted);
+  RowsToTensor(*inputs, 0, LimitSamples(wanted, LargestBatch(model, false)),
+               request->mutable_inputs());
+  return absl::OkStatus();
+}
+
+absl::Status AddGeneration(const Flags& flags, const v1::GetModelResponse& model,
+                           v1::CompareRequest* request) {
+  if (!flags.inputs.path.empty()) {
+    return absl::InvalidArgumentError(
+        "in: a diffusion model takes no inputs: give --num, --seed, --steps and --class instead");
   }
+  const absl::StatusOr<int64_t> steps = ResolveInferenceSteps(model, flags.generation.steps);
+  if (!steps.ok()) return steps.status();
+  absl::StatusOr<Array> conditioning =
+      flags.generation.LoadConditioning(model, flags.inputs.format);
+  if (!conditioning.ok()) return conditioning.status();
+  const int64_t given = conditioning->shape.empty() ? 1 : conditioning->rows();
+  const int64_t wanted = flags.inputs.samples > 0 ? flags.inputs.samples : given;
+  Generation generation{.seed = flags.inputs.seed, .num_inference_steps = *steps};
+  generation.num_samples =
+      LimitSamples(wanted, LargestGeneration(model, generation, *steps, false));
+  const absl::StatusOr<std::vector<int32_t>> labels =
+      flags.generation.Labels(model, 0, generation.num_samples);
+  if (!labels.ok()) return labels.status();
+  generation.class_labels = *labels;
+  if (!conditioning->shape.empty()) {
+    if (absl::Status status = SpreadRows(wanted, "conditioning", &*conditioning); !status.ok()) {
+      return status;
+    }
+    generation.conditioning = &*conditioning;
+  }
+  FillGenerationInput(generation, 0, generation.num_samples, request->mutable_generation());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::CompareRequest> BuildRequest(const Flags& flags,
+                                                const v1::GetModelResponse& model) {
   v1::CompareRequest request;
   request.set_model(flags.model.model);
   request.set_version(flags.model.version);
   request.set_repetitions(flags.repetitions);
-  RowsToTensor(*inputs, 0, count, request.mutable_inputs());
+  const bool generates = !model.num_inference_steps().empty();
+  const absl::Status status =
+      generates ? AddGeneration(flags, model, &request) : AddInputs(flags, model, &request);
+  if (!status.ok()) return status;
   const absl::StatusOr<v1::SolverOptions> base = flags.solver.Build();
   if (!base.ok()) return base.status();
   std::vector<std::string> rows = flags.rows;

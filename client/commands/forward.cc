@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "client/array_file.h"
 #include "client/batched_forward.h"
 #include "client/commands/command.h"
@@ -91,21 +90,10 @@ void PrintSummary(const BatchedForwardResult& result) {
       iterations = std::max<int64_t>(iterations, sample.iterations());
     }
   }
-  const std::string names = absl::StrJoin(
-      solvers, ", ", [](std::string* out, const std::pair<const std::string, int64_t>& entry) {
-        absl::StrAppend(out, Printable(entry.first), " ", entry.second);
-      });
   absl::FPrintF(stderr, "%d samples in %d requests on %s; solved by: %s; at most %d iterations\n",
                 totals.samples, result.reports.size(), Printable(result.reports.front().device()),
-                names, iterations);
-  if (totals.fallbacks > 0) {
-    absl::FPrintF(stderr, "warning: %d of %d samples fell back to sequential (%s)\n",
-                  totals.fallbacks, totals.samples, Printable(totals.first_fallback_reason));
-  }
-  if (totals.unconverged > 0) {
-    absl::FPrintF(stderr, "warning: %d of %d samples did not converge\n", totals.unconverged,
-                  totals.samples);
-  }
+                CountsText(solvers), iterations);
+  absl::FPrintF(stderr, "%s", WarningsText(totals));
 }
 
 absl::Status WriteResults(const Flags& flags, const v1::GetModelResponse& model,
@@ -143,6 +131,7 @@ absl::Status Run(const Flags& flags, const GlobalOptions& global) {
   const absl::StatusOr<v1::GetModelResponse> model =
       (*client)->GetModel(flags.model.model, flags.model.version);
   if (!model.ok()) return model.status();
+  if (absl::Status status = CheckTakesInputs(*model); !status.ok()) return status;
   const absl::StatusOr<Array> inputs = flags.inputs.Load(model->input_dim());
   if (!inputs.ok()) return inputs.status();
   std::atomic<int64_t> done{0};

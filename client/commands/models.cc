@@ -22,7 +22,9 @@ struct Flags {
 
 void AddFlags(CLI::App* app, Flags* flags) {
   flags->model.Add(app);
-  app->add_flag("--plan", flags->plan, "also print each plan and every candidate that was timed");
+  app->add_flag(
+      "--plan", flags->plan,
+      "also print the plans, one per number of steps, and every candidate that was timed");
   app->add_option("--json", flags->json, "write everything as JSON instead; - is standard output")
       ->type_name("FILE");
   app->footer(
@@ -60,7 +62,8 @@ std::string SamplesText(int64_t previous, int64_t last) {
   return last > previous + 1 ? absl::StrCat(previous + 1, "-", last) : absl::StrCat(last);
 }
 
-std::string PlanText(const v1::Plan& plan) {
+// Steps of inference that a plan was measured for; 0 where the model has no such choice.
+std::string PlanText(const v1::Plan& plan, int64_t steps) {
   using Align = Table::Align;
   Table table({{"samples"},
                {"auto runs", Align::kLeft},
@@ -88,12 +91,12 @@ std::string PlanText(const v1::Plan& plan) {
                   absl::StrCat(entry.parallel_stages()), FormatError(entry.parallel_error())});
     previous = entry.max_samples();
   }
-  std::string text =
-      absl::StrFormat("plan %s on %s for rtol %g, %s\n%s", Printable(plan.id()),
-                      Printable(plan.device()), plan.rtol(),
-                      plan.from_cache() ? "from the cache"
-                                        : "measured in " + FormatSeconds(plan.measured_seconds()),
-                      table.Format());
+  std::string text = absl::StrFormat(
+      "plan %s on %s for %srtol %g, %s\n%s", Printable(plan.id()), Printable(plan.device()),
+      steps > 0 ? absl::StrCat(steps, " steps, ") : "", plan.rtol(),
+      plan.from_cache() ? "from the cache"
+                        : "measured in " + FormatSeconds(plan.measured_seconds()),
+      table.Format());
   if (plan.candidates_size() > 0) absl::StrAppend(&text, "candidates:\n");
   for (const std::string& line : plan.candidates()) {
     absl::StrAppend(&text, "  ", Printable(line), "\n");
@@ -107,14 +110,40 @@ std::string PrintableList(const google::protobuf::RepeatedPtrField<std::string>&
   });
 }
 
+std::string PlansText(const v1::GetModelResponse& model) {
+  if (model.plans_size() == 0) return PlanText(model.plan(), 0);
+  std::string text;
+  for (int i = 0; i < model.plans_size(); ++i) {
+    const bool known = i < model.num_inference_steps_size();
+    absl::StrAppend(&text, i > 0 ? "\n" : "",
+                    PlanText(model.plans(i), known ? model.num_inference_steps(i) : 0));
+  }
+  return text;
+}
+
+// What a diffusion model may be asked for.
+std::string GenerationText(const v1::GetModelResponse& model) {
+  if (model.num_inference_steps_size() == 0) return "";
+  std::string text = absl::StrCat("inference steps: ", model.num_inference_steps(0), " (default)");
+  for (int i = 1; i < model.num_inference_steps_size(); ++i) {
+    absl::StrAppend(&text, ", ", model.num_inference_steps(i));
+  }
+  absl::StrAppend(
+      &text, "; classes: ", model.num_classes() > 0 ? absl::StrCat(model.num_classes()) : "none");
+  if (model.image_shape_size() > 0) {
+    absl::StrAppend(&text, "; images: ", absl::StrJoin(model.image_shape(), " x "));
+  }
+  return text + "\n";
+}
+
 std::string DetailText(const v1::GetModelResponse& model) {
   const std::string labels =
       model.labels_size() == 0 ? "" : absl::StrCat("labels: ", PrintableList(model.labels()), "\n");
-  return absl::StrCat("\n", Printable(model.summary().name()), " version ",
-                      model.summary().version(), ": ", model.input_dim(), " inputs, ",
-                      model.output_dim(), " outputs, at most ", model.max_batch_size(),
-                      " samples per request, ", FormatBytes(model.memory_bytes()),
-                      "\nsolvers: ", PrintableList(model.solvers()), "\n", labels);
+  return absl::StrCat(
+      "\n", Printable(model.summary().name()), " version ", model.summary().version(), ": ",
+      model.input_dim(), " inputs, ", model.output_dim(), " outputs, at most ",
+      model.max_batch_size(), " samples per request, ", FormatBytes(model.memory_bytes()),
+      "\nsolvers: ", PrintableList(model.solvers()), "\n", GenerationText(model), labels);
 }
 
 absl::Status Run(const Flags& flags, const GlobalOptions& global) {
@@ -142,7 +171,7 @@ absl::Status Run(const Flags& flags, const GlobalOptions& global) {
     if (!model.ok()) return model.status();
     json.back() = MessageToJson(*model);
     absl::StrAppend(&text, DetailText(*model));
-    if (flags.plan) absl::StrAppend(&text, PlanText(model->plan()));
+    if (flags.plan) absl::StrAppend(&text, PlansText(*model));
   }
   if (flags.json.empty()) return WriteFile("-", text);
   return WriteFile(flags.json, DumpJson({{"models", json}}));

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+
 namespace deeppcr {
 namespace {
 
@@ -49,6 +51,25 @@ TEST(ArrayFileTest, MissingFileAndDirectoryAreErrors) {
   EXPECT_THAT(std::string(ReadArray(::testing::TempDir(), "npy").status().message()),
               HasSubstr("cannot read"));
   EXPECT_FALSE(WriteFile(::testing::TempDir() + "no_such_directory/x.npy", "x").ok());
+}
+
+TEST(ArrayFileTest, WritabilityIsFoundOutWithoutATrace) {
+  const std::string path = ::testing::TempDir() + "array_file_test_writable";
+  std::remove(path.c_str());
+
+  EXPECT_TRUE(CheckWritable("-").ok());
+  EXPECT_TRUE(CheckWritable(path).ok());
+  EXPECT_EQ(ReadArray(path, "csv").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(WriteFile(path, "1\n").ok());
+  EXPECT_TRUE(CheckWritable(path).ok());
+  EXPECT_TRUE(ReadArray(path, "csv").ok());
+}
+
+TEST(ArrayFileTest, FoldersAndFoldersThatAreMissingAreNotWritable) {
+  EXPECT_THAT(std::string(CheckWritable(::testing::TempDir()).message()),
+              HasSubstr("Is a directory"));
+  EXPECT_THAT(std::string(CheckWritable("/no/such/x.npy").message()),
+              HasSubstr("cannot write /no/such/x.npy: No such file or directory"));
 }
 
 TEST(ArrayFileTest, FullDiskIsAnError) {

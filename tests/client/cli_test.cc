@@ -5,16 +5,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "client/array_file.h"
-#include "tests/client/fake_service.h"
+#include "tests/client/run_binary.h"
 
 namespace deeppcr {
 namespace {
@@ -24,44 +20,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-struct Outcome {
-  int code = -1;
-  std::string out;
-  std::string err;
-};
-
-std::string Slurp(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-std::string TempPath(const std::string& name) { return ::testing::TempDir() + "cli_test_" + name; }
-
-// `arguments` go through the shell; `input` becomes standard input.
-Outcome RunBinary(const std::string& arguments, const std::string& input = "") {
-  const std::string in = TempPath("stdin");
-  const std::string out = TempPath("stdout");
-  const std::string err = TempPath("stderr");
-  std::ofstream(in, std::ios::binary) << input;
-  const std::string command =
-      std::string(DEEPPCR_BINARY) + " " + arguments + " <" + in + " >" + out + " 2>" + err;
-  const int status = std::system(command.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, Slurp(out), Slurp(err)};
-}
-
-class CliTest : public ::testing::Test {
- protected:
-  Outcome RunAtServer(const std::string& arguments, const std::string& input = "") {
-    return RunBinary(arguments + " --server " + service_.address(), input);
-  }
-  FakeService service_;
-};
-
 TEST(CliUsageTest, HelpIsZeroEverywhereWithExamples) {
   for (const char* command :
-       {"", "forward", "compare", "models", "load", "unload", "health", "bench"}) {
+       {"", "forward", "generate", "compare", "models", "load", "unload", "health", "bench"}) {
     const Outcome outcome = RunBinary(std::string(command) + " --help");
 
     EXPECT_EQ(outcome.code, 0) << command;
@@ -204,7 +165,7 @@ TEST_F(CliTest, ForwardWarnsOfFallbacks) {
 
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.err,
-              HasSubstr("warning: 1 of 1 samples fell back to sequential (max_iterations)"));
+              HasSubstr("warning: 1 of 1 samples fell back to sequential (max_iterations 1)"));
 }
 
 TEST_F(CliTest, ForwardFailuresAreOneSentence) {
@@ -236,6 +197,50 @@ TEST_F(CliTest, CompareTable) {
   EXPECT_EQ(request.options(2).rtol(), 1e-3);
 }
 
+TEST_F(CliTest, CompareAsksADiffusionModelForSamples) {
+  const Outcome outcome =
+      RunAtServer("compare --model draw --num 3 --seed 9 --steps 2 --class 4,7 --row newton");
+
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("newton"));
+  const v1::CompareRequest request = service_.last_compare();
+  EXPECT_FALSE(request.has_inputs());
+  EXPECT_EQ(request.generation().num_samples(), 3);
+  EXPECT_EQ(request.generation().seed(), 9u);
+  EXPECT_EQ(request.generation().num_inference_steps(), 2);
+  EXPECT_THAT(request.generation().class_labels(), ::testing::ElementsAre(4, 7, 4));
+}
+
+TEST_F(CliTest, CompareLimitsSamplesOfADiffusionModel) {
+  const Outcome outcome = RunAtServer("compare --model draw --num 8 --class all");
+
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "comparing the first 5 of 8 samples, which one request takes\n");
+  EXPECT_EQ(service_.last_compare().generation().class_labels_size(), 5);
+}
+
+TEST_F(CliTest, CompareRefusesWhatTheModelDoesNotTake) {
+  EXPECT_EQ(RunAtServer("compare --model draw --in - --class 1", "1,2\n").err,
+            "deeppcr: in: a diffusion model takes no inputs: give --num, --seed, --steps and "
+            "--class instead\n");
+  EXPECT_EQ(RunAtServer("compare --model fake --class 1").err,
+            "deeppcr: model: --steps, --class and --conditioning are for diffusion models, and "
+            "this is none\n");
+  EXPECT_THAT(RunAtServer("compare --model draw --steps 3 --class 1").err,
+              HasSubstr("steps: expected a number that the model was loaded for (4, 2), got 3"));
+}
+
+TEST_F(CliTest, ForwardAndBenchSayWhatADiffusionModelIsFor) {
+  for (const char* arguments : {"forward --model draw --in -", "bench draw --seconds 1"}) {
+    const Outcome outcome = RunAtServer(arguments, "1,2\n");
+
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_EQ(outcome.err,
+              "deeppcr: model: 'draw' is a diffusion model: it takes no inputs; deeppcr generate "
+              "draws samples\n");
+  }
+}
+
 TEST_F(CliTest, CompareTakesWhatOneRequestHoldsAndSaysSo) {
   std::string rows;
   for (int i = 0; i < 8; ++i) rows += "1,2,3\n";
@@ -256,17 +261,29 @@ TEST_F(CliTest, ModelsTableAndPlan) {
   const Outcome plan = RunAtServer("models --model fake --plan");
 
   ASSERT_EQ(list.code, 0) << list.err;
-  EXPECT_EQ(list.out,
-            "model   version  state   type    layers  width\n"
-            "------  -------  ------  ------  ------  -----\n"
-            "broken        7  failed  resnet       4      3  config.json: activation is missing\n"
-            "fake          7  ready   resnet       4      3\n");
+  EXPECT_EQ(
+      list.out,
+      "model   version  state   type       layers  width\n"
+      "------  -------  ------  ---------  ------  -----\n"
+      "broken        7  failed  resnet          4      3  config.json: activation is missing\n"
+      "draw          7  ready   diffusion       4      2\n"
+      "fake          7  ready   resnet          4      3\n");
   ASSERT_EQ(plan.code, 0) << plan.err;
   EXPECT_THAT(plan.out, AllOf(HasSubstr("plan 0123456789abcdef on fake-device for rtol 0.0001"),
                               HasSubstr("    2-5  sequential  40.0 us     40.0 us        80.0 us"),
                               HasSubstr("labels: low, high"),
                               HasSubstr("  newton C=16 calibrated: 80 us\n")));
   EXPECT_EQ(RunAtServer("models --model other").code, 1);
+}
+
+TEST_F(CliTest, ModelsShowsWhatADiffusionModelMayBeAskedForAndEveryPlan) {
+  const Outcome outcome = RunAtServer("models draw --plan");
+
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("inference steps: 4 (default), 2; classes: 10; images: 2 x 3\n"),
+                    HasSubstr("plan plan-of-4 on fake-device for 4 steps, rtol 0"),
+                    HasSubstr("plan plan-of-2 on fake-device for 2 steps, rtol 0")));
 }
 
 // A server's text must not move the operator's cursor or retitle the window.
@@ -302,7 +319,8 @@ TEST_F(CliTest, ModelsAsJson) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const auto json = nlohmann::json::parse(outcome.out);
   EXPECT_EQ(json["models"][0]["state"], "MODEL_STATE_FAILED");
-  EXPECT_EQ(json["models"][1]["plan"]["entries"][1]["max_samples"], 5);
+  EXPECT_EQ(json["models"][1]["plans"].size(), 2u);
+  EXPECT_EQ(json["models"][2]["plan"]["entries"][1]["max_samples"], 5);
 }
 
 TEST_F(CliTest, LoadAndUnload) {

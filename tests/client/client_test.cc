@@ -70,13 +70,95 @@ TEST(ClientTest, EveryOtherCallAnswers) {
   FakeService service;
   const auto client = MakeClient(service.address());
 
-  EXPECT_EQ(client->ListModels()->models_size(), 2);
+  EXPECT_EQ(client->ListModels()->models_size(), 3);
   EXPECT_EQ(client->GetModel("fake")->input_dim(), kFakeInputs);
   EXPECT_EQ(client->LoadModel("fake")->summary().version(), 7);
   EXPECT_TRUE(client->UnloadModel("fake").ok());
   v1::CompareRequest request;
   request.add_options()->set_solver("newton");
   EXPECT_EQ(client->Compare(request)->rows(0).solver(), "newton");
+}
+
+v1::GenerateRequest TwoDrawings() {
+  v1::GenerateRequest request;
+  request.set_model("draw");
+  request.set_request_id("mine");
+  request.mutable_input()->set_num_samples(2);
+  return request;
+}
+
+TEST(ClientTest, GenerateAnswers) {
+  FakeService service;
+
+  const auto reply = MakeClient(service.address())->Generate(TwoDrawings());
+
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->samples().shape(0), 2);
+  EXPECT_EQ(reply->request_id(), "mine");
+}
+
+TEST(ClientTest, StreamGenerateTellsProgressAndAnswersTheSame) {
+  FakeService service;
+  const auto client = MakeClient(service.address());
+  std::vector<int> iterations;
+
+  const auto reply = client->StreamGenerate(TwoDrawings(), [&](const v1::GenerateProgress& solve) {
+    iterations.push_back(solve.iterations());
+  });
+
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_THAT(iterations, ElementsAre(1, 2, 3));
+  EXPECT_EQ(reply->request_id(), "mine");
+  EXPECT_EQ(reply->samples().data(), client->Generate(TwoDrawings())->samples().data());
+}
+
+TEST(ClientTest, FailuresOfGenerationComeThrough) {
+  FakeService service;
+  service.on_generate = [](auto*, const auto&, auto*) {
+    return grpc::Status(grpc::StatusCode::ABORTED, "no convergence");
+  };
+  const auto client = MakeClient(service.address());
+  const auto ignore = [](const v1::GenerateProgress&) {};
+
+  EXPECT_EQ(client->Generate(TwoDrawings()).status(), absl::AbortedError("no convergence"));
+  EXPECT_EQ(client->StreamGenerate(TwoDrawings(), ignore).status(),
+            absl::AbortedError("no convergence"));
+  EXPECT_EQ(service.calls(), 2);
+}
+
+TEST(ClientTest, StreamsThatBreakTheProtocolAreInternal) {
+  FakeService service;
+  const auto client = MakeClient(service.address());
+  const auto ignore = [](const v1::GenerateProgress&) {};
+  service.on_stream = [](grpc::ServerWriter<v1::StreamGenerateResponse>* writer) {
+    writer->Write(v1::StreamGenerateResponse());
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(client->StreamGenerate(TwoDrawings(), ignore).status(),
+            absl::InternalError("bad reply: the stream ended without a result"));
+
+  service.on_stream = [](grpc::ServerWriter<v1::StreamGenerateResponse>* writer) {
+    v1::StreamGenerateResponse result;
+    result.mutable_result();
+    while (writer->Write(result)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(client->StreamGenerate(TwoDrawings(), ignore).status(),
+            absl::InternalError("bad reply: messages after the result"));
+}
+
+TEST(ClientTest, DeadlineEndsAStream) {
+  FakeService service;
+  service.on_generate = [](grpc::ServerContext* context, const auto&, auto*) {
+    while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return grpc::Status::CANCELLED;
+  };
+  const auto ignore = [](const v1::GenerateProgress&) {};
+
+  const auto reply =
+      MakeClient(service.address())->StreamGenerate(TwoDrawings(), ignore, absl::Milliseconds(100));
+
+  EXPECT_EQ(reply.status().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST(ClientTest, HealthOfServerAndModels) {

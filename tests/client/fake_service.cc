@@ -28,11 +28,13 @@ v1::ModelSummary Summary(const std::string& name) {
   v1::ModelSummary summary;
   summary.set_name(name);
   summary.set_version(7);
-  summary.set_state(name == "fake" ? v1::MODEL_STATE_READY : v1::MODEL_STATE_FAILED);
-  summary.set_model_type("resnet");
-  summary.set_num_layers(kFakeLayers);
-  summary.set_state_dim(kFakeWidth);
-  if (name != "fake") summary.set_reason("config.json: activation is missing");
+  const bool draw = name == "draw";
+  const bool broken = name == "broken";
+  summary.set_state(broken ? v1::MODEL_STATE_FAILED : v1::MODEL_STATE_READY);
+  summary.set_model_type(draw ? "diffusion" : "resnet");
+  summary.set_num_layers(draw ? kDrawSteps : kFakeLayers);
+  summary.set_state_dim(draw ? kDrawWidth : kFakeWidth);
+  if (broken) summary.set_reason("config.json: activation is missing");
   return summary;
 }
 
@@ -53,6 +55,33 @@ v1::SampleReport SampleOf(const v1::SolverOptions& options, bool fallback,
   return report;
 }
 
+void DescribeDraw(v1::GetModelResponse* reply) {
+  *reply->mutable_summary() = Summary("draw");
+  reply->set_output_dim(kDrawPixels);
+  reply->set_max_batch_size(kFakeMaxBatch);
+  reply->set_num_classes(kDrawClasses);
+  for (const int extent : {2, 3}) reply->add_image_shape(extent);
+  for (const int steps : {kDrawSteps, 2}) {
+    reply->add_num_inference_steps(steps);
+    v1::Plan* plan = reply->add_plans();
+    plan->set_id("plan-of-" + std::to_string(steps));
+    plan->set_device("fake-device");
+    plan->add_entries()->set_max_samples(5);
+  }
+  *reply->mutable_plan() = reply->plans(0);
+}
+
+// The first value of a row, where there is a tensor.
+float FirstOfRow(const v1::Tensor& tensor, int64_t row, int64_t rows) {
+  const std::vector<float> values = Values(tensor);
+  return values.empty() ? 0 : values[values.size() / static_cast<size_t>(rows) * row];
+}
+
+int32_t ClassOf(const v1::GenerationInput& input, int i) {
+  if (input.class_labels().empty()) return 0;
+  return input.class_labels(input.class_labels_size() == 1 ? 0 : i);
+}
+
 }  // namespace
 
 FakeService::FakeService(int port) {
@@ -71,6 +100,11 @@ FakeService::~FakeService() { server_->Shutdown(std::chrono::system_clock::now()
 std::vector<v1::ForwardRequest> FakeService::forward_requests() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return forward_requests_;
+}
+
+std::vector<v1::GenerateRequest> FakeService::generate_requests() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return generate_requests_;
 }
 
 v1::CompareRequest FakeService::last_compare() {
@@ -104,6 +138,80 @@ grpc::Status FakeService::Forward(grpc::ServerContext* context, const v1::Forwar
   }
   reply->mutable_report()->set_device("fake-device" + suffix);
   reply->set_request_id(request->request_id());
+  return grpc::Status::OK;
+}
+
+void FakeService::Draw(const v1::GenerateRequest& request, v1::GenerateResponse* reply) {
+  const v1::GenerationInput& input = request.input();
+  const int n = input.num_samples();
+  const int steps = input.num_inference_steps() > 0 ? input.num_inference_steps() : kDrawSteps;
+  std::vector<float> samples;
+  std::vector<float> latents;
+  std::vector<float> states;
+  for (int i = 0; i < n; ++i) {
+    const uint64_t number = input.first_sample() + static_cast<uint64_t>(i);
+    const float given = FirstOfRow(input.initial_noise(), i, n) +
+                        FirstOfRow(input.step_noise(), i, n) +
+                        FirstOfRow(input.conditioning(), i, n);
+    for (uint64_t j = 0; j < kDrawPixels; ++j) {
+      const uint64_t mixed =
+          31 * input.seed() + 7 * number + 3 * static_cast<uint64_t>(ClassOf(input, i)) + j;
+      samples.push_back(static_cast<float>(mixed % 11) / 10 + given);
+    }
+    const float state[] = {static_cast<float>(number), static_cast<float>(input.seed())};
+    latents.insert(latents.end(), state, state + kDrawWidth);
+    for (int k = 0; k <= steps; ++k) states.insert(states.end(), state, state + kDrawWidth);
+    const auto reason = fallbacks.find(number);
+    v1::SampleReport* report = reply->mutable_report()->add_samples();
+    *report = SampleOf(request.options(), reason != fallbacks.end(), suffix);
+    if (reason != fallbacks.end()) report->set_termination(reason->second);
+    report->set_iterations(3 + static_cast<int>(number % 3));
+    report->set_column_passes(99);
+    report->set_error_estimate(2e-5);
+  }
+  SetTensor({n, kDrawPixels}, samples, reply->mutable_samples());
+  SetTensor({n, kDrawWidth}, latents, reply->mutable_latents());
+  if (request.options().return_trajectory()) {
+    SetTensor({n, steps + 1, kDrawWidth}, states, reply->mutable_trajectory());
+  }
+  reply->mutable_report()->set_device("fake-device" + suffix);
+  reply->mutable_report()->set_plan_id("plan-of-" + std::to_string(steps));
+  reply->mutable_report()->set_num_steps(steps);
+  reply->mutable_report()->set_solve_seconds(0.25);
+  reply->set_request_id(request.request_id());
+}
+
+grpc::Status FakeService::Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                                   v1::GenerateResponse* reply) {
+  ++calls_;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    generate_requests_.push_back(*request);
+  }
+  if (on_generate) return on_generate(context, *request, reply);
+  if (request->model() != "draw") return UnknownModel(request->model());
+  Draw(*request, reply);
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeService::StreamGenerate(grpc::ServerContext* context,
+                                         const v1::GenerateRequest* request,
+                                         grpc::ServerWriter<v1::StreamGenerateResponse>* writer) {
+  ++streams_;
+  if (on_stream) return on_stream(writer);
+  v1::StreamGenerateResponse result;
+  const grpc::Status status = Generate(context, request, result.mutable_result());
+  if (!status.ok()) return status;
+  for (int i = 1; i <= 3; ++i) {
+    v1::StreamGenerateResponse message;
+    v1::GenerateProgress* progress = message.mutable_progress();
+    progress->set_solver("newton" + suffix);
+    progress->set_iterations(i);
+    progress->set_num_steps(kDrawSteps);
+    progress->set_error_estimate(0.5 / i);
+    writer->Write(message);
+  }
+  writer->Write(result);
   return grpc::Status::OK;
 }
 
@@ -141,6 +249,7 @@ grpc::Status FakeService::ListModels(grpc::ServerContext*, const v1::ListModelsR
                                      v1::ListModelsResponse* reply) {
   ++calls_;
   *reply->add_models() = Summary("broken");
+  *reply->add_models() = Summary("draw");
   *reply->add_models() = Summary("fake");
   return grpc::Status::OK;
 }
@@ -148,6 +257,11 @@ grpc::Status FakeService::ListModels(grpc::ServerContext*, const v1::ListModelsR
 grpc::Status FakeService::GetModel(grpc::ServerContext*, const v1::GetModelRequest* request,
                                    v1::GetModelResponse* reply) {
   ++calls_;
+  if (request->model() == "draw") {
+    DescribeDraw(reply);
+    if (describe) describe(reply);
+    return grpc::Status::OK;
+  }
   if (request->model() != "fake") return UnknownModel(request->model());
   *reply->mutable_summary() = Summary("fake");
   reply->set_input_dim(kFakeInputs);

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,9 +23,15 @@ inline constexpr int kFakeOutputs = 2;
 inline constexpr int kFakeLayers = 4;
 inline constexpr int kFakeWidth = 3;
 inline constexpr int kFakeMaxBatch = 5;
+inline constexpr int kDrawPixels = 6;
+inline constexpr int kDrawWidth = 2;
+inline constexpr int kDrawSteps = 4;  // by default; or 2
+inline constexpr int kDrawClasses = 10;
 
 // One ready model, "fake": outputs (x0 + x1, x2); the trajectory repeats x at every step. Labels
 // are "low" and "high". Another, "broken", failed to load. Sample reports say newton, 4 iterations.
+// A third, "draw", is a diffusion model of 2 x 3 images and ten classes: sample number g is a
+// function of the seed, g, its class and what else it is given; its final state is (g, seed).
 // Loading anything but these is NOT_FOUND.
 class FakeService final : public v1::DeepPcr::Service {
  public:
@@ -40,15 +47,32 @@ class FakeService final : public v1::DeepPcr::Service {
   // Replaces the answer to Forward while set.
   std::function<grpc::Status(grpc::ServerContext*, const v1::ForwardRequest&, v1::ForwardResponse*)>
       on_forward;
+  // Replaces the answer to Generate and StreamGenerate while set.
+  std::function<grpc::Status(grpc::ServerContext*, const v1::GenerateRequest&,
+                             v1::GenerateResponse*)>
+      on_generate;
+  // Replaces what StreamGenerate writes while set.
+  std::function<grpc::Status(grpc::ServerWriter<v1::StreamGenerateResponse>*)> on_stream;
+  // Changes what GetModel says of "draw".
+  std::function<void(v1::GetModelResponse*)> describe;
+  // Samples of "draw" that fall back, by number, with the reason.
+  std::map<uint64_t, std::string> fallbacks;
   // Follows every text that the service sends, where a hostile server would put escapes.
   std::string suffix;
   // Makes every sample report say that it fell back.
   std::atomic<bool> report_fallback{false};
   std::vector<v1::ForwardRequest> forward_requests();
+  std::vector<v1::GenerateRequest> generate_requests();
   v1::CompareRequest last_compare();
+  // Calls of StreamGenerate.
+  int streams() const { return streams_; }
 
   grpc::Status Forward(grpc::ServerContext* context, const v1::ForwardRequest* request,
                        v1::ForwardResponse* reply) override;
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                        v1::GenerateResponse* reply) override;
+  grpc::Status StreamGenerate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                              grpc::ServerWriter<v1::StreamGenerateResponse>* writer) override;
   grpc::Status Compare(grpc::ServerContext* context, const v1::CompareRequest* request,
                        v1::CompareResponse* reply) override;
   grpc::Status ListModels(grpc::ServerContext* context, const v1::ListModelsRequest* request,
@@ -61,10 +85,14 @@ class FakeService final : public v1::DeepPcr::Service {
                            v1::UnloadModelResponse* reply) override;
 
  private:
+  void Draw(const v1::GenerateRequest& request, v1::GenerateResponse* reply);
+
   std::mutex mutex_;
   std::vector<v1::ForwardRequest> forward_requests_;
+  std::vector<v1::GenerateRequest> generate_requests_;
   v1::CompareRequest last_compare_;
   std::atomic<int> calls_{0};
+  std::atomic<int> streams_{0};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };

@@ -63,6 +63,13 @@ TEST(FormatTest, Bytes) {
   EXPECT_EQ(FormatBytes((int64_t{1} << 20) - 1), "1.00 MiB");
 }
 
+TEST(FormatTest, IterationsAndCounts) {
+  EXPECT_EQ(IterationsText(4, 0, 0), "4");
+  EXPECT_EQ(IterationsText(4, 2, 1), "4 +2 warm +1 chord");
+  EXPECT_EQ(CountsText({}), "");
+  EXPECT_EQ(CountsText({{"slow", 2}, {"max\x1b", 1}}), "max\\x1b 1, slow 2");
+}
+
 TEST(FormatTest, RatiosAndErrors) {
   EXPECT_EQ(FormatRatio(2.314), "2.31x");
   EXPECT_EQ(FormatRatio(0.0512), "0.05x");

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/generation_summary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/latency.h"
+#include "client/table.h"
+
+namespace deeppcr {
+namespace {
+
+// What medians are taken of.
+struct Values {
+  std::vector<double> iterations;
+  std::vector<double> solve_seconds;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return Percentile(values, 50);
+}
+
+// NaN is the largest: nothing hides it.
+double Worse(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+
+void AddSample(const v1::SampleReport& sample, int64_t num_steps, SolverSummary* row) {
+  row->solver = sample.solver();
+  ++row->samples;
+  row->max_iterations = std::max(row->max_iterations, sample.iterations());
+  row->max_warm_sweeps = std::max(row->max_warm_sweeps, sample.warm_sweeps());
+  row->max_chord_corrections = std::max(row->max_chord_corrections, sample.chord_corrections());
+  row->dependent_stages = std::max(row->dependent_stages, sample.dependent_stages());
+  row->column_passes = std::max(row->column_passes, sample.column_passes());
+  row->error_estimate = Worse(row->error_estimate, sample.error_estimate());
+  row->num_steps = std::max(row->num_steps, num_steps);
+  if (!sample.converged()) ++row->unconverged;
+  if (sample.fallback()) ++row->fallbacks[sample.termination()];
+}
+
+std::string ConvergedText(const SolverSummary& row) {
+  if (row.unconverged == 0) return "all";
+  return absl::StrCat("all but ", row.unconverged);
+}
+
+}  // namespace
+
+std::vector<SolverSummary> SummarizeBySolver(std::span<const v1::SolveReport> reports) {
+  std::map<std::string, SolverSummary> rows;
+  std::map<std::string, Values> values;
+  for (const v1::SolveReport& report : reports) {
+    std::set<std::string> solvers;
+    for (const v1::SampleReport& sample : report.samples()) {
+      AddSample(sample, report.num_steps(), &rows[sample.solver()]);
+      values[sample.solver()].iterations.push_back(sample.iterations());
+      solvers.insert(sample.solver());
+    }
+    for (const std::string& solver : solvers) {
+      values[solver].solve_seconds.push_back(report.solve_seconds());
+    }
+  }
+  std::vector<SolverSummary> summary;
+  for (auto& [solver, row] : rows) {
+    row.median_iterations = Median(std::move(values[solver].iterations));
+    row.median_solve_seconds = Median(std::move(values[solver].solve_seconds));
+    summary.push_back(std::move(row));
+  }
+  return summary;
+}
+
+std::string SummaryTable(std::span<const SolverSummary> rows) {
+  using Align = Table::Align;
+  Table table({{"solver", Align::kLeft},
+               {"samples"},
+               {"iterations"},
+               {"most"},
+               {"dependent stages"},
+               {"L"},
+               {"column passes"},
+               {"error estimate"},
+               {"converged", Align::kLeft},
+               {"fallbacks", Align::kLeft},
+               {"solve per request"}});
+  for (const SolverSummary& row : rows) {
+    table.AddRow(
+        {row.solver, absl::StrCat(row.samples), absl::StrFormat("%g", row.median_iterations),
+         IterationsText(row.max_iterations, row.max_warm_sweeps, row.max_chord_corrections),
+         absl::StrCat(row.dependent_stages), absl::StrCat(row.num_steps),
+         absl::StrCat(row.column_passes), FormatError(row.error_estimate), ConvergedText(row),
+         row.fallbacks.empty() ? "none" : CountsText(row.fallbacks),
+         FormatSeconds(row.median_solve_seconds)});
+  }
+  return table.Format();
+}
+
+nlohmann::ordered_json SummaryJson(std::span<const SolverSummary> rows) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const SolverSummary& row : rows) {
+    list.push_back({{"solver", row.solver},
+                    {"samples", row.samples},
+                    {"median_iterations", row.median_iterations},
+                    {"max_iterations", row.max_iterations},
+                    {"max_warm_sweeps", row.max_warm_sweeps},
+                    {"max_chord_corrections", row.max_chord_corrections},
+                    {"max_dependent_stages", row.dependent_stages},
+                    {"max_column_passes", row.column_passes},
+                    {"max_error_estimate", row.error_estimate},
+                    {"num_steps", row.num_steps},
+                    {"unconverged", row.unconverged},
+                    {"fallbacks", row.fallbacks},
+                    {"median_solve_seconds", row.median_solve_seconds}});
+  }
+  return list;
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_CLIENT_GENERATION_SUMMARY_H_
+#define DEEPPCR_CLIENT_GENERATION_SUMMARY_H_
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "deeppcr/v1/deeppcr.pb.h"
+
+namespace deeppcr {
+
+// What the samples cost that one solver answered.
+struct SolverSummary {
+  std::string solver;
+  int64_t samples = 0;
+  double median_iterations = 0;
+  int32_t max_iterations = 0;
+  int32_t max_warm_sweeps = 0;
+  int32_t max_chord_corrections = 0;
+  int64_t dependent_stages = 0;  // largest, as the next two
+  int64_t column_passes = 0;
+  double error_estimate = 0;
+  int64_t num_steps = 0;  // L
+  int64_t unconverged = 0;
+  std::map<std::string, int64_t> fallbacks;  // by reason
+  // Of the whole solve of requests that this solver answered in: another may have shared them.
+  double median_solve_seconds = 0;
+};
+
+// One row per solver, by name.
+std::vector<SolverSummary> SummarizeBySolver(std::span<const v1::SolveReport> reports);
+
+// The rows as a table, and as JSON.
+std::string SummaryTable(std::span<const SolverSummary> rows);
+nlohmann::ordered_json SummaryJson(std::span<const SolverSummary> rows);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_CLIENT_GENERATION_SUMMARY_H_

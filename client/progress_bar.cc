@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/progress_bar.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/table.h"
+
+namespace deeppcr {
+namespace {
+
+constexpr size_t kBarWidth = 24;
+
+std::string SolveText(const v1::GenerateProgress& solve) {
+  if (solve.solver().empty()) return "";
+  const std::string solver = absl::StrCat(", ", Printable(solve.solver()));
+  if (solve.steps() > 0) {
+    return absl::StrCat(solver, " step ", solve.steps(), " of ", solve.num_steps());
+  }
+  std::string text = absl::StrCat(solver, " iteration ", solve.iterations());
+  if (solve.error_estimate() > 0) {
+    absl::StrAppend(&text, ", error estimate ", FormatError(solve.error_estimate()));
+  }
+  return text;
+}
+
+// Iterations tell nothing about how many more there will be; steps do.
+double FinishedPart(const GenerationProgress& progress) {
+  const v1::GenerateProgress& solve = progress.solve;
+  const double part = solve.num_steps() > 0 ? static_cast<double>(solve.steps()) /
+                                                  static_cast<double>(solve.num_steps())
+                                            : 0;
+  const double samples = static_cast<double>(progress.done) +
+                         std::clamp(part, 0.0, 1.0) * static_cast<double>(progress.in_request);
+  const double all = static_cast<double>(std::max<int64_t>(progress.num_samples, 1));
+  return std::clamp(samples / all, 0.0, 1.0);
+}
+
+size_t TerminalWidth() {
+  winsize size = {};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return known ? size.ws_col : 80;
+}
+
+}  // namespace
+
+std::string ProgressBarText(const GenerationProgress& progress, size_t width) {
+  const auto filled = static_cast<size_t>(kBarWidth * FinishedPart(progress));
+  const std::string text = absl::StrFormat("[%s%s] %d of %d samples%s", std::string(filled, '#'),
+                                           std::string(kBarWidth - filled, '.'), progress.done,
+                                           progress.num_samples, SolveText(progress.solve));
+  return text.substr(0, width);
+}
+
+ProgressBar::~ProgressBar() {
+  Draw("");
+  absl::FPrintF(stderr, "\r");
+}
+
+void ProgressBar::Show(const GenerationProgress& progress) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_) return;
+  next_ = now + std::chrono::milliseconds(100);
+  // A full last column would begin a new line.
+  Draw(ProgressBarText(progress, TerminalWidth() - 1));
+}
+
+void ProgressBar::Draw(const std::string& text) {
+  const std::string wipe(drawn_ - std::min(drawn_, text.size()), ' ');
+  absl::FPrintF(stderr, "\r%s%s", text, wipe);
+  std::fflush(stderr);
+  drawn_ = text.size();
+}
+
+}  // namespace deeppcr
