@@ -4,15 +4,17 @@
 #                       [--no_install] [--no_build]
 #
 # From a fresh clone to answers: installs what is missing, builds the release, starts the server on
-# free ports with two trained models, classifies held-out digits through several solvers and checks
-# that their labels agree, draws some digits, and compares the solvers' timings.
+# free ports with trained models, classifies held-out digits through several solvers and checks that
+# their labels agree, generates new digits and judges them, draws pictures of both, and compares the
+# solvers' timings.
 #   --keep            leave the server running, and say how to reach and stop it
 #   --build_dir DIR   default: build/release
 #   --output DIR      pictures, answers and logs; default: demo-output
 #   --cuda WHEN       build the CUDA module: auto (default), on, off
 #   --no_install      never call apt-get
 #   --no_build        take the binaries that --build_dir holds
-# Exit status: 0 only if newton and auto gave sequential's label for every held-out digit.
+# Exit status: 0 only if newton and auto gave sequential's label for every held-out digit, newton and
+# picard generated sequential's samples, and those are as good as deploy/models/README.md says.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . deploy/lib.sh
@@ -110,6 +112,38 @@ classify() {
     --picture "$output/$1.png" --must_agree "newton,auto" "${outputs[@]}"
 }
 
+# The same samples through every solver. The tolerance, 1e-4, is on the states; a decoder may
+# amplify it.
+generate() {
+  local solver outputs=()
+  for solver in sequential newton picard; do
+    deeppcr generate "$1" --num 16 --seed 1 --solver "$solver" --out "$output/$1-$solver.npy" \
+      | sed -n '1,3p'
+    outputs+=("$solver=$output/$1-$solver.npy")
+  done
+  "$python" -B deploy/demo/agree.py 1e-3 "${outputs[@]}"
+}
+
+# Many samples by `auto`, a picture, and what a judge trained on real data thinks of them.
+draw() {
+  local model="$1"
+  shift
+  say
+  deeppcr generate "$model" --seed 7 --out "$output/$model.npy" --png "$output/$model.png" "$@"
+  say "picture: $output/$model.png"
+}
+judge() {
+  "$python" -B deploy/models/diffusion/quality.py --model "$1" --samples "$output/$1.npy" "${@:2}"
+}
+
+compare_generation() {
+  say
+  say "$1, one sample:"
+  deeppcr compare "$1" --num 1 --repetitions 5 --row sequential --row newton --row picard --row auto \
+    --json "$output/$1-compare.json" 2>/dev/null
+  "$python" -B deploy/demo/stages.py "$1" "$output/$1-compare.json"
+}
+
 compare() {
   local row flags=()
   for row in "${rows[@]}"; do flags+=(--row "$row"); done
@@ -149,9 +183,21 @@ for model in digits-resnet digits-mlp; do
 done
 $agreed || fail "the solvers do not agree: see above"
 
+step "new digits from digits-ddpm, a thousand reverse steps each"
+generate digits-ddpm || fail "the solvers generate different samples: see above"
+good=true
+draw digits-ddpm --num 256
+judge digits-ddpm || good=false
+draw digits-class --num 250 --class all --labels_out "$output/digits-class-labels.npy"
+judge digits-class --labels "$output/digits-class-labels.npy" || good=false
+draw swissroll-ddpm --num 500
+judge swissroll-ddpm || good=false
+$good || fail "the samples are worse than they should be: see above"
+
 step "the same input through several solvers"
 compare digits-resnet
 compare digits-mlp
+compare_generation digits-ddpm
 
 step "metrics ($http/metrics)"
 "$python" -B deploy/demo/metrics.py "$http/metrics" 20
@@ -167,4 +213,4 @@ else
   step "stop"
   stop_server
 fi
-say "newton and auto gave sequential's label for every held-out digit"
+say "newton and auto gave sequential's label for every held-out digit, newton and picard its samples"

@@ -8,7 +8,7 @@
 #   test    build, the test frameworks, and a Prometheus to scrape the server with
 #   fuzz    clang with libFuzzer
 #   demo    build, and Python with NumPy for the picture
-#   bench   demo, and PyTorch, which the benchmark compares with
+#   bench   demo, and what the benchmark compares with: PyTorch, also with OpenBLAS
 # --list prints the package names, one per line, and installs nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,7 +24,7 @@ packages_of() {
     test) packages_of demo && printf '%s\n' libgtest-dev libgmock-dev python3-yaml prometheus ;;
     fuzz) printf '%s\n' clang-14 libclang-rt-14-dev llvm-14 ;;
     demo) packages_of build && printf '%s\n' python3 python3-numpy ;;
-    bench) packages_of demo && printf '%s\n' python3-torch ;;
+    bench) packages_of demo && printf '%s\n' python3-torch libopenblas0-pthread ;;
     *) unknown_flag "$1" ;;
   esac
 }

@@ -50,14 +50,16 @@ class EngineImpl final : public Engine {
   std::string_view backend_reason() const override { return selected_.reason; }
 
   absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
-      const std::string& directory, const LoadProgress& progress) const override {
+      const std::string& directory, const LoadProgress& progress,
+      const CancelToken* token) const override {
     if (progress) progress("reading");
     DEEPPCR_ASSIGN_OR_RETURN(Model model,
                              ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes}));
     return PrepareModel(std::move(model), {.backend = selected_.backend.get(),
                                            .pool = &pool_,
                                            .options = &options_,
-                                           .progress = progress});
+                                           .progress = progress,
+                                           .token = token});
   }
 
  private:

@@ -15,8 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/base/cancel_token.h"
 #include "kernels/plan/plan.h"
-#include "kernels/solver/cancel_token.h"
 #include "kernels/solver/options.h"
 #include "kernels/solver/report.h"
 #include "kernels/solver/run_item.h"
@@ -122,8 +122,10 @@ class Engine {
   // Takes seconds. The directory itself is trusted (the caller checked the name); its contents are
   // not. Errors: kNotFound, kInvalidArgument (file, key or tensor named), kResourceExhausted (bytes
   // wanted and allowed).
+  // kCancelled soon after the token, which may be null, has fired.
   virtual absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
-      const std::string& directory, const LoadProgress& progress) const = 0;
+      const std::string& directory, const LoadProgress& progress,
+      const CancelToken* token) const = 0;
 };
 
 // Every solver a request may name, `auto` included; for validation, metric labels and help.

@@ -20,6 +20,10 @@ namespace deeppcr {
 namespace {
 
 constexpr int64_t kMaxGuessBytes = int64_t{32} << 20;
+constexpr double kPlanSeconds = 8;  // for all systems of a model
+// Of the packed systems, in sizes of the largest weights file: every number of inference steps has
+// a copy of the weights and a table of its own.
+constexpr int64_t kMaxCopies = 4;
 
 // Twice what the affine map has unknowns per output, within reason.
 int64_t NumSyntheticInputs(int64_t state_dim) {
@@ -145,12 +149,15 @@ class VariantPreparation {
     context_.progress(StrCat(text, " (", shape_.num_steps, " steps)"));
   }
 
+  // Of what is allowed to the whole model.
+  int64_t Share(int64_t whole) const { return whole / static_cast<int64_t>(model_.systems.size()); }
+
   absl::Status MakeRunner() {
     Say("packing weights");
     DEEPPCR_ASSIGN_OR_RETURN(variant_.system, context_.backend->NewSystem(spec_));
-    DEEPPCR_ASSIGN_OR_RETURN(
-        const SpaceLimits limits,
-        ChooseLimits(*variant_.system, shape_.num_steps, context_.options->max_workspace_bytes));
+    DEEPPCR_ASSIGN_OR_RETURN(const SpaceLimits limits,
+                             ChooseLimits(*variant_.system, shape_.num_steps,
+                                          Share(context_.options->max_workspace_bytes)));
     DEEPPCR_ASSIGN_OR_RETURN(variant_.runner,
                              Runner::Create(*context_.backend, *variant_.system, shape_, limits,
                                             context_.pool, context_.options->max_concurrent_runs));
@@ -208,6 +215,8 @@ class VariantPreparation {
     return MeasurePlan(*variant_.runner, inputs_,
                        {.max_batch_size = model_.config.max_batch_size,
                         .calibrated_guess = variant_.resolve.calibrated_guess,
+                        .seconds_in_all = kPlanSeconds / static_cast<double>(model_.systems.size()),
+                        .token = context_.token,
                         .progress = [this](std::string_view text) { Say(text); }});
   }
 
@@ -251,8 +260,15 @@ ModelInfo InfoOf(const Model& model, const std::vector<Variant>& variants) {
 absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
                                                                 const LoadContext& context) {
   std::vector<Variant> variants;
+  int64_t bytes = 0;
   for (const SystemSpec& spec : model.systems) {
     DEEPPCR_ASSIGN_OR_RETURN(Variant variant, VariantPreparation(model, spec, context).Run());
+    bytes += variant.system->memory_bytes();
+    if (bytes > kMaxCopies * context.options->max_model_bytes)
+      return ResourceExhausted("num_inference_steps: ", model.systems.size(),
+                               " numbers of steps take more than ",
+                               kMaxCopies * context.options->max_model_bytes,
+                               " bytes; name fewer, or raise max_model_bytes");
     variants.push_back(std::move(variant));
   }
   ModelInfo info = InfoOf(model, variants);

@@ -20,6 +20,7 @@ struct LoadContext {
   ThreadPool* pool = nullptr;
   const EngineOptions* options = nullptr;
   LoadProgress progress;
+  const CancelToken* token = nullptr;  // may be null
 };
 
 // Packs a model for the backend, calibrates it, and measures its plan or takes it from the cache.

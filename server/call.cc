@@ -59,6 +59,8 @@ absl::Status Call::Parse(google::protobuf::Message* request) const {
   if (context_.draining.load()) {
     return absl::UnavailableError("the server is starting or shutting down");
   }
+  // A call that is cancelled before its message has come gets an empty one.
+  if (token_.cancelled() || rpc_->IsCancelled()) return absl::CancelledError("cancelled");
   // The handler's own, though gRPC passes it as const; of no use once it is parsed.
   grpc::ByteBuffer bytes;
   bytes.Swap(const_cast<grpc::ByteBuffer*>(call_.request));

@@ -162,10 +162,10 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
 
 void AddServingFlags(std::vector<FlagSpec>& specs) {
   using C = ServerConfig;
-  specs.push_back(Integer(
-      "max_queue", "samples", 1, 1 << 20, &C::max_queue,
-      "Samples that may wait, per model version, of Forward and as many of Compare; more are "
-      "refused."));
+  specs.push_back(Integer("max_queue", "samples", 1, 1 << 20, &C::max_queue,
+                          "Samples that may wait, per model version, of Forward or Generate and as "
+                          "many of Compare; more "
+                          "are refused."));
   specs.push_back(Integer("max_queue_bytes", "bytes", kMiB, int64_t{1} << 40, &C::max_queue_bytes,
                           "Bytes of accepted requests and their replies, all models together."));
   specs.push_back(
@@ -176,10 +176,10 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
                        "After SIGTERM: not ready, but still serving, so that balancers notice."));
   specs.push_back(Real("drain_seconds", "seconds", 0, 3600, &C::drain_seconds,
                        "After that: new calls are refused, those in progress get this long."));
-  specs.push_back(
-      Real("shadow_rate", "share", 0, 1, &C::shadow_rate,
-           "Share of Forward requests repeated after the reply by the other kind of solver, to "
-           "measure speed-up and error. Only while nothing waits."));
+  specs.push_back(Real("shadow_rate", "share", 0, 1, &C::shadow_rate,
+                       "Share of Forward and Generate requests repeated after the reply by the "
+                       "other kind of solver, to "
+                       "measure speed-up and error. Only while nothing waits."));
   specs.push_back(Choice("log_format", {"json", "text"}, &C::log_format, "One line per event."));
   specs.push_back(Choice("log_level", {"debug", "info", "warn", "error"}, &C::log_level,
                          "debug writes one line per request."));

@@ -98,7 +98,9 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
     logger_.Log(LogLevel::kInfo, "model_loading",
                 {{"model", name}, {"version", version}, {"step", step}});
   };
-  auto loaded = engine_.LoadModel(directory, progress);
+  auto loaded = engine_.LoadModel(directory, progress, &stop_);
+  if (absl::IsCancelled(loaded.status()))
+    return absl::UnavailableError("the server is shutting down");
   DEEPPCR_RETURN_IF_ERROR(AsLoadError(loaded.status(), directory, place));
   DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedModel> model, std::move(loaded));
   ModelMetrics* metrics = metrics_.ForModel(name, version);

@@ -84,8 +84,11 @@ class ModelStore {
   // by Load or dropped by Unload).
   bool Ready() const;
 
-  // Stops loading between models; for shutdown.
-  void Stop() { stopped_.store(true); }
+  // Stops loading, soon; for shutdown.
+  void Stop() {
+    stopped_.store(true);
+    stop_.Cancel();
+  }
 
  private:
   struct Entry {
@@ -115,6 +118,7 @@ class ModelStore {
   Logger& logger_;
   Listener listener_;
   std::atomic<bool> stopped_{false};
+  CancelToken stop_;  // of loads
 
   mutable std::mutex mutex_;
   std::map<std::string, Versions, std::less<>> models_;

@@ -2,76 +2,22 @@
 #include "server/request_codec.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_join.h"
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "server/generation_codec.h"
 #include "server/model_store.h"
 
 namespace deeppcr {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "tensors are little-endian on the wire");
-static_assert(sizeof(float) == 4);
-
 // Upper bounds of what a reply holds beside its tensors: per sample report, per row, and once.
 constexpr int64_t kReportBytes = 192;
 constexpr int64_t kRowBytes = 512;
 constexpr int64_t kEnvelopeBytes = 1024;
-
-template <typename Expected, typename Got>
-absl::Status Mismatch(std::string_view field, const Expected& expected, const Got& got) {
-  return InvalidArgument(field, ": expected ", expected, ", got ", got);
-}
-
-std::string ShapeText(const google::protobuf::RepeatedField<int64_t>& shape) {
-  if (shape.size() > 8) return StrCat("rank ", shape.size());
-  return StrCat("[", absl::StrJoin(shape, ", "), "]");
-}
-
-// The extents behind the first, which is the number of samples.
-struct ExpectedShape {
-  std::string_view field;
-  std::vector<int64_t> inner;
-  std::string text;  // for messages
-};
-
-absl::StatusOr<TensorInput> DecodeTensor(const v1::Tensor& tensor, const ExpectedShape& expected,
-                                         int64_t low, int64_t high) {
-  const std::string shape_field = StrCat(expected.field, ".shape");
-  const std::string range =
-      low == high ? StrCat("n = ", low) : StrCat("n in [", low, ", ", high, "]");
-  const auto& shape = tensor.shape();
-  const bool rank = shape.size() == static_cast<int>(expected.inner.size()) + 1;
-  if (!rank || !std::equal(expected.inner.begin(), expected.inner.end(), shape.begin() + 1) ||
-      shape[0] < low || shape[0] > high) {
-    return Mismatch(shape_field, StrCat(expected.text, " with ", range), ShapeText(shape));
-  }
-  std::vector<int64_t> extents(shape.begin(), shape.end());
-  extents.push_back(sizeof(float));
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes, CheckedProduct(extents));
-  const std::string& data = tensor.data();
-  if (static_cast<int64_t>(data.size()) != bytes) {
-    return Mismatch(StrCat(expected.field, ".data"),
-                    StrCat(bytes, " bytes for shape ", ShapeText(shape)),
-                    StrCat(data.size(), " bytes"));
-  }
-  TensorInput input;
-  const size_t count = data.size() / sizeof(float);
-  if (reinterpret_cast<uintptr_t>(data.data()) % alignof(float) == 0) {
-    input.values = {reinterpret_cast<const float*>(data.data()), count};
-  } else {
-    input.copy.resize(count);
-    std::memcpy(input.copy.data(), data.data(), data.size());
-    input.values = input.copy;
-  }
-  return input;
-}
 
 absl::StatusOr<TensorInput> DecodeInputs(bool present, const v1::Tensor& tensor,
                                          const ModelInfo& info) {
@@ -89,13 +35,6 @@ absl::StatusOr<std::string_view> DecodeSolver(const std::string& name, const Mod
     if (accepted && known == wanted) return known;
   }
   return Mismatch(field, StrCat("one of ", absl::StrJoin(info.solvers, ", ")), Quoted(name));
-}
-
-template <typename T>
-absl::Status CheckRange(std::string_view field, T value, T low, T high) {
-  // Written so that NaN fails too.
-  if (value >= low && value <= high) return absl::OkStatus();
-  return Mismatch(field, StrCat("a number in [", low, ", ", high, "]"), StrCat(value));
 }
 
 absl::StatusOr<InitialGuess> DecodeGuess(v1::InitialGuess guess, const ModelInfo& info,
@@ -225,86 +164,6 @@ absl::Status DecodeInitialStates(bool present, const v1::Tensor& states, const M
   const int64_t n = input->num_samples;
   DEEPPCR_ASSIGN_OR_RETURN(input->initial_states, DecodeTensor(states, expected, n, n));
   return absl::OkStatus();
-}
-
-// [n, inner..], all of them or none.
-absl::Status DecodeOptional(bool present, const v1::Tensor& tensor, const ExpectedShape& expected,
-                            int64_t num_samples, TensorInput* input) {
-  if (!present) return absl::OkStatus();
-  DEEPPCR_ASSIGN_OR_RETURN(*input, DecodeTensor(tensor, expected, num_samples, num_samples));
-  return absl::OkStatus();
-}
-
-absl::Status DecodeSteps(int64_t wanted, const ModelInfo& info, SolveInput* input) {
-  const auto& known = info.num_inference_steps;
-  input->num_steps = wanted == 0 ? info.num_layers : wanted;
-  input->options.num_inference_steps = wanted;
-  if (wanted == 0 || std::find(known.begin(), known.end(), wanted) != known.end())
-    return absl::OkStatus();
-  return Mismatch(
-      "input.num_inference_steps",
-      StrCat("one of ", absl::StrJoin(known, ", "), " (those of the model's config.json)"), wanted);
-}
-
-// One per sample, or one for all of them.
-absl::Status DecodeLabels(const v1::GenerationInput& message, const ModelInfo& info,
-                          SolveInput* input) {
-  const int64_t n = input->num_samples;
-  const auto& labels = message.class_labels();
-  if (info.num_classes == 0) {
-    if (labels.empty()) return absl::OkStatus();
-    return Mismatch("input.class_labels", "none: the model has no classes",
-                    StrCat(labels.size(), " of them"));
-  }
-  if (labels.size() != 1 && labels.size() != n) {
-    return Mismatch("input.class_labels", StrCat("1 or num_samples = ", n, " of them"),
-                    labels.size());
-  }
-  for (const int32_t label : labels)
-    DEEPPCR_RETURN_IF_ERROR(
-        CheckRange<int64_t>("input.class_labels", label, 0, info.num_classes - 1));
-  input->labels.assign(labels.begin(), labels.end());
-  input->labels.resize(static_cast<size_t>(n), labels[0]);
-  return absl::OkStatus();
-}
-
-absl::Status DecodeCondition(const v1::GenerationInput& message, const ModelInfo& info,
-                             SolveInput* input) {
-  const ExpectedShape expected = {
-      "input.conditioning", {info.input_dim}, StrCat("[n, ", info.input_dim, "]")};
-  if (message.has_conditioning() == (info.input_dim > 0))
-    return DecodeOptional(message.has_conditioning(), message.conditioning(), expected,
-                          input->num_samples, &input->inputs);
-  return info.input_dim > 0 ? Mismatch(expected.field, StrCat("a tensor ", expected.text), "none")
-                            : Mismatch(expected.field, "none: the model takes none", "a tensor");
-}
-
-absl::Status DecodeNoise(const v1::GenerationInput& message, const ModelInfo& info,
-                         SolveInput* input) {
-  const int64_t n = input->num_samples, steps = input->num_steps, dim = info.state_dim;
-  DEEPPCR_RETURN_IF_ERROR(DecodeOptional(message.has_initial_noise(), message.initial_noise(),
-                                         {"input.initial_noise", {dim}, StrCat("[n, ", dim, "]")},
-                                         n, &input->initial_noise));
-  return DecodeOptional(message.has_step_noise(), message.step_noise(),
-                        {"input.step_noise", {steps, dim}, StrCat("[n, ", steps, ", ", dim, "]")},
-                        n, &input->step_noise);
-}
-
-absl::Status DecodeGeneration(const v1::GenerationInput& message, const ModelInfo& info,
-                              SolveInput* input) {
-  input->num_samples = message.num_samples() == 0 ? 1 : message.num_samples();
-  DEEPPCR_RETURN_IF_ERROR(
-      CheckRange<int64_t>("input.num_samples", input->num_samples, 1, info.max_batch_size));
-  input->seed = message.seed();
-  input->first_sample = message.first_sample();
-  if (input->first_sample > UINT64_MAX - static_cast<uint64_t>(input->num_samples)) {
-    return Mismatch("input.first_sample", "first_sample + num_samples below 2^64",
-                    input->first_sample);
-  }
-  DEEPPCR_RETURN_IF_ERROR(DecodeSteps(message.num_inference_steps(), info, input));
-  DEEPPCR_RETURN_IF_ERROR(DecodeLabels(message, info, input));
-  DEEPPCR_RETURN_IF_ERROR(DecodeCondition(message, info, input));
-  return DecodeNoise(message, info, input);
 }
 
 absl::Status CheckFamily(bool generates, const ModelInfo& info) {
@@ -470,17 +329,6 @@ absl::Status CheckFinite(const SolveInput& input) {
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.initial_states.values, "initial_states"));
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.initial_noise.values, "input.initial_noise"));
   return CheckFinite(input.step_noise.values, "input.step_noise");
-}
-
-absl::Status CheckFinite(std::span<const float> values, std::string_view field) {
-  bool finite = true;
-  // Without an early exit, so that it vectorises.
-  for (const float value : values) finite &= std::isfinite(value);
-  if (finite) return absl::OkStatus();
-  const auto bad =
-      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
-  return Mismatch(StrCat(field, ".data"), "finite values",
-                  StrCat(*bad, " at flat index ", bad - values.begin()));
 }
 
 }  // namespace deeppcr

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "deeppcr/v1/deeppcr.pb.h"
 #include "kernels/engine.h"
+#include "server/tensor_codec.h"
 
 namespace deeppcr {
 
@@ -27,13 +28,6 @@ inline constexpr int kMaxRepetitions = 100;
 inline constexpr int kDefaultRepetitions = 5;
 // Bound on n * repetitions * rows of a Compare.
 inline constexpr int64_t kMaxComparedSamples = int64_t{1} << 16;
-
-// A float tensor of a request: the message's own bytes, which must outlive it, or a copy if those
-// are not aligned.
-struct TensorInput {
-  std::span<const float> values;
-  std::vector<float> copy;
-};
 
 // What Forward, Generate and Compare are given.
 struct SolveInput {
@@ -78,10 +72,6 @@ absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, co
 
 // Of every tensor of the input.
 absl::Status CheckFinite(const SolveInput& input);
-// Errors: kInvalidArgument naming the flat index of the first NaN or infinity. `field` as in the
-// message.
-absl::Status CheckFinite(std::span<const float> values, std::string_view field);
-
 }  // namespace deeppcr
 
 #endif  // DEEPPCR_SERVER_REQUEST_CODEC_H_

@@ -26,7 +26,8 @@ void StreamResponder::Respond(const grpc::Status& status, grpc::ByteBuffer reply
     reply_ = std::move(reply);
     next = Take();
   }
-  Give(next);
+  // While a write is on its way another thread may have ended the call by now.
+  if (next != Next::kNothing) Give(next);
 }
 
 void StreamResponder::OnWriteDone(bool ok) {
@@ -37,7 +38,7 @@ void StreamResponder::OnWriteDone(bool ok) {
     if (!ok) waiting_.reset();  // the stream is broken; the call ends when it responds
     next = Take();
   }
-  Give(next);
+  if (next != Next::kNothing) Give(next);
 }
 
 StreamResponder::Next StreamResponder::Take() {

@@ -63,9 +63,19 @@ class WireReader {
       in_.PopLimit(limit);
       return good;
     }
-    // A packed element takes at least a byte.
-    if (field != nullptr && field->is_packable() && !Spend(size)) return false;
+    if (field != nullptr && field->is_packable()) return ReadPacked(bytes);
     return in_.Skip(bytes);
+  }
+
+  // Counts what looks like varints: elements of fixed size, which no message of ours repeats, count
+  // for more.
+  bool ReadPacked(int bytes) {
+    const auto limit = in_.PushLimit(bytes);
+    uint64_t ignored = 0;
+    bool good = true;
+    while (good && in_.BytesUntilLimit() > 0) good = Spend(1) && in_.ReadVarint64(&ignored);
+    in_.PopLimit(limit);
+    return good;
   }
 
   google::protobuf::io::CodedInputStream in_;

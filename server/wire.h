@@ -13,8 +13,9 @@
 
 namespace deeppcr {
 
-// Fields, and elements of repeated scalars, of a whole request.
-inline constexpr int kMaxWireFields = 4096;
+// Fields, and elements of repeated scalars, of a whole request: a label for each of 4096 samples,
+// and the rest.
+inline constexpr int kMaxWireFields = 5120;
 
 // Reads the stream to its end as a message of this type, without parsing it.
 // Errors: kInvalidArgument if it has too many fields or is malformed. Groups count as malformed: no

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend/system_spec.h"
+#include "kernels/base/cancel_token.h"
 
 namespace deeppcr {
 
@@ -75,6 +76,8 @@ struct SampleInput {
   uint64_t sample = 0;                   // the sample's index: kernels/base/philox.h
   const float* initial_noise = nullptr;  // [D] instead of what would be drawn
   const float* step_noise = nullptr;     // [L, D] likewise
+
+  const CancelToken* token = nullptr;  // may be null
 };
 
 // Memory and operations for one group of samples. Not thread-safe: one thread at a time. Nothing
@@ -119,6 +122,9 @@ class SolveSpace {
 
   // F_p and, on refresh, A_p at the current states; right-hand side F_p - y_p.
   virtual PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) = 0;
+  // True if Propagate or ReduceLevel has left work of this sample undone since it was encoded,
+  // because its token has fired: its states are of no use then.
+  virtual bool interrupted(int32_t sample) const = 0;
   // One level of the scan: forms the nodes of `level` from those below it (1 <= level < tree
   // levels).
   virtual void ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;

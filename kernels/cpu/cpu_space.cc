@@ -49,6 +49,9 @@ SpaceSizes SizesOf(const PackedSystem& system, const SpaceLimits& limits) {
   return sizes;
 }
 
+// A product of matrices this wide takes longer than a look at the token.
+constexpr int64_t kWideMatrix = 64;
+
 int64_t SaturatingAdd(int64_t a, int64_t b) {
   return a > std::numeric_limits<int64_t>::max() - b ? std::numeric_limits<int64_t>::max() : a + b;
 }
@@ -78,6 +81,8 @@ class CpuSpace final : public SolveSpace {
 
   void Encode(int32_t sample, const SampleInput& input) override {
     recurrence_->Encode(sample, input, initial_ + sample * width_);
+    token_ = input.token;
+    interrupted_ = false;
   }
 
   void Decode(int32_t sample, float* outputs) override {
@@ -88,9 +93,10 @@ class CpuSpace final : public SolveSpace {
                       const float* outputs) override {
     if (relative_error == 0) return 0;
     const float* z = current_ + sample * width_;
-    const double error = relative_error * (LargestAbsolute(z, dim_) + floor);
-    return error * recurrence_->OutputAmplification(z) /
-           LargestAbsolute(outputs, system_.shape.output_dim);
+    const double error =
+        relative_error * (LargestAbsolute(z, dim_) + floor) * recurrence_->OutputAmplification(z);
+    // Where the outputs do not depend on the state, they may all be zero.
+    return error == 0 ? 0 : error / LargestAbsolute(outputs, system_.shape.output_dim);
   }
 
   void Restart(int32_t num_samples) override {
@@ -161,15 +167,19 @@ class CpuSpace final : public SolveSpace {
                                 .propagated = propagated_.data(),
                                 .matrices = matrices ? matrices_.data() : nullptr,
                                 .diagonal = diagonal,
-                                .probes = kind.probes});
+                                .probes = kind.probes,
+                                .token = token_});
+    interrupted_ = interrupted_ || Fired(token_);
     FormResiduals(Columns(kind));
     return count;
   }
 
+  bool interrupted(int32_t) const override { return interrupted_; }
+
   void ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) override {
     if (samples.empty()) return;
     const bool dense = kind.linearization == Linearization::kFull;
-    for (int64_t j = 0; j + 1 < tree_.nodes(level); ++j) {
+    for (int64_t j = 0; j + 1 < tree_.nodes(level) && !interrupted_; ++j) {
       const int64_t node = tree_.node(level, j);
       const int64_t left = tree_.node(level - 1, 2 * j), right = left + 1;
       ApplyNode(right, kind, residuals_.data() + left * row_, residuals_.data() + right * row_,
@@ -178,6 +188,7 @@ class CpuSpace final : public SolveSpace {
         if (dense) MultiplyNodes(right, left, node);
         if (kind.linearization == Linearization::kDiagonal) MultiplyDiagonals(right, left, node);
       }
+      if (dense && width_ >= kWideMatrix) interrupted_ = Fired(token_);
     }
   }
 
@@ -311,7 +322,9 @@ class CpuSpace final : public SolveSpace {
   const PackedSystem& system_;
   const int64_t dim_, num_steps_;
   const int64_t width_;
-  const int64_t row_;  // floats of the kColumns vectors of one node
+  const int64_t row_;                   // floats of the kColumns vectors of one node
+  const CancelToken* token_ = nullptr;  // of sample 0, the only one of iterative mode
+  bool interrupted_ = false;
   int64_t interval_ = 1, intervals_ = 0;
   ScanTree tree_;
   const std::unique_ptr<Recurrence> recurrence_;

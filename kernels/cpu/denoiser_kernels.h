@@ -123,6 +123,17 @@ struct ModulationArgs {
   float* out;  // [count, modulation_floats]
 };
 
+// Normals of kernels/base/philox.h of one sample: those of step first_step + i, elements 0 to
+// 4 quads - 1, to out + i stride. At most 2^32 steps, counted from 0.
+struct NormalsArgs {
+  uint64_t seed, sample;
+  uint32_t first_step;
+  int64_t num_steps;
+  int64_t quads;
+  float* out;
+  int64_t stride;  // at least 4 quads
+};
+
 struct DenoiserKernels {
   void (*gemm)(const GemmArgs& args);
   void (*step)(const StepArgs& args);
@@ -130,6 +141,8 @@ struct DenoiserKernels {
   void (*modulate)(const ModulationArgs& args);
   // x[i] <- act'(x[i]); count is a multiple of 4.
   void (*differentiate)(Activation activation, float* x, int64_t count);
+  // False where not all of them are certain to have the bits of philox.h.
+  bool (*normals)(const NormalsArgs& args);
 };
 
 DenoiserKernels DenoiserKernelsBaseline();

@@ -2,6 +2,7 @@
 #ifndef DEEPPCR_KERNELS_CPU_DENOISER_KERNELS_IMPL_H_
 #define DEEPPCR_KERNELS_CPU_DENOISER_KERNELS_IMPL_H_
 
+#include "kernels/cpu/normal_kernels.h"
 #include "kernels/cpu/reverse_step_kernels.h"
 #include "kernels/cpu/tangent_kernels.h"
 
@@ -58,7 +59,7 @@ inline void DifferentiateArray(Activation activation, float* x, int64_t count) {
 }
 
 inline DenoiserKernels DenoiserTable() {
-  return {&Gemm, &Step, &Tangents, &ModulationRows, &DifferentiateArray};
+  return {&Gemm, &Step, &Tangents, &ModulationRows, &DifferentiateArray, &Normals};
 }
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA

@@ -20,6 +20,9 @@ namespace {
 // Denoiser evaluations of a coarse guess, at most.
 constexpr int64_t kCoarseEvaluations = 16;
 
+// Steps whose noise is drawn together, and once more if one normal of them needs another look.
+constexpr int64_t kDrawnTogether = 64;
+
 // As many intervals as fill a tile of the tangent kernel.
 int64_t IntervalsTogether(int64_t columns) {
   if (columns == 0) return kStatesTogether;
@@ -93,15 +96,32 @@ void DiffusionRecurrence::Encode(int32_t sample, const SampleInput& input, float
 }
 
 void DiffusionRecurrence::EncodeNoise(int32_t sample, const SampleInput& input) {
-  float* to = noise_.data() + sample * num_steps_ * state_width_;
-  for (int64_t i = 0; i < num_steps_; ++i, to += state_width_) {
-    if (model_.coefficients[i].sigma == 0) continue;
-    if (input.step_noise != nullptr) {
-      std::copy_n(input.step_noise + i * dim_, dim_, to);
-    } else {
-      FillNormals(input.seed, input.sample, static_cast<uint32_t>(i), dim_, to);
+  float* noise = noise_.data() + sample * num_steps_ * state_width_;
+  const auto draws = [&](int64_t step) { return model_.coefficients[step].sigma != 0; };
+  for (int64_t begin = 0, end = 0; begin < num_steps_; begin = std::max(end, begin + 1)) {
+    for (end = begin; end < num_steps_ && end - begin < kDrawnTogether && draws(end);) ++end;
+    if (end == begin) continue;
+    if (input.step_noise == nullptr) {
+      DrawNoise(input, begin, end, noise + begin * state_width_);
+      continue;
     }
+    for (int64_t i = begin; i < end; ++i)
+      std::copy_n(input.step_noise + i * dim_, dim_, noise + i * state_width_);
   }
+}
+
+// The noise of steps [begin, end), one row each; what stands behind element D - 1 is not used.
+void DiffusionRecurrence::DrawNoise(const SampleInput& input, int64_t begin, int64_t end,
+                                    float* to) {
+  const bool certain = model_.denoiser_kernels.normals({.seed = input.seed,
+                                                        .sample = input.sample,
+                                                        .first_step = static_cast<uint32_t>(begin),
+                                                        .num_steps = end - begin,
+                                                        .quads = (dim_ + 3) / 4,
+                                                        .out = to,
+                                                        .stride = state_width_});
+  for (int64_t i = begin; !certain && i < end; ++i, to += state_width_)
+    FillNormals(input.seed, input.sample, static_cast<uint32_t>(i), dim_, to);
 }
 
 void DiffusionRecurrence::EncodeCondition(int32_t sample, const SampleInput& input) {
@@ -177,7 +197,7 @@ PassCount DiffusionRecurrence::Propagate(const IntervalPass& pass) {
   PassCount cost;
   cost.columns = 1 + probes + matrix_columns;
   Block block = {.first = 0, .count = 1, .probes = probes, .columns = probes};
-  while (block.first < pass.num_intervals) {
+  while (block.first < pass.num_intervals && !Fired(pass.token)) {
     // The first interval's matrix is never used; alone, it does not keep the others from theirs.
     const bool alone = block.first == 0 && matrix_columns > 0;
     block.columns = alone ? probes : probes + matrix_columns;
@@ -194,7 +214,7 @@ int64_t DiffusionRecurrence::PropagateBlock(const IntervalPass& pass, const Bloc
   TakeStates(pass.states + block.first * kColumns * width_, kColumns * width_, block.count);
   StartTangents(pass, block);
   int64_t count = block.count, stages = 0;
-  for (; stages < pass.interval; ++stages) {
+  for (; stages < pass.interval && !Fired(pass.token); ++stages) {
     // Only the last interval may have fewer steps than the others.
     if ((block.first + count - 1) * pass.interval + stages >= num_steps_) --count;
     if (count == 0) break;

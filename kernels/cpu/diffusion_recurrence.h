@@ -41,6 +41,7 @@ class DiffusionRecurrence final : public Recurrence {
   void TakeStates(const float* from, int64_t stride, int64_t count);
   void GiveStates(float* to, int64_t stride, int64_t count) const;
   void EncodeNoise(int32_t sample, const SampleInput& input);
+  void DrawNoise(const SampleInput& input, int64_t begin, int64_t end, float* to);
   void EncodeCondition(int32_t sample, const SampleInput& input);
   int64_t PropagateBlock(const IntervalPass& pass, const Block& block);
   void StartTangents(const IntervalPass& pass, const Block& block);

@@ -35,13 +35,14 @@ struct LayersView {
   Activation activation;
 };
 
-// Propagation of one sample through all intervals.
+// Propagation of one sample through intervals.
 struct PropagateArgs {
   LayersView layers;
-  int64_t interval;       // C
-  int64_t num_intervals;  // P
-  const float* states;    // [P + 1, kColumns, W]: y_p and its probes
-  float* propagated;      // [P, kColumns, W]: F_p and its probes
+  int64_t interval;        // C
+  int64_t first_interval;  // of those to propagate, in [0, end_interval)
+  int64_t end_interval;    // behind the last one, in [1, P]
+  const float* states;     // [P + 1, kColumns, W]: y_p and its probes
+  float* propagated;       // [P, kColumns, W]: F_p and its probes
   float* jacobians;  // [P, W (column), W], or [P, W] if diagonal, or null to leave them as they are
   float* scratch;    // [2 (W + kColumns) + 4, W]
   bool diagonal;

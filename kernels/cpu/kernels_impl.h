@@ -259,7 +259,7 @@ template <int W>
 int64_t Propagate(const PropagateArgs& args) {
   Walker<W> walker(args);
   int64_t stages = 0;
-  for (int64_t p = 0; p < args.num_intervals; ++p) {
+  for (int64_t p = args.first_interval; p < args.end_interval; ++p) {
     const int64_t steps = walker.Interval(p);
     stages = steps > stages ? steps : stages;
   }

@@ -27,6 +27,7 @@ struct IntervalPass {
                     // the first interval's is never used and may be left out
   bool diagonal;
   bool probes;
+  const CancelToken* token;  // may be null
 };
 
 // The steps of one system with the memory they need for kSequentialGroup samples. Not thread-safe.
@@ -47,7 +48,8 @@ class Recurrence {
   // steps.
   virtual int64_t Advance(float* states, int32_t n, int64_t begin, int64_t end,
                           float* const* trajectories) = 0;
-  // The very bits of Advance in the states.
+  // The very bits of Advance in the states. Unfinished if the token has fired, which it looks at
+  // every few hundred microseconds.
   virtual PassCount Propagate(const IntervalPass& pass) = 0;
   // See SolveSpace::GuessCoarse: z_l of sample 0 [W] into states + p * stride for the ends l of
   // intervals p = 1..P. states[0] is z_0.

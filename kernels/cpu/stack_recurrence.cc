@@ -16,6 +16,11 @@ int64_t ScratchFloats(const PackedStack& stack) {
   return WalkerFloats(stack) + std::max(stack.decode.width, int64_t{4});
 }
 
+// Intervals between two looks at the token: some hundred microseconds of work on one core.
+int64_t IntervalsPerProbe(int64_t width, int64_t vectors_per_interval) {
+  return std::max<int64_t>(1, (int64_t{1} << 22) / (width * width * vectors_per_interval));
+}
+
 }  // namespace
 
 StackRecurrence::StackRecurrence(const PackedStack& stack)
@@ -59,18 +64,24 @@ int64_t StackRecurrence::Advance(float* states, int32_t n, int64_t begin, int64_
 
 PassCount StackRecurrence::Propagate(const IntervalPass& pass) {
   PassCount count;
-  count.stages = stack_.kernels.propagate({.layers = layers_,
-                                           .interval = pass.interval,
-                                           .num_intervals = pass.num_intervals,
-                                           .states = pass.states,
-                                           .propagated = pass.propagated,
-                                           .jacobians = pass.matrices,
-                                           .scratch = scratch_.data(),
-                                           .diagonal = pass.diagonal,
-                                           .probes = pass.probes});
   // The diagonal comes out of the primal pass.
   const bool dense = pass.matrices != nullptr && !pass.diagonal;
   count.columns = (pass.probes ? kColumns : 1) + (dense ? stack_.shape.state_dim : 0);
+  const int64_t together = IntervalsPerProbe(stack_.width, pass.interval * count.columns);
+  for (int64_t p = 0; p < pass.num_intervals && !Fired(pass.token); p += together) {
+    const int64_t stages =
+        stack_.kernels.propagate({.layers = layers_,
+                                  .interval = pass.interval,
+                                  .first_interval = p,
+                                  .end_interval = std::min(p + together, pass.num_intervals),
+                                  .states = pass.states,
+                                  .propagated = pass.propagated,
+                                  .jacobians = pass.matrices,
+                                  .scratch = scratch_.data(),
+                                  .diagonal = pass.diagonal,
+                                  .probes = pass.probes});
+    count.stages = std::max(count.stages, stages);
+  }
   return count;
 }
 

@@ -3,8 +3,8 @@
 #define DEEPPCR_KERNELS_MODEL_DIFFUSION_H_
 
 // The family `diffusion`: the reverse process of scheduler_config.json around a denoiser, maybe
-// conditioned, maybe followed by a decoder. One system per entry of num_inference_steps; they share
-// the weights.
+// conditioned, maybe followed by a decoder. One system per entry of num_inference_steps; they
+// share the weights in Model, and each keeps a packed copy of its own.
 //
 // Tensors, PyTorch's names and layout ([out, in]), with D = state_dim, H = hidden_dim,
 // E = time_embedding_dim, i < num_blocks:

@@ -14,7 +14,9 @@ namespace deeppcr {
 namespace {
 
 constexpr int64_t kMaxParameters = int64_t{1} << 33;
-constexpr int64_t kMaxModulationValues = int64_t{1} << 31;
+constexpr int64_t kMaxModulationValues = int64_t{1} << 27;
+// Products of the time embeddings of all steps: some ten seconds.
+constexpr int64_t kMaxTimeProducts = int64_t{1} << 35;
 
 // `count` layers of `cols` inputs and a bias.
 struct Layers {
@@ -80,11 +82,19 @@ absl::Status CheckModulation(const ModelConfig& config) {
   int64_t steps = 0;
   for (const int64_t count : config.num_inference_steps) steps += count;
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t values, CheckedProduct({steps, per_step}));
-  if (values <= kMaxModulationValues) return absl::OkStatus();
-  return InvalidArgument("num_inference_steps: expected at most ", kMaxModulationValues,
-                         " modulation values, got ", values, ": ", steps, " steps in all x ",
-                         per_step, " values of num_blocks ", config.num_blocks, " and hidden_dim ",
-                         config.hidden_dim);
+  if (values > kMaxModulationValues)
+    return InvalidArgument("num_inference_steps: expected at most ", kMaxModulationValues,
+                           " modulation values, got ", values, ": ", steps, " steps in all x ",
+                           per_step, " values of num_blocks ", config.num_blocks,
+                           " and hidden_dim ", config.hidden_dim);
+  const int64_t H = config.hidden_dim;
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t products,
+                           CheckedProduct({steps, H, config.time_embedding_dim + H}));
+  if (products <= kMaxTimeProducts) return absl::OkStatus();
+  return InvalidArgument("num_inference_steps: expected at most ", kMaxTimeProducts,
+                         " products for the time embedding, got ", products, ": ", steps,
+                         " steps in all x hidden_dim ", H, " x (time_embedding_dim ",
+                         config.time_embedding_dim, " + hidden_dim)");
 }
 
 absl::Status CheckDiffusion(const ModelConfig& config) {

@@ -82,6 +82,7 @@ class Planner {
     for (int64_t n = 1; n < options_.max_batch_size && TimeLeft(); n *= 2)
       DEEPPCR_RETURN_IF_ERROR(AddEntry(n));
     DEEPPCR_RETURN_IF_ERROR(AddLastEntry());
+    if (Fired(options_.token)) return absl::CancelledError("stopped while the plan was measured");
     plan_.rtol = options_.rtol;
     plan_.measured_seconds = SecondsSince(start_);
     return std::move(plan_);
@@ -186,7 +187,9 @@ class Planner {
     return {.choice = choice};
   }
 
-  bool TimeLeft() const { return SecondsSince(start_) < options_.seconds_in_all; }
+  bool TimeLeft() const {
+    return SecondsSince(start_) < options_.seconds_in_all && !Fired(options_.token);
+  }
 
   // Evaluates a choice and keeps it if it beats the best.
   absl::Status Try(const PlanChoice& choice, std::optional<Evaluation>* best) {

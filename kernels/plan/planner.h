@@ -20,9 +20,10 @@ struct PlannerOptions {
   double rtol = 1e-4;
   double atol = 1e-6;
   int32_t max_batch_size = 1;
-  bool calibrated_guess = false;  // the system has one
-  double seconds_per_run = 1.0;   // a candidate that takes longer for one sample is out
-  double seconds_in_all = 8.0;    // no new candidate is started after this
+  bool calibrated_guess = false;       // the system has one
+  double seconds_per_run = 1.0;        // a candidate that takes longer for one sample is out
+  double seconds_in_all = 8.0;         // no new candidate is started after this
+  const CancelToken* token = nullptr;  // may be null
   std::function<void(std::string_view)> progress;  // may be empty
 };
 
@@ -30,6 +31,7 @@ struct PlannerOptions {
 // run on calibration inputs, are checked against the sequential trajectory, and are timed
 // interleaved with the sequential solver; medians decide. The best configuration of an iterative
 // solver is looked for one option at a time: C, then guess and warm sweeps, then Jacobian refresh.
+// Errors: kCancelled if the token has fired.
 absl::StatusOr<Plan> MeasurePlan(const Runner& runner, const CalibrationInputs& inputs,
                                  const PlannerOptions& options);
 

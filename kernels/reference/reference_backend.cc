@@ -79,9 +79,9 @@ class ReferenceSpace final : public SolveSpace {
   }
   double AmplifyError(int32_t, double relative_error, double floor, const float* outputs) override {
     if (relative_error == 0) return 0;
-    const double error = relative_error * (Norm(current_) + floor);
-    return error * family_.OutputAmplification(current_) /
-           Norm(Vector(outputs, outputs + family_.shape.output_dim));
+    const double error =
+        relative_error * (Norm(current_) + floor) * family_.OutputAmplification(current_);
+    return error == 0 ? 0 : error / Norm(Vector(outputs, outputs + family_.shape.output_dim));
   }
 
   void Restart(int32_t) override { current_ = initial_; }
@@ -144,6 +144,8 @@ class ReferenceSpace final : public SolveSpace {
     count.columns = NumColumns(kind) + (dense ? dim_ : 0);
     return count;
   }
+
+  bool interrupted(int32_t) const override { return false; }
 
   void ReduceLevel(std::span<const int32_t>, int level, IterationKind kind) override {
     for (int64_t j = 0; j + 1 < tree_.nodes(level); ++j) {

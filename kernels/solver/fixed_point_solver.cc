@@ -64,8 +64,11 @@ void RunPass(SolveSpace& space, const StoppingPolicy& policy, Pass pass,
   int64_t stages = count.stages + ScanIntervals(space, members, kind);
   space.Update(members, kind, policy.floor(), std::span(scratch.norms).first(members.size()));
   ++stages;
-  for (size_t i = 0; i < members.size(); ++i)
+  for (size_t i = 0; i < members.size(); ++i) {
+    // The next look at its token ends an interrupted one.
+    if (space.interrupted(members[i])) continue;
     AdvanceProgress(policy, scratch.norms[i], stages, count.columns, &scratch.progress[members[i]]);
+  }
 }
 
 SampleReport ReportOf(const Progress& progress) {

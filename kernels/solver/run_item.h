@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/solver/cancel_token.h"
+#include "kernels/base/cancel_token.h"
 #include "kernels/solver/progress.h"
 #include "kernels/solver/report.h"
 

@@ -158,7 +158,8 @@ class Runner::Batch {
                       .seed = item.seed,
                       .sample = item.first_sample + static_cast<uint64_t>(i),
                       .initial_noise = RowOf(item.initial_noise, i, shape.state_dim),
-                      .step_noise = RowOf(item.step_noise, i, shape.num_steps * shape.state_dim)},
+                      .step_noise = RowOf(item.step_noise, i, shape.num_steps * shape.state_dim),
+                      .token = item.token},
             .outputs = item.outputs.data() + i * shape.output_dim,
             .final_state = item.final_states.empty()
                                ? nullptr

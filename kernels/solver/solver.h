@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/backend/backend.h"
-#include "kernels/solver/cancel_token.h"
+#include "kernels/base/cancel_token.h"
 #include "kernels/solver/options.h"
 #include "kernels/solver/progress.h"
 #include "kernels/solver/report.h"

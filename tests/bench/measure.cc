@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/backend/registry.h"
+#include "kernels/base/philox.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/model/model.h"
@@ -100,10 +101,19 @@ Workload::Workload(std::shared_ptr<const LoadedModel> model, std::span<const flo
   reports_.resize(static_cast<size_t>(n));
 }
 
+int64_t Workload::num_batches() const {
+  const bool draws = model_->info().generates();
+  const int64_t count = draws ? kDrawnSamples : static_cast<int64_t>(inputs_.size()) / input_dim_;
+  return std::max<int64_t>(1, count / n_);
+}
+
 RunItem Workload::Item(int64_t index, bool trajectory) {
+  const int64_t batch = index % num_batches();
   const size_t size = static_cast<size_t>(n_ * input_dim_);
   return {.num_samples = n_,
-          .inputs = Row(inputs_, index % num_batches(), size),
+          .inputs = Row(inputs_, batch, size),
+          .seed = kSeed,
+          .first_sample = static_cast<uint64_t>(batch * n_),
           .initial_states = {},
           .outputs = outputs_,
           .trajectory = trajectory ? std::span<float>(trajectory_) : std::span<float>(),
@@ -126,16 +136,22 @@ absl::StatusOr<double> Workload::Time(const ResolvedOptions& options, int64_t in
 
 absl::StatusOr<std::vector<std::vector<double>>> TimeInTurns(Workload* workload,
                                                              std::span<const Candidate> candidates,
-                                                             double seconds) {
+                                                             double seconds,
+                                                             const std::vector<bool>& skip) {
   std::vector<std::vector<double>> all(candidates.size());
   std::vector<double> spent(candidates.size());
   bool working = true;
   for (int64_t turn = 0; std::exchange(working, false); ++turn) {
     for (size_t c = 0; c < candidates.size(); ++c) {
-      if (!all[c].empty() && spent[c] >= seconds) continue;
+      if ((!all[c].empty() && spent[c] >= seconds) || (!skip.empty() && skip[c])) continue;
       working = true;
       const ResolvedOptions& options = candidates[c].options;
-      DEEPPCR_RETURN_IF_ERROR(workload->Run(options, turn, false));
+      DEEPPCR_ASSIGN_OR_RETURN(const double first, workload->Time(options, turn));
+      if (first > seconds) {
+        all[c].push_back(first);
+        spent[c] += first;
+        continue;
+      }
       for (int i = 0; i < kTimedRuns && (i == 0 || spent[c] < seconds); ++i) {
         DEEPPCR_ASSIGN_OR_RETURN(const double s, workload->Time(options, turn + i + 1));
         all[c].push_back(s);
@@ -167,17 +183,34 @@ absl::StatusOr<Verdict> Judge(Workload* workload, const ResolvedOptions& options
 absl::StatusOr<std::vector<Expected>> SequentialAnswers(std::shared_ptr<const LoadedModel> model,
                                                         std::span<const float> inputs,
                                                         int64_t count) {
-  Workload workload(model, inputs, 1);
+  const int64_t n = model->info().generates() ? count : 1;
+  Workload workload(model, inputs, n);
   DEEPPCR_ASSIGN_OR_RETURN(const ResolvedOptions options,
-                           model->Resolve({.solver = "sequential"}, 1));
+                           model->Resolve({.solver = "sequential"}, n));
+  const size_t num_states = workload.trajectory().size() / static_cast<size_t>(n);
+  const size_t num_outputs = workload.outputs().size() / static_cast<size_t>(n);
   std::vector<Expected> answers;
   for (int64_t i = 0; i < count; ++i) {
-    DEEPPCR_RETURN_IF_ERROR(workload.Run(options, i, true));
-    const auto states = workload.trajectory();
-    const auto outputs = workload.outputs();
+    if (i % n == 0) DEEPPCR_RETURN_IF_ERROR(workload.Run(options, i / n, true));
+    const auto states = Row(workload.trajectory(), i % n, num_states);
+    const auto outputs = Row(workload.outputs(), i % n, num_outputs);
     answers.push_back({{states.begin(), states.end()}, {outputs.begin(), outputs.end()}});
   }
   return answers;
+}
+
+std::vector<float> DrawnNoise(const ModelInfo& info, int64_t count) {
+  const int64_t dim = info.state_dim;
+  std::vector<float> noise(static_cast<size_t>(count * (info.num_layers + 1) * dim));
+  float* to = noise.data();
+  for (int64_t i = 0; i < count; ++i) {
+    const auto sample = static_cast<uint64_t>(i);
+    FillNormals(kSeed, sample, kInitialNoiseStep, dim, to);
+    to += dim;
+    for (int64_t l = 0; l < info.num_layers; ++l, to += dim)
+      FillNormals(kSeed, sample, static_cast<uint32_t>(l), dim, to);
+  }
+  return noise;
 }
 
 absl::StatusOr<std::vector<Expected>> ReferenceAnswers(const std::string& directory,
@@ -199,6 +232,8 @@ absl::StatusOr<std::vector<Expected>> ReferenceAnswers(const std::string& direct
     SampleReport report;
     RunItem item{.num_samples = 1,
                  .inputs = Row(inputs, i, static_cast<size_t>(shape.input_dim)),
+                 .seed = kSeed,
+                 .first_sample = static_cast<uint64_t>(i),
                  .initial_states = {},
                  .outputs = e.outputs,
                  .trajectory = e.trajectory,

@@ -26,16 +26,20 @@ struct Candidate {
   ResolvedOptions options;
 };
 
+// A diffusion model has no inputs: sample i is that of the noise of (kSeed, i), i < kDrawnSamples.
+inline constexpr uint64_t kSeed = 2024;
+inline constexpr int64_t kDrawnSamples = 64;
+
 // The same inputs through any candidate, n samples at a time. Not thread-safe.
 class Workload {
  public:
-  // `inputs` [count, input_dim] is the caller's; count >= n.
+  // `inputs` [count, input_dim] is the caller's; count >= n. Empty for a diffusion model.
   Workload(std::shared_ptr<const LoadedModel> model, std::span<const float> inputs, int64_t n);
 
   const LoadedModel& model() const { return *model_; }
   int64_t samples() const { return n_; }
   // Batches of n inputs without overlap.
-  int64_t num_batches() const { return static_cast<int64_t>(inputs_.size()) / (n_ * input_dim_); }
+  int64_t num_batches() const;
 
   // Runs batch `index` (modulo num_batches). The results stay until the next call.
   absl::Status Run(const ResolvedOptions& options, int64_t index, bool trajectory);
@@ -59,12 +63,14 @@ class Workload {
 
 // Times candidates in turns: in its turn a candidate runs once untimed, which brings the caches
 // back from the one before, and then up to kTimedRuns times timed. A candidate that has had
-// `seconds` of timed runs is done. Returns the seconds of every timed run, by candidate; at least
-// one each.
+// `seconds` of timed runs is done. A run that takes that long on its own needs no other before it
+// and is timed at once. A candidate whose entry in `skip` is set is not run at all. Returns the
+// seconds of every timed run, by candidate; at least one for each that is run.
 inline constexpr int kTimedRuns = 5;
 absl::StatusOr<std::vector<std::vector<double>>> TimeInTurns(Workload* workload,
                                                              std::span<const Candidate> candidates,
-                                                             double seconds);
+                                                             double seconds,
+                                                             const std::vector<bool>& skip = {});
 
 // What checking a candidate found, over all samples judged.
 struct Verdict {
@@ -91,7 +97,8 @@ struct Expected {
 absl::StatusOr<Verdict> Judge(Workload* workload, const ResolvedOptions& options,
                               std::span<const Expected> expected);
 
-// States and outputs of the first `count` inputs by the sequential solver of `model`.
+// States and outputs of the first `count` inputs by the sequential solver of `model`, one by one;
+// of a diffusion model in one batch.
 absl::StatusOr<std::vector<Expected>> SequentialAnswers(std::shared_ptr<const LoadedModel> model,
                                                         std::span<const float> inputs,
                                                         int64_t count);
@@ -99,6 +106,10 @@ absl::StatusOr<std::vector<Expected>> SequentialAnswers(std::shared_ptr<const Lo
 absl::StatusOr<std::vector<Expected>> ReferenceAnswers(const std::string& directory,
                                                        std::span<const float> inputs,
                                                        int64_t count);
+// The noise [count, (L + 1) D] that a diffusion model draws for its first `count` samples: z_0,
+// then that of each step.
+std::vector<float> DrawnNoise(const ModelInfo& info, int64_t count);
+
 // The larger of state error and output difference between two sets of answers.
 double LargestDifference(std::span<const Expected> got, std::span<const Expected> expected,
                          const ModelInfo& info);

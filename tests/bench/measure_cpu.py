@@ -4,7 +4,8 @@
 
 The engine (once per instruction set) and PyTorch run as processes of their own on one core, in
 turns: every round of one stands next to a round of the others, and a ratio is formed within a
-round. What is reported is the median of the rounds' ratios, and their range.
+round. PyTorch runs once with each BLAS that is there, and the faster of all its eager loops is the
+baseline. What is reported is the median of the rounds' ratios, and their range.
 """
 
 import argparse
@@ -20,13 +21,26 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / 'deploy/models/digits'))
+
+import ladder_models  # noqa: E402
+
 EAGER = ('eager no_grad', 'eager inference_mode')  # nn.Linear in a loop: the baseline
+STRONG = 'eager precomputed'  # of diffusion models, reported beside it
+# Where Debian has each BLAS; which of them programs use is then the choice of LD_LIBRARY_PATH.
+BLAS_FOLDERS = [pathlib.Path('/usr/lib/x86_64-linux-gnu') / name
+                for name in ('openblas-pthread', 'blas')]
+# Seconds of a diffusion call that PyTorch is given with the first of them, and with the others.
+LONGEST_FIRST, LONGEST = 12, 3
 # DESIGN section 5, the CPU lines.
 WANTED_RATIO = {'cpu-avx512': 450, 'cpu-avx2': 300}
 WANTED_NEWTON_SECONDS = 3e-3
 WANTED_BEYOND_SOLVE_SECONDS = 40e-6
 WANTED_THROUGHPUT_RATIO = 0.6
+WANTED_DIFFUSION_RATIO = 50
 WORKLOAD = ('digits-resnet', 1)  # W1 at batch 1
+DIFFUSION = ('digits-ddpm', 1)  # W4
+MODELS = ('digits-resnet', 'digits-mlp', 'digits-ddpm')  # and the wide one
 
 
 class Follower:
@@ -78,14 +92,24 @@ def collect(follower, calls):
                      'p99_seconds': percentile(everything, 99),
                      'min_seconds': min(everything),
                      'calls': len(everything),
-                     'round_medians': [statistics.median(r) for r in rounds]})
+                     # What takes long is timed in the first rounds only.
+                     'round_medians': [statistics.median(r) if r else None for r in rounds]})
     calls.extend(rows)
 
 
 def baseline_of(rows, key):
-    """The faster of the two usual eager loops for this model and number of samples."""
-    eager = [r for r in rows if (r['model'], r['samples']) == key and r['name'] in EAGER]
-    return min(eager, key=lambda r: r['median_seconds']) if eager else None
+    """The fastest of the usual eager loops for this model and number of samples."""
+    return fastest(rows, key, EAGER)
+
+
+def fastest(rows, key, names):
+    found = [r for r in rows if (r['model'], r['samples']) == key and r['name'] in names]
+    return min(found, key=lambda r: r['median_seconds']) if found else None
+
+
+def ratios_of(baseline, row):
+    return [b / r for b, r in zip(baseline['round_medians'], row['round_medians'])
+            if b is not None and r is not None]
 
 
 def add_ratios(rows):
@@ -96,11 +120,14 @@ def add_ratios(rows):
         baseline = baseline_of(rows, (row['model'], row['samples']))
         if baseline is None:
             continue
-        ratios = [b / r for b, r in zip(baseline['round_medians'], row['round_medians'])]
-        row['baseline'] = baseline['name']
+        ratios = ratios_of(baseline, row)
+        row['baseline'] = f"{baseline['name']}, {baseline['device']}"
         row['speedup'] = statistics.median(ratios)
         row['speedup_range'] = [min(ratios), max(ratios)]
         row['speedup_of_minima'] = baseline['min_seconds'] / row['min_seconds']
+        strong = fastest(rows, (row['model'], row['samples']), [STRONG])
+        if strong is not None:
+            row['speedup_over_precomputed'] = statistics.median(ratios_of(strong, row))
 
 
 def spread(pair):
@@ -119,17 +146,25 @@ def rung_row(row):
             row.get('speedup', ''), spread(row['speedup_range']) if 'speedup' in row else '']
 
 
+def ladder_rows(rows, model, samples):
+    """The ladder upwards; of PyTorch the one with the faster BLAS."""
+    baseline = baseline_of(rows, (model, samples))
+    chosen = [r for r in rows if (r['model'], r['samples']) == (model, samples)
+              and (not r['device'].startswith('torch')
+                   or baseline is None or r['device'] == baseline['device'])]
+    return sorted(chosen, key=lambda r: not r['device'].startswith('torch'))  # stable
+
+
 def ladder_table(name, rows, model, samples, note):
     columns = ['device', 'rung', 'median us', 'p99 us', 'min us', 'ns per layer and sample',
                'dependent stages', 'iterations', 'times eager', 'range over rounds']
-    chosen = [r for r in rows if (r['model'], r['samples']) == (model, samples)]
-    chosen.sort(key=lambda r: not r['device'].startswith('torch'))  # stable: the ladder upwards
-    return {'name': name, 'note': note, 'columns': columns, 'rows': [rung_row(r) for r in chosen]}
+    return {'name': name, 'note': note, 'columns': columns,
+            'rows': [rung_row(r) for r in ladder_rows(rows, model, samples)]}
 
 
-def find(rows, device, name):
+def find(rows, device, name, workload=WORKLOAD):
     for row in rows:
-        if (row['model'], row['samples']) == WORKLOAD and row['device'] == device \
+        if (row['model'], row['samples']) == workload and row['device'] == device \
                 and row['name'] == name:
             return row
     return None
@@ -139,21 +174,26 @@ def target(name, wanted, got, met):
     return [name, wanted, got, 'not measured' if met is None else met]
 
 
+def ratio_target(workload, row, wanted):
+    name = f"{workload} auto against PyTorch eager, {row['device']}"
+    if 'speedup' not in row:
+        return target(name, f'>= {wanted}x', 'no PyTorch', None)
+    # A busy machine holds up the long calls of the baseline more often than our short ones; the
+    # minima do not feel it, and both figures have to reach the target.
+    ratio, quiet = row['speedup'], row['speedup_of_minima']
+    return target(name, f'>= {wanted}x',
+                  f"{ratio:.0f}x ({spread(row['speedup_range'])}; of the minima {quiet:.0f}x)",
+                  min(ratio, quiet) >= wanted)
+
+
 def solver_targets(rows, device):
     automatic, newton = find(rows, device, 'auto'), find(rows, device, 'newton')
     lines = []
     if automatic and device in WANTED_RATIO:
-        wanted = WANTED_RATIO[device]
-        name = f'W1 auto against PyTorch eager, {device}'
-        if 'speedup' in automatic:
-            # A busy machine holds up the long calls of the baseline more often than our short
-            # ones; the minima do not feel it, and both figures have to reach the target.
-            ratio, quiet = automatic['speedup'], automatic['speedup_of_minima']
-            lines.append(target(name, f'>= {wanted}x',
-                                f"{ratio:.0f}x ({spread(automatic['speedup_range'])}; of the "
-                                f'minima {quiet:.0f}x)', min(ratio, quiet) >= wanted))
-        else:
-            lines.append(target(name, f'>= {wanted}x', 'no PyTorch', None))
+        lines.append(ratio_target('W1', automatic, WANTED_RATIO[device]))
+    diffusion = find(rows, device, 'auto', DIFFUSION)
+    if diffusion:
+        lines.append(ratio_target('W4', diffusion, WANTED_DIFFUSION_RATIO))
     if newton:
         seconds = newton['median_seconds']
         lines.append(target(f'W1 newton, {device}', f'<= {1e3 * WANTED_NEWTON_SECONDS:g} ms',
@@ -260,17 +300,27 @@ def run_json(command, **options):
 
 def run_ladder(arguments, folder):
     """All followers after their rounds."""
+    wide = ladder_models.write_wide_model(pathlib.Path(folder))
     common = ['--core', str(arguments.core)]
+    models = ['--models', ','.join([*MODELS, str(wide)])]
     bench = [str(arguments.build / 'tests/bench/solver_bench'), '--follow',
              '--plan_cache_dir', folder, '--outputs_dir', folder,
              '--seconds', str(arguments.seconds), *common]
-    followers = [Follower('solver_bench', bench)]
+    followers = [Follower('solver_bench', bench + models)]
     if followers[0].description['device'] == 'cpu-avx512':
-        followers.append(Follower('solver_bench (AVX2)', bench, {'DEEPPCR_CPU_ISA': 'avx2'}))
+        # Without the wide model, whose time goes into reading its weights.
+        followers.append(Follower('solver_bench (AVX2)', bench + ['--models', ','.join(MODELS)],
+                                  {'DEEPPCR_CPU_ISA': 'avx2'}))
     if not arguments.no_torch:
-        followers.append(Follower('torch_ladder.py', [
-            sys.executable, str(ROOT / 'tests/bench/torch_ladder.py'), '--outputs_dir', folder,
-            '--seconds', str(4 * arguments.seconds), *common]))
+        for number, blas in enumerate(arguments.blas):
+            followers.append(Follower(f'torch_ladder.py ({blas})', [
+                sys.executable, str(ROOT / 'tests/bench/torch_ladder.py'), '--outputs_dir', folder,
+                '--longest', str(LONGEST_FIRST if number == 0 else LONGEST),
+                '--seconds', str(4 * arguments.seconds), *common, *models],
+                {'LD_LIBRARY_PATH': str(blas)} if blas else None))
+        devices = [f.description['device'] for f in followers]
+        if len(set(devices)) < len(devices):
+            sys.exit(f'a BLAS came twice: {", ".join(devices)}; give --blas')
     for number in range(arguments.rounds):
         print(f'round {number + 1} of {arguments.rounds}', file=sys.stderr, flush=True)
         # Who goes first changes, so that a drift of the machine favours nobody.
@@ -305,10 +355,33 @@ def measure(arguments):
     return followers, rows, devices, sweep, rpc
 
 
+def diffusion_table(rows, note):
+    """Both diffusion workloads, by model, number of samples and rung."""
+    texts = {DIFFUSION[0]: 'digits-ddpm: DDPM, 1000 steps, D = 16, a denoiser of 3 blocks 128 wide',
+             ladder_models.WIDE_MODEL: f'{ladder_models.WIDE_MODEL}: DDIM, 100 steps, D = 16, an '
+                                       'adaLN denoiser of 3 blocks 1024 wide, random weights, no '
+                                       'conditioning'}
+    lines = []
+    for model in texts:
+        for samples in (1, 64):
+            for row in ladder_rows(rows, model, samples):
+                cells = rung_row(row)
+                lines.append([model, samples, *cells[:5], cells[6], row.get('speedup', ''),
+                              cells[-1], row.get('speedup_over_precomputed', '')])
+    return {'name': 'cpu-diffusion',
+            'note': '; '.join(texts.values()) + '. Noise and decoder included; PyTorch draws its '
+                    'noise in the loop, as the embedding of the timestep is computed there unless '
+                    'it is "precomputed". ' + note,
+            'columns': ['model', 'samples per call', 'device', 'rung', 'median us', 'p99 us',
+                        'min us', 'dependent stages', 'times eager', 'range over rounds',
+                        'times eager precomputed'],
+            'rows': lines}
+
+
 def tables_of(rows, devices, sweep, rpc):
     note = ('Whole calls with host buffers; every answer was checked before it was timed. '
-            '"Times eager" is against the faster of the two nn.Linear loops, median of the '
-            "rounds' ratios.")
+            '"Times eager" is against the fastest plain nn.Linear loop, median of the '
+            "rounds' ratios; of PyTorch the rows with the faster BLAS.")
     tables = [ladder_table('cpu-ladder', rows, 'digits-resnet', 1,
                            'digits-resnet (L = 1024, D = 16), one sample. ' + note)]
     for samples in (8, 64):
@@ -318,6 +391,7 @@ def tables_of(rows, devices, sweep, rpc):
         tables.append(ladder_table(f'cpu-ladder-mlp-{samples}', rows, 'digits-mlp', samples,
                                    f'digits-mlp (L = 128, D = 16), {samples} samples per call. '
                                    + note))
+    tables.append(diffusion_table(rows, note))
     tables.append(targets_table(rows, devices, rpc))
     if sweep:
         tables.append(sweep_table(sweep))
@@ -335,18 +409,22 @@ def main():
     parser.add_argument('--seconds', type=float, default=0.05, help='per engine rung and round')
     parser.add_argument('--core', type=int, default=max(os.sched_getaffinity(0)))
     parser.add_argument('--no_torch', action='store_true')
+    parser.add_argument('--blas', type=pathlib.Path, action='append',
+                        help='a folder with a libblas.so.3 for PyTorch; may be repeated; default: '
+                             "each of Debian's that is there")
     parser.add_argument('--no_sweep', action='store_true')
     parser.add_argument('--no_rpc', action='store_true')
     parser.add_argument('--command', default='tests/bench/run.sh', help='as the reader ran it')
     arguments = parser.parse_args()
     arguments.build = arguments.build.resolve()
     arguments.out = arguments.out.resolve()
+    arguments.blas = arguments.blas or [f for f in BLAS_FOLDERS if f.exists()] or [None]
 
     followers, rows, devices, sweep, rpc = measure(arguments)
     tables = tables_of(rows, devices, sweep, rpc)
     result = {'date': datetime.date.today().isoformat(),
               'machine': f'{processor()}, {os.cpu_count()} cores, one used by the ladder '
-                         f'({", ".join(f.description["device"] for f in followers)})',
+                         f'({"; ".join(f.description["device"] for f in followers)})',
               'commit': commit(), 'command': arguments.command,
               'rounds': arguments.rounds, 'seconds_per_rung_and_round': arguments.seconds,
               'tables': tables, 'rungs': rows, 'sweep': sweep, 'rpc': rpc,

@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # usage: tests/bench/run.sh [--name NAME] [--build_dir DIR] [--skip_build] [--rounds N]
-#                           [--seconds S] [--core N] [--no_torch] [--no_sweep] [--no_rpc]
+#                           [--seconds S] [--core N] [--blas FOLDER]... [--no_torch]
+#                           [--no_sweep] [--no_rpc]
 #
-# Measures the CPU: the ladder of solvers against PyTorch on the same core, the sweep over depths
-# and widths, and the service against an echo of equal payload. Prints tables and what the targets
-# say, and writes tests/bench/results/cpu/NAME.json (default: ladder). No part of the tests: run it
-# on a machine that does nothing else. deploy/readme_tables.py then fills the README.
+# Measures the CPU: the ladder of solvers (networks and diffusion models) against PyTorch on the
+# same core, the sweep over depths and widths, and the service against an echo of equal payload.
+# Prints tables and what the targets say, and writes tests/bench/results/cpu/NAME.json (default:
+# ladder). No part of the tests: run it on a machine that does nothing else.
+# deploy/readme_tables.py then fills the README.
 #   --build_dir DIR   default: build/bench
 #   --skip_build      measure what is there
 #   --rounds N        of the ladder (default 7); a ratio is formed within each
 #   --seconds S       of timed calls per rung and round (default 0.05)
 #   --core N          for the ladder and the sweep (default: the last one)
+#   --blas FOLDER     with a libblas.so.3 for PyTorch; the faster one is the baseline (default: each
+#                     of Debian's that is there)
 set -euo pipefail
 command_line="tests/bench/run.sh $*"
 cd "$(dirname "$0")/../.."
@@ -27,7 +31,7 @@ while [ $# -gt 0 ]; do
     --name) name="$(flag_value "$@")"; shift ;;
     --build_dir) build_dir="$(flag_value "$@")"; shift ;;
     --skip_build) skip_build=true ;;
-    --rounds | --seconds | --core) arguments+=("$1" "$(flag_value "$@")"); shift ;;
+    --rounds | --seconds | --core | --blas) arguments+=("$1" "$(flag_value "$@")"); shift ;;
     --no_torch | --no_sweep | --no_rpc) arguments+=("$1") ;;
     *) unknown_flag "$1" ;;
   esac

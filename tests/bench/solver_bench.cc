@@ -23,15 +23,24 @@ namespace deeppcr::bench {
 namespace {
 
 // What an answer must reach before it is timed: the tolerance asked for, and for the sequential
-// solver in float32 against double precision a tenth of it.
+// solver in float32 against double precision a tenth of it; of a diffusion model, whose steps
+// rescale what they are given, all of it.
 constexpr double kTolerance = 1e-4;
 constexpr double kSequentialTolerance = 1e-5;
+// Samples of a diffusion model that the reference computes, and an iterative rung at one sample.
+constexpr int64_t kDrawnByReference = 1;
+// What takes longer than this is timed in the first few rounds only.
+constexpr double kLongSeconds = 0.4;
+constexpr size_t kRoundsOfLong = 3;
+constexpr int64_t kDrawnJudged = 2;
 
 struct Flags {
   std::string repository = "deploy/models/repository";
   std::string inputs = "deploy/models/data/digits_heldout.npy";
-  std::vector<std::string> models = {"digits-resnet", "digits-mlp"};
+  std::vector<std::string> models = {"digits-resnet", "digits-mlp", "digits-ddpm"};
   std::vector<int64_t> samples = {1, 8, 64};
+  std::vector<int64_t> drawn_samples = {1, 64};
+  std::vector<std::string> rungs;  // empty: all
   std::string plan_cache_dir;
   std::string outputs_dir;  // receives <model>.npy: the sequential outputs
   std::string json;
@@ -39,6 +48,7 @@ struct Flags {
   int core = -1;
   int rounds = 5;
   double seconds = 0.05;
+  double longest = 1.5;
   bool follow = false;
 };
 
@@ -61,6 +71,19 @@ std::vector<Rung> Rungs() {
           {"quasi_newton", {.solver = "quasi_newton"}}};
 }
 
+std::vector<Rung> DiffusionRungs() {
+  return {{"sequential", {.solver = "sequential"}},
+          {"newton C=1",
+           {.solver = "newton",
+            .shooting_interval = 1,
+            .warm_sweeps = 0,
+            .initial_guess = InitialGuess::kCoarse,
+            .jacobian_refresh = JacobianRefresh::kEveryIteration}},
+          {"newton", {.solver = "newton"}},
+          {"auto", {.solver = "auto"}},
+          {"picard", {.solver = "picard"}}};
+}
+
 // One model at one number of samples: the candidates, and what they took so far.
 struct Group {
   std::string model_name;
@@ -70,11 +93,11 @@ struct Group {
   nlohmann::ordered_json json;
 };
 
-absl::Status CheckSequential(const std::string& name, double difference) {
-  if (difference <= kSequentialTolerance) return absl::OkStatus();
+absl::Status CheckSequential(const std::string& name, double difference, double tolerance) {
+  if (difference <= tolerance) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(name, ": sequential is ", difference,
                                           " away from the reference, expected at most ",
-                                          kSequentialTolerance));
+                                          tolerance));
 }
 
 // A rung that fell back answers with sequential's bits; one that claims convergence must be right.
@@ -88,7 +111,24 @@ absl::Status CheckVerdict(const Candidate& candidate, const Verdict& verdict) {
       " converged and ", verdict.same_largest, " same labels of ", verdict.samples));
 }
 
-absl::StatusOr<Group> MakeGroup(const std::string& name,
+// Seconds that a call of n samples takes at least, by a call of one: on one core a parallel solver
+// works through the samples one after the other. 0 for what needs no such look.
+absl::StatusOr<double> ExpectedSeconds(const std::shared_ptr<const LoadedModel>& model,
+                                       const ResolvedOptions& options, int64_t n) {
+  if (!model->info().generates() || options.solver == "sequential") return 0;
+  Workload one(model, {}, 1);
+  DEEPPCR_ASSIGN_OR_RETURN(const double seconds, one.Time(options, 0));
+  return seconds * static_cast<double>(n);
+}
+
+// What a rung is judged on.
+std::span<const Expected> Judged(const LoadedModel& model, const ResolvedOptions& options,
+                                 int64_t n, std::span<const Expected> expected) {
+  if (!model.info().generates() || options.solver == "sequential") return expected;
+  return expected.first(static_cast<size_t>(std::max(n, kDrawnJudged)));
+}
+
+absl::StatusOr<Group> MakeGroup(const Flags& flags, const std::string& name,
                                 const std::shared_ptr<const LoadedModel>& model,
                                 const Array& inputs, int64_t n,
                                 std::span<const Expected> expected) {
@@ -98,11 +138,21 @@ absl::StatusOr<Group> MakeGroup(const std::string& name,
                 {"num_layers", model->info().num_layers},
                 {"state_dim", model->info().state_dim},
                 {"plan", model->plan().id},
+                {"missing", nlohmann::ordered_json::object()},
                 {"candidates", nlohmann::ordered_json::array()}};
-  for (const Rung& rung : Rungs()) {
+  for (const Rung& rung : model->info().generates() ? DiffusionRungs() : Rungs()) {
+    if (!flags.rungs.empty() && std::ranges::find(flags.rungs, rung.name) == flags.rungs.end())
+      continue;
     DEEPPCR_ASSIGN_OR_RETURN(const ResolvedOptions options, model->Resolve(rung.options, n));
+    DEEPPCR_ASSIGN_OR_RETURN(const double seconds, ExpectedSeconds(model, options, n));
+    if (n > 1 && seconds > flags.longest) {
+      group.json["missing"][rung.name] =
+          absl::StrFormat("a call is expected to take %.1f s", seconds);
+      continue;
+    }
     group.candidates.push_back({rung.name, options});
-    DEEPPCR_ASSIGN_OR_RETURN(const Verdict verdict, Judge(&group.workload, options, expected));
+    DEEPPCR_ASSIGN_OR_RETURN(const Verdict verdict,
+                             Judge(&group.workload, options, Judged(*model, options, n, expected)));
     DEEPPCR_RETURN_IF_ERROR(CheckVerdict(group.candidates.back(), verdict));
     group.json["candidates"].push_back(ToJson(group.candidates.back(), verdict));
   }
@@ -110,7 +160,8 @@ absl::StatusOr<Group> MakeGroup(const std::string& name,
   return group;
 }
 
-absl::Status WriteOutputs(const Flags& flags, const std::string& name,
+// The outputs of each sample, and the noise that a diffusion model made them of.
+absl::Status WriteAnswers(const Flags& flags, const std::string& name, const ModelInfo& info,
                           std::span<const Expected> answers) {
   if (flags.outputs_dir.empty()) return absl::OkStatus();
   Array array{
@@ -118,24 +169,40 @@ absl::Status WriteOutputs(const Flags& flags, const std::string& name,
       {}};
   for (const Expected& answer : answers)
     array.values.insert(array.values.end(), answer.outputs.begin(), answer.outputs.end());
-  return WriteArray(array, absl::StrCat(flags.outputs_dir, "/", name, ".npy"), "npy");
+  const std::string stem = absl::StrCat(flags.outputs_dir, "/", name);
+  DEEPPCR_RETURN_IF_ERROR(WriteArray(array, stem + ".npy", "npy"));
+  if (!info.generates()) return absl::OkStatus();
+  const auto count = static_cast<int64_t>(answers.size());
+  Array noise{{count, (info.num_layers + 1) * info.state_dim}, DrawnNoise(info, count)};
+  return WriteArray(noise, stem + "-noise.npy", "npy");
+}
+
+// A model of the repository, or the folder of one.
+std::string FolderOf(const Flags& flags, const std::string& model) {
+  return model.find('/') == std::string::npos ? absl::StrCat(flags.repository, "/", model) : model;
 }
 
 // Loads a model, checks it, and makes its groups.
-absl::Status AddModel(const Flags& flags, const Engine& engine, const std::string& name,
+absl::Status AddModel(const Flags& flags, const Engine& engine, const std::string& wanted,
                       const Array& inputs, std::vector<Group>* groups) {
-  const std::string directory = absl::StrCat(flags.repository, "/", name, "/1");
+  const std::string directory = FolderOf(flags, wanted) + "/1";
+  const std::string name = wanted.substr(wanted.rfind('/') + 1);
   absl::FPrintF(stderr, "%s %s: loading and checking\n", engine.device(), name);
-  DEEPPCR_ASSIGN_OR_RETURN(const auto model, engine.LoadModel(directory, nullptr));
-  const int64_t judged = std::min(flags.judged, inputs.rows());
+  DEEPPCR_ASSIGN_OR_RETURN(const auto model, engine.LoadModel(directory, nullptr, nullptr));
+  const bool draws = model->info().generates();
+  const int64_t judged = draws ? kDrawnSamples : std::min(flags.judged, inputs.rows());
   DEEPPCR_ASSIGN_OR_RETURN(const auto expected, SequentialAnswers(model, inputs.values, judged));
-  DEEPPCR_ASSIGN_OR_RETURN(const auto exact, ReferenceAnswers(directory, inputs.values, judged));
-  const double difference = LargestDifference(expected, exact, model->info());
-  DEEPPCR_RETURN_IF_ERROR(CheckSequential(name, difference));
-  DEEPPCR_RETURN_IF_ERROR(WriteOutputs(flags, name, expected));
-  for (const int64_t n : flags.samples) {
+  const int64_t by_reference = draws ? kDrawnByReference : judged;
+  DEEPPCR_ASSIGN_OR_RETURN(const auto exact,
+                           ReferenceAnswers(directory, inputs.values, by_reference));
+  const double difference = LargestDifference(
+      std::span(expected).first(static_cast<size_t>(by_reference)), exact, model->info());
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckSequential(name, difference, draws ? kTolerance : kSequentialTolerance));
+  DEEPPCR_RETURN_IF_ERROR(WriteAnswers(flags, name, model->info(), expected));
+  for (const int64_t n : draws ? flags.drawn_samples : flags.samples) {
     if (n > judged || n > model->info().max_batch_size) continue;
-    DEEPPCR_ASSIGN_OR_RETURN(Group group, MakeGroup(name, model, inputs, n, expected));
+    DEEPPCR_ASSIGN_OR_RETURN(Group group, MakeGroup(flags, name, model, inputs, n, expected));
     group.json["sequential_against_reference"] = difference;
     groups->push_back(std::move(group));
   }
@@ -146,8 +213,12 @@ absl::Status AddModel(const Flags& flags, const Engine& engine, const std::strin
 absl::StatusOr<nlohmann::ordered_json> RunRound(const Flags& flags, std::vector<Group>* groups) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (Group& group : *groups) {
+    std::vector<bool> skip;
+    for (const std::vector<double>& taken : group.seconds)
+      skip.push_back(taken.size() >= kRoundsOfLong &&
+                     *std::ranges::min_element(taken) > kLongSeconds);
     DEEPPCR_ASSIGN_OR_RETURN(const auto seconds,
-                             TimeInTurns(&group.workload, group.candidates, flags.seconds));
+                             TimeInTurns(&group.workload, group.candidates, flags.seconds, skip));
     for (size_t c = 0; c < seconds.size(); ++c)
       group.seconds[c].insert(group.seconds[c].end(), seconds[c].begin(), seconds[c].end());
     json.push_back(seconds);
@@ -233,11 +304,22 @@ int Main(int argc, char** argv) {
   Flags flags;
   app.add_option("--model_repository", flags.repository)->capture_default_str();
   app.add_option("--in", flags.inputs, "inputs of the models")->capture_default_str();
-  app.add_option("--models", flags.models)->delimiter(',')->capture_default_str();
+  app.add_option("--models", flags.models, "of the repository, or folders of models")
+      ->delimiter(',')
+      ->capture_default_str();
   app.add_option("--samples", flags.samples, "samples per call")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  app.add_option("--drawn_samples", flags.drawn_samples, "the same, of diffusion models")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, kDrawnSamples))
+      ->capture_default_str();
+  app.add_option("--longest", flags.longest,
+                 "seconds; a parallel solver of a diffusion model that takes longer for a batch is "
+                 "left out")
+      ->capture_default_str();
+  app.add_option("--rungs", flags.rungs, "only these, for a profiler")->delimiter(',');
   app.add_option("--judged", flags.judged, "inputs that every rung is checked on")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();

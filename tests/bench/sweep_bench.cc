@@ -93,7 +93,7 @@ absl::StatusOr<Point> MeasurePoint(const Engine& engine, int64_t depth, int64_t 
   const std::string directory = folder.File("model");
   DEEPPCR_RETURN_IF_ERROR(WriteRandomModel(directory, depth, width, &generator));
   const std::vector<float> inputs = RandomInputs(width, &generator);
-  DEEPPCR_ASSIGN_OR_RETURN(const auto model, engine.LoadModel(directory, nullptr));
+  DEEPPCR_ASSIGN_OR_RETURN(const auto model, engine.LoadModel(directory, nullptr, nullptr));
   DEEPPCR_ASSIGN_OR_RETURN(const auto expected, SequentialAnswers(model, inputs, kJudged));
 
   Point point{.depth = depth, .width = width, .newton = {"newton", {}}, .verdict = {}};

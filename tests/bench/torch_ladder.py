@@ -2,6 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch rungs of the CPU ladder: the same weights and inputs as solver_bench, on one core.
 
+Diffusion models draw their noise in the loop, as users' code does; they are checked with the noise
+that the engine drew. Which BLAS it multiplies with is the caller's choice, by LD_LIBRARY_PATH: the
+one that came is named in the device.
+
 Describes itself in a line of JSON, then answers every line of standard input with a round: the
 seconds of every timed call, by group and candidate. Every candidate's outputs are compared with the
 engine's (--outputs_dir, written by solver_bench) before anything is timed.
@@ -18,17 +22,23 @@ import warnings
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'deploy/models/digits'))
 # Before the framework starts its threads.
-os.environ.update(OMP_NUM_THREADS='1', MKL_NUM_THREADS='1')
+os.environ.update(OMP_NUM_THREADS='1', MKL_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1')
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import safetensors_file  # noqa: E402
+import torch_diffusion  # noqa: E402
 
 # Of the outputs, relative to the largest one of the sample; both sides compute in float32.
 TOLERANCE = 1e-4
 # TorchScript compiles in its first calls of a shape.
 WARM_CALLS = 4
+# Of a diffusion model: sampled to be checked, one by one; a batch is checked as a whole.
+CHECKED_ALONE = 2
+# What takes longer than this is timed in the first few rounds only.
+LONG_SECONDS, ROUNDS_OF_LONG = 0.4, 3
+VERY_LONG_SECONDS, ROUNDS_OF_VERY_LONG = 3, 2
 ACTIVATIONS = {'relu': torch.nn.ReLU, 'tanh': torch.nn.Tanh}
 
 
@@ -128,20 +138,21 @@ def largest_difference(got, expected):
 class Group:
     """One model at one number of samples."""
 
-    def __init__(self, name, made, inputs, expected, samples):
-        self.name, self.samples, self.inputs = name, samples, inputs
-        self.made, self.missing = made
-        self.differences = []
-        for candidate, call in self.made:
-            for _ in range(WARM_CALLS):
-                call(self.inputs[:samples])
-            got = np.concatenate([call(self.inputs[i:i + samples]).numpy()
-                                  for i in range(0, len(expected) - samples + 1, samples)])
-            difference = largest_difference(got, expected[:len(got)])
-            if not difference <= TOLERANCE:
-                sys.exit(f'torch_ladder.py: {name}, {candidate}: outputs differ by {difference:g} '
-                         f'from the engine\'s, expected at most {TOLERANCE:g}')
-            self.differences.append(difference)
+    def __init__(self, name, samples, missing):
+        self.name, self.samples, self.missing = name, samples, missing
+        self.made, self.differences = [], []
+        self.timed = []  # seconds by candidate, of all rounds
+
+    def add(self, candidate, call, batches, expected):
+        """Checks what a candidate makes of every batch; call() is what will be timed."""
+        got = np.concatenate([batch().numpy() for batch in batches])
+        difference = largest_difference(got, expected[:len(got)])
+        if not difference <= TOLERANCE:
+            sys.exit(f'torch_ladder.py: {self.name}, {candidate}: outputs differ by '
+                     f'{difference:g} from the engine\'s, expected at most {TOLERANCE:g}')
+        self.made.append((candidate, call))
+        self.timed.append([])
+        self.differences.append(difference)
 
     def describe(self):
         return {'model': self.name, 'samples': self.samples, 'missing': self.missing,
@@ -149,37 +160,118 @@ class Group:
                                for (name, _), difference in zip(self.made, self.differences)]}
 
     def time_round(self, seconds):
-        """In turns: one call untimed, then up to two timed, until each has had its seconds."""
+        """In turns: one call untimed, then up to two timed, until each has had its seconds.
+
+        A call that takes that long on its own needs no other to bring the caches back.
+        """
         taken = [[] for _ in self.made]
         turn = 0
-        while any(sum(t) < seconds or not t for t in taken):
+        skip = [(len(t) >= ROUNDS_OF_LONG and min(t) > LONG_SECONDS) or
+                (len(t) >= ROUNDS_OF_VERY_LONG and min(t) > VERY_LONG_SECONDS)
+                for t in self.timed]
+        while any(not s and (sum(t) < seconds or not t) for s, t in zip(skip, taken)):
             for index, (_, call) in enumerate(self.made):
-                if taken[index] and sum(taken[index]) >= seconds:
+                if skip[index] or (taken[index] and sum(taken[index]) >= seconds):
                     continue
-                first = turn * self.samples % (len(self.inputs) - self.samples + 1)
-                x = self.inputs[first:first + self.samples]
-                call(x)
+                untimed = time.perf_counter()
+                call(turn)
+                long = time.perf_counter() - untimed
+                if long > seconds:
+                    taken[index].append(long)
+                    continue
                 for _ in range(2):
                     start = time.perf_counter()
-                    call(x)
+                    call(turn)
                     taken[index].append(time.perf_counter() - start)
             turn += 1
+        for before, now in zip(self.timed, taken):
+            before += now
         return taken
+
+
+def stack_groups(name, config, tensors, inputs, arguments):
+    network = Network(config, tensors).eval()
+    expected = np.load(arguments.outputs_dir / f'{name}.npy')
+    made, missing = candidates(network, inputs[:1])
+    for samples in map(int, arguments.samples.split(',')):
+        group = Group(name, samples, missing)
+
+        def batch(first, count=samples):
+            return inputs[first:first + count]
+
+        for candidate, call in made:
+            for _ in range(WARM_CALLS):
+                call(batch(0))
+            group.add(candidate,
+                      lambda turn, call=call, batch=batch, samples=samples:
+                      call(batch(turn * samples % (len(inputs) - samples + 1))),
+                      [lambda i=i, call=call, batch=batch: call(batch(i))
+                       for i in range(0, len(expected) - samples + 1, samples)], expected)
+        yield group
+
+
+def expected_seconds(sampler, samples):
+    """Of a call, by the fastest of a few steps of it."""
+    z, timestep = torch.zeros(samples, sampler.network.dim), torch.tensor([0])
+    taken = []
+    with torch.no_grad():
+        for _ in range(5):
+            start = time.perf_counter()
+            sampler.network(z, timestep)
+            taken.append(time.perf_counter() - start)
+    return min(taken) * len(sampler.steps)
+
+
+def diffusion_groups(name, config, tensors, folder, arguments):
+    scheduler = json.loads((folder / 'scheduler_config.json').read_text(encoding='utf-8'))
+    sampler = torch_diffusion.Sampler(config, scheduler, tensors)
+    expected = np.load(arguments.outputs_dir / f'{name}.npy')
+    steps = len(sampler.steps)
+    drawn = torch.from_numpy(np.load(arguments.outputs_dir / f'{name}-noise.npy'))
+    drawn = drawn.reshape(len(expected), steps + 1, config['state_dim'])
+    for samples in map(int, arguments.drawn_samples.split(',')):
+        seconds = expected_seconds(sampler, samples)
+        left_out = seconds > arguments.longest
+        reason = f'a call is expected to take {seconds:.1f} s'
+        group = Group(name, samples, {c: reason for c, _ in sampler.candidates()} if left_out
+                      else {})
+        batches = range(0, samples * (CHECKED_ALONE if samples == 1 else 1), samples)
+        for candidate, call in [] if left_out else sampler.candidates():
+            group.add(candidate, lambda _, call=call, samples=samples: call(samples),
+                      [lambda i=i, call=call, samples=samples:
+                       call(samples, lambda step, n: drawn[i:i + n, step + 1]) for i in batches],
+                      expected)
+        yield group
 
 
 def load_groups(arguments):
     inputs = torch.from_numpy(np.load(arguments.inputs).astype(np.float32))
     groups = []
-    for name in arguments.models.split(','):
-        folder = arguments.model_repository / name / '1'
+    for model in arguments.models.split(','):
+        folder = (pathlib.Path(model) if '/' in model else arguments.model_repository / model)
+        name, folder = folder.name, folder / '1'
         config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
-        network = Network(config, safetensors_file.read(folder / 'model.safetensors')).eval()
+        tensors = safetensors_file.read(folder / 'model.safetensors')
         print(f'torch {name}: tracing and checking', file=sys.stderr, flush=True)
-        made = candidates(network, inputs[:1])
-        expected = np.load(arguments.outputs_dir / f'{name}.npy')
-        for samples in map(int, arguments.samples.split(',')):
-            groups.append(Group(name, made, inputs, expected, samples))
+        if config['model_type'] == 'diffusion':
+            groups += diffusion_groups(name, config, tensors, folder, arguments)
+        else:
+            groups += stack_groups(name, config, tensors, inputs, arguments)
     return groups
+
+
+def blas():
+    """The name of the library that matrix products go to, and its file."""
+    maps = pathlib.Path('/proc/self/maps').read_text(encoding='utf-8')
+    files = sorted({line.split()[-1] for line in maps.splitlines() if 'blas' in line
+                    and '/numpy' not in line and 'gslcblas' not in line})
+    for sign, name in (('openblas', 'OpenBLAS'), ('blis', 'BLIS'), ('blas/libblas',
+                                                                    'reference BLAS')):
+        for file in files:
+            if sign in file:
+                return name, file
+    info = [part for part in torch.__config__.show().split() if part.startswith('BLAS_INFO=')]
+    return (info[0].split('=')[1].strip(',') if info else 'unknown BLAS'), ''
 
 
 def main():
@@ -190,8 +282,12 @@ def main():
     parser.add_argument('--inputs', type=pathlib.Path,
                         default=ROOT / 'deploy/models/data/digits_heldout.npy')
     parser.add_argument('--outputs_dir', type=pathlib.Path, required=True)
-    parser.add_argument('--models', default='digits-resnet,digits-mlp')
+    parser.add_argument('--models', default='digits-resnet,digits-mlp,digits-ddpm',
+                        help='of the repository, or folders of models')
     parser.add_argument('--samples', default='1,8,64')
+    parser.add_argument('--drawn_samples', default='1,64', help='of diffusion models')
+    parser.add_argument('--longest', type=float, default=12,
+                        help='seconds; a diffusion model whose call takes longer is left out')
     parser.add_argument('--core', type=int, default=-1, help='to run on; -1: the last one')
     parser.add_argument('--seconds', type=float, default=0.2, help='per candidate and round')
     arguments = parser.parse_args()
@@ -202,8 +298,10 @@ def main():
     torch.set_num_interop_threads(1)
     warnings.filterwarnings('ignore')
     groups = load_groups(arguments)
-    print(json.dumps({'device': f'torch-{torch.__version__}', 'python': sys.version.split()[0],
-                      'threads': torch.get_num_threads(),
+    blas_name, blas_file = blas()
+    print(json.dumps({'device': f'torch-{torch.__version__}, {blas_name}',
+                      'python': sys.version.split()[0], 'threads': torch.get_num_threads(),
+                      'blas': blas_file, 'torch_config': torch.__config__.show(),
                       'groups': [group.describe() for group in groups]}), flush=True)
     for _ in sys.stdin:
         print(json.dumps([group.time_round(arguments.seconds) for group in groups]), flush=True)

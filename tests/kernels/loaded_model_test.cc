@@ -53,7 +53,8 @@ class LoadedModelTest : public ::testing::Test {
     if (!engine.ok()) return engine.status();
     engines_.push_back(*std::move(engine));
     return engines_.back()->LoadModel(
-        model_.path(), [&](std::string_view step) { progress_ += std::string(step) + "\n"; });
+        model_.path(), [&](std::string_view step) { progress_ += std::string(step) + "\n"; },
+        token_);
   }
 
   // Each least interval has a plan of its own.
@@ -82,6 +83,7 @@ class LoadedModelTest : public ::testing::Test {
   TemporaryDirectory plans_;
   std::vector<std::unique_ptr<Engine>> engines_;  // outlive their models
   std::string progress_;
+  const CancelToken* token_ = nullptr;
 };
 
 TEST_F(LoadedModelTest, TakesThePlanOfAnEarlierLoad) {
@@ -118,6 +120,13 @@ TEST_F(LoadedModelTest, AnEntryBelowTheLeastIntervalIsMeasuredAnew) {
   const auto resolved = (*model)->Resolve({}, 1);
   ASSERT_TRUE(resolved.ok()) << resolved.status();
   EXPECT_TRUE(resolved->solver == "sequential" || resolved->shooting_interval >= 4);
+}
+
+TEST_F(LoadedModelTest, ALoadStopsWhenItsTokenFires) {
+  CancelToken token;
+  token.Cancel();
+  token_ = &token;
+  ExpectError(Load(), absl::StatusCode::kCancelled, "stopped");
 }
 
 TEST_F(LoadedModelTest, AComparisonPastItsDeadlineSaysSoThoughItWasCancelledToo) {

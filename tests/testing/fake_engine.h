@@ -184,8 +184,9 @@ class FakeEngine : public Engine {
   std::string_view backend() const override { return "fake"; }
   std::string_view device() const override { return "fake-device"; }
   std::string_view backend_reason() const override { return "a test asked for it"; }
-  absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
-      const std::string& directory, const LoadProgress& progress) const override {
+  absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(const std::string& directory,
+                                                               const LoadProgress& progress,
+                                                               const CancelToken*) const override {
     progress("pretending");
     return load_(directory);
   }

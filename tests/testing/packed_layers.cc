@@ -60,7 +60,8 @@ IntervalBuffers::IntervalBuffers(const cpu::LayersView& layers, int64_t interval
 cpu::PropagateArgs IntervalBuffers::ToPropagate(Matrices matrices, bool probes) {
   return {.layers = layers_,
           .interval = interval_,
-          .num_intervals = intervals_,
+          .first_interval = 0,
+          .end_interval = intervals_,
           .states = states_.data(),
           .propagated = propagated_.data(),
           .jacobians = matrices == Matrices::kNone ? nullptr : jacobians_.data(),

@@ -37,7 +37,7 @@ class DigitsTest : public ::testing::TestWithParam<std::string> {
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
     auto model = engine_->LoadModel(
-        std::string(DEEPPCR_SOURCE_DIR) + "/deploy/models/repository/" + GetParam() + "/1",
+        std::string(DEEPPCR_SOURCE_DIR) + "/deploy/models/repository/" + GetParam() + "/1", nullptr,
         nullptr);
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = *std::move(model);

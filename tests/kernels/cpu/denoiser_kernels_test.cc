@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/philox.h"
 #include "kernels/cpu/packed_panels.h"
 #include "tests/kernels/cpu/plain_diffusion.h"
 
@@ -83,6 +84,44 @@ TEST_P(PanelGemmTest, MultipliesAndAddsWithBitsThatDependOnNoOtherRow) {
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, PanelGemmTest,
+                         ::testing::Range(size_t{0}, KernelsOfThisMachine().size()),
+                         [](const auto& test) { return SetName(test.param); });
+
+// ---- Noise
+
+class NormalsTest : public ::testing::TestWithParam<size_t> {
+ protected:
+  const cpu::DenoiserKernels kernels_ = KernelsOfThisMachine()[GetParam()].set.denoiser();
+};
+
+TEST_P(NormalsTest, HaveTheBitsOfPhilox) {
+  constexpr int64_t kRuns = 20000;
+  int64_t uncertain = 0;
+  for (int64_t run = 0; run < kRuns; ++run) {
+    const int64_t steps = 1 + run % 5, quads = 1 + run % 7, stride = 4 * quads + run % 3;
+    const auto random = static_cast<uint64_t>(run) * 0x9E3779B97F4A7C15U;
+    const uint64_t seed = run % 2 == 0 ? run : random, sample = run % 3 == 0 ? run : ~random;
+    const uint32_t first_step = static_cast<uint32_t>(random >> 40);
+    std::vector<float> got(steps * stride + 1, 77.0F), expected = got;
+    for (int64_t i = 0; i < steps; ++i)
+      FillNormals(seed, sample, first_step + static_cast<uint32_t>(i), 4 * quads,
+                  expected.data() + i * stride);
+    if (!kernels_.normals({.seed = seed,
+                           .sample = sample,
+                           .first_step = first_step,
+                           .num_steps = steps,
+                           .quads = quads,
+                           .out = got.data(),
+                           .stride = stride})) {
+      ++uncertain;
+      continue;
+    }
+    ASSERT_TRUE(SameFloats(got.data(), expected.data(), static_cast<int64_t>(got.size()))) << run;
+  }
+  EXPECT_LE(uncertain, kRuns / 1000);
+}
+
+INSTANTIATE_TEST_SUITE_P(InstructionSets, NormalsTest,
                          ::testing::Range(size_t{0}, KernelsOfThisMachine().size()),
                          [](const auto& test) { return SetName(test.param); });
 

@@ -163,17 +163,23 @@ INSTANTIATE_TEST_SUITE_P(
                     "8589934592 parameters, got 30"},
         RefusedCase{"ModulationTables",
                     R"({"model_type":"diffusion","output_dim":2,"state_dim":2,"activation":"relu",)"
-                    R"("denoiser":"residual_mlp","hidden_dim":4096,"num_blocks":8,)"
+                    R"("denoiser":"residual_mlp","hidden_dim":256,"num_blocks":8,)"
                     R"("time_embedding_dim":2,"num_inference_steps":[65535,1,2]})",
-                    "num_inference_steps: expected at most 2147483648 modulation values, got "
-                    "2147549184: 65538 steps in all x 32768 values of num_blocks 8 and hidden_dim "
-                    "4096"}),
+                    "num_inference_steps: expected at most 134217728 modulation values, got "
+                    "134221824: 65538 steps in all x 2048 values of num_blocks 8 and hidden_dim "
+                    "256"},
+        RefusedCase{"TimeProducts",
+                    R"({"model_type":"diffusion","output_dim":2,"state_dim":2,"activation":"relu",)"
+                    R"("denoiser":"residual_mlp","hidden_dim":4096,"num_blocks":1,)"
+                    R"("time_embedding_dim":2,"num_inference_steps":7000})",
+                    "num_inference_steps: expected at most 34359738368 products for the time "
+                    "embedding, got 117497856000: 7000 steps in all x hidden_dim 4096"}),
     CaseName);
 
 TEST(DiffusionConfigTest, TakesAsManyModulationValuesAsAreAllowed) {
   EXPECT_TRUE(
       ParseConfig(R"({"model_type":"diffusion","output_dim":2,"state_dim":2,"activation":"relu",)"
-                  R"("denoiser":"residual_mlp","hidden_dim":4096,"num_blocks":8,)"
+                  R"("denoiser":"residual_mlp","hidden_dim":256,"num_blocks":8,)"
                   R"("time_embedding_dim":2,"num_inference_steps":[65535,1]})")
           .ok());
 }
@@ -181,11 +187,11 @@ TEST(DiffusionConfigTest, TakesAsManyModulationValuesAsAreAllowed) {
 // With adaLN there are three parts per block and two at the end.
 TEST(DiffusionConfigTest, CountsTheModulationOfTheKind) {
   nlohmann::json object = MinimalConfig("diffusion");
-  object.update({{"hidden_dim", 4096}, {"num_blocks", 2}, {"num_inference_steps", 65536}});
+  object.update({{"hidden_dim", 256}, {"num_blocks", 2}, {"num_inference_steps", 65536}});
   EXPECT_TRUE(ParseConfig(object.dump()).ok());
   object["num_blocks"] = 3;
   ExpectError(ParseConfig(object.dump()), StatusCode::kInvalidArgument,
-              "x 45056 values of num_blocks 3 and hidden_dim 4096");
+              "x 2816 values of num_blocks 3 and hidden_dim 256");
 }
 
 }  // namespace

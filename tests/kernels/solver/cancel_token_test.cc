@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/solver/cancel_token.h"
+#include "kernels/base/cancel_token.h"
 
 #include <gtest/gtest.h>
 
 #include "kernels/solver/registry.h"
+#include "tests/testing/random_diffusion.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
@@ -58,6 +59,32 @@ TEST(CancelTokenTest, EverySolverReportsTheReasonOfEachSample) {
     EXPECT_EQ(reports[0].termination, Termination::kDeadline) << row.name;
     EXPECT_EQ(reports[1].termination, Termination::kCancelled) << row.name;
     EXPECT_TRUE(reports[2].converged) << row.name;
+  }
+}
+
+// Long passes look at the token, and what they leave undone is never judged.
+TEST(CancelTokenTest, APassOfASampleWhoseTokenHasFiredIsLeftUndone) {
+  const testing::RandomSystem stack({.num_steps = 30, .state_dim = 4});
+  const testing::RandomDiffusion process({.num_steps = 30});
+  const std::vector<float> inputs = stack.Inputs(1, 3);
+  const CancelToken idle;
+  CancelToken fired;
+  fired.Cancel();
+  for (const SystemSpec& spec : {SystemSpec(stack.spec()), SystemSpec(process.spec())}) {
+    for (const testing::BackendCase& backend : testing::BackendCases()) {
+      if (backend.name == "reference") continue;  // it always finishes
+      const std::unique_ptr<Backend> owner = backend.create();
+      const std::unique_ptr<System> system = *owner->NewSystem(spec);
+      const std::unique_ptr<SolveSpace> space = *system->NewSpace({});
+      space->SetShootingInterval(5);
+      const std::vector<int32_t> members = {0};
+      for (const CancelToken* token : {&idle, static_cast<const CancelToken*>(&fired)}) {
+        space->Encode(0, {.inputs = inputs.data(), .token = token});
+        space->GuessConstant(0);
+        space->Propagate(members, {});
+        EXPECT_EQ(space->interrupted(0), token == &fired) << backend.name;
+      }
+    }
   }
 }
 

@@ -113,6 +113,7 @@ class RecordingSpace final : public SolveSpace {
   double AmplifyError(int32_t, double, double, const float*) override { return 0; }
   void Restart(int32_t) override {}
   int64_t Advance(int32_t, int64_t, int64_t, float* const*) override { return 0; }
+  bool interrupted(int32_t) const override { return false; }
   void CopyState(int32_t, float*) const override {}
   bool FinalStateFinite(int32_t) const override { return true; }
   void SetShootingInterval(int64_t) override {}

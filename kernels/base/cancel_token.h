@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_KERNELS_SOLVER_CANCEL_TOKEN_H_
-#define DEEPPCR_KERNELS_SOLVER_CANCEL_TOKEN_H_
+#ifndef DEEPPCR_KERNELS_BASE_CANCEL_TOKEN_H_
+#define DEEPPCR_KERNELS_BASE_CANCEL_TOKEN_H_
 
 #include <atomic>
 #include <chrono>
@@ -11,8 +11,8 @@ namespace deeppcr {
 // Why a request is not to be computed any further.
 enum class StopReason : uint8_t { kNone, kCancelled, kDeadline };
 
-// Deadline and cancel flag of one request, probed once per iteration. Cancel() may be called from
-// any thread.
+// Deadline and cancel flag of one request, probed every few hundred microseconds of its
+// computation. Cancel() may be called from any thread.
 class CancelToken {
  public:
   using Clock = std::chrono::steady_clock;
@@ -38,6 +38,11 @@ class CancelToken {
   Clock::time_point deadline_ = Clock::time_point::max();
 };
 
+// True if there is a token and it has fired; from then on it always is.
+inline bool Fired(const CancelToken* token) {
+  return token != nullptr && token->stop_reason() != StopReason::kNone;
+}
+
 }  // namespace deeppcr
 
-#endif  // DEEPPCR_KERNELS_SOLVER_CANCEL_TOKEN_H_
+#endif  // DEEPPCR_KERNELS_BASE_CANCEL_TOKEN_H_
