@@ -10,7 +10,7 @@
 namespace deeppcr {
 
 // What a diffusion model is asked for. Checks all but the finiteness of values; fields are named as
-// those of `input`. Errors: kInvalidArgument.
+// those of input->source. Errors: kInvalidArgument.
 absl::Status DecodeGeneration(const v1::GenerationInput& message, const ModelInfo& info,
                               SolveInput* input);
 

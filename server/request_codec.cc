@@ -180,6 +180,7 @@ absl::Status DecodeSource(const v1::CompareRequest& request, const ModelInfo& in
   if (info.generates()) {
     if (request.has_inputs())
       return Mismatch("inputs", "none for a diffusion model: set generation", "a tensor");
+    input->source = "generation";
     return DecodeGeneration(request.generation(), info, input);
   }
   if (request.has_generation())
@@ -298,6 +299,7 @@ absl::StatusOr<SolveInput> DecodeGenerate(const v1::GenerateRequest& request, co
   DEEPPCR_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   DEEPPCR_RETURN_IF_ERROR(CheckFamily(/*generates=*/true, info));
   DEEPPCR_ASSIGN_OR_RETURN(input.options, DecodeOptions(request.options(), info, "options"));
+  input.source = "input";
   DEEPPCR_RETURN_IF_ERROR(DecodeGeneration(request.input(), info, &input));
   DEEPPCR_RETURN_IF_ERROR(
       DecodeInitialStates(request.has_initial_states(), request.initial_states(), info, &input));
@@ -324,11 +326,17 @@ absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, co
   return input;
 }
 
+std::string FieldOf(const SolveInput& input, std::string_view name) {
+  return StrCat(input.source, ".", name);
+}
+
 absl::Status CheckFinite(const SolveInput& input) {
-  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.inputs.values, "inputs"));
+  // Nothing but a generation has a source, and then the inputs are its condition.
+  const std::string inputs = input.source.empty() ? "inputs" : FieldOf(input, "conditioning");
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.inputs.values, inputs));
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.initial_states.values, "initial_states"));
-  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.initial_noise.values, "input.initial_noise"));
-  return CheckFinite(input.step_noise.values, "input.step_noise");
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.initial_noise.values, FieldOf(input, "initial_noise")));
+  return CheckFinite(input.step_noise.values, FieldOf(input, "step_noise"));
 }
 
 }  // namespace deeppcr

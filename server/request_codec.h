@@ -31,6 +31,9 @@ inline constexpr int64_t kMaxComparedSamples = int64_t{1} << 16;
 
 // What Forward, Generate and Compare are given.
 struct SolveInput {
+  // Of the message that holds the fields of a generation, for errors: input, generation; empty for
+  // a dense stack. Static storage.
+  std::string_view source;
   int64_t num_samples = 0;
   TensorInput inputs;          // [n, input_dim]
   TensorInput initial_states;  // [n, L + 1, D] or empty
@@ -69,6 +72,9 @@ absl::StatusOr<SolveInput> DecodeGenerate(const v1::GenerateRequest& request, co
                                           int64_t max_message_bytes);
 absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, const ModelInfo& info,
                                            int64_t max_message_bytes);
+
+// "source.name".
+std::string FieldOf(const SolveInput& input, std::string_view name);
 
 // Of every tensor of the input.
 absl::Status CheckFinite(const SolveInput& input);

@@ -39,7 +39,7 @@ absl::Status CheckRange(std::string_view field, T value, T low, T high) {
 
 // The extents behind the first, which is the number of samples.
 struct ExpectedShape {
-  std::string_view field;
+  std::string field;
   std::vector<int64_t> inner;
   std::string text;  // for messages
 };

@@ -47,6 +47,34 @@ def compare(rows=(), extra=b""):
     return b"C" + text(1, "m") + text(3, tensor([2, 2], 4)) + b"".join(text(4, row) for row in rows) + extra
 
 
+def labels(*values):
+    return text(5, b"".join(varint(value) for value in values))
+
+
+# A GenerationInput: one class for all samples, or one condition each.
+def generation(samples=2, extra=b"", classes=labels(1)):
+    return number(1, samples) + classes + extra
+
+
+def conditioned(samples=2, extra=b"", condition=None):
+    condition = tensor([samples, 2], 2 * samples) if condition is None else condition
+    return number(1, samples) + text(6, condition) + extra
+
+
+def generate(of=None, opts=b"", extra=b"", kind=b"G"):
+    of = generation() if of is None else of
+    return kind + text(1, "m") + text(3, of) + (text(4, opts) if opts else b"") + extra
+
+
+def compare_generation(of=None, rows=(), extra=b"", kind=b"D"):
+    of = generation() if of is None else of
+    return kind + text(1, "m") + text(6, of) + b"".join(text(4, row) for row in rows) + extra
+
+
+NOISE = text(7, tensor([2, 2], 4)) + text(8, tensor([2, 4, 2], 16))
+EVERY_GENERATION = (number(2, 2**64 - 1) + number(3, 2**64 - 3) + number(4, 6) + text(7, tensor([2, 2], 4))
+                    + text(8, tensor([2, 6, 2], 24)))
+
 EVERY_OPTION = (real(2, 1e-3) + real(3, 0.0) + number(4, 7) + number(5, 2) + number(6, 3) + number(7, 1)
                 + number(8, 2) + number(9, 2) + number(10, 1))
 
@@ -60,6 +88,51 @@ FILES = {
     "accepted-not-finite": forward(tensor([2, 2], 4, float("nan"))),
     "accepted-compare": compare(),
     "accepted-compare-rows": compare([options("newton"), options("auto")], number(5, 3)),
+    "accepted-generate": generate(),
+    "accepted-generate-one": generate(labels(0)),
+    "accepted-generate-labels": generate(generation(4, classes=labels(0, 1, 2, 0))),
+    "accepted-generate-unpacked-labels": generate(generation(2, number(5, 2), classes=number(5, 0))),
+    "accepted-generate-noise": generate(generation(extra=NOISE)),
+    "accepted-generate-every": generate(generation(extra=EVERY_GENERATION), options(extra=EVERY_OPTION)),
+    "accepted-generate-coarse": generate(opts=options("picard", number(5, 6) + number(7, 2))),
+    "accepted-generate-previous": generate(opts=options(extra=number(7, 4)), extra=text(5, tensor([2, 5, 2], 20))),
+    "accepted-generate-previous-few": generate(generation(extra=number(4, 2)), options(extra=number(7, 4)),
+                                               text(5, tensor([2, 3, 2], 12))),
+    "accepted-generate-not-finite": generate(generation(extra=text(7, tensor([2, 2], 4, float("inf"))))),
+    "accepted-generate-condition": generate(conditioned(), kind=b"g"),
+    "accepted-generate-condition-every": generate(conditioned(extra=EVERY_GENERATION), options(extra=EVERY_OPTION),
+                                                  kind=b"g"),
+    "accepted-compare-generation": compare_generation(),
+    "accepted-compare-generation-rows": compare_generation(generation(extra=EVERY_GENERATION),
+                                                           [options("newton", number(7, 2)), options("picard")]),
+    "accepted-compare-condition": compare_generation(conditioned(extra=number(4, 2)), kind=b"d"),
+    "refused-generate-of-resnet": b"F" + generate()[1:],
+    "refused-generate-steps": generate(generation(extra=number(4, 5))),
+    "refused-generate-negative-steps": generate(generation(extra=number(4, -4))),
+    "refused-generate-samples": generate(generation(5)),
+    "refused-generate-negative": generate(generation(-1)),
+    "refused-generate-first-sample": generate(generation(extra=number(3, 2**64 - 2))),
+    "refused-generate-no-label": generate(generation(classes=b"")),
+    "refused-generate-label": generate(generation(classes=labels(3))),
+    "refused-generate-label-negative": generate(generation(classes=labels(-1))),
+    "refused-generate-labels": generate(generation(4, classes=labels(0, 1))),
+    "refused-generate-condition": generate(generation(extra=text(6, tensor([2, 2], 4)))),
+    "refused-generate-label-of-conditioned": generate(conditioned(extra=labels(0)), kind=b"g"),
+    "refused-generate-no-condition": generate(number(1, 2), kind=b"g"),
+    "refused-generate-condition-samples": generate(conditioned(condition=tensor([1, 2], 2)), kind=b"g"),
+    "refused-generate-noise": generate(generation(extra=text(7, tensor([1, 2], 2)))),
+    "refused-generate-noise-wraps": generate(generation(extra=text(7, tensor([2**61 + 2, 2], 4)))),
+    "refused-generate-noise-bytes": generate(generation(extra=text(7, tensor([2, 2], 3)))),
+    "refused-generate-step-noise": generate(generation(extra=number(4, 2) + NOISE)),
+    "refused-generate-solver": generate(opts=options("quasi_newton")),
+    "refused-generate-interval": generate(opts=options(extra=number(5, 7))),
+    "refused-generate-states": generate(generation(extra=number(4, 2)), options(extra=number(7, 4)),
+                                        text(5, tensor([2, 5, 2], 20))),
+    "refused-generate-states-missing": generate(opts=options(extra=number(7, 4))),
+    "refused-generate-states-unasked": generate(extra=text(5, tensor([2, 5, 2], 20))),
+    "refused-compare-generation-of-resnet": b"C" + compare_generation()[1:],
+    "refused-compare-generation-inputs": compare_generation(extra=text(3, tensor([2, 2], 4))),
+    "refused-compare-generation-previous": compare_generation(rows=[options(extra=number(7, 4))]),
     "refused-empty": b"",
     "refused-kind": b"X" + forward()[1:],
     "refused-cut": forward()[:-3],

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The validation of requests: 'F' and a ForwardRequest, or 'C' and a CompareRequest. What it lets
-// through to the engine must be exactly as large and as much in range as the engine relies on.
+// The validation of requests: 'F' and a ForwardRequest, 'C' and a CompareRequest; of a diffusion
+// model 'G' and a GenerateRequest, 'D' and a CompareRequest; in small letters of one that is
+// conditioned on a vector. What it lets through to the engine must be exactly as large and as much
+// in range as the engine relies on.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -33,15 +36,56 @@ const ModelInfo& Info() {
   return info;
 }
 
-void RequireOptions(const SolveOptions& options) {
+// A class-conditional diffusion model with several numbers of steps, the default neither the
+// smallest nor the largest.
+const ModelInfo& ClassInfo() {
+  static const ModelInfo& info = *[] {
+    auto* model = new ModelInfo(Info());
+    model->model_type = "diffusion";
+    model->input_dim = 0;
+    model->has_decoder = true;
+    model->num_classes = 3;
+    model->num_inference_steps = {4, 2, 6};
+    model->solvers = {"sequential", "newton", "picard", "jacobi", "auto"};
+    return model;
+  }();
+  return info;
+}
+
+const ModelInfo& ConditionInfo() {
+  static const ModelInfo& info = *[] {
+    auto* model = new ModelInfo(ClassInfo());
+    model->input_dim = 2;
+    model->has_decoder = false;
+    model->num_classes = 0;
+    return model;
+  }();
+  return info;
+}
+
+// The largest L that may be asked for.
+int64_t Longest(const ModelInfo& info) {
+  int64_t steps = info.num_layers;
+  for (const int64_t listed : info.num_inference_steps) steps = std::max(steps, listed);
+  return steps;
+}
+
+bool Accepts(const ModelInfo& info, std::string_view solver) {
+  return std::find(info.solvers.begin(), info.solvers.end(), solver) != info.solvers.end();
+}
+
+void RequireOptions(const SolveOptions& options, const ModelInfo& info) {
+  Require(Accepts(info, options.solver), "the solver is one that the model takes");
   Require(options.rtol >= 1e-7 && options.rtol <= 0.1, "rtol is in its range");
   Require(options.atol >= 0 && options.atol <= 1, "atol is in its range");
   Require(options.max_iterations >= 0 && options.max_iterations <= 10000,
           "max_iterations is in its range");
-  Require(options.shooting_interval >= 0 && options.shooting_interval <= Info().num_layers,
+  Require(options.shooting_interval >= 0 && options.shooting_interval <= Longest(info),
           "shooting_interval is in its range");
   Require(options.warm_sweeps >= -1 && options.warm_sweeps <= 64, "warm_sweeps is in its range");
   Require(options.initial_guess <= InitialGuess::kPrevious, "initial_guess is one of the enum");
+  Require(options.initial_guess != InitialGuess::kCoarse || info.generates(),
+          "a coarse guess is for diffusion models");
   Require(options.jacobian_refresh <= JacobianRefresh::kWhileContracting,
           "jacobian_refresh is one of the enum");
   Require(options.on_no_convergence <= OnNoConvergence::kError,
@@ -58,6 +102,57 @@ void RequireTensor(const v1::Tensor& message, std::span<const float> values, int
   bool really_finite = true;
   for (const float value : values) really_finite &= std::isfinite(value);
   Require(finite == really_finite, "values that pass the check are finite");
+}
+
+void RequireInitialStates(const v1::Tensor& message, const SolveInput& input,
+                          const ModelInfo& info) {
+  const bool previous = input.options.initial_guess == InitialGuess::kPrevious;
+  RequireTensor(message, input.initial_states.values, previous ? input.num_samples : 0,
+                (input.num_steps + 1) * info.state_dim);
+}
+
+// At least what the tensors of the reply take.
+void RequireReply(const SolveInput& input) {
+  Require(input.reply_bytes > 0 && input.reply_bytes <= kMaxMessageBytes,
+          "the reply fits into a message");
+  int64_t values = 3 * input.num_samples;
+  if (input.options.return_trajectory) values += input.num_samples * (input.num_steps + 1) * 2;
+  Require(input.reply_bytes >= 4 * values, "the bound of a reply holds its tensors");
+}
+
+void RequireLabels(const v1::GenerationInput& message, const SolveInput& input,
+                   const ModelInfo& info) {
+  const auto n = static_cast<size_t>(input.num_samples);
+  Require(input.labels.size() == (info.num_classes > 0 ? n : 0), "every sample has its label");
+  for (size_t i = 0; i < input.labels.size(); ++i) {
+    Require(input.labels[i] >= 0 && input.labels[i] < info.num_classes, "labels are classes");
+    const int at = message.class_labels_size() == 1 ? 0 : static_cast<int>(i);
+    Require(input.labels[i] == message.class_labels(at), "labels are the message's");
+  }
+}
+
+void RequireGeneration(const v1::GenerationInput& message, const SolveInput& input,
+                       const ModelInfo& info) {
+  const int64_t n = input.num_samples, steps = input.num_steps;
+  Require(n >= 1 && n <= info.max_batch_size, "the number of samples is in its range");
+  Require(n == std::max(message.num_samples(), 1), "the number of samples is the message's");
+  Require(input.seed == message.seed() && input.first_sample == message.first_sample(),
+          "seed and first sample are the message's");
+  Require(input.first_sample + static_cast<uint64_t>(n) >= static_cast<uint64_t>(n),
+          "sample indices do not wrap");
+  const auto& listed = info.num_inference_steps;
+  Require(std::find(listed.begin(), listed.end(), steps) != listed.end(),
+          "the model was loaded for the number of steps");
+  const int64_t wanted = input.options.num_inference_steps;
+  Require(wanted == message.num_inference_steps() && steps == (wanted == 0 ? listed[0] : wanted),
+          "the number of steps is the message's, or the default");
+  RequireLabels(message, input, info);
+  RequireTensor(message.conditioning(), input.inputs.values, info.input_dim > 0 ? n : 0,
+                info.input_dim);
+  RequireTensor(message.initial_noise(), input.initial_noise.values,
+                message.has_initial_noise() ? n : 0, info.state_dim);
+  RequireTensor(message.step_noise(), input.step_noise.values, message.has_step_noise() ? n : 0,
+                steps * info.state_dim);
 }
 
 #if defined(DEEPPCR_FUZZ_PLANTED_BUG)
@@ -107,27 +202,50 @@ bool TryForward(const std::string& bytes) {
   Require(input->num_samples >= 1 && input->num_samples <= Info().max_batch_size,
           "the number of samples is in its range");
   RequireTensor(request.inputs(), input->inputs.values, input->num_samples, Info().input_dim);
-  RequireOptions(input->options);
-  const bool previous = input->options.initial_guess == InitialGuess::kPrevious;
-  RequireTensor(request.initial_states(), input->initial_states.values,
-                previous ? input->num_samples : 0, (Info().num_layers + 1) * Info().state_dim);
-  Require(input->reply_bytes > 0 && input->reply_bytes <= kMaxMessageBytes,
-          "the reply fits into a message");
+  RequireOptions(input->options, Info());
+  RequireInitialStates(request.initial_states(), *input, Info());
+  RequireReply(*input);
   return true;
 }
 
-bool TryCompare(const std::string& bytes) {
+bool TryGenerate(const std::string& bytes, const ModelInfo& info) {
+  v1::GenerateRequest request;
+  if (!Receive(bytes, &request)) return false;
+  const absl::Status named = CheckModelFields(request.model(), request.version());
+  if (!named.ok()) return RequireCleanRefusal(named), false;
+  const absl::StatusOr<SolveInput> input = DecodeGenerate(request, info, kMaxMessageBytes);
+  if (!input.ok()) return RequireCleanRefusal(input.status()), false;
+  RequireGeneration(request.input(), *input, info);
+  RequireOptions(input->options, info);
+  RequireInitialStates(request.initial_states(), *input, info);
+  RequireReply(*input);
+  return true;
+}
+
+bool TryCompare(const std::string& bytes, const ModelInfo& info) {
   v1::CompareRequest request;
   if (!Receive(bytes, &request)) return false;
-  const absl::StatusOr<CompareInput> input = DecodeCompare(request, Info(), kMaxMessageBytes);
+  const absl::StatusOr<CompareInput> input = DecodeCompare(request, info, kMaxMessageBytes);
   if (!input.ok()) return RequireCleanRefusal(input.status()), false;
-  RequireTensor(request.inputs(), input->request.inputs.values, input->request.num_samples,
-                Info().input_dim);
+  if (info.generates()) {
+    RequireGeneration(request.generation(), input->request, info);
+  } else {
+    RequireTensor(request.inputs(), input->request.inputs.values, input->request.num_samples,
+                  info.input_dim);
+  }
+  Require(input->request.initial_states.values.empty(),
+          "a comparison has no trajectory to start from");
+  RequireReply(input->request);
   Require(input->repetitions >= 1 && input->repetitions <= kMaxRepetitions,
           "repetitions are in their range");
   Require(!input->rows.empty() && input->rows.size() <= kMaxCompareRows + 1,
           "the number of rows is in its range");
-  for (const SolveOptions& options : input->rows) RequireOptions(options);
+  for (const SolveOptions& options : input->rows) {
+    RequireOptions(options, info);
+    Require(options.initial_guess != InitialGuess::kPrevious, "no row starts from a trajectory");
+    Require(options.num_inference_steps == input->request.options.num_inference_steps,
+            "all rows make the same number of steps");
+  }
   return true;
 }
 
@@ -139,7 +257,11 @@ bool TryInput(std::string_view bytes) {
   if (bytes.empty()) return false;
   const std::string message(bytes.substr(1));
   if (bytes.front() == 'F') return TryForward(message);
-  if (bytes.front() == 'C') return TryCompare(message);
+  if (bytes.front() == 'C') return TryCompare(message, Info());
+  if (bytes.front() == 'G') return TryGenerate(message, ClassInfo());
+  if (bytes.front() == 'g') return TryGenerate(message, ConditionInfo());
+  if (bytes.front() == 'D') return TryCompare(message, ClassInfo());
+  if (bytes.front() == 'd') return TryCompare(message, ConditionInfo());
   return false;
 }
 

@@ -9,6 +9,7 @@
 
 #include "kernels/plan/calibration.h"
 #include "kernels/solver/registry.h"
+#include "tests/testing/random_diffusion.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
@@ -58,7 +59,9 @@ extern "C" void* aligned_alloc(size_t alignment, size_t size) {
 namespace deeppcr {
 namespace {
 
+using testing::DiffusionOptions;
 using testing::OptionsFor;
+using testing::RandomDiffusion;
 using testing::RandomSystem;
 using testing::SolverRig;
 
@@ -129,6 +132,124 @@ TEST_P(NoAllocationTest, NoSolverAllocatesOnTheRequestPath) {
 
 INSTANTIATE_TEST_SUITE_P(Families, NoAllocationTest, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "resnet" : "mlp"; });
+
+// A reverse process with classes and one with conditions and a decoder.
+DiffusionOptions Process(bool residual, int64_t steps) {
+  if (residual)
+    return {.state_dim = 5,
+            .hidden_dim = 20,
+            .num_blocks = 2,
+            .num_steps = steps,
+            .clip = false,
+            .num_classes = 3,
+            .output_gain = 0.3,
+            .ddpm = true,
+            .seed = 4};
+  return {.kind = DenoiserKind::kAdaLnMlp,
+          .state_dim = 3,
+          .hidden_dim = 16,
+          .num_steps = steps,
+          .condition_dim = 4,
+          .decoder = true,
+          .output_gain = 0.2,
+          .first_signal = 0.6,
+          .seed = 4};
+}
+
+// Counts what it is told.
+class Listener final : public ProgressListener {
+ public:
+  void OnProgress(const SolveProgress&) override { told.fetch_add(1, std::memory_order_relaxed); }
+  std::atomic<int64_t> told{0};
+};
+
+class NoAllocationDiffusionTest : public ::testing::TestWithParam<bool> {
+ protected:
+  static constexpr int64_t kSteps = 60, kSamples = 11;
+
+  NoAllocationDiffusionTest()
+      : process_(Process(GetParam(), kSteps)),
+        rig_(testing::BackendCases().front().create(), process_.spec(), 2) {
+    const DiffusionSpec& spec = process_.spec();
+    conditions_ = process_.Vector(kSamples * spec.input_dim());
+    labels_.resize(spec.num_classes > 0 ? kSamples : 0);
+    for (size_t i = 0; i < labels_.size(); ++i) labels_[i] = static_cast<int32_t>(i % 3);
+    initial_noise_ = process_.Vector(kSamples * spec.state_dim);
+    step_noise_ = process_.Vector(kSamples * kSteps * spec.state_dim);
+    outputs_.resize(kSamples * spec.output_dim());
+    final_states_.resize(kSamples * spec.state_dim);
+    trajectory_.resize(kSamples * (kSteps + 1) * spec.state_dim);
+    previous_.resize(trajectory_.size());
+    reports_.resize(kSamples);
+  }
+
+  // Everything that a request may have.
+  RunItem Request(bool noise_given) {
+    return {.num_samples = kSamples,
+            .inputs = conditions_,
+            .seed = 12,
+            .first_sample = 34,
+            .labels = labels_,
+            .initial_noise = noise_given ? initial_noise_ : std::span<const float>(),
+            .step_noise = noise_given ? step_noise_ : std::span<const float>(),
+            .initial_states = previous_,
+            .outputs = outputs_,
+            .final_states = final_states_,
+            .trajectory = trajectory_,
+            .reports = reports_,
+            .token = &token_,
+            .listener = &listener_};
+  }
+
+  int64_t fallbacks() const {
+    int64_t count = 0;
+    for (const SampleReport& report : reports_) count += report.fallback ? 1 : 0;
+    return count;
+  }
+
+  RandomDiffusion process_;
+  SolverRig rig_;
+  const CancelToken token_{CancelToken::Clock::now() + std::chrono::hours(1)};
+  Listener listener_;
+  std::vector<int32_t> labels_;
+  std::vector<float> conditions_, initial_noise_, step_noise_, outputs_, final_states_, trajectory_,
+      previous_;
+  std::vector<SampleReport> reports_;
+};
+
+TEST_P(NoAllocationDiffusionTest, NoSolverAllocatesOnTheRequestPath) {
+#ifdef DEEPPCR_SANITIZED
+  GTEST_SKIP() << "a sanitizer owns malloc in this build";
+#endif
+  int64_t fell_back = 0;
+  for (const SolverRow& row : Solvers()) {
+    if (!Suits(row, /*diffusion=*/true)) continue;
+    for (const InitialGuess guess :
+         {InitialGuess::kConstant, InitialGuess::kCoarse, InitialGuess::kPrevious}) {
+      for (const bool noise_given : {false, true}) {
+        for (const double rtol : {1e-3, 1e-7}) {
+          ResolvedOptions options = OptionsFor(row.name, kSteps, 7, rtol);
+          options.initial_guess = guess;
+          if (rtol == 1e-7) options.max_iterations = 1;  // ends in fallbacks
+          if (row.name == "newton") {
+            options.warm_sweeps = 1;
+            options.jacobian_refresh =
+                noise_given ? JacobianRefresh::kWhileContracting : JacobianRefresh::kEveryIteration;
+          }
+          listener_.told = 0;
+          EXPECT_EQ(AllocationsOfRun(rig_, options, Request(noise_given)), 0)
+              << row.name << " " << ToString(guess) << " " << noise_given << " " << rtol;
+          EXPECT_GT(listener_.told, 0) << row.name;
+          fell_back += fallbacks();
+        }
+      }
+    }
+  }
+  EXPECT_GT(fell_back, 0) << "no run went through a fallback";
+}
+
+INSTANTIATE_TEST_SUITE_P(Processes, NoAllocationDiffusionTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "residual" : "adaln"; });
 
 }  // namespace
 }  // namespace deeppcr

@@ -1,0 +1,826 @@
+// SPDX-License-Identifier: Apache-2.0
+// Samples of diffusion models from the real server over real sockets.
+#include <signal.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "kernels/base/philox.h"
+#include "nlohmann/json.hpp"
+#include "tests/integration/service_fixture.h"
+#include "tests/testing/diffusion_tensors.h"
+
+namespace deeppcr {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::ServerProcess;
+using testing::TemporaryDirectory;
+
+// "ddpm" has a decoder, classes and two numbers of steps.
+constexpr int64_t kState = 4;
+constexpr int64_t kImage = 6;
+constexpr int64_t kClasses = 3;
+constexpr int64_t kSteps = 24, kFewSteps = 8;
+// "ddim" is conditioned on a vector and has no decoder.
+constexpr int64_t kConditioning = 5;
+// "long" has a wide denoiser.
+constexpr int64_t kLongSteps = 200;
+constexpr int kMany = 1024;
+
+ModelConfig DdpmConfig() {
+  ModelConfig config;
+  config.denoiser = DenoiserKind::kResidualMlp;
+  config.state_dim = kState;
+  config.output_dim = kImage;
+  config.hidden_dim = 16;
+  config.num_blocks = 2;
+  config.time_embedding_dim = 8;
+  config.num_inference_steps = {kSteps, kFewSteps};
+  config.num_classes = kClasses;
+  config.decoder_widths = {10};
+  return config;
+}
+
+ModelConfig DdimConfig() {
+  ModelConfig config;
+  config.denoiser = DenoiserKind::kAdaLnMlp;
+  config.state_dim = config.output_dim = 3;
+  config.hidden_dim = 16;
+  config.num_blocks = 1;
+  config.time_embedding_dim = 8;
+  config.num_inference_steps = {16};
+  config.conditioning_dim = kConditioning;
+  return config;
+}
+
+ModelConfig LongConfig() {
+  ModelConfig config = DdimConfig();
+  config.state_dim = config.output_dim = 16;
+  config.hidden_dim = 64;
+  config.num_blocks = 3;
+  config.num_inference_steps = {kLongSteps};
+  config.conditioning_dim = 0;
+  config.max_batch_size = kMany;
+  return config;
+}
+
+std::string ConfigJson(const ModelConfig& config) {
+  nlohmann::json json = {
+      {"model_type", "diffusion"},
+      {"state_dim", config.state_dim},
+      {"output_dim", config.output_dim},
+      {"denoiser", config.denoiser == DenoiserKind::kResidualMlp ? "residual_mlp" : "adaln_mlp"},
+      {"hidden_dim", config.hidden_dim},
+      {"num_blocks", config.num_blocks},
+      {"activation", "silu"},
+      {"time_embedding_dim", config.time_embedding_dim},
+      {"num_inference_steps", config.num_inference_steps},
+      {"max_batch_size", config.max_batch_size}};
+  if (config.num_classes > 0) json["num_classes"] = config.num_classes;
+  if (config.conditioning_dim > 0) json["conditioning_dim"] = config.conditioning_dim;
+  if (!config.decoder_widths.empty()) json["decoder_widths"] = config.decoder_widths;
+  return json.dump();
+}
+
+void WriteDiffusionModel(const std::string& directory, const ModelConfig& config,
+                         const char* scheduler) {
+  std::vector<testing::NamedTensor> tensors = testing::DiffusionTensors(config);
+  for (testing::NamedTensor& tensor : tensors) {
+    const auto columns = static_cast<double>(tensor.shape.back());
+    const double scale = tensor.shape.size() == 2 ? 1 / std::sqrt(columns) : 0.2;
+    for (float& value : tensor.values) value *= static_cast<float>(scale);
+  }
+  const absl::Status status = testing::WriteModel(directory, ConfigJson(config), tensors);
+  ASSERT_TRUE(status.ok()) << status;
+  std::ofstream(directory + "/scheduler_config.json")
+      << nlohmann::json{{"_class_name", scheduler}, {"num_train_timesteps", 1000}}.dump();
+}
+
+grpc::Status Call(v1::DeepPcr::Stub& stub, const v1::GenerateRequest& request,
+                  v1::GenerateResponse* response) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  return stub.Generate(&context, request, response);
+}
+
+// n samples of "ddpm", their classes in turn.
+v1::GenerateRequest DdpmRequest(int32_t n = 3, const std::string& solver = "newton") {
+  v1::GenerateRequest request;
+  request.set_model("ddpm");
+  request.mutable_input()->set_num_samples(n);
+  request.mutable_input()->set_seed(0x123456789ABCDEF0);
+  request.mutable_input()->set_first_sample(5);
+  for (int32_t i = 0; i < n; ++i) request.mutable_input()->add_class_labels(i % kClasses);
+  request.mutable_options()->set_solver(solver);
+  return request;
+}
+
+v1::GenerateRequest DdimRequest(int32_t n = 3, const std::string& solver = "newton") {
+  v1::GenerateRequest request;
+  request.set_model("ddim");
+  request.mutable_input()->set_num_samples(n);
+  std::vector<float> values;
+  for (int64_t i = 0; i < n * kConditioning; ++i) {
+    values.push_back(std::sin(static_cast<float>(i + 1)));
+  }
+  SetTensor({n, kConditioning}, values, request.mutable_input()->mutable_conditioning());
+  request.mutable_options()->set_solver(solver);
+  return request;
+}
+
+// Nothing left to the plan: for each sample the same arithmetic, whatever the request's size.
+void Pin(v1::GenerateRequest& request) {
+  if (request.options().solver() == "sequential") return;
+  v1::SolverOptions& options = *request.mutable_options();
+  options.set_shooting_interval(4);
+  options.set_initial_guess(v1::INITIAL_GUESS_COARSE);
+  if (options.solver() != "newton") return;
+  options.set_warm_sweeps(1);
+  options.set_jacobian_refresh(v1::JACOBIAN_REFRESH_EVERY_ITERATION);
+}
+
+// Half a minute of work or more: one thread computes it.
+v1::GenerateRequest LongRequest(int32_t n = kMany) {
+  v1::GenerateRequest request;
+  request.set_model("long");
+  request.mutable_input()->set_num_samples(n);
+  v1::SolverOptions& options = *request.mutable_options();
+  options.set_solver("newton");
+  options.set_rtol(1e-7);
+  options.set_shooting_interval(1);
+  options.set_initial_guess(v1::INITIAL_GUESS_CONSTANT);
+  options.set_jacobian_refresh(v1::JACOBIAN_REFRESH_EVERY_ITERATION);
+  return request;
+}
+
+// The messages of one StreamGenerate.
+struct Streamed {
+  std::vector<v1::GenerateProgress> progress;
+  std::vector<v1::GenerateResponse> results;
+  bool result_was_last = false;
+  grpc::Status status;
+};
+Streamed Stream(v1::DeepPcr::Stub& stub, const v1::GenerateRequest& request) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  Streamed streamed;
+  const auto reader = stub.StreamGenerate(&context, request);
+  for (v1::StreamGenerateResponse event; reader->Read(&event);) {
+    streamed.result_was_last = event.has_result();
+    if (event.has_progress()) streamed.progress.push_back(event.progress());
+    if (event.has_result()) streamed.results.push_back(event.result());
+  }
+  streamed.status = reader->Finish();
+  return streamed;
+}
+
+void ExpectNear(const v1::Tensor& got, const v1::Tensor& want, double tolerance,
+                const std::string& what) {
+  EXPECT_TRUE(
+      std::equal(got.shape().begin(), got.shape().end(), want.shape().begin(), want.shape().end()))
+      << what;
+  const std::vector<float> a = Values(got), b = Values(want);
+  ASSERT_EQ(a.size(), b.size()) << what;
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], tolerance) << what << " at " << i;
+}
+
+class GenerateTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    repository_ = std::make_unique<TemporaryDirectory>();
+    plans_ = std::make_unique<TemporaryDirectory>();
+    WriteDiffusionModel(repository_->File("ddpm/1"), DdpmConfig(), "DDPMScheduler");
+    WriteDiffusionModel(repository_->File("ddim/1"), DdimConfig(), "DDIMScheduler");
+    WriteDiffusionModel(repository_->File("long/1"), LongConfig(), "DDIMScheduler");
+    testing::WriteRandomModel(repository_->File("net/1"), {});
+    server_ = StartServer({"--shadow_rate=0"});
+  }
+  static void TearDownTestSuite() {
+    server_.reset();
+    plans_.reset();
+    repository_.reset();
+  }
+
+  // Plans are measured once for all servers of the suite.
+  static std::unique_ptr<ServerProcess> StartServer(std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--plan_cache_dir=" + plans_->path(), "--workers=2", "--threads=1"});
+    return ServerProcess::Start(repository_->path(), flags);
+  }
+
+  void SetUp() override {
+    ASSERT_NE(server_, nullptr);
+    stub_ = Connect(server_->address());
+  }
+
+  // The sum of all series of a metric whose labels contain `labels`, or -1 if there is none.
+  static double Metric(const ServerProcess& server, const std::string& name,
+                       const std::vector<std::string>& labels) {
+    std::istringstream lines(server.Get("/metrics"));
+    double sum = 0;
+    bool found = false;
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with(name + "{") && !line.starts_with(name + " ")) continue;
+      bool matches = true;
+      for (const std::string& label : labels) matches &= line.find(label) != std::string::npos;
+      if (!matches) continue;
+      found = true;
+      sum += std::stod(line.substr(line.rfind(' ')));
+    }
+    return found ? sum : -1;
+  }
+  static bool WaitForMetric(const ServerProcess& server, const std::string& name,
+                            const std::vector<std::string>& labels, double value,
+                            double seconds = 20) {
+    const auto end =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(int64_t(1e3 * seconds));
+    while (Metric(server, name, labels) != value) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return true;
+  }
+  static bool WaitForInFlight(const ServerProcess& server, const std::string& method, double count,
+                              double seconds = 20) {
+    return WaitForMetric(server, "deeppcr_requests_in_flight", {"method=\"" + method + "\""}, count,
+                         seconds);
+  }
+
+  v1::GetModelResponse Describe(const std::string& model) {
+    v1::GetModelRequest request;
+    request.set_model(model);
+    v1::GetModelResponse response;
+    grpc::ClientContext context;
+    const grpc::Status status = stub_->GetModel(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  }
+  void ExpectServing() {
+    v1::GenerateResponse response;
+    const grpc::Status status = Call(*stub_, DdpmRequest(2), &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_THAT(response.samples().shape(), ElementsAre(2, kImage));
+  }
+
+  static inline std::unique_ptr<TemporaryDirectory> repository_, plans_;
+  static inline std::unique_ptr<ServerProcess> server_;
+  std::unique_ptr<v1::DeepPcr::Stub> stub_;
+};
+
+TEST_F(GenerateTest, GetModelSaysWhatMayBeAskedFor) {
+  const v1::GetModelResponse ddpm = Describe("ddpm");
+  EXPECT_THAT(ddpm.num_inference_steps(), ElementsAre(kSteps, kFewSteps));
+  EXPECT_EQ(ddpm.num_classes(), kClasses);
+  EXPECT_EQ(ddpm.input_dim(), 0);
+  EXPECT_EQ(ddpm.output_dim(), kImage);
+  EXPECT_EQ(ddpm.summary().model_type(), "diffusion");
+  EXPECT_EQ(ddpm.summary().num_layers(), kSteps);
+  EXPECT_EQ(ddpm.summary().state_dim(), kState);
+  EXPECT_THAT(ddpm.solvers(), Contains("newton"));
+  EXPECT_THAT(ddpm.solvers(), ::testing::Not(Contains("quasi_newton")));
+  ASSERT_EQ(ddpm.plans_size(), 2);
+  EXPECT_EQ(ddpm.plans(0).SerializeAsString(), ddpm.plan().SerializeAsString());
+  EXPECT_NE(ddpm.plans(0).id(), ddpm.plans(1).id());
+  EXPECT_GT(ddpm.plans(1).entries_size(), 0);
+
+  const v1::GetModelResponse ddim = Describe("ddim");
+  EXPECT_EQ(ddim.input_dim(), kConditioning);
+  EXPECT_EQ(ddim.num_classes(), 0);
+  EXPECT_EQ(ddim.plans_size(), 1);
+  EXPECT_EQ(Describe("net").plans_size(), 0);
+}
+
+TEST_F(GenerateTest, EverySolverAgreesWithSequential) {
+  for (const bool few : {false, true}) {
+    for (const bool ddpm : {true, false}) {
+      if (few && !ddpm) continue;
+      v1::GenerateRequest request =
+          ddpm ? DdpmRequest(3, "sequential") : DdimRequest(3, "sequential");
+      if (few) request.mutable_input()->set_num_inference_steps(kFewSteps);
+      v1::GenerateResponse expected;
+      grpc::Status status = Call(*stub_, request, &expected);
+      ASSERT_TRUE(status.ok()) << status.error_message();
+      const v1::GetModelResponse model = Describe(request.model());
+      EXPECT_GE(model.solvers_size(), 5);
+      for (const std::string& solver : model.solvers()) {
+        request.mutable_options()->set_solver(solver);
+        request.set_request_id("id-" + solver);
+        v1::GenerateResponse response;
+        status = Call(*stub_, request, &response);
+
+        ASSERT_TRUE(status.ok()) << solver << ": " << status.error_message();
+        ExpectNear(response.samples(), expected.samples(), 1e-3, solver);
+        EXPECT_EQ(response.request_id(), "id-" + solver);
+        const v1::SolveReport& report = response.report();
+        ASSERT_EQ(report.samples_size(), 3);
+        for (const v1::SampleReport& sample : report.samples()) {
+          EXPECT_TRUE(sample.converged()) << solver;
+          if (solver != "auto" && solver != "jacobi") {
+            EXPECT_EQ(sample.solver(), solver) << "no fallback is expected";
+          }
+          EXPECT_GT(sample.dependent_stages(), 0);
+        }
+        EXPECT_EQ(report.plan_id(), model.plans(few ? 1 : 0).id());
+        EXPECT_EQ(report.num_steps(), model.num_inference_steps(few ? 1 : 0));
+        EXPECT_EQ(report.model_version(), 1);
+        EXPECT_GE(report.batch_samples(), 3);
+        EXPECT_GT(report.solve_seconds(), 0);
+      }
+    }
+  }
+}
+
+TEST_F(GenerateTest, TheSameRequestGivesTheSameBits) {
+  for (const char* solver : {"sequential", "newton", "picard", "auto"}) {
+    v1::GenerateResponse first, second, other;
+    v1::GenerateRequest request = DdpmRequest(3, solver);
+    ASSERT_TRUE(Call(*stub_, request, &first).ok());
+    ASSERT_TRUE(Call(*stub_, request, &second).ok());
+    EXPECT_EQ(first.samples().data(), second.samples().data()) << solver;
+    EXPECT_EQ(first.latents().data(), second.latents().data()) << solver;
+    for (const bool seed : {true, false}) {
+      request = DdpmRequest(3, solver);
+      seed ? request.mutable_input()->set_seed(1) : request.mutable_input()->set_first_sample(6);
+      ASSERT_TRUE(Call(*stub_, request, &other).ok());
+      EXPECT_NE(first.samples().data(), other.samples().data()) << solver;
+    }
+  }
+}
+
+TEST_F(GenerateTest, ClassesAndConditionsMatter) {
+  v1::GenerateResponse first, second;
+  v1::GenerateRequest request = DdpmRequest(1);
+  ASSERT_TRUE(Call(*stub_, request, &first).ok());
+  request.mutable_input()->set_class_labels(0, 1);
+  ASSERT_TRUE(Call(*stub_, request, &second).ok());
+  EXPECT_NE(first.samples().data(), second.samples().data());
+
+  request = DdimRequest(1);
+  ASSERT_TRUE(Call(*stub_, request, &first).ok());
+  request.mutable_input()->mutable_conditioning()->mutable_data()->assign(4 * kConditioning, '\0');
+  ASSERT_TRUE(Call(*stub_, request, &second).ok());
+  EXPECT_NE(first.samples().data(), second.samples().data());
+}
+
+// Samples [first, first + n) of a request.
+v1::GenerateRequest Part(const v1::GenerateRequest& whole, int32_t first, int32_t n) {
+  v1::GenerateRequest part = whole;
+  v1::GenerationInput& input = *part.mutable_input();
+  input.set_num_samples(n);
+  input.set_first_sample(whole.input().first_sample() + static_cast<uint64_t>(first));
+  input.clear_class_labels();
+  for (int32_t i = first; i < first + n; ++i) {
+    input.add_class_labels(whole.input().class_labels(i));
+  }
+  return part;
+}
+
+TEST_F(GenerateTest, AnySplitGivesTheSameSamples) {
+  for (const char* solver : {"sequential", "newton", "picard", "auto"}) {
+    const bool pinned = std::string(solver) != "auto";
+    v1::GenerateRequest whole = DdpmRequest(9, solver);
+    if (pinned) Pin(whole);
+    v1::GenerateResponse together;
+    ASSERT_TRUE(Call(*stub_, whole, &together).ok());
+    for (const std::vector<int32_t>& sizes :
+         {std::vector<int32_t>{9}, {1, 8}, {4, 5}, {2, 3, 1, 3}, std::vector<int32_t>(9, 1)}) {
+      v1::Tensor joined = together.samples();
+      joined.clear_data();
+      int32_t first = 0;
+      for (const int32_t n : sizes) {
+        v1::GenerateResponse response;
+        const grpc::Status status = Call(*stub_, Part(whole, first, n), &response);
+        ASSERT_TRUE(status.ok()) << status.error_message();
+        joined.mutable_data()->append(response.samples().data());
+        first += n;
+      }
+      // The plan is looked up by the request's own size: `auto` may take another solver.
+      ExpectNear(joined, together.samples(), 1e-3, solver);
+      EXPECT_TRUE(!pinned || joined.data() == together.samples().data()) << solver;
+    }
+  }
+}
+
+TEST_F(GenerateTest, TheCallersNoiseIsUsedAsDrawnNoiseWouldBe) {
+  v1::GenerateRequest drawn = DdpmRequest(2);
+  v1::GenerateResponse expected;
+  ASSERT_TRUE(Call(*stub_, drawn, &expected).ok());
+  std::vector<float> initial(2 * kState), steps(2 * kSteps * kState);
+  for (int64_t s = 0; s < 2; ++s) {
+    const uint64_t sample = drawn.input().first_sample() + static_cast<uint64_t>(s);
+    FillNormals(drawn.input().seed(), sample, kInitialNoiseStep, kState,
+                initial.data() + s * kState);
+    for (int64_t i = 0; i < kSteps; ++i) {
+      FillNormals(drawn.input().seed(), sample, static_cast<uint32_t>(i), kState,
+                  steps.data() + (s * kSteps + i) * kState);
+    }
+  }
+  v1::GenerateRequest given = drawn;
+  given.mutable_input()->set_seed(99);
+  given.mutable_input()->set_first_sample(1000);
+  SetTensor({2, kState}, initial, given.mutable_input()->mutable_initial_noise());
+  SetTensor({2, kSteps, kState}, steps, given.mutable_input()->mutable_step_noise());
+  v1::GenerateResponse response;
+  ASSERT_TRUE(Call(*stub_, given, &response).ok());
+  EXPECT_EQ(response.samples().data(), expected.samples().data());
+
+  for (const bool initial_only : {true, false}) {
+    v1::GenerateRequest half = given;
+    initial_only ? half.mutable_input()->clear_step_noise()
+                 : half.mutable_input()->clear_initial_noise();
+    ASSERT_TRUE(Call(*stub_, half, &response).ok());
+    EXPECT_NE(response.samples().data(), expected.samples().data());
+    // What is not given is drawn.
+    half.mutable_input()->set_seed(drawn.input().seed());
+    half.mutable_input()->set_first_sample(drawn.input().first_sample());
+    ASSERT_TRUE(Call(*stub_, half, &response).ok());
+    EXPECT_EQ(response.samples().data(), expected.samples().data());
+  }
+}
+
+TEST_F(GenerateTest, LatentsAreWhatTheDecoderWasGiven) {
+  v1::GenerateRequest request = DdpmRequest(3);
+  request.mutable_options()->set_return_trajectory(true);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(Call(*stub_, request, &response).ok());
+
+  EXPECT_THAT(response.latents().shape(), ElementsAre(3, kState));
+  EXPECT_THAT(response.trajectory().shape(), ElementsAre(3, kSteps + 1, kState));
+  const std::vector<float> latents = Values(response.latents());
+  const std::vector<float> states = Values(response.trajectory());
+  ASSERT_EQ(states.size(), static_cast<size_t>(3 * (kSteps + 1) * kState));
+  for (int64_t s = 0; s < 3; ++s) {
+    const float* const first = states.data() + s * (kSteps + 1) * kState;
+    EXPECT_EQ(std::memcmp(first + kSteps * kState, latents.data() + s * kState, 4 * kState), 0);
+    std::vector<float> noise(kState);
+    FillNormals(request.input().seed(), request.input().first_sample() + static_cast<uint64_t>(s),
+                kInitialNoiseStep, kState, noise.data());
+    EXPECT_EQ(std::memcmp(first, noise.data(), 4 * kState), 0);
+  }
+
+  ASSERT_TRUE(Call(*stub_, DdimRequest(2), &response).ok());
+  EXPECT_FALSE(response.has_latents());
+  EXPECT_FALSE(response.has_trajectory());
+}
+
+TEST_F(GenerateTest, ATrajectoryIsAGuessForTheNextSolve) {
+  for (const int64_t steps : {kSteps, kFewSteps}) {
+    v1::GenerateRequest request = DdpmRequest(2);
+    request.mutable_input()->set_num_inference_steps(static_cast<int32_t>(steps));
+    request.mutable_options()->set_shooting_interval(1);
+    request.mutable_options()->set_warm_sweeps(0);
+    request.mutable_options()->set_initial_guess(v1::INITIAL_GUESS_CONSTANT);
+    request.mutable_options()->set_return_trajectory(true);
+    v1::GenerateResponse first, second;
+    ASSERT_TRUE(Call(*stub_, request, &first).ok());
+
+    *request.mutable_initial_states() = first.trajectory();
+    request.mutable_options()->set_initial_guess(v1::INITIAL_GUESS_PREVIOUS);
+    const grpc::Status status = Call(*stub_, request, &second);
+
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(second.report().initial_guess(), "previous");
+    ExpectNear(second.trajectory(), first.trajectory(), 1e-3, "trajectory");
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(second.report().samples(i).iterations(), 1);
+      EXPECT_GT(first.report().samples(i).iterations(), 1);
+    }
+  }
+}
+
+TEST_F(GenerateTest, MistakesAreRefusedInWords) {
+  v1::GenerateRequest request = DdpmRequest();
+  const auto expect = [&](const std::string& part) {
+    v1::GenerateResponse response;
+    const grpc::Status status = Call(*stub_, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << part;
+    EXPECT_THAT(status.error_message(), HasSubstr(part));
+    const Streamed streamed = Stream(*stub_, request);
+    EXPECT_EQ(streamed.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << part;
+    EXPECT_EQ(streamed.status.error_message(), status.error_message());
+    EXPECT_TRUE(streamed.progress.empty() && streamed.results.empty());
+  };
+  request.mutable_input()->set_num_inference_steps(5);
+  expect("input.num_inference_steps: expected one of 24, 8");
+  request = DdpmRequest();
+  request.mutable_input()->set_class_labels(1, 3);
+  expect("input.class_labels: expected a number in [0, 2], got 3");
+  request = DdpmRequest();
+  request.mutable_options()->set_initial_guess(v1::INITIAL_GUESS_CALIBRATED);
+  expect("a diffusion model has coarse instead");
+  // Within the largest L, but not that of this request.
+  request = DdpmRequest();
+  request.mutable_input()->set_num_inference_steps(kFewSteps);
+  request.mutable_options()->set_shooting_interval(kFewSteps + 1);
+  expect("shooting_interval: expected a value in [0, 8], got 9");
+  request = DdpmRequest();
+  SetTensor({3, kState}, std::vector<float>(3 * kState, NAN),
+            request.mutable_input()->mutable_initial_noise());
+  expect("input.initial_noise.data: expected finite values, got nan at flat index 0");
+  request = DdimRequest();
+  SetTensor({3, kConditioning}, std::vector<float>(3 * kConditioning, NAN),
+            request.mutable_input()->mutable_conditioning());
+  expect("input.conditioning.data: expected finite values, got nan at flat index 0");
+  request = DdimRequest();
+  request.set_model("net");
+  expect("model: expected a diffusion model for Generate, got one of type resnet: use Forward");
+
+  v1::ForwardResponse response;
+  const grpc::Status status = deeppcr::Call(*stub_, MakeRequest(1, "ddpm", 1), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("use Generate"));
+}
+
+TEST_F(GenerateTest, AStreamEndsWithTheBitsOfGenerate) {
+  for (const bool ddpm : {true, false}) {
+    v1::GenerateRequest request = ddpm ? DdpmRequest() : DdimRequest();
+    request.set_request_id("streamed");
+    request.mutable_options()->set_return_trajectory(true);
+    v1::GenerateResponse expected;
+    ASSERT_TRUE(Call(*stub_, request, &expected).ok());
+
+    const Streamed streamed = Stream(*stub_, request);
+
+    ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
+    ASSERT_EQ(streamed.results.size(), 1u);
+    EXPECT_TRUE(streamed.result_was_last);
+    const v1::GenerateResponse& result = streamed.results.front();
+    EXPECT_EQ(result.samples().SerializeAsString(), expected.samples().SerializeAsString());
+    EXPECT_EQ(result.latents().SerializeAsString(), expected.latents().SerializeAsString());
+    EXPECT_EQ(result.trajectory().SerializeAsString(), expected.trajectory().SerializeAsString());
+    EXPECT_EQ(result.request_id(), "streamed");
+    EXPECT_EQ(result.report().samples_size(), 3);
+    EXPECT_EQ(result.report().plan_id(), expected.report().plan_id());
+    EXPECT_GE(streamed.progress.size(), 1u);
+    for (const v1::GenerateProgress& progress : streamed.progress) {
+      EXPECT_EQ(progress.solver(), "newton");
+      EXPECT_THAT(progress.sample(), ::testing::AllOf(::testing::Ge(0), ::testing::Lt(3)));
+      EXPECT_GE(progress.iterations(), 1);
+      EXPECT_EQ(progress.steps(), 0);
+      EXPECT_EQ(progress.num_steps(), ddpm ? kSteps : 16);
+      EXPECT_TRUE(std::isfinite(progress.update()));
+    }
+  }
+}
+
+TEST_F(GenerateTest, AStreamTellsTheStepsOfTheSequentialSolver) {
+  v1::GenerateRequest request = LongRequest(64);
+  request.mutable_options()->Clear();
+  request.mutable_options()->set_solver("sequential");
+
+  const Streamed streamed = Stream(*stub_, request);
+
+  ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
+  ASSERT_EQ(streamed.results.size(), 1u);
+  EXPECT_GE(streamed.progress.size(), 1u);
+  for (const v1::GenerateProgress& progress : streamed.progress) {
+    EXPECT_EQ(progress.solver(), "sequential");
+    EXPECT_EQ(progress.iterations(), 0);
+    EXPECT_THAT(progress.steps(), ::testing::AllOf(::testing::Gt(0), ::testing::Le(kLongSteps)));
+    EXPECT_EQ(progress.num_steps(), kLongSteps);
+  }
+}
+
+TEST_F(GenerateTest, CompareTakesAGeneration) {
+  const v1::GetModelResponse model = Describe("ddpm");
+  for (const int32_t steps : {0, static_cast<int32_t>(kFewSteps)}) {
+    v1::CompareRequest request;
+    request.set_model("ddpm");
+    *request.mutable_generation() = DdpmRequest(2).input();
+    request.mutable_generation()->set_num_inference_steps(steps);
+    for (const char* solver : {"newton", "picard", "sequential"}) {
+      request.add_options()->set_solver(solver);
+    }
+    request.mutable_options(0)->set_initial_guess(v1::INITIAL_GUESS_COARSE);
+    request.set_repetitions(3);
+    v1::GenerateRequest alone = DdpmRequest(2, "sequential");
+    alone.mutable_input()->set_num_inference_steps(steps);
+    v1::GenerateResponse expected;
+    ASSERT_TRUE(Call(*stub_, alone, &expected).ok());
+    v1::CompareResponse response;
+    grpc::ClientContext context;
+
+    const grpc::Status status = stub_->Compare(&context, request, &response);
+
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    ASSERT_EQ(response.rows_size(), 3);
+    for (const v1::CompareRow& row : response.rows()) {
+      EXPECT_EQ(row.error(), "");
+      EXPECT_TRUE(row.converged());
+      EXPECT_LT(row.max_state_error(), 1e-3);
+      EXPECT_GT(row.min_seconds(), 0);
+      ExpectNear(row.outputs(), expected.samples(), 1e-3, row.requested_solver());
+    }
+    EXPECT_EQ(response.rows(2).outputs().data(), expected.samples().data());
+    EXPECT_EQ(response.sequential_stages(), steps == 0 ? kSteps : kFewSteps);
+    EXPECT_EQ(response.plan_id(), model.plans(steps == 0 ? 0 : 1).id());
+  }
+}
+
+TEST_F(GenerateTest, EachMethodIsCounted) {
+  const std::vector<std::string> durations = {"method=\"Generate\"", "model=\"ddpm\"",
+                                              "solver=\"newton\""};
+  const auto answered = [&](const char* method) {
+    return Metric(*server_, "deeppcr_requests_total",
+                  {"code=\"OK\"", std::string("method=\"") + method + "\"", "model=\"ddpm\""});
+  };
+  const double generate = answered("Generate"), stream = answered("StreamGenerate");
+  const double before = Metric(*server_, "deeppcr_request_duration_seconds_count", durations);
+  const double iterations =
+      Metric(*server_, "deeppcr_iterations_count", {"model=\"ddpm\"", "solver=\"newton\""});
+  ASSERT_GE(before, 0);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(Call(*stub_, DdpmRequest(3), &response).ok());
+  ASSERT_TRUE(Stream(*stub_, DdpmRequest(3)).status.ok());
+
+  // Durations of streams are Generate's too.
+  for (const char* name :
+       {"deeppcr_request_duration_seconds_count", "deeppcr_queue_duration_seconds_count",
+        "deeppcr_solve_duration_seconds_count"}) {
+    EXPECT_EQ(Metric(*server_, name, durations), before + 2) << name;
+  }
+  EXPECT_EQ(answered("Generate"), generate + 1);
+  EXPECT_EQ(answered("StreamGenerate"), stream + 1);
+  EXPECT_EQ(Metric(*server_, "deeppcr_iterations_count", {"model=\"ddpm\"", "solver=\"newton\""}),
+            iterations + 6);
+  EXPECT_EQ(Metric(*server_, "deeppcr_request_duration_seconds_count",
+                   {"method=\"Forward\"", "model=\"ddpm\""}),
+            0);
+}
+
+TEST_F(GenerateTest, ShadowPairsAreMeasured) {
+  for (const char* solver : {"newton", "sequential"}) {
+    const auto server = StartServer({"--shadow_rate=1"});
+    ASSERT_NE(server, nullptr);
+    const auto stub = Connect(server->address());
+    v1::GenerateRequest request = DdpmRequest(3, solver);
+    request.mutable_input()->set_num_inference_steps(kFewSteps);
+    v1::GenerateResponse response;
+    // The first request is always sampled.
+    const bool streamed = std::string(solver) == "newton";
+    ASSERT_TRUE(streamed ? Stream(*stub, request).status.ok()
+                         : Call(*stub, request, &response).ok());
+
+    EXPECT_TRUE(WaitForMetric(*server, "deeppcr_shadow_runs_total", {"outcome=\"measured\""}, 1))
+        << server->Get("/metrics");
+
+    const std::vector<std::string> labels = {"model=\"ddpm\"",
+                                             std::string("solver=\"") + solver + "\""};
+    EXPECT_EQ(Metric(*server, "deeppcr_speedup_ratio_count", labels), 1);
+    EXPECT_GT(Metric(*server, "deeppcr_speedup_ratio_sum", labels), 0);
+    EXPECT_EQ(Metric(*server, "deeppcr_shadow_relative_error_count", labels), 1);
+    EXPECT_LT(Metric(*server, "deeppcr_shadow_relative_error_sum", labels), 1e-3);
+    EXPECT_EQ(Metric(*server, "deeppcr_shadow_runs_total", {"outcome=\"failed\""}), 0);
+  }
+}
+
+TEST_F(GenerateTest, ACancelledCallStopsComputing) {
+  for (const bool streamed : {false, true}) {
+    const std::string method = streamed ? "StreamGenerate" : "Generate";
+    const double before =
+        Metric(*server_, "deeppcr_requests_total",
+               {"code=\"CANCELLED\"", "method=\"" + method + "\"", "model=\"long\""});
+    grpc::ClientContext context;
+    grpc::Status status;
+    std::thread client([&] {
+      const auto stub = Connect(server_->address());
+      if (!streamed) {
+        v1::GenerateResponse response;
+        status = stub->Generate(&context, LongRequest(), &response);
+        return;
+      }
+      const auto reader = stub->StreamGenerate(&context, LongRequest());
+      for (v1::StreamGenerateResponse event; reader->Read(&event);)
+        EXPECT_TRUE(event.has_progress());
+      status = reader->Finish();
+    });
+    EXPECT_TRUE(WaitForInFlight(*server_, method, 1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    ExpectServing();  // others are answered meanwhile
+    // Their own calls are counted until gRPC is rid of them, a moment after their replies.
+    EXPECT_TRUE(WaitForInFlight(*server_, method, 1)) << "the call is too short for this test";
+
+    context.TryCancel();
+
+    // It counts as in progress until the work has stopped, which would take much longer by itself.
+    EXPECT_TRUE(WaitForInFlight(*server_, method, 0, 5));
+    client.join();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << status.error_message();
+    EXPECT_EQ(Metric(*server_, "deeppcr_requests_total",
+                     {"code=\"CANCELLED\"", "method=\"" + method + "\"", "model=\"long\""}),
+              before + 1);
+    ExpectServing();
+  }
+}
+
+TEST_F(GenerateTest, DeadlinesStopTheWork) {
+  for (const bool streamed : {false, true}) {
+    const std::string method = streamed ? "StreamGenerate" : "Generate";
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+    grpc::Status status;
+    if (streamed) {
+      const auto reader = stub_->StreamGenerate(&context, LongRequest());
+      for (v1::StreamGenerateResponse event; reader->Read(&event);)
+        EXPECT_TRUE(event.has_progress());
+      status = reader->Finish();
+    } else {
+      v1::GenerateResponse response;
+      status = stub_->Generate(&context, LongRequest(), &response);
+    }
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << status.error_message();
+    EXPECT_TRUE(WaitForInFlight(*server_, method, 0, 5));
+  }
+  ExpectServing();
+}
+
+TEST_F(GenerateTest, StreamsThatAreDroppedLeaveNothingBehind) {
+  for (int i = 0; i < 2000; ++i) {
+    // Now and then the whole connection goes.
+    if (i % 200 == 0) stub_ = Connect(server_->address());
+    grpc::ClientContext context;
+    const auto reader =
+        stub_->StreamGenerate(&context, i % 50 == 0 ? LongRequest(16) : DdpmRequest(2));
+    v1::StreamGenerateResponse event;
+    if (i % 4 == 1) {
+      EXPECT_TRUE(reader->Read(&event)) << i;
+    }
+    context.TryCancel();
+    EXPECT_THAT(reader->Finish().error_code(),
+                AnyOf(grpc::StatusCode::CANCELLED, grpc::StatusCode::OK));
+  }
+  EXPECT_TRUE(WaitForInFlight(*server_, "StreamGenerate", 0));
+  EXPECT_EQ(Metric(*server_, "deeppcr_queue_depth", {}), 0);
+  ExpectServing();
+}
+
+TEST_F(GenerateTest, AStreamThatIsNotReadIsDroppedInTheEnd) {
+  const auto server = StartServer({"--reply_seconds=0.1"});
+  ASSERT_NE(server, nullptr);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  const auto stub = v1::DeepPcr::NewStub(
+      grpc::CreateCustomChannel(server->address(), grpc::InsecureChannelCredentials(), arguments));
+  v1::GenerateRequest request = LongRequest(16);
+  request.mutable_options()->Clear();
+  request.mutable_options()->set_solver("sequential");
+  request.mutable_options()->set_return_trajectory(true);  // 200 KB
+  grpc::ClientContext context;
+  const auto reader = stub->StreamGenerate(&context, request);
+
+  EXPECT_TRUE(WaitForMetric(*server, "deeppcr_replies_dropped_total", {}, 1));
+
+  EXPECT_TRUE(WaitForInFlight(*server, "StreamGenerate", 0));
+  v1::GenerateResponse response;
+  EXPECT_TRUE(Call(*Connect(server->address()), DdpmRequest(), &response).ok());
+}
+
+TEST_F(GenerateTest, AStreamThatIsOpenIsDrained) {
+  const auto server = StartServer({"--drain_seconds=120"});
+  ASSERT_NE(server, nullptr);
+  const auto stub = Connect(server->address());
+  grpc::ClientContext context;
+  const auto reader = stub->StreamGenerate(&context, LongRequest(24));
+  v1::StreamGenerateResponse event;
+  ASSERT_TRUE(reader->Read(&event));
+  ASSERT_TRUE(event.has_progress()) << "the call is too short for this test";
+
+  server->Signal(SIGTERM);
+  for (int i = 0; i < 2000 && server->Get("/readyz").find("503") == std::string::npos; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  while (reader->Read(&event)) continue;
+  EXPECT_TRUE(event.has_result());
+  EXPECT_THAT(event.result().samples().shape(), ElementsAre(24, 16));
+  const grpc::Status status = reader->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(server->Wait(30), 0) << server->Log();
+}
+
+TEST_F(GenerateTest, AStreamThatTakesTooLongIsEndedByTheDrain) {
+  const auto server = StartServer({"--drain_seconds=0.2"});
+  ASSERT_NE(server, nullptr);
+  const auto stub = Connect(server->address());
+  grpc::ClientContext context;
+  const auto reader = stub->StreamGenerate(&context, LongRequest());
+  v1::StreamGenerateResponse event;
+  ASSERT_TRUE(reader->Read(&event));
+
+  server->Signal(SIGTERM);
+
+  while (reader->Read(&event)) EXPECT_TRUE(event.has_progress());
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+  EXPECT_THAT(status.error_message(), HasSubstr("shutting down"));
+  EXPECT_EQ(server->Wait(20), 1) << server->Log();
+}
+
+}  // namespace
+}  // namespace deeppcr
