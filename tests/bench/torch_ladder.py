@@ -263,10 +263,10 @@ def load_groups(arguments):
 def blas():
     """The name of the library that matrix products go to, and its file."""
     maps = pathlib.Path('/proc/self/maps').read_text(encoding='utf-8')
-    files = sorted({line.split()[-1] for line in maps.splitlines() if 'blas' in line
-                    and '/numpy' not in line and 'gslcblas' not in line})
-    for sign, name in (('openblas', 'OpenBLAS'), ('blis', 'BLIS'), ('blas/libblas',
-                                                                    'reference BLAS')):
+    # By name: a liblapack of one package may well be loaded beside the libblas of another.
+    files = sorted({line.split()[-1] for line in maps.splitlines()
+                    if line.split()[-1].rsplit('/', 1)[-1].startswith('libblas')})
+    for sign, name in (('openblas', 'OpenBLAS'), ('blis', 'BLIS'), ('/blas/', 'reference BLAS')):
         for file in files:
             if sign in file:
                 return name, file
