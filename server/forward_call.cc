@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
-#include "server/reply_codec.h"
 #include "server/solve_call.h"
 
 namespace deeppcr {
@@ -18,23 +17,12 @@ class ForwardCall final : public SolveCall {
  private:
   ~ForwardCall() override = default;
 
-  absl::Status Admit() override {
-    DEEPPCR_RETURN_IF_ERROR(Receive(&request_));
-    request_id_ = request_.request_id();
-    DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
-                             context_.store.Find(model_, version_));
-    DEEPPCR_ASSIGN_OR_RETURN(
-        input_, DecodeForward(request_, served->model->info(), context_.max_message_bytes));
-    return SubmitInput(std::move(served), Method::kForward);
-  }
+  absl::Status Admit() override { return AdmitRequest(&request_, DecodeForward, Method::kForward); }
 
   void AllocateReply(const ModelInfo& info) override {
     const int64_t n = input_.num_samples;
     run_item.outputs = AllocateTensor(std::array{n, info.output_dim}, reply_.mutable_outputs());
-    if (input_.options.return_trajectory) {
-      run_item.trajectory = AllocateTensor(std::array{n, input_.num_steps + 1, info.state_dim},
-                                           reply_.mutable_trajectory());
-    }
+    AllocateTrajectory(info, &reply_);
   }
 
   void Reply(const JobTimings& timings) override {

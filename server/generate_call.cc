@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
-#include "server/reply_codec.h"
 #include "server/solve_call.h"
 
 namespace deeppcr {
@@ -12,13 +11,7 @@ class GenerateCall : public SolveCall {
   using SolveCall::SolveCall;
 
   absl::Status Admit() override {
-    DEEPPCR_RETURN_IF_ERROR(Receive(&request_));
-    request_id_ = request_.request_id();
-    DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
-                             context_.store.Find(model_, version_));
-    DEEPPCR_ASSIGN_OR_RETURN(
-        input_, DecodeGenerate(request_, served->model->info(), context_.max_message_bytes));
-    return SubmitInput(std::move(served), Method::kGenerate);
+    return AdmitRequest(&request_, DecodeGenerate, Method::kGenerate);
   }
 
   void AllocateReply(const ModelInfo& info) override {
@@ -28,10 +21,7 @@ class GenerateCall : public SolveCall {
       run_item.final_states =
           AllocateTensor(std::array{n, info.state_dim}, reply_.mutable_latents());
     }
-    if (input_.options.return_trajectory) {
-      run_item.trajectory = AllocateTensor(std::array{n, input_.num_steps + 1, info.state_dim},
-                                           reply_.mutable_trajectory());
-    }
+    AllocateTrajectory(info, &reply_);
   }
 
   // The whole reply; its memory is the caller's.

@@ -5,11 +5,14 @@
 // What the calls that compute have in common: Forward, Generate, StreamGenerate and Compare go
 // through the batcher.
 
+#include <array>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "server/batcher.h"
 #include "server/call.h"
+#include "server/reply_codec.h"
 
 namespace deeppcr {
 
@@ -41,8 +44,26 @@ class SolveCall : public QueuedCall {
  protected:
   using QueuedCall::QueuedCall;
 
-  // Submits `input_`; the durations count as those of `method`.
-  absl::Status SubmitInput(std::shared_ptr<ServedModel> served, Method method);
+  // Receives the request, decodes it with `decode` (DecodeForward, DecodeGenerate) and submits it;
+  // the durations count as those of `method`.
+  template <typename Request, typename Decode>
+  absl::Status AdmitRequest(Request* request, const Decode& decode, Method method) {
+    DEEPPCR_RETURN_IF_ERROR(Receive(request));
+    request_id_ = request->request_id();
+    DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
+                             context_.store.Find(model_, version_));
+    DEEPPCR_ASSIGN_OR_RETURN(input_,
+                             decode(*request, served->model->info(), context_.max_message_bytes));
+    return SubmitInput(std::move(served), method);
+  }
+  // Gives the reply a trajectory for run_item to write, if the request wants one.
+  template <typename Response>
+  void AllocateTrajectory(const ModelInfo& info, Response* response) {
+    if (!input_.options.return_trajectory) return;
+    run_item.trajectory =
+        AllocateTensor(std::array{input_.num_samples, input_.num_steps + 1, info.state_dim},
+                       response->mutable_trajectory());
+  }
   // Shapes the reply's tensors and points run_item at them.
   virtual void AllocateReply(const ModelInfo& info) = 0;
   // Completes the reply and ends with AnswerAndShadow.
@@ -55,6 +76,7 @@ class SolveCall : public QueuedCall {
   std::vector<SampleReport> reports_;
 
  private:
+  absl::Status SubmitInput(std::shared_ptr<ServedModel> served, Method method);
   bool IsQuick(const LoadedModel& loaded) const;
   absl::Status JudgeReports() const;
   void ObserveReports() const;

@@ -259,14 +259,13 @@ class CpuSpace final : public SolveSpace {
   // The guess at the first fitted step that is not before `step`.
   void EvaluateGuess(int64_t step, float* y) const {
     const AffineGuess& guess = system_.guess;
-    const int64_t dim = dim_;
     const int64_t at =
         std::clamp<int64_t>((step + guess.stride - 1) / guess.stride - 1, 0, guess.count - 1);
-    const float* map = guess.coefficients.data() + at * (dim + 1) * dim;
-    std::copy_n(map, dim, y);
-    for (int64_t k = 0; k < dim; ++k)
-      for (int64_t i = 0; i < dim; ++i) y[i] += map[(k + 1) * dim + i] * initial_[k];
-    std::fill(y + dim, y + width_, 0.0F);
+    const float* map = guess.coefficients.data() + at * (dim_ + 1) * dim_;
+    std::copy_n(map, dim_, y);
+    for (int64_t k = 0; k < dim_; ++k)
+      for (int64_t i = 0; i < dim_; ++i) y[i] += map[(k + 1) * dim_ + i] * initial_[k];
+    std::fill(y + dim_, y + width_, 0.0F);
   }
 
   void FormResiduals(int64_t columns) {
