@@ -69,6 +69,14 @@ struct ReverseStepPass {
     return All(SquareRoot(DotOf(in, in, floats)));
   }
 
+  // The derivative of the activation at x, kept for the tangents.
+  template <int M>
+  DEEPPCR_INLINE Chunk<M> RecordSlope(Chunk<M> x, int64_t r, int64_t i, int64_t at) const {
+    Differentiate(d.activation, x.v);
+    x.To(RecordOf(r).Slope(i) + at);
+    return x;
+  }
+
   DEEPPCR_INLINE void SizeInput(int64_t r) const {
     const Wide length = Length(args.states + r * d.state_width, d.state_width);
     const float* h = hidden + r * width;
@@ -95,13 +103,12 @@ struct ReverseStepPass {
     ForChunks(width, [&]<int M>(int64_t at) {
       Chunk<M> x = Chunk<M>::Of(product + at);
       for (int v = 0; v < M; ++v) x.v[v] = x.v[v] + LoadWide(mu + at + v * kNativeLanes);
-      Chunk<M> slope = x, sum = x;
+      Chunk<M> sum = x;
       Activate(d.activation, sum.v);
       for (int v = 0; v < M; ++v) sum.v[v] = LoadWide(h + at + v * kNativeLanes) + sum.v[v];
       sum.To(h + at);
       if constexpr (kRecord) {
-        Differentiate(d.activation, slope.v);
-        slope.To(RecordOf(r).Slope(i) + at);
+        const Chunk<M> slope = RecordSlope(x, r, i, at);
         if (!args.sizes) return;
         for (int v = 0; v < M; ++v) {
           const int64_t lane = at + v * kNativeLanes;
@@ -147,12 +154,11 @@ struct ReverseStepPass {
     const Wide length = kRecord && args.sizes ? Length(u, width) : All(0.0F);
     ForChunks(width, [&]<int M>(int64_t at) {
       const Chunk<M> x = Chunk<M>::Of(inner + at);
-      Chunk<M> slope = x, value = x;
+      Chunk<M> value = x;
       Activate(d.activation, value.v);
       value.To(inner + at);
       if constexpr (kRecord) {
-        Differentiate(d.activation, slope.v);
-        slope.To(RecordOf(r).Slope(i) + at);
+        const Chunk<M> slope = RecordSlope(x, r, i, at);
         if (!args.sizes) return;
         for (int v = 0; v < M; ++v) {
           const int64_t lane = at + v * kNativeLanes;

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client may say to a diffusion model: Generate, and Compare with `generation`.
+// What a client may say to a diffusion model: Generate.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 
-#include "server/request_codec.h"
+#include "tests/server/generation_codec_fixture.h"
 #include "tests/testing/expect_error.h"
-#include "tests/testing/fake_engine.h"
 
 namespace deeppcr {
 namespace {
@@ -18,51 +15,6 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using testing::ExpectError;
-
-constexpr int64_t kMessageLimit = 1 << 20;
-constexpr int64_t kState = 4;
-constexpr int32_t kSteps = 8;     // the default
-constexpr int32_t kLongest = 12;  // the largest that may be asked for
-
-// Without classes and conditioning; the default number of steps is neither the smallest nor the
-// largest.
-ModelInfo Plain() {
-  ModelInfo info = testing::FakeModel().info_;
-  info.model_type = "diffusion";
-  info.input_dim = 0;
-  info.output_dim = 3;
-  info.state_dim = kState;
-  info.num_layers = kSteps;
-  info.num_inference_steps = {kSteps, 3, kLongest};
-  info.has_decoder = true;
-  info.solvers = {"sequential", "newton", "picard", "jacobi", "auto"};
-  return info;
-}
-ModelInfo WithClasses() {
-  ModelInfo info = Plain();
-  info.num_classes = 5;
-  return info;
-}
-ModelInfo WithConditioning() {
-  ModelInfo info = Plain();
-  info.input_dim = 2;
-  return info;
-}
-ModelInfo Mlp() { return testing::FakeModel().info_; }
-
-void SetTensor(std::vector<int64_t> shape, v1::Tensor* tensor) {
-  tensor->clear_shape();
-  tensor->mutable_shape()->Add(shape.begin(), shape.end());
-  size_t count = 1;
-  for (const int64_t extent : shape) count *= static_cast<size_t>(extent);
-  std::vector<float> values(count);
-  for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i) + 0.5f;
-  tensor->set_data(values.data(), count * sizeof(float));
-}
-
-void SetValue(size_t index, float value, v1::Tensor* tensor) {
-  std::memcpy(tensor->mutable_data()->data() + index * sizeof(float), &value, sizeof(float));
-}
 
 v1::GenerateRequest GoodRequest(int32_t num_samples = 3) {
   v1::GenerateRequest request;
@@ -539,153 +491,6 @@ TEST(GenerationCodecTest, TheBoundHoldsForTheLongestReply) {
   }
 
   EXPECT_GE(Decode(request, info)->reply_bytes, static_cast<int64_t>(event.ByteSizeLong()));
-}
-
-v1::CompareRequest GoodCompare() {
-  v1::CompareRequest request;
-  request.set_model("m");
-  request.mutable_generation()->set_num_samples(3);
-  return request;
-}
-
-absl::StatusOr<CompareInput> Decode(const v1::CompareRequest& request,
-                                    const ModelInfo& info = Plain()) {
-  return DecodeCompare(request, info, kMessageLimit);
-}
-
-TEST(CompareGenerationTest, ReadsTheGeneration) {
-  v1::CompareRequest request = GoodCompare();
-  v1::GenerationInput& message = *request.mutable_generation();
-  message.set_seed(9);
-  message.set_first_sample(5);
-  message.set_num_inference_steps(3);
-  message.add_class_labels(2);
-  SetTensor({3, 3, kState}, message.mutable_step_noise());
-  request.add_options()->set_solver("picard");
-  request.mutable_options(0)->set_initial_guess(v1::INITIAL_GUESS_COARSE);
-
-  const auto input = Decode(request, WithClasses());
-
-  ASSERT_TRUE(input.ok()) << input.status();
-  const RunItem item = input->request.Item();
-  EXPECT_EQ(item.num_samples, 3);
-  EXPECT_EQ(item.seed, 9u);
-  EXPECT_EQ(item.first_sample, 5u);
-  EXPECT_THAT(item.labels, ElementsAre(2, 2, 2));
-  EXPECT_EQ(item.step_noise.size(), 36u);
-  EXPECT_EQ(input->request.num_steps, 3);
-  // The baseline that was added runs as many steps as what it is compared with.
-  ASSERT_EQ(input->rows.size(), 2u);
-  EXPECT_EQ(input->rows[0].solver, "sequential");
-  EXPECT_EQ(input->rows[1].solver, "picard");
-  EXPECT_EQ(input->rows[1].initial_guess, InitialGuess::kCoarse);
-  for (const SolveOptions& row : input->rows) EXPECT_EQ(row.num_inference_steps, 3);
-}
-
-TEST(CompareGenerationTest, WithoutGenerationItIsOneSample) {
-  v1::CompareRequest request;
-  request.set_model("m");
-
-  const auto input = Decode(request);
-
-  ASSERT_TRUE(input.ok()) << input.status();
-  EXPECT_EQ(input->request.num_samples, 1);
-  EXPECT_EQ(input->request.num_steps, kSteps);
-  EXPECT_EQ(input->rows.size(), 3u);
-}
-
-struct BadCompare {
-  std::string name;
-  std::function<void(v1::CompareRequest&)> spoil;
-  std::string message_part;
-  ModelInfo (*info)() = &Plain;
-};
-
-class RefusedCompareGenerationTest : public ::testing::TestWithParam<BadCompare> {};
-
-TEST_P(RefusedCompareGenerationTest, NamesTheField) {
-  v1::CompareRequest request = GoodCompare();
-  ASSERT_TRUE(Decode(request).ok());
-  GetParam().spoil(request);
-
-  ExpectError(Decode(request, GetParam().info()), absl::StatusCode::kInvalidArgument,
-              GetParam().message_part);
-}
-
-// Of Compare the fields are `generation.*`; there is no `input`.
-INSTANTIATE_TEST_SUITE_P(
-    Fields, RefusedCompareGenerationTest,
-    ::testing::Values(
-        BadCompare{"Inputs",
-                   [](auto& r) {
-                     SetTensor({3, 2}, r.mutable_inputs());
-                   },
-                   "inputs: expected none for a diffusion model: set generation, got a tensor"},
-        BadCompare{"GenerationOfMlp",
-                   [](auto& r) {
-                     SetTensor({3, 2}, r.mutable_inputs());
-                   },
-                   "generation: expected none: the model is no diffusion model, got one", &Mlp},
-        BadCompare{"NoInputsOfMlp", [](auto& r) { r.clear_generation(); },
-                   "inputs: expected a tensor [n, 2], got none", &Mlp},
-        BadCompare{"NumSamples", [](auto& r) { r.mutable_generation()->set_num_samples(17); },
-                   "generation.num_samples: expected a number in [1, 16], got 17"},
-        BadCompare{"NumSteps", [](auto& r) { r.mutable_generation()->set_num_inference_steps(5); },
-                   "generation.num_inference_steps: expected one of 8, 3, 12"},
-        BadCompare{"FirstSample",
-                   [](auto& r) { r.mutable_generation()->set_first_sample(UINT64_MAX); },
-                   "generation.first_sample: expected"},
-        BadCompare{"NoLabels", [](auto&) {}, "generation.class_labels: expected 1 or",
-                   &WithClasses},
-        BadCompare{"NoConditioning", [](auto&) {}, "generation.conditioning: expected a tensor",
-                   &WithConditioning},
-        BadCompare{"InitialNoise",
-                   [](auto& r) {
-                     SetTensor({2, kState}, r.mutable_generation()->mutable_initial_noise());
-                   },
-                   "generation.initial_noise.shape: expected"},
-        BadCompare{"StepNoise",
-                   [](auto& r) {
-                     SetTensor({3, 3, kState}, r.mutable_generation()->mutable_step_noise());
-                   },
-                   "generation.step_noise.shape: expected"},
-        BadCompare{"RowSolver", [](auto& r) { r.add_options()->set_solver("quasi_newton"); },
-                   "options[0].solver: expected one of sequential"},
-        BadCompare{"RowPrevious",
-                   [](auto& r) {
-                     r.add_options()->set_solver("newton");
-                     r.mutable_options(0)->set_initial_guess(v1::INITIAL_GUESS_PREVIOUS);
-                   },
-                   "options[0].initial_guess: expected CONSTANT, COARSE or CALIBRATED"},
-        BadCompare{"RowInterval",
-                   [](auto& r) {
-                     r.add_options()->set_solver("newton");
-                     r.mutable_options(0)->set_shooting_interval(kLongest + 1);
-                   },
-                   "options[0].shooting_interval: expected a number in [0, 12], got 13"}),
-    [](const auto& test) { return test.param.name; });
-
-TEST(CompareGenerationTest, NamesTheTensorThatIsNotFinite) {
-  v1::CompareRequest request = GoodCompare();
-  SetTensor({3, kState}, request.mutable_generation()->mutable_initial_noise());
-  SetValue(7, std::nanf(""), request.mutable_generation()->mutable_initial_noise());
-  const auto input = Decode(request);
-  ASSERT_TRUE(input.ok()) << input.status();
-
-  ExpectError(CheckFinite(input->request), absl::StatusCode::kInvalidArgument,
-              "generation.initial_noise.data: expected finite values, got nan at flat index 7");
-}
-
-TEST(CompareGenerationTest, BoundsTheWork) {
-  ModelInfo info = Plain();
-  info.max_batch_size = 4096;
-  v1::CompareRequest request = GoodCompare();
-  request.mutable_generation()->set_num_samples(4096);
-  request.set_repetitions(5);
-  EXPECT_TRUE(Decode(request, info).ok()) << Decode(request, info).status();
-  request.set_repetitions(6);
-
-  ExpectError(Decode(request, info), absl::StatusCode::kInvalidArgument, "got 4096 * 6 * 3");
 }
 
 }  // namespace

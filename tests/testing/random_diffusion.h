@@ -33,6 +33,32 @@ struct DiffusionOptions {
   uint64_t seed = 1;
 };
 
+// The residual denoiser with classes and Ho et al.'s schedule.
+inline DiffusionOptions ResidualDdpm(int64_t num_steps, uint64_t seed) {
+  return {.state_dim = 5,
+          .hidden_dim = 20,
+          .num_blocks = 2,
+          .num_steps = num_steps,
+          .clip = false,
+          .num_classes = 3,
+          .output_gain = 0.3,
+          .ddpm = true,
+          .seed = seed};
+}
+
+// The adaLN denoiser with conditions, a decoder and clipping.
+inline DiffusionOptions AdaLnWithDecoder(int64_t num_steps, uint64_t seed) {
+  return {.kind = DenoiserKind::kAdaLnMlp,
+          .state_dim = 3,
+          .hidden_dim = 16,
+          .num_steps = num_steps,
+          .condition_dim = 4,
+          .decoder = true,
+          .output_gain = 0.2,
+          .first_signal = 0.6,
+          .seed = seed};
+}
+
 // Owns what a DiffusionSpec points to.
 class RandomDiffusion {
  public:

@@ -51,14 +51,14 @@ SolverRig::SolverRig(std::unique_ptr<Backend> backend, const SystemSpec& spec, i
 }
 
 Solved SolverRig::Solve(const ResolvedOptions& options, const std::vector<float>& inputs) const {
-  const deeppcr::SystemShape& shape = runner_->shape();
+  const SystemShape& shape = runner_->shape();
   return Solve(options,
                RunItem{.num_samples = static_cast<int64_t>(inputs.size()) / shape.input_dim,
                        .inputs = inputs});
 }
 
 Solved SolverRig::Solve(const ResolvedOptions& options, const RunItem& request) const {
-  const deeppcr::SystemShape& shape = runner_->shape();
+  const SystemShape& shape = runner_->shape();
   const int64_t n = request.num_samples;
   Solved solved{.outputs = std::vector<float>(n * shape.output_dim),
                 .trajectory = std::vector<float>(n * (shape.num_steps + 1) * shape.state_dim),

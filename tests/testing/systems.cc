@@ -20,7 +20,7 @@ std::vector<float> Normal(int64_t count, double deviation, std::mt19937_64& gene
 
 }  // namespace
 
-RandomSystem::RandomSystem(const SystemShape& shape) {
+RandomSystem::RandomSystem(const StackOptions& shape) {
   std::mt19937_64 generator(shape.seed);
   const int64_t dim = shape.state_dim;
   const double deviation = shape.gain / std::sqrt(static_cast<double>(dim));
@@ -57,7 +57,7 @@ std::vector<float> RandomSystem::Inputs(int64_t n, uint64_t seed) const {
   return Normal(n * spec_.input_dim(), 1.0, generator);
 }
 
-std::string Describe(const SystemShape& shape) {
+std::string Describe(const StackOptions& shape) {
   const auto name =
       std::find_if(kActivationNames.begin(), kActivationNames.end(),
                    [&](const ActivationName& n) { return n.activation == shape.activation; });

@@ -17,7 +17,7 @@ namespace deeppcr::testing {
 inline constexpr std::array<int64_t, 7> kAwkwardSteps = {1, 2, 31, 32, 33, 65, 1000};
 inline constexpr std::array<int64_t, 8> kAwkwardWidths = {1, 3, 4, 7, 16, 33, 65, 80};
 
-struct SystemShape {
+struct StackOptions {
   int64_t num_steps = 1;
   int64_t state_dim = 1;
   bool residual = false;
@@ -32,7 +32,7 @@ struct SystemShape {
 // Owns what its spec points to; moves, never copies.
 class RandomSystem {
  public:
-  explicit RandomSystem(const SystemShape& shape);
+  explicit RandomSystem(const StackOptions& shape);
   RandomSystem(RandomSystem&&) = default;
   RandomSystem(const RandomSystem&) = delete;
 
@@ -46,7 +46,7 @@ class RandomSystem {
 };
 
 // For test names and failure messages.
-std::string Describe(const SystemShape& shape);
+std::string Describe(const StackOptions& shape);
 
 // max over rows of |a - b| / (|b| + floor), max norms over row_size values; infinite where a is
 // NaN.

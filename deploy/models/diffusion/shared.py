@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where things are, and what the digits scripts lend: safetensors_file (and data, to trainers)."""
+"""Where things are, and what the digits scripts lend: safetensors_file (data and trainer, to training)."""
 
 import pathlib
 import sys

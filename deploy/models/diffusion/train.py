@@ -2,13 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains the diffusion models, exports and checks them, writes their cards."""
 
-import argparse
-import pathlib
 import sys
 
 import torch
 
-from shared import MODELS    # before data, which it puts on the path
+import shared    # first: puts data and trainer on the path  # noqa: F401
 
 import autoencoder
 import card
@@ -16,18 +14,8 @@ import checks
 import data
 import networks
 import quality_data
+import trainer
 import training
-
-
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", choices=sorted(networks.SPECS),
-                        default=list(networks.SPECS))
-    parser.add_argument("--output_dir", type=pathlib.Path, default=MODELS,
-                        help="gets repository/, data/ and cards/ (default: deploy/models)")
-    parser.add_argument("--checks_only", action="store_true",
-                        help="train nothing: check the files that are there and write the cards")
-    return parser.parse_args()
 
 
 def train_autoencoder(digits, data_dir):
@@ -61,20 +49,14 @@ def check(spec, digits, output_dir) -> bool:
     directory = output_dir / "repository" / spec.name / "1"
     print(f"{spec.name}: checking {directory} (minutes)", flush=True)
     results = checks.run(spec, directory, output_dir / "data", digits)
-    path = output_dir / "cards" / f"{spec.name}.md"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(card.render(spec, digits, results), encoding="utf-8")
-    rows = checks.targets(spec, results)
-    for what, figure, met in rows:
-        print(f"{spec.name}: {'ok    ' if met else 'MISSED'} {what}: {figure}", flush=True)
-    return all(met for _, _, met in rows)
+    trainer.write_card(output_dir / "cards" / f"{spec.name}.md",
+                       card.render(spec, digits, results))
+    return trainer.print_targets(spec.name, checks.targets(spec, results))
 
 
 def main() -> int:
-    arguments = parse_arguments()
-    # More threads would change the order of sums, and so the weights.
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    arguments = trainer.parse_arguments(__doc__, networks.SPECS)
+    trainer.make_repeatable()
     specs, digits = [networks.SPECS[name] for name in arguments.models], data.load()
     if not arguments.checks_only:
         train(specs, digits, arguments.output_dir)

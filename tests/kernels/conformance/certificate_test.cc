@@ -24,7 +24,7 @@ using testing::OptionsFor;
 using testing::RandomSystem;
 using testing::Solved;
 using testing::SolverRig;
-using testing::SystemShape;
+using testing::StackOptions;
 
 constexpr int64_t kInterval = 4;
 
@@ -40,12 +40,12 @@ struct Ranges {
 };
 
 // Every activation, three MLPs to a residual network.
-SystemShape DrawShape(int seed, const Ranges& ranges) {
+StackOptions DrawShape(int seed, const Ranges& ranges) {
   std::mt19937_64 generator(seed);
   const auto within = [&](int64_t low, int64_t high) {
     return low + static_cast<int64_t>(generator() % static_cast<uint64_t>(high - low + 1));
   };
-  SystemShape shape;
+  StackOptions shape;
   shape.state_dim = within(ranges.min_dim, ranges.max_dim);
   shape.num_steps = within(ranges.min_steps, ranges.max_steps);
   shape.gain = 0.5 + (ranges.max_gain - 0.5) * static_cast<double>(within(0, 999999)) / 1e6;
@@ -56,11 +56,11 @@ SystemShape DrawShape(int seed, const Ranges& ranges) {
 }
 
 // Around the edge of stability.
-SystemShape EdgeShape(int index) { return DrawShape(1000 + index, {2, 16, 16, 256, 2.2}); }
+StackOptions EdgeShape(int index) { return DrawShape(1000 + index, {2, 16, 16, 256, 2.2}); }
 
 // Wider ranges, and biases that saturate: where probes overflow to a NaN that a maximum may lose.
-SystemShape RoughShape(int index) {
-  SystemShape shape = DrawShape(50000 + index, {1, 16, 8, 407, 3.0});
+StackOptions RoughShape(int index) {
+  StackOptions shape = DrawShape(50000 + index, {1, 16, 8, 407, 3.0});
   shape.bias = index % 2 == 1 ? 0.1 : 1.0;
   return shape;
 }
@@ -87,7 +87,7 @@ struct Tally {
 
 // A system with what it takes to judge a solver's claim.
 struct Judge {
-  explicit Judge(const SystemShape& drawn)
+  explicit Judge(const StackOptions& drawn)
       : shape(drawn),
         system(shape),
         rig(*cpu::NewCpuBackend(), system.spec()),
@@ -139,7 +139,7 @@ struct Judge {
     EXPECT_LE(to_double, 1.5 * rtol) << Describe(shape) << " rtol=" << rtol;
   }
 
-  const SystemShape shape;
+  const StackOptions shape;
   const RandomSystem system;
   const SolverRig rig;
   const std::vector<float> inputs;

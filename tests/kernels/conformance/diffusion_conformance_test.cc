@@ -26,35 +26,12 @@ using testing::SolverRig;
 
 constexpr double kTolerance = 1e-4;
 
-DiffusionOptions ResidualCase(int64_t steps) {
-  return {.state_dim = 5,
-          .hidden_dim = 20,
-          .num_blocks = 2,
-          .num_steps = steps,
-          .clip = false,
-          .num_classes = 3,
-          .output_gain = 0.3,
-          .ddpm = true,
-          .seed = static_cast<uint64_t>(steps)};
-}
-DiffusionOptions AdaLnCase(int64_t steps) {
-  return {.kind = DenoiserKind::kAdaLnMlp,
-          .state_dim = 3,
-          .hidden_dim = 16,
-          .num_blocks = 1,
-          .num_steps = steps,
-          .condition_dim = 4,
-          .decoder = true,
-          .output_gain = 0.2,
-          .first_signal = 0.6,
-          .seed = static_cast<uint64_t>(steps)};
-}
-
 struct Family {
   const char* name;
-  DiffusionOptions (*options)(int64_t steps);
+  DiffusionOptions (*options)(int64_t num_steps, uint64_t seed);
 };
-constexpr std::array kFamilies = {Family{"residual", &ResidualCase}, Family{"adaln", &AdaLnCase}};
+constexpr std::array kFamilies = {Family{"residual", &testing::ResidualDdpm},
+                                  Family{"adaln", &testing::AdaLnWithDecoder}};
 
 class DiffusionConformanceTest : public ::testing::TestWithParam<std::tuple<size_t, size_t>> {
  protected:
@@ -62,7 +39,8 @@ class DiffusionConformanceTest : public ::testing::TestWithParam<std::tuple<size
     return BackendCases()[std::get<0>(GetParam())].create();
   }
   RandomDiffusion NewProcess(int64_t steps) const {
-    return RandomDiffusion(kFamilies[std::get<1>(GetParam())].options(steps));
+    return RandomDiffusion(
+        kFamilies[std::get<1>(GetParam())].options(steps, static_cast<uint64_t>(steps)));
   }
 
   // n samples of a process; the labels and conditions belong to the test.

@@ -133,29 +133,6 @@ TEST_P(NoAllocationTest, NoSolverAllocatesOnTheRequestPath) {
 INSTANTIATE_TEST_SUITE_P(Families, NoAllocationTest, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "resnet" : "mlp"; });
 
-// A reverse process with classes and one with conditions and a decoder.
-DiffusionOptions Process(bool residual, int64_t steps) {
-  if (residual)
-    return {.state_dim = 5,
-            .hidden_dim = 20,
-            .num_blocks = 2,
-            .num_steps = steps,
-            .clip = false,
-            .num_classes = 3,
-            .output_gain = 0.3,
-            .ddpm = true,
-            .seed = 4};
-  return {.kind = DenoiserKind::kAdaLnMlp,
-          .state_dim = 3,
-          .hidden_dim = 16,
-          .num_steps = steps,
-          .condition_dim = 4,
-          .decoder = true,
-          .output_gain = 0.2,
-          .first_signal = 0.6,
-          .seed = 4};
-}
-
 // Counts what it is told.
 class Listener final : public ProgressListener {
  public:
@@ -168,7 +145,8 @@ class NoAllocationDiffusionTest : public ::testing::TestWithParam<bool> {
   static constexpr int64_t kSteps = 60, kSamples = 11;
 
   NoAllocationDiffusionTest()
-      : process_(Process(GetParam(), kSteps)),
+      : process_(GetParam() ? testing::ResidualDdpm(kSteps, 4)
+                            : testing::AdaLnWithDecoder(kSteps, 4)),
         rig_(testing::BackendCases().front().create(), process_.spec(), 2) {
     const DiffusionSpec& spec = process_.spec();
     conditions_ = process_.Vector(kSamples * spec.input_dim());

@@ -22,7 +22,7 @@ using testing::RandomSystem;
 using testing::RelativeError;
 using testing::Solved;
 using testing::SolverRig;
-using testing::SystemShape;
+using testing::StackOptions;
 
 constexpr double kRtol = 1e-4;
 constexpr double kFloor = 1e-6 / kRtol;
@@ -73,7 +73,7 @@ class SolverConformanceTest : public ::testing::TestWithParam<std::tuple<size_t,
   const BackendCase& backend() const { return BackendCases()[std::get<0>(GetParam())]; }
   bool residual() const { return std::get<1>(GetParam()); }
 
-  void CheckSystem(const SystemShape& shape) {
+  void CheckSystem(const StackOptions& shape) {
     SCOPED_TRACE(Describe(shape));
     const RandomSystem system(shape);
     const SolverRig rig(backend().create(), system.spec());

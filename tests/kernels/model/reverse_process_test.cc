@@ -9,10 +9,9 @@
 #include <set>
 #include <string>
 
-#include "kernels/base/file.h"
-#include "kernels/base/json.h"
 #include "kernels/base/strings.h"
 #include "tests/testing/expect_error.h"
+#include "tests/testing/golden.h"
 
 namespace deeppcr {
 namespace {
@@ -26,17 +25,8 @@ using Vector = std::vector<double>;
 constexpr double kOfDiffusers = 2e-4;
 constexpr double kOfTranscription = 1e-10;
 
-json ReadGolden() {
-  const auto text =
-      ReadFile(DEEPPCR_SOURCE_DIR "/tests/data/golden/schedulers.json", int64_t{1} << 24);
-  EXPECT_TRUE(text.ok()) << text.status();
-  auto parsed = ParseJson(text.value_or("{}"), {.max_bytes = int64_t{1} << 24});
-  EXPECT_TRUE(parsed.ok()) << parsed.status();
-  return parsed.value_or(json::object());
-}
-
 const json& Golden() {
-  static const json* const golden = new json(ReadGolden());
+  static const json* const golden = new json(testing::ReadGolden("schedulers.json"));
   return *golden;
 }
 

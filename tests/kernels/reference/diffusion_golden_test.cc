@@ -13,18 +13,19 @@
 #include <set>
 #include <string>
 
-#include "kernels/base/file.h"
-#include "kernels/base/json.h"
 #include "kernels/base/strings.h"
 #include "kernels/model/reverse_process.h"
 #include "kernels/reference/diffusion_ops.h"
 #include "kernels/reference/family.h"
 #include "kernels/reference/reference_ops.h"
+#include "tests/testing/golden.h"
 
 namespace deeppcr {
 namespace {
 
 using nlohmann::json;
+using testing::ActivationOf;
+using testing::Flat;
 using Vector = std::vector<double>;
 
 // diffusers computes network, tables and steps in float32; the transcription differs by the order
@@ -32,33 +33,9 @@ using Vector = std::vector<double>;
 constexpr double kOfDiffusers = 2e-4;
 constexpr double kOfTranscription = 1e-10;
 
-json ReadGolden() {
-  const auto text =
-      ReadFile(DEEPPCR_SOURCE_DIR "/tests/data/golden/diffusion.json", int64_t{1} << 24);
-  EXPECT_TRUE(text.ok()) << text.status();
-  auto parsed = ParseJson(text.value_or("{}"), {.max_bytes = int64_t{1} << 24});
-  EXPECT_TRUE(parsed.ok()) << parsed.status();
-  return parsed.value_or(json::object());
-}
-
 const json& Golden() {
-  static const json* const golden = new json(ReadGolden());
+  static const json* const golden = new json(testing::ReadGolden("diffusion.json"));
   return *golden;
-}
-
-std::vector<float> Flat(const json& value) {
-  if (!value.is_array()) return {value.get<float>()};
-  std::vector<float> all;
-  for (const json& element : value)
-    for (const float x : Flat(element)) all.push_back(x);
-  return all;
-}
-
-Activation ActivationOf(const std::string& name) {
-  const auto row = std::find_if(kActivationNames.begin(), kActivationNames.end(),
-                                [&](const ActivationName& n) { return n.name == name; });
-  EXPECT_NE(row, kActivationNames.end()) << name;
-  return row->activation;
 }
 
 const json& NetworkOf(const json& golden) {
@@ -102,9 +79,9 @@ class GoldenDiffusion {
     if (network["condition"] == "vector") spec_.condition = Dense({"cond_embed"});
     for (const ReverseStep& step : process_.steps) EmbedTime(static_cast<double>(step.timestep));
     spec_.time_embedding = time_embedding_;
-    vector_ = Flat(network["vector"]);
-    initial_noise_ = Flat(network["initial_noise"]);
-    step_noise_ = Flat(network["step_noise"]);
+    vector_ = Flat<float>(network["vector"]);
+    initial_noise_ = Flat<float>(network["initial_noise"]);
+    step_noise_ = Flat<float>(network["step_noise"]);
   }
   GoldenDiffusion(const GoldenDiffusion&) = delete;
 
@@ -121,7 +98,7 @@ class GoldenDiffusion {
   std::span<const float> Tensors(const std::vector<std::string>& names) {
     std::vector<float>& all = numbers_.emplace_back();
     for (const std::string& name : names)
-      for (const float x : Flat(network_["tensors"].at(name))) all.push_back(x);
+      for (const float x : Flat<float>(network_["tensors"].at(name))) all.push_back(x);
     return all;
   }
   // Layers that share their input, stacked to one.

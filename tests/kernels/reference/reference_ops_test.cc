@@ -9,41 +9,18 @@
 #include <random>
 #include <string>
 
-#include "kernels/base/file.h"
-#include "kernels/base/json.h"
+#include "tests/testing/golden.h"
 
 namespace deeppcr {
 namespace {
 
 using nlohmann::json;
+using testing::ActivationOf;
+using testing::Flat;
+using testing::ReadGolden;
 using Vector = std::vector<double>;
 
 constexpr double kRelative = 1e-12;
-
-json ReadGolden(const std::string& name) {
-  const auto text = ReadFile(DEEPPCR_SOURCE_DIR "/tests/data/golden/" + name, int64_t{1} << 24);
-  EXPECT_TRUE(text.ok()) << text.status();
-  auto parsed = ParseJson(text.value_or("{}"), {.max_bytes = int64_t{1} << 24});
-  EXPECT_TRUE(parsed.ok()) << parsed.status();
-  return parsed.value_or(json::object());
-}
-
-// The numbers of nested arrays, row-major.
-template <class T>
-std::vector<T> Flat(const json& value) {
-  if (!value.is_array()) return {value.get<T>()};
-  std::vector<T> all;
-  for (const json& element : value)
-    for (const T x : Flat<T>(element)) all.push_back(x);
-  return all;
-}
-
-Activation ActivationOf(const std::string& name) {
-  const auto row = std::find_if(kActivationNames.begin(), kActivationNames.end(),
-                                [&](const ActivationName& n) { return n.name == name; });
-  EXPECT_NE(row, kActivationNames.end()) << name;
-  return row->activation;
-}
 
 double Largest(const Vector& a) {
   double largest = 0;

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_TESTING_GOLDEN_H_
+#define DEEPPCR_TESTS_TESTING_GOLDEN_H_
+
+// Golden vectors: the files of tests/data/golden, whose README says how they were made.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/backend/system_spec.h"
+#include "kernels/base/file.h"
+#include "kernels/base/json.h"
+
+namespace deeppcr::testing {
+
+// The file of this name, an empty object and a failure of the test where it cannot be read.
+inline nlohmann::json ReadGolden(const std::string& name) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 24;
+  const auto text = ReadFile(DEEPPCR_SOURCE_DIR "/tests/data/golden/" + name, kMaxBytes);
+  EXPECT_TRUE(text.ok()) << text.status();
+  auto parsed = ParseJson(text.value_or("{}"), {.max_bytes = kMaxBytes});
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return parsed.value_or(nlohmann::json::object());
+}
+
+// The numbers of nested arrays, row-major.
+template <class T>
+std::vector<T> Flat(const nlohmann::json& value) {
+  if (!value.is_array()) return {value.get<T>()};
+  std::vector<T> all;
+  for (const nlohmann::json& element : value)
+    for (const T x : Flat<T>(element)) all.push_back(x);
+  return all;
+}
+
+inline Activation ActivationOf(const std::string& name) {
+  const auto row = std::find_if(kActivationNames.begin(), kActivationNames.end(),
+                                [&](const ActivationName& n) { return n.name == name; });
+  EXPECT_NE(row, kActivationNames.end()) << name;
+  return row->activation;
+}
+
+}  // namespace deeppcr::testing
+
+#endif  // DEEPPCR_TESTS_TESTING_GOLDEN_H_
