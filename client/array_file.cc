@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,8 @@
 
 namespace deeppcr {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Closes what it opened, never a standard stream.
 struct CloseFile {
@@ -48,6 +51,29 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   }
   if (std::ferror(file.get())) return SystemError("read", path, errno);
   return bytes;
+}
+
+absl::Status WriteTo(std::FILE* file, const std::string& path, std::string_view bytes) {
+  const size_t put = std::fwrite(bytes.data(), 1, bytes.size(), file);
+  if (put != bytes.size() || std::fflush(file) != 0) return SystemError("write", path, errno);
+  return absl::OkStatus();
+}
+
+// Writes the file `name`, which messages call `path`.
+absl::Status WriteNew(const std::string& name, const std::string& path, std::string_view bytes) {
+  File file(std::fopen(name.c_str(), "wb"));
+  if (file == nullptr) return SystemError("open", path, errno);
+  absl::Status status = WriteTo(file.get(), path, bytes);
+  if (std::fclose(file.release()) != 0) status.Update(SystemError("write", path, errno));
+  return status;
+}
+
+// A file appears under a name of its own first, beside where it will be.
+absl::Status CheckFolder(const std::string& path) {
+  std::error_code unknown;
+  const std::string folder = fs::weakly_canonical(path, unknown).parent_path().string();
+  if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
+  return SystemError("write", path, errno);
 }
 
 absl::StatusOr<Array> Parse(ArrayFormat format, const std::string& bytes) {
@@ -114,27 +140,42 @@ absl::Status WriteArray(const Array& array, const std::string& path, const std::
   return WriteFile(path, *bytes);
 }
 
+absl::Status CheckHolds(const std::string& path, const std::string& format, int rank) {
+  const absl::StatusOr<ArrayFormat> chosen = ChooseArrayFormat(path, format);
+  if (!chosen.ok()) return chosen.status();
+  if (*chosen != ArrayFormat::kCsv || rank <= 2) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": csv holds rows of numbers, not an array of ", rank,
+                   " axes; expected a name that ends in .npy or .json"));
+}
+
 absl::Status WriteFile(const std::string& path, std::string_view bytes) {
-  File file(path == "-" ? stdout : std::fopen(path.c_str(), "wb"));
-  if (file == nullptr) return SystemError("open", path, errno);
-  const size_t put = std::fwrite(bytes.data(), 1, bytes.size(), file.get());
-  if (put != bytes.size() || std::fflush(file.get()) != 0) return SystemError("write", path, errno);
-  return absl::OkStatus();
+  if (path == "-") return WriteTo(stdout, path, bytes);
+  std::error_code unknown;
+  const fs::path target = fs::weakly_canonical(path, unknown);  // a link stays a link
+  const fs::file_status found = fs::status(path, unknown);
+  if (fs::exists(found) && !fs::is_regular_file(found)) return WriteNew(path, path, bytes);
+  const std::string part = absl::StrCat(target.string(), ".", ::getpid(), ".part");
+  absl::Status status = WriteNew(part, path, bytes);
+  if (status.ok() && std::rename(part.c_str(), target.c_str()) != 0) {
+    status = SystemError("write", path, errno);
+  }
+  if (!status.ok()) ::unlink(part.c_str());
+  return status;
 }
 
 absl::Status CheckWritable(const std::string& path) {
   if (path == "-") return absl::OkStatus();
   const int file = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
   if (file >= 0) {
+    std::error_code unknown;
+    const bool replaced = fs::is_regular_file(path, unknown);
     ::close(file);
-    return absl::OkStatus();
+    return replaced ? CheckFolder(path) : absl::OkStatus();
   }
   if (errno == ENXIO) return absl::OkStatus();  // a pipe that nobody reads yet
   if (errno != ENOENT) return SystemError("write", path, errno);
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  const char* folder = parent.empty() ? "." : parent.c_str();
-  if (::access(folder, W_OK | X_OK) == 0) return absl::OkStatus();
-  return SystemError("write", path, errno);
+  return CheckFolder(path);
 }
 
 }  // namespace deeppcr

@@ -20,6 +20,10 @@ absl::StatusOr<ArrayFormat> ParseArrayFormat(std::string_view name);
 // that is empty. Errors: kInvalidArgument where neither decides.
 absl::StatusOr<ArrayFormat> ChooseArrayFormat(const std::string& path, const std::string& format);
 
+// Whether the file of that name can hold an array of `rank` axes: of csv, two at most.
+// Errors: kInvalidArgument, also of ChooseArrayFormat.
+absl::Status CheckHolds(const std::string& path, const std::string& format, int rank);
+
 // Reads an array; "-" is standard input. At most kMaxArrayBytes are read.
 // Errors: of the file, and of the reader of its format, with the path in front.
 absl::StatusOr<Array> ReadArray(const std::string& path, const std::string& format);
@@ -27,7 +31,8 @@ absl::StatusOr<Array> ReadArray(const std::string& path, const std::string& form
 // Writes an array; "-" is standard output.
 absl::Status WriteArray(const Array& array, const std::string& path, const std::string& format);
 
-// Writes text or bytes; "-" is standard output. Errors: kUnknown with the system's reason.
+// Writes text or bytes; "-" is standard output. A file is there as a whole or, after an error, as
+// it was before. Errors: kUnknown with the system's reason.
 absl::Status WriteFile(const std::string& path, std::string_view bytes);
 
 // Whether WriteFile would be allowed to write there, found out without touching what is there.

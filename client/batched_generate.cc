@@ -19,13 +19,16 @@ absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentE
 absl::Status CheckCount(const v1::GetModelResponse& model, const Generation& generation) {
   const int64_t n = generation.num_samples;
   if (n < 1) return Invalid(absl::StrCat("num_samples: expected at least 1, got ", n));
-  const uint64_t last = std::numeric_limits<uint64_t>::max() - static_cast<uint64_t>(n - 1);
+  const uint64_t last = std::numeric_limits<uint64_t>::max() - static_cast<uint64_t>(n);
   if (generation.first_sample > last) {
     return Invalid(absl::StrCat("first_sample: expected at most ", last, " for ", n,
                                 " samples, got ", generation.first_sample));
   }
-  const std::vector<int64_t> shape = {n, model.output_dim()};
-  return CountElements(shape, kMaxArrayBytes / 4, "samples").status();
+  const std::vector<int64_t> samples = {n, model.output_dim()};
+  absl::Status status = CountElements(samples, kMaxArrayBytes / 4, "samples").status();
+  const std::vector<int64_t> latents = {n, model.summary().state_dim()};
+  status.Update(CountElements(latents, kMaxArrayBytes / 4, "latents").status());
+  return status;
 }
 
 absl::Status CheckClassLabels(const v1::GetModelResponse& model, const Generation& generation) {

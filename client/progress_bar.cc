@@ -29,18 +29,6 @@ std::string SolveText(const v1::GenerateProgress& solve) {
   return text;
 }
 
-// Iterations tell nothing about how many more there will be; steps do.
-double FinishedPart(const GenerationProgress& progress) {
-  const v1::GenerateProgress& solve = progress.solve;
-  const double part = solve.num_steps() > 0 ? static_cast<double>(solve.steps()) /
-                                                  static_cast<double>(solve.num_steps())
-                                            : 0;
-  const double samples = static_cast<double>(progress.done) +
-                         std::clamp(part, 0.0, 1.0) * static_cast<double>(progress.in_request);
-  const double all = static_cast<double>(std::max<int64_t>(progress.num_samples, 1));
-  return std::clamp(samples / all, 0.0, 1.0);
-}
-
 size_t TerminalWidth() {
   winsize size = {};
   const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
@@ -49,8 +37,21 @@ size_t TerminalWidth() {
 
 }  // namespace
 
-std::string ProgressBarText(const GenerationProgress& progress, size_t width) {
-  const auto filled = static_cast<size_t>(kBarWidth * FinishedPart(progress));
+// Iterations tell nothing about how many more there will be; steps do.
+double FinishedPart(const GenerationProgress& progress) {
+  const v1::GenerateProgress& solve = progress.solve;
+  const double part = solve.num_steps() > 0 ? static_cast<double>(solve.steps()) /
+                                                  static_cast<double>(solve.num_steps())
+                                            : 0;
+  const double here = static_cast<double>(solve.sample()) + std::clamp(part, 0.0, 1.0);
+  const double samples = static_cast<double>(progress.done) +
+                         std::clamp(here, 0.0, static_cast<double>(progress.in_request));
+  const double all = static_cast<double>(std::max<int64_t>(progress.num_samples, 1));
+  return std::clamp(samples / all, 0.0, 1.0);
+}
+
+std::string ProgressBarText(const GenerationProgress& progress, double finished, size_t width) {
+  const auto filled = static_cast<size_t>(kBarWidth * finished);
   const std::string text = absl::StrFormat("[%s%s] %d of %d samples%s", std::string(filled, '#'),
                                            std::string(kBarWidth - filled, '.'), progress.done,
                                            progress.num_samples, SolveText(progress.solve));
@@ -66,8 +67,9 @@ void ProgressBar::Show(const GenerationProgress& progress) {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_) return;
   next_ = now + std::chrono::milliseconds(100);
+  finished_ = std::max(finished_, FinishedPart(progress));
   // A full last column would begin a new line.
-  Draw(ProgressBarText(progress, TerminalWidth() - 1));
+  Draw(ProgressBarText(progress, finished_, TerminalWidth() - 1));
 }
 
 void ProgressBar::Draw(const std::string& text) {

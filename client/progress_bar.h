@@ -10,9 +10,13 @@
 
 namespace deeppcr {
 
-// How far a generation is, in at most `width` characters: a bar, the samples that are here, and the
-// iterations and error estimate, or the steps, of the request under way.
-std::string ProgressBarText(const GenerationProgress& progress, size_t width);
+// How much of a generation is done, in [0, 1], as far as its latest word tells: samples are solved
+// roughly in order.
+double FinishedPart(const GenerationProgress& progress);
+
+// In at most `width` characters: a bar filled up to `finished`, the samples that are here, and the
+// iterations and error estimate, or the steps, of the sample under way.
+std::string ProgressBarText(const GenerationProgress& progress, double finished, size_t width);
 
 // Shows that text on standard error, which is a terminal, in one line that renews itself and is
 // gone in the end.
@@ -23,13 +27,14 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Draws ten times a second at most.
+  // Draws ten times a second at most. The bar only grows, whatever threads say out of turn.
   void Show(const GenerationProgress& progress);
 
  private:
   void Draw(const std::string& text);
 
   std::chrono::steady_clock::time_point next_ = {};
+  double finished_ = 0;
   size_t drawn_ = 0;
 };
 

@@ -97,6 +97,16 @@ absl::Status SetSolverOption(std::string_view name, std::string_view value,
   return absl::OkStatus();
 }
 
+absl::Status StartFromPrevious(v1::SolverOptions* options) {
+  const v1::InitialGuess asked = options->initial_guess();
+  if (asked != v1::INITIAL_GUESS_UNSPECIFIED && asked != v1::INITIAL_GUESS_PREVIOUS) {
+    return absl::InvalidArgumentError(
+        "initial_guess: expected previous, or nothing, beside --previous");
+  }
+  options->set_initial_guess(v1::INITIAL_GUESS_PREVIOUS);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<v1::SolverOptions> ParseSolverRow(std::string_view text,
                                                  const v1::SolverOptions& base) {
   v1::SolverOptions options = base;

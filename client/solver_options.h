@@ -24,6 +24,9 @@ std::span<const SolverOptionText> SolverOptionTexts();
 absl::Status SetSolverOption(std::string_view name, std::string_view value,
                              v1::SolverOptions* options);
 
+// Asks for the guess "previous". Errors: kInvalidArgument where the options name another.
+absl::Status StartFromPrevious(v1::SolverOptions* options);
+
 // Parses "solver[,option=value]...", on top of `base`. Errors: as SetSolverOption.
 absl::StatusOr<v1::SolverOptions> ParseSolverRow(std::string_view text,
                                                  const v1::SolverOptions& base);

@@ -53,8 +53,9 @@ class EngineImpl final : public Engine {
       const std::string& directory, const LoadProgress& progress,
       const CancelToken* token) const override {
     if (progress) progress("reading");
-    DEEPPCR_ASSIGN_OR_RETURN(Model model,
-                             ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes}));
+    DEEPPCR_ASSIGN_OR_RETURN(
+        Model model,
+        ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes, .token = token}));
     return PrepareModel(std::move(model), {.backend = selected_.backend.get(),
                                            .pool = &pool_,
                                            .options = &options_,

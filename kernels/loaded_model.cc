@@ -128,10 +128,13 @@ CalibrationInputs FittedInputs(const CalibrationInputs& all, const SystemShape& 
 // Loads one system of a model, step by step.
 class VariantPreparation {
  public:
-  VariantPreparation(const Model& model, const SystemSpec& spec, const LoadContext& context)
+  // Of a system that may take max_bytes.
+  VariantPreparation(const Model& model, const SystemSpec& spec, int64_t max_bytes,
+                     const LoadContext& context)
       : model_(model),
         spec_(spec),
         shape_(ShapeOf(spec)),
+        max_bytes_(max_bytes),
         context_(context),
         inputs_(CalibrationInputsOf(model, shape_)) {}
 
@@ -154,7 +157,8 @@ class VariantPreparation {
 
   absl::Status MakeRunner() {
     Say("packing weights");
-    DEEPPCR_ASSIGN_OR_RETURN(variant_.system, context_.backend->NewSystem(spec_));
+    DEEPPCR_ASSIGN_OR_RETURN(variant_.system,
+                             context_.backend->NewSystem(spec_, {max_bytes_, context_.token}));
     DEEPPCR_ASSIGN_OR_RETURN(const SpaceLimits limits,
                              ChooseLimits(*variant_.system, shape_.num_steps,
                                           Share(context_.options->max_workspace_bytes)));
@@ -173,8 +177,8 @@ class VariantPreparation {
   void Calibrate() {
     if (!variant_.resolve.iterative || shape_.diffusion) return;
     Say("calibrating the initial guess");
-    const absl::StatusOr<AffineGuess> guess =
-        FitAffineGuess(*variant_.runner, FittedInputs(inputs_, shape_), kMaxGuessBytes);
+    const absl::StatusOr<AffineGuess> guess = FitAffineGuess(
+        *variant_.runner, FittedInputs(inputs_, shape_), kMaxGuessBytes, context_.token);
     if (!guess.ok()) return Say(ToStd(guess.status().message()));
     variant_.system->SetAffineGuess(*guess);
     variant_.resolve.calibrated_guess = true;
@@ -223,6 +227,7 @@ class VariantPreparation {
   const Model& model_;
   const SystemSpec& spec_;
   const SystemShape shape_;
+  const int64_t max_bytes_;
   const LoadContext& context_;
   const CalibrationInputs inputs_;
   Variant variant_;
@@ -260,15 +265,14 @@ ModelInfo InfoOf(const Model& model, const std::vector<Variant>& variants) {
 absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
                                                                 const LoadContext& context) {
   std::vector<Variant> variants;
-  int64_t bytes = 0;
+  int64_t left = kMaxCopies * context.options->max_model_bytes;
   for (const SystemSpec& spec : model.systems) {
-    DEEPPCR_ASSIGN_OR_RETURN(Variant variant, VariantPreparation(model, spec, context).Run());
-    bytes += variant.system->memory_bytes();
-    if (bytes > kMaxCopies * context.options->max_model_bytes)
-      return ResourceExhausted("num_inference_steps: ", model.systems.size(),
-                               " numbers of steps take more than ",
+    DEEPPCR_ASSIGN_OR_RETURN(Variant variant, VariantPreparation(model, spec, left, context).Run());
+    left -= variant.system->memory_bytes();
+    if (left < 0)
+      return ResourceExhausted("the packed model takes more than ",
                                kMaxCopies * context.options->max_model_bytes,
-                               " bytes; name fewer, or raise max_model_bytes");
+                               " bytes; raise max_model_bytes, or name fewer num_inference_steps");
     variants.push_back(std::move(variant));
   }
   ModelInfo info = InfoOf(model, variants);

@@ -10,6 +10,7 @@
 #include "client/commands/command.h"
 #include "client/message_json.h"
 #include "client/progress.h"
+#include "client/solver_options.h"
 #include "client/table.h"
 
 namespace deeppcr {
@@ -115,9 +116,11 @@ absl::Status WriteResults(const Flags& flags, const v1::GetModelResponse& model,
 // Names without a format are found out before anything is computed.
 absl::Status CheckNames(const Flags& flags) {
   absl::Status status;
-  for (const std::string* path :
-       {&flags.inputs.path, &flags.out, &flags.trajectory, &flags.previous}) {
+  for (const std::string* path : {&flags.inputs.path, &flags.out}) {
     if (!path->empty()) status.Update(ChooseArrayFormat(*path, flags.inputs.format).status());
+  }
+  for (const std::string* path : {&flags.trajectory, &flags.previous}) {
+    if (!path->empty()) status.Update(CheckHolds(*path, flags.inputs.format, 3));
   }
   return status;
 }
@@ -143,7 +146,7 @@ absl::Status Run(const Flags& flags, const GlobalOptions& global) {
     if (!read.ok()) return read.status();
     previous = *std::move(read);
     options.previous = &previous;
-    options.solver.set_initial_guess(v1::INITIAL_GUESS_PREVIOUS);
+    if (absl::Status status = StartFromPrevious(&options.solver); !status.ok()) return status;
   }
   const auto line = [&] { return absl::StrCat(done.load(), " of ", inputs->rows(), " samples"); };
   absl::StatusOr<BatchedForwardResult> result = [&] {

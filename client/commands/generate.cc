@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <set>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -17,10 +19,14 @@
 #include "client/message_json.h"
 #include "client/progress_bar.h"
 #include "client/sample_picture.h"
+#include "client/solver_options.h"
 #include "client/table.h"
 
 namespace deeppcr {
 namespace {
+
+// Of whose reports JSON is written: a kilobyte and more each while it is put together.
+constexpr int64_t kMaxJsonSamples = 100'000;
 
 struct Flags {
   ModelFlags model;
@@ -86,7 +92,9 @@ void AddOutputFlags(CLI::App* app, Flags* flags) {
   AddFile(app, "--labels_out", "write the class that each sample was asked for [n]",
           &flags->labels_out);
   AddFile(app, "--trajectory", "write the states [n, steps + 1, state_dim]", &flags->trajectory);
-  AddFile(app, "--json", "also write the figures as JSON; - is standard output", &flags->json);
+  AddFile(app, "--json",
+          "also write the figures as JSON, of at most 100,000 samples; - is standard output",
+          &flags->json);
 }
 
 void AddFlags(CLI::App* app, Flags* flags) {
@@ -121,14 +129,18 @@ std::vector<std::string> OutputPaths(const Flags& flags) {
 // What is wrong with names is found out before anything is computed.
 absl::Status CheckPaths(const Flags& flags) {
   absl::Status status;
-  for (const std::string* path :
-       {&flags.generation.conditioning, &flags.initial_noise, &flags.step_noise, &flags.previous,
-        &flags.out, &flags.latents_out, &flags.labels_out, &flags.trajectory}) {
+  for (const std::string* path : {&flags.generation.conditioning, &flags.initial_noise, &flags.out,
+                                  &flags.latents_out, &flags.labels_out}) {
     if (!path->empty()) status.Update(ChooseArrayFormat(*path, flags.format).status());
   }
-  std::set<std::string> seen;
+  for (const std::string* path : {&flags.step_noise, &flags.previous, &flags.trajectory}) {
+    if (!path->empty()) status.Update(CheckHolds(*path, flags.format, 3));
+  }
+  std::set<std::filesystem::path> seen;
+  std::error_code ignored;  // what cannot be resolved cannot be written either
   for (const std::string& path : OutputPaths(flags)) {
-    if (!seen.insert(path).second) {
+    if (!seen.insert(std::filesystem::weakly_canonical(std::filesystem::absolute(path), ignored))
+             .second) {
       status.Update(
           absl::InvalidArgumentError(absl::StrCat(path, ": expected one output there, got two")));
     }
@@ -187,6 +199,11 @@ absl::Status Prepare(const Flags& flags, const v1::GetModelResponse& model, Inpu
   if (absl::Status status = ReadFiles(flags, model, *steps, inputs); !status.ok()) return status;
   Generation& generation = inputs->generation;
   generation.num_samples = flags.num_samples > 0 ? flags.num_samples : DefaultCount(*inputs);
+  if (!flags.json.empty() && generation.num_samples > kMaxJsonSamples) {
+    return absl::InvalidArgumentError(absl::StrCat("json: expected at most ", kMaxJsonSamples,
+                                                   " samples with it, got ",
+                                                   generation.num_samples));
+  }
   generation.seed = flags.seed;
   generation.first_sample = flags.first_sample;
   generation.num_inference_steps = *steps;
@@ -269,7 +286,7 @@ absl::StatusOr<BatchedGenerateResult> Generate(const Flags& flags, const Client&
   BatchedGenerateOptions options{.solver = *solver, .batch_size = flags.batch_size};
   options.solver.set_return_trajectory(!flags.trajectory.empty());
   if (generation.previous != nullptr) {
-    options.solver.set_initial_guess(v1::INITIAL_GUESS_PREVIOUS);
+    if (absl::Status status = StartFromPrevious(&options.solver); !status.ok()) return status;
   }
   if (flags.quiet || isatty(STDERR_FILENO) == 0) {
     return BatchedGenerate(client, model, generation, options);

@@ -158,6 +158,12 @@ class System {
   virtual void SetAffineGuess(const AffineGuess& guess) = 0;
 };
 
+// What packing a model may take.
+struct PackingLimits {
+  int64_t max_bytes = INT64_MAX;       // of the system, as far as they are known beforehand
+  const CancelToken* token = nullptr;  // may be null
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -167,8 +173,13 @@ class Backend {
   // Samples that one space advances together: in sequential mode, in iterative mode.
   virtual int32_t sequential_group() const = 0;
   virtual int32_t iterative_group() const = 0;
-  // Copies what it needs of the spec.
-  virtual absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec) const = 0;
+  // Copies what it needs of the spec. Errors: kResourceExhausted, before anything large is
+  // allocated where max_bytes are not enough; kCancelled soon after the token has fired.
+  virtual absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec,
+                                                            const PackingLimits& limits) const = 0;
+  absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec) const {
+    return NewSystem(spec, {});
+  }
 };
 
 }  // namespace deeppcr

@@ -18,10 +18,15 @@ class CancelToken {
   using Clock = std::chrono::steady_clock;
 
   CancelToken() = default;
-  explicit CancelToken(Clock::time_point deadline) : deadline_(deadline) {}
+  // Fires with `parent` too, which may be null and must outlive it.
+  explicit CancelToken(Clock::time_point deadline, const CancelToken* parent = nullptr)
+      : deadline_(deadline), parent_(parent) {}
 
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
-  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+  bool cancelled() const {
+    return cancelled_.load(std::memory_order_relaxed) ||
+           (parent_ != nullptr && parent_->stop_reason() != StopReason::kNone);
+  }
   Clock::time_point deadline() const { return deadline_; }
   bool expired() const {
     return deadline_ != Clock::time_point::max() && Clock::now() >= deadline_;
@@ -36,6 +41,7 @@ class CancelToken {
  private:
   std::atomic<bool> cancelled_{false};
   Clock::time_point deadline_ = Clock::time_point::max();
+  const CancelToken* parent_ = nullptr;
 };
 
 // True if there is a token and it has fired; from then on it always is.

@@ -59,8 +59,9 @@ class CpuBackend final : public Backend {
   std::string_view device() const override { return row_.device; }
   int32_t sequential_group() const override { return kSequentialGroup; }
   int32_t iterative_group() const override { return 1; }
-  absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec) const override {
-    return NewCpuSystem(spec, row_.kernels);
+  absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec,
+                                                    const PackingLimits& limits) const override {
+    return NewCpuSystem(spec, row_.kernels, limits);
   }
 
  private:

@@ -96,7 +96,9 @@ class CpuSpace final : public SolveSpace {
     const double error =
         relative_error * (LargestAbsolute(z, dim_) + floor) * recurrence_->OutputAmplification(z);
     // Where the outputs do not depend on the state, they may all be zero.
-    return error == 0 ? 0 : error / LargestAbsolute(outputs, system_.shape.output_dim);
+    if (error == 0) return 0;
+    const double largest = LargestAbsolute(outputs, system_.shape.output_dim);
+    return std::isfinite(largest) ? error / largest : std::numeric_limits<double>::infinity();
   }
 
   void Restart(int32_t num_samples) override {
@@ -136,7 +138,7 @@ class CpuSpace final : public SolveSpace {
 
   PassCount GuessCoarse(int32_t sample) override {
     PlaceInitialState(sample);
-    return recurrence_->GuessCoarse(interval_, row_, states_.data());
+    return recurrence_->GuessCoarse(interval_, row_, states_.data(), token_);
   }
 
   void GuessAffine(int32_t sample) override {

@@ -33,20 +33,21 @@ class CpuSystem final : public System {
   std::unique_ptr<PackedSystem> packed_;
 };
 
-absl::StatusOr<std::unique_ptr<PackedSystem>> Pack(const DenseStackSpec& spec,
-                                                   const KernelSet& set) {
-  return PackStack(spec, set.kernels);
+absl::StatusOr<std::unique_ptr<PackedSystem>> Pack(const DenseStackSpec& spec, const KernelSet& set,
+                                                   const PackingLimits& limits) {
+  return PackStack(spec, set.kernels, limits);
 }
-absl::StatusOr<std::unique_ptr<PackedSystem>> Pack(const DiffusionSpec& spec,
-                                                   const KernelSet& set) {
-  return PackDiffusion(spec, set);
+absl::StatusOr<std::unique_ptr<PackedSystem>> Pack(const DiffusionSpec& spec, const KernelSet& set,
+                                                   const PackingLimits& limits) {
+  return PackDiffusion(spec, set, limits);
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<System>> NewCpuSystem(const SystemSpec& spec, const KernelSet& set) {
+absl::StatusOr<std::unique_ptr<System>> NewCpuSystem(const SystemSpec& spec, const KernelSet& set,
+                                                     const PackingLimits& limits) {
   DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<PackedSystem> packed,
-                           std::visit([&](const auto& s) { return Pack(s, set); }, spec));
+                           std::visit([&](const auto& s) { return Pack(s, set, limits); }, spec));
   return std::unique_ptr<System>(std::make_unique<CpuSystem>(std::move(packed)));
 }
 

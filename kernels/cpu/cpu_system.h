@@ -11,8 +11,9 @@
 
 namespace deeppcr::cpu {
 
-// Errors: kResourceExhausted with the bytes that could not be had.
-absl::StatusOr<std::unique_ptr<System>> NewCpuSystem(const SystemSpec& spec, const KernelSet& set);
+// Errors: as Backend::NewSystem.
+absl::StatusOr<std::unique_ptr<System>> NewCpuSystem(const SystemSpec& spec, const KernelSet& set,
+                                                     const PackingLimits& limits);
 
 }  // namespace deeppcr::cpu
 

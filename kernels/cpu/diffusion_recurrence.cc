@@ -99,6 +99,7 @@ void DiffusionRecurrence::EncodeNoise(int32_t sample, const SampleInput& input) 
   float* noise = noise_.data() + sample * num_steps_ * state_width_;
   const auto draws = [&](int64_t step) { return model_.coefficients[step].sigma != 0; };
   for (int64_t begin = 0, end = 0; begin < num_steps_; begin = std::max(end, begin + 1)) {
+    if (Fired(input.token)) return;  // what is left is of no use
     for (end = begin; end < num_steps_ && end - begin < kDrawnTogether && draws(end);) ++end;
     if (end == begin) continue;
     if (input.step_noise == nullptr) {
@@ -140,7 +141,7 @@ void DiffusionRecurrence::EncodeCondition(int32_t sample, const SampleInput& inp
                 condition);
   }
   float* table = modulation_.data() + sample * model_.table_floats();
-  model_.Modulate(condition, y, table);
+  model_.Modulate(condition, y, table, input.token);
   table_[sample] = table;
 }
 
@@ -265,14 +266,15 @@ void DiffusionRecurrence::FinishBlock(const IntervalPass& pass, const Block& blo
   }
 }
 
-PassCount DiffusionRecurrence::GuessCoarse(int64_t interval, int64_t stride, float* states) {
+PassCount DiffusionRecurrence::GuessCoarse(int64_t interval, int64_t stride, float* states,
+                                           const CancelToken* token) {
   const int64_t every = (num_steps_ - 1) / kCoarseEvaluations + 1;
   PassCount cost;
   cost.columns = 1;
   std::copy_n(states, dim_, states_.data());
   float* z = states_.data() + state_width_;
   std::copy_n(states_.data(), state_width_, z);
-  for (int64_t begin = 0; begin < num_steps_; begin += every, ++cost.stages) {
+  for (int64_t begin = 0; begin < num_steps_ && !Fired(token); begin += every, ++cost.stages) {
     // Row 0 goes into the network, and is lost there; row 1 is the guess.
     std::copy_n(z, state_width_, states_.data());
     rows_[0] = RowOf(0, begin);

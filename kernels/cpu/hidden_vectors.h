@@ -81,7 +81,9 @@ DEEPPCR_INLINE float Normalize(const float* x, const float* mask, int64_t dim, i
     squares = Fma(centred, centred, squares);
     Store(normed + at, centred);
   });
-  const float inverse = 1.0F / SquareRoot(SumLanes(squares) / size + epsilon);
+  const float variance = SumLanes(squares) / size;
+  // The second term makes a NaN of a variance that overflowed: zeros would hide it.
+  const float inverse = 1.0F / SquareRoot(variance + epsilon) + 0.0F * variance;
   ForVectors(width, [&](int64_t at) { Store(normed + at, LoadWide(normed + at) * All(inverse)); });
   return inverse;
 }

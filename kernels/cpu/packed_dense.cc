@@ -45,6 +45,14 @@ absl::Status CheckAllocated(bool ok, int64_t floats) {
       "packed weights: ", floats * int64_t{sizeof(float)}, " bytes of memory could not be had"));
 }
 
+absl::Status CheckPackedFloats(int64_t floats, const PackingLimits& limits) {
+  const int64_t bytes = floats * int64_t{sizeof(float)};
+  if (bytes <= limits.max_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "packed, the model takes at least ", bytes, " bytes; ", limits.max_bytes,
+      " are left of those allowed (raise max_model_bytes, or name fewer num_inference_steps)"));
+}
+
 absl::StatusOr<PackedDense> PackDense(const DenseSpec& spec, Kernels (*kernels)(int64_t width)) {
   PackedDense packed;
   if (spec.rows == 0) return packed;

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/backend/backend.h"
 #include "kernels/backend/system_spec.h"
 #include "kernels/base/aligned_buffer.h"
 #include "kernels/cpu/kernels.h"
@@ -41,6 +42,8 @@ void PackColumns(std::span<const float> matrix, int64_t rows, int64_t cols, int6
                  float* to);
 
 absl::Status CheckAllocated(bool ok, int64_t floats);
+// kResourceExhausted, with both numbers, if so many floats are more than is allowed.
+absl::Status CheckPackedFloats(int64_t floats, const PackingLimits& limits);
 
 // All ones in the first `dim` of `width` lanes.
 AlignedBuffer<float> LaneMask(int64_t dim, int64_t width);

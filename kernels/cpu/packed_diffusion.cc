@@ -55,6 +55,15 @@ std::vector<float> ModulationBias(const DenoiserSpec& spec) {
   return bias;
 }
 
+// At least what the layers and the time embeddings take.
+int64_t NetworkFloats(const DiffusionSpec& spec) {
+  const DenoiserSpec& d = spec.denoiser;
+  const int64_t rows = d.modulation_dim() / d.hidden_dim +
+                       (d.kind == DenoiserKind::kAdaLnMlp ? 2 : 1) * d.num_blocks;
+  const auto num_steps = static_cast<int64_t>(spec.steps.size());
+  return (rows * d.hidden_dim + num_steps) * PanelRowWidth(d.hidden_dim);
+}
+
 absl::Status PackNetwork(const DiffusionSpec& spec, PackedDiffusion* packed) {
   const DenoiserSpec& d = spec.denoiser;
   const int64_t hidden = d.hidden_dim, blocks = d.num_blocks;
@@ -120,19 +129,22 @@ absl::Status PackCondition(const DiffusionSpec& spec, const KernelSet& set,
 }
 
 // One table per class, if they fit; one in all without a condition.
-absl::Status FillTables(int64_t max_bytes, PackedDiffusion* packed) {
+absl::Status FillTables(int64_t max_bytes, const PackingLimits& limits, PackedDiffusion* packed) {
   const int64_t classes = packed->shape.num_classes;
   const int64_t floats = std::max<int64_t>(classes, 1) * packed->table_floats();
   const bool fits = floats <= max_bytes / static_cast<int64_t>(sizeof(float));
   if (packed->condition.rows > 0 || (classes > 0 && !fits)) return absl::OkStatus();
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(floats, limits));
   const int64_t width = packed->denoiser.hidden_width;
   AlignedBuffer<float> y(kModulationTile * width);
   packed->tables = AlignedBuffer<float>(floats);
   DEEPPCR_RETURN_IF_ERROR(CheckAllocated(packed->tables.ok() && y.ok(), floats));
   for (int64_t i = 0; i < std::max<int64_t>(classes, 1); ++i) {
     const float* condition = classes > 0 ? packed->class_embedding.data() + i * width : nullptr;
-    packed->Modulate(condition, y.data(), packed->tables.data() + i * packed->table_floats());
+    packed->Modulate(condition, y.data(), packed->tables.data() + i * packed->table_floats(),
+                     limits.token);
   }
+  if (Fired(limits.token)) return absl::CancelledError("stopped while the weights were packed");
   // The tables stand for what they were made from.
   packed->time_embedding = {};
   packed->class_embedding = {};
@@ -163,9 +175,10 @@ std::unique_ptr<Recurrence> PackedDiffusion::NewRecurrence() const {
   return recurrence;
 }
 
-void PackedDiffusion::Modulate(const float* embedding, float* y, float* table) const {
+void PackedDiffusion::Modulate(const float* embedding, float* y, float* table,
+                               const CancelToken* token) const {
   const int64_t hidden = denoiser.hidden_width;
-  for (int64_t begin = 0; begin < shape.num_steps; begin += kModulationTile) {
+  for (int64_t begin = 0; begin < shape.num_steps && !Fired(token); begin += kModulationTile) {
     const int64_t rows = std::min(kModulationTile, shape.num_steps - begin);
     std::copy_n(time_embedding.data() + begin * hidden, rows * hidden, y);
     for (int64_t r = 0; embedding != nullptr && r < rows; ++r)
@@ -179,6 +192,7 @@ void PackedDiffusion::Modulate(const float* embedding, float* y, float* table) c
 
 absl::StatusOr<std::unique_ptr<PackedSystem>> PackDiffusion(const DiffusionSpec& spec,
                                                             const KernelSet& set,
+                                                            const PackingLimits& limits,
                                                             int64_t max_modulation_bytes) {
   auto packed = std::make_unique<PackedDiffusion>();
   packed->shape = ShapeOf(spec);
@@ -198,10 +212,11 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackDiffusion(const DiffusionSpec&
     packed->coefficients.push_back(ToFloat(step));
     packed->holds.push_back(HoldOf(step));
   }
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(NetworkFloats(spec), limits));
   DEEPPCR_RETURN_IF_ERROR(PackNetwork(spec, packed.get()));
   FillView(spec, packed.get());
   DEEPPCR_RETURN_IF_ERROR(PackCondition(spec, set, packed.get()));
-  DEEPPCR_RETURN_IF_ERROR(FillTables(max_modulation_bytes, packed.get()));
+  DEEPPCR_RETURN_IF_ERROR(FillTables(max_modulation_bytes, limits, packed.get()));
   for (const DenseSpec& layer : spec.decoder) {
     DEEPPCR_ASSIGN_OR_RETURN(PackedDense dense, PackDense(layer, set.kernels));
     packed->decoder.push_back(std::move(dense));

@@ -35,8 +35,8 @@ struct PackedDiffusion final : public PackedSystem {
   bool modulation_per_sample() const { return tables.size() == 0; }
   int64_t table_floats() const { return shape.num_steps * denoiser.modulation_floats; }
   // [L, modulation_floats] of y = time embedding + the condition's embedding [H] (null: none); y
-  // [kModulationTile, H'] is scratch.
-  void Modulate(const float* embedding, float* y, float* table) const;
+  // [kModulationTile, H'] is scratch. Unfinished if the token has fired.
+  void Modulate(const float* embedding, float* y, float* table, const CancelToken* token) const;
 
   DenoiserKernels denoiser_kernels = {};
   DenoiserView denoiser = {};
@@ -58,9 +58,9 @@ struct PackedDiffusion final : public PackedSystem {
 // Rows that Modulate handles at a time.
 inline constexpr int64_t kModulationTile = 64;
 
-// Errors: kResourceExhausted with the bytes that could not be had.
+// Errors: as Backend::NewSystem.
 absl::StatusOr<std::unique_ptr<PackedSystem>> PackDiffusion(
-    const DiffusionSpec& spec, const KernelSet& set,
+    const DiffusionSpec& spec, const KernelSet& set, const PackingLimits& limits = {},
     int64_t max_modulation_bytes = kMaxModulationBytes);
 
 }  // namespace deeppcr::cpu

@@ -10,8 +10,10 @@
 namespace deeppcr::cpu {
 namespace {
 
-absl::Status PackLayers(const DenseStackSpec& spec, PackedStack* packed) {
+absl::Status PackLayers(const DenseStackSpec& spec, const PackingLimits& limits,
+                        PackedStack* packed) {
   const int64_t dim = spec.state_dim, width = packed->width;
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(spec.num_steps * width * (width + 1), limits));
   packed->weights = AlignedBuffer<float>(spec.num_steps * width * width);
   packed->biases = AlignedBuffer<float>(spec.num_steps * width);
   DEEPPCR_RETURN_IF_ERROR(CheckAllocated(packed->weights.ok() && packed->biases.ok(),
@@ -53,7 +55,8 @@ LayersView PackedStack::View() const {
 }
 
 absl::StatusOr<std::unique_ptr<PackedSystem>> PackStack(const DenseStackSpec& spec,
-                                                        Kernels (*kernels)(int64_t width)) {
+                                                        Kernels (*kernels)(int64_t width),
+                                                        const PackingLimits& limits) {
   auto packed = std::make_unique<PackedStack>();
   packed->shape = ShapeOf(spec);
   packed->width = PaddedWidth(spec.state_dim);
@@ -63,7 +66,7 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackStack(const DenseStackSpec& sp
   packed->activation = spec.activation;
   packed->lane_mask = LaneMask(spec.state_dim, packed->width);
   packed->probe_seeds = ProbeSeeds(packed->width);
-  DEEPPCR_RETURN_IF_ERROR(PackLayers(spec, packed.get()));
+  DEEPPCR_RETURN_IF_ERROR(PackLayers(spec, limits, packed.get()));
   DEEPPCR_ASSIGN_OR_RETURN(packed->encode, PackDense(spec.encode, kernels));
   DEEPPCR_ASSIGN_OR_RETURN(packed->decode, PackDense(spec.decode, kernels));
   return std::unique_ptr<PackedSystem>(std::move(packed));

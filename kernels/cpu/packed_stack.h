@@ -28,9 +28,10 @@ struct PackedStack final : public PackedSystem {
   PackedDense encode, decode;
 };
 
-// Errors: kResourceExhausted with the bytes that could not be had.
+// Errors: as Backend::NewSystem.
 absl::StatusOr<std::unique_ptr<PackedSystem>> PackStack(const DenseStackSpec& spec,
-                                                        Kernels (*kernels)(int64_t width));
+                                                        Kernels (*kernels)(int64_t width),
+                                                        const PackingLimits& limits);
 
 }  // namespace deeppcr::cpu
 

@@ -52,8 +52,9 @@ class Recurrence {
   // every few hundred microseconds.
   virtual PassCount Propagate(const IntervalPass& pass) = 0;
   // See SolveSpace::GuessCoarse: z_l of sample 0 [W] into states + p * stride for the ends l of
-  // intervals p = 1..P. states[0] is z_0.
-  virtual PassCount GuessCoarse(int64_t interval, int64_t stride, float* states) = 0;
+  // intervals p = 1..P. states[0] is z_0. Unfinished if the token has fired.
+  virtual PassCount GuessCoarse(int64_t interval, int64_t stride, float* states,
+                                const CancelToken* token) = 0;
 };
 
 // A model as the spaces of one system share it. Immutable.

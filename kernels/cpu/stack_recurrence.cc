@@ -86,7 +86,8 @@ PassCount StackRecurrence::Propagate(const IntervalPass& pass) {
 }
 
 // Dense stacks have none: requests that ask for it are refused before.
-PassCount StackRecurrence::GuessCoarse(int64_t interval, int64_t stride, float* states) {
+PassCount StackRecurrence::GuessCoarse(int64_t interval, int64_t stride, float* states,
+                                       const CancelToken*) {
   const int64_t intervals = (stack_.shape.num_steps - 1) / interval + 1;
   for (int64_t p = 1; p <= intervals; ++p) std::copy_n(states, stack_.width, states + p * stride);
   return {};

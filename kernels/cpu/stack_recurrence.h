@@ -21,7 +21,8 @@ class StackRecurrence final : public Recurrence {
   int64_t Advance(float* states, int32_t n, int64_t begin, int64_t end,
                   float* const* trajectories) override;
   PassCount Propagate(const IntervalPass& pass) override;
-  PassCount GuessCoarse(int64_t interval, int64_t stride, float* states) override;
+  PassCount GuessCoarse(int64_t interval, int64_t stride, float* states,
+                        const CancelToken* token) override;
 
  private:
   const PackedStack& stack_;

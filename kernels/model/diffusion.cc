@@ -213,7 +213,8 @@ absl::Status LoadDiffusion(const Tensors& tensors, const ModelLimits& limits, Mo
   TimeMlp mlp;
   DEEPPCR_RETURN_IF_ERROR(ReadTensors(reader, model.config, storage, mlp));
   for (const ReverseProcess& process : storage.processes) {
-    DEEPPCR_ASSIGN_OR_RETURN(std::vector<double> embedding, EmbedTimesteps(mlp, process.steps));
+    DEEPPCR_ASSIGN_OR_RETURN(std::vector<double> embedding,
+                             EmbedTimesteps(mlp, process.steps, limits.token));
     storage.time_embeddings.push_back(std::move(embedding));
   }
   DiffusionSpec spec = SpecOver(model.config, storage);

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend/system_spec.h"
+#include "kernels/base/cancel_token.h"
 #include "kernels/model/config.h"
 #include "kernels/model/reverse_process.h"
 #include "kernels/model/scheduler_config.h"
@@ -18,6 +19,7 @@ namespace deeppcr {
 struct ModelLimits {
   int64_t max_weights_bytes = int64_t{1} << 30;
   int64_t max_config_bytes = int64_t{1} << 20;
+  const CancelToken* token = nullptr;  // may be null; fired: kCancelled
 };
 
 // Storage of the spans of the systems of a diffusion model. Shapes: DenoiserSpec, DiffusionSpec.

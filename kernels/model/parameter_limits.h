@@ -8,7 +8,7 @@
 namespace deeppcr {
 
 // Bounds what a config may ask for before any tensor is looked at: 2^33 parameters and, for
-// diffusion, 2^31 modulation values of all its steps. Every key of `config` is in its range.
+// diffusion, 2^27 modulation values of all its steps. Every key of `config` is in its range.
 // Errors: kInvalidArgument naming the keys, what was expected, what came.
 absl::Status CheckParameters(const ModelConfig& config);
 

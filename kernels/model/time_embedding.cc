@@ -71,10 +71,12 @@ std::vector<double> SinusoidalEmbedding(int64_t timestep, int64_t embedding_dim)
 }
 
 absl::StatusOr<std::vector<double>> EmbedTimesteps(const TimeMlp& mlp,
-                                                   std::span<const ReverseStep> steps) {
+                                                   std::span<const ReverseStep> steps,
+                                                   const CancelToken* token) {
   const auto H = static_cast<size_t>(mlp.hidden_dim);
   std::vector<double> embeddings(steps.size() * H);
   for (size_t first = 0; first < steps.size(); first += kColumns) {
+    if (Fired(token)) return absl::CancelledError("stopped while timesteps were embedded");
     const auto block = steps.subspan(first, std::min(kColumns, steps.size() - first));
     Columns hidden = Dense(mlp.first_weight, mlp.first_bias, Sinusoids(block, mlp.embedding_dim));
     for (auto& row : hidden) std::transform(row.begin(), row.end(), row.begin(), Silu);

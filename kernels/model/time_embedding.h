@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend/reverse_step.h"
+#include "kernels/base/cancel_token.h"
 
 namespace deeppcr {
 
@@ -26,9 +27,11 @@ struct TimeMlp {
 std::vector<double> SinusoidalEmbedding(int64_t timestep, int64_t embedding_dim);
 
 // y of every step, [L, H]. Each row depends on its timestep alone, to the last bit. Thread-safe.
-// Errors: kInvalidArgument naming the timestep whose y is not finite as float32.
+// Errors: kInvalidArgument naming the timestep whose y is not finite as float32; kCancelled if the
+// token, which may be null, has fired.
 absl::StatusOr<std::vector<double>> EmbedTimesteps(const TimeMlp& mlp,
-                                                   std::span<const ReverseStep> steps);
+                                                   std::span<const ReverseStep> steps,
+                                                   const CancelToken* token = nullptr);
 
 }  // namespace deeppcr
 

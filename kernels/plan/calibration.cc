@@ -130,7 +130,7 @@ CalibrationInputs SyntheticInputs(int64_t count, int64_t input_dim) {
 }
 
 absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const CalibrationInputs& inputs,
-                                           int64_t max_bytes) {
+                                           int64_t max_bytes, const CancelToken* token) {
   const SystemShape& shape = runner.shape();
   if (inputs.count < shape.state_dim + 2) return TooFew(inputs.count, shape);
   AffineGuess guess;
@@ -145,13 +145,14 @@ absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const Calibrati
   SampleReport report;
   int64_t used = 0;
   const int64_t wanted = std::min(inputs.count, std::max<int64_t>(600, 4 * (shape.state_dim + 1)));
-  const auto give_up = std::chrono::steady_clock::now() + kLongestFit;
-  for (int64_t i = 0; i < wanted && std::chrono::steady_clock::now() < give_up; ++i) {
+  const CancelToken stop(CancelToken::Clock::now() + kLongestFit, token);
+  for (int64_t i = 0; i < wanted && !Fired(&stop); ++i) {
     const CalibrationBatch batch(inputs, shape, i, 1);
     RunItem item = batch.Item();
     item.outputs = outputs;
     item.trajectory = trajectory;
     item.reports = {&report, 1};
+    item.token = &stop;
     DEEPPCR_RETURN_IF_ERROR(runner.Run({.solver = "sequential"}, {&item, 1}, nullptr));
     if (!report.converged) continue;
     fit.Add(std::span(trajectory).first(shape.state_dim), steps);

@@ -73,13 +73,13 @@ class Planner {
         reports_(options.max_batch_size) {}
 
   absl::StatusOr<Plan> Measure() {
-    DEEPPCR_RETURN_IF_ERROR(RunReference());
+    DEEPPCR_ASSIGN_OR_RETURN(const bool judgeable, RunReference());
     for (const SolverRow& row : Solvers()) {
-      if (runner_.limits().iterative && row.iterative && row.automatic &&
+      if (judgeable && runner_.limits().iterative && row.iterative && row.automatic &&
           Suits(row, shape_.diffusion))
         DEEPPCR_RETURN_IF_ERROR(Search(row));
     }
-    for (int64_t n = 1; n < options_.max_batch_size && TimeLeft(); n *= 2)
+    for (int64_t n = 1; n < options_.max_batch_size && (n == 1 || TimeLeft()); n *= 2)
       DEEPPCR_RETURN_IF_ERROR(AddEntry(n));
     DEEPPCR_RETURN_IF_ERROR(AddLastEntry());
     if (Fired(options_.token)) return absl::CancelledError("stopped while the plan was measured");
@@ -106,9 +106,10 @@ class Planner {
   // One run of samples [first, first + n); seconds of it.
   absl::StatusOr<double> Run(const ResolvedOptions& options, int64_t first, int64_t n,
                              float* trajectory) {
-    const CancelToken token(Clock::now() +
-                            std::chrono::microseconds(static_cast<int64_t>(
-                                1e6 * options_.seconds_per_run * static_cast<double>(n))));
+    const CancelToken token(
+        Clock::now() + std::chrono::microseconds(static_cast<int64_t>(
+                           1e6 * options_.seconds_per_run * static_cast<double>(n))),
+        options_.token);
     const CalibrationBatch batch(inputs_, shape_, first, n);
     RunItem item = batch.Item();
     item.outputs = std::span(outputs_).first(n * shape_.output_dim);
@@ -120,15 +121,23 @@ class Planner {
     return timings.wall_seconds;
   }
 
-  absl::Status RunReference() {
+  // The sequential answers that candidates are judged by; false where there is none, because a
+  // sample overflowed or took too long.
+  absl::StatusOr<bool> RunReference() {
     std::vector<double> seconds;
     for (int s = 0; s < kJudgedSamples; ++s) {
       DEEPPCR_ASSIGN_OR_RETURN(
           const double t, Run({.solver = "sequential"}, s, 1, reference_.data() + s * states_));
+      if (!reports_[0].converged) {
+        plan_.candidates.push_back(StrCat("none measured: sample ", s, " of the calibration is ",
+                                          ToString(reports_[0].termination),
+                                          " with the sequential solver"));
+        return false;
+      }
       seconds.push_back(t);
     }
     sequential_seconds_ = Median(seconds);
-    return absl::OkStatus();
+    return true;
   }
 
   // Largest relative error of the trajectory at interval ends, max norm.
@@ -255,6 +264,12 @@ class Planner {
     return Try(choice, best);
   }
 
+  // Whether the last run of n samples got to its end.
+  bool InTime(int64_t n) const {
+    const auto late = [](const SampleReport& r) { return r.termination == Termination::kDeadline; };
+    return std::none_of(reports_.begin(), reports_.begin() + n, late);
+  }
+
   // Requests of up to max_batch_size samples. Out of time, they get the choice of the entry before,
   // and no figures.
   absl::Status AddLastEntry() {
@@ -278,11 +293,13 @@ class Planner {
         best != nullptr &&
         (n == 1 || (TimeLeft() && best->seconds < kHopeless * sequential_seconds_)) &&
         static_cast<double>(n) * best->seconds < options_.seconds_per_run;
+    bool in_time = true;
     std::vector<double> sequential, parallel;
     const Clock::time_point start = Clock::now();
     for (int i = 0; i < kRepetitions && (i == 0 || SecondsSince(start) < kRepeatedSeconds); ++i) {
       DEEPPCR_ASSIGN_OR_RETURN(const double s, Run({.solver = "sequential"}, 0, n, nullptr));
       sequential.push_back(s);
+      in_time = in_time && InTime(n);
       if (!timed) continue;
       DEEPPCR_ASSIGN_OR_RETURN(const double p, Run(Resolve(best->choice), 0, n, nullptr));
       parallel.push_back(p);
@@ -297,6 +314,7 @@ class Planner {
     }
     if (timed && entry.parallel_seconds < entry.sequential_seconds)
       entry.solver = best->choice.solver;
+    if (!in_time) entry.sequential_seconds = 0;  // no figure rather than that of a part
     plan_.entries.push_back(entry);
     return absl::OkStatus();
   }

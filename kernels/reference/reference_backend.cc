@@ -302,7 +302,8 @@ class ReferenceBackend final : public Backend {
   std::string_view device() const override { return "reference-float64"; }
   int32_t sequential_group() const override { return 1; }
   int32_t iterative_group() const override { return 1; }
-  absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec) const override {
+  absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec,
+                                                    const PackingLimits&) const override {
     return std::unique_ptr<System>(std::make_unique<ReferenceSystem>(
         std::visit([](const auto& s) { return NewFamily(s); }, spec)));
   }

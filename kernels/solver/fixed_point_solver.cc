@@ -120,7 +120,10 @@ void SolveFixedPoint(SolveSpace& space, const FixedPointOptions& options,
   for (int32_t b = 0; b < n; ++b) {
     *samples[b].report = ReportOf(scratch.progress[b]);
     space.TakeFinalState(b);
-    if (samples[b].trajectory != nullptr) space.ExpandTrajectory(b, samples[b].trajectory);
+    const bool stopped = samples[b].report->termination == Termination::kDeadline ||
+                         samples[b].report->termination == Termination::kCancelled;
+    if (samples[b].trajectory != nullptr && !stopped)
+      space.ExpandTrajectory(b, samples[b].trajectory);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "kernels/base/status_macros.h"
@@ -45,6 +46,8 @@ int64_t SamplesWorthAThread(const SystemShape& shape) {
 bool StoppedFromOutside(Termination termination) {
   return termination == Termination::kDeadline || termination == Termination::kCancelled;
 }
+
+bool IsFinite(float x) { return std::isfinite(x); }
 
 // The costs of a failed attempt stay in the report of the fallback that follows it.
 void MergeFallback(const SampleReport& failed, SampleReport* report) {
@@ -194,15 +197,23 @@ class Runner::Batch {
   // Of the relative norms of an iterative solver, see StoppingPolicy.
   double Floor() const { return row_.iterative ? options_.atol / options_.rtol : 0; }
 
-  static void Decode(Lane& lane, int32_t b, const SampleRequest& request) {
+  // The answer of a sample, if it has one. Output layers may overflow where the states did not.
+  void Decode(Lane& lane, int32_t b, const SampleRequest& request) const {
+    SampleReport& report = *request.sample.report;
+    if (StoppedFromOutside(report.termination)) return;
     lane.space->Decode(b, request.outputs);
     if (request.final_state != nullptr) lane.space->CopyState(b, request.final_state);
+    const std::span<const float> outputs(request.outputs, runner_.shape_.output_dim);
+    if (!report.converged || std::all_of(outputs.begin(), outputs.end(), IsFinite)) return;
+    report.termination = Termination::kNonFinite;
+    report.converged = false;
   }
 
   void DecodeAll(Lane& lane, int32_t n) const {
     for (int32_t b = 0; b < n; ++b) {
       SampleReport& report = *lane.samples[b].report;
       Decode(lane, b, lane.requests[b]);
+      if (StoppedFromOutside(report.termination)) continue;
       report.output_error_estimate =
           lane.space->AmplifyError(b, report.error_estimate, Floor(), lane.requests[b].outputs);
     }

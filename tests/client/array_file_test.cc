@@ -3,13 +3,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstdio>
+#include <filesystem>
 
 namespace deeppcr {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(ArrayFileTest, ExtensionDecidesThenFormatThenCsvForDash) {
@@ -70,6 +74,48 @@ TEST(ArrayFileTest, FoldersAndFoldersThatAreMissingAreNotWritable) {
               HasSubstr("Is a directory"));
   EXPECT_THAT(std::string(CheckWritable("/no/such/x.npy").message()),
               HasSubstr("cannot write /no/such/x.npy: No such file or directory"));
+}
+
+TEST(ArrayFileTest, WhatCannotBeWrittenWholeLeavesTheOldFile) {
+  const std::string path = ::testing::TempDir() + "array_file_test_kept.csv";
+  ASSERT_TRUE(WriteFile(path, "1\n").ok());
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small = {.rlim_cur = 4096, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status status = WriteFile(path, std::string(8192, 'x'));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, old_handler);
+
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot write " + path));
+  EXPECT_EQ(ReadArray(path, "")->values, std::vector<float>{1});
+  for (const auto& entry : std::filesystem::directory_iterator(::testing::TempDir())) {
+    EXPECT_THAT(entry.path().string(), Not(HasSubstr("array_file_test_kept.csv.")));
+  }
+}
+
+TEST(ArrayFileTest, ALinkStaysALink) {
+  const std::string path = ::testing::TempDir() + "array_file_test_target.csv";
+  const std::string link = ::testing::TempDir() + "array_file_test_link.csv";
+  std::filesystem::remove(link);
+  ASSERT_TRUE(WriteFile(path, "1\n").ok());
+  std::filesystem::create_symlink(path, link);
+
+  ASSERT_TRUE(WriteFile(link, "2\n").ok());
+
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(ReadArray(path, "")->values, std::vector<float>{2});
+}
+
+TEST(ArrayFileTest, CsvHoldsTwoAxes) {
+  EXPECT_TRUE(CheckHolds("x.csv", "", 2).ok());
+  EXPECT_TRUE(CheckHolds("x.npy", "", 3).ok());
+  EXPECT_TRUE(CheckHolds("x.json", "csv", 3).ok());
+  EXPECT_THAT(std::string(CheckHolds("x.csv", "", 3).message()),
+              HasSubstr("x.csv: csv holds rows of numbers, not an array of 3 axes"));
+  EXPECT_FALSE(CheckHolds("-", "", 3).ok());
+  EXPECT_FALSE(CheckHolds("x", "", 1).ok());
 }
 
 TEST(ArrayFileTest, FullDiskIsAnError) {

@@ -129,7 +129,7 @@ TEST_F(BatchedGenerateTest, TellsHowFarItIs) {
 TEST_F(BatchedGenerateTest, RefusesWhatDoesNotFitTheModel) {
   EXPECT_EQ(ErrorOf(Ask(0)), "num_samples: expected at least 1, got 0");
   EXPECT_THAT(ErrorOf(Ask(2, std::numeric_limits<uint64_t>::max())),
-              HasSubstr("first_sample: expected at most 18446744073709551614 for 2 samples"));
+              HasSubstr("first_sample: expected at most 18446744073709551613 for 2 samples"));
   EXPECT_EQ(ErrorOf({.num_samples = 2}),
             "class_labels: expected 2 for 2 samples of this model, got 0");
   EXPECT_EQ(ErrorOf({.num_samples = 1, .class_labels = {10}}),

@@ -241,6 +241,24 @@ TEST_F(GenerateCliTest, PointsAreDrawnWhereSamplesAreNoImages) {
   EXPECT_THAT(Slurp(png), StartsWith("\x89PNG\r\n"));
 }
 
+TEST_F(GenerateCliTest, RefusesWhatCouldNotBeWritten) {
+  const std::string states = TempPath("states.csv");
+  ExpectRefusal("draw --class 1 --trajectory " + states, "csv holds rows of numbers");
+  const std::string out = TempPath("twice.npy");
+  const std::filesystem::path path(out);
+  const std::string same = path.parent_path().string() + "/./" + path.filename().string();
+  ExpectRefusal("draw --class 1 --out " + out + " --latents_out " + same,
+                "expected one output there, got two");
+  ExpectRefusal("draw --class 1 --num 100001 --json " + TempPath("many.json"),
+                "json: expected at most 100000 samples with it, got 100001");
+}
+
+TEST_F(GenerateCliTest, RefusesAnotherGuessBesidePreviousStates) {
+  const std::string states = WriteRows("guess.npy", {2, kDrawSteps + 1, kDrawWidth});
+  ExpectRefusal("draw --class 1 --initial_guess coarse --previous " + states,
+                "initial_guess: expected previous, or nothing");
+}
+
 TEST_F(GenerateCliTest, RefusesWhatTheModelDoesNotHave) {
   ExpectRefusal("fake", "model: 'fake' is no diffusion model and draws no samples");
   ExpectRefusal("other", "model: 'other' is unknown");

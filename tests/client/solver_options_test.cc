@@ -41,6 +41,16 @@ TEST(SolverOptionsTest, ParsesARowOnTopOfTheBase) {
   EXPECT_EQ(row->on_no_convergence(), v1::ON_NO_CONVERGENCE_ERROR);
 }
 
+TEST(SolverOptionsTest, PreviousStatesAreTheOnlyGuessBesideThem) {
+  v1::SolverOptions options;
+  ASSERT_TRUE(StartFromPrevious(&options).ok());
+  EXPECT_EQ(options.initial_guess(), v1::INITIAL_GUESS_PREVIOUS);
+  EXPECT_TRUE(StartFromPrevious(&options).ok());
+  options.set_initial_guess(v1::INITIAL_GUESS_COARSE);
+  EXPECT_EQ(StartFromPrevious(&options).message(),
+            "initial_guess: expected previous, or nothing, beside --previous");
+}
+
 TEST(SolverOptionsTest, NamesWhatIsWrong) {
   const auto error = [](const char* row) {
     return std::string(ParseSolverRow(row, {}).status().message());

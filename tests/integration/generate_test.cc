@@ -255,6 +255,28 @@ TEST_F(GenerateTest, ATrajectoryIsAGuessForTheNextSolve) {
   }
 }
 
+// Whoever answers: `auto` and `sequential` too.
+TEST_F(GenerateTest, OverflowIsAnErrorWhereThatIsAskedFor) {
+  v1::GenerateRequest request = DdimRequest(2);
+  SetTensor({2, 3}, {0, 0, 0, 3e38f, 3e38f, -3e38f},
+            request.mutable_input()->mutable_initial_noise());
+  for (const char* solver : {"auto", "sequential", "newton"}) {
+    request.mutable_options()->set_solver(solver);
+    request.mutable_options()->set_on_no_convergence(v1::ON_NO_CONVERGENCE_ERROR);
+    v1::GenerateResponse response;
+    const grpc::Status status = Call(*stub_, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED) << solver;
+    EXPECT_THAT(status.error_message(), HasSubstr("sample 1 did not converge")) << solver;
+    EXPECT_EQ(Stream(*stub_, request).status.error_code(), grpc::StatusCode::ABORTED) << solver;
+
+    request.mutable_options()->clear_on_no_convergence();
+    ASSERT_TRUE(Call(*stub_, request, &response).ok()) << solver;
+    EXPECT_TRUE(response.report().samples(0).converged()) << solver;
+    EXPECT_FALSE(response.report().samples(1).converged()) << solver;
+    EXPECT_EQ(response.report().samples(1).termination(), "non_finite") << solver;
+  }
+}
+
 TEST_F(GenerateTest, MistakesAreRefusedInWords) {
   v1::GenerateRequest request = DdpmRequest();
   const auto expect = [&](const std::string& part) {

@@ -13,6 +13,7 @@
 #include "kernels/base/philox.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/kernels/cpu/plain_diffusion.h"
+#include "tests/testing/expect_error.h"
 
 namespace deeppcr::testing {
 namespace {
@@ -25,7 +26,7 @@ class Process {
   Process(const DiffusionOptions& options, const cpu::KernelSet& set,
           int64_t max_modulation_bytes = cpu::kMaxModulationBytes)
       : random(options),
-        packed(*cpu::PackDiffusion(random.spec(), set, max_modulation_bytes)),
+        packed(*cpu::PackDiffusion(random.spec(), set, {}, max_modulation_bytes)),
         recurrence(packed->NewRecurrence()),
         dim(options.state_dim),
         steps(options.num_steps),
@@ -314,7 +315,8 @@ TEST_P(DiffusionTest, CoarseGuessHoldsTheDenoisedSample) {
       const int64_t intervals = (steps - 1) / interval + 1, stride = kColumns * process.width;
       std::vector<float> states((intervals + 1) * stride, 77.0F);
       std::copy(z0.begin(), z0.end(), states.begin());
-      const PassCount count = process.recurrence->GuessCoarse(interval, stride, states.data());
+      const PassCount count =
+          process.recurrence->GuessCoarse(interval, stride, states.data(), nullptr);
       EXPECT_EQ(count.stages, evaluations);
       EXPECT_EQ(count.columns, 1);
       for (int64_t p = 1; p <= intervals; ++p) {
@@ -334,7 +336,7 @@ TEST_P(DiffusionTest, CoarseGuessIsFiniteWhateverTheNetworkSays) {
   std::vector<float> states(21 * kColumns * process.width);
   const std::vector<float> z0 = process.Encode({.initial_noise = bad.data()});
   std::copy(z0.begin(), z0.end(), states.begin());
-  process.recurrence->GuessCoarse(1, kColumns * process.width, states.data());
+  process.recurrence->GuessCoarse(1, kColumns * process.width, states.data(), nullptr);
   for (const float x : states) ASSERT_TRUE(std::isfinite(x));
 }
 
@@ -486,6 +488,21 @@ TEST_P(DiffusionTest, ASpaceIteratesToTheSequentialStates) {
   space->Decode(0, outputs.data());
   const double amplified = space->AmplifyError(0, 1e-3, 1e-6, outputs.data());
   EXPECT_TRUE(std::isfinite(amplified) && amplified > 0);
+}
+
+// Rows of ten floats take many times as much where they are padded.
+TEST_P(DiffusionTest, RefusesWhatDoesNotFitBeforeItAllocates) {
+  const RandomDiffusion random({.kind = kind(), .hidden_dim = 10, .num_steps = 100});
+  const auto backend = *cpu::NewCpuBackend();
+  const std::unique_ptr<System> system = *backend->NewSystem(random.spec());
+  const int64_t enough = system->memory_bytes();
+  EXPECT_TRUE(backend->NewSystem(random.spec(), {.max_bytes = enough}).ok());
+  const int64_t table = 100 * 64;  // at least
+  for (const int64_t allowed : {int64_t{0}, int64_t{1000}, table}) {
+    testing::ExpectError(backend->NewSystem(random.spec(), {.max_bytes = allowed}),
+                         absl::StatusCode::kResourceExhausted,
+                         absl::StrCat("bytes; ", allowed, " are left of those allowed"));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

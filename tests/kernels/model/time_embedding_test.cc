@@ -66,6 +66,13 @@ TEST(EmbedTimestepsTest, EachRowDependsOnItsTimestepAlone) {
   }
 }
 
+TEST(EmbedTimestepsTest, StopsWhenTheTokenFires) {
+  CancelToken token;
+  token.Cancel();
+  testing::ExpectError(EmbedTimesteps(Mlp(), Steps({7}), &token), absl::StatusCode::kCancelled,
+                       "stopped while timesteps were embedded");
+}
+
 TEST(EmbedTimestepsTest, RefusesWhatIsNotFiniteAsFloat) {
   TimeMlp mlp = Mlp();
   mlp.second_weight[3] = mlp.first_bias[1] = std::numeric_limits<float>::max();

@@ -33,6 +33,17 @@ TEST(CancelTokenTest, ADeadlineThatAlsoCancelledIsADeadline) {
   EXPECT_EQ(token.stop_reason(), StopReason::kDeadline);
 }
 
+TEST(CancelTokenTest, FiresWithItsParent) {
+  CancelToken parent;
+  const CancelToken child(InSeconds(3600), &parent);
+  EXPECT_EQ(child.stop_reason(), StopReason::kNone);
+  parent.Cancel();
+  EXPECT_EQ(child.stop_reason(), StopReason::kCancelled);
+  const CancelToken late(InSeconds(-1));
+  EXPECT_EQ(CancelToken(InSeconds(3600), &late).stop_reason(), StopReason::kCancelled);
+  EXPECT_EQ(CancelToken(InSeconds(-1), &parent).stop_reason(), StopReason::kDeadline);
+}
+
 // Three samples of one run: the first is late and cancelled, the second cancelled, the third fine.
 TEST(CancelTokenTest, EverySolverReportsTheReasonOfEachSample) {
   constexpr int64_t kSteps = 40, kSamples = 3;
@@ -86,6 +97,29 @@ TEST(CancelTokenTest, APassOfASampleWhoseTokenHasFiredIsLeftUndone) {
       }
     }
   }
+}
+
+TEST(CancelTokenTest, ACoarseGuessIsLeftUndone) {
+  const testing::RandomDiffusion process({.num_steps = 64});
+  const std::unique_ptr<Backend> backend = testing::BackendCases().front().create();
+  const std::unique_ptr<System> system = *backend->NewSystem(process.spec());
+  const std::unique_ptr<SolveSpace> space = *system->NewSpace({});
+  CancelToken token;
+  space->SetShootingInterval(4);
+  space->Encode(0, {.token = &token});
+  EXPECT_EQ(space->GuessCoarse(0).stages, 16);
+  token.Cancel();
+  EXPECT_EQ(space->GuessCoarse(0).stages, 0);
+}
+
+TEST(CancelTokenTest, PackingIsLeftUndone) {
+  const testing::RandomDiffusion process({.num_steps = 64});
+  const std::unique_ptr<Backend> backend = testing::BackendCases().front().create();
+  CancelToken token;
+  EXPECT_TRUE(backend->NewSystem(process.spec(), {.token = &token}).ok());
+  token.Cancel();
+  EXPECT_EQ(backend->NewSystem(process.spec(), {.token = &token}).status().code(),
+            absl::StatusCode::kCancelled);
 }
 
 }  // namespace

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/solver/runner.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/solver/registry.h"
+#include "tests/testing/random_diffusion.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::BackendCase;
+using testing::BackendCases;
+using testing::OptionsFor;
+using testing::RandomSystem;
+using testing::Solved;
+using testing::SolverRig;
+
+constexpr int64_t kSteps = 20, kDim = 3;
+
+// Output layers that overflow at every finite state but few: 3e38 (1 +- sum of the state).
+DenseStackSpec WithHugeOutputs(const DenseStackSpec& spec) {
+  static constexpr float kWeight[2 * kDim] = {3e38F, 3e38F, 3e38F, -3e38F, -3e38F, -3e38F};
+  static constexpr float kBias[2] = {3e38F, 3e38F};
+  DenseStackSpec huge = spec;
+  huge.decode = {.rows = 2, .cols = kDim, .weight = kWeight, .bias = kBias};
+  return huge;
+}
+
+TEST(RunnerTest, AnOutputThatOverflowsIsNoAnswer) {
+  const RandomSystem system({.num_steps = kSteps, .state_dim = kDim, .bias = 1, .input_dim = 2});
+  for (const BackendCase& backend : BackendCases()) {
+    const SolverRig rig(backend.create(), WithHugeOutputs(system.spec()));
+    for (const SolverRow& row : Solvers()) {
+      for (const OnNoConvergence action : {OnNoConvergence::kReturn, OnNoConvergence::kFallback}) {
+        ResolvedOptions options = OptionsFor(row.name, kSteps, 4, 1e-4);
+        options.on_no_convergence = action;
+        const Solved solved = rig.Solve(options, system.Inputs(1, 5));
+        const SampleReport& report = solved.reports[0];
+        const std::string what = backend.name + " " + std::string(row.name);
+        ASSERT_FALSE(std::isfinite(solved.outputs[0]) && std::isfinite(solved.outputs[1])) << what;
+        EXPECT_FALSE(report.converged) << what;
+        EXPECT_EQ(report.termination, Termination::kNonFinite) << what;
+        EXPECT_EQ(report.fallback, row.iterative && action == OnNoConvergence::kFallback) << what;
+        EXPECT_GT(solved.trajectory.back(), -1) << what;  // the states are fine
+      }
+    }
+  }
+}
+
+// In float32: zeros in place of a vector whose variance overflows would hide it.
+TEST(RunnerTest, ALayerNormThatOverflowsIsNoAnswer) {
+  const testing::RandomDiffusion process(
+      {.kind = DenoiserKind::kAdaLnMlp, .num_steps = kSteps, .input_scale = 1e20});
+  for (const BackendCase& backend : BackendCases()) {
+    if (backend.name == "reference") continue;
+    const SolverRig rig(backend.create(), process.spec());
+    for (const char* solver : {"sequential", "newton"}) {
+      const Solved solved =
+          rig.Solve(OptionsFor(solver, kSteps, 4, 1e-4), RunItem{.num_samples = 1});
+      EXPECT_FALSE(solved.reports[0].converged) << backend.name << " " << solver;
+      EXPECT_EQ(solved.reports[0].termination, Termination::kNonFinite)
+          << backend.name << " " << solver;
+    }
+  }
+}
+
+// Nobody gets the outputs of a sample that was cancelled, which may be those of another request.
+TEST(RunnerTest, WhatWasStoppedWritesNoOutputs) {
+  const RandomSystem system({.num_steps = kSteps, .state_dim = kDim});
+  const testing::RandomDiffusion process({.num_steps = kSteps, .condition_dim = kDim});
+  const std::vector<float> inputs = system.Inputs(1, 5);
+  CancelToken token;
+  token.Cancel();
+  for (const SystemSpec& spec : {SystemSpec(system.spec()), SystemSpec(process.spec())}) {
+    for (const BackendCase& backend : BackendCases()) {
+      const SolverRig rig(backend.create(), spec);
+      for (const char* solver : {"sequential", "newton"}) {
+        std::vector<float> outputs(kDim, 7), trajectory((kSteps + 1) * kDim, 7);
+        SampleReport report;
+        RunItem item{.num_samples = 1,
+                     .inputs = inputs,
+                     .outputs = outputs,
+                     .trajectory = trajectory,
+                     .reports = {&report, 1},
+                     .token = &token};
+        ASSERT_TRUE(
+            rig.runner().Run(OptionsFor(solver, kSteps, 4, 1e-4), {&item, 1}, nullptr).ok());
+        EXPECT_EQ(report.termination, Termination::kCancelled) << backend.name << " " << solver;
+        EXPECT_EQ(outputs, std::vector<float>(kDim, 7)) << backend.name << " " << solver;
+        EXPECT_EQ(trajectory.back(), 7) << backend.name << " " << solver;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace deeppcr
