@@ -23,11 +23,11 @@
 // After as many updates as there are intervals the states are exact (causality); then only rho is
 // left.
 //
-// Plain data and inline functions: device code makes the same decisions with the same source.
+// Plain data and constexpr functions: device code makes the same decisions with the same source.
 
 #include <cstdint>
 
-#include "kernels/backend/backend.h"
+#include "kernels/backend/iteration.h"
 #include "kernels/solver/report.h"
 
 namespace deeppcr {
@@ -42,7 +42,7 @@ struct StoppingPolicy {
   int64_t num_intervals = 1;
   int64_t stage_budget = 0;  // give up beyond so many dependent stages; 0: never
 
-  double floor() const { return atol / rtol; }
+  constexpr double floor() const { return atol / rtol; }
 };
 
 enum class NextPass : uint8_t {
@@ -68,7 +68,7 @@ struct Progress {
   double rounding_estimate = 0;
   Termination termination = Termination::kConverged;
 
-  int64_t updates() const { return int64_t{warm_sweeps} + iterations + corrections; }
+  constexpr int64_t updates() const { return int64_t{warm_sweeps} + iterations + corrections; }
 };
 
 inline constexpr double kCertifyBelow = 0.1;  // relative update at which certification starts
@@ -77,34 +77,34 @@ inline constexpr double kReuseContraction =
 inline constexpr double kLinearContraction = 0.5;  // theta above which a linear rate is not trusted
 inline constexpr int32_t kLinearIterations = 3;
 
-inline void Stop(Progress* progress, Termination termination) {
+constexpr void Stop(Progress* progress, Termination termination) {
   progress->next = NextPass::kStop;
   progress->termination = termination;
 }
 
 // True if causality has made every state exact.
-inline bool IsExact(const StoppingPolicy& policy, const Progress& progress) {
+constexpr bool IsExact(const StoppingPolicy& policy, const Progress& progress) {
   return progress.updates() >= policy.num_intervals;
 }
 
-inline bool IsClose(const StoppingPolicy& policy, const Progress& progress) {
+constexpr bool IsClose(const StoppingPolicy& policy, const Progress& progress) {
   return progress.update <= kCertifyBelow || IsExact(policy, progress);
 }
 
 // Iterates again, unless a limit says stop.
-inline void IterateOrStop(const StoppingPolicy& policy, Progress* progress) {
+constexpr void IterateOrStop(const StoppingPolicy& policy, Progress* progress) {
   progress->next = NextPass::kIterate;
   progress->probes = false;
   if (progress->iterations >= policy.max_iterations) Stop(progress, Termination::kMaxIterations);
 }
 
-inline void Correct(bool probes, Progress* progress) {
+constexpr void Correct(bool probes, Progress* progress) {
   progress->next = NextPass::kCorrect;
   progress->probes = probes;
 }
 
 // Judges a correction that carried probes: true if that ended the solve.
-inline bool Judge(const StoppingPolicy& policy, const UpdateNorms& norms, Progress* progress) {
+constexpr bool Judge(const StoppingPolicy& policy, const UpdateNorms& norms, Progress* progress) {
   const double theta = progress->contraction;
   progress->rounding_estimate = norms.rounding;
   progress->error_estimate = norms.update * (10 * theta < 2 ? 10 * theta : 2) + norms.rounding;
@@ -116,8 +116,8 @@ inline bool Judge(const StoppingPolicy& policy, const UpdateNorms& norms, Progre
   return progress->next == NextPass::kStop;
 }
 
-inline void AfterNewtonPass(const StoppingPolicy& policy, NextPass done, const UpdateNorms& norms,
-                            Progress* progress) {
+constexpr void AfterNewtonPass(const StoppingPolicy& policy, NextPass done,
+                               const UpdateNorms& norms, Progress* progress) {
   const bool close = IsClose(policy, *progress);
   if (done == NextPass::kIterate) {
     if (close || policy.reuse_matrices) return Correct(close, progress);
@@ -130,14 +130,14 @@ inline void AfterNewtonPass(const StoppingPolicy& policy, NextPass done, const U
 }
 
 // True if a linearly convergent iteration would claim to have converged.
-inline bool ClaimsConvergence(const StoppingPolicy& policy, const Progress& progress) {
+constexpr bool ClaimsConvergence(const StoppingPolicy& policy, const Progress& progress) {
   const double theta = progress.contraction;
   return progress.iterations >= kLinearIterations && theta < kLinearContraction &&
          progress.update * theta / (1 - theta) <= policy.rtol;
 }
 
-inline void AfterLinearPass(const StoppingPolicy& policy, NextPass done, const UpdateNorms& norms,
-                            Progress* progress) {
+constexpr void AfterLinearPass(const StoppingPolicy& policy, NextPass done,
+                               const UpdateNorms& norms, Progress* progress) {
   if (done == NextPass::kLinearize && IsClose(policy, *progress)) return Correct(true, progress);
   if (done == NextPass::kCorrect && Judge(policy, norms, progress)) return;
   if (done == NextPass::kIterate &&
@@ -148,15 +148,15 @@ inline void AfterLinearPass(const StoppingPolicy& policy, NextPass done, const U
   IterateOrStop(policy, progress);
 }
 
-inline Progress StartProgress(const StoppingPolicy& policy) {
+constexpr Progress StartProgress(const StoppingPolicy& policy) {
   Progress progress;
   if (policy.warm_sweeps > 0) progress.next = NextPass::kWarmSweep;
   return progress;
 }
 
 // Takes in the outcome of the pass `progress->next` and decides on the next one.
-inline void AdvanceProgress(const StoppingPolicy& policy, const UpdateNorms& norms, int64_t stages,
-                            int64_t columns, Progress* progress) {
+constexpr void AdvanceProgress(const StoppingPolicy& policy, const UpdateNorms& norms,
+                               int64_t stages, int64_t columns, Progress* progress) {
   const NextPass done = progress->next;
   progress->stages += stages;
   progress->columns += columns;

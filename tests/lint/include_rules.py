@@ -17,7 +17,6 @@ import sys
 ENGINE_API = (
     'kernels/engine.h',
     'kernels/plan/plan.h',
-    'kernels/solver/cancel_token.h',
     'kernels/solver/options.h',
     'kernels/solver/report.h',
 )
@@ -58,7 +57,9 @@ LAYERS = (
           (BACKEND, BASE, 'kernels/cpu/', 'kernels/cuda/', 'kernels/reference/')),
     Layer(BACKEND, (BACKEND, BASE)),
     Layer('kernels/cpu/', ('kernels/cpu/', BACKEND, BASE), forbidden=(BACKEND_REGISTRY,)),
-    Layer('kernels/cuda/', ('kernels/cuda/', BACKEND, BASE), forbidden=(BACKEND_REGISTRY,)),
+    # A whole solve is one launch there: it decides by the same rules.
+    Layer('kernels/cuda/', ('kernels/cuda/', 'kernels/solver/stopping.h', BACKEND, BASE),
+          forbidden=(BACKEND_REGISTRY,)),
     Layer('kernels/reference/', ('kernels/reference/', BACKEND, BASE),
           forbidden=(BACKEND_REGISTRY,)),
     # The engine: the files directly in kernels/.

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_ACTIVATION_H_
+#define DEEPPCR_KERNELS_CUDA_ACTIVATION_H_
+
+// The activations of kernels/backend/activation.h in float32, and their derivatives. The switch is
+// at run time and the same for all threads, so that one kernel serves all of them. A NaN stays one.
+
+#include <math.h>
+
+#include "kernels/backend/activation.h"
+#include "kernels/cuda/device_code.h"
+
+namespace deeppcr::cuda {
+
+// 1 / (1 + e^-a): the exponential of a large -a is infinite and its quotient zero, as it should be.
+DEEPPCR_DEVICE float Sigmoid(float a) { return 1.0F / (1.0F + expf(-a)); }
+
+// Phi(a), of the standard normal distribution. In the lower tail erfc keeps the digits.
+DEEPPCR_DEVICE float NormalCdf(float a) { return 0.5F * erfcf(a * -0.707106781F); }
+
+// 2 sqrt(2/pi) (a + 0.044715 a^3), the argument of the sigmoid form of gelu_tanh. Bounded where the
+// sigmoid has long saturated, so that a cube cannot overflow.
+DEEPPCR_DEVICE float GeluTanhArgument(float a) {
+  const float b = fabsf(a) > 1e6F ? copysignf(1e6F, a) : a;
+  return b * fmaf(b * b, 0.0713548162F, 1.59576912F);
+}
+
+// log(1 + e^a) without overflow.
+DEEPPCR_DEVICE float Softplus(float a) { return fmaxf(a, 0.0F) + log1pf(expf(-fabsf(a))); }
+
+// The slope of GeluTanhArgument, bounded likewise.
+DEEPPCR_DEVICE float GeluTanhSlope(float a) {
+  const float b = fabsf(a) > 1e6F ? copysignf(1e6F, a) : a;
+  return fmaf(b * b, 0.214064449F, 1.59576912F);
+}
+
+DEEPPCR_DEVICE float Activate(Activation activation, float a) {
+  switch (activation) {
+    case Activation::kIdentity:
+      return a;
+    case Activation::kRelu:
+      return a < 0.0F ? 0.0F : a;
+    case Activation::kLeakyRelu:
+      return a < 0.0F ? 0.01F * a : a;
+    case Activation::kTanh:
+      return tanhf(a);
+    case Activation::kSigmoid:
+      return Sigmoid(a);
+    case Activation::kSilu:
+      return a == -INFINITY ? 0.0F : a * Sigmoid(a);
+    case Activation::kGelu:
+      return a == -INFINITY ? 0.0F : a * NormalCdf(a);
+    case Activation::kGeluTanh:
+      return a == -INFINITY ? 0.0F : a * Sigmoid(GeluTanhArgument(a));
+    case Activation::kElu:
+      return a < 0.0F ? expm1f(a) : a;
+    case Activation::kSoftplus:
+      return a != a ? a : Softplus(a);
+  }
+  return a;
+}
+
+// s (1 - s) of the sigmoid s at a: of the smaller tail, which keeps its digits.
+DEEPPCR_DEVICE float SigmoidSlope(float a) {
+  const float tail = Sigmoid(-fabsf(a));
+  return tail * (1.0F - tail);
+}
+
+// d/da a s(g(a)) = s + a g'(a) s (1 - s): a times the last factor is zero long before it overflows.
+DEEPPCR_DEVICE float SwishSlope(float a, float argument, float slope) {
+  const float s = Sigmoid(argument), ds = SigmoidSlope(argument);
+  return ds == 0.0F ? s : fmaf(a * slope, ds, s);
+}
+
+DEEPPCR_DEVICE float GeluSlope(float a) {
+  const float density = 0.398942280F * expf(-0.5F * a * a);
+  return density == 0.0F ? NormalCdf(a) : fmaf(a, density, NormalCdf(a));
+}
+
+DEEPPCR_DEVICE float Differentiate(Activation activation, float a) {
+  switch (activation) {
+    case Activation::kIdentity:
+      return 1.0F;
+    case Activation::kRelu:
+      return a > 0.0F ? 1.0F : 0.0F;
+    case Activation::kLeakyRelu:
+      return a > 0.0F ? 1.0F : 0.01F;
+    case Activation::kTanh:  // 1 - tanh^2 would lose the digits of the tails
+      return 4.0F * SigmoidSlope(2.0F * a);
+    case Activation::kSigmoid:
+      return SigmoidSlope(a);
+    case Activation::kSilu:
+      return SwishSlope(a, a, 1.0F);
+    case Activation::kGelu:
+      return GeluSlope(a);
+    case Activation::kGeluTanh:
+      return SwishSlope(a, GeluTanhArgument(a), GeluTanhSlope(a));
+    case Activation::kElu:
+      return a > 0.0F ? 1.0F : expf(a);
+    case Activation::kSoftplus:
+      return Sigmoid(a);
+  }
+  return 1.0F;
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_ACTIVATION_H_

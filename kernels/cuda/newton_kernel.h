@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_NEWTON_KERNEL_H_
+#define DEEPPCR_KERNELS_CUDA_NEWTON_KERNEL_H_
+
+// The whole Newton (or Picard) solve of a sample in one launch: a cluster of blocks holds the
+// shooting intervals in its shared memory, iterates, and decides on its own when to stop.
+//
+// Symbols as in kernels/backend/backend.h. A warp works on one interval or one node of the tree at
+// a time. States and vectors lie in shared memory as [columns, W]; lanes hold them as stack_step.h
+// says. Every thread of a cluster makes the same decisions from the same norms.
+
+#include <math.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/backend/iteration.h"
+#include "kernels/cuda/device_code.h"
+#include "kernels/cuda/interval_tree.h"
+#include "kernels/cuda/rounding_source.h"
+#include "kernels/cuda/stack_step.h"
+#include "kernels/solver/stopping.h"
+
+namespace deeppcr::cuda {
+
+// Pointers are the device's.
+struct NewtonArgs {
+  StackView stack;
+  StoppingPolicy policy;  // kFull or kIdentity
+  IntervalTree tree;
+  int32_t shooting_interval;    // C
+  const float* initial_states;  // z_0 [n, W], zero beyond D
+  const float* guesses;         // y_1..y_P [n, P, W], zero beyond D, or null: z_0 for all of them
+  float* final_states;          // y_P [n, W], zero beyond D
+  float* trajectories;          // z_0..z_L [n, L + 1, D], or null
+  Progress* outcomes;           // [n]
+};
+
+// What a pass computes.
+struct PassKind {
+  bool matrices;  // A_p and their products are those of Newton; else the identity
+  bool refresh;   // and are formed anew
+  bool probes;    // vectors carry the probes
+};
+
+DEEPPCR_DEVICE PassKind KindOf(const Progress& progress, Linearization linearization) {
+  const bool newton =
+      progress.next == NextPass::kLinearize || progress.next == NextPass::kCorrect ||
+      (progress.next == NextPass::kIterate && linearization == Linearization::kFull);
+  return {newton, newton && progress.next != NextPass::kCorrect, progress.probes};
+}
+
+// Norms of the intervals that a warp has updated.
+struct WarpNorms {
+  double update, rounding, combined;
+  int32_t finite;  // 0 or 1
+};
+
+// Where things are in a block's shared memory.
+template <int W>
+struct BlockMemory {
+  static constexpr int kRow = kNumColumns * W;
+
+  const IntervalTree tree;
+  std::byte* const base;
+
+  // y at the end of the interval before interval i of the block; the last one is y at its own end.
+  DEEPPCR_DEVICE float* State(int32_t i) const { return Floats() + i * kRow; }
+  DEEPPCR_DEVICE float* Propagated(int32_t i) const { return State(tree.per_block + 1 + i); }
+  DEEPPCR_DEVICE float* Residual(int32_t node) const {
+    return Propagated(tree.per_block) + node * kRow;
+  }
+  DEEPPCR_DEVICE float* Entering(int32_t node) const {
+    return Residual(tree.nodes_per_block()) + node * kRow;
+  }
+  DEEPPCR_DEVICE float* Matrix(int32_t node) const {  // [W, W], row-major
+    return Entering(tree.nodes_per_block()) + node * W * W;
+  }
+  DEEPPCR_DEVICE WarpNorms* Norms() const { return reinterpret_cast<WarpNorms*>(base); }
+  static constexpr int kMaxWarps = 32;
+
+  static constexpr size_t Bytes(const IntervalTree& tree) {
+    const size_t rows = 2 * tree.per_block + 1 + 2 * tree.nodes_per_block();
+    return kNormBytes + sizeof(float) * (rows * kRow + tree.nodes_per_block() * W * W);
+  }
+
+ private:
+  static constexpr size_t kNormBytes = kMaxWarps * sizeof(WarpNorms);
+  DEEPPCR_DEVICE float* Floats() const { return reinterpret_cast<float*>(base + kNormBytes); }
+};
+
+// The barrier calls of the kernel.
+enum NewtonSite : int {
+  kAfterGuess,
+  kAfterLocalPropagate,
+  kAfterPropagate,
+  kAfterLocalReduce,
+  kAfterReduce,
+  kAfterDistribute,
+  kAfterLocalDistribute,
+  kAfterUpdate,
+  kAfterHalo,
+  kBeforeExit,
+  kNumNewtonSites,
+};
+
+template <int W, class Context>
+class NewtonSolve {
+ public:
+  DEEPPCR_DEVICE NewtonSolve(Context& context, const NewtonArgs& args)
+      : context_(context),
+        args_(args),
+        tree_(args.tree),
+        memory_{args.tree, context.shared()},
+        warps_(context.num_threads() / kWarpSize),
+        first_(context.block() * args.tree.per_block),
+        count_(Clamp(args.tree.num_intervals - first_)),
+        row_(context.lane() % W) {}
+
+  DEEPPCR_DEVICE void Run() {
+    Progress progress = StartProgress(args_.policy);
+    PlaceGuess();
+    while (progress.next != NextPass::kStop) {
+      const PassKind kind = KindOf(progress, args_.policy.linearization);
+      Propagate(kind);
+      Reduce(kind);
+      Distribute(kind);
+      const WarpNorms norms = Update(kind);
+      const int64_t columns =
+          1 + (kind.probes ? kNumProbes : 0) + (kind.refresh ? args_.stack.state_dim : 0);
+      AdvanceProgress(args_.policy,
+                      {norms.update, norms.rounding, norms.combined, norms.finite != 0},
+                      StagesOfPass(), columns, &progress);
+    }
+    WriteAnswer(progress);
+    context_.SyncCluster(kBeforeExit);  // nobody leaves while another may read his shared memory
+  }
+
+ private:
+  static constexpr int kRows = LanePart<W>::kColumns;  // of a matrix column that a lane holds
+  static constexpr int kRow = BlockMemory<W>::kRow;
+
+  DEEPPCR_DEVICE int32_t Clamp(int32_t count) const {
+    return count < 0 ? 0 : count > tree_.per_block ? tree_.per_block : count;
+  }
+  DEEPPCR_DEVICE int Columns(PassKind kind) const { return kind.probes ? kNumColumns : 1; }
+  DEEPPCR_DEVICE int64_t BeginOf(int64_t p) const { return p * args_.shooting_interval; }
+  DEEPPCR_DEVICE int64_t EndOf(int64_t p) const {
+    const int64_t end = (p + 1) * args_.shooting_interval;
+    return end < args_.stack.num_steps ? end : args_.stack.num_steps;
+  }
+  // Steps of an interval, levels up and down, and the update.
+  DEEPPCR_DEVICE int64_t StagesOfPass() const {
+    const int64_t scan = tree_.levels == 0 ? 0 : 2 * tree_.levels - 1;
+    return EndOf(0) + scan + 1;
+  }
+
+  // Every interval of the block, a warp each.
+  template <class F>
+  DEEPPCR_DEVICE void ForIntervals(const F& f) {
+    for (int32_t i = context_.warp(); i < count_; i += warps_) f(i);
+  }
+  // Every node of the level that this block holds, a warp each.
+  template <class F>
+  DEEPPCR_DEVICE void ForNodes(int level, const F& f) {
+    const int32_t in_block = level <= tree_.local_levels ? tree_.per_block >> level : 1;
+    const int32_t nodes = tree_.nodes(level);
+    if (level > tree_.local_levels && context_.block() % (1 << (level - tree_.local_levels)) != 0)
+      return;
+    const int32_t first = static_cast<int32_t>(int64_t{first_} >> level);
+    for (int32_t k = context_.warp(); k < in_block && first + k < nodes; k += warps_) f(first + k);
+  }
+
+  // ---- The guess
+  DEEPPCR_DEVICE const float* InitialState() const {
+    return args_.initial_states + int64_t{context_.cluster()} * W;
+  }
+  // y at the end of interval p; p = -1 is z_0.
+  DEEPPCR_DEVICE float GuessOf(int32_t p) const {
+    if (p < 0 || args_.guesses == nullptr) return InitialState()[row_];
+    const int64_t sample = context_.cluster();
+    return args_.guesses[(sample * tree_.num_intervals + p) * W + row_];
+  }
+  DEEPPCR_DEVICE void PlaceGuess() {
+    for (int32_t i = context_.warp(); count_ > 0 && i <= count_; i += warps_) {
+      float* y = memory_.State(i);
+      if (context_.lane() >= W) continue;
+      y[row_] = GuessOf(first_ + i - 1);
+      for (int v = 1; v < kNumColumns; ++v) y[v * W + row_] = 0.0F;
+    }
+    context_.SyncBlock(kAfterGuess);
+  }
+
+  // ---- (1) F_p, A_p and the probes
+  DEEPPCR_DEVICE void Propagate(PassKind kind) {
+    ForIntervals([&](int32_t i) { PropagateInterval(i, kind); });
+    // Where the first nodes of the tree span blocks, their children are those of other blocks.
+    tree_.local_levels > 0 ? context_.SyncBlock(kAfterLocalPropagate)
+                           : context_.SyncCluster(kAfterPropagate);
+  }
+
+  DEEPPCR_DEVICE void PropagateInterval(int32_t i, PassKind kind) {
+    const int64_t p = first_ + i;
+    const float* entry = memory_.State(i);
+    const bool matrix = kind.refresh && p > 0;  // d_0 = 0: the first one is never used
+    float z = entry[row_];
+    float probes[kNumProbes];
+    float column[kRows] = {};
+    for (int v = 0; v < kNumProbes; ++v) probes[v] = kind.probes ? entry[(1 + v) * W + row_] : 0.0F;
+    for (int64_t l = BeginOf(p); l < EndOf(p); ++l) {
+      const LayerPart<W> layer = LoadLayer<W>(context_, args_.stack, l);
+      const float a = Multiply<W>(context_, layer, z) + layer.bias;
+      const float next = FinishStep(args_.stack, row_, a, z);
+      if (matrix || kind.probes) {
+        const float slope = SlopeAt(a);
+        if (matrix) l == BeginOf(p) ? FirstTangents(l, slope, column) : Tangents(l, slope, column);
+        if (kind.probes) Probes(layer, l, slope, z, next, probes);
+      }
+      z = next;
+    }
+    StorePropagated(i, kind, z, probes);
+    if (matrix) StoreColumn(memory_.Matrix(tree_.index_of(0, static_cast<int32_t>(p))), column);
+  }
+
+  DEEPPCR_DEVICE float SlopeAt(float pre_activation) const {
+    const float slope = Differentiate(args_.stack.activation, pre_activation);
+    return args_.stack.residual ? args_.stack.scale * slope : slope;
+  }
+
+  // F_p and the residual F_p - y_p.
+  DEEPPCR_DEVICE void StorePropagated(int32_t i, PassKind kind, float z,
+                                      const float (&probes)[kNumProbes]) {
+    if (context_.lane() >= W) return;
+    float* propagated = memory_.Propagated(i);
+    float* residual = memory_.Residual(tree_.index_of(0, first_ + i));
+    const float* y = memory_.State(i + 1);
+    DEEPPCR_UNROLL
+    for (int v = 0; v < kNumColumns; ++v) {
+      if (v >= Columns(kind)) break;
+      const float value = v == 0 ? z : probes[v == 0 ? 0 : v - 1];
+      propagated[v * W + row_] = value;
+      residual[v * W + row_] = value - y[v * W + row_];
+    }
+  }
+
+  // A lane's part of column lane % W of a matrix: rows first_row .. first_row + kRows - 1.
+  DEEPPCR_DEVICE int FirstRow() const { return context_.lane() / W * kRows; }
+  DEEPPCR_DEVICE void StoreColumn(float* matrix, const float (&column)[kRows]) const {
+    DEEPPCR_UNROLL
+    for (int r = 0; r < kRows; ++r) matrix[(FirstRow() + r) * W + row_] = column[r];
+  }
+  // The whole column, from the lanes that share it.
+  DEEPPCR_DEVICE void GatherColumn(const float (&column)[kRows], float (&whole)[W]) {
+    DEEPPCR_UNROLL
+    for (int k = 0; k < W; ++k)
+      whole[k] = context_.Shuffle(column[k % kRows], k / kRows * W + row_);
+  }
+  // Row i of `left` (global or shared memory) times a column.
+  DEEPPCR_DEVICE float RowTimes(const float (&left)[W], const float (&whole)[W]) const {
+    float chains[2] = {};
+    DEEPPCR_UNROLL
+    for (int k = 0; k < W; ++k) chains[k % 2] = fmaf(left[k], whole[k], chains[k % 2]);
+    return chains[0] + chains[1];
+  }
+
+  // The Jacobian of step l.
+  DEEPPCR_DEVICE void FirstTangents(int64_t l, float slope, float (&column)[kRows]) {
+    const float* weights = args_.stack.weights + l * W * W;
+    DEEPPCR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const int i = FirstRow() + r;
+      const float s = context_.Shuffle(slope, i);
+      const float identity = args_.stack.residual && i == row_ ? 1.0F : 0.0F;
+      column[r] = fmaf(s, weights[i * W + row_], identity);
+    }
+  }
+  // T <- J T.
+  DEEPPCR_DEVICE void Tangents(int64_t l, float slope, float (&column)[kRows]) {
+    float whole[W], weights[W];
+    GatherColumn(column, whole);
+    DEEPPCR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const int i = FirstRow() + r;
+      context_.LoadConstants(args_.stack.weights + (l * W + i) * W, weights);
+      const float product = RowTimes(weights, whole);
+      const float s = context_.Shuffle(slope, i);
+      column[r] = args_.stack.residual ? fmaf(s, product, column[r]) : s * product;
+    }
+  }
+
+  // E <- J E + rounding of the step: of the new state, and of the terms of its dot products, which
+  // cancel in the state but not in the rounding.
+  DEEPPCR_DEVICE void Probes(const LayerPart<W>& layer, int64_t l, float slope, float before,
+                             float after, float (&probes)[kNumProbes]) {
+    LayerPart<W> squares;
+    DEEPPCR_UNROLL
+    for (int j = 0; j < LanePart<W>::kColumns; ++j)
+      squares.weights[j] = layer.weights[j] * layer.weights[j];
+    const float terms = Multiply<W>(context_, squares, before * before);
+    const float size = sqrtf(fmaf(after, after, slope * slope * terms));
+    DEEPPCR_UNROLL
+    for (int v = 0; v < kNumProbes; ++v) {
+      const float product = Multiply<W>(context_, layer, probes[v]);
+      const float carried =
+          args_.stack.residual ? fmaf(slope, product, probes[v]) : slope * product;
+      probes[v] = carried + RoundingSource(size, v, row_, l);
+    }
+  }
+
+  // ---- (2) d_p = A_p d_{p-1} + r_p over the tree
+  // out = A in + base for the vectors in use; A null: the identity; in may be another block's.
+  DEEPPCR_DEVICE void Apply(PassKind kind, const float* matrix, const float* in, const float* base,
+                            float* out) {
+    const int lane = context_.lane();
+    LayerPart<W> part;
+    if (matrix != nullptr) {
+      const LanePart<W> at(lane);
+      DEEPPCR_UNROLL
+      for (int j = 0; j < LanePart<W>::kColumns; ++j)
+        part.weights[j] = matrix[at.row * W + at.first_column + j];
+    }
+    for (int v = 0; v < Columns(kind); ++v) {
+      const float x = in[v * W + row_];
+      const float product = matrix == nullptr ? x : Multiply<W>(context_, part, x);
+      if (lane < W) out[v * W + row_] = base[v * W + row_] + product;
+    }
+  }
+  // A node's memory, whichever block holds it.
+  DEEPPCR_DEVICE float* ResidualOf(int level, int32_t j) const {
+    return context_.Remote(memory_.Residual(tree_.index_of(level, j)), tree_.block_of(level, j));
+  }
+  DEEPPCR_DEVICE float* EnteringOf(int level, int32_t j) const {
+    return context_.Remote(memory_.Entering(tree_.index_of(level, j)), tree_.block_of(level, j));
+  }
+  DEEPPCR_DEVICE float* MatrixOf(int level, int32_t j) const {
+    return context_.Remote(memory_.Matrix(tree_.index_of(level, j)), tree_.block_of(level, j));
+  }
+
+  DEEPPCR_DEVICE void Reduce(PassKind kind) {
+    for (int level = 1; level < tree_.levels; ++level) {
+      ForNodes(level, [&](int32_t j) {
+        if (j + 1 < tree_.nodes(level)) FormNode(level, j, kind);
+      });
+      level < tree_.local_levels ? context_.SyncBlock(kAfterLocalReduce)
+                                 : context_.SyncCluster(kAfterReduce);
+    }
+  }
+  DEEPPCR_DEVICE void FormNode(int level, int32_t j, PassKind kind) {
+    const int32_t left = 2 * j, right = left + 1;
+    const float* right_matrix = kind.matrices ? MatrixOf(level - 1, right) : nullptr;
+    Apply(kind, right_matrix, ResidualOf(level - 1, left), ResidualOf(level - 1, right),
+          memory_.Residual(tree_.index_of(level, j)));
+    if (!kind.refresh || !tree_.needs_matrix(level, j)) return;
+    MultiplyMatrices(right_matrix, MatrixOf(level - 1, left),
+                     memory_.Matrix(tree_.index_of(level, j)));
+  }
+  // product = right left.
+  DEEPPCR_DEVICE void MultiplyMatrices(const float* right, const float* left, float* product) {
+    float whole[W], row[W], column[kRows];
+    DEEPPCR_UNROLL
+    for (int k = 0; k < W; ++k) whole[k] = left[k * W + row_];
+    DEEPPCR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const float* from = right + (FirstRow() + r) * W;
+      DEEPPCR_UNROLL
+      for (int k = 0; k < W; ++k) row[k] = from[k];
+      column[r] = RowTimes(row, whole);
+    }
+    StoreColumn(product, column);
+  }
+
+  DEEPPCR_DEVICE void Distribute(PassKind kind) {
+    for (int level = tree_.levels - 1; level >= 0; --level) {
+      ForNodes(level, [&](int32_t j) { EnterNode(level, j, kind); });
+      level > tree_.local_levels ? context_.SyncCluster(kAfterDistribute)
+                                 : context_.SyncBlock(kAfterLocalDistribute);
+    }
+  }
+  // What enters a left node entered its parent; what enters a right one has gone through the left.
+  DEEPPCR_DEVICE void EnterNode(int level, int32_t j, PassKind kind) {
+    float* out = memory_.Entering(tree_.index_of(level, j));
+    if (j == 0) return Copy(kind, nullptr, out);
+    if (j == 1) return Copy(kind, ResidualOf(level, 0), out);
+    const float* parent = EnteringOf(level + 1, j / 2);
+    if (j % 2 == 0) return Copy(kind, parent, out);
+    Apply(kind, kind.matrices ? MatrixOf(level, j - 1) : nullptr, parent, ResidualOf(level, j - 1),
+          out);
+  }
+  // Null: zeros.
+  DEEPPCR_DEVICE void Copy(PassKind kind, const float* from, float* to) const {
+    if (context_.lane() >= W) return;
+    for (int v = 0; v < Columns(kind); ++v)
+      to[v * W + row_] = from == nullptr ? 0.0F : from[v * W + row_];
+  }
+
+  // ---- (3) y_p <- F_p + A_p d_{p-1}
+  DEEPPCR_DEVICE WarpNorms Update(PassKind kind) {
+    WarpNorms norms = {0, 0, 0, 1};
+    ForIntervals([&](int32_t i) { UpdateInterval(i, kind, &norms); });
+    if (context_.lane() == 0) memory_.Norms()[context_.warp()] = norms;
+    context_.SyncCluster(kAfterUpdate);
+    TakeHalo(kind);
+    norms = NormsOfCluster();
+    context_.SyncWarp(kAfterHalo);  // the warp that has taken it works on the first interval
+    return norms;
+  }
+
+  DEEPPCR_DEVICE void UpdateInterval(int32_t i, PassKind kind, WarpNorms* norms) {
+    const int32_t p = first_ + i, leaf = tree_.index_of(0, p);
+    const float* matrix = kind.matrices && p > 0 ? memory_.Matrix(leaf) : nullptr;
+    float* y = memory_.State(i + 1);
+    float state = 0, update = 0, probe = 0;
+    bool finite = true, probes_finite = true;
+    LayerPart<W> part;
+    if (matrix != nullptr) {
+      const LanePart<W> at(context_.lane());
+      DEEPPCR_UNROLL
+      for (int j = 0; j < LanePart<W>::kColumns; ++j)
+        part.weights[j] = matrix[at.row * W + at.first_column + j];
+    }
+    for (int v = 0; v < Columns(kind); ++v) {
+      const float base = memory_.Propagated(i)[v * W + row_];
+      const float entering = memory_.Entering(leaf)[v * W + row_];
+      const float correction = matrix == nullptr ? entering : Multiply<W>(context_, part, entering);
+      // F + 0 would turn -0 into +0: where nothing is added the bits stay.
+      const float next = p == 0 || correction == 0.0F ? base : base + correction;
+      if (v == 0) {
+        state = fabsf(next);
+        update = context_.lane() < W ? fabsf(next - y[row_]) : 0.0F;
+        finite = isfinite(next);
+      } else {
+        probe = fmaxf(probe, fabsf(next));
+        probes_finite = probes_finite && isfinite(next);
+      }
+      if (context_.lane() < W) y[v * W + row_] = next;
+    }
+    Collect(LargestOfWarp(state), LargestOfWarp(update), LargestOfWarp(probe), AllOfWarp(finite),
+            AllOfWarp(probes_finite), norms);
+  }
+
+  DEEPPCR_DEVICE float LargestOfWarp(float x) {
+    DEEPPCR_UNROLL
+    for (int mask = 1; mask < kWarpSize; mask *= 2) x = fmaxf(x, context_.ShuffleXor(x, mask));
+    return x;
+  }
+  DEEPPCR_DEVICE bool AllOfWarp(bool x) { return LargestOfWarp(x ? 0.0F : 1.0F) == 0.0F; }
+
+  static DEEPPCR_DEVICE double Larger(double a, double b) { return b > a ? b : a; }
+  // A maximum may lose a NaN; a lost one would pass for a probe that has picked up nothing.
+  DEEPPCR_DEVICE void Collect(double state, double d, double probe, bool finite, bool probes_finite,
+                              WarpNorms* norms) const {
+    const double scale = state + args_.policy.floor();
+    const double e = probes_finite ? probe : static_cast<double>(INFINITY);
+    norms->finite &= finite ? 1 : 0;
+    if (d == 0.0 && e == 0.0) return;
+    norms->update = Larger(norms->update, d / scale);
+    norms->rounding = Larger(norms->rounding, e / scale);
+    norms->combined = Larger(norms->combined, (2 * d + e) / scale);
+  }
+
+  // The last state of the block before.
+  DEEPPCR_DEVICE void TakeHalo(PassKind kind) {
+    if (context_.block() == 0 || context_.warp() != 0 || count_ == 0) return;
+    Copy(kind, context_.Remote(memory_.State(tree_.per_block), context_.block() - 1),
+         memory_.State(0));
+  }
+
+  DEEPPCR_DEVICE WarpNorms NormsOfCluster() const {
+    WarpNorms all = {0, 0, 0, 1};
+    for (int b = 0; b < tree_.num_blocks; ++b) {
+      const WarpNorms* norms = context_.Remote(memory_.Norms(), b);
+      for (int w = 0; w < warps_; ++w) {
+        all.update = Larger(all.update, norms[w].update);
+        all.rounding = Larger(all.rounding, norms[w].rounding);
+        all.combined = Larger(all.combined, norms[w].combined);
+        all.finite &= norms[w].finite;
+      }
+    }
+    return all;
+  }
+
+  // ---- The answer
+  DEEPPCR_DEVICE void WriteAnswer(const Progress& progress) {
+    const int64_t sample = context_.cluster();
+    if (context_.block() == 0 && context_.thread() == 0) args_.outcomes[sample] = progress;
+    ForIntervals([&](int32_t i) {
+      if (first_ + i + 1 == tree_.num_intervals && context_.lane() < W)
+        args_.final_states[sample * W + row_] = memory_.State(i + 1)[row_];
+      if (args_.trajectories != nullptr) WriteTrajectory(i);
+    });
+  }
+  // The states within an interval, propagated from its entry, and the one at its end.
+  DEEPPCR_DEVICE void WriteTrajectory(int32_t i) {
+    const int64_t p = first_ + i, dim = args_.stack.state_dim;
+    float* to = args_.trajectories + context_.cluster() * (args_.stack.num_steps + 1) * dim;
+    float z = memory_.State(i)[row_];
+    const bool writes = context_.lane() < dim;
+    if (p == 0 && writes) to[row_] = z;
+    for (int64_t l = BeginOf(p); l < EndOf(p); ++l) {
+      const bool last = l + 1 == EndOf(p);
+      z = last ? memory_.State(i + 1)[row_]
+               : Step<W>(context_, args_.stack, LoadLayer<W>(context_, args_.stack, l), z);
+      if (writes) to[(l + 1) * dim + row_] = z;
+    }
+  }
+
+  Context& context_;
+  const NewtonArgs& args_;
+  const IntervalTree tree_;
+  const BlockMemory<W> memory_;
+  const int warps_;
+  const int32_t first_;  // interval of the block
+  const int32_t count_;  // intervals of the block, at the end of the cluster fewer or none
+  const int row_;
+};
+
+// Body of a launch of one cluster per sample, with BlockMemory<W>::Bytes of shared memory a block.
+template <int W, class Context>
+DEEPPCR_DEVICE void SolveNewton(Context& context, const NewtonArgs& args) {
+  NewtonSolve<W, Context>(context, args).Run();
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_NEWTON_KERNEL_H_

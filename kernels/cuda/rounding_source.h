@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_ROUNDING_SOURCE_H_
+#define DEEPPCR_KERNELS_CUDA_ROUNDING_SOURCE_H_
+
+#include <math.h>
+
+#include <cstdint>
+
+#include "kernels/backend/iteration.h"
+#include "kernels/cuda/device_code.h"
+
+namespace deeppcr::cuda {
+
+// What probe `v` picks up in element i of a step: +-2^-24 size, the sign a hash of (v, i, step).
+DEEPPCR_DEVICE float RoundingSource(float size, int v, int i, int64_t step) {
+  uint32_t h = static_cast<uint32_t>(i * kNumProbes + v + 1) * 0x27D4EB2FU;
+  h ^= static_cast<uint32_t>(step) * 0x9E3779B9U;
+  h *= 0x85EBCA6BU;
+  h ^= h >> 13;
+  h *= 0xC2B2AE35U;
+  const float source = size * 0x1p-24F;
+  return (h & 0x80000000U) != 0 ? -source : source;
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_ROUNDING_SOURCE_H_

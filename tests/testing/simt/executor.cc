@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing/simt/executor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <span>
+
+#include "kernels/base/strings.h"
+#include "tests/testing/simt/fiber.h"
+
+namespace deeppcr::testing::simt {
+namespace {
+
+constexpr size_t kStackBytes = size_t{64} << 10;
+constexpr int kNotWaiting = -1;
+constexpr int kShuffleSite = -2;
+constexpr const char* kScopeNames[] = {"warp", "block", "cluster"};
+
+struct AlignedDelete {
+  void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{16}); }
+};
+using SharedMemory = std::unique_ptr<std::byte[], AlignedDelete>;
+
+// Exactly as long as it was asked for, and full of NaN.
+SharedMemory NewShared(size_t bytes) {
+  SharedMemory shared(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{16})));
+  std::memset(shared.get(), 0xFF, bytes);
+  return shared;
+}
+
+}  // namespace
+
+// One launch while it runs.
+class Launch {
+ public:
+  Launch(const LaunchShape& shape, const Schedule& schedule,
+         const std::function<void(Thread&)>& body)
+      : shape_(shape),
+        schedule_(schedule),
+        random_(schedule.seed),
+        warps_(shape.num_clusters * shape.num_blocks * shape.num_threads / kWarpSize),
+        threads_(warps_ * kWarpSize),
+        stacks_(new std::byte[kStackBytes * threads_]),
+        slots_(2 * threads_),
+        states_(threads_),
+        ended_(shape.num_clusters * shape.num_blocks),
+        contexts_(threads_) {
+    for (int b = 0; b < shape.num_clusters * shape.num_blocks; ++b)
+      shared_.push_back(NewShared(shape.shared_bytes));
+    for (int t = 0; t < threads_; ++t) {
+      Place(t);
+      fibers_.push_back(std::make_unique<Fiber>(stacks_.get() + kStackBytes * t, kStackBytes,
+                                                [this, t, &body] { body(contexts_[t]); }));
+    }
+  }
+
+  Outcome Run() {
+    std::vector<int> order(warps_);
+    std::iota(order.begin(), order.end(), 0);
+    if (schedule_.order == Order::kDescending) std::reverse(order.begin(), order.end());
+    for (bool progress = true; progress;) {
+      if (schedule_.order == Order::kShuffled) std::shuffle(order.begin(), order.end(), random_);
+      progress = false;
+      for (const int warp : order) progress = RunWarp(warp) || progress;
+      for (int scope = 2; scope > 0; --scope) progress = ReleaseAll(scope) || progress;
+      if (!progress && !AllDone()) {
+        Complain(StrCat("deadlock: ", Waiting()));
+        progress = true;  // from here on nobody waits, so that all come to their ends
+        for (State& state : states_) state.scope = kNotWaiting;
+      }
+      if (AllDone()) break;
+    }
+    return std::move(outcome_);
+  }
+
+  std::byte* SharedOf(const Thread& thread, int block) {
+    return shared_[thread.cluster_ * shape_.num_blocks + block].get();
+  }
+
+  void Wait(const Thread& thread, int scope, int site) {
+    if (site >= 0) {
+      if (site >= static_cast<int>(outcome_.passes.size())) outcome_.passes.resize(site + 1);
+      ++outcome_.passes[site];
+    }
+    if (site == schedule_.disabled_site || !outcome_.trouble.empty()) return;
+    states_[thread.index_].scope = scope;
+    states_[thread.index_].site = site;
+    fibers_[thread.index_]->Yield();
+  }
+
+  // Two sets of slots in turn: a lane that is ahead fills the other one.
+  uint64_t Exchange(const Thread& thread, uint64_t bits, int source) {
+    int& turn = states_[thread.index_].turn;
+    turn ^= 1;
+    uint64_t* slots = slots_.data() + 2 * (thread.index_ - thread.lane()) + turn * kWarpSize;
+    slots[thread.lane()] = bits;
+    Wait(thread, 0, kShuffleSite);
+    return slots[source % kWarpSize];
+  }
+
+  void Complain(const std::string& trouble) {
+    if (outcome_.trouble.empty()) outcome_.trouble = trouble;
+  }
+
+ private:
+  struct State {
+    int scope = kNotWaiting;
+    int site = 0;
+    int turn = 0;
+  };
+
+  void Place(int t) {
+    Thread& thread = contexts_[t];
+    const int block = t / shape_.num_threads;
+    thread.launch_ = this;
+    thread.index_ = t;
+    thread.thread_ = t % shape_.num_threads;
+    thread.num_threads_ = shape_.num_threads;
+    thread.block_ = block % shape_.num_blocks;
+    thread.num_blocks_ = shape_.num_blocks;
+    thread.cluster_ = block / shape_.num_blocks;
+    thread.num_clusters_ = shape_.num_clusters;
+    thread.shared_ = shared_[block].get();
+  }
+
+  bool Ready(int t) const { return !fibers_[t]->done() && states_[t].scope == kNotWaiting; }
+
+  // Runs a warp until all its lanes wait for something wider, or have ended. False if none could
+  // run.
+  bool RunWarp(int warp) {
+    bool ran = false;
+    do {
+      for (int i = 0; i < kWarpSize; ++i) {
+        const bool down = schedule_.order == Order::kDescending;
+        const int t = warp * kWarpSize + (down ? kWarpSize - 1 - i : i);
+        if (!Ready(t)) continue;
+        ran = true;
+        fibers_[t]->Resume();
+        if (fibers_[t]->done())
+          EndThread(contexts_[t].cluster_ * shape_.num_blocks + contexts_[t].block_);
+      }
+    } while (Release(0, warp * kWarpSize, kWarpSize));
+    return ran;
+  }
+
+  // The shared memory of a block is gone with the last of its threads.
+  void EndThread(int block) {
+    if (++ended_[block] == shape_.num_threads)
+      std::memset(shared_[block].get(), 0xFF, shape_.shared_bytes);
+  }
+
+  bool ReleaseAll(int scope) {
+    const int size = scope == 1 ? shape_.num_threads : shape_.num_threads * shape_.num_blocks;
+    bool released = false;
+    for (int first = 0; first < threads_; first += size)
+      released = Release(scope, first, size) || released;
+    return released;
+  }
+
+  // Lets `size` threads pass if all of them wait at the same barrier.
+  bool Release(int scope, int first, int size) {
+    const std::span<State> all = std::span(states_).subspan(first, size);
+    const int site = all[0].site;
+    const auto waits = [&](const State& s) { return s.scope == scope; };
+    if (!std::all_of(all.begin(), all.end(), waits)) return false;
+    const auto elsewhere = [&](const State& s) { return s.site != site; };
+    const auto other = std::find_if(all.begin(), all.end(), elsewhere);
+    if (other != all.end())
+      Complain(StrCat("threads of a ", kScopeNames[scope], " wait at sites ", site, " and ",
+                      other->site));
+    for (State& state : all) state.scope = kNotWaiting;
+    return true;
+  }
+
+  bool AllDone() const {
+    return std::all_of(fibers_.begin(), fibers_.end(), [](const auto& f) { return f->done(); });
+  }
+
+  std::string Waiting() const {
+    for (int t = 0; t < threads_; ++t) {
+      if (states_[t].scope == kNotWaiting) continue;
+      return StrCat("thread ", t, " waits for its ", kScopeNames[states_[t].scope], " at site ",
+                    states_[t].site);
+    }
+    return "nobody waits";
+  }
+
+  const LaunchShape shape_;
+  const Schedule schedule_;
+  std::mt19937_64 random_;
+  const int warps_, threads_;
+  const std::unique_ptr<std::byte[]> stacks_;
+  std::vector<uint64_t> slots_;
+  std::vector<State> states_;
+  std::vector<int> ended_;  // threads, by block
+  std::vector<Thread> contexts_;
+  std::vector<SharedMemory> shared_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  Outcome outcome_;
+};
+
+std::byte* Thread::SharedOf(int block) const { return launch_->SharedOf(*this, block); }
+void Thread::Complain(const std::string& trouble) const { launch_->Complain(trouble); }
+void Thread::Wait(int scope, int site) { launch_->Wait(*this, scope, site); }
+uint64_t Thread::Exchange(uint64_t bits, int source) {
+  return launch_->Exchange(*this, bits, source);
+}
+
+Outcome Execute(const LaunchShape& shape, const Schedule& schedule,
+                const std::function<void(Thread&)>& body) {
+  return Launch(shape, schedule, body).Run();
+}
+
+}  // namespace deeppcr::testing::simt

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_TESTING_SIMT_EXECUTOR_H_
+#define DEEPPCR_TESTS_TESTING_SIMT_EXECUTOR_H_
+
+// Runs kernel bodies on the CPU: every GPU thread is a fiber, all of them on one thread of the
+// host.
+//
+// A body is a function over an execution context: indices, barriers, shuffles, shared memory of its
+// own block and of the other blocks of its cluster. Nothing says in which order the warps of a
+// launch run, so the executor takes an order that hides nothing: a warp runs until it waits for
+// something wider than a warp, and only then the next one starts. A barrier that is missing shows
+// as a wrong answer; shared memory is full of NaN before the first store and ends where it was
+// asked to end, so that AddressSanitizer sees an index beyond it.
+//
+// What this cannot prove: README.md in this folder.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace deeppcr::testing::simt {
+
+inline constexpr int kWarpSize = 32;
+
+// A grid of clusters of blocks of threads.
+struct LaunchShape {
+  int num_clusters = 1;
+  int num_blocks = 1;       // per cluster
+  int num_threads = 32;     // per block, whole warps
+  size_t shared_bytes = 0;  // per block
+};
+
+// The warp that runs next, of those that can.
+enum class Order : uint8_t { kAscending, kDescending, kShuffled };
+
+struct Schedule {
+  Order order = Order::kAscending;
+  uint64_t seed = 0;       // of kShuffled
+  int disabled_site = -1;  // the barrier call that does nothing: a mutant of the kernel
+};
+
+// What a launch did.
+struct Outcome {
+  // Empty if every thread came to its end and every barrier was reached by all who were to reach
+  // it.
+  std::string trouble;
+  // By site: how often its barrier was passed, by all threads together.
+  std::vector<int64_t> passes;
+};
+
+class Launch;
+
+// The execution context of one thread, as kernels/cuda/device_context.h is on a GPU.
+class Thread {
+ public:
+  int lane() const { return thread_ % kWarpSize; }
+  int warp() const { return thread_ / kWarpSize; }
+  int thread() const { return thread_; }            // in its block
+  int num_threads() const { return num_threads_; }  // of a block
+  int block() const { return block_; }              // in its cluster
+  int num_blocks() const { return num_blocks_; }    // of a cluster
+  int cluster() const { return cluster_; }          // in the grid
+  int num_clusters() const { return num_clusters_; }
+
+  // This block's shared memory, 16-byte aligned.
+  std::byte* shared() const { return shared_; }
+  // Where `local`, an address in this block's shared memory, lies in that of another block of the
+  // cluster.
+  template <class T>
+  T* Remote(T* local, int block) const {
+    const auto offset = reinterpret_cast<std::byte*>(local) - shared_;
+    return reinterpret_cast<T*>(SharedOf(block) + offset);
+  }
+
+  // Reads N floats that nobody writes during the launch, at an address of 16 bytes if N % 4 == 0.
+  template <int N>
+  void LoadConstants(const float* from, float (&to)[N]) const {
+    if (N % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 16 != 0)
+      return Complain("an address that is no multiple of 16 bytes");
+    for (int i = 0; i < N; ++i) to[i] = from[i];
+  }
+
+  // Barriers of all threads of the warp, block or cluster. `site` is unique among the calls of a
+  // kernel: mutants leave one out.
+  void SyncWarp(int site) { Wait(0, site); }
+  void SyncBlock(int site) { Wait(1, site); }
+  void SyncCluster(int site) { Wait(2, site); }
+
+  // The value of another lane; all lanes of the warp take part.
+  template <class T>
+  T Shuffle(T value, int source) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(uint64_t));
+    return FromBits<T>(Exchange(ToBits(value), source));
+  }
+  template <class T>
+  T ShuffleXor(T value, int mask) {
+    return Shuffle(value, lane() ^ mask);
+  }
+
+ private:
+  friend class Launch;
+  template <class T>
+  static uint64_t ToBits(T value) {
+    uint64_t bits = 0;
+    __builtin_memcpy(&bits, &value, sizeof(T));
+    return bits;
+  }
+  template <class T>
+  static T FromBits(uint64_t bits) {
+    T value;
+    __builtin_memcpy(&value, &bits, sizeof(T));
+    return value;
+  }
+  std::byte* SharedOf(int block) const;
+  void Complain(const std::string& trouble) const;
+  void Wait(int scope, int site);
+  uint64_t Exchange(uint64_t bits, int source);
+
+  Launch* launch_ = nullptr;
+  int index_ = 0;  // in the launch
+  int thread_ = 0, num_threads_ = 0, block_ = 0, num_blocks_ = 0, cluster_ = 0, num_clusters_ = 0;
+  std::byte* shared_ = nullptr;
+};
+
+// Runs `body` for every thread of the launch. Not thread-safe with itself.
+Outcome Execute(const LaunchShape& shape, const Schedule& schedule,
+                const std::function<void(Thread&)>& body);
+
+}  // namespace deeppcr::testing::simt
+
+#endif  // DEEPPCR_TESTS_TESTING_SIMT_EXECUTOR_H_

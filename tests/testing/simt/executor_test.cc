@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing/simt/executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+namespace deeppcr::testing::simt {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr Order kOrders[] = {Order::kAscending, Order::kDescending, Order::kShuffled};
+
+TEST(ExecutorTest, EveryThreadRunsOnceWithIndicesOfItsOwn) {
+  const LaunchShape shape{.num_clusters = 2, .num_blocks = 3, .num_threads = 64};
+  std::vector<int> runs(2 * 3 * 64);
+  const Outcome outcome = Execute(shape, {}, [&](Thread& t) {
+    EXPECT_EQ(t.thread(), 32 * t.warp() + t.lane());
+    EXPECT_EQ(t.num_clusters() * t.num_blocks() * t.num_threads(), 2 * 3 * 64);
+    ++runs[(t.cluster() * 3 + t.block()) * 64 + t.thread()];
+  });
+  EXPECT_THAT(outcome.trouble, IsEmpty());
+  EXPECT_THAT(runs, Each(1));
+}
+
+// Each thread reads what the thread behind it wrote: across lanes, warps or blocks.
+void ShiftThroughShared(Thread& t, std::vector<float>* answer) {
+  auto* mine = reinterpret_cast<float*>(t.shared());
+  mine[t.thread()] = static_cast<float>(100 * t.block() + t.thread());
+  t.SyncCluster(0);
+  const bool last = t.thread() + 1 == t.num_threads();
+  const int block = last ? (t.block() + 1) % t.num_blocks() : t.block();
+  const float* from = t.Remote(mine, block);
+  (*answer)[t.block() * t.num_threads() + t.thread()] = from[last ? 0 : t.thread() + 1];
+  t.SyncCluster(1);
+}
+
+TEST(ExecutorTest, ABarrierOrdersWritesAndReads) {
+  const LaunchShape shape{.num_blocks = 2, .num_threads = 64, .shared_bytes = 64 * sizeof(float)};
+  for (const Order order : kOrders) {
+    std::vector<float> answer(128);
+    const Outcome outcome =
+        Execute(shape, {.order = order}, [&](Thread& t) { ShiftThroughShared(t, &answer); });
+    EXPECT_THAT(outcome.trouble, IsEmpty());
+    EXPECT_THAT(outcome.passes, ElementsAre(128, 128));
+    for (int i = 0; i < 127; ++i)
+      EXPECT_EQ(answer[i], static_cast<float>((i + 1) / 64 * 100 + (i + 1) % 64)) << i;
+    EXPECT_EQ(answer[127], 0);
+  }
+}
+
+// Without its barrier the same body reads shared memory that nobody has written.
+TEST(ExecutorTest, AMissingBarrierShowsInEveryOrder) {
+  const LaunchShape shape{.num_blocks = 2, .num_threads = 64, .shared_bytes = 64 * sizeof(float)};
+  for (const Order order : kOrders) {
+    std::vector<float> answer(128);
+    Execute(shape, {.order = order, .disabled_site = 0},
+            [&](Thread& t) { ShiftThroughShared(t, &answer); });
+    EXPECT_TRUE(std::isnan(std::accumulate(answer.begin(), answer.end(), 0.0F)));
+  }
+}
+
+TEST(ExecutorTest, SharedMemoryGoesWithItsBlock) {
+  float answer[2] = {};
+  Execute({.num_blocks = 2, .shared_bytes = 4}, {}, [&](Thread& t) {
+    auto* mine = reinterpret_cast<float*>(t.shared());
+    if (t.lane() == 0) *mine = 1;
+    t.SyncCluster(0);
+    if (t.block() == 0) return;  // first, in this order
+    answer[0] = *t.Remote(mine, 0);
+    answer[1] = *t.Remote(mine, 1);
+  });
+  EXPECT_TRUE(std::isnan(answer[0]));
+  EXPECT_EQ(answer[1], 1);
+}
+
+TEST(ExecutorTest, ShufflesSeeTheValuesOfTheSameCall) {
+  std::vector<int> sums(64);
+  const Outcome outcome = Execute({.num_threads = 64}, {}, [&](Thread& t) {
+    int sum = t.thread();
+    for (int mask = 1; mask < kWarpSize; mask *= 2) sum += t.ShuffleXor(sum, mask);
+    const double first = t.Shuffle(0.5 + sum, 0);
+    sums[t.thread()] = first == 0.5 + sum ? sum : -1;
+  });
+  EXPECT_THAT(outcome.trouble, IsEmpty());
+  EXPECT_THAT(std::vector<int>(sums.begin(), sums.begin() + 32), Each(31 * 16));
+  EXPECT_THAT(std::vector<int>(sums.begin() + 32, sums.end()), Each(31 * 16 + 32 * 32));
+}
+
+TEST(ExecutorTest, TellsOfBarriersThatNotAllThreadsReach) {
+  EXPECT_THAT(Execute({.num_threads = 64}, {},
+                      [](Thread& t) {
+                        if (t.thread() != 40) t.SyncBlock(3);
+                      })
+                  .trouble,
+              HasSubstr("deadlock: thread 0 waits for its block at site 3"));
+  EXPECT_THAT(Execute({.num_threads = 64}, {}, [](Thread& t) { t.SyncBlock(t.warp()); }).trouble,
+              HasSubstr("threads of a block wait at sites 0 and 1"));
+  EXPECT_THAT(Execute({.num_blocks = 2}, {},
+                      [](Thread& t) { t.block() == 0 ? t.SyncCluster(0) : t.SyncBlock(1); })
+                  .trouble,
+              HasSubstr("deadlock"));
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+TEST(ExecutorDeathTest, SharedMemoryEndsWhereItWasAskedToEnd) {
+  const auto body = [](Thread& t) { t.shared()[16 * t.num_threads()] = std::byte{1}; };
+  EXPECT_DEATH(Execute({.shared_bytes = 512}, {}, body), "heap-buffer-overflow");
+}
+#endif
+
+}  // namespace
+}  // namespace deeppcr::testing::simt
