@@ -16,8 +16,8 @@ namespace deeppcr::cuda {
 cudaError_t LaunchSequential(const SequentialArgs& args, int width, cudaStream_t stream);
 
 // One cluster of args.tree.num_blocks blocks of `num_warps` warps per sample. Asynchronous; errors
-// of the launch itself: cudaErrorInvalidValue for another width or more than 12 warps, 8 for W = 32,
-// cudaErrorNotSupported on devices without clusters, and what the driver says where the shared
+// of the launch itself: cudaErrorInvalidValue for another width or more than 12 warps, 8 for W =
+// 32, cudaErrorNotSupported on devices without clusters, and what the driver says where the shared
 // memory is not enough.
 cudaError_t LaunchNewton(const NewtonArgs& args, int width, int num_samples, int num_warps,
                          cudaStream_t stream);
