@@ -135,8 +135,10 @@ absl::Status CheckReplyBytes(int64_t bytes, int64_t max_message_bytes) {
 
 absl::StatusOr<int64_t> ReplyBytes(const SolveInput& input, const ModelInfo& info) {
   const int64_t n = input.num_samples;
-  // The latents of a decoder are sent too.
-  const int64_t values = info.output_dim + (info.generates() ? info.state_dim : 0);
+  int64_t values = info.output_dim;
+  // The latents of a decoder are sent too. Saturates: no product with that fits.
+  if (info.generates() && __builtin_add_overflow(values, info.state_dim, &values))
+    values = INT64_MAX;
   DEEPPCR_ASSIGN_OR_RETURN(int64_t bytes, CheckedProduct({n, values, sizeof(float)}));
   if (input.options.return_trajectory) {
     DEEPPCR_ASSIGN_OR_RETURN(
