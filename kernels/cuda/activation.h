@@ -18,19 +18,21 @@ DEEPPCR_DEVICE float Sigmoid(float a) { return 1.0F / (1.0F + expf(-a)); }
 // Phi(a), of the standard normal distribution. In the lower tail erfc keeps the digits.
 DEEPPCR_DEVICE float NormalCdf(float a) { return 0.5F * erfcf(a * -0.707106781F); }
 
-// 2 sqrt(2/pi) (a + 0.044715 a^3), the argument of the sigmoid form of gelu_tanh. Bounded where the
-// sigmoid has long saturated, so that a cube cannot overflow.
+// Where a sigmoid has long saturated: a cube cannot overflow then. Keeps a NaN.
+DEEPPCR_DEVICE float BoundForCube(float a) { return fabsf(a) > 1e6F ? copysignf(1e6F, a) : a; }
+
+// 2 sqrt(2/pi) (a + 0.044715 a^3), the argument of the sigmoid form of gelu_tanh.
 DEEPPCR_DEVICE float GeluTanhArgument(float a) {
-  const float b = fabsf(a) > 1e6F ? copysignf(1e6F, a) : a;
+  const float b = BoundForCube(a);
   return b * fmaf(b * b, 0.0713548162F, 1.59576912F);
 }
 
 // log(1 + e^a) without overflow.
 DEEPPCR_DEVICE float Softplus(float a) { return fmaxf(a, 0.0F) + log1pf(expf(-fabsf(a))); }
 
-// The slope of GeluTanhArgument, bounded likewise.
+// Its slope.
 DEEPPCR_DEVICE float GeluTanhSlope(float a) {
-  const float b = fabsf(a) > 1e6F ? copysignf(1e6F, a) : a;
+  const float b = BoundForCube(a);
   return fmaf(b * b, 0.214064449F, 1.59576912F);
 }
 

@@ -11,10 +11,10 @@
 
 #include <math.h>
 
-#include <cstddef>
 #include <cstdint>
 
 #include "kernels/backend/iteration.h"
+#include "kernels/cuda/block_memory.h"
 #include "kernels/cuda/device_code.h"
 #include "kernels/cuda/interval_tree.h"
 #include "kernels/cuda/rounding_source.h"
@@ -49,45 +49,6 @@ DEEPPCR_DEVICE PassKind KindOf(const Progress& progress, Linearization lineariza
       (progress.next == NextPass::kIterate && linearization == Linearization::kFull);
   return {newton, newton && progress.next != NextPass::kCorrect, progress.probes};
 }
-
-// Norms of the intervals that a warp has updated.
-struct WarpNorms {
-  double update, rounding, combined;
-  int32_t finite;  // 0 or 1
-};
-
-// Where things are in a block's shared memory.
-template <int W>
-struct BlockMemory {
-  static constexpr int kRow = kNumColumns * W;
-
-  const IntervalTree tree;
-  std::byte* const base;
-
-  // y at the end of the interval before interval i of the block; the last one is y at its own end.
-  DEEPPCR_DEVICE float* State(int32_t i) const { return Floats() + i * kRow; }
-  DEEPPCR_DEVICE float* Propagated(int32_t i) const { return State(tree.per_block + 1 + i); }
-  DEEPPCR_DEVICE float* Residual(int32_t node) const {
-    return Propagated(tree.per_block) + node * kRow;
-  }
-  DEEPPCR_DEVICE float* Entering(int32_t node) const {
-    return Residual(tree.nodes_per_block()) + node * kRow;
-  }
-  DEEPPCR_DEVICE float* Matrix(int32_t node) const {  // [W, W], row-major
-    return Entering(tree.nodes_per_block()) + node * W * W;
-  }
-  DEEPPCR_DEVICE WarpNorms* Norms() const { return reinterpret_cast<WarpNorms*>(base); }
-  static constexpr int kMaxWarps = 32;
-
-  static constexpr size_t Bytes(const IntervalTree& tree) {
-    const size_t rows = 2 * tree.per_block + 1 + 2 * tree.nodes_per_block();
-    return kNormBytes + sizeof(float) * (rows * kRow + tree.nodes_per_block() * W * W);
-  }
-
- private:
-  static constexpr size_t kNormBytes = kMaxWarps * sizeof(WarpNorms);
-  DEEPPCR_DEVICE float* Floats() const { return reinterpret_cast<float*>(base + kNormBytes); }
-};
 
 // The barrier calls of the kernel.
 enum NewtonSite : int {
@@ -307,18 +268,23 @@ class NewtonSolve {
     }
   }
 
+  // A lane's part of a matrix in shared memory, for Multiply; null: nothing.
+  DEEPPCR_DEVICE LayerPart<W> LoadMatrix(const float* matrix) const {
+    LayerPart<W> part = {};
+    if (matrix == nullptr) return part;
+    const LanePart<W> at(context_.lane());
+    DEEPPCR_UNROLL
+    for (int j = 0; j < LanePart<W>::kColumns; ++j)
+      part.weights[j] = matrix[at.row * W + at.first_column + j];
+    return part;
+  }
+
   // ---- (2) d_p = A_p d_{p-1} + r_p over the tree
   // out = A in + base for the vectors in use; A null: the identity; in may be another block's.
   DEEPPCR_DEVICE void Apply(PassKind kind, const float* matrix, const float* in, const float* base,
                             float* out) {
     const int lane = context_.lane();
-    LayerPart<W> part;
-    if (matrix != nullptr) {
-      const LanePart<W> at(lane);
-      DEEPPCR_UNROLL
-      for (int j = 0; j < LanePart<W>::kColumns; ++j)
-        part.weights[j] = matrix[at.row * W + at.first_column + j];
-    }
+    const LayerPart<W> part = LoadMatrix(matrix);
     for (int v = 0; v < Columns(kind); ++v) {
       const float x = in[v * W + row_];
       const float product = matrix == nullptr ? x : Multiply<W>(context_, part, x);
@@ -411,13 +377,7 @@ class NewtonSolve {
     float* y = memory_.State(i + 1);
     float state = 0, update = 0, probe = 0;
     bool finite = true, probes_finite = true;
-    LayerPart<W> part;
-    if (matrix != nullptr) {
-      const LanePart<W> at(context_.lane());
-      DEEPPCR_UNROLL
-      for (int j = 0; j < LanePart<W>::kColumns; ++j)
-        part.weights[j] = matrix[at.row * W + at.first_column + j];
-    }
+    const LayerPart<W> part = LoadMatrix(matrix);
     for (int v = 0; v < Columns(kind); ++v) {
       const float base = memory_.Propagated(i)[v * W + row_];
       const float entering = memory_.Entering(leaf)[v * W + row_];

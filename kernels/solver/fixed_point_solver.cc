@@ -120,9 +120,7 @@ void SolveFixedPoint(SolveSpace& space, const FixedPointOptions& options,
   for (int32_t b = 0; b < n; ++b) {
     *samples[b].report = ReportOf(scratch.progress[b]);
     space.TakeFinalState(b);
-    const bool stopped = samples[b].report->termination == Termination::kDeadline ||
-                         samples[b].report->termination == Termination::kCancelled;
-    if (samples[b].trajectory != nullptr && !stopped)
+    if (samples[b].trajectory != nullptr && !StoppedFromOutside(samples[b].report->termination))
       space.ExpandTrajectory(b, samples[b].trajectory);
   }
 }

@@ -43,10 +43,6 @@ int64_t SamplesWorthAThread(const SystemShape& shape) {
       1, static_cast<int64_t>(2e5 / (static_cast<double>(shape.num_steps) * per_step)));
 }
 
-bool StoppedFromOutside(Termination termination) {
-  return termination == Termination::kDeadline || termination == Termination::kCancelled;
-}
-
 bool IsFinite(float x) { return std::isfinite(x); }
 
 // The costs of a failed attempt stay in the report of the fallback that follows it.

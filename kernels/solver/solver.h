@@ -18,6 +18,11 @@
 
 namespace deeppcr {
 
+// By deadline or cancellation: there is no answer then, and none is wanted.
+constexpr bool StoppedFromOutside(Termination termination) {
+  return termination == Termination::kDeadline || termination == Termination::kCancelled;
+}
+
 // One sample of a group, already encoded in the space under its index.
 struct GroupSample {
   const CancelToken* token = nullptr;     // may be null

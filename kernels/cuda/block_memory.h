@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_BLOCK_MEMORY_H_
+#define DEEPPCR_KERNELS_CUDA_BLOCK_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/backend/iteration.h"
+#include "kernels/cuda/device_code.h"
+#include "kernels/cuda/interval_tree.h"
+
+namespace deeppcr::cuda {
+
+// Norms of the intervals that a warp has updated.
+struct WarpNorms {
+  double update, rounding, combined;
+  int32_t finite;  // 0 or 1
+};
+
+// Where things are in a block's shared memory.
+template <int W>
+struct BlockMemory {
+  static constexpr int kRow = kNumColumns * W;
+
+  const IntervalTree tree;
+  std::byte* const base;
+
+  // y at the end of the interval before interval i of the block; the last one is y at its own end.
+  DEEPPCR_DEVICE float* State(int32_t i) const { return Floats() + i * kRow; }
+  DEEPPCR_DEVICE float* Propagated(int32_t i) const { return State(tree.per_block + 1 + i); }
+  DEEPPCR_DEVICE float* Residual(int32_t node) const {
+    return Propagated(tree.per_block) + node * kRow;
+  }
+  DEEPPCR_DEVICE float* Entering(int32_t node) const {
+    return Residual(tree.nodes_per_block()) + node * kRow;
+  }
+  DEEPPCR_DEVICE float* Matrix(int32_t node) const {  // [W, W], row-major
+    return Entering(tree.nodes_per_block()) + node * W * W;
+  }
+  DEEPPCR_DEVICE WarpNorms* Norms() const { return reinterpret_cast<WarpNorms*>(base); }
+  static constexpr int kMaxWarps = 32;
+
+  static constexpr size_t Bytes(const IntervalTree& tree) {
+    const size_t rows = 2 * tree.per_block + 1 + 2 * tree.nodes_per_block();
+    return kNormBytes + sizeof(float) * (rows * kRow + tree.nodes_per_block() * W * W);
+  }
+
+ private:
+  static constexpr size_t kNormBytes = kMaxWarps * sizeof(WarpNorms);
+  DEEPPCR_DEVICE float* Floats() const { return reinterpret_cast<float*>(base + kNormBytes); }
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_BLOCK_MEMORY_H_
