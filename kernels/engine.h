@@ -30,6 +30,9 @@ struct EngineOptions {
   std::string plan_cache_dir;                  // empty: plans are measured at every load
   int64_t max_model_bytes = int64_t{1} << 30;  // weights file
   int64_t max_workspace_bytes = int64_t{256} << 20;  // per thread; bounds how small C may be
+  // Called, at least once and from any thread, when the device has failed: no model of this engine
+  // will answer again. May be empty.
+  std::function<void(const absl::Status&)> device_failed;
 };
 
 // What a model is, fixed at load.
@@ -87,7 +90,7 @@ class LoadedModel {
   // not depend on the other items. Deadline, cancellation and non-convergence are terminations in
   // the reports, never errors here: with OnNoConvergence::kError the caller turns `!converged` into
   // its error. Errors: kInvalidArgument on a span of the wrong size (our own bug: callers validate
-  // first).
+  // first); kUnavailable if the device has failed.
   virtual absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
                            RunTimings* timings) const = 0;
 

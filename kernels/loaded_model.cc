@@ -38,10 +38,19 @@ struct Variant {
   ResolveContext resolve;
 };
 
+// Tells whoever wants to know that the device has failed.
+absl::Status Watched(absl::Status status,
+                     const std::function<void(const absl::Status&)>& device_failed) {
+  if (absl::IsUnavailable(status) && device_failed) device_failed(status);
+  return status;
+}
+
 class LoadedModelImpl final : public LoadedModel {
  public:
-  LoadedModelImpl(ModelInfo info, std::vector<Variant> variants)
-      : info_(std::move(info)), variants_(std::move(variants)) {}
+  LoadedModelImpl(ModelInfo info, std::vector<Variant> variants, const EngineOptions& options)
+      : info_(std::move(info)),
+        variants_(std::move(variants)),
+        device_failed_(options.device_failed) {}
 
   const ModelInfo& info() const override { return info_; }
   const Plan& plan(int64_t num_steps) const override { return Find(num_steps)->plan; }
@@ -57,7 +66,7 @@ class LoadedModelImpl final : public LoadedModel {
     const Variant* variant = Find(options.num_steps);
     if (variant == nullptr)
       return InvalidArgument("run: no system of ", options.num_steps, " steps");
-    return variant->runner->Run(options, items, timings);
+    return Watched(variant->runner->Run(options, items, timings), device_failed_);
   }
   absl::StatusOr<std::vector<ComparisonRow>> Compare(const RunItem& request,
                                                      std::span<const SolveOptions> options,
@@ -67,7 +76,9 @@ class LoadedModelImpl final : public LoadedModel {
     if (std::any_of(options.begin(), options.end(), differs))
       return InvalidArgument("num_inference_steps: expected the same for all rows of a comparison");
     DEEPPCR_RETURN_IF_ERROR(CheckSteps(steps));
-    return CompareSolvers(*this, *Find(steps)->runner, request, options, repetitions);
+    auto rows = CompareSolvers(*this, *Find(steps)->runner, request, options, repetitions);
+    DEEPPCR_RETURN_IF_ERROR(Watched(rows.status(), device_failed_));
+    return rows;
   }
 
  private:
@@ -94,6 +105,7 @@ class LoadedModelImpl final : public LoadedModel {
 
   const ModelInfo info_;
   const std::vector<Variant> variants_;
+  const std::function<void(const absl::Status&)> device_failed_;
 };
 
 // The smallest power of two C (at most L) whose workspace stays within the limit; where none does,
@@ -163,8 +175,8 @@ class VariantPreparation {
                              ChooseLimits(*variant_.system, shape_.num_steps,
                                           Share(context_.options->max_workspace_bytes)));
     DEEPPCR_ASSIGN_OR_RETURN(variant_.runner,
-                             Runner::Create(*context_.backend, *variant_.system, shape_, limits,
-                                            context_.pool, context_.options->max_concurrent_runs));
+                             Runner::Create(*variant_.system, shape_, limits, context_.pool,
+                                            context_.options->max_concurrent_runs));
     variant_.resolve = {.num_steps = shape_.num_steps,
                         .min_shooting_interval = limits.min_shooting_interval,
                         .iterative = limits.iterative,
@@ -180,7 +192,8 @@ class VariantPreparation {
     const absl::StatusOr<AffineGuess> guess = FitAffineGuess(
         *variant_.runner, FittedInputs(inputs_, shape_), kMaxGuessBytes, context_.token);
     if (!guess.ok()) return Say(ToStd(guess.status().message()));
-    variant_.system->SetAffineGuess(*guess);
+    if (const absl::Status set = variant_.system->SetAffineGuess(*guess); !set.ok())
+      return Say(ToStd(set.message()));
     variant_.resolve.calibrated_guess = true;
   }
 
@@ -260,10 +273,8 @@ ModelInfo InfoOf(const Model& model, const std::vector<Variant>& variants) {
   return info;
 }
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
-                                                                const LoadContext& context) {
+absl::StatusOr<std::vector<Variant>> PrepareVariants(const Model& model,
+                                                     const LoadContext& context) {
   std::vector<Variant> variants;
   int64_t left = kMaxCopies * context.options->max_model_bytes;
   for (const SystemSpec& spec : model.systems) {
@@ -275,9 +286,18 @@ absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
                                " bytes; raise max_model_bytes, or name fewer num_inference_steps");
     variants.push_back(std::move(variant));
   }
-  ModelInfo info = InfoOf(model, variants);
+  return variants;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
+                                                                const LoadContext& context) {
+  absl::StatusOr<std::vector<Variant>> variants = PrepareVariants(model, context);
+  DEEPPCR_RETURN_IF_ERROR(Watched(variants.status(), context.options->device_failed));
+  ModelInfo info = InfoOf(model, *variants);
   return std::shared_ptr<const LoadedModel>(
-      std::make_shared<LoadedModelImpl>(std::move(info), std::move(variants)));
+      std::make_shared<LoadedModelImpl>(std::move(info), *std::move(variants), *context.options));
 }
 
 }  // namespace deeppcr

@@ -2,7 +2,9 @@
 // deeppcr-server: flags, signals, wiring. No logic.
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -10,6 +12,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "google/protobuf/stubs/logging.h"
+#include "kernels/base/strings.h"
 #include "server/config.h"
 #include "server/log.h"
 #include "server/server.h"
@@ -65,7 +68,15 @@ int Serve(const deeppcr::ServerConfig& config) {
   deeppcr::Logger logger(
       config.log_format == "json" ? deeppcr::LogFormat::kJson : deeppcr::LogFormat::kText,
       deeppcr::ParseLogLevel(config.log_level));
-  auto engine = deeppcr::Engine::Create(EngineOptionsOf(config));
+  // A device that has failed answers nobody again: stop as if told to, and say so in the exit code.
+  std::atomic<bool> device_failed{false};
+  deeppcr::EngineOptions options = EngineOptionsOf(config);
+  options.device_failed = [&](const absl::Status& status) {
+    if (device_failed.exchange(true)) return;
+    logger.Log(LogLevel::kError, "device failed", {{"error", deeppcr::ToStd(status.message())}});
+    kill(getpid(), SIGTERM);
+  };
+  auto engine = deeppcr::Engine::Create(options);
   if (!engine.ok()) return Fail(engine.status(), kExitFailed);
   logger.Log(LogLevel::kInfo, "backend",
              {{"backend", (*engine)->backend()},
@@ -93,7 +104,7 @@ int Serve(const deeppcr::ServerConfig& config) {
     logger.Flush();
     std::_Exit(kExitFailed);
   }
-  return clean ? 0 : kExitFailed;
+  return clean && !device_failed ? 0 : kExitFailed;
 }
 
 }  // namespace

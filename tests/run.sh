@@ -65,7 +65,7 @@ install_packages() {
 }
 
 build() {
-  deploy/build.sh --preset "$1" --jobs "$jobs" "${@:2}"
+  deploy/build.sh --preset "$1" --jobs "$jobs" "${@:2}" | tee "$work/build.log"
 }
 
 # run_ctest BUILD_DIR CTEST_ARGUMENT...: fails also when nothing ran. A caller may set launcher to a
@@ -79,6 +79,16 @@ run_ctest() {
   return $status
 }
 
+# What ptxas said of registers, shared memory and spills, where this build compiled the kernels:
+# kept beside them.
+keep_resources() {
+  local file=build/test/kernels/cuda/resources.txt
+  grep -E "Compiling entry function|bytes spill|Used .* registers" "$work/build.log" |
+    sed 's/^ptxas info *: //' >"$work/resources"
+  [ ! -s "$work/resources" ] || cp "$work/resources" "$file"
+  [ ! -s "$file" ] || say "registers and spills of each kernel: $file"
+}
+
 # Where a toolkit is found, CMake must have found it too: deeppcr_cuda alone may be the stub.
 compile_cuda() {
   local nvcc="$1"
@@ -87,6 +97,7 @@ compile_cuda() {
     return 1
   }
   cmake --build build/test --parallel "$jobs" --target deeppcr_cuda || return 1
+  keep_resources
   "$nvcc" --version | grep -o 'release [^,]*' | sed "s|^|compiled by $nvcc, |" | tee "$work/detail"
 }
 

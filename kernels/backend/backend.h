@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,6 +23,9 @@
 #include "kernels/base/cancel_token.h"
 
 namespace deeppcr {
+
+struct Progress;        // kernels/solver/stopping.h
+struct StoppingPolicy;  // likewise
 
 // The affine map z_0 -> z_l fitted at load, at steps stride, 2 stride, ... (the last one may be L
 // instead). coefficients [count, D + 1, D]: for each step first the constant, then the image of
@@ -46,6 +50,46 @@ struct SampleInput {
   const CancelToken* token = nullptr;  // may be null
 };
 
+// The iterative loop, pass by pass, for solvers that run it on the host. Intervals, guesses and
+// samples are those of the space it belongs to.
+class IterationPasses {
+ public:
+  virtual ~IterationPasses() = default;
+  // Zeroes the probes.
+  virtual void ResetProbes(int32_t sample) = 0;
+  // F_p and, on refresh, A_p at the current states; right-hand side F_p - y_p.
+  virtual PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) = 0;
+  // True if Propagate or ReduceLevel has left work of this sample undone since it was encoded,
+  // because its token has fired: its states are of no use then.
+  virtual bool interrupted(int32_t sample) const = 0;
+  // One level of the scan: forms the nodes of `level` from those below it (1 <= level < tree
+  // levels).
+  virtual void ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
+  // The vectors that enter the nodes of `level` from those that enter `level` + 1.
+  virtual void DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
+  // y_p <- F_p + A_p d_{p-1}; keeps the very bits of F_p where A_p d_{p-1} is zero. norms[i]
+  // belongs to samples[i].
+  virtual void Update(std::span<const int32_t> samples, IterationKind kind, double floor,
+                      std::span<UpdateNorms> norms) = 0;
+  // Makes y_P the current state of the sample, for Decode.
+  virtual void TakeFinalState(int32_t sample) = 0;
+  // All states z_0..z_L [L + 1, D] of a solved sample: y_p at interval ends, propagated from
+  // y_{p-1} within.
+  virtual void ExpandTrajectory(int32_t sample, float* trajectory) = 0;
+};
+
+// The iterative loop as a whole, for backends that run it on their device.
+class IterationLoop {
+ public:
+  virtual ~IterationLoop() = default;
+  // Takes samples 0..n-1 from their guesses to their end and makes y_P the current states;
+  // trajectories[b] [L + 1, D] receives all states where that pointer is not null (trajectories
+  // itself may be). progress[b] comes with the guess in its counts. A sample whose token fires ends
+  // with kDeadline or kCancelled.
+  virtual void Iterate(int32_t num_samples, const StoppingPolicy& policy,
+                       float* const* trajectories, Progress* progress) = 0;
+};
+
 // Memory and operations for one group of samples. Not thread-safe: one thread at a time. Nothing
 // here allocates. `samples` lists members of the group in [0, capacity).
 class SolveSpace {
@@ -68,6 +112,8 @@ class SolveSpace {
   virtual void Restart(int32_t num_samples) = 0;
   virtual int64_t Advance(int32_t num_samples, int64_t begin, int64_t end,
                           float* const* trajectories) = 0;
+  // Steps of so many samples between two looks at their tokens: some hundred microseconds of work.
+  virtual int64_t StepsPerLook(int32_t num_samples) const = 0;
   // The current state of the sample, [D].
   virtual void CopyState(int32_t sample, float* state) const = 0;
   // True if it is finite.
@@ -83,28 +129,10 @@ class SolveSpace {
   virtual PassCount GuessCoarse(int32_t sample) = 0;
   virtual void GuessAffine(int32_t sample) = 0;
   virtual void GuessTrajectory(int32_t sample, const float* trajectory) = 0;
-  // Zeroes the probes.
-  virtual void ResetProbes(int32_t sample) = 0;
+  virtual std::variant<IterationPasses*, IterationLoop*> iteration() = 0;
 
-  // F_p and, on refresh, A_p at the current states; right-hand side F_p - y_p.
-  virtual PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) = 0;
-  // True if Propagate or ReduceLevel has left work of this sample undone since it was encoded,
-  // because its token has fired: its states are of no use then.
-  virtual bool interrupted(int32_t sample) const = 0;
-  // One level of the scan: forms the nodes of `level` from those below it (1 <= level < tree
-  // levels).
-  virtual void ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
-  // The vectors that enter the nodes of `level` from those that enter `level` + 1.
-  virtual void DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
-  // y_p <- F_p + A_p d_{p-1}; keeps the very bits of F_p where A_p d_{p-1} is zero. norms[i]
-  // belongs to samples[i].
-  virtual void Update(std::span<const int32_t> samples, IterationKind kind, double floor,
-                      std::span<UpdateNorms> norms) = 0;
-  // Makes y_P the current state of the sample, for Decode.
-  virtual void TakeFinalState(int32_t sample) = 0;
-  // All states z_0..z_L [L + 1, D] of a solved sample: y_p at interval ends, propagated from
-  // y_{p-1} within.
-  virtual void ExpandTrajectory(int32_t sample, float* trajectory) = 0;
+  // kUnavailable: the device has failed, and what has been read since is void.
+  virtual absl::Status status() const = 0;
 };
 
 struct SpaceLimits {
@@ -112,16 +140,25 @@ struct SpaceLimits {
   bool iterative = true;  // false: sequential mode only
 };
 
+// How the samples of a batch are best dealt out to spaces.
+struct Grouping {
+  int32_t sequential = 1;      // samples that a space advances together, at most
+  int32_t iterative = 1;       // the same in iterative mode
+  int64_t worthwhile = 1;      // sequential samples that are worth a thread of their own
+  int32_t spaces = INT32_MAX;  // that are of use to one batch at a time
+};
+
 // A model's weights in the form a backend wants. Immutable once it serves; NewSpace is thread-safe.
 class System {
  public:
   virtual ~System() = default;
   virtual int64_t memory_bytes() const = 0;
+  virtual Grouping grouping() const = 0;
   // Memory of a space with these limits. Saturates instead of overflowing.
   virtual int64_t SpaceBytes(const SpaceLimits& limits) const = 0;
   virtual absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits& limits) const = 0;
-  // Takes the fitted guess. Only before the system serves.
-  virtual void SetAffineGuess(const AffineGuess& guess) = 0;
+  // Takes the fitted guess. Only before the system serves. Errors: kResourceExhausted.
+  virtual absl::Status SetAffineGuess(const AffineGuess& guess) = 0;
 };
 
 // What packing a model may take.
@@ -136,9 +173,6 @@ class Backend {
   virtual std::string_view name() const = 0;
   // What the bits of an answer depend on, e.g. "cpu-avx512".
   virtual std::string_view device() const = 0;
-  // Samples that one space advances together: in sequential mode, in iterative mode.
-  virtual int32_t sequential_group() const = 0;
-  virtual int32_t iterative_group() const = 0;
   // Copies what it needs of the spec. Errors: kResourceExhausted, before anything large is
   // allocated where max_bytes are not enough; kCancelled soon after the token has fired.
   virtual absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec,

@@ -57,8 +57,6 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(const InstructionSetRow& row) : row_(row) {}
   std::string_view name() const override { return "cpu"; }
   std::string_view device() const override { return row_.device; }
-  int32_t sequential_group() const override { return kSequentialGroup; }
-  int32_t iterative_group() const override { return 1; }
   absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec,
                                                     const PackingLimits& limits) const override {
     return NewCpuSystem(spec, row_.kernels, limits);

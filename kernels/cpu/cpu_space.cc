@@ -8,6 +8,7 @@
 #include <span>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/backend/common.h"
 #include "kernels/backend/scan_tree.h"
 #include "kernels/base/aligned_buffer.h"
 #include "kernels/cpu/packed_dense.h"
@@ -49,6 +50,9 @@ SpaceSizes SizesOf(const PackedSystem& system, const SpaceLimits& limits) {
   return sizes;
 }
 
+// Multiply-adds of some hundred microseconds on one core.
+constexpr int64_t kWorkPerLook = int64_t{1} << 22;
+
 // A product of matrices this wide takes longer than a look at the token.
 constexpr int64_t kWideMatrix = 64;
 
@@ -56,7 +60,7 @@ int64_t SaturatingAdd(int64_t a, int64_t b) {
   return a > std::numeric_limits<int64_t>::max() - b ? std::numeric_limits<int64_t>::max() : a + b;
 }
 
-class CpuSpace final : public SolveSpace {
+class CpuSpace final : public SolveSpace, public IterationPasses {
  public:
   CpuSpace(const PackedSystem& system, const SpaceSizes& sizes)
       : system_(system),
@@ -91,14 +95,11 @@ class CpuSpace final : public SolveSpace {
 
   double AmplifyError(int32_t sample, double relative_error, double floor,
                       const float* outputs) override {
-    if (relative_error == 0) return 0;
     const float* z = current_ + sample * width_;
-    const double error =
-        relative_error * (LargestAbsolute(z, dim_) + floor) * recurrence_->OutputAmplification(z);
-    // Where the outputs do not depend on the state, they may all be zero.
-    if (error == 0) return 0;
-    const double largest = LargestAbsolute(outputs, system_.shape.output_dim);
-    return std::isfinite(largest) ? error / largest : std::numeric_limits<double>::infinity();
+    if (relative_error == 0) return 0;
+    return AmplifiedError(relative_error, {z, static_cast<size_t>(dim_)}, floor,
+                          recurrence_->OutputAmplification(z),
+                          {outputs, static_cast<size_t>(system_.shape.output_dim)});
   }
 
   void Restart(int32_t num_samples) override {
@@ -113,6 +114,10 @@ class CpuSpace final : public SolveSpace {
       }
     }
     return recurrence_->Advance(current_, num_samples, begin, end, trajectories);
+  }
+
+  int64_t StepsPerLook(int32_t num_samples) const override {
+    return std::clamp<int64_t>(kWorkPerLook / (system_.shape.step_weights * num_samples), 1, 16384);
   }
 
   void CopyState(int32_t sample, float* state) const override {
@@ -153,6 +158,9 @@ class CpuSpace final : public SolveSpace {
       std::fill(State(p) + dim_, State(p) + width_, 0.0F);
     }
   }
+
+  std::variant<IterationPasses*, IterationLoop*> iteration() override { return this; }
+  absl::Status status() const override { return absl::OkStatus(); }
 
   void ResetProbes(int32_t) override {
     for (int64_t p = 0; p <= intervals_; ++p) std::fill(State(p) + width_, State(p) + row_, 0.0F);

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/backend/backend.h"
+#include "kernels/backend/common.h"
 #include "kernels/base/status_macros.h"
 
 namespace deeppcr::cpu {
@@ -46,11 +46,7 @@ absl::Status CheckAllocated(bool ok, int64_t floats) {
 }
 
 absl::Status CheckPackedFloats(int64_t floats, const PackingLimits& limits) {
-  const int64_t bytes = floats * int64_t{sizeof(float)};
-  if (bytes <= limits.max_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "packed, the model takes at least ", bytes, " bytes; ", limits.max_bytes,
-      " are left of those allowed (raise max_model_bytes, or name fewer num_inference_steps)"));
+  return CheckPackedBytes(floats * int64_t{sizeof(float)}, limits);
 }
 
 absl::StatusOr<PackedDense> PackDense(const DenseSpec& spec, Kernels (*kernels)(int64_t width)) {
@@ -98,12 +94,6 @@ AlignedBuffer<uint32_t> ProbeSeeds(int64_t width) {
     for (int64_t i = 0; i < width; ++i)
       seeds[v * width + i] = static_cast<uint32_t>(i * kNumProbes + v + 1) * 0x27D4EB2FU;
   return seeds;
-}
-
-double LargestAbsolute(const float* x, int64_t n) {
-  double largest = 0;
-  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, double{std::fabs(x[i])});
-  return largest;
 }
 
 }  // namespace deeppcr::cpu

@@ -50,8 +50,6 @@ AlignedBuffer<float> LaneMask(int64_t dim, int64_t width);
 // Seeds [kNumProbes, width] for the signs of the rounding probes, the same for every model.
 AlignedBuffer<uint32_t> ProbeSeeds(int64_t width);
 
-double LargestAbsolute(const float* x, int64_t n);
-
 }  // namespace deeppcr::cpu
 
 #endif  // DEEPPCR_KERNELS_CPU_PACKED_DENSE_H_

@@ -15,6 +15,7 @@ namespace deeppcr::cuda {
 struct WarpNorms {
   double update, rounding, combined;
   int32_t finite;  // 0 or 1
+  int32_t told;    // of the first warp of a cluster: what its cancel word says
 };
 
 // Where things are in a block's shared memory.

@@ -2,27 +2,56 @@
 #ifndef DEEPPCR_KERNELS_CUDA_DEVICE_H_
 #define DEEPPCR_KERNELS_CUDA_DEVICE_H_
 
-// Plain C++ on both sides of nvcc: no abseil here.
+// What the backend needs of a GPU. cuda_device.h has the real one; tests put the SIMT executor in
+// its place, so that everything but the hardware is tested without any.
 
-#include <cuda_runtime_api.h>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/dense_chain_kernel.h"
+#include "kernels/cuda/newton_kernel.h"
+#include "kernels/cuda/newton_shape.h"
+#include "kernels/cuda/sequential_kernel.h"
 
 namespace deeppcr::cuda {
 
-struct DeviceInfo {
-  char name[256];
-  int major;  // compute capability
-  int minor;
-  int multiprocessors;
-  int cluster_launch;  // 1 if blocks can form clusters with distributed shared memory
-  size_t memory_bytes;
+enum class MemoryKind : uint8_t {
+  kDevice,  // the device's own
+  kMapped,  // the host's, which kernels read and write at the same address
 };
 
-// Number of devices that the driver offers.
-cudaError_t CountDevices(int* count);
+// Work for the device, done in order. One thread at a time. An error, kUnavailable, stays: whatever
+// comes after it is not done.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual void Launch(const DenseChainArgs& args, int num_samples) = 0;
+  virtual void Launch(const SequentialArgs& args, int width) = 0;
+  virtual void Launch(const NewtonArgs& args, const NewtonShape& shape) = 0;
+  virtual void CopyToHost(void* to, const void* from, size_t bytes) = 0;
+  // Returns when everything is done, or has failed. Calls `idle` every now and then until then.
+  virtual void Wait(absl::FunctionRef<void()> idle) = 0;
+  virtual absl::Status status() const = 0;
+};
 
-// Properties of a device, after a kernel has run on it and answered: a driver that cannot run this
-// build's code is found here and not at the first request. Synchronises.
-cudaError_t ProbeDevice(int device, DeviceInfo* info);
+// Thread-safe.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string name() const = 0;  // what the bits of an answer depend on
+  virtual const LaunchLimits& limits() const = 0;
+  // Aligned to 256 bytes. Errors: kResourceExhausted, with the bytes wanted and the bytes free.
+  virtual absl::StatusOr<void*> Allocate(MemoryKind kind, size_t bytes) = 0;
+  virtual void Free(MemoryKind kind, void* memory) = 0;
+  // Copies to memory of the device, and returns when it is there.
+  virtual absl::Status Upload(void* to, const void* from, size_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Stream>> NewStream() = 0;
+};
 
 }  // namespace deeppcr::cuda
 

@@ -5,6 +5,7 @@
 #include <cooperative_groups.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "kernels/cuda/device_code.h"
 
@@ -22,6 +23,11 @@ class DeviceContext {
   // In a launch without clusters every block is a cluster.
   __device__ __forceinline__ int cluster() const { return blockIdx.x; }
   __device__ __forceinline__ int num_clusters() const { return gridDim.x; }
+
+  __device__ __forceinline__ std::byte* shared() const {
+    extern __shared__ __align__(16) unsigned char shared_memory[];
+    return reinterpret_cast<std::byte*>(shared_memory);
+  }
 
   __device__ __forceinline__ void SyncWarp(int) const { __syncwarp(); }
   __device__ __forceinline__ void SyncBlock(int) const { __syncthreads(); }
@@ -41,6 +47,10 @@ class DeviceContext {
 #pragma unroll
       for (int i = 0; i < N; ++i) to[i] = __ldg(from + i);
     }
+  }
+
+  __device__ __forceinline__ int32_t LoadVolatile(const int32_t* from) const {
+    return *static_cast<const volatile int32_t*>(from);
   }
 
   template <class T>
@@ -63,10 +73,6 @@ class ClusterContext : public DeviceContext {
   __device__ __forceinline__ int cluster() const { return blockIdx.x / num_blocks(); }
   __device__ __forceinline__ int num_clusters() const { return gridDim.x / num_blocks(); }
 
-  __device__ __forceinline__ std::byte* shared() const {
-    extern __shared__ __align__(16) unsigned char shared_memory[];
-    return reinterpret_cast<std::byte*>(shared_memory);
-  }
   template <class T>
   __device__ __forceinline__ T* Remote(T* local, int block) const {
     return Cluster().map_shared_rank(local, block);

@@ -6,21 +6,28 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/dense_chain_kernel.h"
 #include "kernels/cuda/newton_kernel.h"
+#include "kernels/cuda/newton_shape.h"
 #include "kernels/cuda/sequential_kernel.h"
 
 namespace deeppcr::cuda {
 
-// States padded to `width` (8, 16 or 32). Asynchronous; errors of the launch itself, and
-// cudaErrorInvalidValue for another width.
+// All of them are asynchronous and return errors of the launch itself.
+
+// One block of threads per sample.
+inline constexpr int kDenseChainThreads = 256;
+cudaError_t LaunchDenseChain(const DenseChainArgs& args, int num_samples, cudaStream_t stream);
+
+// States padded to `width`, one of kWidths; else cudaErrorInvalidValue.
 cudaError_t LaunchSequential(const SequentialArgs& args, int width, cudaStream_t stream);
 
-// One cluster of args.tree.num_blocks blocks of `num_warps` warps per sample. Asynchronous; errors
-// of the launch itself: cudaErrorInvalidValue for another width or more than 12 warps, 8 for W =
-// 32, cudaErrorNotSupported on devices without clusters, and what the driver says where the shared
-// memory is not enough.
-cudaError_t LaunchNewton(const NewtonArgs& args, int width, int num_samples, int num_warps,
-                         cudaStream_t stream);
+// One cluster per sample, in slabs where the args have some. cudaErrorInvalidValue for a shape that
+// is not one of ChooseNewtonShape's, cudaErrorNotSupported on devices without clusters.
+cudaError_t LaunchNewton(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream);
+// The largest power of two of blocks that the current device takes in a cluster of it, whatever its
+// width and shared memory; 0 if it knows no clusters.
+cudaError_t MaxNewtonClusterBlocks(int* blocks);
 
 }  // namespace deeppcr::cuda
 

@@ -5,18 +5,16 @@
 namespace deeppcr::cuda {
 namespace {
 
-// A thread holds a column of a matrix and a row: the wider, the more registers.
 template <int W>
-constexpr int kMaxThreads = W <= 8    ? 512
-                            : W <= 16 ? 384
-                                      : 256;
+constexpr int kMaxThreads = MaxNewtonWarps(W) * kWarpSize;
 constexpr int kPortableBlocks = 8;  // of a cluster; more have to be asked for
+constexpr int kMostBlocks = 16;
 
-template <int W>
+template <int W, bool kInSlab>
 __global__ void __launch_bounds__(kMaxThreads<W>) NewtonKernel(const NewtonArgs args) {
 #if __CUDA_ARCH__ >= 900  // the first with clusters; LaunchNewton refuses the others
   ClusterContext context;
-  SolveNewton<W>(context, args);
+  SolveNewton<W, kInSlab>(context, args);
 #endif
 }
 
@@ -26,47 +24,95 @@ bool HasClusters() {
   return cudaDeviceGetAttribute(&has, cudaDevAttrClusterLaunch, device) == cudaSuccess && has == 1;
 }
 
-template <int W>
-cudaError_t Allow(const NewtonArgs& args, size_t shared_bytes) {
-  cudaError_t error = cudaFuncSetAttribute(
-      NewtonKernel<W>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-  if (error != cudaSuccess || args.tree.num_blocks <= kPortableBlocks) return error;
-  return cudaFuncSetAttribute(NewtonKernel<W>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+template <int W, bool kInSlab>
+cudaError_t Allow(int num_blocks, size_t shared_bytes) {
+  const auto kernel = NewtonKernel<W, kInSlab>;
+  const cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  if (error != cudaSuccess || num_blocks <= kPortableBlocks) return error;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
 }
 
-template <int W>
-cudaError_t Launch(const NewtonArgs& args, int num_samples, int num_warps, cudaStream_t stream) {
-  if (num_warps * kWarpSize > kMaxThreads<W>) return cudaErrorInvalidValue;
-  const size_t shared_bytes = BlockMemory<W>::Bytes(args.tree);
-  if (const cudaError_t error = Allow<W>(args, shared_bytes); error != cudaSuccess) return error;
+// A launch of one shape: `config` points into it.
+struct Launcher {
   cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(args.tree.num_blocks), 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(num_samples) * args.tree.num_blocks);
-  config.blockDim = dim3(static_cast<unsigned>(num_warps) * kWarpSize);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, NewtonKernel<W>, args);
+
+  Launcher(const NewtonShape& shape, size_t shared_bytes, cudaStream_t stream) {
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(shape.num_blocks), 1, 1};
+    config.gridDim = dim3(static_cast<unsigned>(shape.num_samples) * shape.num_blocks);
+    config.blockDim = dim3(static_cast<unsigned>(shape.num_warps) * kWarpSize);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+  }
+};
+
+template <int W, bool kInSlab>
+cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
+  if (shape.num_blocks < 1 || shape.num_warps * kWarpSize > kMaxThreads<W>)
+    return cudaErrorInvalidValue;
+  const size_t shared_bytes = kInSlab ? 0 : BlockMemory<W>::Bytes(args.tree);
+  const cudaError_t error = Allow<W, kInSlab>(shape.num_blocks, shared_bytes);
+  if (error != cudaSuccess) return error;
+  const Launcher launcher(shape, shared_bytes, stream);
+  return cudaLaunchKernelEx(&launcher.config, NewtonKernel<W, kInSlab>, args);
+}
+template <int W>
+cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
+  return args.slabs == nullptr ? Launch<W, false>(args, shape, stream)
+                               : Launch<W, true>(args, shape, stream);
+}
+
+// Of the most threads and the most shared memory.
+template <int W>
+cudaError_t MaxClusterBlocks(size_t shared_bytes, int* blocks) {
+  const cudaError_t error = Allow<W, false>(kMostBlocks, shared_bytes);
+  if (error != cudaSuccess) return error;
+  const Launcher launcher({W, 1, kMostBlocks, MaxNewtonWarps(W)}, shared_bytes, nullptr);
+  return cudaOccupancyMaxPotentialClusterSize(blocks, NewtonKernel<W, false>, &launcher.config);
+}
+
+cudaError_t SharedBytes(size_t* bytes) {
+  int device = 0, most = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  *bytes = static_cast<size_t>(most);
+  return error;
 }
 
 }  // namespace
 
-cudaError_t LaunchNewton(const NewtonArgs& args, int width, int num_samples, int num_warps,
-                         cudaStream_t stream) {
+cudaError_t LaunchNewton(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
   if (!HasClusters()) return cudaErrorNotSupported;
-  switch (width) {
+  switch (shape.width) {
     case 8:
-      return Launch<8>(args, num_samples, num_warps, stream);
+      return Launch<8>(args, shape, stream);
     case 16:
-      return Launch<16>(args, num_samples, num_warps, stream);
+      return Launch<16>(args, shape, stream);
     case 32:
-      return Launch<32>(args, num_samples, num_warps, stream);
+      return Launch<32>(args, shape, stream);
     default:
       return cudaErrorInvalidValue;
   }
+}
+
+cudaError_t MaxNewtonClusterBlocks(int* blocks) {
+  *blocks = 0;
+  if (!HasClusters()) return cudaSuccess;
+  size_t shared_bytes = 0;
+  if (const cudaError_t error = SharedBytes(&shared_bytes); error != cudaSuccess) return error;
+  int most[3] = {};
+  cudaError_t error = MaxClusterBlocks<8>(shared_bytes, &most[0]);
+  if (error == cudaSuccess) error = MaxClusterBlocks<16>(shared_bytes, &most[1]);
+  if (error == cudaSuccess) error = MaxClusterBlocks<32>(shared_bytes, &most[2]);
+  if (error != cudaSuccess) return error;
+  *blocks = 1;
+  while (2 * *blocks <= most[0] && 2 * *blocks <= most[1] && 2 * *blocks <= most[2]) *blocks *= 2;
+  return cudaSuccess;
 }
 
 }  // namespace deeppcr::cuda

@@ -3,7 +3,8 @@
 #define DEEPPCR_KERNELS_CUDA_NEWTON_KERNEL_H_
 
 // The whole Newton (or Picard) solve of a sample in one launch: a cluster of blocks holds the
-// shooting intervals in its shared memory, iterates, and decides on its own when to stop.
+// shooting intervals in its shared memory, or where they are too many in global memory, iterates,
+// and decides on its own when to stop.
 //
 // Symbols as in kernels/backend/backend.h. A warp works on one interval or one node of the tree at
 // a time. States and vectors lie in shared memory as [columns, W]; lanes hold them as stack_step.h
@@ -23,31 +24,56 @@
 
 namespace deeppcr::cuda {
 
+// y_1..y_P before the first pass: `states` where they are not null, else the affine map of z_0
+// where there is one, else z_0.
+struct GuessView {
+  const float* states;  // [n, P, W], zero beyond D
+  const float* map;     // [count, D + 1, W], zero beyond D: AffineGuess::coefficients
+  int64_t stride, count;
+};
+
 // Pointers are the device's.
 struct NewtonArgs {
   StackView stack;
-  StoppingPolicy policy;  // kFull or kIdentity
+  StoppingPolicy policy;
+  Progress start;  // what there is before the first pass, counts of the guess among it
   IntervalTree tree;
-  int32_t shooting_interval;    // C
+  int32_t shooting_interval;  // C
+  GuessView guess;
   const float* initial_states;  // z_0 [n, W], zero beyond D
-  const float* guesses;         // y_1..y_P [n, P, W], zero beyond D, or null: z_0 for all of them
   float* final_states;          // y_P [n, W], zero beyond D
   float* trajectories;          // z_0..z_L [n, L + 1, D], or null
   Progress* outcomes;           // [n]
+  const int32_t* cancel;        // [n], or null: not 0 is the Termination to end with
+  std::byte* slabs;             // [n, blocks, BlockMemory::Bytes], or null: shared memory
 };
+
+// The A_p of a pass.
+enum class PassMatrices : uint8_t { kJacobians, kDiagonals, kIdentity, kZero };
 
 // What a pass computes.
 struct PassKind {
-  bool matrices;  // A_p and their products are those of Newton; else the identity
-  bool refresh;   // and are formed anew
-  bool probes;    // vectors carry the probes
+  PassMatrices matrices;
+  bool refresh;  // Jacobians or diagonals are formed anew, and their products
+  bool probes;   // vectors carry the probes
+
+  DEEPPCR_DEVICE bool stored() const {
+    return matrices == PassMatrices::kJacobians || matrices == PassMatrices::kDiagonals;
+  }
 };
 
+DEEPPCR_DEVICE PassMatrices MatricesOf(NextPass next, Linearization linearization) {
+  if (next == NextPass::kWarmSweep) return PassMatrices::kIdentity;
+  if (next != NextPass::kIterate || linearization == Linearization::kFull)
+    return PassMatrices::kJacobians;
+  if (linearization == Linearization::kDiagonal) return PassMatrices::kDiagonals;
+  return linearization == Linearization::kIdentity ? PassMatrices::kIdentity : PassMatrices::kZero;
+}
+
 DEEPPCR_DEVICE PassKind KindOf(const Progress& progress, Linearization linearization) {
-  const bool newton =
-      progress.next == NextPass::kLinearize || progress.next == NextPass::kCorrect ||
-      (progress.next == NextPass::kIterate && linearization == Linearization::kFull);
-  return {newton, newton && progress.next != NextPass::kCorrect, progress.probes};
+  PassKind kind = {MatricesOf(progress.next, linearization), false, progress.probes};
+  kind.refresh = kind.stored() && progress.next != NextPass::kCorrect;
+  return kind;
 }
 
 // The barrier calls of the kernel.
@@ -65,33 +91,37 @@ enum NewtonSite : int {
   kNumNewtonSites,
 };
 
-template <int W, class Context>
+// kInSlab: what a block holds lies in its slab of global memory instead of its shared memory.
+template <int W, bool kInSlab, class Context>
 class NewtonSolve {
  public:
   DEEPPCR_DEVICE NewtonSolve(Context& context, const NewtonArgs& args)
       : context_(context),
         args_(args),
         tree_(args.tree),
-        memory_{args.tree, context.shared()},
+        memory_{args.tree, MemoryOfBlock(context, args)},
         warps_(context.num_threads() / kWarpSize),
         first_(context.block() * args.tree.per_block),
         count_(Clamp(args.tree.num_intervals - first_)),
         row_(context.lane() % W) {}
 
   DEEPPCR_DEVICE void Run() {
-    Progress progress = StartProgress(args_.policy);
+    Progress progress = args_.start;
     PlaceGuess();
     while (progress.next != NextPass::kStop) {
       const PassKind kind = KindOf(progress, args_.policy.linearization);
+      stages_ = 0;
       Propagate(kind);
-      Reduce(kind);
-      Distribute(kind);
+      if (kind.matrices != PassMatrices::kZero) {
+        Reduce(kind);
+        Distribute(kind);
+      }
       const WarpNorms norms = Update(kind);
-      const int64_t columns =
-          1 + (kind.probes ? kNumProbes : 0) + (kind.refresh ? args_.stack.state_dim : 0);
       AdvanceProgress(args_.policy,
-                      {norms.update, norms.rounding, norms.combined, norms.finite != 0},
-                      StagesOfPass(), columns, &progress);
+                      {norms.update, norms.rounding, norms.combined, norms.finite != 0}, stages_,
+                      ColumnsOf(kind), &progress);
+      if (norms.told != 0 && progress.next != NextPass::kStop)
+        Stop(&progress, static_cast<Termination>(norms.told));
     }
     WriteAnswer(progress);
     context_.SyncCluster(kBeforeExit);  // nobody leaves while another may read his shared memory
@@ -100,6 +130,20 @@ class NewtonSolve {
  private:
   static constexpr int kRows = LanePart<W>::kColumns;  // of a matrix column that a lane holds
   static constexpr int kRow = BlockMemory<W>::kRow;
+
+  static DEEPPCR_DEVICE std::byte* MemoryOfBlock(Context& context, const NewtonArgs& args) {
+    if constexpr (!kInSlab) return context.shared();
+    const int64_t block = int64_t{context.cluster()} * context.num_blocks() + context.block();
+    return args.slabs + block * static_cast<int64_t>(BlockMemory<W>::Bytes(args.tree));
+  }
+  // Where `local`, of this block's memory, lies in that of another one.
+  template <class T>
+  DEEPPCR_DEVICE T* Remote(T* local, int block) const {
+    if constexpr (!kInSlab) return context_.Remote(local, block);
+    const auto stride = static_cast<int64_t>(BlockMemory<W>::Bytes(args_.tree));
+    return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(local) +
+                                (block - context_.block()) * stride);
+  }
 
   DEEPPCR_DEVICE int32_t Clamp(int32_t count) const {
     return count < 0 ? 0 : count > tree_.per_block ? tree_.per_block : count;
@@ -110,10 +154,10 @@ class NewtonSolve {
     const int64_t end = (p + 1) * args_.shooting_interval;
     return end < args_.stack.num_steps ? end : args_.stack.num_steps;
   }
-  // Steps of an interval, levels up and down, and the update.
-  DEEPPCR_DEVICE int64_t StagesOfPass() const {
-    const int64_t scan = tree_.levels == 0 ? 0 : 2 * tree_.levels - 1;
-    return EndOf(0) + scan + 1;
+  // Vectors that a pass pushes through all steps. A diagonal takes none of its own.
+  DEEPPCR_DEVICE int64_t ColumnsOf(PassKind kind) const {
+    const bool dense = kind.refresh && kind.matrices == PassMatrices::kJacobians;
+    return Columns(kind) + (dense ? args_.stack.state_dim : 0);
   }
 
   // Every interval of the block, a warp each.
@@ -138,9 +182,22 @@ class NewtonSolve {
   }
   // y at the end of interval p; p = -1 is z_0.
   DEEPPCR_DEVICE float GuessOf(int32_t p) const {
-    if (p < 0 || args_.guesses == nullptr) return InitialState()[row_];
+    if (p < 0) return InitialState()[row_];
+    const GuessView& guess = args_.guess;
     const int64_t sample = context_.cluster();
-    return args_.guesses[(sample * tree_.num_intervals + p) * W + row_];
+    if (guess.states != nullptr) return guess.states[(sample * tree_.num_intervals + p) * W + row_];
+    return guess.map != nullptr ? EvaluateMap(EndOf(p)) : InitialState()[row_];
+  }
+  // The affine map at the first fitted step that is not before `step`.
+  DEEPPCR_DEVICE float EvaluateMap(int64_t step) const {
+    const GuessView& guess = args_.guess;
+    const int64_t after = (step + guess.stride - 1) / guess.stride - 1;
+    const int64_t at = after < guess.count ? after : guess.count - 1;
+    const float* map = guess.map + at * (args_.stack.state_dim + 1) * W;
+    float y = map[row_];
+    for (int32_t k = 0; k < args_.stack.state_dim; ++k)
+      y = fmaf(map[(k + 1) * W + row_], InitialState()[k], y);
+    return y;
   }
   DEEPPCR_DEVICE void PlaceGuess() {
     for (int32_t i = context_.warp(); count_ > 0 && i <= count_; i += warps_) {
@@ -155,6 +212,7 @@ class NewtonSolve {
   // ---- (1) F_p, A_p and the probes
   DEEPPCR_DEVICE void Propagate(PassKind kind) {
     ForIntervals([&](int32_t i) { PropagateInterval(i, kind); });
+    stages_ += EndOf(0);
     // Where the first nodes of the tree span blocks, their children are those of other blocks.
     tree_.local_levels > 0 ? context_.SyncBlock(kAfterLocalPropagate)
                            : context_.SyncCluster(kAfterPropagate);
@@ -180,7 +238,14 @@ class NewtonSolve {
       z = next;
     }
     StorePropagated(i, kind, z, probes);
-    if (matrix) StoreColumn(memory_.Matrix(tree_.index_of(0, static_cast<int32_t>(p))), column);
+    if (!matrix) return;
+    if (kind.matrices == PassMatrices::kDiagonals) KeepDiagonal(column);
+    StoreColumn(memory_.Matrix(tree_.index_of(0, static_cast<int32_t>(p))), column);
+  }
+  // C = 1 then: the column is one of the step's Jacobian.
+  DEEPPCR_DEVICE void KeepDiagonal(float (&column)[kRows]) const {
+    DEEPPCR_UNROLL
+    for (int r = 0; r < kRows; ++r) column[r] = FirstRow() + r == row_ ? column[r] : 0.0F;
   }
 
   DEEPPCR_DEVICE float SlopeAt(float pre_activation) const {
@@ -293,13 +358,13 @@ class NewtonSolve {
   }
   // A node's memory, whichever block holds it.
   DEEPPCR_DEVICE float* ResidualOf(int level, int32_t j) const {
-    return context_.Remote(memory_.Residual(tree_.index_of(level, j)), tree_.block_of(level, j));
+    return Remote(memory_.Residual(tree_.index_of(level, j)), tree_.block_of(level, j));
   }
   DEEPPCR_DEVICE float* EnteringOf(int level, int32_t j) const {
-    return context_.Remote(memory_.Entering(tree_.index_of(level, j)), tree_.block_of(level, j));
+    return Remote(memory_.Entering(tree_.index_of(level, j)), tree_.block_of(level, j));
   }
   DEEPPCR_DEVICE float* MatrixOf(int level, int32_t j) const {
-    return context_.Remote(memory_.Matrix(tree_.index_of(level, j)), tree_.block_of(level, j));
+    return Remote(memory_.Matrix(tree_.index_of(level, j)), tree_.block_of(level, j));
   }
 
   DEEPPCR_DEVICE void Reduce(PassKind kind) {
@@ -307,13 +372,14 @@ class NewtonSolve {
       ForNodes(level, [&](int32_t j) {
         if (j + 1 < tree_.nodes(level)) FormNode(level, j, kind);
       });
+      ++stages_;
       level < tree_.local_levels ? context_.SyncBlock(kAfterLocalReduce)
                                  : context_.SyncCluster(kAfterReduce);
     }
   }
   DEEPPCR_DEVICE void FormNode(int level, int32_t j, PassKind kind) {
     const int32_t left = 2 * j, right = left + 1;
-    const float* right_matrix = kind.matrices ? MatrixOf(level - 1, right) : nullptr;
+    const float* right_matrix = kind.stored() ? MatrixOf(level - 1, right) : nullptr;
     Apply(kind, right_matrix, ResidualOf(level - 1, left), ResidualOf(level - 1, right),
           memory_.Residual(tree_.index_of(level, j)));
     if (!kind.refresh || !tree_.needs_matrix(level, j)) return;
@@ -338,6 +404,7 @@ class NewtonSolve {
   DEEPPCR_DEVICE void Distribute(PassKind kind) {
     for (int level = tree_.levels - 1; level >= 0; --level) {
       ForNodes(level, [&](int32_t j) { EnterNode(level, j, kind); });
+      ++stages_;
       level > tree_.local_levels ? context_.SyncCluster(kAfterDistribute)
                                  : context_.SyncBlock(kAfterLocalDistribute);
     }
@@ -349,7 +416,7 @@ class NewtonSolve {
     if (j == 1) return Copy(kind, ResidualOf(level, 0), out);
     const float* parent = EnteringOf(level + 1, j / 2);
     if (j % 2 == 0) return Copy(kind, parent, out);
-    Apply(kind, kind.matrices ? MatrixOf(level, j - 1) : nullptr, parent, ResidualOf(level, j - 1),
+    Apply(kind, kind.stored() ? MatrixOf(level, j - 1) : nullptr, parent, ResidualOf(level, j - 1),
           out);
   }
   // Null: zeros.
@@ -361,8 +428,11 @@ class NewtonSolve {
 
   // ---- (3) y_p <- F_p + A_p d_{p-1}
   DEEPPCR_DEVICE WarpNorms Update(PassKind kind) {
-    WarpNorms norms = {0, 0, 0, 1};
+    WarpNorms norms = {0, 0, 0, 1, 0};
     ForIntervals([&](int32_t i) { UpdateInterval(i, kind, &norms); });
+    ++stages_;
+    if (args_.cancel != nullptr && context_.block() == 0 && context_.thread() == 0)
+      norms.told = context_.LoadVolatile(args_.cancel + context_.cluster());
     if (context_.lane() == 0) memory_.Norms()[context_.warp()] = norms;
     context_.SyncCluster(kAfterUpdate);
     TakeHalo(kind);
@@ -373,17 +443,18 @@ class NewtonSolve {
 
   DEEPPCR_DEVICE void UpdateInterval(int32_t i, PassKind kind, WarpNorms* norms) {
     const int32_t p = first_ + i, leaf = tree_.index_of(0, p);
-    const float* matrix = kind.matrices && p > 0 ? memory_.Matrix(leaf) : nullptr;
+    const float* matrix = kind.stored() && p > 0 ? memory_.Matrix(leaf) : nullptr;
+    const bool corrected = p > 0 && kind.matrices != PassMatrices::kZero;
     float* y = memory_.State(i + 1);
     float state = 0, update = 0, probe = 0;
     bool finite = true, probes_finite = true;
     const LayerPart<W> part = LoadMatrix(matrix);
     for (int v = 0; v < Columns(kind); ++v) {
       const float base = memory_.Propagated(i)[v * W + row_];
-      const float entering = memory_.Entering(leaf)[v * W + row_];
+      const float entering = corrected ? memory_.Entering(leaf)[v * W + row_] : 0.0F;
       const float correction = matrix == nullptr ? entering : Multiply<W>(context_, part, entering);
       // F + 0 would turn -0 into +0: where nothing is added the bits stay.
-      const float next = p == 0 || correction == 0.0F ? base : base + correction;
+      const float next = !corrected || correction == 0.0F ? base : base + correction;
       if (v == 0) {
         state = fabsf(next);
         update = context_.lane() < W ? fabsf(next - y[row_]) : 0.0F;
@@ -421,14 +492,13 @@ class NewtonSolve {
   // The last state of the block before.
   DEEPPCR_DEVICE void TakeHalo(PassKind kind) {
     if (context_.block() == 0 || context_.warp() != 0 || count_ == 0) return;
-    Copy(kind, context_.Remote(memory_.State(tree_.per_block), context_.block() - 1),
-         memory_.State(0));
+    Copy(kind, Remote(memory_.State(tree_.per_block), context_.block() - 1), memory_.State(0));
   }
 
   DEEPPCR_DEVICE WarpNorms NormsOfCluster() const {
-    WarpNorms all = {0, 0, 0, 1};
+    WarpNorms all = {0, 0, 0, 1, Remote(memory_.Norms(), 0)->told};
     for (int b = 0; b < tree_.num_blocks; ++b) {
-      const WarpNorms* norms = context_.Remote(memory_.Norms(), b);
+      const WarpNorms* norms = Remote(memory_.Norms(), b);
       for (int w = 0; w < warps_; ++w) {
         all.update = Larger(all.update, norms[w].update);
         all.rounding = Larger(all.rounding, norms[w].rounding);
@@ -472,12 +542,14 @@ class NewtonSolve {
   const int32_t first_;  // interval of the block
   const int32_t count_;  // intervals of the block, at the end of the cluster fewer or none
   const int row_;
+  int64_t stages_ = 0;  // of the pass, counted as its loops run
 };
 
-// Body of a launch of one cluster per sample, with BlockMemory<W>::Bytes of shared memory a block.
-template <int W, class Context>
+// Body of a launch of one cluster per sample, with BlockMemory<W>::Bytes of shared memory a block
+// or so much of a slab.
+template <int W, bool kInSlab, class Context>
 DEEPPCR_DEVICE void SolveNewton(Context& context, const NewtonArgs& args) {
-  NewtonSolve<W, Context>(context, args).Run();
+  NewtonSolve<W, kInSlab, Context>(context, args).Run();
 }
 
 }  // namespace deeppcr::cuda

@@ -12,13 +12,15 @@
 
 namespace deeppcr::cuda {
 
-// Pointers are the device's.
+// Pointers are the device's. Steps (begin, end] of every sample.
 struct SequentialArgs {
   StackView stack;
   int32_t num_samples;
-  const float* initial_states;  // z_0 [n, W], zero beyond D
-  float* final_states;          // z_L [n, W], zero beyond D
-  float* trajectories;          // z_0..z_L [n, L + 1, D], or null
+  int64_t begin, end;      // 0 <= begin < end <= L
+  const float* states;     // z_begin [n, W], zero beyond D
+  float* final_states;     // z_end [n, W], zero beyond D; may be `states`
+  float* trajectories;     // z_0..z_L [n, L + 1, D], of which begin..end are written, or null
+  int64_t* num_dependent;  // steps made, one after another, by the first sample
 };
 
 // One sample's states, written by the lanes that hold them.
@@ -47,14 +49,18 @@ DEEPPCR_DEVICE void SolveSequentially(Context& context, const SequentialArgs& ar
   const int64_t sample = context.cluster() * warps + context.warp();
   if (sample >= args.num_samples) return;
   const StackView& stack = args.stack;
-  const int64_t last = stack.num_steps - 1;
+  const int64_t last = args.end - 1;
   const TrajectoryWriter<W> trajectory(args, sample, context.lane());
-  float z = args.initial_states[sample * W + context.lane() % W];
-  trajectory.Write(0, z);
+  float z = args.states[sample * W + context.lane() % W];
+  trajectory.Write(args.begin, z);
   LayerPart<W> layers[kAhead];
   DEEPPCR_UNROLL
-  for (int k = 0; k < kAhead; ++k) layers[k] = LoadLayer<W>(context, stack, k < last ? k : last);
-  for (int64_t begin = 0; begin <= last; begin += kAhead) {
+  for (int k = 0; k < kAhead; ++k) {
+    const int64_t l = args.begin + k;
+    layers[k] = LoadLayer<W>(context, stack, l < last ? l : last);
+  }
+  int64_t made = 0;
+  for (int64_t begin = args.begin; begin <= last; begin += kAhead) {
     DEEPPCR_UNROLL
     for (int k = 0; k < kAhead; ++k) {
       const int64_t l = begin + k;
@@ -63,9 +69,11 @@ DEEPPCR_DEVICE void SolveSequentially(Context& context, const SequentialArgs& ar
       layers[k] = LoadLayer<W>(context, stack, l + kAhead < last ? l + kAhead : last);
       z = Step<W>(context, stack, layer, z);
       trajectory.Write(l + 1, z);
+      ++made;
     }
   }
   if (context.lane() < W) args.final_states[sample * W + context.lane()] = z;
+  if (sample == 0 && context.lane() == 0) *args.num_dependent = made;
 }
 
 }  // namespace deeppcr::cuda

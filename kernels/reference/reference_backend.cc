@@ -61,7 +61,7 @@ struct Node {
   Columns residual, entering;
 };
 
-class ReferenceSpace final : public SolveSpace {
+class ReferenceSpace final : public SolveSpace, public IterationPasses {
  public:
   ReferenceSpace(const Family& family, const AffineGuess& guess)
       : family_(family),
@@ -95,6 +95,9 @@ class ReferenceSpace final : public SolveSpace {
       if (trajectory != nullptr) std::copy(current_.begin(), current_.end(), trajectory + l * dim_);
     }
     return stages;
+  }
+  int64_t StepsPerLook(int32_t) const override {
+    return std::clamp<int64_t>((int64_t{1} << 18) / family_.shape.step_weights, 1, 4096);
   }
   void CopyState(int32_t, float* state) const override {
     std::copy(current_.begin(), current_.end(), state);
@@ -131,6 +134,9 @@ class ReferenceSpace final : public SolveSpace {
       states_[p][0].assign(z, z + dim_);
     }
   }
+  std::variant<IterationPasses*, IterationLoop*> iteration() override { return this; }
+  absl::Status status() const override { return absl::OkStatus(); }
+
   void ResetProbes(int32_t) override {
     for (Columns& y : states_)
       for (int v = 1; v < kNumColumns; ++v) y[v] = Vector(dim_);
@@ -281,6 +287,7 @@ class ReferenceSystem final : public System {
  public:
   explicit ReferenceSystem(std::unique_ptr<Family> family) : family_(std::move(family)) {}
   int64_t memory_bytes() const override { return family_->memory_bytes(); }
+  Grouping grouping() const override { return {}; }
   int64_t SpaceBytes(const SpaceLimits& limits) const override {
     const SystemShape& shape = family_->shape;
     const int64_t nodes = 2 * ((shape.num_steps - 1) / limits.min_shooting_interval + 1);
@@ -289,7 +296,10 @@ class ReferenceSystem final : public System {
   absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits&) const override {
     return std::unique_ptr<SolveSpace>(std::make_unique<ReferenceSpace>(*family_, guess_));
   }
-  void SetAffineGuess(const AffineGuess& guess) override { guess_ = guess; }
+  absl::Status SetAffineGuess(const AffineGuess& guess) override {
+    guess_ = guess;
+    return absl::OkStatus();
+  }
 
  private:
   const std::unique_ptr<Family> family_;
@@ -300,8 +310,6 @@ class ReferenceBackend final : public Backend {
  public:
   std::string_view name() const override { return "reference"; }
   std::string_view device() const override { return "reference-float64"; }
-  int32_t sequential_group() const override { return 1; }
-  int32_t iterative_group() const override { return 1; }
   absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec,
                                                     const PackingLimits&) const override {
     return std::unique_ptr<System>(std::make_unique<ReferenceSystem>(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <variant>
 
 #include "kernels/solver/interval_scan.h"
 #include "kernels/solver/solver.h"
@@ -36,7 +37,6 @@ PassCount PlaceGuess(SolveSpace& space, InitialGuess guess, int32_t b, const Gro
   } else {
     space.GuessConstant(b);
   }
-  space.ResetProbes(b);
   return cost;
 }
 
@@ -57,18 +57,57 @@ void ProbeToken(const GroupSample& sample, Progress* progress) {
 }
 
 // One pass for the samples that wait for it.
-void RunPass(SolveSpace& space, const StoppingPolicy& policy, Pass pass,
+void RunPass(IterationPasses& passes, const StoppingPolicy& policy, Pass pass,
              std::span<const int32_t> members, GroupScratch& scratch) {
   const IterationKind kind = KindOf(pass, policy.linearization);
-  const PassCount count = space.Propagate(members, kind);
-  int64_t stages = count.stages + ScanIntervals(space, members, kind);
-  space.Update(members, kind, policy.floor(), std::span(scratch.norms).first(members.size()));
+  const PassCount count = passes.Propagate(members, kind);
+  int64_t stages = count.stages + ScanIntervals(passes, policy.num_intervals, members, kind);
+  passes.Update(members, kind, policy.floor(), std::span(scratch.norms).first(members.size()));
   ++stages;
   for (size_t i = 0; i < members.size(); ++i) {
     // The next look at its token ends an interrupted one.
-    if (space.interrupted(members[i])) continue;
+    if (passes.interrupted(members[i])) continue;
     AdvanceProgress(policy, scratch.norms[i], stages, count.columns, &scratch.progress[members[i]]);
   }
+}
+
+// The loop on the host: each round, one pass of each kind for the samples that wait for it.
+void RunLoop(IterationPasses& passes, const FixedPointOptions& options,
+             const StoppingPolicy& policy, std::span<const GroupSample> samples,
+             GroupScratch& scratch) {
+  const int32_t n = static_cast<int32_t>(samples.size());
+  for (int32_t b = 0; b < n; ++b) passes.ResetProbes(b);
+  bool running = true;
+  while (running) {
+    running = false;
+    for (int32_t b = 0; b < n; ++b) ProbeToken(samples[b], &scratch.progress[b]);
+    for (const Pass pass : kPasses) {
+      size_t count = 0;
+      for (int32_t b = 0; b < n; ++b) {
+        const Progress& progress = scratch.progress[b];
+        if (progress.next == pass.next && progress.probes == pass.probes)
+          scratch.members[count++] = b;
+      }
+      if (count == 0) continue;
+      const std::span<const int32_t> members = std::span(scratch.members).first(count);
+      RunPass(passes, policy, pass, members, scratch);
+      for (const int32_t b : members) TellListener(options.solver, samples[b], scratch.progress[b]);
+      running = true;
+    }
+  }
+  for (int32_t b = 0; b < n; ++b) {
+    passes.TakeFinalState(b);
+    if (samples[b].trajectory != nullptr && !StoppedFromOutside(scratch.progress[b].termination))
+      passes.ExpandTrajectory(b, samples[b].trajectory);
+  }
+}
+
+// The loop on the device.
+void RunLoop(IterationLoop& loop, const FixedPointOptions& options, const StoppingPolicy& policy,
+             std::span<const GroupSample> samples, GroupScratch& scratch) {
+  const int32_t n = static_cast<int32_t>(samples.size());
+  loop.Iterate(n, policy, TrajectoriesOf(samples, scratch), scratch.progress.data());
+  for (int32_t b = 0; b < n; ++b) TellListener(options.solver, samples[b], scratch.progress[b]);
 }
 
 SampleReport ReportOf(const Progress& progress) {
@@ -99,30 +138,9 @@ void SolveFixedPoint(SolveSpace& space, const FixedPointOptions& options,
     scratch.progress[b].stages = cost.stages;
     scratch.progress[b].columns = cost.columns;
   }
-  bool running = true;
-  while (running) {
-    running = false;
-    for (int32_t b = 0; b < n; ++b) ProbeToken(samples[b], &scratch.progress[b]);
-    for (const Pass pass : kPasses) {
-      size_t count = 0;
-      for (int32_t b = 0; b < n; ++b) {
-        const Progress& progress = scratch.progress[b];
-        if (progress.next == pass.next && progress.probes == pass.probes)
-          scratch.members[count++] = b;
-      }
-      if (count == 0) continue;
-      const std::span<const int32_t> members = std::span(scratch.members).first(count);
-      RunPass(space, policy, pass, members, scratch);
-      for (const int32_t b : members) TellListener(options.solver, samples[b], scratch.progress[b]);
-      running = true;
-    }
-  }
-  for (int32_t b = 0; b < n; ++b) {
-    *samples[b].report = ReportOf(scratch.progress[b]);
-    space.TakeFinalState(b);
-    if (samples[b].trajectory != nullptr && !StoppedFromOutside(samples[b].report->termination))
-      space.ExpandTrajectory(b, samples[b].trajectory);
-  }
+  std::visit([&](auto* loop) { RunLoop(*loop, options, policy, samples, scratch); },
+             space.iteration());
+  for (int32_t b = 0; b < n; ++b) *samples[b].report = ReportOf(scratch.progress[b]);
 }
 
 }  // namespace deeppcr

@@ -5,13 +5,14 @@
 
 namespace deeppcr {
 
-int64_t ScanIntervals(SolveSpace& space, std::span<const int32_t> samples, IterationKind kind) {
+int64_t ScanIntervals(IterationPasses& passes, int64_t num_intervals,
+                      std::span<const int32_t> samples, IterationKind kind) {
   if (kind.linearization == Linearization::kZero) return 0;
-  const int levels = ScanTree(space.num_intervals()).levels();
+  const int levels = ScanTree(num_intervals).levels();
   int64_t stages = 0;
-  for (int level = 1; level < levels; ++level, ++stages) space.ReduceLevel(samples, level, kind);
+  for (int level = 1; level < levels; ++level, ++stages) passes.ReduceLevel(samples, level, kind);
   for (int level = levels - 1; level >= 0; --level, ++stages)
-    space.DistributeLevel(samples, level, kind);
+    passes.DistributeLevel(samples, level, kind);
   return stages;
 }
 

@@ -13,10 +13,11 @@ namespace deeppcr {
 // affine maps (A_p, r_p) over the fixed tree of kernels/backend/scan_tree.h. Composition is (A_2
 // A_1, A_2 r_1 + r_2): no pivot, no inverse. The up-sweep multiplies matrices (only on refresh; the
 // products are kept for later right-hand sides), the down-sweep is matrix-vector throughout
-// (Blelloch; BPPSA, Wang et al., MLSys 2020). Afterwards the space holds d_{p-1} for every
+// (Blelloch; BPPSA, Wang et al., MLSys 2020). Afterwards the passes hold d_{p-1} for every
 // interval. Returns the dependent stages, counted as the levels run: 2 ceil(log2 P) - 1 of them for
 // P >= 2.
-int64_t ScanIntervals(SolveSpace& space, std::span<const int32_t> samples, IterationKind kind);
+int64_t ScanIntervals(IterationPasses& passes, int64_t num_intervals,
+                      std::span<const int32_t> samples, IterationKind kind);
 
 }  // namespace deeppcr
 

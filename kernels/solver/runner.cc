@@ -35,14 +35,6 @@ FixedPointOptions FixedPointOptionsOf(const ResolvedOptions& options, const Solv
       .initial_guess = options.initial_guess};
 }
 
-// Sequential samples that keep a thread busy for some 200 us; less is not worth waking one for. A
-// step takes about 12 ns of latency and 0.06 ns per weight.
-int64_t SamplesWorthAThread(const SystemShape& shape) {
-  const double per_step = 12 + 0.06 * static_cast<double>(shape.step_weights);
-  return std::max<int64_t>(
-      1, static_cast<int64_t>(2e5 / (static_cast<double>(shape.num_steps) * per_step)));
-}
-
 bool IsFinite(float x) { return std::isfinite(x); }
 
 // The costs of a failed attempt stay in the report of the fallback that follows it.
@@ -95,11 +87,10 @@ class Runner::Batch {
   Batch(const Runner& runner, const ResolvedOptions& options, std::span<RunItem> items)
       : runner_(runner), options_(options), row_(*FindSolver(options.solver)), items_(items) {
     for (const RunItem& item : items) total_ += item.num_samples;
-    const int64_t largest =
-        row_.iterative ? runner.backend_.iterative_group() : runner.backend_.sequential_group();
+    const Grouping& grouping = runner.grouping_;
+    const int64_t largest = row_.iterative ? grouping.iterative : grouping.sequential;
     const int64_t share = (total_ - 1) / runner.pool_->num_threads() + 1;
-    group_ =
-        std::clamp<int64_t>(share, std::min(SamplesWorthAThread(runner.shape_), largest), largest);
+    group_ = std::clamp<int64_t>(share, std::min(grouping.worthwhile, largest), largest);
   }
 
   int64_t num_groups() const { return (total_ - 1) / group_ + 1; }
@@ -118,9 +109,16 @@ class Runner::Batch {
     const Clock::time_point decoded = Clock::now();
     if (row_.iterative && options_.on_no_convergence == OnNoConvergence::kFallback)
       FallBack(lane, n);
+    Note(lane.space->status());
     Add(encode_seconds_, SecondsBetween(start, encoded));
     Add(solve_seconds_, SecondsBetween(encoded, solved) + SecondsBetween(decoded, Clock::now()));
     Add(decode_seconds_, SecondsBetween(solved, decoded));
+  }
+
+  // Not OK if the device has failed.
+  absl::Status status() const {
+    std::lock_guard lock(mutex_);
+    return status_;
   }
 
   void Report(RunTimings* timings) const {
@@ -131,6 +129,12 @@ class Runner::Batch {
 
  private:
   static void Add(std::atomic<double>& sum, double value) { sum.fetch_add(value); }
+
+  void Note(const absl::Status& status) {
+    if (status.ok()) return;
+    std::lock_guard lock(mutex_);
+    status_ = status;
+  }
 
   // Samples [index * group, ...) of the batch, whichever items they belong to.
   int32_t Collect(int64_t index, Lane& lane) const {
@@ -218,15 +222,28 @@ class Runner::Batch {
   // The sequential solver for the samples that did not converge, from step 0: the bits of solver =
   // sequential.
   void FallBack(Lane& lane, int32_t n) const {
+    int32_t failed = 0;
     for (int32_t b = 0; b < n; ++b) {
-      const SampleReport failed = *lane.requests[b].sample.report;
-      if (failed.converged || StoppedFromOutside(failed.termination)) continue;
-      lane.space->Encode(0, lane.requests[b].input);
-      lane.samples[0] = lane.requests[b].sample;
-      SolveSequentially(*lane.space, runner_.shape_, std::span(lane.samples).first(1),
-                        lane.scratch);
-      Decode(lane, 0, lane.requests[b]);
-      MergeFallback(failed, lane.samples[0].report);
+      const SampleReport& report = *lane.requests[b].sample.report;
+      if (report.converged || StoppedFromOutside(report.termination)) continue;
+      lane.failed[failed] = report;
+      lane.requests[failed++] = lane.requests[b];
+    }
+    const int32_t group = runner_.grouping_.sequential;
+    for (int32_t first = 0; first < failed; first += group)
+      FallBack(lane, first, std::min(failed - first, group));
+  }
+  // For requests [first, first + n) of the lane.
+  void FallBack(Lane& lane, int32_t first, int32_t n) const {
+    SampleRequest* const requests = lane.requests.data() + first;
+    for (int32_t b = 0; b < n; ++b) {
+      lane.space->Encode(b, requests[b].input);
+      lane.samples[b] = requests[b].sample;
+    }
+    SolveSequentially(*lane.space, runner_.shape_, std::span(lane.samples).first(n), lane.scratch);
+    for (int32_t b = 0; b < n; ++b) {
+      Decode(lane, b, requests[b]);
+      MergeFallback(lane.failed[first + b], lane.samples[b].report);
     }
   }
 
@@ -237,15 +254,18 @@ class Runner::Batch {
   int64_t total_ = 0;
   int64_t group_ = 1;
   std::atomic<double> encode_seconds_{0}, solve_seconds_{0}, decode_seconds_{0};
+  mutable std::mutex mutex_;
+  absl::Status status_;  // by mutex_
 };
 
-absl::StatusOr<std::unique_ptr<Runner>> Runner::Create(const Backend& backend, const System& system,
+absl::StatusOr<std::unique_ptr<Runner>> Runner::Create(const System& system,
                                                        const SystemShape& shape,
                                                        const SpaceLimits& limits, ThreadPool* pool,
                                                        int max_concurrent_runs) {
-  std::unique_ptr<Runner> runner(new Runner(backend, shape, limits, pool));
-  const int num_lanes = max_concurrent_runs + pool->num_threads() - 1;
-  const int32_t capacity = std::max(backend.sequential_group(), backend.iterative_group());
+  const Grouping grouping = system.grouping();
+  std::unique_ptr<Runner> runner(new Runner(shape, limits, grouping, pool));
+  const int num_lanes = max_concurrent_runs + std::min(pool->num_threads(), grouping.spaces) - 1;
+  const int32_t capacity = std::max(grouping.sequential, grouping.iterative);
   for (int i = 0; i < num_lanes; ++i) {
     DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<SolveSpace> space, system.NewSpace(limits));
     runner->lanes_.push_back(std::make_unique<Lane>(std::move(space), capacity));
@@ -297,6 +317,7 @@ absl::Status Runner::Run(const ResolvedOptions& options, std::span<RunItem> item
   for (const RunItem& item : items) DEEPPCR_RETURN_IF_ERROR(Check(options, item));
   Batch batch(*this, options, items);
   pool_->ParallelFor(batch.num_groups(), batch);
+  DEEPPCR_RETURN_IF_ERROR(batch.status());
   if (timings != nullptr) {
     batch.Report(timings);
     timings->wall_seconds = SecondsBetween(start, Clock::now());

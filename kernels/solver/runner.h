@@ -24,9 +24,8 @@ namespace deeppcr {
 // is thread-safe for up to `max_concurrent_runs` callers; more of them wait for one another.
 class Runner {
  public:
-  // `backend`, `system` and `pool` must outlive the runner.
-  static absl::StatusOr<std::unique_ptr<Runner>> Create(const Backend& backend,
-                                                        const System& system,
+  // `system` and `pool` must outlive the runner.
+  static absl::StatusOr<std::unique_ptr<Runner>> Create(const System& system,
                                                         const SystemShape& shape,
                                                         const SpaceLimits& limits, ThreadPool* pool,
                                                         int max_concurrent_runs);
@@ -50,25 +49,30 @@ class Runner {
   // A thread's space and what goes with it.
   struct Lane {
     Lane(std::unique_ptr<SolveSpace> s, int32_t capacity)
-        : space(std::move(s)), scratch(capacity), samples(capacity), requests(capacity) {}
+        : space(std::move(s)),
+          scratch(capacity),
+          samples(capacity),
+          requests(capacity),
+          failed(capacity) {}
     std::unique_ptr<SolveSpace> space;
     GroupScratch scratch;
     std::vector<GroupSample> samples;
     std::vector<SampleRequest> requests;
+    std::vector<SampleReport> failed;  // of samples that the sequential solver takes over
   };
   class LaneLease;
   class Batch;
 
-  Runner(const Backend& backend, const SystemShape& shape, const SpaceLimits& limits,
+  Runner(const SystemShape& shape, const SpaceLimits& limits, const Grouping& grouping,
          ThreadPool* pool)
-      : backend_(backend), shape_(shape), limits_(limits), pool_(pool) {}
+      : shape_(shape), limits_(limits), grouping_(grouping), pool_(pool) {}
 
   absl::Status Check(const ResolvedOptions& options, const RunItem& item) const;
   absl::Status CheckNoise(const RunItem& item) const;
 
-  const Backend& backend_;
   const SystemShape shape_;
   const SpaceLimits limits_;
+  const Grouping grouping_;
   ThreadPool* const pool_;
   int64_t memory_bytes_ = 0;
   mutable std::mutex mutex_;

@@ -6,12 +6,6 @@
 namespace deeppcr {
 namespace {
 
-// Steps between two looks at the tokens: some hundred microseconds of work on one core.
-int64_t StepsPerProbe(const SystemShape& shape, int64_t num_samples) {
-  const int64_t steps = (int64_t{1} << 22) / (shape.step_weights * num_samples);
-  return std::clamp<int64_t>(steps, 1, 16384);
-}
-
 // The reason that was found first stays.
 void ProbeToken(const GroupSample& sample) {
   Termination& termination = sample.report->termination;
@@ -40,19 +34,23 @@ void TellListeners(std::span<const GroupSample> samples, int64_t steps) {
 
 }  // namespace
 
-void SolveSequentially(SolveSpace& space, const SystemShape& shape,
-                       std::span<const GroupSample> samples, GroupScratch& scratch) {
-  const int32_t n = static_cast<int32_t>(samples.size());
+float* const* TrajectoriesOf(std::span<const GroupSample> samples, GroupScratch& scratch) {
   bool wanted = false;
-  for (int32_t b = 0; b < n; ++b) {
-    *samples[b].report = SampleReport{};
+  for (size_t b = 0; b < samples.size(); ++b) {
     scratch.trajectories[b] = samples[b].trajectory;
     wanted = wanted || samples[b].trajectory != nullptr;
   }
-  float* const* trajectories = wanted ? scratch.trajectories.data() : nullptr;
+  return wanted ? scratch.trajectories.data() : nullptr;
+}
+
+void SolveSequentially(SolveSpace& space, const SystemShape& shape,
+                       std::span<const GroupSample> samples, GroupScratch& scratch) {
+  const int32_t n = static_cast<int32_t>(samples.size());
+  for (const GroupSample& sample : samples) *sample.report = SampleReport{};
+  float* const* trajectories = TrajectoriesOf(samples, scratch);
   space.Restart(n);
   int64_t stages = 0;
-  const int64_t stride = StepsPerProbe(shape, n);
+  const int64_t stride = space.StepsPerLook(n);
   for (int64_t l = 0; l < shape.num_steps && !AllStopped(samples); l += stride) {
     const int64_t end = std::min(l + stride, shape.num_steps);
     stages += space.Advance(n, l, end, trajectories);

@@ -43,6 +43,9 @@ struct GroupScratch {
   std::vector<float*> trajectories;
 };
 
+// Where the samples want their states, as backends take it: null if none does.
+float* const* TrajectoriesOf(std::span<const GroupSample> samples, GroupScratch& scratch);
+
 // Step by step. Leaves z_L as the current state of each sample and fills its report. A sample whose
 // token fires ends with kDeadline or kCancelled; tokens are probed every few hundred microseconds.
 void SolveSequentially(SolveSpace& space, const SystemShape& shape,

@@ -222,8 +222,8 @@ absl::StatusOr<std::vector<Expected>> ReferenceAnswers(const std::string& direct
   DEEPPCR_ASSIGN_OR_RETURN(const auto system, selected.backend->NewSystem(spec));
   const SystemShape shape = ShapeOf(spec);
   ThreadPool pool(1);
-  DEEPPCR_ASSIGN_OR_RETURN(const auto runner, Runner::Create(*selected.backend, *system, shape,
-                                                             {.iterative = false}, &pool, 1));
+  DEEPPCR_ASSIGN_OR_RETURN(const auto runner,
+                           Runner::Create(*system, shape, {.iterative = false}, &pool, 1));
   const size_t states = static_cast<size_t>((shape.num_steps + 1) * shape.state_dim);
   std::vector<Expected> answers;
   for (int64_t i = 0; i < count; ++i) {

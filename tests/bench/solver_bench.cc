@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's rungs of the CPU ladder: whole Run calls with host buffers on one core. Every rung
-// is checked against the sequential solver, and that one against the reference backend, before
-// anything is timed. Measures on its own (--rounds), or a round for each line that it reads
+// The engine's rungs of the ladder: whole Run calls with host buffers, on one core or on a GPU.
+// Every rung is checked against the sequential solver, and that one against the reference backend,
+// before anything is timed. Measures on its own (--rounds), or a round for each line that it reads
 // (--follow), so that another program's rounds can stand between its own.
 
 #include <CLI/CLI.hpp>
@@ -35,6 +35,7 @@ constexpr size_t kRoundsOfLong = 3;
 constexpr int64_t kDrawnJudged = 2;
 
 struct Flags {
+  std::string backend = "cpu";
   std::string repository = "deploy/models/repository";
   std::string inputs = "deploy/models/data/digits_heldout.npy";
   std::vector<std::string> models = {"digits-resnet", "digits-mlp", "digits-ddpm"};
@@ -143,7 +144,12 @@ absl::StatusOr<Group> MakeGroup(const Flags& flags, const std::string& name,
   for (const Rung& rung : model->info().generates() ? DiffusionRungs() : Rungs()) {
     if (!flags.rungs.empty() && std::ranges::find(flags.rungs, rung.name) == flags.rungs.end())
       continue;
-    DEEPPCR_ASSIGN_OR_RETURN(const ResolvedOptions options, model->Resolve(rung.options, n));
+    const absl::StatusOr<ResolvedOptions> resolved = model->Resolve(rung.options, n);
+    if (!resolved.ok()) {
+      group.json["missing"][rung.name] = std::string(resolved.status().message());
+      continue;
+    }
+    const ResolvedOptions& options = *resolved;
     DEEPPCR_ASSIGN_OR_RETURN(const double seconds, ExpectedSeconds(model, options, n));
     if (n > 1 && seconds > flags.longest) {
       group.json["missing"][rung.name] =
@@ -282,11 +288,15 @@ std::string Report(std::vector<Group>* groups) {
 }
 
 absl::Status RunBenchmark(const Flags& flags) {
-  DEEPPCR_ASSIGN_OR_RETURN(const int core, PinToCore(flags.core));
+  int core = flags.core;
+  if (flags.backend == "cpu") {
+    DEEPPCR_ASSIGN_OR_RETURN(core, PinToCore(flags.core));
+  }
   DEEPPCR_ASSIGN_OR_RETURN(const Array inputs, ReadArray(flags.inputs, ""));
   DEEPPCR_ASSIGN_OR_RETURN(
       const auto engine,
-      Engine::Create({.backend = "cpu", .num_threads = 1, .plan_cache_dir = flags.plan_cache_dir}));
+      Engine::Create(
+          {.backend = flags.backend, .num_threads = 1, .plan_cache_dir = flags.plan_cache_dir}));
   std::vector<Group> groups;
   for (const std::string& name : flags.models)
     DEEPPCR_RETURN_IF_ERROR(AddModel(flags, *engine, name, inputs, &groups));
@@ -300,8 +310,9 @@ absl::Status RunBenchmark(const Flags& flags) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("The engine's solvers side by side on one core.", "solver_bench");
+  CLI::App app("The engine's solvers side by side.", "solver_bench");
   Flags flags;
+  app.add_option("--backend", flags.backend)->capture_default_str();
   app.add_option("--model_repository", flags.repository)->capture_default_str();
   app.add_option("--in", flags.inputs, "inputs of the models")->capture_default_str();
   app.add_option("--models", flags.models, "of the repository, or folders of models")
@@ -323,7 +334,8 @@ int Main(int argc, char** argv) {
   app.add_option("--judged", flags.judged, "inputs that every rung is checked on")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app.add_option("--core", flags.core, "to run on; -1: the last one")->capture_default_str();
+  app.add_option("--core", flags.core, "to run on with --backend cpu; -1: the last one")
+      ->capture_default_str();
   app.add_option("--plan_cache_dir", flags.plan_cache_dir, "keep measured plans there");
   app.add_option("--outputs_dir", flags.outputs_dir, "write the outputs of each model there");
   app.add_option("--rounds", flags.rounds)->check(CLI::Range(1, 1000))->capture_default_str();

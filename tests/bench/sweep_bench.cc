@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where which solver wins on this CPU: the sequential solver against the planned newton over depths
-// and widths, one sample at a time on one core, random residual networks with scale 1/sqrt(L). The
-// losing region is part of the table. Answers are compared with sequential's before they are timed.
+// Where which solver wins: the sequential solver against the planned newton over depths
+// and widths, one sample at a time, on one core or on a GPU, random residual networks with scale
+// 1/sqrt(L). The losing region is part of the table. Answers are compared with sequential's before
+// they are timed.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -33,6 +34,7 @@ struct Flags {
   std::vector<int64_t> depths = {64, 256, 1024, 4096, 16384};
   std::vector<int64_t> widths = {2, 4, 8, 16, 32, 64};
   int64_t max_weights = int64_t{1} << 24;  // larger systems are left out
+  std::string backend = "cpu";
   int core = -1;
   double seconds = 0.3;
   std::string json;
@@ -148,8 +150,9 @@ nlohmann::ordered_json JsonOf(const Point& point) {
 }
 
 absl::Status RunSweep(const Flags& flags) {
-  DEEPPCR_RETURN_IF_ERROR(PinToCore(flags.core).status());
-  DEEPPCR_ASSIGN_OR_RETURN(const auto engine, Engine::Create({.backend = "cpu", .num_threads = 1}));
+  if (flags.backend == "cpu") DEEPPCR_RETURN_IF_ERROR(PinToCore(flags.core).status());
+  DEEPPCR_ASSIGN_OR_RETURN(const auto engine,
+                           Engine::Create({.backend = flags.backend, .num_threads = 1}));
   Table table({{"L"},
                {"D"},
                {"sequential"},
@@ -178,13 +181,15 @@ absl::Status RunSweep(const Flags& flags) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Sequential against newton over depths and widths on one core.", "sweep_bench");
+  CLI::App app("Sequential against newton over depths and widths.", "sweep_bench");
   Flags flags;
+  app.add_option("--backend", flags.backend)->capture_default_str();
   app.add_option("--depths", flags.depths)->delimiter(',')->capture_default_str();
   app.add_option("--widths", flags.widths)->delimiter(',')->capture_default_str();
   app.add_option("--max_weights", flags.max_weights, "leave out systems with more")
       ->capture_default_str();
-  app.add_option("--core", flags.core, "to run on; -1: the last one")->capture_default_str();
+  app.add_option("--core", flags.core, "to run on with --backend cpu; -1: the last one")
+      ->capture_default_str();
   app.add_option("--seconds", flags.seconds, "per solver and point")->capture_default_str();
   app.add_option("--json", flags.json, "also write the figures as JSON");
   try {

@@ -46,7 +46,7 @@ SolverRig::SolverRig(std::unique_ptr<Backend> backend, const SystemSpec& spec, i
     : backend_(std::move(backend)),
       system_(*backend_->NewSystem(spec)),
       pool_(std::make_unique<ThreadPool>(num_threads)) {
-  runner_ = *Runner::Create(*backend_, *system_, ShapeOf(spec),
+  runner_ = *Runner::Create(*system_, ShapeOf(spec),
                             {.min_shooting_interval = min_shooting_interval}, pool_.get(), 1);
 }
 

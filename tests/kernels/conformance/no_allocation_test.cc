@@ -105,7 +105,9 @@ TEST_P(NoAllocationTest, NoSolverAllocatesOnTheRequestPath) {
                              .seed = 3});
   SolverRig rig(testing::BackendCases().front().create(), system.spec(), 2);
   const std::vector<float> inputs = system.Inputs(kSamples, 4);
-  rig.system().SetAffineGuess(*FitAffineGuess(rig.runner(), SyntheticInputs(64, 9), 1 << 20));
+  ASSERT_TRUE(rig.system()
+                  .SetAffineGuess(*FitAffineGuess(rig.runner(), SyntheticInputs(64, 9), 1 << 20))
+                  .ok());
   std::vector<float> outputs(kSamples * 4), trajectory(kSamples * (kSteps + 1) * 6),
       previous(trajectory.size());
   std::vector<SampleReport> reports(kSamples);

@@ -467,23 +467,24 @@ TEST_P(DiffusionTest, ASpaceIteratesToTheSequentialStates) {
   EXPECT_EQ(space->Advance(1, 0, 40, &to), 40);
   space->SetShootingInterval(4);
   EXPECT_EQ(space->GuessCoarse(0).stages, 14);
-  space->ResetProbes(0);
+  auto* passes = std::get<IterationPasses*>(space->iteration());
+  passes->ResetProbes(0);
   const std::vector<int32_t> samples = {0};
   const IterationKind iteration = {.probes = true};
   const int levels = 4;  // of ceil(log2 10)
   for (int k = 0; k < 10; ++k) {
     UpdateNorms norms;
-    space->Propagate(samples, iteration);
-    for (int level = 1; level < levels; ++level) space->ReduceLevel(samples, level, iteration);
+    passes->Propagate(samples, iteration);
+    for (int level = 1; level < levels; ++level) passes->ReduceLevel(samples, level, iteration);
     for (int level = levels - 1; level >= 0; --level)
-      space->DistributeLevel(samples, level, iteration);
-    space->Update(samples, iteration, 1e-6, {&norms, 1});
+      passes->DistributeLevel(samples, level, iteration);
+    passes->Update(samples, iteration, 1e-6, {&norms, 1});
     ASSERT_TRUE(norms.finite);
     if (k == 5) {
       EXPECT_LT(norms.update, 1e-4);
     }
   }
-  space->ExpandTrajectory(0, iterative.data());
+  passes->ExpandTrajectory(0, iterative.data());
   EXPECT_EQ(iterative, sequential);
   space->Decode(0, outputs.data());
   const double amplified = space->AmplifyError(0, 1e-3, 1e-6, outputs.data());

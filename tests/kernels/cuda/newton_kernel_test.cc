@@ -72,20 +72,23 @@ Solved Solve(const RandomSystem& system, const std::vector<float>& inputs, const
       Poisoned(n * W), Poisoned(n * (spec.num_steps + 1) * dim), std::vector<Progress>(n), {}};
   cuda::NewtonArgs args{.stack = stack.view(),
                         .policy = launch.policy,
+                        .start = StartProgress(launch.policy),
                         .tree = cuda::IntervalTree(intervals, launch.num_blocks),
                         .shooting_interval = static_cast<int32_t>(launch.interval),
+                        .guess = {},
                         .initial_states = initial.data(),
-                        .guesses = nullptr,
                         .final_states = solved.final_states.data(),
                         .trajectories = solved.trajectories.data(),
-                        .outcomes = solved.outcomes.data()};
+                        .outcomes = solved.outcomes.data(),
+                        .cancel = nullptr,
+                        .slabs = nullptr};
   args.policy.num_intervals = intervals;
   const testing::simt::LaunchShape shape{.num_clusters = static_cast<int>(n),
                                          .num_blocks = launch.num_blocks,
                                          .num_threads = launch.num_warps * cuda::kWarpSize,
                                          .shared_bytes = cuda::BlockMemory<W>::Bytes(args.tree)};
   solved.launch =
-      Execute(shape, schedule, [&](Thread& thread) { cuda::SolveNewton<W>(thread, args); });
+      Execute(shape, schedule, [&](Thread& thread) { cuda::SolveNewton<W, false>(thread, args); });
   return solved;
 }
 
@@ -96,11 +99,15 @@ DeviceVector Sequential(const RandomSystem& system, const std::vector<float>& in
   const StackOnDevice stack(spec, W);
   const DeviceVector initial = testing::Padded(inputs, spec.state_dim, W);
   DeviceVector final_state(W), trajectory((spec.num_steps + 1) * spec.state_dim);
+  int64_t num_dependent = 0;
   const cuda::SequentialArgs args{.stack = stack.view(),
                                   .num_samples = 1,
-                                  .initial_states = initial.data(),
+                                  .begin = 0,
+                                  .end = system.spec().num_steps,
+                                  .states = initial.data(),
                                   .final_states = final_state.data(),
-                                  .trajectories = trajectory.data()};
+                                  .trajectories = trajectory.data(),
+                                  .num_dependent = &num_dependent};
   Execute({}, {}, [&](Thread& thread) { cuda::SolveSequentially<W>(thread, args); });
   return trajectory;
 }

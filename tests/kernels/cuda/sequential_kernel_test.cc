@@ -22,6 +22,7 @@ constexpr double kTolerance = 1e-4;  // as of all float32 backends
 
 struct Solved {
   DeviceVector final_states, trajectories;
+  int64_t num_dependent = 0;
 };
 
 template <int W>
@@ -34,9 +35,12 @@ Solved Solve(const RandomSystem& system, const std::vector<float>& inputs, int n
   Solved solved{DeviceVector(n * W), DeviceVector(n * (spec.num_steps + 1) * dim)};
   const cuda::SequentialArgs args{.stack = stack.view(),
                                   .num_samples = static_cast<int32_t>(n),
-                                  .initial_states = initial.data(),
+                                  .begin = 0,
+                                  .end = spec.num_steps,
+                                  .states = initial.data(),
                                   .final_states = solved.final_states.data(),
-                                  .trajectories = solved.trajectories.data()};
+                                  .trajectories = solved.trajectories.data(),
+                                  .num_dependent = &solved.num_dependent};
   const int64_t warps = num_threads / cuda::kWarpSize;
   const testing::simt::LaunchShape shape{.num_clusters = static_cast<int>((n - 1) / warps + 1),
                                          .num_threads = num_threads};

@@ -92,14 +92,12 @@ TEST(ScanTreeTest, NeedsMatrixIsTrueExactlyWhereOneIsUsed) {
   }
 }
 
-// A space of so many intervals that notes the sweeps.
-class RecordingSpace final : public SolveSpace {
+// Notes the sweeps.
+class RecordingPasses final : public IterationPasses {
  public:
-  explicit RecordingSpace(int64_t intervals) : intervals_(intervals) {}
   const std::vector<int>& reduced() const { return reduced_; }
   const std::vector<int>& distributed() const { return distributed_; }
 
-  int64_t num_intervals() const override { return intervals_; }
   void ReduceLevel(std::span<const int32_t>, int level, IterationKind) override {
     EXPECT_TRUE(distributed_.empty()) << "up-sweep after the down-sweep began";
     reduced_.push_back(level);
@@ -108,27 +106,14 @@ class RecordingSpace final : public SolveSpace {
     distributed_.push_back(level);
   }
 
-  void Encode(int32_t, const SampleInput&) override {}
-  void Decode(int32_t, float*) override {}
-  double AmplifyError(int32_t, double, double, const float*) override { return 0; }
-  void Restart(int32_t) override {}
-  int64_t Advance(int32_t, int64_t, int64_t, float* const*) override { return 0; }
-  bool interrupted(int32_t) const override { return false; }
-  void CopyState(int32_t, float*) const override {}
-  bool FinalStateFinite(int32_t) const override { return true; }
-  void SetShootingInterval(int64_t) override {}
-  void GuessConstant(int32_t) override {}
-  PassCount GuessCoarse(int32_t) override { return {}; }
-  void GuessAffine(int32_t) override {}
-  void GuessTrajectory(int32_t, const float*) override {}
   void ResetProbes(int32_t) override {}
   PassCount Propagate(std::span<const int32_t>, IterationKind) override { return {}; }
+  bool interrupted(int32_t) const override { return false; }
   void Update(std::span<const int32_t>, IterationKind, double, std::span<UpdateNorms>) override {}
   void TakeFinalState(int32_t) override {}
   void ExpandTrajectory(int32_t, float*) override {}
 
  private:
-  const int64_t intervals_;
   std::vector<int> reduced_, distributed_;
 };
 
@@ -138,23 +123,23 @@ TEST(ScanIntervalsTest, CountsTheLevelsThatItRuns) {
   std::vector<int64_t> counts = {1000, 1024, 1025, 16384};
   for (int64_t p = 1; p <= 130; ++p) counts.push_back(p);
   for (const int64_t intervals : counts) {
-    RecordingSpace space(intervals);
-    const int64_t stages = ScanIntervals(space, kSample, {});
+    RecordingPasses passes;
+    const int64_t stages = ScanIntervals(passes, intervals, kSample, {});
     const int levels = CeilLog2(intervals);
     EXPECT_EQ(stages, levels == 0 ? 0 : 2 * levels - 1) << intervals;
-    EXPECT_EQ(stages, static_cast<int64_t>(space.reduced().size() + space.distributed().size()));
+    EXPECT_EQ(stages, static_cast<int64_t>(passes.reduced().size() + passes.distributed().size()));
     std::vector<int> up, down;
     for (int h = 1; h < levels; ++h) up.push_back(h);
     for (int h = levels - 1; h >= 0; --h) down.push_back(h);
-    EXPECT_EQ(space.reduced(), up) << intervals;
-    EXPECT_EQ(space.distributed(), down) << intervals;
+    EXPECT_EQ(passes.reduced(), up) << intervals;
+    EXPECT_EQ(passes.distributed(), down) << intervals;
   }
 }
 
 TEST(ScanIntervalsTest, JacobiHasNothingToSolve) {
-  RecordingSpace space(33);
-  EXPECT_EQ(ScanIntervals(space, kSample, {.linearization = Linearization::kZero}), 0);
-  EXPECT_TRUE(space.distributed().empty());
+  RecordingPasses passes;
+  EXPECT_EQ(ScanIntervals(passes, 33, kSample, {.linearization = Linearization::kZero}), 0);
+  EXPECT_TRUE(passes.distributed().empty());
 }
 
 // One pass over a linear system solves it, whatever the states were before: a wrong matrix, a wrong
@@ -173,7 +158,8 @@ class LinearSolveTest : public ::testing::TestWithParam<std::tuple<size_t, int64
     space_->SetShootingInterval(interval);
     ASSERT_EQ(space_->num_intervals(), intervals());
     space_->GuessConstant(0);
-    space_->ResetProbes(0);
+    passes_ = std::get<IterationPasses*>(space_->iteration());
+    passes_->ResetProbes(0);
     const std::vector<double> z0 =
         reference::Encode(spec, std::vector<double>(inputs.begin(), inputs.end()));
     want_ = reference::Trajectory(spec, z0);
@@ -181,17 +167,18 @@ class LinearSolveTest : public ::testing::TestWithParam<std::tuple<size_t, int64
 
   UpdateNorms Pass(IterationKind kind) {
     UpdateNorms norms;
-    space_->Propagate(kSample, kind);
+    passes_->Propagate(kSample, kind);
     const int levels = CeilLog2(intervals());
-    EXPECT_EQ(ScanIntervals(*space_, kSample, kind), levels == 0 ? 0 : 2 * levels - 1);
-    space_->Update(kSample, kind, 1e-3, {&norms, 1});
+    EXPECT_EQ(ScanIntervals(*passes_, intervals(), kSample, kind),
+              levels == 0 ? 0 : 2 * levels - 1);
+    passes_->Update(kSample, kind, 1e-3, {&norms, 1});
     return norms;
   }
 
   // Against the sequential states in double; the floor stands for what a state is a sum of.
   void ExpectSolved(const char* what) {
     std::vector<float> got(want_.size());
-    space_->ExpandTrajectory(0, got.data());
+    passes_->ExpandTrajectory(0, got.data());
     EXPECT_LE(RelativeError(got, want_, kDim, 1.0), 2e-6) << what;
   }
 
@@ -201,12 +188,13 @@ class LinearSolveTest : public ::testing::TestWithParam<std::tuple<size_t, int64
     const std::vector<float> noise = system.Inputs(1 + intervals(), 99);
     for (size_t i = 0; i < far.size(); ++i) far[i] = 3 * noise[i % noise.size()];
     space_->GuessTrajectory(0, far.data());
-    space_->ResetProbes(0);
+    passes_->ResetProbes(0);
   }
 
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<System> system_;
   std::unique_ptr<SolveSpace> space_;
+  IterationPasses* passes_ = nullptr;
   std::vector<double> want_;
 };
 

@@ -84,6 +84,11 @@ class Thread {
     for (int i = 0; i < N; ++i) to[i] = from[i];
   }
 
+  // Reads what the host may write at any time.
+  int32_t LoadVolatile(const int32_t* from) const {
+    return *static_cast<const volatile int32_t*>(from);
+  }
+
   // Barriers of all threads of the warp, block or cluster. `site` is unique among the calls of a
   // kernel: mutants leave one out.
   void SyncWarp(int site) { Wait(0, site); }

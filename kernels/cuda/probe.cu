@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/probe.h"
 
 namespace deeppcr::cuda {
 namespace {
@@ -56,8 +57,9 @@ cudaError_t ProbeDevice(int device, DeviceInfo* info) {
   info->major = properties.major;
   info->minor = properties.minor;
   info->multiprocessors = properties.multiProcessorCount;
+  info->shared_bytes = properties.sharedMemPerBlockOptin;
   info->memory_bytes = properties.totalGlobalMem;
-  return cudaDeviceGetAttribute(&info->cluster_launch, cudaDevAttrClusterLaunch, device);
+  return MaxNewtonClusterBlocks(&info->max_cluster_blocks);
 }
 
 }  // namespace deeppcr::cuda

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// What only a GPU can show, or is too much for the SIMT executor: deep systems, large batches, the
+// demo models, many threads.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/solver/registry.h"
+#include "tests/testing/gpu_under_test.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::Describe;
+using testing::OptionsFor;
+using testing::RandomSystem;
+using testing::Solved;
+using testing::SolverRig;
+using testing::StackOptions;
+
+std::unique_ptr<Backend> NewBackend() {
+  return cuda::NewCudaBackend(testing::NewDeviceUnderTest());
+}
+
+double WorstState(const Solved& got, const Solved& want, int64_t dim) {
+  const std::vector<double> states(want.trajectory.begin(), want.trajectory.end());
+  return testing::RelativeError(got.trajectory, states, dim, 1e-2);
+}
+
+// Deep residual systems against the CPU backend, and against the sequential solver on the GPU.
+TEST(CudaOnGpuTest, DeepSystems) {
+  for (const int64_t steps : {1000, 4096, 16384}) {
+    for (const int64_t dim : {4, 16, 32}) {
+      const RandomSystem system({.num_steps = steps,
+                                 .state_dim = dim,
+                                 .residual = true,
+                                 .gain = 1 / std::sqrt(static_cast<double>(steps))});
+      const SolverRig gpu(NewBackend(), system.spec(), 1, 64);
+      const SolverRig cpu(testing::BackendCases().front().create(), system.spec(), 1, 64);
+      const std::vector<float> inputs = system.Inputs(2, 3);
+      const Solved sequential = gpu.Solve({.solver = "sequential"}, inputs);
+      EXPECT_LE(WorstState(sequential, cpu.Solve({.solver = "sequential"}, inputs), dim), 1e-4)
+          << steps << " " << dim;
+      const Solved newton = gpu.Solve(OptionsFor("newton", steps, 64, 1e-4), inputs);
+      EXPECT_LE(WorstState(newton, sequential, dim), 1e-4) << steps << " " << dim;
+      EXPECT_TRUE(newton.reports[0].converged && !newton.reports[0].fallback);
+    }
+  }
+}
+
+TEST(CudaOnGpuTest, LargeBatchesKeepTheirBits) {
+  const RandomSystem system({.num_steps = 256,
+                             .state_dim = 16,
+                             .residual = true,
+                             .gain = 0.1,
+                             .input_dim = 64,
+                             .output_dim = 10});
+  const SolverRig rig(NewBackend(), system.spec());
+  const std::vector<float> inputs = system.Inputs(300, 4);
+  for (const char* solver : {"sequential", "newton", "picard"}) {
+    const ResolvedOptions options = OptionsFor(solver, 256, 8, 1e-4);
+    const Solved together = rig.Solve(options, inputs);
+    EXPECT_TRUE(together.SameAnswers(rig.Solve(options, inputs))) << solver;
+    for (const int64_t s : {0, 17, 299}) {
+      const Solved alone =
+          rig.Solve(options, {inputs.begin() + s * 64, inputs.begin() + (s + 1) * 64});
+      EXPECT_TRUE(
+          std::equal(alone.outputs.begin(), alone.outputs.end(), together.outputs.begin() + s * 10))
+          << solver << " " << s;
+    }
+  }
+}
+
+TEST(CudaOnGpuTest, ThreadsDoNotDisturbOneAnother) {
+  const RandomSystem system({.num_steps = 300, .state_dim = 8, .gain = 0.9});
+  const std::unique_ptr<Backend> backend = NewBackend();
+  const std::unique_ptr<System> loaded = *backend->NewSystem(system.spec());
+  ThreadPool pool(2);
+  const auto runner = *Runner::Create(*loaded, ShapeOf(system.spec()), {}, &pool, 4);
+  const std::vector<float> inputs = system.Inputs(1, 5);
+  const auto solve = [&] {
+    std::vector<float> outputs(8);
+    SampleReport report;
+    RunItem item{.num_samples = 1,
+                 .inputs = inputs,
+                 .initial_states = {},
+                 .outputs = outputs,
+                 .reports = {&report, 1}};
+    EXPECT_TRUE(runner->Run(OptionsFor("newton", 300, 4, 1e-4), {&item, 1}, nullptr).ok());
+    return outputs;
+  };
+  const std::vector<float> want = solve();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) EXPECT_EQ(solve(), want);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(CudaOnGpuTest, MemoryThatIsNotThereIsAnErrorWithItsSize) {
+  const std::unique_ptr<cuda::Device> device = testing::NewDeviceUnderTest();
+  const auto memory = device->Allocate(cuda::MemoryKind::kDevice, size_t{1} << 44);
+  ASSERT_FALSE(memory.ok());
+  EXPECT_EQ(memory.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(memory.status().message().find("17592186044416 bytes wanted"), std::string::npos);
+  // And the device goes on.
+  const RandomSystem system({.num_steps = 20, .state_dim = 4});
+  const SolverRig rig(NewBackend(), system.spec());
+  EXPECT_EQ(rig.Solve({.solver = "sequential"}, system.Inputs(1, 5)).reports.size(), 1U);
+}
+
+}  // namespace
+}  // namespace deeppcr

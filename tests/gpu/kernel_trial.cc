@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels on a GPU, with nothing but the CUDA runtime and the standard library, so that it
+// builds on a machine that has neither Abseil nor GoogleTest, and is small enough for
+// compute-sanitizer.
+//
+//   kernel_trial check [small]   every kernel against a loop in double precision, repeated bits,
+//                                the same bits alone and in a batch, causality bit for bit
+//   kernel_trial time            device times by events, of the sequential kernel and of the Newton
+//                                kernel at several shooting intervals, blocks and warps: JSON lines
+//
+// Exit status: 0, 1 if a check failed, 77 if there is no GPU.
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+
+namespace deeppcr::cuda {
+namespace {
+
+int checks = 0, failures = 0;
+
+void Check(bool right, const std::string& what) {
+  ++checks;
+  if (right) return;
+  ++failures;
+  std::printf("FAILED: %s\n", what.c_str());
+}
+
+void Must(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::printf("FAILED: %s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+
+template <class T>
+class OnDevice {
+ public:
+  explicit OnDevice(size_t size) : size_(size) {
+    void* memory = nullptr;
+    Must(cudaMalloc(&memory, size * sizeof(T)), "cudaMalloc");
+    data_ = static_cast<T*>(memory);
+    Must(cudaMemset(data_, 0xFF, size * sizeof(T)), "cudaMemset");
+  }
+  explicit OnDevice(const std::vector<T>& values) : OnDevice(values.size()) {
+    Must(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice), "upload");
+  }
+  OnDevice(const OnDevice&) = delete;
+  ~OnDevice() { cudaFree(data_); }
+  T* data() const { return data_; }
+  std::vector<T> Host() const {
+    std::vector<T> values(size_);
+    Must(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost), "download");
+    return values;
+  }
+
+ private:
+  T* data_ = nullptr;
+  size_t size_;
+};
+
+// A random tanh network, residual or not.
+struct Network {
+  int64_t steps;
+  int dim;
+  bool residual;
+  float gain;
+  int width = PaddedWidth(dim);
+  float scale = residual ? 1 / std::sqrt(static_cast<float>(steps)) : 1.0F;
+
+  std::string Name() const {
+    return "L=" + std::to_string(steps) + " D=" + std::to_string(dim) +
+           (residual ? " residual" : "");
+  }
+};
+
+class Trial {
+ public:
+  Trial(const Network& network, int num_samples)
+      : network_(network),
+        n_(num_samples),
+        weights_host_(Draw(network.steps * network.width, network.dim, network.width, network.dim,
+                           network.gain / std::sqrt(static_cast<float>(network.dim)))),
+        biases_host_(Draw(network.steps, network.dim, network.width, network.width, 0.1F)),
+        initial_host_(Draw(num_samples, network.dim, network.width, network.width, 1.0F)),
+        weights_(weights_host_),
+        biases_(biases_host_),
+        initial_(initial_host_),
+        final_(static_cast<size_t>(num_samples) * network.width),
+        trajectory_(Floats()),
+        outcomes_(num_samples),
+        dependent_(1) {}
+
+  SequentialArgs Sequential(int n, bool trajectory) const {
+    return {View(),
+            n,
+            0,
+            network_.steps,
+            initial_.data(),
+            final_.data(),
+            trajectory ? trajectory_.data() : nullptr,
+            dependent_.data()};
+  }
+  NewtonArgs Newton(int interval, int blocks, int max_iterations, bool trajectory,
+                    std::byte* slabs = nullptr) const {
+    const int intervals = static_cast<int>((network_.steps - 1) / interval + 1);
+    StoppingPolicy policy;
+    policy.max_iterations = max_iterations;
+    policy.num_intervals = intervals;
+    return {View(),
+            policy,
+            StartProgress(policy),
+            IntervalTree(intervals, blocks),
+            interval,
+            {},
+            initial_.data(),
+            final_.data(),
+            trajectory ? trajectory_.data() : nullptr,
+            outcomes_.data(),
+            nullptr,
+            slabs};
+  }
+
+  std::vector<float> SolveSequentially(int n) const {
+    Must(LaunchSequential(Sequential(n, true), network_.width, nullptr), "sequential launch");
+    Must(cudaDeviceSynchronize(), "sequential kernel");
+    return Taken(n);
+  }
+  std::vector<float> SolveNewton(int n, int interval, const LaunchLimits& limits,
+                                 int max_iterations) const {
+    const int intervals = static_cast<int>((network_.steps - 1) / interval + 1);
+    const NewtonShape shape = ChooseNewtonShape(network_.width, n, intervals, limits);
+    const int64_t slab = SlabBytes(network_.width, IntervalTree(intervals, shape.num_blocks));
+    const OnDevice<std::byte> slabs(shape.in_slabs ? n * slab : 1);
+    const NewtonArgs args = Newton(interval, shape.num_blocks, max_iterations, true,
+                                   shape.in_slabs ? slabs.data() : nullptr);
+    Must(LaunchNewton(args, shape, nullptr), "newton launch");
+    Must(cudaDeviceSynchronize(), "newton kernel");
+    return Taken(n);
+  }
+  std::vector<Progress> outcomes() const { return outcomes_.Host(); }
+
+  // All states in double precision.
+  std::vector<double> Reference(int sample) const {
+    const int d = network_.dim, w = network_.width;
+    std::vector<double> z(initial_host_.begin() + sample * w,
+                          initial_host_.begin() + sample * w + d);
+    std::vector<double> all = z;
+    for (int64_t l = 0; l < network_.steps; ++l) {
+      std::vector<double> next(d);
+      for (int i = 0; i < d; ++i) {
+        double a = biases_host_[l * w + i];
+        for (int k = 0; k < d; ++k) a += double{weights_host_[(l * w + i) * w + k]} * z[k];
+        next[i] = network_.residual ? z[i] + network_.scale * std::tanh(a) : std::tanh(a);
+      }
+      z = next;
+      all.insert(all.end(), z.begin(), z.end());
+    }
+    return all;
+  }
+  const Network& network() const { return network_; }
+  size_t FloatsOf(int n) const {
+    return n * (network_.steps + 1) * static_cast<size_t>(network_.dim);
+  }
+
+ private:
+  // Rows of `width` values, those beyond `dim` zero; of every `width` rows, those beyond
+  // `rows_used` too.
+  static std::vector<float> Draw(int64_t rows, int dim, int width, int rows_used, float scale) {
+    static std::mt19937 generator(1);
+    std::normal_distribution<float> normal(0, scale);
+    std::vector<float> values(rows * width);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int i = 0; i < dim && r % width < rows_used; ++i)
+        values[r * width + i] = normal(generator);
+    return values;
+  }
+  size_t Floats() const { return FloatsOf(n_); }
+  StackView View() const {
+    return {network_.steps, network_.dim,      weights_.data(),  biases_.data(),
+            network_.scale, network_.residual, Activation::kTanh};
+  }
+  std::vector<float> Taken(int n) const {
+    std::vector<float> states = trajectory_.Host();
+    states.resize(FloatsOf(n));
+    return states;
+  }
+
+  const Network network_;
+  const int n_;
+  const std::vector<float> weights_host_, biases_host_, initial_host_;
+  const OnDevice<float> weights_, biases_, initial_, final_, trajectory_;
+  const OnDevice<Progress> outcomes_;
+  const OnDevice<int64_t> dependent_;
+};
+
+template <class A, class B>
+double WorstState(const A& got, const B& want, int dim) {
+  double worst = 0;
+  for (size_t at = 0; at < got.size(); at += dim) {
+    double error = 0, size = 1e-2;
+    for (int i = 0; i < dim; ++i) {
+      if (!std::isfinite(got[at + i])) return INFINITY;
+      error = std::max(error, std::fabs(double{got[at + i]} - want[at + i]));
+      size = std::max(size, std::fabs(double{want[at + i]}));
+    }
+    worst = std::max(worst, error / size);
+  }
+  return worst;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b, size_t count) {
+  return std::memcmp(a.data(), b.data(), count * sizeof(float)) == 0;
+}
+
+void CheckNewton(const Trial& trial, int interval, const LaunchLimits& limits, int n,
+                 const std::vector<float>& sequential) {
+  const std::string name = trial.network().Name() + " C=" + std::to_string(interval);
+  const std::vector<float> batch = trial.SolveNewton(n, interval, limits, 32);
+  for (const Progress& progress : trial.outcomes())
+    Check(progress.termination == Termination::kConverged, name + " does not converge");
+  const double error = WorstState(batch, sequential, trial.network().dim);
+  Check(error <= 1e-4, name + ": newton is " + std::to_string(error) + " from sequential");
+  Check(SameBits(batch, trial.SolveNewton(n, interval, limits, 32), batch.size()),
+        name + ": other bits when repeated");
+  const std::vector<float> alone = trial.SolveNewton(1, interval, limits, 32);
+  Check(SameBits(batch, alone, alone.size()), name + ": other bits alone");
+  for (int k = 1; k <= 3; ++k) {
+    const std::vector<float> states = trial.SolveNewton(1, interval, limits, k);
+    const int64_t updates = trial.outcomes()[0].updates();
+    const int64_t exact = std::min<int64_t>(updates * interval, trial.network().steps) + 1;
+    Check(SameBits(states, sequential, exact * trial.network().dim),
+          name + ": not causal after " + std::to_string(updates) + " updates");
+  }
+}
+
+void CheckNetwork(const Network& network, const LaunchLimits& limits, int n) {
+  const Trial trial(network, n);
+  const std::vector<float> sequential = trial.SolveSequentially(n);
+  const std::vector<double> reference = trial.Reference(0);
+  const std::vector<float> first(sequential.begin(), sequential.begin() + trial.FloatsOf(1));
+  const double error = WorstState(first, reference, network.dim);
+  Check(error <= 1e-4, network.Name() + ": sequential is " + std::to_string(error) + " off");
+  Check(SameBits(first, trial.SolveSequentially(1), first.size()),
+        network.Name() + ": sequential has other bits alone");
+  for (const int interval : {1, 3, 8, 32}) {
+    if (interval <= network.steps) CheckNewton(trial, interval, limits, n, sequential);
+  }
+}
+
+// Outputs of two random layers, and how much they amplify, against loops in double precision.
+void CheckDenseChain(int input_dim, int hidden, int output_dim, int n) {
+  const std::string name = "dense layers " + std::to_string(input_dim) + "-" +
+                           std::to_string(hidden) + "-" + std::to_string(output_dim);
+  std::mt19937 generator(2);
+  std::normal_distribution<float> normal(0, 0.3F);
+  const auto draw = [&](int count) {
+    std::vector<float> values(count);
+    for (float& x : values) x = normal(generator);
+    return values;
+  };
+  const std::vector<float> first = draw(hidden * input_dim), second = draw(output_dim * hidden);
+  const std::vector<float> bias = draw(std::max(hidden, output_dim)), inputs = draw(n * input_dim);
+  const OnDevice<float> w1(first), w2(second), b(bias), x(inputs);
+  const OnDevice<float> outputs(static_cast<size_t>(n) * output_dim), amplification(n);
+  const OnDevice<DenseView> layers(
+      std::vector<DenseView>{{w1.data(), b.data(), hidden, input_dim, Activation::kTanh},
+                             {w2.data(), b.data(), output_dim, hidden, Activation::kIdentity}});
+  const int widest = std::max({input_dim, hidden, output_dim});
+  const DenseChainArgs args = {
+      layers.data(),  2,          input_dim, output_dim,           widest, x.data(), input_dim,
+      outputs.data(), output_dim, nullptr,   amplification.data(), nullptr};
+  Must(LaunchDenseChain(args, n, nullptr), "dense layers launch");
+  Must(cudaDeviceSynchronize(), "dense layers kernel");
+  const std::vector<float> got = outputs.Host(), amplified = amplification.Host();
+  for (int s = 0; s < n; ++s) {
+    std::vector<double> h(hidden), slope(hidden);
+    for (int i = 0; i < hidden; ++i) {
+      double a = bias[i];
+      for (int k = 0; k < input_dim; ++k)
+        a += double{first[i * input_dim + k]} * inputs[s * input_dim + k];
+      h[i] = std::tanh(a);
+      slope[i] = 1 - h[i] * h[i];
+    }
+    double error = 0, largest = 0;
+    for (int i = 0; i < output_dim; ++i) {
+      double y = bias[i], row_sum = 0;
+      for (int k = 0; k < hidden; ++k) y += double{second[i * hidden + k]} * h[k];
+      for (int j = 0; j < input_dim; ++j) {
+        double entry = 0;
+        for (int k = 0; k < hidden; ++k)
+          entry += double{second[i * hidden + k]} * slope[k] * first[k * input_dim + j];
+        row_sum += std::fabs(entry);
+      }
+      error = std::max(error, std::fabs(got[s * output_dim + i] - y));
+      largest = std::max(largest, row_sum);
+    }
+    Check(error <= 1e-4, name + ": off by " + std::to_string(error));
+    Check(std::fabs(amplified[s] - largest) <= 1e-4 * (1 + largest), name + ": amplification");
+  }
+}
+
+void CheckAll(const LaunchLimits& limits, bool small) {
+  CheckDenseChain(5, 9, 3, 2);
+  CheckDenseChain(16, 70, 65, small ? 1 : 40);
+  for (const int dim : {1, 5, 8, 13, 16, 31, 32}) {
+    for (const int64_t steps :
+         small ? std::vector<int64_t>{1, 33} : std::vector<int64_t>{1, 2, 7, 33, 130, 1000}) {
+      CheckNetwork({steps, dim, false, 0.9F}, limits, small ? 2 : 5);
+      CheckNetwork({steps, dim, true, 1.0F}, limits, small ? 2 : 5);
+    }
+  }
+  if (!small) CheckNetwork({1024, 16, true, 1.0F}, limits, 256);
+}
+
+// ---- Times
+struct Times {
+  double median, least;
+};
+
+template <class Launch>
+Times Measure(const Launch& launch) {
+  constexpr int kWarmUps = 5, kRuns = 60;
+  cudaEvent_t start, end;
+  Must(cudaEventCreate(&start), "event");
+  Must(cudaEventCreate(&end), "event");
+  std::vector<double> taken;
+  for (int i = 0; i < kWarmUps + kRuns; ++i) {
+    Must(cudaEventRecord(start), "event");
+    Must(launch(), "launch");
+    Must(cudaEventRecord(end), "event");
+    Must(cudaEventSynchronize(end), "kernel");
+    float ms = 0;
+    Must(cudaEventElapsedTime(&ms, start, end), "event");
+    if (i >= kWarmUps) taken.push_back(1e3 * ms);
+  }
+  cudaEventDestroy(start);
+  cudaEventDestroy(end);
+  std::sort(taken.begin(), taken.end());
+  return {taken[kRuns / 2], taken.front()};
+}
+
+void Print(const char* kernel, const Network& network, int n, int interval,
+           const NewtonShape& shape, const Progress& progress, const Times& times) {
+  std::printf(
+      "{\"kernel\": \"%s\", \"num_layers\": %lld, \"state_dim\": %d, \"residual\": %s, "
+      "\"samples\": %d, \"shooting_interval\": %d, \"blocks\": %d, \"warps\": %d, \"in_slabs\": "
+      "%s, "
+      "\"iterations\": %d, \"corrections\": %d, \"converged\": %s, \"median_us\": %.2f, "
+      "\"min_us\": %.2f}\n",
+      kernel, static_cast<long long>(network.steps), network.dim,
+      network.residual ? "true" : "false", n, interval, shape.num_blocks, shape.num_warps,
+      shape.in_slabs ? "true" : "false", progress.iterations, progress.corrections,
+      progress.termination == Termination::kConverged ? "true" : "false", times.median,
+      times.least);
+}
+
+void TimeNewton(const Trial& trial, int n, int interval, const LaunchLimits& limits) {
+  const Network& network = trial.network();
+  const int intervals = static_cast<int>((network.steps - 1) / interval + 1);
+  for (int blocks = 1; blocks <= limits.max_cluster_blocks; blocks *= 2) {
+    const IntervalTree tree(intervals, blocks);
+    NewtonShape shape = NewtonShapeOf(network.width, n, tree, limits);
+    // In slabs, only the largest cluster, and samples by one.
+    if (shape.in_slabs && (blocks < limits.max_cluster_blocks || n > 1)) continue;
+    const OnDevice<std::byte> slabs(shape.in_slabs ? SlabBytes(network.width, tree) : 1);
+    const NewtonArgs args =
+        trial.Newton(interval, blocks, 32, false, shape.in_slabs ? slabs.data() : nullptr);
+    for (const int most = shape.num_warps; shape.num_warps >= std::min(4, most);
+         shape.num_warps /= 2) {
+      const Times times = Measure([&] { return LaunchNewton(args, shape, nullptr); });
+      Print("newton", network, n, interval, shape, trial.outcomes()[0], times);
+    }
+  }
+}
+
+void TimeAll(const LaunchLimits& limits) {
+  for (const int dim : {8, 16, 32}) {
+    for (const int64_t steps : {256, 1024, 4096, 16384}) {
+      for (const int n : {1, 8, 64}) {
+        if (n > 1 && steps != 1024) continue;
+        const Trial trial({steps, dim, true, 1.0F}, n);
+        const SequentialArgs args = trial.Sequential(n, false);
+        const int width = trial.network().width;
+        Print("sequential", trial.network(), n, 0, {}, {},
+              Measure([&] { return LaunchSequential(args, width, nullptr); }));
+        for (const int interval : {1, 2, 4, 8, 16, 32, 64, 128})
+          TimeNewton(trial, n, interval, limits);
+      }
+    }
+  }
+}
+
+int Main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (mode != "check" && mode != "time") {
+    std::printf("usage: kernel_trial check [small] | time\n");
+    return 2;
+  }
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+    std::printf("skipped: there is no GPU\n");
+    return 77;
+  }
+  cudaDeviceProp properties;
+  Must(cudaGetDeviceProperties(&properties, 0), "properties");
+  LaunchLimits limits;
+  limits.multiprocessors = properties.multiProcessorCount;
+  limits.shared_bytes = properties.sharedMemPerBlockOptin;
+  Must(MaxNewtonClusterBlocks(&limits.max_cluster_blocks), "cluster size");
+  std::fprintf(stderr, "%s: clusters of %d blocks\n", properties.name, limits.max_cluster_blocks);
+  if (mode == "time") {
+    TimeAll(limits);
+    return 0;
+  }
+  CheckAll(limits, argc > 2 && std::string(argv[2]) == "small");
+  std::printf("%d checks, %d failed\n", checks, failures);
+  return failures > 0 ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace deeppcr::cuda
+
+int main(int argc, char** argv) { return deeppcr::cuda::Main(argc, argv); }

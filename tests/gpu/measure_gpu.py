@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the GPU benchmarks one by one and collects them in one result file; called by run.sh.
+
+usage: measure_gpu.py --bundle DIR --out DIR --part kernels|ladder|sweep|service [--part ...]
+
+Writes OUT/results.json, in the form that deploy/readme_tables.py reads, and OUT/results.md. A part
+that fails is named in both; the others still run. Run again with other parts, it adds to the file.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / 'tests/bench'), str(ROOT / 'deploy/models/digits')]
+
+import measure_cpu as shared  # noqa: E402  pylint: disable=wrong-import-position
+
+MODELS = 'digits-resnet,digits-mlp'
+W1 = ('digits-resnet', 1)
+ROUNDS = 7
+# Seconds that each part may take; run.sh stops the whole before its own limit.
+LIMITS = {'kernels': 90, 'ladder': 200, 'sweep': 120, 'service': 60}
+
+
+def output_of(*command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout else ''
+
+
+def machine():
+    text = output_of('nvidia-smi', '--query-gpu=name,driver_version', '--format=csv,noheader')
+    name, _, driver = text.partition(', ')
+    return name or 'no GPU', driver
+
+
+def commit(bundle):
+    file = bundle / 'COMMIT'
+    return file.read_text(encoding='utf-8').strip() if file.exists() else shared.commit()
+
+
+# ---- Kernels by events
+def best_kernels(rows):
+    """The fastest launch of each kernel for each system, by shooting interval at its best."""
+    best = {}
+    for row in rows:
+        if not row['converged'] and row['kernel'] != 'sequential':
+            continue
+        key = row['num_layers'], row['state_dim'], row['samples'], row['kernel']
+        if key not in best or row['median_us'] < best[key]['median_us']:
+            best[key] = row
+    return best
+
+
+def kernels_table(best):
+    rows = []
+    for (layers, dim, samples, kernel), row in sorted(best.items()):
+        if kernel == 'sequential':
+            continue
+        sequential = best[layers, dim, samples, 'sequential']
+        rows.append([layers, dim, samples, sequential['median_us'],
+                     1e3 * sequential['median_us'] / layers, row['median_us'],
+                     row['shooting_interval'], row['blocks'], row['warps'],
+                     row['iterations'] + row['corrections'],
+                     sequential['median_us'] / row['median_us']])
+    return {'name': 'gpu-kernels',
+            'note': 'Device time by events, random residual networks of scale 1/sqrt(L), constant '
+                    'guess, rtol 1e-4.',
+            'columns': ['L', 'D', 'samples', 'sequential us', 'ns per layer', 'newton us', 'C',
+                        'blocks', 'warps', 'passes', 'newton speed-up'], 'rows': rows}
+
+
+def run_kernels(arguments, results):
+    done = subprocess.run([arguments.bundle / 'bin/kernel_trial', 'time'], capture_output=True,
+                          text=True, timeout=LIMITS['kernels'], check=True)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{')]
+    results['kernels'] = rows
+    results['tables'] = [kernels_table(best_kernels(rows))]
+
+
+# ---- The ladder
+def ladder_followers(arguments, folder):
+    common = ['--models', MODELS, '--samples', arguments.samples, '--outputs_dir', folder]
+    engine = shared.Follower('solver_bench', [
+        str(arguments.bundle / 'bin/solver_bench'), '--backend', 'cuda', '--follow', '--seconds',
+        '0.05', *common])
+    yield engine
+    yield shared.Follower('frameworks.py', [
+        sys.executable, str(ROOT / 'tests/gpu/frameworks.py'), '--seconds', '0.1', *common])
+
+
+def ladder_row(row):
+    iterations = row.get('mean_iterations', '')
+    name = row['name'] + (f" ({row['solver']}, C = {row['shooting_interval']})"
+                          if row.get('shooting_interval') else '')
+    return [row['device'], name, 1e6 * row['median_seconds'], 1e6 * row['p99_seconds'],
+            1e6 * row['min_seconds'], row.get('dependent_stages', ''), iterations,
+            row.get('speedup', ''),
+            shared.spread(row['speedup_range']) if 'speedup' in row else '']
+
+
+def ladder_table(rows, model, samples):
+    chosen = [r for r in rows if (r['model'], r['samples']) == (model, samples)]
+    return {'name': f'gpu-{model}-{samples}',
+            'note': 'Calls with host buffers, from the request to the answer.',
+            'columns': ['device', 'rung', 'median us', 'p99 us', 'min us', 'dependent stages',
+                        'iterations', 'times sequential', 'range over rounds'],
+            'rows': [ladder_row(r) for r in chosen]}
+
+
+def add_speedups(rows):
+    """Against our sequential solver, within each round."""
+    for row in rows:
+        base = next(r for r in rows if (r['model'], r['samples'], r['name']) ==
+                    (row['model'], row['samples'], 'sequential'))
+        ratios = shared.ratios_of(base, row)
+        row['speedup'] = statistics.median(ratios)
+        row['speedup_range'] = [min(ratios), max(ratios)]
+
+
+def run_ladder(arguments, results):
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        followers = list(ladder_followers(arguments, folder))
+        started = time.monotonic()
+        for number in range(ROUNDS):
+            if time.monotonic() - started > LIMITS['ladder'] / 2:
+                break
+            for follower in followers[number % 2:] + followers[:number % 2]:
+                follower.run_round()
+        for follower in followers:
+            follower.close()
+            shared.collect(follower, rows)
+    add_speedups(rows)
+    results['ladder'] = rows
+    results['missing'] = [{'model': g['model'], 'samples': g['samples'], **g['missing']}
+                          for f in followers for g in f.description['groups'] if g['missing']]
+    workloads = dict.fromkeys((r['model'], r['samples']) for r in rows)
+    results['tables'] = [ladder_table(rows, *w) for w in workloads]
+
+
+# ---- The sweep
+def run_sweep(arguments, results):
+    with tempfile.NamedTemporaryFile(suffix='.json') as file:
+        subprocess.run([arguments.bundle / 'bin/sweep_bench', '--backend', 'cuda', '--widths',
+                        '2,4,8,16,32', '--seconds', '0.05', '--json', file.name],
+                       timeout=LIMITS['sweep'], check=True)
+        sweep = json.load(open(file.name, encoding='utf-8'))
+    results['sweep'] = sweep
+    table = shared.sweep_table(sweep)
+    table.update(name='gpu-sweep', note='Random residual networks, one sample; below 1 in the last '
+                                        'column sequential is the faster.')
+    results['tables'] = [table]
+
+
+# ---- The service
+class Server:
+    """The bundle's server on the GPU with the demo models that it can take."""
+
+    def __init__(self, bundle, folder, out):
+        self.log = open(out / 'server.log', 'w', encoding='utf-8')
+        self.ports = pathlib.Path(folder) / 'ports'
+        self.process = subprocess.Popen(
+            [bundle / 'bin/deeppcr-server', '--backend', 'cuda', '--model_repository',
+             str(bundle / 'models'), '--listen', '127.0.0.1:0', '--http_listen', '127.0.0.1:0',
+             '--port_file', str(self.ports)], stdout=self.log, stderr=subprocess.STDOUT)
+
+    def await_ports(self):
+        for _ in range(600):
+            if self.ports.exists():
+                return json.loads(self.ports.read_text(encoding='utf-8'))
+            if self.process.poll() is not None:
+                raise RuntimeError(f'the server ended with status {self.process.returncode}')
+            time.sleep(0.1)
+        raise RuntimeError('the server is not up after 60 s')
+
+    def stop(self):
+        self.process.terminate()
+        status = self.process.wait(timeout=30)
+        self.log.close()
+        return status
+
+
+def run_service(arguments, results):
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(arguments.bundle, folder, arguments.out)
+        ports = server.await_ports()
+        client = [str(arguments.bundle / 'bin/deeppcr')]
+        address = ['--server', f"127.0.0.1:{ports['grpc_port']}"]
+        held = str(ROOT / 'deploy/models/data/digits_heldout.npy')
+        answers = {}
+        for solver in ('sequential', 'newton', 'auto'):
+            out = pathlib.Path(folder) / f'{solver}.npy'
+            subprocess.run([*client, 'forward', 'digits-resnet', *address, '--in', held, '--out',
+                            str(out), '--solver', solver], check=True, timeout=30)
+            answers[solver] = out.read_bytes()
+        bench = subprocess.run([*client, 'bench', 'digits-resnet', *address, '--in', held],
+                               check=True, timeout=40, capture_output=True, text=True)
+        (arguments.out / 'bench.txt').write_text(bench.stdout, encoding='utf-8')
+        metrics = subprocess.run(['python3', '-c', 'import sys, urllib.request as r; '
+                                  'print(r.urlopen(sys.argv[1]).read().decode())',
+                                  f"http://127.0.0.1:{ports['http_port']}/metrics"],
+                                 check=True, capture_output=True, text=True)
+        (arguments.out / 'metrics.txt').write_text(metrics.stdout, encoding='utf-8')
+        results['service'] = {'exit_status': server.stop(), 'bench': bench.stdout.splitlines()}
+    results['tables'] = []
+
+
+# ---- Targets of DESIGN section 5
+def targets(results):
+    lines = []
+    best = best_kernels(results.get('kernels', []))
+    w1, w2 = best.get((1024, 16, 1, 'sequential')), best.get((16384, 16, 1, 'sequential'))
+    newton, deep = best.get((1024, 16, 1, 'newton')), best.get((16384, 16, 1, 'newton'))
+    if w1:
+        nanoseconds = 1e3 * w1['median_us'] / 1024
+        lines.append(shared.target('sequential kernel, D = 16, per layer', '<= 65 ns',
+                                   f'{nanoseconds:.1f} ns', nanoseconds <= 65))
+    if newton:
+        ratio = w1['median_us'] / newton['median_us']
+        lines.append(shared.target('W1 newton kernel', '<= 25 us', f"{newton['median_us']:.1f} us",
+                                   newton['median_us'] <= 25))
+        lines.append(shared.target('W1 newton against sequential', '>= 2.5x', f'{ratio:.2f}x',
+                                   ratio >= 2.5))
+    if deep:
+        ratio = w2['median_us'] / deep['median_us']
+        lines.append(shared.target('W2 newton against sequential', '>= 10x', f'{ratio:.2f}x',
+                                   ratio >= 10))
+    call = next((r for r in results.get('ladder', [])
+                 if (r['model'], r['samples'], r['name']) == (*W1, 'auto')), None)
+    if call:
+        seconds = call['median_seconds']
+        lines.append(shared.target('W1 engine call with host buffers', '<= 40 us',
+                                   f'{1e6 * seconds:.1f} us', seconds <= 40e-6))
+    return {'name': 'gpu-targets', 'note': '', 'columns': ['target', 'wanted', 'got', 'met'],
+            'rows': lines}
+
+
+PARTS = {'kernels': run_kernels, 'ladder': run_ladder, 'sweep': run_sweep, 'service': run_service}
+
+
+def write(arguments, results, tables):
+    results['tables'] = tables + [targets(results)]
+    (arguments.out / 'results.json').write_text(json.dumps(results, indent=1) + '\n',
+                                                encoding='utf-8')
+    lines = [f"# {results['machine']}, {results['date']}, commit {results['commit']}\n"]
+    for table in results['tables']:
+        lines.append(f"\n## {table['name']}\n\n{table['note']}\n")
+        lines.append('| ' + ' | '.join(table['columns']) + ' |')
+        lines.append('|---' * len(table['columns']) + '|')
+        lines += ['| ' + ' | '.join(f'{v:.4g}' if isinstance(v, float) else str(v) for v in row)
+                  + ' |' for row in table['rows']]
+    lines += [f'\nFAILED: {part}: {why}' for part, why in results['failed'].items()]
+    (arguments.out / 'results.md').write_text('\n'.join(lines) + '\n', encoding='utf-8')
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--bundle', type=pathlib.Path, required=True)
+    parser.add_argument('--out', type=pathlib.Path, required=True)
+    parser.add_argument('--part', action='append', choices=list(PARTS), required=True)
+    parser.add_argument('--samples', default='1,8,64')
+    arguments = parser.parse_args()
+    name, driver = machine()
+    file = arguments.out / 'results.json'
+    results = json.loads(file.read_text(encoding='utf-8')) if file.exists() else {'failed': {}}
+    tables = [t for t in results.get('tables', []) if t['name'] != 'gpu-targets']
+    results.update(date=datetime.date.today().isoformat(), machine=name, driver=driver,
+                   commit=commit(arguments.bundle), command=' '.join(sys.argv[1:]))
+    for part in arguments.part:
+        print(f'\n== {part}', flush=True)
+        started = time.monotonic()
+        try:
+            PARTS[part](arguments, results)
+            for table in results['tables']:
+                shared.print_table(table)
+            tables += results['tables']
+        except (subprocess.SubprocessError, RuntimeError, OSError, ValueError, SystemExit) as error:
+            results['failed'][part] = str(error)[:500]
+            print(f'FAILED: {part}: {error}', flush=True)
+        print(f'-- {part}: {time.monotonic() - started:.0f} s', flush=True)
+        write(arguments, results, tables)
+    shared.print_table(results['tables'][-1])
+    sys.exit(1 if results['failed'] else 0)
+
+
+if __name__ == '__main__':
+    os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
+    main()

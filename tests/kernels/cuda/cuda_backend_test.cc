@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cuda backend, from the request to the answer: on the SIMT executor, or on a GPU
+// (tests/gpu).
+#include "kernels/cuda/cuda_backend.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/plan/calibration.h"
+#include "kernels/solver/registry.h"
+#include "tests/testing/gpu_under_test.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::Describe;
+using testing::OptionsFor;
+using testing::RandomSystem;
+using testing::Solved;
+using testing::SolverRig;
+using testing::StackOptions;
+
+std::unique_ptr<Backend> NewBackend() {
+  return cuda::NewCudaBackend(testing::NewDeviceUnderTest());
+}
+
+// Answers, states and error amplification against the reference backend, for every solver.
+void ExpectReference(const StackOptions& options) {
+  const RandomSystem system(options);
+  const SolverRig rig(NewBackend(), system.spec());
+  const SolverRig oracle(testing::BackendCases().back().create(), system.spec());
+  const int64_t steps = options.num_steps;
+  const std::vector<float> inputs = system.Inputs(3, 9);
+  const Solved want = oracle.Solve({.solver = "sequential"}, inputs);
+  for (const SolverRow& row : Solvers()) {
+    const ResolvedOptions resolved = OptionsFor(row.name, steps, 4, 1e-4);
+    const Solved got = rig.Solve(resolved, inputs);
+    ASSERT_EQ(got.reports.size(), 3U) << Describe(options) << row.name;
+    const std::vector<double> outputs(want.outputs.begin(), want.outputs.end());
+    const std::vector<double> states(want.trajectory.begin(), want.trajectory.end());
+    EXPECT_LE(testing::RelativeError(got.outputs, outputs, system.spec().output_dim(), 1e-2), 2e-4)
+        << Describe(options) << row.name;
+    EXPECT_LE(testing::RelativeError(got.trajectory, states, options.state_dim, 1e-2), 1e-4)
+        << Describe(options) << row.name;
+    for (const SampleReport& report : got.reports)
+      EXPECT_TRUE(report.converged) << Describe(options) << row.name;
+  }
+}
+
+TEST(CudaBackendTest, AgreesWithTheReference) {
+  for (const int64_t steps : {1, 2, 31, 32, 33, 65}) {
+    for (const int64_t dim : {1, 7, 16, 31}) {
+      ExpectReference({.num_steps = steps, .state_dim = dim, .gain = 0.9});
+      ExpectReference({.num_steps = steps,
+                       .state_dim = dim,
+                       .residual = true,
+                       .gain = 0.3,
+                       .input_dim = 11,
+                       .output_dim = 5});
+    }
+  }
+}
+
+TEST(CudaBackendTest, CountsWhatTheCpuBackendCounts) {
+  const RandomSystem system({.num_steps = 70, .state_dim = 6, .gain = 0.7});
+  const std::vector<float> inputs = system.Inputs(1, 3);
+  const SolverRig cuda(NewBackend(), system.spec());
+  const SolverRig cpu(testing::BackendCases().front().create(), system.spec());
+  for (const SolverRow& row : Solvers()) {
+    const ResolvedOptions options = OptionsFor(row.name, 70, 3, 1e-4);
+    const SampleReport a = cuda.Solve(options, inputs).reports[0];
+    const SampleReport b = cpu.Solve(options, inputs).reports[0];
+    EXPECT_EQ(a.iterations, b.iterations) << row.name;
+    EXPECT_EQ(a.chord_corrections, b.chord_corrections) << row.name;
+    EXPECT_EQ(a.dependent_stages, b.dependent_stages) << row.name;
+    EXPECT_EQ(a.column_passes, b.column_passes) << row.name;
+    EXPECT_EQ(a.termination, b.termination) << row.name;
+    EXPECT_FALSE(a.fallback) << row.name;
+    EXPECT_EQ(a.output_error_estimate > 0, row.iterative) << row.name;
+    EXPECT_GE(a.output_error_estimate, b.output_error_estimate / 4) << row.name;
+    EXPECT_LE(a.output_error_estimate, b.output_error_estimate * 4) << row.name;
+  }
+}
+
+TEST(CudaBackendTest, StartsFromEveryGuess) {
+  const RandomSystem system({.num_steps = 61, .state_dim = 9, .residual = true, .gain = 0.4});
+  const std::vector<float> inputs = system.Inputs(2, 5);
+  SolverRig rig(NewBackend(), system.spec());
+  const SolverRig cpu(testing::BackendCases().front().create(), system.spec());
+  ASSERT_TRUE(rig.system()
+                  .SetAffineGuess(*FitAffineGuess(cpu.runner(), SyntheticInputs(64, 9), 1 << 20))
+                  .ok());
+  ResolvedOptions options = OptionsFor("newton", 61, 4, 1e-4);
+  const Solved sequential = rig.Solve({.solver = "sequential"}, inputs);
+  const Solved constant = rig.Solve(options, inputs);
+  options.initial_guess = InitialGuess::kCalibrated;
+  const Solved calibrated = rig.Solve(options, inputs);
+  EXPECT_LE(calibrated.reports[0].iterations, constant.reports[0].iterations);
+  EXPECT_NE(calibrated.trajectory, constant.trajectory);
+  options.initial_guess = InitialGuess::kPrevious;
+  const Solved previous = rig.Solve(
+      options, {.num_samples = 2, .inputs = inputs, .initial_states = sequential.trajectory});
+  // From the solution it only has to be certified, and keeps its bits.
+  EXPECT_EQ(previous.reports[1].iterations, 1);
+  EXPECT_EQ(previous.trajectory, sequential.trajectory);
+  for (const Solved* solved : {&constant, &calibrated, &previous})
+    EXPECT_TRUE(solved->reports[0].converged && solved->reports[1].converged);
+}
+
+TEST(CudaBackendTest, FallsBackToTheBitsOfTheSequentialSolver) {
+  const RandomSystem system({.num_steps = 60, .state_dim = 8, .gain = 2.5});
+  const std::vector<float> inputs = system.Inputs(3, 5);
+  const SolverRig rig(NewBackend(), system.spec());
+  ResolvedOptions options = OptionsFor("newton", 60, 1, 1e-4);
+  options.max_iterations = 1;
+  const Solved fallback = rig.Solve(options, inputs);
+  EXPECT_TRUE(fallback.SameAnswers(rig.Solve({.solver = "sequential"}, inputs)));
+  for (const SampleReport& report : fallback.reports) {
+    EXPECT_TRUE(report.fallback && report.converged);
+    EXPECT_EQ(report.termination, Termination::kMaxIterations);
+  }
+}
+
+// More intervals than the shared memory of a cluster holds lie in global memory, and a batch is
+// solved a few samples at a time.
+TEST(CudaBackendTest, SolvesWhatTheSharedMemoryDoesNotHold) {
+  const RandomSystem system({.num_steps = 700, .state_dim = 9, .residual = true, .gain = 0.05});
+  const std::vector<float> inputs = system.Inputs(10, 5);
+  const SolverRig rig(NewBackend(), system.spec());
+  const Solved sequential = rig.Solve({.solver = "sequential"}, inputs);
+  const Solved newton = rig.Solve(OptionsFor("newton", 700, 1, 1e-4), inputs);
+  const std::vector<double> want(sequential.trajectory.begin(), sequential.trajectory.end());
+  EXPECT_LE(testing::RelativeError(newton.trajectory, want, 9, 1e-2), 1e-4);
+  for (const SampleReport& report : newton.reports)
+    EXPECT_TRUE(report.converged && !report.fallback);
+}
+
+// Clusters are smaller where there are more samples.
+TEST(CudaBackendTest, BitsDoNotDependOnTheBatch) {
+  const RandomSystem system({.num_steps = 50,
+                             .state_dim = 6,
+                             .residual = true,
+                             .gain = 0.5,
+                             .input_dim = 9,
+                             .output_dim = 4});
+  const std::vector<float> inputs = system.Inputs(5, 22);
+  const SolverRig rig(NewBackend(), system.spec());
+  for (const SolverRow& row : Solvers()) {
+    const ResolvedOptions options = OptionsFor(row.name, 50, 4, 1e-4);
+    const Solved together = rig.Solve(options, inputs);
+    for (int64_t s = 0; s < 5; ++s) {
+      const Solved alone =
+          rig.Solve(options, {inputs.begin() + s * 9, inputs.begin() + (s + 1) * 9});
+      EXPECT_TRUE(
+          std::equal(alone.outputs.begin(), alone.outputs.end(), together.outputs.begin() + s * 4))
+          << row.name;
+      EXPECT_TRUE(std::equal(alone.trajectory.begin(), alone.trajectory.end(),
+                             together.trajectory.begin() + s * 51 * 6))
+          << row.name;
+      EXPECT_EQ(alone.reports[0].error_estimate, together.reports[s].error_estimate) << row.name;
+    }
+  }
+}
+
+TEST(CudaBackendTest, StopsWhereTheTokenHasFired) {
+  const RandomSystem system({.num_steps = 60, .state_dim = 8});
+  const SolverRig rig(NewBackend(), system.spec());
+  CancelToken cancelled;
+  cancelled.Cancel();
+  const CancelToken late(CancelToken::Clock::now());
+  const std::vector<float> inputs = system.Inputs(1, 5);
+  for (const SolverRow& row : Solvers()) {
+    const ResolvedOptions options = OptionsFor(row.name, 60, 4, 1e-4);
+    const auto ended = [&](const CancelToken* token) {
+      return rig.Solve(options, {.num_samples = 1, .inputs = inputs, .token = token})
+          .reports[0]
+          .termination;
+    };
+    EXPECT_EQ(ended(&cancelled), Termination::kCancelled) << row.name;
+    EXPECT_EQ(ended(&late), Termination::kDeadline) << row.name;
+  }
+}
+
+// A long solve looks at its word every iteration.
+TEST(CudaBackendTest, ALongSolveIsCancelledOnItsWay) {
+  const RandomSystem system({.num_steps = 60, .state_dim = 8, .gain = 2.5});
+  const SolverRig rig(NewBackend(), system.spec());
+  CancelToken cancelled;
+  cancelled.Cancel();
+  ResolvedOptions options = OptionsFor("jacobi", 60, 4, 1e-7);
+  options.max_iterations = 10000;
+  options.on_no_convergence = OnNoConvergence::kReturn;
+  const std::vector<float> inputs = system.Inputs(1, 5);
+  const SampleReport report =
+      rig.Solve(options, {.num_samples = 1, .inputs = inputs, .token = &cancelled}).reports[0];
+  EXPECT_EQ(report.termination, Termination::kCancelled);
+  EXPECT_EQ(report.iterations, 1);
+}
+
+}  // namespace
+}  // namespace deeppcr

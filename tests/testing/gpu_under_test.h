@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_TESTING_GPU_UNDER_TEST_H_
+#define DEEPPCR_TESTS_TESTING_GPU_UNDER_TEST_H_
+
+#include <memory>
+
+#include "kernels/cuda/device.h"
+
+namespace deeppcr::testing {
+
+// The device that the tests of the cuda backend run on: the SIMT executor, or, linked with
+// tests/gpu/real_gpu.cc, a GPU.
+std::unique_ptr<cuda::Device> NewDeviceUnderTest();
+
+}  // namespace deeppcr::testing
+
+#endif  // DEEPPCR_TESTS_TESTING_GPU_UNDER_TEST_H_

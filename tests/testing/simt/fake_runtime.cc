@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// As much of the CUDA runtime as the device and the tests of the GPU call, on the SIMT executor:
+// everything is done at once and on the calling thread. Linked in place of cudart and the kernels,
+// it runs on machines without a GPU what is otherwise seen on those with one only.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/probe.h"
+#include "tests/testing/simt/simt_device.h"
+
+namespace {
+
+using deeppcr::testing::simt::DeviceOptions;
+
+// DEEPPCR_FAKE_GPU_LAUNCHES in the environment: after so many launches the device is lost.
+DeviceOptions Options() {
+  DeviceOptions options;
+  const char* launches = std::getenv("DEEPPCR_FAKE_GPU_LAUNCHES");
+  if (launches != nullptr) options.fail_after = std::atoi(launches);
+  return options;
+}
+const DeviceOptions kOptions = Options();
+constexpr size_t kAlignment = 256;
+constexpr size_t kMemory = size_t{1} << 30;
+
+cudaError_t NewMemory(void** memory, size_t bytes) {
+  if (bytes > kMemory) return cudaErrorMemoryAllocation;
+  *memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  std::memset(*memory, 0xFF, bytes);
+  return cudaSuccess;
+}
+
+deeppcr::cuda::Stream& TheStream() {
+  static deeppcr::cuda::Device& device = *deeppcr::testing::simt::NewSimtDevice(kOptions).release();
+  static deeppcr::cuda::Stream& stream = *(*device.NewStream()).release();
+  return stream;
+}
+
+std::mutex mutex;  // of the stream
+
+// One stream for all callers, who wait for one another.
+template <class... Args>
+cudaError_t Run(const Args&... args) {
+  std::lock_guard lock(mutex);
+  deeppcr::cuda::Stream& stream = TheStream();
+  stream.Launch(args...);
+  return stream.status().ok() ? cudaSuccess : cudaErrorLaunchFailure;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::strcpy(properties->name, "SIMT executor");
+  properties->multiProcessorCount = kOptions.limits.multiprocessors;
+  properties->sharedMemPerBlockOptin = kOptions.limits.shared_bytes;
+  return cudaSuccess;
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "out of memory" : "an error of the executor";
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) { return NewMemory(memory, bytes); }
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  return NewMemory(memory, bytes);
+}
+cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = *total = kMemory;
+  return cudaSuccess;
+}
+cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
+  std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t) {
+  return cudaMemcpy(to, from, bytes, kind);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = nullptr;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = nullptr;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
+  *milliseconds = 1;  // no time of an executor means anything
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+
+}  // extern "C"
+
+namespace deeppcr::cuda {
+
+cudaError_t LaunchDenseChain(const DenseChainArgs& args, int num_samples, cudaStream_t) {
+  return Run(args, num_samples);
+}
+cudaError_t LaunchSequential(const SequentialArgs& args, int width, cudaStream_t) {
+  return Run(args, width);
+}
+cudaError_t LaunchNewton(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t) {
+  return Run(args, shape);
+}
+cudaError_t MaxNewtonClusterBlocks(int* blocks) {
+  *blocks = kOptions.limits.max_cluster_blocks;
+  return cudaSuccess;
+}
+cudaError_t CountDevices(int* count) { return cudaGetDeviceCount(count); }
+cudaError_t ProbeDevice(int, DeviceInfo* info) {
+  std::strcpy(info->name, "SIMT executor");
+  info->major = 9;
+  info->multiprocessors = kOptions.limits.multiprocessors;
+  info->shared_bytes = kOptions.limits.shared_bytes;
+  info->max_cluster_blocks = kOptions.limits.max_cluster_blocks;
+  info->memory_bytes = kMemory;
+  return cudaSuccess;
+}
+
+}  // namespace deeppcr::cuda

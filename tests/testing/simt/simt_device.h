@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_TESTING_SIMT_SIMT_DEVICE_H_
+#define DEEPPCR_TESTS_TESTING_SIMT_SIMT_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/cuda/device.h"
+#include "tests/testing/simt/executor.h"
+
+namespace deeppcr::testing::simt {
+
+// A GPU that is the SIMT executor: launches run at once, on the calling thread. Its memory is full
+// of NaN before the first store and ends where it was asked to end.
+struct DeviceOptions {
+  cuda::LaunchLimits limits = {.multiprocessors = 8,
+                               .shared_bytes = size_t{227} << 10,
+                               .max_cluster_blocks = 8,
+                               .max_warps = 2};
+  Schedule schedule;
+  int64_t memory_bytes = int64_t{1} << 30;  // more is refused
+  int fail_after = -1;                      // so many launches the device is lost; -1: never
+};
+std::unique_ptr<cuda::Device> NewSimtDevice(const DeviceOptions& options);
+
+}  // namespace deeppcr::testing::simt
+
+#endif  // DEEPPCR_TESTS_TESTING_SIMT_SIMT_DEVICE_H_
