@@ -36,8 +36,8 @@ programs=("$build_dir/server/deeppcr-server" "$build_dir/client/deeppcr")
 options=()
 if $with_tests; then
   options=(-DDEEPPCR_BUILD_TESTS=ON -DDEEPPCR_BUILD_BENCHMARKS=ON)
-  for name in tests/gpu/kernel_trial tests/gpu/cuda_on_gpu_test tests/bench/solver_bench \
-    tests/bench/sweep_bench; do
+  for name in tests/gpu/kernel_trial tests/gpu/cuda_on_gpu_test \
+    tests/gpu/cuda_conformance_on_gpu_test tests/bench/solver_bench tests/bench/sweep_bench; do
     targets+=(--target "$(basename "$name")")
     programs+=("$build_dir/$name")
   done

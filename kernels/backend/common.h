@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/backend/backend.h"
+#include "kernels/backend/system_spec.h"
 #include "kernels/base/strings.h"
 
 namespace deeppcr {
@@ -41,6 +43,24 @@ inline double AmplifiedError(double relative_error, std::span<const float> state
   if (error == 0) return 0;
   const double largest = LargestAbsolute(outputs);
   return std::isfinite(largest) ? error / largest : std::numeric_limits<double>::infinity();
+}
+
+// Size of the rounding of a product with a row of `cols` weights whose squares sum up to `squares`,
+// of an input of length 1, in units of 2^-24: of the n partial sums, whose squares are n / 2 times
+// that of the whole on average, each is rounded by 2^-24 of its size at most, the square of it by a
+// sixth of that on average.
+inline float RoundingSpread(double squares, int64_t cols) {
+  const auto n = static_cast<double>(cols);
+  return static_cast<float>(std::sqrt(squares / n * std::max(1.0, n / 12)));
+}
+
+// The bias of a residual MLP's layer always appears with its part of mu.
+inline std::vector<float> ModulationBias(const DenoiserSpec& spec) {
+  std::vector<float> bias(spec.modulation.bias.begin(), spec.modulation.bias.end());
+  if (spec.kind == DenoiserKind::kAdaLnMlp || spec.first_bias.empty()) return bias;
+  bias.resize(spec.modulation_dim());
+  for (size_t i = 0; i < bias.size(); ++i) bias[i] += spec.first_bias[i];
+  return bias;
 }
 
 }  // namespace deeppcr

@@ -41,6 +41,35 @@ inline double ApplyReverseStep(const ReverseStep& step, double clip_range, doubl
   return step.z_z * z + step.z_m * m + step.z_x0 * x0 + step.sigma * noise;
 }
 
+// The same as float32, for backends.
+struct ReverseCoefficients {
+  float x0_z, x0_m, z_z, z_m, z_x0, sigma;
+};
+
+inline ReverseCoefficients ToFloat(const ReverseStep& s) {
+  return {static_cast<float>(s.x0_z), static_cast<float>(s.x0_m), static_cast<float>(s.z_z),
+          static_cast<float>(s.z_m),  static_cast<float>(s.z_x0), static_cast<float>(s.sigma)};
+}
+
+// z' = z z + raw x0 + clipped clip(x0) + sigma noise: a reverse step for a given (unclipped) x0
+// instead of a network, with the network's output m = (x0 - x0_z z) / x0_m put in.
+struct HoldCoefficients {
+  float z, raw, clipped, sigma;
+};
+
+// Where x0 does not depend on m, nothing can be said of m: it is left out.
+inline HoldCoefficients HoldOf(const ReverseStep& s) {
+  const double by_x0 = s.x0_m == 0 ? 0 : s.z_m / s.x0_m;
+  return {static_cast<float>(s.z_z - by_x0 * s.x0_z), static_cast<float>(by_x0),
+          static_cast<float>(s.z_x0), static_cast<float>(s.sigma)};
+}
+
+// Denoiser evaluations of a coarse guess, at most, and from one to the next of L steps.
+constexpr int64_t kCoarseEvaluations = 16;
+constexpr int64_t CoarseStride(int64_t num_steps) {
+  return (num_steps - 1) / kCoarseEvaluations + 1;
+}
+
 }  // namespace deeppcr
 
 #endif  // DEEPPCR_KERNELS_BACKEND_REVERSE_STEP_H_

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "kernels/backend/activation.h"
+#include "kernels/backend/reverse_step.h"
 #include "kernels/cpu/kernels.h"
 
 namespace deeppcr::cpu {
@@ -37,11 +38,6 @@ struct GemmArgs {
   float* out;
   int64_t in_stride, out_stride;
   int64_t count;
-};
-
-// One reverse step as float32: kernels/backend/reverse_step.h.
-struct ReverseCoefficients {
-  float x0_z, x0_m, z_z, z_m, z_x0, sigma;
 };
 
 // A denoiser: DenoiserSpec in kernels/backend/system_spec.h.

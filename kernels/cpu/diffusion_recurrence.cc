@@ -17,9 +17,6 @@ struct DiffusionRecurrence::Block {
 
 namespace {
 
-// Denoiser evaluations of a coarse guess, at most.
-constexpr int64_t kCoarseEvaluations = 16;
-
 // Steps whose noise is drawn together, and once more if one normal of them needs another look.
 constexpr int64_t kDrawnTogether = 64;
 
@@ -268,7 +265,7 @@ void DiffusionRecurrence::FinishBlock(const IntervalPass& pass, const Block& blo
 
 PassCount DiffusionRecurrence::GuessCoarse(int64_t interval, int64_t stride, float* states,
                                            const CancelToken* token) {
-  const int64_t every = (num_steps_ - 1) / kCoarseEvaluations + 1;
+  const int64_t every = CoarseStride(num_steps_);
   PassCount cost;
   cost.columns = 1;
   std::copy_n(states, dim_, states_.data());

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/backend/common.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cpu/diffusion_recurrence.h"
 
@@ -26,33 +27,6 @@ absl::StatusOr<AlignedBuffer<float>> PackRows(std::span<const T> matrix, int64_t
     for (int64_t i = 0; i < dim; ++i)
       packed[r * width + i] = static_cast<float>(matrix[r * dim + i]);
   return packed;
-}
-
-ReverseCoefficients ToFloat(const ReverseStep& s) {
-  return {.x0_z = static_cast<float>(s.x0_z),
-          .x0_m = static_cast<float>(s.x0_m),
-          .z_z = static_cast<float>(s.z_z),
-          .z_m = static_cast<float>(s.z_m),
-          .z_x0 = static_cast<float>(s.z_x0),
-          .sigma = static_cast<float>(s.sigma)};
-}
-
-// Where x0 does not depend on m, nothing can be said of m: it is left out.
-HoldCoefficients HoldOf(const ReverseStep& s) {
-  const double by_x0 = s.x0_m == 0 ? 0 : s.z_m / s.x0_m;
-  return {.z = static_cast<float>(s.z_z - by_x0 * s.x0_z),
-          .raw = static_cast<float>(by_x0),
-          .clipped = static_cast<float>(s.z_x0),
-          .sigma = static_cast<float>(s.sigma)};
-}
-
-// The bias of a residual MLP's layer always appears with its part of mu.
-std::vector<float> ModulationBias(const DenoiserSpec& spec) {
-  std::vector<float> bias(spec.modulation.bias.begin(), spec.modulation.bias.end());
-  if (spec.kind == DenoiserKind::kAdaLnMlp || spec.first_bias.empty()) return bias;
-  bias.resize(spec.modulation_dim());
-  for (size_t i = 0; i < bias.size(); ++i) bias[i] += spec.first_bias[i];
-  return bias;
 }
 
 // At least what the layers and the time embeddings take.

@@ -16,12 +16,6 @@
 
 namespace deeppcr::cpu {
 
-// z' = z z + raw x0 + clipped clip(x0) + sigma noise: a reverse step for a given (unclipped) x0
-// instead of a network, with the network's output m = (x0 - x0_z z) / x0_m put in.
-struct HoldCoefficients {
-  float z, raw, clipped, sigma;
-};
-
 // The most that modulation rows of all classes may take; beyond, a sample's are made for it.
 inline constexpr int64_t kMaxModulationBytes = int64_t{64} << 20;
 

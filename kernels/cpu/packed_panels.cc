@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/backend/common.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cpu/packed_dense.h"
 
@@ -29,10 +30,7 @@ void PackOne(const PanelView& view, const float* matrix, int64_t cols, float* we
       column[k * view.panel] = w;
       squares += double{w} * w;
     }
-    // Of the n partial sums, whose squares are n / 2 times that of the whole on average, each is
-    // rounded by 2^-24 of its size at most, the square of it by a sixth of that on average.
-    const auto n = static_cast<double>(cols);
-    spreads[i] = static_cast<float>(std::sqrt(squares / n * std::max(1.0, n / 12)));
+    spreads[i] = RoundingSpread(squares, cols);
   }
 }
 

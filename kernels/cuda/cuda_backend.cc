@@ -2,50 +2,71 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <variant>
 
 #include "kernels/base/status_macros.h"
-#include "kernels/cuda/cuda_space.h"
-#include "kernels/cuda/stack_model.h"
+#include "kernels/base/strings.h"
+#include "kernels/cuda/diffusion_space.h"
+#include "kernels/cuda/stack_space.h"
 
 namespace deeppcr::cuda {
 namespace {
 
+absl::Status SetGuess(Device& device, StackModel& model, const AffineGuess& guess) {
+  return model.SetGuess(device, guess);
+}
+// None is fitted: an affine map of the initial noise would know nothing of the rest.
+absl::Status SetGuess(Device&, DiffusionModel&, const AffineGuess&) { return absl::OkStatus(); }
+
+template <class Model>
 class CudaSystem final : public System {
  public:
-  CudaSystem(Device& device, StackModel model) : device_(device), model_(std::move(model)) {}
+  CudaSystem(Device& device, Model model) : device_(device), model_(std::move(model)) {}
 
   int64_t memory_bytes() const override { return model_.memory_bytes(); }
   // One launch takes a whole group; a second space prepares the next one meanwhile.
   Grouping grouping() const override {
-    const int32_t group = GroupSize(model_);
+    const auto group =
+        static_cast<int32_t>(SizesOf(device_.limits(), model_, {.iterative = false}).group);
     return {.sequential = group, .iterative = group, .worthwhile = group, .spaces = 2};
   }
   int64_t SpaceBytes(const SpaceLimits& limits) const override {
-    return CudaSpaceBytes(device_.limits(), model_, limits);
+    if (limits.iterative && !has_clusters()) return std::numeric_limits<int64_t>::max();
+    return SizesOf(device_.limits(), model_, limits).bytes();
   }
   absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits& limits) const override {
-    return NewCudaSpace(device_, model_, limits);
+    if (limits.iterative && !has_clusters())
+      return ResourceExhausted("workspace: this GPU has no clusters for an iterative solver");
+    return cuda::NewSpace(device_, model_, SizesOf(device_.limits(), model_, limits));
   }
   absl::Status SetAffineGuess(const AffineGuess& guess) override {
-    return model_.SetGuess(device_, guess);
+    return SetGuess(device_, model_, guess);
   }
 
  private:
+  // Without them the sequential solver alone is left.
+  bool has_clusters() const { return device_.limits().max_cluster_blocks > 0; }
+
   Device& device_;
-  StackModel model_;
+  Model model_;
 };
 
-absl::StatusOr<StackModel> Upload(Device& device, const DenseStackSpec& spec,
-                                  const PackingLimits& limits) {
-  return StackModel::Upload(device, spec, limits);
+template <class Model, class Spec>
+absl::StatusOr<std::unique_ptr<System>> Load(Device& device, const Spec& spec,
+                                             const PackingLimits& limits) {
+  DEEPPCR_ASSIGN_OR_RETURN(Model model, Model::Upload(device, spec, limits));
+  return std::unique_ptr<System>(std::make_unique<CudaSystem<Model>>(device, std::move(model)));
 }
-absl::StatusOr<StackModel> Upload(Device&, const DiffusionSpec&, const PackingLimits&) {
-  return absl::UnimplementedError(
-      "model_type: the cuda backend of this version takes mlp and resnet; --backend cpu can run "
-      "diffusion");
+absl::StatusOr<std::unique_ptr<System>> LoadSpec(Device& device, const DenseStackSpec& spec,
+                                                 const PackingLimits& limits) {
+  return Load<StackModel>(device, spec, limits);
+}
+absl::StatusOr<std::unique_ptr<System>> LoadSpec(Device& device, const DiffusionSpec& spec,
+                                                 const PackingLimits& limits) {
+  return Load<DiffusionModel>(device, spec, limits);
 }
 
 class CudaBackend final : public Backend {
@@ -57,10 +78,7 @@ class CudaBackend final : public Backend {
   std::string_view device() const override { return name_; }
   absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec,
                                                     const PackingLimits& limits) const override {
-    DEEPPCR_ASSIGN_OR_RETURN(
-        StackModel model,
-        std::visit([&](const auto& s) { return Upload(*device_, s, limits); }, spec));
-    return std::unique_ptr<System>(std::make_unique<CudaSystem>(*device_, std::move(model)));
+    return std::visit([&](const auto& s) { return LoadSpec(*device_, s, limits); }, spec);
   }
 
  private:

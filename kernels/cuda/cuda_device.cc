@@ -48,6 +48,27 @@ class CudaStream final : public Stream {
   void Launch(const NewtonArgs& args, const NewtonShape& shape) override {
     if (Begin()) Note("newton solver", LaunchNewton(args, shape, stream_));
   }
+  void Launch(const NoiseArgs& args) override {
+    if (Begin()) Note("noise", LaunchNoise(args, stream_));
+  }
+  void Launch(const ModulationArgs& args, int64_t num_tables) override {
+    if (Begin()) Note("modulation", LaunchModulation(args, num_tables, stream_));
+  }
+  void Launch(const DiffusionSequentialArgs& args, int width, int num_samples) override {
+    if (Begin()) Note("sequential solver", LaunchDiffusion(args, width, num_samples, stream_));
+  }
+  void Launch(const PropagationArgs& args, int width, int num_samples) override {
+    if (Begin()) Note("propagation", LaunchDiffusion(args, width, num_samples, stream_));
+  }
+  void Launch(const ExpansionArgs& args, int width, int num_samples) override {
+    if (Begin()) Note("trajectory", LaunchDiffusion(args, width, num_samples, stream_));
+  }
+  void Launch(const CoarseArgs& args, int width, int num_samples) override {
+    if (Begin()) Note("coarse guess", LaunchDiffusion(args, width, num_samples, stream_));
+  }
+  void CopyToDevice(void* to, const void* from, size_t bytes) override {
+    if (Begin()) Note("copying", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
+  }
   void CopyToHost(void* to, const void* from, size_t bytes) override {
     if (Begin()) Note("copying", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
   }

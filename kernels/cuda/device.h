@@ -14,8 +14,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/dense_chain_kernel.h"
+#include "kernels/cuda/diffusion_kernel.h"
 #include "kernels/cuda/newton_kernel.h"
 #include "kernels/cuda/newton_shape.h"
+#include "kernels/cuda/noise_kernel.h"
 #include "kernels/cuda/sequential_kernel.h"
 
 namespace deeppcr::cuda {
@@ -33,6 +35,13 @@ class Stream {
   virtual void Launch(const DenseChainArgs& args, int num_samples) = 0;
   virtual void Launch(const SequentialArgs& args, int width) = 0;
   virtual void Launch(const NewtonArgs& args, const NewtonShape& shape) = 0;
+  virtual void Launch(const NoiseArgs& args) = 0;
+  virtual void Launch(const ModulationArgs& args, int64_t num_tables) = 0;
+  virtual void Launch(const DiffusionSequentialArgs& args, int width, int num_samples) = 0;
+  virtual void Launch(const PropagationArgs& args, int width, int num_samples) = 0;
+  virtual void Launch(const ExpansionArgs& args, int width, int num_samples) = 0;
+  virtual void Launch(const CoarseArgs& args, int width, int num_samples) = 0;
+  virtual void CopyToDevice(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyToHost(void* to, const void* from, size_t bytes) = 0;
   // Returns when everything is done, or has failed. Calls `idle` every now and then until then.
   virtual void Wait(absl::FunctionRef<void()> idle) = 0;

@@ -49,6 +49,13 @@ class DeviceContext {
     }
   }
 
+  __device__ __forceinline__ void LoadFour(const float* from, float (&to)[4]) const {
+    const float4 four = *reinterpret_cast<const float4*>(from);
+    to[0] = four.x;
+    to[1] = four.y;
+    to[2] = four.z;
+    to[3] = four.w;
+  }
   __device__ __forceinline__ int32_t LoadVolatile(const int32_t* from) const {
     return *static_cast<const volatile int32_t*>(from);
   }

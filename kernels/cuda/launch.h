@@ -7,8 +7,10 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/dense_chain_kernel.h"
+#include "kernels/cuda/diffusion_kernel.h"
 #include "kernels/cuda/newton_kernel.h"
 #include "kernels/cuda/newton_shape.h"
+#include "kernels/cuda/noise_kernel.h"
 #include "kernels/cuda/sequential_kernel.h"
 
 namespace deeppcr::cuda {
@@ -25,6 +27,18 @@ cudaError_t LaunchSequential(const SequentialArgs& args, int width, cudaStream_t
 // One cluster per sample, in slabs where the args have some. cudaErrorInvalidValue for a shape that
 // is not one of ChooseNewtonShape's, cudaErrorNotSupported on devices without clusters.
 cudaError_t LaunchNewton(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream);
+// Of models with states padded to `width`; else cudaErrorInvalidValue.
+cudaError_t LaunchDiffusion(const DiffusionSequentialArgs& args, int width, int num_samples,
+                            cudaStream_t stream);
+cudaError_t LaunchDiffusion(const PropagationArgs& args, int width, int num_samples,
+                            cudaStream_t stream);
+cudaError_t LaunchDiffusion(const ExpansionArgs& args, int width, int num_samples,
+                            cudaStream_t stream);
+cudaError_t LaunchDiffusion(const CoarseArgs& args, int width, int num_samples,
+                            cudaStream_t stream);
+cudaError_t LaunchNoise(const NoiseArgs& args, cudaStream_t stream);
+cudaError_t LaunchModulation(const ModulationArgs& args, int64_t num_tables, cudaStream_t stream);
+
 // The largest power of two of blocks that the current device takes in a cluster of it, whatever its
 // width and shared memory; 0 if it knows no clusters.
 cudaError_t MaxNewtonClusterBlocks(int* blocks);

@@ -32,9 +32,18 @@ struct GuessView {
   int64_t stride, count;
 };
 
+// What a launch does. Where propagation is another kernel's (diffusion), the parts of a solve are
+// launches of their own, and what they have in common lies in slabs.
+enum class NewtonPart : uint8_t {
+  kWhole,  // the solve, of a dense stack
+  kStart,  // the guess
+  kPass,   // what follows a propagation: tree, update, decision; nothing once it has stopped
+};
+
 // Pointers are the device's.
 struct NewtonArgs {
-  StackView stack;
+  NewtonPart part;
+  StackView stack;  // of which, in parts, only the sizes are used
   StoppingPolicy policy;
   Progress start;  // what there is before the first pass, counts of the guess among it
   IntervalTree tree;
@@ -43,7 +52,8 @@ struct NewtonArgs {
   const float* initial_states;  // z_0 [n, W], zero beyond D
   float* final_states;          // y_P [n, W], zero beyond D
   float* trajectories;          // z_0..z_L [n, L + 1, D], or null
-  Progress* outcomes;           // [n]
+  Progress* outcomes;           // [n], for the host
+  Progress* progress;           // [n], from part to part; null for the whole
   const int32_t* cancel;        // [n], or null: not 0 is the Termination to end with
   std::byte* slabs;             // [n, blocks, BlockMemory::Bytes], or null: shared memory
 };
@@ -112,19 +122,24 @@ class NewtonSolve {
       const PassKind kind = KindOf(progress, args_.policy.linearization);
       stages_ = 0;
       Propagate(kind);
-      if (kind.matrices != PassMatrices::kZero) {
-        Reduce(kind);
-        Distribute(kind);
-      }
-      const WarpNorms norms = Update(kind);
-      AdvanceProgress(args_.policy,
-                      {norms.update, norms.rounding, norms.combined, norms.finite != 0}, stages_,
-                      ColumnsOf(kind), &progress);
-      if (norms.told != 0 && progress.next != NextPass::kStop)
-        Stop(&progress, static_cast<Termination>(norms.told));
+      SolveAndUpdate(kind, &progress);
     }
     WriteAnswer(progress);
     context_.SyncCluster(kBeforeExit);  // nobody leaves while another may read his shared memory
+  }
+
+  DEEPPCR_DEVICE void Start() {
+    PlaceGuess();
+    Keep(args_.start);
+  }
+
+  DEEPPCR_DEVICE void Pass() {
+    Progress progress = args_.progress[context_.cluster()];
+    if (progress.next == NextPass::kStop) return;
+    stages_ = EndOf(0);
+    SolveAndUpdate(KindOf(progress, args_.policy.linearization), &progress);
+    Keep(progress);
+    if (progress.next == NextPass::kStop) WriteFinalState();
   }
 
  private:
@@ -143,6 +158,24 @@ class NewtonSolve {
     const auto stride = static_cast<int64_t>(BlockMemory<W>::Bytes(args_.tree));
     return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(local) +
                                 (block - context_.block()) * stride);
+  }
+
+  DEEPPCR_DEVICE void SolveAndUpdate(PassKind kind, Progress* progress) {
+    if (kind.matrices != PassMatrices::kZero) {
+      Reduce(kind);
+      Distribute(kind);
+    }
+    const WarpNorms norms = Update(kind);
+    AdvanceProgress(args_.policy, {norms.update, norms.rounding, norms.combined, norms.finite != 0},
+                    stages_, ColumnsOf(kind), progress);
+    if (norms.told != 0 && progress->next != NextPass::kStop)
+      Stop(progress, static_cast<Termination>(norms.told));
+  }
+  // For the next part, and for the host.
+  DEEPPCR_DEVICE void Keep(const Progress& progress) const {
+    if (context_.block() != 0 || context_.thread() != 0) return;
+    args_.progress[context_.cluster()] = progress;
+    args_.outcomes[context_.cluster()] = progress;
   }
 
   DEEPPCR_DEVICE int32_t Clamp(int32_t count) const {
@@ -513,11 +546,14 @@ class NewtonSolve {
   DEEPPCR_DEVICE void WriteAnswer(const Progress& progress) {
     const int64_t sample = context_.cluster();
     if (context_.block() == 0 && context_.thread() == 0) args_.outcomes[sample] = progress;
-    ForIntervals([&](int32_t i) {
-      if (first_ + i + 1 == tree_.num_intervals && context_.lane() < W)
-        args_.final_states[sample * W + row_] = memory_.State(i + 1)[row_];
-      if (args_.trajectories != nullptr) WriteTrajectory(i);
-    });
+    WriteFinalState();
+    if (args_.trajectories != nullptr) ForIntervals([&](int32_t i) { WriteTrajectory(i); });
+  }
+  DEEPPCR_DEVICE void WriteFinalState() {
+    const int32_t last = tree_.num_intervals - 1 - first_;
+    if (last < 0 || last >= count_ || context_.warp() != last % warps_ || context_.lane() >= W)
+      return;
+    args_.final_states[int64_t{context_.cluster()} * W + row_] = memory_.State(last + 1)[row_];
   }
   // The states within an interval, propagated from its entry, and the one at its end.
   DEEPPCR_DEVICE void WriteTrajectory(int32_t i) {
@@ -549,7 +585,12 @@ class NewtonSolve {
 // or so much of a slab.
 template <int W, bool kInSlab, class Context>
 DEEPPCR_DEVICE void SolveNewton(Context& context, const NewtonArgs& args) {
-  NewtonSolve<W, kInSlab, Context>(context, args).Run();
+  NewtonSolve<W, kInSlab, Context> solve(context, args);
+  if constexpr (kInSlab) {
+    if (args.part == NewtonPart::kStart) return solve.Start();
+    if (args.part == NewtonPart::kPass) return solve.Pass();
+  }
+  solve.Run();
 }
 
 }  // namespace deeppcr::cuda

@@ -179,21 +179,25 @@ class Scheduler:
 class Sampler:
     """`noise(i, n)`: [n, D] of z_0 (i = -1) or of step i; by default drawn when it is needed."""
 
-    def __init__(self, config, scheduler_config, tensors):
-        self.network = Denoiser(config, tensors).eval()
+    def __init__(self, config, scheduler_config, tensors, device='cpu'):
+        self.device = device
+        self.network = Denoiser(config, tensors).eval().to(device)
         self.scheduler = Scheduler(scheduler_config, config['num_inference_steps'][0])
         dim = config['state_dim']
-        self.draw = lambda _, n: torch.randn(n, dim)
+        self.draw = lambda _, n: torch.randn(n, dim, device=device)
         with torch.no_grad():
-            self.steps = [(self.network.modulations(torch.tensor([t])),
+            self.steps = [(self.network.modulations(self.at(t)),
                            *self.scheduler.coefficients(t)) for t in self.scheduler.timesteps]
+
+    def at(self, t):
+        return torch.tensor([t], device=self.device)
 
     def eager(self, n, noise=None):
         noise = noise or self.draw
         with torch.no_grad():
             z = noise(-1, n)
             for i, t in enumerate(self.scheduler.timesteps):
-                output = self.network(z, torch.tensor([t]))
+                output = self.network(z, self.at(t))
                 z = self.scheduler.step(output, t, z, lambda i=i: noise(i, n))
             return self.network.decode(z)
 

@@ -156,11 +156,14 @@ def newton(step, z0, layers):
 
 def candidates(network, example, device):
     """Names and functions, and what could not be built, with the reason."""
-    builders = {'eager': lambda: to_gpu(network, device),
-                'CUDA graph': lambda: captured(network, example, device),
-                'torch.compile': lambda: compiled(network, example, device),
-                'JAX scan': lambda: jax_function(network, scan),
-                'JAX Newton': lambda: jax_function(network, newton)}
+    return built({'eager': lambda: to_gpu(network, device),
+                  'CUDA graph': lambda: captured(network, example, device),
+                  'torch.compile': lambda: compiled(network, example, device),
+                  'JAX scan': lambda: jax_function(network, scan),
+                  'JAX Newton': lambda: jax_function(network, newton)}, example)
+
+
+def built(builders, example):
     made, missing = [], {}
     for name, build in builders.items():
         started = time.perf_counter()
@@ -187,11 +190,64 @@ def add_checked(group, name, call, batches, expected):
     group.differences.append(difference)
 
 
+def captured_sampler(sampler, drawn, device):
+    """One CUDA graph of all steps, with what can be precomputed; drawn: [n, L + 1, D] on the host."""
+    if device.type != 'cuda':
+        raise RuntimeError('needs a GPU')
+    static = drawn.to(device)
+    n = len(static)
+
+    def solve():
+        return sampler.precomputed(n, lambda step, _: static[:, step + 1])
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        solve()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = solve()
+
+    def call(noise):
+        static.copy_(noise)
+        graph.replay()
+        return out.cpu()
+    return call
+
+
+def eager_sampler(sampler, device):
+    def call(noise):
+        on_device = noise.to(device)
+        return sampler.eager(len(noise), lambda step, _: on_device[:, step + 1]).cpu()
+    return call
+
+
+def diffusion_groups(folder, config, tensors, expected, arguments, device):
+    """Noise comes from the host: what a user draws on the GPU instead takes no longer."""
+    name = folder.parent.name
+    scheduler = json.loads((folder / 'scheduler_config.json').read_text(encoding='utf-8'))
+    sampler = ladder.torch_diffusion.Sampler(config, scheduler, tensors, device)
+    drawn = torch.from_numpy(np.load(arguments.outputs_dir / f'{name}-noise.npy'))
+    drawn = drawn.reshape(len(expected), len(sampler.steps) + 1, config['state_dim'])
+    for samples in map(int, arguments.drawn_samples.split(',')):
+        print(f'{name}, {samples} samples', file=sys.stderr, flush=True)
+        batches = [drawn[i:i + samples] for i in range(0, min(len(drawn), 4 * samples), samples)]
+        made, missing = built({'eager': lambda: eager_sampler(sampler, device),
+                               'CUDA graph': lambda b=batches: captured_sampler(
+                                   sampler, b[0], device)}, batches[0])
+        group = ladder.Group(name, samples, missing)
+        for candidate, call in made:
+            add_checked(group, candidate, call, batches, expected)
+        yield group
+
+
 def groups_of(folder, inputs, arguments, device):
     config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
     tensors = ladder.safetensors_file.read(folder / 'model.safetensors')
     name = folder.parent.name
     expected = np.load(arguments.outputs_dir / f'{name}.npy')
+    if config['model_type'] == 'diffusion':
+        yield from diffusion_groups(folder, config, tensors, expected, arguments, device)
+        return
     for samples in map(int, arguments.samples.split(',')):
         print(f'{name}, {samples} samples', file=sys.stderr, flush=True)
         network = ladder.Network(config, tensors).eval()
@@ -211,8 +267,9 @@ def main():
     parser.add_argument('--inputs', type=pathlib.Path,
                         default=ROOT / 'deploy/models/data/digits_heldout.npy')
     parser.add_argument('--outputs_dir', type=pathlib.Path, required=True)
-    parser.add_argument('--models', default='digits-resnet,digits-mlp')
+    parser.add_argument('--models', default='digits-resnet,digits-mlp,digits-ddpm')
     parser.add_argument('--samples', default='1,64')
+    parser.add_argument('--drawn_samples', default='1,64', help='of diffusion models')
     parser.add_argument('--seconds', type=float, default=0.1, help='per candidate and round')
     arguments = parser.parse_args()
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')

@@ -115,7 +115,8 @@ class Trial {
     StoppingPolicy policy;
     policy.max_iterations = max_iterations;
     policy.num_intervals = intervals;
-    return {View(),
+    return {NewtonPart::kWhole,
+            View(),
             policy,
             StartProgress(policy),
             IntervalTree(intervals, blocks),
@@ -125,6 +126,7 @@ class Trial {
             final_.data(),
             trajectory ? trajectory_.data() : nullptr,
             outcomes_.data(),
+            nullptr,
             nullptr,
             slabs};
   }

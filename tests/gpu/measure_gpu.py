@@ -18,21 +18,26 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / 'tests/bench'), str(ROOT / 'deploy/models/digits')]
 
 import measure_cpu as shared  # noqa: E402  pylint: disable=wrong-import-position
 
-MODELS = 'digits-resnet,digits-mlp'
-W1 = ('digits-resnet', 1)
+MODELS = 'digits-resnet,digits-mlp,digits-ddpm'
+W1, W4 = ('digits-resnet', 1), ('digits-ddpm', 1)
 ROUNDS = 7
 # Seconds that each part may take; run.sh stops the whole before its own limit.
 LIMITS = {'kernels': 90, 'ladder': 200, 'sweep': 120, 'service': 60}
 
 
 def output_of(*command):
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    """The first line, or nothing where the command fails or is missing."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return ''
     return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout else ''
 
 
@@ -88,13 +93,16 @@ def run_kernels(arguments, results):
 
 # ---- The ladder
 def ladder_followers(arguments, folder):
-    common = ['--models', MODELS, '--samples', arguments.samples, '--outputs_dir', folder]
+    common = ['--models', MODELS, '--samples', arguments.samples, '--drawn_samples',
+              arguments.drawn_samples, '--outputs_dir', folder]
+    inputs = str(arguments.inputs)
     engine = shared.Follower('solver_bench', [
         str(arguments.bundle / 'bin/solver_bench'), '--backend', 'cuda', '--follow', '--seconds',
-        '0.05', *common])
+        '0.05', '--in', inputs, *common])
     yield engine
     yield shared.Follower('frameworks.py', [
-        sys.executable, str(ROOT / 'tests/gpu/frameworks.py'), '--seconds', '0.1', *common])
+        sys.executable, str(ROOT / 'tests/gpu/frameworks.py'), '--seconds', '0.1', '--inputs',
+        inputs, *common])
 
 
 def ladder_row(row):
@@ -184,37 +192,59 @@ class Server:
 
     def stop(self):
         self.process.terminate()
-        status = self.process.wait(timeout=30)
+        return self.process.wait(timeout=30)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
         self.log.close()
-        return status
 
 
 def run_service(arguments, results):
-    with tempfile.TemporaryDirectory() as folder:
-        server = Server(arguments.bundle, folder, arguments.out)
+    with tempfile.TemporaryDirectory() as folder, \
+            Server(arguments.bundle, folder, arguments.out) as server:
         ports = server.await_ports()
-        client = [str(arguments.bundle / 'bin/deeppcr')]
-        address = ['--server', f"127.0.0.1:{ports['grpc_port']}"]
-        held = str(ROOT / 'deploy/models/data/digits_heldout.npy')
-        answers = {}
-        for solver in ('sequential', 'newton', 'auto'):
-            out = pathlib.Path(folder) / f'{solver}.npy'
-            subprocess.run([*client, 'forward', 'digits-resnet', *address, '--in', held, '--out',
-                            str(out), '--solver', solver], check=True, timeout=30)
-            answers[solver] = out.read_bytes()
-        bench = subprocess.run([*client, 'bench', 'digits-resnet', *address, '--in', held],
-                               check=True, timeout=40, capture_output=True, text=True)
-        (arguments.out / 'bench.txt').write_text(bench.stdout, encoding='utf-8')
-        metrics = subprocess.run(['python3', '-c', 'import sys, urllib.request as r; '
-                                  'print(r.urlopen(sys.argv[1]).read().decode())',
-                                  f"http://127.0.0.1:{ports['http_port']}/metrics"],
-                                 check=True, capture_output=True, text=True)
-        (arguments.out / 'metrics.txt').write_text(metrics.stdout, encoding='utf-8')
-        results['service'] = {'exit_status': server.stop(), 'bench': bench.stdout.splitlines()}
+        inputs = ['--in', str(arguments.inputs)]
+
+        def deeppcr(command, *flags):
+            return subprocess.run(
+                [arguments.bundle / 'bin/deeppcr', command, 'digits-resnet', '--server',
+                 f"127.0.0.1:{ports['grpc_port']}", *inputs, *flags],
+                check=True, timeout=40, capture_output=True, text=True).stdout
+        labels = {solver: deeppcr('forward', '--labels', '--solver', solver)
+                  for solver in ('sequential', 'newton', 'auto')}
+        if len(set(labels.values())) > 1:
+            raise RuntimeError('the solvers disagree about the labels')
+        bench = deeppcr('bench', '--seconds', '5')
+        url = f"http://127.0.0.1:{ports['http_port']}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as reply:
+            (arguments.out / 'metrics.txt').write_bytes(reply.read())
+        status = server.stop()
+        results['service'] = {'exit_status': status, 'bench': bench.splitlines()}
+        if status != 0:
+            raise RuntimeError(f'the server ended with status {status}')
     results['tables'] = []
 
 
 # ---- Targets of DESIGN section 5
+def diffusion_targets(ladder):
+    def rung(name):
+        return next((r for r in ladder if (r['model'], r['samples'], r['name']) == (*W4, name)),
+                    None)
+    best, sequential = rung('auto'), rung('sequential')
+    if best is None:
+        return []
+    ratio = sequential['median_seconds'] / best['median_seconds']
+    return [shared.target('W4 best solver, engine call', '<= 350 us',
+                          f"{1e6 * best['median_seconds']:.0f} us",
+                          best['median_seconds'] <= 350e-6),
+            shared.target('W4 best solver against sequential', '>= 1.3x', f'{ratio:.2f}x',
+                          ratio >= 1.3)]
+
+
 def targets(results):
     lines = []
     best = best_kernels(results.get('kernels', []))
@@ -240,6 +270,7 @@ def targets(results):
         seconds = call['median_seconds']
         lines.append(shared.target('W1 engine call with host buffers', '<= 40 us',
                                    f'{1e6 * seconds:.1f} us', seconds <= 40e-6))
+    lines += diffusion_targets(results.get('ladder', []))
     return {'name': 'gpu-targets', 'note': '', 'columns': ['target', 'wanted', 'got', 'met'],
             'rows': lines}
 
@@ -269,6 +300,9 @@ def main():
     parser.add_argument('--out', type=pathlib.Path, required=True)
     parser.add_argument('--part', action='append', choices=list(PARTS), required=True)
     parser.add_argument('--samples', default='1,8,64')
+    parser.add_argument('--drawn_samples', default='1,64', help='of diffusion models')
+    parser.add_argument('--inputs', type=pathlib.Path,
+                        default=ROOT / 'deploy/models/data/digits_heldout.npy')
     arguments = parser.parse_args()
     name, driver = machine()
     file = arguments.out / 'results.json'

@@ -11,6 +11,7 @@
 namespace deeppcr::testing {
 
 std::unique_ptr<cuda::Device> NewDeviceUnderTest() { return *cuda::OpenCudaDevice(0); }
+int64_t MaxStepsUnderTest() { return INT64_MAX; }
 
 }  // namespace deeppcr::testing
 

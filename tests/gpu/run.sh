@@ -37,6 +37,7 @@ log="$out/tests.log"
 : >"$log"
 cd "$root" || exit 1
 
+whole=530  # seconds that everything may take
 summary=()
 failures=0
 executed=0
@@ -49,7 +50,13 @@ wanted() { [[ " ${parts[*]} " = *" $1 "* ]]; }
 # checked NAME LIMIT COMMAND...: runs it into the log; 77 is a visible skip. Counts what ran.
 checked() {
   local name="$1" limit="$2" status=0 began="$SECONDS"
+  local left=$((whole - SECONDS + start))
   shift 2
+  [ "$left" -ge "$limit" ] || limit="$left"
+  if [ "$limit" -lt 5 ]; then
+    record FAILED "$name" "the $whole s of the whole are over; --only runs it alone"
+    return 1
+  fi
   step "$name"
   printf '\n== %s: %s\n' "$name" "$*" >>"$log"
   timeout -k 10 "$limit" "$@" >"$out/.part" 2>&1 || status=$?
@@ -91,18 +98,23 @@ fi
 # ---- tests
 if wanted tests; then
   checked "kernels against loops" 90 "$bundle/bin/kernel_trial" check
-  if runs_here cuda_on_gpu_test; then
-    checked "backend" 120 "$bundle/bin/cuda_on_gpu_test" --gtest_brief=1
-  else
-    record skipped "backend" "no cuda_on_gpu_test that runs here: deploy/bundle.sh --with_tests"
-  fi
+  for name in cuda_on_gpu_test cuda_conformance_on_gpu_test; do
+    if runs_here "$name"; then
+      checked "$name" 100 "$bundle/bin/$name" --gtest_brief=1
+    else
+      record skipped "$name" "none that runs here: deploy/bundle.sh --with_tests"
+    fi
+  done
 fi
 
 # ---- sanitizer
 sanitizer() {
   local tool="$1"
   compute-sanitizer --tool "$tool" --error-exitcode 1 --target-processes all \
-    "$bundle/bin/kernel_trial" check small
+    "$bundle/bin/kernel_trial" check small || return
+  [ ! -x "$bundle/bin/cuda_conformance_on_gpu_test" ] ||
+    compute-sanitizer --tool "$tool" --error-exitcode 1 \
+      "$bundle/bin/cuda_conformance_on_gpu_test" --gtest_filter='*GivenNoise*cuda*'
 }
 if wanted sanitizer; then
   for tool in memcheck racecheck synccheck; do

@@ -2,6 +2,7 @@
 #ifndef DEEPPCR_TESTS_TESTING_GPU_UNDER_TEST_H_
 #define DEEPPCR_TESTS_TESTING_GPU_UNDER_TEST_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "kernels/cuda/device.h"
@@ -11,6 +12,8 @@ namespace deeppcr::testing {
 // The device that the tests of the cuda backend run on: the SIMT executor, or, linked with
 // tests/gpu/real_gpu.cc, a GPU.
 std::unique_ptr<cuda::Device> NewDeviceUnderTest();
+// Deeper systems are for a GPU alone.
+int64_t MaxStepsUnderTest();
 
 }  // namespace deeppcr::testing
 

@@ -4,38 +4,16 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/cpu_backend.h"
-#include "kernels/reference/reference_backend.h"
 #include "kernels/solver/registry.h"
 
 namespace deeppcr::testing {
 namespace {
-
-template <cpu::InstructionSet kSet>
-std::unique_ptr<Backend> NewCpu() {
-  return *cpu::NewCpuBackend(kSet);
-}
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 }  // namespace
-
-const std::vector<BackendCase>& BackendCases() {
-  static const auto* cases = [] {
-    auto* all = new std::vector<BackendCase>;
-    const cpu::InstructionSet newest = cpu::DetectInstructionSet();
-    all->push_back({"cpu_baseline", &NewCpu<cpu::InstructionSet::kBaseline>});
-    if (newest >= cpu::InstructionSet::kAvx2)
-      all->push_back({"cpu_avx2", &NewCpu<cpu::InstructionSet::kAvx2>});
-    if (newest >= cpu::InstructionSet::kAvx512)
-      all->push_back({"cpu_avx512", &NewCpu<cpu::InstructionSet::kAvx512>});
-    all->push_back({"reference", &reference::NewReferenceBackend});
-    return all;
-  }();
-  return *cases;
-}
 
 bool Solved::SameAnswers(const Solved& other) const {
   return SameBits(outputs, other.outputs) && SameBits(trajectory, other.trajectory);

@@ -14,10 +14,12 @@
 
 namespace deeppcr::testing {
 
-// Every backend that can run here: the CPU backend once per instruction set, and the reference.
+// Every backend that can run here: the CPU backend once per instruction set, and the reference,
+// which is the last. Linked with cuda_cases.cc, the cuda backend in place of the CPU's.
 struct BackendCase {
   std::string name;
   std::unique_ptr<Backend> (*create)();
+  int64_t max_steps = INT64_MAX;  // deeper systems would take it too long
 };
 const std::vector<BackendCase>& BackendCases();
 

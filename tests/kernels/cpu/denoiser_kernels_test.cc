@@ -142,7 +142,7 @@ class Rows {
       noise_.push_back(random_.Vector(dim));
       noise_.back().resize(width_);
       const int64_t step = r % options.num_steps;
-      const cpu::ReverseCoefficients& c = model_.coefficients[step];
+      const ReverseCoefficients& c = model_.coefficients[step];
       rows_.push_back(
           {.coefficients = &c,
            .modulation = model_.tables.data() + step * model_.denoiser.modulation_floats,

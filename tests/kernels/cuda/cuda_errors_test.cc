@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/testing/expect_error.h"
-#include "tests/testing/random_diffusion.h"
 #include "tests/testing/simt/simt_device.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
@@ -32,15 +31,12 @@ TEST(CudaErrorsTest, SaysWhatItCannotTake) {
     return backend->NewSystem(spec, limits).status();
   };
   const RandomSystem stack({.num_steps = 20, .state_dim = 4}), wide({.state_dim = 33});
-  const testing::RandomDiffusion diffusion({.num_steps = 20});
   testing::ExpectError(refusal(stack.spec(), {.memory_bytes = 1000}, {}),
                        absl::StatusCode::kResourceExhausted, "bytes wanted, 1000 of 1000 free");
   testing::ExpectError(refusal(stack.spec(), {}, {.max_bytes = 1000}),
                        absl::StatusCode::kResourceExhausted, "1000 are left of those allowed");
   testing::ExpectError(refusal(wide.spec(), {}, {}), absl::StatusCode::kUnimplemented,
                        "takes 1 .. 32, got 33; --backend cpu");
-  testing::ExpectError(refusal(diffusion.spec(), {}, {}), absl::StatusCode::kUnimplemented,
-                       "--backend cpu");
 }
 
 TEST(CudaErrorsTest, WithoutClustersTheSequentialSolverIsLeft) {

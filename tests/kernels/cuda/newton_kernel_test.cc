@@ -70,7 +70,8 @@ Solved Solve(const RandomSystem& system, const std::vector<float>& inputs, const
   const DeviceVector initial = testing::Padded(inputs, dim, W);
   Solved solved{
       Poisoned(n * W), Poisoned(n * (spec.num_steps + 1) * dim), std::vector<Progress>(n), {}};
-  cuda::NewtonArgs args{.stack = stack.view(),
+  cuda::NewtonArgs args{.part = cuda::NewtonPart::kWhole,
+                        .stack = stack.view(),
                         .policy = launch.policy,
                         .start = StartProgress(launch.policy),
                         .tree = cuda::IntervalTree(intervals, launch.num_blocks),
@@ -80,6 +81,7 @@ Solved Solve(const RandomSystem& system, const std::vector<float>& inputs, const
                         .final_states = solved.final_states.data(),
                         .trajectories = solved.trajectories.data(),
                         .outcomes = solved.outcomes.data(),
+                        .progress = nullptr,
                         .cancel = nullptr,
                         .slabs = nullptr};
   args.policy.num_intervals = intervals;

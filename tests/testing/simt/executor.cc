@@ -32,26 +32,27 @@ SharedMemory NewShared(size_t bytes) {
 
 }  // namespace
 
-// One launch while it runs.
+// One cluster of a launch while it runs. Clusters know nothing of one another: they run one after
+// the other.
 class Launch {
  public:
-  Launch(const LaunchShape& shape, const Schedule& schedule,
+  Launch(const LaunchShape& shape, const Schedule& schedule, int cluster,
          const std::function<void(Thread&)>& body)
       : shape_(shape),
         schedule_(schedule),
-        random_(schedule.seed),
-        warps_(shape.num_clusters * shape.num_blocks * shape.num_threads / kWarpSize),
+        cluster_(cluster),
+        random_(schedule.seed + static_cast<uint64_t>(cluster)),
+        warps_(shape.num_blocks * shape.num_threads / kWarpSize),
         threads_(warps_ * kWarpSize),
-        stacks_(new std::byte[kStackBytes * threads_]),
         slots_(2 * threads_),
         states_(threads_),
-        ended_(shape.num_clusters * shape.num_blocks),
+        ended_(shape.num_blocks),
         contexts_(threads_) {
-    for (int b = 0; b < shape.num_clusters * shape.num_blocks; ++b)
-      shared_.push_back(NewShared(shape.shared_bytes));
+    for (int b = 0; b < shape.num_blocks; ++b) shared_.push_back(NewShared(shape.shared_bytes));
+    std::byte* const stacks = Stacks(threads_);
     for (int t = 0; t < threads_; ++t) {
       Place(t);
-      fibers_.push_back(std::make_unique<Fiber>(stacks_.get() + kStackBytes * t, kStackBytes,
+      fibers_.push_back(std::make_unique<Fiber>(stacks + kStackBytes * t, kStackBytes,
                                                 [this, t, &body] { body(contexts_[t]); }));
     }
   }
@@ -75,9 +76,7 @@ class Launch {
     return std::move(outcome_);
   }
 
-  std::byte* SharedOf(const Thread& thread, int block) {
-    return shared_[thread.cluster_ * shape_.num_blocks + block].get();
-  }
+  std::byte* SharedOf(int block) { return shared_[block].get(); }
 
   void Wait(const Thread& thread, int scope, int site) {
     if (site >= 0) {
@@ -111,6 +110,16 @@ class Launch {
     int turn = 0;
   };
 
+  // Kept from one launch to the next: fresh pages cost more than most kernels. One host thread has
+  // one launch at a time.
+  static std::byte* Stacks(int threads) {
+    thread_local std::unique_ptr<std::byte[]> stacks;
+    thread_local int count = 0;
+    if (count < threads) stacks.reset(new std::byte[kStackBytes * threads]);
+    count = std::max(count, threads);
+    return stacks.get();
+  }
+
   void Place(int t) {
     Thread& thread = contexts_[t];
     const int block = t / shape_.num_threads;
@@ -118,9 +127,9 @@ class Launch {
     thread.index_ = t;
     thread.thread_ = t % shape_.num_threads;
     thread.num_threads_ = shape_.num_threads;
-    thread.block_ = block % shape_.num_blocks;
+    thread.block_ = block;
     thread.num_blocks_ = shape_.num_blocks;
-    thread.cluster_ = block / shape_.num_blocks;
+    thread.cluster_ = cluster_;
     thread.num_clusters_ = shape_.num_clusters;
     thread.shared_ = shared_[block].get();
   }
@@ -138,8 +147,7 @@ class Launch {
         if (!Ready(t)) continue;
         ran = true;
         fibers_[t]->Resume();
-        if (fibers_[t]->done())
-          EndThread(contexts_[t].cluster_ * shape_.num_blocks + contexts_[t].block_);
+        if (fibers_[t]->done()) EndThread(contexts_[t].block_);
       }
     } while (Release(0, warp * kWarpSize, kWarpSize));
     return ran;
@@ -189,9 +197,9 @@ class Launch {
 
   const LaunchShape shape_;
   const Schedule schedule_;
+  const int cluster_;
   std::mt19937_64 random_;
   const int warps_, threads_;
-  const std::unique_ptr<std::byte[]> stacks_;
   std::vector<uint64_t> slots_;
   std::vector<State> states_;
   std::vector<int> ended_;  // threads, by block
@@ -201,7 +209,7 @@ class Launch {
   Outcome outcome_;
 };
 
-std::byte* Thread::SharedOf(int block) const { return launch_->SharedOf(*this, block); }
+std::byte* Thread::SharedOf(int block) const { return launch_->SharedOf(block); }
 void Thread::Complain(const std::string& trouble) const { launch_->Complain(trouble); }
 void Thread::Wait(int scope, int site) { launch_->Wait(*this, scope, site); }
 uint64_t Thread::Exchange(uint64_t bits, int source) {
@@ -210,7 +218,20 @@ uint64_t Thread::Exchange(uint64_t bits, int source) {
 
 Outcome Execute(const LaunchShape& shape, const Schedule& schedule,
                 const std::function<void(Thread&)>& body) {
-  return Launch(shape, schedule, body).Run();
+  std::vector<int> order(shape.num_clusters);
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937_64 random(schedule.seed);
+  if (schedule.order == Order::kDescending) std::reverse(order.begin(), order.end());
+  if (schedule.order == Order::kShuffled) std::shuffle(order.begin(), order.end(), random);
+  Outcome all;
+  for (const int cluster : order) {
+    const Outcome one = Launch(shape, schedule, cluster, body).Run();
+    all.passes.resize(std::max(all.passes.size(), one.passes.size()));
+    for (size_t site = 0; site < one.passes.size(); ++site) all.passes[site] += one.passes[site];
+    all.trouble = one.trouble;
+    if (!all.trouble.empty()) break;
+  }
+  return all;
 }
 
 }  // namespace deeppcr::testing::simt

@@ -3,7 +3,7 @@
 #define DEEPPCR_TESTS_TESTING_SIMT_EXECUTOR_H_
 
 // Runs kernel bodies on the CPU: every GPU thread is a fiber, all of them on one thread of the
-// host.
+// host, one cluster of blocks after the other.
 //
 // A body is a function over an execution context: indices, barriers, shuffles, shared memory of its
 // own block and of the other blocks of its cluster. Nothing says in which order the warps of a
@@ -83,6 +83,9 @@ class Thread {
       return Complain("an address that is no multiple of 16 bytes");
     for (int i = 0; i < N; ++i) to[i] = from[i];
   }
+
+  // Reads four floats of shared memory, at an address of 16 bytes.
+  void LoadFour(const float* from, float (&to)[4]) const { LoadConstants(from, to); }
 
   // Reads what the host may write at any time.
   int32_t LoadVolatile(const int32_t* from) const {

@@ -135,6 +135,23 @@ cudaError_t LaunchSequential(const SequentialArgs& args, int width, cudaStream_t
 cudaError_t LaunchNewton(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t) {
   return Run(args, shape);
 }
+cudaError_t LaunchDiffusion(const DiffusionSequentialArgs& args, int width, int num_samples,
+                            cudaStream_t) {
+  return Run(args, width, num_samples);
+}
+cudaError_t LaunchDiffusion(const PropagationArgs& args, int width, int num_samples, cudaStream_t) {
+  return Run(args, width, num_samples);
+}
+cudaError_t LaunchDiffusion(const ExpansionArgs& args, int width, int num_samples, cudaStream_t) {
+  return Run(args, width, num_samples);
+}
+cudaError_t LaunchDiffusion(const CoarseArgs& args, int width, int num_samples, cudaStream_t) {
+  return Run(args, width, num_samples);
+}
+cudaError_t LaunchNoise(const NoiseArgs& args, cudaStream_t) { return Run(args); }
+cudaError_t LaunchModulation(const ModulationArgs& args, int64_t num_tables, cudaStream_t) {
+  return Run(args, num_tables);
+}
 cudaError_t MaxNewtonClusterBlocks(int* blocks) {
   *blocks = kOptions.limits.max_cluster_blocks;
   return cudaSuccess;

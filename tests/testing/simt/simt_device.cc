@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/base/strings.h"
+#include "kernels/cuda/diffusion_shape.h"
 
 namespace deeppcr::testing::simt {
 namespace {
@@ -42,6 +43,45 @@ class SimtStream final : public cuda::Stream {
     if (newton.width == 16) Newton<16>(shape, args);
     if (newton.width == 32) Newton<32>(shape, args);
   }
+  void Launch(const cuda::NoiseArgs& args) override {
+    Run({.num_clusters = 3}, [&](Thread& t) { cuda::DrawNoise(t, args); });
+  }
+  void Launch(const cuda::ModulationArgs& args, int64_t num_tables) override {
+    Run({.num_clusters = static_cast<int>(num_tables * args.num_steps),
+         .num_threads = kChainWarps * kWarpSize,
+         .shared_bytes = args.hidden_dim * sizeof(float)},
+        [&](Thread& t) { cuda::ModulateSteps(t, args); });
+  }
+  void Launch(const cuda::DiffusionSequentialArgs& args, int width, int num_samples) override {
+    const LaunchShape shape = ShapeOf(args, num_samples, Bytes(args, width, 1));
+    if (width == 8) Run(shape, [&](Thread& t) { cuda::SolveDiffusionSequentially<8>(t, args); });
+    if (width == 16) Run(shape, [&](Thread& t) { cuda::SolveDiffusionSequentially<16>(t, args); });
+    if (width == 32) Run(shape, [&](Thread& t) { cuda::SolveDiffusionSequentially<32>(t, args); });
+  }
+  void Launch(const cuda::PropagationArgs& args, int width, int num_samples) override {
+    const int blocks = num_samples * args.tree.num_intervals;
+    const LaunchShape shape = ShapeOf(args, blocks, Bytes(args, width, args.rows));
+    if (width == 8) Run(shape, [&](Thread& t) { cuda::PropagateIntervals<8>(t, args); });
+    if (width == 16) Run(shape, [&](Thread& t) { cuda::PropagateIntervals<16>(t, args); });
+    if (width == 32) Run(shape, [&](Thread& t) { cuda::PropagateIntervals<32>(t, args); });
+  }
+  void Launch(const cuda::ExpansionArgs& args, int width, int num_samples) override {
+    const int blocks = num_samples * args.tree.num_intervals;
+    const LaunchShape shape = ShapeOf(args, blocks, Bytes(args, width, 1));
+    if (width == 8) Run(shape, [&](Thread& t) { cuda::ExpandIntervals<8>(t, args); });
+    if (width == 16) Run(shape, [&](Thread& t) { cuda::ExpandIntervals<16>(t, args); });
+    if (width == 32) Run(shape, [&](Thread& t) { cuda::ExpandIntervals<32>(t, args); });
+  }
+  void Launch(const cuda::CoarseArgs& args, int width, int num_samples) override {
+    const LaunchShape shape =
+        ShapeOf(args, num_samples, cuda::CoarseBytes(width, args.process.denoiser));
+    if (width == 8) Run(shape, [&](Thread& t) { cuda::GuessCoarsely<8>(t, args); });
+    if (width == 16) Run(shape, [&](Thread& t) { cuda::GuessCoarsely<16>(t, args); });
+    if (width == 32) Run(shape, [&](Thread& t) { cuda::GuessCoarsely<32>(t, args); });
+  }
+  void CopyToDevice(void* to, const void* from, size_t bytes) override {
+    if (status_.ok()) std::memcpy(to, from, bytes);
+  }
   void CopyToHost(void* to, const void* from, size_t bytes) override {
     if (status_.ok()) std::memcpy(to, from, bytes);
   }
@@ -49,6 +89,18 @@ class SimtStream final : public cuda::Stream {
   absl::Status status() const override { return status_; }
 
  private:
+  template <class Args>
+  static size_t Bytes(const Args& args, int width, int rows) {
+    return cuda::StepBytes(width, args.process.denoiser, rows);
+  }
+  // Of kernels that make reverse steps.
+  template <class Args>
+  LaunchShape ShapeOf(const Args& args, int num_blocks, size_t shared_bytes) const {
+    const int warps = cuda::DiffusionWarps(args.process.denoiser, options_.limits.max_warps);
+    return {
+        .num_clusters = num_blocks, .num_threads = warps * kWarpSize, .shared_bytes = shared_bytes};
+  }
+
   template <int W>
   void Newton(const LaunchShape& shape, const cuda::NewtonArgs& args) {
     Run(shape, [&](Thread& t) {

@@ -5,5 +5,6 @@
 namespace deeppcr::testing {
 
 std::unique_ptr<cuda::Device> NewDeviceUnderTest() { return simt::NewSimtDevice({}); }
+int64_t MaxStepsUnderTest() { return 40; }
 
 }  // namespace deeppcr::testing

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/diffusion_model.h"
+
+#include <algorithm>
+
+#include "kernels/backend/common.h"
+#include "kernels/base/strings.h"
+
+namespace deeppcr::cuda {
+namespace {
+
+int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+absl::Status TooLarge(std::string_view what, int64_t most, int64_t got) {
+  return absl::UnimplementedError(StrCat(what, ": the cuda backend of this version takes 1 .. ",
+                                         most, ", got ", got,
+                                         "; --backend cpu can run this model"));
+}
+
+// At least what the layers, the time embeddings and the modulation take.
+int64_t NetworkBytes(const DiffusionSpec& spec) {
+  const DenoiserSpec& d = spec.denoiser;
+  const int64_t layers = d.kind == DenoiserKind::kAdaLnMlp ? 2 * d.num_blocks : d.num_blocks;
+  const int64_t rows = layers * d.hidden_dim + d.modulation_dim() + spec.num_steps();
+  return rows * d.hidden_dim * int64_t{sizeof(float)};
+}
+
+}  // namespace
+
+absl::StatusOr<DevicePanels> DevicePanels::Upload(Device& device, int64_t layers, int64_t rows,
+                                                  int64_t cols, int64_t padded_rows,
+                                                  int64_t padded_cols,
+                                                  std::span<const float> weights,
+                                                  std::span<const float> biases) {
+  const int64_t floats = padded_rows * padded_cols;
+  std::vector<float> packed(layers * floats), bias(layers * padded_rows), spreads(bias.size());
+  for (int64_t l = 0; l < layers; ++l) {
+    for (int64_t i = 0; i < rows; ++i) {
+      double squares = 0;
+      for (int64_t k = 0; k < cols; ++k) {
+        const float w = weights[(l * rows + i) * cols + k];
+        packed[l * floats + PanelPlace(padded_cols, i, k)] = w;
+        squares += double{w} * w;
+      }
+      spreads[l * padded_rows + i] = RoundingSpread(squares, cols);
+      if (!biases.empty()) bias[l * padded_rows + i] = biases[l * rows + i];
+    }
+  }
+  DevicePanels panels;
+  DEEPPCR_ASSIGN_OR_RETURN(panels.weights_, DeviceBuffer<float>::Of(device, packed));
+  DEEPPCR_ASSIGN_OR_RETURN(panels.biases_, DeviceBuffer<float>::Of(device, bias));
+  DEEPPCR_ASSIGN_OR_RETURN(panels.spreads_, DeviceBuffer<float>::Of(device, spreads));
+  for (int64_t l = 0; l < layers; ++l)
+    panels.layers_.push_back({.weights = panels.weights_.data() + l * floats,
+                              .bias = panels.biases_.data() + l * padded_rows,
+                              .spreads = panels.spreads_.data() + l * padded_rows,
+                              .rows = static_cast<int32_t>(padded_rows),
+                              .cols = static_cast<int32_t>(padded_cols)});
+  DEEPPCR_ASSIGN_OR_RETURN(panels.on_device_, DeviceBuffer<PanelLayer>::Of(device, panels.layers_));
+  return panels;
+}
+
+absl::Status DiffusionModel::UploadNetwork(Device& device, const DiffusionSpec& spec) {
+  const DenoiserSpec& d = spec.denoiser;
+  const int64_t hidden = d.hidden_dim, padded = RoundUp(hidden, kPanelCols);
+  const int64_t state = std::max<int64_t>(width_, kPanelCols), dim = spec.state_dim;
+  DEEPPCR_ASSIGN_OR_RETURN(input_, DevicePanels::Upload(device, 1, hidden, dim, padded, state,
+                                                        d.input.weight, d.input.bias));
+  DEEPPCR_ASSIGN_OR_RETURN(output_, DevicePanels::Upload(device, 1, dim, hidden, state, padded,
+                                                         d.output.weight, d.output.bias));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      first_, DevicePanels::Upload(device, d.num_blocks, hidden, hidden, padded, padded,
+                                   d.first_weight, d.first_bias));
+  if (d.kind == DenoiserKind::kAdaLnMlp) {
+    DEEPPCR_ASSIGN_OR_RETURN(
+        second_, DevicePanels::Upload(device, d.num_blocks, hidden, hidden, padded, padded,
+                                      d.second_weight, d.second_bias));
+  }
+  view_.denoiser = {.ada_ln = d.kind == DenoiserKind::kAdaLnMlp,
+                    .activation = d.activation,
+                    .state_dim = static_cast<int32_t>(dim),
+                    .hidden_dim = static_cast<int32_t>(hidden),
+                    .hidden_width = static_cast<int32_t>(padded),
+                    .num_blocks = static_cast<int32_t>(d.num_blocks),
+                    .input = input_.layer(0),
+                    .output = output_.layer(0),
+                    .first = first_.on_device(),
+                    .second = second_.on_device(),
+                    .clip_range = static_cast<float>(spec.clip_range),
+                    .norm_epsilon = static_cast<float>(kNormEpsilon)};
+  std::vector<ReverseCoefficients> coefficients;
+  std::vector<HoldCoefficients> holds;
+  for (const ReverseStep& step : spec.steps) {
+    coefficients.push_back(ToFloat(step));
+    holds.push_back(HoldOf(step));
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(coefficients_,
+                           DeviceBuffer<ReverseCoefficients>::Of(device, coefficients));
+  DEEPPCR_ASSIGN_OR_RETURN(holds_, DeviceBuffer<HoldCoefficients>::Of(device, holds));
+  view_.num_steps = spec.num_steps();
+  view_.coefficients = coefficients_.data();
+  view_.holds = holds_.data();
+  return absl::OkStatus();
+}
+
+absl::Status DiffusionModel::UploadModulation(Device& device, const DiffusionSpec& spec) {
+  const DenoiserSpec& d = spec.denoiser;
+  const std::vector<float> times(spec.time_embedding.begin(), spec.time_embedding.end());
+  std::vector<float> biases = ModulationBias(d);
+  biases.resize(d.modulation_dim());
+  DEEPPCR_ASSIGN_OR_RETURN(time_embedding_, DeviceBuffer<float>::Of(device, times));
+  DEEPPCR_ASSIGN_OR_RETURN(modulation_weights_,
+                           DeviceBuffer<float>::Of(device, d.modulation.weight));
+  DEEPPCR_ASSIGN_OR_RETURN(modulation_biases_, DeviceBuffer<float>::Of(device, biases));
+  DEEPPCR_ASSIGN_OR_RETURN(norm_weight_, DeviceBuffer<float>::Of(device, d.norm_weight));
+  DEEPPCR_ASSIGN_OR_RETURN(norm_bias_, DeviceBuffer<float>::Of(device, d.norm_bias));
+  class_embedding_.assign(spec.class_embedding.begin(), spec.class_embedding.end());
+  DEEPPCR_ASSIGN_OR_RETURN(condition_,
+                           DeviceChain::Upload(device, spec.input_dim(), {&spec.condition, 1}));
+  modulation_ = {.ada_ln = view_.denoiser.ada_ln,
+                 .hidden_dim = view_.denoiser.hidden_dim,
+                 .hidden_width = view_.denoiser.hidden_width,
+                 .num_blocks = view_.denoiser.num_blocks,
+                 .num_steps = view_.num_steps,
+                 .time_embedding = time_embedding_.data(),
+                 .conditions = nullptr,
+                 .weights = modulation_weights_.data(),
+                 .biases = modulation_biases_.data(),
+                 .norm_weight = norm_weight_.data(),
+                 .norm_bias = norm_bias_.data(),
+                 .tables = nullptr};
+  return absl::OkStatus();
+}
+
+// One table per class, if they fit; one in all without a condition.
+absl::Status DiffusionModel::FillTables(Device& device, const PackingLimits& limits,
+                                        int64_t max_bytes) {
+  const int64_t count = std::max<int64_t>(shape_.num_classes, 1);
+  const int64_t bytes = count * table_floats() * int64_t{sizeof(float)};
+  if (shape_.input_dim > 0 || (shape_.num_classes > 0 && bytes > max_bytes))
+    return absl::OkStatus();
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedBytes(bytes, limits));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      tables_, DeviceBuffer<float>::New(device, MemoryKind::kDevice, count * table_floats()));
+  DEEPPCR_ASSIGN_OR_RETURN(const DeviceBuffer<float> classes,
+                           DeviceBuffer<float>::Of(device, class_embedding_));
+  ModulationArgs args = modulation_;
+  args.conditions = classes.data();
+  args.tables = tables_.data();
+  DEEPPCR_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.NewStream());
+  stream->Launch(args, count);
+  stream->Wait([] {});
+  DEEPPCR_RETURN_IF_ERROR(stream->status());
+  view_.tables = tables_.data();
+  // The tables stand for what they were made from.
+  time_embedding_ = {};
+  modulation_weights_ = {};
+  modulation_biases_ = {};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DiffusionModel> DiffusionModel::Upload(Device& device, const DiffusionSpec& spec,
+                                                      const PackingLimits& limits,
+                                                      int64_t max_modulation_bytes) {
+  if (spec.state_dim > kMaxStateDim) return TooLarge("state_dim", kMaxStateDim, spec.state_dim);
+  DiffusionModel model;
+  model.shape_ = ShapeOf(spec);
+  model.width_ = PaddedWidth(spec.state_dim);
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedBytes(NetworkBytes(spec), limits));
+  DEEPPCR_RETURN_IF_ERROR(model.UploadNetwork(device, spec));
+  if (Fired(limits.token)) return absl::CancelledError("stopped while the weights were packed");
+  model.rows_per_step_ = StepRows(model.width_, model.view_.denoiser, device.limits());
+  if (model.rows_per_step_ == 0)
+    return absl::UnimplementedError(StrCat("hidden_dim: a block of this GPU has no memory for ",
+                                           spec.denoiser.hidden_dim,
+                                           "; --backend cpu can run this model"));
+  DEEPPCR_RETURN_IF_ERROR(model.UploadModulation(device, spec));
+  DEEPPCR_RETURN_IF_ERROR(model.FillTables(device, limits, max_modulation_bytes));
+  DEEPPCR_ASSIGN_OR_RETURN(model.decode_,
+                           DeviceChain::Upload(device, spec.state_dim, spec.decoder));
+  return model;
+}
+
+int64_t DiffusionModel::memory_bytes() const {
+  return input_.memory_bytes() + output_.memory_bytes() + first_.memory_bytes() +
+         second_.memory_bytes() + coefficients_.bytes() + holds_.bytes() + time_embedding_.bytes() +
+         modulation_weights_.bytes() + modulation_biases_.bytes() + norm_weight_.bytes() +
+         norm_bias_.bytes() + tables_.bytes() + condition_.memory_bytes() + decode_.memory_bytes();
+}
+
+}  // namespace deeppcr::cuda

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/diffusion_space.h"
+
+#include <algorithm>
+
+#include "kernels/solver/stopping.h"
+
+namespace deeppcr::cuda {
+namespace {
+
+// A step takes about so many nanoseconds, and so many per weight: launches of less than 5 ms are
+// not interrupted.
+constexpr double kStepNanoseconds = 1500, kWeightNanoseconds = 0.04, kLaunchNanoseconds = 5e6;
+// Passes that are launched before the host looks whether they were wanted.
+constexpr int kPassesAhead = 3;
+
+class DiffusionSpace final : public CudaSpace {
+ public:
+  DiffusionSpace(Device& device, const DiffusionModel& model, const SpaceSizes& sizes)
+      : CudaSpace(device, sizes, model.decode()), model_(model), step_noise_(sizes.group) {}
+
+  absl::Status Allocate() override {
+    const int64_t group = sizes_.group, hidden = model_.view().denoiser.hidden_dim;
+    DEEPPCR_RETURN_IF_ERROR(CudaSpace::Allocate());
+    DEEPPCR_RETURN_IF_ERROR(Take(&sources_, MemoryKind::kMapped, group));
+    DEEPPCR_RETURN_IF_ERROR(Take(&initial_noise_, MemoryKind::kMapped, group * shape_.state_dim));
+    DEEPPCR_RETURN_IF_ERROR(
+        Take(&noise_, MemoryKind::kDevice, group * shape_.num_steps * shape_.state_dim));
+    DEEPPCR_RETURN_IF_ERROR(Take(&table_of_, MemoryKind::kDevice, group));
+    DEEPPCR_RETURN_IF_ERROR(Take(&progress_, MemoryKind::kDevice, group));
+    DEEPPCR_RETURN_IF_ERROR(Take(&coarse_, MemoryKind::kDevice, group * sizes_.intervals * width_));
+    if (!model_.tables_per_sample()) return absl::OkStatus();
+    DEEPPCR_RETURN_IF_ERROR(Take(&conditions_, MemoryKind::kMapped, group * hidden));
+    return Take(&tables_, MemoryKind::kDevice, group * model_.table_floats());
+  }
+
+  int64_t StepsPerLook(int32_t) const override {
+    const double step = kStepNanoseconds + kWeightNanoseconds * shape_.step_weights;
+    return std::max<int64_t>(1, static_cast<int64_t>(kLaunchNanoseconds / step));
+  }
+
+  void Encode(int32_t sample, const SampleInput& input) override {
+    CudaSpace::Encode(sample, input);
+    const bool own_table = model_.tables_per_sample();
+    sources_.data()[sample] = {.seed = input.seed,
+                               .sample = input.sample,
+                               .table = own_table                ? sample
+                                        : shape_.num_classes > 0 ? input.label
+                                                                 : 0,
+                               .given_initial_noise = input.initial_noise != nullptr,
+                               .given_step_noise = input.step_noise != nullptr};
+    step_noise_[sample] = input.step_noise;
+    if (input.initial_noise != nullptr)
+      std::copy_n(input.initial_noise, shape_.state_dim,
+                  initial_noise_.data() + sample * shape_.state_dim);
+    const int64_t hidden = model_.view().denoiser.hidden_dim;
+    if (own_table && shape_.num_classes > 0)
+      std::copy_n(model_.class_embedding().data() + input.label * hidden, hidden,
+                  conditions_.data() + sample * hidden);
+  }
+
+  PassCount GuessCoarse(int32_t) override {
+    guess_ = {.states = coarse_.data()};
+    PassCount cost;
+    cost.columns = 1;
+    for (int64_t l = 0; l < shape_.num_steps; l += CoarseStride(shape_.num_steps)) ++cost.stages;
+    return cost;
+  }
+  // No map is fitted for diffusion models.
+  void GuessAffine(int32_t sample) override { GuessConstant(sample); }
+
+ private:
+  DiffusionView View(int64_t first) const {
+    DiffusionView view = model_.view();
+    view.noise = noise_.data() + first * shape_.num_steps * shape_.state_dim;
+    view.table_of = table_of_.data() + first;
+    if (model_.tables_per_sample()) view.tables = tables_.data();
+    return view;
+  }
+
+  void LaunchEncode(int32_t num_samples) override {
+    const int64_t floats = shape_.num_steps * shape_.state_dim;
+    for (int32_t b = 0; b < num_samples; ++b) {
+      if (step_noise_[b] != nullptr)
+        stream_->CopyToDevice(noise_.data() + b * floats, step_noise_[b],
+                              static_cast<size_t>(floats) * sizeof(float));
+    }
+    stream_->Launch(NoiseArgs{.num_samples = num_samples,
+                              .state_dim = static_cast<int32_t>(shape_.state_dim),
+                              .width = width_,
+                              .num_steps = shape_.num_steps,
+                              .sources = sources_.data(),
+                              .initial_noise = initial_noise_.data(),
+                              .initial_states = initial_.data(),
+                              .noise = noise_.data(),
+                              .table_of = table_of_.data()});
+    if (model_.tables_per_sample()) LaunchModulation(num_samples);
+  }
+  void LaunchModulation(int32_t num_samples) {
+    if (shape_.input_dim > 0)
+      LaunchChain(model_.condition(),
+                  {.inputs = inputs_.data(),
+                   .input_stride = shape_.input_dim,
+                   .outputs = conditions_.data(),
+                   .output_stride = model_.view().denoiser.hidden_dim},
+                  num_samples);
+    ModulationArgs args = model_.modulation();
+    args.conditions = conditions_.data();
+    args.tables = tables_.data();
+    stream_->Launch(args, num_samples);
+  }
+
+  void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
+    stream_->Launch(
+        DiffusionSequentialArgs{.process = View(0),
+                                .begin = begin,
+                                .end = end,
+                                .states = begin == 0 ? initial_.data() : current_.data(),
+                                .final_states = current_.data(),
+                                .trajectories = trajectories,
+                                .num_dependent = num_dependent_.data()},
+        width_, num_samples);
+  }
+
+  void LaunchIterations(int32_t num_samples, const StoppingPolicy& policy, float* trajectories,
+                        const Progress& start) override {
+    if (guess_.states == coarse_.data() && guess_.states != nullptr)
+      stream_->Launch(CoarseArgs{.process = View(0),
+                                 .shooting_interval = static_cast<int32_t>(interval_),
+                                 .num_intervals = static_cast<int32_t>(intervals_),
+                                 .initial_states = initial_.data(),
+                                 .guesses = coarse_.data()},
+                      width_, num_samples);
+    for (int32_t first = 0; first < num_samples; first += kSlabGroup) {
+      const int32_t count = std::min<int32_t>(kSlabGroup, num_samples - first);
+      SolveInSlabs(first, count, num_samples, policy, start);
+      if (trajectories != nullptr) Expand(first, count, trajectories);
+    }
+  }
+
+  // All solves of diffusion models lie in slabs: propagation is a launch of its own.
+  NewtonShape ShapeOf(int32_t count) const {
+    NewtonShape shape = ChooseNewtonShape(width_, count, static_cast<int32_t>(intervals_), limits_);
+    shape.in_slabs = true;
+    return shape;
+  }
+
+  // Passes over samples first, ..., first + count - 1 until all of them have stopped.
+  void SolveInSlabs(int32_t first, int32_t count, int32_t num_samples, const StoppingPolicy& policy,
+                    const Progress& start) {
+    const NewtonShape shape = ShapeOf(count);
+    NewtonArgs args = ArgsOf(first, shape, policy, start);
+    args.progress = progress_.data();
+    args.part = NewtonPart::kStart;
+    stream_->Launch(args, shape);
+    args.part = NewtonPart::kPass;
+    const PropagationArgs propagation = {.process = View(first),
+                                         .tree = args.tree,
+                                         .shooting_interval = args.shooting_interval,
+                                         .linearization = policy.linearization,
+                                         .rows = model_.rows_per_step(),
+                                         .progress = progress_.data(),
+                                         .slabs = slabs_.data()};
+    do {
+      for (int pass = 0; pass < kPassesAhead; ++pass) {
+        stream_->Launch(propagation, width_, count);
+        stream_->Launch(args, shape);
+      }
+      stream_->Wait([&] { LookAtTokens(num_samples); });
+      LookAtTokens(num_samples);
+    } while (stream_->status().ok() && !AllStopped(first, count));
+  }
+  bool AllStopped(int32_t first, int32_t count) const {
+    const Progress* outcomes = outcomes_.data() + first;
+    return std::all_of(outcomes, outcomes + count,
+                       [](const Progress& p) { return p.next == NextPass::kStop; });
+  }
+
+  void Expand(int32_t first, int32_t count, float* trajectories) {
+    const int64_t floats = (shape_.num_steps + 1) * shape_.state_dim;
+    stream_->Launch(ExpansionArgs{.process = View(first),
+                                  .tree = IntervalTree(static_cast<int32_t>(intervals_),
+                                                       ShapeOf(count).num_blocks),
+                                  .shooting_interval = static_cast<int32_t>(interval_),
+                                  .slabs = slabs_.data(),
+                                  .trajectories = trajectories + first * floats},
+                    width_, count);
+  }
+
+  const DiffusionModel& model_;
+  std::vector<const float*> step_noise_;  // of the caller, or null
+  // Mapped: [G], [G, D], [G, H].
+  DeviceBuffer<NoiseSource> sources_;
+  DeviceBuffer<float> initial_noise_, conditions_;
+  // The device's: [G, L, D], [G, L, modulation_floats], [G, P, W], [G], [kSlabGroup].
+  DeviceBuffer<float> noise_, tables_, coarse_;
+  DeviceBuffer<int32_t> table_of_;
+  DeviceBuffer<Progress> progress_;
+};
+
+}  // namespace
+
+SpaceSizes SizesOf(const LaunchLimits& device, const DiffusionModel& model,
+                   const SpaceLimits& limits) {
+  const SystemShape& shape = model.shape();
+  const int64_t own = model.tables_per_sample() ? model.table_floats() : 0;
+  SpaceSizes sizes;
+  sizes.shape = shape;
+  sizes.width = model.width();
+  sizes.beside = (shape.num_steps + 1) * shape.state_dim + own + model.view().denoiser.hidden_dim;
+  sizes.group = GroupSize(shape, sizes.beside);
+  sizes.inputs = shape.input_dim;
+  sizes.scratch =
+      std::max({model.decode().ScratchFloats(device), model.condition().ScratchFloats(device)});
+  if (!limits.iterative) return sizes;
+  sizes.intervals = NumIntervals(shape, limits.min_shooting_interval);
+  sizes.beside += sizes.intervals * model.width();  // the coarse guess
+  // The smallest cluster that a launch may have takes the most per sample, or as good as.
+  int64_t largest = 0;
+  for (int blocks = 1; blocks <= device.max_cluster_blocks; blocks *= 2)
+    largest = std::max(
+        largest,
+        SlabBytes(model.width(), IntervalTree(static_cast<int32_t>(sizes.intervals), blocks)));
+  sizes.slab_bytes = std::min(sizes.group, kSlabGroup) * largest;
+  return sizes;
+}
+
+absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(Device& device, const DiffusionModel& model,
+                                                     const SpaceSizes& sizes) {
+  auto space = std::make_unique<DiffusionSpace>(device, model, sizes);
+  DEEPPCR_RETURN_IF_ERROR(space->Allocate());
+  return std::unique_ptr<SolveSpace>(std::move(space));
+}
+
+}  // namespace deeppcr::cuda

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_PANEL_LAYER_H_
+#define DEEPPCR_KERNELS_CUDA_PANEL_LAYER_H_
+
+// A matrix times a few vectors, by a block of threads: the layers of a denoiser.
+//
+// Four lanes share a row of the matrix, a quarter of its columns each; a warp has eight rows, a
+// panel, whose weights lie in the order in which its lanes read them. The bits of a product depend
+// neither on the other vectors nor on the number of warps.
+
+#include <math.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device_code.h"
+
+namespace deeppcr::cuda {
+
+inline constexpr int kPanelRows = 8;
+inline constexpr int kSegments = 4;  // of a row
+inline constexpr int kPanelCols = 4 * kSegments;
+
+// A vector of K elements, K a multiple of kPanelCols, lies in shared memory with four floats of
+// nothing behind every quarter, so that the lanes of a row do not ask for the same bank.
+constexpr int VectorFloats(int cols) { return cols + 4 * kSegments; }
+constexpr int VectorPlace(int cols, int k) { return k + 4 * (k / (cols / kSegments)); }
+
+struct PanelLayer {
+  const float* weights;  // [rows / 8, cols / 16, 32 lanes, 4]: see PanelPlace
+  const float* bias;     // [rows], or null for none
+  const float* spreads;  // [rows]: RoundingSpread of backend/common.h
+  int32_t rows;          // a multiple of kPanelRows, zeros beyond the matrix
+  int32_t cols;          // a multiple of kPanelCols, likewise
+};
+
+// Where element (row, col) of the matrix lies.
+constexpr int64_t PanelPlace(int64_t cols, int64_t row, int64_t col) {
+  const int64_t quarter = cols / kSegments;
+  const int64_t lane = row % kPanelRows * kSegments + col / quarter;
+  const int64_t group = (row / kPanelRows * (cols / kPanelCols) + col % quarter / 4) * 32 + lane;
+  return group * 4 + col % 4;
+}
+
+// What a lane has of one row of the matrix after a product with S vectors: of every four of them
+// the sum of one, vector 4 q + lane % 4, and that of the first vector.
+template <int S>
+struct PanelSums {
+  static constexpr int kQuads = (S + kSegments - 1) / kSegments;
+  float mine[kQuads];  // without the bias
+  float first;
+  float squares;  // of the first vector's elements; 0 where they were not asked for
+};
+
+// The lane's part of the sums with every vector, over its quarter of a row.
+template <int S, class Context>
+DEEPPCR_DEVICE float SumQuarter(Context& context, const PanelLayer& layer, int panel,
+                                const float* vectors, int stride, int count, bool squares,
+                                float (&sums)[S]) {
+  const int lane = context.lane(), groups = layer.cols / kPanelCols;
+  const float* weights = layer.weights + (int64_t{panel} * groups * kWarpSize + lane) * 4;
+  const float* from = vectors + lane % kSegments * (layer.cols / kSegments + 4);
+  float odd[S] = {}, square = 0.0F;
+  for (int j = 0; j < groups; ++j) {
+    float w[4];
+    context.LoadConstants(weights + int64_t{j} * kWarpSize * 4, w);
+    DEEPPCR_UNROLL
+    for (int r = 0; r < S; ++r) {
+      if (r >= count) break;
+      float x[4];
+      context.LoadFour(from + r * stride + 4 * j, x);
+      sums[r] = fmaf(w[0], x[0], sums[r]);
+      odd[r] = fmaf(w[1], x[1], odd[r]);
+      sums[r] = fmaf(w[2], x[2], sums[r]);
+      odd[r] = fmaf(w[3], x[3], odd[r]);
+      if (r == 0 && squares) {
+        DEEPPCR_UNROLL
+        for (int i = 0; i < 4; ++i) square = fmaf(x[i], x[i], square);
+      }
+    }
+  }
+  DEEPPCR_UNROLL
+  for (int r = 0; r < S; ++r) sums[r] += odd[r];
+  return square;
+}
+
+// Adds up what the two lanes of a pair have of pairs of values; each keeps one of the two. The last
+// one of an odd number is added up with nothing.
+template <int S, class Context>
+DEEPPCR_DEVICE void AddPairs(Context& context, int mask, const float (&values)[S],
+                             float (&kept)[(S + 1) / 2]) {
+  const bool upper = (context.lane() & mask) != 0;
+  DEEPPCR_UNROLL
+  for (int h = 0; h < (S + 1) / 2; ++h) {
+    const float even = values[2 * h],
+                odd = 2 * h + 1 < S ? values[2 * h + 1 < S ? 2 * h + 1 : 0] : 0.0F;
+    kept[h] = (upper ? odd : even) + context.ShuffleXor(upper ? even : odd, mask);
+  }
+}
+
+// The products of one panel with `count` <= S vectors of layer.cols elements, `stride` apart.
+template <int S, class Context>
+DEEPPCR_DEVICE PanelSums<S> MultiplyPanel(Context& context, const PanelLayer& layer, int panel,
+                                          const float* vectors, int stride, int count,
+                                          bool squares) {
+  float sums[S] = {}, halves[(S + 1) / 2];
+  PanelSums<S> result;
+  result.squares = SumQuarter(context, layer, panel, vectors, stride, count, squares, sums);
+  AddPairs(context, 1, sums, halves);
+  AddPairs(context, 2, halves, result.mine);
+  result.first = context.Shuffle(result.mine[0], context.lane() / kSegments * kSegments);
+  if (!squares) return result;
+  DEEPPCR_UNROLL
+  for (int mask = 1; mask < kSegments; mask *= 2)
+    result.squares += context.ShuffleXor(result.squares, mask);
+  return result;
+}
+
+// f(row, sums) for every row of the layer, by the four lanes that share it.
+template <int S, class Context, class F>
+DEEPPCR_DEVICE void ForRows(Context& context, const PanelLayer& layer, const float* vectors,
+                            int stride, int count, bool squares, const F& f) {
+  const int warps = context.num_threads() / kWarpSize;
+  for (int panel = context.warp(); panel < layer.rows / kPanelRows; panel += warps) {
+    const PanelSums<S> sums =
+        MultiplyPanel<S>(context, layer, panel, vectors, stride, count, squares);
+    f(panel * kPanelRows + context.lane() / kSegments, sums);
+  }
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_PANEL_LAYER_H_

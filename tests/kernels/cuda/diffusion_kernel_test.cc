@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the conformance tests do not see of the kernels of diffusion models: columns that do not fit
+// a step all at once, tables of each sample's own, and which barriers are needed.
+#include "kernels/cuda/diffusion_kernel.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/diffusion_model.h"
+#include "tests/testing/random_diffusion.h"
+#include "tests/testing/simt/simt_device.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::OptionsFor;
+using testing::RandomDiffusion;
+using testing::Solved;
+using testing::SolverRig;
+using testing::simt::DeviceOptions;
+using testing::simt::NewSimtDevice;
+using testing::simt::Order;
+
+std::unique_ptr<Backend> BackendOn(const DeviceOptions& options) {
+  return cuda::NewCudaBackend(NewSimtDevice(options));
+}
+
+ResolvedOptions CoarseNewton(int64_t steps, int64_t interval) {
+  ResolvedOptions options = OptionsFor("newton", steps, interval, 1e-4);
+  options.initial_guess = InitialGuess::kCoarse;
+  return options;
+}
+
+TEST(DiffusionKernelTest, ColumnsThatDoNotFitGoAlongWithTheStateAgain) {
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
+    const RandomDiffusion process(
+        {.kind = kind, .state_dim = 12, .hidden_dim = 30, .num_steps = 20, .output_gain = 0.2});
+    DeviceOptions small;
+    small.limits.shared_bytes = 8000;  // nine rows
+    const ResolvedOptions options = CoarseNewton(20, 3);
+    const RunItem request{.num_samples = 2, .seed = 3};
+    const SolverRig roomy(BackendOn({}), process.spec());
+    const SolverRig narrow(BackendOn(small), process.spec());
+    EXPECT_TRUE(roomy.Solve(options, request).SameAnswers(narrow.Solve(options, request)));
+  }
+}
+
+// Sums are the same whether rows were made for all classes or for one sample.
+TEST(DiffusionKernelTest, ClassesWithoutTablesHaveRowsOfTheirOwn) {
+  const RandomDiffusion process({.kind = DenoiserKind::kAdaLnMlp, .num_classes = 3});
+  const auto device = NewSimtDevice({});
+  const auto with = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
+  const auto without = *cuda::DiffusionModel::Upload(*device, process.spec(), {}, 0);
+  EXPECT_FALSE(with.tables_per_sample());
+  EXPECT_TRUE(without.tables_per_sample());
+  const std::vector<float> conditions(without.class_embedding().begin(),
+                                      without.class_embedding().end());
+  std::vector<float> tables(3 * without.table_floats());
+  cuda::ModulationArgs args = without.modulation();
+  args.conditions = conditions.data();
+  args.tables = tables.data();
+  const auto stream = *device->NewStream();
+  stream->Launch(args, 3);
+  ASSERT_TRUE(stream->status().ok());
+  for (size_t i = 0; i < tables.size(); ++i) EXPECT_EQ(tables[i], with.view().tables[i]);
+}
+
+TEST(DiffusionKernelTest, SaysWhatNoBlockHasMemoryFor) {
+  const RandomDiffusion process({.hidden_dim = 200});
+  DeviceOptions small;
+  small.limits.shared_bytes = 8000;
+  const auto system = BackendOn(small)->NewSystem(process.spec());
+  EXPECT_EQ(system.status().code(), absl::StatusCode::kUnimplemented);
+}
+
+// All answers of two samples, by both solvers.
+std::vector<Solved> AllAnswers(const RandomDiffusion& process, const DeviceOptions& device) {
+  const SolverRig rig(BackendOn(device), process.spec());
+  const RunItem request{.num_samples = 2, .seed = 5};
+  return {rig.Solve({.solver = "sequential"}, request), rig.Solve(CoarseNewton(7, 2), request)};
+}
+
+bool Differ(const std::vector<Solved>& a, const std::vector<Solved>& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (b[i].reports.empty() || !a[i].SameAnswers(b[i])) return true;
+    if (a[i].reports[0].error_estimate != b[i].reports[0].error_estimate) return true;
+  }
+  return false;
+}
+
+// Without it some order of warps gives another answer, for one of the denoisers.
+bool IsNeeded(int site, const std::vector<RandomDiffusion>& processes,
+              const std::vector<std::vector<Solved>>& right) {
+  for (size_t i = 0; i < processes.size(); ++i) {
+    for (const Order order : {Order::kAscending, Order::kDescending, Order::kShuffled}) {
+      DeviceOptions device;
+      device.schedule = {.order = order, .seed = 3, .disabled_site = site};
+      if (Differ(right[i], AllAnswers(processes[i], device))) return true;
+    }
+  }
+  return false;
+}
+
+TEST(DiffusionKernelTest, EveryBarrierIsNeeded) {
+  std::vector<RandomDiffusion> processes;
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp})
+    processes.emplace_back(testing::DiffusionOptions{.kind = kind,
+                                                     .state_dim = 12,
+                                                     .hidden_dim = 40,
+                                                     .num_blocks = 2,
+                                                     .num_steps = 7,
+                                                     .output_gain = 0.2});
+  std::vector<std::vector<Solved>> right;
+  for (const RandomDiffusion& process : processes) right.push_back(AllAnswers(process, {}));
+  for (int site = cuda::kAfterInitialState; site < cuda::kNumDiffusionSites; ++site)
+    EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
+  for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
+    EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
+}
+
+}  // namespace
+}  // namespace deeppcr
