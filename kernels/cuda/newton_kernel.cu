@@ -10,11 +10,18 @@ constexpr int kMaxThreads = MaxNewtonWarps(W) * kWarpSize;
 constexpr int kPortableBlocks = 8;  // of a cluster; more have to be asked for
 constexpr int kMostBlocks = 16;
 
-template <int W, bool kInSlab>
+// What a kernel does, of those with the same launch.
+enum class Kernel { kInShared, kInSlabs, kParts };
+
+template <int W, Kernel kKernel>
 __global__ void __launch_bounds__(kMaxThreads<W>) NewtonKernel(const NewtonArgs args) {
 #if __CUDA_ARCH__ >= 900  // the first with clusters; LaunchNewton refuses the others
   ClusterContext context;
-  SolveNewton<W, kInSlab>(context, args);
+  if constexpr (kKernel == Kernel::kParts) {
+    SolveNewtonInParts<W>(context, args);
+  } else {
+    SolveNewton<W, kKernel == Kernel::kInSlabs>(context, args);
+  }
 #endif
 }
 
@@ -24,9 +31,9 @@ bool HasClusters() {
   return cudaDeviceGetAttribute(&has, cudaDevAttrClusterLaunch, device) == cudaSuccess && has == 1;
 }
 
-template <int W, bool kInSlab>
+template <int W, Kernel kKernel>
 cudaError_t Allow(int num_blocks, size_t shared_bytes) {
-  const auto kernel = NewtonKernel<W, kInSlab>;
+  const auto kernel = NewtonKernel<W, kKernel>;
   const cudaError_t error = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
   if (error != cudaSuccess || num_blocks <= kPortableBlocks) return error;
@@ -50,29 +57,32 @@ struct Launcher {
   }
 };
 
-template <int W, bool kInSlab>
+template <int W, Kernel kKernel>
 cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
   if (shape.num_blocks < 1 || shape.num_warps * kWarpSize > kMaxThreads<W>)
     return cudaErrorInvalidValue;
-  const size_t shared_bytes = kInSlab ? 0 : BlockMemory<W>::Bytes(args.tree);
-  const cudaError_t error = Allow<W, kInSlab>(shape.num_blocks, shared_bytes);
+  const bool shared = kKernel == Kernel::kInShared;
+  const size_t shared_bytes = shared ? BlockMemory<W>::Bytes(args.tree) : 0;
+  const cudaError_t error = Allow<W, kKernel>(shape.num_blocks, shared_bytes);
   if (error != cudaSuccess) return error;
   const Launcher launcher(shape, shared_bytes, stream);
-  return cudaLaunchKernelEx(&launcher.config, NewtonKernel<W, kInSlab>, args);
+  return cudaLaunchKernelEx(&launcher.config, NewtonKernel<W, kKernel>, args);
 }
 template <int W>
 cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
-  return args.slabs == nullptr ? Launch<W, false>(args, shape, stream)
-                               : Launch<W, true>(args, shape, stream);
+  if (args.part != NewtonPart::kWhole) return Launch<W, Kernel::kParts>(args, shape, stream);
+  return args.slabs == nullptr ? Launch<W, Kernel::kInShared>(args, shape, stream)
+                               : Launch<W, Kernel::kInSlabs>(args, shape, stream);
 }
 
 // Of the most threads and the most shared memory.
 template <int W>
 cudaError_t MaxClusterBlocks(size_t shared_bytes, int* blocks) {
-  const cudaError_t error = Allow<W, false>(kMostBlocks, shared_bytes);
+  const cudaError_t error = Allow<W, Kernel::kInShared>(kMostBlocks, shared_bytes);
   if (error != cudaSuccess) return error;
   const Launcher launcher({W, 1, kMostBlocks, MaxNewtonWarps(W)}, shared_bytes, nullptr);
-  return cudaOccupancyMaxPotentialClusterSize(blocks, NewtonKernel<W, false>, &launcher.config);
+  return cudaOccupancyMaxPotentialClusterSize(blocks, NewtonKernel<W, Kernel::kInShared>,
+                                              &launcher.config);
 }
 
 cudaError_t SharedBytes(size_t* bytes) {

@@ -585,12 +585,14 @@ class NewtonSolve {
 // or so much of a slab.
 template <int W, bool kInSlab, class Context>
 DEEPPCR_DEVICE void SolveNewton(Context& context, const NewtonArgs& args) {
-  NewtonSolve<W, kInSlab, Context> solve(context, args);
-  if constexpr (kInSlab) {
-    if (args.part == NewtonPart::kStart) return solve.Start();
-    if (args.part == NewtonPart::kPass) return solve.Pass();
-  }
-  solve.Run();
+  NewtonSolve<W, kInSlab, Context>(context, args).Run();
+}
+
+// Body of a launch of one cluster per sample for a part of a solve, in slabs.
+template <int W, class Context>
+DEEPPCR_DEVICE void SolveNewtonInParts(Context& context, const NewtonArgs& args) {
+  NewtonSolve<W, true, Context> solve(context, args);
+  args.part == NewtonPart::kStart ? solve.Start() : solve.Pass();
 }
 
 }  // namespace deeppcr::cuda

@@ -104,6 +104,7 @@ class SimtStream final : public cuda::Stream {
   template <int W>
   void Newton(const LaunchShape& shape, const cuda::NewtonArgs& args) {
     Run(shape, [&](Thread& t) {
+      if (args.part != cuda::NewtonPart::kWhole) return cuda::SolveNewtonInParts<W>(t, args);
       args.slabs == nullptr ? cuda::SolveNewton<W, false>(t, args)
                             : cuda::SolveNewton<W, true>(t, args);
     });
