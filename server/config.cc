@@ -115,8 +115,9 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(
       Text("model_repository", "directory", &C::model_repository,
            "Models, as <model>/<integer version>/{config.json,model.safetensors}. Required."));
-  specs.push_back(Choice("backend", {"auto", "cpu", "cuda", "reference"}, &C::backend,
-                         "Where models run. auto: a GPU if one works, else the CPU."));
+  specs.push_back(
+      Choice("backend", {"auto", "cpu", "cuda", "reference"}, &C::backend,
+             "Where models run. auto: the CPU, until a GPU has run the tests of cuda."));
   specs.push_back(Integer("threads", "threads", 0, 1024, &C::threads,
                           "Threads that share the samples of one batch. 0: one per core."));
   specs.push_back(

@@ -18,21 +18,26 @@ absl::StatusOr<std::unique_ptr<Backend>> NewCpu() { return cpu::NewCpuBackend();
 absl::StatusOr<std::unique_ptr<Backend>> NewReference() { return reference::NewReferenceBackend(); }
 
 constexpr std::array<BackendRow, 3> kBackends = {{
-    {"cuda", true, &NewCuda},
-    {"cpu", true, &NewCpu},
-    {"reference", false, &NewReference},
+    {"cuda", "no GPU has run its tests yet", &NewCuda},
+    {"cpu", nullptr, &NewCpu},
+    {"reference", "it is the tests' oracle", &NewReference},
 }};
 
 absl::StatusOr<SelectedBackend> SelectAutomatically() {
-  std::string reason;
+  std::string reason;  // why not the ones before
+  const auto pass_over = [&](const BackendRow& row, std::string_view how, std::string_view why) {
+    reason += StrCat(reason.empty() ? "" : "; ", row.name, how, why);
+  };
   for (const BackendRow& row : kBackends) {
-    if (!row.automatic) continue;
+    if (row.not_automatic != nullptr) {
+      pass_over(row, " only when asked for: ", row.not_automatic);
+      continue;
+    }
     absl::StatusOr<std::unique_ptr<Backend>> backend = row.create();
     if (backend.ok())
       return SelectedBackend{*std::move(backend),
                              reason.empty() ? "fastest that runs here" : reason};
-    reason += StrCat(reason.empty() ? "" : "; ", row.name,
-                     " cannot run here: ", ToStd(backend.status().message()));
+    pass_over(row, " cannot run here: ", ToStd(backend.status().message()));
   }
   return absl::UnavailableError(StrCat("no backend can run here: ", reason));
 }

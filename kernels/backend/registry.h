@@ -15,7 +15,8 @@ namespace deeppcr {
 // One row per backend, fastest first. The only place that knows which exist.
 struct BackendRow {
   std::string_view name;
-  bool automatic;  // may be chosen without being asked for
+  // Why it is not chosen without being asked for; null: it is.
+  const char* not_automatic;
   absl::StatusOr<std::unique_ptr<Backend>> (*create)();
 };
 std::span<const BackendRow> Backends();

@@ -27,23 +27,24 @@ struct BlockMemory {
   std::byte* const base;
 
   // y at the end of the interval before interval i of the block; the last one is y at its own end.
-  DEEPPCR_DEVICE float* State(int32_t i) const { return Floats() + i * kRow; }
+  DEEPPCR_DEVICE float* State(int32_t i) const { return Floats() + int64_t{i} * kRow; }
   DEEPPCR_DEVICE float* Propagated(int32_t i) const { return State(tree.per_block + 1 + i); }
   DEEPPCR_DEVICE float* Residual(int32_t node) const {
-    return Propagated(tree.per_block) + node * kRow;
+    return Propagated(tree.per_block) + int64_t{node} * kRow;
   }
   DEEPPCR_DEVICE float* Entering(int32_t node) const {
-    return Residual(tree.nodes_per_block()) + node * kRow;
+    return Residual(tree.nodes_per_block()) + int64_t{node} * kRow;
   }
   DEEPPCR_DEVICE float* Matrix(int32_t node) const {  // [W, W], row-major
-    return Entering(tree.nodes_per_block()) + node * W * W;
+    return Entering(tree.nodes_per_block()) + int64_t{node} * W * W;
   }
   DEEPPCR_DEVICE WarpNorms* Norms() const { return reinterpret_cast<WarpNorms*>(base); }
   static constexpr int kMaxWarps = 32;
 
   static constexpr size_t Bytes(const IntervalTree& tree) {
-    const size_t rows = 2 * tree.per_block + 1 + 2 * tree.nodes_per_block();
-    return kNormBytes + sizeof(float) * (rows * kRow + tree.nodes_per_block() * W * W);
+    const size_t nodes = static_cast<size_t>(tree.nodes_per_block());
+    const size_t rows = 2 * static_cast<size_t>(tree.per_block) + 1 + 2 * nodes;
+    return kNormBytes + sizeof(float) * (rows * kRow + nodes * W * W);
   }
 
  private:

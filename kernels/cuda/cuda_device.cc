@@ -33,9 +33,13 @@ class CudaStream final : public Stream {
   }
 
   absl::Status Create() {
-    Note("making a stream", cudaSetDevice(device_));
-    if (status_.ok())
-      Note("making a stream", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    cudaError_t error = cudaSetDevice(device_);
+    if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // which says nothing about the device
+      return Failed(absl::StatusCode::kResourceExhausted, "making a stream", error);
+    }
+    Note("making a stream", error);
     return status_;
   }
 
@@ -78,6 +82,7 @@ class CudaStream final : public Stream {
     for (int round = 1; status_.ok(); ++round) {
       state = cudaStreamQuery(stream_);
       if (state != cudaErrorNotReady) break;
+      cudaGetLastError();  // or the next launch would be blamed for it
       if (round % 64 == 0) idle();
       if (Clock::now() - start > kSpin) std::this_thread::sleep_for(kNap);
     }
@@ -129,8 +134,10 @@ class CudaDevice final : public Device {
   absl::Status Upload(void* to, const void* from, size_t bytes) override {
     cudaError_t error = cudaSetDevice(index_);
     if (error == cudaSuccess) error = cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
+    // The copy may come back before the data has arrived, and our streams do not wait for its own.
+    if (error == cudaSuccess) error = cudaStreamSynchronize(nullptr);
     if (error == cudaSuccess) return absl::OkStatus();
-    return Failed(absl::StatusCode::kInternal, "copying to the device", error);
+    return Failed(absl::StatusCode::kUnavailable, "copying to the device", error);
   }
   absl::StatusOr<std::unique_ptr<Stream>> NewStream() override {
     auto stream = std::make_unique<CudaStream>(index_);
@@ -142,7 +149,7 @@ class CudaDevice final : public Device {
   static absl::Status NotAllocated(MemoryKind kind, size_t bytes, cudaError_t error) {
     cudaGetLastError();  // an allocation that failed says nothing about the device
     if (error != cudaErrorMemoryAllocation)
-      return Failed(absl::StatusCode::kInternal, "allocating memory", error);
+      return Failed(absl::StatusCode::kUnavailable, "allocating memory", error);
     if (kind == MemoryKind::kMapped)
       return ResourceExhausted("host memory for the GPU: ", bytes, " bytes wanted, not to be had");
     size_t free = 0, total = 0;

@@ -92,12 +92,10 @@ bool CudaSpace::FinalStateFinite(int32_t sample) const {
 int64_t CudaSpace::Advance(int32_t num_samples, int64_t begin, int64_t end,
                            float* const* trajectories) {
   LaunchSteps(num_samples, begin, end, Wanted(trajectories));
-  if (end == shape_.num_steps) {
-    LaunchDecode(num_samples);
-    CopyTrajectories(num_samples, trajectories);
-  }
+  if (end == shape_.num_steps) LaunchDecode(num_samples);
   stream_->Wait([] {});
-  return *num_dependent_.data();
+  if (end == shape_.num_steps) CopyTrajectories(num_samples, trajectories);
+  return stream_->status().ok() ? *num_dependent_.data() : 0;
 }
 
 // ---- Iterative mode
@@ -126,10 +124,12 @@ void CudaSpace::Iterate(int32_t num_samples, const StoppingPolicy& policy,
   // The guess has cost all samples the same.
   LaunchIterations(num_samples, policy, Wanted(trajectories), *progress);
   LaunchDecode(num_samples);
-  CopyTrajectories(num_samples, trajectories);
   stream_->Wait([&] { LookAtTokens(num_samples); });
+  CopyTrajectories(num_samples, trajectories);
+  const bool failed = !stream_->status().ok();  // which says the rest
   for (int32_t b = 0; b < num_samples; ++b) {
-    progress[b] = outcomes_.data()[b];
+    if (failed) Stop(&progress[b], Termination::kCancelled);
+    if (!failed) progress[b] = outcomes_.data()[b];
     if (stopped_[b] != 0) Stop(&progress[b], static_cast<Termination>(stopped_[b]));
   }
 }
@@ -177,12 +177,14 @@ void CudaSpace::LaunchDecode(int32_t num_samples) {
               num_samples);
 }
 void CudaSpace::CopyTrajectories(int32_t num_samples, float* const* trajectories) {
+  if (trajectories == nullptr) return;
   const int64_t floats = (shape_.num_steps + 1) * shape_.state_dim;
-  for (int32_t b = 0; b < num_samples && trajectories != nullptr; ++b) {
+  for (int32_t b = 0; b < num_samples; ++b) {
     if (trajectories[b] == nullptr) continue;
     stream_->CopyToHost(trajectories[b], trajectories_.data() + b * floats,
                         static_cast<size_t>(floats) * sizeof(float));
   }
+  stream_->Wait([] {});
 }
 
 void CudaSpace::LookAtTokens(int32_t num_samples) {

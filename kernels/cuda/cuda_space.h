@@ -117,6 +117,7 @@ class CudaSpace : public SolveSpace, public IterationLoop {
     return trajectories == nullptr ? nullptr : trajectories_.data();
   }
   void LaunchDecode(int32_t num_samples);
+  // Once the solve is done: a copy to memory of the caller's keeps the host from everything else.
   void CopyTrajectories(int32_t num_samples, float* const* trajectories);
 
   const DeviceChain& decode_;

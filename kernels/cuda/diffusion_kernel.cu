@@ -33,15 +33,31 @@ __global__ void __launch_bounds__(kMaxThreads, 1) CoarseKernel(const CoarseArgs 
 template <class Args>
 cudaError_t Launch(void (*kernel)(Args), const Args& args, int64_t blocks, size_t shared_bytes,
                    cudaStream_t stream) {
-  const cudaError_t error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-  if (error != cudaSuccess) return error;
   const int threads = DiffusionWarps(args.process.denoiser, kMaxDiffusionWarps) * kWarpSize;
   kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, stream>>>(args);
   return cudaGetLastError();
 }
 
+template <int W>
+cudaError_t Prepare(int shared_bytes) {
+  constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  cudaError_t error = cudaFuncSetAttribute(SequentialKernel<W>, kAttribute, shared_bytes);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(PropagationKernel<W>, kAttribute, shared_bytes);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(ExpansionKernel<W>, kAttribute, shared_bytes);
+  if (error == cudaSuccess) error = cudaFuncSetAttribute(CoarseKernel<W>, kAttribute, shared_bytes);
+  return error;
+}
+
 }  // namespace
+
+cudaError_t PrepareDiffusion(int shared_bytes) {
+  cudaError_t error = Prepare<8>(shared_bytes);
+  if (error == cudaSuccess) error = Prepare<16>(shared_bytes);
+  if (error == cudaSuccess) error = Prepare<32>(shared_bytes);
+  return error;
+}
 
 cudaError_t LaunchDiffusion(const DiffusionSequentialArgs& args, int width, int num_samples,
                             cudaStream_t stream) {

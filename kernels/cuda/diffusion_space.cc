@@ -207,7 +207,9 @@ SpaceSizes SizesOf(const LaunchLimits& device, const DiffusionModel& model,
   SpaceSizes sizes;
   sizes.shape = shape;
   sizes.width = model.width();
-  sizes.beside = (shape.num_steps + 1) * shape.state_dim + own + model.view().denoiser.hidden_dim;
+  constexpr int64_t kPerSample = (sizeof(NoiseSource) + sizeof(Progress)) / sizeof(float) + 1;
+  sizes.beside =
+      (shape.num_steps + 1) * shape.state_dim + own + model.view().denoiser.hidden_dim + kPerSample;
   sizes.group = GroupSize(shape, sizes.beside);
   sizes.inputs = shape.input_dim;
   sizes.scratch =

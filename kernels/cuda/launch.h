@@ -15,7 +15,14 @@
 
 namespace deeppcr::cuda {
 
-// All of them are asynchronous and return errors of the launch itself.
+// What kernels may ask for, once for all and before the first launch: a limit belongs to a kernel
+// and not to a thread, so a launch that set one of its own would break another's.
+cudaError_t PrepareDenseChain(int shared_bytes);
+cudaError_t PrepareDiffusion(int shared_bytes);
+cudaError_t PrepareModulation(int shared_bytes);
+cudaError_t PrepareNewton(int shared_bytes);
+
+// All launches are asynchronous and return errors of the launch itself.
 
 // One block of threads per sample.
 inline constexpr int kDenseChainThreads = 256;

@@ -7,7 +7,6 @@ namespace {
 
 template <int W>
 constexpr int kMaxThreads = MaxNewtonWarps(W) * kWarpSize;
-constexpr int kPortableBlocks = 8;  // of a cluster; more have to be asked for
 constexpr int kMostBlocks = 16;
 
 // What a kernel does, of those with the same launch.
@@ -32,12 +31,20 @@ bool HasClusters() {
 }
 
 template <int W, Kernel kKernel>
-cudaError_t Allow(int num_blocks, size_t shared_bytes) {
+cudaError_t Allow(int shared_bytes) {
   const auto kernel = NewtonKernel<W, kKernel>;
-  const cudaError_t error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-  if (error != cudaSuccess || num_blocks <= kPortableBlocks) return error;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (error != cudaSuccess) return error;
+  // More blocks than every device takes.
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+}
+template <int W>
+cudaError_t Prepare(int shared_bytes) {
+  cudaError_t error = Allow<W, Kernel::kInShared>(shared_bytes);
+  if (error == cudaSuccess) error = Allow<W, Kernel::kInSlabs>(shared_bytes);
+  if (error == cudaSuccess) error = Allow<W, Kernel::kParts>(shared_bytes);
+  return error;
 }
 
 // A launch of one shape: `config` points into it.
@@ -63,8 +70,6 @@ cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_
     return cudaErrorInvalidValue;
   const bool shared = kKernel == Kernel::kInShared;
   const size_t shared_bytes = shared ? BlockMemory<W>::Bytes(args.tree) : 0;
-  const cudaError_t error = Allow<W, kKernel>(shape.num_blocks, shared_bytes);
-  if (error != cudaSuccess) return error;
   const Launcher launcher(shape, shared_bytes, stream);
   return cudaLaunchKernelEx(&launcher.config, NewtonKernel<W, kKernel>, args);
 }
@@ -78,8 +83,6 @@ cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_
 // Of the most threads and the most shared memory.
 template <int W>
 cudaError_t MaxClusterBlocks(size_t shared_bytes, int* blocks) {
-  const cudaError_t error = Allow<W, Kernel::kInShared>(kMostBlocks, shared_bytes);
-  if (error != cudaSuccess) return error;
   const Launcher launcher({W, 1, kMostBlocks, MaxNewtonWarps(W)}, shared_bytes, nullptr);
   return cudaOccupancyMaxPotentialClusterSize(blocks, NewtonKernel<W, Kernel::kInShared>,
                                               &launcher.config);
@@ -95,6 +98,14 @@ cudaError_t SharedBytes(size_t* bytes) {
 }
 
 }  // namespace
+
+cudaError_t PrepareNewton(int shared_bytes) {
+  if (!HasClusters()) return cudaSuccess;
+  cudaError_t error = Prepare<8>(shared_bytes);
+  if (error == cudaSuccess) error = Prepare<16>(shared_bytes);
+  if (error == cudaSuccess) error = Prepare<32>(shared_bytes);
+  return error;
+}
 
 cudaError_t LaunchNewton(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
   if (!HasClusters()) return cudaErrorNotSupported;

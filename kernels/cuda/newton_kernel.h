@@ -246,9 +246,12 @@ class NewtonSolve {
   DEEPPCR_DEVICE void Propagate(PassKind kind) {
     ForIntervals([&](int32_t i) { PropagateInterval(i, kind); });
     stages_ += EndOf(0);
-    // Where the first nodes of the tree span blocks, their children are those of other blocks.
-    tree_.local_levels > 0 ? context_.SyncBlock(kAfterLocalPropagate)
-                           : context_.SyncCluster(kAfterPropagate);
+    // Where the first nodes of the tree span blocks, their children are those of other blocks; and
+    // where there is no tree, nothing else keeps a block from running ahead of those that still
+    // read what it had for the last pass.
+    tree_.local_levels > 0 && kind.matrices != PassMatrices::kZero
+        ? context_.SyncBlock(kAfterLocalPropagate)
+        : context_.SyncCluster(kAfterPropagate);
   }
 
   DEEPPCR_DEVICE void PropagateInterval(int32_t i, PassKind kind) {
@@ -528,17 +531,25 @@ class NewtonSolve {
     Copy(kind, Remote(memory_.State(tree_.per_block), context_.block() - 1), memory_.State(0));
   }
 
-  DEEPPCR_DEVICE WarpNorms NormsOfCluster() const {
-    WarpNorms all = {0, 0, 0, 1, Remote(memory_.Norms(), 0)->told};
-    for (int b = 0; b < tree_.num_blocks; ++b) {
-      const WarpNorms* norms = Remote(memory_.Norms(), b);
-      for (int w = 0; w < warps_; ++w) {
-        all.update = Larger(all.update, norms[w].update);
-        all.rounding = Larger(all.rounding, norms[w].rounding);
-        all.combined = Larger(all.combined, norms[w].combined);
-        all.finite &= norms[w].finite;
-      }
+  // A lane reads every 32nd; maxima do not depend on the order.
+  DEEPPCR_DEVICE WarpNorms NormsOfCluster() {
+    WarpNorms all = {0, 0, 0, 1, 0};
+    for (int k = context_.lane(); k < tree_.num_blocks * warps_; k += kWarpSize) {
+      const WarpNorms norms = Remote(memory_.Norms(), k / warps_)[k % warps_];
+      all.update = Larger(all.update, norms.update);
+      all.rounding = Larger(all.rounding, norms.rounding);
+      all.combined = Larger(all.combined, norms.combined);
+      all.finite &= norms.finite;
+      if (k == 0) all.told = norms.told;
     }
+    DEEPPCR_UNROLL
+    for (int mask = 1; mask < kWarpSize; mask *= 2) {
+      all.update = Larger(all.update, context_.ShuffleXor(all.update, mask));
+      all.rounding = Larger(all.rounding, context_.ShuffleXor(all.rounding, mask));
+      all.combined = Larger(all.combined, context_.ShuffleXor(all.combined, mask));
+      all.finite &= context_.ShuffleXor(all.finite, mask);
+    }
+    all.told = context_.Shuffle(all.told, 0);
     return all;
   }
 

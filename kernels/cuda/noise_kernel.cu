@@ -18,6 +18,11 @@ __global__ void __launch_bounds__(kModulationThreads) ModulationKernel(const Mod
 
 }  // namespace
 
+cudaError_t PrepareModulation(int shared_bytes) {
+  return cudaFuncSetAttribute(ModulationKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              shared_bytes);
+}
+
 cudaError_t LaunchNoise(const NoiseArgs& args, cudaStream_t stream) {
   const int64_t blocks = (NoiseThreads(args) - 1) / kNoiseThreads + 1;
   const int64_t most = 1 << 20;
@@ -28,9 +33,6 @@ cudaError_t LaunchNoise(const NoiseArgs& args, cudaStream_t stream) {
 
 cudaError_t LaunchModulation(const ModulationArgs& args, int64_t num_tables, cudaStream_t stream) {
   const size_t bytes = static_cast<size_t>(args.hidden_dim) * sizeof(float);
-  const cudaError_t error = cudaFuncSetAttribute(
-      ModulationKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  if (error != cudaSuccess) return error;
   ModulationKernel<<<static_cast<unsigned>(num_tables * args.num_steps), kModulationThreads, bytes,
                      stream>>>(args);
   return cudaGetLastError();

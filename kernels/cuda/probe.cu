@@ -46,11 +46,24 @@ cudaError_t ProbeCurrentDevice() {
 
 cudaError_t CountDevices(int* count) { return cudaGetDeviceCount(count); }
 
+cudaError_t PrepareKernels() {
+  int device = 0, bytes = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error == cudaSuccess) error = PrepareDenseChain(bytes);
+  if (error == cudaSuccess) error = PrepareDiffusion(bytes);
+  if (error == cudaSuccess) error = PrepareModulation(bytes);
+  if (error == cudaSuccess) error = PrepareNewton(bytes);
+  return error;
+}
+
 cudaError_t ProbeDevice(int device, DeviceInfo* info) {
   cudaDeviceProp properties;
   cudaError_t error = cudaGetDeviceProperties(&properties, device);
   if (error == cudaSuccess) error = cudaSetDevice(device);
   if (error == cudaSuccess) error = ProbeCurrentDevice();
+  if (error == cudaSuccess) error = PrepareKernels();
   if (error != cudaSuccess) return error;
   std::strncpy(info->name, properties.name, sizeof(info->name) - 1);
   info->name[sizeof(info->name) - 1] = '\0';

@@ -21,8 +21,12 @@ struct DeviceInfo {
 // Number of devices that the driver offers.
 cudaError_t CountDevices(int* count);
 
-// Properties of a device, after a kernel has run on it and answered: a driver that cannot run this
-// build's code is found here and not at the first request. Synchronises.
+// Lets every kernel use all the shared memory that a block of the current device may ask for.
+// Before the first launch of any.
+cudaError_t PrepareKernels();
+
+// Properties of a device, its kernels prepared, after a kernel has run on it and answered: a driver
+// that cannot run this build's code is found here and not at the first request. Synchronises.
 cudaError_t ProbeDevice(int device, DeviceInfo* info);
 
 }  // namespace deeppcr::cuda

@@ -58,7 +58,7 @@ class StackSpace final : public CudaSpace {
       NewtonArgs args = ArgsOf(first, shape, policy, start);
       args.stack = model_.view();
       args.trajectories = trajectories == nullptr ? nullptr : trajectories + first * floats;
-      if (policy.max_iterations * interval_ <= kLongSolve) args.cancel = nullptr;
+      if (!in_slabs && policy.max_iterations * interval_ <= kLongSolve) args.cancel = nullptr;
       stream_->Launch(args, shape);
     }
   }

@@ -203,8 +203,8 @@ absl::Status AddModel(const Flags& flags, const Engine& engine, const std::strin
                            ReferenceAnswers(directory, inputs.values, by_reference));
   const double difference = LargestDifference(
       std::span(expected).first(static_cast<size_t>(by_reference)), exact, model->info());
-  DEEPPCR_RETURN_IF_ERROR(
-      CheckSequential(name, difference, draws ? kTolerance : kSequentialTolerance));
+  DEEPPCR_RETURN_IF_ERROR(CheckSequential(
+      name, difference, draws || flags.backend != "cpu" ? kTolerance : kSequentialTolerance));
   DEEPPCR_RETURN_IF_ERROR(WriteAnswers(flags, name, model->info(), expected));
   for (const int64_t n : draws ? flags.drawn_samples : flags.samples) {
     if (n > judged || n > model->info().max_batch_size) continue;

@@ -21,7 +21,8 @@ ACTIVATIONS = {'silu': nn.SiLU, 'relu': nn.ReLU}
 def sinusoids(timesteps, dim):
     """[n, dim]: cosines, then sines, as in DiT and MAR."""
     half = dim // 2
-    frequencies = torch.exp(-math.log(MAX_PERIOD) * torch.arange(half, dtype=torch.float32) / half)
+    exponents = torch.arange(half, dtype=torch.float32, device=timesteps.device)
+    frequencies = torch.exp(-math.log(MAX_PERIOD) * exponents / half)
     angles = timesteps[:, None].float() * frequencies[None]
     return torch.cat([torch.cos(angles), torch.sin(angles)], dim=-1)
 

@@ -83,7 +83,7 @@ TEST(CudaOnGpuTest, ThreadsDoNotDisturbOneAnother) {
   ThreadPool pool(2);
   const auto runner = *Runner::Create(*loaded, ShapeOf(system.spec()), {}, &pool, 4);
   const std::vector<float> inputs = system.Inputs(1, 5);
-  const auto solve = [&] {
+  const auto solve = [&](int64_t interval) {
     std::vector<float> outputs(8);
     SampleReport report;
     RunItem item{.num_samples = 1,
@@ -91,14 +91,15 @@ TEST(CudaOnGpuTest, ThreadsDoNotDisturbOneAnother) {
                  .initial_states = {},
                  .outputs = outputs,
                  .reports = {&report, 1}};
-    EXPECT_TRUE(runner->Run(OptionsFor("newton", 300, 4, 1e-4), {&item, 1}, nullptr).ok());
+    EXPECT_TRUE(runner->Run(OptionsFor("newton", 300, interval, 1e-4), {&item, 1}, nullptr).ok());
     return outputs;
   };
-  const std::vector<float> want = solve();
+  const std::vector<float> want = solve(4), other = solve(16);
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t)
-    threads.emplace_back([&] {
-      for (int i = 0; i < 200; ++i) EXPECT_EQ(solve(), want);
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 200; ++i)
+        EXPECT_EQ(solve(t % 2 == 0 ? 4 : 16), t % 2 == 0 ? want : other);
     });
   for (std::thread& thread : threads) thread.join();
 }

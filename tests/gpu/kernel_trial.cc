@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/probe.h"
 
 namespace deeppcr::cuda {
 namespace {
@@ -404,7 +405,7 @@ void TimeAll(const LaunchLimits& limits) {
 int Main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   if (mode != "check" && mode != "time") {
-    std::printf("usage: kernel_trial check [small] | time\n");
+    std::printf("usage: kernel_trial check [small | tiny] | time\n");
     return 2;
   }
   int count = 0;
@@ -417,13 +418,15 @@ int Main(int argc, char** argv) {
   LaunchLimits limits;
   limits.multiprocessors = properties.multiProcessorCount;
   limits.shared_bytes = properties.sharedMemPerBlockOptin;
+  Must(PrepareKernels(), "preparing the kernels");
   Must(MaxNewtonClusterBlocks(&limits.max_cluster_blocks), "cluster size");
   std::fprintf(stderr, "%s: clusters of %d blocks\n", properties.name, limits.max_cluster_blocks);
   if (mode == "time") {
     TimeAll(limits);
     return 0;
   }
-  CheckAll(limits, argc > 2 && std::string(argv[2]) == "small");
+  const std::string size = argc > 2 ? argv[2] : "";
+  size == "tiny" ? CheckDenseChain(5, 9, 3, 2) : CheckAll(limits, size == "small");
   std::printf("%d checks, %d failed\n", checks, failures);
   return failures > 0 ? 1 : 0;
 }

@@ -22,7 +22,7 @@ parts=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --help | -h) usage_of "$0"; exit 0 ;;
-    --bundle) bundle="$(flag_value "$@")"; shift ;;
+    --bundle) bundle="$(realpath -m "$(flag_value "$@")")"; shift ;;
     --only) parts+=("$(flag_value "$@")"); shift ;;
     -*) unknown_flag "$1" ;;
     *) out="$1" ;;
@@ -37,6 +37,7 @@ log="$out/tests.log"
 : >"$log"
 cd "$root" || exit 1
 
+gpus="$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || true)"
 whole=530  # seconds that everything may take
 summary=()
 failures=0
@@ -45,6 +46,8 @@ record() {
   summary+=("$(printf '%-8s %-28s %s' "$1" "$2" "${3:-}")")
   [ "$1" != FAILED ] || failures=$((failures + 1))
 }
+# What did not run: a failure where there is a GPU, a visible skip where there is none.
+missing() { if [ -n "$gpus" ]; then record FAILED "$@"; else record skipped "$@"; fi; }
 wanted() { [[ " ${parts[*]} " = *" $1 "* ]]; }
 
 # checked NAME LIMIT COMMAND...: runs it into the log; 77 is a visible skip. Counts what ran.
@@ -64,7 +67,8 @@ checked() {
   tail -n 5 "$out/.part"
   case "$status" in
     0) record ok "$name" "$((SECONDS - began)) s: $(tail -n 1 "$out/.part")"; executed=$((executed + 1)) ;;
-    77) record skipped "$name" "$(tail -n 1 "$out/.part")" ;;
+    77) missing "$name" "$(tail -n 1 "$out/.part")" ;;
+    124) record FAILED "$name" "not done after $limit s" ;;
     *) record FAILED "$name" "status $status after $((SECONDS - began)) s; see tests.log" ;;
   esac
   return $status
@@ -83,7 +87,6 @@ build_trial() {
     tests/gpu/kernel_trial.cc kernels/cuda/*.cu -o "$bundle/bin/kernel_trial"
 }
 
-gpus="$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || true)"
 say "GPU: ${gpus:-none}"
 say "bundle: $bundle, commit $(cat "$bundle/COMMIT" 2>/dev/null || echo unknown)"
 if ! runs_here kernel_trial; then
@@ -102,36 +105,7 @@ if wanted tests; then
     if runs_here "$name"; then
       checked "$name" 100 "$bundle/bin/$name" --gtest_brief=1
     else
-      record skipped "$name" "none that runs here: deploy/bundle.sh --with_tests"
-    fi
-  done
-fi
-
-# ---- sanitizer
-sanitizer() {
-  local tool="$1"
-  compute-sanitizer --tool "$tool" --error-exitcode 1 --target-processes all \
-    "$bundle/bin/kernel_trial" check small || return
-  [ ! -x "$bundle/bin/cuda_conformance_on_gpu_test" ] ||
-    compute-sanitizer --tool "$tool" --error-exitcode 1 \
-      "$bundle/bin/cuda_conformance_on_gpu_test" --gtest_filter='*GivenNoise*cuda*'
-}
-if wanted sanitizer; then
-  for tool in memcheck racecheck synccheck; do
-    if ! command -v compute-sanitizer >/dev/null 2>&1; then
-      record skipped "compute-sanitizer $tool" "not installed"
-    elif [ -n "$gpus" ] && ! compute-sanitizer --version >/dev/null 2>&1; then
-      record skipped "compute-sanitizer $tool" "does not start"
-    else
-      export -f sanitizer
-      export bundle
-      checked "compute-sanitizer $tool" 60 bash -c "sanitizer $tool"
-      # Where a virtual machine hides what the tool needs, it says so and has checked nothing.
-      if grep -qi 'device not supported\|unable to initialize' "$out/.part"; then
-        unset 'summary[-1]'
-        failures=$((failures > 0 ? failures - 1 : 0))
-        record skipped "compute-sanitizer $tool" "cannot run on this machine: see tests.log"
-      fi
+      missing "$name" "none that runs here: deploy/bundle.sh --with_tests"
     fi
   done
 fi
@@ -142,7 +116,7 @@ measure() {
   if [ -z "$gpus" ]; then
     record skipped "$part" "no GPU"
   elif ! runs_here "$program"; then
-    record skipped "$part" "no $program that runs here: deploy/bundle.sh --with_tests"
+    missing "$part" "no $program that runs here: deploy/bundle.sh --with_tests"
   else
     checked "$part" "$limit" python3 tests/gpu/measure_gpu.py --bundle "$bundle" --out "$out" \
       --part "$part"
@@ -152,6 +126,35 @@ wanted kernels && measure kernels 100 kernel_trial
 wanted ladder && measure ladder 210 solver_bench
 wanted sweep && measure sweep 130 sweep_bench
 wanted service && measure service 70 deeppcr-server
+
+# ---- sanitizer
+sanitizer() {
+  local tool="$1"
+  compute-sanitizer --tool "$tool" --error-exitcode 1 --target-processes all \
+    "$bundle/bin/kernel_trial" check small || return
+  [ ! -x "$bundle/bin/cuda_conformance_on_gpu_test" ] ||
+    compute-sanitizer --tool "$tool" --error-exitcode 1 \
+      "$bundle/bin/cuda_conformance_on_gpu_test" --gtest_filter='*GivenNoise*cuda*'
+}
+# Where a virtual machine hides what the tool needs, it says so and checks nothing.
+sanitizer_runs() {
+  compute-sanitizer --tool memcheck "$bundle/bin/kernel_trial" check tiny >"$out/.part" 2>&1
+  cat "$out/.part" >>"$log"
+  ! grep -qi 'device not supported\|unable to initialize\|no GPU' "$out/.part"
+}
+if wanted sanitizer; then
+  export -f sanitizer
+  export bundle
+  if ! command -v compute-sanitizer >/dev/null 2>&1; then
+    record skipped "compute-sanitizer" "not installed"
+  elif [ -n "$gpus" ] && ! sanitizer_runs; then
+    record skipped "compute-sanitizer" "cannot run on this machine: see tests.log"
+  else
+    for tool in memcheck racecheck synccheck; do
+      checked "compute-sanitizer $tool" 60 bash -c "sanitizer $tool"
+    done
+  fi
+fi
 
 rm -f "$out/.part"
 {

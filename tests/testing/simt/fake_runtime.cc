@@ -109,6 +109,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
   *event = nullptr;
@@ -156,6 +157,7 @@ cudaError_t MaxNewtonClusterBlocks(int* blocks) {
   *blocks = kOptions.limits.max_cluster_blocks;
   return cudaSuccess;
 }
+cudaError_t PrepareKernels() { return cudaSuccess; }
 cudaError_t CountDevices(int* count) { return cudaGetDeviceCount(count); }
 cudaError_t ProbeDevice(int, DeviceInfo* info) {
   std::strcpy(info->name, "SIMT executor");
