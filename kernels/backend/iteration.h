@@ -41,6 +41,11 @@ struct IterationKind {
   Linearization linearization = Linearization::kFull;
   bool refresh = true;  // evaluate the transition matrices and their tree anew; else reuse them
   bool probes = false;  // carry the probes along
+
+  constexpr bool has_matrices() const {
+    return linearization == Linearization::kFull || linearization == Linearization::kDiagonal;
+  }
+  constexpr bool forms_matrices() const { return refresh && has_matrices(); }
 };
 
 }  // namespace deeppcr

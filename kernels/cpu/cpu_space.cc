@@ -168,15 +168,13 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
 
   PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) override {
     if (samples.empty()) return {};
-    const bool diagonal = kind.linearization == Linearization::kDiagonal;
-    const bool matrices = kind.refresh && (diagonal || kind.linearization == Linearization::kFull);
     const PassCount count =
         recurrence_->Propagate({.interval = interval_,
                                 .num_intervals = intervals_,
                                 .states = states_.data(),
                                 .propagated = propagated_.data(),
-                                .matrices = matrices ? matrices_.data() : nullptr,
-                                .diagonal = diagonal,
+                                .matrices = kind.forms_matrices() ? matrices_.data() : nullptr,
+                                .diagonal = kind.linearization == Linearization::kDiagonal,
                                 .probes = kind.probes,
                                 .token = token_});
     interrupted_ = interrupted_ || Fired(token_);

@@ -119,19 +119,29 @@ void CudaSpace::GuessTrajectory(int32_t sample, const float* trajectory) {
 void CudaSpace::Iterate(int32_t num_samples, const StoppingPolicy& policy,
                         float* const* trajectories, Progress* progress) {
   LookAtTokens(num_samples);
-  std::copy_n(cancel_.data(), num_samples, stopped_.data());
+  const auto stopped = std::span(stopped_).first(num_samples);
+  std::copy_n(cancel_.data(), num_samples, stopped.begin());
+  if (std::find(stopped.begin(), stopped.end(), 0) != stopped.end())
+    Solve(num_samples, policy, trajectories, *progress);
+  const bool failed = !stream_->status().ok();  // which says the rest
+  for (int32_t b = 0; b < num_samples; ++b) {
+    if (stopped[b] != 0) {
+      Stop(&progress[b], static_cast<Termination>(stopped[b]));
+    } else if (failed) {
+      Stop(&progress[b], Termination::kCancelled);
+    } else {
+      progress[b] = outcomes_.data()[b];
+    }
+  }
+}
+// The guess, which `start` tells the cost of, has cost all samples the same.
+void CudaSpace::Solve(int32_t num_samples, const StoppingPolicy& policy, float* const* trajectories,
+                      const Progress& start) {
   LaunchEncode(num_samples);
-  // The guess has cost all samples the same.
-  LaunchIterations(num_samples, policy, Wanted(trajectories), *progress);
+  RunIterations(num_samples, policy, Wanted(trajectories), start);
   LaunchDecode(num_samples);
   stream_->Wait([&] { LookAtTokens(num_samples); });
   CopyTrajectories(num_samples, trajectories);
-  const bool failed = !stream_->status().ok();  // which says the rest
-  for (int32_t b = 0; b < num_samples; ++b) {
-    if (failed) Stop(&progress[b], Termination::kCancelled);
-    if (!failed) progress[b] = outcomes_.data()[b];
-    if (stopped_[b] != 0) Stop(&progress[b], static_cast<Termination>(stopped_[b]));
-  }
 }
 
 NewtonArgs CudaSpace::ArgsOf(int64_t first, const NewtonShape& shape, const StoppingPolicy& policy,

@@ -71,9 +71,9 @@ class CudaSpace : public SolveSpace, public IterationLoop {
   // [n, L + 1, D], which may be null; the steps made go to num_dependent_.
   virtual void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end,
                            float* trajectories) = 0;
-  // The iterative loop from initial_ and the guess to current_ and outcomes_.
-  virtual void LaunchIterations(int32_t num_samples, const StoppingPolicy& policy,
-                                float* trajectories, const Progress& start) = 0;
+  // The iterative loop from initial_ and the guess to current_ and outcomes_. May wait in between.
+  virtual void RunIterations(int32_t num_samples, const StoppingPolicy& policy, float* trajectories,
+                             const Progress& start) = 0;
 
   // Layers with `inputs`, `outputs` and the space's scratch.
   void LaunchChain(const DeviceChain& chain, DenseChainArgs args, int32_t num_samples);
@@ -116,6 +116,8 @@ class CudaSpace : public SolveSpace, public IterationLoop {
   float* Wanted(float* const* trajectories) const {
     return trajectories == nullptr ? nullptr : trajectories_.data();
   }
+  void Solve(int32_t num_samples, const StoppingPolicy& policy, float* const* trajectories,
+             const Progress& start);
   void LaunchDecode(int32_t num_samples);
   // Once the solve is done: a copy to memory of the caller's keeps the host from everything else.
   void CopyTrajectories(int32_t num_samples, float* const* trajectories);

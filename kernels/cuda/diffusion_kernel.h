@@ -11,7 +11,8 @@
 
 #include "kernels/cuda/block_memory.h"
 #include "kernels/cuda/denoiser_step.h"
-#include "kernels/cuda/newton_kernel.h"
+#include "kernels/cuda/interval_tree.h"
+#include "kernels/solver/stopping.h"
 
 namespace deeppcr::cuda {
 
@@ -137,9 +138,9 @@ class IntervalPropagation {
   DEEPPCR_DEVICE void Run() {
     const Progress& progress = args_.progress[sample_];
     if (progress.next == NextPass::kStop) return;
-    const PassKind kind = KindOf(progress, args_.linearization);
+    const IterationKind kind = KindOf(progress.next, progress.probes, args_.linearization);
     // d_0 = 0: the first matrix is never used.
-    const int columns = kind.refresh && interval_ > 0 ? dim_ : 0;
+    const int columns = kind.forms_matrices() && interval_ > 0 ? dim_ : 0;
     const int probes = kind.probes ? kNumProbes : 0;
     if (columns == 0) return probes == 0 ? Rows<1>(0, 0, 0) : Rows<1 + kNumProbes>(probes, 0, 0);
     // What does not fit goes along with the state again.

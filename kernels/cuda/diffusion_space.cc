@@ -8,8 +8,8 @@
 namespace deeppcr::cuda {
 namespace {
 
-// A step takes about so many nanoseconds, and so many per weight: launches of less than 5 ms are
-// not interrupted.
+// A step takes about so many nanoseconds, and so many per weight (assumed, not measured): launches
+// of less than 5 ms are not interrupted.
 constexpr double kStepNanoseconds = 1500, kWeightNanoseconds = 0.04, kLaunchNanoseconds = 5e6;
 // Passes that are launched before the host looks whether they were wanted.
 constexpr int kPassesAhead = 3;
@@ -122,8 +122,8 @@ class DiffusionSpace final : public CudaSpace {
         width_, num_samples);
   }
 
-  void LaunchIterations(int32_t num_samples, const StoppingPolicy& policy, float* trajectories,
-                        const Progress& start) override {
+  void RunIterations(int32_t num_samples, const StoppingPolicy& policy, float* trajectories,
+                     const Progress& start) override {
     if (guess_.states == coarse_.data() && guess_.states != nullptr)
       stream_->Launch(CoarseArgs{.process = View(0),
                                  .shooting_interval = static_cast<int32_t>(interval_),

@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/dense_chain_kernel.h"
 #include "kernels/cuda/diffusion_kernel.h"
-#include "kernels/cuda/newton_kernel.h"
+#include "kernels/cuda/newton_args.h"
 #include "kernels/cuda/newton_shape.h"
 #include "kernels/cuda/noise_kernel.h"
 #include "kernels/cuda/sequential_kernel.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/newton_kernel.h"
 
 namespace deeppcr::cuda {
 namespace {
@@ -12,8 +13,14 @@ constexpr int kMostBlocks = 16;
 // What a kernel does, of those with the same launch.
 enum class Kernel { kInShared, kInSlabs, kParts };
 
+// Blocks that a multiprocessor is to hold; 0: as the compiler likes. Those named here it
+// would let spill registers to make room for a second one.
 template <int W, Kernel kKernel>
-__global__ void __launch_bounds__(kMaxThreads<W>) NewtonKernel(const NewtonArgs args) {
+constexpr int kMinBlocks = W == 8 || kKernel == Kernel::kParts ? 1 : 0;
+
+template <int W, Kernel kKernel>
+__global__ void __launch_bounds__(kMaxThreads<W>, kMinBlocks<W, kKernel>)
+    NewtonKernel(const NewtonArgs args) {
 #if __CUDA_ARCH__ >= 900  // the first with clusters; LaunchNewton refuses the others
   ClusterContext context;
   if constexpr (kKernel == Kernel::kParts) {

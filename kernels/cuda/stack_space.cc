@@ -8,7 +8,7 @@
 namespace deeppcr::cuda {
 namespace {
 
-// At some 70 ns each: launches of less than 5 ms are not interrupted.
+// At 70 ns each (assumed, not measured): launches of less than 5 ms are not interrupted.
 constexpr int64_t kStepsPerLook = int64_t{1} << 16;
 // From here on a solve may take longer than that and looks at its cancel word.
 constexpr int64_t kLongSolve = int64_t{1} << 14;
@@ -46,8 +46,8 @@ class StackSpace final : public CudaSpace {
                     width_);
   }
   // All samples at once, or as many as have slabs.
-  void LaunchIterations(int32_t num_samples, const StoppingPolicy& policy, float* trajectories,
-                        const Progress& start) override {
+  void RunIterations(int32_t num_samples, const StoppingPolicy& policy, float* trajectories,
+                     const Progress& start) override {
     const int32_t intervals = static_cast<int32_t>(intervals_);
     const bool in_slabs = ChooseNewtonShape(width_, 1, intervals, limits_).in_slabs;
     const int32_t most = in_slabs ? static_cast<int32_t>(kSlabGroup) : num_samples;

@@ -17,14 +17,6 @@ constexpr std::array kPasses = {Pass{NextPass::kWarmSweep, false}, Pass{NextPass
                                 Pass{NextPass::kLinearize, false}, Pass{NextPass::kCorrect, false},
                                 Pass{NextPass::kCorrect, true}};
 
-IterationKind KindOf(Pass pass, Linearization linearization) {
-  IterationKind kind{.linearization = Linearization::kFull, .refresh = true, .probes = pass.probes};
-  if (pass.next == NextPass::kWarmSweep) kind.linearization = Linearization::kIdentity;
-  if (pass.next == NextPass::kIterate) kind.linearization = linearization;
-  if (pass.next == NextPass::kCorrect) kind.refresh = false;
-  return kind;
-}
-
 // Returns what the guess cost.
 PassCount PlaceGuess(SolveSpace& space, InitialGuess guess, int32_t b, const GroupSample& sample) {
   PassCount cost;
@@ -59,7 +51,7 @@ void ProbeToken(const GroupSample& sample, Progress* progress) {
 // One pass for the samples that wait for it.
 void RunPass(IterationPasses& passes, const StoppingPolicy& policy, Pass pass,
              std::span<const int32_t> members, GroupScratch& scratch) {
-  const IterationKind kind = KindOf(pass, policy.linearization);
+  const IterationKind kind = KindOf(pass.next, pass.probes, policy.linearization);
   const PassCount count = passes.Propagate(members, kind);
   int64_t stages = count.stages + ScanIntervals(passes, policy.num_intervals, members, kind);
   passes.Update(members, kind, policy.floor(), std::span(scratch.norms).first(members.size()));

@@ -53,6 +53,16 @@ enum class NextPass : uint8_t {
   kStop,
 };
 
+// What a pass computes.
+constexpr IterationKind KindOf(NextPass next, bool probes, Linearization linearization) {
+  IterationKind kind;
+  if (next == NextPass::kWarmSweep) kind.linearization = Linearization::kIdentity;
+  if (next == NextPass::kIterate) kind.linearization = linearization;
+  kind.refresh = next != NextPass::kCorrect;
+  kind.probes = probes;
+  return kind;
+}
+
 // How far one sample has come.
 struct Progress {
   NextPass next = NextPass::kIterate;

@@ -50,6 +50,7 @@ struct Launch {
   int num_blocks = 1;
   int num_warps = 1;
   StoppingPolicy policy = {};
+  int32_t cancel_word = 0;
 };
 
 struct Solved {
@@ -85,6 +86,8 @@ Solved Solve(const RandomSystem& system, const std::vector<float>& inputs, const
                         .cancel = nullptr,
                         .slabs = nullptr};
   args.policy.num_intervals = intervals;
+  const std::vector<int32_t> cancel(n, launch.cancel_word);
+  args.cancel = cancel.data();
   const testing::simt::LaunchShape shape{.num_clusters = static_cast<int>(n),
                                          .num_blocks = launch.num_blocks,
                                          .num_threads = launch.num_warps * cuda::kWarpSize,
@@ -230,6 +233,16 @@ TEST(NewtonKernelTest, OverflowEndsTheSolve) {
   const Solved solved = Solve<kWidth>(system, system.Inputs(1, 4), {.num_blocks = 2});
   EXPECT_EQ(solved.launch.trouble, "");
   EXPECT_EQ(solved.outcomes[0].termination, Termination::kNonFinite);
+}
+
+TEST(NewtonKernelTest, LooksAtItsCancelWordAfterEveryPass) {
+  const RandomSystem system({.num_steps = 60, .state_dim = 8, .gain = 2.5});
+  const Solved solved = Solve<8>(system, system.Inputs(1, 5),
+                                 {.num_blocks = 2,
+                                  .policy = {.rtol = 1e-7},
+                                  .cancel_word = static_cast<int32_t>(Termination::kDeadline)});
+  EXPECT_EQ(solved.outcomes[0].termination, Termination::kDeadline);
+  EXPECT_EQ(solved.outcomes[0].iterations, 1);
 }
 
 // Lanes beyond W read what the lanes below have just copied. They hold copies of states that no

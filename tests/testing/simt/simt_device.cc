@@ -9,6 +9,7 @@
 
 #include "kernels/base/strings.h"
 #include "kernels/cuda/diffusion_shape.h"
+#include "kernels/cuda/newton_kernel.h"
 
 namespace deeppcr::testing::simt {
 namespace {

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_STACK_PROPAGATION_H_
+#define DEEPPCR_KERNELS_CUDA_STACK_PROPAGATION_H_
+
+// A shooting interval of a dense stack, by a warp: the state, the probes that pick up its rounding,
+// and the interval's transition matrix.
+
+#include <math.h>
+
+#include <cstdint>
+
+#include "kernels/backend/iteration.h"
+#include "kernels/cuda/rounding_source.h"
+#include "kernels/cuda/stack_step.h"
+#include "kernels/cuda/warp_matrix.h"
+
+namespace deeppcr::cuda {
+
+template <int W, class Context>
+class StackPropagation {
+ public:
+  // `entry`: the state and the probes, [kNumColumns, W]. `matrix`: null if none is wanted; a
+  // diagonal is that of a single step.
+  DEEPPCR_DEVICE StackPropagation(Context& context, const StackView& stack, IterationKind kind,
+                                  const float* entry, float* matrix)
+      : context_(context),
+        stack_(stack),
+        kind_(kind),
+        matrix_(matrix),
+        row_(context.lane() % W),
+        z_(entry[row_]) {
+    for (int v = 0; v < kNumProbes; ++v)
+      probes_[v] = kind.probes ? entry[(1 + v) * W + row_] : 0.0F;
+  }
+
+  // Steps (begin, end].
+  DEEPPCR_DEVICE void Run(int64_t begin, int64_t end) {
+    const bool full = matrix_ != nullptr && kind_.linearization == Linearization::kFull;
+    for (int64_t l = begin; l < end; ++l) {
+      const LayerPart<W> layer = LoadLayer<W>(context_, stack_, l);
+      const float a = Multiply<W>(context_, layer, z_) + layer.bias;
+      const float next = FinishStep(stack_, row_, a, z_);
+      if (matrix_ != nullptr || kind_.probes) {
+        const float slope = SlopeAt(a);
+        if (full) l == begin ? FirstTangents(l, slope) : Tangents(l, slope);
+        if (matrix_ != nullptr && !full) StoreDiagonal(l, slope);
+        if (kind_.probes) Probes(layer, l, slope, next);
+      }
+      z_ = next;
+    }
+    if (full) StoreColumn<W>(context_, column_, matrix_);
+  }
+
+  // The lane's element of the state, and of a probe.
+  DEEPPCR_DEVICE float state() const { return z_; }
+  DEEPPCR_DEVICE float probe(int v) const { return probes_[v]; }
+
+ private:
+  static constexpr int kRows = kColumnRows<W>;
+
+  DEEPPCR_DEVICE float SlopeAt(float pre_activation) const {
+    const float slope = Differentiate(stack_.activation, pre_activation);
+    return stack_.residual ? stack_.scale * slope : slope;
+  }
+
+  // The Jacobian of step l.
+  DEEPPCR_DEVICE void FirstTangents(int64_t l, float slope) {
+    const float* weights = stack_.weights + l * W * W;
+    DEEPPCR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const int i = FirstRow<W>(context_.lane()) + r;
+      const float s = context_.Shuffle(slope, i);
+      const float identity = stack_.residual && i == row_ ? 1.0F : 0.0F;
+      column_[r] = fmaf(s, weights[i * W + row_], identity);
+    }
+  }
+  DEEPPCR_DEVICE void StoreDiagonal(int64_t l, float slope) const {
+    const float weight = stack_.weights[(l * W + row_) * W + row_];
+    if (context_.lane() < W) matrix_[row_] = fmaf(slope, weight, stack_.residual ? 1.0F : 0.0F);
+  }
+  // T <- J T.
+  DEEPPCR_DEVICE void Tangents(int64_t l, float slope) {
+    float whole[W], weights[W];
+    GatherColumn<W>(context_, column_, whole);
+    DEEPPCR_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const int i = FirstRow<W>(context_.lane()) + r;
+      context_.LoadConstants(stack_.weights + (l * W + i) * W, weights);
+      const float product = RowTimes<W>(weights, whole);
+      const float s = context_.Shuffle(slope, i);
+      column_[r] = stack_.residual ? fmaf(s, product, column_[r]) : s * product;
+    }
+  }
+
+  // E <- J E + rounding of the step: of the new state, and of the terms of its dot products, which
+  // cancel in the state but not in the rounding.
+  DEEPPCR_DEVICE void Probes(const LayerPart<W>& layer, int64_t l, float slope, float next) {
+    LayerPart<W> squares;
+    DEEPPCR_UNROLL
+    for (int j = 0; j < LanePart<W>::kColumns; ++j)
+      squares.weights[j] = layer.weights[j] * layer.weights[j];
+    const float terms = Multiply<W>(context_, squares, z_ * z_);
+    const float size = sqrtf(fmaf(next, next, slope * slope * terms));
+    DEEPPCR_UNROLL
+    for (int v = 0; v < kNumProbes; ++v) {
+      const float product = Multiply<W>(context_, layer, probes_[v]);
+      const float carried = stack_.residual ? fmaf(slope, product, probes_[v]) : slope * product;
+      probes_[v] = carried + RoundingSource(size, v, row_, l);
+    }
+  }
+
+  Context& context_;
+  const StackView& stack_;
+  const IterationKind kind_;
+  float* const matrix_;
+  const int row_;
+  float z_;
+  float probes_[kNumProbes];
+  float column_[kRows] = {};
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_STACK_PROPAGATION_H_
