@@ -32,18 +32,23 @@ def cell(value):
     return str(value).replace('|', '\\|')
 
 
+def markdown_rows(table):
+    """The columns and rows alone, as lines."""
+    return ['| ' + ' | '.join(map(cell, table['columns'])) + ' |',
+            '|---' * len(table['columns']) + '|',
+            *('| ' + ' | '.join(map(cell, row)) + ' |' for row in table['rows'])]
+
+
 def markdown(result, table, path):
     width = len(table['columns'])
     for row in table['rows']:
         if len(row) != width:
             sys.exit(f'{path}: table {table["name"]}: {len(row)} cells in a row of {width} columns')
-    lines = ['| ' + ' | '.join(map(cell, table['columns'])) + ' |', '|---' * width + '|']
-    lines += ['| ' + ' | '.join(map(cell, row)) + ' |' for row in table['rows']]
     source = (f'Measured {result["date"]} on {result["machine"]}, commit {result["commit"]} '
               f'(`{path}`).')
     if table.get('note'):
         source += ' ' + table['note']
-    return '\n'.join(lines) + '\n\n' + source + '\n'
+    return '\n'.join(markdown_rows(table)) + '\n\n' + source + '\n'
 
 
 def newest_tables(folder):

@@ -274,22 +274,35 @@ def blas():
     return (info[0].split('=')[1].strip(',') if info else 'unknown BLAS'), ''
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__,
+def follower_parser(description, models, samples, seconds):
+    """What every ladder of a framework is told; `models` is the help on them."""
+    parser = argparse.ArgumentParser(description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--model_repository', type=pathlib.Path,
                         default=ROOT / 'deploy/models/repository')
     parser.add_argument('--inputs', type=pathlib.Path,
                         default=ROOT / 'deploy/models/data/digits_heldout.npy')
     parser.add_argument('--outputs_dir', type=pathlib.Path, required=True)
-    parser.add_argument('--models', default='digits-resnet,digits-mlp,digits-ddpm',
-                        help='of the repository, or folders of models')
-    parser.add_argument('--samples', default='1,8,64')
+    parser.add_argument('--models', default='digits-resnet,digits-mlp,digits-ddpm', help=models)
+    parser.add_argument('--samples', default=samples)
     parser.add_argument('--drawn_samples', default='1,64', help='of diffusion models')
+    parser.add_argument('--seconds', type=float, default=seconds, help='per candidate and round')
+    return parser
+
+
+def follow(description, groups, seconds):
+    """Says what will be timed, then answers every line of standard input with a round."""
+    print(json.dumps({**description, 'groups': [group.describe() for group in groups]}),
+          flush=True)
+    for _ in sys.stdin:
+        print(json.dumps([group.time_round(seconds) for group in groups]), flush=True)
+
+
+def main():
+    parser = follower_parser(__doc__, 'of the repository, or folders of models', '1,8,64', 0.2)
     parser.add_argument('--longest', type=float, default=12,
                         help='seconds; a diffusion model whose call takes longer is left out')
     parser.add_argument('--core', type=int, default=-1, help='to run on; -1: the last one')
-    parser.add_argument('--seconds', type=float, default=0.2, help='per candidate and round')
     arguments = parser.parse_args()
 
     cores = sorted(os.sched_getaffinity(0))
@@ -299,12 +312,9 @@ def main():
     warnings.filterwarnings('ignore')
     groups = load_groups(arguments)
     blas_name, blas_file = blas()
-    print(json.dumps({'device': f'torch-{torch.__version__}, {blas_name}',
-                      'python': sys.version.split()[0], 'threads': torch.get_num_threads(),
-                      'blas': blas_file, 'torch_config': torch.__config__.show(),
-                      'groups': [group.describe() for group in groups]}), flush=True)
-    for _ in sys.stdin:
-        print(json.dumps([group.time_round(arguments.seconds) for group in groups]), flush=True)
+    follow({'device': f'torch-{torch.__version__}, {blas_name}', 'python': sys.version.split()[0],
+            'threads': torch.get_num_threads(), 'blas': blas_file,
+            'torch_config': torch.__config__.show()}, groups, arguments.seconds)
 
 
 if __name__ == '__main__':

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device.h"
 #include "kernels/solver/registry.h"
 #include "tests/testing/gpu_under_test.h"
 #include "tests/testing/solver_rig.h"
@@ -16,16 +16,11 @@
 namespace deeppcr {
 namespace {
 
-using testing::Describe;
+using testing::NewBackendUnderTest;
 using testing::OptionsFor;
 using testing::RandomSystem;
 using testing::Solved;
 using testing::SolverRig;
-using testing::StackOptions;
-
-std::unique_ptr<Backend> NewBackend() {
-  return cuda::NewCudaBackend(testing::NewDeviceUnderTest());
-}
 
 double WorstState(const Solved& got, const Solved& want, int64_t dim) {
   const std::vector<double> states(want.trajectory.begin(), want.trajectory.end());
@@ -40,7 +35,7 @@ TEST(CudaOnGpuTest, DeepSystems) {
                                  .state_dim = dim,
                                  .residual = true,
                                  .gain = 1 / std::sqrt(static_cast<double>(steps))});
-      const SolverRig gpu(NewBackend(), system.spec(), 1, 64);
+      const SolverRig gpu(NewBackendUnderTest(), system.spec(), 1, 64);
       const SolverRig cpu(testing::BackendCases().front().create(), system.spec(), 1, 64);
       const std::vector<float> inputs = system.Inputs(2, 3);
       const Solved sequential = gpu.Solve({.solver = "sequential"}, inputs);
@@ -60,7 +55,7 @@ TEST(CudaOnGpuTest, LargeBatchesKeepTheirBits) {
                              .gain = 0.1,
                              .input_dim = 64,
                              .output_dim = 10});
-  const SolverRig rig(NewBackend(), system.spec());
+  const SolverRig rig(NewBackendUnderTest(), system.spec());
   const std::vector<float> inputs = system.Inputs(300, 4);
   for (const char* solver : {"sequential", "newton", "picard"}) {
     const ResolvedOptions options = OptionsFor(solver, 256, 8, 1e-4);
@@ -78,7 +73,7 @@ TEST(CudaOnGpuTest, LargeBatchesKeepTheirBits) {
 
 TEST(CudaOnGpuTest, ThreadsDoNotDisturbOneAnother) {
   const RandomSystem system({.num_steps = 300, .state_dim = 8, .gain = 0.9});
-  const std::unique_ptr<Backend> backend = NewBackend();
+  const std::unique_ptr<Backend> backend = NewBackendUnderTest();
   const std::unique_ptr<System> loaded = *backend->NewSystem(system.spec());
   ThreadPool pool(2);
   const auto runner = *Runner::Create(*loaded, ShapeOf(system.spec()), {}, &pool, 4);
@@ -112,7 +107,7 @@ TEST(CudaOnGpuTest, MemoryThatIsNotThereIsAnErrorWithItsSize) {
   EXPECT_NE(memory.status().message().find("17592186044416 bytes wanted"), std::string::npos);
   // And the device goes on.
   const RandomSystem system({.num_steps = 20, .state_dim = 4});
-  const SolverRig rig(NewBackend(), system.spec());
+  const SolverRig rig(NewBackendUnderTest(), system.spec());
   EXPECT_EQ(rig.Solve({.solver = "sequential"}, system.Inputs(1, 5)).reports.size(), 1U);
 }
 

@@ -15,7 +15,6 @@ anything is timed. What cannot run here is named with its reason.
   JAX Newton       the parallel solve as a few lines of lax.associative_scan, compiled
 """
 
-import argparse
 import json
 import pathlib
 import signal
@@ -267,28 +266,14 @@ def groups_of(folder, inputs, arguments, device):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--model_repository', type=pathlib.Path,
-                        default=ROOT / 'deploy/models/repository')
-    parser.add_argument('--inputs', type=pathlib.Path,
-                        default=ROOT / 'deploy/models/data/digits_heldout.npy')
-    parser.add_argument('--outputs_dir', type=pathlib.Path, required=True)
-    parser.add_argument('--models', default='digits-resnet,digits-mlp,digits-ddpm')
-    parser.add_argument('--samples', default='1,64')
-    parser.add_argument('--drawn_samples', default='1,64', help='of diffusion models')
-    parser.add_argument('--seconds', type=float, default=0.1, help='per candidate and round')
-    arguments = parser.parse_args()
+    arguments = ladder.follower_parser(__doc__, 'of the repository', '1,64', 0.1).parse_args()
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     inputs = torch.from_numpy(np.load(arguments.inputs).astype(np.float32))
     groups = []
     for model in arguments.models.split(','):
         groups += groups_of(arguments.model_repository / model / '1', inputs, arguments, device)
     name = torch.cuda.get_device_name(device) if device.type == 'cuda' else 'CPU'
-    print(json.dumps({'device': f'torch-{torch.__version__} on {name}',
-                      'groups': [group.describe() for group in groups]}), flush=True)
-    for _ in sys.stdin:
-        print(json.dumps([group.time_round(arguments.seconds) for group in groups]), flush=True)
+    ladder.follow({'device': f'torch-{torch.__version__} on {name}'}, groups, arguments.seconds)
 
 
 if __name__ == '__main__':

@@ -21,9 +21,11 @@ import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / 'tests/bench'), str(ROOT / 'deploy/models/digits')]
+sys.path[:0] = [str(ROOT / folder)
+                for folder in ('tests/bench', 'deploy/models/digits', 'deploy')]
 
 import measure_cpu as shared  # noqa: E402  pylint: disable=wrong-import-position
+import readme_tables  # noqa: E402  pylint: disable=wrong-import-position
 
 MODELS = 'digits-resnet,digits-mlp,digits-ddpm'
 W1, W4 = ('digits-resnet', 1), ('digits-ddpm', 1)
@@ -291,10 +293,7 @@ def write(arguments, results, tables):
     lines = [f"# {results['machine']}, {results['date']}, commit {results['commit']}\n"]
     for table in results['tables']:
         lines.append(f"\n## {table['name']}\n\n{table['note']}\n")
-        lines.append('| ' + ' | '.join(table['columns']) + ' |')
-        lines.append('|---' * len(table['columns']) + '|')
-        lines += ['| ' + ' | '.join(f'{v:.4g}' if isinstance(v, float) else str(v) for v in row)
-                  + ' |' for row in table['rows']]
+        lines += readme_tables.markdown_rows(table)
     lines += [f'\nFAILED: {part}: {why}' for part, why in results['failed'].items()]
     (arguments.out / 'results.md').write_text('\n'.join(lines) + '\n', encoding='utf-8')
 

@@ -2,12 +2,13 @@
 #ifndef DEEPPCR_TESTS_SERVER_GENERATION_CODEC_FIXTURE_H_
 #define DEEPPCR_TESTS_SERVER_GENERATION_CODEC_FIXTURE_H_
 
-// Diffusion models as the codec sees them, and tensors for them.
+// Diffusion models as the codec sees them, and tensors and requests for them.
 
 #include <cmath>
 #include <cstring>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "server/request_codec.h"
 #include "tests/testing/fake_engine.h"
 
@@ -52,6 +53,19 @@ inline void SetTensor(std::vector<int64_t> shape, v1::Tensor* tensor) {
   std::vector<float> values(count);
   for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i) + 0.5f;
   tensor->set_data(values.data(), count * sizeof(float));
+}
+
+// Without what a model with classes or conditioning needs.
+inline v1::GenerateRequest GoodGenerate(int32_t num_samples = 3) {
+  v1::GenerateRequest request;
+  request.set_model("m");
+  request.mutable_input()->set_num_samples(num_samples);
+  return request;
+}
+
+inline absl::StatusOr<SolveInput> Decode(const v1::GenerateRequest& request,
+                                         const ModelInfo& info = Plain()) {
+  return DecodeGenerate(request, info, kMessageLimit);
 }
 
 inline void SetValue(size_t index, float value, v1::Tensor* tensor) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/backend/backend.h"
 #include "kernels/cuda/device.h"
 
 namespace deeppcr::testing {
@@ -12,6 +13,8 @@ namespace deeppcr::testing {
 // The device that the tests of the cuda backend run on: the SIMT executor, or, linked with
 // tests/gpu/real_gpu.cc, a GPU.
 std::unique_ptr<cuda::Device> NewDeviceUnderTest();
+// The cuda backend on it.
+std::unique_ptr<Backend> NewBackendUnderTest();
 // Deeper systems are for a GPU alone.
 int64_t MaxStepsUnderTest();
 

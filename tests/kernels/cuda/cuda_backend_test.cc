@@ -18,20 +18,17 @@ namespace deeppcr {
 namespace {
 
 using testing::Describe;
+using testing::NewBackendUnderTest;
 using testing::OptionsFor;
 using testing::RandomSystem;
 using testing::Solved;
 using testing::SolverRig;
 using testing::StackOptions;
 
-std::unique_ptr<Backend> NewBackend() {
-  return cuda::NewCudaBackend(testing::NewDeviceUnderTest());
-}
-
 // Answers, states and error amplification against the reference backend, for every solver.
 void ExpectReference(const StackOptions& options) {
   const RandomSystem system(options);
-  const SolverRig rig(NewBackend(), system.spec());
+  const SolverRig rig(NewBackendUnderTest(), system.spec());
   const SolverRig oracle(testing::BackendCases().back().create(), system.spec());
   const int64_t steps = options.num_steps;
   const std::vector<float> inputs = system.Inputs(3, 9);
@@ -68,7 +65,7 @@ TEST(CudaBackendTest, AgreesWithTheReference) {
 TEST(CudaBackendTest, CountsWhatTheCpuBackendCounts) {
   const RandomSystem system({.num_steps = 70, .state_dim = 6, .gain = 0.7});
   const std::vector<float> inputs = system.Inputs(1, 3);
-  const SolverRig cuda(NewBackend(), system.spec());
+  const SolverRig cuda(NewBackendUnderTest(), system.spec());
   const SolverRig cpu(testing::BackendCases().front().create(), system.spec());
   for (const SolverRow& row : Solvers()) {
     const ResolvedOptions options = OptionsFor(row.name, 70, 3, 1e-4);
@@ -89,7 +86,7 @@ TEST(CudaBackendTest, CountsWhatTheCpuBackendCounts) {
 TEST(CudaBackendTest, StartsFromEveryGuess) {
   const RandomSystem system({.num_steps = 61, .state_dim = 9, .residual = true, .gain = 0.4});
   const std::vector<float> inputs = system.Inputs(2, 5);
-  SolverRig rig(NewBackend(), system.spec());
+  SolverRig rig(NewBackendUnderTest(), system.spec());
   const SolverRig cpu(testing::BackendCases().front().create(), system.spec());
   ASSERT_TRUE(rig.system()
                   .SetAffineGuess(*FitAffineGuess(cpu.runner(), SyntheticInputs(64, 9), 1 << 20))
@@ -114,7 +111,7 @@ TEST(CudaBackendTest, StartsFromEveryGuess) {
 TEST(CudaBackendTest, FallsBackToTheBitsOfTheSequentialSolver) {
   const RandomSystem system({.num_steps = 60, .state_dim = 8, .gain = 2.5});
   const std::vector<float> inputs = system.Inputs(3, 5);
-  const SolverRig rig(NewBackend(), system.spec());
+  const SolverRig rig(NewBackendUnderTest(), system.spec());
   ResolvedOptions options = OptionsFor("newton", 60, 1, 1e-4);
   options.max_iterations = 1;
   const Solved fallback = rig.Solve(options, inputs);
@@ -130,7 +127,7 @@ TEST(CudaBackendTest, FallsBackToTheBitsOfTheSequentialSolver) {
 TEST(CudaBackendTest, SolvesWhatTheSharedMemoryDoesNotHold) {
   const RandomSystem system({.num_steps = 700, .state_dim = 9, .residual = true, .gain = 0.05});
   const std::vector<float> inputs = system.Inputs(10, 5);
-  const SolverRig rig(NewBackend(), system.spec());
+  const SolverRig rig(NewBackendUnderTest(), system.spec());
   const Solved sequential = rig.Solve({.solver = "sequential"}, inputs);
   const Solved newton = rig.Solve(OptionsFor("newton", 700, 1, 1e-4), inputs);
   const std::vector<double> want(sequential.trajectory.begin(), sequential.trajectory.end());
@@ -148,7 +145,7 @@ TEST(CudaBackendTest, BitsDoNotDependOnTheBatch) {
                              .input_dim = 9,
                              .output_dim = 4});
   const std::vector<float> inputs = system.Inputs(5, 22);
-  const SolverRig rig(NewBackend(), system.spec());
+  const SolverRig rig(NewBackendUnderTest(), system.spec());
   for (const SolverRow& row : Solvers()) {
     const ResolvedOptions options = OptionsFor(row.name, 50, 4, 1e-4);
     const Solved together = rig.Solve(options, inputs);
@@ -168,7 +165,7 @@ TEST(CudaBackendTest, BitsDoNotDependOnTheBatch) {
 
 TEST(CudaBackendTest, StopsWhereTheTokenHasFired) {
   const RandomSystem system({.num_steps = 60, .state_dim = 8});
-  const SolverRig rig(NewBackend(), system.spec());
+  const SolverRig rig(NewBackendUnderTest(), system.spec());
   CancelToken cancelled;
   cancelled.Cancel();
   const CancelToken late(CancelToken::Clock::now());
@@ -188,7 +185,7 @@ TEST(CudaBackendTest, StopsWhereTheTokenHasFired) {
 // A long solve looks at its word every iteration.
 TEST(CudaBackendTest, ASolveThatNobodyWaitsForIsNotBegun) {
   const RandomSystem system({.num_steps = 60, .state_dim = 8});
-  const SolverRig rig(NewBackend(), system.spec());
+  const SolverRig rig(NewBackendUnderTest(), system.spec());
   CancelToken cancelled;
   cancelled.Cancel();
   const std::vector<float> inputs = system.Inputs(1, 5);
