@@ -55,8 +55,8 @@ struct SampleInput {
 class IterationPasses {
  public:
   virtual ~IterationPasses() = default;
-  // Zeroes the probes.
-  virtual void ResetProbes(int32_t sample) = 0;
+  // Samples 0..n-1 start from their guesses, with probes of zero.
+  virtual void Begin(int32_t num_samples) = 0;
   // F_p and, on refresh, A_p at the current states; right-hand side F_p - y_p.
   virtual PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) = 0;
   // True if Propagate or ReduceLevel has left work of this sample undone since it was encoded,
@@ -71,11 +71,10 @@ class IterationPasses {
   // belongs to samples[i].
   virtual void Update(std::span<const int32_t> samples, IterationKind kind, double floor,
                       std::span<UpdateNorms> norms) = 0;
-  // Makes y_P the current state of the sample, for Decode.
-  virtual void TakeFinalState(int32_t sample) = 0;
-  // All states z_0..z_L [L + 1, D] of a solved sample: y_p at interval ends, propagated from
-  // y_{p-1} within.
-  virtual void ExpandTrajectory(int32_t sample, float* trajectory) = 0;
+  // Makes y_P the current states of samples 0..n-1, for Decode. trajectories[b] [L + 1, D], where
+  // that pointer is not null (trajectories itself may be), receives all states: y_p at interval
+  // ends, propagated from y_{p-1} within.
+  virtual void Finish(int32_t num_samples, float* const* trajectories) = 0;
 };
 
 // The iterative loop as a whole, for backends that run it on their device.

@@ -162,7 +162,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
   std::variant<IterationPasses*, IterationLoop*> iteration() override { return this; }
   absl::Status status() const override { return absl::OkStatus(); }
 
-  void ResetProbes(int32_t) override {
+  void Begin(int32_t) override {
     for (int64_t p = 0; p <= intervals_; ++p) std::fill(State(p) + width_, State(p) + row_, 0.0F);
   }
 
@@ -240,21 +240,20 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
         .update = n.update, .rounding = n.rounding, .combined = n.combined, .finite = n.finite};
   }
 
-  void TakeFinalState(int32_t sample) override {
-    std::copy_n(State(intervals_), width_, current_ + sample * width_);
+  void Finish(int32_t, float* const* trajectories) override {
+    if (trajectories != nullptr && trajectories[0] != nullptr) WriteTrajectory(trajectories[0]);
+    std::copy_n(State(intervals_), width_, current_);
   }
 
-  void ExpandTrajectory(int32_t, float* trajectory) override {
+ private:
+  void WriteTrajectory(float* trajectory) {
     std::copy_n(State(0), dim_, trajectory);
     for (int64_t p = 1; p <= intervals_; ++p) {
       std::copy_n(State(p - 1), width_, current_);
       recurrence_->Advance(current_, 1, (p - 1) * interval_, EndOf(p) - 1, &trajectory);
       std::copy_n(State(p), dim_, trajectory + EndOf(p) * dim_);
     }
-    TakeFinalState(0);
   }
-
- private:
   static int64_t Columns(IterationKind kind) { return kind.probes ? kColumns : 1; }
   float* State(int64_t p) { return states_.data() + p * row_; }
   // The step at which interval p = 1..P ends.

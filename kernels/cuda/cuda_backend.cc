@@ -2,7 +2,6 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 #include <variant>
@@ -15,7 +14,7 @@
 namespace deeppcr::cuda {
 namespace {
 
-absl::Status SetGuess(Device& device, StackModel& model, const AffineGuess& guess) {
+absl::Status SetGuess(Device& device, DenseStackModel& model, const AffineGuess& guess) {
   return model.SetGuess(device, guess);
 }
 // None is fitted: an affine map of the initial noise would know nothing of the rest.
@@ -29,17 +28,17 @@ class CudaSystem final : public System {
   int64_t memory_bytes() const override { return model_.memory_bytes(); }
   // One launch takes a whole group; a second space prepares the next one meanwhile.
   Grouping grouping() const override {
-    const auto group =
-        static_cast<int32_t>(SizesOf(device_.limits(), model_, {.iterative = false}).group);
-    return {.sequential = group, .iterative = group, .worthwhile = group, .spaces = 2};
+    const SpaceSizes sizes = SizesOf(device_.limits(), model_, {.iterative = false});
+    const auto group = static_cast<int32_t>(sizes.group);
+    return {.sequential = group,
+            .iterative = static_cast<int32_t>(sizes.iterative),
+            .worthwhile = group,
+            .spaces = 2};
   }
   int64_t SpaceBytes(const SpaceLimits& limits) const override {
-    if (limits.iterative && !has_clusters()) return std::numeric_limits<int64_t>::max();
     return SizesOf(device_.limits(), model_, limits).bytes();
   }
   absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits& limits) const override {
-    if (limits.iterative && !has_clusters())
-      return ResourceExhausted("workspace: this GPU has no clusters for an iterative solver");
     return cuda::NewSpace(device_, model_, SizesOf(device_.limits(), model_, limits));
   }
   absl::Status SetAffineGuess(const AffineGuess& guess) override {
@@ -47,9 +46,6 @@ class CudaSystem final : public System {
   }
 
  private:
-  // Without them the sequential solver alone is left.
-  bool has_clusters() const { return device_.limits().max_cluster_blocks > 0; }
-
   Device& device_;
   Model model_;
 };
@@ -62,7 +58,10 @@ absl::StatusOr<std::unique_ptr<System>> Load(Device& device, const Spec& spec,
 }
 absl::StatusOr<std::unique_ptr<System>> LoadSpec(Device& device, const DenseStackSpec& spec,
                                                  const PackingLimits& limits) {
-  return Load<StackModel>(device, spec, limits);
+  const bool by_warps =
+      spec.state_dim <= kMaxWarpStateDim && device.limits().max_cluster_blocks > 0;
+  return by_warps ? Load<StackModel>(device, spec, limits)
+                  : Load<PanelStackModel>(device, spec, limits);
 }
 absl::StatusOr<std::unique_ptr<System>> LoadSpec(Device& device, const DiffusionSpec& spec,
                                                  const PackingLimits& limits) {

@@ -11,6 +11,7 @@
 #include "kernels/base/strings.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/probe.h"
+#include "kernels/cuda/products.h"
 
 namespace deeppcr::cuda {
 namespace {
@@ -29,6 +30,7 @@ class CudaStream final : public Stream {
  public:
   explicit CudaStream(int device) : device_(device) {}
   ~CudaStream() override {
+    products_ = nullptr;
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
 
@@ -58,17 +60,48 @@ class CudaStream final : public Stream {
   void Launch(const ModulationArgs& args, int64_t num_tables) override {
     if (Begin()) Note("modulation", LaunchModulation(args, num_tables, stream_));
   }
-  void Launch(const DiffusionSequentialArgs& args, int width, int num_samples) override {
-    if (Begin()) Note("sequential solver", LaunchDiffusion(args, width, num_samples, stream_));
+  void Launch(const BlockSequentialArgs<DiffusionView>& args, int num_samples) override {
+    if (Begin()) Note("sequential solver", LaunchBlocks(args, num_samples, stream_));
   }
-  void Launch(const PropagationArgs& args, int width, int num_samples) override {
-    if (Begin()) Note("propagation", LaunchDiffusion(args, width, num_samples, stream_));
+  void Launch(const PropagationArgs<DiffusionView>& args, int num_samples) override {
+    if (Begin()) Note("propagation", LaunchBlocks(args, num_samples, stream_));
   }
-  void Launch(const ExpansionArgs& args, int width, int num_samples) override {
-    if (Begin()) Note("trajectory", LaunchDiffusion(args, width, num_samples, stream_));
+  void Launch(const ExpansionArgs<DiffusionView>& args, int num_samples) override {
+    if (Begin()) Note("trajectory", LaunchBlocks(args, num_samples, stream_));
   }
-  void Launch(const CoarseArgs& args, int width, int num_samples) override {
-    if (Begin()) Note("coarse guess", LaunchDiffusion(args, width, num_samples, stream_));
+  void Launch(const BlockSequentialArgs<PanelStackView>& args, int num_samples) override {
+    if (Begin()) Note("sequential solver", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const PropagationArgs<PanelStackView>& args, int num_samples) override {
+    if (Begin()) Note("propagation", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const ExpansionArgs<PanelStackView>& args, int num_samples) override {
+    if (Begin()) Note("trajectory", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const CoarseArgs& args, int num_samples) override {
+    if (Begin()) Note("coarse guess", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const StartArgs& args, int num_samples) override {
+    if (Begin()) Note("guess", LaunchPass(args, num_samples, stream_));
+  }
+  void Launch(const LevelArgs& args, int num_members) override {
+    if (Begin()) Note("scan", LaunchPass(args, num_members, stream_));
+  }
+  void Launch(const UpdateArgs& args, int num_members) override {
+    if (Begin()) Note("update", LaunchPass(args, num_members, stream_));
+  }
+  void Launch(const CollectArgs& args, int num_members) override {
+    if (Begin()) Note("norms", LaunchPass(args, num_members, stream_));
+  }
+  void Launch(const GemmArgs& args) override {
+    if (!Begin()) return;
+    const absl::Status status = products_->Multiply(args);
+    if (status_.ok()) status_ = status;
+  }
+  absl::Status PrepareProducts() override {
+    if (!Begin() || products_ != nullptr) return status_;
+    DEEPPCR_ASSIGN_OR_RETURN(products_, Products::New(stream_));
+    return absl::OkStatus();
   }
   void CopyToDevice(void* to, const void* from, size_t bytes) override {
     if (Begin()) Note("copying", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
@@ -103,6 +136,7 @@ class CudaStream final : public Stream {
 
   const int device_;
   cudaStream_t stream_ = nullptr;
+  std::unique_ptr<Products> products_;
   absl::Status status_;
 };
 

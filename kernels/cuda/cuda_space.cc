@@ -2,9 +2,8 @@
 #include "kernels/cuda/cuda_space.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <utility>
+#include <limits>
 
 #include "kernels/backend/common.h"
 #include "kernels/solver/stopping.h"
@@ -18,10 +17,14 @@ constexpr int64_t kMaxGroup = 256;
 }  // namespace
 
 int64_t SpaceSizes::bytes() const {
-  const int64_t states = (shape.num_steps + 1) * shape.state_dim;
-  const int64_t floats = inputs + shape.output_dim + 2 + shape.state_dim + intervals * width +
-                         2 * width + states + scratch + beside;
-  return group * (floats * int64_t{sizeof(float)} + int64_t{sizeof(Progress)}) + slab_bytes;
+  const double states = static_cast<double>(shape.num_steps + 1) * shape.state_dim;
+  const double floats = static_cast<double>(inputs) + shape.output_dim + 2 + shape.state_dim +
+                        2 * width + states + scratch + beside;
+  const double guesses = static_cast<double>(intervals) * width * iterative;
+  const double bytes = (group * floats + guesses) * sizeof(float) +
+                       static_cast<double>(group * sizeof(Progress)) + slab_bytes;
+  constexpr auto kMost = std::numeric_limits<int64_t>::max();
+  return bytes < static_cast<double>(kMost) ? static_cast<int64_t>(bytes) : kMost;
 }
 
 int64_t GroupSize(const SystemShape& shape, int64_t floats_beside) {
@@ -39,9 +42,7 @@ CudaSpace::CudaSpace(Device& device, const SpaceSizes& sizes, const DeviceChain&
       sizes_(sizes),
       shape_(sizes_.shape),
       width_(static_cast<int>(sizes.width)),
-      decode_(decode),
-      tokens_(sizes.group),
-      stopped_(sizes.group) {}
+      decode_(decode) {}
 
 absl::Status CudaSpace::Allocate() {
   const int64_t group = sizes_.group, states = group * width_;
@@ -49,9 +50,8 @@ absl::Status CudaSpace::Allocate() {
   DEEPPCR_RETURN_IF_ERROR(Take(&outputs_, MemoryKind::kMapped, group * shape_.output_dim));
   DEEPPCR_RETURN_IF_ERROR(Take(&amplification_, MemoryKind::kMapped, group));
   DEEPPCR_RETURN_IF_ERROR(Take(&final_states_, MemoryKind::kMapped, group * shape_.state_dim));
-  DEEPPCR_RETURN_IF_ERROR(Take(&guesses_, MemoryKind::kMapped, group * sizes_.intervals * width_));
-  DEEPPCR_RETURN_IF_ERROR(Take(&cancel_, MemoryKind::kMapped, group));
-  DEEPPCR_RETURN_IF_ERROR(Take(&outcomes_, MemoryKind::kMapped, group));
+  DEEPPCR_RETURN_IF_ERROR(
+      Take(&guesses_, MemoryKind::kMapped, sizes_.iterative * sizes_.intervals * width_));
   DEEPPCR_RETURN_IF_ERROR(Take(&num_dependent_, MemoryKind::kMapped, 1));
   DEEPPCR_RETURN_IF_ERROR(Take(&initial_, MemoryKind::kDevice, states));
   DEEPPCR_RETURN_IF_ERROR(Take(&current_, MemoryKind::kDevice, states));
@@ -66,7 +66,6 @@ absl::Status CudaSpace::Allocate() {
 // ---- One sample, before and after
 void CudaSpace::Encode(int32_t sample, const SampleInput& input) {
   std::copy_n(input.inputs, shape_.input_dim, inputs_.data() + sample * sizes_.inputs);
-  tokens_[sample] = input.token;
 }
 void CudaSpace::Decode(int32_t sample, float* outputs) {
   std::copy_n(outputs_.data() + sample * shape_.output_dim, shape_.output_dim, outputs);
@@ -116,55 +115,6 @@ void CudaSpace::GuessTrajectory(int32_t sample, const float* trajectory) {
   guess_ = {.states = guesses_.data()};
 }
 
-void CudaSpace::Iterate(int32_t num_samples, const StoppingPolicy& policy,
-                        float* const* trajectories, Progress* progress) {
-  LookAtTokens(num_samples);
-  const auto stopped = std::span(stopped_).first(num_samples);
-  std::copy_n(cancel_.data(), num_samples, stopped.begin());
-  if (std::find(stopped.begin(), stopped.end(), 0) != stopped.end())
-    Solve(num_samples, policy, trajectories, *progress);
-  const bool failed = !stream_->status().ok();  // which says the rest
-  for (int32_t b = 0; b < num_samples; ++b) {
-    if (stopped[b] != 0) {
-      Stop(&progress[b], static_cast<Termination>(stopped[b]));
-    } else if (failed) {
-      Stop(&progress[b], Termination::kCancelled);
-    } else {
-      progress[b] = outcomes_.data()[b];
-    }
-  }
-}
-// The guess, which `start` tells the cost of, has cost all samples the same.
-void CudaSpace::Solve(int32_t num_samples, const StoppingPolicy& policy, float* const* trajectories,
-                      const Progress& start) {
-  LaunchEncode(num_samples);
-  RunIterations(num_samples, policy, Wanted(trajectories), start);
-  LaunchDecode(num_samples);
-  stream_->Wait([&] { LookAtTokens(num_samples); });
-  CopyTrajectories(num_samples, trajectories);
-}
-
-NewtonArgs CudaSpace::ArgsOf(int64_t first, const NewtonShape& shape, const StoppingPolicy& policy,
-                             const Progress& start) const {
-  GuessView guess = guess_;
-  if (guess.states != nullptr) guess.states += first * intervals_ * width_;
-  return {
-      .part = NewtonPart::kWhole,
-      .stack = {.num_steps = shape_.num_steps, .state_dim = static_cast<int32_t>(shape_.state_dim)},
-      .policy = policy,
-      .start = start,
-      .tree = IntervalTree(static_cast<int32_t>(intervals_), shape.num_blocks),
-      .shooting_interval = static_cast<int32_t>(interval_),
-      .guess = guess,
-      .initial_states = initial_.data() + first * width_,
-      .final_states = current_.data() + first * width_,
-      .trajectories = nullptr,
-      .outcomes = outcomes_.data() + first,
-      .progress = nullptr,
-      .cancel = cancel_.data() + first,
-      .slabs = shape.in_slabs ? slabs_.data() : nullptr};
-}
-
 // ---- What surrounds the recurrence
 void CudaSpace::LaunchChain(const DeviceChain& chain, DenseChainArgs args, int32_t num_samples) {
   args.layers = chain.args().layers;
@@ -175,7 +125,6 @@ void CudaSpace::LaunchChain(const DeviceChain& chain, DenseChainArgs args, int32
   args.scratch = chain.ScratchFloats(limits_) > 0 ? scratch_.data() : nullptr;
   stream_->Launch(args, num_samples);
 }
-// The answers, and the final states beside them.
 void CudaSpace::LaunchDecode(int32_t num_samples) {
   LaunchChain(decode_,
               {.inputs = current_.data(),
@@ -195,19 +144,6 @@ void CudaSpace::CopyTrajectories(int32_t num_samples, float* const* trajectories
                         static_cast<size_t>(floats) * sizeof(float));
   }
   stream_->Wait([] {});
-}
-
-void CudaSpace::LookAtTokens(int32_t num_samples) {
-  static_assert(static_cast<int32_t>(Termination::kDirect) == 0, "means: go on");
-  for (int32_t b = 0; b < num_samples; ++b) {
-    const StopReason reason = tokens_[b] == nullptr ? StopReason::kNone : tokens_[b]->stop_reason();
-    const Termination told = reason == StopReason::kDeadline    ? Termination::kDeadline
-                             : reason == StopReason::kCancelled ? Termination::kCancelled
-                                                                : Termination::kDirect;
-    // The device reads it at the same time.
-    std::atomic_ref<int32_t>(cancel_.data()[b])
-        .store(static_cast<int32_t>(told), std::memory_order_relaxed);
-  }
 }
 
 }  // namespace deeppcr::cuda

@@ -6,18 +6,19 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <variant>
-#include <vector>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/cuda/dense_chain.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/device_buffer.h"
 
 namespace deeppcr::cuda {
 
-// Samples whose intervals lie in slabs of global memory at a time.
+// Samples whose intervals lie in slabs of global memory at a time, at most.
 inline constexpr int64_t kSlabGroup = 8;
 
 // Sizes of what all families have in a space.
@@ -25,11 +26,13 @@ struct SpaceSizes {
   SystemShape shape;
   int64_t width = 0;       // W
   int64_t group = 1;       // G: samples that are taken together
+  int64_t iterative = 1;   // the same in iterative mode, <= G
   int64_t intervals = 0;   // P at most; 0: sequential mode only
   int64_t inputs = 0;      // floats of a sample in mapped memory
   int64_t scratch = 0;     // floats of a sample for dense layers
   int64_t beside = 0;      // floats of a sample that the family has beside these
   int64_t slab_bytes = 0;  // of all that lie in slabs at a time
+  // Saturates instead of overflowing.
   int64_t bytes() const;
 };
 
@@ -38,8 +41,9 @@ int64_t GroupSize(const SystemShape& shape, int64_t floats_beside);
 
 int64_t NumIntervals(const SystemShape& shape, int64_t shooting_interval);
 
-// A space on a GPU, as far as families do not differ: staging, decoding, tokens, waiting.
-class CudaSpace : public SolveSpace, public IterationLoop {
+// A space on a GPU, as far as neither families nor loops differ: staging, sequential mode, guesses,
+// decoding.
+class CudaSpace : public SolveSpace {
  public:
   CudaSpace(Device& device, const SpaceSizes& sizes, const DeviceChain& decode);
   // Before anything else. Errors: kResourceExhausted.
@@ -59,9 +63,6 @@ class CudaSpace : public SolveSpace, public IterationLoop {
   int64_t num_intervals() const override { return intervals_; }
   void GuessConstant(int32_t sample) override;
   void GuessTrajectory(int32_t sample, const float* trajectory) override;
-  std::variant<IterationPasses*, IterationLoop*> iteration() override { return this; }
-  void Iterate(int32_t num_samples, const StoppingPolicy& policy, float* const* trajectories,
-               Progress* progress) override;
   absl::Status status() const override { return stream_->status(); }
 
  protected:
@@ -71,24 +72,24 @@ class CudaSpace : public SolveSpace, public IterationLoop {
   // [n, L + 1, D], which may be null; the steps made go to num_dependent_.
   virtual void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end,
                            float* trajectories) = 0;
-  // The iterative loop from initial_ and the guess to current_ and outcomes_. May wait in between.
-  virtual void RunIterations(int32_t num_samples, const StoppingPolicy& policy, float* trajectories,
-                             const Progress& start) = 0;
+  // What guess_ is to be made of, from initial_.
+  virtual void LaunchGuess(int32_t) {}
 
   // Layers with `inputs`, `outputs` and the space's scratch.
   void LaunchChain(const DeviceChain& chain, DenseChainArgs args, int32_t num_samples);
-  // Tells the device whose tokens have fired, and why.
-  void LookAtTokens(int32_t num_samples);
+  // The answers, and the final states beside them.
+  void LaunchDecode(int32_t num_samples);
+  // Once the solve is done: a copy to memory of the caller's keeps the host from everything else.
+  void CopyTrajectories(int32_t num_samples, float* const* trajectories);
+  float* Wanted(float* const* trajectories) const {
+    return trajectories == nullptr ? nullptr : trajectories_.data();
+  }
   template <class T>
   absl::Status Take(DeviceBuffer<T>* buffer, MemoryKind kind, int64_t size) {
     auto made = DeviceBuffer<T>::New(device_, kind, size);
     if (made.ok()) *buffer = *std::move(made);
     return made.status();
   }
-
-  // Arguments of the Newton kernel for samples first, first + 1, ..., without what is a family's.
-  NewtonArgs ArgsOf(int64_t first, const NewtonShape& shape, const StoppingPolicy& policy,
-                    const Progress& start) const;
 
   Device& device_;
   const LaunchLimits limits_;
@@ -101,9 +102,7 @@ class CudaSpace : public SolveSpace, public IterationLoop {
   // Mapped.
   DeviceBuffer<float> inputs_;                                  // [G, inputs]
   DeviceBuffer<float> outputs_, amplification_, final_states_;  // [G, output_dim], [G], [G, D]
-  DeviceBuffer<float> guesses_;                                 // [G, P, W], of the caller
-  DeviceBuffer<int32_t> cancel_;                                // [G]
-  DeviceBuffer<Progress> outcomes_;                             // [G]
+  DeviceBuffer<float> guesses_;                                 // [iterative, P, W], of the caller
   DeviceBuffer<int64_t> num_dependent_;                         // [1]
   // The device's.
   DeviceBuffer<float> initial_, current_;  // [G, W] each
@@ -113,19 +112,18 @@ class CudaSpace : public SolveSpace, public IterationLoop {
 
  private:
   std::span<const float> FinalState(int32_t sample) const;
-  float* Wanted(float* const* trajectories) const {
-    return trajectories == nullptr ? nullptr : trajectories_.data();
-  }
-  void Solve(int32_t num_samples, const StoppingPolicy& policy, float* const* trajectories,
-             const Progress& start);
-  void LaunchDecode(int32_t num_samples);
-  // Once the solve is done: a copy to memory of the caller's keeps the host from everything else.
-  void CopyTrajectories(int32_t num_samples, float* const* trajectories);
 
   const DeviceChain& decode_;
-  std::vector<const CancelToken*> tokens_;
-  std::vector<int32_t> stopped_;  // before the launch, as cancel_ says it
 };
+
+// A space of this kind, with its memory.
+template <class Space, class Model>
+absl::StatusOr<std::unique_ptr<SolveSpace>> MakeSpace(Device& device, const Model& model,
+                                                      const SpaceSizes& sizes) {
+  auto space = std::make_unique<Space>(device, model, sizes);
+  DEEPPCR_RETURN_IF_ERROR(space->Allocate());
+  return std::unique_ptr<SolveSpace>(std::move(space));
+}
 
 }  // namespace deeppcr::cuda
 

@@ -34,6 +34,7 @@ struct DenoiserView {
   bool ada_ln;  // else residual MLP
   Activation activation;
   int32_t state_dim;     // D
+  int32_t state_cols;    // of a state as the layers take it: a multiple of kPanelCols
   int32_t hidden_dim;    // H
   int32_t hidden_width;  // H', a multiple of kPanelCols
   int32_t num_blocks;    // N
@@ -69,42 +70,36 @@ enum DenoiserSite : int {
   kNumDenoiserSites,
 };
 
-// Elements of a state as the layers take it.
-template <int W>
-constexpr int kStateCols = W < kPanelCols ? kPanelCols : W;
+// Floats of shared memory for steps of so many rows.
+constexpr int64_t DenoiserFloats(const DenoiserView& d, int rows) {
+  return int64_t{rows} * (2 * VectorFloats(d.state_cols) + 3 * VectorFloats(d.hidden_width));
+}
 
 // A state in row 0, then the probes if they are carried, then columns of the Jacobian: at most S
 // rows in all.
-template <int W, int S>
-struct DenoiserMemory {
-  static constexpr int kStateFloats = VectorFloats(kStateCols<W>);
-
-  // Floats of shared memory for steps of `rows` <= S rows.
-  static constexpr int64_t Floats(const DenoiserView& d, int rows) {
-    return int64_t{rows} * (2 * kStateFloats + 3 * VectorFloats(d.hidden_width));
-  }
-};
-
-template <int W, int S, class Context>
+template <int S, class Context>
 class DenoiserStep {
  public:
-  // `memory`: DenoiserMemory<W, S>::Floats(d, rows) of a block's, aligned to 16 bytes.
+  // `memory`: DenoiserFloats(d, rows) of a block's, aligned to 16 bytes.
   DEEPPCR_DEVICE DenoiserStep(Context& context, const DenoiserView& d, float* memory, int rows,
                               bool probes)
       : context_(context),
         d_(d),
         rows_(rows),
         probes_(probes ? kNumProbes : 0),
+        squares_(probes ? Squares::kOfVector : Squares::kNone),
+        state_stride_(VectorFloats(d.state_cols)),
         stride_(VectorFloats(d.hidden_width)),
         state_(memory),
-        next_(state_ + rows * kStateFloats),
-        hidden_(next_ + rows * kStateFloats),
+        next_(state_ + rows * state_stride_),
+        hidden_(next_ + rows * state_stride_),
         inner_(hidden_ + rows * stride_),
         outer_(inner_ + rows * stride_) {}
 
-  // Element i < kStateCols<W> of row r of the state. Those beyond D are to be zero.
+  DEEPPCR_DEVICE int cols() const { return d_.state_cols; }
+  // Element i < cols() of row r of the state. Those beyond D are to be zero.
   DEEPPCR_DEVICE float& State(int r, int i) const {
-    return state_[r * kStateFloats + VectorPlace(kStateCols<W>, i)];
+    return state_[r * state_stride_ + VectorPlace(d_.state_cols, i)];
   }
 
   // One step of all rows. Whoever has written the state has synchronised the block; so has this
@@ -113,7 +108,7 @@ class DenoiserStep {
 
   // The denoiser alone: what it makes of row 0 is Prediction(i), until the next step.
   DEEPPCR_DEVICE void Predict(const StepView& step) {
-    ForRows<S>(context_, d_.output, Features(step), stride_, 1, false,
+    ForRows<S>(context_, d_.output, Features(step), stride_, 1, Squares::kNone,
                [&](int i, const PanelSums<S>& p) {
                  ForMine(p, [&](int r, float) {
                    if (r == 0) Next(0, i) = p.first + d_.output.bias[i];
@@ -129,8 +124,6 @@ class DenoiserStep {
   }
 
  private:
-  static constexpr int kStateFloats = DenoiserMemory<W, S>::kStateFloats;
-
   // What the output layer multiplies with.
   DEEPPCR_DEVICE const float* Features(const StepView& step) {
     InputLayer(step);
@@ -142,7 +135,7 @@ class DenoiserStep {
   }
 
   DEEPPCR_DEVICE float& Next(int r, int i) const {
-    return next_[r * kStateFloats + VectorPlace(kStateCols<W>, i)];
+    return next_[r * state_stride_ + VectorPlace(d_.state_cols, i)];
   }
   DEEPPCR_DEVICE float& At(float* vectors, int r, int i) const {
     return vectors[r * stride_ + VectorPlace(d_.hidden_width, i)];
@@ -175,7 +168,7 @@ class DenoiserStep {
   }
 
   DEEPPCR_DEVICE void InputLayer(const StepView& step) {
-    ForRows<S>(context_, d_.input, state_, kStateFloats, rows_, probes_ > 0,
+    ForRows<S>(context_, d_.input, state_, state_stride_, rows_, squares_,
                [&](int i, const PanelSums<S>& p) {
                  const float value = p.first + d_.input.bias[i];
                  const float terms = d_.input.spreads[i] * sqrtf(p.squares);
@@ -190,7 +183,7 @@ class DenoiserStep {
     const PanelLayer layer = d_.first[block];
     const float* mu = step.modulation + block * d_.hidden_width;
     ForRows<S>(
-        context_, layer, hidden_, stride_, rows_, probes_ > 0, [&](int i, const PanelSums<S>& p) {
+        context_, layer, hidden_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
           const float a = p.first + mu[i];
           const float sum = At(hidden_, 0, i) + Activate(d_.activation, a);
           const float slope = rows_ > 1 ? Differentiate(d_.activation, a) : 0.0F;
@@ -214,7 +207,7 @@ class DenoiserStep {
   }
   DEEPPCR_DEVICE void InnerLayer(const StepView& step, int block) {
     const PanelLayer layer = d_.first[block];
-    ForRows<S>(context_, layer, inner_, stride_, rows_, probes_ > 0,
+    ForRows<S>(context_, layer, inner_, stride_, rows_, squares_,
                [&](int i, const PanelSums<S>& p) {
                  const float a = p.first + layer.bias[i];
                  const float value = Activate(d_.activation, a);
@@ -232,7 +225,7 @@ class DenoiserStep {
     const PanelLayer layer = d_.second[block];
     const float* gates = step.modulation + (3 * block + 2) * d_.hidden_width;
     ForRows<S>(
-        context_, layer, outer_, stride_, rows_, probes_ > 0, [&](int i, const PanelSums<S>& p) {
+        context_, layer, outer_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
           const float gate = gates[i], branch_sum = p.first + layer.bias[i];
           const float sum = fmaf(gate, branch_sum, At(hidden_, 0, i));
           const float terms = layer.spreads[i] * sqrtf(p.squares);
@@ -289,7 +282,7 @@ class DenoiserStep {
   // z <- z_z z + z_m m + z_x0 clip(x0_z z + x0_m m) + sigma noise.
   DEEPPCR_DEVICE void Finish(const StepView& step, const float* features) {
     const ReverseCoefficients& c = step.coefficients;
-    ForRows<S>(context_, d_.output, features, stride_, rows_, probes_ > 0,
+    ForRows<S>(context_, d_.output, features, stride_, rows_, squares_,
                [&](int i, const PanelSums<S>& p) {
                  const float m = p.first + d_.output.bias[i], old = State(0, i);
                  const float raw = fmaf(c.x0_m, m, c.x0_z * old);
@@ -332,8 +325,9 @@ class DenoiserStep {
   const DenoiserView& d_;
   const int rows_;
   const int probes_;
-  const int stride_;
-  float *state_, *next_;             // [rows, kStateFloats] each
+  const Squares squares_;
+  const int state_stride_, stride_;
+  float *state_, *next_;             // [rows, state_stride_] each
   float *hidden_, *inner_, *outer_;  // [rows, stride_] each
 };
 

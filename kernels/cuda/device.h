@@ -13,11 +13,15 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/cuda/block_recurrence.h"
 #include "kernels/cuda/dense_chain_kernel.h"
 #include "kernels/cuda/diffusion_kernel.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/newton_args.h"
 #include "kernels/cuda/newton_shape.h"
 #include "kernels/cuda/noise_kernel.h"
+#include "kernels/cuda/panel_stack.h"
+#include "kernels/cuda/pass_kernel.h"
 #include "kernels/cuda/sequential_kernel.h"
 
 namespace deeppcr::cuda {
@@ -37,10 +41,21 @@ class Stream {
   virtual void Launch(const NewtonArgs& args, const NewtonShape& shape) = 0;
   virtual void Launch(const NoiseArgs& args) = 0;
   virtual void Launch(const ModulationArgs& args, int64_t num_tables) = 0;
-  virtual void Launch(const DiffusionSequentialArgs& args, int width, int num_samples) = 0;
-  virtual void Launch(const PropagationArgs& args, int width, int num_samples) = 0;
-  virtual void Launch(const ExpansionArgs& args, int width, int num_samples) = 0;
-  virtual void Launch(const CoarseArgs& args, int width, int num_samples) = 0;
+  virtual void Launch(const BlockSequentialArgs<DiffusionView>& args, int num_samples) = 0;
+  virtual void Launch(const PropagationArgs<DiffusionView>& args, int num_samples) = 0;
+  virtual void Launch(const ExpansionArgs<DiffusionView>& args, int num_samples) = 0;
+  virtual void Launch(const CoarseArgs& args, int num_samples) = 0;
+  virtual void Launch(const BlockSequentialArgs<PanelStackView>& args, int num_samples) = 0;
+  virtual void Launch(const PropagationArgs<PanelStackView>& args, int num_samples) = 0;
+  virtual void Launch(const ExpansionArgs<PanelStackView>& args, int num_samples) = 0;
+  virtual void Launch(const StartArgs& args, int num_samples) = 0;
+  virtual void Launch(const LevelArgs& args, int num_members) = 0;
+  virtual void Launch(const UpdateArgs& args, int num_members) = 0;
+  virtual void Launch(const CollectArgs& args, int num_members) = 0;
+  virtual void Launch(const GemmArgs& args) = 0;
+  // Once before the first GemmArgs. Errors: kResourceExhausted; kUnimplemented where the device
+  // lacks what it takes, and why.
+  virtual absl::Status PrepareProducts() = 0;
   virtual void CopyToDevice(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyToHost(void* to, const void* from, size_t bytes) = 0;
   // Returns when everything is done, or has failed. Calls `idle` every now and then until then.

@@ -56,6 +56,9 @@ class DeviceContext {
     to[2] = four.z;
     to[3] = four.w;
   }
+  __device__ __forceinline__ void Prefetch(const float* from) const {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(__cvta_generic_to_global(from)));
+  }
   __device__ __forceinline__ int32_t LoadVolatile(const int32_t* from) const {
     return *static_cast<const volatile int32_t*>(from);
   }

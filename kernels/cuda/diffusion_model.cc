@@ -5,19 +5,11 @@
 
 #include "kernels/backend/common.h"
 #include "kernels/base/strings.h"
+#include "kernels/cuda/block_shape.h"
+#include "kernels/cuda/dense_stack_model.h"
 
 namespace deeppcr::cuda {
 namespace {
-
-int64_t RoundUp(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-absl::Status TooLarge(std::string_view what, int64_t most, int64_t got) {
-  return absl::UnimplementedError(StrCat(what, ": the cuda backend of this version takes 1 .. ",
-                                         most, ", got ", got,
-                                         "; --backend cpu can run this model"));
-}
 
 // At least what the layers, the time embeddings and the modulation take.
 int64_t NetworkBytes(const DiffusionSpec& spec) {
@@ -29,43 +21,10 @@ int64_t NetworkBytes(const DiffusionSpec& spec) {
 
 }  // namespace
 
-absl::StatusOr<DevicePanels> DevicePanels::Upload(Device& device, int64_t layers, int64_t rows,
-                                                  int64_t cols, int64_t padded_rows,
-                                                  int64_t padded_cols,
-                                                  std::span<const float> weights,
-                                                  std::span<const float> biases) {
-  const int64_t floats = padded_rows * padded_cols;
-  std::vector<float> packed(layers * floats), bias(layers * padded_rows), spreads(bias.size());
-  for (int64_t l = 0; l < layers; ++l) {
-    for (int64_t i = 0; i < rows; ++i) {
-      double squares = 0;
-      for (int64_t k = 0; k < cols; ++k) {
-        const float w = weights[(l * rows + i) * cols + k];
-        packed[l * floats + PanelPlace(padded_cols, i, k)] = w;
-        squares += double{w} * w;
-      }
-      spreads[l * padded_rows + i] = RoundingSpread(squares, cols);
-      if (!biases.empty()) bias[l * padded_rows + i] = biases[l * rows + i];
-    }
-  }
-  DevicePanels panels;
-  DEEPPCR_ASSIGN_OR_RETURN(panels.weights_, DeviceBuffer<float>::Of(device, packed));
-  DEEPPCR_ASSIGN_OR_RETURN(panels.biases_, DeviceBuffer<float>::Of(device, bias));
-  DEEPPCR_ASSIGN_OR_RETURN(panels.spreads_, DeviceBuffer<float>::Of(device, spreads));
-  for (int64_t l = 0; l < layers; ++l)
-    panels.layers_.push_back({.weights = panels.weights_.data() + l * floats,
-                              .bias = panels.biases_.data() + l * padded_rows,
-                              .spreads = panels.spreads_.data() + l * padded_rows,
-                              .rows = static_cast<int32_t>(padded_rows),
-                              .cols = static_cast<int32_t>(padded_cols)});
-  DEEPPCR_ASSIGN_OR_RETURN(panels.on_device_, DeviceBuffer<PanelLayer>::Of(device, panels.layers_));
-  return panels;
-}
-
 absl::Status DiffusionModel::UploadNetwork(Device& device, const DiffusionSpec& spec) {
   const DenoiserSpec& d = spec.denoiser;
-  const int64_t hidden = d.hidden_dim, padded = RoundUp(hidden, kPanelCols);
-  const int64_t state = std::max<int64_t>(width_, kPanelCols), dim = spec.state_dim;
+  const int64_t hidden = d.hidden_dim, padded = PanelWidth(hidden);
+  const int64_t state = PanelWidth(width_), dim = spec.state_dim;
   DEEPPCR_ASSIGN_OR_RETURN(input_, DevicePanels::Upload(device, 1, hidden, dim, padded, state,
                                                         d.input.weight, d.input.bias));
   DEEPPCR_ASSIGN_OR_RETURN(output_, DevicePanels::Upload(device, 1, dim, hidden, state, padded,
@@ -81,6 +40,7 @@ absl::Status DiffusionModel::UploadNetwork(Device& device, const DiffusionSpec& 
   view_.denoiser = {.ada_ln = d.kind == DenoiserKind::kAdaLnMlp,
                     .activation = d.activation,
                     .state_dim = static_cast<int32_t>(dim),
+                    .state_cols = static_cast<int32_t>(state),
                     .hidden_dim = static_cast<int32_t>(hidden),
                     .hidden_width = static_cast<int32_t>(padded),
                     .num_blocks = static_cast<int32_t>(d.num_blocks),
@@ -100,6 +60,8 @@ absl::Status DiffusionModel::UploadNetwork(Device& device, const DiffusionSpec& 
                            DeviceBuffer<ReverseCoefficients>::Of(device, coefficients));
   DEEPPCR_ASSIGN_OR_RETURN(holds_, DeviceBuffer<HoldCoefficients>::Of(device, holds));
   view_.num_steps = spec.num_steps();
+  view_.state_dim = static_cast<int32_t>(dim);
+  view_.width = width_;
   view_.coefficients = coefficients_.data();
   view_.holds = holds_.data();
   return absl::OkStatus();
@@ -164,14 +126,15 @@ absl::Status DiffusionModel::FillTables(Device& device, const PackingLimits& lim
 absl::StatusOr<DiffusionModel> DiffusionModel::Upload(Device& device, const DiffusionSpec& spec,
                                                       const PackingLimits& limits,
                                                       int64_t max_modulation_bytes) {
-  if (spec.state_dim > kMaxStateDim) return TooLarge("state_dim", kMaxStateDim, spec.state_dim);
+  DEEPPCR_RETURN_IF_ERROR(CheckStateDim(spec.state_dim));
   DiffusionModel model;
   model.shape_ = ShapeOf(spec);
-  model.width_ = PaddedWidth(spec.state_dim);
+  model.width_ =
+      spec.state_dim <= kMaxWarpStateDim ? WarpWidth(spec.state_dim) : PanelWidth(spec.state_dim);
   DEEPPCR_RETURN_IF_ERROR(CheckPackedBytes(NetworkBytes(spec), limits));
   DEEPPCR_RETURN_IF_ERROR(model.UploadNetwork(device, spec));
   if (Fired(limits.token)) return absl::CancelledError("stopped while the weights were packed");
-  model.rows_per_step_ = StepRows(model.width_, model.view_.denoiser, device.limits());
+  model.rows_per_step_ = StepRows(model.view_, device.limits());
   if (model.rows_per_step_ == 0)
     return absl::UnimplementedError(StrCat("hidden_dim: a block of this GPU has no memory for ",
                                            spec.denoiser.hidden_dim,

@@ -12,30 +12,10 @@
 #include "kernels/backend/system_spec.h"
 #include "kernels/cuda/dense_chain.h"
 #include "kernels/cuda/device_buffer.h"
-#include "kernels/cuda/diffusion_shape.h"
+#include "kernels/cuda/device_panels.h"
+#include "kernels/cuda/diffusion_kernel.h"
 
 namespace deeppcr::cuda {
-
-// Layers of one shape in a device's memory, packed for MultiplyPanel.
-class DevicePanels {
- public:
-  // [layers, rows, cols] and [layers, rows] (or empty: zeros), padded to padded_rows and
-  // padded_cols.
-  static absl::StatusOr<DevicePanels> Upload(Device& device, int64_t layers, int64_t rows,
-                                             int64_t cols, int64_t padded_rows, int64_t padded_cols,
-                                             std::span<const float> weights,
-                                             std::span<const float> biases);
-  const PanelLayer& layer(int64_t i) const { return layers_[i]; }
-  const PanelLayer* on_device() const { return on_device_.data(); }
-  int64_t memory_bytes() const {
-    return weights_.bytes() + biases_.bytes() + spreads_.bytes() + on_device_.bytes();
-  }
-
- private:
-  std::vector<PanelLayer> layers_;
-  DeviceBuffer<float> weights_, biases_, spreads_;
-  DeviceBuffer<PanelLayer> on_device_;
-};
 
 // The most that modulation rows of all classes may take; beyond, a sample's are made for it.
 inline constexpr int64_t kMaxModulationBytes = int64_t{64} << 20;

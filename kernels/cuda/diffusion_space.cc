@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/loop_space.h"
+#include "kernels/cuda/pass_space.h"
 #include "kernels/solver/stopping.h"
 
 namespace deeppcr::cuda {
@@ -14,24 +16,27 @@ constexpr double kStepNanoseconds = 1500, kWeightNanoseconds = 0.04, kLaunchNano
 // Passes that are launched before the host looks whether they were wanted.
 constexpr int kPassesAhead = 3;
 
-class DiffusionSpace final : public CudaSpace {
+// What both kinds of loop have in common.
+template <class Space>
+class DiffusionSpaceOn : public Space {
  public:
-  DiffusionSpace(Device& device, const DiffusionModel& model, const SpaceSizes& sizes)
-      : CudaSpace(device, sizes, model.decode()), model_(model), step_noise_(sizes.group) {}
+  DiffusionSpaceOn(Device& device, const DiffusionModel& model, const SpaceSizes& sizes)
+      : Space(device, sizes, model.decode()), model_(model), step_noise_(sizes.group) {}
 
   absl::Status Allocate() override {
     const int64_t group = sizes_.group, hidden = model_.view().denoiser.hidden_dim;
-    DEEPPCR_RETURN_IF_ERROR(CudaSpace::Allocate());
-    DEEPPCR_RETURN_IF_ERROR(Take(&sources_, MemoryKind::kMapped, group));
-    DEEPPCR_RETURN_IF_ERROR(Take(&initial_noise_, MemoryKind::kMapped, group * shape_.state_dim));
+    DEEPPCR_RETURN_IF_ERROR(Space::Allocate());
+    DEEPPCR_RETURN_IF_ERROR(Space::Take(&sources_, MemoryKind::kMapped, group));
     DEEPPCR_RETURN_IF_ERROR(
-        Take(&noise_, MemoryKind::kDevice, group * shape_.num_steps * shape_.state_dim));
-    DEEPPCR_RETURN_IF_ERROR(Take(&table_of_, MemoryKind::kDevice, group));
-    DEEPPCR_RETURN_IF_ERROR(Take(&progress_, MemoryKind::kDevice, group));
-    DEEPPCR_RETURN_IF_ERROR(Take(&coarse_, MemoryKind::kDevice, group * sizes_.intervals * width_));
+        Space::Take(&initial_noise_, MemoryKind::kMapped, group * shape_.state_dim));
+    DEEPPCR_RETURN_IF_ERROR(
+        Space::Take(&noise_, MemoryKind::kDevice, group * shape_.num_steps * shape_.state_dim));
+    DEEPPCR_RETURN_IF_ERROR(Space::Take(&table_of_, MemoryKind::kDevice, group));
+    DEEPPCR_RETURN_IF_ERROR(
+        Space::Take(&coarse_, MemoryKind::kDevice, sizes_.iterative * sizes_.intervals * width_));
     if (!model_.tables_per_sample()) return absl::OkStatus();
-    DEEPPCR_RETURN_IF_ERROR(Take(&conditions_, MemoryKind::kMapped, group * hidden));
-    return Take(&tables_, MemoryKind::kDevice, group * model_.table_floats());
+    DEEPPCR_RETURN_IF_ERROR(Space::Take(&conditions_, MemoryKind::kMapped, group * hidden));
+    return Space::Take(&tables_, MemoryKind::kDevice, group * model_.table_floats());
   }
 
   int64_t StepsPerLook(int32_t) const override {
@@ -40,7 +45,7 @@ class DiffusionSpace final : public CudaSpace {
   }
 
   void Encode(int32_t sample, const SampleInput& input) override {
-    CudaSpace::Encode(sample, input);
+    Space::Encode(sample, input);
     const bool own_table = model_.tables_per_sample();
     sources_.data()[sample] = {.seed = input.seed,
                                .sample = input.sample,
@@ -60,16 +65,21 @@ class DiffusionSpace final : public CudaSpace {
   }
 
   PassCount GuessCoarse(int32_t) override {
-    guess_ = {.states = coarse_.data()};
+    Space::guess_ = {.states = coarse_.data()};
     PassCount cost;
     cost.columns = 1;
     for (int64_t l = 0; l < shape_.num_steps; l += CoarseStride(shape_.num_steps)) ++cost.stages;
     return cost;
   }
   // No map is fitted for diffusion models.
-  void GuessAffine(int32_t sample) override { GuessConstant(sample); }
+  void GuessAffine(int32_t sample) override { Space::GuessConstant(sample); }
 
- private:
+ protected:
+  using Space::shape_;
+  using Space::sizes_;
+  using Space::stream_;
+  using Space::width_;
+
   DiffusionView View(int64_t first) const {
     DiffusionView view = model_.view();
     view.noise = noise_.data() + first * shape_.num_steps * shape_.state_dim;
@@ -91,46 +101,73 @@ class DiffusionSpace final : public CudaSpace {
                               .num_steps = shape_.num_steps,
                               .sources = sources_.data(),
                               .initial_noise = initial_noise_.data(),
-                              .initial_states = initial_.data(),
+                              .initial_states = Space::initial_.data(),
                               .noise = noise_.data(),
                               .table_of = table_of_.data()});
     if (model_.tables_per_sample()) LaunchModulation(num_samples);
   }
+
+  void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
+    const float* const from = begin == 0 ? Space::initial_.data() : Space::current_.data();
+    stream_->Launch(
+        BlockSequentialArgs<DiffusionView>{.process = View(0),
+                                           .begin = begin,
+                                           .end = end,
+                                           .states = from,
+                                           .final_states = Space::current_.data(),
+                                           .trajectories = trajectories,
+                                           .num_dependent = Space::num_dependent_.data()},
+        num_samples);
+  }
+
+  void LaunchGuess(int32_t num_samples) override {
+    if (Space::guess_.states != coarse_.data() || coarse_.size() == 0) return;
+    stream_->Launch(CoarseArgs{.process = View(0),
+                               .shooting_interval = static_cast<int32_t>(Space::interval_),
+                               .num_intervals = static_cast<int32_t>(Space::intervals_),
+                               .initial_states = Space::initial_.data(),
+                               .guesses = coarse_.data()},
+                    num_samples);
+  }
+
+  const DiffusionModel& model_;
+
+ private:
   void LaunchModulation(int32_t num_samples) {
     if (shape_.input_dim > 0)
-      LaunchChain(model_.condition(),
-                  {.inputs = inputs_.data(),
-                   .input_stride = shape_.input_dim,
-                   .outputs = conditions_.data(),
-                   .output_stride = model_.view().denoiser.hidden_dim},
-                  num_samples);
+      Space::LaunchChain(model_.condition(),
+                         {.inputs = Space::inputs_.data(),
+                          .input_stride = shape_.input_dim,
+                          .outputs = conditions_.data(),
+                          .output_stride = model_.view().denoiser.hidden_dim},
+                         num_samples);
     ModulationArgs args = model_.modulation();
     args.conditions = conditions_.data();
     args.tables = tables_.data();
     stream_->Launch(args, num_samples);
   }
 
-  void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
-    stream_->Launch(
-        DiffusionSequentialArgs{.process = View(0),
-                                .begin = begin,
-                                .end = end,
-                                .states = begin == 0 ? initial_.data() : current_.data(),
-                                .final_states = current_.data(),
-                                .trajectories = trajectories,
-                                .num_dependent = num_dependent_.data()},
-        width_, num_samples);
+  std::vector<const float*> step_noise_;  // of the caller, or null
+  // Mapped: [G], [G, D], [G, H].
+  DeviceBuffer<NoiseSource> sources_;
+  DeviceBuffer<float> initial_noise_, conditions_;
+  // The device's: [G, L, D], [G, L, modulation_floats], [iterative, P, W], [G].
+  DeviceBuffer<float> noise_, tables_, coarse_;
+  DeviceBuffer<int32_t> table_of_;
+};
+
+// D <= kMaxWarpStateDim, on GPUs with clusters.
+class WarpDiffusionSpace final : public DiffusionSpaceOn<LoopSpace> {
+ public:
+  using DiffusionSpaceOn::DiffusionSpaceOn;
+  absl::Status Allocate() override {
+    DEEPPCR_RETURN_IF_ERROR(DiffusionSpaceOn::Allocate());
+    return Take(&progress_, MemoryKind::kDevice, kSlabGroup);
   }
 
+ private:
   void RunIterations(int32_t num_samples, const StoppingPolicy& policy, float* trajectories,
                      const Progress& start) override {
-    if (guess_.states == coarse_.data() && guess_.states != nullptr)
-      stream_->Launch(CoarseArgs{.process = View(0),
-                                 .shooting_interval = static_cast<int32_t>(interval_),
-                                 .num_intervals = static_cast<int32_t>(intervals_),
-                                 .initial_states = initial_.data(),
-                                 .guesses = coarse_.data()},
-                      width_, num_samples);
     for (int32_t first = 0; first < num_samples; first += kSlabGroup) {
       const int32_t count = std::min<int32_t>(kSlabGroup, num_samples - first);
       SolveInSlabs(first, count, num_samples, policy, start);
@@ -144,6 +181,12 @@ class DiffusionSpace final : public CudaSpace {
     shape.in_slabs = true;
     return shape;
   }
+  IntervalsView Intervals(int32_t count) const {
+    return {.tree = IntervalTree(static_cast<int32_t>(intervals_), ShapeOf(count).num_blocks),
+            .shooting_interval = static_cast<int32_t>(interval_),
+            .members = nullptr,
+            .slabs = slabs_.data()};
+  }
 
   // Passes over samples first, ..., first + count - 1 until all of them have stopped.
   void SolveInSlabs(int32_t first, int32_t count, int32_t num_samples, const StoppingPolicy& policy,
@@ -154,16 +197,15 @@ class DiffusionSpace final : public CudaSpace {
     args.part = NewtonPart::kStart;
     stream_->Launch(args, shape);
     args.part = NewtonPart::kPass;
-    const PropagationArgs propagation = {.process = View(first),
-                                         .tree = args.tree,
-                                         .shooting_interval = args.shooting_interval,
-                                         .linearization = policy.linearization,
-                                         .rows = model_.rows_per_step(),
-                                         .progress = progress_.data(),
-                                         .slabs = slabs_.data()};
+    const PropagationArgs<DiffusionView> propagation = {.process = View(first),
+                                                        .intervals = Intervals(count),
+                                                        .rows = model_.rows_per_step(),
+                                                        .progress = progress_.data(),
+                                                        .linearization = policy.linearization,
+                                                        .kind = {}};
     do {
       for (int pass = 0; pass < kPassesAhead; ++pass) {
-        stream_->Launch(propagation, width_, count);
+        stream_->Launch(propagation, count);
         stream_->Launch(args, shape);
       }
       stream_->Wait([&] { LookAtTokens(num_samples); });
@@ -178,25 +220,53 @@ class DiffusionSpace final : public CudaSpace {
 
   void Expand(int32_t first, int32_t count, float* trajectories) {
     const int64_t floats = (shape_.num_steps + 1) * shape_.state_dim;
-    stream_->Launch(ExpansionArgs{.process = View(first),
-                                  .tree = IntervalTree(static_cast<int32_t>(intervals_),
-                                                       ShapeOf(count).num_blocks),
-                                  .shooting_interval = static_cast<int32_t>(interval_),
-                                  .slabs = slabs_.data(),
-                                  .trajectories = trajectories + first * floats},
-                    width_, count);
+    stream_->Launch(ExpansionArgs<DiffusionView>{.process = View(first),
+                                                 .intervals = Intervals(count),
+                                                 .trajectories = trajectories + first * floats},
+                    count);
   }
 
-  const DiffusionModel& model_;
-  std::vector<const float*> step_noise_;  // of the caller, or null
-  // Mapped: [G], [G, D], [G, H].
-  DeviceBuffer<NoiseSource> sources_;
-  DeviceBuffer<float> initial_noise_, conditions_;
-  // The device's: [G, L, D], [G, L, modulation_floats], [G, P, W], [G], [kSlabGroup].
-  DeviceBuffer<float> noise_, tables_, coarse_;
-  DeviceBuffer<int32_t> table_of_;
-  DeviceBuffer<Progress> progress_;
+  DeviceBuffer<Progress> progress_;  // the device's, [kSlabGroup]
 };
+
+class BlockDiffusionSpace final : public DiffusionSpaceOn<PassSpace> {
+ public:
+  using DiffusionSpaceOn::DiffusionSpaceOn;
+
+ private:
+  void LaunchPropagation(const IntervalsView& intervals, int32_t num_members,
+                         IterationKind kind) override {
+    stream_->Launch(PropagationArgs<DiffusionView>{.process = View(0),
+                                                   .intervals = intervals,
+                                                   .rows = model_.rows_per_step(),
+                                                   .progress = nullptr,
+                                                   .linearization = kind.linearization,
+                                                   .kind = kind},
+                    num_members);
+  }
+  void LaunchExpansion(const IntervalsView& intervals, int32_t num_samples,
+                       float* trajectories) override {
+    stream_->Launch(
+        ExpansionArgs<DiffusionView>{
+            .process = View(0), .intervals = intervals, .trajectories = trajectories},
+        num_samples);
+  }
+};
+
+// True if warps take the states in the iterative loop.
+bool ByWarps(const LaunchLimits& device, const SpaceSizes& sizes) {
+  return sizes.width <= kMaxWarpStateDim && device.max_cluster_blocks > 0;
+}
+
+// The smallest cluster that a launch may have takes the most per sample, or as good as.
+int64_t LargestSlab(const LaunchLimits& device, const SpaceSizes& sizes) {
+  int64_t largest = 0;
+  for (int blocks = 1; blocks <= device.max_cluster_blocks; blocks *= 2)
+    largest =
+        std::max(largest, SlabBytes(static_cast<int>(sizes.width),
+                                    IntervalTree(static_cast<int32_t>(sizes.intervals), blocks)));
+  return largest;
+}
 
 }  // namespace
 
@@ -211,27 +281,23 @@ SpaceSizes SizesOf(const LaunchLimits& device, const DiffusionModel& model,
   sizes.beside =
       (shape.num_steps + 1) * shape.state_dim + own + model.view().denoiser.hidden_dim + kPerSample;
   sizes.group = GroupSize(shape, sizes.beside);
+  const int64_t slabs = std::min(sizes.group, kSlabGroup);
+  sizes.iterative = ByWarps(device, sizes) ? sizes.group : slabs;
   sizes.inputs = shape.input_dim;
   sizes.scratch =
       std::max({model.decode().ScratchFloats(device), model.condition().ScratchFloats(device)});
   if (!limits.iterative) return sizes;
   sizes.intervals = NumIntervals(shape, limits.min_shooting_interval);
   sizes.beside += sizes.intervals * model.width();  // the coarse guess
-  // The smallest cluster that a launch may have takes the most per sample, or as good as.
-  int64_t largest = 0;
-  for (int blocks = 1; blocks <= device.max_cluster_blocks; blocks *= 2)
-    largest = std::max(
-        largest,
-        SlabBytes(model.width(), IntervalTree(static_cast<int32_t>(sizes.intervals), blocks)));
-  sizes.slab_bytes = std::min(sizes.group, kSlabGroup) * largest;
+  sizes.slab_bytes =
+      ByWarps(device, sizes) ? slabs * LargestSlab(device, sizes) : PassSlabBytes(sizes);
   return sizes;
 }
 
 absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(Device& device, const DiffusionModel& model,
                                                      const SpaceSizes& sizes) {
-  auto space = std::make_unique<DiffusionSpace>(device, model, sizes);
-  DEEPPCR_RETURN_IF_ERROR(space->Allocate());
-  return std::unique_ptr<SolveSpace>(std::move(space));
+  if (ByWarps(device.limits(), sizes)) return MakeSpace<WarpDiffusionSpace>(device, model, sizes);
+  return MakeSpace<BlockDiffusionSpace>(device, model, sizes);
 }
 
 }  // namespace deeppcr::cuda

@@ -6,11 +6,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/block_recurrence.h"
 #include "kernels/cuda/dense_chain_kernel.h"
 #include "kernels/cuda/diffusion_kernel.h"
 #include "kernels/cuda/newton_args.h"
 #include "kernels/cuda/newton_shape.h"
 #include "kernels/cuda/noise_kernel.h"
+#include "kernels/cuda/panel_stack.h"
+#include "kernels/cuda/pass_kernel.h"
 #include "kernels/cuda/sequential_kernel.h"
 
 namespace deeppcr::cuda {
@@ -21,6 +24,7 @@ cudaError_t PrepareDenseChain(int shared_bytes);
 cudaError_t PrepareDiffusion(int shared_bytes);
 cudaError_t PrepareModulation(int shared_bytes);
 cudaError_t PrepareNewton(int shared_bytes);
+cudaError_t PreparePanelStack(int shared_bytes);
 
 // All launches are asynchronous and return errors of the launch itself.
 
@@ -34,15 +38,28 @@ cudaError_t LaunchSequential(const SequentialArgs& args, int width, cudaStream_t
 // One cluster per sample, in slabs where the args have some. cudaErrorInvalidValue for a shape that
 // is not one of ChooseNewtonShape's, cudaErrorNotSupported on devices without clusters.
 cudaError_t LaunchNewton(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream);
-// Of models with states padded to `width`; else cudaErrorInvalidValue.
-cudaError_t LaunchDiffusion(const DiffusionSequentialArgs& args, int width, int num_samples,
-                            cudaStream_t stream);
-cudaError_t LaunchDiffusion(const PropagationArgs& args, int width, int num_samples,
-                            cudaStream_t stream);
-cudaError_t LaunchDiffusion(const ExpansionArgs& args, int width, int num_samples,
-                            cudaStream_t stream);
-cudaError_t LaunchDiffusion(const CoarseArgs& args, int width, int num_samples,
-                            cudaStream_t stream);
+
+// What block_recurrence.h and the coarse guess do, one block per sample or per sample and interval.
+cudaError_t LaunchBlocks(const BlockSequentialArgs<DiffusionView>& args, int num_samples,
+                         cudaStream_t stream);
+cudaError_t LaunchBlocks(const PropagationArgs<DiffusionView>& args, int num_samples,
+                         cudaStream_t stream);
+cudaError_t LaunchBlocks(const ExpansionArgs<DiffusionView>& args, int num_samples,
+                         cudaStream_t stream);
+cudaError_t LaunchBlocks(const CoarseArgs& args, int num_samples, cudaStream_t stream);
+cudaError_t LaunchBlocks(const BlockSequentialArgs<PanelStackView>& args, int num_samples,
+                         cudaStream_t stream);
+cudaError_t LaunchBlocks(const PropagationArgs<PanelStackView>& args, int num_samples,
+                         cudaStream_t stream);
+cudaError_t LaunchBlocks(const ExpansionArgs<PanelStackView>& args, int num_samples,
+                         cudaStream_t stream);
+
+// The rest of a pass, launch by launch.
+cudaError_t LaunchPass(const StartArgs& args, int num_samples, cudaStream_t stream);
+cudaError_t LaunchPass(const LevelArgs& args, int num_members, cudaStream_t stream);
+cudaError_t LaunchPass(const UpdateArgs& args, int num_members, cudaStream_t stream);
+cudaError_t LaunchPass(const CollectArgs& args, int num_members, cudaStream_t stream);
+
 cudaError_t LaunchNoise(const NoiseArgs& args, cudaStream_t stream);
 cudaError_t LaunchModulation(const ModulationArgs& args, int64_t num_tables, cudaStream_t stream);
 

@@ -7,19 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/guess.h"
 #include "kernels/cuda/interval_tree.h"
 #include "kernels/cuda/stack_step.h"
 #include "kernels/solver/stopping.h"
 
 namespace deeppcr::cuda {
-
-// y_1..y_P before the first pass: `states` where they are not null, else the affine map of z_0
-// where there is one, else z_0.
-struct GuessView {
-  const float* states;  // [n, P, W], zero beyond D
-  const float* map;     // [count, D + 1, W], zero beyond D: AffineGuess::coefficients
-  int64_t stride, count;
-};
 
 // What a launch does. Where propagation is another kernel's (diffusion), the parts of a solve are
 // launches of their own, and what they have in common lies in slabs.

@@ -76,7 +76,7 @@ cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_
   if (shape.num_blocks < 1 || shape.num_warps * kWarpSize > kMaxThreads<W>)
     return cudaErrorInvalidValue;
   const bool shared = kKernel == Kernel::kInShared;
-  const size_t shared_bytes = shared ? BlockMemory<W>::Bytes(args.tree) : 0;
+  const size_t shared_bytes = shared ? BlockMemory::Bytes(args.tree, W) : 0;
   const Launcher launcher(shape, shared_bytes, stream);
   return cudaLaunchKernelEx(&launcher.config, NewtonKernel<W, kKernel>, args);
 }

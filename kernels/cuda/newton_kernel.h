@@ -17,6 +17,7 @@
 #include "kernels/backend/iteration.h"
 #include "kernels/cuda/block_memory.h"
 #include "kernels/cuda/device_code.h"
+#include "kernels/cuda/interval_norms.h"
 #include "kernels/cuda/interval_tree.h"
 #include "kernels/cuda/newton_args.h"
 #include "kernels/cuda/stack_propagation.h"
@@ -48,7 +49,7 @@ class NewtonSolve {
       : context_(context),
         args_(args),
         tree_(args.tree),
-        memory_{args.tree, MemoryOfBlock(context, args)},
+        memory_(MemoryOfBlock(context, args)),
         warps_(context.num_threads() / kWarpSize),
         first_(context.block() * args.tree.per_block),
         count_(Clamp(args.tree.num_intervals - first_)),
@@ -82,16 +83,15 @@ class NewtonSolve {
   }
 
  private:
-  static DEEPPCR_DEVICE std::byte* MemoryOfBlock(Context& context, const NewtonArgs& args) {
-    if constexpr (!kInSlab) return context.shared();
-    const int64_t block = int64_t{context.cluster()} * context.num_blocks() + context.block();
-    return args.slabs + block * static_cast<int64_t>(BlockMemory<W>::Bytes(args.tree));
+  static DEEPPCR_DEVICE BlockMemory MemoryOfBlock(Context& context, const NewtonArgs& args) {
+    if constexpr (!kInSlab) return {args.tree, W, context.shared()};
+    return MemoryInSlabs(args.slabs, args.tree, W, context.cluster(), context.block());
   }
   // Where `local`, of this block's memory, lies in that of another one.
   template <class T>
   DEEPPCR_DEVICE T* Remote(T* local, int block) const {
     if constexpr (!kInSlab) return context_.Remote(local, block);
-    const auto stride = static_cast<int64_t>(BlockMemory<W>::Bytes(args_.tree));
+    const auto stride = static_cast<int64_t>(BlockMemory::Bytes(args_.tree, W));
     return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(local) +
                                 (block - context_.block()) * stride);
   }
@@ -104,11 +104,10 @@ class NewtonSolve {
       Reduce(kind);
       Distribute(kind);
     }
-    const WarpNorms norms = Update(kind);
-    AdvanceProgress(args_.policy, {norms.update, norms.rounding, norms.combined, norms.finite != 0},
-                    stages_, ColumnsOf(kind), progress);
-    if (norms.told != 0 && progress->next != NextPass::kStop)
-      Stop(progress, static_cast<Termination>(norms.told));
+    const WarpNorms outcome = Update(kind);
+    AdvanceProgress(args_.policy, outcome.norms, stages_, ColumnsOf(kind), progress);
+    if (outcome.told != 0 && progress->next != NextPass::kStop)
+      Stop(progress, static_cast<Termination>(outcome.told));
   }
   // For the next part, and for the host.
   DEEPPCR_DEVICE void Keep(const Progress& progress) const {
@@ -149,33 +148,14 @@ class NewtonSolve {
   }
 
   // ---- The guess
-  DEEPPCR_DEVICE const float* InitialState() const {
-    return args_.initial_states + int64_t{context_.cluster()} * W;
-  }
-  // y at the end of interval p; p = -1 is z_0.
-  DEEPPCR_DEVICE float GuessOf(int32_t p) const {
-    if (p < 0) return InitialState()[row_];
-    const GuessView& guess = args_.guess;
-    const int64_t sample = context_.cluster();
-    if (guess.states != nullptr) return guess.states[(sample * tree_.num_intervals + p) * W + row_];
-    return guess.map != nullptr ? EvaluateMap(EndOf(p)) : InitialState()[row_];
-  }
-  // The affine map at the first fitted step that is not before `step`.
-  DEEPPCR_DEVICE float EvaluateMap(int64_t step) const {
-    const GuessView& guess = args_.guess;
-    const int64_t after = (step + guess.stride - 1) / guess.stride - 1;
-    const int64_t at = after < guess.count ? after : guess.count - 1;
-    const float* map = guess.map + at * (args_.stack.state_dim + 1) * W;
-    float y = map[row_];
-    for (int32_t k = 0; k < args_.stack.state_dim; ++k)
-      y = fmaf(map[(k + 1) * W + row_], InitialState()[k], y);
-    return y;
-  }
   DEEPPCR_DEVICE void PlaceGuess() {
+    const SampleGuess guess(args_.guess, args_.initial_states, context_.cluster(),
+                            tree_.num_intervals, args_.stack.state_dim, W);
     for (int32_t i = context_.warp(); count_ > 0 && i <= count_; i += warps_) {
       float* y = memory_.State(i);
       if (context_.lane() >= W) continue;
-      y[row_] = GuessOf(first_ + i - 1);
+      const int32_t p = first_ + i - 1;
+      y[row_] = guess.At(p, EndOf(p), row_);
       for (int v = 1; v < kNumColumns; ++v) y[v * W + row_] = 0.0F;
     }
     context_.SyncBlock(kAfterGuess);
@@ -279,65 +259,33 @@ class NewtonSolve {
 
   // ---- (3) y_p <- F_p + A_p d_{p-1}
   DEEPPCR_DEVICE WarpNorms Update(IterationKind kind) {
-    WarpNorms norms = {0, 0, 0, 1, 0};
-    ForIntervals([&](int32_t i) { UpdateInterval(i, kind, &norms); });
+    WarpNorms mine = {};
+    ForIntervals([&](int32_t i) { Merge(UpdateInterval(i, kind), &mine.norms); });
     ++stages_;
     if (args_.cancel != nullptr && context_.block() == 0 && context_.thread() == 0)
-      norms.told = context_.LoadVolatile(args_.cancel + context_.cluster());
-    if (context_.lane() == 0) memory_.Norms()[context_.warp()] = norms;
+      mine.told = context_.LoadVolatile(args_.cancel + context_.cluster());
+    if (context_.lane() == 0) memory_.Norms()[context_.warp()] = mine;
     context_.SyncCluster(kAfterUpdate);
     TakeHalo(kind);
-    norms = NormsOfCluster();
+    const WarpNorms all = NormsOfCluster();
     context_.SyncWarp(kAfterHalo);  // the warp that has taken it works on the first interval
-    return norms;
+    return all;
   }
 
-  DEEPPCR_DEVICE void UpdateInterval(int32_t i, IterationKind kind, WarpNorms* norms) {
+  DEEPPCR_DEVICE UpdateNorms UpdateInterval(int32_t i, IterationKind kind) {
     const int32_t p = first_ + i, leaf = tree_.index_of(0, p);
     const bool corrected = p > 0 && kind.linearization != Linearization::kZero;
     const Transition<W> transition(
         context_, corrected ? kind.linearization : Linearization::kIdentity, memory_.Matrix(leaf));
-    float* y = memory_.State(i + 1);
-    float state = 0, update = 0, probe = 0;
-    bool finite = true, probes_finite = true;
+    IntervalUpdate update;
     for (int v = 0; v < Columns(kind); ++v) {
-      const float base = memory_.Propagated(i)[v * W + row_];
       const float entering = corrected ? memory_.Entering(leaf)[v * W + row_] : 0.0F;
       const float correction = transition.Times(context_, entering);
-      // F + 0 would turn -0 into +0: where nothing is added the bits stay.
-      const float next = !corrected || correction == 0.0F ? base : base + correction;
-      if (v == 0) {
-        state = fabsf(next);
-        update = context_.lane() < W ? fabsf(next - y[row_]) : 0.0F;
-        finite = isfinite(next);
-      } else {
-        probe = fmaxf(probe, fabsf(next));
-        probes_finite = probes_finite && isfinite(next);
-      }
-      if (context_.lane() < W) y[v * W + row_] = next;
+      if (context_.lane() < W)
+        update.Take(v, memory_.Propagated(i)[v * W + row_], correction,
+                    memory_.State(i + 1) + v * W + row_);
     }
-    Collect(LargestOfWarp(state), LargestOfWarp(update), LargestOfWarp(probe), AllOfWarp(finite),
-            AllOfWarp(probes_finite), norms);
-  }
-
-  DEEPPCR_DEVICE float LargestOfWarp(float x) {
-    DEEPPCR_UNROLL
-    for (int mask = 1; mask < kWarpSize; mask *= 2) x = fmaxf(x, context_.ShuffleXor(x, mask));
-    return x;
-  }
-  DEEPPCR_DEVICE bool AllOfWarp(bool x) { return LargestOfWarp(x ? 0.0F : 1.0F) == 0.0F; }
-
-  static DEEPPCR_DEVICE double Larger(double a, double b) { return b > a ? b : a; }
-  // A maximum may lose a NaN; a lost one would pass for a probe that has picked up nothing.
-  DEEPPCR_DEVICE void Collect(double state, double d, double probe, bool finite, bool probes_finite,
-                              WarpNorms* norms) const {
-    const double scale = state + args_.policy.floor();
-    const double e = probes_finite ? probe : static_cast<double>(INFINITY);
-    norms->finite &= finite ? 1 : 0;
-    if (d == 0.0 && e == 0.0) return;
-    norms->update = Larger(norms->update, d / scale);
-    norms->rounding = Larger(norms->rounding, e / scale);
-    norms->combined = Larger(norms->combined, (2 * d + e) / scale);
+    return NormsOf(MergeOfWarp(context_, update.norms()), args_.policy.floor());
   }
 
   // The last state of the block before.
@@ -346,26 +294,15 @@ class NewtonSolve {
     Copy(kind, Remote(memory_.State(tree_.per_block), context_.block() - 1), memory_.State(0));
   }
 
-  // A lane reads every 32nd; maxima do not depend on the order.
+  // A lane reads every 32nd.
   DEEPPCR_DEVICE WarpNorms NormsOfCluster() {
-    WarpNorms all = {0, 0, 0, 1, 0};
+    WarpNorms all = {};
     for (int k = context_.lane(); k < tree_.num_blocks * warps_; k += kWarpSize) {
-      const WarpNorms norms = Remote(memory_.Norms(), k / warps_)[k % warps_];
-      all.update = Larger(all.update, norms.update);
-      all.rounding = Larger(all.rounding, norms.rounding);
-      all.combined = Larger(all.combined, norms.combined);
-      all.finite &= norms.finite;
-      if (k == 0) all.told = norms.told;
+      const WarpNorms of_warp = Remote(memory_.Norms(), k / warps_)[k % warps_];
+      Merge(of_warp.norms, &all.norms);
+      if (k == 0) all.told = of_warp.told;
     }
-    DEEPPCR_UNROLL
-    for (int mask = 1; mask < kWarpSize; mask *= 2) {
-      all.update = Larger(all.update, context_.ShuffleXor(all.update, mask));
-      all.rounding = Larger(all.rounding, context_.ShuffleXor(all.rounding, mask));
-      all.combined = Larger(all.combined, context_.ShuffleXor(all.combined, mask));
-      all.finite &= context_.ShuffleXor(all.finite, mask);
-    }
-    all.told = context_.Shuffle(all.told, 0);
-    return all;
+    return {MergeOfWarp(context_, all.norms), context_.Shuffle(all.told, 0)};
   }
 
   // ---- The answer
@@ -399,7 +336,7 @@ class NewtonSolve {
   Context& context_;
   const NewtonArgs& args_;
   const IntervalTree tree_;
-  const BlockMemory<W> memory_;
+  const BlockMemory memory_;
   const int warps_;
   const int32_t first_;  // interval of the block
   const int32_t count_;  // intervals of the block, at the end of the cluster fewer or none
@@ -407,7 +344,7 @@ class NewtonSolve {
   int64_t stages_ = 0;  // of the pass, counted as its loops run
 };
 
-// Body of a launch of one cluster per sample, with BlockMemory<W>::Bytes of shared memory a block
+// Body of a launch of one cluster per sample, with BlockMemory::Bytes of shared memory a block
 // or so much of a slab.
 template <int W, bool kInSlab, class Context>
 DEEPPCR_DEVICE void SolveNewton(Context& context, const NewtonArgs& args) {

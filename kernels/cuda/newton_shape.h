@@ -29,25 +29,19 @@ struct NewtonShape {
   bool in_slabs = false;  // the intervals do not fit its shared memory
 };
 
-// Padded widths that the kernels know, and what dimension fits the last.
+// Padded widths that a warp takes, and what dimension fits the last.
 inline constexpr int kWidths[] = {8, 16, 32};
-inline constexpr int kMaxStateDim = 32;
-constexpr int PaddedWidth(int64_t state_dim) {
+inline constexpr int kMaxWarpStateDim = 32;
+constexpr int WarpWidth(int64_t state_dim) {
   return state_dim <= 8 ? 8 : state_dim <= 16 ? 16 : 32;
 }
 
 // A thread holds a column of a matrix and a row: the wider, the more registers.
 constexpr int MaxNewtonWarps(int width) { return width <= 8 ? 16 : width <= 16 ? 12 : 8; }
 
-// Shared memory of a block.
-constexpr size_t NewtonSharedBytes(int width, const IntervalTree& tree) {
-  if (width <= 8) return BlockMemory<8>::Bytes(tree);
-  return width <= 16 ? BlockMemory<16>::Bytes(tree) : BlockMemory<32>::Bytes(tree);
-}
-
 // Bytes of the slabs of one sample, if it is solved in slabs.
 constexpr int64_t SlabBytes(int width, const IntervalTree& tree) {
-  return int64_t{tree.num_blocks} * static_cast<int64_t>(NewtonSharedBytes(width, tree));
+  return int64_t{tree.num_blocks} * static_cast<int64_t>(BlockMemory::Bytes(tree, width));
 }
 
 constexpr NewtonShape NewtonShapeOf(int width, int num_samples, const IntervalTree& tree,
@@ -55,7 +49,7 @@ constexpr NewtonShape NewtonShapeOf(int width, int num_samples, const IntervalTr
   const int most =
       MaxNewtonWarps(width) < limits.max_warps ? MaxNewtonWarps(width) : limits.max_warps;
   return {width, num_samples, tree.num_blocks, tree.per_block < most ? tree.per_block : most,
-          NewtonSharedBytes(width, tree) > limits.shared_bytes};
+          BlockMemory::Bytes(tree, width) > limits.shared_bytes};
 }
 
 // As many blocks a sample as there are free multiprocessors and intervals, and as its memory wants;

@@ -20,10 +20,17 @@ inline constexpr int kPanelRows = 8;
 inline constexpr int kSegments = 4;  // of a row
 inline constexpr int kPanelCols = 4 * kSegments;
 
+constexpr int PanelWidth(int64_t dim) {
+  return static_cast<int>((dim + kPanelCols - 1) / kPanelCols * kPanelCols);
+}
+
 // A vector of K elements, K a multiple of kPanelCols, lies in shared memory with four floats of
 // nothing behind every quarter, so that the lanes of a row do not ask for the same bank.
 constexpr int VectorFloats(int cols) { return cols + 4 * kSegments; }
-constexpr int VectorPlace(int cols, int k) { return k + 4 * (k / (cols / kSegments)); }
+constexpr int VectorPlace(int cols, int k) {
+  const int quarter = cols / kSegments;
+  return k + 4 * ((k >= quarter) + (k >= 2 * quarter) + (k >= 3 * quarter));
+}
 
 struct PanelLayer {
   const float* weights;  // [rows / 8, cols / 16, 32 lanes, 4]: see PanelPlace
@@ -41,6 +48,10 @@ constexpr int64_t PanelPlace(int64_t cols, int64_t row, int64_t col) {
   return group * 4 + col % 4;
 }
 
+// What is squared and summed up beside the products: nothing, the elements of the first vector, or
+// the terms of its products.
+enum class Squares : uint8_t { kNone, kOfVector, kOfTerms };
+
 // What a lane has of one row of the matrix after a product with S vectors: of every four of them
 // the sum of one, vector 4 q + lane % 4, and that of the first vector.
 template <int S>
@@ -48,13 +59,13 @@ struct PanelSums {
   static constexpr int kQuads = (S + kSegments - 1) / kSegments;
   float mine[kQuads];  // without the bias
   float first;
-  float squares;  // of the first vector's elements; 0 where they were not asked for
+  float squares;  // those that were asked for
 };
 
 // The lane's part of the sums with every vector, over its quarter of a row.
 template <int S, class Context>
 DEEPPCR_DEVICE float SumQuarter(Context& context, const PanelLayer& layer, int panel,
-                                const float* vectors, int stride, int count, bool squares,
+                                const float* vectors, int stride, int count, Squares squares,
                                 float (&sums)[S]) {
   const int lane = context.lane(), groups = layer.cols / kPanelCols;
   const float* weights = layer.weights + (int64_t{panel} * groups * kWarpSize + lane) * 4;
@@ -72,9 +83,11 @@ DEEPPCR_DEVICE float SumQuarter(Context& context, const PanelLayer& layer, int p
       odd[r] = fmaf(w[1], x[1], odd[r]);
       sums[r] = fmaf(w[2], x[2], sums[r]);
       odd[r] = fmaf(w[3], x[3], odd[r]);
-      if (r == 0 && squares) {
-        DEEPPCR_UNROLL
-        for (int i = 0; i < 4; ++i) square = fmaf(x[i], x[i], square);
+      if (r > 0 || squares == Squares::kNone) continue;
+      DEEPPCR_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const float term = squares == Squares::kOfTerms ? w[i] * x[i] : x[i];
+        square = fmaf(term, term, square);
       }
     }
   }
@@ -101,14 +114,14 @@ DEEPPCR_DEVICE void AddPairs(Context& context, int mask, const float (&values)[S
 template <int S, class Context>
 DEEPPCR_DEVICE PanelSums<S> MultiplyPanel(Context& context, const PanelLayer& layer, int panel,
                                           const float* vectors, int stride, int count,
-                                          bool squares) {
+                                          Squares squares) {
   float sums[S] = {}, halves[(S + 1) / 2];
   PanelSums<S> result;
   result.squares = SumQuarter(context, layer, panel, vectors, stride, count, squares, sums);
   AddPairs(context, 1, sums, halves);
   AddPairs(context, 2, halves, result.mine);
   result.first = context.Shuffle(result.mine[0], context.lane() / kSegments * kSegments);
-  if (!squares) return result;
+  if (squares == Squares::kNone) return result;
   DEEPPCR_UNROLL
   for (int mask = 1; mask < kSegments; mask *= 2)
     result.squares += context.ShuffleXor(result.squares, mask);
@@ -118,7 +131,7 @@ DEEPPCR_DEVICE PanelSums<S> MultiplyPanel(Context& context, const PanelLayer& la
 // f(row, sums) for every row of the layer, by the four lanes that share it.
 template <int S, class Context, class F>
 DEEPPCR_DEVICE void ForRows(Context& context, const PanelLayer& layer, const float* vectors,
-                            int stride, int count, bool squares, const F& f) {
+                            int stride, int count, Squares squares, const F& f) {
   const int warps = context.num_threads() / kWarpSize;
   for (int panel = context.warp(); panel < layer.rows / kPanelRows; panel += warps) {
     const PanelSums<S> sums =

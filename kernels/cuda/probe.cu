@@ -55,6 +55,7 @@ cudaError_t PrepareKernels() {
   if (error == cudaSuccess) error = PrepareDiffusion(bytes);
   if (error == cudaSuccess) error = PrepareModulation(bytes);
   if (error == cudaSuccess) error = PrepareNewton(bytes);
+  if (error == cudaSuccess) error = PreparePanelStack(bytes);
   return error;
 }
 

@@ -4,43 +4,45 @@
 
 #include <cstdint>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/backend/backend.h"
-#include "kernels/backend/system_spec.h"
-#include "kernels/cuda/dense_chain.h"
-#include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/dense_stack_model.h"
+#include "kernels/cuda/device_panels.h"
+#include "kernels/cuda/panel_stack.h"
 #include "kernels/cuda/stack_step.h"
 
 namespace deeppcr::cuda {
 
-// A dense stack in a device's memory, padded to the width of a kernel.
-class StackModel {
+// A dense stack whose states a warp takes, padded to the width of a kernel: D <= kMaxWarpStateDim.
+class StackModel : public DenseStackModel {
  public:
-  // `device` must outlive the result. Errors: kUnimplemented where D is larger than kMaxStateDim,
-  // with what can run the model instead; else as Backend::NewSystem.
+  // `device` must outlive the result. Errors: as Backend::NewSystem.
   static absl::StatusOr<StackModel> Upload(Device& device, const DenseStackSpec& spec,
                                            const PackingLimits& limits);
-  absl::Status SetGuess(Device& device, const AffineGuess& guess);
-
-  const SystemShape& shape() const { return shape_; }
-  int width() const { return width_; }
-  int64_t memory_bytes() const;
   const StackView& view() const { return view_; }
-  const DeviceChain& encode() const { return encode_; }
-  const DeviceChain& decode() const { return decode_; }
-  // The fitted map; its pointer is null if there is none.
-  const GuessView& guess() const { return guess_; }
+  int64_t memory_bytes() const { return weights_.bytes() + biases_.bytes() + surrounding_bytes(); }
 
  private:
   absl::Status UploadLayers(Device& device, const DenseStackSpec& spec);
 
-  SystemShape shape_;
-  int width_ = 0;
   StackView view_ = {};
-  GuessView guess_ = {};
-  DeviceChain encode_, decode_;
-  DeviceBuffer<float> weights_, biases_, map_;
+  DeviceBuffer<float> weights_, biases_;
+};
+
+// A dense stack whose states a block takes.
+class PanelStackModel : public DenseStackModel {
+ public:
+  // `device` must outlive the result. Errors: kUnimplemented where D is larger than kMaxStateDim or
+  // a block has too little memory for a step; else as Backend::NewSystem.
+  static absl::StatusOr<PanelStackModel> Upload(Device& device, const DenseStackSpec& spec,
+                                                const PackingLimits& limits);
+  const PanelStackView& view() const { return view_; }
+  int rows_per_step() const { return rows_per_step_; }
+  int64_t memory_bytes() const { return panels_.memory_bytes() + surrounding_bytes(); }
+
+ private:
+  PanelStackView view_ = {};
+  int rows_per_step_ = 0;
+  DevicePanels panels_;
 };
 
 }  // namespace deeppcr::cuda

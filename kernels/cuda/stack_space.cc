@@ -3,37 +3,52 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/loop_space.h"
+#include "kernels/cuda/pass_space.h"
 #include "kernels/solver/stopping.h"
 
 namespace deeppcr::cuda {
 namespace {
 
-// At 70 ns each (assumed, not measured): launches of less than 5 ms are not interrupted.
-constexpr int64_t kStepsPerLook = int64_t{1} << 16;
+// Launches of less than 5 ms are not interrupted: steps of 70 ns by a warp and of 300 ns by a block
+// (assumed, not measured).
+constexpr int64_t kWarpStepsPerLook = int64_t{1} << 16, kBlockStepsPerLook = int64_t{1} << 14;
 // From here on a solve may take longer than that and looks at its cancel word.
 constexpr int64_t kLongSolve = int64_t{1} << 14;
 
-class StackSpace final : public CudaSpace {
+// What both kinds of loop have in common.
+template <class Space, class Model>
+class StackSpaceOn : public Space {
  public:
-  StackSpace(Device& device, const StackModel& model, const SpaceSizes& sizes)
-      : CudaSpace(device, sizes, model.decode()), model_(model) {}
+  StackSpaceOn(Device& device, const Model& model, const SpaceSizes& sizes)
+      : Space(device, sizes, model.decode()), model_(model) {}
 
-  int64_t StepsPerLook(int32_t) const override { return kStepsPerLook; }
   PassCount GuessCoarse(int32_t sample) override {
-    GuessConstant(sample);
+    Space::GuessConstant(sample);
     return {};
   }
-  void GuessAffine(int32_t) override { guess_ = model_.guess(); }
+  void GuessAffine(int32_t) override { Space::guess_ = model_.guess(); }
+
+ protected:
+  void LaunchEncode(int32_t num_samples) override {
+    Space::LaunchChain(model_.encode(),
+                       {.inputs = Space::inputs_.data(),
+                        .input_stride = Space::shape_.input_dim,
+                        .outputs = Space::initial_.data(),
+                        .output_stride = Space::width_},
+                       num_samples);
+  }
+
+  const Model& model_;
+};
+
+// D <= kMaxWarpStateDim, on GPUs with clusters.
+class WarpStackSpace final : public StackSpaceOn<LoopSpace, StackModel> {
+ public:
+  using StackSpaceOn::StackSpaceOn;
+  int64_t StepsPerLook(int32_t) const override { return kWarpStepsPerLook; }
 
  private:
-  void LaunchEncode(int32_t num_samples) override {
-    LaunchChain(model_.encode(),
-                {.inputs = inputs_.data(),
-                 .input_stride = shape_.input_dim,
-                 .outputs = initial_.data(),
-                 .output_stride = width_},
-                num_samples);
-  }
   void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
     stream_->Launch(SequentialArgs{.stack = model_.view(),
                                    .num_samples = num_samples,
@@ -62,8 +77,42 @@ class StackSpace final : public CudaSpace {
       stream_->Launch(args, shape);
     }
   }
+};
 
-  const StackModel& model_;
+class PanelStackSpace final : public StackSpaceOn<PassSpace, PanelStackModel> {
+ public:
+  using StackSpaceOn::StackSpaceOn;
+  int64_t StepsPerLook(int32_t) const override { return kBlockStepsPerLook; }
+
+ private:
+  void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
+    stream_->Launch(BlockSequentialArgs<PanelStackView>{.process = model_.view(),
+                                                        .begin = begin,
+                                                        .end = end,
+                                                        .states = begin == 0 ? initial_.data()
+                                                                             : current_.data(),
+                                                        .final_states = current_.data(),
+                                                        .trajectories = trajectories,
+                                                        .num_dependent = num_dependent_.data()},
+                    num_samples);
+  }
+  void LaunchPropagation(const IntervalsView& intervals, int32_t num_members,
+                         IterationKind kind) override {
+    stream_->Launch(PropagationArgs<PanelStackView>{.process = model_.view(),
+                                                    .intervals = intervals,
+                                                    .rows = model_.rows_per_step(),
+                                                    .progress = nullptr,
+                                                    .linearization = kind.linearization,
+                                                    .kind = kind},
+                    num_members);
+  }
+  void LaunchExpansion(const IntervalsView& intervals, int32_t num_samples,
+                       float* trajectories) override {
+    stream_->Launch(
+        ExpansionArgs<PanelStackView>{
+            .process = model_.view(), .intervals = intervals, .trajectories = trajectories},
+        num_samples);
+  }
 };
 
 // 0 where the shared memory of a cluster is enough.
@@ -73,9 +122,9 @@ int64_t SlabBytesOf(const LaunchLimits& device, int width, int64_t intervals) {
   return SlabBytes(width, IntervalTree(static_cast<int32_t>(intervals), shape.num_blocks));
 }
 
-}  // namespace
-
-SpaceSizes SizesOf(const LaunchLimits& device, const StackModel& model, const SpaceLimits& limits) {
+// Without slabs.
+template <class Model>
+SpaceSizes CommonSizes(const LaunchLimits& device, const Model& model, const SpaceLimits& limits) {
   SpaceSizes sizes;
   sizes.shape = model.shape();
   sizes.width = model.width();
@@ -83,18 +132,35 @@ SpaceSizes SizesOf(const LaunchLimits& device, const StackModel& model, const Sp
   sizes.inputs = model.shape().input_dim;
   sizes.scratch =
       std::max(model.encode().ScratchFloats(device), model.decode().ScratchFloats(device));
-  if (!limits.iterative) return sizes;
-  sizes.intervals = NumIntervals(model.shape(), limits.min_shooting_interval);
-  sizes.slab_bytes =
-      std::min(sizes.group, kSlabGroup) * SlabBytesOf(device, model.width(), sizes.intervals);
+  if (limits.iterative) sizes.intervals = NumIntervals(model.shape(), limits.min_shooting_interval);
+  return sizes;
+}
+
+}  // namespace
+
+SpaceSizes SizesOf(const LaunchLimits& device, const StackModel& model, const SpaceLimits& limits) {
+  SpaceSizes sizes = CommonSizes(device, model, limits);
+  sizes.iterative = sizes.group;
+  if (limits.iterative)
+    sizes.slab_bytes =
+        std::min(sizes.group, kSlabGroup) * SlabBytesOf(device, model.width(), sizes.intervals);
+  return sizes;
+}
+SpaceSizes SizesOf(const LaunchLimits& device, const PanelStackModel& model,
+                   const SpaceLimits& limits) {
+  SpaceSizes sizes = CommonSizes(device, model, limits);
+  sizes.iterative = std::min(sizes.group, kSlabGroup);
+  if (limits.iterative) sizes.slab_bytes = PassSlabBytes(sizes);
   return sizes;
 }
 
 absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(Device& device, const StackModel& model,
                                                      const SpaceSizes& sizes) {
-  auto space = std::make_unique<StackSpace>(device, model, sizes);
-  DEEPPCR_RETURN_IF_ERROR(space->Allocate());
-  return std::unique_ptr<SolveSpace>(std::move(space));
+  return MakeSpace<WarpStackSpace>(device, model, sizes);
+}
+absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(Device& device, const PanelStackModel& model,
+                                                     const SpaceSizes& sizes) {
+  return MakeSpace<PanelStackSpace>(device, model, sizes);
 }
 
 }  // namespace deeppcr::cuda

@@ -11,9 +11,13 @@
 namespace deeppcr::cuda {
 
 SpaceSizes SizesOf(const LaunchLimits& device, const StackModel& model, const SpaceLimits& limits);
+SpaceSizes SizesOf(const LaunchLimits& device, const PanelStackModel& model,
+                   const SpaceLimits& limits);
 
 // `device` and `model` must outlive the space. Errors: kResourceExhausted.
 absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(Device& device, const StackModel& model,
+                                                     const SpaceSizes& sizes);
+absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(Device& device, const PanelStackModel& model,
                                                      const SpaceSizes& sizes);
 
 }  // namespace deeppcr::cuda

@@ -75,7 +75,8 @@ DEEPPCR_DEVICE float Multiply(Context& context, const LayerPart<W>& layer, float
 }
 
 // z_l from z_{l-1} and the lane's pre-activation.
-DEEPPCR_DEVICE float FinishStep(const StackView& stack, int row, float pre_activation, float z) {
+template <class Stack>
+DEEPPCR_DEVICE float FinishStep(const Stack& stack, int row, float pre_activation, float z) {
   const float activated = Activate(stack.activation, pre_activation);
   const float next = stack.residual ? fmaf(stack.scale, activated, z) : activated;
   return row < stack.state_dim ? next : 0.0F;

@@ -137,7 +137,7 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
   std::variant<IterationPasses*, IterationLoop*> iteration() override { return this; }
   absl::Status status() const override { return absl::OkStatus(); }
 
-  void ResetProbes(int32_t) override {
+  void Begin(int32_t) override {
     for (Columns& y : states_)
       for (int v = 1; v < kNumColumns; ++v) y[v] = Vector(dim_);
   }
@@ -184,8 +184,13 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
     for (int64_t p = 1; p <= num_intervals(); ++p) UpdateInterval(p, kind, floor, &norms[0]);
   }
 
-  void TakeFinalState(int32_t) override { current_ = states_.back()[0]; }
-  void ExpandTrajectory(int32_t, float* trajectory) override {
+  void Finish(int32_t, float* const* trajectories) override {
+    current_ = states_.back()[0];
+    if (trajectories != nullptr && trajectories[0] != nullptr) WriteTrajectory(trajectories[0]);
+  }
+
+ private:
+  void WriteTrajectory(float* trajectory) const {
     std::copy(initial_.begin(), initial_.end(), trajectory);
     for (int64_t p = 1; p <= num_intervals(); ++p) {
       Vector z = states_[p - 1][0];
@@ -195,8 +200,6 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
       }
     }
   }
-
- private:
   static int NumColumns(IterationKind kind) { return kind.probes ? kNumColumns : 1; }
   int64_t EndOf(int64_t p) const { return std::min(p * interval_, num_steps_); }
 

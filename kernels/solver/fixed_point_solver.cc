@@ -68,7 +68,7 @@ void RunLoop(IterationPasses& passes, const FixedPointOptions& options,
              const StoppingPolicy& policy, std::span<const GroupSample> samples,
              GroupScratch& scratch) {
   const int32_t n = static_cast<int32_t>(samples.size());
-  for (int32_t b = 0; b < n; ++b) passes.ResetProbes(b);
+  passes.Begin(n);
   bool running = true;
   while (running) {
     running = false;
@@ -87,11 +87,11 @@ void RunLoop(IterationPasses& passes, const FixedPointOptions& options,
       running = true;
     }
   }
+  float* const* const trajectories = TrajectoriesOf(samples, scratch);
   for (int32_t b = 0; b < n; ++b) {
-    passes.TakeFinalState(b);
-    if (samples[b].trajectory != nullptr && !StoppedFromOutside(scratch.progress[b].termination))
-      passes.ExpandTrajectory(b, samples[b].trajectory);
+    if (StoppedFromOutside(scratch.progress[b].termination)) scratch.trajectories[b] = nullptr;
   }
+  passes.Finish(n, trajectories);
 }
 
 // The loop on the device.

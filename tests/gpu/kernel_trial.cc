@@ -74,7 +74,7 @@ struct Network {
   int dim;
   bool residual;
   float gain;
-  int width = PaddedWidth(dim);
+  int width = WarpWidth(dim);
   float scale = residual ? 1 / std::sqrt(static_cast<float>(steps)) : 1.0F;
 
   std::string Name() const {

@@ -166,8 +166,8 @@ def run_ladder(arguments, results):
 # ---- The sweep
 def run_sweep(arguments, results):
     with tempfile.NamedTemporaryFile(suffix='.json') as file:
-        subprocess.run([arguments.bundle / 'bin/sweep_bench', '--backend', 'cuda', '--widths',
-                        '2,4,8,16,32', '--seconds', '0.05', '--json', file.name],
+        subprocess.run([arguments.bundle / 'bin/sweep_bench', '--backend', 'cuda', '--seconds',
+                        '0.05', '--json', file.name],
                        timeout=LIMITS['sweep'], check=True)
         sweep = json.load(open(file.name, encoding='utf-8'))
     results['sweep'] = sweep

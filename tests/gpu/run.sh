@@ -87,6 +87,12 @@ build_trial() {
     tests/gpu/kernel_trial.cc kernels/cuda/*.cu -o "$bundle/bin/kernel_trial"
 }
 
+# cuBLAS lies beside the compiler where the linker does not look for it.
+if compiler="$(find_nvcc)"; then
+  libraries="$(dirname "$(dirname "$(realpath "$compiler")")")/lib64"
+  export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$libraries"
+fi
+
 say "GPU: ${gpus:-none}"
 say "bundle: $bundle, commit $(cat "$bundle/COMMIT" 2>/dev/null || echo unknown)"
 if ! runs_here kernel_trial; then

@@ -56,7 +56,7 @@ TEST_F(CudaServerTest, AnswersAsTheCpuBackendDoes) {
 }
 
 TEST_F(CudaServerTest, AModelThatItCannotTakeHasItsReason) {
-  testing::WriteRandomModel(repository_.File("wide/1"), {.layers = 4, .width = 40});
+  testing::WriteRandomModel(repository_.File("wide/1"), {.layers = 4, .width = 300});
   const auto server = Start("cuda");
   ASSERT_NE(server, nullptr);
   EXPECT_FALSE(server->ready());
@@ -65,7 +65,7 @@ TEST_F(CudaServerTest, AModelThatItCannotTakeHasItsReason) {
   ASSERT_TRUE(Connect(server->address())->ListModels(&context, {}, &models).ok());
   EXPECT_EQ(models.models(0).state(), v1::MODEL_STATE_READY);
   EXPECT_EQ(models.models(1).state(), v1::MODEL_STATE_FAILED);
-  EXPECT_THAT(models.models(1).reason(), HasSubstr("1 .. 32, got 40; --backend cpu"));
+  EXPECT_THAT(models.models(1).reason(), HasSubstr("1 .. 256, got 300; --backend cpu"));
 }
 
 // Not ready, drained, and an exit code that says so.

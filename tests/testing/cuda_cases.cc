@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Takes the place of backend_cases.cc where it is linked: the tests that go through all backends
-// then see the cuda backend, on the device under test, and the reference.
+// then see the cuda backend, on the device under test, as it is and without clusters, and the
+// reference.
 #include "kernels/reference/reference_backend.h"
 #include "tests/testing/gpu_under_test.h"
 #include "tests/testing/solver_rig.h"
@@ -10,6 +11,7 @@ namespace deeppcr::testing {
 const std::vector<BackendCase>& BackendCases() {
   static const auto* cases =
       new std::vector<BackendCase>{{"cuda", &NewBackendUnderTest, MaxStepsUnderTest()},
+                                   {"cuda_passes", &NewBackendWithoutClusters, MaxStepsUnderTest()},
                                    {"reference", &reference::NewReferenceBackend}};
   return *cases;
 }

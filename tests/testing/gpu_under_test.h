@@ -15,6 +15,8 @@ namespace deeppcr::testing {
 std::unique_ptr<cuda::Device> NewDeviceUnderTest();
 // The cuda backend on it.
 std::unique_ptr<Backend> NewBackendUnderTest();
+// The same on a device that has no clusters, so that every pass is a row of launches.
+std::unique_ptr<Backend> NewBackendWithoutClusters();
 // Deeper systems are for a GPU alone.
 int64_t MaxStepsUnderTest();
 

@@ -206,7 +206,7 @@ TEST_P(DiffusionIntervalsTest, ASpaceIteratesToTheSequentialStates) {
   space->SetShootingInterval(4);
   EXPECT_EQ(space->GuessCoarse(0).stages, 14);
   auto* passes = std::get<IterationPasses*>(space->iteration());
-  passes->ResetProbes(0);
+  passes->Begin(1);
   const std::vector<int32_t> samples = {0};
   const IterationKind iteration = {.probes = true};
   const int levels = 4;  // of ceil(log2 10)
@@ -222,7 +222,8 @@ TEST_P(DiffusionIntervalsTest, ASpaceIteratesToTheSequentialStates) {
       EXPECT_LT(norms.update, 1e-4);
     }
   }
-  passes->ExpandTrajectory(0, iterative.data());
+  to = iterative.data();
+  passes->Finish(1, &to);
   EXPECT_EQ(iterative, sequential);
   space->Decode(0, outputs.data());
   const double amplified = space->AmplifyError(0, 1e-3, 1e-6, outputs.data());

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kernels/plan/calibration.h"
 #include "kernels/solver/registry.h"
@@ -18,7 +19,6 @@ namespace deeppcr {
 namespace {
 
 using testing::Describe;
-using testing::NewBackendUnderTest;
 using testing::OptionsFor;
 using testing::RandomSystem;
 using testing::Solved;
@@ -26,9 +26,9 @@ using testing::SolverRig;
 using testing::StackOptions;
 
 // Answers, states and error amplification against the reference backend, for every solver.
-void ExpectReference(const StackOptions& options) {
+void ExpectReference(std::unique_ptr<Backend> backend, const StackOptions& options) {
   const RandomSystem system(options);
-  const SolverRig rig(NewBackendUnderTest(), system.spec());
+  const SolverRig rig(std::move(backend), system.spec());
   const SolverRig oracle(testing::BackendCases().back().create(), system.spec());
   const int64_t steps = options.num_steps;
   const std::vector<float> inputs = system.Inputs(3, 9);
@@ -48,24 +48,42 @@ void ExpectReference(const StackOptions& options) {
   }
 }
 
-TEST(CudaBackendTest, AgreesWithTheReference) {
+// With the loop on the device where it is to be, or everywhere on the host.
+class CudaBackendTest : public ::testing::TestWithParam<bool> {
+ protected:
+  static std::unique_ptr<Backend> NewBackend() {
+    return GetParam() ? testing::NewBackendUnderTest() : testing::NewBackendWithoutClusters();
+  }
+};
+
+TEST_P(CudaBackendTest, AgreesWithTheReference) {
   for (const int64_t steps : {1, 2, 31, 32, 33, 65}) {
     for (const int64_t dim : {1, 7, 16, 31}) {
-      ExpectReference({.num_steps = steps, .state_dim = dim, .gain = 0.9});
-      ExpectReference({.num_steps = steps,
-                       .state_dim = dim,
-                       .residual = true,
-                       .gain = 0.3,
-                       .input_dim = 11,
-                       .output_dim = 5});
+      ExpectReference(NewBackend(), {.num_steps = steps, .state_dim = dim, .gain = 0.9});
+      ExpectReference(NewBackend(), {.num_steps = steps,
+                                     .state_dim = dim,
+                                     .residual = true,
+                                     .gain = 0.3,
+                                     .input_dim = 11,
+                                     .output_dim = 5});
     }
   }
 }
 
-TEST(CudaBackendTest, CountsWhatTheCpuBackendCounts) {
+// States that no warp holds.
+TEST(CudaWideStatesTest, AgreeWithTheReference) {
+  for (const int64_t dim : {33, 64, 100}) {
+    ExpectReference(testing::NewBackendUnderTest(),
+                    {.num_steps = 33, .state_dim = dim, .gain = 0.9});
+    ExpectReference(testing::NewBackendUnderTest(),
+                    {.num_steps = 20, .state_dim = dim, .residual = true, .gain = 0.3});
+  }
+}
+
+TEST_P(CudaBackendTest, CountsWhatTheCpuBackendCounts) {
   const RandomSystem system({.num_steps = 70, .state_dim = 6, .gain = 0.7});
   const std::vector<float> inputs = system.Inputs(1, 3);
-  const SolverRig cuda(NewBackendUnderTest(), system.spec());
+  const SolverRig cuda(NewBackend(), system.spec());
   const SolverRig cpu(testing::BackendCases().front().create(), system.spec());
   for (const SolverRow& row : Solvers()) {
     const ResolvedOptions options = OptionsFor(row.name, 70, 3, 1e-4);
@@ -83,10 +101,10 @@ TEST(CudaBackendTest, CountsWhatTheCpuBackendCounts) {
   }
 }
 
-TEST(CudaBackendTest, StartsFromEveryGuess) {
+TEST_P(CudaBackendTest, StartsFromEveryGuess) {
   const RandomSystem system({.num_steps = 61, .state_dim = 9, .residual = true, .gain = 0.4});
   const std::vector<float> inputs = system.Inputs(2, 5);
-  SolverRig rig(NewBackendUnderTest(), system.spec());
+  SolverRig rig(NewBackend(), system.spec());
   const SolverRig cpu(testing::BackendCases().front().create(), system.spec());
   ASSERT_TRUE(rig.system()
                   .SetAffineGuess(*FitAffineGuess(cpu.runner(), SyntheticInputs(64, 9), 1 << 20))
@@ -108,10 +126,10 @@ TEST(CudaBackendTest, StartsFromEveryGuess) {
     EXPECT_TRUE(solved->reports[0].converged && solved->reports[1].converged);
 }
 
-TEST(CudaBackendTest, FallsBackToTheBitsOfTheSequentialSolver) {
+TEST_P(CudaBackendTest, FallsBackToTheBitsOfTheSequentialSolver) {
   const RandomSystem system({.num_steps = 60, .state_dim = 8, .gain = 2.5});
   const std::vector<float> inputs = system.Inputs(3, 5);
-  const SolverRig rig(NewBackendUnderTest(), system.spec());
+  const SolverRig rig(NewBackend(), system.spec());
   ResolvedOptions options = OptionsFor("newton", 60, 1, 1e-4);
   options.max_iterations = 1;
   const Solved fallback = rig.Solve(options, inputs);
@@ -124,10 +142,10 @@ TEST(CudaBackendTest, FallsBackToTheBitsOfTheSequentialSolver) {
 
 // More intervals than the shared memory of a cluster holds lie in global memory, and a batch is
 // solved a few samples at a time.
-TEST(CudaBackendTest, SolvesWhatTheSharedMemoryDoesNotHold) {
+TEST(CudaSlabsTest, HoldWhatSharedMemoryDoesNot) {
   const RandomSystem system({.num_steps = 700, .state_dim = 9, .residual = true, .gain = 0.05});
   const std::vector<float> inputs = system.Inputs(10, 5);
-  const SolverRig rig(NewBackendUnderTest(), system.spec());
+  const SolverRig rig(testing::NewBackendUnderTest(), system.spec());
   const Solved sequential = rig.Solve({.solver = "sequential"}, inputs);
   const Solved newton = rig.Solve(OptionsFor("newton", 700, 1, 1e-4), inputs);
   const std::vector<double> want(sequential.trajectory.begin(), sequential.trajectory.end());
@@ -137,7 +155,7 @@ TEST(CudaBackendTest, SolvesWhatTheSharedMemoryDoesNotHold) {
 }
 
 // Clusters are smaller where there are more samples.
-TEST(CudaBackendTest, BitsDoNotDependOnTheBatch) {
+TEST_P(CudaBackendTest, BitsDoNotDependOnTheBatch) {
   const RandomSystem system({.num_steps = 50,
                              .state_dim = 6,
                              .residual = true,
@@ -145,7 +163,7 @@ TEST(CudaBackendTest, BitsDoNotDependOnTheBatch) {
                              .input_dim = 9,
                              .output_dim = 4});
   const std::vector<float> inputs = system.Inputs(5, 22);
-  const SolverRig rig(NewBackendUnderTest(), system.spec());
+  const SolverRig rig(NewBackend(), system.spec());
   for (const SolverRow& row : Solvers()) {
     const ResolvedOptions options = OptionsFor(row.name, 50, 4, 1e-4);
     const Solved together = rig.Solve(options, inputs);
@@ -163,9 +181,9 @@ TEST(CudaBackendTest, BitsDoNotDependOnTheBatch) {
   }
 }
 
-TEST(CudaBackendTest, StopsWhereTheTokenHasFired) {
+TEST_P(CudaBackendTest, StopsWhereTheTokenHasFired) {
   const RandomSystem system({.num_steps = 60, .state_dim = 8});
-  const SolverRig rig(NewBackendUnderTest(), system.spec());
+  const SolverRig rig(NewBackend(), system.spec());
   CancelToken cancelled;
   cancelled.Cancel();
   const CancelToken late(CancelToken::Clock::now());
@@ -183,9 +201,9 @@ TEST(CudaBackendTest, StopsWhereTheTokenHasFired) {
 }
 
 // A long solve looks at its word every iteration.
-TEST(CudaBackendTest, ASolveThatNobodyWaitsForIsNotBegun) {
+TEST_P(CudaBackendTest, ASolveThatNobodyWaitsForIsNotBegun) {
   const RandomSystem system({.num_steps = 60, .state_dim = 8});
-  const SolverRig rig(NewBackendUnderTest(), system.spec());
+  const SolverRig rig(NewBackend(), system.spec());
   CancelToken cancelled;
   cancelled.Cancel();
   const std::vector<float> inputs = system.Inputs(1, 5);
@@ -195,6 +213,10 @@ TEST(CudaBackendTest, ASolveThatNobodyWaitsForIsNotBegun) {
   EXPECT_EQ(report.termination, Termination::kCancelled);
   EXPECT_EQ(report.iterations, 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, CudaBackendTest, ::testing::Bool(), [](const auto& test) {
+  return test.param ? "loop_on_device" : "loop_on_host";
+});
 
 }  // namespace
 }  // namespace deeppcr

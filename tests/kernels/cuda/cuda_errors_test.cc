@@ -30,23 +30,13 @@ TEST(CudaErrorsTest, SaysWhatItCannotTake) {
     const auto backend = cuda::NewCudaBackend(NewSimtDevice(options));
     return backend->NewSystem(spec, limits).status();
   };
-  const RandomSystem stack({.num_steps = 20, .state_dim = 4}), wide({.state_dim = 33});
+  const RandomSystem stack({.num_steps = 20, .state_dim = 4}), wide({.state_dim = 257});
   testing::ExpectError(refusal(stack.spec(), {.memory_bytes = 1000}, {}),
                        absl::StatusCode::kResourceExhausted, "bytes wanted, 1000 of 1000 free");
   testing::ExpectError(refusal(stack.spec(), {}, {.max_bytes = 1000}),
                        absl::StatusCode::kResourceExhausted, "1000 are left of those allowed");
   testing::ExpectError(refusal(wide.spec(), {}, {}), absl::StatusCode::kUnimplemented,
-                       "takes 1 .. 32, got 33; --backend cpu");
-}
-
-TEST(CudaErrorsTest, WithoutClustersTheSequentialSolverIsLeft) {
-  const RandomSystem system({.num_steps = 40, .state_dim = 4});
-  const auto backend = cuda::NewCudaBackend(NewSimtDevice({.limits = {.shared_bytes = 1 << 16}}));
-  const std::unique_ptr<System> loaded = *backend->NewSystem(system.spec());
-  EXPECT_EQ(loaded->SpaceBytes({}), INT64_MAX);
-  EXPECT_EQ(loaded->NewSpace({}).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_LT(loaded->SpaceBytes({.iterative = false}), 1 << 20);
-  EXPECT_TRUE(loaded->NewSpace({.iterative = false}).ok());
+                       "takes 1 .. 256, got 257; --backend cpu");
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ TEST(DiffusionKernelTest, EveryBarrierIsNeeded) {
                                                      .output_gain = 0.2});
   std::vector<std::vector<Solved>> right;
   for (const RandomDiffusion& process : processes) right.push_back(AllAnswers(process, {}));
-  for (int site = cuda::kAfterInitialState; site < cuda::kNumDiffusionSites; ++site)
+  for (int site = cuda::kAfterInitialState; site < cuda::kNumBlockSites; ++site)
     EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
   for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
     EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;

@@ -91,7 +91,7 @@ Solved Solve(const RandomSystem& system, const std::vector<float>& inputs, const
   const testing::simt::LaunchShape shape{.num_clusters = static_cast<int>(n),
                                          .num_blocks = launch.num_blocks,
                                          .num_threads = launch.num_warps * cuda::kWarpSize,
-                                         .shared_bytes = cuda::BlockMemory<W>::Bytes(args.tree)};
+                                         .shared_bytes = cuda::BlockMemory::Bytes(args.tree, W)};
   solved.launch =
       Execute(shape, schedule, [&](Thread& thread) { cuda::SolveNewton<W, false>(thread, args); });
   return solved;

@@ -30,7 +30,7 @@ TEST(NewtonShapeTest, EveryShapeFitsOrLiesInSlabs) {
   for (const int width : kWidths) {
     for (int32_t intervals = 1; intervals <= 5000; intervals += 7) {
       const NewtonShape shape = ChooseNewtonShape(width, 2, intervals, kLimits);
-      const size_t bytes = NewtonSharedBytes(width, IntervalTree(intervals, shape.num_blocks));
+      const size_t bytes = BlockMemory::Bytes(IntervalTree(intervals, shape.num_blocks), width);
       EXPECT_EQ(shape.in_slabs, bytes > kLimits.shared_bytes);
       // In slabs only where the largest cluster has too little.
       if (shape.in_slabs) {

@@ -106,12 +106,11 @@ class RecordingPasses final : public IterationPasses {
     distributed_.push_back(level);
   }
 
-  void ResetProbes(int32_t) override {}
+  void Begin(int32_t) override {}
   PassCount Propagate(std::span<const int32_t>, IterationKind) override { return {}; }
   bool interrupted(int32_t) const override { return false; }
   void Update(std::span<const int32_t>, IterationKind, double, std::span<UpdateNorms>) override {}
-  void TakeFinalState(int32_t) override {}
-  void ExpandTrajectory(int32_t, float*) override {}
+  void Finish(int32_t, float* const*) override {}
 
  private:
   std::vector<int> reduced_, distributed_;
@@ -159,7 +158,7 @@ class LinearSolveTest : public ::testing::TestWithParam<std::tuple<size_t, int64
     ASSERT_EQ(space_->num_intervals(), intervals());
     space_->GuessConstant(0);
     passes_ = std::get<IterationPasses*>(space_->iteration());
-    passes_->ResetProbes(0);
+    passes_->Begin(1);
     const std::vector<double> z0 =
         reference::Encode(spec, std::vector<double>(inputs.begin(), inputs.end()));
     want_ = reference::Trajectory(spec, z0);
@@ -178,7 +177,8 @@ class LinearSolveTest : public ::testing::TestWithParam<std::tuple<size_t, int64
   // Against the sequential states in double; the floor stands for what a state is a sum of.
   void ExpectSolved(const char* what) {
     std::vector<float> got(want_.size());
-    passes_->ExpandTrajectory(0, got.data());
+    float* const to = got.data();
+    passes_->Finish(1, &to);
     EXPECT_LE(RelativeError(got, want_, kDim, 1.0), 2e-6) << what;
   }
 
@@ -188,7 +188,7 @@ class LinearSolveTest : public ::testing::TestWithParam<std::tuple<size_t, int64
     const std::vector<float> noise = system.Inputs(1 + intervals(), 99);
     for (size_t i = 0; i < far.size(); ++i) far[i] = 3 * noise[i % noise.size()];
     space_->GuessTrajectory(0, far.data());
-    passes_->ResetProbes(0);
+    passes_->Begin(1);
   }
 
   std::unique_ptr<Backend> backend_;

@@ -87,6 +87,11 @@ class Thread {
   // Reads four floats of shared memory, at an address of 16 bytes.
   void LoadFour(const float* from, float (&to)[4]) const { LoadConstants(from, to); }
 
+  // Asks for the line of global memory around `from`, which is to be the launch's to read.
+  void Prefetch(const float* from) const {
+    static_cast<void>(*static_cast<const volatile float*>(from));
+  }
+
   // Reads what the host may write at any time.
   int32_t LoadVolatile(const int32_t* from) const {
     return *static_cast<const volatile int32_t*>(from);

@@ -136,19 +136,35 @@ cudaError_t LaunchSequential(const SequentialArgs& args, int width, cudaStream_t
 cudaError_t LaunchNewton(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t) {
   return Run(args, shape);
 }
-cudaError_t LaunchDiffusion(const DiffusionSequentialArgs& args, int width, int num_samples,
-                            cudaStream_t) {
-  return Run(args, width, num_samples);
+cudaError_t LaunchBlocks(const BlockSequentialArgs<DiffusionView>& args, int num_samples,
+                         cudaStream_t) {
+  return Run(args, num_samples);
 }
-cudaError_t LaunchDiffusion(const PropagationArgs& args, int width, int num_samples, cudaStream_t) {
-  return Run(args, width, num_samples);
+cudaError_t LaunchBlocks(const PropagationArgs<DiffusionView>& args, int num_samples,
+                         cudaStream_t) {
+  return Run(args, num_samples);
 }
-cudaError_t LaunchDiffusion(const ExpansionArgs& args, int width, int num_samples, cudaStream_t) {
-  return Run(args, width, num_samples);
+cudaError_t LaunchBlocks(const ExpansionArgs<DiffusionView>& args, int num_samples, cudaStream_t) {
+  return Run(args, num_samples);
 }
-cudaError_t LaunchDiffusion(const CoarseArgs& args, int width, int num_samples, cudaStream_t) {
-  return Run(args, width, num_samples);
+cudaError_t LaunchBlocks(const BlockSequentialArgs<PanelStackView>& args, int num_samples,
+                         cudaStream_t) {
+  return Run(args, num_samples);
 }
+cudaError_t LaunchBlocks(const PropagationArgs<PanelStackView>& args, int num_samples,
+                         cudaStream_t) {
+  return Run(args, num_samples);
+}
+cudaError_t LaunchBlocks(const ExpansionArgs<PanelStackView>& args, int num_samples, cudaStream_t) {
+  return Run(args, num_samples);
+}
+cudaError_t LaunchBlocks(const CoarseArgs& args, int num_samples, cudaStream_t) {
+  return Run(args, num_samples);
+}
+cudaError_t LaunchPass(const StartArgs& args, int n, cudaStream_t) { return Run(args, n); }
+cudaError_t LaunchPass(const LevelArgs& args, int n, cudaStream_t) { return Run(args, n); }
+cudaError_t LaunchPass(const UpdateArgs& args, int n, cudaStream_t) { return Run(args, n); }
+cudaError_t LaunchPass(const CollectArgs& args, int n, cudaStream_t) { return Run(args, n); }
 cudaError_t LaunchNoise(const NoiseArgs& args, cudaStream_t) { return Run(args); }
 cudaError_t LaunchModulation(const ModulationArgs& args, int64_t num_tables, cudaStream_t) {
   return Run(args, num_tables);

@@ -8,8 +8,9 @@
 #include <utility>
 
 #include "kernels/base/strings.h"
-#include "kernels/cuda/diffusion_shape.h"
+#include "kernels/cuda/block_shape.h"
 #include "kernels/cuda/newton_kernel.h"
+#include "tests/testing/simt/tf32_products.h"
 
 namespace deeppcr::testing::simt {
 namespace {
@@ -35,7 +36,7 @@ class SimtStream final : public cuda::Stream {
     if (width == 32) Run(shape, [&](Thread& t) { cuda::SolveSequentially<32>(t, args); });
   }
   void Launch(const cuda::NewtonArgs& args, const cuda::NewtonShape& newton) override {
-    const size_t bytes = cuda::NewtonSharedBytes(newton.width, args.tree);
+    const size_t bytes = cuda::BlockMemory::Bytes(args.tree, newton.width);
     const LaunchShape shape = {.num_clusters = newton.num_samples,
                                .num_blocks = newton.num_blocks,
                                .num_threads = newton.num_warps * kWarpSize,
@@ -53,33 +54,47 @@ class SimtStream final : public cuda::Stream {
          .shared_bytes = args.hidden_dim * sizeof(float)},
         [&](Thread& t) { cuda::ModulateSteps(t, args); });
   }
-  void Launch(const cuda::DiffusionSequentialArgs& args, int width, int num_samples) override {
-    const LaunchShape shape = ShapeOf(args, num_samples, Bytes(args, width, 1));
-    if (width == 8) Run(shape, [&](Thread& t) { cuda::SolveDiffusionSequentially<8>(t, args); });
-    if (width == 16) Run(shape, [&](Thread& t) { cuda::SolveDiffusionSequentially<16>(t, args); });
-    if (width == 32) Run(shape, [&](Thread& t) { cuda::SolveDiffusionSequentially<32>(t, args); });
+  void Launch(const cuda::BlockSequentialArgs<cuda::DiffusionView>& args, int n) override {
+    Sequential(args, n);
   }
-  void Launch(const cuda::PropagationArgs& args, int width, int num_samples) override {
-    const int blocks = num_samples * args.tree.num_intervals;
-    const LaunchShape shape = ShapeOf(args, blocks, Bytes(args, width, args.rows));
-    if (width == 8) Run(shape, [&](Thread& t) { cuda::PropagateIntervals<8>(t, args); });
-    if (width == 16) Run(shape, [&](Thread& t) { cuda::PropagateIntervals<16>(t, args); });
-    if (width == 32) Run(shape, [&](Thread& t) { cuda::PropagateIntervals<32>(t, args); });
+  void Launch(const cuda::PropagationArgs<cuda::DiffusionView>& args, int n) override {
+    Propagation(args, n);
   }
-  void Launch(const cuda::ExpansionArgs& args, int width, int num_samples) override {
-    const int blocks = num_samples * args.tree.num_intervals;
-    const LaunchShape shape = ShapeOf(args, blocks, Bytes(args, width, 1));
-    if (width == 8) Run(shape, [&](Thread& t) { cuda::ExpandIntervals<8>(t, args); });
-    if (width == 16) Run(shape, [&](Thread& t) { cuda::ExpandIntervals<16>(t, args); });
-    if (width == 32) Run(shape, [&](Thread& t) { cuda::ExpandIntervals<32>(t, args); });
+  void Launch(const cuda::ExpansionArgs<cuda::DiffusionView>& args, int n) override {
+    Expansion(args, n);
   }
-  void Launch(const cuda::CoarseArgs& args, int width, int num_samples) override {
-    const LaunchShape shape =
-        ShapeOf(args, num_samples, cuda::CoarseBytes(width, args.process.denoiser));
-    if (width == 8) Run(shape, [&](Thread& t) { cuda::GuessCoarsely<8>(t, args); });
-    if (width == 16) Run(shape, [&](Thread& t) { cuda::GuessCoarsely<16>(t, args); });
-    if (width == 32) Run(shape, [&](Thread& t) { cuda::GuessCoarsely<32>(t, args); });
+  void Launch(const cuda::BlockSequentialArgs<cuda::PanelStackView>& args, int n) override {
+    Sequential(args, n);
   }
+  void Launch(const cuda::PropagationArgs<cuda::PanelStackView>& args, int n) override {
+    Propagation(args, n);
+  }
+  void Launch(const cuda::ExpansionArgs<cuda::PanelStackView>& args, int n) override {
+    Expansion(args, n);
+  }
+  void Launch(const cuda::CoarseArgs& args, int num_samples) override {
+    Run(StepsShape(args.process, num_samples, cuda::CoarseBytes(args.process)),
+        [&](Thread& t) { cuda::GuessCoarsely(t, args); });
+  }
+  void Launch(const cuda::StartArgs& args, int num_samples) override {
+    Run(PassShape(args.pass, num_samples * (args.pass.tree.num_intervals + 1)),
+        [&](Thread& t) { cuda::StartPasses(t, args); });
+  }
+  void Launch(const cuda::LevelArgs& args, int num_members) override {
+    Run(PassShape(args.pass, num_members * args.pass.tree.nodes(args.level)),
+        [&](Thread& t) { cuda::SweepLevel(t, args); });
+  }
+  void Launch(const cuda::UpdateArgs& args, int num_members) override {
+    Run(PassShape(args.pass, num_members * args.pass.tree.num_intervals),
+        [&](Thread& t) { cuda::UpdateStates(t, args); });
+  }
+  void Launch(const cuda::CollectArgs& args, int num_members) override {
+    Run({.num_clusters = num_members}, [&](Thread& t) { cuda::CollectNorms(t, args); });
+  }
+  void Launch(const cuda::GemmArgs& args) override {
+    if (status_.ok()) MultiplyInTf32(args);
+  }
+  absl::Status PrepareProducts() override { return status_; }
   void CopyToDevice(void* to, const void* from, size_t bytes) override {
     if (status_.ok()) std::memcpy(to, from, bytes);
   }
@@ -90,16 +105,34 @@ class SimtStream final : public cuda::Stream {
   absl::Status status() const override { return status_; }
 
  private:
-  template <class Args>
-  static size_t Bytes(const Args& args, int width, int rows) {
-    return cuda::StepBytes(width, args.process.denoiser, rows);
-  }
-  // Of kernels that make reverse steps.
-  template <class Args>
-  LaunchShape ShapeOf(const Args& args, int num_blocks, size_t shared_bytes) const {
-    const int warps = cuda::DiffusionWarps(args.process.denoiser, options_.limits.max_warps);
+  template <class Process>
+  LaunchShape StepsShape(const Process& process, int num_blocks, size_t shared_bytes) const {
+    const int warps = cuda::BlockWarps(process, options_.limits.max_warps);
     return {
         .num_clusters = num_blocks, .num_threads = warps * kWarpSize, .shared_bytes = shared_bytes};
+  }
+  template <class Process>
+  void Sequential(const cuda::BlockSequentialArgs<Process>& args, int num_samples) {
+    Run(StepsShape(args.process, num_samples, cuda::StepBytes(args.process, 1)),
+        [&](Thread& t) { cuda::SolveByBlocks(t, args); });
+  }
+  template <class Process>
+  void Propagation(const cuda::PropagationArgs<Process>& args, int num_samples) {
+    Run(StepsShape(args.process, num_samples * args.intervals.tree.num_intervals,
+                   cuda::StepBytes(args.process, args.rows)),
+        [&](Thread& t) { cuda::PropagateIntervals<cuda::kMostStepRows>(t, args); });
+  }
+  template <class Process>
+  void Expansion(const cuda::ExpansionArgs<Process>& args, int num_samples) {
+    Run(StepsShape(args.process, num_samples * args.intervals.tree.num_intervals,
+                   cuda::StepBytes(args.process, 1)),
+        [&](Thread& t) { cuda::ExpandIntervals(t, args); });
+  }
+  LaunchShape PassShape(const cuda::PassView& pass, int num_blocks) const {
+    const int warps = cuda::PassWarps(pass.width, options_.limits.max_warps);
+    return {.num_clusters = num_blocks,
+            .num_threads = warps * kWarpSize,
+            .shared_bytes = cuda::UpdateBytes(warps)};
   }
 
   template <int W>

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_BLOCK_SHAPE_H_
+#define DEEPPCR_KERNELS_CUDA_BLOCK_SHAPE_H_
+
+// Sizes of the launches of block_recurrence.h, of diffusion_kernel.h and of pass_kernel.h.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/block_recurrence.h"
+#include "kernels/cuda/diffusion_kernel.h"
+#include "kernels/cuda/newton_shape.h"
+#include "kernels/cuda/panel_stack.h"
+#include "kernels/cuda/pass_kernel.h"
+
+namespace deeppcr::cuda {
+
+// Of a block that makes steps: a warp for each panel of a layer, up to so many.
+inline constexpr int kMaxBlockWarps = 16;
+constexpr int WidestLayer(const DiffusionView& process) { return process.denoiser.hidden_width; }
+constexpr int WidestLayer(const PanelStackView& process) { return process.width; }
+template <class Process>
+constexpr int BlockWarps(const Process& process, int max_warps) {
+  const int panels = WidestLayer(process) / kPanelRows;
+  const int most = max_warps < kMaxBlockWarps ? max_warps : kMaxBlockWarps;
+  return panels < most ? panels : most;
+}
+
+// Bytes of shared memory of steps of so many rows.
+template <class Process>
+constexpr size_t StepBytes(const Process& process, int rows) {
+  return static_cast<size_t>(process.StepFloats(rows)) * sizeof(float);
+}
+constexpr size_t CoarseBytes(const DiffusionView& process) {
+  return StepBytes(process, 1) + static_cast<size_t>(process.width) * sizeof(float);
+}
+
+// Rows that pass through a step together: everything, or as much as a block has memory for; 0 where
+// that is too little for a state, its probes and a column.
+template <class Process>
+constexpr int StepRows(const Process& process, const LaunchLimits& limits) {
+  const int all = 1 + kNumProbes + process.width;
+  int rows = all < kMostStepRows ? all : kMostStepRows;
+  while (rows > 0 && StepBytes(process, rows) > limits.shared_bytes) --rows;
+  return rows >= 2 + kNumProbes ? rows : 0;
+}
+
+// Of a block that works on an interval or a node of states of this width: a warp for every eight
+// rows, up to so many.
+inline constexpr int kMaxPassWarps = 8;
+constexpr int PassWarps(int width, int max_warps) {
+  const int most = max_warps < kMaxPassWarps ? max_warps : kMaxPassWarps;
+  return width / 8 < most ? width / 8 : most;
+}
+constexpr size_t UpdateBytes(int warps) {
+  return static_cast<size_t>(warps) * sizeof(IntervalNorms);
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_BLOCK_SHAPE_H_

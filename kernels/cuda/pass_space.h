@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_PASS_SPACE_H_
+#define DEEPPCR_KERNELS_CUDA_PASS_SPACE_H_
+
+#include <cstdint>
+#include <span>
+#include <variant>
+
+#include "kernels/cuda/block_recurrence.h"
+#include "kernels/cuda/cuda_space.h"
+#include "kernels/cuda/pass_kernel.h"
+
+namespace deeppcr::cuda {
+
+// A space whose iterative loop runs on the host, which waits for each pass and then launches the
+// next: for states beyond newton_kernel.h and for GPUs without clusters. A pass takes long enough
+// for that; in return no launch is in vain, and matrices are formed for those samples alone that
+// want them.
+class PassSpace : public CudaSpace, public IterationPasses {
+ public:
+  using CudaSpace::CudaSpace;
+  absl::Status Allocate() override;
+
+  std::variant<IterationPasses*, IterationLoop*> iteration() override { return this; }
+  void Begin(int32_t num_samples) override;
+  PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) override;
+  bool interrupted(int32_t) const override { return false; }
+  void ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) override;
+  void DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) override;
+  void Update(std::span<const int32_t> samples, IterationKind kind, double floor,
+              std::span<UpdateNorms> norms) override;
+  void Finish(int32_t num_samples, float* const* trajectories) override;
+
+ protected:
+  // Propagation of all intervals of so many members.
+  virtual void LaunchPropagation(const IntervalsView& intervals, int32_t num_members,
+                                 IterationKind kind) = 0;
+  // All states of samples 0..n-1.
+  virtual void LaunchExpansion(const IntervalsView& intervals, int32_t num_samples,
+                               float* trajectories) = 0;
+
+ private:
+  IntervalTree Tree() const { return {static_cast<int32_t>(intervals_), 1}; }
+  IntervalsView Intervals(const int32_t* members) const;
+  PassView View() const;
+
+  // Mapped: samples of the pass, and its norms, [iterative] each.
+  DeviceBuffer<int32_t> members_;
+  DeviceBuffer<UpdateNorms> outcomes_;
+  // The device's.
+  DeviceBuffer<UpdateNorms> norms_;  // [iterative, P]
+};
+
+// Slabs of so many intervals of states of this width, for the samples of `sizes`.
+int64_t PassSlabBytes(const SpaceSizes& sizes);
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_PASS_SPACE_H_

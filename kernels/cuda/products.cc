@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/products.h"
+
+#include <cublas_v2.h>
+#include <dlfcn.h>
+
+#include <string>
+
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+
+namespace deeppcr::cuda {
+namespace {
+
+// cublasGemmStridedBatchedEx, a name that C++ overloads.
+using GemmStridedBatchedEx = cublasStatus_t (*)(
+    cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void* alpha,
+    const void* a, cudaDataType, int lda, long long stride_a, const void* b, cudaDataType, int ldb,
+    long long stride_b, const void* beta, void* c, cudaDataType, int ldc, long long stride_c,
+    int batch_count, cublasComputeType_t, cublasGemmAlgo_t);
+
+// What we call of cuBLAS.
+struct Library {
+  decltype(&cublasCreate_v2) create = nullptr;
+  decltype(&cublasDestroy_v2) destroy = nullptr;
+  decltype(&cublasSetStream_v2) set_stream = nullptr;
+  decltype(&cublasSetWorkspace_v2) set_workspace = nullptr;
+  GemmStridedBatchedEx multiply = nullptr;
+};
+
+template <class Function>
+bool Find(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  return *function != nullptr;
+}
+
+absl::StatusOr<Library> Open() {
+  const std::string file = StrCat("libcublas.so.", CUBLAS_VER_MAJOR);
+  void* const opened = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  Library library;
+  if (opened != nullptr && Find(opened, "cublasCreate_v2", &library.create) &&
+      Find(opened, "cublasDestroy_v2", &library.destroy) &&
+      Find(opened, "cublasSetStream_v2", &library.set_stream) &&
+      Find(opened, "cublasSetWorkspace_v2", &library.set_workspace) &&
+      Find(opened, "cublasGemmStridedBatchedEx", &library.multiply))
+    return library;
+  const char* const why = dlerror();
+  return absl::UnimplementedError(StrCat(
+      "a model of this width needs cuBLAS: ", std::string_view(why == nullptr ? file.c_str() : why),
+      "; install it (libcublas of the CUDA toolkit), or use --backend cpu"));
+}
+
+// Opened once, and never closed.
+const absl::StatusOr<Library>& TheLibrary() {
+  static const auto* library = new absl::StatusOr<Library>(Open());
+  return *library;
+}
+
+absl::Status StatusOf(cublasStatus_t status, std::string_view what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  const std::string message = StrCat("cuBLAS: ", what, ": status ", static_cast<int>(status));
+  return status == CUBLAS_STATUS_ALLOC_FAILED ? absl::ResourceExhaustedError(message)
+                                              : absl::UnavailableError(message);
+}
+
+// What NVIDIA recommends for Hopper.
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+
+class CublasProducts final : public Products {
+ public:
+  CublasProducts(const Library& library, cudaStream_t stream)
+      : library_(library), stream_(stream) {}
+  ~CublasProducts() override {
+    if (handle_ != nullptr) library_.destroy(handle_);
+    if (workspace_ != nullptr) cudaFree(workspace_);
+  }
+
+  absl::Status Prepare() {
+    if (const cudaError_t error = cudaMalloc(&workspace_, kWorkspaceBytes); error != cudaSuccess) {
+      cudaGetLastError();  // an allocation that failed says nothing about the device
+      return ResourceExhausted("cuBLAS: ", kWorkspaceBytes, " bytes of GPU memory wanted: ",
+                               std::string_view(cudaGetErrorString(error)));
+    }
+    DEEPPCR_RETURN_IF_ERROR(StatusOf(library_.create(&handle_), "making a handle"));
+    DEEPPCR_RETURN_IF_ERROR(StatusOf(library_.set_stream(handle_, stream_), "setting its stream"));
+    return StatusOf(library_.set_workspace(handle_, workspace_, kWorkspaceBytes),
+                    "setting its workspace");
+  }
+
+  // cuBLAS knows matrices by columns and sees transposes: left^T right^T = (right left)^T.
+  absl::Status Multiply(const GemmArgs& args) override {
+    const float one = 1.0F, zero = 0.0F;
+    const int w = args.width;
+    return StatusOf(
+        library_.multiply(handle_, CUBLAS_OP_N, CUBLAS_OP_N, w, w, w, &one, args.left, CUDA_R_32F,
+                          w, args.stride, args.right, CUDA_R_32F, w, args.stride, &zero,
+                          args.product, CUDA_R_32F, w, args.product_stride, args.count,
+                          CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_GEMM_DEFAULT),
+        "products of matrices");
+  }
+
+ private:
+  const Library& library_;
+  const cudaStream_t stream_;
+  void* workspace_ = nullptr;
+  cublasHandle_t handle_ = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Products>> Products::New(cudaStream_t stream) {
+  const absl::StatusOr<Library>& library = TheLibrary();
+  if (!library.ok()) return library.status();
+  auto products = std::make_unique<CublasProducts>(*library, stream);
+  DEEPPCR_RETURN_IF_ERROR(products->Prepare());
+  return std::unique_ptr<Products>(std::move(products));
+}
+
+}  // namespace deeppcr::cuda

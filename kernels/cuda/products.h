@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_PRODUCTS_H_
+#define DEEPPCR_KERNELS_CUDA_PRODUCTS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/gemm.h"
+
+namespace deeppcr::cuda {
+
+// Products of matrices on a stream, by cuBLAS with a workspace of ours. The library is looked for
+// only when a model needs it: a server whose models do not, runs on machines without it.
+class Products {
+ public:
+  // The stream must outlive the result. Errors: kUnimplemented without the library, saying what to
+  // install; kResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<Products>> New(cudaStream_t stream);
+  virtual ~Products() = default;
+  virtual absl::Status Multiply(const GemmArgs& args) = 0;
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_PRODUCTS_H_
