@@ -105,6 +105,39 @@ DEEPPCR_DEVICE float Differentiate(Activation activation, float a) {
   return 1.0F;
 }
 
+template <Activation kActivation, int N>
+DEEPPCR_DEVICE void DifferentiateEach(float (&a)[N]) {
+  DEEPPCR_UNROLL
+  for (int k = 0; k < N; ++k) a[k] = Differentiate(kActivation, a[k]);
+}
+
+// Slopes in place of values: one branch for all of them, so that they do not wait for one another.
+template <int N>
+DEEPPCR_DEVICE void DifferentiateAll(Activation activation, float (&a)[N]) {
+  switch (activation) {
+    case Activation::kIdentity:
+      return DifferentiateEach<Activation::kIdentity>(a);
+    case Activation::kRelu:
+      return DifferentiateEach<Activation::kRelu>(a);
+    case Activation::kLeakyRelu:
+      return DifferentiateEach<Activation::kLeakyRelu>(a);
+    case Activation::kTanh:
+      return DifferentiateEach<Activation::kTanh>(a);
+    case Activation::kSigmoid:
+      return DifferentiateEach<Activation::kSigmoid>(a);
+    case Activation::kSilu:
+      return DifferentiateEach<Activation::kSilu>(a);
+    case Activation::kGelu:
+      return DifferentiateEach<Activation::kGelu>(a);
+    case Activation::kGeluTanh:
+      return DifferentiateEach<Activation::kGeluTanh>(a);
+    case Activation::kElu:
+      return DifferentiateEach<Activation::kElu>(a);
+    case Activation::kSoftplus:
+      return DifferentiateEach<Activation::kSoftplus>(a);
+  }
+}
+
 }  // namespace deeppcr::cuda
 
 #endif  // DEEPPCR_KERNELS_CUDA_ACTIVATION_H_

@@ -6,6 +6,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/backward_args.h"
+#include "kernels/cuda/backward_shape.h"
 #include "kernels/cuda/block_recurrence.h"
 #include "kernels/cuda/dense_chain_kernel.h"
 #include "kernels/cuda/diffusion_kernel.h"
@@ -20,6 +22,7 @@ namespace deeppcr::cuda {
 
 // What kernels may ask for, once for all and before the first launch: a limit belongs to a kernel
 // and not to a thread, so a launch that set one of its own would break another's.
+cudaError_t PrepareBackward(int shared_bytes);
 cudaError_t PrepareDenseChain(int shared_bytes);
 cudaError_t PrepareDiffusion(int shared_bytes);
 cudaError_t PrepareModulation(int shared_bytes);
@@ -59,6 +62,16 @@ cudaError_t LaunchPass(const StartArgs& args, int num_samples, cudaStream_t stre
 cudaError_t LaunchPass(const LevelArgs& args, int num_members, cudaStream_t stream);
 cudaError_t LaunchPass(const UpdateArgs& args, int num_members, cudaStream_t stream);
 cudaError_t LaunchPass(const CollectArgs& args, int num_members, cudaStream_t stream);
+
+// The backward pass, of stacks with states padded to `width`; else cudaErrorInvalidValue.
+cudaError_t LaunchBackward(const BackwardArgs& args, int width, cudaStream_t stream);
+// One cluster per sample, in slabs where the args have some; errors as of LaunchNewton, shapes as
+// of ChooseBackwardShape.
+cudaError_t LaunchBackwardScan(const BackwardScanArgs& args, const NewtonShape& shape,
+                               cudaStream_t stream);
+// After either, on the same stream.
+cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, int width,
+                                     cudaStream_t stream);
 
 cudaError_t LaunchNoise(const NoiseArgs& args, cudaStream_t stream);
 cudaError_t LaunchModulation(const ModulationArgs& args, int64_t num_tables, cudaStream_t stream);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/cluster_launch.h"
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/newton_kernel.h"
@@ -31,20 +32,9 @@ __global__ void __launch_bounds__(kMaxThreads<W>, kMinBlocks<W, kKernel>)
 #endif
 }
 
-bool HasClusters() {
-  int device = 0, has = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return false;
-  return cudaDeviceGetAttribute(&has, cudaDevAttrClusterLaunch, device) == cudaSuccess && has == 1;
-}
-
 template <int W, Kernel kKernel>
 cudaError_t Allow(int shared_bytes) {
-  const auto kernel = NewtonKernel<W, kKernel>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  if (error != cudaSuccess) return error;
-  // More blocks than every device takes.
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  return AllowClusters(NewtonKernel<W, kKernel>, shared_bytes);
 }
 template <int W>
 cudaError_t Prepare(int shared_bytes) {
@@ -54,30 +44,13 @@ cudaError_t Prepare(int shared_bytes) {
   return error;
 }
 
-// A launch of one shape: `config` points into it.
-struct Launcher {
-  cudaLaunchAttribute cluster = {};
-  cudaLaunchConfig_t config = {};
-
-  Launcher(const NewtonShape& shape, size_t shared_bytes, cudaStream_t stream) {
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(shape.num_blocks), 1, 1};
-    config.gridDim = dim3(static_cast<unsigned>(shape.num_samples) * shape.num_blocks);
-    config.blockDim = dim3(static_cast<unsigned>(shape.num_warps) * kWarpSize);
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-  }
-};
-
 template <int W, Kernel kKernel>
 cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
   if (shape.num_blocks < 1 || shape.num_warps * kWarpSize > kMaxThreads<W>)
     return cudaErrorInvalidValue;
   const bool shared = kKernel == Kernel::kInShared;
   const size_t shared_bytes = shared ? BlockMemory::Bytes(args.tree, W) : 0;
-  const Launcher launcher(shape, shared_bytes, stream);
+  const ClusterLauncher launcher(shape, shared_bytes, stream);
   return cudaLaunchKernelEx(&launcher.config, NewtonKernel<W, kKernel>, args);
 }
 template <int W>
@@ -90,7 +63,7 @@ cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_
 // Of the most threads and the most shared memory.
 template <int W>
 cudaError_t MaxClusterBlocks(size_t shared_bytes, int* blocks) {
-  const Launcher launcher({W, 1, kMostBlocks, MaxNewtonWarps(W)}, shared_bytes, nullptr);
+  const ClusterLauncher launcher({W, 1, kMostBlocks, MaxNewtonWarps(W)}, shared_bytes, nullptr);
   return cudaOccupancyMaxPotentialClusterSize(blocks, NewtonKernel<W, Kernel::kInShared>,
                                               &launcher.config);
 }

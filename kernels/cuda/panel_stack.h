@@ -10,10 +10,10 @@
 #include <cstdint>
 
 #include "kernels/backend/iteration.h"
-#include "kernels/cuda/activation.h"
 #include "kernels/cuda/device_code.h"
 #include "kernels/cuda/panel_layer.h"
 #include "kernels/cuda/rounding_source.h"
+#include "kernels/cuda/stack_jacobian.h"
 #include "kernels/cuda/stack_step.h"
 
 namespace deeppcr::cuda {
@@ -118,7 +118,7 @@ class PanelStackStep {
   DEEPPCR_DEVICE void FinishRow(const PanelLayers::Layer& step, int i, const PanelSums<S>& p) {
     const float a = p.first + step.layer.bias[i];
     const float next = FinishStep(stack_, i, a, State(0, i));
-    const float slope = rows_ > 1 || diagonal_ != nullptr ? SlopeAt(a) : 0.0F;
+    const float slope = rows_ > 1 || diagonal_ != nullptr ? SlopeAt(stack_, a) : 0.0F;
     const float size = sqrtf(fmaf(next, next, slope * slope * p.squares));
     const bool real = i < stack_.state_dim;
     if (diagonal_ != nullptr && context_.lane() % kSegments == 0) {
@@ -135,10 +135,6 @@ class PanelStackStep {
       if (r >= 1 && r <= probes_) value += RoundingSource(size, r - 1, i, step.step);
       At(next_, r, i) = real ? value : 0.0F;
     }
-  }
-  DEEPPCR_DEVICE float SlopeAt(float pre_activation) const {
-    const float slope = Differentiate(stack_.activation, pre_activation);
-    return stack_.residual ? stack_.scale * slope : slope;
   }
 
   Context& context_;

@@ -51,6 +51,7 @@ cudaError_t PrepareKernels() {
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error == cudaSuccess) error = PrepareBackward(bytes);
   if (error == cudaSuccess) error = PrepareDenseChain(bytes);
   if (error == cudaSuccess) error = PrepareDiffusion(bytes);
   if (error == cudaSuccess) error = PrepareModulation(bytes);

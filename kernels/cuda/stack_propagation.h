@@ -11,6 +11,7 @@
 
 #include "kernels/backend/iteration.h"
 #include "kernels/cuda/rounding_source.h"
+#include "kernels/cuda/stack_jacobian.h"
 #include "kernels/cuda/stack_step.h"
 #include "kernels/cuda/warp_matrix.h"
 
@@ -41,8 +42,11 @@ class StackPropagation {
       const float a = Multiply<W>(context_, layer, z_) + layer.bias;
       const float next = FinishStep(stack_, row_, a, z_);
       if (matrix_ != nullptr || kind_.probes) {
-        const float slope = SlopeAt(a);
-        if (full) l == begin ? FirstTangents(l, slope) : Tangents(l, slope);
+        const float slope = SlopeAt(stack_, a);
+        if (full) {
+          l == begin ? FirstTangents<W>(context_, stack_, l, slope, column_)
+                     : Tangents<W>(context_, stack_, l, slope, column_);
+        }
         if (matrix_ != nullptr && !full) StoreDiagonal(l, slope);
         if (kind_.probes) Probes(layer, l, slope, next);
       }
@@ -56,40 +60,9 @@ class StackPropagation {
   DEEPPCR_DEVICE float probe(int v) const { return probes_[v]; }
 
  private:
-  static constexpr int kRows = kColumnRows<W>;
-
-  DEEPPCR_DEVICE float SlopeAt(float pre_activation) const {
-    const float slope = Differentiate(stack_.activation, pre_activation);
-    return stack_.residual ? stack_.scale * slope : slope;
-  }
-
-  // The Jacobian of step l.
-  DEEPPCR_DEVICE void FirstTangents(int64_t l, float slope) {
-    const float* weights = stack_.weights + l * W * W;
-    DEEPPCR_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const int i = FirstRow<W>(context_.lane()) + r;
-      const float s = context_.Shuffle(slope, i);
-      const float identity = stack_.residual && i == row_ ? 1.0F : 0.0F;
-      column_[r] = fmaf(s, weights[i * W + row_], identity);
-    }
-  }
   DEEPPCR_DEVICE void StoreDiagonal(int64_t l, float slope) const {
     const float weight = stack_.weights[(l * W + row_) * W + row_];
     if (context_.lane() < W) matrix_[row_] = fmaf(slope, weight, stack_.residual ? 1.0F : 0.0F);
-  }
-  // T <- J T.
-  DEEPPCR_DEVICE void Tangents(int64_t l, float slope) {
-    float whole[W], weights[W];
-    GatherColumn<W>(context_, column_, whole);
-    DEEPPCR_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const int i = FirstRow<W>(context_.lane()) + r;
-      context_.LoadConstants(stack_.weights + (l * W + i) * W, weights);
-      const float product = RowTimes<W>(weights, whole);
-      const float s = context_.Shuffle(slope, i);
-      column_[r] = stack_.residual ? fmaf(s, product, column_[r]) : s * product;
-    }
   }
 
   // E <- J E + rounding of the step: of the new state, and of the terms of its dot products, which
@@ -116,7 +89,7 @@ class StackPropagation {
   const int row_;
   float z_;
   float probes_[kNumProbes];
-  float column_[kRows] = {};
+  float column_[kColumnRows<W>] = {};
 };
 
 }  // namespace deeppcr::cuda

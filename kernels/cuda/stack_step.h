@@ -74,6 +74,33 @@ DEEPPCR_DEVICE float Multiply(Context& context, const LayerPart<W>& layer, float
   return sum;
 }
 
+// Several such products at once, each with the bits of Multiply: no chain waits for another.
+template <int W, int N, class Context>
+DEEPPCR_DEVICE void MultiplyAll(Context& context, const LayerPart<W> (&layers)[N],
+                                const float (&x)[N], float (&products)[N]) {
+  constexpr int kChains = W < kWarpSize ? 2 : 4;
+  const LanePart<W> part(context.lane());
+  float chains[N][kChains] = {};
+  DEEPPCR_UNROLL
+  for (int j = 0; j < LanePart<W>::kColumns; ++j) {
+    DEEPPCR_UNROLL
+    for (int n = 0; n < N; ++n) {
+      const float other = context.Shuffle(x[n], part.first_column + j);
+      chains[n][j % kChains] = fmaf(layers[n].weights[j], other, chains[n][j % kChains]);
+    }
+  }
+  DEEPPCR_UNROLL
+  for (int n = 0; n < N; ++n) {
+    products[n] = chains[n][0] + chains[n][1];
+    if constexpr (kChains == 4) products[n] += chains[n][2] + chains[n][3];
+  }
+  DEEPPCR_UNROLL
+  for (int mask = W; mask < kWarpSize; mask *= 2) {
+    DEEPPCR_UNROLL
+    for (int n = 0; n < N; ++n) products[n] += context.ShuffleXor(products[n], mask);
+  }
+}
+
 // z_l from z_{l-1} and the lane's pre-activation.
 template <class Stack>
 DEEPPCR_DEVICE float FinishStep(const Stack& stack, int row, float pre_activation, float z) {

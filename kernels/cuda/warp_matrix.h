@@ -45,6 +45,18 @@ DEEPPCR_DEVICE float RowTimes(const float (&row)[W], const float (&column)[W]) {
   return chains[0] + chains[1];
 }
 
+// A row in shared memory, at an address of 16 bytes.
+template <int W, class Context>
+DEEPPCR_DEVICE void LoadRow(Context& context, const float* from, float (&row)[W]) {
+  DEEPPCR_UNROLL
+  for (int k = 0; k < W; k += 4) {
+    float four[4];
+    context.LoadFour(from + k, four);
+    DEEPPCR_UNROLL
+    for (int i = 0; i < 4; ++i) row[k + i] = four[i];
+  }
+}
+
 // product = right left, of which `product` is neither.
 template <int W, class Context>
 DEEPPCR_DEVICE void MultiplyMatrices(Context& context, const float* right, const float* left,
@@ -60,6 +72,34 @@ DEEPPCR_DEVICE void MultiplyMatrices(Context& context, const float* right, const
     for (int k = 0; k < W; ++k) row[k] = right[i * W + k];
     product[i * W + j] = RowTimes<W>(row, whole);
   }
+}
+
+// left <- right left, of which `right` is at an address of 16 bytes. `site` is between the reads of
+// a column, which lanes share, and its stores.
+template <int W, class Context>
+DEEPPCR_DEVICE void MultiplyInPlace(Context& context, int site, const float* right, float* left) {
+  float whole[W], row[W], column[kColumnRows<W>];
+  const int first = FirstRow<W>(context.lane()), j = context.lane() % W;
+  DEEPPCR_UNROLL
+  for (int k = 0; k < W; ++k) whole[k] = left[k * W + j];
+  DEEPPCR_UNROLL
+  for (int r = 0; r < kColumnRows<W>; ++r) {
+    LoadRow(context, right + (first + r) * W, row);
+    column[r] = RowTimes<W>(row, whole);
+  }
+  context.SyncWarp(site);
+  StoreColumn<W>(context, column, left);
+}
+
+// A lane's part of a transposed matrix: Multiply gives its element of the product with that.
+template <int W, class Context>
+DEEPPCR_DEVICE LayerPart<W> LoadTransposed(Context& context, const float* matrix) {
+  LayerPart<W> part;
+  part.bias = 0.0F;
+  DEEPPCR_UNROLL
+  for (int r = 0; r < kColumnRows<W>; ++r)
+    part.weights[r] = matrix[(FirstRow<W>(context.lane()) + r) * W + context.lane() % W];
+  return part;
 }
 
 // The A of an interval or a node, as a warp multiplies vectors with it. In memory a full one is [W,

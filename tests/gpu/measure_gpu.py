@@ -70,7 +70,7 @@ def best_kernels(rows):
 def kernels_table(best):
     rows = []
     for (layers, dim, samples, kernel), row in sorted(best.items()):
-        if kernel == 'sequential':
+        if kernel != 'newton':
             continue
         sequential = best[layers, dim, samples, 'sequential']
         rows.append([layers, dim, samples, sequential['median_us'],
@@ -85,12 +85,29 @@ def kernels_table(best):
                         'blocks', 'warps', 'passes', 'newton speed-up'], 'rows': rows}
 
 
+def backward_table(best):
+    rows = []
+    for (layers, dim, samples, kernel), row in sorted(best.items()):
+        if kernel not in ('backward_scan', 'backward_scan_parameters'):
+            continue
+        sequential = best[layers, dim, samples, kernel.replace('scan', 'sequential')]
+        rows.append([layers, dim, samples, 'yes' if kernel.endswith('parameters') else 'no',
+                     sequential['median_us'], row['median_us'], row['shooting_interval'],
+                     row['blocks'], row['warps'], sequential['median_us'] / row['median_us']])
+    return {'name': 'gpu-backward',
+            'note': 'Gradients by the initial state and all deltas of a given trajectory; device '
+                    'time by events, random residual networks of scale 1/sqrt(L).',
+            'columns': ['L', 'D', 'samples', 'by parameters too', 'sequential us', 'scan us', 'C',
+                        'blocks', 'warps', 'scan speed-up'], 'rows': rows}
+
+
 def run_kernels(arguments, results):
     done = subprocess.run([arguments.bundle / 'bin/kernel_trial', 'time'], capture_output=True,
                           text=True, timeout=LIMITS['kernels'], check=True)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{')]
     results['kernels'] = rows
-    results['tables'] = [kernels_table(best_kernels(rows))]
+    best = best_kernels(rows)
+    results['tables'] = [kernels_table(best), backward_table(best)]
 
 
 # ---- The ladder
@@ -253,6 +270,17 @@ def diffusion_targets(ladder):
                           ratio >= 1.3)]
 
 
+def backward_targets(best):
+    back = best.get((1024, 16, 1, 'backward_scan_parameters'))
+    if back is None:
+        return []
+    sequential = best[1024, 16, 1, 'backward_sequential_parameters']
+    ratio = sequential['median_us'] / back['median_us']
+    return [shared.target('W3 backward kernels', '<= 12 us', f"{back['median_us']:.1f} us",
+                          back['median_us'] <= 12),
+            shared.target('W3 backward against sequential', '>= 4x', f'{ratio:.2f}x', ratio >= 4)]
+
+
 def targets(results):
     lines = []
     best = best_kernels(results.get('kernels', []))
@@ -278,6 +306,7 @@ def targets(results):
         seconds = call['median_seconds']
         lines.append(shared.target('W1 engine call with host buffers', '<= 40 us',
                                    f'{1e6 * seconds:.1f} us', seconds <= 40e-6))
+    lines += backward_targets(best)
     lines += diffusion_targets(results.get('ladder', []))
     return {'name': 'gpu-targets', 'note': '', 'columns': ['target', 'wanted', 'got', 'met'],
             'rows': lines}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_GPU_BACKWARD_TRIAL_H_
+#define DEEPPCR_TESTS_GPU_BACKWARD_TRIAL_H_
+
+// The backward pass on a GPU: against a loop in double precision, and its times.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "tests/gpu/trial.h"
+
+namespace deeppcr::cuda {
+
+// Gradients by the initial states [n, W], deltas [n, L, W], and gradients by the parameters
+// [L, W, W] and [L, W].
+struct Gradients {
+  std::vector<float> initial, deltas, weights, biases;
+};
+
+// A network whose samples were solved, on its way back.
+class BackwardTrial {
+ public:
+  BackwardTrial(const Trial& trial, int num_samples)
+      : trial_(trial),
+        n_(num_samples),
+        final_host_(Trial::Draw(num_samples, network().dim, network().width, network().width, 1)),
+        final_(final_host_),
+        initial_(final_host_.size()),
+        deltas_(num_samples * Rows() * network().width),
+        weights_(Rows() * network().width * network().width),
+        biases_(Rows() * network().width),
+        dependent_(1) {}
+
+  const Network& network() const { return trial_.network(); }
+  int Intervals(int interval) const {
+    return static_cast<int>((network().steps - 1) / interval + 1);
+  }
+  BackwardArgs Sequential(int n) const {
+    return {
+        trial_.View(),    n, trial_.trajectory(), final_.data(), initial_.data(), deltas_.data(),
+        dependent_.data()};
+  }
+  BackwardScanArgs Scan(int n, int interval, int blocks, std::byte* slabs) const {
+    return {Sequential(n), IntervalTree(Intervals(interval), blocks), interval, slabs};
+  }
+  ParameterGradientArgs Parameters(int n) const {
+    return {network().steps, network().dim, n, trial_.trajectory(), deltas_.data(),
+            weights_.data(), biases_.data()};
+  }
+
+  Gradients GoBackSequentially(int n) const {
+    Must(LaunchBackward(Sequential(n), network().width, nullptr), "backward launch");
+    return Taken(n);
+  }
+  Gradients GoBackByScan(int n, int interval, const LaunchLimits& limits) const {
+    const NewtonShape shape =
+        ChooseBackwardShape(network().width, n, Intervals(interval), interval, limits);
+    const IntervalTree tree(Intervals(interval), shape.num_blocks);
+    const OnDevice<std::byte> slabs(
+        shape.in_slabs ? n * BackwardSlabBytes(network().width, tree, interval) : 1);
+    const BackwardScanArgs args =
+        Scan(n, interval, shape.num_blocks, shape.in_slabs ? slabs.data() : nullptr);
+    Must(LaunchBackwardScan(args, shape, nullptr), "backward scan launch");
+    return Taken(n);
+  }
+
+  // In double precision, from the states that the device has, in rows of W.
+  struct Doubles {
+    std::vector<double> initial, deltas, weights, biases;
+  };
+  Doubles Reference(int n, const std::vector<float>& states) const {
+    const int w = network().width;
+    Doubles all{{},
+                std::vector<double>(n * Rows() * w),
+                std::vector<double>(Rows() * w * w),
+                std::vector<double>(Rows() * w)};
+    for (int s = 0; s < n; ++s) {
+      std::vector<double> g(final_host_.begin() + s * w, final_host_.begin() + (s + 1) * w);
+      const float* z = states.data() + s * (network().steps + 1) * network().dim;
+      for (int64_t l = network().steps - 1; l >= 0; --l)
+        StepBack(l, z + l * network().dim, s, &g, &all);
+      all.initial.insert(all.initial.end(), g.begin(), g.end());
+    }
+    return all;
+  }
+
+ private:
+  size_t Rows() const { return static_cast<size_t>(network().steps); }
+
+  void StepBack(int64_t l, const float* z, int sample, std::vector<double>* g, Doubles* all) const {
+    const int d = network().dim, w = network().width;
+    std::vector<double> next = network().residual ? *g : std::vector<double>(w);
+    for (int i = 0; i < d; ++i) {
+      const float* row = trial_.weights().data() + (l * w + i) * w;
+      double a = trial_.biases()[l * w + i];
+      for (int k = 0; k < d; ++k) a += double{row[k]} * z[k];
+      const double delta = network().scale * (1 - std::tanh(a) * std::tanh(a)) * (*g)[i];
+      all->deltas[(sample * network().steps + l) * w + i] = delta;
+      all->biases[l * w + i] += delta;
+      for (int k = 0; k < d; ++k) {
+        next[k] += row[k] * delta;
+        all->weights[(l * w + i) * w + k] += delta * z[k];
+      }
+    }
+    *g = next;
+  }
+  Gradients Taken(int n) const {
+    Must(LaunchParameterGradients(Parameters(n), network().width, nullptr), "parameter launch");
+    Must(cudaDeviceSynchronize(), "backward kernels");
+    Gradients gradients{initial_.Host(), deltas_.Host(), weights_.Host(), biases_.Host()};
+    gradients.initial.resize(static_cast<size_t>(n) * network().width);
+    gradients.deltas.resize(n * Rows() * network().width);
+    return gradients;
+  }
+
+  const Trial& trial_;
+  const int n_;
+  const std::vector<float> final_host_;
+  const OnDevice<float> final_, initial_, deltas_, weights_, biases_;
+  const OnDevice<int64_t> dependent_;
+};
+
+template <class Wanted>
+void CheckGradients(const Gradients& got, const Wanted& want, int width, const std::string& name) {
+  constexpr double kFloor = 1e-30;  // gradients may vanish: only their relative error counts
+  Check(got.initial.size() == want.initial.size() && got.deltas.size() == want.deltas.size() &&
+            got.weights.size() == want.weights.size() && got.biases.size() == want.biases.size(),
+        name + ": other sizes");
+  const double worst = std::max({WorstState(got.initial, want.initial, width, kFloor),
+                                 WorstState(got.deltas, want.deltas, width, kFloor),
+                                 WorstState(got.weights, want.weights, width * width, kFloor),
+                                 WorstState(got.biases, want.biases, width, kFloor)});
+  Check(worst <= 1e-4, name + ": gradients are " + std::to_string(worst) + " off");
+}
+
+inline void CheckSameBits(const Gradients& a, const Gradients& b, const std::string& what) {
+  const size_t deltas = std::min(a.deltas.size(), b.deltas.size());
+  Check(SameBits(a.initial, b.initial, std::min(a.initial.size(), b.initial.size())) &&
+            SameBits(a.deltas, b.deltas, deltas),
+        what);
+}
+
+// After its samples have been solved.
+inline void CheckBackward(const Trial& trial, const LaunchLimits& limits, int n) {
+  const std::string name = trial.network().Name() + " backward";
+  const std::vector<float> states = trial.SolveSequentially(n);
+  const BackwardTrial back(trial, n);
+  const BackwardTrial::Doubles reference = back.Reference(n, states);
+  const Gradients sequential = back.GoBackSequentially(n);
+  CheckGradients(sequential, reference, trial.network().width, name);
+  CheckSameBits(sequential, back.GoBackSequentially(1), name + ": other bits alone");
+  for (const int interval : {1, 3, 8, 32}) {
+    if (interval > trial.network().steps) continue;
+    const std::string what = name + " C=" + std::to_string(interval);
+    const Gradients scan = back.GoBackByScan(n, interval, limits);
+    CheckGradients(scan, reference, trial.network().width, what);
+    CheckGradients(scan, sequential, trial.network().width, what + " against sequential");
+    CheckSameBits(scan, back.GoBackByScan(n, interval, limits), what + ": other bits repeated");
+    CheckSameBits(scan, back.GoBackByScan(1, interval, limits), what + ": other bits alone");
+  }
+}
+
+// ---- Times, of the gradients by the initial states and all deltas, and with them by all
+// parameters.
+inline void PrintBackward(const char* kernel, const Network& network, int n, int interval,
+                          const NewtonShape& shape, const Times& times) {
+  Progress linear;  // there is nothing that could not converge
+  linear.termination = Termination::kConverged;
+  Print(kernel, network, n, interval, shape, linear, times);
+}
+
+inline void TimeBackwardScan(const BackwardTrial& back, int n, int interval,
+                             const LaunchLimits& limits) {
+  const Network& network = back.network();
+  for (int blocks = 1; blocks <= std::min(limits.max_cluster_blocks, kChainNodes); blocks *= 2) {
+    const BackwardScanArgs args = back.Scan(n, interval, blocks, nullptr);
+    NewtonShape shape = BackwardShapeOf(network.width, n, args.tree, interval, limits);
+    if (shape.in_slabs) continue;
+    for (const int most = shape.num_warps; shape.num_warps >= std::min(4, most);
+         shape.num_warps /= 2) {
+      const auto scan = [&] { return LaunchBackwardScan(args, shape, nullptr); };
+      PrintBackward("backward_scan", network, n, interval, shape, Measure(scan));
+      const auto with_parameters = [&] {
+        const cudaError_t error = scan();
+        return error != cudaSuccess
+                   ? error
+                   : LaunchParameterGradients(back.Parameters(n), network.width, nullptr);
+      };
+      PrintBackward("backward_scan_parameters", network, n, interval, shape,
+                    Measure(with_parameters));
+    }
+  }
+}
+
+inline void TimeBackward(const Network& network, int n, const LaunchLimits& limits) {
+  const Trial trial(network, n);
+  trial.SolveSequentially(n);
+  const BackwardTrial back(trial, n);
+  const int width = network.width;
+  const BackwardArgs args = back.Sequential(n);
+  const ParameterGradientArgs parameters = back.Parameters(n);
+  const auto sequential = [&] { return LaunchBackward(args, width, nullptr); };
+  PrintBackward("backward_sequential", network, n, 0, {}, Measure(sequential));
+  PrintBackward(
+      "backward_sequential_parameters", network, n, 0, {}, Measure([&] {
+        const cudaError_t error = sequential();
+        return error != cudaSuccess ? error : LaunchParameterGradients(parameters, width, nullptr);
+      }));
+  PrintBackward("parameter_gradients", network, n, 0, {},
+                Measure([&] { return LaunchParameterGradients(parameters, width, nullptr); }));
+  for (const int interval : {1, 2, 4, 8, 16, 32, 64}) TimeBackwardScan(back, n, interval, limits);
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_TESTS_GPU_BACKWARD_TRIAL_H_
