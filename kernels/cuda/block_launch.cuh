@@ -5,6 +5,7 @@
 // Launches of block_recurrence.h, for any Process.
 
 #include "kernels/cuda/block_shape.h"
+#include "kernels/cuda/cluster_launch.h"
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
 
@@ -16,7 +17,15 @@ template <class Process>
 __global__ void __launch_bounds__(kMaxBlockThreads, 1)
     BlockSequentialKernel(const BlockSequentialArgs<Process> args) {
   DeviceContext context;
-  SolveByBlocks(context, args);
+  SolveByTeams(BlockTeam(context), args);
+}
+template <class Process>
+__global__ void __launch_bounds__(kMaxBlockThreads, 1)
+    ClusterSequentialKernel(const BlockSequentialArgs<Process> args) {
+#if __CUDA_ARCH__ >= 900  // the first with clusters; on others a team is one block
+  ClusterContext context;
+  SolveByTeams(ClusterTeam(context), args);
+#endif
 }
 template <int S, class Process>
 __global__ void __launch_bounds__(kMaxBlockThreads, 1)
@@ -34,9 +43,19 @@ __global__ void __launch_bounds__(kMaxBlockThreads, 1)
 template <class Args>
 cudaError_t LaunchSteps(void (*kernel)(Args), const Args& args, int64_t blocks, size_t shared_bytes,
                         cudaStream_t stream) {
-  const int threads = BlockWarps(args.process, kMaxBlockWarps) * kWarpSize;
+  const int threads = BlockWarps(args.process, 1, kMaxBlockWarps) * kWarpSize;
   kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, stream>>>(args);
   return cudaGetLastError();
+}
+
+// A team for each sample: by the one kernel if it is a block, else by the other.
+template <class Args>
+cudaError_t LaunchTeams(void (*block)(Args), void (*cluster)(Args), const Args& args,
+                        int num_samples, size_t shared_bytes, cudaStream_t stream) {
+  if (args.num_blocks == 1) return LaunchSteps(block, args, num_samples, shared_bytes, stream);
+  const int warps = BlockWarps(args.process, args.num_blocks, kMaxBlockWarps);
+  const ClusterLauncher launcher({0, num_samples, args.num_blocks, warps}, shared_bytes, stream);
+  return cudaLaunchKernelEx(&launcher.config, cluster, args);
 }
 
 template <class... Args>
@@ -56,6 +75,9 @@ inline constexpr int kFewRows = 13, kSomeRows = 21;
 
 template <class Process>
 cudaError_t PrepareBlocks(int shared_bytes) {
+  cudaError_t error = cudaSuccess;
+  if (HasClusters()) error = AllowClusters(ClusterSequentialKernel<Process>, shared_bytes);
+  if (error != cudaSuccess) return error;
   return AllowShared(shared_bytes, BlockSequentialKernel<Process>, ExpansionKernel<Process>,
                      PropagationKernel<kFewRows, Process>, PropagationKernel<kSomeRows, Process>,
                      PropagationKernel<kMostStepRows, Process>);
@@ -64,8 +86,8 @@ cudaError_t PrepareBlocks(int shared_bytes) {
 template <class Process>
 cudaError_t LaunchBlockSequential(const BlockSequentialArgs<Process>& args, int num_samples,
                                   cudaStream_t stream) {
-  return LaunchSteps(BlockSequentialKernel<Process>, args, num_samples, StepBytes(args.process, 1),
-                     stream);
+  return LaunchTeams(BlockSequentialKernel<Process>, ClusterSequentialKernel<Process>, args,
+                     num_samples, StepBytes(args.process, 1), stream);
 }
 template <class Process>
 cudaError_t LaunchPropagation(const PropagationArgs<Process>& args, int num_samples,

@@ -2,19 +2,19 @@
 #ifndef DEEPPCR_KERNELS_CUDA_BLOCK_RECURRENCE_H_
 #define DEEPPCR_KERNELS_CUDA_BLOCK_RECURRENCE_H_
 
-// The steps of a recurrence whose layers need a block of threads: the sequential solver,
-// propagation of all shooting intervals, and the states between the ends of intervals. A block
-// makes the steps of one sample or of one interval.
+// The steps of a recurrence whose layers need a block of threads or more: the sequential solver,
+// propagation of all shooting intervals, and the states between the ends of intervals. A team
+// (team.h) makes the steps of one sample, a block those of one interval.
 //
 // A Process is what is stepped through, in the device's memory:
 //   num_steps (L), state_dim (D), width (W: D padded)
-//   StepsOf(sample)        the steps of one sample: At(l) says what step l needs, Prefetch(context,
-//                          l) asks for it ahead of its use
+//   StepsOf(sample)        the steps of one sample: At(l) says what step l needs, Prefetch(team, l)
+//                          asks for what comes after it ahead of its use
 //   StepFloats(rows)       floats of shared memory of steps of so many rows
-//   NewStep<S>(context, memory, rows, probes)   makes steps of up to S rows: State(r, i) is element
+//   NewStep<S>(team, memory, rows, probes)   makes steps of up to S rows: State(r, i) is element
 //                          i < cols() of row r, where cols() >= W, to be zero beyond D;
 //                          Run(steps.At(l)) takes all rows through step l and synchronises the
-//                          block
+//                          team
 //   kHasDiagonals          steps can keep the diagonal of a single step's Jacobian:
 //   KeepDiagonal(to)
 // Row 0 is a state, then come the probes if they are carried, then columns of the Jacobian.
@@ -25,6 +25,7 @@
 #include "kernels/cuda/block_memory.h"
 #include "kernels/cuda/device_code.h"
 #include "kernels/cuda/interval_tree.h"
+#include "kernels/cuda/team.h"
 #include "kernels/solver/stopping.h"
 
 namespace deeppcr::cuda {
@@ -60,6 +61,7 @@ DEEPPCR_DEVICE float* SharedFloats(Context& context) {
 template <class Process>
 struct BlockSequentialArgs {
   Process process;
+  int32_t num_blocks;      // of a sample's team
   int64_t begin, end;      // 0 <= begin < end <= L
   const float* states;     // z_begin [n, W], zero beyond D
   float* final_states;     // z_end [n, W], zero beyond D; may be `states`
@@ -67,26 +69,28 @@ struct BlockSequentialArgs {
   int64_t* num_dependent;  // steps made, one after another, by the first sample
 };
 
-// Body of a launch of one block per sample, with StepFloats(1) of shared memory.
-template <class Process, class Context>
-DEEPPCR_DEVICE void SolveByBlocks(Context& context, const BlockSequentialArgs<Process>& args) {
+// Body of a launch of one team per sample, with StepFloats(1) of shared memory a block.
+template <class Process, class Team>
+DEEPPCR_DEVICE void SolveByTeams(const Team& team, const BlockSequentialArgs<Process>& args) {
   const Process& process = args.process;
+  auto& context = team.context();
   const int64_t sample = context.cluster(), dim = process.state_dim;
   const int width = process.width;
-  auto step = process.template NewStep<1>(context, SharedFloats(context), 1, false);
-  float* const trajectory = args.trajectories == nullptr
+  auto step = process.template NewStep<1>(team, SharedFloats(context), 1, false);
+  float* const trajectory = args.trajectories == nullptr || !team.leads()
                                 ? nullptr
                                 : args.trajectories + sample * (process.num_steps + 1) * dim;
   PlaceState(context, args.states + sample * width, 0, step, width);
-  context.SyncBlock(kAfterInitialState);
+  team.Sync(kAfterInitialState);
   if (trajectory != nullptr && args.begin == 0) WriteState(context, step, dim, trajectory);
   const auto steps = process.StepsOf(sample);
   int64_t made = 0;
   for (int64_t l = args.begin; l < args.end; ++l, ++made) {
-    steps.Prefetch(context, l);
+    steps.Prefetch(team, l);
     step.Run(steps.At(l));
     if (trajectory != nullptr) WriteState(context, step, dim, trajectory + (l + 1) * dim);
   }
+  if (!team.leads()) return;
   WriteState(context, step, width, args.final_states + sample * width);
   if (sample == 0 && context.thread() == 0) *args.num_dependent = made;
 }
@@ -176,7 +180,7 @@ class IntervalPropagation {
   // if none is wanted.
   template <int kRows>
   DEEPPCR_DEVICE void Rows(int probes, int first, int count, float* diagonal) {
-    auto step = args_.process.template NewStep<kRows>(context_, SharedFloats(context_),
+    auto step = args_.process.template NewStep<kRows>(BlockTeam(context_), SharedFloats(context_),
                                                       1 + probes + count, probes > 0);
     if constexpr (Process::kHasDiagonals) step.KeepDiagonal(diagonal);
     Place(step, probes, first, count);
@@ -242,7 +246,7 @@ DEEPPCR_DEVICE void ExpandIntervals(Context& context, const ExpansionArgs<Proces
   const int64_t dim = process.state_dim;
   const BlockInterval at(context, args.intervals, process);
   float* const to = args.trajectories + at.sample * (process.num_steps + 1) * dim;
-  auto step = process.template NewStep<1>(context, SharedFloats(context), 1, false);
+  auto step = process.template NewStep<1>(BlockTeam(context), SharedFloats(context), 1, false);
   PlaceState(context, at.memory.State(at.local), 0, step, process.width);
   context.SyncBlock(kAfterInitialState);
   if (at.interval == 0) WriteState(context, step, dim, to);

@@ -20,10 +20,25 @@ inline constexpr int kMaxBlockWarps = 16;
 constexpr int WidestLayer(const DiffusionView& process) { return process.denoiser.hidden_width; }
 constexpr int WidestLayer(const PanelStackView& process) { return process.width; }
 template <class Process>
-constexpr int BlockWarps(const Process& process, int max_warps) {
-  const int panels = WidestLayer(process) / kPanelRows;
+constexpr int BlockWarps(const Process& process, int num_blocks, int max_warps) {
+  const int panels = WidestLayer(process) / kPanelRows / num_blocks;
   const int most = max_warps < kMaxBlockWarps ? max_warps : kMaxBlockWarps;
   return panels < most ? panels : most;
+}
+
+// Blocks of the team that makes a sample's steps one after another: as many as are free, each with
+// panels enough, where the layers are wide. Narrower ones would lose more to the barriers of a
+// cluster than they win (assumed, not measured).
+inline constexpr int kWideLayer = 256, kPanelsPerBlock = 8;
+template <class Process>
+constexpr int TeamBlocks(const Process& process, int num_samples, const LaunchLimits& limits) {
+  const int rows = WidestLayer(process);
+  int blocks = 1;
+  while (rows >= kWideLayer && 2 * blocks <= limits.max_cluster_blocks &&
+         2 * blocks * num_samples <= limits.multiprocessors &&
+         2 * blocks * kPanelsPerBlock * kPanelRows <= rows)
+    blocks *= 2;
+  return blocks;
 }
 
 // Bytes of shared memory of steps of so many rows.

@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CUDA_DENOISER_STEP_H_
 #define DEEPPCR_KERNELS_CUDA_DENOISER_STEP_H_
 
-// THE reverse step of a diffusion model on a GPU, by a block of threads: every solver takes its
-// states through it, so that they agree bit for bit. The state may bring tangent vectors along,
+// THE reverse step of a diffusion model on a GPU, by a team of threads (team.h): every solver takes
+// its states through it, so that they agree bit for bit. The state may bring tangent vectors along,
 // probes that pick up the rounding and columns of the Jacobian; they pass through each layer
 // together with it and change nothing about its bits.
 //
@@ -77,13 +77,14 @@ constexpr int64_t DenoiserFloats(const DenoiserView& d, int rows) {
 
 // A state in row 0, then the probes if they are carried, then columns of the Jacobian: at most S
 // rows in all.
-template <int S, class Context>
+template <int S, class Team>
 class DenoiserStep {
  public:
   // `memory`: DenoiserFloats(d, rows) of a block's, aligned to 16 bytes.
-  DEEPPCR_DEVICE DenoiserStep(Context& context, const DenoiserView& d, float* memory, int rows,
+  DEEPPCR_DEVICE DenoiserStep(const Team& team, const DenoiserView& d, float* memory, int rows,
                               bool probes)
-      : context_(context),
+      : team_(team),
+        context_(team.context()),
         d_(d),
         rows_(rows),
         probes_(probes ? kNumProbes : 0),
@@ -102,19 +103,19 @@ class DenoiserStep {
     return state_[r * state_stride_ + VectorPlace(d_.state_cols, i)];
   }
 
-  // One step of all rows. Whoever has written the state has synchronised the block; so has this
-  // when it returns.
+  // One step of all rows. Whoever has written the state, in every block, has synchronised the team;
+  // so has this when it returns.
   DEEPPCR_DEVICE void Run(const StepView& step) { Finish(step, Features(step)); }
 
   // The denoiser alone: what it makes of row 0 is Prediction(i), until the next step.
   DEEPPCR_DEVICE void Predict(const StepView& step) {
-    ForRows<S>(context_, d_.output, Features(step), stride_, 1, Squares::kNone,
+    ForRows<S>(team_, d_.output, Features(step), stride_, 1, Squares::kNone,
                [&](int i, const PanelSums<S>& p) {
                  ForMine(p, [&](int r, float) {
-                   if (r == 0) Next(0, i) = p.first + d_.output.bias[i];
+                   if (r == 0) team_.Put(&Next(0, i), p.first + d_.output.bias[i]);
                  });
                });
-    context_.SyncBlock(kAfterPrediction);
+    team_.Sync(kAfterPrediction);
   }
   DEEPPCR_DEVICE float Prediction(int i) const { return Next(0, i); }
 
@@ -163,37 +164,36 @@ class DenoiserStep {
     ForMine(p, [&](int r, float sum) {
       float value = r == 0 ? first : f(r, sum);
       if (IsProbe(r)) value += Source(step, place, size, r, i);
-      At(to, r, i) = real ? value : 0.0F;
+      team_.Put(&At(to, r, i), real ? value : 0.0F);
     });
   }
 
   DEEPPCR_DEVICE void InputLayer(const StepView& step) {
-    ForRows<S>(context_, d_.input, state_, state_stride_, rows_, squares_,
+    ForRows<S>(team_, d_.input, state_, state_stride_, rows_, squares_,
                [&](int i, const PanelSums<S>& p) {
                  const float value = p.first + d_.input.bias[i];
                  const float terms = d_.input.spreads[i] * sqrtf(p.squares);
                  const float size = sqrtf(fmaf(terms, terms, value * value));
                  WriteRows(step, 0, size, i, hidden_, p, value, [](int, float sum) { return sum; });
                });
-    context_.SyncBlock(kAfterInputLayer);
+    team_.Sync(kAfterInputLayer);
   }
 
   // h <- h + act(first h + mu).
   DEEPPCR_DEVICE void ResidualBlock(const StepView& step, int block) {
     const PanelLayer layer = d_.first[block];
     const float* mu = step.modulation + block * d_.hidden_width;
-    ForRows<S>(
-        context_, layer, hidden_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
-          const float a = p.first + mu[i];
-          const float sum = At(hidden_, 0, i) + Activate(d_.activation, a);
-          const float slope = rows_ > 1 ? Differentiate(d_.activation, a) : 0.0F;
-          const float terms = layer.spreads[i] * sqrtf(p.squares);
-          const float branch = slope * slope * fmaf(terms, terms, a * a);
-          const float size = sqrtf(fmaf(sum, sum, branch));
-          WriteRows(step, 2 * block + 1, size, i, inner_, p, sum,
-                    [&](int r, float product) { return fmaf(slope, product, At(hidden_, r, i)); });
-        });
-    context_.SyncBlock(kAfterResidualBlock);
+    ForRows<S>(team_, layer, hidden_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
+      const float a = p.first + mu[i];
+      const float sum = At(hidden_, 0, i) + Activate(d_.activation, a);
+      const float slope = rows_ > 1 ? Differentiate(d_.activation, a) : 0.0F;
+      const float terms = layer.spreads[i] * sqrtf(p.squares);
+      const float branch = slope * slope * fmaf(terms, terms, a * a);
+      const float size = sqrtf(fmaf(sum, sum, branch));
+      WriteRows(step, 2 * block + 1, size, i, inner_, p, sum,
+                [&](int r, float product) { return fmaf(slope, product, At(hidden_, r, i)); });
+    });
+    team_.Sync(kAfterResidualBlock);
     float* const read = hidden_;
     hidden_ = inner_;
     inner_ = read;
@@ -207,35 +207,33 @@ class DenoiserStep {
   }
   DEEPPCR_DEVICE void InnerLayer(const StepView& step, int block) {
     const PanelLayer layer = d_.first[block];
-    ForRows<S>(context_, layer, inner_, stride_, rows_, squares_,
-               [&](int i, const PanelSums<S>& p) {
-                 const float a = p.first + layer.bias[i];
-                 const float value = Activate(d_.activation, a);
-                 const float slope = rows_ > 1 ? Differentiate(d_.activation, a) : 0.0F;
-                 const float terms = layer.spreads[i] * sqrtf(p.squares);
-                 // Twice: the inputs of the product have been rounded too.
-                 const float before = fmaf(terms, terms + terms, a * a);
-                 const float size = sqrtf(fmaf(slope * slope, before, value * value));
-                 WriteRows(step, 2 * block + 1, size, i, outer_, p, value,
-                           [&](int, float product) { return slope * product; });
-               });
-    context_.SyncBlock(kAfterInnerLayer);
+    ForRows<S>(team_, layer, inner_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
+      const float a = p.first + layer.bias[i];
+      const float value = Activate(d_.activation, a);
+      const float slope = rows_ > 1 ? Differentiate(d_.activation, a) : 0.0F;
+      const float terms = layer.spreads[i] * sqrtf(p.squares);
+      // Twice: the inputs of the product have been rounded too.
+      const float before = fmaf(terms, terms + terms, a * a);
+      const float size = sqrtf(fmaf(slope * slope, before, value * value));
+      WriteRows(step, 2 * block + 1, size, i, outer_, p, value,
+                [&](int, float product) { return slope * product; });
+    });
+    team_.Sync(kAfterInnerLayer);
   }
   DEEPPCR_DEVICE void OuterLayer(const StepView& step, int block) {
     const PanelLayer layer = d_.second[block];
     const float* gates = step.modulation + (3 * block + 2) * d_.hidden_width;
-    ForRows<S>(
-        context_, layer, outer_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
-          const float gate = gates[i], branch_sum = p.first + layer.bias[i];
-          const float sum = fmaf(gate, branch_sum, At(hidden_, 0, i));
-          const float terms = layer.spreads[i] * sqrtf(p.squares);
-          const float branch = gate * gate * fmaf(terms, terms, branch_sum * branch_sum);
-          const float size = sqrtf(fmaf(sum, sum, branch));
-          context_.SyncWarp(kBeforeGatedSum);  // all lanes have read row 0
-          WriteRows(step, 2 * block + 2, size, i, hidden_, p, sum,
-                    [&](int r, float product) { return fmaf(gate, product, At(hidden_, r, i)); });
-        });
-    context_.SyncBlock(kAfterOuterLayer);
+    ForRows<S>(team_, layer, outer_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
+      const float gate = gates[i], branch_sum = p.first + layer.bias[i];
+      const float sum = fmaf(gate, branch_sum, At(hidden_, 0, i));
+      const float terms = layer.spreads[i] * sqrtf(p.squares);
+      const float branch = gate * gate * fmaf(terms, terms, branch_sum * branch_sum);
+      const float size = sqrtf(fmaf(sum, sum, branch));
+      context_.SyncWarp(kBeforeGatedSum);  // all lanes have read row 0
+      WriteRows(step, 2 * block + 2, size, i, hidden_, p, sum,
+                [&](int r, float product) { return fmaf(gate, product, At(hidden_, r, i)); });
+    });
+    team_.Sync(kAfterOuterLayer);
   }
 
   DEEPPCR_DEVICE float SumOfWarp(float x) const {
@@ -251,8 +249,8 @@ class DenoiserStep {
     return SumOfWarp(sum);
   }
 
-  // inner <- norm(hidden) gain + shift, and its tangents. Every warp forms the mean and the
-  // deviation of the state itself.
+  // inner <- norm(hidden) gain + shift, and its tangents, in each block for itself. Every warp
+  // forms the mean and the deviation of the state itself.
   DEEPPCR_DEVICE void Modulate(const StepView& step, int block) {
     const float* gain = step.modulation + 3 * block * d_.hidden_width;
     const float* shift = gain + d_.hidden_width;
@@ -282,7 +280,7 @@ class DenoiserStep {
   // z <- z_z z + z_m m + z_x0 clip(x0_z z + x0_m m) + sigma noise.
   DEEPPCR_DEVICE void Finish(const StepView& step, const float* features) {
     const ReverseCoefficients& c = step.coefficients;
-    ForRows<S>(context_, d_.output, features, stride_, rows_, squares_,
+    ForRows<S>(team_, d_.output, features, stride_, rows_, squares_,
                [&](int i, const PanelSums<S>& p) {
                  const float m = p.first + d_.output.bias[i], old = State(0, i);
                  const float raw = fmaf(c.x0_m, m, c.x0_z * old);
@@ -297,7 +295,7 @@ class DenoiserStep {
                  const float terms = by_m * d_.output.spreads[i] * sqrtf(p.squares);
                  WriteStates(step, i, p, next, by_m, by_z, SizeOfState(c, old, m, next, terms));
                });
-    context_.SyncBlock(kAfterReverseStep);
+    team_.Sync(kAfterReverseStep);
     float* const read = state_;
     state_ = next_;
     next_ = read;
@@ -317,11 +315,12 @@ class DenoiserStep {
     ForMine(p, [&](int r, float product) {
       float value = r == 0 ? next : fmaf(by_m, product, by_z * State(r, i));
       if (IsProbe(r)) value += Source(step, 2 * d_.num_blocks + 1, size, r, i);
-      Next(r, i) = i < d_.state_dim ? value : 0.0F;
+      team_.Put(&Next(r, i), i < d_.state_dim ? value : 0.0F);
     });
   }
 
-  Context& context_;
+  const Team team_;
+  typename Team::Context& context_;
   const DenoiserView& d_;
   const int rows_;
   const int probes_;

@@ -6,14 +6,23 @@ namespace {
 
 __global__ void __launch_bounds__(kMaxBlockThreads, 1) CoarseKernel(const CoarseArgs args) {
   DeviceContext context;
-  GuessCoarsely(context, args);
+  GuessCoarsely(BlockTeam(context), args);
+}
+__global__ void __launch_bounds__(kMaxBlockThreads, 1) ClusterCoarseKernel(const CoarseArgs args) {
+#if __CUDA_ARCH__ >= 900  // as ClusterSequentialKernel
+  ClusterContext context;
+  GuessCoarsely(ClusterTeam(context), args);
+#endif
 }
 
 }  // namespace
 
 cudaError_t PrepareDiffusion(int shared_bytes) {
-  const cudaError_t error = PrepareBlocks<DiffusionView>(shared_bytes);
-  return error == cudaSuccess ? AllowShared(shared_bytes, CoarseKernel) : error;
+  cudaError_t error = PrepareBlocks<DiffusionView>(shared_bytes);
+  if (error == cudaSuccess) error = AllowShared(shared_bytes, CoarseKernel);
+  if (error == cudaSuccess && HasClusters())
+    error = AllowClusters(ClusterCoarseKernel, shared_bytes);
+  return error;
 }
 
 cudaError_t LaunchBlocks(const BlockSequentialArgs<DiffusionView>& args, int num_samples,
@@ -29,7 +38,8 @@ cudaError_t LaunchBlocks(const ExpansionArgs<DiffusionView>& args, int num_sampl
   return LaunchExpansion(args, num_samples, stream);
 }
 cudaError_t LaunchBlocks(const CoarseArgs& args, int num_samples, cudaStream_t stream) {
-  return LaunchSteps(CoarseKernel, args, num_samples, CoarseBytes(args.process), stream);
+  return LaunchTeams(CoarseKernel, ClusterCoarseKernel, args, num_samples,
+                     CoarseBytes(args.process), stream);
 }
 
 }  // namespace deeppcr::cuda

@@ -33,10 +33,10 @@ struct DiffusionView {
 
   DEEPPCR_DEVICE SampleSteps StepsOf(int64_t sample) const;
   constexpr int64_t StepFloats(int rows) const { return DenoiserFloats(denoiser, rows); }
-  template <int S, class Context>
-  DEEPPCR_DEVICE DenoiserStep<S, Context> NewStep(Context& context, float* memory, int rows,
-                                                  bool probes) const {
-    return {context, denoiser, memory, rows, probes};
+  template <int S, class Team>
+  DEEPPCR_DEVICE DenoiserStep<S, Team> NewStep(const Team& team, float* memory, int rows,
+                                               bool probes) const {
+    return {team, denoiser, memory, rows, probes};
   }
 };
 
@@ -56,8 +56,8 @@ class SampleSteps {
             c.sigma == 0.0F ? nullptr : Noise(step), step};
   }
   // The weights are the same for all steps, and what else a step needs is little.
-  template <class Context>
-  DEEPPCR_DEVICE void Prefetch(Context&, int64_t) const {}
+  template <class Team>
+  DEEPPCR_DEVICE void Prefetch(const Team&, int64_t) const {}
 
  private:
   const DiffusionView& view_;
@@ -72,12 +72,13 @@ DEEPPCR_DEVICE SampleSteps DiffusionView::StepsOf(int64_t sample) const {
 // ---- The coarse guess
 struct CoarseArgs {
   DiffusionView process;
+  int32_t num_blocks;  // of a sample's team
   int32_t shooting_interval, num_intervals;
   const float* initial_states;  // z_0 [n, W], zero beyond D
   float* guesses;               // y_1..y_P [n, P, W], zero beyond D
 };
 
-// Element i of a state through steps [begin, end) with one x0.
+// Element i of a state through steps [begin, end) with one x0; `guesses` may be null.
 DEEPPCR_DEVICE float HoldSample(const CoarseArgs& args, const SampleSteps& steps, int64_t begin,
                                 int64_t end, float x0, float clipped, int i, float z, int width,
                                 float* guesses) {
@@ -88,29 +89,31 @@ DEEPPCR_DEVICE float HoldSample(const CoarseArgs& args, const SampleSteps& steps
     if (real && hold.sigma != 0.0F) next = fmaf(hold.sigma, steps.Noise(l)[i], next);
     // A guess may be wrong, but not useless.
     if (isfinite(next)) z = next;
-    if ((l + 1) % args.shooting_interval == 0 || l + 1 == args.process.num_steps)
-      guesses[l / args.shooting_interval * width + i] = z;
+    const bool ends = (l + 1) % args.shooting_interval == 0 || l + 1 == args.process.num_steps;
+    if (ends && guesses != nullptr) guesses[l / args.shooting_interval * width + i] = z;
   }
   return z;
 }
 
-// Body of a launch of one block per sample: the denoiser is evaluated every CoarseStride steps, and
+// Body of a launch of one team per sample: the denoiser is evaluated every CoarseStride steps, and
 // in between its x0 is held. Shared memory: that of the sequential solver and W floats.
-template <class Context>
-DEEPPCR_DEVICE void GuessCoarsely(Context& context, const CoarseArgs& args) {
+template <class Team>
+DEEPPCR_DEVICE void GuessCoarsely(const Team& team, const CoarseArgs& args) {
+  auto& context = team.context();
   const DiffusionView& process = args.process;
   const int64_t sample = context.cluster(), every = CoarseStride(process.num_steps);
   const int width = process.width;
   float* const z = SharedFloats(context) + process.StepFloats(1);
-  float* const guesses = args.guesses + sample * args.num_intervals * width;
-  auto step = process.NewStep<1>(context, SharedFloats(context), 1, false);
+  float* const guesses =
+      team.leads() ? args.guesses + sample * args.num_intervals * width : nullptr;
+  auto step = process.NewStep<1>(team, SharedFloats(context), 1, false);
   const SampleSteps steps(process, sample);
   for (int i = context.thread(); i < width; i += context.num_threads())
     z[i] = args.initial_states[sample * width + i];
   // A thread has the same elements of z everywhere: it needs no barrier.
   for (int64_t begin = 0; begin < process.num_steps; begin += every) {
     PlaceState(context, z, 0, step, width);
-    context.SyncBlock(kAfterCoarseState);
+    team.Sync(kAfterCoarseState);
     const StepView at = steps.At(begin);
     step.Predict(at);
     const int64_t end = begin + every < process.num_steps ? begin + every : process.num_steps;

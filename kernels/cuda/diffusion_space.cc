@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/block_shape.h"
 #include "kernels/cuda/loop_space.h"
 #include "kernels/cuda/pass_space.h"
 #include "kernels/solver/stopping.h"
@@ -88,6 +89,10 @@ class DiffusionSpaceOn : public Space {
     return view;
   }
 
+  int Blocks(int32_t num_samples) const {
+    return TeamBlocks(model_.view(), num_samples, Space::limits_);
+  }
+
   void LaunchEncode(int32_t num_samples) override {
     const int64_t floats = shape_.num_steps * shape_.state_dim;
     for (int32_t b = 0; b < num_samples; ++b) {
@@ -111,6 +116,7 @@ class DiffusionSpaceOn : public Space {
     const float* const from = begin == 0 ? Space::initial_.data() : Space::current_.data();
     stream_->Launch(
         BlockSequentialArgs<DiffusionView>{.process = View(0),
+                                           .num_blocks = Blocks(num_samples),
                                            .begin = begin,
                                            .end = end,
                                            .states = from,
@@ -123,6 +129,7 @@ class DiffusionSpaceOn : public Space {
   void LaunchGuess(int32_t num_samples) override {
     if (Space::guess_.states != coarse_.data() || coarse_.size() == 0) return;
     stream_->Launch(CoarseArgs{.process = View(0),
+                               .num_blocks = Blocks(num_samples),
                                .shooting_interval = static_cast<int32_t>(Space::interval_),
                                .num_intervals = static_cast<int32_t>(Space::intervals_),
                                .initial_states = Space::initial_.data(),

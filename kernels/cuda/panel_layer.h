@@ -129,11 +129,11 @@ DEEPPCR_DEVICE PanelSums<S> MultiplyPanel(Context& context, const PanelLayer& la
 }
 
 // f(row, sums) for every row of the layer, by the four lanes that share it.
-template <int S, class Context, class F>
-DEEPPCR_DEVICE void ForRows(Context& context, const PanelLayer& layer, const float* vectors,
+template <int S, class Team, class F>
+DEEPPCR_DEVICE void ForRows(const Team& team, const PanelLayer& layer, const float* vectors,
                             int stride, int count, Squares squares, const F& f) {
-  const int warps = context.num_threads() / kWarpSize;
-  for (int panel = context.warp(); panel < layer.rows / kPanelRows; panel += warps) {
+  auto& context = team.context();
+  for (int panel = team.warp(); panel < layer.rows / kPanelRows; panel += team.num_warps()) {
     const PanelSums<S> sums =
         MultiplyPanel<S>(context, layer, panel, vectors, stride, count, squares);
     f(panel * kPanelRows + context.lane() / kSegments, sums);

@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CUDA_PANEL_STACK_H_
 #define DEEPPCR_KERNELS_CUDA_PANEL_STACK_H_
 
-// A dense stack whose layers are multiplied by a block of threads, for states that a warp cannot
-// hold and for GPUs without clusters: a Process of block_recurrence.h.
+// A dense stack whose layers are multiplied by a team of threads (team.h), for states that a warp
+// cannot hold and for GPUs without clusters: a Process of block_recurrence.h.
 
 #include <math.h>
 
@@ -19,7 +19,7 @@
 namespace deeppcr::cuda {
 
 class PanelLayers;
-template <int S, class Context>
+template <int S, class Team>
 class PanelStackStep;
 
 // z_l = act(W_l z + b_l), or z + scale act(W_l z + b_l), for states padded to W with zeros.
@@ -38,10 +38,10 @@ struct PanelStackView {
 
   DEEPPCR_DEVICE PanelLayers StepsOf(int64_t sample) const;
   constexpr int64_t StepFloats(int rows) const { return int64_t{rows} * 2 * VectorFloats(width); }
-  template <int S, class Context>
-  DEEPPCR_DEVICE PanelStackStep<S, Context> NewStep(Context& context, float* memory, int rows,
-                                                    bool probes) const {
-    return {context, *this, memory, rows, probes};
+  template <int S, class Team>
+  DEEPPCR_DEVICE PanelStackStep<S, Team> NewStep(const Team& team, float* memory, int rows,
+                                                 bool probes) const {
+    return {team, *this, memory, rows, probes};
   }
 };
 
@@ -60,15 +60,18 @@ class PanelLayers {
              stack_.width},
             l};
   }
-  // Each layer is used but once, by a block that waits for it.
-  template <class Context>
-  DEEPPCR_DEVICE void Prefetch(Context& context, int64_t l) const {
+  // Each layer is used but once, by a team that waits for it.
+  template <class Team>
+  DEEPPCR_DEVICE void Prefetch(const Team& team, int64_t l) const {
     constexpr int kAhead = 4, kLineFloats = 32;
     if (l + kAhead >= stack_.num_steps) return;
     const float* const layer = stack_.weights + (l + kAhead) * Floats();
-    for (int64_t at = int64_t{context.thread()} * kLineFloats; at < Floats();
-         at += int64_t{context.num_threads()} * kLineFloats)
-      context.Prefetch(layer + at);
+    // A warp asks for what its panels are made of.
+    const int64_t panel = int64_t{kPanelRows} * stack_.width;
+    for (int64_t p = team.warp(); p < stack_.width / kPanelRows; p += team.num_warps()) {
+      for (int64_t at = team.context().lane() * kLineFloats; at < panel; at += 32 * kLineFloats)
+        team.context().Prefetch(layer + p * panel + at);
+    }
   }
 
  private:
@@ -81,12 +84,13 @@ DEEPPCR_DEVICE PanelLayers PanelStackView::StepsOf(int64_t) const { return Panel
 // The barrier call of a step.
 enum PanelStackSite : int { kAfterStackLayer = 48, kNumPanelStackSites };
 
-template <int S, class Context>
+template <int S, class Team>
 class PanelStackStep {
  public:
-  DEEPPCR_DEVICE PanelStackStep(Context& context, const PanelStackView& stack, float* memory,
+  DEEPPCR_DEVICE PanelStackStep(const Team& team, const PanelStackView& stack, float* memory,
                                 int rows, bool probes)
-      : context_(context),
+      : team_(team),
+        context_(team.context()),
         stack_(stack),
         rows_(rows),
         probes_(probes ? kNumProbes : 0),
@@ -101,9 +105,9 @@ class PanelStackStep {
 
   DEEPPCR_DEVICE void Run(const PanelLayers::Layer& step) {
     const Squares squares = probes_ > 0 ? Squares::kOfTerms : Squares::kNone;
-    ForRows<S>(context_, step.layer, state_, stride_, rows_, squares,
+    ForRows<S>(team_, step.layer, state_, stride_, rows_, squares,
                [&](int i, const PanelSums<S>& p) { FinishRow(step, i, p); });
-    context_.SyncBlock(kAfterStackLayer);
+    team_.Sync(kAfterStackLayer);
     float* const read = state_;
     state_ = next_;
     next_ = read;
@@ -133,11 +137,12 @@ class PanelStackStep {
           stack_.residual ? fmaf(slope, p.mine[q], State(r, i)) : slope * p.mine[q];
       float value = r == 0 ? next : carried;
       if (r >= 1 && r <= probes_) value += RoundingSource(size, r - 1, i, step.step);
-      At(next_, r, i) = real ? value : 0.0F;
+      team_.Put(&At(next_, r, i), real ? value : 0.0F);
     }
   }
 
-  Context& context_;
+  const Team team_;
+  typename Team::Context& context_;
   const PanelStackView& stack_;
   const int rows_, probes_, stride_;
   float *state_, *next_;  // [rows, stride_] each

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/block_shape.h"
 #include "kernels/cuda/loop_space.h"
 #include "kernels/cuda/pass_space.h"
 #include "kernels/solver/stopping.h"
@@ -86,15 +87,17 @@ class PanelStackSpace final : public StackSpaceOn<PassSpace, PanelStackModel> {
 
  private:
   void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
-    stream_->Launch(BlockSequentialArgs<PanelStackView>{.process = model_.view(),
-                                                        .begin = begin,
-                                                        .end = end,
-                                                        .states = begin == 0 ? initial_.data()
-                                                                             : current_.data(),
-                                                        .final_states = current_.data(),
-                                                        .trajectories = trajectories,
-                                                        .num_dependent = num_dependent_.data()},
-                    num_samples);
+    stream_->Launch(
+        BlockSequentialArgs<PanelStackView>{
+            .process = model_.view(),
+            .num_blocks = TeamBlocks(model_.view(), num_samples, limits_),
+            .begin = begin,
+            .end = end,
+            .states = begin == 0 ? initial_.data() : current_.data(),
+            .final_states = current_.data(),
+            .trajectories = trajectories,
+            .num_dependent = num_dependent_.data()},
+        num_samples);
   }
   void LaunchPropagation(const IntervalsView& intervals, int32_t num_members,
                          IterationKind kind) override {

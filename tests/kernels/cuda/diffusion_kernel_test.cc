@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/block_shape.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/diffusion_model.h"
 #include "tests/testing/random_diffusion.h"
@@ -81,7 +82,8 @@ TEST(DiffusionKernelTest, SaysWhatNoBlockHasMemoryFor) {
 std::vector<Solved> AllAnswers(const RandomDiffusion& process, const DeviceOptions& device) {
   const SolverRig rig(BackendOn(device), process.spec());
   const RunItem request{.num_samples = 2, .seed = 5};
-  return {rig.Solve({.solver = "sequential"}, request), rig.Solve(CoarseNewton(7, 2), request)};
+  return {rig.Solve({.solver = "sequential"}, request),
+          rig.Solve(CoarseNewton(process.spec().num_steps(), 2), request)};
 }
 
 bool Differ(const std::vector<Solved>& a, const std::vector<Solved>& b) {
@@ -105,19 +107,48 @@ bool IsNeeded(int site, const std::vector<RandomDiffusion>& processes,
   return false;
 }
 
-TEST(DiffusionKernelTest, EveryBarrierIsNeeded) {
+std::vector<RandomDiffusion> BothDenoisers(int64_t hidden_dim, int64_t num_steps) {
   std::vector<RandomDiffusion> processes;
   for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp})
     processes.emplace_back(testing::DiffusionOptions{.kind = kind,
                                                      .state_dim = 12,
-                                                     .hidden_dim = 40,
+                                                     .hidden_dim = hidden_dim,
                                                      .num_blocks = 2,
-                                                     .num_steps = 7,
+                                                     .num_steps = num_steps,
                                                      .output_gain = 0.2});
+  return processes;
+}
+
+TEST(DiffusionKernelTest, EveryBarrierIsNeeded) {
+  const std::vector<RandomDiffusion> processes = BothDenoisers(40, 7);
   std::vector<std::vector<Solved>> right;
   for (const RandomDiffusion& process : processes) right.push_back(AllAnswers(process, {}));
   for (int site = cuda::kAfterInitialState; site < cuda::kNumBlockSites; ++site)
     EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
+  for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
+    EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
+}
+
+// ---- Wide layers, which a cluster of blocks shares
+constexpr int kWideHidden = 250;
+
+TEST(WideDenoiserTest, AClusterHasTheBitsOfABlock) {
+  for (const RandomDiffusion& process : BothDenoisers(kWideHidden, 5)) {
+    DeviceOptions one_block;
+    one_block.limits.multiprocessors = 1;
+    const DeviceOptions blocks;
+    const auto device = NewSimtDevice({});
+    const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
+    EXPECT_EQ(cuda::TeamBlocks(model.view(), 2, one_block.limits), 1);
+    EXPECT_EQ(cuda::TeamBlocks(model.view(), 2, blocks.limits), 4);
+    EXPECT_FALSE(Differ(AllAnswers(process, one_block), AllAnswers(process, blocks)));
+  }
+}
+
+TEST(WideDenoiserTest, EveryBarrierIsNeeded) {
+  const std::vector<RandomDiffusion> processes = BothDenoisers(kWideHidden, 4);
+  std::vector<std::vector<Solved>> right;
+  for (const RandomDiffusion& process : processes) right.push_back(AllAnswers(process, {}));
   for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
     EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
 }

@@ -68,7 +68,7 @@ std::vector<Solved> AllAnswers(const RandomSystem& system, const DeviceOptions& 
   const SolverRig rig(cuda::NewCudaBackend(testing::simt::NewSimtDevice(device)), system.spec());
   const std::vector<float> inputs = system.Inputs(2, 5);
   return {rig.Solve({.solver = "sequential"}, inputs),
-          rig.Solve(OptionsFor("newton", 9, 2, 1e-4), inputs)};
+          rig.Solve(OptionsFor("newton", system.spec().num_steps, 2, 1e-4), inputs)};
 }
 bool Differ(const std::vector<Solved>& a, const std::vector<Solved>& b) {
   for (size_t i = 0; i < a.size(); ++i) {
@@ -94,6 +94,14 @@ TEST(PassKernelTest, EveryBarrierIsNeeded) {
     }
     EXPECT_TRUE(caught) << "site " << site;
   }
+}
+
+// The layers of wide stacks are dealt out to a cluster of blocks.
+TEST(WideStackTest, AClusterHasTheBitsOfABlock) {
+  const RandomSystem system({.num_steps = 5, .state_dim = 256, .gain = 0.9});
+  DeviceOptions one_block;
+  one_block.limits.multiprocessors = 1;
+  EXPECT_FALSE(Differ(AllAnswers(system, one_block), AllAnswers(system, {})));
 }
 
 }  // namespace

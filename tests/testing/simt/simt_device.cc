@@ -73,8 +73,8 @@ class SimtStream final : public cuda::Stream {
     Expansion(args, n);
   }
   void Launch(const cuda::CoarseArgs& args, int num_samples) override {
-    Run(StepsShape(args.process, num_samples, cuda::CoarseBytes(args.process)),
-        [&](Thread& t) { cuda::GuessCoarsely(t, args); });
+    RunTeams(args, num_samples, cuda::CoarseBytes(args.process),
+             [&](const auto& team) { cuda::GuessCoarsely(team, args); });
   }
   void Launch(const cuda::StartArgs& args, int num_samples) override {
     Run(PassShape(args.pass, num_samples * (args.pass.tree.num_intervals + 1)),
@@ -107,14 +107,23 @@ class SimtStream final : public cuda::Stream {
  private:
   template <class Process>
   LaunchShape StepsShape(const Process& process, int num_blocks, size_t shared_bytes) const {
-    const int warps = cuda::BlockWarps(process, options_.limits.max_warps);
+    const int warps = cuda::BlockWarps(process, 1, options_.limits.max_warps);
     return {
         .num_clusters = num_blocks, .num_threads = warps * kWarpSize, .shared_bytes = shared_bytes};
   }
+  // A block for each sample, or a cluster.
+  template <class Args, class Body>
+  void RunTeams(const Args& args, int num_samples, size_t shared_bytes, const Body& body) {
+    LaunchShape shape = StepsShape(args.process, num_samples, shared_bytes);
+    if (args.num_blocks == 1)
+      return Run(shape, [&](Thread& thread) { body(cuda::BlockTeam(thread)); });
+    shape.num_blocks = args.num_blocks;
+    Run(shape, [&](Thread& thread) { body(cuda::ClusterTeam(thread)); });
+  }
   template <class Process>
   void Sequential(const cuda::BlockSequentialArgs<Process>& args, int num_samples) {
-    Run(StepsShape(args.process, num_samples, cuda::StepBytes(args.process, 1)),
-        [&](Thread& t) { cuda::SolveByBlocks(t, args); });
+    RunTeams(args, num_samples, cuda::StepBytes(args.process, 1),
+             [&](const auto& team) { cuda::SolveByTeams(team, args); });
   }
   template <class Process>
   void Propagation(const cuda::PropagationArgs<Process>& args, int num_samples) {
