@@ -238,7 +238,7 @@ def rpc_table(rpc):
 
 
 def sweep_row(row):
-    head = [row['num_layers'], row['state_dim'], 1e6 * row['sequential_seconds']]
+    head = [row['num_layers'], row['state_dim'], row['samples'], 1e6 * row['sequential_seconds']]
     if not row['newton_converged']:
         return head + ['did not converge', '', '', row['sequential_stages'], '', '']
     newton = row['newton']
@@ -249,9 +249,9 @@ def sweep_row(row):
 
 def sweep_table(sweep):
     return {'name': 'cpu-sweep',
-            'note': 'Random residual networks, one sample, one core; below 1 in the last column '
+            'note': 'Random residual networks, B samples, one core; below 1 in the last column '
                     'sequential is the faster.',
-            'columns': ['L', 'D', 'sequential us', 'newton us', 'C', 'iterations',
+            'columns': ['L', 'D', 'B', 'sequential us', 'newton us', 'C', 'iterations',
                         'stages, sequential', 'stages, newton', 'newton speed-up'],
             'rows': [sweep_row(row) for row in sweep['rows']]}
 
