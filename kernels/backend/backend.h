@@ -155,6 +155,8 @@ class System {
   virtual Grouping grouping() const = 0;
   // Memory of a space with these limits. Saturates instead of overflowing.
   virtual int64_t SpaceBytes(const SpaceLimits& limits) const = 0;
+  // Errors: kResourceExhausted; kUnimplemented where the machine lacks a library that the iterative
+  // mode takes, with what to install.
   virtual absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits& limits) const = 0;
   // Takes the fitted guess. Only before the system serves. Errors: kResourceExhausted.
   virtual absl::Status SetAffineGuess(const AffineGuess& guess) = 0;

@@ -46,6 +46,14 @@ struct IterationKind {
     return linearization == Linearization::kFull || linearization == Linearization::kDiagonal;
   }
   constexpr bool forms_matrices() const { return refresh && has_matrices(); }
+  constexpr bool forms_jacobians() const {
+    return refresh && linearization == Linearization::kFull;
+  }
+  constexpr int vectors() const { return probes ? kNumColumns : 1; }
+  // Pushed through all steps. A diagonal takes none of its own.
+  constexpr int64_t columns(int64_t state_dim) const {
+    return vectors() + (forms_jacobians() ? state_dim : 0);
+  }
 };
 
 }  // namespace deeppcr

@@ -70,16 +70,13 @@ cudaError_t AllowShared(int shared_bytes, void (*... kernels)(Args)) {
   return error;
 }
 
-// The rows of a step that kernels are made for: with columns of 8, 16, or more.
-inline constexpr int kFewRows = 13, kSomeRows = 21;
-
 template <class Process>
 cudaError_t PrepareBlocks(int shared_bytes) {
   cudaError_t error = cudaSuccess;
   if (HasClusters()) error = AllowClusters(ClusterSequentialKernel<Process>, shared_bytes);
   if (error != cudaSuccess) return error;
   return AllowShared(shared_bytes, BlockSequentialKernel<Process>, ExpansionKernel<Process>,
-                     PropagationKernel<kFewRows, Process>, PropagationKernel<kSomeRows, Process>,
+                     PropagationKernel<13, Process>, PropagationKernel<21, Process>,
                      PropagationKernel<kMostStepRows, Process>);
 }
 
@@ -92,17 +89,16 @@ cudaError_t LaunchBlockSequential(const BlockSequentialArgs<Process>& args, int 
 template <class Process>
 cudaError_t LaunchPropagation(const PropagationArgs<Process>& args, int num_samples,
                               cudaStream_t stream) {
-  const int64_t blocks = int64_t{num_samples} * args.intervals.tree.num_intervals;
-  const auto kernel = args.rows <= kFewRows    ? PropagationKernel<kFewRows, Process>
-                      : args.rows <= kSomeRows ? PropagationKernel<kSomeRows, Process>
-                                               : PropagationKernel<kMostStepRows, Process>;
-  return LaunchSteps(kernel, args, blocks, StepBytes(args.process, args.rows), stream);
+  return WithStepRows(args.rows, [&](auto rows) {
+    return LaunchSteps(PropagationKernel<rows.value, Process>, args, BlocksOf(args, num_samples),
+                       StepBytes(args.process, args.rows), stream);
+  });
 }
 template <class Process>
 cudaError_t LaunchExpansion(const ExpansionArgs<Process>& args, int num_samples,
                             cudaStream_t stream) {
-  const int64_t blocks = int64_t{num_samples} * args.intervals.tree.num_intervals;
-  return LaunchSteps(ExpansionKernel<Process>, args, blocks, StepBytes(args.process, 1), stream);
+  return LaunchSteps(ExpansionKernel<Process>, args, BlocksOf(args, num_samples),
+                     StepBytes(args.process, 1), stream);
 }
 
 }  // namespace deeppcr::cuda

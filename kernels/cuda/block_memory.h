@@ -11,6 +11,13 @@
 
 namespace deeppcr::cuda {
 
+// Samples whose intervals lie in slabs of global memory at a time, at most, and which of them a
+// launch is for.
+inline constexpr int kSlabGroup = 8;
+struct Members {
+  int32_t at[kSlabGroup];
+};
+
 // Norms of the intervals that a warp has updated.
 struct WarpNorms {
   UpdateNorms norms;

@@ -100,8 +100,8 @@ DEEPPCR_DEVICE void SolveByTeams(const Team& team, const BlockSequentialArgs<Pro
 struct IntervalsView {
   IntervalTree tree;
   int32_t shooting_interval;  // C
-  const int32_t* members;     // samples in turn, or null: 0, 1, ...
-  std::byte* slabs;           // [n, tree.num_blocks, BlockMemory::Bytes]
+  Members members;
+  std::byte* slabs;  // [n, tree.num_blocks, BlockMemory::Bytes]
 };
 
 // The interval of a block, of a launch of one per sample and interval.
@@ -114,7 +114,7 @@ struct BlockInterval {
 
   template <class Context, class Process>
   DEEPPCR_DEVICE BlockInterval(Context& context, const IntervalsView& view, const Process& process)
-      : sample(SampleOf(view, context.cluster() / view.tree.num_intervals)),
+      : sample(view.members.at[context.cluster() / view.tree.num_intervals]),
         interval(context.cluster() % view.tree.num_intervals),
         local(interval % view.tree.per_block),
         memory(MemoryInSlabs(view.slabs, view.tree, process.width, sample,
@@ -122,10 +122,6 @@ struct BlockInterval {
         begin(int64_t{interval} * view.shooting_interval),
         end(begin + view.shooting_interval < process.num_steps ? begin + view.shooting_interval
                                                                : process.num_steps) {}
-
-  static DEEPPCR_DEVICE int64_t SampleOf(const IntervalsView& view, int64_t at) {
-    return view.members == nullptr ? at : view.members[at];
-  }
 };
 
 // ---- Propagation

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/block_recurrence.h"
 #include "kernels/cuda/diffusion_kernel.h"
@@ -58,6 +59,34 @@ constexpr int StepRows(const Process& process, const LaunchLimits& limits) {
   int rows = all < kMostStepRows ? all : kMostStepRows;
   while (rows > 0 && StepBytes(process, rows) > limits.shared_bytes) --rows;
   return rows >= 2 + kNumProbes ? rows : 0;
+}
+
+// f(std::integral_constant<int, S>) for the smallest S of those kernels are made for that holds so
+// many rows: with columns of 8, 16, or more.
+template <class F>
+auto WithStepRows(int rows, const F& f) {
+  if (rows <= 13) return f(std::integral_constant<int, 13>{});
+  if (rows <= 21) return f(std::integral_constant<int, 21>{});
+  return f(std::integral_constant<int, kMostStepRows>{});
+}
+
+// Blocks of the launches over intervals, states and nodes of so many samples.
+template <class Process>
+constexpr int64_t BlocksOf(const PropagationArgs<Process>& args, int num_samples) {
+  return int64_t{num_samples} * args.intervals.tree.num_intervals;
+}
+template <class Process>
+constexpr int64_t BlocksOf(const ExpansionArgs<Process>& args, int num_samples) {
+  return int64_t{num_samples} * args.intervals.tree.num_intervals;
+}
+constexpr int64_t BlocksOf(const StartArgs& args, int num_samples) {
+  return int64_t{num_samples} * (args.pass.tree.num_intervals + 1);
+}
+constexpr int64_t BlocksOf(const LevelArgs& args, int num_members) {
+  return int64_t{num_members} * args.pass.tree.nodes(args.level);
+}
+constexpr int64_t BlocksOf(const UpdateArgs& args, int num_members) {
+  return int64_t{num_members} * args.pass.tree.num_intervals;
 }
 
 // Of a block that works on an interval or a node of states of this width: a warp for every eight

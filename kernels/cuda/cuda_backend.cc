@@ -26,7 +26,7 @@ class CudaSystem final : public System {
   CudaSystem(Device& device, Model model) : device_(device), model_(std::move(model)) {}
 
   int64_t memory_bytes() const override { return model_.memory_bytes(); }
-  // One launch takes a whole group; a second space prepares the next one meanwhile.
+  // A group is taken together; a second space prepares the next one meanwhile.
   Grouping grouping() const override {
     const SpaceSizes sizes = SizesOf(device_.limits(), model_, {.iterative = false});
     const auto group = static_cast<int32_t>(sizes.group);
@@ -58,10 +58,8 @@ absl::StatusOr<std::unique_ptr<System>> Load(Device& device, const Spec& spec,
 }
 absl::StatusOr<std::unique_ptr<System>> LoadSpec(Device& device, const DenseStackSpec& spec,
                                                  const PackingLimits& limits) {
-  const bool by_warps =
-      spec.state_dim <= kMaxWarpStateDim && device.limits().max_cluster_blocks > 0;
-  return by_warps ? Load<StackModel>(device, spec, limits)
-                  : Load<PanelStackModel>(device, spec, limits);
+  return ByWarps(spec.state_dim, device.limits()) ? Load<StackModel>(device, spec, limits)
+                                                  : Load<PanelStackModel>(device, spec, limits);
 }
 absl::StatusOr<std::unique_ptr<System>> LoadSpec(Device& device, const DiffusionSpec& spec,
                                                  const PackingLimits& limits) {

@@ -94,13 +94,11 @@ class CudaStream final : public Stream {
     if (Begin()) Note("norms", LaunchPass(args, num_members, stream_));
   }
   void Launch(const GemmArgs& args) override {
-    if (!Begin()) return;
-    const absl::Status status = products_->Multiply(args);
-    if (status_.ok()) status_ = status;
+    if (Begin()) status_ = products_->Multiply(args);
   }
-  absl::Status PrepareProducts() override {
-    if (!Begin() || products_ != nullptr) return status_;
-    DEEPPCR_ASSIGN_OR_RETURN(products_, Products::New(stream_));
+  absl::Status PrepareProducts(void* workspace, int64_t bytes) override {
+    if (!Begin()) return status_;
+    DEEPPCR_ASSIGN_OR_RETURN(products_, Products::New(stream_, workspace, bytes));
     return absl::OkStatus();
   }
   void CopyToDevice(void* to, const void* from, size_t bytes) override {

@@ -22,7 +22,8 @@ int64_t SpaceSizes::bytes() const {
                         2 * width + states + scratch + beside;
   const double guesses = static_cast<double>(intervals) * width * iterative;
   const double bytes = (group * floats + guesses) * sizeof(float) +
-                       static_cast<double>(group * sizeof(Progress)) + slab_bytes;
+                       static_cast<double>(slab_bytes) + static_cast<double>(loop_bytes) +
+                       sizeof(int64_t);  // num_dependent_
   constexpr auto kMost = std::numeric_limits<int64_t>::max();
   return bytes < static_cast<double>(kMost) ? static_cast<int64_t>(bytes) : kMost;
 }

@@ -12,14 +12,12 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/cuda/block_memory.h"
 #include "kernels/cuda/dense_chain.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/device_buffer.h"
 
 namespace deeppcr::cuda {
-
-// Samples whose intervals lie in slabs of global memory at a time, at most.
-inline constexpr int64_t kSlabGroup = 8;
 
 // Sizes of what all families have in a space.
 struct SpaceSizes {
@@ -32,6 +30,7 @@ struct SpaceSizes {
   int64_t scratch = 0;     // floats of a sample for dense layers
   int64_t beside = 0;      // floats of a sample that the family has beside these
   int64_t slab_bytes = 0;  // of all that lie in slabs at a time
+  int64_t loop_bytes = 0;  // of what the loop has beside these
   // Saturates instead of overflowing.
   int64_t bytes() const;
 };

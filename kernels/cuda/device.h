@@ -53,9 +53,9 @@ class Stream {
   virtual void Launch(const UpdateArgs& args, int num_members) = 0;
   virtual void Launch(const CollectArgs& args, int num_members) = 0;
   virtual void Launch(const GemmArgs& args) = 0;
-  // Once before the first GemmArgs. Errors: kResourceExhausted; kUnimplemented where the device
-  // lacks what it takes, and why.
-  virtual absl::Status PrepareProducts() = 0;
+  // Once before the first GemmArgs, with memory of the device that stays the stream's. Errors:
+  // kResourceExhausted; kUnimplemented where the device lacks what it takes, and why.
+  virtual absl::Status PrepareProducts(void* workspace, int64_t bytes) = 0;
   virtual void CopyToDevice(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyToHost(void* to, const void* from, size_t bytes) = 0;
   // Returns when everything is done, or has failed. Calls `idle` every now and then until then.

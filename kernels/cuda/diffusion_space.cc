@@ -191,7 +191,7 @@ class WarpDiffusionSpace final : public DiffusionSpaceOn<LoopSpace> {
   IntervalsView Intervals(int32_t count) const {
     return {.tree = IntervalTree(static_cast<int32_t>(intervals_), ShapeOf(count).num_blocks),
             .shooting_interval = static_cast<int32_t>(interval_),
-            .members = nullptr,
+            .members = {{0, 1, 2, 3, 4, 5, 6, 7}},
             .slabs = slabs_.data()};
   }
 
@@ -260,11 +260,6 @@ class BlockDiffusionSpace final : public DiffusionSpaceOn<PassSpace> {
   }
 };
 
-// True if warps take the states in the iterative loop.
-bool ByWarps(const LaunchLimits& device, const SpaceSizes& sizes) {
-  return sizes.width <= kMaxWarpStateDim && device.max_cluster_blocks > 0;
-}
-
 // The smallest cluster that a launch may have takes the most per sample, or as good as.
 int64_t LargestSlab(const LaunchLimits& device, const SpaceSizes& sizes) {
   int64_t largest = 0;
@@ -288,22 +283,28 @@ SpaceSizes SizesOf(const LaunchLimits& device, const DiffusionModel& model,
   sizes.beside =
       (shape.num_steps + 1) * shape.state_dim + own + model.view().denoiser.hidden_dim + kPerSample;
   sizes.group = GroupSize(shape, sizes.beside);
-  const int64_t slabs = std::min(sizes.group, kSlabGroup);
-  sizes.iterative = ByWarps(device, sizes) ? sizes.group : slabs;
+  const bool by_warps = ByWarps(shape.state_dim, device);
+  sizes.iterative = by_warps ? sizes.group : PassGroup(sizes);
   sizes.inputs = shape.input_dim;
   sizes.scratch =
       std::max({model.decode().ScratchFloats(device), model.condition().ScratchFloats(device)});
   if (!limits.iterative) return sizes;
   sizes.intervals = NumIntervals(shape, limits.min_shooting_interval);
-  sizes.beside += sizes.intervals * model.width();  // the coarse guess
-  sizes.slab_bytes =
-      ByWarps(device, sizes) ? slabs * LargestSlab(device, sizes) : PassSlabBytes(sizes);
+  const int64_t coarse = sizes.iterative * sizes.intervals * model.width() * int64_t{sizeof(float)};
+  if (by_warps) {
+    sizes.slab_bytes = std::min<int64_t>(sizes.group, kSlabGroup) * LargestSlab(device, sizes);
+    sizes.loop_bytes = coarse + sizes.group * int64_t{sizeof(Progress)};
+  } else {
+    sizes.slab_bytes = PassSlabBytes(sizes);
+    sizes.loop_bytes = coarse + PassLoopBytes(sizes);
+  }
   return sizes;
 }
 
 absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(Device& device, const DiffusionModel& model,
                                                      const SpaceSizes& sizes) {
-  if (ByWarps(device.limits(), sizes)) return MakeSpace<WarpDiffusionSpace>(device, model, sizes);
+  if (ByWarps(sizes.shape.state_dim, device.limits()))
+    return MakeSpace<WarpDiffusionSpace>(device, model, sizes);
   return MakeSpace<BlockDiffusionSpace>(device, model, sizes);
 }
 

@@ -8,10 +8,10 @@
 
 namespace deeppcr::cuda {
 
-// product_j = right_j left_j for matrices [W, W], row-major, j = 0 .. count - 1. Inputs are rounded
-// to TF32 (10 bits behind the point), sums are float32: of transition matrices that costs no
-// iteration, and states never go through it. The shape alone decides on the order of sums, so a
-// sample's are to be products of its own.
+// product_j = right_j left_j for matrices [W, W], row-major, j = 0 .. count - 1, in float32:
+// rounded to TF32, a matrix near the identity would lose what makes it grow, and with it the
+// certificate its meaning (tests/gpu/cuda_on_gpu_test.cc). The shape alone decides on the order of
+// sums, so a sample's are to be products of its own.
 struct GemmArgs {
   int32_t width, count;
   const float* right;

@@ -105,7 +105,8 @@ class NewtonSolve {
       Distribute(kind);
     }
     const WarpNorms outcome = Update(kind);
-    AdvanceProgress(args_.policy, outcome.norms, stages_, ColumnsOf(kind), progress);
+    AdvanceProgress(args_.policy, outcome.norms, stages_, kind.columns(args_.stack.state_dim),
+                    progress);
     if (outcome.told != 0 && progress->next != NextPass::kStop)
       Stop(progress, static_cast<Termination>(outcome.told));
   }
@@ -119,16 +120,10 @@ class NewtonSolve {
   DEEPPCR_DEVICE int32_t Clamp(int32_t count) const {
     return count < 0 ? 0 : count > tree_.per_block ? tree_.per_block : count;
   }
-  DEEPPCR_DEVICE int Columns(IterationKind kind) const { return kind.probes ? kNumColumns : 1; }
   DEEPPCR_DEVICE int64_t BeginOf(int64_t p) const { return p * args_.shooting_interval; }
   DEEPPCR_DEVICE int64_t EndOf(int64_t p) const {
     const int64_t end = (p + 1) * args_.shooting_interval;
     return end < args_.stack.num_steps ? end : args_.stack.num_steps;
-  }
-  // Vectors that a pass pushes through all steps. A diagonal takes none of its own.
-  DEEPPCR_DEVICE int64_t ColumnsOf(IterationKind kind) const {
-    const bool dense = kind.refresh && kind.linearization == Linearization::kFull;
-    return Columns(kind) + (dense ? args_.stack.state_dim : 0);
   }
 
   // Every interval of the block, a warp each.
@@ -197,7 +192,7 @@ class NewtonSolve {
   DEEPPCR_DEVICE void Apply(IterationKind kind, const float* matrix, const float* in,
                             const float* base, float* out) {
     const Transition<W> transition(context_, kind.linearization, matrix);
-    for (int v = 0; v < Columns(kind); ++v) {
+    for (int v = 0; v < kind.vectors(); ++v) {
       const float product = transition.Times(context_, in[v * W + row_]);
       if (context_.lane() < W) out[v * W + row_] = base[v * W + row_] + product;
     }
@@ -253,7 +248,7 @@ class NewtonSolve {
   // Null: zeros.
   DEEPPCR_DEVICE void Copy(IterationKind kind, const float* from, float* to) const {
     if (context_.lane() >= W) return;
-    for (int v = 0; v < Columns(kind); ++v)
+    for (int v = 0; v < kind.vectors(); ++v)
       to[v * W + row_] = from == nullptr ? 0.0F : from[v * W + row_];
   }
 
@@ -278,7 +273,7 @@ class NewtonSolve {
     const Transition<W> transition(
         context_, corrected ? kind.linearization : Linearization::kIdentity, memory_.Matrix(leaf));
     IntervalUpdate update;
-    for (int v = 0; v < Columns(kind); ++v) {
+    for (int v = 0; v < kind.vectors(); ++v) {
       const float entering = corrected ? memory_.Entering(leaf)[v * W + row_] : 0.0F;
       const float correction = transition.Times(context_, entering);
       if (context_.lane() < W)

@@ -36,6 +36,11 @@ constexpr int WarpWidth(int64_t state_dim) {
   return state_dim <= 8 ? 8 : state_dim <= 16 ? 16 : 32;
 }
 
+// True if warps take states of this size in the iterative loop; else blocks do.
+constexpr bool ByWarps(int64_t state_dim, const LaunchLimits& limits) {
+  return state_dim <= kMaxWarpStateDim && limits.max_cluster_blocks > 0;
+}
+
 // A thread holds a column of a matrix and a row: the wider, the more registers.
 constexpr int MaxNewtonWarps(int width) { return width <= 8 ? 16 : width <= 16 ? 12 : 8; }
 

@@ -2,7 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CUDA_PANEL_LAYER_H_
 #define DEEPPCR_KERNELS_CUDA_PANEL_LAYER_H_
 
-// A matrix times a few vectors, by a block of threads: the layers of a denoiser.
+// A matrix times a few vectors, by a team of threads (team.h): the layers of denoisers and of wide
+// stacks.
 //
 // Four lanes share a row of the matrix, a quarter of its columns each; a warp has eight rows, a
 // panel, whose weights lie in the order in which its lanes read them. The bits of a product depend

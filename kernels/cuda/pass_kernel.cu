@@ -25,26 +25,24 @@ __global__ void __launch_bounds__(kWarpSize) CollectKernel(const CollectArgs arg
   CollectNorms(context, args);
 }
 
-// `blocks` for each sample.
 template <class Args>
-cudaError_t Launch(void (*kernel)(Args), const Args& args, int num_samples, int64_t blocks,
-                   cudaStream_t stream) {
+cudaError_t Launch(void (*kernel)(Args), const Args& args, int num_samples, cudaStream_t stream) {
   const int warps = PassWarps(args.pass.width, kMaxPassWarps);
-  kernel<<<static_cast<unsigned>(num_samples * blocks), warps * kWarpSize, UpdateBytes(warps),
-           stream>>>(args);
+  kernel<<<static_cast<unsigned>(BlocksOf(args, num_samples)), warps * kWarpSize,
+           UpdateBytes(warps), stream>>>(args);
   return cudaGetLastError();
 }
 
 }  // namespace
 
 cudaError_t LaunchPass(const StartArgs& args, int num_samples, cudaStream_t stream) {
-  return Launch(StartKernel, args, num_samples, args.pass.tree.num_intervals + 1, stream);
+  return Launch(StartKernel, args, num_samples, stream);
 }
 cudaError_t LaunchPass(const LevelArgs& args, int num_members, cudaStream_t stream) {
-  return Launch(LevelKernel, args, num_members, args.pass.tree.nodes(args.level), stream);
+  return Launch(LevelKernel, args, num_members, stream);
 }
 cudaError_t LaunchPass(const UpdateArgs& args, int num_members, cudaStream_t stream) {
-  return Launch(UpdateKernel, args, num_members, args.pass.tree.num_intervals, stream);
+  return Launch(UpdateKernel, args, num_members, stream);
 }
 cudaError_t LaunchPass(const CollectArgs& args, int num_members, cudaStream_t stream) {
   CollectKernel<<<static_cast<unsigned>(num_members), kWarpSize, 0, stream>>>(args);

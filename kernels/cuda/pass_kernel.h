@@ -25,8 +25,8 @@ struct PassView {
   int32_t state_dim, width;  // D, W
   int64_t num_steps;
   int32_t shooting_interval;
-  const int32_t* members;  // samples in turn
-  std::byte* slabs;        // [n, BlockMemory::Bytes]
+  Members members;
+  std::byte* slabs;  // [n, BlockMemory::Bytes]
 
   DEEPPCR_DEVICE BlockMemory MemoryOf(int64_t sample) const {
     return MemoryInSlabs(slabs, tree, width, sample, 0);
@@ -59,8 +59,6 @@ DEEPPCR_DEVICE void StartPasses(Context& context, const StartArgs& args) {
 }
 
 // ---- Matrices by a block
-DEEPPCR_DEVICE int ColumnsOf(IterationKind kind) { return kind.probes ? kNumColumns : 1; }
-
 // f(row, v, (A x_v)[row]) for all rows of A [W, W] and vectors x [columns, W]: four lanes share a
 // row, each has a quarter of it, and all of them call f. The bits do not depend on the number of
 // warps.
@@ -94,7 +92,7 @@ DEEPPCR_DEVICE void ForProducts(Context& context, const float* matrix, const flo
 template <class Context, class F>
 DEEPPCR_DEVICE void ForTransition(Context& context, IterationKind kind, const float* matrix,
                                   const float* x, int width, const F& f) {
-  const int columns = ColumnsOf(kind);
+  const int columns = kind.vectors();
   if (kind.linearization == Linearization::kFull)
     return ForProducts(context, matrix, x, width, columns, [&](int row, int v, float product) {
       if (context.lane() % 4 == 0) f(row, v, product);
@@ -126,7 +124,8 @@ class NodePass {
         kind_(args.kind),
         level_(args.level),
         node_(context.cluster() % tree_.nodes(level_)),
-        memory_(args.pass.MemoryOf(args.pass.members[context.cluster() / tree_.nodes(level_)])) {}
+        memory_(args.pass.MemoryOf(args.pass.members.at[context.cluster() / tree_.nodes(level_)])) {
+  }
 
   // The right-hand side of a node, and a diagonal. The last node's is of no use.
   DEEPPCR_DEVICE void Reduce() {
@@ -169,7 +168,7 @@ class NodePass {
   }
   // Null: zeros.
   DEEPPCR_DEVICE void Copy(const float* from, float* to) const {
-    for (int i = context_.thread(); i < ColumnsOf(kind_) * width_; i += context_.num_threads())
+    for (int i = context_.thread(); i < kind_.vectors() * width_; i += context_.num_threads())
       to[i] = from == nullptr ? 0.0F : from[i];
   }
 
@@ -207,7 +206,7 @@ template <class Context>
 DEEPPCR_DEVICE void UpdateStates(Context& context, const UpdateArgs& args) {
   const PassView& pass = args.pass;
   const int32_t intervals = pass.tree.num_intervals, p = context.cluster() % intervals;
-  const int64_t sample = pass.members[context.cluster() / intervals];
+  const int64_t sample = pass.members.at[context.cluster() / intervals];
   const BlockMemory memory = pass.MemoryOf(sample);
   const int32_t leaf = pass.tree.index_of(0, p);
   IterationKind kind = args.kind;
@@ -245,7 +244,7 @@ struct CollectArgs {
 template <class Context>
 DEEPPCR_DEVICE void CollectNorms(Context& context, const CollectArgs& args) {
   const int32_t intervals = args.pass.tree.num_intervals;
-  const int64_t sample = args.pass.members[context.cluster()];
+  const int64_t sample = args.pass.members.at[context.cluster()];
   UpdateNorms norms;
   for (int32_t p = context.lane(); p < intervals; p += kWarpSize)
     Merge(args.norms[sample * intervals + p], &norms);

@@ -5,56 +5,80 @@
 
 namespace deeppcr::cuda {
 
+namespace {
+
+constexpr int64_t kSlabBudget = int64_t{128} << 20;
+// cuBLAS's workspace: products of a few hundred columns need none to speak of.
+constexpr int64_t kProductBytes = int64_t{4} << 20;
+
+int64_t SlabBytesOf(const SpaceSizes& sizes, int64_t intervals) {
+  return SlabBytes(static_cast<int>(sizes.width), IntervalTree(static_cast<int32_t>(intervals), 1));
+}
+constexpr Members kEverySample = {{0, 1, 2, 3, 4, 5, 6, 7}};
+
+Members MembersOf(std::span<const int32_t> samples) {
+  Members members = {};
+  std::copy(samples.begin(), samples.end(), members.at);
+  return members;
+}
+
+}  // namespace
+
+int64_t PassGroup(const SpaceSizes& sizes) {
+  const int64_t fit = kSlabBudget / SlabBytesOf(sizes, NumIntervals(sizes.shape, 1));
+  return std::clamp<int64_t>(std::min(fit, sizes.group), 1, kSlabGroup);
+}
 int64_t PassSlabBytes(const SpaceSizes& sizes) {
-  const IntervalTree tree(static_cast<int32_t>(sizes.intervals), 1);
-  return sizes.iterative * SlabBytes(static_cast<int>(sizes.width), tree);
+  return sizes.iterative * SlabBytesOf(sizes, sizes.intervals);
+}
+int64_t PassLoopBytes(const SpaceSizes& sizes) {
+  return sizes.iterative * (1 + sizes.intervals) * int64_t{sizeof(UpdateNorms)} + kProductBytes;
 }
 
 absl::Status PassSpace::Allocate() {
   const int64_t samples = sizes_.iterative;
   DEEPPCR_RETURN_IF_ERROR(CudaSpace::Allocate());
   if (sizes_.intervals == 0) return absl::OkStatus();
-  DEEPPCR_RETURN_IF_ERROR(Take(&members_, MemoryKind::kMapped, samples));
   DEEPPCR_RETURN_IF_ERROR(Take(&outcomes_, MemoryKind::kMapped, samples));
   DEEPPCR_RETURN_IF_ERROR(Take(&norms_, MemoryKind::kDevice, samples * sizes_.intervals));
-  return stream_->PrepareProducts();
+  DEEPPCR_RETURN_IF_ERROR(Take(&for_products_, MemoryKind::kDevice, kProductBytes));
+  return stream_->PrepareProducts(for_products_.data(), for_products_.size());
 }
 
-IntervalsView PassSpace::Intervals(const int32_t* members) const {
-  return {Tree(), static_cast<int32_t>(interval_), members, slabs_.data()};
+IntervalsView PassSpace::Intervals(std::span<const int32_t> samples) const {
+  return {Tree(), static_cast<int32_t>(interval_), MembersOf(samples), slabs_.data()};
 }
-PassView PassSpace::View() const {
+PassView PassSpace::View(std::span<const int32_t> samples) const {
   return {.tree = Tree(),
           .state_dim = static_cast<int32_t>(shape_.state_dim),
           .width = width_,
           .num_steps = shape_.num_steps,
           .shooting_interval = static_cast<int32_t>(interval_),
-          .members = members_.data(),
+          .members = MembersOf(samples),
           .slabs = slabs_.data()};
 }
 
 void PassSpace::Begin(int32_t num_samples) {
   LaunchEncode(num_samples);
   LaunchGuess(num_samples);
-  stream_->Launch(StartArgs{.pass = View(), .guess = guess_, .initial_states = initial_.data()},
-                  num_samples);
+  stream_->Launch(
+      StartArgs{.pass = View(kEverySample.at), .guess = guess_, .initial_states = initial_.data()},
+      num_samples);
 }
 
 PassCount PassSpace::Propagate(std::span<const int32_t> samples, IterationKind kind) {
-  // The last pass has been waited for: nobody reads the members of that one any more.
-  std::copy(samples.begin(), samples.end(), members_.data());
-  LaunchPropagation(Intervals(members_.data()), static_cast<int32_t>(samples.size()), kind);
-  const bool full = kind.refresh && kind.linearization == Linearization::kFull;
+  LaunchPropagation(Intervals(samples), static_cast<int32_t>(samples.size()), kind);
   return {.stages = std::min(interval_, shape_.num_steps),
-          .columns = ColumnsOf(kind) + (full ? shape_.state_dim : 0)};
+          .columns = kind.columns(shape_.state_dim)};
 }
 
 void PassSpace::ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) {
-  stream_->Launch(LevelArgs{.pass = View(), .sweep = Sweep::kReduce, .level = level, .kind = kind},
-                  static_cast<int>(samples.size()));
-  if (!kind.refresh || kind.linearization != Linearization::kFull) return;
+  stream_->Launch(
+      LevelArgs{.pass = View(samples), .sweep = Sweep::kReduce, .level = level, .kind = kind},
+      static_cast<int>(samples.size()));
+  if (!kind.forms_jacobians()) return;
   for (const int32_t sample : samples) {
-    const BlockMemory memory = View().MemoryOf(sample);
+    const BlockMemory memory = View(samples).MemoryOf(sample);
     const GemmArgs products = ProductsOfLevel(memory.tree, level, width_, memory.Matrix(0));
     if (products.count > 0) stream_->Launch(products);
   }
@@ -62,21 +86,22 @@ void PassSpace::ReduceLevel(std::span<const int32_t> samples, int level, Iterati
 
 void PassSpace::DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) {
   stream_->Launch(
-      LevelArgs{.pass = View(), .sweep = Sweep::kDistribute, .level = level, .kind = kind},
+      LevelArgs{.pass = View(samples), .sweep = Sweep::kDistribute, .level = level, .kind = kind},
       static_cast<int>(samples.size()));
 }
 
 void PassSpace::Update(std::span<const int32_t> samples, IterationKind kind, double floor,
                        std::span<UpdateNorms> norms) {
   const int count = static_cast<int>(samples.size());
-  stream_->Launch(UpdateArgs{.pass = View(),
+  stream_->Launch(UpdateArgs{.pass = View(samples),
                              .kind = kind,
                              .floor = floor,
                              .norms = norms_.data(),
                              .final_states = current_.data()},
                   count);
-  stream_->Launch(CollectArgs{.pass = View(), .norms = norms_.data(), .outcomes = outcomes_.data()},
-                  count);
+  stream_->Launch(
+      CollectArgs{.pass = View(samples), .norms = norms_.data(), .outcomes = outcomes_.data()},
+      count);
   stream_->Wait([] {});
   for (size_t i = 0; i < samples.size(); ++i) norms[i] = outcomes_.data()[samples[i]];
   // The loop ends then, and status() says why.
@@ -85,7 +110,7 @@ void PassSpace::Update(std::span<const int32_t> samples, IterationKind kind, dou
 
 void PassSpace::Finish(int32_t num_samples, float* const* trajectories) {
   if (trajectories != nullptr)
-    LaunchExpansion(Intervals(nullptr), num_samples, trajectories_.data());
+    LaunchExpansion(Intervals(kEverySample.at), num_samples, trajectories_.data());
   LaunchDecode(num_samples);
   stream_->Wait([] {});
   CopyTrajectories(num_samples, trajectories);

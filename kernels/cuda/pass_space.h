@@ -41,18 +41,19 @@ class PassSpace : public CudaSpace, public IterationPasses {
 
  private:
   IntervalTree Tree() const { return {static_cast<int32_t>(intervals_), 1}; }
-  IntervalsView Intervals(const int32_t* members) const;
-  PassView View() const;
+  IntervalsView Intervals(std::span<const int32_t> samples) const;
+  PassView View(std::span<const int32_t> samples) const;
 
-  // Mapped: samples of the pass, and its norms, [iterative] each.
-  DeviceBuffer<int32_t> members_;
-  DeviceBuffer<UpdateNorms> outcomes_;
-  // The device's.
-  DeviceBuffer<UpdateNorms> norms_;  // [iterative, P]
+  DeviceBuffer<UpdateNorms> outcomes_;    // mapped, [iterative]
+  DeviceBuffer<UpdateNorms> norms_;       // the device's, [iterative, P]
+  DeviceBuffer<std::byte> for_products_;  // the device's
 };
 
-// Slabs of so many intervals of states of this width, for the samples of `sizes`.
+// Samples that pass together: as many as have room, with shooting intervals of one step.
+int64_t PassGroup(const SpaceSizes& sizes);
+// Slabs of the intervals of `sizes`, and what the loop has beside them.
 int64_t PassSlabBytes(const SpaceSizes& sizes);
+int64_t PassLoopBytes(const SpaceSizes& sizes);
 
 }  // namespace deeppcr::cuda
 

@@ -45,9 +45,10 @@ absl::StatusOr<Library> Open() {
       Find(opened, "cublasGemmStridedBatchedEx", &library.multiply))
     return library;
   const char* const why = dlerror();
-  return absl::UnimplementedError(StrCat(
-      "a model of this width needs cuBLAS: ", std::string_view(why == nullptr ? file.c_str() : why),
-      "; install it (libcublas of the CUDA toolkit), or use --backend cpu"));
+  return absl::UnimplementedError(
+      StrCat("the iterative solvers of this model need cuBLAS on this GPU: ",
+             std::string_view(why == nullptr ? file.c_str() : why),
+             "; install it (libcublas of the CUDA toolkit), or use --backend cpu"));
 }
 
 // Opened once, and never closed.
@@ -58,13 +59,17 @@ const absl::StatusOr<Library>& TheLibrary() {
 
 absl::Status StatusOf(cublasStatus_t status, std::string_view what) {
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
-  const std::string message = StrCat("cuBLAS: ", what, ": status ", static_cast<int>(status));
-  return status == CUBLAS_STATUS_ALLOC_FAILED ? absl::ResourceExhaustedError(message)
-                                              : absl::UnavailableError(message);
+  return absl::UnavailableError(StrCat("cuBLAS: ", what, ": status ", static_cast<int>(status)));
 }
 
-// What NVIDIA recommends for Hopper.
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+// A handle takes memory, and where there is none cuBLAS says all kinds of things: it is short of it
+// unless the device itself has failed.
+absl::Status NoHandle(cublasStatus_t status) {
+  if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess)
+    return absl::UnavailableError(StrCat("CUDA: ", std::string_view(cudaGetErrorString(error))));
+  return ResourceExhausted("GPU memory: cuBLAS could not make a handle, status ",
+                           static_cast<int>(status));
+}
 
 class CublasProducts final : public Products {
  public:
@@ -72,18 +77,13 @@ class CublasProducts final : public Products {
       : library_(library), stream_(stream) {}
   ~CublasProducts() override {
     if (handle_ != nullptr) library_.destroy(handle_);
-    if (workspace_ != nullptr) cudaFree(workspace_);
   }
 
-  absl::Status Prepare() {
-    if (const cudaError_t error = cudaMalloc(&workspace_, kWorkspaceBytes); error != cudaSuccess) {
-      cudaGetLastError();  // an allocation that failed says nothing about the device
-      return ResourceExhausted("cuBLAS: ", kWorkspaceBytes, " bytes of GPU memory wanted: ",
-                               std::string_view(cudaGetErrorString(error)));
-    }
-    DEEPPCR_RETURN_IF_ERROR(StatusOf(library_.create(&handle_), "making a handle"));
+  absl::Status Prepare(void* workspace, int64_t bytes) {
+    if (const cublasStatus_t status = library_.create(&handle_); status != CUBLAS_STATUS_SUCCESS)
+      return NoHandle(status);
     DEEPPCR_RETURN_IF_ERROR(StatusOf(library_.set_stream(handle_, stream_), "setting its stream"));
-    return StatusOf(library_.set_workspace(handle_, workspace_, kWorkspaceBytes),
+    return StatusOf(library_.set_workspace(handle_, workspace, static_cast<size_t>(bytes)),
                     "setting its workspace");
   }
 
@@ -95,24 +95,24 @@ class CublasProducts final : public Products {
         library_.multiply(handle_, CUBLAS_OP_N, CUBLAS_OP_N, w, w, w, &one, args.left, CUDA_R_32F,
                           w, args.stride, args.right, CUDA_R_32F, w, args.stride, &zero,
                           args.product, CUDA_R_32F, w, args.product_stride, args.count,
-                          CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_GEMM_DEFAULT),
+                          CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
         "products of matrices");
   }
 
  private:
   const Library& library_;
   const cudaStream_t stream_;
-  void* workspace_ = nullptr;
   cublasHandle_t handle_ = nullptr;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Products>> Products::New(cudaStream_t stream) {
+absl::StatusOr<std::unique_ptr<Products>> Products::New(cudaStream_t stream, void* workspace,
+                                                        int64_t bytes) {
   const absl::StatusOr<Library>& library = TheLibrary();
   if (!library.ok()) return library.status();
   auto products = std::make_unique<CublasProducts>(*library, stream);
-  DEEPPCR_RETURN_IF_ERROR(products->Prepare());
+  DEEPPCR_RETURN_IF_ERROR(products->Prepare(workspace, bytes));
   return std::unique_ptr<Products>(std::move(products));
 }
 

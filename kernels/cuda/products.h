@@ -12,14 +12,16 @@
 
 namespace deeppcr::cuda {
 
-// Products of matrices on a stream, by cuBLAS with a workspace of ours. The library is looked for
+// Products of matrices on a stream, by cuBLAS in a workspace of ours. The library is looked for
 // only when a model needs it: a server whose models do not, runs on machines without it.
 class Products {
  public:
-  // The stream must outlive the result. Errors: kUnimplemented without the library, saying what to
-  // install; kResourceExhausted.
-  static absl::StatusOr<std::unique_ptr<Products>> New(cudaStream_t stream);
+  // Stream and workspace must outlive the result. Errors: kUnimplemented without the library,
+  // saying what to install; kResourceExhausted; kUnavailable where the device has failed.
+  static absl::StatusOr<std::unique_ptr<Products>> New(cudaStream_t stream, void* workspace,
+                                                       int64_t bytes);
   virtual ~Products() = default;
+  // Errors: kUnavailable.
   virtual absl::Status Multiply(const GemmArgs& args) = 0;
 };
 

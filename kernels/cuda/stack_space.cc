@@ -11,9 +11,10 @@
 namespace deeppcr::cuda {
 namespace {
 
-// Launches of less than 5 ms are not interrupted: steps of 70 ns by a warp and of 300 ns by a block
-// (assumed, not measured).
-constexpr int64_t kWarpStepsPerLook = int64_t{1} << 16, kBlockStepsPerLook = int64_t{1} << 14;
+// Launches of less than 5 ms are not interrupted. By a warp a step takes some 70 ns, by a block as
+// here (assumed, not measured).
+constexpr int64_t kWarpStepsPerLook = int64_t{1} << 16;
+constexpr double kStepNanoseconds = 300, kWeightNanoseconds = 0.04, kLaunchNanoseconds = 5e6;
 // From here on a solve may take longer than that and looks at its cancel word.
 constexpr int64_t kLongSolve = int64_t{1} << 14;
 
@@ -66,7 +67,7 @@ class WarpStackSpace final : public StackSpaceOn<LoopSpace, StackModel> {
                      const Progress& start) override {
     const int32_t intervals = static_cast<int32_t>(intervals_);
     const bool in_slabs = ChooseNewtonShape(width_, 1, intervals, limits_).in_slabs;
-    const int32_t most = in_slabs ? static_cast<int32_t>(kSlabGroup) : num_samples;
+    const int32_t most = in_slabs ? kSlabGroup : num_samples;
     const int64_t floats = (shape_.num_steps + 1) * shape_.state_dim;
     for (int32_t first = 0; first < num_samples; first += most) {
       const NewtonShape shape =
@@ -83,7 +84,11 @@ class WarpStackSpace final : public StackSpaceOn<LoopSpace, StackModel> {
 class PanelStackSpace final : public StackSpaceOn<PassSpace, PanelStackModel> {
  public:
   using StackSpaceOn::StackSpaceOn;
-  int64_t StepsPerLook(int32_t) const override { return kBlockStepsPerLook; }
+  int64_t StepsPerLook(int32_t) const override {
+    const double weights = static_cast<double>(width_) * width_;
+    return static_cast<int64_t>(kLaunchNanoseconds /
+                                (kStepNanoseconds + kWeightNanoseconds * weights));
+  }
 
  private:
   void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
@@ -144,16 +149,19 @@ SpaceSizes CommonSizes(const LaunchLimits& device, const Model& model, const Spa
 SpaceSizes SizesOf(const LaunchLimits& device, const StackModel& model, const SpaceLimits& limits) {
   SpaceSizes sizes = CommonSizes(device, model, limits);
   sizes.iterative = sizes.group;
-  if (limits.iterative)
-    sizes.slab_bytes =
-        std::min(sizes.group, kSlabGroup) * SlabBytesOf(device, model.width(), sizes.intervals);
+  if (!limits.iterative) return sizes;
+  sizes.slab_bytes = std::min<int64_t>(sizes.group, kSlabGroup) *
+                     SlabBytesOf(device, model.width(), sizes.intervals);
+  sizes.loop_bytes = sizes.group * int64_t{sizeof(Progress)};
   return sizes;
 }
 SpaceSizes SizesOf(const LaunchLimits& device, const PanelStackModel& model,
                    const SpaceLimits& limits) {
   SpaceSizes sizes = CommonSizes(device, model, limits);
-  sizes.iterative = std::min(sizes.group, kSlabGroup);
-  if (limits.iterative) sizes.slab_bytes = PassSlabBytes(sizes);
+  sizes.iterative = PassGroup(sizes);
+  if (!limits.iterative) return sizes;
+  sizes.slab_bytes = PassSlabBytes(sizes);
+  sizes.loop_bytes = PassLoopBytes(sizes);
   return sizes;
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <variant>
 
@@ -63,11 +64,30 @@ void RunPass(IterationPasses& passes, const StoppingPolicy& policy, Pass pass,
   }
 }
 
+bool Unwanted(const Progress& progress) {
+  return progress.next == NextPass::kStop && StoppedFromOutside(progress.termination);
+}
+bool NobodyWaits(int32_t num_samples, const GroupScratch& scratch) {
+  return std::all_of(scratch.progress.begin(), scratch.progress.begin() + num_samples, Unwanted);
+}
+// Of those that have an answer; null if none of them wants any.
+float* const* WantedTrajectories(std::span<const GroupSample> samples, GroupScratch& scratch) {
+  bool wanted = false;
+  for (size_t b = 0; b < samples.size(); ++b) {
+    float* const to = Unwanted(scratch.progress[b]) ? nullptr : samples[b].trajectory;
+    scratch.trajectories[b] = to;
+    wanted = wanted || to != nullptr;
+  }
+  return wanted ? scratch.trajectories.data() : nullptr;
+}
+
 // The loop on the host: each round, one pass of each kind for the samples that wait for it.
 void RunLoop(IterationPasses& passes, const FixedPointOptions& options,
              const StoppingPolicy& policy, std::span<const GroupSample> samples,
              GroupScratch& scratch) {
   const int32_t n = static_cast<int32_t>(samples.size());
+  for (int32_t b = 0; b < n; ++b) ProbeToken(samples[b], &scratch.progress[b]);
+  if (NobodyWaits(n, scratch)) return;
   passes.Begin(n);
   bool running = true;
   while (running) {
@@ -87,11 +107,7 @@ void RunLoop(IterationPasses& passes, const FixedPointOptions& options,
       running = true;
     }
   }
-  float* const* const trajectories = TrajectoriesOf(samples, scratch);
-  for (int32_t b = 0; b < n; ++b) {
-    if (StoppedFromOutside(scratch.progress[b].termination)) scratch.trajectories[b] = nullptr;
-  }
-  passes.Finish(n, trajectories);
+  if (!NobodyWaits(n, scratch)) passes.Finish(n, WantedTrajectories(samples, scratch));
 }
 
 // The loop on the device.

@@ -71,6 +71,27 @@ TEST(CudaOnGpuTest, LargeBatchesKeepTheirBits) {
   }
 }
 
+// Transition matrices so near the identity that a product in less than float32 would not see them
+// grow: the certificate would claim what is not so.
+TEST(CudaOnGpuTest, MatricesNearTheIdentityKeepTheirGrowth) {
+  constexpr int64_t kSteps = 8192;
+  constexpr float kGrowth = 4.8e-4F;
+  std::vector<float> weights(4 * kSteps), inputs = {1.0F, 6e-6F};
+  for (int64_t l = 0; l < kSteps; ++l) weights[4 * l + 3] = 1.0F;
+  DenseStackSpec spec;
+  spec.num_steps = kSteps;
+  spec.state_dim = 2;
+  spec.residual = true;
+  spec.residual_scale = kGrowth;
+  spec.activation = Activation::kIdentity;
+  spec.weights = weights;
+  const SolverRig rig(testing::NewBackendWithoutClusters(), spec);
+  const Solved sequential = rig.Solve({.solver = "sequential"}, inputs);
+  const Solved newton = rig.Solve(OptionsFor("newton", kSteps, 1, 1e-4), inputs);
+  EXPECT_LE(WorstState(newton, sequential, 2), 1e-4);
+  EXPECT_TRUE(newton.reports[0].converged && !newton.reports[0].fallback);
+}
+
 TEST(CudaOnGpuTest, ThreadsDoNotDisturbOneAnother) {
   const RandomSystem system({.num_steps = 300, .state_dim = 8, .gain = 0.9});
   const std::unique_ptr<Backend> backend = NewBackendUnderTest();

@@ -80,6 +80,50 @@ TEST(CudaWideStatesTest, AgreeWithTheReference) {
   }
 }
 
+TEST(CudaWideStatesTest, TheWidestOnesToo) {
+  ExpectReference(testing::NewBackendUnderTest(), {.num_steps = 5, .state_dim = 256, .gain = 0.9});
+}
+
+// More samples than pass together.
+TEST(CudaWideStatesTest, BitsDoNotDependOnTheBatch) {
+  constexpr int64_t kDim = 40, kSamples = 10;
+  const RandomSystem system({.num_steps = 12, .state_dim = kDim, .gain = 0.9});
+  const std::vector<float> inputs = system.Inputs(kSamples, 3);
+  const SolverRig rig(testing::NewBackendUnderTest(), system.spec());
+  for (const char* solver : {"sequential", "newton"}) {
+    const ResolvedOptions options = OptionsFor(solver, 12, 3, 1e-4);
+    const Solved together = rig.Solve(options, inputs);
+    for (const int64_t s : {0, 7, 9}) {
+      const Solved alone =
+          rig.Solve(options, {inputs.begin() + s * kDim, inputs.begin() + (s + 1) * kDim});
+      EXPECT_TRUE(std::equal(alone.trajectory.begin(), alone.trajectory.end(),
+                             together.trajectory.begin() + s * 13 * kDim))
+          << solver << " sample " << s;
+    }
+  }
+}
+
+// Around the edge of stability: what claims to be within the tolerance of the sequential solver,
+// is.
+TEST_P(CudaBackendTest, ItsClaimsHold) {
+  int claims = 0;
+  for (uint32_t seed = 0; seed < 16; ++seed) {
+    const RandomSystem system(
+        {.num_steps = 48, .state_dim = 6, .gain = 0.8 + 0.06 * seed, .seed = seed});
+    const SolverRig rig(NewBackend(), system.spec());
+    const std::vector<float> inputs = system.Inputs(1, seed);
+    const Solved sequential = rig.Solve({.solver = "sequential"}, inputs);
+    const std::vector<double> want(sequential.trajectory.begin(), sequential.trajectory.end());
+    for (const int64_t interval : {1, 4}) {
+      const Solved newton = rig.Solve(OptionsFor("newton", 48, interval, 1e-4), inputs);
+      claims += newton.reports[0].converged && !newton.reports[0].fallback ? 1 : 0;
+      EXPECT_LE(testing::RelativeError(newton.trajectory, want, 6, 1e-2), 1e-4)
+          << "seed " << seed << " C " << interval;
+    }
+  }
+  EXPECT_GE(claims, 16);
+}
+
 TEST_P(CudaBackendTest, CountsWhatTheCpuBackendCounts) {
   const RandomSystem system({.num_steps = 70, .state_dim = 6, .gain = 0.7});
   const std::vector<float> inputs = system.Inputs(1, 3);
@@ -200,7 +244,6 @@ TEST_P(CudaBackendTest, StopsWhereTheTokenHasFired) {
   }
 }
 
-// A long solve looks at its word every iteration.
 TEST_P(CudaBackendTest, ASolveThatNobodyWaitsForIsNotBegun) {
   const RandomSystem system({.num_steps = 60, .state_dim = 8});
   const SolverRig rig(NewBackend(), system.spec());

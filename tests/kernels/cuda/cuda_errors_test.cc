@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/testing/expect_error.h"
+#include "tests/testing/random_diffusion.h"
 #include "tests/testing/simt/simt_device.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
@@ -16,11 +17,37 @@ using testing::RandomSystem;
 using testing::SolverRig;
 using testing::simt::NewSimtDevice;
 
+// On the device's loop and on the host's.
 TEST(CudaErrorsTest, ALostDeviceIsAnErrorAndNoAnswer) {
-  const RandomSystem system({.num_steps = 20, .state_dim = 4});
-  for (const char* solver : {"sequential", "newton"}) {
-    const SolverRig rig(cuda::NewCudaBackend(NewSimtDevice({.fail_after = 1})), system.spec());
-    EXPECT_TRUE(rig.Solve(OptionsFor(solver, 20, 4, 1e-4), system.Inputs(1, 5)).reports.empty());
+  for (const int64_t dim : {4, 40}) {
+    const RandomSystem system({.num_steps = 20, .state_dim = dim});
+    for (const char* solver : {"sequential", "newton"}) {
+      for (const int launches : {0, 1, 2, 7}) {
+        const SolverRig rig(cuda::NewCudaBackend(NewSimtDevice({.fail_after = launches})),
+                            system.spec());
+        const bool lost = launches < (dim == 40 && solver[0] == 'n' ? 8 : 3);
+        EXPECT_EQ(rig.Solve(OptionsFor(solver, 20, 4, 1e-4), system.Inputs(1, 5)).reports.empty(),
+                  lost)
+            << solver << " D " << dim << " after " << launches;
+      }
+    }
+  }
+}
+
+// A space takes what it said it would.
+TEST(CudaErrorsTest, SpacesFitIntoTheBytesTheyNamed) {
+  const RandomSystem narrow({.num_steps = 300, .state_dim = 4}), wide({.state_dim = 40});
+  const testing::RandomDiffusion diffusion({.state_dim = 5}), wide_diffusion({.state_dim = 40});
+  const std::vector<SystemSpec> specs = {narrow.spec(), wide.spec(), diffusion.spec(),
+                                         wide_diffusion.spec()};
+  for (const SystemSpec& spec : specs) {
+    const auto roomy = cuda::NewCudaBackend(NewSimtDevice({}));
+    const auto measured = *roomy->NewSystem(spec);
+    const int64_t space = measured->SpaceBytes({});
+    const auto backend =
+        cuda::NewCudaBackend(NewSimtDevice({.memory_bytes = measured->memory_bytes() + space}));
+    const auto system = *backend->NewSystem(spec);
+    EXPECT_EQ(system->NewSpace({}).status(), absl::OkStatus()) << space;
   }
 }
 

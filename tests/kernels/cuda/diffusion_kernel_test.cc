@@ -153,5 +153,18 @@ TEST(WideDenoiserTest, EveryBarrierIsNeeded) {
     EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
 }
 
+// States that no warp holds: the loop is the host's.
+TEST(WideDiffusionTest, NewtonAgreesWithSequential) {
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
+    const RandomDiffusion process(
+        {.kind = kind, .state_dim = 40, .hidden_dim = 30, .num_steps = 9, .output_gain = 0.2});
+    const std::vector<Solved> answers = AllAnswers(process, {});
+    const std::vector<double> want(answers[0].trajectory.begin(), answers[0].trajectory.end());
+    EXPECT_LE(testing::RelativeError(answers[1].trajectory, want, 40, 1e-2), 1e-4);
+    for (const SampleReport& report : answers[1].reports)
+      EXPECT_TRUE(report.converged && !report.fallback);
+  }
+}
+
 }  // namespace
 }  // namespace deeppcr

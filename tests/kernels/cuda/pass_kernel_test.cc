@@ -5,14 +5,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/panel_stack.h"
+#include "tests/testing/simt/products_on_cpu.h"
 #include "tests/testing/simt/simt_device.h"
-#include "tests/testing/simt/tf32_products.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
@@ -26,42 +28,35 @@ using testing::SolverRig;
 using testing::simt::DeviceOptions;
 using testing::simt::Order;
 
+using Matrix = std::array<double, 4>;
+Matrix Times(const Matrix& a, const Matrix& b) {
+  return {a[0] * b[0] + a[1] * b[2], a[0] * b[1] + a[1] * b[3], a[2] * b[0] + a[3] * b[2],
+          a[2] * b[1] + a[3] * b[3]};
+}
+// Whole numbers that do not commute.
+Matrix LeafOf(int32_t j) { return {1, j % 2 + 0.0, (j + 1) % 2 + 0.0, 1}; }
+
 // Every node that wants a matrix has that of its right child times that of its left one, and no
 // other is touched.
 TEST(GemmTest, ALevelHasTheProductsOfItsTree) {
-  constexpr int kWidth = 2, kFloats = kWidth * kWidth;
+  constexpr int kWidth = 2;
   for (int32_t intervals = 1; intervals <= 20; ++intervals) {
     const cuda::IntervalTree tree(intervals, 1);
-    std::vector<float> matrices(tree.nodes_per_block() * kFloats, NAN);
-    const auto at = [&](int level, int32_t j) {
-      return &matrices[tree.index_of(level, j) * kFloats];
-    };
-    // Shears: they add up.
-    for (int32_t j = 1; j < intervals; ++j) {
-      const float shear[] = {1, static_cast<float>(j), 0, 1};
-      std::copy_n(shear, kFloats, at(0, j));
-    }
+    std::vector<float> matrices(tree.nodes_per_block() * 4, NAN);
+    const auto at = [&](int level, int32_t j) { return &matrices[tree.index_of(level, j) * 4]; };
+    for (int32_t j = 1; j < intervals; ++j) std::ranges::copy(LeafOf(j), at(0, j));
     for (int level = 1; level < tree.levels; ++level) {
-      testing::simt::MultiplyInTf32(cuda::ProductsOfLevel(tree, level, kWidth, matrices.data()));
+      testing::simt::MultiplyOnCpu(cuda::ProductsOfLevel(tree, level, kWidth, matrices.data()));
       for (int32_t j = 0; j < tree.nodes(level); ++j) {
-        float sum = 0;
-        for (int32_t p = j << level; p < (j + 1) << level && p < intervals; ++p)
-          sum += static_cast<float>(p);
-        EXPECT_EQ(std::isnan(at(level, j)[1]), !tree.needs_matrix(level, j)) << intervals;
-        if (tree.needs_matrix(level, j)) {
-          EXPECT_EQ(at(level, j)[1], sum) << intervals << " level " << level << " node " << j;
-        }
+        EXPECT_EQ(std::isnan(at(level, j)[0]), !tree.needs_matrix(level, j)) << intervals;
+        if (!tree.needs_matrix(level, j)) continue;
+        Matrix want = LeafOf(j << level);
+        for (int32_t p = (j << level) + 1; p < (j + 1) << level; ++p) want = Times(LeafOf(p), want);
+        for (int i = 0; i < 4; ++i)
+          EXPECT_EQ(at(level, j)[i], want[i]) << intervals << " level " << level << " node " << j;
       }
     }
   }
-}
-
-// Right times left, and not the other way round.
-TEST(GemmTest, TheLaterOneIsOnTheLeft) {
-  const float right[] = {1, 2, 3, 4}, left[] = {5, 6, 7, 8};
-  float product[4] = {};
-  testing::simt::MultiplyInTf32({2, 1, right, left, 0, product, 0});
-  EXPECT_EQ(std::vector<float>(product, product + 4), (std::vector<float>{19, 22, 43, 50}));
 }
 
 std::vector<Solved> AllAnswers(const RandomSystem& system, const DeviceOptions& device) {

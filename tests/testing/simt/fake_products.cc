@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Takes the place of cuBLAS where fake_runtime.cc takes that of the runtime.
 #include "kernels/cuda/products.h"
-#include "tests/testing/simt/tf32_products.h"
+#include "tests/testing/simt/products_on_cpu.h"
 
 namespace deeppcr::cuda {
 namespace {
@@ -9,14 +9,14 @@ namespace {
 class FakeProducts final : public Products {
  public:
   absl::Status Multiply(const GemmArgs& args) override {
-    testing::simt::MultiplyInTf32(args);
+    testing::simt::MultiplyOnCpu(args);
     return absl::OkStatus();
   }
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Products>> Products::New(cudaStream_t) {
+absl::StatusOr<std::unique_ptr<Products>> Products::New(cudaStream_t, void*, int64_t) {
   return std::unique_ptr<Products>(std::make_unique<FakeProducts>());
 }
 

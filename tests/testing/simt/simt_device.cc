@@ -10,7 +10,7 @@
 #include "kernels/base/strings.h"
 #include "kernels/cuda/block_shape.h"
 #include "kernels/cuda/newton_kernel.h"
-#include "tests/testing/simt/tf32_products.h"
+#include "tests/testing/simt/products_on_cpu.h"
 
 namespace deeppcr::testing::simt {
 namespace {
@@ -77,24 +77,21 @@ class SimtStream final : public cuda::Stream {
              [&](const auto& team) { cuda::GuessCoarsely(team, args); });
   }
   void Launch(const cuda::StartArgs& args, int num_samples) override {
-    Run(PassShape(args.pass, num_samples * (args.pass.tree.num_intervals + 1)),
-        [&](Thread& t) { cuda::StartPasses(t, args); });
+    Run(PassShape(args, num_samples), [&](Thread& t) { cuda::StartPasses(t, args); });
   }
   void Launch(const cuda::LevelArgs& args, int num_members) override {
-    Run(PassShape(args.pass, num_members * args.pass.tree.nodes(args.level)),
-        [&](Thread& t) { cuda::SweepLevel(t, args); });
+    Run(PassShape(args, num_members), [&](Thread& t) { cuda::SweepLevel(t, args); });
   }
   void Launch(const cuda::UpdateArgs& args, int num_members) override {
-    Run(PassShape(args.pass, num_members * args.pass.tree.num_intervals),
-        [&](Thread& t) { cuda::UpdateStates(t, args); });
+    Run(PassShape(args, num_members), [&](Thread& t) { cuda::UpdateStates(t, args); });
   }
   void Launch(const cuda::CollectArgs& args, int num_members) override {
     Run({.num_clusters = num_members}, [&](Thread& t) { cuda::CollectNorms(t, args); });
   }
   void Launch(const cuda::GemmArgs& args) override {
-    if (status_.ok()) MultiplyInTf32(args);
+    if (Counted()) MultiplyOnCpu(args);
   }
-  absl::Status PrepareProducts() override { return status_; }
+  absl::Status PrepareProducts(void*, int64_t) override { return status_; }
   void CopyToDevice(void* to, const void* from, size_t bytes) override {
     if (status_.ok()) std::memcpy(to, from, bytes);
   }
@@ -105,19 +102,24 @@ class SimtStream final : public cuda::Stream {
   absl::Status status() const override { return status_; }
 
  private:
-  template <class Process>
-  LaunchShape StepsShape(const Process& process, int num_blocks, size_t shared_bytes) const {
-    const int warps = cuda::BlockWarps(process, 1, options_.limits.max_warps);
-    return {
-        .num_clusters = num_blocks, .num_threads = warps * kWarpSize, .shared_bytes = shared_bytes};
+  // Of steps by blocks.
+  template <class Args>
+  LaunchShape StepsShape(const Args& args, int num_samples, int rows) const {
+    const int warps = cuda::BlockWarps(args.process, 1, options_.limits.max_warps);
+    return {.num_clusters = static_cast<int>(cuda::BlocksOf(args, num_samples)),
+            .num_threads = warps * kWarpSize,
+            .shared_bytes = cuda::StepBytes(args.process, rows)};
   }
   // A block for each sample, or a cluster.
   template <class Args, class Body>
   void RunTeams(const Args& args, int num_samples, size_t shared_bytes, const Body& body) {
-    LaunchShape shape = StepsShape(args.process, num_samples, shared_bytes);
+    const int warps = cuda::BlockWarps(args.process, args.num_blocks, options_.limits.max_warps);
+    const LaunchShape shape = {.num_clusters = num_samples,
+                               .num_blocks = args.num_blocks,
+                               .num_threads = warps * kWarpSize,
+                               .shared_bytes = shared_bytes};
     if (args.num_blocks == 1)
       return Run(shape, [&](Thread& thread) { body(cuda::BlockTeam(thread)); });
-    shape.num_blocks = args.num_blocks;
     Run(shape, [&](Thread& thread) { body(cuda::ClusterTeam(thread)); });
   }
   template <class Process>
@@ -127,19 +129,19 @@ class SimtStream final : public cuda::Stream {
   }
   template <class Process>
   void Propagation(const cuda::PropagationArgs<Process>& args, int num_samples) {
-    Run(StepsShape(args.process, num_samples * args.intervals.tree.num_intervals,
-                   cuda::StepBytes(args.process, args.rows)),
-        [&](Thread& t) { cuda::PropagateIntervals<cuda::kMostStepRows>(t, args); });
+    const LaunchShape shape = StepsShape(args, num_samples, args.rows);
+    cuda::WithStepRows(args.rows, [&](auto rows) {
+      Run(shape, [&](Thread& t) { cuda::PropagateIntervals<rows.value>(t, args); });
+    });
   }
   template <class Process>
   void Expansion(const cuda::ExpansionArgs<Process>& args, int num_samples) {
-    Run(StepsShape(args.process, num_samples * args.intervals.tree.num_intervals,
-                   cuda::StepBytes(args.process, 1)),
-        [&](Thread& t) { cuda::ExpandIntervals(t, args); });
+    Run(StepsShape(args, num_samples, 1), [&](Thread& t) { cuda::ExpandIntervals(t, args); });
   }
-  LaunchShape PassShape(const cuda::PassView& pass, int num_blocks) const {
-    const int warps = cuda::PassWarps(pass.width, options_.limits.max_warps);
-    return {.num_clusters = num_blocks,
+  template <class Args>
+  LaunchShape PassShape(const Args& args, int num_samples) const {
+    const int warps = cuda::PassWarps(args.pass.width, options_.limits.max_warps);
+    return {.num_clusters = static_cast<int>(cuda::BlocksOf(args, num_samples)),
             .num_threads = warps * kWarpSize,
             .shared_bytes = cuda::UpdateBytes(warps)};
   }
@@ -153,11 +155,15 @@ class SimtStream final : public cuda::Stream {
     });
   }
 
+  // False if the device is lost with this launch, or was before.
+  bool Counted() {
+    if (status_.ok() && launches_++ == options_.fail_after)
+      status_ = absl::UnavailableError("the device is lost");
+    return status_.ok();
+  }
   template <class Body>
   void Run(const LaunchShape& shape, const Body& body) {
-    if (!status_.ok()) return;
-    if (launches_++ == options_.fail_after) status_ = absl::UnavailableError("the device is lost");
-    if (!status_.ok()) return;
+    if (!Counted()) return;
     const Outcome outcome = Execute(shape, options_.schedule, body);
     if (!outcome.trouble.empty()) status_ = absl::UnavailableError(outcome.trouble);
   }

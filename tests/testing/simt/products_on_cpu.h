@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_TESTING_SIMT_PRODUCTS_ON_CPU_H_
+#define DEEPPCR_TESTS_TESTING_SIMT_PRODUCTS_ON_CPU_H_
+
+#include "kernels/cuda/gemm.h"
+
+namespace deeppcr::testing::simt {
+
+// In the place of cuBLAS.
+void MultiplyOnCpu(const cuda::GemmArgs& args);
+
+}  // namespace deeppcr::testing::simt
+
+#endif  // DEEPPCR_TESTS_TESTING_SIMT_PRODUCTS_ON_CPU_H_
