@@ -48,13 +48,13 @@ cudaError_t LaunchSteps(void (*kernel)(Args), const Args& args, int64_t blocks, 
   return cudaGetLastError();
 }
 
-// A team for each sample: by the one kernel if it is a block, else by the other.
+// So many teams: by the one kernel if they are blocks, else by the other.
 template <class Args>
 cudaError_t LaunchTeams(void (*block)(Args), void (*cluster)(Args), const Args& args,
-                        int num_samples, size_t shared_bytes, cudaStream_t stream) {
-  if (args.num_blocks == 1) return LaunchSteps(block, args, num_samples, shared_bytes, stream);
-  const int warps = BlockWarps(args.process, args.num_blocks, kMaxBlockWarps);
-  const ClusterLauncher launcher({0, num_samples, args.num_blocks, warps}, shared_bytes, stream);
+                        int num_blocks, int teams, size_t shared_bytes, cudaStream_t stream) {
+  if (num_blocks == 1) return LaunchSteps(block, args, teams, shared_bytes, stream);
+  const int warps = BlockWarps(args.process, num_blocks, kMaxBlockWarps);
+  const ClusterLauncher launcher({0, teams, num_blocks, warps}, shared_bytes, stream);
   return cudaLaunchKernelEx(&launcher.config, cluster, args);
 }
 
@@ -84,7 +84,7 @@ template <class Process>
 cudaError_t LaunchBlockSequential(const BlockSequentialArgs<Process>& args, int num_samples,
                                   cudaStream_t stream) {
   return LaunchTeams(BlockSequentialKernel<Process>, ClusterSequentialKernel<Process>, args,
-                     num_samples, StepBytes(args.process, 1), stream);
+                     args.team.num_blocks, num_samples, StepBytes(args.process, 1), stream);
 }
 template <class Process>
 cudaError_t LaunchPropagation(const PropagationArgs<Process>& args, int num_samples,

@@ -47,10 +47,10 @@ DEEPPCR_DEVICE void PlaceState(Context& context, const float* from, int r, const
   for (int i = context.thread(); i < step.cols(); i += context.num_threads())
     step.State(r, i) = i < width ? from[i] : 0.0F;
 }
-// Row 0 of a step, as z_l of a sample's trajectory.
+// Row r of a step, as z_l of a sample's trajectory.
 template <class Context, class Step>
-DEEPPCR_DEVICE void WriteState(Context& context, const Step& step, int dim, float* to) {
-  for (int i = context.thread(); i < dim; i += context.num_threads()) to[i] = step.State(0, i);
+DEEPPCR_DEVICE void WriteState(Context& context, const Step& step, int dim, float* to, int r = 0) {
+  for (int i = context.thread(); i < dim; i += context.num_threads()) to[i] = step.State(r, i);
 }
 template <class Context>
 DEEPPCR_DEVICE float* SharedFloats(Context& context) {
@@ -58,10 +58,17 @@ DEEPPCR_DEVICE float* SharedFloats(Context& context) {
 }
 
 // ---- Sequential
+// How the work is dealt out: to how many blocks a team, and how many samples.
+struct TeamShape {
+  int32_t num_blocks, samples;
+  constexpr int teams(int num_samples) const { return (num_samples + samples - 1) / samples; }
+};
+
 template <class Process>
 struct BlockSequentialArgs {
   Process process;
-  int32_t num_blocks;      // of a sample's team
+  TeamShape team;
+  int32_t num_samples;     // n
   int64_t begin, end;      // 0 <= begin < end <= L
   const float* states;     // z_begin [n, W], zero beyond D
   float* final_states;     // z_end [n, W], zero beyond D; may be `states`
@@ -69,7 +76,8 @@ struct BlockSequentialArgs {
   int64_t* num_dependent;  // steps made, one after another, by the first sample
 };
 
-// Body of a launch of one team per sample, with StepFloats(1) of shared memory a block.
+// Body of a launch of one team per sample (team.samples == 1), with StepFloats(1) of shared memory
+// a block.
 template <class Process, class Team>
 DEEPPCR_DEVICE void SolveByTeams(const Team& team, const BlockSequentialArgs<Process>& args) {
   const Process& process = args.process;

@@ -27,21 +27,6 @@ constexpr int BlockWarps(const Process& process, int num_blocks, int max_warps) 
   return panels < most ? panels : most;
 }
 
-// Blocks of the team that makes a sample's steps one after another: as many as are free, each with
-// panels enough, where the layers are wide. Narrower ones would lose more to the barriers of a
-// cluster than they win (assumed, not measured).
-inline constexpr int kWideLayer = 256, kPanelsPerBlock = 8;
-template <class Process>
-constexpr int TeamBlocks(const Process& process, int num_samples, const LaunchLimits& limits) {
-  const int rows = WidestLayer(process);
-  int blocks = 1;
-  while (rows >= kWideLayer && 2 * blocks <= limits.max_cluster_blocks &&
-         2 * blocks * num_samples <= limits.multiprocessors &&
-         2 * blocks * kPanelsPerBlock * kPanelRows <= rows)
-    blocks *= 2;
-  return blocks;
-}
-
 // Bytes of shared memory of steps of so many rows.
 template <class Process>
 constexpr size_t StepBytes(const Process& process, int rows) {
@@ -49,6 +34,33 @@ constexpr size_t StepBytes(const Process& process, int rows) {
 }
 constexpr size_t CoarseBytes(const DiffusionView& process) {
   return StepBytes(process, 1) + static_cast<size_t>(process.width) * sizeof(float);
+}
+
+// Where layers are wide, all blocks of a cluster make a step, each with panels enough, and as many
+// samples go together as there are more of them than free clusters. Narrower layers would lose more
+// to the barriers of a cluster than they win (assumed, not measured).
+inline constexpr int kWideLayer = 256, kPanelsPerBlock = 8;
+constexpr int TeamBlocks(int widest_layer, const LaunchLimits& limits) {
+  int blocks = 1;
+  while (widest_layer >= kWideLayer && 2 * blocks <= limits.max_cluster_blocks &&
+         2 * blocks <= limits.multiprocessors &&
+         2 * blocks * kPanelsPerBlock * kPanelRows <= widest_layer)
+    blocks *= 2;
+  return blocks;
+}
+constexpr int MostTeamSamples(const PanelStackView&, const LaunchLimits&) { return 1; }
+constexpr int MostTeamSamples(const DiffusionView& process, const LaunchLimits& limits) {
+  int samples = WidestLayer(process) < kWideLayer ? 1 : kTeamSamples;
+  while (samples > 1 && StepBytes(process, samples) > limits.shared_bytes) --samples;
+  return samples;
+}
+template <class Process>
+constexpr TeamShape ChooseTeams(const Process& process, int num_samples,
+                                const LaunchLimits& limits) {
+  const int blocks = TeamBlocks(WidestLayer(process), limits);
+  const int free = limits.multiprocessors > blocks ? limits.multiprocessors / blocks : 1;
+  const int wanted = (num_samples + free - 1) / free, most = MostTeamSamples(process, limits);
+  return {blocks, wanted < most ? wanted : most};
 }
 
 // Rows that pass through a step together: everything, or as much as a block has memory for; 0 where

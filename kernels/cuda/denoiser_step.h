@@ -21,6 +21,7 @@
 #include "kernels/cuda/device_code.h"
 #include "kernels/cuda/panel_layer.h"
 #include "kernels/cuda/rounding_source.h"
+#include "kernels/cuda/team.h"
 
 namespace deeppcr::cuda {
 
@@ -55,6 +56,9 @@ struct StepView {
   const float* modulation;
   const float* noise;  // [D], or null where sigma is 0
   int64_t step;        // 0-based: of the signs of the rounding probes
+
+  // Of a row: the state's, whose tangents the others are.
+  DEEPPCR_DEVICE const StepView& Row(int) const { return *this; }
 };
 
 // The barrier calls of a step.
@@ -75,9 +79,14 @@ constexpr int64_t DenoiserFloats(const DenoiserView& d, int rows) {
   return int64_t{rows} * (2 * VectorFloats(d.state_cols) + 3 * VectorFloats(d.hidden_width));
 }
 
-// A state in row 0, then the probes if they are carried, then columns of the Jacobian: at most S
-// rows in all.
-template <int S, class Team>
+// What the rows of a step are, at most S of them.
+enum class StepRowsAre : uint8_t {
+  kStateAndTangents,  // a state in row 0, then the probes if they are carried, then columns of the
+                      // Jacobian
+  kStates,            // a state each, of as many samples, whose steps are a Row(r) each
+};
+
+template <int S, class Team, StepRowsAre kRows = StepRowsAre::kStateAndTangents>
 class DenoiserStep {
  public:
   // `memory`: DenoiserFloats(d, rows) of a block's, aligned to 16 bytes.
@@ -105,7 +114,10 @@ class DenoiserStep {
 
   // One step of all rows. Whoever has written the state, in every block, has synchronised the team;
   // so has this when it returns.
-  DEEPPCR_DEVICE void Run(const StepView& step) { Finish(step, Features(step)); }
+  template <class Steps>
+  DEEPPCR_DEVICE void Run(const Steps& steps) {
+    Finish(steps, Features(steps));
+  }
 
   // The denoiser alone: what it makes of row 0 is Prediction(i), until the next step.
   DEEPPCR_DEVICE void Predict(const StepView& step) {
@@ -125,13 +137,16 @@ class DenoiserStep {
   }
 
  private:
+  static constexpr bool kStates = kRows == StepRowsAre::kStates;
+
   // What the output layer multiplies with.
-  DEEPPCR_DEVICE const float* Features(const StepView& step) {
-    InputLayer(step);
+  template <class Steps>
+  DEEPPCR_DEVICE const float* Features(const Steps& steps) {
+    InputLayer(steps);
     for (int i = 0; i < d_.num_blocks; ++i)
-      d_.ada_ln ? AdaLnBlock(step, i) : ResidualBlock(step, i);
+      d_.ada_ln ? AdaLnBlock(steps, i) : ResidualBlock(steps, i);
     if (!d_.ada_ln) return hidden_;
-    Modulate(step, d_.num_blocks);
+    Modulate(steps, d_.num_blocks);
     return inner_;
   }
 
@@ -155,8 +170,14 @@ class DenoiserStep {
       if (r < rows_) f(r, p.mine[q]);
     }
   }
-  // Element i of a layer's output: `first` of the state, f(r, sum) of the tangents, and to the
-  // probes their rounding.
+  // Element i of a layer's output where all rows are states: f(r, sum).
+  template <class F>
+  DEEPPCR_DEVICE void WriteStates(int i, float* to, const PanelSums<S>& p, const F& f) const {
+    const bool real = i < d_.hidden_dim;
+    ForMine(p, [&](int r, float sum) { team_.Put(&At(to, r, i), real ? f(r, sum) : 0.0F); });
+  }
+  // The same of a state and its tangents: `first` of the state, f(r, sum) of the tangents, and to
+  // the probes their rounding.
   template <class F>
   DEEPPCR_DEVICE void WriteRows(const StepView& step, int place, float size, int i, float* to,
                                 const PanelSums<S>& p, float first, const F& f) const {
@@ -168,29 +189,39 @@ class DenoiserStep {
     });
   }
 
-  DEEPPCR_DEVICE void InputLayer(const StepView& step) {
+  template <class Steps>
+  DEEPPCR_DEVICE void InputLayer(const Steps& steps) {
     ForRows<S>(team_, d_.input, state_, state_stride_, rows_, squares_,
                [&](int i, const PanelSums<S>& p) {
-                 const float value = p.first + d_.input.bias[i];
+                 const auto state = [&](int, float sum) { return sum + d_.input.bias[i]; };
+                 if constexpr (kStates) return WriteStates(i, hidden_, p, state);
+                 const float value = state(0, p.first);
                  const float terms = d_.input.spreads[i] * sqrtf(p.squares);
                  const float size = sqrtf(fmaf(terms, terms, value * value));
-                 WriteRows(step, 0, size, i, hidden_, p, value, [](int, float sum) { return sum; });
+                 WriteRows(steps.Row(0), 0, size, i, hidden_, p, value,
+                           [](int, float sum) { return sum; });
                });
     team_.Sync(kAfterInputLayer);
   }
 
   // h <- h + act(first h + mu).
-  DEEPPCR_DEVICE void ResidualBlock(const StepView& step, int block) {
+  template <class Steps>
+  DEEPPCR_DEVICE void ResidualBlock(const Steps& steps, int block) {
     const PanelLayer layer = d_.first[block];
-    const float* mu = step.modulation + block * d_.hidden_width;
     ForRows<S>(team_, layer, hidden_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
-      const float a = p.first + mu[i];
-      const float sum = At(hidden_, 0, i) + Activate(d_.activation, a);
+      const auto pre_activation = [&](int r, float sum) {
+        return sum + steps.Row(r).modulation[block * d_.hidden_width + i];
+      };
+      const auto state = [&](int r, float sum) {
+        return At(hidden_, r, i) + Activate(d_.activation, pre_activation(r, sum));
+      };
+      if constexpr (kStates) return WriteStates(i, inner_, p, state);
+      const float a = pre_activation(0, p.first), value = state(0, p.first);
       const float slope = rows_ > 1 ? Differentiate(d_.activation, a) : 0.0F;
       const float terms = layer.spreads[i] * sqrtf(p.squares);
       const float branch = slope * slope * fmaf(terms, terms, a * a);
-      const float size = sqrtf(fmaf(sum, sum, branch));
-      WriteRows(step, 2 * block + 1, size, i, inner_, p, sum,
+      const float size = sqrtf(fmaf(value, value, branch));
+      WriteRows(steps.Row(0), 2 * block + 1, size, i, inner_, p, value,
                 [&](int r, float product) { return fmaf(slope, product, At(hidden_, r, i)); });
     });
     team_.Sync(kAfterResidualBlock);
@@ -200,37 +231,48 @@ class DenoiserStep {
   }
 
   // h <- h + gate (second act(first u)), u = norm(h) gain + shift.
-  DEEPPCR_DEVICE void AdaLnBlock(const StepView& step, int block) {
-    Modulate(step, block);
-    InnerLayer(step, block);
-    OuterLayer(step, block);
+  template <class Steps>
+  DEEPPCR_DEVICE void AdaLnBlock(const Steps& steps, int block) {
+    Modulate(steps, block);
+    InnerLayer(steps, block);
+    OuterLayer(steps, block);
   }
-  DEEPPCR_DEVICE void InnerLayer(const StepView& step, int block) {
+  template <class Steps>
+  DEEPPCR_DEVICE void InnerLayer(const Steps& steps, int block) {
     const PanelLayer layer = d_.first[block];
     ForRows<S>(team_, layer, inner_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
-      const float a = p.first + layer.bias[i];
-      const float value = Activate(d_.activation, a);
+      const auto state = [&](int, float sum) {
+        return Activate(d_.activation, sum + layer.bias[i]);
+      };
+      if constexpr (kStates) return WriteStates(i, outer_, p, state);
+      const float a = p.first + layer.bias[i], value = state(0, p.first);
       const float slope = rows_ > 1 ? Differentiate(d_.activation, a) : 0.0F;
       const float terms = layer.spreads[i] * sqrtf(p.squares);
       // Twice: the inputs of the product have been rounded too.
       const float before = fmaf(terms, terms + terms, a * a);
       const float size = sqrtf(fmaf(slope * slope, before, value * value));
-      WriteRows(step, 2 * block + 1, size, i, outer_, p, value,
+      WriteRows(steps.Row(0), 2 * block + 1, size, i, outer_, p, value,
                 [&](int, float product) { return slope * product; });
     });
     team_.Sync(kAfterInnerLayer);
   }
-  DEEPPCR_DEVICE void OuterLayer(const StepView& step, int block) {
+  template <class Steps>
+  DEEPPCR_DEVICE void OuterLayer(const Steps& steps, int block) {
     const PanelLayer layer = d_.second[block];
-    const float* gates = step.modulation + (3 * block + 2) * d_.hidden_width;
+    const int gates = (3 * block + 2) * d_.hidden_width;  // of the modulation
     ForRows<S>(team_, layer, outer_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
-      const float gate = gates[i], branch_sum = p.first + layer.bias[i];
-      const float sum = fmaf(gate, branch_sum, At(hidden_, 0, i));
+      const auto gate_of = [&](int r) { return steps.Row(r).modulation[gates + i]; };
+      const auto state = [&](int r, float sum) {
+        return fmaf(gate_of(r), sum + layer.bias[i], At(hidden_, r, i));
+      };
+      if constexpr (kStates) return WriteStates(i, hidden_, p, state);
+      const float gate = gate_of(0), branch_sum = p.first + layer.bias[i];
+      const float value = state(0, p.first);
       const float terms = layer.spreads[i] * sqrtf(p.squares);
       const float branch = gate * gate * fmaf(terms, terms, branch_sum * branch_sum);
-      const float size = sqrtf(fmaf(sum, sum, branch));
+      const float size = sqrtf(fmaf(value, value, branch));
       context_.SyncWarp(kBeforeGatedSum);  // all lanes have read row 0
-      WriteRows(step, 2 * block + 2, size, i, hidden_, p, sum,
+      WriteRows(steps.Row(0), 2 * block + 2, size, i, hidden_, p, value,
                 [&](int r, float product) { return fmaf(gate, product, At(hidden_, r, i)); });
     });
     team_.Sync(kAfterOuterLayer);
@@ -249,56 +291,105 @@ class DenoiserStep {
     return SumOfWarp(sum);
   }
 
-  // inner <- norm(hidden) gain + shift, and its tangents, in each block for itself. Every warp
-  // forms the mean and the deviation of the state itself.
-  DEEPPCR_DEVICE void Modulate(const StepView& step, int block) {
-    const float* gain = step.modulation + 3 * block * d_.hidden_width;
-    const float* shift = gain + d_.hidden_width;
+  // Mean and inverse deviation of row r, by a warp.
+  struct Norm {
+    float mean, inverse;
+  };
+  DEEPPCR_DEVICE Norm NormOf(int r) const {
     const float size = static_cast<float>(d_.hidden_dim);
-    const float mean = SumOver([&](int i) { return At(hidden_, 0, i); }) / size;
+    const float mean = SumOver([&](int i) { return At(hidden_, r, i); }) / size;
     const float variance = SumOver([&](int i) {
-                             const float centred = At(hidden_, 0, i) - mean;
+                             const float centred = At(hidden_, r, i) - mean;
                              return centred * centred;
                            }) /
                            size;
     // The second term makes a NaN of a variance that overflowed: zeros would hide it.
-    const float inverse = 1.0F / sqrtf(variance + d_.norm_epsilon) + 0.0F * variance;
-    const auto normed = [&](int i) { return (At(hidden_, 0, i) - mean) * inverse; };
-    for (int r = context_.warp(); r < rows_; r += context_.num_threads() / kWarpSize) {
-      const float mean_r = SumOver([&](int i) { return At(hidden_, r, i); }) / size;
-      const float along = SumOver([&](int i) { return normed(i) * At(hidden_, r, i); }) / size;
+    return {mean, 1.0F / sqrtf(variance + d_.norm_epsilon) + 0.0F * variance};
+  }
+  // f(r) for every row, a warp each.
+  template <class F>
+  DEEPPCR_DEVICE void ForWarpRows(const F& f) const {
+    for (int r = context_.warp(); r < rows_; r += context_.num_threads() / kWarpSize) f(r);
+  }
+
+  // inner <- norm(hidden) gain + shift, and its tangents, in each block for itself. Every warp
+  // forms the norm of the state itself.
+  template <class Steps>
+  DEEPPCR_DEVICE void Modulate(const Steps& steps, int block) {
+    const int gains = 3 * block * d_.hidden_width, shifts = gains + d_.hidden_width;
+    const auto write_state = [&](int r, const Norm& norm) {
+      const float* const modulation = steps.Row(r).modulation;
       for (int i = context_.lane(); i < d_.hidden_width; i += kWarpSize) {
-        const float n = i < d_.hidden_dim ? normed(i) : 0.0F;
-        const float rest = At(hidden_, r, i) - mean_r - n * along;
-        const float value = r == 0 ? fmaf(n, gain[i], shift[i]) : rest * inverse * gain[i];
+        const float n = (At(hidden_, r, i) - norm.mean) * norm.inverse;
+        const float value = fmaf(n, modulation[gains + i], modulation[shifts + i]);
         At(inner_, r, i) = i < d_.hidden_dim ? value : 0.0F;
       }
+    };
+    if constexpr (kStates) {
+      ForWarpRows([&](int r) { write_state(r, NormOf(r)); });
+    } else {
+      const Norm norm = NormOf(0);
+      ForWarpRows([&](int r) {
+        r == 0 ? write_state(0, norm) : NormTangent(r, norm, steps.Row(0).modulation + gains);
+      });
     }
     context_.SyncBlock(kAfterModulation);
   }
+  DEEPPCR_DEVICE void NormTangent(int r, const Norm& norm, const float* gain) const {
+    const float size = static_cast<float>(d_.hidden_dim);
+    const auto normed = [&](int i) { return (At(hidden_, 0, i) - norm.mean) * norm.inverse; };
+    const float mean = SumOver([&](int i) { return At(hidden_, r, i); }) / size;
+    const float along = SumOver([&](int i) { return normed(i) * At(hidden_, r, i); }) / size;
+    for (int i = context_.lane(); i < d_.hidden_width; i += kWarpSize) {
+      const float n = i < d_.hidden_dim ? normed(i) : 0.0F;
+      const float rest = At(hidden_, r, i) - mean - n * along;
+      At(inner_, r, i) = i < d_.hidden_dim ? rest * norm.inverse * gain[i] : 0.0F;
+    }
+  }
 
-  // z <- z_z z + z_m m + z_x0 clip(x0_z z + x0_m m) + sigma noise.
-  DEEPPCR_DEVICE void Finish(const StepView& step, const float* features) {
+  // z_z z + z_m m + z_x0 clip(x0_z z + x0_m m) + sigma noise, of element i.
+  DEEPPCR_DEVICE float Reverse(const StepView& step, int i, float m, float old) const {
     const ReverseCoefficients& c = step.coefficients;
+    const float x0 = Clip(fmaf(c.x0_m, m, c.x0_z * old));
+    const float next = fmaf(c.z_x0, x0, fmaf(c.z_m, m, c.z_z * old));
+    return step.noise != nullptr && i < d_.state_dim ? fmaf(c.sigma, step.noise[i], next) : next;
+  }
+
+  // The reverse step of every row.
+  template <class Steps>
+  DEEPPCR_DEVICE void Finish(const Steps& steps, const float* features) {
     ForRows<S>(team_, d_.output, features, stride_, rows_, squares_,
                [&](int i, const PanelSums<S>& p) {
-                 const float m = p.first + d_.output.bias[i], old = State(0, i);
-                 const float raw = fmaf(c.x0_m, m, c.x0_z * old);
-                 const float x0 = Clip(raw);
-                 float next = fmaf(c.z_x0, x0, fmaf(c.z_m, m, c.z_z * old));
-                 if (step.noise != nullptr && i < d_.state_dim)
-                   next = fmaf(c.sigma, step.noise[i], next);
-                 // Of the clip: 1 on the boundary, as PyTorch's, and for a NaN, which shows in m.
-                 const float through = fabsf(raw) > d_.clip_range ? 0.0F : c.z_x0;
-                 const float by_m = fmaf(through, c.x0_m, c.z_m);
-                 const float by_z = fmaf(through, c.x0_z, c.z_z);
-                 const float terms = by_m * d_.output.spreads[i] * sqrtf(p.squares);
-                 WriteStates(step, i, p, next, by_m, by_z, SizeOfState(c, old, m, next, terms));
+                 if constexpr (kStates)
+                   return ForMine(p, [&](int r, float sum) {
+                     const float m = sum + d_.output.bias[i];
+                     const float next = Reverse(steps.Row(r), i, m, State(r, i));
+                     team_.Put(&Next(r, i), i < d_.state_dim ? next : 0.0F);
+                   });
+                 FinishTangents(steps.Row(0), i, p);
                });
     team_.Sync(kAfterReverseStep);
     float* const read = state_;
     state_ = next_;
     next_ = read;
+  }
+  // A state and its tangents.
+  DEEPPCR_DEVICE void FinishTangents(const StepView& step, int i, const PanelSums<S>& p) const {
+    const ReverseCoefficients& c = step.coefficients;
+    const float m = p.first + d_.output.bias[i], old = State(0, i);
+    const float next = Reverse(step, i, m, old);
+    // Of the clip: 1 on the boundary, as PyTorch's, and for a NaN, which shows in m.
+    const float raw = fmaf(c.x0_m, m, c.x0_z * old);
+    const float through = fabsf(raw) > d_.clip_range ? 0.0F : c.z_x0;
+    const float by_m = fmaf(through, c.x0_m, c.z_m);
+    const float by_z = fmaf(through, c.x0_z, c.z_z);
+    const float terms = by_m * d_.output.spreads[i] * sqrtf(p.squares);
+    const float size = SizeOfState(c, old, m, next, terms);
+    ForMine(p, [&](int r, float product) {
+      float value = r == 0 ? next : fmaf(by_m, product, by_z * State(r, i));
+      if (IsProbe(r)) value += Source(step, 2 * d_.num_blocks + 1, size, r, i);
+      team_.Put(&Next(r, i), i < d_.state_dim ? value : 0.0F);
+    });
   }
   static DEEPPCR_DEVICE float Square(float x) { return x * x; }
   // Twice the dot products in adaLN, where their inputs have been rounded too.
@@ -309,14 +400,6 @@ class DenoiserStep {
     size += Square(c.z_z * old) + Square(c.z_m * m);
     size += Square(c.z_x0 * c.x0_z * old);
     return sqrtf(size + Square(c.z_x0 * c.x0_m * m));
-  }
-  DEEPPCR_DEVICE void WriteStates(const StepView& step, int i, const PanelSums<S>& p, float next,
-                                  float by_m, float by_z, float size) const {
-    ForMine(p, [&](int r, float product) {
-      float value = r == 0 ? next : fmaf(by_m, product, by_z * State(r, i));
-      if (IsProbe(r)) value += Source(step, 2 * d_.num_blocks + 1, size, r, i);
-      team_.Put(&Next(r, i), i < d_.state_dim ? value : 0.0F);
-    });
   }
 
   const Team team_;

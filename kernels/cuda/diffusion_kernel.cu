@@ -4,6 +4,18 @@
 namespace deeppcr::cuda {
 namespace {
 
+using BatchArgs = BlockSequentialArgs<DiffusionView>;
+__global__ void __launch_bounds__(kMaxBlockThreads, 1) BatchKernel(const BatchArgs args) {
+  DeviceContext context;
+  SolveBatchesByTeams(BlockTeam(context), args);
+}
+__global__ void __launch_bounds__(kMaxBlockThreads, 1) ClusterBatchKernel(const BatchArgs args) {
+#if __CUDA_ARCH__ >= 900  // as ClusterSequentialKernel
+  ClusterContext context;
+  SolveBatchesByTeams(ClusterTeam(context), args);
+#endif
+}
+
 __global__ void __launch_bounds__(kMaxBlockThreads, 1) CoarseKernel(const CoarseArgs args) {
   DeviceContext context;
   GuessCoarsely(BlockTeam(context), args);
@@ -19,15 +31,20 @@ __global__ void __launch_bounds__(kMaxBlockThreads, 1) ClusterCoarseKernel(const
 
 cudaError_t PrepareDiffusion(int shared_bytes) {
   cudaError_t error = PrepareBlocks<DiffusionView>(shared_bytes);
-  if (error == cudaSuccess) error = AllowShared(shared_bytes, CoarseKernel);
+  if (error == cudaSuccess) error = AllowShared(shared_bytes, BatchKernel, CoarseKernel);
   if (error == cudaSuccess && HasClusters())
     error = AllowClusters(ClusterCoarseKernel, shared_bytes);
+  if (error == cudaSuccess && HasClusters())
+    error = AllowClusters(ClusterBatchKernel, shared_bytes);
   return error;
 }
 
 cudaError_t LaunchBlocks(const BlockSequentialArgs<DiffusionView>& args, int num_samples,
                          cudaStream_t stream) {
-  return LaunchBlockSequential(args, num_samples, stream);
+  if (args.team.samples == 1) return LaunchBlockSequential(args, num_samples, stream);
+  return LaunchTeams(BatchKernel, ClusterBatchKernel, args, args.team.num_blocks,
+                     args.team.teams(num_samples), StepBytes(args.process, args.team.samples),
+                     stream);
 }
 cudaError_t LaunchBlocks(const PropagationArgs<DiffusionView>& args, int num_samples,
                          cudaStream_t stream) {
@@ -38,7 +55,7 @@ cudaError_t LaunchBlocks(const ExpansionArgs<DiffusionView>& args, int num_sampl
   return LaunchExpansion(args, num_samples, stream);
 }
 cudaError_t LaunchBlocks(const CoarseArgs& args, int num_samples, cudaStream_t stream) {
-  return LaunchTeams(CoarseKernel, ClusterCoarseKernel, args, num_samples,
+  return LaunchTeams(CoarseKernel, ClusterCoarseKernel, args, args.num_blocks, num_samples,
                      CoarseBytes(args.process), stream);
 }
 

@@ -33,6 +33,13 @@ struct DiffusionView {
 
   DEEPPCR_DEVICE SampleSteps StepsOf(int64_t sample) const;
   constexpr int64_t StepFloats(int rows) const { return DenoiserFloats(denoiser, rows); }
+  // Rows are states of as many samples: Run(BatchSteps::At(l)) takes each a step on its own way.
+  template <int S, class Team>
+  DEEPPCR_DEVICE DenoiserStep<S, Team, StepRowsAre::kStates> NewStates(const Team& team,
+                                                                       float* memory,
+                                                                       int rows) const {
+    return {team, denoiser, memory, rows, false};
+  }
   template <int S, class Team>
   DEEPPCR_DEVICE DenoiserStep<S, Team> NewStep(const Team& team, float* memory, int rows,
                                                bool probes) const {
@@ -67,6 +74,69 @@ class SampleSteps {
 
 DEEPPCR_DEVICE SampleSteps DiffusionView::StepsOf(int64_t sample) const {
   return SampleSteps(*this, sample);
+}
+
+// ---- Samples together
+// The steps of samples first, first + 1, ..., a row each.
+class BatchSteps {
+ public:
+  struct Steps {
+    const DiffusionView& view;
+    int64_t first, step;
+    DEEPPCR_DEVICE StepView Row(int r) const { return SampleSteps(view, first + r).At(step); }
+  };
+  DEEPPCR_DEVICE BatchSteps(const DiffusionView& view, int64_t first)
+      : view_(view), first_(first) {}
+  DEEPPCR_DEVICE Steps At(int64_t step) const { return {view_, first_, step}; }
+
+ private:
+  const DiffusionView& view_;
+  const int64_t first_;
+};
+
+// Samples that a team takes together at most.
+inline constexpr int kTeamSamples = 16;
+
+// f(r, sample) for those of a team, where it leads.
+template <class Team, class F>
+DEEPPCR_DEVICE void ForSamples(const Team& team, int64_t first, int rows, const F& f) {
+  for (int r = 0; team.leads() && r < rows; ++r) f(r, first + r);
+}
+
+// Body of a launch of one team per team.samples samples, which read the weights of a layer once for
+// all of them. StepFloats(team.samples) of shared memory a block.
+template <class Team>
+DEEPPCR_DEVICE void SolveBatchesByTeams(const Team& team,
+                                        const BlockSequentialArgs<DiffusionView>& args) {
+  const DiffusionView& process = args.process;
+  auto& context = team.context();
+  const int width = process.width, dim = process.state_dim;
+  const int64_t first = int64_t{context.cluster()} * args.team.samples;
+  const int64_t left = args.num_samples - first;
+  const int rows = left < args.team.samples ? static_cast<int>(left) : args.team.samples;
+  auto step = process.NewStates<kTeamSamples>(team, SharedFloats(context), rows);
+  const auto trajectory = [&](int64_t sample, int64_t l) {
+    return args.trajectories + (sample * (process.num_steps + 1) + l) * dim;
+  };
+  for (int r = 0; r < rows; ++r)
+    PlaceState(context, args.states + (first + r) * width, r, step, width);
+  team.Sync(kAfterInitialState);
+  const bool wanted = args.trajectories != nullptr;
+  ForSamples(team, first, wanted && args.begin == 0 ? rows : 0, [&](int r, int64_t sample) {
+    WriteState(context, step, dim, trajectory(sample, 0), r);
+  });
+  const BatchSteps steps(process, first);
+  int64_t made = 0;
+  for (int64_t l = args.begin; l < args.end; ++l, ++made) {
+    step.Run(steps.At(l));
+    ForSamples(team, first, wanted ? rows : 0, [&](int r, int64_t sample) {
+      WriteState(context, step, dim, trajectory(sample, l + 1), r);
+    });
+  }
+  ForSamples(team, first, rows, [&](int r, int64_t sample) {
+    WriteState(context, step, width, args.final_states + sample * width, r);
+  });
+  if (first == 0 && team.leads() && context.thread() == 0) *args.num_dependent = made;
 }
 
 // ---- The coarse guess

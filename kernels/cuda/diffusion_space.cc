@@ -89,8 +89,8 @@ class DiffusionSpaceOn : public Space {
     return view;
   }
 
-  int Blocks(int32_t num_samples) const {
-    return TeamBlocks(model_.view(), num_samples, Space::limits_);
+  TeamShape Teams(int32_t num_samples) const {
+    return ChooseTeams(model_.view(), num_samples, Space::limits_);
   }
 
   void LaunchEncode(int32_t num_samples) override {
@@ -116,7 +116,8 @@ class DiffusionSpaceOn : public Space {
     const float* const from = begin == 0 ? Space::initial_.data() : Space::current_.data();
     stream_->Launch(
         BlockSequentialArgs<DiffusionView>{.process = View(0),
-                                           .num_blocks = Blocks(num_samples),
+                                           .team = Teams(num_samples),
+                                           .num_samples = num_samples,
                                            .begin = begin,
                                            .end = end,
                                            .states = from,
@@ -129,7 +130,7 @@ class DiffusionSpaceOn : public Space {
   void LaunchGuess(int32_t num_samples) override {
     if (Space::guess_.states != coarse_.data() || coarse_.size() == 0) return;
     stream_->Launch(CoarseArgs{.process = View(0),
-                               .num_blocks = Blocks(num_samples),
+                               .num_blocks = Teams(1).num_blocks,
                                .shooting_interval = static_cast<int32_t>(Space::interval_),
                                .num_intervals = static_cast<int32_t>(Space::intervals_),
                                .initial_states = Space::initial_.data(),

@@ -95,7 +95,8 @@ class PanelStackSpace final : public StackSpaceOn<PassSpace, PanelStackModel> {
     stream_->Launch(
         BlockSequentialArgs<PanelStackView>{
             .process = model_.view(),
-            .num_blocks = TeamBlocks(model_.view(), num_samples, limits_),
+            .team = ChooseTeams(model_.view(), num_samples, limits_),
+            .num_samples = num_samples,
             .begin = begin,
             .end = end,
             .states = begin == 0 ? initial_.data() : current_.data(),

@@ -8,7 +8,7 @@
 // The certificate. A small update d of a Newton pass (relative size at most 0.1) is followed by a
 // pass that reuses the matrices at hand (a chord correction c) and carries the probes. The answer
 // is certified when
-//     2 |c| + rho <= rtol            (max norms per interval, relative to |y_p| + atol / rtol)
+//     2 |c| + rho <= rtol,  2 |c| <= 0.01   (max norms per interval, relative to |y_p| + atol/rtol)
 // where rho is the effect of rounding that the probes have picked up. Neither the residual, nor a
 // small update, nor an extrapolated rate is safe near the edge of stability:
 // tests/kernels/solver/certificate_test.cc runs the systems that tell. The error that is left after
@@ -86,6 +86,9 @@ inline constexpr double kReuseContraction =
     0.2;  // matrices are reused while updates shrink this much
 inline constexpr double kLinearContraction = 0.5;  // theta above which a linear rate is not trusted
 inline constexpr int32_t kLinearIterations = 3;
+// Larger corrections bound no error, whatever the tolerance: two passes on the wrong side of a clip
+// or of a steep slope may agree with one another to a few per cent.
+inline constexpr double kLargestBound = 0.01;
 
 constexpr void Stop(Progress* progress, Termination termination) {
   progress->next = NextPass::kStop;
@@ -118,7 +121,7 @@ constexpr bool Judge(const StoppingPolicy& policy, const UpdateNorms& norms, Pro
   const double theta = progress->contraction;
   progress->rounding_estimate = norms.rounding;
   progress->error_estimate = norms.update * (10 * theta < 2 ? 10 * theta : 2) + norms.rounding;
-  if (norms.combined <= policy.rtol) {
+  if (norms.combined <= policy.rtol && 2 * norms.update <= kLargestBound) {
     Stop(progress, Termination::kConverged);
   } else if (2 * norms.update <= norms.rounding) {
     Stop(progress, Termination::kPrecisionLimited);

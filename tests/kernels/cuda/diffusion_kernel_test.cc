@@ -139,9 +139,39 @@ TEST(WideDenoiserTest, AClusterHasTheBitsOfABlock) {
     const DeviceOptions blocks;
     const auto device = NewSimtDevice({});
     const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
-    EXPECT_EQ(cuda::TeamBlocks(model.view(), 2, one_block.limits), 1);
-    EXPECT_EQ(cuda::TeamBlocks(model.view(), 2, blocks.limits), 4);
+    EXPECT_EQ(cuda::ChooseTeams(model.view(), 2, one_block.limits).num_blocks, 1);
+    EXPECT_EQ(cuda::ChooseTeams(model.view(), 2, blocks.limits).num_blocks, 4);
     EXPECT_FALSE(Differ(AllAnswers(process, one_block), AllAnswers(process, blocks)));
+  }
+}
+
+// Where there are more samples than clusters a team takes some together, each with its own noise
+// and its own class.
+TEST(WideDenoiserTest, SamplesTogetherHaveTheBitsOfSamplesAlone) {
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
+    const RandomDiffusion process({.kind = kind,
+                                   .state_dim = 12,
+                                   .hidden_dim = kWideHidden,
+                                   .num_steps = 3,
+                                   .num_classes = 3,
+                                   .output_gain = 0.2});
+    const auto device = NewSimtDevice({});
+    const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
+    EXPECT_EQ(cuda::ChooseTeams(model.view(), 7, device->limits()).samples, 4);
+    const SolverRig rig(BackendOn({}), process.spec());
+    const std::vector<int32_t> labels = {2, 0, 1, 1, 2, 0, 2};
+    const Solved together =
+        rig.Solve({.solver = "sequential"}, RunItem{.num_samples = 7, .seed = 5, .labels = labels});
+    for (int64_t s = 0; s < 7; ++s) {
+      const Solved alone =
+          rig.Solve({.solver = "sequential"}, RunItem{.num_samples = 1,
+                                                      .seed = 5,
+                                                      .first_sample = static_cast<uint64_t>(s),
+                                                      .labels = {&labels[s], 1}});
+      EXPECT_TRUE(std::equal(alone.trajectory.begin(), alone.trajectory.end(),
+                             together.trajectory.begin() + s * 4 * 12))
+          << "sample " << s;
+    }
   }
 }
 

@@ -88,6 +88,18 @@ TEST(StoppingTest, ToleranceIsMetExactlyAtTheBound) {
   above.ExpectNext(NextPass::kIterate);
 }
 
+// A tolerance of some per cent certifies no more than a correction of a few tenths of one.
+TEST(StoppingTest, ALooseToleranceBoundsNothingByALargeCorrection) {
+  StoppingPolicy loose = Newton();
+  loose.rtol = 0.1;
+  Solve large(loose);
+  large.Pass(0.08).Pass(0.0051, 1e-6).ExpectNext(NextPass::kIterate);
+  Solve small(loose);
+  small.Pass(0.08).Pass(0.005, 1e-6).ExpectStop(Termination::kConverged);
+  Solve rounding(loose);
+  rounding.Pass(0.08).Pass(0.005, 0.08).ExpectStop(Termination::kConverged);
+}
+
 TEST(StoppingTest, TheLargestSumOfOneIntervalCountsNotTheSumOfTheLargest) {
   Solve solve(Newton());
   // 2 |d| and rho are largest in different intervals: together below the tolerance in each.

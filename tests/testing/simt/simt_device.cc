@@ -55,7 +55,10 @@ class SimtStream final : public cuda::Stream {
         [&](Thread& t) { cuda::ModulateSteps(t, args); });
   }
   void Launch(const cuda::BlockSequentialArgs<cuda::DiffusionView>& args, int n) override {
-    Sequential(args, n);
+    if (args.team.samples == 1) return Sequential(args, n);
+    RunTeams(args, args.team.num_blocks, args.team.teams(n),
+             cuda::StepBytes(args.process, args.team.samples),
+             [&](const auto& team) { cuda::SolveBatchesByTeams(team, args); });
   }
   void Launch(const cuda::PropagationArgs<cuda::DiffusionView>& args, int n) override {
     Propagation(args, n);
@@ -73,7 +76,7 @@ class SimtStream final : public cuda::Stream {
     Expansion(args, n);
   }
   void Launch(const cuda::CoarseArgs& args, int num_samples) override {
-    RunTeams(args, num_samples, cuda::CoarseBytes(args.process),
+    RunTeams(args, args.num_blocks, num_samples, cuda::CoarseBytes(args.process),
              [&](const auto& team) { cuda::GuessCoarsely(team, args); });
   }
   void Launch(const cuda::StartArgs& args, int num_samples) override {
@@ -110,21 +113,21 @@ class SimtStream final : public cuda::Stream {
             .num_threads = warps * kWarpSize,
             .shared_bytes = cuda::StepBytes(args.process, rows)};
   }
-  // A block for each sample, or a cluster.
+  // Teams that are blocks, or clusters.
   template <class Args, class Body>
-  void RunTeams(const Args& args, int num_samples, size_t shared_bytes, const Body& body) {
-    const int warps = cuda::BlockWarps(args.process, args.num_blocks, options_.limits.max_warps);
-    const LaunchShape shape = {.num_clusters = num_samples,
-                               .num_blocks = args.num_blocks,
+  void RunTeams(const Args& args, int num_blocks, int teams, size_t shared_bytes,
+                const Body& body) {
+    const int warps = cuda::BlockWarps(args.process, num_blocks, options_.limits.max_warps);
+    const LaunchShape shape = {.num_clusters = teams,
+                               .num_blocks = num_blocks,
                                .num_threads = warps * kWarpSize,
                                .shared_bytes = shared_bytes};
-    if (args.num_blocks == 1)
-      return Run(shape, [&](Thread& thread) { body(cuda::BlockTeam(thread)); });
+    if (num_blocks == 1) return Run(shape, [&](Thread& thread) { body(cuda::BlockTeam(thread)); });
     Run(shape, [&](Thread& thread) { body(cuda::ClusterTeam(thread)); });
   }
   template <class Process>
   void Sequential(const cuda::BlockSequentialArgs<Process>& args, int num_samples) {
-    RunTeams(args, num_samples, cuda::StepBytes(args.process, 1),
+    RunTeams(args, args.team.num_blocks, num_samples, cuda::StepBytes(args.process, 1),
              [&](const auto& team) { cuda::SolveByTeams(team, args); });
   }
   template <class Process>
