@@ -27,7 +27,7 @@ struct UpdateNorms {
   double update = 0;    // |d_p|
   double rounding = 0;  // largest probe
   double combined = 0;  // 2 |d_p| + largest probe
-  bool finite = true;   // every state
+  uint8_t finite = 1;   // every state; no bool, as kernels without a barrier read what is none
 };
 
 // What an operation cost, counted by the loops that ran.

@@ -15,7 +15,7 @@ namespace deeppcr::cuda {
 // probes. A maximum may lose a NaN, so what is finite is told beside it.
 struct IntervalNorms {
   float state, update, probe;
-  bool finite, probes_finite;
+  uint8_t finite, probes_finite;  // 0 or 1
 };
 
 DEEPPCR_DEVICE double Larger(double a, double b) { return b > a ? b : a; }
@@ -100,7 +100,7 @@ class IntervalUpdate {
   DEEPPCR_DEVICE const IntervalNorms& norms() const { return norms_; }
 
  private:
-  IntervalNorms norms_ = {0.0F, 0.0F, 0.0F, true, true};
+  IntervalNorms norms_ = {0.0F, 0.0F, 0.0F, 1, 1};
 };
 
 }  // namespace deeppcr::cuda
