@@ -4,6 +4,7 @@
 #include "kernels/cuda/cluster_launch.h"
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/warp_width.h"
 
 namespace deeppcr::cuda {
 namespace {
@@ -77,52 +78,22 @@ cudaError_t Launch(const ParameterGradientArgs& args, cudaStream_t stream) {
 
 cudaError_t PrepareBackward(int shared_bytes) {
   if (!HasClusters()) return cudaSuccess;
-  cudaError_t error = Prepare<8>(shared_bytes);
-  if (error == cudaSuccess) error = Prepare<16>(shared_bytes);
-  if (error == cudaSuccess) error = Prepare<32>(shared_bytes);
-  return error;
+  return ForWidths([&](auto w) { return Prepare<w.value>(shared_bytes); });
 }
 
 cudaError_t LaunchBackward(const BackwardArgs& args, int width, cudaStream_t stream) {
-  switch (width) {
-    case 8:
-      return Launch<8>(args, stream);
-    case 16:
-      return Launch<16>(args, stream);
-    case 32:
-      return Launch<32>(args, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return WithWidth(width, [&](auto w) { return Launch<w.value>(args, stream); });
 }
 
 cudaError_t LaunchBackwardScan(const BackwardScanArgs& args, const NewtonShape& shape,
                                cudaStream_t stream) {
   if (!HasClusters()) return cudaErrorNotSupported;
-  switch (shape.width) {
-    case 8:
-      return Launch<8>(args, shape, stream);
-    case 16:
-      return Launch<16>(args, shape, stream);
-    case 32:
-      return Launch<32>(args, shape, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return WithWidth(shape.width, [&](auto w) { return Launch<w.value>(args, shape, stream); });
 }
 
 cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, int width,
                                      cudaStream_t stream) {
-  switch (width) {
-    case 8:
-      return Launch<8>(args, stream);
-    case 16:
-      return Launch<16>(args, stream);
-    case 32:
-      return Launch<32>(args, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return WithWidth(width, [&](auto w) { return Launch<w.value>(args, stream); });
 }
 
 }  // namespace deeppcr::cuda

@@ -237,28 +237,13 @@ class WarpDiffusionSpace final : public DiffusionSpaceOn<LoopSpace> {
   DeviceBuffer<Progress> progress_;  // the device's, [kSlabGroup]
 };
 
-class BlockDiffusionSpace final : public DiffusionSpaceOn<PassSpace> {
+class BlockDiffusionSpace final : public DiffusionSpaceOn<PassSpaceOf<DiffusionView>> {
  public:
   using DiffusionSpaceOn::DiffusionSpaceOn;
 
  private:
-  void LaunchPropagation(const IntervalsView& intervals, int32_t num_members,
-                         IterationKind kind) override {
-    stream_->Launch(PropagationArgs<DiffusionView>{.process = View(0),
-                                                   .intervals = intervals,
-                                                   .rows = model_.rows_per_step(),
-                                                   .progress = nullptr,
-                                                   .linearization = kind.linearization,
-                                                   .kind = kind},
-                    num_members);
-  }
-  void LaunchExpansion(const IntervalsView& intervals, int32_t num_samples,
-                       float* trajectories) override {
-    stream_->Launch(
-        ExpansionArgs<DiffusionView>{
-            .process = View(0), .intervals = intervals, .trajectories = trajectories},
-        num_samples);
-  }
+  DiffusionView ProcessOf() const override { return View(0); }
+  int RowsPerStep() const override { return model_.rows_per_step(); }
 };
 
 // The smallest cluster that a launch may have takes the most per sample, or as good as.

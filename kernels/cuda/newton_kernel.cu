@@ -3,6 +3,7 @@
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/newton_kernel.h"
+#include "kernels/cuda/warp_width.h"
 
 namespace deeppcr::cuda {
 namespace {
@@ -81,24 +82,12 @@ cudaError_t SharedBytes(size_t* bytes) {
 
 cudaError_t PrepareNewton(int shared_bytes) {
   if (!HasClusters()) return cudaSuccess;
-  cudaError_t error = Prepare<8>(shared_bytes);
-  if (error == cudaSuccess) error = Prepare<16>(shared_bytes);
-  if (error == cudaSuccess) error = Prepare<32>(shared_bytes);
-  return error;
+  return ForWidths([&](auto w) { return Prepare<w.value>(shared_bytes); });
 }
 
 cudaError_t LaunchNewton(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
   if (!HasClusters()) return cudaErrorNotSupported;
-  switch (shape.width) {
-    case 8:
-      return Launch<8>(args, shape, stream);
-    case 16:
-      return Launch<16>(args, shape, stream);
-    case 32:
-      return Launch<32>(args, shape, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return WithWidth(shape.width, [&](auto w) { return Launch<w.value>(args, shape, stream); });
 }
 
 cudaError_t MaxNewtonClusterBlocks(int* blocks) {

@@ -49,6 +49,37 @@ class PassSpace : public CudaSpace, public IterationPasses {
   DeviceBuffer<std::byte> for_products_;  // the device's
 };
 
+// The same for what block_recurrence.h steps through.
+template <class Process>
+class PassSpaceOf : public PassSpace {
+ public:
+  using PassSpace::PassSpace;
+
+ protected:
+  virtual Process ProcessOf() const = 0;
+  // Rows that a block takes through a step together.
+  virtual int RowsPerStep() const = 0;
+
+ private:
+  void LaunchPropagation(const IntervalsView& intervals, int32_t num_members,
+                         IterationKind kind) final {
+    stream_->Launch(PropagationArgs<Process>{.process = ProcessOf(),
+                                             .intervals = intervals,
+                                             .rows = RowsPerStep(),
+                                             .progress = nullptr,
+                                             .linearization = kind.linearization,
+                                             .kind = kind},
+                    num_members);
+  }
+  void LaunchExpansion(const IntervalsView& intervals, int32_t num_samples,
+                       float* trajectories) final {
+    stream_->Launch(
+        ExpansionArgs<Process>{
+            .process = ProcessOf(), .intervals = intervals, .trajectories = trajectories},
+        num_samples);
+  }
+};
+
 // Samples that pass together: as many as have room, with shooting intervals of one step.
 int64_t PassGroup(const SpaceSizes& sizes);
 // Slabs of the intervals of `sizes`, and what the loop has beside them.

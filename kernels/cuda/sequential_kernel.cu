@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/warp_width.h"
 
 namespace deeppcr::cuda {
 namespace {
@@ -23,16 +24,7 @@ cudaError_t Launch(const SequentialArgs& args, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t LaunchSequential(const SequentialArgs& args, int width, cudaStream_t stream) {
-  switch (width) {
-    case 8:
-      return Launch<8>(args, stream);
-    case 16:
-      return Launch<16>(args, stream);
-    case 32:
-      return Launch<32>(args, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return WithWidth(width, [&](auto w) { return Launch<w.value>(args, stream); });
 }
 
 }  // namespace deeppcr::cuda

@@ -81,7 +81,7 @@ class WarpStackSpace final : public StackSpaceOn<LoopSpace, StackModel> {
   }
 };
 
-class PanelStackSpace final : public StackSpaceOn<PassSpace, PanelStackModel> {
+class PanelStackSpace final : public StackSpaceOn<PassSpaceOf<PanelStackView>, PanelStackModel> {
  public:
   using StackSpaceOn::StackSpaceOn;
   int64_t StepsPerLook(int32_t) const override {
@@ -105,23 +105,8 @@ class PanelStackSpace final : public StackSpaceOn<PassSpace, PanelStackModel> {
             .num_dependent = num_dependent_.data()},
         num_samples);
   }
-  void LaunchPropagation(const IntervalsView& intervals, int32_t num_members,
-                         IterationKind kind) override {
-    stream_->Launch(PropagationArgs<PanelStackView>{.process = model_.view(),
-                                                    .intervals = intervals,
-                                                    .rows = model_.rows_per_step(),
-                                                    .progress = nullptr,
-                                                    .linearization = kind.linearization,
-                                                    .kind = kind},
-                    num_members);
-  }
-  void LaunchExpansion(const IntervalsView& intervals, int32_t num_samples,
-                       float* trajectories) override {
-    stream_->Launch(
-        ExpansionArgs<PanelStackView>{
-            .process = model_.view(), .intervals = intervals, .trajectories = trajectories},
-        num_samples);
-  }
+  PanelStackView ProcessOf() const override { return model_.view(); }
+  int RowsPerStep() const override { return model_.rows_per_step(); }
 };
 
 // 0 where the shared memory of a cluster is enough.
