@@ -239,20 +239,23 @@ def rpc_table(rpc):
 
 def sweep_row(row):
     head = [row['num_layers'], row['state_dim'], row['samples'], 1e6 * row['sequential_seconds']]
+    auto = [row['auto_solver'], row['auto_over_best']]
     if not row['newton_converged']:
-        return head + ['did not converge', '', '', row['sequential_stages'], '', '']
+        return head + ['did not converge', '', '', row['sequential_stages'], '', '', *auto]
     newton = row['newton']
     return head + [1e6 * row['newton_seconds'], newton['shooting_interval'],
                    newton['mean_iterations'], row['sequential_stages'], newton['dependent_stages'],
-                   row['sequential_seconds'] / row['newton_seconds']]
+                   row['sequential_seconds'] / row['newton_seconds'], *auto]
 
 
 def sweep_table(sweep):
     return {'name': 'cpu-sweep',
-            'note': 'Random residual networks, B samples, one core; below 1 in the last column '
-                    'sequential is the faster.',
+            'note': 'Random residual networks, B samples, one core; where the speed-up is below 1 '
+                    'sequential is the faster. Last: the solver that auto took, and its time '
+                    'over that of the best.',
             'columns': ['L', 'D', 'B', 'sequential us', 'newton us', 'C', 'iterations',
-                        'stages, sequential', 'stages, newton', 'newton speed-up'],
+                        'stages, sequential', 'stages, newton', 'newton speed-up', 'auto',
+                        'auto / best'],
             'rows': [sweep_row(row) for row in sweep['rows']]}
 
 

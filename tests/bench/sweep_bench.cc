@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where which solver wins: the sequential solver against the planned newton over depths
-// and widths, one sample at a time, on one core or on a GPU, random residual networks with scale
-// 1/sqrt(L). The losing region is part of the table. Answers are compared with sequential's before
-// they are timed.
+// Where which solver wins, and whether `auto` takes it: the sequential solver against the planned
+// newton over depths, widths and samples of a request, on one core or on a GPU, random residual
+// networks with scale 1/sqrt(L). The losing region is part of the table. Answers are compared with
+// sequential's before they are timed.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -39,19 +39,26 @@ struct Flags {
   std::string backend = "cpu";
   int core = -1;
   double seconds = 0.3;
+  double max_seconds = 0;
   std::string json;
 };
 
 struct Point {
   int64_t depth = 0, width = 0, samples = 1;
-  bool newton_ran = false;  // and every judged sample converged within the tolerance
-  Candidate newton;
+  bool newton_ran = false;   // and every judged sample converged within the tolerance
+  Candidate newton, chosen;  // by the plan, and by `auto`
   Verdict verdict;
-  double sequential_seconds = 0, newton_seconds = 0;
+  double sequential_seconds = 0, newton_seconds = 0, auto_seconds = 0;
   int64_t sequential_stages = 0;
 
   // Above 1: newton is faster.
   double Ratio() const { return sequential_seconds / newton_seconds; }
+  // 1: `auto` takes what is fastest.
+  double AutoOverBest() const {
+    double best = std::min(sequential_seconds, auto_seconds);
+    if (newton_ran) best = std::min(best, newton_seconds);
+    return auto_seconds / best;
+  }
 };
 
 // z + relu(W z + b) / sqrt(L): weights of standard deviation 1/sqrt(D), so that a branch keeps the
@@ -80,14 +87,16 @@ std::vector<float> RandomInputs(int64_t count, int64_t width, std::mt19937* gene
   return inputs;
 }
 
-// Newton takes part where it gives the right answer.
+// Newton takes part where it gives the right answer, `auto` where it is not the sequential solver.
 absl::Status TimePoint(Workload* workload, const Candidate& sequential, double seconds,
                        Point* point) {
-  std::vector<Candidate> candidates = {sequential};
-  if (point->newton_ran) candidates.push_back(point->newton);
-  DEEPPCR_ASSIGN_OR_RETURN(const auto all, TimeInTurns(workload, candidates, seconds));
+  const std::vector<Candidate> candidates = {sequential, point->newton, point->chosen};
+  const bool automatic = point->chosen.options != sequential.options;
+  DEEPPCR_ASSIGN_OR_RETURN(const auto all, TimeInTurns(workload, candidates, seconds,
+                                                       {false, !point->newton_ran, !automatic}));
   point->sequential_seconds = Summarize(all[0]).p50;
   if (point->newton_ran) point->newton_seconds = Summarize(all[1]).p50;
+  point->auto_seconds = automatic ? Summarize(all[2]).p50 : point->sequential_seconds;
   return absl::OkStatus();
 }
 
@@ -109,6 +118,16 @@ absl::StatusOr<Subject> LoadSubject(const Engine& engine, int64_t depth, int64_t
   return subject;
 }
 
+// The candidate on inputs whose answers are known. Errors: kInternal for a wrong one.
+absl::StatusOr<Verdict> JudgeAt(const Point& point, Workload* workload, const Candidate& candidate,
+                                std::span<const Expected> expected) {
+  DEEPPCR_ASSIGN_OR_RETURN(const Verdict verdict, Judge(workload, candidate.options, expected));
+  if (verdict.max_state_error <= kTolerance) return verdict;
+  return absl::InternalError(absl::StrCat("L = ", point.depth, ", D = ", point.width,
+                                          ", B = ", point.samples, ": ", candidate.name,
+                                          " is off by ", verdict.max_state_error));
+}
+
 absl::StatusOr<Point> MeasurePoint(const Subject& subject, int64_t samples, double seconds) {
   const auto& [model, inputs] = subject;
   DEEPPCR_ASSIGN_OR_RETURN(const auto expected,
@@ -117,6 +136,7 @@ absl::StatusOr<Point> MeasurePoint(const Subject& subject, int64_t samples, doub
               .width = model->info().state_dim,
               .samples = samples,
               .newton = {"newton", {}},
+              .chosen = {"auto", {}},
               .verdict = {}};
   Workload workload(model, inputs, samples);
   Candidate sequential{"sequential", {}};
@@ -124,12 +144,10 @@ absl::StatusOr<Point> MeasurePoint(const Subject& subject, int64_t samples, doub
   DEEPPCR_RETURN_IF_ERROR(workload.Run(sequential.options, 0, false));
   point.sequential_stages = workload.reports()[0].dependent_stages;
   DEEPPCR_ASSIGN_OR_RETURN(point.newton.options, model->Resolve({.solver = "newton"}, samples));
-  DEEPPCR_ASSIGN_OR_RETURN(point.verdict, Judge(&workload, point.newton.options, expected));
+  DEEPPCR_ASSIGN_OR_RETURN(point.chosen.options, model->Resolve({.solver = "auto"}, samples));
+  DEEPPCR_ASSIGN_OR_RETURN(point.verdict, JudgeAt(point, &workload, point.newton, expected));
+  DEEPPCR_RETURN_IF_ERROR(JudgeAt(point, &workload, point.chosen, expected).status());
   const Verdict& verdict = point.verdict;
-  if (!(verdict.max_state_error <= kTolerance))
-    return absl::InternalError(absl::StrCat("L = ", point.depth, ", D = ", point.width,
-                                            ", B = ", samples, ": newton is off by ",
-                                            verdict.max_state_error));
   point.newton_ran = verdict.converged == verdict.samples && verdict.fallbacks == 0;
   DEEPPCR_RETURN_IF_ERROR(TimePoint(&workload, sequential, seconds, &point));
   return point;
@@ -139,9 +157,11 @@ std::vector<std::string> RowOf(const Point& point) {
   std::vector<std::string> row = {absl::StrCat(point.depth), absl::StrCat(point.width),
                                   absl::StrCat(point.samples),
                                   FormatSeconds(point.sequential_seconds)};
+  const std::string taken =
+      absl::StrFormat("%s, %.2fx", std::string(point.chosen.options.solver), point.AutoOverBest());
   if (!point.newton_ran) {
     row.insert(row.end(), {"-", "-", "-", absl::StrCat(point.sequential_stages), "-", "-"});
-    row.push_back("did not converge");
+    row.insert(row.end(), {"did not converge", taken});
     return row;
   }
   const double gain =
@@ -153,7 +173,8 @@ std::vector<std::string> RowOf(const Point& point) {
        absl::StrCat(point.sequential_stages), absl::StrCat(point.verdict.max_stages),
        absl::StrFormat("%.1f", gain),
        point.Ratio() > 1 ? absl::StrFormat("newton wins %.2fx", point.Ratio())
-                         : absl::StrFormat("newton loses %.1fx", 1 / point.Ratio())});
+                         : absl::StrFormat("newton loses %.1fx", 1 / point.Ratio()),
+       taken});
   return row;
 }
 
@@ -163,7 +184,10 @@ nlohmann::ordered_json JsonOf(const Point& point) {
                                  {"samples", point.samples},
                                  {"sequential_seconds", point.sequential_seconds},
                                  {"sequential_stages", point.sequential_stages},
-                                 {"newton_converged", point.newton_ran}};
+                                 {"newton_converged", point.newton_ran},
+                                 {"auto_solver", std::string(point.chosen.options.solver)},
+                                 {"auto_seconds", point.auto_seconds},
+                                 {"auto_over_best", point.AutoOverBest()}};
   if (point.newton_ran) {
     json["newton_seconds"] = point.newton_seconds;
     json["newton"] = ToJson(point.newton, point.verdict);
@@ -171,44 +195,85 @@ nlohmann::ordered_json JsonOf(const Point& point) {
   return json;
 }
 
-absl::Status RunSweep(const Flags& flags) {
-  if (flags.backend == "cpu") DEEPPCR_RETURN_IF_ERROR(PinToCore(flags.core).status());
-  DEEPPCR_ASSIGN_OR_RETURN(const auto engine,
-                           Engine::Create({.backend = flags.backend, .num_threads = 1}));
-  Table table({{"L"},
-               {"D"},
-               {"B"},
-               {"sequential"},
-               {"newton"},
-               {"C"},
-               {"iterations"},
-               {"stages, sequential"},
-               {"stages, newton"},
-               {"fewer by"},
-               {"time", Table::Align::kLeft}});
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const int64_t depth : flags.depths) {
-    for (const int64_t width : flags.widths) {
-      if (depth * width * width > flags.max_weights) continue;
-      const int64_t most = *std::max_element(flags.samples.begin(), flags.samples.end());
-      DEEPPCR_ASSIGN_OR_RETURN(const Subject subject, LoadSubject(*engine, depth, width, most));
-      for (const int64_t samples : flags.samples) {
-        if (samples * (depth + 1) * width > kMaxStates) continue;
-        absl::FPrintF(stderr, "L = %d, D = %d, B = %d\n", depth, width, samples);
-        DEEPPCR_ASSIGN_OR_RETURN(const Point point, MeasurePoint(subject, samples, flags.seconds));
-        table.AddRow(RowOf(point));
-        rows.push_back(JsonOf(point));
+class Sweep {
+ public:
+  explicit Sweep(const Flags& flags) : flags_(flags) {}
+
+  absl::Status Run() {
+    DEEPPCR_ASSIGN_OR_RETURN(const auto engine,
+                             Engine::Create({.backend = flags_.backend, .num_threads = 1}));
+    for (const int64_t depth : flags_.depths) {
+      for (const int64_t width : flags_.widths) {
+        if (depth * width * width > flags_.max_weights) continue;
+        DEEPPCR_RETURN_IF_ERROR(MeasureModel(*engine, depth, width));
       }
     }
+    DEEPPCR_RETURN_IF_ERROR(WriteFile("-", table_.Format()));
+    if (!flags_.json.empty()) {
+      const nlohmann::ordered_json json = {
+          {"device", engine->device()}, {"left_out", left_out_}, {"rows", rows_}};
+      DEEPPCR_RETURN_IF_ERROR(WriteFile(flags_.json, json.dump(2) + "\n"));
+    }
+    return wrong_;
   }
-  DEEPPCR_RETURN_IF_ERROR(WriteFile("-", table.Format()));
-  if (flags.json.empty()) return absl::OkStatus();
-  const nlohmann::ordered_json json = {{"device", engine->device()}, {"rows", rows}};
-  return WriteFile(flags.json, json.dump(2) + "\n");
+
+ private:
+  bool TimeLeft() const { return flags_.max_seconds == 0 || SecondsSoFar() < flags_.max_seconds; }
+  double SecondsSoFar() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+  absl::Status MeasureModel(const Engine& engine, int64_t depth, int64_t width) {
+    if (!TimeLeft()) {
+      left_out_.push_back({{"num_layers", depth}, {"state_dim", width}});
+      return absl::OkStatus();
+    }
+    const int64_t most = *std::max_element(flags_.samples.begin(), flags_.samples.end());
+    DEEPPCR_ASSIGN_OR_RETURN(const Subject subject, LoadSubject(engine, depth, width, most));
+    for (const int64_t samples : flags_.samples) {
+      if (samples * (depth + 1) * width > kMaxStates) continue;
+      absl::FPrintF(stderr, "L = %d, D = %d, B = %d\n", depth, width, samples);
+      const auto point = MeasurePoint(subject, samples, flags_.seconds);
+      if (point.ok()) {
+        table_.AddRow(RowOf(*point));
+        rows_.push_back(JsonOf(*point));
+        continue;
+      }
+      // A wrong answer fails the sweep, and costs no other point its figures.
+      if (!absl::IsInternal(point.status())) return point.status();
+      absl::FPrintF(stderr, "%s\n", point.status().ToString());
+      wrong_.Update(point.status());
+    }
+    return absl::OkStatus();
+  }
+
+  const Flags& flags_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  Table table_{{{"L"},
+                {"D"},
+                {"B"},
+                {"sequential"},
+                {"newton"},
+                {"C"},
+                {"iterations"},
+                {"stages, sequential"},
+                {"stages, newton"},
+                {"fewer by"},
+                {"time", Table::Align::kLeft},
+                {"auto, over the best", Table::Align::kLeft}}};
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
+  nlohmann::ordered_json left_out_ = nlohmann::ordered_json::array();
+  absl::Status wrong_;
+};
+
+absl::Status RunSweep(const Flags& flags) {
+  if (flags.backend == "cpu") DEEPPCR_RETURN_IF_ERROR(PinToCore(flags.core).status());
+  return Sweep(flags).Run();
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Sequential against newton over depths, widths and samples.", "sweep_bench");
+  CLI::App app("Sequential against newton and auto over depths, widths and samples.",
+               "sweep_bench");
   Flags flags;
   app.add_option("--backend", flags.backend)->capture_default_str();
   app.add_option("--depths", flags.depths)->delimiter(',')->capture_default_str();
@@ -222,6 +287,9 @@ int Main(int argc, char** argv) {
   app.add_option("--core", flags.core, "to run on with --backend cpu; -1: the last one")
       ->capture_default_str();
   app.add_option("--seconds", flags.seconds, "per solver and point")->capture_default_str();
+  app.add_option("--max_seconds", flags.max_seconds,
+                 "start no other model after so long; 0: no limit")
+      ->capture_default_str();
   app.add_option("--json", flags.json, "also write the figures as JSON");
   try {
     app.parse(argc, argv);
