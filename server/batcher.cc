@@ -345,8 +345,10 @@ void Batcher::ComputeBatch(Work* work) {
   for (absl::Status& each : work->statuses) {
     if (each.ok()) each = status;
   }
+  work->run = ScaleToWall(work->run);
   if (model.metrics != nullptr) {
     ObserveFinite(*model.metrics->batch_samples, static_cast<double>(work->batch_samples));
+    if (status.ok()) model.metrics->statistics.AddBatch(work->batch_samples, work->run);
   }
 }
 

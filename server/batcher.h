@@ -54,7 +54,7 @@ struct ServedModel {
 struct JobTimings {
   bool queued = false;  // it was in the queue, however it left
   double queue_seconds = 0;
-  RunTimings run;             // of the batch; zero for a job that runs alone
+  RunTimings run;             // of the batch, by ScaleToWall; zero for a job that runs alone
   int64_t batch_samples = 0;  // computed together, this job's included; 0: not computed
 };
 

@@ -56,7 +56,7 @@ void Call::OnDone() {
 }
 
 absl::Status Call::Parse(google::protobuf::Message* request) const {
-  if (context_.draining.load()) {
+  if (context_.draining.load() && !answers_always_) {
     return absl::UnavailableError("the server is starting or shutting down");
   }
   // A call that is cancelled before its message has come gets an empty one.
@@ -97,7 +97,7 @@ void Call::Complete(const absl::Status& status, const google::protobuf::Message*
   if (status.ok() && reply != nullptr) bytes = Serialize(*reply);
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   context_.metrics.CountRequest(model_, method_, status.raw_code());
-  Observe(seconds);
+  Observe(status, seconds);
   Log(status, seconds);
   request_id_ = {};
   FreeRequest();
@@ -117,8 +117,11 @@ void Call::Drop() const {
   rpc_->TryCancel();
 }
 
-// Refusals take no time and would make an overloaded server look fast.
-void Call::Observe(double seconds) const {
+// Refusals take no time and would make an overloaded server look fast: they are no durations.
+void Call::Observe(const absl::Status& status, double seconds) const {
+  if (statistics_ != nullptr && status.ok())
+    statistics_->AddSuccess(num_samples_, seconds, timings_.queue_seconds, timings_.run);
+  if (statistics_ != nullptr && !status.ok()) statistics_->AddFailure(seconds);
   if (series_ == nullptr || !timings_.queued) return;
   ObserveFinite(*series_->request_seconds, seconds);
   ObserveFinite(*series_->queue_seconds, timings_.queue_seconds);

@@ -39,15 +39,20 @@ class Call : public CallEvents {
   virtual ~Call() = default;
 
   // Checks that the server serves, parses the request, and checks the fields that name a model.
-  // Errors: kUnavailable before the server has started and while it drains, kInvalidArgument.
+  // Errors: kUnavailable before the server has started and while it drains, unless this call is
+  // answered then too; kInvalidArgument.
   template <typename Request>
   absl::Status Receive(Request* request) {
     DEEPPCR_RETURN_IF_ERROR(Parse(request));
     if constexpr (requires { request->model(); }) {
-      DEEPPCR_RETURN_IF_ERROR(CheckModelFields(request->model(), request->version()));
-      model_ = request->model();
-      version_ = request->version();
+      return NameModel(request->model(), request->version());
     }
+    return absl::OkStatus();
+  }
+  absl::Status NameModel(const std::string& model, int64_t version) {
+    DEEPPCR_RETURN_IF_ERROR(CheckModelFields(model, version));
+    model_ = model;
+    version_ = version;
     return absl::OkStatus();
   }
 
@@ -76,12 +81,15 @@ class Call : public CallEvents {
   int64_t version_ = 0;
   std::string_view request_id_;  // the request's; it lives until OnDone
   const SolverSeries* series_ = nullptr;
+  InferenceStatistics* statistics_ = nullptr;  // of the model that is to infer, once it is known
+  int64_t num_samples_ = 0;
   JobTimings timings_;
   int64_t held_bytes_ = 0;  // of the batcher's budget
+  bool answers_always_ = false;
 
  private:
   absl::Status Parse(google::protobuf::Message* request) const;
-  void Observe(double seconds) const;
+  void Observe(const absl::Status& status, double seconds) const;
   void Drop() const;
   void Log(const absl::Status& status, double seconds) const;
 

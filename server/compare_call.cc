@@ -45,7 +45,7 @@ class CompareCall final : public QueuedCall {
                              context_.store.Find(model_, version_));
     DEEPPCR_ASSIGN_OR_RETURN(
         input_, DecodeCompare(request_, served->model->info(), context_.max_message_bytes));
-    series_ = &served->metrics->several;
+    series_ = served->metrics->ForSolver(kSeveralSolvers, Method::kCompare);
     const SolveInput& request = input_.request;
     return Submit(std::move(served), request.num_samples,
                   request.request_bytes + request.reply_bytes);

@@ -72,9 +72,11 @@ void ObserveFinite(prometheus::Histogram& histogram, double value) {
   if (std::isfinite(value)) histogram.Observe(value);
 }
 
-const SolverSeries* ModelMetrics::ForSolver(std::string_view name, Method method) const {
-  for (const OfSolver& of : solvers) {
-    if (of.name == name) return method == Method::kForward ? &of.forward : &of.generate;
+const SolverSeries* ModelMetrics::ForSolver(std::string_view name, Method method) {
+  for (OfSolver& of : solvers_) {
+    if (of.name != name || of.method != method) continue;
+    std::call_once(of.made, [&] { of.series = metrics_->MakeSolver(labels_, method, name); });
+    return &of.series;
   }
   return nullptr;
 }
@@ -132,29 +134,34 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
             {"device", std::string(device)},
             {"backend", std::string(backend)}})
       .Set(1);
-  counters_.emplace("", MakeCounters(""));
+  counters_.emplace("", MethodCounters());
 }
 
 Metrics::~Metrics() = default;
 
-Metrics::MethodCounters Metrics::MakeCounters(const std::string& model) {
-  MethodCounters counters{};
-  for (size_t method = 0; method < counters.size(); ++method) {
-    for (size_t code = 0; code < kCodeNames.size(); ++code) {
-      counters[method][code] = &requests_.Add({{"model", model},
-                                               {"method", std::string(kMethodNames[method])},
-                                               {"code", std::string(kCodeNames[code])}});
-    }
+// All codes of a method at once: a rate has to see a counter at 0 before it sees it at 1.
+Metrics::CodeCounters Metrics::MakeCounters(const std::string& model, Method method) {
+  CodeCounters counters{};
+  for (size_t code = 0; code < kCodeNames.size(); ++code) {
+    counters[code] = &requests_.Add({{"model", model},
+                                     {"method", std::string(NameOf(method))},
+                                     {"code", std::string(kCodeNames[code])}});
   }
   return counters;
 }
 
-SolverSeries Metrics::MakeSolver(const Labels& model, std::string_view method,
-                                 const std::string& solver) {
+SolverSeries Metrics::MakeSolver(const Labels& model, Method method, std::string_view solver) {
   Labels labels = model;
-  labels["method"] = std::string(method);
-  labels["solver"] = solver;
+  labels["solver"] = std::string(solver);
   SolverSeries series;
+  if (solver != kSeveralSolvers) {
+    series.iterations = &iterations_.Add(labels, IterationBuckets());
+    series.dependent_stages = &stages_.Add(labels, StageBuckets());
+    series.error_estimate = &error_.Add(labels, ErrorBuckets());
+    series.speedup_ratio = &speedup_.Add(labels, RatioBuckets());
+    series.shadow_relative_error = &shadow_error_.Add(labels, ErrorBuckets());
+  }
+  labels["method"] = std::string(NameOf(method));
   series.request_seconds = &request_.Add(labels, DurationBuckets());
   series.queue_seconds = &queue_.Add(labels, DurationBuckets());
   series.solve_seconds = &solve_.Add(labels, DurationBuckets());
@@ -167,23 +174,13 @@ std::unique_ptr<ModelMetrics> Metrics::MakeModel(const std::string& name,
                                                  const std::string& version) {
   const Labels model = {{"model", name}, {"version", version}};
   auto metrics = std::make_unique<ModelMetrics>();
+  metrics->metrics_ = this;
+  metrics->labels_ = model;
   for (const std::string& solver : solvers_) {
-    SolverSeries series = MakeSolver(model, NameOf(Method::kForward), solver);
-    Labels labels = model;
-    labels["solver"] = solver;
-    series.iterations = &iterations_.Add(labels, IterationBuckets());
-    series.dependent_stages = &stages_.Add(labels, StageBuckets());
-    series.error_estimate = &error_.Add(labels, ErrorBuckets());
-    series.speedup_ratio = &speedup_.Add(labels, RatioBuckets());
-    series.shadow_relative_error = &shadow_error_.Add(labels, ErrorBuckets());
-    SolverSeries generate = series;
-    const SolverSeries durations = MakeSolver(model, NameOf(Method::kGenerate), solver);
-    generate.request_seconds = durations.request_seconds;
-    generate.queue_seconds = durations.queue_seconds;
-    generate.solve_seconds = durations.solve_seconds;
-    metrics->solvers.push_back({solver, series, generate});
+    metrics->solvers_.emplace_back(solver, Method::kForward);
+    metrics->solvers_.emplace_back(solver, Method::kGenerate);
   }
-  metrics->several = MakeSolver(model, NameOf(Method::kCompare), "several");
+  metrics->solvers_.emplace_back(kSeveralSolvers, Method::kCompare);
   metrics->batch_samples = &batch_.Add(model, BatchBuckets());
   metrics->queue_samples = &queue_depth_.Add(model);
   metrics->memory_bytes = &memory_.Add(model);
@@ -201,7 +198,7 @@ ModelMetrics* Metrics::ForModel(const std::string& name, int64_t version) {
   std::lock_guard<std::mutex> lock(mutex_);
   std::unique_ptr<ModelMetrics>& slot = models_[{name, version}];
   if (slot == nullptr) slot = MakeModel(name, std::to_string(version));
-  if (counters_.find(name) == counters_.end()) counters_.emplace(name, MakeCounters(name));
+  counters_.try_emplace(name);
   return slot.get();
 }
 
@@ -210,7 +207,9 @@ void Metrics::CountRequest(std::string_view model, Method method, int code) {
   auto found = counters_.find(model);
   if (found == counters_.end()) found = counters_.find(std::string_view());
   const size_t index = code >= 0 && code < static_cast<int>(kCodeNames.size()) ? code : 2;
-  found->second[static_cast<size_t>(method)][index]->Increment();
+  std::optional<CodeCounters>& counters = found->second[static_cast<size_t>(method)];
+  if (!counters.has_value()) counters = MakeCounters(found->first, method);
+  (*counters)[index]->Increment();
 }
 
 std::string Metrics::Text() const {

@@ -8,9 +8,11 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,6 +24,7 @@
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
+#include "server/inference_statistics.h"
 
 namespace deeppcr {
 
@@ -33,11 +36,35 @@ enum class Method : uint8_t {
   kListModels,
   kGetModel,
   kLoadModel,
-  kUnloadModel
+  kUnloadModel,
+  // Of inference.GRPCInferenceService.
+  kModelInfer,
+  kModelStreamInfer,
+  kModelReady,
+  kModelMetadata,
+  kModelConfig,
+  kModelStatistics,
+  kRepositoryIndex,
+  kRepositoryModelLoad,
+  kRepositoryModelUnload,
 };
-inline constexpr std::array<std::string_view, 8> kMethodNames = {
-    "Forward",    "Generate", "StreamGenerate", "Compare",
-    "ListModels", "GetModel", "LoadModel",      "UnloadModel"};
+inline constexpr std::array<std::string_view, 17> kMethodNames = {"Forward",
+                                                                  "Generate",
+                                                                  "StreamGenerate",
+                                                                  "Compare",
+                                                                  "ListModels",
+                                                                  "GetModel",
+                                                                  "LoadModel",
+                                                                  "UnloadModel",
+                                                                  "ModelInfer",
+                                                                  "ModelStreamInfer",
+                                                                  "ModelReady",
+                                                                  "ModelMetadata",
+                                                                  "ModelConfig",
+                                                                  "ModelStatistics",
+                                                                  "RepositoryIndex",
+                                                                  "RepositoryModelLoad",
+                                                                  "RepositoryModelUnload"};
 
 std::string_view NameOf(Method method);
 
@@ -59,7 +86,8 @@ std::vector<double> RatioBuckets();
 // Observes unless the value is NaN or infinite: one of those would spoil the sum for ever.
 void ObserveFinite(prometheus::Histogram& histogram, double value);
 
-// Series of one model version and one solver that ran (never "auto").
+// Series of one model version, one method and one solver that ran (never "auto"). What is not a
+// duration is the same for all methods.
 struct SolverSeries {
   prometheus::Histogram* request_seconds = nullptr;
   prometheus::Histogram* queue_seconds = nullptr;
@@ -72,24 +100,40 @@ struct SolverSeries {
   prometheus::Histogram* shadow_relative_error = nullptr;
 };
 
+class Metrics;
+
+// Label `solver` of Compare, which has its durations only.
+inline constexpr std::string_view kSeveralSolvers = "several";
+
 // Series of one model version. Lives as long as Metrics.
-struct ModelMetrics {
-  // Generate's durations count streamed calls too. What is not a duration is the same for both.
-  struct OfSolver {
-    std::string name;
-    SolverSeries forward, generate;
-  };
-  std::vector<OfSolver> solvers;
-  SolverSeries several;  // Compare: only the three durations
+class ModelMetrics {
+ public:
+  // Created on first use: most models see few of the solvers. Generate's durations count streamed
+  // calls too; calls of the v2 protocol count as Forward or Generate. Null for a name that is no
+  // solver. Thread-safe.
+  const SolverSeries* ForSolver(std::string_view name, Method method);
+
   prometheus::Histogram* batch_samples = nullptr;
   prometheus::Gauge* queue_samples = nullptr;
   prometheus::Gauge* memory_bytes = nullptr;
   prometheus::Histogram* load_seconds = nullptr;
   prometheus::Histogram* plan_seconds = nullptr;
   std::array<prometheus::Counter*, kTerminations.size()> fallbacks{};  // by Termination
+  InferenceStatistics statistics;
 
-  // Null for a name that is no solver.
-  const SolverSeries* ForSolver(std::string_view name, Method method) const;
+ private:
+  friend class Metrics;
+  struct OfSolver {
+    OfSolver(std::string_view solver_name, Method of) : name(solver_name), method(of) {}
+    const std::string_view name;
+    const Method method;
+    std::once_flag made;
+    SolverSeries series;
+  };
+
+  Metrics* metrics_ = nullptr;
+  prometheus::Labels labels_;
+  std::deque<OfSolver> solvers_;
 };
 
 enum class ShadowOutcome : uint8_t { kMeasured, kInterrupted, kFailed };
@@ -102,7 +146,7 @@ class Metrics {
           std::string_view backend);
   ~Metrics();
 
-  // The series of a model version, created (with every value 0) on first use. Callers pass only
+  // The series of a model version, created on first use. Callers pass only
   // names of models that exist in the repository, so that the number of series is bounded.
   ModelMetrics* ForModel(const std::string& name, int64_t version);
 
@@ -116,14 +160,14 @@ class Metrics {
   std::string Text() const;
 
  private:
+  friend class ModelMetrics;
   class ProcessStatistics;
   using CodeCounters = std::array<prometheus::Counter*, kCodeNames.size()>;
-  using MethodCounters = std::array<CodeCounters, kMethodNames.size()>;
+  using MethodCounters = std::array<std::optional<CodeCounters>, kMethodNames.size()>;
 
-  MethodCounters MakeCounters(const std::string& model);
+  CodeCounters MakeCounters(const std::string& model, Method method);
   std::unique_ptr<ModelMetrics> MakeModel(const std::string& name, const std::string& version);
-  SolverSeries MakeSolver(const prometheus::Labels& model, std::string_view method,
-                          const std::string& solver);
+  SolverSeries MakeSolver(const prometheus::Labels& model, Method method, std::string_view solver);
 
   const std::vector<std::string> solvers_;
   prometheus::Registry registry_;

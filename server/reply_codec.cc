@@ -119,14 +119,6 @@ std::span<float> AllocateTensor(std::span<const int64_t> shape, v1::Tensor* tens
   return {reinterpret_cast<float*>(data->data()), count};
 }
 
-RunTimings ScaleToWall(const RunTimings& timings) {
-  const double sum = timings.encode_seconds + timings.solve_seconds + timings.decode_seconds;
-  if (!(sum > 0)) return {0, timings.wall_seconds, 0, timings.wall_seconds};
-  const double scale = timings.wall_seconds / sum;
-  return {timings.encode_seconds * scale, timings.solve_seconds * scale,
-          timings.decode_seconds * scale, timings.wall_seconds};
-}
-
 void FillSolveReport(const ServedModel& model, const ResolvedOptions& options,
                      std::span<const SampleReport> samples, const JobTimings& timings,
                      v1::SolveReport* report) {
@@ -137,7 +129,7 @@ void FillSolveReport(const ServedModel& model, const ResolvedOptions& options,
   report->set_plan_id(plan.id);
   report->set_model_version(model.version);
   report->set_batch_samples(static_cast<int32_t>(timings.batch_samples));
-  const RunTimings stages = ScaleToWall(timings.run);
+  const RunTimings& stages = timings.run;
   report->set_queue_seconds(timings.queue_seconds);
   report->set_encode_seconds(stages.encode_seconds);
   report->set_solve_seconds(stages.solve_seconds);

@@ -19,10 +19,6 @@ namespace deeppcr {
 // Shapes `tensor`, gives it zeros, and returns them for the engine to write into.
 std::span<float> AllocateTensor(std::span<const int64_t> shape, v1::Tensor* tensor);
 
-// Seconds of a batch, so split over its stages that they add up to its wall time: the engine counts
-// the seconds of several threads.
-RunTimings ScaleToWall(const RunTimings& timings);
-
 // options must outlive the call only. model: that computed it. device: of the engine.
 void FillSolveReport(const ServedModel& model, const ResolvedOptions& options,
                      std::span<const SampleReport> samples, const JobTimings& timings,

@@ -102,8 +102,11 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine, Logge
                logger,
                replies_,
                config.max_message_bytes,
-               config.allow_remote_admin},
-      service_(context_) {
+               config.allow_remote_admin,
+               engine_->backend(),
+               ResolvedWorkers(config)},
+      service_(context_),
+      v2_service_(context_) {
   // gRPC answers before Start is done with wiring: until then calls are refused.
   context_.draining.store(true);
 }
@@ -144,6 +147,7 @@ absl::Status Server::StartGrpc() {
   SetLimits(config_, builder);
   builder.AddListeningPort(config_.listen, grpc::InsecureServerCredentials(), &grpc_port_);
   builder.RegisterService(&service_);
+  builder.RegisterService(&v2_service_);
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr || grpc_port_ == 0) {
     return absl::UnavailableError(
@@ -153,13 +157,11 @@ absl::Status Server::StartGrpc() {
   return absl::OkStatus();
 }
 
-bool Server::Ready() const { return !leaving_.load() && store_.Ready(); }
-
 void Server::UpdateHealth() {
   // Otherwise an older view of the models could be published over a newer one.
   std::lock_guard<std::mutex> lock(health_mutex_);
   grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
-  const bool leaving = leaving_.load();
+  const bool leaving = context_.leaving.load();
   std::set<std::string> serving;
   std::set<std::string> known;
   for (const ModelStatus& status : store_.List()) {
@@ -170,6 +172,7 @@ void Server::UpdateHealth() {
   const bool ready = Ready();
   health->SetServingStatus("", ready);
   health->SetServingStatus(v1::DeepPcr::service_full_name(), ready);
+  health->SetServingStatus(V2::service_full_name(), ready);
 }
 
 void Server::LoadModels() {
@@ -177,7 +180,7 @@ void Server::LoadModels() {
   if (absl::Status status = store_.LoadAll(); !status.ok()) {
     logger_.Log(LogLevel::kError, "repository_unreadable", {{"reason", ToStd(status.message())}});
   }
-  if (leaving_.load()) return;
+  if (context_.leaving.load()) return;
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const bool ready = Ready();
   logger_.Log(ready ? LogLevel::kInfo : LogLevel::kError, ready ? "ready" : "not_ready",
@@ -206,7 +209,7 @@ void Server::WritePortFile() const {
 
 Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
   drained_ = true;
-  leaving_.store(true);
+  context_.leaving.store(true);
   UpdateHealth();
   const auto resume = Clock::now() + std::chrono::duration<double>(config_.drain_pause_seconds);
   while (Clock::now() < resume && !hurry()) {
@@ -241,8 +244,10 @@ Server::DrainResult Server::StopGrpc(const std::function<bool()>& hurry) {
   std::this_thread::sleep_for(kRefusalTime);
   grpc_->Shutdown(std::chrono::system_clock::now() + kShutdownDeadline);
   grpc_->Wait();
-  const bool gone = WaitForZero(context_.calls, kCancelPatienceSeconds, [] { return false; });
-  return gone ? DrainResult::kClean : DrainResult::kStuck;
+  const auto gone = [](const std::atomic<int64_t>& count) {
+    return WaitForZero(count, kCancelPatienceSeconds, [] { return false; });
+  };
+  return gone(context_.calls) && gone(context_.streams) ? DrainResult::kClean : DrainResult::kStuck;
 }
 
 Server::~Server() {

@@ -2,7 +2,6 @@
 #ifndef DEEPPCR_SERVER_SERVER_H_
 #define DEEPPCR_SERVER_SERVER_H_
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -16,6 +15,7 @@
 #include "server/http.h"
 #include "server/log.h"
 #include "server/service.h"
+#include "server/v2_service.h"
 
 namespace deeppcr {
 
@@ -35,7 +35,7 @@ class Server {
   int http_port() const { return http_port_; }
 
   // Not draining, and every model of the repository is ready.
-  bool Ready() const;
+  bool Ready() const { return context_.Ready(); }
 
   enum class DrainResult {
     kClean,   // every accepted call was answered, though perhaps not read by its client
@@ -67,12 +67,12 @@ class Server {
   ShadowSampler shadow_;
   ServiceContext context_;
   DeepPcrService service_;
+  V2Service v2_service_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<grpc::Server> grpc_;
   int grpc_port_ = 0;
   int http_port_ = 0;
-  std::mutex health_mutex_;           // one UpdateHealth at a time
-  std::atomic<bool> leaving_{false};  // not ready any more, whatever the models say
+  std::mutex health_mutex_;  // one UpdateHealth at a time
   bool drained_ = false;
 };
 

@@ -37,30 +37,35 @@ struct ServiceContext {
   ReplyWatch& replies;
   int64_t max_message_bytes = 0;
   bool allow_remote_admin = false;
+  std::string_view backend;  // of the engine
+  int workers = 0;           // of the batcher
 
   std::atomic<bool> draining{false};  // new calls are refused; also before Start is done
+  std::atomic<bool> leaving{false};   // not ready any more, whatever the models say
   std::atomic<bool> stopping{
       false};  // calls in progress are being cancelled by us, not by their clients
   std::atomic<int64_t> calls{0};       // from arrival until gRPC is rid of the reply
   std::atomic<int64_t> unanswered{0};  // from arrival until the reply is handed to gRPC
+  std::atomic<int64_t> streams{0};     // of many calls; open ones, however idle
+
+  // Not draining, and every model of the repository is ready.
+  bool Ready() const { return !leaving.load() && store.Ready(); }
 };
 
 // All methods take and give bytes: what is parsed is checked first, see wire.h.
-template <template <typename> typename... Methods>
-struct RawService;
-template <>
-struct RawService<> {
-  using Type = v1::DeepPcr::Service;
+template <typename Base, template <typename> typename... Methods>
+struct RawService {
+  using Type = Base;
 };
-template <template <typename> typename First, template <typename> typename... Others>
-struct RawService<First, Others...> {
-  using Type = First<typename RawService<Others...>::Type>;
+template <typename Base, template <typename> typename First, template <typename> typename... Others>
+struct RawService<Base, First, Others...> {
+  using Type = First<typename RawService<Base, Others...>::Type>;
 };
 using RawDeepPcrService = RawService<
-    v1::DeepPcr::WithRawCallbackMethod_Forward, v1::DeepPcr::WithRawCallbackMethod_Generate,
-    v1::DeepPcr::WithRawCallbackMethod_StreamGenerate, v1::DeepPcr::WithRawCallbackMethod_Compare,
-    v1::DeepPcr::WithRawCallbackMethod_ListModels, v1::DeepPcr::WithRawCallbackMethod_GetModel,
-    v1::DeepPcr::WithRawCallbackMethod_LoadModel,
+    v1::DeepPcr::Service, v1::DeepPcr::WithRawCallbackMethod_Forward,
+    v1::DeepPcr::WithRawCallbackMethod_Generate, v1::DeepPcr::WithRawCallbackMethod_StreamGenerate,
+    v1::DeepPcr::WithRawCallbackMethod_Compare, v1::DeepPcr::WithRawCallbackMethod_ListModels,
+    v1::DeepPcr::WithRawCallbackMethod_GetModel, v1::DeepPcr::WithRawCallbackMethod_LoadModel,
     v1::DeepPcr::WithRawCallbackMethod_UnloadModel>::Type;
 
 class DeepPcrService final : public RawDeepPcrService {

@@ -33,14 +33,18 @@ absl::Status QueuedCall::Submit(std::shared_ptr<ServedModel> served, int64_t num
   version_ = model->version;
   samples = num_samples;
   bytes = num_bytes;
-  token = &token_;
+  if (token == nullptr) token = &token_;
   held_bytes_ = bytes;
   const absl::Status status = context_.batcher.Enqueue(this);
   if (!status.ok()) held_bytes_ = 0;
   if (status.code() == absl::StatusCode::kResourceExhausted) {
-    rpc_->AddTrailingMetadata(kQueueDepthKey, StrCat(context_.batcher.Depth(*model)));
+    TellDepth(context_.batcher.Depth(*model));
   }
   return status;
+}
+
+void QueuedCall::TellDepth(int64_t depth) {
+  rpc_->AddTrailingMetadata(kQueueDepthKey, StrCat(depth));
 }
 
 void QueuedCall::Answer(const google::protobuf::Message& reply) {
@@ -76,11 +80,19 @@ void SolveCall::Done(absl::Status status, const JobTimings& timings) {
   Reply(timings);
 }
 
+absl::StatusOr<std::shared_ptr<ServedModel>> SolveCall::FindModel() {
+  DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
+                           context_.store.Find(model_, version_));
+  statistics_ = &served->metrics->statistics;
+  return served;
+}
+
 absl::Status SolveCall::SubmitInput(std::shared_ptr<ServedModel> served, Method method) {
   const LoadedModel& loaded = *served->model;
   absl::StatusOr<ResolvedOptions> resolved = loaded.Resolve(input_.options, input_.num_samples);
   if (!resolved.ok()) return Within("options.", resolved.status());
   options = *std::move(resolved);
+  num_samples_ = input_.num_samples;
   checked_ = input_.request_bytes <= kInlineCheckBytes;
   if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
   quick = IsQuick(loaded);

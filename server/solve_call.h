@@ -6,7 +6,9 @@
 // through the batcher.
 
 #include <array>
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -33,6 +35,17 @@ class QueuedCall : public Call, public Job {
   void Answer(const google::protobuf::Message& reply);
   // Completes with the error; where the request is at fault, it says which request that was.
   void Refuse(const absl::Status& status);
+  // A deadline of the request's own; before Submit.
+  void LimitTo(std::chrono::microseconds time) {
+    sooner_.emplace(Clock::now() + time, &token_);
+    token = &*sooner_;
+  }
+
+ private:
+  // Of a queue that was too long. Tells a refused client, for its back-off.
+  virtual void TellDepth(int64_t depth);
+
+  std::optional<CancelToken> sooner_;
 };
 
 // One solve: Forward or Generate.
@@ -50,12 +63,14 @@ class SolveCall : public QueuedCall {
   absl::Status AdmitRequest(Request* request, const Decode& decode, Method method) {
     DEEPPCR_RETURN_IF_ERROR(Receive(request));
     request_id_ = request->request_id();
-    DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
-                             context_.store.Find(model_, version_));
+    DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served, FindModel());
     DEEPPCR_ASSIGN_OR_RETURN(input_,
                              decode(*request, served->model->info(), context_.max_message_bytes));
     return SubmitInput(std::move(served), method);
   }
+  // Of the request. From here on the call counts in the model's statistics.
+  absl::StatusOr<std::shared_ptr<ServedModel>> FindModel();
+  absl::Status SubmitInput(std::shared_ptr<ServedModel> served, Method method);
   // Gives the reply a trajectory for run_item to write, if the request wants one.
   template <typename Response>
   void AllocateTrajectory(const ModelInfo& info, Response* response) {
@@ -76,7 +91,6 @@ class SolveCall : public QueuedCall {
   std::vector<SampleReport> reports_;
 
  private:
-  absl::Status SubmitInput(std::shared_ptr<ServedModel> served, Method method);
   bool IsQuick(const LoadedModel& loaded) const;
   absl::Status JudgeReports() const;
   void ObserveReports() const;

@@ -63,19 +63,34 @@ class WireReader {
       in_.PopLimit(limit);
       return good;
     }
-    if (field != nullptr && field->is_packable()) return ReadPacked(bytes);
+    if (field != nullptr && field->is_packable()) return ReadPacked(bytes, *field);
     return in_.Skip(bytes);
   }
 
-  // Counts what looks like varints: elements of fixed size, which no message of ours repeats, count
-  // for more.
-  bool ReadPacked(int bytes) {
+  // Varints count one by one: each takes up to eight times as much memory. Elements of fixed size
+  // take as much as here.
+  bool ReadPacked(int bytes, const FieldDescriptor& field) {
+    if (IsFixed(field)) return in_.Skip(bytes);
     const auto limit = in_.PushLimit(bytes);
     uint64_t ignored = 0;
     bool good = true;
     while (good && in_.BytesUntilLimit() > 0) good = Spend(1) && in_.ReadVarint64(&ignored);
     in_.PopLimit(limit);
     return good;
+  }
+
+  static bool IsFixed(const FieldDescriptor& field) {
+    switch (field.type()) {
+      case FieldDescriptor::TYPE_FLOAT:
+      case FieldDescriptor::TYPE_DOUBLE:
+      case FieldDescriptor::TYPE_FIXED32:
+      case FieldDescriptor::TYPE_FIXED64:
+      case FieldDescriptor::TYPE_SFIXED32:
+      case FieldDescriptor::TYPE_SFIXED64:
+        return true;
+      default:
+        return false;
+    }
   }
 
   google::protobuf::io::CodedInputStream in_;

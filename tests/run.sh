@@ -79,6 +79,16 @@ run_ctest() {
   return $status
 }
 
+# The published client of the v2 protocol, in an environment of its own.
+make_tritonclient() {
+  local folder=build/tritonclient wanted=tests/integration/tritonclient_requirements.txt
+  cmp -s "$wanted" "$folder/requirements.txt" && return
+  rm -rf "$folder"
+  /usr/bin/python3 -m venv "$folder" &&
+    "$folder/bin/python" -m pip install -q --disable-pip-version-check -r "$wanted" &&
+    cp "$wanted" "$folder/requirements.txt"
+}
+
 # What ptxas said of registers, shared memory and spills, where this build compiled the kernels:
 # kept beside them.
 keep_resources() {
@@ -109,6 +119,10 @@ plain_phases() {
     phase "CUDA module" compile_cuda "$nvcc"
   else
     skip "CUDA module" "no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda"
+  fi
+  if $install && ! make_tritonclient; then
+    rm -rf build/tritonclient
+    skip "tritonclient" "PyPI is not reached: the published client is not tested with"
   fi
   phase "tests" run_ctest build/test -LE slow
   if $full; then

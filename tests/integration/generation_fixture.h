@@ -176,7 +176,8 @@ class GenerationFixture : public ::testing::Test {
     stub_ = Connect(server_->address());
   }
 
-  // The sum of all series of a metric whose labels contain `labels`, or -1 if there is none.
+  // The sum of all series of a metric whose labels contain `labels`, or -1 if there is none: they
+  // appear when they are first used.
   static double Metric(const testing::ServerProcess& server, const std::string& name,
                        const std::vector<std::string>& labels) {
     std::istringstream lines(server.Get("/metrics"));

@@ -5,7 +5,7 @@
 usage: include_rules.py [ROOT]
 
 The layers and what each may include are the table LAYERS. Quoted includes must name a file of this
-repository from its root, generated protobuf code (deeppcr/v1/...), or a known library.
+repository from its root, generated protobuf code (deeppcr/v1/..., inference/...), or a known library.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ BASE = 'kernels/base/'
 # The abstract backend. Its registry is left out: only the engine may ask which backends exist.
 BACKEND = 'kernels/backend/'
 BACKEND_REGISTRY = 'kernels/backend/registry'
-PROTO = 'deeppcr/v1/'
+PROTO = ('deeppcr/v1/', 'inference/')
 RPC_LIBRARIES = ('grpc', 'grpcpp', 'google', 'prometheus', 'civetweb.h', 'CivetServer.h')
 COMMAND_LINE_LIBRARIES = ('CLI',)
 COMMON_LIBRARIES = ('absl', 'nlohmann')
@@ -65,13 +65,13 @@ LAYERS = (
     # The engine: the files directly in kernels/.
     Layer('kernels/*', ('kernels/',),
           forbidden=('kernels/cpu/', 'kernels/cuda/', 'kernels/reference/')),
-    Layer('server/', ('server/', BASE, PROTO) + ENGINE_API, COMMON_LIBRARIES + RPC_LIBRARIES),
-    Layer('client/', ('client/', BASE, PROTO),
+    Layer('server/', ('server/', BASE) + PROTO + ENGINE_API, COMMON_LIBRARIES + RPC_LIBRARIES),
+    Layer('client/', ('client/', BASE) + PROTO,
           COMMON_LIBRARIES + RPC_LIBRARIES + COMMAND_LINE_LIBRARIES),
     Layer('tests/kernels/', ('kernels/', 'tests/kernels/', 'tests/testing/'),
           COMMON_LIBRARIES + TEST_LIBRARIES),
     Layer('tests/testing/', ('kernels/', 'tests/testing/'), COMMON_LIBRARIES + TEST_LIBRARIES),
-    Layer('tests/', ('kernels/', 'server/', 'client/', 'tests/', PROTO),
+    Layer('tests/', ('kernels/', 'server/', 'client/', 'tests/') + PROTO,
           COMMON_LIBRARIES + RPC_LIBRARIES + TEST_LIBRARIES + COMMAND_LINE_LIBRARIES),
 )
 

@@ -21,10 +21,24 @@ class MetricsTest : public ::testing::Test {
   Metrics metrics_{{"sequential", "newton"}, "1.2.3", "cpu-test", "cpu"};
 };
 
-TEST_F(MetricsTest, EverySeriesOfAModelIsThereWithZero) {
-  metrics_.ForModel("m", 3);
+TEST_F(MetricsTest, SeriesAppearWhenTheyAreFirstUsed) {
+  ModelMetrics* model = metrics_.ForModel("m", 3);
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("solver=")));
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("method=\"Forward\",model=\"m\"")));
+
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_NE(model->ForSolver("newton", Method::kForward), nullptr);
+    EXPECT_NE(model->ForSolver("sequential", Method::kGenerate), nullptr);
+    EXPECT_NE(model->ForSolver(kSeveralSolvers, Method::kCompare), nullptr);
+  }
+  EXPECT_EQ(model->ForSolver("auto", Method::kForward), nullptr);
+  EXPECT_EQ(model->ForSolver("newton", Method::kForward)->iterations,
+            model->ForSolver("newton", Method::kGenerate)->iterations);
+  metrics_.CountRequest("m", Method::kForward, 0);
+  metrics_.CountRequest("m", Method::kCompare, 0);
 
   const std::string text = metrics_.Text();
+  EXPECT_THAT(text, Not(HasSubstr("method=\"ListModels\",model=\"m\"")));
 
   for (
       const char* line : {
@@ -35,7 +49,8 @@ TEST_F(MetricsTest, EverySeriesOfAModelIsThereWithZero) {
           R"(deeppcr_dependent_stages_count{model="m",solver="sequential",version="3"} 0)",
           R"(deeppcr_error_estimate_count{model="m",solver="newton",version="3"} 0)",
           R"(deeppcr_batch_samples_count{model="m",version="3"} 0)",
-          R"(deeppcr_requests_total{code="OK",method="Forward",model="m"} 0)",
+          R"(deeppcr_requests_total{code="OK",method="Forward",model="m"} 1)",
+          R"(deeppcr_request_duration_seconds_count{method="Generate",model="m",solver="sequential",version="3"} 0)",
           R"(deeppcr_requests_total{code="RESOURCE_EXHAUSTED",method="Compare",model="m"} 0)",
           R"(deeppcr_fallbacks_total{model="m",reason="max_iterations",version="3"} 0)",
           R"(deeppcr_queue_depth{model="m",version="3"} 0)",

@@ -27,15 +27,6 @@ TEST(ReplyCodecTest, TensorsAreWrittenInPlace) {
   for (const float value : values) EXPECT_EQ(value, 0);
 }
 
-TEST(ReplyCodecTest, StagesAddUpToTheWallTime) {
-  // Two threads worked 6 s in 3 s.
-  const RunTimings scaled = ScaleToWall({1, 4, 1, 3});
-  EXPECT_DOUBLE_EQ(scaled.encode_seconds, 0.5);
-  EXPECT_DOUBLE_EQ(scaled.solve_seconds, 2);
-  EXPECT_DOUBLE_EQ(scaled.decode_seconds, 0.5);
-  EXPECT_DOUBLE_EQ(ScaleToWall({0, 0, 0, 3}).solve_seconds, 3);
-}
-
 TEST(ReplyCodecTest, ReportsCarryEveryField) {
   SampleReport sample;
   sample.solver = "newton";

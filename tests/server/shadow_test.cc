@@ -119,9 +119,7 @@ TEST_F(ShadowTest, AnInterruptedPairIsNotObserved) {
   fake_->compare_gate.Open();
 
   EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"interrupted\"} 1\n"));
-  EXPECT_THAT(
-      metrics_.Text(),
-      HasSubstr("deeppcr_speedup_ratio_count{model=\"m\",solver=\"newton\",version=\"1\"} 0\n"));
+  EXPECT_THAT(metrics_.Text(), ::testing::Not(HasSubstr("deeppcr_speedup_ratio_count")));
 }
 
 TEST_F(ShadowTest, ANonFiniteErrorIsAFailure) {
