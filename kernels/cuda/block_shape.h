@@ -36,14 +36,14 @@ constexpr size_t CoarseBytes(const DiffusionView& process) {
   return StepBytes(process, 1) + static_cast<size_t>(process.width) * sizeof(float);
 }
 
-// Where layers are wide, all blocks of a cluster make a step, each with panels enough, and as many
-// samples go together as there are more of them than free clusters. Narrower layers would lose more
-// to the barriers of a cluster than they win (assumed, not measured).
+// Where layers are wide, all blocks of a cluster make a step, each with panels enough, as long as
+// there are multiprocessors for `teams` of them. Narrower layers would lose more to the barriers of
+// a cluster than they win (assumed, not measured).
 inline constexpr int kWideLayer = 256, kPanelsPerBlock = 8;
-constexpr int TeamBlocks(int widest_layer, const LaunchLimits& limits) {
+constexpr int TeamBlocks(int widest_layer, int teams, const LaunchLimits& limits) {
   int blocks = 1;
   while (widest_layer >= kWideLayer && 2 * blocks <= limits.max_cluster_blocks &&
-         2 * blocks <= limits.multiprocessors &&
+         2 * blocks * teams <= limits.multiprocessors &&
          2 * blocks * kPanelsPerBlock * kPanelRows <= widest_layer)
     blocks *= 2;
   return blocks;
@@ -54,12 +54,16 @@ constexpr int MostTeamSamples(const DiffusionView& process, const LaunchLimits& 
   while (samples > 1 && StepBytes(process, samples) > limits.shared_bytes) --samples;
   return samples;
 }
+// Samples go together where that is possible and there are more of them than clusters; else more
+// of them mean smaller teams.
 template <class Process>
 constexpr TeamShape ChooseTeams(const Process& process, int num_samples,
                                 const LaunchLimits& limits) {
-  const int blocks = TeamBlocks(WidestLayer(process), limits);
+  const int most = MostTeamSamples(process, limits);
+  if (most == 1) return {TeamBlocks(WidestLayer(process), num_samples, limits), 1};
+  const int blocks = TeamBlocks(WidestLayer(process), 1, limits);
   const int free = limits.multiprocessors > blocks ? limits.multiprocessors / blocks : 1;
-  const int wanted = (num_samples + free - 1) / free, most = MostTeamSamples(process, limits);
+  const int wanted = (num_samples + free - 1) / free;
   return {blocks, wanted < most ? wanted : most};
 }
 

@@ -95,13 +95,15 @@ cudaError_t MaxNewtonClusterBlocks(int* blocks) {
   if (!HasClusters()) return cudaSuccess;
   size_t shared_bytes = 0;
   if (const cudaError_t error = SharedBytes(&shared_bytes); error != cudaSuccess) return error;
-  int most[3] = {};
-  cudaError_t error = MaxClusterBlocks<8>(shared_bytes, &most[0]);
-  if (error == cudaSuccess) error = MaxClusterBlocks<16>(shared_bytes, &most[1]);
-  if (error == cudaSuccess) error = MaxClusterBlocks<32>(shared_bytes, &most[2]);
+  int most = kMostBlocks;
+  const cudaError_t error = ForWidths([&](auto w) {
+    int of_width = 0;
+    const cudaError_t status = MaxClusterBlocks<w.value>(shared_bytes, &of_width);
+    if (of_width < most) most = of_width;
+    return status;
+  });
   if (error != cudaSuccess) return error;
-  *blocks = 1;
-  while (2 * *blocks <= most[0] && 2 * *blocks <= most[1] && 2 * *blocks <= most[2]) *blocks *= 2;
+  for (*blocks = 1; 2 * *blocks <= most;) *blocks *= 2;
   return cudaSuccess;
 }
 

@@ -123,7 +123,7 @@ constexpr bool Judge(const StoppingPolicy& policy, const UpdateNorms& norms, Pro
   progress->error_estimate = norms.update * (10 * theta < 2 ? 10 * theta : 2) + norms.rounding;
   if (norms.combined <= policy.rtol && 2 * norms.update <= kLargestBound) {
     Stop(progress, Termination::kConverged);
-  } else if (2 * norms.update <= norms.rounding) {
+  } else if (norms.combined > policy.rtol && 2 * norms.update <= norms.rounding) {
     Stop(progress, Termination::kPrecisionLimited);
   }
   return progress->next == NextPass::kStop;

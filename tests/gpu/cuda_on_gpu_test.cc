@@ -10,6 +10,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/solver/registry.h"
 #include "tests/testing/gpu_under_test.h"
+#include "tests/testing/random_diffusion.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
@@ -18,6 +19,7 @@ namespace {
 
 using testing::NewBackendUnderTest;
 using testing::OptionsFor;
+using testing::RandomDiffusion;
 using testing::RandomSystem;
 using testing::Solved;
 using testing::SolverRig;
@@ -90,6 +92,43 @@ TEST(CudaOnGpuTest, MatricesNearTheIdentityKeepTheirGrowth) {
   const Solved newton = rig.Solve(OptionsFor("newton", kSteps, 1, 1e-4), inputs);
   EXPECT_LE(WorstState(newton, sequential, 2), 1e-4);
   EXPECT_TRUE(newton.reports[0].converged && !newton.reports[0].fallback);
+}
+
+// Wide denoisers, whose samples share a cluster as soon as there are more of them than clusters:
+// with 132 multiprocessors one each, two, eight, and, where layers take a cluster of 16 blocks, 16
+// and a last team with fewer.
+TEST(CudaOnGpuTest, SamplesOfWideDenoisersKeepTheirBitsTogether) {
+  struct Case {
+    DenoiserKind kind;
+    int64_t hidden_dim;
+    std::vector<int64_t> samples;
+  };
+  for (const Case& c : {Case{DenoiserKind::kResidualMlp, 250, {33, 34, 256}},
+                        Case{DenoiserKind::kAdaLnMlp, 250, {33, 34, 256}},
+                        Case{DenoiserKind::kAdaLnMlp, 1024, {1, 130}}}) {
+    const RandomDiffusion process({.kind = c.kind,
+                                   .state_dim = 12,
+                                   .hidden_dim = c.hidden_dim,
+                                   .num_blocks = 2,
+                                   .num_steps = 5,
+                                   .output_gain = 0.2});
+    const SolverRig rig(NewBackendUnderTest(), process.spec());
+    const auto solve = [&](int64_t first, int64_t n) {
+      return rig.Solve(
+          {.solver = "sequential"},
+          RunItem{.num_samples = n, .seed = 5, .first_sample = static_cast<uint64_t>(first)});
+    };
+    for (const int64_t n : c.samples) {
+      const Solved together = solve(0, n);
+      ASSERT_EQ(together.reports.size(), static_cast<size_t>(n));
+      for (const int64_t s : {int64_t{0}, n / 2, n - 1}) {
+        const Solved alone = solve(s, 1);
+        EXPECT_TRUE(std::equal(alone.outputs.begin(), alone.outputs.end(),
+                               together.outputs.begin() + s * 12))
+            << c.hidden_dim << " " << n << " " << s;
+      }
+    }
+  }
 }
 
 TEST(CudaOnGpuTest, ThreadsDoNotDisturbOneAnother) {

@@ -140,7 +140,10 @@ sanitizer() {
     "$bundle/bin/kernel_trial" check small || return
   [ ! -x "$bundle/bin/cuda_conformance_on_gpu_test" ] ||
     compute-sanitizer --tool "$tool" --error-exitcode 1 \
-      "$bundle/bin/cuda_conformance_on_gpu_test" --gtest_filter='*GivenNoise*cuda*'
+      "$bundle/bin/cuda_conformance_on_gpu_test" --gtest_filter='*GivenNoise*cuda*' || return
+  [ ! -x "$bundle/bin/cuda_on_gpu_test" ] ||
+    compute-sanitizer --tool "$tool" --error-exitcode 1 \
+      "$bundle/bin/cuda_on_gpu_test" --gtest_filter='*WideDenoisers*'
 }
 # Where a virtual machine hides what the tool needs, it says so and checks nothing.
 sanitizer_runs() {

@@ -94,14 +94,16 @@ bool Differ(const std::vector<Solved>& a, const std::vector<Solved>& b) {
   return false;
 }
 
+using Answers = std::vector<Solved>(const RandomDiffusion& process, const DeviceOptions& device);
+
 // Without it some order of warps gives another answer, for one of the denoisers.
 bool IsNeeded(int site, const std::vector<RandomDiffusion>& processes,
-              const std::vector<std::vector<Solved>>& right) {
+              const std::vector<std::vector<Solved>>& right, DeviceOptions device = {},
+              Answers* answers = AllAnswers) {
   for (size_t i = 0; i < processes.size(); ++i) {
     for (const Order order : {Order::kAscending, Order::kDescending, Order::kShuffled}) {
-      DeviceOptions device;
       device.schedule = {.order = order, .seed = 3, .disabled_site = site};
-      if (Differ(right[i], AllAnswers(processes[i], device))) return true;
+      if (Differ(right[i], answers(processes[i], device))) return true;
     }
   }
   return false;
@@ -132,6 +134,7 @@ TEST(DiffusionKernelTest, EveryBarrierIsNeeded) {
 // ---- Wide layers, which a cluster of blocks shares
 constexpr int kWideHidden = 250;
 
+// One by one by a cluster, and both together by a block.
 TEST(WideDenoiserTest, AClusterHasTheBitsOfABlock) {
   for (const RandomDiffusion& process : BothDenoisers(kWideHidden, 5)) {
     DeviceOptions one_block;
@@ -171,6 +174,9 @@ TEST(WideDenoiserTest, SamplesTogetherHaveTheBitsOfSamplesAlone) {
       EXPECT_TRUE(std::equal(alone.trajectory.begin(), alone.trajectory.end(),
                              together.trajectory.begin() + s * 4 * 12))
           << "sample " << s;
+      EXPECT_TRUE(
+          std::equal(alone.outputs.begin(), alone.outputs.end(), together.outputs.begin() + s * 12))
+          << "sample " << s;
     }
   }
 }
@@ -181,6 +187,24 @@ TEST(WideDenoiserTest, EveryBarrierIsNeeded) {
   for (const RandomDiffusion& process : processes) right.push_back(AllAnswers(process, {}));
   for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
     EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
+}
+
+std::vector<Solved> SequentialAnswer(const RandomDiffusion& process, const DeviceOptions& device) {
+  const SolverRig rig(BackendOn(device), process.spec());
+  return {rig.Solve({.solver = "sequential"}, RunItem{.num_samples = 2, .seed = 5})};
+}
+
+// One cluster for both samples. Two of the barriers are for tangents alone.
+TEST(WideDenoiserTest, EveryBarrierOfSamplesTogetherIsNeeded) {
+  const std::vector<RandomDiffusion> processes = BothDenoisers(kWideHidden, 4);
+  DeviceOptions device;
+  device.limits.multiprocessors = 4;
+  std::vector<std::vector<Solved>> right;
+  for (const RandomDiffusion& process : processes) right.push_back(SequentialAnswer(process, {}));
+  for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
+    EXPECT_EQ(IsNeeded(site, processes, right, device, SequentialAnswer),
+              site != cuda::kBeforeGatedSum && site != cuda::kAfterPrediction)
+        << "site " << site;
 }
 
 // States that no warp holds: the loop is the host's.

@@ -98,6 +98,9 @@ TEST(StoppingTest, ALooseToleranceBoundsNothingByALargeCorrection) {
   small.Pass(0.08).Pass(0.005, 1e-6).ExpectStop(Termination::kConverged);
   Solve rounding(loose);
   rounding.Pass(0.08).Pass(0.005, 0.08).ExpectStop(Termination::kConverged);
+  // Nor is it the precision that ends such a solve.
+  Solve within(loose);
+  within.Pass(0.08).Pass(0.006, 0.02).ExpectNext(NextPass::kIterate);
 }
 
 TEST(StoppingTest, TheLargestSumOfOneIntervalCountsNotTheSumOfTheLargest) {
