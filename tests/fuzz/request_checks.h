@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_FUZZ_REQUEST_CHECKS_H_
+#define DEEPPCR_TESTS_FUZZ_REQUEST_CHECKS_H_
+
+// Models as the codec sees them, and what a request that it lets through must be like.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "server/request_codec.h"
+#include "server/wire.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace deeppcr::fuzz {
+
+inline constexpr int64_t kMaxMessageBytes = 1 << 20;
+
+inline const ModelInfo& Info() {
+  static const ModelInfo& info = *[] {
+    auto* model = new ModelInfo();
+    model->model_type = "resnet";
+    model->input_dim = 2;
+    model->output_dim = 3;
+    model->state_dim = 2;
+    model->num_layers = 4;
+    model->max_batch_size = 4;
+    for (const std::string_view name : SolverNames()) model->solvers.emplace_back(name);
+    return model;
+  }();
+  return info;
+}
+
+// A class-conditional diffusion model with several numbers of steps, the default neither the
+// smallest nor the largest.
+inline const ModelInfo& ClassInfo() {
+  static const ModelInfo& info = *[] {
+    auto* model = new ModelInfo(Info());
+    model->model_type = "diffusion";
+    model->input_dim = 0;
+    model->has_decoder = true;
+    model->num_classes = 3;
+    model->num_inference_steps = {4, 2, 6};
+    model->solvers = {"sequential", "newton", "picard", "jacobi", "auto"};
+    return model;
+  }();
+  return info;
+}
+
+inline const ModelInfo& ConditionInfo() {
+  static const ModelInfo& info = *[] {
+    auto* model = new ModelInfo(ClassInfo());
+    model->input_dim = 2;
+    model->has_decoder = false;
+    model->num_classes = 0;
+    return model;
+  }();
+  return info;
+}
+
+// The largest L that may be asked for.
+inline int64_t Longest(const ModelInfo& info) {
+  int64_t steps = info.num_layers;
+  for (const int64_t listed : info.num_inference_steps) steps = std::max(steps, listed);
+  return steps;
+}
+
+inline bool Accepts(const ModelInfo& info, std::string_view solver) {
+  return std::find(info.solvers.begin(), info.solvers.end(), solver) != info.solvers.end();
+}
+
+inline void RequireOptions(const SolveOptions& options, const ModelInfo& info) {
+  Require(Accepts(info, options.solver), "the solver is one that the model takes");
+  Require(options.rtol >= 1e-7 && options.rtol <= 0.1, "rtol is in its range");
+  Require(options.atol >= 0 && options.atol <= 1, "atol is in its range");
+  Require(options.max_iterations >= 0 && options.max_iterations <= 10000,
+          "max_iterations is in its range");
+  Require(options.shooting_interval >= 0 && options.shooting_interval <= Longest(info),
+          "shooting_interval is in its range");
+  Require(options.warm_sweeps >= -1 && options.warm_sweeps <= 64, "warm_sweeps is in its range");
+  Require(options.initial_guess <= InitialGuess::kPrevious, "initial_guess is one of the enum");
+  Require(options.initial_guess != InitialGuess::kCoarse || info.generates(),
+          "a coarse guess is for diffusion models");
+  Require(options.jacobian_refresh <= JacobianRefresh::kWhileContracting,
+          "jacobian_refresh is one of the enum");
+  Require(options.on_no_convergence <= OnNoConvergence::kError,
+          "on_no_convergence is one of the enum");
+}
+
+// A view of `samples` times `inner` floats that lie in the message, and are finite if the check for
+// that says so. Reads every value: AddressSanitizer watches.
+inline void RequireTensor(const v1::Tensor& message, std::span<const float> values, int64_t samples,
+                          int64_t inner) {
+  Require(static_cast<int64_t>(values.size()) == samples * inner, "a tensor has its shape's size");
+  Require(values.size_bytes() == message.data().size(), "a tensor has exactly the message's bytes");
+  const bool finite = CheckFinite(values, "field").ok();
+  bool really_finite = true;
+  for (const float value : values) really_finite &= std::isfinite(value);
+  Require(finite == really_finite, "values that pass the check are finite");
+}
+
+inline void RequireInitialStates(const v1::Tensor& message, const SolveInput& input,
+                                 const ModelInfo& info) {
+  const bool previous = input.options.initial_guess == InitialGuess::kPrevious;
+  RequireTensor(message, input.initial_states.values, previous ? input.num_samples : 0,
+                (input.num_steps + 1) * info.state_dim);
+}
+
+// At least what the tensors of the reply take.
+inline void RequireReply(const SolveInput& input) {
+  Require(input.reply_bytes > 0 && input.reply_bytes <= kMaxMessageBytes,
+          "the reply fits into a message");
+  int64_t values = 3 * input.num_samples;
+  if (input.options.return_trajectory) values += input.num_samples * (input.num_steps + 1) * 2;
+  Require(input.reply_bytes >= 4 * values, "the bound of a reply holds its tensors");
+}
+
+inline void RequireLabels(const v1::GenerationInput& message, const SolveInput& input,
+                          const ModelInfo& info) {
+  const auto n = static_cast<size_t>(input.num_samples);
+  Require(input.labels.size() == (info.num_classes > 0 ? n : 0), "every sample has its label");
+  for (size_t i = 0; i < input.labels.size(); ++i) {
+    Require(input.labels[i] >= 0 && input.labels[i] < info.num_classes, "labels are classes");
+    const int at = message.class_labels_size() == 1 ? 0 : static_cast<int>(i);
+    Require(input.labels[i] == message.class_labels(at), "labels are the message's");
+  }
+}
+
+inline void RequireGeneration(const v1::GenerationInput& message, const SolveInput& input,
+                              const ModelInfo& info) {
+  const int64_t n = input.num_samples, steps = input.num_steps;
+  Require(n >= 1 && n <= info.max_batch_size, "the number of samples is in its range");
+  Require(n == std::max(message.num_samples(), 1), "the number of samples is the message's");
+  Require(input.seed == message.seed() && input.first_sample == message.first_sample(),
+          "seed and first sample are the message's");
+  Require(input.first_sample + static_cast<uint64_t>(n) >= static_cast<uint64_t>(n),
+          "sample indices do not wrap");
+  const auto& listed = info.num_inference_steps;
+  Require(std::find(listed.begin(), listed.end(), steps) != listed.end(),
+          "the model was loaded for the number of steps");
+  const int64_t wanted = input.options.num_inference_steps;
+  Require(wanted == message.num_inference_steps() && steps == (wanted == 0 ? listed[0] : wanted),
+          "the number of steps is the message's, or the default");
+  RequireLabels(message, input, info);
+  RequireTensor(message.conditioning(), input.inputs.values, info.input_dim > 0 ? n : 0,
+                info.input_dim);
+  RequireTensor(message.initial_noise(), input.initial_noise.values,
+                message.has_initial_noise() ? n : 0, info.state_dim);
+  RequireTensor(message.step_noise(), input.step_noise.values, message.has_step_noise() ? n : 0,
+                steps * info.state_dim);
+}
+
+// Of what DecodeForward has let through.
+inline void RequireForward(const v1::ForwardRequest& request, const SolveInput& input,
+                           const ModelInfo& info) {
+  Require(input.num_samples >= 1 && input.num_samples <= info.max_batch_size,
+          "the number of samples is in its range");
+  RequireTensor(request.inputs(), input.inputs.values, input.num_samples, info.input_dim);
+  RequireOptions(input.options, info);
+  RequireInitialStates(request.initial_states(), input, info);
+  RequireReply(input);
+}
+
+// Of what DecodeGenerate has let through.
+inline void RequireGenerate(const v1::GenerateRequest& request, const SolveInput& input,
+                            const ModelInfo& info) {
+  RequireGeneration(request.input(), input, info);
+  RequireOptions(input.options, info);
+  RequireInitialStates(request.initial_states(), input, info);
+  RequireReply(input);
+}
+
+// Parses bytes as the server does.
+template <typename Request>
+bool Receive(const std::string& bytes, Request* request) {
+  google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
+  const absl::Status wire = CheckWire(&stream, *Request::descriptor());
+  if (!wire.ok()) return RequireCleanRefusal(wire), false;
+  if (!request->ParseFromString(bytes)) return false;
+  Require(request->SpaceUsedLong() <= 2 * bytes.size() + 256 * (kMaxWireFields + 8),
+          "a request takes memory in proportion to its bytes");
+  return true;
+}
+
+}  // namespace deeppcr::fuzz
+
+#endif  // DEEPPCR_TESTS_FUZZ_REQUEST_CHECKS_H_

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The validation of requests of the v2 protocol: 'F' and a ModelInferRequest for a dense stack, 'G'
+// for a diffusion model with classes, 'g' for one that is conditioned on a vector. What it lets
+// through must be a request of deeppcr.v1 with the same tensors, and as good as that must be.
+
+#include <string>
+#include <variant>
+
+#include "google/protobuf/stubs/logging.h"
+#include "server/v2_request.h"
+#include "tests/fuzz/request_checks.h"
+
+namespace deeppcr::fuzz {
+namespace {
+
+using inference::ModelInferRequest;
+
+#if defined(DEEPPCR_FUZZ_PLANTED_BUG)
+// Takes raw contents by their place and never asks how many there are: with more inputs than
+// contents, those of another input, or none.
+absl::StatusOr<V2Request> Decode(ModelInferRequest* request, const ModelInfo& info) {
+  const int raw = request->raw_input_contents_size();
+  while (raw > 0 && request->raw_input_contents_size() < request->inputs_size())
+    *request->add_raw_input_contents() = request->raw_input_contents(raw - 1);
+  return DecodeV2(request, info);
+}
+#else
+absl::StatusOr<V2Request> Decode(ModelInferRequest* request, const ModelInfo& info) {
+  return DecodeV2(request, info);
+}
+#endif
+
+// The bytes that came for the input of this name; of a typed one, its values'.
+std::string BytesOf(const ModelInferRequest& request, const std::string& name) {
+  for (int i = 0; i < request.inputs_size(); ++i) {
+    if (request.inputs(i).name() != name) continue;
+    if (i < request.raw_input_contents_size()) return request.raw_input_contents(i);
+    const auto& values = request.inputs(i).contents().fp32_contents();
+    return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+  }
+  return "";
+}
+
+void RequireSame(const ModelInferRequest& came, const std::string& name, const v1::Tensor& tensor) {
+  Require(BytesOf(came, name) == tensor.data(), "a tensor has the bytes that came for it");
+}
+
+bool TryForward(const ModelInferRequest& came, const V2Request& decoded, const ModelInfo& info) {
+  const auto& request = std::get<v1::ForwardRequest>(decoded.request);
+  const absl::StatusOr<SolveInput> input = DecodeForward(request, info, kMaxMessageBytes);
+  if (!input.ok()) return RequireCleanRefusal(InV2Words(input.status())), false;
+  RequireForward(request, *input, info);
+  RequireSame(came, "inputs", request.inputs());
+  RequireSame(came, "initial_states", request.initial_states());
+  return true;
+}
+
+bool TryGenerate(const ModelInferRequest& came, const V2Request& decoded, const ModelInfo& info) {
+  const auto& request = std::get<v1::GenerateRequest>(decoded.request);
+  const absl::StatusOr<SolveInput> input = DecodeGenerate(request, info, kMaxMessageBytes);
+  if (!input.ok()) return RequireCleanRefusal(InV2Words(input.status())), false;
+  RequireGenerate(request, *input, info);
+  RequireSame(came, "conditioning", request.input().conditioning());
+  RequireSame(came, "initial_noise", request.input().initial_noise());
+  RequireSame(came, "step_noise", request.input().step_noise());
+  RequireSame(came, "initial_states", request.initial_states());
+  return true;
+}
+
+bool TryInfer(const std::string& bytes, const ModelInfo& info) {
+  ModelInferRequest request;
+  if (!Receive(bytes, &request)) return false;
+  const ModelInferRequest came = request;
+  const absl::StatusOr<int64_t> version = DecodeVersion(request.model_version());
+  if (!version.ok()) return RequireCleanRefusal(version.status()), false;
+  Require(*version >= 0, "a version is positive, or 0 for the latest");
+  const absl::StatusOr<V2Request> decoded = Decode(&request, info);
+  if (!decoded.ok()) return RequireCleanRefusal(decoded.status()), false;
+  Require(!decoded->outputs.empty() && decoded->outputs.size() <= 3, "a reply has outputs, once");
+  return info.generates() ? TryGenerate(came, *decoded, info) : TryForward(came, *decoded, info);
+}
+
+}  // namespace
+
+bool TryInput(std::string_view bytes) {
+  // Otherwise a line for every name that is not UTF-8.
+  [[maybe_unused]] static const auto previous = google::protobuf::SetLogHandler(nullptr);
+  if (bytes.empty()) return false;
+  const std::string message(bytes.substr(1));
+  if (bytes.front() == 'F') return TryInfer(message, Info());
+  if (bytes.front() == 'G') return TryInfer(message, ClassInfo());
+  if (bytes.front() == 'g') return TryInfer(message, ConditionInfo());
+  return false;
+}
+
+}  // namespace deeppcr::fuzz
