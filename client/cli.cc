@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <numeric>
 
 #include "absl/strings/match.h"
@@ -125,6 +126,20 @@ void AddGlobalFlags(CLI::App* app, GlobalOptions* global) {
                   "seconds that one request may take (default: by subcommand, 5 s to 10 min)")
       ->type_name("S")
       ->check(CLI::Range(0.001, 86400.0));
+  app->add_option("--tls_ca", global->tls_ca,
+                  "PEM file of those who sign the server's certificate (default: no TLS)")
+      ->envname("DEEPPCR_TLS_CA")
+      ->type_name("FILE");
+  app->add_option("--tls_cert", global->tls_cert, "PEM file of this client's own certificate")
+      ->envname("DEEPPCR_CLIENT_CERT")
+      ->type_name("FILE");
+  app->add_option("--tls_key", global->tls_key, "PEM file of its private key")
+      ->envname("DEEPPCR_CLIENT_KEY")
+      ->type_name("FILE");
+  app->add_option("--token_file", global->token_file,
+                  "file with the token to call with (default: the environment's DEEPPCR_TOKEN)")
+      ->type_name("FILE");
+  if (const char* token = std::getenv("DEEPPCR_TOKEN"); token != nullptr) global->token = token;
   app->set_version_flag("--version", std::string("deeppcr ") + DEEPPCR_VERSION);
 }
 

@@ -9,10 +9,12 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
+#include "kernels/base/file.h"
 
 namespace deeppcr {
 namespace {
@@ -45,6 +47,23 @@ absl::Status CheckAddress(absl::string_view server) {
       absl::StrCat("server: expected host:port with a port from 1 to 65535, got '", server, "'"));
 }
 
+bool IsLoopback(absl::string_view server) {
+  return absl::StartsWith(server, "127.") || absl::StartsWith(server, "[::1]:") ||
+         absl::StartsWith(server, "localhost:");
+}
+
+absl::Status CheckSecurity(const ClientOptions& options) {
+  if (options.tls_ca.empty() && !(options.tls_cert.empty() && options.tls_key.empty()))
+    return absl::InvalidArgumentError("tls_cert, tls_key: expected tls_ca beside them, got none");
+  if (options.tls_cert.empty() != options.tls_key.empty())
+    return absl::InvalidArgumentError("tls_cert and tls_key: expected both or none");
+  if (options.tls_ca.empty() && !options.token.empty() && !IsLoopback(options.server))
+    return absl::InvalidArgumentError(
+        absl::StrCat("token: expected tls_ca beside it, since ", options.server,
+                     " is another machine and the token would be sent in plain text"));
+  return absl::OkStatus();
+}
+
 absl::Status CheckOptions(const ClientOptions& options) {
   if (options.deadline <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("deadline: expected a positive duration, got ",
@@ -54,7 +73,28 @@ absl::Status CheckOptions(const ClientOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "max_connect_attempts: expected at least 1, got ", options.max_connect_attempts));
   }
-  return CheckAddress(options.server);
+  if (absl::Status status = CheckAddress(options.server); !status.ok()) return status;
+  return CheckSecurity(options);
+}
+
+// Of a file that a flag names; empty for none.
+absl::StatusOr<std::string> Contents(const std::string& path) {
+  if (path.empty()) return std::string();
+  return ReadFile(path, 1 << 20);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
+    const ClientOptions& options) {
+  if (options.tls_ca.empty()) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions tls;
+  for (const auto& [path, text] : {std::pair{&options.tls_ca, &tls.pem_root_certs},
+                                   {&options.tls_cert, &tls.pem_cert_chain},
+                                   {&options.tls_key, &tls.pem_private_key}}) {
+    absl::StatusOr<std::string> contents = Contents(*path);
+    if (!contents.ok()) return contents.status();
+    *text = *std::move(contents);
+  }
+  return grpc::SslCredentials(tls);
 }
 
 grpc::ChannelArguments MakeChannelArguments(const ClientOptions& options) {
@@ -108,9 +148,9 @@ grpc::Status ReadGeneration(grpc::ClientContext* context,
 
 class Client::Impl {
  public:
-  explicit Impl(ClientOptions options)
+  Impl(ClientOptions options, const std::shared_ptr<grpc::ChannelCredentials>& credentials)
       : options_(std::move(options)),
-        channel_(grpc::CreateCustomChannel(options_.server, grpc::InsecureChannelCredentials(),
+        channel_(grpc::CreateCustomChannel(options_.server, credentials,
                                            MakeChannelArguments(options_))),
         stub_(v1::DeepPcr::NewStub(channel_)) {}
 
@@ -166,6 +206,7 @@ class Client::Impl {
     if (absl::Status status = Connect(deadline); !status.ok()) return status;
     grpc::ClientContext context;
     context.set_deadline(deadline);
+    if (!options_.token.empty()) context.AddMetadata("authorization", "Bearer " + options_.token);
     Reply reply;
     const grpc::Status status = method(&context, &reply);
     if (!status.ok()) return ToAbsl(status);
@@ -180,7 +221,9 @@ class Client::Impl {
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
-  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(options)));
+  auto credentials = MakeCredentials(options);
+  if (!credentials.ok()) return credentials.status();
+  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(options, *credentials)));
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -19,6 +19,10 @@ namespace deeppcr {
 struct ClientOptions {
   std::string server = "127.0.0.1:8001";        // host:port; [address]:port for IPv6
   absl::Duration deadline = absl::Seconds(60);  // of a call that names none; positive
+  // TLS where tls_ca is set: the PEM file of those who sign servers, and, where the server asks for
+  // one, this client's certificate and key.
+  std::string tls_ca, tls_cert, tls_key;
+  std::string token;                // "authorization: Bearer TOKEN" of every call; empty: none
   int max_connect_attempts = 3;     // connections tried before a call gives up; at least 1
   int max_reply_bytes = 256 << 20;  // larger replies are refused
   // Clients of equal options share a TCP connection within a process; different values here keep
@@ -40,8 +44,9 @@ enum class Health { kServing, kNotServing, kUnknown };
 // left, or what the server says it never looked at).
 class Client {
  public:
-  // Does not connect yet. Errors: kInvalidArgument for an address that is not host:port, or options
-  // out of range.
+  // Does not connect yet. Errors: kInvalidArgument for an address that is not host:port, options
+  // out of range, or a token that would leave this machine without TLS; of files that cannot be
+  // read.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
   ~Client();
   Client(const Client&) = delete;

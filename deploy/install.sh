@@ -21,7 +21,7 @@ build_packages=(g++ cmake ninja-build protobuf-compiler protobuf-compiler-grpc l
 packages_of() {
   case "$1" in
     build) printf '%s\n' "${build_packages[@]}" ;;
-    test) packages_of demo && printf '%s\n' libgtest-dev libgmock-dev libboost-context-dev python3-yaml python3-venv prometheus ;;
+    test) packages_of demo && printf '%s\n' libgtest-dev libgmock-dev libboost-context-dev openssl python3-yaml python3-venv prometheus ;;
     fuzz) printf '%s\n' clang-14 libclang-rt-14-dev llvm-14 ;;
     demo) packages_of build && printf '%s\n' python3 python3-numpy ;;
     bench) packages_of demo && printf '%s\n' python3-torch libopenblas0-pthread ;;

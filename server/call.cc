@@ -55,6 +55,13 @@ void Call::OnDone() {
   context.calls.fetch_sub(1);
 }
 
+absl::Status Call::Authorize() const {
+  const auto& metadata = rpc_->client_metadata();
+  const auto found = metadata.find("authorization");
+  const grpc::string_ref header = found == metadata.end() ? grpc::string_ref() : found->second;
+  return context_.authorizer.Check({header.data(), header.size()}, role_);
+}
+
 absl::Status Call::Parse(google::protobuf::Message* request) const {
   if (context_.draining.load() && !answers_always_) {
     return absl::UnavailableError("the server is starting or shutting down");

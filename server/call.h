@@ -38,11 +38,12 @@ class Call : public CallEvents {
  protected:
   virtual ~Call() = default;
 
-  // Checks that the server serves, parses the request, and checks the fields that name a model.
-  // Errors: kUnavailable before the server has started and while it drains, unless this call is
-  // answered then too; kInvalidArgument.
+  // Checks that the caller may call and the server serves, parses the request, and checks the
+  // fields that name a model. Errors: those of Authorizer; kUnavailable before the server has
+  // started and while it drains, unless this call is answered then too; kInvalidArgument.
   template <typename Request>
   absl::Status Receive(Request* request) {
+    DEEPPCR_RETURN_IF_ERROR(Authorize());
     DEEPPCR_RETURN_IF_ERROR(Parse(request));
     if constexpr (requires { request->model(); }) {
       return NameModel(request->model(), request->version());
@@ -86,8 +87,10 @@ class Call : public CallEvents {
   JobTimings timings_;
   int64_t held_bytes_ = 0;  // of the batcher's budget
   bool answers_always_ = false;
+  Role role_ = Role::kInfer;  // that a caller needs
 
  private:
+  absl::Status Authorize() const;
   absl::Status Parse(google::protobuf::Message* request) const;
   void Observe(const absl::Status& status, double seconds) const;
   void Drop() const;

@@ -156,9 +156,36 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Real("min_ping_interval_seconds", "seconds", 0.01, 86400,
                        &C::min_ping_interval_seconds,
                        "Clients that ping more often than this lose their connection."));
+  specs.push_back(Text("tls_cert", "file", &C::tls_cert,
+                       "PEM certificate (chain) of the gRPC service; read again when it changes. "
+                       "Without it: plain text."));
+  specs.push_back(Text("tls_key", "file", &C::tls_key, "PEM private key of --tls_cert."));
+  specs.push_back(Text("tls_client_ca", "file", &C::tls_client_ca,
+                       "PEM certificates of those who sign client certificates, which clients "
+                       "then need."));
+  specs.push_back(Text("token_file", "file", &C::token_file,
+                       "Lines \"infer TOKEN\" and \"admin TOKEN\": calls need the metadata "
+                       "\"authorization: Bearer TOKEN\"; read again on SIGHUP."));
   specs.push_back(Switch("allow_remote_admin", &C::allow_remote_admin,
                          "Accept LoadModel and UnloadModel from other machines."));
   specs.push_back(Switch("reflection", &C::reflection, "Serve gRPC reflection."));
+}
+
+// An address of either of a server's ports.
+FlagSpec Probed(std::string name) {
+  using C = ServerConfig;
+  FlagSpec spec = Text(std::move(name), "host:port | http://host:port", &C::probe,
+                       "Serve nothing: exit 0 if the server at this address is ready, else 1. With "
+                       "http:// that of --http_listen, where gRPC has TLS.");
+  spec.set = [](std::string_view text, ServerConfig& config) {
+    std::string_view address = text;
+    if (address.starts_with(kHttpScheme)) address.remove_prefix(kHttpScheme.size());
+    if (!ParseHostPort(address).ok())
+      return Mismatch("probe", "host:port or http://host:port with a port in [0, 65535]", text);
+    config.probe = std::string(text);
+    return absl::OkStatus();
+  };
+  return spec;
 }
 
 void AddServingFlags(std::vector<FlagSpec>& specs) {
@@ -184,8 +211,7 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Choice("log_format", {"json", "text"}, &C::log_format, "One line per event."));
   specs.push_back(Choice("log_level", {"debug", "info", "warn", "error"}, &C::log_level,
                          "debug writes one line per request."));
-  specs.push_back(Address("probe", &C::probe,
-                          "Serve nothing: exit 0 if the server at this address is ready, else 1."));
+  specs.push_back(Probed("probe"));
 }
 
 std::vector<FlagSpec> BuildFlagSpecs() {
@@ -238,6 +264,23 @@ absl::Status ReadFlag(std::span<const std::string> arguments, size_t* index,
   return spec->set(arguments[++*index], config);
 }
 
+bool IsLoopback(const std::string& listen) {
+  const auto address = ParseHostPort(listen);
+  return address.ok() && (address->host == "localhost" || address->host == "[::1]" ||
+                          address->host.starts_with("127."));
+}
+
+absl::Status CheckSecurity(const ServerConfig& config) {
+  if (config.tls_cert.empty() != config.tls_key.empty())
+    return InvalidArgument("--tls_cert and --tls_key: expected both or none");
+  if (config.tls_cert.empty() && !config.tls_client_ca.empty())
+    return InvalidArgument("--tls_client_ca: expected --tls_cert beside it, got none");
+  if (config.tls_cert.empty() && !config.token_file.empty() && !IsLoopback(config.listen))
+    return InvalidArgument("--token_file: expected --tls_cert beside it where --listen is not ",
+                           "loopback: tokens would cross the network in plain text");
+  return absl::OkStatus();
+}
+
 absl::Status CheckWhole(const ServerConfig& config) {
   if (config.model_repository.empty()) {
     return InvalidArgument("--model_repository: expected a directory, got none");
@@ -246,7 +289,7 @@ absl::Status CheckWhole(const ServerConfig& config) {
     return InvalidArgument("--http_listen: expected an IPv4 address (the HTTP library as packaged ",
                            "has no IPv6), got ", Quoted(config.http_listen));
   }
-  return absl::OkStatus();
+  return CheckSecurity(config);
 }
 
 }  // namespace

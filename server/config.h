@@ -17,6 +17,9 @@
 
 namespace deeppcr {
 
+// Of --probe.
+inline constexpr std::string_view kHttpScheme = "http://";
+
 // Defaults are these initialisers. Units: seconds, bytes, samples.
 struct ServerConfig {
   std::string model_repository;                // required
@@ -37,6 +40,9 @@ struct ServerConfig {
   double keepalive_seconds = 7200;
   double keepalive_timeout_seconds = 20;
   double min_ping_interval_seconds = 300;
+  std::string tls_cert, tls_key;  // PEM files; empty: plain text
+  std::string tls_client_ca;      // PEM file; set: clients need a certificate that it signed
+  std::string token_file;         // see authorizer.h; empty: no tokens
   bool allow_remote_admin = false;
   bool reflection = true;
   double reply_seconds = 30;
@@ -45,7 +51,7 @@ struct ServerConfig {
   double shadow_rate = 0.01;
   std::string log_format = "json";
   std::string log_level = "info";
-  std::string probe;  // set: ask that server for its health and exit
+  std::string probe;  // set: ask that server (host:port, or http://host:port) and exit
 };
 
 // One setting. Its environment variable is DEEPPCR_ and the upper-case name.

@@ -59,6 +59,7 @@ class AdminCall final : public UnaryCall {
   ~AdminCall() override = default;
 
   absl::Status Admit() {
+    role_ = Role::kAdmin;
     if (!context_.allow_remote_admin && !IsLoopbackPeer(rpc_->peer())) {
       return absl::PermissionDeniedError(
           "models are loaded and unloaded from the server's own machine only, unless it runs with "

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -30,19 +31,31 @@ int Fail(const absl::Status& status, int code) {
   return code;
 }
 
-// Blocks the stopping signals in this thread and, by inheritance, in all others, so that one place
-// waits for them.
-sigset_t BlockStopSignals() {
-  signal(SIGPIPE, SIG_IGN);
-  sigset_t stop;
-  sigemptyset(&stop);
-  sigaddset(&stop, SIGTERM);
-  sigaddset(&stop, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &stop, nullptr);
-  return stop;
+sigset_t SignalSet(std::initializer_list<int> signals) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : signals) sigaddset(&set, number);
+  return set;
 }
 
-bool AnotherSignal(const sigset_t& stop) {
+// Blocks the signals that mean something in this thread and, by inheritance, in all others, so that
+// one place waits for them.
+void BlockSignals() {
+  signal(SIGPIPE, SIG_IGN);
+  const sigset_t all = SignalSet({SIGTERM, SIGINT, SIGHUP});
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
+// Waits for one that means stop; SIGHUP means read the tokens again.
+int AwaitStop(deeppcr::Server& server) {
+  const sigset_t all = SignalSet({SIGTERM, SIGINT, SIGHUP});
+  int number = 0;
+  while (sigwait(&all, &number) == 0 && number == SIGHUP) server.ReloadTokens();
+  return number;
+}
+
+bool AnotherSignal() {
+  const sigset_t stop = SignalSet({SIGTERM, SIGINT});
   const timespec no_time = {};
   return sigtimedwait(&stop, nullptr, &no_time) > 0;
 }
@@ -60,7 +73,7 @@ deeppcr::EngineOptions EngineOptionsOf(const deeppcr::ServerConfig& config) {
 }
 
 int Serve(const deeppcr::ServerConfig& config) {
-  const sigset_t stop = BlockStopSignals();
+  BlockSignals();
   // A debugging aid that distributions leave on: it costs every call of gRPC some per cent.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   // It would write a line of its own for every malformed request.
@@ -89,11 +102,10 @@ int Serve(const deeppcr::ServerConfig& config) {
               {"listen", config.listen},
               {"grpc_port", int64_t{(*server)->grpc_port()}},
               {"http_port", int64_t{(*server)->http_port()}}});
-  int signal_number = 0;
-  sigwait(&stop, &signal_number);
+  const int signal_number = AwaitStop(**server);
   logger.Log(LogLevel::kInfo, "draining", {{"signal", int64_t{signal_number}}});
   bool hurry = false;  // one more signal ends every wait from then on
-  const auto result = (*server)->Drain([&] { return hurry = hurry || AnotherSignal(stop); });
+  const auto result = (*server)->Drain([&] { return hurry = hurry || AnotherSignal(); });
   const bool clean = result == deeppcr::Server::DrainResult::kClean;
   const bool stuck = result == deeppcr::Server::DrainResult::kStuck;
   // Its ports are free before the log says so.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <chrono>
 #include <string>
 #include <string_view>
 
+#include "civetweb.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "kernels/base/strings.h"
@@ -27,9 +29,25 @@ std::string Flatten(grpc::ByteBuffer& buffer) {
   return bytes;
 }
 
+absl::Status ProbeHttp(const std::string& address) {
+  const auto where = ParseHostPort(address);
+  if (!where.ok()) return where.status();
+  std::array<char, 256> error{};
+  mg_connection* connection =
+      mg_download(where->host.c_str(), where->port, 0, error.data(), error.size(),
+                  "GET /readyz HTTP/1.0\r\nHost: %s\r\n\r\n", where->host.c_str());
+  if (connection == nullptr) return absl::UnavailableError(StrCat(address, ": ", error.data()));
+  const mg_response_info* response = mg_get_response_info(connection);
+  const int code = response == nullptr ? 0 : response->status_code;
+  mg_close_connection(connection);
+  if (code == 200) return absl::OkStatus();
+  return absl::UnavailableError(StrCat(address, " answers, but is not ready"));
+}
+
 }  // namespace
 
 absl::Status Probe(const std::string& address) {
+  if (address.starts_with(kHttpScheme)) return ProbeHttp(address.substr(kHttpScheme.size()));
   grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kProbeDeadline);

@@ -18,6 +18,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "nlohmann/json.hpp"
+#include "server/credentials.h"
 
 namespace deeppcr {
 namespace {
@@ -94,6 +95,7 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine, Logge
           {config.model_repository, std::chrono::milliseconds(Milliseconds(config.drain_seconds))},
           *engine_, metrics_, logger),
       shadow_(config.shadow_rate, batcher_, metrics_),
+      authorizer_(config.token_file),
       context_{store_,
                batcher_,
                loader_,
@@ -101,6 +103,7 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine, Logge
                shadow_,
                logger,
                replies_,
+               authorizer_,
                config.max_message_bytes,
                config.allow_remote_admin,
                engine_->backend(),
@@ -120,8 +123,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
                                       "' is not a directory that can be read"));
   }
   std::unique_ptr<Server> server(new Server(config, std::move(engine), logger));
+  DEEPPCR_RETURN_IF_ERROR(server->authorizer_.Reload());
+  DEEPPCR_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(config));
   DEEPPCR_RETURN_IF_ERROR(server->StartHttp());
-  DEEPPCR_RETURN_IF_ERROR(server->StartGrpc());
+  DEEPPCR_RETURN_IF_ERROR(server->StartGrpc(credentials));
   // One that an earlier server left would announce ports that nobody serves.
   if (!config.port_file.empty()) unlink(config.port_file.c_str());
   Server* raw = server.get();
@@ -140,12 +145,12 @@ absl::Status Server::StartHttp() {
   return absl::OkStatus();
 }
 
-absl::Status Server::StartGrpc() {
+absl::Status Server::StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& credentials) {
   grpc::EnableDefaultHealthCheckService(true);
   if (config_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(config_, builder);
-  builder.AddListeningPort(config_.listen, grpc::InsecureServerCredentials(), &grpc_port_);
+  builder.AddListeningPort(config_.listen, credentials, &grpc_port_);
   builder.RegisterService(&service_);
   builder.RegisterService(&v2_service_);
   grpc_ = builder.BuildAndStart();
@@ -173,6 +178,13 @@ void Server::UpdateHealth() {
   health->SetServingStatus("", ready);
   health->SetServingStatus(v1::DeepPcr::service_full_name(), ready);
   health->SetServingStatus(V2::service_full_name(), ready);
+}
+
+void Server::ReloadTokens() {
+  const absl::Status status = authorizer_.Reload();
+  logger_.Log(status.ok() ? LogLevel::kInfo : LogLevel::kError,
+              status.ok() ? "tokens_read" : "tokens_not_read",
+              {{"reason", ToStd(status.message())}});
 }
 
 void Server::LoadModels() {

@@ -9,8 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "kernels/engine.h"
+#include "server/authorizer.h"
 #include "server/config.h"
 #include "server/http.h"
 #include "server/log.h"
@@ -24,7 +26,8 @@ namespace deeppcr {
 class Server {
  public:
   // `logger` outlives the server.
-  // Errors: kUnavailable (a port is taken, the backend cannot run here), kNotFound (no repository).
+  // Errors: kUnavailable (a port is taken, the backend cannot run here), kNotFound (no repository,
+  // or no such file), kInvalidArgument (certificates, tokens).
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerConfig& config,
                                                        std::unique_ptr<Engine> engine,
                                                        Logger& logger);
@@ -36,6 +39,9 @@ class Server {
 
   // Not draining, and every model of the repository is ready.
   bool Ready() const { return context_.Ready(); }
+
+  // Reads the tokens again; those of before stay if that fails, which is logged.
+  void ReloadTokens();
 
   enum class DrainResult {
     kClean,   // every accepted call was answered, though perhaps not read by its client
@@ -50,7 +56,7 @@ class Server {
   Server(const ServerConfig& config, std::unique_ptr<Engine> engine, Logger& logger);
 
   absl::Status StartHttp();
-  absl::Status StartGrpc();
+  absl::Status StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& credentials);
   DrainResult StopGrpc(const std::function<bool()>& hurry);
   void LoadModels();
   void UpdateHealth();
@@ -65,6 +71,7 @@ class Server {
   ModelStore store_;
   LoaderThread loader_;
   ShadowSampler shadow_;
+  Authorizer authorizer_;
   ServiceContext context_;
   DeepPcrService service_;
   V2Service v2_service_;

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
+#include "server/authorizer.h"
 #include "server/batcher.h"
 #include "server/loader_thread.h"
 #include "server/log.h"
@@ -35,6 +36,7 @@ struct ServiceContext {
   ShadowSampler& shadow;
   Logger& logger;
   ReplyWatch& replies;
+  const Authorizer& authorizer;
   int64_t max_message_bytes = 0;
   bool allow_remote_admin = false;
   std::string_view backend;  // of the engine

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <random>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/array_file.h"
 #include "client/solver_options.h"
 #include "client/table.h"
+#include "kernels/base/file.h"
 
 namespace deeppcr {
 
@@ -21,6 +23,15 @@ absl::StatusOr<std::unique_ptr<Client>> MakeClient(const GlobalOptions& global,
   options.deadline =
       global.deadline_seconds > 0 ? absl::Seconds(global.deadline_seconds) : default_deadline;
   options.connection_index = connection_index;
+  options.tls_ca = global.tls_ca;
+  options.tls_cert = global.tls_cert;
+  options.tls_key = global.tls_key;
+  options.token = global.token;
+  if (!global.token_file.empty()) {
+    absl::StatusOr<std::string> token = ReadFile(global.token_file, 4096);
+    if (!token.ok()) return token.status();
+    options.token = std::string(absl::StripAsciiWhitespace(*token));
+  }
   return Client::Create(options);
 }
 

@@ -24,6 +24,8 @@ namespace deeppcr {
 struct GlobalOptions {
   std::string server = "127.0.0.1:8001";
   double deadline_seconds = 0;  // 0: the subcommand's own default
+  std::string tls_ca, tls_cert, tls_key;
+  std::string token_file, token;  // a file with a token, or one
 };
 
 // Runs a subcommand after its flags were read into what it captured.

@@ -116,6 +116,15 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"Workers", "--workers=257", "--workers: expected"},
         RefusedCase{"PlanCacheDir", "--plan_cache_dir=", "--plan_cache_dir: expected directory"},
         RefusedCase{"PortFile", "--port_file=", "--port_file: expected file"},
+        RefusedCase{"TlsCert", "--tls_cert=", "--tls_cert: expected file"},
+        RefusedCase{"TlsCertAlone", "--tls_cert=a", "expected both or none"},
+        RefusedCase{"TlsKey", "--tls_key=", "--tls_key: expected file"},
+        RefusedCase{"TlsKeyAlone", "--tls_key=a", "expected both or none"},
+        RefusedCase{"TlsClientCa", "--tls_client_ca=", "--tls_client_ca: expected file"},
+        RefusedCase{"TlsClientCaAlone", "--tls_client_ca=a",
+                    "--tls_client_ca: expected --tls_cert"},
+        RefusedCase{"TokenFile", "--token_file=", "--token_file: expected file"},
+        RefusedCase{"ProbeHttp", "--probe=http://x", "--probe: expected host:port or http://"},
         RefusedCase{"MaxQueue", "--max_queue=0", "--max_queue: expected samples in [1,"},
         RefusedCase{"MaxQueueBytes", "--max_queue_bytes=1", "--max_queue_bytes: expected bytes"},
         RefusedCase{"MaxMessageBytes", "--max_message_bytes=2048MiB",
@@ -147,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository takes any path; its absence is tested by itself.
-  constexpr size_t kFlags = 27;
+  constexpr size_t kFlags = 31;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

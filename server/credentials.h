@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_CREDENTIALS_H_
+#define DEEPPCR_SERVER_CREDENTIALS_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "grpcpp/security/server_credentials.h"
+#include "server/config.h"
+
+namespace deeppcr {
+
+// Of the gRPC listener: plain text, or TLS where config names a certificate, with client
+// certificates where it names who signs them. The files are read again when they change; what does
+// not fit together then is not taken. Errors: kInvalidArgument, kNotFound (a file that cannot be
+// read, is no PEM, or a key that is not the certificate's).
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(
+    const ServerConfig& config);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_CREDENTIALS_H_

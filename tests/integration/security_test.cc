@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// TLS, client certificates and tokens, with certificates that openssl makes for the occasion.
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "inference/grpc_service.grpc.pb.h"
+#include "tests/integration/service_fixture.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::Finished;
+using ::testing::HasSubstr;
+using testing::RunProgram;
+using testing::ServerProcess;
+
+constexpr char kInfer[] = "infer-0123456789abcdef", kAdmin[] = "admin-0123456789abcdef";
+
+class SecurityTest : public ::testing::Test {
+ protected:
+  void SetUp() override { testing::WriteRandomModel(folder_.File("models/net/1"), {}); }
+
+  std::string File(const std::string& name) const { return folder_.File(name); }
+  static std::string Contents(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  static void OpenSsl(std::vector<std::string> arguments) {
+    const Finished finished = RunProgram("/usr/bin/openssl", arguments);
+    ASSERT_EQ(finished.exit_code, 0) << finished.output;
+  }
+  // NAME.pem and NAME.key, self-signed.
+  void MakeAuthority(const std::string& name) {
+    OpenSsl({"req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=" + name,
+             "-keyout", File(name + ".key"), "-out", File(name + ".pem")});
+  }
+  // The same, signed, for localhost.
+  void MakeCertificate(const std::string& name, const std::string& authority) {
+    OpenSsl({"req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext",
+             "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", File(name + ".key"), "-out",
+             File(name + ".csr")});
+    OpenSsl({"x509", "-req", "-days", "2", "-in", File(name + ".csr"), "-CA",
+             File(authority + ".pem"), "-CAkey", File(authority + ".key"), "-CAcreateserial",
+             "-copy_extensions", "copy", "-out", File(name + ".pem")});
+  }
+  std::unique_ptr<ServerProcess> Start(std::vector<std::string> flags) {
+    return ServerProcess::Start(File("models"), std::move(flags));
+  }
+  std::unique_ptr<ServerProcess> StartTls(std::vector<std::string> flags = {}) {
+    flags.push_back("--tls_cert=" + File("server.pem"));
+    flags.push_back("--tls_key=" + File("server.key"));
+    return Start(flags);
+  }
+
+  // One Forward over a connection of its own. authority: empty for plain text.
+  grpc::Status Forward(const ServerProcess& server, const std::string& authority,
+                       const std::string& identity = "", const std::string& token = "") {
+    grpc::SslCredentialsOptions tls;
+    if (!authority.empty()) tls.pem_root_certs = Contents(File(authority + ".pem"));
+    if (!identity.empty()) {
+      tls.pem_cert_chain = Contents(File(identity + ".pem"));
+      tls.pem_private_key = Contents(File(identity + ".key"));
+    }
+    grpc::ChannelArguments arguments;
+    arguments.SetInt("test.distinct", ++connections_);
+    const auto stub = v1::DeepPcr::NewStub(grpc::CreateCustomChannel(
+        server.address(),
+        authority.empty() ? grpc::InsecureChannelCredentials() : grpc::SslCredentials(tls),
+        arguments));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
+    v1::ForwardResponse response;
+    return stub->Forward(&context, MakeRequest(), &response);
+  }
+
+  testing::TemporaryDirectory folder_;
+  int connections_ = 0;
+};
+
+TEST_F(SecurityTest, OnlyTlsReachesAServerWithACertificate) {
+  MakeAuthority("ca");
+  MakeAuthority("other");
+  MakeCertificate("server", "ca");
+  const auto server = StartTls();
+  ASSERT_NE(server, nullptr);
+  const grpc::Status good = Forward(*server, "ca");
+  EXPECT_TRUE(good.ok()) << good.error_message();
+  EXPECT_EQ(Forward(*server, "other").error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Forward(*server, "").error_code(), grpc::StatusCode::UNAVAILABLE);
+  const std::string http = "127.0.0.1:" + std::to_string(server->http_port());
+  EXPECT_EQ(RunProgram(DEEPPCR_SERVER_BINARY, {"--probe=http://" + http}).exit_code, 0);
+  EXPECT_EQ(RunProgram(DEEPPCR_SERVER_BINARY, {"--probe=" + server->address()}).exit_code, 1);
+  server->Signal(SIGTERM);
+  EXPECT_EQ(server->Wait(20), 0);
+  EXPECT_EQ(RunProgram(DEEPPCR_SERVER_BINARY, {"--probe=http://" + http}).exit_code, 1);
+}
+
+TEST_F(SecurityTest, ClientsNeedACertificateWhereTheirSignerIsNamed) {
+  MakeAuthority("ca");
+  MakeAuthority("clients");
+  MakeCertificate("server", "ca");
+  MakeCertificate("robot", "clients");
+  MakeCertificate("stranger", "ca");
+  const auto server = StartTls({"--tls_client_ca=" + File("clients.pem")});
+  ASSERT_NE(server, nullptr);
+  const grpc::Status good = Forward(*server, "ca", "robot");
+  EXPECT_TRUE(good.ok()) << good.error_message();
+  EXPECT_EQ(Forward(*server, "ca").error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Forward(*server, "ca", "stranger").error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(SecurityTest, ANewCertificateIsTakenWithoutARestart) {
+  MakeAuthority("old");
+  MakeAuthority("new");
+  MakeCertificate("server", "old");
+  const auto server = StartTls();
+  ASSERT_NE(server, nullptr);
+  ASSERT_TRUE(Forward(*server, "old").ok());
+  MakeCertificate("server", "new");
+  bool taken = false;
+  for (int i = 0; i < 100 && !taken; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    taken = Forward(*server, "new").ok();
+  }
+  EXPECT_TRUE(taken);
+  EXPECT_FALSE(Forward(*server, "old").ok());
+}
+
+TEST_F(SecurityTest, FilesThatDoNotFitAreClearErrors) {
+  MakeAuthority("ca");
+  MakeCertificate("server", "ca");
+  MakeCertificate("another", "ca");
+  const auto start = [&](std::vector<std::string> flags) {
+    flags.push_back("--model_repository=" + File("models"));
+    flags.push_back("--listen=127.0.0.1:0");
+    flags.push_back("--http_listen=127.0.0.1:0");
+    return RunProgram(DEEPPCR_SERVER_BINARY, flags);
+  };
+  const std::string cert = "--tls_cert=" + File("server.pem");
+  const Finished pair = start({cert, "--tls_key=" + File("another.key")});
+  EXPECT_EQ(pair.exit_code, 1);
+  EXPECT_THAT(pair.output, HasSubstr("is not the key of"));
+  const Finished no_pem = start({cert, "--tls_key=" + File("server.csr")});
+  EXPECT_EQ(no_pem.exit_code, 1);
+  EXPECT_THAT(no_pem.output, HasSubstr("holds no PEM private key"));
+  const Finished nothing = start({cert, "--tls_key=" + File("none")});
+  EXPECT_EQ(nothing.exit_code, 1);
+  EXPECT_THAT(nothing.output, HasSubstr("none"));
+  const Finished half = start({cert});
+  EXPECT_EQ(half.exit_code, 2);
+  EXPECT_THAT(half.output, HasSubstr("expected both or none"));
+  const Finished lonely = start({"--tls_client_ca=" + File("ca.pem")});
+  EXPECT_EQ(lonely.exit_code, 2);
+  const Finished clear =
+      RunProgram(DEEPPCR_SERVER_BINARY, {"--model_repository=" + File("models"),
+                                         "--listen=0.0.0.0:0", "--token_file=" + File("tokens")});
+  EXPECT_EQ(clear.exit_code, 2);
+  EXPECT_THAT(clear.output, HasSubstr("tokens would cross the network in plain text"));
+  const Finished tokens = start({"--token_file=" + File("tokens")});
+  EXPECT_EQ(tokens.exit_code, 1);
+}
+
+TEST_F(SecurityTest, TokensSayWhoMayDoWhat) {
+  const auto write = [&](const std::string& text) { std::ofstream(File("tokens")) << text; };
+  write(std::string("infer ") + kInfer + "\nadmin " + kAdmin + "\n");
+  const auto server = Start({"--token_file=" + File("tokens")});
+  ASSERT_NE(server, nullptr);
+  const auto stub = Connect(server->address());
+  const auto load = [&](const char* token) {
+    v1::LoadModelRequest request;
+    request.set_model("net");
+    v1::LoadModelResponse response;
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", std::string("Bearer ") + token);
+    return stub->LoadModel(&context, request, &response).error_code();
+  };
+  EXPECT_EQ(Forward(*server, "").error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Forward(*server, "", "", "wrong-0123456789abcdef").error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_TRUE(Forward(*server, "", "", kInfer).ok());
+  EXPECT_TRUE(Forward(*server, "", "", kAdmin).ok());
+  EXPECT_EQ(load(kInfer), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(load(kAdmin), grpc::StatusCode::OK);
+  // Health needs none: those who ask are balancers.
+  EXPECT_EQ(RunProgram(DEEPPCR_SERVER_BINARY, {"--probe=" + server->address()}).exit_code, 0);
+
+  const auto v2 = inference::GRPCInferenceService::NewStub(
+      grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
+  inference::ModelInferResponse inferred;
+  grpc::ClientContext infer, stream_context, ready_context;
+  EXPECT_EQ(v2->ModelInfer(&infer, {}, &inferred).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  const auto stream = v2->ModelStreamInfer(&stream_context);
+  stream->Write({});
+  inference::ModelStreamInferResponse refused;
+  ASSERT_TRUE(stream->Read(&refused));
+  EXPECT_THAT(refused.error_message(), ::testing::StartsWith("UNAUTHENTICATED"));
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+  inference::ServerReadyResponse ready;
+  EXPECT_TRUE(v2->ServerReady(&ready_context, {}, &ready).ok());
+  EXPECT_TRUE(ready.ready());
+
+  write(std::string("admin ") + kAdmin + "\n");
+  server->Signal(SIGHUP);
+  for (int i = 0; i < 200 && Forward(*server, "", "", kInfer).ok(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(Forward(*server, "", "", kInfer).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_TRUE(Forward(*server, "", "", kAdmin).ok());
+  server->Signal(SIGTERM);
+  EXPECT_EQ(server->Wait(20), 0);
+  const std::string log = server->Log();
+  EXPECT_THAT(log, HasSubstr("tokens_read"));
+  for (const char* secret : {kInfer, kAdmin, "wrong-0123456789abcdef"})
+    EXPECT_EQ(log.find(secret), std::string::npos);
+}
+
+}  // namespace
+}  // namespace deeppcr
