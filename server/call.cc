@@ -2,6 +2,8 @@
 #include "server/call.h"
 
 #include <algorithm>
+#include <iterator>
+#include <span>
 
 #include "grpcpp/support/proto_buffer_reader.h"
 #include "kernels/base/strings.h"
@@ -48,6 +50,7 @@ Call::Call(ServiceContext& context, Method method, const RawCall& call)
 void Call::OnDone() {
   ServiceContext& context = context_;
   context.replies.Remove(&unread_);
+  ReportStages();
   if (held_bytes_ > 0) context.batcher.ReturnBytes(held_bytes_);
   context.metrics.in_flight(method_).Decrement();
   delete this;
@@ -60,6 +63,57 @@ absl::Status Call::Authorize() const {
   const auto found = metadata.find("authorization");
   const grpc::string_ref header = found == metadata.end() ? grpc::string_ref() : found->second;
   return context_.authorizer.Check({header.data(), header.size()}, role_);
+}
+
+TraceParent Call::Trace() const {
+  const auto& metadata = rpc_->client_metadata();
+  const auto found = metadata.find("traceparent");
+  if (found == metadata.end()) return {};
+  return ParseTraceParent({found->second.data(), found->second.size()});
+}
+
+void Call::NoteTrace(const absl::Status& status) {
+  const TraceParent trace = Trace();
+  if (!context_.tracer.Sample(trace.sampled)) return;
+  note_ = std::make_unique<TraceNote>(
+      TraceNote{std::string(request_id_), std::string(trace.trace_id), status.code()});
+}
+
+// Of a call that was not computed in a batch: all that it took is the first stage.
+Call::Stages Call::StagesUntil(Clock::time_point end) const {
+  const bool computed = stages_ != nullptr && timings_.batch_samples > 0;
+  const RunTimings& run = timings_.run;
+  const double seconds[] = {timings_.queue_seconds, run.encode_seconds, run.solve_seconds,
+                            run.decode_seconds};
+  Stages stages;
+  Clock::time_point begin = start_, until = computed ? submitted_ : end;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    stages[i] = {kStageNames[i], begin, until};
+    begin = until;
+    const bool last = !computed || i + 1 >= std::size(seconds);
+    const auto length = std::chrono::duration<double>(last ? 0 : seconds[i]);
+    until = last ? end : std::min(end, begin + std::chrono::duration_cast<Clock::duration>(length));
+  }
+  return stages;
+}
+
+void Call::ReportStages() const {
+  const Stages stages = StagesUntil(Clock::now());
+  const bool computed = stages_ != nullptr && timings_.batch_samples > 0;
+  for (size_t i = 0; computed && i < stages.size(); ++i)
+    ObserveFinite(*(*stages_)[i],
+                  std::chrono::duration<double>(stages[i].end - stages[i].begin).count());
+  if (note_ == nullptr) return;
+  context_.tracer.Write({.method = NameOf(method_),
+                         .model = std::string_view(model_).substr(0, 128),
+                         .solver = solver_,
+                         .request_id = std::string_view(note_->request_id).substr(0, 128),
+                         .trace_id = note_->trace_id,
+                         .code = StatusCodeName(note_->code),
+                         .version = version_,
+                         .samples = num_samples_,
+                         .batch_samples = timings_.batch_samples,
+                         .stages = std::span(stages).first(computed ? stages.size() : 1)});
 }
 
 absl::Status Call::Parse(google::protobuf::Message* request) const {
@@ -106,6 +160,7 @@ void Call::Complete(const absl::Status& status, const google::protobuf::Message*
   context_.metrics.CountRequest(model_, method_, status.raw_code());
   Observe(status, seconds);
   Log(status, seconds);
+  NoteTrace(status);
   request_id_ = {};
   FreeRequest();
   const grpc::Status answer = ToGrpcStatus(status);
@@ -148,6 +203,7 @@ void Call::Log(const absl::Status& status, double seconds) const {
                        {"model", model},
                        {"version", version_},
                        {"request_id", request_id},
+                       {"trace_id", Trace().trace_id},
                        {"code", StatusCodeName(status.code())},
                        {"message", ToStd(status.message())}});
   }
@@ -157,6 +213,7 @@ void Call::Log(const absl::Status& status, double seconds) const {
               {"model", model},
               {"version", version_},
               {"request_id", request_id},
+              {"trace_id", Trace().trace_id},
               {"code", StatusCodeName(status.code())},
               {"seconds", seconds},
               {"queue_seconds", timings_.queue_seconds},

@@ -2,7 +2,9 @@
 #ifndef DEEPPCR_SERVER_CALL_H_
 #define DEEPPCR_SERVER_CALL_H_
 
+#include <array>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -82,15 +84,29 @@ class Call : public CallEvents {
   int64_t version_ = 0;
   std::string_view request_id_;  // the request's; it lives until OnDone
   const SolverSeries* series_ = nullptr;
+  const StageSeries* stages_ = nullptr;        // of what is computed in a batch
+  Clock::time_point submitted_{};              // to the batcher
   InferenceStatistics* statistics_ = nullptr;  // of the model that is to infer, once it is known
   int64_t num_samples_ = 0;
+  std::string_view solver_;  // resolved; static storage
   JobTimings timings_;
   int64_t held_bytes_ = 0;  // of the batcher's budget
   bool answers_always_ = false;
   Role role_ = Role::kInfer;  // that a caller needs
 
  private:
+  // What a trace tells beside times, kept until the reply has been sent.
+  struct TraceNote {
+    std::string request_id, trace_id;
+    absl::StatusCode code;
+  };
+
   absl::Status Authorize() const;
+  TraceParent Trace() const;
+  void NoteTrace(const absl::Status& status);
+  using Stages = std::array<Tracer::Stage, kStageNames.size()>;
+  Stages StagesUntil(Clock::time_point end) const;
+  void ReportStages() const;
   absl::Status Parse(google::protobuf::Message* request) const;
   void Observe(const absl::Status& status, double seconds) const;
   void Drop() const;
@@ -100,6 +116,7 @@ class Call : public CallEvents {
   const Method method_;
   Responder* responder_ = nullptr;
   ReplyWatch::Reply unread_;
+  std::unique_ptr<TraceNote> note_;  // null: this call is not traced
   const Clock::time_point start_;
 };
 

@@ -208,6 +208,13 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
                        "Share of Forward and Generate requests repeated after the reply by the "
                        "other kind of solver, to "
                        "measure speed-up and error. Only while nothing waits."));
+  specs.push_back(Text("trace_file", "file", &C::trace_file,
+                       "What requests spent their time on, for Perfetto (ui.perfetto.dev)."));
+  specs.push_back(Real("trace_rate", "share", 0, 1, &C::trace_rate,
+                       "Share of requests in --trace_file, beside those whose traceparent says "
+                       "sampled."));
+  specs.push_back(Integer("max_trace_bytes", "bytes", 1024, int64_t{1} << 40, &C::max_trace_bytes,
+                          "Size at which --trace_file is full."));
   specs.push_back(Choice("log_format", {"json", "text"}, &C::log_format, "One line per event."));
   specs.push_back(Choice("log_level", {"debug", "info", "warn", "error"}, &C::log_level,
                          "debug writes one line per request."));

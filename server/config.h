@@ -49,6 +49,9 @@ struct ServerConfig {
   double drain_pause_seconds = 0;
   double drain_seconds = 30;
   double shadow_rate = 0.01;
+  std::string trace_file;  // empty: no traces
+  double trace_rate = 1;
+  int64_t max_trace_bytes = int64_t{256} << 20;
   std::string log_format = "json";
   std::string log_level = "info";
   std::string probe;  // set: ask that server (host:port, or http://host:port) and exit

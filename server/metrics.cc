@@ -81,6 +81,11 @@ const SolverSeries* ModelMetrics::ForSolver(std::string_view name, Method method
   return nullptr;
 }
 
+const StageSeries& ModelMetrics::stages() {
+  std::call_once(stages_made_, [&] { stages_ = metrics_->MakeStages(labels_); });
+  return stages_;
+}
+
 Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
                  std::string_view device, std::string_view backend)
     : solvers_(std::move(solvers)),
@@ -90,6 +95,8 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
       queue_(Register(BuildHistogram(), registry_, "queue_duration_seconds", "Wait for a worker.")),
       solve_(Register(BuildHistogram(), registry_, "solve_duration_seconds",
                       "Computation of the batch that a request was part of.")),
+      stage_(Register(BuildHistogram(), registry_, "stage_duration_seconds",
+                      "Where a request spent its time, from its arrival to the end of its reply.")),
       iterations_(Register(BuildHistogram(), registry_, "iterations",
                            "Newton (or fixed-point) iterations of a sample.")),
       stages_(Register(BuildHistogram(), registry_, "dependent_stages",
@@ -148,6 +155,16 @@ Metrics::CodeCounters Metrics::MakeCounters(const std::string& model, Method met
                                      {"code", std::string(kCodeNames[code])}});
   }
   return counters;
+}
+
+StageSeries Metrics::MakeStages(const Labels& model) {
+  StageSeries series{};
+  for (size_t i = 0; i < series.size(); ++i) {
+    Labels labels = model;
+    labels["stage"] = std::string(kStageNames[i]);
+    series[i] = &stage_.Add(labels, DurationBuckets());
+  }
+  return series;
 }
 
 SolverSeries Metrics::MakeSolver(const Labels& model, Method method, std::string_view solver) {

@@ -68,6 +68,13 @@ inline constexpr std::array<std::string_view, 17> kMethodNames = {"Forward",
 
 std::string_view NameOf(Method method);
 
+// Label `stage`: where a request that was computed in a batch spent its time. From its arrival to
+// the queue; there; the three stages of its batch; from the end of that until gRPC is rid of the
+// reply.
+inline constexpr std::array<std::string_view, 6> kStageNames = {"recv",  "queue",  "encode",
+                                                                "solve", "decode", "send"};
+using StageSeries = std::array<prometheus::Histogram*, kStageNames.size()>;
+
 // Label `code`, by the number of the status code.
 inline constexpr std::array<std::string_view, 17> kCodeNames = {
     "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
@@ -112,6 +119,8 @@ class ModelMetrics {
   // calls too; calls of the v2 protocol count as Forward or Generate. Null for a name that is no
   // solver. Thread-safe.
   const SolverSeries* ForSolver(std::string_view name, Method method);
+  // Created on first use. Thread-safe.
+  const StageSeries& stages();
 
   prometheus::Histogram* batch_samples = nullptr;
   prometheus::Gauge* queue_samples = nullptr;
@@ -134,6 +143,8 @@ class ModelMetrics {
   Metrics* metrics_ = nullptr;
   prometheus::Labels labels_;
   std::deque<OfSolver> solvers_;
+  std::once_flag stages_made_;
+  StageSeries stages_{};
 };
 
 enum class ShadowOutcome : uint8_t { kMeasured, kInterrupted, kFailed };
@@ -167,13 +178,14 @@ class Metrics {
 
   CodeCounters MakeCounters(const std::string& model, Method method);
   std::unique_ptr<ModelMetrics> MakeModel(const std::string& name, const std::string& version);
+  StageSeries MakeStages(const prometheus::Labels& model);
   SolverSeries MakeSolver(const prometheus::Labels& model, Method method, std::string_view solver);
 
   const std::vector<std::string> solvers_;
   prometheus::Registry registry_;
   std::unique_ptr<ProcessStatistics> process_;
-  prometheus::Family<prometheus::Histogram>&request_, &queue_, &solve_, &iterations_, &stages_,
-      &error_, &batch_, &speedup_, &shadow_error_, &load_, &plan_;
+  prometheus::Family<prometheus::Histogram>&request_, &queue_, &solve_, &stage_, &iterations_,
+      &stages_, &error_, &batch_, &speedup_, &shadow_error_, &load_, &plan_;
   prometheus::Family<prometheus::Counter>&requests_, &fallbacks_;
   prometheus::Family<prometheus::Gauge>&queue_depth_, &memory_;
   std::array<prometheus::Gauge*, kMethodNames.size()> in_flight_{};

@@ -84,7 +84,8 @@ void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
 
 }  // namespace
 
-Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine, Logger& logger)
+Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
+               std::unique_ptr<Tracer> tracer, Logger& logger)
     : config_(config),
       logger_(logger),
       engine_(std::move(engine)),
@@ -96,6 +97,7 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine, Logge
           *engine_, metrics_, logger),
       shadow_(config.shadow_rate, batcher_, metrics_),
       authorizer_(config.token_file),
+      tracer_(std::move(tracer)),
       context_{store_,
                batcher_,
                loader_,
@@ -104,6 +106,7 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine, Logge
                logger,
                replies_,
                authorizer_,
+               *tracer_,
                config.max_message_bytes,
                config.allow_remote_admin,
                engine_->backend(),
@@ -122,7 +125,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
     return absl::NotFoundError(StrCat("--model_repository: '", config.model_repository,
                                       "' is not a directory that can be read"));
   }
-  std::unique_ptr<Server> server(new Server(config, std::move(engine), logger));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      auto tracer, Tracer::Create(config.trace_file, config.trace_rate, config.max_trace_bytes));
+  std::unique_ptr<Server> server(new Server(config, std::move(engine), std::move(tracer), logger));
   DEEPPCR_RETURN_IF_ERROR(server->authorizer_.Reload());
   DEEPPCR_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(config));
   DEEPPCR_RETURN_IF_ERROR(server->StartHttp());

@@ -53,7 +53,8 @@ class Server {
   DrainResult Drain(const std::function<bool()>& hurry);
 
  private:
-  Server(const ServerConfig& config, std::unique_ptr<Engine> engine, Logger& logger);
+  Server(const ServerConfig& config, std::unique_ptr<Engine> engine, std::unique_ptr<Tracer> tracer,
+         Logger& logger);
 
   absl::Status StartHttp();
   absl::Status StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& credentials);
@@ -72,6 +73,7 @@ class Server {
   LoaderThread loader_;
   ShadowSampler shadow_;
   Authorizer authorizer_;
+  const std::unique_ptr<Tracer> tracer_;
   ServiceContext context_;
   DeepPcrService service_;
   V2Service v2_service_;

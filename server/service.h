@@ -20,6 +20,7 @@
 #include "server/model_store.h"
 #include "server/reply_watch.h"
 #include "server/shadow.h"
+#include "server/tracer.h"
 
 namespace deeppcr {
 
@@ -37,6 +38,7 @@ struct ServiceContext {
   Logger& logger;
   ReplyWatch& replies;
   const Authorizer& authorizer;
+  Tracer& tracer;
   int64_t max_message_bytes = 0;
   bool allow_remote_admin = false;
   std::string_view backend;  // of the engine

@@ -35,6 +35,7 @@ absl::Status QueuedCall::Submit(std::shared_ptr<ServedModel> served, int64_t num
   bytes = num_bytes;
   if (token == nullptr) token = &token_;
   held_bytes_ = bytes;
+  submitted_ = Clock::now();
   const absl::Status status = context_.batcher.Enqueue(this);
   if (!status.ok()) held_bytes_ = 0;
   if (status.code() == absl::StatusCode::kResourceExhausted) {
@@ -97,6 +98,8 @@ absl::Status SolveCall::SubmitInput(std::shared_ptr<ServedModel> served, Method 
   if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
   quick = IsQuick(loaded);
   series_ = served->metrics->ForSolver(options.solver, method);
+  stages_ = &served->metrics->stages();
+  solver_ = options.solver;
   return Submit(std::move(served), input_.num_samples, input_.request_bytes + input_.reply_bytes);
 }
 

@@ -153,7 +153,7 @@ absl::Status Place(const Elements& from, const ModelInfo&, v1::ForwardRequest* t
   return Mismatch("inputs", "names among inputs, initial_states", Quoted(name));
 }
 
-absl::Status Place(const Elements& from, const ModelInfo& info, v1::GenerateRequest* to) {
+absl::Status PlaceKnown(const Elements& from, const ModelInfo& info, v1::GenerateRequest* to) {
   const std::string& name = from.tensor.name();
   v1::GenerationInput* input = to->mutable_input();
   if (input->num_samples() == 0 && from.tensor.shape_size() > 0) {
@@ -165,11 +165,19 @@ absl::Status Place(const Elements& from, const ModelInfo& info, v1::GenerateRequ
   if (name == "conditioning") return ToTensor(from, input->mutable_conditioning());
   if (name == "initial_noise") return ToTensor(from, input->mutable_initial_noise());
   if (name == "step_noise") return ToTensor(from, input->mutable_step_noise());
-  if (name == "initial_states") return ToTensor(from, to->mutable_initial_states());
+  return ToTensor(from, to->mutable_initial_states());
+}
+
+// The name is printed as it is only where it is one of these.
+absl::Status Place(const Elements& from, const ModelInfo& info, v1::GenerateRequest* to) {
+  constexpr std::array<std::string_view, 5> kNames = {
+      "class_labels", "conditioning", "initial_noise", "step_noise", "initial_states"};
+  if (std::find(kNames.begin(), kNames.end(), from.tensor.name()) != kNames.end())
+    return PlaceKnown(from, info, to);
   return Mismatch("inputs",
                   "names among class_labels, conditioning, initial_noise, step_noise, "
                   "initial_states",
-                  Quoted(name));
+                  Quoted(from.tensor.name()));
 }
 
 absl::Status CheckInput(const inference::ModelInferRequest& request, int i, bool raw) {

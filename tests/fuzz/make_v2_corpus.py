@@ -111,6 +111,7 @@ FILES = {
                                     + raw(struct.pack("<i", 1))),
     "refused-labels-cut": generate(label=tensor("class_labels", [1], "INT32") + raw(b"12345")),
     "refused-huge-batch": generate(tensor("initial_noise", [2**32 + 1, 2]) + raw(floats(2))),
+    "refused-unprintable-name": generate(tensor("in\0", [2**32 + 1, 2]) + raw(floats(2))),
     "refused-no-condition": infer(kind=b"g"),
 }
 

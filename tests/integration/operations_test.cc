@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an operator sees: models, health, reflection, metrics, deadlines.
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -217,6 +218,47 @@ TEST_F(OperationsTest, MetricsFollowRequests) {
   EXPECT_EQ(Metric("deeppcr_model_load_seconds_count{model=\"net\",version=\"1\"}"), 1);
   EXPECT_GT(Metric("deeppcr_model_memory_bytes{model=\"net\",version=\"1\"}"), 0);
   EXPECT_GT(Metric("deeppcr_process_resident_memory_bytes"), 1e6);
+}
+
+// The stages of a request follow one another, in /metrics and in the trace.
+TEST_F(OperationsTest, StagesAreMeasuredAndTraced) {
+  const testing::TemporaryDirectory folder;
+  const auto server = testing::ServerProcess::Start(
+      repository_->path(), {"--trace_file=" + folder.File("trace"), "--trace_rate=0"});
+  ASSERT_NE(server, nullptr);
+  const auto stub = Connect(server->address());
+  const std::string trace_id = "4bf92f3577b34da6a3ce929d0e0e4736";
+  for (const char* flags : {"00", "01"}) {
+    grpc::ClientContext context;
+    context.AddMetadata("traceparent", "00-" + trace_id + "-00f067aa0ba902b7-" + flags);
+    v1::ForwardRequest request = MakeRequest();
+    request.set_request_id(flags);
+    v1::ForwardResponse response;
+    ASSERT_TRUE(stub->Forward(&context, request, &response).ok());
+  }
+  server->Signal(SIGTERM);
+  // The last reply may still be on its way out of gRPC while its client has it.
+  ASSERT_EQ(server->Wait(20), 0);
+  std::ifstream file(folder.File("trace"));
+  const std::string trace{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(trace, HasSubstr("\"request_id\":\"01\""));
+  EXPECT_THAT(trace, Not(HasSubstr("\"request_id\":\"00\"")));
+  EXPECT_THAT(trace, HasSubstr("\"trace_id\":\"" + trace_id + "\""));
+  size_t at = 0;
+  for (const char* stage : {"recv", "queue", "encode", "solve", "decode", "send"}) {
+    at = trace.find("\"name\":\"" + std::string(stage) + "\"", at);
+    EXPECT_NE(at, std::string::npos) << stage;
+  }
+  v1::ForwardResponse response;
+  ASSERT_TRUE(Call(*stub_, MakeRequest(), &response).ok());
+  for (const char* stage : {"recv", "queue", "encode", "solve", "decode", "send"}) {
+    const std::string series = "deeppcr_stage_duration_seconds_count{model=\"net\",stage=\"" +
+                               std::string(stage) + "\",version=\"1\"}";
+    // Counted when gRPC is rid of the reply, a moment after the client has it.
+    for (int i = 0; i < 1000 && Metric(series) < 1; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_GE(Metric(series), 1) << stage;
+  }
 }
 
 TEST_F(OperationsTest, HistogramsHoldOnlyWhatHappened) {

@@ -150,13 +150,16 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"DrainPause", "--drain_pause_seconds=1e9", "--drain_pause_seconds: expected"},
         RefusedCase{"ShadowRate", "--shadow_rate=1.5", "--shadow_rate: expected share in [0, 1]"},
         RefusedCase{"ShadowRateNan", "--shadow_rate=nan", "--shadow_rate: expected share"},
+        RefusedCase{"TraceFile", "--trace_file=", "--trace_file: expected file"},
+        RefusedCase{"TraceRate", "--trace_rate=2", "--trace_rate: expected share in [0, 1]"},
+        RefusedCase{"TraceBytes", "--max_trace_bytes=1", "--max_trace_bytes: expected bytes"},
         RefusedCase{"LogFormat", "--log_format=xml", "--log_format: expected one of json, text"},
         RefusedCase{"LogLevel", "--log_level=loud", "--log_level: expected one of debug"}),
     testing::CaseName);
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository takes any path; its absence is tested by itself.
-  constexpr size_t kFlags = 31;
+  constexpr size_t kFlags = 34;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 
