@@ -90,7 +90,7 @@ Call::Stages Call::StagesUntil(Clock::time_point end) const {
   for (size_t i = 0; i < stages.size(); ++i) {
     stages[i] = {kStageNames[i], begin, until};
     begin = until;
-    const bool last = !computed || i + 1 >= std::size(seconds);
+    const bool last = !computed || i >= std::size(seconds);  // the next one lasts to the end
     const auto length = std::chrono::duration<double>(last ? 0 : seconds[i]);
     until = last ? end : std::min(end, begin + std::chrono::duration_cast<Clock::duration>(length));
   }

@@ -122,6 +122,77 @@ class ComposeTest(unittest.TestCase):
         self.assertTrue((DEPLOY / build['context'] / 'Dockerfile').is_file())
 
 
+class GpuComposeTest(unittest.TestCase):
+    def test_overrides_the_server_alone_and_asks_for_the_gpu_backend(self):
+        override = yaml.safe_load((DEPLOY / 'compose.gpu.yaml').read_text())['services']
+        self.assertEqual(set(override), {'server'})
+        server = override['server']
+        self.assertEqual(server['environment'], {'DEEPPCR_BACKEND': 'cuda'})
+        device = server['deploy']['resources']['reservations']['devices'][0]
+        self.assertEqual((device['driver'], device['capabilities']), ('nvidia', ['gpu']))
+        arguments = set(re.findall(r'^ARG (\w+)', (ROOT / 'Dockerfile').read_text(), re.MULTILINE))
+        self.assertLessEqual(set(server['build']['args']), arguments)
+
+
+class KubernetesTest(unittest.TestCase):
+    def setUp(self):
+        self.objects = {}
+        for path in (DEPLOY / 'kubernetes').glob('*.yaml'):
+            for each in yaml.safe_load_all(path.read_text()):
+                self.objects[each['kind']] = each
+        self.pod = self.objects['Deployment']['spec']['template']['spec']
+        self.server = self.pod['containers'][0]
+
+    def containers(self):
+        return [self.server, self.objects['ServingRuntime']['spec']['containers'][0]]
+
+    def test_flags_exist_and_ports_are_those_listened_on(self):
+        for container in self.containers():
+            flags = flags_of(container['args'])
+            self.assertLessEqual(set(flags), set(server_flags()))
+            listened = {int(flags[name].rpartition(':')[2]) for name in ('listen', 'http_listen')}
+            ports = {port['containerPort'] for port in container['ports']}
+            self.assertLessEqual(ports, listened)
+        named = {port['name'] for port in self.server['ports']}
+        for port in self.objects['Service']['spec']['ports']:
+            self.assertIn(port['targetPort'], named)
+
+    def test_probes_are_paths_that_the_server_answers(self):
+        source = (ROOT / 'server/http.cc').read_text()
+        for container in self.containers():
+            for probe in ('readinessProbe', 'livenessProbe'):
+                self.assertIn(f'"{container[probe]["httpGet"]["path"]}"', source)
+
+    def test_no_more_rights_than_the_image_needs(self):
+        for container in self.containers():
+            security = container['securityContext']
+            self.assertFalse(security['allowPrivilegeEscalation'])
+            self.assertEqual(security['capabilities'], {'drop': ['ALL']})
+        self.assertTrue(self.server['securityContext']['readOnlyRootFilesystem'])
+        self.assertTrue(self.pod['securityContext']['runAsNonRoot'])
+        user = re.search(r'^USER (\d+)', (ROOT / 'Dockerfile').read_text(), re.MULTILINE)
+        self.assertEqual(self.pod['securityContext']['runAsUser'], int(user.group(1)))
+
+    def test_the_grace_period_covers_the_drain(self):
+        flags = flags_of(self.server['args'])
+        drain = float(flags['drain_pause_seconds']) + float(flags['drain_seconds'])
+        self.assertGreater(self.pod['terminationGracePeriodSeconds'], drain + 10)
+
+    def test_every_mount_has_its_volume(self):
+        volumes = {volume['name'] for volume in self.pod['volumes']}
+        self.assertEqual({mount['name'] for mount in self.server['volumeMounts']}, volumes)
+
+    def test_the_autoscaler_follows_a_rule_that_exists(self):
+        scaler = self.objects['HorizontalPodAutoscaler']['spec']
+        self.assertEqual(scaler['scaleTargetRef']['name'],
+                         self.objects['Deployment']['metadata']['name'])
+        text = (DEPLOY / 'kubernetes/autoscaler.yaml').read_text()
+        rule = re.search(r"seriesQuery: '([^']+)'", text).group(1)
+        self.assertIn(rule, {each.get('record') for each in rules()})
+        metric = scaler['metrics'][0]['external']['metric']['name']
+        self.assertIn(f'as: {metric}', text)
+
+
 class PrometheusTest(unittest.TestCase):
 
     def setUp(self):

@@ -16,12 +16,10 @@ namespace {
 using inference::ModelInferRequest;
 
 #if defined(DEEPPCR_FUZZ_PLANTED_BUG)
-// Takes raw contents by their place and never asks how many there are: with more inputs than
-// contents, those of another input, or none.
+// Leaves aside raw contents beyond the inputs, as another server does.
 absl::StatusOr<V2Request> Decode(ModelInferRequest* request, const ModelInfo& info) {
-  const int raw = request->raw_input_contents_size();
-  while (raw > 0 && request->raw_input_contents_size() < request->inputs_size())
-    *request->add_raw_input_contents() = request->raw_input_contents(raw - 1);
+  while (request->raw_input_contents_size() > request->inputs_size())
+    request->mutable_raw_input_contents()->RemoveLast();
   return DecodeV2(request, info);
 }
 #else
@@ -76,6 +74,8 @@ bool TryInfer(const std::string& bytes, const ModelInfo& info) {
   Require(*version >= 0, "a version is positive, or 0 for the latest");
   const absl::StatusOr<V2Request> decoded = Decode(&request, info);
   if (!decoded.ok()) return RequireCleanRefusal(decoded.status()), false;
+  Require(came.raw_input_contents().empty() || came.raw_input_contents_size() == came.inputs_size(),
+          "raw contents belong to an input each, or there are none");
   Require(!decoded->outputs.empty() && decoded->outputs.size() <= 3, "a reply has outputs, once");
   return info.generates() ? TryGenerate(came, *decoded, info) : TryForward(came, *decoded, info);
 }

@@ -258,6 +258,10 @@ TEST_F(OperationsTest, StagesAreMeasuredAndTraced) {
     for (int i = 0; i < 1000 && Metric(series) < 1; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_GE(Metric(series), 1) << stage;
+    EXPECT_GT(Metric("deeppcr_stage_duration_seconds_sum{model=\"net\",stage=\"" +
+                     std::string(stage) + "\",version=\"1\"}"),
+              0)
+        << stage;
   }
 }
 
