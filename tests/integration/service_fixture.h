@@ -8,6 +8,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
@@ -104,6 +105,18 @@ class ServiceTest : public ::testing::Test {
     const grpc::Status status = Call(*stub_, MakeRequest(), &response);
     EXPECT_TRUE(status.ok()) << status.error_message();
     EXPECT_EQ(response.outputs().data().size(), 2u * kOutputs * sizeof(float));
+  }
+
+  // Nothing is in progress any more, nothing waits, and the service answers.
+  void ExpectIdle() {
+    for (const char* series : {"deeppcr_requests_in_flight{method=\"Forward\"}",
+                               "deeppcr_requests_in_flight{method=\"Compare\"}"}) {
+      for (int i = 0; i < 2000 && Metric(series) != 0; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      EXPECT_EQ(Metric(series), 0) << series;
+    }
+    EXPECT_EQ(Metric("deeppcr_queue_depth{model=\"net\",version=\"1\"}"), 0);
+    ExpectServing();
   }
 
   // The value of the series whose line starts with `series`, or -1.

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must not grow: memory over reloads, and whatever clients leave behind that vanish.
+// DEEPPCR_TEST_CYCLES (default 60) is the number of reloads and of clients; tests/run.sh --full
+// takes 500.
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <random>
+#include <thread>
+
+#include "tests/integration/service_fixture.h"
+
+extern char** environ;
+
+namespace deeppcr {
+namespace {
+
+int Cycles() {
+  const char* wanted = std::getenv("DEEPPCR_TEST_CYCLES");
+  return wanted == nullptr ? 60 : std::max(20, std::atoi(wanted));
+}
+
+class EnduranceTest : public ServiceTest {
+ protected:
+  static void SetUpTestSuite() {
+    repository_ = std::make_unique<testing::TemporaryDirectory>();
+    testing::WriteRandomModel(repository_->File("net/1"), {});
+    // 4 MiB of weights each.
+    for (int version = 1; version <= 40; ++version)
+      testing::WriteRandomModel(repository_->File("big/" + std::to_string(version)),
+                                {.layers = 64, .width = 128, .seed = 7});
+    server_ = testing::ServerProcess::Start(
+        repository_->path(),
+        {"--plan_cache_dir=" + repository_->File("../plans"), "--shadow_rate=0"});
+  }
+
+  grpc::Status Load(int64_t version) {
+    v1::LoadModelRequest request;
+    request.set_model("big");
+    request.set_version(version);
+    v1::LoadModelResponse response;
+    grpc::ClientContext context;
+    return stub_->LoadModel(&context, request, &response);
+  }
+  grpc::Status Unload(int64_t version) {
+    v1::UnloadModelRequest request;
+    request.set_model("big");
+    request.set_version(version);
+    v1::UnloadModelResponse response;
+    grpc::ClientContext context;
+    return stub_->UnloadModel(&context, request, &response);
+  }
+  double Resident() { return Metric("deeppcr_process_resident_memory_bytes"); }
+
+  // Whether memory has come to rest: the second half of the cycles adds less than two models.
+  template <typename Cycle>
+  bool Plateaus(int cycles, const Cycle& cycle) {
+    double middle = 0;
+    for (int i = 0; i < cycles; ++i) {
+      cycle(i);
+      if (i == cycles / 2) middle = Resident();
+    }
+    const double grown = Resident() - middle;
+    std::printf("%d cycles: %.1f MiB in the middle, then %+.1f MiB\n", cycles, middle / (1 << 20),
+                grown / (1 << 20));
+    return grown < 8 * (1 << 20);
+  }
+};
+
+TEST_F(EnduranceTest, ReloadsPlateau) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer keeps what is freed, and finds leaks by itself";
+#endif
+  EXPECT_TRUE(Plateaus(Cycles(), [&](int i) {
+    ASSERT_TRUE(Load(1).ok());
+    if (i % 3 == 0) {
+      ASSERT_TRUE(Unload(1).ok());
+    }
+    v1::ForwardResponse response;
+    ASSERT_TRUE(Call(*stub_, MakeRequest(), &response).ok());
+  }));
+  ASSERT_TRUE(Load(1).ok());
+}
+
+// The same test of cycles that keep what they load.
+TEST_F(EnduranceTest, AModelThatIsKeptEachTimeIsNoticed) {
+  EXPECT_FALSE(Plateaus(20, [&](int i) { ASSERT_TRUE(Load(2 + i).ok()); }));
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(Unload(2 + i).ok());
+}
+
+// Calls that are cancelled at any moment, a thousand and more.
+TEST_F(EnduranceTest, CancelledCallsLeaveNothing) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      const auto stub = Connect(server_->address());
+      for (int i = 0; i < 260; ++i) {
+        v1::ForwardRequest request = MakeRequest(16, "big", 128);
+        request.mutable_options()->set_solver(i % 2 == 0 ? "newton" : "sequential");
+        grpc::ClientContext context;
+        std::thread cancel([&context, pause = random() % 4000] {
+          std::this_thread::sleep_for(std::chrono::microseconds(pause));
+          context.TryCancel();
+        });
+        v1::ForwardResponse response;
+        const grpc::StatusCode code = stub->Forward(&context, request, &response).error_code();
+        EXPECT_TRUE(code == grpc::StatusCode::OK || code == grpc::StatusCode::CANCELLED) << code;
+        cancel.join();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ExpectIdle();
+}
+
+// Clients that are killed in the middle of what they do.
+TEST_F(EnduranceTest, KilledClientsLeaveNothing) {
+  const std::string answered =
+      "deeppcr_requests_total{code=\"OK\",method=\"Forward\",model=\"net\"}";
+  ExpectServing();
+  const double before = Metric(answered);
+  std::mt19937 random(1);
+  const std::string address = server_->address();
+  for (int i = 0; i < Cycles() / 2; ++i) {
+    const char* arguments[] = {DEEPPCR_CLIENT_BINARY, "bench",     "net", "--server",
+                               address.c_str(),       "--seconds", "30",  nullptr};
+    posix_spawn_file_actions_t quiet;
+    posix_spawn_file_actions_init(&quiet);
+    posix_spawn_file_actions_addopen(&quiet, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addopen(&quiet, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    pid_t client = 0;
+    ASSERT_EQ(posix_spawn(&client, DEEPPCR_CLIENT_BINARY, &quiet, nullptr,
+                          const_cast<char**>(arguments), environ),
+              0);
+    posix_spawn_file_actions_destroy(&quiet);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 120));
+    kill(client, SIGKILL);
+    int status = 0;
+    waitpid(client, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status)) << "it ended by itself, with " << WEXITSTATUS(status);
+  }
+  ExpectIdle();
+  EXPECT_GT(Metric(answered), before + Cycles());
+}
+
+}  // namespace
+}  // namespace deeppcr

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a server does with three times as many requests as it can answer: those that it accepts
+// must not wait longer than its queue is deep, the others are refused at once, nothing grows, and
+// afterwards all is as before. Open loop: requests leave when they are due, whatever has become of
+// those before. Exit status 1 where a bound is missed.
+//   overload_test --server_binary FILE [--models DIR] [--seconds S] [--load X] [--times=false]
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/client.h"
+#include "client/latency.h"
+#include "client/load_generator.h"
+#include "tests/bench/child_process.h"
+
+namespace deeppcr {
+namespace {
+
+struct Flags {
+  std::string server_binary = "build/release/server/deeppcr-server";
+  std::string models = "deploy/models/repository";
+  std::string model = "digits-ddpm";
+  int samples = 16;      // of a request
+  int max_batch = 256;   // of the model
+  int max_queue = 1024;  // samples, of the server
+  double seconds = 60;   // of overload
+  double load = 3;       // times the capacity
+  bool times = true;     // bounds on them count
+};
+
+constexpr int kSaturating = 48;  // clients that keep every batch full
+constexpr int kOpen = 512;       // requests that may be under way in the open loop
+constexpr int kConnections = 8;
+constexpr double kCapacitySeconds = 8;
+
+class Overload {
+ public:
+  explicit Overload(const Flags& flags) : flags_(flags) {
+    request_.set_model(flags.model);
+    request_.mutable_input()->set_num_samples(flags.samples);
+    request_.mutable_options()->set_solver("sequential");
+  }
+
+  // Starts the server and opens connections.
+  absl::Status Start() {
+    const std::string folder =
+        std::filesystem::temp_directory_path() / absl::StrCat("deeppcr_overload.", getpid());
+    std::filesystem::create_directories(folder);
+    const std::string ports = folder + "/ports";
+    auto server = ChildProcess::Start(
+        {flags_.server_binary, "--model_repository", flags_.models, "--listen", "127.0.0.1:0",
+         "--http_listen", "127.0.0.1:0", "--port_file", ports, "--max_queue",
+         absl::StrCat(flags_.max_queue), "--shadow_rate", "0", "--log_level", "error"});
+    if (!server.ok()) return server.status();
+    server_ = std::make_unique<ChildProcess>(*std::move(server));
+    const auto port = server_->AwaitPort(ports, "grpc_port", absl::Seconds(120));
+    if (!port.ok()) return port.status();
+    const auto pid = server_->AwaitPort(ports, "pid", absl::Seconds(1));
+    if (!pid.ok()) return pid.status();
+    pid_ = *pid;
+    std::filesystem::remove_all(folder);
+    return Connect(absl::StrCat("127.0.0.1:", *port));
+  }
+
+  absl::StatusOr<LoadResult> Saturate() {
+    return Run({.clients = kSaturating,
+                .duration = absl::Seconds(kCapacitySeconds),
+                .warmup = absl::Seconds(2)});
+  }
+  absl::StatusOr<LoadResult> Flood(double rate) {
+    return Run({.clients = kOpen, .rate = rate, .duration = absl::Seconds(flags_.seconds)});
+  }
+
+  // Seconds of every refusal since the last call.
+  std::vector<double> TakeRefusals() {
+    const std::lock_guard lock(mutex_);
+    return std::move(refusals_);
+  }
+  int64_t ResidentBytes() const {
+    std::ifstream file(absl::StrCat("/proc/", pid_, "/statm"));
+    int64_t total = 0, resident = 0;
+    file >> total >> resident;
+    return resident * sysconf(_SC_PAGESIZE);
+  }
+
+ private:
+  absl::Status Connect(const std::string& address) {
+    for (int i = 0; i < kConnections; ++i) {
+      auto client = Client::Create({.server = address, .connection_index = i});
+      if (!client.ok()) return client.status();
+      if (absl::Status status = (*client)->Connect(absl::Seconds(10)); !status.ok()) return status;
+      clients_.push_back(*std::move(client));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<LoadResult> Run(const LoadOptions& options) {
+    return GenerateLoad(
+        options, [&](int client, int64_t index) { return Send(client, index); }, nullptr);
+  }
+
+  absl::StatusOr<RequestOutcome> Send(int client, int64_t index) {
+    v1::GenerateRequest request = request_;
+    request.mutable_input()->set_first_sample(static_cast<uint64_t>(index * flags_.samples));
+    const auto start = std::chrono::steady_clock::now();
+    const auto reply = clients_[static_cast<size_t>(client % kConnections)]->Generate(request);
+    if (!reply.ok()) {
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      const std::lock_guard lock(mutex_);
+      if (absl::IsResourceExhausted(reply.status())) refusals_.push_back(took.count());
+      return reply.status();
+    }
+    return RequestOutcome{.samples = reply->report().samples_size(),
+                          .queue_seconds = reply->report().queue_seconds(),
+                          .solve_seconds = reply->report().solve_seconds()};
+  }
+
+  const Flags& flags_;
+  v1::GenerateRequest request_;
+  std::unique_ptr<ChildProcess> server_;
+  int pid_ = 0;
+  std::vector<std::unique_ptr<Client>> clients_;
+  std::mutex mutex_;
+  std::vector<double> refusals_;
+};
+
+// The largest resident size while it lives.
+class PeakWatch {
+ public:
+  explicit PeakWatch(const Overload& overload)
+      : thread_([this, &overload] {
+          while (!done_.load()) {
+            peak_ = std::max(peak_, overload.ResidentBytes());
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          }
+        }) {}
+  int64_t Stop() {
+    done_.store(true);
+    thread_.join();
+    return peak_;
+  }
+
+ private:
+  std::atomic<bool> done_{false};
+  int64_t peak_ = 0;
+  std::thread thread_;
+};
+
+// Bounds, and whether they held.
+class Verdicts {
+ public:
+  explicit Verdicts(bool times) : times_(times) {}
+
+  // Of times: figures only, unless they count.
+  void AddTime(const std::string& what, double got, double bound, bool at_most, const char* unit) {
+    const bool met = met_;
+    Add(what, got, bound, at_most, unit);
+    if (!times_) met_ = met;
+  }
+  void Add(const std::string& what, double got, double bound, bool at_most, const char* unit) {
+    const bool good = at_most ? got <= bound : got >= bound;
+    met_ = met_ && good;
+    absl::PrintF("%-34s %10.4g %-9s wanted %s %.4g  %s\n", what, got, unit,
+                 at_most ? "<=" : ">=", bound, good ? "ok" : "MISSED");
+  }
+  bool met() const { return met_; }
+
+ private:
+  const bool times_;
+  bool met_ = true;
+};
+
+double PerSecond(const LoadResult& result) {
+  return static_cast<double>(result.ok) / result.seconds;
+}
+
+absl::Status CheckRefusals(const LoadResult& flood) {
+  for (const auto& [code, message] : flood.first_error) {
+    if (code != "RESOURCE_EXHAUSTED")
+      return absl::InternalError(absl::StrCat("a request ended as ", code, ": ", message));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Measure(const Flags& flags) {
+  Overload overload(flags);
+  if (absl::Status status = overload.Start(); !status.ok()) return status;
+  const auto before = overload.Saturate();
+  if (!before.ok()) return before.status();
+  if (!before->errors.empty()) return absl::InternalError(before->first_error.begin()->second);
+  const double capacity = PerSecond(*before), batch_seconds = before->mean_solve_seconds;
+  // The queue has been full for once, so that what it needs is there.
+  absl::FPrintF(stderr, "capacity %.1f requests/s of %d samples, a batch takes %.1f ms\n", capacity,
+                flags.samples, 1e3 * batch_seconds);
+  if (const auto fill = overload.Flood(flags.load * capacity); !fill.ok()) return fill.status();
+  overload.TakeRefusals();
+  const int64_t resident = overload.ResidentBytes();
+
+  PeakWatch watch(overload);
+  const auto flood = overload.Flood(flags.load * capacity);
+  const int64_t peak = watch.Stop();
+  if (!flood.ok()) return flood.status();
+  if (absl::Status status = CheckRefusals(*flood); !status.ok()) return status;
+  const LatencySummary refusals = Summarize(overload.TakeRefusals());
+  const auto after = overload.Saturate();
+  if (!after.ok()) return after.status();
+
+  absl::PrintF("%d requests in %.1f s: %d answered, %d refused\n", flood->requests, flood->seconds,
+               flood->ok, flood->requests - flood->ok);
+  Verdicts verdicts(flags.times);
+  const double depth = static_cast<double>(flags.max_queue) / flags.max_batch + 2;
+  verdicts.AddTime("p99 of accepted requests", flood->latency.p99, 1.5 * depth * batch_seconds,
+                   true, "s");
+  verdicts.AddTime("goodput over capacity", PerSecond(*flood) / capacity, 0.9, false, "");
+  verdicts.AddTime("p99 of refusals", refusals.p99, 0.05, true, "s");
+  verdicts.Add("resident memory, peak over start",
+               static_cast<double>(peak) / static_cast<double>(resident), 1.05, true, "");
+  verdicts.AddTime("throughput afterwards over before", PerSecond(*after) / capacity, 0.9, false,
+                   "");
+  verdicts.Add("errors afterwards", static_cast<double>(after->errors.size()), 0, true, "kinds");
+  // Otherwise this has tested nothing.
+  verdicts.Add("requests refused", static_cast<double>(flood->requests - flood->ok), 1, false, "");
+  return verdicts.met();
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("A server under several times the load that it can answer.", "overload_test");
+  Flags flags;
+  app.add_option("--server_binary", flags.server_binary)->capture_default_str();
+  app.add_option("--models", flags.models)->capture_default_str();
+  app.add_option("--seconds", flags.seconds, "of overload, twice")->capture_default_str();
+  app.add_option("--load", flags.load, "times the capacity")->capture_default_str();
+  app.add_option("--times", flags.times, "bounds on times and rates count")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  const auto met = Measure(flags);
+  if (met.ok()) return *met ? 0 : 1;
+  absl::FPrintF(stderr, "overload_test: %s\n", met.status().ToString());
+  return 1;
+}
+
+}  // namespace
+}  // namespace deeppcr
+
+int main(int argc, char** argv) { return deeppcr::Main(argc, argv); }
