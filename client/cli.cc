@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -139,7 +140,8 @@ void AddGlobalFlags(CLI::App* app, GlobalOptions* global) {
   app->add_option("--token_file", global->token_file,
                   "file with the token to call with (default: the environment's DEEPPCR_TOKEN)")
       ->type_name("FILE");
-  if (const char* token = std::getenv("DEEPPCR_TOKEN"); token != nullptr) global->token = token;
+  if (const char* token = std::getenv("DEEPPCR_TOKEN"); token != nullptr)
+    global->token = std::string(absl::StripAsciiWhitespace(token));
   app->set_version_flag("--version", std::string("deeppcr ") + DEEPPCR_VERSION);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/client.h"
 
+#include <arpa/inet.h>
 #include <google/protobuf/wrappers.pb.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -9,7 +10,7 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -48,8 +49,19 @@ absl::Status CheckAddress(absl::string_view server) {
 }
 
 bool IsLoopback(absl::string_view server) {
-  return absl::StartsWith(server, "127.") || absl::StartsWith(server, "[::1]:") ||
-         absl::StartsWith(server, "localhost:");
+  const std::string host(server.substr(0, server.rfind(':')));
+  in_addr address = {};
+  if (inet_pton(AF_INET, host.c_str(), &address) == 1) return ntohl(address.s_addr) >> 24 == 127;
+  return host == "[::1]" || host == "localhost";
+}
+
+// As servers know them; anything else would not fit the metadata.
+bool IsToken(absl::string_view token) {
+  return token.size() >= 16 && token.size() <= 512 &&
+         std::all_of(token.begin(), token.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                  absl::string_view("._~+/=-").find(c) != absl::string_view::npos;
+         });
 }
 
 absl::Status CheckSecurity(const ClientOptions& options) {
@@ -57,6 +69,9 @@ absl::Status CheckSecurity(const ClientOptions& options) {
     return absl::InvalidArgumentError("tls_cert, tls_key: expected tls_ca beside them, got none");
   if (options.tls_cert.empty() != options.tls_key.empty())
     return absl::InvalidArgumentError("tls_cert and tls_key: expected both or none");
+  if (!options.token.empty() && !IsToken(options.token))
+    return absl::InvalidArgumentError(
+        "token: expected 16 to 512 letters, digits and ._~+/=-, got something else");
   if (options.tls_ca.empty() && !options.token.empty() && !IsLoopback(options.server))
     return absl::InvalidArgumentError(
         absl::StrCat("token: expected tls_ca beside it, since ", options.server,

@@ -73,6 +73,7 @@ TraceParent Call::Trace() const {
 }
 
 void Call::NoteTrace(const absl::Status& status) {
+  if (absl::IsUnauthenticated(status)) return;  // strangers write no files
   const TraceParent trace = Trace();
   if (!context_.tracer.Sample(trace.sampled)) return;
   note_ = std::make_unique<TraceNote>(
@@ -164,7 +165,7 @@ void Call::Complete(const absl::Status& status, const google::protobuf::Message*
   request_id_ = {};
   FreeRequest();
   const grpc::Status answer = ToGrpcStatus(status);
-  context_.replies.Add(&unread_, bytes.Valid() ? static_cast<int64_t>(bytes.Length()) : 0);
+  if (!responder_->in_turns()) OnTurn(bytes.Valid() ? static_cast<int64_t>(bytes.Length()) : 0);
   context_.unanswered.fetch_sub(1);
   responder_->Respond(answer, std::move(bytes));
 }

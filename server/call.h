@@ -35,6 +35,7 @@ class Call : public CallEvents {
   Call(ServiceContext& context, Method method, const RawCall& call);
 
   void OnCancelled() override { token_.Cancel(); }
+  void OnTurn(int64_t bytes) override { context_.replies.Add(&unread_, bytes); }
   void OnDone() override;
 
  protected:
@@ -49,8 +50,16 @@ class Call : public CallEvents {
     DEEPPCR_RETURN_IF_ERROR(Parse(request));
     if constexpr (requires { request->model(); }) {
       return NameModel(request->model(), request->version());
+    } else if constexpr (requires { request->model_name(); }) {
+      NoteModel(request->model_name());
+    } else if constexpr (requires { request->name(); }) {
+      NoteModel(request->name());
     }
     return absl::OkStatus();
+  }
+  // For metrics and logs; whether it may be called so is checked where it is used.
+  void NoteModel(const std::string& name) {
+    if (CheckModelFields(name, 0).ok()) model_ = name;
   }
   absl::Status NameModel(const std::string& model, int64_t version) {
     DEEPPCR_RETURN_IF_ERROR(CheckModelFields(model, version));

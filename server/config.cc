@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/config.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -273,8 +275,10 @@ absl::Status ReadFlag(std::span<const std::string> arguments, size_t* index,
 
 bool IsLoopback(const std::string& listen) {
   const auto address = ParseHostPort(listen);
-  return address.ok() && (address->host == "localhost" || address->host == "[::1]" ||
-                          address->host.starts_with("127."));
+  if (!address.ok()) return false;
+  in_addr v4 = {};
+  if (inet_pton(AF_INET, address->host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  return address->host == "localhost" || address->host == "[::1]";
 }
 
 absl::Status CheckSecurity(const ServerConfig& config) {

@@ -12,9 +12,10 @@
 namespace deeppcr {
 
 // Of the gRPC listener: plain text, or TLS where config names a certificate, with client
-// certificates where it names who signs them. The files are read again when they change; what does
-// not fit together then is not taken. Errors: kInvalidArgument, kNotFound (a file that cannot be
-// read, is no PEM, or a key that is not the certificate's).
+// certificates where it names who signs them. The files are read again when they change; while
+// certificate and key do not fit together new connections fail, so both are to change at once.
+// Errors: kInvalidArgument, kNotFound (a file that cannot be read, is no PEM, or a key that is not
+// the certificate's).
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(
     const ServerConfig& config);
 

@@ -16,6 +16,9 @@ namespace deeppcr {
 class CallEvents {
  public:
   virtual void OnCancelled() = 0;
+  // The reply's turn has come, where replies wait for one another: from now on it is its client
+  // that is waited for.
+  virtual void OnTurn(int64_t /*bytes*/) {}
   // gRPC is rid of the call; its responder may be deleted.
   virtual void OnDone() = 0;
 
@@ -29,6 +32,8 @@ class Responder {
   // Exactly once, from any thread. `reply` counts if the status is OK. The call may be gone
   // afterwards.
   virtual void Respond(const grpc::Status& status, grpc::ByteBuffer reply) = 0;
+  // Whether replies wait for one another; then the call is told of its turn.
+  virtual bool in_turns() const { return false; }
 };
 
 class UnaryResponder final : public grpc::ServerUnaryReactor, public Responder {

@@ -82,6 +82,18 @@ void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
+// One that an earlier server left would announce ports that nobody serves. And whoever waits for
+// one that cannot be written would wait for ever.
+absl::Status ClearPortFile(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  const std::string temporary = path + ".tmp";
+  const bool writable = std::ofstream(temporary).good();
+  unlink(temporary.c_str());
+  if (!writable) return InvalidArgument("--port_file: ", temporary, " cannot be written");
+  unlink(path.c_str());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
@@ -132,8 +144,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
   DEEPPCR_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(config));
   DEEPPCR_RETURN_IF_ERROR(server->StartHttp());
   DEEPPCR_RETURN_IF_ERROR(server->StartGrpc(credentials));
-  // One that an earlier server left would announce ports that nobody serves.
-  if (!config.port_file.empty()) unlink(config.port_file.c_str());
+  DEEPPCR_RETURN_IF_ERROR(ClearPortFile(config.port_file));
   Server* raw = server.get();
   server->store_.set_listener([raw] { raw->UpdateHealth(); });
   server->context_.draining.store(false);

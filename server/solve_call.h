@@ -5,6 +5,7 @@
 // What the calls that compute have in common: Forward, Generate, StreamGenerate and Compare go
 // through the batcher.
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <memory>
@@ -37,7 +38,7 @@ class QueuedCall : public Call, public Job {
   void Refuse(const absl::Status& status);
   // A deadline of the request's own; before Submit.
   void LimitTo(std::chrono::microseconds time) {
-    sooner_.emplace(Clock::now() + time, &token_);
+    sooner_.emplace(std::min(Clock::now() + time, token_.deadline()), &token_);
     token = &*sooner_;
   }
 

@@ -57,9 +57,19 @@ absl::StatusOr<std::unique_ptr<Tracer>> Tracer::Create(const std::string& path, 
 
 bool Tracer::Sample(bool asked) {
   if (file_ == nullptr || bytes_.load(std::memory_order_relaxed) >= max_bytes_) return false;
-  if (asked) return true;
+  if (asked && TakeAsked()) return true;
   const auto before = static_cast<double>(requests_.fetch_add(1, std::memory_order_relaxed));
   return static_cast<int64_t>((before + 1) * rate_) != static_cast<int64_t>(before * rate_);
+}
+
+bool Tracer::TakeAsked() {
+  const std::lock_guard lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  if (now - window_ >= std::chrono::seconds(1)) {
+    window_ = now;
+    asked_ = 0;
+  }
+  return ++asked_ <= kAskedPerSecond;
 }
 
 void Tracer::Write(const Request& request) {

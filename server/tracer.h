@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,17 +47,23 @@ class Tracer {
   static absl::StatusOr<std::unique_ptr<Tracer>> Create(const std::string& path, double rate,
                                                         int64_t max_bytes);
 
-  // Whether the next request is to be traced.
+  // Whether the next request is to be traced. Of those whose callers ask for it at most
+  // kAskedPerSecond: they must not decide how soon the file is full.
   bool Sample(bool asked);
+  static constexpr int kAskedPerSecond = 50;
   void Write(const Request& request);
 
  private:
   Tracer(double rate, int64_t max_bytes) : rate_(rate), max_bytes_(max_bytes) {}
+  bool TakeAsked();
   std::string EventsOf(const Request& request);
 
   const double rate_;
   const int64_t max_bytes_;
   std::atomic<int64_t> requests_{0}, traced_{0}, bytes_{0};
+  std::mutex mutex_;
+  Clock::time_point window_{};  // the second in which asked_ requests were traced
+  int asked_ = 0;
   std::unique_ptr<LogQueue> file_;  // null without a path
 };
 

@@ -40,6 +40,7 @@ class InferCall : public SolveCall {
   }
 
   void FreeRequest() override {
+    id_ = {};
     request_ = {};
     tensors_ = {};
     ForgetInput();
@@ -56,10 +57,11 @@ class InferCall : public SolveCall {
   absl::Status AdmitInfer() {
     inference::ModelInferRequest request;
     DEEPPCR_RETURN_IF_ERROR(Receive(&request));
+    // Before it is kept anywhere: what is kept of a refused request counts against no budget.
+    DEEPPCR_RETURN_IF_ERROR(CheckRequestId(request.id()));
     id_ = request.id();
-    TakeId(id_);
-    DEEPPCR_RETURN_IF_ERROR(CheckRequestId(id_));
     request_id_ = id_;
+    TakeId(id_);
     DEEPPCR_ASSIGN_OR_RETURN(const int64_t version, DecodeVersion(request.model_version()));
     DEEPPCR_RETURN_IF_ERROR(NameModel(request.model_name(), version));
     DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served, FindModel());

@@ -125,6 +125,8 @@ absl::Status AppendLabels(const std::string& field, std::string_view bytes, int6
 // INT32 or INT64, [n] or [n, 1].
 absl::Status ToLabels(const Elements& from, int64_t most, v1::GenerationInput* to) {
   const Input& tensor = from.tensor;
+  if (to->class_labels_size() > 0)
+    return Mismatch(tensor.name(), "none beside the parameter class_label", "a tensor");
   const bool wide = tensor.datatype() == "INT64";
   if (!wide) DEEPPCR_RETURN_IF_ERROR(CheckDatatype(tensor, "INT32"));
   std::string bytes;
@@ -156,7 +158,10 @@ absl::Status Place(const Elements& from, const ModelInfo&, v1::ForwardRequest* t
 absl::Status PlaceKnown(const Elements& from, const ModelInfo& info, v1::GenerateRequest* to) {
   const std::string& name = from.tensor.name();
   v1::GenerationInput* input = to->mutable_input();
-  if (input->num_samples() == 0 && from.tensor.shape_size() > 0) {
+  // One label may be for all samples: it does not say how many there are.
+  const bool shaped = from.tensor.shape_size() > 0;
+  const bool says = shaped && (name != "class_labels" || from.tensor.shape(0) != 1);
+  if (input->num_samples() == 0 && says) {
     DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>(StrCat(name, ".shape[0]"), from.tensor.shape(0), 1,
                                                 info.max_batch_size));
     input->set_num_samples(static_cast<int32_t>(from.tensor.shape(0)));

@@ -89,8 +89,9 @@ V2Stream::Next V2Stream::Take() {
   Next next;
   while (!open_.empty() && open_.front()->answered_ && !writing_) {
     if (!broken_) {
-      written_ = std::move(open_.front()->reply_);
-      next.write = writing_ = true;
+      next.write = open_.front();
+      written_ = std::move(next.write->reply_);
+      writing_ = true;
       break;
     }
     next.done.push_back(open_.front());
@@ -110,7 +111,10 @@ void V2Stream::Give(Next next) {
       read_.Clear();
       StartRead(&read_);
     }
-    if (next.write) StartWrite(&written_);
+    if (next.write != nullptr) {
+      next.write->call_.OnTurn(static_cast<int64_t>(written_.Length()));
+      StartWrite(&written_);
+    }
     if (next.finish) Finish(grpc::Status::OK);
     if (next.done.empty()) return;
     // The stream outlives these.

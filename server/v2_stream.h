@@ -28,6 +28,7 @@ class V2StreamResponder final : public Responder {
   void set_id(const std::string& id) { id_ = id; }
   // `reply` is a ModelStreamInferResponse. An error becomes one.
   void Respond(const grpc::Status& status, grpc::ByteBuffer reply) override;
+  bool in_turns() const override { return true; }
 
  private:
   friend class V2Stream;
@@ -61,7 +62,8 @@ class V2Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
   // What gRPC is to be given next, taken with the lock held and given without: what is given may
   // end the stream, and this object with it, before gRPC's function returns.
   struct Next {
-    bool read = false, write = false, finish = false;
+    bool read = false, finish = false;
+    V2StreamResponder* write = nullptr;    // whose reply; it stays until that is written
     std::vector<V2StreamResponder*> done;  // requests that nothing is to be written for any more
   };
 

@@ -66,6 +66,15 @@ TEST_F(LifecycleTest, AMissingRepositoryOrBackendIsAClearError) {
   EXPECT_THAT(missing.output, HasSubstr("'/nowhere' is not a directory"));
 }
 
+TEST_F(LifecycleTest, APortFileThatCannotBeWrittenIsAClearError) {
+  const auto finished = RunProgram(
+      DEEPPCR_SERVER_BINARY,
+      {"--model_repository=" + repository_.path(), "--listen=127.0.0.1:0",
+       "--http_listen=127.0.0.1:0", "--port_file=" + repository_.File("no/such/folder/ports")});
+  EXPECT_EQ(finished.exit_code, 1);
+  EXPECT_THAT(finished.output, HasSubstr("--port_file"));
+}
+
 TEST_F(LifecycleTest, APortClashIsAClearError) {
   const auto server = ServerProcess::Start(repository_.path());
   ASSERT_NE(server, nullptr);

@@ -215,6 +215,13 @@ TEST_F(V2Test, BytesThatAreNoRequestDoNotEndAStream) {
   ASSERT_TRUE(stream->Write(many));
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_THAT(response.error_message(), HasSubstr("expected at most 5120 fields"));
+  // An id that is refused is kept nowhere, and so not sent back.
+  ModelInferRequest named = Infer();
+  named.set_id(std::string(1 << 20, 'x'));
+  ASSERT_TRUE(stream->Write(named));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_THAT(response.error_message(), StartsWith("INVALID_ARGUMENT: request_id"));
+  EXPECT_EQ(response.infer_response().id(), "");
   ASSERT_TRUE(stream->Write(Infer()));
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.error_message(), "");

@@ -103,7 +103,11 @@ TEST_F(TracerTest, TakesItsShareAndWhatIsAskedFor) {
   int taken = 0;
   for (int i = 0; i < 100; ++i) taken += tracer->Sample(false) ? 1 : 0;
   EXPECT_EQ(taken, 25);
-  for (int i = 0; i < 10; ++i) EXPECT_TRUE(tracer->Sample(true));
+  const auto none_asked = New(0);
+  taken = 0;
+  for (int i = 0; i < 1000; ++i) taken += none_asked->Sample(true) ? 1 : 0;
+  EXPECT_GE(taken, Tracer::kAskedPerSecond);
+  EXPECT_LT(taken, 10 * Tracer::kAskedPerSecond);
   const auto none = New(0);
   EXPECT_FALSE(none->Sample(false));
   EXPECT_TRUE(none->Sample(true));

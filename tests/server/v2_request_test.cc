@@ -301,7 +301,7 @@ const Refusal kRefusals[] = {
        r->add_raw_input_contents(std::string("\0\0\0\0", 4));
      },
      true},
-    {"LabelTwice", "class_labels.shape: expected [n, 1] with n = 2",
+    {"LabelTwice", "class_labels: expected none beside the parameter class_label",
      [](ModelInferRequest* r) {
        (*r->mutable_parameters())["class_label"].set_int64_param(1);
        AddInput("class_labels", "INT32", {1, 1}, r);
