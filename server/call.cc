@@ -99,8 +99,9 @@ Call::Stages Call::StagesUntil(Clock::time_point end) const {
 }
 
 void Call::ReportStages() const {
-  const Stages stages = StagesUntil(Clock::now());
   const bool computed = stages_ != nullptr && timings_.batch_samples > 0;
+  if (!computed && note_ == nullptr) return;
+  const Stages stages = StagesUntil(Clock::now());
   for (size_t i = 0; computed && i < stages.size(); ++i)
     ObserveFinite(*(*stages_)[i],
                   std::chrono::duration<double>(stages[i].end - stages[i].begin).count());

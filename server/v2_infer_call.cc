@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
