@@ -24,7 +24,8 @@ packages_of() {
     test) packages_of demo && printf '%s\n' libgtest-dev libgmock-dev libboost-context-dev openssl python3-yaml python3-venv prometheus ;;
     fuzz) printf '%s\n' clang-14 libclang-rt-14-dev llvm-14 ;;
     demo) packages_of build && printf '%s\n' python3 python3-numpy ;;
-    bench) packages_of demo && printf '%s\n' python3-torch libopenblas0-pthread ;;
+    bench) packages_of demo && printf '%s\n' python3-torch libopenblas0-pthread \
+      python3-grpcio python3-protobuf ;;
     *) unknown_flag "$1" ;;
   esac
 }

@@ -2,36 +2,53 @@
 #include "tests/bench/echo_server.h"
 
 #include <chrono>
+#include <utility>
 
 #include "grpcpp/grpcpp.h"
 
 namespace deeppcr::bench {
 
-class EchoServer::Call final : public grpc::ServerUnaryReactor {
+class EchoServer::Call : public grpc::ServerUnaryReactor {
  public:
-  Call(const v1::ForwardResponse& reply, v1::ForwardResponse& response)
-      : reply_(reply), response_(response) {}
+  virtual void Answer() = 0;
+  void OnDone() final { delete this; }
 
-  void Answer() {
+ protected:
+  ~Call() override = default;
+};
+
+template <typename Reply>
+class EchoServer::ReplyCall final : public Call {
+ public:
+  ReplyCall(const Reply& reply, Reply& response) : reply_(reply), response_(response) {}
+
+  void Answer() override {
     response_.CopyFrom(reply_);
     Finish(grpc::Status::OK);
   }
 
-  void OnDone() override { delete this; }
-
  private:
-  ~Call() override = default;
-
-  const v1::ForwardResponse& reply_;
-  v1::ForwardResponse& response_;
+  const Reply& reply_;
+  Reply& response_;
 };
 
-grpc::ServerUnaryReactor* EchoServer::Service::Forward(grpc::CallbackServerContext*,
-                                                       const v1::ForwardRequest*,
-                                                       v1::ForwardResponse* response) {
-  auto* call = new Call(server_.reply_, *response);
-  server_.Enqueue(call);
+template <typename Reply>
+grpc::ServerUnaryReactor* EchoServer::Answer(const Reply& reply, Reply* response) {
+  auto* call = new ReplyCall<Reply>(reply, *response);
+  Enqueue(call);
   return call;
+}
+
+grpc::ServerUnaryReactor* EchoServer::ForwardService::Forward(grpc::CallbackServerContext*,
+                                                              const v1::ForwardRequest*,
+                                                              v1::ForwardResponse* response) {
+  return server_.Answer(server_.replies_.forward, response);
+}
+
+grpc::ServerUnaryReactor* EchoServer::InferService::ModelInfer(
+    grpc::CallbackServerContext*, const inference::ModelInferRequest*,
+    inference::ModelInferResponse* response) {
+  return server_.Answer(server_.replies_.infer, response);
 }
 
 void EchoServer::Enqueue(Call* call) {
@@ -56,14 +73,14 @@ void EchoServer::RunWorker() {
 }
 
 absl::StatusOr<std::unique_ptr<EchoServer>> EchoServer::Start(const std::string& address,
-                                                              const v1::ForwardResponse& reply,
-                                                              int workers) {
-  std::unique_ptr<EchoServer> server(new EchoServer(reply));
+                                                              Replies replies, int workers) {
+  std::unique_ptr<EchoServer> server(new EchoServer(std::move(replies)));
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(64 << 20);
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &server->port_);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.RegisterService(&server->service_);
+  builder.RegisterService(&server->forward_);
+  builder.RegisterService(&server->infer_);
   server->grpc_ = builder.BuildAndStart();
   if (server->grpc_ == nullptr || server->port_ == 0) {
     return absl::UnavailableError("cannot listen on " + address);

@@ -12,23 +12,30 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
 #include "grpcpp/server.h"
+#include "inference/grpc_service.grpc.pb.h"
 
 namespace deeppcr::bench {
 
-// Answers Forward of deeppcr.v1.DeepPcr with one and the same reply; every other method is
-// UNIMPLEMENTED.
+// Answers Forward of deeppcr.v1.DeepPcr and ModelInfer of inference.GRPCInferenceService with one
+// and the same reply each; every other method is UNIMPLEMENTED.
 class EchoServer {
  public:
   static constexpr int kDefaultWorkers = 2;  // the server's, on few cores
 
+  struct Replies {
+    v1::ForwardResponse forward;
+    inference::ModelInferResponse infer;
+  };
+
   // Listens at address, host:port, port 0 for a free one. Errors: kUnavailable if it cannot.
   static absl::StatusOr<std::unique_ptr<EchoServer>> Start(const std::string& address,
-                                                           const v1::ForwardResponse& reply,
+                                                           Replies replies,
                                                            int workers = kDefaultWorkers);
   ~EchoServer();
 
@@ -36,9 +43,11 @@ class EchoServer {
 
  private:
   class Call;
-  class Service final : public v1::DeepPcr::CallbackService {
+  template <typename Reply>
+  class ReplyCall;
+  class ForwardService final : public v1::DeepPcr::CallbackService {
    public:
-    explicit Service(EchoServer& server) : server_(server) {}
+    explicit ForwardService(EchoServer& server) : server_(server) {}
     grpc::ServerUnaryReactor* Forward(grpc::CallbackServerContext* rpc,
                                       const v1::ForwardRequest* request,
                                       v1::ForwardResponse* response) override;
@@ -46,13 +55,27 @@ class EchoServer {
    private:
     EchoServer& server_;
   };
+  class InferService final : public inference::GRPCInferenceService::CallbackService {
+   public:
+    explicit InferService(EchoServer& server) : server_(server) {}
+    grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* rpc,
+                                         const inference::ModelInferRequest* request,
+                                         inference::ModelInferResponse* response) override;
 
-  explicit EchoServer(const v1::ForwardResponse& reply) : reply_(reply), service_(*this) {}
+   private:
+    EchoServer& server_;
+  };
+
+  explicit EchoServer(Replies replies)
+      : replies_(std::move(replies)), forward_(*this), infer_(*this) {}
+  template <typename Reply>
+  grpc::ServerUnaryReactor* Answer(const Reply& reply, Reply* response);
   void Enqueue(Call* call);
   void RunWorker();
 
-  const v1::ForwardResponse reply_;
-  Service service_;
+  const Replies replies_;
+  ForwardService forward_;
+  InferService infer_;
   std::unique_ptr<grpc::Server> grpc_;
   int port_ = 0;
   std::mutex mutex_;

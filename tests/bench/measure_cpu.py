@@ -202,18 +202,25 @@ def solver_targets(rows, device):
 
 
 def rpc_targets(rpc):
+    """Of both protocols."""
+    lines = [line for each in rpc for line in protocol_targets(each)]
+    return lines or [target('RPC', '', 'not run', None)]
+
+
+def protocol_targets(rpc):
+    name = {'forward': 'RPC', 'infer': 'RPC, KServe v2'}[rpc['protocol']]
     lines = []
-    for row in rpc['rows'] if rpc else []:
-        if row['clients'] == 1:
+    for row in rpc['rows']:
+        if row['clients'] == 1 and rpc['protocol'] == 'forward':
             beyond = row['beyond_solve_seconds']
-            lines.append(target('RPC: p50 beyond echo and solve, 1 client',
+            lines.append(target(f'{name}: p50 beyond echo and solve, 1 client',
                                 f'<= {1e6 * WANTED_BEYOND_SOLVE_SECONDS:g} us',
                                 f'{1e6 * beyond:.1f} us', beyond <= WANTED_BEYOND_SOLVE_SECONDS))
         ratio = row['throughput_ratio']
-        lines.append(target(f"RPC: throughput against echo, {row['clients']} clients",
+        lines.append(target(f"{name}: throughput against echo, {row['clients']} clients",
                             f'>= {WANTED_THROUGHPUT_RATIO:g}', f'{ratio:.2f}',
                             ratio >= WANTED_THROUGHPUT_RATIO))
-    return lines or [target('RPC', '', 'not run', None)]
+    return lines
 
 
 def targets_table(rows, devices, rpc):
@@ -223,18 +230,31 @@ def targets_table(rows, devices, rpc):
 
 
 def rpc_table(rpc):
-    return {'name': 'rpc',
-            'note': f"Unary Forward of one sample of {rpc['model']}, solver {rpc['solver']}, on "
-                    'loopback, against an echo of equal payload with one hand-off to a worker; '
-                    f"medians of {rpc['rounds']} rounds.",
-            'columns': ['clients', 'echo/s', 'service/s', 'ratio', 'range over rounds',
-                        'echo p50 us', 'service p50 us', 'mean solve us', 'beyond solve us'],
-            'rows': [[r['clients'], r['echo_requests_per_second'], r['service_requests_per_second'],
-                      r['throughput_ratio'],
-                      spread([min(r['throughput_ratios']), max(r['throughput_ratios'])]),
-                      1e6 * r['echo_p50_seconds'], 1e6 * r['service_p50_seconds'],
-                      1e6 * r['mean_solve_seconds'], 1e6 * r['beyond_solve_seconds']]
-                     for r in rpc['rows']]}
+    forward = rpc['protocol'] == 'forward'
+    table = {'name': 'rpc' if forward else 'rpc-v2',
+             'note': f"{'Unary Forward' if forward else 'ModelInfer (KServe v2)'} of one sample of "
+                     f"{rpc['model']}, solver {rpc['solver']}, on loopback, against an echo of "
+                     'equal payload with one hand-off to a worker; medians of '
+                     f"{rpc['rounds']} rounds.",
+             'columns': ['clients', 'echo/s', 'service/s', 'ratio', 'range over rounds',
+                         'echo p50 us', 'service p50 us', 'mean solve us', 'beyond solve us'],
+             'rows': [[r['clients'], r['echo_requests_per_second'],
+                       r['service_requests_per_second'], r['throughput_ratio'],
+                       spread([min(r['throughput_ratios']), max(r['throughput_ratios'])]),
+                       1e6 * r['echo_p50_seconds'], 1e6 * r['service_p50_seconds'],
+                       1e6 * r['mean_solve_seconds'], 1e6 * r['beyond_solve_seconds']]
+                      for r in rpc['rows']]}
+    if 'times_torch' in rpc['rows'][0]:
+        add_torch_server(rpc, table)
+    return table
+
+
+def add_torch_server(rpc, table):
+    table['note'] += (' Beside it a gRPC server in Python with the same network in PyTorch '
+                      '(`tests/bench/torch_server.py`).')
+    table['columns'] += ['Python and PyTorch/s', 'its p50 us', 'service / Python']
+    for row, r in zip(table['rows'], rpc['rows']):
+        row += [r['torch_requests_per_second'], 1e6 * r['torch_p50_seconds'], r['times_torch']]
 
 
 def sweep_row(row):
@@ -301,6 +321,18 @@ def run_json(command, **options):
         return json.load(open(file.name, encoding='utf-8'))
 
 
+def run_rpc(arguments):
+    """Both protocols. Short rounds: what else runs on a shared host changes within seconds, and
+    must hit everybody."""
+    torch = [] if arguments.no_torch else ['--torch_server',
+                                           str(ROOT / 'tests/bench/torch_server.py')]
+    return [run_json([str(arguments.build / 'tests/bench/rpc_bench'), '--protocol', protocol,
+                      '--rounds', '31', '--seconds', '0.3', '--server_binary',
+                      str(arguments.build / 'server/deeppcr-server'), *others],
+                     env={**os.environ, 'LD_LIBRARY_PATH': str(arguments.blas[-1] or '')})
+            for protocol, others in (('forward', []), ('infer', torch))]
+
+
 def run_ladder(arguments, folder):
     """All followers after their rounds."""
     wide = ladder_models.write_wide_model(pathlib.Path(folder))
@@ -346,15 +378,12 @@ def measure(arguments):
     add_ratios(rows)
     devices = [f.description['device'] for f in followers
                if f.description['device'].startswith('cpu')]
-    sweep = rpc = None
+    sweep, rpc = None, []
     if not arguments.no_sweep:
         sweep = run_json([str(arguments.build / 'tests/bench/sweep_bench'),
                           '--core', str(arguments.core)])
-    rpc_bench = arguments.build / 'tests/bench/rpc_bench'
-    if not arguments.no_rpc and rpc_bench.exists():
-        # Short rounds: what else runs on a shared host changes within seconds, and must hit both.
-        rpc = run_json([str(rpc_bench), '--rounds', '31', '--seconds', '0.3', '--server_binary',
-                        str(arguments.build / 'server/deeppcr-server')])
+    if not arguments.no_rpc and (arguments.build / 'tests/bench/rpc_bench').exists():
+        rpc = run_rpc(arguments)
     return followers, rows, devices, sweep, rpc
 
 
@@ -398,8 +427,7 @@ def tables_of(rows, devices, sweep, rpc):
     tables.append(targets_table(rows, devices, rpc))
     if sweep:
         tables.append(sweep_table(sweep))
-    if rpc:
-        tables.append(rpc_table(rpc))
+    tables += [rpc_table(each) for each in rpc]
     return tables
 
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the service adds to gRPC: unary Forward of one sample against a server that only hands over
-// to another thread and answers with as many bytes. Both run as processes of their own; rounds
-// alternate between them; replies are checked before anything is timed. Prints a table, and JSON
-// with --json.
+// What the service adds to gRPC: requests of one sample against a server that only hands over to
+// another thread and answers with as many bytes, and on demand beside a plain server in Python. All
+// run as processes of their own; rounds alternate between them; replies are checked before anything
+// is timed. Prints a table, and JSON with --json.
 
 #include <unistd.h>
 
@@ -14,26 +14,26 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/array_file.h"
-#include "client/batched_forward.h"
-#include "client/client.h"
 #include "client/load_generator.h"
 #include "client/table.h"
 #include "tests/bench/child_process.h"
 #include "tests/bench/echo_server.h"
+#include "tests/bench/rpc_targets.h"
 
-namespace deeppcr {
+namespace deeppcr::bench {
 namespace {
 
-constexpr int kClientsPerConnection = 6;
-
 struct Flags {
+  std::string protocol = "forward";
   std::string server_binary = "build/release/server/deeppcr-server";
   std::string server;  // use a running one instead
+  std::string torch_server;
   std::string repository = "deploy/models/repository";
   std::string model = "digits-resnet";
   std::string inputs = "deploy/models/data/digits_heldout.npy";
@@ -44,99 +44,62 @@ struct Flags {
   std::string json;
   std::string echo_reply;  // serve the echo of this reply: how the program starts its other half
   std::string echo_port_file;
+
+  Protocol wire() const { return protocol == "infer" ? Protocol::kInfer : Protocol::kForward; }
 };
 
-// One target: a name, and connections to it.
-struct Target {
-  std::string name;
-  std::vector<std::unique_ptr<Client>> connections;
-};
+// Of the held-out samples, enough to differ.
+constexpr int64_t kMaxSamples = 64;
 
-absl::StatusOr<Target> ConnectTarget(const std::string& name, const std::string& address,
-                                     int clients) {
-  Target target{name, {}};
-  for (int i = 0; i * kClientsPerConnection < clients; ++i) {
-    auto client = Client::Create({.server = address, .connection_index = i});
-    if (!client.ok()) return client.status();
-    if (absl::Status status = (*client)->Connect(absl::Seconds(10)); !status.ok()) return status;
-    target.connections.push_back(*std::move(client));
-  }
-  return target;
+absl::StatusOr<Workload> ReadWorkload(const Flags& flags) {
+  auto inputs = ReadArray(flags.inputs, "");
+  if (!inputs.ok()) return inputs.status();
+  const int64_t rows = std::min(inputs->rows(), kMaxSamples);
+  inputs->values.resize(static_cast<size_t>(rows * inputs->row_size()));
+  inputs->shape.front() = rows;
+  return Workload{flags.wire(), flags.model, flags.solver, *std::move(inputs)};
 }
 
-// The requests that take turns: one held-out sample each.
-std::vector<v1::ForwardRequest> BuildRequests(const Flags& flags, const Array& inputs) {
-  std::vector<v1::ForwardRequest> requests(
-      static_cast<size_t>(std::min<int64_t>(inputs.rows(), 64)));
-  for (size_t i = 0; i < requests.size(); ++i) {
-    requests[i].set_model(flags.model);
-    requests[i].mutable_options()->set_solver(flags.solver);
-    RowsToTensor(inputs, static_cast<int64_t>(i), 1, requests[i].mutable_inputs());
-  }
-  return requests;
-}
-
-int64_t Largest(const Array& outputs) {
-  return std::max_element(outputs.values.begin(), outputs.values.end()) - outputs.values.begin();
-}
-
-// Every request must be answered as sequential answers it: same label, outputs within 1e-3 of the
-// largest.
-absl::Status CheckService(const Target& service, const std::vector<v1::ForwardRequest>& requests) {
-  for (size_t i = 0; i < requests.size(); ++i) {
-    v1::ForwardRequest plain = requests[i];
-    plain.mutable_options()->set_solver("sequential");
-    const auto reply = service.connections[0]->Forward(requests[i]);
-    if (!reply.ok()) return reply.status();
-    const auto oracle = service.connections[0]->Forward(plain);
-    if (!oracle.ok()) return oracle.status();
-    const auto got = TensorToArray(reply->outputs(), "outputs");
-    const auto want = TensorToArray(oracle->outputs(), "outputs");
+// Every sample must be answered as our sequential solver answers it: same label, outputs within
+// 1e-3 of the largest.
+absl::Status CheckOutputs(const Target& target, const Target& service, const Workload& workload) {
+  const auto largest = [](const std::vector<float>& values) {
+    return std::max_element(values.begin(), values.end()) - values.begin();
+  };
+  for (int64_t i = 0; i < workload.inputs.rows(); ++i) {
+    const auto got = target.Outputs(i, workload.solver);
     if (!got.ok()) return got.status();
+    const auto want = service.Outputs(i, "sequential");
     if (!want.ok()) return want.status();
-    bool good =
-        got->shape == want->shape && !got->values.empty() && Largest(*got) == Largest(*want);
-    const float scale = good ? std::abs(want->values[static_cast<size_t>(Largest(*want))]) : 0;
-    for (size_t k = 0; good && k < got->values.size(); ++k) {
-      good = std::abs(got->values[k] - want->values[k]) <= 1e-3f * scale;
+    bool good = got->size() == want->size() && !got->empty() && largest(*got) == largest(*want);
+    const float scale = good ? std::abs((*want)[static_cast<size_t>(largest(*want))]) : 0;
+    for (size_t k = 0; good && k < got->size(); ++k) {
+      good = std::abs((*got)[k] - (*want)[k]) <= 1e-3f * scale;
     }
-    good = good && reply->report().samples_size() == 1 && reply->report().samples(0).converged();
     if (!good) return absl::InternalError(absl::StrCat("sample ", i, ": not sequential's answer"));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckEcho(const Target& echo, const std::vector<v1::ForwardRequest>& requests,
-                       const std::string& expected) {
-  for (const v1::ForwardRequest& request : requests) {
-    const auto reply = echo.connections[0]->Forward(request);
+absl::Status CheckEcho(const Target& echo, int64_t samples, const std::string& expected) {
+  for (int64_t i = 0; i < samples; ++i) {
+    const auto reply = echo.Reply(i);
     if (!reply.ok()) return reply.status();
-    if (reply->SerializeAsString() == expected) continue;
+    if (*reply == expected) continue;
     return absl::InternalError("the echo's reply is not the one it was given");
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<LoadResult> Measure(const Target& target, int clients, double seconds,
-                                   const std::vector<v1::ForwardRequest>& requests) {
-  const SendRequest send = [&](int client, int64_t index) -> absl::StatusOr<RequestOutcome> {
-    const size_t connection = static_cast<size_t>(client / kClientsPerConnection);
-    const auto reply = target.connections[connection]->Forward(
-        requests[static_cast<size_t>(index) % requests.size()]);
-    if (!reply.ok()) return reply.status();
-    const v1::SolveReport& report = reply->report();
-    return RequestOutcome{.solver = report.samples_size() > 0 ? report.samples(0).solver() : "",
-                          .samples = report.samples_size(),
-                          .queue_seconds = report.queue_seconds(),
-                          .solve_seconds = report.solve_seconds()};
-  };
+absl::StatusOr<LoadResult> Measure(const Target& target, int clients, double seconds) {
+  const SendRequest send = [&](int client, int64_t index) { return target.Send(client, index); };
   const LoadOptions options{.clients = clients,
                             .duration = absl::Seconds(seconds),
                             .warmup = absl::Seconds(std::min(0.3, seconds / 4))};
   absl::StatusOr<LoadResult> result = GenerateLoad(options, send, nullptr);
   if (!result.ok() || result->errors.empty()) return result;
   const auto& [code, message] = *result->first_error.begin();
-  return absl::InternalError(absl::StrCat(target.name, ": ", code, ": ", message));
+  return absl::InternalError(absl::StrCat(code, ": ", message));
 }
 
 double Median(std::vector<double> values) {
@@ -144,119 +107,151 @@ double Median(std::vector<double> values) {
   return Percentile(values, 50);
 }
 
-// Both targets at one number of clients, over all rounds.
-struct Pair {
+// The servers of one run; no PyTorch where that was not asked for.
+struct Targets {
+  std::unique_ptr<Target> echo, service, torch;
+};
+
+// All targets at one number of clients, over all rounds.
+struct Row {
   int clients = 0;
   std::vector<LoadResult> echo = {};
   std::vector<LoadResult> service = {};
+  std::vector<LoadResult> torch = {};
 
   static double Rate(const LoadResult& result) {
     return static_cast<double>(result.ok) / result.seconds;
   }
+  static double P50(const LoadResult& result) { return result.latency.p50; }
   template <typename Figure>
-  std::vector<double> Each(const Figure& figure) const {
+  static std::vector<double> Each(const std::vector<LoadResult>& rounds, const Figure& figure) {
     std::vector<double> values;
-    for (size_t i = 0; i < echo.size(); ++i) values.push_back(figure(echo[i], service[i]));
+    for (const LoadResult& result : rounds) values.push_back(figure(result));
     return values;
   }
-  std::vector<double> Ratios() const {
-    return Each([](const auto& e, const auto& s) { return Rate(s) / Rate(e); });
+  // A figure of the service beside another's in the same round.
+  template <typename Figure>
+  std::vector<double> Paired(const std::vector<LoadResult>& other, const Figure& figure) const {
+    std::vector<double> values;
+    for (size_t i = 0; i < other.size(); ++i) values.push_back(figure(other[i], service[i]));
+    return values;
   }
-  double EchoRate() const {
-    return Median(Each([](const auto& e, const auto&) { return Rate(e); }));
-  }
-  double ServiceRate() const {
-    return Median(Each([](const auto&, const auto& s) { return Rate(s); }));
-  }
-  double EchoP50() const {
-    return Median(Each([](const auto& e, const auto&) { return e.latency.p50; }));
-  }
-  double ServiceP50() const {
-    return Median(Each([](const auto&, const auto& s) { return s.latency.p50; }));
+  std::vector<double> RatiosOver(const std::vector<LoadResult>& other) const {
+    return Paired(other, [](const auto& o, const auto& s) { return Rate(s) / Rate(o); });
   }
   double P50Difference() const {
-    return Median(Each([](const auto& e, const auto& s) { return s.latency.p50 - e.latency.p50; }));
+    return Median(Paired(echo, [](const auto& e, const auto& s) { return P50(s) - P50(e); }));
   }
   double Solve() const {
-    return Median(Each([](const auto&, const auto& s) { return s.mean_solve_seconds; }));
+    return Median(Each(service, [](const auto& s) { return s.mean_solve_seconds; }));
   }
   // What is neither gRPC nor the solve: codec, queue, batching, metrics.
   double Overhead() const {
-    return Median(Each([](const auto& e, const auto& s) {
-      return s.latency.p50 - e.latency.p50 - s.mean_solve_seconds;
-    }));
+    return Median(Paired(
+        echo, [](const auto& e, const auto& s) { return P50(s) - P50(e) - s.mean_solve_seconds; }));
   }
 };
 
-absl::StatusOr<std::vector<Pair>> MeasureAll(const Flags& flags, const Target& echo,
-                                             const Target& service,
-                                             const std::vector<v1::ForwardRequest>& requests) {
-  std::vector<Pair> pairs;
-  for (const int clients : flags.clients) pairs.push_back({.clients = clients});
+absl::Status MeasureRound(const Flags& flags, const Targets& targets, bool backwards, Row* row) {
+  std::vector<std::pair<const Target*, std::vector<LoadResult>*>> turns = {
+      {targets.echo.get(), &row->echo}, {targets.service.get(), &row->service}};
+  if (targets.torch != nullptr) turns.emplace_back(targets.torch.get(), &row->torch);
+  if (backwards) std::reverse(turns.begin(), turns.end());
+  for (const auto& [target, results] : turns) {
+    auto result = Measure(*target, row->clients, flags.seconds);
+    if (!result.ok()) return result.status();
+    results->push_back(*std::move(result));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Row>> MeasureAll(const Flags& flags, const Targets& targets) {
+  std::vector<Row> rows;
+  for (const int clients : flags.clients) rows.push_back({.clients = clients});
   for (int round = 0; round < flags.rounds; ++round) {
-    for (Pair& pair : pairs) {
-      // Who goes first changes from round to round, so that a drift of the machine favours neither.
-      for (const bool first : {true, false}) {
-        const bool echo_turn = first == (round % 2 == 0);
-        auto result = Measure(echo_turn ? echo : service, pair.clients, flags.seconds, requests);
-        if (!result.ok()) return result.status();
-        (echo_turn ? pair.echo : pair.service).push_back(*std::move(result));
-      }
+    for (Row& row : rows) {
+      // Who goes first changes from round to round, so that a drift of the machine favours nobody.
+      const absl::Status status = MeasureRound(flags, targets, round % 2 == 1, &row);
+      if (!status.ok()) return status;
     }
     absl::FPrintF(stderr, "round %d of %d\n", round + 1, flags.rounds);
   }
-  return pairs;
+  return rows;
 }
 
 std::string SignedSeconds(double seconds) {
   return (seconds < 0 ? "-" : "") + FormatSeconds(std::abs(seconds));
 }
 
-std::string ReportText(const Flags& flags, const std::vector<Pair>& pairs) {
-  Table table({{"clients"},
-               {"echo/s"},
-               {"service/s"},
-               {"ratio"},
-               {"min..max"},
-               {"echo p50"},
-               {"service p50"},
-               {"difference"},
-               {"mean solve"},
-               {"beyond solve"}});
-  for (const Pair& pair : pairs) {
-    const std::vector<double> ratios = pair.Ratios();
-    const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
-    table.AddRow({absl::StrCat(pair.clients), absl::StrFormat("%.0f", pair.EchoRate()),
-                  absl::StrFormat("%.0f", pair.ServiceRate()),
-                  absl::StrFormat("%.2f", Median(ratios)),
-                  absl::StrFormat("%.2f..%.2f", *least, *most), FormatSeconds(pair.EchoP50()),
-                  FormatSeconds(pair.ServiceP50()), SignedSeconds(pair.P50Difference()),
-                  FormatSeconds(pair.Solve()), SignedSeconds(pair.Overhead())});
-  }
-  return absl::StrFormat(
-      "unary Forward of one sample, %s, solver %s; medians of %d rounds of %g s each, targets in "
-      "turns\n%s",
-      flags.model, flags.solver, flags.rounds, flags.seconds, table.Format());
+std::string RatioText(double ratio) { return absl::StrFormat(ratio < 10 ? "%.2f" : "%.0f", ratio); }
+
+std::vector<std::string> ReportLine(const Row& row) {
+  const std::vector<double> ratios = row.RatiosOver(row.echo);
+  const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+  std::vector<std::string> cells = {
+      absl::StrCat(row.clients),
+      absl::StrFormat("%.0f", Median(Row::Each(row.echo, Row::Rate))),
+      absl::StrFormat("%.0f", Median(Row::Each(row.service, Row::Rate))),
+      RatioText(Median(ratios)),
+      absl::StrFormat("%.2f..%.2f", *least, *most),
+      FormatSeconds(Median(Row::Each(row.echo, Row::P50))),
+      FormatSeconds(Median(Row::Each(row.service, Row::P50))),
+      SignedSeconds(row.P50Difference()),
+      FormatSeconds(row.Solve()),
+      SignedSeconds(row.Overhead())};
+  if (row.torch.empty()) return cells;
+  cells.push_back(absl::StrFormat("%.0f", Median(Row::Each(row.torch, Row::Rate))));
+  cells.push_back(FormatSeconds(Median(Row::Each(row.torch, Row::P50))));
+  cells.push_back(RatioText(Median(row.RatiosOver(row.torch))));
+  return cells;
 }
 
-nlohmann::ordered_json ReportJson(const Flags& flags, const std::vector<Pair>& pairs,
-                                  size_t reply_bytes) {
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const Pair& pair : pairs) {
-    rows.push_back({{"clients", pair.clients},
-                    {"echo_requests_per_second", pair.EchoRate()},
-                    {"service_requests_per_second", pair.ServiceRate()},
-                    {"throughput_ratio", Median(pair.Ratios())},
-                    {"throughput_ratios", pair.Ratios()},
-                    {"echo_p50_seconds", pair.EchoP50()},
-                    {"service_p50_seconds", pair.ServiceP50()},
-                    {"p50_difference_seconds", pair.P50Difference()},
-                    {"mean_solve_seconds", pair.Solve()},
-                    {"beyond_solve_seconds", pair.Overhead()},
-                    {"service_solvers", pair.service.front().solvers}});
+std::string ReportText(const Flags& flags, const std::vector<Row>& rows) {
+  std::vector<Table::Column> columns = {
+      {"clients"},  {"echo/s"},      {"service/s"},  {"ratio"},      {"min..max"},
+      {"echo p50"}, {"service p50"}, {"difference"}, {"mean solve"}, {"beyond solve"}};
+  if (!rows.front().torch.empty()) {
+    columns.insert(columns.end(), {{"PyTorch/s"}, {"PyTorch p50"}, {"times PyTorch"}});
   }
-  return {{"model", flags.model},     {"solver", flags.solver},     {"rounds", flags.rounds},
-          {"seconds", flags.seconds}, {"reply_bytes", reply_bytes}, {"rows", rows}};
+  Table table(columns);
+  for (const Row& row : rows) table.AddRow(ReportLine(row));
+  return absl::StrFormat(
+      "%s of one sample, %s, solver %s; medians of %d rounds of %g s each, targets in turns\n%s",
+      flags.wire() == Protocol::kInfer ? "ModelInfer" : "unary Forward", flags.model, flags.solver,
+      flags.rounds, flags.seconds, table.Format());
+}
+
+nlohmann::ordered_json RowJson(const Row& row) {
+  nlohmann::ordered_json json = {
+      {"clients", row.clients},
+      {"echo_requests_per_second", Median(Row::Each(row.echo, Row::Rate))},
+      {"service_requests_per_second", Median(Row::Each(row.service, Row::Rate))},
+      {"throughput_ratio", Median(row.RatiosOver(row.echo))},
+      {"throughput_ratios", row.RatiosOver(row.echo)},
+      {"echo_p50_seconds", Median(Row::Each(row.echo, Row::P50))},
+      {"service_p50_seconds", Median(Row::Each(row.service, Row::P50))},
+      {"p50_difference_seconds", row.P50Difference()},
+      {"mean_solve_seconds", row.Solve()},
+      {"beyond_solve_seconds", row.Overhead()},
+      {"service_solvers", row.service.front().solvers}};
+  if (row.torch.empty()) return json;
+  json["torch_requests_per_second"] = Median(Row::Each(row.torch, Row::Rate));
+  json["torch_p50_seconds"] = Median(Row::Each(row.torch, Row::P50));
+  json["times_torch"] = Median(row.RatiosOver(row.torch));
+  return json;
+}
+
+nlohmann::ordered_json ReportJson(const Flags& flags, const std::vector<Row>& rows,
+                                  size_t reply_bytes) {
+  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+  for (const Row& row : rows) lines.push_back(RowJson(row));
+  return {{"protocol", flags.protocol},
+          {"model", flags.model},
+          {"solver", flags.solver},
+          {"rounds", flags.rounds},
+          {"seconds", flags.seconds},
+          {"reply_bytes", reply_bytes},
+          {"rows", lines}};
 }
 
 // The program's other half: the echo, until SIGTERM.
@@ -268,11 +263,13 @@ absl::Status ServeEcho(const Flags& flags) {
   // Before gRPC's threads exist, so that they inherit it.
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::ifstream file(flags.echo_reply, std::ios::binary);
-  v1::ForwardResponse reply;
-  if (!reply.ParseFromIstream(&file)) {
+  EchoServer::Replies replies;
+  const bool read = flags.wire() == Protocol::kInfer ? replies.infer.ParseFromIstream(&file)
+                                                     : replies.forward.ParseFromIstream(&file);
+  if (!read) {
     return absl::InvalidArgumentError(absl::StrCat(flags.echo_reply, ": expected a reply"));
   }
-  const auto echo = bench::EchoServer::Start("127.0.0.1:0", reply);
+  const auto echo = EchoServer::Start("127.0.0.1:0", std::move(replies));
   if (!echo.ok()) return echo.status();
   const absl::Status status =
       WriteFile(flags.echo_port_file, nlohmann::json({{"grpc_port", (*echo)->port()}}).dump());
@@ -287,7 +284,8 @@ class TempFolder {
  public:
   TempFolder() { valid_ = mkdtemp(path_) != nullptr; }
   ~TempFolder() {
-    for (const char* name : {"server.json", "echo.json", "reply.pb"}) unlink(Path(name).c_str());
+    for (const char* name : {"server.json", "echo.json", "torch.json", "reply.pb"})
+      unlink(Path(name).c_str());
     rmdir(path_);
   }
   TempFolder(const TempFolder&) = delete;
@@ -312,61 +310,107 @@ absl::StatusOr<std::string> StartProgram(const std::vector<std::string>& argumen
   return absl::StrCat("127.0.0.1:", *port);
 }
 
-absl::StatusOr<Target> StartService(const Flags& flags, int clients, const TempFolder& folder,
-                                    std::vector<ChildProcess>* children) {
-  if (!flags.server.empty()) return ConnectTarget("service", flags.server, clients);
-  const std::string port_file = folder.Path("server.json");
-  // Shadow runs would compute beside what is timed.
-  const auto address =
-      StartProgram({flags.server_binary, "--model_repository=" + flags.repository,
-                    "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0", "--port_file=" + port_file,
-                    "--shadow_rate=0", "--log_level=warn"},
-                   port_file, absl::Minutes(5), children);
-  if (!address.ok()) return address.status();
-  return ConnectTarget("service", *address, clients);
+// The servers that a run starts, and where they put what they say.
+struct Processes {
+  TempFolder folder;
+  std::vector<ChildProcess> children;  // stopped before the folder goes
+};
+
+using TargetOr = absl::StatusOr<std::unique_ptr<Target>>;
+
+int MostClients(const Flags& flags) {
+  return *std::max_element(flags.clients.begin(), flags.clients.end());
 }
 
-absl::StatusOr<Target> StartEcho(const std::string& reply, int clients, const TempFolder& folder,
-                                 std::vector<ChildProcess>* children) {
-  const std::string reply_file = folder.Path("reply.pb");
-  const std::string port_file = folder.Path("echo.json");
-  if (absl::Status status = WriteFile(reply_file, reply); !status.ok()) return status;
-  const auto address = StartProgram(
-      {"/proc/self/exe", "--echo_reply=" + reply_file, "--echo_port_file=" + port_file}, port_file,
-      absl::Seconds(10), children);
+TargetOr StartTarget(const Flags& flags, const Workload& workload,
+                     const std::vector<std::string>& arguments, const std::string& port_file,
+                     Processes* processes) {
+  const auto address = StartProgram(arguments, port_file, absl::Minutes(5), &processes->children);
   if (!address.ok()) return address.status();
-  return ConnectTarget("echo", *address, clients);
+  return ConnectTarget(workload, *address, MostClients(flags));
+}
+
+TargetOr StartService(const Flags& flags, const Workload& workload, Processes* processes) {
+  if (!flags.server.empty()) return ConnectTarget(workload, flags.server, MostClients(flags));
+  const std::string port_file = processes->folder.Path("server.json");
+  // Shadow runs would compute beside what is timed.
+  return StartTarget(flags, workload,
+                     {flags.server_binary, "--model_repository=" + flags.repository,
+                      "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
+                      "--port_file=" + port_file, "--shadow_rate=0", "--log_level=warn"},
+                     port_file, processes);
+}
+
+TargetOr StartEcho(const Flags& flags, const Workload& workload, const std::string& reply,
+                   Processes* processes) {
+  const std::string reply_file = processes->folder.Path("reply.pb");
+  const std::string port_file = processes->folder.Path("echo.json");
+  if (absl::Status status = WriteFile(reply_file, reply); !status.ok()) return status;
+  return StartTarget(flags, workload,
+                     {"/proc/self/exe", "--protocol=" + flags.protocol,
+                      "--echo_reply=" + reply_file, "--echo_port_file=" + port_file},
+                     port_file, processes);
+}
+
+TargetOr StartTorch(const Flags& flags, const Workload& workload, Processes* processes) {
+  if (flags.torch_server.empty()) return nullptr;
+  const std::string port_file = processes->folder.Path("torch.json");
+  return StartTarget(flags, workload,
+                     {"/usr/bin/python3", flags.torch_server,
+                      absl::StrCat("--model=", flags.repository, "/", flags.model, "/1"),
+                      "--port_file=" + port_file},
+                     port_file, processes);
+}
+
+// Started, and every answer of theirs checked.
+absl::Status StartAll(const Flags& flags, const Workload& workload, Processes* processes,
+                      Targets* targets, std::string* reply) {
+  auto service = StartService(flags, workload, processes);
+  if (!service.ok()) return service.status();
+  targets->service = *std::move(service);
+  absl::Status status = CheckOutputs(*targets->service, *targets->service, workload);
+  if (!status.ok()) return status;
+  const auto bytes = targets->service->Reply(0);
+  if (!bytes.ok()) return bytes.status();
+  *reply = *bytes;
+  auto echo = StartEcho(flags, workload, *reply, processes);
+  if (!echo.ok()) return echo.status();
+  targets->echo = *std::move(echo);
+  status = CheckEcho(*targets->echo, workload.inputs.rows(), *reply);
+  if (!status.ok()) return status;
+  auto torch = StartTorch(flags, workload, processes);
+  if (!torch.ok()) return torch.status();
+  targets->torch = *std::move(torch);
+  if (targets->torch == nullptr) return absl::OkStatus();
+  return CheckOutputs(*targets->torch, *targets->service, workload);
 }
 
 absl::Status RunBenchmark(const Flags& flags) {
-  const TempFolder folder;
-  if (!folder.valid()) return absl::UnknownError("cannot make a folder under /tmp");
-  const int most = *std::max_element(flags.clients.begin(), flags.clients.end());
-  const auto inputs = ReadArray(flags.inputs, "");
-  if (!inputs.ok()) return inputs.status();
-  const std::vector<v1::ForwardRequest> requests = BuildRequests(flags, *inputs);
-  std::vector<ChildProcess> children;
-  const auto service = StartService(flags, most, folder, &children);
-  if (!service.ok()) return service.status();
-  if (absl::Status status = CheckService(*service, requests); !status.ok()) return status;
-  const auto reply = service->connections[0]->Forward(requests.front());
-  if (!reply.ok()) return reply.status();
-  const std::string bytes = reply->SerializeAsString();
-  const auto echo = StartEcho(bytes, most, folder, &children);
-  if (!echo.ok()) return echo.status();
-  if (absl::Status status = CheckEcho(*echo, requests, bytes); !status.ok()) return status;
-  const auto pairs = MeasureAll(flags, *echo, *service, requests);
-  if (!pairs.ok()) return pairs.status();
-  if (absl::Status s = WriteFile("-", ReportText(flags, *pairs)); !s.ok()) return s;
+  Processes processes;
+  if (!processes.folder.valid()) return absl::UnknownError("cannot make a folder under /tmp");
+  const auto workload = ReadWorkload(flags);
+  if (!workload.ok()) return workload.status();
+  Targets targets;
+  std::string reply;
+  const absl::Status status = StartAll(flags, *workload, &processes, &targets, &reply);
+  if (!status.ok()) return status;
+  const auto rows = MeasureAll(flags, targets);
+  if (!rows.ok()) return rows.status();
+  if (absl::Status s = WriteFile("-", ReportText(flags, *rows)); !s.ok()) return s;
   if (flags.json.empty()) return absl::OkStatus();
-  return WriteFile(flags.json, ReportJson(flags, *pairs, bytes.size()).dump(2) + "\n");
+  return WriteFile(flags.json, ReportJson(flags, *rows, reply.size()).dump(2) + "\n");
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Forward of one sample against a hand-off echo of equal payload.", "rpc_bench");
+  CLI::App app("Requests of one sample against a hand-off echo of equal payload.", "rpc_bench");
   Flags flags;
+  app.add_option("--protocol", flags.protocol, "forward (deeppcr.v1) or infer (KServe v2)")
+      ->check(CLI::IsMember({"forward", "infer"}))
+      ->capture_default_str();
   app.add_option("--server_binary", flags.server_binary, "server to start")->capture_default_str();
   app.add_option("--server", flags.server, "host:port of a running server, instead");
+  app.add_option("--torch_server", flags.torch_server,
+                 "also measure this Python server (torch_server.py); --protocol infer only");
   app.add_option("--model_repository", flags.repository)->capture_default_str();
   app.add_option("--model", flags.model)->capture_default_str();
   app.add_option("--in", flags.inputs, "inputs of the model")->capture_default_str();
@@ -394,6 +438,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::bench
 
-int main(int argc, char** argv) { return deeppcr::Main(argc, argv); }
+int main(int argc, char** argv) { return deeppcr::bench::Main(argc, argv); }

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <random>
 #include <thread>
 
@@ -55,17 +56,20 @@ class EnduranceTest : public ServiceTest {
   }
   double Resident() { return Metric("deeppcr_process_resident_memory_bytes"); }
 
-  // Whether memory has come to rest: the second half of the cycles adds less than two models.
+  // Whether memory has come to rest: the least that was seen in the last quarter of the cycles is
+  // less than two models above the least of the second. What is only slow to be given back comes
+  // and goes; what leaks stays.
   template <typename Cycle>
   bool Plateaus(int cycles, const Cycle& cycle) {
-    double middle = 0;
+    double least[4] = {HUGE_VAL, HUGE_VAL, HUGE_VAL, HUGE_VAL};
     for (int i = 0; i < cycles; ++i) {
       cycle(i);
-      if (i == cycles / 2) middle = Resident();
+      double& quarter = least[4 * i / cycles];
+      quarter = std::min(quarter, Resident());
     }
-    const double grown = Resident() - middle;
-    std::printf("%d cycles: %.1f MiB in the middle, then %+.1f MiB\n", cycles, middle / (1 << 20),
-                grown / (1 << 20));
+    const double grown = least[3] - least[1];
+    std::printf("%d cycles: %.1f MiB in the second quarter, %+.1f MiB in the last\n", cycles,
+                least[1] / (1 << 20), grown / (1 << 20));
     return grown < 8 * (1 << 20);
   }
 };
@@ -74,11 +78,11 @@ TEST_F(EnduranceTest, ReloadsPlateau) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "AddressSanitizer keeps what is freed, and finds leaks by itself";
 #endif
-  EXPECT_TRUE(Plateaus(Cycles(), [&](int i) {
+  // Loaded, replaced and gone: every cycle ends as it began.
+  EXPECT_TRUE(Plateaus(Cycles(), [&](int) {
     ASSERT_TRUE(Load(1).ok());
-    if (i % 3 == 0) {
-      ASSERT_TRUE(Unload(1).ok());
-    }
+    ASSERT_TRUE(Load(1).ok());
+    ASSERT_TRUE(Unload(1).ok());
     v1::ForwardResponse response;
     ASSERT_TRUE(Call(*stub_, MakeRequest(), &response).ok());
   }));
@@ -107,8 +111,9 @@ TEST_F(EnduranceTest, CancelledCallsLeaveNothing) {
           context.TryCancel();
         });
         v1::ForwardResponse response;
-        const grpc::StatusCode code = stub->Forward(&context, request, &response).error_code();
-        EXPECT_TRUE(code == grpc::StatusCode::OK || code == grpc::StatusCode::CANCELLED) << code;
+        const grpc::Status status = stub->Forward(&context, request, &response);
+        EXPECT_TRUE(status.ok() || status.error_code() == grpc::StatusCode::CANCELLED)
+            << status.error_code() << ": " << status.error_message();
         cancel.join();
       }
     });
