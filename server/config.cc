@@ -112,11 +112,29 @@ FlagSpec Switch(std::string name, bool ServerConfig::*field, std::string help) {
   return spec;
 }
 
+FlagSpec VersionsFlag() {
+  FlagSpec spec{"versions",
+                "rules, by commas",
+                "latest",
+                "Versions to load at start: latest, latest:N or all, and for single models "
+                "MODEL=latest:2, MODEL=all or MODEL=1+3.",
+                false,
+                nullptr};
+  spec.set = [](std::string_view text, ServerConfig& config) -> absl::Status {
+    absl::StatusOr<VersionPolicies> versions = VersionPolicies::Parse(text);
+    if (!versions.ok()) return InvalidArgument("--versions: ", versions.status().message());
+    config.versions = *std::move(versions);
+    return absl::OkStatus();
+  };
+  return spec;
+}
+
 void AddModelFlags(std::vector<FlagSpec>& specs) {
   using C = ServerConfig;
   specs.push_back(
       Text("model_repository", "directory", &C::model_repository,
            "Models, as <model>/<integer version>/{config.json,model.safetensors}. Required."));
+  specs.push_back(VersionsFlag());
   specs.push_back(
       Choice("backend", {"auto", "cpu", "cuda", "reference"}, &C::backend,
              "Where models run. auto: the CPU, until a GPU has run the tests of cuda."));
@@ -192,6 +210,12 @@ FlagSpec Probed(std::string name) {
 
 void AddServingFlags(std::vector<FlagSpec>& specs) {
   using C = ServerConfig;
+  specs.push_back(Integer("max_instances", "batches", 0, 256, &C::max_instances,
+                          "Batches of one model version that are computed at a time. 0: as many as "
+                          "workers are free."));
+  specs.push_back(Real("batch_delay_seconds", "seconds", 0, 1, &C::batch_delay_seconds,
+                       "A batch that is not full waits this long for more requests to come. 0: "
+                       "take all that wait."));
   specs.push_back(Integer("max_queue", "samples", 1, 1 << 20, &C::max_queue,
                           "Samples that may wait, per model version, of Forward or Generate and as "
                           "many of Compare; more "

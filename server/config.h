@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/version_policy.h"
 
 namespace deeppcr {
 
@@ -26,9 +27,12 @@ struct ServerConfig {
   std::string listen = "127.0.0.1:8001";       // gRPC; port 0: any free one
   std::string http_listen = "127.0.0.1:8002";  // metrics and probes
   std::string port_file;                       // bound ports as JSON, once models were tried
+  VersionPolicies versions;                    // loaded at start
   std::string backend = "auto";
-  int64_t threads = 0;  // that share a batch; 0: one per core
-  int64_t workers = 0;  // batches at a time; 0: half the cores, in [2, 16]
+  int64_t threads = 0;        // that share a batch; 0: one per core
+  int64_t workers = 0;        // batches at a time; 0: half the cores, in [2, 16]
+  int64_t max_instances = 0;  // batches of one model version at a time; 0: any worker's
+  double batch_delay_seconds = 0;
   std::string plan_cache_dir;
   int64_t max_model_bytes = int64_t{1} << 30;
   int64_t max_workspace_bytes = int64_t{256} << 20;

@@ -127,6 +127,14 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
   for (size_t i = 0; i < kMethodNames.size(); ++i) {
     in_flight_[i] = &in_flight.Add({{"method", std::string(kMethodNames[i])}});
   }
+  ready_ =
+      &Register(BuildGauge(), registry_, "ready", "1 while /readyz answers with success.").Add({});
+  auto& models = Register(BuildGauge(), registry_, "models", "Model versions by their state.");
+  models_ready_ = &models.Add({{"state", "ready"}});
+  models_failed_ = &models.Add({{"state", "failed"}});
+  load_failures_ = &Register(BuildCounter(), registry_, "model_load_failures_total",
+                             "Loads that failed, those of reloads included.")
+                        .Add({});
   dropped_replies_ = &Register(BuildCounter(), registry_, "replies_dropped_total",
                                "Replies given up because their client did not read them.")
                           .Add({});

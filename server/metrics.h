@@ -164,6 +164,13 @@ class Metrics {
   // model: a name that ForModel has seen; any other counts under the empty name.
   void CountRequest(std::string_view model, Method method, int code);
   prometheus::Gauge& in_flight(Method method) { return *in_flight_[static_cast<size_t>(method)]; }
+  // What /readyz says, and how many model versions there are in either state.
+  void SetReady(bool ready) { ready_->Set(ready ? 1 : 0); }
+  void SetModels(int64_t ready, int64_t failed) {
+    models_ready_->Set(static_cast<double>(ready));
+    models_failed_->Set(static_cast<double>(failed));
+  }
+  void CountLoadFailure() { load_failures_->Increment(); }
   void CountDroppedReply() { dropped_replies_->Increment(); }
   void CountShadow(ShadowOutcome outcome) { shadows_[static_cast<size_t>(outcome)]->Increment(); }
 
@@ -189,6 +196,8 @@ class Metrics {
   prometheus::Family<prometheus::Counter>&requests_, &fallbacks_;
   prometheus::Family<prometheus::Gauge>&queue_depth_, &memory_;
   std::array<prometheus::Gauge*, kMethodNames.size()> in_flight_{};
+  prometheus::Gauge *ready_ = nullptr, *models_ready_ = nullptr, *models_failed_ = nullptr;
+  prometheus::Counter* load_failures_ = nullptr;
   prometheus::Counter* dropped_replies_ = nullptr;
   std::array<prometheus::Counter*, 3> shadows_{};
 

@@ -66,12 +66,15 @@ absl::Status ModelStore::LoadAll() {
   if (!names.ok()) return names.status();
   std::vector<std::pair<std::string, int64_t>> found;
   for (const std::string& name : *names) {
-    const absl::StatusOr<int64_t> version = LatestVersion(options_.repository, name);
-    if (version.ok()) {
+    const absl::StatusOr<std::vector<int64_t>> on_disk = VersionsOf(options_.repository, name);
+    if (!on_disk.ok()) {
+      RecordScanError(name, on_disk.status());
+      continue;
+    }
+    const std::vector<int64_t> chosen = options_.versions.For(name).Choose(*on_disk);
+    for (auto version = chosen.rbegin(); version != chosen.rend(); ++version) {
       found.emplace_back(name, *version);
       Begin(name, *version, true);
-    } else {
-      RecordScanError(name, version.status());
     }
   }
   for (const auto& [name, version] : found) {
@@ -109,6 +112,10 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
     return absl::UnavailableError("the server is shutting down");
   DEEPPCR_RETURN_IF_ERROR(AsLoadError(loaded.status(), directory, place));
   DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedModel> model, std::move(loaded));
+  if (warm_up_) {
+    progress("warming up");
+    DEEPPCR_RETURN_IF_ERROR(warm_up_(model, stop_));
+  }
   ModelMetrics* metrics = metrics_.ForModel(name, version);
   ObserveFinite(*metrics->load_seconds, SecondsSince(start));
   const Plan& plan = model->plan();
@@ -157,6 +164,7 @@ absl::StatusOr<ModelStatus> ModelStore::LoadVersion(const std::string& name, int
   Notify();
   GiveFreedMemoryBack();
   if (!status.ok()) {
+    metrics_.CountLoadFailure();
     logger_.Log(LogLevel::kError, "model_load_failed",
                 {{"model", name}, {"version", version}, {"reason", ToStd(status.message())}});
     return status;

@@ -22,6 +22,7 @@
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/repository.h"  // CheckModelName, ParseVersion
+#include "server/version_policy.h"
 
 namespace deeppcr {
 
@@ -37,6 +38,7 @@ struct ModelStatus {
 
 struct ModelStoreOptions {
   std::string repository;
+  VersionPolicies versions;  // what LoadAll loads
   // How long Unload waits for requests in progress before it answers without them.
   std::chrono::milliseconds unload_patience{30000};
 };
@@ -53,14 +55,21 @@ class ModelStore {
   using Listener = std::function<void()>;
   void set_listener(Listener listener) { listener_ = std::move(listener); }
 
-  // Loads the latest version of every model in the repository. What fails is logged and listed; the
-  // rest goes on. Errors: kNotFound if the repository itself cannot be read.
+  // Tries a model before anybody can ask for it; an error is one of its load. Set before the first
+  // load.
+  using WarmUp = std::function<absl::Status(const std::shared_ptr<const LoadedModel>& model,
+                                            const CancelToken& stop)>;
+  void set_warm_up(WarmUp warm_up) { warm_up_ = std::move(warm_up); }
+
+  // Loads the versions of every model in the repository that the policy chooses, the highest first.
+  // What fails is logged and listed; the rest goes on. Errors: kNotFound if the repository itself
+  // cannot be read.
   absl::Status LoadAll();
 
   // Loads a version (0: the highest on disk), or loads it again. A failed reload keeps the old one.
   // Errors: kInvalidArgument (name, version, contents), kNotFound, kFailedPrecondition (a symbolic
-  // link, too large for the limits, cannot be read), kInternal. None tells where the repository
-  // lies.
+  // link, too large for the limits, cannot be read), kUnavailable (while stopping), kInternal. None
+  // tells where the repository lies.
   absl::StatusOr<ModelStatus> Load(const std::string& name, int64_t version);
 
   // Withdraws a version (0: every one) and waits until the requests in progress have left it.
@@ -117,6 +126,7 @@ class ModelStore {
   Metrics& metrics_;
   Logger& logger_;
   Listener listener_;
+  WarmUp warm_up_;
   std::atomic<bool> stopped_{false};
   CancelToken stop_;  // of loads
 

@@ -88,20 +88,27 @@ std::vector<std::string> EntriesOf(const fs::path& directory, std::error_code& e
   return names;
 }
 
-absl::StatusOr<int64_t> LatestVersion(const fs::path& repository, const std::string& name) {
+absl::StatusOr<std::vector<int64_t>> VersionsOf(const fs::path& repository,
+                                                const std::string& name) {
   const fs::path directory = repository / name;
   const std::string what = StrCat("model '", name, "'");
   DEEPPCR_RETURN_IF_ERROR(CheckPlain(directory, fs::file_type::directory, what));
   std::error_code error;
-  int64_t latest = 0;
+  std::vector<int64_t> versions;
   for (const std::string& entry : EntriesOf(directory, error)) {
     const int64_t version = ParseVersion(entry);
-    if (version > latest && MayBeVersion(directory / entry)) latest = version;
+    if (version > 0 && MayBeVersion(directory / entry)) versions.push_back(version);
   }
   if (error) return CannotRead(what, error);
-  if (latest > 0) return latest;
+  std::sort(versions.begin(), versions.end());
+  if (!versions.empty()) return versions;
   return absl::NotFoundError(StrCat(what, " has no version in the repository: ",
                                     "expected a directory named by a positive integer"));
+}
+
+absl::StatusOr<int64_t> LatestVersion(const fs::path& repository, const std::string& name) {
+  DEEPPCR_ASSIGN_OR_RETURN(const std::vector<int64_t> versions, VersionsOf(repository, name));
+  return versions.back();
 }
 
 absl::Status CheckVersion(const fs::path& repository, const std::string& name, int64_t version) {

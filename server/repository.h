@@ -27,8 +27,12 @@ int64_t ParseVersion(std::string_view text);
 // The names in a directory, sorted; as many as could be read where `error` is set.
 std::vector<std::string> EntriesOf(const std::filesystem::path& directory, std::error_code& error);
 
-// The highest version of a model. Errors: kNotFound, kFailedPrecondition (a symbolic link, or a
-// directory that cannot be read).
+// Every version of a model, ascending, at least one. Errors: kNotFound, kFailedPrecondition (a
+// symbolic link, or a directory that cannot be read).
+absl::StatusOr<std::vector<int64_t>> VersionsOf(const std::filesystem::path& repository,
+                                                const std::string& name);
+
+// The highest of them. Errors: as VersionsOf.
 absl::StatusOr<int64_t> LatestVersion(const std::filesystem::path& repository,
                                       const std::string& name);
 

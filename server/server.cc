@@ -19,6 +19,7 @@
 #include "kernels/base/strings.h"
 #include "nlohmann/json.hpp"
 #include "server/credentials.h"
+#include "server/warm_up.h"
 
 namespace deeppcr {
 namespace {
@@ -46,6 +47,14 @@ std::vector<std::string> SolverLabels() {
 }
 
 int Milliseconds(double seconds) { return static_cast<int>(seconds * 1000); }
+
+ScheduleOptions ScheduleOptionsOf(const ServerConfig& config) {
+  const std::chrono::duration<double> delay(config.batch_delay_seconds);
+  return {.workers = ResolvedWorkers(config),
+          .max_queue_samples = config.max_queue,
+          .max_instances = static_cast<int>(config.max_instances),
+          .max_delay = std::chrono::duration_cast<std::chrono::microseconds>(delay)};
+}
 
 bool WaitForZero(const std::atomic<int64_t>& count, double seconds,
                  const std::function<bool()>& hurry) {
@@ -103,10 +112,10 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
       engine_(std::move(engine)),
       metrics_(SolverLabels(), DEEPPCR_VERSION, engine_->device(), engine_->backend()),
       replies_(std::chrono::milliseconds(Milliseconds(config.reply_seconds))),
-      batcher_({ResolvedWorkers(config), config.max_queue, config.max_queue_bytes}),
-      store_(
-          {config.model_repository, std::chrono::milliseconds(Milliseconds(config.drain_seconds))},
-          *engine_, metrics_, logger),
+      batcher_({.schedule = ScheduleOptionsOf(config), .max_bytes = config.max_queue_bytes}),
+      store_({config.model_repository, config.versions,
+              std::chrono::milliseconds(Milliseconds(config.drain_seconds))},
+             *engine_, metrics_, logger),
       shadow_(config.shadow_rate, batcher_, metrics_),
       authorizer_(config.token_file),
       tracer_(std::move(tracer)),
@@ -122,7 +131,8 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                config.max_message_bytes,
                config.allow_remote_admin,
                engine_->backend(),
-               ResolvedWorkers(config)},
+               ScheduleOptionsOf(config),
+               config.versions},
       service_(context_),
       v2_service_(context_) {
   // gRPC answers before Start is done with wiring: until then calls are refused.
@@ -147,6 +157,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
   DEEPPCR_RETURN_IF_ERROR(ClearPortFile(config.port_file));
   Server* raw = server.get();
   server->store_.set_listener([raw] { raw->UpdateHealth(); });
+  server->store_.set_warm_up([raw](const auto& model, const CancelToken& stop) {
+    return WarmUp(raw->batcher_, model, stop);
+  });
   server->context_.draining.store(false);
   if (!server->loader_.Post([raw] { raw->LoadModels(); })) {
     return absl::InternalError("the loader does not accept its first task");
@@ -185,12 +198,17 @@ void Server::UpdateHealth() {
   const bool leaving = context_.leaving.load();
   std::set<std::string> serving;
   std::set<std::string> known;
+  int64_t num_ready = 0, num_failed = 0;
   for (const ModelStatus& status : store_.List()) {
     known.insert(status.name);
+    num_ready += status.model != nullptr ? 1 : 0;
+    num_failed += status.state == ModelState::kFailed ? 1 : 0;
     if (status.model != nullptr && !leaving) serving.insert(status.name);
   }
   for (const std::string& name : known) health->SetServingStatus(name, serving.contains(name));
   const bool ready = Ready();
+  metrics_.SetModels(num_ready, num_failed);
+  metrics_.SetReady(ready);
   health->SetServingStatus("", ready);
   health->SetServingStatus(v1::DeepPcr::service_full_name(), ready);
   health->SetServingStatus(V2::service_full_name(), ready);

@@ -42,7 +42,8 @@ struct ServiceContext {
   int64_t max_message_bytes = 0;
   bool allow_remote_admin = false;
   std::string_view backend;  // of the engine
-  int workers = 0;           // of the batcher
+  ScheduleOptions schedule;  // of the batcher
+  VersionPolicies versions;
 
   std::atomic<bool> draining{false};  // new calls are refused; also before Start is done
   std::atomic<bool> leaving{false};   // not ready any more, whatever the models say

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/v2_description.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,17 @@ std::string_view StateName(ModelState state) {
 
 bool IsGpu(std::string_view backend) { return backend == "cuda"; }
 
+void FillPolicy(const VersionPolicy& versions, inference::ModelVersionPolicy* policy) {
+  if (!versions.specific.empty()) {
+    for (const int64_t each : versions.specific) policy->mutable_specific()->add_versions(each);
+  } else if (versions.latest == VersionPolicy::kAll) {
+    policy->mutable_all();
+  } else {
+    policy->mutable_latest()->set_num_versions(
+        static_cast<uint32_t>(std::min<int64_t>(versions.latest, UINT32_MAX)));
+  }
+}
+
 }  // namespace
 
 void FillServer(std::string_view version, inference::ServerMetadataResponse* reply) {
@@ -104,13 +116,13 @@ void FillMetadata(const ServedModel& model, std::span<const ModelStatus> all,
   for (const Slot& slot : OutputsOf(info)) FillTensor(slot, reply->add_outputs());
 }
 
-void FillConfig(const ServedModel& model, std::string_view backend, int workers,
-                inference::ModelConfig* config) {
+void FillConfig(const ServedModel& model, std::string_view backend, const ScheduleOptions& schedule,
+                const VersionPolicy& versions, inference::ModelConfig* config) {
   const ModelInfo& info = model.model->info();
   config->set_name(model.name);
   config->set_platform(PlatformOf(info));
   config->set_backend("deeppcr");
-  config->mutable_version_policy()->mutable_latest()->set_num_versions(1);
+  FillPolicy(versions, config->mutable_version_policy());
   config->set_max_batch_size(info.max_batch_size);
   for (const Slot& slot : InputsOf(info)) {
     inference::ModelInput* input = config->add_input();
@@ -127,11 +139,13 @@ void FillConfig(const ServedModel& model, std::string_view backend, int workers,
   }
   inference::ModelInstanceGroup* group = config->add_instance_group();
   group->set_name(model.name);
-  group->set_count(workers);
+  group->set_count(schedule.max_instances > 0 ? std::min(schedule.max_instances, schedule.workers)
+                                              : schedule.workers);
   group->set_kind(IsGpu(backend) ? inference::ModelInstanceGroup::KIND_GPU
                                  : inference::ModelInstanceGroup::KIND_CPU);
   config->set_default_model_filename("model.safetensors");
-  config->mutable_dynamic_batching();  // all that wait, without delay
+  config->mutable_dynamic_batching()->set_max_queue_delay_microseconds(
+      static_cast<uint64_t>(schedule.max_delay.count()));
   config->mutable_model_transaction_policy()->set_decoupled(false);
   (*config->mutable_parameters())["config.json"].set_string_value(info.config_json);
 }

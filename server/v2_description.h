@@ -19,9 +19,9 @@ void FillServer(std::string_view version, inference::ServerMetadataResponse* rep
 void FillMetadata(const ServedModel& model, std::span<const ModelStatus> all,
                   inference::ModelMetadataResponse* reply);
 
-// A device's models run `workers` batches at a time. backend: cpu, cuda, reference.
-void FillConfig(const ServedModel& model, std::string_view backend, int workers,
-                inference::ModelConfig* config);
+// backend: cpu, cuda, reference.
+void FillConfig(const ServedModel& model, std::string_view backend, const ScheduleOptions& schedule,
+                const VersionPolicy& versions, inference::ModelConfig* config);
 
 void FillStatistics(const ServedModel& model, std::string_view backend,
                     inference::ModelStatistics* statistics);

@@ -130,7 +130,8 @@ Reactor* V2Service::ModelConfig(Rpc* rpc, const Bytes* request, Bytes* reply) no
   Reactor* const reactor = call->reactor();
   call->Start([this](const auto& wanted, inference::ModelConfigResponse* answer) -> absl::Status {
     DEEPPCR_ASSIGN_OR_RETURN(const auto model, FindNamed(context_.store, wanted));
-    FillConfig(*model, context_.backend, context_.workers, answer->mutable_config());
+    FillConfig(*model, context_.backend, context_.schedule, context_.versions.For(model->name),
+               answer->mutable_config());
     return absl::OkStatus();
   });
   return reactor;

@@ -37,6 +37,11 @@ class CancelToken {
     if (expired()) return StopReason::kDeadline;
     return was_cancelled ? StopReason::kCancelled : StopReason::kNone;
   }
+  // The same at a time that the caller has read, or made up.
+  StopReason stop_reason(Clock::time_point now) const {
+    if (deadline_ != Clock::time_point::max() && now >= deadline_) return StopReason::kDeadline;
+    return cancelled() ? StopReason::kCancelled : StopReason::kNone;
+  }
 
  private:
   std::atomic<bool> cancelled_{false};

@@ -36,6 +36,15 @@ cmake --build "$build_dir" --target deeppcr_fuzzers --parallel "$(nproc)" >"$bui
 artifacts="$build_dir/fuzz_artifacts"
 rm -rf "$artifacts"
 mkdir -p "$artifacts"
+
+# The files that targets work on, in memory if possible. A planted bug leaves some behind, perhaps
+# such as their owner may not read.
+place="${TMPDIR:-/dev/shm}"
+[ -w "$place" ] || place=/tmp
+TMPDIR="$(mktemp -d -p "$place" deeppcr_fuzzers.XXXXXX)"
+export TMPDIR
+trap 'chmod -R u+rwX "$TMPDIR"; rm -rf "$TMPDIR"' EXIT
+
 export ASAN_OPTIONS="allocator_may_return_null=0:detect_leaks=1"
 export UBSAN_OPTIONS="print_stacktrace=1"
 

@@ -176,6 +176,9 @@ TEST_F(OperationsTest, ReflectionListsTheService) {
 TEST_F(OperationsTest, HttpAnswersProbes) {
   EXPECT_THAT(server_->Get("/livez"), HasSubstr("200 OK"));
   EXPECT_THAT(server_->Get("/readyz"), HasSubstr("200 OK"));
+  EXPECT_EQ(Metric("deeppcr_ready"), 1);
+  EXPECT_EQ(Metric("deeppcr_models{state=\"ready\"}"), 2);
+  EXPECT_EQ(Metric("deeppcr_models{state=\"failed\"}"), 0);
   EXPECT_THAT(server_->Get("/"), HasSubstr("404 Not Found"));
   EXPECT_THAT(server_->Http("DELETE /metrics HTTP/1.0\r\n\r\n"), HasSubstr("405"));
   EXPECT_THAT(server_->Http("HEAD /metrics HTTP/1.0\r\n\r\n"), Not(HasSubstr("deeppcr_")));

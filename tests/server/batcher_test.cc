@@ -111,7 +111,7 @@ class BatcherTest : public ::testing::Test {
 };
 
 TEST_F(BatcherTest, ComputesAQuickJobWhereItArrives) {
-  Batcher batcher({.workers = 1, .quick_pause = kNoPause});
+  Batcher batcher({.schedule = {.workers = 1}, .quick_pause = kNoPause});
 
   ASSERT_TRUE(AwaitSleepingWorker(batcher));
 
@@ -123,7 +123,7 @@ TEST_F(BatcherTest, ComputesAQuickJobWhereItArrives) {
 }
 
 TEST_F(BatcherTest, QuickJobsThatComeTogetherGoThroughTheQueue) {
-  Batcher batcher({.workers = 1, .quick_pause = std::chrono::hours(1)});
+  Batcher batcher({.schedule = {.workers = 1}, .quick_pause = std::chrono::hours(1)});
   for (int i = 0; i < 50; ++i) {
     const auto job = NewQuickJob();
     ASSERT_TRUE(batcher.Enqueue(job.get()).ok());
@@ -133,7 +133,7 @@ TEST_F(BatcherTest, QuickJobsThatComeTogetherGoThroughTheQueue) {
 }
 
 TEST_F(BatcherTest, AQuickJobDoesNotOvertake) {
-  Batcher batcher({.workers = 1, .quick_pause = kNoPause});
+  Batcher batcher({.schedule = {.workers = 1}, .quick_pause = kNoPause});
   ASSERT_TRUE(AwaitSleepingWorker(batcher));
   TestJob blocker(model_, 1), first(model_, 1);
   const auto quick = NewQuickJob();
@@ -150,7 +150,7 @@ TEST_F(BatcherTest, AQuickJobDoesNotOvertake) {
 }
 
 TEST_F(BatcherTest, OneCallerAtATimeComputesQuickJobs) {
-  Batcher batcher({.workers = 1, .quick_pause = kNoPause});
+  Batcher batcher({.schedule = {.workers = 1}, .quick_pause = kNoPause});
   ASSERT_TRUE(AwaitSleepingWorker(batcher));
   const auto here = NewQuickJob(), there = NewQuickJob();
   fake_->gate.Close();
@@ -170,7 +170,7 @@ TEST_F(BatcherTest, OneCallerAtATimeComputesQuickJobs) {
 }
 
 TEST_F(BatcherTest, RunsOnlyEqualOptionsTogether) {
-  Batcher batcher({.workers = 1});
+  Batcher batcher({.schedule = {.workers = 1}});
   TestJob blocker(model_, 1), a(model_, 1, 1e-3), b(model_, 2, 1e-5), c(model_, 3, 1e-3);
   Occupy(batcher, blocker);
   for (TestJob* job : {&a, &b, &c}) ASSERT_TRUE(batcher.Enqueue(job).ok());
@@ -191,7 +191,7 @@ TEST_F(BatcherTest, RunsOnlyEqualOptionsTogether) {
 }
 
 TEST_F(BatcherTest, NeverExceedsTheModelsBatchSize) {
-  Batcher batcher({.workers = 1});
+  Batcher batcher({.schedule = {.workers = 1}});
   TestJob blocker(model_, 1), a(model_, 10), b(model_, 7), c(model_, 6);
   Occupy(batcher, blocker);
   for (TestJob* job : {&a, &b, &c}) ASSERT_TRUE(batcher.Enqueue(job).ok());
@@ -206,7 +206,7 @@ TEST_F(BatcherTest, NeverExceedsTheModelsBatchSize) {
 }
 
 TEST_F(BatcherTest, RefusesWhatTheQueueCannotHold) {
-  Batcher batcher({.workers = 1, .max_queue_samples = 4});
+  Batcher batcher({.schedule = {.workers = 1, .max_queue_samples = 4}});
   TestJob blocker(model_, 1), a(model_, 4), b(model_, 1);
   Occupy(batcher, blocker);
   ASSERT_TRUE(batcher.Enqueue(&a).ok());
@@ -223,7 +223,7 @@ TEST_F(BatcherTest, RefusesWhatTheQueueCannotHold) {
 }
 
 TEST_F(BatcherTest, AcceptsARequestLargerThanTheQueueIfThatIsEmpty) {
-  Batcher batcher({.workers = 1, .max_queue_samples = 4});
+  Batcher batcher({.schedule = {.workers = 1, .max_queue_samples = 4}});
   TestJob large(model_, 16);
 
   ASSERT_TRUE(batcher.Enqueue(&large).ok());
@@ -232,7 +232,7 @@ TEST_F(BatcherTest, AcceptsARequestLargerThanTheQueueIfThatIsEmpty) {
 }
 
 TEST_F(BatcherTest, RefusesWhatMemoryCannotHold) {
-  Batcher batcher({.workers = 1, .max_bytes = 100});
+  Batcher batcher({.schedule = {.workers = 1}, .max_bytes = 100});
   TestJob blocker(model_, 1), a(model_, 1), b(model_, 1);
   blocker.bytes = 60;
   a.bytes = 41;
@@ -253,7 +253,7 @@ TEST_F(BatcherTest, RefusesWhatMemoryCannotHold) {
 }
 
 TEST_F(BatcherTest, DropsCancelledJobsUncomputed) {
-  Batcher batcher({.workers = 1});
+  Batcher batcher({.schedule = {.workers = 1}});
   TestJob blocker(model_, 1), cancelled(model_, 1), alive(model_, 1);
   Occupy(batcher, blocker);
   ASSERT_TRUE(batcher.Enqueue(&cancelled).ok());
@@ -272,7 +272,7 @@ TEST_F(BatcherTest, DropsCancelledJobsUncomputed) {
 }
 
 TEST_F(BatcherTest, DropsExpiredJobsUncomputed) {
-  Batcher batcher({.workers = 1});
+  Batcher batcher({.schedule = {.workers = 1}});
   TestJob blocker(model_, 1);
   TestJob expiring(model_, 1, 1e-4, CancelToken::Clock::now() + std::chrono::milliseconds(20));
   Occupy(batcher, blocker);
@@ -287,7 +287,7 @@ TEST_F(BatcherTest, DropsExpiredJobsUncomputed) {
 }
 
 TEST_F(BatcherTest, RefusesJobsThatAreDeadOnArrival) {
-  Batcher batcher({.workers = 1});
+  Batcher batcher({.schedule = {.workers = 1}});
   TestJob cancelled(model_, 1), expired(model_, 1, 1e-4, CancelToken::Clock::now());
   cancelled.Cancel();
 
@@ -296,7 +296,7 @@ TEST_F(BatcherTest, RefusesJobsThatAreDeadOnArrival) {
 }
 
 TEST_F(BatcherTest, DeadJobsDoNotFillTheQueue) {
-  Batcher batcher({.workers = 1, .max_queue_samples = 2});
+  Batcher batcher({.schedule = {.workers = 1, .max_queue_samples = 2}});
   TestJob blocker(model_, 1), a(model_, 2), b(model_, 2);
   Occupy(batcher, blocker);
   ASSERT_TRUE(batcher.Enqueue(&a).ok());
@@ -311,7 +311,7 @@ TEST_F(BatcherTest, DeadJobsDoNotFillTheQueue) {
 }
 
 TEST_F(BatcherTest, AFailedPreparationConcernsOnlyItsJob) {
-  Batcher batcher({.workers = 1});
+  Batcher batcher({.schedule = {.workers = 1}});
   TestJob blocker(model_, 1), bad(model_, 1), good(model_, 2);
   bad.prepare_status = absl::InvalidArgumentError("not finite");
   Occupy(batcher, blocker);
@@ -332,7 +332,7 @@ TEST_F(BatcherTest, AFailedPreparationConcernsOnlyItsJob) {
 
 TEST_F(BatcherTest, PassesOnTheErrorOfTheEngine) {
   fake_->run_status = absl::InternalError("broken");
-  Batcher batcher({.workers = 1});
+  Batcher batcher({.schedule = {.workers = 1}});
   TestJob job(model_, 1);
 
   ASSERT_TRUE(batcher.Enqueue(&job).ok());
@@ -340,8 +340,8 @@ TEST_F(BatcherTest, PassesOnTheErrorOfTheEngine) {
   ExpectError(job.Wait().status, absl::StatusCode::kInternal, "broken");
 }
 
-TEST_F(BatcherTest, ServesModelsInTurn) {
-  Batcher batcher({.workers = 1});
+TEST_F(BatcherTest, ServesTheModelThatUsedLessTime) {
+  Batcher batcher({.schedule = {.workers = 1}});
   auto other_fake = std::make_shared<FakeModel>();
   auto other = std::make_shared<ServedModel>("other", 1, other_fake, nullptr);
   TestJob blocker(model_, 1), a1(model_, 16), a2(model_, 16), b(other, 1);
@@ -351,15 +351,47 @@ TEST_F(BatcherTest, ServesModelsInTurn) {
 
   fake_->gate.Open();
 
-  // The other model's turn comes after one batch of this one, not after both.
+  // The blocker used time of this model's: the other one goes first.
   ASSERT_TRUE(other_fake->gate.WaitForArrivals(1));
-  EXPECT_EQ(fake_->batches().size(), 2u);
+  EXPECT_EQ(fake_->batches().size(), 1u);
   other_fake->gate.Open();
   for (TestJob* job : {&blocker, &a1, &a2, &b}) EXPECT_TRUE(job->Wait().status.ok());
 }
 
+TEST_F(BatcherTest, ABatchWaitsForMoreToComeWhereItIsToldTo) {
+  Batcher batcher({.schedule = {.workers = 2, .max_delay = std::chrono::milliseconds(300)}});
+  TestJob a(model_, 1), b(model_, 2);
+  ASSERT_TRUE(batcher.Enqueue(&a).ok());
+  ASSERT_TRUE(batcher.Enqueue(&b).ok());
+
+  EXPECT_EQ(a.Wait().timings.batch_samples, 3);
+
+  EXPECT_TRUE(b.Wait().status.ok());
+  TestJob full(model_, 16);
+  ASSERT_TRUE(batcher.Enqueue(&full).ok());
+  EXPECT_LT(full.Wait().timings.queue_seconds, 0.3);
+}
+
+TEST_F(BatcherTest, WhatACallerHeldBackGoesOnWhenItIsDone) {
+  Batcher batcher({.schedule = {.workers = 1, .max_instances = 1}, .quick_pause = kNoPause});
+  ASSERT_TRUE(AwaitSleepingWorker(batcher));
+  const auto here = NewQuickJob();
+  fake_->gate.Close();
+  const int arrivals = static_cast<int>(fake_->batches().size());
+  std::thread caller([&] { EXPECT_TRUE(batcher.Enqueue(here.get()).ok()); });
+  ASSERT_TRUE(fake_->gate.WaitForArrivals(arrivals + 1));
+  TestJob waiting(model_, 1);
+  ASSERT_TRUE(batcher.Enqueue(&waiting).ok());
+
+  fake_->gate.Open();
+
+  caller.join();
+  EXPECT_TRUE(waiting.Wait().status.ok());
+  EXPECT_TRUE(here->Wait().status.ok());
+}
+
 TEST_F(BatcherTest, LeavesAWorkerFreeOfLongJobs) {
-  Batcher batcher({.workers = 2});
+  Batcher batcher({.schedule = {.workers = 2}});
   TestJob long1(model_, 1), long2(model_, 1), quick(model_, 1);
   for (TestJob* job : {&long1, &long2}) {
     job->batchable = false;
@@ -379,7 +411,7 @@ TEST_F(BatcherTest, LeavesAWorkerFreeOfLongJobs) {
 }
 
 TEST_F(BatcherTest, AnIdleTaskWaitsUntilNothingElseDoes) {
-  Batcher batcher({.workers = 1});
+  Batcher batcher({.schedule = {.workers = 1}});
   TestJob blocker(model_, 1), waiting(model_, 1, 1e-3);
   Occupy(batcher, blocker);
   ASSERT_TRUE(batcher.Enqueue(&waiting).ok());
@@ -395,7 +427,7 @@ TEST_F(BatcherTest, AnIdleTaskWaitsUntilNothingElseDoes) {
 }
 
 TEST_F(BatcherTest, AJobCancelsTheIdleTaskInItsWay) {
-  Batcher batcher({.workers = 1});
+  Batcher batcher({.schedule = {.workers = 1}});
   std::promise<void> started;
   ASSERT_TRUE(batcher.OfferIdleTask([&](const CancelToken& token) {
     started.set_value();
@@ -410,7 +442,7 @@ TEST_F(BatcherTest, AJobCancelsTheIdleTaskInItsWay) {
 }
 
 TEST_F(BatcherTest, CancelAllEndsWhatWaitsAndWhatRuns) {
-  Batcher batcher({.workers = 1});
+  Batcher batcher({.schedule = {.workers = 1}});
   TestJob running(model_, 1), waiting(model_, 1), alone(model_, 1);
   alone.batchable = false;
   Occupy(batcher, running);
@@ -430,7 +462,7 @@ TEST_F(BatcherTest, CancelAllEndsWhatWaitsAndWhatRuns) {
 TEST_F(BatcherTest, EveryAcceptedJobIsDoneOnceWhenShutdownMeetsEnqueues) {
   constexpr int kThreads = 4;
   constexpr int kJobsPerThread = 400;
-  Batcher batcher({.workers = 2, .max_queue_samples = 64, .quick_pause = kNoPause});
+  Batcher batcher({.schedule = {.workers = 2, .max_queue_samples = 64}, .quick_pause = kNoPause});
   std::vector<std::unique_ptr<TestJob>> jobs;
   for (int i = 0; i < kThreads * kJobsPerThread; ++i) {
     jobs.push_back(std::make_unique<TestJob>(model_, 1 + i % 3, i % 2 == 0 ? 1e-3 : 1e-5));

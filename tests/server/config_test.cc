@@ -114,6 +114,9 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"Threads", "--threads=-1", "--threads: expected threads in [0, 1024]"},
         RefusedCase{"ThreadsText", "--threads=two", "got \"two\""},
         RefusedCase{"Workers", "--workers=257", "--workers: expected"},
+        RefusedCase{"Versions", "--versions=newest", "--versions: expected latest"},
+        RefusedCase{"MaxInstances", "--max_instances=-1", "--max_instances: expected batches"},
+        RefusedCase{"BatchDelay", "--batch_delay_seconds=2", "--batch_delay_seconds: expected"},
         RefusedCase{"PlanCacheDir", "--plan_cache_dir=", "--plan_cache_dir: expected directory"},
         RefusedCase{"PortFile", "--port_file=", "--port_file: expected file"},
         RefusedCase{"TlsCert", "--tls_cert=", "--tls_cert: expected file"},
@@ -159,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository takes any path; its absence is tested by itself.
-  constexpr size_t kFlags = 34;
+  constexpr size_t kFlags = 37;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

@@ -30,7 +30,9 @@ class ModelStoreTest : public ::testing::Test {
         metrics_({"sequential"}, "v", "d", "b"),
         logger_(LogFormat::kText, LogLevel::kDebug,
                 [this](std::string_view line) { log_ += line; }),
-        store_({repository_.path(), std::chrono::milliseconds(200)}, engine_, metrics_, logger_) {}
+        store_(
+            {.repository = repository_.path(), .unload_patience = std::chrono::milliseconds(200)},
+            engine_, metrics_, logger_) {}
 
   // A model directory as the fake engine reads it: its config is the error of loading it, or empty.
   void Write(const std::string& name, const std::string& version, const std::string& error = "") {
@@ -58,6 +60,48 @@ class ModelStoreTest : public ::testing::Test {
   Logger logger_;
   ModelStore store_;
 };
+
+TEST_F(ModelStoreTest, AModelIsTriedBeforeItCanBeFound) {
+  Write("a", "1");
+  std::string found_meanwhile;
+  store_.set_warm_up([&](const auto&, const CancelToken&) {
+    found_meanwhile = std::string(store_.Find("a", 0).status().message());
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(store_.LoadAll().ok());
+  EXPECT_THAT(found_meanwhile, HasSubstr("is being loaded"));
+  const auto before = store_.Find("a", 1);
+  ASSERT_TRUE(before.ok());
+
+  store_.set_warm_up(
+      [](const auto&, const CancelToken&) { return absl::InternalError("cannot answer"); });
+  EXPECT_FALSE(store_.Load("a", 1).ok());
+
+  EXPECT_EQ(*store_.Find("a", 1), *before);  // the old one serves on
+  EXPECT_THAT(store_.Describe("a", 1)->reason, HasSubstr("cannot answer"));
+}
+
+TEST_F(ModelStoreTest, LoadsTheVersionsThatThePolicyChooses) {
+  for (const char* version : {"1", "2", "3"}) {
+    Write("a", version);
+    Write("b", version);
+    Write("c", version);
+  }
+  ModelStore store({.repository = repository_.path(),
+                    .versions = *VersionPolicies::Parse("latest:2,b=1+3,c=2+7")},
+                   engine_, metrics_, logger_);
+
+  ASSERT_TRUE(store.LoadAll().ok());
+
+  std::string ready, failed;
+  for (const ModelStatus& status : store.List()) {
+    (status.state == ModelState::kReady ? ready : failed) +=
+        status.name + std::to_string(status.version) + " ";
+  }
+  EXPECT_EQ(ready, "a2 a3 b1 b3 c2 ");
+  EXPECT_EQ(failed, "c7 ");
+  EXPECT_FALSE(store.Ready());  // a version that was asked for is not there
+}
 
 TEST_F(ModelStoreTest, LoadsTheLatestVersionOfEachModel) {
   Write("a", "2");
@@ -366,6 +410,10 @@ TEST_F(ModelStoreTest, RecordsLoadsInMetrics) {
   EXPECT_THAT(text, HasSubstr("deeppcr_model_load_seconds_count{model=\"a\",version=\"1\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("deeppcr_model_plan_seconds_sum{model=\"a\",version=\"1\"} 0.25\n"));
   EXPECT_THAT(text, HasSubstr("deeppcr_model_memory_bytes{model=\"a\",version=\"1\"} 1000\n"));
+  EXPECT_THAT(text, HasSubstr("deeppcr_model_load_failures_total 0\n"));
+  Write("a", "1", "broken");
+  EXPECT_FALSE(store_.Load("a", 1).ok());
+  EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_model_load_failures_total 1\n"));
   ASSERT_TRUE(store_.Unload("a", 1).ok());
   EXPECT_THAT(metrics_.Text(),
               HasSubstr("deeppcr_model_memory_bytes{model=\"a\",version=\"1\"} 0\n"));

@@ -47,7 +47,7 @@ class ShadowTest : public ::testing::Test {
  protected:
   ShadowTest()
       : metrics_({"sequential", "newton"}, "v", "d", "b"),
-        batcher_({.workers = 1}),
+        batcher_({.schedule = {.workers = 1}}),
         fake_(std::make_shared<FakeModel>()),
         model_(std::make_shared<ServedModel>("m", 1, fake_, metrics_.ForModel("m", 1))) {}
 

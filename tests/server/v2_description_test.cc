@@ -40,14 +40,30 @@ TEST_F(V2DescriptionTest, ShapesOfMetadataHaveTheBatchAndThoseOfTheConfiguration
   EXPECT_THAT(metadata.outputs(0).shape(), ElementsAre(-1, 3));
 
   inference::ModelConfig config;
-  FillConfig(*served, "cuda", 3, &config);
+  FillConfig(*served, "cuda", {.workers = 3, .max_delay = std::chrono::milliseconds(2)},
+             VersionPolicy{.latest = 2}, &config);
   EXPECT_EQ(config.max_batch_size(), 16);
   EXPECT_THAT(config.input(0).dims(), ElementsAre(2));
   EXPECT_THAT(config.output(0).dims(), ElementsAre(3));
   EXPECT_EQ(config.instance_group(0).count(), 3);
+  EXPECT_EQ(config.dynamic_batching().max_queue_delay_microseconds(), 2000u);
+  EXPECT_EQ(config.version_policy().latest().num_versions(), 2u);
   EXPECT_EQ(config.instance_group(0).kind(), inference::ModelInstanceGroup::KIND_GPU);
   EXPECT_TRUE(config.has_model_transaction_policy());
   EXPECT_FALSE(config.model_transaction_policy().decoupled());
+}
+
+TEST_F(V2DescriptionTest, InstancesAndVersionsAsTheServerWasTold) {
+  const auto served = Serve("m", 2, Mlp());
+  inference::ModelConfig specific, all;
+  FillConfig(*served, "cpu", {.workers = 3, .max_instances = 2}, VersionPolicy{.specific = {1, 3}},
+             &specific);
+  FillConfig(*served, "cpu", {.workers = 3, .max_instances = 4},
+             VersionPolicy{.latest = VersionPolicy::kAll}, &all);
+  EXPECT_EQ(specific.instance_group(0).count(), 2);
+  EXPECT_THAT(specific.version_policy().specific().versions(), ElementsAre(1, 3));
+  EXPECT_EQ(all.instance_group(0).count(), 3);
+  EXPECT_TRUE(all.version_policy().has_all());
 }
 
 // perf_analyzer looks every name of the configuration up in the metadata.
@@ -57,7 +73,7 @@ TEST_F(V2DescriptionTest, EveryNameOfTheConfigurationIsInTheMetadata) {
     inference::ModelMetadataResponse metadata;
     FillMetadata(*served, {}, &metadata);
     inference::ModelConfig config;
-    FillConfig(*served, "cpu", 1, &config);
+    FillConfig(*served, "cpu", {.workers = 1}, {}, &config);
     ASSERT_EQ(metadata.inputs_size(), config.input_size());
     for (int i = 0; i < config.input_size(); ++i)
       EXPECT_EQ(metadata.inputs(i).name(), config.input(i).name());
@@ -69,13 +85,13 @@ TEST_F(V2DescriptionTest, EveryNameOfTheConfigurationIsInTheMetadata) {
 
 TEST_F(V2DescriptionTest, OnlyWhatADiffusionModelNeedsIsRequired) {
   inference::ModelConfig config;
-  FillConfig(*Serve("m", 1, WithConditioning()), "cpu", 1, &config);
+  FillConfig(*Serve("m", 1, WithConditioning()), "cpu", {.workers = 1}, {}, &config);
   EXPECT_EQ(config.input(0).name(), "conditioning");
   EXPECT_FALSE(config.input(0).optional());
   EXPECT_TRUE(config.input(1).optional());
   EXPECT_EQ(config.output(1).name(), "latents");
   inference::ModelConfig classes;
-  FillConfig(*Serve("m", 1, WithClasses()), "cpu", 1, &classes);
+  FillConfig(*Serve("m", 1, WithClasses()), "cpu", {.workers = 1}, {}, &classes);
   EXPECT_EQ(classes.input(0).name(), "class_labels");
   EXPECT_EQ(classes.input(0).data_type(), inference::TYPE_INT32);
 }

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/warm_up.h"
+
+#include <future>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/status_macros.h"
+
+namespace deeppcr {
+namespace {
+
+class WarmUpJob final : public Job {
+ public:
+  WarmUpJob(const std::shared_ptr<const LoadedModel>& loaded, int64_t n, const CancelToken& stop)
+      : token_(CancelToken::Clock::time_point::max(), &stop) {
+    const ModelInfo& info = loaded->info();
+    model = std::make_shared<ServedModel>("warm_up", 0, loaded, nullptr);
+    samples = n;
+    token = &token_;
+    inputs_.resize(static_cast<size_t>(n * info.input_dim));
+    if (info.num_classes > 0) labels_.resize(static_cast<size_t>(n));
+    outputs_.resize(static_cast<size_t>(n * info.output_dim));
+    reports_.resize(static_cast<size_t>(n));
+    run_item = {.num_samples = n,
+                .inputs = inputs_,
+                .labels = labels_,
+                .outputs = outputs_,
+                .reports = reports_};
+  }
+
+  absl::Status Resolve() {
+    DEEPPCR_ASSIGN_OR_RETURN(options, model->model->Resolve(SolveOptions(), samples));
+    return absl::OkStatus();
+  }
+  void Done(absl::Status status, const JobTimings&) override { done_.set_value(std::move(status)); }
+  absl::Status Wait() { return done_.get_future().get(); }
+
+ private:
+  CancelToken token_;
+  std::vector<float> inputs_, outputs_;
+  std::vector<int32_t> labels_;
+  std::vector<SampleReport> reports_;
+  std::promise<absl::Status> done_;
+};
+
+absl::Status WarmUpBatch(Batcher& batcher, const std::shared_ptr<const LoadedModel>& model,
+                         int64_t samples, const CancelToken& stop) {
+  WarmUpJob job(model, samples, stop);
+  DEEPPCR_RETURN_IF_ERROR(job.Resolve());
+  absl::Status status = batcher.Enqueue(&job);
+  if (status.ok()) status = job.Wait();
+  return absl::IsCancelled(status) ? absl::OkStatus() : status;
+}
+
+}  // namespace
+
+absl::Status WarmUp(Batcher& batcher, const std::shared_ptr<const LoadedModel>& model,
+                    const CancelToken& stop) {
+  DEEPPCR_RETURN_IF_ERROR(WarmUpBatch(batcher, model, 1, stop));
+  const int64_t most = model->info().max_batch_size;
+  return most > 1 ? WarmUpBatch(batcher, model, most, stop) : absl::OkStatus();
+}
+
+}  // namespace deeppcr
