@@ -60,6 +60,7 @@ Batcher::Batcher(const BatcherOptions& options) : options_(options), schedule_(o
     Worker* worker = workers_.back().get();
     worker->thread = std::thread([this, worker] { RunWorker(worker); });
   }
+  sweeper_ = std::thread([this] { Sweep(); });
 }
 
 Batcher::~Batcher() { Shutdown(); }
@@ -116,7 +117,8 @@ absl::Status Batcher::Admit(Job* job, JobList* dead) {
 
 // The caller holds mutex_.
 absl::Status Batcher::CheckBytes(int64_t bytes) const {
-  if (bytes_ == 0 || bytes_ + bytes <= options_.max_bytes) return absl::OkStatus();
+  const bool fits = bytes == 0 || bytes_ == 0 || bytes_ + bytes <= options_.max_bytes;
+  if (fits) return absl::OkStatus();
   return absl::ResourceExhaustedError(StrCat("requests in progress hold ", bytes_,
                                              " bytes; this one needs ", bytes, ", the limit is ",
                                              options_.max_bytes));
@@ -161,6 +163,9 @@ bool Batcher::TakeNow(Worker* worker, Work* work) {
   if (schedule_.Take(now, &work->turn)) {
     work->Begin(now);
     worker->running = work->turn.jobs;
+    // This worker may have been the one that would have woken up in time for another batch.
+    const bool timed = options_.schedule.max_delay.count() > 0;
+    if (timed && sleeping_ > 0 && !schedule_.empty()) wake_.notify_one();
     return true;
   }
   if (idle_task_ == nullptr || !schedule_.empty()) return false;
@@ -268,6 +273,28 @@ void Batcher::ReturnBytes(int64_t bytes) {
   bytes_ -= bytes;
 }
 
+// Wakes by the clock alone: if arrivals woke it, each would pay for that.
+void Batcher::Sweep() {
+  JobList dead;
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stop_.wait_for(lock, options_.sweep_interval, [this] { return stopping_; })) {
+    schedule_.RemoveDead(Clock::now(), &dead);
+    if (dead.empty()) continue;
+    lock.unlock();
+    DropDead(dead);
+    dead.clear();
+    lock.lock();
+  }
+}
+
+void Batcher::Hurry() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    schedule_.Hurry();
+  }
+  wake_.notify_all();
+}
+
 void Batcher::CancelAll() {
   JobList waiting;
   {
@@ -291,10 +318,12 @@ void Batcher::Shutdown() {
     stopping_ = true;
   }
   wake_.notify_all();
+  stop_.notify_all();
   CancelAll();
   for (const auto& worker : workers_) {
     if (worker->thread.joinable()) worker->thread.join();
   }
+  if (sweeper_.joinable()) sweeper_.join();
 }
 
 }  // namespace deeppcr

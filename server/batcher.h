@@ -3,9 +3,9 @@
 #define DEEPPCR_SERVER_BATCHER_H_
 
 // The schedule's threads: a fixed set of workers, and no other thread between a request's arrival
-// and its reply. What they compute next is schedule.h's to say; they hold no lock while they
-// compute. A quick job that finds nothing to wait for is computed where it arrives: waking a worker
-// would take longer.
+// and its reply (one more looks after those that die waiting). What they compute next is
+// schedule.h's to say; they hold no lock while they compute. A quick job that finds nothing to wait
+// for is computed where it arrives: waking a worker would take longer.
 
 #include <chrono>
 #include <condition_variable>
@@ -27,6 +27,8 @@ struct BatcherOptions {
   ScheduleOptions schedule;
   int64_t max_bytes = int64_t{512} << 20;     // of all jobs from Enqueue to ReturnBytes
   std::chrono::microseconds quick_pause{50};  // jobs further apart come one by one
+  // Jobs that wait behind long ones are told this soon that they are cancelled or expired.
+  std::chrono::milliseconds sweep_interval{10};
 };
 
 // Thread-safe.
@@ -54,6 +56,9 @@ class Batcher {
   // Of an accepted job, once its request and reply are gone from memory: a finished reply that its
   // client does not read still takes room.
   void ReturnBytes(int64_t bytes);
+
+  // No batch waits for more requests to come from now on; for draining.
+  void Hurry();
 
   // Cancels the tokens of running jobs; those that wait get Done(kUnavailable).
   void CancelAll();
@@ -87,6 +92,7 @@ class Batcher {
   void ComputeBatch(Work* work);
   void ComputeAlone(Work* work);
   void RunIdle(Work* work);
+  void Sweep();
 
   const BatcherOptions options_;
   mutable std::mutex mutex_;
@@ -102,6 +108,8 @@ class Batcher {
   CancelToken::Clock::time_point last_arrival_;
   int lone_arrivals_ = 0;  // in a row, a pause before each
   Worker caller_;          // stands for the thread that computes a quick job
+  std::condition_variable stop_;
+  std::thread sweeper_;
 };
 
 }  // namespace deeppcr

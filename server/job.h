@@ -40,7 +40,9 @@ struct ServedModel {
   int64_t alone_samples_ = 0;      // of the other jobs that wait
   int instances_ = 0;              // batches that are computed now
   double used_seconds_ = 0;        // what fair shares go by
+  double charged_seconds_ = 0;     // part of that: estimates, of batches that are computed now
   double seconds_per_sample_ = 0;  // of the last batch
+  CancelToken::Clock::time_point start_by_;  // of the jobs in waiting_, at the latest
 };
 
 // How a job was served.
@@ -70,6 +72,7 @@ class Job {
   std::shared_ptr<ServedModel> model;
   bool batchable = true;
   bool quick = false;       // batchable, and computed sooner than a thread wakes up
+  bool patient = true;      // waits for others to share its batch, where the schedule allows that
   ResolvedOptions options;  // jobs equal in these run together
   int64_t samples = 1;
   int64_t bytes = 0;             // request and reply; given back by ReturnBytes

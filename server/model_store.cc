@@ -25,7 +25,8 @@ double SecondsSince(Clock::time_point start) {
 }
 
 // glibc keeps freed weights and measuring buffers in the heap of whichever thread freed them, so
-// that each reload would leave its mark on the resident size.
+// that each load and unload would leave its mark on the resident size. What the last request of a
+// replaced model frees later comes back with the next load.
 void GiveFreedMemoryBack() { malloc_trim(0); }
 
 }  // namespace
@@ -64,6 +65,11 @@ absl::StatusOr<std::vector<std::string>> ModelStore::ScanRepository() {
 absl::Status ModelStore::LoadAll() {
   absl::StatusOr<std::vector<std::string>> names = ScanRepository();
   if (!names.ok()) return names.status();
+  ForgetRequired();
+  for (const std::string& name : options_.versions.Models()) {
+    if (std::ranges::count(*names, name) == 0)
+      RecordScanError(name, absl::NotFoundError("--versions names it, and it is not there"));
+  }
   std::vector<std::pair<std::string, int64_t>> found;
   for (const std::string& name : *names) {
     const absl::StatusOr<std::vector<int64_t>> on_disk = VersionsOf(options_.repository, name);
@@ -88,6 +94,13 @@ absl::Status ModelStore::LoadAll() {
   }
   Notify();
   return absl::OkStatus();
+}
+
+void ModelStore::ForgetRequired() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [name, versions] : models_) {
+    for (auto& [version, entry] : versions) entry.required = false;
+  }
 }
 
 void ModelStore::RecordScanError(const std::string& name, const absl::Status& status) {
@@ -164,7 +177,7 @@ absl::StatusOr<ModelStatus> ModelStore::LoadVersion(const std::string& name, int
   Notify();
   GiveFreedMemoryBack();
   if (!status.ok()) {
-    metrics_.CountLoadFailure();
+    if (!stopped_.load()) metrics_.CountLoadFailure();
     logger_.Log(LogLevel::kError, "model_load_failed",
                 {{"model", name}, {"version", version}, {"reason", ToStd(status.message())}});
     return status;
@@ -321,9 +334,11 @@ bool ModelStore::Ready() const {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!scanned_ || !scan_errors_.empty()) return false;
   for (const auto& [name, versions] : models_) {
-    // From the highest down: a ready one makes up for what failed below it.
-    for (auto it = versions.rbegin(); it != versions.rend() && it->second.model == nullptr; ++it) {
-      if (it->second.required) return false;
+    // From the highest down: a ready one that came later makes up for what failed below it.
+    for (auto it = versions.rbegin(); it != versions.rend(); ++it) {
+      const Entry& entry = it->second;
+      if (entry.model != nullptr && !entry.required) break;
+      if (entry.model == nullptr && entry.required) return false;
     }
   }
   return true;

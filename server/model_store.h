@@ -89,8 +89,8 @@ class ModelStore {
   // By name, then version. Version 0: a directory of the repository without a version to load.
   std::vector<ModelStatus> List() const;
 
-  // All that LoadAll found is ready, or a higher version of it is (it may have been repaired since
-  // by Load or dropped by Unload).
+  // All that the last LoadAll chose is ready, or a higher version that it did not choose is (it may
+  // have been repaired since by Load or dropped by Unload).
   bool Ready() const;
 
   // Stops loading, soon; for shutdown.
@@ -103,7 +103,7 @@ class ModelStore {
   struct Entry {
     ModelState state = ModelState::kLoading;
     std::string reason;
-    bool required = false;  // found by LoadAll: readiness waits for it
+    bool required = false;  // chosen by LoadAll: readiness waits for it
     std::shared_ptr<ServedModel> model;
   };
   using Versions = std::map<int64_t, Entry>;
@@ -116,6 +116,7 @@ class ModelStore {
                       absl::StatusOr<std::shared_ptr<ServedModel>> loaded);
   std::vector<std::weak_ptr<ServedModel>> Withdraw(Versions& versions, int64_t version);
   void Erase(const std::string& name, int64_t version);
+  void ForgetRequired();
   void RecordScanError(const std::string& name, const absl::Status& status);
   void Notify() const;
   const Entry* FindEntry(std::string_view name, int64_t version, int64_t* found) const;

@@ -41,7 +41,11 @@ absl::Status Schedule::Admit(Job* job, TimePoint now, JobList* dead) {
   };
   // Only a full queue pays for looking through it; elsewhere the dead are met when their turn
   // comes.
-  if (too_deep()) *dead = RemoveDead(model, now);
+  if (too_deep()) {
+    RemoveDeadOf(model, now, dead);
+    RemoveDead(alone_, &model, now, dead);
+    ForgetEmptyQueues();
+  }
   if (too_deep()) {
     return absl::ResourceExhaustedError(StrCat("the queue of model '", model.name, "' holds ",
                                                waiting, " samples; this request has ", job->samples,
@@ -55,28 +59,40 @@ absl::Status Schedule::Admit(Job* job, TimePoint now, JobList* dead) {
   }
   if (model.waiting_.empty()) {
     model.used_seconds_ = std::max(model.used_seconds_, level_);
+    model.start_by_ = TimePoint::max();
     ready_.push_back(job->model);
   }
+  HastenFor(*job, &model);
   model.waiting_.push_back(job);
   return absl::OkStatus();
 }
 
-// The caller tells them.
-JobList Schedule::RemoveDead(ServedModel& model, TimePoint now) {
-  JobList dead;
-  const auto sweep = [&](std::deque<Job*>& jobs) {
-    const auto live = [&](Job* job) { return job->model.get() != &model || !IsDead(*job, now); };
-    const auto first_dead = std::stable_partition(jobs.begin(), jobs.end(), live);
-    dead.insert(dead.end(), first_dead, jobs.end());
-    jobs.erase(first_dead, jobs.end());
+// Of one model, or of any where `model` is null.
+void Schedule::RemoveDead(std::deque<Job*>& jobs, const ServedModel* model, TimePoint now,
+                          JobList* dead) {
+  const auto stays = [&](const Job* job) {
+    return (model != nullptr && job->model.get() != model) || !IsDead(*job, now);
   };
-  sweep(model.waiting_);
-  sweep(alone_);
-  for (const Job* job : dead) AddWaiting(*job, -job->samples);
-  if (model.waiting_.empty()) {
-    std::erase_if(ready_, [&](const auto& each) { return each.get() == &model; });
-  }
-  return dead;
+  const auto first_dead = std::stable_partition(jobs.begin(), jobs.end(), stays);
+  for (auto it = first_dead; it != jobs.end(); ++it) AddWaiting(**it, -(*it)->samples);
+  dead->insert(dead->end(), first_dead, jobs.end());
+  jobs.erase(first_dead, jobs.end());
+}
+
+void Schedule::RemoveDeadOf(ServedModel& model, TimePoint now, JobList* dead) {
+  RemoveDead(model.waiting_, &model, now, dead);
+  model.start_by_ = TimePoint::max();
+  for (const Job* job : model.waiting_) HastenFor(*job, &model);
+}
+
+void Schedule::RemoveDead(TimePoint now, JobList* dead) {
+  for (const auto& model : ready_) RemoveDeadOf(*model, now, dead);
+  RemoveDead(alone_, nullptr, now, dead);
+  ForgetEmptyQueues();
+}
+
+void Schedule::ForgetEmptyQueues() {
+  std::erase_if(ready_, [](const auto& model) { return model->waiting_.empty(); });
 }
 
 // The gauge is shared by all loads of a version, so it takes changes and no totals.
@@ -97,9 +113,15 @@ bool Schedule::HasInstance(const ServedModel& model) const {
 }
 
 Schedule::TimePoint Schedule::StartOf(const ServedModel& model) const {
-  const TimePoint oldest = model.waiting_.front()->enqueued_;
   const bool full = model.waiting_samples_ >= model.model->info().max_batch_size;
-  return full ? oldest : oldest + options_.max_delay;
+  return full || hurry_ ? model.waiting_.front()->enqueued_ : model.start_by_;
+}
+
+// The model's next batch is not to keep this job waiting for longer than it should.
+void Schedule::HastenFor(const Job& job, ServedModel* model) const {
+  const TimePoint::duration half = (job.token->deadline() - job.enqueued_) / 2;
+  const TimePoint::duration wait = std::min<TimePoint::duration>(options_.max_delay, half);
+  model->start_by_ = std::min(model->start_by_, job.enqueued_ + (job.patient ? wait : wait.zero()));
 }
 
 Schedule::Models::iterator Schedule::PickModel(TimePoint now) {
@@ -140,6 +162,7 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, Turn* turn) {
   const int64_t limit = model->model->info().max_batch_size;
   std::deque<Job*>& waiting = model->waiting_;
   size_t kept = 0;
+  model->start_by_ = TimePoint::max();
   for (Job* job : waiting) {
     if (IsDead(*job, now)) {
       turn->dead.push_back(job);
@@ -148,6 +171,7 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, Turn* turn) {
       turn->jobs.push_back(job);
       turn->samples += job->samples;
     } else {
+      HastenFor(*job, model.get());
       waiting[kept++] = job;
       continue;
     }
@@ -158,12 +182,14 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, Turn* turn) {
   if (!turn->jobs.empty()) Charge(turn);
 }
 
-// In advance, so that several free workers do not all take the same model.
+// In advance, so that several free workers do not all take the same model. The first batch of all
+// is free: nobody knows yet.
 void Schedule::Charge(Turn* turn) {
   ServedModel& model = *turn->jobs.front()->model;
-  level_ = std::max(level_, model.used_seconds_);
+  level_ = std::max(level_, model.used_seconds_ - model.charged_seconds_);
   turn->charged = model.seconds_per_sample_ * static_cast<double>(turn->samples);
   model.used_seconds_ += turn->charged;
+  model.charged_seconds_ += turn->charged;
   ++model.instances_;
 }
 
@@ -183,12 +209,13 @@ void Schedule::TakeAlone(TimePoint now, Turn* turn) {
 
 void Schedule::Finish(const Turn& turn, double seconds) {
   if (turn.jobs.empty()) return;
+  ServedModel& model = *turn.jobs.front()->model;
+  model.used_seconds_ += seconds - turn.charged;
   if (turn.alone) {
     --alone_running_;
     return;
   }
-  ServedModel& model = *turn.jobs.front()->model;
-  model.used_seconds_ += seconds - turn.charged;
+  model.charged_seconds_ -= turn.charged;
   model.seconds_per_sample_ = seconds / static_cast<double>(turn.samples);
   --model.instances_;
 }

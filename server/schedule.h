@@ -8,12 +8,13 @@
 //  - One bounded queue per model version. A turn takes from one model all that wait, are equal in
 //    options to the job that came first, and fit into its batch.
 //  - Fair shares: whenever a worker is free, the model that has used the least time has its turn
-//    (start-time fair queueing). A model's time is charged in advance by what its last batch took,
-//    and corrected afterwards; one that was idle starts level with the one served last, so nobody
-//    saves up time.
-//  - A batch that is not full waits until its oldest job has waited max_delay.
-//  - Jobs that cannot be batched (comparisons, which are long) alternate with batches, and leave
-//    one worker free of them.
+//    (start-time fair queueing). A batch is charged in advance by what the last one took, and what
+//    it really took takes the place of that; a model that was idle starts level with the time that
+//    the one served last had really used, so nobody saves up time, and nobody pays for an estimate.
+//  - While fewer samples wait for a model than make a full batch, whatever their options, it waits
+//    until one of its jobs has waited max_delay, or for half of the time to its deadline.
+//  - Jobs that cannot be batched (comparisons, which are long) alternate with batches, by arrival,
+//    and leave one worker free of them. Their time counts as their model's.
 
 #include <chrono>
 #include <cstdint>
@@ -72,6 +73,12 @@ class Schedule {
   // if never.
   TimePoint NextStart() const;
 
+  // Takes out what is cancelled or expired. The caller tells them.
+  void RemoveDead(TimePoint now, JobList* dead);
+
+  // From now on no batch waits for more to come: there will not be any.
+  void Hurry() { hurry_ = true; }
+
   // Forgets what waits, and hands it over.
   JobList Clear();
 
@@ -89,19 +96,23 @@ class Schedule {
   bool MayStartAlone() const;
   bool HasInstance(const ServedModel& model) const;
   TimePoint StartOf(const ServedModel& model) const;
+  void HastenFor(const Job& job, ServedModel* model) const;
   Models::iterator PickModel(TimePoint now);
   void TakeAlone(TimePoint now, Turn* turn);
   void TakeBatch(Models::iterator picked, TimePoint now, Turn* turn);
   void Charge(Turn* turn);
-  JobList RemoveDead(ServedModel& model, TimePoint now);
+  void RemoveDead(std::deque<Job*>& jobs, const ServedModel* model, TimePoint now, JobList* dead);
+  void RemoveDeadOf(ServedModel& model, TimePoint now, JobList* dead);
+  void ForgetEmptyQueues();
   static void AddWaiting(const Job& job, int64_t change);
 
   const ScheduleOptions options_;
   Models ready_;  // with batchable jobs, in the order in which they became so or had a turn
   std::deque<Job*> alone_;
   int alone_running_ = 0;
+  bool hurry_ = false;
   bool last_was_alone_ = false;
-  double level_ = 0;  // used_seconds_ of the model served last, before that
+  double level_ = 0;  // what the model served last had really used before
 };
 
 }  // namespace deeppcr

@@ -262,6 +262,7 @@ Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   context_.draining.store(true);
+  batcher_.Hurry();
   store_.Stop();
   DrainResult result = DrainResult::kClean;
   if (!WaitForZero(context_.unanswered, config_.drain_seconds, hurry)) {

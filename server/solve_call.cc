@@ -123,11 +123,13 @@ absl::Status SolveCall::JudgeReports() const {
     }
     // As asked for: the sequential solver's resolved options hold no such thing.
     if (report.converged || input_.options.on_no_convergence != OnNoConvergence::kError) continue;
+    const std::string estimate = report.error_estimate > 0
+                                     ? StrCat("error estimate ", report.error_estimate)
+                                     : std::string("no error estimate");
     return absl::AbortedError(StrCat("sample ", i, " did not converge: ", report.solver,
                                      " ended with ", ToString(report.termination), " after ",
-                                     report.iterations, " iterations, error estimate ",
-                                     report.error_estimate, ", rtol ", input_.options.rtol,
-                                     " (options.on_no_convergence is ERROR)"));
+                                     report.iterations, " iterations, ", estimate, ", rtol ",
+                                     input_.options.rtol, " (options.on_no_convergence is ERROR)"));
   }
   return absl::OkStatus();
 }

@@ -74,6 +74,12 @@ absl::StatusOr<VersionPolicies> VersionPolicies::Parse(std::string_view text) {
   return policies;
 }
 
+std::vector<std::string> VersionPolicies::Models() const {
+  std::vector<std::string> names;
+  for (const auto& [name, policy] : models_) names.push_back(name);
+  return names;
+}
+
 const VersionPolicy& VersionPolicies::For(std::string_view model) const {
   const auto found = models_.find(model);
   return found == models_.end() ? default_ : found->second;

@@ -42,6 +42,9 @@ class VersionPolicies {
 
   const VersionPolicy& For(std::string_view model) const;
 
+  // Those with a rule of their own.
+  std::vector<std::string> Models() const;
+
  private:
   VersionPolicy default_;
   std::map<std::string, VersionPolicy, std::less<>> models_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/warm_up.h"
 
+#include <algorithm>
 #include <future>
 #include <utility>
 #include <vector>
@@ -13,10 +14,11 @@ namespace {
 class WarmUpJob final : public Job {
  public:
   WarmUpJob(const std::shared_ptr<const LoadedModel>& loaded, int64_t n, const CancelToken& stop)
-      : token_(CancelToken::Clock::time_point::max(), &stop) {
+      : token_(CancelToken::Clock::now() + kWarmUpSeconds, &stop) {
     const ModelInfo& info = loaded->info();
     model = std::make_shared<ServedModel>("warm_up", 0, loaded, nullptr);
     samples = n;
+    patient = false;  // nobody else can come
     token = &token_;
     inputs_.resize(static_cast<size_t>(n * info.input_dim));
     if (info.num_classes > 0) labels_.resize(static_cast<size_t>(n));
@@ -50,7 +52,13 @@ absl::Status WarmUpBatch(Batcher& batcher, const std::shared_ptr<const LoadedMod
   DEEPPCR_RETURN_IF_ERROR(job.Resolve());
   absl::Status status = batcher.Enqueue(&job);
   if (status.ok()) status = job.Wait();
-  return absl::IsCancelled(status) ? absl::OkStatus() : status;
+  const bool stopped = absl::IsCancelled(status) || absl::IsDeadlineExceeded(status);
+  return stopped ? absl::OkStatus() : status;
+}
+
+int64_t LargestBatch(const ModelInfo& info) {
+  const auto bytes = static_cast<int64_t>(sizeof(float)) * (info.input_dim + info.output_dim);
+  return std::min<int64_t>(info.max_batch_size, std::max<int64_t>(1, kWarmUpBytes / bytes));
 }
 
 }  // namespace
@@ -58,7 +66,7 @@ absl::Status WarmUpBatch(Batcher& batcher, const std::shared_ptr<const LoadedMod
 absl::Status WarmUp(Batcher& batcher, const std::shared_ptr<const LoadedModel>& model,
                     const CancelToken& stop) {
   DEEPPCR_RETURN_IF_ERROR(WarmUpBatch(batcher, model, 1, stop));
-  const int64_t most = model->info().max_batch_size;
+  const int64_t most = LargestBatch(model->info());
   return most > 1 ? WarmUpBatch(batcher, model, most, stop) : absl::OkStatus();
 }
 

@@ -36,7 +36,8 @@ absl::StatusOr<std::unique_ptr<Client>> MakeClient(const GlobalOptions& global,
 }
 
 CLI::Option* ModelFlags::Add(CLI::App* app) {
-  app->add_option("--model_version", version, "version of the model (default: the latest)")
+  app->add_option("--model_version,--version", version,
+                  "version of the model (default: the latest)")
       ->check(CLI::NonNegativeNumber)
       ->type_name("N");
   return app->add_option("--model,model", model, "name of the model")->type_name("NAME");

@@ -2,61 +2,46 @@
 #include "tests/bench/echo_server.h"
 
 #include <chrono>
-#include <utility>
 
 #include "grpcpp/grpcpp.h"
 
 namespace deeppcr::bench {
 
-class EchoServer::Call : public grpc::ServerUnaryReactor {
+class EchoServer::Call final : public grpc::ServerUnaryReactor {
  public:
-  virtual void Answer() = 0;
-  void OnDone() final { delete this; }
+  Call(const grpc::ByteBuffer& reply, grpc::ByteBuffer& response)
+      : reply_(reply), response_(response) {}
 
- protected:
-  ~Call() override = default;
-};
-
-template <typename Reply>
-class EchoServer::ReplyCall final : public Call {
- public:
-  ReplyCall(const Reply& reply, Reply& response) : reply_(reply), response_(response) {}
-
-  void Answer() override {
-    response_.CopyFrom(reply_);
+  void Answer() {
+    response_ = reply_;
     Finish(grpc::Status::OK);
   }
 
+  void OnDone() override { delete this; }
+
  private:
-  const Reply& reply_;
-  Reply& response_;
+  ~Call() override = default;
+
+  const grpc::ByteBuffer& reply_;
+  grpc::ByteBuffer& response_;
 };
 
-template <typename Reply>
-grpc::ServerUnaryReactor* EchoServer::Answer(const Reply& reply, Reply* response) {
-  auto* call = new ReplyCall<Reply>(reply, *response);
-  Enqueue(call);
-  return call;
-}
+EchoServer::EchoServer(std::string_view reply)
+    : reply_([&] {
+        const grpc::Slice slice(reply.data(), reply.size());
+        return grpc::ByteBuffer(&slice, 1);
+      }()),
+      forward_(*this),
+      infer_(*this) {}
 
-grpc::ServerUnaryReactor* EchoServer::ForwardService::Forward(grpc::CallbackServerContext*,
-                                                              const v1::ForwardRequest*,
-                                                              v1::ForwardResponse* response) {
-  return server_.Answer(server_.replies_.forward, response);
-}
-
-grpc::ServerUnaryReactor* EchoServer::InferService::ModelInfer(
-    grpc::CallbackServerContext*, const inference::ModelInferRequest*,
-    inference::ModelInferResponse* response) {
-  return server_.Answer(server_.replies_.infer, response);
-}
-
-void EchoServer::Enqueue(Call* call) {
+grpc::ServerUnaryReactor* EchoServer::Answer(grpc::ByteBuffer* response) {
+  auto* call = new Call(reply_, *response);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     queue_.push_back(call);
   }
   wake_.notify_one();
+  return call;
 }
 
 void EchoServer::RunWorker() {
@@ -73,8 +58,8 @@ void EchoServer::RunWorker() {
 }
 
 absl::StatusOr<std::unique_ptr<EchoServer>> EchoServer::Start(const std::string& address,
-                                                              Replies replies, int workers) {
-  std::unique_ptr<EchoServer> server(new EchoServer(std::move(replies)));
+                                                              std::string_view reply, int workers) {
+  std::unique_ptr<EchoServer> server(new EchoServer(reply));
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(64 << 20);
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &server->port_);

@@ -2,17 +2,16 @@
 #ifndef DEEPPCR_TESTS_BENCH_ECHO_SERVER_H_
 #define DEEPPCR_TESTS_BENCH_ECHO_SERVER_H_
 
-// What a request costs without us: the same gRPC, the same messages, one hand-off to a worker
-// thread and back, a reply of as many bytes, and nothing computed. The yardstick of the service's
-// overhead.
+// What a request costs without us: the same gRPC, the same bytes, one hand-off to a worker thread
+// and back, and nothing parsed or computed. The yardstick of the service's overhead.
 
 #include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -23,19 +22,14 @@
 namespace deeppcr::bench {
 
 // Answers Forward of deeppcr.v1.DeepPcr and ModelInfer of inference.GRPCInferenceService with one
-// and the same reply each; every other method is UNIMPLEMENTED.
+// and the same bytes; every other method is UNIMPLEMENTED.
 class EchoServer {
  public:
   static constexpr int kDefaultWorkers = 2;  // the server's, on few cores
 
-  struct Replies {
-    v1::ForwardResponse forward;
-    inference::ModelInferResponse infer;
-  };
-
   // Listens at address, host:port, port 0 for a free one. Errors: kUnavailable if it cannot.
   static absl::StatusOr<std::unique_ptr<EchoServer>> Start(const std::string& address,
-                                                           Replies replies,
+                                                           std::string_view reply,
                                                            int workers = kDefaultWorkers);
   ~EchoServer();
 
@@ -43,37 +37,36 @@ class EchoServer {
 
  private:
   class Call;
-  template <typename Reply>
-  class ReplyCall;
-  class ForwardService final : public v1::DeepPcr::CallbackService {
+  using RawForward = v1::DeepPcr::WithRawCallbackMethod_Forward<v1::DeepPcr::Service>;
+  class ForwardService final : public RawForward {
    public:
     explicit ForwardService(EchoServer& server) : server_(server) {}
-    grpc::ServerUnaryReactor* Forward(grpc::CallbackServerContext* rpc,
-                                      const v1::ForwardRequest* request,
-                                      v1::ForwardResponse* response) override;
+    grpc::ServerUnaryReactor* Forward(grpc::CallbackServerContext*, const grpc::ByteBuffer*,
+                                      grpc::ByteBuffer* response) override {
+      return server_.Answer(response);
+    }
 
    private:
     EchoServer& server_;
   };
-  class InferService final : public inference::GRPCInferenceService::CallbackService {
+  using V2 = inference::GRPCInferenceService;
+  class InferService final : public V2::WithRawCallbackMethod_ModelInfer<V2::Service> {
    public:
     explicit InferService(EchoServer& server) : server_(server) {}
-    grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* rpc,
-                                         const inference::ModelInferRequest* request,
-                                         inference::ModelInferResponse* response) override;
+    grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext*, const grpc::ByteBuffer*,
+                                         grpc::ByteBuffer* response) override {
+      return server_.Answer(response);
+    }
 
    private:
     EchoServer& server_;
   };
 
-  explicit EchoServer(Replies replies)
-      : replies_(std::move(replies)), forward_(*this), infer_(*this) {}
-  template <typename Reply>
-  grpc::ServerUnaryReactor* Answer(const Reply& reply, Reply* response);
-  void Enqueue(Call* call);
+  explicit EchoServer(std::string_view reply);
+  grpc::ServerUnaryReactor* Answer(grpc::ByteBuffer* response);
   void RunWorker();
 
-  const Replies replies_;
+  const grpc::ByteBuffer reply_;
   ForwardService forward_;
   InferService infer_;
   std::unique_ptr<grpc::Server> grpc_;

@@ -9,7 +9,6 @@ baseline. What is reported is the median of the rounds' ratios, and their range.
 """
 
 import argparse
-import contextlib
 import datetime
 import json
 import os
@@ -211,6 +210,7 @@ def protocol_targets(rpc):
     name = {'forward': 'RPC', 'infer': 'RPC, KServe v2'}[rpc['protocol']]
     lines = []
     for row in rpc['rows']:
+        # DESIGN names this one for Forward.
         if row['clients'] == 1 and rpc['protocol'] == 'forward':
             beyond = row['beyond_solve_seconds']
             lines.append(target(f'{name}: p50 beyond echo and solve, 1 client',
@@ -225,7 +225,7 @@ def protocol_targets(rpc):
 
 def targets_table(rows, devices, rpc):
     lines = [line for device in devices for line in solver_targets(rows, device)]
-    return {'name': 'cpu-targets', 'note': '',
+    return {'name': 'cpu-targets' if rows else 'rpc-targets', 'note': '',
             'columns': ['target', 'wanted', 'got', 'met'], 'rows': lines + rpc_targets(rpc)}
 
 
@@ -250,7 +250,8 @@ def rpc_table(rpc):
 
 
 def add_torch_server(rpc, table):
-    table['note'] += (' Beside it a gRPC server in Python with the same network in PyTorch '
+    table['note'] += (' Beside it a gRPC server in Python with the same network in PyTorch, eager, '
+                      'functional loop, 8 threads, requests not batched '
                       '(`tests/bench/torch_server.py`).')
     table['columns'] += ['Python and PyTorch/s', 'its p50 us', 'service / Python']
     for row, r in zip(table['rows'], rpc['rows']):
@@ -329,7 +330,7 @@ def run_rpc(arguments):
     return [run_json([str(arguments.build / 'tests/bench/rpc_bench'), '--protocol', protocol,
                       '--rounds', '31', '--seconds', '0.3', '--server_binary',
                       str(arguments.build / 'server/deeppcr-server'), *others],
-                     env={**os.environ, 'LD_LIBRARY_PATH': str(arguments.blas[-1] or '')})
+                     env={**os.environ, 'LD_LIBRARY_PATH': str(arguments.blas[0] or '')})
             for protocol, others in (('forward', []), ('infer', torch))]
 
 
@@ -368,11 +369,11 @@ def run_ladder(arguments, folder):
 
 
 def measure(arguments):
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        os.chdir(ROOT)
-        followers = run_ladder(arguments, folder)
-    rows = []
+    os.chdir(ROOT)
+    followers, rows = [], []
+    if not arguments.no_ladder:
+        with tempfile.TemporaryDirectory() as folder:
+            followers = run_ladder(arguments, folder)
     for follower in followers:
         collect(follower, rows)
     add_ratios(rows)
@@ -411,6 +412,14 @@ def diffusion_table(rows, note):
 
 
 def tables_of(rows, devices, sweep, rpc):
+    tables = ladder_tables(rows) if rows else []
+    tables.append(targets_table(rows, devices, rpc))
+    if sweep:
+        tables.append(sweep_table(sweep))
+    return tables + [rpc_table(each) for each in rpc]
+
+
+def ladder_tables(rows):
     note = ('Whole calls with host buffers; every answer was checked before it was timed. '
             '"Times eager" is against the fastest plain nn.Linear loop, median of the '
             "rounds' ratios; of PyTorch the rows with the faster BLAS.")
@@ -424,11 +433,12 @@ def tables_of(rows, devices, sweep, rpc):
                                    f'digits-mlp (L = 128, D = 16), {samples} samples per call. '
                                    + note))
     tables.append(diffusion_table(rows, note))
-    tables.append(targets_table(rows, devices, rpc))
-    if sweep:
-        tables.append(sweep_table(sweep))
-    tables += [rpc_table(each) for each in rpc]
     return tables
+
+
+def used_by_ladder(followers):
+    devices = '; '.join(f.description['device'] for f in followers)
+    return f', one used by the ladder ({devices})' if followers else ''
 
 
 def main():
@@ -443,6 +453,7 @@ def main():
     parser.add_argument('--blas', type=pathlib.Path, action='append',
                         help='a folder with a libblas.so.3 for PyTorch; may be repeated; default: '
                              "each of Debian's that is there")
+    parser.add_argument('--no_ladder', action='store_true')
     parser.add_argument('--no_sweep', action='store_true')
     parser.add_argument('--no_rpc', action='store_true')
     parser.add_argument('--command', default='tests/bench/run.sh', help='as the reader ran it')
@@ -454,8 +465,7 @@ def main():
     followers, rows, devices, sweep, rpc = measure(arguments)
     tables = tables_of(rows, devices, sweep, rpc)
     result = {'date': datetime.date.today().isoformat(),
-              'machine': f'{processor()}, {os.cpu_count()} cores, one used by the ladder '
-                         f'({"; ".join(f.description["device"] for f in followers)})',
+              'machine': f'{processor()}, {os.cpu_count()} cores' + used_by_ladder(followers),
               'commit': commit(), 'command': arguments.command,
               'rounds': arguments.rounds, 'seconds_per_rung_and_round': arguments.seconds,
               'tables': tables, 'rungs': rows, 'sweep': sweep, 'rpc': rpc,

@@ -11,7 +11,6 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -22,6 +21,7 @@
 #include "client/array_file.h"
 #include "client/load_generator.h"
 #include "client/table.h"
+#include "kernels/base/file.h"
 #include "tests/bench/child_process.h"
 #include "tests/bench/echo_server.h"
 #include "tests/bench/rpc_targets.h"
@@ -262,14 +262,9 @@ absl::Status ServeEcho(const Flags& flags) {
   sigaddset(&signals, SIGINT);
   // Before gRPC's threads exist, so that they inherit it.
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::ifstream file(flags.echo_reply, std::ios::binary);
-  EchoServer::Replies replies;
-  const bool read = flags.wire() == Protocol::kInfer ? replies.infer.ParseFromIstream(&file)
-                                                     : replies.forward.ParseFromIstream(&file);
-  if (!read) {
-    return absl::InvalidArgumentError(absl::StrCat(flags.echo_reply, ": expected a reply"));
-  }
-  const auto echo = EchoServer::Start("127.0.0.1:0", std::move(replies));
+  const auto reply = ReadFile(flags.echo_reply, int64_t{1} << 30);
+  if (!reply.ok()) return reply.status();
+  const auto echo = EchoServer::Start("127.0.0.1:0", *reply);
   if (!echo.ok()) return echo.status();
   const absl::Status status =
       WriteFile(flags.echo_port_file, nlohmann::json({{"grpc_port", (*echo)->port()}}).dump());

@@ -39,7 +39,7 @@ class Target {
   virtual absl::StatusOr<std::vector<float>> Outputs(int64_t index,
                                                      const std::string& solver) const = 0;
 
-  // The whole reply to request `index`, as it was on the wire.
+  // The whole reply to request `index`, serialized anew.
   virtual absl::StatusOr<std::string> Reply(int64_t index) const = 0;
 };
 

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # usage: tests/bench/run.sh [--name NAME] [--build_dir DIR] [--skip_build] [--rounds N]
 #                           [--seconds S] [--core N] [--blas FOLDER]... [--no_torch]
-#                           [--no_sweep] [--no_rpc]
+#                           [--no_ladder] [--no_sweep] [--no_rpc]
 #
 # Measures the CPU: the ladder of solvers (networks and diffusion models) against PyTorch on the
-# same core, the sweep over depths and widths, and the service against an echo of equal payload.
-# Prints tables and what the targets say, and writes tests/bench/results/cpu/NAME.json (default:
-# ladder). No part of the tests: run it on a machine that does nothing else.
+# same core, the sweep over depths and widths, and the service, by both of its protocols, against an
+# echo of equal payload and a server in Python. Prints tables and what the targets say, and writes
+# tests/bench/results/cpu/NAME.json (default: ladder). No part of the tests: run it on a machine that
+# does nothing else.
 # deploy/readme_tables.py then fills the README.
 #   --build_dir DIR   default: build/bench
 #   --skip_build      measure what is there
@@ -32,7 +33,7 @@ while [ $# -gt 0 ]; do
     --build_dir) build_dir="$(flag_value "$@")"; shift ;;
     --skip_build) skip_build=true ;;
     --rounds | --seconds | --core | --blas) arguments+=("$1" "$(flag_value "$@")"); shift ;;
-    --no_torch | --no_sweep | --no_rpc) arguments+=("$1") ;;
+    --no_torch | --no_ladder | --no_sweep | --no_rpc) arguments+=("$1") ;;
     *) unknown_flag "$1" ;;
   esac
   shift

@@ -213,6 +213,9 @@ class Session {
     Require(status.code() == (scan.has_value() ? StatusCode::kOk : StatusCode::kNotFound),
             "all is loaded if the repository can be read");
     if (!scan.has_value()) return;
+    for (auto& [name, versions] : models_) {
+      for (auto& [version, known] : versions) known.required = false;
+    }
     for (const auto& [name, choice] : scan->choices) NoteScanned(name, choice, scan->codes[name]);
     Require(readings_.empty(), "nothing is read but the versions chosen");
     scanned_ = true;
@@ -304,9 +307,10 @@ class Session {
     if (!scanned_ || !refused_.empty()) return false;
     for (const auto& [name, versions] : models_) {
       for (const auto& [version, entry] : versions) {
-        const bool makes_up = std::any_of(versions.find(version), versions.end(),
-                                          [](const auto& each) { return each.second.ready; });
-        if (entry.required && !makes_up) return false;
+        const bool makes_up = std::any_of(
+            versions.find(version), versions.end(),
+            [](const auto& each) { return each.second.ready && !each.second.required; });
+        if (entry.required && !entry.ready && !makes_up) return false;
       }
     }
     return true;

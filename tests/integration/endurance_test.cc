@@ -35,7 +35,7 @@ class EnduranceTest : public ServiceTest {
                                 {.layers = 64, .width = 128, .seed = 7});
     server_ = testing::ServerProcess::Start(
         repository_->path(),
-        {"--plan_cache_dir=" + repository_->File("../plans"), "--shadow_rate=0"});
+        {"--plan_cache_dir=" + repository_->File(".plans"), "--shadow_rate=0"});
   }
 
   grpc::Status Load(int64_t version) {

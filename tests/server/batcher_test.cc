@@ -286,6 +286,36 @@ TEST_F(BatcherTest, DropsExpiredJobsUncomputed) {
   EXPECT_EQ(fake_->batches().size(), 1u);
 }
 
+TEST_F(BatcherTest, TellsThoseThatDieBehindLongWorkAtOnce) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  TestJob blocker(model_, 1), cancelled(model_, 1), alone(model_, 1);
+  TestJob expiring(model_, 1, 1e-4, CancelToken::Clock::now() + std::chrono::milliseconds(20));
+  alone.batchable = false;
+  Occupy(batcher, blocker);
+  for (TestJob* job : {&cancelled, &alone, &expiring}) ASSERT_TRUE(batcher.Enqueue(job).ok());
+  cancelled.Cancel();
+  alone.Cancel();
+
+  // The only worker is still held.
+  ExpectError(cancelled.Wait().status, absl::StatusCode::kCancelled, "before it was computed");
+  ExpectError(alone.Wait().status, absl::StatusCode::kCancelled, "before it was computed");
+  ExpectError(expiring.Wait().status, absl::StatusCode::kDeadlineExceeded, "deadline passed");
+  EXPECT_EQ(batcher.Depth(*model_), 0);
+
+  fake_->gate.Open();
+  EXPECT_TRUE(blocker.Wait().status.ok());
+}
+
+TEST_F(BatcherTest, WhatWaitsForCompanyIsComputedOnceThereWillBeNone) {
+  Batcher batcher({.schedule = {.workers = 1, .max_delay = std::chrono::hours(1)}});
+  TestJob job(model_, 1);
+  ASSERT_TRUE(batcher.Enqueue(&job).ok());
+
+  batcher.Hurry();
+
+  EXPECT_TRUE(job.Wait().status.ok());
+}
+
 TEST_F(BatcherTest, RefusesJobsThatAreDeadOnArrival) {
   Batcher batcher({.schedule = {.workers = 1}});
   TestJob cancelled(model_, 1), expired(model_, 1, 1e-4, CancelToken::Clock::now());

@@ -103,6 +103,24 @@ TEST_F(ModelStoreTest, LoadsTheVersionsThatThePolicyChooses) {
   EXPECT_FALSE(store.Ready());  // a version that was asked for is not there
 }
 
+TEST_F(ModelStoreTest, EveryVersionThatWasAskedForCounts) {
+  Write("a", "1", "broken");
+  Write("a", "3");
+  ModelStore both({.repository = repository_.path(), .versions = *VersionPolicies::Parse("all")},
+                  engine_, metrics_, logger_);
+  ASSERT_TRUE(both.LoadAll().ok());
+  EXPECT_FALSE(both.Ready());  // clients of version 1 fail
+  ASSERT_TRUE(both.Unload("a", 1).ok());
+  EXPECT_TRUE(both.Ready());
+
+  ModelStore missing(
+      {.repository = repository_.path(), .versions = *VersionPolicies::Parse("misspelt=3")},
+      engine_, metrics_, logger_);
+  ASSERT_TRUE(missing.LoadAll().ok());
+  EXPECT_FALSE(missing.Ready());
+  EXPECT_THAT(missing.Describe("misspelt", 0)->reason, HasSubstr("--versions names it"));
+}
+
 TEST_F(ModelStoreTest, LoadsTheLatestVersionOfEachModel) {
   Write("a", "2");
   Write("a", "10");
