@@ -100,7 +100,13 @@ std::vector<std::string> NormalizedArguments(int argc, const char* const* argv) 
   return arguments;
 }
 
-int ReportParseError(const CLI::App& app, const CLI::ParseError& error) {
+int ReportParseError(const CLI::App& app, const CLI::ParseError& error, size_t num_arguments) {
+  // Of a subcommand without models it would be this program's, and its success look like that of
+  // what was meant.
+  if (dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr && num_arguments > 1) {
+    absl::FPrintF(stderr, "deeppcr: --version stands alone; a model's is --model_version N\n");
+    return kNotUnderstood;
+  }
   // --help and --version come as errors of code 0, and print what was asked for.
   if (error.get_exit_code() == 0) return app.exit(error);
   const std::vector<std::string> extras = app.remaining(true);
@@ -198,7 +204,7 @@ int RunCli(int argc, const char* const* argv) {
   try {
     app.parse(NormalizedArguments(argc, argv));
   } catch (const CLI::ParseError& error) {
-    return ReportParseError(app, error);
+    return ReportParseError(app, error, static_cast<size_t>(argc - 1));
   }
   const absl::Status status = run();
   if (status.ok()) return 0;

@@ -276,9 +276,13 @@ void Batcher::ReturnBytes(int64_t bytes) {
 // Wakes by the clock alone: if arrivals woke it, each would pay for that.
 void Batcher::Sweep() {
   JobList dead;
+  Clock::duration pause = options_.sweep_interval;
   std::unique_lock<std::mutex> lock(mutex_);
-  while (!stop_.wait_for(lock, options_.sweep_interval, [this] { return stopping_; })) {
-    schedule_.RemoveDead(Clock::now(), &dead);
+  while (!stop_.wait_for(lock, pause, [this] { return stopping_; })) {
+    const Clock::time_point start = Clock::now();
+    schedule_.RemoveDead(start, &dead);
+    // Very long queues take long to look through: a hundredth of the time is enough.
+    pause = std::max<Clock::duration>(options_.sweep_interval, 100 * (Clock::now() - start));
     if (dead.empty()) continue;
     lock.unlock();
     DropDead(dead);

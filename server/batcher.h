@@ -83,7 +83,6 @@ class Batcher {
   bool TakeQuick(const Job& job, Work* work);
   bool TakeWork(Worker* worker, Work* work);
   bool TakeNow(Worker* worker, Work* work);
-  void TakeIdle(Work* work);
   void Sleep(std::unique_lock<std::mutex>& lock);
   bool Release(Worker* worker, const Work& work, double seconds);
   static void DropDead(const JobList& dead);

@@ -66,19 +66,14 @@ absl::Status ModelStore::LoadAll() {
   absl::StatusOr<std::vector<std::string>> names = ScanRepository();
   if (!names.ok()) return names.status();
   ForgetRequired();
-  for (const std::string& name : options_.versions.Models()) {
-    if (std::ranges::count(*names, name) == 0)
-      RecordScanError(name, absl::NotFoundError("--versions names it, and it is not there"));
-  }
   std::vector<std::pair<std::string, int64_t>> found;
-  for (const std::string& name : *names) {
-    const absl::StatusOr<std::vector<int64_t>> on_disk = VersionsOf(options_.repository, name);
-    if (!on_disk.ok()) {
-      RecordScanError(name, on_disk.status());
+  for (const std::string& name : WithThoseOfRules(*std::move(names))) {
+    absl::StatusOr<std::vector<int64_t>> versions = ChooseVersions(name);
+    if (!versions.ok()) {
+      RecordScanError(name, versions.status());
       continue;
     }
-    const std::vector<int64_t> chosen = options_.versions.For(name).Choose(*on_disk);
-    for (auto version = chosen.rbegin(); version != chosen.rend(); ++version) {
+    for (auto version = versions->rbegin(); version != versions->rend(); ++version) {
       found.emplace_back(name, *version);
       Begin(name, *version, true);
     }
@@ -94,6 +89,25 @@ absl::Status ModelStore::LoadAll() {
   }
   Notify();
   return absl::OkStatus();
+}
+
+// And the models that --versions names, unless they were refused already: a misspelt one must not
+// be passed over.
+std::vector<std::string> ModelStore::WithThoseOfRules(std::vector<std::string> names) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const std::string& name : options_.versions.Models()) {
+    if (std::ranges::count(names, name) == 0 && !scan_errors_.contains(name)) names.push_back(name);
+  }
+  return names;
+}
+
+absl::StatusOr<std::vector<int64_t>> ModelStore::ChooseVersions(const std::string& name) const {
+  const VersionPolicy& policy = options_.versions.For(name);
+  const auto on_disk = VersionsOf(options_.repository, name);
+  // The load of each says that it is not there.
+  if (absl::IsNotFound(on_disk.status()) && !policy.specific.empty()) return policy.specific;
+  DEEPPCR_RETURN_IF_ERROR(on_disk.status());
+  return policy.Choose(*on_disk);
 }
 
 void ModelStore::ForgetRequired() {

@@ -116,6 +116,8 @@ class ModelStore {
                       absl::StatusOr<std::shared_ptr<ServedModel>> loaded);
   std::vector<std::weak_ptr<ServedModel>> Withdraw(Versions& versions, int64_t version);
   void Erase(const std::string& name, int64_t version);
+  std::vector<std::string> WithThoseOfRules(std::vector<std::string> names) const;
+  absl::StatusOr<std::vector<int64_t>> ChooseVersions(const std::string& name) const;
   void ForgetRequired();
   void RecordScanError(const std::string& name, const absl::Status& status);
   void Notify() const;

@@ -80,7 +80,9 @@ void Schedule::RemoveDead(std::deque<Job*>& jobs, const ServedModel* model, Time
 }
 
 void Schedule::RemoveDeadOf(ServedModel& model, TimePoint now, JobList* dead) {
+  const size_t before = dead->size();
   RemoveDead(model.waiting_, &model, now, dead);
+  if (dead->size() == before) return;
   model.start_by_ = TimePoint::max();
   for (const Job* job : model.waiting_) HastenFor(*job, &model);
 }
@@ -209,12 +211,12 @@ void Schedule::TakeAlone(TimePoint now, Turn* turn) {
 
 void Schedule::Finish(const Turn& turn, double seconds) {
   if (turn.jobs.empty()) return;
-  ServedModel& model = *turn.jobs.front()->model;
-  model.used_seconds_ += seconds - turn.charged;
   if (turn.alone) {
     --alone_running_;
     return;
   }
+  ServedModel& model = *turn.jobs.front()->model;
+  model.used_seconds_ += seconds - turn.charged;
   model.charged_seconds_ -= turn.charged;
   model.seconds_per_sample_ = seconds / static_cast<double>(turn.samples);
   --model.instances_;

@@ -14,7 +14,8 @@
 //  - While fewer samples wait for a model than make a full batch, whatever their options, it waits
 //    until one of its jobs has waited max_delay, or for half of the time to its deadline.
 //  - Jobs that cannot be batched (comparisons, which are long) alternate with batches, by arrival,
-//    and leave one worker free of them. Their time counts as their model's.
+//    and leave one worker free of them. Their time counts as nobody's: one would be more than a
+//    model's batches could make up for.
 
 #include <chrono>
 #include <cstdint>

@@ -10,8 +10,8 @@
 //   input.bias     [D]              optional
 //   layers.weight  [L, D, D]        or layers.0.weight .. layers.<L-1>.weight, [D, D] each
 //   layers.bias    [L, D]           optional; or layers.0.bias .., [D] each, all or none
-//   output.weight  [output_dim, D]  optional: without it y = z_L and output_dim must equal
-//   state_dim output.bias    [output_dim]     optional
+//   output.weight  [output_dim, D]  optional: without it y = z_L and output_dim = state_dim
+//   output.bias    [output_dim]     optional
 // Anything else is an error.
 
 #include "absl/status/status.h"

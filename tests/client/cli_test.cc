@@ -38,6 +38,18 @@ TEST(CliUsageTest, Version) {
   EXPECT_THAT(outcome.out, HasSubstr("deeppcr 0."));
 }
 
+// What is meant for a model must not end as a success of nothing.
+TEST(CliUsageTest, VersionOfAModelIsNotOurs) {
+  for (const char* arguments :
+       {"health --version 3", "--version 3 unload m", "health --version", "load m --version x"}) {
+    const Outcome outcome = RunBinary(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_THAT(outcome.out, IsEmpty()) << arguments;
+    EXPECT_THAT(outcome.err, HasSubstr("--model_version")) << arguments;
+  }
+  EXPECT_EQ(RunBinary("unload m --version 3 --server 127.0.0.1:1").code, 1);  // it went on to ask
+}
+
 TEST(CliUsageTest, UnknownThingsAreTwoWithAHint) {
   EXPECT_THAT(RunBinary("forwrd").err,
               HasSubstr("unknown subcommand 'forwrd'; did you mean forward?"));

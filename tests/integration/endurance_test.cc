@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "tests/integration/service_fixture.h"
@@ -112,7 +113,11 @@ TEST_F(EnduranceTest, CancelledCallsLeaveNothing) {
         });
         v1::ForwardResponse response;
         const grpc::Status status = stub->Forward(&context, request, &response);
-        EXPECT_TRUE(status.ok() || status.error_code() == grpc::StatusCode::CANCELLED)
+        // Calls whose end the server has not heard of yet may fill the queue.
+        const std::set<grpc::StatusCode> expected = {grpc::StatusCode::OK,
+                                                     grpc::StatusCode::CANCELLED,
+                                                     grpc::StatusCode::RESOURCE_EXHAUSTED};
+        EXPECT_TRUE(expected.contains(status.error_code()))
             << status.error_code() << ": " << status.error_message();
         cancel.join();
       }

@@ -113,12 +113,13 @@ TEST_F(ModelStoreTest, EveryVersionThatWasAskedForCounts) {
   ASSERT_TRUE(both.Unload("a", 1).ok());
   EXPECT_TRUE(both.Ready());
 
-  ModelStore missing(
-      {.repository = repository_.path(), .versions = *VersionPolicies::Parse("misspelt=3")},
-      engine_, metrics_, logger_);
+  ModelStore missing({.repository = repository_.path(),
+                      .versions = *VersionPolicies::Parse("misspelt=3,gone=latest")},
+                     engine_, metrics_, logger_);
   ASSERT_TRUE(missing.LoadAll().ok());
   EXPECT_FALSE(missing.Ready());
-  EXPECT_THAT(missing.Describe("misspelt", 0)->reason, HasSubstr("--versions names it"));
+  EXPECT_THAT(missing.Describe("misspelt", 3)->reason, HasSubstr("is not there"));
+  EXPECT_THAT(missing.Describe("gone", 0)->reason, HasSubstr("is not there"));
 }
 
 TEST_F(ModelStoreTest, LoadsTheLatestVersionOfEachModel) {
