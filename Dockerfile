@@ -3,7 +3,7 @@
 #   docker build -t deeppcr-serve .
 # CUDA: bases that carry Debian 12's packages and, for building, a CUDA toolkit in /usr/local/cuda:
 #   docker build -t deeppcr-serve:cuda --build-arg CUDA=on \
-#     --build-arg BUILD_BASE=<with toolkit> --build-arg BASE=<with CUDA runtime> .
+#     --build-arg BUILD_BASE=<with toolkit> --build-arg BASE=<with CUDA runtime and cuBLAS> .
 # The image holds no models: mount a model repository at /models.
 ARG BUILD_BASE=debian:12
 ARG BASE=debian:12-slim

@@ -45,7 +45,7 @@ constexpr NewtonShape ChooseBackwardShape(int width, int num_samples, int32_t nu
                                           int32_t shooting_interval, const LaunchLimits& limits) {
   NewtonShape shape = {width, num_samples};
   for (int blocks = 1; blocks <= limits.max_cluster_blocks && blocks <= kChainNodes; blocks *= 2) {
-    const bool too_many = int64_t{blocks} * num_samples > limits.multiprocessors;
+    const bool too_many = num_samples > limits.ClustersAtOnce(blocks);
     const bool enough = shape.num_blocks > 0 && !shape.in_slabs;
     if (enough && (too_many || blocks / 2 >= num_intervals)) break;
     shape = BackwardShapeOf(width, num_samples, IntervalTree(num_intervals, blocks),

@@ -112,7 +112,7 @@ struct IntervalsView {
   std::byte* slabs;  // [n, tree.num_blocks, BlockMemory::Bytes]
 };
 
-// The interval of a block, of a launch of one per sample and interval.
+// An interval of a sample, and where its states and matrices are.
 struct BlockInterval {
   int64_t sample;
   int32_t interval;  // p - 1
@@ -120,16 +120,22 @@ struct BlockInterval {
   BlockMemory memory;
   int64_t begin, end;  // its steps
 
-  template <class Context, class Process>
-  DEEPPCR_DEVICE BlockInterval(Context& context, const IntervalsView& view, const Process& process)
-      : sample(view.members.at[context.cluster() / view.tree.num_intervals]),
-        interval(context.cluster() % view.tree.num_intervals),
+  template <class Process>
+  DEEPPCR_DEVICE BlockInterval(const IntervalsView& view, const Process& process, int64_t sample_,
+                               int32_t interval_)
+      : sample(sample_),
+        interval(interval_),
         local(interval % view.tree.per_block),
         memory(MemoryInSlabs(view.slabs, view.tree, process.width, sample,
                              view.tree.block_of(0, interval))),
         begin(int64_t{interval} * view.shooting_interval),
         end(begin + view.shooting_interval < process.num_steps ? begin + view.shooting_interval
                                                                : process.num_steps) {}
+  // That of a block of threads, of a launch of one per sample and interval.
+  template <class Context, class Process>
+  DEEPPCR_DEVICE BlockInterval(Context& context, const IntervalsView& view, const Process& process)
+      : BlockInterval(view, process, view.members.at[context.cluster() / view.tree.num_intervals],
+                      context.cluster() % view.tree.num_intervals) {}
 };
 
 // ---- Propagation

@@ -2,7 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CUDA_BLOCK_SHAPE_H_
 #define DEEPPCR_KERNELS_CUDA_BLOCK_SHAPE_H_
 
-// Sizes of the launches of block_recurrence.h, of diffusion_kernel.h and of pass_kernel.h.
+// Sizes of the launches of block_recurrence.h, of diffusion_kernel.h, of pass_kernel.h and of what
+// wide denoisers have of their own.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "kernels/cuda/newton_shape.h"
 #include "kernels/cuda/panel_stack.h"
 #include "kernels/cuda/pass_kernel.h"
+#include "kernels/cuda/tangent_kernel.h"
 
 namespace deeppcr::cuda {
 
@@ -37,13 +39,13 @@ constexpr size_t CoarseBytes(const DiffusionView& process) {
 }
 
 // Where layers are wide, all blocks of a cluster make a step, each with panels enough, as long as
-// there are multiprocessors for `teams` of them. Narrower layers would lose more to the barriers of
-// a cluster than they win (assumed, not measured).
+// there is room for `teams` of them side by side. Narrower layers would lose more to the barriers
+// of a cluster than they win (assumed, not measured).
 inline constexpr int kWideLayer = 256, kPanelsPerBlock = 8;
 constexpr int TeamBlocks(int widest_layer, int teams, const LaunchLimits& limits) {
   int blocks = 1;
   while (widest_layer >= kWideLayer && 2 * blocks <= limits.max_cluster_blocks &&
-         2 * blocks * teams <= limits.multiprocessors &&
+         teams <= limits.ClustersAtOnce(2 * blocks) &&
          2 * blocks * kPanelsPerBlock * kPanelRows <= widest_layer)
     blocks *= 2;
   return blocks;
@@ -62,7 +64,8 @@ constexpr TeamShape ChooseTeams(const Process& process, int num_samples,
   const int most = MostTeamSamples(process, limits);
   if (most == 1) return {TeamBlocks(WidestLayer(process), num_samples, limits), 1};
   const int blocks = TeamBlocks(WidestLayer(process), 1, limits);
-  const int free = limits.multiprocessors > blocks ? limits.multiprocessors / blocks : 1;
+  const int room = limits.ClustersAtOnce(blocks);
+  const int free = room > 1 ? room : 1;
   const int wanted = (num_samples + free - 1) / free;
   return {blocks, wanted < most ? wanted : most};
 }
@@ -112,6 +115,9 @@ constexpr int PassWarps(int width, int max_warps) {
   const int most = max_warps < kMaxPassWarps ? max_warps : kMaxPassWarps;
   return width / 8 < most ? width / 8 : most;
 }
+// Of a block that works on the tangents of an interval.
+inline constexpr int kTangentWarps = 8;
+
 constexpr size_t UpdateBytes(int warps) {
   return static_cast<size_t>(warps) * sizeof(IntervalNorms);
 }

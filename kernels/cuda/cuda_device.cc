@@ -96,6 +96,15 @@ class CudaStream final : public Stream {
   void Launch(const GemmArgs& args) override {
     if (Begin()) status_ = products_->Multiply(args);
   }
+  void Launch(const IntervalStepArgs& args) override {
+    if (Begin()) Note("steps of intervals", LaunchBlocks(args, stream_));
+  }
+  void Launch(const TangentArgs& args) override {
+    if (Begin()) Note("tangents", LaunchTangents(args, stream_));
+  }
+  void Launch(const LayerGemmArgs& args) override {
+    if (Begin()) status_ = products_->Multiply(args);
+  }
   absl::Status PrepareProducts(void* workspace, int64_t bytes) override {
     if (!Begin()) return status_;
     DEEPPCR_ASSIGN_OR_RETURN(products_, Products::New(stream_, workspace, bytes));
@@ -145,7 +154,8 @@ class CudaDevice final : public Device {
         name_(StrCat("cuda-sm", info.major, info.minor, "-", std::string_view(info.name))),
         limits_{.multiprocessors = info.multiprocessors,
                 .shared_bytes = info.shared_bytes,
-                .max_cluster_blocks = info.max_cluster_blocks} {}
+                .max_cluster_blocks = info.max_cluster_blocks,
+                .clusters = info.clusters} {}
 
   std::string name() const override { return name_; }
   const LaunchLimits& limits() const override { return limits_; }

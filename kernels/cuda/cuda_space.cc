@@ -64,6 +64,11 @@ absl::Status CudaSpace::Allocate() {
   return absl::OkStatus();
 }
 
+absl::Status CudaSpace::PrepareProducts() {
+  DEEPPCR_RETURN_IF_ERROR(Take(&for_products_, MemoryKind::kDevice, kProductBytes));
+  return stream_->PrepareProducts(for_products_.data(), for_products_.size());
+}
+
 // ---- One sample, before and after
 void CudaSpace::Encode(int32_t sample, const SampleInput& input) {
   std::copy_n(input.inputs, shape_.input_dim, inputs_.data() + sample * sizes_.inputs);

@@ -35,6 +35,10 @@ struct SpaceSizes {
   int64_t bytes() const;
 };
 
+// Of the device's memory, for a loop that multiplies matrices: cuBLAS's workspace. Products as
+// large as ours need none to speak of.
+inline constexpr int64_t kProductBytes = int64_t{4} << 20;
+
 // Samples with trajectories and so many floats more in 64 MiB, at most 256.
 int64_t GroupSize(const SystemShape& shape, int64_t floats_beside);
 
@@ -74,6 +78,10 @@ class CudaSpace : public SolveSpace {
   // What guess_ is to be made of, from initial_.
   virtual void LaunchGuess(int32_t) {}
 
+  // For loops that multiply matrices: once, before the first product. Errors: as of
+  // Stream::PrepareProducts.
+  absl::Status PrepareProducts();
+
   // Layers with `inputs`, `outputs` and the space's scratch.
   void LaunchChain(const DeviceChain& chain, DenseChainArgs args, int32_t num_samples);
   // The answers, and the final states beside them.
@@ -110,6 +118,8 @@ class CudaSpace : public SolveSpace {
   DeviceBuffer<std::byte> slabs_;
 
  private:
+  DeviceBuffer<std::byte> for_products_;  // the device's
+
   std::span<const float> FinalState(int32_t sample) const;
 
   const DeviceChain& decode_;

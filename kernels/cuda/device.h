@@ -23,6 +23,7 @@
 #include "kernels/cuda/panel_stack.h"
 #include "kernels/cuda/pass_kernel.h"
 #include "kernels/cuda/sequential_kernel.h"
+#include "kernels/cuda/tangent_kernel.h"
 
 namespace deeppcr::cuda {
 
@@ -53,8 +54,12 @@ class Stream {
   virtual void Launch(const UpdateArgs& args, int num_members) = 0;
   virtual void Launch(const CollectArgs& args, int num_members) = 0;
   virtual void Launch(const GemmArgs& args) = 0;
-  // Once before the first GemmArgs, with memory of the device that stays the stream's. Errors:
-  // kResourceExhausted; kUnimplemented where the device lacks what it takes, and why.
+  virtual void Launch(const IntervalStepArgs& args) = 0;
+  virtual void Launch(const TangentArgs& args) = 0;
+  virtual void Launch(const LayerGemmArgs& args) = 0;
+  // Once before the first product of either kind, with memory of the device that stays the
+  // stream's. Errors: kResourceExhausted; kUnimplemented where the device lacks what it takes, and
+  // why.
   virtual absl::Status PrepareProducts(void* workspace, int64_t bytes) = 0;
   virtual void CopyToDevice(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyToHost(void* to, const void* from, size_t bytes) = 0;

@@ -14,9 +14,17 @@ namespace {
 // At least what the layers, the time embeddings and the modulation take.
 int64_t NetworkBytes(const DiffusionSpec& spec) {
   const DenoiserSpec& d = spec.denoiser;
-  const int64_t layers = d.kind == DenoiserKind::kAdaLnMlp ? 2 * d.num_blocks : d.num_blocks;
+  const int64_t copies = PanelWidth(d.hidden_dim) >= kWideLayer ? 2 : 1;
+  const int64_t layers =
+      copies * (d.kind == DenoiserKind::kAdaLnMlp ? 2 * d.num_blocks : d.num_blocks);
   const int64_t rows = layers * d.hidden_dim + d.modulation_dim() + spec.num_steps();
   return rows * d.hidden_dim * int64_t{sizeof(float)};
+}
+
+// 0 where a block has too little memory. Tangents of wide denoisers need none.
+int RowsPerStep(const DiffusionModel& model, const LaunchLimits& limits) {
+  if (!model.is_wide()) return StepRows(model.view(), limits);
+  return CoarseBytes(model.view()) <= limits.shared_bytes ? 1 : 0;
 }
 
 }  // namespace
@@ -64,6 +72,24 @@ absl::Status DiffusionModel::UploadNetwork(Device& device, const DiffusionSpec& 
   view_.width = width_;
   view_.coefficients = coefficients_.data();
   view_.holds = holds_.data();
+  return absl::OkStatus();
+}
+
+absl::Status DiffusionModel::UploadMatrices(Device& device, const DiffusionSpec& spec) {
+  const DenoiserSpec& d = spec.denoiser;
+  const int64_t hidden = d.hidden_dim, padded = view_.denoiser.hidden_width;
+  const int64_t dim = spec.state_dim, state = view_.denoiser.state_cols;
+  DEEPPCR_ASSIGN_OR_RETURN(matrices_.input, DeviceMatrices::Upload(device, 1, hidden, dim, padded,
+                                                                   state, d.input.weight));
+  DEEPPCR_ASSIGN_OR_RETURN(matrices_.output, DeviceMatrices::Upload(device, 1, dim, hidden, state,
+                                                                    padded, d.output.weight));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      matrices_.first,
+      DeviceMatrices::Upload(device, d.num_blocks, hidden, hidden, padded, padded, d.first_weight));
+  if (d.kind != DenoiserKind::kAdaLnMlp) return absl::OkStatus();
+  DEEPPCR_ASSIGN_OR_RETURN(
+      matrices_.second, DeviceMatrices::Upload(device, d.num_blocks, hidden, hidden, padded, padded,
+                                               d.second_weight));
   return absl::OkStatus();
 }
 
@@ -134,11 +160,12 @@ absl::StatusOr<DiffusionModel> DiffusionModel::Upload(Device& device, const Diff
   DEEPPCR_RETURN_IF_ERROR(CheckPackedBytes(NetworkBytes(spec), limits));
   DEEPPCR_RETURN_IF_ERROR(model.UploadNetwork(device, spec));
   if (Fired(limits.token)) return absl::CancelledError("stopped while the weights were packed");
-  model.rows_per_step_ = StepRows(model.view_, device.limits());
+  model.rows_per_step_ = RowsPerStep(model, device.limits());
   if (model.rows_per_step_ == 0)
     return absl::UnimplementedError(StrCat("hidden_dim: a block of this GPU has no memory for ",
                                            spec.denoiser.hidden_dim,
                                            "; --backend cpu can run this model"));
+  if (model.is_wide()) DEEPPCR_RETURN_IF_ERROR(model.UploadMatrices(device, spec));
   DEEPPCR_RETURN_IF_ERROR(model.UploadModulation(device, spec));
   DEEPPCR_RETURN_IF_ERROR(model.FillTables(device, limits, max_modulation_bytes));
   DEEPPCR_ASSIGN_OR_RETURN(model.decode_,
@@ -148,9 +175,11 @@ absl::StatusOr<DiffusionModel> DiffusionModel::Upload(Device& device, const Diff
 
 int64_t DiffusionModel::memory_bytes() const {
   return input_.memory_bytes() + output_.memory_bytes() + first_.memory_bytes() +
-         second_.memory_bytes() + coefficients_.bytes() + holds_.bytes() + time_embedding_.bytes() +
-         modulation_weights_.bytes() + modulation_biases_.bytes() + norm_weight_.bytes() +
-         norm_bias_.bytes() + tables_.bytes() + condition_.memory_bytes() + decode_.memory_bytes();
+         second_.memory_bytes() + matrices_.input.memory_bytes() + matrices_.output.memory_bytes() +
+         matrices_.first.memory_bytes() + matrices_.second.memory_bytes() + coefficients_.bytes() +
+         holds_.bytes() + time_embedding_.bytes() + modulation_weights_.bytes() +
+         modulation_biases_.bytes() + norm_weight_.bytes() + norm_bias_.bytes() + tables_.bytes() +
+         condition_.memory_bytes() + decode_.memory_bytes();
 }
 
 }  // namespace deeppcr::cuda

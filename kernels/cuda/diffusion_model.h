@@ -10,8 +10,10 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
 #include "kernels/backend/system_spec.h"
+#include "kernels/cuda/block_shape.h"
 #include "kernels/cuda/dense_chain.h"
 #include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/device_matrices.h"
 #include "kernels/cuda/device_panels.h"
 #include "kernels/cuda/diffusion_kernel.h"
 
@@ -35,7 +37,15 @@ class DiffusionModel {
   const DeviceChain& decode() const { return decode_; }
   // Without what belongs to samples: noise and table_of; and tables, where each has its own.
   const DiffusionView& view() const { return view_; }
+  // Rows that a block takes through a step together.
   int rows_per_step() const { return rows_per_step_; }
+
+  // So wide that tangents are multiplied with whole layers (WidePropagation), by cuBLAS.
+  bool is_wide() const { return view_.denoiser.hidden_width >= kWideLayer; }
+  struct Matrices {
+    DeviceMatrices input, output, first, second;
+  };
+  const Matrices& matrices() const { return matrices_; }  // of a wide denoiser
 
   // Modulation rows of a sample's own, of conditions [n, H] that are made from its inputs or are
   // those of its class.
@@ -47,6 +57,7 @@ class DiffusionModel {
 
  private:
   absl::Status UploadNetwork(Device& device, const DiffusionSpec& spec);
+  absl::Status UploadMatrices(Device& device, const DiffusionSpec& spec);
   absl::Status UploadModulation(Device& device, const DiffusionSpec& spec);
   absl::Status FillTables(Device& device, const PackingLimits& limits, int64_t max_bytes);
 
@@ -56,6 +67,7 @@ class DiffusionModel {
   ModulationArgs modulation_ = {};
   std::vector<float> class_embedding_;  // [num_classes, H]
   DevicePanels input_, output_, first_, second_;
+  Matrices matrices_;
   DeviceBuffer<ReverseCoefficients> coefficients_;
   DeviceBuffer<HoldCoefficients> holds_;
   DeviceBuffer<float> time_embedding_, modulation_weights_, modulation_biases_, norm_weight_,

@@ -6,6 +6,7 @@
 #include "kernels/cuda/block_shape.h"
 #include "kernels/cuda/loop_space.h"
 #include "kernels/cuda/pass_space.h"
+#include "kernels/cuda/wide_propagation.h"
 #include "kernels/solver/stopping.h"
 
 namespace deeppcr::cuda {
@@ -35,6 +36,8 @@ class DiffusionSpaceOn : public Space {
     DEEPPCR_RETURN_IF_ERROR(Space::Take(&table_of_, MemoryKind::kDevice, group));
     DEEPPCR_RETURN_IF_ERROR(
         Space::Take(&coarse_, MemoryKind::kDevice, sizes_.iterative * sizes_.intervals * width_));
+    if (model_.is_wide() && sizes_.intervals > 0)
+      DEEPPCR_RETURN_IF_ERROR(wide_.Allocate(Space::device_, model_, sizes_.intervals));
     if (!model_.tables_per_sample()) return absl::OkStatus();
     DEEPPCR_RETURN_IF_ERROR(Space::Take(&conditions_, MemoryKind::kMapped, group * hidden));
     return Space::Take(&tables_, MemoryKind::kDevice, group * model_.table_floats());
@@ -139,6 +142,7 @@ class DiffusionSpaceOn : public Space {
   }
 
   const DiffusionModel& model_;
+  WidePropagation wide_;  // of a wide denoiser
 
  private:
   void LaunchModulation(int32_t num_samples) {
@@ -170,6 +174,7 @@ class WarpDiffusionSpace final : public DiffusionSpaceOn<LoopSpace> {
   using DiffusionSpaceOn::DiffusionSpaceOn;
   absl::Status Allocate() override {
     DEEPPCR_RETURN_IF_ERROR(DiffusionSpaceOn::Allocate());
+    if (model_.is_wide() && sizes_.intervals > 0) DEEPPCR_RETURN_IF_ERROR(PrepareProducts());
     return Take(&progress_, MemoryKind::kDevice, kSlabGroup);
   }
 
@@ -205,6 +210,7 @@ class WarpDiffusionSpace final : public DiffusionSpaceOn<LoopSpace> {
     args.part = NewtonPart::kStart;
     stream_->Launch(args, shape);
     args.part = NewtonPart::kPass;
+    if (model_.is_wide()) return PassOneByOne(first, count, num_samples, args, shape, start);
     const PropagationArgs<DiffusionView> propagation = {.process = View(first),
                                                         .intervals = Intervals(count),
                                                         .rows = model_.rows_per_step(),
@@ -216,6 +222,22 @@ class WarpDiffusionSpace final : public DiffusionSpaceOn<LoopSpace> {
         stream_->Launch(propagation, count);
         stream_->Launch(args, shape);
       }
+      stream_->Wait([&] { LookAtTokens(num_samples); });
+      LookAtTokens(num_samples);
+    } while (stream_->status().ok() && !AllStopped(first, count));
+  }
+  // The same where the host has to know what a pass is to make: it waits for each.
+  void PassOneByOne(int32_t first, int32_t count, int32_t num_samples, const NewtonArgs& args,
+                    const NewtonShape& shape, const Progress& start) {
+    std::fill_n(outcomes_.data() + first, count, start);
+    do {
+      for (int32_t b = 0; b < count; ++b) {
+        const Progress& progress = outcomes_.data()[first + b];
+        if (progress.next == NextPass::kStop) continue;
+        wide_.Launch(*stream_, View(first), Intervals(count), b,
+                     KindOf(progress.next, progress.probes, args.policy.linearization));
+      }
+      stream_->Launch(args, shape);
       stream_->Wait([&] { LookAtTokens(num_samples); });
       LookAtTokens(num_samples);
     } while (stream_->status().ok() && !AllStopped(first, count));
@@ -242,6 +264,12 @@ class BlockDiffusionSpace final : public DiffusionSpaceOn<PassSpaceOf<DiffusionV
   using DiffusionSpaceOn::DiffusionSpaceOn;
 
  private:
+  void LaunchPropagation(const IntervalsView& intervals, int32_t num_members,
+                         IterationKind kind) override {
+    if (!model_.is_wide()) return DiffusionSpaceOn::LaunchPropagation(intervals, num_members, kind);
+    for (int32_t i = 0; i < num_members; ++i)
+      wide_.Launch(*stream_, View(0), intervals, intervals.members.at[i], kind);
+  }
   DiffusionView ProcessOf() const override { return View(0); }
   int RowsPerStep() const override { return model_.rows_per_step(); }
 };
@@ -277,12 +305,14 @@ SpaceSizes SizesOf(const LaunchLimits& device, const DiffusionModel& model,
   if (!limits.iterative) return sizes;
   sizes.intervals = NumIntervals(shape, limits.min_shooting_interval);
   const int64_t coarse = sizes.iterative * sizes.intervals * model.width() * int64_t{sizeof(float)};
+  if (model.is_wide()) sizes.loop_bytes = WidePropagation::Bytes(model, sizes.intervals);
   if (by_warps) {
     sizes.slab_bytes = std::min<int64_t>(sizes.group, kSlabGroup) * LargestSlab(device, sizes);
-    sizes.loop_bytes = coarse + sizes.group * int64_t{sizeof(Progress)};
+    sizes.loop_bytes +=
+        coarse + sizes.group * int64_t{sizeof(Progress)} + (model.is_wide() ? kProductBytes : 0);
   } else {
     sizes.slab_bytes = PassSlabBytes(sizes);
-    sizes.loop_bytes = coarse + PassLoopBytes(sizes);
+    sizes.loop_bytes += coarse + PassLoopBytes(sizes);
   }
   return sizes;
 }

@@ -37,6 +37,16 @@ constexpr GemmArgs ProductsOfLevel(const IntervalTree& tree, int level, int32_t 
           floats};
 }
 
+// products = vectors weights^T: a layer's with tangents. Factors are rounded to TF32 (11 bits),
+// sums are in float32. What is lost are digits of the network's Jacobian J; a step z + h f(z) has I
+// + h J, whose identity is not part of any product. The shape alone decides on the order of sums.
+struct LayerGemmArgs {
+  int32_t rows, outputs, inputs;
+  const float* vectors;  // [rows, inputs]
+  const float* weights;  // [outputs, inputs]
+  float* products;       // [rows, outputs]
+};
+
 }  // namespace deeppcr::cuda
 
 #endif  // DEEPPCR_KERNELS_CUDA_GEMM_H_

@@ -17,6 +17,7 @@
 #include "kernels/cuda/panel_stack.h"
 #include "kernels/cuda/pass_kernel.h"
 #include "kernels/cuda/sequential_kernel.h"
+#include "kernels/cuda/tangent_kernel.h"
 
 namespace deeppcr::cuda {
 
@@ -28,6 +29,7 @@ cudaError_t PrepareDiffusion(int shared_bytes);
 cudaError_t PrepareModulation(int shared_bytes);
 cudaError_t PrepareNewton(int shared_bytes);
 cudaError_t PreparePanelStack(int shared_bytes);
+cudaError_t PrepareWideDenoiser(int shared_bytes);
 
 // All launches are asynchronous and return errors of the launch itself.
 
@@ -57,6 +59,10 @@ cudaError_t LaunchBlocks(const PropagationArgs<PanelStackView>& args, int num_sa
 cudaError_t LaunchBlocks(const ExpansionArgs<PanelStackView>& args, int num_samples,
                          cudaStream_t stream);
 
+// Propagation of wide denoisers: states, and tangents between two products.
+cudaError_t LaunchBlocks(const IntervalStepArgs& args, cudaStream_t stream);
+cudaError_t LaunchTangents(const TangentArgs& args, cudaStream_t stream);
+
 // The rest of a pass, launch by launch.
 cudaError_t LaunchPass(const StartArgs& args, int num_samples, cudaStream_t stream);
 cudaError_t LaunchPass(const LevelArgs& args, int num_members, cudaStream_t stream);
@@ -79,6 +85,9 @@ cudaError_t LaunchModulation(const ModulationArgs& args, int64_t num_tables, cud
 // The largest power of two of blocks that the current device takes in a cluster of it, whatever its
 // width and shared memory; 0 if it knows no clusters.
 cudaError_t MaxNewtonClusterBlocks(int* blocks);
+// How many clusters of up to so many blocks, each with all the shared memory that it may have, the
+// current device runs at a time.
+cudaError_t CountClusters(int max_blocks, ClusterCounts* counts);
 
 }  // namespace deeppcr::cuda
 

@@ -10,7 +10,6 @@ namespace {
 
 template <int W>
 constexpr int kMaxThreads = MaxNewtonWarps(W) * kWarpSize;
-constexpr int kMostBlocks = 16;
 
 // What a kernel does, of those with the same launch.
 enum class Kernel { kInShared, kInSlabs, kParts };
@@ -64,7 +63,8 @@ cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_
 // Of the most threads and the most shared memory.
 template <int W>
 cudaError_t MaxClusterBlocks(size_t shared_bytes, int* blocks) {
-  const ClusterLauncher launcher({W, 1, kMostBlocks, MaxNewtonWarps(W)}, shared_bytes, nullptr);
+  const ClusterLauncher launcher({W, 1, kMostClusterBlocks, MaxNewtonWarps(W)}, shared_bytes,
+                                 nullptr);
   return cudaOccupancyMaxPotentialClusterSize(blocks, NewtonKernel<W, Kernel::kInShared>,
                                               &launcher.config);
 }
@@ -95,7 +95,7 @@ cudaError_t MaxNewtonClusterBlocks(int* blocks) {
   if (!HasClusters()) return cudaSuccess;
   size_t shared_bytes = 0;
   if (const cudaError_t error = SharedBytes(&shared_bytes); error != cudaSuccess) return error;
-  int most = kMostBlocks;
+  int most = kMostClusterBlocks;
   const cudaError_t error = ForWidths([&](auto w) {
     int of_width = 0;
     const cudaError_t status = MaxClusterBlocks<w.value>(shared_bytes, &of_width);
@@ -105,6 +105,17 @@ cudaError_t MaxNewtonClusterBlocks(int* blocks) {
   if (error != cudaSuccess) return error;
   for (*blocks = 1; 2 * *blocks <= most;) *blocks *= 2;
   return cudaSuccess;
+}
+
+cudaError_t CountClusters(int max_blocks, ClusterCounts* counts) {
+  size_t shared_bytes = 0;
+  cudaError_t error = max_blocks > 0 ? SharedBytes(&shared_bytes) : cudaSuccess;
+  for (int i = 0; error == cudaSuccess && 1 << i <= max_blocks; ++i) {
+    const ClusterLauncher launcher({16, 1, 1 << i, MaxNewtonWarps(16)}, shared_bytes, nullptr);
+    error = cudaOccupancyMaxActiveClusters(&counts->of[i], NewtonKernel<16, Kernel::kInShared>,
+                                           &launcher.config);
+  }
+  return error;
 }
 
 }  // namespace deeppcr::cuda

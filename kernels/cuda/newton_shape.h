@@ -13,12 +13,31 @@
 
 namespace deeppcr::cuda {
 
+// The most blocks of a cluster, and the sizes of clusters: 2^0, ..., 2^4.
+inline constexpr int kMostClusterBlocks = 16, kNumClusterSizes = 5;
+
+// Clusters of 2^i blocks, each of which has a multiprocessor to itself, that a device runs at a
+// time. These may be fewer than multiprocessors would do for: a cluster does not span what the
+// hardware groups them by. 0: not known.
+struct ClusterCounts {
+  int of[kNumClusterSizes] = {};
+};
+
 // What a device offers to one launch.
 struct LaunchLimits {
   int multiprocessors = 1;
   size_t shared_bytes = 0;     // of a block
   int max_cluster_blocks = 0;  // a power of two; 0: no clusters
   int max_warps = 32;          // of a block
+  ClusterCounts clusters = {};
+
+  // Clusters of so many blocks, a power of two, that have room side by side.
+  constexpr int ClustersAtOnce(int blocks) const {
+    int i = 0;
+    while (1 << i < blocks) ++i;
+    const int counted = i < kNumClusterSizes ? clusters.of[i] : 0;
+    return counted > 0 ? counted : multiprocessors / blocks;
+  }
 };
 
 struct NewtonShape {
@@ -63,7 +82,7 @@ constexpr NewtonShape ChooseNewtonShape(int width, int num_samples, int32_t num_
                                         const LaunchLimits& limits) {
   NewtonShape shape = {width, num_samples};
   for (int blocks = 1; blocks <= limits.max_cluster_blocks; blocks *= 2) {
-    const bool too_many = int64_t{blocks} * num_samples > limits.multiprocessors;
+    const bool too_many = num_samples > limits.ClustersAtOnce(blocks);
     const bool enough = shape.num_blocks > 0 && !shape.in_slabs;
     if (enough && (too_many || blocks / 2 >= num_intervals)) break;
     shape = NewtonShapeOf(width, num_samples, IntervalTree(num_intervals, blocks), limits);

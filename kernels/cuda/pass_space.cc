@@ -8,8 +8,6 @@ namespace deeppcr::cuda {
 namespace {
 
 constexpr int64_t kSlabBudget = int64_t{128} << 20;
-// cuBLAS's workspace: products of a few hundred columns need none to speak of.
-constexpr int64_t kProductBytes = int64_t{4} << 20;
 
 int64_t SlabBytesOf(const SpaceSizes& sizes, int64_t intervals) {
   return SlabBytes(static_cast<int>(sizes.width), IntervalTree(static_cast<int32_t>(intervals), 1));
@@ -41,8 +39,7 @@ absl::Status PassSpace::Allocate() {
   if (sizes_.intervals == 0) return absl::OkStatus();
   DEEPPCR_RETURN_IF_ERROR(Take(&outcomes_, MemoryKind::kMapped, samples));
   DEEPPCR_RETURN_IF_ERROR(Take(&norms_, MemoryKind::kDevice, samples * sizes_.intervals));
-  DEEPPCR_RETURN_IF_ERROR(Take(&for_products_, MemoryKind::kDevice, kProductBytes));
-  return stream_->PrepareProducts(for_products_.data(), for_products_.size());
+  return PrepareProducts();
 }
 
 IntervalsView PassSpace::Intervals(std::span<const int32_t> samples) const {

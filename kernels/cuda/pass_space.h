@@ -44,9 +44,8 @@ class PassSpace : public CudaSpace, public IterationPasses {
   IntervalsView Intervals(std::span<const int32_t> samples) const;
   PassView View(std::span<const int32_t> samples) const;
 
-  DeviceBuffer<UpdateNorms> outcomes_;    // mapped, [iterative]
-  DeviceBuffer<UpdateNorms> norms_;       // the device's, [iterative, P]
-  DeviceBuffer<std::byte> for_products_;  // the device's
+  DeviceBuffer<UpdateNorms> outcomes_;  // mapped, [iterative]
+  DeviceBuffer<UpdateNorms> norms_;     // the device's, [iterative, P]
 };
 
 // The same for what block_recurrence.h steps through.
@@ -60,9 +59,8 @@ class PassSpaceOf : public PassSpace {
   // Rows that a block takes through a step together.
   virtual int RowsPerStep() const = 0;
 
- private:
   void LaunchPropagation(const IntervalsView& intervals, int32_t num_members,
-                         IterationKind kind) final {
+                         IterationKind kind) override {
     stream_->Launch(PropagationArgs<Process>{.process = ProcessOf(),
                                              .intervals = intervals,
                                              .rows = RowsPerStep(),
@@ -71,6 +69,8 @@ class PassSpaceOf : public PassSpace {
                                              .kind = kind},
                     num_members);
   }
+
+ private:
   void LaunchExpansion(const IntervalsView& intervals, int32_t num_samples,
                        float* trajectories) final {
     stream_->Launch(

@@ -57,6 +57,7 @@ cudaError_t PrepareKernels() {
   if (error == cudaSuccess) error = PrepareModulation(bytes);
   if (error == cudaSuccess) error = PrepareNewton(bytes);
   if (error == cudaSuccess) error = PreparePanelStack(bytes);
+  if (error == cudaSuccess) error = PrepareWideDenoiser(bytes);
   return error;
 }
 
@@ -74,7 +75,8 @@ cudaError_t ProbeDevice(int device, DeviceInfo* info) {
   info->multiprocessors = properties.multiProcessorCount;
   info->shared_bytes = properties.sharedMemPerBlockOptin;
   info->memory_bytes = properties.totalGlobalMem;
-  return MaxNewtonClusterBlocks(&info->max_cluster_blocks);
+  error = MaxNewtonClusterBlocks(&info->max_cluster_blocks);
+  return error == cudaSuccess ? CountClusters(info->max_cluster_blocks, &info->clusters) : error;
 }
 
 }  // namespace deeppcr::cuda

@@ -6,6 +6,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/newton_shape.h"
+
 namespace deeppcr::cuda {
 
 struct DeviceInfo {
@@ -15,6 +17,7 @@ struct DeviceInfo {
   int multiprocessors;
   size_t shared_bytes;     // that a block may ask for
   int max_cluster_blocks;  // of the Newton kernel, a power of two; 0 if there are no clusters
+  ClusterCounts clusters;
   size_t memory_bytes;
 };
 

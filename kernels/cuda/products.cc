@@ -12,12 +12,18 @@
 namespace deeppcr::cuda {
 namespace {
 
-// cublasGemmStridedBatchedEx, a name that C++ overloads.
+// cublasGemmStridedBatchedEx and cublasGemmEx, names that C++ overloads.
 using GemmStridedBatchedEx = cublasStatus_t (*)(
     cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void* alpha,
     const void* a, cudaDataType, int lda, long long stride_a, const void* b, cudaDataType, int ldb,
     long long stride_b, const void* beta, void* c, cudaDataType, int ldc, long long stride_c,
     int batch_count, cublasComputeType_t, cublasGemmAlgo_t);
+
+using GemmEx = cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m,
+                                  int n, int k, const void* alpha, const void* a, cudaDataType,
+                                  int lda, const void* b, cudaDataType, int ldb, const void* beta,
+                                  void* c, cudaDataType, int ldc, cublasComputeType_t,
+                                  cublasGemmAlgo_t);
 
 // What we call of cuBLAS.
 struct Library {
@@ -25,7 +31,8 @@ struct Library {
   decltype(&cublasDestroy_v2) destroy = nullptr;
   decltype(&cublasSetStream_v2) set_stream = nullptr;
   decltype(&cublasSetWorkspace_v2) set_workspace = nullptr;
-  GemmStridedBatchedEx multiply = nullptr;
+  GemmStridedBatchedEx multiply_batch = nullptr;
+  GemmEx multiply = nullptr;
 };
 
 template <class Function>
@@ -42,7 +49,8 @@ absl::StatusOr<Library> Open() {
       Find(opened, "cublasDestroy_v2", &library.destroy) &&
       Find(opened, "cublasSetStream_v2", &library.set_stream) &&
       Find(opened, "cublasSetWorkspace_v2", &library.set_workspace) &&
-      Find(opened, "cublasGemmStridedBatchedEx", &library.multiply))
+      Find(opened, "cublasGemmStridedBatchedEx", &library.multiply_batch) &&
+      Find(opened, "cublasGemmEx", &library.multiply))
     return library;
   const char* const why = dlerror();
   return absl::UnimplementedError(
@@ -92,11 +100,21 @@ class CublasProducts final : public Products {
     const float one = 1.0F, zero = 0.0F;
     const int w = args.width;
     return StatusOf(
-        library_.multiply(handle_, CUBLAS_OP_N, CUBLAS_OP_N, w, w, w, &one, args.left, CUDA_R_32F,
-                          w, args.stride, args.right, CUDA_R_32F, w, args.stride, &zero,
-                          args.product, CUDA_R_32F, w, args.product_stride, args.count,
-                          CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        library_.multiply_batch(handle_, CUBLAS_OP_N, CUBLAS_OP_N, w, w, w, &one, args.left,
+                                CUDA_R_32F, w, args.stride, args.right, CUDA_R_32F, w, args.stride,
+                                &zero, args.product, CUDA_R_32F, w, args.product_stride, args.count,
+                                CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
         "products of matrices");
+  }
+  // weights vectors^T = products^T.
+  absl::Status Multiply(const LayerGemmArgs& args) override {
+    const float one = 1.0F, zero = 0.0F;
+    return StatusOf(
+        library_.multiply(handle_, CUBLAS_OP_T, CUBLAS_OP_N, args.outputs, args.rows, args.inputs,
+                          &one, args.weights, CUDA_R_32F, args.inputs, args.vectors, CUDA_R_32F,
+                          args.inputs, &zero, args.products, CUDA_R_32F, args.outputs,
+                          CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_GEMM_DEFAULT),
+        "products with a layer");
   }
 
  private:

@@ -23,6 +23,7 @@ class Products {
   virtual ~Products() = default;
   // Errors: kUnavailable.
   virtual absl::Status Multiply(const GemmArgs& args) = 0;
+  virtual absl::Status Multiply(const LayerGemmArgs& args) = 0;
 };
 
 }  // namespace deeppcr::cuda

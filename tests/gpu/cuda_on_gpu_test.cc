@@ -131,6 +131,47 @@ TEST(CudaOnGpuTest, SamplesOfWideDenoisersKeepTheirBitsTogether) {
   }
 }
 
+// And their iterative solvers, whose tangents go through cuBLAS in TF32: within the tolerance of
+// the sequential solver, the same bits alone and in a batch, and those of the sequential solver in
+// as many intervals as there were updates.
+void ExpectNewtonOfDenoisers(int64_t hidden_dim) {
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
+    const RandomDiffusion process({.kind = kind,
+                                   .state_dim = 16,
+                                   .hidden_dim = hidden_dim,
+                                   .num_blocks = 3,
+                                   .num_steps = 12,
+                                   .output_gain = 0.3});
+    const SolverRig rig(NewBackendUnderTest(), process.spec());
+    const auto solve = [&](const ResolvedOptions& options, int64_t n) {
+      return rig.Solve(options, RunItem{.num_samples = n, .seed = 5});
+    };
+    const Solved sequential = solve({.solver = "sequential"}, 3);
+    for (const int64_t interval : {1, 5}) {
+      const Solved newton = solve(OptionsFor("newton", 12, interval, 1e-4), 3);
+      const Solved alone = solve(OptionsFor("newton", 12, interval, 1e-4), 1);
+      EXPECT_LE(WorstState(newton, sequential, 16), 1e-4) << hidden_dim << " C " << interval;
+      for (const SampleReport& report : newton.reports)
+        EXPECT_TRUE(report.converged && !report.fallback) << hidden_dim << " C " << interval;
+      EXPECT_TRUE(
+          std::equal(alone.trajectory.begin(), alone.trajectory.end(), newton.trajectory.begin()))
+          << hidden_dim << " C " << interval;
+    }
+    ResolvedOptions two = OptionsFor("newton", 12, 4, 1e-7);
+    two.max_iterations = 2;
+    two.on_no_convergence = OnNoConvergence::kReturn;
+    const Solved causal = solve(two, 1);
+    EXPECT_FALSE(causal.reports[0].fallback);
+    EXPECT_TRUE(std::equal(causal.trajectory.begin(), causal.trajectory.begin() + 9 * 16,
+                           sequential.trajectory.begin()))
+        << hidden_dim;
+  }
+}
+TEST(CudaOnGpuTest, NewtonOfWideDenoisersAgreesWithSequential) { ExpectNewtonOfDenoisers(250); }
+TEST(CudaOnGpuTest, NewtonOfTheWidestDenoisersAgreesWithSequential) {
+  ExpectNewtonOfDenoisers(1024);
+}
+
 TEST(CudaOnGpuTest, ThreadsDoNotDisturbOneAnother) {
   const RandomSystem system({.num_steps = 300, .state_dim = 8, .gain = 0.9});
   const std::unique_ptr<Backend> backend = NewBackendUnderTest();

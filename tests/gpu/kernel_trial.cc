@@ -186,7 +186,12 @@ int Main(int argc, char** argv) {
   limits.shared_bytes = properties.sharedMemPerBlockOptin;
   Must(PrepareKernels(), "preparing the kernels");
   Must(MaxNewtonClusterBlocks(&limits.max_cluster_blocks), "cluster size");
-  std::fprintf(stderr, "%s: clusters of %d blocks\n", properties.name, limits.max_cluster_blocks);
+  Must(CountClusters(limits.max_cluster_blocks, &limits.clusters), "clusters at a time");
+  std::fprintf(stderr, "%s: clusters of up to %d blocks; at a time, by size:", properties.name,
+               limits.max_cluster_blocks);
+  for (int blocks = 1; blocks <= limits.max_cluster_blocks; blocks *= 2)
+    std::fprintf(stderr, " %d", limits.ClustersAtOnce(blocks));
+  std::fprintf(stderr, "\n");
   if (mode == "time") {
     TimeAll(limits);
     return 0;

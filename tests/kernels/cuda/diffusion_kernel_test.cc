@@ -181,12 +181,13 @@ TEST(WideDenoiserTest, SamplesTogetherHaveTheBitsOfSamplesAlone) {
   }
 }
 
+// One of the barriers is for tangents alone, which go their own way (wide_propagation_test.cc).
 TEST(WideDenoiserTest, EveryBarrierIsNeeded) {
   const std::vector<RandomDiffusion> processes = BothDenoisers(kWideHidden, 4);
   std::vector<std::vector<Solved>> right;
   for (const RandomDiffusion& process : processes) right.push_back(AllAnswers(process, {}));
   for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
-    EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
+    EXPECT_EQ(IsNeeded(site, processes, right), site != cuda::kBeforeGatedSum) << "site " << site;
 }
 
 std::vector<Solved> SequentialAnswer(const RandomDiffusion& process, const DeviceOptions& device) {

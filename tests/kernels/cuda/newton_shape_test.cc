@@ -26,6 +26,17 @@ TEST(NewtonShapeTest, ManySamplesShareTheMultiprocessors) {
   EXPECT_GT(ChooseNewtonShape(16, 1000, 512, kLimits).num_blocks, 4);
 }
 
+// What the device counts goes before what its multiprocessors would do for.
+TEST(NewtonShapeTest, ClustersThatTheHardwareCannotPlaceAreNotCountedOn) {
+  LaunchLimits limits = kLimits;
+  EXPECT_EQ(limits.ClustersAtOnce(16), 8);
+  EXPECT_EQ(ChooseNewtonShape(8, 8, 512, limits).num_blocks, 16);
+  limits.clusters = {{132, 66, 32, 16, 7}};
+  EXPECT_EQ(limits.ClustersAtOnce(16), 7);
+  EXPECT_EQ(ChooseNewtonShape(8, 7, 512, limits).num_blocks, 16);
+  EXPECT_EQ(ChooseNewtonShape(8, 8, 512, limits).num_blocks, 8);
+}
+
 TEST(NewtonShapeTest, EveryShapeFitsOrLiesInSlabs) {
   for (const int width : kWidths) {
     for (int32_t intervals = 1; intervals <= 5000; intervals += 7) {

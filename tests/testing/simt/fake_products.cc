@@ -12,6 +12,10 @@ class FakeProducts final : public Products {
     testing::simt::MultiplyOnCpu(args);
     return absl::OkStatus();
   }
+  absl::Status Multiply(const LayerGemmArgs& args) override {
+    testing::simt::MultiplyOnCpu(args);
+    return absl::OkStatus();
+  }
 };
 
 }  // namespace

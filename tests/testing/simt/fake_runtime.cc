@@ -201,6 +201,8 @@ cudaError_t LaunchBlocks(const ExpansionArgs<PanelStackView>& args, int num_samp
 cudaError_t LaunchBlocks(const CoarseArgs& args, int num_samples, cudaStream_t) {
   return Run(args, num_samples);
 }
+cudaError_t LaunchBlocks(const IntervalStepArgs& args, cudaStream_t) { return Run(args); }
+cudaError_t LaunchTangents(const TangentArgs& args, cudaStream_t) { return Run(args); }
 cudaError_t LaunchPass(const StartArgs& args, int n, cudaStream_t) { return Run(args, n); }
 cudaError_t LaunchPass(const LevelArgs& args, int n, cudaStream_t) { return Run(args, n); }
 cudaError_t LaunchPass(const UpdateArgs& args, int n, cudaStream_t) { return Run(args, n); }
@@ -213,6 +215,7 @@ cudaError_t MaxNewtonClusterBlocks(int* blocks) {
   *blocks = kOptions.limits.max_cluster_blocks;
   return cudaSuccess;
 }
+cudaError_t CountClusters(int, ClusterCounts*) { return cudaSuccess; }
 cudaError_t PrepareKernels() { return cudaSuccess; }
 cudaError_t CountDevices(int* count) { return cudaGetDeviceCount(count); }
 cudaError_t ProbeDevice(int, DeviceInfo* info) {

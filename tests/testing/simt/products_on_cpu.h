@@ -8,6 +8,7 @@ namespace deeppcr::testing::simt {
 
 // In the place of cuBLAS.
 void MultiplyOnCpu(const cuda::GemmArgs& args);
+void MultiplyOnCpu(const cuda::LayerGemmArgs& args);
 
 }  // namespace deeppcr::testing::simt
 

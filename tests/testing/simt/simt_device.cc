@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing/simt/simt_device.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -92,6 +93,19 @@ class SimtStream final : public cuda::Stream {
     Run({.num_clusters = num_members}, [&](Thread& t) { cuda::CollectNorms(t, args); });
   }
   void Launch(const cuda::GemmArgs& args) override {
+    if (Counted()) MultiplyOnCpu(args);
+  }
+  void Launch(const cuda::IntervalStepArgs& args) override {
+    RunTeams(args, args.team.num_blocks, args.team.teams(args.range.count),
+             cuda::StepBytes(args.process, args.team.samples),
+             [&](const auto& team) { cuda::StepIntervals(team, args); });
+  }
+  void Launch(const cuda::TangentArgs& args) override {
+    Run({.num_clusters = args.range.count,
+         .num_threads = std::min(cuda::kTangentWarps, options_.limits.max_warps) * kWarpSize},
+        [&](Thread& thread) { cuda::StepTangents(thread, args); });
+  }
+  void Launch(const cuda::LayerGemmArgs& args) override {
     if (Counted()) MultiplyOnCpu(args);
   }
   absl::Status PrepareProducts(void*, int64_t) override { return status_; }
