@@ -52,7 +52,7 @@ class EngineImpl final : public Engine {
   absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
       const std::string& directory, const LoadProgress& progress,
       const CancelToken* token) const override {
-    if (progress) progress("reading");
+    if (progress) progress(LoadNews::kStep, "reading");
     DEEPPCR_ASSIGN_OR_RETURN(
         Model model,
         ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes, .token = token}));

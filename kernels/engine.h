@@ -104,8 +104,10 @@ class LoadedModel {
                                                              int repetitions) const = 0;
 };
 
-// Progress of a load, for logs: what is being done, in words.
-using LoadProgress = std::function<void(std::string_view)>;
+// Progress of a load, for logs, in words: what is being done, or what went wrong on the way and was
+// done without.
+enum class LoadNews : uint8_t { kStep, kProblem };
+using LoadProgress = std::function<void(LoadNews, std::string_view)>;
 
 // One per process. Thread-safe.
 class Engine {

@@ -158,11 +158,12 @@ class VariantPreparation {
   }
 
  private:
-  void Say(std::string_view text) const {
+  void Say(std::string_view text, LoadNews news = LoadNews::kStep) const {
     if (!context_.progress) return;
-    if (model_.systems.size() == 1) return context_.progress(text);
-    context_.progress(StrCat(text, " (", shape_.num_steps, " steps)"));
+    if (model_.systems.size() == 1) return context_.progress(news, text);
+    context_.progress(news, StrCat(text, " (", shape_.num_steps, " steps)"));
   }
+  void Warn(std::string_view text) const { Say(text, LoadNews::kProblem); }
 
   // Of what is allowed to the whole model.
   int64_t Share(int64_t whole) const { return whole / static_cast<int64_t>(model_.systems.size()); }
@@ -219,12 +220,12 @@ class VariantPreparation {
     const PlanCache cache(context_.options->plan_cache_dir);
     absl::StatusOr<Plan> cached = cache.Load(key);
     if (cached.ok() && PlanFits(*cached, variant_.resolve)) return cached;
-    if (cached.ok()) Say(StrCat("measuring anew: plan ", cached->id, " does not fit this model"));
-    if (!cached.ok() && !absl::IsNotFound(cached.status())) Say(ToStd(cached.status().message()));
+    if (cached.ok()) Warn(StrCat("measuring anew: plan ", cached->id, " does not fit this model"));
+    if (!cached.ok() && !absl::IsNotFound(cached.status())) Warn(ToStd(cached.status().message()));
     DEEPPCR_ASSIGN_OR_RETURN(Plan plan, Measure());
     plan.device = key.device;
     DEEPPCR_ASSIGN_OR_RETURN(plan.id, PlanId(key, plan));
-    if (const absl::Status saved = cache.Save(key, plan); !saved.ok()) Say(ToStd(saved.message()));
+    if (const absl::Status saved = cache.Save(key, plan); !saved.ok()) Warn(ToStd(saved.message()));
     return plan;
   }
 

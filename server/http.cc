@@ -29,8 +29,11 @@ Reply Respond(const HttpServer::Handlers& handlers, std::string_view method,
   if (path != "/readyz") {
     return {404, "Not Found", "text/plain; charset=utf-8", "try /metrics, /livez, /readyz\n"};
   }
-  if (handlers.ready()) return {200, "OK", "text/plain; charset=utf-8", "ready\n"};
-  return {503, "Service Unavailable", "text/plain; charset=utf-8", "not ready\n"};
+  const std::vector<std::string> missing = handlers.missing();
+  if (missing.empty()) return {200, "OK", "text/plain; charset=utf-8", "ready\n"};
+  std::string body = "not ready\n";
+  for (const std::string& line : missing) body += line + "\n";
+  return {503, "Service Unavailable", "text/plain; charset=utf-8", body};
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -19,7 +20,8 @@ class HttpServer {
  public:
   struct Handlers {
     std::function<std::string()> metrics;  // the exposition
-    std::function<bool()> ready;           // 200 or 503
+    // What is missing: 200 if nothing is, else 503 and a line for each.
+    std::function<std::vector<std::string>()> missing;
   };
 
   // address: host:port, port 0 for a free one.

@@ -29,6 +29,11 @@ double SecondsSince(Clock::time_point start) {
 // replaced model frees later comes back with the next load.
 void GiveFreedMemoryBack() { malloc_trim(0); }
 
+std::string_view WhyMissing(ModelState state) {
+  if (state == ModelState::kLoading) return " is being loaded";
+  return state == ModelState::kFailed ? " has failed" : " is not loaded";
+}
+
 }  // namespace
 
 ModelStore::ModelStore(ModelStoreOptions options, const Engine& engine, Metrics& metrics,
@@ -130,9 +135,11 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
   const std::string place = StrCat(name, "/", version);
   const std::string directory = (fs::path(options_.repository) / place).string();
   const Clock::time_point start = Clock::now();
-  const auto progress = [&](std::string_view step) {
-    logger_.Log(LogLevel::kInfo, "model_loading",
-                {{"model", name}, {"version", version}, {"step", step}});
+  const auto progress = [&](LoadNews news, std::string_view text) {
+    const bool problem = news == LoadNews::kProblem;
+    logger_.Log(problem ? LogLevel::kWarn : LogLevel::kInfo,
+                problem ? "model_load_problem" : "model_loading",
+                {{"model", name}, {"version", version}, {problem ? "reason" : "step", text}});
   };
   auto loaded = engine_.LoadModel(directory, progress, &stop_);
   if (absl::IsCancelled(loaded.status()))
@@ -140,7 +147,7 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
   DEEPPCR_RETURN_IF_ERROR(AsLoadError(loaded.status(), directory, place));
   DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedModel> model, std::move(loaded));
   if (warm_up_) {
-    progress("warming up");
+    progress(LoadNews::kStep, "warming up");
     DEEPPCR_RETURN_IF_ERROR(warm_up_(model, stop_));
   }
   ModelMetrics* metrics = metrics_.ForModel(name, version);
@@ -344,18 +351,21 @@ std::vector<ModelStatus> ModelStore::List() const {
   return list;
 }
 
-bool ModelStore::Ready() const {
+std::vector<std::string> ModelStore::Missing() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!scanned_ || !scan_errors_.empty()) return false;
+  if (!scanned_) return {"the models have not all been looked at yet"};
+  std::vector<std::string> missing;
+  for (const auto& [name, reason] : scan_errors_) missing.push_back(StrCat(name, " was refused"));
   for (const auto& [name, versions] : models_) {
     // From the highest down: a ready one that came later makes up for what failed below it.
     for (auto it = versions.rbegin(); it != versions.rend(); ++it) {
-      const Entry& entry = it->second;
+      const auto& [version, entry] = *it;
       if (entry.model != nullptr && !entry.required) break;
-      if (entry.model == nullptr && entry.required) return false;
+      if (entry.model == nullptr && entry.required)
+        missing.push_back(StrCat(name, "/", version, WhyMissing(entry.state)));
     }
   }
-  return true;
+  return missing;
 }
 
 }  // namespace deeppcr

@@ -89,9 +89,11 @@ class ModelStore {
   // By name, then version. Version 0: a directory of the repository without a version to load.
   std::vector<ModelStatus> List() const;
 
-  // All that the last LoadAll chose is ready, or a higher version that it did not choose is (it may
-  // have been repaired since by Load or dropped by Unload).
-  bool Ready() const;
+  // What is missing of what the last LoadAll chose, in a few words each: a version counts as there
+  // if a higher one is ready that was not chosen (it may have been repaired since by Load or
+  // dropped by Unload).
+  std::vector<std::string> Missing() const;
+  bool Ready() const { return Missing().empty(); }
 
   // Stops loading, soon; for shutdown.
   void Stop() {

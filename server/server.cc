@@ -168,7 +168,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
 }
 
 absl::Status Server::StartHttp() {
-  HttpServer::Handlers handlers = {[this] { return metrics_.Text(); }, [this] { return Ready(); }};
+  HttpServer::Handlers handlers = {[this] { return metrics_.Text(); },
+                                   [this] { return context_.Missing(); }};
   DEEPPCR_ASSIGN_OR_RETURN(http_, HttpServer::Start(config_.http_listen, std::move(handlers)));
   http_port_ = http_->port();
   return absl::OkStatus();

@@ -9,7 +9,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
 #include "server/authorizer.h"
@@ -53,8 +55,12 @@ struct ServiceContext {
   std::atomic<int64_t> unanswered{0};  // from arrival until the reply is handed to gRPC
   std::atomic<int64_t> streams{0};     // of many calls; open ones, however idle
 
-  // Not draining, and every model of the repository is ready.
-  bool Ready() const { return !leaving.load() && store.Ready(); }
+  // What stands against readiness: draining, or models that are not there.
+  std::vector<std::string> Missing() const {
+    return leaving.load() ? std::vector<std::string>{"the server is shutting down"}
+                          : store.Missing();
+  }
+  bool Ready() const { return Missing().empty(); }
 };
 
 // All methods take and give bytes: what is parsed is checked first, see wire.h.

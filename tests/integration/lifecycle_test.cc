@@ -98,7 +98,7 @@ TEST_F(LifecycleTest, ABrokenModelLeavesTheOthersButNotReadiness) {
   ASSERT_NE(server, nullptr);
 
   EXPECT_FALSE(server->ready());
-  EXPECT_THAT(server->Get("/readyz"), HasSubstr("503"));
+  EXPECT_THAT(server->Get("/readyz"), AllOf(HasSubstr("503"), HasSubstr("broken/1 has failed")));
   EXPECT_EQ(RunProgram(DEEPPCR_SERVER_BINARY, {"--probe=" + server->address()}).exit_code, 1);
   const auto stub = Connect(server->address());
   v1::ForwardResponse response;
@@ -225,7 +225,7 @@ TEST_F(LifecycleTest, IsNotReadyButServesDuringThePause) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 
-  EXPECT_THAT(server->Get("/readyz"), HasSubstr("503"));
+  EXPECT_THAT(server->Get("/readyz"), AllOf(HasSubstr("503"), HasSubstr("shutting down")));
   const auto stub = Connect(server->address());
   v1::ForwardResponse response;
   EXPECT_TRUE(Call(*stub, MakeRequest(), &response).ok());

@@ -43,9 +43,9 @@ class LoadedModelTest : public ::testing::Test {
                     .ok());
   }
 
-  // What was said while it loaded is in progress_ afterwards.
+  // What went wrong while it loaded is in problems_ afterwards.
   absl::StatusOr<LoadedPtr> Load(int64_t max_workspace_bytes = int64_t{1} << 28) {
-    progress_.clear();
+    problems_.clear();
     auto engine = Engine::Create({.backend = "cpu",
                                   .num_threads = 1,
                                   .plan_cache_dir = plans_.path(),
@@ -53,7 +53,10 @@ class LoadedModelTest : public ::testing::Test {
     if (!engine.ok()) return engine.status();
     engines_.push_back(*std::move(engine));
     return engines_.back()->LoadModel(
-        model_.path(), [&](std::string_view step) { progress_ += std::string(step) + "\n"; },
+        model_.path(),
+        [&](LoadNews news, std::string_view text) {
+          if (news == LoadNews::kProblem) problems_ += std::string(text) + "\n";
+        },
         token_);
   }
 
@@ -73,16 +76,16 @@ class LoadedModelTest : public ::testing::Test {
     ASSERT_TRUE(WriteFileAtomically(path, plan.dump()).ok());
     ASSERT_TRUE(Load(max_workspace_bytes).ok());
     const std::string marker = "id: expected ";
-    const size_t at = progress_.find(marker);
-    ASSERT_NE(at, std::string::npos) << progress_;
-    plan["id"] = progress_.substr(at + marker.size(), 16);
+    const size_t at = problems_.find(marker);
+    ASSERT_NE(at, std::string::npos) << problems_;
+    plan["id"] = problems_.substr(at + marker.size(), 16);
     ASSERT_TRUE(WriteFileAtomically(path, plan.dump()).ok());
   }
 
   TemporaryDirectory model_;
   TemporaryDirectory plans_;
   std::vector<std::unique_ptr<Engine>> engines_;  // outlive their models
-  std::string progress_;
+  std::string problems_;
   const CancelToken* token_ = nullptr;
 };
 
@@ -95,6 +98,7 @@ TEST_F(LoadedModelTest, TakesThePlanOfAnEarlierLoad) {
 
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_TRUE((*second)->plan().from_cache);
+  EXPECT_EQ(problems_, "");
   EXPECT_EQ((*second)->plan().id, (*first)->plan().id);
 }
 
@@ -116,7 +120,7 @@ TEST_F(LoadedModelTest, AnEntryBelowTheLeastIntervalIsMeasuredAnew) {
 
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_FALSE((*model)->plan().from_cache);
-  EXPECT_NE(progress_.find("measuring anew"), std::string::npos) << progress_;
+  EXPECT_NE(problems_.find("measuring anew"), std::string::npos) << problems_;
   const auto resolved = (*model)->Resolve({}, 1);
   ASSERT_TRUE(resolved.ok()) << resolved.status();
   EXPECT_TRUE(resolved->solver == "sequential" || resolved->shooting_interval >= 4);

@@ -16,12 +16,14 @@ namespace deeppcr {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::ElementsAre;
 using testing::ExpectError;
 using testing::FakeEngine;
 using testing::FakeModel;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::TemporaryDirectory;
+using ::testing::UnorderedElementsAre;
 
 class ModelStoreTest : public ::testing::Test {
  protected:
@@ -100,7 +102,7 @@ TEST_F(ModelStoreTest, LoadsTheVersionsThatThePolicyChooses) {
   }
   EXPECT_EQ(ready, "a2 a3 b1 b3 c2 ");
   EXPECT_EQ(failed, "c7 ");
-  EXPECT_FALSE(store.Ready());  // a version that was asked for is not there
+  EXPECT_THAT(store.Missing(), ElementsAre("c/7 has failed"));  // which was asked for
 }
 
 TEST_F(ModelStoreTest, EveryVersionThatWasAskedForCounts) {
@@ -117,7 +119,7 @@ TEST_F(ModelStoreTest, EveryVersionThatWasAskedForCounts) {
                       .versions = *VersionPolicies::Parse("misspelt=3,gone=latest")},
                      engine_, metrics_, logger_);
   ASSERT_TRUE(missing.LoadAll().ok());
-  EXPECT_FALSE(missing.Ready());
+  EXPECT_THAT(missing.Missing(), UnorderedElementsAre("gone was refused", "misspelt/3 has failed"));
   EXPECT_THAT(missing.Describe("misspelt", 3)->reason, HasSubstr("is not there"));
   EXPECT_THAT(missing.Describe("gone", 0)->reason, HasSubstr("is not there"));
 }

@@ -187,7 +187,7 @@ class FakeEngine : public Engine {
   absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(const std::string& directory,
                                                                const LoadProgress& progress,
                                                                const CancelToken*) const override {
-    progress("pretending");
+    progress(LoadNews::kStep, "pretending");
     return load_(directory);
   }
 
