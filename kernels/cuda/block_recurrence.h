@@ -15,6 +15,7 @@
 //                          i < cols() of row r, where cols() >= W, to be zero beyond D;
 //                          Run(steps.At(l)) takes all rows through step l and synchronises the
 //                          team
+//   NewSoleStep(team, memory)   makes steps of one state, likewise
 //   kHasDiagonals          steps can keep the diagonal of a single step's Jacobian:
 //   KeepDiagonal(to)
 // Row 0 is a state, then come the probes if they are carried, then columns of the Jacobian.
@@ -76,15 +77,14 @@ struct BlockSequentialArgs {
   int64_t* num_dependent;  // steps made, one after another, by the first sample
 };
 
-// Body of a launch of one team per sample (team.samples == 1), with StepFloats(1) of shared memory
-// a block.
-template <class Process, class Team>
-DEEPPCR_DEVICE void SolveByTeams(const Team& team, const BlockSequentialArgs<Process>& args) {
+// The steps of the sample of a team, made by `step`.
+template <class Process, class Team, class Step>
+DEEPPCR_DEVICE void SolveSample(const Team& team, const BlockSequentialArgs<Process>& args,
+                                Step& step) {
   const Process& process = args.process;
   auto& context = team.context();
   const int64_t sample = context.cluster(), dim = process.state_dim;
   const int width = process.width;
-  auto step = process.template NewStep<1>(team, SharedFloats(context), 1, false);
   float* const trajectory = args.trajectories == nullptr || !team.leads()
                                 ? nullptr
                                 : args.trajectories + sample * (process.num_steps + 1) * dim;
@@ -101,6 +101,14 @@ DEEPPCR_DEVICE void SolveByTeams(const Team& team, const BlockSequentialArgs<Pro
   if (!team.leads()) return;
   WriteState(context, step, width, args.final_states + sample * width);
   if (sample == 0 && context.thread() == 0) *args.num_dependent = made;
+}
+
+// Body of a launch of one team per sample (team.samples == 1), with StepFloats(1) of shared memory
+// a block.
+template <class Process, class Team>
+DEEPPCR_DEVICE void SolveByTeams(const Team& team, const BlockSequentialArgs<Process>& args) {
+  auto step = args.process.NewSoleStep(team, SharedFloats(team.context()));
+  SolveSample(team, args, step);
 }
 
 // ---- Shooting intervals
@@ -256,7 +264,7 @@ DEEPPCR_DEVICE void ExpandIntervals(Context& context, const ExpansionArgs<Proces
   const int64_t dim = process.state_dim;
   const BlockInterval at(context, args.intervals, process);
   float* const to = args.trajectories + at.sample * (process.num_steps + 1) * dim;
-  auto step = process.template NewStep<1>(BlockTeam(context), SharedFloats(context), 1, false);
+  auto step = process.NewSoleStep(BlockTeam(context), SharedFloats(context));
   PlaceState(context, at.memory.State(at.local), 0, step, process.width);
   context.SyncBlock(kAfterInitialState);
   if (at.interval == 0) WriteState(context, step, dim, to);

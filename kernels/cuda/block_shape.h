@@ -70,6 +70,13 @@ constexpr TeamShape ChooseTeams(const Process& process, int num_samples,
   return {blocks, wanted < most ? wanted : most};
 }
 
+// True where a block keeps weights in its registers from step to step (HeldLayers).
+constexpr bool HoldsLayers(const DiffusionView& process, int num_blocks, int max_warps) {
+  const DenoiserView& d = process.denoiser;
+  return num_blocks == 1 && !d.ada_ln && d.hidden_width <= kHeldWidth &&
+         BlockWarps(process, 1, max_warps) * kPanelRows >= d.hidden_width;
+}
+
 // Rows that pass through a step together: everything, or as much as a block has memory for; 0 where
 // that is too little for a state, its probes and a column.
 template <class Process>

@@ -12,6 +12,7 @@
 #include <math.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "kernels/backend/iteration.h"
 #include "kernels/backend/reverse_step.h"
@@ -51,7 +52,31 @@ enum class StepRowsAre : uint8_t {
   kStates,            // a state each, of as many samples, whose steps are a Row(r) each
 };
 
-template <int S, class Team, StepRowsAre kRows = StepRowsAre::kStateAndTangents>
+// Layers of the residual denoiser whose weights stay in registers from step to step: those of its
+// first blocks, as many as 128 registers a thread have room for. With one state a step takes the
+// time that its weights take to arrive; so they are there. For blocks of threads with a warp for
+// every panel of H' <= kHeldWidth.
+inline constexpr int kHeldLayers = 3, kHeldWidth = 128;
+struct NoHeldLayers {
+  static constexpr int kCount = 0;
+  template <class Team>
+  DEEPPCR_DEVICE void Hold(const Team&, const DenoiserView&) {}
+};
+struct HeldLayers {
+  static constexpr int kCount = kHeldLayers;
+  HeldPanel<kHeldWidth / kPanelCols> layers[kCount];
+  template <class Team>
+  DEEPPCR_DEVICE void Hold(const Team& team, const DenoiserView& d) {
+    DEEPPCR_UNROLL
+    for (int b = 0; b < kCount; ++b) {
+      if (b < d.num_blocks && team.warp() < d.hidden_width / kPanelRows)
+        layers[b].Hold(team.context(), d.first[b], team.warp());
+    }
+  }
+};
+
+template <int S, class Team, StepRowsAre kRows = StepRowsAre::kStateAndTangents,
+          class Held = NoHeldLayers>
 class DenoiserStep {
  public:
   // `memory`: DenoiserFloats(d, rows) of a block's, aligned to 16 bytes.
@@ -69,7 +94,9 @@ class DenoiserStep {
         next_(state_ + rows * state_stride_),
         hidden_(next_ + rows * state_stride_),
         inner_(hidden_ + rows * stride_),
-        outer_(inner_ + rows * stride_) {}
+        outer_(inner_ + rows * stride_) {
+    held_.Hold(team, d);
+  }
 
   // From now on steps of states leave these for their tangents.
   DEEPPCR_DEVICE void KeepTape(const DenoiserTape& tape) { tape_ = tape; }
@@ -108,8 +135,9 @@ class DenoiserStep {
   template <class Steps>
   DEEPPCR_DEVICE const float* Features(const Steps& steps) {
     InputLayer(steps);
-    for (int i = 0; i < d_.num_blocks; ++i)
-      d_.ada_ln ? AdaLnBlock(steps, i) : ResidualBlock(steps, i);
+    HeldBlocks(steps, std::make_integer_sequence<int, Held::kCount>());
+    for (int i = Held::kCount; i < d_.num_blocks; ++i)
+      d_.ada_ln ? AdaLnBlock(steps, i) : StreamedBlock(steps, i);
     if (!d_.ada_ln) return hidden_;
     Modulate(steps, d_.num_blocks);
     return inner_;
@@ -184,11 +212,33 @@ class DenoiserStep {
     team_.Sync(kAfterInputLayer);
   }
 
-  // h <- h + act(first h + mu).
+  // Residual blocks that hold their layers, and those that do not.
+  template <class Steps, int... kBlocks>
+  DEEPPCR_DEVICE void HeldBlocks(const Steps& steps, std::integer_sequence<int, kBlocks...>) {
+    (HeldBlock<kBlocks>(steps), ...);
+  }
+  template <int kBlock, class Steps>
+  DEEPPCR_DEVICE void HeldBlock(const Steps& steps) {
+    if (kBlock >= d_.num_blocks) return;
+    ResidualBlock(steps, kBlock, d_.first[kBlock], [&](const auto& f) {
+      if (team_.warp() >= d_.hidden_width / kPanelRows) return;
+      const PanelSums<S> sums = MultiplyPanel<S>(context_, held_.layers[kBlock], d_.hidden_width,
+                                                 hidden_, stride_, rows_, squares_);
+      f(team_.warp() * kPanelRows + context_.lane() / kSegments, sums);
+    });
+  }
   template <class Steps>
-  DEEPPCR_DEVICE void ResidualBlock(const Steps& steps, int block) {
+  DEEPPCR_DEVICE void StreamedBlock(const Steps& steps, int block) {
     const PanelLayer layer = d_.first[block];
-    ForRows<S>(team_, layer, hidden_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
+    ResidualBlock(steps, block, layer, [&](const auto& f) {
+      ForRows<S>(team_, layer, hidden_, stride_, rows_, squares_, f);
+    });
+  }
+  // h <- h + act(first h + mu), where for_rows(f) has the sums of first h.
+  template <class Steps, class ForLayerRows>
+  DEEPPCR_DEVICE void ResidualBlock(const Steps& steps, int block, const PanelLayer& layer,
+                                    const ForLayerRows& for_rows) {
+    for_rows([&](int i, const PanelSums<S>& p) {
       const auto pre_activation = [&](int r, float sum) {
         return sum + steps.Row(r).modulation[block * d_.hidden_width + i];
       };
@@ -343,6 +393,7 @@ class DenoiserStep {
   float *state_, *next_;             // [rows, state_stride_] each
   float *hidden_, *inner_, *outer_;  // [rows, stride_] each
   DenoiserTape tape_;
+  Held held_;
 };
 
 }  // namespace deeppcr::cuda

@@ -16,6 +16,16 @@ __global__ void __launch_bounds__(kMaxBlockThreads, 1) ClusterBatchKernel(const 
 #endif
 }
 
+static_assert(kHeldWidth / kPanelRows == kMaxBlockWarps, "a warp for every panel");
+__global__ void __launch_bounds__(kMaxBlockThreads, 1) HeldSequentialKernel(const BatchArgs args) {
+  DeviceContext context;
+  SolveWithHeldLayers(BlockTeam(context), args);
+}
+__global__ void __launch_bounds__(kMaxBlockThreads, 1) HeldCoarseKernel(const CoarseArgs args) {
+  DeviceContext context;
+  GuessWithHeldLayers(BlockTeam(context), args);
+}
+
 __global__ void __launch_bounds__(kMaxBlockThreads, 1) CoarseKernel(const CoarseArgs args) {
   DeviceContext context;
   GuessCoarsely(BlockTeam(context), args);
@@ -41,6 +51,8 @@ cudaError_t PrepareDiffusion(int shared_bytes) {
 
 cudaError_t LaunchBlocks(const BlockSequentialArgs<DiffusionView>& args, int num_samples,
                          cudaStream_t stream) {
+  if (args.team.samples == 1 && HoldsLayers(args.process, args.team.num_blocks, kMaxBlockWarps))
+    return LaunchSteps(HeldSequentialKernel, args, num_samples, StepBytes(args.process, 1), stream);
   if (args.team.samples == 1) return LaunchBlockSequential(args, num_samples, stream);
   return LaunchTeams(BatchKernel, ClusterBatchKernel, args, args.team.num_blocks,
                      args.team.teams(num_samples), StepBytes(args.process, args.team.samples),
@@ -55,6 +67,8 @@ cudaError_t LaunchBlocks(const ExpansionArgs<DiffusionView>& args, int num_sampl
   return LaunchExpansion(args, num_samples, stream);
 }
 cudaError_t LaunchBlocks(const CoarseArgs& args, int num_samples, cudaStream_t stream) {
+  if (HoldsLayers(args.process, args.num_blocks, kMaxBlockWarps))
+    return LaunchSteps(HeldCoarseKernel, args, num_samples, CoarseBytes(args.process), stream);
   return LaunchTeams(CoarseKernel, ClusterCoarseKernel, args, args.num_blocks, num_samples,
                      CoarseBytes(args.process), stream);
 }

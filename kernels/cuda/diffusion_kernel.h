@@ -40,6 +40,16 @@ struct DiffusionView {
                                                                        int rows) const {
     return {team, denoiser, memory, rows, false};
   }
+  template <class Team>
+  DEEPPCR_DEVICE auto NewSoleStep(const Team& team, float* memory) const {
+    return DenoiserStep<1, Team, StepRowsAre::kStates>(team, denoiser, memory, 1, false);
+  }
+  // The same by a block with the weights in registers: see HeldLayers.
+  template <class Team>
+  DEEPPCR_DEVICE auto NewHeldStep(const Team& team, float* memory) const {
+    return DenoiserStep<1, Team, StepRowsAre::kStates, HeldLayers>(team, denoiser, memory, 1,
+                                                                   false);
+  }
   template <int S, class Team>
   DEEPPCR_DEVICE DenoiserStep<S, Team> NewStep(const Team& team, float* memory, int rows,
                                                bool probes) const {
@@ -62,9 +72,21 @@ class SampleSteps {
     return {c, table_ + step * view_.denoiser.modulation_floats(),
             c.sigma == 0.0F ? nullptr : Noise(step), step};
   }
-  // The weights are the same for all steps, and what else a step needs is little.
+  // The weights are the same for all steps. A step's own modulation and noise come from afar, and a
+  // step that holds its weights would wait for them; where they are many, the weights evict them.
   template <class Team>
-  DEEPPCR_DEVICE void Prefetch(const Team&, int64_t) const {}
+  DEEPPCR_DEVICE void Prefetch(const Team& team, int64_t step) const {
+    constexpr int kLineFloats = 32, kMostFloats = 4096;
+    const int floats = view_.denoiser.modulation_floats();
+    if (step + 1 >= view_.num_steps || floats > kMostFloats) return;
+    const float* const row = table_ + (step + 1) * floats;
+    auto& context = team.context();
+    const int stride = context.num_threads() * kLineFloats;
+    for (int at = context.thread() * kLineFloats; at < floats; at += stride)
+      context.Prefetch(row + at);
+    for (int at = context.thread() * kLineFloats; at < view_.state_dim; at += stride)
+      context.Prefetch(Noise(step + 1) + at);
+  }
 
  private:
   const DiffusionView& view_;
@@ -74,6 +96,14 @@ class SampleSteps {
 
 DEEPPCR_DEVICE SampleSteps DiffusionView::StepsOf(int64_t sample) const {
   return SampleSteps(*this, sample);
+}
+
+// Body of a launch of one block per sample: SolveByTeams with HeldLayers.
+template <class Team>
+DEEPPCR_DEVICE void SolveWithHeldLayers(const Team& team,
+                                        const BlockSequentialArgs<DiffusionView>& args) {
+  auto step = args.process.NewHeldStep(team, SharedFloats(team.context()));
+  SolveSample(team, args, step);
 }
 
 // ---- Samples together
@@ -165,10 +195,9 @@ DEEPPCR_DEVICE float HoldSample(const CoarseArgs& args, const SampleSteps& steps
   return z;
 }
 
-// Body of a launch of one team per sample: the denoiser is evaluated every CoarseStride steps, and
-// in between its x0 is held. Shared memory: that of the sequential solver and W floats.
-template <class Team>
-DEEPPCR_DEVICE void GuessCoarsely(const Team& team, const CoarseArgs& args) {
+// The denoiser of `step` is evaluated every CoarseStride steps, and in between its x0 is held.
+template <class Team, class Step>
+DEEPPCR_DEVICE void GuessSample(const Team& team, const CoarseArgs& args, Step& step) {
   auto& context = team.context();
   const DiffusionView& process = args.process;
   const int64_t sample = context.cluster(), every = CoarseStride(process.num_steps);
@@ -176,7 +205,6 @@ DEEPPCR_DEVICE void GuessCoarsely(const Team& team, const CoarseArgs& args) {
   float* const z = SharedFloats(context) + process.StepFloats(1);
   float* const guesses =
       team.leads() ? args.guesses + sample * args.num_intervals * width : nullptr;
-  auto step = process.NewStep<1>(team, SharedFloats(context), 1, false);
   const SampleSteps steps(process, sample);
   for (int i = context.thread(); i < width; i += context.num_threads())
     z[i] = args.initial_states[sample * width + i];
@@ -193,6 +221,20 @@ DEEPPCR_DEVICE void GuessCoarsely(const Team& team, const CoarseArgs& args) {
       z[i] = HoldSample(args, steps, begin, end, x0, step.Clip(x0), i, z[i], width, guesses);
     }
   }
+}
+
+// Body of a launch of one team per sample. Shared memory: that of the sequential solver and W
+// floats.
+template <class Team>
+DEEPPCR_DEVICE void GuessCoarsely(const Team& team, const CoarseArgs& args) {
+  auto step = args.process.NewSoleStep(team, SharedFloats(team.context()));
+  GuessSample(team, args, step);
+}
+// The same by one block per sample, with HeldLayers.
+template <class Team>
+DEEPPCR_DEVICE void GuessWithHeldLayers(const Team& team, const CoarseArgs& args) {
+  auto step = args.process.NewHeldStep(team, SharedFloats(team.context()));
+  GuessSample(team, args, step);
 }
 
 }  // namespace deeppcr::cuda

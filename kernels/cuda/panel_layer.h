@@ -63,18 +63,70 @@ struct PanelSums {
   float squares;  // those that were asked for
 };
 
-// The lane's part of the sums with every vector, over its quarter of a row.
-template <int S, class Context>
-DEEPPCR_DEVICE float SumQuarter(Context& context, const PanelLayer& layer, int panel,
+// Where a lane finds its weights of a panel: group j is four of its quarter of a row. Here in
+// global memory.
+template <class Context>
+class StreamedPanel {
+ public:
+  static constexpr int kMostGroups = 0;  // any number
+  DEEPPCR_DEVICE StreamedPanel(Context& context, const PanelLayer& layer, int panel)
+      : context_(context),
+        weights_(layer.weights +
+                 (int64_t{panel} * (layer.cols / kPanelCols) * kWarpSize + context.lane()) * 4) {}
+  DEEPPCR_DEVICE void Load(int j, float (&w)[4]) const {
+    context_.LoadConstants(weights_ + int64_t{j} * kWarpSize * 4, w);
+  }
+
+ private:
+  Context& context_;
+  const float* const weights_;
+};
+
+// And here in registers, once Hold has put them there.
+template <int kGroups>
+class HeldPanel {
+ public:
+  static constexpr int kMostGroups = kGroups;
+  template <class Context>
+  DEEPPCR_DEVICE void Hold(Context& context, const PanelLayer& layer, int panel) {
+    const StreamedPanel<Context> from(context, layer, panel);
+    DEEPPCR_UNROLL
+    for (int j = 0; j < kGroups; ++j) {
+      if (j < layer.cols / kPanelCols) from.Load(j, weights_[j]);
+    }
+  }
+  DEEPPCR_DEVICE void Load(int j, float (&w)[4]) const {
+    DEEPPCR_UNROLL
+    for (int i = 0; i < 4; ++i) w[i] = weights_[j][i];
+  }
+
+ private:
+  float weights_[kGroups][4];
+};
+
+// f(0), ..., f(count - 1); unrolled where there is a most, so that registers have fixed names.
+template <int kMost, class F>
+DEEPPCR_DEVICE void ForGroups(int count, const F& f) {
+  if constexpr (kMost == 0) {
+    for (int j = 0; j < count; ++j) f(j);
+  } else {
+    DEEPPCR_UNROLL
+    for (int j = 0; j < kMost; ++j) {
+      if (j < count) f(j);
+    }
+  }
+}
+
+// The lane's part of the sums with every vector, over its quarter of a row of `cols` elements.
+template <int S, class Context, class Panel>
+DEEPPCR_DEVICE float SumQuarter(Context& context, const Panel& panel, int cols,
                                 const float* vectors, int stride, int count, Squares squares,
                                 float (&sums)[S]) {
-  const int lane = context.lane(), groups = layer.cols / kPanelCols;
-  const float* weights = layer.weights + (int64_t{panel} * groups * kWarpSize + lane) * 4;
-  const float* from = vectors + lane % kSegments * (layer.cols / kSegments + 4);
+  const float* from = vectors + context.lane() % kSegments * (cols / kSegments + 4);
   float odd[S] = {}, square = 0.0F;
-  for (int j = 0; j < groups; ++j) {
+  ForGroups<Panel::kMostGroups>(cols / kPanelCols, [&](int j) {
     float w[4];
-    context.LoadConstants(weights + int64_t{j} * kWarpSize * 4, w);
+    panel.Load(j, w);
     DEEPPCR_UNROLL
     for (int r = 0; r < S; ++r) {
       if (r >= count) break;
@@ -91,7 +143,7 @@ DEEPPCR_DEVICE float SumQuarter(Context& context, const PanelLayer& layer, int p
         square = fmaf(term, term, square);
       }
     }
-  }
+  });
   DEEPPCR_UNROLL
   for (int r = 0; r < S; ++r) sums[r] += odd[r];
   return square;
@@ -111,14 +163,14 @@ DEEPPCR_DEVICE void AddPairs(Context& context, int mask, const float (&values)[S
   }
 }
 
-// The products of one panel with `count` <= S vectors of layer.cols elements, `stride` apart.
-template <int S, class Context>
-DEEPPCR_DEVICE PanelSums<S> MultiplyPanel(Context& context, const PanelLayer& layer, int panel,
+// The products of one panel with `count` <= S vectors of `cols` elements, `stride` apart.
+template <int S, class Context, class Panel>
+DEEPPCR_DEVICE PanelSums<S> MultiplyPanel(Context& context, const Panel& panel, int cols,
                                           const float* vectors, int stride, int count,
                                           Squares squares) {
   float sums[S] = {}, halves[(S + 1) / 2];
   PanelSums<S> result;
-  result.squares = SumQuarter(context, layer, panel, vectors, stride, count, squares, sums);
+  result.squares = SumQuarter(context, panel, cols, vectors, stride, count, squares, sums);
   AddPairs(context, 1, sums, halves);
   AddPairs(context, 2, halves, result.mine);
   result.first = context.Shuffle(result.mine[0], context.lane() / kSegments * kSegments);
@@ -135,8 +187,9 @@ DEEPPCR_DEVICE void ForRows(const Team& team, const PanelLayer& layer, const flo
                             int stride, int count, Squares squares, const F& f) {
   auto& context = team.context();
   for (int panel = team.warp(); panel < layer.rows / kPanelRows; panel += team.num_warps()) {
+    const StreamedPanel weights(context, layer, panel);
     const PanelSums<S> sums =
-        MultiplyPanel<S>(context, layer, panel, vectors, stride, count, squares);
+        MultiplyPanel<S>(context, weights, layer.cols, vectors, stride, count, squares);
     f(panel * kPanelRows + context.lane() / kSegments, sums);
   }
 }

@@ -38,6 +38,10 @@ struct PanelStackView {
 
   DEEPPCR_DEVICE PanelLayers StepsOf(int64_t sample) const;
   constexpr int64_t StepFloats(int rows) const { return int64_t{rows} * 2 * VectorFloats(width); }
+  template <class Team>
+  DEEPPCR_DEVICE auto NewSoleStep(const Team& team, float* memory) const {
+    return NewStep<1>(team, memory, 1, false);
+  }
   template <int S, class Team>
   DEEPPCR_DEVICE PanelStackStep<S, Team> NewStep(const Team& team, float* memory, int rows,
                                                  bool probes) const {

@@ -86,6 +86,11 @@ std::vector<Solved> AllAnswers(const RandomDiffusion& process, const DeviceOptio
           rig.Solve(CoarseNewton(process.spec().num_steps(), 2), request)};
 }
 
+std::vector<Solved> SequentialAnswer(const RandomDiffusion& process, const DeviceOptions& device) {
+  const SolverRig rig(BackendOn(device), process.spec());
+  return {rig.Solve({.solver = "sequential"}, RunItem{.num_samples = 2, .seed = 5})};
+}
+
 bool Differ(const std::vector<Solved>& a, const std::vector<Solved>& b) {
   for (size_t i = 0; i < a.size(); ++i) {
     if (b[i].reports.empty() || !a[i].SameAnswers(b[i])) return true;
@@ -129,6 +134,41 @@ TEST(DiffusionKernelTest, EveryBarrierIsNeeded) {
     EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
   for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
     EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
+}
+
+// ---- Weights in registers, where a block has a warp for every panel of a layer
+TEST(HeldLayersTest, HaveTheBitsOfLayersThatAreReadEveryStep) {
+  for (const int64_t hidden_dim : {5, 40, 120, 128}) {
+    for (const int64_t num_blocks : {1, 3, 4}) {  // three are held
+      const RandomDiffusion process({.state_dim = 12,
+                                     .hidden_dim = hidden_dim,
+                                     .num_blocks = num_blocks,
+                                     .num_steps = 7,
+                                     .output_gain = 0.2});
+      DeviceOptions many_warps, one_warp;
+      many_warps.limits.max_warps = cuda::kMaxBlockWarps;
+      one_warp.limits.max_warps = 1;
+      const auto device = NewSimtDevice({});
+      const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
+      EXPECT_TRUE(cuda::HoldsLayers(model.view(), 1, many_warps.limits.max_warps));
+      EXPECT_FALSE(cuda::HoldsLayers(model.view(), 1, one_warp.limits.max_warps));
+      EXPECT_FALSE(Differ(AllAnswers(process, one_warp), AllAnswers(process, many_warps)))
+          << hidden_dim << " " << num_blocks;
+    }
+  }
+}
+
+// The barriers of a sequential step, when weights are at hand.
+TEST(HeldLayersTest, EveryBarrierIsNeeded) {
+  std::vector<RandomDiffusion> processes;
+  processes.emplace_back(testing::DiffusionOptions{
+      .state_dim = 12, .hidden_dim = 40, .num_blocks = 4, .num_steps = 5, .output_gain = 0.2});
+  DeviceOptions device;
+  device.limits.max_warps = cuda::kMaxBlockWarps;
+  const std::vector<std::vector<Solved>> right = {SequentialAnswer(processes[0], {})};
+  for (const int site : {int{cuda::kAfterInitialState}, int{cuda::kAfterInputLayer},
+                         int{cuda::kAfterResidualBlock}, int{cuda::kAfterReverseStep}})
+    EXPECT_TRUE(IsNeeded(site, processes, right, device, SequentialAnswer)) << "site " << site;
 }
 
 // ---- Wide layers, which a cluster of blocks shares
@@ -188,11 +228,6 @@ TEST(WideDenoiserTest, EveryBarrierIsNeeded) {
   for (const RandomDiffusion& process : processes) right.push_back(AllAnswers(process, {}));
   for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
     EXPECT_EQ(IsNeeded(site, processes, right), site != cuda::kBeforeGatedSum) << "site " << site;
-}
-
-std::vector<Solved> SequentialAnswer(const RandomDiffusion& process, const DeviceOptions& device) {
-  const SolverRig rig(BackendOn(device), process.spec());
-  return {rig.Solve({.solver = "sequential"}, RunItem{.num_samples = 2, .seed = 5})};
 }
 
 // One cluster for both samples. Two of the barriers are for tangents alone.

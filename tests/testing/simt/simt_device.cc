@@ -56,6 +56,9 @@ class SimtStream final : public cuda::Stream {
         [&](Thread& t) { cuda::ModulateSteps(t, args); });
   }
   void Launch(const cuda::BlockSequentialArgs<cuda::DiffusionView>& args, int n) override {
+    if (args.team.samples == 1 && HoldsLayers(args.process, args.team.num_blocks))
+      return RunTeams(args, 1, n, cuda::StepBytes(args.process, 1),
+                      [&](const auto& team) { cuda::SolveWithHeldLayers(team, args); });
     if (args.team.samples == 1) return Sequential(args, n);
     RunTeams(args, args.team.num_blocks, args.team.teams(n),
              cuda::StepBytes(args.process, args.team.samples),
@@ -77,6 +80,9 @@ class SimtStream final : public cuda::Stream {
     Expansion(args, n);
   }
   void Launch(const cuda::CoarseArgs& args, int num_samples) override {
+    if (HoldsLayers(args.process, args.num_blocks))
+      return RunTeams(args, 1, num_samples, cuda::CoarseBytes(args.process),
+                      [&](const auto& team) { cuda::GuessWithHeldLayers(team, args); });
     RunTeams(args, args.num_blocks, num_samples, cuda::CoarseBytes(args.process),
              [&](const auto& team) { cuda::GuessCoarsely(team, args); });
   }
@@ -126,6 +132,9 @@ class SimtStream final : public cuda::Stream {
     return {.num_clusters = static_cast<int>(cuda::BlocksOf(args, num_samples)),
             .num_threads = warps * kWarpSize,
             .shared_bytes = cuda::StepBytes(args.process, rows)};
+  }
+  bool HoldsLayers(const cuda::DiffusionView& process, int num_blocks) const {
+    return cuda::HoldsLayers(process, num_blocks, options_.limits.max_warps);
   }
   // Teams that are blocks, or clusters.
   template <class Args, class Body>
