@@ -115,6 +115,10 @@ constexpr int64_t BlocksOf(const UpdateArgs& args, int num_members) {
   return int64_t{num_members} * args.pass.tree.num_intervals;
 }
 
+constexpr int64_t BlocksOf(const TangentArgs& args) {
+  return int64_t{args.range.count} * args.rows.groups();
+}
+
 // Of a block that works on an interval or a node of states of this width: a warp for every eight
 // rows, up to so many.
 inline constexpr int kMaxPassWarps = 8;

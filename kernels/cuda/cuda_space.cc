@@ -23,7 +23,7 @@ int64_t SpaceSizes::bytes() const {
   const double guesses = static_cast<double>(intervals) * width * iterative;
   const double bytes = (group * floats + guesses) * sizeof(float) +
                        static_cast<double>(slab_bytes) + static_cast<double>(loop_bytes) +
-                       sizeof(int64_t);  // num_dependent_
+                       static_cast<double>(product_bytes) + sizeof(int64_t);  // num_dependent_
   constexpr auto kMost = std::numeric_limits<int64_t>::max();
   return bytes < static_cast<double>(kMost) ? static_cast<int64_t>(bytes) : kMost;
 }
@@ -61,11 +61,8 @@ absl::Status CudaSpace::Allocate() {
   DEEPPCR_RETURN_IF_ERROR(Take(&scratch_, MemoryKind::kDevice, group * sizes_.scratch));
   DEEPPCR_RETURN_IF_ERROR(Take(&slabs_, MemoryKind::kDevice, sizes_.slab_bytes));
   DEEPPCR_ASSIGN_OR_RETURN(stream_, device_.NewStream());
-  return absl::OkStatus();
-}
-
-absl::Status CudaSpace::PrepareProducts() {
-  DEEPPCR_RETURN_IF_ERROR(Take(&for_products_, MemoryKind::kDevice, kProductBytes));
+  if (sizes_.product_bytes == 0) return absl::OkStatus();
+  DEEPPCR_RETURN_IF_ERROR(Take(&for_products_, MemoryKind::kDevice, sizes_.product_bytes));
   return stream_->PrepareProducts(for_products_.data(), for_products_.size());
 }
 

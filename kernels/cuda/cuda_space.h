@@ -22,22 +22,24 @@ namespace deeppcr::cuda {
 // Sizes of what all families have in a space.
 struct SpaceSizes {
   SystemShape shape;
-  int64_t width = 0;       // W
-  int64_t group = 1;       // G: samples that are taken together
-  int64_t iterative = 1;   // the same in iterative mode, <= G
-  int64_t intervals = 0;   // P at most; 0: sequential mode only
-  int64_t inputs = 0;      // floats of a sample in mapped memory
-  int64_t scratch = 0;     // floats of a sample for dense layers
-  int64_t beside = 0;      // floats of a sample that the family has beside these
-  int64_t slab_bytes = 0;  // of all that lie in slabs at a time
-  int64_t loop_bytes = 0;  // of what the loop has beside these
+  int64_t width = 0;          // W
+  int64_t group = 1;          // G: samples that are taken together
+  int64_t iterative = 1;      // the same in iterative mode, <= G
+  int64_t intervals = 0;      // P at most; 0: sequential mode only
+  int64_t inputs = 0;         // floats of a sample in mapped memory
+  int64_t scratch = 0;        // floats of a sample for dense layers
+  int64_t beside = 0;         // floats of a sample that the family has beside these
+  int64_t slab_bytes = 0;     // of all that lie in slabs at a time
+  int64_t loop_bytes = 0;     // of what the loop has beside these
+  int64_t product_bytes = 0;  // cuBLAS's workspace, where the loop multiplies matrices
   // Saturates instead of overflowing.
   int64_t bytes() const;
 };
 
-// Of the device's memory, for a loop that multiplies matrices: cuBLAS's workspace. Products as
-// large as ours need none to speak of.
-inline constexpr int64_t kProductBytes = int64_t{4} << 20;
+// cuBLAS's workspace, of the device's memory: for products of the matrices of a tree, which are
+// small, and for those with whole layers, where it is what NVIDIA recommends for the largest GPUs.
+inline constexpr int64_t kTreeProductBytes = int64_t{4} << 20;
+inline constexpr int64_t kLayerProductBytes = int64_t{32} << 20;
 
 // Samples with trajectories and so many floats more in 64 MiB, at most 256.
 int64_t GroupSize(const SystemShape& shape, int64_t floats_beside);
@@ -78,10 +80,6 @@ class CudaSpace : public SolveSpace {
   // What guess_ is to be made of, from initial_.
   virtual void LaunchGuess(int32_t) {}
 
-  // For loops that multiply matrices: once, before the first product. Errors: as of
-  // Stream::PrepareProducts.
-  absl::Status PrepareProducts();
-
   // Layers with `inputs`, `outputs` and the space's scratch.
   void LaunchChain(const DeviceChain& chain, DenseChainArgs args, int32_t num_samples);
   // The answers, and the final states beside them.
@@ -105,6 +103,7 @@ class CudaSpace : public SolveSpace {
   const int width_;
   int64_t interval_ = 1, intervals_ = 0;
   GuessView guess_ = {};
+  DeviceBuffer<std::byte> for_products_;  // the device's; outlives the stream, which uses it
   std::unique_ptr<Stream> stream_;
   // Mapped.
   DeviceBuffer<float> inputs_;                                  // [G, inputs]
@@ -118,8 +117,6 @@ class CudaSpace : public SolveSpace {
   DeviceBuffer<std::byte> slabs_;
 
  private:
-  DeviceBuffer<std::byte> for_products_;  // the device's
-
   std::span<const float> FinalState(int32_t sample) const;
 
   const DeviceChain& decode_;

@@ -174,7 +174,6 @@ class WarpDiffusionSpace final : public DiffusionSpaceOn<LoopSpace> {
   using DiffusionSpaceOn::DiffusionSpaceOn;
   absl::Status Allocate() override {
     DEEPPCR_RETURN_IF_ERROR(DiffusionSpaceOn::Allocate());
-    if (model_.is_wide() && sizes_.intervals > 0) DEEPPCR_RETURN_IF_ERROR(PrepareProducts());
     return Take(&progress_, MemoryKind::kDevice, kSlabGroup);
   }
 
@@ -308,11 +307,12 @@ SpaceSizes SizesOf(const LaunchLimits& device, const DiffusionModel& model,
   if (model.is_wide()) sizes.loop_bytes = WidePropagation::Bytes(model, sizes.intervals);
   if (by_warps) {
     sizes.slab_bytes = std::min<int64_t>(sizes.group, kSlabGroup) * LargestSlab(device, sizes);
-    sizes.loop_bytes +=
-        coarse + sizes.group * int64_t{sizeof(Progress)} + (model.is_wide() ? kProductBytes : 0);
+    sizes.loop_bytes += coarse + sizes.group * int64_t{sizeof(Progress)};
+    sizes.product_bytes = model.is_wide() ? kLayerProductBytes : 0;
   } else {
     sizes.slab_bytes = PassSlabBytes(sizes);
     sizes.loop_bytes += coarse + PassLoopBytes(sizes);
+    sizes.product_bytes = model.is_wide() ? kLayerProductBytes : kTreeProductBytes;
   }
   return sizes;
 }

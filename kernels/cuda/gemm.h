@@ -38,8 +38,10 @@ constexpr GemmArgs ProductsOfLevel(const IntervalTree& tree, int level, int32_t 
 }
 
 // products = vectors weights^T: a layer's with tangents. Factors are rounded to TF32 (11 bits),
-// sums are in float32. What is lost are digits of the network's Jacobian J; a step z + h f(z) has I
-// + h J, whose identity is not part of any product. The shape alone decides on the order of sums.
+// sums are in float32: of a network's Jacobian J three digits are left. A reverse step has by_z I +
+// by_m J, whose first part is no product; over all steps, what is lost is 2^-11 of the sum of |by_m
+// J|, the flow of the process, which is the same however many steps it is cut into. The shape alone
+// decides on the order of sums.
 struct LayerGemmArgs {
   int32_t rows, outputs, inputs;
   const float* vectors;  // [rows, inputs]

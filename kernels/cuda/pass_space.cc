@@ -30,7 +30,7 @@ int64_t PassSlabBytes(const SpaceSizes& sizes) {
   return sizes.iterative * SlabBytesOf(sizes, sizes.intervals);
 }
 int64_t PassLoopBytes(const SpaceSizes& sizes) {
-  return sizes.iterative * (1 + sizes.intervals) * int64_t{sizeof(UpdateNorms)} + kProductBytes;
+  return sizes.iterative * (1 + sizes.intervals) * int64_t{sizeof(UpdateNorms)};
 }
 
 absl::Status PassSpace::Allocate() {
@@ -39,7 +39,7 @@ absl::Status PassSpace::Allocate() {
   if (sizes_.intervals == 0) return absl::OkStatus();
   DEEPPCR_RETURN_IF_ERROR(Take(&outcomes_, MemoryKind::kMapped, samples));
   DEEPPCR_RETURN_IF_ERROR(Take(&norms_, MemoryKind::kDevice, samples * sizes_.intervals));
-  return PrepareProducts();
+  return absl::OkStatus();
 }
 
 IntervalsView PassSpace::Intervals(std::span<const int32_t> samples) const {

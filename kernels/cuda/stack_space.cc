@@ -148,6 +148,7 @@ SpaceSizes SizesOf(const LaunchLimits& device, const PanelStackModel& model,
   if (!limits.iterative) return sizes;
   sizes.slab_bytes = PassSlabBytes(sizes);
   sizes.loop_bytes = PassLoopBytes(sizes);
+  sizes.product_bytes = kTreeProductBytes;
   return sizes;
 }
 

@@ -5,8 +5,8 @@
 // The tangents of a step of many shooting intervals, for wide denoisers: probes that pick up the
 // rounding, and columns of the Jacobian. Their products with the layers are a LayerGemmArgs each;
 // here is what lies between two of these. The states have gone ahead (interval_step_kernel.h) and
-// left on a tape where the network is linearized; a block of threads works on the tangents of one
-// interval.
+// left on a tape where the network is linearized; a block of threads works on a group of the
+// tangents of one interval.
 //
 // What DenoiserStep does to tangents, done to more of them at a time.
 
@@ -34,7 +34,15 @@ struct TangentRows {
   int32_t probes;   // 0 or kNumProbes
   int32_t columns;  // 0 or D
   constexpr int32_t count() const { return probes + columns; }
+  // Of up to kTangentGroup; one where there are no tangents, for the state's own part.
+  constexpr int32_t groups() const;
 };
+
+// Few enough for many blocks, many enough that what a block finds out of its interval pays.
+inline constexpr int kTangentGroup = 8;
+constexpr int32_t TangentRows::groups() const {
+  return count() == 0 ? 1 : (count() + kTangentGroup - 1) / kTangentGroup;
+}
 
 struct TangentArgs {
   DiffusionView process;
@@ -42,7 +50,7 @@ struct TangentArgs {
   IntervalRange range;
   TangentRows rows;
   TangentStage stage;
-  int32_t block;  // of the network; kReverse: N
+  int32_t block;  // of the network
   DenoiserTape tape;
   // [range.count, rows.count(), ...]
   float* states;    // [state_cols], zero beyond D
@@ -61,8 +69,11 @@ class IntervalTangents {
       : context_(context),
         args_(args),
         d_(args.process.denoiser),
-        row_(context.cluster()),
+        row_(context.cluster() / args.rows.groups()),
         first_(int64_t{row_} * args.rows.count()),
+        begin_(context.cluster() % args.rows.groups() * kTangentGroup),
+        end_(begin_ + kTangentGroup < args.rows.count() ? begin_ + kTangentGroup
+                                                        : args.rows.count()),
         at_(args.intervals, args.process, args.range.sample, args.range.first + row_),
         step_(SampleSteps(args.process, args.range.sample).At(at_.begin + args.range.step)) {}
 
@@ -103,10 +114,10 @@ class IntervalTangents {
   }
 
   // ---- What probes pick up
-  // The length of a vector f(0), ..., f(dim - 1), where there are any probes.
+  // The length of a vector f(0), ..., f(dim - 1), where there are any probes in the group.
   template <class F>
   DEEPPCR_DEVICE float LengthFor(int dim, const F& f) const {
-    if (args_.rows.probes == 0) return 0.0F;
+    if (begin_ >= args_.rows.probes) return 0.0F;
     return sqrtf(SumByWarp(context_, dim, [&](int i) { return f(i) * f(i); }));
   }
   // Of tangent r, in element i at a place of the network.
@@ -119,10 +130,14 @@ class IntervalTangents {
   DEEPPCR_DEVICE void ForElements(int count, const F& f) const {
     for (int i = context_.thread(); i < count; i += context_.num_threads()) f(i);
   }
-  // f(r) for every tangent.
+  // f(r) for every tangent of the group, and for every probe among them.
   template <class F>
   DEEPPCR_DEVICE void ForTangents(const F& f) const {
-    for (int r = 0; r < args_.rows.count(); ++r) f(r);
+    for (int r = begin_; r < end_; ++r) f(r);
+  }
+  template <class F>
+  DEEPPCR_DEVICE void ForProbes(const F& f) const {
+    for (int r = begin_; r < end_ && r < args_.rows.probes; ++r) f(r);
   }
 
   DEEPPCR_DEVICE void Place() const {
@@ -141,9 +156,9 @@ class IntervalTangents {
     const float* const z = args_.tape.State(d_, row_);
     const float length = LengthFor(d_.state_dim, [&](int i) { return z[i]; });
     const float* const value = Hidden(0);
-    ForElements(args_.rows.probes > 0 ? d_.hidden_dim : 0, [&](int i) {
+    ForElements(begin_ < args_.rows.probes ? d_.hidden_dim : 0, [&](int i) {
       const float size = SizeOfSum(d_.input.spreads[i] * length, value[i]);
-      for (int r = 0; r < args_.rows.probes; ++r) At(args_.hidden, r, i) += Rounding(0, size, r, i);
+      ForProbes([&](int r) { At(args_.hidden, r, i) += Rounding(0, size, r, i); });
     });
   }
 
@@ -206,7 +221,7 @@ class IntervalTangents {
     return [=](int i) { return fmaf(norm.Of(h[i]), gain[i], shift[i]); };
   }
   DEEPPCR_DEVICE float LengthOfModulated(int block) const {
-    return args_.rows.probes == 0 ? 0.0F : LengthFor(d_.hidden_dim, Modulated(block));
+    return begin_ >= args_.rows.probes ? 0.0F : LengthFor(d_.hidden_dim, Modulated(block));
   }
   // adaLN: inner = the tangents of u, a warp each.
   DEEPPCR_DEVICE void EnterBlock(int block) const {
@@ -214,7 +229,7 @@ class IntervalTangents {
     context_.SyncBlock(kBeforeNormTangents);
     const LayerNorm norm = NormBefore(block);
     const float* const h = Hidden(block);
-    for (int r = context_.warp(); r < args_.rows.count(); r += context_.num_threads() / kWarpSize)
+    for (int r = begin_ + context_.warp(); r < end_; r += context_.num_threads() / kWarpSize)
       NormTangent(
           context_, d_.hidden_dim, d_.hidden_width, norm, Modulation(3 * block),
           [&](int i) { return h[i]; }, [&](int i) { return At(args_.hidden, r, i); },
@@ -251,25 +266,30 @@ class IntervalTangents {
     float* const residual = at_.memory.Residual(leaf);
     const float* const y = at_.memory.State(at_.local + 1);
     ForElements(width, [&](int i) {
-      for (int r = 0; r < probes; ++r) propagated[(1 + r) * width + i] = State(r, i);
-      for (int v = 0; v <= probes; ++v)
-        residual[v * width + i] = propagated[v * width + i] - y[v * width + i];
+      if (begin_ == 0) residual[i] = propagated[i] - y[i];
+      ForProbes([&](int r) {
+        const int at = (1 + r) * width + i;
+        propagated[at] = State(r, i);
+        residual[at] = propagated[at] - y[at];
+      });
       float* const row = at_.memory.Matrix(leaf) + int64_t{i} * width;
-      for (int j = 0; j < width && args_.rows.columns > 0; ++j)
-        row[j] = j < args_.rows.columns ? State(probes + j, i) : 0.0F;
+      for (int r = begin_ < probes ? probes : begin_; r < end_; ++r) row[r - probes] = State(r, i);
+      if (args_.rows.columns == 0 || end_ < args_.rows.count()) return;
+      for (int j = args_.rows.columns; j < width; ++j) row[j] = 0.0F;
     });
   }
 
   Context& context_;
   const TangentArgs& args_;
   const DenoiserView& d_;
-  const int32_t row_;    // of the range, and of the tape
-  const int64_t first_;  // of its tangents
+  const int32_t row_;      // of the range, and of the tape
+  const int64_t first_;    // of its tangents
+  const int begin_, end_;  // the group's, of its tangents
   const BlockInterval at_;
   const StepView step_;
 };
 
-// Body of a launch of one block of threads per interval of the range.
+// Body of a launch of one block of threads per interval of the range and group of its tangents.
 template <class Context>
 DEEPPCR_DEVICE void StepTangents(Context& context, const TangentArgs& args) {
   IntervalTangents<Context>(context, args).Run();

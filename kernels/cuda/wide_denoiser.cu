@@ -36,8 +36,8 @@ cudaError_t LaunchBlocks(const IntervalStepArgs& args, cudaStream_t stream) {
                      stream);
 }
 cudaError_t LaunchTangents(const TangentArgs& args, cudaStream_t stream) {
-  TangentKernel<<<static_cast<unsigned>(args.range.count), kTangentWarps * kWarpSize, 0, stream>>>(
-      args);
+  const auto blocks = static_cast<unsigned>(BlocksOf(args));
+  TangentKernel<<<blocks, kTangentWarps * kWarpSize, 0, stream>>>(args);
   return cudaGetLastError();
 }
 

@@ -149,7 +149,8 @@ void WidePropagation::Launch(Stream& stream, const DiffusionView& process,
   const int32_t count = intervals.tree.num_intervals;
   const auto part = static_cast<int32_t>(PartIntervals(*model_, count));
   const TangentRows rows = {.probes = kind.probes ? kNumProbes : 0,
-                            .columns = kind.forms_jacobians() ? process.state_dim : 0};
+                            // d_0 = 0: the first matrix is never used.
+                            .columns = kind.forms_jacobians() && count > 1 ? process.state_dim : 0};
   for (int32_t first = 0; first < count; first += part) {
     const IntervalRange range = {
         .sample = sample, .first = first, .count = std::min(part, count - first), .step = 0};

@@ -34,12 +34,28 @@ TEST(CudaErrorsTest, ALostDeviceIsAnErrorAndNoAnswer) {
   }
 }
 
+// The products with layers are launches like others.
+TEST(CudaErrorsTest, ALostDeviceIsAnErrorOfWideDenoisersToo) {
+  for (const int64_t dim : {12, 40}) {
+    const testing::RandomDiffusion process({.state_dim = dim, .hidden_dim = 250, .num_steps = 3});
+    for (const int launches : {3, 4, 5, 6, 7, 8, 9, 10}) {
+      const SolverRig rig(cuda::NewCudaBackend(NewSimtDevice({.fail_after = launches})),
+                          process.spec());
+      const RunItem request{.num_samples = 1, .seed = 5};
+      EXPECT_TRUE(rig.Solve(OptionsFor("newton", 3, 1, 1e-4), request).reports.empty())
+          << "D " << dim << " after " << launches;
+    }
+  }
+}
+
 // A space takes what it said it would.
 TEST(CudaErrorsTest, SpacesFitIntoTheBytesTheyNamed) {
   const RandomSystem narrow({.num_steps = 300, .state_dim = 4}), wide({.state_dim = 40});
   const testing::RandomDiffusion diffusion({.state_dim = 5}), wide_diffusion({.state_dim = 40});
-  const std::vector<SystemSpec> specs = {narrow.spec(), wide.spec(), diffusion.spec(),
-                                         wide_diffusion.spec()};
+  const testing::RandomDiffusion denoiser({.state_dim = 5, .hidden_dim = 250}),
+      both_wide({.kind = DenoiserKind::kAdaLnMlp, .state_dim = 40, .hidden_dim = 250});
+  const std::vector<SystemSpec> specs = {narrow.spec(),         wide.spec(),     diffusion.spec(),
+                                         wide_diffusion.spec(), denoiser.spec(), both_wide.spec()};
   for (const SystemSpec& spec : specs) {
     const auto roomy = cuda::NewCudaBackend(NewSimtDevice({}));
     const auto measured = *roomy->NewSystem(spec);

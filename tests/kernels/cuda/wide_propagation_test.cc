@@ -69,6 +69,7 @@ class WideRig {
     return Run([&](cuda::Stream& stream, const cuda::IntervalsView& intervals) {
       cuda::WidePropagation propagation;
       EXPECT_TRUE(propagation.Allocate(*device_, model_, tree_.num_intervals).ok());
+      EXPECT_TRUE(stream.PrepareProducts(nullptr, 0).ok());
       propagation.Launch(stream, view_, intervals, kSample, kind);
     });
   }
@@ -178,6 +179,7 @@ TEST(WidePropagationTest, IsThatOfBlocks) {
 TEST(WidePropagationTest, GoesInParts) {
   const WideRig rig(Wide(DenoiserKind::kAdaLnMlp, 100, 21), 1, {});
   ExpectSame(rig, {.refresh = false, .probes = true});
+  ExpectSame(rig, {.probes = true});
 }
 
 TEST(WidePropagationTest, EveryBarrierIsNeeded) {
@@ -205,14 +207,15 @@ double WorstState(const Solved& got, const Solved& want, int64_t dim) {
   return testing::RelativeError(got.trajectory, states, dim, 1e-2);
 }
 
-// With less than float32 in the matrices, what claims to be within the tolerance still is.
+// With less than float32 in the matrices, what claims to be within the tolerance still is, and that
+// takes few passes.
 TEST(WidePropagationTest, ClaimsHold) {
-  int claims = 0;
-  for (uint64_t seed = 0; seed < 12; ++seed) {
+  int claims = 0, quick = 0;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
     DiffusionOptions options = Wide(kBothKinds[seed % 2], 6, 24);
     options.clip = seed % 3 != 0;
-    options.first_signal = 0.05 + 0.05 * static_cast<double>(seed);  // small ones are expansive
-    options.output_gain = 0.3 + 0.1 * static_cast<double>(seed);
+    options.first_signal = 0.05 + 0.07 * static_cast<double>(seed);  // small ones are expansive
+    options.output_gain = 0.3 + 0.15 * static_cast<double>(seed);
     options.seed = seed;
     const RandomDiffusion process(options);
     const SolverRig rig(cuda::NewCudaBackend(NewSimtDevice({})), process.spec());
@@ -220,11 +223,15 @@ TEST(WidePropagationTest, ClaimsHold) {
     const Solved sequential = rig.Solve({.solver = "sequential"}, request);
     for (const int64_t interval : {1, 4}) {
       const Solved newton = rig.Solve(OptionsFor("newton", 24, interval, 1e-4), request);
-      claims += newton.reports[0].converged && !newton.reports[0].fallback ? 1 : 0;
+      const SampleReport& report = newton.reports[0];
+      const bool claimed = report.converged && !report.fallback;
+      claims += claimed ? 1 : 0;
+      quick += claimed && report.iterations + report.chord_corrections < 24 / interval ? 1 : 0;
       EXPECT_LE(WorstState(newton, sequential, 6), 1e-4) << "seed " << seed << " C " << interval;
     }
   }
-  EXPECT_GE(claims, 12);
+  EXPECT_GE(claims, 8);
+  EXPECT_GE(quick, 8);
 }
 
 // Bits do not depend on the batch, wherever the loop is.
@@ -279,7 +286,39 @@ TEST(WidePropagationTest, ServesStatesThatNoWarpHolds) {
   const Solved sequential = rig.Solve({.solver = "sequential"}, request);
   const Solved newton = rig.Solve(OptionsFor("newton", 21, 1, 1e-4), request);
   EXPECT_LE(WorstState(newton, sequential, 100), 1e-4);
-  for (const auto& report : newton.reports) EXPECT_TRUE(report.converged && !report.fallback);
+  for (const SampleReport& report : newton.reports) {
+    EXPECT_TRUE(report.converged && !report.fallback);
+    EXPECT_LE(report.iterations + report.chord_corrections, 12);  // of 21 by causality
+  }
+}
+
+// Classes, conditions, every solver, and sizes at the ends.
+TEST(WidePropagationTest, ServesEveryKindOfRequest) {
+  for (const int64_t steps : {1, 2, 5}) {
+    for (const DenoiserKind denoiser : kBothKinds) {
+      DiffusionOptions options = Wide(denoiser, steps == 2 ? 1 : 12, steps);
+      options.num_classes = steps == 5 ? 3 : 0;
+      options.condition_dim = steps == 2 ? 4 : 0;
+      const RandomDiffusion process(options);
+      const SolverRig rig(cuda::NewCudaBackend(NewSimtDevice({})), process.spec());
+      const std::vector<int32_t> labels = {2, 0, 1};
+      const std::vector<float> conditions(3 * 4, 0.5F);
+      const RunItem request{
+          .num_samples = 3,
+          .inputs = options.condition_dim > 0 ? std::span(conditions) : std::span<const float>(),
+          .seed = 5,
+          .labels = options.num_classes > 0 ? std::span(labels) : std::span<const int32_t>()};
+      const Solved want = rig.Solve({.solver = "sequential"}, request);
+      for (const char* solver : {"newton", "picard", "jacobi"}) {
+        ResolvedOptions resolved = OptionsFor(solver, steps, 2, 1e-4);
+        resolved.initial_guess = InitialGuess::kCoarse;
+        resolved.warm_sweeps = 1;
+        const Solved got = rig.Solve(resolved, request);
+        ASSERT_EQ(got.reports.size(), 3U) << solver;
+        EXPECT_LE(WorstState(got, want, options.state_dim), 1e-4) << solver << " L " << steps;
+      }
+    }
+  }
 }
 
 }  // namespace

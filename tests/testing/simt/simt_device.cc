@@ -98,23 +98,22 @@ class SimtStream final : public cuda::Stream {
   void Launch(const cuda::CollectArgs& args, int num_members) override {
     Run({.num_clusters = num_members}, [&](Thread& t) { cuda::CollectNorms(t, args); });
   }
-  void Launch(const cuda::GemmArgs& args) override {
-    if (Counted()) MultiplyOnCpu(args);
-  }
+  void Launch(const cuda::GemmArgs& args) override { Product(args); }
   void Launch(const cuda::IntervalStepArgs& args) override {
     RunTeams(args, args.team.num_blocks, args.team.teams(args.range.count),
              cuda::StepBytes(args.process, args.team.samples),
              [&](const auto& team) { cuda::StepIntervals(team, args); });
   }
   void Launch(const cuda::TangentArgs& args) override {
-    Run({.num_clusters = args.range.count,
+    Run({.num_clusters = static_cast<int>(cuda::BlocksOf(args)),
          .num_threads = std::min(cuda::kTangentWarps, options_.limits.max_warps) * kWarpSize},
         [&](Thread& thread) { cuda::StepTangents(thread, args); });
   }
-  void Launch(const cuda::LayerGemmArgs& args) override {
-    if (Counted()) MultiplyOnCpu(args);
+  void Launch(const cuda::LayerGemmArgs& args) override { Product(args); }
+  absl::Status PrepareProducts(void*, int64_t) override {
+    products_ = true;
+    return status_;
   }
-  absl::Status PrepareProducts(void*, int64_t) override { return status_; }
   void CopyToDevice(void* to, const void* from, size_t bytes) override {
     if (status_.ok()) std::memcpy(to, from, bytes);
   }
@@ -194,7 +193,15 @@ class SimtStream final : public cuda::Stream {
     if (!outcome.trouble.empty()) status_ = absl::UnavailableError(outcome.trouble);
   }
 
+  template <class Args>
+  void Product(const Args& args) {
+    if (!Counted()) return;
+    if (products_) return MultiplyOnCpu(args);
+    status_ = absl::UnavailableError("nobody has prepared for products");
+  }
+
   const DeviceOptions options_;
+  bool products_ = false;
   int launches_ = 0;
   absl::Status status_;
 };
