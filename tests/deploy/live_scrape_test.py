@@ -119,7 +119,7 @@ class Services:
         subprocess.run([self.arguments.client, *flags, '--server', f'127.0.0.1:{self.grpc}'],
                        check=check, capture_output=True, timeout=60)
 
-    def load(self):
+    def load(self, pause):
         """Requests of all kinds for a while, with pauses in which pairs are measured."""
         digits = str(DEPLOY / 'models/data/digits_heldout.npy')
         end = time.monotonic() + LOAD_SECONDS
@@ -131,7 +131,7 @@ class Services:
             self.client('forward', 'digits-mlp', '--in', digits, '--solver', 'newton',
                         '--max_iterations', '1', '--rtol', '1e-7')
             self.client('forward', 'digits-resnet', '--in', digits, '--rtol', '5', check=False)
-            time.sleep(0.3)
+            time.sleep(pause)
 
     def stop(self):
         for process in self.processes:
@@ -157,6 +157,19 @@ def check_console(services):
         if wanted not in page:
             problems.append(f'{wanted!r} is not on the page')
     return problems
+
+
+def missing_after_load(services):
+    """Pairs are measured only while nothing else is: a busy machine takes longer to get there."""
+    for pause in (0.3, 1, 3, 9):
+        services.load(pause)
+        # The last counters, and rules over them.
+        time.sleep(3 * SCRAPE_SECONDS)
+        missing = without_data(services)
+        missing += [f'console: {problem}' for problem in check_console(services)]
+        if not missing:
+            break
+    return missing
 
 
 def take_picture(services, path):
@@ -186,11 +199,7 @@ def main():
         try:
             services.start_server()
             services.start_prometheus()
-            services.load()
-            # The last counters, and rules over them.
-            time.sleep(3 * SCRAPE_SECONDS)
-            missing = without_data(services)
-            missing += [f'console: {problem}' for problem in check_console(services)]
+            missing = missing_after_load(services)
             if arguments.picture:
                 take_picture(services, arguments.picture)
         finally:
