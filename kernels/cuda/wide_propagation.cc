@@ -18,32 +18,39 @@ int64_t PartIntervals(const DiffusionModel& model, int64_t intervals) {
   return std::clamp<int64_t>(kPartTangents / MostTangents(model), 1, intervals);
 }
 
+// Of the buffers of a part; `hidden` of three.
+struct PartFloats {
+  PartFloats(const DiffusionModel& model, int64_t intervals) {
+    const DenoiserView& d = model.view().denoiser;
+    const int64_t part = PartIntervals(model, intervals), tangents = part * MostTangents(model);
+    tape = part * DenoiserTape::Floats(d);
+    states = tangents * d.state_cols;
+    hidden = tangents * d.hidden_width;
+  }
+  int64_t tape, states, hidden;
+};
+
 }  // namespace
 
 int64_t WidePropagation::Bytes(const DiffusionModel& model, int64_t intervals) {
-  const DenoiserView& d = model.view().denoiser;
-  const int64_t part = PartIntervals(model, intervals);
-  const int64_t of_tangent = d.state_cols + 3 * int64_t{d.hidden_width};
-  return part * (DenoiserTape::Floats(d) + MostTangents(model) * of_tangent) *
-         int64_t{sizeof(float)};
+  const PartFloats floats(model, intervals);
+  return (floats.tape + floats.states + 3 * floats.hidden) * int64_t{sizeof(float)};
 }
 
 absl::Status WidePropagation::Allocate(Device& device, const DiffusionModel& model,
                                        int64_t intervals) {
-  const DenoiserView& d = model.view().denoiser;
-  const int64_t part = PartIntervals(model, intervals), tangents = part * MostTangents(model);
-  const auto take = [&](DeviceBuffer<float>* buffer, int64_t floats) -> absl::Status {
-    DEEPPCR_ASSIGN_OR_RETURN(*buffer,
-                             DeviceBuffer<float>::New(device, MemoryKind::kDevice, floats));
+  const PartFloats floats(model, intervals);
+  const auto take = [&](DeviceBuffer<float>* buffer, int64_t count) -> absl::Status {
+    DEEPPCR_ASSIGN_OR_RETURN(*buffer, DeviceBuffer<float>::New(device, MemoryKind::kDevice, count));
     return absl::OkStatus();
   };
   model_ = &model;
   limits_ = device.limits();
-  DEEPPCR_RETURN_IF_ERROR(take(&tape_, part * DenoiserTape::Floats(d)));
-  DEEPPCR_RETURN_IF_ERROR(take(&states_, tangents * d.state_cols));
-  DEEPPCR_RETURN_IF_ERROR(take(&hidden_, tangents * d.hidden_width));
-  DEEPPCR_RETURN_IF_ERROR(take(&inner_, tangents * d.hidden_width));
-  return take(&products_, tangents * d.hidden_width);
+  DEEPPCR_RETURN_IF_ERROR(take(&tape_, floats.tape));
+  DEEPPCR_RETURN_IF_ERROR(take(&states_, floats.states));
+  DEEPPCR_RETURN_IF_ERROR(take(&hidden_, floats.hidden));
+  DEEPPCR_RETURN_IF_ERROR(take(&inner_, floats.hidden));
+  return take(&products_, floats.hidden);
 }
 
 // Some intervals of a sample, one after the other of their steps.

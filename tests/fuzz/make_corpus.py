@@ -3,10 +3,9 @@
 """Writes the corpora of weights and config: tests/fuzz/make_corpus.py (no arguments, no packages)."""
 
 import json
-import pathlib
 import struct
 
-HERE = pathlib.Path(__file__).resolve().parent / "corpus"
+import corpus_files
 
 
 def entry(dtype, shape, begin, end):
@@ -140,14 +139,6 @@ CONFIG = {
 }
 
 
-def main():
-    for name, files in (("weights", WEIGHTS), ("config", CONFIG)):
-        folder = HERE / name
-        folder.mkdir(parents=True, exist_ok=True)
-        for stem, contents in files.items():
-            (folder / stem).write_bytes(contents)
-        print(f"{folder.name}: {len(files)} files")
-
-
 if __name__ == "__main__":
-    main()
+    corpus_files.write("weights", WEIGHTS)
+    corpus_files.write("config", CONFIG)

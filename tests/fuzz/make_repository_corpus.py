@@ -6,9 +6,7 @@ What the lines mean is told in repository_tree.h and repository_fuzz.cc. Accepte
 which at least one model becomes ready.
 """
 
-import pathlib
-
-HERE = pathlib.Path(__file__).resolve().parent / "corpus" / "repository"
+import corpus_files
 
 LARGEST = 2**63 - 1
 CONFIG = '{"model_type":"mlp","input_dim":1,"output_dim":1,"state_dim":1,"num_layers":1,"activation":"relu"}'
@@ -75,12 +73,5 @@ CORPUS = {
 }
 
 
-def main():
-    HERE.mkdir(parents=True, exist_ok=True)
-    for stem, contents in CORPUS.items():
-        (HERE / stem).write_bytes(contents)
-    print(f"{HERE.name}: {len(CORPUS)} files")
-
-
 if __name__ == "__main__":
-    main()
+    corpus_files.write("repository", CORPUS)

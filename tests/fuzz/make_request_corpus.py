@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the corpus of request: tests/fuzz/make_request_corpus.py (no arguments, no packages)."""
 
-import pathlib
 import struct
 
-HERE = pathlib.Path(__file__).resolve().parent / "corpus" / "request"
+import corpus_files
 
 
 def varint(value):
@@ -162,12 +161,5 @@ FILES = {
 }
 
 
-def main():
-    HERE.mkdir(parents=True, exist_ok=True)
-    for stem, contents in FILES.items():
-        (HERE / stem).write_bytes(contents)
-    print(f"{HERE.name}: {len(FILES)} files")
-
-
 if __name__ == "__main__":
-    main()
+    corpus_files.write("request", FILES)

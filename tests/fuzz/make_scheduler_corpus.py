@@ -3,9 +3,8 @@
 """Writes the corpus of scheduler: tests/fuzz/make_scheduler_corpus.py (no arguments, no packages)."""
 
 import json
-import pathlib
 
-FOLDER = pathlib.Path(__file__).resolve().parent / "corpus" / "scheduler"
+import corpus_files
 
 # As diffusers saves them.
 DDPM = {"_class_name": "DDPMScheduler", "_diffusers_version": "0.35.2", "beta_end": 0.02,
@@ -82,12 +81,5 @@ CORPUS = {
 }
 
 
-def main():
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for stem, contents in CORPUS.items():
-        (FOLDER / stem).write_bytes(contents)
-    print(f"{FOLDER.name}: {len(CORPUS)} files")
-
-
 if __name__ == "__main__":
-    main()
+    corpus_files.write("scheduler", CORPUS)

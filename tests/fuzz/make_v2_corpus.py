@@ -2,12 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the corpus of v2: tests/fuzz/make_v2_corpus.py (no arguments, no packages)."""
 
-import pathlib
 import struct
 
+import corpus_files
 from make_request_corpus import number, real, text, varint
-
-HERE = pathlib.Path(__file__).resolve().parent / "corpus" / "v2"
 
 
 def floats(count, value=0.5):
@@ -116,12 +114,5 @@ FILES = {
 }
 
 
-def main():
-    HERE.mkdir(parents=True, exist_ok=True)
-    for stem, data in FILES.items():
-        (HERE / stem).write_bytes(data)
-    print(f"{HERE.name}: {len(FILES)} files")
-
-
 if __name__ == "__main__":
-    main()
+    corpus_files.write("v2", FILES)

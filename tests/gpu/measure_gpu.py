@@ -25,7 +25,8 @@ sys.path[:0] = [str(ROOT / folder)
                 for folder in ('tests/bench', 'deploy/models/digits', 'deploy')]
 
 import ladder_models  # noqa: E402  pylint: disable=wrong-import-position
-import measure_cpu as shared  # noqa: E402  pylint: disable=wrong-import-position
+import cpu_tables as shared  # noqa: E402  pylint: disable=wrong-import-position
+import measure_cpu  # noqa: E402  pylint: disable=wrong-import-position
 import readme_tables  # noqa: E402  pylint: disable=wrong-import-position
 
 MODELS = 'digits-resnet,digits-mlp,digits-ddpm'
@@ -52,7 +53,7 @@ def machine():
 
 def commit(bundle):
     file = bundle / 'COMMIT'
-    return file.read_text(encoding='utf-8').strip() if file.exists() else shared.commit()
+    return file.read_text(encoding='utf-8').strip() if file.exists() else measure_cpu.commit()
 
 
 # ---- Kernels by events
@@ -117,12 +118,12 @@ def ladder_followers(arguments, folder):
     common = ['--models', f'{MODELS},{wide}', '--samples', arguments.samples, '--drawn_samples',
               arguments.drawn_samples, '--outputs_dir', folder]
     inputs = str(arguments.inputs)
-    engine = shared.Follower('solver_bench', [
+    engine = measure_cpu.Follower('solver_bench', [
         str(arguments.bundle / 'bin/solver_bench'), '--backend', 'cuda', '--keep_going',
         '--follow', '--seconds', '0.05', '--in', inputs, *common])
     yield engine
     try:
-        yield shared.Follower('frameworks.py', [
+        yield measure_cpu.Follower('frameworks.py', [
             sys.executable, str(ROOT / 'tests/gpu/frameworks.py'), '--seconds', '0.1', '--inputs',
             inputs, *common])
     except SystemExit as error:  # our own rungs are worth having without

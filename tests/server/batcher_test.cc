@@ -9,8 +9,8 @@
 #include <future>
 #include <thread>
 
+#include "tests/server/batcher_rig.h"
 #include "tests/testing/expect_error.h"
-#include "tests/testing/fake_engine.h"
 
 namespace deeppcr {
 namespace {
@@ -18,156 +18,10 @@ namespace {
 using ::testing::ElementsAre;
 using testing::ExpectError;
 using testing::FakeModel;
-using testing::Gate;
+using testing::kNoPause;
+using testing::TestJob;
 
-// Every job counts as one that came alone.
-constexpr std::chrono::microseconds kNoPause(-1);
-
-// A job that remembers its end.
-class TestJob : public Job {
- public:
-  TestJob(std::shared_ptr<ServedModel> served, int64_t n, double rtol = 1e-4,
-          CancelToken::Clock::time_point deadline = CancelToken::Clock::time_point::max())
-      : token_(deadline), inputs_(n * 2, 1.0f), outputs_(n * 3), reports_(n) {
-    model = std::move(served);
-    samples = n;
-    options.rtol = rtol;
-    token = &token_;
-  }
-
-  absl::Status Prepare() override {
-    run_item = {
-        .num_samples = samples, .inputs = inputs_, .outputs = outputs_, .reports = reports_};
-    computed_by = std::this_thread::get_id();
-    return prepare_status;
-  }
-  absl::Status RunAlone() override {
-    alone_gate.Pass();
-    return absl::OkStatus();
-  }
-  void Done(absl::Status status, const JobTimings& timings) override {
-    ++done_calls;
-    done_.set_value({std::move(status), timings});
-  }
-
-  struct End {
-    absl::Status status;
-    JobTimings timings;
-  };
-  End Wait() {
-    auto future = done_.get_future();
-    if (future.wait_for(std::chrono::seconds(20)) != std::future_status::ready) {
-      return {absl::UnknownError("never done"), {}};
-    }
-    return future.get();
-  }
-  void Cancel() { token_.Cancel(); }
-
-  absl::Status prepare_status;
-  Gate alone_gate;
-  std::atomic<int> done_calls{0};
-  std::thread::id computed_by;
-
- private:
-  CancelToken token_;
-  std::vector<float> inputs_, outputs_;
-  std::vector<SampleReport> reports_;
-  std::promise<End> done_;
-};
-
-class BatcherTest : public ::testing::Test {
- protected:
-  BatcherTest()
-      : fake_(std::make_shared<FakeModel>()),
-        model_(std::make_shared<ServedModel>("m", 1, fake_, nullptr)) {}
-
-  // Occupies the only worker until the gate opens.
-  void Occupy(Batcher& batcher, TestJob& blocker) {
-    const int arrivals = static_cast<int>(fake_->batches().size());
-    fake_->gate.Close();
-    ASSERT_TRUE(batcher.Enqueue(&blocker).ok());
-    ASSERT_TRUE(fake_->gate.WaitForArrivals(arrivals + 1));
-  }
-
-  std::unique_ptr<TestJob> NewQuickJob() const {
-    auto job = std::make_unique<TestJob>(model_, 1);
-    job->quick = true;
-    return job;
-  }
-
-  // Returns once a worker of this batcher sleeps, which a quick job shows.
-  bool AwaitSleepingWorker(Batcher& batcher) const {
-    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (std::chrono::steady_clock::now() < give_up) {
-      const auto job = NewQuickJob();
-      if (!batcher.Enqueue(job.get()).ok() || !job->Wait().status.ok()) return false;
-      if (job->computed_by == std::this_thread::get_id()) return true;
-    }
-    return false;
-  }
-
-  std::shared_ptr<FakeModel> fake_;
-  std::shared_ptr<ServedModel> model_;
-};
-
-TEST_F(BatcherTest, ComputesAQuickJobWhereItArrives) {
-  Batcher batcher({.schedule = {.workers = 1}, .quick_pause = kNoPause});
-
-  ASSERT_TRUE(AwaitSleepingWorker(batcher));
-
-  EXPECT_EQ(batcher.Depth(*model_), 0);
-  TestJob ordinary(model_, 1);
-  ASSERT_TRUE(batcher.Enqueue(&ordinary).ok());
-  EXPECT_TRUE(ordinary.Wait().status.ok());
-  EXPECT_NE(ordinary.computed_by, std::this_thread::get_id());
-}
-
-TEST_F(BatcherTest, QuickJobsThatComeTogetherGoThroughTheQueue) {
-  Batcher batcher({.schedule = {.workers = 1}, .quick_pause = std::chrono::hours(1)});
-  for (int i = 0; i < 50; ++i) {
-    const auto job = NewQuickJob();
-    ASSERT_TRUE(batcher.Enqueue(job.get()).ok());
-    EXPECT_TRUE(job->Wait().status.ok());
-    EXPECT_NE(job->computed_by, std::this_thread::get_id());
-  }
-}
-
-TEST_F(BatcherTest, AQuickJobDoesNotOvertake) {
-  Batcher batcher({.schedule = {.workers = 1}, .quick_pause = kNoPause});
-  ASSERT_TRUE(AwaitSleepingWorker(batcher));
-  TestJob blocker(model_, 1), first(model_, 1);
-  const auto quick = NewQuickJob();
-  Occupy(batcher, blocker);
-  ASSERT_TRUE(batcher.Enqueue(&first).ok());
-
-  ASSERT_TRUE(batcher.Enqueue(quick.get()).ok());
-
-  EXPECT_EQ(quick->done_calls, 0);
-  fake_->gate.Open();
-  EXPECT_EQ(quick->Wait().timings.batch_samples, 2);
-  EXPECT_TRUE(first.Wait().status.ok());
-  EXPECT_TRUE(blocker.Wait().status.ok());
-}
-
-TEST_F(BatcherTest, OneCallerAtATimeComputesQuickJobs) {
-  Batcher batcher({.schedule = {.workers = 1}, .quick_pause = kNoPause});
-  ASSERT_TRUE(AwaitSleepingWorker(batcher));
-  const auto here = NewQuickJob(), there = NewQuickJob();
-  fake_->gate.Close();
-  const int arrivals = static_cast<int>(fake_->batches().size());
-  std::thread caller([&] { EXPECT_TRUE(batcher.Enqueue(here.get()).ok()); });
-  ASSERT_TRUE(fake_->gate.WaitForArrivals(arrivals + 1));
-
-  ASSERT_TRUE(batcher.Enqueue(there.get()).ok());
-
-  batcher.CancelAll();
-  EXPECT_TRUE(here->token->cancelled());
-  fake_->gate.Open();
-  caller.join();
-  EXPECT_TRUE(here->Wait().status.ok());
-  there->Wait();
-  EXPECT_NE(there->computed_by, std::this_thread::get_id());
-}
+using BatcherTest = testing::BatcherRig;
 
 TEST_F(BatcherTest, RunsOnlyEqualOptionsTogether) {
   Batcher batcher({.schedule = {.workers = 1}});
@@ -400,24 +254,6 @@ TEST_F(BatcherTest, ABatchWaitsForMoreToComeWhereItIsToldTo) {
   TestJob full(model_, 16);
   ASSERT_TRUE(batcher.Enqueue(&full).ok());
   EXPECT_LT(full.Wait().timings.queue_seconds, 0.3);
-}
-
-TEST_F(BatcherTest, WhatACallerHeldBackGoesOnWhenItIsDone) {
-  Batcher batcher({.schedule = {.workers = 1, .max_instances = 1}, .quick_pause = kNoPause});
-  ASSERT_TRUE(AwaitSleepingWorker(batcher));
-  const auto here = NewQuickJob();
-  fake_->gate.Close();
-  const int arrivals = static_cast<int>(fake_->batches().size());
-  std::thread caller([&] { EXPECT_TRUE(batcher.Enqueue(here.get()).ok()); });
-  ASSERT_TRUE(fake_->gate.WaitForArrivals(arrivals + 1));
-  TestJob waiting(model_, 1);
-  ASSERT_TRUE(batcher.Enqueue(&waiting).ok());
-
-  fake_->gate.Open();
-
-  caller.join();
-  EXPECT_TRUE(waiting.Wait().status.ok());
-  EXPECT_TRUE(here->Wait().status.ok());
 }
 
 TEST_F(BatcherTest, LeavesAWorkerFreeOfLongJobs) {
