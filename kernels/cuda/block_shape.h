@@ -108,29 +108,48 @@ constexpr int64_t BlocksOf(const ExpansionArgs<Process>& args, int num_samples) 
 constexpr int64_t BlocksOf(const StartArgs& args, int num_samples) {
   return int64_t{num_samples} * (args.pass.tree.num_intervals + 1);
 }
-constexpr int64_t BlocksOf(const LevelArgs& args, int num_members) {
-  return int64_t{num_members} * args.pass.tree.nodes(args.level);
-}
-constexpr int64_t BlocksOf(const UpdateArgs& args, int num_members) {
-  return int64_t{num_members} * args.pass.tree.num_intervals;
-}
-
 constexpr int64_t BlocksOf(const TangentArgs& args) {
   return int64_t{args.range.count} * args.rows.groups();
 }
 
-// Of a block that works on an interval or a node of states of this width: a warp for every eight
-// rows, up to so many.
-inline constexpr int kMaxPassWarps = 8;
-constexpr int PassWarps(int width, int max_warps) {
-  const int most = max_warps < kMaxPassWarps ? max_warps : kMaxPassWarps;
-  return width / 8 < most ? width / 8 : most;
-}
-// Of a block that works on the tangents of an interval.
-inline constexpr int kTangentWarps = 8;
+// Of a block that works on the tangents of an interval, and of one that places a state.
+inline constexpr int kTangentWarps = 8, kStartWarps = 2;
 
-constexpr size_t UpdateBytes(int warps) {
-  return static_cast<size_t>(warps) * sizeof(IntervalNorms);
+// ---- The rest of a pass
+// Of the blocks of its other launches.
+inline constexpr int kPassWarps = 16;
+constexpr int PassWarps(int max_warps) { return max_warps < kPassWarps ? max_warps : kPassWarps; }
+constexpr size_t CollectBytes(int warps) {
+  return static_cast<size_t>(warps) * sizeof(UpdateNorms);
+}
+
+constexpr int64_t BlocksOf(const LevelArgs& args, int num_members, int warps) {
+  return int64_t{num_members} * RowBlocks(args.pass.tree.nodes(args.level), args.pass.width, warps);
+}
+constexpr int64_t BlocksOf(const UpdateArgs& args, int num_members, int warps) {
+  return int64_t{num_members} * RowBlocks(args.pass.tree.num_intervals, args.pass.width, warps);
+}
+
+// Matrices of a level that a block of a tree's team may have to read: in some 2.5 us, what a launch
+// takes.
+inline constexpr int64_t kTreeBlockBytes = int64_t{256} << 10;
+constexpr int64_t TransitionBytes(Linearization linearization, int width) {
+  const int64_t floats = linearization == Linearization::kFull ? width : kNumColumns;
+  return floats * width * int64_t{sizeof(float)};
+}
+// The largest team that all members may have side by side, and what it can take. A first level
+// beyond the tree's: nothing.
+constexpr TreeShape ChooseTree(const IntervalTree& tree, int width, Linearization linearization,
+                               int num_members, const LaunchLimits& limits) {
+  TreeShape shape = {1, 0};
+  while (2 * shape.num_blocks <= limits.max_cluster_blocks &&
+         num_members <= limits.ClustersAtOnce(2 * shape.num_blocks))
+    shape.num_blocks *= 2;
+  const int64_t most = shape.num_blocks * kTreeBlockBytes;
+  while (shape.first_level < tree.levels &&
+         tree.nodes(shape.first_level) * TransitionBytes(linearization, width) > most)
+    ++shape.first_level;
+  return shape;
 }
 
 }  // namespace deeppcr::cuda

@@ -93,6 +93,9 @@ class CudaStream final : public Stream {
   void Launch(const CollectArgs& args, int num_members) override {
     if (Begin()) Note("norms", LaunchPass(args, num_members, stream_));
   }
+  void Launch(const TreeArgs& args, int num_members) override {
+    if (Begin()) Note("scan and update", LaunchPass(args, num_members, stream_));
+  }
   void Launch(const GemmArgs& args) override {
     if (Begin()) status_ = products_->Multiply(args);
   }

@@ -53,6 +53,7 @@ class Stream {
   virtual void Launch(const LevelArgs& args, int num_members) = 0;
   virtual void Launch(const UpdateArgs& args, int num_members) = 0;
   virtual void Launch(const CollectArgs& args, int num_members) = 0;
+  virtual void Launch(const TreeArgs& args, int num_members) = 0;
   virtual void Launch(const GemmArgs& args) = 0;
   virtual void Launch(const IntervalStepArgs& args) = 0;
   virtual void Launch(const TangentArgs& args) = 0;

@@ -29,6 +29,7 @@ cudaError_t PrepareDiffusion(int shared_bytes);
 cudaError_t PrepareModulation(int shared_bytes);
 cudaError_t PrepareNewton(int shared_bytes);
 cudaError_t PreparePanelStack(int shared_bytes);
+cudaError_t PreparePasses(int shared_bytes);
 cudaError_t PrepareWideDenoiser(int shared_bytes);
 
 // All launches are asynchronous and return errors of the launch itself.
@@ -68,6 +69,7 @@ cudaError_t LaunchPass(const StartArgs& args, int num_samples, cudaStream_t stre
 cudaError_t LaunchPass(const LevelArgs& args, int num_members, cudaStream_t stream);
 cudaError_t LaunchPass(const UpdateArgs& args, int num_members, cudaStream_t stream);
 cudaError_t LaunchPass(const CollectArgs& args, int num_members, cudaStream_t stream);
+cudaError_t LaunchPass(const TreeArgs& args, int num_members, cudaStream_t stream);
 
 // The backward pass, of stacks with states padded to `width`; else cudaErrorInvalidValue.
 cudaError_t LaunchBackward(const BackwardArgs& args, int width, cudaStream_t stream);

@@ -2,12 +2,15 @@
 #ifndef DEEPPCR_KERNELS_CUDA_PASS_KERNEL_H_
 #define DEEPPCR_KERNELS_CUDA_PASS_KERNEL_H_
 
-// A pass of the iterative loop after its propagation, in launches of its own: for states that are
-// too wide for newton_kernel.h, and for GPUs without clusters. A block works on one interval or one
-// node of the tree of one sample; the blocks of a launch have nothing to say to one another.
+// A pass of the iterative loop after its propagation: for states that are too wide for
+// newton_kernel.h, and for GPUs without clusters. A warp works on kPassRows rows of one interval or
+// one node of the tree of one sample. The vectors of a level are a launch of their own where the
+// matrices they go through are so many that it takes the whole device to read them; above these, a
+// cluster of blocks per sample goes up and down the rest of the tree in one launch.
 //
 // Symbols as in kernels/backend/backend.h. What a launch leaves for the next lies in slabs of a
-// single block (IntervalTree(P, 1), block_memory.h). Products of full matrices are a GemmArgs.
+// single block (IntervalTree(P, 1), block_memory.h). Products of full matrices are a GemmArgs;
+// those of all levels are there before a vector goes through any.
 
 #include <cstdint>
 
@@ -58,53 +61,74 @@ DEEPPCR_DEVICE void StartPasses(Context& context, const StartArgs& args) {
   }
 }
 
-// ---- Matrices by a block
-// f(row, v, (A x_v)[row]) for all rows of A [W, W] and vectors x [columns, W]: four lanes share a
-// row, each has a quarter of it, and all of them call f. The bits do not depend on the number of
-// warps.
+// ---- Matrices by a warp
+inline constexpr int kPassRows = 8, kRowSharers = kWarpSize / kPassRows;
+
+// What a lane has of a row in one round: all loads before the first product, which waits for them.
+struct RowPart {
+  static constexpr int kFours = 4, kApart = kRowSharers * 4, kWidth = kFours * kApart;
+  float fours[kFours][4] = {};
+
+  // From column k on; zeros beyond the width.
+  template <class Context>
+  DEEPPCR_DEVICE RowPart(Context& context, const float* row, int k, int width) {
+    DEEPPCR_UNROLL
+    for (int j = 0; j < kFours; ++j)
+      if (k + j * kApart < width) context.LoadFour(row + k + j * kApart, fours[j]);
+  }
+  DEEPPCR_DEVICE float AddProduct(const RowPart& other, float sum) const {
+    DEEPPCR_UNROLL
+    for (int j = 0; j < kFours; ++j) {
+      DEEPPCR_UNROLL
+      for (int i = 0; i < 4; ++i) sum = fmaf(fours[j][i], other.fours[j][i], sum);
+    }
+    return sum;
+  }
+};
+
+// f(row, v, (A x_v)[row]) for kPassRows rows of A [W, W] from `first` on and vectors x [columns,
+// W]: kRowSharers lanes share a row and all of them call f.
 template <class Context, class F>
 DEEPPCR_DEVICE void ForProducts(Context& context, const float* matrix, const float* x, int width,
-                                int columns, const F& f) {
-  constexpr int kSharers = 4, kRows = kWarpSize / kSharers;
-  const int quarter = width / kSharers, begin = context.lane() % kSharers * quarter;
-  const int warps = context.num_threads() / kWarpSize;
-  for (int row = context.warp() * kRows + context.lane() / kSharers; row < width;
-       row += warps * kRows) {
-    float sums[kNumColumns] = {};
-    for (int k = begin; k < begin + quarter; ++k) {
-      const float a = matrix[int64_t{row} * width + k];
-      DEEPPCR_UNROLL
-      for (int v = 0; v < kNumColumns; ++v) {
-        if (v < columns) sums[v] = fmaf(a, x[v * width + k], sums[v]);
-      }
-    }
+                                int columns, int first, const F& f) {
+  const int row = first + context.lane() / kRowSharers;
+  float sums[kNumColumns] = {};
+  for (int k = context.lane() % kRowSharers * 4; k < width; k += RowPart::kWidth) {
+    const RowPart of_row(context, matrix + int64_t{row} * width, k, width);
     DEEPPCR_UNROLL
     for (int v = 0; v < kNumColumns; ++v) {
       if (v >= columns) break;
-      sums[v] += context.ShuffleXor(sums[v], 1);
-      f(row, v, sums[v] + context.ShuffleXor(sums[v], 2));
+      sums[v] = of_row.AddProduct(RowPart(context, x + v * width, k, width), sums[v]);
     }
   }
-}
-
-// f(row, v, (A x_v)[row]) by one thread each, for the A of an interval or node. In memory a full
-// one is [W, W], a diagonal [W], and the identity nothing.
-template <class Context, class F>
-DEEPPCR_DEVICE void ForTransition(Context& context, IterationKind kind, const float* matrix,
-                                  const float* x, int width, const F& f) {
-  const int columns = kind.vectors();
-  if (kind.linearization == Linearization::kFull)
-    return ForProducts(context, matrix, x, width, columns, [&](int row, int v, float product) {
-      if (context.lane() % 4 == 0) f(row, v, product);
-    });
-  for (int at = context.thread(); at < columns * width; at += context.num_threads()) {
-    const int row = at % width;
-    const bool diagonal = kind.linearization == Linearization::kDiagonal;
-    f(row, at / width, diagonal ? matrix[row] * x[at] : x[at]);
+  DEEPPCR_UNROLL
+  for (int v = 0; v < kNumColumns; ++v) {
+    if (v >= columns) break;
+    sums[v] += context.ShuffleXor(sums[v], 1);
+    f(row, v, sums[v] + context.ShuffleXor(sums[v], 2));
   }
 }
 
-// ---- The tree
+// f(row, v, (A x_v)[row]) by one lane each, for the A of an interval or node. In memory a full one
+// is [W, W], a diagonal [W], and the identity nothing.
+template <class Context, class F>
+DEEPPCR_DEVICE void ForTransition(Context& context, IterationKind kind, const float* matrix,
+                                  const float* x, int width, int first, const F& f) {
+  const int columns = kind.vectors();
+  if (kind.linearization == Linearization::kFull)
+    return ForProducts(context, matrix, x, width, columns, first,
+                       [&](int row, int v, float product) {
+                         if (context.lane() % kRowSharers == 0) f(row, v, product);
+                       });
+  const bool diagonal = kind.linearization == Linearization::kDiagonal;
+  for (int at = context.lane(); at < columns * kPassRows; at += kWarpSize) {
+    const int row = first + at % kPassRows, v = at / kPassRows;
+    const float in = x[v * width + row];
+    f(row, v, diagonal ? matrix[row] * in : in);
+  }
+}
+
+// ---- The tree, and y_p <- F_p + A_p d_{p-1}
 enum class Sweep : uint8_t { kReduce, kDistribute };
 
 struct LevelArgs {
@@ -114,43 +138,111 @@ struct LevelArgs {
   IterationKind kind;
 };
 
-template <class Context>
-class NodePass {
- public:
-  DEEPPCR_DEVICE NodePass(Context& context, const LevelArgs& args)
-      : context_(context),
-        tree_(args.pass.tree),
-        width_(args.pass.width),
-        kind_(args.kind),
-        level_(args.level),
-        node_(context.cluster() % tree_.nodes(level_)),
-        memory_(args.pass.MemoryOf(args.pass.members.at[context.cluster() / tree_.nodes(level_)])) {
-  }
+struct UpdateArgs {
+  PassView pass;
+  IterationKind kind;
+  IntervalNorms* norms;  // [n, P, W / kPassRows]
+  float* final_states;   // y_P [n, W]
+};
 
-  // The right-hand side of a node, and a diagonal. The last node's is of no use.
-  DEEPPCR_DEVICE void Reduce() {
-    if (node_ + 1 >= tree_.nodes(level_)) return;
-    const int32_t left = 2 * node_, right = left + 1;
-    const float* const matrix = MatrixOf(level_ - 1, right);
-    Apply(matrix, ResidualOf(level_ - 1, left), ResidualOf(level_ - 1, right),
-          ResidualOf(level_, node_));
-    if (kind_.linearization != Linearization::kDiagonal || !kind_.refresh) return;
-    if (!tree_.needs_matrix(level_, node_)) return;
-    for (int i = context_.thread(); i < width_; i += context_.num_threads())
-      MatrixOf(level_, node_)[i] = matrix[i] * MatrixOf(level_ - 1, left)[i];
+struct CollectArgs {
+  PassView pass;
+  double floor;
+  const IntervalNorms* norms;  // of the update
+  UpdateNorms* outcomes;       // [n], for the host
+};
+
+// How many blocks of a cluster take the levels of a tree from `first_level` on.
+struct TreeShape {
+  int32_t num_blocks, first_level;
+};
+
+struct TreeArgs {
+  TreeShape shape;
+  UpdateArgs update;
+  CollectArgs collect;
+};
+
+// What a warp, one of several, does of a member.
+template <class Context>
+class PassWarp {
+ public:
+  DEEPPCR_DEVICE PassWarp(Context& context, const PassView& pass, int32_t sample,
+                          IterationKind kind, int32_t warp, int32_t num_warps)
+      : context_(context),
+        tree_(pass.tree),
+        width_(pass.width),
+        kind_(kind),
+        sample_(sample),
+        memory_(pass.MemoryOf(sample)),
+        warp_(warp),
+        num_warps_(num_warps) {}
+
+  // The right-hand sides of a level, and diagonals. The last node's are of no use.
+  DEEPPCR_DEVICE void Reduce(int level) const {
+    const bool diagonals = kind_.linearization == Linearization::kDiagonal && kind_.refresh;
+    ForRows(tree_.nodes(level) - 1, [&](int32_t node, int first) {
+      const int32_t left = 2 * node, right = left + 1;
+      const float* const matrix = MatrixOf(level - 1, right);
+      Apply(matrix, ResidualOf(level - 1, left), ResidualOf(level - 1, right), first,
+            ResidualOf(level, node));
+      if (!diagonals || !tree_.needs_matrix(level, node) || context_.lane() >= kPassRows) return;
+      const int i = first + context_.lane();
+      MatrixOf(level, node)[i] = matrix[i] * MatrixOf(level - 1, left)[i];
+    });
   }
 
   // What enters a left node entered its parent; what enters a right one has gone through the left.
-  DEEPPCR_DEVICE void Distribute() {
-    float* const out = EnteringOf(level_, node_);
-    if (node_ == 0) return Copy(nullptr, out);
-    if (node_ == 1) return Copy(ResidualOf(level_, 0), out);
-    const float* const parent = EnteringOf(level_ + 1, node_ / 2);
-    if (node_ % 2 == 0) return Copy(parent, out);
-    Apply(MatrixOf(level_, node_ - 1), parent, ResidualOf(level_, node_ - 1), out);
+  DEEPPCR_DEVICE void Distribute(int level) const {
+    ForRows(tree_.nodes(level), [&](int32_t node, int first) {
+      float* const out = EnteringOf(level, node);
+      if (node == 0) return Copy(nullptr, first, out);
+      if (node == 1) return Copy(ResidualOf(level, 0), first, out);
+      const float* const parent = EnteringOf(level + 1, node / 2);
+      if (node % 2 == 0) return Copy(parent, first, out);
+      Apply(MatrixOf(level, node - 1), parent, ResidualOf(level, node - 1), first, out);
+    });
+  }
+
+  DEEPPCR_DEVICE void Update(const UpdateArgs& args) const {
+    const int32_t units = width_ / kPassRows;
+    ForRows(tree_.num_intervals, [&](int32_t p, int first) {
+      const IntervalNorms norms = MergeOfWarp(context_, UpdateRows(args, p, first));
+      const int64_t at = int64_t{sample_} * tree_.num_intervals + p;
+      if (context_.lane() == 0) args.norms[at * units + first / kPassRows] = norms;
+    });
   }
 
  private:
+  // f(node, first) for all rows of so many nodes, or intervals.
+  template <class F>
+  DEEPPCR_DEVICE void ForRows(int32_t nodes, const F& f) const {
+    // As many as fit into memory with their matrices are far from 2^32.
+    const auto units = static_cast<uint32_t>(width_ / kPassRows), count = nodes * units;
+    for (uint32_t u = warp_; u < count; u += num_warps_)
+      f(static_cast<int32_t>(u / units), static_cast<int>(u % units) * kPassRows);
+  }
+
+  DEEPPCR_DEVICE IntervalNorms UpdateRows(const UpdateArgs& args, int32_t p, int first) const {
+    const bool corrected = p > 0 && kind_.linearization != Linearization::kZero;
+    IterationKind kind = kind_;
+    if (!corrected) kind.linearization = Linearization::kZero;
+    const int32_t leaf = tree_.index_of(0, p);
+    float* const y = memory_.State(p + 1);
+    // Where nothing enters, F_p stands in for what does: it counts for nothing.
+    const float* const base = memory_.Propagated(p);
+    const float* const entering = corrected ? memory_.Entering(leaf) : base;
+    IntervalUpdate update;
+    ForTransition(context_, kind, memory_.Matrix(leaf), entering, width_, first,
+                  [&](int row, int v, float correction) {
+                    const int at = v * width_ + row;
+                    update.Take(v, base[at], corrected ? correction : 0.0F, y + at);
+                    if (v == 0 && p + 1 == tree_.num_intervals)
+                      args.final_states[int64_t{sample_} * width_ + row] = y[at];
+                  });
+    return update.norms();
+  }
+
   DEEPPCR_DEVICE float* ResidualOf(int level, int32_t j) const {
     return memory_.Residual(tree_.index_of(level, j));
   }
@@ -161,95 +253,116 @@ class NodePass {
     return memory_.Matrix(tree_.index_of(level, j));
   }
   // out = A in + base.
-  DEEPPCR_DEVICE void Apply(const float* matrix, const float* in, const float* base, float* out) {
-    ForTransition(context_, kind_, matrix, in, width_, [&](int row, int v, float product) {
+  DEEPPCR_DEVICE void Apply(const float* matrix, const float* in, const float* base, int first,
+                            float* out) const {
+    ForTransition(context_, kind_, matrix, in, width_, first, [&](int row, int v, float product) {
       out[v * width_ + row] = base[v * width_ + row] + product;
     });
   }
   // Null: zeros.
-  DEEPPCR_DEVICE void Copy(const float* from, float* to) const {
-    for (int i = context_.thread(); i < kind_.vectors() * width_; i += context_.num_threads())
+  DEEPPCR_DEVICE void Copy(const float* from, int first, float* to) const {
+    for (int at = context_.lane(); at < kind_.vectors() * kPassRows; at += kWarpSize) {
+      const int i = at / kPassRows * width_ + first + at % kPassRows;
       to[i] = from == nullptr ? 0.0F : from[i];
+    }
   }
 
   Context& context_;
   const IntervalTree tree_;
   const int width_;
   const IterationKind kind_;
-  const int level_;
-  const int32_t node_;
+  const int32_t sample_;
   const BlockMemory memory_;
+  const int32_t warp_, num_warps_;
 };
 
-// Body of a launch of one block per member and node of the level.
+// The barrier calls of a pass.
+enum PassSite : int {
+  kAfterWarpNorms = 24,  // beyond those of block_recurrence.h
+  kAfterReducedLevel,
+  kAfterDistributedLevel,
+  kAfterUpdatedStates,
+  kNumPassSites,
+};
+
+// Blocks of a member that have a warp for all rows of so many nodes, or intervals.
+constexpr int32_t RowBlocks(int32_t nodes, int width, int warps) {
+  return static_cast<int32_t>((int64_t{nodes} * (width / kPassRows) + warps - 1) / warps);
+}
+// The warp of a launch of RowBlocks of a member after those of another.
+template <class Context>
+DEEPPCR_DEVICE PassWarp<Context> WarpOfRows(Context& context, const PassView& pass, int32_t nodes,
+                                            IterationKind kind) {
+  const int warps = context.num_threads() / kWarpSize;
+  const int32_t blocks = RowBlocks(nodes, pass.width, warps);
+  return {context,
+          pass,
+          pass.members.at[context.cluster() / blocks],
+          kind,
+          context.cluster() % blocks * warps + context.warp(),
+          blocks * warps};
+}
+
+// Bodies of launches of RowBlocks(nodes of the level, or intervals) blocks per member.
 template <class Context>
 DEEPPCR_DEVICE void SweepLevel(Context& context, const LevelArgs& args) {
-  NodePass<Context> node(context, args);
-  args.sweep == Sweep::kReduce ? node.Reduce() : node.Distribute();
+  const auto warp = WarpOfRows(context, args.pass, args.pass.tree.nodes(args.level), args.kind);
+  args.sweep == Sweep::kReduce ? warp.Reduce(args.level) : warp.Distribute(args.level);
 }
-
-// ---- y_p <- F_p + A_p d_{p-1}
-struct UpdateArgs {
-  PassView pass;
-  IterationKind kind;
-  double floor;
-  UpdateNorms* norms;   // [n, P]
-  float* final_states;  // y_P [n, W]
-};
-
-// The barrier call of an update.
-enum UpdateSite : int { kAfterWarpNorms = 24, kNumUpdateSites };
-
-// Body of a launch of one block per member and interval, with an IntervalNorms of shared memory for
-// each warp.
 template <class Context>
 DEEPPCR_DEVICE void UpdateStates(Context& context, const UpdateArgs& args) {
-  const PassView& pass = args.pass;
-  const int32_t intervals = pass.tree.num_intervals, p = context.cluster() % intervals;
-  const int64_t sample = pass.members.at[context.cluster() / intervals];
-  const BlockMemory memory = pass.MemoryOf(sample);
-  const int32_t leaf = pass.tree.index_of(0, p);
-  IterationKind kind = args.kind;
-  const bool corrected = p > 0 && kind.linearization != Linearization::kZero;
-  if (!corrected) kind.linearization = Linearization::kZero;
-  IntervalUpdate update;
-  float* const y = memory.State(p + 1);
-  // Where nothing enters, F_p stands in for what does: it counts for nothing.
-  const float* const entering = corrected ? memory.Entering(leaf) : memory.Propagated(p);
-  ForTransition(context, kind, memory.Matrix(leaf), entering, pass.width,
-                [&](int row, int v, float correction) {
-                  const int at = v * pass.width + row;
-                  update.Take(v, memory.Propagated(p)[at], corrected ? correction : 0.0F, y + at);
-                  if (v == 0 && p + 1 == intervals)
-                    args.final_states[sample * pass.width + row] = y[at];
-                });
-  auto* const of_warps = reinterpret_cast<IntervalNorms*>(context.shared());
-  const IntervalNorms of_warp = MergeOfWarp(context, update.norms());
-  if (context.lane() == 0) of_warps[context.warp()] = of_warp;
-  context.SyncBlock(kAfterWarpNorms);
-  if (context.thread() != 0) return;
-  IntervalNorms all = of_warps[0];
-  for (int w = 1; w < context.num_threads() / kWarpSize; ++w) Merge(of_warps[w], &all);
-  args.norms[sample * intervals + p] = NormsOf(all, args.floor);
+  WarpOfRows(context, args.pass, args.pass.tree.num_intervals, args.kind).Update(args);
 }
 
-// ---- The norms of a pass
-struct CollectArgs {
-  PassView pass;
-  const UpdateNorms* norms;  // [n, P]
-  UpdateNorms* outcomes;     // [n], for the host
-};
-
-// Body of a launch of one warp per member.
+// The norms of interval p.
+DEEPPCR_DEVICE UpdateNorms CollectInterval(const CollectArgs& args, int64_t sample, int32_t p) {
+  const int32_t units = args.pass.width / kPassRows;
+  const IntervalNorms* const of_rows =
+      args.norms + (sample * args.pass.tree.num_intervals + p) * units;
+  IntervalNorms all = of_rows[0];
+  for (int32_t i = 1; i < units; ++i) Merge(of_rows[i], &all);
+  return NormsOf(all, args.floor);
+}
+// Body of a launch of one block per member, with an UpdateNorms of shared memory for each warp.
 template <class Context>
 DEEPPCR_DEVICE void CollectNorms(Context& context, const CollectArgs& args) {
-  const int32_t intervals = args.pass.tree.num_intervals;
   const int64_t sample = args.pass.members.at[context.cluster()];
   UpdateNorms norms;
-  for (int32_t p = context.lane(); p < intervals; p += kWarpSize)
-    Merge(args.norms[sample * intervals + p], &norms);
+  for (int32_t p = context.thread(); p < args.pass.tree.num_intervals; p += context.num_threads())
+    Merge(CollectInterval(args, sample, p), &norms);
   norms = MergeOfWarp(context, norms);
-  if (context.lane() == 0) args.outcomes[sample] = norms;
+  auto* const of_warps = reinterpret_cast<UpdateNorms*>(context.shared());
+  if (context.lane() == 0) of_warps[context.warp()] = norms;
+  context.SyncBlock(kAfterWarpNorms);
+  if (context.thread() != 0) return;
+  for (int w = 1; w < context.num_threads() / kWarpSize; ++w) Merge(of_warps[w], &norms);
+  args.outcomes[sample] = norms;
+}
+
+// Body of a launch of one team per member, with shared memory as for CollectNorms: the levels of
+// the tree from first_level on, upwards and back; from the first one on, the update and its norms
+// too.
+template <class Team>
+DEEPPCR_DEVICE void SolveTree(const Team& team, const TreeArgs& args) {
+  auto& context = team.context();
+  const PassView& pass = args.update.pass;
+  const IterationKind kind = args.update.kind;
+  const int32_t first = args.shape.first_level;
+  const PassWarp warp(context, pass, pass.members.at[context.cluster()], kind, team.warp(),
+                      team.num_warps());
+  const int32_t levels = kind.linearization == Linearization::kZero ? first : pass.tree.levels;
+  for (int32_t level = first + 1; level < levels; ++level) {
+    warp.Reduce(level);
+    team.Sync(kAfterReducedLevel);
+  }
+  for (int32_t level = levels - 1; level >= first; --level) {
+    warp.Distribute(level);
+    team.Sync(kAfterDistributedLevel);
+  }
+  if (first > 0) return;
+  warp.Update(args.update);
+  team.Sync(kAfterUpdatedStates);
+  if (team.leads()) CollectNorms(context, args.collect);
 }
 
 }  // namespace deeppcr::cuda

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/block_shape.h"
+
 namespace deeppcr::cuda {
 
 namespace {
@@ -11,6 +13,9 @@ constexpr int64_t kSlabBudget = int64_t{128} << 20;
 
 int64_t SlabBytesOf(const SpaceSizes& sizes, int64_t intervals) {
   return SlabBytes(static_cast<int>(sizes.width), IntervalTree(static_cast<int32_t>(intervals), 1));
+}
+int64_t NumNorms(const SpaceSizes& sizes) {
+  return sizes.iterative * sizes.intervals * (sizes.width / kPassRows);
 }
 constexpr Members kEverySample = {{0, 1, 2, 3, 4, 5, 6, 7}};
 
@@ -30,7 +35,8 @@ int64_t PassSlabBytes(const SpaceSizes& sizes) {
   return sizes.iterative * SlabBytesOf(sizes, sizes.intervals);
 }
 int64_t PassLoopBytes(const SpaceSizes& sizes) {
-  return sizes.iterative * (1 + sizes.intervals) * int64_t{sizeof(UpdateNorms)};
+  const int64_t norms = NumNorms(sizes) * int64_t{sizeof(IntervalNorms)};
+  return sizes.iterative * int64_t{sizeof(UpdateNorms)} + norms;
 }
 
 absl::Status PassSpace::Allocate() {
@@ -38,8 +44,7 @@ absl::Status PassSpace::Allocate() {
   DEEPPCR_RETURN_IF_ERROR(CudaSpace::Allocate());
   if (sizes_.intervals == 0) return absl::OkStatus();
   DEEPPCR_RETURN_IF_ERROR(Take(&outcomes_, MemoryKind::kMapped, samples));
-  DEEPPCR_RETURN_IF_ERROR(Take(&norms_, MemoryKind::kDevice, samples * sizes_.intervals));
-  return absl::OkStatus();
+  return Take(&norms_, MemoryKind::kDevice, NumNorms(sizes_));
 }
 
 IntervalsView PassSpace::Intervals(std::span<const int32_t> samples) const {
@@ -53,6 +58,21 @@ PassView PassSpace::View(std::span<const int32_t> samples) const {
           .shooting_interval = static_cast<int32_t>(interval_),
           .members = MembersOf(samples),
           .slabs = slabs_.data()};
+}
+
+TreeShape PassSpace::Shape(std::span<const int32_t> samples, IterationKind kind) const {
+  return ChooseTree(Tree(), width_, kind.linearization, static_cast<int>(samples.size()), limits_);
+}
+TreeArgs PassSpace::ArgsOf(std::span<const int32_t> samples, IterationKind kind,
+                           double floor) const {
+  const PassView pass = View(samples);
+  return {.shape = Shape(samples, kind),
+          .update = {.pass = pass,
+                     .kind = kind,
+                     .norms = norms_.data(),
+                     .final_states = current_.data()},
+          .collect = {
+              .pass = pass, .floor = floor, .norms = norms_.data(), .outcomes = outcomes_.data()}};
 }
 
 void PassSpace::Begin(int32_t num_samples) {
@@ -70,9 +90,10 @@ PassCount PassSpace::Propagate(std::span<const int32_t> samples, IterationKind k
 }
 
 void PassSpace::ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) {
-  stream_->Launch(
-      LevelArgs{.pass = View(samples), .sweep = Sweep::kReduce, .level = level, .kind = kind},
-      static_cast<int>(samples.size()));
+  if (level <= Shape(samples, kind).first_level)
+    stream_->Launch(
+        LevelArgs{.pass = View(samples), .sweep = Sweep::kReduce, .level = level, .kind = kind},
+        static_cast<int>(samples.size()));
   if (!kind.forms_jacobians()) return;
   for (const int32_t sample : samples) {
     const BlockMemory memory = View(samples).MemoryOf(sample);
@@ -82,23 +103,27 @@ void PassSpace::ReduceLevel(std::span<const int32_t> samples, int level, Iterati
 }
 
 void PassSpace::DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) {
-  stream_->Launch(
-      LevelArgs{.pass = View(samples), .sweep = Sweep::kDistribute, .level = level, .kind = kind},
-      static_cast<int>(samples.size()));
+  const int count = static_cast<int>(samples.size());
+  const int first_level = Shape(samples, kind).first_level;
+  if (level < first_level) {
+    stream_->Launch(
+        LevelArgs{.pass = View(samples), .sweep = Sweep::kDistribute, .level = level, .kind = kind},
+        count);
+  } else if (level == first_level && level > 0) {
+    stream_->Launch(ArgsOf(samples, kind, 0.0), count);
+  }
 }
 
 void PassSpace::Update(std::span<const int32_t> samples, IterationKind kind, double floor,
                        std::span<UpdateNorms> norms) {
   const int count = static_cast<int>(samples.size());
-  stream_->Launch(UpdateArgs{.pass = View(samples),
-                             .kind = kind,
-                             .floor = floor,
-                             .norms = norms_.data(),
-                             .final_states = current_.data()},
-                  count);
-  stream_->Launch(
-      CollectArgs{.pass = View(samples), .norms = norms_.data(), .outcomes = outcomes_.data()},
-      count);
+  const TreeArgs args = ArgsOf(samples, kind, floor);
+  if (args.shape.first_level == 0) {
+    stream_->Launch(args, count);
+  } else {
+    stream_->Launch(args.update, count);
+    stream_->Launch(args.collect, count);
+  }
   stream_->Wait([] {});
   for (size_t i = 0; i < samples.size(); ++i) norms[i] = outcomes_.data()[samples[i]];
   // The loop ends then, and status() says why.

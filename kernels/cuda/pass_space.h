@@ -43,9 +43,11 @@ class PassSpace : public CudaSpace, public IterationPasses {
   IntervalTree Tree() const { return {static_cast<int32_t>(intervals_), 1}; }
   IntervalsView Intervals(std::span<const int32_t> samples) const;
   PassView View(std::span<const int32_t> samples) const;
+  TreeShape Shape(std::span<const int32_t> samples, IterationKind kind) const;
+  TreeArgs ArgsOf(std::span<const int32_t> samples, IterationKind kind, double floor) const;
 
   DeviceBuffer<UpdateNorms> outcomes_;  // mapped, [iterative]
-  DeviceBuffer<UpdateNorms> norms_;     // the device's, [iterative, P]
+  DeviceBuffer<IntervalNorms> norms_;   // the device's, [iterative, P, W / kPassRows]
 };
 
 // The same for what block_recurrence.h steps through.

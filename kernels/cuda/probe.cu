@@ -57,6 +57,7 @@ cudaError_t PrepareKernels() {
   if (error == cudaSuccess) error = PrepareModulation(bytes);
   if (error == cudaSuccess) error = PrepareNewton(bytes);
   if (error == cudaSuccess) error = PreparePanelStack(bytes);
+  if (error == cudaSuccess) error = PreparePasses(bytes);
   if (error == cudaSuccess) error = PrepareWideDenoiser(bytes);
   return error;
 }

@@ -32,25 +32,36 @@ double WorstState(const Solved& got, const Solved& want, int64_t dim) {
   return testing::RelativeError(got.trajectory, states, dim, 1e-2);
 }
 
-// Deep residual systems against the CPU backend, and against the sequential solver on the GPU.
+// A residual system against the CPU backend, and against the sequential solver on the GPU.
+void ExpectAgreement(int64_t steps, int64_t dim, int64_t interval) {
+  const RandomSystem system({.num_steps = steps,
+                             .state_dim = dim,
+                             .residual = true,
+                             .gain = 1 / std::sqrt(static_cast<double>(steps))});
+  const SolverRig gpu(NewBackendUnderTest(), system.spec(), 1, interval);
+  const SolverRig cpu(testing::BackendCases().front().create(), system.spec(), 1, interval);
+  const std::vector<float> inputs = system.Inputs(2, 3);
+  const Solved sequential = gpu.Solve({.solver = "sequential"}, inputs);
+  EXPECT_LE(WorstState(sequential, cpu.Solve({.solver = "sequential"}, inputs), dim), 1e-4)
+      << steps << " " << dim;
+  for (const char* solver : {"newton", "picard"}) {
+    const Solved solved = gpu.Solve(OptionsFor(solver, steps, interval, 1e-4), inputs);
+    EXPECT_LE(WorstState(solved, sequential, dim), 1e-4) << solver << steps << " " << dim;
+    EXPECT_TRUE(solved.reports[0].converged && !solved.reports[0].fallback) << solver;
+  }
+}
+
 TEST(CudaOnGpuTest, DeepSystems) {
   for (const int64_t steps : {1000, 4096, 16384}) {
-    for (const int64_t dim : {4, 16, 32}) {
-      const RandomSystem system({.num_steps = steps,
-                                 .state_dim = dim,
-                                 .residual = true,
-                                 .gain = 1 / std::sqrt(static_cast<double>(steps))});
-      const SolverRig gpu(NewBackendUnderTest(), system.spec(), 1, 64);
-      const SolverRig cpu(testing::BackendCases().front().create(), system.spec(), 1, 64);
-      const std::vector<float> inputs = system.Inputs(2, 3);
-      const Solved sequential = gpu.Solve({.solver = "sequential"}, inputs);
-      EXPECT_LE(WorstState(sequential, cpu.Solve({.solver = "sequential"}, inputs), dim), 1e-4)
-          << steps << " " << dim;
-      const Solved newton = gpu.Solve(OptionsFor("newton", steps, 64, 1e-4), inputs);
-      EXPECT_LE(WorstState(newton, sequential, dim), 1e-4) << steps << " " << dim;
-      EXPECT_TRUE(newton.reports[0].converged && !newton.reports[0].fallback);
-    }
+    for (const int64_t dim : {4, 16, 32}) ExpectAgreement(steps, dim, 64);
   }
+}
+
+// States that a block takes: trees for one cluster, and such whose lower levels are launches.
+TEST(CudaOnGpuTest, DeepSystemsOfWideStates) {
+  ExpectAgreement(1024, 64, 8);
+  ExpectAgreement(1024, 64, 1);
+  ExpectAgreement(512, 200, 2);
 }
 
 TEST(CudaOnGpuTest, LargeBatchesKeepTheirBits) {

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/cuda/block_shape.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/panel_stack.h"
@@ -73,22 +74,58 @@ bool Differ(const std::vector<Solved>& a, const std::vector<Solved>& b) {
   return false;
 }
 
+bool Caught(const RandomSystem& system, const DeviceOptions& options, int site) {
+  const std::vector<Solved> right = AllAnswers(system, options);
+  for (const Order order : {Order::kAscending, Order::kDescending, Order::kShuffled}) {
+    DeviceOptions device = options;
+    device.schedule = {.order = order, .seed = 3, .disabled_site = site};
+    if (Differ(right, AllAnswers(system, device))) return true;
+  }
+  return false;
+}
+
 // Without it some order of warps gives another answer.
 TEST(PassKernelTest, EveryBarrierIsNeeded) {
   const RandomSystem system({.num_steps = 9, .state_dim = 40, .gain = 1.2});
+  // More intervals than a warp has lanes.
+  const RandomSystem longer({.num_steps = 90, .state_dim = 40, .gain = 1.2});
   DeviceOptions few_rows;  // so that columns follow columns in an interval
   few_rows.limits.shared_bytes = 10000;
-  const std::vector<Solved> right = AllAnswers(system, few_rows);
   for (const int site :
-       {int{cuda::kAfterInitialState}, int{cuda::kAfterStackLayer}, int{cuda::kAfterWarpNorms}}) {
-    bool caught = false;
-    for (const Order order : {Order::kAscending, Order::kDescending, Order::kShuffled}) {
-      DeviceOptions device = few_rows;
-      device.schedule = {.order = order, .seed = 3, .disabled_site = site};
-      caught = caught || Differ(right, AllAnswers(system, device));
-    }
-    EXPECT_TRUE(caught) << "site " << site;
-  }
+       {int{cuda::kAfterInitialState}, int{cuda::kAfterStackLayer}, int{cuda::kAfterReducedLevel},
+        int{cuda::kAfterDistributedLevel}, int{cuda::kAfterUpdatedStates}})
+    EXPECT_TRUE(Caught(system, few_rows, site)) << "site " << site;
+  EXPECT_TRUE(Caught(longer, few_rows, cuda::kAfterWarpNorms));
+}
+
+// Where a level's matrices are too many for one team, it is a launch of its own.
+TEST(PassKernelTest, LaunchesOfALevelHaveTheBitsOfATeam) {
+  const RandomSystem system({.num_steps = 129, .state_dim = 40, .gain = 0.9});
+  DeviceOptions one_block;
+  one_block.limits.multiprocessors = 1;
+  const auto first_level = [](const DeviceOptions& device) {
+    return cuda::ChooseTree(cuda::IntervalTree(65, 1), 48, Linearization::kFull, 1, device.limits)
+        .first_level;
+  };
+  ASSERT_EQ(first_level({}), 0);
+  ASSERT_EQ(first_level(one_block), 2);
+
+  EXPECT_FALSE(Differ(AllAnswers(system, one_block), AllAnswers(system, {})));
+}
+
+// Every node, whatever the number of blocks, and no level more than a block can read.
+TEST(PassKernelTest, ATreeBeginsWhereItsTeamCanReadALevel) {
+  using cuda::ChooseTree;
+  const cuda::LaunchLimits h100 = {.multiprocessors = 132, .max_cluster_blocks = 16};
+  const cuda::IntervalTree tree(1024, 1);
+  EXPECT_EQ(ChooseTree(tree, 64, Linearization::kFull, 1, h100).num_blocks, 16);
+  EXPECT_EQ(ChooseTree(tree, 64, Linearization::kFull, 1, h100).first_level, 2);
+  EXPECT_EQ(ChooseTree(tree, 64, Linearization::kIdentity, 1, h100).first_level, 0);
+  EXPECT_EQ(ChooseTree(tree, 64, Linearization::kFull, 33, h100).num_blocks, 4);
+  EXPECT_EQ(ChooseTree(tree, 64, Linearization::kFull, 33, h100).first_level, 4);
+  const cuda::LaunchLimits no_clusters = {.multiprocessors = 108};
+  EXPECT_EQ(ChooseTree(tree, 256, Linearization::kFull, 1, no_clusters).num_blocks, 1);
+  EXPECT_EQ(ChooseTree(tree, 256, Linearization::kFull, 1, no_clusters).first_level, 10);
 }
 
 // The layers of wide stacks are dealt out to a cluster of blocks.

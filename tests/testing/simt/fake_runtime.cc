@@ -207,6 +207,7 @@ cudaError_t LaunchPass(const StartArgs& args, int n, cudaStream_t) { return Run(
 cudaError_t LaunchPass(const LevelArgs& args, int n, cudaStream_t) { return Run(args, n); }
 cudaError_t LaunchPass(const UpdateArgs& args, int n, cudaStream_t) { return Run(args, n); }
 cudaError_t LaunchPass(const CollectArgs& args, int n, cudaStream_t) { return Run(args, n); }
+cudaError_t LaunchPass(const TreeArgs& args, int n, cudaStream_t) { return Run(args, n); }
 cudaError_t LaunchNoise(const NoiseArgs& args, cudaStream_t) { return Run(args); }
 cudaError_t LaunchModulation(const ModulationArgs& args, int64_t num_tables, cudaStream_t) {
   return Run(args, num_tables);

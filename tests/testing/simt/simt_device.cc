@@ -87,7 +87,9 @@ class SimtStream final : public cuda::Stream {
              [&](const auto& team) { cuda::GuessCoarsely(team, args); });
   }
   void Launch(const cuda::StartArgs& args, int num_samples) override {
-    Run(PassShape(args, num_samples), [&](Thread& t) { cuda::StartPasses(t, args); });
+    Run({.num_clusters = static_cast<int>(cuda::BlocksOf(args, num_samples)),
+         .num_threads = std::min(cuda::kStartWarps, options_.limits.max_warps) * kWarpSize},
+        [&](Thread& t) { cuda::StartPasses(t, args); });
   }
   void Launch(const cuda::LevelArgs& args, int num_members) override {
     Run(PassShape(args, num_members), [&](Thread& t) { cuda::SweepLevel(t, args); });
@@ -96,7 +98,13 @@ class SimtStream final : public cuda::Stream {
     Run(PassShape(args, num_members), [&](Thread& t) { cuda::UpdateStates(t, args); });
   }
   void Launch(const cuda::CollectArgs& args, int num_members) override {
-    Run({.num_clusters = num_members}, [&](Thread& t) { cuda::CollectNorms(t, args); });
+    Run(TreeShape(1, num_members), [&](Thread& t) { cuda::CollectNorms(t, args); });
+  }
+  void Launch(const cuda::TreeArgs& args, int num_members) override {
+    const LaunchShape shape = TreeShape(args.shape.num_blocks, num_members);
+    if (shape.num_blocks == 1)
+      return Run(shape, [&](Thread& t) { cuda::SolveTree(cuda::BlockTeam(t), args); });
+    Run(shape, [&](Thread& t) { cuda::SolveTree(cuda::ClusterTeam(t), args); });
   }
   void Launch(const cuda::GemmArgs& args) override { Product(args); }
   void Launch(const cuda::IntervalStepArgs& args) override {
@@ -165,10 +173,16 @@ class SimtStream final : public cuda::Stream {
   }
   template <class Args>
   LaunchShape PassShape(const Args& args, int num_samples) const {
-    const int warps = cuda::PassWarps(args.pass.width, options_.limits.max_warps);
-    return {.num_clusters = static_cast<int>(cuda::BlocksOf(args, num_samples)),
+    const int warps = cuda::PassWarps(options_.limits.max_warps);
+    return {.num_clusters = static_cast<int>(cuda::BlocksOf(args, num_samples, warps)),
+            .num_threads = warps * kWarpSize};
+  }
+  LaunchShape TreeShape(int num_blocks, int num_members) const {
+    const int warps = cuda::PassWarps(options_.limits.max_warps);
+    return {.num_clusters = num_members,
+            .num_blocks = num_blocks,
             .num_threads = warps * kWarpSize,
-            .shared_bytes = cuda::UpdateBytes(warps)};
+            .shared_bytes = cuda::CollectBytes(warps)};
   }
 
   template <int W>
