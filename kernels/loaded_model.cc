@@ -192,9 +192,12 @@ class VariantPreparation {
     Say("calibrating the initial guess");
     const absl::StatusOr<AffineGuess> guess = FitAffineGuess(
         *variant_.runner, FittedInputs(inputs_, shape_), kMaxGuessBytes, context_.token);
-    if (!guess.ok()) return Say(ToStd(guess.status().message()));
+    // That our own samples are too few for a wide model is nobody's mistake.
+    if (!guess.ok())
+      return Say(ToStd(guess.status().message()),
+                 model_.num_calibration > 0 ? LoadNews::kProblem : LoadNews::kStep);
     if (const absl::Status set = variant_.system->SetAffineGuess(*guess); !set.ok())
-      return Say(ToStd(set.message()));
+      return Warn(ToStd(set.message()));
     variant_.resolve.calibrated_guess = true;
   }
 

@@ -30,8 +30,7 @@ double SecondsSince(Clock::time_point start) {
 void GiveFreedMemoryBack() { malloc_trim(0); }
 
 std::string_view WhyMissing(ModelState state) {
-  if (state == ModelState::kLoading) return " is being loaded";
-  return state == ModelState::kFailed ? " has failed" : " is not loaded";
+  return state == ModelState::kLoading ? " is being loaded" : " has failed";
 }
 
 }  // namespace
@@ -148,7 +147,13 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
   DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedModel> model, std::move(loaded));
   if (warm_up_) {
     progress(LoadNews::kStep, "warming up");
-    DEEPPCR_RETURN_IF_ERROR(warm_up_(model, stop_));
+    const absl::Status warm = warm_up_(model, stop_);
+    if (stopped_.load()) return absl::UnavailableError("the server is shutting down");
+    if (absl::IsDeadlineExceeded(warm)) {
+      progress(LoadNews::kProblem, ToStd(warm.message()));
+    } else {
+      DEEPPCR_RETURN_IF_ERROR(AsLoadError(warm, directory, place));
+    }
   }
   ModelMetrics* metrics = metrics_.ForModel(name, version);
   ObserveFinite(*metrics->load_seconds, SecondsSince(start));
@@ -353,14 +358,15 @@ std::vector<ModelStatus> ModelStore::List() const {
 
 std::vector<std::string> ModelStore::Missing() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!scanned_) return {"the models have not all been looked at yet"};
   std::vector<std::string> missing;
+  if (!scanned_) missing.emplace_back("the models have not all been looked at yet");
   for (const auto& [name, reason] : scan_errors_) missing.push_back(StrCat(name, " was refused"));
   for (const auto& [name, versions] : models_) {
+    const bool latest = options_.versions.For(name).of_latest();
     // From the highest down: a ready one that came later makes up for what failed below it.
     for (auto it = versions.rbegin(); it != versions.rend(); ++it) {
       const auto& [version, entry] = *it;
-      if (entry.model != nullptr && !entry.required) break;
+      if (latest && entry.model != nullptr && !entry.required) break;
       if (entry.model == nullptr && entry.required)
         missing.push_back(StrCat(name, "/", version, WhyMissing(entry.state)));
     }

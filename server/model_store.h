@@ -55,8 +55,8 @@ class ModelStore {
   using Listener = std::function<void()>;
   void set_listener(Listener listener) { listener_ = std::move(listener); }
 
-  // Tries a model before anybody can ask for it; an error is one of its load. Set before the first
-  // load.
+  // Tries a model before anybody can ask for it; an error is one of its load, except that
+  // kDeadlineExceeded, for want of time, is a warning. Set before the first load.
   using WarmUp = std::function<absl::Status(const std::shared_ptr<const LoadedModel>& model,
                                             const CancelToken& stop)>;
   void set_warm_up(WarmUp warm_up) { warm_up_ = std::move(warm_up); }
@@ -89,9 +89,9 @@ class ModelStore {
   // By name, then version. Version 0: a directory of the repository without a version to load.
   std::vector<ModelStatus> List() const;
 
-  // What is missing of what the last LoadAll chose, in a few words each: a version counts as there
-  // if a higher one is ready that was not chosen (it may have been repaired since by Load or
-  // dropped by Unload).
+  // What is missing of what the last LoadAll chose, in a few words each. Of a model whose latest
+  // versions are wanted one counts as there if a higher one is ready that was not chosen (it may
+  // have been repaired since by Load or dropped by Unload).
   std::vector<std::string> Missing() const;
   bool Ready() const { return Missing().empty(); }
 

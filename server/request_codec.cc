@@ -258,12 +258,11 @@ absl::Status CheckModelFields(std::string_view model, int64_t version) {
   return Mismatch("version", "0 (the latest) or a positive integer", version);
 }
 
-absl::Status CheckRequestId(std::string_view request_id) {
+absl::Status CheckRequestId(std::string_view field, std::string_view request_id) {
   const bool printable = std::all_of(request_id.begin(), request_id.end(),
                                      [](char c) { return c >= 0x20 && c < 0x7f; });
   if (printable && request_id.size() <= kMaxRequestIdBytes) return absl::OkStatus();
-  return Mismatch("request_id",
-                  StrCat("at most ", kMaxRequestIdBytes, " printable ASCII characters"),
+  return Mismatch(field, StrCat("at most ", kMaxRequestIdBytes, " printable ASCII characters"),
                   StrCat(Quoted(request_id), " (", request_id.size(), " bytes)"));
 }
 
@@ -281,7 +280,7 @@ RunItem SolveInput::Item() const {
 absl::StatusOr<SolveInput> DecodeForward(const v1::ForwardRequest& request, const ModelInfo& info,
                                          int64_t max_message_bytes) {
   SolveInput input;
-  DEEPPCR_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  DEEPPCR_RETURN_IF_ERROR(CheckRequestId("request_id", request.request_id()));
   DEEPPCR_RETURN_IF_ERROR(CheckFamily(/*generates=*/false, info));
   DEEPPCR_ASSIGN_OR_RETURN(input.inputs,
                            DecodeInputs(request.has_inputs(), request.inputs(), info));
@@ -298,7 +297,7 @@ absl::StatusOr<SolveInput> DecodeForward(const v1::ForwardRequest& request, cons
 absl::StatusOr<SolveInput> DecodeGenerate(const v1::GenerateRequest& request, const ModelInfo& info,
                                           int64_t max_message_bytes) {
   SolveInput input;
-  DEEPPCR_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  DEEPPCR_RETURN_IF_ERROR(CheckRequestId("request_id", request.request_id()));
   DEEPPCR_RETURN_IF_ERROR(CheckFamily(/*generates=*/true, info));
   DEEPPCR_ASSIGN_OR_RETURN(input.options, DecodeOptions(request.options(), info, "options"));
   input.source = "input";

@@ -62,7 +62,8 @@ struct CompareInput {
 
 // The fields that every request on a model has.
 absl::Status CheckModelFields(std::string_view model, int64_t version);
-absl::Status CheckRequestId(std::string_view request_id);
+// `field` is what the protocol calls it.
+absl::Status CheckRequestId(std::string_view field, std::string_view request_id);
 
 // Checks all but the finiteness of values.
 // Errors: kInvalidArgument; kResourceExhausted if the reply would exceed max_message_bytes.

@@ -57,7 +57,7 @@ class InferCall : public SolveCall {
     inference::ModelInferRequest request;
     DEEPPCR_RETURN_IF_ERROR(Receive(&request));
     // Before it is kept anywhere: what is kept of a refused request counts against no budget.
-    DEEPPCR_RETURN_IF_ERROR(CheckRequestId(request.id()));
+    DEEPPCR_RETURN_IF_ERROR(CheckRequestId("id", request.id()));
     id_ = request.id();
     request_id_ = id_;
     TakeId(id_);

@@ -21,6 +21,8 @@ struct VersionPolicy {
   std::vector<int64_t> specific;  // ascending
 
   static constexpr int64_t kAll = INT64_MAX;
+  // A later version may stand in for one of these: no client has asked for this very one.
+  bool of_latest() const { return specific.empty() && latest != kAll; }
 
   // The versions to load of those `on_disk` (ascending), ascending. A specific one that is not on
   // disk is among them: its load says so.

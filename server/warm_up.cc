@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -52,8 +53,11 @@ absl::Status WarmUpBatch(Batcher& batcher, const std::shared_ptr<const LoadedMod
   DEEPPCR_RETURN_IF_ERROR(job.Resolve());
   absl::Status status = batcher.Enqueue(&job);
   if (status.ok()) status = job.Wait();
-  const bool stopped = absl::IsCancelled(status) || absl::IsDeadlineExceeded(status);
-  return stopped ? absl::OkStatus() : status;
+  if (absl::IsCancelled(status)) return absl::OkStatus();
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  return absl::DeadlineExceededError(StrCat("warming up: a batch of ", samples,
+                                            " was not computed ", "within ", kWarmUpSeconds.count(),
+                                            " s"));
 }
 
 int64_t LargestBatch(const ModelInfo& info) {

@@ -220,7 +220,7 @@ TEST_F(V2Test, BytesThatAreNoRequestDoNotEndAStream) {
   named.set_id(std::string(1 << 20, 'x'));
   ASSERT_TRUE(stream->Write(named));
   ASSERT_TRUE(stream->Read(&response));
-  EXPECT_THAT(response.error_message(), StartsWith("INVALID_ARGUMENT: request_id"));
+  EXPECT_THAT(response.error_message(), StartsWith("INVALID_ARGUMENT: id:"));
   EXPECT_EQ(response.infer_response().id(), "");
   ASSERT_TRUE(stream->Write(Infer()));
   ASSERT_TRUE(stream->Read(&response));

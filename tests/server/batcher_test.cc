@@ -8,6 +8,7 @@
 #include <chrono>
 #include <future>
 #include <thread>
+#include <utility>
 
 #include "tests/server/batcher_rig.h"
 #include "tests/testing/expect_error.h"
@@ -18,6 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing::ExpectError;
 using testing::FakeModel;
+using testing::Gate;
 using testing::kNoPause;
 using testing::TestJob;
 
@@ -254,6 +256,31 @@ TEST_F(BatcherTest, ABatchWaitsForMoreToComeWhereItIsToldTo) {
   TestJob full(model_, 16);
   ASSERT_TRUE(batcher.Enqueue(&full).ok());
   EXPECT_LT(full.Wait().timings.queue_seconds, 0.3);
+}
+
+class SlowToTell : public TestJob {
+ public:
+  using TestJob::TestJob;
+  void Done(absl::Status status, const JobTimings& timings) override {
+    telling.Pass();
+    TestJob::Done(std::move(status), timings);
+  }
+  Gate telling;
+};
+
+TEST_F(BatcherTest, APlaceIsFreeBeforeItsAnswersAreTold) {
+  Batcher batcher({.schedule = {.workers = 2, .max_instances = 1}});
+  SlowToTell first(model_, 1);
+  TestJob second(model_, 1);
+  Occupy(batcher, first);
+  ASSERT_TRUE(batcher.Enqueue(&second).ok());
+  first.telling.Close();
+
+  fake_->gate.Open();
+
+  EXPECT_TRUE(second.Wait().status.ok());
+  first.telling.Open();
+  EXPECT_TRUE(first.Wait().status.ok());
 }
 
 TEST_F(BatcherTest, LeavesAWorkerFreeOfLongJobs) {

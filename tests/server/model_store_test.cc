@@ -81,6 +81,24 @@ TEST_F(ModelStoreTest, AModelIsTriedBeforeItCanBeFound) {
 
   EXPECT_EQ(*store_.Find("a", 1), *before);  // the old one serves on
   EXPECT_THAT(store_.Describe("a", 1)->reason, HasSubstr("cannot answer"));
+
+  store_.set_warm_up(
+      [](const auto&, const CancelToken&) { return absl::UnavailableError("the device is lost"); });
+  ExpectError(store_.Load("a", 1).status(), absl::StatusCode::kFailedPrecondition,
+              "the device is lost");
+}
+
+TEST_F(ModelStoreTest, WhatALoadDoesWithoutIsAWarning) {
+  Write("a", "1");
+  engine_.problem = "no plan could be kept";
+  store_.set_warm_up(
+      [](const auto&, const CancelToken&) { return absl::DeadlineExceededError("all too slow"); });
+  ASSERT_TRUE(store_.LoadAll().ok());
+  EXPECT_TRUE(store_.Ready());
+  for (const char* reason : {"no plan could be kept", "all too slow"})
+    EXPECT_THAT(log_, HasSubstr("model_load_problem model=\"a\" version=1 reason=\"" +
+                                std::string(reason)));
+  EXPECT_THAT(log_, HasSubstr("model_loading model=\"a\" version=1 step=\"pretending\""));
 }
 
 TEST_F(ModelStoreTest, LoadsTheVersionsThatThePolicyChooses) {
@@ -112,6 +130,9 @@ TEST_F(ModelStoreTest, EveryVersionThatWasAskedForCounts) {
                   engine_, metrics_, logger_);
   ASSERT_TRUE(both.LoadAll().ok());
   EXPECT_FALSE(both.Ready());  // clients of version 1 fail
+  Write("a", "4");
+  ASSERT_TRUE(both.Load("a", 4).ok());
+  EXPECT_FALSE(both.Ready());  // as before: it does not stand in for one that was asked for
   ASSERT_TRUE(both.Unload("a", 1).ok());
   EXPECT_TRUE(both.Ready());
 

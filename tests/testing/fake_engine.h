@@ -188,8 +188,11 @@ class FakeEngine : public Engine {
                                                                const LoadProgress& progress,
                                                                const CancelToken*) const override {
     progress(LoadNews::kStep, "pretending");
+    if (!problem.empty()) progress(LoadNews::kProblem, problem);
     return load_(directory);
   }
+
+  std::string problem;  // of every load
 
  private:
   const Load load_;
