@@ -65,7 +65,8 @@ class IterationPasses {
   // One level of the scan: forms the nodes of `level` from those below it (1 <= level < tree
   // levels).
   virtual void ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
-  // The vectors that enter the nodes of `level` from those that enter `level` + 1.
+  // The vectors that enter the nodes of `level` from those that enter `level` + 1. May put off what
+  // it does, and ReduceLevel its vectors, until Update of the same samples.
   virtual void DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
   // y_p <- F_p + A_p d_{p-1}; keeps the very bits of F_p where A_p d_{p-1} is zero. norms[i]
   // belongs to samples[i].

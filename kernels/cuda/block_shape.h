@@ -116,6 +116,7 @@ constexpr int64_t BlocksOf(const TangentArgs& args) {
 inline constexpr int kTangentWarps = 8, kStartWarps = 2;
 
 // ---- The rest of a pass
+static_assert(int{kNumPassSites} <= int{kBeforeNormTangents}, "sites of their own");
 // Of the blocks of its other launches.
 inline constexpr int kPassWarps = 16;
 constexpr int PassWarps(int max_warps) { return max_warps < kPassWarps ? max_warps : kPassWarps; }
@@ -137,12 +138,13 @@ constexpr int64_t TransitionBytes(Linearization linearization, int width) {
   const int64_t floats = linearization == Linearization::kFull ? width : kNumColumns;
   return floats * width * int64_t{sizeof(float)};
 }
-// The largest team that all members may have side by side, and what it can take. A first level
-// beyond the tree's: nothing.
+// The largest team that all members may have side by side and whose warps all have rows, and what
+// it can take. A first level beyond the tree's: nothing.
 constexpr TreeShape ChooseTree(const IntervalTree& tree, int width, Linearization linearization,
                                int num_members, const LaunchLimits& limits) {
   TreeShape shape = {1, 0};
   while (2 * shape.num_blocks <= limits.max_cluster_blocks &&
+         2 * shape.num_blocks <= RowBlocks(tree.num_intervals, width, kPassWarps) &&
          num_members <= limits.ClustersAtOnce(2 * shape.num_blocks))
     shape.num_blocks *= 2;
   const int64_t most = shape.num_blocks * kTreeBlockBytes;

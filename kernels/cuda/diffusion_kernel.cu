@@ -41,7 +41,9 @@ __global__ void __launch_bounds__(kMaxBlockThreads, 1) ClusterCoarseKernel(const
 
 cudaError_t PrepareDiffusion(int shared_bytes) {
   cudaError_t error = PrepareBlocks<DiffusionView>(shared_bytes);
-  if (error == cudaSuccess) error = AllowShared(shared_bytes, BatchKernel, CoarseKernel);
+  if (error == cudaSuccess)
+    error = AllowShared(shared_bytes, BatchKernel, CoarseKernel, HeldSequentialKernel,
+                        HeldCoarseKernel);
   if (error == cudaSuccess && HasClusters())
     error = AllowClusters(ClusterCoarseKernel, shared_bytes);
   if (error == cudaSuccess && HasClusters())

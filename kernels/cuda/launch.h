@@ -64,7 +64,7 @@ cudaError_t LaunchBlocks(const ExpansionArgs<PanelStackView>& args, int num_samp
 cudaError_t LaunchBlocks(const IntervalStepArgs& args, cudaStream_t stream);
 cudaError_t LaunchTangents(const TangentArgs& args, cudaStream_t stream);
 
-// The rest of a pass, launch by launch.
+// The rest of a pass.
 cudaError_t LaunchPass(const StartArgs& args, int num_samples, cudaStream_t stream);
 cudaError_t LaunchPass(const LevelArgs& args, int num_members, cudaStream_t stream);
 cudaError_t LaunchPass(const UpdateArgs& args, int num_members, cudaStream_t stream);

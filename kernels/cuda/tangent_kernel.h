@@ -59,8 +59,9 @@ struct TangentArgs {
   float* products;  // [H'], or [state_cols] of the output layer
 };
 
-// The barrier call between elements, which threads have, and norms, which warps have.
-enum TangentSite : int { kBeforeNormTangents = 26, kNumTangentSites };
+// The barrier call between elements, which threads have, and norms, which warps have. Beyond those
+// of pass_kernel.h.
+enum TangentSite : int { kBeforeNormTangents = 28, kNumTangentSites };
 
 template <class Context>
 class IntervalTangents {

@@ -44,11 +44,14 @@ void ExpectAgreement(int64_t steps, int64_t dim, int64_t interval) {
   const Solved sequential = gpu.Solve({.solver = "sequential"}, inputs);
   EXPECT_LE(WorstState(sequential, cpu.Solve({.solver = "sequential"}, inputs), dim), 1e-4)
       << steps << " " << dim;
-  for (const char* solver : {"newton", "picard"}) {
+  const auto iterations = [&](const char* solver) {
     const Solved solved = gpu.Solve(OptionsFor(solver, steps, interval, 1e-4), inputs);
     EXPECT_LE(WorstState(solved, sequential, dim), 1e-4) << solver << steps << " " << dim;
     EXPECT_TRUE(solved.reports[0].converged && !solved.reports[0].fallback) << solver;
-  }
+    return solved.reports[0].iterations;
+  };
+  // Wrong matrices would cost passes before they cost digits.
+  EXPECT_LT(iterations("newton"), iterations("picard")) << steps << " " << dim;
 }
 
 TEST(CudaOnGpuTest, DeepSystems) {
@@ -62,6 +65,31 @@ TEST(CudaOnGpuTest, DeepSystemsOfWideStates) {
   ExpectAgreement(1024, 64, 8);
   ExpectAgreement(1024, 64, 1);
   ExpectAgreement(512, 200, 2);
+}
+
+// What a block of a cluster reads must be what another one wrote: a stale value would cost a pass,
+// not a digit, so it is bits that count, over teams of every size and over and over.
+TEST(CudaOnGpuTest, WideStatesKeepTheirBits) {
+  constexpr int64_t kDim = 64, kSteps = 1024, kSamples = 8;
+  constexpr int kRepetitions = 50;
+  const RandomSystem system(
+      {.num_steps = kSteps, .state_dim = kDim, .residual = true, .gain = 0.03});
+  const SolverRig rig(NewBackendUnderTest(), system.spec());
+  const std::vector<float> inputs = system.Inputs(kSamples, 4);
+  for (const int64_t interval : {8, 1}) {
+    const ResolvedOptions options = OptionsFor("newton", kSteps, interval, 1e-4);
+    const Solved together = rig.Solve(options, inputs);
+    for (int r = 0; r < kRepetitions; ++r) {
+      const int64_t s = r % kSamples;
+      const Solved alone =
+          rig.Solve(options, {inputs.begin() + s * kDim, inputs.begin() + (s + 1) * kDim});
+      EXPECT_TRUE(std::equal(alone.trajectory.begin(), alone.trajectory.end(),
+                             together.trajectory.begin() + s * (kSteps + 1) * kDim))
+          << interval << " " << r;
+      EXPECT_EQ(alone.reports[0].iterations, together.reports[s].iterations);
+      EXPECT_EQ(alone.reports[0].error_estimate, together.reports[s].error_estimate);
+    }
+  }
 }
 
 TEST(CudaOnGpuTest, LargeBatchesKeepTheirBits) {

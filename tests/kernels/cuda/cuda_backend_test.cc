@@ -48,6 +48,28 @@ void ExpectReference(std::unique_ptr<Backend> backend, const StackOptions& optio
   }
 }
 
+// What a solve took, and what it claims to within a factor of 4.
+void ExpectCountsOfCpu(std::unique_ptr<Backend> backend, const StackOptions& stack) {
+  const RandomSystem system(stack);
+  const std::vector<float> inputs = system.Inputs(1, 3);
+  const SolverRig cuda(std::move(backend), system.spec());
+  const SolverRig cpu(testing::BackendCases().front().create(), system.spec());
+  for (const SolverRow& row : Solvers()) {
+    const ResolvedOptions options = OptionsFor(row.name, stack.num_steps, 3, 1e-4);
+    const SampleReport a = cuda.Solve(options, inputs).reports[0];
+    const SampleReport b = cpu.Solve(options, inputs).reports[0];
+    EXPECT_EQ(a.iterations, b.iterations) << row.name;
+    EXPECT_EQ(a.chord_corrections, b.chord_corrections) << row.name;
+    EXPECT_EQ(a.dependent_stages, b.dependent_stages) << row.name;
+    EXPECT_EQ(a.column_passes, b.column_passes) << row.name;
+    EXPECT_EQ(a.termination, b.termination) << row.name;
+    EXPECT_FALSE(a.fallback) << row.name;
+    EXPECT_EQ(a.output_error_estimate > 0, row.iterative) << row.name;
+    EXPECT_GE(a.output_error_estimate, b.output_error_estimate / 4) << row.name;
+    EXPECT_LE(a.output_error_estimate, b.output_error_estimate * 4) << row.name;
+  }
+}
+
 // With the loop on the device where it is to be, or everywhere on the host.
 class CudaBackendTest : public ::testing::TestWithParam<bool> {
  protected:
@@ -82,6 +104,13 @@ TEST(CudaWideStatesTest, AgreeWithTheReference) {
 
 TEST(CudaWideStatesTest, TheWidestOnesToo) {
   ExpectReference(testing::NewBackendUnderTest(), {.num_steps = 5, .state_dim = 256, .gain = 0.9});
+}
+
+// A matrix or a vector that came through the tree in part would make for more passes.
+TEST(CudaWideStatesTest, CountWhatTheCpuBackendCounts) {
+  for (const int64_t dim : {40, 100})
+    ExpectCountsOfCpu(testing::NewBackendUnderTest(),
+                      {.num_steps = 40, .state_dim = dim, .residual = true, .gain = 0.2});
 }
 
 // More samples than pass together.
@@ -125,24 +154,7 @@ TEST_P(CudaBackendTest, ItsClaimsHold) {
 }
 
 TEST_P(CudaBackendTest, CountsWhatTheCpuBackendCounts) {
-  const RandomSystem system({.num_steps = 70, .state_dim = 6, .gain = 0.7});
-  const std::vector<float> inputs = system.Inputs(1, 3);
-  const SolverRig cuda(NewBackend(), system.spec());
-  const SolverRig cpu(testing::BackendCases().front().create(), system.spec());
-  for (const SolverRow& row : Solvers()) {
-    const ResolvedOptions options = OptionsFor(row.name, 70, 3, 1e-4);
-    const SampleReport a = cuda.Solve(options, inputs).reports[0];
-    const SampleReport b = cpu.Solve(options, inputs).reports[0];
-    EXPECT_EQ(a.iterations, b.iterations) << row.name;
-    EXPECT_EQ(a.chord_corrections, b.chord_corrections) << row.name;
-    EXPECT_EQ(a.dependent_stages, b.dependent_stages) << row.name;
-    EXPECT_EQ(a.column_passes, b.column_passes) << row.name;
-    EXPECT_EQ(a.termination, b.termination) << row.name;
-    EXPECT_FALSE(a.fallback) << row.name;
-    EXPECT_EQ(a.output_error_estimate > 0, row.iterative) << row.name;
-    EXPECT_GE(a.output_error_estimate, b.output_error_estimate / 4) << row.name;
-    EXPECT_LE(a.output_error_estimate, b.output_error_estimate * 4) << row.name;
-  }
+  ExpectCountsOfCpu(NewBackend(), {.num_steps = 70, .state_dim = 6, .gain = 0.7});
 }
 
 TEST_P(CudaBackendTest, StartsFromEveryGuess) {

@@ -84,7 +84,7 @@ class Thread {
     for (int i = 0; i < N; ++i) to[i] = from[i];
   }
 
-  // Reads four floats of shared memory, at an address of 16 bytes.
+  // Reads four floats that no other thread writes meanwhile, at an address of 16 bytes.
   void LoadFour(const float* from, float (&to)[4]) const { LoadConstants(from, to); }
 
   // Asks for the line of global memory around `from`, which is to be the launch's to read.
