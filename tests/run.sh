@@ -143,8 +143,8 @@ tsan_tests() {
 
 # Without the answers of the cuda backend for many sizes, an hour on an executor of fibers:
 # cuda_kernels_test, cuda_diffusion_test and cuda_wide_propagation_test take the same memory through
-# the same kernels. And without the overload, which
-# is one of a server at full speed: in its few seconds a slow one does not fill its queue.
+# the same kernels. And without the overload, which is one of a server at full speed: in its few
+# seconds a slow one does not fill its queue.
 asan_tests() {
   # The quarantine counts as memory of the server, which a test bounds.
   ASAN_OPTIONS="detect_stack_use_after_return=1:strict_init_order=1:quarantine_size_mb=64" \
