@@ -197,9 +197,9 @@ bool Batcher::Release(Worker* worker, const Work& work, double seconds) {
   schedule_.Finish(work.turn, seconds);
   // A caller whose quick job died on the way holds no place.
   if (!work.turn.jobs.empty()) worker->running.clear();
-  // A worker takes what waits itself, but first it tells its jobs; what waited for this model's
-  // place need not wait for that.
-  const bool late = worker == &caller_ || options_.schedule.max_instances > 0;
+  // A worker takes what waits itself, but first it tells its jobs; what waited for this place
+  // need not wait for that.
+  const bool late = worker == &caller_ || work.turn.alone || options_.schedule.max_instances > 0;
   return late && sleeping_ > 0 && !schedule_.empty();
 }
 

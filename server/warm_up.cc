@@ -37,7 +37,14 @@ class WarmUpJob final : public Job {
     return absl::OkStatus();
   }
   void Done(absl::Status status, const JobTimings&) override { done_.set_value(std::move(status)); }
-  absl::Status Wait() { return done_.get_future().get(); }
+  // A batch that its token stops while it is computed is no error, but says so in its reports.
+  absl::Status Wait() {
+    DEEPPCR_RETURN_IF_ERROR(done_.get_future().get());
+    for (const SampleReport& report : reports_) {
+      if (report.termination == Termination::kDeadline) return absl::DeadlineExceededError("late");
+    }
+    return absl::OkStatus();
+  }
 
  private:
   CancelToken token_;
@@ -69,9 +76,11 @@ int64_t LargestBatch(const ModelInfo& info) {
 
 absl::Status WarmUp(Batcher& batcher, const std::shared_ptr<const LoadedModel>& model,
                     const CancelToken& stop) {
-  DEEPPCR_RETURN_IF_ERROR(WarmUpBatch(batcher, model, 1, stop));
+  const absl::Status one = WarmUpBatch(batcher, model, 1, stop);
   const int64_t most = LargestBatch(model->info());
-  return most > 1 ? WarmUpBatch(batcher, model, most, stop) : absl::OkStatus();
+  if (most == 1 || !(one.ok() || absl::IsDeadlineExceeded(one))) return one;
+  const absl::Status full = WarmUpBatch(batcher, model, most, stop);
+  return full.ok() ? one : full;
 }
 
 }  // namespace deeppcr

@@ -37,6 +37,19 @@ TEST_F(WarmUpTest, AModelThatCannotAnswerIsAnError) {
   ExpectError(WarmUp(batcher_, fake_, stop_), absl::StatusCode::kInternal, "broken");
 }
 
+// In the queue or while it is computed, and the full batch is tried all the same.
+TEST_F(WarmUpTest, SaysThatItRanOutOfTime) {
+  fake_->gate.Close();
+  absl::Status status;
+  std::thread loader([&] { status = WarmUp(batcher_, fake_, stop_); });
+  ASSERT_TRUE(fake_->gate.WaitForArrivals(1));
+  std::this_thread::sleep_for(kWarmUpSeconds + std::chrono::milliseconds(50));
+  fake_->gate.Open();
+  loader.join();
+  ExpectError(status, absl::StatusCode::kDeadlineExceeded, "a batch of 1 was not computed");
+  EXPECT_EQ(fake_->batches().size(), 2u);
+}
+
 TEST_F(WarmUpTest, DoesNotOutliveItsServer) {
   fake_->gate.Close();
   absl::Status status;
