@@ -16,19 +16,21 @@ DEEPPCR_INLINE Vec<N> BoundForTail(Vec<N> a) {
   return Max(Min(a, Broadcast<N>(16.0F)), Broadcast<N>(-16.0F));
 }
 
-// a Phi(a) = max(a, 0) - |a| Phi(-|a|). The factor |a| goes in before the tail underflows.
+// a Phi(a) = max(a, 0) - |a| Phi(-|a|).
 template <int N>
 DEEPPCR_INLINE Vec<N> Gelu(Vec<N> a) {
   const Vec<N> b = BoundForTail(a);
-  return Max(a, Broadcast<N>(0.0F)) - NormalLowerTail(b, Abs(b) * GaussianKernel(b));
+  const NormalTail<N> tail = ScaledNormalTail(b);
+  return Max(a, Broadcast<N>(0.0F)) - GaussianKernel(b) * tail.share * tail.scaled;
 }
 
 template <int N>
 DEEPPCR_INLINE Vec<N> GeluDerivative(Vec<N> a) {
   const Vec<N> b = BoundForTail(a);
-  const Vec<N> kernel = GaussianKernel(b);
-  const Vec<N> tail = NormalLowerTail(b, kernel);
-  const Vec<N> cdf = SelectGreater(b, Broadcast<N>(0.0F), Broadcast<N>(1.0F) - tail, tail);
+  const Vec<N> one = Broadcast<N>(1.0F), kernel = GaussianKernel(b);
+  const NormalTail<N> tail = ScaledNormalTail(b);
+  const Vec<N> below = kernel * (one - tail.share) * tail.scaled * Broadcast<N>(0.353553391F);
+  const Vec<N> cdf = SelectGreater(b, Broadcast<N>(0.0F), one - below, below);
   return Fma(b, kernel * Broadcast<N>(0.398942280F), cdf);
 }
 

@@ -87,9 +87,38 @@ DEEPPCR_INLINE Vec<N> FmaNegative(Vec<N> a, Vec<N> b, Vec<N> c) {
   return Fma(-a, b, c);
 }
 
+// Of the bits. By intrinsics: an operation on integers, which compilers make of the plain
+// expression, waits a cycle for a float that has just been computed, and the next one for it.
+template <int N>
+DEEPPCR_INLINE Vec<N> And(Vec<N> a, Vec<N> b) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_and_ps(a.v, b.v)};
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8) return {_mm256_and_ps(a.v, b.v)};
+#endif
+  if constexpr (N == 4) return {_mm_and_ps(a.v, b.v)};
+}
+template <int N>
+DEEPPCR_INLINE Vec<N> Or(Vec<N> a, Vec<N> b) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_or_ps(a.v, b.v)};
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8) return {_mm256_or_ps(a.v, b.v)};
+#endif
+  if constexpr (N == 4) return {_mm_or_ps(a.v, b.v)};
+}
+
 template <int N>
 DEEPPCR_INLINE Vec<N> Abs(Vec<N> a) {
-  return Vec<N>::FromBits(a.bits() & 0x7FFFFFFFU);
+  return And(a, Broadcast<N>(__builtin_bit_cast(float, 0x7FFFFFFFU)));
+}
+
+// a >= 0 with the sign of x.
+template <int N>
+DEEPPCR_INLINE Vec<N> WithSignOf(Vec<N> x, Vec<N> a) {
+  return Or(And(x, Broadcast<N>(-0.0F)), a);
 }
 
 // a > b ? x : y, lane by lane; a NaN compares false.
@@ -147,11 +176,6 @@ DEEPPCR_INLINE Vec<N> Sqrt(Vec<N> a) {
   if constexpr (N == 8) return {_mm256_sqrt_ps(a.v)};
 #endif
   if constexpr (N == 4) return {_mm_sqrt_ps(a.v)};
-}
-
-template <int N>
-DEEPPCR_INLINE Vec<N> And(Vec<N> a, Vec<N> b) {
-  return Vec<N>::FromBits(a.bits() & b.bits());
 }
 
 // Largest lane, by halves.

@@ -2,10 +2,12 @@
 #ifndef DEEPPCR_KERNELS_CPU_VECTOR_MATH_H_
 #define DEEPPCR_KERNELS_CPU_VECTOR_MATH_H_
 
-// Elementary functions on vectors, within a few units in the last place of the exact value over
-// their whole range, tails included (tests/kernels/cpu/vector_math_test.cc measures every one of
-// them). Infinite arguments give the limits; a NaN stays a NaN. Coefficients without a source are
-// least-squares minimax fits, made in double and weighted for relative error.
+// Elementary functions on vectors. Activations made of them are within 5 units in the last place of
+// the exact value wherever that is at least the least normal float, tails included; gelu_tanh alone
+// is not below about -2, where its argument of up to 88, rounded three times, becomes an exponent
+// (202 ulp at -9.8, value 1e-35). tests/kernels/cpu/activation_sweep_test.cc holds all
+// 2^32 floats to that. Infinite arguments give the limits; a NaN stays a NaN. Coefficients without
+// a source are least-squares minimax fits, made in double and weighted for relative error.
 
 #include "kernels/cpu/simd.h"
 
@@ -100,22 +102,30 @@ DEEPPCR_INLINE Vec<N> LogOnePlusUnit(Vec<N> u) {
   return Fma(s * s2, series, s + s);
 }
 
-// tanh as x P(x^2) / Q(x^2), relative error of the fit 2.2e-8; at 9.02 it has rounded to 1. The two
-// polynomials are evaluated pairwise (Estrin), because tanh sits on the dependent path of every
-// step.
+// g^4 = 2 e^(2a) for a >= 0.7, so that 1 - 4 / (2 + g^4) is tanh(a); error of the fit 1.3e-7, and
+// 1e-8 near 0.7. All coefficients are positive: every operation from here to the difference is
+// monotone in a, whatever its rounding does.
+template <int N>
+DEEPPCR_INLINE Vec<N> RootOfExp(Vec<N> a, Vec<N> a2) {
+  const Vec<N> g01 = Fma(a, Broadcast<N>(5.93871474e-1F), Broadcast<N>(1.18934917F));
+  const Vec<N> g23 = Fma(a, Broadcast<N>(2.31448114e-2F), Broadcast<N>(1.50169954e-1F));
+  const Vec<N> g46 = Fma(a2, Broadcast<N>(7.28965388e-5F), Broadcast<N>(4.06290637e-3F));
+  return Fma(a2 * a2, g46, Fma(a2, g23, g01));
+}
+
+// tanh, within 3.97 ulp (3.77 with AVX2) of the exact value, within [-1, 1] and monotone over all
+// floats. Below 0.7 the series moves by less than its argument does, so that the last addition
+// keeps the order. It sits on the dependent path of every step: polynomials are evaluated pairwise
+// (Estrin), and the series is ready before the quotient is.
 template <int N>
 DEEPPCR_INLINE Vec<N> Tanh(Vec<N> x) {
-  const Vec<N> b = Max(Min(x, Broadcast<N>(9.02F)), Broadcast<N>(-9.02F));
-  const Vec<N> u = b * b;
-  const Vec<N> u2 = u * u;
-  const Vec<N> one = Broadcast<N>(1.0F);
-  const Vec<N> p01 = Fma(u, Broadcast<N>(1.33797433e-1F), one);
-  const Vec<N> p23 = Fma(u, Broadcast<N>(2.05839254e-5F), Broadcast<N>(3.49406377e-3F));
-  const Vec<N> p234 = Fma(u2, Broadcast<N>(1.33196149e-8F), p23);
-  const Vec<N> q01 = Fma(u, Broadcast<N>(4.67130587e-1F), one);
-  const Vec<N> q23 = Fma(u, Broadcast<N>(3.28313904e-4F), Broadcast<N>(2.58711867e-2F));
-  const Vec<N> q234 = Fma(u2, Broadcast<N>(7.76225729e-7F), q23);
-  return b * Fma(u2, p234, p01) / Fma(u2, q234, q01);
+  const Vec<N> a = Abs(x), a2 = x * x;
+  const Vec<N> g = RootOfExp(a, a2), g2 = g * g;
+  const Vec<N> large = Broadcast<N>(1.0F) - Broadcast<N>(4.0F) / Fma(g2, g2, Broadcast<N>(2.0F));
+  const Vec<N> series = Polynomial(a2, -5.13120135e-3F, 2.00839173e-2F, -5.35559021e-2F,
+                                   1.33290693e-1F, -3.33331883e-1F);
+  const Vec<N> small = Fma(a * a2, series, a);
+  return WithSignOf(x, SelectGreater(Broadcast<N>(0.7F), a, small, large));
 }
 
 // 1 / (1 + e^-x), as e^x / (1 + e^x) for x <= 0: e^-x would overflow where the value is still
@@ -166,21 +176,26 @@ DEEPPCR_INLINE Vec<N> GaussianKernel(Vec<N> x) {
   const Vec<N> head = Vec<N>::FromBits(x.bits() & 0xFFFFF000U);
   const Vec<N> half = Broadcast<N>(0.5F);
   const Vec<N> tail = (x - head) * (x + head) * half;
-  const Vec<N> correction = Polynomial(-tail, 4.16666667e-2F, 1.66666667e-1F, 0.5F, 1.0F, 1.0F);
-  return Exp(-(head * head * half)) * correction;
+  const Vec<N> correction = -tail * Polynomial(-tail, 4.16666667e-2F, 1.66666667e-1F, 0.5F, 1.0F);
+  const Vec<N> e = Exp(-(head * head * half));
+  return Fma(e, correction, e);
 }
 
-// Phi(-|x|) = erfc(|x| / sqrt 2) / 2, the lower tail of the normal distribution; takes e^(-x^2/2),
-// or that times a factor that the result is to carry. The rest, the scaled complementary error
-// function, is a polynomial in t = 1 / (1 + y / 2), y = |x| / sqrt 2, fit error 5.4e-9.
+// What Phi(-|x|) = erfc(|x| / sqrt 2) / 2, the lower tail of the normal distribution, is without
+// its e^(-x^2/2): |x| Phi(-|x|) = share * scaled * e^(-x^2/2), share = |x| / (sqrt 8 + |x|).
+// The scaled complementary error function is a polynomial in 1 - share, fit error 5.4e-9: in powers
+// of 1/2 - share, whose terms do not cancel.
 template <int N>
-DEEPPCR_INLINE Vec<N> NormalLowerTail(Vec<N> x, Vec<N> kernel) {
-  const Vec<N> one = Broadcast<N>(1.0F);
-  const Vec<N> t = one / Fma(Abs(x), Broadcast<N>(0.353553391F), one);
-  const Vec<N> scaled = Polynomial(t, 0.041215908F, -0.22277233F, 0.462260336F, -0.407848835F,
-                                   0.0877556428F, -0.0318498239F, 0.0823788792F, 0.178211063F,
-                                   0.246421427F, 0.282134414F, 0.282093317F);
-  return kernel * t * scaled * Broadcast<N>(0.5F);
+struct NormalTail {
+  Vec<N> share, scaled;
+};
+
+template <int N>
+DEEPPCR_INLINE NormalTail<N> ScaledNormalTail(Vec<N> x) {
+  const Vec<N> a = Abs(x), share = a / (a + Broadcast<N>(2.82842712F));
+  return {share, Polynomial(Broadcast<N>(0.5F) - share, 0.0582880937F, -0.0236071721F,
+                            -0.108238511F, 0.0770465732F, 0.138531253F, -0.146687537F,
+                            -0.243298545F, 0.206151128F, 0.790465236F, 0.971791863F, 0.722368062F)};
 }
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA

@@ -241,7 +241,7 @@ def add_torch_server(rpc, table):
 
 
 def sweep_row(row):
-    head = [row['num_layers'], row['state_dim'], row['samples'], 1e6 * row['sequential_seconds']]
+    head = [row['activation'], row['num_layers'], row['state_dim'], row['samples'], 1e6 * row['sequential_seconds']]
     auto = [row['auto_solver'], row['auto_over_best']]
     if not row['newton_converged']:
         return head + ['did not converge', '', '', row['sequential_stages'], '', '', *auto]
@@ -253,10 +253,10 @@ def sweep_row(row):
 
 def sweep_table(sweep):
     return {'name': 'cpu-sweep',
-            'note': 'Random residual networks, B samples, one core; where the speed-up is below 1 '
+            'note': 'Random residual networks (relu of gain 0.1, tanh of gain 1), B samples, one core; where the speed-up is below 1 '
                     'sequential is the faster. Last: the solver that auto took, and its time '
                     'over that of the best.',
-            'columns': ['L', 'D', 'B', 'sequential us', 'newton us', 'C', 'iterations',
+            'columns': ['f', 'L', 'D', 'B', 'sequential us', 'newton us', 'C', 'iterations',
                         'stages, sequential', 'stages, newton', 'newton speed-up', 'auto',
                         'auto / best'],
             'rows': [sweep_row(row) for row in sweep['rows']]}

@@ -3,6 +3,7 @@
 # usage: tests/bench/run.sh [--name NAME] [--build_dir DIR] [--skip_build] [--rounds N]
 #                           [--seconds S] [--core N] [--blas FOLDER]... [--no_torch]
 #                           [--no_ladder] [--no_sweep] [--no_rpc]
+#        tests/bench/run.sh --stages [--build_dir DIR] [--skip_build]
 #
 # Measures the CPU: the ladder of solvers (networks and diffusion models) against PyTorch on the
 # same core, the sweep over depths and widths, and the service, by both of its protocols, against an
@@ -10,6 +11,8 @@
 # tests/bench/results/cpu/NAME.json (default: ladder). No part of the tests: run it on a machine that
 # does nothing else.
 # deploy/readme_tables.py then fills the README.
+# With --stages it only counts the dependent stages of newton over the depth of a network, in half a
+# minute, and writes tests/bench/results/cpu/stages.json and stages.png, the README's picture.
 #   --build_dir DIR   default: build/bench
 #   --skip_build      measure what is there
 #   --rounds N        of the ladder (default 7); a ratio is formed within each
@@ -25,6 +28,7 @@ cd "$(dirname "$0")/../.."
 name=ladder
 build_dir=build/bench
 skip_build=false
+stages=false
 arguments=()
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -32,6 +36,7 @@ while [ $# -gt 0 ]; do
     --name) name="$(flag_value "$@")"; shift ;;
     --build_dir) build_dir="$(flag_value "$@")"; shift ;;
     --skip_build) skip_build=true ;;
+    --stages) stages=true ;;
     --rounds | --seconds | --core | --blas) arguments+=("$1" "$(flag_value "$@")"); shift ;;
     --no_torch | --no_ladder | --no_sweep | --no_rpc) arguments+=("$1") ;;
     *) unknown_flag "$1" ;;
@@ -39,6 +44,11 @@ while [ $# -gt 0 ]; do
   shift
 done
 
+if $stages; then
+  $skip_build || deploy/build.sh --preset bench --build_dir "$build_dir" --target stages_bench
+  python="$(find_python numpy)" || fail "no Python with numpy; deploy/install.sh demo installs it"
+  exec "$python" tests/bench/measure_stages.py --build "$build_dir" --command "${command_line% }"
+fi
 if ! $skip_build; then
   deploy/install.sh bench
   deploy/build.sh --preset bench --build_dir "$build_dir" \

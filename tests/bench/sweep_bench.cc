@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where which solver wins, and whether `auto` takes it: the sequential solver against the planned
 // newton over depths, widths and samples of a request, on one core or on a GPU, random residual
-// networks with scale 1/sqrt(L). The losing region is part of the table. Answers are compared with
-// sequential's before they are timed.
+// networks with scale 1/sqrt(L), relu of gain 0.1 and tanh of gain 1. The losing region is part of
+// the table. Answers are compared with sequential's before they are timed.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -44,6 +44,7 @@ struct Flags {
 };
 
 struct Point {
+  std::string activation;
   int64_t depth = 0, width = 0, samples = 1;
   bool newton_ran = false;   // and every judged sample converged within the tolerance
   Candidate newton, chosen;  // by the plan, and by `auto`
@@ -61,11 +62,17 @@ struct Point {
   }
 };
 
-// z + relu(W z + b) / sqrt(L): weights of standard deviation 1/sqrt(D), so that a branch keeps the
-// size of its input.
-absl::Status WriteRandomModel(const std::string& directory, int64_t depth, int64_t width,
-                              int64_t max_samples, std::mt19937* generator) {
-  std::normal_distribution<float> weight(0, 1 / std::sqrt(static_cast<float>(width)));
+// Both keep the size of their states whatever L is; relu with gain 1 grows like exp(c sqrt(L)).
+struct Family {
+  const char* activation;
+  float gain;
+};
+constexpr Family kFamilies[] = {{"relu", 0.1F}, {"tanh", 1.0F}};
+
+// z + act(W z + b) / sqrt(L): weights of standard deviation gain / sqrt(D).
+absl::Status WriteRandomModel(const std::string& directory, const Family& family, int64_t depth,
+                              int64_t width, int64_t max_samples, std::mt19937* generator) {
+  std::normal_distribution<float> weight(0, family.gain / std::sqrt(static_cast<float>(width)));
   std::normal_distribution<float> bias(0, 0.1F);
   testing::NamedTensor weights{"layers.weight", {depth, width, width}, {}};
   testing::NamedTensor biases{"layers.bias", {depth, width}, {}};
@@ -75,7 +82,7 @@ absl::Status WriteRandomModel(const std::string& directory, int64_t depth, int64
   for (float& x : biases.values) x = bias(*generator);
   const nlohmann::json config = {{"model_type", "resnet"},       {"input_dim", width},
                                  {"output_dim", width},          {"state_dim", width},
-                                 {"num_layers", depth},          {"activation", "relu"},
+                                 {"num_layers", depth},          {"activation", family.activation},
                                  {"max_batch_size", max_samples}};
   return testing::WriteModel(directory, config.dump(), {weights, biases});
 }
@@ -102,17 +109,19 @@ absl::Status TimePoint(Workload* workload, const Candidate& sequential, double s
 
 // A model of one depth and width, and what goes through it.
 struct Subject {
+  std::string activation;
   std::shared_ptr<const LoadedModel> model;
   std::vector<float> inputs;
 };
 
-absl::StatusOr<Subject> LoadSubject(const Engine& engine, int64_t depth, int64_t width,
-                                    int64_t max_samples) {
+absl::StatusOr<Subject> LoadSubject(const Engine& engine, const Family& family, int64_t depth,
+                                    int64_t width, int64_t max_samples) {
   std::mt19937 generator(static_cast<uint32_t>(depth * 1000 + width));
   const testing::TemporaryDirectory folder;
   const std::string directory = folder.File("model");
-  DEEPPCR_RETURN_IF_ERROR(WriteRandomModel(directory, depth, width, max_samples, &generator));
-  Subject subject;
+  DEEPPCR_RETURN_IF_ERROR(
+      WriteRandomModel(directory, family, depth, width, max_samples, &generator));
+  Subject subject{.activation = family.activation, .model = {}, .inputs = {}};
   subject.inputs = RandomInputs(std::max(kInputs, max_samples), width, &generator);
   DEEPPCR_ASSIGN_OR_RETURN(subject.model, engine.LoadModel(directory, nullptr, nullptr));
   return subject;
@@ -123,16 +132,17 @@ absl::StatusOr<Verdict> JudgeAt(const Point& point, Workload* workload, const Ca
                                 std::span<const Expected> expected) {
   DEEPPCR_ASSIGN_OR_RETURN(const Verdict verdict, Judge(workload, candidate.options, expected));
   if (verdict.max_state_error <= kTolerance) return verdict;
-  return absl::InternalError(absl::StrCat("L = ", point.depth, ", D = ", point.width,
-                                          ", B = ", point.samples, ": ", candidate.name,
-                                          " is off by ", verdict.max_state_error));
+  return absl::InternalError(absl::StrCat(point.activation, ", L = ", point.depth,
+                                          ", D = ", point.width, ", B = ", point.samples, ": ",
+                                          candidate.name, " is off by ", verdict.max_state_error));
 }
 
 absl::StatusOr<Point> MeasurePoint(const Subject& subject, int64_t samples, double seconds) {
-  const auto& [model, inputs] = subject;
+  const auto& [activation, model, inputs] = subject;
   DEEPPCR_ASSIGN_OR_RETURN(const auto expected,
                            SequentialAnswers(model, inputs, std::max(kJudged, samples)));
-  Point point{.depth = model->info().num_layers,
+  Point point{.activation = activation,
+              .depth = model->info().num_layers,
               .width = model->info().state_dim,
               .samples = samples,
               .newton = {"newton", {}},
@@ -154,8 +164,8 @@ absl::StatusOr<Point> MeasurePoint(const Subject& subject, int64_t samples, doub
 }
 
 std::vector<std::string> RowOf(const Point& point) {
-  std::vector<std::string> row = {absl::StrCat(point.depth), absl::StrCat(point.width),
-                                  absl::StrCat(point.samples),
+  std::vector<std::string> row = {point.activation, absl::StrCat(point.depth),
+                                  absl::StrCat(point.width), absl::StrCat(point.samples),
                                   FormatSeconds(point.sequential_seconds)};
   const std::string taken =
       absl::StrFormat("%s, %.2fx", std::string(point.chosen.options.solver), point.AutoOverBest());
@@ -179,7 +189,8 @@ std::vector<std::string> RowOf(const Point& point) {
 }
 
 nlohmann::ordered_json JsonOf(const Point& point) {
-  nlohmann::ordered_json json = {{"num_layers", point.depth},
+  nlohmann::ordered_json json = {{"activation", point.activation},
+                                 {"num_layers", point.depth},
                                  {"state_dim", point.width},
                                  {"samples", point.samples},
                                  {"sequential_seconds", point.sequential_seconds},
@@ -205,7 +216,8 @@ class Sweep {
     for (const int64_t depth : flags_.depths) {
       for (const int64_t width : flags_.widths) {
         if (depth * width * width > flags_.max_weights) continue;
-        DEEPPCR_RETURN_IF_ERROR(MeasureModel(*engine, depth, width));
+        for (const Family& family : kFamilies)
+          DEEPPCR_RETURN_IF_ERROR(MeasureModel(*engine, family, depth, width));
       }
     }
     DEEPPCR_RETURN_IF_ERROR(WriteFile("-", table_.Format()));
@@ -223,16 +235,20 @@ class Sweep {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
 
-  absl::Status MeasureModel(const Engine& engine, int64_t depth, int64_t width) {
+  absl::Status MeasureModel(const Engine& engine, const Family& family, int64_t depth,
+                            int64_t width) {
     if (!TimeLeft()) {
-      left_out_.push_back({{"num_layers", depth}, {"state_dim", width}});
+      left_out_.push_back(
+          {{"activation", family.activation}, {"num_layers", depth}, {"state_dim", width}});
       return absl::OkStatus();
     }
     const int64_t most = *std::max_element(flags_.samples.begin(), flags_.samples.end());
-    DEEPPCR_ASSIGN_OR_RETURN(const Subject subject, LoadSubject(engine, depth, width, most));
+    DEEPPCR_ASSIGN_OR_RETURN(const Subject subject,
+                             LoadSubject(engine, family, depth, width, most));
     for (const int64_t samples : flags_.samples) {
       if (samples * (depth + 1) * width > kMaxStates) continue;
-      absl::FPrintF(stderr, "L = %d, D = %d, B = %d\n", depth, width, samples);
+      absl::FPrintF(stderr, "%s, L = %d, D = %d, B = %d\n", family.activation, depth, width,
+                    samples);
       const auto point = MeasurePoint(subject, samples, flags_.seconds);
       if (point.ok()) {
         table_.AddRow(RowOf(*point));
@@ -249,7 +265,8 @@ class Sweep {
 
   const Flags& flags_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  Table table_{{{"L"},
+  Table table_{{{"f", Table::Align::kLeft},
+                {"L"},
                 {"D"},
                 {"B"},
                 {"sequential"},
