@@ -194,7 +194,7 @@ TEST_P(CudaBackendTest, FallsBackToTheBitsOfTheSequentialSolver) {
   EXPECT_TRUE(fallback.SameAnswers(rig.Solve({.solver = "sequential"}, inputs)));
   for (const SampleReport& report : fallback.reports) {
     EXPECT_TRUE(report.fallback && report.converged);
-    EXPECT_EQ(report.termination, Termination::kMaxIterations);
+    EXPECT_EQ(report.attempt.termination, Termination::kMaxIterations);
   }
 }
 
