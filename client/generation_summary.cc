@@ -27,7 +27,21 @@ double Median(std::vector<double> values) {
 // NaN is the largest: nothing hides it.
 double Worse(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
+std::optional<double> EstimateOf(const v1::SampleReport& sample) {
+  if (!sample.has_error_estimate()) return std::nullopt;
+  return sample.error_estimate();
+}
+
+// Of the samples before and one more. Nothing, once a sample has none.
+std::optional<double> Worst(const SolverSummary& row, const v1::SampleReport& sample) {
+  const std::optional<double> estimate = EstimateOf(sample);
+  if (row.samples == 0) return estimate;
+  if (!estimate.has_value() || !row.error_estimate.has_value()) return std::nullopt;
+  return Worse(*row.error_estimate, *estimate);
+}
+
 void AddSample(const v1::SampleReport& sample, int64_t num_steps, SolverSummary* row) {
+  row->error_estimate = Worst(*row, sample);
   row->solver = sample.solver();
   ++row->samples;
   row->max_iterations = std::max(row->max_iterations, sample.iterations());
@@ -35,15 +49,13 @@ void AddSample(const v1::SampleReport& sample, int64_t num_steps, SolverSummary*
   row->max_chord_corrections = std::max(row->max_chord_corrections, sample.chord_corrections());
   row->dependent_stages = std::max(row->dependent_stages, sample.dependent_stages());
   row->column_passes = std::max(row->column_passes, sample.column_passes());
-  row->error_estimate = Worse(row->error_estimate, sample.error_estimate());
   row->num_steps = std::max(row->num_steps, num_steps);
-  if (!sample.converged()) ++row->unconverged;
-  if (sample.fallback()) ++row->fallbacks[sample.termination()];
+  if (!sample.converged()) ++row->unconverged[sample.termination()];
+  if (sample.fallback()) ++row->fallbacks[sample.attempt().termination()];
 }
 
 std::string ConvergedText(const SolverSummary& row) {
-  if (row.unconverged == 0) return "all";
-  return absl::StrCat("all but ", row.unconverged);
+  return row.unconverged.empty() ? "all" : absl::StrCat("all but ", CountsText(row.unconverged));
 }
 
 }  // namespace
@@ -89,7 +101,7 @@ std::string SummaryTable(std::span<const SolverSummary> rows) {
         {row.solver, absl::StrCat(row.samples), absl::StrFormat("%g", row.median_iterations),
          IterationsText(row.max_iterations, row.max_warm_sweeps, row.max_chord_corrections),
          absl::StrCat(row.dependent_stages), absl::StrCat(row.num_steps),
-         absl::StrCat(row.column_passes), FormatError(row.error_estimate), ConvergedText(row),
+         absl::StrCat(row.column_passes), FormatEstimate(row.error_estimate), ConvergedText(row),
          row.fallbacks.empty() ? "none" : CountsText(row.fallbacks),
          FormatSeconds(row.median_solve_seconds)});
   }
@@ -99,6 +111,8 @@ std::string SummaryTable(std::span<const SolverSummary> rows) {
 nlohmann::ordered_json SummaryJson(std::span<const SolverSummary> rows) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const SolverSummary& row : rows) {
+    nlohmann::ordered_json estimate = nullptr;
+    if (row.error_estimate.has_value()) estimate = *row.error_estimate;
     list.push_back({{"solver", row.solver},
                     {"samples", row.samples},
                     {"median_iterations", row.median_iterations},
@@ -107,7 +121,7 @@ nlohmann::ordered_json SummaryJson(std::span<const SolverSummary> rows) {
                     {"max_chord_corrections", row.max_chord_corrections},
                     {"max_dependent_stages", row.dependent_stages},
                     {"max_column_passes", row.column_passes},
-                    {"max_error_estimate", row.error_estimate},
+                    {"max_error_estimate", estimate},
                     {"num_steps", row.num_steps},
                     {"unconverged", row.unconverged},
                     {"fallbacks", row.fallbacks},

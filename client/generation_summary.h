@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,10 +24,10 @@ struct SolverSummary {
   int32_t max_chord_corrections = 0;
   int64_t dependent_stages = 0;  // largest, as the next two
   int64_t column_passes = 0;
-  double error_estimate = 0;
-  int64_t num_steps = 0;  // L
-  int64_t unconverged = 0;
-  std::map<std::string, int64_t> fallbacks;  // by reason
+  std::optional<double> error_estimate;        // largest; none unless every sample has one
+  int64_t num_steps = 0;                       // L
+  std::map<std::string, int64_t> unconverged;  // by termination
+  std::map<std::string, int64_t> fallbacks;    // by the termination of the attempt
   // Of the whole solve of requests that this solver answered in: another may have shared them.
   double median_solve_seconds = 0;
 };

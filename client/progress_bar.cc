@@ -23,7 +23,7 @@ std::string SolveText(const v1::GenerateProgress& solve) {
     return absl::StrCat(solver, " step ", solve.steps(), " of ", solve.num_steps());
   }
   std::string text = absl::StrCat(solver, " iteration ", solve.iterations());
-  if (solve.error_estimate() > 0) {
+  if (solve.has_error_estimate()) {
     absl::StrAppend(&text, ", error estimate ", FormatError(solve.error_estimate()));
   }
   return text;

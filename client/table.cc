@@ -119,6 +119,10 @@ std::string FormatRatio(double ratio) {
 
 std::string FormatError(double error) { return error == 0 ? "0" : absl::StrFormat("%.1e", error); }
 
+std::string FormatEstimate(std::optional<double> estimate) {
+  return estimate.has_value() ? FormatError(*estimate) : "-";
+}
+
 std::string IterationsText(double iterations, int64_t warm_sweeps, int64_t chord_corrections) {
   std::string text = absl::StrFormat("%.0f", iterations);
   if (warm_sweeps > 0) absl::StrAppend(&text, " +", warm_sweeps, " warm");

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,9 @@ std::string FormatRatio(double ratio);
 
 // "1.2e-05"; "0" for zero.
 std::string FormatError(double error);
+
+// The same; "-" where nothing was estimated.
+std::string FormatEstimate(std::optional<double> estimate);
 
 // "4", "4 +2 warm +1 chord".
 std::string IterationsText(double iterations, int64_t warm_sweeps, int64_t chord_corrections);

@@ -102,14 +102,15 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
       stages_(Register(BuildHistogram(), registry_, "dependent_stages",
                        "Steps of a sample's solve that had to wait for one another.")),
       error_(Register(BuildHistogram(), registry_, "error_estimate",
-                      "Estimated relative error of a sample's states, where it was estimated.")),
+                      "Estimated relative error of a sample's states, where an iterative solver "
+                      "converged.")),
       batch_(Register(BuildHistogram(), registry_, "batch_samples", "Samples computed together.")),
       speedup_(Register(BuildHistogram(), registry_, "speedup_ratio",
                         "Sequential seconds / parallel seconds on the same input, from shadow "
                         "pairs; labelled by the solver that answered the request.")),
       shadow_error_(Register(BuildHistogram(), registry_, "shadow_relative_error",
                              "Largest relative difference of the parallel states from the "
-                             "sequential ones, from shadow pairs.")),
+                             "sequential ones, from shadow pairs without a fallback.")),
       load_(Register(BuildHistogram(), registry_, "model_load_seconds",
                      "Loading a model, its plan included.")),
       plan_(Register(BuildHistogram(), registry_, "model_plan_seconds",
@@ -118,7 +119,8 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
                          "Requests answered, by status code.")),
       fallbacks_(
           Register(BuildCounter(), registry_, "fallbacks_total",
-                   "Samples answered by the sequential solver in place of the requested one.")),
+                   "Samples answered by the sequential solver in place of the requested one, by "
+                   "why that one gave up.")),
       queue_depth_(Register(BuildGauge(), registry_, "queue_depth", "Samples that wait.")),
       memory_(Register(BuildGauge(), registry_, "model_memory_bytes",
                        "Weights, tables and workspaces of a ready model.")) {

@@ -3,24 +3,35 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 
 namespace deeppcr {
 namespace {
 
-void FillSample(const SampleReport& from, v1::SampleReport* to) {
+// What the reports of an answer and of a failed attempt both say. Of a figure that was not found
+// there is no field: its default would read as the best there is.
+template <typename From, typename To>
+void FillSolve(const From& from, To* to) {
   to->set_solver(std::string(from.solver));
   to->set_termination(std::string(ToString(from.termination)));
-  to->set_converged(from.converged);
-  to->set_fallback(from.fallback);
   to->set_iterations(from.iterations);
   to->set_chord_corrections(from.chord_corrections);
   to->set_warm_sweeps(from.warm_sweeps);
+  if (from.update.has_value()) to->set_update(*from.update);
+  if (from.error_estimate.has_value()) to->set_error_estimate(*from.error_estimate);
+  if (from.rounding_estimate.has_value()) to->set_rounding_estimate(*from.rounding_estimate);
+}
+
+void FillSample(const SampleReport& from, v1::SampleReport* to) {
+  FillSolve(from, to);
+  to->set_converged(from.converged);
+  to->set_fallback(from.fallback);
   to->set_dependent_stages(from.dependent_stages);
   to->set_column_passes(from.column_passes);
-  to->set_error_estimate(from.error_estimate);
-  to->set_output_error_estimate(from.output_error_estimate);
-  to->set_rounding_estimate(from.rounding_estimate);
+  if (from.output_error_estimate.has_value())
+    to->set_output_error_estimate(*from.output_error_estimate);
+  if (from.fallback) FillSolve(from.attempt, to->mutable_attempt());
 }
 
 // The q-quantile of ascending values: the smallest that at least a share q does not exceed.
@@ -35,12 +46,41 @@ void CopyTensor(std::span<const float> values, std::span<const int64_t> shape, v
   tensor->set_data(values.data(), values.size_bytes());
 }
 
+using TerminationCounts = google::protobuf::RepeatedPtrField<v1::TerminationCount>;
+
+void Count(Termination termination, TerminationCounts* counts) {
+  const std::string_view name = ToString(termination);
+  auto found = std::find_if(counts->begin(), counts->end(),
+                            [&](const auto& each) { return each.termination() == name; });
+  if (found == counts->end()) {
+    counts->Add()->set_termination(std::string(name));
+    found = counts->end() - 1;
+  }
+  found->set_samples(found->samples() + 1);
+}
+
+void FillReasons(std::span<const SampleReport> reports, v1::CompareRow* row) {
+  for (const SampleReport& report : reports) {
+    if (report.fallback) Count(report.attempt.termination, row->mutable_fallback_reasons());
+    if (!report.converged) Count(report.termination, row->mutable_unconverged_reasons());
+  }
+}
+
+// The largest over samples says nothing unless all of them have one.
+void FillEstimate(std::span<const SampleReport> reports, v1::CompareRow* row) {
+  std::optional<double> largest;
+  for (const SampleReport& report : reports) {
+    if (!report.error_estimate.has_value()) return;
+    largest = std::max(largest.value_or(0), *report.error_estimate);
+  }
+  if (largest.has_value()) row->set_error_estimate(*largest);
+}
+
 void FillReports(std::span<const SampleReport> reports, v1::CompareRow* row) {
   row->set_converged(true);
   for (const SampleReport& report : reports) {
     row->set_max_iterations(std::max<double>(row->max_iterations(), report.iterations));
     row->set_dependent_stages(std::max(row->dependent_stages(), report.dependent_stages));
-    row->set_error_estimate(std::max(row->error_estimate(), report.error_estimate));
     row->set_converged(row->converged() && report.converged);
     row->set_fallbacks(row->fallbacks() + (report.fallback ? 1 : 0));
     row->set_warm_sweeps(std::max(row->warm_sweeps(), report.warm_sweeps));
@@ -60,6 +100,8 @@ void FillRow(const ComparisonRow& from, int64_t num_samples, double sequential_m
   row->set_p99_seconds(Quantile(from.seconds, 0.99));
   if (row->median_seconds() > 0) row->set_speedup(sequential_median / row->median_seconds());
   FillReports(from.reports, row);
+  FillReasons(from.reports, row);
+  FillEstimate(from.reports, row);
   row->set_max_state_error(from.max_state_error);
   row->set_max_output_difference(from.max_output_difference);
   row->set_shooting_interval(from.shooting_interval);
@@ -83,7 +125,31 @@ void FillEntry(const PlanEntry& from, v1::PlanEntry* to) {
   to->set_parallel_stages(from.parallel_stages);
 }
 
-void FillPlan(const Plan& from, v1::Plan* to) {
+// What a request that names this solver and leaves options out resolves to.
+void FillChoice(const ResolvedOptions& from, bool measured, v1::SolverChoice* to) {
+  to->set_solver(std::string(from.solver));
+  to->set_measured(measured);
+  to->set_shooting_interval(from.shooting_interval);
+  to->set_initial_guess(std::string(ToString(from.initial_guess)));
+  to->set_warm_sweeps(from.warm_sweeps);
+  to->set_jacobian_refresh(std::string(ToString(from.jacobian_refresh)));
+  to->set_max_iterations(from.max_iterations);
+}
+
+// Of the iterative solvers: the sequential one has nothing to choose.
+void FillChoices(const LoadedModel& model, const Plan& plan, int64_t num_steps, v1::Plan* to) {
+  for (const std::string& solver : model.info().solvers) {
+    if (solver == "auto") continue;
+    const absl::StatusOr<ResolvedOptions> resolved =
+        model.Resolve({.solver = solver, .num_inference_steps = num_steps}, 1);
+    if (!resolved.ok() || resolved->shooting_interval == 0) continue;
+    FillChoice(*resolved, plan.ChoiceOf(solver) != nullptr, to->add_choices());
+  }
+}
+
+// num_steps: of inference; 0 where the model has no such choice.
+void FillPlan(const LoadedModel& model, int64_t num_steps, v1::Plan* to) {
+  const Plan& from = model.plan(num_steps);
   to->set_id(from.id);
   to->set_device(from.device);
   to->set_rtol(from.rtol);
@@ -91,6 +157,7 @@ void FillPlan(const Plan& from, v1::Plan* to) {
   to->set_measured_seconds(from.measured_seconds);
   for (const PlanEntry& entry : from.entries) FillEntry(entry, to->add_entries());
   for (const std::string& candidate : from.candidates) to->add_candidates(candidate);
+  FillChoices(model, from, num_steps, to);
 }
 
 v1::ModelState StateOf(ModelState state) {
@@ -146,8 +213,8 @@ void FillProgress(const SolveProgress& progress, int64_t num_steps, v1::Generate
   message->set_iterations(progress.iterations);
   message->set_steps(progress.steps);
   message->set_num_steps(num_steps);
-  message->set_update(progress.update);
-  message->set_error_estimate(progress.error_estimate);
+  if (progress.update.has_value()) message->set_update(*progress.update);
+  if (progress.error_estimate.has_value()) message->set_error_estimate(*progress.error_estimate);
 }
 
 void FillCompare(const ServedModel& model, const CompareInput& input,
@@ -196,10 +263,10 @@ void FillModel(const ModelStatus& status, v1::GetModelResponse* response) {
   response->set_weights_sha256(info.weights_sha256);
   for (const std::string& solver : info.solvers) response->add_solvers(solver);
   for (const std::string& label : info.labels) response->add_labels(label);
-  FillPlan(status.model->model->plan(), response->mutable_plan());
+  FillPlan(*status.model->model, 0, response->mutable_plan());
   for (const int64_t steps : info.num_inference_steps) {
     response->add_num_inference_steps(steps);
-    FillPlan(status.model->model->plan(steps), response->add_plans());
+    FillPlan(*status.model->model, steps, response->add_plans());
   }
   response->set_num_classes(info.num_classes);
   response->mutable_image_shape()->Add(info.image_shape.begin(), info.image_shape.end());

@@ -15,8 +15,8 @@ namespace deeppcr {
 namespace {
 
 // Upper bounds of what a reply holds beside its tensors: per sample report, per row, and once.
-constexpr int64_t kReportBytes = 192;
-constexpr int64_t kRowBytes = 512;
+constexpr int64_t kReportBytes = 256;
+constexpr int64_t kRowBytes = 1024;
 constexpr int64_t kEnvelopeBytes = 1024;
 
 absl::StatusOr<TensorInput> DecodeInputs(bool present, const v1::Tensor& tensor,

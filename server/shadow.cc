@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/shadow.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -43,6 +44,12 @@ SolveOptions Counterpart(const LoadedModel& model, const ResolvedOptions& primar
   if (primary.solver == "sequential")
     options.solver = model.plan(primary.num_steps).Lookup(1).parallel.solver;
   return options;
+}
+
+// The error would be that of the sequential solver against itself: a 0 to the credit of another.
+bool FellBack(const ComparisonRow& row) {
+  return std::any_of(row.reports.begin(), row.reports.end(),
+                     [](const SampleReport& report) { return report.fallback; });
 }
 
 template <typename T>
@@ -120,7 +127,8 @@ void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& pri
   }
   const double sequential_seconds = (*rows)[1 - parallel].seconds.front();
   ObserveFinite(*series->speedup_ratio, sequential_seconds / (*rows)[parallel].seconds.front());
-  ObserveFinite(*series->shadow_relative_error, (*rows)[parallel].max_state_error);
+  if (!FellBack((*rows)[parallel]))
+    ObserveFinite(*series->shadow_relative_error, (*rows)[parallel].max_state_error);
   metrics_.CountShadow(ShadowOutcome::kMeasured);
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/solve_call.h"
 
+#include <array>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "kernels/base/strings.h"
@@ -19,6 +22,24 @@ constexpr int64_t kQuickBytes = int64_t{16} << 10;  // what the codec does takes
 // A status that names a field, as one of the message that holds the field.
 absl::Status Within(std::string_view path, const absl::Status& status) {
   return absl::Status(status.code(), StrCat(path, ToStd(status.message())));
+}
+
+std::string UpdateText(const SampleReport& report) {
+  return report.update.has_value() ? StrCat("last update ", *report.update) : "no update";
+}
+
+// "max_iterations 2, non_finite 1": why samples fell back.
+std::string FallbackReasons(std::span<const SampleReport> reports) {
+  std::array<int64_t, kTerminations.size()> counts{};
+  for (const SampleReport& report : reports) {
+    if (report.fallback) ++counts[static_cast<size_t>(report.attempt.termination)];
+  }
+  std::string text;
+  for (const Termination reason : kTerminations) {
+    const int64_t count = counts[static_cast<size_t>(reason)];
+    if (count > 0) text += StrCat(text.empty() ? "" : ", ", ToString(reason), " ", count);
+  }
+  return text;
 }
 
 }  // namespace
@@ -123,33 +144,36 @@ absl::Status SolveCall::JudgeReports() const {
     }
     // As asked for: the sequential solver's resolved options hold no such thing.
     if (report.converged || input_.options.on_no_convergence != OnNoConvergence::kError) continue;
-    const std::string estimate = report.error_estimate > 0
-                                     ? StrCat("error estimate ", report.error_estimate)
-                                     : std::string("no error estimate");
     return absl::AbortedError(StrCat("sample ", i, " did not converge: ", report.solver,
                                      " ended with ", ToString(report.termination), " after ",
-                                     report.iterations, " iterations, ", estimate, ", rtol ",
-                                     input_.options.rtol, " (options.on_no_convergence is ERROR)"));
+                                     report.iterations, " iterations, ", UpdateText(report),
+                                     ", rtol ", input_.options.rtol,
+                                     " (options.on_no_convergence is ERROR)"));
   }
   return absl::OkStatus();
 }
 
 void SolveCall::ObserveReports() const {
-  int64_t fallbacks = 0;
+  int64_t fallbacks = 0, unconverged = 0;
   for (const SampleReport& report : reports_) {
     ObserveFinite(*series_->iterations, report.iterations);
     ObserveFinite(*series_->dependent_stages, static_cast<double>(report.dependent_stages));
-    if (report.error_estimate > 0) ObserveFinite(*series_->error_estimate, report.error_estimate);
+    if (report.error_estimate.has_value())
+      ObserveFinite(*series_->error_estimate, *report.error_estimate);
+    unconverged += report.converged ? 0 : 1;
     if (!report.fallback) continue;
     ++fallbacks;
-    model->metrics->fallbacks[static_cast<size_t>(report.termination)]->Increment();
+    model->metrics->fallbacks[static_cast<size_t>(report.attempt.termination)]->Increment();
   }
   if (fallbacks == 0) return;
+  const std::string reasons = FallbackReasons(reports_);
   context_.logger.LogLimited(LogLevel::kInfo, "fallback",
                              {{"model", model->name},
                               {"version", model->version},
                               {"solver", options.solver},
                               {"samples", fallbacks},
+                              {"reasons", reasons},
+                              {"unconverged", unconverged},
                               {"request_id", request_id_}});
 }
 

@@ -2,6 +2,7 @@
 #include "server/v2_reply.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 namespace deeppcr {
@@ -31,10 +32,29 @@ class Parameters {
   google::protobuf::Map<std::string, inference::InferParameter>& map_;
 };
 
+// The largest over samples says nothing unless all of them have one.
+void FillEstimate(const v1::SolveReport& report, Parameters* parameters) {
+  std::optional<double> largest;
+  for (const v1::SampleReport& sample : report.samples()) {
+    if (!sample.has_error_estimate()) return;
+    largest = std::max(largest.value_or(0), sample.error_estimate());
+  }
+  if (largest.has_value()) parameters->Set("error_estimate", *largest);
+}
+
+// Of the first sample that fell back.
+void FillAttempt(const v1::SolveReport& report, Parameters* parameters) {
+  for (const v1::SampleReport& sample : report.samples()) {
+    if (!sample.has_attempt()) continue;
+    parameters->Set("attempt_solver", sample.attempt().solver());
+    parameters->Set("attempt_termination", sample.attempt().termination());
+    return;
+  }
+}
+
 void FillSamples(const v1::SolveReport& report, Parameters* parameters) {
   std::string solver, termination;
   int64_t iterations = 0, stages = 0, fallbacks = 0;
-  double error = 0;
   bool converged = true;
   for (const v1::SampleReport& sample : report.samples()) {
     solver = solver.empty() || solver == sample.solver() ? sample.solver() : "several";
@@ -45,7 +65,6 @@ void FillSamples(const v1::SolveReport& report, Parameters* parameters) {
     iterations = std::max<int64_t>(iterations, sample.iterations());
     stages = std::max(stages, sample.dependent_stages());
     fallbacks += sample.fallback() ? 1 : 0;
-    error = std::max(error, sample.error_estimate());
   }
   parameters->Set("solver", solver);
   parameters->Set("termination", termination);
@@ -53,11 +72,12 @@ void FillSamples(const v1::SolveReport& report, Parameters* parameters) {
   parameters->Set("fallbacks", fallbacks);
   parameters->Set("iterations", iterations);
   parameters->Set("dependent_stages", stages);
-  parameters->Set("error_estimate", error);
 }
 
 void FillReport(const v1::SolveReport& report, Parameters* parameters) {
   FillSamples(report, parameters);
+  FillEstimate(report, parameters);
+  FillAttempt(report, parameters);
   parameters->Set("device", report.device());
   parameters->Set("plan_id", report.plan_id());
   parameters->Set("initial_guess", report.initial_guess());

@@ -106,9 +106,11 @@ absl::Status ToTensor(const Elements& from, v1::Tensor* tensor) {
   return absl::OkStatus();
 }
 
+// Whether a model without classes takes labels is judged later, with the other fields.
 template <typename T>
-absl::Status AppendLabels(const std::string& field, std::string_view bytes, int64_t most,
+absl::Status AppendLabels(const std::string& field, std::string_view bytes, const ModelInfo& info,
                           v1::GenerationInput* to) {
+  const int64_t most = info.max_batch_size;
   const size_t count = bytes.size() / sizeof(T);
   if (bytes.size() % sizeof(T) != 0 || static_cast<int64_t>(count) > most)
     return Mismatch(field, StrCat("at most ", most, " values of ", sizeof(T), " bytes"),
@@ -116,14 +118,15 @@ absl::Status AppendLabels(const std::string& field, std::string_view bytes, int6
   for (size_t i = 0; i < count; ++i) {
     T label;
     std::memcpy(&label, bytes.data() + i * sizeof(T), sizeof(T));
-    DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>(field, label, 0, INT32_MAX));
+    if (info.num_classes > 0)
+      DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>(field, label, 0, info.num_classes - 1));
     to->add_class_labels(static_cast<int32_t>(label));
   }
   return absl::OkStatus();
 }
 
 // INT32 or INT64, [n] or [n, 1].
-absl::Status ToLabels(const Elements& from, int64_t most, v1::GenerationInput* to) {
+absl::Status ToLabels(const Elements& from, const ModelInfo& info, v1::GenerationInput* to) {
   const Input& tensor = from.tensor;
   if (to->class_labels_size() > 0)
     return Mismatch(tensor.name(), "none beside the parameter class_label", "a tensor");
@@ -139,8 +142,8 @@ absl::Status ToLabels(const Elements& from, int64_t most, v1::GenerationInput* t
     DEEPPCR_ASSIGN_OR_RETURN(bytes,
                              BytesOf(tensor, tensor.contents().int_contents(), "int_contents"));
   }
-  DEEPPCR_RETURN_IF_ERROR(wide ? AppendLabels<int64_t>(tensor.name(), bytes, most, to)
-                               : AppendLabels<int32_t>(tensor.name(), bytes, most, to));
+  DEEPPCR_RETURN_IF_ERROR(wide ? AppendLabels<int64_t>(tensor.name(), bytes, info, to)
+                               : AppendLabels<int32_t>(tensor.name(), bytes, info, to));
   const auto& shape = tensor.shape();
   const bool column = shape.size() == 2 && shape[1] == 1;
   if ((shape.size() == 1 || column) && shape[0] == to->class_labels_size()) return absl::OkStatus();
@@ -166,7 +169,7 @@ absl::Status PlaceKnown(const Elements& from, const ModelInfo& info, v1::Generat
                                                 info.max_batch_size));
     input->set_num_samples(static_cast<int32_t>(from.tensor.shape(0)));
   }
-  if (name == "class_labels") return ToLabels(from, info.max_batch_size, input);
+  if (name == "class_labels") return ToLabels(from, info, input);
   if (name == "conditioning") return ToTensor(from, input->mutable_conditioning());
   if (name == "initial_noise") return ToTensor(from, input->mutable_initial_noise());
   if (name == "step_noise") return ToTensor(from, input->mutable_step_noise());

@@ -139,10 +139,13 @@ absl::Status CheckTakesInputs(const v1::GetModelResponse& model) {
 void SolveTotals::Add(const v1::SolveReport& report) {
   for (const v1::SampleReport& sample : report.samples()) {
     ++samples;
-    if (!sample.converged()) ++unconverged;
+    if (!sample.converged()) {
+      ++unconverged;
+      ++unconverged_reasons[sample.termination()];
+    }
     if (!sample.fallback()) continue;
     ++fallbacks;
-    ++fallback_reasons[sample.termination()];
+    ++fallback_reasons[sample.attempt().termination()];
   }
 }
 
@@ -155,7 +158,7 @@ std::string WarningsText(const SolveTotals& totals) {
   }
   if (totals.unconverged > 0) {
     absl::StrAppend(&text, "warning: ", totals.unconverged, " of ", totals.samples,
-                    " samples did not converge\n");
+                    " samples did not converge (", CountsText(totals.unconverged_reasons), ")\n");
   }
   return text;
 }

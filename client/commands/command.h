@@ -99,10 +99,11 @@ struct SolveTotals {
   int64_t fallbacks = 0;
   int64_t unconverged = 0;
   std::map<std::string, int64_t> fallback_reasons;
+  std::map<std::string, int64_t> unconverged_reasons;
   void Add(const v1::SolveReport& report);
 };
 
-// A line each for samples that fell back, by reason, and samples that did not converge; else empty.
+// A line each for samples that fell back and samples that did not converge, by reason; else empty.
 std::string WarningsText(const SolveTotals& totals);
 
 }  // namespace deeppcr

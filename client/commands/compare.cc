@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <map>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -133,6 +135,24 @@ absl::StatusOr<v1::CompareRequest> BuildRequest(const Flags& flags,
   return request;
 }
 
+using Reasons = google::protobuf::RepeatedPtrField<v1::TerminationCount>;
+
+std::string ReasonsText(const Reasons& reasons) {
+  std::map<std::string, int64_t> counts;
+  for (const v1::TerminationCount& reason : reasons)
+    counts[reason.termination()] += reason.samples();
+  return CountsText(counts);
+}
+
+std::string ConvergedText(const v1::CompareRow& row) {
+  return row.converged() ? "yes" : absl::StrCat("no: ", ReasonsText(row.unconverged_reasons()));
+}
+
+std::optional<double> EstimateOf(const v1::CompareRow& row) {
+  if (!row.has_error_estimate()) return std::nullopt;
+  return row.error_estimate();
+}
+
 std::vector<std::string> RowCells(const v1::CompareRow& row) {
   if (!row.error().empty()) {
     std::vector<std::string> cells(11);
@@ -151,10 +171,13 @@ std::vector<std::string> RowCells(const v1::CompareRow& row) {
       FormatRatio(row.speedup()),
       FormatError(row.max_output_difference()),
       FormatError(row.max_state_error()),
-      FormatError(row.error_estimate()),
-      row.converged() ? "yes" : "no",
+      FormatEstimate(EstimateOf(row)),
+      ConvergedText(row),
   };
-  if (row.fallbacks() > 0) cells.push_back(absl::StrCat(row.fallbacks(), " fell back"));
+  if (row.fallbacks() > 0) {
+    cells.push_back(
+        absl::StrCat(row.fallbacks(), " fell back (", ReasonsText(row.fallback_reasons()), ")"));
+  }
   return cells;
 }
 

@@ -62,6 +62,27 @@ std::string SamplesText(int64_t previous, int64_t last) {
   return last > previous + 1 ? absl::StrCat(previous + 1, "-", last) : absl::StrCat(last);
 }
 
+// What the names of solvers stand for.
+std::string ChoicesText(const v1::Plan& plan) {
+  if (plan.choices().empty()) return "";
+  using Align = Table::Align;
+  Table table({{"solver", Align::kLeft},
+               {"C"},
+               {"guess", Align::kLeft},
+               {"warm sweeps"},
+               {"refresh", Align::kLeft},
+               {"max iterations"},
+               {"chosen", Align::kLeft}});
+  for (const v1::SolverChoice& choice : plan.choices()) {
+    table.AddRow({choice.solver(), absl::StrCat(choice.shooting_interval()), choice.initial_guess(),
+                  absl::StrCat(choice.warm_sweeps()), choice.jacobian_refresh(),
+                  absl::StrCat(choice.max_iterations()),
+                  choice.measured() ? "by measurement" : "by default"});
+  }
+  return absl::StrCat("\na request that names a solver runs, where it leaves options out:\n",
+                      table.Format());
+}
+
 // Steps of inference that a plan was measured for; 0 where the model has no such choice.
 std::string PlanText(const v1::Plan& plan, int64_t steps) {
   using Align = Table::Align;
@@ -97,7 +118,8 @@ std::string PlanText(const v1::Plan& plan, int64_t steps) {
       plan.from_cache() ? "from the cache"
                         : "measured in " + FormatSeconds(plan.measured_seconds()),
       table.Format());
-  if (plan.candidates_size() > 0) absl::StrAppend(&text, "candidates:\n");
+  absl::StrAppend(&text, ChoicesText(plan));
+  if (plan.candidates_size() > 0) absl::StrAppend(&text, "\ncandidates:\n");
   for (const std::string& line : plan.candidates()) {
     absl::StrAppend(&text, "  ", Printable(line), "\n");
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <variant>
 
 #include "kernels/solver/interval_scan.h"
@@ -33,13 +34,28 @@ PassCount PlaceGuess(SolveSpace& space, InitialGuess guess, int32_t b, const Gro
   return cost;
 }
 
+// None of states that overflowed: their norms are those of what was left.
+std::optional<double> UpdateOf(const Progress& progress) {
+  const bool overflowed =
+      progress.next == NextPass::kStop && progress.termination == Termination::kNonFinite;
+  if (overflowed || progress.updates() == 0) return std::nullopt;
+  return progress.update;
+}
+
+// None of states that are not certified: an estimate made on the way there was of other states.
+std::optional<double> EstimateOf(const Progress& progress) {
+  const bool certified =
+      progress.next == NextPass::kStop && progress.termination == Termination::kConverged;
+  return certified ? std::optional(progress.error_estimate) : std::nullopt;
+}
+
 void TellListener(std::string_view solver, const GroupSample& sample, const Progress& progress) {
   if (sample.listener == nullptr) return;
   sample.listener->OnProgress({.sample = sample.index,
                                .solver = solver,
                                .iterations = static_cast<int32_t>(progress.updates()),
-                               .update = progress.update,
-                               .error_estimate = progress.error_estimate});
+                               .update = UpdateOf(progress),
+                               .error_estimate = EstimateOf(progress)});
 }
 
 void ProbeToken(const GroupSample& sample, Progress* progress) {
@@ -128,8 +144,10 @@ SampleReport ReportOf(const Progress& progress) {
   report.warm_sweeps = progress.warm_sweeps;
   report.dependent_stages = progress.stages;
   report.column_passes = progress.columns;
-  report.error_estimate = progress.error_estimate;
-  report.rounding_estimate = progress.rounding_estimate;
+  report.update = UpdateOf(progress);
+  report.error_estimate = EstimateOf(progress);
+  if (report.converged || progress.termination == Termination::kPrecisionLimited)
+    report.rounding_estimate = progress.rounding_estimate;
   return report;
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace deeppcr {
@@ -28,7 +29,22 @@ inline constexpr std::array kTerminations = {
 // Names as on the wire and in metric labels: direct, converged, max_iterations, ...
 std::string_view ToString(Termination termination);
 
-// What one sample cost, and how good its answer is. Counts come from the loops as they run.
+// What an iterative solver knew of a sample when it gave up, and the sequential one took over. The
+// fields are as in SampleReport.
+struct Attempt {
+  std::string_view solver;
+  Termination termination = Termination::kDirect;
+  int32_t iterations = 0;
+  int32_t chord_corrections = 0;
+  int32_t confirmations = 0;
+  int32_t warm_sweeps = 0;
+  std::optional<double> update;
+  std::optional<double> error_estimate;  // only of states whose outputs overflowed
+  std::optional<double> rounding_estimate;
+};
+
+// What one sample cost, and how good its answer is. Counts come from the loops as they run, and
+// include those of an attempt. A figure that was not found is absent: no number stands for it.
 struct SampleReport {
   std::string_view solver = "sequential";  // whose answer it is; a name with static storage
   Termination termination = Termination::kDirect;
@@ -40,10 +56,15 @@ struct SampleReport {
   int32_t warm_sweeps = 0;
   int64_t dependent_stages = 0;
   int64_t column_passes = 0;  // vectors pushed through all L steps
-  double error_estimate =
-      0;  // of the states, relative to |y_p| + atol / rtol; 0 where not estimated
-  double rounding_estimate = 0;      // the part of it that is rounding
-  double output_error_estimate = 0;  // carried through the output layer
+  // The last update of an iterative solver, relative to |y_p| + atol / rtol. Of states that
+  // overflowed there is none.
+  std::optional<double> update;
+  // Of the states, relative likewise; of an iterative solver that converged.
+  std::optional<double> error_estimate;
+  std::optional<double> output_error_estimate;  // the same carried through the output layer
+  // The part of error_estimate that is rounding; also with kPrecisionLimited, whose reason it is.
+  std::optional<double> rounding_estimate;
+  Attempt attempt;  // of a fallback
 };
 
 }  // namespace deeppcr

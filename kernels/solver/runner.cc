@@ -37,15 +37,21 @@ FixedPointOptions FixedPointOptionsOf(const ResolvedOptions& options, const Solv
 
 bool IsFinite(float x) { return std::isfinite(x); }
 
-// The costs of a failed attempt stay in the report of the fallback that follows it.
-void MergeFallback(const SampleReport& failed, SampleReport* report) {
-  const bool direct = report->termination == Termination::kDirect;
-  if (direct) report->termination = failed.termination;
+// Puts what is known of a failed attempt beside the answer, and what it cost to the answer's costs.
+void AddAttempt(const SampleReport& failed, SampleReport* report) {
   report->fallback = true;
-  report->iterations = failed.iterations;
-  report->chord_corrections = failed.chord_corrections;
-  report->confirmations = failed.confirmations;
-  report->warm_sweeps = failed.warm_sweeps;
+  report->attempt = {.solver = failed.solver,
+                     .termination = failed.termination,
+                     .iterations = failed.iterations,
+                     .chord_corrections = failed.chord_corrections,
+                     .warm_sweeps = failed.warm_sweeps,
+                     .update = failed.update,
+                     .error_estimate = failed.error_estimate,
+                     .rounding_estimate = failed.rounding_estimate};
+  report->iterations += failed.iterations;
+  report->chord_corrections += failed.chord_corrections;
+  report->confirmations += failed.confirmations;
+  report->warm_sweeps += failed.warm_sweeps;
   report->dependent_stages += failed.dependent_stages;
   report->column_passes += failed.column_passes;
 }
@@ -108,8 +114,11 @@ class Runner::Batch {
     const Clock::time_point solved = Clock::now();
     DecodeAll(lane, n);
     const Clock::time_point decoded = Clock::now();
-    if (row_.iterative && options_.on_no_convergence == OnNoConvergence::kFallback)
+    if (row_.iterative && options_.on_no_convergence == OnNoConvergence::kFallback) {
       FallBack(lane, n);
+    } else {
+      DropEstimates(lane, n);
+    }
     Note(lane.space->status());
     Add(encode_seconds_, SecondsBetween(start, encoded));
     Add(solve_seconds_, SecondsBetween(encoded, solved) + SecondsBetween(decoded, Clock::now()));
@@ -217,9 +226,19 @@ class Runner::Batch {
     for (int32_t b = 0; b < n; ++b) {
       SampleReport& report = *lane.samples[b].report;
       Decode(lane, b, lane.requests[b]);
-      if (StoppedFromOutside(report.termination)) continue;
+      if (!report.converged || !report.error_estimate.has_value()) continue;
       report.output_error_estimate =
-          lane.space->AmplifyError(b, report.error_estimate, Floor(), lane.requests[b].outputs);
+          lane.space->AmplifyError(b, *report.error_estimate, Floor(), lane.requests[b].outputs);
+    }
+  }
+
+  // Estimates of certified states are none of the answer where the outputs have overflowed.
+  static void DropEstimates(Lane& lane, int32_t n) {
+    for (int32_t b = 0; b < n; ++b) {
+      SampleReport& report = *lane.samples[b].report;
+      if (report.termination != Termination::kNonFinite) continue;
+      report.error_estimate.reset();
+      report.rounding_estimate.reset();
     }
   }
 
@@ -247,7 +266,7 @@ class Runner::Batch {
     SolveSequentially(*lane.space, runner_.shape_, std::span(lane.samples).first(n), lane.scratch);
     for (int32_t b = 0; b < n; ++b) {
       Decode(lane, b, requests[b]);
-      MergeFallback(lane.failed[first + b], lane.samples[b].report);
+      AddAttempt(lane.failed[first + b], lane.samples[b].report);
     }
   }
 

@@ -180,6 +180,25 @@ TEST_F(CliTest, ForwardWarnsOfFallbacks) {
               HasSubstr("warning: 1 of 1 samples fell back to sequential (max_iterations 1)"));
 }
 
+TEST_F(CliTest, ForwardSaysWhySamplesDidNotConverge) {
+  service_.on_forward = [](auto*, const v1::ForwardRequest&, v1::ForwardResponse* reply) {
+    reply->mutable_outputs()->add_shape(2);
+    reply->mutable_outputs()->add_shape(kFakeOutputs);
+    reply->mutable_outputs()->set_data(std::string(2 * kFakeOutputs * sizeof(float), '\0'));
+    for (const char* reason : {"precision_limited", "max_iterations"})
+      reply->mutable_report()->add_samples()->set_termination(reason);
+    return grpc::Status::OK;
+  };
+
+  const Outcome outcome = RunAtServer(
+      "forward --model fake --in - --out /dev/null --format csv --report -", "1,2,3\n4,5,6\n");
+
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("warning: 2 of 2 samples did not converge (max_iterations 1, "
+                                     "precision_limited 1)\n"));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("estimate")));
+}
+
 TEST_F(CliTest, ForwardFailuresAreOneSentence) {
   EXPECT_EQ(RunAtServer("forward --model other --in -", "1,2,3\n").err,
             "deeppcr: model: 'other' is unknown (deeppcr models lists what there is)\n");
@@ -193,18 +212,20 @@ TEST_F(CliTest, ForwardFailuresAreOneSentence) {
 TEST_F(CliTest, CompareTable) {
   const Outcome outcome = RunAtServer(
       "compare --model fake --samples 2 --repetitions 3 --rtol 1e-3 --row sequential "
-      "--row newton,shooting_interval=1 --row auto --row quasi_newton");
+      "--row newton,shooting_interval=1 --row auto --row quasi_newton --row picard");
 
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out,
-              AllOf(HasSubstr("sequential          -           0              1024  40.0 us"),
-                    HasSubstr("newton              -   3 +2 warm                69  20.0 us"),
-                    HasSubstr("auto -> sequential"),
-                    HasSubstr("cannot run: needs shooting_interval 1"), Not(HasSubstr("\x1b"))));
+  EXPECT_THAT(
+      outcome.out,
+      AllOf(HasSubstr("sequential            -           0              1024  40.0 us"),
+            HasSubstr("newton                -   3 +2 warm                69  20.0 us"),
+            HasSubstr("auto -> sequential"), HasSubstr("2.0e-05  yes\n"), HasSubstr("  -  yes\n"),
+            HasSubstr("  -  no: non_finite 1  2 fell back (max_iterations 1, slow 1)\n"),
+            HasSubstr("cannot run: needs shooting_interval 1"), Not(HasSubstr("\x1b"))));
   const v1::CompareRequest request = service_.last_compare();
   EXPECT_EQ(request.repetitions(), 3);
   EXPECT_EQ(request.inputs().shape(0), 2);
-  ASSERT_EQ(request.options_size(), 4);
+  ASSERT_EQ(request.options_size(), 5);
   EXPECT_EQ(request.options(1).shooting_interval(), 1);
   EXPECT_EQ(request.options(2).rtol(), 1e-3);
 }
@@ -284,6 +305,8 @@ TEST_F(CliTest, ModelsTableAndPlan) {
   EXPECT_THAT(plan.out, AllOf(HasSubstr("plan 0123456789abcdef on fake-device for rtol 0.0001"),
                               HasSubstr("    2-5  sequential  40.0 us     40.0 us        80.0 us"),
                               HasSubstr("labels: low, high"),
+                              HasSubstr("picard  8  constant            0  every_iteration         "
+                                        "     32  by default\n"),
                               HasSubstr("  newton C=16 calibrated: 80 us\n")));
   EXPECT_EQ(RunAtServer("models --model other").code, 1);
 }

@@ -47,8 +47,9 @@ v1::SampleReport SampleOf(const v1::SolverOptions& options, bool fallback,
   v1::SampleReport report;
   const bool sequential = fallback || options.solver() == "sequential";
   report.set_solver((sequential ? "sequential" : "newton") + suffix);
-  report.set_termination((fallback ? "max_iterations" : "converged") + suffix);
+  report.set_termination((sequential ? "direct" : "converged") + suffix);
   report.set_fallback(fallback);
+  if (fallback) report.mutable_attempt()->set_termination("max_iterations" + suffix);
   report.set_converged(true);
   report.set_iterations(4);
   report.set_dependent_stages(23);
@@ -69,6 +70,21 @@ void DescribeDraw(v1::GetModelResponse* reply) {
     plan->add_entries()->set_max_samples(5);
   }
   *reply->mutable_plan() = reply->plans(0);
+}
+
+// Two samples that fell back, one of them in vain.
+void FailPicard(const std::string& suffix, v1::CompareRow* row) {
+  row->set_solver("sequential");
+  row->set_converged(false);
+  row->set_fallbacks(2);
+  for (const char* reason : {"max_iterations", "slow"}) {
+    v1::TerminationCount* count = row->add_fallback_reasons();
+    count->set_termination(reason + suffix);
+    count->set_samples(1);
+  }
+  v1::TerminationCount* count = row->add_unconverged_reasons();
+  count->set_termination("non_finite" + suffix);
+  count->set_samples(1);
 }
 
 // The first value of a row, where there is a tensor.
@@ -164,10 +180,10 @@ void FakeService::Draw(const v1::GenerateRequest& request, v1::GenerateResponse*
     const auto reason = fallbacks.find(number);
     v1::SampleReport* report = reply->mutable_report()->add_samples();
     *report = SampleOf(request.options(), reason != fallbacks.end(), suffix);
-    if (reason != fallbacks.end()) report->set_termination(reason->second);
+    if (reason != fallbacks.end()) report->mutable_attempt()->set_termination(reason->second);
     report->set_iterations(3 + static_cast<int>(number % 3));
     report->set_column_passes(99);
-    report->set_error_estimate(2e-5);
+    if (reason == fallbacks.end()) report->set_error_estimate(2e-5);
   }
   SetTensor({n, kDrawPixels}, samples, reply->mutable_samples());
   SetTensor({n, kDrawWidth}, latents, reply->mutable_latents());
@@ -208,7 +224,7 @@ grpc::Status FakeService::StreamGenerate(grpc::ServerContext* context,
     progress->set_solver("newton" + suffix);
     progress->set_iterations(i);
     progress->set_num_steps(kDrawSteps);
-    progress->set_error_estimate(0.5 / i);
+    if (i == 3) progress->set_error_estimate(2e-5);
     writer->Write(message);
   }
   writer->Write(result);
@@ -239,6 +255,8 @@ grpc::Status FakeService::Compare(grpc::ServerContext*, const v1::CompareRequest
     row->set_dependent_stages(sequential ? 1024 : 69);
     row->set_max_output_difference(sequential ? 0 : 1.5e-6);
     row->set_converged(true);
+    if (options.solver() == "newton") row->set_error_estimate(2e-5);
+    if (options.solver() == "picard") FailPicard(suffix, row);
   }
   reply->set_device("fake-device");
   reply->set_plan_id("0123456789abcdef");
@@ -285,6 +303,12 @@ grpc::Status FakeService::GetModel(grpc::ServerContext*, const v1::GetModelReque
     entry->set_initial_guess("calibrated");
     entry->set_jacobian_refresh("every_iteration");
   }
+  v1::SolverChoice* choice = plan->add_choices();
+  choice->set_solver("picard" + suffix);
+  choice->set_shooting_interval(8);
+  choice->set_initial_guess("constant");
+  choice->set_jacobian_refresh("every_iteration");
+  choice->set_max_iterations(32);
   plan->add_candidates("newton C=16 calibrated: 80 us" + suffix);
   return grpc::Status::OK;
 }

@@ -116,8 +116,8 @@ TEST_F(ForwardTest, FallbackGivesTheBitsOfSequentialAndIsCounted) {
   const v1::SampleReport& sample = response.report().samples(0);
   EXPECT_TRUE(sample.fallback());
   EXPECT_EQ(sample.solver(), "sequential");
-  EXPECT_GE(Metric("deeppcr_fallbacks_total{model=\"rough\",reason=\"" + sample.termination() +
-                   "\",version=\"1\"}"),
+  EXPECT_GE(Metric("deeppcr_fallbacks_total{model=\"rough\",reason=\"" +
+                   sample.attempt().termination() + "\",version=\"1\"}"),
             2);
 }
 

@@ -245,6 +245,16 @@ TEST(GenerationCodecTest, TheBoundHoldsForTheLongestReply) {
     sample.set_error_estimate(0.1);
     sample.set_output_error_estimate(0.1);
     sample.set_rounding_estimate(0.1);
+    sample.set_update(0.1);
+    v1::Attempt& attempt = *sample.mutable_attempt();
+    attempt.set_solver("quasi_newton");
+    attempt.set_termination("precision_limited");
+    attempt.set_iterations(kMany);
+    attempt.set_chord_corrections(kMany);
+    attempt.set_warm_sweeps(kMany);
+    attempt.set_update(0.1);
+    attempt.set_error_estimate(0.1);
+    attempt.set_rounding_estimate(0.1);
   }
 
   EXPECT_GE(Decode(request, info)->reply_bytes, static_cast<int64_t>(event.ByteSizeLong()));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <map>
 
 #include "tests/testing/fake_engine.h"
 
@@ -32,7 +33,6 @@ TEST(ReplyCodecTest, ReportsCarryEveryField) {
   sample.solver = "newton";
   sample.termination = Termination::kConverged;
   sample.converged = true;
-  sample.fallback = true;
   sample.iterations = 1;
   sample.chord_corrections = 2;
   sample.warm_sweeps = 3;
@@ -41,6 +41,7 @@ TEST(ReplyCodecTest, ReportsCarryEveryField) {
   sample.error_estimate = 6;
   sample.rounding_estimate = 7;
   sample.output_error_estimate = 8;
+  sample.update = 9;
   ResolvedOptions options;
   options.solver = "newton";
   options.shooting_interval = 9;
@@ -54,7 +55,7 @@ TEST(ReplyCodecTest, ReportsCarryEveryField) {
   EXPECT_EQ(got.solver(), "newton");
   EXPECT_EQ(got.termination(), "converged");
   EXPECT_TRUE(got.converged());
-  EXPECT_TRUE(got.fallback());
+  EXPECT_FALSE(got.fallback() || got.has_attempt());
   EXPECT_EQ(got.iterations(), 1);
   EXPECT_EQ(got.chord_corrections(), 2);
   EXPECT_EQ(got.warm_sweeps(), 3);
@@ -63,6 +64,7 @@ TEST(ReplyCodecTest, ReportsCarryEveryField) {
   EXPECT_EQ(got.error_estimate(), 6);
   EXPECT_EQ(got.rounding_estimate(), 7);
   EXPECT_EQ(got.output_error_estimate(), 8);
+  EXPECT_EQ(got.update(), 9);
   EXPECT_EQ(report.device(), "fake-device");
   EXPECT_EQ(report.plan_id(), "0123456789abcdef");
   EXPECT_EQ(report.model_version(), 7);
@@ -71,6 +73,128 @@ TEST(ReplyCodecTest, ReportsCarryEveryField) {
   EXPECT_EQ(report.solve_seconds(), 2);
   EXPECT_EQ(report.shooting_interval(), 9);
   EXPECT_EQ(report.initial_guess(), "calibrated");
+}
+
+TEST(ReplyCodecTest, WhatWasNotFoundHasNoField) {
+  const SampleReport sample{.solver = "newton", .termination = Termination::kMaxIterations};
+  v1::SolveReport report;
+
+  FillSolveReport(*Served(), {.solver = "newton"}, {&sample, 1}, {}, &report);
+
+  const v1::SampleReport& got = report.samples(0);
+  EXPECT_FALSE(got.has_error_estimate() || got.has_output_error_estimate());
+  EXPECT_FALSE(got.has_rounding_estimate() || got.has_update());
+  v1::GenerateProgress progress;
+  FillProgress({.iterations = 3, .update = 0.5}, 8, &progress);
+  EXPECT_EQ(progress.update(), 0.5);
+  EXPECT_FALSE(progress.has_error_estimate());
+  progress.Clear();
+  FillProgress({.error_estimate = 1e-5}, 8, &progress);
+  EXPECT_FALSE(progress.has_update());
+  EXPECT_EQ(progress.error_estimate(), 1e-5);
+}
+
+SampleReport FallenBack(Termination reason) {
+  SampleReport sample{.converged = true, .fallback = true, .dependent_stages = 70};
+  sample.attempt = {.solver = "picard",
+                    .termination = reason,
+                    .iterations = 1,
+                    .chord_corrections = 2,
+                    .warm_sweeps = 3,
+                    .update = 4,
+                    .error_estimate = 5,
+                    .rounding_estimate = 6};
+  return sample;
+}
+
+TEST(ReplyCodecTest, AFallbackCarriesEveryFieldOfTheAttempt) {
+  const SampleReport sample = FallenBack(Termination::kSlow);
+  v1::SolveReport report;
+
+  FillSolveReport(*Served(), {.solver = "picard"}, {&sample, 1}, {}, &report);
+
+  EXPECT_EQ(report.samples(0).termination(), "direct");
+  EXPECT_TRUE(report.samples(0).fallback());
+  const v1::Attempt& got = report.samples(0).attempt();
+  EXPECT_EQ(got.solver(), "picard");
+  EXPECT_EQ(got.termination(), "slow");
+  EXPECT_EQ(got.iterations(), 1);
+  EXPECT_EQ(got.chord_corrections(), 2);
+  EXPECT_EQ(got.warm_sweeps(), 3);
+  EXPECT_EQ(got.update(), 4);
+  EXPECT_EQ(got.error_estimate(), 5);
+  EXPECT_EQ(got.rounding_estimate(), 6);
+}
+
+// One row of a comparison that has these reports.
+v1::CompareRow Compared(const std::vector<SampleReport>& reports) {
+  CompareInput input;
+  input.request.num_samples = static_cast<int64_t>(reports.size());
+  input.rows.resize(1);
+  std::vector<ComparisonRow> rows(1);
+  rows[0].outputs.resize(reports.size());
+  rows[0].reports = reports;
+  v1::CompareResponse response;
+  FillCompare(*Served(), input, rows, &response);
+  return response.rows(0);
+}
+
+TEST(ReplyCodecTest, ComparedSamplesHaveAnEstimateIfEachOfThemHas) {
+  SampleReport good{.termination = Termination::kConverged, .converged = true};
+  good.error_estimate = 2e-5;
+  SampleReport better = good;
+  better.error_estimate = 1e-5;
+
+  EXPECT_EQ(Compared({good, better}).error_estimate(), 2e-5);
+  EXPECT_EQ(Compared({good, better}).unconverged_reasons_size(), 0);
+  EXPECT_FALSE(Compared({good, SampleReport()}).has_error_estimate());
+  EXPECT_FALSE(Compared({SampleReport(), good}).has_error_estimate());
+}
+
+TEST(ReplyCodecTest, ComparedSamplesAreCountedByWhyTheyFellBackOrDidNotConverge) {
+  const SampleReport slow = FallenBack(Termination::kSlow);
+  SampleReport overflow = FallenBack(Termination::kMaxIterations);
+  overflow.converged = false;
+  overflow.termination = Termination::kNonFinite;
+
+  const v1::CompareRow row = Compared({slow, overflow, slow});
+
+  EXPECT_EQ(row.fallbacks(), 3);
+  ASSERT_EQ(row.fallback_reasons_size(), 2);
+  EXPECT_EQ(row.fallback_reasons(0).termination(), "slow");
+  EXPECT_EQ(row.fallback_reasons(0).samples(), 2);
+  EXPECT_EQ(row.fallback_reasons(1).termination(), "max_iterations");
+  EXPECT_EQ(row.fallback_reasons(1).samples(), 1);
+  ASSERT_EQ(row.unconverged_reasons_size(), 1);
+  EXPECT_EQ(row.unconverged_reasons(0).termination(), "non_finite");
+}
+
+// By the engine's own word: a default that it would take is told apart from a measured choice.
+TEST(ReplyCodecTest, PlansSayWhatTheNamesOfSolversStandFor) {
+  const auto model = std::make_shared<FakeModel>();
+  model->plan_.choices = {{.solver = "picard",
+                           .shooting_interval = 4,
+                           .initial_guess = InitialGuess::kCalibrated,
+                           .warm_sweeps = 2,
+                           .jacobian_refresh = JacobianRefresh::kWhileContracting}};
+  v1::GetModelResponse response;
+
+  FillModel({"m", 2, ModelState::kReady, "", std::make_shared<ServedModel>("m", 2, model, nullptr)},
+            &response);
+
+  std::map<std::string, v1::SolverChoice> choices;
+  for (const v1::SolverChoice& choice : response.plan().choices())
+    choices[choice.solver()] = choice;
+  EXPECT_EQ(choices.size(), SolverNames().size() - 2);  // but auto and sequential
+  const v1::SolverChoice& picard = choices["picard"];
+  EXPECT_TRUE(picard.measured());
+  EXPECT_EQ(picard.shooting_interval(), 4);
+  EXPECT_EQ(picard.initial_guess(), "calibrated");
+  EXPECT_EQ(picard.warm_sweeps(), 2);
+  EXPECT_EQ(picard.jacobian_refresh(), "while_contracting");
+  EXPECT_EQ(picard.max_iterations(), 32);
+  EXPECT_FALSE(choices["newton"].measured());
+  EXPECT_EQ(choices["newton"].shooting_interval(), 1);
 }
 
 TEST(ReplyCodecTest, CompareHidesTheBaselineThatWasNotAskedFor) {

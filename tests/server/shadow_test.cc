@@ -122,6 +122,21 @@ TEST_F(ShadowTest, AnInterruptedPairIsNotObserved) {
   EXPECT_THAT(metrics_.Text(), ::testing::Not(HasSubstr("deeppcr_speedup_ratio_count")));
 }
 
+TEST_F(ShadowTest, AFallbackHasItsTimeObservedAndNoError) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+  fake_->report.fallback = true;
+  fake_->max_state_error = 0;
+
+  sampler.Offer(model_, primary, NewSample());
+
+  ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
+  const std::string labels = "{model=\"m\",solver=\"newton\",version=\"1\"}";
+  EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_speedup_ratio_count" + labels + " 1\n"));
+  EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_shadow_relative_error_count" + labels + " 0\n"));
+}
+
 TEST_F(ShadowTest, ANonFiniteErrorIsAFailure) {
   ShadowSampler sampler(1, batcher_, metrics_);
   ResolvedOptions primary;

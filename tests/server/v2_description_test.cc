@@ -138,13 +138,15 @@ TEST_F(V2DescriptionTest, AReplyHasRawContentsInOrderAndSumsOfItsReport) {
   for (const int iterations : {3, 5}) {
     v1::SampleReport* sample = report.add_samples();
     sample->set_solver(iterations == 3 ? "newton" : "sequential");
-    sample->set_termination(iterations == 3 ? "converged" : "overflow");
+    sample->set_termination(iterations == 3 ? "converged" : "non_finite");
     sample->set_converged(iterations == 3);
-    sample->set_fallback(iterations == 5);
     sample->set_iterations(iterations);
     sample->set_dependent_stages(10 * iterations);
     sample->set_error_estimate(1e-5 * iterations);
   }
+  report.mutable_samples(1)->set_fallback(true);
+  report.mutable_samples(1)->mutable_attempt()->set_solver("newton");
+  report.mutable_samples(1)->mutable_attempt()->set_termination("slow");
   report.set_plan_id("p");
 
   inference::ModelInferResponse reply;
@@ -160,13 +162,33 @@ TEST_F(V2DescriptionTest, AReplyHasRawContentsInOrderAndSumsOfItsReport) {
   EXPECT_THAT(reply.outputs(1).shape(), ElementsAre(2, 3));
   const auto& parameters = reply.parameters();
   EXPECT_EQ(parameters.at("solver").string_param(), "several");
-  EXPECT_EQ(parameters.at("termination").string_param(), "overflow");
+  EXPECT_EQ(parameters.at("termination").string_param(), "non_finite");
+  EXPECT_EQ(parameters.at("attempt_solver").string_param(), "newton");
+  EXPECT_EQ(parameters.at("attempt_termination").string_param(), "slow");
   EXPECT_FALSE(parameters.at("converged").bool_param());
   EXPECT_EQ(parameters.at("fallbacks").int64_param(), 1);
   EXPECT_EQ(parameters.at("iterations").int64_param(), 5);
   EXPECT_EQ(parameters.at("dependent_stages").int64_param(), 50);
   EXPECT_DOUBLE_EQ(parameters.at("error_estimate").double_param(), 5e-5);
   EXPECT_EQ(parameters.at("plan_id").string_param(), "p");
+}
+
+TEST_F(V2DescriptionTest, AReplyLeavesOutWhatNotEverySampleHas) {
+  const auto served = Serve("m", 7, Mlp());
+  for (const bool first : {false, true}) {
+    v1::SolveReport report;
+    for (int i = 0; i < 2; ++i) report.add_samples()->set_converged(true);
+    report.mutable_samples(first ? 0 : 1)->set_error_estimate(1e-5);
+    V2Tensors tensors;
+    inference::ModelInferResponse reply;
+
+    FillV2Reply(*served, "id", {}, report, &tensors, &reply);
+
+    EXPECT_FALSE(reply.parameters().contains("error_estimate"));
+    EXPECT_FALSE(reply.parameters().contains("attempt_solver"));
+    EXPECT_FALSE(reply.parameters().contains("attempt_termination"));
+    EXPECT_TRUE(reply.parameters().contains("iterations"));
+  }
 }
 
 }  // namespace

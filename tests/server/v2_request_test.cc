@@ -283,10 +283,22 @@ const Refusal kRefusals[] = {
        r->add_raw_input_contents("");
      },
      true},
-    {"NegativeLabel", "class_labels: expected a number in [0, 2147483647], got -1",
+    {"NegativeLabel", "class_labels: expected a number in [0, 4], got -1",
      [](ModelInferRequest* r) {
        AddInput("class_labels", "INT64", {1}, r);
        r->mutable_inputs(0)->mutable_contents()->add_int64_contents(-1);
+     },
+     true},
+    {"LargeLabel", "class_labels: expected a number in [0, 4], got 17",
+     [](ModelInferRequest* r) {
+       AddInput("class_labels", "INT32", {1}, r);
+       r->mutable_inputs(0)->mutable_contents()->add_int_contents(17);
+     },
+     true},
+    {"WideLabel", "class_labels: expected a number in [0, 4], got 4294967296",
+     [](ModelInferRequest* r) {
+       AddInput("class_labels", "INT64", {1}, r);
+       r->mutable_inputs(0)->mutable_contents()->add_int64_contents(int64_t{1} << 32);
      },
      true},
     {"LabelsCut", "class_labels: expected at most 16 values of 4 bytes, got 5 bytes",

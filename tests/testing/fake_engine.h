@@ -87,6 +87,7 @@ class FakeModel : public LoadedModel {
     resolved.atol = options.atol;
     resolved.max_iterations = options.max_iterations;
     resolved.initial_guess = options.initial_guess;
+    if (resolved.solver != "sequential") Choose(&resolved);
     resolved.on_no_convergence = options.on_no_convergence;
     return resolved;
   }
@@ -155,6 +156,18 @@ class FakeModel : public LoadedModel {
     converged.converged = true;
     converged.dependent_stages = 8;
     return converged;
+  }
+
+  // What the plan says, or defaults.
+  void Choose(ResolvedOptions* options) const {
+    const PlanChoice* planned = plan_.ChoiceOf(options->solver);
+    const PlanChoice choice = planned != nullptr ? *planned : PlanChoice();
+    if (options->max_iterations == 0) options->max_iterations = 32;
+    if (options->initial_guess == InitialGuess::kFromPlan)
+      options->initial_guess = choice.initial_guess;
+    options->shooting_interval = choice.shooting_interval;
+    options->warm_sweeps = choice.warm_sweeps;
+    options->jacobian_refresh = choice.jacobian_refresh;
   }
 
   void Answer(const RunItem& item) const {

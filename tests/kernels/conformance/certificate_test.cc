@@ -133,8 +133,8 @@ struct Judge {
     tally->false_double += to_double > 1.5 * rtol ? 1 : 0;
     const double error = std::max(to_single, to_double);
     ++tally->estimates;
-    tally->estimates_close +=
-        report.error_estimate <= 10 * error && error <= 10 * report.error_estimate ? 1 : 0;
+    const double estimate = report.error_estimate.value_or(0);
+    tally->estimates_close += estimate <= 10 * error && error <= 10 * estimate ? 1 : 0;
     EXPECT_LE(to_single, rtol) << Describe(shape) << " rtol=" << rtol;
     EXPECT_LE(to_double, 1.5 * rtol) << Describe(shape) << " rtol=" << rtol;
   }

@@ -46,6 +46,11 @@ TEST(RunnerTest, AnOutputThatOverflowsIsNoAnswer) {
         EXPECT_FALSE(report.converged) << what;
         EXPECT_EQ(report.termination, Termination::kNonFinite) << what;
         EXPECT_EQ(report.fallback, row.iterative && action == OnNoConvergence::kFallback) << what;
+        EXPECT_FALSE(report.error_estimate.has_value()) << what;
+        EXPECT_FALSE(report.rounding_estimate.has_value()) << what;
+        EXPECT_FALSE(report.output_error_estimate.has_value()) << what;
+        // The attempt had states that it could vouch for.
+        EXPECT_EQ(report.attempt.error_estimate.has_value(), report.fallback) << what;
         EXPECT_GT(solved.trajectory.back(), -1) << what;  // the states are fine
       }
     }
@@ -91,6 +96,7 @@ TEST(RunnerTest, WhatWasStoppedWritesNoOutputs) {
         ASSERT_TRUE(
             rig.runner().Run(OptionsFor(solver, kSteps, 4, 1e-4), {&item, 1}, nullptr).ok());
         EXPECT_EQ(report.termination, Termination::kCancelled) << backend.name << " " << solver;
+        EXPECT_FALSE(report.error_estimate.has_value() || report.update.has_value());
         EXPECT_EQ(outputs, std::vector<float>(kDim, 7)) << backend.name << " " << solver;
         EXPECT_EQ(trajectory.back(), 7) << backend.name << " " << solver;
       }
