@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "kernels/backend/cost_rates.h"
 #include "kernels/plan/calibration.h"
 #include "kernels/plan/plan.h"
 #include "kernels/solver/runner.h"
@@ -16,24 +17,52 @@ namespace deeppcr {
 // Every candidate must get the first so many inputs right.
 inline constexpr int kJudgedSamples = 8;
 
+// Candidates whose counted work differs by less are taken to be equally fast, and the one with
+// fewer dependent stages is chosen: a clock on a machine that does other things as well tells no
+// more.
+inline constexpr double kEqualWork = 1.3;
+
+// What the counts say about sequential or parallel stands unless the clock contradicts by this
+// factor. Medians of pairs that ran in turns lie within 1.2 of one another beside a load generator
+// on two cores (tests/integration/same_plans.py prints them); the rest is margin.
+inline constexpr double kClearlyFaster = 2;
+
+// The least rtol is so many times the worst effect of rounding that was seen: other inputs may see
+// twice as much, and half of the tolerance is for what the iteration leaves.
+inline constexpr double kRoundingMargin = 4;
+
 struct PlannerOptions {
   double rtol = 1e-4;
   double atol = 1e-6;
   int32_t max_batch_size = 1;
-  bool calibrated_guess = false;       // the system has one
-  double seconds_per_run = 1.0;        // a candidate that takes longer for one sample is out
-  double seconds_in_all = 8.0;         // no new candidate is started after this
-  const CancelToken* token = nullptr;  // may be null
+  bool calibrated_guess = false;  // the system has one
+  CostRates rates;
+  double flops_in_all = 1e11;    // counted work of all candidates; what does not fit is left out
+  double seconds_per_run = 30;   // of one sample: a way out where a machine stands still
+  double seconds_of_timing = 4;  // sample counts that come after it have no figures
+  const CancelToken* token = nullptr;              // may be null
   std::function<void(std::string_view)> progress;  // may be empty
 };
 
-// Measures which solver answers requests of 1, 2, 4, ... max_batch_size samples fastest. Candidates
-// run on calibration inputs, are checked against the sequential trajectory, and are timed
-// interleaved with the sequential solver; medians decide. The best configuration of an iterative
-// solver is looked for one option at a time: C, then guess and warm sweeps, then Jacobian refresh.
-// Errors: kCancelled if the token has fired.
+// Whether `auto` takes the parallel choice of an entry, whose sequential solver counts as so many
+// times the seconds of it: by the counts, unless the entry has figures that contradict clearly.
+bool ParallelIsFaster(double counted_ratio, const PlanEntry& entry);
+
+// Decides how requests of 1, 2, 4, ... max_batch_size samples are answered. Candidates run on
+// calibration inputs and are checked against the sequential trajectory; of those that meet the
+// tolerance the cheapest by counted cost is chosen, so that every measurement on one kind of device
+// chooses alike. The best configuration of an iterative solver is looked for one option at a time:
+// C, then guess and warm sweeps, then Jacobian refresh. Sequential or parallel is decided by
+// counted cost as well, unless the clock contradicts it clearly. Errors: kCancelled if the token
+// has fired.
 absl::StatusOr<Plan> MeasurePlan(const Runner& runner, const CalibrationInputs& inputs,
                                  const PlannerOptions& options);
+
+// Checks a plan that another build made, by what its choices do on calibration inputs, without
+// timing anything, and sets least_rtol to what this build sees. Errors: kFailedPrecondition, naming
+// the choice that misses the tolerance; kCancelled.
+absl::Status CheckPlan(const Runner& runner, const CalibrationInputs& inputs,
+                       const PlannerOptions& options, Plan* plan);
 
 }  // namespace deeppcr
 
