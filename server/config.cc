@@ -143,11 +143,9 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(
       Integer("workers", "threads", 0, 256, &C::workers,
               "Batches computed at a time. 0: half the cores, at least 2, at most 16."));
-  specs.push_back(Choice(
-      "plan", {"measure", "prefer", "require"}, &C::plan,
-      "measure: whatever plans there are. prefer: only where neither a model's plan.json, nor "
-      "a load of the same weights that serves, nor --plan_cache_dir has a plan that fits. "
-      "require: a load fails without a plan.json that fits."));
+  specs.push_back(Choice("plan", {"measure", "prefer", "require"}, &C::plan,
+                         "measure at every load; prefer a plan.json, or an older plan, that fits; "
+                         "require a plan.json that fits, or the load fails."));
   specs.push_back(Text("plan_cache_dir", "directory", &C::plan_cache_dir,
                        "Measured plans are kept here. Without it they end with the server."));
   specs.push_back(Integer("max_model_bytes", "bytes", 1024, int64_t{1} << 40, &C::max_model_bytes,

@@ -96,7 +96,7 @@ std::string PlanText(const v1::Plan& plan, int64_t steps) {
                   absl::StrCat(entry.parallel_stages()), FormatError(entry.parallel_error())});
     previous = entry.max_samples();
   }
-  std::string text = absl::StrFormat("plan %s for %s, %srtol %g, %s\n%s", Printable(plan.id()),
+  std::string text = absl::StrFormat("plan %s on %s for %srtol %g, %s\n%s", Printable(plan.id()),
                                      Printable(plan.device_class()),
                                      steps > 0 ? absl::StrCat(steps, " steps, ") : "", plan.rtol(),
                                      SourceText(plan), table.Format());

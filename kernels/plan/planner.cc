@@ -28,7 +28,9 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// 0 for none.
 double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -72,7 +74,8 @@ class Planner {
     if (Fired(options_.token)) return absl::CancelledError("stopped while a plan was checked");
     if (!why_not.empty() && !choices.empty()) return absl::FailedPreconditionError(why_not);
     for (const PlanChoice& choice : choices) {
-      DEEPPCR_ASSIGN_OR_RETURN(const Trial trial, Try(choice, options_.flops_in_all));
+      const double left = options_.flops_in_all - bench_.spent_flops();
+      DEEPPCR_ASSIGN_OR_RETURN(const Trial trial, Try(choice, left));
       if (Fired(options_.token)) return absl::CancelledError("stopped while a plan was checked");
       if (!trial.met_tolerance) return absl::FailedPreconditionError(Describe(trial));
       chosen_.push_back(trial);
@@ -187,36 +190,40 @@ class Planner {
            best_->cost.Seconds(options_.rates, samples);
   }
 
-  // Both in turns. What a deadline cut off leaves no figures.
-  absl::Status TimeEntry(int64_t n, PlanEntry* entry) {
+  // Runs in turns, until the time for repetitions is up. What a deadline cut off leaves no figure.
+  absl::StatusOr<Timing> TimeInTurns(int64_t n) {
     const bool parallel = best_ != nullptr && (n == 1 || CountedRatio(n) > 1 / kNotTimed);
-    std::vector<double> sequential_seconds, parallel_seconds;
+    Timing timing;
     const Clock::time_point start = Clock::now();
     for (int i = 0; i < kRepetitions && (i == 0 || SecondsSince(start) < kRepeatedSeconds); ++i) {
-      DEEPPCR_ASSIGN_OR_RETURN(const double s, bench_.Time({.solver = "sequential"}, 0, n));
-      if (!bench_.in_time()) return absl::OkStatus();
-      sequential_seconds.push_back(s);
-      if (!parallel) continue;
-      DEEPPCR_ASSIGN_OR_RETURN(const double p, bench_.Time(bench_.Resolve(best_->choice), 0, n));
-      if (bench_.in_time()) parallel_seconds.push_back(p);
+      DEEPPCR_RETURN_IF_ERROR(TimeOne({.solver = "sequential"}, n, &timing.sequential));
+      if (parallel)
+        DEEPPCR_RETURN_IF_ERROR(TimeOne(bench_.Resolve(best_->choice), n, &timing.parallel));
     }
-    entry->sequential_seconds = Median(sequential_seconds);
-    if (!parallel_seconds.empty()) entry->parallel_seconds = Median(parallel_seconds);
+    return timing;
+  }
+  absl::Status TimeOne(const ResolvedOptions& options, int64_t n, std::vector<double>* seconds) {
+    DEEPPCR_ASSIGN_OR_RETURN(const double taken, bench_.Time(options, 0, n));
+    if (bench_.in_time()) seconds->push_back(taken);
     return absl::OkStatus();
   }
 
   // Requests of up to n samples.
   absl::Status AddEntry(int64_t n) {
     PlanEntry entry{.max_samples = static_cast<int32_t>(n)};
+    Timing timing;
     const bool in_time = SecondsSince(timing_start_) < options_.seconds_of_timing;
-    if ((n == 1 || in_time) && !Fired(options_.token))
-      DEEPPCR_RETURN_IF_ERROR(TimeEntry(n, &entry));
+    if ((n == 1 || in_time) && !Fired(options_.token)) {
+      DEEPPCR_ASSIGN_OR_RETURN(timing, TimeInTurns(n));
+    }
+    entry.sequential_seconds = Median(timing.sequential);
+    entry.parallel_seconds = Median(timing.parallel);
     if (best_ != nullptr) {
       entry.parallel = best_->choice;
       entry.parallel_iterations = best_->iterations;
       entry.parallel_error = best_->error;
       entry.parallel_stages = static_cast<int64_t>(best_->cost.stages);
-      if (ParallelIsFaster(CountedRatio(n), entry)) entry.solver = best_->choice.solver;
+      if (ParallelIsFaster(CountedRatio(n), timing)) entry.solver = best_->choice.solver;
     }
     plan_.entries.push_back(std::move(entry));
     return absl::OkStatus();
@@ -235,9 +242,11 @@ class Planner {
 
 }  // namespace
 
-bool ParallelIsFaster(double counted_ratio, const PlanEntry& entry) {
-  if (entry.parallel_seconds == 0) return counted_ratio > 1;
-  const double measured = entry.sequential_seconds / entry.parallel_seconds;
+bool ParallelIsFaster(double counted_ratio, const Timing& timing) {
+  if (std::min(timing.sequential.size(), timing.parallel.size()) < kFewestTimes)
+    return counted_ratio > 1;
+  const double measured = *std::min_element(timing.sequential.begin(), timing.sequential.end()) /
+                          *std::min_element(timing.parallel.begin(), timing.parallel.end());
   return counted_ratio > 1 ? measured > 1 / kClearlyFaster : measured > kClearlyFaster;
 }
 

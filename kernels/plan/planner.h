@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend/cost_rates.h"
@@ -23,9 +24,10 @@ inline constexpr int kJudgedSamples = 8;
 inline constexpr double kEqualWork = 1.3;
 
 // What the counts say about sequential or parallel stands unless the clock contradicts by this
-// factor. Medians of pairs that ran in turns lie within 1.2 of one another beside a load generator
-// on two cores (tests/integration/same_plans.py prints them); the rest is margin.
+// factor, in the shortest of at least kFewestTimes runs of each: a busy machine makes runs longer,
+// never shorter, and medians of a few were seen to be off by 18 beside a load generator.
 inline constexpr double kClearlyFaster = 2;
+inline constexpr size_t kFewestTimes = 3;
 
 // The least rtol is so many times the worst effect of rounding that was seen: other inputs may see
 // twice as much, and half of the tolerance is for what the iteration leaves.
@@ -44,9 +46,15 @@ struct PlannerOptions {
   std::function<void(std::string_view)> progress;  // may be empty
 };
 
-// Whether `auto` takes the parallel choice of an entry, whose sequential solver counts as so many
-// times the seconds of it: by the counts, unless the entry has figures that contradict clearly.
-bool ParallelIsFaster(double counted_ratio, const PlanEntry& entry);
+// Seconds of runs in turns.
+struct Timing {
+  std::vector<double> sequential;
+  std::vector<double> parallel;
+};
+
+// Whether `auto` takes the parallel choice, where the sequential solver counts as so many times the
+// seconds of it: by the counts, unless the clock contradicts clearly.
+bool ParallelIsFaster(double counted_ratio, const Timing& timing);
 
 // Decides how requests of 1, 2, 4, ... max_batch_size samples are answered. Candidates run on
 // calibration inputs and are checked against the sequential trajectory; of those that meet the

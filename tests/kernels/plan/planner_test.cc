@@ -90,15 +90,22 @@ TEST(PlannerTest, WhatIsTooMuchWorkIsLeftOut) {
 
 TEST(ParallelIsFasterTest, TheClockOverrulesTheCountsOnlyClearly) {
   const auto faster = [](double counted, double sequential, double parallel) {
-    return ParallelIsFaster(counted,
-                            {.sequential_seconds = sequential, .parallel_seconds = parallel});
+    // All but the shortest were disturbed.
+    return ParallelIsFaster(counted, {.sequential = {9, sequential, 30 * sequential},
+                                      .parallel = {parallel, 40 * parallel, 7 * parallel}});
   };
-  EXPECT_TRUE(faster(1.1, 0, 0));
-  EXPECT_FALSE(faster(0.9, 0, 0));
   EXPECT_TRUE(faster(1.1, 1, 0.9 * kClearlyFaster));
   EXPECT_FALSE(faster(1.1, 1, 1.1 * kClearlyFaster));
   EXPECT_FALSE(faster(0.9, 0.9 * kClearlyFaster, 1));
   EXPECT_TRUE(faster(0.9, 1.1 * kClearlyFaster, 1));
+}
+
+TEST(ParallelIsFasterTest, AFewRunsOverruleNothing) {
+  const Timing few = {.sequential = {9, 9, 9}, .parallel = {1, 1}};
+  EXPECT_FALSE(ParallelIsFaster(0.9, few));
+  EXPECT_TRUE(ParallelIsFaster(1.1, {.sequential = {1, 1}, .parallel = {9, 9}}));
+  EXPECT_TRUE(ParallelIsFaster(1.1, {}));
+  EXPECT_FALSE(ParallelIsFaster(0.9, {}));
 }
 
 Trial MadeOf(int32_t interval, double flops, double stages) {
