@@ -10,13 +10,20 @@
 
 namespace deeppcr {
 
+namespace {
+
+// Of an untrusted value, for a message: printable ASCII, as the reader's texts are short.
+std::string Shown(const nlohmann::json& value) { return value.dump(-1, ' ', true); }
+
+}  // namespace
+
 std::string MisfitOf(const PlanKey& ours, const PlanKey& theirs) {
   const nlohmann::json expected = KeyToJson(ours), got = KeyToJson(theirs);
   std::string misfit;
   for (const auto& [field, value] : expected.items()) {
     if (field == "build" || got.at(field) == value) continue;
-    misfit += StrCat(misfit.empty() ? "" : "; ", field, ": expected ", Quoted(value.dump(), 100),
-                     ", got ", Quoted(got.at(field).dump(), 100));
+    misfit += StrCat(misfit.empty() ? "" : "; ", field, ": expected ", Shown(value), ", got ",
+                     Shown(got.at(field)));
   }
   return misfit;
 }

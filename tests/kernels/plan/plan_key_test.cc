@@ -96,11 +96,10 @@ TEST(MisfitTest, NamesEveryPartThatDiffersButTheBuild) {
   EXPECT_EQ(MisfitOf(MakeKey(), theirs), "");
   theirs.build = "0.0.9+xyz";
   EXPECT_EQ(MisfitOf(MakeKey(), theirs), "");
-  theirs.weights_sha256 = "ffff";
+  theirs.weights_sha256 = "f\xC3\xA9";
   theirs.num_steps = 64;
   EXPECT_EQ(MisfitOf(MakeKey(), theirs),
-            "num_steps: expected \"128\", got \"64\"; weights_sha256: expected "
-            "\"\\\"0123\\\"\", got \"\\\"ffff\\\"\"");
+            "num_steps: expected 128, got 64; weights_sha256: expected \"0123\", got \"f\\u00e9\"");
 }
 
 }  // namespace
