@@ -39,7 +39,7 @@ COPY --from=build /opt/deeppcr/lib /usr/local/lib
 USER 10001:10001
 EXPOSE 8001 8002
 STOPSIGNAL SIGTERM
-# Loading measures a plan for every model before the server is ready.
+# Loading measures a plan for every model that brings none before the server is ready.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=120s --retries=3 \
     CMD ["/usr/local/bin/deeppcr-server", "--probe=127.0.0.1:8001"]
 ENTRYPOINT ["/usr/local/bin/deeppcr-server"]

@@ -172,6 +172,14 @@ class Client::Impl {
   const ClientOptions& options() const { return options_; }
   v1::DeepPcr::Stub& stub() { return *stub_; }
 
+  absl::StatusOr<v1::GetModelResponse> Describe(const v1::GetModelRequest& request,
+                                                absl::Duration deadline) {
+    return Call<v1::GetModelResponse>(
+        deadline, [&](grpc::ClientContext* context, v1::GetModelResponse* reply) {
+          return stub().GetModel(context, request, reply);
+        });
+  }
+
   grpc::Status CallHealth(grpc::ClientContext* context, const HealthRequest& request,
                           HealthReply* reply) {
     grpc::TemplatedGenericStub<HealthRequest, HealthReply> stub(channel_);
@@ -297,10 +305,17 @@ absl::StatusOr<v1::GetModelResponse> Client::GetModel(const std::string& model, 
   v1::GetModelRequest request;
   request.set_model(model);
   request.set_version(version);
-  return impl_->Call<v1::GetModelResponse>(
-      deadline, [&](grpc::ClientContext* context, v1::GetModelResponse* reply) {
-        return impl_->stub().GetModel(context, request, reply);
-      });
+  return impl_->Describe(request, deadline);
+}
+
+absl::StatusOr<v1::GetModelResponse> Client::GetModelWithPlanFile(const std::string& model,
+                                                                  int64_t version,
+                                                                  absl::Duration deadline) const {
+  v1::GetModelRequest request;
+  request.set_model(model);
+  request.set_version(version);
+  request.set_with_plan_file(true);
+  return impl_->Describe(request, deadline);
 }
 
 absl::StatusOr<v1::LoadModelResponse> Client::LoadModel(const std::string& model, int64_t version,

@@ -74,6 +74,10 @@ class Client {
   // version 0: the latest ready one.
   absl::StatusOr<v1::GetModelResponse> GetModel(const std::string& model, int64_t version = 0,
                                                 absl::Duration deadline = {}) const;
+  // The same, with the text of a plan.json.
+  absl::StatusOr<v1::GetModelResponse> GetModelWithPlanFile(const std::string& model,
+                                                            int64_t version = 0,
+                                                            absl::Duration deadline = {}) const;
   // version 0: the highest in the repository. Answers when the model is ready, which takes seconds.
   absl::StatusOr<v1::LoadModelResponse> LoadModel(const std::string& model, int64_t version = 0,
                                                   absl::Duration deadline = {}) const;

@@ -11,11 +11,14 @@
 #include <utility>
 
 #include "kernels/backend/registry.h"
+#include "kernels/base/file.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/loaded_model.h"
 #include "kernels/model/model.h"
+#include "kernels/plan/plan_file.h"
+#include "kernels/plan/plan_json.h"
 #include "kernels/solver/registry.h"
 
 namespace deeppcr {
@@ -50,20 +53,36 @@ class EngineImpl final : public Engine {
   std::string_view backend_reason() const override { return selected_.reason; }
 
   absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
-      const std::string& directory, const LoadProgress& progress,
-      const CancelToken* token) const override {
+      const std::string& directory, const LoadProgress& progress, const CancelToken* token,
+      std::span<const std::shared_ptr<const LoadedModel>> loaded) const override {
     if (progress) progress(LoadNews::kStep, "reading");
     DEEPPCR_ASSIGN_OR_RETURN(
         Model model,
         ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes, .token = token}));
+    DEEPPCR_ASSIGN_OR_RETURN(std::string plan_json, ReadPlanFile(directory, progress));
     return PrepareModel(std::move(model), {.backend = selected_.backend.get(),
                                            .pool = &pool_,
                                            .options = &options_,
                                            .progress = progress,
-                                           .token = token});
+                                           .token = token,
+                                           .rates = selected_.rates,
+                                           .plan_json = std::move(plan_json),
+                                           .loaded = loaded});
   }
 
  private:
+  // Empty if there is none, or if it is not wanted. One that cannot be read is a problem like one
+  // that does not fit.
+  absl::StatusOr<std::string> ReadPlanFile(const std::string& directory,
+                                           const LoadProgress& progress) const {
+    if (options_.plan_mode == PlanMode::kMeasure) return std::string();
+    auto text = ReadFile(StrCat(directory, "/", kPlanFileName), kMaxPlanBytes);
+    if (absl::IsNotFound(text.status())) return std::string();
+    if (text.ok() || options_.plan_mode == PlanMode::kRequire) return text;
+    if (progress) progress(LoadNews::kProblem, ToStd(text.status().message()));
+    return std::string();
+  }
+
   const EngineOptions options_;
   const SelectedBackend selected_;
   mutable ThreadPool pool_;

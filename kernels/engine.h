@@ -27,7 +27,8 @@ struct EngineOptions {
   std::string backend = "auto";                // auto, cpu, cuda, reference
   int num_threads = 0;                         // that share the samples of a batch; 0: one per core
   int max_concurrent_runs = 1;                 // callers of Run at a time
-  std::string plan_cache_dir;                  // empty: plans are measured at every load
+  std::string plan_cache_dir;                  // empty: measured plans are not kept
+  PlanMode plan_mode = PlanMode::kPrefer;      // what a load does about plan.json and older plans
   int64_t max_model_bytes = int64_t{1} << 30;  // weights file
   int64_t max_workspace_bytes = int64_t{256} << 20;  // per thread; bounds how small C may be
   // Called, at least once and from any thread, when the device has failed: no model of this engine
@@ -71,6 +72,8 @@ struct ComparisonRow {
   int32_t shooting_interval = 0;
 };
 
+struct PlanKey;  // kernels/plan/plan_key.h
+
 // A model ready to run on one backend. Immutable; every method may be called from many threads at a
 // time.
 class LoadedModel {
@@ -80,6 +83,10 @@ class LoadedModel {
   virtual const ModelInfo& info() const = 0;
   // Of the system with so many steps; 0: the default one. The number must be one that info() lists.
   virtual const Plan& plan(int64_t num_steps = 0) const = 0;
+  // The plan of this key, for a load that may take it over; null if there is none.
+  virtual const Plan* PlanOf(const PlanKey& key) const = 0;
+  // The text of a plan.json with the plans of this device class.
+  virtual std::string PlanFileText() const = 0;
 
   // Validates options and takes what they leave open from the plan entry for num_samples.
   // Errors: kInvalidArgument naming the option, what was expected and what came.
@@ -122,15 +129,20 @@ class Engine {
   virtual std::string_view backend_reason() const = 0;  // why this backend, in a sentence
 
   // Reads <directory>/{config.json,model.safetensors,scheduler_config.json (diffusion),
-  // calibration.safetensors?}, validates
-  // everything, calibrates the initial guess, and measures the plan or takes it from the cache.
-  // Takes seconds. The directory itself is trusted (the caller checked the name); its contents are
-  // not. Errors: kNotFound, kInvalidArgument (file, key or tensor named), kResourceExhausted (bytes
-  // wanted and allowed).
-  // kCancelled soon after the token, which may be null, has fired.
+  // calibration.safetensors?, plan.json?}, validates everything, calibrates the initial guess, and
+  // finds the plan: in plan.json, in one of the models that are loaded already, in the cache, or by
+  // measuring, as EngineOptions::plan_mode allows. Takes seconds. The directory itself is trusted
+  // (the caller checked the name); its contents are not. Errors: kNotFound, kInvalidArgument (file,
+  // key or tensor named), kResourceExhausted (bytes wanted and allowed), kFailedPrecondition (no
+  // plan fits, and one is required). kCancelled soon after the token, which may be null, has fired.
   virtual absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
-      const std::string& directory, const LoadProgress& progress,
-      const CancelToken* token) const = 0;
+      const std::string& directory, const LoadProgress& progress, const CancelToken* token,
+      std::span<const std::shared_ptr<const LoadedModel>> loaded) const = 0;
+  absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(const std::string& directory,
+                                                               const LoadProgress& progress,
+                                                               const CancelToken* token) const {
+    return LoadModel(directory, progress, token, {});
+  }
 };
 
 // Every solver a request may name, `auto` included; for validation, metric labels and help.

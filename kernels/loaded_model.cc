@@ -2,15 +2,20 @@
 #include "kernels/loaded_model.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "kernels/base/sha256.h"
+#include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/build_id.h"
 #include "kernels/comparison.h"
+#include "kernels/find_plan.h"
 #include "kernels/plan/calibration.h"
-#include "kernels/plan/plan_cache.h"
+#include "kernels/plan/plan_file.h"
+#include "kernels/plan/plan_key.h"
 #include "kernels/plan/planner.h"
 #include "kernels/resolve.h"
 #include "kernels/solver/registry.h"
@@ -20,7 +25,8 @@ namespace deeppcr {
 namespace {
 
 constexpr int64_t kMaxGuessBytes = int64_t{32} << 20;
-constexpr double kPlanSeconds = 8;  // for all systems of a model
+// Of counted work on plans, and of timing, for all systems of a model.
+constexpr double kPlanSeconds = 4;
 // Of the packed systems, in sizes of the largest weights file: every number of inference steps has
 // a copy of the weights and a table of its own.
 constexpr int64_t kMaxCopies = 4;
@@ -34,6 +40,7 @@ int64_t NumSyntheticInputs(int64_t state_dim) {
 struct Variant {
   std::unique_ptr<System> system;
   std::unique_ptr<Runner> runner;
+  PlanKey key;
   Plan plan;
   ResolveContext resolve;
 };
@@ -54,6 +61,16 @@ class LoadedModelImpl final : public LoadedModel {
 
   const ModelInfo& info() const override { return info_; }
   const Plan& plan(int64_t num_steps) const override { return Find(num_steps)->plan; }
+  const Plan* PlanOf(const PlanKey& key) const override {
+    const auto found = std::find_if(variants_.begin(), variants_.end(),
+                                    [&](const Variant& variant) { return variant.key == key; });
+    return found == variants_.end() ? nullptr : &found->plan;
+  }
+  std::string PlanFileText() const override {
+    PlanFile file;
+    for (const Variant& variant : variants_) file.Add(variant.key, variant.plan);
+    return file.Text();
+  }
 
   absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options,
                                           int64_t num_samples) const override {
@@ -142,18 +159,22 @@ class VariantPreparation {
  public:
   // Of a system that may take max_bytes.
   VariantPreparation(const Model& model, const SystemSpec& spec, int64_t max_bytes,
-                     const LoadContext& context)
+                     const PlanFile* plans, const LoadContext& context)
       : model_(model),
         spec_(spec),
         shape_(ShapeOf(spec)),
         max_bytes_(max_bytes),
+        plans_(plans),
         context_(context),
         inputs_(CalibrationInputsOf(model, shape_)) {}
 
   absl::StatusOr<Variant> Run() {
     DEEPPCR_RETURN_IF_ERROR(MakeRunner());
     Calibrate();
-    DEEPPCR_ASSIGN_OR_RETURN(variant_.plan, FindPlan());
+    if (Fired(context_.token)) return absl::CancelledError("stopped during calibration");
+    DEEPPCR_ASSIGN_OR_RETURN(variant_.key, Key());
+    DEEPPCR_ASSIGN_OR_RETURN(variant_.plan, FindPlan(Search()));
+    variant_.plan.device = std::string(context_.backend->device());
     return std::move(variant_);
   }
 
@@ -201,50 +222,62 @@ class VariantPreparation {
     variant_.resolve.calibrated_guess = true;
   }
 
+  // Empty for nothing.
+  static absl::StatusOr<std::string> HashOf(std::string_view bytes) {
+    return bytes.empty() ? std::string() : Sha256Hex(bytes);
+  }
+
   absl::StatusOr<PlanKey> Key() const {
-    const std::string_view values(reinterpret_cast<const char*>(inputs_.values.data()),
-                                  inputs_.values.size() * sizeof(float));
-    DEEPPCR_ASSIGN_OR_RETURN(const std::string calibration, Sha256Hex(values));
-    return PlanKey{.device = std::string(context_.backend->device()),
-                   .build = DEEPPCR_BUILD_ID,
-                   .weights_sha256 = model_.weights_sha256,
-                   .config_json = model_.config_json,
-                   .scheduler_json = model_.scheduler_json,
-                   .num_steps = shape_.num_steps,
-                   .calibration_sha256 = calibration,
-                   .min_shooting_interval = variant_.resolve.min_shooting_interval,
-                   .iterative = variant_.resolve.iterative,
-                   .num_threads = context_.pool->num_threads(),
-                   .rtol = PlannerOptions{}.rtol};
+    const DeviceClass device = context_.backend->device_class();
+    PlanKey key{.device_class = device.Name(),
+                .device_bits = device.bits,
+                .backend = std::string(context_.backend->name()),
+                .build = kBuildId,
+                .weights_sha256 = model_.weights_sha256,
+                .num_steps = shape_.num_steps,
+                .min_shooting_interval = variant_.resolve.min_shooting_interval,
+                .iterative = variant_.resolve.iterative,
+                .rtol = PlannerOptions{}.rtol};
+    // The inputs that a model without its own is calibrated on belong to the build.
+    const std::string_view calibration(
+        reinterpret_cast<const char*>(model_.calibration_inputs.data()),
+        model_.calibration_inputs.size() * sizeof(float));
+    DEEPPCR_ASSIGN_OR_RETURN(key.config_sha256, HashOf(model_.config_json));
+    DEEPPCR_ASSIGN_OR_RETURN(key.scheduler_sha256, HashOf(model_.scheduler_json));
+    DEEPPCR_ASSIGN_OR_RETURN(key.calibration_sha256, HashOf(calibration));
+    return key;
   }
 
-  absl::StatusOr<Plan> FindPlan() {
-    DEEPPCR_ASSIGN_OR_RETURN(const PlanKey key, Key());
-    const PlanCache cache(context_.options->plan_cache_dir);
-    absl::StatusOr<Plan> cached = cache.Load(key);
-    if (cached.ok() && PlanFits(*cached, variant_.resolve)) return cached;
-    if (cached.ok()) Warn(StrCat("measuring anew: plan ", cached->id, " does not fit this model"));
-    if (!cached.ok() && !absl::IsNotFound(cached.status())) Warn(ToStd(cached.status().message()));
-    DEEPPCR_ASSIGN_OR_RETURN(Plan plan, Measure());
-    plan.device = key.device;
-    DEEPPCR_ASSIGN_OR_RETURN(plan.id, PlanId(key, plan));
-    if (const absl::Status saved = cache.Save(key, plan); !saved.ok()) Warn(ToStd(saved.message()));
-    return plan;
+  PlanSearch Search() const {
+    return {
+        .key = variant_.key,
+        .mode = context_.options->plan_mode,
+        .file = plans_,
+        .loaded = context_.loaded,
+        .cache_dir = context_.options->plan_cache_dir,
+        .fits = [this](const Plan& plan) { return PlanFits(plan, variant_.resolve); },
+        .check =
+            [this](Plan* plan) { return CheckPlan(*variant_.runner, inputs_, Planning(), plan); },
+        .measure = [this] { return MeasurePlan(*variant_.runner, inputs_, Planning()); },
+        .say = [this](LoadNews news, std::string_view text) { Say(text, news); }};
   }
 
-  absl::StatusOr<Plan> Measure() const {
-    return MeasurePlan(*variant_.runner, inputs_,
-                       {.max_batch_size = model_.config.max_batch_size,
-                        .calibrated_guess = variant_.resolve.calibrated_guess,
-                        .seconds_in_all = kPlanSeconds / static_cast<double>(model_.systems.size()),
-                        .token = context_.token,
-                        .progress = [this](std::string_view text) { Say(text); }});
+  PlannerOptions Planning() const {
+    const double seconds = kPlanSeconds / static_cast<double>(model_.systems.size());
+    return {.max_batch_size = model_.config.max_batch_size,
+            .calibrated_guess = variant_.resolve.calibrated_guess,
+            .rates = context_.rates,
+            .flops_in_all = seconds * context_.rates.flops_per_second,
+            .seconds_of_timing = seconds,
+            .token = context_.token,
+            .progress = [this](std::string_view text) { Say(text); }};
   }
 
   const Model& model_;
   const SystemSpec& spec_;
   const SystemShape shape_;
   const int64_t max_bytes_;
+  const PlanFile* const plans_;  // null: there is none
   const LoadContext& context_;
   const CalibrationInputs inputs_;
   Variant variant_;
@@ -277,12 +310,27 @@ ModelInfo InfoOf(const Model& model, const std::vector<Variant>& variants) {
   return info;
 }
 
+// What plan.json says, if there is one that can be read. One that cannot is a problem, and the end
+// where a plan is required.
+absl::StatusOr<std::optional<PlanFile>> ParsePlans(const LoadContext& context) {
+  if (context.plan_json.empty()) return std::nullopt;
+  absl::StatusOr<PlanFile> file = PlanFile::Parse(context.plan_json);
+  if (file.ok()) return *std::move(file);
+  const absl::Status status = WithContext(file.status(), kPlanFileName);
+  if (context.options->plan_mode == PlanMode::kRequire) return status;
+  if (context.progress) context.progress(LoadNews::kProblem, ToStd(status.message()));
+  return std::nullopt;
+}
+
 absl::StatusOr<std::vector<Variant>> PrepareVariants(const Model& model,
                                                      const LoadContext& context) {
+  DEEPPCR_ASSIGN_OR_RETURN(const std::optional<PlanFile> plans, ParsePlans(context));
+  const PlanFile* const file = plans.has_value() ? &*plans : nullptr;
   std::vector<Variant> variants;
   int64_t left = kMaxCopies * context.options->max_model_bytes;
   for (const SystemSpec& spec : model.systems) {
-    DEEPPCR_ASSIGN_OR_RETURN(Variant variant, VariantPreparation(model, spec, left, context).Run());
+    DEEPPCR_ASSIGN_OR_RETURN(Variant variant,
+                             VariantPreparation(model, spec, left, file, context).Run());
     left -= variant.system->memory_bytes();
     if (left < 0)
       return ResourceExhausted("the packed model takes more than ",

@@ -4,10 +4,12 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
+#include "kernels/backend/cost_rates.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/engine.h"
 #include "kernels/model/model.h"
@@ -21,9 +23,12 @@ struct LoadContext {
   const EngineOptions* options = nullptr;
   LoadProgress progress;
   const CancelToken* token = nullptr;  // may be null
+  CostRates rates;                     // of the backend
+  std::string plan_json;               // of the model's plan.json; empty: there is none
+  std::span<const std::shared_ptr<const LoadedModel>> loaded;  // whose plans may be taken over
 };
 
-// Packs a model for the backend, calibrates it, and measures its plan or takes it from the cache.
+// Packs a model for the backend, calibrates it, and finds its plan.
 // The backend and the pool must outlive the result. Errors: as Engine::LoadModel.
 absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
                                                                 const LoadContext& context);

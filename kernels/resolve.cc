@@ -123,10 +123,12 @@ bool EntryFits(const PlanEntry& entry, const ResolveContext& context) {
   return ChoiceFits(entry.parallel, context);
 }
 
+// A tolerance that float32 cannot be relied on to certify would cost the iterations, and the
+// sequential solver after them.
 absl::StatusOr<ResolvedOptions> ResolveAuto(const SolveOptions& options, const PlanEntry& entry,
-                                            const ResolveContext& context) {
+                                            double least_rtol, const ResolveContext& context) {
   const SolverRow* row = FindSolver(entry.solver);
-  if (row == nullptr || !row->iterative)
+  if (row == nullptr || !row->iterative || options.rtol < least_rtol)
     return ResolvedOptions{.solver = "sequential", .num_steps = context.num_steps};
   DEEPPCR_ASSIGN_OR_RETURN(
       ResolvedOptions resolved,
@@ -156,7 +158,8 @@ bool PlanFits(const Plan& plan, const ResolveContext& context) {
 absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int64_t num_samples,
                                                const Plan& plan, const ResolveContext& context) {
   DEEPPCR_RETURN_IF_ERROR(CheckOptions(options, context));
-  if (options.solver == "auto") return ResolveAuto(options, plan.Lookup(num_samples), context);
+  if (options.solver == "auto")
+    return ResolveAuto(options, plan.Lookup(num_samples), plan.least_rtol, context);
   const SolverRow* row = FindSolver(options.solver);
   if (row == nullptr) {
     const auto name_of = [](const SolverRow& r) { return std::string(r.name); };

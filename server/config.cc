@@ -143,9 +143,11 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(
       Integer("workers", "threads", 0, 256, &C::workers,
               "Batches computed at a time. 0: half the cores, at least 2, at most 16."));
-  specs.push_back(
-      Text("plan_cache_dir", "directory", &C::plan_cache_dir,
-           "Measured plans are kept here. Without it they are measured at every load."));
+  specs.push_back(Choice("plan", {"measure", "prefer", "require"}, &C::plan,
+                         "measure at every load; prefer a plan.json, or an older plan, that fits; "
+                         "require a plan.json that fits, or the load fails."));
+  specs.push_back(Text("plan_cache_dir", "directory", &C::plan_cache_dir,
+                       "Measured plans are kept here. Without it they end with the server."));
   specs.push_back(Integer("max_model_bytes", "bytes", 1024, int64_t{1} << 40, &C::max_model_bytes,
                           "Largest weights file that is loaded."));
   specs.push_back(

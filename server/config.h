@@ -34,6 +34,7 @@ struct ServerConfig {
   int64_t max_instances = 0;  // batches of one model version at a time; 0: any worker's
   double batch_delay_seconds = 0;
   std::string plan_cache_dir;
+  std::string plan = "prefer";  // measure, prefer, require
   int64_t max_model_bytes = int64_t{1} << 30;
   int64_t max_workspace_bytes = int64_t{256} << 20;
   int64_t max_queue = 1024;  // samples that wait, per model version

@@ -60,6 +60,11 @@ bool AnotherSignal() {
   return sigtimedwait(&stop, nullptr, &no_time) > 0;
 }
 
+deeppcr::PlanMode PlanModeOf(const std::string& name) {
+  if (name == "measure") return deeppcr::PlanMode::kMeasure;
+  return name == "require" ? deeppcr::PlanMode::kRequire : deeppcr::PlanMode::kPrefer;
+}
+
 deeppcr::EngineOptions EngineOptionsOf(const deeppcr::ServerConfig& config) {
   deeppcr::EngineOptions options;
   options.backend = config.backend;
@@ -67,6 +72,7 @@ deeppcr::EngineOptions EngineOptionsOf(const deeppcr::ServerConfig& config) {
   // The workers, and a handler that computes a quick request itself.
   options.max_concurrent_runs = deeppcr::ResolvedWorkers(config) + 1;
   options.plan_cache_dir = config.plan_cache_dir;
+  options.plan_mode = PlanModeOf(config.plan);
   options.max_model_bytes = config.max_model_bytes;
   options.max_workspace_bytes = config.max_workspace_bytes;
   return options;

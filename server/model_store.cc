@@ -128,6 +128,19 @@ void ModelStore::RecordScanError(const std::string& name, const absl::Status& st
   scan_errors_[name] = std::string(status.message());
 }
 
+// Whose plans a load of the same weights takes over.
+std::vector<std::shared_ptr<const LoadedModel>> ModelStore::LoadedVersions(
+    const std::string& name) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::shared_ptr<const LoadedModel>> loaded;
+  const auto found = models_.find(name);
+  if (found == models_.end()) return loaded;
+  for (const auto& [version, entry] : found->second) {
+    if (entry.model != nullptr) loaded.push_back(entry.model->model);
+  }
+  return loaded;
+}
+
 absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string& name,
                                                               int64_t version) {
   DEEPPCR_RETURN_IF_ERROR(CheckVersion(options_.repository, name, version));
@@ -140,7 +153,7 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
                 problem ? "model_load_problem" : "model_loading",
                 {{"model", name}, {"version", version}, {problem ? "reason" : "step", text}});
   };
-  auto loaded = engine_.LoadModel(directory, progress, &stop_);
+  auto loaded = engine_.LoadModel(directory, progress, &stop_, LoadedVersions(name));
   if (absl::IsCancelled(loaded.status()))
     return absl::UnavailableError("the server is shutting down");
   DEEPPCR_RETURN_IF_ERROR(AsLoadError(loaded.status(), directory, place));
@@ -158,7 +171,8 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
   ModelMetrics* metrics = metrics_.ForModel(name, version);
   ObserveFinite(*metrics->load_seconds, SecondsSince(start));
   const Plan& plan = model->plan();
-  ObserveFinite(*metrics->plan_seconds, plan.from_cache ? 0 : plan.measured_seconds);
+  const bool measured = plan.source == PlanSource::kMeasured;
+  ObserveFinite(*metrics->plan_seconds, measured ? plan.measured_seconds : 0);
   return std::make_shared<ServedModel>(name, version, std::move(model), metrics);
 }
 
@@ -212,7 +226,8 @@ absl::StatusOr<ModelStatus> ModelStore::LoadVersion(const std::string& name, int
               {{"model", name},
                {"version", version},
                {"seconds", SecondsSince(start)},
-               {"plan", result.model->model->plan().id}});
+               {"plan", result.model->model->plan().id},
+               {"plan_source", ToString(result.model->model->plan().source)}});
   return result;
 }
 

@@ -111,6 +111,7 @@ class ModelStore {
   using Versions = std::map<int64_t, Entry>;
 
   absl::StatusOr<std::vector<std::string>> ScanRepository();
+  std::vector<std::shared_ptr<const LoadedModel>> LoadedVersions(const std::string& name) const;
   absl::StatusOr<std::shared_ptr<ServedModel>> Read(const std::string& name, int64_t version);
   absl::StatusOr<ModelStatus> LoadVersion(const std::string& name, int64_t version, bool required);
   void Begin(const std::string& name, int64_t version, bool required);

@@ -153,11 +153,15 @@ void FillPlan(const LoadedModel& model, int64_t num_steps, v1::Plan* to) {
   to->set_id(from.id);
   to->set_device(from.device);
   to->set_rtol(from.rtol);
-  to->set_from_cache(from.from_cache);
+  to->set_from_cache(from.source != PlanSource::kMeasured);
   to->set_measured_seconds(from.measured_seconds);
   for (const PlanEntry& entry : from.entries) FillEntry(entry, to->add_entries());
   for (const std::string& candidate : from.candidates) to->add_candidates(candidate);
   FillChoices(model, from, num_steps, to);
+  to->set_device_class(from.device_class);
+  to->set_build(from.build);
+  to->set_source(std::string(ToString(from.source)));
+  to->set_least_rtol(from.least_rtol);
 }
 
 v1::ModelState StateOf(ModelState state) {

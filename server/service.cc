@@ -65,6 +65,8 @@ grpc::ServerUnaryReactor* DeepPcrService::GetModel(Rpc* rpc, const Bytes* reques
     DEEPPCR_ASSIGN_OR_RETURN(const ModelStatus status,
                              context_.store.Describe(wanted.model(), wanted.version()));
     FillModel(status, description);
+    if (wanted.with_plan_file() && status.model != nullptr)
+      description->set_plan_file(status.model->model->PlanFileText());
     return absl::OkStatus();
   });
   return reactor;

@@ -35,6 +35,7 @@ RunCommand AddForward(CLI::App* app, const GlobalOptions* global);
 RunCommand AddGenerate(CLI::App* app, const GlobalOptions* global);
 RunCommand AddCompare(CLI::App* app, const GlobalOptions* global);
 RunCommand AddModels(CLI::App* app, const GlobalOptions* global);
+RunCommand AddPlan(CLI::App* app, const GlobalOptions* global);
 RunCommand AddLoad(CLI::App* app, const GlobalOptions* global);
 RunCommand AddUnload(CLI::App* app, const GlobalOptions* global);
 RunCommand AddHealth(CLI::App* app, const GlobalOptions* global);

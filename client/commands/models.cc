@@ -24,7 +24,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
   flags->model.Add(app);
   app->add_flag(
       "--plan", flags->plan,
-      "also print the plans, one per number of steps, and every candidate that was timed");
+      "also print the plans, one per number of steps, and every candidate that was tried");
   app->add_option("--json", flags->json, "write everything as JSON instead; - is standard output")
       ->type_name("FILE");
   app->footer(
@@ -83,6 +83,11 @@ std::string ChoicesText(const v1::Plan& plan) {
                       table.Format());
 }
 
+std::string SourceText(const v1::Plan& plan) {
+  if (!plan.from_cache()) return "measured in " + FormatSeconds(plan.measured_seconds());
+  return absl::StrCat("from: ", Printable(plan.source()));
+}
+
 // Steps of inference that a plan was measured for; 0 where the model has no such choice.
 std::string PlanText(const v1::Plan& plan, int64_t steps) {
   using Align = Table::Align;
@@ -112,12 +117,12 @@ std::string PlanText(const v1::Plan& plan, int64_t steps) {
                   absl::StrCat(entry.parallel_stages()), FormatError(entry.parallel_error())});
     previous = entry.max_samples();
   }
-  std::string text = absl::StrFormat(
-      "plan %s on %s for %srtol %g, %s\n%s", Printable(plan.id()), Printable(plan.device()),
-      steps > 0 ? absl::StrCat(steps, " steps, ") : "", plan.rtol(),
-      plan.from_cache() ? "from the cache"
-                        : "measured in " + FormatSeconds(plan.measured_seconds()),
-      table.Format());
+  std::string text = absl::StrFormat("plan %s on %s for %srtol %g, %s\n%s", Printable(plan.id()),
+                                     Printable(plan.device_class()),
+                                     steps > 0 ? absl::StrCat(steps, " steps, ") : "", plan.rtol(),
+                                     SourceText(plan), table.Format());
+  if (plan.least_rtol() > 0)
+    absl::StrAppendFormat(&text, "auto is sequential below rtol %.2g\n", plan.least_rtol());
   absl::StrAppend(&text, ChoicesText(plan));
   if (plan.candidates_size() > 0) absl::StrAppend(&text, "\ncandidates:\n");
   for (const std::string& line : plan.candidates()) {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -170,12 +171,22 @@ struct PackingLimits {
   const CancelToken* token = nullptr;  // may be null
 };
 
+// What kind of device a backend runs on: what plans are kept by.
+struct DeviceClass {
+  std::string bits;   // everything of it that bits depend on, e.g. "cpu-avx2"
+  std::string speed;  // what else the fastest way to solve depends on; may be empty
+
+  // Both in one, e.g. "cpu-avx2 l1d=32K l2=512K l3=32M".
+  std::string Name() const { return speed.empty() ? bits : bits + " " + speed; }
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
-  // What the bits of an answer depend on, e.g. "cpu-avx512".
+  // The device's short name for reports and metrics, e.g. "cpu-avx512".
   virtual std::string_view device() const = 0;
+  virtual DeviceClass device_class() const = 0;
   // Copies what it needs of the spec. Errors: kResourceExhausted, before anything large is
   // allocated where max_bytes are not enough; kCancelled soon after the token has fired.
   virtual absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec,

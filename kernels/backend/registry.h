@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
+#include "kernels/backend/cost_rates.h"
 
 namespace deeppcr {
 
@@ -18,12 +19,14 @@ struct BackendRow {
   // Why it is not chosen without being asked for; null: it is.
   const char* not_automatic;
   absl::StatusOr<std::unique_ptr<Backend>> (*create)();
+  CostRates rates;
 };
 std::span<const BackendRow> Backends();
 
 struct SelectedBackend {
   std::unique_ptr<Backend> backend;
   std::string reason;  // why this one, in a sentence
+  CostRates rates;
 };
 
 // The backend of this name, or for "auto" the first that can run here. DEEPPCR_FORCE_BACKEND in the

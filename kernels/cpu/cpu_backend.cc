@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/cpu/cache_sizes.h"
 #include "kernels/cpu/cpu_system.h"
 
 namespace deeppcr::cpu {
@@ -57,6 +58,9 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(const InstructionSetRow& row) : row_(row) {}
   std::string_view name() const override { return "cpu"; }
   std::string_view device() const override { return row_.device; }
+  DeviceClass device_class() const override {
+    return {.bits = std::string(row_.device), .speed = CacheClass(kCachesOfFirstCore)};
+  }
   absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec,
                                                     const PackingLimits& limits) const override {
     return NewCpuSystem(spec, row_.kernels, limits);

@@ -73,6 +73,11 @@ class CudaBackend final : public Backend {
 
   std::string_view name() const override { return "cuda"; }
   std::string_view device() const override { return name_; }
+  // Its caches are those of its name.
+  DeviceClass device_class() const override {
+    const std::string versions = device_->versions();
+    return {.bits = versions.empty() ? name_ : StrCat(name_, " ", versions)};
+  }
   absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec,
                                                     const PackingLimits& limits) const override {
     return std::visit([&](const auto& s) { return LoadSpec(*device_, s, limits); }, spec);

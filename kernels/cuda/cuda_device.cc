@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -150,6 +151,18 @@ class CudaStream final : public Stream {
   absl::Status status_;
 };
 
+// Of the kernel's module, which compiles what the toolkit left to it: the word of digits and dots
+// in the first line of its file. "unknown" where that cannot be read.
+std::string DriverVersion() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  for (std::string word; file >> word;) {
+    const bool version = word.find('.') != std::string::npos &&
+                         word.find_first_not_of("0123456789.") == std::string::npos;
+    if (version) return word;
+  }
+  return "unknown";
+}
+
 class CudaDevice final : public Device {
  public:
   CudaDevice(int index, const DeviceInfo& info)
@@ -161,6 +174,10 @@ class CudaDevice final : public Device {
                 .clusters = info.clusters} {}
 
   std::string name() const override { return name_; }
+  std::string versions() const override {
+    return StrCat("driver=", DriverVersion(), " toolkit=", CUDART_VERSION,
+                  " cublas=", ProductsVersion());
+  }
   const LaunchLimits& limits() const override { return limits_; }
 
   absl::StatusOr<void*> Allocate(MemoryKind kind, size_t bytes) override {

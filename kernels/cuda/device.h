@@ -73,7 +73,9 @@ class Stream {
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::string name() const = 0;  // what the bits of an answer depend on
+  virtual std::string name() const = 0;
+  // What bits depend on beside the name: driver, toolkit, libraries. Empty: nothing.
+  virtual std::string versions() const { return {}; }
   virtual const LaunchLimits& limits() const = 0;
   // Aligned to 256 bytes. Errors: kResourceExhausted, with the bytes wanted and the bytes free.
   virtual absl::StatusOr<void*> Allocate(MemoryKind kind, size_t bytes) = 0;

@@ -31,6 +31,7 @@ struct Library {
   decltype(&cublasDestroy_v2) destroy = nullptr;
   decltype(&cublasSetStream_v2) set_stream = nullptr;
   decltype(&cublasSetWorkspace_v2) set_workspace = nullptr;
+  decltype(&cublasGetProperty) get_property = nullptr;
   GemmStridedBatchedEx multiply_batch = nullptr;
   GemmEx multiply = nullptr;
 };
@@ -49,6 +50,7 @@ absl::StatusOr<Library> Open() {
       Find(opened, "cublasDestroy_v2", &library.destroy) &&
       Find(opened, "cublasSetStream_v2", &library.set_stream) &&
       Find(opened, "cublasSetWorkspace_v2", &library.set_workspace) &&
+      Find(opened, "cublasGetProperty", &library.get_property) &&
       Find(opened, "cublasGemmStridedBatchedEx", &library.multiply_batch) &&
       Find(opened, "cublasGemmEx", &library.multiply))
     return library;
@@ -132,6 +134,15 @@ absl::StatusOr<std::unique_ptr<Products>> Products::New(cudaStream_t stream, voi
   auto products = std::make_unique<CublasProducts>(*library, stream);
   DEEPPCR_RETURN_IF_ERROR(products->Prepare(workspace, bytes));
   return std::unique_ptr<Products>(std::move(products));
+}
+
+std::string ProductsVersion() {
+  if (!TheLibrary().ok()) return "none";
+  int major = 0, minor = 0, patch = 0;
+  TheLibrary()->get_property(MAJOR_VERSION, &major);
+  TheLibrary()->get_property(MINOR_VERSION, &minor);
+  TheLibrary()->get_property(PATCH_LEVEL, &patch);
+  return StrCat(major, ".", minor, ".", patch);
 }
 
 }  // namespace deeppcr::cuda

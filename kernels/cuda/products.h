@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,6 +26,9 @@ class Products {
   virtual absl::Status Multiply(const GemmArgs& args) = 0;
   virtual absl::Status Multiply(const LayerGemmArgs& args) = 0;
 };
+
+// Of the cuBLAS that would be used, e.g. "13.1.0"; "none" where there is none.
+std::string ProductsVersion();
 
 }  // namespace deeppcr::cuda
 

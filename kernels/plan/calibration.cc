@@ -2,7 +2,6 @@
 #include "kernels/plan/calibration.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <random>
 
@@ -87,8 +86,19 @@ int64_t StrideFor(const SystemShape& shape, int64_t max_bytes) {
   return stride;
 }
 
-// A load is not held up for longer; what has been seen by then is fitted.
-constexpr std::chrono::seconds kLongestFit(3);
+// Of trajectories and of the normal equations: some seconds. Counted, as what a clock cuts off
+// would make another guess, and other bits, of every load.
+constexpr double kMostFlops = 8e9;
+
+// Inputs that are worth it and can be afforded.
+int64_t NumFitted(const SystemShape& shape, int64_t num_inputs, int64_t num_steps) {
+  const auto width = static_cast<double>(shape.state_dim);
+  const double each =
+      2 * static_cast<double>(shape.num_steps) * static_cast<double>(shape.step_weights) +
+      2 * static_cast<double>(num_steps) * width * (width + 1);
+  const auto affordable = static_cast<int64_t>(kMostFlops / each);
+  return std::min({num_inputs, affordable, std::max<int64_t>(600, 4 * (shape.state_dim + 1))});
+}
 
 absl::Status TooFew(int64_t usable, const SystemShape& shape) {
   return absl::FailedPreconditionError(
@@ -144,15 +154,15 @@ absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const Calibrati
         trajectory.data() + std::min((j + 1) * guess.stride, shape.num_steps) * shape.state_dim;
   SampleReport report;
   int64_t used = 0;
-  const int64_t wanted = std::min(inputs.count, std::max<int64_t>(600, 4 * (shape.state_dim + 1)));
-  const CancelToken stop(CancelToken::Clock::now() + kLongestFit, token);
-  for (int64_t i = 0; i < wanted && !Fired(&stop); ++i) {
+  const int64_t wanted = NumFitted(shape, inputs.count, guess.count);
+  if (wanted < shape.state_dim + 2) return TooFew(wanted, shape);
+  for (int64_t i = 0; i < wanted && !Fired(token); ++i) {
     const CalibrationBatch batch(inputs, shape, i, 1);
     RunItem item = batch.Item();
     item.outputs = outputs;
     item.trajectory = trajectory;
     item.reports = {&report, 1};
-    item.token = &stop;
+    item.token = token;
     DEEPPCR_RETURN_IF_ERROR(runner.Run({.solver = "sequential"}, {&item, 1}, nullptr));
     if (!report.converged) continue;
     fit.Add(std::span(trajectory).first(shape.state_dim), steps);

@@ -2,8 +2,14 @@
 #include "kernels/plan/plan.h"
 
 #include <algorithm>
+#include <array>
 
 namespace deeppcr {
+
+std::string_view ToString(PlanSource source) {
+  constexpr std::array<std::string_view, 4> kNames = {"measured", "cache", "file", "serving"};
+  return kNames[static_cast<size_t>(source)];
+}
 
 const PlanEntry& Plan::Lookup(int64_t num_samples) const {
   for (const PlanEntry& entry : entries) {

@@ -11,7 +11,7 @@
 
 namespace deeppcr {
 
-// A way to run an iterative solver, as measured by the planner.
+// A way to run an iterative solver.
 struct PlanChoice {
   std::string solver = "newton";
   int32_t shooting_interval = 1;
@@ -28,7 +28,7 @@ struct PlanEntry {
   std::string solver = "sequential";  // what `auto` runs: sequential, or parallel.solver
   PlanChoice parallel;                // the best parallel configuration that met the tolerance
   double sequential_seconds = 0;   // medians, whole request of max_samples samples; 0: not measured
-  double parallel_seconds = 0;     // 0 where no candidate met the tolerance
+  double parallel_seconds = 0;     // 0 where it was not measured or no candidate met the tolerance
   double parallel_iterations = 0;  // mean over calibration inputs
   double parallel_error = 0;       // worst true error against sequential over calibration inputs
   int64_t parallel_stages = 0;     // worst
@@ -37,13 +37,35 @@ struct PlanEntry {
   double seconds() const { return solver == "sequential" ? sequential_seconds : parallel_seconds; }
 };
 
-// Measured before a model is ready. Its id names everything that an answer's bits depend on beside
-// the request.
+// Where a plan came from.
+enum class PlanSource : uint8_t {
+  kMeasured,
+  kCache,    // --plan_cache_dir
+  kFile,     // plan.json beside the weights
+  kServing,  // a load of the same weights that was there already
+};
+// "measured", "cache", "file", "serving".
+std::string_view ToString(PlanSource source);
+
+// What to do about plans at a load.
+enum class PlanMode : uint8_t {
+  kMeasure,  // measure, whatever plans there are
+  kPrefer,   // measure only where no plan fits
+  kRequire,  // take the plan of the file, or fail
+};
+
+// Made before a model is ready. Its id names everything that an answer's bits depend on beside the
+// request.
 struct Plan {
   std::string id;  // 16 hex digits
   std::string device;
+  std::string device_class;  // that it is kept by: DeviceClass::Name(), or its bits alone
+  std::string build;         // that made or checked it
+  PlanSource source = PlanSource::kMeasured;
   double rtol = 1e-4;  // that the candidates had to meet
-  bool from_cache = false;
+  // The smallest rtol that float32 can be relied on to certify for this model; `auto` answers
+  // requests below it with the sequential solver. 0: not known.
+  double least_rtol = 0;
   double measured_seconds = 0;
   // The best choice of each iterative solver that met the tolerance; what a request that names the
   // solver runs where it leaves options out.

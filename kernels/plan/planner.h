@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/backend/cost_rates.h"
 #include "kernels/plan/calibration.h"
 #include "kernels/plan/plan.h"
 #include "kernels/solver/runner.h"
@@ -16,24 +18,60 @@ namespace deeppcr {
 // Every candidate must get the first so many inputs right.
 inline constexpr int kJudgedSamples = 8;
 
+// Candidates whose counted work differs by less are taken to be equally fast, and the one with
+// fewer dependent stages is chosen. A clock tells no more: medians of one and the same run spread
+// by 1.2 (digits-mlp) to 1.6 (digits-resnet) over twenty loads beside a load generator
+// (tests/integration/same_plans.py).
+inline constexpr double kEqualWork = 1.3;
+
+// What the counts say about sequential or parallel stands unless the clock contradicts by this
+// factor, in the shortest of at least kFewestTimes runs of each: a busy machine makes runs longer,
+// never shorter, and medians of a few were seen to be off by 18 beside a load generator.
+inline constexpr double kClearlyFaster = 2;
+inline constexpr size_t kFewestTimes = 3;
+
+// The least rtol is so many times the worst effect of rounding that was seen: other inputs may see
+// twice as much, and half of the tolerance is for what the iteration leaves.
+inline constexpr double kRoundingMargin = 4;
+
 struct PlannerOptions {
   double rtol = 1e-4;
   double atol = 1e-6;
   int32_t max_batch_size = 1;
-  bool calibrated_guess = false;       // the system has one
-  double seconds_per_run = 1.0;        // a candidate that takes longer for one sample is out
-  double seconds_in_all = 8.0;         // no new candidate is started after this
-  const CancelToken* token = nullptr;  // may be null
+  bool calibrated_guess = false;  // the system has one
+  CostRates rates;
+  double flops_in_all = 1e11;    // counted work of all candidates; what does not fit is left out
+  double seconds_per_run = 30;   // of one sample: a way out where a machine stands still
+  double seconds_of_timing = 4;  // sample counts that come after it have no figures
+  const CancelToken* token = nullptr;              // may be null
   std::function<void(std::string_view)> progress;  // may be empty
 };
 
-// Measures which solver answers requests of 1, 2, 4, ... max_batch_size samples fastest. Candidates
-// run on calibration inputs, are checked against the sequential trajectory, and are timed
-// interleaved with the sequential solver; medians decide. The best configuration of an iterative
-// solver is looked for one option at a time: C, then guess and warm sweeps, then Jacobian refresh.
-// Errors: kCancelled if the token has fired.
+// Seconds of runs in turns.
+struct Timing {
+  std::vector<double> sequential;
+  std::vector<double> parallel;
+};
+
+// Whether `auto` takes the parallel choice, where the sequential solver counts as so many times the
+// seconds of it: by the counts, unless the clock contradicts clearly.
+bool ParallelIsFaster(double counted_ratio, const Timing& timing);
+
+// Decides how requests of 1, 2, 4, ... max_batch_size samples are answered. Candidates run on
+// calibration inputs and are checked against the sequential trajectory; of those that meet the
+// tolerance the cheapest by counted cost is chosen, so that every measurement on one kind of device
+// chooses alike. The best configuration of an iterative solver is looked for one option at a time:
+// C, then guess and warm sweeps, then Jacobian refresh. Sequential or parallel is decided by
+// counted cost as well, unless the clock contradicts it clearly. Errors: kCancelled if the token
+// has fired.
 absl::StatusOr<Plan> MeasurePlan(const Runner& runner, const CalibrationInputs& inputs,
                                  const PlannerOptions& options);
+
+// Checks a plan that another build made, by what its choices do on calibration inputs, without
+// timing anything, and sets least_rtol to what this build sees. Errors: kFailedPrecondition, naming
+// the choice that misses the tolerance; kCancelled.
+absl::Status CheckPlan(const Runner& runner, const CalibrationInputs& inputs,
+                       const PlannerOptions& options, Plan* plan);
 
 }  // namespace deeppcr
 

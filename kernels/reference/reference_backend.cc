@@ -344,6 +344,7 @@ class ReferenceBackend final : public Backend {
  public:
   std::string_view name() const override { return "reference"; }
   std::string_view device() const override { return "reference-float64"; }
+  DeviceClass device_class() const override { return {.bits = "reference-float64"}; }
   absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec,
                                                     const PackingLimits&) const override {
     return std::unique_ptr<System>(std::make_unique<ReferenceSystem>(

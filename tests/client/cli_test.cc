@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "client/array_file.h"
@@ -302,12 +303,14 @@ TEST_F(CliTest, ModelsTableAndPlan) {
       "draw          7  ready   diffusion       4      2\n"
       "fake          7  ready   resnet          4      3\n");
   ASSERT_EQ(plan.code, 0) << plan.err;
-  EXPECT_THAT(plan.out, AllOf(HasSubstr("plan 0123456789abcdef on fake-device for rtol 0.0001"),
-                              HasSubstr("    2-5  sequential  40.0 us     40.0 us        80.0 us"),
-                              HasSubstr("labels: low, high"),
-                              HasSubstr("picard  8  constant            0  every_iteration         "
-                                        "     32  by default\n"),
-                              HasSubstr("  newton C=16 calibrated: 80 us\n")));
+  EXPECT_THAT(plan.out,
+              AllOf(HasSubstr("plan 0123456789abcdef on fake-device l1d=1K for rtol 0.0001"),
+                    HasSubstr("    2-5  sequential  40.0 us     40.0 us        80.0 us"),
+                    HasSubstr("auto is sequential below rtol 2e-05\n"),
+                    HasSubstr("labels: low, high"),
+                    HasSubstr("picard  8  constant            0  every_iteration         "
+                              "     32  by default\n"),
+                    HasSubstr("  newton C=16 calibrated: 80 us\n")));
   EXPECT_EQ(RunAtServer("models --model other").code, 1);
 }
 
@@ -317,8 +320,8 @@ TEST_F(CliTest, ModelsShowsWhatADiffusionModelMayBeAskedForAndEveryPlan) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.out,
               AllOf(HasSubstr("inference steps: 4 (default), 2; classes: 10; images: 2 x 3\n"),
-                    HasSubstr("plan plan-of-4 on fake-device for 4 steps, rtol 0"),
-                    HasSubstr("plan plan-of-2 on fake-device for 2 steps, rtol 0")));
+                    HasSubstr("plan plan-of-4 on fake-device l1d=1K for 4 steps, rtol 0"),
+                    HasSubstr("plan plan-of-2 on fake-device l1d=1K for 2 steps, rtol 0")));
 }
 
 // A server's text must not move the operator's cursor or retitle the window.
@@ -356,6 +359,40 @@ TEST_F(CliTest, ModelsAsJson) {
   EXPECT_EQ(json["models"][0]["state"], "MODEL_STATE_FAILED");
   EXPECT_EQ(json["models"][1]["plans"].size(), 2u);
   EXPECT_EQ(json["models"][2]["plan"]["entries"][1]["max_samples"], 5);
+}
+
+TEST_F(CliTest, PlanMergesIntoAFile) {
+  const std::string path = TempPath("plan.json");
+  std::filesystem::remove(path);
+  const auto devices_in_file = [&] { return nlohmann::json::parse(Slurp(path))["devices"]; };
+
+  const Outcome first = RunAtServer("plan fake --export " + path);
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_EQ(first.out, "wrote the plans for dev l1d=1K to " + path + "\n");
+  EXPECT_EQ(devices_in_file()["dev l1d=1K"][0]["plan"], 1);
+
+  // Another device class, named by its bits, beside the first; then the first again.
+  service_.plan_file =
+      R"({"format":"f","devices":{"other l1d=2K":[{"key":{"device":"other"},"plan":2}]}})";
+  EXPECT_EQ(RunAtServer("plan fake --any_caches --export " + path).code, 0);
+  service_.plan_file =
+      R"({"format":"f","devices":{"dev l1d=1K":[{"key":{"device":"dev"},"plan":3}]}})";
+  EXPECT_EQ(RunAtServer("plan fake --export " + path).code, 0);
+  EXPECT_EQ(devices_in_file().size(), 2u);
+  EXPECT_EQ(devices_in_file()["other"][0]["plan"], 2);
+  EXPECT_EQ(devices_in_file()["dev l1d=1K"][0]["plan"], 3);
+
+  EXPECT_EQ(nlohmann::json::parse(RunAtServer("plan fake").out)["devices"].size(), 1u);
+  EXPECT_EQ(RunAtServer("plan other").code, 1);
+}
+
+TEST_F(CliTest, PlanLeavesAFileThatIsNoneAlone) {
+  const std::string path = TempPath("none.json");
+  ASSERT_TRUE(WriteFile(path, "{\"devices\": 3}").ok());
+  const Outcome outcome = RunAtServer("plan fake --export " + path);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr(path + ": devices: expected an object"));
+  EXPECT_EQ(Slurp(path), "{\"devices\": 3}");
 }
 
 TEST_F(CliTest, LoadAndUnload) {

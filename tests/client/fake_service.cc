@@ -67,6 +67,7 @@ void DescribeDraw(v1::GetModelResponse* reply) {
     v1::Plan* plan = reply->add_plans();
     plan->set_id("plan-of-" + std::to_string(steps));
     plan->set_device("fake-device");
+    plan->set_device_class("fake-device l1d=1K");
     plan->add_entries()->set_max_samples(5);
   }
   *reply->mutable_plan() = reply->plans(0);
@@ -290,6 +291,9 @@ grpc::Status FakeService::GetModel(grpc::ServerContext*, const v1::GetModelReque
   v1::Plan* plan = reply->mutable_plan();
   plan->set_id("0123456789abcdef" + suffix);
   plan->set_device("fake-device" + suffix);
+  plan->set_device_class("fake-device l1d=1K" + suffix);
+  plan->set_least_rtol(2e-5);
+  if (request->with_plan_file()) reply->set_plan_file(plan_file);
   plan->set_rtol(1e-4);
   plan->set_measured_seconds(1.5);
   for (const int last : {1, 5}) {

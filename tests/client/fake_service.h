@@ -59,6 +59,9 @@ class FakeService final : public v1::DeepPcr::Service {
   std::map<uint64_t, std::string> fallbacks;
   // Follows every text that the service sends, where a hostile server would put escapes.
   std::string suffix;
+  // What GetModel gives to whom asks for a plan file.
+  std::string plan_file =
+      R"({"format":"f","devices":{"dev l1d=1K":[{"key":{"device":"dev"},"plan":1}]}})";
   // Makes every sample report say that it fell back.
   std::atomic<bool> report_fallback{false};
   std::vector<v1::ForwardRequest> forward_requests();

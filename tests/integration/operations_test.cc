@@ -67,6 +67,15 @@ class OperationsTest : public ServiceTest {
     EXPECT_TRUE(stub_->ListModels(&context, {}, &response).ok());
     return response;
   }
+  v1::GetModelResponse Describe(const std::string& model, bool with_plan_file) {
+    v1::GetModelRequest request;
+    request.set_model(model);
+    request.set_with_plan_file(with_plan_file);
+    v1::GetModelResponse response;
+    grpc::ClientContext context;
+    EXPECT_TRUE(stub_->GetModel(&context, request, &response).ok());
+    return response;
+  }
   grpc::Status Load(const std::string& model, int64_t version, v1::LoadModelResponse* response) {
     v1::LoadModelRequest request;
     request.set_model(model);
@@ -106,6 +115,22 @@ TEST_F(OperationsTest, ListsAndDescribesModels) {
   ASSERT_GT(model.plan().entries_size(), 0);
   EXPECT_GT(model.plan().entries(0).sequential_seconds(), 0);
   EXPECT_EQ(model.plan().entries(model.plan().entries_size() - 1).max_samples(), 16);
+}
+
+TEST_F(OperationsTest, APlanIsGivenAsAFileAndTakenOverByAReload) {
+  const v1::GetModelResponse before = Describe("rough", true);
+  EXPECT_THAT(before.plan_file(), HasSubstr("\"" + before.plan().device_class() + "\""));
+  EXPECT_THAT(before.plan_file(), HasSubstr("\"build\": \"" + before.plan().build() + "\""));
+  EXPECT_EQ(Describe("rough", false).plan_file(), "");
+
+  v1::LoadModelResponse loaded;
+  ASSERT_TRUE(Load("rough", 0, &loaded).ok());
+
+  const v1::GetModelResponse after = Describe("rough", true);
+  EXPECT_EQ(after.plan().source(), "serving");
+  EXPECT_TRUE(after.plan().from_cache());
+  EXPECT_EQ(after.plan().id(), before.plan().id());
+  EXPECT_EQ(after.plan_file(), before.plan_file());
 }
 
 TEST_F(OperationsTest, LoadsReloadsAndUnloadsUnderRequests) {

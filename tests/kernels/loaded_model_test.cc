@@ -46,10 +46,15 @@ class LoadedModelTest : public ::testing::Test {
   // What went wrong while it loaded is in problems_ afterwards.
   absl::StatusOr<LoadedPtr> Load(int64_t max_workspace_bytes = int64_t{1} << 28) {
     problems_.clear();
-    auto engine = Engine::Create({.backend = "cpu",
-                                  .num_threads = 1,
-                                  .plan_cache_dir = plans_.path(),
-                                  .max_workspace_bytes = max_workspace_bytes});
+    return LoadWith({.backend = "cpu",
+                     .num_threads = 1,
+                     .plan_cache_dir = plans_.path(),
+                     .max_workspace_bytes = max_workspace_bytes});
+  }
+  absl::StatusOr<LoadedPtr> LoadWith(const EngineOptions& options,
+                                     std::span<const LoadedPtr> loaded = {}) {
+    problems_.clear();
+    auto engine = Engine::Create(options);
     if (!engine.ok()) return engine.status();
     engines_.push_back(*std::move(engine));
     return engines_.back()->LoadModel(
@@ -57,8 +62,10 @@ class LoadedModelTest : public ::testing::Test {
         [&](LoadNews news, std::string_view text) {
           if (news == LoadNews::kProblem) problems_ += std::string(text) + "\n";
         },
-        token_);
+        token_, loaded);
   }
+
+  std::string PlanPath() const { return model_.File("plan.json"); }
 
   // Each least interval has a plan of its own.
   void ForgetPlans() {
@@ -92,12 +99,12 @@ class LoadedModelTest : public ::testing::Test {
 TEST_F(LoadedModelTest, TakesThePlanOfAnEarlierLoad) {
   const auto first = Load();
   ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_FALSE((*first)->plan().from_cache);
+  EXPECT_EQ((*first)->plan().source, PlanSource::kMeasured);
 
   const auto second = Load();
 
   ASSERT_TRUE(second.ok()) << second.status();
-  EXPECT_TRUE((*second)->plan().from_cache);
+  EXPECT_EQ((*second)->plan().source, PlanSource::kCache);
   EXPECT_EQ(problems_, "");
   EXPECT_EQ((*second)->plan().id, (*first)->plan().id);
 }
@@ -110,7 +117,7 @@ TEST_F(LoadedModelTest, AnEntryBelowTheLeastIntervalIsMeasuredAnew) {
   ASSERT_TRUE(Load(bytes).ok());
   EditPlan(
       [](json& plan) {
-        json& entry = plan["entries"][0];
+        json& entry = plan["plan"]["entries"][0];
         entry["parallel"]["solver"] = entry["solver"] = "newton";
         entry["parallel"]["shooting_interval"] = 1;
       },
@@ -119,11 +126,103 @@ TEST_F(LoadedModelTest, AnEntryBelowTheLeastIntervalIsMeasuredAnew) {
   const auto model = Load(bytes);
 
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_FALSE((*model)->plan().from_cache);
+  EXPECT_EQ((*model)->plan().source, PlanSource::kMeasured);
   EXPECT_NE(problems_.find("measuring anew"), std::string::npos) << problems_;
   const auto resolved = (*model)->Resolve({}, 1);
   ASSERT_TRUE(resolved.ok()) << resolved.status();
   EXPECT_TRUE(resolved->solver == "sequential" || resolved->shooting_interval >= 4);
+}
+
+// The answers of every solver to two samples, one after the other.
+std::vector<float> Answers(const LoadedModel& model) {
+  std::vector<float> all, inputs = Normal(2 * kWidth), outputs(2 * kWidth);
+  std::vector<SampleReport> reports(2);
+  for (const std::string& solver : model.info().solvers) {
+    RunItem item{.num_samples = 2, .inputs = inputs, .outputs = outputs, .reports = reports};
+    const auto resolved = model.Resolve({.solver = solver}, 2);
+    EXPECT_TRUE(resolved.ok() && model.Run(*resolved, {&item, 1}, nullptr).ok()) << solver;
+    all.insert(all.end(), outputs.begin(), outputs.end());
+  }
+  return all;
+}
+
+// Threads share the samples of a batch, and nothing else.
+TEST_F(LoadedModelTest, TheNumberOfThreadsChangesNeitherPlanNorBits) {
+  const auto one = LoadWith({.backend = "cpu", .num_threads = 1});
+  ASSERT_TRUE(one.ok()) << one.status();
+  for (const int threads : {2, 5}) {
+    const auto more = LoadWith({.backend = "cpu", .num_threads = threads});
+    ASSERT_TRUE(more.ok()) << more.status();
+    EXPECT_EQ((*more)->plan().source, PlanSource::kMeasured);
+    EXPECT_EQ((*more)->plan().id, (*one)->plan().id);
+    EXPECT_EQ(Answers(**more), Answers(**one));
+  }
+}
+
+TEST_F(LoadedModelTest, APlanFileIsEnoughWhereOneIsRequired) {
+  const EngineOptions require{.backend = "cpu", .plan_mode = PlanMode::kRequire};
+  ExpectError(LoadWith(require), absl::StatusCode::kFailedPrecondition, "plan.json: there is none");
+  const auto measured = LoadWith({.backend = "cpu"});
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  ASSERT_TRUE(WriteFileAtomically(PlanPath(), (*measured)->PlanFileText()).ok());
+
+  const auto model = LoadWith(require);
+
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->plan().source, PlanSource::kFile);
+  EXPECT_EQ((*model)->plan().id, (*measured)->plan().id);
+  EXPECT_EQ((*model)->PlanFileText(), (*measured)->PlanFileText());
+  EXPECT_EQ(Answers(**model), Answers(**measured));
+  EXPECT_EQ(problems_, "");
+}
+
+// Its key fits but for the build: what it says is run, compared with sequential, and kept.
+TEST_F(LoadedModelTest, APlanFileOfAnotherBuildIsCheckedAndKept) {
+  const auto measured = LoadWith({.backend = "cpu"});
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  json root = json::parse((*measured)->PlanFileText());
+  json& item = root["devices"].front()[0];
+  item["key"]["build"] = "0.0.1+old";
+  ASSERT_TRUE(WriteFileAtomically(PlanPath(), root.dump()).ok());
+  const EngineOptions require{.backend = "cpu", .plan_mode = PlanMode::kRequire};
+
+  const auto model = LoadWith(require);
+
+  ASSERT_TRUE(model.ok()) << model.status();
+  // Of this build, which made the very same plan.
+  EXPECT_EQ((*model)->plan().id, (*measured)->plan().id);
+
+  item["key"]["weights_sha256"] = "0";
+  ASSERT_TRUE(WriteFileAtomically(PlanPath(), root.dump()).ok());
+  ExpectError(LoadWith(require), absl::StatusCode::kFailedPrecondition, "weights_sha256");
+}
+
+TEST_F(LoadedModelTest, APlanFileThatIsNoneIsNamed) {
+  ASSERT_TRUE(WriteFileAtomically(PlanPath(), "{\"format\": 3}").ok());
+  ExpectError(LoadWith({.backend = "cpu", .plan_mode = PlanMode::kRequire}),
+              absl::StatusCode::kInvalidArgument, "plan.json: format: expected a string");
+  ASSERT_TRUE(LoadWith({.backend = "cpu"}).ok());
+  EXPECT_NE(problems_.find("plan.json: format"), std::string::npos) << problems_;
+  // Nobody looks at it where it is not wanted.
+  ASSERT_TRUE(LoadWith({.backend = "cpu", .plan_mode = PlanMode::kMeasure}).ok());
+  EXPECT_EQ(problems_, "");
+}
+
+TEST_F(LoadedModelTest, AReloadTakesOverThePlanThatServes) {
+  const auto serving = LoadWith({.backend = "cpu"});
+  ASSERT_TRUE(serving.ok()) << serving.status();
+  const std::vector<LoadedPtr> loaded = {*serving};
+  const auto again = LoadWith({.backend = "cpu"}, loaded);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ((*again)->plan().source, PlanSource::kServing);
+  EXPECT_EQ((*again)->plan().id, (*serving)->plan().id);
+
+  std::string config = kConfig;
+  config.replace(config.find("tanh"), 4, "silu");
+  ASSERT_TRUE(WriteFileAtomically(model_.File("config.json"), config).ok());
+  const auto other = LoadWith({.backend = "cpu"}, loaded);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ((*other)->plan().source, PlanSource::kMeasured);
 }
 
 TEST_F(LoadedModelTest, ALoadStopsWhenItsTokenFires) {

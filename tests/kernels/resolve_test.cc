@@ -49,6 +49,21 @@ void ExpectRefused(const SolveOptions& options, const std::string& message,
   ExpectError(Resolve(options, 1, context), StatusCode::kInvalidArgument, message);
 }
 
+// Iterating would end in a fallback. A request that names its solver gets it all the same.
+TEST(ResolveAutoTest, BelowWhatFloat32CanCertifyItIsSequential) {
+  Plan plan = MakePlan();
+  plan.least_rtol = 2e-5;
+  const auto solver_of = [&](const SolveOptions& options, int64_t num_samples) {
+    const auto resolved = ResolveOptions(options, num_samples, plan, kContext);
+    return resolved.ok() ? resolved->solver : "error";
+  };
+  EXPECT_EQ(solver_of({.rtol = 2e-5}, 1), "newton");
+  EXPECT_EQ(solver_of({.rtol = 1.9e-5}, 1), "sequential");
+  EXPECT_EQ(solver_of({.rtol = 2e-5}, 5), "picard");
+  EXPECT_EQ(solver_of({.rtol = 1e-7}, 5), "sequential");
+  EXPECT_EQ(solver_of({.solver = "newton", .rtol = 1e-7}, 1), "newton");
+}
+
 TEST(ResolveRangesTest, BoundsAreAccepted) {
   for (const double rtol : {1e-7, 0.1}) EXPECT_EQ(MustResolve({.rtol = rtol}).rtol, rtol);
   for (const double atol : {0.0, 1.0}) EXPECT_EQ(MustResolve({.atol = atol}).atol, atol);

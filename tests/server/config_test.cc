@@ -117,6 +117,8 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"Versions", "--versions=newest", "--versions: expected latest"},
         RefusedCase{"MaxInstances", "--max_instances=-1", "--max_instances: expected batches"},
         RefusedCase{"BatchDelay", "--batch_delay_seconds=2", "--batch_delay_seconds: expected"},
+        RefusedCase{"Plan", "--plan=guess",
+                    "--plan: expected one of measure, prefer, require, got \"guess\""},
         RefusedCase{"PlanCacheDir", "--plan_cache_dir=", "--plan_cache_dir: expected directory"},
         RefusedCase{"PortFile", "--port_file=", "--port_file: expected file"},
         RefusedCase{"TlsCert", "--tls_cert=", "--tls_cert: expected file"},
@@ -162,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository takes any path; its absence is tested by itself.
-  constexpr size_t kFlags = 37;
+  constexpr size_t kFlags = 38;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

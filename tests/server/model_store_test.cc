@@ -153,6 +153,19 @@ TEST_F(ModelStoreTest, AFailedReloadKeepsTheOldOne) {
   EXPECT_EQ(store_.Describe("a", 1)->reason, "");
 }
 
+TEST_F(ModelStoreTest, ALoadIsOfferedThePlansOfItsModelAlone) {
+  Write("a", "1");
+  Write("b", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  EXPECT_TRUE(engine_.offered.empty());
+  Write("a", "2");
+  ASSERT_TRUE(store_.Load("a", 2).ok());
+  ASSERT_EQ(engine_.offered.size(), 1u);
+  EXPECT_EQ(engine_.offered[0], (*store_.Find("a", 1))->model);
+  ASSERT_TRUE(store_.Load("a", 1).ok());
+  EXPECT_EQ(engine_.offered.size(), 2u);
+}
+
 TEST_F(ModelStoreTest, ASwapLeavesRequestsInProgressOnTheOldOne) {
   Write("a", "1");
   ASSERT_TRUE(store_.LoadAll().ok());

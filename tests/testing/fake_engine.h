@@ -75,6 +75,8 @@ class FakeModel : public LoadedModel {
 
   const ModelInfo& info() const override { return info_; }
   const Plan& plan(int64_t) const override { return plan_; }
+  const Plan* PlanOf(const PlanKey&) const override { return nullptr; }
+  std::string PlanFileText() const override { return "fake plans"; }
 
   absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options, int64_t) const override {
     ResolvedOptions resolved;
@@ -197,15 +199,18 @@ class FakeEngine : public Engine {
   std::string_view backend() const override { return "fake"; }
   std::string_view device() const override { return "fake-device"; }
   std::string_view backend_reason() const override { return "a test asked for it"; }
-  absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(const std::string& directory,
-                                                               const LoadProgress& progress,
-                                                               const CancelToken*) const override {
+  absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
+      const std::string& directory, const LoadProgress& progress, const CancelToken*,
+      std::span<const std::shared_ptr<const LoadedModel>> loaded) const override {
     progress(LoadNews::kStep, "pretending");
     if (!problem.empty()) progress(LoadNews::kProblem, problem);
+    offered = {loaded.begin(), loaded.end()};
     return load_(directory);
   }
 
   std::string problem;  // of every load
+  // What the last load could have taken its plan from.
+  mutable std::vector<std::shared_ptr<const LoadedModel>> offered;
 
  private:
   const Load load_;

@@ -16,6 +16,7 @@ class WithoutClusters final : public cuda::Device {
     limits_.max_cluster_blocks = 0;
   }
   std::string name() const override { return device_->name(); }
+  std::string versions() const override { return device_->versions(); }
   const cuda::LaunchLimits& limits() const override { return limits_; }
   absl::StatusOr<void*> Allocate(cuda::MemoryKind kind, size_t bytes) override {
     return device_->Allocate(kind, bytes);

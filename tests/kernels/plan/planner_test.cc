@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kernels/plan/plan_key.h"
+#include "kernels/plan/trial.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
@@ -13,6 +15,7 @@ namespace {
 
 using testing::BackendCases;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using testing::RandomSystem;
 using testing::SolverRig;
 using ::testing::StartsWith;
@@ -33,21 +36,116 @@ TEST(PlannerTest, NothingIsMeasuredAfterTheTokenHasFired) {
   EXPECT_EQ(said.size(), 1u);
 }
 
-// Out of time before anything is known, requests of one sample are measured, not the largest.
-TEST(PlannerTest, OutOfTimeTheSmallestRequestIsMeasured) {
+// The entries are the same whatever the clock says; figures are not.
+TEST(PlannerTest, OutOfTimeOnlyTheSmallestRequestHasFigures) {
   const RandomSystem system({.num_steps = 64, .state_dim = 4});
   const SolverRig rig(BackendCases().front().create(), system.spec());
 
   const auto plan = MeasurePlan(rig.runner(), SyntheticInputs(64, 4),
-                                {.max_batch_size = 4096, .seconds_in_all = 0});
+                                {.max_batch_size = 3000, .seconds_of_timing = 0});
 
   ASSERT_TRUE(plan.ok()) << plan.status();
-  ASSERT_EQ(plan->entries.size(), 2u);
+  ASSERT_EQ(plan->entries.size(), 13u);
   EXPECT_EQ(plan->entries[0].max_samples, 1);
   EXPECT_GT(plan->entries[0].sequential_seconds, 0);
-  EXPECT_EQ(plan->entries[1].max_samples, 4096);
-  EXPECT_EQ(plan->entries[1].sequential_seconds, 0);
-  EXPECT_EQ(plan->entries[1].solver, "sequential");
+  EXPECT_EQ(plan->entries[11].max_samples, 2048);
+  EXPECT_EQ(plan->entries[12].max_samples, 3000);
+  EXPECT_EQ(plan->entries[12].sequential_seconds, 0);
+}
+
+std::string WhatItDecides(const Plan& plan) { return PlanId({}, plan).value_or(""); }
+
+// Every backend, with a clock that times and one that does not, on one thread and on three.
+TEST(PlannerTest, MeasuringAgainChoosesAgain) {
+  const RandomSystem system({.num_steps = 256, .state_dim = 4, .residual = true});
+  for (const testing::BackendCase& backend : BackendCases()) {
+    const SolverRig rig(backend.create(), system.spec());
+    const SolverRig threads(backend.create(), system.spec(), 3);
+    const CalibrationInputs inputs = SyntheticInputs(64, 4);
+    const PlannerOptions options{.max_batch_size = 8, .rates = {1e9, 1e-8}};
+    PlannerOptions untimed = options;
+    untimed.seconds_of_timing = 0;
+
+    const auto first = MeasurePlan(rig.runner(), inputs, options);
+    const auto second = MeasurePlan(rig.runner(), inputs, untimed);
+    const auto third = MeasurePlan(threads.runner(), inputs, options);
+
+    ASSERT_TRUE(first.ok() && second.ok() && third.ok());
+    EXPECT_FALSE(first->choices.empty());
+    EXPECT_GT(first->least_rtol, 0);
+    EXPECT_EQ(WhatItDecides(*second), WhatItDecides(*first)) << backend.name;
+    EXPECT_EQ(WhatItDecides(*third), WhatItDecides(*first)) << backend.name;
+    EXPECT_EQ(second->candidates, first->candidates) << backend.name;
+  }
+}
+
+// The work that candidates may be is counted, not timed: less of it leaves the later ones out.
+TEST(PlannerTest, WhatIsTooMuchWorkIsLeftOut) {
+  const RandomSystem system({.num_steps = 256, .state_dim = 4, .residual = true});
+  const SolverRig rig(BackendCases().front().create(), system.spec());
+  const auto plan = MeasurePlan(rig.runner(), SyntheticInputs(64, 4), {.flops_in_all = 1e5});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->candidates, ::testing::Contains(HasSubstr("not run: too much work")));
+}
+
+TEST(ParallelIsFasterTest, TheClockOverrulesTheCountsOnlyClearly) {
+  const auto faster = [](double counted, double sequential, double parallel) {
+    // All but the shortest were disturbed.
+    return ParallelIsFaster(counted, {.sequential = {9, sequential, 30 * sequential},
+                                      .parallel = {parallel, 40 * parallel, 7 * parallel}});
+  };
+  EXPECT_TRUE(faster(1.1, 1, 0.9 * kClearlyFaster));
+  EXPECT_FALSE(faster(1.1, 1, 1.1 * kClearlyFaster));
+  EXPECT_FALSE(faster(0.9, 0.9 * kClearlyFaster, 1));
+  EXPECT_TRUE(faster(0.9, 1.1 * kClearlyFaster, 1));
+}
+
+TEST(ParallelIsFasterTest, AFewRunsOverruleNothing) {
+  const Timing few = {.sequential = {9, 9, 9}, .parallel = {1, 1}};
+  EXPECT_FALSE(ParallelIsFaster(0.9, few));
+  EXPECT_TRUE(ParallelIsFaster(1.1, {.sequential = {1, 1}, .parallel = {9, 9}}));
+  EXPECT_TRUE(ParallelIsFaster(1.1, {}));
+  EXPECT_FALSE(ParallelIsFaster(0.9, {}));
+}
+
+Trial MadeOf(int32_t interval, double flops, double stages) {
+  return {.choice = {.shooting_interval = interval},
+          .met_tolerance = true,
+          .cost = {.flops = flops, .stages = stages}};
+}
+
+TEST(BestOfTest, EqualWorkIsDecidedByStages) {
+  const CostRates rates = {.flops_per_second = 1, .seconds_per_stage = 0};
+  const std::vector<Trial> equal = {MadeOf(64, 100, 300), MadeOf(16, 0.99 * 100 * kEqualWork, 200)};
+  EXPECT_EQ(BestOf(equal, rates), &equal[1]);
+  const std::vector<Trial> less = {MadeOf(64, 100, 300), MadeOf(16, 1.01 * 100 * kEqualWork, 200)};
+  EXPECT_EQ(BestOf(less, rates), &less[0]);
+  // In any order, and never what missed the tolerance.
+  std::vector<Trial> others = {equal[1], equal[0], MadeOf(1, 1, 1)};
+  others[2].met_tolerance = false;
+  EXPECT_EQ(BestOf(others, rates), &others[0]);
+  EXPECT_EQ(BestOf({}, rates), nullptr);
+}
+
+TEST(CheckPlanTest, KeepsWhatMeetsTheToleranceAndNamesWhatDoesNot) {
+  const RandomSystem system({.num_steps = 256, .state_dim = 4, .residual = true});
+  const SolverRig rig(BackendCases().front().create(), system.spec());
+  const CalibrationInputs inputs = SyntheticInputs(64, 4);
+  const auto measured = MeasurePlan(rig.runner(), inputs, {});
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  Plan plan = *measured;
+  plan.least_rtol = 0;
+
+  EXPECT_TRUE(CheckPlan(rig.runner(), inputs, {}, &plan).ok());
+  EXPECT_EQ(plan.least_rtol, measured->least_rtol);
+
+  // Below what float32 can do.
+  testing::ExpectError(CheckPlan(rig.runner(), inputs, {.rtol = 1e-9, .atol = 0}, &plan),
+                       absl::StatusCode::kFailedPrecondition, "missed");
+  CancelToken token;
+  token.Cancel();
+  testing::ExpectError(CheckPlan(rig.runner(), inputs, {.token = &token}, &plan),
+                       absl::StatusCode::kCancelled, "stopped");
 }
 
 // What overflows or is cut off is no answer that others could be judged by.
@@ -58,7 +156,7 @@ TEST(PlannerTest, WithoutASequentialAnswerThereAreNoCandidates) {
   const auto plan = MeasurePlan(rig.runner(), SyntheticInputs(64, 4), {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(plan->candidates,
-              ElementsAre("none measured: sample 0 of the calibration is non_finite with the "
+              ElementsAre("none tried: sample 0 of the calibration is non_finite with the "
                           "sequential solver"));
   EXPECT_TRUE(plan->choices.empty());
 
@@ -67,7 +165,7 @@ TEST(PlannerTest, WithoutASequentialAnswerThereAreNoCandidates) {
   const auto late = MeasurePlan(slow_rig.runner(), SyntheticInputs(64, 64), {.seconds_per_run = 0});
   ASSERT_TRUE(late.ok()) << late.status();
   EXPECT_THAT(late->candidates,
-              ElementsAre(StartsWith("none measured: sample 0 of the calibration is deadline")));
+              ElementsAre(StartsWith("none tried: sample 0 of the calibration is deadline")));
   EXPECT_EQ(late->entries.back().sequential_seconds, 0);
 }
 

@@ -24,4 +24,6 @@ absl::StatusOr<std::unique_ptr<Products>> Products::New(cudaStream_t, void*, int
   return std::unique_ptr<Products>(std::make_unique<FakeProducts>());
 }
 
+std::string ProductsVersion() { return "fake"; }
+
 }  // namespace deeppcr::cuda

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "client/array_file.h"
+#include "client/commands/command.h"
+#include "client/table.h"
+#include "kernels/base/file.h"
+#include "kernels/base/json.h"
+#include "kernels/base/status_context.h"
+#include "kernels/base/status_macros.h"
+
+namespace deeppcr {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxPlanFileBytes = int64_t{1} << 20;
+
+struct Flags {
+  ModelFlags model;
+  std::string path = "-";
+  bool any_caches = false;
+};
+
+void AddFlags(CLI::App* app, Flags* flags) {
+  flags->model.Add(app)->required();
+  app->add_option(
+         "--export", flags->path,
+         "write them there; a file that exists keeps the plans of its other device classes "
+         "(default: standard output)")
+      ->type_name("FILE");
+  app->add_flag("--any_caches", flags->any_caches,
+                "for every device whose answers have the same bits, whatever its caches");
+  app->footer(
+      "A plan.json beside a model's config.json is taken by every server that loads the model on "
+      "a\n"
+      "device of that class: nothing is measured, and all of them answer with the same bits.\n"
+      "Example:\n"
+      "  deeppcr plan digits-resnet --export models/digits-resnet/1/plan.json");
+}
+
+// The member `devices` of a plan.json.
+absl::StatusOr<json> DevicesOf(const std::string& text) {
+  DEEPPCR_ASSIGN_OR_RETURN(const json root, ParseJson(text, {.max_bytes = kMaxPlanFileBytes}));
+  DEEPPCR_ASSIGN_OR_RETURN(const json* devices, JsonMember(root, "devices"));
+  if (!devices->is_object()) return absl::InvalidArgumentError("devices: expected an object");
+  return *devices;
+}
+
+// The device classes named by what bits depend on, as each plan's key has it.
+absl::StatusOr<json> WithoutCaches(const json& devices) {
+  json renamed = json::object();
+  for (const auto& [name, plans] : devices.items()) {
+    if (!plans.is_array() || plans.empty())
+      return absl::InvalidArgumentError("devices: expected arrays of plans");
+    DEEPPCR_ASSIGN_OR_RETURN(const json* key, JsonMember(plans[0], "key"));
+    DEEPPCR_ASSIGN_OR_RETURN(const json* device, JsonMember(*key, "device"));
+    DEEPPCR_ASSIGN_OR_RETURN(const std::string bits, JsonString(*device, "device"));
+    renamed[bits] = plans;
+  }
+  return renamed;
+}
+
+// The device classes of the file, none if there is no such file.
+absl::StatusOr<json> ExistingDevices(const std::string& path) {
+  if (path == "-") return json::object();
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxPlanFileBytes);
+  if (absl::IsNotFound(text.status())) return json::object();
+  if (!text.ok()) return text.status();
+  absl::StatusOr<json> devices = DevicesOf(*text);
+  if (!devices.ok()) return WithContext(devices.status(), path);
+  return devices;
+}
+
+absl::Status Run(const Flags& flags, const GlobalOptions& global) {
+  const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Seconds(30));
+  if (!client.ok()) return client.status();
+  DEEPPCR_ASSIGN_OR_RETURN(const v1::GetModelResponse model,
+                           (*client)->GetModelWithPlanFile(flags.model.model, flags.model.version));
+  if (model.plan_file().empty())
+    return absl::FailedPreconditionError(
+        absl::StrCat("model '", flags.model.model, "' has no plan: it is not ready"));
+  DEEPPCR_ASSIGN_OR_RETURN(json devices, DevicesOf(model.plan_file()));
+  if (flags.any_caches) {
+    DEEPPCR_ASSIGN_OR_RETURN(devices, WithoutCaches(devices));
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(json all, ExistingDevices(flags.path));
+  all.update(devices);
+  json root = json::parse(model.plan_file(), nullptr, false);
+  root["devices"] = all;
+  const std::string text = root.dump(1) + "\n";
+  if (flags.path == "-") return WriteFile("-", text);
+  if (const absl::Status written = WriteFileAtomically(flags.path, text); !written.ok())
+    return written;
+  std::string names;
+  for (const auto& [name, plans] : devices.items())
+    absl::StrAppend(&names, names.empty() ? "" : ", ", Printable(name));
+  return WriteFile("-", absl::StrCat("wrote the plans for ", names, " to ", flags.path, "\n"));
+}
+
+}  // namespace
+
+RunCommand AddPlan(CLI::App* app, const GlobalOptions* global) {
+  const auto flags = std::make_shared<Flags>();
+  AddFlags(app, flags.get());
+  return [flags, global] { return Run(*flags, *global); };
+}
+
+}  // namespace deeppcr

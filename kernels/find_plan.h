@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_FIND_PLAN_H_
+#define DEEPPCR_KERNELS_FIND_PLAN_H_
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "kernels/engine.h"
+#include "kernels/plan/plan.h"
+#include "kernels/plan/plan_file.h"
+#include "kernels/plan/plan_key.h"
+
+namespace deeppcr {
+
+// Where a load looks for the plan of one system, and what it can do with what it finds.
+struct PlanSearch {
+  PlanKey key;
+  PlanMode mode = PlanMode::kPrefer;
+  const PlanFile* file = nullptr;  // plan.json; null: there is none
+  std::span<const std::shared_ptr<const LoadedModel>> loaded;
+  std::string cache_dir;
+  std::function<bool(const Plan&)> fits;          // the model can run whatever it says
+  std::function<absl::Status(Plan*)> check;       // CheckPlan
+  std::function<absl::StatusOr<Plan>()> measure;  // MeasurePlan
+  std::function<void(LoadNews, std::string_view)> say;
+};
+
+// plan.json comes first; then, unless one is required there, a model that is loaded already, then
+// the cache; what is left is to measure. A plan of another build is checked and kept. Errors:
+// kFailedPrecondition if a plan is required and there is none, or it does not fit, and why; those
+// of measure; kCancelled.
+absl::StatusOr<Plan> FindPlan(const PlanSearch& search);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_FIND_PLAN_H_
