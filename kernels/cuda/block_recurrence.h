@@ -25,7 +25,6 @@
 #include "kernels/backend/iteration.h"
 #include "kernels/cuda/block_memory.h"
 #include "kernels/cuda/device_code.h"
-#include "kernels/cuda/interval_norms.h"
 #include "kernels/cuda/interval_tree.h"
 #include "kernels/cuda/team.h"
 #include "kernels/solver/stopping.h"
@@ -145,23 +144,7 @@ struct BlockInterval {
   DEEPPCR_DEVICE BlockInterval(Context& context, const IntervalsView& view, const Process& process)
       : BlockInterval(view, process, view.members.at[context.cluster() / view.tree.num_intervals],
                       context.cluster() % view.tree.num_intervals) {}
-
-  // Element i of the states at its ends, as the pass takes them.
-  DEEPPCR_DEVICE float EntryAt(bool displaced, int i, int width) const {
-    return cuda::EntryAt(displaced, memory.State(local), width, interval, i);
-  }
-  DEEPPCR_DEVICE float EndAt(bool displaced, int i, int width) const {
-    return cuda::EntryAt(displaced, memory.State(local + 1), width, interval + 1, i);
-  }
 };
-
-// The state that enters an interval into row r of `step`, zeros beyond.
-template <class Context, class Step>
-DEEPPCR_DEVICE void PlaceEntry(Context& context, const BlockInterval& at, bool displaced, int r,
-                               const Step& step, int width) {
-  for (int i = context.thread(); i < step.cols(); i += context.num_threads())
-    step.State(r, i) = i < width ? at.EntryAt(displaced, i, width) : 0.0F;
-}
 
 // ---- Propagation
 template <class Process>
@@ -192,7 +175,6 @@ class IntervalPropagation {
       if (progress.next == NextPass::kStop) return;
       kind = KindOf(progress.next, progress.probes, args_.linearization);
     }
-    displaced_ = kind.displaced;
     const int probes = kind.probes ? kNumProbes : 0;
     // d_0 = 0: the first matrix is never used.
     const bool matrix = kind.forms_matrices() && at_.interval > 0;
@@ -229,11 +211,8 @@ class IntervalPropagation {
 
   template <class Step>
   DEEPPCR_DEVICE void Place(const Step& step, int probes, int first, int count) {
-    PlaceEntry(context_, at_, displaced_, 0, step, width_);
-    for (int r = 1; r <= probes; ++r) {
-      for (int i = context_.thread(); i < step.cols(); i += context_.num_threads())
-        step.State(r, i) = 0.0F;
-    }
+    const float* entry = at_.memory.State(at_.local);
+    for (int r = 0; r <= probes; ++r) PlaceState(context_, entry + r * width_, r, step, width_);
     for (int j = 0; j < count; ++j) {
       for (int i = context_.thread(); i < step.cols(); i += context_.num_threads())
         step.State(1 + probes + j, i) = i == first + j ? 1.0F : 0.0F;
@@ -243,11 +222,11 @@ class IntervalPropagation {
   DEEPPCR_DEVICE void Take(const Step& step, int probes, int first, int count) {
     float* const propagated = at_.memory.Propagated(at_.local);
     float* const residual = at_.memory.Residual(leaf_);
+    const float* y = at_.memory.State(at_.local + 1);
     for (int i = context_.thread(); i < width_; i += context_.num_threads()) {
       for (int r = 0; r <= probes; ++r) {
         propagated[r * width_ + i] = step.State(r, i);
-        residual[r * width_ + i] =
-            r == 0 ? step.State(r, i) - at_.EndAt(displaced_, i, width_) : step.State(r, i);
+        residual[r * width_ + i] = step.State(r, i) - y[r * width_ + i];
       }
       float* const row = at_.memory.Matrix(leaf_) + i * width_;
       for (int j = 0; j < count; ++j) row[first + j] = step.State(1 + probes + j, i);
@@ -260,7 +239,6 @@ class IntervalPropagation {
   const int dim_, width_;
   const BlockInterval at_;
   const int32_t leaf_;
-  bool displaced_ = false;
 };
 
 // Body of a launch of one block per sample and interval, with StepFloats(rows) of shared memory;

@@ -17,7 +17,7 @@ struct Pass {
 };
 constexpr std::array kPasses = {Pass{NextPass::kWarmSweep, false}, Pass{NextPass::kIterate, false},
                                 Pass{NextPass::kLinearize, false}, Pass{NextPass::kCorrect, false},
-                                Pass{NextPass::kCorrect, true},    Pass{NextPass::kConfirm, false}};
+                                Pass{NextPass::kCorrect, true}};
 
 // Returns what the guess cost.
 PassCount PlaceGuess(SolveSpace& space, InitialGuess guess, int32_t b, const GroupSample& sample) {
@@ -140,7 +140,6 @@ SampleReport ReportOf(const Progress& progress) {
   report.converged = progress.termination == Termination::kConverged;
   report.iterations = progress.iterations;
   report.chord_corrections = progress.corrections;
-  report.confirmations = progress.confirmations;
   report.warm_sweeps = progress.warm_sweeps;
   report.dependent_stages = progress.stages;
   report.column_passes = progress.columns;
