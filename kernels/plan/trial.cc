@@ -146,7 +146,7 @@ absl::Status TrialBench::JudgeSample(int s, const ResolvedOptions& options, Tria
   trial->cost.stages = std::max(trial->cost.stages, static_cast<double>(report.dependent_stages));
   trial->iterations += report.iterations;
   trial->error = std::max(trial->error, TrueError(s, trial->choice.shooting_interval));
-  trial->rounding = std::max(trial->rounding, report.rounding_estimate);
+  trial->rounding = std::max(trial->rounding, report.rounding_estimate.value_or(0));
   if (!report.converged) {
     trial->why_not = std::string(ToString(report.termination));
   } else if (trial->error > options_.rtol) {
