@@ -48,15 +48,20 @@ constexpr float ShareOfBall(float error, float ball) {
   return share >= 0 ? share : __builtin_inff();  // of no ball, or not a number
 }
 
-// Where a confirmation puts element i of y_p: at a corner of the ball, its sign a hash of (p, i).
-constexpr float Displaced(float state, float ball, int64_t p, int64_t i) {
+// A corner of a ball: element i of y_p goes one way or the other, by a hash of (p, i), and at the
+// opposite corner the other way.
+enum class Corner : uint8_t { kNone, kOne, kOpposite };
+
+// Where a confirmation puts element i of y_p.
+constexpr float Displaced(Corner corner, float state, float ball, int64_t p, int64_t i) {
+  if (corner == Corner::kNone) return state;
   uint32_t h = static_cast<uint32_t>(p) * 0x9E3779B9U + static_cast<uint32_t>(i) * 0x85EBCA6BU;
   h ^= h >> 16;
   h *= 0x7FEB352DU;
   h ^= h >> 15;
   h *= 0x846CA68BU;
   h ^= h >> 16;
-  return (h & 1U) != 0 ? state - ball : state + ball;
+  return ((h & 1U) != 0) == (corner == Corner::kOne) ? state - ball : state + ball;
 }
 
 // What stands beside a state y_p [W] once its update is made, in the columns of the probes: the
@@ -87,8 +92,9 @@ struct IterationKind {
   bool probes = false;  // carry the probes along
   // Start from displaced states, and leave them where they were: norms are those of the way from
   // there to where the displaced ones have come.
-  bool displaced = false;
+  Corner corner = Corner::kNone;
 
+  constexpr bool displaced() const { return corner != Corner::kNone; }
   constexpr bool has_matrices() const {
     return linearization == Linearization::kFull || linearization == Linearization::kDiagonal;
   }

@@ -86,8 +86,9 @@ DEEPPCR_DEVICE UpdateNorms MergeOfWarp(Context& context, UpdateNorms norms) {
 }
 
 // Element i of a state y [columns, W] as the pass takes it, that of interval p's end (0: of z_0).
-DEEPPCR_DEVICE float EntryAt(bool displaced, const float* y, int width, int64_t p, int i) {
-  return displaced && p > 0 ? Displaced(y[i], y[kBallColumn * width + i], p, i) : y[i];
+DEEPPCR_DEVICE float EntryAt(Corner corner, const float* y, int width, int64_t p, int i) {
+  if (corner == Corner::kNone || p == 0) return y[i];
+  return Displaced(corner, y[i], y[kBallColumn * width + i], p, i);
 }
 
 // Of the elements of one interval, column by column: 0 the state, then the probes if they are
@@ -104,7 +105,7 @@ class IntervalUpdate {
     if (v > 0) {
       rho_ = fmaxf(rho_, fabsf(next));
       norms_.probes_finite = norms_.probes_finite && isfinite(next);
-    } else if (kind_.displaced) {
+    } else if (kind_.displaced()) {
       return Return(next, width, y);
     } else {
       moved_ = fabsf(next - *y);

@@ -224,9 +224,9 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
   // y_p as the next interval takes it.
   Vector EntryOf(int64_t p, IterationKind kind) const {
     Vector y = states_[p][0];
-    for (int64_t i = 0; kind.displaced && p > 0 && i < dim_; ++i) {
+    for (int64_t i = 0; kind.displaced() && p > 0 && i < dim_; ++i) {
       const double ball = states_[p][kBallColumn][i];
-      y[i] += Displaced(0, 1, p, i) * ball;
+      y[i] += Displaced(kind.corner, 0, 1, p, i) * ball;
     }
     return y;
   }
@@ -291,14 +291,14 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
         y[kBallColumn][i] = std::max({0.25 * y[kUpdateColumn][i], 0x1p-15 * std::fabs(next[0][i]),
                                       8 * kRoundingFactor * probe});
       }
-      if ((kind.probes || kind.displaced) && error > kLeastNormal)
+      if ((kind.probes || kind.displaced()) && error > kLeastNormal)
         norms->share = Larger(norms->share, error / y[kBallColumn][i]);
       norms->finite = norms->finite && std::isfinite(next[0][i]);
       update = Larger(update, moved);
       rounding = Larger(rounding, probe);
-      if (!kind.displaced) y[kUpdateColumn][i] = moved;
+      if (!kind.displaced()) y[kUpdateColumn][i] = moved;
     }
-    if (!kind.displaced) y[0] = next[0];
+    if (!kind.displaced()) y[0] = next[0];
     const double scale = Norm(y[0]) + floor;
     if (update == 0 && rounding == 0) return;
     norms->update = Larger(norms->update, update / scale);

@@ -19,13 +19,14 @@
 //      update before: BallOf in kernels/backend/iteration.h. Information that still travels from
 //      interval to interval, behind slopes that do not know of it, fails here: where its front
 //      arrives nothing was foretold.
-//   3. The confirmation: y + c displaced to a corner of the ball of every element is brought back
-//      by T to within a quarter of the ball. What A does not know of what lies within the ball, be
-//      it a kink, a clip, curvature, or slopes of a state long left, shows as x = T(displaced) - y;
-//      2 |x| + 3 rho <= rtol is the bound that certifies. One corner stands for all of them; the
-//      factors 4 and 2 are for those that were not tried.
+//   3. The confirmation: y + c displaced to a corner of the balls of all elements, and then to the
+//      opposite one, is brought back by T to within a quarter of the ball. What A does not know of
+//      what lies within the ball, be it a kink, a clip, curvature, or slopes of a state long left,
+//      shows as x = T(displaced) - y; 2 |x| + 3 rho <= rtol is the bound that certifies. Two
+//      corners stand for all of them, opposite ones because a unit next to its kink crosses it one
+//      way only; the factors 4 and 2 are for those that were not tried.
 // For a map that is linear within the ball x = 0 exactly, so (3) costs a smooth or settled system
-// one pass of vectors and no claim. Neither the residual, nor a small update, nor an extrapolated
+// two passes of vectors and no claim. Neither the residual, nor a small update, nor an extrapolated
 // rate, nor (1) alone (a unit at rest behind a kink hides a growing error from A), nor (1) and (2)
 // are enough: tests/kernels/conformance/certificate_test.cc plants each of them.
 //
@@ -69,7 +70,8 @@ enum class NextPass : uint8_t {
   kIterate,    // the solver's own transition matrices, evaluated anew
   kLinearize,  // Jacobians, to put the claim of a linearly convergent solver to the certificate
   kCorrect,    // the Jacobians at hand
-  kConfirm,    // likewise, from displaced states
+  kConfirm,    // likewise, from states displaced to a corner of their ball
+  kConfirmOpposite,
   kStop,
 };
 
@@ -78,8 +80,9 @@ constexpr IterationKind KindOf(NextPass next, bool probes, Linearization lineari
   IterationKind kind;
   if (next == NextPass::kWarmSweep) kind.linearization = Linearization::kIdentity;
   if (next == NextPass::kIterate) kind.linearization = linearization;
-  kind.refresh = next != NextPass::kCorrect && next != NextPass::kConfirm;
-  kind.displaced = next == NextPass::kConfirm;
+  kind.refresh = next < NextPass::kCorrect;
+  if (next == NextPass::kConfirm) kind.corner = Corner::kOne;
+  if (next == NextPass::kConfirmOpposite) kind.corner = Corner::kOpposite;
   kind.probes = probes;
   return kind;
 }
@@ -153,6 +156,7 @@ constexpr bool Judge(const StoppingPolicy& policy, const UpdateNorms& norms, Pro
   } else if (small && norms.share <= 1) {
     progress->next = NextPass::kConfirm;
     progress->probes = false;
+    progress->error_estimate = 0;
     return true;
   } else if (norms.combined > policy.rtol && 2 * norms.update <= kRoundingFactor * norms.rounding) {
     Stop(progress, Termination::kPrecisionLimited);
@@ -167,7 +171,8 @@ constexpr bool Confirms(const StoppingPolicy& policy, const UpdateNorms& norms,
   const double rounding = progress->rounding_estimate;
   if (!(2 * norms.update + kRoundingFactor * rounding <= policy.rtol)) return false;
   const double filled = 2 * progress->share < 1 ? 2 * progress->share : 1;
-  progress->error_estimate = 2 * filled * norms.update + rounding;
+  const double estimate = 2 * filled * norms.update + rounding;
+  if (estimate > progress->error_estimate) progress->error_estimate = estimate;
   return true;
 }
 
@@ -182,6 +187,14 @@ constexpr void AfterNewtonPass(const StoppingPolicy& policy, NextPass done,
       return Correct(close, progress);
   }
   IterateOrStop(policy, progress);
+}
+
+constexpr void AfterConfirmation(const StoppingPolicy& policy, NextPass done,
+                                 const UpdateNorms& norms, Progress* progress) {
+  ++progress->confirmations;
+  if (!Confirms(policy, norms, progress)) return IterateOrStop(policy, progress);
+  if (done == NextPass::kConfirmOpposite) return Stop(progress, Termination::kConverged);
+  progress->next = NextPass::kConfirmOpposite;
 }
 
 // True if a linearly convergent iteration would claim to have converged.
@@ -220,10 +233,8 @@ constexpr void AdvanceProgress(const StoppingPolicy& policy, const UpdateNorms& 
   const NextPass done = progress->next;
   progress->stages += stages;
   progress->columns += columns;
-  if (done == NextPass::kConfirm) {
-    ++progress->confirmations;
-    Confirms(policy, norms, progress) ? Stop(progress, Termination::kConverged)
-                                      : IterateOrStop(policy, progress);
+  if (done >= NextPass::kConfirm && done != NextPass::kStop) {
+    AfterConfirmation(policy, done, norms, progress);
     return StopIfSlow(policy, progress);
   }
   progress->contraction = progress->update > 0 ? norms.update / progress->update : 1;
