@@ -78,28 +78,30 @@ TEST(ShareOfBallTest, WhatIsNotANumberIsBeyondEveryBall) {
   EXPECT_EQ(ShareOfBall(1, 0), kInfinity);
 }
 
-int SignOf(int64_t p, int64_t i) { return Displaced(0, 1, p, i) > 0 ? 1 : -1; }
+int SignOf(int64_t p, int64_t i) { return Displaced(Corner::kOne, 0, 1, p, i) > 0 ? 1 : -1; }
 
 TEST(DisplacedTest, IsACornerOfTheBall) {
   for (int64_t p = 1; p <= 40; ++p)
     for (int64_t i = 0; i < 40; ++i) {
       const auto sign = static_cast<float>(SignOf(p, i));
-      ASSERT_EQ(std::fabs(Displaced(0, 1, p, i)), 1.0F);
+      ASSERT_EQ(std::fabs(Displaced(Corner::kOne, 0, 1, p, i)), 1.0F);
       // The sign is that of the place, whatever is there.
-      ASSERT_EQ(Displaced(0.3F, 1e-3F, p, i), 0.3F + sign * 1e-3F);
-      ASSERT_EQ(Displaced(-7, 0.5F, p, i), -7 + sign * 0.5F);
-      ASSERT_EQ(Displaced(-7, 0, p, i), -7.0F);
-      ASSERT_EQ(Displaced(0, 0, p, i), 0.0F);
-      ASSERT_EQ(Displaced(1, kInfinity, p, i), sign * kInfinity);
-      ASSERT_TRUE(std::isnan(Displaced(kNan, 1, p, i)));
-      ASSERT_TRUE(std::isnan(Displaced(1, kNan, p, i)));
+      ASSERT_EQ(Displaced(Corner::kOne, 0.3F, 1e-3F, p, i), 0.3F + sign * 1e-3F);
+      ASSERT_EQ(Displaced(Corner::kOne, -7, 0.5F, p, i), -7 + sign * 0.5F);
+      ASSERT_EQ(Displaced(Corner::kOne, -7, 0, p, i), -7.0F);
+      ASSERT_EQ(Displaced(Corner::kOne, 0, 0, p, i), 0.0F);
+      ASSERT_EQ(Displaced(Corner::kOpposite, 0.3F, 1e-3F, p, i), 0.3F - sign * 1e-3F);
+      ASSERT_EQ(Displaced(Corner::kNone, 0.3F, 1e-3F, p, i), 0.3F);
+      ASSERT_EQ(Displaced(Corner::kOne, 1, kInfinity, p, i), sign * kInfinity);
+      ASSERT_TRUE(std::isnan(Displaced(Corner::kOne, kNan, 1, p, i)));
+      ASSERT_TRUE(std::isnan(Displaced(Corner::kOne, 1, kNan, p, i)));
     }
 }
 
 // Host and device, and two runs, take the same corner; bits of answers do not depend on it, but
 // counts do.
 TEST(DisplacedTest, TheCornerIsWrittenDown) {
-  static_assert(Displaced(0, 1, 0, 0) == 1);
+  static_assert(Displaced(Corner::kOne, 0, 1, 0, 0) == 1);
   const std::vector<uint32_t> rows = {0x1AD8B034U, 0xB6F116CCU, 0xE4C0EE56U,
                                       0x1139C581U, 0x7804C0C1U, 0x89C4EE79U};
   for (size_t p = 0; p < rows.size(); ++p)

@@ -25,13 +25,16 @@ class Solve {
                  .combined = 2 * update + 3 * rounding,
                  .share = share});
   }
-  // The confirmation that was due has come back to this distance, in this share of the balls.
+  // The confirmation that was due has come back to this distance, in this share of the balls; from
+  // the opposite corner too, where that is asked for then.
   Solve& Confirm(double distance, double share = 0.1, bool finite = true) {
     ExpectNext(NextPass::kConfirm);
-    return Take({.update = distance,
-                 .combined = 2 * distance,
-                 .share = share,
-                 .finite = static_cast<uint8_t>(finite)});
+    const UpdateNorms norms = {.update = distance,
+                               .combined = 2 * distance,
+                               .share = share,
+                               .finite = static_cast<uint8_t>(finite)};
+    Take(norms);
+    return progress_.next == NextPass::kConfirmOpposite ? Take(norms) : *this;
   }
   Solve& Take(const UpdateNorms& norms, int64_t stages = 10, int64_t columns = 3) {
     EXPECT_NE(progress_.next, NextPass::kStop) << "a pass after the end";
@@ -78,23 +81,25 @@ constexpr Linearization kLinearizations[] = {Linearization::kFull, Linearization
 TEST(StoppingTest, KindsOfPasses) {
   struct Row {
     NextPass next;
-    bool own, refresh, displaced;  // `own`: the solver's own matrices, else Jacobians
+    bool own, refresh;  // `own`: the solver's own matrices, else Jacobians
+    Corner corner;
   };
   for (const Linearization linearization : kLinearizations) {
     for (const bool probes : {false, true}) {
-      for (const Row& row : {Row{NextPass::kIterate, true, true, false},
-                             Row{NextPass::kLinearize, false, true, false},
-                             Row{NextPass::kCorrect, false, false, false},
-                             Row{NextPass::kConfirm, false, false, true}}) {
+      for (const Row& row : {Row{NextPass::kIterate, true, true, Corner::kNone},
+                             Row{NextPass::kLinearize, false, true, Corner::kNone},
+                             Row{NextPass::kCorrect, false, false, Corner::kNone},
+                             Row{NextPass::kConfirm, false, false, Corner::kOne},
+                             Row{NextPass::kConfirmOpposite, false, false, Corner::kOpposite}}) {
         const IterationKind kind = KindOf(row.next, probes, linearization);
         EXPECT_EQ(kind.linearization, row.own ? linearization : Linearization::kFull);
         EXPECT_EQ(kind.refresh, row.refresh);
-        EXPECT_EQ(kind.displaced, row.displaced);
+        EXPECT_EQ(kind.corner, row.corner);
         EXPECT_EQ(kind.probes, probes);
       }
       const IterationKind sweep = KindOf(NextPass::kWarmSweep, probes, linearization);
       EXPECT_EQ(sweep.linearization, Linearization::kIdentity);
-      EXPECT_TRUE(sweep.refresh && !sweep.displaced);
+      EXPECT_TRUE(sweep.refresh && !sweep.displaced());
     }
   }
 }
@@ -118,9 +123,9 @@ TEST(StoppingTest, ConfirmsWhereTwiceTheCorrectionAndThreeTimesTheRoundingFit) {
   solve.Confirm(1e-5).ExpectStop(Termination::kConverged);
   EXPECT_EQ(solve.progress().iterations, 1);
   EXPECT_EQ(solve.progress().corrections, 1);
-  EXPECT_EQ(solve.progress().confirmations, 1);
-  EXPECT_EQ(solve.progress().stages, 30);
-  EXPECT_EQ(solve.progress().columns, 9);
+  EXPECT_EQ(solve.progress().confirmations, 2);
+  EXPECT_EQ(solve.progress().stages, 40);
+  EXPECT_EQ(solve.progress().columns, 12);
   EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 2 * 1e-5 + 6e-6);
   EXPECT_DOUBLE_EQ(solve.progress().rounding_estimate, 6e-6);
 }
@@ -179,6 +184,23 @@ TEST(StoppingTest, AReturnToMoreThanAQuarterOfTheBallIsNoCertificate) {
   }
 }
 
+TEST(StoppingTest, BothCornersHaveToComeBack) {
+  Solve solve(Newton());
+  solve.Pass(0.01).Pass(1e-5, 1e-6, 0.5).Take({.update = 1e-5, .combined = 2e-5, .share = 0.2});
+  solve.ExpectNext(NextPass::kConfirmOpposite);
+  solve.Take({.update = 1e-5, .combined = 2e-5, .share = 0.3}).ExpectNext(NextPass::kIterate);
+  EXPECT_EQ(solve.progress().confirmations, 2);
+  // The estimate is that of the corner that came back less well, whichever it was.
+  for (const bool first : {false, true}) {
+    Solve uneven(Newton());
+    uneven.Pass(0.01).Pass(1e-5, 1e-6, 0.5);
+    uneven.Take({.update = first ? 2e-5 : 1e-6, .share = 0.1});
+    uneven.Take({.update = first ? 1e-6 : 2e-5, .share = 0.1});
+    uneven.ExpectStop(Termination::kConverged);
+    EXPECT_DOUBLE_EQ(uneven.progress().error_estimate, 2 * 2e-5 + 1e-6);
+  }
+}
+
 TEST(StoppingTest, AReturnThatIsTooFarForTheToleranceIsNoCertificate) {
   StoppingPolicy policy = Newton();
   policy.rtol = 0x1p-13;
@@ -201,7 +223,7 @@ TEST(StoppingTest, AReturnThatIsNotFiniteLeadsBackToIterating) {
   solve.Pass(0.01).Pass(1e-6).Confirm(0, 0, false).ExpectNext(NextPass::kIterate);
   EXPECT_EQ(solve.progress().confirmations, 1);
   solve.Pass(1e-9).Pass(1e-12).Confirm(0).ExpectStop(Termination::kConverged);
-  EXPECT_EQ(solve.progress().confirmations, 2);
+  EXPECT_EQ(solve.progress().confirmations, 3);
 }
 
 TEST(StoppingTest, AConfirmationIsNoUpdate) {
@@ -443,7 +465,7 @@ TEST_P(LinearStoppingTest, ClaimIsPutToTheCertificate) {
   solve.Pass(1e-6, 1e-6).Confirm(1e-7).ExpectStop(Termination::kConverged);
   EXPECT_EQ(solve.progress().iterations, 4);
   EXPECT_EQ(solve.progress().corrections, 1);
-  EXPECT_EQ(solve.progress().confirmations, 1);
+  EXPECT_EQ(solve.progress().confirmations, 2);
 }
 
 TEST_P(LinearStoppingTest, ARefutedClaimIteratesOnAndMayBeMadeAnew) {
