@@ -121,8 +121,8 @@ class PanelStackStep {
   DEEPPCR_DEVICE float& At(float* vectors, int r, int i) const {
     return vectors[r * stride_ + VectorPlace(stack_.width, i)];
   }
-  // Element i of all rows: the rounding is that of the new state, of the branch, and of the terms of
-  // the dot product with the bias, which cancel in the state but not in the rounding.
+  // Element i of all rows: the rounding is that of the new state, of the branch, and of the terms
+  // of the dot product with the bias, which cancel in the state but not in the rounding.
   DEEPPCR_DEVICE void FinishRow(const PanelLayers::Layer& step, int i, const PanelSums<S>& p) {
     const float a = p.first + step.layer.bias[i];
     const float next = FinishStep(stack_, i, a, State(0, i));

@@ -79,10 +79,10 @@ class UpdateOnBoth {
       outcome.device_states.insert(outcome.device_states.end(), y.begin(),
                                    y.begin() + cpu::kKeptColumn * width);
     }
-    if (kind.displaced) Displace();
+    if (kind.displaced()) Displace(kind.corner);
     cpu::UpdateArgs args = buffers_.ToUpdate(IntervalBuffers::Matrices::kNone, kind.probes, floor);
     args.entering = nullptr;
-    args.displaced = kind.displaced;
+    args.displaced = kind.displaced();
     outcome.host = testing::KernelSets()[kernel_set].kernels(width).update(args);
     for (int64_t p = 0; p < kSteps; ++p)
       outcome.host_states.insert(outcome.host_states.end(), State(p, 0),
@@ -92,12 +92,12 @@ class UpdateOnBoth {
 
  private:
   // On the host the displaced states are in place; the device makes them where it needs them.
-  void Displace() {
+  void Displace(Corner corner) {
     const int64_t width = layers_.width();
     for (int64_t p = 0; p < kSteps; ++p) {
       std::copy_n(State(p, 0), width, State(p, cpu::kKeptColumn));
       for (int64_t i = 0; i < system_.spec().state_dim; ++i)
-        State(p, 0)[i] = Displaced(State(p, 0)[i], State(p, kBallColumn)[i], p + 1, i);
+        State(p, 0)[i] = Displaced(corner, State(p, 0)[i], State(p, kBallColumn)[i], p + 1, i);
     }
   }
 
@@ -106,8 +106,8 @@ class UpdateOnBoth {
   IntervalBuffers buffers_;
 };
 
-IterationKind Kind(bool probes, bool displaced) {
-  return {.linearization = Linearization::kZero, .probes = probes, .displaced = displaced};
+IterationKind Kind(bool probes, Corner corner) {
+  return {.linearization = Linearization::kZero, .probes = probes, .corner = corner};
 }
 
 // f(kernel set, D, kind).
@@ -115,9 +115,11 @@ template <class F>
 void ForEveryUpdate(const F& f) {
   for (size_t set = 0; set < testing::KernelSets().size(); ++set)
     for (const int64_t dim : {1, 5, 16, 33, 80})
-      for (const auto& [probes, displaced] :
-           {std::pair{false, false}, {true, false}, {false, true}})
-        f(set, dim, Kind(probes, displaced));
+      for (const auto& [probes, corner] : {std::pair{false, Corner::kNone},
+                                           {true, Corner::kNone},
+                                           {false, Corner::kOne},
+                                           {false, Corner::kOpposite}})
+        f(set, dim, Kind(probes, corner));
 }
 
 void ExpectSame(const UpdateOnBoth::Outcome& outcome, const std::string& what) {
@@ -136,7 +138,7 @@ TEST(DeviceRuleTest, AnUpdateLeavesTheSameColumnsAndNorms) {
       const UpdateOnBoth::Outcome outcome = both.Run(kind, floor, set);
       ExpectSame(outcome, "D " + std::to_string(dim));
       EXPECT_GT(outcome.device.update, 0);
-      EXPECT_EQ(outcome.device.share > 0, kind.probes || kind.displaced);
+      EXPECT_EQ(outcome.device.share > 0, kind.probes || kind.displaced());
       EXPECT_EQ(outcome.device.rounding > 0, kind.probes);
     }
   });
@@ -244,7 +246,8 @@ struct Tally {
     confirmed += converged && report.confirmations > 0 ? 1 : 0;
     exact += converged && report.confirmations == 0 ? 1 : 0;
     // A correction that was too large, or moved an element beyond its ball.
-    beyond += report.confirmations > 0 && report.chord_corrections > report.confirmations ? 1 : 0;
+    beyond +=
+        report.confirmations > 0 && 2 * report.chord_corrections > report.confirmations ? 1 : 0;
     gave_up += converged ? 0 : 1;
   }
 };
@@ -321,7 +324,7 @@ TEST(DeviceRuleTest, AKinkWithinTheBallIsSeenByBothAndOneBeyondItByNeither) {
     EXPECT_GE(refuted.confirmations, 2);
     EXPECT_GE(refuted.iterations + refuted.chord_corrections, 24 / interval);
     const SampleReport confirmed = SystemOnBoth(beyond.spec).ExpectSame(options, inputs);
-    EXPECT_EQ(confirmed.confirmations, 1);
+    EXPECT_EQ(confirmed.confirmations, 2);
     EXPECT_LE(confirmed.iterations + confirmed.chord_corrections, 4);
   }
 }
@@ -345,8 +348,9 @@ void ExpectCountsInEveryUnit(const StackOptions& stack, NewBackend device) {
     EXPECT_EQ(report.iterations, plain.iterations);
     EXPECT_EQ(report.chord_corrections, plain.chord_corrections);
     EXPECT_EQ(report.confirmations, plain.confirmations);
-    EXPECT_NEAR(report.error_estimate, plain.error_estimate, 1e-3 * plain.error_estimate);
-    EXPECT_NEAR(report.rounding_estimate, plain.rounding_estimate, 1e-3 * plain.rounding_estimate);
+    EXPECT_NEAR(*report.error_estimate, *plain.error_estimate, 1e-3 * *plain.error_estimate);
+    EXPECT_NEAR(*report.rounding_estimate, *plain.rounding_estimate,
+                1e-3 * *plain.rounding_estimate);
   }
 }
 
