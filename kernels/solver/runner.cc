@@ -44,6 +44,7 @@ void AddAttempt(const SampleReport& failed, SampleReport* report) {
                      .termination = failed.termination,
                      .iterations = failed.iterations,
                      .chord_corrections = failed.chord_corrections,
+                     .confirmations = failed.confirmations,
                      .warm_sweeps = failed.warm_sweeps,
                      .update = failed.update,
                      .error_estimate = failed.error_estimate,

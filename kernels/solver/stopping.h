@@ -31,7 +31,8 @@
 // are enough: tests/kernels/conformance/certificate_test.cc plants each of them.
 //
 // Reported is  error_estimate = 2 min(1, 2 s) |x| + rho,  s the largest share of a ball in (2): as
-// c fills only that much of the ball, so does what is left of the error of what came back.
+// c fills only that much of the ball, so does what is left of the error of what came back. It is
+// the larger one of the two corners.
 //
 // Quasi-Newton, Picard and Jacobi contract linearly: with theta = |d_k| / |d_(k-1)| < 0.5 after at
 // least three iterations and |d_k| theta / (1 - theta) <= rtol they claim to be done. That claim
@@ -151,7 +152,8 @@ constexpr bool Judge(const StoppingPolicy& policy, const UpdateNorms& norms, Pro
   progress->rounding_estimate = norms.rounding;
   progress->share = norms.share;
   if (small && IsExact(policy, *progress)) {
-    progress->error_estimate = 2 * norms.update + norms.rounding;
+    const double sum = 2 * norms.update + norms.rounding;  // of the largest, wherever they are
+    progress->error_estimate = sum < norms.combined ? sum : norms.combined;
     Stop(progress, Termination::kConverged);
   } else if (small && norms.share <= 1) {
     progress->next = NextPass::kConfirm;
