@@ -210,6 +210,25 @@ TEST_P(CpuUpdateTest, RoundingIsThatOfTheLargerEndOfAStep) {
   }
 }
 
+// Nothing is left of a state that its bias cancels but the rounding of both.
+TEST_P(CpuUpdateTest, WhatCancelsInTheStateDoesNotInItsRounding) {
+  for (const float state : {0x1p-70F, 1.0F, 0x1p90F}) {
+    OwnSystem system({.num_steps = 1, .state_dim = dim_, .activation = Activation::kIdentity}, 0.0F,
+                     -state);
+    for (int64_t i = 0; i < dim_; ++i) system.weights[i * dim_ + i] = 1;
+    const PackedLayers layers(system.spec);
+    IntervalBuffers buffers(layers.view(), 1);
+    std::fill_n(buffers.State(0), dim_, state);
+    kernels_.propagate(buffers.ToPropagate(Matrices::kNone, true));
+    const double source = RoundingSource(state * std::sqrt(2.0));
+    for (int64_t i = 0; i < dim_; ++i) {
+      ASSERT_EQ(buffers.Propagated(0)[i], 0.0F);
+      for (int64_t v = 1; v < cpu::kColumns; ++v)
+        ASSERT_NEAR(std::fabs(buffers.Propagated(0, v)[i]), source, 1e-5 * source) << state;
+    }
+  }
+}
+
 // Probes of zero enter, whatever stands beside the states; every step carries them on.
 TEST_P(CpuUpdateTest, ProbesAreCarriedByTheJacobianAndGrowBySourcesAlone) {
   constexpr int64_t kInterval = 3, kIntervals = 2;

@@ -336,6 +336,39 @@ TEST(DeviceRuleTest, AKinkWithinTheBallIsSeenByBothAndOneBeyondItByNeither) {
   }
 }
 
+// A kink that one step alone has shows whether that step's corner is on its far side: both take the
+// same corner, that of the interval which ends there and of the element which is read.
+TEST(DeviceRuleTest, BothTakeTheSameCorner) {
+  constexpr int64_t kSteps = 12, kDim = 3, kUnit = 1;
+  constexpr float kGain = 64;
+  int refuted = 0;
+  for (const int64_t carrier : {0, 2}) {
+    const int64_t other = 2 - carrier;
+    std::vector<float> weight(kDim * kDim), bias(kDim), input(kDim);
+    weight[carrier * kDim + carrier] = 1;
+    weight[kUnit * kDim + carrier] = kGain;
+    weight[other * kDim + kUnit] = 1;
+    weight[other * kDim + other] = 0.5F;
+    bias[kUnit] = -2 * kGain;
+    bias[other] = 0.125F;
+    input[carrier] = 1;
+    input[other] = 0.5F;
+    for (int64_t p = 1; p < kSteps - 4; ++p) {
+      SCOPED_TRACE("element " + std::to_string(carrier) + " of state " + std::to_string(p));
+      OwnSystem system({.num_steps = kSteps, .state_dim = kDim, .activation = Activation::kRelu},
+                       weight, bias);
+      system.biases[p * kDim + kUnit] = -kGain * (1 + 0x1p-19F);
+      const SampleReport report =
+          SystemOnBoth(system.spec).ExpectSame(OptionsFor("newton", kSteps, 1, 1e-4), input);
+      const bool beyond = Displaced(0, 1, p, carrier) > 0;
+      EXPECT_EQ(report.confirmations > 1, beyond) << report.confirmations;
+      refuted += beyond ? 1 : 0;
+    }
+  }
+  EXPECT_GT(refuted, 3);
+  EXPECT_LT(refuted, 11);
+}
+
 // Neither side's rule knows the unit of the states.
 void ExpectCountsInEveryUnit(const StackOptions& stack, NewBackend device) {
   const RandomSystem system(stack);
