@@ -112,8 +112,8 @@ bool ChoiceFits(const PlanChoice& choice, const ResolveContext& context) {
   if (row == nullptr || !row->iterative || !SolverFits(row->name, context)) return false;
   // Other solvers run neither.
   const bool newton = row->linearization == Linearization::kFull;
-  if (!newton && (choice.warm_sweeps > 0 ||
-                  choice.jacobian_refresh == JacobianRefresh::kWhileContracting))
+  if (!newton &&
+      (choice.warm_sweeps > 0 || choice.jacobian_refresh == JacobianRefresh::kWhileContracting))
     return false;
   const int64_t most = row->max_shooting_interval > 0 ? row->max_shooting_interval : INT32_MAX;
   return choice.shooting_interval >= context.min_shooting_interval &&

@@ -129,7 +129,9 @@ class PanelStackStep {
     const float slope = rows_ > 1 || diagonal_ != nullptr ? SlopeAt(stack_, a) : 0.0F;
     const float bias = step.layer.bias[i], branch = stack_.residual ? next - State(0, i) : 0.0F;
     const float terms = slope * sqrtf(fminf(fmaf(bias, bias, p.squares), kLargestFloat));
-    const float size = sqrtf(fmaf(next, next, fmaf(branch, branch, terms * terms)));
+    // No less than the state, where squares are too small to be: these states know no common unit.
+    const float size =
+        fmaxf(fabsf(next), sqrtf(fmaf(next, next, fmaf(branch, branch, terms * terms))));
     const bool real = i < stack_.state_dim;
     if (diagonal_ != nullptr && context_.lane() % kSegments == 0) {
       const float weight = step.layer.weights[PanelPlace(stack_.width, i, i)];
