@@ -303,14 +303,14 @@ TEST_F(CliTest, ModelsTableAndPlan) {
       "draw          7  ready   diffusion       4      2\n"
       "fake          7  ready   resnet          4      3\n");
   ASSERT_EQ(plan.code, 0) << plan.err;
-  EXPECT_THAT(plan.out,
-              AllOf(HasSubstr("plan 0123456789abcdef on fake-device l1d=1K for rtol 0.0001"),
-                    HasSubstr("    2-5  sequential  40.0 us     40.0 us        80.0 us"),
-                    HasSubstr("auto is sequential below rtol 2e-05\n"),
-                    HasSubstr("labels: low, high"),
-                    HasSubstr("picard  8  constant            0  every_iteration         "
-                              "     32  by default\n"),
-                    HasSubstr("  newton C=16 calibrated: 80 us\n")));
+  EXPECT_THAT(
+      plan.out,
+      AllOf(HasSubstr("plan 0123456789abcdef on fake-device l1d=1K for rtol 0.0001"),
+            HasSubstr("    2-5  sequential  40.0 us     40.0 us        80.0 us"),
+            HasSubstr("auto is sequential below rtol 2e-05\n"), HasSubstr("labels: low, high"),
+            HasSubstr("picard  8  constant            0  every_iteration         "
+                      "     32  by default\n"),
+            HasSubstr("  newton C=16 calibrated: 80 us\n")));
   EXPECT_EQ(RunAtServer("models --model other").code, 1);
 }
 
