@@ -95,6 +95,7 @@ absl::StatusOr<Plan> FindPlan(const PlanSearch& search) {
   if (search.mode == PlanMode::kMeasure) return FromCacheOrMeasured(search);
   absl::StatusOr<Plan> plan = FromFile(search);
   if (IsFinal(plan)) return plan;
+  if (absl::IsUnavailable(plan.status())) return plan;  // the device failed, not the plan
   if (search.mode == PlanMode::kRequire)
     return absl::FailedPreconditionError(
         StrCat(kPlanFileName, ": ", plan.status().message(), " (--plan=require)"));

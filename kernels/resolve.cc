@@ -110,6 +110,11 @@ SolveOptions OptionsFor(const SolverRow& row, SolveOptions options) {
 bool ChoiceFits(const PlanChoice& choice, const ResolveContext& context) {
   const SolverRow* row = FindSolver(choice.solver);
   if (row == nullptr || !row->iterative || !SolverFits(row->name, context)) return false;
+  // Other solvers run neither.
+  const bool newton = row->linearization == Linearization::kFull;
+  if (!newton &&
+      (choice.warm_sweeps > 0 || choice.jacobian_refresh == JacobianRefresh::kWhileContracting))
+    return false;
   const int64_t most = row->max_shooting_interval > 0 ? row->max_shooting_interval : INT32_MAX;
   return choice.shooting_interval >= context.min_shooting_interval &&
          choice.shooting_interval <= std::min(most, context.num_steps) &&
@@ -119,7 +124,9 @@ bool ChoiceFits(const PlanChoice& choice, const ResolveContext& context) {
 
 // An entry without a parallel choice carries the default one, which nothing runs.
 bool EntryFits(const PlanEntry& entry, const ResolveContext& context) {
-  if (entry.solver == "sequential" && entry.parallel == PlanChoice{}) return true;
+  const SolverRow* row = FindSolver(entry.solver);
+  if (row == nullptr || (row->iterative && !row->automatic)) return false;
+  if (!row->iterative && entry.parallel == PlanChoice{}) return true;
   return ChoiceFits(entry.parallel, context);
 }
 

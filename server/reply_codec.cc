@@ -17,6 +17,7 @@ void FillSolve(const From& from, To* to) {
   to->set_termination(std::string(ToString(from.termination)));
   to->set_iterations(from.iterations);
   to->set_chord_corrections(from.chord_corrections);
+  to->set_confirmations(from.confirmations);
   to->set_warm_sweeps(from.warm_sweeps);
   if (from.update.has_value()) to->set_update(*from.update);
   if (from.error_estimate.has_value()) to->set_error_estimate(*from.error_estimate);

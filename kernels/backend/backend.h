@@ -56,7 +56,7 @@ struct SampleInput {
 class IterationPasses {
  public:
   virtual ~IterationPasses() = default;
-  // Samples 0..n-1 start from their guesses, with probes of zero.
+  // Samples 0..n-1 start from their guesses, with zeros in the other columns.
   virtual void Begin(int32_t num_samples) = 0;
   // F_p and, on refresh, A_p at the current states; right-hand side F_p - y_p.
   virtual PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) = 0;
@@ -69,8 +69,9 @@ class IterationPasses {
   // The vectors that enter the nodes of `level` from those that enter `level` + 1. May put off what
   // it does, and ReduceLevel its vectors, until Update of the same samples.
   virtual void DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
-  // y_p <- F_p + A_p d_{p-1}; keeps the very bits of F_p where A_p d_{p-1} is zero. norms[i]
-  // belongs to samples[i].
+  // y_p <- F_p + A_p d_{p-1}; keeps the very bits of F_p where A_p d_{p-1} is zero. Or, where the
+  // pass started from displaced states, the states that were displaced. norms[i] belongs to
+  // samples[i].
   virtual void Update(std::span<const int32_t> samples, IterationKind kind, double floor,
                       std::span<UpdateNorms> norms) = 0;
   // Makes y_P the current states of samples 0..n-1, for Decode. trajectories[b] [L + 1, D], where

@@ -168,6 +168,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
 
   PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) override {
     if (samples.empty()) return {};
+    if (kind.displaced()) Displace(kind.corner);
     const PassCount count =
         recurrence_->Propagate({.interval = interval_,
                                 .num_intervals = intervals_,
@@ -235,9 +236,13 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
                                 .entering = none ? nullptr : entering_.data(),
                                 .floor = floor,
                                 .diagonal = kind.linearization == Linearization::kDiagonal,
-                                .probes = kind.probes});
-    norms[0] = {
-        .update = n.update, .rounding = n.rounding, .combined = n.combined, .finite = n.finite};
+                                .probes = kind.probes,
+                                .displaced = kind.displaced()});
+    norms[0] = {.update = n.update,
+                .rounding = n.rounding,
+                .combined = n.combined,
+                .share = n.share,
+                .finite = n.finite};
   }
 
   void Finish(int32_t, float* const* trajectories) override {
@@ -275,12 +280,23 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
     std::fill(y + dim_, y + width_, 0.0F);
   }
 
+  // Of the states; those of the probes are what they have picked up.
   void FormResiduals(int64_t columns) {
     for (int64_t p = 0; p < intervals_; ++p) {
       const float* f = propagated_.data() + p * row_;
       const float* y = State(p + 1);
       float* r = residuals_.data() + p * row_;
-      for (int64_t i = 0; i < columns * width_; ++i) r[i] = f[i] - y[i];
+      for (int64_t i = 0; i < width_; ++i) r[i] = f[i] - y[i];
+      std::copy(f + width_, f + columns * width_, r + width_);
+    }
+  }
+
+  void Displace(Corner corner) {
+    for (int64_t p = 1; p <= intervals_; ++p) {
+      float* y = State(p);
+      const float* ball = y + kBallColumn * width_;
+      std::copy_n(y, width_, y + kKeptColumn * width_);
+      for (int64_t i = 0; i < dim_; ++i) y[i] = Displaced(corner, y[i], ball[i], p, i);
     }
   }
 

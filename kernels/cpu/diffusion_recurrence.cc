@@ -210,7 +210,7 @@ PassCount DiffusionRecurrence::Propagate(const IntervalPass& pass) {
 // Returns the steps of its longest interval.
 int64_t DiffusionRecurrence::PropagateBlock(const IntervalPass& pass, const Block& block) {
   TakeStates(pass.states + block.first * kColumns * width_, kColumns * width_, block.count);
-  StartTangents(pass, block);
+  StartTangents(block);
   int64_t count = block.count, stages = 0;
   for (; stages < pass.interval && !Fired(pass.token); ++stages) {
     // Only the last interval may have fewer steps than the others.
@@ -233,19 +233,13 @@ int64_t DiffusionRecurrence::PropagateBlock(const IntervalPass& pass, const Bloc
   return stages;
 }
 
-// The probes as they enter each interval, then the identity.
-void DiffusionRecurrence::StartTangents(const IntervalPass& pass, const Block& block) {
+// Probes of zero, then the identity.
+void DiffusionRecurrence::StartTangents(const Block& block) {
   float* to = tangents_.data();
   std::fill_n(to, block.count * block.columns * state_width_, 0.0F);
   for (int64_t r = 0; r < block.count; ++r) {
-    const float* entry = pass.states + (block.first + r) * kColumns * width_;
-    for (int64_t j = 0; j < block.columns; ++j, to += state_width_) {
-      if (j < block.probes) {
-        std::copy_n(entry + (1 + j) * width_, dim_, to);
-      } else {
-        to[j - block.probes] = 1.0F;
-      }
-    }
+    for (int64_t j = 0; j < block.columns; ++j, to += state_width_)
+      if (j >= block.probes) to[j - block.probes] = 1.0F;
   }
 }
 

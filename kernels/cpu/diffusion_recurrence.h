@@ -45,7 +45,7 @@ class DiffusionRecurrence final : public Recurrence {
   void DrawNoise(const SampleInput& input, int64_t begin, int64_t end, float* to);
   void EncodeCondition(int32_t sample, const SampleInput& input);
   int64_t PropagateBlock(const IntervalPass& pass, const Block& block);
-  void StartTangents(const IntervalPass& pass, const Block& block);
+  void StartTangents(const Block& block);
   void FinishBlock(const IntervalPass& pass, const Block& block);
   void HoldSample(int64_t begin, int64_t end, int64_t interval, int64_t stride, float* states);
 

@@ -18,6 +18,8 @@ namespace deeppcr::cpu {
 
 // Vectors that travel through an interval together: the state, then the probes.
 inline constexpr int kColumns = 5;
+// Where a state waits while a displaced one is in its place (beside kUpdateColumn and kBallColumn).
+inline constexpr int kKeptColumn = 3;
 // Samples that the sequential kernel advances together.
 inline constexpr int kSequentialGroup = 8;
 
@@ -41,8 +43,8 @@ struct PropagateArgs {
   int64_t interval;        // C
   int64_t first_interval;  // of those to propagate, in [0, end_interval)
   int64_t end_interval;    // behind the last one, in [1, P]
-  const float* states;     // [P + 1, kColumns, W]: y_p and its probes
-  float* propagated;       // [P, kColumns, W]: F_p and its probes
+  const float* states;     // [P + 1, kColumns, W]: y_p, and what is not read here
+  float* propagated;       // [P, kColumns, W]: F_p and its probes, which come in as zeros
   float* jacobians;  // [P, W (column), W], or [P, W] if diagonal, or null to leave them as they are
   float* scratch;    // [2 (W + kColumns) + 4, W]
   bool diagonal;
@@ -64,22 +66,23 @@ struct ApplyArgs {
 };
 
 struct IntervalNorms {
-  double update, rounding, combined;
+  double update, rounding, combined, share;
   bool finite;
 };
 
-// y <- F + A d for all intervals of one sample (see SolveSpace::Update).
+// y <- F + A d for all intervals of one sample (see IterationPasses::Update).
 struct UpdateArgs {
   int64_t width;  // W
   int64_t inner;  // D
   int64_t num_intervals;
-  float* states;            // [P + 1, kColumns, W], in and out
-  const float* propagated;  // [P, kColumns, W]
-  const float* jacobians;   // as PropagateArgs, or null for identity
-  const float* entering;    // [P, kColumns, W]: d_{p-1}, or null for none (Jacobi)
+  float* states;           // [P + 1, kColumns, W], in and out; kKeptColumn: see `displaced`
+  float* propagated;       // [P, kColumns, W], overwritten by F + A d
+  const float* jacobians;  // as PropagateArgs, or null for identity
+  const float* entering;   // [P, kColumns, W]: d_{p-1}, or null for none (Jacobi)
   double floor;
   bool diagonal;
   bool probes;
+  bool displaced;  // put back what is in kKeptColumn instead
 };
 
 struct Kernels {

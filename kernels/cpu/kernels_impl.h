@@ -2,6 +2,7 @@
 #ifndef DEEPPCR_KERNELS_CPU_KERNELS_IMPL_H_
 #define DEEPPCR_KERNELS_CPU_KERNELS_IMPL_H_
 
+#include "kernels/backend/iteration.h"
 #include "kernels/cpu/dense_kernels.h"
 #include "kernels/cpu/rounding_source.h"
 
@@ -179,20 +180,41 @@ struct Walker {
       out[i] = slope[i] * weights[i * width + i] + (args.layers.residual ? 1.0F : 0.0F);
   }
 
-  // What the rounding of a step is proportional to: the new state, and the terms of its dot
-  // products, which cancel in the state but not in the rounding: sqrt(z_l^2 + (slope^2 sum_k W_k^2
-  // z_{l-1,k}^2)).
-  DEEPPCR_INLINE void RoundingSizes(const float* weights) {
+  // A power of two near the largest element of both states, so that squares of their ratios to it
+  // neither overflow nor vanish whatever the unit of the states.
+  DEEPPCR_INLINE float ScaleOfStates() const {
+    Vec<N> largest = Broadcast<N>(0.0F);
+    for (int64_t at = 0; at < width; at += N)
+      largest = Max(Max(Abs(Load<N>(state[0] + at)), Abs(Load<N>(state[1] + at))), largest);
+    return PowerOfTwoBelow(MaxLane(largest));
+  }
+
+  // What the rounding of a step is proportional to: the new state, the branch that a residual step
+  // adds, and the terms of its dot products with the bias, which cancel in the state but not in the
+  // rounding: sqrt(z_l^2 + (z_l - z_{l-1})^2 + slope^2 (b^2 + sum_k W_k^2 z_{l-1,k}^2)). What a
+  // product loses below the least normal float is a part of the least float.
+  DEEPPCR_INLINE void RoundingSizes(int64_t step) {
+    const LayersView& layers = args.layers;
+    const float* weights = layers.weights + step * width * width;
+    const float* biases = layers.biases + step * width;
     const float* before = state[1];
     const float* after = state[0];
+    const float scale = ScaleOfStates();
+    const Vec<N> inverse = Broadcast<N>(1.0F / scale);
     for (int64_t at = 0; at < width; at += N) {
-      Vec<N> sum = Broadcast<N>(0.0F);
-      for (int64_t k = 0; k < args.layers.state_dim; ++k) {
-        const Vec<N> term = Load<N>(weights + k * width + at) * Broadcast<N>(before[k]);
+      const Vec<N> bias = Load<N>(biases + at) * inverse;
+      Vec<N> sum = bias * bias;
+      for (int64_t k = 0; k < layers.state_dim; ++k) {
+        const Vec<N> term = Load<N>(weights + k * width + at) * (Broadcast<N>(before[k]) * inverse);
         sum = Fma(term, term, sum);
       }
-      const Vec<N> s = Load<N>(slope + at), z = Load<N>(after + at);
-      Store(size + at, Sqrt(Fma(z, z, s * s * sum)));
+      // Where the slope is zero, squares that overflow count for nothing.
+      const Vec<N> terms = Load<N>(slope + at) * Sqrt(Min(sum, Broadcast<N>(kLargestFloat)));
+      const Vec<N> z = Load<N>(after + at) * inverse;
+      const Vec<N> branch =
+          layers.residual ? z - Load<N>(before + at) * inverse : Broadcast<N>(0.0F);
+      const Vec<N> parts = Sqrt(Fma(z, z, Fma(branch, branch, terms * terms)));
+      Store(size + at, parts * Broadcast<N>(scale));
     }
   }
 
@@ -202,7 +224,7 @@ struct Walker {
     const float* weights = layers.weights + step * width * width;
     const bool residual = layers.residual;
     const float* in = probes[0];
-    RoundingSizes(weights);
+    RoundingSizes(step);
     ApplyColumns<W>(weights, width, layers.state_dim, in, width, probes[1], width, kColumns - 1,
                     [&](int64_t j, int64_t at, Vec<N> product) {
                       const Vec<N> s = Load<N>(slope + at);
@@ -225,6 +247,10 @@ struct Walker {
     for (int64_t i = 0; i < rows * width; i += N) Store(to + i, Load<N>(from + i));
   }
 
+  DEEPPCR_INLINE void Clear(float* to, int64_t rows) {
+    for (int64_t i = 0; i < rows * width; i += N) Store(to + i, Broadcast<N>(0.0F));
+  }
+
   // All steps of interval p. Returns how many there were.
   DEEPPCR_INLINE int64_t Interval(int64_t p) {
     const LayersView& layers = args.layers;
@@ -236,7 +262,7 @@ struct Walker {
     const bool diagonal = args.jacobians != nullptr && args.diagonal;
     const float* entry = args.states + p * kColumns * width;
     CopyRows(entry, state[0], 1);
-    if (args.probes) CopyRows(entry + width, probes[0], kColumns - 1);
+    if (args.probes) Clear(probes[0], kColumns - 1);
     int64_t stages = 0;
     for (int64_t l = begin; l < end; ++l, ++stages) {
       Primal(l, dense || diagonal || args.probes);
@@ -292,65 +318,119 @@ void Apply(const ApplyArgs& a) {
 // ---- Update
 // -----------------------------------------------------------------------------------------------------
 
-// Norms of one interval while its new state is written.
+// What becomes of one interval once F + A d is there, element by element, and its norms.
 template <int N>
-struct NormCollector {
-  Vec<N> state = Broadcast<N>(0.0F), update = Broadcast<N>(0.0F), probe = Broadcast<N>(0.0F);
+struct Settler {
+  const UpdateArgs& args;
+  float* y;           // [kColumns, W]
+  const float* next;  // [kColumns, W]
+  const Vec<N> zero = Broadcast<N>(0.0F);
+  Vec<N> state = zero, update = zero, probe = zero, share = zero;
   bool finite = true, probes_finite = true;
 
-  DEEPPCR_INLINE void AddTo(IntervalNorms* norms, double floor) const {
-    const double scale = static_cast<double>(MaxLane(state)) + floor;
+  DEEPPCR_INLINE void Run() {
+    for (int64_t at = 0; at < args.width; at += N) args.displaced ? Return(at) : Take(at);
+  }
+
+  // The new state, the size of its update, and after one with probes the ball of its error.
+  DEEPPCR_INLINE void Take(int64_t at) {
+    const Vec<N> z = Load<N>(next + at);
+    const Vec<N> moved = Abs(z - Load<N>(y + at));
+    Note(z, moved);
+    if (args.probes) {
+      const Vec<N> rho = LargestProbe(at);
+      const Vec<N> last = Load<N>(y + kUpdateColumn * args.width + at);
+      const Vec<N> foretold = Max(last * Broadcast<N>(0.25F), Abs(z) * Broadcast<N>(0x1p-15F));
+      const Vec<N> ball = Max(foretold, rho * Broadcast<N>(8 * kRoundingFactor));
+      NoteShare(Fma(rho, Broadcast<N>(kRoundingFactor), moved), ball);
+      Store(y + kBallColumn * args.width + at, ball);
+    }
+    Store(y + at, z);
+    Store(y + kUpdateColumn * args.width + at, moved);
+  }
+
+  // The state that was displaced, and how near to it the way has led.
+  DEEPPCR_INLINE void Return(int64_t at) {
+    const Vec<N> kept = Load<N>(y + kKeptColumn * args.width + at);
+    const Vec<N> back = Abs(Load<N>(next + at) - kept);
+    Note(kept, back);
+    NoteShare(back, Load<N>(y + kBallColumn * args.width + at));
+    Store(y + at, kept);
+  }
+
+  DEEPPCR_INLINE Vec<N> LargestProbe(int64_t at) {
+    Vec<N> rho = zero;
+    for (int64_t j = 1; j < kColumns; ++j) {
+      const Vec<N> e = Load<N>(next + j * args.width + at);
+      probes_finite = probes_finite && !AnyNonFinite(e);
+      rho = Max(Abs(e), rho);
+    }
+    probe = Max(rho, probe);
+    return rho;
+  }
+  DEEPPCR_INLINE void Note(Vec<N> z, Vec<N> moved) {
+    update = Max(moved, update);
+    state = Max(Abs(z), state);
+    finite = finite && !AnyNonFinite(z) && !(args.displaced && AnyNonFinite(moved));
+  }
+  // ShareOfBall of kernels/backend/iteration.h.
+  DEEPPCR_INLINE void NoteShare(Vec<N> error, Vec<N> ball) {
+    share = Max(SelectGreater(error, Broadcast<N>(kLeastNormal), error / ball, zero), share);
+  }
+
+  DEEPPCR_INLINE void AddTo(IntervalNorms* norms) const {
+    const double scale = static_cast<double>(MaxLane(state)) + args.floor;
     // A maximum may lose a NaN; a lost one would pass for a probe that has picked up nothing.
-    const double d = MaxLane(update), e = probes_finite ? MaxLane(probe) : __builtin_inf();
+    const double d = MaxLane(update);
+    const double e = probes_finite ? MaxLane(probe) : __builtin_inf();
     norms->finite = norms->finite && finite;
+    norms->share = Larger(norms->share, MaxLane(share));
     if (d == 0.0 && e == 0.0) return;
     norms->update = Larger(norms->update, d / scale);
     norms->rounding = Larger(norms->rounding, e / scale);
-    norms->combined = Larger(norms->combined, (2 * d + e) / scale);
+    norms->combined = Larger(norms->combined, (2 * d + kRoundingFactor * e) / scale);
   }
   static DEEPPCR_INLINE double Larger(double a, double b) { return b > a ? b : a; }
 };
 
+// F + A d of interval p, in place of F.
 template <int W>
-IntervalNorms Update(const UpdateArgs& a) {
+DEEPPCR_INLINE void CorrectInterval(const UpdateArgs& a, int64_t p) {
   constexpr int N = Shape<W>::kLanes;
   const int64_t width = Width<W>(a.width);
   const int64_t row = kColumns * width;
+  if (p == 0 || a.entering == nullptr) return;
+  float* to = a.propagated + p * row;
+  const float* entering = a.entering + p * row;
   const int64_t columns = a.probes ? kColumns : 1;
-  const Vec<N> zero = Broadcast<N>(0.0F);
-  IntervalNorms norms = {0, 0, 0, true};
-  for (int64_t p = 0; p < a.num_intervals; ++p) {
-    NormCollector<N> collector;
-    float* y = a.states + (p + 1) * row;
-    const float* propagated = a.propagated + p * row;
-    const auto finish = [&](int64_t j, int64_t at, Vec<N> correction) {
-      const Vec<N> base = Load<N>(propagated + j * width + at);
-      // F + 0 would turn -0 into +0: where nothing is added the bits stay.
-      const Vec<N> next = SelectEqual(correction, zero, base, base + correction);
-      if (j == 0) {
-        collector.update = Max(Abs(next - Load<N>(y + at)), collector.update);
-        collector.state = Max(Abs(next), collector.state);
-        collector.finite = collector.finite && !AnyNonFinite(next);
-      } else {
-        collector.probe = Max(Abs(next), collector.probe);
-        collector.probes_finite = collector.probes_finite && !AnyNonFinite(next);
-      }
-      return next;
-    };
-    const float* entering = a.entering == nullptr ? nullptr : a.entering + p * row;
-    if (p > 0 && entering != nullptr && a.jacobians != nullptr && !a.diagonal) {
-      ApplyColumns<W>(a.jacobians + p * width * width, width, a.inner, entering, width, y, width,
-                      columns, finish);
-    } else {
-      for (int64_t j = 0; j < columns; ++j)
-        for (int64_t at = 0; at < width; at += N) {
-          Vec<N> correction = zero;
-          if (p > 0 && entering != nullptr) correction = Load<N>(entering + j * width + at);
-          if (a.diagonal) correction = Load<N>(a.jacobians + p * width + at) * correction;
-          Store(y + j * width + at, finish(j, at, correction));
-        }
+  // F + 0 would turn -0 into +0: where nothing is added the bits stay.
+  const auto add = [&](int64_t j, int64_t at, Vec<N> correction) {
+    const Vec<N> base = Load<N>(to + j * width + at);
+    return SelectEqual(correction, Broadcast<N>(0.0F), base, base + correction);
+  };
+  if (a.jacobians != nullptr && !a.diagonal) {
+    ApplyColumns<W>(a.jacobians + p * width * width, width, a.inner, entering, width, to, width,
+                    columns, add);
+    return;
+  }
+  for (int64_t j = 0; j < columns; ++j)
+    for (int64_t at = 0; at < width; at += N) {
+      Vec<N> correction = Load<N>(entering + j * width + at);
+      if (a.diagonal) correction = Load<N>(a.jacobians + p * width + at) * correction;
+      Store(to + j * width + at, add(j, at, correction));
     }
-    collector.AddTo(&norms, a.floor);
+}
+
+template <int W>
+IntervalNorms Update(const UpdateArgs& a) {
+  constexpr int N = Shape<W>::kLanes;
+  const int64_t row = kColumns * Width<W>(a.width);
+  IntervalNorms norms = {0, 0, 0, 0, true};
+  for (int64_t p = 0; p < a.num_intervals; ++p) {
+    CorrectInterval<W>(a, p);
+    Settler<N> settler{a, a.states + (p + 1) * row, a.propagated + p * row};
+    settler.Run();
+    settler.AddTo(&norms);
   }
   return norms;
 }

@@ -67,18 +67,17 @@ absl::StatusOr<PackedDense> PackDense(const DenseSpec& spec, Kernels (*kernels)(
   return packed;
 }
 
+// Four rows at a time, of which any width is a multiple.
 void PackedDense::Apply(const float* in, float* out) const {
-  kernels.apply({.width = width,
-                 .inner = cols,
-                 .matrix = weights.data(),
-                 .in = in,
-                 .base = bias.data(),
-                 .out = out,
-                 .in_stride = 0,
-                 .base_stride = 0,
-                 .out_stride = 0,
-                 .count = 1,
-                 .diagonal = false});
+  for (int64_t first = 0; first < width; first += 4) {
+    double sums[4];
+    for (int i = 0; i < 4; ++i) sums[i] = bias[first + i];
+    for (int64_t k = 0; k < cols; ++k) {
+      const float* const column = weights.data() + k * width + first;
+      for (int i = 0; i < 4; ++i) sums[i] += double{column[i]} * in[k];
+    }
+    for (int i = 0; i < 4; ++i) out[first + i] = static_cast<float>(sums[i]);
+  }
   kernels.activate(activation, out, width);
 }
 

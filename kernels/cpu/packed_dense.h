@@ -27,7 +27,8 @@ struct PackedDense {
   double row_sum = 0;  // largest sum of absolute weights in a row: the max-norm of the matrix
   Kernels kernels = {};
 
-  // out [width] = act(W in + b).
+  // out [width] = act(W in + b), summed in double: a mean folded into an input layer cancels there,
+  // and no certificate sees it.
   void Apply(const float* in, float* out) const;
   int64_t memory_bytes() const {
     return (weights.size() + bias.size()) * static_cast<int64_t>(sizeof(float));

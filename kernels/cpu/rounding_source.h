@@ -6,7 +6,15 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-// +-2^-24 size, the sign a hash of (probe, lane, step).
+inline constexpr float kLargestFloat = 0x1.fffffep127F;
+
+// The power of two that x >= 0 has in its exponent, but a normal one with a normal inverse.
+DEEPPCR_INLINE float PowerOfTwoBelow(float x) {
+  const float power = Vec<4>::FromBits(Broadcast<4>(x).bits() & 0x7F800000U).v[0];
+  return power >= 0x1p-126F && power <= 0x1p126F ? power : power < 1 ? 0x1p-126F : 0x1p126F;
+}
+
+// +-2^-24 size, and the least float where there is any, the sign a hash of (probe, lane, step).
 template <int N>
 DEEPPCR_INLINE Vec<N> RoundingSource(Vec<N> size, const uint32_t* seeds, int64_t step) {
   typename Vec<N>::Bits h;
@@ -16,7 +24,9 @@ DEEPPCR_INLINE Vec<N> RoundingSource(Vec<N> size, const uint32_t* seeds, int64_t
   h ^= h >> 13;
   h *= 0xC2B2AE35U;
   const auto sign = h & 0x80000000U;
-  return Vec<N>::FromBits((size * Broadcast<N>(0x1p-24F)).bits() | sign);
+  const Vec<N> zero = Broadcast<N>(0.0F);
+  const Vec<N> least = SelectGreater(size, zero, Broadcast<N>(0x1p-149F), zero);
+  return Vec<N>::FromBits(Fma(size, Broadcast<N>(0x1p-24F), least).bits() | sign);
 }
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA

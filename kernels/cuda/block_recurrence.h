@@ -25,6 +25,7 @@
 #include "kernels/backend/iteration.h"
 #include "kernels/cuda/block_memory.h"
 #include "kernels/cuda/device_code.h"
+#include "kernels/cuda/interval_norms.h"
 #include "kernels/cuda/interval_tree.h"
 #include "kernels/cuda/team.h"
 #include "kernels/solver/stopping.h"
@@ -144,7 +145,23 @@ struct BlockInterval {
   DEEPPCR_DEVICE BlockInterval(Context& context, const IntervalsView& view, const Process& process)
       : BlockInterval(view, process, view.members.at[context.cluster() / view.tree.num_intervals],
                       context.cluster() % view.tree.num_intervals) {}
+
+  // Element i of the states at its ends, as the pass takes them.
+  DEEPPCR_DEVICE float EntryAt(Corner corner, int i, int width) const {
+    return cuda::EntryAt(corner, memory.State(local), width, interval, i);
+  }
+  DEEPPCR_DEVICE float EndAt(Corner corner, int i, int width) const {
+    return cuda::EntryAt(corner, memory.State(local + 1), width, interval + 1, i);
+  }
 };
+
+// The state that enters an interval into row r of `step`, zeros beyond.
+template <class Context, class Step>
+DEEPPCR_DEVICE void PlaceEntry(Context& context, const BlockInterval& at, Corner corner, int r,
+                               const Step& step, int width) {
+  for (int i = context.thread(); i < step.cols(); i += context.num_threads())
+    step.State(r, i) = i < width ? at.EntryAt(corner, i, width) : 0.0F;
+}
 
 // ---- Propagation
 template <class Process>
@@ -175,6 +192,7 @@ class IntervalPropagation {
       if (progress.next == NextPass::kStop) return;
       kind = KindOf(progress.next, progress.probes, args_.linearization);
     }
+    corner_ = kind.corner;
     const int probes = kind.probes ? kNumProbes : 0;
     // d_0 = 0: the first matrix is never used.
     const bool matrix = kind.forms_matrices() && at_.interval > 0;
@@ -211,8 +229,11 @@ class IntervalPropagation {
 
   template <class Step>
   DEEPPCR_DEVICE void Place(const Step& step, int probes, int first, int count) {
-    const float* entry = at_.memory.State(at_.local);
-    for (int r = 0; r <= probes; ++r) PlaceState(context_, entry + r * width_, r, step, width_);
+    PlaceEntry(context_, at_, corner_, 0, step, width_);
+    for (int r = 1; r <= probes; ++r) {
+      for (int i = context_.thread(); i < step.cols(); i += context_.num_threads())
+        step.State(r, i) = 0.0F;
+    }
     for (int j = 0; j < count; ++j) {
       for (int i = context_.thread(); i < step.cols(); i += context_.num_threads())
         step.State(1 + probes + j, i) = i == first + j ? 1.0F : 0.0F;
@@ -222,11 +243,11 @@ class IntervalPropagation {
   DEEPPCR_DEVICE void Take(const Step& step, int probes, int first, int count) {
     float* const propagated = at_.memory.Propagated(at_.local);
     float* const residual = at_.memory.Residual(leaf_);
-    const float* y = at_.memory.State(at_.local + 1);
     for (int i = context_.thread(); i < width_; i += context_.num_threads()) {
       for (int r = 0; r <= probes; ++r) {
         propagated[r * width_ + i] = step.State(r, i);
-        residual[r * width_ + i] = step.State(r, i) - y[r * width_ + i];
+        residual[r * width_ + i] =
+            r == 0 ? step.State(r, i) - at_.EndAt(corner_, i, width_) : step.State(r, i);
       }
       float* const row = at_.memory.Matrix(leaf_) + i * width_;
       for (int j = 0; j < count; ++j) row[first + j] = step.State(1 + probes + j, i);
@@ -239,6 +260,7 @@ class IntervalPropagation {
   const int dim_, width_;
   const BlockInterval at_;
   const int32_t leaf_;
+  Corner corner_ = Corner::kNone;
 };
 
 // Body of a launch of one block per sample and interval, with StepFloats(rows) of shared memory;

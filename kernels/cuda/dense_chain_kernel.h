@@ -4,7 +4,8 @@
 
 // What goes before and after the recurrence: dense layers, a block of threads for each sample. With
 // the outputs comes, on request, how much they amplify an error of the inputs: the largest row sum
-// of the absolute Jacobian, its columns pushed through in forward mode, a few at a time.
+// of the absolute Jacobian, its columns pushed through in forward mode, a few at a time. The value
+// is summed in double: a mean folded into a layer cancels there, and no certificate sees it.
 
 #include <math.h>
 
@@ -103,16 +104,19 @@ class DenseChain {
   template <int kColumns>
   DEEPPCR_DEVICE void Row(const DenseView& layer, int32_t row) {
     const float* weights = layer.weights + int64_t{row} * layer.cols;
+    double value = 0;
     float sums[kColumns] = {};
     for (int32_t k = context_.lane(); k < layer.cols; k += kWarpSize) {
       const float w = weights[k];
+      value = fma(double{w}, double{in_[k]}, value);
       DEEPPCR_UNROLL
-      for (int c = 0; c < kColumns; ++c) sums[c] = fmaf(w, in_[c * args_.widest + k], sums[c]);
+      for (int c = 1; c < kColumns; ++c) sums[c] = fmaf(w, in_[c * args_.widest + k], sums[c]);
     }
+    value = SumOfWarp(value);
     DEEPPCR_UNROLL
-    for (int c = 0; c < kColumns; ++c) sums[c] = SumOfWarp(sums[c]);
+    for (int c = 1; c < kColumns; ++c) sums[c] = SumOfWarp(sums[c]);
     if (context_.lane() != 0) return;
-    const float a = sums[0] + layer.biases[row];
+    const auto a = static_cast<float>(value + double{layer.biases[row]});
     out_[row] = Activate(layer.activation, a);
     if constexpr (kColumns > 1) {
       const float slope = Differentiate(layer.activation, a);
@@ -121,7 +125,8 @@ class DenseChain {
     }
   }
 
-  DEEPPCR_DEVICE float SumOfWarp(float x) {
+  template <class T>
+  DEEPPCR_DEVICE T SumOfWarp(T x) {
     DEEPPCR_UNROLL
     for (int mask = kWarpSize / 2; mask > 0; mask /= 2) x += context_.ShuffleXor(x, mask);
     return x;

@@ -12,9 +12,10 @@
 namespace deeppcr::cuda {
 
 // What an interval brings: largest absolute values of its new state, of the update and of the
-// probes. A maximum may lose a NaN, so what is finite is told beside it.
+// probes, and the largest share of a ball. A maximum may lose a NaN, so what is finite is told
+// beside it.
 struct IntervalNorms {
-  float state, update, probe;
+  float state, update, probe, share;
   uint8_t finite, probes_finite;  // 0 or 1
 };
 
@@ -24,6 +25,7 @@ DEEPPCR_DEVICE void Merge(const UpdateNorms& other, UpdateNorms* norms) {
   norms->update = Larger(norms->update, other.update);
   norms->rounding = Larger(norms->rounding, other.rounding);
   norms->combined = Larger(norms->combined, other.combined);
+  norms->share = Larger(norms->share, other.share);
   norms->finite = norms->finite && other.finite;
 }
 
@@ -31,6 +33,7 @@ DEEPPCR_DEVICE void Merge(const IntervalNorms& other, IntervalNorms* norms) {
   norms->state = fmaxf(norms->state, other.state);
   norms->update = fmaxf(norms->update, other.update);
   norms->probe = fmaxf(norms->probe, other.probe);
+  norms->share = fmaxf(norms->share, other.share);
   norms->finite = norms->finite && other.finite;
   norms->probes_finite = norms->probes_finite && other.probes_finite;
 }
@@ -42,10 +45,11 @@ DEEPPCR_DEVICE UpdateNorms NormsOf(const IntervalNorms& interval, double floor) 
   const double e = interval.probes_finite ? interval.probe : static_cast<double>(INFINITY);
   UpdateNorms norms;
   norms.finite = interval.finite;
+  norms.share = interval.share;
   if (d == 0.0 && e == 0.0) return norms;
   norms.update = Larger(0.0, d / scale);
   norms.rounding = Larger(0.0, e / scale);
-  norms.combined = Larger(0.0, (2 * d + e) / scale);
+  norms.combined = Larger(0.0, (2 * d + kRoundingFactor * e) / scale);
   return norms;
 }
 
@@ -63,8 +67,8 @@ DEEPPCR_DEVICE bool AllOfWarp(Context& context, bool x) {
 template <class Context>
 DEEPPCR_DEVICE IntervalNorms MergeOfWarp(Context& context, const IntervalNorms& lane) {
   return {LargestOfWarp(context, lane.state), LargestOfWarp(context, lane.update),
-          LargestOfWarp(context, lane.probe), AllOfWarp(context, lane.finite),
-          AllOfWarp(context, lane.probes_finite)};
+          LargestOfWarp(context, lane.probe), LargestOfWarp(context, lane.share),
+          AllOfWarp(context, lane.finite),    AllOfWarp(context, lane.probes_finite)};
 }
 template <class Context>
 DEEPPCR_DEVICE UpdateNorms MergeOfWarp(Context& context, UpdateNorms norms) {
@@ -74,33 +78,71 @@ DEEPPCR_DEVICE UpdateNorms MergeOfWarp(Context& context, UpdateNorms norms) {
     other.update = context.ShuffleXor(norms.update, mask);
     other.rounding = context.ShuffleXor(norms.rounding, mask);
     other.combined = context.ShuffleXor(norms.combined, mask);
+    other.share = context.ShuffleXor(norms.share, mask);
     other.finite = context.ShuffleXor(norms.finite ? 1 : 0, mask) != 0;
     Merge(other, &norms);
   }
   return norms;
 }
 
-// Of the columns of one interval, element by element.
+// Element i of a state y [columns, W] as the pass takes it, that of interval p's end (0: of z_0).
+DEEPPCR_DEVICE float EntryAt(Corner corner, const float* y, int width, int64_t p, int i) {
+  if (corner == Corner::kNone || p == 0) return y[i];
+  return Displaced(corner, y[i], y[kBallColumn * width + i], p, i);
+}
+
+// Of the elements of one interval, column by column: 0 the state, then the probes if they are
+// carried.
 class IntervalUpdate {
  public:
-  // y <- base + correction in column v, 0 the state. F + 0 would turn -0 into +0: where nothing is
-  // added the bits stay.
-  DEEPPCR_DEVICE void Take(int v, float base, float correction, float* y) {
+  DEEPPCR_DEVICE explicit IntervalUpdate(IterationKind kind) : kind_(kind) {}
+
+  // y <- base + correction in column v of an element, y pointing to its state and `width` floats
+  // from there to the next column. The columns of an element come in their order. F + 0 would turn
+  // -0 into +0: where nothing is added the bits stay.
+  DEEPPCR_DEVICE void Take(int v, float base, float correction, int width, float* y) {
     const float next = correction == 0.0F ? base : base + correction;
-    if (v == 0) {
-      norms_.state = fmaxf(norms_.state, fabsf(next));
-      norms_.update = fmaxf(norms_.update, fabsf(next - *y));
-      norms_.finite = norms_.finite && isfinite(next);
-    } else {
-      norms_.probe = fmaxf(norms_.probe, fabsf(next));
+    if (v > 0) {
+      rho_ = fmaxf(rho_, fabsf(next));
       norms_.probes_finite = norms_.probes_finite && isfinite(next);
+    } else if (kind_.displaced()) {
+      return Return(next, width, y);
+    } else {
+      moved_ = fabsf(next - *y);
+      *y = next;
+      norms_.state = fmaxf(norms_.state, fabsf(next));
+      norms_.update = fmaxf(norms_.update, moved_);
+      norms_.finite = norms_.finite && isfinite(next);
     }
-    *y = next;
+    if (v + 1 == kind_.vectors()) Settle(width, y);
   }
   DEEPPCR_DEVICE const IntervalNorms& norms() const { return norms_; }
 
  private:
-  IntervalNorms norms_ = {0.0F, 0.0F, 0.0F, 1, 1};
+  // The size of the update, and after one with probes the ball of its error.
+  DEEPPCR_DEVICE void Settle(int width, float* y) {
+    float* const last = y + kUpdateColumn * width;
+    if (kind_.probes) {
+      const float ball = BallOf(*last, *y, rho_);
+      norms_.share = fmaxf(norms_.share, ShareOfBall(fmaf(kRoundingFactor, rho_, moved_), ball));
+      norms_.probe = fmaxf(norms_.probe, rho_);
+      y[kBallColumn * width] = ball;
+      rho_ = 0.0F;
+    }
+    *last = moved_;
+  }
+  // How near a displaced state has come to where it was.
+  DEEPPCR_DEVICE void Return(float next, int width, const float* y) {
+    const float back = fabsf(next - *y);
+    norms_.state = fmaxf(norms_.state, fabsf(*y));
+    norms_.update = fmaxf(norms_.update, back);
+    norms_.share = fmaxf(norms_.share, ShareOfBall(back, y[kBallColumn * width]));
+    norms_.finite = norms_.finite && isfinite(back);
+  }
+
+  const IterationKind kind_;
+  float moved_ = 0.0F, rho_ = 0.0F;
+  IntervalNorms norms_ = {0.0F, 0.0F, 0.0F, 0.0F, 1, 1};
 };
 
 }  // namespace deeppcr::cuda

@@ -17,7 +17,8 @@ namespace deeppcr::cuda {
 struct IntervalRange {
   int64_t sample;
   int32_t first, count;
-  int32_t step;  // 0, ..., C - 1
+  int32_t step;   // 0, ..., C - 1
+  Corner corner;  // IterationKind's
 };
 
 struct IntervalStepArgs {
@@ -58,8 +59,8 @@ DEEPPCR_DEVICE void StepIntervals(const Team& team, const IntervalStepArgs& args
   step.KeepTape(args.tape.From(process.denoiser, done));
   for (int r = 0; r < rows; ++r) {
     const BlockInterval at = interval(r);
-    const float* const entry = at.memory.State(at.local);
-    PlaceState(context, range.step == 0 ? entry : at.memory.Propagated(at.local), r, step, width);
+    range.step == 0 ? PlaceEntry(context, at, range.corner, r, step, width)
+                    : PlaceState(context, at.memory.Propagated(at.local), r, step, width);
   }
   team.Sync(kAfterInitialState);
   const SampleSteps steps(process, range.sample);

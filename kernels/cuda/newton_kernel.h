@@ -173,18 +173,22 @@ class NewtonSolve {
     // d_0 = 0: the first one is never used.
     float* const matrix =
         kind.forms_matrices() && p > 0 ? memory_.Matrix(tree_.index_of(0, p)) : nullptr;
-    StackPropagation<W, Context> steps(context_, args_.stack, kind, memory_.State(i), matrix);
+    const float entry = EntryAt(kind.corner, memory_.State(i), W, p, row_);
+    StackPropagation<W, Context> steps(context_, args_.stack, kind, entry, matrix);
     steps.Run(BeginOf(p), EndOf(p));
     if (context_.lane() >= W) return;
-    StorePropagated(i, 0, steps.state());
+    const float end = EntryAt(kind.corner, memory_.State(i + 1), W, p + 1, row_);
+    StorePropagated(i, 0, steps.state(), end);
     DEEPPCR_UNROLL
-    for (int v = 0; v < kNumProbes && kind.probes; ++v) StorePropagated(i, 1 + v, steps.probe(v));
+    for (int v = 0; v < kNumProbes && kind.probes; ++v)
+      StorePropagated(i, 1 + v, steps.probe(v), 0.0F);
   }
-  // A column of F_p and of the residual F_p - y_p.
-  DEEPPCR_DEVICE void StorePropagated(int32_t i, int column, float value) const {
+  // A column of F_p and of the residual F_p - y_p. Those of the probes are what they have picked
+  // up.
+  DEEPPCR_DEVICE void StorePropagated(int32_t i, int column, float value, float end) const {
     const int at = column * W + row_;
     memory_.Propagated(i)[at] = value;
-    memory_.Residual(tree_.index_of(0, first_ + i))[at] = value - memory_.State(i + 1)[at];
+    memory_.Residual(tree_.index_of(0, first_ + i))[at] = value - end;
   }
 
   // ---- (2) d_p = A_p d_{p-1} + r_p over the tree
@@ -272,20 +276,20 @@ class NewtonSolve {
     const bool corrected = p > 0 && kind.linearization != Linearization::kZero;
     const Transition<W> transition(
         context_, corrected ? kind.linearization : Linearization::kIdentity, memory_.Matrix(leaf));
-    IntervalUpdate update;
+    IntervalUpdate update(kind);
     for (int v = 0; v < kind.vectors(); ++v) {
       const float entering = corrected ? memory_.Entering(leaf)[v * W + row_] : 0.0F;
       const float correction = transition.Times(context_, entering);
       if (context_.lane() < W)
-        update.Take(v, memory_.Propagated(i)[v * W + row_], correction,
-                    memory_.State(i + 1) + v * W + row_);
+        update.Take(v, memory_.Propagated(i)[v * W + row_], correction, W,
+                    memory_.State(i + 1) + row_);
     }
     return NormsOf(MergeOfWarp(context_, update.norms()), args_.policy.floor());
   }
 
   // The last state of the block before.
   DEEPPCR_DEVICE void TakeHalo(IterationKind kind) {
-    if (context_.block() == 0 || context_.warp() != 0 || count_ == 0) return;
+    if (context_.block() == 0 || context_.warp() != 0 || count_ == 0 || kind.displaced()) return;
     Copy(kind, Remote(memory_.State(tree_.per_block), context_.block() - 1), memory_.State(0));
   }
 

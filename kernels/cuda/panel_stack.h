@@ -121,13 +121,17 @@ class PanelStackStep {
   DEEPPCR_DEVICE float& At(float* vectors, int r, int i) const {
     return vectors[r * stride_ + VectorPlace(stack_.width, i)];
   }
-  // Element i of all rows: the rounding is that of the new state, and of the terms of its dot
-  // product, which cancel in the state but not in the rounding.
+  // Element i of all rows: the rounding is that of the new state, of the branch, and of the terms
+  // of the dot product with the bias, which cancel in the state but not in the rounding.
   DEEPPCR_DEVICE void FinishRow(const PanelLayers::Layer& step, int i, const PanelSums<S>& p) {
     const float a = p.first + step.layer.bias[i];
     const float next = FinishStep(stack_, i, a, State(0, i));
     const float slope = rows_ > 1 || diagonal_ != nullptr ? SlopeAt(stack_, a) : 0.0F;
-    const float size = sqrtf(fmaf(next, next, slope * slope * p.squares));
+    const float bias = step.layer.bias[i], branch = stack_.residual ? next - State(0, i) : 0.0F;
+    const float terms = slope * sqrtf(fminf(fmaf(bias, bias, p.squares), kLargestFloat));
+    // No less than the state, where squares are too small to be: these states know no common unit.
+    const float size =
+        fmaxf(fabsf(next), sqrtf(fmaf(next, next, fmaf(branch, branch, terms * terms))));
     const bool real = i < stack_.state_dim;
     if (diagonal_ != nullptr && context_.lane() % kSegments == 0) {
       const float weight = step.layer.weights[PanelPlace(stack_.width, i, i)];

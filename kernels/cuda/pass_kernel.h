@@ -43,7 +43,8 @@ struct StartArgs {
   const float* initial_states;  // z_0 [n, W], zero beyond D
 };
 
-// Body of a launch of one block per sample and state, P + 1 of them: the guess, and probes of zero.
+// Body of a launch of one block per sample and state, P + 1 of them: the guess, and zeros in the
+// other columns.
 template <class Context>
 DEEPPCR_DEVICE void StartPasses(Context& context, const StartArgs& args) {
   const PassView& pass = args.pass;
@@ -109,8 +110,9 @@ DEEPPCR_DEVICE void ForProducts(Context& context, const float* matrix, const flo
   }
 }
 
-// f(row, v, (A x_v)[row]) by one lane each, for the A of an interval or node. In memory a full one
-// is [W, W], a diagonal [W], and the identity nothing.
+// f(row, v, (A x_v)[row]) by one lane for all v of a row in their order where A is full, else by
+// any one lane each; for the A of an interval or node. In memory a full one is [W, W], a diagonal
+// [W], and the identity nothing.
 template <class Context, class F>
 DEEPPCR_DEVICE void ForTransition(Context& context, IterationKind kind, const float* matrix,
                                   const float* x, int width, int first, const F& f) {
@@ -225,21 +227,21 @@ class PassWarp {
 
   DEEPPCR_DEVICE IntervalNorms UpdateRows(const UpdateArgs& args, int32_t p, int first) const {
     const bool corrected = p > 0 && kind_.linearization != Linearization::kZero;
-    IterationKind kind = kind_;
-    if (!corrected) kind.linearization = Linearization::kZero;
     const int32_t leaf = tree_.index_of(0, p);
     float* const y = memory_.State(p + 1);
-    // Where nothing enters, F_p stands in for what does: it counts for nothing.
     const float* const base = memory_.Propagated(p);
-    const float* const entering = corrected ? memory_.Entering(leaf) : base;
-    IntervalUpdate update;
-    ForTransition(context_, kind, memory_.Matrix(leaf), entering, width_, first,
-                  [&](int row, int v, float correction) {
-                    const int at = v * width_ + row;
-                    update.Take(v, base[at], corrected ? correction : 0.0F, y + at);
-                    if (v == 0 && p + 1 == tree_.num_intervals)
-                      args.final_states[int64_t{sample_} * width_ + row] = y[at];
-                  });
+    IntervalUpdate update(kind_);
+    const auto take = [&](int row, int v, float correction) {
+      update.Take(v, base[v * width_ + row], correction, width_, y + row);
+      if (v == 0 && p + 1 == tree_.num_intervals)
+        args.final_states[int64_t{sample_} * width_ + row] = y[row];
+    };
+    if (corrected) {
+      ForTransition(context_, kind_, memory_.Matrix(leaf), memory_.Entering(leaf), width_, first,
+                    take);
+    } else if (context_.lane() < kPassRows) {
+      for (int v = 0; v < kind_.vectors(); ++v) take(first + context_.lane(), v, 0.0F);
+    }
     return update.norms();
   }
 

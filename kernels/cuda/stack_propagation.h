@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/backend/iteration.h"
+#include "kernels/cuda/interval_norms.h"
 #include "kernels/cuda/rounding_source.h"
 #include "kernels/cuda/stack_jacobian.h"
 #include "kernels/cuda/stack_step.h"
@@ -20,19 +21,16 @@ namespace deeppcr::cuda {
 template <int W, class Context>
 class StackPropagation {
  public:
-  // `entry`: the state and the probes, [kNumColumns, W]. `matrix`: null if none is wanted; a
-  // diagonal is that of a single step.
+  // `entry`: the lane's element of the state. `matrix`: null if none is wanted; a diagonal is that
+  // of a single step.
   DEEPPCR_DEVICE StackPropagation(Context& context, const StackView& stack, IterationKind kind,
-                                  const float* entry, float* matrix)
+                                  float entry, float* matrix)
       : context_(context),
         stack_(stack),
         kind_(kind),
         matrix_(matrix),
         row_(context.lane() % W),
-        z_(entry[row_]) {
-    for (int v = 0; v < kNumProbes; ++v)
-      probes_[v] = kind.probes ? entry[(1 + v) * W + row_] : 0.0F;
-  }
+        z_(entry) {}
 
   // Steps (begin, end].
   DEEPPCR_DEVICE void Run(int64_t begin, int64_t end) {
@@ -65,15 +63,25 @@ class StackPropagation {
     if (context_.lane() < W) matrix_[row_] = fmaf(slope, weight, stack_.residual ? 1.0F : 0.0F);
   }
 
-  // E <- J E + rounding of the step: of the new state, and of the terms of its dot products, which
-  // cancel in the state but not in the rounding.
-  DEEPPCR_DEVICE void Probes(const LayerPart<W>& layer, int64_t l, float slope, float next) {
+  // What the rounding of the step is proportional to (kernels/cpu/kernels_impl.h has the formula
+  // and its reasons): the new state, the branch, and the terms of the dot products with the bias.
+  DEEPPCR_DEVICE float RoundingSize(const LayerPart<W>& layer, float slope, float next) {
+    const float largest = LargestOfWarp(context_, fmaxf(fabsf(next), fabsf(z_)));
+    const float scale = PowerOfTwoBelow(largest), inverse = 1.0F / scale;
     LayerPart<W> squares;
     DEEPPCR_UNROLL
     for (int j = 0; j < LanePart<W>::kColumns; ++j)
       squares.weights[j] = layer.weights[j] * layer.weights[j];
-    const float terms = Multiply<W>(context_, squares, z_ * z_);
-    const float size = sqrtf(fmaf(next, next, slope * slope * terms));
+    const float before = z_ * inverse, after = next * inverse, bias = layer.bias * inverse;
+    const float sum = Multiply<W>(context_, squares, before * before);
+    const float terms = slope * sqrtf(fminf(fmaf(bias, bias, sum), kLargestFloat));
+    const float branch = stack_.residual ? after - before : 0.0F;
+    return sqrtf(fmaf(after, after, fmaf(branch, branch, terms * terms))) * scale;
+  }
+
+  // E <- J E + rounding of the step.
+  DEEPPCR_DEVICE void Probes(const LayerPart<W>& layer, int64_t l, float slope, float next) {
+    const float size = RoundingSize(layer, slope, next);
     DEEPPCR_UNROLL
     for (int v = 0; v < kNumProbes; ++v) {
       const float product = Multiply<W>(context_, layer, probes_[v]);
@@ -88,7 +96,7 @@ class StackPropagation {
   float* const matrix_;
   const int row_;
   float z_;
-  float probes_[kNumProbes];
+  float probes_[kNumProbes] = {};
   float column_[kColumnRows<W>] = {};
 };
 

@@ -20,7 +20,7 @@
 namespace deeppcr::cuda {
 
 enum class TangentStage : uint8_t {
-  kPlace,     // the tangents that enter an interval: the probes', and unit vectors
+  kPlace,     // the tangents that enter an interval: zeros for the probes, and unit vectors
   kInput,     // hidden = the input layer's products
   kResidual,  // hidden += slope products
   kInner,     // inner = slope products
@@ -142,14 +142,9 @@ class IntervalTangents {
   }
 
   DEEPPCR_DEVICE void Place() const {
-    const float* const entry = at_.memory.State(at_.local);
-    const int width = args_.process.width, probes = args_.rows.probes;
+    const int probes = args_.rows.probes;
     ForElements(d_.state_cols, [&](int i) {
-      ForTangents([&](int r) {
-        const bool probe = r < probes;
-        const float unit = i == r - probes ? 1.0F : 0.0F;
-        State(r, i) = !probe ? unit : i < width ? entry[(1 + r) * width + i] : 0.0F;
-      });
+      ForTangents([&](int r) { State(r, i) = i == r - probes ? 1.0F : 0.0F; });
     });
   }
 
@@ -265,13 +260,12 @@ class IntervalTangents {
     const int32_t leaf = args_.intervals.tree.index_of(0, at_.interval);
     float* const propagated = at_.memory.Propagated(at_.local);
     float* const residual = at_.memory.Residual(leaf);
-    const float* const y = at_.memory.State(at_.local + 1);
     ForElements(width, [&](int i) {
-      if (begin_ == 0) residual[i] = propagated[i] - y[i];
+      if (begin_ == 0) residual[i] = propagated[i] - at_.EndAt(args_.range.corner, i, width);
       ForProbes([&](int r) {
         const int at = (1 + r) * width + i;
         propagated[at] = State(r, i);
-        residual[at] = propagated[at] - y[at];
+        residual[at] = propagated[at];
       });
       float* const row = at_.memory.Matrix(leaf) + int64_t{i} * width;
       for (int r = begin_ < probes ? probes : begin_; r < end_; ++r) row[r - probes] = State(r, i);

@@ -159,8 +159,11 @@ void WidePropagation::Launch(Stream& stream, const DiffusionView& process,
                             // d_0 = 0: the first matrix is never used.
                             .columns = kind.forms_jacobians() && count > 1 ? process.state_dim : 0};
   for (int32_t first = 0; first < count; first += part) {
-    const IntervalRange range = {
-        .sample = sample, .first = first, .count = std::min(part, count - first), .step = 0};
+    const IntervalRange range = {.sample = sample,
+                                 .first = first,
+                                 .count = std::min(part, count - first),
+                                 .step = 0,
+                                 .corner = kind.corner};
     Part(*this, stream, process, intervals, range, rows).Launch();
   }
 }

@@ -5,6 +5,7 @@
 // What a way to solve costs, from what the loops counted and constants of the backend: the same on
 // every machine and whatever else runs, which no clock is.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -25,19 +26,21 @@ struct CountedCost {
 };
 
 // Vectors pushed through all steps, and the products of the tree: 2 D^3 for each of P transition
-// matrices of a pass, which is told by its D + 1 columns.
-inline double CountedFlops(const SystemShape& shape, int64_t num_intervals, double columns) {
+// matrices of an iteration that forms them, of which there are no more than iterations and than
+// columns have room for.
+inline double CountedFlops(const SystemShape& shape, int64_t num_intervals, double columns,
+                           double iterations) {
   const auto steps = static_cast<double>(shape.num_steps);
   const auto weights = static_cast<double>(shape.step_weights);
   const auto width = static_cast<double>(shape.state_dim);
-  const double passes = std::floor(columns / (width + 1));
+  const double passes = std::min(iterations, std::floor(columns / (width + 1)));
   return 2 * columns * steps * weights +
          2 * passes * static_cast<double>(num_intervals) * width * width * width;
 }
 
 inline CountedCost SequentialCost(const SystemShape& shape) {
   return {.flops = CountedFlops({.num_steps = shape.num_steps, .step_weights = shape.step_weights},
-                                0, 1),
+                                0, 1, 0),
           .stages = static_cast<double>(shape.num_steps)};
 }
 

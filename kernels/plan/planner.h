@@ -30,9 +30,10 @@ inline constexpr double kEqualWork = 1.3;
 inline constexpr double kClearlyFaster = 2;
 inline constexpr size_t kFewestTimes = 3;
 
-// The least rtol is so many times the worst effect of rounding that was seen: other inputs may see
-// twice as much, and half of the tolerance is for what the iteration leaves.
-inline constexpr double kRoundingMargin = 4;
+// The least rtol is so many times the worst effect of rounding that was seen: the certificate takes
+// it kRoundingFactor times, other inputs may see twice as much, and half of the tolerance is for
+// what the iteration leaves.
+inline constexpr double kRoundingMargin = 4 * kRoundingFactor;
 
 struct PlannerOptions {
   double rtol = 1e-4;

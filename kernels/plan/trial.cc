@@ -140,7 +140,8 @@ absl::Status TrialBench::JudgeSample(int s, const ResolvedOptions& options, Tria
   DEEPPCR_RETURN_IF_ERROR(RunSamples(options, s, 1, trajectory_.data()).status());
   const SampleReport& report = reports_[0];
   const double flops =
-      CountedFlops(shape_, Intervals(trial->choice), static_cast<double>(report.column_passes));
+      CountedFlops(shape_, Intervals(trial->choice), static_cast<double>(report.column_passes),
+                   static_cast<double>(report.iterations));
   spent_flops_ += flops;
   trial->cost.flops += flops;
   trial->cost.stages = std::max(trial->cost.stages, static_cast<double>(report.dependent_stages));
@@ -163,7 +164,7 @@ absl::Status TrialBench::JudgeSample(int s, const ResolvedOptions& options, Tria
 int32_t TrialBench::IterationsWithin(const PlanChoice& choice, double max_flops) const {
   const bool newton = FindSolver(choice.solver)->linearization == Linearization::kFull;
   const double columns = static_cast<double>(newton ? shape_.state_dim + 1 : 1);
-  const double each = CountedFlops(shape_, Intervals(choice), columns);
+  const double each = CountedFlops(shape_, Intervals(choice), columns, 1);
   const double most = Resolve(choice).max_iterations;
   return static_cast<int32_t>(std::clamp(max_flops / each, 0.0, most));
 }

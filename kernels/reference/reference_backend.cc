@@ -221,8 +221,20 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
     return (h >> 40) % 2 == 0 ? 1 : -1;
   }
 
+  // y_p as the next interval takes it.
+  Vector EntryOf(int64_t p, IterationKind kind) const {
+    Vector y = states_[p][0];
+    for (int64_t i = 0; kind.displaced() && p > 0 && i < dim_; ++i) {
+      const double ball = states_[p][kBallColumn][i];
+      y[i] += Displaced(kind.corner, 0, 1, p, i) * ball;
+    }
+    return y;
+  }
+
   int64_t PropagateInterval(int64_t p, IterationKind kind) {
-    Columns y = states_[p - 1];
+    Columns y;
+    y[0] = EntryOf(p - 1, kind);
+    for (int v = 1; v < kNumColumns; ++v) y[v] = Vector(dim_);
     Matrix product(dim_ * dim_);
     for (int64_t i = 0; i < dim_; ++i) product[i * dim_ + i] = 1;
     int64_t stages = 0;
@@ -238,7 +250,8 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
     propagated_[p - 1] = y;
     Node& leaf = nodes_[tree_.node(0, p - 1)];
     if (kind.refresh) leaf.matrix = Linearize(product, kind.linearization);
-    for (int v = 0; v < NumColumns(kind); ++v) leaf.residual[v] = Add(y[v], states_[p][v], -1);
+    leaf.residual = y;
+    leaf.residual[0] = Add(y[0], EntryOf(p, kind), -1);
     return stages;
   }
 
@@ -255,24 +268,42 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
     return Multiply(matrix, x);
   }
 
-  void UpdateInterval(int64_t p, IterationKind kind, double floor, UpdateNorms* norms) {
+  // F_p + A_p d_{p-1}, in every column.
+  Columns Corrected(int64_t p, IterationKind kind) const {
     const Node& leaf = nodes_[tree_.node(0, p - 1)];
-    const bool corrected = p > 1 && kind.linearization != Linearization::kZero;
-    double probe = 0;
-    const Vector old = states_[p][0];
-    for (int v = 0; v < NumColumns(kind); ++v) {
-      states_[p][v] = propagated_[p - 1][v];
-      if (corrected)
-        states_[p][v] = Add(states_[p][v], Transition(leaf.matrix, leaf.entering[v], kind));
-      if (v > 0) probe = Larger(probe, Norm(states_[p][v]));
+    Columns next = propagated_[p - 1];
+    if (p == 1 || kind.linearization == Linearization::kZero) return next;
+    for (int v = 0; v < NumColumns(kind); ++v)
+      next[v] = Add(next[v], Transition(leaf.matrix, leaf.entering[v], kind));
+    return next;
+  }
+
+  void UpdateInterval(int64_t p, IterationKind kind, double floor, UpdateNorms* norms) {
+    const Columns next = Corrected(p, kind);
+    Columns& y = states_[p];
+    double update = 0, rounding = 0;
+    for (int64_t i = 0; i < dim_; ++i) {
+      const double moved = std::fabs(next[0][i] - y[0][i]);
+      double probe = 0;
+      for (int v = 1; v < NumColumns(kind); ++v) probe = Larger(probe, std::fabs(next[v][i]));
+      const double error = moved + kRoundingFactor * probe;
+      if (kind.probes) {
+        y[kBallColumn][i] = std::max({0.25 * y[kUpdateColumn][i], 0x1p-15 * std::fabs(next[0][i]),
+                                      8 * kRoundingFactor * probe});
+      }
+      if ((kind.probes || kind.displaced()) && error > kLeastNormal)
+        norms->share = Larger(norms->share, error / y[kBallColumn][i]);
+      norms->finite = norms->finite && std::isfinite(next[0][i]);
+      update = Larger(update, moved);
+      rounding = Larger(rounding, probe);
+      if (!kind.displaced()) y[kUpdateColumn][i] = moved;
     }
-    const double update = Norm(Add(states_[p][0], old, -1));
-    const double scale = Norm(states_[p][0]) + floor;
-    for (const double x : states_[p][0]) norms->finite = norms->finite && std::isfinite(x);
-    if (update == 0 && probe == 0) return;
+    if (!kind.displaced()) y[0] = next[0];
+    const double scale = Norm(y[0]) + floor;
+    if (update == 0 && rounding == 0) return;
     norms->update = Larger(norms->update, update / scale);
-    norms->rounding = Larger(norms->rounding, probe / scale);
-    norms->combined = Larger(norms->combined, (2 * update + probe) / scale);
+    norms->rounding = Larger(norms->rounding, rounding / scale);
+    norms->combined = Larger(norms->combined, (2 * update + kRoundingFactor * rounding) / scale);
   }
 
   const Family& family_;

@@ -15,9 +15,11 @@ struct Pass {
   NextPass next;
   bool probes;
 };
-constexpr std::array kPasses = {Pass{NextPass::kWarmSweep, false}, Pass{NextPass::kIterate, false},
-                                Pass{NextPass::kLinearize, false}, Pass{NextPass::kCorrect, false},
-                                Pass{NextPass::kCorrect, true}};
+constexpr std::array kPasses = {
+    Pass{NextPass::kWarmSweep, false},      Pass{NextPass::kIterate, false},
+    Pass{NextPass::kLinearize, false},      Pass{NextPass::kCorrect, false},
+    Pass{NextPass::kCorrect, true},         Pass{NextPass::kConfirm, false},
+    Pass{NextPass::kConfirmOpposite, false}};
 
 // Returns what the guess cost.
 PassCount PlaceGuess(SolveSpace& space, InitialGuess guess, int32_t b, const GroupSample& sample) {
@@ -140,6 +142,7 @@ SampleReport ReportOf(const Progress& progress) {
   report.converged = progress.termination == Termination::kConverged;
   report.iterations = progress.iterations;
   report.chord_corrections = progress.corrections;
+  report.confirmations = progress.confirmations;
   report.warm_sweeps = progress.warm_sweeps;
   report.dependent_stages = progress.stages;
   report.column_passes = progress.columns;

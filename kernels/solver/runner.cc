@@ -44,12 +44,14 @@ void AddAttempt(const SampleReport& failed, SampleReport* report) {
                      .termination = failed.termination,
                      .iterations = failed.iterations,
                      .chord_corrections = failed.chord_corrections,
+                     .confirmations = failed.confirmations,
                      .warm_sweeps = failed.warm_sweeps,
                      .update = failed.update,
                      .error_estimate = failed.error_estimate,
                      .rounding_estimate = failed.rounding_estimate};
   report->iterations += failed.iterations;
   report->chord_corrections += failed.chord_corrections;
+  report->confirmations += failed.confirmations;
   report->warm_sweeps += failed.warm_sweeps;
   report->dependent_stages += failed.dependent_stages;
   report->column_passes += failed.column_passes;
@@ -204,7 +206,10 @@ class Runner::Batch {
   }
 
   // Of the relative norms of an iterative solver, see StoppingPolicy.
-  double Floor() const { return row_.iterative ? options_.atol / options_.rtol : 0; }
+  double Floor() const {
+    return row_.iterative ? StoppingPolicy{.rtol = options_.rtol, .atol = options_.atol}.floor()
+                          : 0;
+  }
 
   // The answer of a sample, if it has one. Output layers may overflow where the states did not.
   void Decode(Lane& lane, int32_t b, const SampleRequest& request) const {

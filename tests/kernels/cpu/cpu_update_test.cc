@@ -5,14 +5,57 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
+#include "kernels/backend/iteration.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cpu/kernels_fixture.h"
 
 namespace deeppcr::testing {
 namespace {
 
-using CpuUpdateTest = CpuKernelsTest;
+// Of all states: [p][column][lane].
+using Columns = std::vector<std::vector<std::vector<float>>>;
+
+class CpuUpdateTest : public CpuKernelsTest {
+ protected:
+  // What stands in the columns of sizes and balls is not negative.
+  void FillSizes(IntervalBuffers& buffers) const {
+    for (int64_t p = 0; p <= buffers.num_intervals(); ++p)
+      for (const int column : {kUpdateColumn, kBallColumn})
+        for (int64_t i = 0; i < dim_; ++i)
+          buffers.State(p, column)[i] = std::fabs(buffers.State(p, column)[i]);
+  }
+  Columns ColumnsOf(IntervalBuffers& buffers) const {
+    Columns all(buffers.num_intervals() + 1);
+    for (int64_t p = 0; p <= buffers.num_intervals(); ++p)
+      for (int64_t v = 0; v < cpu::kColumns; ++v)
+        all[p].emplace_back(buffers.State(p, v), buffers.State(p, v) + width_);
+    return all;
+  }
+};
+
+// sqrt(z'^2 + (z' - z)^2 + slope^2 (b^2 + sum_k W_k^2 z_k^2)) of element i of step l, the second
+// where the step is residual.
+double RoundingSize(const DenseStackSpec& spec, int64_t l, const Vector& before, double after,
+                    int64_t i) {
+  const int64_t dim = spec.state_dim;
+  const float* weights = spec.weights.data() + ((l - 1) * dim + i) * dim;
+  const double bias = spec.biases.empty() ? 0 : spec.biases[(l - 1) * dim + i];
+  double x = bias, terms = bias * bias;
+  for (int64_t k = 0; k < dim; ++k) {
+    x += weights[k] * before[k];
+    terms += std::pow(weights[k] * before[k], 2);
+  }
+  const double slope =
+      reference::Differentiate(spec.activation, x) * (spec.residual ? spec.residual_scale : 1);
+  const double branch = spec.residual ? after - before[i] : 0;
+  // A slope of zero counts for nothing, whatever it is the slope of.
+  return std::sqrt(after * after + branch * branch + (slope == 0 ? 0 : slope * slope * terms));
+}
+
+// What such a size brings: a unit of it, and the least float where there is any.
+double RoundingSource(double size) { return size > 0 ? kUnit * size + 0x1p-149 : 0; }
 
 // Of the new state, and of the terms of its dot products, which may cancel in the state.
 TEST_P(CpuUpdateTest, AProbePicksUpTheRoundingOfAStep) {
@@ -25,15 +68,12 @@ TEST_P(CpuUpdateTest, AProbePicksUpTheRoundingOfAStep) {
     int64_t positive = 0, all = 0;
     for (int64_t p = 0; p < 8; ++p) {
       const Vector before = Doubles(buffers.State(p), dim_);
-      const Vector jacobian = reference::StepJacobian(system.spec(), p + 1, before);
       for (int64_t i = 0; i < dim_; ++i) {
-        double square = std::pow(buffers.Propagated(p)[i], 2);
-        for (int64_t k = 0; k < dim_; ++k)  // the branch alone
-          square += std::pow((jacobian[i * dim_ + k] - (residual && i == k)) * before[k], 2);
+        const double source =
+            RoundingSource(RoundingSize(system.spec(), p + 1, before, buffers.Propagated(p)[i], i));
         for (int64_t v = 1; v < cpu::kColumns; ++v, ++all) {
           const double probe = buffers.Propagated(p, v)[i];
-          ASSERT_NEAR(std::fabs(probe), kUnit * std::sqrt(square),
-                      1e-5 * kUnit * std::sqrt(square));
+          ASSERT_NEAR(std::fabs(probe), source, 1e-5 * source);
           positive += probe > 0;
         }
       }
@@ -44,78 +84,381 @@ TEST_P(CpuUpdateTest, AProbePicksUpTheRoundingOfAStep) {
   }
 }
 
-TEST_P(CpuUpdateTest, ProbesAreCarriedByTheJacobianAndGrowBySourcesAlone) {
-  for (const bool residual : {false, true}) {
-    const RandomSystem system = NewSystem(4, residual, Activation::kTanh);
-    const PackedLayers layers(system.spec());
-    IntervalBuffers buffers(layers.view(), 2);
-    FillStates(buffers, false);
+// Layers of one's own making.
+struct OwnSystem {
+  std::vector<float> weights, biases;
+  DenseStackSpec spec;
+
+  OwnSystem(const DenseStackSpec& shape, float weight, float bias)
+      : weights(shape.num_steps * shape.state_dim * shape.state_dim, weight),
+        biases(shape.num_steps * shape.state_dim, bias),
+        spec(shape) {
+    spec.weights = weights;
+    spec.biases = biases;
+  }
+  explicit OwnSystem(const DenseStackSpec& shape)
+      : weights(shape.weights.begin(), shape.weights.end()),
+        biases(shape.biases.begin(), shape.biases.end()),
+        spec(shape) {
+    spec.weights = weights;
+    spec.biases = biases;
+  }
+  OwnSystem(const OwnSystem&) = delete;
+};
+
+// Layers that are homogeneous in their states and biases have rounding that is so, too, until it
+// meets the least float: no square overflows or vanishes on the way.
+TEST_P(CpuUpdateTest, RoundingIsInTheUnitOfTheStates) {
+  for (const Activation activation : {Activation::kIdentity, Activation::kRelu}) {
+    for (const bool residual : {false, true}) {
+      const RandomSystem system = NewSystem(4, residual, activation);
+      const PackedLayers layers(system.spec());
+      IntervalBuffers plain(layers.view(), 1);
+      FillStates(plain, false);
+      kernels_.propagate(plain.ToPropagate(Matrices::kNone, true));
+      for (const int exponent : {-100, -50, 50, 100}) {
+        OwnSystem scaled(system.spec());
+        for (float& b : scaled.biases) b = std::ldexp(b, exponent);
+        const PackedLayers scaled_layers(scaled.spec);
+        IntervalBuffers buffers(scaled_layers.view(), 1);
+        for (int64_t p = 0; p <= 4; ++p)
+          for (int64_t i = 0; i < dim_; ++i)
+            buffers.State(p)[i] = std::ldexp(plain.State(p)[i], exponent);
+        kernels_.propagate(buffers.ToPropagate(Matrices::kNone, true));
+        for (int64_t p = 0; p < 4; ++p)
+          for (int64_t v = 1; v < cpu::kColumns; ++v)
+            for (int64_t i = 0; i < dim_; ++i) {
+              const double want = std::ldexp(double{plain.Propagated(p, v)[i]}, exponent);
+              ASSERT_NEAR(buffers.Propagated(p, v)[i], want, 1e-6 * std::fabs(want) + 0x1p-148)
+                  << "2^" << exponent;
+            }
+      }
+    }
+  }
+}
+
+// States of the least floats are rounded to whole ones of those.
+TEST_P(CpuUpdateTest, TheLeastStatesHaveTheRoundingOfTheLeastFloat) {
+  const OwnSystem system({.num_steps = 2, .state_dim = dim_, .activation = Activation::kIdentity},
+                         0.5F / static_cast<float>(dim_), 0.0F);
+  const PackedLayers layers(system.spec);
+  for (const float state : {0x1p-126F, 0x1p-130F, 0x1p-140F}) {
+    IntervalBuffers buffers(layers.view(), 1);
+    for (int64_t p = 0; p <= 2; ++p) std::fill_n(buffers.State(p), dim_, state);
+    kernels_.propagate(buffers.ToPropagate(Matrices::kNone, true));
     for (int64_t p = 0; p < 2; ++p)
       for (int64_t v = 1; v < cpu::kColumns; ++v)
         for (int64_t i = 0; i < dim_; ++i)
-          buffers.State(p, v)[i] = static_cast<float>(1 + (p + v + i) % 3);
-    kernels_.propagate(buffers.ToPropagate(Matrices::kNone, true));
-    for (int64_t p = 0; p < 2; ++p) {
-      Vector z = Doubles(buffers.State(p), dim_), jacobian;
-      Vector first = reference::StepJacobian(system.spec(), 2 * p + 1, z);
-      z = reference::Step(system.spec(), 2 * p + 1, z);
-      jacobian = Product(reference::StepJacobian(system.spec(), 2 * p + 2, z), first, dim_);
-      for (int64_t v = 1; v < cpu::kColumns; ++v)
+          ASSERT_EQ(std::fabs(buffers.Propagated(p, v)[i]), 0x1p-149F) << state;
+  }
+  // Zeros are exact.
+  IntervalBuffers zeros(layers.view(), 1);
+  kernels_.propagate(zeros.ToPropagate(Matrices::kNone, true));
+  for (int64_t v = 1; v < cpu::kColumns; ++v)
+    for (int64_t i = 0; i < dim_; ++i) ASSERT_EQ(zeros.Propagated(0, v)[i], 0.0F);
+}
+
+// Units that are off, behind weights whose squares overflow.
+TEST_P(CpuUpdateTest, TermsBehindASlopeOfZeroCountForNothing) {
+  for (const bool residual : {false, true}) {
+    for (const Activation activation : {Activation::kRelu, Activation::kSigmoid}) {
+      const OwnSystem system(
+          {.num_steps = 2, .state_dim = dim_, .residual = residual, .activation = activation},
+          -1e30F, -1e30F);
+      const PackedLayers layers(system.spec);
+      IntervalBuffers buffers(layers.view(), 1);
+      for (int64_t p = 0; p <= 2; ++p) std::fill_n(buffers.State(p), dim_, 1.5F);
+      kernels_.propagate(buffers.ToPropagate(Matrices::kNone, true));
+      for (int64_t p = 0; p < 2; ++p) {
+        const Vector before = Doubles(buffers.State(p), dim_);
         for (int64_t i = 0; i < dim_; ++i) {
-          double carried = 0, size = 0;
-          for (int64_t k = 0; k < dim_; ++k) {
-            carried += jacobian[i * dim_ + k] * buffers.State(p, v)[k];
-            size = std::max(size, std::fabs(double{buffers.State(p, v)[k]}));
-          }
-          // These probes are of size one: sources and rounding hide below, a wrong column does not.
-          ASSERT_NEAR(buffers.Propagated(p, v)[i], carried, 1e-5 * size * (1 + Largest(jacobian)));
+          const double source =
+              RoundingSource(RoundingSize(system.spec, p + 1, before, buffers.Propagated(p)[i], i));
+          for (int64_t v = 1; v < cpu::kColumns; ++v)
+            ASSERT_NEAR(std::fabs(buffers.Propagated(p, v)[i]), source, 1e-5 * source);
         }
-      ExpectPaddingZero(buffers.Propagated(p), cpu::kColumns, "probes");
+      }
     }
   }
+}
+
+// Large states from small ones, and the other way.
+TEST_P(CpuUpdateTest, RoundingIsThatOfTheLargerEndOfAStep) {
+  for (const bool residual : {false, true}) {
+    for (const float gain : {1e-30F, 1e-15F, 1e15F, 1e30F}) {
+      const OwnSystem system({.num_steps = 1,
+                              .state_dim = dim_,
+                              .residual = residual,
+                              .activation = Activation::kIdentity},
+                             gain, 0.0F);
+      const PackedLayers layers(system.spec);
+      IntervalBuffers buffers(layers.view(), 1);
+      for (int64_t i = 0; i < dim_; ++i) buffers.State(0)[i] = 1 + static_cast<float>(i % 3);
+      kernels_.propagate(buffers.ToPropagate(Matrices::kNone, true));
+      const Vector before = Doubles(buffers.State(0), dim_);
+      for (int64_t i = 0; i < dim_; ++i) {
+        const double source =
+            RoundingSource(RoundingSize(system.spec, 1, before, buffers.Propagated(0)[i], i));
+        for (int64_t v = 1; v < cpu::kColumns; ++v) {
+          // What is beyond 2^-64 of the larger end may be lost.
+          ASSERT_NEAR(std::fabs(buffers.Propagated(0, v)[i]), source,
+                      1e-5 * source + kUnit * 0x1p-64 * Largest(before))
+              << gain;
+        }
+      }
+    }
+  }
+}
+
+// Nothing is left of a state that its bias cancels but the rounding of both.
+TEST_P(CpuUpdateTest, WhatCancelsInTheStateDoesNotInItsRounding) {
+  for (const float state : {0x1p-70F, 1.0F, 0x1p90F}) {
+    OwnSystem system({.num_steps = 1, .state_dim = dim_, .activation = Activation::kIdentity}, 0.0F,
+                     -state);
+    for (int64_t i = 0; i < dim_; ++i) system.weights[i * dim_ + i] = 1;
+    const PackedLayers layers(system.spec);
+    IntervalBuffers buffers(layers.view(), 1);
+    std::fill_n(buffers.State(0), dim_, state);
+    kernels_.propagate(buffers.ToPropagate(Matrices::kNone, true));
+    const double source = RoundingSource(state * std::sqrt(2.0));
+    for (int64_t i = 0; i < dim_; ++i) {
+      ASSERT_EQ(buffers.Propagated(0)[i], 0.0F);
+      for (int64_t v = 1; v < cpu::kColumns; ++v)
+        ASSERT_NEAR(std::fabs(buffers.Propagated(0, v)[i]), source, 1e-5 * source) << state;
+    }
+  }
+}
+
+// Probes of zero enter, whatever stands beside the states; every step carries them on.
+TEST_P(CpuUpdateTest, ProbesAreCarriedByTheJacobianAndGrowBySourcesAlone) {
+  constexpr int64_t kInterval = 3, kIntervals = 2;
+  for (const bool residual : {false, true}) {
+    const RandomSystem system = NewSystem(kInterval * kIntervals, residual, Activation::kTanh);
+    const PackedLayers layers(system.spec());
+    IntervalBuffers buffers(layers.view(), kInterval), single(layers.view(), 1);
+    FillStates(buffers, false);
+    for (int64_t p = 0; p <= kIntervals; ++p)
+      for (int64_t v = 1; v < cpu::kColumns; ++v)
+        std::fill_n(buffers.State(p, v), dim_, std::numeric_limits<float>::quiet_NaN());
+    kernels_.propagate(buffers.ToPropagate(Matrices::kNone, true));
+    for (int64_t p = 0; p < kIntervals; ++p) {
+      // Interval by interval the same steps, each one by itself.
+      Vector probes[cpu::kColumns], magnitudes[cpu::kColumns];
+      std::copy_n(buffers.State(p), width_, single.State(p * kInterval));
+      for (int64_t l = p * kInterval; l < (p + 1) * kInterval; ++l) {
+        kernels_.propagate(single.ToPropagate(Matrices::kNone, true));
+        const Vector jacobian =
+            reference::StepJacobian(system.spec(), l + 1, Doubles(single.State(l), dim_));
+        for (int64_t v = 1; v < cpu::kColumns; ++v) {
+          Vector next = Doubles(single.Propagated(l, v), dim_), magnitude(dim_);
+          for (int64_t i = 0; i < dim_; ++i) {
+            ASSERT_GT(std::fabs(next[i]), 0) << "a source";
+            magnitude[i] = std::fabs(next[i]);
+            for (int64_t k = 0; k < dim_ && !probes[v].empty(); ++k) {
+              next[i] += jacobian[i * dim_ + k] * probes[v][k];
+              magnitude[i] += std::fabs(jacobian[i * dim_ + k]) * magnitudes[v][k];
+            }
+          }
+          probes[v] = next;
+          magnitudes[v] = magnitude;
+        }
+        if (l + 1 < kInterval * kIntervals)
+          std::copy_n(single.Propagated(l), width_, single.State(l + 1));
+      }
+      for (int64_t v = 1; v < cpu::kColumns; ++v)
+        for (int64_t i = 0; i < dim_; ++i)
+          ASSERT_NEAR(buffers.Propagated(p, v)[i], probes[v][i], 1e-5 * magnitudes[v][i]);
+    }
+    for (int64_t p = 0; p < kIntervals; ++p)
+      ExpectPaddingZero(buffers.Propagated(p), cpu::kColumns, "probes");
+  }
+}
+
+// The norms of an update, as they are defined.
+struct Norms {
+  double floor;
+  double update = 0, rounding = 0, combined = 0, share = 0;
+
+  // Of an interval: largest change, state and probe.
+  void Add(double change, double size, double probe) {
+    update = std::max(update, change / (size + floor));
+    rounding = std::max(rounding, probe / (size + floor));
+    combined = std::max(combined, (2 * change + 3 * probe) / (size + floor));
+  }
+  void Expect(const cpu::IntervalNorms& got) const {
+    EXPECT_NEAR(got.update, update, 1e-6 * update);
+    EXPECT_NEAR(got.rounding, rounding, 1e-6 * rounding);
+    EXPECT_NEAR(got.combined, combined, 1e-6 * combined);
+    EXPECT_NEAR(got.share, share, 1e-6 * share);
+    EXPECT_TRUE(got.finite);
+  }
+};
+
+// F + A d at [p * kColumns + v][i], in double, for every p and v; within `error` of it.
+struct Corrected {
+  std::vector<Vector> value, error;
+};
+Corrected Correct(IntervalBuffers& buffers, Matrices matrices, int64_t dim, int64_t width) {
+  Corrected all;
+  for (int64_t p = 0; p < buffers.num_intervals(); ++p)
+    for (int64_t v = 0; v < cpu::kColumns; ++v) {
+      Vector value(dim), error(dim);
+      for (int64_t i = 0; i < dim; ++i) {
+        value[i] = buffers.Propagated(p, v)[i];
+        double magnitude = std::fabs(value[i]);
+        for (int64_t k = 0; k < dim && p > 0; ++k) {
+          double a = matrices == Matrices::kDense ? buffers.Dense(p)[k * width + i] : k == i;
+          if (matrices == Matrices::kDiagonal && k == i) a = buffers.Diagonal(p)[i];
+          value[i] += a * buffers.Entering(p, v)[k];
+          magnitude += std::fabs(a * buffers.Entering(p, v)[k]);
+        }
+        error[i] = (2 * static_cast<double>(dim) + 1) * kUnit * magnitude;
+      }
+      all.value.push_back(value);
+      all.error.push_back(error);
+    }
+  return all;
 }
 
 TEST_P(CpuUpdateTest, UpdateAddsTheCorrectionAndMeasuresIt) {
   const RandomSystem system = NewSystem(5, false, Activation::kTanh);
   const PackedLayers layers(system.spec());
   for (const Matrices matrices : {Matrices::kNone, Matrices::kDense, Matrices::kDiagonal}) {
+    for (const bool probes : {false, true}) {
+      IntervalBuffers buffers(layers.view(), 1);
+      FillStates(buffers, true);
+      FillSizes(buffers);
+      kernels_.propagate(buffers.ToPropagate(matrices, probes));
+      FillRows(buffers.Entering(0), 5 * cpu::kColumns);
+      const Columns before = ColumnsOf(buffers);
+      const Corrected want = Correct(buffers, matrices, dim_, width_);
+      const std::vector<float> first(buffers.Propagated(0), buffers.Propagated(0) + width_);
+      const cpu::IntervalNorms got = kernels_.update(buffers.ToUpdate(matrices, probes, 0.125));
+      EXPECT_TRUE(SameBits(buffers.State(1), first.data(), width_)) << "d_0 is zero";
+      Norms norms{.floor = 0.125};
+      for (int64_t p = 0; p < 5; ++p) {
+        double change = 0, size = 0, probe = 0;
+        for (int64_t i = 0; i < dim_; ++i) {
+          const float* y = buffers.State(p + 1);
+          for (int64_t v = 0; v < (probes ? cpu::kColumns : 1); ++v)
+            ASSERT_NEAR(buffers.Propagated(p, v)[i], want.value[p * cpu::kColumns + v][i],
+                        want.error[p * cpu::kColumns + v][i]);
+          EXPECT_EQ(y[i], buffers.Propagated(p)[i]);
+          const float moved = std::fabs(y[i] - before[p + 1][0][i]);
+          EXPECT_EQ(y[kUpdateColumn * width_ + i], moved);
+          float rho = 0;
+          for (int64_t v = 1; v < cpu::kColumns && probes; ++v)
+            rho = std::max(rho, std::fabs(buffers.Propagated(p, v)[i]));
+          const float ball = probes ? BallOf(before[p + 1][kUpdateColumn][i], y[i], rho)
+                                    : before[p + 1][kBallColumn][i];
+          EXPECT_EQ(y[kBallColumn * width_ + i], ball);
+          if (probes) norms.share = std::max<double>(norms.share, (moved + 3.0 * rho) / ball);
+          change = std::max<double>(change, moved);
+          size = std::max<double>(size, std::fabs(y[i]));
+          probe = std::max<double>(probe, rho);
+        }
+        norms.Add(change, size, probe);
+      }
+      norms.Expect(got);
+      EXPECT_EQ(got.share > 0, probes);
+      ExpectPaddingZero(buffers.State(0), 6 * cpu::kColumns, "states");
+    }
+  }
+}
+
+// Where a pass has led that started from displaced states: those that were displaced come back, and
+// only the way to them is told.
+TEST_P(CpuUpdateTest, ADisplacedUpdateRestoresTheStatesAndMeasuresTheWayBack) {
+  const RandomSystem system = NewSystem(5, false, Activation::kTanh);
+  const PackedLayers layers(system.spec());
+  for (const Matrices matrices : {Matrices::kNone, Matrices::kDense, Matrices::kDiagonal}) {
     IntervalBuffers buffers(layers.view(), 1);
     FillStates(buffers, true);
-    kernels_.propagate(buffers.ToPropagate(matrices, true));
+    FillSizes(buffers);
+    kernels_.propagate(buffers.ToPropagate(matrices, false));
     FillRows(buffers.Entering(0), 5 * cpu::kColumns);
-    std::vector<Vector> before;
-    for (int64_t p = 0; p <= 5; ++p) before.push_back(Doubles(buffers.State(p), dim_));
-    const cpu::IntervalNorms norms = kernels_.update(buffers.ToUpdate(matrices, true, 0.125));
-    EXPECT_TRUE(SameBits(buffers.State(1), buffers.Propagated(0), width_)) << "d_0 is zero";
-    double update = 0, rounding = 0, combined = 0;
+    buffers.State(2, cpu::kKeptColumn)[0] = -0.0F;
+    const Columns before = ColumnsOf(buffers);
+    const Corrected want = Correct(buffers, matrices, dim_, width_);
+    cpu::UpdateArgs args = buffers.ToUpdate(matrices, false, 0.125);
+    args.displaced = true;
+    const cpu::IntervalNorms got = kernels_.update(args);
+    Norms norms{.floor = 0.125};
     for (int64_t p = 0; p < 5; ++p) {
-      double change = 0, size = 0, probe = 0;
+      double change = 0, size = 0;
+      for (int64_t i = 0; i < dim_; ++i) {
+        const float next = buffers.Propagated(p)[i];
+        ASSERT_NEAR(next, want.value[p * cpu::kColumns][i], want.error[p * cpu::kColumns][i]);
+        const float kept = before[p + 1][cpu::kKeptColumn][i];
+        const float back = std::fabs(next - kept);
+        norms.share =
+            std::max<double>(norms.share, ShareOfBall(back, before[p + 1][kBallColumn][i]));
+        change = std::max<double>(change, back);
+        size = std::max<double>(size, std::fabs(kept));
+      }
+      norms.Add(change, size, 0);
       for (int64_t v = 0; v < cpu::kColumns; ++v)
-        for (int64_t i = 0; i < dim_; ++i) {
-          const float got = buffers.State(p + 1, v)[i];
-          double want = 0, magnitude = 0;
-          for (int64_t k = 0; k < dim_ && p > 0; ++k) {
-            double a = matrices == Matrices::kDense ? buffers.Dense(p)[k * width_ + i] : k == i;
-            if (matrices == Matrices::kDiagonal && k == i) a = buffers.Diagonal(p)[i];
-            want += a * buffers.Entering(p, v)[k];
-            magnitude += std::fabs(a * buffers.Entering(p, v)[k]);
-          }
-          const double base = buffers.Propagated(p, v)[i];
-          magnitude += std::fabs(base);
-          ASSERT_NEAR(got, base + want, (2 * static_cast<double>(dim_) + 1) * kUnit * magnitude);
-          if (v == 0) change = std::max(change, std::fabs(got - before[p + 1][i]));
-          if (v == 0) size = std::max(size, std::fabs(double{got}));
-          if (v > 0) probe = std::max(probe, std::fabs(double{got}));
-        }
-      update = std::max(update, change / (size + 0.125));
-      rounding = std::max(rounding, probe / (size + 0.125));
-      combined = std::max(combined, (2 * change + probe) / (size + 0.125));
+        EXPECT_TRUE(SameBits(buffers.State(p + 1, v),
+                             before[p + 1][v == 0 ? cpu::kKeptColumn : v].data(), width_))
+            << "column " << v;
     }
-    EXPECT_NEAR(norms.update, update, 1e-6 * update);
-    EXPECT_NEAR(norms.rounding, rounding, 1e-6 * rounding);
-    EXPECT_NEAR(norms.combined, combined, 1e-6 * combined);
-    EXPECT_TRUE(norms.finite);
-    ExpectPaddingZero(buffers.State(0), 6 * cpu::kColumns, "states");
+    norms.Expect(got);
+    EXPECT_EQ(got.rounding, 0);
+    EXPECT_GT(got.share, 0);
+    EXPECT_TRUE(SameBits(buffers.State(0), before[0][0].data(), width_)) << "z_0";
+  }
+}
+
+// Every element counts, and each against its own ball.
+TEST_P(CpuUpdateTest, TheShareIsThatOfTheElementWhichFillsItsBallMost) {
+  const RandomSystem system = NewSystem(3, false, Activation::kTanh);
+  const PackedLayers layers(system.spec());
+  for (const bool displaced : {false, true}) {
+    for (int64_t lane = 0; lane < dim_; ++lane) {
+      IntervalBuffers buffers(layers.view(), 1);
+      for (int64_t p = 0; p < 3; ++p)
+        for (int64_t i = 0; i < dim_; ++i) {
+          // A move of 1/64 from 1; balls of 1, and one of 1/8, where probes put it.
+          float* y = buffers.State(p + 1);
+          const bool small = p == lane % 3 && i == lane;
+          (displaced ? y + cpu::kKeptColumn * width_ : y)[i] = 1;
+          y[(displaced ? kBallColumn : kUpdateColumn) * width_ + i] =
+              (displaced ? 1.0F : 4.0F) * (small ? 0.125F : 1.0F);
+          buffers.Propagated(p)[i] = 1 + 0x1p-6F;
+        }
+      cpu::UpdateArgs args = buffers.ToUpdate(Matrices::kNone, !displaced, 1e-3);
+      args.displaced = displaced;
+      EXPECT_EQ(kernels_.update(args).share, 0x1p-3) << lane << (displaced ? " displaced" : "");
+    }
+  }
+}
+
+// Errors that are none, balls that are nothing, and an infinite way back.
+TEST_P(CpuUpdateTest, SharesOfBallsThatAreNothing) {
+  const RandomSystem system = NewSystem(3, false, Activation::kTanh);
+  const PackedLayers layers(system.spec());
+  const auto returned = [&](float from, float kept, float ball, int64_t lane) {
+    IntervalBuffers buffers(layers.view(), 1);
+    buffers.Propagated(1)[lane] = from;
+    buffers.State(2, cpu::kKeptColumn)[lane] = kept;
+    buffers.State(2, kBallColumn)[lane] = ball;
+    cpu::UpdateArgs args = buffers.ToUpdate(Matrices::kNone, false, 1e-3);
+    args.displaced = true;
+    return kernels_.update(args);
+  };
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (int64_t lane = 0; lane < dim_; ++lane) {
+    EXPECT_EQ(returned(1, 1, 0, lane).share, 0);
+    EXPECT_EQ(returned(kLeastNormal, 0, 0, lane).share, 0);
+    EXPECT_EQ(returned(0x1.000002p-126F, 0, 0, lane).share, infinity);
+    EXPECT_EQ(returned(1.5F, 1, 0, lane).share, infinity);
+    EXPECT_EQ(returned(1.5F, 1, 2, lane).share, 0.25);
+    EXPECT_TRUE(returned(1.5F, 1, 2, lane).finite);
+    EXPECT_FALSE(returned(infinity, 1, infinity, lane).finite);
+    EXPECT_FALSE(returned(-infinity, 1, 1, lane).finite);
+    EXPECT_FALSE(returned(std::numeric_limits<float>::quiet_NaN(), 1, 1, lane).finite);
+    // Finite, but farther than a float can tell.
+    EXPECT_FALSE(returned(3e38F, -3e38F, 1, lane).finite);
   }
 }
 

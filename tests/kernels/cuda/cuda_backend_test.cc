@@ -60,6 +60,7 @@ void ExpectCountsOfCpu(std::unique_ptr<Backend> backend, const StackOptions& sta
     const SampleReport b = cpu.Solve(options, inputs).reports[0];
     EXPECT_EQ(a.iterations, b.iterations) << row.name;
     EXPECT_EQ(a.chord_corrections, b.chord_corrections) << row.name;
+    EXPECT_EQ(a.confirmations, b.confirmations) << row.name;
     EXPECT_EQ(a.dependent_stages, b.dependent_stages) << row.name;
     EXPECT_EQ(a.column_passes, b.column_passes) << row.name;
     EXPECT_EQ(a.termination, b.termination) << row.name;

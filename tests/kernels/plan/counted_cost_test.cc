@@ -10,8 +10,10 @@ constexpr SystemShape kShape = {.num_steps = 100, .state_dim = 4, .step_weights 
 
 TEST(CountedCostTest, ColumnsCostTheirStepsAndPassesTheirTree) {
   // Nine columns: one pass of Jacobians, its vector, and four vectors more.
-  EXPECT_EQ(CountedFlops(kShape, 10, 9), 2 * 9 * 100 * 16 + 2 * 1 * 10 * 64);
-  EXPECT_EQ(CountedFlops(kShape, 10, 10), 2 * 10 * 100 * 16 + 2 * 2 * 10 * 64);
+  EXPECT_EQ(CountedFlops(kShape, 10, 9, 7), 2 * 9 * 100 * 16 + 2 * 1 * 10 * 64);
+  EXPECT_EQ(CountedFlops(kShape, 10, 10, 7), 2 * 10 * 100 * 16 + 2 * 2 * 10 * 64);
+  // One iteration and five passes of a vector have as many.
+  EXPECT_EQ(CountedFlops(kShape, 10, 10, 1), 2 * 10 * 100 * 16 + 2 * 1 * 10 * 64);
 }
 
 TEST(CountedCostTest, SequentialIsOneColumnAndAsManyStagesAsSteps) {

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 namespace deeppcr {
 namespace {
 
@@ -13,9 +16,25 @@ class Solve {
   explicit Solve(const StoppingPolicy& policy)
       : policy_(policy), progress_(StartProgress(policy)) {}
 
-  // The pass that was due has given an update of this size, and this much rounding.
-  Solve& Pass(double update, double rounding = 0) {
-    return Take({.update = update, .rounding = rounding, .combined = 2 * update + rounding});
+  // The pass that was due has given an update of this size, and this much rounding; the update
+  // fills this share of the balls of its elements.
+  Solve& Pass(double update, double rounding = 0, double share = 0.5) {
+    EXPECT_NE(progress_.next, NextPass::kConfirm) << "no update is due";
+    return Take({.update = update,
+                 .rounding = rounding,
+                 .combined = 2 * update + 3 * rounding,
+                 .share = share});
+  }
+  // The confirmation that was due has come back to this distance, in this share of the balls; from
+  // the opposite corner too, where that is asked for then.
+  Solve& Confirm(double distance, double share = 0.1, bool finite = true) {
+    ExpectNext(NextPass::kConfirm);
+    const UpdateNorms norms = {.update = distance,
+                               .combined = 2 * distance,
+                               .share = share,
+                               .finite = static_cast<uint8_t>(finite)};
+    Take(norms);
+    return progress_.next == NextPass::kConfirmOpposite ? Take(norms) : *this;
   }
   Solve& Take(const UpdateNorms& norms, int64_t stages = 10, int64_t columns = 3) {
     EXPECT_NE(progress_.next, NextPass::kStop) << "a pass after the end";
@@ -49,6 +68,42 @@ TEST(StoppingTest, FloorIsTheStateSizeAtWhichBothTolerancesMeet) {
   EXPECT_DOUBLE_EQ((StoppingPolicy{.rtol = 1e-3, .atol = 1e-6}.floor()), 1e-3);
 }
 
+// An error below the least normal float counts for none, also where nothing absolute was allowed.
+TEST(StoppingTest, FloorWithoutAnAbsoluteToleranceIsThatOfTheLeastNormalFloat) {
+  EXPECT_EQ((StoppingPolicy{.rtol = 1e-3, .atol = 0}.floor()), 0x1p-126 / 1e-3);
+  EXPECT_EQ((StoppingPolicy{.rtol = 1e-3, .atol = 1e-40}.floor()), 0x1p-126 / 1e-3);
+  EXPECT_EQ((StoppingPolicy{.rtol = 1e-3, .atol = 0x1p-125}.floor()), 0x1p-125 / 1e-3);
+}
+
+constexpr Linearization kLinearizations[] = {Linearization::kFull, Linearization::kDiagonal,
+                                             Linearization::kIdentity, Linearization::kZero};
+
+TEST(StoppingTest, KindsOfPasses) {
+  struct Row {
+    NextPass next;
+    bool own, refresh;  // `own`: the solver's own matrices, else Jacobians
+    Corner corner;
+  };
+  for (const Linearization linearization : kLinearizations) {
+    for (const bool probes : {false, true}) {
+      for (const Row& row : {Row{NextPass::kIterate, true, true, Corner::kNone},
+                             Row{NextPass::kLinearize, false, true, Corner::kNone},
+                             Row{NextPass::kCorrect, false, false, Corner::kNone},
+                             Row{NextPass::kConfirm, false, false, Corner::kOne},
+                             Row{NextPass::kConfirmOpposite, false, false, Corner::kOpposite}}) {
+        const IterationKind kind = KindOf(row.next, probes, linearization);
+        EXPECT_EQ(kind.linearization, row.own ? linearization : Linearization::kFull);
+        EXPECT_EQ(kind.refresh, row.refresh);
+        EXPECT_EQ(kind.corner, row.corner);
+        EXPECT_EQ(kind.probes, probes);
+      }
+      const IterationKind sweep = KindOf(NextPass::kWarmSweep, probes, linearization);
+      EXPECT_EQ(sweep.linearization, Linearization::kIdentity);
+      EXPECT_TRUE(sweep.refresh && !sweep.displaced());
+    }
+  }
+}
+
 TEST(StoppingTest, NewtonIteratesUntilAnUpdateIsSmallThenCorrectsWithProbes) {
   Solve solve(Newton());
   solve.ExpectNext(NextPass::kIterate);
@@ -59,45 +114,158 @@ TEST(StoppingTest, NewtonIteratesUntilAnUpdateIsSmallThenCorrectsWithProbes) {
   EXPECT_EQ(solve.progress().corrections, 0);
 }
 
-TEST(StoppingTest, ConvergesWhereTwiceTheCorrectionAndTheRoundingFit) {
+TEST(StoppingTest, ConfirmsWhereTwiceTheCorrectionAndThreeTimesTheRoundingFit) {
   Solve solve(Newton());
-  solve.Pass(0.01).Pass(4e-5, 1e-5);  // combined 9e-5
-  solve.ExpectStop(Termination::kConverged);
+  solve.Pass(0.01).Pass(4e-5, 6e-6);  // combined 9.8e-5
+  solve.ExpectNext(NextPass::kConfirm);
+  EXPECT_EQ(solve.progress().corrections, 1);
+  EXPECT_EQ(solve.progress().confirmations, 0);
+  solve.Confirm(1e-5).ExpectStop(Termination::kConverged);
   EXPECT_EQ(solve.progress().iterations, 1);
   EXPECT_EQ(solve.progress().corrections, 1);
-  EXPECT_EQ(solve.progress().stages, 20);
-  EXPECT_EQ(solve.progress().columns, 6);
-  // theta = 4e-5 / 0.01, and 10 theta < 2.
-  EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 10 * (4e-5 / 0.01) * 4e-5 + 1e-5);
-  EXPECT_DOUBLE_EQ(solve.progress().rounding_estimate, 1e-5);
+  EXPECT_EQ(solve.progress().confirmations, 2);
+  EXPECT_EQ(solve.progress().stages, 40);
+  EXPECT_EQ(solve.progress().columns, 12);
+  EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 2 * 1e-5 + 6e-6);
+  EXPECT_DOUBLE_EQ(solve.progress().rounding_estimate, 6e-6);
 }
 
-TEST(StoppingTest, ASlowCorrectionIsEstimatedAtTwiceItsSize) {
-  Solve solve(Newton());
-  solve.Pass(1e-4).Pass(4e-5, 1e-5);  // theta = 0.4
-  solve.ExpectStop(Termination::kConverged);
-  EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 2 * 4e-5 + 1e-5);
+// Of what has come back as much as the correction took up of the ball, twice over.
+TEST(StoppingTest, TheEstimateIsTwiceTheReturnTimesTwiceTheShareOfTheCorrection) {
+  struct Row {
+    double share, filled;
+  };
+  for (const Row& row :
+       {Row{0, 0}, Row{0.01, 0.02}, Row{0.2, 0.4}, Row{0.5, 1}, Row{0.51, 1}, Row{1, 1}}) {
+    Solve solve(Newton());
+    // The share of the return itself counts for nothing here.
+    solve.Pass(0.01).Pass(4e-5, 5e-6, row.share).Confirm(3e-5, 0.2);
+    solve.ExpectStop(Termination::kConverged);
+    EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 2 * row.filled * 3e-5 + 5e-6) << row.share;
+    EXPECT_DOUBLE_EQ(solve.progress().rounding_estimate, 5e-6);
+  }
 }
 
 TEST(StoppingTest, ToleranceIsMetExactlyAtTheBound) {
   Solve solve(Newton());
-  solve.Pass(0.01).Take({.update = 4e-5, .rounding = 2e-5, .combined = 1e-4});
-  solve.ExpectStop(Termination::kConverged);
+  solve.Pass(0.01).Take({.update = 4e-5, .rounding = 6e-6, .combined = 1e-4});
+  solve.ExpectNext(NextPass::kConfirm);
   Solve above(Newton());
-  above.Pass(0.01).Take({.update = 4e-5, .rounding = 2e-5, .combined = 1.0001e-4});
+  above.Pass(0.01).Take({.update = 4e-5, .rounding = 6e-6, .combined = 1.0001e-4});
   above.ExpectNext(NextPass::kIterate);
 }
 
-// A tolerance of some per cent certifies no more than a correction of a few tenths of one.
+TEST(StoppingTest, AnElementBeyondItsBallLeadsBackToIterating) {
+  Solve within(Newton());
+  within.Pass(0.01).Pass(1e-6, 1e-7, 1.0).ExpectNext(NextPass::kConfirm);
+  for (const double share : {std::nextafter(1.0, 2.0), 1.001, 10.0,
+                             std::numeric_limits<double>::infinity(), std::nan("")}) {
+    Solve beyond(Newton());
+    // However small the correction is.
+    beyond.Pass(0.01).Pass(1e-12, 1e-12, share).ExpectNext(NextPass::kIterate);
+    EXPECT_EQ(beyond.progress().iterations, 1);
+    EXPECT_EQ(beyond.progress().corrections, 1);
+    EXPECT_EQ(beyond.progress().confirmations, 0);
+    beyond.Pass(1e-9).Pass(1e-12, 1e-12, 0.9).Confirm(0).ExpectStop(Termination::kConverged);
+  }
+  StoppingPolicy policy = Newton();
+  policy.max_iterations = 1;
+  Solve(policy).Pass(0.01).Pass(1e-12, 0, 1.001).ExpectStop(Termination::kMaxIterations);
+}
+
+TEST(StoppingTest, AReturnToMoreThanAQuarterOfTheBallIsNoCertificate) {
+  Solve within(Newton());
+  within.Pass(0.01).Pass(1e-5).Confirm(1e-6, 0.25).ExpectStop(Termination::kConverged);
+  for (const double share : {std::nextafter(0.25, 1.0), 0.251, 1.0,
+                             std::numeric_limits<double>::infinity(), std::nan("")}) {
+    Solve beyond(Newton());
+    beyond.Pass(0.01).Pass(1e-5).Confirm(0, share).ExpectNext(NextPass::kIterate);
+    EXPECT_EQ(beyond.progress().confirmations, 1);
+  }
+}
+
+TEST(StoppingTest, BothCornersHaveToComeBack) {
+  Solve solve(Newton());
+  solve.Pass(0.01).Pass(1e-5, 1e-6, 0.5).Take({.update = 1e-5, .combined = 2e-5, .share = 0.2});
+  solve.ExpectNext(NextPass::kConfirmOpposite);
+  solve.Take({.update = 1e-5, .combined = 2e-5, .share = 0.3}).ExpectNext(NextPass::kIterate);
+  EXPECT_EQ(solve.progress().confirmations, 2);
+  // The estimate is that of the corner that came back less well, whichever it was.
+  for (const bool first : {false, true}) {
+    Solve uneven(Newton());
+    uneven.Pass(0.01).Pass(1e-5, 1e-6, 0.5);
+    uneven.Take({.update = first ? 2e-5 : 1e-6, .share = 0.1});
+    uneven.Take({.update = first ? 1e-6 : 2e-5, .share = 0.1});
+    uneven.ExpectStop(Termination::kConverged);
+    EXPECT_DOUBLE_EQ(uneven.progress().error_estimate, 2 * 2e-5 + 1e-6);
+  }
+}
+
+TEST(StoppingTest, AReturnThatIsTooFarForTheToleranceIsNoCertificate) {
+  StoppingPolicy policy = Newton();
+  policy.rtol = 0x1p-13;
+  const double rounding = 0x1p-17, bound = 13 * 0x1p-18;  // 2 bound + 3 rounding = 2^-13
+  Solve within(policy);
+  within.Pass(0.01).Pass(1e-6, rounding).Confirm(bound).ExpectStop(Termination::kConverged);
+  for (const double distance : {bound * (1 + 0x1p-50), 2 * bound, 1.0,
+                                std::numeric_limits<double>::infinity(), std::nan("")}) {
+    Solve beyond(policy);
+    beyond.Pass(0.01).Pass(1e-6, rounding).Confirm(distance).ExpectNext(NextPass::kIterate);
+  }
+  // The rounding is that of the correction before, as a confirmation carries no probes.
+  Solve coarse(policy);
+  coarse.Pass(0.01).Pass(1e-6, 2 * rounding).Confirm(bound).ExpectNext(NextPass::kIterate);
+}
+
+// What happens far away tells nothing of the states themselves.
+TEST(StoppingTest, AReturnThatIsNotFiniteLeadsBackToIterating) {
+  Solve solve(Newton());
+  solve.Pass(0.01).Pass(1e-6).Confirm(0, 0, false).ExpectNext(NextPass::kIterate);
+  EXPECT_EQ(solve.progress().confirmations, 1);
+  solve.Pass(1e-9).Pass(1e-12).Confirm(0).ExpectStop(Termination::kConverged);
+  EXPECT_EQ(solve.progress().confirmations, 3);
+}
+
+TEST(StoppingTest, AConfirmationIsNoUpdate) {
+  Solve solve(Newton());
+  solve.Pass(0.01).Pass(1e-5, 1e-7, 0.3).ExpectNext(NextPass::kConfirm);
+  const Progress before = solve.progress();
+  solve.Confirm(0.02, 0.8).ExpectNext(NextPass::kIterate);
+  const Progress after = solve.progress();
+  EXPECT_EQ(after.updates(), before.updates());
+  EXPECT_EQ(after.iterations, 1);
+  EXPECT_EQ(after.corrections, 1);
+  EXPECT_EQ(after.confirmations, 1);
+  EXPECT_EQ(after.stages, before.stages + 10);
+  EXPECT_EQ(after.columns, before.columns + 3);
+  EXPECT_EQ(after.update, 1e-5);
+  EXPECT_EQ(after.contraction, before.contraction);
+  EXPECT_EQ(after.share, 0.3);
+  // The next update is measured by the correction, not by what came back.
+  solve.Pass(1e-4);
+  EXPECT_DOUBLE_EQ(solve.progress().contraction, 10);
+}
+
+// Nor does it make states exact.
+TEST(StoppingTest, CausalityCountsNoConfirmations) {
+  StoppingPolicy policy = Newton();
+  policy.num_intervals = 5;
+  Solve solve(policy);
+  solve.Pass(0.01).Pass(1e-5).Confirm(0.02, 0.8).Pass(1e-6);
+  solve.Pass(1e-7, 0, 0.9);  // the fourth update
+  solve.ExpectNext(NextPass::kConfirm);
+  solve.Confirm(0.02, 0.8).Pass(0.05).ExpectNext(NextPass::kCorrect, true);
+}
+
 TEST(StoppingTest, ALooseToleranceBoundsNothingByALargeCorrection) {
   StoppingPolicy loose = Newton();
   loose.rtol = 0.1;
   Solve large(loose);
   large.Pass(0.08).Pass(0.0051, 1e-6).ExpectNext(NextPass::kIterate);
   Solve small(loose);
-  small.Pass(0.08).Pass(0.005, 1e-6).ExpectStop(Termination::kConverged);
+  small.Pass(0.08).Pass(0.005, 1e-6).Confirm(0.002).ExpectStop(Termination::kConverged);
   Solve rounding(loose);
-  rounding.Pass(0.08).Pass(0.005, 0.08).ExpectStop(Termination::kConverged);
+  rounding.Pass(0.08).Pass(0.005, 0.029).Confirm(0.002).ExpectStop(Termination::kConverged);
   // Nor is it the precision that ends such a solve.
   Solve within(loose);
   within.Pass(0.08).Pass(0.006, 0.02).ExpectNext(NextPass::kIterate);
@@ -105,27 +273,32 @@ TEST(StoppingTest, ALooseToleranceBoundsNothingByALargeCorrection) {
 
 TEST(StoppingTest, TheLargestSumOfOneIntervalCountsNotTheSumOfTheLargest) {
   Solve solve(Newton());
-  // 2 |d| and rho are largest in different intervals: together below the tolerance in each.
-  solve.Pass(0.01).Take({.update = 4e-5, .rounding = 9e-5, .combined = 9.5e-5});
-  solve.ExpectStop(Termination::kConverged);
+  // 2 |d| and 3 rho are largest in different intervals: together below the tolerance in each.
+  solve.Pass(0.01).Take({.update = 4e-5, .rounding = 3e-5, .combined = 9.5e-5});
+  solve.Confirm(4e-6).ExpectStop(Termination::kConverged);
+  // Of a confirmation, which has no probes of its own, the sum of the largest does.
+  Solve farther(Newton());
+  farther.Pass(0.01).Take({.update = 4e-5, .rounding = 3e-5, .combined = 9.5e-5});
+  farther.Confirm(6e-6).ExpectNext(NextPass::kIterate);
 }
 
 TEST(StoppingTest, ATooLargeCorrectionLeadsBackToIterating) {
   Solve solve(Newton());
   solve.Pass(0.05).Pass(1e-3, 1e-6).ExpectNext(NextPass::kIterate);
   solve.Pass(1e-5).ExpectNext(NextPass::kCorrect, true);
-  solve.Pass(1e-9, 1e-6).ExpectStop(Termination::kConverged);
+  solve.Pass(1e-9, 1e-6).Confirm(1e-9).ExpectStop(Termination::kConverged);
   EXPECT_EQ(solve.progress().iterations, 2);
   EXPECT_EQ(solve.progress().corrections, 2);
+  EXPECT_EQ(solve.progress().confirmations, 2);
 }
 
 TEST(StoppingTest, RoundingAboveTheToleranceIsPrecisionLimited) {
   Solve solve(Newton());
-  solve.Pass(0.01).Pass(1e-4, 2e-4);  // 2 |c| <= rho
+  solve.Pass(0.01).Pass(3 * 0x1p-13, 0x1p-12);  // 2 |c| <= 3 rho
   solve.ExpectStop(Termination::kPrecisionLimited);
-  EXPECT_DOUBLE_EQ(solve.progress().rounding_estimate, 2e-4);
+  EXPECT_DOUBLE_EQ(solve.progress().rounding_estimate, 0x1p-12);
   Solve other(Newton());
-  other.Pass(0.01).Pass(1.01e-4, 2e-4).ExpectNext(NextPass::kIterate);
+  other.Pass(0.01).Pass(3.01 * 0x1p-13, 0x1p-12).ExpectNext(NextPass::kIterate);
 }
 
 TEST(StoppingTest, GivesUpAfterTheLastIteration) {
@@ -142,8 +315,18 @@ TEST(StoppingTest, TheLastIterationStillGetsItsCorrection) {
   policy.max_iterations = 1;
   Solve converges(policy), fails(policy);
   converges.Pass(0.05).ExpectNext(NextPass::kCorrect, true);
-  converges.Pass(1e-6).ExpectStop(Termination::kConverged);
+  converges.Pass(1e-6).Confirm(1e-7).ExpectStop(Termination::kConverged);
   fails.Pass(0.05).Pass(1e-3).ExpectStop(Termination::kMaxIterations);
+}
+
+TEST(StoppingTest, AfterTheLastIterationAConfirmationIsTheLastChance) {
+  StoppingPolicy policy = Newton();
+  policy.max_iterations = 1;
+  Solve(policy).Pass(0.05).Pass(1e-6).Confirm(0, 0.26).ExpectStop(Termination::kMaxIterations);
+  Solve(policy).Pass(0.05).Pass(1e-6).Confirm(1e-3).ExpectStop(Termination::kMaxIterations);
+  Solve solve(policy);
+  solve.Pass(0.05).Pass(1e-6).Confirm(0, 0, false).ExpectStop(Termination::kMaxIterations);
+  EXPECT_EQ(solve.progress().confirmations, 1);
 }
 
 TEST(StoppingTest, NonFiniteStatesEndEveryPass) {
@@ -161,9 +344,34 @@ TEST(StoppingTest, SlowerThanSequentialStopsUnlessThatPassConverged) {
   Solve slow(policy);
   slow.Pass(5).Pass(4).ExpectNext(NextPass::kIterate);  // 20 stages: not beyond
   slow.Pass(3).ExpectStop(Termination::kSlow);
+  policy.stage_budget = 40;
   Solve converged(policy);
-  converged.Pass(5).Pass(0.01).Pass(1e-6).ExpectStop(Termination::kConverged);
-  EXPECT_EQ(converged.progress().stages, 30);
+  converged.Pass(5).Pass(0.01).Pass(1e-6).Confirm(1e-7).ExpectStop(Termination::kConverged);
+  EXPECT_EQ(converged.progress().stages, 50);
+  policy.stage_budget = 30;
+  Solve refuted(policy);
+  refuted.Pass(5).Pass(0.01).Pass(1e-6).Confirm(1e-7, 0.26).ExpectStop(Termination::kSlow);
+  EXPECT_EQ(refuted.progress().stages, 40);
+}
+
+TEST(StoppingTest, ABudgetThatIsSpentBuysNoConfirmation) {
+  StoppingPolicy policy = Newton();
+  policy.stage_budget = 19;
+  Solve spent(policy);
+  spent.Pass(0.01).Pass(1e-6).ExpectStop(Termination::kSlow);
+  EXPECT_EQ(spent.progress().confirmations, 0);
+  policy.stage_budget = 30;
+  Solve at_limit(policy);  // 30 stages: not beyond
+  at_limit.Pass(0.01).Pass(1e-6).Confirm(1e-7, 0.26).ExpectNext(NextPass::kIterate);
+}
+
+// The limit of the iterations comes first, as it does after an update.
+TEST(StoppingTest, OfTwoLimitsAtOnceTheIterationsAreNamed) {
+  StoppingPolicy policy = Newton();
+  policy.stage_budget = 25;
+  policy.max_iterations = 1;
+  Solve solve(policy);
+  solve.Pass(0.01).Pass(1e-6).Confirm(1e-7, 0.26).ExpectStop(Termination::kMaxIterations);
 }
 
 TEST(StoppingTest, ReusesMatricesWhileUpdatesContract) {
@@ -176,9 +384,24 @@ TEST(StoppingTest, ReusesMatricesWhileUpdatesContract) {
   solve.Pass(0.005, 1e-6).ExpectNext(NextPass::kCorrect, true);  // judged: not there yet
   solve.Pass(0.001, 1e-6).ExpectNext(NextPass::kIterate);        // theta 0.2: no longer
   solve.Pass(1e-5).ExpectNext(NextPass::kCorrect, true);
-  solve.Pass(1e-7, 1e-6).ExpectStop(Termination::kConverged);
+  solve.Pass(1e-7, 1e-6).Confirm(1e-8).ExpectStop(Termination::kConverged);
   EXPECT_EQ(solve.progress().iterations, 2);
   EXPECT_EQ(solve.progress().corrections, 5);
+  EXPECT_EQ(solve.progress().confirmations, 2);
+}
+
+// Matrices that let an element escape its ball may still contract; those that do not bring it back
+// are done with.
+TEST(StoppingTest, AfterARefutedConfirmationMatricesAreNotReused) {
+  StoppingPolicy policy = Newton();
+  policy.reuse_matrices = true;
+  Solve solve(policy);
+  solve.Pass(0.05).Pass(1e-5, 1e-7, 1.001).ExpectNext(NextPass::kCorrect, true);
+  solve.Pass(1e-6, 1e-7, 1.0).Confirm(1e-6, 0.3).ExpectNext(NextPass::kIterate);
+  solve.Pass(1e-8).Pass(1e-9, 1e-7).Confirm(1e-9).ExpectStop(Termination::kConverged);
+  EXPECT_EQ(solve.progress().iterations, 2);
+  EXPECT_EQ(solve.progress().corrections, 3);
+  EXPECT_EQ(solve.progress().confirmations, 3);
 }
 
 TEST(StoppingTest, ASmallCorrectionWithoutProbesIsNotACertificate) {
@@ -208,6 +431,27 @@ TEST(StoppingTest, CausalityMakesStatesExactAfterAsManyUpdatesAsIntervals) {
   solve.Pass(5).ExpectNext(NextPass::kCorrect, true);  // the third update: exact however large
   solve.Pass(0, 1e-6).ExpectStop(Termination::kConverged);
   EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 1e-6);
+  EXPECT_EQ(solve.progress().confirmations, 0);
+}
+
+// What is exact by causality is in no ball that was foretold, and needs none.
+TEST(StoppingTest, ExactStatesAreNotConfirmed) {
+  StoppingPolicy policy = Newton();
+  policy.num_intervals = 2;
+  for (const double share :
+       {0.0, 1.0, 7.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    Solve solve(policy);
+    solve.Pass(0.05).Pass(1e-5, 2e-6, share).ExpectStop(Termination::kConverged);
+    EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 2 * 1e-5 + 2e-6);
+    EXPECT_EQ(solve.progress().confirmations, 0);
+  }
+  // They are still only as good as their rounding.
+  Solve limited(policy);
+  limited.Pass(0.05).Pass(1e-5, 1e-3).ExpectStop(Termination::kPrecisionLimited);
+  // One interval more is not exact.
+  policy.num_intervals = 3;
+  Solve(policy).Pass(0.05).Pass(1e-5, 2e-6).ExpectNext(NextPass::kConfirm);
+  Solve(policy).Pass(0.05).Pass(1e-5, 2e-6, 7.0).ExpectNext(NextPass::kIterate);
 }
 
 class LinearStoppingTest : public ::testing::TestWithParam<Linearization> {};
@@ -219,9 +463,24 @@ TEST_P(LinearStoppingTest, ClaimIsPutToTheCertificate) {
   // Third iteration, theta 0.1: 1e-4 * 0.1 / 0.9 <= rtol.
   solve.Pass(1e-4).ExpectNext(NextPass::kLinearize);
   solve.Pass(1e-5).ExpectNext(NextPass::kCorrect, true);
-  solve.Pass(1e-6, 1e-6).ExpectStop(Termination::kConverged);
+  solve.Pass(1e-6, 1e-6).Confirm(1e-7).ExpectStop(Termination::kConverged);
   EXPECT_EQ(solve.progress().iterations, 4);
   EXPECT_EQ(solve.progress().corrections, 1);
+  EXPECT_EQ(solve.progress().confirmations, 2);
+}
+
+TEST_P(LinearStoppingTest, ARefutedClaimIteratesOnAndMayBeMadeAnew) {
+  Solve escaped(Linear(GetParam()));
+  escaped.Pass(1e-2).Pass(1e-3).Pass(1e-4).Pass(1e-5).Pass(1e-6, 1e-6, 1.001);
+  escaped.ExpectNext(NextPass::kIterate);
+  Solve refuted(Linear(GetParam()));
+  refuted.Pass(1e-2).Pass(1e-3).Pass(1e-4).Pass(1e-5).Pass(1e-6, 1e-6).Confirm(1e-7, 0.26);
+  refuted.ExpectNext(NextPass::kIterate);
+  refuted.Pass(1e-7).ExpectNext(NextPass::kLinearize);
+  refuted.Pass(1e-8).Pass(1e-9, 1e-6).Confirm(1e-9).ExpectStop(Termination::kConverged);
+  EXPECT_EQ(refuted.progress().iterations, 6);
+  EXPECT_EQ(refuted.progress().corrections, 2);
+  EXPECT_EQ(refuted.progress().confirmations, 3);
 }
 
 TEST_P(LinearStoppingTest, ClaimNeedsThreeIterations) {
@@ -253,13 +512,18 @@ TEST_P(LinearStoppingTest, ExactStatesGoToTheCertificateWithoutAClaim) {
   policy.num_intervals = 2;
   Solve solve(policy);
   solve.Pass(5).Pass(4).ExpectNext(NextPass::kLinearize);
-  solve.Pass(0).Pass(0, 1e-6).ExpectStop(Termination::kConverged);
+  solve.Pass(0).Pass(0, 1e-6, 7.0).ExpectStop(Termination::kConverged);
+  EXPECT_EQ(solve.progress().confirmations, 0);
 }
 
 TEST_P(LinearStoppingTest, MaxIterationsAndRoundingAreHonoured) {
   StoppingPolicy policy = Linear(GetParam());
   policy.max_iterations = 2;
   Solve(policy).Pass(5).Pass(4).ExpectStop(Termination::kMaxIterations);
+  policy.max_iterations = 4;
+  Solve refuted(policy);
+  refuted.Pass(1e-2).Pass(1e-3).Pass(1e-4).Pass(1e-5).Pass(1e-6).Confirm(1e-7, 0.26);
+  refuted.ExpectStop(Termination::kMaxIterations);
   Solve limited(Linear(GetParam()));
   limited.Pass(1e-2).Pass(1e-3).Pass(1e-4).Pass(1e-5).Pass(1e-5, 1e-2);
   limited.ExpectStop(Termination::kPrecisionLimited);

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attacks on the claims of diffusion models: clips that act in most steps, kinked and smooth
+// denoisers of both kinds with much to say, guesses of every kind.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/solver/registry.h"
+#include "tests/testing/random_diffusion.h"
+#include "tests/testing/solver_rig.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::DiffusionOptions;
+using testing::RandomDiffusion;
+using testing::Solved;
+using testing::SolverRig;
+
+constexpr std::array kActivations = {Activation::kRelu, Activation::kLeakyRelu, Activation::kSilu,
+                                     Activation::kTanh, Activation::kGelu};
+
+// 300, or what the slow run of this test asks for.
+int NumProcesses() {
+  const char* text = std::getenv("DEEPPCR_TEST_PROCESSES");
+  return text == nullptr ? 300 : std::atoi(text);
+}
+
+DiffusionOptions DrawProcess(std::mt19937_64& random, uint64_t seed) {
+  const auto uniform = [&](double low, double high) {
+    return low + (high - low) * std::uniform_real_distribution<double>()(random);
+  };
+  DiffusionOptions options;
+  options.kind = random() % 2 == 0 ? DenoiserKind::kResidualMlp : DenoiserKind::kAdaLnMlp;
+  options.state_dim = 1 + static_cast<int64_t>(random() % 6);
+  options.hidden_dim = 4 + static_cast<int64_t>(random() % 20);
+  options.num_blocks = 1 + static_cast<int64_t>(random() % 2);
+  options.num_steps = std::array{10, 25, 60}[random() % 3];
+  options.clip = random() % 3 != 0;
+  options.activation = kActivations[random() % kActivations.size()];
+  options.output_gain = uniform(0.2, 1.5);
+  options.input_scale = std::array{1.0, 1.0, 10.0}[random() % 3];
+  options.first_signal = uniform(0.1, 0.6);
+  options.ddpm = random() % 2 == 0;
+  options.seed = seed;
+  return options;
+}
+
+ResolvedOptions DrawOptions(std::mt19937_64& random, int64_t steps) {
+  const SolverRow* row = nullptr;
+  while (row == nullptr || !row->iterative || !Suits(*row, /*diffusion=*/true))
+    row = &Solvers()[random() % Solvers().size()];
+  ResolvedOptions options =
+      testing::OptionsFor(row->name, steps, std::array{1, 1, 4, 16}[random() % 4],
+                          std::array{1e-2, 1e-3, 1e-4, 1e-5}[random() % 4]);
+  options.initial_guess = std::array{InitialGuess::kConstant, InitialGuess::kCoarse,
+                                     InitialGuess::kPrevious}[random() % 3];
+  options.warm_sweeps = std::array{0, 0, 3}[random() % 3];
+  if (random() % 3 == 0) options.jacobian_refresh = JacobianRefresh::kWhileContracting;
+  options.on_no_convergence = OnNoConvergence::kReturn;
+  return options;
+}
+
+// In tolerances, at the ends of intervals.
+double ErrorOf(const std::vector<float>& a, const std::vector<float>& b, int64_t steps, int64_t dim,
+               const ResolvedOptions& options) {
+  double worst = 0;
+  for (int64_t l = 1; l <= steps; ++l) {
+    if (l % options.shooting_interval != 0 && l != steps) continue;
+    double size = 0, error = 0;
+    for (int64_t i = l * dim; i < (l + 1) * dim; ++i) {
+      size = std::max(size, std::fabs(double{a[i]}));
+      error = std::max(error, std::fabs(double{a[i]} - b[i]));
+    }
+    worst = std::max(worst, error / (options.rtol * size + options.atol));
+  }
+  return worst;
+}
+
+TEST(CertificateDiffusionTest, NoClaimIsFalse) {
+  int claims = 0, solves = 0;
+  double worst = 0;
+  for (int index = 0; index < NumProcesses(); ++index) {
+    std::mt19937_64 random(index);
+    const DiffusionOptions drawn = DrawProcess(random, 1000 + index);
+    const RandomDiffusion process(drawn);
+    const SolverRig rig(*cpu::NewCpuBackend(), process.spec());
+    RunItem request{.num_samples = 1, .seed = 5, .first_sample = static_cast<uint64_t>(index)};
+    const Solved sequential = rig.Solve({.solver = "sequential"}, request);
+    if (!sequential.reports[0].converged) continue;
+    // That of another sample: the same process with other noise.
+    RunItem other = request;
+    other.seed = 6;
+    const Solved stale = rig.Solve({.solver = "sequential"}, other);
+    for (int trial = 0; trial < 8; ++trial) {
+      const ResolvedOptions options = DrawOptions(random, drawn.num_steps);
+      request.initial_states = stale.trajectory;
+      const Solved solved = rig.Solve(options, request);
+      ++solves;
+      if (!solved.reports[0].converged) continue;
+      ++claims;
+      const double error = ErrorOf(solved.trajectory, sequential.trajectory, drawn.num_steps,
+                                   drawn.state_dim, options);
+      worst = std::max(worst, error);
+      EXPECT_LE(error, 1) << "process " << index << ", trial " << trial << ", " << options.solver
+                          << ", rtol " << options.rtol << ", C " << options.shooting_interval;
+    }
+  }
+  std::printf("%d claims of %d solves, the worst %.2f rtol off\n", claims, solves, worst);
+  EXPECT_GT(claims, 4 * NumProcesses());
+}
+
+}  // namespace
+}  // namespace deeppcr

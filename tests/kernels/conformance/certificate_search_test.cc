@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// A search for a false claim: from systems whose claims hold, weights, biases and inputs are
+// changed so that the answer moves away from the sequential one while the claim stands. It breaks
+// the weaker rules within some thousand steps.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/stack_attack.h"
+#include "tests/testing/weaker_rules.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::Judge;
+using testing::Solved;
+using testing::SolverRig;
+using testing::StackAttack;
+using testing::WeakClaim;
+using testing::WeakRule;
+
+constexpr int kStepsPerStart = 500;
+
+// Of the certificate, or what the slow run of this test asks for.
+int NumStarts() {
+  const char* text = std::getenv("DEEPPCR_TEST_STARTS");
+  return text == nullptr ? 24 : std::atoi(text);
+}
+
+// The error of a claim in tolerances; nothing where nothing is claimed.
+using Claim = std::function<std::optional<double>(const StackAttack&)>;
+
+std::optional<double> ErrorOf(const StackAttack& attack, const SolverRig& rig,
+                              const std::vector<float>& trajectory) {
+  const Solved sequential = rig.Solve({.solver = "sequential"}, attack.inputs);
+  if (!sequential.reports[0].converged) return std::nullopt;
+  return Judge(attack, trajectory, sequential.trajectory).to_single;
+}
+
+std::optional<double> OfTheCertificate(const StackAttack& attack) {
+  const SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
+  const Solved solved = rig.Solve(attack.options, attack.inputs);
+  if (!solved.reports[0].converged) return std::nullopt;
+  return ErrorOf(attack, rig, solved.trajectory);
+}
+
+Claim Of(WeakRule rule) {
+  return [rule](const StackAttack& attack) -> std::optional<double> {
+    SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
+    const WeakClaim claim = testing::SolveByWeakRule(attack, rig.system(), rule);
+    if (!claim.claimed) return std::nullopt;
+    return ErrorOf(attack, rig, claim.trajectory);
+  };
+}
+
+struct Found {
+  double worst = 0;  // error of a claim, in tolerances
+  int64_t claims = 0;
+};
+
+// Climbs from one start, until a claim is false.
+Found Climb(uint64_t seed, int steps, const Claim& claim) {
+  std::mt19937_64 random(seed);
+  StackAttack best = testing::DrawSearchStart(seed);
+  Found found;
+  for (int step = 0; step < steps && found.worst <= 1; ++step) {
+    StackAttack next = best;
+    testing::Mutate(random, &next);
+    const std::optional<double> error = claim(next);
+    if (!error.has_value()) continue;
+    ++found.claims;
+    if (*error < found.worst) continue;
+    found.worst = *error;
+    best = std::move(next);
+  }
+  return found;
+}
+
+TEST(CertificateSearchTest, FindsNoFalseClaim) {
+  Found all;
+  for (int seed = 0; seed < NumStarts(); ++seed) {
+    const Found found = Climb(seed, kStepsPerStart, OfTheCertificate);
+    EXPECT_LE(found.worst, 1) << "start " << seed;
+    all.worst = std::max(all.worst, found.worst);
+    all.claims += found.claims;
+  }
+  std::printf("%lld claims, the worst %.2f rtol off\n", static_cast<long long>(all.claims),
+              all.worst);
+  EXPECT_GT(all.claims, int64_t{NumStarts()} * kStepsPerStart / 2) << "too few to judge";
+}
+
+class WeakRuleSearchTest : public ::testing::TestWithParam<WeakRule> {};
+
+TEST_P(WeakRuleSearchTest, IsBroken) {
+  for (int seed = 0; seed < 200; ++seed) {
+    if (Climb(seed, kStepsPerStart, Of(GetParam())).worst > 1) return;
+  }
+  FAIL() << "not within 200 starts";
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, WeakRuleSearchTest, ::testing::ValuesIn(testing::kWeakRules));
+
+}  // namespace
+}  // namespace deeppcr

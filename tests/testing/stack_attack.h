@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_TESTING_STACK_ATTACK_H_
+#define DEEPPCR_TESTS_TESTING_STACK_ATTACK_H_
+
+// Dense stacks made to be got wrong: every activation, with and without bias, weights of every
+// structure, inputs with exact zeros and of every size, guesses that are right, stale or another's.
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/backend/system_spec.h"
+#include "kernels/solver/options.h"
+#include "tests/testing/solver_rig.h"
+
+namespace deeppcr::testing {
+
+// A system, one input, and the options of one solve. Owns its arrays; copies are independent.
+struct StackAttack {
+  int64_t num_steps = 1, state_dim = 1;
+  bool residual = false;
+  float residual_scale = 1;
+  Activation activation = Activation::kRelu;
+  std::vector<float> weights;   // [L, D, D]
+  std::vector<float> biases;    // [L, D]
+  std::vector<float> inputs;    // [D]
+  std::vector<float> previous;  // [L + 1, D] if options.initial_guess is kPrevious
+  ResolvedOptions options;
+  std::string family;  // for tables: what the attack is of
+
+  DenseStackSpec spec() const;
+  bool smooth() const;  // no kink
+};
+
+// Draws everything from `seed`: widths 2 to 16, depths 16 to 256, gains around the edge of
+// stability, every iterative solver and its options, rtol from 1e-2 to 1e-6. `solver` and `rtol`
+// take the place of what would be drawn where they are not empty and not 0.
+StackAttack DrawStackAttack(uint64_t seed, std::string_view solver = "", double rtol = 0);
+
+// Small and kinked: a start for a search.
+StackAttack DrawSearchStart(uint64_t seed);
+// Changes a few weights, biases or inputs, or one weight in a range of steps.
+void Mutate(std::mt19937_64& random, StackAttack* attack);
+
+// How far an answer is from another one, in tolerances, at the ends of intervals: the largest
+// |a - b| / (rtol |a| + atol) in max norms, an error below the least normal float counting as none.
+struct Distance {
+  double to_single = 0;  // to the sequential solver of the same backend
+  double to_double = 0;  // to the oracle in double
+  double rounding = 0;   // between these two, anywhere in the trajectory
+};
+// Infinite where something is not finite.
+Distance Judge(const StackAttack& attack, const std::vector<float>& trajectory,
+               const std::vector<float>& sequential);
+
+}  // namespace deeppcr::testing
+
+#endif  // DEEPPCR_TESTS_TESTING_STACK_ATTACK_H_
