@@ -168,7 +168,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
 
   PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) override {
     if (samples.empty()) return {};
-    if (kind.displaced()) Displace(kind.corner);
+    if (kind.confirms()) Place(kind.confirmation);
     const PassCount count =
         recurrence_->Propagate({.interval = interval_,
                                 .num_intervals = intervals_,
@@ -237,7 +237,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
                                 .floor = floor,
                                 .diagonal = kind.linearization == Linearization::kDiagonal,
                                 .probes = kind.probes,
-                                .displaced = kind.displaced()});
+                                .confirms = kind.confirms()});
     norms[0] = {.update = n.update,
                 .rounding = n.rounding,
                 .combined = n.combined,
@@ -291,12 +291,12 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
     }
   }
 
-  void Displace(Corner corner) {
+  void Place(Confirmation confirmation) {
     for (int64_t p = 1; p <= intervals_; ++p) {
       float* y = State(p);
       const float* ball = y + kBallColumn * width_;
       std::copy_n(y, width_, y + kKeptColumn * width_);
-      for (int64_t i = 0; i < dim_; ++i) y[i] = Displaced(corner, y[i], ball[i], p, i);
+      for (int64_t i = 0; i < dim_; ++i) y[i] = TriedAt(confirmation, y[i], ball[i]);
     }
   }
 

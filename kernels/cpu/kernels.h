@@ -18,7 +18,7 @@ namespace deeppcr::cpu {
 
 // Vectors that travel through an interval together: the state, then the probes.
 inline constexpr int kColumns = 5;
-// Where a state waits while a displaced one is in its place (beside kUpdateColumn and kBallColumn).
+// Where a state waits while a tried one is in its place (beside kUpdateColumn and kBallColumn).
 inline constexpr int kKeptColumn = 3;
 // Samples that the sequential kernel advances together.
 inline constexpr int kSequentialGroup = 8;
@@ -75,14 +75,14 @@ struct UpdateArgs {
   int64_t width;  // W
   int64_t inner;  // D
   int64_t num_intervals;
-  float* states;           // [P + 1, kColumns, W], in and out; kKeptColumn: see `displaced`
+  float* states;           // [P + 1, kColumns, W], in and out; kKeptColumn: see `confirms`
   float* propagated;       // [P, kColumns, W], overwritten by F + A d
   const float* jacobians;  // as PropagateArgs, or null for identity
   const float* entering;   // [P, kColumns, W]: d_{p-1}, or null for none (Jacobi)
   double floor;
   bool diagonal;
   bool probes;
-  bool displaced;  // put back what is in kKeptColumn instead
+  bool confirms;  // put back what is in kKeptColumn instead
 };
 
 struct Kernels {

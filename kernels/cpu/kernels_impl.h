@@ -329,33 +329,41 @@ struct Settler {
   bool finite = true, probes_finite = true;
 
   DEEPPCR_INLINE void Run() {
-    for (int64_t at = 0; at < args.width; at += N) args.displaced ? Return(at) : Take(at);
+    for (int64_t at = 0; at < args.width; at += N) args.confirms ? Return(at) : Take(at);
   }
 
   // The new state, the size of its update, and after one with probes the ball of its error.
   DEEPPCR_INLINE void Take(int64_t at) {
     const Vec<N> z = Load<N>(next + at);
-    const Vec<N> moved = Abs(z - Load<N>(y + at));
+    const Vec<N> correction = z - Load<N>(y + at), moved = Abs(correction);
     Note(z, moved);
     if (args.probes) {
       const Vec<N> rho = LargestProbe(at);
       const Vec<N> last = Load<N>(y + kUpdateColumn * args.width + at);
       const Vec<N> foretold = Max(last * Broadcast<N>(0.25F), Abs(z) * Broadcast<N>(0x1p-15F));
-      const Vec<N> ball = Max(foretold, rho * Broadcast<N>(8 * kRoundingFactor));
+      const Vec<N> least = SelectGreater(moved, zero, Broadcast<N>(kLeastNormal), zero);
+      const Vec<N> ball = Max(Max(foretold, rho * Broadcast<N>(8 * kRoundingFactor)), least);
       NoteShare(Fma(rho, Broadcast<N>(kRoundingFactor), moved), ball);
-      Store(y + kBallColumn * args.width + at, ball);
+      Store(y + kBallColumn * args.width + at, Along(correction, ball));
     }
     Store(y + at, z);
     Store(y + kUpdateColumn * args.width + at, moved);
   }
 
-  // The state that was displaced, and how near to it the way has led.
+  // The state in whose place the tried one was, and how near to it the way has led.
   DEEPPCR_INLINE void Return(int64_t at) {
     const Vec<N> kept = Load<N>(y + kKeptColumn * args.width + at);
-    const Vec<N> back = Abs(Load<N>(next + at) - kept);
+    const Vec<N> way = Load<N>(next + at) - kept, back = Abs(way);
+    float* const ball = y + kBallColumn * args.width + at;
     Note(kept, back);
-    NoteShare(back, Load<N>(y + kBallColumn * args.width + at));
+    NoteShare(back, Abs(Load<N>(ball)));
+    Store(ball, Along(way, Load<N>(ball)));
     Store(y + at, kept);
+  }
+  // Along of kernels/backend/iteration.h.
+  static DEEPPCR_INLINE Vec<N> Along(Vec<N> way, Vec<N> ball) {
+    const Vec<N> zero = Broadcast<N>(0.0F), size = Abs(ball);
+    return SelectGreater(way, zero, size, SelectGreater(zero, way, zero - size, ball));
   }
 
   DEEPPCR_INLINE Vec<N> LargestProbe(int64_t at) {
@@ -371,7 +379,7 @@ struct Settler {
   DEEPPCR_INLINE void Note(Vec<N> z, Vec<N> moved) {
     update = Max(moved, update);
     state = Max(Abs(z), state);
-    finite = finite && !AnyNonFinite(z) && !(args.displaced && AnyNonFinite(moved));
+    finite = finite && !AnyNonFinite(z) && !(args.confirms && AnyNonFinite(moved));
   }
   // ShareOfBall of kernels/backend/iteration.h.
   DEEPPCR_INLINE void NoteShare(Vec<N> error, Vec<N> ball) {
@@ -388,7 +396,7 @@ struct Settler {
     if (d == 0.0 && e == 0.0) return;
     norms->update = Larger(norms->update, d / scale);
     norms->rounding = Larger(norms->rounding, e / scale);
-    norms->combined = Larger(norms->combined, (2 * d + kRoundingFactor * e) / scale);
+    norms->combined = Larger(norms->combined, ErrorBound(d, e) / scale);
   }
   static DEEPPCR_INLINE double Larger(double a, double b) { return b > a ? b : a; }
 };

@@ -147,20 +147,20 @@ struct BlockInterval {
                       context.cluster() % view.tree.num_intervals) {}
 
   // Element i of the states at its ends, as the pass takes them.
-  DEEPPCR_DEVICE float EntryAt(Corner corner, int i, int width) const {
-    return cuda::EntryAt(corner, memory.State(local), width, interval, i);
+  DEEPPCR_DEVICE float EntryAt(Confirmation confirmation, int i, int width) const {
+    return cuda::EntryAt(confirmation, memory.State(local), width, interval, i);
   }
-  DEEPPCR_DEVICE float EndAt(Corner corner, int i, int width) const {
-    return cuda::EntryAt(corner, memory.State(local + 1), width, interval + 1, i);
+  DEEPPCR_DEVICE float EndAt(Confirmation confirmation, int i, int width) const {
+    return cuda::EntryAt(confirmation, memory.State(local + 1), width, interval + 1, i);
   }
 };
 
 // The state that enters an interval into row r of `step`, zeros beyond.
 template <class Context, class Step>
-DEEPPCR_DEVICE void PlaceEntry(Context& context, const BlockInterval& at, Corner corner, int r,
-                               const Step& step, int width) {
+DEEPPCR_DEVICE void PlaceEntry(Context& context, const BlockInterval& at, Confirmation confirmation,
+                               int r, const Step& step, int width) {
   for (int i = context.thread(); i < step.cols(); i += context.num_threads())
-    step.State(r, i) = i < width ? at.EntryAt(corner, i, width) : 0.0F;
+    step.State(r, i) = i < width ? at.EntryAt(confirmation, i, width) : 0.0F;
 }
 
 // ---- Propagation
@@ -192,7 +192,7 @@ class IntervalPropagation {
       if (progress.next == NextPass::kStop) return;
       kind = KindOf(progress.next, progress.probes, args_.linearization);
     }
-    corner_ = kind.corner;
+    confirmation_ = kind.confirmation;
     const int probes = kind.probes ? kNumProbes : 0;
     // d_0 = 0: the first matrix is never used.
     const bool matrix = kind.forms_matrices() && at_.interval > 0;
@@ -229,7 +229,7 @@ class IntervalPropagation {
 
   template <class Step>
   DEEPPCR_DEVICE void Place(const Step& step, int probes, int first, int count) {
-    PlaceEntry(context_, at_, corner_, 0, step, width_);
+    PlaceEntry(context_, at_, confirmation_, 0, step, width_);
     for (int r = 1; r <= probes; ++r) {
       for (int i = context_.thread(); i < step.cols(); i += context_.num_threads())
         step.State(r, i) = 0.0F;
@@ -247,7 +247,7 @@ class IntervalPropagation {
       for (int r = 0; r <= probes; ++r) {
         propagated[r * width_ + i] = step.State(r, i);
         residual[r * width_ + i] =
-            r == 0 ? step.State(r, i) - at_.EndAt(corner_, i, width_) : step.State(r, i);
+            r == 0 ? step.State(r, i) - at_.EndAt(confirmation_, i, width_) : step.State(r, i);
       }
       float* const row = at_.memory.Matrix(leaf_) + i * width_;
       for (int j = 0; j < count; ++j) row[first + j] = step.State(1 + probes + j, i);
@@ -260,7 +260,7 @@ class IntervalPropagation {
   const int dim_, width_;
   const BlockInterval at_;
   const int32_t leaf_;
-  Corner corner_ = Corner::kNone;
+  Confirmation confirmation_ = Confirmation::kNone;
 };
 
 // Body of a launch of one block per sample and interval, with StepFloats(rows) of shared memory;

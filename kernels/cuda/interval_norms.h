@@ -49,7 +49,7 @@ DEEPPCR_DEVICE UpdateNorms NormsOf(const IntervalNorms& interval, double floor) 
   if (d == 0.0 && e == 0.0) return norms;
   norms.update = Larger(0.0, d / scale);
   norms.rounding = Larger(0.0, e / scale);
-  norms.combined = Larger(0.0, (2 * d + kRoundingFactor * e) / scale);
+  norms.combined = Larger(0.0, ErrorBound(d, e) / scale);
   return norms;
 }
 
@@ -86,9 +86,10 @@ DEEPPCR_DEVICE UpdateNorms MergeOfWarp(Context& context, UpdateNorms norms) {
 }
 
 // Element i of a state y [columns, W] as the pass takes it, that of interval p's end (0: of z_0).
-DEEPPCR_DEVICE float EntryAt(Corner corner, const float* y, int width, int64_t p, int i) {
-  if (corner == Corner::kNone || p == 0) return y[i];
-  return Displaced(corner, y[i], y[kBallColumn * width + i], p, i);
+DEEPPCR_DEVICE float EntryAt(Confirmation confirmation, const float* y, int width, int64_t p,
+                             int i) {
+  if (confirmation != Confirmation::kDisplaced || p == 0) return y[i];
+  return TriedAt(confirmation, y[i], y[kBallColumn * width + i]);
 }
 
 // Of the elements of one interval, column by column: 0 the state, then the probes if they are
@@ -105,13 +106,13 @@ class IntervalUpdate {
     if (v > 0) {
       rho_ = fmaxf(rho_, fabsf(next));
       norms_.probes_finite = norms_.probes_finite && isfinite(next);
-    } else if (kind_.displaced()) {
+    } else if (kind_.confirms()) {
       return Return(next, width, y);
     } else {
-      moved_ = fabsf(next - *y);
+      correction_ = next - *y;
       *y = next;
       norms_.state = fmaxf(norms_.state, fabsf(next));
-      norms_.update = fmaxf(norms_.update, moved_);
+      norms_.update = fmaxf(norms_.update, fabsf(correction_));
       norms_.finite = norms_.finite && isfinite(next);
     }
     if (v + 1 == kind_.vectors()) Settle(width, y);
@@ -123,25 +124,28 @@ class IntervalUpdate {
   DEEPPCR_DEVICE void Settle(int width, float* y) {
     float* const last = y + kUpdateColumn * width;
     if (kind_.probes) {
-      const float ball = BallOf(*last, *y, rho_);
-      norms_.share = fmaxf(norms_.share, ShareOfBall(fmaf(kRoundingFactor, rho_, moved_), ball));
+      const float ball = BallOf(*last, correction_, *y, rho_);
+      const float error = fmaf(kRoundingFactor, rho_, fabsf(correction_));
+      norms_.share = fmaxf(norms_.share, ShareOfBall(error, ball));
       norms_.probe = fmaxf(norms_.probe, rho_);
       y[kBallColumn * width] = ball;
       rho_ = 0.0F;
     }
-    *last = moved_;
+    *last = fabsf(correction_);
   }
-  // How near a displaced state has come to where it was.
-  DEEPPCR_DEVICE void Return(float next, int width, const float* y) {
-    const float back = fabsf(next - *y);
+  // How near to the state the way has led.
+  DEEPPCR_DEVICE void Return(float next, int width, float* y) {
+    const float way = next - *y;
+    float* const ball = y + kBallColumn * width;
     norms_.state = fmaxf(norms_.state, fabsf(*y));
-    norms_.update = fmaxf(norms_.update, back);
-    norms_.share = fmaxf(norms_.share, ShareOfBall(back, y[kBallColumn * width]));
-    norms_.finite = norms_.finite && isfinite(back);
+    norms_.update = fmaxf(norms_.update, fabsf(way));
+    norms_.share = fmaxf(norms_.share, ShareOfBall(fabsf(way), *ball));
+    norms_.finite = norms_.finite && isfinite(way);
+    *ball = Along(way, *ball);
   }
 
   const IterationKind kind_;
-  float moved_ = 0.0F, rho_ = 0.0F;
+  float correction_ = 0.0F, rho_ = 0.0F;
   IntervalNorms norms_ = {0.0F, 0.0F, 0.0F, 0.0F, 1, 1};
 };
 

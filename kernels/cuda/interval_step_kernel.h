@@ -17,8 +17,8 @@ namespace deeppcr::cuda {
 struct IntervalRange {
   int64_t sample;
   int32_t first, count;
-  int32_t step;   // 0, ..., C - 1
-  Corner corner;  // IterationKind's
+  int32_t step;               // 0, ..., C - 1
+  Confirmation confirmation;  // IterationKind's
 };
 
 struct IntervalStepArgs {
@@ -59,7 +59,7 @@ DEEPPCR_DEVICE void StepIntervals(const Team& team, const IntervalStepArgs& args
   step.KeepTape(args.tape.From(process.denoiser, done));
   for (int r = 0; r < rows; ++r) {
     const BlockInterval at = interval(r);
-    range.step == 0 ? PlaceEntry(context, at, range.corner, r, step, width)
+    range.step == 0 ? PlaceEntry(context, at, range.confirmation, r, step, width)
                     : PlaceState(context, at.memory.Propagated(at.local), r, step, width);
   }
   team.Sync(kAfterInitialState);

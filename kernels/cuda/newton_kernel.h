@@ -173,11 +173,11 @@ class NewtonSolve {
     // d_0 = 0: the first one is never used.
     float* const matrix =
         kind.forms_matrices() && p > 0 ? memory_.Matrix(tree_.index_of(0, p)) : nullptr;
-    const float entry = EntryAt(kind.corner, memory_.State(i), W, p, row_);
+    const float entry = EntryAt(kind.confirmation, memory_.State(i), W, p, row_);
     StackPropagation<W, Context> steps(context_, args_.stack, kind, entry, matrix);
     steps.Run(BeginOf(p), EndOf(p));
     if (context_.lane() >= W) return;
-    const float end = EntryAt(kind.corner, memory_.State(i + 1), W, p + 1, row_);
+    const float end = EntryAt(kind.confirmation, memory_.State(i + 1), W, p + 1, row_);
     StorePropagated(i, 0, steps.state(), end);
     DEEPPCR_UNROLL
     for (int v = 0; v < kNumProbes && kind.probes; ++v)
@@ -287,10 +287,12 @@ class NewtonSolve {
     return NormsOf(MergeOfWarp(context_, update.norms()), args_.policy.floor());
   }
 
-  // The last state of the block before.
+  // The last state of the block before; of a confirmation the ball, which may have turned.
   DEEPPCR_DEVICE void TakeHalo(IterationKind kind) {
-    if (context_.block() == 0 || context_.warp() != 0 || count_ == 0 || kind.displaced()) return;
-    Copy(kind, Remote(memory_.State(tree_.per_block), context_.block() - 1), memory_.State(0));
+    if (context_.block() == 0 || context_.warp() != 0 || count_ == 0) return;
+    const float* last = Remote(memory_.State(tree_.per_block), context_.block() - 1);
+    const int first = kind.confirms() ? kBallColumn * W : 0;
+    Copy(kind, last + first, memory_.State(0) + first);
   }
 
   // A lane reads every 32nd.

@@ -261,7 +261,7 @@ class IntervalTangents {
     float* const propagated = at_.memory.Propagated(at_.local);
     float* const residual = at_.memory.Residual(leaf);
     ForElements(width, [&](int i) {
-      if (begin_ == 0) residual[i] = propagated[i] - at_.EndAt(args_.range.corner, i, width);
+      if (begin_ == 0) residual[i] = propagated[i] - at_.EndAt(args_.range.confirmation, i, width);
       ForProbes([&](int r) {
         const int at = (1 + r) * width + i;
         propagated[at] = State(r, i);

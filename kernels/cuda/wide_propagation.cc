@@ -163,7 +163,7 @@ void WidePropagation::Launch(Stream& stream, const DiffusionView& process,
                                  .first = first,
                                  .count = std::min(part, count - first),
                                  .step = 0,
-                                 .corner = kind.corner};
+                                 .confirmation = kind.confirmation};
     Part(*this, stream, process, intervals, range, rows).Launch();
   }
 }

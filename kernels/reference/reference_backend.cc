@@ -224,11 +224,8 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
   // y_p as the next interval takes it.
   Vector EntryOf(int64_t p, IterationKind kind) const {
     Vector y = states_[p][0];
-    for (int64_t i = 0; kind.displaced() && p > 0 && i < dim_; ++i) {
-      const double ball = states_[p][kBallColumn][i];
-      y[i] += Displaced(kind.corner, 0, 1, p, i) * ball;
-    }
-    return y;
+    if (kind.confirmation != Confirmation::kDisplaced || p == 0) return y;
+    return Add(y, states_[p][kBallColumn]);
   }
 
   int64_t PropagateInterval(int64_t p, IterationKind kind) {
@@ -283,27 +280,30 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
     Columns& y = states_[p];
     double update = 0, rounding = 0;
     for (int64_t i = 0; i < dim_; ++i) {
-      const double moved = std::fabs(next[0][i] - y[0][i]);
+      const double way = next[0][i] - y[0][i], moved = std::fabs(way);
       double probe = 0;
       for (int v = 1; v < NumColumns(kind); ++v) probe = Larger(probe, std::fabs(next[v][i]));
       const double error = moved + kRoundingFactor * probe;
       if (kind.probes) {
-        y[kBallColumn][i] = std::max({0.25 * y[kUpdateColumn][i], 0x1p-15 * std::fabs(next[0][i]),
-                                      8 * kRoundingFactor * probe});
+        y[kBallColumn][i] =
+            std::max({0.25 * y[kUpdateColumn][i], 0x1p-15 * std::fabs(next[0][i]),
+                      8 * kRoundingFactor * probe, moved > 0 ? double{kLeastNormal} : 0});
       }
-      if ((kind.probes || kind.displaced()) && error > kLeastNormal)
-        norms->share = Larger(norms->share, error / y[kBallColumn][i]);
+      if ((kind.probes || kind.confirms()) && error > kLeastNormal)
+        norms->share = Larger(norms->share, error / std::fabs(y[kBallColumn][i]));
+      if ((kind.probes || kind.confirms()) && way != 0)
+        y[kBallColumn][i] = std::copysign(y[kBallColumn][i], way);
       norms->finite = norms->finite && std::isfinite(next[0][i]);
       update = Larger(update, moved);
       rounding = Larger(rounding, probe);
-      if (!kind.displaced()) y[kUpdateColumn][i] = moved;
+      if (!kind.confirms()) y[kUpdateColumn][i] = moved;
     }
-    if (!kind.displaced()) y[0] = next[0];
+    if (!kind.confirms()) y[0] = next[0];
     const double scale = Norm(y[0]) + floor;
     if (update == 0 && rounding == 0) return;
     norms->update = Larger(norms->update, update / scale);
     norms->rounding = Larger(norms->rounding, rounding / scale);
-    norms->combined = Larger(norms->combined, (2 * update + kRoundingFactor * rounding) / scale);
+    norms->combined = Larger(norms->combined, ErrorBound(update, rounding) / scale);
   }
 
   const Family& family_;

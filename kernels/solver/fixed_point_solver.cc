@@ -19,7 +19,7 @@ constexpr std::array kPasses = {
     Pass{NextPass::kWarmSweep, false},      Pass{NextPass::kIterate, false},
     Pass{NextPass::kLinearize, false},      Pass{NextPass::kCorrect, false},
     Pass{NextPass::kCorrect, true},         Pass{NextPass::kConfirm, false},
-    Pass{NextPass::kConfirmOpposite, false}};
+    Pass{NextPass::kConfirmDisplaced, false}};
 
 // Returns what the guess cost.
 PassCount PlaceGuess(SolveSpace& space, InitialGuess guess, int32_t b, const GroupSample& sample) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -99,6 +101,106 @@ TEST(CertificateCasesTest, GrowthBehindASharpBend) {
     attack.inputs = {1, 2.5e-4F};
     ExpectNoFalseClaim(attack, "steep");
   }
+}
+
+// How many claims were made, and how many of them were false.
+struct Claims {
+  int made = 0, wrong = 0;
+};
+
+void Count(StackAttack& attack, double rtol, int64_t interval, Claims* claims) {
+  const SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
+  const Solved sequential = rig.Solve({.solver = "sequential"}, attack.inputs);
+  if (!sequential.reports[0].converged) return;
+  attack.options = OptionsFor("newton", attack.num_steps, interval, rtol);
+  attack.options.on_no_convergence = OnNoConvergence::kReturn;
+  const Solved solved = rig.Solve(attack.options, attack.inputs);
+  if (!solved.reports[0].converged) return;
+  ++claims->made;
+  if (Judge(attack, solved.trajectory, sequential.trajectory).to_single > 1) ++claims->wrong;
+}
+
+// Two channels that are always equal, read together by a unit which the sequential trajectory only
+// just wakes; later layers grow what it lets through. Whatever displaces the two against each
+// other does not wake it.
+TEST(CertificateCasesTest, AUnitThatReadsTwins) {
+  constexpr int kRead = 5, kSteps = 18;
+  constexpr float kWeights[kRead] = {-.15F, -.25F, -.1F, -.05F, .15F};
+  constexpr float kBiases[kRead] = {-.35F, .35F, .4F, .15F, -.45F};
+  Claims claims;
+  std::mt19937_64 random(5);
+  for (int draw = 0; draw < 12000; ++draw) {
+    StackAttack attack;
+    attack.num_steps = kSteps;
+    attack.state_dim = 3;
+    attack.residual = true;
+    attack.weights.assign(9 * kSteps, 0.0F);
+    attack.biases.assign(3 * kSteps, 0.0F);
+    attack.inputs = {2.9F, 2.9F, 0};
+    std::uniform_real_distribution<float> jitter(-0.1F * (draw % 4), 0.1F * (draw % 4) + 1e-9F);
+    double z = attack.inputs[0];
+    for (int l = 0; l < kRead; ++l) {
+      const float w = kWeights[l] + jitter(random), b = kBiases[l] + jitter(random);
+      attack.weights[9 * l] = attack.weights[9 * l + 4] = w;
+      attack.biases[3 * l] = attack.biases[3 * l + 1] = b;
+      z += std::max(0.0, w * z + b);
+    }
+    attack.weights[9 * kRead + 6] = attack.weights[9 * kRead + 7] = 1;
+    const double gap = std::exp2(-4 - static_cast<double>(draw % 97) / 6);
+    attack.biases[3 * kRead + 2] = static_cast<float>(-2 * z * (1 - gap));
+    for (int l = kRead + 1; l < kSteps; ++l) attack.weights[9 * l + 8] = 3;
+    Count(attack, draw % 2 == 0 ? 1e-2 : 1e-3, 1, &claims);
+  }
+  std::printf("twins: %d of %d\n", claims.wrong, claims.made);
+  EXPECT_EQ(claims.wrong, 0);
+  EXPECT_GT(claims.made, 500);
+}
+
+// Within an interval: relu(relu(z - a) - 4 relu(z - b)) is open in a window only, somewhere near
+// the sequential trajectory, and what it lets through grows.
+TEST(CertificateCasesTest, AWindowWithinAnInterval) {
+  constexpr int64_t kSteps = 150, kWindow = 32;
+  Claims claims;
+  for (const Activation activation : {Activation::kRelu, Activation::kTanh, Activation::kSoftplus})
+    for (int draw = 0; draw < 2000; ++draw) {
+      StackAttack attack;
+      attack.num_steps = kSteps;
+      attack.state_dim = 4;
+      attack.activation = activation;
+      attack.weights.assign(16 * kSteps, 0.0F);
+      attack.biases.assign(4 * kSteps, 0.0F);
+      attack.inputs = {5, 0, 0, 0};
+      const double phase = 0.37 * draw;
+      for (int64_t l = 0; l < kSteps; ++l) {
+        attack.weights[16 * l] = static_cast<float>(1 + 0.02 * std::sin(l + phase));
+        attack.biases[4 * l] = static_cast<float>(0.3 * std::sin(1.7 * l + phase));
+      }
+      const SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
+      const Solved sequential = rig.Solve({.solver = "sequential"}, attack.inputs);
+      const float t = sequential.trajectory[4 * kWindow];
+      const float y =
+          t * static_cast<float>(1 + (draw % 2 == 0 ? 1 : -1) * std::exp2(-5 - draw % 50 / 3.0));
+      float* w = attack.weights.data() + 16 * kWindow;
+      const float sign = t > y ? 1 : -1;
+      w[4] = w[8] = sign;
+      attack.biases[4 * kWindow + 1] = -sign * y;
+      attack.biases[4 * kWindow + 2] = -sign * (y + 2 * (t - y));
+      w[16 + 13] = 1;
+      w[16 + 14] = -4;
+      for (int64_t l = kWindow + 2; l < kWindow + 90; ++l) attack.weights[16 * l + 15] = 1.25F;
+      Count(attack, 1e-2, 2, &claims);
+    }
+  std::printf("windows: %d of %d\n", claims.wrong, claims.made);
+  EXPECT_EQ(claims.wrong, 0);
+  EXPECT_GT(claims.made, 500);
+}
+
+// An error too small to be a normal number counts as none, until later layers grow it.
+TEST(CertificateCasesTest, ATinyErrorThatGrows) {
+  StackAttack attack = Narrow(Activation::kRelu, 80, {{1, 0}, {0, 3}});
+  attack.weights[2] = 1e-39F;
+  attack.inputs = {1, 0};
+  ExpectNoFalseClaim(attack, "tiny");
 }
 
 // Every state, here and in the other unit, is so far from both ends of float32 that errors of a

@@ -283,7 +283,7 @@ struct Norms {
   void Add(double change, double size, double probe) {
     update = std::max(update, change / (size + floor));
     rounding = std::max(rounding, probe / (size + floor));
-    combined = std::max(combined, (2 * change + 3 * probe) / (size + floor));
+    combined = std::max(combined, ErrorBound(change, probe) / (size + floor));
   }
   void Expect(const cpu::IntervalNorms& got) const {
     EXPECT_NEAR(got.update, update, 1e-6 * update);
@@ -344,15 +344,16 @@ TEST_P(CpuUpdateTest, UpdateAddsTheCorrectionAndMeasuresIt) {
             ASSERT_NEAR(buffers.Propagated(p, v)[i], want.value[p * cpu::kColumns + v][i],
                         want.error[p * cpu::kColumns + v][i]);
           EXPECT_EQ(y[i], buffers.Propagated(p)[i]);
-          const float moved = std::fabs(y[i] - before[p + 1][0][i]);
+          const float correction = y[i] - before[p + 1][0][i], moved = std::fabs(correction);
           EXPECT_EQ(y[kUpdateColumn * width_ + i], moved);
           float rho = 0;
           for (int64_t v = 1; v < cpu::kColumns && probes; ++v)
             rho = std::max(rho, std::fabs(buffers.Propagated(p, v)[i]));
-          const float ball = probes ? BallOf(before[p + 1][kUpdateColumn][i], y[i], rho)
+          const float ball = probes ? BallOf(before[p + 1][kUpdateColumn][i], correction, y[i], rho)
                                     : before[p + 1][kBallColumn][i];
           EXPECT_EQ(y[kBallColumn * width_ + i], ball);
-          if (probes) norms.share = std::max<double>(norms.share, (moved + 3.0 * rho) / ball);
+          const double error = moved + double{kRoundingFactor} * rho;
+          if (probes) norms.share = std::max<double>(norms.share, error / std::fabs(ball));
           change = std::max<double>(change, moved);
           size = std::max<double>(size, std::fabs(y[i]));
           probe = std::max<double>(probe, rho);
@@ -366,9 +367,9 @@ TEST_P(CpuUpdateTest, UpdateAddsTheCorrectionAndMeasuresIt) {
   }
 }
 
-// Where a pass has led that started from displaced states: those that were displaced come back, and
-// only the way to them is told.
-TEST_P(CpuUpdateTest, ADisplacedUpdateRestoresTheStatesAndMeasuresTheWayBack) {
+// Where a confirmation has led: the states come back, only the way to them is told, and balls point
+// along it.
+TEST_P(CpuUpdateTest, AConfirmationRestoresTheStatesAndMeasuresTheWayBack) {
   const RandomSystem system = NewSystem(5, false, Activation::kTanh);
   const PackedLayers layers(system.spec());
   for (const Matrices matrices : {Matrices::kNone, Matrices::kDense, Matrices::kDiagonal}) {
@@ -381,7 +382,7 @@ TEST_P(CpuUpdateTest, ADisplacedUpdateRestoresTheStatesAndMeasuresTheWayBack) {
     const Columns before = ColumnsOf(buffers);
     const Corrected want = Correct(buffers, matrices, dim_, width_);
     cpu::UpdateArgs args = buffers.ToUpdate(matrices, false, 0.125);
-    args.displaced = true;
+    args.confirms = true;
     const cpu::IntervalNorms got = kernels_.update(args);
     Norms norms{.floor = 0.125};
     for (int64_t p = 0; p < 5; ++p) {
@@ -390,14 +391,15 @@ TEST_P(CpuUpdateTest, ADisplacedUpdateRestoresTheStatesAndMeasuresTheWayBack) {
         const float next = buffers.Propagated(p)[i];
         ASSERT_NEAR(next, want.value[p * cpu::kColumns][i], want.error[p * cpu::kColumns][i]);
         const float kept = before[p + 1][cpu::kKeptColumn][i];
-        const float back = std::fabs(next - kept);
+        const float way = next - kept, back = std::fabs(way);
+        EXPECT_EQ(buffers.State(p + 1, kBallColumn)[i], Along(way, before[p + 1][kBallColumn][i]));
         norms.share =
             std::max<double>(norms.share, ShareOfBall(back, before[p + 1][kBallColumn][i]));
         change = std::max<double>(change, back);
         size = std::max<double>(size, std::fabs(kept));
       }
       norms.Add(change, size, 0);
-      for (int64_t v = 0; v < cpu::kColumns; ++v)
+      for (const int v : {0, kUpdateColumn, cpu::kKeptColumn})
         EXPECT_TRUE(SameBits(buffers.State(p + 1, v),
                              before[p + 1][v == 0 ? cpu::kKeptColumn : v].data(), width_))
             << "column " << v;
@@ -413,7 +415,7 @@ TEST_P(CpuUpdateTest, ADisplacedUpdateRestoresTheStatesAndMeasuresTheWayBack) {
 TEST_P(CpuUpdateTest, TheShareIsThatOfTheElementWhichFillsItsBallMost) {
   const RandomSystem system = NewSystem(3, false, Activation::kTanh);
   const PackedLayers layers(system.spec());
-  for (const bool displaced : {false, true}) {
+  for (const bool confirms : {false, true}) {
     for (int64_t lane = 0; lane < dim_; ++lane) {
       IntervalBuffers buffers(layers.view(), 1);
       for (int64_t p = 0; p < 3; ++p)
@@ -421,14 +423,14 @@ TEST_P(CpuUpdateTest, TheShareIsThatOfTheElementWhichFillsItsBallMost) {
           // A move of 1/64 from 1; balls of 1, and one of 1/8, where probes put it.
           float* y = buffers.State(p + 1);
           const bool small = p == lane % 3 && i == lane;
-          (displaced ? y + cpu::kKeptColumn * width_ : y)[i] = 1;
-          y[(displaced ? kBallColumn : kUpdateColumn) * width_ + i] =
-              (displaced ? 1.0F : 4.0F) * (small ? 0.125F : 1.0F);
+          (confirms ? y + cpu::kKeptColumn * width_ : y)[i] = 1;
+          y[(confirms ? kBallColumn : kUpdateColumn) * width_ + i] =
+              (confirms ? 1.0F : 4.0F) * (small ? 0.125F : 1.0F);
           buffers.Propagated(p)[i] = 1 + 0x1p-6F;
         }
-      cpu::UpdateArgs args = buffers.ToUpdate(Matrices::kNone, !displaced, 1e-3);
-      args.displaced = displaced;
-      EXPECT_EQ(kernels_.update(args).share, 0x1p-3) << lane << (displaced ? " displaced" : "");
+      cpu::UpdateArgs args = buffers.ToUpdate(Matrices::kNone, !confirms, 1e-3);
+      args.confirms = confirms;
+      EXPECT_EQ(kernels_.update(args).share, 0x1p-3) << lane << (confirms ? " confirms" : "");
     }
   }
 }
@@ -443,7 +445,7 @@ TEST_P(CpuUpdateTest, SharesOfBallsThatAreNothing) {
     buffers.State(2, cpu::kKeptColumn)[lane] = kept;
     buffers.State(2, kBallColumn)[lane] = ball;
     cpu::UpdateArgs args = buffers.ToUpdate(Matrices::kNone, false, 1e-3);
-    args.displaced = true;
+    args.confirms = true;
     return kernels_.update(args);
   };
   const float infinity = std::numeric_limits<float>::infinity();

@@ -176,17 +176,32 @@ class PassRun {
   }
 
   // y_p = F_p + A_p d_{p-1} with d_p = A_p d_{p-1} + r_p, one after another: of diagonals that the
-  // pass forms, and of what has no matrices.
+  // pass forms, and of what has no matrices. What probes have become stands in the balls.
   void ExpectPlainScan(int32_t sample, const PassMemory& got) const {
     const cuda::BlockMemory before = MemoryOf(sample, start_), after = MemoryOf(sample, got.slabs);
-    for (int at = 0; at < kind_.vectors() * kWidth; ++at) {
-      double entering = 0;
+    for (int row = 0; row < kWidth; ++row) {
+      double entering[kNumColumns] = {};
       for (int32_t p = 0; p < tree_.num_intervals; ++p) {
+        SCOPED_TRACE(std::to_string(p) + " of " + std::to_string(tree_.num_intervals) + " row " +
+                     std::to_string(row));
         const int32_t leaf = tree_.index_of(0, p);
-        const double product = FactorOf(p == 0 ? nullptr : before.Matrix(leaf), at) * entering;
-        EXPECT_NEAR(after.State(p + 1)[at], before.Propagated(p)[at] + product, 1e-4)
-            << p << " of " << tree_.num_intervals << " element " << at;
-        entering = product + before.Residual(leaf)[at];
+        const float* const y = after.State(p + 1);
+        double next[kNumColumns] = {}, rho = 0;
+        for (int v = 0; v < kind_.vectors(); ++v) {
+          const int at = v * kWidth + row;
+          const double product =
+              FactorOf(p == 0 ? nullptr : before.Matrix(leaf), row) * entering[v];
+          next[v] = before.Propagated(p)[at] + product;
+          entering[v] = product + before.Residual(leaf)[at];
+          if (v > 0) rho = std::max(rho, std::fabs(next[v]));
+        }
+        EXPECT_NEAR(y[row], next[0], 1e-4);
+        const double correction = next[0] - before.State(p + 1)[row];
+        const float last = before.State(p + 1)[kUpdateColumn * kWidth + row];
+        EXPECT_NEAR(y[kUpdateColumn * kWidth + row], std::fabs(correction), 1e-4);
+        const float ball = kind_.probes ? BallOf(last, correction, next[0], rho)
+                                        : before.State(p + 1)[kBallColumn * kWidth + row];
+        EXPECT_NEAR(y[kBallColumn * kWidth + row], ball, 1e-4 * 8 * kRoundingFactor);
       }
     }
   }
