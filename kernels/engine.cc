@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -59,7 +60,8 @@ class EngineImpl final : public Engine {
     DEEPPCR_ASSIGN_OR_RETURN(
         Model model,
         ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes, .token = token}));
-    DEEPPCR_ASSIGN_OR_RETURN(std::string plan_json, ReadPlanFile(directory, progress));
+    DEEPPCR_ASSIGN_OR_RETURN(std::optional<std::string> plan_json,
+                             ReadPlanFile(directory, progress));
     return PrepareModel(std::move(model), {.backend = selected_.backend.get(),
                                            .pool = &pool_,
                                            .options = &options_,
@@ -71,16 +73,18 @@ class EngineImpl final : public Engine {
   }
 
  private:
-  // Empty if there is none, or if it is not wanted. One that cannot be read is a problem like one
+  // Nothing if there is none, or if it is not wanted. One that cannot be read is a problem like one
   // that does not fit.
-  absl::StatusOr<std::string> ReadPlanFile(const std::string& directory,
-                                           const LoadProgress& progress) const {
-    if (options_.plan_mode == PlanMode::kMeasure) return std::string();
-    auto text = ReadFile(StrCat(directory, "/", kPlanFileName), kMaxPlanBytes);
-    if (absl::IsNotFound(text.status())) return std::string();
-    if (text.ok() || options_.plan_mode == PlanMode::kRequire) return text;
+  absl::StatusOr<std::optional<std::string>> ReadPlanFile(const std::string& directory,
+                                                          const LoadProgress& progress) const {
+    if (options_.plan_mode == PlanMode::kMeasure) return std::nullopt;
+    absl::StatusOr<std::string> text =
+        ReadFile(StrCat(directory, "/", kPlanFileName), kMaxPlanBytes);
+    if (absl::IsNotFound(text.status())) return std::nullopt;
+    if (text.ok()) return *std::move(text);
+    if (options_.plan_mode == PlanMode::kRequire) return text.status();
     if (progress) progress(LoadNews::kProblem, ToStd(text.status().message()));
-    return std::string();
+    return std::nullopt;
   }
 
   const EngineOptions options_;

@@ -313,8 +313,8 @@ ModelInfo InfoOf(const Model& model, const std::vector<Variant>& variants) {
 // What plan.json says, if there is one that can be read. One that cannot is a problem, and the end
 // where a plan is required.
 absl::StatusOr<std::optional<PlanFile>> ParsePlans(const LoadContext& context) {
-  if (context.plan_json.empty()) return std::nullopt;
-  absl::StatusOr<PlanFile> file = PlanFile::Parse(context.plan_json);
+  if (!context.plan_json.has_value()) return std::nullopt;
+  absl::StatusOr<PlanFile> file = PlanFile::Parse(*context.plan_json);
   if (file.ok()) return *std::move(file);
   const absl::Status status = WithContext(file.status(), kPlanFileName);
   if (context.options->plan_mode == PlanMode::kRequire) return status;

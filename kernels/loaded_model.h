@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -22,9 +23,9 @@ struct LoadContext {
   ThreadPool* pool = nullptr;
   const EngineOptions* options = nullptr;
   LoadProgress progress;
-  const CancelToken* token = nullptr;  // may be null
-  CostRates rates;                     // of the backend
-  std::string plan_json;               // of the model's plan.json; empty: there is none
+  const CancelToken* token = nullptr;    // may be null
+  CostRates rates;                       // of the backend
+  std::optional<std::string> plan_json;  // of the model's plan.json, if there is one
   std::span<const std::shared_ptr<const LoadedModel>> loaded;  // whose plans may be taken over
 };
 

@@ -52,7 +52,7 @@ struct SampleReport {
   bool fallback = false;          // the sequential solver answered in place of the requested one
   int32_t iterations = 0;         // updates with newly evaluated transition matrices
   int32_t chord_corrections = 0;  // updates with reused ones
-  int32_t confirmations = 0;      // passes from displaced states, to certify: no updates
+  int32_t confirmations = 0;      // passes that try the states, to certify: no updates
   int32_t warm_sweeps = 0;
   int64_t dependent_stages = 0;
   int64_t column_passes = 0;  // vectors pushed through all L steps

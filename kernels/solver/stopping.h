@@ -20,15 +20,14 @@
 //      update before: BallOf in kernels/backend/iteration.h. Information that still travels from
 //      interval to interval, behind slopes that do not know of it, fails here: where its front
 //      arrives nothing was foretold.
-//   3. Two confirmations, passes that leave the states where they are. The first one tries y' = y +
-//   c
-//      itself: x = T(y') - y' is what is left of the error, but for rounding and for what T does
-//      not contract; max(2 |x| + rho, kRoundingFactor rho) <= rtol is the bound that certifies. The
-//      second one tries y' with every element displaced by its ball, the way that x has (or c,
-//      where x is 0): that is where the answer would lie if the error were as large as its ball.
-//      What A does not know of what lies on the way there, be it a kink, a clip, curvature, or
-//      slopes of a state long left, keeps T from bringing it back. Both must end within a quarter
-//      of the ball of y', element by element.
+//   3. Two confirmations, passes that leave the states as they are. The first one tries the states
+//      y' = y + c: x = T(y') - y' is what is left of the error, but for rounding and for what T
+//      does not contract; max(2 |x| + rho, kRoundingFactor rho) <= rtol is the bound that
+//      certifies. The second one tries y' with every element displaced by its ball, the way that x
+//      goes (or c, where x is 0): there the answer would lie if the error were as large as its
+//      ball. What A does not know of what lies on the way there, be it a kink, a clip, curvature,
+//      or slopes of a state long left, keeps T from bringing it back. Both must end within a
+//      quarter of the ball of y', element by element.
 // For a map that is linear within the ball x is rounding, so (3) costs a smooth or settled system
 // two passes of vectors and no claim. It is a test of one direction, the one that the error is
 // found to have, and no proof for all of them: what it says of kinks that only another direction

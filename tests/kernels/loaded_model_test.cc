@@ -208,6 +208,15 @@ TEST_F(LoadedModelTest, APlanFileThatIsNoneIsNamed) {
   EXPECT_EQ(problems_, "");
 }
 
+// A write that was cut off leaves an empty file: no plan, but not none either.
+TEST_F(LoadedModelTest, AnEmptyPlanFileIsNamedToo) {
+  ASSERT_TRUE(WriteFileAtomically(PlanPath(), "").ok());
+  ExpectError(LoadWith({.backend = "cpu", .plan_mode = PlanMode::kRequire}),
+              absl::StatusCode::kInvalidArgument, "plan.json: ");
+  ASSERT_TRUE(LoadWith({.backend = "cpu"}).ok());
+  EXPECT_NE(problems_.find("plan.json: "), std::string::npos) << problems_;
+}
+
 TEST_F(LoadedModelTest, AReloadTakesOverThePlanThatServes) {
   const auto serving = LoadWith({.backend = "cpu"});
   ASSERT_TRUE(serving.ok()) << serving.status();
