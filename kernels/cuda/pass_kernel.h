@@ -110,9 +110,8 @@ DEEPPCR_DEVICE void ForProducts(Context& context, const float* matrix, const flo
   }
 }
 
-// f(row, v, (A x_v)[row]) by one lane for all v of a row in their order where A is full, else by
-// any one lane each; for the A of an interval or node. In memory a full one is [W, W], a diagonal
-// [W], and the identity nothing.
+// f(row, v, (A x_v)[row]) by one lane for all v of a row in their order, for the A of an interval or
+// node. In memory a full one is [W, W], a diagonal [W], and the identity nothing.
 template <class Context, class F>
 DEEPPCR_DEVICE void ForTransition(Context& context, IterationKind kind, const float* matrix,
                                   const float* x, int width, int first, const F& f) {
@@ -123,8 +122,9 @@ DEEPPCR_DEVICE void ForTransition(Context& context, IterationKind kind, const fl
                          if (context.lane() % kRowSharers == 0) f(row, v, product);
                        });
   const bool diagonal = kind.linearization == Linearization::kDiagonal;
-  for (int at = context.lane(); at < columns * kPassRows; at += kWarpSize) {
-    const int row = first + at % kPassRows, v = at / kPassRows;
+  if (context.lane() >= kPassRows) return;
+  const int row = first + context.lane();
+  for (int v = 0; v < columns; ++v) {
     const float in = x[v * width + row];
     f(row, v, diagonal ? matrix[row] * in : in);
   }

@@ -58,6 +58,7 @@ class Planner {
     for (const SolverRow* row : rows)
       DEEPPCR_RETURN_IF_ERROR(Search(*row, options_.flops_in_all / std::ssize(rows)));
     best_ = BestOf(chosen_, options_.rates);
+    if (best_ != nullptr && !best_->within_steps) best_ = nullptr;
     timing_start_ = Clock::now();
     for (int64_t n = 1; n < options_.max_batch_size; n *= 2) DEEPPCR_RETURN_IF_ERROR(AddEntry(n));
     DEEPPCR_RETURN_IF_ERROR(AddEntry(options_.max_batch_size));
@@ -77,7 +78,8 @@ class Planner {
       const double left = options_.flops_in_all - bench_.spent_flops();
       DEEPPCR_ASSIGN_OR_RETURN(const Trial trial, Try(choice, left));
       if (Fired(options_.token)) return absl::CancelledError("stopped while a plan was checked");
-      if (!trial.met_tolerance) return absl::FailedPreconditionError(Describe(trial));
+      if (!trial.met_tolerance || (!trial.within_steps && IsForAuto(*plan, choice)))
+        return absl::FailedPreconditionError(Describe(trial));
       chosen_.push_back(trial);
     }
     plan->least_rtol = LeastRtol(chosen_);
@@ -97,6 +99,12 @@ class Planner {
         choices.push_back(entry.parallel);
     }
     return choices;
+  }
+
+  static bool IsForAuto(const Plan& plan, const PlanChoice& choice) {
+    return std::any_of(plan.entries.begin(), plan.entries.end(), [&](const PlanEntry& entry) {
+      return entry.solver != "sequential" && entry.parallel == choice;
+    });
   }
 
   Rows Eligible() const {

@@ -37,21 +37,25 @@ std::string Describe(const Trial& trial) {
                 std::string(ToString(trial.choice.jacobian_refresh)).c_str(),
                 trial.met_tolerance ? "ok    " : "missed", trial.cost.flops / 1e6, trial.iterations,
                 trial.cost.stages, trial.error);
-  return trial.met_tolerance ? text : StrCat(text, " (", trial.why_not, ")");
+  if (!trial.met_tolerance) return StrCat(text, " (", trial.why_not, ")");
+  return trial.within_steps ? text : StrCat(text, " (more stages than steps: not for auto)");
 }
 
 const Trial* BestOf(const std::vector<Trial>& trials, const CostRates& rates) {
+  const bool within = std::any_of(trials.begin(), trials.end(),
+                                  [](const Trial& t) { return t.met_tolerance && t.within_steps; });
+  const auto eligible = [&](const Trial& t) { return t.met_tolerance && t.within_steps >= within; };
   const Trial* best = nullptr;
   double least = 0;
   for (const Trial& trial : trials) {
     const double seconds = trial.cost.Seconds(rates, 1);
-    if (trial.met_tolerance && (least == 0 || seconds < least)) least = seconds;
+    if (eligible(trial) && (least == 0 || seconds < least)) least = seconds;
   }
   const auto order = [](const Trial& t) {
     return std::tuple(t.cost.stages, t.cost.flops, t.choice.shooting_interval);
   };
   for (const Trial& trial : trials) {
-    if (!trial.met_tolerance || trial.cost.Seconds(rates, 1) > kEqualWork * least) continue;
+    if (!eligible(trial) || trial.cost.Seconds(rates, 1) > kEqualWork * least) continue;
     if (best == nullptr || order(trial) < order(*best)) best = &trial;
   }
   return best;
@@ -152,10 +156,8 @@ absl::Status TrialBench::JudgeSample(int s, const ResolvedOptions& options, Tria
     trial->why_not = std::string(ToString(report.termination));
   } else if (trial->error > options_.rtol) {
     trial->why_not = "wrong";
-  } else if (report.dependent_stages > shape_.num_steps) {
-    // `auto` gives up beyond the stages of the sequential solver.
-    trial->why_not = "more stages than steps";
   }
+  if (report.dependent_stages > shape_.num_steps) trial->within_steps = false;
   trial->met_tolerance = trial->why_not.empty();
   return absl::OkStatus();
 }

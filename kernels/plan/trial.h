@@ -21,18 +21,19 @@ namespace deeppcr {
 struct Trial {
   PlanChoice choice;
   bool met_tolerance = false;
-  std::string why_not;    // where it did not
-  CountedCost cost;       // flops: mean, stages: worst
-  double iterations = 0;  // mean
-  double error = 0;       // worst
-  double rounding = 0;    // worst
+  std::string why_not;       // where it did not
+  bool within_steps = true;  // no more dependent stages than steps, beyond which `auto` gives up
+  CountedCost cost;          // flops: mean, stages: worst
+  double iterations = 0;     // mean
+  double error = 0;          // worst
+  double rounding = 0;       // worst
 };
 
 // One line of it, for reading.
 std::string Describe(const Trial& trial);
 
-// The cheapest of those that met the tolerance; null if there is none. Of those that are equal work
-// the one with the fewest stages.
+// The cheapest of those that met the tolerance, if any is of those within the steps; null if there
+// is none. Of those that are equal work the one with the fewest stages.
 const Trial* BestOf(const std::vector<Trial>& trials, const CostRates& rates);
 
 class TrialBench {

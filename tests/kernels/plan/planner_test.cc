@@ -127,6 +127,16 @@ TEST(BestOfTest, EqualWorkIsDecidedByStages) {
   EXPECT_EQ(BestOf({}, rates), nullptr);
 }
 
+// What takes more stages than there are steps is chosen for the name of a solver alone.
+TEST(BestOfTest, WithinTheStepsComesFirst) {
+  const CostRates rates = {.flops_per_second = 1, .seconds_per_stage = 0};
+  std::vector<Trial> trials = {MadeOf(4, 100, 300), MadeOf(8, 900, 200), MadeOf(16, 50, 400)};
+  trials[0].within_steps = trials[2].within_steps = false;
+  EXPECT_EQ(BestOf(trials, rates), &trials[1]);
+  trials[1].met_tolerance = false;
+  EXPECT_EQ(BestOf(trials, rates), &trials[2]);
+}
+
 TEST(CheckPlanTest, KeepsWhatMeetsTheToleranceAndNamesWhatDoesNot) {
   const RandomSystem system({.num_steps = 256, .state_dim = 4, .residual = true});
   const SolverRig rig(BackendCases().front().create(), system.spec());
