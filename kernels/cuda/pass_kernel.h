@@ -110,8 +110,8 @@ DEEPPCR_DEVICE void ForProducts(Context& context, const float* matrix, const flo
   }
 }
 
-// f(row, v, (A x_v)[row]) by one lane for all v of a row in their order, for the A of an interval or
-// node. In memory a full one is [W, W], a diagonal [W], and the identity nothing.
+// f(row, v, (A x_v)[row]) by one lane for all v of a row in their order, for the A of an interval
+// or node. In memory a full one is [W, W], a diagonal [W], and the identity nothing.
 template <class Context, class F>
 DEEPPCR_DEVICE void ForTransition(Context& context, IterationKind kind, const float* matrix,
                                   const float* x, int width, int first, const F& f) {
