@@ -126,6 +126,8 @@ inline constexpr double kReturnedShare = 0.25;
 // A correction no smaller than this share of the update before it is noise where it is no larger
 // than rounding.
 inline constexpr double kNoiseContraction = 0.25;
+// Confirmations after which corrections that are rounding are given up.
+inline constexpr int32_t kMostNoiseConfirmations = 8;
 
 constexpr void Stop(Progress* progress, Termination termination) {
   progress->next = NextPass::kStop;
@@ -153,12 +155,11 @@ constexpr void Correct(bool probes, Progress* progress) {
   progress->probes = probes;
 }
 
-// True if iterating on does not make the bound of a correction smaller: it is rounding.
-constexpr bool IsRounding(const StoppingPolicy& policy, const UpdateNorms& norms,
-                          double contraction) {
-  const double rounding = kRoundingFactor * norms.rounding;
-  return 2 * norms.update <= rounding &&
-         (rounding > policy.rtol || contraction > kNoiseContraction);
+// True if a correction of this size is rounding, and iterating on does not make it smaller.
+constexpr bool IsRounding(const StoppingPolicy& policy, double update, const Progress& progress) {
+  const double rounding = kRoundingFactor * progress.rounding_estimate;
+  return 2 * update <= rounding &&
+         (rounding > policy.rtol || progress.contraction > kNoiseContraction);
 }
 
 // Judges a correction that carried probes: true if that ended the solve, or calls for a
@@ -174,7 +175,7 @@ constexpr bool Judge(const StoppingPolicy& policy, const UpdateNorms& norms, Pro
     progress->next = NextPass::kConfirm;
     progress->probes = false;
     return true;
-  } else if (norms.combined > policy.rtol && IsRounding(policy, norms, progress->contraction)) {
+  } else if (norms.combined > policy.rtol && IsRounding(policy, norms.update, *progress)) {
     Stop(progress, Termination::kPrecisionLimited);
   }
   return progress->next == NextPass::kStop;
@@ -217,7 +218,14 @@ constexpr void AfterNewtonPass(const StoppingPolicy& policy, NextPass done,
 constexpr void AfterConfirmation(const StoppingPolicy& policy, NextPass done,
                                  const UpdateNorms& norms, Progress* progress) {
   ++progress->confirmations;
-  if (!Confirms(policy, done, norms, progress)) return IterateOrStop(policy, progress);
+  if (!Confirms(policy, done, norms, progress)) {
+    // States that no longer move, next to a kink that their balls cross: where the way that
+    // rounding gave them has not once led past it, the next one will not.
+    const bool tried = progress->confirmations >= kMostNoiseConfirmations;
+    return tried && IsRounding(policy, progress->update, *progress)
+               ? Stop(progress, Termination::kPrecisionLimited)
+               : IterateOrStop(policy, progress);
+  }
   if (done == NextPass::kConfirmDisplaced) return Stop(progress, Termination::kConverged);
   progress->next = NextPass::kConfirmDisplaced;
 }

@@ -238,6 +238,23 @@ TEST(StoppingTest, AConfirmationIsNoUpdate) {
   EXPECT_DOUBLE_EQ(solve.progress().contraction, 10);
 }
 
+// States next to a kink that their balls cross come back no better some time, unless they have
+// still moved.
+TEST(StoppingTest, StatesThatNoLongerMoveAndAreRefutedTimeAndAgainArePrecisionLimited) {
+  StoppingPolicy policy = Newton();
+  policy.max_iterations = 32;
+  for (const bool moving : {false, true}) {
+    Solve solve(policy);
+    for (int refuted = 1; refuted <= 8; ++refuted) {
+      solve.Pass(moving ? 1e-5 : 1e-6).Pass(moving ? 2e-6 : 1e-6, 1e-6).Confirm(1e-6, 0.3);
+      if (refuted < 8) solve.ExpectNext(NextPass::kIterate);
+    }
+    EXPECT_EQ(solve.progress().confirmations, 8);
+    moving ? solve.ExpectNext(NextPass::kIterate)
+           : solve.ExpectStop(Termination::kPrecisionLimited);
+  }
+}
+
 // Nor does it make states exact.
 TEST(StoppingTest, CausalityCountsNoConfirmations) {
   StoppingPolicy policy = Newton();
