@@ -193,7 +193,6 @@ using NewBackend = std::unique_ptr<Backend> (*)();
 const std::vector<NewBackend> kDevices = {&testing::NewBackendUnderTest,
                                           &testing::NewBackendWithoutClusters};
 
-// A system on the CPU backend, and on some of the others.
 // Both absent, or within this factor of each other.
 void ExpectWithin(double factor, std::optional<double> got, std::optional<double> want) {
   ASSERT_EQ(got.has_value(), want.has_value());
@@ -209,6 +208,7 @@ bool SameCounts(const SampleReport& a, const SampleReport& b) {
          a.termination == b.termination && a.fallback == b.fallback;
 }
 
+// A system on the CPU backend, and on some of the others.
 class SystemOnBoth {
  public:
   explicit SystemOnBoth(const SystemSpec& spec, const std::vector<NewBackend>& backends = kDevices)
