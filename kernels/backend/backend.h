@@ -70,8 +70,8 @@ class IterationPasses {
   // it does, and ReduceLevel its vectors, until Update of the same samples.
   virtual void DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
   // y_p <- F_p + A_p d_{p-1}; keeps the very bits of F_p where A_p d_{p-1} is zero. In a
-  // confirmation the states stay, and their balls turn the way that they would have gone. norms[i]
-  // belongs to samples[i].
+  // confirmation the states stay; how they would have moved is noted, and their balls turn that
+  // way. norms[i] belongs to samples[i].
   virtual void Update(std::span<const int32_t> samples, IterationKind kind, double floor,
                       std::span<UpdateNorms> norms) = 0;
   // Makes y_P the current states of samples 0..n-1, for Decode. trajectories[b] [L + 1, D], where

@@ -42,7 +42,7 @@ constexpr float Along(float way, float ball) {
 // last update is what a contracting iteration leaves; the next two keep the rounding of the test
 // itself small in it; the last one lets an error grow that is too small to be a normal number.
 constexpr float BallOf(float last_update, float correction, float state, float rho) {
-  float ball = 0.25F * last_update;
+  float ball = 0.25F * (last_update < 0 ? -last_update : last_update);
   const float of_state = 0x1p-15F * (state < 0 ? -state : state);
   const float of_rounding = 8 * kRoundingFactor * rho;
   if (!(ball >= of_state)) ball = of_state;
@@ -62,11 +62,13 @@ constexpr float ShareOfBall(float error, float ball) {
 enum class Confirmation : uint8_t {
   kNone,
   kStates,     // the states themselves
+  kUpdated,    // where kStates has found that the map takes them
   kDisplaced,  // every element a ball further, the way that it has last been found to go
 };
 
-// Where a confirmation puts an element.
-constexpr float TriedAt(Confirmation confirmation, float state, float ball) {
+// Where a confirmation puts an element, from its state and the two that stand beside it.
+constexpr float TriedAt(Confirmation confirmation, float state, float update, float ball) {
+  if (confirmation == Confirmation::kUpdated) return state + update;
   return confirmation == Confirmation::kDisplaced ? state + ball : state;
 }
 
@@ -77,8 +79,9 @@ constexpr double ErrorBound(double update, double rho) {
   return of_rounding > of_both ? of_rounding : of_both;  // not a number where one of them is none
 }
 
-// What stands beside a state y_p [W] once its update is made, in the columns of the probes: the
-// size of the update of each element, and after one with probes its ball.
+// What stands beside a state y_p [W] after a pass, in the columns of the probes: the update of each
+// element, in a confirmation the one that it would have been; and after an update with probes its
+// ball.
 inline constexpr int kUpdateColumn = 1;
 inline constexpr int kBallColumn = 2;
 

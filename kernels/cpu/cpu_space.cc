@@ -294,9 +294,10 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
   void Place(Confirmation confirmation) {
     for (int64_t p = 1; p <= intervals_; ++p) {
       float* y = State(p);
+      const float* update = y + kUpdateColumn * width_;
       const float* ball = y + kBallColumn * width_;
       std::copy_n(y, width_, y + kKeptColumn * width_);
-      for (int64_t i = 0; i < dim_; ++i) y[i] = TriedAt(confirmation, y[i], ball[i]);
+      for (int64_t i = 0; i < dim_; ++i) y[i] = TriedAt(confirmation, y[i], update[i], ball[i]);
     }
   }
 

@@ -332,14 +332,14 @@ struct Settler {
     for (int64_t at = 0; at < args.width; at += N) args.confirms ? Return(at) : Take(at);
   }
 
-  // The new state, the size of its update, and after one with probes the ball of its error.
+  // The new state, its update, and after one with probes the ball of its error.
   DEEPPCR_INLINE void Take(int64_t at) {
     const Vec<N> z = Load<N>(next + at);
     const Vec<N> correction = z - Load<N>(y + at), moved = Abs(correction);
     Note(z, moved);
     if (args.probes) {
       const Vec<N> rho = LargestProbe(at);
-      const Vec<N> last = Load<N>(y + kUpdateColumn * args.width + at);
+      const Vec<N> last = Abs(Load<N>(y + kUpdateColumn * args.width + at));
       const Vec<N> foretold = Max(last * Broadcast<N>(0.25F), Abs(z) * Broadcast<N>(0x1p-15F));
       const Vec<N> least = SelectGreater(moved, zero, Broadcast<N>(kLeastNormal), zero);
       const Vec<N> ball = Max(Max(foretold, rho * Broadcast<N>(8 * kRoundingFactor)), least);
@@ -347,7 +347,7 @@ struct Settler {
       Store(y + kBallColumn * args.width + at, Along(correction, ball));
     }
     Store(y + at, z);
-    Store(y + kUpdateColumn * args.width + at, moved);
+    Store(y + kUpdateColumn * args.width + at, correction);
   }
 
   // The state in whose place the tried one was, and how near to it the way has led.
@@ -358,6 +358,7 @@ struct Settler {
     Note(kept, back);
     NoteShare(back, Abs(Load<N>(ball)));
     Store(ball, Along(way, Load<N>(ball)));
+    Store(y + kUpdateColumn * args.width + at, way);
     Store(y + at, kept);
   }
   // Along of kernels/backend/iteration.h.

@@ -88,8 +88,8 @@ DEEPPCR_DEVICE UpdateNorms MergeOfWarp(Context& context, UpdateNorms norms) {
 // Element i of a state y [columns, W] as the pass takes it, that of interval p's end (0: of z_0).
 DEEPPCR_DEVICE float EntryAt(Confirmation confirmation, const float* y, int width, int64_t p,
                              int i) {
-  if (confirmation != Confirmation::kDisplaced || p == 0) return y[i];
-  return TriedAt(confirmation, y[i], y[kBallColumn * width + i]);
+  if (confirmation < Confirmation::kUpdated || p == 0) return y[i];
+  return TriedAt(confirmation, y[i], y[kUpdateColumn * width + i], y[kBallColumn * width + i]);
 }
 
 // Of the elements of one interval, column by column: 0 the state, then the probes if they are
@@ -120,7 +120,7 @@ class IntervalUpdate {
   DEEPPCR_DEVICE const IntervalNorms& norms() const { return norms_; }
 
  private:
-  // The size of the update, and after one with probes the ball of its error.
+  // The update, and after one with probes the ball of its error.
   DEEPPCR_DEVICE void Settle(int width, float* y) {
     float* const last = y + kUpdateColumn * width;
     if (kind_.probes) {
@@ -131,7 +131,7 @@ class IntervalUpdate {
       y[kBallColumn * width] = ball;
       rho_ = 0.0F;
     }
-    *last = fabsf(correction_);
+    *last = correction_;
   }
   // How near to the state the way has led.
   DEEPPCR_DEVICE void Return(float next, int width, float* y) {
@@ -142,6 +142,7 @@ class IntervalUpdate {
     norms_.share = fmaxf(norms_.share, ShareOfBall(fabsf(way), *ball));
     norms_.finite = norms_.finite && isfinite(way);
     *ball = Along(way, *ball);
+    y[kUpdateColumn * width] = way;
   }
 
   const IterationKind kind_;

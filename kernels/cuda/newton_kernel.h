@@ -287,12 +287,14 @@ class NewtonSolve {
     return NormsOf(MergeOfWarp(context_, update.norms()), args_.policy.floor());
   }
 
-  // The last state of the block before; of a confirmation the ball, which may have turned.
+  // The last state of the block before; of a confirmation what it has found beside it.
   DEEPPCR_DEVICE void TakeHalo(IterationKind kind) {
     if (context_.block() == 0 || context_.warp() != 0 || count_ == 0) return;
     const float* last = Remote(memory_.State(tree_.per_block), context_.block() - 1);
-    const int first = kind.confirms() ? kBallColumn * W : 0;
-    Copy(kind, last + first, memory_.State(0) + first);
+    if (context_.lane() >= W) return;
+    const int first = kind.confirms() ? kUpdateColumn : 0;
+    const int end = kind.confirms() ? kBallColumn + 1 : kind.vectors();
+    for (int v = first; v < end; ++v) memory_.State(0)[v * W + row_] = last[v * W + row_];
   }
 
   // A lane reads every 32nd.

@@ -224,8 +224,9 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
   // y_p as the next interval takes it.
   Vector EntryOf(int64_t p, IterationKind kind) const {
     Vector y = states_[p][0];
-    if (kind.confirmation != Confirmation::kDisplaced || p == 0) return y;
-    return Add(y, states_[p][kBallColumn]);
+    if (p == 0 || kind.confirmation < Confirmation::kUpdated) return y;
+    const bool updated = kind.confirmation == Confirmation::kUpdated;
+    return Add(y, states_[p][updated ? kUpdateColumn : kBallColumn]);
   }
 
   int64_t PropagateInterval(int64_t p, IterationKind kind) {
@@ -286,7 +287,7 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
       const double error = moved + kRoundingFactor * probe;
       if (kind.probes) {
         y[kBallColumn][i] =
-            std::max({0.25 * y[kUpdateColumn][i], 0x1p-15 * std::fabs(next[0][i]),
+            std::max({0.25 * std::fabs(y[kUpdateColumn][i]), 0x1p-15 * std::fabs(next[0][i]),
                       8 * kRoundingFactor * probe, moved > 0 ? double{kLeastNormal} : 0});
       }
       if ((kind.probes || kind.confirms()) && error > kLeastNormal)
@@ -296,7 +297,7 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
       norms->finite = norms->finite && std::isfinite(next[0][i]);
       update = Larger(update, moved);
       rounding = Larger(rounding, probe);
-      if (!kind.confirms()) y[kUpdateColumn][i] = moved;
+      y[kUpdateColumn][i] = way;
     }
     if (!kind.confirms()) y[0] = next[0];
     const double scale = Norm(y[0]) + floor;

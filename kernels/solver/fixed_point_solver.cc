@@ -16,10 +16,10 @@ struct Pass {
   bool probes;
 };
 constexpr std::array kPasses = {
-    Pass{NextPass::kWarmSweep, false},       Pass{NextPass::kIterate, false},
-    Pass{NextPass::kLinearize, false},       Pass{NextPass::kCorrect, false},
-    Pass{NextPass::kCorrect, true},          Pass{NextPass::kConfirm, false},
-    Pass{NextPass::kConfirmDisplaced, false}};
+    Pass{NextPass::kWarmSweep, false},      Pass{NextPass::kIterate, false},
+    Pass{NextPass::kLinearize, false},      Pass{NextPass::kCorrect, false},
+    Pass{NextPass::kCorrect, true},         Pass{NextPass::kConfirm, false},
+    Pass{NextPass::kConfirmUpdated, false}, Pass{NextPass::kConfirmDisplaced, false}};
 
 // Returns what the guess cost.
 PassCount PlaceGuess(SolveSpace& space, InitialGuess guess, int32_t b, const GroupSample& sample) {

@@ -20,22 +20,23 @@
 //      update before: BallOf in kernels/backend/iteration.h. Information that still travels from
 //      interval to interval, behind slopes that do not know of it, fails here: where its front
 //      arrives nothing was foretold.
-//   3. Two confirmations, passes that leave the states as they are. The first one tries the states
+//   3. Confirmations, passes that leave the states as they are. The first one tries the states
 //      y' = y + c: x = T(y') - y' is what is left of the error, but for rounding and for what T
 //      does not contract; max(2 |x| + rho, kRoundingFactor rho) <= rtol is the bound that
-//      certifies. The second one tries y' with every element displaced by its ball, the way that x
-//      goes (or c, where x is 0): there the answer would lie if the error were as large as its
-//      ball. What A does not know of what lies on the way there, be it a kink, a clip, curvature,
-//      or slopes of a state long left, keeps T from bringing it back. Both must end within a
-//      quarter of the ball of y', element by element.
+//      certifies. Where |x| exceeds 2 rho a second one tries y' + x, which is where the answer has
+//      been found to be: a step between the two, however narrow, shows there. The last one tries y'
+//      with every element displaced by its ball, the way that it has been found to go: there the
+//      answer would lie if the error were as large as its ball. What A does not know of what lies
+//      on the way there, be it a kink, a clip, curvature, or slopes of a state long left, keeps T
+//      from bringing it back. All must end within a quarter of the ball of y', element by element.
 // For a map that is linear within the ball x is rounding, so (3) costs a smooth or settled system
 // two passes of vectors and no claim. It is a test of one direction, the one that the error is
 // found to have, and no proof for all of them: what it says of kinks that only another direction
-// crosses, and of those within an interval whose states pass over them, is what the searches in
-// tests/kernels/conformance say. Neither the residual, nor a small update, nor an extrapolated
-// rate, nor (1) alone (a unit at rest behind a kink hides a growing error from A), nor (1) and (2)
-// are enough: tests/testing/weaker_rules.h plants each of them. Displacing by fixed random signs is
-// not enough either: a unit that reads two equal channels may see nothing of it.
+// crosses is what the searches in tests/kernels/conformance say. Neither the residual, nor a small
+// update, nor an extrapolated rate, nor (1) alone (a unit at rest behind a kink hides a growing
+// error from A), nor (1) and (2) are enough: tests/testing/weaker_rules.h plants each of them.
+// Displacing by fixed random signs is not enough either: a unit that reads two equal channels may
+// see nothing of it.
 //
 // Reported is  error_estimate = 2 |x| + rho.
 //
@@ -77,6 +78,7 @@ enum class NextPass : uint8_t {
   kLinearize,  // Jacobians, to put the claim of a linearly convergent solver to the certificate
   kCorrect,    // the Jacobians at hand
   kConfirm,    // likewise, and the states stay
+  kConfirmUpdated,
   kConfirmDisplaced,
   kStop,
 };
@@ -88,6 +90,7 @@ constexpr IterationKind KindOf(NextPass next, bool probes, Linearization lineari
   if (next == NextPass::kIterate) kind.linearization = linearization;
   kind.refresh = next < NextPass::kCorrect;
   if (next == NextPass::kConfirm) kind.confirmation = Confirmation::kStates;
+  if (next == NextPass::kConfirmUpdated) kind.confirmation = Confirmation::kUpdated;
   if (next == NextPass::kConfirmDisplaced) kind.confirmation = Confirmation::kDisplaced;
   kind.probes = probes;
   return kind;
@@ -107,7 +110,7 @@ struct Progress {
   double contraction = 1;  // theta of the last pass; 1 where it is not known
   double error_estimate = 0;
   double rounding_estimate = 0;
-  Termination termination = Termination::kConverged;
+  Termination termination = Termination::kMaxIterations;  // if it ended here
 
   constexpr int64_t updates() const { return int64_t{warm_sweeps} + iterations + corrections; }
 };
@@ -184,7 +187,7 @@ constexpr bool Judge(const StoppingPolicy& policy, const UpdateNorms& norms, Pro
 constexpr bool Confirms(const StoppingPolicy& policy, NextPass done, const UpdateNorms& norms,
                         Progress* progress) {
   if (!norms.finite || !(norms.share <= kReturnedShare)) return false;
-  if (done == NextPass::kConfirmDisplaced) return true;
+  if (done != NextPass::kConfirm) return true;
   const double rounding = progress->rounding_estimate;
   progress->error_estimate = 2 * norms.update + rounding;
   return ErrorBound(norms.update, rounding) <= policy.rtol;
@@ -219,7 +222,8 @@ constexpr void AfterConfirmation(const StoppingPolicy& policy, NextPass done,
   ++progress->confirmations;
   if (!Confirms(policy, done, norms, progress)) return IterateOrStop(policy, progress);
   if (done == NextPass::kConfirmDisplaced) return Stop(progress, Termination::kConverged);
-  progress->next = NextPass::kConfirmDisplaced;
+  const bool moves = done == NextPass::kConfirm && norms.update > progress->rounding_estimate;
+  progress->next = moves ? NextPass::kConfirmUpdated : NextPass::kConfirmDisplaced;
 }
 
 // True if a linearly convergent iteration would claim to have converged.

@@ -2,6 +2,8 @@
 #include "tests/testing/weaker_rules.h"
 
 #include <array>
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <variant>
 
@@ -53,6 +55,7 @@ class WeakSolve {
     passes_.Propagate(kSample, kind);
     ScanIntervals(passes_, space_->num_intervals(), kSample, kind);
     passes_.Update(kSample, kind, policy.floor(), norms);
+    if (kind.confirms()) return norms[0];
     ++updates_;
     finite_ = finite_ && norms[0].finite;
     return norms[0];
@@ -69,9 +72,20 @@ class WeakSolve {
       last = norms.update;
       if (rule_ == WeakRule::kChord) return true;
       if (rule_ == WeakRule::kRate) return contracts;
-      if (rule_ == WeakRule::kFront) return norms.combined <= rtol && norms.share <= 1;
+      if (rule_ >= WeakRule::kFront && !(norms.combined <= rtol && norms.share <= 1)) return false;
+      if (rule_ == WeakRule::kFront) return true;
+      if (rule_ == WeakRule::kUnfollowed)
+        return ErrorBound(Returns(Confirmation::kStates), norms.rounding) <= rtol &&
+               std::isfinite(Returns(Confirmation::kDisplaced));
       if (chord == 1) return contracts;
     }
+  }
+
+  // How far it still moves; not finite if that is no return.
+  double Returns(Confirmation confirmation) {
+    const UpdateNorms norms = Pass({.refresh = false, .confirmation = confirmation});
+    const bool returns = norms.finite && norms.share <= kReturnedShare;
+    return returns ? norms.update : std::numeric_limits<double>::infinity();
   }
 
   const StackAttack& attack_;
@@ -85,7 +99,7 @@ class WeakSolve {
 }  // namespace
 
 std::string_view NameOf(WeakRule rule) {
-  constexpr std::string_view kNames[] = {"one chord", "rate", "two chords", "front"};
+  constexpr std::string_view kNames[] = {"one chord", "rate", "two chords", "front", "unfollowed"};
   return kNames[static_cast<int>(rule)];
 }
 

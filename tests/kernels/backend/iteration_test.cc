@@ -17,6 +17,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 TEST(BallTest, IsAQuarterOfTheLastUpdate) {
   static_assert(BallOf(8, 0, 1, 0) == 2);
   static_assert(BallOf(8, 0, -1, 0x1p-10F) == 2);
+  static_assert(BallOf(-8, 0, 1, 0) == 2);
   EXPECT_EQ(BallOf(0x1p-12F, 0, 1, 0), 0x1p-14F);
 }
 
@@ -31,11 +32,12 @@ TEST(BallTest, KeepsTheRoundingOfTheTestSmallInIt) {
 }
 
 TEST(BallTest, IsTheLargestOfTheThree) {
-  for (const float update : {0.0F, 1e-7F, 3e-4F, 2.0F})
+  for (const float update : {0.0F, 1e-7F, -3e-4F, 2.0F})
     for (const float state : {0.0F, -1e-3F, 0.7F, -40.0F})
       for (const float rho : {0.0F, 2e-9F, 1e-6F, 0.1F})
-        EXPECT_EQ(BallOf(update, 0, state, rho),
-                  std::fmax(std::fmax(0.25F * update, 0x1p-15F * std::fabs(state)), 16 * rho));
+        EXPECT_EQ(
+            BallOf(update, 0, state, rho),
+            std::fmax(std::fmax(0.25F * std::fabs(update), 0x1p-15F * std::fabs(state)), 16 * rho));
 }
 
 TEST(BallTest, HasTheSignOfTheCorrection) {
@@ -101,12 +103,15 @@ TEST(AlongTest, TurnsTheBallTheWayThatWasFound) {
   EXPECT_EQ(Along(-kInfinity, kInfinity), -kInfinity);
 }
 
-TEST(ConfirmationTest, TriesTheStatesAndWhereTheirBallsEnd) {
-  static_assert(TriedAt(Confirmation::kNone, 3, 0.5F) == 3);
-  static_assert(TriedAt(Confirmation::kStates, 3, 0.5F) == 3);
-  static_assert(TriedAt(Confirmation::kDisplaced, 3, 0.5F) == 3.5F);
-  static_assert(TriedAt(Confirmation::kDisplaced, 3, -0.5F) == 2.5F);
-  EXPECT_TRUE(std::isnan(TriedAt(Confirmation::kDisplaced, 1, kNan)));
+TEST(ConfirmationTest, TriesTheStatesWhereTheMapTakesThemAndWhereTheirBallsEnd) {
+  static_assert(TriedAt(Confirmation::kNone, 3, 0.25F, 0.5F) == 3);
+  static_assert(TriedAt(Confirmation::kStates, 3, 0.25F, 0.5F) == 3);
+  static_assert(TriedAt(Confirmation::kUpdated, 3, 0.25F, 0.5F) == 3.25F);
+  static_assert(TriedAt(Confirmation::kUpdated, 3, -0.25F, 0.5F) == 2.75F);
+  static_assert(TriedAt(Confirmation::kDisplaced, 3, 0.25F, 0.5F) == 3.5F);
+  static_assert(TriedAt(Confirmation::kDisplaced, 3, 0.25F, -0.5F) == 2.5F);
+  EXPECT_TRUE(std::isnan(TriedAt(Confirmation::kUpdated, 1, kNan, 1)));
+  EXPECT_TRUE(std::isnan(TriedAt(Confirmation::kDisplaced, 1, 1, kNan)));
 }
 
 TEST(ErrorBoundTest, IsTwiceTheWayAndRoundingOrTheRoundingAlone) {

@@ -5,14 +5,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/solver/registry.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/stack_attack.h"
+#include "tests/testing/weaker_rules.h"
 
 namespace deeppcr {
 namespace {
@@ -22,16 +25,24 @@ using testing::OptionsFor;
 using testing::Solved;
 using testing::SolverRig;
 using testing::StackAttack;
+using testing::WeakClaim;
+using testing::WeakRule;
+
+// Of weights and biases that are all zero.
+StackAttack Zeros(int64_t steps, int64_t dim, Activation activation) {
+  StackAttack attack;
+  attack.num_steps = steps;
+  attack.state_dim = dim;
+  attack.activation = activation;
+  attack.weights.assign(steps * dim * dim, 0.0F);
+  attack.biases.assign(steps * dim, 0.0F);
+  return attack;
+}
 
 // A width-2 MLP of the same layer throughout, [to][from].
 StackAttack Narrow(Activation activation, int64_t steps, const float (&layer)[2][2]) {
-  StackAttack attack;
-  attack.num_steps = steps;
-  attack.state_dim = 2;
-  attack.activation = activation;
-  for (int64_t l = 0; l < steps; ++l)
-    for (const auto& row : layer) attack.weights.insert(attack.weights.end(), row, row + 2);
-  attack.biases.assign(2 * steps, 0.0F);
+  StackAttack attack = Zeros(steps, 2, activation);
+  for (int64_t i = 0; i < 4 * steps; ++i) attack.weights[i] = layer[i % 4 / 2][i % 2];
   return attack;
 }
 
@@ -130,12 +141,8 @@ TEST(CertificateCasesTest, AUnitThatReadsTwins) {
   Claims claims;
   std::mt19937_64 random(5);
   for (int draw = 0; draw < 12000; ++draw) {
-    StackAttack attack;
-    attack.num_steps = kSteps;
-    attack.state_dim = 3;
+    StackAttack attack = Zeros(kSteps, 3, Activation::kRelu);
     attack.residual = true;
-    attack.weights.assign(9 * kSteps, 0.0F);
-    attack.biases.assign(3 * kSteps, 0.0F);
     attack.inputs = {2.9F, 2.9F, 0};
     std::uniform_real_distribution<float> jitter(-0.1F * (draw % 4), 0.1F * (draw % 4) + 1e-9F);
     double z = attack.inputs[0];
@@ -156,43 +163,136 @@ TEST(CertificateCasesTest, AUnitThatReadsTwins) {
   EXPECT_GT(claims.made, 500);
 }
 
-// Within an interval: relu(relu(z - a) - 4 relu(z - b)) is open in a window only, somewhere near
-// the sequential trajectory, and what it lets through grows.
-TEST(CertificateCasesTest, AWindowWithinAnInterval) {
-  constexpr int64_t kSteps = 150, kWindow = 32;
-  Claims claims;
-  for (const Activation activation : {Activation::kRelu, Activation::kTanh, Activation::kSoftplus})
-    for (int draw = 0; draw < 2000; ++draw) {
-      StackAttack attack;
-      attack.num_steps = kSteps;
-      attack.state_dim = 4;
-      attack.activation = activation;
-      attack.weights.assign(16 * kSteps, 0.0F);
-      attack.biases.assign(4 * kSteps, 0.0F);
-      attack.inputs = {5, 0, 0, 0};
-      const double phase = 0.37 * draw;
-      for (int64_t l = 0; l < kSteps; ++l) {
-        attack.weights[16 * l] = static_cast<float>(1 + 0.02 * std::sin(l + phase));
-        attack.biases[4 * l] = static_cast<float>(0.3 * std::sin(1.7 * l + phase));
+// Two channels of a tanh ResNet, and then a step so steep that it lies between the state that is
+// certified without it and the sequential one.
+class StepOnTheWay {
+ public:
+  static constexpr int kDim = 5;  // two channels, two that make a window of them, what they move
+
+  explicit StepOnTheWay(uint64_t seed, double rtol, int64_t interval)
+      : random_(seed), rtol_(rtol), interval_(interval) {
+    step_ = 6 + 2 * static_cast<int64_t>(seed % 5);
+    attack_ = Zeros(step_ + 10, kDim, Activation::kTanh);
+    attack_.residual = true;
+    attack_.inputs = {Any(), Any(), 0, 0, 1};
+    for (int64_t l = 0; l < step_; ++l)
+      for (int i = 0; i < 2; ++i) {
+        Weight(l, i, i) = 1.2F * Any();
+        attack_.biases[kDim * l + i] = Any();
       }
-      const SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
-      const Solved sequential = rig.Solve({.solver = "sequential"}, attack.inputs);
-      const float t = sequential.trajectory[4 * kWindow];
-      const float y =
-          t * static_cast<float>(1 + (draw % 2 == 0 ? 1 : -1) * std::exp2(-5 - draw % 50 / 3.0));
-      float* w = attack.weights.data() + 16 * kWindow;
-      const float sign = t > y ? 1 : -1;
-      w[4] = w[8] = sign;
-      attack.biases[4 * kWindow + 1] = -sign * y;
-      attack.biases[4 * kWindow + 2] = -sign * (y + 2 * (t - y));
-      w[16 + 13] = 1;
-      w[16 + 14] = -4;
-      for (int64_t l = kWindow + 2; l < kWindow + 90; ++l) attack.weights[16 * l + 15] = 1.25F;
-      Count(attack, 1e-2, 2, &claims);
+    const SolverRig rig(*cpu::NewCpuBackend(), attack_.spec());
+    attack_.options = OptionsFor("newton", attack_.num_steps, interval, rtol);
+    attack_.options.on_no_convergence = OnNoConvergence::kReturn;
+    const Solved certified = rig.Solve(attack_.options, attack_.inputs);
+    const Solved sequential = rig.Solve({.solver = "sequential"}, attack_.inputs);
+    if (!certified.reports[0].converged) return;
+    for (int i = 0; i < 2; ++i) {
+      claim_[i] = certified.trajectory[kDim * step_ + i];
+      error_[i] = sequential.trajectory[kDim * step_ + i] - claim_[i];
     }
-  std::printf("windows: %d of %d\n", claims.wrong, claims.made);
-  EXPECT_EQ(claims.wrong, 0);
-  EXPECT_GT(claims.made, 500);
+  }
+
+  // True if there is room for a step between the two that is none to rounding.
+  bool has_error() const {
+    return std::fabs(error_[0]) >= 2e-6 * std::max(1.0, std::fabs(claim_[0]));
+  }
+
+  // A unit that sees the first channel, less `other` of the second one, pass `at` of the way. Steep
+  // for the way that is left: none where the second channel cancels most of it.
+  bool PlantGate(double at, double other) {
+    const double sign = error_[0] > 0 ? 1 : -1, steep = Steepness(at);
+    if (sign * error_[0] - other * error_[1] < 0.5 * std::fabs(error_[0])) return false;
+    SetRow(step_, 4, sign * steep, -other * steep,
+           steep * (other * (claim_[1] + at * error_[1]) - sign * (claim_[0] + at * error_[0])));
+    return true;
+  }
+
+  // A window that the first channel enters there, and leaves after `wide` more of half the error.
+  void PlantWindow(double at, double wide) {
+    const double sign = error_[0] > 0 ? 1 : -1, steep = sign * Steepness(at);
+    SetRow(step_, 2, steep, 0, -steep * (claim_[0] + at * error_[0]));
+    SetRow(step_, 3, steep, 0, -steep * (claim_[0] + (1 + wide / 2) * error_[0]));
+    Weight(step_ + 1, 2, 2) = Weight(step_ + 1, 3, 3) = -20;
+    Weight(step_ + 1, 4, 2) = 20;
+    Weight(step_ + 1, 4, 3) = -20;
+    attack_.biases[kDim * (step_ + 1) + 4] = -20;
+  }
+
+  // By this rule or, without one, by the solver.
+  void CountInto(std::optional<WeakRule> rule, Claims* claims) {
+    if (!rule) return Count(attack_, rtol_, interval_, claims);
+    SolverRig rig(*cpu::NewCpuBackend(), attack_.spec());
+    const Solved sequential = rig.Solve({.solver = "sequential"}, attack_.inputs);
+    const WeakClaim claim = SolveByWeakRule(attack_, rig.system(), *rule);
+    if (!claim.claimed) return;
+    ++claims->made;
+    if (Judge(attack_, claim.trajectory, sequential.trajectory).to_single > 1) ++claims->wrong;
+  }
+
+ private:
+  float Any() { return std::uniform_real_distribution<float>(-1, 1)(random_); }
+  float& Weight(int64_t l, int to, int from) {
+    return attack_.weights[(l * kDim + to) * kDim + from];
+  }
+  double Steepness(double at) const { return 20 / (1 - at) / std::fabs(error_[0]); }
+  void SetRow(int64_t l, int to, double first, double second, double bias) {
+    Weight(l, to, 0) = static_cast<float>(first);
+    Weight(l, to, 1) = static_cast<float>(second);
+    attack_.biases[kDim * l + to] = static_cast<float>(bias);
+  }
+
+  std::mt19937_64 random_;
+  const double rtol_;
+  const int64_t interval_;
+  int64_t step_;  // the first one that reads what is certified
+  StackAttack attack_;
+  double claim_[2] = {}, error_[2] = {};  // of the two channels there
+};
+
+// By what a step reads; with the solver's own rule, and without following what is left.
+struct StepClaims {
+  Claims gates, differences, windows;
+};
+StepClaims CountSteps(std::optional<WeakRule> rule) {
+  StepClaims claims;
+  for (const double rtol : {1e-2, 1e-3})
+    for (uint64_t seed = 0; seed < 3000; ++seed) {
+      const StepOnTheWay plain(seed, rtol, 1), within(seed, rtol, 2);
+      for (const double at : {0.2, 0.5, 0.9}) {
+        for (const double other : {0.0, -0.1, 0.1, -0.3, 0.3, -1.0, 1.0, -3.0, 3.0}) {
+          StepOnTheWay gate = plain;
+          if (plain.has_error() && gate.PlantGate(at, other))
+            gate.CountInto(rule, other == 0 ? &claims.gates : &claims.differences);
+        }
+        for (const double wide : {1.0, 2.0, 4.0}) {
+          StepOnTheWay window = within;
+          if (!within.has_error()) continue;
+          window.PlantWindow(at, wide);
+          window.CountInto(rule, &claims.windows);
+        }
+      }
+    }
+  for (const auto& [what, of] : {std::pair{"gates", claims.gates},
+                                 {"differences", claims.differences},
+                                 {"windows", claims.windows}})
+    std::printf("%s: %d of %d\n", what, of.wrong, of.made);
+  return claims;
+}
+
+TEST(CertificateCasesTest, AStepBetweenTheClaimAndTheAnswer) {
+  const StepClaims claims = CountSteps(std::nullopt);
+  EXPECT_EQ(claims.gates.wrong, 0);
+  EXPECT_EQ(claims.differences.wrong, 0);
+  EXPECT_EQ(claims.windows.wrong, 0);
+  EXPECT_GT(claims.gates.made, 300);
+  EXPECT_GT(claims.differences.made, 3000);
+  EXPECT_GT(claims.windows.made, 500);
+}
+
+TEST(CertificateCasesTest, AStepIsPassedByARuleThatDoesNotFollowWhatIsLeft) {
+  const StepClaims claims = CountSteps(WeakRule::kUnfollowed);
+  EXPECT_GT(claims.differences.wrong, 20);
+  EXPECT_GT(claims.windows.wrong, claims.windows.made / 2);
 }
 
 // An error too small to be a normal number counts as none, until later layers grow it.

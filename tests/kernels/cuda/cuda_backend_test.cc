@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <utility>
 
 #include "kernels/plan/calibration.h"
@@ -60,9 +61,13 @@ void ExpectCountsOfCpu(std::unique_ptr<Backend> backend, const StackOptions& sta
     const SampleReport b = cpu.Solve(options, inputs).reports[0];
     EXPECT_EQ(a.iterations, b.iterations) << row.name;
     EXPECT_EQ(a.chord_corrections, b.chord_corrections) << row.name;
-    EXPECT_EQ(a.confirmations, b.confirmations) << row.name;
-    EXPECT_EQ(a.dependent_stages, b.dependent_stages) << row.name;
-    EXPECT_EQ(a.column_passes, b.column_passes) << row.name;
+    // Whether what is left exceeds rounding, and is followed, hangs on rounding.
+    const int more = a.confirmations - b.confirmations;
+    EXPECT_LE(std::abs(more), 1) << row.name;
+    EXPECT_EQ(a.column_passes - b.column_passes, more) << row.name;
+    if (more == 0) {
+      EXPECT_EQ(a.dependent_stages, b.dependent_stages) << row.name;
+    }
     EXPECT_EQ(a.termination, b.termination) << row.name;
     EXPECT_FALSE(a.fallback) << row.name;
     const double ours = a.output_error_estimate.value_or(0);

@@ -51,9 +51,7 @@ class UpdateOnBoth {
     for (int64_t p = 0; p < kSteps; ++p)
       for (int64_t v = 0; v < cpu::kColumns; ++v)
         for (int64_t i = 0; i < dim; ++i) {
-          const bool size = v == kUpdateColumn || v == kBallColumn;
-          const float x = normal(random);
-          State(p, v)[i] = size ? std::fabs(x) : x;
+          State(p, v)[i] = normal(random);
           Propagated(p, v)[i] = v == 0 ? normal(random) : 1e-3F * normal(random);
         }
   }
@@ -98,7 +96,8 @@ class UpdateOnBoth {
     for (int64_t p = 0; p < kSteps; ++p) {
       std::copy_n(State(p, 0), width, State(p, cpu::kKeptColumn));
       for (int64_t i = 0; i < system_.spec().state_dim; ++i)
-        State(p, 0)[i] = TriedAt(confirmation, State(p, 0)[i], State(p, kBallColumn)[i]);
+        State(p, 0)[i] = TriedAt(confirmation, State(p, 0)[i], State(p, kUpdateColumn)[i],
+                                 State(p, kBallColumn)[i]);
     }
   }
 
@@ -119,6 +118,7 @@ void ForEveryUpdate(const F& f) {
       for (const auto& [probes, confirmation] : {std::pair{false, Confirmation::kNone},
                                                  {true, Confirmation::kNone},
                                                  {false, Confirmation::kStates},
+                                                 {false, Confirmation::kUpdated},
                                                  {false, Confirmation::kDisplaced}})
         f(set, dim, Kind(probes, confirmation));
 }
@@ -157,7 +157,7 @@ TEST(DeviceRuleTest, AnUpdateOfExtremesHasTheSameNorms) {
       for (int64_t p = 0; p < UpdateOnBoth::kSteps; ++p)
         for (int64_t i = 0; i < dim; ++i) {
           both.State(p, 0)[i] = any();
-          both.State(p, kUpdateColumn)[i] = std::fabs(any());
+          both.State(p, kUpdateColumn)[i] = any();
           both.State(p, kBallColumn)[i] = any();
           for (int64_t v = 0; v < cpu::kColumns; ++v) both.Propagated(p, v)[i] = any();
         }

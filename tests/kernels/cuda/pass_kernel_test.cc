@@ -198,7 +198,7 @@ class PassRun {
         EXPECT_NEAR(y[row], next[0], 1e-4);
         const double correction = next[0] - before.State(p + 1)[row];
         const float last = before.State(p + 1)[kUpdateColumn * kWidth + row];
-        EXPECT_NEAR(y[kUpdateColumn * kWidth + row], std::fabs(correction), 1e-4);
+        EXPECT_NEAR(y[kUpdateColumn * kWidth + row], correction, 1e-4);
         const float ball = kind_.probes ? BallOf(last, correction, next[0], rho)
                                         : before.State(p + 1)[kBallColumn * kWidth + row];
         EXPECT_NEAR(y[kBallColumn * kWidth + row], ball, 1e-4 * 8 * kRoundingFactor);

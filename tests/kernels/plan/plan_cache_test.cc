@@ -4,8 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <functional>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "kernels/base/file.h"
 #include "tests/kernels/plan/sample_plan.h"
@@ -72,18 +73,9 @@ TEST_F(PlanCacheTest, ReplacesAnOlderPlan) {
 
 TEST_F(PlanCacheTest, EveryDifferenceOfTheKeyIsAnotherFile) {
   ASSERT_TRUE(cache_.Save(MakeKey(), MakePlan()).ok());
-  const std::vector<std::function<void(PlanKey&)>> changes = {
-      [](PlanKey& k) { k.device_class = "cpu-test l1d=64K"; },
-      [](PlanKey& k) { k.device_bits = "cpu-other"; },
-      [](PlanKey& k) { k.backend = "other"; },
-      [](PlanKey& k) { k.weights_sha256 = "0124"; },
-      [](PlanKey& k) { k.config_sha256 = "4568"; },
-      [](PlanKey& k) { k.scheduler_sha256 = ""; },
-      [](PlanKey& k) { k.calibration_sha256 = ""; },
-      [](PlanKey& k) { k.num_steps = 127; },
-      [](PlanKey& k) { k.min_shooting_interval = 2; },
-      [](PlanKey& k) { k.iterative = false; },
-      [](PlanKey& k) { k.rtol = 1.0000001e-3; }};
+  std::vector<testing::KeyChange> changes(std::begin(testing::kKeyChanges),
+                                          std::end(testing::kKeyChanges));
+  changes.push_back([](PlanKey& k) { k.device_class = "cpu-test l1d=64K"; });
   for (size_t i = 0; i < changes.size(); ++i) {
     PlanKey key = MakeKey();
     changes[i](key);

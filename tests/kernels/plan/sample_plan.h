@@ -22,6 +22,20 @@ inline PlanKey MakeKey() {
           .rtol = 1e-3};
 }
 
+// What the key of an answer consists of, one part of MakeKey() changed at a time; not the build,
+// whose plans other builds may check and keep, nor the device class, on which only speed depends.
+using KeyChange = void (*)(PlanKey&);
+inline constexpr KeyChange kKeyChanges[] = {[](PlanKey& k) { k.device_bits = "cpu-other"; },
+                                            [](PlanKey& k) { k.backend = "other"; },
+                                            [](PlanKey& k) { k.weights_sha256 = "0124"; },
+                                            [](PlanKey& k) { k.config_sha256 = "4568"; },
+                                            [](PlanKey& k) { k.scheduler_sha256 = ""; },
+                                            [](PlanKey& k) { k.calibration_sha256 = ""; },
+                                            [](PlanKey& k) { k.num_steps = 127; },
+                                            [](PlanKey& k) { k.min_shooting_interval = 2; },
+                                            [](PlanKey& k) { k.iterative = false; },
+                                            [](PlanKey& k) { k.rtol = 1.0000001e-3; }};
+
 // As a load of this key would serve it.
 inline Plan MakePlan() {
   Plan plan;

@@ -25,16 +25,17 @@ class Solve {
                  .combined = ErrorBound(update, rounding),
                  .share = share});
   }
-  // The confirmation that was due has come back to this distance, in this share of the balls; the
-  // displaced one too, where that is asked for then.
+  // The confirmation that was due has come back to this distance, in this share of the balls; those
+  // that are asked for then do too.
   Solve& Confirm(double distance, double share = 0.1, bool finite = true) {
     ExpectNext(NextPass::kConfirm);
     const UpdateNorms norms = {.update = distance,
                                .combined = 2 * distance,
                                .share = share,
                                .finite = static_cast<uint8_t>(finite)};
-    Take(norms);
-    return progress_.next == NextPass::kConfirmDisplaced ? Take(norms) : *this;
+    for (Take(norms); progress_.next > NextPass::kConfirm && progress_.next < NextPass::kStop;)
+      Take(norms);
+    return *this;
   }
   Solve& Take(const UpdateNorms& norms, int64_t stages = 10, int64_t columns = 3) {
     EXPECT_NE(progress_.next, NextPass::kStop) << "a pass after the end";
@@ -91,6 +92,7 @@ TEST(StoppingTest, KindsOfPasses) {
             Row{NextPass::kLinearize, false, true, Confirmation::kNone},
             Row{NextPass::kCorrect, false, false, Confirmation::kNone},
             Row{NextPass::kConfirm, false, false, Confirmation::kStates},
+            Row{NextPass::kConfirmUpdated, false, false, Confirmation::kUpdated},
             Row{NextPass::kConfirmDisplaced, false, false, Confirmation::kDisplaced}}) {
         const IterationKind kind = KindOf(row.next, probes, linearization);
         EXPECT_EQ(kind.linearization, row.own ? linearization : Linearization::kFull);
@@ -124,19 +126,19 @@ TEST(StoppingTest, ConfirmsWhereTwiceTheCorrectionAndTheRoundingFit) {
   solve.Confirm(1e-5).ExpectStop(Termination::kConverged);
   EXPECT_EQ(solve.progress().iterations, 1);
   EXPECT_EQ(solve.progress().corrections, 1);
-  EXPECT_EQ(solve.progress().confirmations, 2);
-  EXPECT_EQ(solve.progress().stages, 40);
-  EXPECT_EQ(solve.progress().columns, 12);
+  EXPECT_EQ(solve.progress().confirmations, 3);
+  EXPECT_EQ(solve.progress().stages, 50);
+  EXPECT_EQ(solve.progress().columns, 15);
   EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 2 * 1e-5 + 6e-6);
   EXPECT_DOUBLE_EQ(solve.progress().rounding_estimate, 6e-6);
 }
 
-// Of the states themselves: how far the displaced ones stay away is no measure of the error.
+// Of the states themselves: how far the others stay away is no measure of the error.
 TEST(StoppingTest, TheEstimateIsTwiceWhatTheMapWouldStillMoveAndTheRounding) {
-  for (const double displaced : {0.0, 3e-5, 2e-3}) {
+  for (const double others : {0.0, 3e-5, 2e-3}) {
     Solve solve(Newton());
-    solve.Pass(0.01).Pass(4e-5, 5e-6, 0.7);
-    solve.Take({.update = 3e-5, .share = 0.2}).Take({.update = displaced, .share = 0.25});
+    solve.Pass(0.01).Pass(4e-5, 5e-6, 0.7).Take({.update = 3e-5, .share = 0.2});
+    solve.Take({.update = others, .share = 0.25}).Take({.update = others, .share = 0.25});
     solve.ExpectStop(Termination::kConverged);
     EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 2 * 3e-5 + 5e-6);
     EXPECT_DOUBLE_EQ(solve.progress().rounding_estimate, 5e-6);
@@ -181,15 +183,34 @@ TEST(StoppingTest, AReturnToMoreThanAQuarterOfTheBallIsNoCertificate) {
   }
 }
 
-TEST(StoppingTest, BothConfirmationsHaveToComeBack) {
-  Solve solve(Newton());
-  solve.Pass(0.01).Pass(1e-5, 1e-6, 0.5).Take({.update = 1e-5, .share = 0.2});
-  solve.ExpectNext(NextPass::kConfirmDisplaced);
-  solve.Take({.update = 1e-5, .share = 0.26}).ExpectNext(NextPass::kIterate);
-  EXPECT_EQ(solve.progress().confirmations, 2);
-  Solve overflows(Newton());
-  overflows.Pass(0.01).Pass(1e-5, 1e-6, 0.5).Take({.update = 1e-5, .share = 0.2});
-  overflows.Take({.update = 0, .share = 0, .finite = 0}).ExpectNext(NextPass::kIterate);
+TEST(StoppingTest, EveryConfirmationHasToComeBack) {
+  const UpdateNorms near = {.update = 1e-5, .share = 0.2};
+  const auto confirmed = [&](int times) {
+    Solve solve(Newton());
+    solve.Pass(0.01).Pass(1e-5, 1e-6, 0.5);
+    for (int k = 0; k < times; ++k) solve.Take(near);
+    return solve;
+  };
+  confirmed(0).ExpectNext(NextPass::kConfirm);
+  confirmed(1).ExpectNext(NextPass::kConfirmUpdated);
+  confirmed(2).ExpectNext(NextPass::kConfirmDisplaced);
+  confirmed(3).ExpectStop(Termination::kConverged);
+  for (const int times : {0, 1, 2}) {
+    Solve far = confirmed(times), overflows = confirmed(times);
+    far.Take({.update = 1e-5, .share = 0.26}).ExpectNext(NextPass::kIterate);
+    EXPECT_EQ(far.progress().confirmations, times + 1);
+    overflows.Take({.update = 0, .share = 0, .finite = 0}).ExpectNext(NextPass::kIterate);
+  }
+}
+
+// What the map would still move is tried where it is more than rounding.
+TEST(StoppingTest, WhatIsLeftIsFollowedUnlessItIsRounding) {
+  Solve rounding(Newton());
+  rounding.Pass(0.01).Pass(1e-5, 0x1p-17, 0.5).Take({.update = 0x1p-17, .share = 0.2});
+  rounding.ExpectNext(NextPass::kConfirmDisplaced);
+  Solve more(Newton());
+  more.Pass(0.01).Pass(1e-5, 0x1p-17, 0.5).Take({.update = 1.01 * 0x1p-17, .share = 0.2});
+  more.ExpectNext(NextPass::kConfirmUpdated);
 }
 
 TEST(StoppingTest, AReturnThatIsTooFarForTheToleranceIsNoCertificate) {
@@ -356,7 +377,7 @@ TEST(StoppingTest, SlowerThanSequentialStopsUnlessThatPassConverged) {
   slow.Pass(3).ExpectStop(Termination::kSlow);
   policy.stage_budget = 40;
   Solve converged(policy);
-  converged.Pass(5).Pass(0.01).Pass(1e-6).Confirm(1e-7).ExpectStop(Termination::kConverged);
+  converged.Pass(5).Pass(0.01).Pass(1e-6, 1e-7).Confirm(1e-7).ExpectStop(Termination::kConverged);
   EXPECT_EQ(converged.progress().stages, 50);
   policy.stage_budget = 30;
   Solve refuted(policy);
