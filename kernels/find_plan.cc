@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/plan/plan_cache.h"
@@ -21,11 +22,13 @@ absl::StatusOr<Plan> Named(const PlanSearch& search, Plan plan) {
 
 // Of a plan whose key fits but for the build.
 absl::StatusOr<Plan> Checked(const PlanSearch& search, Plan plan) {
-  if (!search.fits(plan))
-    return absl::FailedPreconditionError("it names options that this model cannot run with");
+  if (const std::string unfit = search.unfit(plan); !unfit.empty())
+    return absl::FailedPreconditionError(StrCat("this model cannot run with ", unfit));
   if (plan.build != search.key.build) {
-    search.say(LoadNews::kStep, StrCat("checking a plan of build ", Quoted(plan.build)));
-    DEEPPCR_RETURN_IF_ERROR(search.check(&plan));
+    const std::string theirs = StrCat("a plan of build ", Quoted(plan.build));
+    search.say(LoadNews::kStep, StrCat("checking ", theirs));
+    if (const absl::Status checked = search.check(&plan); !checked.ok())
+      return WithContext(checked, StrCat(theirs, ", checked in this one"));
   }
   return Named(search, std::move(plan));
 }
@@ -35,8 +38,8 @@ absl::StatusOr<Plan> FromFile(const PlanSearch& search) {
   const KeyedPlan* item = search.file->Find(search.key);
   if (item == nullptr)
     return absl::NotFoundError(StrCat("no plan for device class ", Quoted(search.key.device_class),
-                                      " and ", search.key.num_steps, " steps; it has ",
-                                      search.file->DeviceClasses()));
+                                      " and ", search.key.num_steps,
+                                      " steps; classes (steps): ", search.file->Contents()));
   if (const std::string misfit = MisfitOf(search.key, item->key); !misfit.empty())
     return absl::FailedPreconditionError(misfit);
   return Checked(search, item->plan);
@@ -46,7 +49,7 @@ absl::StatusOr<Plan> FromFile(const PlanSearch& search) {
 absl::StatusOr<Plan> FromLoaded(const PlanSearch& search) {
   for (const auto& model : search.loaded) {
     const Plan* found = model->PlanOf(search.key);
-    if (found == nullptr || !search.fits(*found)) continue;
+    if (found == nullptr || !search.unfit(*found).empty()) continue;
     Plan plan = *found;
     plan.source = PlanSource::kServing;
     return plan;
@@ -72,7 +75,7 @@ bool IsFinal(const absl::StatusOr<Plan>& found) {
 void SayWhyNot(const PlanSearch& search, std::string_view where, const absl::Status& status) {
   const bool missing = absl::IsNotFound(status);
   search.say(missing ? LoadNews::kStep : LoadNews::kProblem,
-             StrCat(where, missing ? ": " : ": measuring anew: ", ToStd(status.message())));
+             StrCat(where, missing ? ": " : ": not taken: ", ToStd(status.message())));
 }
 
 // What the cache has, or else a new plan, which it then has.

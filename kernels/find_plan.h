@@ -23,7 +23,7 @@ struct PlanSearch {
   const PlanFile* file = nullptr;  // plan.json; null: there is none
   std::span<const std::shared_ptr<const LoadedModel>> loaded;
   std::string cache_dir;
-  std::function<bool(const Plan&)> fits;          // the model can run whatever it says
+  std::function<std::string(const Plan&)> unfit;  // UnfitChoice
   std::function<absl::Status(Plan*)> check;       // CheckPlan
   std::function<absl::StatusOr<Plan>()> measure;  // MeasurePlan
   std::function<void(LoadNews, std::string_view)> say;

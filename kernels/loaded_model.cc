@@ -255,7 +255,7 @@ class VariantPreparation {
         .file = plans_,
         .loaded = context_.loaded,
         .cache_dir = context_.options->plan_cache_dir,
-        .fits = [this](const Plan& plan) { return PlanFits(plan, variant_.resolve); },
+        .unfit = [this](const Plan& plan) { return UnfitChoice(plan, variant_.resolve); },
         .check =
             [this](Plan* plan) { return CheckPlan(*variant_.runner, inputs_, Planning(), plan); },
         .measure = [this] { return MeasurePlan(*variant_.runner, inputs_, Planning()); },

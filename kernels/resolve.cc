@@ -155,11 +155,16 @@ bool SolverFits(std::string_view solver, const ResolveContext& context) {
           context.min_shooting_interval <= row->max_shooting_interval);
 }
 
-bool PlanFits(const Plan& plan, const ResolveContext& context) {
-  const auto choice_fits = [&](const PlanChoice& c) { return ChoiceFits(c, context); };
-  const auto entry_fits = [&](const PlanEntry& e) { return EntryFits(e, context); };
-  return std::all_of(plan.choices.begin(), plan.choices.end(), choice_fits) &&
-         std::all_of(plan.entries.begin(), plan.entries.end(), entry_fits);
+std::string UnfitChoice(const Plan& plan, const ResolveContext& context) {
+  for (const PlanChoice& choice : plan.choices) {
+    if (!ChoiceFits(choice, context)) return Describe(choice);
+  }
+  for (const PlanEntry& entry : plan.entries) {
+    if (!EntryFits(entry, context))
+      return StrCat("its entry for ", entry.max_samples, " samples: auto = ", entry.solver,
+                    ", parallel = ", Describe(entry.parallel));
+  }
+  return "";
 }
 
 absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int64_t num_samples,

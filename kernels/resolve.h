@@ -22,9 +22,10 @@ struct ResolveContext {
 // True if a model of this shape can run the solver at all.
 bool SolverFits(std::string_view solver, const ResolveContext& context);
 
-// True if a model of this shape can run whatever `auto` or a solver's name may take from the plan,
-// which another process may have measured or a hand may have edited.
-bool PlanFits(const Plan& plan, const ResolveContext& context);
+// What `auto` or a solver's name may take from the plan, which another process may have measured or
+// a hand may have edited, and a model of this shape cannot run, in words; empty if there is no such
+// choice.
+std::string UnfitChoice(const Plan& plan, const ResolveContext& context);
 
 // Validates options and fills what they leave open from the plan entry for num_samples; see
 // LoadedModel::Resolve.

@@ -114,7 +114,7 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
       load_(Register(BuildHistogram(), registry_, "model_load_seconds",
                      "Loading a model, its plan included.")),
       plan_(Register(BuildHistogram(), registry_, "model_plan_seconds",
-                     "Measuring a model's plan; 0 if it came from the cache.")),
+                     "Measuring a model's plans in a load; 0 where all were found.")),
       requests_(Register(BuildCounter(), registry_, "requests_total",
                          "Requests answered, by status code.")),
       fallbacks_(

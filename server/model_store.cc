@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -16,6 +19,29 @@
 
 namespace deeppcr {
 namespace {
+
+// Of every number of steps that the model is loaded for.
+std::vector<const Plan*> PlansOf(const LoadedModel& model) {
+  std::vector<const Plan*> plans;
+  for (const int64_t steps : model.info().num_inference_steps) plans.push_back(&model.plan(steps));
+  if (plans.empty()) plans.push_back(&model.plan());
+  return plans;
+}
+
+// What measuring its plans took; 0: none was measured.
+double MeasuringSeconds(const LoadedModel& model) {
+  double seconds = 0;
+  for (const Plan* plan : PlansOf(model))
+    seconds += plan->source == PlanSource::kMeasured ? plan->measured_seconds : 0;
+  return seconds;
+}
+
+// "file", "file, measured": each source once.
+std::string PlanSources(const LoadedModel& model) {
+  std::set<std::string_view> sources;
+  for (const Plan* plan : PlansOf(model)) sources.insert(ToString(plan->source));
+  return StrJoin(sources, ", ", [](std::string_view source) { return std::string(source); });
+}
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
@@ -170,9 +196,7 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
   }
   ModelMetrics* metrics = metrics_.ForModel(name, version);
   ObserveFinite(*metrics->load_seconds, SecondsSince(start));
-  const Plan& plan = model->plan();
-  const bool measured = plan.source == PlanSource::kMeasured;
-  ObserveFinite(*metrics->plan_seconds, measured ? plan.measured_seconds : 0);
+  ObserveFinite(*metrics->plan_seconds, MeasuringSeconds(*model));
   return std::make_shared<ServedModel>(name, version, std::move(model), metrics);
 }
 
@@ -227,7 +251,7 @@ absl::StatusOr<ModelStatus> ModelStore::LoadVersion(const std::string& name, int
                {"version", version},
                {"seconds", SecondsSince(start)},
                {"plan", result.model->model->plan().id},
-               {"plan_source", ToString(result.model->model->plan().source)}});
+               {"plan_source", PlanSources(*result.model->model)}});
   return result;
 }
 

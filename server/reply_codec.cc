@@ -114,13 +114,14 @@ void FillRow(const ComparisonRow& from, int64_t num_samples, double sequential_m
 void FillEntry(const PlanEntry& from, v1::PlanEntry* to) {
   to->set_max_samples(from.max_samples);
   to->set_solver(from.solver);
-  to->set_seconds(from.seconds());
-  to->set_sequential_seconds(from.sequential_seconds);
+  if (from.seconds() > 0) to->set_seconds(from.seconds());
+  if (from.sequential_seconds > 0) to->set_sequential_seconds(from.sequential_seconds);
+  if (!from.has_parallel()) return;
   to->set_shooting_interval(from.parallel.shooting_interval);
   to->set_initial_guess(std::string(ToString(from.parallel.initial_guess)));
   to->set_warm_sweeps(from.parallel.warm_sweeps);
   to->set_jacobian_refresh(std::string(ToString(from.parallel.jacobian_refresh)));
-  to->set_parallel_seconds(from.parallel_seconds);
+  if (from.parallel_seconds > 0) to->set_parallel_seconds(from.parallel_seconds);
   to->set_parallel_iterations(from.parallel_iterations);
   to->set_parallel_error(from.parallel_error);
   to->set_parallel_stages(from.parallel_stages);

@@ -52,6 +52,11 @@ bool FellBack(const ComparisonRow& row) {
                      [](const SampleReport& report) { return report.fallback; });
 }
 
+bool Converged(const ComparisonRow& row) {
+  return std::all_of(row.reports.begin(), row.reports.end(),
+                     [](const SampleReport& report) { return report.converged; });
+}
+
 template <typename T>
 std::vector<T> Copy(std::span<const T> values) {
   return {values.begin(), values.end()};
@@ -122,7 +127,9 @@ void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& pri
     return metrics_.CountShadow(ShadowOutcome::kFailed);
   }
   const size_t parallel = primary.solver == "sequential" ? 1 : 0;
-  if (!std::isfinite((*rows)[parallel].max_state_error)) {
+  // An answer that claims nothing, as its client allowed, is none to compare.
+  if (!std::isfinite((*rows)[parallel].max_state_error) || !Converged((*rows)[0]) ||
+      !Converged((*rows)[1])) {
     return metrics_.CountShadow(ShadowOutcome::kFailed);
   }
   const double sequential_seconds = (*rows)[1 - parallel].seconds.front();

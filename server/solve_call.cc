@@ -25,7 +25,11 @@ absl::Status Within(std::string_view path, const absl::Status& status) {
 }
 
 std::string UpdateText(const SampleReport& report) {
-  return report.update.has_value() ? StrCat("last update ", *report.update) : "no update";
+  const std::string update =
+      report.update.has_value() ? StrCat("last update ", *report.update) : "no update";
+  return report.rounding_estimate.has_value()
+             ? StrCat(update, ", rounding ", *report.rounding_estimate)
+             : update;
 }
 
 // "max_iterations 2, non_finite 1": why samples fell back.
@@ -144,11 +148,10 @@ absl::Status SolveCall::JudgeReports() const {
     }
     // As asked for: the sequential solver's resolved options hold no such thing.
     if (report.converged || input_.options.on_no_convergence != OnNoConvergence::kError) continue;
-    return absl::AbortedError(StrCat("sample ", i, " did not converge: ", report.solver,
-                                     " ended with ", ToString(report.termination), " after ",
-                                     report.iterations, " iterations, ", UpdateText(report),
-                                     ", rtol ", input_.options.rtol,
-                                     " (options.on_no_convergence is ERROR)"));
+    return absl::AbortedError(StrCat(
+        "sample ", i, " did not converge: ", report.solver, " ended with ",
+        ToString(report.termination), " after ", report.iterations, " iterations, ",
+        UpdateText(report), ", rtol ", input_.options.rtol, " (on_no_convergence is error)"));
   }
   return absl::OkStatus();
 }

@@ -210,8 +210,7 @@ absl::Status Run(Flags flags, const GlobalOptions& global) {
   flags.load.warmup = absl::Seconds(flags.warmup_seconds);
   const absl::StatusOr<std::vector<std::unique_ptr<Client>>> clients = Connect(flags, global);
   if (!clients.ok()) return clients.status();
-  const absl::StatusOr<v1::GetModelResponse> model =
-      clients->front()->GetModel(flags.model.model, flags.model.version);
+  const absl::StatusOr<v1::GetModelResponse> model = ReadyModel(*clients->front(), flags.model);
   if (!model.ok()) return model.status();
   if (absl::Status status = CheckTakesInputs(*model); !status.ok()) return status;
   const absl::StatusOr<std::vector<v1::ForwardRequest>> requests = BuildRequests(flags, *model);

@@ -129,6 +129,24 @@ absl::StatusOr<Array> ReadRows(const std::string& path, const std::string& forma
                    "] with n at least 1 for this model, got ", ShapeToString(shape)));
 }
 
+std::string StateName(v1::ModelState state) {
+  constexpr size_t kPrefix = std::string_view("MODEL_STATE_").size();
+  const std::string name = v1::ModelState_Name(state);
+  return name.size() > kPrefix ? absl::AsciiStrToLower(name.substr(kPrefix)) : "unknown";
+}
+
+absl::StatusOr<v1::GetModelResponse> ReadyModel(const Client& client, const ModelFlags& flags) {
+  absl::StatusOr<v1::GetModelResponse> model = client.GetModel(flags.model, flags.version);
+  if (!model.ok() || model->summary().state() == v1::MODEL_STATE_READY) return model;
+  const v1::ModelSummary& summary = model->summary();
+  const bool failed = summary.state() == v1::MODEL_STATE_FAILED;
+  return absl::Status(
+      failed ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kUnavailable,
+      absl::StrCat("model '", Printable(summary.name()), "' version ", summary.version(), " is ",
+                   StateName(summary.state()), summary.reason().empty() ? "" : ": ",
+                   Printable(summary.reason())));
+}
+
 absl::Status CheckTakesInputs(const v1::GetModelResponse& model) {
   if (model.num_inference_steps().empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -90,6 +90,13 @@ std::string CheckUnsigned(const std::string& text);
 absl::StatusOr<Array> ReadRows(const std::string& path, const std::string& format,
                                const std::vector<int64_t>& row_shape);
 
+// "ready", "failed", ...
+std::string StateName(v1::ModelState state);
+
+// The description of a model that is ready. Errors: of the call; kFailedPrecondition with the
+// server's reason for one that failed; kUnavailable while it is loaded or unloaded.
+absl::StatusOr<v1::GetModelResponse> ReadyModel(const Client& client, const ModelFlags& flags);
+
 // Errors: kInvalidArgument for a model that draws samples instead.
 absl::Status CheckTakesInputs(const v1::GetModelResponse& model);
 

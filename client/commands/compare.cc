@@ -203,8 +203,7 @@ std::string CompareText(const v1::CompareResponse& reply) {
 absl::Status Run(const Flags& flags, const GlobalOptions& global) {
   const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Minutes(10));
   if (!client.ok()) return client.status();
-  const absl::StatusOr<v1::GetModelResponse> model =
-      (*client)->GetModel(flags.model.model, flags.model.version);
+  const absl::StatusOr<v1::GetModelResponse> model = ReadyModel(**client, flags.model);
   if (!model.ok()) return model.status();
   const absl::StatusOr<v1::CompareRequest> request = BuildRequest(flags, *model);
   if (!request.ok()) return request.status();

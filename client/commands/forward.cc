@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -35,7 +37,8 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--out", flags->out, "outputs [n, output_dim]; - is standard output")
       ->type_name("FILE");
   app->add_flag("--labels", flags->labels,
-                "print the label of the largest output, one line per sample");
+                "print the label of the largest output, one line per sample; nan where one of them "
+                "is not a number");
   app->add_option("--report", flags->report,
                   "write the solve reports as JSON; - is standard output")
       ->type_name("[FILE]")
@@ -51,7 +54,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "samples per request (default: as many as the model takes)")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber);
-  app->add_flag("--quiet", flags->quiet, "no summary on standard error");
+  app->add_flag("--quiet", flags->quiet, "no summary on standard error; warnings stay");
   flags->solver.Add(app, true);
   app->footer(
       "Examples:\n"
@@ -60,15 +63,21 @@ void AddFlags(CLI::App* app, Flags* flags) {
       "  echo 0.1,0.2,0.3 | deeppcr forward --model m --in - --out y.json");
 }
 
+// Of outputs of which one is not a number none is the largest.
+std::string LabelText(std::span<const float> outputs, const v1::GetModelResponse& model) {
+  if (std::any_of(outputs.begin(), outputs.end(), [](float x) { return std::isnan(x); }))
+    return "nan";
+  const auto best = std::max_element(outputs.begin(), outputs.end()) - outputs.begin();
+  const bool named = model.labels_size() == std::ssize(outputs);
+  return Printable(named ? model.labels(static_cast<int>(best)) : absl::StrCat(best));
+}
+
 std::string LabelsText(const Array& outputs, const v1::GetModelResponse& model) {
   std::string text;
   const int64_t width = outputs.row_size();
   for (int64_t row = 0; row < outputs.rows() && width > 0; ++row) {
-    const float* first = outputs.values.data() + row * width;
-    const int64_t best = std::max_element(first, first + width) - first;
-    const bool named = model.labels_size() == width;
-    const std::string label = named ? model.labels(static_cast<int>(best)) : absl::StrCat(best);
-    absl::StrAppend(&text, Printable(label), "\n");
+    const std::span<const float> values(outputs.values.data() + row * width, width);
+    absl::StrAppend(&text, LabelText(values, model), "\n");
   }
   return text;
 }
@@ -79,8 +88,8 @@ std::string ReportText(const BatchedForwardResult& result) {
   return DumpJson({{"requests", requests}});
 }
 
-// Two sentences at most: what ran, and a warning where an answer is not what was asked for.
-void PrintSummary(const BatchedForwardResult& result) {
+// What ran, unless that is not wanted, and a warning where an answer is not what was asked for.
+void PrintSummary(const BatchedForwardResult& result, bool quiet) {
   SolveTotals totals;
   std::map<std::string, int64_t> solvers;
   int64_t iterations = 0;
@@ -91,9 +100,11 @@ void PrintSummary(const BatchedForwardResult& result) {
       iterations = std::max<int64_t>(iterations, sample.iterations());
     }
   }
-  absl::FPrintF(stderr, "%d samples in %d requests on %s; solved by: %s; at most %d iterations\n",
-                totals.samples, result.reports.size(), Printable(result.reports.front().device()),
-                CountsText(solvers), iterations);
+  if (!quiet) {
+    absl::FPrintF(stderr, "%d samples in %d requests on %s; solved by: %s; at most %d iterations\n",
+                  totals.samples, result.reports.size(), Printable(result.reports.front().device()),
+                  CountsText(solvers), iterations);
+  }
   absl::FPrintF(stderr, "%s", WarningsText(totals));
 }
 
@@ -131,8 +142,7 @@ absl::Status Run(const Flags& flags, const GlobalOptions& global) {
   if (!solver.ok()) return solver.status();
   const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Seconds(60));
   if (!client.ok()) return client.status();
-  const absl::StatusOr<v1::GetModelResponse> model =
-      (*client)->GetModel(flags.model.model, flags.model.version);
+  const absl::StatusOr<v1::GetModelResponse> model = ReadyModel(**client, flags.model);
   if (!model.ok()) return model.status();
   if (absl::Status status = CheckTakesInputs(*model); !status.ok()) return status;
   const absl::StatusOr<Array> inputs = flags.inputs.Load(model->input_dim());
@@ -154,7 +164,7 @@ absl::Status Run(const Flags& flags, const GlobalOptions& global) {
     return BatchedForward(**client, *model, *inputs, options);
   }();
   if (!result.ok()) return result.status();
-  if (!flags.quiet) PrintSummary(*result);
+  PrintSummary(*result, flags.quiet);
   return WriteResults(flags, *model, *result);
 }
 

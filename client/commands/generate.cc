@@ -300,8 +300,7 @@ absl::Status Run(const Flags& flags, const GlobalOptions& global) {
   if (absl::Status status = CheckPaths(flags); !status.ok()) return status;
   const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Minutes(10));
   if (!client.ok()) return client.status();
-  const absl::StatusOr<v1::GetModelResponse> model =
-      (*client)->GetModel(flags.model.model, flags.model.version);
+  const absl::StatusOr<v1::GetModelResponse> model = ReadyModel(**client, flags.model);
   if (!model.ok()) return model.status();
   Inputs inputs;
   if (absl::Status status = Prepare(flags, *model, &inputs); !status.ok()) return status;

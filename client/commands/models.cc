@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdio>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -31,12 +31,6 @@ void AddFlags(CLI::App* app, Flags* flags) {
       "Examples:\n"
       "  deeppcr models\n"
       "  deeppcr models --model digits-resnet --plan");
-}
-
-std::string StateName(v1::ModelState state) {
-  constexpr size_t kPrefix = std::string_view("MODEL_STATE_").size();
-  const std::string name = v1::ModelState_Name(state);
-  return name.size() > kPrefix ? absl::AsciiStrToLower(name.substr(kPrefix)) : "unknown";
 }
 
 std::string ModelsText(const std::vector<v1::ModelSummary>& models) {
@@ -88,6 +82,26 @@ std::string SourceText(const v1::Plan& plan) {
   return absl::StrCat("from: ", Printable(plan.source()));
 }
 
+// Of the parallel configuration nothing where there is none.
+std::vector<std::string> EntryCells(const v1::PlanEntry& entry, int64_t previous) {
+  const double sequential = entry.sequential_seconds(), parallel = entry.parallel_seconds();
+  std::vector<std::string> cells = {SamplesText(previous, entry.max_samples()),
+                                    entry.solver(),
+                                    FormatSeconds(entry.seconds()),
+                                    FormatSeconds(sequential),
+                                    FormatSeconds(parallel),
+                                    FormatRatio(parallel > 0 ? sequential / parallel : 0),
+                                    absl::StrCat(entry.shooting_interval()),
+                                    entry.initial_guess(),
+                                    absl::StrCat(entry.warm_sweeps()),
+                                    entry.jacobian_refresh(),
+                                    absl::StrFormat("%.1f", entry.parallel_iterations()),
+                                    absl::StrCat(entry.parallel_stages()),
+                                    FormatError(entry.parallel_error())};
+  if (!entry.has_parallel_error()) std::fill(cells.begin() + 6, cells.end(), "-");
+  return cells;
+}
+
 // Steps of inference that a plan was measured for; 0 where the model has no such choice.
 std::string PlanText(const v1::Plan& plan, int64_t steps) {
   using Align = Table::Align;
@@ -106,15 +120,7 @@ std::string PlanText(const v1::Plan& plan, int64_t steps) {
                {"error"}});
   int64_t previous = 0;
   for (const v1::PlanEntry& entry : plan.entries()) {
-    const double parallel = entry.parallel_seconds();
-    table.AddRow({SamplesText(previous, entry.max_samples()), entry.solver(),
-                  FormatSeconds(entry.seconds()), FormatSeconds(entry.sequential_seconds()),
-                  FormatSeconds(parallel),
-                  FormatRatio(parallel > 0 ? entry.sequential_seconds() / parallel : 0),
-                  absl::StrCat(entry.shooting_interval()), entry.initial_guess(),
-                  absl::StrCat(entry.warm_sweeps()), entry.jacobian_refresh(),
-                  absl::StrFormat("%.1f", entry.parallel_iterations()),
-                  absl::StrCat(entry.parallel_stages()), FormatError(entry.parallel_error())});
+    table.AddRow(EntryCells(entry, previous));
     previous = entry.max_samples();
   }
   std::string text = absl::StrFormat("plan %s on %s for %srtol %g, %s\n%s", Printable(plan.id()),

@@ -16,7 +16,9 @@ namespace {
 
 using nlohmann::json;
 
+// What a server takes.
 constexpr int64_t kMaxPlanFileBytes = int64_t{1} << 20;
+constexpr size_t kMaxDevices = 64;
 
 struct Flags {
   ModelFlags model;
@@ -41,37 +43,50 @@ void AddFlags(CLI::App* app, Flags* flags) {
       "  deeppcr plan digits-resnet --export models/digits-resnet/1/plan.json");
 }
 
-// The member `devices` of a plan.json.
-absl::StatusOr<json> DevicesOf(const std::string& text) {
-  DEEPPCR_ASSIGN_OR_RETURN(const json root, ParseJson(text, {.max_bytes = kMaxPlanFileBytes}));
+// A plan.json whose `devices` are objects of arrays of plans with their keys.
+absl::StatusOr<json> ParsePlanFile(const std::string& text) {
+  DEEPPCR_ASSIGN_OR_RETURN(json root, ParseJson(text, {.max_bytes = kMaxPlanFileBytes}));
+  DEEPPCR_RETURN_IF_ERROR(CheckMembers(root, {"format", "devices"}));
+  DEEPPCR_RETURN_IF_ERROR(JsonMember(root, "format").status());
   DEEPPCR_ASSIGN_OR_RETURN(const json* devices, JsonMember(root, "devices"));
   if (!devices->is_object()) return absl::InvalidArgumentError("devices: expected an object");
-  return *devices;
+  for (const json& plans : *devices) {
+    if (!plans.is_array() || plans.empty())
+      return absl::InvalidArgumentError("devices: expected arrays of plans");
+    for (const json& plan : plans) {
+      DEEPPCR_RETURN_IF_ERROR(CheckMembers(plan, {"key", "plan"}));
+      DEEPPCR_ASSIGN_OR_RETURN(const json* key, JsonMember(plan, "key"));
+      DEEPPCR_ASSIGN_OR_RETURN(const json* device, JsonMember(*key, "device"));
+      DEEPPCR_RETURN_IF_ERROR(JsonString(*device, "device").status());
+    }
+  }
+  return root;
 }
 
 // The device classes named by what bits depend on, as each plan's key has it.
-absl::StatusOr<json> WithoutCaches(const json& devices) {
+json WithoutCaches(const json& devices) {
   json renamed = json::object();
-  for (const auto& [name, plans] : devices.items()) {
-    if (!plans.is_array() || plans.empty())
-      return absl::InvalidArgumentError("devices: expected arrays of plans");
-    DEEPPCR_ASSIGN_OR_RETURN(const json* key, JsonMember(plans[0], "key"));
-    DEEPPCR_ASSIGN_OR_RETURN(const json* device, JsonMember(*key, "device"));
-    DEEPPCR_ASSIGN_OR_RETURN(const std::string bits, JsonString(*device, "device"));
-    renamed[bits] = plans;
+  for (const json& plans : devices) {
+    for (const json& plan : plans) {
+      const auto bits = plan.at("key").at("device").get<std::string>();
+      renamed[bits].push_back(plan);  // of one server: each for a number of steps of its own
+    }
   }
   return renamed;
 }
 
-// The device classes of the file, none if there is no such file.
-absl::StatusOr<json> ExistingDevices(const std::string& path) {
+// The device classes of the file, none if there is no such file. Errors: what a load would refuse,
+// as far as it can be told here.
+absl::StatusOr<json> ExistingDevices(const std::string& path, const json& format) {
   if (path == "-") return json::object();
   const absl::StatusOr<std::string> text = ReadFile(path, kMaxPlanFileBytes);
   if (absl::IsNotFound(text.status())) return json::object();
   if (!text.ok()) return text.status();
-  absl::StatusOr<json> devices = DevicesOf(*text);
-  if (!devices.ok()) return WithContext(devices.status(), path);
-  return devices;
+  absl::StatusOr<json> file = ParsePlanFile(*text);
+  if (!file.ok()) return WithContext(file.status(), path);
+  if (file->at("format") != format)
+    return absl::InvalidArgumentError(absl::StrCat(path, ": format: expected ", format.dump()));
+  return file->at("devices");
 }
 
 absl::Status Run(const Flags& flags, const GlobalOptions& global) {
@@ -82,15 +97,21 @@ absl::Status Run(const Flags& flags, const GlobalOptions& global) {
   if (model.plan_file().empty())
     return absl::FailedPreconditionError(
         absl::StrCat("model '", flags.model.model, "' has no plan: it is not ready"));
-  DEEPPCR_ASSIGN_OR_RETURN(json devices, DevicesOf(model.plan_file()));
-  if (flags.any_caches) {
-    DEEPPCR_ASSIGN_OR_RETURN(devices, WithoutCaches(devices));
-  }
-  DEEPPCR_ASSIGN_OR_RETURN(json all, ExistingDevices(flags.path));
+  DEEPPCR_ASSIGN_OR_RETURN(json root, ParsePlanFile(model.plan_file()));
+  json devices = root.at("devices");
+  if (flags.any_caches) devices = WithoutCaches(devices);
+  DEEPPCR_ASSIGN_OR_RETURN(json all, ExistingDevices(flags.path, root.at("format")));
   all.update(devices);
-  json root = json::parse(model.plan_file(), nullptr, false);
+  if (all.size() > kMaxDevices)
+    return absl::FailedPreconditionError(
+        absl::StrCat(flags.path, ": a plan.json holds at most ", kMaxDevices,
+                     " device classes, this would be ", all.size(), "; take out some of them"));
   root["devices"] = all;
   const std::string text = root.dump(1) + "\n";
+  if (std::ssize(text) > kMaxPlanFileBytes)
+    return absl::FailedPreconditionError(
+        absl::StrCat(flags.path, ": a plan.json holds at most ", kMaxPlanFileBytes,
+                     " bytes, this would be ", text.size(), "; take out some device classes"));
   if (flags.path == "-") return WriteFile("-", text);
   if (const absl::Status written = WriteFileAtomically(flags.path, text); !written.ok())
     return written;

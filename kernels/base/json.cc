@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/base/json.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -193,6 +194,16 @@ absl::StatusOr<const nlohmann::json*> JsonMember(const nlohmann::json& object,
     return InvalidArgument(key, ": missing");
   }
   return &*member;
+}
+
+absl::Status CheckMembers(const nlohmann::json& object,
+                          std::initializer_list<std::string_view> members) {
+  if (!object.is_object()) return InvalidArgument("expected an object, got ", DescribeJson(object));
+  for (const auto& [name, value] : object.items()) {
+    if (std::find(members.begin(), members.end(), name) == members.end())
+      return InvalidArgument(Quoted(name), ": unknown field");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace deeppcr

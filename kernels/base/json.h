@@ -8,6 +8,7 @@
 // Nothing throws.
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -63,6 +64,10 @@ absl::StatusOr<std::string> JsonString(const nlohmann::json& value, std::string_
 // Errors: kInvalidArgument if `object` is no object or has no such member.
 absl::StatusOr<const nlohmann::json*> JsonMember(const nlohmann::json& object,
                                                  std::string_view key);
+
+// Errors: kInvalidArgument if `object` is no object or has a member of another name.
+absl::Status CheckMembers(const nlohmann::json& object,
+                          std::initializer_list<std::string_view> members);
 
 }  // namespace deeppcr
 

@@ -4,7 +4,15 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/base/strings.h"
+
 namespace deeppcr {
+
+std::string Describe(const PlanChoice& choice) {
+  return StrCat(choice.solver, ", C = ", choice.shooting_interval, ", ",
+                ToString(choice.initial_guess), " guess, ", choice.warm_sweeps,
+                " warm sweeps, Jacobians ", ToString(choice.jacobian_refresh));
+}
 
 std::string_view ToString(PlanSource source) {
   constexpr std::array<std::string_view, 4> kNames = {"measured", "cache", "file", "serving"};

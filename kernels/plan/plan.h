@@ -22,6 +22,9 @@ struct PlanChoice {
   bool operator==(const PlanChoice&) const = default;
 };
 
+// "newton, C = 16, calibrated guess, 2 warm sweeps, Jacobians every_iteration".
+std::string Describe(const PlanChoice& choice);
+
 // The choice for requests of up to max_samples samples (and more than the entry before).
 struct PlanEntry {
   int32_t max_samples = 0;
@@ -34,6 +37,8 @@ struct PlanEntry {
   int64_t parallel_stages = 0;     // worst
 
   bool operator==(const PlanEntry&) const = default;
+  // False: no candidate met the tolerance, and what is said of the parallel one says nothing.
+  bool has_parallel() const { return solver != "sequential" || parallel_stages > 0; }
   double seconds() const { return solver == "sequential" ? sequential_seconds : parallel_seconds; }
 };
 
@@ -63,8 +68,8 @@ struct Plan {
   std::string build;         // that made or checked it
   PlanSource source = PlanSource::kMeasured;
   double rtol = 1e-4;  // that the candidates had to meet
-  // The smallest rtol that float32 can be relied on to certify for this model; `auto` answers
-  // requests below it with the sequential solver. 0: not known.
+  // The smallest rtol that float32 is expected to certify for this model, from the rounding of
+  // calibration inputs; `auto` answers requests below it with the sequential solver. 0: not known.
   double least_rtol = 0;
   double measured_seconds = 0;
   // The best choice of each iterative solver that met the tolerance; what a request that names the

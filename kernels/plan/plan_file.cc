@@ -100,16 +100,24 @@ std::string PlanFile::Text() const {
 }
 
 const KeyedPlan* PlanFile::Find(const PlanKey& key) const {
+  const KeyedPlan* first = nullptr;
   for (const std::string& name : {key.device_class, key.device_bits}) {
     const auto device = devices_.find(name);
     if (device == devices_.end()) continue;
-    if (const KeyedPlan* item = WithSteps(device->second, key.num_steps)) return item;
+    const KeyedPlan* item = WithSteps(device->second, key.num_steps);
+    if (item == nullptr) continue;
+    if (MisfitOf(key, item->key).empty()) return item;
+    if (first == nullptr) first = item;
   }
-  return nullptr;
+  return first;
 }
 
-std::string PlanFile::DeviceClasses() const {
-  return StrJoin(devices_, ", ", [](const auto& device) { return Quoted(device.first); });
+std::string PlanFile::Contents() const {
+  if (devices_.empty()) return "none";
+  const auto steps = [](const KeyedPlan& item) { return StrCat(item.key.num_steps); };
+  return StrJoin(devices_, ", ", [&](const auto& device) {
+    return StrCat(Quoted(device.first), " (", StrJoin(device.second, ", ", steps), ")");
+  });
 }
 
 }  // namespace deeppcr

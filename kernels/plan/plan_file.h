@@ -37,11 +37,11 @@ class PlanFile {
   void Add(const PlanKey& key, const Plan& plan);
   std::string Text() const;
 
-  // The plan of the key's device class, else of its bits, and number of steps; null if there is
-  // none. Whether the rest of the key fits is for the caller to see.
+  // The plan of the key's device class and number of steps, or of its bits alone where that one
+  // does not fit the rest of the key; null if there is neither. If neither fits, the first.
   const KeyedPlan* Find(const PlanKey& key) const;
-  // The device classes, for a message.
-  std::string DeviceClasses() const;
+  // The device classes and for what steps they have plans, for a message.
+  std::string Contents() const;
 
   const std::map<std::string, std::vector<KeyedPlan>>& devices() const { return devices_; }
 

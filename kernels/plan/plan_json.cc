@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/plan/plan_json.h"
 
-#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -195,15 +194,6 @@ absl::StatusOr<PlanKey> KeyFromJson(const json& object) {
   DEEPPCR_ASSIGN_OR_RETURN(key.num_steps, Integer(object, "num_steps", 1, kMaxCount));
   DEEPPCR_ASSIGN_OR_RETURN(key.rtol, Number(object, "rtol"));
   return key;
-}
-
-absl::Status CheckMembers(const json& object, std::initializer_list<std::string_view> members) {
-  if (!object.is_object()) return InvalidArgument("expected an object, got ", DescribeJson(object));
-  for (const auto& [name, value] : object.items()) {
-    if (std::find(members.begin(), members.end(), name) == members.end())
-      return InvalidArgument(Quoted(name), ": unknown field");
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> TextMember(const json& object, std::string_view field) {

@@ -7,7 +7,6 @@
 // range is an error that names it. Errors: kInvalidArgument.
 
 #include <cstdint>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -32,9 +31,6 @@ nlohmann::json ChoiceToJson(const PlanChoice& choice);
 nlohmann::json KeyToJson(const PlanKey& key);
 absl::StatusOr<PlanKey> KeyFromJson(const nlohmann::json& object);
 
-// An object with these members and no other.
-absl::Status CheckMembers(const nlohmann::json& object,
-                          std::initializer_list<std::string_view> members);
 // A member that is a text of at most 256 bytes.
 absl::StatusOr<std::string> TextMember(const nlohmann::json& object, std::string_view field);
 // A member that is an array of at most so many.

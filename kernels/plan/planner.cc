@@ -80,6 +80,9 @@ class Planner {
       if (Fired(options_.token)) return absl::CancelledError("stopped while a plan was checked");
       if (!trial.met_tolerance || (!trial.within_steps && IsForAuto(*plan, choice)))
         return absl::FailedPreconditionError(Describe(trial));
+      for (PlanEntry& entry : plan->entries) {
+        if (entry.has_parallel() && entry.parallel == choice) Note(trial, &entry);
+      }
       chosen_.push_back(trial);
     }
     plan->least_rtol = LeastRtol(chosen_);
@@ -118,10 +121,7 @@ class Planner {
   }
 
   absl::StatusOr<Trial> Try(const PlanChoice& choice, double max_flops) {
-    if (options_.progress)
-      options_.progress(StrCat("measuring ", choice.solver, ", C = ", choice.shooting_interval,
-                               ", ", ToString(choice.initial_guess), " guess, ", choice.warm_sweeps,
-                               " warm sweeps, Jacobians ", ToString(choice.jacobian_refresh)));
+    if (options_.progress) options_.progress(StrCat("measuring ", Describe(choice)));
     DEEPPCR_ASSIGN_OR_RETURN(Trial trial, bench_.Run(choice, max_flops));
     plan_.candidates.push_back(Describe(trial));
     return trial;
@@ -216,6 +216,12 @@ class Planner {
     return absl::OkStatus();
   }
 
+  static void Note(const Trial& trial, PlanEntry* entry) {
+    entry->parallel_iterations = trial.iterations;
+    entry->parallel_error = trial.error;
+    entry->parallel_stages = static_cast<int64_t>(trial.cost.stages);
+  }
+
   // Requests of up to n samples.
   absl::Status AddEntry(int64_t n) {
     PlanEntry entry{.max_samples = static_cast<int32_t>(n)};
@@ -228,9 +234,7 @@ class Planner {
     entry.parallel_seconds = Median(timing.parallel);
     if (best_ != nullptr) {
       entry.parallel = best_->choice;
-      entry.parallel_iterations = best_->iterations;
-      entry.parallel_error = best_->error;
-      entry.parallel_stages = static_cast<int64_t>(best_->cost.stages);
+      Note(*best_, &entry);
       if (ParallelIsFaster(CountedRatio(n), timing)) entry.solver = best_->choice.solver;
     }
     plan_.entries.push_back(std::move(entry));

@@ -15,7 +15,7 @@ enum class Termination : uint8_t {
   kConverged,  // the certificate holds
   kMaxIterations,
   kNonFinite,         // an overflow or NaN in the states
-  kPrecisionLimited,  // what is left is rounding, and it exceeds the tolerance
+  kPrecisionLimited,  // what is left is rounding, and its bound exceeds the tolerance
   kSlow,              // under auto: more dependent stages than the sequential solver needs
   kDeadline,
   kCancelled,

@@ -23,12 +23,13 @@
 //   3. Confirmations, passes that leave the states as they are. The first one tries the states
 //      y' = y + c: x = T(y') - y' is what is left of the error, but for rounding and for what T
 //      does not contract; max(2 |x| + rho, kRoundingFactor rho) <= rtol is the bound that
-//      certifies. Where |x| exceeds 2 rho a second one tries y' + x, which is where the answer has
-//      been found to be: a step between the two, however narrow, shows there. The last one tries y'
-//      with every element displaced by its ball, the way that it has been found to go: there the
-//      answer would lie if the error were as large as its ball. What A does not know of what lies
-//      on the way there, be it a kink, a clip, curvature, or slopes of a state long left, keeps T
-//      from bringing it back. All must end within a quarter of the ball of y', element by element.
+//      certifies. Where x is more than rounding a second one tries y' + x, where the answer has
+//      been found to be, and has to find it within the same bound of y': a step between the two,
+//      however narrow, shows there. The last one tries y' with every element displaced by its ball,
+//      the way that it has been found to go: there the answer would lie if the error were as large
+//      as its ball. What A does not know of what lies on the way there, be it a kink, a clip,
+//      curvature, or slopes of a state long left, keeps T from bringing it back. All must end
+//      within a quarter of the ball of y', element by element.
 // For a map that is linear within the ball x is rounding, so (3) costs a smooth or settled system
 // two passes of vectors and no claim. It is a test of one direction, the one that the error is
 // found to have, and no proof for all of them: what it says of kinks that only another direction
@@ -38,7 +39,7 @@
 // Displacing by fixed random signs is not enough either: a unit that reads two equal channels may
 // see nothing of it.
 //
-// Reported is  error_estimate = 2 |x| + rho.
+// Reported is  error_estimate = 2 |x| + rho,  x the larger one of those of the first two.
 //
 // Quasi-Newton, Picard and Jacobi contract linearly: with theta = |d_k| / |d_(k-1)| < 0.5 after at
 // least three iterations and |d_k| theta / (1 - theta) <= rtol they claim to be done. That claim
@@ -187,9 +188,11 @@ constexpr bool Judge(const StoppingPolicy& policy, const UpdateNorms& norms, Pro
 constexpr bool Confirms(const StoppingPolicy& policy, NextPass done, const UpdateNorms& norms,
                         Progress* progress) {
   if (!norms.finite || !(norms.share <= kReturnedShare)) return false;
-  if (done != NextPass::kConfirm) return true;
+  if (done == NextPass::kConfirmDisplaced) return true;
   const double rounding = progress->rounding_estimate;
-  progress->error_estimate = 2 * norms.update + rounding;
+  const double estimate = 2 * norms.update + rounding;
+  const bool larger = done == NextPass::kConfirm || estimate > progress->error_estimate;
+  if (larger) progress->error_estimate = estimate;
   return ErrorBound(norms.update, rounding) <= policy.rtol;
 }
 
@@ -222,8 +225,9 @@ constexpr void AfterConfirmation(const StoppingPolicy& policy, NextPass done,
   ++progress->confirmations;
   if (!Confirms(policy, done, norms, progress)) return IterateOrStop(policy, progress);
   if (done == NextPass::kConfirmDisplaced) return Stop(progress, Termination::kConverged);
-  const bool moves = done == NextPass::kConfirm && norms.update > progress->rounding_estimate;
-  progress->next = moves ? NextPass::kConfirmUpdated : NextPass::kConfirmDisplaced;
+  const bool settled = norms.update <= progress->rounding_estimate;
+  progress->next = done == NextPass::kConfirm && !settled ? NextPass::kConfirmUpdated
+                                                          : NextPass::kConfirmDisplaced;
 }
 
 // True if a linearly convergent iteration would claim to have converged.

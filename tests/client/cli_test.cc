@@ -6,9 +6,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 
 #include "client/array_file.h"
 #include "tests/client/run_binary.h"
@@ -373,13 +376,16 @@ TEST_F(CliTest, PlanMergesIntoAFile) {
 
   // Another device class, named by its bits, beside the first; then the first again.
   service_.plan_file =
-      R"({"format":"f","devices":{"other l1d=2K":[{"key":{"device":"other"},"plan":2}]}})";
+      R"({"format":"f","devices":{"other l1d=2K":[{"key":{"device":"other"},"plan":2}],
+                                   "other":[{"key":{"device":"other"},"plan":4}]}})";
   EXPECT_EQ(RunAtServer("plan fake --any_caches --export " + path).code, 0);
   service_.plan_file =
       R"({"format":"f","devices":{"dev l1d=1K":[{"key":{"device":"dev"},"plan":3}]}})";
   EXPECT_EQ(RunAtServer("plan fake --export " + path).code, 0);
   EXPECT_EQ(devices_in_file().size(), 2u);
-  EXPECT_EQ(devices_in_file()["other"][0]["plan"], 2);
+  // For two numbers of steps, found under two names.
+  EXPECT_EQ(devices_in_file()["other"][0]["plan"], 4);
+  EXPECT_EQ(devices_in_file()["other"][1]["plan"], 2);
   EXPECT_EQ(devices_in_file()["dev l1d=1K"][0]["plan"], 3);
 
   EXPECT_EQ(nlohmann::json::parse(RunAtServer("plan fake").out)["devices"].size(), 1u);
@@ -388,11 +394,61 @@ TEST_F(CliTest, PlanMergesIntoAFile) {
 
 TEST_F(CliTest, PlanLeavesAFileThatIsNoneAlone) {
   const std::string path = TempPath("none.json");
-  ASSERT_TRUE(WriteFile(path, "{\"devices\": 3}").ok());
-  const Outcome outcome = RunAtServer("plan fake --export " + path);
-  EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr(path + ": devices: expected an object"));
-  EXPECT_EQ(Slurp(path), "{\"devices\": 3}");
+  std::string many;
+  for (int i = 0; i < 64; ++i)
+    many += (i > 0 ? ",\"" : "\"") + std::to_string(i) + R"(":[{"key":{"device":"d"},"plan":1}])";
+  const std::pair<std::string, std::string> cases[] = {
+      {R"({"format":"f","devices":3})", "devices: expected an object"},
+      {R"({"devices":{}})", "format: missing"},
+      {R"({"format":"g","devices":{}})", "format: expected \"f\""},
+      {R"({"format":"f","devices":{},"x":1})", "\"x\": unknown field"},
+      {R"({"format":"f","devices":{"a":5}})", "devices: expected arrays of plans"},
+      {R"({"format":"f","devices":{"a":[]}})", "devices: expected arrays of plans"},
+      {R"({"format":"f","devices":{"a":[1]}})", "expected an object"},
+      {R"({"format":"f","devices":{"a":[{"plan":1}]}})", "key: missing"},
+      {R"({"format":"f","devices":{"a":[{"key":{"device":1},"plan":1}]}})", "device: expected"},
+      {R"({"format":"f","devices":{)" + many + "}}", "at most 64 device classes"}};
+  for (const auto& [text, why] : cases) {
+    ASSERT_TRUE(WriteFile(path, text).ok());
+    const Outcome outcome = RunAtServer("plan fake --export " + path);
+    EXPECT_EQ(outcome.code, 1) << text;
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr(path + ": "), HasSubstr(why)));
+    EXPECT_EQ(Slurp(path), text);
+  }
+}
+
+TEST_F(CliTest, AModelThatIsNotReadyIsNamedWithTheReason) {
+  for (const char* command :
+       {"forward broken --in -", "compare broken", "bench broken", "generate broken"}) {
+    const Outcome outcome = RunAtServer(command, "1,2\n");
+    EXPECT_EQ(outcome.code, 1) << command;
+    EXPECT_THAT(outcome.err, HasSubstr("model 'broken' version 7 is failed: config.json: "
+                                       "activation is missing"));
+  }
+}
+
+// Not the label of the first output, which a comparison with nan would leave in front.
+TEST_F(CliTest, OutputsThatAreNoNumbersHaveNoLabelAndAreWarnedOf) {
+  service_.on_forward = [&](auto*, const v1::ForwardRequest& request, v1::ForwardResponse* reply) {
+    const float outputs[] = {NAN, 1, 1, 2};
+    reply->mutable_outputs()->add_shape(2);
+    reply->mutable_outputs()->add_shape(2);
+    reply->mutable_outputs()->set_data(outputs, sizeof(outputs));
+    for (const bool converged : {false, true}) {
+      v1::SampleReport* sample = reply->mutable_report()->add_samples();
+      sample->set_converged(converged);
+      sample->set_termination(converged ? "converged" : "non_finite");
+    }
+    EXPECT_EQ(request.inputs().shape(0), 2);
+    return grpc::Status::OK;
+  };
+  for (const char* quiet : {"", " --quiet"}) {
+    const Outcome outcome =
+        RunAtServer(std::string("forward fake --labels --in -") + quiet, "1,2,3\n1,2,3\n");
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "nan\nhigh\n");
+    EXPECT_THAT(outcome.err, HasSubstr("non_finite"));
+  }
 }
 
 TEST_F(CliTest, LoadAndUnload) {

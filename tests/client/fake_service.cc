@@ -281,8 +281,10 @@ grpc::Status FakeService::GetModel(grpc::ServerContext*, const v1::GetModelReque
     if (describe) describe(reply);
     return grpc::Status::OK;
   }
-  if (request->model() != "fake") return UnknownModel(request->model());
-  *reply->mutable_summary() = Summary("fake");
+  if (request->model() != "fake" && request->model() != "broken")
+    return UnknownModel(request->model());
+  *reply->mutable_summary() = Summary(request->model());
+  if (request->model() == "broken") return grpc::Status::OK;
   reply->set_input_dim(kFakeInputs);
   reply->set_output_dim(kFakeOutputs);
   reply->set_max_batch_size(kFakeMaxBatch);
@@ -303,6 +305,9 @@ grpc::Status FakeService::GetModel(grpc::ServerContext*, const v1::GetModelReque
     entry->set_seconds(40e-6);
     entry->set_sequential_seconds(40e-6);
     entry->set_parallel_seconds(80e-6);
+    entry->set_parallel_iterations(3);
+    entry->set_parallel_stages(69);
+    entry->set_parallel_error(1e-5);
     entry->set_shooting_interval(16);
     entry->set_initial_guess("calibrated");
     entry->set_jacobian_refresh("every_iteration");

@@ -45,7 +45,7 @@ class FindPlanTest : public ::testing::Test {
   FindPlanTest() {
     search_.key = MakeKey();
     search_.cache_dir = cache_.path();
-    search_.fits = [this](const Plan&) { return fits_; };
+    search_.unfit = [this](const Plan&) { return unfit_; };
     search_.check = [this](Plan*) {
       ++checked_;
       return check_;
@@ -71,7 +71,7 @@ class FindPlanTest : public ::testing::Test {
   testing::TemporaryDirectory cache_;
   PlanFile file_;
   PlanSearch search_;
-  bool fits_ = true;
+  std::string unfit_;
   absl::Status check_;
   int checked_ = 0, measured_ = 0;
   std::string problems_, steps_;
@@ -113,7 +113,7 @@ TEST_F(FindPlanTest, AMisfitIsNamedAndThenMeasuredOrFatal) {
   GiveFile(other);
   ASSERT_TRUE(FindPlan(search_).ok());
   EXPECT_EQ(measured_, 1);
-  EXPECT_THAT(problems_, HasSubstr("plan.json: measuring anew: weights_sha256: expected "));
+  EXPECT_THAT(problems_, HasSubstr("plan.json: not taken: weights_sha256: expected "));
   EXPECT_THAT(problems_, HasSubstr("0123"));
 
   search_.mode = PlanMode::kRequire;
@@ -128,8 +128,8 @@ TEST_F(FindPlanTest, AFileWithoutThisDeviceIsNoProblemUnlessRequired) {
   GiveFile(other);
   ASSERT_TRUE(FindPlan(search_).ok());
   EXPECT_EQ(problems_, "");
-  EXPECT_THAT(steps_, HasSubstr("no plan for device class \"cpu-test l1d=32K\" and 128 steps; it "
-                                "has \"gpu\""));
+  EXPECT_THAT(steps_, HasSubstr("no plan for device class \"cpu-test l1d=32K\" and 128 steps; "
+                                "classes (steps): \"gpu\" (128)"));
   search_.mode = PlanMode::kRequire;
   ExpectError(FindPlan(search_), StatusCode::kFailedPrecondition, "no plan for device class");
   search_.file = nullptr;
@@ -154,7 +154,8 @@ TEST_F(FindPlanTest, APlanOfAnotherBuildThatMissesTheToleranceIsRefused) {
   GiveFile(OfAnotherBuild());
   check_ = absl::FailedPreconditionError("newton missed");
   search_.mode = PlanMode::kRequire;
-  ExpectError(FindPlan(search_), StatusCode::kFailedPrecondition, "plan.json: newton missed");
+  ExpectError(FindPlan(search_), StatusCode::kFailedPrecondition,
+              ", checked in this one: newton missed");
   search_.mode = PlanMode::kPrefer;
   ASSERT_TRUE(FindPlan(search_).ok());
   EXPECT_EQ(measured_, 1);
@@ -163,9 +164,10 @@ TEST_F(FindPlanTest, APlanOfAnotherBuildThatMissesTheToleranceIsRefused) {
 
 TEST_F(FindPlanTest, OptionsThatTheModelCannotRunAreRefused) {
   GiveFile(MakeKey());
-  fits_ = false;
+  unfit_ = "newton, C = 3";
   search_.mode = PlanMode::kRequire;
-  ExpectError(FindPlan(search_), StatusCode::kFailedPrecondition, "cannot run");
+  ExpectError(FindPlan(search_), StatusCode::kFailedPrecondition,
+              "this model cannot run with newton, C = 3");
 }
 
 TEST_F(FindPlanTest, APlanThatServesIsTakenOverIfItsKeyIsEqual) {

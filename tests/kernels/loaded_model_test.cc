@@ -127,7 +127,8 @@ TEST_F(LoadedModelTest, AnEntryBelowTheLeastIntervalIsMeasuredAnew) {
 
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ((*model)->plan().source, PlanSource::kMeasured);
-  EXPECT_NE(problems_.find("measuring anew"), std::string::npos) << problems_;
+  EXPECT_NE(problems_.find("this model cannot run with its entry for "), std::string::npos)
+      << problems_;
   const auto resolved = (*model)->Resolve({}, 1);
   ASSERT_TRUE(resolved.ok()) << resolved.status();
   EXPECT_TRUE(resolved->solver == "sequential" || resolved->shooting_interval >= 4);

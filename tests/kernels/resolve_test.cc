@@ -241,14 +241,15 @@ TEST(ResolveTest, SolverFitsWhatTheWorkspaceAllows) {
   EXPECT_FALSE(SolverFits("gauss", kContext));
 }
 
-TEST(PlanFitsTest, AMeasuredPlanFits) {
-  EXPECT_TRUE(PlanFits(MakePlan(), kContext));
-  EXPECT_TRUE(PlanFits(MakePlan(),
-                       {.num_steps = 16, .min_shooting_interval = 4, .calibrated_guess = true}));
+TEST(UnfitChoiceTest, AMeasuredPlanFits) {
+  EXPECT_EQ(UnfitChoice(MakePlan(), kContext), "");
+  EXPECT_EQ(UnfitChoice(MakePlan(),
+                        {.num_steps = 16, .min_shooting_interval = 4, .calibrated_guess = true}),
+            "");
 }
 
 // What each change does to the choices of solvers, it must do to those of entries.
-TEST(PlanFitsTest, NoChoiceBeyondTheModelsLimitsFits) {
+TEST(UnfitChoiceTest, NoChoiceBeyondTheModelsLimitsFits) {
   const PlanChoice bad[] = {
       {.solver = "newton", .shooting_interval = 3},
       {.solver = "newton", .shooting_interval = 1001},
@@ -261,41 +262,54 @@ TEST(PlanFitsTest, NoChoiceBeyondTheModelsLimitsFits) {
   Plan good;
   good.choices = {{.solver = "newton", .shooting_interval = 4}};
   good.entries = {{.max_samples = 8, .solver = "newton", .parallel = good.choices[0]}};
-  EXPECT_TRUE(PlanFits(good, context));
+  EXPECT_EQ(UnfitChoice(good, context), "");
   for (const PlanChoice& choice : bad) {
     Plan plan = good;
     plan.choices[0] = choice;
-    EXPECT_FALSE(PlanFits(plan, context)) << choice.solver << " " << choice.shooting_interval;
+    EXPECT_NE(UnfitChoice(plan, context), "") << choice.solver << " " << choice.shooting_interval;
     plan = good;
     plan.entries[0].parallel = choice;
     for (const std::string& runs : {choice.solver, std::string("sequential")}) {
       plan.entries[0].solver = runs;
-      EXPECT_FALSE(PlanFits(plan, context)) << choice.solver << " " << choice.shooting_interval;
+      EXPECT_NE(UnfitChoice(plan, context), "") << choice.solver << " " << choice.shooting_interval;
     }
   }
 }
 
-TEST(PlanFitsTest, QuasiNewtonFitsAtSingleStepsOnly) {
+TEST(UnfitChoiceTest, SaysWhichItIs) {
+  Plan plan;
+  plan.choices = {{.solver = "newton", .shooting_interval = 1001, .warm_sweeps = 2}};
+  EXPECT_EQ(UnfitChoice(plan, {.num_steps = 1000}),
+            "newton, C = 1001, constant guess, 2 warm sweeps, Jacobians every_iteration");
+  plan.entries = {{.max_samples = 8, .solver = "newton", .parallel = plan.choices[0]}};
+  plan.choices.clear();
+  EXPECT_EQ(
+      UnfitChoice(plan, {.num_steps = 1000}),
+      "its entry for 8 samples: auto = newton, parallel = newton, C = 1001, constant guess, 2 "
+      "warm sweeps, Jacobians every_iteration");
+}
+
+TEST(UnfitChoiceTest, QuasiNewtonFitsAtSingleStepsOnly) {
   Plan plan;
   for (const int32_t interval : {1, 2}) {
     plan.entries = {{.max_samples = 1,
                      .solver = "quasi_newton",
                      .parallel = {.solver = "quasi_newton", .shooting_interval = interval}}};
-    EXPECT_EQ(PlanFits(plan, kContext), interval == 1);
+    EXPECT_EQ(UnfitChoice(plan, kContext).empty(), interval == 1);
   }
 }
 
 // The default choice stands where none was found; only where nothing runs it may it be out of
 // bounds.
-TEST(PlanFitsTest, AnEntryWithoutAParallelChoiceFitsWhileAutoIsSequential) {
+TEST(UnfitChoiceTest, AnEntryWithoutAParallelChoiceFitsWhileAutoIsSequential) {
   for (const bool iterative : {true, false}) {
     const ResolveContext context = {
         .num_steps = 1000, .min_shooting_interval = 4, .iterative = iterative};
     Plan plan;
     plan.entries.emplace_back().max_samples = 8;
-    EXPECT_TRUE(PlanFits(plan, context));
+    EXPECT_EQ(UnfitChoice(plan, context), "");
     plan.entries[0].solver = "newton";
-    EXPECT_FALSE(PlanFits(plan, context));
+    EXPECT_NE(UnfitChoice(plan, context), "");
   }
 }
 

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -46,10 +47,13 @@ class ModelStoreRig : public ::testing::Test {
     }
     if (!file.is_open()) return absl::NotFoundError("config.json is not there");
     if (std::getline(file, error)) return absl::InvalidArgumentError(error);
-    return std::make_shared<FakeModel>();
+    auto model = std::make_shared<FakeModel>();
+    if (change_) change_(model.get());
+    return model;
   }
 
   TemporaryDirectory repository_;
+  std::function<void(FakeModel*)> change_;          // of every model that is loaded
   absl::StatusCode fault_ = absl::StatusCode::kOk;  // of every load while set
   std::string log_;
   FakeEngine engine_;

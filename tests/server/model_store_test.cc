@@ -216,6 +216,24 @@ TEST_F(ModelStoreTest, ANewVersionBecomesTheLatest) {
   EXPECT_EQ((*store_.Find("a", 0))->version, 1);
 }
 
+// One per number of steps, each found where it may.
+TEST_F(ModelStoreTest, TellsOfEveryPlanWhereItIsFrom) {
+  Write("a", "1");
+  change_ = [](testing::FakeModel* model) {
+    model->info_.num_inference_steps = {100, 50, 25};
+    model->plan_.source = PlanSource::kFile;
+    for (const int64_t steps : {50, 25})
+      model->other_plans_[steps] = {.source = PlanSource::kMeasured, .measured_seconds = 0.5};
+  };
+  ASSERT_TRUE(store_.LoadAll().ok());
+  EXPECT_THAT(log_, HasSubstr("plan_source=\"file, measured\""));
+  const std::string series = "deeppcr_model_plan_seconds_sum{model=\"a\",version=\"1\"} ";
+  EXPECT_THAT(metrics_.Text(), HasSubstr(series + "1\n"));
+  change_ = [](testing::FakeModel* model) { model->plan_.source = PlanSource::kServing; };
+  ASSERT_TRUE(store_.Load("a", 1).ok());
+  EXPECT_THAT(metrics_.Text(), HasSubstr(series + "1\n")) << "nothing was measured";
+}
+
 TEST_F(ModelStoreTest, RecordsLoadsInMetrics) {
   Write("a", "1");
   ASSERT_TRUE(store_.LoadAll().ok());

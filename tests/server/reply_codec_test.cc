@@ -197,6 +197,41 @@ TEST(ReplyCodecTest, PlansSayWhatTheNamesOfSolversStandFor) {
   EXPECT_EQ(choices["newton"].shooting_interval(), 1);
 }
 
+// 0 would read as the fastest and the most exact there is.
+TEST(ReplyCodecTest, APlanHasNoFiguresOfWhatWasNotMeasured) {
+  const auto model = std::make_shared<FakeModel>();
+  model->plan_.entries = {{.max_samples = 1, .sequential_seconds = 0.5},
+                          {.max_samples = 2,
+                           .solver = "newton",
+                           .parallel = {.shooting_interval = 8},
+                           .sequential_seconds = 0.5,
+                           .parallel_seconds = 0.25,
+                           .parallel_iterations = 0,
+                           .parallel_error = 0,
+                           .parallel_stages = 7},
+                          {.max_samples = 4, .parallel = {}, .parallel_stages = 7}};
+  v1::GetModelResponse response;
+
+  FillModel({"m", 2, ModelState::kReady, "", std::make_shared<ServedModel>("m", 2, model, nullptr)},
+            &response);
+
+  const v1::PlanEntry& alone = response.plan().entries(0);
+  EXPECT_EQ(alone.seconds(), 0.5);
+  EXPECT_EQ(alone.sequential_seconds(), 0.5);
+  EXPECT_FALSE(alone.has_parallel_seconds() || alone.has_parallel_iterations());
+  EXPECT_FALSE(alone.has_parallel_error() || alone.has_parallel_stages());
+  const v1::PlanEntry& both = response.plan().entries(1);
+  EXPECT_EQ(both.seconds(), 0.25);
+  EXPECT_EQ(both.parallel_seconds(), 0.25);
+  EXPECT_TRUE(both.has_parallel_iterations() && both.has_parallel_error()) << "found to be 0";
+  EXPECT_EQ(both.parallel_stages(), 7);
+  EXPECT_EQ(both.shooting_interval(), 8);
+  const v1::PlanEntry& untimed = response.plan().entries(2);
+  EXPECT_FALSE(untimed.has_seconds() || untimed.has_sequential_seconds());
+  EXPECT_FALSE(untimed.has_parallel_seconds());
+  EXPECT_EQ(untimed.parallel_stages(), 7);
+}
+
 TEST(ReplyCodecTest, CompareHidesTheBaselineThatWasNotAskedFor) {
   CompareInput input;
   input.request.num_samples = 1;

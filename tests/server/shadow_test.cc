@@ -137,6 +137,22 @@ TEST_F(ShadowTest, AFallbackHasItsTimeObservedAndNoError) {
   EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_shadow_relative_error_count" + labels + " 0\n"));
 }
 
+// Of an answer that claims nothing, as its client has allowed, no error is an alarm.
+TEST_F(ShadowTest, AnAnswerThatDidNotConvergeIsNoneToCompare) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+  fake_->report.converged = false;
+  fake_->max_state_error = 3;
+
+  sampler.Offer(model_, primary, NewSample());
+
+  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 1\n"));
+  const std::string labels = "{model=\"m\",solver=\"newton\",version=\"1\"}";
+  EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_speedup_ratio_count" + labels + " 0\n"));
+  EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_shadow_relative_error_count" + labels + " 0\n"));
+}
+
 TEST_F(ShadowTest, ANonFiniteErrorIsAFailure) {
   ShadowSampler sampler(1, batcher_, metrics_);
   ResolvedOptions primary;

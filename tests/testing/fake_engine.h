@@ -7,6 +7,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -74,7 +75,10 @@ class FakeModel : public LoadedModel {
   }
 
   const ModelInfo& info() const override { return info_; }
-  const Plan& plan(int64_t) const override { return plan_; }
+  const Plan& plan(int64_t num_steps) const override {
+    const auto other = other_plans_.find(num_steps);
+    return other == other_plans_.end() ? plan_ : other->second;
+  }
   const Plan* PlanOf(const PlanKey&) const override { return nullptr; }
   std::string PlanFileText() const override { return "fake plans"; }
 
@@ -145,6 +149,7 @@ class FakeModel : public LoadedModel {
   // Set before the model is used.
   ModelInfo info_;
   Plan plan_;
+  std::map<int64_t, Plan> other_plans_;  // by number of steps
   SampleReport report = ConvergedReport();
   absl::Status run_status;
   float offset = 0;

@@ -7,6 +7,8 @@
 #include <limits>
 
 #include "kernels/base/strings.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/plan/calibration.h"
 #include "kernels/reference/reference_ops.h"
 #include "kernels/solver/registry.h"
 #include "tests/testing/systems.h"
@@ -185,10 +187,31 @@ StackAttack DrawStackAttack(uint64_t seed, std::string_view solver, double rtol)
       OneOf(random, std::array{JacobianRefresh::kEveryIteration, JacobianRefresh::kEveryIteration,
                                JacobianRefresh::kWhileContracting});
   attack.options.on_no_convergence = OnNoConvergence::kReturn;
-  if (random() % 2 == 0) DrawPrevious(random, &attack);
+  switch (random() % 4) {
+    case 0:
+    case 1:
+      DrawPrevious(random, &attack);
+      break;
+    case 2:
+      attack.options.initial_guess = InitialGuess::kCalibrated;
+      break;
+    default:
+      break;  // the constant one
+  }
   attack.family = StrCat(attack.smooth() ? "smooth" : "kinked", bias == 0 ? ", no bias" : ", bias",
                          attack.residual ? ", resnet" : ", mlp");
   return attack;
+}
+
+SolverRig RigOf(StackAttack* attack) {
+  SolverRig rig(*cpu::NewCpuBackend(), attack->spec());
+  if (attack->options.initial_guess != InitialGuess::kCalibrated) return rig;
+  const int64_t dim = attack->state_dim;
+  const absl::StatusOr<AffineGuess> guess =
+      FitAffineGuess(rig.runner(), SyntheticInputs(2 * dim + 4, dim), 1 << 16);
+  if (guess.ok() && rig.system().SetAffineGuess(*guess).ok()) return rig;
+  attack->options.initial_guess = InitialGuess::kConstant;
+  return rig;
 }
 
 StackAttack DrawSearchStart(uint64_t seed) {

@@ -3,7 +3,8 @@
 #define DEEPPCR_TESTS_TESTING_STACK_ATTACK_H_
 
 // Dense stacks made to be got wrong: every activation, with and without bias, weights of every
-// structure, inputs with exact zeros and of every size, guesses that are right, stale or another's.
+// structure, inputs with exact zeros and of every size, guesses that are fitted, right, stale or
+// another's.
 
 #include <cstdint>
 #include <random>
@@ -37,6 +38,11 @@ struct StackAttack {
 // stability, every iterative solver and its options, rtol from 1e-2 to 1e-6. `solver` and `rtol`
 // take the place of what would be drawn where they are not empty and not 0.
 StackAttack DrawStackAttack(uint64_t seed, std::string_view solver = "", double rtol = 0);
+
+// The attack's system on the CPU backend, with its fitted guess if that is what it asks for. Where
+// there is none, as too many trajectories overflow, the attack asks for the constant one from then
+// on.
+SolverRig RigOf(StackAttack* attack);
 
 // Small and kinked: a start for a search.
 StackAttack DrawSearchStart(uint64_t seed);

@@ -28,9 +28,13 @@ class WeakSolve {
     const ResolvedOptions& options = attack_.options;
     space_->Encode(0, {.inputs = attack_.inputs.data()});
     space_->SetShootingInterval(options.shooting_interval);
-    options.initial_guess == InitialGuess::kPrevious
-        ? space_->GuessTrajectory(0, attack_.previous.data())
-        : space_->GuessConstant(0);
+    if (options.initial_guess == InitialGuess::kPrevious) {
+      space_->GuessTrajectory(0, attack_.previous.data());
+    } else if (options.initial_guess == InitialGuess::kCalibrated) {
+      space_->GuessAffine(0);
+    } else {
+      space_->GuessConstant(0);
+    }
     passes_.Begin(1);
     WeakClaim claim;
     while (claim.iterations < options.max_iterations && finite_ && !claim.claimed) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attacks on the promise that what is claimed is so, from outside the systems that suggested the
 // rule: exact zeros, kinks, no bias, sparse and low-rank weights, inputs from 1e-6 to 1e6, guesses
-// that are right, stale or another's.
+// that are fitted, right, stale or another's.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,7 +10,6 @@
 #include <map>
 #include <string>
 
-#include "kernels/cpu/cpu_backend.h"
 #include "kernels/solver/registry.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/stack_attack.h"
@@ -59,8 +58,8 @@ TEST(CertificateAttackTest, NoClaimIsFalse) {
   std::map<std::string, Row> rows;
   int64_t claims = 0;
   for (uint64_t seed = 0; claims < WantedClaims(); ++seed) {
-    const StackAttack attack = DrawStackAttack(seed);
-    const SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
+    StackAttack attack = DrawStackAttack(seed);
+    const SolverRig rig = testing::RigOf(&attack);
     const Solved sequential = SolveInTurn(rig, attack);
     if (!sequential.reports[0].converged) continue;  // it overflows
     const Solved solved = SolveAttack(rig, attack);
@@ -106,7 +105,7 @@ TEST(CertificateAttackTest, WhatWasCertifiedRightlyStillIs) {
     StackAttack attack = DrawStackAttack(1000000 + seed, "newton", 1e-4);
     attack.options.warm_sweeps = 0;
     attack.options.jacobian_refresh = JacobianRefresh::kEveryIteration;
-    SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
+    SolverRig rig = testing::RigOf(&attack);
     const Solved sequential = SolveInTurn(rig, attack);
     if (!sequential.reports[0].converged) continue;
     const WeakClaim before = testing::SolveByWeakRule(attack, rig.system(), WeakRule::kChord);

@@ -125,7 +125,10 @@ void Count(StackAttack& attack, double rtol, int64_t interval, Claims* claims) {
   if (!sequential.reports[0].converged) return;
   attack.options = OptionsFor("newton", attack.num_steps, interval, rtol);
   attack.options.on_no_convergence = OnNoConvergence::kReturn;
-  const Solved solved = rig.Solve(attack.options, attack.inputs);
+  if (!attack.previous.empty()) attack.options.initial_guess = InitialGuess::kPrevious;
+  const Solved solved =
+      rig.Solve(attack.options,
+                {.num_samples = 1, .inputs = attack.inputs, .initial_states = attack.previous});
   if (!solved.reports[0].converged) return;
   ++claims->made;
   if (Judge(attack, solved.trajectory, sequential.trajectory).to_single > 1) ++claims->wrong;
@@ -163,13 +166,48 @@ TEST(CertificateCasesTest, AUnitThatReadsTwins) {
   EXPECT_GT(claims.made, 500);
 }
 
+// Within an interval: relu(relu(z - a) - 4 relu(z - b)) is open in a window only, somewhere near
+// the sequential trajectory, and what it lets through grows.
+TEST(CertificateCasesTest, AWindowWithinAnInterval) {
+  constexpr int64_t kSteps = 150, kWindow = 32;
+  Claims claims;
+  for (const Activation activation : {Activation::kRelu, Activation::kTanh, Activation::kSoftplus})
+    for (int draw = 0; draw < 2000; ++draw) {
+      StackAttack attack = Zeros(kSteps, 4, activation);
+      attack.inputs = {5, 0, 0, 0};
+      const double phase = 0.37 * draw;
+      for (int64_t l = 0; l < kSteps; ++l) {
+        attack.weights[16 * l] = static_cast<float>(1 + 0.02 * std::sin(l + phase));
+        attack.biases[4 * l] = static_cast<float>(0.3 * std::sin(1.7 * l + phase));
+      }
+      const SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
+      const Solved sequential = rig.Solve({.solver = "sequential"}, attack.inputs);
+      const float t = sequential.trajectory[4 * kWindow];
+      const float y =
+          t * static_cast<float>(1 + (draw % 2 == 0 ? 1 : -1) * std::exp2(-5 - draw % 50 / 3.0));
+      float* w = attack.weights.data() + 16 * kWindow;
+      const float sign = t > y ? 1 : -1;
+      w[4] = w[8] = sign;
+      attack.biases[4 * kWindow + 1] = -sign * y;
+      attack.biases[4 * kWindow + 2] = -sign * (y + 2 * (t - y));
+      w[16 + 13] = 1;
+      w[16 + 14] = -4;
+      for (int64_t l = kWindow + 2; l < kWindow + 90; ++l) attack.weights[16 * l + 15] = 1.25F;
+      Count(attack, 1e-2, 2, &claims);
+    }
+  std::printf("windows: %d of %d\n", claims.wrong, claims.made);
+  EXPECT_EQ(claims.wrong, 0);
+  EXPECT_GT(claims.made, 500);
+}
+
 // Two channels of a tanh ResNet, and then a step so steep that it lies between the state that is
 // certified without it and the sequential one.
 class StepOnTheWay {
  public:
   static constexpr int kDim = 5;  // two channels, two that make a window of them, what they move
 
-  explicit StepOnTheWay(uint64_t seed, double rtol, int64_t interval)
+  // `stale`: from the trajectory of inputs that differ by this.
+  StepOnTheWay(uint64_t seed, double rtol, int64_t interval, float stale = 0)
       : random_(seed), rtol_(rtol), interval_(interval) {
     step_ = 6 + 2 * static_cast<int64_t>(seed % 5);
     attack_ = Zeros(step_ + 10, kDim, Activation::kTanh);
@@ -183,7 +221,16 @@ class StepOnTheWay {
     const SolverRig rig(*cpu::NewCpuBackend(), attack_.spec());
     attack_.options = OptionsFor("newton", attack_.num_steps, interval, rtol);
     attack_.options.on_no_convergence = OnNoConvergence::kReturn;
-    const Solved certified = rig.Solve(attack_.options, attack_.inputs);
+    if (stale != 0) {
+      std::vector<float> inputs = attack_.inputs;
+      for (const int i : {0, 1}) inputs[i] += Any() > 0 ? stale : -stale;
+      inputs[4] += 3 * stale;
+      attack_.previous = rig.Solve({.solver = "sequential"}, inputs).trajectory;
+      attack_.options.initial_guess = InitialGuess::kPrevious;
+    }
+    const Solved certified =
+        rig.Solve(attack_.options,
+                  {.num_samples = 1, .inputs = attack_.inputs, .initial_states = attack_.previous});
     const Solved sequential = rig.Solve({.solver = "sequential"}, attack_.inputs);
     if (!certified.reports[0].converged) return;
     for (int i = 0; i < 2; ++i) {
@@ -216,6 +263,16 @@ class StepOnTheWay {
     Weight(step_ + 1, 4, 2) = 20;
     Weight(step_ + 1, 4, 3) = -20;
     attack_.biases[kDim * (step_ + 1) + 4] = -20;
+  }
+
+  // A step of this height in the fourth channel, which a stale guess has moved too: it fits into
+  // that channel's ball. Within one interval of two, whose end does not show the channel before.
+  void PlantLowStep(double at, double height) {
+    const double steep = (error_[0] > 0 ? 1 : -1) * Steepness(at);
+    SetRow(step_, 2, steep, 0, -steep * (claim_[0] + at * error_[0]));
+    Weight(step_ + 1, 2, 2) = -20;
+    Weight(step_ + 1, 4, 2) = static_cast<float>(height / 2);
+    attack_.biases[kDim * (step_ + 1) + 4] = static_cast<float>(height / 2);
   }
 
   // By this rule or, without one, by the solver.
@@ -251,7 +308,7 @@ class StepOnTheWay {
 
 // By what a step reads; with the solver's own rule, and without following what is left.
 struct StepClaims {
-  Claims gates, differences, windows;
+  Claims gates, differences, windows, low;
 };
 StepClaims CountSteps(std::optional<WeakRule> rule) {
   StepClaims claims;
@@ -272,9 +329,21 @@ StepClaims CountSteps(std::optional<WeakRule> rule) {
         }
       }
     }
+  for (const double rtol : {1e-3, 3e-4, 1e-4})
+    for (uint64_t seed = 0; seed < 1500; ++seed) {
+      const StepOnTheWay plain(seed, rtol, 2, static_cast<float>(1.2e-2 * std::cbrt(rtol / 1e-4)));
+      if (!plain.has_error()) continue;
+      for (const double at : {0.2, 0.5})
+        for (const double height : {2.0, 4.0, 8.0, 16.0}) {
+          StepOnTheWay low = plain;
+          low.PlantLowStep(at, height * rtol);
+          low.CountInto(rule, &claims.low);
+        }
+    }
   for (const auto& [what, of] : {std::pair{"gates", claims.gates},
                                  {"differences", claims.differences},
-                                 {"windows", claims.windows}})
+                                 {"windows", claims.windows},
+                                 {"low steps", claims.low}})
     std::printf("%s: %d of %d\n", what, of.wrong, of.made);
   return claims;
 }
@@ -284,6 +353,8 @@ TEST(CertificateCasesTest, AStepBetweenTheClaimAndTheAnswer) {
   EXPECT_EQ(claims.gates.wrong, 0);
   EXPECT_EQ(claims.differences.wrong, 0);
   EXPECT_EQ(claims.windows.wrong, 0);
+  EXPECT_EQ(claims.low.wrong, 0);
+  EXPECT_GT(claims.low.made, 300);
   EXPECT_GT(claims.gates.made, 300);
   EXPECT_GT(claims.differences.made, 3000);
   EXPECT_GT(claims.windows.made, 500);
@@ -293,6 +364,7 @@ TEST(CertificateCasesTest, AStepIsPassedByARuleThatDoesNotFollowWhatIsLeft) {
   const StepClaims claims = CountSteps(WeakRule::kUnfollowed);
   EXPECT_GT(claims.differences.wrong, 20);
   EXPECT_GT(claims.windows.wrong, claims.windows.made / 2);
+  EXPECT_GT(claims.low.wrong, 5);
 }
 
 // An error too small to be a normal number counts as none, until later layers grow it.
@@ -321,10 +393,10 @@ bool StaysNormal(const std::vector<float>& trajectory, int64_t dim, double unit)
 // What is converged in one unit is so in all.
 TEST(CertificateCasesTest, TheUnitOfAHomogeneousNetworkChangesNothing) {
   int converged = 0;
-  for (uint64_t seed = 0; seed < 400; ++seed) {
+  for (uint64_t seed = 0; seed < 800; ++seed) {
     StackAttack attack = testing::DrawStackAttack(seed, "newton");
     if (attack.smooth() || attack.family.find("no bias") == std::string::npos) continue;
-    if (attack.options.initial_guess == InitialGuess::kPrevious) continue;
+    if (attack.options.initial_guess != InitialGuess::kConstant) continue;
     const SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
     const Solved sequential = rig.Solve({.solver = "sequential"}, attack.inputs);
     const Solved solved = rig.Solve(attack.options, attack.inputs);

@@ -348,6 +348,25 @@ TEST(DeviceRuleTest, AKinkWithinTheBallIsSeenByBothAndOneBeyondItByNeither) {
   }
 }
 
+// What a pass of the device takes in the place of a state, column by column beside it.
+TEST(DeviceRuleTest, AnEntryIsWhatItsConfirmationTries) {
+  constexpr int kWidth = 2;
+  std::vector<float> y(kNumColumns * kWidth, 100.0F);
+  for (const int i : {0, 1}) {
+    y[i] = 3 + i;
+    y[kUpdateColumn * kWidth + i] = 0.5F + i;
+    y[kBallColumn * kWidth + i] = -0.25F - i;
+  }
+  for (const int i : {0, 1}) {
+    EXPECT_EQ(cuda::EntryAt(Confirmation::kNone, y.data(), kWidth, 1, i), 3 + i);
+    EXPECT_EQ(cuda::EntryAt(Confirmation::kStates, y.data(), kWidth, 1, i), 3 + i);
+    EXPECT_EQ(cuda::EntryAt(Confirmation::kUpdated, y.data(), kWidth, 1, i), 3.5F + 2 * i);
+    EXPECT_EQ(cuda::EntryAt(Confirmation::kDisplaced, y.data(), kWidth, 1, i), 2.75F);
+    for (const Confirmation any : {Confirmation::kUpdated, Confirmation::kDisplaced})
+      EXPECT_EQ(cuda::EntryAt(any, y.data(), kWidth, 0, i), 3 + i) << "z_0 is given";
+  }
+}
+
 // A kink that one step alone has shows that both try the same place there: a state that does not
 // move is tried above, where it wakes a unit, and not below, where it would put one to rest.
 TEST(DeviceRuleTest, BothTryTheSamePlace) {

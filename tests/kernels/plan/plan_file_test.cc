@@ -52,7 +52,21 @@ TEST(PlanFileTest, TheDeviceClassComesBeforeItsBits) {
   ASSERT_NE(file.Find(other), nullptr);
   EXPECT_EQ(file.Find(other)->plan.device_class, "cpu-test");
   EXPECT_EQ(file.Find(MakeKey())->plan.device_class, "cpu-test l1d=32K");
-  EXPECT_EQ(file.DeviceClasses(), "\"cpu-test\", \"cpu-test l1d=32K\"");
+  EXPECT_EQ(file.Contents(), "\"cpu-test\" (128), \"cpu-test l1d=32K\" (128)");
+  EXPECT_EQ(PlanFile().Contents(), "none");
+}
+
+// An older plan of the device class, say of other weights, does not hide one that fits.
+TEST(PlanFileTest, APlanThatFitsComesBeforeOneThatDoesNot) {
+  PlanKey older = MakeKey();
+  older.weights_sha256 = "ffff";
+  PlanFile file;
+  file.Add(older, MakePlan());
+  EXPECT_EQ(file.Find(MakeKey())->key.weights_sha256, "ffff") << "for the caller to refuse";
+  Plan general = MakePlan();
+  general.device_class = MakeKey().device_bits;
+  file.Add(MakeKey(), general);
+  EXPECT_EQ(file.Find(MakeKey())->plan.device_class, "cpu-test");
 }
 
 TEST(PlanFileTest, APlanIsForOneNumberOfSteps) {

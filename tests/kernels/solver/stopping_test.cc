@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -27,7 +28,7 @@ class Solve {
   }
   // The confirmation that was due has come back to this distance, in this share of the balls; those
   // that are asked for then do too.
-  Solve& Confirm(double distance, double share = 0.1, bool finite = true) {
+  Solve& Confirm(double distance, double share = 0.05, bool finite = true) {
     ExpectNext(NextPass::kConfirm);
     const UpdateNorms norms = {.update = distance,
                                .combined = 2 * distance,
@@ -133,14 +134,14 @@ TEST(StoppingTest, ConfirmsWhereTwiceTheCorrectionAndTheRoundingFit) {
   EXPECT_DOUBLE_EQ(solve.progress().rounding_estimate, 6e-6);
 }
 
-// Of the states themselves: how far the others stay away is no measure of the error.
+// How far displaced states stay away is no measure of the error.
 TEST(StoppingTest, TheEstimateIsTwiceWhatTheMapWouldStillMoveAndTheRounding) {
-  for (const double others : {0.0, 3e-5, 2e-3}) {
+  for (const double updated : {0.0, 2e-5, 4e-5}) {
     Solve solve(Newton());
     solve.Pass(0.01).Pass(4e-5, 5e-6, 0.7).Take({.update = 3e-5, .share = 0.2});
-    solve.Take({.update = others, .share = 0.25}).Take({.update = others, .share = 0.25});
+    solve.Take({.update = updated, .share = 0.25}).Take({.update = 2e-3, .share = 0.25});
     solve.ExpectStop(Termination::kConverged);
-    EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 2 * 3e-5 + 5e-6);
+    EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 2 * std::max(3e-5, updated) + 5e-6);
     EXPECT_DOUBLE_EQ(solve.progress().rounding_estimate, 5e-6);
   }
 }
@@ -206,11 +207,22 @@ TEST(StoppingTest, EveryConfirmationHasToComeBack) {
 // What the map would still move is tried where it is more than rounding.
 TEST(StoppingTest, WhatIsLeftIsFollowedUnlessItIsRounding) {
   Solve rounding(Newton());
-  rounding.Pass(0.01).Pass(1e-5, 0x1p-17, 0.5).Take({.update = 0x1p-17, .share = 0.2});
+  rounding.Pass(0.01).Pass(1e-5, 0x1p-17, 0.5).Take({.update = 0x1p-17, .share = 0x1p-4});
   rounding.ExpectNext(NextPass::kConfirmDisplaced);
   Solve more(Newton());
-  more.Pass(0.01).Pass(1e-5, 0x1p-17, 0.5).Take({.update = 1.01 * 0x1p-17, .share = 0.2});
+  more.Pass(0.01).Pass(1e-5, 0x1p-17, 0.5).Take({.update = 1.01 * 0x1p-17, .share = 0.01});
   more.ExpectNext(NextPass::kConfirmUpdated);
+}
+
+// Farther from the states than the tolerance allows is no certificate, however large the ball.
+TEST(StoppingTest, WhatIsFoundWhereTheMapLeadsIsWithinTheToleranceToo) {
+  for (const double distance : {6e-5, 1e-3, std::nan("")}) {
+    Solve solve(Newton());
+    solve.Pass(0.09).Pass(2e-5, 1e-7, 0.1).Take({.update = 1e-5, .share = 0.01});
+    solve.ExpectNext(NextPass::kConfirmUpdated);
+    solve.Take({.update = distance, .share = 0.02}).ExpectNext(NextPass::kIterate);
+    EXPECT_EQ(solve.progress().confirmations, 2);
+  }
 }
 
 TEST(StoppingTest, AReturnThatIsTooFarForTheToleranceIsNoCertificate) {
