@@ -59,6 +59,16 @@ class ShadowTest : public ::testing::Test {
     return false;
   }
 
+  // So many speed-ups and errors of newton.
+  void ExpectObserved(int speedups, int errors) {
+    const std::string labels = "_count{model=\"m\",solver=\"newton\",version=\"1\"} ";
+    const std::string text = metrics_.Text();
+    EXPECT_THAT(text,
+                HasSubstr("deeppcr_speedup_ratio" + labels + std::to_string(speedups) + "\n"));
+    EXPECT_THAT(
+        text, HasSubstr("deeppcr_shadow_relative_error" + labels + std::to_string(errors) + "\n"));
+  }
+
   Metrics metrics_;
   Batcher batcher_;
   std::shared_ptr<FakeModel> fake_;
@@ -132,9 +142,7 @@ TEST_F(ShadowTest, AFallbackHasItsTimeObservedAndNoError) {
   sampler.Offer(model_, primary, NewSample());
 
   ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
-  const std::string labels = "{model=\"m\",solver=\"newton\",version=\"1\"}";
-  EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_speedup_ratio_count" + labels + " 1\n"));
-  EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_shadow_relative_error_count" + labels + " 0\n"));
+  ExpectObserved(1, 0);
 }
 
 // Of an answer that claims nothing, as its client has allowed, no error is an alarm.
@@ -148,9 +156,7 @@ TEST_F(ShadowTest, AnAnswerThatDidNotConvergeIsNoneToCompare) {
   sampler.Offer(model_, primary, NewSample());
 
   EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 1\n"));
-  const std::string labels = "{model=\"m\",solver=\"newton\",version=\"1\"}";
-  EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_speedup_ratio_count" + labels + " 0\n"));
-  EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_shadow_relative_error_count" + labels + " 0\n"));
+  ExpectObserved(0, 0);
 }
 
 TEST_F(ShadowTest, ANonFiniteErrorIsAFailure) {
