@@ -159,6 +159,16 @@ bool StackAttack::smooth() const {
   return activation != Activation::kRelu && activation != Activation::kLeakyRelu;
 }
 
+StackAttack ZeroStack(int64_t num_steps, int64_t state_dim, Activation activation) {
+  StackAttack attack;
+  attack.num_steps = num_steps;
+  attack.state_dim = state_dim;
+  attack.activation = activation;
+  attack.weights.assign(num_steps * state_dim * state_dim, 0.0F);
+  attack.biases.assign(num_steps * state_dim, 0.0F);
+  return attack;
+}
+
 StackAttack DrawStackAttack(uint64_t seed, std::string_view solver, double rtol) {
   Random random(seed * 0x9E3779B97F4A7C15ULL + 1);
   StackAttack attack;

@@ -34,6 +34,9 @@ struct StackAttack {
   bool smooth() const;  // no kink
 };
 
+// An MLP to put layers into: every weight and bias is zero.
+StackAttack ZeroStack(int64_t num_steps, int64_t state_dim, Activation activation);
+
 // Draws everything from `seed`: widths 2 to 16, depths 16 to 256, gains around the edge of
 // stability, every iterative solver and its options, rtol from 1e-2 to 1e-6. `solver` and `rtol`
 // take the place of what would be drawn where they are not empty and not 0.

@@ -15,6 +15,7 @@
 #include "kernels/solver/registry.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/stack_attack.h"
+#include "tests/testing/step_on_the_way.h"
 #include "tests/testing/weaker_rules.h"
 
 namespace deeppcr {
@@ -25,23 +26,14 @@ using testing::OptionsFor;
 using testing::Solved;
 using testing::SolverRig;
 using testing::StackAttack;
+using testing::StepOnTheWay;
 using testing::WeakClaim;
 using testing::WeakRule;
-
-// Of weights and biases that are all zero.
-StackAttack Zeros(int64_t steps, int64_t dim, Activation activation) {
-  StackAttack attack;
-  attack.num_steps = steps;
-  attack.state_dim = dim;
-  attack.activation = activation;
-  attack.weights.assign(steps * dim * dim, 0.0F);
-  attack.biases.assign(steps * dim, 0.0F);
-  return attack;
-}
+using testing::ZeroStack;
 
 // A width-2 MLP of the same layer throughout, [to][from].
 StackAttack Narrow(Activation activation, int64_t steps, const float (&layer)[2][2]) {
-  StackAttack attack = Zeros(steps, 2, activation);
+  StackAttack attack = ZeroStack(steps, 2, activation);
   for (int64_t i = 0; i < 4 * steps; ++i) attack.weights[i] = layer[i % 4 / 2][i % 2];
   return attack;
 }
@@ -144,7 +136,7 @@ TEST(CertificateCasesTest, AUnitThatReadsTwins) {
   Claims claims;
   std::mt19937_64 random(5);
   for (int draw = 0; draw < 12000; ++draw) {
-    StackAttack attack = Zeros(kSteps, 3, Activation::kRelu);
+    StackAttack attack = ZeroStack(kSteps, 3, Activation::kRelu);
     attack.residual = true;
     attack.inputs = {2.9F, 2.9F, 0};
     std::uniform_real_distribution<float> jitter(-0.1F * (draw % 4), 0.1F * (draw % 4) + 1e-9F);
@@ -173,7 +165,7 @@ TEST(CertificateCasesTest, AWindowWithinAnInterval) {
   Claims claims;
   for (const Activation activation : {Activation::kRelu, Activation::kTanh, Activation::kSoftplus})
     for (int draw = 0; draw < 2000; ++draw) {
-      StackAttack attack = Zeros(kSteps, 4, activation);
+      StackAttack attack = ZeroStack(kSteps, 4, activation);
       attack.inputs = {5, 0, 0, 0};
       const double phase = 0.37 * draw;
       for (int64_t l = 0; l < kSteps; ++l) {
@@ -200,111 +192,17 @@ TEST(CertificateCasesTest, AWindowWithinAnInterval) {
   EXPECT_GT(claims.made, 500);
 }
 
-// Two channels of a tanh ResNet, and then a step so steep that it lies between the state that is
-// certified without it and the sequential one.
-class StepOnTheWay {
- public:
-  static constexpr int kDim = 5;  // two channels, two that make a window of them, what they move
-
-  // `stale`: from the trajectory of inputs that differ by this.
-  StepOnTheWay(uint64_t seed, double rtol, int64_t interval, float stale = 0)
-      : random_(seed), rtol_(rtol), interval_(interval) {
-    step_ = 6 + 2 * static_cast<int64_t>(seed % 5);
-    attack_ = Zeros(step_ + 10, kDim, Activation::kTanh);
-    attack_.residual = true;
-    attack_.inputs = {Any(), Any(), 0, 0, 1};
-    for (int64_t l = 0; l < step_; ++l)
-      for (int i = 0; i < 2; ++i) {
-        Weight(l, i, i) = 1.2F * Any();
-        attack_.biases[kDim * l + i] = Any();
-      }
-    const SolverRig rig(*cpu::NewCpuBackend(), attack_.spec());
-    attack_.options = OptionsFor("newton", attack_.num_steps, interval, rtol);
-    attack_.options.on_no_convergence = OnNoConvergence::kReturn;
-    if (stale != 0) {
-      std::vector<float> inputs = attack_.inputs;
-      for (const int i : {0, 1}) inputs[i] += Any() > 0 ? stale : -stale;
-      inputs[4] += 3 * stale;
-      attack_.previous = rig.Solve({.solver = "sequential"}, inputs).trajectory;
-      attack_.options.initial_guess = InitialGuess::kPrevious;
-    }
-    const Solved certified =
-        rig.Solve(attack_.options,
-                  {.num_samples = 1, .inputs = attack_.inputs, .initial_states = attack_.previous});
-    const Solved sequential = rig.Solve({.solver = "sequential"}, attack_.inputs);
-    if (!certified.reports[0].converged) return;
-    for (int i = 0; i < 2; ++i) {
-      claim_[i] = certified.trajectory[kDim * step_ + i];
-      error_[i] = sequential.trajectory[kDim * step_ + i] - claim_[i];
-    }
-  }
-
-  // True if there is room for a step between the two that is none to rounding.
-  bool has_error() const {
-    return std::fabs(error_[0]) >= 2e-6 * std::max(1.0, std::fabs(claim_[0]));
-  }
-
-  // A unit that sees the first channel, less `other` of the second one, pass `at` of the way. Steep
-  // for the way that is left: none where the second channel cancels most of it.
-  bool PlantGate(double at, double other) {
-    const double sign = error_[0] > 0 ? 1 : -1, steep = Steepness(at);
-    if (sign * error_[0] - other * error_[1] < 0.5 * std::fabs(error_[0])) return false;
-    SetRow(step_, 4, sign * steep, -other * steep,
-           steep * (other * (claim_[1] + at * error_[1]) - sign * (claim_[0] + at * error_[0])));
-    return true;
-  }
-
-  // A window that the first channel enters there, and leaves after `wide` more of half the error.
-  void PlantWindow(double at, double wide) {
-    const double sign = error_[0] > 0 ? 1 : -1, steep = sign * Steepness(at);
-    SetRow(step_, 2, steep, 0, -steep * (claim_[0] + at * error_[0]));
-    SetRow(step_, 3, steep, 0, -steep * (claim_[0] + (1 + wide / 2) * error_[0]));
-    Weight(step_ + 1, 2, 2) = Weight(step_ + 1, 3, 3) = -20;
-    Weight(step_ + 1, 4, 2) = 20;
-    Weight(step_ + 1, 4, 3) = -20;
-    attack_.biases[kDim * (step_ + 1) + 4] = -20;
-  }
-
-  // A step of this height in the fourth channel, which a stale guess has moved too: it fits into
-  // that channel's ball. Within one interval of two, whose end does not show the channel before.
-  void PlantLowStep(double at, double height) {
-    const double steep = (error_[0] > 0 ? 1 : -1) * Steepness(at);
-    SetRow(step_, 2, steep, 0, -steep * (claim_[0] + at * error_[0]));
-    Weight(step_ + 1, 2, 2) = -20;
-    Weight(step_ + 1, 4, 2) = static_cast<float>(height / 2);
-    attack_.biases[kDim * (step_ + 1) + 4] = static_cast<float>(height / 2);
-  }
-
-  // By this rule or, without one, by the solver.
-  void CountInto(std::optional<WeakRule> rule, Claims* claims) {
-    if (!rule) return Count(attack_, rtol_, interval_, claims);
-    SolverRig rig(*cpu::NewCpuBackend(), attack_.spec());
-    const Solved sequential = rig.Solve({.solver = "sequential"}, attack_.inputs);
-    const WeakClaim claim = SolveByWeakRule(attack_, rig.system(), *rule);
-    if (!claim.claimed) return;
-    ++claims->made;
-    if (Judge(attack_, claim.trajectory, sequential.trajectory).to_single > 1) ++claims->wrong;
-  }
-
- private:
-  float Any() { return std::uniform_real_distribution<float>(-1, 1)(random_); }
-  float& Weight(int64_t l, int to, int from) {
-    return attack_.weights[(l * kDim + to) * kDim + from];
-  }
-  double Steepness(double at) const { return 20 / (1 - at) / std::fabs(error_[0]); }
-  void SetRow(int64_t l, int to, double first, double second, double bias) {
-    Weight(l, to, 0) = static_cast<float>(first);
-    Weight(l, to, 1) = static_cast<float>(second);
-    attack_.biases[kDim * l + to] = static_cast<float>(bias);
-  }
-
-  std::mt19937_64 random_;
-  const double rtol_;
-  const int64_t interval_;
-  int64_t step_;  // the first one that reads what is certified
-  StackAttack attack_;
-  double claim_[2] = {}, error_[2] = {};  // of the two channels there
-};
+// By this rule or, without one, by the solver.
+void CountInto(const StepOnTheWay& step, std::optional<WeakRule> rule, Claims* claims) {
+  StackAttack attack = step.attack();
+  if (!rule) return Count(attack, step.rtol(), step.interval(), claims);
+  SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
+  const Solved sequential = rig.Solve({.solver = "sequential"}, attack.inputs);
+  const WeakClaim claim = SolveByWeakRule(attack, rig.system(), *rule);
+  if (!claim.claimed) return;
+  ++claims->made;
+  if (Judge(attack, claim.trajectory, sequential.trajectory).to_single > 1) ++claims->wrong;
+}
 
 // By what a step reads; with the solver's own rule, and without following what is left.
 struct StepClaims {
@@ -319,13 +217,13 @@ StepClaims CountSteps(std::optional<WeakRule> rule) {
         for (const double other : {0.0, -0.1, 0.1, -0.3, 0.3, -1.0, 1.0, -3.0, 3.0}) {
           StepOnTheWay gate = plain;
           if (plain.has_error() && gate.PlantGate(at, other))
-            gate.CountInto(rule, other == 0 ? &claims.gates : &claims.differences);
+            CountInto(gate, rule, other == 0 ? &claims.gates : &claims.differences);
         }
         for (const double wide : {1.0, 2.0, 4.0}) {
           StepOnTheWay window = within;
           if (!within.has_error()) continue;
           window.PlantWindow(at, wide);
-          window.CountInto(rule, &claims.windows);
+          CountInto(window, rule, &claims.windows);
         }
       }
     }
@@ -337,7 +235,7 @@ StepClaims CountSteps(std::optional<WeakRule> rule) {
         for (const double height : {2.0, 4.0, 8.0, 16.0}) {
           StepOnTheWay low = plain;
           low.PlantLowStep(at, height * rtol);
-          low.CountInto(rule, &claims.low);
+          CountInto(low, rule, &claims.low);
         }
     }
   for (const auto& [what, of] : {std::pair{"gates", claims.gates},

@@ -10,6 +10,7 @@
 #include "kernels/cuda/sequential_kernel.h"
 #include "tests/kernels/cuda/stack_on_device.h"
 #include "tests/testing/simt/executor.h"
+#include "tests/testing/step_on_the_way.h"
 #include "tests/testing/systems.h"
 
 namespace deeppcr {
@@ -62,9 +63,8 @@ struct Solved {
 DeviceVector Poisoned(int64_t n) { return DeviceVector(n, std::nanf("")); }
 
 template <int W>
-Solved Solve(const RandomSystem& system, const std::vector<float>& inputs, const Launch& launch,
+Solved Solve(const DenseStackSpec& spec, const std::vector<float>& inputs, const Launch& launch,
              const Schedule& schedule = {}) {
-  const DenseStackSpec& spec = system.spec();
   const int64_t dim = spec.state_dim, n = static_cast<int64_t>(inputs.size()) / dim;
   const auto intervals = static_cast<int32_t>((spec.num_steps - 1) / launch.interval + 1);
   const StackOnDevice stack(spec, W);
@@ -138,7 +138,7 @@ void ExpectSequentialAnswer(const StackOptions& options, const Launch& launch) {
   const std::string what = Describe(options) + " C " + std::to_string(launch.interval) +
                            " blocks " + std::to_string(launch.num_blocks) + " warps " +
                            std::to_string(launch.num_warps);
-  const Solved solved = Solve<W>(system, inputs, launch);
+  const Solved solved = Solve<W>(system.spec(), inputs, launch);
   ASSERT_EQ(solved.launch.trouble, "") << what;
   EXPECT_EQ(solved.outcomes[0].termination, Termination::kConverged) << what;
   EXPECT_LE(LargestError(solved.trajectories, Sequential<W>(system, inputs), options.state_dim),
@@ -181,7 +181,7 @@ TEST(NewtonKernelTest, IsCausalBitForBit) {
   for (const Linearization linearization : {Linearization::kFull, Linearization::kIdentity}) {
     for (int k = 1; k <= 6; ++k) {
       const Solved solved = Solve<kWidth>(
-          system, inputs,
+          system.spec(), inputs,
           {.interval = kInterval,
            .num_blocks = 4,
            .num_warps = 2,
@@ -213,12 +213,12 @@ TEST(NewtonKernelTest, PicardConvergesToo) {
 TEST(NewtonKernelTest, ASampleHasTheSameBitsInEveryLaunch) {
   const RandomSystem system({.num_steps = 50, .state_dim = 9, .residual = true, .gain = 0.5});
   const std::vector<float> inputs = system.Inputs(3, 4);
-  const Solved first = Solve<kWidth>(system, inputs, {.interval = 3});
+  const Solved first = Solve<kWidth>(system.spec(), inputs, {.interval = 3});
   for (const int num_blocks : {1, 2, 8, 16}) {
     for (const Order order : {Order::kDescending, Order::kShuffled}) {
-      const Solved other =
-          Solve<kWidth>(system, inputs, {.interval = 3, .num_blocks = num_blocks, .num_warps = 2},
-                        {.order = order, .seed = 7});
+      const Solved other = Solve<kWidth>(system.spec(), inputs,
+                                         {.interval = 3, .num_blocks = num_blocks, .num_warps = 2},
+                                         {.order = order, .seed = 7});
       ASSERT_EQ(other.launch.trouble, "");
       EXPECT_EQ(first.trajectories, other.trajectories) << num_blocks;
       for (int i = 0; i < 3; ++i)
@@ -227,17 +227,43 @@ TEST(NewtonKernelTest, ASampleHasTheSameBitsInEveryLaunch) {
   }
 }
 
+// What a confirmation tries at the end of one block's states is what enters the next block's: the
+// window is shut wherever else it might be tried.
+TEST(NewtonKernelTest, AWindowBetweenTheClaimAndTheAnswerIsSeenByTheNextBlock) {
+  constexpr double kRtol = 1e-2;
+  int seen = 0;
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    testing::StepOnTheWay window(seed, kRtol, 2);
+    if (!window.has_error()) continue;
+    window.PlantWindow(0.5, 2);
+    const testing::StackAttack& attack = window.attack();
+    Launch launch{.interval = 2};
+    launch.policy.rtol = kRtol;
+    const Solved alone = Solve<kWidth>(attack.spec(), attack.inputs, launch);
+    seen += alone.outcomes[0].confirmations > 2 ? 1 : 0;
+    for (const int num_blocks : {2, 8, 16}) {  // of one interval too
+      launch.num_blocks = num_blocks;
+      const Solved other = Solve<kWidth>(attack.spec(), attack.inputs, launch);
+      ASSERT_EQ(other.launch.trouble, "");
+      EXPECT_EQ(other.trajectories, alone.trajectories) << "seed " << seed;
+      EXPECT_EQ(other.outcomes[0].confirmations, alone.outcomes[0].confirmations);
+      EXPECT_EQ(other.outcomes[0].error_estimate, alone.outcomes[0].error_estimate);
+    }
+  }
+  EXPECT_GE(seen, 8);
+}
+
 TEST(NewtonKernelTest, OverflowEndsTheSolve) {
   const RandomSystem system(
       {.num_steps = 40, .state_dim = 4, .activation = Activation::kIdentity, .gain = 1e6});
-  const Solved solved = Solve<kWidth>(system, system.Inputs(1, 4), {.num_blocks = 2});
+  const Solved solved = Solve<kWidth>(system.spec(), system.Inputs(1, 4), {.num_blocks = 2});
   EXPECT_EQ(solved.launch.trouble, "");
   EXPECT_EQ(solved.outcomes[0].termination, Termination::kNonFinite);
 }
 
 TEST(NewtonKernelTest, LooksAtItsCancelWordAfterEveryPass) {
   const RandomSystem system({.num_steps = 60, .state_dim = 8, .gain = 2.5});
-  const Solved solved = Solve<8>(system, system.Inputs(1, 5),
+  const Solved solved = Solve<8>(system.spec(), system.Inputs(1, 5),
                                  {.num_blocks = 2,
                                   .policy = {.rtol = 1e-7},
                                   .cancel_word = static_cast<int32_t>(Termination::kDeadline)});
@@ -261,13 +287,13 @@ TEST(NewtonKernelTest, EveryBarrierIsNeeded) {
     bool caught = false;
     int64_t passes = 0;
     for (const Launch& launch : launches) {
-      const Solved right = Solve<8>(system, inputs, launch);
+      const Solved right = Solve<8>(system.spec(), inputs, launch);
       const auto& passed = right.launch.passes;
       passes += site < static_cast<int>(passed.size()) ? passed[site] : 0;
       for (const Order order : {Order::kAscending, Order::kDescending, Order::kShuffled}) {
         const uint64_t seeds = order == Order::kShuffled ? 4 : 1;
         for (uint64_t seed = 0; seed < seeds && !caught; ++seed) {
-          const Solved mutant = Solve<8>(system, inputs, launch,
+          const Solved mutant = Solve<8>(system.spec(), inputs, launch,
                                          {.order = order, .seed = seed, .disabled_site = site});
           caught = !mutant.launch.trouble.empty() || mutant.trajectories != right.trajectories ||
                    mutant.outcomes[0].error_estimate != right.outcomes[0].error_estimate;
