@@ -19,14 +19,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/backend/iteration.h"
-#include "kernels/backend/system_spec.h"
 #include "kernels/base/cancel_token.h"
+#include "kernels/iteration/pass.h"
+#include "kernels/iteration/stopping.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr {
-
-struct Progress;        // kernels/solver/stopping.h
-struct StoppingPolicy;  // likewise
 
 // The affine map z_0 -> z_l fitted at load, at steps stride, 2 stride, ... (the last one may be L
 // instead). coefficients [count, D + 1, D]: for each step first the constant, then the image of
@@ -44,7 +42,7 @@ struct SampleInput {
   // Of diffusion models only.
   int32_t label = 0;                     // in [0, num_classes)
   uint64_t seed = 0;                     // of the noise, with
-  uint64_t sample = 0;                   // the sample's index: kernels/base/philox.h
+  uint64_t sample = 0;                   // the sample's index: kernels/problem/philox.h
   const float* initial_noise = nullptr;  // [D] instead of what would be drawn
   const float* step_noise = nullptr;     // [L, D] likewise
 

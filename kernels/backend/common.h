@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "kernels/backend/backend.h"
-#include "kernels/backend/system_spec.h"
 #include "kernels/base/strings.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr {
 

@@ -2,11 +2,11 @@
 #ifndef DEEPPCR_KERNELS_CPU_ACTIVATIONS_H_
 #define DEEPPCR_KERNELS_CPU_ACTIVATIONS_H_
 
-// The activations of kernels/backend/system_spec.h and their derivatives on arrays of M vectors.
+// The activations of kernels/problem/spec.h and their derivatives on arrays of M vectors.
 // The switch is at run time: the branch is always predicted, and one kernel serves all activations.
 
-#include "kernels/backend/activation.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/problem/activation.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 

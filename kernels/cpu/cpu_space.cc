@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/backend/common.h"
-#include "kernels/backend/scan_tree.h"
 #include "kernels/base/aligned_buffer.h"
 #include "kernels/cpu/packed_dense.h"
+#include "kernels/iteration/scan_tree.h"
 
 namespace deeppcr::cpu {
 namespace {

@@ -12,9 +12,9 @@
 
 #include <cstdint>
 
-#include "kernels/backend/activation.h"
-#include "kernels/backend/reverse_step.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/problem/activation.h"
+#include "kernels/problem/reverse_step.h"
 
 namespace deeppcr::cpu {
 
@@ -40,7 +40,7 @@ struct GemmArgs {
   int64_t count;
 };
 
-// A denoiser: DenoiserSpec in kernels/backend/system_spec.h.
+// A denoiser: DenoiserSpec in kernels/problem/spec.h.
 //
 // A modulation row holds, for one step (and condition), H' floats each:
 //   residual MLP  per block: the bias of its layer plus its part of mu
@@ -119,7 +119,7 @@ struct ModulationArgs {
   float* out;  // [count, modulation_floats]
 };
 
-// Normals of kernels/base/philox.h of one sample: those of step first_step + i, elements 0 to
+// Normals of kernels/problem/philox.h of one sample: those of step first_step + i, elements 0 to
 // 4 quads - 1, to out + i stride. At most 2^32 steps, counted from 0.
 struct NormalsArgs {
   uint64_t seed, sample;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/base/philox.h"
+#include "kernels/problem/philox.h"
 
 namespace deeppcr::cpu {
 

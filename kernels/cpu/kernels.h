@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "kernels/backend/activation.h"
+#include "kernels/problem/activation.h"
 
 namespace deeppcr::cpu {
 

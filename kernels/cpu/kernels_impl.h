@@ -2,9 +2,9 @@
 #ifndef DEEPPCR_KERNELS_CPU_KERNELS_IMPL_H_
 #define DEEPPCR_KERNELS_CPU_KERNELS_IMPL_H_
 
-#include "kernels/backend/iteration.h"
 #include "kernels/cpu/dense_kernels.h"
 #include "kernels/cpu/rounding_source.h"
+#include "kernels/iteration/pass.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
@@ -361,7 +361,7 @@ struct Settler {
     Store(y + kUpdateColumn * args.width + at, way);
     Store(y + at, kept);
   }
-  // Along of kernels/backend/iteration.h.
+  // Along of kernels/iteration/pass.h.
   static DEEPPCR_INLINE Vec<N> Along(Vec<N> way, Vec<N> ball) {
     const Vec<N> zero = Broadcast<N>(0.0F), size = Abs(ball);
     return SelectGreater(way, zero, size, SelectGreater(zero, way, zero - size, ball));
@@ -382,7 +382,7 @@ struct Settler {
     state = Max(Abs(z), state);
     finite = finite && !AnyNonFinite(z) && !(args.confirms && AnyNonFinite(moved));
   }
-  // ShareOfBall of kernels/backend/iteration.h.
+  // ShareOfBall of kernels/iteration/pass.h.
   DEEPPCR_INLINE void NoteShare(Vec<N> error, Vec<N> ball) {
     share = Max(SelectGreater(error, Broadcast<N>(kLeastNormal), error / ball, zero), share);
   }

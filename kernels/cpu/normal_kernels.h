@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_KERNELS_CPU_NORMAL_KERNELS_H_
 #define DEEPPCR_KERNELS_CPU_NORMAL_KERNELS_H_
 
-// The normals of kernels/base/philox.h, several blocks of four at a time, with its bits.
+// The normals of kernels/problem/philox.h, several blocks of four at a time, with its bits.
 //
 // Philox is integers. The normals are computed in double by other means than the C library's, good
 // to 4 ulp; a float is taken only if everything within 2^-48 of the double, 16 ulp or more, rounds

@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
-#include "kernels/backend/system_spec.h"
 #include "kernels/base/aligned_buffer.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr::cpu {
 

@@ -2,13 +2,13 @@
 #ifndef DEEPPCR_KERNELS_CUDA_ACTIVATION_H_
 #define DEEPPCR_KERNELS_CUDA_ACTIVATION_H_
 
-// The activations of kernels/backend/activation.h in float32, and their derivatives. The switch is
+// The activations of kernels/problem/activation.h in float32, and their derivatives. The switch is
 // at run time and the same for all threads, so that one kernel serves all of them. A NaN stays one.
 
 #include <math.h>
 
-#include "kernels/backend/activation.h"
 #include "kernels/cuda/device_code.h"
+#include "kernels/problem/activation.h"
 
 namespace deeppcr::cuda {
 

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/backend/iteration.h"
 #include "kernels/cuda/device_code.h"
 #include "kernels/cuda/interval_tree.h"
+#include "kernels/iteration/pass.h"
 
 namespace deeppcr::cuda {
 

@@ -22,13 +22,13 @@
 
 #include <cstdint>
 
-#include "kernels/backend/iteration.h"
 #include "kernels/cuda/block_memory.h"
 #include "kernels/cuda/device_code.h"
 #include "kernels/cuda/interval_norms.h"
 #include "kernels/cuda/interval_tree.h"
 #include "kernels/cuda/team.h"
-#include "kernels/solver/stopping.h"
+#include "kernels/iteration/pass.h"
+#include "kernels/iteration/stopping.h"
 
 namespace deeppcr::cuda {
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "kernels/backend/common.h"
-#include "kernels/solver/stopping.h"
+#include "kernels/iteration/stopping.h"
 
 namespace deeppcr::cuda {
 namespace {

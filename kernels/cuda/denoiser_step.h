@@ -7,15 +7,13 @@
 // probes that pick up the rounding and columns of the Jacobian; they pass through each layer
 // together with it and change nothing about its bits.
 //
-// The network is that of denoiser_view.h, the reverse step that of kernels/backend/reverse_step.h.
+// The network is that of denoiser_view.h, the reverse step that of kernels/problem/reverse_step.h.
 
 #include <math.h>
 
 #include <cstdint>
 #include <utility>
 
-#include "kernels/backend/iteration.h"
-#include "kernels/backend/reverse_step.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/denoiser_tangent.h"
 #include "kernels/cuda/denoiser_tape.h"
@@ -24,6 +22,8 @@
 #include "kernels/cuda/layer_norm.h"
 #include "kernels/cuda/panel_layer.h"
 #include "kernels/cuda/team.h"
+#include "kernels/iteration/pass.h"
+#include "kernels/problem/reverse_step.h"
 
 namespace deeppcr::cuda {
 

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_KERNELS_CUDA_DENOISER_TANGENT_H_
 #define DEEPPCR_KERNELS_CUDA_DENOISER_TANGENT_H_
 
-// The reverse step of kernels/backend/reverse_step.h as its tangents see it, and how large a
+// The reverse step of kernels/problem/reverse_step.h as its tangents see it, and how large a
 // state's rounding errors are, which probes pick up (kernels/cpu/reverse_step_kernels.h has their
 // derivation). `terms`: of a dot product, the spread of its row times the length of its vector.
 

@@ -3,14 +3,14 @@
 #define DEEPPCR_KERNELS_CUDA_DENOISER_VIEW_H_
 
 // A denoiser in the device's memory. The network is that of DenoiserSpec
-// (kernels/backend/system_spec.h).
+// (kernels/problem/spec.h).
 
 #include <cstdint>
 
-#include "kernels/backend/activation.h"
-#include "kernels/backend/reverse_step.h"
 #include "kernels/cuda/device_code.h"
 #include "kernels/cuda/panel_layer.h"
+#include "kernels/problem/activation.h"
+#include "kernels/problem/reverse_step.h"
 
 namespace deeppcr::cuda {
 

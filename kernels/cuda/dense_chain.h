@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/backend/system_spec.h"
 #include "kernels/cuda/device_buffer.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr::cuda {
 

@@ -8,10 +8,10 @@
 
 #include "absl/status/status.h"
 #include "kernels/backend/backend.h"
-#include "kernels/backend/system_spec.h"
 #include "kernels/cuda/dense_chain.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/guess.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr::cuda {
 

@@ -9,13 +9,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
-#include "kernels/backend/system_spec.h"
 #include "kernels/cuda/block_shape.h"
 #include "kernels/cuda/dense_chain.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/device_matrices.h"
 #include "kernels/cuda/device_panels.h"
 #include "kernels/cuda/diffusion_kernel.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr::cuda {
 

@@ -7,7 +7,7 @@
 #include "kernels/cuda/loop_space.h"
 #include "kernels/cuda/pass_space.h"
 #include "kernels/cuda/wide_propagation.h"
-#include "kernels/solver/stopping.h"
+#include "kernels/iteration/stopping.h"
 
 namespace deeppcr::cuda {
 namespace {

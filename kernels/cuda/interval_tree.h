@@ -3,9 +3,9 @@
 #define DEEPPCR_KERNELS_CUDA_INTERVAL_TREE_H_
 
 // Which block of a cluster holds which shooting interval, and which node of the tree over them
-// (kernels/backend/scan_tree.h: the shape is that of P alone). A block holds `per_block` intervals,
-// a power of two, one after the other, and every node below which there are none but its own; a
-// node that spans blocks is held by the first of them.
+// (kernels/iteration/scan_tree.h: the shape is that of P alone). A block holds `per_block`
+// intervals, a power of two, one after the other, and every node below which there are none but its
+// own; a node that spans blocks is held by the first of them.
 
 #include <cstdint>
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <span>
 
-#include "kernels/solver/stopping.h"
+#include "kernels/iteration/stopping.h"
 
 namespace deeppcr::cuda {
 

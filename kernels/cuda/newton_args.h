@@ -10,7 +10,7 @@
 #include "kernels/cuda/guess.h"
 #include "kernels/cuda/interval_tree.h"
 #include "kernels/cuda/stack_step.h"
-#include "kernels/solver/stopping.h"
+#include "kernels/iteration/stopping.h"
 
 namespace deeppcr::cuda {
 

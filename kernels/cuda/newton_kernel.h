@@ -14,7 +14,6 @@
 
 #include <cstdint>
 
-#include "kernels/backend/iteration.h"
 #include "kernels/cuda/block_memory.h"
 #include "kernels/cuda/device_code.h"
 #include "kernels/cuda/interval_norms.h"
@@ -22,7 +21,8 @@
 #include "kernels/cuda/newton_args.h"
 #include "kernels/cuda/stack_propagation.h"
 #include "kernels/cuda/warp_matrix.h"
-#include "kernels/solver/stopping.h"
+#include "kernels/iteration/pass.h"
+#include "kernels/iteration/stopping.h"
 
 namespace deeppcr::cuda {
 

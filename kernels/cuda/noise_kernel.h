@@ -2,15 +2,15 @@
 #ifndef DEEPPCR_KERNELS_CUDA_NOISE_KERNEL_H_
 #define DEEPPCR_KERNELS_CUDA_NOISE_KERNEL_H_
 
-// What a diffusion model starts from: the noise of kernels/base/philox.h, a thread for every four
-// normals, and the modulation rows of its steps.
+// What a diffusion model starts from: the noise of kernels/problem/philox.h, a thread for every
+// four normals, and the modulation rows of its steps.
 
 #include <cstdint>
 
-#include "kernels/base/philox.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/denoiser_step.h"
 #include "kernels/cuda/device_code.h"
+#include "kernels/problem/philox.h"
 
 namespace deeppcr::cuda {
 

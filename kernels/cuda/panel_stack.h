@@ -9,12 +9,12 @@
 
 #include <cstdint>
 
-#include "kernels/backend/iteration.h"
 #include "kernels/cuda/device_code.h"
 #include "kernels/cuda/panel_layer.h"
 #include "kernels/cuda/rounding_source.h"
 #include "kernels/cuda/stack_jacobian.h"
 #include "kernels/cuda/stack_step.h"
+#include "kernels/iteration/pass.h"
 
 namespace deeppcr::cuda {
 

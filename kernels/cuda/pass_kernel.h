@@ -14,11 +14,11 @@
 
 #include <cstdint>
 
-#include "kernels/backend/iteration.h"
 #include "kernels/cuda/block_memory.h"
 #include "kernels/cuda/device_code.h"
 #include "kernels/cuda/guess.h"
 #include "kernels/cuda/interval_norms.h"
+#include "kernels/iteration/pass.h"
 
 namespace deeppcr::cuda {
 

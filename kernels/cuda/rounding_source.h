@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "kernels/backend/iteration.h"
 #include "kernels/cuda/device_code.h"
+#include "kernels/iteration/pass.h"
 
 namespace deeppcr::cuda {
 

@@ -6,7 +6,7 @@
 #include "kernels/cuda/block_shape.h"
 #include "kernels/cuda/loop_space.h"
 #include "kernels/cuda/pass_space.h"
-#include "kernels/solver/stopping.h"
+#include "kernels/iteration/stopping.h"
 
 namespace deeppcr::cuda {
 namespace {

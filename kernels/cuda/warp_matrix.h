@@ -8,9 +8,9 @@
 
 #include <math.h>
 
-#include "kernels/backend/iteration.h"
 #include "kernels/cuda/device_code.h"
 #include "kernels/cuda/stack_step.h"
+#include "kernels/iteration/pass.h"
 
 namespace deeppcr::cuda {
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "kernels/backend/iteration.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/diffusion_model.h"
+#include "kernels/iteration/pass.h"
 
 namespace deeppcr::cuda {
 

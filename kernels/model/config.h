@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/backend/system_spec.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr {
 

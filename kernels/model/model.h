@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/backend/system_spec.h"
 #include "kernels/base/cancel_token.h"
 #include "kernels/model/config.h"
 #include "kernels/model/reverse_process.h"
 #include "kernels/model/scheduler_config.h"
 #include "kernels/model/weights.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr {
 

@@ -40,8 +40,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/backend/reverse_step.h"
 #include "kernels/model/scheduler_config.h"
+#include "kernels/problem/reverse_step.h"
 
 namespace deeppcr {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/backend/reverse_step.h"
 #include "kernels/base/cancel_token.h"
+#include "kernels/problem/reverse_step.h"
 
 namespace deeppcr {
 

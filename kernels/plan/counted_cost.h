@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "kernels/backend/cost_rates.h"
-#include "kernels/backend/system_spec.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/philox.h"
+#include "kernels/problem/philox.h"
 #include "kernels/reference/diffusion_ops.h"
 #include "kernels/reference/family.h"
 

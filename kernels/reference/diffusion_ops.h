@@ -2,14 +2,14 @@
 #ifndef DEEPPCR_KERNELS_REFERENCE_DIFFUSION_OPS_H_
 #define DEEPPCR_KERNELS_REFERENCE_DIFFUSION_OPS_H_
 
-// The oracle of the family `diffusion`, in the manner of reference_ops.h: system_spec.h and
+// The oracle of the family `diffusion`, in the manner of reference_ops.h: spec.h and
 // reverse_step.h in plain double loops. Steps count from 0 here, as the rows of the tables do.
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "kernels/backend/system_spec.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr::reference {
 

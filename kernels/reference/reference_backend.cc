@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/backend/scan_tree.h"
+#include "kernels/iteration/scan_tree.h"
 #include "kernels/reference/family.h"
 
 namespace deeppcr::reference {

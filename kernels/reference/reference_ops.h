@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/backend/system_spec.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr::reference {
 

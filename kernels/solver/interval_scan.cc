@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/solver/interval_scan.h"
 
-#include "kernels/backend/scan_tree.h"
+#include "kernels/iteration/scan_tree.h"
 
 namespace deeppcr {
 

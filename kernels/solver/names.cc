@@ -2,7 +2,6 @@
 #include <string_view>
 
 #include "kernels/solver/options.h"
-#include "kernels/solver/report.h"
 
 namespace deeppcr {
 
@@ -42,28 +41,6 @@ std::string_view ToString(OnNoConvergence action) {
       return "return";
     case OnNoConvergence::kError:
       return "error";
-  }
-  return "unknown";
-}
-
-std::string_view ToString(Termination termination) {
-  switch (termination) {
-    case Termination::kDirect:
-      return "direct";
-    case Termination::kConverged:
-      return "converged";
-    case Termination::kMaxIterations:
-      return "max_iterations";
-    case Termination::kNonFinite:
-      return "non_finite";
-    case Termination::kPrecisionLimited:
-      return "precision_limited";
-    case Termination::kSlow:
-      return "slow";
-    case Termination::kDeadline:
-      return "deadline";
-    case Termination::kCancelled:
-      return "cancelled";
   }
   return "unknown";
 }

@@ -2,32 +2,13 @@
 #ifndef DEEPPCR_KERNELS_SOLVER_REPORT_H_
 #define DEEPPCR_KERNELS_SOLVER_REPORT_H_
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
 
+#include "kernels/iteration/termination.h"
+
 namespace deeppcr {
-
-// Why a solve ended. Only the first two carry an answer that meets the tolerance.
-enum class Termination : uint8_t {
-  kDirect,     // no iteration: the sequential solver
-  kConverged,  // the certificate holds
-  kMaxIterations,
-  kNonFinite,         // an overflow or NaN in the states
-  kPrecisionLimited,  // what is left is rounding, and its bound exceeds the tolerance
-  kSlow,              // under auto: more dependent stages than the sequential solver needs
-  kDeadline,
-  kCancelled,
-};
-inline constexpr std::array kTerminations = {
-    Termination::kDirect,    Termination::kConverged,        Termination::kMaxIterations,
-    Termination::kNonFinite, Termination::kPrecisionLimited, Termination::kSlow,
-    Termination::kDeadline,  Termination::kCancelled,
-};
-
-// Names as on the wire and in metric labels: direct, converged, max_iterations, ...
-std::string_view ToString(Termination termination);
 
 // What an iterative solver knew of a sample when it gave up, and the sequential one took over. The
 // fields are as in SampleReport.

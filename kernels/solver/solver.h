@@ -11,10 +11,10 @@
 
 #include "kernels/backend/backend.h"
 #include "kernels/base/cancel_token.h"
+#include "kernels/iteration/stopping.h"
 #include "kernels/solver/options.h"
 #include "kernels/solver/progress.h"
 #include "kernels/solver/report.h"
-#include "kernels/solver/stopping.h"
 
 namespace deeppcr {
 

@@ -12,10 +12,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/backend/registry.h"
-#include "kernels/base/philox.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/model/model.h"
+#include "kernels/problem/philox.h"
 #include "kernels/solver/runner.h"
 
 namespace deeppcr::bench {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Samples of diffusion models from the real server over real sockets.
-#include "kernels/base/philox.h"
+#include "kernels/problem/philox.h"
 #include "tests/integration/generation_fixture.h"
 
 namespace deeppcr {

@@ -21,6 +21,10 @@ ENGINE_API = (
     'kernels/solver/report.h',
 )
 BASE = 'kernels/base/'
+# What is solved, and what host and device agree on: plain data and constexpr, for nvcc too.
+PROBLEM = 'kernels/problem/'
+ITERATION = 'kernels/iteration/'
+PLAIN = (PROBLEM, ITERATION)
 # The abstract backend. Its registry is left out: only the engine may ask which backends exist.
 BACKEND = 'kernels/backend/'
 BACKEND_REGISTRY = 'kernels/backend/registry'
@@ -49,18 +53,19 @@ class Layer:
 # The first entry that holds a file decides.
 LAYERS = (
     Layer(BASE, (BASE,)),
-    Layer('kernels/model/', ('kernels/model/', BASE, BACKEND), forbidden=(BACKEND_REGISTRY,)),
-    Layer('kernels/solver/', ('kernels/solver/', BASE, BACKEND), forbidden=(BACKEND_REGISTRY,)),
-    Layer('kernels/plan/', ('kernels/plan/', 'kernels/solver/', 'kernels/model/', BASE, BACKEND),
+    Layer(PROBLEM, (PROBLEM,), ()),
+    Layer(ITERATION, PLAIN, ()),
+    Layer('kernels/model/', ('kernels/model/', BASE, PROBLEM)),
+    Layer('kernels/solver/', ('kernels/solver/', BASE, BACKEND) + PLAIN,
+          forbidden=(BACKEND_REGISTRY,)),
+    Layer('kernels/plan/', ('kernels/plan/', 'kernels/solver/', 'kernels/model/', BASE, BACKEND) + PLAIN,
           forbidden=(BACKEND_REGISTRY,)),
     Layer(BACKEND_REGISTRY,
           (BACKEND, BASE, 'kernels/cpu/', 'kernels/cuda/', 'kernels/reference/')),
-    Layer(BACKEND, (BACKEND, BASE)),
-    Layer('kernels/cpu/', ('kernels/cpu/', BACKEND, BASE), forbidden=(BACKEND_REGISTRY,)),
-    # A whole solve is one launch there: it decides by the same rules.
-    Layer('kernels/cuda/', ('kernels/cuda/', 'kernels/solver/stopping.h', BACKEND, BASE),
-          forbidden=(BACKEND_REGISTRY,)),
-    Layer('kernels/reference/', ('kernels/reference/', BACKEND, BASE),
+    Layer(BACKEND, (BACKEND, BASE) + PLAIN),
+    Layer('kernels/cpu/', ('kernels/cpu/', BACKEND, BASE) + PLAIN, forbidden=(BACKEND_REGISTRY,)),
+    Layer('kernels/cuda/', ('kernels/cuda/', BACKEND, BASE) + PLAIN, forbidden=(BACKEND_REGISTRY,)),
+    Layer('kernels/reference/', ('kernels/reference/', BACKEND, BASE) + PLAIN,
           forbidden=(BACKEND_REGISTRY,)),
     # The engine: the files directly in kernels/.
     Layer('kernels/*', ('kernels/',),

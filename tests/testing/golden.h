@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend/system_spec.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr::testing {
 

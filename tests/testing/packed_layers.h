@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend/system_spec.h"
 #include "kernels/base/aligned_buffer.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr::testing {
 

@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/backend/system_spec.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr::testing {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend/system_spec.h"
+#include "kernels/problem/spec.h"
 #include "kernels/solver/options.h"
 #include "tests/testing/solver_rig.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend/system_spec.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr::testing {
 

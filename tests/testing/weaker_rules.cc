@@ -7,8 +7,8 @@
 #include <memory>
 #include <variant>
 
+#include "kernels/iteration/stopping.h"
 #include "kernels/solver/interval_scan.h"
-#include "kernels/solver/stopping.h"
 
 namespace deeppcr::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "kernels/base/philox.h"
+#include "kernels/problem/philox.h"
 #include "kernels/solver/registry.h"
 #include "tests/testing/random_diffusion.h"
 #include "tests/testing/solver_rig.h"

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/backend/iteration.h"
+#include "kernels/iteration/pass.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cpu/kernels_fixture.h"
 

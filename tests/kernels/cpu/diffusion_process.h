@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/base/philox.h"
 #include "kernels/cpu/diffusion_recurrence.h"
+#include "kernels/problem/philox.h"
 #include "tests/kernels/cpu/plain_diffusion.h"
 
 namespace deeppcr::testing {

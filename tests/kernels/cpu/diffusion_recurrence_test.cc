@@ -9,8 +9,8 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/base/philox.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/problem/philox.h"
 #include "tests/kernels/cpu/diffusion_process.h"
 #include "tests/testing/expect_error.h"
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/backend/activation.h"
+#include "kernels/problem/activation.h"
 
 namespace deeppcr::testing {
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend/system_spec.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/packed_diffusion.h"
+#include "kernels/problem/spec.h"
 #include "tests/kernels/cpu/running_error.h"
 #include "tests/testing/random_diffusion.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/backend/system_spec.h"
+#include "kernels/problem/spec.h"
 #include "kernels/reference/reference_ops.h"
 
 namespace deeppcr {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/backend/scan_tree.h"
 #include "kernels/cuda/sequential_kernel.h"
+#include "kernels/iteration/scan_tree.h"
 #include "tests/kernels/cuda/stack_on_device.h"
 #include "tests/testing/simt/executor.h"
 #include "tests/testing/step_on_the_way.h"

@@ -7,8 +7,8 @@
 #include <new>
 #include <vector>
 
-#include "kernels/backend/system_spec.h"
 #include "kernels/cuda/stack_step.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr::testing {
 

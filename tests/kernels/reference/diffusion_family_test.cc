@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/base/philox.h"
+#include "kernels/problem/philox.h"
 #include "kernels/reference/diffusion_ops.h"
 #include "kernels/reference/family.h"
 #include "kernels/reference/reference_backend.h"

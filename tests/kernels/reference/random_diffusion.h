@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/backend/system_spec.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr {
 

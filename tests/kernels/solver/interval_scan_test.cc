@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "kernels/backend/scan_tree.h"
+#include "kernels/iteration/scan_tree.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_KERNELS_SOLVER_STOPPING_H_
-#define DEEPPCR_KERNELS_SOLVER_STOPPING_H_
+#ifndef DEEPPCR_KERNELS_ITERATION_STOPPING_H_
+#define DEEPPCR_KERNELS_ITERATION_STOPPING_H_
 
 // When to stop, and what to do next: the one place where it is decided, per sample, from the norms
 // of an update.
@@ -17,7 +17,7 @@
 //      small enough: max(2 |c| + rho, kRoundingFactor rho) <= rtol and 2 |c| <= 0.01, max norms per
 //      interval relative to |y_p| + atol/rtol.
 //   2. Every element of every y_p has moved no further than its ball, which was foretold from the
-//      update before: BallOf in kernels/backend/iteration.h. Information that still travels from
+//      update before: BallOf in kernels/iteration/pass.h. Information that still travels from
 //      interval to interval, behind slopes that do not know of it, fails here: where its front
 //      arrives nothing was foretold.
 //   3. Confirmations, passes that leave the states as they are. The first one tries the states
@@ -54,8 +54,8 @@
 
 #include <cstdint>
 
-#include "kernels/backend/iteration.h"
-#include "kernels/solver/report.h"
+#include "kernels/iteration/pass.h"
+#include "kernels/iteration/termination.h"
 
 namespace deeppcr {
 
@@ -289,4 +289,4 @@ constexpr void AdvanceProgress(const StoppingPolicy& policy, const UpdateNorms& 
 
 }  // namespace deeppcr
 
-#endif  // DEEPPCR_KERNELS_SOLVER_STOPPING_H_
+#endif  // DEEPPCR_KERNELS_ITERATION_STOPPING_H_

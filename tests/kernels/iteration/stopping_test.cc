@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decisions of the stopping rule, from norms made by hand.
-#include "kernels/solver/stopping.h"
+#include "kernels/iteration/stopping.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Balls, their shares and their signs, and what an error is taken to be, with the same source on
 // host and device.
-#include "kernels/backend/iteration.h"
+#include "kernels/iteration/pass.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_KERNELS_BACKEND_ITERATION_H_
-#define DEEPPCR_KERNELS_BACKEND_ITERATION_H_
+#ifndef DEEPPCR_KERNELS_ITERATION_PASS_H_
+#define DEEPPCR_KERNELS_ITERATION_PASS_H_
 
 // What solvers and backends tell one another about an iteration: plain data, for nvcc too.
 
@@ -127,4 +127,4 @@ struct IterationKind {
 
 }  // namespace deeppcr
 
-#endif  // DEEPPCR_KERNELS_BACKEND_ITERATION_H_
+#endif  // DEEPPCR_KERNELS_ITERATION_PASS_H_

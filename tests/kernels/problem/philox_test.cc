@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/base/philox.h"
+#include "kernels/problem/philox.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_KERNELS_BASE_PHILOX_H_
-#define DEEPPCR_KERNELS_BASE_PHILOX_H_
+#ifndef DEEPPCR_KERNELS_PROBLEM_PHILOX_H_
+#define DEEPPCR_KERNELS_PROBLEM_PHILOX_H_
 
 // Noise as a pure function of (seed, sample, step, element): whoever asks, in any order, in any
 // batch, gets the same numbers. Philox 4x32 with 10 rounds (Salmon et al. 2011, "Parallel random
@@ -107,4 +107,4 @@ constexpr void FillNormals(uint64_t seed, uint64_t sample, uint32_t step, int64_
 
 }  // namespace deeppcr
 
-#endif  // DEEPPCR_KERNELS_BASE_PHILOX_H_
+#endif  // DEEPPCR_KERNELS_PROBLEM_PHILOX_H_

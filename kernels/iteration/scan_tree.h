@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_KERNELS_BACKEND_SCAN_TREE_H_
-#define DEEPPCR_KERNELS_BACKEND_SCAN_TREE_H_
+#ifndef DEEPPCR_KERNELS_ITERATION_SCAN_TREE_H_
+#define DEEPPCR_KERNELS_ITERATION_SCAN_TREE_H_
 
 #include <array>
 #include <cstdint>
@@ -47,4 +47,4 @@ class ScanTree {
 
 }  // namespace deeppcr
 
-#endif  // DEEPPCR_KERNELS_BACKEND_SCAN_TREE_H_
+#endif  // DEEPPCR_KERNELS_ITERATION_SCAN_TREE_H_

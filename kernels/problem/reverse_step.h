@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_KERNELS_BACKEND_REVERSE_STEP_H_
-#define DEEPPCR_KERNELS_BACKEND_REVERSE_STEP_H_
+#ifndef DEEPPCR_KERNELS_PROBLEM_REVERSE_STEP_H_
+#define DEEPPCR_KERNELS_PROBLEM_REVERSE_STEP_H_
 
 // On its own, with nothing but the standard library and in C++17, for every backend and for nvcc.
 
@@ -72,4 +72,4 @@ constexpr int64_t CoarseStride(int64_t num_steps) {
 
 }  // namespace deeppcr
 
-#endif  // DEEPPCR_KERNELS_BACKEND_REVERSE_STEP_H_
+#endif  // DEEPPCR_KERNELS_PROBLEM_REVERSE_STEP_H_

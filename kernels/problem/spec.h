@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_KERNELS_BACKEND_SYSTEM_SPEC_H_
-#define DEEPPCR_KERNELS_BACKEND_SYSTEM_SPEC_H_
+#ifndef DEEPPCR_KERNELS_PROBLEM_SPEC_H_
+#define DEEPPCR_KERNELS_PROBLEM_SPEC_H_
 
 // What a backend needs to know of a model: plain data, no model classes, so that a backend can be a
 // module.
@@ -11,8 +11,8 @@
 #include <string_view>
 #include <variant>
 
-#include "kernels/backend/activation.h"
-#include "kernels/backend/reverse_step.h"
+#include "kernels/problem/activation.h"
+#include "kernels/problem/reverse_step.h"
 
 namespace deeppcr {
 
@@ -160,4 +160,4 @@ inline SystemShape ShapeOf(const SystemSpec& spec) {
 
 }  // namespace deeppcr
 
-#endif  // DEEPPCR_KERNELS_BACKEND_SYSTEM_SPEC_H_
+#endif  // DEEPPCR_KERNELS_PROBLEM_SPEC_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_KERNELS_BACKEND_ACTIVATION_H_
-#define DEEPPCR_KERNELS_BACKEND_ACTIVATION_H_
+#ifndef DEEPPCR_KERNELS_PROBLEM_ACTIVATION_H_
+#define DEEPPCR_KERNELS_PROBLEM_ACTIVATION_H_
 
 // On its own, with nothing but <cstdint>, for the translation units of one instruction set and for
 // nvcc.
@@ -27,4 +27,4 @@ enum class Activation : uint8_t {
 
 }  // namespace deeppcr
 
-#endif  // DEEPPCR_KERNELS_BACKEND_ACTIVATION_H_
+#endif  // DEEPPCR_KERNELS_PROBLEM_ACTIVATION_H_
