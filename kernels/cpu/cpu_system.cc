@@ -8,8 +8,8 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/cpu/cpu_space.h"
-#include "kernels/cpu/packed_diffusion.h"
-#include "kernels/cpu/packed_stack.h"
+#include "kernels/cpu/diffusion/system.h"
+#include "kernels/cpu/stack/system.h"
 
 namespace deeppcr::cpu {
 namespace {

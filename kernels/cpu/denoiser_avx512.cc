@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define DEEPPCR_CPU_ISA avx512
-#include "kernels/cpu/denoiser_kernels_impl.h"
+#include "kernels/cpu/diffusion/kernels_impl.h"
 
 namespace deeppcr::cpu {
 

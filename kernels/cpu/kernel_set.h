@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/denoiser_kernels.h"
+#include "kernels/cpu/diffusion/kernels.h"
 #include "kernels/cpu/kernels.h"
 
 namespace deeppcr::cpu {

@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CPU_KERNELS_IMPL_H_
 #define DEEPPCR_KERNELS_CPU_KERNELS_IMPL_H_
 
-#include "kernels/cpu/dense_kernels.h"
-#include "kernels/cpu/rounding_source.h"
+#include "kernels/cpu/simd/rounding_source.h"
+#include "kernels/cpu/stack/dense_kernels.h"
 #include "kernels/iteration/pass.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {

@@ -3,7 +3,7 @@
 #define DEEPPCR_KERNELS_CUDA_DENOISER_TANGENT_H_
 
 // The reverse step of kernels/problem/reverse_step.h as its tangents see it, and how large a
-// state's rounding errors are, which probes pick up (kernels/cpu/reverse_step_kernels.h has their
+// state's rounding errors are, which probes pick up (kernels/cpu/diffusion/reverse_step.h has their
 // derivation). `terms`: of a dot product, the spread of its row times the length of its vector.
 
 #include <math.h>

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/iteration/scan_tree.h"
-#include "kernels/reference/family.h"
+#include "kernels/reference/recurrence.h"
 
 namespace deeppcr::reference {
 namespace {

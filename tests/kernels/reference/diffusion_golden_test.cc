@@ -16,7 +16,7 @@
 #include "kernels/base/strings.h"
 #include "kernels/model/reverse_process.h"
 #include "kernels/reference/diffusion_ops.h"
-#include "kernels/reference/family.h"
+#include "kernels/reference/recurrence.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/testing/golden.h"
 

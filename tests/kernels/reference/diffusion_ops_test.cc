@@ -8,7 +8,7 @@
 #include <functional>
 #include <limits>
 
-#include "kernels/reference/family.h"
+#include "kernels/reference/recurrence.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/reference/random_diffusion.h"
 

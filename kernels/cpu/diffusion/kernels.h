@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_DIFFUSION_KERNELS_H_
+#define DEEPPCR_KERNELS_CPU_DIFFUSION_KERNELS_H_
+
+// The CPU kernels of the diffusion family as a table of functions, one table per instruction set.
+// Plain structs only, for the reason given in kernels/cpu/kernels.h.
+//
+// Layout. A row is one vector, padded with zeros to 16, 32, 64 or a multiple of 64 floats
+// (PanelRowWidth in kernels/cpu/diffusion/packed_panels.h): X floats for a state, H' for a hidden
+// vector. The padding may be wider than the PaddedWidth of the rest of the backend, so that every
+// kernel works on full vectors of the machine and none is needed per width.
+
+#include <cstdint>
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/problem/activation.h"
+#include "kernels/problem/reverse_step.h"
+
+namespace deeppcr::cpu {
+
+// A matrix cut into panels of as many outputs as accumulators hold. Inputs are padded with zero
+// weights to a multiple of 4: so many floats of an input row are read, and must be finite.
+struct PanelView {
+  int64_t rows;          // outputs
+  int64_t cols;          // inputs, padded
+  int64_t panel;         // 16, 32 or 64
+  int64_t width;         // of an output row
+  const float* weights;  // [width / panel, cols, panel]
+  const float* bias;     // [width]
+  const float* spreads;  // [width]: size of the rounding of a product, of an input of length 1
+};
+
+// out_r = bias + W in_r, r = 0..count-1. The bits of a row depend neither on `count` nor on r.
+struct GemmArgs {
+  const PanelView* layer;
+  const float* bias;  // [width], or null for none
+  const float* in;
+  float* out;
+  int64_t in_stride, out_stride;
+  int64_t count;
+};
+
+// A denoiser: DenoiserSpec in kernels/problem/spec.h.
+//
+// A modulation row holds, for one step (and condition), H' floats each:
+//   residual MLP  per block: the bias of its layer plus its part of mu
+//   adaLN MLP     per block: gain  = norm weight (1 + scale)
+//                            shift = norm bias (1 + scale) + shift
+//                            gate
+//                 at the end: gain = 1 + scale, shift
+struct DenoiserView {
+  bool ada_ln;  // else residual MLP
+  Activation activation;
+  int64_t state_width;   // X
+  int64_t hidden_dim;    // H
+  int64_t hidden_width;  // H'
+  int64_t num_blocks;    // N
+  int64_t modulation_floats;
+  int64_t record_floats;         // of one row: Record in kernels/cpu/diffusion/tape.h
+  const PanelView* input;        // [1]
+  const PanelView* output;       // [1]
+  const PanelView* first;        // [N]; the bias of a residual MLP is in the modulation
+  const PanelView* second;       // [N], adaLN only
+  const PanelView* modulation;   // [modulation parts] of H rows each
+  const float* norm_weight;      // [N, H'], adaLN only
+  const float* norm_bias;        // [N, H'], adaLN only
+  const float* state_mask;       // [X]: all ones in the first D lanes, else zero bits
+  const float* hidden_mask;      // [H']: likewise H
+  const uint32_t* state_seeds;   // [4, X]: of the probes
+  const uint32_t* hidden_seeds;  // [4, H']
+  float clip_range;              // may be infinite
+  float norm_epsilon;
+};
+
+// Floats of a record: a residual MLP keeps two rows per block, adaLN four.
+inline constexpr int kResidualRecordRows = 2;
+inline constexpr int kAdaLnRecordRows = 4;
+
+// What one row of a reverse step needs beside its state.
+struct StepRow {
+  const ReverseCoefficients* coefficients;
+  const float* modulation;
+  const float* noise;  // [X], or null where sigma is 0
+  int64_t step;        // 0-based: of the signs of the rounding probes
+};
+
+struct StepArgs {
+  const DenoiserView* denoiser;
+  const StepRow* rows;  // [count]
+  int64_t count;
+  float* states;       // [count, X]: z, then z'
+  float* predictions;  // [count, X]: receives the denoiser's output m
+  float* scratch;      // [3, count, H']
+  float* records;      // [count, record_floats]: receives what the tangents need, or null
+  bool sizes;          // the records with the sizes of the rounding errors
+};
+
+// Tangent vectors through the step that wrote the records: row r of `tangents` belongs to row
+// r / columns of the step; the first `probes` of its columns pick up the rounding of the step.
+struct TangentArgs {
+  const DenoiserView* denoiser;
+  const StepRow* rows;  // [count / columns]
+  const float* records;
+  int64_t count;
+  int64_t columns;
+  int64_t probes;   // 0 or kColumns - 1
+  float* tangents;  // [count, X], in and out
+  float* scratch;   // [kTangentTile, 3 H' + X]
+};
+
+// Tangent vectors that pass through the network together, so that memory is bounded whatever D.
+inline constexpr int kTangentTile = 96;
+
+// Modulation rows of `count` vectors y.
+struct ModulationArgs {
+  const DenoiserView* denoiser;
+  float* y;  // [count, H']: time embedding + condition; overwritten
+  int64_t count;
+  float* out;  // [count, modulation_floats]
+};
+
+// Normals of kernels/problem/philox.h of one sample: those of step first_step + i, elements 0 to
+// 4 quads - 1, to out + i stride. At most 2^32 steps, counted from 0.
+struct NormalsArgs {
+  uint64_t seed, sample;
+  uint32_t first_step;
+  int64_t num_steps;
+  int64_t quads;
+  float* out;
+  int64_t stride;  // at least 4 quads
+};
+
+struct DenoiserKernels {
+  void (*gemm)(const GemmArgs& args);
+  void (*step)(const StepArgs& args);
+  void (*tangents)(const TangentArgs& args);
+  void (*modulate)(const ModulationArgs& args);
+  // x[i] <- act'(x[i]); count is a multiple of 4.
+  void (*differentiate)(Activation activation, float* x, int64_t count);
+  // False where not all of them are certain to have the bits of philox.h.
+  bool (*normals)(const NormalsArgs& args);
+};
+
+DenoiserKernels DenoiserKernelsBaseline();
+DenoiserKernels DenoiserKernelsAvx2();
+DenoiserKernels DenoiserKernelsAvx512();
+
+}  // namespace deeppcr::cpu
+
+#endif  // DEEPPCR_KERNELS_CPU_DIFFUSION_KERNELS_H_

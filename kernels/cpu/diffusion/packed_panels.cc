@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/diffusion/packed_panels.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/backend/common.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/cpu/packed_dense.h"
+
+namespace deeppcr::cpu {
+namespace {
+
+constexpr int64_t kWidestPanel = 64;
+// Inputs are taken in groups of as many as there are partial sums at most.
+constexpr int64_t kInputGroup = 4;
+
+int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// One row-major matrix [rows, cols] into [width / panel, view.cols, panel].
+void PackOne(const PanelView& view, const float* matrix, int64_t cols, float* weights,
+             float* spreads) {
+  for (int64_t i = 0; i < view.rows; ++i) {
+    double squares = 0;
+    float* column = weights + i / view.panel * view.panel * view.cols + i % view.panel;
+    for (int64_t k = 0; k < cols; ++k) {
+      const float w = matrix[i * cols + k];
+      column[k * view.panel] = w;
+      squares += double{w} * w;
+    }
+    spreads[i] = RoundingSpread(squares, cols);
+  }
+}
+
+}  // namespace
+
+int64_t PanelRowWidth(int64_t dim) {
+  for (const int64_t width : {16, 32}) {
+    if (dim <= width) return width;
+  }
+  return RoundUp(dim, kWidestPanel);
+}
+
+absl::StatusOr<PackedPanels> PackPanels(int64_t layers, int64_t rows, int64_t cols,
+                                        std::span<const float> weight,
+                                        std::span<const float> bias) {
+  const int64_t width = PanelRowWidth(rows), padded_cols = RoundUp(cols, kInputGroup);
+  const int64_t floats = width * padded_cols;
+  PackedPanels packed;
+  packed.weights = AlignedBuffer<float>(layers * floats);
+  packed.bias = AlignedBuffer<float>(layers * width);
+  packed.spreads = AlignedBuffer<float>(layers * width);
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckAllocated(packed.weights.ok() && packed.bias.ok() && packed.spreads.ok(),
+                     layers * (floats + 2 * width)));
+  for (int64_t i = 0; i < layers; ++i) {
+    const PanelView view = {.rows = rows,
+                            .cols = padded_cols,
+                            .panel = std::min(width, kWidestPanel),
+                            .width = width,
+                            .weights = packed.weights.data() + i * floats,
+                            .bias = packed.bias.data() + i * width,
+                            .spreads = packed.spreads.data() + i * width};
+    PackOne(view, weight.data() + i * rows * cols, cols, packed.weights.data() + i * floats,
+            packed.spreads.data() + i * width);
+    if (!bias.empty()) std::copy_n(bias.data() + i * rows, rows, packed.bias.data() + i * width);
+    packed.views.push_back(view);
+  }
+  return packed;
+}
+
+}  // namespace deeppcr::cpu

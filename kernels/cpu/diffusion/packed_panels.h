@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_DIFFUSION_PACKED_PANELS_H_
+#define DEEPPCR_KERNELS_CPU_DIFFUSION_PACKED_PANELS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/base/aligned_buffer.h"
+#include "kernels/cpu/diffusion/kernels.h"
+
+namespace deeppcr::cpu {
+
+// Padded floats of a row: 16, 32, 64 or the next multiple of 64.
+int64_t PanelRowWidth(int64_t dim);
+
+// Layers of one shape, cut into panels, one behind the other in memory.
+struct PackedPanels {
+  AlignedBuffer<float> weights, bias, spreads;
+  std::vector<PanelView> views;  // [layers]
+
+  int64_t memory_bytes() const {
+    return (weights.size() + bias.size() + spreads.size()) * static_cast<int64_t>(sizeof(float));
+  }
+};
+
+// Packs weight [layers, rows, cols] and bias [layers, rows] (empty for zero).
+// Errors: kResourceExhausted with the bytes that could not be had.
+absl::StatusOr<PackedPanels> PackPanels(int64_t layers, int64_t rows, int64_t cols,
+                                        std::span<const float> weight, std::span<const float> bias);
+
+}  // namespace deeppcr::cpu
+
+#endif  // DEEPPCR_KERNELS_CPU_DIFFUSION_PACKED_PANELS_H_

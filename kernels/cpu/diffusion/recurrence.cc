@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/diffusion/recurrence.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/problem/philox.h"
+
+namespace deeppcr::cpu {
+
+// Intervals [first, first + count) that are propagated together.
+struct DiffusionRecurrence::Block {
+  int64_t first, count;
+  int64_t probes;   // 0 or kNumProbes
+  int64_t columns;  // of each interval: its probes, then the D of its matrix, if wanted
+};
+
+namespace {
+
+// Steps whose noise is drawn together, and once more if one normal of them needs another look.
+constexpr int64_t kDrawnTogether = 64;
+
+// As many intervals as fill a tile of the tangent kernel.
+int64_t IntervalsTogether(int64_t columns) {
+  if (columns == 0) return kStatesTogether;
+  return std::clamp<int64_t>(kTangentTile / columns, 1, kStatesTogether);
+}
+
+// Sizes of the buffers, in floats.
+struct RecurrenceSizes {
+  int64_t noise, modulation, condition, states, records, tangents, scratch;
+
+  explicit RecurrenceSizes(const PackedDiffusion& model) {
+    const DenoiserView& d = model.denoiser;
+    const bool per_sample = model.modulation_per_sample();
+    const int64_t columns = kNumProbes + model.shape.state_dim;
+    noise = kSequentialGroup * model.shape.num_steps * d.state_width;
+    modulation = per_sample ? kSequentialGroup * model.table_floats() : 0;
+    condition = per_sample ? std::max(model.condition.width, d.hidden_width) +
+                                 kModulationTile * d.hidden_width
+                           : 0;
+    states = kStatesTogether * d.state_width;
+    records = kStatesTogether * d.record_floats;
+    tangents = std::max<int64_t>(kTangentTile, columns) * d.state_width;
+    const int64_t of_step = 3 * kStatesTogether * d.hidden_width;
+    const int64_t of_tangents = kTangentTile * (3 * d.hidden_width + d.state_width);
+    scratch = std::max(of_step, of_tangents);
+  }
+  int64_t total() const {
+    return noise + modulation + condition + 2 * states + records + tangents + scratch;
+  }
+};
+
+}  // namespace
+
+DiffusionRecurrence::DiffusionRecurrence(const PackedDiffusion& model)
+    : model_(model),
+      dim_(model.shape.state_dim),
+      num_steps_(model.shape.num_steps),
+      width_(model.width),
+      state_width_(model.denoiser.state_width),
+      decoder_(model.decoder, dim_, model.denoiser_kernels) {
+  const RecurrenceSizes sizes(model);
+  noise_ = AlignedBuffer<float>(sizes.noise);
+  modulation_ = AlignedBuffer<float>(sizes.modulation);
+  condition_ = AlignedBuffer<float>(sizes.condition);
+  states_ = AlignedBuffer<float>(sizes.states);
+  predictions_ = AlignedBuffer<float>(sizes.states);
+  records_ = AlignedBuffer<float>(sizes.records);
+  tangents_ = AlignedBuffer<float>(sizes.tangents);
+  scratch_ = AlignedBuffer<float>(sizes.scratch);
+}
+
+int64_t DiffusionRecurrence::Bytes(const PackedDiffusion& model) {
+  return RecurrenceSizes(model).total() * int64_t{sizeof(float)} +
+         DecoderChain::Bytes(model.decoder, model.shape.state_dim);
+}
+
+bool DiffusionRecurrence::ok() const {
+  return decoder_.ok() && noise_.ok() && modulation_.ok() && condition_.ok() && states_.ok() &&
+         predictions_.ok() && records_.ok() && tangents_.ok() && scratch_.ok();
+}
+
+void DiffusionRecurrence::Encode(int32_t sample, const SampleInput& input, float* z) {
+  if (input.initial_noise != nullptr) {
+    std::copy_n(input.initial_noise, dim_, z);
+  } else {
+    FillNormals(input.seed, input.sample, kInitialNoiseStep, dim_, z);
+  }
+  std::fill(z + dim_, z + width_, 0.0F);
+  EncodeNoise(sample, input);
+  EncodeCondition(sample, input);
+}
+
+void DiffusionRecurrence::EncodeNoise(int32_t sample, const SampleInput& input) {
+  float* noise = noise_.data() + sample * num_steps_ * state_width_;
+  const auto draws = [&](int64_t step) { return model_.coefficients[step].sigma != 0; };
+  for (int64_t begin = 0, end = 0; begin < num_steps_; begin = std::max(end, begin + 1)) {
+    if (Fired(input.token)) return;  // what is left is of no use
+    for (end = begin; end < num_steps_ && end - begin < kDrawnTogether && draws(end);) ++end;
+    if (end == begin) continue;
+    if (input.step_noise == nullptr) {
+      DrawNoise(input, begin, end, noise + begin * state_width_);
+      continue;
+    }
+    for (int64_t i = begin; i < end; ++i)
+      std::copy_n(input.step_noise + i * dim_, dim_, noise + i * state_width_);
+  }
+}
+
+// The noise of steps [begin, end), one row each; what stands behind element D - 1 is not used.
+void DiffusionRecurrence::DrawNoise(const SampleInput& input, int64_t begin, int64_t end,
+                                    float* to) {
+  const bool certain = model_.denoiser_kernels.normals({.seed = input.seed,
+                                                        .sample = input.sample,
+                                                        .first_step = static_cast<uint32_t>(begin),
+                                                        .num_steps = end - begin,
+                                                        .quads = (dim_ + 3) / 4,
+                                                        .out = to,
+                                                        .stride = state_width_});
+  for (int64_t i = begin; !certain && i < end; ++i, to += state_width_)
+    FillNormals(input.seed, input.sample, static_cast<uint32_t>(i), dim_, to);
+}
+
+void DiffusionRecurrence::EncodeCondition(int32_t sample, const SampleInput& input) {
+  if (!model_.modulation_per_sample()) {
+    const int64_t of_label = model_.shape.num_classes > 0 ? input.label : 0;
+    table_[sample] = model_.tables.data() + of_label * model_.table_floats();
+    return;
+  }
+  const DenoiserView& d = model_.denoiser;
+  float* condition = condition_.data();
+  float* y = condition + std::max(model_.condition.width, d.hidden_width);
+  if (model_.condition.rows > 0) {
+    model_.condition.Apply(input.inputs, condition);
+  } else {
+    std::copy_n(model_.class_embedding.data() + input.label * d.hidden_width, d.hidden_width,
+                condition);
+  }
+  float* table = modulation_.data() + sample * model_.table_floats();
+  model_.Modulate(condition, y, table, input.token);
+  table_[sample] = table;
+}
+
+StepRow DiffusionRecurrence::RowOf(int32_t sample, int64_t step) const {
+  const ReverseCoefficients& coefficients = model_.coefficients[step];
+  const float* noise = noise_.data() + (sample * num_steps_ + step) * state_width_;
+  return {.coefficients = &coefficients,
+          .modulation = table_[sample] + step * model_.denoiser.modulation_floats,
+          .noise = coefficients.sigma == 0 ? nullptr : noise,
+          .step = step};
+}
+
+// One step of the first `count` of states_, as rows_ says.
+void DiffusionRecurrence::Step(int64_t count, bool records, bool sizes) {
+  model_.denoiser_kernels.step({.denoiser = &model_.denoiser,
+                                .rows = rows_.data(),
+                                .count = count,
+                                .states = states_.data(),
+                                .predictions = predictions_.data(),
+                                .scratch = scratch_.data(),
+                                .records = records ? records_.data() : nullptr,
+                                .sizes = sizes});
+}
+
+// Between rows of W and of X floats: the first D count, the rest is zero.
+void DiffusionRecurrence::TakeStates(const float* from, int64_t stride, int64_t count) {
+  for (int64_t r = 0; r < count; ++r)
+    std::copy_n(from + r * stride, dim_, states_.data() + r * state_width_);
+}
+void DiffusionRecurrence::GiveStates(float* to, int64_t stride, int64_t count) const {
+  for (int64_t r = 0; r < count; ++r)
+    std::copy_n(states_.data() + r * state_width_, width_, to + r * stride);
+}
+
+int64_t DiffusionRecurrence::Advance(float* states, int32_t n, int64_t begin, int64_t end,
+                                     float* const* trajectories) {
+  TakeStates(states, width_, n);
+  int64_t stages = 0;
+  for (int64_t l = begin; l < end; ++l, ++stages) {
+    for (int32_t b = 0; b < n; ++b) rows_[b] = RowOf(b, l);
+    Step(n, false, false);
+    for (int32_t b = 0; trajectories != nullptr && b < n; ++b) {
+      if (trajectories[b] != nullptr)
+        std::copy_n(states_.data() + b * state_width_, dim_, trajectories[b] + (l + 1) * dim_);
+    }
+  }
+  GiveStates(states, width_, n);
+  return stages;
+}
+
+PassCount DiffusionRecurrence::Propagate(const IntervalPass& pass) {
+  const int64_t probes = pass.probes ? kNumProbes : 0;
+  const int64_t matrix_columns = pass.matrices != nullptr ? dim_ : 0;
+  PassCount cost;
+  cost.columns = 1 + probes + matrix_columns;
+  Block block = {.first = 0, .count = 1, .probes = probes, .columns = probes};
+  while (block.first < pass.num_intervals && !Fired(pass.token)) {
+    // The first interval's matrix is never used; alone, it does not keep the others from theirs.
+    const bool alone = block.first == 0 && matrix_columns > 0;
+    block.columns = alone ? probes : probes + matrix_columns;
+    block.count =
+        alone ? 1 : std::min(IntervalsTogether(block.columns), pass.num_intervals - block.first);
+    cost.stages = std::max(cost.stages, PropagateBlock(pass, block));
+    block.first += block.count;
+  }
+  return cost;
+}
+
+// Returns the steps of its longest interval.
+int64_t DiffusionRecurrence::PropagateBlock(const IntervalPass& pass, const Block& block) {
+  TakeStates(pass.states + block.first * kColumns * width_, kColumns * width_, block.count);
+  StartTangents(block);
+  int64_t count = block.count, stages = 0;
+  for (; stages < pass.interval && !Fired(pass.token); ++stages) {
+    // Only the last interval may have fewer steps than the others.
+    if ((block.first + count - 1) * pass.interval + stages >= num_steps_) --count;
+    if (count == 0) break;
+    for (int64_t r = 0; r < count; ++r)
+      rows_[r] = RowOf(0, (block.first + r) * pass.interval + stages);
+    Step(count, block.columns > 0, block.probes > 0);
+    if (block.columns == 0) continue;
+    model_.denoiser_kernels.tangents({.denoiser = &model_.denoiser,
+                                      .rows = rows_.data(),
+                                      .records = records_.data(),
+                                      .count = count * block.columns,
+                                      .columns = block.columns,
+                                      .probes = block.probes,
+                                      .tangents = tangents_.data(),
+                                      .scratch = scratch_.data()});
+  }
+  FinishBlock(pass, block);
+  return stages;
+}
+
+// Probes of zero, then the identity.
+void DiffusionRecurrence::StartTangents(const Block& block) {
+  float* to = tangents_.data();
+  std::fill_n(to, block.count * block.columns * state_width_, 0.0F);
+  for (int64_t r = 0; r < block.count; ++r) {
+    for (int64_t j = 0; j < block.columns; ++j, to += state_width_)
+      if (j >= block.probes) to[j - block.probes] = 1.0F;
+  }
+}
+
+void DiffusionRecurrence::FinishBlock(const IntervalPass& pass, const Block& block) {
+  float* propagated = pass.propagated + block.first * kColumns * width_;
+  GiveStates(propagated, kColumns * width_, block.count);
+  const float* from = tangents_.data();
+  for (int64_t r = 0; r < block.count; ++r) {
+    for (int64_t j = 0; j < block.columns; ++j, from += state_width_) {
+      float* to = j < block.probes
+                      ? propagated + (r * kColumns + 1 + j) * width_
+                      : pass.matrices + ((block.first + r) * width_ + j - block.probes) * width_;
+      std::copy_n(from, width_, to);
+    }
+  }
+}
+
+PassCount DiffusionRecurrence::GuessCoarse(int64_t interval, int64_t stride, float* states,
+                                           const CancelToken* token) {
+  const int64_t every = CoarseStride(num_steps_);
+  PassCount cost;
+  cost.columns = 1;
+  std::copy_n(states, dim_, states_.data());
+  float* z = states_.data() + state_width_;
+  std::copy_n(states_.data(), state_width_, z);
+  for (int64_t begin = 0; begin < num_steps_ && !Fired(token); begin += every, ++cost.stages) {
+    // Row 0 goes into the network, and is lost there; row 1 is the guess.
+    std::copy_n(z, state_width_, states_.data());
+    rows_[0] = RowOf(0, begin);
+    Step(1, false, false);
+    HoldSample(begin, std::min(begin + every, num_steps_), interval, stride, states);
+  }
+  return cost;
+}
+
+// Row 1 of states_ through steps [begin, end) with the x0 of the first of them. What is not finite
+// is left as it was: a guess may be wrong, but not useless.
+void DiffusionRecurrence::HoldSample(int64_t begin, int64_t end, int64_t interval, int64_t stride,
+                                     float* states) {
+  float* z = states_.data() + state_width_;
+  float* x0 = predictions_.data();
+  const ReverseCoefficients& at = model_.coefficients[begin];
+  const float clip = model_.denoiser.clip_range;
+  for (int64_t i = 0; i < dim_; ++i) x0[i] = at.x0_z * z[i] + at.x0_m * x0[i];
+  for (int64_t l = begin; l < end; ++l) {
+    const HoldCoefficients& hold = model_.holds[l];
+    const float* noise = noise_.data() + l * state_width_;
+    for (int64_t i = 0; i < dim_; ++i) {
+      float next = hold.z * z[i] + hold.raw * x0[i] + hold.clipped * std::clamp(x0[i], -clip, clip);
+      if (hold.sigma != 0) next += hold.sigma * noise[i];
+      if (std::isfinite(next)) z[i] = next;
+    }
+    if ((l + 1) % interval == 0 || l + 1 == num_steps_)
+      std::copy_n(z, width_, states + (l / interval + 1) * stride);
+  }
+}
+
+}  // namespace deeppcr::cpu

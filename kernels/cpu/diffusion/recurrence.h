@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_DIFFUSION_RECURRENCE_H_
+#define DEEPPCR_KERNELS_CPU_DIFFUSION_RECURRENCE_H_
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/base/aligned_buffer.h"
+#include "kernels/cpu/dense_chain.h"
+#include "kernels/cpu/diffusion/system.h"
+#include "kernels/cpu/recurrence.h"
+
+namespace deeppcr::cpu {
+
+// Intervals whose states pass through the network together, at most.
+inline constexpr int64_t kStatesTogether = 16;
+
+// The family `diffusion`. Step l = 1..L is the reverse step l - 1 of the specification, with the
+// noise of that index. There is no diagonal linearization: the diagonal of a network's Jacobian
+// costs as much as the whole of it, so `quasi_newton` is refused before (IntervalPass::diagonal is
+// never set).
+class DiffusionRecurrence final : public Recurrence {
+ public:
+  explicit DiffusionRecurrence(const PackedDiffusion& model);
+  static int64_t Bytes(const PackedDiffusion& model);
+  bool ok() const;
+
+  void Encode(int32_t sample, const SampleInput& input, float* z) override;
+  void Decode(const float* z, float* outputs) override { decoder_.Apply(z, outputs); }
+  double OutputAmplification(const float* z) override { return decoder_.Amplification(z); }
+  int64_t Advance(float* states, int32_t n, int64_t begin, int64_t end,
+                  float* const* trajectories) override;
+  PassCount Propagate(const IntervalPass& pass) override;
+  PassCount GuessCoarse(int64_t interval, int64_t stride, float* states,
+                        const CancelToken* token) override;
+
+ private:
+  struct Block;
+
+  StepRow RowOf(int32_t sample, int64_t step) const;
+  void Step(int64_t count, bool records, bool sizes);
+  void TakeStates(const float* from, int64_t stride, int64_t count);
+  void GiveStates(float* to, int64_t stride, int64_t count) const;
+  void EncodeNoise(int32_t sample, const SampleInput& input);
+  void DrawNoise(const SampleInput& input, int64_t begin, int64_t end, float* to);
+  void EncodeCondition(int32_t sample, const SampleInput& input);
+  int64_t PropagateBlock(const IntervalPass& pass, const Block& block);
+  void StartTangents(const Block& block);
+  void FinishBlock(const IntervalPass& pass, const Block& block);
+  void HoldSample(int64_t begin, int64_t end, int64_t interval, int64_t stride, float* states);
+
+  const PackedDiffusion& model_;
+  const int64_t dim_, num_steps_;
+  const int64_t width_;        // W: of the states outside
+  const int64_t state_width_;  // X: of the states inside
+  DecoderChain decoder_;
+  AlignedBuffer<float> noise_;       // [kSequentialGroup, L, X]
+  AlignedBuffer<float> modulation_;  // [kSequentialGroup, L, modulation_floats], if per sample
+  AlignedBuffer<float> condition_;   // [H'], then y [kModulationTile, H'], if per sample
+  std::array<const float*, kSequentialGroup> table_ = {};  // of each sample
+  std::array<StepRow, kStatesTogether> rows_ = {};
+  AlignedBuffer<float> states_;       // [kStatesTogether, X]
+  AlignedBuffer<float> predictions_;  // [kStatesTogether, X]
+  AlignedBuffer<float> records_;      // [kStatesTogether, record_floats]
+  AlignedBuffer<float> tangents_;     // [columns of a block, X]
+  AlignedBuffer<float> scratch_;      // of the kernels
+};
+
+}  // namespace deeppcr::cpu
+
+#endif  // DEEPPCR_KERNELS_CPU_DIFFUSION_RECURRENCE_H_

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_DIFFUSION_TANGENTS_H_
+#define DEEPPCR_KERNELS_CPU_DIFFUSION_TANGENTS_H_
+
+// Forward mode through one reverse step, apart from the primal pass, which is thereby the same with
+// and without tangents.
+
+#include "kernels/cpu/diffusion/hidden_vectors.h"
+#include "kernels/cpu/diffusion/panel_gemm.h"
+#include "kernels/cpu/diffusion/tape.h"
+#include "kernels/cpu/simd/rounding_source.h"
+
+namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
+
+// A tile of tangent vectors, rows [first, first + count) of args.tangents.
+struct TangentPass {
+  const TangentArgs& args;
+  const DenoiserView& d;
+  int64_t width;  // H'
+  int64_t first_row, count;
+  float* states;                    // [count, X]
+  float *hidden, *product, *inner;  // [count, H'] each
+  float* predictions;               // [count, X]
+
+  DEEPPCR_INLINE TangentPass(const TangentArgs& a, int64_t first, int64_t rows)
+      : args(a),
+        d(*a.denoiser),
+        width(a.denoiser->hidden_width),
+        first_row(first),
+        count(rows),
+        states(a.tangents + first * a.denoiser->state_width),
+        hidden(a.scratch),
+        product(hidden + kTangentTile * width),
+        inner(product + kTangentTile * width),
+        predictions(inner + kTangentTile * width) {}
+
+  DEEPPCR_INLINE void Run() const {
+    Product(*d.input, states, d.state_width, hidden, width);
+    ForProbes([&](const Row& row) {
+      AddSource(row, 0, row.record.InputSize(), hidden + row.at * width);
+    });
+    for (int64_t i = 0; i < d.num_blocks; ++i) d.ada_ln ? AdaLnBlock(i) : ResidualBlock(i);
+    const float* features = hidden;
+    if (d.ada_ln) {
+      ForRows([&](const Row& row) { Modulate(row, d.num_blocks); });
+      features = inner;
+    }
+    Product(*d.output, features, width, predictions, d.state_width);
+    ForRows([&](const Row& row) { Finish(row); });
+  }
+
+ private:
+  struct Row {
+    int64_t at;     // in the tile
+    int64_t probe;  // -1 for none
+    const StepRow& step;
+    Record record;
+  };
+
+  template <class F>
+  DEEPPCR_INLINE void ForRows(const F& f) const {
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t state = (first_row + r) / args.columns;
+      const int64_t column = (first_row + r) % args.columns;
+      f(Row{r, column < args.probes ? column : -1, args.rows[state],
+            Record(d, const_cast<float*>(args.records) + state * d.record_floats)});
+    }
+  }
+  template <class F>
+  DEEPPCR_INLINE void ForProbes(const F& f) const {
+    if (args.probes == 0) return;
+    ForRows([&](const Row& row) {
+      if (row.probe >= 0) f(row);
+    });
+  }
+  DEEPPCR_INLINE void Product(const PanelView& layer, const float* in, int64_t in_stride,
+                              float* out, int64_t out_stride) const {
+    Gemm({.layer = &layer,
+          .bias = nullptr,
+          .in = in,
+          .out = out,
+          .in_stride = in_stride,
+          .out_stride = out_stride,
+          .count = count});
+  }
+
+  // The signs differ from one place of the network to the next, of which a step has 2 N + 2.
+  DEEPPCR_INLINE Wide Source(const Row& row, int64_t place, Wide size,
+                             const uint32_t* seeds) const {
+    return RoundingSource(size, seeds, row.step.step * (2 * d.num_blocks + 2) + place);
+  }
+  DEEPPCR_INLINE void AddSource(const Row& row, int64_t place, const float* sizes, float* x) const {
+    const uint32_t* seeds = d.hidden_seeds + row.probe * width;
+    ForVectors(width, [&](int64_t at) {
+      Store(x + at, LoadWide(x + at) + Source(row, place, LoadWide(sizes + at), seeds + at));
+    });
+  }
+
+  DEEPPCR_INLINE void ResidualBlock(int64_t i) const {
+    Product(d.first[i], hidden, width, product, width);
+    ForRows([&](const Row& row) {
+      float* t = hidden + row.at * width;
+      const float* p = product + row.at * width;
+      const float* slope = row.record.Slope(i);
+      ForVectors(width, [&](int64_t at) {
+        Store(t + at, Fma(LoadWide(slope + at), LoadWide(p + at), LoadWide(t + at)));
+      });
+      if (row.probe >= 0) AddSource(row, 2 * i + 1, row.record.OuterSize(i), t);
+    });
+  }
+
+  DEEPPCR_INLINE void AdaLnBlock(int64_t i) const {
+    ForRows([&](const Row& row) { Modulate(row, i); });
+    Product(d.first[i], inner, width, product, width);
+    ForRows([&](const Row& row) {
+      float* p = product + row.at * width;
+      const float* slope = row.record.Slope(i);
+      ForVectors(width,
+                 [&](int64_t at) { Store(p + at, LoadWide(slope + at) * LoadWide(p + at)); });
+      if (row.probe >= 0) AddSource(row, 2 * i + 1, row.record.InnerSize(i), p);
+    });
+    Product(d.second[i], product, width, inner, width);
+    ForRows([&](const Row& row) {
+      float* t = hidden + row.at * width;
+      const float* p = inner + row.at * width;
+      const float* gate = row.step.modulation + (3 * i + 2) * width;
+      ForVectors(width, [&](int64_t at) {
+        Store(t + at, Fma(LoadWide(gate + at), LoadWide(p + at), LoadWide(t + at)));
+      });
+      if (row.probe >= 0) AddSource(row, 2 * i + 2, row.record.OuterSize(i), t);
+    });
+  }
+
+  // inner <- gain * (the norm's image of the tangent).
+  DEEPPCR_INLINE void Modulate(const Row& row, int64_t i) const {
+    float* u = inner + row.at * width;
+    NormalizeTangent(hidden + row.at * width, row.record.Normed(i), d.hidden_mask, d.hidden_dim,
+                     width, row.record.InverseDeviation(i), u);
+    const float* gain = row.step.modulation + 3 * i * width;
+    ForVectors(width, [&](int64_t at) { Store(u + at, LoadWide(u + at) * LoadWide(gain + at)); });
+  }
+
+  DEEPPCR_INLINE void Finish(const Row& row) const {
+    float* t = states + row.at * d.state_width;
+    const float* m = predictions + row.at * d.state_width;
+    const float* by_state = row.record.ByState();
+    const float* by_prediction = row.record.ByPrediction();
+    const float* sizes = row.record.StateSize();
+    const uint32_t* seeds = d.state_seeds + row.probe * d.state_width;
+    ForVectors(d.state_width, [&](int64_t at) {
+      Wide next = Fma(LoadWide(by_prediction + at), LoadWide(m + at),
+                      LoadWide(by_state + at) * LoadWide(t + at));
+      if (row.probe >= 0)
+        next = next + Source(row, 2 * d.num_blocks + 1, LoadWide(sizes + at), seeds + at);
+      Store(t + at, And(next, LoadWide(d.state_mask + at)));
+    });
+  }
+};
+
+inline void Tangents(const TangentArgs& args) {
+  for (int64_t r = 0; r < args.count; r += kTangentTile) {
+    const int64_t left = args.count - r;
+    TangentPass(args, r, left < kTangentTile ? left : kTangentTile).Run();
+  }
+}
+
+}  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA
+
+#endif  // DEEPPCR_KERNELS_CPU_DIFFUSION_TANGENTS_H_

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_DIFFUSION_TAPE_H_
+#define DEEPPCR_KERNELS_CPU_DIFFUSION_TAPE_H_
+
+#include "kernels/cpu/diffusion/kernels.h"
+#include "kernels/cpu/simd/simd.h"
+
+namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
+
+// What the tangents of a step need of its primal pass, for one row:
+//
+//   [N, rows per block, H']  slope act'(a), size of the rounding (of the block; of the
+//                            activation in adaLN), then in adaLN: normed vector, size of the
+//                            rounding of the block
+//   [2, H']                  size of the rounding of the input layer, last normed vector
+//   [3, X]                   dz'/dz without the network, dz'/dm, size of the rounding of z'
+//   [N + 1]                  1 / standard deviation of each norm, padded to 16
+struct Record {
+  float* base;
+  int64_t hidden, state, blocks, rows;
+
+  DEEPPCR_INLINE Record(const DenoiserView& d, float* at)
+      : base(at),
+        hidden(d.hidden_width),
+        state(d.state_width),
+        blocks(d.num_blocks),
+        rows(d.ada_ln ? kAdaLnRecordRows : kResidualRecordRows) {}
+
+  DEEPPCR_INLINE float* OfBlock(int64_t block, int64_t row) const {
+    return base + (block * rows + row) * hidden;
+  }
+  DEEPPCR_INLINE float* Slope(int64_t block) const { return OfBlock(block, 0); }
+  DEEPPCR_INLINE float* InnerSize(int64_t block) const { return OfBlock(block, 1); }
+  DEEPPCR_INLINE float* OuterSize(int64_t block) const { return OfBlock(block, rows - 1); }
+  // The last norm is that of "block" N.
+  DEEPPCR_INLINE float* Normed(int64_t block) const {
+    return block == blocks ? OfBlock(blocks, 1) : OfBlock(block, 2);
+  }
+  DEEPPCR_INLINE float* InputSize() const { return OfBlock(blocks, 0); }
+  DEEPPCR_INLINE float* OfState(int64_t row) const { return OfBlock(blocks, 2) + row * state; }
+  DEEPPCR_INLINE float* ByState() const { return OfState(0); }
+  DEEPPCR_INLINE float* ByPrediction() const { return OfState(1); }
+  DEEPPCR_INLINE float* StateSize() const { return OfState(2); }
+  DEEPPCR_INLINE float& InverseDeviation(int64_t block) const { return OfState(3)[block]; }
+};
+
+}  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA
+
+#endif  // DEEPPCR_KERNELS_CPU_DIFFUSION_TAPE_H_

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_SIMD_ACTIVATIONS_H_
+#define DEEPPCR_KERNELS_CPU_SIMD_ACTIVATIONS_H_
+
+// The activations of kernels/problem/spec.h and their derivatives on arrays of M vectors.
+// The switch is at run time: the branch is always predicted, and one kernel serves all activations.
+
+#include "kernels/cpu/simd/vector_math.h"
+#include "kernels/problem/activation.h"
+
+namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
+
+// Beyond +-16 the tail is zero: bounded there, its square cannot overflow.
+template <int N>
+DEEPPCR_INLINE Vec<N> BoundForTail(Vec<N> a) {
+  return Max(Min(a, Broadcast<N>(16.0F)), Broadcast<N>(-16.0F));
+}
+
+// a Phi(a) = max(a, 0) - |a| Phi(-|a|).
+template <int N>
+DEEPPCR_INLINE Vec<N> Gelu(Vec<N> a) {
+  const Vec<N> b = BoundForTail(a);
+  const NormalTail<N> tail = ScaledNormalTail(b);
+  return Max(a, Broadcast<N>(0.0F)) - GaussianKernel(b) * tail.share * tail.scaled;
+}
+
+template <int N>
+DEEPPCR_INLINE Vec<N> GeluDerivative(Vec<N> a) {
+  const Vec<N> b = BoundForTail(a);
+  const Vec<N> one = Broadcast<N>(1.0F), kernel = GaussianKernel(b);
+  const NormalTail<N> tail = ScaledNormalTail(b);
+  const Vec<N> below = kernel * (one - tail.share) * tail.scaled * Broadcast<N>(0.353553391F);
+  const Vec<N> cdf = SelectGreater(b, Broadcast<N>(0.0F), one - below, below);
+  return Fma(b, kernel * Broadcast<N>(0.398942280F), cdf);
+}
+
+// 2 sqrt(2/pi) (a + 0.044715 a^3), the argument of the sigmoid form, and its derivative. Bounded
+// where the sigmoid has long saturated, so that a cube cannot overflow.
+template <int N>
+DEEPPCR_INLINE Vec<N> GeluTanhArgument(Vec<N> a) {
+  const Vec<N> b = Max(Min(a, Broadcast<N>(1e6F)), Broadcast<N>(-1e6F));
+  return b * Fma(b * b, Broadcast<N>(0.0713548162F), Broadcast<N>(1.59576912F));
+}
+template <int N>
+DEEPPCR_INLINE Vec<N> GeluTanhDerivative(Vec<N> a) {
+  const Vec<N> b = Max(Min(a, Broadcast<N>(1e6F)), Broadcast<N>(-1e6F));
+  const SigmoidSlope<N> s = SigmoidWithSlope(GeluTanhArgument(b));
+  const Vec<N> slope = Fma(b * b, Broadcast<N>(0.214064449F), Broadcast<N>(1.59576912F));
+  // The slope of the sigmoid is zero long before b * slope can overflow.
+  return Fma(b * slope, s.slope, s.value);
+}
+
+template <int N>
+DEEPPCR_INLINE Vec<N> SiluDerivative(Vec<N> a) {
+  const SigmoidSlope<N> s = SigmoidWithSlope(a);
+  const Vec<N> b = Max(Min(a, Broadcast<N>(1e6F)), Broadcast<N>(-1e6F));
+  return Fma(b, s.slope, s.value);
+}
+
+template <int N, class F>
+DEEPPCR_INLINE void Apply(Vec<N>* x, int count, F f) {
+  for (int i = 0; i < count; ++i) x[i] = f(x[i]);
+}
+
+// x[i] <- act(x[i]).
+template <int M, int N>
+DEEPPCR_INLINE void Activate(Activation activation, Vec<N> (&x)[M]) {
+  const Vec<N> zero = Broadcast<N>(0.0F);
+  switch (activation) {
+    case Activation::kIdentity:
+      return;
+    case Activation::kRelu:  // in this order a NaN stays one
+      return Apply(x, M, [=](Vec<N> a) { return MaxOrSecond(zero, a); });
+    case Activation::kLeakyRelu:
+      return Apply(x, M,
+                   [=](Vec<N> a) { return SelectGreater(zero, a, a * Broadcast<N>(0.01F), a); });
+    case Activation::kTanh:
+      return Apply(x, M, [](Vec<N> a) { return Tanh(a); });
+    case Activation::kSigmoid:
+      return Apply(x, M, [](Vec<N> a) { return Sigmoid(a); });
+    case Activation::kSilu:
+      return Apply(x, M, [](Vec<N> a) { return TimesSigmoid(a, a); });
+    case Activation::kGelu:
+      return Apply(x, M, [](Vec<N> a) { return Gelu(a); });
+    case Activation::kGeluTanh:
+      return Apply(x, M, [](Vec<N> a) { return TimesSigmoid(a, GeluTanhArgument(a)); });
+    case Activation::kElu:
+      return Apply(x, M, [=](Vec<N> a) {
+        return SelectGreater(a, zero, a, ExpMinusOneOfNegative(Min(a, zero)));
+      });
+    case Activation::kSoftplus:
+      return Apply(x, M, [](Vec<N> a) { return Softplus(a); });
+  }
+}
+
+// x[i] <- act'(x[i]).
+template <int M, int N>
+DEEPPCR_INLINE void Differentiate(Activation activation, Vec<N> (&x)[M]) {
+  const Vec<N> zero = Broadcast<N>(0.0F);
+  const Vec<N> one = Broadcast<N>(1.0F);
+  switch (activation) {
+    case Activation::kIdentity:
+      return Apply(x, M, [=](Vec<N>) { return one; });
+    case Activation::kRelu:
+      return Apply(x, M, [=](Vec<N> a) { return SelectGreater(a, zero, one, zero); });
+    case Activation::kLeakyRelu:
+      return Apply(x, M,
+                   [=](Vec<N> a) { return SelectGreater(a, zero, one, Broadcast<N>(0.01F)); });
+    case Activation::kTanh:
+      return Apply(x, M, [=](Vec<N> a) {
+        const Vec<N> t = Tanh(a);
+        return FmaNegative(t, t, one);
+      });
+    case Activation::kSigmoid:
+      return Apply(x, M, [](Vec<N> a) { return SigmoidWithSlope(a).slope; });
+    case Activation::kSilu:
+      return Apply(x, M, [](Vec<N> a) { return SiluDerivative(a); });
+    case Activation::kGelu:
+      return Apply(x, M, [](Vec<N> a) { return GeluDerivative(a); });
+    case Activation::kGeluTanh:
+      return Apply(x, M, [](Vec<N> a) { return GeluTanhDerivative(a); });
+    case Activation::kElu:
+      return Apply(x, M, [=](Vec<N> a) { return SelectGreater(a, zero, one, Exp(a)); });
+    case Activation::kSoftplus:
+      return Apply(x, M, [](Vec<N> a) { return Sigmoid(a); });
+  }
+}
+
+}  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA
+
+#endif  // DEEPPCR_KERNELS_CPU_SIMD_ACTIVATIONS_H_

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_SIMD_NORMALS_H_
+#define DEEPPCR_KERNELS_CPU_SIMD_NORMALS_H_
+
+// The normals of kernels/problem/philox.h, several blocks of four at a time, with its bits.
+//
+// Philox is integers. The normals are computed in double by other means than the C library's, good
+// to 4 ulp; a float is taken only if everything within 2^-48 of the double, 16 ulp or more, rounds
+// to it: then philox.h, whose functions are good to 1 ulp each, has rounded to it too. Where that
+// is not so, about one normal in 10^7, the caller is told to ask philox.h itself. That header must
+// not be included here, for the reason given in kernels/cpu/simd/simd.h.
+
+#include "kernels/cpu/diffusion/kernels.h"
+#include "kernels/cpu/simd/simd.h"
+
+namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
+
+inline constexpr int kDoubles = kNativeLanes / 2;
+
+typedef double Doubles __attribute__((vector_size(kDoubles * 8)));
+typedef uint64_t Words __attribute__((vector_size(kDoubles * 8)));  // 32 bits each, then doubles'
+typedef float Floats __attribute__((vector_size(kDoubles * 4)));
+typedef uint32_t HalfWords __attribute__((vector_size(kDoubles * 4)));
+
+inline constexpr uint64_t kLow32 = 0xFFFFFFFFU;
+
+DEEPPCR_INLINE Words AsWords(Doubles x) { return reinterpret_cast<Words>(x); }
+DEEPPCR_INLINE Doubles AsDoubles(Words x) { return reinterpret_cast<Doubles>(x); }
+
+// The product of the low halves.
+DEEPPCR_INLINE Words MultiplyLow(Words a, uint64_t b) {
+  const Words all = b - Words{};
+#if defined(__AVX512F__)
+  return reinterpret_cast<Words>(
+      _mm512_mul_epu32(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(all)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Words>(
+      _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(all)));
+#else
+  return reinterpret_cast<Words>(
+      _mm_mul_epu32(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(all)));
+#endif
+}
+
+DEEPPCR_INLINE Doubles SquareRoots(Doubles x) {
+#if defined(__AVX512F__)
+  return _mm512_sqrt_pd(x);
+#elif defined(__AVX2__)
+  return _mm256_sqrt_pd(x);
+#else
+  return _mm_sqrt_pd(x);
+#endif
+}
+
+// Of integers below 2^52.
+DEEPPCR_INLINE Doubles ToDoubles(Words x) {
+  return AsDoubles(x | 0x4330000000000000U) - 4503599627370496.0;
+}
+
+// log(x) of positive normal numbers: x = 2^k (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2), and the
+// polynomial of fdlibm's log.
+DEEPPCR_INLINE Doubles Logarithms(Doubles x) {
+  constexpr uint64_t kRootOfHalf = 0x3FE6A09E667F3BCDU;
+  const Words shifted = AsWords(x) + (0x3FF0000000000000U - kRootOfHalf);
+  const Doubles k = ToDoubles(shifted >> 52) - 1023.0;
+  const Doubles f = AsDoubles((shifted & 0x000FFFFFFFFFFFFFU) + kRootOfHalf) - 1.0;
+  const Doubles s = f / (2.0 + f);
+  const Doubles z = s * s;
+  const Doubles w = z * z;
+  const Doubles odd = w * (3.999999999940941908e-01 +
+                           w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01));
+  const Doubles even = z * (6.666666666666735130e-01 +
+                            w * (2.857142874366239149e-01 +
+                                 w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
+  const Doubles half_square = 0.5 * f * f;
+  const Doubles rest = s * (half_square + (odd + even));
+  return k * 6.93147180369123816490e-01 -
+         ((half_square - (rest + k * 1.90821492927058770002e-10)) - f);
+}
+
+struct SineCosine {
+  Doubles sine, cosine;
+};
+
+// Of 0 <= x < 2 pi, but not of multiples of pi / 2: pi / 2 in two parts, 33 bits and the rest, and
+// the polynomials of fdlibm.
+DEEPPCR_INLINE SineCosine SinesAndCosines(Doubles x) {
+  constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52: the sum is rounded to an integer
+  const Doubles shifted = x * 6.36619772367581382433e-01 + kMagic;
+  const Words quadrant = AsWords(shifted);
+  const Doubles k = shifted - kMagic;
+  const Doubles r = (x - k * 1.57079632673412561417e+00) - k * 6.07710050650619224932e-11;
+  const Doubles z = r * r;
+  const Doubles sine_series =
+      -1.66666666666666324348e-01 +
+      z * (8.33333333332248946124e-03 +
+           z * (-1.98412698298579493134e-04 +
+                z * (2.75573137070700676789e-06 +
+                     z * (-2.50507602534068634195e-08 + z * 1.58969099521155010221e-10))));
+  const Doubles cosine_series =
+      4.16666666666666019037e-02 +
+      z * (-1.38888888888741095749e-03 +
+           z * (2.48015872894767294178e-05 +
+                z * (-2.75573143513906633035e-07 +
+                     z * (2.08757232129817482790e-09 + z * -1.13596475577881948265e-11))));
+  const Doubles sine = r + r * z * sine_series;
+  const Doubles half = 0.5 * z;
+  const Doubles head = 1.0 - half;
+  const Doubles cosine = head + (((1.0 - head) - half) + z * z * cosine_series);
+  // By quadrants: (s, c), (c, -s), (-s, -c), (-c, s).
+  const auto odd = (quadrant & 1U) != 0;
+  const Words sine_sign = (quadrant & 2U) << 62;
+  const Words cosine_sign = ((quadrant + 1U) & 2U) << 62;
+  return {AsDoubles(AsWords(odd ? cosine : sine) ^ sine_sign),
+          AsDoubles(AsWords(odd ? sine : cosine) ^ cosine_sign)};
+}
+
+// As float bits in the low halves; `doubts` gets a bit set where a float is not certain.
+DEEPPCR_INLINE Words RoundSurely(Doubles x, Words* doubts) {
+  constexpr double kMargin = 0x1p-48;
+  const Floats low = __builtin_convertvector(x - x * kMargin, Floats);
+  const Floats high = __builtin_convertvector(x + x * kMargin, Floats);
+  const HalfWords low_bits = reinterpret_cast<HalfWords>(low);
+  const HalfWords differing = low_bits ^ reinterpret_cast<HalfWords>(high);
+  *doubts |= __builtin_convertvector(differing, Words);
+  return __builtin_convertvector(low_bits, Words);
+}
+
+// Two normals per lane as philox.h makes them of two words, the first in the low half.
+DEEPPCR_INLINE Words BoxMullerPairs(Words word0, Words word1, Words* doubts) {
+  constexpr double kUnit = 1.0 / 4294967296.0;
+  constexpr double kTwoPi = 6.283185307179586476925286766559;
+  const Doubles radius = SquareRoots(-2.0 * Logarithms((ToDoubles(word0) + 0.5) * kUnit));
+  Doubles angle = ToDoubles(word1) * (kTwoPi * kUnit);
+  __asm__("" : "+v"(angle));  // rounded: the compiler may not fuse the product with what follows
+  const SineCosine at = SinesAndCosines(angle);
+  // The multiples of pi / 2.
+  *doubts |= reinterpret_cast<Words>((word1 & 0x3FFFFFFFU) == 0);
+  const Words first = RoundSurely(radius * at.cosine, doubts);
+  return first | RoundSurely(radius * at.sine, doubts) << 32;
+}
+
+inline bool Normals(const NormalsArgs& args) {
+  const int64_t count = args.num_steps * args.quads;
+  const uint32_t low_key = static_cast<uint32_t>(args.seed);
+  const uint32_t high_key = static_cast<uint32_t>(args.seed >> 32);
+  Words doubts = {};
+  int64_t row = 0, quad = 0;  // of the next block
+  for (int64_t done = 0; done < count; done += kDoubles) {
+    Words counter0 = {}, counter1 = {};
+    float* to[kDoubles];
+    for (int i = 0; i < kDoubles; ++i) {
+      to[i] = args.out + row * args.stride + 4 * quad;
+      counter0[i] = static_cast<uint64_t>(quad);
+      counter1[i] = args.first_step + static_cast<uint64_t>(row);
+      // Lanes that are left over repeat the last block.
+      if (done + i + 1 >= count) continue;
+      if (++quad == args.quads) {
+        quad = 0;
+        ++row;
+      }
+    }
+    Words counter2 = (args.sample & kLow32) - Words{}, counter3 = (args.sample >> 32) - Words{};
+    uint32_t key0 = low_key, key1 = high_key;
+    for (int round = 0; round < 10; ++round) {
+      // Only low halves count.
+      const Words product0 = MultiplyLow(counter0, 0xD2511F53U);
+      const Words product1 = MultiplyLow(counter2, 0xCD9E8D57U);
+      counter0 = (product1 >> 32) ^ counter1 ^ uint64_t { key0 };
+      counter2 = (product0 >> 32) ^ counter3 ^ uint64_t { key1 };
+      counter1 = product1;
+      counter3 = product0;
+      key0 += 0x9E3779B9U;
+      key1 += 0xBB67AE85U;
+    }
+    const Words front = BoxMullerPairs(counter0 & kLow32, counter1 & kLow32, &doubts);
+    const Words back = BoxMullerPairs(counter2 & kLow32, counter3 & kLow32, &doubts);
+    for (int i = 0; i < kDoubles; ++i) {
+      const uint64_t pairs[2] = {front[i], back[i]};
+      __builtin_memcpy(to[i], pairs, sizeof(pairs));
+    }
+  }
+  uint64_t any = 0;
+  for (int i = 0; i < kDoubles; ++i) any |= doubts[i];
+  return any == 0;
+}
+
+}  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA
+
+#endif  // DEEPPCR_KERNELS_CPU_SIMD_NORMALS_H_

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_SIMD_ROUNDING_SOURCE_H_
+#define DEEPPCR_KERNELS_CPU_SIMD_ROUNDING_SOURCE_H_
+
+#include "kernels/cpu/simd/simd.h"
+
+namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
+
+inline constexpr float kLargestFloat = 0x1.fffffep127F;
+
+// The power of two that x >= 0 has in its exponent, but a normal one with a normal inverse.
+DEEPPCR_INLINE float PowerOfTwoBelow(float x) {
+  const float power = Vec<4>::FromBits(Broadcast<4>(x).bits() & 0x7F800000U).v[0];
+  return power >= 0x1p-126F && power <= 0x1p126F ? power : power < 1 ? 0x1p-126F : 0x1p126F;
+}
+
+// +-2^-24 size, and the least float where there is any, the sign a hash of (probe, lane, step).
+template <int N>
+DEEPPCR_INLINE Vec<N> RoundingSource(Vec<N> size, const uint32_t* seeds, int64_t step) {
+  typename Vec<N>::Bits h;
+  __builtin_memcpy(&h, seeds, sizeof(h));
+  h ^= static_cast<uint32_t>(step) * 0x9E3779B9U;
+  h *= 0x85EBCA6BU;
+  h ^= h >> 13;
+  h *= 0xC2B2AE35U;
+  const auto sign = h & 0x80000000U;
+  const Vec<N> zero = Broadcast<N>(0.0F);
+  const Vec<N> least = SelectGreater(size, zero, Broadcast<N>(0x1p-149F), zero);
+  return Vec<N>::FromBits(Fma(size, Broadcast<N>(0x1p-24F), least).bits() | sign);
+}
+
+}  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA
+
+#endif  // DEEPPCR_KERNELS_CPU_SIMD_ROUNDING_SOURCE_H_

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_SIMD_SIMD_H_
+#define DEEPPCR_KERNELS_CPU_SIMD_SIMD_H_
+
+// Float vectors of N lanes for the instruction set that the including file is compiled for.
+// Included only by the kernels_<isa>.cc and denoiser_<isa>.cc files, each of which puts everything
+// into its own namespace: an inline function compiled for AVX-512 must never be the one the linker
+// keeps for an older machine. For the same reason no standard header with inline functions is
+// included here.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
+
+#define DEEPPCR_INLINE inline __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+inline constexpr int kNativeLanes = 16;
+#elif defined(__AVX2__)
+inline constexpr int kNativeLanes = 8;
+#else
+inline constexpr int kNativeLanes = 4;
+#endif
+
+template <int N>
+struct Vec {
+  typedef float Float __attribute__((vector_size(N * 4)));
+  typedef int32_t Int __attribute__((vector_size(N * 4)));
+  typedef uint32_t Bits __attribute__((vector_size(N * 4)));
+  static constexpr int kLanes = N;
+
+  Float v;
+
+  DEEPPCR_INLINE Bits bits() const { return reinterpret_cast<Bits>(v); }
+  static DEEPPCR_INLINE Vec FromBits(Bits b) { return {reinterpret_cast<Float>(b)}; }
+
+  friend DEEPPCR_INLINE Vec operator+(Vec a, Vec b) { return {a.v + b.v}; }
+  friend DEEPPCR_INLINE Vec operator-(Vec a, Vec b) { return {a.v - b.v}; }
+  friend DEEPPCR_INLINE Vec operator*(Vec a, Vec b) { return {a.v * b.v}; }
+  friend DEEPPCR_INLINE Vec operator/(Vec a, Vec b) { return {a.v / b.v}; }
+  friend DEEPPCR_INLINE Vec operator-(Vec a) { return FromBits(a.bits() ^ 0x80000000U); }
+};
+
+template <int N>
+DEEPPCR_INLINE Vec<N> Load(const float* p) {
+  Vec<N> r;
+  __builtin_memcpy(&r.v, p, sizeof(r.v));
+  return r;
+}
+
+template <int N>
+DEEPPCR_INLINE void Store(float* p, Vec<N> a) {
+  __builtin_memcpy(p, &a.v, sizeof(a.v));
+}
+
+// By intrinsics: compilers turn the plain loop into a chain of masked moves.
+template <int N>
+DEEPPCR_INLINE Vec<N> Broadcast(float x) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_set1_ps(x)};
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8) return {_mm256_set1_ps(x)};
+#endif
+  if constexpr (N == 4) return {_mm_set1_ps(x)};
+}
+
+// a * b + c, fused where the machine has it. Written out so that no bit depends on what the
+// compiler contracts.
+template <int N>
+DEEPPCR_INLINE Vec<N> Fma(Vec<N> a, Vec<N> b, Vec<N> c) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_fmadd_ps(a.v, b.v, c.v)};
+#endif
+#if defined(__FMA__)
+  if constexpr (N == 8) return {_mm256_fmadd_ps(a.v, b.v, c.v)};
+  if constexpr (N == 4) return {_mm_fmadd_ps(a.v, b.v, c.v)};
+#endif
+  return {a.v * b.v + c.v};
+}
+
+// c - a * b.
+template <int N>
+DEEPPCR_INLINE Vec<N> FmaNegative(Vec<N> a, Vec<N> b, Vec<N> c) {
+  return Fma(-a, b, c);
+}
+
+// Of the bits. By intrinsics: an operation on integers, which compilers make of the plain
+// expression, waits a cycle for a float that has just been computed, and the next one for it.
+template <int N>
+DEEPPCR_INLINE Vec<N> And(Vec<N> a, Vec<N> b) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_and_ps(a.v, b.v)};
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8) return {_mm256_and_ps(a.v, b.v)};
+#endif
+  if constexpr (N == 4) return {_mm_and_ps(a.v, b.v)};
+}
+template <int N>
+DEEPPCR_INLINE Vec<N> Or(Vec<N> a, Vec<N> b) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_or_ps(a.v, b.v)};
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8) return {_mm256_or_ps(a.v, b.v)};
+#endif
+  if constexpr (N == 4) return {_mm_or_ps(a.v, b.v)};
+}
+
+template <int N>
+DEEPPCR_INLINE Vec<N> Abs(Vec<N> a) {
+  return And(a, Broadcast<N>(__builtin_bit_cast(float, 0x7FFFFFFFU)));
+}
+
+// a >= 0 with the sign of x.
+template <int N>
+DEEPPCR_INLINE Vec<N> WithSignOf(Vec<N> x, Vec<N> a) {
+  return Or(And(x, Broadcast<N>(-0.0F)), a);
+}
+
+// a > b ? x : y, lane by lane; a NaN compares false.
+template <int N>
+DEEPPCR_INLINE Vec<N> SelectGreater(Vec<N> a, Vec<N> b, Vec<N> x, Vec<N> y) {
+  return {a.v > b.v ? x.v : y.v};
+}
+
+// a == b ? x : y.
+template <int N>
+DEEPPCR_INLINE Vec<N> SelectEqual(Vec<N> a, Vec<N> b, Vec<N> x, Vec<N> y) {
+  return {a.v == b.v ? x.v : y.v};
+}
+
+// a > b ? a : b, lane by lane, in one instruction: where they are equal, or one is a NaN, it is b.
+template <int N>
+DEEPPCR_INLINE Vec<N> MaxOrSecond(Vec<N> a, Vec<N> b) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_max_ps(a.v, b.v)};
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8) return {_mm256_max_ps(a.v, b.v)};
+#endif
+  if constexpr (N == 4) return {_mm_max_ps(a.v, b.v)};
+}
+
+// Lane k in every lane.
+template <int N>
+DEEPPCR_INLINE Vec<N> BroadcastLane(Vec<N> a, int k) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_permutexvar_ps(_mm512_set1_epi32(k), a.v)};
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8) return {_mm256_permutevar8x32_ps(a.v, _mm256_set1_epi32(k))};
+#endif
+  if constexpr (N == 4) return Broadcast<4>(a.v[k]);
+}
+
+// The larger and the smaller; a NaN in `a` is kept.
+template <int N>
+DEEPPCR_INLINE Vec<N> Max(Vec<N> a, Vec<N> b) {
+  return {b.v > a.v ? b.v : a.v};
+}
+template <int N>
+DEEPPCR_INLINE Vec<N> Min(Vec<N> a, Vec<N> b) {
+  return {b.v < a.v ? b.v : a.v};
+}
+
+template <int N>
+DEEPPCR_INLINE Vec<N> Sqrt(Vec<N> a) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_sqrt_ps(a.v)};
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8) return {_mm256_sqrt_ps(a.v)};
+#endif
+  if constexpr (N == 4) return {_mm_sqrt_ps(a.v)};
+}
+
+// Largest lane, by halves.
+template <int N>
+DEEPPCR_INLINE float MaxLane(Vec<N> a) {
+  if constexpr (N == 1) {
+    return a.v[0];
+  } else {
+    Vec<N / 2> half[2];
+    __builtin_memcpy(half, &a.v, sizeof(a.v));
+    return MaxLane(Max(half[0], half[1]));
+  }
+}
+
+// True if a lane is infinite or NaN.
+template <int N>
+DEEPPCR_INLINE bool AnyNonFinite(Vec<N> a) {
+  const auto exponent = (a.bits() & 0x7F800000U) == 0x7F800000U;
+  int32_t any = 0;
+  for (int i = 0; i < N; ++i) any |= exponent[i];
+  return any != 0;
+}
+
+}  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA
+
+#endif  // DEEPPCR_KERNELS_CPU_SIMD_SIMD_H_

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_SIMD_VECTOR_MATH_H_
+#define DEEPPCR_KERNELS_CPU_SIMD_VECTOR_MATH_H_
+
+// Elementary functions on vectors. Activations made of them are within 5 units in the last place of
+// the exact value wherever that is at least the least normal float, tails included; gelu_tanh alone
+// is not below about -2, where its argument of up to 88, rounded three times, becomes an exponent
+// (202 ulp at -9.8, value 1e-35). tests/kernels/cpu/simd/activation_sweep_test.cc holds all
+// 2^32 floats to that. Infinite arguments give the limits; a NaN stays a NaN. Coefficients without
+// a source are least-squares minimax fits, made in double and weighted for relative error.
+
+#include "kernels/cpu/simd/simd.h"
+
+namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
+
+// Horner's rule; the coefficients run from the highest power down.
+template <int N>
+DEEPPCR_INLINE Vec<N> PolynomialTail(Vec<N>, Vec<N> sum) {
+  return sum;
+}
+template <int N, class... Rest>
+DEEPPCR_INLINE Vec<N> PolynomialTail(Vec<N> x, Vec<N> sum, float next, Rest... rest) {
+  return PolynomialTail(x, Fma(sum, x, Broadcast<N>(next)), rest...);
+}
+template <int N, class... Rest>
+DEEPPCR_INLINE Vec<N> Polynomial(Vec<N> x, float leading, float next, Rest... rest) {
+  return PolynomialTail(x, Broadcast<N>(leading), next, rest...);
+}
+
+// 2^n for integers -126 <= n <= 127.
+template <int N>
+DEEPPCR_INLINE Vec<N> PowerOfTwo(typename Vec<N>::Int n) {
+  return Vec<N>::FromBits(reinterpret_cast<typename Vec<N>::Bits>((n + 127) << 23));
+}
+
+// x = n ln 2 + r with integer n and |r| <= 0.35: the reduction behind the exponentials. The sum
+// with 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
+template <int N>
+struct Reduced {
+  Vec<N> r;
+  typename Vec<N>::Int n;
+};
+
+template <int N>
+DEEPPCR_INLINE Reduced<N> ReduceByLog2(Vec<N> x) {
+  const Vec<N> magic = Broadcast<N>(12582912.0F);
+  const Vec<N> shifted = Fma(x, Broadcast<N>(1.44269504F), magic);
+  const Vec<N> n = shifted - magic;
+  // ln 2 in two parts, the first with trailing zeros so that the product is exact.
+  const Vec<N> r =
+      FmaNegative(n, Broadcast<N>(-2.12194440e-4F), FmaNegative(n, Broadcast<N>(0.693359375F), x));
+  return {r, reinterpret_cast<typename Vec<N>::Int>(shifted.bits() - magic.bits())};
+}
+
+// (e^r - 1 - r) / r^2 for |r| <= 0.35 (Cephes, expf).
+template <int N>
+DEEPPCR_INLINE Vec<N> ExpRemainder(Vec<N> r) {
+  return Polynomial(r, 1.9875691500e-4F, 1.3981999507e-3F, 8.3334519073e-3F, 4.1665795894e-2F,
+                    1.6666665459e-1F, 5.0000001201e-1F);
+}
+
+// e^x = head * tail for -120 <= x <= 89: two factors, because 2^n alone leaves the range before e^x
+// does. The head is a normal number, so that another factor can be multiplied in before the product
+// underflows.
+template <int N>
+struct ExpFactors {
+  Vec<N> head, tail;
+};
+
+template <int N>
+DEEPPCR_INLINE ExpFactors<N> FactorExp(Vec<N> x) {
+  const Reduced<N> reduced = ReduceByLog2(x);
+  const Vec<N> r = reduced.r;
+  const Vec<N> mantissa = Fma(r * r, ExpRemainder(r), r) + Broadcast<N>(1.0F);
+  const typename Vec<N>::Int half = reduced.n >> 1;
+  return {mantissa * PowerOfTwo<N>(half), PowerOfTwo<N>(reduced.n - half)};
+}
+
+// e^x, with gradual underflow and overflow to infinity.
+template <int N>
+DEEPPCR_INLINE Vec<N> Exp(Vec<N> x) {
+  const ExpFactors<N> e = FactorExp(Min(Max(x, Broadcast<N>(-120.0F)), Broadcast<N>(89.0F)));
+  return e.head * e.tail;
+}
+
+// e^x - 1 for x <= 0, without cancellation near 0.
+template <int N>
+DEEPPCR_INLINE Vec<N> ExpMinusOneOfNegative(Vec<N> x) {
+  const Reduced<N> reduced = ReduceByLog2(Max(x, Broadcast<N>(-80.0F)));
+  const Vec<N> r = reduced.r;
+  const Vec<N> scale = PowerOfTwo<N>(reduced.n);
+  return Fma(Fma(r * r, ExpRemainder(r), r), scale, scale - Broadcast<N>(1.0F));
+}
+
+// log(1 + u) for 0 <= u <= 1, as 2 atanh(u / (2 + u)).
+template <int N>
+DEEPPCR_INLINE Vec<N> LogOnePlusUnit(Vec<N> u) {
+  const Vec<N> s = u / (u + Broadcast<N>(2.0F));
+  const Vec<N> s2 = s * s;
+  const Vec<N> series = Polynomial(s2, 0.133333333F, 0.153846154F, 0.181818182F, 0.222222222F,
+                                   0.285714286F, 0.4F, 0.666666667F);
+  return Fma(s * s2, series, s + s);
+}
+
+// g^4 = 2 e^(2a) for a >= 0.7, so that 1 - 4 / (2 + g^4) is tanh(a); error of the fit 1.3e-7, and
+// 1e-8 near 0.7. All coefficients are positive: every operation from here to the difference is
+// monotone in a, whatever its rounding does.
+template <int N>
+DEEPPCR_INLINE Vec<N> RootOfExp(Vec<N> a, Vec<N> a2) {
+  const Vec<N> g01 = Fma(a, Broadcast<N>(5.93871474e-1F), Broadcast<N>(1.18934917F));
+  const Vec<N> g23 = Fma(a, Broadcast<N>(2.31448114e-2F), Broadcast<N>(1.50169954e-1F));
+  const Vec<N> g46 = Fma(a2, Broadcast<N>(7.28965388e-5F), Broadcast<N>(4.06290637e-3F));
+  return Fma(a2 * a2, g46, Fma(a2, g23, g01));
+}
+
+// tanh, within 3.97 ulp (3.77 with AVX2) of the exact value, within [-1, 1] and monotone over all
+// floats. Below 0.7 the series moves by less than its argument does, so that the last addition
+// keeps the order. It sits on the dependent path of every step: polynomials are evaluated pairwise
+// (Estrin), and the series is ready before the quotient is.
+template <int N>
+DEEPPCR_INLINE Vec<N> Tanh(Vec<N> x) {
+  const Vec<N> a = Abs(x), a2 = x * x;
+  const Vec<N> g = RootOfExp(a, a2), g2 = g * g;
+  const Vec<N> large = Broadcast<N>(1.0F) - Broadcast<N>(4.0F) / Fma(g2, g2, Broadcast<N>(2.0F));
+  const Vec<N> series = Polynomial(a2, -5.13120135e-3F, 2.00839173e-2F, -5.35559021e-2F,
+                                   1.33290693e-1F, -3.33331883e-1F);
+  const Vec<N> small = Fma(a * a2, series, a);
+  return WithSignOf(x, SelectGreater(Broadcast<N>(0.7F), a, small, large));
+}
+
+// 1 / (1 + e^-x), as e^x / (1 + e^x) for x <= 0: e^-x would overflow where the value is still
+// representable.
+template <int N>
+DEEPPCR_INLINE Vec<N> Sigmoid(Vec<N> x) {
+  const Vec<N> one = Broadcast<N>(1.0F);
+  const Vec<N> e = Exp(-Abs(x));
+  return SelectGreater(x, Broadcast<N>(0.0F), one, e) / (one + e);
+}
+
+// x / (1 + e^-y) for y of the sign of x. Where e^-|y| has gone x is bounded, so that -infinity
+// gives the limit 0.
+template <int N>
+DEEPPCR_INLINE Vec<N> TimesSigmoid(Vec<N> x, Vec<N> y) {
+  const Vec<N> lowest = Broadcast<N>(-120.0F);
+  const ExpFactors<N> e = FactorExp(Max(-Abs(y), lowest));
+  const Vec<N> small = Max(x, lowest) * e.head * e.tail;
+  return SelectGreater(y, Broadcast<N>(0.0F), x, small) / (Broadcast<N>(1.0F) + e.head * e.tail);
+}
+
+// The sigmoid s and s (1 - s), its derivative, without the cancellation of 1 - s.
+template <int N>
+struct SigmoidSlope {
+  Vec<N> value, slope;
+};
+
+template <int N>
+DEEPPCR_INLINE SigmoidSlope<N> SigmoidWithSlope(Vec<N> x) {
+  const Vec<N> one = Broadcast<N>(1.0F);
+  const Vec<N> e = Exp(-Abs(x));
+  const Vec<N> upper = one / (one + e);
+  const Vec<N> lower = e * upper;
+  return {SelectGreater(x, Broadcast<N>(0.0F), upper, lower), lower * upper};
+}
+
+// log(1 + e^x).
+template <int N>
+DEEPPCR_INLINE Vec<N> Softplus(Vec<N> x) {
+  const Vec<N> zero = Broadcast<N>(0.0F);
+  return Max(x, zero) + LogOnePlusUnit(Exp(-Abs(x)));
+}
+
+// e^(-x^2 / 2) for |x| <= 16 with its relative accuracy kept in the tail: the square is split so
+// that its head is exact.
+template <int N>
+DEEPPCR_INLINE Vec<N> GaussianKernel(Vec<N> x) {
+  const Vec<N> head = Vec<N>::FromBits(x.bits() & 0xFFFFF000U);
+  const Vec<N> half = Broadcast<N>(0.5F);
+  const Vec<N> tail = (x - head) * (x + head) * half;
+  const Vec<N> correction = -tail * Polynomial(-tail, 4.16666667e-2F, 1.66666667e-1F, 0.5F, 1.0F);
+  const Vec<N> e = Exp(-(head * head * half));
+  return Fma(e, correction, e);
+}
+
+// What Phi(-|x|) = erfc(|x| / sqrt 2) / 2, the lower tail of the normal distribution, is without
+// its e^(-x^2/2): |x| Phi(-|x|) = share * scaled * e^(-x^2/2), share = |x| / (sqrt 8 + |x|).
+// The scaled complementary error function is a polynomial in 1 - share, fit error 5.4e-9: in powers
+// of 1/2 - share, whose terms do not cancel.
+template <int N>
+struct NormalTail {
+  Vec<N> share, scaled;
+};
+
+template <int N>
+DEEPPCR_INLINE NormalTail<N> ScaledNormalTail(Vec<N> x) {
+  const Vec<N> a = Abs(x), share = a / (a + Broadcast<N>(2.82842712F));
+  return {share, Polynomial(Broadcast<N>(0.5F) - share, 0.0582880937F, -0.0236071721F,
+                            -0.108238511F, 0.0770465732F, 0.138531253F, -0.146687537F,
+                            -0.243298545F, 0.206151128F, 0.790465236F, 0.971791863F, 0.722368062F)};
+}
+
+}  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA
+
+#endif  // DEEPPCR_KERNELS_CPU_SIMD_VECTOR_MATH_H_

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_STACK_DENSE_KERNELS_H_
+#define DEEPPCR_KERNELS_CPU_STACK_DENSE_KERNELS_H_
+
+// Dense building blocks. Variants tried for the primal step, ns per layer at W = 16 with AVX-512
+// are in tests/bench/results/NOTES.md.
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/simd/activations.h"
+
+namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
+
+// The shape of a width at compile time. Width 0 stands for any multiple of 32 known at run time
+// only.
+template <int W>
+struct Shape {
+  static constexpr int kWidth = W;
+  static constexpr int kLanes = W == 0 ? kNativeLanes : (W < kNativeLanes ? W : kNativeLanes);
+  // Vectors of one column handled at a time, so that accumulators stay in registers.
+  static constexpr int kVectors = W == 0 ? 2 : (W / kLanes > 4) ? 4 : W / kLanes;
+  // Columns handled together.
+  static constexpr int kTogether =
+      kNativeLanes == 16 ? (kVectors == 1 ? 8 : 4) : (kVectors <= 2 ? 4 : 2);
+  // Partial sums of the primal step: they shorten the dependent chain of a narrow layer. Part of
+  // the definition of its bits, hence one constant for every caller.
+  static constexpr int kPartials = W == 0 || W / kLanes >= 4 ? 1 : 4;
+  // Samples that share each load of a weight in the primal step, so that their partial sums stay in
+  // registers.
+  static constexpr int kSharing = kVectors <= 2 ? 4 : 2;
+  // A narrow state stays in registers from step to step. Its first lanes are broadcast from there:
+  // what has just been stored can only be loaded some ten cycles later, which is soon enough for
+  // the other lanes. The bits are the same.
+  static constexpr bool kInRegisters = W > 0 && W <= 16;
+  static constexpr int kLanesFromRegisters = 8;
+};
+
+template <int W>
+DEEPPCR_INLINE int64_t Width(int64_t width) {
+  return W == 0 ? width : W;
+}
+
+// Always in this order: part of the definition of the primal step's bits.
+template <int A, int V, int N>
+DEEPPCR_INLINE void AddPartials(const Vec<N> (&sum)[A][V], Vec<N> (&out)[V]) {
+  static_assert(A == 1 || A == 4);
+  for (int v = 0; v < V; ++v) {
+    if constexpr (A == 4) {
+      out[v] = (sum[0][v] + sum[1][v]) + (sum[2][v] + sum[3][v]);
+    } else {
+      out[v] = sum[0][v];
+    }
+  }
+}
+
+// One layer for B samples: pre-activations of `kVectors` vectors from offset `first`.
+//   in[b] points to the W floats of z_{l-1}.
+template <int W, int B>
+DEEPPCR_INLINE void PreActivation(const LayersView& layers, int64_t step, int64_t first,
+                                  const float* const (&in)[B],
+                                  Vec<Shape<W>::kLanes> (&out)[B][Shape<W>::kVectors]) {
+  constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors, A = Shape<W>::kPartials;
+  const int64_t width = Width<W>(layers.width);
+  const float* weights = layers.weights + step * width * width + first;
+  const float* bias = layers.biases + step * width + first;
+  Vec<N> sum[B][A][V];
+  for (int b = 0; b < B; ++b)
+    for (int a = 0; a < A; ++a)
+      for (int v = 0; v < V; ++v)
+        sum[b][a][v] = a == 0 ? Load<N>(bias + v * N) : Broadcast<N>(0.0F);
+#pragma GCC unroll 16
+  for (int64_t k = 0; k < width; k += A) {
+#pragma GCC unroll 4
+    for (int a = 0; a < A; ++a) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) {
+        const Vec<N> column = Load<N>(weights + (k + a) * width + v * N);
+#pragma GCC unroll 8
+        for (int b = 0; b < B; ++b)
+          sum[b][a][v] = Fma(column, Broadcast<N>(in[b][k + a]), sum[b][a][v]);
+      }
+    }
+  }
+  for (int b = 0; b < B; ++b) AddPartials(sum[b], out[b]);
+}
+
+// The same for one sample that is also in registers: `z` holds what `in` points to.
+template <int W>
+DEEPPCR_INLINE void PreActivationInRegisters(const LayersView& layers, int64_t step,
+                                             const float* in,
+                                             const Vec<Shape<W>::kLanes> (&z)[Shape<W>::kVectors],
+                                             Vec<Shape<W>::kLanes> (&out)[Shape<W>::kVectors]) {
+  constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors, A = Shape<W>::kPartials;
+  const float* weights = layers.weights + step * W * W;
+  const float* bias = layers.biases + step * W;
+  Vec<N> sum[A][V];
+  for (int a = 0; a < A; ++a)
+    for (int v = 0; v < V; ++v) sum[a][v] = a == 0 ? Load<N>(bias + v * N) : Broadcast<N>(0.0F);
+#pragma GCC unroll 16
+  for (int k = 0; k < W; ++k) {
+    const Vec<N> lane =
+        k < Shape<W>::kLanesFromRegisters ? BroadcastLane(z[k / N], k % N) : Broadcast<N>(in[k]);
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v)
+      sum[k % A][v] = Fma(Load<N>(weights + k * W + v * N), lane, sum[k % A][v]);
+  }
+  AddPartials(sum, out);
+}
+
+// z_l from the pre-activation, into `out` and `x`: THE primal step, shared by the sequential and
+// the iterative solvers, which is why their states can agree in every bit.
+template <int W>
+DEEPPCR_INLINE void FinishStep(const LayersView& layers, int64_t first, const float* in,
+                               Vec<Shape<W>::kLanes> (&x)[Shape<W>::kVectors], float* out) {
+  constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
+  Activate(layers.activation, x);
+  for (int v = 0; v < V; ++v) {
+    const int64_t at = first + v * N;
+    if (layers.residual) x[v] = Fma(Broadcast<N>(layers.scale), x[v], Load<N>(in + at));
+    x[v] = And(x[v], Load<N>(layers.lane_mask + at));
+    Store(out + at, x[v]);
+  }
+}
+
+// dz_l/da of the branch: scale * act'(a), zero in the padding.
+template <int W>
+DEEPPCR_INLINE void FinishSlope(const LayersView& layers, int64_t first,
+                                Vec<Shape<W>::kLanes> (&x)[Shape<W>::kVectors], float* slope) {
+  constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
+  Differentiate(layers.activation, x);
+  const Vec<N> scale = Broadcast<N>(layers.residual ? layers.scale : 1.0F);
+  for (int v = 0; v < V; ++v)
+    Store(slope + first + v * N, And(scale * x[v], Load<N>(layers.lane_mask + first + v * N)));
+}
+
+// out_j = finish(j, offset, M in_j) for `count` columns; finish combines the product with whatever
+// the caller adds. `out` must not overlap `in`. B columns at a time share each load of M.
+template <int W, int B, class Finish>
+DEEPPCR_INLINE void ApplyBlock(const float* matrix, int64_t width, int64_t inner, const float* in,
+                               int64_t in_stride, int64_t column, float* out, int64_t out_stride,
+                               const Finish& finish) {
+  constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
+  for (int64_t first = 0; first < width; first += V * N) {
+    Vec<N> sum[B][V];
+    for (int b = 0; b < B; ++b)
+      for (int v = 0; v < V; ++v) sum[b][v] = Broadcast<N>(0.0F);
+    for (int64_t k = 0; k < inner; ++k) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) {
+        const Vec<N> m = Load<N>(matrix + k * width + first + v * N);
+#pragma GCC unroll 8
+        for (int b = 0; b < B; ++b)
+          sum[b][v] = Fma(m, Broadcast<N>(in[(column + b) * in_stride + k]), sum[b][v]);
+      }
+    }
+    for (int b = 0; b < B; ++b)
+      for (int v = 0; v < V; ++v) {
+        const int64_t at = first + v * N;
+        Store(out + (column + b) * out_stride + at, finish(column + b, at, sum[b][v]));
+      }
+  }
+}
+
+template <int W, class Finish>
+DEEPPCR_INLINE void ApplyColumns(const float* matrix, int64_t width, int64_t inner, const float* in,
+                                 int64_t in_stride, float* out, int64_t out_stride, int64_t count,
+                                 const Finish& finish) {
+  constexpr int B = Shape<W>::kTogether;
+  int64_t j = 0;
+  for (; j + B <= count; j += B)
+    ApplyBlock<W, B>(matrix, width, inner, in, in_stride, j, out, out_stride, finish);
+  for (; j < count; ++j)
+    ApplyBlock<W, 1>(matrix, width, inner, in, in_stride, j, out, out_stride, finish);
+}
+
+}  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA
+
+#endif  // DEEPPCR_KERNELS_CPU_STACK_DENSE_KERNELS_H_

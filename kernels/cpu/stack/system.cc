@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/stack/system.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/status_macros.h"
+#include "kernels/cpu/stack/recurrence.h"
+
+namespace deeppcr::cpu {
+namespace {
+
+absl::Status PackLayers(const DenseStackSpec& spec, const PackingLimits& limits,
+                        PackedStack* packed) {
+  const int64_t dim = spec.state_dim, width = packed->width;
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(spec.num_steps * width * (width + 1), limits));
+  packed->weights = AlignedBuffer<float>(spec.num_steps * width * width);
+  packed->biases = AlignedBuffer<float>(spec.num_steps * width);
+  DEEPPCR_RETURN_IF_ERROR(CheckAllocated(packed->weights.ok() && packed->biases.ok(),
+                                         spec.num_steps * width * (width + 1)));
+  for (int64_t l = 0; l < spec.num_steps; ++l) {
+    PackColumns(spec.weights.subspan(l * dim * dim, dim * dim), dim, dim, width,
+                packed->weights.data() + l * width * width);
+    if (!spec.biases.empty())
+      std::copy_n(spec.biases.data() + l * dim, dim, packed->biases.data() + l * width);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int64_t PackedStack::memory_bytes() const {
+  return (weights.size() + biases.size()) * static_cast<int64_t>(sizeof(float)) +
+         encode.memory_bytes() + decode.memory_bytes();
+}
+int64_t PackedStack::RecurrenceBytes() const { return StackRecurrence::Bytes(*this); }
+
+std::unique_ptr<Recurrence> PackedStack::NewRecurrence() const {
+  auto recurrence = std::make_unique<StackRecurrence>(*this);
+  if (!recurrence->ok()) return nullptr;
+  return recurrence;
+}
+
+LayersView PackedStack::View() const {
+  return {.num_steps = shape.num_steps,
+          .state_dim = shape.state_dim,
+          .width = width,
+          .weights = weights.data(),
+          .biases = biases.data(),
+          .lane_mask = lane_mask.data(),
+          .probe_seeds = probe_seeds.data(),
+          .scale = scale,
+          .residual = residual,
+          .activation = activation};
+}
+
+absl::StatusOr<std::unique_ptr<PackedSystem>> PackStack(const DenseStackSpec& spec,
+                                                        Kernels (*kernels)(int64_t width),
+                                                        const PackingLimits& limits) {
+  auto packed = std::make_unique<PackedStack>();
+  packed->shape = ShapeOf(spec);
+  packed->width = PaddedWidth(spec.state_dim);
+  packed->kernels = kernels(packed->width);
+  packed->scale = spec.residual_scale;
+  packed->residual = spec.residual;
+  packed->activation = spec.activation;
+  packed->lane_mask = LaneMask(spec.state_dim, packed->width);
+  packed->probe_seeds = ProbeSeeds(packed->width);
+  DEEPPCR_RETURN_IF_ERROR(PackLayers(spec, limits, packed.get()));
+  DEEPPCR_ASSIGN_OR_RETURN(packed->encode, PackDense(spec.encode, kernels));
+  DEEPPCR_ASSIGN_OR_RETURN(packed->decode, PackDense(spec.decode, kernels));
+  return std::unique_ptr<PackedSystem>(std::move(packed));
+}
+
+}  // namespace deeppcr::cpu

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/problem/philox.h"
+#include "kernels/reference/diffusion_ops.h"
+#include "kernels/reference/recurrence.h"
+
+namespace deeppcr::reference {
+namespace {
+
+// Of a coarse trajectory, at most.
+constexpr int64_t kCoarseEvaluations = 16;
+
+class DiffusionFamily final : public Family {
+ public:
+  explicit DiffusionFamily(const DiffusionSpec& spec) : spec_(spec) {
+    shape = ShapeOf(spec);
+    steps_.assign(spec.steps.begin(), spec.steps.end());
+    spec_.steps = steps_;
+    time_embedding_.assign(spec.time_embedding.begin(), spec.time_embedding.end());
+    spec_.time_embedding = time_embedding_;
+    Own(&spec_.class_embedding);
+    Own(&spec_.condition);
+    OwnDenoiser(&spec_.denoiser);
+    decoder_.assign(spec.decoder.begin(), spec.decoder.end());
+    for (DenseSpec& layer : decoder_) Own(&layer);
+    spec_.decoder = decoder_;
+  }
+  std::unique_ptr<Sample> Encode(const SampleInput& input) const override;
+  std::vector<double> Decode(const std::vector<double>& z) const override {
+    return reference::Decode(spec_, z);
+  }
+  double OutputAmplification(const std::vector<double>& z) const override;
+  int64_t memory_bytes() const override {
+    size_t bytes = steps_.size() * sizeof(ReverseStep) + time_embedding_.size() * sizeof(double);
+    for (const std::vector<float>& numbers : numbers_) bytes += numbers.size() * sizeof(float);
+    return static_cast<int64_t>(bytes);
+  }
+
+ private:
+  // Copies what a span shows and turns the span to the copy, which stays where it is when
+  // numbers_ grows.
+  void Own(std::span<const float>* numbers) {
+    numbers_.emplace_back(numbers->begin(), numbers->end());
+    *numbers = numbers_.back();
+  }
+  void Own(DenseSpec* layer) {
+    Own(&layer->weight);
+    Own(&layer->bias);
+  }
+  void OwnDenoiser(DenoiserSpec* net) {
+    for (DenseSpec* layer : {&net->input, &net->output, &net->modulation}) Own(layer);
+    for (auto* numbers : {&net->first_weight, &net->first_bias, &net->second_weight,
+                          &net->second_bias, &net->norm_weight, &net->norm_bias})
+      Own(numbers);
+  }
+
+  DiffusionSpec spec_;
+  std::vector<ReverseStep> steps_;
+  std::vector<double> time_embedding_;
+  std::vector<DenseSpec> decoder_;
+  std::vector<std::vector<float>> numbers_;
+};
+
+// Row `step` of what the caller gave, or drawn.
+std::vector<float> NoiseOf(const SampleInput& input, const float* given, uint32_t step,
+                           int64_t dim) {
+  if (given != nullptr) return {given, given + dim};
+  std::vector<float> noise(dim);
+  FillNormals(input.seed, input.sample, step, dim, noise.data());
+  return noise;
+}
+
+class DiffusionSample final : public Sample {
+ public:
+  DiffusionSample(const DiffusionSpec& spec, const SampleInput& input)
+      : spec_(spec), condition_(Condition(spec, input.inputs, input.label)) {
+    const int64_t dim = spec.state_dim;
+    const std::vector<float> z0 = NoiseOf(input, input.initial_noise, kInitialNoiseStep, dim);
+    initial_.assign(z0.begin(), z0.end());
+    for (int64_t i = 0; i < spec.num_steps(); ++i) {
+      const float* given = input.step_noise == nullptr ? nullptr : input.step_noise + i * dim;
+      noise_.push_back(NoiseOf(input, given, static_cast<uint32_t>(i), dim));
+    }
+  }
+  std::vector<double> Initial() const override { return initial_; }
+  std::vector<double> Step(int64_t l, const std::vector<double>& z) const override {
+    return reference::Step(spec_, l - 1, condition_, noise_[l - 1], z);
+  }
+  std::vector<double> StepJacobian(int64_t l, const std::vector<double>& z) const override {
+    return reference::StepJacobian(spec_, l - 1, condition_, z);
+  }
+  std::vector<std::vector<double>> CoarseTrajectory(PassCount* count) const override;
+
+ private:
+  // The denoised sample, before it is clipped, at the state before reverse step i.
+  std::vector<double> RawDenoisedAt(int64_t i, const std::vector<double>& z) const {
+    std::vector<double> raw = Denoise(spec_, i, condition_, z);
+    for (size_t k = 0; k < raw.size(); ++k) raw[k] = RawDenoised(spec_.steps[i], z[k], raw[k]);
+    return raw;
+  }
+  // Reverse step i with this denoised sample, whatever the denoiser would say.
+  std::vector<double> StepTowards(int64_t i, const std::vector<double>& raw,
+                                  const std::vector<double>& z) const {
+    const ReverseStep& step = spec_.steps[i];
+    std::vector<double> next(z.size());
+    for (size_t k = 0; k < z.size(); ++k) {
+      // The model output that would have led to it.
+      const double m = step.z_m == 0 ? 0 : (raw[k] - step.x0_z * z[k]) / step.x0_m;
+      next[k] = NextState(step, spec_.clip_range, raw[k], z[k], m, noise_[i][k]);
+    }
+    return next;
+  }
+
+  const DiffusionSpec& spec_;
+  const std::vector<double> condition_;
+  std::vector<double> initial_;
+  std::vector<std::vector<float>> noise_;  // by reverse step
+};
+
+std::vector<std::vector<double>> DiffusionSample::CoarseTrajectory(PassCount* count) const {
+  const int64_t stride = (spec_.num_steps() - 1) / kCoarseEvaluations + 1;
+  *count = {.stages = 0, .columns = 1};
+  std::vector<std::vector<double>> states = {initial_};
+  std::vector<double> raw;
+  for (int64_t i = 0; i < spec_.num_steps(); ++i) {
+    if (i % stride == 0) {
+      raw = RawDenoisedAt(i, states.back());
+      ++count->stages;
+    }
+    states.push_back(StepTowards(i, raw, states.back()));
+  }
+  return states;
+}
+
+std::unique_ptr<Sample> DiffusionFamily::Encode(const SampleInput& input) const {
+  return std::make_unique<DiffusionSample>(spec_, input);
+}
+
+double DiffusionFamily::OutputAmplification(const std::vector<double>& z) const {
+  const std::vector<double> jacobian = DecodeJacobian(spec_, z);
+  double largest = 0;
+  for (int64_t i = 0; i < shape.output_dim; ++i) {
+    double sum = 0;
+    for (int64_t k = 0; k < shape.state_dim; ++k)
+      sum += std::fabs(jacobian[i * shape.state_dim + k]);
+    if (std::isnan(sum)) return sum;
+    largest = std::max(largest, sum);
+  }
+  return largest;
+}
+
+}  // namespace
+
+std::unique_ptr<Family> NewFamily(const DiffusionSpec& spec) {
+  return std::make_unique<DiffusionFamily>(spec);
+}
+
+}  // namespace deeppcr::reference

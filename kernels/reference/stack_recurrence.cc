@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/reference/recurrence.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace deeppcr::reference {
+namespace {
+
+std::span<const float> Own(std::span<const float> from, std::vector<float>* to) {
+  to->assign(from.begin(), from.end());
+  return *to;
+}
+
+class StackFamily final : public Family {
+ public:
+  explicit StackFamily(const DenseStackSpec& spec) : spec_(spec) {
+    shape = ShapeOf(spec);
+    spec_.weights = Own(spec.weights, &weights_);
+    spec_.biases = Own(spec.biases, &biases_);
+    spec_.encode.weight = Own(spec.encode.weight, &encode_weight_);
+    spec_.encode.bias = Own(spec.encode.bias, &encode_bias_);
+    spec_.decode.weight = Own(spec.decode.weight, &decode_weight_);
+    spec_.decode.bias = Own(spec.decode.bias, &decode_bias_);
+  }
+  std::unique_ptr<Sample> Encode(const SampleInput& input) const override;
+  std::vector<double> Decode(const std::vector<double>& z) const override {
+    return reference::Decode(spec_, z);
+  }
+  // The output layer has no activation.
+  double OutputAmplification(const std::vector<double>&) const override {
+    double largest = spec_.decode.rows == 0 ? 1 : 0;
+    for (int64_t i = 0; i < spec_.decode.rows; ++i) {
+      double sum = 0;
+      for (int64_t k = 0; k < shape.state_dim; ++k)
+        sum += std::fabs(spec_.decode.weight[i * shape.state_dim + k]);
+      largest = std::max(largest, sum);
+    }
+    return largest;
+  }
+  int64_t memory_bytes() const override {
+    return static_cast<int64_t>((weights_.size() + biases_.size()) * sizeof(float));
+  }
+  const DenseStackSpec& spec() const { return spec_; }
+
+ private:
+  DenseStackSpec spec_;
+  std::vector<float> weights_, biases_, encode_weight_, encode_bias_, decode_weight_, decode_bias_;
+};
+
+class StackSample final : public Sample {
+ public:
+  StackSample(const DenseStackSpec& spec, std::vector<double> z0)
+      : spec_(spec), initial_(std::move(z0)) {}
+  std::vector<double> Initial() const override { return initial_; }
+  std::vector<double> Step(int64_t l, const std::vector<double>& z) const override {
+    return reference::Step(spec_, l, z);
+  }
+  std::vector<double> StepJacobian(int64_t l, const std::vector<double>& z) const override {
+    return reference::StepJacobian(spec_, l, z);
+  }
+  std::vector<std::vector<double>> CoarseTrajectory(PassCount*) const override {
+    return std::vector<std::vector<double>>(spec_.num_steps + 1, initial_);
+  }
+
+ private:
+  const DenseStackSpec& spec_;
+  const std::vector<double> initial_;
+};
+
+std::unique_ptr<Sample> StackFamily::Encode(const SampleInput& input) const {
+  const std::vector<double> x(input.inputs, input.inputs + shape.input_dim);
+  return std::make_unique<StackSample>(spec_, reference::Encode(spec_, x));
+}
+
+}  // namespace
+
+std::unique_ptr<Family> NewFamily(const DenseStackSpec& spec) {
+  return std::make_unique<StackFamily>(spec);
+}
+
+}  // namespace deeppcr::reference

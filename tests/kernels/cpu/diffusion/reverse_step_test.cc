@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of a reverse step, of every instruction set: states, predictions and tangents against
+// plain loops in double, whose running error bounds are the tolerances; and the bits that must
+// agree.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/diffusion/kernels.h"
+#include "tests/kernels/cpu/diffusion/plain_diffusion.h"
+
+namespace deeppcr::testing {
+namespace {
+
+using cpu::PackedDiffusion;
+
+// One model with rows at different states and steps.
+class Rows {
+ public:
+  Rows(const DiffusionOptions& options, const cpu::KernelSet& set, int64_t count)
+      : random_(options),
+        packed_(*cpu::PackDiffusion(random_.spec(), set)),
+        model_(static_cast<const PackedDiffusion&>(*packed_)),
+        width_(model_.denoiser.state_width) {
+    const int64_t dim = options.state_dim;
+    for (int64_t r = 0; r < count; ++r) {
+      z_.push_back(random_.Vector(dim));
+      z_.back().resize(width_);
+      noise_.push_back(random_.Vector(dim));
+      noise_.back().resize(width_);
+      const int64_t step = r % options.num_steps;
+      const ReverseCoefficients& c = model_.coefficients[step];
+      rows_.push_back(
+          {.coefficients = &c,
+           .modulation = model_.tables.data() + step * model_.denoiser.modulation_floats,
+           .noise = c.sigma == 0 ? nullptr : noise_[r].data(),
+           .step = step});
+    }
+  }
+
+  struct Result {
+    std::vector<float> states, predictions, records;
+  };
+
+  Result Step(int64_t first, int64_t count, bool records, bool sizes) const {
+    const cpu::DenoiserView& d = model_.denoiser;
+    Result result;
+    for (int64_t r = first; r < first + count; ++r)
+      result.states.insert(result.states.end(), z_[r].begin(), z_[r].end());
+    result.predictions.resize(count * width_);
+    result.records.resize(count * d.record_floats);
+    std::vector<float> scratch(3 * count * d.hidden_width);
+    model_.denoiser_kernels.step({.denoiser = &d,
+                                  .rows = rows_.data() + first,
+                                  .count = count,
+                                  .states = result.states.data(),
+                                  .predictions = result.predictions.data(),
+                                  .scratch = scratch.data(),
+                                  .records = records ? result.records.data() : nullptr,
+                                  .sizes = sizes});
+    return result;
+  }
+
+  // Images of `tangents` [count, columns, X] of the first `count` rows.
+  void Tangents(int64_t count, int64_t columns, int64_t probes,
+                std::vector<float>* tangents) const {
+    const cpu::DenoiserView& d = model_.denoiser;
+    const Result step = Step(0, count, true, probes > 0);
+    std::vector<float> scratch(cpu::kTangentTile * (3 * d.hidden_width + width_));
+    model_.denoiser_kernels.tangents({.denoiser = &d,
+                                      .rows = rows_.data(),
+                                      .records = step.records.data(),
+                                      .count = count * columns,
+                                      .columns = columns,
+                                      .probes = probes,
+                                      .tangents = tangents->data(),
+                                      .scratch = scratch.data()});
+  }
+
+  // The same by plain loops, along a direction of the state.
+  template <class T>
+  Values<Dual<T>> PlainAlong(int64_t r, const std::vector<double>& direction,
+                             Values<Dual<T>>* prediction = nullptr) const {
+    const auto mu = PlainModulation<T>(spec(), rows_[r].step, {});
+    return PlainStep(spec(), rows_[r].step, Constants(mu), rows_[r].noise,
+                     Along<T>(z_[r].data(), direction), prediction);
+  }
+
+  const DiffusionSpec& spec() const { return random_.spec(); }
+  int64_t width() const { return width_; }
+  std::vector<float>& z(int64_t r) { return z_[r]; }
+  const std::vector<float>& z(int64_t r) const { return z_[r]; }
+  const cpu::StepRow& row(int64_t r) const { return rows_[r]; }
+
+ private:
+  RandomDiffusion random_;
+  std::unique_ptr<cpu::PackedSystem> packed_;
+  const PackedDiffusion& model_;
+  int64_t width_;
+  std::vector<std::vector<float>> z_, noise_;
+  std::vector<cpu::StepRow> rows_;
+};
+
+class ReverseStepTest : public ::testing::TestWithParam<std::tuple<size_t, DenoiserKind, int64_t>> {
+ protected:
+  const cpu::KernelSet& set() const { return KernelsOfThisMachine()[std::get<0>(GetParam())].set; }
+
+  // body(options) for every hidden width, number of blocks and clip.
+  template <class F>
+  void ForSizes(const F& body) const {
+    const Activation activations[] = {Activation::kSilu, Activation::kTanh, Activation::kRelu};
+    int64_t i = 0;
+    for (const int64_t hidden : {5, 16, 64, 100, 128})
+      for (const int64_t blocks : {1, 3})
+        for (const bool clip : {false, true}) {
+          SCOPED_TRACE(absl::StrCat("H ", hidden, " N ", blocks, " clip ", clip));
+          body(DiffusionOptions{.kind = std::get<1>(GetParam()),
+                                .state_dim = dim(),
+                                .hidden_dim = hidden,
+                                .num_blocks = blocks,
+                                .num_steps = 5,
+                                .clip = clip,
+                                .activation = activations[i % 3],
+                                .input_scale = hidden == 16 ? 1e-3 : 1,
+                                .seed = static_cast<uint64_t>(100 + i)});
+          if (HasFatalFailure()) return;
+          ++i;
+        }
+  }
+  int64_t dim() const { return std::get<2>(GetParam()); }
+};
+
+TEST_P(ReverseStepTest, StatesAndPredictionsAreThoseOfPlainLoops) {
+  ForSizes([&](const DiffusionOptions& options) {
+    const Rows rows(options, set(), 5);
+    const Rows::Result result = rows.Step(0, 5, false, false);
+    for (int64_t r = 0; r < 5; ++r) {
+      Values<Bounded> m;
+      const auto mu = PlainModulation<Bounded>(rows.spec(), rows.row(r).step, {});
+      const Values<Bounded> next = PlainStep(rows.spec(), rows.row(r).step, mu, rows.row(r).noise,
+                                             Exactly<Bounded>(rows.z(r).data(), dim()), &m);
+      for (int64_t i = 0; i < rows.width(); ++i) {
+        const int64_t at = r * rows.width() + i;
+        if (i >= dim()) {
+          ASSERT_EQ(result.states[at], 0.0F) << "padding";
+          continue;
+        }
+        ASSERT_NEAR(result.predictions[at], m[i].value, 2 * m[i].error) << "m, row " << r;
+        ASSERT_NEAR(result.states[at], next[i].value, 2 * next[i].error) << "z', row " << r;
+      }
+    }
+  });
+}
+
+TEST_P(ReverseStepTest, BitsDependNeitherOnOtherRowsNorOnWhatIsRecorded) {
+  ForSizes([&](const DiffusionOptions& options) {
+    constexpr int64_t kMost = 9;
+    const Rows rows(options, set(), kMost);
+    for (int64_t count = 1; count <= kMost; ++count) {
+      const Rows::Result together = rows.Step(0, count, count % 2 == 0, count % 4 == 0);
+      for (int64_t r = 0; r < count; ++r) {
+        const Rows::Result alone = rows.Step(r, 1, false, false);
+        const int64_t at = r * rows.width();
+        ASSERT_TRUE(SameFloats(alone.states.data(), together.states.data() + at, rows.width()));
+        ASSERT_TRUE(SameFloats(alone.predictions.data(), together.predictions.data() + at, dim()));
+      }
+    }
+  });
+}
+
+TEST_P(ReverseStepTest, TangentsAreThoseOfForwardModeInDouble) {
+  ForSizes([&](const DiffusionOptions& options) {
+    constexpr int64_t kRows = 4;  // with D = 33 more vectors than a tile
+    const Rows rows(options, set(), kRows);
+    std::vector<float> tangents(kRows * dim() * rows.width());
+    for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t j = 0; j < dim(); ++j) tangents[(r * dim() + j) * rows.width() + j] = 1.0F;
+    rows.Tangents(kRows, dim(), 0, &tangents);
+    for (int64_t r = 0; r < kRows; ++r) {
+      // The plain loops take one direction at a time: some will do for a wide state.
+      for (int64_t j = r % 2; j < dim(); j += 1 + dim() / 8) {
+        const auto plain = rows.PlainAlong<Bounded>(r, UnitVector(dim(), j));
+        const float* tangent = tangents.data() + (r * dim() + j) * rows.width();
+        for (int64_t i = 0; i < rows.width(); ++i) {
+          if (i >= dim()) {
+            ASSERT_EQ(tangent[i], 0.0F) << "padding";
+            continue;
+          }
+          const Bounded slope = plain[i].slope;
+          ASSERT_NEAR(tangent[i], slope.value, 2 * slope.error) << "row " << r << " of " << j;
+        }
+      }
+    }
+  });
+}
+
+// The forward mode of the plain loops is checked by what needs no derivative, and so are the
+// kernels once more.
+TEST_P(ReverseStepTest, TangentsAreThoseOfCentralDifferences) {
+  for (const int64_t hidden : {5, 64}) {
+    const DiffusionOptions options = {.kind = std::get<1>(GetParam()),
+                                      .state_dim = dim(),
+                                      .hidden_dim = hidden,
+                                      .num_blocks = 2,
+                                      .num_steps = 2,
+                                      .clip = false,
+                                      .seed = 9};
+    Rows rows(options, set(), 2);
+    for (int64_t r = 0; r < 2; ++r) {
+      const auto mu = PlainModulation<double>(rows.spec(), rows.row(r).step, {});
+      const int64_t k = dim() / 2;
+      const auto along = rows.PlainAlong<Bounded>(r, UnitVector(dim(), k));
+      std::vector<float> tangents(2 * rows.width());
+      tangents[k] = tangents[rows.width() + k] = 1.0F;
+      rows.Tangents(2, 1, 0, &tangents);
+      const auto at = [&](double h) {
+        std::vector<double> z(rows.z(r).begin(), rows.z(r).begin() + dim());
+        z[k] += h;
+        return PlainStep(rows.spec(), rows.row(r).step, mu, rows.row(r).noise, z);
+      };
+      // Richardson's extrapolation: the error of order h^4 and the roundings over h both stay far
+      // below 1e-8 for functions whose derivatives are of order one.
+      constexpr double kStep = 1e-3;
+      const auto up = at(kStep), down = at(-kStep), up2 = at(2 * kStep), down2 = at(-2 * kStep);
+      for (int64_t i = 0; i < dim(); ++i) {
+        const double slope = (8 * (up[i] - down[i]) - (up2[i] - down2[i])) / (12 * kStep);
+        ASSERT_NEAR(along[i].slope.value, slope, 1e-8);
+        ASSERT_NEAR(tangents[r * rows.width() + i], slope, 2 * along[i].slope.error + 1e-8);
+      }
+    }
+  }
+}
+
+TEST_P(ReverseStepTest, ProbesAreTangentsThatPickUpRounding) {
+  ForSizes([&](const DiffusionOptions& options) {
+    constexpr int64_t kRows = 3, kProbes = cpu::kColumns - 1;
+    const Rows rows(options, set(), kRows);
+    const int64_t columns = kProbes + 1;
+    // Rounding is added to what the probes carry: 0 for the first pass, something for the second.
+    std::vector<float> fresh(kRows * columns * rows.width()), carried(fresh.size());
+    for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t j = 0; j < columns; ++j) carried[(r * columns + j) * rows.width()] = 1.0F;
+    std::vector<float> alone(kRows * rows.width());
+    for (int64_t r = 0; r < kRows; ++r) alone[r * rows.width()] = 1.0F;
+    rows.Tangents(kRows, columns, kProbes, &fresh);
+    rows.Tangents(kRows, columns, kProbes, &carried);
+    rows.Tangents(kRows, 1, 0, &alone);
+    const Rows::Result step = rows.Step(0, kRows, false, false);
+    for (int64_t r = 0; r < kRows; ++r) {
+      const auto at = [&](int64_t j) { return (r * columns + j) * rows.width(); };
+      ASSERT_TRUE(SameFloats(carried.data() + at(kProbes), alone.data() + r * rows.width(), dim()))
+          << "a column of the matrix has the bits it has alone";
+      for (int64_t i = 0; i < dim(); ++i)
+        ASSERT_EQ(fresh[at(kProbes) + i], 0.0F) << "only probes pick up rounding";
+      for (int64_t i = 0; i < dim(); ++i) {
+        double squares = 0;
+        for (int64_t j = 0; j < kProbes; ++j) {
+          squares += double{fresh[at(j) + i]} * fresh[at(j) + i];
+          // The image of 1 is of order one, hence rounded to some 1e-7 itself: what is picked up
+          // shows in the difference only to that.
+          ASSERT_NEAR(carried[at(j) + i], alone[r * rows.width() + i] + fresh[at(j) + i],
+                      1e-5 * (1 + std::fabs(alone[r * rows.width() + i])));
+        }
+        const double z = std::fabs(step.states[r * rows.width() + i]);
+        ASSERT_GT(std::sqrt(squares / kProbes), 0.05 * kUnit * z) << "less than a state's rounding";
+        ASSERT_LT(std::sqrt(squares / kProbes), 1e-4);
+      }
+    }
+  });
+}
+
+TEST_P(ReverseStepTest, WhatIsNotFiniteShows) {
+  ForSizes([&](const DiffusionOptions& options) {
+    const float inf = std::numeric_limits<float>::infinity();
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), inf, -inf}) {
+      Rows rows(options, set(), 3);
+      rows.z(1)[dim() - 1] = bad;
+      const Rows::Result result = rows.Step(0, 3, true, true);
+      bool finite = true;
+      for (int64_t i = 0; i < dim(); ++i)
+        finite = finite && std::isfinite(result.states[rows.width() + i]);
+      ASSERT_FALSE(finite) << "hidden " << bad;
+      for (int64_t i = dim(); i < rows.width(); ++i)
+        ASSERT_EQ(result.states[rows.width() + i], 0.0F) << "padding";
+      Rows clean(options, set(), 3);
+      const Rows::Result expected = clean.Step(0, 3, false, false);
+      for (const int64_t r : {0, 2})
+        ASSERT_TRUE(SameFloats(result.states.data() + r * rows.width(),
+                               expected.states.data() + r * rows.width(), rows.width()))
+            << "a row suffers from another";
+      std::vector<float> tangents(3 * rows.width(), 0.0F);
+      for (int64_t r = 0; r < 3; ++r) tangents[r * rows.width()] = 1.0F;
+      rows.Tangents(3, 1, 0, &tangents);
+      for (int64_t i = 0; i < dim(); ++i)
+        ASSERT_TRUE(std::isfinite(tangents[i]) && std::isfinite(tangents[2 * rows.width() + i]));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ReverseStepTest,
+    ::testing::Combine(::testing::Range(size_t{0}, KernelsOfThisMachine().size()),
+                       ::testing::Values(DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp),
+                       ::testing::Values(1, 2, 3, 16, 17, 33)),
+    [](const auto& test) {
+      return absl::StrCat(KernelsOfThisMachine()[std::get<0>(test.param)].name, "_",
+                          KindName(std::get<1>(test.param)), "_D", std::get<2>(test.param));
+    });
+
+// On the boundary of the clip, exactly: x0 = z, W = 0, so that nothing else happens.
+TEST(ClipTest, DerivativeIsOneInsideAndOnTheBoundary) {
+  for (const InstructionSetKernels& set : KernelsOfThisMachine()) {
+    DiffusionOptions options = {.state_dim = 5, .num_steps = 1, .clip = true};
+    RandomDiffusion random(options);
+    random.steps()[0] = {.x0_z = 1, .x0_m = 0, .z_z = 0, .z_m = 0, .z_x0 = 1, .sigma = 0};
+    const auto packed = *cpu::PackDiffusion(random.spec(), set.set);
+    const auto& model = static_cast<const PackedDiffusion&>(*packed);
+    const cpu::DenoiserView& d = model.denoiser;
+    std::vector<float> z(d.state_width), m(d.state_width), records(d.record_floats);
+    const std::vector<float> before = {0.5F, 1.0F, -1.0F, 1.0000001F, -2.0F};
+    std::copy(before.begin(), before.end(), z.begin());
+    std::vector<float> scratch(cpu::kTangentTile * (3 * d.hidden_width + d.state_width));
+    const cpu::StepRow row = {&model.coefficients[0], model.tables.data(), nullptr, 0};
+    model.denoiser_kernels.step(
+        {&d, &row, 1, z.data(), m.data(), scratch.data(), records.data(), false});
+    EXPECT_EQ(std::vector<float>(z.begin(), z.begin() + 5),
+              std::vector<float>({0.5F, 1.0F, -1.0F, 1.0F, -1.0F}));
+    std::vector<float> tangent(d.state_width);
+    std::fill_n(tangent.begin(), 5, 3.0F);
+    model.denoiser_kernels.tangents(
+        {&d, &row, records.data(), 1, 1, 0, tangent.data(), scratch.data()});
+    EXPECT_EQ(std::vector<float>(tangent.begin(), tangent.begin() + 5),
+              std::vector<float>({3, 3, 3, 0, 0}))
+        << set.name;
+  }
+}
+
+}  // namespace
+}  // namespace deeppcr::testing
