@@ -8,8 +8,8 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
-#include "kernels/cuda/diffusion_space.h"
-#include "kernels/cuda/stack_space.h"
+#include "kernels/cuda/diffusion/space.h"
+#include "kernels/cuda/stack/space.h"
 
 namespace deeppcr::cuda {
 namespace {

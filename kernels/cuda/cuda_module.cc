@@ -3,7 +3,7 @@
 #include "kernels/backend/module.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/runtime/cuda_device.h"
 
 namespace deeppcr::cuda {
 namespace {

@@ -12,10 +12,10 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
 #include "kernels/base/status_macros.h"
-#include "kernels/cuda/block_memory.h"
-#include "kernels/cuda/dense_chain.h"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/loop/block_memory.h"
+#include "kernels/cuda/math/dense_chain.h"
+#include "kernels/cuda/runtime/device.h"
+#include "kernels/cuda/runtime/device_buffer.h"
 
 namespace deeppcr::cuda {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/runtime/launch.h"
 #include "tests/gpu/trial.h"
 
 namespace deeppcr::cuda {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/runtime/device.h"
 #include "kernels/solver/registry.h"
 #include "tests/testing/gpu_under_test.h"
 #include "tests/testing/random_diffusion.h"

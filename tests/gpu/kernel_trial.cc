@@ -21,8 +21,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/probe.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/runtime/probe.h"
 #include "tests/gpu/backward_trial.h"
 #include "tests/gpu/trial.h"
 

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string>
 
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/runtime/cuda_device.h"
 #include "tests/testing/gpu_under_test.h"
 
 namespace deeppcr::testing {

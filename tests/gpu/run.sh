@@ -84,7 +84,7 @@ build_trial() {
   mkdir -p "$bundle/bin"
   "$nvcc" -std=c++17 -O3 -fmad=false --expt-relaxed-constexpr \
     -gencode arch=compute_90,code=sm_90 -gencode arch=compute_80,code=compute_80 -I"$root" \
-    tests/gpu/kernel_trial.cc kernels/cuda/*.cu -o "$bundle/bin/kernel_trial"
+    tests/gpu/kernel_trial.cc kernels/cuda/*/*.cu -o "$bundle/bin/kernel_trial"
 }
 
 # cuBLAS lies beside the compiler where the linker does not look for it.

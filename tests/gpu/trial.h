@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/runtime/launch.h"
 
 namespace deeppcr::cuda {
 

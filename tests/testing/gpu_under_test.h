@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "kernels/backend/backend.h"
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/runtime/device.h"
 
 namespace deeppcr::testing {
 

@@ -54,7 +54,7 @@ struct Outcome {
 
 class Launch;
 
-// The execution context of one thread, as kernels/cuda/device_context.h is on a GPU.
+// The execution context of one thread, as kernels/cuda/runtime/device_context.h is on a GPU.
 class Thread {
  public:
   int lane() const { return thread_ % kWarpSize; }

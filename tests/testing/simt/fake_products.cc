@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Takes the place of cuBLAS where fake_runtime.cc takes that of the runtime.
-#include "kernels/cuda/products.h"
+#include "kernels/cuda/runtime/products.h"
 #include "tests/testing/simt/products_on_cpu.h"
 
 namespace deeppcr::cuda {

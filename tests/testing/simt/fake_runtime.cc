@@ -10,10 +10,10 @@
 #include <mutex>
 #include <type_traits>
 
-#include "kernels/cuda/backward_kernel.h"
-#include "kernels/cuda/backward_scan_kernel.h"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/probe.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/runtime/probe.h"
+#include "kernels/cuda/stack/backward_kernel.h"
+#include "kernels/cuda/stack/backward_scan_kernel.h"
 #include "tests/testing/simt/executor.h"
 #include "tests/testing/simt/simt_device.h"
 

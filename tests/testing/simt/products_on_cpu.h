@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_TESTING_SIMT_PRODUCTS_ON_CPU_H_
 #define DEEPPCR_TESTS_TESTING_SIMT_PRODUCTS_ON_CPU_H_
 
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/runtime/gemm.h"
 
 namespace deeppcr::testing::simt {
 

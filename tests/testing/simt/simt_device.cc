@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "kernels/base/strings.h"
-#include "kernels/cuda/block_shape.h"
-#include "kernels/cuda/newton_kernel.h"
+#include "kernels/cuda/loop/block_shape.h"
+#include "kernels/cuda/loop/newton_kernel.h"
 #include "tests/testing/simt/products_on_cpu.h"
 
 namespace deeppcr::testing::simt {

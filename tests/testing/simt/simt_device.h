@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/runtime/device.h"
 #include "tests/testing/simt/executor.h"
 
 namespace deeppcr::testing::simt {

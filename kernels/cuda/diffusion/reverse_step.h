@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_DIFFUSION_REVERSE_STEP_H_
+#define DEEPPCR_KERNELS_CUDA_DIFFUSION_REVERSE_STEP_H_
+
+// THE reverse step of a diffusion model on a GPU, by a team of threads (team.h): every solver takes
+// its states through it, so that they agree bit for bit. The state may bring tangent vectors along,
+// probes that pick up the rounding and columns of the Jacobian; they pass through each layer
+// together with it and change nothing about its bits.
+//
+// The network is that of view.h, the reverse step that of kernels/problem/reverse_step.h.
+
+#include <math.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "kernels/cuda/diffusion/tangent.h"
+#include "kernels/cuda/diffusion/tape.h"
+#include "kernels/cuda/diffusion/view.h"
+#include "kernels/cuda/math/activation.h"
+#include "kernels/cuda/math/layer_norm.h"
+#include "kernels/cuda/math/panel_layer.h"
+#include "kernels/cuda/math/team.h"
+#include "kernels/cuda/runtime/device_code.h"
+#include "kernels/iteration/pass.h"
+#include "kernels/problem/reverse_step.h"
+
+namespace deeppcr::cuda {
+
+// The barrier calls of a step.
+enum DenoiserSite : int {
+  kAfterInputLayer = 32,  // beyond those of the kernels that make the steps
+  kAfterResidualBlock,
+  kAfterModulation,
+  kAfterInnerLayer,
+  kBeforeGatedSum,
+  kAfterOuterLayer,
+  kAfterPrediction,
+  kAfterReverseStep,
+  kNumDenoiserSites,
+};
+
+// Floats of shared memory for steps of so many rows.
+constexpr int64_t DenoiserFloats(const DenoiserView& d, int rows) {
+  return int64_t{rows} * (2 * VectorFloats(d.state_cols) + 3 * VectorFloats(d.hidden_width));
+}
+
+// What the rows of a step are, at most S of them.
+enum class StepRowsAre : uint8_t {
+  kStateAndTangents,  // a state in row 0, then the probes if they are carried, then columns of the
+                      // Jacobian
+  kStates,            // a state each, of as many samples, whose steps are a Row(r) each
+};
+
+// Layers of the residual denoiser whose weights stay in registers from step to step: those of its
+// first blocks, as many as 128 registers a thread have room for. With one state a step takes the
+// time that its weights take to arrive; so they are there. For blocks of threads with a warp for
+// every panel of H' <= kHeldWidth.
+inline constexpr int kHeldLayers = 3, kHeldWidth = 128;
+struct NoHeldLayers {
+  static constexpr int kCount = 0;
+  template <class Team>
+  DEEPPCR_DEVICE void Hold(const Team&, const DenoiserView&) {}
+};
+struct HeldLayers {
+  static constexpr int kCount = kHeldLayers;
+  HeldPanel<kHeldWidth / kPanelCols> layers[kCount];
+  template <class Team>
+  DEEPPCR_DEVICE void Hold(const Team& team, const DenoiserView& d) {
+    DEEPPCR_UNROLL
+    for (int b = 0; b < kCount; ++b) {
+      if (b < d.num_blocks && team.warp() < d.hidden_width / kPanelRows)
+        layers[b].Hold(team.context(), d.first[b], team.warp());
+    }
+  }
+};
+
+template <int S, class Team, StepRowsAre kRows = StepRowsAre::kStateAndTangents,
+          class Held = NoHeldLayers>
+class DenoiserStep {
+ public:
+  // `memory`: DenoiserFloats(d, rows) of a block's, aligned to 16 bytes.
+  DEEPPCR_DEVICE DenoiserStep(const Team& team, const DenoiserView& d, float* memory, int rows,
+                              bool probes)
+      : team_(team),
+        context_(team.context()),
+        d_(d),
+        rows_(rows),
+        probes_(probes ? kNumProbes : 0),
+        squares_(probes ? Squares::kOfVector : Squares::kNone),
+        state_stride_(VectorFloats(d.state_cols)),
+        stride_(VectorFloats(d.hidden_width)),
+        state_(memory),
+        next_(state_ + rows * state_stride_),
+        hidden_(next_ + rows * state_stride_),
+        inner_(hidden_ + rows * stride_),
+        outer_(inner_ + rows * stride_) {
+    held_.Hold(team, d);
+  }
+
+  // From now on steps of states leave these for their tangents.
+  DEEPPCR_DEVICE void KeepTape(const DenoiserTape& tape) { tape_ = tape; }
+
+  DEEPPCR_DEVICE int cols() const { return d_.state_cols; }
+  // Element i < cols() of row r of the state. Those beyond D are to be zero.
+  DEEPPCR_DEVICE float& State(int r, int i) const {
+    return state_[r * state_stride_ + VectorPlace(d_.state_cols, i)];
+  }
+
+  // One step of all rows. Whoever has written the state, in every block, has synchronised the team;
+  // so has this when it returns.
+  template <class Steps>
+  DEEPPCR_DEVICE void Run(const Steps& steps) {
+    Finish(steps, Features(steps));
+  }
+
+  // The denoiser alone: what it makes of row 0 is Prediction(i), until the next step.
+  DEEPPCR_DEVICE void Predict(const StepView& step) {
+    ForRows<S>(team_, d_.output, Features(step), stride_, 1, Squares::kNone,
+               [&](int i, const PanelSums<S>& p) {
+                 ForMine(p, [&](int r, float) {
+                   if (r == 0) team_.Put(&Next(0, i), p.first + d_.output.bias[i]);
+                 });
+               });
+    team_.Sync(kAfterPrediction);
+  }
+  DEEPPCR_DEVICE float Prediction(int i) const { return Next(0, i); }
+
+  DEEPPCR_DEVICE float Clip(float x0) const { return ClipTo(d_.clip_range, x0); }
+
+ private:
+  static constexpr bool kStates = kRows == StepRowsAre::kStates;
+
+  // What the output layer multiplies with.
+  template <class Steps>
+  DEEPPCR_DEVICE const float* Features(const Steps& steps) {
+    InputLayer(steps);
+    HeldBlocks(steps, std::make_integer_sequence<int, Held::kCount>());
+    for (int i = Held::kCount; i < d_.num_blocks; ++i)
+      d_.ada_ln ? AdaLnBlock(steps, i) : StreamedBlock(steps, i);
+    if (!d_.ada_ln) return hidden_;
+    Modulate(steps, d_.num_blocks);
+    return inner_;
+  }
+
+  DEEPPCR_DEVICE float& Next(int r, int i) const {
+    return next_[r * state_stride_ + VectorPlace(d_.state_cols, i)];
+  }
+  DEEPPCR_DEVICE float& At(float* vectors, int r, int i) const {
+    return vectors[r * stride_ + VectorPlace(d_.hidden_width, i)];
+  }
+  DEEPPCR_DEVICE bool IsProbe(int r) const { return r >= 1 && r <= probes_; }
+  // f(r, sum) for the rows that this lane has of a product.
+  template <class F>
+  DEEPPCR_DEVICE void ForMine(const PanelSums<S>& p, const F& f) const {
+    DEEPPCR_UNROLL
+    for (int q = 0; q < PanelSums<S>::kQuads; ++q) {
+      const int r = q * kSegments + context_.lane() % kSegments;
+      if (r < rows_) f(r, p.mine[q]);
+    }
+  }
+  // Onto the tape, of rows that are states.
+  DEEPPCR_DEVICE float KeepHidden(int r, int block, int i, float value) const {
+    if (kStates && tape_.keeps()) tape_.Hidden(d_, r, block)[i] = value;
+    return value;
+  }
+  DEEPPCR_DEVICE float KeepPreActivation(int r, int block, int i, float value) const {
+    if (kStates && tape_.keeps()) tape_.PreActivation(d_, r, block)[i] = value;
+    return value;
+  }
+  DEEPPCR_DEVICE float KeepGated(int r, int block, int i, float value) const {
+    if (kStates && tape_.keeps()) tape_.Gated(d_, r, block)[i] = value;
+    return value;
+  }
+  DEEPPCR_DEVICE void KeepReverse(int r, int i, float m) const {
+    if (!tape_.keeps()) return;
+    tape_.State(d_, r)[i] = State(r, i);
+    tape_.Prediction(d_, r)[i] = m;
+  }
+  // Element i of a layer's output where all rows are states: f(r, sum).
+  template <class F>
+  DEEPPCR_DEVICE void WriteStates(int i, float* to, const PanelSums<S>& p, const F& f) const {
+    const bool real = i < d_.hidden_dim;
+    ForMine(p, [&](int r, float sum) { team_.Put(&At(to, r, i), real ? f(r, sum) : 0.0F); });
+  }
+  // The same of a state and its tangents: `first` of the state, f(r, sum) of the tangents, and to
+  // the probes their rounding.
+  template <class F>
+  DEEPPCR_DEVICE void WriteRows(const StepView& step, int place, float size, int i, float* to,
+                                const PanelSums<S>& p, float first, const F& f) const {
+    const bool real = i < d_.hidden_dim;
+    ForMine(p, [&](int r, float sum) {
+      float value = r == 0 ? first : f(r, sum);
+      if (IsProbe(r)) value += RoundingAt(d_, step.step, place, size, r - 1, i);
+      team_.Put(&At(to, r, i), real ? value : 0.0F);
+    });
+  }
+
+  template <class Steps>
+  DEEPPCR_DEVICE void InputLayer(const Steps& steps) {
+    ForRows<S>(team_, d_.input, state_, state_stride_, rows_, squares_,
+               [&](int i, const PanelSums<S>& p) {
+                 const auto state = [&](int r, float sum) {
+                   return KeepHidden(r, 0, i, sum + d_.input.bias[i]);
+                 };
+                 if constexpr (kStates) return WriteStates(i, hidden_, p, state);
+                 const float value = state(0, p.first);
+                 const float size = SizeOfSum(d_.input.spreads[i] * sqrtf(p.squares), value);
+                 WriteRows(steps.Row(0), 0, size, i, hidden_, p, value,
+                           [](int, float sum) { return sum; });
+               });
+    team_.Sync(kAfterInputLayer);
+  }
+
+  // Residual blocks that hold their layers, and those that do not.
+  template <class Steps, int... kBlocks>
+  DEEPPCR_DEVICE void HeldBlocks(const Steps& steps, std::integer_sequence<int, kBlocks...>) {
+    (HeldBlock<kBlocks>(steps), ...);
+  }
+  template <int kBlock, class Steps>
+  DEEPPCR_DEVICE void HeldBlock(const Steps& steps) {
+    if (kBlock >= d_.num_blocks) return;
+    ResidualBlock(steps, kBlock, d_.first[kBlock], [&](const auto& f) {
+      if (team_.warp() >= d_.hidden_width / kPanelRows) return;
+      const PanelSums<S> sums = MultiplyPanel<S>(context_, held_.layers[kBlock], d_.hidden_width,
+                                                 hidden_, stride_, rows_, squares_);
+      f(team_.warp() * kPanelRows + context_.lane() / kSegments, sums);
+    });
+  }
+  template <class Steps>
+  DEEPPCR_DEVICE void StreamedBlock(const Steps& steps, int block) {
+    const PanelLayer layer = d_.first[block];
+    ResidualBlock(steps, block, layer, [&](const auto& f) {
+      ForRows<S>(team_, layer, hidden_, stride_, rows_, squares_, f);
+    });
+  }
+  // h <- h + act(first h + mu), where for_rows(f) has the sums of first h.
+  template <class Steps, class ForLayerRows>
+  DEEPPCR_DEVICE void ResidualBlock(const Steps& steps, int block, const PanelLayer& layer,
+                                    const ForLayerRows& for_rows) {
+    for_rows([&](int i, const PanelSums<S>& p) {
+      const auto pre_activation = [&](int r, float sum) {
+        return sum + steps.Row(r).modulation[block * d_.hidden_width + i];
+      };
+      const auto state = [&](int r, float sum) {
+        const float a = KeepPreActivation(r, block, i, pre_activation(r, sum));
+        return KeepHidden(r, block + 1, i, At(hidden_, r, i) + Activate(d_.activation, a));
+      };
+      if constexpr (kStates) return WriteStates(i, inner_, p, state);
+      const float a = pre_activation(0, p.first), value = state(0, p.first);
+      const float slope = rows_ > 1 ? Differentiate(d_.activation, a) : 0.0F;
+      const float size = SizeOfBranch(layer.spreads[i] * sqrtf(p.squares), slope, a, value);
+      WriteRows(steps.Row(0), 2 * block + 1, size, i, inner_, p, value,
+                [&](int r, float product) { return fmaf(slope, product, At(hidden_, r, i)); });
+    });
+    team_.Sync(kAfterResidualBlock);
+    float* const read = hidden_;
+    hidden_ = inner_;
+    inner_ = read;
+  }
+
+  // h <- h + gate (second act(first u)), u = norm(h) gain + shift.
+  template <class Steps>
+  DEEPPCR_DEVICE void AdaLnBlock(const Steps& steps, int block) {
+    Modulate(steps, block);
+    InnerLayer(steps, block);
+    OuterLayer(steps, block);
+  }
+  template <class Steps>
+  DEEPPCR_DEVICE void InnerLayer(const Steps& steps, int block) {
+    const PanelLayer layer = d_.first[block];
+    ForRows<S>(team_, layer, inner_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
+      const auto state = [&](int r, float sum) {
+        return Activate(d_.activation, KeepPreActivation(r, block, i, sum + layer.bias[i]));
+      };
+      if constexpr (kStates) return WriteStates(i, outer_, p, state);
+      const float a = p.first + layer.bias[i], value = state(0, p.first);
+      const float slope = rows_ > 1 ? Differentiate(d_.activation, a) : 0.0F;
+      const float size = SizeOfActivation(layer.spreads[i] * sqrtf(p.squares), slope, a, value);
+      WriteRows(steps.Row(0), 2 * block + 1, size, i, outer_, p, value,
+                [&](int, float product) { return slope * product; });
+    });
+    team_.Sync(kAfterInnerLayer);
+  }
+  template <class Steps>
+  DEEPPCR_DEVICE void OuterLayer(const Steps& steps, int block) {
+    const PanelLayer layer = d_.second[block];
+    const int gates = (3 * block + 2) * d_.hidden_width;  // of the modulation
+    ForRows<S>(team_, layer, outer_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
+      const auto gate_of = [&](int r) { return steps.Row(r).modulation[gates + i]; };
+      const auto state = [&](int r, float sum) {
+        const float gated = KeepGated(r, block, i, sum + layer.bias[i]);
+        return KeepHidden(r, block + 1, i, fmaf(gate_of(r), gated, At(hidden_, r, i)));
+      };
+      if constexpr (kStates) return WriteStates(i, hidden_, p, state);
+      const float gate = gate_of(0), branch_sum = p.first + layer.bias[i];
+      const float value = state(0, p.first);
+      const float size = SizeOfBranch(layer.spreads[i] * sqrtf(p.squares), gate, branch_sum, value);
+      context_.SyncWarp(kBeforeGatedSum);  // all lanes have read row 0
+      WriteRows(steps.Row(0), 2 * block + 2, size, i, hidden_, p, value,
+                [&](int r, float product) { return fmaf(gate, product, At(hidden_, r, i)); });
+    });
+    team_.Sync(kAfterOuterLayer);
+  }
+
+  DEEPPCR_DEVICE LayerNorm NormOfRow(int r) const {
+    return NormOf(context_, d_.hidden_dim, d_.norm_epsilon,
+                  [&](int i) { return At(hidden_, r, i); });
+  }
+  // f(r) for every row, a warp each.
+  template <class F>
+  DEEPPCR_DEVICE void ForWarpRows(const F& f) const {
+    for (int r = context_.warp(); r < rows_; r += context_.num_threads() / kWarpSize) f(r);
+  }
+
+  // inner <- norm(hidden) gain + shift, and its tangents, in each block for itself. Every warp
+  // forms the norm of the state itself.
+  template <class Steps>
+  DEEPPCR_DEVICE void Modulate(const Steps& steps, int block) {
+    const int gains = 3 * block * d_.hidden_width, shifts = gains + d_.hidden_width;
+    const auto write_state = [&](int r, const LayerNorm& norm) {
+      const float* const modulation = steps.Row(r).modulation;
+      for (int i = context_.lane(); i < d_.hidden_width; i += kWarpSize) {
+        const float n = norm.Of(At(hidden_, r, i));
+        const float value = fmaf(n, modulation[gains + i], modulation[shifts + i]);
+        At(inner_, r, i) = i < d_.hidden_dim ? value : 0.0F;
+      }
+    };
+    if constexpr (kStates) {
+      ForWarpRows([&](int r) { write_state(r, NormOfRow(r)); });
+    } else {
+      const LayerNorm norm = NormOfRow(0);
+      const float* const gain = steps.Row(0).modulation + gains;
+      ForWarpRows([&](int r) {
+        if (r == 0) return write_state(0, norm);
+        NormTangent(
+            context_, d_.hidden_dim, d_.hidden_width, norm, gain,
+            [&](int i) { return At(hidden_, 0, i); }, [&](int i) { return At(hidden_, r, i); },
+            [&](int i, float value) { At(inner_, r, i) = value; });
+      });
+    }
+    context_.SyncBlock(kAfterModulation);
+  }
+
+  // z_z z + z_m m + z_x0 clip(x0_z z + x0_m m) + sigma noise, of element i.
+  DEEPPCR_DEVICE float Reverse(const StepView& step, int i, float m, float old) const {
+    const ReverseCoefficients& c = step.coefficients;
+    const float x0 = Clip(fmaf(c.x0_m, m, c.x0_z * old));
+    const float next = fmaf(c.z_x0, x0, fmaf(c.z_m, m, c.z_z * old));
+    return step.noise != nullptr && i < d_.state_dim ? fmaf(c.sigma, step.noise[i], next) : next;
+  }
+
+  // The reverse step of every row.
+  template <class Steps>
+  DEEPPCR_DEVICE void Finish(const Steps& steps, const float* features) {
+    ForRows<S>(team_, d_.output, features, stride_, rows_, squares_,
+               [&](int i, const PanelSums<S>& p) {
+                 if constexpr (kStates)
+                   return ForMine(p, [&](int r, float sum) {
+                     const float m = sum + d_.output.bias[i];
+                     const float next = Reverse(steps.Row(r), i, m, State(r, i));
+                     KeepReverse(r, i, m);
+                     team_.Put(&Next(r, i), i < d_.state_dim ? next : 0.0F);
+                   });
+                 FinishTangents(steps.Row(0), i, p);
+               });
+    team_.Sync(kAfterReverseStep);
+    float* const read = state_;
+    state_ = next_;
+    next_ = read;
+  }
+  // A state and its tangents.
+  DEEPPCR_DEVICE void FinishTangents(const StepView& step, int i, const PanelSums<S>& p) const {
+    const ReverseCoefficients& c = step.coefficients;
+    const float m = p.first + d_.output.bias[i], old = State(0, i);
+    const float next = Reverse(step, i, m, old);
+    const ReverseTangent tangent(c, d_.clip_range, m, old);
+    const float terms = tangent.by_m * d_.output.spreads[i] * sqrtf(p.squares);
+    const float size = SizeOfState(c, d_.ada_ln, old, m, next, terms);
+    ForMine(p, [&](int r, float product) {
+      float value = r == 0 ? next : fmaf(tangent.by_m, product, tangent.by_z * State(r, i));
+      if (IsProbe(r)) value += RoundingAt(d_, step.step, 2 * d_.num_blocks + 1, size, r - 1, i);
+      team_.Put(&Next(r, i), i < d_.state_dim ? value : 0.0F);
+    });
+  }
+  const Team team_;
+  typename Team::Context& context_;
+  const DenoiserView& d_;
+  const int rows_;
+  const int probes_;
+  const Squares squares_;
+  const int state_stride_, stride_;
+  float *state_, *next_;             // [rows, state_stride_] each
+  float *hidden_, *inner_, *outer_;  // [rows, stride_] each
+  DenoiserTape tape_;
+  Held held_;
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_DIFFUSION_REVERSE_STEP_H_

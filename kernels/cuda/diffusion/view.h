@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_DIFFUSION_VIEW_H_
+#define DEEPPCR_KERNELS_CUDA_DIFFUSION_VIEW_H_
+
+// A denoiser in the device's memory. The network is that of DenoiserSpec
+// (kernels/problem/spec.h).
+
+#include <cstdint>
+
+#include "kernels/cuda/math/panel_layer.h"
+#include "kernels/cuda/runtime/device_code.h"
+#include "kernels/problem/activation.h"
+#include "kernels/problem/reverse_step.h"
+
+namespace deeppcr::cuda {
+
+// A modulation row holds, for one step (and condition), H' floats each:
+//   residual MLP  per block: the bias of its layer plus its part of mu
+//   adaLN MLP     per block: gain  = norm weight (1 + scale)
+//                            shift = norm bias (1 + scale) + shift
+//                            gate
+//                 at the end: gain = 1 + scale, shift
+struct DenoiserView {
+  bool ada_ln;  // else residual MLP
+  Activation activation;
+  int32_t state_dim;     // D
+  int32_t state_cols;    // of a state as the layers take it: a multiple of kPanelCols
+  int32_t hidden_dim;    // H
+  int32_t hidden_width;  // H', a multiple of kPanelCols
+  int32_t num_blocks;    // N
+  PanelLayer input, output;
+  const PanelLayer* first;   // [N]
+  const PanelLayer* second;  // [N], adaLN only
+  float clip_range;          // may be infinite
+  float norm_epsilon;
+
+  constexpr int32_t modulation_floats() const {
+    return (ada_ln ? 3 * num_blocks + 2 : num_blocks) * hidden_width;
+  }
+};
+
+// What a step needs beside its state.
+struct StepView {
+  ReverseCoefficients coefficients;
+  const float* modulation;
+  const float* noise;  // [D], or null where sigma is 0
+  int64_t step;        // 0-based: of the signs of the rounding probes
+
+  // Of a row: the state's, whose tangents the others are.
+  DEEPPCR_DEVICE const StepView& Row(int) const { return *this; }
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_DIFFUSION_VIEW_H_

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_LOOP_BLOCK_MEMORY_H_
+#define DEEPPCR_KERNELS_CUDA_LOOP_BLOCK_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/loop/interval_tree.h"
+#include "kernels/cuda/runtime/device_code.h"
+#include "kernels/iteration/pass.h"
+
+namespace deeppcr::cuda {
+
+// Samples whose intervals lie in slabs of global memory at a time, at most, and which of them a
+// launch is for.
+inline constexpr int kSlabGroup = 8;
+struct Members {
+  int32_t at[kSlabGroup];
+};
+
+// Norms of the intervals that a warp has updated.
+struct WarpNorms {
+  UpdateNorms norms;
+  int32_t told;  // of the first warp of a cluster: what its cancel word says
+};
+
+// Where things are in a block's shared memory, or in its slab of global memory.
+struct BlockMemory {
+  const IntervalTree tree;
+  const int width;  // W
+  std::byte* const base;
+
+  // y at the end of the interval before interval i of the block; the last one is y at its own end.
+  DEEPPCR_DEVICE float* State(int32_t i) const { return Floats() + int64_t{i} * row(); }
+  DEEPPCR_DEVICE float* Propagated(int32_t i) const { return State(tree.per_block + 1 + i); }
+  DEEPPCR_DEVICE float* Residual(int32_t node) const {
+    return Propagated(tree.per_block) + int64_t{node} * row();
+  }
+  DEEPPCR_DEVICE float* Entering(int32_t node) const {
+    return Residual(tree.nodes_per_block()) + int64_t{node} * row();
+  }
+  DEEPPCR_DEVICE float* Matrix(int32_t node) const {  // [W, W], row-major
+    return Entering(tree.nodes_per_block()) + int64_t{node} * width * width;
+  }
+  DEEPPCR_DEVICE WarpNorms* Norms() const { return reinterpret_cast<WarpNorms*>(base); }
+  static constexpr int kMaxWarps = 32;
+
+  static constexpr size_t Bytes(const IntervalTree& tree, int width) {
+    const size_t nodes = static_cast<size_t>(tree.nodes_per_block());
+    const size_t rows = 2 * static_cast<size_t>(tree.per_block) + 1 + 2 * nodes;
+    return kNormBytes +
+           sizeof(float) * (rows * kNumColumns + nodes * width) * static_cast<size_t>(width);
+  }
+
+ private:
+  static constexpr size_t kNormBytes = kMaxWarps * sizeof(WarpNorms);
+  DEEPPCR_DEVICE int64_t row() const { return int64_t{kNumColumns} * width; }
+  DEEPPCR_DEVICE float* Floats() const { return reinterpret_cast<float*>(base + kNormBytes); }
+};
+
+// That of a block of a sample's cluster, of slabs [n, blocks, BlockMemory::Bytes].
+DEEPPCR_DEVICE BlockMemory MemoryInSlabs(std::byte* slabs, const IntervalTree& tree, int width,
+                                         int64_t sample, int block) {
+  const int64_t at = sample * tree.num_blocks + block;
+  return {tree, width, slabs + at * static_cast<int64_t>(BlockMemory::Bytes(tree, width))};
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_LOOP_BLOCK_MEMORY_H_

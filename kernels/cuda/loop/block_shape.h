@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_LOOP_BLOCK_SHAPE_H_
+#define DEEPPCR_KERNELS_CUDA_LOOP_BLOCK_SHAPE_H_
+
+// Sizes of the launches of block_recurrence.h, of diffusion/kernel.h, of pass_kernel.h and of what
+// wide denoisers have of their own.
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/diffusion/kernel.h"
+#include "kernels/cuda/diffusion/tangent_kernel.h"
+#include "kernels/cuda/loop/block_recurrence.h"
+#include "kernels/cuda/loop/newton_shape.h"
+#include "kernels/cuda/loop/pass_kernel.h"
+#include "kernels/cuda/stack/panel_step.h"
+
+namespace deeppcr::cuda {
+
+// Of a block that makes steps: a warp for each panel of a layer, up to so many.
+inline constexpr int kMaxBlockWarps = 16;
+constexpr int WidestLayer(const DiffusionView& process) { return process.denoiser.hidden_width; }
+constexpr int WidestLayer(const PanelStackView& process) { return process.width; }
+template <class Process>
+constexpr int BlockWarps(const Process& process, int num_blocks, int max_warps) {
+  const int panels = WidestLayer(process) / kPanelRows / num_blocks;
+  const int most = max_warps < kMaxBlockWarps ? max_warps : kMaxBlockWarps;
+  return panels < most ? panels : most;
+}
+
+// Bytes of shared memory of steps of so many rows.
+template <class Process>
+constexpr size_t StepBytes(const Process& process, int rows) {
+  return static_cast<size_t>(process.StepFloats(rows)) * sizeof(float);
+}
+constexpr size_t CoarseBytes(const DiffusionView& process) {
+  return StepBytes(process, 1) + static_cast<size_t>(process.width) * sizeof(float);
+}
+
+// Where layers are wide, all blocks of a cluster make a step, each with panels enough, as long as
+// there is room for `teams` of them side by side. Narrower layers would lose more to the barriers
+// of a cluster than they win (assumed, not measured).
+inline constexpr int kWideLayer = 256, kPanelsPerBlock = 8;
+constexpr int TeamBlocks(int widest_layer, int teams, const LaunchLimits& limits) {
+  int blocks = 1;
+  while (widest_layer >= kWideLayer && 2 * blocks <= limits.max_cluster_blocks &&
+         teams <= limits.ClustersAtOnce(2 * blocks) &&
+         2 * blocks * kPanelsPerBlock * kPanelRows <= widest_layer)
+    blocks *= 2;
+  return blocks;
+}
+constexpr int MostTeamSamples(const PanelStackView&, const LaunchLimits&) { return 1; }
+constexpr int MostTeamSamples(const DiffusionView& process, const LaunchLimits& limits) {
+  int samples = WidestLayer(process) < kWideLayer ? 1 : kTeamSamples;
+  while (samples > 1 && StepBytes(process, samples) > limits.shared_bytes) --samples;
+  return samples;
+}
+// Samples go together where that is possible and there are more of them than clusters; else more
+// of them mean smaller teams.
+template <class Process>
+constexpr TeamShape ChooseTeams(const Process& process, int num_samples,
+                                const LaunchLimits& limits) {
+  const int most = MostTeamSamples(process, limits);
+  if (most == 1) return {TeamBlocks(WidestLayer(process), num_samples, limits), 1};
+  const int blocks = TeamBlocks(WidestLayer(process), 1, limits);
+  const int room = limits.ClustersAtOnce(blocks);
+  const int free = room > 1 ? room : 1;
+  const int wanted = (num_samples + free - 1) / free;
+  return {blocks, wanted < most ? wanted : most};
+}
+
+// True where a block keeps weights in its registers from step to step (HeldLayers).
+constexpr bool HoldsLayers(const DiffusionView& process, int num_blocks, int max_warps) {
+  const DenoiserView& d = process.denoiser;
+  return num_blocks == 1 && !d.ada_ln && d.hidden_width <= kHeldWidth &&
+         BlockWarps(process, 1, max_warps) * kPanelRows >= d.hidden_width;
+}
+
+// Rows that pass through a step together: everything, or as much as a block has memory for; 0 where
+// that is too little for a state, its probes and a column.
+template <class Process>
+constexpr int StepRows(const Process& process, const LaunchLimits& limits) {
+  const int all = 1 + kNumProbes + process.width;
+  int rows = all < kMostStepRows ? all : kMostStepRows;
+  while (rows > 0 && StepBytes(process, rows) > limits.shared_bytes) --rows;
+  return rows >= 2 + kNumProbes ? rows : 0;
+}
+
+// f(std::integral_constant<int, S>) for the smallest S of those kernels are made for that holds so
+// many rows: with columns of 8, 16, or more.
+template <class F>
+auto WithStepRows(int rows, const F& f) {
+  if (rows <= 13) return f(std::integral_constant<int, 13>{});
+  if (rows <= 21) return f(std::integral_constant<int, 21>{});
+  return f(std::integral_constant<int, kMostStepRows>{});
+}
+
+// Blocks of the launches over intervals, states and nodes of so many samples.
+template <class Process>
+constexpr int64_t BlocksOf(const PropagationArgs<Process>& args, int num_samples) {
+  return int64_t{num_samples} * args.intervals.tree.num_intervals;
+}
+template <class Process>
+constexpr int64_t BlocksOf(const ExpansionArgs<Process>& args, int num_samples) {
+  return int64_t{num_samples} * args.intervals.tree.num_intervals;
+}
+constexpr int64_t BlocksOf(const StartArgs& args, int num_samples) {
+  return int64_t{num_samples} * (args.pass.tree.num_intervals + 1);
+}
+constexpr int64_t BlocksOf(const TangentArgs& args) {
+  return int64_t{args.range.count} * args.rows.groups();
+}
+
+// Of a block that works on the tangents of an interval, and of one that places a state.
+inline constexpr int kTangentWarps = 8, kStartWarps = 2;
+
+// ---- The rest of a pass
+static_assert(int{kNumPassSites} <= int{kBeforeNormTangents}, "sites of their own");
+// Of the blocks of its other launches.
+inline constexpr int kPassWarps = 16;
+constexpr int PassWarps(int max_warps) { return max_warps < kPassWarps ? max_warps : kPassWarps; }
+constexpr size_t CollectBytes(int warps) {
+  return static_cast<size_t>(warps) * sizeof(UpdateNorms);
+}
+
+constexpr int64_t BlocksOf(const LevelArgs& args, int num_members, int warps) {
+  return int64_t{num_members} * RowBlocks(args.pass.tree.nodes(args.level), args.pass.width, warps);
+}
+constexpr int64_t BlocksOf(const UpdateArgs& args, int num_members, int warps) {
+  return int64_t{num_members} * RowBlocks(args.pass.tree.num_intervals, args.pass.width, warps);
+}
+
+// Matrices of a level that a block of a tree's team may have to read: in some 2.5 us, what a launch
+// takes.
+inline constexpr int64_t kTreeBlockBytes = int64_t{256} << 10;
+constexpr int64_t TransitionBytes(Linearization linearization, int width) {
+  const int64_t floats = linearization == Linearization::kFull ? width : kNumColumns;
+  return floats * width * int64_t{sizeof(float)};
+}
+// The largest team that all members may have side by side and whose warps all have rows, and what
+// it can take. A first level beyond the tree's: nothing.
+constexpr TreeShape ChooseTree(const IntervalTree& tree, int width, Linearization linearization,
+                               int num_members, const LaunchLimits& limits) {
+  TreeShape shape = {1, 0};
+  while (2 * shape.num_blocks <= limits.max_cluster_blocks &&
+         2 * shape.num_blocks <= RowBlocks(tree.num_intervals, width, kPassWarps) &&
+         num_members <= limits.ClustersAtOnce(2 * shape.num_blocks))
+    shape.num_blocks *= 2;
+  const int64_t most = shape.num_blocks * kTreeBlockBytes;
+  while (shape.first_level < tree.levels &&
+         tree.nodes(shape.first_level) * TransitionBytes(linearization, width) > most)
+    ++shape.first_level;
+  return shape;
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_LOOP_BLOCK_SHAPE_H_

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_LOOP_GUESS_H_
+#define DEEPPCR_KERNELS_CUDA_LOOP_GUESS_H_
+
+#include <math.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/runtime/device_code.h"
+
+namespace deeppcr::cuda {
+
+// y_1..y_P before the first pass: `states` where they are not null, else the affine map of z_0
+// where there is one, else z_0.
+struct GuessView {
+  const float* states;  // [n, P, W], zero beyond D
+  const float* map;     // [count, D + 1, W], zero beyond D: AffineGuess::coefficients
+  int64_t stride, count;
+};
+
+// One sample of it.
+struct SampleGuess {
+  const GuessView& guess;
+  const float* initial_state;  // z_0 [W], zero beyond D
+  const float* states;         // of the sample [P, W], or null
+  int32_t state_dim, width;
+
+  DEEPPCR_DEVICE SampleGuess(const GuessView& view, const float* initial_states, int64_t sample,
+                             int32_t intervals, int32_t dim, int32_t w)
+      : guess(view),
+        initial_state(initial_states + sample * w),
+        states(view.states == nullptr ? nullptr : view.states + sample * intervals * w),
+        state_dim(dim),
+        width(w) {}
+
+  // Element i of y at the end of interval p, which is step `end`; p = -1 is z_0.
+  DEEPPCR_DEVICE float At(int32_t p, int64_t end, int i) const {
+    if (p >= 0 && states != nullptr) return states[int64_t{p} * width + i];
+    return p < 0 || guess.map == nullptr ? initial_state[i] : EvaluateMap(end, i);
+  }
+
+ private:
+  // The affine map at the first fitted step that is not before `step`.
+  DEEPPCR_DEVICE float EvaluateMap(int64_t step, int i) const {
+    const int64_t after = (step + guess.stride - 1) / guess.stride - 1;
+    const int64_t at = after < guess.count ? after : guess.count - 1;
+    const float* map = guess.map + at * (state_dim + 1) * width;
+    float y = map[i];
+    for (int32_t k = 0; k < state_dim; ++k) y = fmaf(map[(k + 1) * width + i], initial_state[k], y);
+    return y;
+  }
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_LOOP_GUESS_H_

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_LOOP_INTERVAL_NORMS_H_
+#define DEEPPCR_KERNELS_CUDA_LOOP_INTERVAL_NORMS_H_
+
+// The norms of an update, from those of its intervals. Maxima do not depend on their order.
+
+#include <math.h>
+
+#include "kernels/cuda/runtime/device_code.h"
+#include "kernels/iteration/pass.h"
+
+namespace deeppcr::cuda {
+
+// What an interval brings: largest absolute values of its new state, of the update and of the
+// probes, and the largest share of a ball. A maximum may lose a NaN, so what is finite is told
+// beside it.
+struct IntervalNorms {
+  float state, update, probe, share;
+  uint8_t finite, probes_finite;  // 0 or 1
+};
+
+DEEPPCR_DEVICE double Larger(double a, double b) { return b > a ? b : a; }
+
+DEEPPCR_DEVICE void Merge(const UpdateNorms& other, UpdateNorms* norms) {
+  norms->update = Larger(norms->update, other.update);
+  norms->rounding = Larger(norms->rounding, other.rounding);
+  norms->combined = Larger(norms->combined, other.combined);
+  norms->share = Larger(norms->share, other.share);
+  norms->finite = norms->finite && other.finite;
+}
+
+DEEPPCR_DEVICE void Merge(const IntervalNorms& other, IntervalNorms* norms) {
+  norms->state = fmaxf(norms->state, other.state);
+  norms->update = fmaxf(norms->update, other.update);
+  norms->probe = fmaxf(norms->probe, other.probe);
+  norms->share = fmaxf(norms->share, other.share);
+  norms->finite = norms->finite && other.finite;
+  norms->probes_finite = norms->probes_finite && other.probes_finite;
+}
+
+DEEPPCR_DEVICE UpdateNorms NormsOf(const IntervalNorms& interval, double floor) {
+  const double scale = interval.state + floor;
+  const double d = interval.update;
+  // One that is lost would pass for a probe that has picked up nothing.
+  const double e = interval.probes_finite ? interval.probe : static_cast<double>(INFINITY);
+  UpdateNorms norms;
+  norms.finite = interval.finite;
+  norms.share = interval.share;
+  if (d == 0.0 && e == 0.0) return norms;
+  norms.update = Larger(0.0, d / scale);
+  norms.rounding = Larger(0.0, e / scale);
+  norms.combined = Larger(0.0, ErrorBound(d, e) / scale);
+  return norms;
+}
+
+// Of all lanes of a warp.
+template <class Context>
+DEEPPCR_DEVICE float LargestOfWarp(Context& context, float x) {
+  DEEPPCR_UNROLL
+  for (int mask = 1; mask < kWarpSize; mask *= 2) x = fmaxf(x, context.ShuffleXor(x, mask));
+  return x;
+}
+template <class Context>
+DEEPPCR_DEVICE bool AllOfWarp(Context& context, bool x) {
+  return LargestOfWarp(context, x ? 0.0F : 1.0F) == 0.0F;
+}
+template <class Context>
+DEEPPCR_DEVICE IntervalNorms MergeOfWarp(Context& context, const IntervalNorms& lane) {
+  return {LargestOfWarp(context, lane.state), LargestOfWarp(context, lane.update),
+          LargestOfWarp(context, lane.probe), LargestOfWarp(context, lane.share),
+          AllOfWarp(context, lane.finite),    AllOfWarp(context, lane.probes_finite)};
+}
+template <class Context>
+DEEPPCR_DEVICE UpdateNorms MergeOfWarp(Context& context, UpdateNorms norms) {
+  DEEPPCR_UNROLL
+  for (int mask = 1; mask < kWarpSize; mask *= 2) {
+    UpdateNorms other;
+    other.update = context.ShuffleXor(norms.update, mask);
+    other.rounding = context.ShuffleXor(norms.rounding, mask);
+    other.combined = context.ShuffleXor(norms.combined, mask);
+    other.share = context.ShuffleXor(norms.share, mask);
+    other.finite = context.ShuffleXor(norms.finite ? 1 : 0, mask) != 0;
+    Merge(other, &norms);
+  }
+  return norms;
+}
+
+// Element i of a state y [columns, W] as the pass takes it, that of interval p's end (0: of z_0).
+DEEPPCR_DEVICE float EntryAt(Confirmation confirmation, const float* y, int width, int64_t p,
+                             int i) {
+  if (confirmation < Confirmation::kUpdated || p == 0) return y[i];
+  return TriedAt(confirmation, y[i], y[kUpdateColumn * width + i], y[kBallColumn * width + i]);
+}
+
+// Of the elements of one interval, column by column: 0 the state, then the probes if they are
+// carried.
+class IntervalUpdate {
+ public:
+  DEEPPCR_DEVICE explicit IntervalUpdate(IterationKind kind) : kind_(kind) {}
+
+  // y <- base + correction in column v of an element, y pointing to its state and `width` floats
+  // from there to the next column. The columns of an element come in their order. F + 0 would turn
+  // -0 into +0: where nothing is added the bits stay.
+  DEEPPCR_DEVICE void Take(int v, float base, float correction, int width, float* y) {
+    const float next = correction == 0.0F ? base : base + correction;
+    if (v > 0) {
+      rho_ = fmaxf(rho_, fabsf(next));
+      norms_.probes_finite = norms_.probes_finite && isfinite(next);
+    } else if (kind_.confirms()) {
+      return Return(next, width, y);
+    } else {
+      correction_ = next - *y;
+      *y = next;
+      norms_.state = fmaxf(norms_.state, fabsf(next));
+      norms_.update = fmaxf(norms_.update, fabsf(correction_));
+      norms_.finite = norms_.finite && isfinite(next);
+    }
+    if (v + 1 == kind_.vectors()) Settle(width, y);
+  }
+  DEEPPCR_DEVICE const IntervalNorms& norms() const { return norms_; }
+
+ private:
+  // The update, and after one with probes the ball of its error.
+  DEEPPCR_DEVICE void Settle(int width, float* y) {
+    float* const last = y + kUpdateColumn * width;
+    if (kind_.probes) {
+      const float ball = BallOf(*last, correction_, *y, rho_);
+      const float error = fmaf(kRoundingFactor, rho_, fabsf(correction_));
+      norms_.share = fmaxf(norms_.share, ShareOfBall(error, ball));
+      norms_.probe = fmaxf(norms_.probe, rho_);
+      y[kBallColumn * width] = ball;
+      rho_ = 0.0F;
+    }
+    *last = correction_;
+  }
+  // How near to the state the way has led.
+  DEEPPCR_DEVICE void Return(float next, int width, float* y) {
+    const float way = next - *y;
+    float* const ball = y + kBallColumn * width;
+    norms_.state = fmaxf(norms_.state, fabsf(*y));
+    norms_.update = fmaxf(norms_.update, fabsf(way));
+    norms_.share = fmaxf(norms_.share, ShareOfBall(fabsf(way), *ball));
+    norms_.finite = norms_.finite && isfinite(way);
+    *ball = Along(way, *ball);
+    y[kUpdateColumn * width] = way;
+  }
+
+  const IterationKind kind_;
+  float correction_ = 0.0F, rho_ = 0.0F;
+  IntervalNorms norms_ = {0.0F, 0.0F, 0.0F, 0.0F, 1, 1};
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_LOOP_INTERVAL_NORMS_H_

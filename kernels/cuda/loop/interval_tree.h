@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_LOOP_INTERVAL_TREE_H_
+#define DEEPPCR_KERNELS_CUDA_LOOP_INTERVAL_TREE_H_
+
+// Which block of a cluster holds which shooting interval, and which node of the tree over them
+// (kernels/iteration/scan_tree.h: the shape is that of P alone). A block holds `per_block`
+// intervals, a power of two, one after the other, and every node below which there are none but its
+// own; a node that spans blocks is held by the first of them.
+
+#include <cstdint>
+
+#include "kernels/cuda/runtime/device_code.h"
+
+namespace deeppcr::cuda {
+
+struct IntervalTree {
+  int32_t num_intervals;  // P
+  int32_t num_blocks;     // of the cluster, a power of two
+  int32_t per_block;      // 2^local_levels
+  int32_t local_levels;
+  int32_t levels;  // ceil(log2 P)
+
+  constexpr IntervalTree(int32_t intervals, int32_t blocks)
+      : num_intervals(intervals), num_blocks(blocks), per_block(1), local_levels(0), levels(0) {
+    while (per_block * num_blocks < num_intervals) {
+      per_block *= 2;
+      ++local_levels;
+    }
+    while ((int64_t{1} << levels) < num_intervals) ++levels;
+  }
+
+  constexpr int32_t nodes(int level) const {
+    return static_cast<int32_t>((int64_t{num_intervals} + (int64_t{1} << level) - 1) >> level);
+  }
+  // Of each block: its own, and one for every level above them.
+  constexpr int32_t nodes_per_block() const {
+    const int32_t above = levels - 1 > local_levels ? levels - 1 - local_levels : 0;
+    return 2 * per_block - 1 + above;
+  }
+  constexpr int32_t block_of(int level, int32_t j) const {
+    return static_cast<int32_t>((int64_t{j} << level) / per_block);
+  }
+  // In the storage of that block.
+  constexpr int32_t index_of(int level, int32_t j) const {
+    if (level > local_levels) return 2 * per_block - 1 + (level - local_levels - 1);
+    const int32_t in_block = per_block >> level;
+    return 2 * (per_block - in_block) + j % in_block;
+  }
+  constexpr bool needs_matrix(int level, int32_t j) const { return j > 0 && j + 1 < nodes(level); }
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_LOOP_INTERVAL_TREE_H_

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/loop/newton_kernel.h"
+#include "kernels/cuda/math/warp_width.h"
+#include "kernels/cuda/runtime/cluster_launch.h"
+#include "kernels/cuda/runtime/device_context.h"
+#include "kernels/cuda/runtime/launch.h"
+
+namespace deeppcr::cuda {
+namespace {
+
+template <int W>
+constexpr int kMaxThreads = MaxNewtonWarps(W) * kWarpSize;
+
+// What a kernel does, of those with the same launch.
+enum class Kernel { kInShared, kInSlabs, kParts };
+
+// Blocks that a multiprocessor is to hold; 0: as the compiler likes. Those named here it
+// would let spill registers to make room for a second one.
+template <int W, Kernel kKernel>
+constexpr int kMinBlocks = W == 8 || kKernel == Kernel::kParts ? 1 : 0;
+
+template <int W, Kernel kKernel>
+__global__ void __launch_bounds__(kMaxThreads<W>, kMinBlocks<W, kKernel>)
+    NewtonKernel(const NewtonArgs args) {
+#if __CUDA_ARCH__ >= 900  // the first with clusters; LaunchNewton refuses the others
+  ClusterContext context;
+  if constexpr (kKernel == Kernel::kParts) {
+    SolveNewtonInParts<W>(context, args);
+  } else {
+    SolveNewton<W, kKernel == Kernel::kInSlabs>(context, args);
+  }
+#endif
+}
+
+template <int W, Kernel kKernel>
+cudaError_t Allow(int shared_bytes) {
+  return AllowClusters(NewtonKernel<W, kKernel>, shared_bytes);
+}
+template <int W>
+cudaError_t Prepare(int shared_bytes) {
+  cudaError_t error = Allow<W, Kernel::kInShared>(shared_bytes);
+  if (error == cudaSuccess) error = Allow<W, Kernel::kInSlabs>(shared_bytes);
+  if (error == cudaSuccess) error = Allow<W, Kernel::kParts>(shared_bytes);
+  return error;
+}
+
+template <int W, Kernel kKernel>
+cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
+  if (shape.num_blocks < 1 || shape.num_warps * kWarpSize > kMaxThreads<W>)
+    return cudaErrorInvalidValue;
+  const bool shared = kKernel == Kernel::kInShared;
+  const size_t shared_bytes = shared ? BlockMemory::Bytes(args.tree, W) : 0;
+  const ClusterLauncher launcher(shape, shared_bytes, stream);
+  return cudaLaunchKernelEx(&launcher.config, NewtonKernel<W, kKernel>, args);
+}
+template <int W>
+cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
+  if (args.part != NewtonPart::kWhole) return Launch<W, Kernel::kParts>(args, shape, stream);
+  return args.slabs == nullptr ? Launch<W, Kernel::kInShared>(args, shape, stream)
+                               : Launch<W, Kernel::kInSlabs>(args, shape, stream);
+}
+
+// Of the most threads and the most shared memory.
+template <int W>
+cudaError_t MaxClusterBlocks(size_t shared_bytes, int* blocks) {
+  const ClusterLauncher launcher({W, 1, kMostClusterBlocks, MaxNewtonWarps(W)}, shared_bytes,
+                                 nullptr);
+  return cudaOccupancyMaxPotentialClusterSize(blocks, NewtonKernel<W, Kernel::kInShared>,
+                                              &launcher.config);
+}
+
+cudaError_t SharedBytes(size_t* bytes) {
+  int device = 0, most = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  *bytes = static_cast<size_t>(most);
+  return error;
+}
+
+}  // namespace
+
+cudaError_t PrepareNewton(int shared_bytes) {
+  if (!HasClusters()) return cudaSuccess;
+  return ForWidths([&](auto w) { return Prepare<w.value>(shared_bytes); });
+}
+
+cudaError_t LaunchNewton(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
+  if (!HasClusters()) return cudaErrorNotSupported;
+  return WithWidth(shape.width, [&](auto w) { return Launch<w.value>(args, shape, stream); });
+}
+
+cudaError_t MaxNewtonClusterBlocks(int* blocks) {
+  *blocks = 0;
+  if (!HasClusters()) return cudaSuccess;
+  size_t shared_bytes = 0;
+  if (const cudaError_t error = SharedBytes(&shared_bytes); error != cudaSuccess) return error;
+  int most = kMostClusterBlocks;
+  const cudaError_t error = ForWidths([&](auto w) {
+    int of_width = 0;
+    const cudaError_t status = MaxClusterBlocks<w.value>(shared_bytes, &of_width);
+    if (of_width < most) most = of_width;
+    return status;
+  });
+  if (error != cudaSuccess) return error;
+  for (*blocks = 1; 2 * *blocks <= most;) *blocks *= 2;
+  return cudaSuccess;
+}
+
+cudaError_t CountClusters(int max_blocks, ClusterCounts* counts) {
+  size_t shared_bytes = 0;
+  cudaError_t error = max_blocks > 0 ? SharedBytes(&shared_bytes) : cudaSuccess;
+  for (int i = 0; error == cudaSuccess && 1 << i <= max_blocks; ++i) {
+    const ClusterLauncher launcher({16, 1, 1 << i, MaxNewtonWarps(16)}, shared_bytes, nullptr);
+    error = cudaOccupancyMaxActiveClusters(&counts->of[i], NewtonKernel<16, Kernel::kInShared>,
+                                           &launcher.config);
+  }
+  return error;
+}
+
+}  // namespace deeppcr::cuda

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_LOOP_NEWTON_SHAPE_H_
+#define DEEPPCR_KERNELS_CUDA_LOOP_NEWTON_SHAPE_H_
+
+// How many blocks and warps a launch of the Newton kernel gets. The answer has the same bits
+// whatever they are.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/loop/block_memory.h"
+#include "kernels/cuda/loop/interval_tree.h"
+
+namespace deeppcr::cuda {
+
+// The most blocks of a cluster, and the sizes of clusters: 2^0, ..., 2^4.
+inline constexpr int kMostClusterBlocks = 16, kNumClusterSizes = 5;
+
+// Clusters of 2^i blocks, each of which has a multiprocessor to itself, that a device runs at a
+// time. These may be fewer than multiprocessors would do for: a cluster does not span what the
+// hardware groups them by. 0: not known.
+struct ClusterCounts {
+  int of[kNumClusterSizes] = {};
+};
+
+// What a device offers to one launch.
+struct LaunchLimits {
+  int multiprocessors = 1;
+  size_t shared_bytes = 0;     // of a block
+  int max_cluster_blocks = 0;  // a power of two; 0: no clusters
+  int max_warps = 32;          // of a block
+  ClusterCounts clusters = {};
+
+  // Clusters of so many blocks, a power of two, that have room side by side.
+  constexpr int ClustersAtOnce(int blocks) const {
+    int i = 0;
+    while (1 << i < blocks) ++i;
+    const int counted = i < kNumClusterSizes ? clusters.of[i] : 0;
+    return counted > 0 ? counted : multiprocessors / blocks;
+  }
+};
+
+struct NewtonShape {
+  int width = 0;
+  int num_samples = 0;
+  int num_blocks = 0;     // of a sample's cluster; 0: the device has no clusters
+  int num_warps = 0;      // of a block
+  bool in_slabs = false;  // the intervals do not fit its shared memory
+};
+
+// Padded widths that a warp takes, and what dimension fits the last.
+inline constexpr int kWidths[] = {8, 16, 32};
+inline constexpr int kMaxWarpStateDim = 32;
+constexpr int WarpWidth(int64_t state_dim) {
+  return state_dim <= 8 ? 8 : state_dim <= 16 ? 16 : 32;
+}
+
+// True if warps take states of this size in the iterative loop; else blocks do.
+constexpr bool ByWarps(int64_t state_dim, const LaunchLimits& limits) {
+  return state_dim <= kMaxWarpStateDim && limits.max_cluster_blocks > 0;
+}
+
+// A thread holds a column of a matrix and a row: the wider, the more registers.
+constexpr int MaxNewtonWarps(int width) { return width <= 8 ? 16 : width <= 16 ? 12 : 8; }
+
+// Bytes of the slabs of one sample, if it is solved in slabs.
+constexpr int64_t SlabBytes(int width, const IntervalTree& tree) {
+  return int64_t{tree.num_blocks} * static_cast<int64_t>(BlockMemory::Bytes(tree, width));
+}
+
+constexpr NewtonShape NewtonShapeOf(int width, int num_samples, const IntervalTree& tree,
+                                    const LaunchLimits& limits) {
+  const int most =
+      MaxNewtonWarps(width) < limits.max_warps ? MaxNewtonWarps(width) : limits.max_warps;
+  return {width, num_samples, tree.num_blocks, tree.per_block < most ? tree.per_block : most,
+          BlockMemory::Bytes(tree, width) > limits.shared_bytes};
+}
+
+// As many blocks a sample as there are free multiprocessors and intervals, and as its memory wants;
+// where the largest cluster has too little, that cluster, in slabs.
+constexpr NewtonShape ChooseNewtonShape(int width, int num_samples, int32_t num_intervals,
+                                        const LaunchLimits& limits) {
+  NewtonShape shape = {width, num_samples};
+  for (int blocks = 1; blocks <= limits.max_cluster_blocks; blocks *= 2) {
+    const bool too_many = num_samples > limits.ClustersAtOnce(blocks);
+    const bool enough = shape.num_blocks > 0 && !shape.in_slabs;
+    if (enough && (too_many || blocks / 2 >= num_intervals)) break;
+    shape = NewtonShapeOf(width, num_samples, IntervalTree(num_intervals, blocks), limits);
+  }
+  return shape;
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_LOOP_NEWTON_SHAPE_H_

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_MATH_ACTIVATION_H_
+#define DEEPPCR_KERNELS_CUDA_MATH_ACTIVATION_H_
+
+// The activations of kernels/problem/activation.h in float32, and their derivatives. The switch is
+// at run time and the same for all threads, so that one kernel serves all of them. A NaN stays one.
+
+#include <math.h>
+
+#include "kernels/cuda/runtime/device_code.h"
+#include "kernels/problem/activation.h"
+
+namespace deeppcr::cuda {
+
+// 1 / (1 + e^-a): the exponential of a large -a is infinite and its quotient zero, as it should be.
+DEEPPCR_DEVICE float Sigmoid(float a) { return 1.0F / (1.0F + expf(-a)); }
+
+// Phi(a), of the standard normal distribution. In the lower tail erfc keeps the digits.
+DEEPPCR_DEVICE float NormalCdf(float a) { return 0.5F * erfcf(a * -0.707106781F); }
+
+// Where a sigmoid has long saturated: a cube cannot overflow then. Keeps a NaN.
+DEEPPCR_DEVICE float BoundForCube(float a) { return fabsf(a) > 1e6F ? copysignf(1e6F, a) : a; }
+
+// 2 sqrt(2/pi) (a + 0.044715 a^3), the argument of the sigmoid form of gelu_tanh.
+DEEPPCR_DEVICE float GeluTanhArgument(float a) {
+  const float b = BoundForCube(a);
+  return b * fmaf(b * b, 0.0713548162F, 1.59576912F);
+}
+
+// log(1 + e^a) without overflow.
+DEEPPCR_DEVICE float Softplus(float a) { return fmaxf(a, 0.0F) + log1pf(expf(-fabsf(a))); }
+
+// Its slope.
+DEEPPCR_DEVICE float GeluTanhSlope(float a) {
+  const float b = BoundForCube(a);
+  return fmaf(b * b, 0.214064449F, 1.59576912F);
+}
+
+DEEPPCR_DEVICE float Activate(Activation activation, float a) {
+  switch (activation) {
+    case Activation::kIdentity:
+      return a;
+    case Activation::kRelu:
+      return a < 0.0F ? 0.0F : a;
+    case Activation::kLeakyRelu:
+      return a < 0.0F ? 0.01F * a : a;
+    case Activation::kTanh:
+      return tanhf(a);
+    case Activation::kSigmoid:
+      return Sigmoid(a);
+    case Activation::kSilu:
+      return a == -INFINITY ? 0.0F : a * Sigmoid(a);
+    case Activation::kGelu:
+      return a == -INFINITY ? 0.0F : a * NormalCdf(a);
+    case Activation::kGeluTanh:
+      return a == -INFINITY ? 0.0F : a * Sigmoid(GeluTanhArgument(a));
+    case Activation::kElu:
+      return a < 0.0F ? expm1f(a) : a;
+    case Activation::kSoftplus:
+      return a != a ? a : Softplus(a);
+  }
+  return a;
+}
+
+// s (1 - s) of the sigmoid s at a: of the smaller tail, which keeps its digits.
+DEEPPCR_DEVICE float SigmoidSlope(float a) {
+  const float tail = Sigmoid(-fabsf(a));
+  return tail * (1.0F - tail);
+}
+
+// d/da a s(g(a)) = s + a g'(a) s (1 - s): a times the last factor is zero long before it overflows.
+DEEPPCR_DEVICE float SwishSlope(float a, float argument, float slope) {
+  const float s = Sigmoid(argument), ds = SigmoidSlope(argument);
+  return ds == 0.0F ? s : fmaf(a * slope, ds, s);
+}
+
+DEEPPCR_DEVICE float GeluSlope(float a) {
+  const float density = 0.398942280F * expf(-0.5F * a * a);
+  return density == 0.0F ? NormalCdf(a) : fmaf(a, density, NormalCdf(a));
+}
+
+DEEPPCR_DEVICE float Differentiate(Activation activation, float a) {
+  switch (activation) {
+    case Activation::kIdentity:
+      return 1.0F;
+    case Activation::kRelu:
+      return a > 0.0F ? 1.0F : 0.0F;
+    case Activation::kLeakyRelu:
+      return a > 0.0F ? 1.0F : 0.01F;
+    case Activation::kTanh:  // 1 - tanh^2 would lose the digits of the tails
+      return 4.0F * SigmoidSlope(2.0F * a);
+    case Activation::kSigmoid:
+      return SigmoidSlope(a);
+    case Activation::kSilu:
+      return SwishSlope(a, a, 1.0F);
+    case Activation::kGelu:
+      return GeluSlope(a);
+    case Activation::kGeluTanh:
+      return SwishSlope(a, GeluTanhArgument(a), GeluTanhSlope(a));
+    case Activation::kElu:
+      return a > 0.0F ? 1.0F : expf(a);
+    case Activation::kSoftplus:
+      return Sigmoid(a);
+  }
+  return 1.0F;
+}
+
+template <Activation kActivation, int N>
+DEEPPCR_DEVICE void DifferentiateEach(float (&a)[N]) {
+  DEEPPCR_UNROLL
+  for (int k = 0; k < N; ++k) a[k] = Differentiate(kActivation, a[k]);
+}
+
+// Slopes in place of values: one branch for all of them, so that they do not wait for one another.
+template <int N>
+DEEPPCR_DEVICE void DifferentiateAll(Activation activation, float (&a)[N]) {
+  switch (activation) {
+    case Activation::kIdentity:
+      return DifferentiateEach<Activation::kIdentity>(a);
+    case Activation::kRelu:
+      return DifferentiateEach<Activation::kRelu>(a);
+    case Activation::kLeakyRelu:
+      return DifferentiateEach<Activation::kLeakyRelu>(a);
+    case Activation::kTanh:
+      return DifferentiateEach<Activation::kTanh>(a);
+    case Activation::kSigmoid:
+      return DifferentiateEach<Activation::kSigmoid>(a);
+    case Activation::kSilu:
+      return DifferentiateEach<Activation::kSilu>(a);
+    case Activation::kGelu:
+      return DifferentiateEach<Activation::kGelu>(a);
+    case Activation::kGeluTanh:
+      return DifferentiateEach<Activation::kGeluTanh>(a);
+    case Activation::kElu:
+      return DifferentiateEach<Activation::kElu>(a);
+    case Activation::kSoftplus:
+      return DifferentiateEach<Activation::kSoftplus>(a);
+  }
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_MATH_ACTIVATION_H_

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_MATH_DEVICE_PANELS_H_
+#define DEEPPCR_KERNELS_CUDA_MATH_DEVICE_PANELS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/math/panel_layer.h"
+#include "kernels/cuda/runtime/device_buffer.h"
+
+namespace deeppcr::cuda {
+
+// Layers of one shape in a device's memory, packed for MultiplyPanel.
+class DevicePanels {
+ public:
+  // [layers, rows, cols] and [layers, rows] (or empty: zeros), padded to padded_rows and
+  // padded_cols.
+  static absl::StatusOr<DevicePanels> Upload(Device& device, int64_t layers, int64_t rows,
+                                             int64_t cols, int64_t padded_rows, int64_t padded_cols,
+                                             std::span<const float> weights,
+                                             std::span<const float> biases);
+  const PanelLayer& layer(int64_t i) const { return layers_[i]; }
+  const PanelLayer* on_device() const { return on_device_.data(); }
+  int64_t memory_bytes() const {
+    return weights_.bytes() + biases_.bytes() + spreads_.bytes() + on_device_.bytes();
+  }
+
+ private:
+  std::vector<PanelLayer> layers_;
+  DeviceBuffer<float> weights_, biases_, spreads_;
+  DeviceBuffer<PanelLayer> on_device_;
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_MATH_DEVICE_PANELS_H_

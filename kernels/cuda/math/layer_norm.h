@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_MATH_LAYER_NORM_H_
+#define DEEPPCR_KERNELS_CUDA_MATH_LAYER_NORM_H_
+
+// n = (h - mean) / sqrt(variance + epsilon) of a vector of `dim` elements and its tangents, by a
+// warp. Vectors are functions of an index: h(i), t(i).
+
+#include <math.h>
+
+#include "kernels/cuda/runtime/device_code.h"
+
+namespace deeppcr::cuda {
+
+// The sum of f(0), ..., f(dim - 1), known to all lanes.
+template <class Context, class F>
+DEEPPCR_DEVICE float SumByWarp(Context& context, int dim, const F& f) {
+  float sum = 0.0F;
+  for (int i = context.lane(); i < dim; i += kWarpSize) sum += f(i);
+  DEEPPCR_UNROLL
+  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) sum += context.ShuffleXor(sum, mask);
+  return sum;
+}
+
+struct LayerNorm {
+  float mean, inverse;
+  DEEPPCR_DEVICE float Of(float h) const { return (h - mean) * inverse; }
+};
+
+template <class Context, class F>
+DEEPPCR_DEVICE LayerNorm NormOf(Context& context, int dim, float epsilon, const F& h) {
+  const float size = static_cast<float>(dim);
+  const float mean = SumByWarp(context, dim, h) / size;
+  const float variance = SumByWarp(context, dim,
+                                   [&](int i) {
+                                     const float centred = h(i) - mean;
+                                     return centred * centred;
+                                   }) /
+                         size;
+  // The second term makes a NaN of a variance that overflowed: zeros would hide it.
+  return {mean, 1.0F / sqrtf(variance + epsilon) + 0.0F * variance};
+}
+
+// write(i, gain[i] dn_i) of a tangent t for every i < width; zeros beyond dim.
+template <class Context, class H, class T, class Write>
+DEEPPCR_DEVICE void NormTangent(Context& context, int dim, int width, const LayerNorm& norm,
+                                const float* gain, const H& h, const T& t, const Write& write) {
+  const float size = static_cast<float>(dim);
+  const float mean = SumByWarp(context, dim, t) / size;
+  const float along = SumByWarp(context, dim, [&](int i) { return norm.Of(h(i)) * t(i); }) / size;
+  for (int i = context.lane(); i < width; i += kWarpSize) {
+    const float n = i < dim ? norm.Of(h(i)) : 0.0F;
+    const float rest = i < dim ? t(i) - mean - n * along : 0.0F;
+    write(i, i < dim ? rest * norm.inverse * gain[i] : 0.0F);
+  }
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_MATH_LAYER_NORM_H_

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_MATH_ROUNDING_SOURCE_H_
+#define DEEPPCR_KERNELS_CUDA_MATH_ROUNDING_SOURCE_H_
+
+#include <math.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/runtime/device_code.h"
+#include "kernels/iteration/pass.h"
+
+namespace deeppcr::cuda {
+
+inline constexpr float kLargestFloat = 0x1.fffffep127F;
+
+// A power of two near x >= 0, a normal one with a normal inverse.
+DEEPPCR_DEVICE float PowerOfTwoBelow(float x) {
+  if (!(x >= 0x1p-126F)) return 0x1p-126F;
+  if (x >= 0x1p126F) return 0x1p126F;
+  return ldexpf(1.0F, ilogbf(x));
+}
+
+// What probe `v` picks up in element i of a step: +-2^-24 size, and the least float where there is
+// any, the sign a hash of (v, i, step).
+DEEPPCR_DEVICE float RoundingSource(float size, int v, int i, int64_t step) {
+  uint32_t h = static_cast<uint32_t>(i * kNumProbes + v + 1) * 0x27D4EB2FU;
+  h ^= static_cast<uint32_t>(step) * 0x9E3779B9U;
+  h *= 0x85EBCA6BU;
+  h ^= h >> 13;
+  h *= 0xC2B2AE35U;
+  const float source = size > 0.0F ? fmaf(size, 0x1p-24F, 0x1p-149F) : size;
+  return (h & 0x80000000U) != 0 ? -source : source;
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_MATH_ROUNDING_SOURCE_H_

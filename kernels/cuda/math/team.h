@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_MATH_TEAM_H_
+#define DEEPPCR_KERNELS_CUDA_MATH_TEAM_H_
+
+// Who makes a step: a block of threads, or all blocks of a cluster. The rows of a layer are dealt
+// out to their warps; of every vector that a layer reads, each block has a copy in its shared
+// memory.
+
+#include "kernels/cuda/runtime/device_code.h"
+
+namespace deeppcr::cuda {
+
+template <class BlockContext>
+class BlockTeam {
+ public:
+  using Context = BlockContext;
+  explicit DEEPPCR_DEVICE BlockTeam(BlockContext& context) : context_(context) {}
+
+  DEEPPCR_DEVICE Context& context() const { return context_; }
+  DEEPPCR_DEVICE int warp() const { return context_.warp(); }
+  DEEPPCR_DEVICE int num_warps() const { return context_.num_threads() / kWarpSize; }
+  // True in one block of a team: what is not in shared memory is written by that one.
+  DEEPPCR_DEVICE bool leads() const { return true; }
+  // To every copy of an element.
+  DEEPPCR_DEVICE void Put(float* element, float value) const { *element = value; }
+  DEEPPCR_DEVICE void Sync(int site) const { context_.SyncBlock(site); }
+
+ private:
+  Context& context_;
+};
+
+template <class BlocksContext>
+class ClusterTeam {
+ public:
+  using Context = BlocksContext;
+  explicit DEEPPCR_DEVICE ClusterTeam(BlocksContext& context) : context_(context) {}
+
+  DEEPPCR_DEVICE Context& context() const { return context_; }
+  DEEPPCR_DEVICE int warp() const { return context_.block() * warps_per_block() + context_.warp(); }
+  DEEPPCR_DEVICE int num_warps() const { return context_.num_blocks() * warps_per_block(); }
+  DEEPPCR_DEVICE bool leads() const { return context_.block() == 0; }
+  DEEPPCR_DEVICE void Put(float* element, float value) const {
+    for (int b = 0; b < context_.num_blocks(); ++b) *context_.Remote(element, b) = value;
+  }
+  DEEPPCR_DEVICE void Sync(int site) const { context_.SyncCluster(site); }
+
+ private:
+  DEEPPCR_DEVICE int warps_per_block() const { return context_.num_threads() / kWarpSize; }
+  Context& context_;
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_MATH_TEAM_H_

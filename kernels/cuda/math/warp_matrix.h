@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_MATH_WARP_MATRIX_H_
+#define DEEPPCR_KERNELS_CUDA_MATH_WARP_MATRIX_H_
+
+// Matrices [W, W], row-major, by a warp. A lane has a part of column lane % W of one, or, to
+// multiply a vector with, the part of a row that warp_step.h says. The chains of sums have a fixed
+// shape.
+
+#include <math.h>
+
+#include "kernels/cuda/runtime/device_code.h"
+#include "kernels/cuda/stack/warp_step.h"
+#include "kernels/iteration/pass.h"
+
+namespace deeppcr::cuda {
+
+// A lane's part of a column: rows FirstRow .. FirstRow + kColumnRows - 1.
+template <int W>
+constexpr int kColumnRows = LanePart<W>::kColumns;
+template <int W>
+DEEPPCR_DEVICE int FirstRow(int lane) {
+  return lane / W * kColumnRows<W>;
+}
+template <int W, class Context>
+DEEPPCR_DEVICE void StoreColumn(Context& context, const float (&column)[kColumnRows<W>],
+                                float* matrix) {
+  DEEPPCR_UNROLL
+  for (int r = 0; r < kColumnRows<W>; ++r)
+    matrix[(FirstRow<W>(context.lane()) + r) * W + context.lane() % W] = column[r];
+}
+// The whole column, from the lanes that share it.
+template <int W, class Context>
+DEEPPCR_DEVICE void GatherColumn(Context& context, const float (&column)[kColumnRows<W>],
+                                 float (&whole)[W]) {
+  DEEPPCR_UNROLL
+  for (int k = 0; k < W; ++k)
+    whole[k] =
+        context.Shuffle(column[k % kColumnRows<W>], k / kColumnRows<W> * W + context.lane() % W);
+}
+template <int W>
+DEEPPCR_DEVICE float RowTimes(const float (&row)[W], const float (&column)[W]) {
+  float chains[2] = {};
+  DEEPPCR_UNROLL
+  for (int k = 0; k < W; ++k) chains[k % 2] = fmaf(row[k], column[k], chains[k % 2]);
+  return chains[0] + chains[1];
+}
+
+// A row in shared memory, at an address of 16 bytes.
+template <int W, class Context>
+DEEPPCR_DEVICE void LoadRow(Context& context, const float* from, float (&row)[W]) {
+  DEEPPCR_UNROLL
+  for (int k = 0; k < W; k += 4) {
+    float four[4];
+    context.LoadFour(from + k, four);
+    DEEPPCR_UNROLL
+    for (int i = 0; i < 4; ++i) row[k + i] = four[i];
+  }
+}
+
+// product = right left, of which `product` is neither.
+template <int W, class Context>
+DEEPPCR_DEVICE void MultiplyMatrices(Context& context, const float* right, const float* left,
+                                     float* product) {
+  float whole[W], row[W];
+  const int first = FirstRow<W>(context.lane()), j = context.lane() % W;
+  DEEPPCR_UNROLL
+  for (int k = 0; k < W; ++k) whole[k] = left[k * W + j];
+  DEEPPCR_UNROLL
+  for (int r = 0; r < kColumnRows<W>; ++r) {
+    const int i = first + r;
+    DEEPPCR_UNROLL
+    for (int k = 0; k < W; ++k) row[k] = right[i * W + k];
+    product[i * W + j] = RowTimes<W>(row, whole);
+  }
+}
+
+// left <- right left, of which `right` is at an address of 16 bytes. `site` is between the reads of
+// a column, which lanes share, and its stores.
+template <int W, class Context>
+DEEPPCR_DEVICE void MultiplyInPlace(Context& context, int site, const float* right, float* left) {
+  float whole[W], row[W], column[kColumnRows<W>];
+  const int first = FirstRow<W>(context.lane()), j = context.lane() % W;
+  DEEPPCR_UNROLL
+  for (int k = 0; k < W; ++k) whole[k] = left[k * W + j];
+  DEEPPCR_UNROLL
+  for (int r = 0; r < kColumnRows<W>; ++r) {
+    LoadRow(context, right + (first + r) * W, row);
+    column[r] = RowTimes<W>(row, whole);
+  }
+  context.SyncWarp(site);
+  StoreColumn<W>(context, column, left);
+}
+
+// A lane's part of a transposed matrix: Multiply gives its element of the product with that.
+template <int W, class Context>
+DEEPPCR_DEVICE LayerPart<W> LoadTransposed(Context& context, const float* matrix) {
+  LayerPart<W> part;
+  part.bias = 0.0F;
+  DEEPPCR_UNROLL
+  for (int r = 0; r < kColumnRows<W>; ++r)
+    part.weights[r] = matrix[(FirstRow<W>(context.lane()) + r) * W + context.lane() % W];
+  return part;
+}
+
+// The A of an interval or a node, as a warp multiplies vectors with it. In memory a full one is [W,
+// W], a diagonal [W], and the identity nothing.
+template <int W>
+class Transition {
+ public:
+  template <class Context>
+  DEEPPCR_DEVICE Transition(Context& context, Linearization kind, const float* matrix)
+      : kind_(kind), diagonal_(kind == Linearization::kDiagonal ? matrix[context.lane() % W] : 0) {
+    if (kind != Linearization::kFull) return;
+    const LanePart<W> at(context.lane());
+    DEEPPCR_UNROLL
+    for (int j = 0; j < LanePart<W>::kColumns; ++j)
+      part_.weights[j] = matrix[at.row * W + at.first_column + j];
+  }
+  // The lane's element of A x.
+  template <class Context>
+  DEEPPCR_DEVICE float Times(Context& context, float x) const {
+    if (kind_ == Linearization::kFull) return Multiply<W>(context, part_, x);
+    return kind_ == Linearization::kDiagonal ? diagonal_ * x : x;
+  }
+
+ private:
+  const Linearization kind_;
+  const float diagonal_;
+  LayerPart<W> part_ = {};
+};
+
+// A of two intervals or nodes, `left` first.
+template <int W, class Context>
+DEEPPCR_DEVICE void ComposeTransitions(Context& context, Linearization kind, const float* right,
+                                       const float* left, float* product) {
+  if (kind == Linearization::kFull) {
+    MultiplyMatrices<W>(context, right, left, product);
+  } else if (context.lane() < W) {
+    product[context.lane()] = right[context.lane()] * left[context.lane()];
+  }
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_MATH_WARP_MATRIX_H_

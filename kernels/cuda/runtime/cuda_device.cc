@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/runtime/cuda_device.h"
+
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/runtime/probe.h"
+#include "kernels/cuda/runtime/products.h"
+
+namespace deeppcr::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A solve that takes less than this is waited for at full speed.
+constexpr auto kSpin = std::chrono::microseconds(500);
+constexpr auto kNap = std::chrono::microseconds(20);
+
+absl::Status Failed(absl::StatusCode code, std::string_view what, cudaError_t error) {
+  return {code, ToAbsl(StrCat("CUDA: ", what, ": ", cudaGetErrorString(error)))};
+}
+
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(int device) : device_(device) {}
+  ~CudaStream() override {
+    products_ = nullptr;
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+
+  absl::Status Create() {
+    cudaError_t error = cudaSetDevice(device_);
+    if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // which says nothing about the device
+      return Failed(absl::StatusCode::kResourceExhausted, "making a stream", error);
+    }
+    Note("making a stream", error);
+    return status_;
+  }
+
+  void Launch(const DenseChainArgs& args, int num_samples) override {
+    if (Begin()) Note("dense layers", LaunchDenseChain(args, num_samples, stream_));
+  }
+  void Launch(const SequentialArgs& args, int width) override {
+    if (Begin()) Note("sequential solver", LaunchSequential(args, width, stream_));
+  }
+  void Launch(const NewtonArgs& args, const NewtonShape& shape) override {
+    if (Begin()) Note("newton solver", LaunchNewton(args, shape, stream_));
+  }
+  void Launch(const NoiseArgs& args) override {
+    if (Begin()) Note("noise", LaunchNoise(args, stream_));
+  }
+  void Launch(const ModulationArgs& args, int64_t num_tables) override {
+    if (Begin()) Note("modulation", LaunchModulation(args, num_tables, stream_));
+  }
+  void Launch(const BlockSequentialArgs<DiffusionView>& args, int num_samples) override {
+    if (Begin()) Note("sequential solver", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const PropagationArgs<DiffusionView>& args, int num_samples) override {
+    if (Begin()) Note("propagation", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const ExpansionArgs<DiffusionView>& args, int num_samples) override {
+    if (Begin()) Note("trajectory", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const BlockSequentialArgs<PanelStackView>& args, int num_samples) override {
+    if (Begin()) Note("sequential solver", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const PropagationArgs<PanelStackView>& args, int num_samples) override {
+    if (Begin()) Note("propagation", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const ExpansionArgs<PanelStackView>& args, int num_samples) override {
+    if (Begin()) Note("trajectory", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const CoarseArgs& args, int num_samples) override {
+    if (Begin()) Note("coarse guess", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const StartArgs& args, int num_samples) override {
+    if (Begin()) Note("guess", LaunchPass(args, num_samples, stream_));
+  }
+  void Launch(const LevelArgs& args, int num_members) override {
+    if (Begin()) Note("scan", LaunchPass(args, num_members, stream_));
+  }
+  void Launch(const UpdateArgs& args, int num_members) override {
+    if (Begin()) Note("update", LaunchPass(args, num_members, stream_));
+  }
+  void Launch(const CollectArgs& args, int num_members) override {
+    if (Begin()) Note("norms", LaunchPass(args, num_members, stream_));
+  }
+  void Launch(const TreeArgs& args, int num_members) override {
+    if (Begin()) Note("scan and update", LaunchPass(args, num_members, stream_));
+  }
+  void Launch(const GemmArgs& args) override {
+    if (Begin()) status_ = products_->Multiply(args);
+  }
+  void Launch(const IntervalStepArgs& args) override {
+    if (Begin()) Note("steps of intervals", LaunchBlocks(args, stream_));
+  }
+  void Launch(const TangentArgs& args) override {
+    if (Begin()) Note("tangents", LaunchTangents(args, stream_));
+  }
+  void Launch(const LayerGemmArgs& args) override {
+    if (Begin()) status_ = products_->Multiply(args);
+  }
+  absl::Status PrepareProducts(void* workspace, int64_t bytes) override {
+    if (!Begin()) return status_;
+    DEEPPCR_ASSIGN_OR_RETURN(products_, Products::New(stream_, workspace, bytes));
+    return absl::OkStatus();
+  }
+  void CopyToDevice(void* to, const void* from, size_t bytes) override {
+    if (Begin()) Note("copying", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
+  }
+  void CopyToHost(void* to, const void* from, size_t bytes) override {
+    if (Begin()) Note("copying", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
+  }
+  void Wait(absl::FunctionRef<void()> idle) override {
+    const Clock::time_point start = Clock::now();
+    cudaError_t state = cudaErrorNotReady;
+    for (int round = 1; status_.ok(); ++round) {
+      state = cudaStreamQuery(stream_);
+      if (state != cudaErrorNotReady) break;
+      cudaGetLastError();  // or the next launch would be blamed for it
+      if (round % 64 == 0) idle();
+      if (Clock::now() - start > kSpin) std::this_thread::sleep_for(kNap);
+    }
+    Note("running", state);
+  }
+  absl::Status status() const override { return status_; }
+
+ private:
+  // A thread of the caller's may never have seen this device.
+  bool Begin() {
+    Note("choosing the device", cudaSetDevice(device_));
+    return status_.ok();
+  }
+  void Note(std::string_view what, cudaError_t error) {
+    if (error != cudaSuccess && status_.ok())
+      status_ = Failed(absl::StatusCode::kUnavailable, what, error);
+  }
+
+  const int device_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<Products> products_;
+  absl::Status status_;
+};
+
+// Of the kernel's module, which compiles what the toolkit left to it: the word of digits and dots
+// in the first line of its file. "unknown" where that cannot be read.
+std::string DriverVersion() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  for (std::string word; file >> word;) {
+    const bool version = word.find('.') != std::string::npos &&
+                         word.find_first_not_of("0123456789.") == std::string::npos;
+    if (version) return word;
+  }
+  return "unknown";
+}
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(int index, const DeviceInfo& info)
+      : index_(index),
+        name_(StrCat("cuda-sm", info.major, info.minor, "-", std::string_view(info.name))),
+        limits_{.multiprocessors = info.multiprocessors,
+                .shared_bytes = info.shared_bytes,
+                .max_cluster_blocks = info.max_cluster_blocks,
+                .clusters = info.clusters} {}
+
+  std::string name() const override { return name_; }
+  std::string versions() const override {
+    return StrCat("driver=", DriverVersion(), " toolkit=", CUDART_VERSION,
+                  " cublas=", ProductsVersion());
+  }
+  const LaunchLimits& limits() const override { return limits_; }
+
+  absl::StatusOr<void*> Allocate(MemoryKind kind, size_t bytes) override {
+    void* memory = nullptr;
+    cudaError_t error = cudaSetDevice(index_);
+    if (error == cudaSuccess)
+      error = kind == MemoryKind::kDevice
+                  ? cudaMalloc(&memory, bytes)
+                  : cudaHostAlloc(&memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable);
+    if (error == cudaSuccess) return memory;
+    return NotAllocated(kind, bytes, error);
+  }
+  void Free(MemoryKind kind, void* memory) override {
+    kind == MemoryKind::kDevice ? cudaFree(memory) : cudaFreeHost(memory);
+  }
+  absl::Status Upload(void* to, const void* from, size_t bytes) override {
+    cudaError_t error = cudaSetDevice(index_);
+    if (error == cudaSuccess) error = cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
+    // The copy may come back before the data has arrived, and our streams do not wait for its own.
+    if (error == cudaSuccess) error = cudaStreamSynchronize(nullptr);
+    if (error == cudaSuccess) return absl::OkStatus();
+    return Failed(absl::StatusCode::kUnavailable, "copying to the device", error);
+  }
+  absl::StatusOr<std::unique_ptr<Stream>> NewStream() override {
+    auto stream = std::make_unique<CudaStream>(index_);
+    DEEPPCR_RETURN_IF_ERROR(stream->Create());
+    return std::unique_ptr<Stream>(std::move(stream));
+  }
+
+ private:
+  static absl::Status NotAllocated(MemoryKind kind, size_t bytes, cudaError_t error) {
+    cudaGetLastError();  // an allocation that failed says nothing about the device
+    if (error != cudaErrorMemoryAllocation)
+      return Failed(absl::StatusCode::kUnavailable, "allocating memory", error);
+    if (kind == MemoryKind::kMapped)
+      return ResourceExhausted("host memory for the GPU: ", bytes, " bytes wanted, not to be had");
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    return ResourceExhausted("GPU memory: ", bytes, " bytes wanted, ", free, " of ", total,
+                             " free");
+  }
+
+  const int index_;
+  const std::string name_;
+  const LaunchLimits limits_;
+};
+
+absl::Status Unavailable(cudaError_t error) {
+  return absl::UnavailableError(StrCat("CUDA: ", cudaGetErrorString(error)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
+  int count = 0;
+  if (const cudaError_t error = CountDevices(&count); error != cudaSuccess)
+    return Unavailable(error);
+  if (index >= count)
+    return absl::UnavailableError(StrCat("CUDA: the driver offers ", count, " devices"));
+  DeviceInfo info = {};
+  if (const cudaError_t error = ProbeDevice(index, &info); error != cudaSuccess)
+    return Unavailable(error);
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(index, info));
+}
+
+}  // namespace deeppcr::cuda

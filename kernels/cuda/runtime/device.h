@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_RUNTIME_DEVICE_H_
+#define DEEPPCR_KERNELS_CUDA_RUNTIME_DEVICE_H_
+
+// What the backend needs of a GPU. cuda_device.h has the real one; tests put the SIMT executor in
+// its place, so that everything but the hardware is tested without any.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/diffusion/kernel.h"
+#include "kernels/cuda/diffusion/noise_kernel.h"
+#include "kernels/cuda/diffusion/tangent_kernel.h"
+#include "kernels/cuda/loop/block_recurrence.h"
+#include "kernels/cuda/loop/newton_args.h"
+#include "kernels/cuda/loop/newton_shape.h"
+#include "kernels/cuda/loop/pass_kernel.h"
+#include "kernels/cuda/math/dense_chain_kernel.h"
+#include "kernels/cuda/runtime/gemm.h"
+#include "kernels/cuda/stack/panel_step.h"
+#include "kernels/cuda/stack/sequential_kernel.h"
+
+namespace deeppcr::cuda {
+
+enum class MemoryKind : uint8_t {
+  kDevice,  // the device's own
+  kMapped,  // the host's, which kernels read and write at the same address
+};
+
+// Work for the device, done in order. One thread at a time. An error, kUnavailable, stays: whatever
+// comes after it is not done.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual void Launch(const DenseChainArgs& args, int num_samples) = 0;
+  virtual void Launch(const SequentialArgs& args, int width) = 0;
+  virtual void Launch(const NewtonArgs& args, const NewtonShape& shape) = 0;
+  virtual void Launch(const NoiseArgs& args) = 0;
+  virtual void Launch(const ModulationArgs& args, int64_t num_tables) = 0;
+  virtual void Launch(const BlockSequentialArgs<DiffusionView>& args, int num_samples) = 0;
+  virtual void Launch(const PropagationArgs<DiffusionView>& args, int num_samples) = 0;
+  virtual void Launch(const ExpansionArgs<DiffusionView>& args, int num_samples) = 0;
+  virtual void Launch(const CoarseArgs& args, int num_samples) = 0;
+  virtual void Launch(const BlockSequentialArgs<PanelStackView>& args, int num_samples) = 0;
+  virtual void Launch(const PropagationArgs<PanelStackView>& args, int num_samples) = 0;
+  virtual void Launch(const ExpansionArgs<PanelStackView>& args, int num_samples) = 0;
+  virtual void Launch(const StartArgs& args, int num_samples) = 0;
+  virtual void Launch(const LevelArgs& args, int num_members) = 0;
+  virtual void Launch(const UpdateArgs& args, int num_members) = 0;
+  virtual void Launch(const CollectArgs& args, int num_members) = 0;
+  virtual void Launch(const TreeArgs& args, int num_members) = 0;
+  virtual void Launch(const GemmArgs& args) = 0;
+  virtual void Launch(const IntervalStepArgs& args) = 0;
+  virtual void Launch(const TangentArgs& args) = 0;
+  virtual void Launch(const LayerGemmArgs& args) = 0;
+  // Once before the first product of either kind, with memory of the device that stays the
+  // stream's. Errors: kResourceExhausted; kUnimplemented where the device lacks what it takes, and
+  // why.
+  virtual absl::Status PrepareProducts(void* workspace, int64_t bytes) = 0;
+  virtual void CopyToDevice(void* to, const void* from, size_t bytes) = 0;
+  virtual void CopyToHost(void* to, const void* from, size_t bytes) = 0;
+  // Returns when everything is done, or has failed. Calls `idle` every now and then until then.
+  virtual void Wait(absl::FunctionRef<void()> idle) = 0;
+  virtual absl::Status status() const = 0;
+};
+
+// Thread-safe.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string name() const = 0;
+  // What bits depend on beside the name: driver, toolkit, libraries. Empty: nothing.
+  virtual std::string versions() const { return {}; }
+  virtual const LaunchLimits& limits() const = 0;
+  // Aligned to 256 bytes. Errors: kResourceExhausted, with the bytes wanted and the bytes free.
+  virtual absl::StatusOr<void*> Allocate(MemoryKind kind, size_t bytes) = 0;
+  virtual void Free(MemoryKind kind, void* memory) = 0;
+  // Copies to memory of the device, and returns when it is there.
+  virtual absl::Status Upload(void* to, const void* from, size_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Stream>> NewStream() = 0;
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_RUNTIME_DEVICE_H_

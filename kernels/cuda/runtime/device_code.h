@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_RUNTIME_DEVICE_CODE_H_
+#define DEEPPCR_KERNELS_CUDA_RUNTIME_DEVICE_CODE_H_
+
+// Kernel bodies are templates over an execution context: DeviceContext on a GPU, a fiber of the
+// SIMT executor (tests/testing/simt) on a CPU. The same source is compiled by nvcc and by the
+// host's compiler; this is all that tells them apart.
+
+#if defined(__CUDACC__)
+#define DEEPPCR_DEVICE __device__ __forceinline__
+#define DEEPPCR_UNROLL _Pragma("unroll")
+#else
+#define DEEPPCR_DEVICE inline
+#define DEEPPCR_UNROLL
+#endif
+
+namespace deeppcr::cuda {
+
+inline constexpr int kWarpSize = 32;
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_RUNTIME_DEVICE_CODE_H_

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_RUNTIME_DEVICE_CONTEXT_H_
+#define DEEPPCR_KERNELS_CUDA_RUNTIME_DEVICE_CONTEXT_H_
+
+#include <cooperative_groups.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/runtime/device_code.h"
+
+namespace deeppcr::cuda {
+
+// The execution context of one thread of a one-dimensional launch. What each member means is said
+// where it can be read without a GPU: tests/testing/simt/executor.h. The numbers of barrier calls
+// are for the executor.
+class DeviceContext {
+ public:
+  __device__ __forceinline__ int lane() const { return threadIdx.x % kWarpSize; }
+  __device__ __forceinline__ int warp() const { return threadIdx.x / kWarpSize; }
+  __device__ __forceinline__ int thread() const { return threadIdx.x; }
+  __device__ __forceinline__ int num_threads() const { return blockDim.x; }
+  // In a launch without clusters every block is a cluster.
+  __device__ __forceinline__ int cluster() const { return blockIdx.x; }
+  __device__ __forceinline__ int num_clusters() const { return gridDim.x; }
+
+  __device__ __forceinline__ std::byte* shared() const {
+    extern __shared__ __align__(16) unsigned char shared_memory[];
+    return reinterpret_cast<std::byte*>(shared_memory);
+  }
+
+  __device__ __forceinline__ void SyncWarp(int) const { __syncwarp(); }
+  __device__ __forceinline__ void SyncBlock(int) const { __syncthreads(); }
+
+  template <int N>
+  __device__ __forceinline__ void LoadConstants(const float* from, float (&to)[N]) const {
+    if constexpr (N % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < N; i += 4) {
+        const float4 four = __ldg(reinterpret_cast<const float4*>(from + i));
+        to[i] = four.x;
+        to[i + 1] = four.y;
+        to[i + 2] = four.z;
+        to[i + 3] = four.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) to[i] = __ldg(from + i);
+    }
+  }
+
+  __device__ __forceinline__ void LoadFour(const float* from, float (&to)[4]) const {
+    const float4 four = *reinterpret_cast<const float4*>(from);
+    to[0] = four.x;
+    to[1] = four.y;
+    to[2] = four.z;
+    to[3] = four.w;
+  }
+  __device__ __forceinline__ void Prefetch(const float* from) const {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(__cvta_generic_to_global(from)));
+  }
+  __device__ __forceinline__ int32_t LoadVolatile(const int32_t* from) const {
+    return *static_cast<const volatile int32_t*>(from);
+  }
+
+  template <class T>
+  __device__ __forceinline__ T Shuffle(T value, int source) const {
+    return __shfl_sync(0xFFFFFFFFU, value, source);
+  }
+  template <class T>
+  __device__ __forceinline__ T ShuffleXor(T value, int mask) const {
+    return __shfl_xor_sync(0xFFFFFFFFU, value, mask);
+  }
+};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+// The same in a launch of clusters: blocks are numbered within theirs.
+class ClusterContext : public DeviceContext {
+ public:
+  __device__ __forceinline__ int block() const { return Cluster().block_rank(); }
+  __device__ __forceinline__ int num_blocks() const { return Cluster().num_blocks(); }
+  __device__ __forceinline__ int cluster() const { return blockIdx.x / num_blocks(); }
+  __device__ __forceinline__ int num_clusters() const { return gridDim.x / num_blocks(); }
+
+  template <class T>
+  __device__ __forceinline__ T* Remote(T* local, int block) const {
+    return Cluster().map_shared_rank(local, block);
+  }
+  __device__ __forceinline__ void SyncCluster(int) const { Cluster().sync(); }
+
+ private:
+  static __device__ __forceinline__ cooperative_groups::cluster_group Cluster() {
+    return cooperative_groups::this_cluster();
+  }
+};
+
+#endif
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_RUNTIME_DEVICE_CONTEXT_H_

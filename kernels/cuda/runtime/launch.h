@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_RUNTIME_LAUNCH_H_
+#define DEEPPCR_KERNELS_CUDA_RUNTIME_LAUNCH_H_
+
+// Launches of the kernels. Plain C++ on both sides of nvcc: no abseil here.
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/diffusion/kernel.h"
+#include "kernels/cuda/diffusion/noise_kernel.h"
+#include "kernels/cuda/diffusion/tangent_kernel.h"
+#include "kernels/cuda/loop/block_recurrence.h"
+#include "kernels/cuda/loop/newton_args.h"
+#include "kernels/cuda/loop/newton_shape.h"
+#include "kernels/cuda/loop/pass_kernel.h"
+#include "kernels/cuda/math/dense_chain_kernel.h"
+#include "kernels/cuda/stack/backward_args.h"
+#include "kernels/cuda/stack/backward_shape.h"
+#include "kernels/cuda/stack/panel_step.h"
+#include "kernels/cuda/stack/sequential_kernel.h"
+
+namespace deeppcr::cuda {
+
+// What kernels may ask for, once for all and before the first launch: a limit belongs to a kernel
+// and not to a thread, so a launch that set one of its own would break another's.
+cudaError_t PrepareBackward(int shared_bytes);
+cudaError_t PrepareDenseChain(int shared_bytes);
+cudaError_t PrepareDiffusion(int shared_bytes);
+cudaError_t PrepareModulation(int shared_bytes);
+cudaError_t PrepareNewton(int shared_bytes);
+cudaError_t PreparePanelStack(int shared_bytes);
+cudaError_t PreparePasses(int shared_bytes);
+cudaError_t PrepareWideDenoiser(int shared_bytes);
+
+// All launches are asynchronous and return errors of the launch itself.
+
+// One block of threads per sample.
+inline constexpr int kDenseChainThreads = 256;
+cudaError_t LaunchDenseChain(const DenseChainArgs& args, int num_samples, cudaStream_t stream);
+
+// States padded to `width`, one of kWidths; else cudaErrorInvalidValue.
+cudaError_t LaunchSequential(const SequentialArgs& args, int width, cudaStream_t stream);
+
+// One cluster per sample, in slabs where the args have some. cudaErrorInvalidValue for a shape that
+// is not one of ChooseNewtonShape's, cudaErrorNotSupported on devices without clusters.
+cudaError_t LaunchNewton(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream);
+
+// What block_recurrence.h and the coarse guess do, one block per sample or per sample and interval.
+cudaError_t LaunchBlocks(const BlockSequentialArgs<DiffusionView>& args, int num_samples,
+                         cudaStream_t stream);
+cudaError_t LaunchBlocks(const PropagationArgs<DiffusionView>& args, int num_samples,
+                         cudaStream_t stream);
+cudaError_t LaunchBlocks(const ExpansionArgs<DiffusionView>& args, int num_samples,
+                         cudaStream_t stream);
+cudaError_t LaunchBlocks(const CoarseArgs& args, int num_samples, cudaStream_t stream);
+cudaError_t LaunchBlocks(const BlockSequentialArgs<PanelStackView>& args, int num_samples,
+                         cudaStream_t stream);
+cudaError_t LaunchBlocks(const PropagationArgs<PanelStackView>& args, int num_samples,
+                         cudaStream_t stream);
+cudaError_t LaunchBlocks(const ExpansionArgs<PanelStackView>& args, int num_samples,
+                         cudaStream_t stream);
+
+// Propagation of wide denoisers: states, and tangents between two products.
+cudaError_t LaunchBlocks(const IntervalStepArgs& args, cudaStream_t stream);
+cudaError_t LaunchTangents(const TangentArgs& args, cudaStream_t stream);
+
+// The rest of a pass.
+cudaError_t LaunchPass(const StartArgs& args, int num_samples, cudaStream_t stream);
+cudaError_t LaunchPass(const LevelArgs& args, int num_members, cudaStream_t stream);
+cudaError_t LaunchPass(const UpdateArgs& args, int num_members, cudaStream_t stream);
+cudaError_t LaunchPass(const CollectArgs& args, int num_members, cudaStream_t stream);
+cudaError_t LaunchPass(const TreeArgs& args, int num_members, cudaStream_t stream);
+
+// The backward pass, of stacks with states padded to `width`; else cudaErrorInvalidValue.
+cudaError_t LaunchBackward(const BackwardArgs& args, int width, cudaStream_t stream);
+// One cluster per sample, in slabs where the args have some; errors as of LaunchNewton, shapes as
+// of ChooseBackwardShape.
+cudaError_t LaunchBackwardScan(const BackwardScanArgs& args, const NewtonShape& shape,
+                               cudaStream_t stream);
+// After either, on the same stream.
+cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, int width,
+                                     cudaStream_t stream);
+
+cudaError_t LaunchNoise(const NoiseArgs& args, cudaStream_t stream);
+cudaError_t LaunchModulation(const ModulationArgs& args, int64_t num_tables, cudaStream_t stream);
+
+// The largest power of two of blocks that the current device takes in a cluster of it, whatever its
+// width and shared memory; 0 if it knows no clusters.
+cudaError_t MaxNewtonClusterBlocks(int* blocks);
+// How many clusters of up to so many blocks, each with all the shared memory that it may have, the
+// current device runs at a time.
+cudaError_t CountClusters(int max_blocks, ClusterCounts* counts);
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_RUNTIME_LAUNCH_H_

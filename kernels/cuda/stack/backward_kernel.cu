@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/math/warp_width.h"
+#include "kernels/cuda/runtime/cluster_launch.h"
+#include "kernels/cuda/runtime/device_context.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/stack/backward_kernel.h"
+#include "kernels/cuda/stack/backward_scan_kernel.h"
+
+namespace deeppcr::cuda {
+namespace {
+
+constexpr int kParameterThreads = 256;
+template <int W>
+constexpr int kMaxThreads = MaxBackwardWarps(W) * kWarpSize;
+// Blocks that a multiprocessor is to hold; 0: as the compiler likes. It would let the narrow one
+// spill registers to make room for a second block, and the widest one if told that there is none.
+template <int W>
+constexpr int kMinBlocks = W == 8 ? 1 : 0;
+
+// One warp a block: samples spread over all multiprocessors first.
+template <int W>
+__global__ void __launch_bounds__(kWarpSize) BackwardKernel(const BackwardArgs args) {
+  DeviceContext context;
+  GoBackSequentially<W>(context, args);
+}
+
+template <int W, bool kInSlab>
+__global__ void __launch_bounds__(kMaxThreads<W>, kMinBlocks<W>)
+    BackwardScanKernel(const BackwardScanArgs args) {
+#if __CUDA_ARCH__ >= 900  // the first with clusters; LaunchBackwardScan refuses the others
+  ClusterContext context;
+  GoBackByScan<W, kInSlab>(context, args);
+#endif
+}
+
+template <int W>
+__global__ void __launch_bounds__(kParameterThreads)
+    ParameterGradientKernel(const ParameterGradientArgs args) {
+  DeviceContext context;
+  SumParameterGradients<W>(context, args);
+}
+
+template <int W>
+cudaError_t Prepare(int shared_bytes) {
+  const cudaError_t error = AllowClusters(BackwardScanKernel<W, false>, shared_bytes);
+  return error == cudaSuccess ? AllowClusters(BackwardScanKernel<W, true>, shared_bytes) : error;
+}
+
+template <int W>
+cudaError_t Launch(const BackwardArgs& args, cudaStream_t stream) {
+  BackwardKernel<W><<<args.num_samples, kWarpSize, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+template <int W>
+cudaError_t Launch(const BackwardScanArgs& args, const NewtonShape& shape, cudaStream_t stream) {
+  if (shape.num_blocks < 1 || shape.num_blocks > kChainNodes ||
+      shape.num_warps * kWarpSize > kMaxThreads<W>)
+    return cudaErrorInvalidValue;
+  const size_t bytes = BackwardMemory<W>::Bytes(args.tree, args.shooting_interval);
+  const ClusterLauncher launcher(shape, args.slabs == nullptr ? bytes : 0, stream);
+  return args.slabs == nullptr
+             ? cudaLaunchKernelEx(&launcher.config, BackwardScanKernel<W, false>, args)
+             : cudaLaunchKernelEx(&launcher.config, BackwardScanKernel<W, true>, args);
+}
+
+template <int W>
+cudaError_t Launch(const ParameterGradientArgs& args, cudaStream_t stream) {
+  const int64_t blocks = (args.num_steps * W * W - 1) / kParameterThreads + 1;
+  const int64_t most = 1 << 20;
+  ParameterGradientKernel<W>
+      <<<static_cast<unsigned>(blocks < most ? blocks : most), kParameterThreads, 0, stream>>>(
+          args);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t PrepareBackward(int shared_bytes) {
+  if (!HasClusters()) return cudaSuccess;
+  return ForWidths([&](auto w) { return Prepare<w.value>(shared_bytes); });
+}
+
+cudaError_t LaunchBackward(const BackwardArgs& args, int width, cudaStream_t stream) {
+  return WithWidth(width, [&](auto w) { return Launch<w.value>(args, stream); });
+}
+
+cudaError_t LaunchBackwardScan(const BackwardScanArgs& args, const NewtonShape& shape,
+                               cudaStream_t stream) {
+  if (!HasClusters()) return cudaErrorNotSupported;
+  return WithWidth(shape.width, [&](auto w) { return Launch<w.value>(args, shape, stream); });
+}
+
+cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, int width,
+                                     cudaStream_t stream) {
+  return WithWidth(width, [&](auto w) { return Launch<w.value>(args, stream); });
+}
+
+}  // namespace deeppcr::cuda

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_STACK_BACKWARD_MEMORY_H_
+#define DEEPPCR_KERNELS_CUDA_STACK_BACKWARD_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/loop/interval_tree.h"
+#include "kernels/cuda/runtime/device_code.h"
+
+namespace deeppcr::cuda {
+
+// The scan multiplies matrices up to the level of the tree that has no more nodes than this; a
+// vector goes through those one after another. That is cheaper than four more levels up and down,
+// and with clusters of so many blocks a node of the tree never spans two of them.
+inline constexpr int kChainNodes = 16;
+constexpr int ChainLevel(const IntervalTree& tree) {
+  int level = 0;
+  while (tree.nodes(level) > kChainNodes) ++level;
+  return level;
+}
+
+// Where things are in a block's memory for a scan.
+template <int W>
+struct BackwardMemory {
+  const IntervalTree tree;
+  const int32_t shooting_interval;
+  std::byte* const base;
+
+  // The product of the Jacobians of interval i of the block, [W, W], row-major. That of a node of
+  // several takes the place of its last one's, which nothing else needs.
+  DEEPPCR_DEVICE float* Matrix(int32_t i) const {
+    return reinterpret_cast<float*>(base) + int64_t{i} * W * W;
+  }
+  DEEPPCR_DEVICE float* MatrixOfNode(int level, int32_t j) const {
+    return Matrix(((j + 1) << level) - 1);
+  }
+  // Of the layers of interval i, [C, W].
+  DEEPPCR_DEVICE float* Slopes(int32_t i) const {
+    return Matrix(tree.per_block) + int64_t{i} * shooting_interval * W;
+  }
+  // The gradient that enters node k of the block on the chain, [W].
+  DEEPPCR_DEVICE float* Entering(int32_t k) const {
+    return Slopes(tree.per_block) + int64_t{k} * W;
+  }
+
+  static constexpr size_t Bytes(const IntervalTree& tree, int32_t shooting_interval) {
+    const size_t rows = static_cast<size_t>(tree.per_block) * (W + shooting_interval);
+    return sizeof(float) * W * (rows + (tree.per_block >> ChainLevel(tree)));
+  }
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_STACK_BACKWARD_MEMORY_H_

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_STACK_BACKWARD_SCAN_KERNEL_H_
+#define DEEPPCR_KERNELS_CUDA_STACK_BACKWARD_SCAN_KERNEL_H_
+
+// The backward pass of a dense stack as a transposed reverse scan, in one launch: a cluster of
+// blocks a sample, a warp an interval or a node of the tree. It is linear: there is nothing to
+// iterate and no tolerance.
+//
+//   (1) every interval   A = product of its Jacobians                       D^3 a step
+//   (2) every node up to the chain   A = A_later A_earlier                  D^3 a node
+//   (3) the chain   g through at most 16 nodes, one after another           D^2 a node
+//   (4) every interval   g from its node on the chain down to its own end, then through its steps
+//                                                                           D^2 a step
+//
+// Matrices are kept as they are and multiplied by their columns: nothing is transposed. What enters
+// the scan is a vector, so no product of matrices is made above the chain, and none of the node at
+// the right end of a level, which nothing follows. The shape is that of P alone.
+
+#include <cstdint>
+
+#include "kernels/cuda/loop/interval_tree.h"
+#include "kernels/cuda/math/warp_matrix.h"
+#include "kernels/cuda/runtime/device_code.h"
+#include "kernels/cuda/stack/backward_args.h"
+#include "kernels/cuda/stack/backward_memory.h"
+#include "kernels/cuda/stack/backward_step.h"
+#include "kernels/cuda/stack/jacobian.h"
+
+namespace deeppcr::cuda {
+
+// The barrier calls of the kernel.
+enum BackwardSite : int {
+  kAfterBackwardSlopes,
+  kAfterBackwardLevel,
+  kInsideBackwardProduct,
+  kAfterBackwardTree,
+  kAfterBackwardChain,
+  kNumBackwardSites,
+};
+
+// kInSlab: what a block holds lies in its slab of global memory instead of its shared memory.
+template <int W, bool kInSlab, class Context>
+class BackwardScan {
+ public:
+  DEEPPCR_DEVICE BackwardScan(Context& context, const BackwardScanArgs& args)
+      : context_(context),
+        args_(args.backward),
+        tree_(args.tree),
+        memory_{args.tree, args.shooting_interval, MemoryOfBlock(context, args)},
+        sweep_(context, args.backward, context.cluster()),
+        interval_(args.shooting_interval),
+        chain_level_(ChainLevel(args.tree)),
+        warps_(context.num_threads() / kWarpSize),
+        first_(context.block() * args.tree.per_block),
+        count_(Clamp(args.tree.num_intervals - first_)) {}
+
+  DEEPPCR_DEVICE void Run() {
+    FormMatrices();
+    WalkChain();
+    // Of the cluster: from here on nobody reads the memory of another, who may leave.
+    context_.SyncCluster(kAfterBackwardChain);
+    for (int32_t i = context_.warp(); i < count_; i += warps_) FinishInterval(i);
+  }
+
+ private:
+  static DEEPPCR_DEVICE std::byte* MemoryOfBlock(Context& context, const BackwardScanArgs& args) {
+    if constexpr (!kInSlab) return context.shared();
+    const int64_t block = int64_t{context.cluster()} * context.num_blocks() + context.block();
+    return args.slabs + block * Stride(args.tree, args.shooting_interval);
+  }
+  static DEEPPCR_DEVICE int64_t Stride(const IntervalTree& tree, int32_t interval) {
+    return static_cast<int64_t>(BackwardMemory<W>::Bytes(tree, interval));
+  }
+  // Where `local`, of this block's memory, lies in that of another one.
+  DEEPPCR_DEVICE const float* Remote(float* local, int block) const {
+    if constexpr (!kInSlab) return context_.Remote(local, block);
+    const int64_t bytes = (block - context_.block()) * Stride(tree_, interval_);
+    return reinterpret_cast<const float*>(reinterpret_cast<std::byte*>(local) + bytes);
+  }
+
+  DEEPPCR_DEVICE int32_t Clamp(int32_t count) const {
+    return count < 0 ? 0 : count > tree_.per_block ? tree_.per_block : count;
+  }
+  // Layers of interval i of the block. The tree is mirrored: its first interval is the last one.
+  DEEPPCR_DEVICE int32_t BeginOf(int32_t i) const {
+    return (tree_.num_intervals - 1 - first_ - i) * interval_;
+  }
+  DEEPPCR_DEVICE int32_t EndOf(int32_t i) const {
+    return AtMost(static_cast<int32_t>(args_.stack.num_steps), BeginOf(i) + interval_);
+  }
+  // Of node j of the block: all but the one at the right end, which may end early.
+  DEEPPCR_DEVICE bool NeedsMatrix(int level, int32_t j) const {
+    return (first_ >> level) + j + 1 < tree_.nodes(level);
+  }
+
+  // ---- (1) and (2)
+  DEEPPCR_DEVICE void FormMatrices() {
+    for (int32_t i = context_.warp(); i < count_; i += warps_) FormInterval(i);
+    stages_ += AtMost(static_cast<int32_t>(args_.stack.num_steps), interval_);
+    for (int level = 1; level <= chain_level_; ++level) {
+      context_.SyncBlock(kAfterBackwardLevel);
+      const int32_t nodes = tree_.per_block >> level;
+      for (int32_t j = context_.warp(); j < nodes && NeedsMatrix(level, j); j += warps_)
+        MultiplyInPlace<W>(context_, kInsideBackwardProduct, memory_.MatrixOfNode(level - 1, 2 * j),
+                           memory_.MatrixOfNode(level - 1, 2 * j + 1));
+      ++stages_;
+    }
+    context_.SyncCluster(kAfterBackwardTree);
+  }
+
+  DEEPPCR_DEVICE void FormInterval(int32_t i) {
+    for (int32_t l = BeginOf(i); l < EndOf(i); l += kAhead<W>) StoreSlopes(i, l);
+    if (!NeedsMatrix(0, i)) return;
+    context_.SyncWarp(kAfterBackwardSlopes);
+    StoreProduct(i);
+  }
+  // Of a chunk of layers of the interval, from l on.
+  DEEPPCR_DEVICE void StoreSlopes(int32_t i, int32_t l) {
+    const int32_t end = EndOf(i);
+    const LayerReader<W, Context> reader(context_, args_, context_.cluster());
+    LayersAtStates<W> chunk;
+    float slopes[kAhead<W>];
+    DEEPPCR_UNROLL
+    for (int k = 0; k < kAhead<W>; ++k) {
+      chunk.layers[k] = reader.Layer(AtMost(end - 1, l + k));
+      chunk.z[k] = reader.State(AtMost(end - 1, l + k));
+    }
+    PreActivations<W>(context_, chunk, slopes);
+    SharedSlopes<W>(context_, args_.stack, slopes);
+    // By the last of the lanes that hold them: to a test without the barrier they come too late.
+    float* to = memory_.Slopes(i) + (l - BeginOf(i)) * W + context_.lane() % W;
+    DEEPPCR_UNROLL
+    for (int k = 0; k < kAhead<W>; ++k)
+      if (l + k < end && context_.lane() >= kWarpSize - W) to[k * W] = slopes[k];
+  }
+  // Of the Jacobians of the interval's layers.
+  DEEPPCR_DEVICE void StoreProduct(int32_t i) {
+    const int32_t begin = BeginOf(i), end = EndOf(i);
+    const float* slopes = memory_.Slopes(i) + context_.lane() % W;
+    float column[kColumnRows<W>];
+    FirstTangents<W>(context_, args_.stack, begin, *slopes, column);
+    for (int32_t l = begin + 1; l < end; ++l)
+      Tangents<W>(context_, args_.stack, l, slopes[(l - begin) * W], column);
+    StoreColumn<W>(context_, column, memory_.Matrix(i));
+  }
+
+  // ---- (3)
+  // A^T of a node of the cluster on the chain.
+  DEEPPCR_DEVICE LayerPart<W> LoadNode(int32_t j) {
+    const int32_t end = (j + 1) << chain_level_;  // of its intervals
+    const int block = tree_.block_of(chain_level_, j);
+    return LoadTransposed<W>(context_,
+                             Remote(memory_.Matrix(end - 1 - block * tree_.per_block), block));
+  }
+  // Every block goes through the nodes before its own by itself: what it waits for is that they are
+  // there, once, and not for one block after another. The warp is that of its last interval.
+  DEEPPCR_DEVICE void WalkChain() {
+    if (count_ == 0 || context_.warp() != (count_ - 1) % warps_) return;
+    const int32_t own = first_ >> chain_level_, last = (first_ + count_ - 1) >> chain_level_;
+    float g = sweep_.FinalGradient();
+    LayerPart<W> nodes[kAhead<W>] = {};
+    DEEPPCR_UNROLL
+    for (int k = 0; k < kAhead<W> && last > 0; ++k) nodes[k] = LoadNode(k < last ? k : last - 1);
+    for (int32_t chunk = 0; chunk < last; chunk += kAhead<W>) {
+      DEEPPCR_UNROLL
+      for (int k = 0; k < kAhead<W>; ++k) {
+        const int32_t j = chunk + k, next = j + kAhead<W>;
+        if (j >= last) break;
+        const LayerPart<W> node = nodes[k];
+        nodes[k] = LoadNode(next < last ? next : last - 1);
+        StoreEntering(j - own, g);
+        g = Multiply<W>(context_, node, g);
+        ++stages_;
+      }
+    }
+    StoreEntering(last - own, g);
+  }
+  DEEPPCR_DEVICE void StoreEntering(int32_t k, float g) const {
+    if (k >= 0 && context_.lane() < W) memory_.Entering(k)[context_.lane()] = g;
+  }
+
+  // ---- (4)
+  DEEPPCR_DEVICE void FinishInterval(int32_t i) {
+    const bool last = first_ + i + 1 == tree_.num_intervals;
+    if (args_.deltas == nullptr && !last) return;  // nobody asks for what is within it
+    SlopesInMemory<W, Context> slopes(context_, memory_.Slopes(i), BeginOf(i), EndOf(i));
+    const int32_t before = sweep_.made();
+    const float g = sweep_.Run(BeginOf(i), EndOf(i), DescendTo(i), slopes);
+    if (!last) return;
+    sweep_.WriteInitialGradient(g);
+    if (context_.cluster() == 0 && context_.lane() == 0)
+      *args_.num_dependent = stages_ + chain_level_ + sweep_.made() - before;
+  }
+  // What enters a left node entered its parent; what enters a right one has gone through the left.
+  DEEPPCR_DEVICE float DescendTo(int32_t i) {
+    float g = memory_.Entering(i >> chain_level_)[context_.lane() % W];
+    for (int level = chain_level_ - 1; level >= 0; --level) {
+      const int32_t j = i >> level;
+      if (j % 2 == 0) continue;
+      const float* left = memory_.MatrixOfNode(level, j - 1);
+      g = Multiply<W>(context_, LoadTransposed<W>(context_, left), g);
+    }
+    return g;
+  }
+
+  Context& context_;
+  const BackwardArgs& args_;
+  const IntervalTree tree_;
+  const BackwardMemory<W> memory_;
+  BackwardSweep<W, Context> sweep_;
+  const int32_t interval_;  // C
+  const int chain_level_;
+  const int warps_;
+  const int32_t first_;  // interval of the block
+  const int32_t count_;  // intervals of the block, at the end of the cluster fewer or none
+  int32_t stages_ = 0;   // made one after another, counted as the loops run
+};
+
+// Body of a launch of one cluster per sample, with BackwardMemory<W>::Bytes of shared memory a
+// block or so much of a slab.
+template <int W, bool kInSlab, class Context>
+DEEPPCR_DEVICE void GoBackByScan(Context& context, const BackwardScanArgs& args) {
+  BackwardScan<W, kInSlab, Context>(context, args).Run();
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_STACK_BACKWARD_SCAN_KERNEL_H_

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_STACK_JACOBIAN_H_
+#define DEEPPCR_KERNELS_CUDA_STACK_JACOBIAN_H_
+
+// Jacobians of the steps of a dense stack, and the product of those of consecutive steps, which a
+// warp holds in registers by columns (warp_matrix.h).
+
+#include <math.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/math/warp_matrix.h"
+#include "kernels/cuda/runtime/device_code.h"
+#include "kernels/cuda/stack/warp_step.h"
+
+namespace deeppcr::cuda {
+
+// J = diag(slope) W_l, + I of a residual stack.
+template <class Stack>
+DEEPPCR_DEVICE float SlopeAt(const Stack& stack, float pre_activation) {
+  const float slope = Differentiate(stack.activation, pre_activation);
+  return stack.residual ? stack.scale * slope : slope;
+}
+
+// column = J of the step with the weights W_l, of which the lane knows its element of the slope.
+template <int W, class Context>
+DEEPPCR_DEVICE void FirstTangents(Context& context, const StackView& stack, int64_t l, float slope,
+                                  float (&column)[kColumnRows<W>]) {
+  const int row = context.lane() % W;
+  const float* weights = stack.weights + l * W * W;
+  DEEPPCR_UNROLL
+  for (int r = 0; r < kColumnRows<W>; ++r) {
+    const int i = FirstRow<W>(context.lane()) + r;
+    const float s = context.Shuffle(slope, i);
+    const float identity = stack.residual && i == row ? 1.0F : 0.0F;
+    column[r] = fmaf(s, weights[i * W + row], identity);
+  }
+}
+
+// column <- J column.
+template <int W, class Context>
+DEEPPCR_DEVICE void Tangents(Context& context, const StackView& stack, int64_t l, float slope,
+                             float (&column)[kColumnRows<W>]) {
+  float whole[W], weights[W];
+  GatherColumn<W>(context, column, whole);
+  DEEPPCR_UNROLL
+  for (int r = 0; r < kColumnRows<W>; ++r) {
+    const int i = FirstRow<W>(context.lane()) + r;
+    context.LoadConstants(stack.weights + (l * W + i) * W, weights);
+    const float product = RowTimes<W>(weights, whole);
+    const float s = context.Shuffle(slope, i);
+    column[r] = stack.residual ? fmaf(s, product, column[r]) : s * product;
+  }
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_STACK_JACOBIAN_H_

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_STACK_PANEL_STEP_H_
+#define DEEPPCR_KERNELS_CUDA_STACK_PANEL_STEP_H_
+
+// A dense stack whose layers are multiplied by a team of threads (team.h), for states that a warp
+// cannot hold and for GPUs without clusters: a Process of block_recurrence.h.
+
+#include <math.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/math/panel_layer.h"
+#include "kernels/cuda/math/rounding_source.h"
+#include "kernels/cuda/runtime/device_code.h"
+#include "kernels/cuda/stack/jacobian.h"
+#include "kernels/cuda/stack/warp_step.h"
+#include "kernels/iteration/pass.h"
+
+namespace deeppcr::cuda {
+
+class PanelLayers;
+template <int S, class Team>
+class PanelStackStep;
+
+// z_l = act(W_l z + b_l), or z + scale act(W_l z + b_l), for states padded to W with zeros.
+// Pointers are the device's.
+struct PanelStackView {
+  static constexpr bool kHasDiagonals = true;
+
+  int64_t num_steps;     // L >= 1
+  int32_t state_dim;     // D in [1, W]
+  int32_t width;         // W, a multiple of kPanelCols
+  const float* weights;  // [L, W * W]: each as PanelPlace says
+  const float* biases;   // [L, W]
+  float scale;
+  bool residual;
+  Activation activation;
+
+  DEEPPCR_DEVICE PanelLayers StepsOf(int64_t sample) const;
+  constexpr int64_t StepFloats(int rows) const { return int64_t{rows} * 2 * VectorFloats(width); }
+  template <class Team>
+  DEEPPCR_DEVICE auto NewSoleStep(const Team& team, float* memory) const {
+    return NewStep<1>(team, memory, 1, false);
+  }
+  template <int S, class Team>
+  DEEPPCR_DEVICE PanelStackStep<S, Team> NewStep(const Team& team, float* memory, int rows,
+                                                 bool probes) const {
+    return {team, *this, memory, rows, probes};
+  }
+};
+
+// The same layers for all samples.
+class PanelLayers {
+ public:
+  struct Layer {
+    PanelLayer layer;
+    int64_t step;  // 0-based: of the signs of the rounding probes
+  };
+
+  explicit DEEPPCR_DEVICE PanelLayers(const PanelStackView& stack) : stack_(stack) {}
+
+  DEEPPCR_DEVICE Layer At(int64_t l) const {
+    return {{stack_.weights + l * Floats(), stack_.biases + l * stack_.width, nullptr, stack_.width,
+             stack_.width},
+            l};
+  }
+  // Each layer is used but once, by a team that waits for it.
+  template <class Team>
+  DEEPPCR_DEVICE void Prefetch(const Team& team, int64_t l) const {
+    constexpr int kAhead = 4, kLineFloats = 32;
+    if (l + kAhead >= stack_.num_steps) return;
+    const float* const layer = stack_.weights + (l + kAhead) * Floats();
+    // A warp asks for what its panels are made of.
+    const int64_t panel = int64_t{kPanelRows} * stack_.width;
+    for (int64_t p = team.warp(); p < stack_.width / kPanelRows; p += team.num_warps()) {
+      for (int64_t at = team.context().lane() * kLineFloats; at < panel; at += 32 * kLineFloats)
+        team.context().Prefetch(layer + p * panel + at);
+    }
+  }
+
+ private:
+  DEEPPCR_DEVICE int64_t Floats() const { return int64_t{stack_.width} * stack_.width; }
+  const PanelStackView& stack_;
+};
+
+DEEPPCR_DEVICE PanelLayers PanelStackView::StepsOf(int64_t) const { return PanelLayers(*this); }
+
+// The barrier call of a step.
+enum PanelStackSite : int { kAfterStackLayer = 48, kNumPanelStackSites };
+
+template <int S, class Team>
+class PanelStackStep {
+ public:
+  DEEPPCR_DEVICE PanelStackStep(const Team& team, const PanelStackView& stack, float* memory,
+                                int rows, bool probes)
+      : team_(team),
+        context_(team.context()),
+        stack_(stack),
+        rows_(rows),
+        probes_(probes ? kNumProbes : 0),
+        stride_(VectorFloats(stack.width)),
+        state_(memory),
+        next_(state_ + rows * stride_) {}
+
+  DEEPPCR_DEVICE int cols() const { return stack_.width; }
+  DEEPPCR_DEVICE float& State(int r, int i) const { return At(state_, r, i); }
+  // The diagonal of the Jacobian of the steps to come, [W]; null: none.
+  DEEPPCR_DEVICE void KeepDiagonal(float* to) { diagonal_ = to; }
+
+  DEEPPCR_DEVICE void Run(const PanelLayers::Layer& step) {
+    const Squares squares = probes_ > 0 ? Squares::kOfTerms : Squares::kNone;
+    ForRows<S>(team_, step.layer, state_, stride_, rows_, squares,
+               [&](int i, const PanelSums<S>& p) { FinishRow(step, i, p); });
+    team_.Sync(kAfterStackLayer);
+    float* const read = state_;
+    state_ = next_;
+    next_ = read;
+  }
+
+ private:
+  DEEPPCR_DEVICE float& At(float* vectors, int r, int i) const {
+    return vectors[r * stride_ + VectorPlace(stack_.width, i)];
+  }
+  // Element i of all rows: the rounding is that of the new state, of the branch, and of the terms
+  // of the dot product with the bias, which cancel in the state but not in the rounding.
+  DEEPPCR_DEVICE void FinishRow(const PanelLayers::Layer& step, int i, const PanelSums<S>& p) {
+    const float a = p.first + step.layer.bias[i];
+    const float next = FinishStep(stack_, i, a, State(0, i));
+    const float slope = rows_ > 1 || diagonal_ != nullptr ? SlopeAt(stack_, a) : 0.0F;
+    const float bias = step.layer.bias[i], branch = stack_.residual ? next - State(0, i) : 0.0F;
+    const float terms = slope * sqrtf(fminf(fmaf(bias, bias, p.squares), kLargestFloat));
+    // No less than the state, where squares are too small to be: these states know no common unit.
+    const float size =
+        fmaxf(fabsf(next), sqrtf(fmaf(next, next, fmaf(branch, branch, terms * terms))));
+    const bool real = i < stack_.state_dim;
+    if (diagonal_ != nullptr && context_.lane() % kSegments == 0) {
+      const float weight = step.layer.weights[PanelPlace(stack_.width, i, i)];
+      diagonal_[i] = real ? fmaf(slope, weight, stack_.residual ? 1.0F : 0.0F) : 0.0F;
+    }
+    DEEPPCR_UNROLL
+    for (int q = 0; q < PanelSums<S>::kQuads; ++q) {
+      const int r = q * kSegments + context_.lane() % kSegments;
+      if (r >= rows_) continue;
+      const float carried =
+          stack_.residual ? fmaf(slope, p.mine[q], State(r, i)) : slope * p.mine[q];
+      float value = r == 0 ? next : carried;
+      if (r >= 1 && r <= probes_) value += RoundingSource(size, r - 1, i, step.step);
+      team_.Put(&At(next_, r, i), real ? value : 0.0F);
+    }
+  }
+
+  const Team team_;
+  typename Team::Context& context_;
+  const PanelStackView& stack_;
+  const int rows_, probes_, stride_;
+  float *state_, *next_;  // [rows, stride_] each
+  float* diagonal_ = nullptr;
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_STACK_PANEL_STEP_H_

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_STACK_WARP_STEP_H_
+#define DEEPPCR_KERNELS_CUDA_STACK_WARP_STEP_H_
+
+// THE step of a dense stack on a GPU, one warp a sample: every solver takes its states through this
+// function, so that they agree bit for bit.
+//
+// A state of width W <= 32 is spread over the lanes: lane i holds element i mod W, 32 / W lanes the
+// same one. They share the row of a layer: each has W^2 / 32 of its weights in registers.
+
+#include <math.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/math/activation.h"
+#include "kernels/cuda/runtime/device_code.h"
+
+namespace deeppcr::cuda {
+
+// z_l = act(W_l z + b_l), or z + scale act(W_l z + b_l), for states padded to W with zeros.
+struct StackView {
+  int64_t num_steps;     // L >= 1
+  int32_t state_dim;     // D in [1, W]
+  const float* weights;  // [L, W, W], row-major, 16-byte aligned; zero beyond D
+  const float* biases;   // [L, W]; zero beyond D
+  float scale;
+  bool residual;
+  Activation activation;
+};
+
+// Which part of a layer a lane works on.
+template <int W>
+struct LanePart {
+  static_assert(W >= 8 && W <= kWarpSize && kWarpSize % W == 0, "a row is shared by whole lanes");
+  static constexpr int kColumns = W * W / kWarpSize;
+
+  explicit DEEPPCR_DEVICE LanePart(int lane) : row(lane % W), first_column(lane / W * kColumns) {}
+  const int row;
+  const int first_column;
+};
+
+// A lane's part of a layer, in registers.
+template <int W>
+struct LayerPart {
+  float weights[LanePart<W>::kColumns];
+  float bias;
+};
+
+template <int W, class Context>
+DEEPPCR_DEVICE LayerPart<W> LoadLayer(Context& context, const StackView& stack, int64_t l) {
+  const LanePart<W> part(context.lane());
+  LayerPart<W> layer;
+  context.LoadConstants(stack.weights + (l * W + part.row) * W + part.first_column, layer.weights);
+  layer.bias = stack.biases[l * W + part.row];
+  return layer;
+}
+
+// The lane's element of W_l x. The chains of sums are short for the latency's sake; their shape is
+// fixed.
+template <int W, class Context>
+DEEPPCR_DEVICE float Multiply(Context& context, const LayerPart<W>& layer, float x) {
+  constexpr int kChains = W < kWarpSize ? 2 : 4;
+  const LanePart<W> part(context.lane());
+  float chains[kChains] = {};
+  DEEPPCR_UNROLL
+  for (int j = 0; j < LanePart<W>::kColumns; ++j) {
+    const float other = context.Shuffle(x, part.first_column + j);
+    chains[j % kChains] = fmaf(layer.weights[j], other, chains[j % kChains]);
+  }
+  float sum = chains[0] + chains[1];
+  if constexpr (kChains == 4) sum += chains[2] + chains[3];
+  DEEPPCR_UNROLL
+  for (int mask = W; mask < kWarpSize; mask *= 2) sum += context.ShuffleXor(sum, mask);
+  return sum;
+}
+
+// Several such products at once, each with the bits of Multiply: no chain waits for another.
+template <int W, int N, class Context>
+DEEPPCR_DEVICE void MultiplyAll(Context& context, const LayerPart<W> (&layers)[N],
+                                const float (&x)[N], float (&products)[N]) {
+  constexpr int kChains = W < kWarpSize ? 2 : 4;
+  const LanePart<W> part(context.lane());
+  float chains[N][kChains] = {};
+  DEEPPCR_UNROLL
+  for (int j = 0; j < LanePart<W>::kColumns; ++j) {
+    DEEPPCR_UNROLL
+    for (int n = 0; n < N; ++n) {
+      const float other = context.Shuffle(x[n], part.first_column + j);
+      chains[n][j % kChains] = fmaf(layers[n].weights[j], other, chains[n][j % kChains]);
+    }
+  }
+  DEEPPCR_UNROLL
+  for (int n = 0; n < N; ++n) {
+    products[n] = chains[n][0] + chains[n][1];
+    if constexpr (kChains == 4) products[n] += chains[n][2] + chains[n][3];
+  }
+  DEEPPCR_UNROLL
+  for (int mask = W; mask < kWarpSize; mask *= 2) {
+    DEEPPCR_UNROLL
+    for (int n = 0; n < N; ++n) products[n] += context.ShuffleXor(products[n], mask);
+  }
+}
+
+// z_l from z_{l-1} and the lane's pre-activation.
+template <class Stack>
+DEEPPCR_DEVICE float FinishStep(const Stack& stack, int row, float pre_activation, float z) {
+  const float activated = Activate(stack.activation, pre_activation);
+  const float next = stack.residual ? fmaf(stack.scale, activated, z) : activated;
+  return row < stack.state_dim ? next : 0.0F;
+}
+
+// z_l from z_{l-1}.
+template <int W, class Context>
+DEEPPCR_DEVICE float Step(Context& context, const StackView& stack, const LayerPart<W>& layer,
+                          float z) {
+  const float pre_activation = Multiply<W>(context, layer, z) + layer.bias;
+  return FinishStep(stack, context.lane() % W, pre_activation, z);
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_STACK_WARP_STEP_H_

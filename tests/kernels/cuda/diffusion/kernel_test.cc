@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the conformance tests do not see of the kernels of diffusion models: columns that do not fit
+// a step all at once, tables of each sample's own, and which barriers are needed.
+#include "kernels/cuda/diffusion/kernel.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/diffusion/model.h"
+#include "kernels/cuda/loop/block_shape.h"
+#include "tests/testing/random_diffusion.h"
+#include "tests/testing/simt/simt_device.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::OptionsFor;
+using testing::RandomDiffusion;
+using testing::Solved;
+using testing::SolverRig;
+using testing::simt::DeviceOptions;
+using testing::simt::NewSimtDevice;
+using testing::simt::Order;
+
+std::unique_ptr<Backend> BackendOn(const DeviceOptions& options) {
+  return cuda::NewCudaBackend(NewSimtDevice(options));
+}
+
+ResolvedOptions CoarseNewton(int64_t steps, int64_t interval) {
+  ResolvedOptions options = OptionsFor("newton", steps, interval, 1e-4);
+  options.initial_guess = InitialGuess::kCoarse;
+  return options;
+}
+
+TEST(DiffusionKernelTest, ColumnsThatDoNotFitGoAlongWithTheStateAgain) {
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
+    const RandomDiffusion process(
+        {.kind = kind, .state_dim = 12, .hidden_dim = 30, .num_steps = 20, .output_gain = 0.2});
+    DeviceOptions small;
+    small.limits.shared_bytes = 8000;  // nine rows
+    const ResolvedOptions options = CoarseNewton(20, 3);
+    const RunItem request{.num_samples = 2, .seed = 3};
+    const SolverRig roomy(BackendOn({}), process.spec());
+    const SolverRig narrow(BackendOn(small), process.spec());
+    EXPECT_TRUE(roomy.Solve(options, request).SameAnswers(narrow.Solve(options, request)));
+  }
+}
+
+// Sums are the same whether rows were made for all classes or for one sample.
+TEST(DiffusionKernelTest, ClassesWithoutTablesHaveRowsOfTheirOwn) {
+  const RandomDiffusion process({.kind = DenoiserKind::kAdaLnMlp, .num_classes = 3});
+  const auto device = NewSimtDevice({});
+  const auto with = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
+  const auto without = *cuda::DiffusionModel::Upload(*device, process.spec(), {}, 0);
+  EXPECT_FALSE(with.tables_per_sample());
+  EXPECT_TRUE(without.tables_per_sample());
+  const std::vector<float> conditions(without.class_embedding().begin(),
+                                      without.class_embedding().end());
+  std::vector<float> tables(3 * without.table_floats());
+  cuda::ModulationArgs args = without.modulation();
+  args.conditions = conditions.data();
+  args.tables = tables.data();
+  const auto stream = *device->NewStream();
+  stream->Launch(args, 3);
+  ASSERT_TRUE(stream->status().ok());
+  for (size_t i = 0; i < tables.size(); ++i) EXPECT_EQ(tables[i], with.view().tables[i]);
+}
+
+TEST(DiffusionKernelTest, SaysWhatNoBlockHasMemoryFor) {
+  const RandomDiffusion process({.hidden_dim = 200});
+  DeviceOptions small;
+  small.limits.shared_bytes = 8000;
+  const auto system = BackendOn(small)->NewSystem(process.spec());
+  EXPECT_EQ(system.status().code(), absl::StatusCode::kUnimplemented);
+}
+
+// All answers of two samples, by both solvers.
+std::vector<Solved> AllAnswers(const RandomDiffusion& process, const DeviceOptions& device) {
+  const SolverRig rig(BackendOn(device), process.spec());
+  const RunItem request{.num_samples = 2, .seed = 5};
+  return {rig.Solve({.solver = "sequential"}, request),
+          rig.Solve(CoarseNewton(process.spec().num_steps(), 2), request)};
+}
+
+std::vector<Solved> SequentialAnswer(const RandomDiffusion& process, const DeviceOptions& device) {
+  const SolverRig rig(BackendOn(device), process.spec());
+  return {rig.Solve({.solver = "sequential"}, RunItem{.num_samples = 2, .seed = 5})};
+}
+
+bool Differ(const std::vector<Solved>& a, const std::vector<Solved>& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (b[i].reports.empty() || !a[i].SameAnswers(b[i])) return true;
+    if (a[i].reports[0].error_estimate != b[i].reports[0].error_estimate) return true;
+  }
+  return false;
+}
+
+using Answers = std::vector<Solved>(const RandomDiffusion& process, const DeviceOptions& device);
+
+// Without it some order of warps gives another answer, for one of the denoisers.
+bool IsNeeded(int site, const std::vector<RandomDiffusion>& processes,
+              const std::vector<std::vector<Solved>>& right, DeviceOptions device = {},
+              Answers* answers = AllAnswers) {
+  for (size_t i = 0; i < processes.size(); ++i) {
+    for (const Order order : {Order::kAscending, Order::kDescending, Order::kShuffled}) {
+      device.schedule = {.order = order, .seed = 3, .disabled_site = site};
+      if (Differ(right[i], answers(processes[i], device))) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<RandomDiffusion> BothDenoisers(int64_t hidden_dim, int64_t num_steps) {
+  std::vector<RandomDiffusion> processes;
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp})
+    processes.emplace_back(testing::DiffusionOptions{.kind = kind,
+                                                     .state_dim = 12,
+                                                     .hidden_dim = hidden_dim,
+                                                     .num_blocks = 2,
+                                                     .num_steps = num_steps,
+                                                     .output_gain = 0.2});
+  return processes;
+}
+
+TEST(DiffusionKernelTest, EveryBarrierIsNeeded) {
+  const std::vector<RandomDiffusion> processes = BothDenoisers(40, 7);
+  std::vector<std::vector<Solved>> right;
+  for (const RandomDiffusion& process : processes) right.push_back(AllAnswers(process, {}));
+  for (int site = cuda::kAfterInitialState; site < cuda::kNumBlockSites; ++site)
+    EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
+  for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
+    EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
+}
+
+// ---- Weights in registers, where a block has a warp for every panel of a layer
+TEST(HeldLayersTest, HaveTheBitsOfLayersThatAreReadEveryStep) {
+  for (const int64_t hidden_dim : {5, 40, 120, 128}) {
+    for (const int64_t num_blocks : {1, 3, 4}) {  // three are held
+      const RandomDiffusion process({.state_dim = 12,
+                                     .hidden_dim = hidden_dim,
+                                     .num_blocks = num_blocks,
+                                     .num_steps = 7,
+                                     .output_gain = 0.2});
+      DeviceOptions many_warps, one_warp;
+      many_warps.limits.max_warps = cuda::kMaxBlockWarps;
+      one_warp.limits.max_warps = 1;
+      const auto device = NewSimtDevice({});
+      const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
+      EXPECT_TRUE(cuda::HoldsLayers(model.view(), 1, many_warps.limits.max_warps));
+      EXPECT_FALSE(cuda::HoldsLayers(model.view(), 1, one_warp.limits.max_warps));
+      EXPECT_FALSE(Differ(AllAnswers(process, one_warp), AllAnswers(process, many_warps)))
+          << hidden_dim << " " << num_blocks;
+    }
+  }
+}
+
+// The barriers of a sequential step, when weights are at hand.
+TEST(HeldLayersTest, EveryBarrierIsNeeded) {
+  std::vector<RandomDiffusion> processes;
+  processes.emplace_back(testing::DiffusionOptions{
+      .state_dim = 12, .hidden_dim = 40, .num_blocks = 4, .num_steps = 5, .output_gain = 0.2});
+  DeviceOptions device;
+  device.limits.max_warps = cuda::kMaxBlockWarps;
+  const std::vector<std::vector<Solved>> right = {SequentialAnswer(processes[0], {})};
+  for (const int site : {int{cuda::kAfterInitialState}, int{cuda::kAfterInputLayer},
+                         int{cuda::kAfterResidualBlock}, int{cuda::kAfterReverseStep}})
+    EXPECT_TRUE(IsNeeded(site, processes, right, device, SequentialAnswer)) << "site " << site;
+}
+
+// ---- Wide layers, which a cluster of blocks shares
+constexpr int kWideHidden = 250;
+
+// One by one by a cluster, and both together by a block.
+TEST(WideDenoiserTest, AClusterHasTheBitsOfABlock) {
+  for (const RandomDiffusion& process : BothDenoisers(kWideHidden, 5)) {
+    DeviceOptions one_block;
+    one_block.limits.multiprocessors = 1;
+    const DeviceOptions blocks;
+    const auto device = NewSimtDevice({});
+    const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
+    EXPECT_EQ(cuda::ChooseTeams(model.view(), 2, one_block.limits).num_blocks, 1);
+    EXPECT_EQ(cuda::ChooseTeams(model.view(), 2, blocks.limits).num_blocks, 4);
+    EXPECT_FALSE(Differ(AllAnswers(process, one_block), AllAnswers(process, blocks)));
+  }
+}
+
+// Where there are more samples than clusters a team takes some together, each with its own noise
+// and its own class.
+TEST(WideDenoiserTest, SamplesTogetherHaveTheBitsOfSamplesAlone) {
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
+    const RandomDiffusion process({.kind = kind,
+                                   .state_dim = 12,
+                                   .hidden_dim = kWideHidden,
+                                   .num_steps = 3,
+                                   .num_classes = 3,
+                                   .output_gain = 0.2});
+    const auto device = NewSimtDevice({});
+    const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
+    EXPECT_EQ(cuda::ChooseTeams(model.view(), 7, device->limits()).samples, 4);
+    const SolverRig rig(BackendOn({}), process.spec());
+    const std::vector<int32_t> labels = {2, 0, 1, 1, 2, 0, 2};
+    const Solved together =
+        rig.Solve({.solver = "sequential"}, RunItem{.num_samples = 7, .seed = 5, .labels = labels});
+    for (int64_t s = 0; s < 7; ++s) {
+      const Solved alone =
+          rig.Solve({.solver = "sequential"}, RunItem{.num_samples = 1,
+                                                      .seed = 5,
+                                                      .first_sample = static_cast<uint64_t>(s),
+                                                      .labels = {&labels[s], 1}});
+      EXPECT_TRUE(std::equal(alone.trajectory.begin(), alone.trajectory.end(),
+                             together.trajectory.begin() + s * 4 * 12))
+          << "sample " << s;
+      EXPECT_TRUE(
+          std::equal(alone.outputs.begin(), alone.outputs.end(), together.outputs.begin() + s * 12))
+          << "sample " << s;
+    }
+  }
+}
+
+// One of the barriers is for tangents alone, which go their own way (wide_propagation_test.cc).
+TEST(WideDenoiserTest, EveryBarrierIsNeeded) {
+  const std::vector<RandomDiffusion> processes = BothDenoisers(kWideHidden, 4);
+  std::vector<std::vector<Solved>> right;
+  for (const RandomDiffusion& process : processes) right.push_back(AllAnswers(process, {}));
+  for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
+    EXPECT_EQ(IsNeeded(site, processes, right), site != cuda::kBeforeGatedSum) << "site " << site;
+}
+
+// One cluster for both samples. Two of the barriers are for tangents alone.
+TEST(WideDenoiserTest, EveryBarrierOfSamplesTogetherIsNeeded) {
+  const std::vector<RandomDiffusion> processes = BothDenoisers(kWideHidden, 4);
+  DeviceOptions device;
+  device.limits.multiprocessors = 4;
+  std::vector<std::vector<Solved>> right;
+  for (const RandomDiffusion& process : processes) right.push_back(SequentialAnswer(process, {}));
+  for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
+    EXPECT_EQ(IsNeeded(site, processes, right, device, SequentialAnswer),
+              site != cuda::kBeforeGatedSum && site != cuda::kAfterPrediction)
+        << "site " << site;
+}
+
+// States that no warp holds: the loop is the host's.
+TEST(WideDiffusionTest, NewtonAgreesWithSequential) {
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
+    const RandomDiffusion process(
+        {.kind = kind, .state_dim = 40, .hidden_dim = 30, .num_steps = 9, .output_gain = 0.2});
+    const std::vector<Solved> answers = AllAnswers(process, {});
+    const std::vector<double> want(answers[0].trajectory.begin(), answers[0].trajectory.end());
+    EXPECT_LE(testing::RelativeError(answers[1].trajectory, want, 40, 1e-2), 1e-4);
+    for (const SampleReport& report : answers[1].reports)
+      EXPECT_TRUE(report.converged && !report.fallback);
+  }
+}
+
+}  // namespace
+}  // namespace deeppcr

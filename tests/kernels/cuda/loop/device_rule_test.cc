@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stopping rule on the device is the host's: the same columns beside a state and the same norms
+// of an update, and as many iterations, corrections and confirmations of small systems. On the SIMT
+// executor, whose arithmetic is the CPU's; between it and a vectorised kernel only the order of
+// sums differs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/loop/interval_norms.h"
+#include "kernels/solver/registry.h"
+#include "tests/testing/gpu_under_test.h"
+#include "tests/testing/packed_layers.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::Describe;
+using testing::IntervalBuffers;
+using testing::OptionsFor;
+using testing::RandomSystem;
+using testing::SolverRig;
+using testing::StackOptions;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// ---- One update
+// Of four intervals, whose states and columns are the same on both sides; nothing enters.
+class UpdateOnBoth {
+ public:
+  static constexpr int64_t kSteps = 4;
+
+  UpdateOnBoth(int64_t dim, uint32_t seed)
+      : system_({.num_steps = kSteps, .state_dim = dim}),
+        layers_(system_.spec()),
+        buffers_(layers_.view(), 1) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (int64_t p = 0; p < kSteps; ++p)
+      for (int64_t v = 0; v < cpu::kColumns; ++v)
+        for (int64_t i = 0; i < dim; ++i) {
+          State(p, v)[i] = normal(random);
+          Propagated(p, v)[i] = v == 0 ? normal(random) : 1e-3F * normal(random);
+        }
+  }
+
+  float* State(int64_t p, int64_t column) { return buffers_.State(p + 1, column); }
+  float* Propagated(int64_t p, int64_t column) { return buffers_.Propagated(p, column); }
+
+  // The columns that the device leaves, and both sides' norms.
+  struct Outcome {
+    std::vector<float> device_states, host_states;
+    UpdateNorms device;
+    cpu::IntervalNorms host;
+  };
+  Outcome Run(IterationKind kind, double floor, size_t kernel_set) {
+    const int64_t width = layers_.width();
+    Outcome outcome;
+    for (int64_t p = 0; p < kSteps; ++p) {
+      std::vector<float> y(State(p, 0), State(p, 0) + kNumColumns * width);
+      cuda::IntervalUpdate update(kind);
+      for (int64_t i = 0; i < width; ++i)
+        for (int v = 0; v < kind.vectors(); ++v)
+          update.Take(v, Propagated(p, v)[i], 0.0F, static_cast<int>(width), &y[i]);
+      cuda::Merge(cuda::NormsOf(update.norms(), floor), &outcome.device);
+      outcome.device_states.insert(outcome.device_states.end(), y.begin(),
+                                   y.begin() + cpu::kKeptColumn * width);
+    }
+    if (kind.confirms()) Place(kind.confirmation);
+    cpu::UpdateArgs args = buffers_.ToUpdate(IntervalBuffers::Matrices::kNone, kind.probes, floor);
+    args.entering = nullptr;
+    args.confirms = kind.confirms();
+    outcome.host = testing::KernelSets()[kernel_set].kernels(width).update(args);
+    for (int64_t p = 0; p < kSteps; ++p)
+      outcome.host_states.insert(outcome.host_states.end(), State(p, 0),
+                                 State(p, cpu::kKeptColumn));
+    return outcome;
+  }
+
+ private:
+  // On the host what is tried is in the place of the states; the device makes it where it needs it.
+  void Place(Confirmation confirmation) {
+    const int64_t width = layers_.width();
+    for (int64_t p = 0; p < kSteps; ++p) {
+      std::copy_n(State(p, 0), width, State(p, cpu::kKeptColumn));
+      for (int64_t i = 0; i < system_.spec().state_dim; ++i)
+        State(p, 0)[i] = TriedAt(confirmation, State(p, 0)[i], State(p, kUpdateColumn)[i],
+                                 State(p, kBallColumn)[i]);
+    }
+  }
+
+  const RandomSystem system_;
+  const testing::PackedLayers layers_;
+  IntervalBuffers buffers_;
+};
+
+IterationKind Kind(bool probes, Confirmation confirmation) {
+  return {.linearization = Linearization::kZero, .probes = probes, .confirmation = confirmation};
+}
+
+// f(kernel set, D, kind).
+template <class F>
+void ForEveryUpdate(const F& f) {
+  for (size_t set = 0; set < testing::KernelSets().size(); ++set)
+    for (const int64_t dim : {1, 5, 16, 33, 80})
+      for (const auto& [probes, confirmation] : {std::pair{false, Confirmation::kNone},
+                                                 {true, Confirmation::kNone},
+                                                 {false, Confirmation::kStates},
+                                                 {false, Confirmation::kUpdated},
+                                                 {false, Confirmation::kDisplaced}})
+        f(set, dim, Kind(probes, confirmation));
+}
+
+void ExpectSame(const UpdateOnBoth::Outcome& outcome, const std::string& what) {
+  EXPECT_EQ(outcome.device_states, outcome.host_states) << what;
+  EXPECT_EQ(outcome.device.update, outcome.host.update) << what;
+  EXPECT_EQ(outcome.device.rounding, outcome.host.rounding) << what;
+  EXPECT_EQ(outcome.device.combined, outcome.host.combined) << what;
+  EXPECT_EQ(outcome.device.share, outcome.host.share) << what;
+  EXPECT_EQ(outcome.device.finite != 0, outcome.host.finite) << what;
+}
+
+TEST(DeviceRuleTest, AnUpdateLeavesTheSameColumnsAndNorms) {
+  ForEveryUpdate([](size_t set, int64_t dim, IterationKind kind) {
+    for (const double floor : {1e-2, 0x1p-126 / 1e-4}) {
+      UpdateOnBoth both(dim, 7);
+      const UpdateOnBoth::Outcome outcome = both.Run(kind, floor, set);
+      ExpectSame(outcome, "D " + std::to_string(dim));
+      EXPECT_GT(outcome.device.update, 0);
+      EXPECT_EQ(outcome.device.share > 0, kind.probes || kind.confirms());
+      EXPECT_EQ(outcome.device.rounding > 0, kind.probes);
+    }
+  });
+}
+
+// What lies at the ends of ranges: balls of nothing, errors of less than the least normal float,
+// and the largest that float knows.
+TEST(DeviceRuleTest, AnUpdateOfExtremesHasTheSameNorms) {
+  const float values[] = {0.0F, -0.0F, 0x1p-149F, 0x1p-126F, 0x1.8p-126F, 1.0F, -3.0F, 1e30F};
+  ForEveryUpdate([&](size_t set, int64_t dim, IterationKind kind) {
+    for (uint32_t seed = 0; seed < 40; ++seed) {
+      UpdateOnBoth both(dim, 7);
+      std::mt19937 random(seed);
+      const auto any = [&] { return values[random() % std::size(values)]; };
+      for (int64_t p = 0; p < UpdateOnBoth::kSteps; ++p)
+        for (int64_t i = 0; i < dim; ++i) {
+          both.State(p, 0)[i] = any();
+          both.State(p, kUpdateColumn)[i] = any();
+          both.State(p, kBallColumn)[i] = any();
+          for (int64_t v = 0; v < cpu::kColumns; ++v) both.Propagated(p, v)[i] = any();
+        }
+      ExpectSame(both.Run(kind, 1e-2, set), "seed " + std::to_string(seed));
+    }
+  });
+}
+
+// The rule asks neither for a share where a state is not finite, nor where a probe is not.
+TEST(DeviceRuleTest, WhatIsNotFiniteIsToldByBoth) {
+  ForEveryUpdate([](size_t set, int64_t dim, IterationKind kind) {
+    for (const float bad : {kNan, kInfinity, -kInfinity}) {
+      for (const int column : {0, 3}) {
+        if (column > 0 && !kind.probes) continue;
+        for (int64_t lane = 0; lane < dim; lane += 3) {
+          UpdateOnBoth both(dim, 7);
+          both.Propagated(lane % 4, column)[lane] = bad;
+          const UpdateOnBoth::Outcome outcome = both.Run(kind, 1e-2, set);
+          EXPECT_EQ(outcome.device.finite != 0, column > 0);
+          EXPECT_EQ(outcome.host.finite, column > 0);
+          if (column == 0) continue;
+          EXPECT_EQ(outcome.device.combined, kInfinity);
+          EXPECT_EQ(outcome.host.combined, kInfinity);
+        }
+      }
+    }
+  });
+}
+
+// ---- Whole solves
+using NewBackend = std::unique_ptr<Backend> (*)();
+// With the loop on the device, and on the host.
+const std::vector<NewBackend> kDevices = {&testing::NewBackendUnderTest,
+                                          &testing::NewBackendWithoutClusters};
+
+// Both absent, or within this factor of each other.
+void ExpectWithin(double factor, std::optional<double> got, std::optional<double> want) {
+  ASSERT_EQ(got.has_value(), want.has_value());
+  if (!got.has_value()) return;
+  EXPECT_LE(*got, factor * *want);
+  EXPECT_GE(*got, *want / factor);
+}
+
+bool SameCounts(const SampleReport& a, const SampleReport& b) {
+  return a.iterations == b.iterations && a.chord_corrections == b.chord_corrections &&
+         a.confirmations == b.confirmations && a.warm_sweeps == b.warm_sweeps &&
+         a.dependent_stages == b.dependent_stages && a.column_passes == b.column_passes &&
+         a.termination == b.termination && a.fallback == b.fallback;
+}
+
+// A system on the CPU backend, and on some of the others.
+class SystemOnBoth {
+ public:
+  explicit SystemOnBoth(const SystemSpec& spec, const std::vector<NewBackend>& backends = kDevices)
+      : cpu_(testing::BackendCases().front().create(), spec) {
+    for (const NewBackend create : backends) devices_.emplace_back(create(), spec);
+  }
+
+  // Returns the CPU's report. `others` counts the devices whose rounding decided otherwise; null:
+  // none may.
+  SampleReport ExpectSame(const ResolvedOptions& options, const std::vector<float>& inputs,
+                          int* others = nullptr) const {
+    const testing::Solved cpu = cpu_.Solve(options, inputs);
+    const SampleReport& want = cpu.reports[0];
+    const std::vector<double> states(cpu.trajectory.begin(), cpu.trajectory.end());
+    const auto dim = static_cast<int64_t>(inputs.size());
+    for (const SolverRig& device : devices_) {
+      const testing::Solved solved = device.Solve(options, inputs);
+      const SampleReport& got = solved.reports[0];
+      const bool same = SameCounts(got, want);
+      if (others != nullptr && !same) {
+        ++*others;
+      } else {
+        EXPECT_TRUE(same) << got.iterations << " " << got.chord_corrections << " "
+                          << got.confirmations << " " << ToString(got.termination)
+                          << ", on the CPU " << want.iterations << " " << want.chord_corrections
+                          << " " << want.confirmations << " " << ToString(want.termination);
+        // These are of the order of rounding.
+        ExpectWithin(2, got.rounding_estimate, want.rounding_estimate);
+        ExpectWithin(4, got.error_estimate, want.error_estimate);
+      }
+      if (got.converged) {
+        // Each is within the tolerance of its own sequential solver.
+        EXPECT_LE(testing::RelativeError(solved.trajectory, states, dim,
+                                         options.atol / options.rtol + 0x1p-126 / options.rtol),
+                  2 * options.rtol);
+      }
+    }
+    return want;
+  }
+
+ private:
+  const SolverRig cpu_;
+  std::vector<SolverRig> devices_;
+};
+
+struct Tally {
+  int confirmed = 0, exact = 0, beyond = 0, gave_up = 0;
+  int others = 0;  // devices that took other passes than the CPU
+
+  void Add(const SampleReport& report) {
+    const bool converged = report.termination == Termination::kConverged;
+    confirmed += converged && report.confirmations > 0 ? 1 : 0;
+    exact += converged && report.confirmations == 0 ? 1 : 0;
+    // A correction that was too large, or moved an element beyond its ball.
+    beyond +=
+        report.confirmations > 0 && 2 * report.chord_corrections > report.confirmations ? 1 : 0;
+    gave_up += converged ? 0 : 1;
+  }
+};
+
+TEST(DeviceRuleTest, SolvesTakeAsManyPassesOfEveryKind) {
+  Tally tally;
+  for (const Activation activation : {Activation::kTanh, Activation::kRelu, Activation::kGelu}) {
+    for (const bool residual : {false, true}) {
+      for (uint64_t seed = 0; seed < 4; ++seed) {
+        const StackOptions stack{.num_steps = 40,
+                                 .state_dim = 1 + static_cast<int64_t>(3 * seed),
+                                 .residual = residual,
+                                 .activation = activation,
+                                 .gain = (residual ? 1.0 : 0.6) + 0.25 * static_cast<double>(seed),
+                                 .seed = seed};
+        const RandomSystem system(stack);
+        const SystemOnBoth both(system.spec());
+        for (const SolverRow& row : Solvers()) {
+          if (!row.iterative) continue;
+          SCOPED_TRACE(Describe(stack) + " " + std::string(row.name));
+          ResolvedOptions options = OptionsFor(row.name, 40, 3, 1e-4);
+          options.on_no_convergence = OnNoConvergence::kReturn;
+          tally.Add(both.ExpectSame(options, system.Inputs(1, 3), &tally.others));
+        }
+      }
+    }
+  }
+  EXPECT_GE(tally.confirmed, 50);
+  EXPECT_GE(tally.exact, 20);
+  EXPECT_GE(tally.beyond, 4);
+  EXPECT_GE(tally.gave_up, 5);
+  // Of 192. At the edge of stability a return to a quarter of the ball may hang on rounding.
+  EXPECT_LE(tally.others, 6);
+}
+
+// Layers of one's own making: the same step, over and over.
+struct OwnSystem {
+  std::vector<float> weights, biases;
+  DenseStackSpec spec;
+
+  OwnSystem(const DenseStackSpec& shape, const std::vector<float>& weight,
+            const std::vector<float>& bias)
+      : spec(shape) {
+    for (int64_t l = 0; l < shape.num_steps; ++l) {
+      weights.insert(weights.end(), weight.begin(), weight.end());
+      biases.insert(biases.end(), bias.begin(), bias.end());
+    }
+    spec.weights = weights;
+    spec.biases = biases;
+  }
+  OwnSystem(const DenseStackSpec& from, float unit)
+      : weights(from.weights.begin(), from.weights.end()), spec(from) {
+    for (const float b : from.biases) biases.push_back(b * unit);
+    spec.weights = weights;
+    spec.biases = biases;
+  }
+  OwnSystem(const OwnSystem&) = delete;
+};
+
+// A unit at rest, `gap` behind its kink, reads a state that stays 1: within the ball of that, which
+// is 2^-15 at least, a confirmation switches it on. The matrices know nothing of it.
+OwnSystem AtRestBehindAKink(float gap) {
+  const float gain = 64;
+  return OwnSystem({.num_steps = 24, .state_dim = 3, .activation = Activation::kRelu},
+                   {1, 0, 0, gain, 0, 0, 0, 1, 0.5F}, {0, -gain * (1 + gap), 0.125F});
+}
+
+TEST(DeviceRuleTest, AKinkWithinTheBallIsSeenByBothAndOneBeyondItByNeither) {
+  const std::vector<float> inputs = {1, 0, 0.5F};
+  for (const int interval : {1, 2}) {
+    SCOPED_TRACE(interval);
+    const ResolvedOptions options = OptionsFor("newton", 24, interval, 1e-4);
+    const OwnSystem within = AtRestBehindAKink(0x1p-19F), beyond = AtRestBehindAKink(0x1p-10F);
+    const SampleReport refuted = SystemOnBoth(within.spec).ExpectSame(options, inputs);
+    // Causality alone makes an end of it.
+    EXPECT_GE(refuted.confirmations, 2);
+    EXPECT_GE(refuted.iterations + refuted.chord_corrections, 24 / interval);
+    const SampleReport confirmed = SystemOnBoth(beyond.spec).ExpectSame(options, inputs);
+    EXPECT_EQ(confirmed.confirmations, 2);
+    EXPECT_LE(confirmed.iterations + confirmed.chord_corrections, 4);
+  }
+}
+
+// What a pass of the device takes in the place of a state, column by column beside it.
+TEST(DeviceRuleTest, AnEntryIsWhatItsConfirmationTries) {
+  constexpr int kWidth = 2;
+  std::vector<float> y(kNumColumns * kWidth, 100.0F);
+  for (const int i : {0, 1}) {
+    y[i] = 3 + i;
+    y[kUpdateColumn * kWidth + i] = 0.5F + i;
+    y[kBallColumn * kWidth + i] = -0.25F - i;
+  }
+  for (const int i : {0, 1}) {
+    EXPECT_EQ(cuda::EntryAt(Confirmation::kNone, y.data(), kWidth, 1, i), 3 + i);
+    EXPECT_EQ(cuda::EntryAt(Confirmation::kStates, y.data(), kWidth, 1, i), 3 + i);
+    EXPECT_EQ(cuda::EntryAt(Confirmation::kUpdated, y.data(), kWidth, 1, i), 3.5F + 2 * i);
+    EXPECT_EQ(cuda::EntryAt(Confirmation::kDisplaced, y.data(), kWidth, 1, i), 2.75F);
+    for (const Confirmation any : {Confirmation::kUpdated, Confirmation::kDisplaced})
+      EXPECT_EQ(cuda::EntryAt(any, y.data(), kWidth, 0, i), 3 + i) << "z_0 is given";
+  }
+}
+
+// A kink that one step alone has shows that both try the same place there: a state that does not
+// move is tried above, where it wakes a unit, and not below, where it would put one to rest.
+TEST(DeviceRuleTest, BothTryTheSamePlace) {
+  constexpr int64_t kSteps = 12, kDim = 3, kUnit = 1;
+  constexpr float kGain = 64;
+  for (const int64_t carrier : {0, 2}) {
+    const int64_t other = 2 - carrier;
+    std::vector<float> weight(kDim * kDim), bias(kDim), input(kDim);
+    weight[carrier * kDim + carrier] = 1;
+    weight[kUnit * kDim + carrier] = kGain;
+    weight[other * kDim + kUnit] = 1;
+    weight[other * kDim + other] = 0.5F;
+    bias[kUnit] = -2 * kGain;
+    bias[other] = 0.125F;
+    input[carrier] = 1;
+    input[other] = 0.5F;
+    for (int64_t p = 1; p < kSteps - 4; ++p) {
+      for (const bool above : {false, true}) {
+        SCOPED_TRACE("element " + std::to_string(carrier) + " of state " + std::to_string(p) +
+                     (above ? " above" : " below"));
+        OwnSystem system({.num_steps = kSteps, .state_dim = kDim, .activation = Activation::kRelu},
+                         weight, bias);
+        system.biases[p * kDim + kUnit] = -kGain * (above ? 1 + 0x1p-19F : 1 - 0x1p-19F);
+        const SampleReport report =
+            SystemOnBoth(system.spec).ExpectSame(OptionsFor("newton", kSteps, 1, 1e-4), input);
+        EXPECT_TRUE(report.converged);
+        EXPECT_EQ(report.confirmations > 2 || report.iterations + report.chord_corrections > 6,
+                  above);
+      }
+    }
+  }
+}
+
+// Many intervals, on several blocks of a cluster: what is tried at the end of one block's states is
+// what enters the next block's.
+TEST(DeviceRuleTest, DeepSolvesTakeAsManyPassesOfEveryKind) {
+  for (const Activation activation : {Activation::kRelu, Activation::kLeakyRelu}) {
+    for (uint64_t seed = 0; seed < 3; ++seed) {
+      const StackOptions stack{.num_steps = 700,
+                               .state_dim = 4,
+                               .activation = activation,
+                               .gain = 1.0,
+                               .bias = 1.0,
+                               .seed = seed};
+      SCOPED_TRACE(Describe(stack));
+      const RandomSystem system(stack);
+      ResolvedOptions options = OptionsFor("newton", 700, 1, 1e-3);
+      options.on_no_convergence = OnNoConvergence::kReturn;
+      const SampleReport report =
+          SystemOnBoth(system.spec()).ExpectSame(options, system.Inputs(1, 3));
+      EXPECT_GE(report.confirmations, 2);
+    }
+  }
+}
+
+// Neither side's rule knows the unit of the states.
+void ExpectCountsInEveryUnit(const StackOptions& stack, NewBackend device) {
+  const RandomSystem system(stack);
+  ResolvedOptions options = OptionsFor("newton", stack.num_steps, 2, 1e-4);
+  options.atol = 0;
+  const std::vector<float> inputs = system.Inputs(1, 3);
+  const SampleReport plain = SystemOnBoth(system.spec(), {device}).ExpectSame(options, inputs);
+  EXPECT_TRUE(plain.converged && plain.confirmations > 0);
+  for (const int exponent : {-80, -40, 40, 80}) {
+    SCOPED_TRACE(Describe(stack) + " 2^" + std::to_string(exponent));
+    const float unit = std::ldexp(1.0F, exponent);
+    const OwnSystem scaled(system.spec(), unit);
+    std::vector<float> scaled_inputs = inputs;
+    for (float& x : scaled_inputs) x *= unit;
+    const SampleReport report =
+        SystemOnBoth(scaled.spec, {device}).ExpectSame(options, scaled_inputs);
+    EXPECT_EQ(report.iterations, plain.iterations);
+    EXPECT_EQ(report.chord_corrections, plain.chord_corrections);
+    EXPECT_EQ(report.confirmations, plain.confirmations);
+    EXPECT_NEAR(*report.error_estimate, *plain.error_estimate, 1e-3 * *plain.error_estimate);
+    EXPECT_NEAR(*report.rounding_estimate, *plain.rounding_estimate,
+                1e-3 * *plain.rounding_estimate);
+  }
+}
+
+constexpr StackOptions kHomogeneous = {
+    .num_steps = 30, .state_dim = 6, .activation = Activation::kRelu, .gain = 1.0, .seed = 3};
+constexpr StackOptions kHomogeneousResidual = {.num_steps = 30,
+                                               .state_dim = 6,
+                                               .residual = true,
+                                               .activation = Activation::kRelu,
+                                               .gain = 1.5,
+                                               .seed = 3};
+
+TEST(DeviceRuleTest, CountsDoNotDependOnTheUnitOfTheStates) {
+  ExpectCountsInEveryUnit(kHomogeneous, &testing::NewBackendUnderTest);
+  ExpectCountsInEveryUnit(kHomogeneousResidual, &testing::NewBackendUnderTest);
+}
+
+}  // namespace
+}  // namespace deeppcr

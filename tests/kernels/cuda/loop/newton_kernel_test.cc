@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/loop/newton_kernel.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "kernels/cuda/stack/sequential_kernel.h"
+#include "kernels/iteration/scan_tree.h"
+#include "tests/kernels/cuda/stack/stack_on_device.h"
+#include "tests/testing/simt/executor.h"
+#include "tests/testing/step_on_the_way.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::DeviceVector;
+using testing::RandomSystem;
+using testing::StackOnDevice;
+using testing::StackOptions;
+using testing::simt::Execute;
+using testing::simt::Order;
+using testing::simt::Schedule;
+using testing::simt::Thread;
+
+constexpr int kWidth = 16;
+
+TEST(IntervalTreeTest, EveryNodeHasAPlaceOfItsOwnAndTheTreeIsScanTrees) {
+  for (int32_t intervals = 1; intervals <= 70; ++intervals) {
+    const ScanTree tree(intervals);
+    for (const int32_t blocks : {1, 2, 4, 8, 16}) {
+      const cuda::IntervalTree mine(intervals, blocks);
+      ASSERT_EQ(mine.levels, tree.levels());
+      std::vector<std::vector<int>> used(blocks, std::vector<int>(mine.nodes_per_block()));
+      for (int level = 0; level < std::max(mine.levels, 1); ++level) {
+        ASSERT_EQ(mine.nodes(level), tree.nodes(level));
+        for (int32_t j = 0; j < mine.nodes(level); ++j) {
+          EXPECT_EQ(mine.needs_matrix(level, j), tree.needs_matrix(level, j));
+          ASSERT_LT(mine.block_of(level, j), blocks);
+          EXPECT_EQ(used[mine.block_of(level, j)].at(mine.index_of(level, j))++, 0);
+        }
+      }
+    }
+  }
+}
+
+struct Launch {
+  int64_t interval = 4;
+  int num_blocks = 1;
+  int num_warps = 1;
+  StoppingPolicy policy = {};
+  int32_t cancel_word = 0;
+};
+
+struct Solved {
+  DeviceVector final_states, trajectories;
+  std::vector<Progress> outcomes;
+  testing::simt::Outcome launch;
+};
+
+DeviceVector Poisoned(int64_t n) { return DeviceVector(n, std::nanf("")); }
+
+template <int W>
+Solved Solve(const DenseStackSpec& spec, const std::vector<float>& inputs, const Launch& launch,
+             const Schedule& schedule = {}) {
+  const int64_t dim = spec.state_dim, n = static_cast<int64_t>(inputs.size()) / dim;
+  const auto intervals = static_cast<int32_t>((spec.num_steps - 1) / launch.interval + 1);
+  const StackOnDevice stack(spec, W);
+  const DeviceVector initial = testing::Padded(inputs, dim, W);
+  Solved solved{
+      Poisoned(n * W), Poisoned(n * (spec.num_steps + 1) * dim), std::vector<Progress>(n), {}};
+  cuda::NewtonArgs args{.part = cuda::NewtonPart::kWhole,
+                        .stack = stack.view(),
+                        .policy = launch.policy,
+                        .start = StartProgress(launch.policy),
+                        .tree = cuda::IntervalTree(intervals, launch.num_blocks),
+                        .shooting_interval = static_cast<int32_t>(launch.interval),
+                        .guess = {},
+                        .initial_states = initial.data(),
+                        .final_states = solved.final_states.data(),
+                        .trajectories = solved.trajectories.data(),
+                        .outcomes = solved.outcomes.data(),
+                        .progress = nullptr,
+                        .cancel = nullptr,
+                        .slabs = nullptr};
+  args.policy.num_intervals = intervals;
+  const std::vector<int32_t> cancel(n, launch.cancel_word);
+  args.cancel = cancel.data();
+  const testing::simt::LaunchShape shape{.num_clusters = static_cast<int>(n),
+                                         .num_blocks = launch.num_blocks,
+                                         .num_threads = launch.num_warps * cuda::kWarpSize,
+                                         .shared_bytes = cuda::BlockMemory::Bytes(args.tree, W)};
+  solved.launch =
+      Execute(shape, schedule, [&](Thread& thread) { cuda::SolveNewton<W, false>(thread, args); });
+  return solved;
+}
+
+// [L + 1, D] of the first sample.
+template <int W>
+DeviceVector Sequential(const RandomSystem& system, const std::vector<float>& inputs) {
+  const DenseStackSpec& spec = system.spec();
+  const StackOnDevice stack(spec, W);
+  const DeviceVector initial = testing::Padded(inputs, spec.state_dim, W);
+  DeviceVector final_state(W), trajectory((spec.num_steps + 1) * spec.state_dim);
+  int64_t num_dependent = 0;
+  const cuda::SequentialArgs args{.stack = stack.view(),
+                                  .num_samples = 1,
+                                  .begin = 0,
+                                  .end = system.spec().num_steps,
+                                  .states = initial.data(),
+                                  .final_states = final_state.data(),
+                                  .trajectories = trajectory.data(),
+                                  .num_dependent = &num_dependent};
+  Execute({}, {}, [&](Thread& thread) { cuda::SolveSequentially<W>(thread, args); });
+  return trajectory;
+}
+
+double LargestError(const DeviceVector& a, const DeviceVector& b, int64_t dim) {
+  double worst = 0;
+  for (size_t first = 0; first < b.size(); first += dim) {
+    double error = 0, size = 1e-2;
+    for (int64_t i = 0; i < dim; ++i) {
+      if (std::isnan(a[first + i])) return INFINITY;
+      error = std::max<double>(error, std::fabs(a[first + i] - b[first + i]));
+      size = std::max<double>(size, std::fabs(b[first + i]));
+    }
+    worst = std::max(worst, error / size);
+  }
+  return worst;
+}
+
+template <int W>
+void ExpectSequentialAnswer(const StackOptions& options, const Launch& launch) {
+  const RandomSystem system(options);
+  const std::vector<float> inputs = system.Inputs(1, 5);
+  const std::string what = Describe(options) + " C " + std::to_string(launch.interval) +
+                           " blocks " + std::to_string(launch.num_blocks) + " warps " +
+                           std::to_string(launch.num_warps);
+  const Solved solved = Solve<W>(system.spec(), inputs, launch);
+  ASSERT_EQ(solved.launch.trouble, "") << what;
+  EXPECT_EQ(solved.outcomes[0].termination, Termination::kConverged) << what;
+  EXPECT_LE(LargestError(solved.trajectories, Sequential<W>(system, inputs), options.state_dim),
+            launch.policy.rtol)
+      << what;
+  const size_t last = options.num_steps * options.state_dim;
+  for (int64_t i = 0; i < W; ++i)
+    EXPECT_EQ(solved.final_states[i], i < options.state_dim ? solved.trajectories[last + i] : 0.0F)
+        << what;
+}
+
+TEST(NewtonKernelTest, AgreesWithTheSequentialKernel) {
+  for (const int64_t dim : {1, 3, 8, 13, 16, 32}) {
+    for (const int64_t steps : {1, 2, 7, 33, 130}) {
+      for (const bool residual : {false, true}) {
+        const StackOptions options{.num_steps = steps,
+                                   .state_dim = dim,
+                                   .residual = residual,
+                                   .gain = residual ? 0.3 : 0.9};
+        for (const Launch& launch :
+             {Launch{.interval = 1, .num_blocks = 4, .num_warps = 2},
+              Launch{.interval = 4, .num_blocks = 2, .num_warps = 1},
+              Launch{.interval = 5, .num_blocks = 8, .num_warps = 3}, Launch{.interval = 16}}) {
+          if (launch.interval > steps) continue;
+          if (dim <= 8) ExpectSequentialAnswer<8>(options, launch);
+          if (dim > 3 && dim <= 16) ExpectSequentialAnswer<16>(options, launch);
+          if (dim > 16) ExpectSequentialAnswer<32>(options, launch);
+        }
+      }
+    }
+  }
+}
+
+// After k iterations the first k intervals have the bits of the sequential run.
+TEST(NewtonKernelTest, IsCausalBitForBit) {
+  constexpr int64_t kSteps = 60, kDim = 11, kInterval = 4;
+  const RandomSystem system({.num_steps = kSteps, .state_dim = kDim, .gain = 1.8});
+  const std::vector<float> inputs = system.Inputs(1, 5);
+  const DeviceVector sequential = Sequential<kWidth>(system, inputs);
+  for (const Linearization linearization : {Linearization::kFull, Linearization::kIdentity}) {
+    for (int k = 1; k <= 6; ++k) {
+      const Solved solved = Solve<kWidth>(
+          system.spec(), inputs,
+          {.interval = kInterval,
+           .num_blocks = 4,
+           .num_warps = 2,
+           .policy = {.linearization = linearization, .rtol = 1e-7, .max_iterations = k}});
+      ASSERT_EQ(solved.launch.trouble, "");
+      const int64_t updates = solved.outcomes[0].updates();
+      ASSERT_GE(updates, k);
+      const int64_t exact = (updates * kInterval + 1) * kDim;
+      EXPECT_TRUE(std::equal(sequential.begin(),
+                             sequential.begin() + std::min<int64_t>(exact, sequential.size()),
+                             solved.trajectories.begin()))
+          << k;
+    }
+  }
+}
+
+TEST(NewtonKernelTest, PicardConvergesToo) {
+  const StackOptions options{.num_steps = 64, .state_dim = 12, .residual = true, .gain = 0.1};
+  Launch launch{.interval = 2, .num_blocks = 4, .num_warps = 2};
+  launch.policy.linearization = Linearization::kIdentity;
+  ExpectSequentialAnswer<kWidth>(options, launch);
+  launch.policy.linearization = Linearization::kFull;
+  launch.policy.warm_sweeps = 3;
+  launch.policy.reuse_matrices = true;
+  ExpectSequentialAnswer<kWidth>(options, launch);
+}
+
+// Neither the size of the cluster, nor that of its blocks, nor who runs first is in the bits.
+TEST(NewtonKernelTest, ASampleHasTheSameBitsInEveryLaunch) {
+  const RandomSystem system({.num_steps = 50, .state_dim = 9, .residual = true, .gain = 0.5});
+  const std::vector<float> inputs = system.Inputs(3, 4);
+  const Solved first = Solve<kWidth>(system.spec(), inputs, {.interval = 3});
+  for (const int num_blocks : {1, 2, 8, 16}) {
+    for (const Order order : {Order::kDescending, Order::kShuffled}) {
+      const Solved other = Solve<kWidth>(system.spec(), inputs,
+                                         {.interval = 3, .num_blocks = num_blocks, .num_warps = 2},
+                                         {.order = order, .seed = 7});
+      ASSERT_EQ(other.launch.trouble, "");
+      EXPECT_EQ(first.trajectories, other.trajectories) << num_blocks;
+      for (int i = 0; i < 3; ++i)
+        EXPECT_EQ(first.outcomes[i].error_estimate, other.outcomes[i].error_estimate);
+    }
+  }
+}
+
+// What a confirmation tries at the end of one block's states is what enters the next block's: the
+// window is shut wherever else it might be tried.
+TEST(NewtonKernelTest, AWindowBetweenTheClaimAndTheAnswerIsSeenByTheNextBlock) {
+  constexpr double kRtol = 1e-2;
+  int seen = 0;
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    testing::StepOnTheWay window(seed, kRtol, 2);
+    if (!window.has_error()) continue;
+    window.PlantWindow(0.5, 2);
+    const testing::StackAttack& attack = window.attack();
+    Launch launch{.interval = 2};
+    launch.policy.rtol = kRtol;
+    const Solved alone = Solve<kWidth>(attack.spec(), attack.inputs, launch);
+    seen += alone.outcomes[0].confirmations > 2 ? 1 : 0;
+    for (const int num_blocks : {2, 8, 16}) {  // of one interval too
+      launch.num_blocks = num_blocks;
+      const Solved other = Solve<kWidth>(attack.spec(), attack.inputs, launch);
+      ASSERT_EQ(other.launch.trouble, "");
+      EXPECT_EQ(other.trajectories, alone.trajectories) << "seed " << seed;
+      EXPECT_EQ(other.outcomes[0].confirmations, alone.outcomes[0].confirmations);
+      EXPECT_EQ(other.outcomes[0].error_estimate, alone.outcomes[0].error_estimate);
+    }
+  }
+  EXPECT_GE(seen, 8);
+}
+
+TEST(NewtonKernelTest, OverflowEndsTheSolve) {
+  const RandomSystem system(
+      {.num_steps = 40, .state_dim = 4, .activation = Activation::kIdentity, .gain = 1e6});
+  const Solved solved = Solve<kWidth>(system.spec(), system.Inputs(1, 4), {.num_blocks = 2});
+  EXPECT_EQ(solved.launch.trouble, "");
+  EXPECT_EQ(solved.outcomes[0].termination, Termination::kNonFinite);
+}
+
+TEST(NewtonKernelTest, LooksAtItsCancelWordAfterEveryPass) {
+  const RandomSystem system({.num_steps = 60, .state_dim = 8, .gain = 2.5});
+  const Solved solved = Solve<8>(system.spec(), system.Inputs(1, 5),
+                                 {.num_blocks = 2,
+                                  .policy = {.rtol = 1e-7},
+                                  .cancel_word = static_cast<int32_t>(Termination::kDeadline)});
+  EXPECT_EQ(solved.outcomes[0].termination, Termination::kDeadline);
+  EXPECT_EQ(solved.outcomes[0].iterations, 1);
+}
+
+// Lanes beyond W read what the lanes below have just copied. They hold copies of states that no
+// other lane ever asks for, so the barrier in between changes no answer; it is there so that no
+// lane reads what another one writes at the same time.
+constexpr int kRedundant = cuda::kAfterHalo;
+
+// Every other barrier is needed: without it some order of warps gives another answer.
+TEST(NewtonKernelTest, EveryBarrierIsNeeded) {
+  const RandomSystem system({.num_steps = 40, .state_dim = 5, .gain = 1.2});
+  const std::vector<float> inputs = system.Inputs(1, 4);
+  const Launch launches[] = {{.interval = 1, .num_blocks = 2, .num_warps = 2},
+                             {.interval = 10, .num_blocks = 4, .num_warps = 1},
+                             {.interval = 2, .num_blocks = 4, .num_warps = 3}};
+  for (int site = 0; site < cuda::kNumNewtonSites; ++site) {
+    bool caught = false;
+    int64_t passes = 0;
+    for (const Launch& launch : launches) {
+      const Solved right = Solve<8>(system.spec(), inputs, launch);
+      const auto& passed = right.launch.passes;
+      passes += site < static_cast<int>(passed.size()) ? passed[site] : 0;
+      for (const Order order : {Order::kAscending, Order::kDescending, Order::kShuffled}) {
+        const uint64_t seeds = order == Order::kShuffled ? 4 : 1;
+        for (uint64_t seed = 0; seed < seeds && !caught; ++seed) {
+          const Solved mutant = Solve<8>(system.spec(), inputs, launch,
+                                         {.order = order, .seed = seed, .disabled_site = site});
+          caught = !mutant.launch.trouble.empty() || mutant.trajectories != right.trajectories ||
+                   mutant.outcomes[0].error_estimate != right.outcomes[0].error_estimate;
+        }
+      }
+    }
+    EXPECT_GT(passes, 0) << "site " << site << " is never reached";
+    EXPECT_EQ(caught, site != kRedundant) << "site " << site;
+  }
+}
+
+}  // namespace
+}  // namespace deeppcr

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/loop/newton_shape.h"
+
+#include <gtest/gtest.h>
+
+namespace deeppcr::cuda {
+namespace {
+
+constexpr LaunchLimits kLimits = {
+    .multiprocessors = 132, .shared_bytes = size_t{227} << 10, .max_cluster_blocks = 16};
+
+TEST(NewtonShapeTest, OneSampleGetsTheLargestCluster) {
+  const NewtonShape shape = ChooseNewtonShape(16, 1, 512, kLimits);
+  EXPECT_EQ(shape.num_blocks, 16);
+  EXPECT_EQ(shape.num_warps, MaxNewtonWarps(16));
+  EXPECT_EQ(ChooseNewtonShape(16, 1, 3, kLimits).num_blocks, 4);
+  EXPECT_EQ(ChooseNewtonShape(16, 1, 1, kLimits).num_blocks, 1);
+  EXPECT_EQ(ChooseNewtonShape(16, 1, 16, kLimits).num_warps, 1);
+}
+
+TEST(NewtonShapeTest, ManySamplesShareTheMultiprocessors) {
+  EXPECT_EQ(ChooseNewtonShape(8, 16, 64, kLimits).num_blocks, 8);
+  EXPECT_EQ(ChooseNewtonShape(8, 132, 64, kLimits).num_blocks, 1);
+  EXPECT_EQ(ChooseNewtonShape(8, 1000, 64, kLimits).num_blocks, 1);
+  // What does not fit fewer blocks has more, however many samples there are.
+  EXPECT_GT(ChooseNewtonShape(16, 1000, 512, kLimits).num_blocks, 4);
+}
+
+// What the device counts goes before what its multiprocessors would do for.
+TEST(NewtonShapeTest, ClustersThatTheHardwareCannotPlaceAreNotCountedOn) {
+  LaunchLimits limits = kLimits;
+  EXPECT_EQ(limits.ClustersAtOnce(16), 8);
+  EXPECT_EQ(ChooseNewtonShape(8, 8, 512, limits).num_blocks, 16);
+  limits.clusters = {{132, 66, 32, 16, 7}};
+  EXPECT_EQ(limits.ClustersAtOnce(16), 7);
+  EXPECT_EQ(ChooseNewtonShape(8, 7, 512, limits).num_blocks, 16);
+  EXPECT_EQ(ChooseNewtonShape(8, 8, 512, limits).num_blocks, 8);
+}
+
+TEST(NewtonShapeTest, EveryShapeFitsOrLiesInSlabs) {
+  for (const int width : kWidths) {
+    for (int32_t intervals = 1; intervals <= 5000; intervals += 7) {
+      const NewtonShape shape = ChooseNewtonShape(width, 2, intervals, kLimits);
+      const size_t bytes = BlockMemory::Bytes(IntervalTree(intervals, shape.num_blocks), width);
+      EXPECT_EQ(shape.in_slabs, bytes > kLimits.shared_bytes);
+      // In slabs only where the largest cluster has too little.
+      if (shape.in_slabs) {
+        EXPECT_EQ(shape.num_blocks, 16);
+      }
+      EXPECT_GE(shape.num_warps, 1);
+      EXPECT_LE(shape.num_warps, MaxNewtonWarps(width));
+    }
+  }
+}
+
+TEST(NewtonShapeTest, WithoutClustersNothingFits) {
+  EXPECT_EQ(ChooseNewtonShape(8, 1, 1, {.shared_bytes = size_t{227} << 10}).num_blocks, 0);
+}
+
+}  // namespace
+}  // namespace deeppcr::cuda

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/stack/sequential_kernel.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/reference/reference_ops.h"
+#include "tests/kernels/cuda/stack/stack_on_device.h"
+#include "tests/testing/simt/executor.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::DeviceVector;
+using testing::RandomSystem;
+using testing::StackOnDevice;
+using testing::StackOptions;
+
+constexpr double kTolerance = 1e-4;  // as of all float32 backends
+
+struct Solved {
+  DeviceVector final_states, trajectories;
+  int64_t num_dependent = 0;
+};
+
+template <int W>
+Solved Solve(const RandomSystem& system, const std::vector<float>& inputs, int num_threads,
+             testing::simt::Order order) {
+  const DenseStackSpec& spec = system.spec();
+  const int64_t dim = spec.state_dim, n = static_cast<int64_t>(inputs.size()) / dim;
+  const StackOnDevice stack(spec, W);
+  const DeviceVector initial = testing::Padded(inputs, dim, W);
+  Solved solved{DeviceVector(n * W), DeviceVector(n * (spec.num_steps + 1) * dim)};
+  const cuda::SequentialArgs args{.stack = stack.view(),
+                                  .num_samples = static_cast<int32_t>(n),
+                                  .begin = 0,
+                                  .end = spec.num_steps,
+                                  .states = initial.data(),
+                                  .final_states = solved.final_states.data(),
+                                  .trajectories = solved.trajectories.data(),
+                                  .num_dependent = &solved.num_dependent};
+  const int64_t warps = num_threads / cuda::kWarpSize;
+  const testing::simt::LaunchShape shape{.num_clusters = static_cast<int>((n - 1) / warps + 1),
+                                         .num_threads = num_threads};
+  const testing::simt::Outcome outcome = testing::simt::Execute(
+      shape, {.order = order, .seed = 1},
+      [&](testing::simt::Thread& t) { cuda::SolveSequentially<W>(t, args); });
+  EXPECT_EQ(outcome.trouble, "");
+  return solved;
+}
+
+Solved SolveAt(int width, const RandomSystem& system, const std::vector<float>& inputs,
+               int num_threads = 32,
+               testing::simt::Order order = testing::simt::Order::kAscending) {
+  if (width == 8) return Solve<8>(system, inputs, num_threads, order);
+  if (width == 16) return Solve<16>(system, inputs, num_threads, order);
+  return Solve<32>(system, inputs, num_threads, order);
+}
+
+int WidthFor(int64_t dim) { return dim <= 8 ? 8 : dim <= 16 ? 16 : 32; }
+
+void ExpectReference(const StackOptions& options) {
+  const RandomSystem system(options);
+  const int64_t dim = options.state_dim, steps = options.num_steps, n = 3;
+  const int width = WidthFor(dim);
+  const std::vector<float> inputs = system.Inputs(n, 9);
+  const Solved solved = SolveAt(width, system, inputs);
+  for (int64_t s = 0; s < n; ++s) {
+    const std::vector<double> z0(inputs.begin() + s * dim, inputs.begin() + (s + 1) * dim);
+    const std::vector<double> want = reference::Trajectory(system.spec(), z0);
+    const auto first = solved.trajectories.begin() + s * (steps + 1) * dim;
+    const std::vector<float> got(first, first + (steps + 1) * dim);
+    EXPECT_LT(testing::RelativeError(got, want, dim, 1e-6), kTolerance) << Describe(options);
+    for (int64_t i = 0; i < width; ++i)
+      EXPECT_EQ(solved.final_states[s * width + i], i < dim ? got[steps * dim + i] : 0.0F)
+          << Describe(options);
+  }
+}
+
+TEST(SequentialKernelTest, AgreesWithTheReference) {
+  for (const int64_t dim : {1, 3, 8, 9, 16, 17, 31, 32}) {
+    for (const int64_t steps : {1, 2, 3, 4, 5, 33, 130}) {
+      for (const bool residual : {false, true})
+        ExpectReference({.num_steps = steps, .state_dim = dim, .residual = residual});
+    }
+  }
+}
+
+TEST(SequentialKernelTest, KnowsEveryActivation) {
+  for (const ActivationName& row : kActivationNames) {
+    for (const double gain : {0.5, 2.0})
+      ExpectReference(
+          {.num_steps = 6, .state_dim = 13, .activation = row.activation, .gain = gain, .bias = 1});
+  }
+}
+
+TEST(SequentialKernelTest, ASampleHasTheSameBitsInEveryLaunch) {
+  const RandomSystem system({.num_steps = 40, .state_dim = 11, .residual = true});
+  const std::vector<float> inputs = system.Inputs(7, 4);
+  const Solved alone = SolveAt(16, system, inputs);
+  for (const int num_threads : {64, 128}) {
+    for (const auto order : {testing::simt::Order::kDescending, testing::simt::Order::kShuffled}) {
+      const Solved other = SolveAt(16, system, inputs, num_threads, order);
+      EXPECT_EQ(alone.final_states, other.final_states);
+      EXPECT_EQ(alone.trajectories, other.trajectories);
+    }
+  }
+  const Solved last = SolveAt(16, system, {inputs.begin() + 6 * 11, inputs.end()});
+  EXPECT_TRUE(std::equal(last.final_states.begin(), last.final_states.end(),
+                         alone.final_states.begin() + 6 * 16));
+}
+
+TEST(SequentialKernelTest, NaNAndOverflowReachTheFinalState) {
+  const RandomSystem system(
+      {.num_steps = 5, .state_dim = 4, .activation = Activation::kIdentity, .gain = 1e30});
+  const Solved solved = SolveAt(8, system, system.Inputs(1, 4));
+  EXPECT_FALSE(std::isfinite(solved.final_states[0]));
+}
+
+}  // namespace
+}  // namespace deeppcr
