@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/version_policy.h"
+#include "server/models/version_policy.h"
 
 namespace deeppcr {
 

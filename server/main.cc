@@ -15,7 +15,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "kernels/base/strings.h"
 #include "server/config.h"
-#include "server/log.h"
+#include "server/observe/log.h"
 #include "server/server.h"
 
 namespace {

@@ -19,7 +19,7 @@
 #include "kernels/base/strings.h"
 #include "nlohmann/json.hpp"
 #include "server/credentials.h"
-#include "server/warm_up.h"
+#include "server/schedule/warm_up.h"
 
 namespace deeppcr {
 namespace {

@@ -12,12 +12,12 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "kernels/engine.h"
-#include "server/authorizer.h"
 #include "server/config.h"
-#include "server/http.h"
-#include "server/log.h"
-#include "server/service.h"
-#include "server/v2_service.h"
+#include "server/observe/http.h"
+#include "server/observe/log.h"
+#include "server/rpc/authorizer.h"
+#include "server/rpc/service.h"
+#include "server/rpc/v2/service.h"
 
 namespace deeppcr {
 

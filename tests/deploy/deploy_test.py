@@ -40,8 +40,8 @@ def flags_of(arguments):
 
 
 def server_metrics():
-    """Type by metric name, as server/metrics.cc registers them."""
-    text = (ROOT / 'server/metrics.cc').read_text()
+    """Type by metric name, as server/observe/metrics.cc registers them."""
+    text = (ROOT / 'server/observe/metrics.cc').read_text()
     found = {
         f'deeppcr_{name}': kind.lower()
         for kind, name in re.findall(r'Register\(Build(\w+)\(\), registry_,\s*"(\w+)"', text)
@@ -158,7 +158,7 @@ class KubernetesTest(unittest.TestCase):
             self.assertIn(port['targetPort'], named)
 
     def test_probes_are_paths_that_the_server_answers(self):
-        source = (ROOT / 'server/http.cc').read_text()
+        source = (ROOT / 'server/observe/http.cc').read_text()
         for container in self.containers():
             for probe in ('readinessProbe', 'livenessProbe'):
                 self.assertIn(f'"{container[probe]["httpGet"]["path"]}"', source)
@@ -245,7 +245,7 @@ class QueryTest(unittest.TestCase):
         self.assertGreater(len(seen), 10)
 
     def test_labels_exist(self):
-        source = (ROOT / 'server/metrics.cc').read_text()
+        source = (ROOT / 'server/observe/metrics.cc').read_text()
         known = {'le', 'job', 'instance'}
         known.update(re.findall(r'\{"(\w+)",', source))
         known.update(re.findall(r'labels\["(\w+)"\]', source))

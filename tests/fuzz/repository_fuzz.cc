@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "kernels/model/model.h"
-#include "server/model_store.h"
-#include "server/repository.h"
+#include "server/models/model_store.h"
+#include "server/models/repository.h"
 #include "tests/fuzz/repository_oracle.h"
 #include "tests/fuzz/repository_tree.h"
 #include "tests/testing/fake_engine.h"

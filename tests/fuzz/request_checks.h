@@ -11,8 +11,8 @@
 #include <string>
 
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
-#include "server/request_codec.h"
-#include "server/wire.h"
+#include "server/codec/request_codec.h"
+#include "server/codec/wire.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace deeppcr::fuzz {

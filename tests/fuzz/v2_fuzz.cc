@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "google/protobuf/stubs/logging.h"
-#include "server/v2_request.h"
+#include "server/codec/v2/request.h"
 #include "tests/fuzz/request_checks.h"
 
 namespace deeppcr::fuzz {

@@ -29,11 +29,13 @@ PLAIN = (PROBLEM, ITERATION)
 BACKEND = 'kernels/backend/'
 BACKEND_REGISTRY = 'kernels/backend/registry'
 PROTO = ('deeppcr/v1/', 'inference/')
-RPC_LIBRARIES = ('grpc', 'grpcpp', 'google', 'prometheus', 'civetweb.h', 'CivetServer.h')
+OF_SERVER = (BASE,) + ENGINE_API
+RPC_LIBRARIES = ('grpc', 'grpcpp', 'google')
+METRICS_LIBRARIES = ('prometheus', 'civetweb.h', 'CivetServer.h')
 COMMAND_LINE_LIBRARIES = ('CLI',)
 COMMON_LIBRARIES = ('absl', 'nlohmann')
 TEST_LIBRARIES = ('gtest', 'gmock', 'benchmark')
-CUDA_FORBIDDEN = COMMON_LIBRARIES + RPC_LIBRARIES + COMMAND_LINE_LIBRARIES + TEST_LIBRARIES
+CUDA_FORBIDDEN = COMMON_LIBRARIES + RPC_LIBRARIES + METRICS_LIBRARIES + COMMAND_LINE_LIBRARIES + TEST_LIBRARIES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,14 +72,25 @@ LAYERS = (
     # The engine: the files directly in kernels/.
     Layer('kernels/*', ('kernels/',),
           forbidden=('kernels/cpu/', 'kernels/cuda/', 'kernels/reference/')),
-    Layer('server/', ('server/', BASE) + PROTO + ENGINE_API, COMMON_LIBRARIES + RPC_LIBRARIES),
+    Layer('server/observe/', ('server/observe/',) + OF_SERVER, COMMON_LIBRARIES + METRICS_LIBRARIES),
+    Layer('server/schedule/', ('server/schedule/', 'server/observe/') + OF_SERVER),
+    Layer('server/models/', ('server/models/', 'server/schedule/', 'server/observe/') + OF_SERVER),
+    Layer('server/codec/', ('server/codec/', 'server/models/', 'server/schedule/') + PROTO + OF_SERVER,
+          COMMON_LIBRARIES + ('google',)),
+    Layer('server/rpc/', tuple(f'server/{room}/' for room in
+                               ('rpc', 'codec', 'models', 'schedule', 'observe')) + PROTO + OF_SERVER,
+          COMMON_LIBRARIES + RPC_LIBRARIES),
+    # The program: the files directly in server/.
+    Layer('server/*', ('server/',) + PROTO + OF_SERVER,
+          COMMON_LIBRARIES + RPC_LIBRARIES + METRICS_LIBRARIES),
     Layer('client/', ('client/', BASE) + PROTO,
           COMMON_LIBRARIES + RPC_LIBRARIES + COMMAND_LINE_LIBRARIES),
     Layer('tests/kernels/', ('kernels/', 'tests/kernels/', 'tests/testing/'),
           COMMON_LIBRARIES + TEST_LIBRARIES),
     Layer('tests/testing/', ('kernels/', 'tests/testing/'), COMMON_LIBRARIES + TEST_LIBRARIES),
     Layer('tests/', ('kernels/', 'server/', 'client/', 'tests/') + PROTO,
-          COMMON_LIBRARIES + RPC_LIBRARIES + TEST_LIBRARIES + COMMAND_LINE_LIBRARIES),
+          COMMON_LIBRARIES + RPC_LIBRARIES + METRICS_LIBRARIES + TEST_LIBRARIES +
+          COMMAND_LINE_LIBRARIES),
 )
 
 SOURCE_ENDINGS = ('.h', '.cc', '.cu', '.cuh')

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/codec/generation_codec.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_join.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+
+namespace deeppcr {
+namespace {
+
+// [n, inner..], all of them or none.
+absl::Status DecodeOptional(bool present, const v1::Tensor& tensor, const ExpectedShape& expected,
+                            int64_t num_samples, TensorInput* input) {
+  if (!present) return absl::OkStatus();
+  DEEPPCR_ASSIGN_OR_RETURN(*input, DecodeTensor(tensor, expected, num_samples, num_samples));
+  return absl::OkStatus();
+}
+
+absl::Status DecodeSteps(int64_t wanted, const ModelInfo& info, SolveInput* input) {
+  const auto& known = info.num_inference_steps;
+  input->num_steps = wanted == 0 ? info.num_layers : wanted;
+  input->options.num_inference_steps = wanted;
+  if (wanted == 0 || std::find(known.begin(), known.end(), wanted) != known.end())
+    return absl::OkStatus();
+  return Mismatch(
+      FieldOf(*input, "num_inference_steps"),
+      StrCat("one of ", absl::StrJoin(known, ", "), " (those of the model's config.json)"), wanted);
+}
+
+// One per sample, or one for all of them.
+absl::Status DecodeLabels(const v1::GenerationInput& message, const ModelInfo& info,
+                          SolveInput* input) {
+  const int64_t n = input->num_samples;
+  const auto& labels = message.class_labels();
+  if (info.num_classes == 0) {
+    if (labels.empty()) return absl::OkStatus();
+    return Mismatch(FieldOf(*input, "class_labels"), "none: the model has no classes",
+                    StrCat(labels.size(), " of them"));
+  }
+  if (labels.size() != 1 && labels.size() != n) {
+    return Mismatch(FieldOf(*input, "class_labels"), StrCat("1 or num_samples = ", n, " of them"),
+                    labels.size());
+  }
+  for (const int32_t label : labels)
+    DEEPPCR_RETURN_IF_ERROR(
+        CheckRange<int64_t>(FieldOf(*input, "class_labels"), label, 0, info.num_classes - 1));
+  input->labels.assign(labels.begin(), labels.end());
+  input->labels.resize(static_cast<size_t>(n), labels[0]);
+  return absl::OkStatus();
+}
+
+absl::Status DecodeCondition(const v1::GenerationInput& message, const ModelInfo& info,
+                             SolveInput* input) {
+  const ExpectedShape expected = {
+      FieldOf(*input, "conditioning"), {info.input_dim}, StrCat("[n, ", info.input_dim, "]")};
+  if (message.has_conditioning() == (info.input_dim > 0))
+    return DecodeOptional(message.has_conditioning(), message.conditioning(), expected,
+                          input->num_samples, &input->inputs);
+  return info.input_dim > 0 ? Mismatch(expected.field, StrCat("a tensor ", expected.text), "none")
+                            : Mismatch(expected.field, "none: the model takes none", "a tensor");
+}
+
+absl::Status DecodeNoise(const v1::GenerationInput& message, const ModelInfo& info,
+                         SolveInput* input) {
+  const int64_t n = input->num_samples, steps = input->num_steps, dim = info.state_dim;
+  DEEPPCR_RETURN_IF_ERROR(
+      DecodeOptional(message.has_initial_noise(), message.initial_noise(),
+                     {FieldOf(*input, "initial_noise"), {dim}, StrCat("[n, ", dim, "]")}, n,
+                     &input->initial_noise));
+  return DecodeOptional(
+      message.has_step_noise(), message.step_noise(),
+      {FieldOf(*input, "step_noise"), {steps, dim}, StrCat("[n, ", steps, ", ", dim, "]")}, n,
+      &input->step_noise);
+}
+
+}  // namespace
+
+absl::Status DecodeGeneration(const v1::GenerationInput& message, const ModelInfo& info,
+                              SolveInput* input) {
+  input->num_samples = message.num_samples() == 0 ? 1 : message.num_samples();
+  DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>(FieldOf(*input, "num_samples"), input->num_samples, 1,
+                                              info.max_batch_size));
+  input->seed = message.seed();
+  input->first_sample = message.first_sample();
+  if (input->first_sample > UINT64_MAX - static_cast<uint64_t>(input->num_samples)) {
+    return Mismatch(FieldOf(*input, "first_sample"), "first_sample + num_samples below 2^64",
+                    input->first_sample);
+  }
+  DEEPPCR_RETURN_IF_ERROR(DecodeSteps(message.num_inference_steps(), info, input));
+  DEEPPCR_RETURN_IF_ERROR(DecodeLabels(message, info, input));
+  DEEPPCR_RETURN_IF_ERROR(DecodeCondition(message, info, input));
+  return DecodeNoise(message, info, input);
+}
+
+}  // namespace deeppcr

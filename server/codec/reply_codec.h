@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_CODEC_REPLY_CODEC_H_
+#define DEEPPCR_SERVER_CODEC_REPLY_CODEC_H_
+
+// Results -> messages.
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "deeppcr/v1/deeppcr.pb.h"
+#include "kernels/engine.h"
+#include "server/codec/request_codec.h"
+#include "server/models/model_store.h"
+#include "server/schedule/batcher.h"
+
+namespace deeppcr {
+
+// Shapes `tensor`, gives it zeros, and returns them for the engine to write into.
+std::span<float> AllocateTensor(std::span<const int64_t> shape, v1::Tensor* tensor);
+
+// options must outlive the call only. model: that computed it. device: of the engine.
+void FillSolveReport(const ServedModel& model, const ResolvedOptions& options,
+                     std::span<const SampleReport> samples, const JobTimings& timings,
+                     v1::SolveReport* report);
+
+void FillProgress(const SolveProgress& progress, int64_t num_steps, v1::GenerateProgress* message);
+
+void FillCompare(const ServedModel& model, const CompareInput& input,
+                 std::span<const ComparisonRow> rows, v1::CompareResponse* response);
+
+void FillSummary(const ModelStatus& status, v1::ModelSummary* summary);
+void FillModel(const ModelStatus& status, v1::GetModelResponse* response);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_CODEC_REPLY_CODEC_H_

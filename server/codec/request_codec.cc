@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/codec/request_codec.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "kernels/base/shape.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "server/codec/generation_codec.h"
+#include "server/models/model_store.h"
+
+namespace deeppcr {
+namespace {
+
+// Upper bounds of what a reply holds beside its tensors: per sample report, per row, and once.
+constexpr int64_t kReportBytes = 256;
+constexpr int64_t kRowBytes = 1024;
+constexpr int64_t kEnvelopeBytes = 1024;
+
+absl::StatusOr<TensorInput> DecodeInputs(bool present, const v1::Tensor& tensor,
+                                         const ModelInfo& info) {
+  const ExpectedShape expected = {"inputs", {info.input_dim}, StrCat("[n, ", info.input_dim, "]")};
+  if (!present) return Mismatch("inputs", StrCat("a tensor ", expected.text), "none");
+  return DecodeTensor(tensor, expected, 1, info.max_batch_size);
+}
+
+absl::StatusOr<std::string_view> DecodeSolver(const std::string& name, const ModelInfo& info,
+                                              const std::string& field) {
+  const std::string_view wanted = name.empty() ? std::string_view("auto") : std::string_view(name);
+  const bool accepted =
+      std::find(info.solvers.begin(), info.solvers.end(), wanted) != info.solvers.end();
+  for (const std::string_view known : SolverNames()) {
+    if (accepted && known == wanted) return known;
+  }
+  return Mismatch(field, StrCat("one of ", absl::StrJoin(info.solvers, ", ")), Quoted(name));
+}
+
+absl::StatusOr<InitialGuess> DecodeGuess(v1::InitialGuess guess, const ModelInfo& info,
+                                         const std::string& field) {
+  switch (guess) {
+    case v1::INITIAL_GUESS_UNSPECIFIED:
+      return InitialGuess::kFromPlan;
+    case v1::INITIAL_GUESS_CONSTANT:
+      return InitialGuess::kConstant;
+    case v1::INITIAL_GUESS_CALIBRATED:
+      return InitialGuess::kCalibrated;
+    case v1::INITIAL_GUESS_PREVIOUS:
+      return InitialGuess::kPrevious;
+    case v1::INITIAL_GUESS_COARSE:
+      if (info.generates()) return InitialGuess::kCoarse;
+      return Mismatch(field, "CONSTANT, CALIBRATED or PREVIOUS for a model that is no diffusion",
+                      "COARSE");
+    default:
+      return Mismatch(field, "a value of InitialGuess", static_cast<int>(guess));
+  }
+}
+
+absl::StatusOr<JacobianRefresh> DecodeRefresh(v1::JacobianRefresh refresh,
+                                              const std::string& field) {
+  switch (refresh) {
+    case v1::JACOBIAN_REFRESH_UNSPECIFIED:
+      return JacobianRefresh::kFromPlan;
+    case v1::JACOBIAN_REFRESH_EVERY_ITERATION:
+      return JacobianRefresh::kEveryIteration;
+    case v1::JACOBIAN_REFRESH_WHILE_CONTRACTING:
+      return JacobianRefresh::kWhileContracting;
+    default:
+      return Mismatch(field, "a value of JacobianRefresh", static_cast<int>(refresh));
+  }
+}
+
+absl::StatusOr<OnNoConvergence> DecodeAction(v1::OnNoConvergence action, const std::string& field) {
+  switch (action) {
+    case v1::ON_NO_CONVERGENCE_UNSPECIFIED:
+    case v1::ON_NO_CONVERGENCE_FALLBACK:
+      return OnNoConvergence::kFallback;
+    case v1::ON_NO_CONVERGENCE_RETURN:
+      return OnNoConvergence::kReturn;
+    case v1::ON_NO_CONVERGENCE_ERROR:
+      return OnNoConvergence::kError;
+    default:
+      return Mismatch(field, "a value of OnNoConvergence", static_cast<int>(action));
+  }
+}
+
+absl::Status DecodeNumbers(const v1::SolverOptions& message, const ModelInfo& info,
+                           const std::string& prefix, SolveOptions* options) {
+  const auto field = [&](std::string_view name) { return StrCat(prefix, ".", name); };
+  if (message.has_rtol()) options->rtol = message.rtol();
+  if (message.has_atol()) options->atol = message.atol();
+  DEEPPCR_RETURN_IF_ERROR(CheckRange(field("rtol"), options->rtol, 1e-7, 0.1));
+  DEEPPCR_RETURN_IF_ERROR(CheckRange(field("atol"), options->atol, 0.0, 1.0));
+  if (message.has_max_iterations()) {
+    options->max_iterations = message.max_iterations();
+    DEEPPCR_RETURN_IF_ERROR(CheckRange(field("max_iterations"), options->max_iterations, 1, 10000));
+  }
+  int64_t layers = info.num_layers;
+  for (const int64_t steps : info.num_inference_steps) layers = std::max(layers, steps);
+  layers = std::min<int64_t>(layers, INT32_MAX);
+  options->shooting_interval = message.shooting_interval();
+  DEEPPCR_RETURN_IF_ERROR(CheckRange(field("shooting_interval"), options->shooting_interval, 0,
+                                     static_cast<int32_t>(layers)));
+  if (message.has_warm_sweeps()) {
+    options->warm_sweeps = message.warm_sweeps();
+    DEEPPCR_RETURN_IF_ERROR(CheckRange(field("warm_sweeps"), options->warm_sweeps, 0, 64));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SolveOptions> DecodeOptions(const v1::SolverOptions& message, const ModelInfo& info,
+                                           const std::string& prefix) {
+  SolveOptions options;
+  DEEPPCR_ASSIGN_OR_RETURN(options.solver,
+                           DecodeSolver(message.solver(), info, prefix + ".solver"));
+  DEEPPCR_RETURN_IF_ERROR(DecodeNumbers(message, info, prefix, &options));
+  DEEPPCR_ASSIGN_OR_RETURN(options.initial_guess,
+                           DecodeGuess(message.initial_guess(), info, prefix + ".initial_guess"));
+  DEEPPCR_ASSIGN_OR_RETURN(options.jacobian_refresh,
+                           DecodeRefresh(message.jacobian_refresh(), prefix + ".jacobian_refresh"));
+  DEEPPCR_ASSIGN_OR_RETURN(options.on_no_convergence, DecodeAction(message.on_no_convergence(),
+                                                                   prefix + ".on_no_convergence"));
+  options.return_trajectory = message.return_trajectory();
+  return options;
+}
+
+// Bytes of `samples` trajectories or outputs of `inner` floats each.
+absl::Status CheckReplyBytes(int64_t bytes, int64_t max_message_bytes) {
+  if (bytes <= max_message_bytes) return absl::OkStatus();
+  return ResourceExhausted("the reply would have ", bytes, " bytes; the limit is ",
+                           max_message_bytes,
+                           ". Ask for fewer samples, or without return_trajectory");
+}
+
+absl::StatusOr<int64_t> ReplyBytes(const SolveInput& input, const ModelInfo& info) {
+  const int64_t n = input.num_samples;
+  int64_t values = info.output_dim;
+  // The latents of a decoder are sent too. Saturates: no product with that fits.
+  if (info.generates() && __builtin_add_overflow(values, info.state_dim, &values))
+    values = INT64_MAX;
+  DEEPPCR_ASSIGN_OR_RETURN(int64_t bytes, CheckedProduct({n, values, sizeof(float)}));
+  if (input.options.return_trajectory) {
+    DEEPPCR_ASSIGN_OR_RETURN(
+        const int64_t trajectory,
+        CheckedProduct({n, input.num_steps + 1, info.state_dim, sizeof(float)}));
+    // Saturates: anything near the top is far above every message limit.
+    if (__builtin_add_overflow(bytes, trajectory, &bytes)) bytes = INT64_MAX / 2;
+  }
+  return std::min(bytes, INT64_MAX / 2) + n * kReportBytes + kEnvelopeBytes;
+}
+
+absl::Status DecodeInitialStates(bool present, const v1::Tensor& states, const ModelInfo& info,
+                                 SolveInput* input) {
+  const bool wanted = input->options.initial_guess == InitialGuess::kPrevious;
+  const int64_t rows = input->num_steps + 1;
+  const ExpectedShape expected = {
+      "initial_states", {rows, info.state_dim}, StrCat("[n, ", rows, ", ", info.state_dim, "]")};
+  if (wanted != present) {
+    return wanted ? Mismatch("initial_states", StrCat("a tensor ", expected.text, " for PREVIOUS"),
+                             "none")
+                  : Mismatch("initial_states", "none unless options.initial_guess is PREVIOUS",
+                             "a tensor");
+  }
+  if (!wanted) return absl::OkStatus();
+  const int64_t n = input->num_samples;
+  DEEPPCR_ASSIGN_OR_RETURN(input->initial_states, DecodeTensor(states, expected, n, n));
+  return absl::OkStatus();
+}
+
+absl::Status CheckFamily(bool generates, const ModelInfo& info) {
+  if (info.generates() == generates) return absl::OkStatus();
+  return generates ? Mismatch("model", "a diffusion model for Generate",
+                              StrCat("one of type ", info.model_type, ": use Forward"))
+                   : Mismatch("model", "a model that maps inputs to outputs for Forward",
+                              "a diffusion model: use Generate");
+}
+
+// Of Compare: inputs or generation, as the model takes it.
+absl::Status DecodeSource(const v1::CompareRequest& request, const ModelInfo& info,
+                          SolveInput* input) {
+  if (info.generates()) {
+    if (request.has_inputs())
+      return Mismatch("inputs", "none for a diffusion model: set generation", "a tensor");
+    input->source = "generation";
+    return DecodeGeneration(request.generation(), info, input);
+  }
+  if (request.has_generation())
+    return Mismatch("generation", "none: the model is no diffusion model", "one");
+  DEEPPCR_ASSIGN_OR_RETURN(input->inputs,
+                           DecodeInputs(request.has_inputs(), request.inputs(), info));
+  input->num_samples = request.inputs().shape(0);
+  input->num_steps = info.num_layers;
+  return absl::OkStatus();
+}
+
+absl::Status CheckReply(const ModelInfo& info, int64_t max_message_bytes, SolveInput* input) {
+  DEEPPCR_ASSIGN_OR_RETURN(input->reply_bytes, ReplyBytes(*input, info));
+  return CheckReplyBytes(input->reply_bytes, max_message_bytes);
+}
+
+absl::Status DecodeRow(const v1::SolverOptions& message, const ModelInfo& info, int index,
+                       CompareInput* input) {
+  const std::string prefix = StrCat("options[", index, "]");
+  if (message.solver().empty()) return Mismatch(prefix + ".solver", "the name of a solver", "none");
+  if (message.return_trajectory()) {
+    return Mismatch(prefix + ".return_trajectory", "false in Compare", "true");
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(const SolveOptions options, DecodeOptions(message, info, prefix));
+  if (options.initial_guess == InitialGuess::kPrevious) {
+    return Mismatch(prefix + ".initial_guess", "CONSTANT, COARSE or CALIBRATED in Compare",
+                    "PREVIOUS");
+  }
+  input->rows.push_back(options);
+  return absl::OkStatus();
+}
+
+absl::Status DecodeRows(const v1::CompareRequest& request, const ModelInfo& info,
+                        CompareInput* input) {
+  if (request.options_size() > kMaxCompareRows) {
+    return Mismatch("options", StrCat("at most ", kMaxCompareRows, " rows"),
+                    request.options_size());
+  }
+  for (int i = 0; i < request.options_size(); ++i) {
+    DEEPPCR_RETURN_IF_ERROR(DecodeRow(request.options(i), info, i, input));
+  }
+  if (input->rows.empty()) {
+    for (const std::string_view solver : {"sequential", "newton", "auto"}) {
+      input->rows.emplace_back().solver = solver;
+    }
+  }
+  const auto is_sequential = [](const SolveOptions& row) { return row.solver == "sequential"; };
+  input->sequential_added = std::none_of(input->rows.begin(), input->rows.end(), is_sequential);
+  if (input->sequential_added) {
+    SolveOptions sequential;
+    sequential.solver = "sequential";
+    input->rows.insert(input->rows.begin(), sequential);
+  }
+  for (SolveOptions& row : input->rows)
+    row.num_inference_steps = input->request.options.num_inference_steps;
+  return absl::OkStatus();
+}
+
+absl::Status CheckCompareSize(const CompareInput& input) {
+  const int64_t rows = static_cast<int64_t>(input.rows.size());
+  const int64_t work = input.request.num_samples * input.repetitions * rows;
+  if (work <= kMaxComparedSamples) return absl::OkStatus();
+  return Mismatch("repetitions",
+                  StrCat("samples * repetitions * rows of at most ", kMaxComparedSamples),
+                  StrCat(input.request.num_samples, " * ", input.repetitions, " * ", rows));
+}
+
+}  // namespace
+
+absl::Status CheckModelFields(std::string_view model, int64_t version) {
+  DEEPPCR_RETURN_IF_ERROR(CheckModelName(model));
+  if (version >= 0) return absl::OkStatus();
+  return Mismatch("version", "0 (the latest) or a positive integer", version);
+}
+
+absl::Status CheckRequestId(std::string_view field, std::string_view request_id) {
+  const bool printable = std::all_of(request_id.begin(), request_id.end(),
+                                     [](char c) { return c >= 0x20 && c < 0x7f; });
+  if (printable && request_id.size() <= kMaxRequestIdBytes) return absl::OkStatus();
+  return Mismatch(field, StrCat("at most ", kMaxRequestIdBytes, " printable ASCII characters"),
+                  StrCat(Quoted(request_id), " (", request_id.size(), " bytes)"));
+}
+
+RunItem SolveInput::Item() const {
+  return {.num_samples = num_samples,
+          .inputs = inputs.values,
+          .seed = seed,
+          .first_sample = first_sample,
+          .labels = labels,
+          .initial_noise = initial_noise.values,
+          .step_noise = step_noise.values,
+          .initial_states = initial_states.values};
+}
+
+absl::StatusOr<SolveInput> DecodeForward(const v1::ForwardRequest& request, const ModelInfo& info,
+                                         int64_t max_message_bytes) {
+  SolveInput input;
+  DEEPPCR_RETURN_IF_ERROR(CheckRequestId("request_id", request.request_id()));
+  DEEPPCR_RETURN_IF_ERROR(CheckFamily(/*generates=*/false, info));
+  DEEPPCR_ASSIGN_OR_RETURN(input.inputs,
+                           DecodeInputs(request.has_inputs(), request.inputs(), info));
+  input.num_samples = request.inputs().shape(0);
+  input.num_steps = info.num_layers;
+  DEEPPCR_ASSIGN_OR_RETURN(input.options, DecodeOptions(request.options(), info, "options"));
+  DEEPPCR_RETURN_IF_ERROR(
+      DecodeInitialStates(request.has_initial_states(), request.initial_states(), info, &input));
+  input.request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
+  DEEPPCR_RETURN_IF_ERROR(CheckReply(info, max_message_bytes, &input));
+  return input;
+}
+
+absl::StatusOr<SolveInput> DecodeGenerate(const v1::GenerateRequest& request, const ModelInfo& info,
+                                          int64_t max_message_bytes) {
+  SolveInput input;
+  DEEPPCR_RETURN_IF_ERROR(CheckRequestId("request_id", request.request_id()));
+  DEEPPCR_RETURN_IF_ERROR(CheckFamily(/*generates=*/true, info));
+  DEEPPCR_ASSIGN_OR_RETURN(input.options, DecodeOptions(request.options(), info, "options"));
+  input.source = "input";
+  DEEPPCR_RETURN_IF_ERROR(DecodeGeneration(request.input(), info, &input));
+  DEEPPCR_RETURN_IF_ERROR(
+      DecodeInitialStates(request.has_initial_states(), request.initial_states(), info, &input));
+  input.request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
+  DEEPPCR_RETURN_IF_ERROR(CheckReply(info, max_message_bytes, &input));
+  return input;
+}
+
+absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, const ModelInfo& info,
+                                           int64_t max_message_bytes) {
+  CompareInput input;
+  SolveInput& solve = input.request;
+  DEEPPCR_RETURN_IF_ERROR(DecodeSource(request, info, &solve));
+  DEEPPCR_RETURN_IF_ERROR(DecodeRows(request, info, &input));
+  input.repetitions = request.repetitions() == 0 ? kDefaultRepetitions : request.repetitions();
+  DEEPPCR_RETURN_IF_ERROR(CheckRange("repetitions", input.repetitions, 1, kMaxRepetitions));
+  DEEPPCR_RETURN_IF_ERROR(CheckCompareSize(input));
+  solve.request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
+  const int64_t rows = static_cast<int64_t>(input.rows.size());
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t outputs, CheckedProduct({solve.num_samples, rows,
+                                                                  info.output_dim, sizeof(float)}));
+  solve.reply_bytes = std::min(outputs, INT64_MAX / 2) + rows * kRowBytes + kEnvelopeBytes;
+  DEEPPCR_RETURN_IF_ERROR(CheckReplyBytes(solve.reply_bytes, max_message_bytes));
+  return input;
+}
+
+std::string FieldOf(const SolveInput& input, std::string_view name) {
+  return StrCat(input.source, ".", name);
+}
+
+absl::Status CheckFinite(const SolveInput& input) {
+  // Nothing but a generation has a source, and then the inputs are its condition.
+  const std::string inputs = input.source.empty() ? "inputs" : FieldOf(input, "conditioning");
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.inputs.values, inputs));
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.initial_states.values, "initial_states"));
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.initial_noise.values, FieldOf(input, "initial_noise")));
+  return CheckFinite(input.step_noise.values, FieldOf(input, "step_noise"));
+}
+
+}  // namespace deeppcr

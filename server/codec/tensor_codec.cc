@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/codec/tensor_codec.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_join.h"
+#include "kernels/base/shape.h"
+#include "kernels/base/status_macros.h"
+
+namespace deeppcr {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "tensors are little-endian on the wire");
+static_assert(sizeof(float) == 4);
+
+std::string ShapeText(const google::protobuf::RepeatedField<int64_t>& shape) {
+  if (shape.size() > 8) return StrCat("rank ", shape.size());
+  return StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+}  // namespace
+
+absl::StatusOr<TensorInput> DecodeTensor(const v1::Tensor& tensor, const ExpectedShape& expected,
+                                         int64_t low, int64_t high) {
+  const std::string shape_field = StrCat(expected.field, ".shape");
+  const std::string range =
+      low == high ? StrCat("n = ", low) : StrCat("n in [", low, ", ", high, "]");
+  const auto& shape = tensor.shape();
+  const bool rank = shape.size() == static_cast<int>(expected.inner.size()) + 1;
+  if (!rank || !std::equal(expected.inner.begin(), expected.inner.end(), shape.begin() + 1) ||
+      shape[0] < low || shape[0] > high) {
+    return Mismatch(shape_field, StrCat(expected.text, " with ", range), ShapeText(shape));
+  }
+  std::vector<int64_t> extents(shape.begin(), shape.end());
+  extents.push_back(sizeof(float));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes, CheckedProduct(extents));
+  const std::string& data = tensor.data();
+  if (static_cast<int64_t>(data.size()) != bytes) {
+    return Mismatch(StrCat(expected.field, ".data"),
+                    StrCat(bytes, " bytes for shape ", ShapeText(shape)),
+                    StrCat(data.size(), " bytes"));
+  }
+  TensorInput input;
+  const size_t count = data.size() / sizeof(float);
+  if (reinterpret_cast<uintptr_t>(data.data()) % alignof(float) == 0) {
+    input.values = {reinterpret_cast<const float*>(data.data()), count};
+  } else {
+    input.copy.resize(count);
+    std::memcpy(input.copy.data(), data.data(), data.size());
+    input.values = input.copy;
+  }
+  return input;
+}
+
+absl::Status CheckFinite(std::span<const float> values, std::string_view field) {
+  bool finite = true;
+  // Without an early exit, so that it vectorises.
+  for (const float value : values) finite &= std::isfinite(value);
+  if (finite) return absl::OkStatus();
+  const auto bad =
+      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  return Mismatch(StrCat(field, ".data"), "finite values",
+                  StrCat(*bad, " at flat index ", bad - values.begin()));
+}
+
+}  // namespace deeppcr

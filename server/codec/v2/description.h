@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_CODEC_V2_DESCRIPTION_H_
+#define DEEPPCR_SERVER_CODEC_V2_DESCRIPTION_H_
+
+// What the v2 protocol tells of the server and its models.
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "inference/grpc_service.pb.h"
+#include "server/models/model_store.h"
+
+namespace deeppcr {
+
+void FillServer(std::string_view version, inference::ServerMetadataResponse* reply);
+
+// versions: all that are ready, of this name, among `all`.
+void FillMetadata(const ServedModel& model, std::span<const ModelStatus> all,
+                  inference::ModelMetadataResponse* reply);
+
+// backend: cpu, cuda, reference.
+void FillConfig(const ServedModel& model, std::string_view backend, const ScheduleOptions& schedule,
+                const VersionPolicy& versions, inference::ModelConfig* config);
+
+void FillStatistics(const ServedModel& model, std::string_view backend,
+                    inference::ModelStatistics* statistics);
+
+// The models of a repository, or only those that are ready.
+void FillIndex(std::span<const ModelStatus> all, bool ready,
+               inference::RepositoryIndexResponse* reply);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_CODEC_V2_DESCRIPTION_H_

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_CODEC_V2_REPLY_H_
+#define DEEPPCR_SERVER_CODEC_V2_REPLY_H_
+
+#include <span>
+#include <string_view>
+
+#include "deeppcr/v1/deeppcr.pb.h"
+#include "inference/grpc_service.pb.h"
+#include "server/codec/v2/request.h"
+#include "server/schedule/batcher.h"
+
+namespace deeppcr {
+
+// Of a solve: the engine writes into them.
+struct V2Tensors {
+  v1::Tensor values, latents, trajectory;
+};
+
+// `tensors` are moved from. The report's sums over samples become parameters: solver (several, if
+// they differ), converged (all of them), fallbacks (how many), iterations and dependent_stages (the
+// largest), and what is the same for all. error_estimate (the largest) is left out unless every
+// sample has one; attempt_solver and attempt_termination are there if a sample fell back.
+void FillV2Reply(const ServedModel& model, std::string_view id, std::span<const V2Output> outputs,
+                 const v1::SolveReport& report, V2Tensors* tensors,
+                 inference::ModelInferResponse* reply);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_CODEC_V2_REPLY_H_

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/codec/v2/request.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "server/codec/tensor_codec.h"
+#include "server/codec/v2/parameters.h"
+#include "server/models/repository.h"
+
+namespace deeppcr {
+namespace {
+
+using Input = inference::ModelInferRequest::InferInputTensor;
+using Contents = inference::InferTensorContents;
+
+// ---- Outputs
+constexpr std::array kOutputs = {V2Output::kValues, V2Output::kLatents, V2Output::kTrajectory};
+
+bool Has(const ModelInfo& info, V2Output output) {
+  return output != V2Output::kLatents || info.has_decoder;
+}
+
+std::string OutputNames(const ModelInfo& info) {
+  std::vector<std::string> names;
+  for (const V2Output output : kOutputs) {
+    if (Has(info, output)) names.emplace_back(NameOf(output, info));
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+absl::StatusOr<V2Output> DecodeOutput(
+    const inference::ModelInferRequest::InferRequestedOutputTensor& wanted, const ModelInfo& info,
+    const std::string& field) {
+  if (!wanted.parameters().empty())
+    return Mismatch(field + ".parameters", "none (no classification, no shared memory)",
+                    Quoted(wanted.parameters().begin()->first));
+  for (const V2Output output : kOutputs) {
+    if (Has(info, output) && NameOf(output, info) == wanted.name()) return output;
+  }
+  return Mismatch(field + ".name", StrCat("one of ", OutputNames(info)), Quoted(wanted.name()));
+}
+
+absl::StatusOr<std::vector<V2Output>> DecodeOutputs(const inference::ModelInferRequest& request,
+                                                    const ModelInfo& info) {
+  if (request.outputs().empty()) return DefaultOutputs(info);
+  std::vector<V2Output> outputs;
+  for (int i = 0; i < request.outputs_size(); ++i) {
+    const std::string field = StrCat("outputs[", i, "]");
+    DEEPPCR_ASSIGN_OR_RETURN(const V2Output output, DecodeOutput(request.outputs(i), info, field));
+    if (std::find(outputs.begin(), outputs.end(), output) != outputs.end())
+      return Mismatch(field + ".name", "every output once", Quoted(request.outputs(i).name()));
+    outputs.push_back(output);
+  }
+  return outputs;
+}
+
+// ---- Tensors
+// The elements of one input: bytes that came raw, or typed contents of the tensor's own.
+struct Elements {
+  const Input& tensor;
+  std::string* raw;  // null: typed
+};
+
+bool IsEmpty(const Contents& contents) { return contents.ByteSizeLong() == 0; }
+
+// A typed field as bytes, where nothing else is set.
+template <typename T>
+absl::StatusOr<std::string> BytesOf(const Input& tensor,
+                                    const google::protobuf::RepeatedField<T>& values,
+                                    std::string_view name) {
+  const Contents& all = tensor.contents();
+  const int others = all.bool_contents_size() + all.int_contents_size() +
+                     all.int64_contents_size() + all.uint_contents_size() +
+                     all.uint64_contents_size() + all.fp32_contents_size() +
+                     all.fp64_contents_size() + all.bytes_contents_size() - values.size();
+  if (others > 0 || values.empty())
+    return Mismatch(StrCat(tensor.name(), ".contents"), StrCat(name, " and nothing else"),
+                    others > 0 ? "other contents" : "none (and no raw_input_contents)");
+  return std::string(reinterpret_cast<const char*>(values.data()),
+                     static_cast<size_t>(values.size()) * sizeof(T));
+}
+
+absl::Status CheckDatatype(const Input& tensor, std::string_view wanted) {
+  if (tensor.datatype() == wanted) return absl::OkStatus();
+  return Mismatch(tensor.name() + ".datatype", wanted, Quoted(tensor.datatype()));
+}
+
+absl::Status ToTensor(const Elements& from, v1::Tensor* tensor) {
+  DEEPPCR_RETURN_IF_ERROR(CheckDatatype(from.tensor, "FP32"));
+  *tensor->mutable_shape() = from.tensor.shape();
+  if (from.raw != nullptr) {
+    tensor->set_data(std::move(*from.raw));
+    return absl::OkStatus();
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(
+      *tensor->mutable_data(),
+      BytesOf(from.tensor, from.tensor.contents().fp32_contents(), "fp32_contents"));
+  return absl::OkStatus();
+}
+
+// Whether a model without classes takes labels is judged later, with the other fields.
+template <typename T>
+absl::Status AppendLabels(const std::string& field, std::string_view bytes, const ModelInfo& info,
+                          v1::GenerationInput* to) {
+  const int64_t most = info.max_batch_size;
+  const size_t count = bytes.size() / sizeof(T);
+  if (bytes.size() % sizeof(T) != 0 || static_cast<int64_t>(count) > most)
+    return Mismatch(field, StrCat("at most ", most, " values of ", sizeof(T), " bytes"),
+                    StrCat(bytes.size(), " bytes"));
+  for (size_t i = 0; i < count; ++i) {
+    T label;
+    std::memcpy(&label, bytes.data() + i * sizeof(T), sizeof(T));
+    if (info.num_classes > 0)
+      DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>(field, label, 0, info.num_classes - 1));
+    to->add_class_labels(static_cast<int32_t>(label));
+  }
+  return absl::OkStatus();
+}
+
+// INT32 or INT64, [n] or [n, 1].
+absl::Status ToLabels(const Elements& from, const ModelInfo& info, v1::GenerationInput* to) {
+  const Input& tensor = from.tensor;
+  if (to->class_labels_size() > 0)
+    return Mismatch(tensor.name(), "none beside the parameter class_label", "a tensor");
+  const bool wide = tensor.datatype() == "INT64";
+  if (!wide) DEEPPCR_RETURN_IF_ERROR(CheckDatatype(tensor, "INT32"));
+  std::string bytes;
+  if (from.raw != nullptr) {
+    bytes = std::move(*from.raw);
+  } else if (wide) {
+    DEEPPCR_ASSIGN_OR_RETURN(bytes,
+                             BytesOf(tensor, tensor.contents().int64_contents(), "int64_contents"));
+  } else {
+    DEEPPCR_ASSIGN_OR_RETURN(bytes,
+                             BytesOf(tensor, tensor.contents().int_contents(), "int_contents"));
+  }
+  DEEPPCR_RETURN_IF_ERROR(wide ? AppendLabels<int64_t>(tensor.name(), bytes, info, to)
+                               : AppendLabels<int32_t>(tensor.name(), bytes, info, to));
+  const auto& shape = tensor.shape();
+  const bool column = shape.size() == 2 && shape[1] == 1;
+  if ((shape.size() == 1 || column) && shape[0] == to->class_labels_size()) return absl::OkStatus();
+  return Mismatch(tensor.name() + ".shape", StrCat("[n, 1] with n = ", to->class_labels_size()),
+                  StrCat("[", absl::StrJoin(shape, ", "), "]"));
+}
+
+absl::Status Place(const Elements& from, const ModelInfo&, v1::ForwardRequest* to) {
+  const std::string& name = from.tensor.name();
+  if (name == "inputs") return ToTensor(from, to->mutable_inputs());
+  if (name == "initial_states") return ToTensor(from, to->mutable_initial_states());
+  return Mismatch("inputs", "names among inputs, initial_states", Quoted(name));
+}
+
+absl::Status PlaceKnown(const Elements& from, const ModelInfo& info, v1::GenerateRequest* to) {
+  const std::string& name = from.tensor.name();
+  v1::GenerationInput* input = to->mutable_input();
+  // One label may be for all samples: it does not say how many there are.
+  const bool shaped = from.tensor.shape_size() > 0;
+  const bool says = shaped && (name != "class_labels" || from.tensor.shape(0) != 1);
+  if (input->num_samples() == 0 && says) {
+    DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>(StrCat(name, ".shape[0]"), from.tensor.shape(0), 1,
+                                                info.max_batch_size));
+    input->set_num_samples(static_cast<int32_t>(from.tensor.shape(0)));
+  }
+  if (name == "class_labels") return ToLabels(from, info, input);
+  if (name == "conditioning") return ToTensor(from, input->mutable_conditioning());
+  if (name == "initial_noise") return ToTensor(from, input->mutable_initial_noise());
+  if (name == "step_noise") return ToTensor(from, input->mutable_step_noise());
+  return ToTensor(from, to->mutable_initial_states());
+}
+
+// The name is printed as it is only where it is one of these.
+absl::Status Place(const Elements& from, const ModelInfo& info, v1::GenerateRequest* to) {
+  constexpr std::array<std::string_view, 5> kNames = {
+      "class_labels", "conditioning", "initial_noise", "step_noise", "initial_states"};
+  if (std::find(kNames.begin(), kNames.end(), from.tensor.name()) != kNames.end())
+    return PlaceKnown(from, info, to);
+  return Mismatch("inputs",
+                  "names among class_labels, conditioning, initial_noise, step_noise, "
+                  "initial_states",
+                  Quoted(from.tensor.name()));
+}
+
+absl::Status CheckInput(const inference::ModelInferRequest& request, int i, bool raw) {
+  const Input& tensor = request.inputs(i);
+  const std::string field = StrCat("inputs[", i, "]");
+  if (!tensor.parameters().empty())
+    return Mismatch(field + ".parameters", "none (no shared memory)",
+                    Quoted(tensor.parameters().begin()->first));
+  if (raw && !IsEmpty(tensor.contents()))
+    return Mismatch(field + ".contents", "none beside raw_input_contents", "some");
+  for (int k = 0; k < i; ++k) {
+    if (request.inputs(k).name() == tensor.name())
+      return Mismatch(field + ".name", "every input once", Quoted(tensor.name()));
+  }
+  return absl::OkStatus();
+}
+
+template <typename Request>
+absl::Status PlaceInputs(inference::ModelInferRequest* from, const ModelInfo& info, Request* to) {
+  const bool raw = from->raw_input_contents_size() > 0;
+  if (raw && from->raw_input_contents_size() != from->inputs_size())
+    return Mismatch("raw_input_contents", StrCat(from->inputs_size(), ", one per input"),
+                    from->raw_input_contents_size());
+  for (int i = 0; i < from->inputs_size(); ++i) {
+    DEEPPCR_RETURN_IF_ERROR(CheckInput(*from, i, raw));
+    std::string* const bytes = raw ? from->mutable_raw_input_contents(i) : nullptr;
+    DEEPPCR_RETURN_IF_ERROR(Place({from->inputs(i), bytes}, info, to));
+  }
+  return absl::OkStatus();
+}
+
+v1::GenerationInput* GenerationOf(v1::ForwardRequest*) { return nullptr; }
+v1::GenerationInput* GenerationOf(v1::GenerateRequest* request) { return request->mutable_input(); }
+
+template <typename Request>
+absl::StatusOr<V2Request> Decode(inference::ModelInferRequest* from, const ModelInfo& info) {
+  V2Request result;
+  Request request;
+  DEEPPCR_ASSIGN_OR_RETURN(result.outputs, DecodeOutputs(*from, info));
+  DEEPPCR_RETURN_IF_ERROR(DecodeV2Parameters(
+      from->parameters(), {request.mutable_options(), GenerationOf(&request), &result.timeout}));
+  DEEPPCR_RETURN_IF_ERROR(PlaceInputs(from, info, &request));
+  const auto wants = [&](V2Output output) {
+    return std::find(result.outputs.begin(), result.outputs.end(), output) != result.outputs.end();
+  };
+  request.mutable_options()->set_return_trajectory(wants(V2Output::kTrajectory));
+  request.set_request_id(from->id());
+  result.request = std::move(request);
+  return result;
+}
+
+}  // namespace
+
+std::string_view NameOf(V2Output output, const ModelInfo& info) {
+  switch (output) {
+    case V2Output::kValues:
+      return info.generates() ? "samples" : "outputs";
+    case V2Output::kLatents:
+      return "latents";
+    case V2Output::kTrajectory:
+      return "trajectory";
+  }
+  return "";
+}
+
+std::vector<V2Output> DefaultOutputs(const ModelInfo& info) {
+  if (info.generates() && info.has_decoder) return {V2Output::kValues, V2Output::kLatents};
+  return {V2Output::kValues};
+}
+
+absl::StatusOr<V2Request> DecodeV2(inference::ModelInferRequest* request, const ModelInfo& info) {
+  return info.generates() ? Decode<v1::GenerateRequest>(request, info)
+                          : Decode<v1::ForwardRequest>(request, info);
+}
+
+absl::StatusOr<int64_t> DecodeVersion(const std::string& version) {
+  if (version.empty()) return 0;
+  if (const int64_t number = ParseVersion(version); number > 0) return number;
+  return Mismatch("model_version", "a positive decimal integer, or nothing", Quoted(version));
+}
+
+absl::Status InV2Words(const absl::Status& status) {
+  std::string_view message = ToStd(status.message());
+  constexpr std::string_view kOfOptions = "options.", kOfInput = "input.";
+  if (message.starts_with(kOfOptions))
+    return absl::Status(status.code(), StrCat("parameters.", message.substr(kOfOptions.size())));
+  if (!message.starts_with(kOfInput)) return status;
+  message.remove_prefix(kOfInput.size());
+  for (const std::string_view name :
+       {"num_samples", "seed", "first_sample", "num_inference_steps"}) {
+    if (message.starts_with(name))
+      return absl::Status(status.code(), StrCat("parameters.", message));
+  }
+  return absl::Status(status.code(), StrCat("", message));
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_CODEC_V2_REQUEST_H_
+#define DEEPPCR_SERVER_CODEC_V2_REQUEST_H_
+
+// Requests of the v2 protocol -> the requests of deeppcr.v1 that ask for the same, so that there is
+// one set of checks. What is checked here is what only v2 has. Errors are kInvalidArgument and name
+// the field, what was expected and what came.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "deeppcr/v1/deeppcr.pb.h"
+#include "inference/grpc_service.pb.h"
+#include "kernels/engine.h"
+
+namespace deeppcr {
+
+// Outputs that a reply may have. Latents are those of a model with a decoder.
+enum class V2Output : uint8_t { kValues, kLatents, kTrajectory };
+
+// Its name: values are "outputs", or "samples" of a diffusion model.
+std::string_view NameOf(V2Output output, const ModelInfo& info);
+// Those that a request gets which names none.
+std::vector<V2Output> DefaultOutputs(const ModelInfo& info);
+
+struct V2Request {
+  std::variant<v1::ForwardRequest, v1::GenerateRequest> request;  // model and version are not set
+  std::vector<V2Output> outputs;                                  // in the order of the reply
+  std::optional<std::chrono::microseconds> timeout;               // parameter `timeout`
+};
+
+// Moves the tensors out of `request`. The model takes it as it is if DecodeForward or
+// DecodeGenerate accepts the result.
+absl::StatusOr<V2Request> DecodeV2(inference::ModelInferRequest* request, const ModelInfo& info);
+
+// 0 for an empty one.
+absl::StatusOr<int64_t> DecodeVersion(const std::string& version);
+
+// An error about a field of deeppcr.v1, about the one of v2 that it was made from.
+absl::Status InV2Words(const absl::Status& status);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_CODEC_V2_REQUEST_H_

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/codec/wire.h"
+
+#include <climits>
+#include <cstdint>
+
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/wire_format_lite.h"
+#include "kernels/base/strings.h"
+
+namespace deeppcr {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::internal::WireFormatLite;
+
+class WireReader {
+ public:
+  explicit WireReader(google::protobuf::io::ZeroCopyInputStream* bytes) : in_(bytes) {}
+
+  bool too_many() const { return fields_left_ < 0; }
+
+  // True if a well-formed message ends where the stream, or the submessage, does.
+  bool ReadMessage(const Descriptor& type) {
+    while (const uint32_t tag = in_.ReadTag()) {
+      const FieldDescriptor* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+      if (!Spend(1) || !ReadField(tag, field)) return false;
+    }
+    return in_.ConsumedEntireMessage();
+  }
+
+ private:
+  bool Spend(uint32_t fields) {
+    fields_left_ -= fields;
+    return !too_many();
+  }
+
+  // field: null where it is unknown.
+  bool ReadField(uint32_t tag, const FieldDescriptor* field) {
+    uint64_t ignored = 0;
+    switch (WireFormatLite::GetTagWireType(tag)) {
+      case WireFormatLite::WIRETYPE_VARINT:
+        return in_.ReadVarint64(&ignored);
+      case WireFormatLite::WIRETYPE_FIXED64:
+        return in_.Skip(8);
+      case WireFormatLite::WIRETYPE_FIXED32:
+        return in_.Skip(4);
+      case WireFormatLite::WIRETYPE_LENGTH_DELIMITED:
+        return ReadDelimited(field);
+      default:
+        return false;
+    }
+  }
+
+  bool ReadDelimited(const FieldDescriptor* field) {
+    uint32_t size = 0;
+    if (!in_.ReadVarint32(&size) || size > INT_MAX) return false;
+    const int bytes = static_cast<int>(size);
+    if (field != nullptr && field->message_type() != nullptr) {
+      const auto limit = in_.PushLimit(bytes);
+      const bool good = ReadMessage(*field->message_type());
+      in_.PopLimit(limit);
+      return good;
+    }
+    if (field != nullptr && field->is_packable()) return ReadPacked(bytes, *field);
+    return in_.Skip(bytes);
+  }
+
+  // Varints count one by one: each takes up to eight times as much memory. Elements of fixed size
+  // take as much as here.
+  bool ReadPacked(int bytes, const FieldDescriptor& field) {
+    if (IsFixed(field)) return in_.Skip(bytes);
+    const auto limit = in_.PushLimit(bytes);
+    uint64_t ignored = 0;
+    bool good = true;
+    while (good && in_.BytesUntilLimit() > 0) good = Spend(1) && in_.ReadVarint64(&ignored);
+    in_.PopLimit(limit);
+    return good;
+  }
+
+  static bool IsFixed(const FieldDescriptor& field) {
+    switch (field.type()) {
+      case FieldDescriptor::TYPE_FLOAT:
+      case FieldDescriptor::TYPE_DOUBLE:
+      case FieldDescriptor::TYPE_FIXED32:
+      case FieldDescriptor::TYPE_FIXED64:
+      case FieldDescriptor::TYPE_SFIXED32:
+      case FieldDescriptor::TYPE_SFIXED64:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  google::protobuf::io::CodedInputStream in_;
+  int64_t fields_left_ = kMaxWireFields;
+};
+
+}  // namespace
+
+absl::Status CheckWire(google::protobuf::io::ZeroCopyInputStream* bytes, const Descriptor& type) {
+  WireReader reader(bytes);
+  if (reader.ReadMessage(type)) return absl::OkStatus();
+  if (reader.too_many()) {
+    return InvalidArgument("request: expected at most ", kMaxWireFields,
+                           " fields and repeated values, got more");
+  }
+  return InvalidArgument("request: expected a ", type.full_name(), ", got bytes that are not one");
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_CODEC_WIRE_H_
+#define DEEPPCR_SERVER_CODEC_WIRE_H_
+
+// The bytes of untrusted requests, before they are parsed. A submessage, an unknown field or an
+// extent of a shape takes one or two bytes on the wire and up to a hundred in memory, so a request
+// within the message limit could take gigabytes. No honest request has many fields: its bulk is in
+// tensors' data.
+
+#include "absl/status/status.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/io/zero_copy_stream.h"
+
+namespace deeppcr {
+
+// Fields, and elements of repeated scalars, of a whole request: a label for each of 4096 samples,
+// and the rest.
+inline constexpr int kMaxWireFields = 5120;
+
+// Reads the stream to its end as a message of this type, without parsing it.
+// Errors: kInvalidArgument if it has too many fields or is malformed. Groups count as malformed: no
+// message of ours has one.
+absl::Status CheckWire(google::protobuf::io::ZeroCopyInputStream* bytes,
+                       const google::protobuf::Descriptor& type);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_CODEC_WIRE_H_

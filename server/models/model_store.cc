@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/models/model_store.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "server/models/repository.h"
+
+namespace deeppcr {
+namespace {
+
+// Of every number of steps that the model is loaded for.
+std::vector<const Plan*> PlansOf(const LoadedModel& model) {
+  std::vector<const Plan*> plans;
+  for (const int64_t steps : model.info().num_inference_steps) plans.push_back(&model.plan(steps));
+  if (plans.empty()) plans.push_back(&model.plan());
+  return plans;
+}
+
+// What measuring its plans took; 0: none was measured.
+double MeasuringSeconds(const LoadedModel& model) {
+  double seconds = 0;
+  for (const Plan* plan : PlansOf(model))
+    seconds += plan->source == PlanSource::kMeasured ? plan->measured_seconds : 0;
+  return seconds;
+}
+
+// "file", "file, measured": each source once.
+std::string PlanSources(const LoadedModel& model) {
+  std::set<std::string_view> sources;
+  for (const Plan* plan : PlansOf(model)) sources.insert(ToString(plan->source));
+  return StrJoin(sources, ", ", [](std::string_view source) { return std::string(source); });
+}
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// glibc keeps freed weights and measuring buffers in the heap of whichever thread freed them, so
+// that each load and unload would leave its mark on the resident size. What the last request of a
+// replaced model frees later comes back with the next load.
+void GiveFreedMemoryBack() { malloc_trim(0); }
+
+std::string_view WhyMissing(ModelState state) {
+  return state == ModelState::kLoading ? " is being loaded" : " has failed";
+}
+
+}  // namespace
+
+ModelStore::ModelStore(ModelStoreOptions options, const Engine& engine, Metrics& metrics,
+                       Logger& logger)
+    : options_(std::move(options)), engine_(engine), metrics_(metrics), logger_(logger) {}
+
+absl::StatusOr<std::vector<std::string>> ModelStore::ScanRepository() {
+  std::error_code error;
+  const std::vector<std::string> entries = EntriesOf(options_.repository, error);
+  if (error) {
+    return absl::NotFoundError(
+        StrCat("model repository '", options_.repository, "' cannot be read: ", error.message()));
+  }
+  std::vector<std::string> names;
+  for (const std::string& entry : entries) {
+    std::error_code ignored;
+    const fs::file_status status =
+        fs::symlink_status(fs::path(options_.repository) / entry, ignored);
+    // Hidden entries and files (a README, a .git) are not models.
+    if (entry.front() == '.' || fs::is_regular_file(status)) continue;
+    if (absl::Status valid = CheckModelName(entry); !valid.ok()) {
+      // No request could name it: lost+found and its like are not failed models.
+      logger_.Log(LogLevel::kWarn, "directory_ignored",
+                  {{"name", entry}, {"reason", ToStd(valid.message())}});
+    } else if (fs::is_symlink(status)) {
+      RecordScanError(entry, absl::FailedPreconditionError("is a symbolic link"));
+    } else {
+      names.push_back(entry);
+    }
+  }
+  return names;
+}
+
+absl::Status ModelStore::LoadAll() {
+  absl::StatusOr<std::vector<std::string>> names = ScanRepository();
+  if (!names.ok()) return names.status();
+  ForgetRequired();
+  std::vector<std::pair<std::string, int64_t>> found;
+  for (const std::string& name : WithThoseOfRules(*std::move(names))) {
+    absl::StatusOr<std::vector<int64_t>> versions = ChooseVersions(name);
+    if (!versions.ok()) {
+      RecordScanError(name, versions.status());
+      continue;
+    }
+    for (auto version = versions->rbegin(); version != versions->rend(); ++version) {
+      found.emplace_back(name, *version);
+      Begin(name, *version, true);
+    }
+  }
+  for (const auto& [name, version] : found) {
+    if (stopped_.load()) return absl::OkStatus();
+    // What fails is in the entry and in the log.
+    LoadVersion(name, version, true).IgnoreError();
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    scanned_ = true;
+  }
+  Notify();
+  return absl::OkStatus();
+}
+
+// And the models that --versions names, unless they were refused already: a misspelt one must not
+// be passed over.
+std::vector<std::string> ModelStore::WithThoseOfRules(std::vector<std::string> names) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const std::string& name : options_.versions.Models()) {
+    if (std::ranges::count(names, name) == 0 && !scan_errors_.contains(name)) names.push_back(name);
+  }
+  return names;
+}
+
+absl::StatusOr<std::vector<int64_t>> ModelStore::ChooseVersions(const std::string& name) const {
+  const VersionPolicy& policy = options_.versions.For(name);
+  const auto on_disk = VersionsOf(options_.repository, name);
+  // The load of each says that it is not there.
+  if (absl::IsNotFound(on_disk.status()) && !policy.specific.empty()) return policy.specific;
+  DEEPPCR_RETURN_IF_ERROR(on_disk.status());
+  return policy.Choose(*on_disk);
+}
+
+void ModelStore::ForgetRequired() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [name, versions] : models_) {
+    for (auto& [version, entry] : versions) entry.required = false;
+  }
+}
+
+void ModelStore::RecordScanError(const std::string& name, const absl::Status& status) {
+  logger_.Log(LogLevel::kError, "model_refused",
+              {{"model", name}, {"reason", ToStd(status.message())}});
+  std::lock_guard<std::mutex> lock(mutex_);
+  scan_errors_[name] = std::string(status.message());
+}
+
+// Whose plans a load of the same weights takes over.
+std::vector<std::shared_ptr<const LoadedModel>> ModelStore::LoadedVersions(
+    const std::string& name) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::shared_ptr<const LoadedModel>> loaded;
+  const auto found = models_.find(name);
+  if (found == models_.end()) return loaded;
+  for (const auto& [version, entry] : found->second) {
+    if (entry.model != nullptr) loaded.push_back(entry.model->model);
+  }
+  return loaded;
+}
+
+absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string& name,
+                                                              int64_t version) {
+  DEEPPCR_RETURN_IF_ERROR(CheckVersion(options_.repository, name, version));
+  const std::string place = StrCat(name, "/", version);
+  const std::string directory = (fs::path(options_.repository) / place).string();
+  const Clock::time_point start = Clock::now();
+  const auto progress = [&](LoadNews news, std::string_view text) {
+    const bool problem = news == LoadNews::kProblem;
+    logger_.Log(problem ? LogLevel::kWarn : LogLevel::kInfo,
+                problem ? "model_load_problem" : "model_loading",
+                {{"model", name}, {"version", version}, {problem ? "reason" : "step", text}});
+  };
+  auto loaded = engine_.LoadModel(directory, progress, &stop_, LoadedVersions(name));
+  if (absl::IsCancelled(loaded.status()))
+    return absl::UnavailableError("the server is shutting down");
+  DEEPPCR_RETURN_IF_ERROR(AsLoadError(loaded.status(), directory, place));
+  DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedModel> model, std::move(loaded));
+  if (warm_up_) {
+    progress(LoadNews::kStep, "warming up");
+    const absl::Status warm = warm_up_(model, stop_);
+    if (stopped_.load()) return absl::UnavailableError("the server is shutting down");
+    if (absl::IsDeadlineExceeded(warm)) {
+      progress(LoadNews::kProblem, ToStd(warm.message()));
+    } else {
+      DEEPPCR_RETURN_IF_ERROR(AsLoadError(warm, directory, place));
+    }
+  }
+  ModelMetrics* metrics = metrics_.ForModel(name, version);
+  ObserveFinite(*metrics->load_seconds, SecondsSince(start));
+  ObserveFinite(*metrics->plan_seconds, MeasuringSeconds(*model));
+  return std::make_shared<ServedModel>(name, version, std::move(model), metrics);
+}
+
+void ModelStore::Begin(const std::string& name, int64_t version, bool required) {
+  metrics_.ForModel(name, version);
+  std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = models_[name][version];
+  entry.required = entry.required || required;
+  if (entry.model != nullptr) return;  // the old one serves on
+  entry.state = ModelState::kLoading;
+  entry.reason.clear();
+}
+
+ModelStatus ModelStore::Publish(const std::string& name, int64_t version,
+                                absl::StatusOr<std::shared_ptr<ServedModel>> loaded) {
+  std::shared_ptr<ServedModel> replaced;  // destroyed outside the lock
+  std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = models_[name][version];
+  if (loaded.ok()) {
+    replaced = std::exchange(entry.model, *std::move(loaded));
+    entry.state = ModelState::kReady;
+    entry.reason.clear();
+    scan_errors_.erase(name);
+    entry.model->metrics->memory_bytes->Set(
+        static_cast<double>(entry.model->model->info().memory_bytes));
+  } else if (entry.model != nullptr) {
+    entry.reason = StrCat("reload failed, the older load serves on: ", loaded.status().message());
+  } else {
+    entry.state = ModelState::kFailed;
+    entry.reason = std::string(loaded.status().message());
+  }
+  return ModelStatus{name, version, entry.state, entry.reason, entry.model};
+}
+
+absl::StatusOr<ModelStatus> ModelStore::LoadVersion(const std::string& name, int64_t version,
+                                                    bool required) {
+  Begin(name, version, required);
+  const Clock::time_point start = Clock::now();
+  absl::StatusOr<std::shared_ptr<ServedModel>> loaded = Read(name, version);
+  const absl::Status status = loaded.status();
+  ModelStatus result = Publish(name, version, std::move(loaded));
+  Notify();
+  GiveFreedMemoryBack();
+  if (!status.ok()) {
+    if (!stopped_.load()) metrics_.CountLoadFailure();
+    logger_.Log(LogLevel::kError, "model_load_failed",
+                {{"model", name}, {"version", version}, {"reason", ToStd(status.message())}});
+    return status;
+  }
+  logger_.Log(LogLevel::kInfo, "model_ready",
+              {{"model", name},
+               {"version", version},
+               {"seconds", SecondsSince(start)},
+               {"plan", result.model->model->plan().id},
+               {"plan_source", PlanSources(*result.model->model)}});
+  return result;
+}
+
+absl::StatusOr<ModelStatus> ModelStore::Load(const std::string& name, int64_t version) {
+  DEEPPCR_RETURN_IF_ERROR(CheckModelName(name));
+  if (version < 0) {
+    return InvalidArgument("version: expected 0 (the highest) or a positive integer, got ",
+                           version);
+  }
+  if (version == 0) {
+    DEEPPCR_ASSIGN_OR_RETURN(version, LatestVersion(options_.repository, name));
+  }
+  // Before an entry is made: a name that is nowhere must not leave a trace.
+  DEEPPCR_RETURN_IF_ERROR(CheckVersion(options_.repository, name, version));
+  return LoadVersion(name, version, false);
+}
+
+std::vector<std::weak_ptr<ServedModel>> ModelStore::Withdraw(Versions& versions, int64_t version) {
+  std::vector<std::weak_ptr<ServedModel>> withdrawn;
+  for (auto& [each, entry] : versions) {
+    if (version != 0 && each != version) continue;
+    entry.state = ModelState::kUnloading;
+    entry.required = false;
+    if (entry.model == nullptr) continue;
+    entry.model->metrics->memory_bytes->Set(0);
+    withdrawn.emplace_back(std::exchange(entry.model, nullptr));
+  }
+  return withdrawn;
+}
+
+void ModelStore::Erase(const std::string& name, int64_t version) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = models_.find(name);
+  if (found == models_.end()) return;
+  std::erase_if(found->second, [&](const auto& entry) {
+    return entry.second.state == ModelState::kUnloading && (version == 0 || entry.first == version);
+  });
+  if (found->second.empty()) models_.erase(found);
+}
+
+absl::Status ModelStore::Unload(const std::string& name, int64_t version) {
+  DEEPPCR_RETURN_IF_ERROR(CheckModelName(name));
+  std::vector<std::weak_ptr<ServedModel>> withdrawn;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // What the scan refused holds nothing but its place in the list.
+    const bool refused = version == 0 && scan_errors_.erase(name) > 0;
+    const auto found = models_.find(name);
+    const bool known = found != models_.end() && (version == 0 || found->second.contains(version));
+    if (!known && !refused) return NotFound(name, version);
+    if (known) withdrawn = Withdraw(found->second, version);
+  }
+  Notify();
+  const Clock::time_point patience = Clock::now() + options_.unload_patience;
+  const auto in_use = [](const std::weak_ptr<ServedModel>& model) { return !model.expired(); };
+  while (std::any_of(withdrawn.begin(), withdrawn.end(), in_use) && Clock::now() < patience &&
+         !stopped_.load()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  Erase(name, version);
+  GiveFreedMemoryBack();
+  logger_.Log(LogLevel::kInfo, "model_unloaded", {{"model", name}, {"version", version}});
+  return absl::OkStatus();
+}
+
+void ModelStore::Notify() const {
+  if (listener_) listener_();
+}
+
+// The caller holds mutex_. Why there is no entry for this name or version.
+absl::Status ModelStore::NotFound(std::string_view name, int64_t version) const {
+  if (const auto refused = scan_errors_.find(name); refused != scan_errors_.end()) {
+    return absl::FailedPreconditionError(
+        StrCat("model '", name, "' failed to load: ", refused->second));
+  }
+  if (version == 0) return absl::NotFoundError(StrCat("model '", name, "' is not loaded"));
+  return absl::NotFoundError(StrCat("model '", name, "' version ", version, " is not loaded"));
+}
+
+// The caller holds mutex_. Version 0: the latest ready one, else the latest.
+const ModelStore::Entry* ModelStore::FindEntry(std::string_view name, int64_t version,
+                                               int64_t* found) const {
+  const auto model = models_.find(name);
+  if (model == models_.end() || model->second.empty()) return nullptr;
+  const Versions& versions = model->second;
+  auto best = versions.end();
+  if (version != 0) {
+    best = versions.find(version);
+    if (best == versions.end()) return nullptr;
+  } else {
+    for (auto it = versions.begin(); it != versions.end(); ++it) {
+      const bool ready = it->second.model != nullptr;
+      if (best == versions.end() || ready || best->second.model == nullptr) best = it;
+    }
+  }
+  *found = best->first;
+  return &best->second;
+}
+
+absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Find(std::string_view name,
+                                                              int64_t version) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  int64_t found = 0;
+  const Entry* entry = FindEntry(name, version, &found);
+  if (entry == nullptr) return NotFound(name, version);
+  if (entry->model != nullptr) return entry->model;
+  const std::string what = StrCat("model '", name, "' version ", found);
+  if (entry->state == ModelState::kFailed) {
+    return absl::FailedPreconditionError(StrCat(what, " failed to load: ", entry->reason));
+  }
+  return absl::UnavailableError(StrCat(
+      what, entry->state == ModelState::kLoading ? " is being loaded" : " is being unloaded"));
+}
+
+absl::StatusOr<ModelStatus> ModelStore::Describe(std::string_view name, int64_t version) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  int64_t found = 0;
+  const Entry* entry = FindEntry(name, version, &found);
+  if (entry == nullptr && version == 0 && scan_errors_.contains(name)) {
+    return ModelStatus{std::string(name), 0, ModelState::kFailed, scan_errors_.find(name)->second,
+                       nullptr};
+  }
+  if (entry == nullptr) return NotFound(name, version);
+  return ModelStatus{std::string(name), found, entry->state, entry->reason, entry->model};
+}
+
+std::vector<ModelStatus> ModelStore::List() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<ModelStatus> list;
+  for (const auto& [name, versions] : models_) {
+    for (const auto& [version, entry] : versions) {
+      list.push_back({name, version, entry.state, entry.reason, entry.model});
+    }
+  }
+  for (const auto& [name, reason] : scan_errors_) {
+    list.push_back({name, 0, ModelState::kFailed, reason, nullptr});
+  }
+  std::sort(list.begin(), list.end(), [](const ModelStatus& a, const ModelStatus& b) {
+    return std::tie(a.name, a.version) < std::tie(b.name, b.version);
+  });
+  return list;
+}
+
+std::vector<std::string> ModelStore::Missing() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::string> missing;
+  if (!scanned_) missing.emplace_back("the models have not all been looked at yet");
+  for (const auto& [name, reason] : scan_errors_) missing.push_back(StrCat(name, " was refused"));
+  for (const auto& [name, versions] : models_) {
+    const bool latest = options_.versions.For(name).of_latest();
+    // From the highest down: a ready one that came later makes up for what failed below it.
+    for (auto it = versions.rbegin(); it != versions.rend(); ++it) {
+      const auto& [version, entry] = *it;
+      if (latest && entry.model != nullptr && !entry.required) break;
+      if (entry.model == nullptr && entry.required)
+        missing.push_back(StrCat(name, "/", version, WhyMissing(entry.state)));
+    }
+  }
+  return missing;
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_MODELS_REPOSITORY_H_
+#define DEEPPCR_SERVER_MODELS_REPOSITORY_H_
+
+// The model repository on disk: <repository>/<model>/<version>/<files>. Nothing is followed that a
+// symbolic link leads to.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace deeppcr {
+
+// OK for a name that may stand in a path: [A-Za-z0-9._-]{1,128}, neither "." nor "..".
+// Errors: kInvalidArgument.
+absl::Status CheckModelName(std::string_view name);
+
+// A positive decimal integer without leading zeros; 0 for anything else.
+int64_t ParseVersion(std::string_view text);
+
+// The names in a directory, sorted; as many as could be read where `error` is set.
+std::vector<std::string> EntriesOf(const std::filesystem::path& directory, std::error_code& error);
+
+// Every version of a model, ascending, at least one. Errors: kNotFound, kFailedPrecondition (a
+// symbolic link, or a directory that cannot be read).
+absl::StatusOr<std::vector<int64_t>> VersionsOf(const std::filesystem::path& repository,
+                                                const std::string& name);
+
+// The highest of them. Errors: as VersionsOf.
+absl::StatusOr<int64_t> LatestVersion(const std::filesystem::path& repository,
+                                      const std::string& name);
+
+// OK if the version is there and made of plain files. Errors: as LatestVersion.
+absl::Status CheckVersion(const std::filesystem::path& repository, const std::string& name,
+                          int64_t version);
+
+// An error of reading a version, as one for a client, which explains and retries by code:
+// kInvalidArgument where the contents are at fault, kFailedPrecondition where the machine or a
+// limit is; our own bugs and cancellation stay. The path of the version becomes `shown`: where the
+// repository lies is not the client's to know.
+absl::Status AsLoadError(const absl::Status& status, std::string_view directory,
+                         std::string_view shown);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_MODELS_REPOSITORY_H_

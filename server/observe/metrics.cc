@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/observe/metrics.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "prometheus/collectable.h"
+#include "prometheus/text_serializer.h"
+
+namespace deeppcr {
+namespace {
+
+using prometheus::BuildCounter;
+using prometheus::BuildGauge;
+using prometheus::BuildHistogram;
+using prometheus::Labels;
+
+std::vector<double> Geometric(double first, double factor, double last) {
+  std::vector<double> bounds;
+  for (double bound = first; bound <= last; bound *= factor) bounds.push_back(bound);
+  return bounds;
+}
+
+template <typename Builder>
+auto& Register(Builder builder, prometheus::Registry& registry, const std::string& name,
+               const std::string& help) {
+  return builder.Name("deeppcr_" + name).Help(help).Register(registry);
+}
+
+prometheus::MetricFamily GaugeFamily(const std::string& name, const std::string& help,
+                                     double value) {
+  prometheus::MetricFamily family;
+  family.name = name;
+  family.help = help;
+  family.type = prometheus::MetricType::Gauge;
+  family.metric.resize(1);
+  family.metric[0].gauge.value = value;
+  return family;
+}
+
+}  // namespace
+
+// Reads the kernel's figures when scraped, so that they cost nothing between scrapes.
+class Metrics::ProcessStatistics : public prometheus::Collectable {
+ public:
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    double virtual_pages = 0, resident_pages = 0;
+    std::ifstream("/proc/self/statm") >> virtual_pages >> resident_pages;
+    const auto page = static_cast<double>(sysconf(_SC_PAGESIZE));
+    return {GaugeFamily("deeppcr_process_resident_memory_bytes", "Resident memory of the server.",
+                        resident_pages * page),
+            GaugeFamily("deeppcr_process_virtual_memory_bytes", "Address space of the server.",
+                        virtual_pages * page)};
+  }
+};
+
+std::vector<double> DurationBuckets() { return Geometric(10e-6, 2, 45); }
+std::vector<double> IterationBuckets() {
+  return {0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64, 128, 1024, 10000};
+}
+std::vector<double> StageBuckets() { return Geometric(1, 2, 1 << 20); }
+std::vector<double> ErrorBuckets() {
+  return {1e-8, 3e-8, 1e-7, 3e-7, 1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 1e-1, 1};
+}
+std::vector<double> BatchBuckets() { return Geometric(1, 2, 4096); }
+std::vector<double> RatioBuckets() { return Geometric(1.0 / 256, 2, 1024); }
+
+void ObserveFinite(prometheus::Histogram& histogram, double value) {
+  if (std::isfinite(value)) histogram.Observe(value);
+}
+
+const SolverSeries* ModelMetrics::ForSolver(std::string_view name, Method method) {
+  for (OfSolver& of : solvers_) {
+    if (of.name != name || of.method != method) continue;
+    std::call_once(of.made, [&] { of.series = metrics_->MakeSolver(labels_, method, name); });
+    return &of.series;
+  }
+  return nullptr;
+}
+
+const StageSeries& ModelMetrics::stages() {
+  std::call_once(stages_made_, [&] { stages_ = metrics_->MakeStages(labels_); });
+  return stages_;
+}
+
+Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
+                 std::string_view device, std::string_view backend)
+    : solvers_(std::move(solvers)),
+      process_(std::make_unique<ProcessStatistics>()),
+      request_(Register(BuildHistogram(), registry_, "request_duration_seconds",
+                        "From the arrival of a request to its reply.")),
+      queue_(Register(BuildHistogram(), registry_, "queue_duration_seconds", "Wait for a worker.")),
+      solve_(Register(BuildHistogram(), registry_, "solve_duration_seconds",
+                      "Computation of the batch that a request was part of.")),
+      stage_(Register(BuildHistogram(), registry_, "stage_duration_seconds",
+                      "Where a request spent its time, from its arrival to the end of its reply.")),
+      iterations_(Register(BuildHistogram(), registry_, "iterations",
+                           "Newton (or fixed-point) iterations of a sample.")),
+      stages_(Register(BuildHistogram(), registry_, "dependent_stages",
+                       "Steps of a sample's solve that had to wait for one another.")),
+      error_(Register(BuildHistogram(), registry_, "error_estimate",
+                      "Estimated relative error of a sample's states, where an iterative solver "
+                      "converged.")),
+      batch_(Register(BuildHistogram(), registry_, "batch_samples", "Samples computed together.")),
+      speedup_(Register(BuildHistogram(), registry_, "speedup_ratio",
+                        "Sequential seconds / parallel seconds on the same input, from shadow "
+                        "pairs; labelled by the solver that answered the request.")),
+      shadow_error_(Register(BuildHistogram(), registry_, "shadow_relative_error",
+                             "Largest relative difference of the parallel states from the "
+                             "sequential ones, from shadow pairs without a fallback.")),
+      load_(Register(BuildHistogram(), registry_, "model_load_seconds",
+                     "Loading a model, its plan included.")),
+      plan_(Register(BuildHistogram(), registry_, "model_plan_seconds",
+                     "Measuring a model's plans in a load; 0 where all were found.")),
+      requests_(Register(BuildCounter(), registry_, "requests_total",
+                         "Requests answered, by status code.")),
+      fallbacks_(
+          Register(BuildCounter(), registry_, "fallbacks_total",
+                   "Samples answered by the sequential solver in place of the requested one, by "
+                   "why that one gave up.")),
+      queue_depth_(Register(BuildGauge(), registry_, "queue_depth", "Samples that wait.")),
+      memory_(Register(BuildGauge(), registry_, "model_memory_bytes",
+                       "Weights, tables and workspaces of a ready model.")) {
+  auto& in_flight = Register(BuildGauge(), registry_, "requests_in_flight",
+                             "Requests in progress, or whose reply is not read yet.");
+  for (size_t i = 0; i < kMethodNames.size(); ++i) {
+    in_flight_[i] = &in_flight.Add({{"method", std::string(kMethodNames[i])}});
+  }
+  ready_ =
+      &Register(BuildGauge(), registry_, "ready", "1 while /readyz answers with success.").Add({});
+  auto& models = Register(BuildGauge(), registry_, "models", "Model versions by their state.");
+  models_ready_ = &models.Add({{"state", "ready"}});
+  models_failed_ = &models.Add({{"state", "failed"}});
+  load_failures_ = &Register(BuildCounter(), registry_, "model_load_failures_total",
+                             "Loads that failed, those of reloads included.")
+                        .Add({});
+  dropped_replies_ = &Register(BuildCounter(), registry_, "replies_dropped_total",
+                               "Replies given up because their client did not read them.")
+                          .Add({});
+  auto& shadows = Register(BuildCounter(), registry_, "shadow_runs_total",
+                           "Shadow pairs: measured, interrupted by a request, failed.");
+  for (size_t i = 0; i < shadows_.size(); ++i) {
+    constexpr std::array<const char*, 3> kOutcomes = {"measured", "interrupted", "failed"};
+    shadows_[i] = &shadows.Add({{"outcome", kOutcomes[i]}});
+  }
+  Register(BuildGauge(), registry_, "build_info", "Always 1; the labels say what runs.")
+      .Add({{"version", std::string(version)},
+            {"device", std::string(device)},
+            {"backend", std::string(backend)}})
+      .Set(1);
+  counters_.emplace("", MethodCounters());
+}
+
+Metrics::~Metrics() = default;
+
+// All codes of a method at once: a rate has to see a counter at 0 before it sees it at 1.
+Metrics::CodeCounters Metrics::MakeCounters(const std::string& model, Method method) {
+  CodeCounters counters{};
+  for (size_t code = 0; code < kCodeNames.size(); ++code) {
+    counters[code] = &requests_.Add({{"model", model},
+                                     {"method", std::string(NameOf(method))},
+                                     {"code", std::string(kCodeNames[code])}});
+  }
+  return counters;
+}
+
+StageSeries Metrics::MakeStages(const Labels& model) {
+  StageSeries series{};
+  for (size_t i = 0; i < series.size(); ++i) {
+    Labels labels = model;
+    labels["stage"] = std::string(kStageNames[i]);
+    series[i] = &stage_.Add(labels, DurationBuckets());
+  }
+  return series;
+}
+
+SolverSeries Metrics::MakeSolver(const Labels& model, Method method, std::string_view solver) {
+  Labels labels = model;
+  labels["solver"] = std::string(solver);
+  SolverSeries series;
+  if (solver != kSeveralSolvers) {
+    series.iterations = &iterations_.Add(labels, IterationBuckets());
+    series.dependent_stages = &stages_.Add(labels, StageBuckets());
+    series.error_estimate = &error_.Add(labels, ErrorBuckets());
+    series.speedup_ratio = &speedup_.Add(labels, RatioBuckets());
+    series.shadow_relative_error = &shadow_error_.Add(labels, ErrorBuckets());
+  }
+  labels["method"] = std::string(NameOf(method));
+  series.request_seconds = &request_.Add(labels, DurationBuckets());
+  series.queue_seconds = &queue_.Add(labels, DurationBuckets());
+  series.solve_seconds = &solve_.Add(labels, DurationBuckets());
+  return series;
+}
+
+std::string_view NameOf(Method method) { return kMethodNames[static_cast<size_t>(method)]; }
+
+std::unique_ptr<ModelMetrics> Metrics::MakeModel(const std::string& name,
+                                                 const std::string& version) {
+  const Labels model = {{"model", name}, {"version", version}};
+  auto metrics = std::make_unique<ModelMetrics>();
+  metrics->metrics_ = this;
+  metrics->labels_ = model;
+  for (const std::string& solver : solvers_) {
+    metrics->solvers_.emplace_back(solver, Method::kForward);
+    metrics->solvers_.emplace_back(solver, Method::kGenerate);
+  }
+  metrics->solvers_.emplace_back(kSeveralSolvers, Method::kCompare);
+  metrics->batch_samples = &batch_.Add(model, BatchBuckets());
+  metrics->queue_samples = &queue_depth_.Add(model);
+  metrics->memory_bytes = &memory_.Add(model);
+  metrics->load_seconds = &load_.Add(model, DurationBuckets());
+  metrics->plan_seconds = &plan_.Add(model, DurationBuckets());
+  for (Termination termination : kTerminations) {
+    Labels labels = model;
+    labels["reason"] = std::string(ToString(termination));
+    metrics->fallbacks[static_cast<size_t>(termination)] = &fallbacks_.Add(labels);
+  }
+  return metrics;
+}
+
+ModelMetrics* Metrics::ForModel(const std::string& name, int64_t version) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_ptr<ModelMetrics>& slot = models_[{name, version}];
+  if (slot == nullptr) slot = MakeModel(name, std::to_string(version));
+  counters_.try_emplace(name);
+  return slot.get();
+}
+
+void Metrics::CountRequest(std::string_view model, Method method, int code) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = counters_.find(model);
+  if (found == counters_.end()) found = counters_.find(std::string_view());
+  const size_t index = code >= 0 && code < static_cast<int>(kCodeNames.size()) ? code : 2;
+  std::optional<CodeCounters>& counters = found->second[static_cast<size_t>(method)];
+  if (!counters.has_value()) counters = MakeCounters(found->first, method);
+  (*counters)[index]->Increment();
+}
+
+std::string Metrics::Text() const {
+  std::vector<prometheus::MetricFamily> families = registry_.Collect();
+  for (prometheus::MetricFamily& family : process_->Collect())
+    families.push_back(std::move(family));
+  std::ostringstream text;
+  prometheus::TextSerializer().Serialize(text, families);
+  return text.str();
+}
+
+}  // namespace deeppcr

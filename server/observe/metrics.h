@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_OBSERVE_METRICS_H_
+#define DEEPPCR_SERVER_OBSERVE_METRICS_H_
+
+// Every metric of the server. Prefix deeppcr_, base units, histograms and never summaries (a
+// summary costs 500 histograms per observation). The request path holds pointers to its series and
+// looks nothing up.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/solver/report.h"
+#include "prometheus/counter.h"
+#include "prometheus/family.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+#include "server/observe/inference_statistics.h"
+
+namespace deeppcr {
+
+enum class Method : uint8_t {
+  kForward,
+  kGenerate,
+  kStreamGenerate,
+  kCompare,
+  kListModels,
+  kGetModel,
+  kLoadModel,
+  kUnloadModel,
+  // Of inference.GRPCInferenceService.
+  kModelInfer,
+  kModelStreamInfer,
+  kModelReady,
+  kModelMetadata,
+  kModelConfig,
+  kModelStatistics,
+  kRepositoryIndex,
+  kRepositoryModelLoad,
+  kRepositoryModelUnload,
+};
+inline constexpr std::array<std::string_view, 17> kMethodNames = {"Forward",
+                                                                  "Generate",
+                                                                  "StreamGenerate",
+                                                                  "Compare",
+                                                                  "ListModels",
+                                                                  "GetModel",
+                                                                  "LoadModel",
+                                                                  "UnloadModel",
+                                                                  "ModelInfer",
+                                                                  "ModelStreamInfer",
+                                                                  "ModelReady",
+                                                                  "ModelMetadata",
+                                                                  "ModelConfig",
+                                                                  "ModelStatistics",
+                                                                  "RepositoryIndex",
+                                                                  "RepositoryModelLoad",
+                                                                  "RepositoryModelUnload"};
+
+std::string_view NameOf(Method method);
+
+// Label `stage`: where a request that was computed in a batch spent its time. From its arrival to
+// the queue; there; the three stages of its batch; from the end of that until gRPC is rid of the
+// reply.
+inline constexpr std::array<std::string_view, 6> kStageNames = {"recv",  "queue",  "encode",
+                                                                "solve", "decode", "send"};
+using StageSeries = std::array<prometheus::Histogram*, kStageNames.size()>;
+
+// Label `code`, by the number of the status code.
+inline constexpr std::array<std::string_view, 17> kCodeNames = {
+    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED"};
+
+// Bucket bounds, ascending. Durations: x2 from 10 us to above 30 s.
+std::vector<double> DurationBuckets();
+std::vector<double> IterationBuckets();
+std::vector<double> StageBuckets();
+std::vector<double> ErrorBuckets();
+std::vector<double> BatchBuckets();
+std::vector<double> RatioBuckets();
+
+// Observes unless the value is NaN or infinite: one of those would spoil the sum for ever.
+void ObserveFinite(prometheus::Histogram& histogram, double value);
+
+// Series of one model version, one method and one solver that ran (never "auto"). What is not a
+// duration is the same for all methods.
+struct SolverSeries {
+  prometheus::Histogram* request_seconds = nullptr;
+  prometheus::Histogram* queue_seconds = nullptr;
+  prometheus::Histogram* solve_seconds = nullptr;
+  prometheus::Histogram* iterations = nullptr;
+  prometheus::Histogram* dependent_stages = nullptr;
+  prometheus::Histogram* error_estimate = nullptr;
+  prometheus::Histogram* speedup_ratio =
+      nullptr;  // sequential / parallel, this solver being the primary
+  prometheus::Histogram* shadow_relative_error = nullptr;
+};
+
+class Metrics;
+
+// Label `solver` of Compare, which has its durations only.
+inline constexpr std::string_view kSeveralSolvers = "several";
+
+// Series of one model version. Lives as long as Metrics.
+class ModelMetrics {
+ public:
+  // Created on first use: most models see few of the solvers. Generate's durations count streamed
+  // calls too; calls of the v2 protocol count as Forward or Generate. Null for a name that is no
+  // solver. Thread-safe.
+  const SolverSeries* ForSolver(std::string_view name, Method method);
+  // Created on first use. Thread-safe.
+  const StageSeries& stages();
+
+  prometheus::Histogram* batch_samples = nullptr;
+  prometheus::Gauge* queue_samples = nullptr;
+  prometheus::Gauge* memory_bytes = nullptr;
+  prometheus::Histogram* load_seconds = nullptr;
+  prometheus::Histogram* plan_seconds = nullptr;
+  std::array<prometheus::Counter*, kTerminations.size()> fallbacks{};  // by Termination
+  InferenceStatistics statistics;
+
+ private:
+  friend class Metrics;
+  struct OfSolver {
+    OfSolver(std::string_view solver_name, Method of) : name(solver_name), method(of) {}
+    const std::string_view name;
+    const Method method;
+    std::once_flag made;
+    SolverSeries series;
+  };
+
+  Metrics* metrics_ = nullptr;
+  prometheus::Labels labels_;
+  std::deque<OfSolver> solvers_;
+  std::once_flag stages_made_;
+  StageSeries stages_{};
+};
+
+enum class ShadowOutcome : uint8_t { kMeasured, kInterrupted, kFailed };
+
+// Thread-safe. Owns every series.
+class Metrics {
+ public:
+  // solvers: names for the label `solver`, "auto" excluded by the caller.
+  Metrics(std::vector<std::string> solvers, std::string_view version, std::string_view device,
+          std::string_view backend);
+  ~Metrics();
+
+  // The series of a model version, created on first use. Callers pass only
+  // names of models that exist in the repository, so that the number of series is bounded.
+  ModelMetrics* ForModel(const std::string& name, int64_t version);
+
+  // model: a name that ForModel has seen; any other counts under the empty name.
+  void CountRequest(std::string_view model, Method method, int code);
+  prometheus::Gauge& in_flight(Method method) { return *in_flight_[static_cast<size_t>(method)]; }
+  // What /readyz says, and how many model versions there are in either state.
+  void SetReady(bool ready) { ready_->Set(ready ? 1 : 0); }
+  void SetModels(int64_t ready, int64_t failed) {
+    models_ready_->Set(static_cast<double>(ready));
+    models_failed_->Set(static_cast<double>(failed));
+  }
+  void CountLoadFailure() { load_failures_->Increment(); }
+  void CountDroppedReply() { dropped_replies_->Increment(); }
+  void CountShadow(ShadowOutcome outcome) { shadows_[static_cast<size_t>(outcome)]->Increment(); }
+
+  // The exposition in Prometheus' text format.
+  std::string Text() const;
+
+ private:
+  friend class ModelMetrics;
+  class ProcessStatistics;
+  using CodeCounters = std::array<prometheus::Counter*, kCodeNames.size()>;
+  using MethodCounters = std::array<std::optional<CodeCounters>, kMethodNames.size()>;
+
+  CodeCounters MakeCounters(const std::string& model, Method method);
+  std::unique_ptr<ModelMetrics> MakeModel(const std::string& name, const std::string& version);
+  StageSeries MakeStages(const prometheus::Labels& model);
+  SolverSeries MakeSolver(const prometheus::Labels& model, Method method, std::string_view solver);
+
+  const std::vector<std::string> solvers_;
+  prometheus::Registry registry_;
+  std::unique_ptr<ProcessStatistics> process_;
+  prometheus::Family<prometheus::Histogram>&request_, &queue_, &solve_, &stage_, &iterations_,
+      &stages_, &error_, &batch_, &speedup_, &shadow_error_, &load_, &plan_;
+  prometheus::Family<prometheus::Counter>&requests_, &fallbacks_;
+  prometheus::Family<prometheus::Gauge>&queue_depth_, &memory_;
+  std::array<prometheus::Gauge*, kMethodNames.size()> in_flight_{};
+  prometheus::Gauge *ready_ = nullptr, *models_ready_ = nullptr, *models_failed_ = nullptr;
+  prometheus::Counter* load_failures_ = nullptr;
+  prometheus::Counter* dropped_replies_ = nullptr;
+  std::array<prometheus::Counter*, 3> shadows_{};
+
+  std::mutex mutex_;
+  std::map<std::pair<std::string, int64_t>, std::unique_ptr<ModelMetrics>> models_;
+  std::map<std::string, MethodCounters, std::less<>> counters_;  // by model name
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_OBSERVE_METRICS_H_

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/rpc/call.h"
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+
+#include "grpcpp/support/proto_buffer_reader.h"
+#include "kernels/base/strings.h"
+#include "server/codec/wire.h"
+#include "server/rpc/grpc_status.h"
+
+namespace deeppcr {
+namespace {
+
+using Clock = CancelToken::Clock;
+
+// gRPC speaks of wall-clock time, which may jump; from here on only the time left counts. The raw
+// deadline, because a chrono one overflows for a client that asks for centuries.
+Clock::time_point SteadyDeadline(gpr_timespec deadline) {
+  const gpr_timespec left = gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC),
+                                         gpr_now(GPR_CLOCK_MONOTONIC));
+  constexpr int64_t kYear = 365 * 24 * 3600;
+  if (left.tv_sec > kYear) return Clock::time_point::max();
+  const auto seconds = std::chrono::seconds(std::max<int64_t>(left.tv_sec, -kYear));
+  return Clock::now() + seconds + std::chrono::nanoseconds(left.tv_nsec);
+}
+
+// Refusals that the operator should see, against mistakes of a client.
+bool IsOurs(absl::StatusCode code) {
+  return code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kUnavailable ||
+         code == absl::StatusCode::kInternal || code == absl::StatusCode::kUnknown;
+}
+
+}  // namespace
+
+Call::Call(ServiceContext& context, Method method, const RawCall& call)
+    : context_(context),
+      rpc_(call.rpc),
+      token_(SteadyDeadline(rpc_->raw_deadline())),
+      call_(call),
+      method_(method),
+      start_(Clock::now()) {
+  context_.calls.fetch_add(1);
+  context_.unanswered.fetch_add(1);
+  context_.metrics.in_flight(method_).Increment();
+  unread_.cancel = [this] { Drop(); };
+}
+
+void Call::OnDone() {
+  ServiceContext& context = context_;
+  context.replies.Remove(&unread_);
+  ReportStages();
+  if (held_bytes_ > 0) context.batcher.ReturnBytes(held_bytes_);
+  context.metrics.in_flight(method_).Decrement();
+  delete this;
+  // Last: once the count is 0 the server may go.
+  context.calls.fetch_sub(1);
+}
+
+absl::Status Call::Authorize() const {
+  const auto& metadata = rpc_->client_metadata();
+  const auto found = metadata.find("authorization");
+  const grpc::string_ref header = found == metadata.end() ? grpc::string_ref() : found->second;
+  return context_.authorizer.Check({header.data(), header.size()}, role_);
+}
+
+TraceParent Call::Trace() const {
+  const auto& metadata = rpc_->client_metadata();
+  const auto found = metadata.find("traceparent");
+  if (found == metadata.end()) return {};
+  return ParseTraceParent({found->second.data(), found->second.size()});
+}
+
+void Call::NoteTrace(const absl::Status& status) {
+  if (absl::IsUnauthenticated(status)) return;  // strangers write no files
+  const TraceParent trace = Trace();
+  if (!context_.tracer.Sample(trace.sampled)) return;
+  note_ = std::make_unique<TraceNote>(
+      TraceNote{std::string(request_id_), std::string(trace.trace_id), status.code()});
+}
+
+// Of a call that was not computed in a batch: all that it took is the first stage.
+Call::Stages Call::StagesUntil(Clock::time_point end) const {
+  const bool computed = stages_ != nullptr && timings_.batch_samples > 0;
+  const RunTimings& run = timings_.run;
+  const double seconds[] = {timings_.queue_seconds, run.encode_seconds, run.solve_seconds,
+                            run.decode_seconds};
+  Stages stages;
+  Clock::time_point begin = start_, until = computed ? submitted_ : end;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    stages[i] = {kStageNames[i], begin, until};
+    begin = until;
+    const bool last = !computed || i >= std::size(seconds);  // the next one lasts to the end
+    const auto length = std::chrono::duration<double>(last ? 0 : seconds[i]);
+    until = last ? end : std::min(end, begin + std::chrono::duration_cast<Clock::duration>(length));
+  }
+  return stages;
+}
+
+void Call::ReportStages() const {
+  const bool computed = stages_ != nullptr && timings_.batch_samples > 0;
+  if (!computed && note_ == nullptr) return;
+  const Stages stages = StagesUntil(Clock::now());
+  for (size_t i = 0; computed && i < stages.size(); ++i)
+    ObserveFinite(*(*stages_)[i],
+                  std::chrono::duration<double>(stages[i].end - stages[i].begin).count());
+  if (note_ == nullptr) return;
+  context_.tracer.Write({.method = NameOf(method_),
+                         .model = std::string_view(model_).substr(0, 128),
+                         .solver = solver_,
+                         .request_id = std::string_view(note_->request_id).substr(0, 128),
+                         .trace_id = note_->trace_id,
+                         .code = StatusCodeName(note_->code),
+                         .version = version_,
+                         .samples = num_samples_,
+                         .batch_samples = timings_.batch_samples,
+                         .stages = std::span(stages).first(computed ? stages.size() : 1)});
+}
+
+absl::Status Call::Parse(google::protobuf::Message* request) const {
+  if (context_.draining.load() && !answers_always_) {
+    return absl::UnavailableError("the server is starting or shutting down");
+  }
+  // A call that is cancelled before its message has come gets an empty one.
+  if (token_.cancelled() || rpc_->IsCancelled()) return absl::CancelledError("cancelled");
+  // The handler's own, though gRPC passes it as const; of no use once it is parsed.
+  grpc::ByteBuffer bytes;
+  bytes.Swap(const_cast<grpc::ByteBuffer*>(call_.request));
+  {
+    grpc::ProtoBufferReader reader(&bytes);
+    DEEPPCR_RETURN_IF_ERROR(CheckWire(&reader, *request->GetDescriptor()));
+  }
+  grpc::ProtoBufferReader reader(&bytes);
+  if (request->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
+  return InvalidArgument("request: expected a ", request->GetTypeName(),
+                         ", got bytes that are not one");
+}
+
+grpc::ByteBuffer Serialize(const google::protobuf::Message& message) {
+  const size_t size = message.ByteSizeLong();
+  grpc::Slice slice(size);
+  message.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(slice.begin()));
+  return {&slice, 1};
+}
+
+absl::Status Call::HoldBytes(int64_t bytes) {
+  DEEPPCR_RETURN_IF_ERROR(context_.batcher.TakeBytes(bytes));
+  held_bytes_ += bytes;
+  return absl::OkStatus();
+}
+
+absl::Status Call::Attribute(const absl::Status& status) const {
+  if (status.code() != absl::StatusCode::kCancelled || !context_.stopping.load()) return status;
+  return absl::UnavailableError("the server is shutting down");
+}
+
+void Call::Complete(const absl::Status& status, const google::protobuf::Message* reply) {
+  grpc::ByteBuffer bytes;
+  if (status.ok() && reply != nullptr) bytes = Serialize(*reply);
+  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  context_.metrics.CountRequest(model_, method_, status.raw_code());
+  Observe(status, seconds);
+  Log(status, seconds);
+  NoteTrace(status);
+  request_id_ = {};
+  FreeRequest();
+  const grpc::Status answer = ToGrpcStatus(status);
+  if (!responder_->in_turns()) OnTurn(bytes.Valid() ? static_cast<int64_t>(bytes.Length()) : 0);
+  context_.unanswered.fetch_sub(1);
+  responder_->Respond(answer, std::move(bytes));
+}
+
+// The client does not read: by then its reply has been counted and logged as what it was.
+void Call::Drop() const {
+  context_.metrics.CountDroppedReply();
+  context_.logger.LogLimited(LogLevel::kWarn, "reply_dropped",
+                             {{"method", kMethodNames[static_cast<size_t>(method_)]},
+                              {"model", std::string_view(model_).substr(0, 128)},
+                              {"peer", rpc_->peer()}});
+  rpc_->TryCancel();
+}
+
+// Refusals take no time and would make an overloaded server look fast: they are no durations.
+void Call::Observe(const absl::Status& status, double seconds) const {
+  if (statistics_ != nullptr && status.ok())
+    statistics_->AddSuccess(num_samples_, seconds, timings_.queue_seconds, timings_.run);
+  if (statistics_ != nullptr && !status.ok()) statistics_->AddFailure(seconds);
+  if (series_ == nullptr || !timings_.queued) return;
+  ObserveFinite(*series_->request_seconds, seconds);
+  ObserveFinite(*series_->queue_seconds, timings_.queue_seconds);
+  if (timings_.batch_samples > 0) {
+    ObserveFinite(*series_->solve_seconds, timings_.run.wall_seconds);
+  }
+}
+
+void Call::Log(const absl::Status& status, double seconds) const {
+  Logger& logger = context_.logger;
+  const std::string_view method = kMethodNames[static_cast<size_t>(method_)];
+  const std::string_view model = std::string_view(model_).substr(0, 128);
+  const std::string_view request_id = request_id_.substr(0, 128);
+  if (!status.ok()) {
+    logger.LogLimited(IsOurs(status.code()) ? LogLevel::kWarn : LogLevel::kInfo, "request_refused",
+                      {{"method", method},
+                       {"model", model},
+                       {"version", version_},
+                       {"request_id", request_id},
+                       {"trace_id", Trace().trace_id},
+                       {"code", StatusCodeName(status.code())},
+                       {"message", ToStd(status.message())}});
+  }
+  if (!logger.enabled(LogLevel::kDebug)) return;
+  logger.Log(LogLevel::kDebug, "request",
+             {{"method", method},
+              {"model", model},
+              {"version", version_},
+              {"request_id", request_id},
+              {"trace_id", Trace().trace_id},
+              {"code", StatusCodeName(status.code())},
+              {"seconds", seconds},
+              {"queue_seconds", timings_.queue_seconds},
+              {"compute_seconds", timings_.run.wall_seconds},
+              {"batch_samples", timings_.batch_samples}});
+}
+
+}  // namespace deeppcr

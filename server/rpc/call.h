@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_RPC_CALL_H_
+#define DEEPPCR_SERVER_RPC_CALL_H_
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "google/protobuf/message.h"
+#include "grpcpp/grpcpp.h"
+#include "kernels/base/cancel_token.h"
+#include "kernels/base/status_macros.h"
+#include "server/codec/request_codec.h"
+#include "server/rpc/responder.h"
+#include "server/rpc/service.h"
+
+namespace deeppcr {
+
+// What gRPC hands to a handler; it lives until OnDone.
+struct RawCall {
+  grpc::CallbackServerContext* rpc;
+  const grpc::ByteBuffer* request;
+};
+
+// One call of any method: its bytes, its deadline and cancellation, its count, its log line.
+// Created by the handler, deletes itself when gRPC is done with it. Complete is called exactly
+// once, from any thread; `this` may be gone after it.
+class Call : public CallEvents {
+ public:
+  using Clock = CancelToken::Clock;
+
+  Call(ServiceContext& context, Method method, const RawCall& call);
+
+  void OnCancelled() override { token_.Cancel(); }
+  void OnTurn(int64_t bytes) override { context_.replies.Add(&unread_, bytes); }
+  void OnDone() override;
+
+ protected:
+  virtual ~Call() = default;
+
+  // Checks that the caller may call and the server serves, parses the request, and checks the
+  // fields that name a model. Errors: those of Authorizer; kUnavailable before the server has
+  // started and while it drains, unless this call is answered then too; kInvalidArgument.
+  template <typename Request>
+  absl::Status Receive(Request* request) {
+    DEEPPCR_RETURN_IF_ERROR(Authorize());
+    DEEPPCR_RETURN_IF_ERROR(Parse(request));
+    if constexpr (requires { request->model(); }) {
+      return NameModel(request->model(), request->version());
+    } else if constexpr (requires { request->model_name(); }) {
+      NoteModel(request->model_name());
+    } else if constexpr (requires { request->name(); }) {
+      NoteModel(request->name());
+    }
+    return absl::OkStatus();
+  }
+  // For metrics and logs; whether it may be called so is checked where it is used.
+  void NoteModel(const std::string& name) {
+    if (CheckModelFields(name, 0).ok()) model_ = name;
+  }
+  absl::Status NameModel(const std::string& model, int64_t version) {
+    DEEPPCR_RETURN_IF_ERROR(CheckModelFields(model, version));
+    model_ = model;
+    version_ = version;
+    return absl::OkStatus();
+  }
+
+  // The responder is set before the call starts, and lives until OnDone.
+  void RespondThrough(Responder* responder) { responder_ = responder; }
+
+  // Answers the call: serializes the reply, which an OK needs, counts, logs, finishes.
+  void Complete(const absl::Status& status, const google::protobuf::Message* reply = nullptr);
+
+  // Frees what the reply does not need. Called before the reply is sent: from then on the client
+  // decides how long the call lasts.
+  virtual void FreeRequest() {}
+
+  // Counts bytes against the budget of all requests and replies until OnDone.
+  // Errors: kResourceExhausted.
+  absl::Status HoldBytes(int64_t bytes);
+
+  // As it is, but a cancellation of ours is kUnavailable: the client did not ask for it.
+  absl::Status Attribute(const absl::Status& status) const;
+
+  ServiceContext& context_;
+  grpc::CallbackServerContext* const rpc_;
+  CancelToken token_;
+  // For metrics and logs.
+  std::string model_;
+  int64_t version_ = 0;
+  std::string_view request_id_;  // the request's; it lives until OnDone
+  const SolverSeries* series_ = nullptr;
+  const StageSeries* stages_ = nullptr;        // of what is computed in a batch
+  Clock::time_point submitted_{};              // to the batcher
+  InferenceStatistics* statistics_ = nullptr;  // of the model that is to infer, once it is known
+  int64_t num_samples_ = 0;
+  std::string_view solver_;  // resolved; static storage
+  JobTimings timings_;
+  int64_t held_bytes_ = 0;  // of the batcher's budget
+  bool answers_always_ = false;
+  Role role_ = Role::kInfer;  // that a caller needs
+
+ private:
+  // What a trace tells beside times, kept until the reply has been sent.
+  struct TraceNote {
+    std::string request_id, trace_id;
+    absl::StatusCode code;
+  };
+
+  absl::Status Authorize() const;
+  TraceParent Trace() const;
+  void NoteTrace(const absl::Status& status);
+  using Stages = std::array<Tracer::Stage, kStageNames.size()>;
+  Stages StagesUntil(Clock::time_point end) const;
+  void ReportStages() const;
+  absl::Status Parse(google::protobuf::Message* request) const;
+  void Observe(const absl::Status& status, double seconds) const;
+  void Drop() const;
+  void Log(const absl::Status& status, double seconds) const;
+
+  const RawCall call_;
+  const Method method_;
+  Responder* responder_ = nullptr;
+  ReplyWatch::Reply unread_;
+  std::unique_ptr<TraceNote> note_;  // null: this call is not traced
+  const Clock::time_point start_;
+};
+
+grpc::ByteBuffer Serialize(const google::protobuf::Message& message);
+
+// A call with one reply.
+class UnaryCall : public Call {
+ public:
+  UnaryCall(ServiceContext& context, Method method, const RawCall& call, grpc::ByteBuffer* reply)
+      : Call(context, method, call), unary_(*this, reply) {
+    RespondThrough(&unary_);
+  }
+  grpc::ServerUnaryReactor* reactor() { return &unary_; }
+
+ private:
+  UnaryResponder unary_;
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_RPC_CALL_H_

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_RPC_GRPC_STATUS_H_
+#define DEEPPCR_SERVER_RPC_GRPC_STATUS_H_
+
+#include <cstddef>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "grpcpp/support/status.h"
+
+namespace deeppcr {
+
+// Longest message that goes on the wire; HTTP/2 trailers are small.
+inline constexpr size_t kMaxStatusMessageBytes = 1024;
+
+// The one conversion between the two status types. The codes are the same; longer messages are cut,
+// never inside a UTF-8 sequence, and end in "...".
+grpc::Status ToGrpcStatus(const absl::Status& status);
+
+// "OK", "INVALID_ARGUMENT", ...: the label `code` of metrics and logs.
+std::string_view StatusCodeName(absl::StatusCode code);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_RPC_GRPC_STATUS_H_

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_RPC_RESPONDER_H_
+#define DEEPPCR_SERVER_RPC_RESPONDER_H_
+
+// How a call answers: gRPC's reactors, one kind for calls with one reply and one for those that
+// stream. A call holds its responder, which tells it what happens and never outlives it.
+
+#include <grpcpp/grpcpp.h>
+
+#include <mutex>
+#include <optional>
+
+namespace deeppcr {
+
+// What a responder tells its call.
+class CallEvents {
+ public:
+  virtual void OnCancelled() = 0;
+  // The reply's turn has come, where replies wait for one another: from now on it is its client
+  // that is waited for.
+  virtual void OnTurn(int64_t /*bytes*/) {}
+  // gRPC is rid of the call; its responder may be deleted.
+  virtual void OnDone() = 0;
+
+ protected:
+  ~CallEvents() = default;
+};
+
+class Responder {
+ public:
+  virtual ~Responder() = default;
+  // Exactly once, from any thread. `reply` counts if the status is OK. The call may be gone
+  // afterwards.
+  virtual void Respond(const grpc::Status& status, grpc::ByteBuffer reply) = 0;
+  // Whether replies wait for one another; then the call is told of its turn.
+  virtual bool in_turns() const { return false; }
+};
+
+class UnaryResponder final : public grpc::ServerUnaryReactor, public Responder {
+ public:
+  // `reply` as the handler got it.
+  UnaryResponder(CallEvents& call, grpc::ByteBuffer* reply) : call_(call), reply_(reply) {}
+
+  void Respond(const grpc::Status& status, grpc::ByteBuffer reply) override {
+    reply_->Swap(&reply);
+    Finish(status);
+  }
+  void OnCancel() override { call_.OnCancelled(); }
+  void OnDone() override { call_.OnDone(); }
+
+ private:
+  CallEvents& call_;
+  grpc::ByteBuffer* const reply_;
+};
+
+// Sends progress messages as fast as the client reads them, and no faster: what has not been sent
+// when the next one comes is replaced by it. The reply is the last message.
+class StreamResponder final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Responder {
+ public:
+  explicit StreamResponder(CallEvents& call) : call_(call) {}
+
+  // False while a message is on its way: another one would only replace the one that waits.
+  bool idle() {
+    const std::lock_guard lock(mutex_);
+    return !writing_;
+  }
+  // Never blocks. From any thread, also after Respond (without effect).
+  void Progress(grpc::ByteBuffer message);
+  void Respond(const grpc::Status& status, grpc::ByteBuffer reply) override;
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override { call_.OnCancelled(); }
+  void OnDone() override { call_.OnDone(); }
+
+ private:
+  enum class Next { kNothing, kWrite, kReply, kError };
+  // What gRPC is to be given now, if anything; then it counts as given. With the lock held.
+  Next Take();
+  // Gives it. Without the lock: the call may end, and take this object with it, before gRPC's
+  // function returns.
+  void Give(Next next);
+
+  CallEvents& call_;
+  std::mutex mutex_;
+  bool writing_ = false;
+  std::optional<grpc::ByteBuffer> waiting_;  // the newest progress that has not been sent
+  bool responded_ = false, ended_ = false;
+  grpc::Status status_;
+  grpc::ByteBuffer reply_;
+  grpc::ByteBuffer sent_;  // what gRPC is writing
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_RPC_RESPONDER_H_

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/rpc/v2/stream.h"
+
+#include <utility>
+
+#include "inference/grpc_service.pb.h"
+#include "kernels/base/strings.h"
+#include "server/rpc/call.h"
+#include "server/rpc/grpc_status.h"
+#include "server/rpc/v2/infer_call.h"
+
+namespace deeppcr {
+
+void V2StreamResponder::Respond(const grpc::Status& status, grpc::ByteBuffer reply) {
+  if (!status.ok()) {
+    inference::ModelStreamInferResponse error;
+    error.set_error_message(
+        StrCat(StatusCodeName(static_cast<absl::StatusCode>(status.error_code())), ": ",
+               status.error_message()));
+    error.mutable_infer_response()->set_id(id_);
+    reply = Serialize(error);
+  }
+  stream_.Answer(this, std::move(reply));
+}
+
+V2Stream::V2Stream(ServiceContext& context, grpc::CallbackServerContext* rpc)
+    : context_(context), rpc_(rpc) {
+  context_.streams.fetch_add(1);
+  reading_ = true;
+  StartRead(&read_);
+}
+
+void V2Stream::Open(V2StreamResponder* responder) {
+  const std::lock_guard lock(mutex_);
+  open_.push_back(responder);
+}
+
+void V2Stream::Answer(V2StreamResponder* responder, grpc::ByteBuffer reply) {
+  Next next;
+  {
+    const std::lock_guard lock(mutex_);
+    responder->answered_ = true;
+    responder->reply_ = std::move(reply);
+    next = Take();
+  }
+  Give(std::move(next));
+}
+
+void V2Stream::OnReadDone(bool ok) {
+  if (ok) StartV2StreamInfer(context_, {rpc_, &read_}, *this);
+  Next next;
+  {
+    const std::lock_guard lock(mutex_);
+    reading_ = false;
+    if (!ok) ended_ = true;
+    next = Take();
+  }
+  Give(std::move(next));
+}
+
+void V2Stream::OnWriteDone(bool ok) {
+  Next next;
+  {
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    if (!ok) ended_ = broken_ = true;
+    V2StreamResponder* const written = open_.front();
+    open_.pop_front();
+    ++releasing_;
+    next = Take();
+    next.done.push_back(written);
+  }
+  Give(std::move(next));
+}
+
+void V2Stream::OnCancel() {
+  Next next;
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = broken_ = true;
+    // With the lock held, so that none of them is gone: this only sets a flag.
+    for (V2StreamResponder* responder : open_) responder->call_.OnCancelled();
+    next = Take();
+  }
+  Give(std::move(next));
+}
+
+V2Stream::Next V2Stream::Take() {
+  Next next;
+  while (!open_.empty() && open_.front()->answered_ && !writing_) {
+    if (!broken_) {
+      next.write = open_.front();
+      written_ = std::move(next.write->reply_);
+      writing_ = true;
+      break;
+    }
+    next.done.push_back(open_.front());
+    open_.pop_front();
+    ++releasing_;
+  }
+  next.read = !reading_ && !ended_ && open_.size() < kMostOpen;
+  reading_ = reading_ || next.read;
+  next.finish = ended_ && !reading_ && open_.empty() && releasing_ == 0 && !finished_;
+  finished_ = finished_ || next.finish;
+  return next;
+}
+
+void V2Stream::Give(Next next) {
+  while (true) {
+    if (next.read) {
+      read_.Clear();
+      StartRead(&read_);
+    }
+    if (next.write != nullptr) {
+      next.write->call_.OnTurn(static_cast<int64_t>(written_.Length()));
+      StartWrite(&written_);
+    }
+    if (next.finish) Finish(grpc::Status::OK);
+    if (next.done.empty()) return;
+    // The stream outlives these.
+    for (V2StreamResponder* responder : next.done) responder->call_.OnDone();
+    const std::lock_guard lock(mutex_);
+    releasing_ -= next.done.size();
+    next = Take();
+  }
+}
+
+void V2Stream::OnDone() {
+  ServiceContext& context = context_;
+  delete this;
+  context.streams.fetch_sub(1);
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartV2Stream(
+    ServiceContext& context, grpc::CallbackServerContext* rpc) {
+  return new V2Stream(context, rpc);
+}
+
+}  // namespace deeppcr

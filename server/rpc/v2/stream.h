@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_RPC_V2_STREAM_H_
+#define DEEPPCR_SERVER_RPC_V2_STREAM_H_
+
+// ModelStreamInfer: many requests on one stream, computed as they come and answered in their order.
+// To the rest of the server each of them is a call of its own.
+
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "server/rpc/responder.h"
+#include "server/rpc/service.h"
+
+namespace deeppcr {
+
+class V2Stream;
+
+// Answers one request of a stream.
+class V2StreamResponder final : public Responder {
+ public:
+  V2StreamResponder(CallEvents& call, V2Stream& stream) : call_(call), stream_(stream) {}
+
+  // Of the request, for an error's reply.
+  void set_id(const std::string& id) { id_ = id; }
+  // `reply` is a ModelStreamInferResponse. An error becomes one.
+  void Respond(const grpc::Status& status, grpc::ByteBuffer reply) override;
+  bool in_turns() const override { return true; }
+
+ private:
+  friend class V2Stream;
+  CallEvents& call_;
+  V2Stream& stream_;
+  std::string id_;
+  // Guarded by the stream's mutex.
+  bool answered_ = false;
+  grpc::ByteBuffer reply_;
+};
+
+// Reads on while fewer than kMostOpen requests are open; their client waits to be read meanwhile.
+class V2Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  static constexpr size_t kMostOpen = 64;
+
+  V2Stream(ServiceContext& context, grpc::CallbackServerContext* rpc);
+
+  // Of a request's responder, before it can answer.
+  void Open(V2StreamResponder* responder);
+  void Answer(V2StreamResponder* responder, grpc::ByteBuffer reply);
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  ~V2Stream() override = default;
+
+  // What gRPC is to be given next, taken with the lock held and given without: what is given may
+  // end the stream, and this object with it, before gRPC's function returns.
+  struct Next {
+    bool read = false, finish = false;
+    V2StreamResponder* write = nullptr;    // whose reply; it stays until that is written
+    std::vector<V2StreamResponder*> done;  // requests that nothing is to be written for any more
+  };
+
+  Next Take();
+  void Give(Next next);
+
+  ServiceContext& context_;
+  grpc::CallbackServerContext* const rpc_;
+  std::mutex mutex_;
+  std::deque<V2StreamResponder*> open_;  // in the order of their requests
+  grpc::ByteBuffer read_, written_;
+  size_t releasing_ = 0;  // requests that are being done with: they still know the RPC
+  bool reading_ = false, writing_ = false;
+  bool ended_ = false;   // no more requests will come
+  bool broken_ = false;  // no more replies will be read
+  bool finished_ = false;
+};
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartV2Stream(
+    ServiceContext& context, grpc::CallbackServerContext* rpc);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_RPC_V2_STREAM_H_

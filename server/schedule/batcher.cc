@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/schedule/batcher.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "kernels/base/strings.h"
+
+namespace deeppcr {
+namespace {
+
+using Clock = CancelToken::Clock;
+
+constexpr int kLoneArrivals = 8;
+
+double SecondsBetween(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+JobTimings WaitOnly(double seconds) {
+  JobTimings timings;
+  timings.queued = true;
+  timings.queue_seconds = seconds;
+  return timings;
+}
+
+absl::Status Stopping() { return absl::UnavailableError("the server is shutting down"); }
+
+}  // namespace
+
+// What a worker does next. Kept by the worker from turn to turn, so that taking a batch allocates
+// nothing.
+struct Batcher::Work {
+  Schedule::Turn turn;
+  IdleTask idle;  // set: this, and no turn
+  std::optional<CancelToken> idle_token;
+  Clock::time_point taken;
+
+  std::vector<RunItem> items;
+  std::vector<absl::Status> statuses;  // one per job
+  std::vector<bool> computed;          // one per job; the others failed in Prepare
+  RunTimings run;
+  int64_t batch_samples = 0;
+
+  void Begin(Clock::time_point now) {
+    taken = now;
+    items.clear();
+    statuses.clear();
+    computed.clear();
+    run = RunTimings();
+    batch_samples = turn.samples;
+  }
+};
+
+Batcher::Batcher(const BatcherOptions& options) : options_(options), schedule_(options.schedule) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (int i = 0; i < std::max(1, options.schedule.workers); ++i) {
+    workers_.push_back(std::make_unique<Worker>());
+    Worker* worker = workers_.back().get();
+    worker->thread = std::thread([this, worker] { RunWorker(worker); });
+  }
+  sweeper_ = std::thread([this] { Sweep(); });
+}
+
+Batcher::~Batcher() { Shutdown(); }
+
+absl::Status Batcher::Enqueue(Job* job) {
+  JobList dead;
+  Work work;  // its lists stay empty, and unallocated, unless the job is computed here
+  bool wake = false;
+  bool here = false;
+  absl::Status status;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    status = Admit(job, &dead);
+    here = status.ok() && TakeQuick(*job, &work);
+    wake = status.ok() && !here && sleeping_ > 0;
+  }
+  if (wake) wake_.notify_one();
+  DropDead(dead);
+  if (here) Serve(&caller_, &work);
+  return status;
+}
+
+// Only while requests come one by one: those that come together are to meet in the queue and be
+// computed together, while gRPC's threads read the next ones.
+bool Batcher::TakeQuick(const Job& job, Work* work) {
+  const bool pause =
+      job.enqueued() - std::exchange(last_arrival_, job.enqueued()) > options_.quick_pause;
+  lone_arrivals_ = pause ? std::min(lone_arrivals_ + 1, kLoneArrivals) : 0;
+  const bool free = sleeping_ > 0 && caller_.running.empty();
+  if (!job.quick || lone_arrivals_ < kLoneArrivals || !free) return false;
+  if (!schedule_.TakeOnly(job, job.enqueued(), &work->turn)) return false;
+  work->Begin(job.enqueued());
+  caller_.running = work->turn.jobs;
+  return true;
+}
+
+void Batcher::DropDead(const JobList& dead) {
+  const Clock::time_point now = Clock::now();
+  for (Job* job : dead) {
+    job->Done(WhyDead(*job->token, now), WaitOnly(SecondsBetween(job->enqueued(), now)));
+  }
+}
+
+// The caller holds mutex_.
+absl::Status Batcher::Admit(Job* job, JobList* dead) {
+  if (stopping_) return Stopping();
+  if (absl::Status status = CheckBytes(job->bytes); !status.ok()) return status;
+  const bool others_wait = !schedule_.empty();
+  if (absl::Status status = schedule_.Admit(job, Clock::now(), dead); !status.ok()) return status;
+  bytes_ += job->bytes;
+  if (idle_token_ != nullptr && (sleeping_ == 0 || others_wait)) idle_token_->Cancel();
+  return absl::OkStatus();
+}
+
+// The caller holds mutex_.
+absl::Status Batcher::CheckBytes(int64_t bytes) const {
+  const bool fits = bytes == 0 || bytes_ == 0 || bytes_ + bytes <= options_.max_bytes;
+  if (fits) return absl::OkStatus();
+  return absl::ResourceExhaustedError(StrCat("requests in progress hold ", bytes_,
+                                             " bytes; this one needs ", bytes, ", the limit is ",
+                                             options_.max_bytes));
+}
+
+absl::Status Batcher::TakeBytes(int64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  absl::Status status = CheckBytes(bytes);
+  if (status.ok()) bytes_ += bytes;
+  return status;
+}
+
+int64_t Batcher::Depth(const ServedModel& model) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return Schedule::Depth(model);
+}
+
+bool Batcher::OfferIdleTask(IdleTask task) {
+  bool wake = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_ || idle_task_ != nullptr || idle_token_ != nullptr) return false;
+    idle_task_ = std::move(task);
+    wake = sleeping_ > 0;
+  }
+  if (wake) wake_.notify_one();
+  return true;
+}
+
+bool Batcher::TakeWork(Worker* worker, Work* work) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopping_) {
+    if (TakeNow(worker, work)) return true;
+    Sleep(lock);
+  }
+  return false;
+}
+
+// The caller holds mutex_.
+bool Batcher::TakeNow(Worker* worker, Work* work) {
+  const Clock::time_point now = Clock::now();
+  if (schedule_.Take(now, &work->turn)) {
+    work->Begin(now);
+    worker->running = work->turn.jobs;
+    // This worker may have been the one that would have woken up in time for another batch.
+    const bool timed = options_.schedule.max_delay.count() > 0;
+    if (timed && sleeping_ > 0 && !schedule_.empty()) wake_.notify_one();
+    return true;
+  }
+  if (idle_task_ == nullptr || !schedule_.empty()) return false;
+  work->idle = std::exchange(idle_task_, nullptr);
+  idle_token_ = &work->idle_token.emplace();
+  return true;
+}
+
+// Until there may be something to do.
+void Batcher::Sleep(std::unique_lock<std::mutex>& lock) {
+  const Clock::time_point next = schedule_.NextStart();
+  ++sleeping_;
+  if (next == Clock::time_point::max()) {
+    wake_.wait(lock);
+  } else {
+    wake_.wait_until(lock, next);
+  }
+  --sleeping_;
+}
+
+// True if another worker has something to do now: what a caller held back has no worker that comes
+// by.
+bool Batcher::Release(Worker* worker, const Work& work, double seconds) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (work.idle != nullptr) {
+    idle_token_ = nullptr;
+    return false;
+  }
+  schedule_.Finish(work.turn, seconds);
+  // A caller whose quick job died on the way holds no place.
+  if (!work.turn.jobs.empty()) worker->running.clear();
+  // A worker takes what waits itself, but first it tells its jobs; what waited for this place
+  // need not wait for that.
+  const bool late = worker == &caller_ || work.turn.alone || options_.schedule.max_instances > 0;
+  return late && sleeping_ > 0 && !schedule_.empty();
+}
+
+void Batcher::RunWorker(Worker* worker) {
+  Work work;
+  while (TakeWork(worker, &work)) Serve(worker, &work);
+}
+
+void Batcher::Serve(Worker* worker, Work* work) {
+  if (work->idle != nullptr) {
+    RunIdle(work);
+  } else {
+    DropDead(work->turn.dead);
+    work->turn.alone ? ComputeAlone(work) : ComputeBatch(work);
+  }
+  Finish(worker, work);
+}
+
+// Lets go of the jobs before it tells them: a job may be gone once it is done.
+void Batcher::Finish(Worker* worker, Work* work) {
+  if (Release(worker, *work, SecondsBetween(work->taken, Clock::now()))) wake_.notify_one();
+  if (std::exchange(work->idle, nullptr) != nullptr) return;
+  for (size_t i = 0; i < work->turn.jobs.size(); ++i) {
+    Job* job = work->turn.jobs[i];
+    JobTimings timings = WaitOnly(SecondsBetween(job->enqueued(), work->taken));
+    if (work->computed[i]) {
+      timings.run = work->run;
+      timings.batch_samples = work->batch_samples;
+    }
+    job->Done(std::move(work->statuses[i]), timings);
+  }
+}
+
+void Batcher::ComputeBatch(Work* work) {
+  if (work->turn.jobs.empty()) return;
+  const ServedModel& model = *work->turn.jobs.front()->model;
+  for (Job* job : work->turn.jobs) {
+    absl::Status status = job->Prepare();
+    work->computed.push_back(status.ok());
+    if (status.ok()) {
+      work->items.push_back(job->run_item);
+      work->items.back().token = job->token;
+    } else {
+      work->batch_samples -= job->samples;
+    }
+    work->statuses.push_back(std::move(status));
+  }
+  if (work->items.empty()) return;
+  const absl::Status status =
+      model.model->Run(work->turn.jobs.front()->options, work->items, &work->run);
+  for (absl::Status& each : work->statuses) {
+    if (each.ok()) each = status;
+  }
+  work->run = ScaleToWall(work->run);
+  if (model.metrics != nullptr) {
+    ObserveFinite(*model.metrics->batch_samples, static_cast<double>(work->batch_samples));
+    if (status.ok()) model.metrics->statistics.AddBatch(work->batch_samples, work->run);
+  }
+}
+
+void Batcher::ComputeAlone(Work* work) {
+  if (work->turn.jobs.empty()) return;
+  Job* job = work->turn.jobs.front();
+  absl::Status status = job->Prepare();
+  work->computed.push_back(status.ok());
+  if (status.ok()) status = job->RunAlone();
+  work->statuses.push_back(std::move(status));
+}
+
+void Batcher::RunIdle(Work* work) { work->idle(*work->idle_token); }
+
+void Batcher::ReturnBytes(int64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  bytes_ -= bytes;
+}
+
+// Wakes by the clock alone: if arrivals woke it, each would pay for that.
+void Batcher::Sweep() {
+  JobList dead;
+  Clock::duration pause = options_.sweep_interval;
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stop_.wait_for(lock, pause, [this] { return stopping_; })) {
+    const Clock::time_point start = Clock::now();
+    schedule_.RemoveDead(start, &dead);
+    // Very long queues take long to look through: a hundredth of the time is enough.
+    pause = std::max<Clock::duration>(options_.sweep_interval, 100 * (Clock::now() - start));
+    if (dead.empty()) continue;
+    lock.unlock();
+    DropDead(dead);
+    dead.clear();
+    lock.lock();
+  }
+}
+
+void Batcher::Hurry() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    schedule_.Hurry();
+  }
+  wake_.notify_all();
+}
+
+void Batcher::CancelAll() {
+  JobList waiting;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    waiting = schedule_.Clear();
+    idle_task_ = nullptr;
+    if (idle_token_ != nullptr) idle_token_->Cancel();
+    const auto cancel = [](Job* job) { job->token->Cancel(); };
+    for (const auto& worker : workers_) std::ranges::for_each(worker->running, cancel);
+    std::ranges::for_each(caller_.running, cancel);
+  }
+  const Clock::time_point now = Clock::now();
+  for (Job* job : waiting) {
+    job->Done(Stopping(), WaitOnly(SecondsBetween(job->enqueued(), now)));
+  }
+}
+
+void Batcher::Shutdown() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  stop_.notify_all();
+  CancelAll();
+  for (const auto& worker : workers_) {
+    if (worker->thread.joinable()) worker->thread.join();
+  }
+  if (sweeper_.joinable()) sweeper_.join();
+}
+
+}  // namespace deeppcr

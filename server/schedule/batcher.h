@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_SCHEDULE_BATCHER_H_
+#define DEEPPCR_SERVER_SCHEDULE_BATCHER_H_
+
+// The schedule's threads: a fixed set of workers, and no other thread between a request's arrival
+// and its reply (one more looks after those that die waiting). What they compute next is
+// schedule.h's to say; they hold no lock while they compute. A quick job that finds nothing to wait
+// for is computed where it arrives: waking a worker would take longer.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/engine.h"
+#include "server/schedule/job.h"
+#include "server/schedule/schedule.h"
+
+namespace deeppcr {
+
+struct BatcherOptions {
+  ScheduleOptions schedule;
+  int64_t max_bytes = int64_t{512} << 20;     // of all jobs from Enqueue to ReturnBytes
+  std::chrono::microseconds quick_pause{50};  // jobs further apart come one by one
+  // Jobs that wait behind long ones are told this soon that they are cancelled or expired.
+  std::chrono::milliseconds sweep_interval{10};
+};
+
+// Thread-safe.
+class Batcher {
+ public:
+  using IdleTask = std::function<void(const CancelToken&)>;
+
+  explicit Batcher(const BatcherOptions& options);
+  // Shutdown, if that was not called.
+  ~Batcher();
+
+  // Queues a job; computes it before returning if it is quick, a worker is free, nothing else waits
+  // or is computed in this way, and the last jobs came one by one. Errors (the job is not taken,
+  // Done will not be called): those of Schedule::Admit, kUnavailable after Shutdown,
+  // kResourceExhausted where all jobs hold too many bytes.
+  absl::Status Enqueue(Job* job);
+
+  // Offers work that runs only while no job waits and is cancelled through its token as soon as a
+  // job finds no other worker. At most one runs at a time; an offer while another waits is dropped
+  // and gives false.
+  bool OfferIdleTask(IdleTask task);
+
+  // For memory that no job stands for. Errors: kResourceExhausted.
+  absl::Status TakeBytes(int64_t bytes);
+  // Of an accepted job, once its request and reply are gone from memory: a finished reply that its
+  // client does not read still takes room.
+  void ReturnBytes(int64_t bytes);
+
+  // No batch waits for more requests to come from now on; for draining.
+  void Hurry();
+
+  // Cancels the tokens of running jobs; those that wait get Done(kUnavailable).
+  void CancelAll();
+
+  // Refuses new jobs, cancels all and joins the workers; does not wait for calls of Enqueue.
+  // Idempotent.
+  void Shutdown();
+
+  // Samples that wait for this model.
+  int64_t Depth(const ServedModel& model) const;
+
+ private:
+  struct Work;
+  struct Worker {
+    std::thread thread;
+    std::vector<Job*> running;  // guarded by mutex_
+  };
+
+  void RunWorker(Worker* worker);
+  void Serve(Worker* worker, Work* work);
+  void Finish(Worker* worker, Work* work);
+  bool TakeQuick(const Job& job, Work* work);
+  bool TakeWork(Worker* worker, Work* work);
+  bool TakeNow(Worker* worker, Work* work);
+  void Sleep(std::unique_lock<std::mutex>& lock);
+  bool Release(Worker* worker, const Work& work, double seconds);
+  static void DropDead(const JobList& dead);
+  absl::Status Admit(Job* job, JobList* dead);
+  absl::Status CheckBytes(int64_t bytes) const;
+  void ComputeBatch(Work* work);
+  void ComputeAlone(Work* work);
+  void RunIdle(Work* work);
+  void Sweep();
+
+  const BatcherOptions options_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  // All below are guarded by mutex_.
+  Schedule schedule_;
+  IdleTask idle_task_;
+  CancelToken* idle_token_ = nullptr;  // of the idle task that runs
+  int sleeping_ = 0;
+  int64_t bytes_ = 0;
+  bool stopping_ = false;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  CancelToken::Clock::time_point last_arrival_;
+  int lone_arrivals_ = 0;  // in a row, a pause before each
+  Worker caller_;          // stands for the thread that computes a quick job
+  std::condition_variable stop_;
+  std::thread sweeper_;
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_SCHEDULE_BATCHER_H_

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_SCHEDULE_SHADOW_H_
+#define DEEPPCR_SERVER_SCHEDULE_SHADOW_H_
+
+// Shadow pairs: a sampled share of requests is repeated after the reply by both kinds of solver, so
+// that the metrics always say what the parallel solver gains, and whether it is right, on live
+// inputs.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/engine.h"
+#include "server/observe/metrics.h"
+#include "server/schedule/batcher.h"
+
+namespace deeppcr {
+
+// The first sample of a request, in memory of its own: the request is gone when its shadow runs.
+class SampleCopy {
+ public:
+  explicit SampleCopy(const RunItem& request);
+  RunItem Item() const;
+
+ private:
+  uint64_t seed_, sample_;
+  std::vector<float> inputs_, initial_noise_, step_noise_;
+  std::vector<int32_t> labels_;
+};
+
+// Thread-safe.
+class ShadowSampler {
+ public:
+  // rate: share of requests, in [0, 1]. Both references outlive the sampler and the tasks it
+  // offers.
+  ShadowSampler(double rate, Batcher& batcher, Metrics& metrics);
+
+  // Counts a request; true if it is one of the sampled share: evenly spaced, without randomness.
+  bool Sample();
+
+  // Offers to run the pair for one sample once nothing waits. Dropped where a pair was
+  // measured so lately that shadows would take more than kMaxShare of a worker.
+  void Offer(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& primary,
+             SampleCopy sample);
+
+  static constexpr double kMaxShare = 0.05;
+
+ private:
+  void Measure(const ServedModel& model, const ResolvedOptions& primary, const SampleCopy& sample,
+               const CancelToken& token);
+
+  const double rate_;
+  Batcher& batcher_;
+  Metrics& metrics_;
+  std::atomic<uint64_t> count_{0};
+  std::atomic<int64_t> not_before_ns_{0};  // steady clock
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_SCHEDULE_SHADOW_H_

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a client may say to a diffusion model: Generate. What it may not:
+// generation_refusals_test.cc.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "tests/server/codec/generation_codec_fixture.h"
+#include "tests/testing/expect_error.h"
+
+namespace deeppcr {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using testing::ExpectError;
+
+TEST(GenerationCodecTest, AnEmptyRequestIsOneSampleWithEveryDefault) {
+  const auto input = Decode(v1::GenerateRequest());
+
+  ASSERT_TRUE(input.ok()) << input.status();
+  EXPECT_EQ(input->num_samples, 1);
+  EXPECT_EQ(input->seed, 0u);
+  EXPECT_EQ(input->first_sample, 0u);
+  EXPECT_EQ(input->num_steps, kSteps);
+  EXPECT_EQ(input->options.num_inference_steps, 0);  // the engine's default
+  EXPECT_EQ(input->options.solver, "auto");
+  EXPECT_EQ(input->options.initial_guess, InitialGuess::kFromPlan);
+  const RunItem item = input->Item();
+  EXPECT_EQ(item.num_samples, 1);
+  EXPECT_TRUE(item.inputs.empty());
+  EXPECT_TRUE(item.labels.empty());
+  EXPECT_TRUE(item.initial_noise.empty());
+  EXPECT_TRUE(item.step_noise.empty());
+  EXPECT_TRUE(item.initial_states.empty());
+}
+
+TEST(GenerationCodecTest, ReadsEveryField) {
+  v1::GenerateRequest request = GoodGenerate();
+  v1::GenerationInput& message = *request.mutable_input();
+  message.set_seed(std::numeric_limits<uint64_t>::max());
+  message.set_first_sample(77);
+  message.set_num_inference_steps(3);
+  for (const int32_t label : {4, 0, 2}) message.add_class_labels(label);
+  SetTensor({3, kState}, message.mutable_initial_noise());
+  SetTensor({3, 3, kState}, message.mutable_step_noise());
+  SetTensor({3, 4, kState}, request.mutable_initial_states());
+  request.mutable_options()->set_initial_guess(v1::INITIAL_GUESS_PREVIOUS);
+  request.mutable_options()->set_solver("picard");
+
+  const auto input = Decode(request, WithClasses());
+
+  ASSERT_TRUE(input.ok()) << input.status();
+  EXPECT_EQ(input->num_steps, 3);
+  EXPECT_EQ(input->options.num_inference_steps, 3);
+  EXPECT_EQ(input->options.solver, "picard");
+  const RunItem item = input->Item();
+  EXPECT_EQ(item.num_samples, 3);
+  EXPECT_EQ(item.seed, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(item.first_sample, 77u);
+  EXPECT_THAT(item.labels, ElementsAre(4, 0, 2));
+  EXPECT_EQ(item.initial_noise.size(), 12u);
+  EXPECT_EQ(item.initial_noise.back(), 11.5f);
+  EXPECT_EQ(item.step_noise.size(), 36u);
+  EXPECT_EQ(item.step_noise.back(), 35.5f);
+  EXPECT_EQ(item.initial_states.size(), 48u);
+  EXPECT_GE(input->request_bytes, 4 * (12 + 36 + 48));
+}
+
+TEST(GenerationCodecTest, OneLabelIsForAllSamples) {
+  v1::GenerateRequest request = GoodGenerate(16);
+  request.mutable_input()->add_class_labels(4);
+
+  const auto input = Decode(request, WithClasses());
+
+  ASSERT_TRUE(input.ok()) << input.status();
+  EXPECT_EQ(input->labels.size(), 16u);
+  EXPECT_THAT(input->labels, Each(4));
+}
+
+TEST(GenerationCodecTest, ReadsConditioningInPlace) {
+  v1::GenerateRequest request = GoodGenerate();
+  SetTensor({3, 2}, request.mutable_input()->mutable_conditioning());
+
+  const auto input = Decode(request, WithConditioning());
+
+  ASSERT_TRUE(input.ok()) << input.status();
+  EXPECT_THAT(input->Item().inputs, ElementsAre(0.5f, 1.5f, 2.5f, 3.5f, 4.5f, 5.5f));
+  EXPECT_EQ(reinterpret_cast<const char*>(input->inputs.values.data()),
+            request.input().conditioning().data().data());
+}
+
+TEST(GenerationCodecTest, EachNoiseMayComeWithoutTheOther) {
+  v1::GenerateRequest initial = GoodGenerate(), steps = GoodGenerate();
+  SetTensor({3, kState}, initial.mutable_input()->mutable_initial_noise());
+  SetTensor({3, kSteps, kState}, steps.mutable_input()->mutable_step_noise());
+
+  const auto with_initial = Decode(initial), with_steps = Decode(steps);
+
+  ASSERT_TRUE(with_initial.ok()) << with_initial.status();
+  EXPECT_EQ(with_initial->initial_noise.values.size(), 12u);
+  EXPECT_TRUE(with_initial->step_noise.values.empty());
+  ASSERT_TRUE(with_steps.ok()) << with_steps.status();
+  EXPECT_TRUE(with_steps->initial_noise.values.empty());
+  EXPECT_EQ(with_steps->step_noise.values.size(), 96u);
+}
+
+TEST(GenerationCodecTest, EveryListedNumberOfStepsMayBeAskedFor) {
+  for (const int32_t steps : {3, kSteps, kLongest}) {
+    v1::GenerateRequest request = GoodGenerate();
+    request.mutable_input()->set_num_inference_steps(steps);
+    const auto input = Decode(request);
+    ASSERT_TRUE(input.ok()) << input.status();
+    EXPECT_EQ(input->num_steps, steps);
+    EXPECT_EQ(input->options.num_inference_steps, steps);
+  }
+}
+
+// Whether it fits the L of the request is for Resolve to say.
+TEST(GenerationCodecTest, ShootingIntervalsGoUpToTheLargestL) {
+  v1::GenerateRequest request = GoodGenerate();
+  request.mutable_options()->set_shooting_interval(kLongest);
+  const auto input = Decode(request);
+  ASSERT_TRUE(input.ok()) << input.status();
+  EXPECT_EQ(input->options.shooting_interval, kLongest);
+
+  request.mutable_options()->set_shooting_interval(kLongest + 1);
+  ExpectError(Decode(request), absl::StatusCode::kInvalidArgument,
+              "options.shooting_interval: expected a number in [0, 12], got 13");
+}
+
+TEST(GenerationCodecTest, SampleIndicesReachTheEndOfTheirRange) {
+  constexpr uint64_t kEnd = std::numeric_limits<uint64_t>::max();
+  for (const int32_t n : {1, 3, 16}) {
+    v1::GenerateRequest request = GoodGenerate(n);
+    request.mutable_input()->set_first_sample(kEnd - static_cast<uint64_t>(n));
+    const auto input = Decode(request);
+    ASSERT_TRUE(input.ok()) << input.status();
+    EXPECT_EQ(input->first_sample, kEnd - static_cast<uint64_t>(n));
+    for (const uint64_t beyond : {kEnd - static_cast<uint64_t>(n) + 1, kEnd}) {
+      request.mutable_input()->set_first_sample(beyond);
+      ExpectError(Decode(request), absl::StatusCode::kInvalidArgument,
+                  "input.first_sample: expected first_sample + num_samples below 2^64, got " +
+                      std::to_string(beyond));
+    }
+  }
+}
+
+TEST(GenerationCodecTest, CoarseIsForDiffusionModels) {
+  v1::GenerateRequest request = GoodGenerate();
+  request.mutable_options()->set_initial_guess(v1::INITIAL_GUESS_COARSE);
+  const auto input = Decode(request);
+  ASSERT_TRUE(input.ok()) << input.status();
+  EXPECT_EQ(input->options.initial_guess, InitialGuess::kCoarse);
+
+  v1::ForwardRequest forward;
+  SetTensor({1, 2}, forward.mutable_inputs());
+  forward.mutable_options()->set_initial_guess(v1::INITIAL_GUESS_COARSE);
+  ExpectError(DecodeForward(forward, Mlp(), kMessageLimit), absl::StatusCode::kInvalidArgument,
+              "options.initial_guess: expected CONSTANT, CALIBRATED or PREVIOUS for a model that "
+              "is no diffusion, got COARSE");
+}
+
+TEST(GenerationCodecTest, EachFamilyHasItsMethod) {
+  v1::ForwardRequest forward;
+  SetTensor({1, 2}, forward.mutable_inputs());
+  ExpectError(DecodeForward(forward, Plain(), kMessageLimit), absl::StatusCode::kInvalidArgument,
+              "model: expected a model that maps inputs to outputs for Forward, got a diffusion "
+              "model: use Generate");
+  ExpectError(Decode(GoodGenerate(), Mlp()), absl::StatusCode::kInvalidArgument,
+              "model: expected a diffusion model for Generate, got one of type mlp: use Forward");
+}
+
+TEST(GenerationCodecTest, TheReplyLimitCountsTheTrajectoryOfTheStepsAskedFor) {
+  v1::GenerateRequest request = GoodGenerate(16);
+  const int64_t without = Decode(request)->reply_bytes;
+  request.mutable_options()->set_return_trajectory(true);
+  for (const int32_t steps : {0, 3, kSteps, kLongest}) {
+    request.mutable_input()->set_num_inference_steps(steps);
+    const int64_t states = (steps == 0 ? kSteps : steps) + 1;
+    const int64_t bytes = without + 16 * states * kState * 4;
+    ASSERT_TRUE(Decode(request).ok());
+    EXPECT_EQ(Decode(request)->reply_bytes, bytes);
+    EXPECT_TRUE(DecodeGenerate(request, Plain(), bytes).ok());
+    ExpectError(DecodeGenerate(request, Plain(), bytes - 1), absl::StatusCode::kResourceExhausted,
+                "the reply would have " + std::to_string(bytes) + " bytes; the limit is " +
+                    std::to_string(bytes - 1));
+  }
+}
+
+TEST(GenerationCodecTest, RepliesBeyondAllLimitsAreRefusedWithoutOverflow) {
+  ModelInfo info = Plain();
+  v1::GenerateRequest request = GoodGenerate();
+  request.mutable_options()->set_return_trajectory(true);
+  for (const int64_t dim :
+       {int64_t{1} << 20, int64_t{1} << 40, int64_t{1} << 60, int64_t{1} << 62}) {
+    info.state_dim = dim;
+    EXPECT_FALSE(Decode(request, info).ok()) << dim;
+  }
+  info = Plain();
+  info.output_dim = std::numeric_limits<int64_t>::max();
+  EXPECT_FALSE(Decode(request, info).ok());
+}
+
+// A reply whose every part is as long as it can be.
+TEST(GenerationCodecTest, TheBoundHoldsForTheLongestReply) {
+  constexpr int32_t kMany = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kVeryMany = std::numeric_limits<int64_t>::max();
+  constexpr int32_t kSamples = 500;  // the slack of the envelope is not theirs
+  ModelInfo info = Plain();
+  info.max_batch_size = kSamples;
+  v1::GenerateRequest request = GoodGenerate(kSamples);
+  request.mutable_options()->set_return_trajectory(true);
+  v1::StreamGenerateResponse event;
+  v1::GenerateResponse& reply = *event.mutable_result();
+  reply.set_request_id(std::string(128, 'a'));
+  SetTensor({kSamples, 3}, reply.mutable_samples());
+  SetTensor({kSamples, kState}, reply.mutable_latents());
+  SetTensor({kSamples, kSteps + 1, kState}, reply.mutable_trajectory());
+  v1::SolveReport& report = *reply.mutable_report();
+  report.set_device(std::string(64, 'd'));
+  report.set_plan_id(std::string(16, 'p'));
+  report.set_initial_guess("calibrated");
+  report.set_model_version(kVeryMany);
+  report.set_num_steps(kVeryMany);
+  report.set_batch_samples(kMany);
+  report.set_shooting_interval(kMany);
+  report.set_queue_seconds(0.1);
+  report.set_encode_seconds(0.1);
+  report.set_solve_seconds(0.1);
+  report.set_decode_seconds(0.1);
+  for (int i = 0; i < kSamples; ++i) {
+    v1::SampleReport& sample = *report.add_samples();
+    sample.set_solver("quasi_newton");
+    sample.set_termination("precision_limited");
+    sample.set_converged(true);
+    sample.set_fallback(true);
+    sample.set_iterations(kMany);
+    sample.set_chord_corrections(kMany);
+    sample.set_warm_sweeps(kMany);
+    sample.set_dependent_stages(kVeryMany);
+    sample.set_column_passes(kVeryMany);
+    sample.set_error_estimate(0.1);
+    sample.set_output_error_estimate(0.1);
+    sample.set_rounding_estimate(0.1);
+    sample.set_update(0.1);
+    v1::Attempt& attempt = *sample.mutable_attempt();
+    attempt.set_solver("quasi_newton");
+    attempt.set_termination("precision_limited");
+    attempt.set_iterations(kMany);
+    attempt.set_chord_corrections(kMany);
+    attempt.set_warm_sweeps(kMany);
+    attempt.set_update(0.1);
+    attempt.set_error_estimate(0.1);
+    attempt.set_rounding_estimate(0.1);
+  }
+
+  EXPECT_GE(Decode(request, info)->reply_bytes, static_cast<int64_t>(event.ByteSizeLong()));
+}
+
+}  // namespace
+}  // namespace deeppcr

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/codec/wire.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "deeppcr/v1/deeppcr.pb.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "tests/testing/expect_error.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::ExpectError;
+
+template <typename Message>
+absl::Status Check(const std::string& bytes) {
+  google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
+  return CheckWire(&stream, *Message::descriptor());
+}
+
+std::string Repeat(const std::string& text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
+constexpr char kTooMany[] = "expected at most 5120 fields";
+constexpr char kMalformed[] = "expected a deeppcr.v1.ForwardRequest";
+
+v1::ForwardRequest Request() {
+  v1::ForwardRequest request;
+  request.set_model("digits-resnet");
+  request.mutable_inputs()->add_shape(1 << 16);
+  request.mutable_inputs()->add_shape(16);
+  request.mutable_inputs()->set_data(std::string(4 << 20, '\x01'));
+  request.mutable_options()->set_solver("newton");
+  request.mutable_options()->set_rtol(1e-4);
+  request.set_request_id("a");
+  return request;
+}
+
+TEST(WireTest, AcceptsAnHonestRequestHoweverLarge) {
+  EXPECT_TRUE(Check<v1::ForwardRequest>(Request().SerializeAsString()).ok());
+  EXPECT_TRUE(Check<v1::ForwardRequest>("").ok());
+}
+
+TEST(WireTest, AcceptsAFewUnknownFieldsOfEveryKind) {
+  const std::string varint("\xf8\x07\x05", 3),
+      fixed64(
+          "\xf9\x07"
+          "12345678",
+          10),
+      fixed32(
+          "\xfd\x07"
+          "1234",
+          6),
+      text("\xfa\x07\x02hi", 5);
+
+  EXPECT_TRUE(Check<v1::ForwardRequest>(varint + fixed64 + fixed32 + text).ok());
+}
+
+TEST(WireTest, CountsPackedElementsAndNotTheirBytes) {
+  v1::GenerateRequest labels;
+  for (int i = 0; i < 4096; ++i) labels.mutable_input()->add_class_labels(65535);  // 3 bytes each
+  EXPECT_TRUE(Check<v1::GenerateRequest>(labels.SerializeAsString()).ok());
+  for (int i = 0; i < 1100; ++i) labels.mutable_input()->add_class_labels(0);
+  ExpectError(Check<v1::GenerateRequest>(labels.SerializeAsString()),
+              absl::StatusCode::kInvalidArgument, kTooMany);
+}
+
+TEST(WireTest, RefusesWhatWouldGrowInMemory) {
+  v1::CompareRequest options;
+  for (int i = 0; i < 6000; ++i) options.add_options();
+  v1::ForwardRequest shape;
+  for (int i = 0; i < 6000; ++i) shape.mutable_inputs()->add_shape(1);
+
+  ExpectError(Check<v1::CompareRequest>(options.SerializeAsString()),
+              absl::StatusCode::kInvalidArgument, kTooMany);
+  ExpectError(Check<v1::ForwardRequest>(shape.SerializeAsString()),
+              absl::StatusCode::kInvalidArgument, kTooMany);
+  ExpectError(Check<v1::ForwardRequest>(Repeat(std::string("\xfa\x07\x00", 3), 6000)),
+              absl::StatusCode::kInvalidArgument, kTooMany);
+  // The same extents, not packed, and spread over several copies of the tensor.
+  ExpectError(Check<v1::ForwardRequest>(Repeat(std::string("\x1a\x04\x08\x01\x08\x01", 6), 2000)),
+              absl::StatusCode::kInvalidArgument, kTooMany);
+}
+
+TEST(WireTest, RefusesMalformedBytes) {
+  const std::string whole = Request().SerializeAsString();
+  ExpectError(Check<v1::ForwardRequest>(whole.substr(0, whole.size() / 2)),
+              absl::StatusCode::kInvalidArgument, kMalformed);
+  for (const std::string bytes :
+       {"\x0a", "\x0a\x05hi", "\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "\x09", "\x0b\x0c",
+        "\x0c", "\x07", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"}) {
+    ExpectError(Check<v1::ForwardRequest>(bytes), absl::StatusCode::kInvalidArgument, kMalformed);
+  }
+}
+
+}  // namespace
+}  // namespace deeppcr

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/rpc/authorizer.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/testing/expect_error.h"
+#include "tests/testing/safetensors_writer.h"
+
+namespace deeppcr {
+namespace {
+
+using testing::ExpectError;
+
+constexpr char kInfer[] = "infer-0123456789abcdef", kAdmin[] = "admin-0123456789abcdef";
+
+class AuthorizerTest : public ::testing::Test {
+ protected:
+  void Write(const std::string& text) { std::ofstream(path_) << text; }
+  absl::Status Check(const std::string& header, Role needed = Role::kInfer) const {
+    return authorizer_.Check(header, needed);
+  }
+
+  testing::TemporaryDirectory folder_;
+  const std::string path_ = folder_.File("tokens");
+  Authorizer authorizer_{path_};
+};
+
+TEST_F(AuthorizerTest, WithoutAFileEverybodyMayDoEverything) {
+  Authorizer open("");
+  EXPECT_TRUE(open.Reload().ok());
+  EXPECT_TRUE(open.Check("", Role::kAdmin).ok());
+  EXPECT_TRUE(open.Check("nonsense", Role::kAdmin).ok());
+}
+
+TEST_F(AuthorizerTest, TokensHaveRoles) {
+  Write(std::string("# of the robots\n\ninfer ") + kInfer + "\r\n  admin " + kAdmin);
+  ASSERT_TRUE(authorizer_.Reload().ok());
+  EXPECT_TRUE(Check(std::string("Bearer ") + kInfer).ok());
+  EXPECT_TRUE(Check(std::string("bearer ") + kAdmin).ok());
+  EXPECT_TRUE(Check(std::string("Bearer ") + kAdmin, Role::kAdmin).ok());
+  ExpectError(Check(std::string("Bearer ") + kInfer, Role::kAdmin),
+              absl::StatusCode::kPermissionDenied, "a token of the role admin");
+}
+
+TEST_F(AuthorizerTest, WhatIsNoKnownTokenIsRefused) {
+  Write(std::string("infer ") + kInfer);
+  ASSERT_TRUE(authorizer_.Reload().ok());
+  for (const std::string header : {"", "Bearer ", "Basic abcdef", kInfer})
+    ExpectError(Check(header), absl::StatusCode::kUnauthenticated, "authorization: Bearer TOKEN");
+  const std::string token = kInfer;
+  for (const std::string& wrong :
+       {token.substr(1), token + "0", token + " ", std::string(1 << 16, 'a')})
+    ExpectError(Check("Bearer " + wrong), absl::StatusCode::kUnauthenticated, "not known");
+}
+
+TEST_F(AuthorizerTest, TheGreaterOfTwoRolesCounts) {
+  Write(std::string("admin ") + kInfer + "\ninfer " + kInfer + "\n");
+  ASSERT_TRUE(authorizer_.Reload().ok());
+  EXPECT_TRUE(Check(std::string("Bearer ") + kInfer, Role::kAdmin).ok());
+}
+
+TEST_F(AuthorizerTest, AFileThatIsWrongKeepsWhatWasRead) {
+  Write(std::string("infer ") + kInfer + "\n");
+  ASSERT_TRUE(authorizer_.Reload().ok());
+  const std::string secret = "root 0123456789abcdefSECRET";
+  for (const std::string& text :
+       {secret, std::string("infer short"), std::string("infer\n"), std::string("# none\n"),
+        std::string("infer with blanks in the token"), std::string()}) {
+    Write("\n" + text);
+    const absl::Status status = authorizer_.Reload();
+    ExpectError(status, absl::StatusCode::kInvalidArgument, path_.c_str());
+    EXPECT_EQ(status.message().find("SECRET"), absl::string_view::npos);
+    EXPECT_TRUE(Check(std::string("Bearer ") + kInfer).ok());
+  }
+  Write("\nroot x\n");
+  ExpectError(authorizer_.Reload(), absl::StatusCode::kInvalidArgument, "line 2");
+  std::remove(path_.c_str());
+  EXPECT_FALSE(authorizer_.Reload().ok());
+  EXPECT_TRUE(Check(std::string("Bearer ") + kInfer).ok());
+}
+
+TEST_F(AuthorizerTest, AReloadTakesTokensAway) {
+  Write(std::string("infer ") + kInfer);
+  ASSERT_TRUE(authorizer_.Reload().ok());
+  Write(std::string("admin ") + kAdmin);
+  ASSERT_TRUE(authorizer_.Reload().ok());
+  EXPECT_FALSE(Check(std::string("Bearer ") + kInfer).ok());
+}
+
+}  // namespace
+}  // namespace deeppcr

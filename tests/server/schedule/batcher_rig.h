@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_TESTS_SERVER_SCHEDULE_BATCHER_RIG_H_
+#define DEEPPCR_TESTS_SERVER_SCHEDULE_BATCHER_RIG_H_
+
+// A model whose batches the test holds back, and jobs to put into a batcher's queue.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "server/schedule/batcher.h"
+#include "tests/testing/fake_engine.h"
+
+namespace deeppcr::testing {
+
+// As a quick_pause: every job counts as one that came alone.
+inline constexpr std::chrono::microseconds kNoPause(-1);
+
+// A job that remembers its end.
+class TestJob : public Job {
+ public:
+  TestJob(std::shared_ptr<ServedModel> served, int64_t n, double rtol = 1e-4,
+          CancelToken::Clock::time_point deadline = CancelToken::Clock::time_point::max())
+      : token_(deadline), inputs_(n * 2, 1.0f), outputs_(n * 3), reports_(n) {
+    model = std::move(served);
+    samples = n;
+    options.rtol = rtol;
+    token = &token_;
+  }
+
+  absl::Status Prepare() override {
+    run_item = {
+        .num_samples = samples, .inputs = inputs_, .outputs = outputs_, .reports = reports_};
+    computed_by = std::this_thread::get_id();
+    return prepare_status;
+  }
+  absl::Status RunAlone() override {
+    alone_gate.Pass();
+    return absl::OkStatus();
+  }
+  void Done(absl::Status status, const JobTimings& timings) override {
+    ++done_calls;
+    done_.set_value({std::move(status), timings});
+  }
+
+  struct End {
+    absl::Status status;
+    JobTimings timings;
+  };
+  End Wait() {
+    auto future = done_.get_future();
+    if (future.wait_for(std::chrono::seconds(20)) != std::future_status::ready) {
+      return {absl::UnknownError("never done"), {}};
+    }
+    return future.get();
+  }
+  void Cancel() { token_.Cancel(); }
+
+  absl::Status prepare_status;
+  Gate alone_gate;
+  std::atomic<int> done_calls{0};
+  std::thread::id computed_by;
+
+ private:
+  CancelToken token_;
+  std::vector<float> inputs_, outputs_;
+  std::vector<SampleReport> reports_;
+  std::promise<End> done_;
+};
+
+class BatcherRig : public ::testing::Test {
+ protected:
+  BatcherRig()
+      : fake_(std::make_shared<FakeModel>()),
+        model_(std::make_shared<ServedModel>("m", 1, fake_, nullptr)) {}
+
+  // Occupies the only worker until the gate opens.
+  void Occupy(Batcher& batcher, TestJob& blocker) {
+    const int arrivals = static_cast<int>(fake_->batches().size());
+    fake_->gate.Close();
+    ASSERT_TRUE(batcher.Enqueue(&blocker).ok());
+    ASSERT_TRUE(fake_->gate.WaitForArrivals(arrivals + 1));
+  }
+
+  std::shared_ptr<FakeModel> fake_;
+  std::shared_ptr<ServedModel> model_;
+};
+
+}  // namespace deeppcr::testing
+
+#endif  // DEEPPCR_TESTS_SERVER_SCHEDULE_BATCHER_RIG_H_

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/schedule/batcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include "tests/server/schedule/batcher_rig.h"
+#include "tests/testing/expect_error.h"
+
+namespace deeppcr {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::ExpectError;
+using testing::FakeModel;
+using testing::Gate;
+using testing::kNoPause;
+using testing::TestJob;
+
+using BatcherTest = testing::BatcherRig;
+
+TEST_F(BatcherTest, RunsOnlyEqualOptionsTogether) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  TestJob blocker(model_, 1), a(model_, 1, 1e-3), b(model_, 2, 1e-5), c(model_, 3, 1e-3);
+  Occupy(batcher, blocker);
+  for (TestJob* job : {&a, &b, &c}) ASSERT_TRUE(batcher.Enqueue(job).ok());
+  EXPECT_EQ(batcher.Depth(*model_), 6);
+
+  fake_->gate.Open();
+
+  EXPECT_TRUE(blocker.Wait().status.ok());
+  EXPECT_EQ(a.Wait().timings.batch_samples, 4);
+  EXPECT_EQ(b.Wait().timings.batch_samples, 2);
+  EXPECT_TRUE(c.Wait().status.ok());
+  const auto batches = fake_->batches();
+  ASSERT_EQ(batches.size(), 3u);
+  EXPECT_THAT(batches[1].samples, ElementsAre(1, 3));
+  EXPECT_EQ(batches[1].options.rtol, 1e-3);
+  EXPECT_THAT(batches[2].samples, ElementsAre(2));
+  EXPECT_EQ(batcher.Depth(*model_), 0);
+}
+
+TEST_F(BatcherTest, NeverExceedsTheModelsBatchSize) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  TestJob blocker(model_, 1), a(model_, 10), b(model_, 7), c(model_, 6);
+  Occupy(batcher, blocker);
+  for (TestJob* job : {&a, &b, &c}) ASSERT_TRUE(batcher.Enqueue(job).ok());
+
+  fake_->gate.Open();
+
+  for (TestJob* job : {&blocker, &a, &b, &c}) EXPECT_TRUE(job->Wait().status.ok());
+  const auto batches = fake_->batches();
+  ASSERT_EQ(batches.size(), 3u);
+  EXPECT_THAT(batches[1].samples, ElementsAre(10, 6));
+  EXPECT_THAT(batches[2].samples, ElementsAre(7));
+}
+
+TEST_F(BatcherTest, RefusesWhatTheQueueCannotHold) {
+  Batcher batcher({.schedule = {.workers = 1, .max_queue_samples = 4}});
+  TestJob blocker(model_, 1), a(model_, 4), b(model_, 1);
+  Occupy(batcher, blocker);
+  ASSERT_TRUE(batcher.Enqueue(&a).ok());
+
+  const absl::Status refused = batcher.Enqueue(&b);
+
+  ExpectError(refused, absl::StatusCode::kResourceExhausted,
+              "holds 4 samples; this request has 1, the limit is 4");
+  fake_->gate.Open();
+  EXPECT_TRUE(a.Wait().status.ok());
+  EXPECT_TRUE(blocker.Wait().status.ok());
+  batcher.Shutdown();
+  EXPECT_EQ(b.done_calls, 0);
+}
+
+TEST_F(BatcherTest, AcceptsARequestLargerThanTheQueueIfThatIsEmpty) {
+  Batcher batcher({.schedule = {.workers = 1, .max_queue_samples = 4}});
+  TestJob large(model_, 16);
+
+  ASSERT_TRUE(batcher.Enqueue(&large).ok());
+
+  EXPECT_TRUE(large.Wait().status.ok());
+}
+
+TEST_F(BatcherTest, RefusesWhatMemoryCannotHold) {
+  Batcher batcher({.schedule = {.workers = 1}, .max_bytes = 100});
+  TestJob blocker(model_, 1), a(model_, 1), b(model_, 1);
+  blocker.bytes = 60;
+  a.bytes = 41;
+  b.bytes = 40;
+  Occupy(batcher, blocker);
+
+  ExpectError(batcher.Enqueue(&a), absl::StatusCode::kResourceExhausted, "60 bytes");
+  EXPECT_TRUE(batcher.Enqueue(&b).ok());
+
+  fake_->gate.Open();
+  EXPECT_TRUE(blocker.Wait().status.ok());
+  EXPECT_TRUE(b.Wait().status.ok());
+  // Answered, but perhaps not read: only what is given back makes room for the larger one.
+  ExpectError(batcher.Enqueue(&a), absl::StatusCode::kResourceExhausted, "100 bytes");
+  batcher.ReturnBytes(60);
+  ASSERT_TRUE(batcher.Enqueue(&a).ok());
+  EXPECT_TRUE(a.Wait().status.ok());
+}
+
+TEST_F(BatcherTest, DropsCancelledJobsUncomputed) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  TestJob blocker(model_, 1), cancelled(model_, 1), alive(model_, 1);
+  Occupy(batcher, blocker);
+  ASSERT_TRUE(batcher.Enqueue(&cancelled).ok());
+  ASSERT_TRUE(batcher.Enqueue(&alive).ok());
+  cancelled.Cancel();
+
+  fake_->gate.Open();
+
+  const auto end = cancelled.Wait();
+  ExpectError(end.status, absl::StatusCode::kCancelled, "before it was computed");
+  EXPECT_TRUE(end.timings.queued);
+  EXPECT_GT(end.timings.queue_seconds, 0);
+  EXPECT_EQ(end.timings.batch_samples, 0);
+  EXPECT_EQ(alive.Wait().timings.batch_samples, 1);
+  EXPECT_TRUE(blocker.Wait().status.ok());
+}
+
+TEST_F(BatcherTest, DropsExpiredJobsUncomputed) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  TestJob blocker(model_, 1);
+  TestJob expiring(model_, 1, 1e-4, CancelToken::Clock::now() + std::chrono::milliseconds(20));
+  Occupy(batcher, blocker);
+  ASSERT_TRUE(batcher.Enqueue(&expiring).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(40));
+
+  fake_->gate.Open();
+
+  ExpectError(expiring.Wait().status, absl::StatusCode::kDeadlineExceeded, "deadline passed");
+  EXPECT_TRUE(blocker.Wait().status.ok());
+  EXPECT_EQ(fake_->batches().size(), 1u);
+}
+
+TEST_F(BatcherTest, TellsThoseThatDieBehindLongWorkAtOnce) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  TestJob blocker(model_, 1), cancelled(model_, 1), alone(model_, 1);
+  TestJob expiring(model_, 1, 1e-4, CancelToken::Clock::now() + std::chrono::milliseconds(20));
+  alone.batchable = false;
+  Occupy(batcher, blocker);
+  for (TestJob* job : {&cancelled, &alone, &expiring}) ASSERT_TRUE(batcher.Enqueue(job).ok());
+  cancelled.Cancel();
+  alone.Cancel();
+
+  // The only worker is still held.
+  ExpectError(cancelled.Wait().status, absl::StatusCode::kCancelled, "before it was computed");
+  ExpectError(alone.Wait().status, absl::StatusCode::kCancelled, "before it was computed");
+  ExpectError(expiring.Wait().status, absl::StatusCode::kDeadlineExceeded, "deadline passed");
+  EXPECT_EQ(batcher.Depth(*model_), 0);
+
+  fake_->gate.Open();
+  EXPECT_TRUE(blocker.Wait().status.ok());
+}
+
+TEST_F(BatcherTest, WhatWaitsForCompanyIsComputedOnceThereWillBeNone) {
+  Batcher batcher({.schedule = {.workers = 1, .max_delay = std::chrono::hours(1)}});
+  TestJob job(model_, 1);
+  ASSERT_TRUE(batcher.Enqueue(&job).ok());
+
+  batcher.Hurry();
+
+  EXPECT_TRUE(job.Wait().status.ok());
+}
+
+TEST_F(BatcherTest, RefusesJobsThatAreDeadOnArrival) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  TestJob cancelled(model_, 1), expired(model_, 1, 1e-4, CancelToken::Clock::now());
+  cancelled.Cancel();
+
+  ExpectError(batcher.Enqueue(&cancelled), absl::StatusCode::kCancelled, "");
+  ExpectError(batcher.Enqueue(&expired), absl::StatusCode::kDeadlineExceeded, "");
+}
+
+TEST_F(BatcherTest, DeadJobsDoNotFillTheQueue) {
+  Batcher batcher({.schedule = {.workers = 1, .max_queue_samples = 2}});
+  TestJob blocker(model_, 1), a(model_, 2), b(model_, 2);
+  Occupy(batcher, blocker);
+  ASSERT_TRUE(batcher.Enqueue(&a).ok());
+  a.Cancel();
+
+  EXPECT_TRUE(batcher.Enqueue(&b).ok());
+
+  ExpectError(a.Wait().status, absl::StatusCode::kCancelled, "");
+  fake_->gate.Open();
+  EXPECT_TRUE(b.Wait().status.ok());
+  EXPECT_TRUE(blocker.Wait().status.ok());
+}
+
+TEST_F(BatcherTest, AFailedPreparationConcernsOnlyItsJob) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  TestJob blocker(model_, 1), bad(model_, 1), good(model_, 2);
+  bad.prepare_status = absl::InvalidArgumentError("not finite");
+  Occupy(batcher, blocker);
+  ASSERT_TRUE(batcher.Enqueue(&bad).ok());
+  ASSERT_TRUE(batcher.Enqueue(&good).ok());
+
+  fake_->gate.Open();
+
+  const auto refused = bad.Wait();
+  ExpectError(refused.status, absl::StatusCode::kInvalidArgument, "not finite");
+  EXPECT_TRUE(refused.timings.queued);
+  EXPECT_EQ(refused.timings.batch_samples, 0);
+  const auto end = good.Wait();
+  EXPECT_TRUE(end.status.ok());
+  EXPECT_EQ(end.timings.batch_samples, 2);
+  EXPECT_TRUE(blocker.Wait().status.ok());
+}
+
+TEST_F(BatcherTest, PassesOnTheErrorOfTheEngine) {
+  fake_->run_status = absl::InternalError("broken");
+  Batcher batcher({.schedule = {.workers = 1}});
+  TestJob job(model_, 1);
+
+  ASSERT_TRUE(batcher.Enqueue(&job).ok());
+
+  ExpectError(job.Wait().status, absl::StatusCode::kInternal, "broken");
+}
+
+TEST_F(BatcherTest, ServesTheModelThatUsedLessTime) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  auto other_fake = std::make_shared<FakeModel>();
+  auto other = std::make_shared<ServedModel>("other", 1, other_fake, nullptr);
+  TestJob blocker(model_, 1), a1(model_, 16), a2(model_, 16), b(other, 1);
+  Occupy(batcher, blocker);
+  other_fake->gate.Close();
+  for (TestJob* job : {&a1, &a2, &b}) ASSERT_TRUE(batcher.Enqueue(job).ok());
+
+  fake_->gate.Open();
+
+  // The blocker used time of this model's: the other one goes first.
+  ASSERT_TRUE(other_fake->gate.WaitForArrivals(1));
+  EXPECT_EQ(fake_->batches().size(), 1u);
+  other_fake->gate.Open();
+  for (TestJob* job : {&blocker, &a1, &a2, &b}) EXPECT_TRUE(job->Wait().status.ok());
+}
+
+TEST_F(BatcherTest, ABatchWaitsForMoreToComeWhereItIsToldTo) {
+  Batcher batcher({.schedule = {.workers = 2, .max_delay = std::chrono::milliseconds(300)}});
+  TestJob a(model_, 1), b(model_, 2);
+  ASSERT_TRUE(batcher.Enqueue(&a).ok());
+  ASSERT_TRUE(batcher.Enqueue(&b).ok());
+
+  EXPECT_EQ(a.Wait().timings.batch_samples, 3);
+
+  EXPECT_TRUE(b.Wait().status.ok());
+  TestJob full(model_, 16);
+  ASSERT_TRUE(batcher.Enqueue(&full).ok());
+  EXPECT_LT(full.Wait().timings.queue_seconds, 0.3);
+}
+
+class SlowToTell : public TestJob {
+ public:
+  using TestJob::TestJob;
+  void Done(absl::Status status, const JobTimings& timings) override {
+    telling.Pass();
+    TestJob::Done(std::move(status), timings);
+  }
+  Gate telling;
+};
+
+TEST_F(BatcherTest, APlaceIsFreeBeforeItsAnswersAreTold) {
+  Batcher batcher({.schedule = {.workers = 2, .max_instances = 1}});
+  SlowToTell first(model_, 1);
+  TestJob second(model_, 1);
+  Occupy(batcher, first);
+  ASSERT_TRUE(batcher.Enqueue(&second).ok());
+  first.telling.Close();
+
+  fake_->gate.Open();
+
+  EXPECT_TRUE(second.Wait().status.ok());
+  first.telling.Open();
+  EXPECT_TRUE(first.Wait().status.ok());
+}
+
+TEST_F(BatcherTest, LeavesAWorkerFreeOfLongJobs) {
+  Batcher batcher({.schedule = {.workers = 2}});
+  TestJob long1(model_, 1), long2(model_, 1), quick(model_, 1);
+  for (TestJob* job : {&long1, &long2}) {
+    job->batchable = false;
+    job->alone_gate.Close();
+    ASSERT_TRUE(batcher.Enqueue(job).ok());
+  }
+  ASSERT_TRUE(long1.alone_gate.WaitForArrivals(1));
+
+  ASSERT_TRUE(batcher.Enqueue(&quick).ok());
+
+  EXPECT_TRUE(quick.Wait().status.ok());
+  EXPECT_EQ(long2.done_calls, 0);
+  long2.alone_gate.Open();
+  long1.alone_gate.Open();
+  EXPECT_TRUE(long1.Wait().status.ok());
+  EXPECT_TRUE(long2.Wait().status.ok());
+}
+
+TEST_F(BatcherTest, AnIdleTaskWaitsUntilNothingElseDoes) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  TestJob blocker(model_, 1), waiting(model_, 1, 1e-3);
+  Occupy(batcher, blocker);
+  ASSERT_TRUE(batcher.Enqueue(&waiting).ok());
+  std::promise<int> done_before;
+  ASSERT_TRUE(batcher.OfferIdleTask(
+      [&](const CancelToken&) { done_before.set_value(waiting.done_calls); }));
+  EXPECT_FALSE(batcher.OfferIdleTask([](const CancelToken&) {}));
+
+  fake_->gate.Open();
+
+  EXPECT_EQ(done_before.get_future().get(), 1);
+  EXPECT_TRUE(blocker.Wait().status.ok());
+}
+
+TEST_F(BatcherTest, AJobCancelsTheIdleTaskInItsWay) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  std::promise<void> started;
+  ASSERT_TRUE(batcher.OfferIdleTask([&](const CancelToken& token) {
+    started.set_value();
+    while (!token.cancelled()) std::this_thread::yield();
+  }));
+  started.get_future().wait();
+  TestJob job(model_, 1);
+
+  ASSERT_TRUE(batcher.Enqueue(&job).ok());
+
+  EXPECT_TRUE(job.Wait().status.ok());
+}
+
+TEST_F(BatcherTest, CancelAllEndsWhatWaitsAndWhatRuns) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  TestJob running(model_, 1), waiting(model_, 1), alone(model_, 1);
+  alone.batchable = false;
+  Occupy(batcher, running);
+  ASSERT_TRUE(batcher.Enqueue(&waiting).ok());
+  ASSERT_TRUE(batcher.Enqueue(&alone).ok());
+
+  batcher.CancelAll();
+
+  ExpectError(waiting.Wait().status, absl::StatusCode::kUnavailable, "shutting down");
+  ExpectError(alone.Wait().status, absl::StatusCode::kUnavailable, "shutting down");
+  EXPECT_TRUE(running.token->cancelled());
+  EXPECT_EQ(batcher.Depth(*model_), 0);
+  fake_->gate.Open();
+  EXPECT_TRUE(running.Wait().status.ok());
+}
+
+TEST_F(BatcherTest, EveryAcceptedJobIsDoneOnceWhenShutdownMeetsEnqueues) {
+  constexpr int kThreads = 4;
+  constexpr int kJobsPerThread = 400;
+  Batcher batcher({.schedule = {.workers = 2, .max_queue_samples = 64}, .quick_pause = kNoPause});
+  std::vector<std::unique_ptr<TestJob>> jobs;
+  for (int i = 0; i < kThreads * kJobsPerThread; ++i) {
+    jobs.push_back(std::make_unique<TestJob>(model_, 1 + i % 3, i % 2 == 0 ? 1e-3 : 1e-5));
+    jobs.back()->batchable = i % 50 != 0;
+    jobs.back()->quick = i % 3 == 0 && jobs.back()->batchable;
+  }
+  std::vector<int> accepted(jobs.size(), 0);
+  std::atomic<int> started{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = t; i < kThreads * kJobsPerThread; i += kThreads) {
+        accepted[i] = batcher.Enqueue(jobs[i].get()).ok() ? 1 : 0;
+        ++started;
+      }
+    });
+  }
+  while (started < kThreads * kJobsPerThread / 2) std::this_thread::yield();
+
+  batcher.Shutdown();
+
+  for (std::thread& thread : threads) thread.join();
+  int total = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_EQ(jobs[i]->done_calls, accepted[i]) << "job " << i;
+    total += accepted[i];
+  }
+  EXPECT_GT(total, 0);
+  TestJob late(model_, 1);
+  ExpectError(batcher.Enqueue(&late), absl::StatusCode::kUnavailable, "shutting down");
+}
+
+}  // namespace
+}  // namespace deeppcr

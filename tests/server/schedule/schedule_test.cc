@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// Time is made up here: nothing waits, and every decision can be replayed.
+#include "server/schedule/schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "tests/server/schedule/plain_job.h"
+#include "tests/testing/expect_error.h"
+
+namespace deeppcr {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using testing::ExpectError;
+using ::testing::IsEmpty;
+using testing::kMaxBatch;
+using testing::kStart;
+using testing::ModelPtr;
+using testing::NewModel;
+using testing::PlainJob;
+using testing::TimePoint;
+
+class ScheduleTest : public ::testing::Test {
+ protected:
+  PlainJob* NewJob(const ModelPtr& model, int64_t n = 1, double rtol = 1e-4,
+                   TimePoint deadline = TimePoint::max()) {
+    jobs_.push_back(std::make_unique<PlainJob>(model, n, rtol, deadline));
+    return jobs_.back().get();
+  }
+  PlainJob* Admit(Schedule& schedule, PlainJob* job) {
+    JobList dead;
+    EXPECT_TRUE(schedule.Admit(job, now_, &dead).ok());
+    EXPECT_THAT(dead, IsEmpty());
+    return job;
+  }
+  PlainJob* Admit(Schedule& schedule, const ModelPtr& model, int64_t n = 1) {
+    return Admit(schedule, NewJob(model, n));
+  }
+  JobList Take(Schedule& schedule) { return schedule.Take(now_, &turn_) ? turn_.jobs : JobList(); }
+
+  std::vector<std::unique_ptr<PlainJob>> jobs_;
+  const ModelPtr a_ = NewModel("a"), b_ = NewModel("b"), c_ = NewModel("c");
+  TimePoint now_ = kStart;
+  Schedule::Turn turn_;
+};
+
+TEST_F(ScheduleTest, ABatchThatIsNotFullWaitsForMaxDelay) {
+  Schedule schedule({.max_delay = milliseconds(5)});
+  Job* first = Admit(schedule, a_);
+  EXPECT_EQ(schedule.NextStart(), kStart + milliseconds(5));
+  now_ += milliseconds(3);
+  Job* second = Admit(schedule, a_);
+  EXPECT_THAT(Take(schedule), IsEmpty());
+  now_ = kStart + milliseconds(5) - microseconds(1);
+  EXPECT_THAT(Take(schedule), IsEmpty());
+
+  now_ += microseconds(1);
+
+  EXPECT_THAT(Take(schedule), ElementsAre(first, second));
+  EXPECT_EQ(schedule.NextStart(), TimePoint::max());
+}
+
+TEST_F(ScheduleTest, AFullBatchDoesNotWait) {
+  Schedule schedule({.max_delay = milliseconds(5)});
+  Admit(schedule, a_, kMaxBatch - 1);
+  EXPECT_THAT(Take(schedule), IsEmpty());
+  Admit(schedule, a_, 1);
+
+  EXPECT_EQ(Take(schedule).size(), 2u);
+}
+
+TEST_F(ScheduleTest, NoMoreInstancesOfAModelThanAllowed) {
+  Schedule schedule({.workers = 4, .max_instances = 1});
+  Admit(schedule, a_, kMaxBatch);
+  Job* later = Admit(schedule, a_, kMaxBatch);
+  Job* other = Admit(schedule, b_);
+  Schedule::Turn first;
+  ASSERT_TRUE(schedule.Take(now_, &first));
+  EXPECT_THAT(Take(schedule), ElementsAre(other));
+  EXPECT_THAT(Take(schedule), IsEmpty());
+  EXPECT_EQ(schedule.NextStart(), TimePoint::max());
+
+  schedule.Finish(first, 1);
+
+  EXPECT_THAT(Take(schedule), ElementsAre(later));
+}
+
+TEST_F(ScheduleTest, ComparisonsDoNotWaitForBatchesThatMayNotBegin) {
+  Schedule schedule({.workers = 4, .max_delay = milliseconds(5)});
+  PlainJob* first = NewJob(a_);
+  PlainJob* second = NewJob(a_);
+  first->batchable = second->batchable = false;
+  Admit(schedule, first);
+  Admit(schedule, second);
+  Admit(schedule, b_);
+
+  EXPECT_THAT(Take(schedule), ElementsAre(first));
+  EXPECT_THAT(Take(schedule), ElementsAre(second));
+  EXPECT_THAT(Take(schedule), IsEmpty());
+}
+
+TEST_F(ScheduleTest, OnlyWhatIsAloneIsTakenWhereItArrives) {
+  Schedule schedule({});
+  const Job* alone = Admit(schedule, a_);
+  EXPECT_TRUE(schedule.TakeOnly(*alone, now_, &turn_));
+  EXPECT_THAT(turn_.jobs, ElementsAre(alone));
+  Admit(schedule, a_);
+  const Job* second = Admit(schedule, a_);
+  EXPECT_FALSE(schedule.TakeOnly(*second, now_, &turn_));
+
+  Schedule patient({.max_delay = milliseconds(5)});
+  EXPECT_FALSE(patient.TakeOnly(*Admit(patient, c_), now_, &turn_));
+}
+
+TEST_F(ScheduleTest, ADeadlineEndsAJobAtArrivalAndInTheQueue) {
+  Schedule schedule({});
+  const TimePoint deadline = now_ + milliseconds(1);
+  PlainJob* dies = Admit(schedule, NewJob(a_, 1, 1e-4, deadline));
+  Job* lives = Admit(schedule, a_);
+  now_ = deadline;
+  JobList dead;
+  ExpectError(schedule.Admit(NewJob(a_, 1, 1e-4, deadline), now_, &dead),
+              absl::StatusCode::kDeadlineExceeded, "before it was computed");
+
+  EXPECT_THAT(Take(schedule), ElementsAre(lives));
+
+  EXPECT_THAT(turn_.dead, ElementsAre(dies));
+  EXPECT_EQ(turn_.samples, 1);
+}
+
+TEST_F(ScheduleTest, TheDeadGiveTheirPlaceInAFullQueueAway) {
+  Schedule schedule({.max_queue_samples = 2});
+  PlainJob* dies = Admit(schedule, NewJob(a_, 2, 1e-4, now_ + milliseconds(1)));
+  now_ += milliseconds(1);
+  PlainJob* next = NewJob(a_, 2);
+  JobList dead;
+
+  EXPECT_TRUE(schedule.Admit(next, now_, &dead).ok());
+
+  EXPECT_THAT(dead, ElementsAre(dies));
+  EXPECT_THAT(Take(schedule), ElementsAre(next));
+  EXPECT_TRUE(schedule.empty());
+}
+
+// Models that always have a batch waiting, and what they have used when `seconds` have passed.
+class Backlog {
+ public:
+  struct Model {
+    ModelPtr model;
+    double batch_seconds;
+    double from = 0;    // idle before
+    double period = 0;  // one sample each time, instead of a backlog
+    int odd_every = 0;  // of so many jobs one is of a single sample, and of options of its own
+    double used = 0;
+    double longest_wait = 0;
+    int jobs = 0;
+  };
+
+  Backlog(int workers, std::vector<Model> models)
+      : schedule_({.workers = workers, .max_queue_samples = 64}),
+        models_(std::move(models)),
+        workers_(static_cast<size_t>(workers)) {}
+
+  void Run(double seconds) {
+    while (now_ < seconds) {
+      Fill();
+      for (Worker& worker : workers_) Start(&worker);
+      double next = seconds;
+      for (const Worker& worker : workers_) {
+        if (worker.model != nullptr) next = std::min(next, worker.end);
+      }
+      for (const Model& model : models_) {
+        if (model.from > now_) next = std::min(next, model.from);
+      }
+      now_ = next;
+      for (Worker& worker : workers_) End(&worker);
+    }
+  }
+  double used(size_t model) const { return models_[model].used; }
+  double longest_wait(size_t model) const { return models_[model].longest_wait; }
+
+ private:
+  struct Worker {
+    Schedule::Turn turn;
+    Model* model = nullptr;
+    double end = 0;
+  };
+
+  TimePoint Now() const {
+    return kStart +
+           std::chrono::duration_cast<TimePoint::duration>(std::chrono::duration<double>(now_));
+  }
+  void Fill() {
+    for (Model& model : models_) {
+      if (now_ < model.from) continue;
+      if (model.period > 0) {
+        Admit(&model, 1, 1e-4);
+        model.from = now_ + model.period;
+      }
+      while (model.period == 0 && Schedule::Depth(*model.model) < 2 * kMaxBatch) {
+        const bool odd = model.odd_every > 0 && model.jobs % model.odd_every == 0;
+        Admit(&model, odd ? 1 : kMaxBatch, odd ? 1e-3 : 1e-4);
+      }
+    }
+  }
+  void Admit(Model* model, int64_t samples, double rtol) {
+    ++model->jobs;
+    jobs_.push_back(std::make_unique<PlainJob>(model->model, samples, rtol));
+    JobList dead;
+    ASSERT_TRUE(schedule_.Admit(jobs_.back().get(), Now(), &dead).ok());
+  }
+  void Start(Worker* worker) {
+    if (worker->model != nullptr || !schedule_.Take(Now(), &worker->turn)) return;
+    const auto is = [&](const Model& each) {
+      return each.model == worker->turn.jobs.front()->model;
+    };
+    worker->model = &*std::find_if(models_.begin(), models_.end(), is);
+    worker->end = now_ + worker->model->batch_seconds;
+    const std::chrono::duration<double> wait = Now() - worker->turn.jobs.front()->enqueued();
+    worker->model->longest_wait = std::max(worker->model->longest_wait, wait.count());
+  }
+  void End(Worker* worker) {
+    if (worker->model == nullptr || worker->end > now_) return;
+    schedule_.Finish(worker->turn, worker->model->batch_seconds);
+    worker->model->used += worker->model->batch_seconds;
+    worker->model = nullptr;
+  }
+
+  Schedule schedule_;
+  std::vector<Model> models_;
+  std::vector<Worker> workers_;
+  std::vector<std::unique_ptr<PlainJob>> jobs_;
+  double now_ = 0;
+};
+
+TEST_F(ScheduleTest, ModelsShareTheTimeAndNotTheTurns) {
+  Backlog backlog(1, {{a_, 0.010}, {b_, 0.001}});
+  backlog.Run(2);
+  EXPECT_NEAR(backlog.used(0), 1, 0.02);
+  EXPECT_NEAR(backlog.used(1), 1, 0.02);
+}
+
+TEST_F(ScheduleTest, ModelsShareSeveralWorkers) {
+  Backlog backlog(3, {{a_, 0.010}, {b_, 0.001}});
+  backlog.Run(2);
+  EXPECT_NEAR(backlog.used(0), 3, 0.06);
+  EXPECT_NEAR(backlog.used(1), 3, 0.06);
+}
+
+TEST_F(ScheduleTest, NobodySavesUpTime) {
+  Backlog backlog(1, {{a_, 0.010}, {b_, 0.010}, {c_, 0.010, /*from=*/1}});
+  backlog.Run(1.6);
+  EXPECT_NEAR(backlog.used(0), 0.7, 0.03);
+  EXPECT_NEAR(backlog.used(1), 0.7, 0.03);
+  EXPECT_NEAR(backlog.used(2), 0.2, 0.03);
+}
+
+// A batch of one sample that took as long as a full one makes the estimate of the next sixteen
+// times too high; whoever comes then must not be held to it.
+TEST_F(ScheduleTest, AnEstimateIsNobodysDebt) {
+  Backlog backlog(2, {{.model = a_, .batch_seconds = 1, .odd_every = 8},
+                      {.model = b_, .batch_seconds = 0.01, .from = 0.5, .period = 7.3}});
+  backlog.Run(2000);
+  EXPECT_LT(backlog.longest_wait(1), 1.1);
+}
+
+TEST_F(ScheduleTest, ALongComparisonIsNotHeldAgainstItsModel) {
+  Schedule schedule({.workers = 2});
+  PlainJob* comparison = NewJob(a_);
+  comparison->batchable = false;
+  Admit(schedule, comparison);
+  ASSERT_THAT(Take(schedule), ElementsAre(comparison));
+  schedule.Finish(turn_, 600);
+  Job* first = Admit(schedule, a_);
+  Job* other = Admit(schedule, b_);
+  EXPECT_THAT(Take(schedule), ElementsAre(first));
+  EXPECT_THAT(Take(schedule), ElementsAre(other));
+}
+
+TEST_F(ScheduleTest, ABatchWaitsForNoMoreThanHalfOfADeadline) {
+  Schedule schedule({.max_delay = milliseconds(100)});
+  Admit(schedule, a_);
+  Job* urgent = Admit(schedule, NewJob(a_, 1, 1e-3, now_ + milliseconds(10)));
+  EXPECT_EQ(schedule.NextStart(), kStart + milliseconds(5));
+  now_ += milliseconds(5);
+  EXPECT_EQ(Take(schedule).size(), 1u);  // the first, whose options are others
+
+  EXPECT_THAT(Take(schedule), ElementsAre(urgent));
+}
+
+TEST_F(ScheduleTest, NobodyWaitsForCompanyThatCannotCome) {
+  Schedule schedule({.max_delay = milliseconds(100)});
+  PlainJob* warm_up = NewJob(a_);
+  warm_up->patient = false;
+  Admit(schedule, warm_up);
+  EXPECT_THAT(Take(schedule), ElementsAre(warm_up));
+  Job* waiting = Admit(schedule, b_);
+  EXPECT_THAT(Take(schedule), IsEmpty());
+
+  schedule.Hurry();
+
+  EXPECT_THAT(Take(schedule), ElementsAre(waiting));
+}
+
+TEST_F(ScheduleTest, TheDeadAreTakenOutWherever) {
+  Schedule schedule({.workers = 1});
+  PlainJob* alone = NewJob(a_);
+  alone->batchable = false;
+  for (PlainJob* job : {alone, NewJob(b_), NewJob(c_)}) Admit(schedule, job)->token->Cancel();
+  Job* lives = Admit(schedule, c_);
+  JobList dead;
+
+  schedule.RemoveDead(now_, &dead);
+
+  EXPECT_EQ(dead.size(), 3u);
+  EXPECT_EQ(Schedule::Depth(*a_) + Schedule::Depth(*b_), 0);
+  EXPECT_THAT(Take(schedule), ElementsAre(lives));
+  EXPECT_TRUE(schedule.empty());
+}
+
+}  // namespace
+}  // namespace deeppcr

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/schedule/shadow.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <limits>
+#include <thread>
+
+#include "tests/testing/fake_engine.h"
+
+namespace deeppcr {
+namespace {
+
+SampleCopy NewSample() {
+  static const std::vector<float> inputs = {3.0f, 4.0f};
+  return SampleCopy({.num_samples = 1, .inputs = inputs});
+}
+
+using ::testing::ElementsAre;
+using testing::FakeModel;
+using ::testing::HasSubstr;
+
+// Occupies a worker until its gate opens.
+class Blocker : public Job {
+ public:
+  explicit Blocker(std::shared_ptr<ServedModel> served) {
+    model = std::move(served);
+    batchable = false;
+    token = &token_;
+    gate.Close();
+  }
+  absl::Status RunAlone() override {
+    gate.Pass();
+    return absl::OkStatus();
+  }
+  void Done(absl::Status, const JobTimings&) override {}
+
+  testing::Gate gate;
+
+ private:
+  CancelToken token_;
+};
+
+class ShadowTest : public ::testing::Test {
+ protected:
+  ShadowTest()
+      : metrics_({"sequential", "newton"}, "v", "d", "b"),
+        batcher_({.schedule = {.workers = 1}}),
+        fake_(std::make_shared<FakeModel>()),
+        model_(std::make_shared<ServedModel>("m", 1, fake_, metrics_.ForModel("m", 1))) {}
+
+  bool WaitForText(const std::string& wanted) {
+    for (int i = 0; i < 1000; ++i) {
+      if (metrics_.Text().find(wanted) != std::string::npos) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  }
+
+  // So many speed-ups and errors of newton.
+  void ExpectObserved(int speedups, int errors) {
+    const std::string labels = "_count{model=\"m\",solver=\"newton\",version=\"1\"} ";
+    const std::string text = metrics_.Text();
+    EXPECT_THAT(text,
+                HasSubstr("deeppcr_speedup_ratio" + labels + std::to_string(speedups) + "\n"));
+    EXPECT_THAT(
+        text, HasSubstr("deeppcr_shadow_relative_error" + labels + std::to_string(errors) + "\n"));
+  }
+
+  Metrics metrics_;
+  Batcher batcher_;
+  std::shared_ptr<FakeModel> fake_;
+  std::shared_ptr<ServedModel> model_;
+};
+
+TEST_F(ShadowTest, SamplesTheStatedShare) {
+  for (const auto& [rate, expected] : {std::pair{0.0, 0}, {0.01, 11}, {0.25, 251}, {1.0, 1000}}) {
+    ShadowSampler sampler(rate, batcher_, metrics_);
+    int sampled = 0;
+    for (int i = 0; i < 1000; ++i) sampled += sampler.Sample() ? 1 : 0;
+    // The very first request is one more.
+    EXPECT_EQ(sampled, expected) << rate;
+  }
+}
+
+TEST_F(ShadowTest, PairsAParallelPrimaryWithSequential) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+
+  sampler.Offer(model_, primary, NewSample());
+
+  // The fake needs 4 ms sequentially and 1 ms otherwise.
+  ASSERT_TRUE(
+      WaitForText("deeppcr_speedup_ratio_sum{model=\"m\",solver=\"newton\",version=\"1\"} 4\n"));
+  ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
+  EXPECT_THAT(
+      metrics_.Text(),
+      HasSubstr(
+          "deeppcr_shadow_relative_error_count{model=\"m\",solver=\"newton\",version=\"1\"} 1\n"));
+  ASSERT_EQ(fake_->comparisons().size(), 1u);
+  EXPECT_THAT(fake_->comparisons()[0], ElementsAre(3.0f, 4.0f));
+}
+
+TEST_F(ShadowTest, PairsASequentialPrimaryWithThePlansParallelSolver) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "sequential";
+
+  sampler.Offer(model_, primary, NewSample());
+
+  EXPECT_TRUE(WaitForText(
+      "deeppcr_speedup_ratio_sum{model=\"m\",solver=\"sequential\",version=\"1\"} 4\n"));
+  EXPECT_TRUE(WaitForText(
+      "deeppcr_shadow_relative_error_sum{model=\"m\",solver=\"sequential\",version=\"1\"} 2"));
+}
+
+TEST_F(ShadowTest, AnInterruptedPairIsNotObserved) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+  fake_->compare_gate.Close();
+  sampler.Offer(model_, primary, NewSample());
+  ASSERT_TRUE(fake_->compare_gate.WaitForArrivals(1));
+
+  batcher_.CancelAll();
+  fake_->compare_gate.Open();
+
+  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"interrupted\"} 1\n"));
+  EXPECT_THAT(metrics_.Text(), ::testing::Not(HasSubstr("deeppcr_speedup_ratio_count")));
+}
+
+TEST_F(ShadowTest, AFallbackHasItsTimeObservedAndNoError) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+  fake_->report.fallback = true;
+  fake_->max_state_error = 0;
+
+  sampler.Offer(model_, primary, NewSample());
+
+  ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
+  ExpectObserved(1, 0);
+}
+
+// Of an answer that claims nothing, as its client has allowed, no error is an alarm.
+TEST_F(ShadowTest, AnAnswerThatDidNotConvergeIsNoneToCompare) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+  fake_->report.converged = false;
+  fake_->max_state_error = 3;
+
+  sampler.Offer(model_, primary, NewSample());
+
+  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 1\n"));
+  ExpectObserved(0, 0);
+}
+
+TEST_F(ShadowTest, ANonFiniteErrorIsAFailure) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+  fake_->max_state_error = std::numeric_limits<double>::quiet_NaN();
+
+  sampler.Offer(model_, primary, NewSample());
+
+  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 1\n"));
+}
+
+TEST_F(ShadowTest, AWaitingPairDoesNotKeepItsModel) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+  auto other = std::make_shared<ServedModel>("other", 1, fake_, nullptr);
+  Blocker blocker(other);
+  ASSERT_TRUE(batcher_.Enqueue(&blocker).ok());
+  ASSERT_TRUE(blocker.gate.WaitForArrivals(1));
+  sampler.Offer(model_, primary, NewSample());
+  const std::weak_ptr<ServedModel> weak = model_;
+
+  model_.reset();
+
+  EXPECT_TRUE(weak.expired());
+  blocker.gate.Open();
+  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"interrupted\"} 1\n"));
+}
+
+TEST_F(ShadowTest, TakesOnlyItsShareOfAWorker) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+  fake_->compare_gate.Close();
+  sampler.Offer(model_, primary, NewSample());
+  ASSERT_TRUE(fake_->compare_gate.WaitForArrivals(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  fake_->compare_gate.Open();
+  ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
+
+  // The first took 50 ms; the next may start a second later at the earliest.
+  for (int i = 0; i < 10; ++i) sampler.Offer(model_, primary, NewSample());
+
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(fake_->comparisons().size(), 1u);
+}
+
+TEST_F(ShadowTest, ACallersTrajectoryHasNoPair) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "newton";
+  primary.initial_guess = InitialGuess::kPrevious;
+
+  sampler.Offer(model_, primary, NewSample());
+
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(fake_->comparisons().empty());
+}
+
+}  // namespace
+}  // namespace deeppcr
