@@ -42,7 +42,9 @@ struct SampleReport {
   std::optional<double> update;
   // Of the states, relative likewise; of an iterative solver that converged.
   std::optional<double> error_estimate;
-  std::optional<double> output_error_estimate;  // the same carried through the output layer
+  // The same carried through the output layer, relative to its outputs: none of outputs that are
+  // zero.
+  std::optional<double> output_error_estimate;
   // The part of error_estimate that is rounding; also with kPrecisionLimited, whose reason it is.
   std::optional<double> rounding_estimate;
   Attempt attempt;  // of a fallback

@@ -228,8 +228,9 @@ class Runner::Batch {
       SampleReport& report = *lane.samples[b].report;
       Decode(lane, b, lane.requests[b]);
       if (!report.converged || !report.error_estimate.has_value()) continue;
-      report.output_error_estimate =
+      const double error =
           lane.space->AmplifyError(b, *report.error_estimate, Floor(), lane.requests[b].outputs);
+      if (std::isfinite(error)) report.output_error_estimate = error;
     }
   }
 
