@@ -137,6 +137,9 @@ struct Walker {
     size = at + 3 * width;
   }
 
+  // Of the step that has just been made, until its rounding takes the place.
+  DEEPPCR_INLINE float* pre_activation() { return size; }
+
   DEEPPCR_INLINE void Primal(int64_t step, bool slopes) {
     const float* in[1] = {state[0]};
     for (int64_t first = 0; first < width; first += V * N) {
@@ -146,6 +149,7 @@ struct Walker {
         Vec<N> a[V];
         for (int v = 0; v < V; ++v) a[v] = x[0][v];
         FinishSlope<W>(args.layers, first, a, slope);
+        for (int v = 0; v < V; ++v) Store(pre_activation() + first + v * N, x[0][v]);
       }
       FinishStep<W>(args.layers, first, in[0], x[0], state[1]);
     }
@@ -189,10 +193,33 @@ struct Walker {
     return PowerOfTwoBelow(MaxLane(largest));
   }
 
+  // The largest slope within SlopeReach of the pre-activations at [at, at + N), whose terms have
+  // this size: there, on the way to zero, where tanh and sigmoid are steepest, and above, where the
+  // others are. The products with the probes are in probes[1].
+  DEEPPCR_INLINE Vec<N> SlopeNear(int64_t at, Vec<N> terms) {
+    const Vec<N> a = Load<N>(pre_activation() + at);
+    Vec<N> probe = Broadcast<N>(0.0F);
+    for (int64_t j = 0; j + 1 < kColumns; ++j)
+      probe = Max(Abs(Load<N>(probes[1] + j * width + at)), probe);
+    const Vec<N> reach =
+        Min(Fma(probe, Broadcast<N>(SlopeReach(0, 1)), terms * Broadcast<N>(SlopeReach(1, 0))),
+            Broadcast<N>(kLargestFloat));
+    Vec<N> near[2] = {a - Max(Min(a, reach), Broadcast<N>(0.0F) - reach), a + reach};
+    Differentiate(args.layers.activation, near);
+    Vec<N> largest = Load<N>(slope + at);
+    for (const Vec<N>& x : near) {
+      const Vec<N> s = And(Broadcast<N>(args.layers.residual ? args.layers.scale : 1.0F) * x,
+                           Load<N>(args.layers.lane_mask + at));
+      largest = SelectGreater(Abs(s), Abs(largest), s, largest);
+    }
+    return largest;
+  }
+
   // What the rounding of a step is proportional to: the new state, the branch that a residual step
   // adds, and the terms of its dot products with the bias, which cancel in the state but not in the
   // rounding: sqrt(z_l^2 + (z_l - z_{l-1})^2 + slope^2 (b^2 + sum_k W_k^2 z_{l-1,k}^2)). What a
-  // product loses below the least normal float is a part of the least float.
+  // product loses below the least normal float is a part of the least float. From here on `slope`
+  // is what probes go through: SlopeNear.
   DEEPPCR_INLINE void RoundingSizes(int64_t step) {
     const LayersView& layers = args.layers;
     const float* weights = layers.weights + step * width * width;
@@ -209,7 +236,10 @@ struct Walker {
         sum = Fma(term, term, sum);
       }
       // Where the slope is zero, squares that overflow count for nothing.
-      const Vec<N> terms = Load<N>(slope + at) * Sqrt(Min(sum, Broadcast<N>(kLargestFloat)));
+      const Vec<N> length = Sqrt(Min(sum, Broadcast<N>(kLargestFloat)));
+      const Vec<N> near = SlopeNear(at, length * Broadcast<N>(scale));
+      const Vec<N> terms = near * length;
+      Store(slope + at, near);
       const Vec<N> z = Load<N>(after + at) * inverse;
       const Vec<N> branch =
           layers.residual ? z - Load<N>(before + at) * inverse : Broadcast<N>(0.0F);
@@ -224,16 +254,19 @@ struct Walker {
     const float* weights = layers.weights + step * width * width;
     const bool residual = layers.residual;
     const float* in = probes[0];
+    float* const out = probes[1];
+    ApplyColumns<W>(weights, width, layers.state_dim, in, width, out, width, kColumns - 1,
+                    [](int64_t, int64_t, Vec<N> product) { return product; });
     RoundingSizes(step);
-    ApplyColumns<W>(weights, width, layers.state_dim, in, width, probes[1], width, kColumns - 1,
-                    [&](int64_t j, int64_t at, Vec<N> product) {
-                      const Vec<N> s = Load<N>(slope + at);
-                      const Vec<N> source = RoundingSource(
-                          Load<N>(size + at), layers.probe_seeds + j * width + at, step);
-                      const Vec<N> carried =
-                          residual ? Fma(s, product, Load<N>(in + j * width + at)) : s * product;
-                      return carried + source;
-                    });
+    for (int64_t j = 0; j + 1 < kColumns; ++j)
+      for (int64_t at = 0; at < width; at += N) {
+        const Vec<N> s = Load<N>(slope + at), product = Load<N>(out + j * width + at);
+        const Vec<N> carried =
+            residual ? Fma(s, product, Load<N>(in + j * width + at)) : s * product;
+        const Vec<N> source =
+            RoundingSource(Load<N>(size + at), layers.probe_seeds + j * width + at, step);
+        Store(out + j * width + at, carried + source);
+      }
     Swap(probes);
   }
 

@@ -51,6 +51,14 @@ constexpr float BallOf(float last_update, float correction, float state, float r
   return Along(correction, ball);
 }
 
+// How far around a pre-activation probes look for the slope that they go through: terms that cancel
+// leave a unit at rest, with no slope, and their rounding, or that of the steps before, wakes it.
+// `terms` is the size of those of its sum, `probe` the largest that enters. As far as BallOf
+// displaces what is not found to move.
+constexpr float SlopeReach(float terms, float probe) {
+  return 0x1p-15F * terms + 8 * kRoundingFactor * probe;
+}
+
 // An error as a share of its ball.
 constexpr float ShareOfBall(float error, float ball) {
   if (error <= kLeastNormal) return 0;

@@ -42,8 +42,8 @@ StepOnTheWay::StepOnTheWay(uint64_t seed, double rtol, int64_t interval, float s
   }
 }
 
-bool StepOnTheWay::has_error() const {
-  return std::fabs(error_[0]) >= 2e-6 * std::max(1.0, std::fabs(claim_[0]));
+bool StepOnTheWay::has_error(double least) const {
+  return std::fabs(error_[0]) >= least * std::max(1.0, std::fabs(claim_[0]));
 }
 
 bool StepOnTheWay::PlantGate(double at, double other) {

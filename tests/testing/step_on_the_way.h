@@ -23,8 +23,9 @@ class StepOnTheWay {
   const StackAttack& attack() const { return attack_; }
   double rtol() const { return rtol_; }
   int64_t interval() const { return interval_; }
-  // True if there is room for a step between the two that is none to rounding.
-  bool has_error() const;
+  // True if the two are so far from each other, relatively: by default there is room for a step
+  // between them that is none to rounding.
+  bool has_error(double least = 2e-6) const;
 
   // A unit that sees the first channel, less `other` of the second one, pass `at` of the way. Steep
   // for the way that is left: none, and false, where the second channel cancels most of it.

@@ -14,7 +14,8 @@ DEEPPCR_INLINE float PowerOfTwoBelow(float x) {
   return power >= 0x1p-126F && power <= 0x1p126F ? power : power < 1 ? 0x1p-126F : 0x1p126F;
 }
 
-// +-2^-24 size, and the least float where there is any, the sign a hash of (probe, lane, step).
+// +-2^-24 size, and the least float where there is any: a hash of (probe, lane, step) has the sign
+// and a quarter more or less of the size, so that those of equal units cancel in no probe.
 template <int N>
 DEEPPCR_INLINE Vec<N> RoundingSource(Vec<N> size, const uint32_t* seeds, int64_t step) {
   typename Vec<N>::Bits h;
@@ -26,7 +27,9 @@ DEEPPCR_INLINE Vec<N> RoundingSource(Vec<N> size, const uint32_t* seeds, int64_t
   const auto sign = h & 0x80000000U;
   const Vec<N> zero = Broadcast<N>(0.0F);
   const Vec<N> least = SelectGreater(size, zero, Broadcast<N>(0x1p-149F), zero);
-  return Vec<N>::FromBits(Fma(size, Broadcast<N>(0x1p-24F), least).bits() | sign);
+  const Vec<N> fraction = Vec<N>::FromBits((h & 0x007FFFFFU) | 0x3F800000U);  // in [1, 2)
+  const Vec<N> unit = Fma(fraction, Broadcast<N>(0x1p-25F), Broadcast<N>(0x1p-26F));
+  return Vec<N>::FromBits(Fma(size, unit, least).bits() | sign);
 }
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA

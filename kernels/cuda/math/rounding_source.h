@@ -21,14 +21,16 @@ DEEPPCR_DEVICE float PowerOfTwoBelow(float x) {
 }
 
 // What probe `v` picks up in element i of a step: +-2^-24 size, and the least float where there is
-// any, the sign a hash of (v, i, step).
+// any; a hash of (v, i, step) has the sign and a quarter more or less of the size.
 DEEPPCR_DEVICE float RoundingSource(float size, int v, int i, int64_t step) {
   uint32_t h = static_cast<uint32_t>(i * kNumProbes + v + 1) * 0x27D4EB2FU;
   h ^= static_cast<uint32_t>(step) * 0x9E3779B9U;
   h *= 0x85EBCA6BU;
   h ^= h >> 13;
   h *= 0xC2B2AE35U;
-  const float source = size > 0.0F ? fmaf(size, 0x1p-24F, 0x1p-149F) : size;
+  const float fraction = static_cast<float>(h & 0x007FFFFFU) * 0x1p-23F;
+  const float unit = fmaf(fraction, 0x1p-25F, 0x1.8p-25F);
+  const float source = size > 0.0F ? fmaf(size, unit, 0x1p-149F) : size;
   return (h & 0x80000000U) != 0 ? -source : source;
 }
 

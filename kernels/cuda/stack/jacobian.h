@@ -9,9 +9,11 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/math/rounding_source.h"
 #include "kernels/cuda/math/warp_matrix.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/stack/warp_step.h"
+#include "kernels/iteration/pass.h"
 
 namespace deeppcr::cuda {
 
@@ -20,6 +22,16 @@ template <class Stack>
 DEEPPCR_DEVICE float SlopeAt(const Stack& stack, float pre_activation) {
   const float slope = Differentiate(stack.activation, pre_activation);
   return stack.residual ? stack.scale * slope : slope;
+}
+
+// The largest slope within this reach of a pre-activation a, `slope` at a itself: there, on the way
+// to zero, where tanh and sigmoid are steepest, and above, where the others are.
+template <class Stack>
+DEEPPCR_DEVICE float SlopeNear(const Stack& stack, float a, float reach, float slope) {
+  const float nearer = SlopeAt(stack, a - fmaxf(fminf(a, reach), -reach));
+  const float above = SlopeAt(stack, a + reach);
+  const float larger = fabsf(nearer) > fabsf(slope) ? nearer : slope;
+  return fabsf(above) > fabsf(larger) ? above : larger;
 }
 
 // column = J of the step with the weights W_l, of which the lane knows its element of the slope.

@@ -128,7 +128,9 @@ class PanelStackStep {
     const float next = FinishStep(stack_, i, a, State(0, i));
     const float slope = rows_ > 1 || diagonal_ != nullptr ? SlopeAt(stack_, a) : 0.0F;
     const float bias = step.layer.bias[i], branch = stack_.residual ? next - State(0, i) : 0.0F;
-    const float terms = slope * sqrtf(fminf(fmaf(bias, bias, p.squares), kLargestFloat));
+    const float length = sqrtf(fminf(fmaf(bias, bias, p.squares), kLargestFloat));
+    const float near = probes_ > 0 ? SlopeNear(stack_, a, ReachOf(p, length), slope) : slope;
+    const float terms = near * length;
     // No less than the state, where squares are too small to be: these states know no common unit.
     const float size =
         fmaxf(fabsf(next), sqrtf(fmaf(next, next, fmaf(branch, branch, terms * terms))));
@@ -141,12 +143,27 @@ class PanelStackStep {
     for (int q = 0; q < PanelSums<S>::kQuads; ++q) {
       const int r = q * kSegments + context_.lane() % kSegments;
       if (r >= rows_) continue;
-      const float carried =
-          stack_.residual ? fmaf(slope, p.mine[q], State(r, i)) : slope * p.mine[q];
+      const bool probe = r >= 1 && r <= probes_;
+      const float s = probe ? near : slope;
+      const float carried = stack_.residual ? fmaf(s, p.mine[q], State(r, i)) : s * p.mine[q];
       float value = r == 0 ? next : carried;
-      if (r >= 1 && r <= probes_) value += RoundingSource(size, r - 1, i, step.step);
+      if (probe) value += RoundingSource(size, r - 1, i, step.step);
       team_.Put(&At(next_, r, i), real ? value : 0.0F);
     }
+  }
+
+  // Of a pre-activation whose terms have this length.
+  DEEPPCR_DEVICE float ReachOf(const PanelSums<S>& p, float length) const {
+    float probe = 0.0F;
+    DEEPPCR_UNROLL
+    for (int q = 0; q < PanelSums<S>::kQuads; ++q) {
+      const int r = q * kSegments + context_.lane() % kSegments;
+      if (r >= 1 && r <= probes_) probe = fmaxf(probe, fabsf(p.mine[q]));
+    }
+    DEEPPCR_UNROLL
+    for (int mask = 1; mask < kSegments; mask *= 2)
+      probe = fmaxf(probe, context_.ShuffleXor(probe, mask));
+    return fminf(SlopeReach(length, probe), kLargestFloat);
   }
 
   const Team team_;

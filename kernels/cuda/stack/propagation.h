@@ -46,7 +46,7 @@ class StackPropagation {
                      : Tangents<W>(context_, stack_, l, slope, column_);
         }
         if (matrix_ != nullptr && !full) StoreDiagonal(l, slope);
-        if (kind_.probes) Probes(layer, l, slope, next);
+        if (kind_.probes) Probes(layer, l, a, slope, next);
       }
       z_ = next;
     }
@@ -65,7 +65,10 @@ class StackPropagation {
 
   // What the rounding of the step is proportional to (kernels/cpu/kernels_impl.h has the formula
   // and its reasons): the new state, the branch, and the terms of the dot products with the bias.
-  DEEPPCR_DEVICE float RoundingSize(const LayerPart<W>& layer, float slope, float next) {
+  // `slope` comes as that of pre-activation a and goes as the largest one near it, where the
+  // largest product of a probe is this.
+  DEEPPCR_DEVICE float RoundingSize(const LayerPart<W>& layer, float a, float product, float next,
+                                    float* slope) {
     const float largest = LargestOfWarp(context_, fmaxf(fabsf(next), fabsf(z_)));
     const float scale = PowerOfTwoBelow(largest), inverse = 1.0F / scale;
     LayerPart<W> squares;
@@ -74,18 +77,28 @@ class StackPropagation {
       squares.weights[j] = layer.weights[j] * layer.weights[j];
     const float before = z_ * inverse, after = next * inverse, bias = layer.bias * inverse;
     const float sum = Multiply<W>(context_, squares, before * before);
-    const float terms = slope * sqrtf(fminf(fmaf(bias, bias, sum), kLargestFloat));
+    const float length = sqrtf(fminf(fmaf(bias, bias, sum), kLargestFloat));
+    const float reach = fminf(SlopeReach(length * scale, product), kLargestFloat);
+    *slope = SlopeNear(stack_, a, reach, *slope);
+    const float terms = *slope * length;
     const float branch = stack_.residual ? after - before : 0.0F;
     return sqrtf(fmaf(after, after, fmaf(branch, branch, terms * terms))) * scale;
   }
 
   // E <- J E + rounding of the step.
-  DEEPPCR_DEVICE void Probes(const LayerPart<W>& layer, int64_t l, float slope, float next) {
-    const float size = RoundingSize(layer, slope, next);
+  DEEPPCR_DEVICE void Probes(const LayerPart<W>& layer, int64_t l, float a, float slope,
+                             float next) {
+    float products[kNumProbes], largest = 0.0F;
     DEEPPCR_UNROLL
     for (int v = 0; v < kNumProbes; ++v) {
-      const float product = Multiply<W>(context_, layer, probes_[v]);
-      const float carried = stack_.residual ? fmaf(slope, product, probes_[v]) : slope * product;
+      products[v] = Multiply<W>(context_, layer, probes_[v]);
+      largest = fmaxf(largest, fabsf(products[v]));
+    }
+    const float size = RoundingSize(layer, a, largest, next, &slope);
+    DEEPPCR_UNROLL
+    for (int v = 0; v < kNumProbes; ++v) {
+      const float carried =
+          stack_.residual ? fmaf(slope, products[v], probes_[v]) : slope * products[v];
       probes_[v] = carried + RoundingSource(size, v, row_, l);
     }
   }

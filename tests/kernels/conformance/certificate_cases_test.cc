@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <random>
 #include <string>
@@ -111,19 +112,104 @@ struct Claims {
   int made = 0, wrong = 0;
 };
 
-void Count(StackAttack& attack, double rtol, int64_t interval, Claims* claims) {
-  const SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
+// One solve with attack.options.
+void CountSolve(const SolverRig& rig, const StackAttack& attack, Claims* claims) {
   const Solved sequential = rig.Solve({.solver = "sequential"}, attack.inputs);
   if (!sequential.reports[0].converged) return;
-  attack.options = OptionsFor("newton", attack.num_steps, interval, rtol);
-  attack.options.on_no_convergence = OnNoConvergence::kReturn;
-  if (!attack.previous.empty()) attack.options.initial_guess = InitialGuess::kPrevious;
   const Solved solved =
       rig.Solve(attack.options,
                 {.num_samples = 1, .inputs = attack.inputs, .initial_states = attack.previous});
   if (!solved.reports[0].converged) return;
   ++claims->made;
   if (Judge(attack, solved.trajectory, sequential.trajectory).to_single > 1) ++claims->wrong;
+}
+
+void Count(StackAttack& attack, double rtol, int64_t interval, Claims* claims) {
+  const SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
+  attack.options = OptionsFor("newton", attack.num_steps, interval, rtol);
+  attack.options.on_no_convergence = OnNoConvergence::kReturn;
+  if (!attack.previous.empty()) attack.options.initial_guess = InitialGuess::kPrevious;
+  CountSolve(rig, attack, claims);
+}
+
+// With both guesses that are made of inputs, and a step or more an interval.
+void CountInputs(StackAttack& attack, const std::vector<std::vector<float>>& inputs,
+                 Claims* claims) {
+  for (const InitialGuess guess : {InitialGuess::kConstant, InitialGuess::kCalibrated}) {
+    attack.options.initial_guess = guess;
+    const SolverRig rig = testing::RigOf(&attack);
+    if (attack.options.initial_guess != guess) continue;
+    for (const int64_t interval : {1, 2, 4, 16}) {
+      attack.options = OptionsFor("newton", attack.num_steps, interval, 1e-4);
+      attack.options.initial_guess = guess;
+      attack.options.on_no_convergence = OnNoConvergence::kReturn;
+      for (const std::vector<float>& input : inputs) {
+        attack.inputs = input;
+        CountSolve(rig, attack, claims);
+      }
+    }
+  }
+}
+
+// The 24th layer's terms cancel to nothing but for their rounding, which the sequential solver
+// grows to a million and Newton's states rest behind. Weights 1.5 (letter - 'c').
+TEST(CertificateCasesTest, WhatIsLeftOfTermsThatCancel) {
+  constexpr std::string_view kLetters =
+      "ebedbababdacceeeededbedeabeacaadcacdbcacaeebdeeebbadaaebaaaccaebebedeaabbbeaecbd"
+      "cbdeaedceebbabccebbdbbabadcccbedeebaaedcadeeeaaeccdedcaddadbbabcddebddcdededebeb"
+      "aedaecedcbdebcccdcabbbacdcbaeebcebecceeacceceddddbdededbdaadaebccaaaebaceaaacbec"
+      "cdaceebdebceeeabdbddabbabaeaccdceaddeccceebeaedccaaacadeddbbaaacadcecddceaccdccb"
+      "ebdbadeaadadceaaebaecbdaebaaedeccaecdebbdbcadadacdacccbdebcbccdbbdcccebcdbdceddd"
+      "ddabbdebeebaebedeaadeadcdecccdeecbccdcaacabadbedebceebbdcabaecedaacbbeaeeceaecae"
+      "ededecbdccbaeeebdedececdabdadccd";
+  StackAttack attack = ZeroStack(32, 4, Activation::kRelu);
+  ASSERT_EQ(kLetters.size(), attack.weights.size());
+  for (size_t i = 0; i < kLetters.size(); ++i)
+    attack.weights[i] = 1.5F * static_cast<float>(kLetters[i] - 'c');
+  Claims claims;
+  CountInputs(attack, {{0.0442887172F, -0.976118922F, -1.04383731F, 0.159140304F}}, &claims);
+  EXPECT_EQ(claims.wrong, 0);
+}
+
+// Small integers times a power of two or not, as quantised networks have them: terms cancel to
+// nothing, and what the rounding of the sequential solver leaves of them wakes units that rest.
+StackAttack IntegerWeights(std::mt19937_64& random) {
+  const auto one_of = [&](auto... values) {
+    const double all[] = {static_cast<double>(values)...};
+    return all[random() % sizeof...(values)];
+  };
+  const auto dim = static_cast<int64_t>(one_of(2, 3, 4, 6, 8));
+  StackAttack attack = ZeroStack(static_cast<int64_t>(one_of(16, 32, 64, 100)), dim,
+                                 random() % 3 == 0 ? Activation::kLeakyRelu : Activation::kRelu);
+  attack.residual = random() % 4 == 0;
+  attack.residual_scale = static_cast<float>(one_of(1, 0.5, 0.1));
+  const int largest = random() % 3 == 0 ? 2 : 1;
+  const double root = std::sqrt(static_cast<double>(dim));
+  const double factor = one_of(1.5, 1, 0.5, 0.4, 1 / root, 2 / root, 3 / root);
+  std::uniform_int_distribution<int> integer(-largest, largest);
+  for (float& w : attack.weights) w = static_cast<float>(factor * integer(random));
+  const double bias = one_of(0, 0, 0.1, 1e-3, 1e-5);
+  for (float& b : attack.biases)
+    b = static_cast<float>(bias * std::normal_distribution<double>()(random));
+  return attack;
+}
+
+TEST(CertificateCasesTest, IntegerWeights) {
+  const char* wanted = std::getenv("DEEPPCR_TEST_NETWORKS");
+  const int64_t networks = wanted == nullptr ? 1500 : std::strtol(wanted, nullptr, 10);
+  std::mt19937_64 random(20);
+  std::normal_distribution<float> normal;
+  Claims claims;
+  for (int64_t k = 0; k < networks; ++k) {
+    StackAttack attack = IntegerWeights(random);
+    std::vector<std::vector<float>> inputs(8, std::vector<float>(attack.state_dim));
+    for (std::vector<float>& input : inputs)
+      for (float& x : input) x = normal(random);
+    CountInputs(attack, inputs, &claims);
+  }
+  std::printf("integer weights: %d of %d\n", claims.wrong, claims.made);
+  EXPECT_EQ(claims.wrong, 0);
+  EXPECT_GT(claims.made, networks);
 }
 
 // Two channels that are always equal, read together by a unit which the sequential trajectory only
@@ -252,15 +338,16 @@ TEST(CertificateCasesTest, AStepBetweenTheClaimAndTheAnswer) {
   EXPECT_EQ(claims.differences.wrong, 0);
   EXPECT_EQ(claims.windows.wrong, 0);
   EXPECT_EQ(claims.low.wrong, 0);
-  EXPECT_GT(claims.low.made, 300);
-  EXPECT_GT(claims.gates.made, 300);
-  EXPECT_GT(claims.differences.made, 3000);
-  EXPECT_GT(claims.windows.made, 500);
+  // The probes see most of them, and make no claim of it.
+  EXPECT_GT(claims.low.made, 50);
+  EXPECT_GT(claims.gates.made, 30);
+  EXPECT_GT(claims.differences.made, 80);
+  EXPECT_GT(claims.windows.made, 20);
 }
 
 TEST(CertificateCasesTest, AStepIsPassedByARuleThatDoesNotFollowWhatIsLeft) {
   const StepClaims claims = CountSteps(WeakRule::kUnfollowed);
-  EXPECT_GT(claims.differences.wrong, 20);
+  EXPECT_GT(claims.differences.wrong, 10);
   EXPECT_GT(claims.windows.wrong, claims.windows.made / 2);
   EXPECT_GT(claims.low.wrong, 5);
 }

@@ -348,6 +348,32 @@ TEST(DeviceRuleTest, AKinkWithinTheBallIsSeenByBothAndOneBeyondItByNeither) {
   }
 }
 
+// Terms of a thousand that cancel leave a unit at rest on its kink, with no slope, and their
+// rounding is more than the tolerance: where it rests, and behind the step that only another unit,
+// at rest like it, takes it through.
+TEST(DeviceRuleTest, TheRoundingOfTermsThatCancelIsSeenByBoth) {
+  constexpr int64_t kSteps = 24, kDim = 4;
+  for (const int interval : {1, 2}) {
+    SCOPED_TRACE(interval);
+    OwnSystem system({.num_steps = kSteps, .state_dim = kDim, .activation = Activation::kRelu},
+                     std::vector<float>(kDim * kDim), std::vector<float>(kDim));
+    for (int64_t l = 0; l < kSteps; ++l) {
+      float* const weights = system.weights.data() + l * kDim * kDim;
+      weights[0] = weights[kDim + 1] = 1;
+      if (l % 2 == 0) {
+        weights[2 * kDim] = 1000;
+        weights[2 * kDim + 1] = -1000;
+      } else {
+        weights[3 * kDim + 2] = 1;
+      }
+    }
+    const SampleReport report =
+        SystemOnBoth(system.spec)
+            .ExpectSame(OptionsFor("newton", kSteps, interval, 1e-4), {1, 1, 0, 0});
+    EXPECT_EQ(report.attempt.termination, Termination::kPrecisionLimited);
+  }
+}
+
 // What a pass of the device takes in the place of a state, column by column beside it.
 TEST(DeviceRuleTest, AnEntryIsWhatItsConfirmationTries) {
   constexpr int kWidth = 2;
