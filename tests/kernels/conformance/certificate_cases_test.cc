@@ -112,6 +112,12 @@ struct Claims {
   int made = 0, wrong = 0;
 };
 
+void CountClaim(const StackAttack& attack, const std::vector<float>& trajectory,
+                const Solved& sequential, Claims* claims) {
+  ++claims->made;
+  if (Judge(attack, trajectory, sequential.trajectory).to_single > 1) ++claims->wrong;
+}
+
 // One solve with attack.options.
 void CountSolve(const SolverRig& rig, const StackAttack& attack, Claims* claims) {
   const Solved sequential = rig.Solve({.solver = "sequential"}, attack.inputs);
@@ -120,8 +126,7 @@ void CountSolve(const SolverRig& rig, const StackAttack& attack, Claims* claims)
       rig.Solve(attack.options,
                 {.num_samples = 1, .inputs = attack.inputs, .initial_states = attack.previous});
   if (!solved.reports[0].converged) return;
-  ++claims->made;
-  if (Judge(attack, solved.trajectory, sequential.trajectory).to_single > 1) ++claims->wrong;
+  CountClaim(attack, solved.trajectory, sequential, claims);
 }
 
 void Count(StackAttack& attack, double rtol, int64_t interval, Claims* claims) {
@@ -286,8 +291,7 @@ void CountInto(const StepOnTheWay& step, std::optional<WeakRule> rule, Claims* c
   const Solved sequential = rig.Solve({.solver = "sequential"}, attack.inputs);
   const WeakClaim claim = SolveByWeakRule(attack, rig.system(), *rule);
   if (!claim.claimed) return;
-  ++claims->made;
-  if (Judge(attack, claim.trajectory, sequential.trajectory).to_single > 1) ++claims->wrong;
+  CountClaim(attack, claim.trajectory, sequential, claims);
 }
 
 // By what a step reads; with the solver's own rule, and without following what is left.
@@ -338,16 +342,17 @@ TEST(CertificateCasesTest, AStepBetweenTheClaimAndTheAnswer) {
   EXPECT_EQ(claims.differences.wrong, 0);
   EXPECT_EQ(claims.windows.wrong, 0);
   EXPECT_EQ(claims.low.wrong, 0);
-  // The probes see most of them, and make no claim of it.
-  EXPECT_GT(claims.low.made, 50);
-  EXPECT_GT(claims.gates.made, 30);
-  EXPECT_GT(claims.differences.made, 80);
-  EXPECT_GT(claims.windows.made, 20);
+  // The probes see most of them, and make no claim of it. Thirty times as many draws find windows
+  // and differences that still pass: kernels/README.md, known way (1).
+  EXPECT_GT(claims.low.made, 80);
+  EXPECT_GT(claims.gates.made, 40);
+  EXPECT_GT(claims.differences.made, 110);
+  EXPECT_GT(claims.windows.made, 45);
 }
 
 TEST(CertificateCasesTest, AStepIsPassedByARuleThatDoesNotFollowWhatIsLeft) {
   const StepClaims claims = CountSteps(WeakRule::kUnfollowed);
-  EXPECT_GT(claims.differences.wrong, 10);
+  EXPECT_GT(claims.differences.wrong, 20);
   EXPECT_GT(claims.windows.wrong, claims.windows.made / 2);
   EXPECT_GT(claims.low.wrong, 5);
 }

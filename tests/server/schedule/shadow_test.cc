@@ -69,6 +69,7 @@ class ShadowTest : public ::testing::Test {
         text, HasSubstr("deeppcr_shadow_relative_error" + labels + std::to_string(errors) + "\n"));
   }
 
+  const ResolvedOptions newton_ = {.solver = "newton"};  // of a primary
   Metrics metrics_;
   Batcher batcher_;
   std::shared_ptr<FakeModel> fake_;
@@ -87,10 +88,8 @@ TEST_F(ShadowTest, SamplesTheStatedShare) {
 
 TEST_F(ShadowTest, PairsAParallelPrimaryWithSequential) {
   ShadowSampler sampler(1, batcher_, metrics_);
-  ResolvedOptions primary;
-  primary.solver = "newton";
 
-  sampler.Offer(model_, primary, NewSample());
+  sampler.Offer(model_, newton_, NewSample());
 
   // The fake needs 4 ms sequentially and 1 ms otherwise.
   ASSERT_TRUE(
@@ -119,10 +118,8 @@ TEST_F(ShadowTest, PairsASequentialPrimaryWithThePlansParallelSolver) {
 
 TEST_F(ShadowTest, AnInterruptedPairIsNotObserved) {
   ShadowSampler sampler(1, batcher_, metrics_);
-  ResolvedOptions primary;
-  primary.solver = "newton";
   fake_->compare_gate.Close();
-  sampler.Offer(model_, primary, NewSample());
+  sampler.Offer(model_, newton_, NewSample());
   ASSERT_TRUE(fake_->compare_gate.WaitForArrivals(1));
 
   batcher_.CancelAll();
@@ -134,12 +131,10 @@ TEST_F(ShadowTest, AnInterruptedPairIsNotObserved) {
 
 TEST_F(ShadowTest, AFallbackHasItsTimeObservedAndNoError) {
   ShadowSampler sampler(1, batcher_, metrics_);
-  ResolvedOptions primary;
-  primary.solver = "newton";
   fake_->report.fallback = true;
   fake_->max_state_error = 0;
 
-  sampler.Offer(model_, primary, NewSample());
+  sampler.Offer(model_, newton_, NewSample());
 
   ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
   ExpectObserved(1, 0);
@@ -148,12 +143,10 @@ TEST_F(ShadowTest, AFallbackHasItsTimeObservedAndNoError) {
 // Of an answer that claims nothing, as its client has allowed, no error is an alarm.
 TEST_F(ShadowTest, AnAnswerThatDidNotConvergeIsNoneToCompare) {
   ShadowSampler sampler(1, batcher_, metrics_);
-  ResolvedOptions primary;
-  primary.solver = "newton";
   fake_->report.converged = false;
   fake_->max_state_error = 3;
 
-  sampler.Offer(model_, primary, NewSample());
+  sampler.Offer(model_, newton_, NewSample());
 
   EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 1\n"));
   ExpectObserved(0, 0);
@@ -161,24 +154,20 @@ TEST_F(ShadowTest, AnAnswerThatDidNotConvergeIsNoneToCompare) {
 
 TEST_F(ShadowTest, ANonFiniteErrorIsAFailure) {
   ShadowSampler sampler(1, batcher_, metrics_);
-  ResolvedOptions primary;
-  primary.solver = "newton";
   fake_->max_state_error = std::numeric_limits<double>::quiet_NaN();
 
-  sampler.Offer(model_, primary, NewSample());
+  sampler.Offer(model_, newton_, NewSample());
 
   EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 1\n"));
 }
 
 TEST_F(ShadowTest, AWaitingPairDoesNotKeepItsModel) {
   ShadowSampler sampler(1, batcher_, metrics_);
-  ResolvedOptions primary;
-  primary.solver = "newton";
   auto other = std::make_shared<ServedModel>("other", 1, fake_, nullptr);
   Blocker blocker(other);
   ASSERT_TRUE(batcher_.Enqueue(&blocker).ok());
   ASSERT_TRUE(blocker.gate.WaitForArrivals(1));
-  sampler.Offer(model_, primary, NewSample());
+  sampler.Offer(model_, newton_, NewSample());
   const std::weak_ptr<ServedModel> weak = model_;
 
   model_.reset();
@@ -190,17 +179,15 @@ TEST_F(ShadowTest, AWaitingPairDoesNotKeepItsModel) {
 
 TEST_F(ShadowTest, TakesOnlyItsShareOfAWorker) {
   ShadowSampler sampler(1, batcher_, metrics_);
-  ResolvedOptions primary;
-  primary.solver = "newton";
   fake_->compare_gate.Close();
-  sampler.Offer(model_, primary, NewSample());
+  sampler.Offer(model_, newton_, NewSample());
   ASSERT_TRUE(fake_->compare_gate.WaitForArrivals(1));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   fake_->compare_gate.Open();
   ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
 
   // The first took 50 ms; the next may start a second later at the earliest.
-  for (int i = 0; i < 10; ++i) sampler.Offer(model_, primary, NewSample());
+  for (int i = 0; i < 10; ++i) sampler.Offer(model_, newton_, NewSample());
 
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_EQ(fake_->comparisons().size(), 1u);
