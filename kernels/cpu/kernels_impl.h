@@ -3,6 +3,7 @@
 #define DEEPPCR_KERNELS_CPU_KERNELS_IMPL_H_
 
 #include "kernels/cpu/simd/rounding_source.h"
+#include "kernels/cpu/simd/slope_near.h"
 #include "kernels/cpu/stack/dense_kernels.h"
 #include "kernels/iteration/pass.h"
 
@@ -193,33 +194,22 @@ struct Walker {
     return PowerOfTwoBelow(MaxLane(largest));
   }
 
-  // The largest slope within SlopeReach of the pre-activations at [at, at + N), whose terms have
-  // this size: there, on the way to zero, where tanh and sigmoid are steepest, and above, where the
-  // others are. The products with the probes are in probes[1].
-  DEEPPCR_INLINE Vec<N> SlopeNear(int64_t at, Vec<N> terms) {
-    const Vec<N> a = Load<N>(pre_activation() + at);
+  // At [at, at + N), whose terms have this size. The products with the probes are in probes[1].
+  DEEPPCR_INLINE Vec<N> SlopeOfProbes(int64_t at, Vec<N> terms) {
     Vec<N> probe = Broadcast<N>(0.0F);
     for (int64_t j = 0; j + 1 < kColumns; ++j)
       probe = Max(Abs(Load<N>(probes[1] + j * width + at)), probe);
-    const Vec<N> reach =
-        Min(Fma(probe, Broadcast<N>(SlopeReach(0, 1)), terms * Broadcast<N>(SlopeReach(1, 0))),
-            Broadcast<N>(kLargestFloat));
-    Vec<N> near[2] = {a - Max(Min(a, reach), Broadcast<N>(0.0F) - reach), a + reach};
-    Differentiate(args.layers.activation, near);
-    Vec<N> largest = Load<N>(slope + at);
-    for (const Vec<N>& x : near) {
-      const Vec<N> s = And(Broadcast<N>(args.layers.residual ? args.layers.scale : 1.0F) * x,
-                           Load<N>(args.layers.lane_mask + at));
-      largest = SelectGreater(Abs(s), Abs(largest), s, largest);
-    }
-    return largest;
+    const Vec<N> factor = And(Broadcast<N>(args.layers.residual ? args.layers.scale : 1.0F),
+                              Load<N>(args.layers.lane_mask + at));
+    return SlopeNear(args.layers.activation, factor, Load<N>(pre_activation() + at),
+                     Load<N>(slope + at), ReachOf(terms, probe));
   }
 
   // What the rounding of a step is proportional to: the new state, the branch that a residual step
   // adds, and the terms of its dot products with the bias, which cancel in the state but not in the
   // rounding: sqrt(z_l^2 + (z_l - z_{l-1})^2 + slope^2 (b^2 + sum_k W_k^2 z_{l-1,k}^2)). What a
   // product loses below the least normal float is a part of the least float. From here on `slope`
-  // is what probes go through: SlopeNear.
+  // is what probes go through: SlopeOfProbes.
   DEEPPCR_INLINE void RoundingSizes(int64_t step) {
     const LayersView& layers = args.layers;
     const float* weights = layers.weights + step * width * width;
@@ -237,7 +227,7 @@ struct Walker {
       }
       // Where the slope is zero, squares that overflow count for nothing.
       const Vec<N> length = Sqrt(Min(sum, Broadcast<N>(kLargestFloat)));
-      const Vec<N> near = SlopeNear(at, length * Broadcast<N>(scale));
+      const Vec<N> near = SlopeOfProbes(at, length * Broadcast<N>(scale));
       const Vec<N> terms = near * length;
       Store(slope + at, near);
       const Vec<N> z = Load<N>(after + at) * inverse;

@@ -30,6 +30,9 @@ struct DiffusionOptions {
   double input_scale = 1;     // of the first layer; small, the epsilon of a layer norm shows
   double first_signal = 0.3;  // of the schedule that tries everything; small ones are expansive
   bool ddpm = false;          // the schedule of Ho et al. 2020 instead
+  // Of each layer's weights, times its scale; 0: normal ones. No bias and, of a residual denoiser,
+  // no modulation: terms cancel to nothing.
+  int largest_integer = 0;
   uint64_t seed = 1;
 };
 
@@ -62,7 +65,8 @@ inline DiffusionOptions AdaLnWithDecoder(int64_t num_steps, uint64_t seed) {
 // Owns what a DiffusionSpec points to.
 class RandomDiffusion {
  public:
-  explicit RandomDiffusion(const DiffusionOptions& options) : random_(options.seed) {
+  explicit RandomDiffusion(const DiffusionOptions& options)
+      : largest_integer_(options.largest_integer), random_(options.seed) {
     const int64_t dim = options.state_dim, hidden = options.hidden_dim, n = options.num_blocks;
     arrays_.reserve(32);
     spec_.state_dim = dim;
@@ -76,17 +80,18 @@ class RandomDiffusion {
     d.activation = options.activation;
     d.input = Layer(hidden, dim, 1.0, options.input_scale);
     d.output = Layer(dim, hidden, options.output_gain);
-    d.first_weight = Array(n * hidden * hidden, Scale(hidden));
-    d.first_bias = Array(n * hidden, 0.1);
+    d.first_weight = Weights(n * hidden * hidden, Scale(hidden));
+    d.first_bias = Biases(n * hidden, 0.1);
     if (options.kind == DenoiserKind::kAdaLnMlp) {
-      d.second_weight = Array(n * hidden * hidden, Scale(hidden));
-      d.second_bias = Array(n * hidden, 0.1);
+      d.second_weight = Weights(n * hidden * hidden, Scale(hidden));
+      d.second_bias = Biases(n * hidden, 0.1);
       d.norm_weight = Array(n * hidden, 1.0);
       d.norm_bias = Array(n * hidden, 0.2);
     }
     d.modulation = Layer(d.modulation_dim(), hidden, 0.5);
     time_embedding_.resize(options.num_steps * hidden);
-    for (double& y : time_embedding_) y = normal_(random_);
+    const bool modulated = largest_integer_ == 0 || options.kind == DenoiserKind::kAdaLnMlp;
+    for (double& y : time_embedding_) y = modulated ? normal_(random_) : 0;
     spec_.time_embedding = time_embedding_;
     spec_.num_classes = options.num_classes;
     if (options.num_classes > 0) spec_.class_embedding = Array(options.num_classes * hidden, 1.0);
@@ -117,8 +122,18 @@ class RandomDiffusion {
   DenseSpec Layer(int64_t rows, int64_t cols, double gain, double scale = 1) {
     return {.rows = rows,
             .cols = cols,
-            .weight = Array(rows * cols, scale * gain * Scale(cols)),
-            .bias = Array(rows, scale * 0.1)};
+            .weight = Weights(rows * cols, scale * gain * Scale(cols)),
+            .bias = Biases(rows, scale * 0.1)};
+  }
+  std::span<const float> Weights(int64_t n, double scale) {
+    if (largest_integer_ == 0) return Array(n, scale);
+    std::uniform_int_distribution<int> integer(-largest_integer_, largest_integer_);
+    std::vector<float>& array = arrays_.emplace_back(n);
+    for (float& x : array) x = static_cast<float>(scale * integer(random_));
+    return array;
+  }
+  std::span<const float> Biases(int64_t n, double scale) {
+    return Array(n, largest_integer_ == 0 ? scale : 0);
   }
   // All coefficients differ from zero somewhere and are zero somewhere; the last step is free of
   // noise, as is one before.
@@ -162,6 +177,7 @@ class RandomDiffusion {
     }
   }
 
+  const int largest_integer_;
   std::mt19937_64 random_;
   std::normal_distribution<double> normal_;
   std::vector<std::vector<float>> arrays_;

@@ -72,9 +72,10 @@ struct DenoiserView {
   float norm_epsilon;
 };
 
-// Floats of a record: a residual MLP keeps two rows per block, adaLN four.
-inline constexpr int kResidualRecordRows = 2;
-inline constexpr int kAdaLnRecordRows = 4;
+// Rows of a record per block (Record in kernels/cpu/diffusion/tape.h), and of its states.
+inline constexpr int kResidualRecordRows = 4;
+inline constexpr int kAdaLnRecordRows = 6;
+inline constexpr int kStateRecordRows = 4;
 
 // What one row of a reverse step needs beside its state.
 struct StepRow {

@@ -12,7 +12,7 @@
 #include "kernels/cpu/diffusion/hidden_vectors.h"
 #include "kernels/cpu/diffusion/panel_gemm.h"
 #include "kernels/cpu/diffusion/tape.h"
-#include "kernels/cpu/simd/activations.h"
+#include "kernels/cpu/simd/slope_near.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
@@ -69,12 +69,21 @@ struct ReverseStepPass {
     return All(SquareRoot(DotOf(in, in, floats)));
   }
 
-  // The derivative of the activation at x, kept for the tangents.
+  // For the tangents: the derivative of the activation at x, whose terms are of an input of this
+  // length, and for probes what it takes to find the largest one near, and the rounding.
   template <int M>
-  DEEPPCR_INLINE Chunk<M> RecordSlope(Chunk<M> x, int64_t r, int64_t i, int64_t at) const {
+  DEEPPCR_INLINE void RecordActivation(Chunk<M> x, const Chunk<M>& activated, Wide length,
+                                       int64_t r, int64_t i, int64_t at) const {
+    const Record record = RecordOf(r);
+    if (args.sizes) {
+      x.To(record.PreActivation(i) + at);
+      activated.To(record.Activated(i) + at);
+      ForVectors(M * kNativeLanes, [&](int64_t v) {
+        Store(record.Terms(i) + at + v, LoadWide(d.first[i].spreads + at + v) * length);
+      });
+    }
     Differentiate(d.activation, x.v);
-    x.To(RecordOf(r).Slope(i) + at);
-    return x;
+    x.To(record.Slope(i) + at);
   }
 
   DEEPPCR_INLINE void SizeInput(int64_t r) const {
@@ -107,16 +116,7 @@ struct ReverseStepPass {
       Activate(d.activation, sum.v);
       for (int v = 0; v < M; ++v) sum.v[v] = LoadWide(h + at + v * kNativeLanes) + sum.v[v];
       sum.To(h + at);
-      if constexpr (kRecord) {
-        const Chunk<M> slope = RecordSlope(x, r, i, at);
-        if (!args.sizes) return;
-        for (int v = 0; v < M; ++v) {
-          const int64_t lane = at + v * kNativeLanes;
-          const Wide terms = LoadWide(d.first[i].spreads + lane) * length;
-          const Wide branch = Squared(slope.v[v]) * Fma(terms, terms, Squared(x.v[v]));
-          Store(RecordOf(r).OuterSize(i) + lane, Sqrt(Fma(sum.v[v], sum.v[v], branch)));
-        }
-      }
+      if constexpr (kRecord) RecordActivation(x, sum, length, r, i, at);
     });
   }
 
@@ -157,18 +157,7 @@ struct ReverseStepPass {
       Chunk<M> value = x;
       Activate(d.activation, value.v);
       value.To(inner + at);
-      if constexpr (kRecord) {
-        const Chunk<M> slope = RecordSlope(x, r, i, at);
-        if (!args.sizes) return;
-        for (int v = 0; v < M; ++v) {
-          const int64_t lane = at + v * kNativeLanes;
-          // Twice: the inputs of the product have been rounded too.
-          const Wide terms = LoadWide(d.first[i].spreads + lane) * length;
-          const Wide before = Fma(terms, terms + terms, Squared(x.v[v]));
-          const Wide after = Squared(value.v[v]);
-          Store(RecordOf(r).InnerSize(i) + lane, Sqrt(Fma(Squared(slope.v[v]), before, after)));
-        }
-      }
+      if constexpr (kRecord) RecordActivation(x, value, length, r, i, at);
     });
   }
 
@@ -213,9 +202,15 @@ struct ReverseStepPass {
       Store(record.ByState() + at, Fma(through, All(c.x0_z), All(c.z_z)));
       Store(record.ByPrediction() + at, by_m);
       if (!args.sizes) return;
+      const Wide terms = LoadWide(d.output->spreads + at) * length;
+      const Wide of_x0 = Squared(All(c.x0_m)) * Fma(terms, terms, Squared(prediction));
+      const Wide reach = ReachOf(Sqrt(of_x0 + Squared(All(c.x0_z) * old)), All(0.0F));
+      const Wide beyond = Abs(raw) - clip - reach;
+      Store(record.BeyondClip() + at, beyond);
       // Twice the dot products: in adaLN their inputs have been rounded too.
-      const Wide terms = by_m * LoadWide(d.output->spreads + at) * length;
-      Wide size = Squared(terms) * All(d.ada_ln ? 2.0F : 1.0F);
+      const Wide near =
+          SelectGreater(beyond, All(0.0F), by_m, Fma(All(c.z_x0), All(c.x0_m), All(c.z_m)));
+      Wide size = Squared(near * terms) * All(d.ada_ln ? 2.0F : 1.0F);
       size = Fma(next, next, size);
       size = size + Squared(All(c.z_z) * old) + Squared(All(c.z_m) * prediction);
       size = size + Squared(All(c.z_x0 * c.x0_z) * old);

@@ -9,6 +9,7 @@
 #include "kernels/cpu/diffusion/panel_gemm.h"
 #include "kernels/cpu/diffusion/tape.h"
 #include "kernels/cpu/simd/rounding_source.h"
+#include "kernels/cpu/simd/slope_near.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
@@ -96,28 +97,58 @@ struct TangentPass {
     });
   }
 
+  // f(row, at, slope, rounding) for the vectors at the activation of block i. Probes, which stand
+  // together in the tile, take the largest slope near the state's (SlopeReach).
+  template <class F>
+  DEEPPCR_INLINE void ThroughActivation(int64_t i, const F& f) const {
+    ForRows([&](const Row& row) {
+      const float* slope = row.record.Slope(i);
+      if (row.probe < 0)
+        return ForVectors(width, [&](int64_t at) { f(row, at, LoadWide(slope + at), All(0.0F)); });
+      if (row.probe > 0) return;
+      ForVectors(width, [&](int64_t at) {
+        const Wide near = SlopeOfProbes(row, i, at);
+        const Wide size = SizeOfActivated(row.record, i, at, near);
+        for (int64_t v = 0; v < args.probes; ++v) {
+          const Row probe = {row.at + v, v, row.step, row.record};
+          f(probe, at, near, Source(probe, 2 * i + 1, size, d.hidden_seeds + v * width + at));
+        }
+      });
+    });
+  }
+  DEEPPCR_INLINE Wide SlopeOfProbes(const Row& first, int64_t i, int64_t at) const {
+    Wide probe = All(0.0F);
+    for (int64_t v = 0; v < args.probes; ++v)
+      probe = Max(Abs(LoadWide(product + (first.at + v) * width + at)), probe);
+    const Record& record = first.record;
+    return SlopeNear(d.activation, All(1.0F), LoadWide(record.PreActivation(i) + at),
+                     LoadWide(record.Slope(i) + at),
+                     ReachOf(LoadWide(record.Terms(i) + at), probe));
+  }
+  // Of the rounding. Twice the terms in adaLN, where the inputs of the product have been rounded
+  // too.
+  DEEPPCR_INLINE Wide SizeOfActivated(const Record& record, int64_t i, int64_t at,
+                                      Wide slope) const {
+    const Wide a = LoadWide(record.PreActivation(i) + at), terms = LoadWide(record.Terms(i) + at);
+    const Wide after = LoadWide(record.Activated(i) + at);
+    const Wide before = slope * slope * Fma(terms, d.ada_ln ? terms + terms : terms, a * a);
+    return Sqrt(Fma(after, after, before));
+  }
+
   DEEPPCR_INLINE void ResidualBlock(int64_t i) const {
     Product(d.first[i], hidden, width, product, width);
-    ForRows([&](const Row& row) {
-      float* t = hidden + row.at * width;
-      const float* p = product + row.at * width;
-      const float* slope = row.record.Slope(i);
-      ForVectors(width, [&](int64_t at) {
-        Store(t + at, Fma(LoadWide(slope + at), LoadWide(p + at), LoadWide(t + at)));
-      });
-      if (row.probe >= 0) AddSource(row, 2 * i + 1, row.record.OuterSize(i), t);
+    ThroughActivation(i, [&](const Row& row, int64_t at, Wide slope, Wide rounding) {
+      float* const t = hidden + row.at * width + at;
+      Store(t, Fma(slope, LoadWide(product + row.at * width + at), LoadWide(t)) + rounding);
     });
   }
 
   DEEPPCR_INLINE void AdaLnBlock(int64_t i) const {
     ForRows([&](const Row& row) { Modulate(row, i); });
     Product(d.first[i], inner, width, product, width);
-    ForRows([&](const Row& row) {
-      float* p = product + row.at * width;
-      const float* slope = row.record.Slope(i);
-      ForVectors(width,
-                 [&](int64_t at) { Store(p + at, LoadWide(slope + at) * LoadWide(p + at)); });
-      if (row.probe >= 0) AddSource(row, 2 * i + 1, row.record.InnerSize(i), p);
+    ThroughActivation(i, [&](const Row& row, int64_t at, Wide slope, Wide rounding) {
+      float* const p = product + row.at * width + at;
+      Store(p, slope * LoadWide(p) + rounding);
     });
     Product(d.second[i], product, width, inner, width);
     ForRows([&](const Row& row) {
@@ -141,17 +172,23 @@ struct TangentPass {
   }
 
   DEEPPCR_INLINE void Finish(const Row& row) const {
+    const ReverseCoefficients& c = *row.step.coefficients;
     float* t = states + row.at * d.state_width;
-    const float* m = predictions + row.at * d.state_width;
-    const float* by_state = row.record.ByState();
-    const float* by_prediction = row.record.ByPrediction();
-    const float* sizes = row.record.StateSize();
-    const uint32_t* seeds = d.state_seeds + row.probe * d.state_width;
+    const float* prediction = predictions + row.at * d.state_width;
     ForVectors(d.state_width, [&](int64_t at) {
-      Wide next = Fma(LoadWide(by_prediction + at), LoadWide(m + at),
-                      LoadWide(by_state + at) * LoadWide(t + at));
-      if (row.probe >= 0)
-        next = next + Source(row, 2 * d.num_blocks + 1, LoadWide(sizes + at), seeds + at);
+      const Wide z = LoadWide(t + at), m = LoadWide(prediction + at);
+      Wide by_z = LoadWide(row.record.ByState() + at);
+      Wide by_m = LoadWide(row.record.ByPrediction() + at);
+      Wide rounding = All(0.0F);
+      if (row.probe >= 0) {
+        const Wide reach = ReachOf(All(0.0F), Abs(Fma(All(c.x0_m), m, All(c.x0_z) * z)));
+        const Wide beyond = LoadWide(row.record.BeyondClip() + at);
+        by_z = SelectGreater(beyond, reach, by_z, All(c.z_x0 * c.x0_z + c.z_z));
+        by_m = SelectGreater(beyond, reach, by_m, All(c.z_x0 * c.x0_m + c.z_m));
+        rounding = Source(row, 2 * d.num_blocks + 1, LoadWide(row.record.StateSize() + at),
+                          d.state_seeds + row.probe * d.state_width + at);
+      }
+      const Wide next = Fma(by_m, m, by_z * z) + rounding;
       Store(t + at, And(next, LoadWide(d.state_mask + at)));
     });
   }

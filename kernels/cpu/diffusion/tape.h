@@ -9,11 +9,12 @@ namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
 // What the tangents of a step need of its primal pass, for one row:
 //
-//   [N, rows per block, H']  slope act'(a), size of the rounding (of the block; of the
-//                            activation in adaLN), then in adaLN: normed vector, size of the
-//                            rounding of the block
+//   [N, rows per block, H']  slope act'(a), for probes a itself, size of the terms of its sum, and
+//                            what the activation is or is added up to; then in adaLN: normed
+//                            vector, size of the rounding of the block
 //   [2, H']                  size of the rounding of the input layer, last normed vector
-//   [3, X]                   dz'/dz without the network, dz'/dm, size of the rounding of z'
+//   [4, X]                   dz'/dz without the network, dz'/dm, size of the rounding of z', and
+//                            how far x0 is beyond its clip
 //   [N + 1]                  1 / standard deviation of each norm, padded to 16
 struct Record {
   float* base;
@@ -30,18 +31,21 @@ struct Record {
     return base + (block * rows + row) * hidden;
   }
   DEEPPCR_INLINE float* Slope(int64_t block) const { return OfBlock(block, 0); }
-  DEEPPCR_INLINE float* InnerSize(int64_t block) const { return OfBlock(block, 1); }
+  DEEPPCR_INLINE float* PreActivation(int64_t block) const { return OfBlock(block, 1); }
+  DEEPPCR_INLINE float* Terms(int64_t block) const { return OfBlock(block, 2); }
+  DEEPPCR_INLINE float* Activated(int64_t block) const { return OfBlock(block, 3); }
   DEEPPCR_INLINE float* OuterSize(int64_t block) const { return OfBlock(block, rows - 1); }
   // The last norm is that of "block" N.
   DEEPPCR_INLINE float* Normed(int64_t block) const {
-    return block == blocks ? OfBlock(blocks, 1) : OfBlock(block, 2);
+    return block == blocks ? OfBlock(blocks, 1) : OfBlock(block, 4);
   }
   DEEPPCR_INLINE float* InputSize() const { return OfBlock(blocks, 0); }
   DEEPPCR_INLINE float* OfState(int64_t row) const { return OfBlock(blocks, 2) + row * state; }
   DEEPPCR_INLINE float* ByState() const { return OfState(0); }
   DEEPPCR_INLINE float* ByPrediction() const { return OfState(1); }
   DEEPPCR_INLINE float* StateSize() const { return OfState(2); }
-  DEEPPCR_INLINE float& InverseDeviation(int64_t block) const { return OfState(3)[block]; }
+  DEEPPCR_INLINE float* BeyondClip() const { return OfState(3); }
+  DEEPPCR_INLINE float& InverseDeviation(int64_t block) const { return OfState(4)[block]; }
 };
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA

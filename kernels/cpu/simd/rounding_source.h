@@ -6,8 +6,6 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-inline constexpr float kLargestFloat = 0x1.fffffep127F;
-
 // The power of two that x >= 0 has in its exponent, but a normal one with a normal inverse.
 DEEPPCR_INLINE float PowerOfTwoBelow(float x) {
   const float power = Vec<4>::FromBits(Broadcast<4>(x).bits() & 0x7F800000U).v[0];

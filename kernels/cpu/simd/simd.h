@@ -14,6 +14,8 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
+inline constexpr float kLargestFloat = 0x1.fffffep127F;
+
 #define DEEPPCR_INLINE inline __attribute__((always_inline))
 
 #if defined(__AVX512F__)
@@ -170,7 +172,8 @@ DEEPPCR_INLINE Vec<N> Min(Vec<N> a, Vec<N> b) {
 template <int N>
 DEEPPCR_INLINE Vec<N> Sqrt(Vec<N> a) {
 #if defined(__AVX512F__)
-  if constexpr (N == 16) return {_mm512_sqrt_ps(a.v)};
+  // _mm512_sqrt_ps, but GCC 12 warns of what that leaves undefined.
+  if constexpr (N == 16) return {_mm512_maskz_sqrt_ps(0xFFFF, a.v)};
 #endif
 #if defined(__AVX2__)
   if constexpr (N == 8) return {_mm256_sqrt_ps(a.v)};

@@ -196,6 +196,20 @@ class DenoiserStep {
     });
   }
 
+  // Of the activation at a, and the largest one near, which probes go through.
+  struct Slopes {
+    float of_columns = 0.0F, of_probes = 0.0F;
+
+    DEEPPCR_DEVICE Slopes(const DenoiserStep& step, float a, float terms, const PanelSums<S>& p) {
+      const Activation activation = step.d_.activation;
+      if (step.rows_ > 1) of_columns = Differentiate(activation, a);
+      if (step.probes_ == 0) return;
+      const float reach = ReachOf(terms, LargestProbe(step.context_, p, step.probes_));
+      of_probes = SlopeNear(activation, 1.0F, a, reach, of_columns);
+    }
+    DEEPPCR_DEVICE float Of(bool probe) const { return probe ? of_probes : of_columns; }
+  };
+
   template <class Steps>
   DEEPPCR_DEVICE void InputLayer(const Steps& steps) {
     ForRows<S>(team_, d_.input, state_, state_stride_, rows_, squares_,
@@ -248,10 +262,12 @@ class DenoiserStep {
       };
       if constexpr (kStates) return WriteStates(i, inner_, p, state);
       const float a = pre_activation(0, p.first), value = state(0, p.first);
-      const float slope = rows_ > 1 ? Differentiate(d_.activation, a) : 0.0F;
-      const float size = SizeOfBranch(layer.spreads[i] * sqrtf(p.squares), slope, a, value);
-      WriteRows(steps.Row(0), 2 * block + 1, size, i, inner_, p, value,
-                [&](int r, float product) { return fmaf(slope, product, At(hidden_, r, i)); });
+      const float terms = layer.spreads[i] * sqrtf(p.squares);
+      const Slopes slope(*this, a, terms, p);
+      const float size = SizeOfBranch(terms, slope.of_probes, a, value);
+      WriteRows(steps.Row(0), 2 * block + 1, size, i, inner_, p, value, [&](int r, float product) {
+        return fmaf(slope.Of(IsProbe(r)), product, At(hidden_, r, i));
+      });
     });
     team_.Sync(kAfterResidualBlock);
     float* const read = hidden_;
@@ -275,10 +291,11 @@ class DenoiserStep {
       };
       if constexpr (kStates) return WriteStates(i, outer_, p, state);
       const float a = p.first + layer.bias[i], value = state(0, p.first);
-      const float slope = rows_ > 1 ? Differentiate(d_.activation, a) : 0.0F;
-      const float size = SizeOfActivation(layer.spreads[i] * sqrtf(p.squares), slope, a, value);
+      const float terms = layer.spreads[i] * sqrtf(p.squares);
+      const Slopes slope(*this, a, terms, p);
+      const float size = SizeOfActivation(terms, slope.of_probes, a, value);
       WriteRows(steps.Row(0), 2 * block + 1, size, i, outer_, p, value,
-                [&](int, float product) { return slope * product; });
+                [&](int r, float product) { return slope.Of(IsProbe(r)) * product; });
     });
     team_.Sync(kAfterInnerLayer);
   }
@@ -374,12 +391,14 @@ class DenoiserStep {
     const ReverseCoefficients& c = step.coefficients;
     const float m = p.first + d_.output.bias[i], old = State(0, i);
     const float next = Reverse(step, i, m, old);
-    const ReverseTangent tangent(c, d_.clip_range, m, old);
-    const float terms = tangent.by_m * d_.output.spreads[i] * sqrtf(p.squares);
-    const float size = SizeOfState(c, d_.ada_ln, old, m, next, terms);
+    const ReverseTangent tangent(c, BeyondClip(c, d_.clip_range, m, old) > 0.0F);
+    const ReverseOfProbes probes(c, d_, m, old, next, d_.output.spreads[i] * sqrtf(p.squares));
     ForMine(p, [&](int r, float product) {
-      float value = r == 0 ? next : fmaf(tangent.by_m, product, tangent.by_z * State(r, i));
-      if (IsProbe(r)) value += RoundingAt(d_, step.step, 2 * d_.num_blocks + 1, size, r - 1, i);
+      const float t = State(r, i);
+      float value = r == 0 ? next : fmaf(tangent.by_m, product, tangent.by_z * t);
+      if (IsProbe(r))
+        value = probes.Carry(c, product, t) +
+                RoundingAt(d_, step.step, 2 * d_.num_blocks + 1, probes.size, r - 1, i);
       team_.Put(&Next(r, i), i < d_.state_dim ? value : 0.0F);
     });
   }

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/diffusion/view.h"
 #include "kernels/cuda/math/rounding_source.h"
+#include "kernels/cuda/math/slope_near.h"
 #include "kernels/cuda/runtime/device_code.h"
 
 namespace deeppcr::cuda {
@@ -48,14 +49,16 @@ DEEPPCR_DEVICE float ClipTo(float range, float x) {
 struct ReverseTangent {
   float by_m, by_z;
 
-  // The clip's slope is 1 on the boundary, as PyTorch's, and for a NaN, which shows in m.
-  DEEPPCR_DEVICE ReverseTangent(const ReverseCoefficients& c, float clip_range, float m, float z) {
-    const float raw = fmaf(c.x0_m, m, c.x0_z * z);
-    const float through = fabsf(raw) > clip_range ? 0.0F : c.z_x0;
-    by_m = fmaf(through, c.x0_m, c.z_m);
-    by_z = fmaf(through, c.x0_z, c.z_z);
-  }
+  DEEPPCR_DEVICE ReverseTangent(const ReverseCoefficients& c, bool clipped)
+      : by_m(fmaf(clipped ? 0.0F : c.z_x0, c.x0_m, c.z_m)),
+        by_z(fmaf(clipped ? 0.0F : c.z_x0, c.x0_z, c.z_z)) {}
 };
+
+// How far x0 is beyond its clip, whose slope is 1 on the boundary, as PyTorch's, and for a NaN,
+// which shows in m.
+DEEPPCR_DEVICE float BeyondClip(const ReverseCoefficients& c, float clip_range, float m, float z) {
+  return fabsf(fmaf(c.x0_m, m, c.x0_z * z)) - clip_range;
+}
 
 // next = the reverse step of z with prediction m, where `terms` are by_m times those of m. Twice
 // these in adaLN, where the inputs of the product have been rounded too.
@@ -68,6 +71,28 @@ DEEPPCR_DEVICE float SizeOfState(const ReverseCoefficients& c, bool ada_ln, floa
   size += square(c.z_x0 * c.x0_z * z);
   return sqrtf(size + square(c.z_x0 * c.x0_m * m));
 }
+
+// What a probe goes through, and how large the rounding is that it picks up there.
+struct ReverseOfProbes {
+  float beyond;  // the clip, by more than the terms of x0 let it be elsewhere (SlopeReach)
+  float size;
+
+  // `terms`: of m.
+  DEEPPCR_DEVICE ReverseOfProbes(const ReverseCoefficients& c, const DenoiserView& d, float m,
+                                 float z, float next, float terms) {
+    const float of_x0 = c.x0_m * c.x0_m * fmaf(terms, terms, m * m);
+    const float reach = ReachOf(sqrtf(fmaf(c.x0_z * z, c.x0_z * z, of_x0)), 0.0F);
+    beyond = BeyondClip(c, d.clip_range, m, z) - reach;
+    const ReverseTangent near(c, beyond > 0.0F);
+    size = SizeOfState(c, d.ada_ln, z, m, next, near.by_m * terms);
+  }
+  // Of m and z.
+  DEEPPCR_DEVICE float Carry(const ReverseCoefficients& c, float m, float z) const {
+    const float reach = ReachOf(0.0F, fabsf(fmaf(c.x0_m, m, c.x0_z * z)));
+    const ReverseTangent near(c, beyond > reach);
+    return fmaf(near.by_m, m, near.by_z * z);
+  }
+};
 
 }  // namespace deeppcr::cuda
 

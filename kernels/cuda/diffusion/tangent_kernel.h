@@ -164,15 +164,24 @@ class IntervalTangents {
     const float* const spreads = d_.first[args_.block].spreads;
     const float* const a = PreActivation();
     ForElements(d_.hidden_dim, [&](int i) {
-      const float slope = Differentiate(d_.activation, a[i]);
-      AddBranch(i, slope, 2 * args_.block + 1,
-                SizeOfBranch(spreads[i] * length, slope, a[i], value[i]));
+      const float terms = spreads[i] * length, slope = Differentiate(d_.activation, a[i]);
+      const float near = SlopeOfProbes(i, a[i], terms, slope);
+      AddBranch(i, slope, near, 2 * args_.block + 1, SizeOfBranch(terms, near, a[i], value[i]));
     });
   }
+  // The largest slope near `slope`, at a, of element i.
+  DEEPPCR_DEVICE float SlopeOfProbes(int i, float a, float terms, float slope) const {
+    if (begin_ >= args_.rows.probes) return slope;
+    float probe = 0.0F;
+    ForProbes([&](int r) { probe = fmaxf(probe, fabsf(At(args_.products, r, i))); });
+    return SlopeNear(d_.activation, 1.0F, a, ReachOf(terms, probe), slope);
+  }
   // hidden += factor products, of element i.
-  DEEPPCR_DEVICE void AddBranch(int i, float factor, int place, float size) const {
+  DEEPPCR_DEVICE void AddBranch(int i, float of_columns, float of_probes, int place,
+                                float size) const {
     ForTangents([&](int r) {
       float& h = At(args_.hidden, r, i);
+      const float factor = r < args_.rows.probes ? of_probes : of_columns;
       h = fmaf(factor, At(args_.products, r, i), h) + Rounding(place, size, r, i);
     });
   }
@@ -182,11 +191,13 @@ class IntervalTangents {
     const float* const spreads = d_.first[args_.block].spreads;
     const float length = LengthOfModulated(args_.block);
     ForElements(d_.hidden_dim, [&](int i) {
-      const float slope = Differentiate(d_.activation, a[i]), value = Activate(d_.activation, a[i]);
-      const float size = SizeOfActivation(spreads[i] * length, slope, a[i], value);
+      const float terms = spreads[i] * length, slope = Differentiate(d_.activation, a[i]);
+      const float near = SlopeOfProbes(i, a[i], terms, slope);
+      const float size = SizeOfActivation(terms, near, a[i], Activate(d_.activation, a[i]));
       ForTangents([&](int r) {
+        const float factor = r < args_.rows.probes ? near : slope;
         At(args_.inner, r, i) =
-            slope * At(args_.products, r, i) + Rounding(2 * args_.block + 1, size, r, i);
+            factor * At(args_.products, r, i) + Rounding(2 * args_.block + 1, size, r, i);
       });
     });
   }
@@ -200,7 +211,7 @@ class IntervalTangents {
     const float length =
         LengthFor(d_.hidden_dim, [&](int i) { return Activate(d_.activation, a[i]); });
     ForElements(d_.hidden_dim, [&](int i) {
-      AddBranch(i, gates[i], 2 * args_.block + 2,
+      AddBranch(i, gates[i], gates[i], 2 * args_.block + 2,
                 SizeOfBranch(spreads[i] * length, gates[i], gated[i], value[i]));
     });
   }
@@ -238,13 +249,13 @@ class IntervalTangents {
     const float* const next = at_.memory.Propagated(at_.local);
     const float length = LengthOfFeatures();
     ForElements(d_.state_dim, [&](int i) {
-      const ReverseTangent tangent(c, d_.clip_range, m[i], z[i]);
-      const float terms = tangent.by_m * d_.output.spreads[i] * length;
-      const float size = SizeOfState(c, d_.ada_ln, z[i], m[i], next[i], terms);
+      const ReverseTangent tangent(c, BeyondClip(c, d_.clip_range, m[i], z[i]) > 0.0F);
+      const ReverseOfProbes probes(c, d_, m[i], z[i], next[i], d_.output.spreads[i] * length);
       ForTangents([&](int r) {
-        const float product = args_.products[(first_ + r) * d_.state_cols + i];
-        State(r, i) = fmaf(tangent.by_m, product, tangent.by_z * State(r, i)) +
-                      Rounding(2 * d_.num_blocks + 1, size, r, i);
+        const float product = args_.products[(first_ + r) * d_.state_cols + i], t = State(r, i);
+        State(r, i) = r < args_.rows.probes ? probes.Carry(c, product, t) +
+                                                  Rounding(2 * d_.num_blocks + 1, probes.size, r, i)
+                                            : fmaf(tangent.by_m, product, tangent.by_z * t);
       });
     });
   }

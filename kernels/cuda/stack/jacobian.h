@@ -10,10 +10,10 @@
 #include <cstdint>
 
 #include "kernels/cuda/math/rounding_source.h"
+#include "kernels/cuda/math/slope_near.h"
 #include "kernels/cuda/math/warp_matrix.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/stack/warp_step.h"
-#include "kernels/iteration/pass.h"
 
 namespace deeppcr::cuda {
 
@@ -24,14 +24,10 @@ DEEPPCR_DEVICE float SlopeAt(const Stack& stack, float pre_activation) {
   return stack.residual ? stack.scale * slope : slope;
 }
 
-// The largest slope within this reach of a pre-activation a, `slope` at a itself: there, on the way
-// to zero, where tanh and sigmoid are steepest, and above, where the others are.
+// The same, the largest within this reach of it; `slope` at a itself.
 template <class Stack>
 DEEPPCR_DEVICE float SlopeNear(const Stack& stack, float a, float reach, float slope) {
-  const float nearer = SlopeAt(stack, a - fmaxf(fminf(a, reach), -reach));
-  const float above = SlopeAt(stack, a + reach);
-  const float larger = fabsf(nearer) > fabsf(slope) ? nearer : slope;
-  return fabsf(above) > fabsf(larger) ? above : larger;
+  return SlopeNear(stack.activation, stack.residual ? stack.scale : 1.0F, a, reach, slope);
 }
 
 // column = J of the step with the weights W_l, of which the lane knows its element of the slope.

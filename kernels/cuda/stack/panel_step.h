@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/math/panel_layer.h"
 #include "kernels/cuda/math/rounding_source.h"
+#include "kernels/cuda/math/slope_near.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/stack/jacobian.h"
 #include "kernels/cuda/stack/warp_step.h"
@@ -129,7 +130,11 @@ class PanelStackStep {
     const float slope = rows_ > 1 || diagonal_ != nullptr ? SlopeAt(stack_, a) : 0.0F;
     const float bias = step.layer.bias[i], branch = stack_.residual ? next - State(0, i) : 0.0F;
     const float length = sqrtf(fminf(fmaf(bias, bias, p.squares), kLargestFloat));
-    const float near = probes_ > 0 ? SlopeNear(stack_, a, ReachOf(p, length), slope) : slope;
+    float near = slope;
+    if (probes_ > 0) {
+      const float reach = ReachOf(length, LargestProbe(context_, p, probes_));
+      near = SlopeNear(stack_, a, reach, slope);
+    }
     const float terms = near * length;
     // No less than the state, where squares are too small to be: these states know no common unit.
     const float size =
@@ -150,20 +155,6 @@ class PanelStackStep {
       if (probe) value += RoundingSource(size, r - 1, i, step.step);
       team_.Put(&At(next_, r, i), real ? value : 0.0F);
     }
-  }
-
-  // Of a pre-activation whose terms have this length.
-  DEEPPCR_DEVICE float ReachOf(const PanelSums<S>& p, float length) const {
-    float probe = 0.0F;
-    DEEPPCR_UNROLL
-    for (int q = 0; q < PanelSums<S>::kQuads; ++q) {
-      const int r = q * kSegments + context_.lane() % kSegments;
-      if (r >= 1 && r <= probes_) probe = fmaxf(probe, fabsf(p.mine[q]));
-    }
-    DEEPPCR_UNROLL
-    for (int mask = 1; mask < kSegments; mask *= 2)
-      probe = fmaxf(probe, context_.ShuffleXor(probe, mask));
-    return fminf(SlopeReach(length, probe), kLargestFloat);
   }
 
   const Team team_;

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/loop/interval_norms.h"
 #include "kernels/cuda/math/rounding_source.h"
+#include "kernels/cuda/math/slope_near.h"
 #include "kernels/cuda/math/warp_matrix.h"
 #include "kernels/cuda/stack/jacobian.h"
 #include "kernels/cuda/stack/warp_step.h"
@@ -78,8 +79,7 @@ class StackPropagation {
     const float before = z_ * inverse, after = next * inverse, bias = layer.bias * inverse;
     const float sum = Multiply<W>(context_, squares, before * before);
     const float length = sqrtf(fminf(fmaf(bias, bias, sum), kLargestFloat));
-    const float reach = fminf(SlopeReach(length * scale, product), kLargestFloat);
-    *slope = SlopeNear(stack_, a, reach, *slope);
+    *slope = SlopeNear(stack_, a, ReachOf(length * scale, product), *slope);
     const float terms = *slope * length;
     const float branch = stack_.residual ? after - before : 0.0F;
     return sqrtf(fmaf(after, after, fmaf(branch, branch, terms * terms))) * scale;

@@ -13,6 +13,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/solver/registry.h"
 #include "tests/testing/random_diffusion.h"
+#include "tests/testing/rounding_gate.h"
 #include "tests/testing/solver_rig.h"
 
 namespace deeppcr {
@@ -20,6 +21,7 @@ namespace {
 
 using testing::DiffusionOptions;
 using testing::RandomDiffusion;
+using testing::RoundingGate;
 using testing::Solved;
 using testing::SolverRig;
 
@@ -83,37 +85,79 @@ double ErrorOf(const std::vector<float>& a, const std::vector<float>& b, int64_t
   return worst;
 }
 
-TEST(CertificateDiffusionTest, NoClaimIsFalse) {
-  int claims = 0, solves = 0;
+struct ProcessClaims {
+  int solves = 0, made = 0;
   double worst = 0;
+};
+
+// Eight solves of a process, from guesses of every kind.
+void CountProcess(const DiffusionOptions& drawn, const DiffusionSpec& spec, int index,
+                  std::mt19937_64& random, ProcessClaims* claims) {
+  const SolverRig rig(*cpu::NewCpuBackend(), spec);
+  RunItem request{.num_samples = 1, .seed = 5, .first_sample = static_cast<uint64_t>(index)};
+  const Solved sequential = rig.Solve({.solver = "sequential"}, request);
+  if (!sequential.reports[0].converged) return;
+  // That of another sample: the same process with other noise.
+  RunItem other = request;
+  other.seed = 6;
+  const Solved stale = rig.Solve({.solver = "sequential"}, other);
+  for (int trial = 0; trial < 8; ++trial) {
+    const ResolvedOptions options = DrawOptions(random, drawn.num_steps);
+    request.initial_states = stale.trajectory;
+    const Solved solved = rig.Solve(options, request);
+    ++claims->solves;
+    if (!solved.reports[0].converged) continue;
+    ++claims->made;
+    const double error = ErrorOf(solved.trajectory, sequential.trajectory, drawn.num_steps,
+                                 drawn.state_dim, options);
+    claims->worst = std::max(claims->worst, error);
+    EXPECT_LE(error, 1) << "process " << index << ", trial " << trial << ", " << options.solver
+                        << ", rtol " << options.rtol << ", C " << options.shooting_interval;
+  }
+}
+
+void Print(const char* what, const ProcessClaims& claims) {
+  std::printf("%s: %d claims of %d solves, the worst %.2f rtol off\n", what, claims.made,
+              claims.solves, claims.worst);
+}
+
+TEST(CertificateDiffusionTest, NoClaimIsFalse) {
+  ProcessClaims claims;
   for (int index = 0; index < NumProcesses(); ++index) {
     std::mt19937_64 random(index);
     const DiffusionOptions drawn = DrawProcess(random, 1000 + index);
-    const RandomDiffusion process(drawn);
-    const SolverRig rig(*cpu::NewCpuBackend(), process.spec());
-    RunItem request{.num_samples = 1, .seed = 5, .first_sample = static_cast<uint64_t>(index)};
-    const Solved sequential = rig.Solve({.solver = "sequential"}, request);
-    if (!sequential.reports[0].converged) continue;
-    // That of another sample: the same process with other noise.
-    RunItem other = request;
-    other.seed = 6;
-    const Solved stale = rig.Solve({.solver = "sequential"}, other);
-    for (int trial = 0; trial < 8; ++trial) {
-      const ResolvedOptions options = DrawOptions(random, drawn.num_steps);
-      request.initial_states = stale.trajectory;
-      const Solved solved = rig.Solve(options, request);
-      ++solves;
-      if (!solved.reports[0].converged) continue;
-      ++claims;
-      const double error = ErrorOf(solved.trajectory, sequential.trajectory, drawn.num_steps,
-                                   drawn.state_dim, options);
-      worst = std::max(worst, error);
-      EXPECT_LE(error, 1) << "process " << index << ", trial " << trial << ", " << options.solver
-                          << ", rtol " << options.rtol << ", C " << options.shooting_interval;
-    }
+    CountProcess(drawn, RandomDiffusion(drawn).spec(), index, random, &claims);
   }
-  std::printf("%d claims of %d solves, the worst %.2f rtol off\n", claims, solves, worst);
-  EXPECT_GT(claims, 4 * NumProcesses());
+  Print("random", claims);
+  EXPECT_GT(claims.made, 4 * NumProcesses());
+}
+
+// Kinked denoisers of small integers times a power of two or not, whose terms cancel to nothing.
+TEST(CertificateDiffusionTest, IntegerWeights) {
+  ProcessClaims claims;
+  for (int index = 0; index < NumProcesses(); ++index) {
+    std::mt19937_64 random(index + 7'000'000);
+    DiffusionOptions drawn = DrawProcess(random, 9'000'000 + index);
+    drawn.activation = index % 3 == 0 ? Activation::kLeakyRelu : Activation::kRelu;
+    drawn.largest_integer = index % 5 == 0 ? 2 : 1;
+    drawn.num_blocks = 1 + index % 4;
+    drawn.output_gain *= 4;
+    CountProcess(drawn, RandomDiffusion(drawn).spec(), index, random, &claims);
+  }
+  Print("integer weights", claims);
+  EXPECT_GT(claims.made, 2 * NumProcesses());
+}
+
+TEST(CertificateDiffusionTest, RoundingThatWakesAUnit) {
+  ProcessClaims claims;
+  for (int index = 0; index < 4 * NumProcesses(); ++index) {
+    std::mt19937_64 random(index + 8'000'000);
+    DiffusionOptions drawn = DrawProcess(random, 10'000'000 + index);
+    const RoundingGate gate(drawn, std::exp2(6 + index % 24));
+    CountProcess(drawn, gate.spec(), index, random, &claims);
+  }
+  Print("rounding that wakes a unit", claims);
+  EXPECT_GT(claims.made, 2 * NumProcesses());
 }
 
 }  // namespace

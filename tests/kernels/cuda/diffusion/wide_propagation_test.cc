@@ -175,6 +175,19 @@ TEST(WidePropagationTest, IsThatOfBlocks) {
   }
 }
 
+// Units at rest on their kink, which probes do not pass by.
+TEST(WidePropagationTest, OfIntegerWeightsIsThatOfBlocks) {
+  for (const DenoiserKind denoiser : kBothKinds) {
+    DiffusionOptions options = Wide(denoiser, 3);
+    options.activation = Activation::kRelu;
+    options.clip = true;
+    options.largest_integer = 1;
+    const WideRig rig(options, 1, {});
+    ExpectSame(rig, {.probes = true});
+    ExpectSame(rig, {.refresh = false, .probes = true});
+  }
+}
+
 // More tangents than pass together: the second part has what is left.
 TEST(WidePropagationTest, GoesInParts) {
   const WideRig rig(Wide(DenoiserKind::kAdaLnMlp, 100, 21), 1, {});

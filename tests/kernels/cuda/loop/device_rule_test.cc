@@ -20,6 +20,7 @@
 #include "kernels/solver/registry.h"
 #include "tests/testing/gpu_under_test.h"
 #include "tests/testing/packed_layers.h"
+#include "tests/testing/rounding_gate.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
@@ -371,6 +372,23 @@ TEST(DeviceRuleTest, TheRoundingOfTermsThatCancelIsSeenByBoth) {
         SystemOnBoth(system.spec)
             .ExpectSame(OptionsFor("newton", kSteps, interval, 1e-4), {1, 1, 0, 0});
     EXPECT_EQ(report.attempt.termination, Termination::kPrecisionLimited);
+  }
+}
+
+// The same of a denoiser.
+TEST(DeviceRuleTest, TheRoundingOfTermsThatCancelInADenoiserIsSeenByBoth) {
+  const testing::RoundingGate gate({.state_dim = 2, .num_steps = 10, .clip = false, .seed = 1},
+                                   0x1p28);
+  std::vector<NewBackend> backends = kDevices;
+  backends.push_back(testing::BackendCases().front().create);
+  for (const NewBackend create : backends) {
+    const SolverRig rig(create(), gate.spec());
+    for (uint64_t sample = 0; sample < 4; ++sample) {
+      const SampleReport report = rig.Solve(OptionsFor("newton", 10, 1, 1e-3),
+                                            {.num_samples = 1, .seed = 5, .first_sample = sample})
+                                      .reports[0];
+      EXPECT_EQ(report.attempt.termination, Termination::kPrecisionLimited);
+    }
   }
 }
 

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_MATH_SLOPE_NEAR_H_
+#define DEEPPCR_KERNELS_CUDA_MATH_SLOPE_NEAR_H_
+
+#include <math.h>
+
+#include "kernels/cuda/math/activation.h"
+#include "kernels/cuda/math/panel_layer.h"
+#include "kernels/cuda/math/rounding_source.h"
+#include "kernels/cuda/runtime/device_code.h"
+#include "kernels/iteration/pass.h"
+
+namespace deeppcr::cuda {
+
+// SlopeReach of a sum whose terms have this size, where the largest probe is this.
+DEEPPCR_DEVICE float ReachOf(float terms, float probe) {
+  return fminf(SlopeReach(terms, probe), kLargestFloat);
+}
+
+// The largest slope of factor * act within this reach of a, `slope` at a itself: there, on the way
+// to zero, where tanh and sigmoid are steepest, and above, where the others are.
+DEEPPCR_DEVICE float SlopeNear(Activation activation, float factor, float a, float reach,
+                               float slope) {
+  const float nearer = factor * Differentiate(activation, a - fmaxf(fminf(a, reach), -reach));
+  const float above = factor * Differentiate(activation, a + reach);
+  const float larger = fabsf(nearer) > fabsf(slope) ? nearer : slope;
+  return fabsf(above) > fabsf(larger) ? above : larger;
+}
+
+// The largest product of the probes, which are rows 1 to `probes`. By all lanes of a warp.
+template <int S, class Context>
+DEEPPCR_DEVICE float LargestProbe(Context& context, const PanelSums<S>& p, int probes) {
+  float probe = 0.0F;
+  DEEPPCR_UNROLL
+  for (int q = 0; q < PanelSums<S>::kQuads; ++q) {
+    const int r = q * kSegments + context.lane() % kSegments;
+    if (r >= 1 && r <= probes) probe = fmaxf(probe, fabsf(p.mine[q]));
+  }
+  DEEPPCR_UNROLL
+  for (int mask = 1; mask < kSegments; mask *= 2)
+    probe = fmaxf(probe, context.ShuffleXor(probe, mask));
+  return probe;
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_MATH_SLOPE_NEAR_H_
