@@ -163,11 +163,26 @@ def used_by_ladder(followers):
     return f', one used by the ladder ({devices})' if followers else ''
 
 
+def without_rounds(value):
+    """The result that is committed: medians and spread, without what each round gave."""
+    if isinstance(value, dict):
+        return {key: without_rounds(v) for key, v in value.items()
+                if key not in ('round_medians', 'throughput_ratios', 'processes')}
+    return [without_rounds(v) for v in value] if isinstance(value, list) else value
+
+
+def write_json(path, result):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + '\n', encoding='utf-8')
+    print(f'wrote {os.path.relpath(path, ROOT)}')
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--build', type=pathlib.Path, default=ROOT / 'build/bench')
-    parser.add_argument('--out', type=pathlib.Path, required=True, help='the result file')
+    parser.add_argument('--out', type=pathlib.Path, required=True,
+                        help='the result file; with every round: BUILD/NAME_rounds.json')
     parser.add_argument('--rounds', type=int, default=7)
     parser.add_argument('--seconds', type=float, default=0.05, help='per engine rung and round')
     parser.add_argument('--core', type=int, default=max(os.sched_getaffinity(0)))
@@ -194,9 +209,9 @@ def main():
               'processes': [f.description for f in followers]}
     for table in tables:
         cpu_tables.print_table(table)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + '\n', encoding='utf-8')
-    print(f'\nwrote {os.path.relpath(arguments.out, ROOT)}')
+    print()
+    write_json(arguments.out, without_rounds(result))
+    write_json(arguments.build / f'{arguments.out.stem}_rounds.json', result)
 
 
 if __name__ == '__main__':

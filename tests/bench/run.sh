@@ -10,7 +10,7 @@
 # echo of equal payload and a server in Python. Prints tables and what the targets say, and writes
 # tests/bench/results/cpu/NAME.json (default: ladder). No part of the tests: run it on a machine that
 # does nothing else.
-# deploy/readme_tables.py then fills the README.
+# deploy/readme_tables.py then fills the READMEs.
 # With --stages it only counts the dependent stages of newton over the depth of a network, in half a
 # minute, and writes tests/bench/results/cpu/stages.json and stages.png, the README's picture.
 #   --build_dir DIR   default: build/bench

@@ -143,6 +143,24 @@ class MeasuredFiguresTest(unittest.TestCase):
         self.readme.write_text(self.readme.read_text().replace('| w | 2 |', '| w | 1 |'))
         self.assertEqual(self.run_tables('--check').returncode, 1)
 
+    def test_a_block_selects_rows_and_columns(self):
+        self.result('2002-01-01', [['w', 2.0], ['x', 3.0], ['y = z', 4.0]])
+        self.readme.write_text('<!-- measured: t; what = w / y = z; columns = us -->\n'
+                               '<!-- end measured -->\n'
+                               '<!-- measured: t -->\n<!-- end measured -->\n')
+        self.assertEqual(self.run_tables().returncode, 0)
+        first, whole = self.readme.read_text().split('<!-- end measured -->\n')[:2]
+        self.assertIn('| us |\n|---|\n| 2 |\n| 4 |\n\n', first)
+        self.assertIn('| x | 3 |', whole)
+        self.assertEqual(self.run_tables('--check').returncode, 0)
+
+    def test_a_selection_of_what_is_not_there_is_refused(self):
+        self.result('2002-01-01', [['w', 2.0]])
+        for selection, said in (('what = v', "no ['v']"), ('columns = ms', "no ['ms']"),
+                                ('when = w', 'no column for "when = w"')):
+            self.readme.write_text(f'<!-- measured: t; {selection} -->\n<!-- end measured -->\n')
+            self.assertIn(said, self.run_tables().stderr)
+
     def test_unclosed_block_and_ragged_row_are_refused(self):
         self.result('2002-01-01', [['w']])
         self.assertIn('1 cells', self.run_tables().stderr)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # usage: tests/lint/run.sh [--fix]
 #
-# Checks that need no build: shell and Python syntax, the layering of includes, licence lines,
-# and, where clang-format 14 is installed, that it would change nothing.
+# Checks that need no build: shell and Python syntax, the layering of includes, licence lines, the
+# width of Markdown, and, where clang-format 14 is installed, that it would change nothing.
 #   --fix   let clang-format change what it would change
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -45,6 +45,8 @@ for file in "${sources[@]}" "${shells[@]}" "${pythons[@]}"; do
     { say "$file: no SPDX line at the top"; status=1; }
 done
 "$python" tests/lint/include_rules.py || status=1
+mapfile -t documents < <(sources_of md)
+"$python" tests/lint/markdown_lines.py "${documents[@]}" || status=1
 
 unformatted() {
   local file
