@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # usage: tests/lint/run.sh [--fix]
 #
-# Checks that need no build: shell and Python syntax, the layering of includes, licence lines, the
-# width of Markdown, and, where clang-format 14 is installed, that it would change nothing.
+# Checks that need no build: shell and Python syntax, the layering of includes, licence lines,
+# lengths of files and of lines of Markdown, and, where clang-format 14 is installed, that it would
+# change nothing.
 #   --fix   let clang-format change what it would change
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -45,6 +46,9 @@ for file in "${sources[@]}" "${shells[@]}" "${pythons[@]}"; do
     { say "$file: no SPDX line at the top"; status=1; }
 done
 "$python" tests/lint/include_rules.py || status=1
+for file in "${sources[@]}" "${shells[@]}" "${pythons[@]}"; do
+  [ "$(wc -l <"$file")" -le 600 ] || { say "$file: longer than 600 lines"; status=1; }
+done
 mapfile -t documents < <(sources_of md)
 "$python" tests/lint/markdown_lines.py "${documents[@]}" || status=1
 
