@@ -121,8 +121,8 @@ struct Walker {
   float* tangents[2];  // [W, W] each
   float* probes[2];    // [4, W] each
   float* state[2];     // [W] each
-  float* slope;        // [W]
-  float* size;         // [W]
+  // [W] each, of the step that has just been made.
+  float *slope, *pre_activation;
 
   explicit DEEPPCR_INLINE Walker(const PropagateArgs& a)
       : args(a), width(Width<W>(a.layers.width)) {
@@ -135,11 +135,8 @@ struct Walker {
     state[0] = at;
     state[1] = at + width;
     slope = at + 2 * width;
-    size = at + 3 * width;
+    pre_activation = at + 3 * width;
   }
-
-  // Of the step that has just been made, until its rounding takes the place.
-  DEEPPCR_INLINE float* pre_activation() { return size; }
 
   DEEPPCR_INLINE void Primal(int64_t step, bool slopes) {
     const float* in[1] = {state[0]};
@@ -150,7 +147,7 @@ struct Walker {
         Vec<N> a[V];
         for (int v = 0; v < V; ++v) a[v] = x[0][v];
         FinishSlope<W>(args.layers, first, a, slope);
-        for (int v = 0; v < V; ++v) Store(pre_activation() + first + v * N, x[0][v]);
+        for (int v = 0; v < V; ++v) Store(pre_activation + first + v * N, x[0][v]);
       }
       FinishStep<W>(args.layers, first, in[0], x[0], state[1]);
     }
@@ -194,69 +191,63 @@ struct Walker {
     return PowerOfTwoBelow(MaxLane(largest));
   }
 
-  // At [at, at + N), whose terms have this size. The products with the probes are in probes[1].
-  DEEPPCR_INLINE Vec<N> SlopeOfProbes(int64_t at, Vec<N> terms) {
+  // The root of the sum of the squared terms of the pre-activations at [at, at + N), of states in
+  // units of 1 / inverse. Where the slope is zero, squares that overflow count for nothing.
+  DEEPPCR_INLINE Vec<N> LengthOfTerms(int64_t step, int64_t at, Vec<N> inverse) {
+    const float* weights = args.layers.weights + step * width * width;
+    const float* before = state[1];
+    const Vec<N> bias = Load<N>(args.layers.biases + step * width + at) * inverse;
+    Vec<N> sum = bias * bias;
+    for (int64_t k = 0; k < args.layers.state_dim; ++k) {
+      const Vec<N> term = Load<N>(weights + k * width + at) * (Broadcast<N>(before[k]) * inverse);
+      sum = Fma(term, term, sum);
+    }
+    return Sqrt(Min(sum, Broadcast<N>(kLargestFloat)));
+  }
+
+  // Of the pre-activations at [at, at + N), whose terms have this size. The products with the
+  // probes are in probes[1].
+  DEEPPCR_INLINE SlopeRange<N> SlopesOfProbes(int64_t at, Vec<N> terms) {
     Vec<N> probe = Broadcast<N>(0.0F);
     for (int64_t j = 0; j + 1 < kColumns; ++j)
       probe = Max(Abs(Load<N>(probes[1] + j * width + at)), probe);
     const Vec<N> factor = And(Broadcast<N>(args.layers.residual ? args.layers.scale : 1.0F),
                               Load<N>(args.layers.lane_mask + at));
-    return SlopeNear(args.layers.activation, factor, Load<N>(pre_activation() + at),
-                     Load<N>(slope + at), ReachOf(terms, probe));
+    return SlopesNear(args.layers.activation, factor, Load<N>(pre_activation + at),
+                      Load<N>(slope + at), ReachOf(terms, probe));
   }
 
   // What the rounding of a step is proportional to: the new state, the branch that a residual step
   // adds, and the terms of its dot products with the bias, which cancel in the state but not in the
   // rounding: sqrt(z_l^2 + (z_l - z_{l-1})^2 + slope^2 (b^2 + sum_k W_k^2 z_{l-1,k}^2)). What a
-  // product loses below the least normal float is a part of the least float. From here on `slope`
-  // is what probes go through: SlopeOfProbes.
-  DEEPPCR_INLINE void RoundingSizes(int64_t step) {
-    const LayersView& layers = args.layers;
-    const float* weights = layers.weights + step * width * width;
-    const float* biases = layers.biases + step * width;
-    const float* before = state[1];
-    const float* after = state[0];
-    const float scale = ScaleOfStates();
-    const Vec<N> inverse = Broadcast<N>(1.0F / scale);
-    for (int64_t at = 0; at < width; at += N) {
-      const Vec<N> bias = Load<N>(biases + at) * inverse;
-      Vec<N> sum = bias * bias;
-      for (int64_t k = 0; k < layers.state_dim; ++k) {
-        const Vec<N> term = Load<N>(weights + k * width + at) * (Broadcast<N>(before[k]) * inverse);
-        sum = Fma(term, term, sum);
-      }
-      // Where the slope is zero, squares that overflow count for nothing.
-      const Vec<N> length = Sqrt(Min(sum, Broadcast<N>(kLargestFloat)));
-      const Vec<N> near = SlopeOfProbes(at, length * Broadcast<N>(scale));
-      const Vec<N> terms = near * length;
-      Store(slope + at, near);
-      const Vec<N> z = Load<N>(after + at) * inverse;
-      const Vec<N> branch =
-          layers.residual ? z - Load<N>(before + at) * inverse : Broadcast<N>(0.0F);
-      const Vec<N> parts = Sqrt(Fma(z, z, Fma(branch, branch, terms * terms)));
-      Store(size + at, parts * Broadcast<N>(scale));
-    }
+  // product loses below the least normal float is a part of the least float.
+  DEEPPCR_INLINE Vec<N> RoundingSize(int64_t at, Vec<N> terms, Vec<N> inverse) {
+    const Vec<N> z = Load<N>(state[0] + at) * inverse;
+    const Vec<N> branch =
+        args.layers.residual ? z - Load<N>(state[1] + at) * inverse : Broadcast<N>(0.0F);
+    return Sqrt(Fma(z, z, Fma(branch, branch, terms * terms)));
   }
 
   // E <- J E + rounding of the step that has just been made.
   DEEPPCR_INLINE void Probes(int64_t step) {
     const LayersView& layers = args.layers;
     const float* weights = layers.weights + step * width * width;
-    const bool residual = layers.residual;
     const float* in = probes[0];
     float* const out = probes[1];
     ApplyColumns<W>(weights, width, layers.state_dim, in, width, out, width, kColumns - 1,
                     [](int64_t, int64_t, Vec<N> product) { return product; });
-    RoundingSizes(step);
-    for (int64_t j = 0; j + 1 < kColumns; ++j)
-      for (int64_t at = 0; at < width; at += N) {
-        const Vec<N> s = Load<N>(slope + at), product = Load<N>(out + j * width + at);
-        const Vec<N> carried =
-            residual ? Fma(s, product, Load<N>(in + j * width + at)) : s * product;
-        const Vec<N> source =
-            RoundingSource(Load<N>(size + at), layers.probe_seeds + j * width + at, step);
-        Store(out + j * width + at, carried + source);
+    const float unit = ScaleOfStates();
+    const Vec<N> scale = Broadcast<N>(unit), inverse = Broadcast<N>(1.0F / unit);
+    for (int64_t at = 0; at < width; at += N) {
+      const Vec<N> length = LengthOfTerms(step, at, inverse);
+      const SlopeRange<N> slopes = SlopesOfProbes(at, length * scale);
+      const Vec<N> size = RoundingSize(at, slopes.Largest() * length, inverse) * scale;
+      for (int64_t j = 0; j + 1 < kColumns; ++j) {
+        const Vec<N> beside = layers.residual ? Load<N>(in + j * width + at) : Broadcast<N>(0.0F);
+        const Vec<N> source = RoundingSource(size, layers.probe_seeds + j * width + at, step);
+        Store(out + j * width + at, slopes.Carry(Load<N>(out + j * width + at), beside) + source);
       }
+    }
     Swap(probes);
   }
 

@@ -70,11 +70,15 @@ DEEPPCR_INLINE float DotOf(const float* x, const float* y, int64_t width) {
 }
 
 // normed = (x - mean) / sqrt(variance + epsilon) over the first `dim` lanes, zero beyond. Two
-// passes: the squares of what is left after the mean do not cancel. Returns the inverse deviation.
-DEEPPCR_INLINE float Normalize(const float* x, const float* mask, int64_t dim, int64_t width,
-                               float epsilon, float* normed) {
+// passes: the squares of what is left after the mean do not cancel.
+struct Moments {
+  float mean, inverse;  // 1 / standard deviation
+};
+DEEPPCR_INLINE Moments Normalize(const float* x, const float* mask, int64_t dim, int64_t width,
+                                 float epsilon, float* normed) {
   const auto size = static_cast<float>(dim);
-  const Wide mean = All(SumOf(x, width) / size);
+  const float sum = SumOf(x, width) / size;
+  const Wide mean = All(sum);
   Wide squares = All(0.0F);
   ForVectors(width, [&](int64_t at) {
     const Wide centred = And(LoadWide(x + at) - mean, LoadWide(mask + at));
@@ -85,7 +89,7 @@ DEEPPCR_INLINE float Normalize(const float* x, const float* mask, int64_t dim, i
   // The second term makes a NaN of a variance that overflowed: zeros would hide it.
   const float inverse = 1.0F / SquareRoot(variance + epsilon) + 0.0F * variance;
   ForVectors(width, [&](int64_t at) { Store(normed + at, LoadWide(normed + at) * All(inverse)); });
-  return inverse;
+  return {sum, inverse};
 }
 
 // out = the image of a tangent under Normalize: inverse (t - mean(t) - normed mean(normed t)).

@@ -134,11 +134,12 @@ struct ReverseStepPass {
   // first <- norm(hidden) gain + shift, as block i wants it; the last is that of the end.
   DEEPPCR_INLINE void Modulate(int64_t r, int64_t i) const {
     float* u = first + r * width;
-    const float inverse =
+    const Moments moments =
         Normalize(hidden + r * width, d.hidden_mask, d.hidden_dim, width, d.norm_epsilon, u);
     if (args.records != nullptr) {
       const Record record = RecordOf(r);
-      record.InverseDeviation(i) = inverse;
+      record.InverseDeviation(i) = moments.inverse;
+      record.RelativeMean(i) = (moments.mean < 0 ? -moments.mean : moments.mean) * moments.inverse;
       ForVectors(width, [&](int64_t at) { Store(record.Normed(i) + at, LoadWide(u + at)); });
     }
     const float* gain = args.rows[r].modulation + 3 * i * width;
@@ -195,22 +196,20 @@ struct ReverseStepPass {
       Store(z + at, next);
       if (args.records == nullptr) return;
       // Of the clip: 1 on the boundary, as PyTorch's, and for a NaN, which then shows in m.
-      const Wide inside = SelectGreater(Abs(raw), clip, All(0.0F), All(1.0F));
-      const Wide through = All(c.z_x0) * inside;
-      const Wide by_m = Fma(through, All(c.x0_m), All(c.z_m));
+      const ReverseSlopes slopes(c);
       const Record record = RecordOf(r);
-      Store(record.ByState() + at, Fma(through, All(c.x0_z), All(c.z_z)));
-      Store(record.ByPrediction() + at, by_m);
+      Store(record.ByState() + at, SelectGreater(Abs(raw), clip, slopes.out_z, slopes.in_z));
+      Store(record.ByPrediction() + at, SelectGreater(Abs(raw), clip, slopes.out_m, slopes.in_m));
       if (!args.sizes) return;
       const Wide terms = LoadWide(d.output->spreads + at) * length;
       const Wide of_x0 = Squared(All(c.x0_m)) * Fma(terms, terms, Squared(prediction));
       const Wide reach = ReachOf(Sqrt(of_x0 + Squared(All(c.x0_z) * old)), All(0.0F));
-      const Wide beyond = Abs(raw) - clip - reach;
-      Store(record.BeyondClip() + at, beyond);
+      const Wide from_clip = Abs(Abs(raw) - clip) - reach;
+      Store(record.FromClip() + at, from_clip);
+      const Wide by_m = SelectGreater(from_clip, All(0.0F), LoadWide(record.ByPrediction() + at),
+                                      LargerOf(slopes.in_m, slopes.out_m));
       // Twice the dot products: in adaLN their inputs have been rounded too.
-      const Wide near =
-          SelectGreater(beyond, All(0.0F), by_m, Fma(All(c.z_x0), All(c.x0_m), All(c.z_m)));
-      Wide size = Squared(near * terms) * All(d.ada_ln ? 2.0F : 1.0F);
+      Wide size = Squared(by_m * terms) * All(d.ada_ln ? 2.0F : 1.0F);
       size = Fma(next, next, size);
       size = size + Squared(All(c.z_z) * old) + Squared(All(c.z_m) * prediction);
       size = size + Squared(All(c.z_x0 * c.x0_z) * old);

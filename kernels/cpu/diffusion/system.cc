@@ -63,7 +63,7 @@ absl::Status PackNetwork(const DiffusionSpec& spec, PackedDiffusion* packed) {
 int64_t RecordFloats(const DenoiserView& d) {
   const int64_t rows_per_block = d.ada_ln ? kAdaLnRecordRows : kResidualRecordRows;
   return (rows_per_block * d.num_blocks + 2) * d.hidden_width + kStateRecordRows * d.state_width +
-         (d.num_blocks / 16 + 1) * 16;
+         ((2 * d.num_blocks + 1) / 16 + 1) * 16;
 }
 
 void FillView(const DiffusionSpec& spec, PackedDiffusion* packed) {

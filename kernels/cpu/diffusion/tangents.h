@@ -51,6 +51,7 @@ struct TangentPass {
   }
 
  private:
+  using Slopes = SlopeRange<kNativeLanes>;
   struct Row {
     int64_t at;     // in the tile
     int64_t probe;  // -1 for none
@@ -85,10 +86,10 @@ struct TangentPass {
           .count = count});
   }
 
-  // The signs differ from one place of the network to the next, of which a step has 2 N + 2.
+  // The signs differ from one place of the network to the next, of which a step has 3 N + 3.
   DEEPPCR_INLINE Wide Source(const Row& row, int64_t place, Wide size,
                              const uint32_t* seeds) const {
-    return RoundingSource(size, seeds, row.step.step * (2 * d.num_blocks + 2) + place);
+    return RoundingSource(size, seeds, row.step.step * (3 * d.num_blocks + 3) + place);
   }
   DEEPPCR_INLINE void AddSource(const Row& row, int64_t place, const float* sizes, float* x) const {
     const uint32_t* seeds = d.hidden_seeds + row.probe * width;
@@ -97,18 +98,21 @@ struct TangentPass {
     });
   }
 
-  // f(row, at, slope, rounding) for the vectors at the activation of block i. Probes, which stand
-  // together in the tile, take the largest slope near the state's (SlopeReach).
+  // f(row, at, slopes, rounding) for the vectors at the activation of block i. Probes, which stand
+  // together in the tile, may meet all slopes near the state's (SlopeReach).
   template <class F>
   DEEPPCR_INLINE void ThroughActivation(int64_t i, const F& f) const {
     ForRows([&](const Row& row) {
       const float* slope = row.record.Slope(i);
       if (row.probe < 0)
-        return ForVectors(width, [&](int64_t at) { f(row, at, LoadWide(slope + at), All(0.0F)); });
+        return ForVectors(width, [&](int64_t at) {
+          const Wide s = LoadWide(slope + at);
+          f(row, at, Slopes{s, s}, All(0.0F));
+        });
       if (row.probe > 0) return;
       ForVectors(width, [&](int64_t at) {
-        const Wide near = SlopeOfProbes(row, i, at);
-        const Wide size = SizeOfActivated(row.record, i, at, near);
+        const Slopes near = SlopesOfProbes(row, i, at);
+        const Wide size = SizeOfActivated(row.record, i, at, near.Largest());
         for (int64_t v = 0; v < args.probes; ++v) {
           const Row probe = {row.at + v, v, row.step, row.record};
           f(probe, at, near, Source(probe, 2 * i + 1, size, d.hidden_seeds + v * width + at));
@@ -116,14 +120,14 @@ struct TangentPass {
       });
     });
   }
-  DEEPPCR_INLINE Wide SlopeOfProbes(const Row& first, int64_t i, int64_t at) const {
+  DEEPPCR_INLINE Slopes SlopesOfProbes(const Row& first, int64_t i, int64_t at) const {
     Wide probe = All(0.0F);
     for (int64_t v = 0; v < args.probes; ++v)
       probe = Max(Abs(LoadWide(product + (first.at + v) * width + at)), probe);
     const Record& record = first.record;
-    return SlopeNear(d.activation, All(1.0F), LoadWide(record.PreActivation(i) + at),
-                     LoadWide(record.Slope(i) + at),
-                     ReachOf(LoadWide(record.Terms(i) + at), probe));
+    return SlopesNear(d.activation, All(1.0F), LoadWide(record.PreActivation(i) + at),
+                      LoadWide(record.Slope(i) + at),
+                      ReachOf(LoadWide(record.Terms(i) + at), probe));
   }
   // Of the rounding. Twice the terms in adaLN, where the inputs of the product have been rounded
   // too.
@@ -137,18 +141,18 @@ struct TangentPass {
 
   DEEPPCR_INLINE void ResidualBlock(int64_t i) const {
     Product(d.first[i], hidden, width, product, width);
-    ThroughActivation(i, [&](const Row& row, int64_t at, Wide slope, Wide rounding) {
+    ThroughActivation(i, [&](const Row& row, int64_t at, const Slopes& slopes, Wide rounding) {
       float* const t = hidden + row.at * width + at;
-      Store(t, Fma(slope, LoadWide(product + row.at * width + at), LoadWide(t)) + rounding);
+      Store(t, slopes.Carry(LoadWide(product + row.at * width + at), LoadWide(t)) + rounding);
     });
   }
 
   DEEPPCR_INLINE void AdaLnBlock(int64_t i) const {
     ForRows([&](const Row& row) { Modulate(row, i); });
     Product(d.first[i], inner, width, product, width);
-    ThroughActivation(i, [&](const Row& row, int64_t at, Wide slope, Wide rounding) {
+    ThroughActivation(i, [&](const Row& row, int64_t at, const Slopes& slopes, Wide rounding) {
       float* const p = product + row.at * width + at;
-      Store(p, slope * LoadWide(p) + rounding);
+      Store(p, slopes.Carry(LoadWide(p), All(0.0F)) + rounding);
     });
     Product(d.second[i], product, width, inner, width);
     ForRows([&](const Row& row) {
@@ -168,27 +172,35 @@ struct TangentPass {
     NormalizeTangent(hidden + row.at * width, row.record.Normed(i), d.hidden_mask, d.hidden_dim,
                      width, row.record.InverseDeviation(i), u);
     const float* gain = row.step.modulation + 3 * i * width;
-    ForVectors(width, [&](int64_t at) { Store(u + at, LoadWide(u + at) * LoadWide(gain + at)); });
+    // The rounding of the mean, which moves all elements alike.
+    Wide mean = All(0.0F);
+    if (row.probe >= 0)
+      mean = All(Source(row, 2 * d.num_blocks + 2 + i, All(row.record.RelativeMean(i)),
+                        d.hidden_seeds + row.probe * width)
+                     .v[0]);
+    ForVectors(width,
+               [&](int64_t at) { Store(u + at, (LoadWide(u + at) + mean) * LoadWide(gain + at)); });
   }
 
   DEEPPCR_INLINE void Finish(const Row& row) const {
     const ReverseCoefficients& c = *row.step.coefficients;
     float* t = states + row.at * d.state_width;
     const float* prediction = predictions + row.at * d.state_width;
+    const ReverseSlopes slopes(c);
     ForVectors(d.state_width, [&](int64_t at) {
       const Wide z = LoadWide(t + at), m = LoadWide(prediction + at);
-      Wide by_z = LoadWide(row.record.ByState() + at);
-      Wide by_m = LoadWide(row.record.ByPrediction() + at);
-      Wide rounding = All(0.0F);
+      const Wide by_z = LoadWide(row.record.ByState() + at);
+      const Wide by_m = LoadWide(row.record.ByPrediction() + at);
+      Wide next = Fma(by_m, m, by_z * z);
       if (row.probe >= 0) {
+        // As far from the clip as that, a probe may meet both sides.
         const Wide reach = ReachOf(All(0.0F), Abs(Fma(All(c.x0_m), m, All(c.x0_z) * z)));
-        const Wide beyond = LoadWide(row.record.BeyondClip() + at);
-        by_z = SelectGreater(beyond, reach, by_z, All(c.z_x0 * c.x0_z + c.z_z));
-        by_m = SelectGreater(beyond, reach, by_m, All(c.z_x0 * c.x0_m + c.z_m));
-        rounding = Source(row, 2 * d.num_blocks + 1, LoadWide(row.record.StateSize() + at),
-                          d.state_seeds + row.probe * d.state_width + at);
+        const Wide either =
+            LargerOf(Fma(slopes.in_m, m, slopes.in_z * z), Fma(slopes.out_m, m, slopes.out_z * z));
+        next = SelectGreater(LoadWide(row.record.FromClip() + at), reach, next, either);
+        next = next + Source(row, 2 * d.num_blocks + 1, LoadWide(row.record.StateSize() + at),
+                             d.state_seeds + row.probe * d.state_width + at);
       }
-      const Wide next = Fma(by_m, m, by_z * z) + rounding;
       Store(t + at, And(next, LoadWide(d.state_mask + at)));
     });
   }

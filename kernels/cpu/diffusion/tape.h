@@ -7,6 +7,17 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
+// dz'/dz without the network, and dz'/dm, where x0 is within its clip and where it is out.
+struct ReverseSlopes {
+  Vec<kNativeLanes> out_z, out_m, in_z, in_m;
+
+  explicit DEEPPCR_INLINE ReverseSlopes(const ReverseCoefficients& c)
+      : out_z(Broadcast<kNativeLanes>(c.z_z)),
+        out_m(Broadcast<kNativeLanes>(c.z_m)),
+        in_z(Fma(Broadcast<kNativeLanes>(c.z_x0), Broadcast<kNativeLanes>(c.x0_z), out_z)),
+        in_m(Fma(Broadcast<kNativeLanes>(c.z_x0), Broadcast<kNativeLanes>(c.x0_m), out_m)) {}
+};
+
 // What the tangents of a step need of its primal pass, for one row:
 //
 //   [N, rows per block, H']  slope act'(a), for probes a itself, size of the terms of its sum, and
@@ -14,8 +25,8 @@ namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 //                            vector, size of the rounding of the block
 //   [2, H']                  size of the rounding of the input layer, last normed vector
 //   [4, X]                   dz'/dz without the network, dz'/dm, size of the rounding of z', and
-//                            how far x0 is beyond its clip
-//   [N + 1]                  1 / standard deviation of each norm, padded to 16
+//                            how far x0 is from its clip
+//   [2, N + 1]               1 / standard deviation of each norm, |mean| by it; padded to 16
 struct Record {
   float* base;
   int64_t hidden, state, blocks, rows;
@@ -44,8 +55,9 @@ struct Record {
   DEEPPCR_INLINE float* ByState() const { return OfState(0); }
   DEEPPCR_INLINE float* ByPrediction() const { return OfState(1); }
   DEEPPCR_INLINE float* StateSize() const { return OfState(2); }
-  DEEPPCR_INLINE float* BeyondClip() const { return OfState(3); }
+  DEEPPCR_INLINE float* FromClip() const { return OfState(3); }
   DEEPPCR_INLINE float& InverseDeviation(int64_t block) const { return OfState(4)[block]; }
+  DEEPPCR_INLINE float& RelativeMean(int64_t block) const { return OfState(4)[blocks + 1 + block]; }
 };
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA

@@ -15,19 +15,33 @@ DEEPPCR_INLINE Vec<N> ReachOf(Vec<N> terms, Vec<N> probe) {
   return Min(reach, Broadcast<N>(kLargestFloat));
 }
 
-// The largest slopes of factor * act within this reach of a, `slope` at a itself: there, on the way
-// to zero, where tanh and sigmoid are steepest, and above, where the others are.
 template <int N>
-DEEPPCR_INLINE Vec<N> SlopeNear(Activation activation, Vec<N> factor, Vec<N> a, Vec<N> slope,
-                                Vec<N> reach) {
+DEEPPCR_INLINE Vec<N> LargerOf(Vec<N> a, Vec<N> b) {
+  return SelectGreater(Abs(b), Abs(a), b, a);
+}
+
+// Slopes that a probe may meet.
+template <int N>
+struct SlopeRange {
+  Vec<N> low, high;
+
+  DEEPPCR_INLINE Vec<N> Largest() const { return LargerOf(low, high); }
+  // beside + slope * product, with the slope that leaves most of it: the largest one may cancel
+  // what a residual path brings.
+  DEEPPCR_INLINE Vec<N> Carry(Vec<N> product, Vec<N> beside) const {
+    return LargerOf(Fma(low, product, beside), Fma(high, product, beside));
+  }
+};
+
+// The slopes of factor * act within this reach of a, `slope` at a itself: there, on the way to
+// zero, where tanh and sigmoid are steepest, and above, where the others are.
+template <int N>
+DEEPPCR_INLINE SlopeRange<N> SlopesNear(Activation activation, Vec<N> factor, Vec<N> a,
+                                        Vec<N> slope, Vec<N> reach) {
   Vec<N> near[2] = {a - Max(Min(a, reach), Broadcast<N>(0.0F) - reach), a + reach};
   Differentiate(activation, near);
-  Vec<N> largest = slope;
-  for (const Vec<N>& x : near) {
-    const Vec<N> s = factor * x;
-    largest = SelectGreater(Abs(s), Abs(largest), s, largest);
-  }
-  return largest;
+  const Vec<N> first = factor * near[0], second = factor * near[1];
+  return {Min(Min(first, second), slope), Max(Max(first, second), slope)};
 }
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA

@@ -196,18 +196,21 @@ class DenoiserStep {
     });
   }
 
-  // Of the activation at a, and the largest one near, which probes go through.
+  // Of the activation at a, and those near, which probes may meet.
   struct Slopes {
-    float of_columns = 0.0F, of_probes = 0.0F;
+    float of_columns = 0.0F;
+    SlopeRange of_probes;
 
     DEEPPCR_DEVICE Slopes(const DenoiserStep& step, float a, float terms, const PanelSums<S>& p) {
       const Activation activation = step.d_.activation;
       if (step.rows_ > 1) of_columns = Differentiate(activation, a);
       if (step.probes_ == 0) return;
       const float reach = ReachOf(terms, LargestProbe(step.context_, p, step.probes_));
-      of_probes = SlopeNear(activation, 1.0F, a, reach, of_columns);
+      of_probes = SlopesNear(activation, 1.0F, a, reach, of_columns);
     }
-    DEEPPCR_DEVICE float Of(bool probe) const { return probe ? of_probes : of_columns; }
+    DEEPPCR_DEVICE float Carry(bool probe, float product, float beside) const {
+      return probe ? of_probes.Carry(product, beside) : fmaf(of_columns, product, beside);
+    }
   };
 
   template <class Steps>
@@ -263,10 +266,10 @@ class DenoiserStep {
       if constexpr (kStates) return WriteStates(i, inner_, p, state);
       const float a = pre_activation(0, p.first), value = state(0, p.first);
       const float terms = layer.spreads[i] * sqrtf(p.squares);
-      const Slopes slope(*this, a, terms, p);
-      const float size = SizeOfBranch(terms, slope.of_probes, a, value);
+      const Slopes slopes(*this, a, terms, p);
+      const float size = SizeOfBranch(terms, slopes.of_probes.Largest(), a, value);
       WriteRows(steps.Row(0), 2 * block + 1, size, i, inner_, p, value, [&](int r, float product) {
-        return fmaf(slope.Of(IsProbe(r)), product, At(hidden_, r, i));
+        return slopes.Carry(IsProbe(r), product, At(hidden_, r, i));
       });
     });
     team_.Sync(kAfterResidualBlock);
@@ -292,10 +295,10 @@ class DenoiserStep {
       if constexpr (kStates) return WriteStates(i, outer_, p, state);
       const float a = p.first + layer.bias[i], value = state(0, p.first);
       const float terms = layer.spreads[i] * sqrtf(p.squares);
-      const Slopes slope(*this, a, terms, p);
-      const float size = SizeOfActivation(terms, slope.of_probes, a, value);
+      const Slopes slopes(*this, a, terms, p);
+      const float size = SizeOfActivation(terms, slopes.of_probes.Largest(), a, value);
       WriteRows(steps.Row(0), 2 * block + 1, size, i, outer_, p, value,
-                [&](int r, float product) { return slope.Of(IsProbe(r)) * product; });
+                [&](int r, float product) { return slopes.Carry(IsProbe(r), product, 0.0F); });
     });
     team_.Sync(kAfterInnerLayer);
   }
@@ -352,6 +355,9 @@ class DenoiserStep {
         if (r == 0) return write_state(0, norm);
         NormTangent(
             context_, d_.hidden_dim, d_.hidden_width, norm, gain,
+            IsProbe(r) ? RoundingAt(d_, steps.Row(0).step, 2 * d_.num_blocks + 2 + block,
+                                    norm.SizeOfMean(), r - 1, 0)
+                       : 0.0F,
             [&](int i) { return At(hidden_, 0, i); }, [&](int i) { return At(hidden_, r, i); },
             [&](int i, float value) { At(inner_, r, i) = value; });
       });

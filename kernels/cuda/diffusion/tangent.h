@@ -33,11 +33,11 @@ DEEPPCR_DEVICE float SizeOfActivation(float terms, float slope, float sum, float
   return sqrtf(fmaf(slope * slope, before, value * value));
 }
 
-// What probe v picks up in element i at a place of the network, of which a step has 2 N + 2: the
+// What probe v picks up in element i at a place of the network, of which a step has 3 N + 3: the
 // signs differ from one to the next.
 DEEPPCR_DEVICE float RoundingAt(const DenoiserView& d, int64_t step, int place, float size, int v,
                                 int i) {
-  return RoundingSource(size, v, i, step * (2 * d.num_blocks + 2) + place);
+  return RoundingSource(size, v, i, step * (3 * d.num_blocks + 3) + place);
 }
 
 // Of x0. A NaN stays one.
@@ -52,6 +52,7 @@ struct ReverseTangent {
   DEEPPCR_DEVICE ReverseTangent(const ReverseCoefficients& c, bool clipped)
       : by_m(fmaf(clipped ? 0.0F : c.z_x0, c.x0_m, c.z_m)),
         by_z(fmaf(clipped ? 0.0F : c.z_x0, c.x0_z, c.z_z)) {}
+  DEEPPCR_DEVICE float Of(float m, float z) const { return fmaf(by_m, m, by_z * z); }
 };
 
 // How far x0 is beyond its clip, whose slope is 1 on the boundary, as PyTorch's, and for a NaN,
@@ -72,25 +73,30 @@ DEEPPCR_DEVICE float SizeOfState(const ReverseCoefficients& c, bool ada_ln, floa
   return sqrtf(size + square(c.z_x0 * c.x0_m * m));
 }
 
-// What a probe goes through, and how large the rounding is that it picks up there.
+// How probes pass the reverse step of z with prediction m, and how large the rounding is that they
+// pick up there. `terms`: of m.
 struct ReverseOfProbes {
-  float beyond;  // the clip, by more than the terms of x0 let it be elsewhere (SlopeReach)
+  ReverseTangent in, out;
+  bool clipped;
+  float from_clip;  // on either side, less what the terms of x0 let it be off (SlopeReach)
   float size;
 
-  // `terms`: of m.
   DEEPPCR_DEVICE ReverseOfProbes(const ReverseCoefficients& c, const DenoiserView& d, float m,
-                                 float z, float next, float terms) {
+                                 float z, float next, float terms)
+      : in(c, false), out(c, true) {
+    const float beyond = BeyondClip(c, d.clip_range, m, z);
     const float of_x0 = c.x0_m * c.x0_m * fmaf(terms, terms, m * m);
-    const float reach = ReachOf(sqrtf(fmaf(c.x0_z * z, c.x0_z * z, of_x0)), 0.0F);
-    beyond = BeyondClip(c, d.clip_range, m, z) - reach;
-    const ReverseTangent near(c, beyond > 0.0F);
-    size = SizeOfState(c, d.ada_ln, z, m, next, near.by_m * terms);
+    clipped = beyond > 0.0F;
+    from_clip = fabsf(beyond) - ReachOf(sqrtf(fmaf(c.x0_z * z, c.x0_z * z, of_x0)), 0.0F);
+    const float own = clipped ? out.by_m : in.by_m;
+    const float by_m = from_clip > 0.0F ? own : LargerOf(in.by_m, out.by_m);
+    size = SizeOfState(c, d.ada_ln, z, m, next, by_m * terms);
   }
-  // Of m and z.
+  // Of a probe's m and z. As far from the clip as its x0 it may meet both sides.
   DEEPPCR_DEVICE float Carry(const ReverseCoefficients& c, float m, float z) const {
     const float reach = ReachOf(0.0F, fabsf(fmaf(c.x0_m, m, c.x0_z * z)));
-    const ReverseTangent near(c, beyond > reach);
-    return fmaf(near.by_m, m, near.by_z * z);
+    const float inside = in.Of(m, z), outside = out.Of(m, z);
+    return from_clip > reach ? (clipped ? outside : inside) : LargerOf(inside, outside);
   }
 };
 

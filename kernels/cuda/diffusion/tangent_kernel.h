@@ -165,24 +165,26 @@ class IntervalTangents {
     const float* const a = PreActivation();
     ForElements(d_.hidden_dim, [&](int i) {
       const float terms = spreads[i] * length, slope = Differentiate(d_.activation, a[i]);
-      const float near = SlopeOfProbes(i, a[i], terms, slope);
-      AddBranch(i, slope, near, 2 * args_.block + 1, SizeOfBranch(terms, near, a[i], value[i]));
+      const SlopeRange near = SlopesOfProbes(i, a[i], terms, slope);
+      AddBranch(i, slope, near, 2 * args_.block + 1,
+                SizeOfBranch(terms, near.Largest(), a[i], value[i]));
     });
   }
-  // The largest slope near `slope`, at a, of element i.
-  DEEPPCR_DEVICE float SlopeOfProbes(int i, float a, float terms, float slope) const {
-    if (begin_ >= args_.rows.probes) return slope;
+  // Of element i, near a, where it is `slope`.
+  DEEPPCR_DEVICE SlopeRange SlopesOfProbes(int i, float a, float terms, float slope) const {
+    if (begin_ >= args_.rows.probes) return {slope, slope};
     float probe = 0.0F;
     ForProbes([&](int r) { probe = fmaxf(probe, fabsf(At(args_.products, r, i))); });
-    return SlopeNear(d_.activation, 1.0F, a, ReachOf(terms, probe), slope);
+    return SlopesNear(d_.activation, 1.0F, a, ReachOf(terms, probe), slope);
   }
   // hidden += factor products, of element i.
-  DEEPPCR_DEVICE void AddBranch(int i, float of_columns, float of_probes, int place,
+  DEEPPCR_DEVICE void AddBranch(int i, float of_columns, const SlopeRange& of_probes, int place,
                                 float size) const {
     ForTangents([&](int r) {
       float& h = At(args_.hidden, r, i);
-      const float factor = r < args_.rows.probes ? of_probes : of_columns;
-      h = fmaf(factor, At(args_.products, r, i), h) + Rounding(place, size, r, i);
+      const float product = At(args_.products, r, i);
+      h = r < args_.rows.probes ? of_probes.Carry(product, h) + Rounding(place, size, r, i)
+                                : fmaf(of_columns, product, h);
     });
   }
 
@@ -192,12 +194,15 @@ class IntervalTangents {
     const float length = LengthOfModulated(args_.block);
     ForElements(d_.hidden_dim, [&](int i) {
       const float terms = spreads[i] * length, slope = Differentiate(d_.activation, a[i]);
-      const float near = SlopeOfProbes(i, a[i], terms, slope);
-      const float size = SizeOfActivation(terms, near, a[i], Activate(d_.activation, a[i]));
+      const SlopeRange near = SlopesOfProbes(i, a[i], terms, slope);
+      const float size =
+          SizeOfActivation(terms, near.Largest(), a[i], Activate(d_.activation, a[i]));
       ForTangents([&](int r) {
-        const float factor = r < args_.rows.probes ? near : slope;
+        const float product = At(args_.products, r, i);
         At(args_.inner, r, i) =
-            factor * At(args_.products, r, i) + Rounding(2 * args_.block + 1, size, r, i);
+            r < args_.rows.probes
+                ? near.Carry(product, 0.0F) + Rounding(2 * args_.block + 1, size, r, i)
+                : slope * product;
       });
     });
   }
@@ -211,7 +216,7 @@ class IntervalTangents {
     const float length =
         LengthFor(d_.hidden_dim, [&](int i) { return Activate(d_.activation, a[i]); });
     ForElements(d_.hidden_dim, [&](int i) {
-      AddBranch(i, gates[i], gates[i], 2 * args_.block + 2,
+      AddBranch(i, gates[i], {gates[i], gates[i]}, 2 * args_.block + 2,
                 SizeOfBranch(spreads[i] * length, gates[i], gated[i], value[i]));
     });
   }
@@ -239,6 +244,7 @@ class IntervalTangents {
     for (int r = begin_ + context_.warp(); r < end_; r += context_.num_threads() / kWarpSize)
       NormTangent(
           context_, d_.hidden_dim, d_.hidden_width, norm, Modulation(3 * block),
+          Rounding(2 * d_.num_blocks + 2 + block, norm.SizeOfMean(), r, 0),
           [&](int i) { return h[i]; }, [&](int i) { return At(args_.hidden, r, i); },
           [&](int i, float value) { At(args_.inner, r, i) = value; });
   }

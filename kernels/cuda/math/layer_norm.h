@@ -24,6 +24,8 @@ DEEPPCR_DEVICE float SumByWarp(Context& context, int dim, const F& f) {
 struct LayerNorm {
   float mean, inverse;
   DEEPPCR_DEVICE float Of(float h) const { return (h - mean) * inverse; }
+  // What the rounding of the mean moves all elements of n by is proportional to this.
+  DEEPPCR_DEVICE float SizeOfMean() const { return fabsf(mean) * inverse; }
 };
 
 template <class Context, class F>
@@ -40,17 +42,18 @@ DEEPPCR_DEVICE LayerNorm NormOf(Context& context, int dim, float epsilon, const 
   return {mean, 1.0F / sqrtf(variance + epsilon) + 0.0F * variance};
 }
 
-// write(i, gain[i] dn_i) of a tangent t for every i < width; zeros beyond dim.
+// write(i, gain[i] (dn_i + shift)) of a tangent t for every i < width; zeros beyond dim.
 template <class Context, class H, class T, class Write>
 DEEPPCR_DEVICE void NormTangent(Context& context, int dim, int width, const LayerNorm& norm,
-                                const float* gain, const H& h, const T& t, const Write& write) {
+                                const float* gain, float shift, const H& h, const T& t,
+                                const Write& write) {
   const float size = static_cast<float>(dim);
   const float mean = SumByWarp(context, dim, t) / size;
   const float along = SumByWarp(context, dim, [&](int i) { return norm.Of(h(i)) * t(i); }) / size;
   for (int i = context.lane(); i < width; i += kWarpSize) {
     const float n = i < dim ? norm.Of(h(i)) : 0.0F;
     const float rest = i < dim ? t(i) - mean - n * along : 0.0F;
-    write(i, i < dim ? rest * norm.inverse * gain[i] : 0.0F);
+    write(i, i < dim ? fmaf(rest, norm.inverse, shift) * gain[i] : 0.0F);
   }
 }
 

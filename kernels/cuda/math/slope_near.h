@@ -17,14 +17,27 @@ DEEPPCR_DEVICE float ReachOf(float terms, float probe) {
   return fminf(SlopeReach(terms, probe), kLargestFloat);
 }
 
-// The largest slope of factor * act within this reach of a, `slope` at a itself: there, on the way
-// to zero, where tanh and sigmoid are steepest, and above, where the others are.
-DEEPPCR_DEVICE float SlopeNear(Activation activation, float factor, float a, float reach,
-                               float slope) {
+DEEPPCR_DEVICE float LargerOf(float a, float b) { return fabsf(b) > fabsf(a) ? b : a; }
+
+// Slopes that a probe may meet.
+struct SlopeRange {
+  float low = 0.0F, high = 0.0F;
+
+  DEEPPCR_DEVICE float Largest() const { return LargerOf(low, high); }
+  // beside + slope * product, with the slope that leaves most of it: the largest one may cancel
+  // what a residual path brings.
+  DEEPPCR_DEVICE float Carry(float product, float beside) const {
+    return LargerOf(fmaf(low, product, beside), fmaf(high, product, beside));
+  }
+};
+
+// The slopes of factor * act within this reach of a, `slope` at a itself: there, on the way to
+// zero, where tanh and sigmoid are steepest, and above, where the others are.
+DEEPPCR_DEVICE SlopeRange SlopesNear(Activation activation, float factor, float a, float reach,
+                                     float slope) {
   const float nearer = factor * Differentiate(activation, a - fmaxf(fminf(a, reach), -reach));
   const float above = factor * Differentiate(activation, a + reach);
-  const float larger = fabsf(nearer) > fabsf(slope) ? nearer : slope;
-  return fabsf(above) > fabsf(larger) ? above : larger;
+  return {fminf(fminf(nearer, above), slope), fmaxf(fmaxf(nearer, above), slope)};
 }
 
 // The largest product of the probes, which are rows 1 to `probes`. By all lanes of a warp.

@@ -24,10 +24,10 @@ DEEPPCR_DEVICE float SlopeAt(const Stack& stack, float pre_activation) {
   return stack.residual ? stack.scale * slope : slope;
 }
 
-// The same, the largest within this reach of it; `slope` at a itself.
+// The same, within this reach of it; `slope` at a itself.
 template <class Stack>
-DEEPPCR_DEVICE float SlopeNear(const Stack& stack, float a, float reach, float slope) {
-  return SlopeNear(stack.activation, stack.residual ? stack.scale : 1.0F, a, reach, slope);
+DEEPPCR_DEVICE SlopeRange SlopesNear(const Stack& stack, float a, float reach, float slope) {
+  return SlopesNear(stack.activation, stack.residual ? stack.scale : 1.0F, a, reach, slope);
 }
 
 // column = J of the step with the weights W_l, of which the lane knows its element of the slope.

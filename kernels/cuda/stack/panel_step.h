@@ -130,12 +130,12 @@ class PanelStackStep {
     const float slope = rows_ > 1 || diagonal_ != nullptr ? SlopeAt(stack_, a) : 0.0F;
     const float bias = step.layer.bias[i], branch = stack_.residual ? next - State(0, i) : 0.0F;
     const float length = sqrtf(fminf(fmaf(bias, bias, p.squares), kLargestFloat));
-    float near = slope;
+    SlopeRange near = {slope, slope};
     if (probes_ > 0) {
       const float reach = ReachOf(length, LargestProbe(context_, p, probes_));
-      near = SlopeNear(stack_, a, reach, slope);
+      near = SlopesNear(stack_, a, reach, slope);
     }
-    const float terms = near * length;
+    const float terms = near.Largest() * length;
     // No less than the state, where squares are too small to be: these states know no common unit.
     const float size =
         fmaxf(fabsf(next), sqrtf(fmaf(next, next, fmaf(branch, branch, terms * terms))));
@@ -149,8 +149,8 @@ class PanelStackStep {
       const int r = q * kSegments + context_.lane() % kSegments;
       if (r >= rows_) continue;
       const bool probe = r >= 1 && r <= probes_;
-      const float s = probe ? near : slope;
-      const float carried = stack_.residual ? fmaf(s, p.mine[q], State(r, i)) : s * p.mine[q];
+      const float beside = stack_.residual ? State(r, i) : 0.0F;
+      const float carried = probe ? near.Carry(p.mine[q], beside) : fmaf(slope, p.mine[q], beside);
       float value = r == 0 ? next : carried;
       if (probe) value += RoundingSource(size, r - 1, i, step.step);
       team_.Put(&At(next_, r, i), real ? value : 0.0F);

@@ -66,10 +66,10 @@ class StackPropagation {
 
   // What the rounding of the step is proportional to (kernels/cpu/kernels_impl.h has the formula
   // and its reasons): the new state, the branch, and the terms of the dot products with the bias.
-  // `slope` comes as that of pre-activation a and goes as the largest one near it, where the
-  // largest product of a probe is this.
+  // `slope` is that of pre-activation a, `slopes` become those near it, where the largest product
+  // of a probe is this.
   DEEPPCR_DEVICE float RoundingSize(const LayerPart<W>& layer, float a, float product, float next,
-                                    float* slope) {
+                                    float slope, SlopeRange* slopes) {
     const float largest = LargestOfWarp(context_, fmaxf(fabsf(next), fabsf(z_)));
     const float scale = PowerOfTwoBelow(largest), inverse = 1.0F / scale;
     LayerPart<W> squares;
@@ -79,8 +79,8 @@ class StackPropagation {
     const float before = z_ * inverse, after = next * inverse, bias = layer.bias * inverse;
     const float sum = Multiply<W>(context_, squares, before * before);
     const float length = sqrtf(fminf(fmaf(bias, bias, sum), kLargestFloat));
-    *slope = SlopeNear(stack_, a, ReachOf(length * scale, product), *slope);
-    const float terms = *slope * length;
+    *slopes = SlopesNear(stack_, a, ReachOf(length * scale, product), slope);
+    const float terms = slopes->Largest() * length;
     const float branch = stack_.residual ? after - before : 0.0F;
     return sqrtf(fmaf(after, after, fmaf(branch, branch, terms * terms))) * scale;
   }
@@ -94,13 +94,12 @@ class StackPropagation {
       products[v] = Multiply<W>(context_, layer, probes_[v]);
       largest = fmaxf(largest, fabsf(products[v]));
     }
-    const float size = RoundingSize(layer, a, largest, next, &slope);
+    SlopeRange slopes;
+    const float size = RoundingSize(layer, a, largest, next, slope, &slopes);
     DEEPPCR_UNROLL
-    for (int v = 0; v < kNumProbes; ++v) {
-      const float carried =
-          stack_.residual ? fmaf(slope, products[v], probes_[v]) : slope * products[v];
-      probes_[v] = carried + RoundingSource(size, v, row_, l);
-    }
+    for (int v = 0; v < kNumProbes; ++v)
+      probes_[v] = slopes.Carry(products[v], stack_.residual ? probes_[v] : 0.0F) +
+                   RoundingSource(size, v, row_, l);
   }
 
   Context& context_;

@@ -317,14 +317,10 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // On the boundary of the clip, exactly: x0 = z, W = 0, so that nothing else happens.
-RandomDiffusion ClippedState() {
-  RandomDiffusion random({.state_dim = 5, .num_steps = 1, .clip = true});
-  random.steps()[0] = {.x0_z = 1, .x0_m = 0, .z_z = 0, .z_m = 0, .z_x0 = 1, .sigma = 0};
-  return random;
-}
 TEST(ClipTest, DerivativeIsOneInsideAndOnTheBoundary) {
   for (const InstructionSetKernels& set : KernelsOfThisMachine()) {
-    const RandomDiffusion random = ClippedState();
+    RandomDiffusion random({.state_dim = 5, .num_steps = 1, .clip = true});
+    random.steps()[0] = {.x0_z = 1, .x0_m = 0, .z_z = 0, .z_m = 0, .z_x0 = 1, .sigma = 0};
     const auto packed = *cpu::PackDiffusion(random.spec(), set.set);
     const auto& model = static_cast<const PackedDiffusion&>(*packed);
     const cpu::DenoiserView& d = model.denoiser;
@@ -347,34 +343,46 @@ TEST(ClipTest, DerivativeIsOneInsideAndOnTheBoundary) {
   }
 }
 
-// Probes pass a clip that rounding, or they themselves, may take back.
-TEST(ClipTest, ProbesPassWhereTheStateIsHardlyBeyond) {
-  for (const InstructionSetKernels& set : KernelsOfThisMachine()) {
-    const RandomDiffusion random = ClippedState();
-    const auto packed = *cpu::PackDiffusion(random.spec(), set.set);
-    const auto& model = static_cast<const PackedDiffusion&>(*packed);
-    const cpu::DenoiserView& d = model.denoiser;
-    std::vector<float> z(d.state_width), m(d.state_width), records(d.record_floats);
-    const std::vector<float> before = {0.5F, 1.0F, -1.00001F, 1.001F, -2.0F};
-    std::copy(before.begin(), before.end(), z.begin());
-    std::vector<float> scratch(cpu::kTangentTile * (3 * d.hidden_width + d.state_width));
-    const cpu::StepRow row = {&model.coefficients[0], model.tables.data(), nullptr, 0};
-    model.denoiser_kernels.step(
-        {&d, &row, 1, z.data(), m.data(), scratch.data(), records.data(), true});
-    const auto expect = [&](float probe, const std::vector<float>& passed) {
-      std::vector<float> tangents(kNumProbes * d.state_width);
-      for (int v = 0; v < kNumProbes; ++v)
-        std::fill_n(tangents.begin() + v * d.state_width, 5, probe);
-      model.denoiser_kernels.tangents({&d, &row, records.data(), kNumProbes, kNumProbes, kNumProbes,
-                                       tangents.data(), scratch.data()});
-      for (int v = 0; v < kNumProbes; ++v)
-        for (size_t i = 0; i < 5; ++i)
-          EXPECT_NEAR(tangents[v * d.state_width + i], passed[i], 1e-6F) << set.name << " " << i;
-    };
-    expect(1e-5F, {1e-5F, 1e-5F, 1e-5F, 0, 0});
-    expect(1e-3F, {1e-3F, 1e-3F, 1e-3F, 1e-3F, 0});
-    expect(0.1F, {0.1F, 0.1F, 0.1F, 0.1F, 0.1F});
-  }
+// The image of this probe, at five states, in a step of one element that has these coefficients.
+std::vector<float> ImagesOfProbes(const cpu::KernelSet& set, const ReverseStep& step,
+                                  const std::vector<float>& states, float probe) {
+  RandomDiffusion random({.state_dim = 5, .num_steps = 1, .clip = true});
+  random.steps()[0] = step;
+  const auto packed = *cpu::PackDiffusion(random.spec(), set);
+  const auto& model = static_cast<const PackedDiffusion&>(*packed);
+  const cpu::DenoiserView& d = model.denoiser;
+  std::vector<float> z(d.state_width), m(d.state_width), records(d.record_floats);
+  std::copy(states.begin(), states.end(), z.begin());
+  std::vector<float> scratch(cpu::kTangentTile * (3 * d.hidden_width + d.state_width));
+  const cpu::StepRow row = {&model.coefficients[0], model.tables.data(), nullptr, 0};
+  model.denoiser_kernels.step(
+      {&d, &row, 1, z.data(), m.data(), scratch.data(), records.data(), true});
+  std::vector<float> tangents(kNumProbes * d.state_width);
+  for (int v = 0; v < kNumProbes; ++v) std::fill_n(tangents.begin() + v * d.state_width, 5, probe);
+  model.denoiser_kernels.tangents({&d, &row, records.data(), kNumProbes, kNumProbes, kNumProbes,
+                                   tangents.data(), scratch.data()});
+  return {tangents.begin(), tangents.begin() + 5};
+}
+
+// Probes take the side of the clip that leaves most of them, where rounding, or they themselves,
+// may take the state there: inside where that passes x0, outside where x0 cancels the rest.
+TEST(ClipTest, ProbesMeetBothSidesOfAClipNearBy) {
+  const std::vector<float> states = {0.5F, 0.99999F, -1.00001F, 1.001F, -2.0F};
+  const ReverseStep passes = {.x0_z = 1, .x0_m = 0, .z_z = 0, .z_m = 0, .z_x0 = 1, .sigma = 0};
+  const ReverseStep cancels = {.x0_z = 1, .x0_m = 0, .z_z = 1, .z_m = 0, .z_x0 = -1, .sigma = 0};
+  const auto expect = [&](const ReverseStep& step, float probe, const std::vector<float>& passed) {
+    for (const InstructionSetKernels& set : KernelsOfThisMachine()) {
+      const std::vector<float> images = ImagesOfProbes(set.set, step, states, probe);
+      for (size_t i = 0; i < 5; ++i)
+        EXPECT_NEAR(images[i], passed[i] * probe, 1e-6F) << set.name << " " << i << " " << probe;
+    }
+  };
+  expect(passes, 1e-5F, {1, 1, 1, 0, 0});
+  expect(passes, 1e-3F, {1, 1, 1, 1, 0});
+  expect(passes, 0.1F, {1, 1, 1, 1, 1});
+  expect(cancels, 1e-5F, {0, 1, 1, 1, 1});
+  expect(cancels, 1e-3F, {0, 1, 1, 1, 1});
+  expect(cancels, 0.1F, {1, 1, 1, 1, 1});
 }
 
 }  // namespace

@@ -19,12 +19,29 @@ TEST(ReverseTangentTest, IsOneInsideTheClipAndOnItsBoundary) {
   }
 }
 
-TEST(ReverseTangentTest, ProbesPassWhereTheStateIsHardlyBeyond) {
+TEST(ReverseTangentTest, ProbesMeetBothSidesOfAClipNearBy) {
   EXPECT_EQ(At(-1.00001F).Carry(kOfState, 0, 1e-5F), 1e-5F);
   EXPECT_EQ(At(1.001F).Carry(kOfState, 0, 1e-5F), 0);
   EXPECT_EQ(At(1.001F).Carry(kOfState, 0, -1e-3F), -1e-3F);
   EXPECT_EQ(At(-2.0F).Carry(kOfState, 0, 1e-3F), 0);
   EXPECT_EQ(At(-2.0F).Carry(kOfState, 0, 0.1F), 0.1F);
+  // Inside, x0 cancels the rest.
+  constexpr ReverseCoefficients kCancels = {.x0_z = 1, .z_z = 1, .z_x0 = -1};
+  const auto image = [&](float z, float probe) {
+    return ReverseOfProbes(kCancels, kClipped, 0, z, z, 0).Carry(kCancels, 0, probe);
+  };
+  EXPECT_EQ(image(0.5F, 1e-3F), 0);
+  EXPECT_EQ(image(0.99999F, 1e-5F), 1e-5F);
+  EXPECT_EQ(image(1.00001F, 1e-5F), 1e-5F);
+  EXPECT_EQ(image(2.0F, 1e-3F), 1e-3F);
+}
+
+TEST(SlopeRangeTest, CarriesWhatTheLargestSlopeWouldCancel) {
+  const SlopeRange slopes = {0, 1};
+  EXPECT_EQ(slopes.Carry(-1e-4F, 1e-4F), 1e-4F);
+  EXPECT_EQ(slopes.Carry(1e-4F, 1e-4F), 2e-4F);
+  EXPECT_EQ(slopes.Largest(), 1);
+  EXPECT_EQ((SlopeRange{-0.1F, 0.05F}).Largest(), -0.1F);
 }
 
 }  // namespace

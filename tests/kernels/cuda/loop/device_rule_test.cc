@@ -375,21 +375,48 @@ TEST(DeviceRuleTest, TheRoundingOfTermsThatCancelIsSeenByBoth) {
   }
 }
 
-// The same of a denoiser.
+// z + relu(-z) is z, but where rounding may take z across the kink, the largest slope makes nothing
+// of a probe.
+TEST(DeviceRuleTest, WhatAResidualPathBringsIsSeenByBoth) {
+  OwnSystem system({.num_steps = 2, .state_dim = 2, .activation = Activation::kRelu}, {0, 0, 0, 0},
+                   {0, 0});
+  system.spec.residual = true;
+  system.weights[1] = 1000;
+  system.biases[0] = -1000;
+  system.weights[4] = -1;
+  const SampleReport report =
+      SystemOnBoth(system.spec).ExpectSame(OptionsFor("newton", 2, 1, 1e-3), {1e-6F, 1});
+  EXPECT_GT(report.rounding_estimate.value_or(0), 2e-5);
+}
+
+// The same of denoisers, in blocks and by products.
 TEST(DeviceRuleTest, TheRoundingOfTermsThatCancelInADenoiserIsSeenByBoth) {
-  const testing::RoundingGate gate({.state_dim = 2, .num_steps = 10, .clip = false, .seed = 1},
-                                   0x1p28);
   std::vector<NewBackend> backends = kDevices;
   backends.push_back(testing::BackendCases().front().create);
-  for (const NewBackend create : backends) {
-    const SolverRig rig(create(), gate.spec());
-    for (uint64_t sample = 0; sample < 4; ++sample) {
-      const SampleReport report = rig.Solve(OptionsFor("newton", 10, 1, 1e-3),
-                                            {.num_samples = 1, .seed = 5, .first_sample = sample})
-                                      .reports[0];
-      EXPECT_EQ(report.attempt.termination, Termination::kPrecisionLimited);
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp})
+    for (const int64_t hidden : {16, 250}) {
+      // Not so much that it fills the next norm, where tangents see nothing of it.
+      const double gain = kind == DenoiserKind::kAdaLnMlp ? 0x1p8 : 0x1p28;
+      const testing::RoundingGate gate({.kind = kind,
+                                        .state_dim = 2,
+                                        .hidden_dim = hidden,
+                                        .num_steps = 6,
+                                        .clip = false,
+                                        .seed = 1},
+                                       gain, 100);
+      for (const NewBackend create : backends) {
+        const SolverRig rig(create(), gate.spec());
+        for (uint64_t sample = 0; sample < 4; ++sample) {
+          const SampleReport report =
+              rig.Solve(OptionsFor("newton", 6, 1, 1e-4),
+                        {.num_samples = 1, .seed = 5, .first_sample = sample})
+                  .reports[0];
+          EXPECT_EQ(report.attempt.termination, Termination::kPrecisionLimited)
+              << hidden << " " << static_cast<int>(kind) << " "
+              << report.rounding_estimate.value_or(-1);
+        }
+      }
     }
-  }
 }
 
 // What a pass of the device takes in the place of a state, column by column beside it.
