@@ -91,7 +91,7 @@ FlagSpec Real(std::string name, std::string unit, double low, double high,
   FlagSpec spec{name, range, StrCat(ServerConfig{}.*field), std::move(help), false, nullptr};
   spec.set = [=](std::string_view text, ServerConfig& config) {
     double value = 0;
-    // Written so that NaN fails too.
+    // The condition is written so that NaN fails too.
     if (!absl::SimpleAtod(ToAbsl(text), &value) || !(value >= low && value <= high)) {
       return Mismatch(name, range, text);
     }
@@ -193,7 +193,7 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Switch("reflection", &C::reflection, "Serve gRPC reflection."));
 }
 
-// An address of either of a server's ports.
+// A flag that takes the address of either of a server's ports.
 FlagSpec Probed(std::string name) {
   using C = ServerConfig;
   FlagSpec spec = Text(std::move(name), "host:port | http://host:port", &C::probe,
@@ -276,7 +276,7 @@ absl::Status ReadEnvironment(const Environment& environment, ServerConfig& confi
   return absl::OkStatus();
 }
 
-// One `--name[=value]` at arguments[*index]; moves *index past the value it takes.
+// Reads `--name[=value]` at arguments[*index]; moves *index on if the value is the next argument.
 absl::Status ReadFlag(std::span<const std::string> arguments, size_t* index,
                       std::set<std::string>& seen, ServerConfig& config) {
   const std::string_view argument = arguments[*index];

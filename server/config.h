@@ -18,10 +18,10 @@
 
 namespace deeppcr {
 
-// Of --probe.
+// The prefix of an HTTP address in --probe.
 inline constexpr std::string_view kHttpScheme = "http://";
 
-// Defaults are these initialisers. Units: seconds, bytes, samples.
+// Settings; the initialisers are the defaults. Units: seconds, bytes, samples.
 struct ServerConfig {
   std::string model_repository;                // required
   std::string listen = "127.0.0.1:8001";       // gRPC; port 0: any free one
@@ -29,9 +29,9 @@ struct ServerConfig {
   std::string port_file;                       // bound ports as JSON, once models were tried
   VersionPolicies versions;                    // loaded at start
   std::string backend = "auto";
-  int64_t threads = 0;        // that share a batch; 0: one per core
+  int64_t threads = 0;        // threads that share a batch; 0: one per core
   int64_t workers = 0;        // batches at a time; 0: half the cores, in [2, 16]
-  int64_t max_instances = 0;  // batches of one model version at a time; 0: any worker's
+  int64_t max_instances = 0;  // batches of one model version at a time; 0: one per worker
   double batch_delay_seconds = 0;
   std::string plan_cache_dir;
   std::string plan = "prefer";  // measure, prefer, require
@@ -65,7 +65,7 @@ struct ServerConfig {
 // One setting. Its environment variable is DEEPPCR_ and the upper-case name.
 struct FlagSpec {
   std::string name;
-  std::string unit;           // what a value is, e.g. "seconds in [0, 3600]"
+  std::string unit;           // kind of value, e.g. "seconds in [0, 3600]"
   std::string default_value;  // as it would be typed; empty: none
   std::string help;
   bool is_switch = false;  // may stand without a value
@@ -75,7 +75,7 @@ struct FlagSpec {
 // Every flag, in the order of `--help`. Built once; thread-safe.
 std::span<const FlagSpec> FlagSpecs();
 
-// What `--help` prints.
+// The text that `--help` prints.
 std::string HelpText(std::string_view program);
 
 struct CommandLine {
@@ -84,7 +84,7 @@ struct CommandLine {
   ServerConfig config;
 };
 
-// Reads the environment of a variable; an unset one gives nullptr. `getenv` in production.
+// Returns the value of an environment variable, or nullptr if it is unset; `getenv` in production.
 using Environment = std::function<const char*(const char*)>;
 
 // Parses `--name=value`, `--name value` and `--switch`; dashes within a name count as underscores.
@@ -100,7 +100,7 @@ struct HostPort {
 };
 absl::StatusOr<HostPort> ParseHostPort(std::string_view text);
 
-// workers with 0 replaced by the rule in the struct above.
+// The number of workers: config.workers, or, if that is 0, the rule in the struct above.
 int ResolvedWorkers(const ServerConfig& config);
 
 }  // namespace deeppcr

@@ -33,7 +33,7 @@ Memory MemoryOf(const std::string& text) {
   return Memory(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-// gRPC would start with any file and refuse every client.
+// Without this check gRPC would start with any file and refuse every client.
 absl::StatusOr<Certificate> ReadCertificate(const std::string& flag, const std::string& path) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxPemBytes));
   Certificate certificate(PEM_read_bio_X509(MemoryOf(text).get(), nullptr, nullptr, nullptr));

@@ -11,11 +11,11 @@
 
 namespace deeppcr {
 
-// Of the gRPC listener: plain text, or TLS where config names a certificate, with client
-// certificates where it names who signs them. The files are read again when they change; while
+// The credentials of the gRPC listener: plain text, or TLS if config names a certificate, with
+// client certificates if it names who signs them. The files are read again when they change; while
 // certificate and key do not fit together new connections fail, so both are to change at once.
-// Errors: kInvalidArgument, kNotFound (a file that cannot be read, is no PEM, or a key that is not
-// the certificate's).
+// Errors: those of ReadFile; kInvalidArgument (a file that is no PEM, or a key that is not the
+// certificate's).
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(
     const ServerConfig& config);
 

@@ -38,15 +38,15 @@ sigset_t SignalSet(std::initializer_list<int> signals) {
   return set;
 }
 
-// Blocks the signals that mean something in this thread and, by inheritance, in all others, so that
-// one place waits for them.
+// Blocks the signals that the server handles, in this thread and, by inheritance, in all others, so
+// that one place waits for them.
 void BlockSignals() {
   signal(SIGPIPE, SIG_IGN);
   const sigset_t all = SignalSet({SIGTERM, SIGINT, SIGHUP});
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
-// Waits for one that means stop; SIGHUP means read the tokens again.
+// Waits for a signal that means stop and returns it; on SIGHUP reads the tokens again.
 int AwaitStop(deeppcr::Server& server) {
   const sigset_t all = SignalSet({SIGTERM, SIGINT, SIGHUP});
   int number = 0;
@@ -80,9 +80,9 @@ deeppcr::EngineOptions EngineOptionsOf(const deeppcr::ServerConfig& config) {
 
 int Serve(const deeppcr::ServerConfig& config) {
   BlockSignals();
-  // A debugging aid that distributions leave on: it costs every call of gRPC some per cent.
+  // Distributions leave this debugging aid on; it costs every call of gRPC some per cent.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  // It would write a line of its own for every malformed request.
+  // Protobuf would write a line of its own for every malformed request.
   google::protobuf::SetLogHandler(nullptr);
   deeppcr::Logger logger(
       config.log_format == "json" ? deeppcr::LogFormat::kJson : deeppcr::LogFormat::kText,
@@ -114,10 +114,10 @@ int Serve(const deeppcr::ServerConfig& config) {
   const auto result = (*server)->Drain([&] { return hurry = hurry || AnotherSignal(); });
   const bool clean = result == deeppcr::Server::DrainResult::kClean;
   const bool stuck = result == deeppcr::Server::DrainResult::kStuck;
-  // Its ports are free before the log says so.
+  // The server's ports are free before the log says that it has stopped.
   if (!stuck) server->reset();
   logger.Log(LogLevel::kInfo, "stopped", {{"clean", int64_t{clean}}});
-  // What ignores its cancellation would hang the destructors too.
+  // A call that ignores its cancellation would hang the destructors too.
   if (stuck) {
     logger.Flush();
     std::_Exit(kExitFailed);

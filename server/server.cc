@@ -30,12 +30,12 @@ using Clock = std::chrono::steady_clock;
 // short; our own count says when calls are done.
 constexpr std::chrono::milliseconds kShutdownDeadline(300);
 constexpr int kMaxSyncThreads = 16;
-// Between cancelling what is left and giving up on it.
+// The time between cancelling the calls that are left and giving up on them.
 constexpr double kCancelPatienceSeconds = 5;
-// New calls are refused for this long before gRPC shuts down: those that it has not handed out by
+// New calls are refused for this long before gRPC shuts down: calls that it has not handed out by
 // then end as CANCELLED, which clients do not retry.
 constexpr std::chrono::milliseconds kRefusalTime(500);
-// For replies on their way to clients; one that does not read must not hold up the exit.
+// The time for replies on their way; a client that does not read must not hold up the exit.
 constexpr double kReadPatienceSeconds = 2;
 
 std::vector<std::string> SolverLabels() {
@@ -91,8 +91,8 @@ void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
-// One that an earlier server left would announce ports that nobody serves. And whoever waits for
-// one that cannot be written would wait for ever.
+// Removes an earlier server's port file, which would announce ports that nobody serves. Checks that
+// a new one can be written: otherwise whoever waits for it would wait for ever.
 absl::Status ClearPortFile(const std::string& path) {
   if (path.empty()) return absl::OkStatus();
   const std::string temporary = path + ".tmp";
@@ -193,7 +193,7 @@ absl::Status Server::StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& c
 }
 
 void Server::UpdateHealth() {
-  // Otherwise an older view of the models could be published over a newer one.
+  // Without the lock an older view of the models could be published over a newer one.
   std::lock_guard<std::mutex> lock(health_mutex_);
   grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
   const bool leaving = context_.leaving.load();
@@ -275,7 +275,7 @@ Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
       return DrainResult::kStuck;
     }
   }
-  // Takes its library up to some seconds, so beside what gRPC takes.
+  // Stopping takes the HTTP library up to some seconds, so it happens beside what gRPC takes.
   std::thread http([this] { http_.reset(); });
   result = std::max(result, StopGrpc(hurry));
   http.join();

@@ -21,13 +21,13 @@
 
 namespace deeppcr {
 
-// What the server is built from, put together: listens at once, loads models in the background, is
-// ready when all of them are, drains when told.
+// The parts of the server, put together: listens at once, loads models in the background, is ready
+// when all of them are, drains when told.
 class Server {
  public:
   // `logger` outlives the server.
-  // Errors: kUnavailable (a port is taken, the backend cannot run here), kNotFound (no repository,
-  // or no such file), kInvalidArgument (certificates, tokens).
+  // Errors: kUnavailable (a port is taken), kNotFound (no repository, or no such file),
+  // kInvalidArgument (certificates, tokens, or a file that cannot be written).
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerConfig& config,
                                                        std::unique_ptr<Engine> engine,
                                                        Logger& logger);
@@ -37,19 +37,19 @@ class Server {
   int grpc_port() const { return grpc_port_; }
   int http_port() const { return http_port_; }
 
-  // Not draining, and every model of the repository is ready.
+  // True while the server does not drain and no model that it should serve is missing.
   bool Ready() const { return context_.Ready(); }
 
-  // Reads the tokens again; those of before stay if that fails, which is logged.
+  // Reads the tokens again; the old ones stay if that fails, which is logged.
   void ReloadTokens();
 
   enum class DrainResult {
     kClean,   // every accepted call was answered, though perhaps not read by its client
     kForced,  // some were cancelled
-    kStuck,   // some did not even heed that: destroying the server could hang
+    kStuck,   // some ignored their cancellation: destroying the server could hang
   };
-  // Not ready, pause, refuse new calls, wait for those in progress, cancel what is left, stop
-  // listening. hurry: polled; true ends the waits.
+  // Drains in steps: not ready, pause, refuse new calls, wait for calls in progress, cancel those
+  // that are left, stop listening. hurry: polled; true ends the waits.
   DrainResult Drain(const std::function<bool()>& hurry);
 
  private:

@@ -10,7 +10,7 @@
 namespace deeppcr {
 namespace {
 
-// [n, inner..], all of them or none.
+// Decodes a tensor [num_samples, inner..], if it is present.
 absl::Status DecodeOptional(bool present, const v1::Tensor& tensor, const ExpectedShape& expected,
                             int64_t num_samples, TensorInput* input) {
   if (!present) return absl::OkStatus();
@@ -29,7 +29,7 @@ absl::Status DecodeSteps(int64_t wanted, const ModelInfo& info, SolveInput* inpu
       StrCat("one of ", absl::StrJoin(known, ", "), " (those of the model's config.json)"), wanted);
 }
 
-// One per sample, or one for all of them.
+// Decodes one label per sample, or one for all samples.
 absl::Status DecodeLabels(const v1::GenerationInput& message, const ModelInfo& info,
                           SolveInput* input) {
   const int64_t n = input->num_samples;

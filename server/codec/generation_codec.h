@@ -9,8 +9,8 @@
 
 namespace deeppcr {
 
-// What a diffusion model is asked for. Checks all but the finiteness of values; fields are named as
-// those of input->source. Errors: kInvalidArgument.
+// Decodes the request to a diffusion model. Checks all but the finiteness of values. Errors:
+// kInvalidArgument; fields are named as members of input->source.
 absl::Status DecodeGeneration(const v1::GenerationInput& message, const ModelInfo& info,
                               SolveInput* input);
 

@@ -9,8 +9,8 @@
 namespace deeppcr {
 namespace {
 
-// What the reports of an answer and of a failed attempt both say. Of a figure that was not found
-// there is no field: its default would read as the best there is.
+// Fills the fields that the reports of an answer and of a failed attempt share. The field of a
+// figure that was not found stays unset: its default would read as the best there is.
 template <typename From, typename To>
 void FillSolve(const From& from, To* to) {
   to->set_solver(std::string(from.solver));
@@ -35,7 +35,7 @@ void FillSample(const SampleReport& from, v1::SampleReport* to) {
   if (from.fallback) FillSolve(from.attempt, to->mutable_attempt());
 }
 
-// The q-quantile of ascending values: the smallest that at least a share q does not exceed.
+// The q-quantile of ascending values: the smallest one that at least a share q does not exceed.
 double Quantile(const std::vector<double>& ascending, double q) {
   if (ascending.empty()) return 0;
   const auto rank = static_cast<size_t>(std::ceil(q * static_cast<double>(ascending.size())));
@@ -67,7 +67,7 @@ void FillReasons(std::span<const SampleReport> reports, v1::CompareRow* row) {
   }
 }
 
-// The largest over samples says nothing unless all of them have one.
+// Sets the largest estimate only if all samples have one: otherwise it would say nothing.
 void FillEstimate(std::span<const SampleReport> reports, v1::CompareRow* row) {
   std::optional<double> largest;
   for (const SampleReport& report : reports) {
@@ -127,7 +127,7 @@ void FillEntry(const PlanEntry& from, v1::PlanEntry* to) {
   to->set_parallel_stages(from.parallel_stages);
 }
 
-// What a request that names this solver and leaves options out resolves to.
+// Fills in the options that a request which names only this solver resolves to.
 void FillChoice(const ResolvedOptions& from, bool measured, v1::SolverChoice* to) {
   to->set_solver(std::string(from.solver));
   to->set_measured(measured);
@@ -138,7 +138,7 @@ void FillChoice(const ResolvedOptions& from, bool measured, v1::SolverChoice* to
   to->set_max_iterations(from.max_iterations);
 }
 
-// Of the iterative solvers: the sequential one has nothing to choose.
+// Adds the choices of the iterative solvers; the sequential one has nothing to choose.
 void FillChoices(const LoadedModel& model, const Plan& plan, int64_t num_steps, v1::Plan* to) {
   for (const std::string& solver : model.info().solvers) {
     if (solver == "auto") continue;
@@ -149,7 +149,7 @@ void FillChoices(const LoadedModel& model, const Plan& plan, int64_t num_steps, 
   }
 }
 
-// num_steps: of inference; 0 where the model has no such choice.
+// num_steps: the number of inference steps; 0: the model's default.
 void FillPlan(const LoadedModel& model, int64_t num_steps, v1::Plan* to) {
   const Plan& from = model.plan(num_steps);
   to->set_id(from.id);

@@ -19,7 +19,7 @@ namespace deeppcr {
 // Shapes `tensor`, gives it zeros, and returns them for the engine to write into.
 std::span<float> AllocateTensor(std::span<const int64_t> shape, v1::Tensor* tensor);
 
-// options must outlive the call only. model: that computed it. device: of the engine.
+// Fills the report of a request that `model` has computed with `options`.
 void FillSolveReport(const ServedModel& model, const ResolvedOptions& options,
                      std::span<const SampleReport> samples, const JobTimings& timings,
                      v1::SolveReport* report);

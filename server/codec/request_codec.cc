@@ -14,7 +14,7 @@
 namespace deeppcr {
 namespace {
 
-// Upper bounds of what a reply holds beside its tensors: per sample report, per row, and once.
+// Upper bounds of the bytes of a reply beside its tensors: per sample report, per row, and once.
 constexpr int64_t kReportBytes = 256;
 constexpr int64_t kRowBytes = 1024;
 constexpr int64_t kEnvelopeBytes = 1024;
@@ -125,7 +125,6 @@ absl::StatusOr<SolveOptions> DecodeOptions(const v1::SolverOptions& message, con
   return options;
 }
 
-// Bytes of `samples` trajectories or outputs of `inner` floats each.
 absl::Status CheckReplyBytes(int64_t bytes, int64_t max_message_bytes) {
   if (bytes <= max_message_bytes) return absl::OkStatus();
   return ResourceExhausted("the reply would have ", bytes, " bytes; the limit is ",
@@ -136,7 +135,7 @@ absl::Status CheckReplyBytes(int64_t bytes, int64_t max_message_bytes) {
 absl::StatusOr<int64_t> ReplyBytes(const SolveInput& input, const ModelInfo& info) {
   const int64_t n = input.num_samples;
   int64_t values = info.output_dim;
-  // The latents of a decoder are sent too. Saturates: no product with that fits.
+  // The latents of a decoder are sent too. The sum saturates: no product with its limit fits.
   if (info.generates() && __builtin_add_overflow(values, info.state_dim, &values))
     values = INT64_MAX;
   DEEPPCR_ASSIGN_OR_RETURN(int64_t bytes, CheckedProduct({n, values, sizeof(float)}));
@@ -144,7 +143,7 @@ absl::StatusOr<int64_t> ReplyBytes(const SolveInput& input, const ModelInfo& inf
     DEEPPCR_ASSIGN_OR_RETURN(
         const int64_t trajectory,
         CheckedProduct({n, input.num_steps + 1, info.state_dim, sizeof(float)}));
-    // Saturates: anything near the top is far above every message limit.
+    // The sum saturates: anything near its limit is far above every message limit.
     if (__builtin_add_overflow(bytes, trajectory, &bytes)) bytes = INT64_MAX / 2;
   }
   return std::min(bytes, INT64_MAX / 2) + n * kReportBytes + kEnvelopeBytes;
@@ -176,7 +175,7 @@ absl::Status CheckFamily(bool generates, const ModelInfo& info) {
                               "a diffusion model: use Generate");
 }
 
-// Of Compare: inputs or generation, as the model takes it.
+// Decodes the inputs or the generation of a Compare, whichever the model takes.
 absl::Status DecodeSource(const v1::CompareRequest& request, const ModelInfo& info,
                           SolveInput* input) {
   if (info.generates()) {
@@ -332,7 +331,7 @@ std::string FieldOf(const SolveInput& input, std::string_view name) {
 }
 
 absl::Status CheckFinite(const SolveInput& input) {
-  // Nothing but a generation has a source, and then the inputs are its condition.
+  // Only a generation has a source; its inputs are the condition.
   const std::string inputs = input.source.empty() ? "inputs" : FieldOf(input, "conditioning");
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.inputs.values, inputs));
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.initial_states.values, "initial_states"));

@@ -29,40 +29,40 @@ inline constexpr int kDefaultRepetitions = 5;
 // Bound on n * repetitions * rows of a Compare.
 inline constexpr int64_t kMaxComparedSamples = int64_t{1} << 16;
 
-// What Forward, Generate and Compare are given.
+// The decoded request of Forward, Generate or Compare.
 struct SolveInput {
-  // Of the message that holds the fields of a generation, for errors: input, generation; empty for
-  // a dense stack. Static storage.
+  // The message that holds the fields of a generation, for errors: input or generation; empty for a
+  // dense stack. Static storage.
   std::string_view source;
   int64_t num_samples = 0;
   TensorInput inputs;          // [n, input_dim]
   TensorInput initial_states;  // [n, L + 1, D] or empty
-  // Of diffusion models.
+  // For diffusion models only, up to step_noise.
   uint64_t seed = 0;
   uint64_t first_sample = 0;
   std::vector<int32_t> labels;            // [n] or empty
   TensorInput initial_noise, step_noise;  // [n, D], [n, L, D], or empty
   int64_t num_steps = 0;                  // L
 
-  SolveOptions options;       // solver points into SolverNames(); not of Compare
+  SolveOptions options;       // solver points into SolverNames(); Compare: only num_inference_steps
   int64_t request_bytes = 0;  // in memory, fields we do not know included
   int64_t reply_bytes = 0;    // upper bound
 
-  // The inputs, with nothing to write to. Points into this object and the message.
+  // The inputs, with nothing to write to, as views of this object and the message.
   RunItem Item() const;
 };
 
 struct CompareInput {
   SolveInput request;
   std::vector<SolveOptions>
-      rows;  // as asked; if none of them is sequential, one of that is put first
-  bool sequential_added = false;  // that first row is not part of the reply
+      rows;  // as asked; if none of them is sequential, a sequential one is put first
+  bool sequential_added = false;  // the first row is not part of the reply
   int repetitions = 0;
 };
 
-// The fields that every request on a model has.
+// Checks the fields that every request on a model has.
 absl::Status CheckModelFields(std::string_view model, int64_t version);
-// `field` is what the protocol calls it.
+// `field`: the protocol's name for the id.
 absl::Status CheckRequestId(std::string_view field, std::string_view request_id);
 
 // Checks all but the finiteness of values.
@@ -74,10 +74,10 @@ absl::StatusOr<SolveInput> DecodeGenerate(const v1::GenerateRequest& request, co
 absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, const ModelInfo& info,
                                            int64_t max_message_bytes);
 
-// "source.name".
+// Returns "source.name".
 std::string FieldOf(const SolveInput& input, std::string_view name);
 
-// Of every tensor of the input.
+// Checks every tensor of the input.
 absl::Status CheckFinite(const SolveInput& input);
 }  // namespace deeppcr
 

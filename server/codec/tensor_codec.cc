@@ -57,7 +57,7 @@ absl::StatusOr<TensorInput> DecodeTensor(const v1::Tensor& tensor, const Expecte
 
 absl::Status CheckFinite(std::span<const float> values, std::string_view field) {
   bool finite = true;
-  // Without an early exit, so that it vectorises.
+  // Without an early exit the loop vectorises.
   for (const float value : values) finite &= std::isfinite(value);
   if (finite) return absl::OkStatus();
   const auto bad =

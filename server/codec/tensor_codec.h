@@ -18,8 +18,8 @@
 
 namespace deeppcr {
 
-// A float tensor of a request: the message's own bytes, which must outlive it, or a copy if those
-// are not aligned.
+// A float tensor of a request: the message's own bytes, which must outlive it, or a copy if the
+// bytes are not aligned.
 struct TensorInput {
   std::span<const float> values;
   std::vector<float> copy;
@@ -32,24 +32,24 @@ absl::Status Mismatch(std::string_view field, const Expected& expected, const Go
 
 template <typename T>
 absl::Status CheckRange(std::string_view field, T value, T low, T high) {
-  // Written so that NaN fails too.
+  // The condition is written so that NaN fails too.
   if (value >= low && value <= high) return absl::OkStatus();
   return Mismatch(field, StrCat("a number in [", low, ", ", high, "]"), StrCat(value));
 }
 
-// The extents behind the first, which is the number of samples.
+// The extents that a field must have after the first one, which is the number of samples.
 struct ExpectedShape {
   std::string field;
   std::vector<int64_t> inner;
   std::string text;  // for messages
 };
 
-// Shape and size, with n in [low, high]; not whether the values are finite.
+// Checks shape and size, with n in [low, high], but not whether the values are finite.
 absl::StatusOr<TensorInput> DecodeTensor(const v1::Tensor& tensor, const ExpectedShape& expected,
                                          int64_t low, int64_t high);
 
-// Errors: kInvalidArgument naming the flat index of the first NaN or infinity. `field` as in the
-// message.
+// Errors: kInvalidArgument naming the flat index of the first NaN or infinity. `field`: the
+// tensor's name in the message.
 absl::Status CheckFinite(std::span<const float> values, std::string_view field);
 
 }  // namespace deeppcr

@@ -36,7 +36,7 @@ class WireReader {
     return !too_many();
   }
 
-  // field: null where it is unknown.
+  // field: null if it is unknown.
   bool ReadField(uint32_t tag, const FieldDescriptor* field) {
     uint64_t ignored = 0;
     switch (WireFormatLite::GetTagWireType(tag)) {
@@ -67,8 +67,8 @@ class WireReader {
     return in_.Skip(bytes);
   }
 
-  // Varints count one by one: each takes up to eight times as much memory. Elements of fixed size
-  // take as much as here.
+  // Varints count one by one: each takes up to eight times as much memory as on the wire. Elements
+  // of fixed size take no more than on the wire.
   bool ReadPacked(int bytes, const FieldDescriptor& field) {
     if (IsFixed(field)) return in_.Skip(bytes);
     const auto limit = in_.PushLimit(bytes);

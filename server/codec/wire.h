@@ -13,8 +13,8 @@
 
 namespace deeppcr {
 
-// Fields, and elements of repeated scalars, of a whole request: a label for each of 4096 samples,
-// and the rest.
+// Limit on the fields and elements of repeated scalars of a whole request: a label for each of 4096
+// samples, and the rest.
 inline constexpr int kMaxWireFields = 5120;
 
 // Reads the stream to its end as a message of this type, without parsing it.

@@ -11,17 +11,17 @@
 
 namespace deeppcr {
 
-// One thread for what takes seconds and must happen one after the other: loading and unloading
+// One thread for tasks that take seconds and must run one after the other: loading and unloading
 // models. Thread-safe.
 class LoaderThread {
  public:
   explicit LoaderThread(size_t max_waiting = 16);
   ~LoaderThread();
 
-  // False, and the task is not run, if too many wait or Stop was called.
+  // Queues a task; returns false, and does not run it, if too many wait or Stop was called.
   [[nodiscard]] bool Post(std::function<void()> task);
 
-  // Runs what waits, then joins the thread. Idempotent.
+  // Runs the tasks that wait, then joins the thread. Idempotent.
   void Stop();
 
  private:

@@ -20,7 +20,7 @@
 namespace deeppcr {
 namespace {
 
-// Of every number of steps that the model is loaded for.
+// The plan of every number of steps that the model is loaded for.
 std::vector<const Plan*> PlansOf(const LoadedModel& model) {
   std::vector<const Plan*> plans;
   for (const int64_t steps : model.info().num_inference_steps) plans.push_back(&model.plan(steps));
@@ -28,7 +28,7 @@ std::vector<const Plan*> PlansOf(const LoadedModel& model) {
   return plans;
 }
 
-// What measuring its plans took; 0: none was measured.
+// Seconds that measuring the model's plans took; 0 if none was measured.
 double MeasuringSeconds(const LoadedModel& model) {
   double seconds = 0;
   for (const Plan* plan : PlansOf(model))
@@ -36,7 +36,7 @@ double MeasuringSeconds(const LoadedModel& model) {
   return seconds;
 }
 
-// "file", "file, measured": each source once.
+// The sources of the plans, each once: "file", "file, measured".
 std::string PlanSources(const LoadedModel& model) {
   std::set<std::string_view> sources;
   for (const Plan* plan : PlansOf(model)) sources.insert(ToString(plan->source));
@@ -51,8 +51,8 @@ double SecondsSince(Clock::time_point start) {
 }
 
 // glibc keeps freed weights and measuring buffers in the heap of whichever thread freed them, so
-// that each load and unload would leave its mark on the resident size. What the last request of a
-// replaced model frees later comes back with the next load.
+// that each load and unload would leave its mark on the resident size. Memory that the last request
+// of a replaced model frees later is given back with the next load.
 void GiveFreedMemoryBack() { malloc_trim(0); }
 
 std::string_view WhyMissing(ModelState state) {
@@ -110,7 +110,7 @@ absl::Status ModelStore::LoadAll() {
   }
   for (const auto& [name, version] : found) {
     if (stopped_.load()) return absl::OkStatus();
-    // What fails is in the entry and in the log.
+    // A failure is in the entry and in the log.
     LoadVersion(name, version, true).IgnoreError();
   }
   {
@@ -121,7 +121,7 @@ absl::Status ModelStore::LoadAll() {
   return absl::OkStatus();
 }
 
-// And the models that --versions names, unless they were refused already: a misspelt one must not
+// Adds the models that --versions names, unless they were refused already: a misspelt name must not
 // be passed over.
 std::vector<std::string> ModelStore::WithThoseOfRules(std::vector<std::string> names) const {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -134,7 +134,7 @@ std::vector<std::string> ModelStore::WithThoseOfRules(std::vector<std::string> n
 absl::StatusOr<std::vector<int64_t>> ModelStore::ChooseVersions(const std::string& name) const {
   const VersionPolicy& policy = options_.versions.For(name);
   const auto on_disk = VersionsOf(options_.repository, name);
-  // The load of each says that it is not there.
+  // The load of each version says that it is not there.
   if (absl::IsNotFound(on_disk.status()) && !policy.specific.empty()) return policy.specific;
   DEEPPCR_RETURN_IF_ERROR(on_disk.status());
   return policy.Choose(*on_disk);
@@ -154,7 +154,7 @@ void ModelStore::RecordScanError(const std::string& name, const absl::Status& st
   scan_errors_[name] = std::string(status.message());
 }
 
-// Whose plans a load of the same weights takes over.
+// The loaded versions, whose plans a load of the same weights takes over.
 std::vector<std::shared_ptr<const LoadedModel>> ModelStore::LoadedVersions(
     const std::string& name) const {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -205,7 +205,7 @@ void ModelStore::Begin(const std::string& name, int64_t version, bool required) 
   std::lock_guard<std::mutex> lock(mutex_);
   Entry& entry = models_[name][version];
   entry.required = entry.required || required;
-  if (entry.model != nullptr) return;  // the old one serves on
+  if (entry.model != nullptr) return;  // the old model serves on
   entry.state = ModelState::kLoading;
   entry.reason.clear();
 }
@@ -264,7 +264,7 @@ absl::StatusOr<ModelStatus> ModelStore::Load(const std::string& name, int64_t ve
   if (version == 0) {
     DEEPPCR_ASSIGN_OR_RETURN(version, LatestVersion(options_.repository, name));
   }
-  // Before an entry is made: a name that is nowhere must not leave a trace.
+  // The check comes before an entry is made: a name that is nowhere must not leave a trace.
   DEEPPCR_RETURN_IF_ERROR(CheckVersion(options_.repository, name, version));
   return LoadVersion(name, version, false);
 }
@@ -297,7 +297,7 @@ absl::Status ModelStore::Unload(const std::string& name, int64_t version) {
   std::vector<std::weak_ptr<ServedModel>> withdrawn;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    // What the scan refused holds nothing but its place in the list.
+    // A name that the scan refused holds nothing but its place in the list.
     const bool refused = version == 0 && scan_errors_.erase(name) > 0;
     const auto found = models_.find(name);
     const bool known = found != models_.end() && (version == 0 || found->second.contains(version));
@@ -321,7 +321,7 @@ void ModelStore::Notify() const {
   if (listener_) listener_();
 }
 
-// The caller holds mutex_. Why there is no entry for this name or version.
+// Says why there is no entry for this name or version. The caller holds mutex_.
 absl::Status ModelStore::NotFound(std::string_view name, int64_t version) const {
   if (const auto refused = scan_errors_.find(name); refused != scan_errors_.end()) {
     return absl::FailedPreconditionError(
@@ -331,7 +331,7 @@ absl::Status ModelStore::NotFound(std::string_view name, int64_t version) const 
   return absl::NotFoundError(StrCat("model '", name, "' version ", version, " is not loaded"));
 }
 
-// The caller holds mutex_. Version 0: the latest ready one, else the latest.
+// Finds the entry of a version; 0: the latest ready one, else the latest. The caller holds mutex_.
 const ModelStore::Entry* ModelStore::FindEntry(std::string_view name, int64_t version,
                                                int64_t* found) const {
   const auto model = models_.find(name);
@@ -402,7 +402,7 @@ std::vector<std::string> ModelStore::Missing() const {
   for (const auto& [name, reason] : scan_errors_) missing.push_back(StrCat(name, " was refused"));
   for (const auto& [name, versions] : models_) {
     const bool latest = options_.versions.For(name).of_latest();
-    // From the highest down: a ready one that came later makes up for what failed below it.
+    // Highest first: a ready version that came later makes up for the failed ones below it.
     for (auto it = versions.rbegin(); it != versions.rend(); ++it) {
       const auto& [version, entry] = *it;
       if (latest && entry.model != nullptr && !entry.required) break;

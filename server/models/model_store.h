@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_SERVER_MODELS_MODEL_STORE_H_
 #define DEEPPCR_SERVER_MODELS_MODEL_STORE_H_
 
-// Which models there are: reads the repository, loads and unloads, hands out shared models.
+// The store of models: reads the repository, loads and unloads, hands out shared models.
 
 #include <atomic>
 #include <chrono>
@@ -38,8 +38,8 @@ struct ModelStatus {
 
 struct ModelStoreOptions {
   std::string repository;
-  VersionPolicies versions;  // what LoadAll loads
-  // How long Unload waits for requests in progress before it answers without them.
+  VersionPolicies versions;  // the versions that LoadAll loads
+  // The time that Unload waits for requests in progress before it answers without them.
   std::chrono::milliseconds unload_patience{30000};
 };
 
@@ -55,21 +55,21 @@ class ModelStore {
   using Listener = std::function<void()>;
   void set_listener(Listener listener) { listener_ = std::move(listener); }
 
-  // Tries a model before anybody can ask for it; an error is one of its load, except that
+  // Tries a model before anybody can ask for it; an error fails the load, except that
   // kDeadlineExceeded, for want of time, is a warning. Set before the first load.
   using WarmUp = std::function<absl::Status(const std::shared_ptr<const LoadedModel>& model,
                                             const CancelToken& stop)>;
   void set_warm_up(WarmUp warm_up) { warm_up_ = std::move(warm_up); }
 
   // Loads the versions of every model in the repository that the policy chooses, the highest first.
-  // What fails is logged and listed; the rest goes on. Errors: kNotFound if the repository itself
-  // cannot be read.
+  // A version that fails is logged and listed; the rest goes on. Errors: kNotFound if the
+  // repository itself cannot be read.
   absl::Status LoadAll();
 
   // Loads a version (0: the highest on disk), or loads it again. A failed reload keeps the old one.
   // Errors: kInvalidArgument (name, version, contents), kNotFound, kFailedPrecondition (a symbolic
-  // link, too large for the limits, cannot be read), kUnavailable (while stopping), kInternal. None
-  // tells where the repository lies.
+  // link, too large for the limits, cannot be read), kUnavailable (while stopping), kInternal. No
+  // error tells where the repository lies.
   absl::StatusOr<ModelStatus> Load(const std::string& name, int64_t version);
 
   // Withdraws a version (0: every one) and waits until the requests in progress have left it.
@@ -82,16 +82,16 @@ class ModelStore {
   // says why).
   absl::StatusOr<std::shared_ptr<ServedModel>> Find(std::string_view name, int64_t version) const;
 
-  // The same without asking for readiness; version 0: the latest ready one, else the latest, else
+  // The status of a version, ready or not; version 0: the latest ready one, else the latest, else
   // (as version 0) a name that LoadAll refused.
   absl::StatusOr<ModelStatus> Describe(std::string_view name, int64_t version) const;
 
-  // By name, then version. Version 0: a directory of the repository without a version to load.
+  // All versions, by name, then number. Version 0: a name that LoadAll refused.
   std::vector<ModelStatus> List() const;
 
-  // What is missing of what the last LoadAll chose, in a few words each. Of a model whose latest
-  // versions are wanted one counts as there if a higher one is ready that was not chosen (it may
-  // have been repaired since by Load or dropped by Unload).
+  // Models and versions that the last LoadAll chose and that are missing, in a few words each; not
+  // those that Load has repaired or Unload has dropped since. Where the latest versions of a model
+  // are wanted, one counts as there if a higher one is ready that was not chosen.
   std::vector<std::string> Missing() const;
   bool Ready() const { return Missing().empty(); }
 
@@ -134,11 +134,11 @@ class ModelStore {
   Listener listener_;
   WarmUp warm_up_;
   std::atomic<bool> stopped_{false};
-  CancelToken stop_;  // of loads
+  CancelToken stop_;  // stops loads
 
   mutable std::mutex mutex_;
   std::map<std::string, Versions, std::less<>> models_;
-  // What LoadAll could not make an entry of, by name in the repository.
+  // The reasons why LoadAll made no entry for a name of the repository, by name.
   std::map<std::string, std::string, std::less<>> scan_errors_;
   bool scanned_ = false;
 };

@@ -39,7 +39,7 @@ absl::Status CheckPlain(const fs::path& path, fs::file_type expected, std::strin
   return absl::OkStatus();
 }
 
-// What is not a plain file may be a version: a link to one is refused by name later on.
+// An entry that is not a plain file may be a version: a link to one is refused by name later on.
 bool MayBeVersion(const fs::path& path) {
   std::error_code ignored;
   return !fs::is_regular_file(fs::symlink_status(path, ignored));

@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_SERVER_MODELS_REPOSITORY_H_
 #define DEEPPCR_SERVER_MODELS_REPOSITORY_H_
 
-// The model repository on disk: <repository>/<model>/<version>/<files>. Nothing is followed that a
-// symbolic link leads to.
+// The model repository on disk: <repository>/<model>/<version>/<files>. Symbolic links are never
+// followed.
 
 #include <cstdint>
 #include <filesystem>
@@ -32,7 +32,7 @@ std::vector<std::string> EntriesOf(const std::filesystem::path& directory, std::
 absl::StatusOr<std::vector<int64_t>> VersionsOf(const std::filesystem::path& repository,
                                                 const std::string& name);
 
-// The highest of them. Errors: as VersionsOf.
+// The highest version of a model. Errors: as VersionsOf.
 absl::StatusOr<int64_t> LatestVersion(const std::filesystem::path& repository,
                                       const std::string& name);
 
@@ -40,10 +40,10 @@ absl::StatusOr<int64_t> LatestVersion(const std::filesystem::path& repository,
 absl::Status CheckVersion(const std::filesystem::path& repository, const std::string& name,
                           int64_t version);
 
-// An error of reading a version, as one for a client, which explains and retries by code:
-// kInvalidArgument where the contents are at fault, kFailedPrecondition where the machine or a
-// limit is; our own bugs and cancellation stay. The path of the version becomes `shown`: where the
-// repository lies is not the client's to know.
+// Turns an error of reading a version into one for a client, which explains and retries by its
+// code: kInvalidArgument if the contents are at fault, kFailedPrecondition if the machine or a
+// limit is; our own bugs and cancellation stay. The path of the version becomes `shown`: clients
+// are not to know where the repository lies.
 absl::Status AsLoadError(const absl::Status& status, std::string_view directory,
                          std::string_view shown);
 

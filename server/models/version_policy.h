@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_SERVER_MODELS_VERSION_POLICY_H_
 #define DEEPPCR_SERVER_MODELS_VERSION_POLICY_H_
 
-// Which versions of a model the server loads when it starts.
+// The choice of a model's versions that the server loads when it starts.
 
 #include <cstdint>
 #include <map>
@@ -15,16 +15,16 @@
 
 namespace deeppcr {
 
-// The highest `latest` ones, or, where `specific` is not empty, these.
+// Chooses the highest `latest` versions, or the `specific` ones if there are any.
 struct VersionPolicy {
   int64_t latest = 1;
   std::vector<int64_t> specific;  // ascending
 
   static constexpr int64_t kAll = INT64_MAX;
-  // A later version may stand in for one of these: no client has asked for this very one.
+  // True if a later version may stand in for a chosen one: no client has asked for that very one.
   bool of_latest() const { return specific.empty() && latest != kAll; }
 
-  // The versions to load of those `on_disk` (ascending), ascending. A specific one that is not on
+  // The versions to load out of those `on_disk`; both ascending. A specific version that is not on
   // disk is among them: its load says so.
   std::vector<int64_t> Choose(std::span<const int64_t> on_disk) const;
 
@@ -34,7 +34,7 @@ struct VersionPolicy {
 // A policy for each model. Immutable.
 class VersionPolicies {
  public:
-  // "latest": the highest version of every model.
+  // The policy "latest": the highest version of every model.
   VersionPolicies() = default;
 
   // Rules separated by commas: latest, latest:N or all for every model without a rule of its own,
@@ -44,7 +44,7 @@ class VersionPolicies {
 
   const VersionPolicy& For(std::string_view model) const;
 
-  // Those with a rule of their own.
+  // The models with a rule of their own.
   std::vector<std::string> Models() const;
 
  private:

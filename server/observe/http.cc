@@ -55,7 +55,7 @@ int HttpServer::Handle(mg_connection* connection, void* self) {
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address,
                                                               Handlers handlers) {
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(handlers)));
-  // Bounded: four threads, a short queue, and a connection that says nothing is closed.
+  // Resources are bounded: 16 threads, a short queue, and a connection that says nothing is closed.
   std::array options = {"listening_ports",
                         address.c_str(),
                         "num_threads",

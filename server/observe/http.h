@@ -14,13 +14,13 @@ struct mg_connection;
 
 namespace deeppcr {
 
-// GET /metrics, /livez, /readyz on a few threads of its own, so that these answer even if gRPC's
-// are stuck.
+// Serves GET /metrics, /livez and /readyz on threads of its own, so that these answer even if
+// gRPC's threads are stuck.
 class HttpServer {
  public:
   struct Handlers {
     std::function<std::string()> metrics;  // the exposition
-    // What is missing: 200 if nothing is, else 503 and a line for each.
+    // The list of what is missing: /readyz gives 200 if it is empty, else 503 and a line for each.
     std::function<std::vector<std::string>()> missing;
   };
 

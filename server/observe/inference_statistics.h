@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_SERVER_OBSERVE_INFERENCE_STATISTICS_H_
 #define DEEPPCR_SERVER_OBSERVE_INFERENCE_STATISTICS_H_
 
-// What ModelStatistics of the v2 protocol tells of a model version: counts and times that only
-// grow, also over reloads.
+// Statistics of a model version, as ModelStatistics of the v2 protocol has them: counts and times
+// that only grow, also over reloads.
 
 #include <cstdint>
 #include <map>
@@ -13,11 +13,11 @@
 
 namespace deeppcr {
 
-// Seconds of a batch, so split over its stages that they add up to its wall time: the engine counts
-// the seconds of several threads.
+// Scales the seconds of a batch's stages to add up to its wall time: the engine counts the seconds
+// of several threads.
 RunTimings ScaleToWall(const RunTimings& timings);
 
-// How often something was done, and how long that took in all.
+// A number of events, and the time that they took in all.
 struct DurationCount {
   uint64_t count = 0;
   uint64_t nanoseconds = 0;
@@ -46,7 +46,7 @@ class InferenceStatistics {
 
   // timings: by ScaleToWall.
   void AddBatch(int64_t samples, const RunTimings& timings);
-  // seconds: from arrival to reply, so no less than what it waited and was computed.
+  // seconds: from arrival to reply, so no less than waiting and computing took.
   void AddSuccess(int64_t samples, double seconds, double queue_seconds, const RunTimings& timings);
   void AddFailure(double seconds);
 

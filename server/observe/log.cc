@@ -19,13 +19,13 @@ namespace {
 constexpr std::array<std::string_view, 4> kLevelNames = {"debug", "info", "warn", "error"};
 
 // Stderr may have been made non-blocking, by us or by whoever shares it. The queue's thread may
-// stall: what is dropped meanwhile is counted.
+// stall here: lines dropped meanwhile are counted.
 void WaitForStderr() {
   pollfd stderr_ready = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
-  poll(&stderr_ready, 1, -1);  // whatever it says, the write tells
+  poll(&stderr_ready, 1, -1);  // the write reports any error
 }
 
-// Past stdio, whose lock a stalled write would hold.
+// Writes past stdio, whose lock a stalled write would hold.
 void WriteToStderr(std::string_view line) {
   while (!line.empty()) {
     const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
@@ -34,7 +34,7 @@ void WriteToStderr(std::string_view line) {
       WaitForStderr();
       continue;
     }
-    if (written <= 0) return;  // nowhere to say so
+    if (written <= 0) return;  // there is nowhere to report it
     line.remove_prefix(static_cast<size_t>(written));
   }
 }
@@ -66,7 +66,7 @@ std::string JsonLine(std::string_view level, std::string_view event,
   for (const LogField& field : fields) {
     std::visit([&](const auto& value) { line[std::string(field.key)] = value; }, field.value);
   }
-  // Names may hold any bytes: what is not UTF-8 is replaced rather than thrown at.
+  // Names may hold any bytes: those that are not UTF-8 are replaced, where the default throws.
   return line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
 }
 

@@ -36,22 +36,22 @@ class Logger {
  public:
   using Sink = std::function<void(std::string_view line)>;
 
-  // The default sink is stderr, through a queue: a stalled pipe drops lines, it does not stop who
-  // logs. Any other sink is called at once.
+  // The default sink is stderr, through a queue: a stalled pipe drops lines and stops no caller.
+  // Any other sink is called at once.
   Logger(LogFormat format, LogLevel level, Sink sink = nullptr);
-  // Flushes, though not for ever.
+  // Flushes, for a limited time.
   ~Logger();
 
-  // Before an exit without destructors.
+  // Waits until lines are written, for a limited time; for an exit without destructors.
   void Flush();
 
   bool enabled(LogLevel level) const { return level >= level_; }
 
   void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields);
 
-  // As Log, but at most kLinesPerSecond of one event at one level: a flood of refusals must not
-  // become a flood of lines, nor hide a worse line of the same name. The next line that passes
-  // carries the number left out as `suppressed`.
+  // Logs as Log does, but at most kLinesPerSecond of one event at one level: a flood of refusals
+  // must not become a flood of lines, nor hide a worse line of the same name. The next line that
+  // passes carries the number left out as `suppressed`.
   void LogLimited(LogLevel level, std::string_view event, std::initializer_list<LogField> fields);
 
   static constexpr int kLinesPerSecond = 5;
@@ -70,7 +70,7 @@ class Logger {
   const std::unique_ptr<LogQueue> queue_;  // null with a sink of the caller's
   const Sink sink_;
   std::mutex mutex_;
-  // By level, then by event; events are literals of ours.
+  // Windows by level, then by event; events are literals of ours.
   std::array<std::map<std::string, Window, std::less<>>, 4> windows_;
 };
 

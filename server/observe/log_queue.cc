@@ -16,7 +16,7 @@ struct LogQueue::State {
 
   std::mutex mutex;
   std::condition_variable changed;
-  // All below are guarded by mutex.
+  // The members below are guarded by mutex.
   std::deque<std::string> lines;
   size_t bytes = 0;
   int64_t dropped = 0;
@@ -29,7 +29,7 @@ LogQueue::LogQueue(Writer writer, Notice notice, size_t max_bytes)
   state_->writer = std::move(writer);
   state_->notice = std::move(notice);
   state_->max_bytes = max_bytes;
-  // Detached: what is stuck in a write cannot be joined. It keeps the state alive.
+  // Detached: a thread that is stuck in a write cannot be joined. It keeps the state alive.
   std::thread([state = state_] { Run(state); }).detach();
 }
 

@@ -19,9 +19,9 @@ class LogQueue {
   using Writer = std::function<void(std::string_view line)>;
   using Notice = std::function<std::string(int64_t dropped)>;
 
-  // At most max_bytes wait; lines beyond that are dropped, and once the writer has caught up it
-  // gets notice(number of them). Neither function may refer to what dies with the queue: a stalled
-  // writer is left behind.
+  // At most max_bytes wait. Lines beyond that are dropped, and once the writer has caught up it
+  // gets notice(number of dropped lines). Neither function may refer to objects that die with the
+  // queue: a stalled writer is left behind.
   LogQueue(Writer writer, Notice notice, size_t max_bytes = size_t{1} << 20);
   // Flushes for at most kPatience.
   ~LogQueue();

@@ -156,7 +156,7 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
 
 Metrics::~Metrics() = default;
 
-// All codes of a method at once: a rate has to see a counter at 0 before it sees it at 1.
+// Makes all counters of a method at once: a rate has to see a counter at 0 before it sees it at 1.
 Metrics::CodeCounters Metrics::MakeCounters(const std::string& model, Method method) {
   CodeCounters counters{};
   for (size_t code = 0; code < kCodeNames.size(); ++code) {

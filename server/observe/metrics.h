@@ -37,7 +37,7 @@ enum class Method : uint8_t {
   kGetModel,
   kLoadModel,
   kUnloadModel,
-  // Of inference.GRPCInferenceService.
+  // The methods of inference.GRPCInferenceService.
   kModelInfer,
   kModelStreamInfer,
   kModelReady,
@@ -68,9 +68,9 @@ inline constexpr std::array<std::string_view, 17> kMethodNames = {"Forward",
 
 std::string_view NameOf(Method method);
 
-// Label `stage`: where a request that was computed in a batch spent its time. From its arrival to
-// the queue; there; the three stages of its batch; from the end of that until gRPC is rid of the
-// reply.
+// Label `stage`: where a request that was computed in a batch spent its time: from its arrival to
+// the queue; in the queue; in the three stages of its batch; from the end of the batch until gRPC
+// is rid of the reply.
 inline constexpr std::array<std::string_view, 6> kStageNames = {"recv",  "queue",  "encode",
                                                                 "solve", "decode", "send"};
 using StageSeries = std::array<prometheus::Histogram*, kStageNames.size()>;
@@ -90,11 +90,11 @@ std::vector<double> ErrorBuckets();
 std::vector<double> BatchBuckets();
 std::vector<double> RatioBuckets();
 
-// Observes unless the value is NaN or infinite: one of those would spoil the sum for ever.
+// Observes a finite value; a NaN or infinity would spoil the sum for ever.
 void ObserveFinite(prometheus::Histogram& histogram, double value);
 
-// Series of one model version, one method and one solver that ran (never "auto"). What is not a
-// duration is the same for all methods.
+// Series of one model version, one method and one solver that ran (never "auto"). Series other than
+// durations are the same for all methods.
 struct SolverSeries {
   prometheus::Histogram* request_seconds = nullptr;
   prometheus::Histogram* queue_seconds = nullptr;
@@ -109,7 +109,7 @@ struct SolverSeries {
 
 class Metrics;
 
-// Label `solver` of Compare, which has its durations only.
+// Label `solver` of Compare, which has only durations.
 inline constexpr std::string_view kSeveralSolvers = "several";
 
 // Series of one model version. Lives as long as Metrics.
@@ -157,14 +157,14 @@ class Metrics {
           std::string_view backend);
   ~Metrics();
 
-  // The series of a model version, created on first use. Callers pass only
-  // names of models that exist in the repository, so that the number of series is bounded.
+  // The series of a model version, created on first use. Callers pass only names of models that
+  // exist in the repository, so that the number of series is bounded.
   ModelMetrics* ForModel(const std::string& name, int64_t version);
 
   // model: a name that ForModel has seen; any other counts under the empty name.
   void CountRequest(std::string_view model, Method method, int code);
   prometheus::Gauge& in_flight(Method method) { return *in_flight_[static_cast<size_t>(method)]; }
-  // What /readyz says, and how many model versions there are in either state.
+  // Sets the answer of /readyz, and the number of model versions in either state.
   void SetReady(bool ready) { ready_->Set(ready ? 1 : 0); }
   void SetModels(int64_t ready, int64_t failed) {
     models_ready_->Set(static_cast<double>(ready));

@@ -53,8 +53,8 @@ void ReplyWatch::Run() {
   }
 }
 
-// True if some are left. The lock is open while a call is cancelled: every other call that is
-// answered or done takes it.
+// Returns true if overdue replies are left. The lock is open while a call is cancelled: every other
+// call that is answered or done takes it.
 bool ReplyWatch::CancelOverdue(std::unique_lock<std::mutex>& lock) {
   for (int i = 0; i < kCancelledAtOnce; ++i) {
     if (replies_.empty() || replies_.begin()->first > Clock::now()) return false;
@@ -62,7 +62,7 @@ bool ReplyWatch::CancelOverdue(std::unique_lock<std::mutex>& lock) {
     replies_.erase(replies_.begin());
     reply->listed = false;
     cancelling_ = reply;
-    const std::function<void()> cancel = std::move(reply->cancel);  // it may end the call
+    const std::function<void()> cancel = std::move(reply->cancel);  // cancel may end the call
     lock.unlock();
     cancel();
     lock.lock();

@@ -3,8 +3,7 @@
 #define DEEPPCR_SERVER_OBSERVE_REPLY_WATCH_H_
 
 // A client that stops reading would keep its reply, and its share of the byte budget, for ever:
-// gRPC puts no limit on the time a reply takes. Here a call that was answered long ago is
-// cancelled.
+// gRPC puts no limit on the time a reply takes. The watch cancels calls answered long ago.
 
 #include <chrono>
 #include <condition_variable>
@@ -40,7 +39,7 @@ class ReplyWatch {
 
   // Calls reply->cancel once if the reply is still listed when its time ends.
   void Add(Reply* reply, int64_t bytes);
-  // After it cancel is not called and not running on another thread. For any reply, listed or not.
+  // Removes any reply, listed or not; then cancel is neither called nor running on another thread.
   void Remove(Reply* reply);
 
  private:

@@ -10,7 +10,7 @@
 namespace deeppcr {
 namespace {
 
-// Waits to be written; what comes beyond that is left out.
+// Bytes that may wait to be written; events beyond that are left out.
 constexpr size_t kQueueBytes = size_t{8} << 20;
 
 bool IsHex(std::string_view text) {
@@ -90,7 +90,7 @@ std::string Tracer::EventsOf(const Request& request) {
         {"name", name}, {"cat", "request"},        {"ph", phase}, {"id", id}, {"pid", 1},
         {"tid", 1},     {"ts", Microseconds(time)}};
     if (!arguments.is_null()) event["args"] = arguments;
-    // What a client calls itself need not be UTF-8.
+    // Names that a client chooses need not be UTF-8.
     events += event.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + ",\n";
   };
   const std::string name = StrCat(request.method, " ", request.model);

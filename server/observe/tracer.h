@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_SERVER_OBSERVE_TRACER_H_
 #define DEEPPCR_SERVER_OBSERVE_TRACER_H_
 
-// What requests spent their time on, in a file that Perfetto and chrome://tracing open.
+// Traces of what requests spent their time on, in a file that Perfetto and chrome://tracing open.
 
 #include <atomic>
 #include <chrono>
@@ -42,13 +42,13 @@ class Tracer {
   };
 
   // Writes nothing without a path. rate: share of requests that are traced without their callers
-  // asking for it. max_bytes: of the file, after which nothing is added.
+  // asking for it. max_bytes: size of the file after which nothing is added.
   // Errors: kInvalidArgument if the file cannot be made.
   static absl::StatusOr<std::unique_ptr<Tracer>> Create(const std::string& path, double rate,
                                                         int64_t max_bytes);
 
-  // Whether the next request is to be traced. Of those whose callers ask for it at most
-  // kAskedPerSecond: they must not decide how soon the file is full.
+  // True if the next request is to be traced. Callers that ask for it get at most kAskedPerSecond
+  // traces: they must not decide how soon the file is full.
   bool Sample(bool asked);
   static constexpr int kAskedPerSecond = 50;
   void Write(const Request& request);

@@ -26,7 +26,7 @@ bool IsToken(std::string_view text) {
          std::all_of(text.begin(), text.end(), IsTokenCharacter);
 }
 
-// What follows "Bearer ", in any case; empty if the header is none of these.
+// The text after "Bearer ", in any case; empty if the header does not begin with that.
 std::string_view TokenOf(std::string_view header) {
   if (header.size() <= kBearer.size() ||
       !std::equal(kBearer.begin(), kBearer.end(), header.begin(), [](char want, char got) {
@@ -50,7 +50,7 @@ absl::StatusOr<Authorizer::Tokens> Authorizer::Parse(std::string_view text,
     const std::string_view role = line.substr(0, blank);
     const std::string_view token =
         blank == std::string_view::npos ? std::string_view() : line.substr(blank + 1);
-    // The line itself is a secret.
+    // The message leaves out the line itself, which is a secret.
     if ((role != "infer" && role != "admin") || !IsToken(token))
       return InvalidArgument(path, " line ", number,
                              ": expected \"infer TOKEN\" or \"admin TOKEN\"", " with a token of ",

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_SERVER_RPC_AUTHORIZER_H_
 #define DEEPPCR_SERVER_RPC_AUTHORIZER_H_
 
-// Who may call what: bearer tokens with roles.
+// Access control: bearer tokens with roles.
 
 #include <cstdint>
 #include <map>
@@ -15,7 +15,7 @@
 
 namespace deeppcr {
 
-// What a call does: run and describe models, or load and unload them. kAdmin may do both.
+// Roles of callers: kInfer may run and describe models, kAdmin may also load and unload them.
 enum class Role : uint8_t { kInfer, kAdmin };
 
 // Thread-safe.
@@ -29,16 +29,16 @@ class Authorizer {
   static constexpr size_t kMinTokenBytes = 16, kMaxTokenBytes = 512;
 
   bool enabled() const { return !path_.empty(); }
-  // Reads the file. What was read before stays if that fails.
-  // Errors: kInvalidArgument naming file and line, kNotFound.
+  // Reads the file. Tokens that were read before stay if that fails. Errors: those of ReadFile;
+  // kInvalidArgument naming file and line.
   absl::Status Reload();
 
-  // header: of the call's metadata `authorization`, empty where it has none.
+  // header: the call's metadata `authorization`, empty if it has none.
   // Errors: kUnauthenticated (no token, or an unknown one), kPermissionDenied (a lesser role).
   absl::Status Check(std::string_view header, Role needed) const;
 
  private:
-  // By the SHA-256 of the token: how long a comparison takes tells nothing about one.
+  // Roles by the SHA-256 of the token: how long a comparison takes tells nothing about a token.
   using Tokens = std::map<std::string, Role>;
   static absl::StatusOr<Tokens> Parse(std::string_view text, const std::string& path);
 

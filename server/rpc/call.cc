@@ -15,8 +15,8 @@ namespace {
 
 using Clock = CancelToken::Clock;
 
-// gRPC speaks of wall-clock time, which may jump; from here on only the time left counts. The raw
-// deadline, because a chrono one overflows for a client that asks for centuries.
+// gRPC speaks of wall-clock time, which may jump; from here on only the time left counts. Takes the
+// raw deadline: a chrono one overflows for a client that asks for centuries.
 Clock::time_point SteadyDeadline(gpr_timespec deadline) {
   const gpr_timespec left = gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC),
                                          gpr_now(GPR_CLOCK_MONOTONIC));
@@ -26,7 +26,7 @@ Clock::time_point SteadyDeadline(gpr_timespec deadline) {
   return Clock::now() + seconds + std::chrono::nanoseconds(left.tv_nsec);
 }
 
-// Refusals that the operator should see, against mistakes of a client.
+// True for refusals that the operator should see, as opposed to mistakes of a client.
 bool IsOurs(absl::StatusCode code) {
   return code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kUnavailable ||
          code == absl::StatusCode::kInternal || code == absl::StatusCode::kUnknown;
@@ -73,14 +73,14 @@ TraceParent Call::Trace() const {
 }
 
 void Call::NoteTrace(const absl::Status& status) {
-  if (absl::IsUnauthenticated(status)) return;  // strangers write no files
+  if (absl::IsUnauthenticated(status)) return;  // unknown callers write no files
   const TraceParent trace = Trace();
   if (!context_.tracer.Sample(trace.sampled)) return;
   note_ = std::make_unique<TraceNote>(
       TraceNote{std::string(request_id_), std::string(trace.trace_id), status.code()});
 }
 
-// Of a call that was not computed in a batch: all that it took is the first stage.
+// The stages of the call; one that was not computed in a batch has all its time in the first.
 Call::Stages Call::StagesUntil(Clock::time_point end) const {
   const bool computed = stages_ != nullptr && timings_.batch_samples > 0;
   const RunTimings& run = timings_.run;
@@ -124,7 +124,7 @@ absl::Status Call::Parse(google::protobuf::Message* request) const {
   }
   // A call that is cancelled before its message has come gets an empty one.
   if (token_.cancelled() || rpc_->IsCancelled()) return absl::CancelledError("cancelled");
-  // The handler's own, though gRPC passes it as const; of no use once it is parsed.
+  // The request is the handler's, though gRPC passes it as const; of no use once it is parsed.
   grpc::ByteBuffer bytes;
   bytes.Swap(const_cast<grpc::ByteBuffer*>(call_.request));
   {
@@ -171,7 +171,7 @@ void Call::Complete(const absl::Status& status, const google::protobuf::Message*
   responder_->Respond(answer, std::move(bytes));
 }
 
-// The client does not read: by then its reply has been counted and logged as what it was.
+// Gives up a reply that its client does not read; it has been counted and logged as what it was.
 void Call::Drop() const {
   context_.metrics.CountDroppedReply();
   context_.logger.LogLimited(LogLevel::kWarn, "reply_dropped",
@@ -181,7 +181,7 @@ void Call::Drop() const {
   rpc_->TryCancel();
 }
 
-// Refusals take no time and would make an overloaded server look fast: they are no durations.
+// Refusals take no time and would make an overloaded server look fast: they count in no durations.
 void Call::Observe(const absl::Status& status, double seconds) const {
   if (statistics_ != nullptr && status.ok())
     statistics_->AddSuccess(num_samples_, seconds, timings_.queue_seconds, timings_.run);

@@ -19,7 +19,7 @@
 
 namespace deeppcr {
 
-// What gRPC hands to a handler; it lives until OnDone.
+// The arguments that gRPC hands to a handler; both live until OnDone.
 struct RawCall {
   grpc::CallbackServerContext* rpc;
   const grpc::ByteBuffer* request;
@@ -57,7 +57,7 @@ class Call : public CallEvents {
     }
     return absl::OkStatus();
   }
-  // For metrics and logs; whether it may be called so is checked where it is used.
+  // Keeps a valid name for metrics and logs; an invalid one is refused where it is used.
   void NoteModel(const std::string& name) {
     if (CheckModelFields(name, 0).ok()) model_ = name;
   }
@@ -74,37 +74,37 @@ class Call : public CallEvents {
   // Answers the call: serializes the reply, which an OK needs, counts, logs, finishes.
   void Complete(const absl::Status& status, const google::protobuf::Message* reply = nullptr);
 
-  // Frees what the reply does not need. Called before the reply is sent: from then on the client
-  // decides how long the call lasts.
+  // Frees memory that the reply does not need. Called before the reply is sent: from then on the
+  // client decides how long the call lasts.
   virtual void FreeRequest() {}
 
   // Counts bytes against the budget of all requests and replies until OnDone.
   // Errors: kResourceExhausted.
   absl::Status HoldBytes(int64_t bytes);
 
-  // As it is, but a cancellation of ours is kUnavailable: the client did not ask for it.
+  // Returns the status, but kUnavailable for a cancellation of ours: the client did not ask for it.
   absl::Status Attribute(const absl::Status& status) const;
 
   ServiceContext& context_;
   grpc::CallbackServerContext* const rpc_;
   CancelToken token_;
-  // For metrics and logs.
+  // Values for metrics and logs.
   std::string model_;
   int64_t version_ = 0;
-  std::string_view request_id_;  // the request's; it lives until OnDone
+  std::string_view request_id_;  // points into the call; empty once the request is freed
   const SolverSeries* series_ = nullptr;
-  const StageSeries* stages_ = nullptr;        // of what is computed in a batch
-  Clock::time_point submitted_{};              // to the batcher
-  InferenceStatistics* statistics_ = nullptr;  // of the model that is to infer, once it is known
+  const StageSeries* stages_ = nullptr;        // set for calls that are computed in a batch
+  Clock::time_point submitted_{};              // time of the hand-over to the batcher
+  InferenceStatistics* statistics_ = nullptr;  // null until the model is known that is to infer
   int64_t num_samples_ = 0;
   std::string_view solver_;  // resolved; static storage
   JobTimings timings_;
-  int64_t held_bytes_ = 0;  // of the batcher's budget
+  int64_t held_bytes_ = 0;  // part of the batcher's budget
   bool answers_always_ = false;
-  Role role_ = Role::kInfer;  // that a caller needs
+  Role role_ = Role::kInfer;  // the role that a caller needs
 
  private:
-  // What a trace tells beside times, kept until the reply has been sent.
+  // The part of a trace beside its times, kept until the reply has been sent.
   struct TraceNote {
     std::string request_id, trace_id;
     absl::StatusCode code;

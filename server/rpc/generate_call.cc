@@ -24,7 +24,7 @@ class GenerateCall : public SolveCall {
     AllocateTrajectory(info, &reply_);
   }
 
-  // The whole reply; its memory is the caller's.
+  // Moves the whole reply to `reply`: its memory is the caller's.
   void TakeReply(const JobTimings& timings, v1::GenerateResponse* reply) {
     reply->Swap(&reply_);
     FillSolveReport(*model, options, reports_, timings, reply->mutable_report());

@@ -13,8 +13,8 @@ namespace deeppcr {
 // Longest message that goes on the wire; HTTP/2 trailers are small.
 inline constexpr size_t kMaxStatusMessageBytes = 1024;
 
-// The one conversion between the two status types. The codes are the same; longer messages are cut,
-// never inside a UTF-8 sequence, and end in "...".
+// The one conversion between the two status types. The codes are the same; messages of more than
+// kMaxStatusMessageBytes are cut, never inside a UTF-8 sequence, and end in "...".
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
 // "OK", "INVALID_ARGUMENT", ...: the label `code` of metrics and logs.

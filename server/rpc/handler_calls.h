@@ -10,7 +10,7 @@
 
 namespace deeppcr {
 
-// Of a reply that waits to be read, with what gRPC keeps of its call.
+// The bytes of a reply that waits to be read, with what gRPC keeps of its call.
 inline int64_t ReplyBytes(const google::protobuf::Message& reply) {
   return static_cast<int64_t>(reply.ByteSizeLong()) + 4096;
 }
@@ -21,7 +21,7 @@ class ImmediateCall final : public UnaryCall {
  public:
   using UnaryCall::UnaryCall;
 
-  // Also before the server has started and while it drains.
+  // Lets the call be answered also before the server has started and while it drains.
   void AnswerAlways() { answers_always_ = true; }
 
   // answer(request, &reply) gives the status.
@@ -70,7 +70,7 @@ class AdminCall final : public UnaryCall {
 
   template <typename Work>
   void Run(const Work& work) {
-    // Loads wait for one another, perhaps long.
+    // Loads wait for one another, perhaps long: the call may be cancelled by now.
     if (token_.cancelled()) return Complete(Attribute(absl::CancelledError("cancelled")));
     Reply reply;
     absl::Status status = work(request_, &reply);

@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_SERVER_RPC_RESPONDER_H_
 #define DEEPPCR_SERVER_RPC_RESPONDER_H_
 
-// How a call answers: gRPC's reactors, one kind for calls with one reply and one for those that
-// stream. A call holds its responder, which tells it what happens and never outlives it.
+// Answers of calls, through gRPC's reactors: one kind for calls with one reply, one for calls that
+// stream. A call holds its responder, which tells it of events and never outlives it.
 
 #include <grpcpp/grpcpp.h>
 
@@ -12,12 +12,12 @@
 
 namespace deeppcr {
 
-// What a responder tells its call.
+// Events that a responder reports to its call.
 class CallEvents {
  public:
   virtual void OnCancelled() = 0;
-  // The reply's turn has come, where replies wait for one another: from now on it is its client
-  // that is waited for.
+  // The reply's turn has come, where replies wait for one another: from now on only its client is
+  // waited for.
   virtual void OnTurn(int64_t /*bytes*/) {}
   // gRPC is rid of the call; its responder may be deleted.
   virtual void OnDone() = 0;
@@ -29,10 +29,10 @@ class CallEvents {
 class Responder {
  public:
   virtual ~Responder() = default;
-  // Exactly once, from any thread. `reply` counts if the status is OK. The call may be gone
-  // afterwards.
+  // Answers the call: exactly once, from any thread. `reply` counts if the status is OK. The call
+  // may be gone afterwards.
   virtual void Respond(const grpc::Status& status, grpc::ByteBuffer reply) = 0;
-  // Whether replies wait for one another; then the call is told of its turn.
+  // True if replies wait for one another; then OnTurn tells the call of its turn.
   virtual bool in_turns() const { return false; }
 };
 
@@ -53,8 +53,8 @@ class UnaryResponder final : public grpc::ServerUnaryReactor, public Responder {
   grpc::ByteBuffer* const reply_;
 };
 
-// Sends progress messages as fast as the client reads them, and no faster: what has not been sent
-// when the next one comes is replaced by it. The reply is the last message.
+// Sends progress messages as fast as the client reads them, and no faster: a message that has not
+// been sent when the next one comes is replaced by it. The reply is the last message.
 class StreamResponder final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Responder {
  public:
   explicit StreamResponder(CallEvents& call) : call_(call) {}
@@ -64,7 +64,7 @@ class StreamResponder final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     const std::lock_guard lock(mutex_);
     return !writing_;
   }
-  // Never blocks. From any thread, also after Respond (without effect).
+  // Sends a message and never blocks. Called from any thread, also after Respond (without effect).
   void Progress(grpc::ByteBuffer message);
   void Respond(const grpc::Status& status, grpc::ByteBuffer reply) override;
 
@@ -74,10 +74,10 @@ class StreamResponder final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
  private:
   enum class Next { kNothing, kWrite, kReply, kError };
-  // What gRPC is to be given now, if anything; then it counts as given. With the lock held.
+  // Takes the next thing for gRPC, if any; then it counts as given. The caller holds the lock.
   Next Take();
-  // Gives it. Without the lock: the call may end, and take this object with it, before gRPC's
-  // function returns.
+  // Gives gRPC what Take returned. The caller does not hold the lock: the call may end, and take
+  // this object with it, before gRPC's function returns.
   void Give(Next next);
 
   CallEvents& call_;
@@ -87,7 +87,7 @@ class StreamResponder final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool responded_ = false, ended_ = false;
   grpc::Status status_;
   grpc::ByteBuffer reply_;
-  grpc::ByteBuffer sent_;  // what gRPC is writing
+  grpc::ByteBuffer sent_;  // the message that gRPC is writing
 };
 
 }  // namespace deeppcr

@@ -30,7 +30,7 @@ namespace deeppcr {
 // (brackets may be percent-encoded), "unix:...".
 bool IsLoopbackPeer(std::string_view peer);
 
-// What every call works with. All references outlive the service.
+// The objects that every call works with. All references outlive the service.
 struct ServiceContext {
   ModelStore& store;
   Batcher& batcher;
@@ -43,8 +43,8 @@ struct ServiceContext {
   Tracer& tracer;
   int64_t max_message_bytes = 0;
   bool allow_remote_admin = false;
-  std::string_view backend;  // of the engine
-  ScheduleOptions schedule;  // of the batcher
+  std::string_view backend;  // the engine's
+  ScheduleOptions schedule;  // the batcher's
   VersionPolicies versions;
 
   std::atomic<bool> draining{false};  // new calls are refused; also before Start is done
@@ -53,9 +53,9 @@ struct ServiceContext {
       false};  // calls in progress are being cancelled by us, not by their clients
   std::atomic<int64_t> calls{0};       // from arrival until gRPC is rid of the reply
   std::atomic<int64_t> unanswered{0};  // from arrival until the reply is handed to gRPC
-  std::atomic<int64_t> streams{0};     // of many calls; open ones, however idle
+  std::atomic<int64_t> streams{0};     // open streams of many calls, however idle
 
-  // What stands against readiness: draining, or models that are not there.
+  // The reasons against readiness: draining, or models that are not there.
   std::vector<std::string> Missing() const {
     return leaving.load() ? std::vector<std::string>{"the server is shutting down"}
                           : store.Missing();
@@ -63,7 +63,7 @@ struct ServiceContext {
   bool Ready() const { return Missing().empty(); }
 };
 
-// All methods take and give bytes: what is parsed is checked first, see wire.h.
+// All methods take and give bytes: requests are checked before they are parsed, see wire.h.
 template <typename Base, template <typename> typename... Methods>
 struct RawService {
   using Type = Base;

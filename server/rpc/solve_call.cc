@@ -14,12 +14,12 @@ namespace {
 // Tells a refused client how long the queue is, for its back-off.
 constexpr char kQueueDepthKey[] = "deeppcr-queue-depth";
 
-// What a handler may compute itself: about as long as it takes to wake up another thread, and too
-// short to be felt by the other handlers.
+// Limits on requests that a handler computes itself: about as long as it takes to wake up another
+// thread, and too short to be felt by the other handlers.
 constexpr double kQuickSeconds = 50e-6;
-constexpr int64_t kQuickBytes = int64_t{16} << 10;  // what the codec does takes time too
+constexpr int64_t kQuickBytes = int64_t{16} << 10;  // the codec's work takes time too
 
-// A status that names a field, as one of the message that holds the field.
+// Prefixes the field that a status names with the path of its message.
 absl::Status Within(std::string_view path, const absl::Status& status) {
   return absl::Status(status.code(), StrCat(path, ToStd(status.message())));
 }
@@ -32,7 +32,7 @@ std::string UpdateText(const SampleReport& report) {
              : update;
 }
 
-// "max_iterations 2, non_finite 1": why samples fell back.
+// The reasons why samples fell back: "max_iterations 2, non_finite 1".
 std::string FallbackReasons(std::span<const SampleReport> reports) {
   std::array<int64_t, kTerminations.size()> counts{};
   for (const SampleReport& report : reports) {
@@ -128,7 +128,7 @@ absl::Status SolveCall::SubmitInput(std::shared_ptr<ServedModel> served, Method 
   return Submit(std::move(served), input_.num_samples, input_.request_bytes + input_.reply_bytes);
 }
 
-// Only of the sequential solver is it known beforehand how long it takes.
+// Only the time that the sequential solver takes is known beforehand.
 bool SolveCall::IsQuick(const LoadedModel& loaded) const {
   const Plan& plan = loaded.plan(options.num_steps);
   const double seconds = plan.Lookup(input_.num_samples).sequential_seconds;
@@ -146,7 +146,7 @@ absl::Status SolveCall::JudgeReports() const {
     if (report.termination == Termination::kDeadline) {
       return absl::DeadlineExceededError("the deadline passed while it was computed");
     }
-    // As asked for: the sequential solver's resolved options hold no such thing.
+    // The request's option counts: the sequential solver's resolved options do not hold it.
     if (report.converged || input_.options.on_no_convergence != OnNoConvergence::kError) continue;
     return absl::AbortedError(StrCat(
         "sample ", i, " did not converge: ", report.solver, " ended with ",

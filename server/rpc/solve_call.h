@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_SERVER_RPC_SOLVE_CALL_H_
 #define DEEPPCR_SERVER_RPC_SOLVE_CALL_H_
 
-// What the calls that compute have in common: Forward, Generate, StreamGenerate and Compare go
-// through the batcher.
+// The common part of calls that compute: Forward, Generate, StreamGenerate and Compare go through
+// the batcher.
 
 #include <algorithm>
 #include <array>
@@ -30,20 +30,20 @@ class QueuedCall : public Call, public Job {
 
   // Decodes the request and ends with Submit.
   virtual absl::Status Admit() = 0;
-  // After a call of this that gives OK, `this` belongs to the batcher and may be gone.
+  // Hands the call to the batcher. After OK `this` belongs to the batcher and may be gone.
   absl::Status Submit(std::shared_ptr<ServedModel> served, int64_t num_samples, int64_t num_bytes);
-  // An unread reply must not hold on to the model: whoever unloads that waits for its last user.
+  // Answers without holding on to the model: an unload waits for users, not for unread replies.
   void Answer(const google::protobuf::Message& reply);
-  // Completes with the error; where the request is at fault, it says which request that was.
+  // Completes with the error, which names model and request if the request is at fault.
   void Refuse(const absl::Status& status);
-  // A deadline of the request's own; before Submit.
+  // Sets a deadline of the request's own; called before Submit.
   void LimitTo(std::chrono::microseconds time) {
     sooner_.emplace(std::min(Clock::now() + time, token_.deadline()), &token_);
     token = &*sooner_;
   }
 
  private:
-  // Of a queue that was too long. Tells a refused client, for its back-off.
+  // Tells a refused client how long the queue is, for its back-off.
   virtual void TellDepth(int64_t depth);
 
   std::optional<CancelToken> sooner_;
@@ -69,7 +69,7 @@ class SolveCall : public QueuedCall {
                              decode(*request, served->model->info(), context_.max_message_bytes));
     return SubmitInput(std::move(served), method);
   }
-  // Of the request. From here on the call counts in the model's statistics.
+  // Finds the model of the request. From here on the call counts in the model's statistics.
   absl::StatusOr<std::shared_ptr<ServedModel>> FindModel();
   absl::Status SubmitInput(std::shared_ptr<ServedModel> served, Method method);
   // Gives the reply a trajectory for run_item to write, if the request wants one.
@@ -99,8 +99,8 @@ class SolveCall : public QueuedCall {
   bool checked_ = false;
 };
 
-// The handlers' side: each makes a call that deletes itself, starts it, and gives the reactor that
-// gRPC wants.
+// Entry points for the handlers: each makes a call that deletes itself, starts it, and returns the
+// reactor that gRPC wants.
 grpc::ServerUnaryReactor* StartForward(ServiceContext& context, const RawCall& call,
                                        grpc::ByteBuffer* reply);
 grpc::ServerUnaryReactor* StartGenerate(ServiceContext& context, const RawCall& call,

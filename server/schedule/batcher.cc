@@ -29,11 +29,11 @@ absl::Status Stopping() { return absl::UnavailableError("the server is shutting 
 
 }  // namespace
 
-// What a worker does next. Kept by the worker from turn to turn, so that taking a batch allocates
+// A worker's next work. Kept by the worker from turn to turn, so that taking a batch allocates
 // nothing.
 struct Batcher::Work {
   Schedule::Turn turn;
-  IdleTask idle;  // set: this, and no turn
+  IdleTask idle;  // if set, runs in place of a turn
   std::optional<CancelToken> idle_token;
   Clock::time_point taken;
 
@@ -83,8 +83,8 @@ absl::Status Batcher::Enqueue(Job* job) {
   return status;
 }
 
-// Only while requests come one by one: those that come together are to meet in the queue and be
-// computed together, while gRPC's threads read the next ones.
+// Takes a quick job only while requests come one by one: requests that come together are to meet in
+// the queue and be computed together, while gRPC's threads read the next ones.
 bool Batcher::TakeQuick(const Job& job, Work* work) {
   const bool pause =
       job.enqueued() - std::exchange(last_arrival_, job.enqueued()) > options_.quick_pause;
@@ -174,7 +174,7 @@ bool Batcher::TakeNow(Worker* worker, Work* work) {
   return true;
 }
 
-// Until there may be something to do.
+// Sleeps until there may be something to do.
 void Batcher::Sleep(std::unique_lock<std::mutex>& lock) {
   const Clock::time_point next = schedule_.NextStart();
   ++sleeping_;
@@ -186,8 +186,8 @@ void Batcher::Sleep(std::unique_lock<std::mutex>& lock) {
   --sleeping_;
 }
 
-// True if another worker has something to do now: what a caller held back has no worker that comes
-// by.
+// Returns true if another worker has something to do now: jobs that a caller held back have no
+// worker that comes by.
 bool Batcher::Release(Worker* worker, const Work& work, double seconds) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (work.idle != nullptr) {
@@ -197,7 +197,7 @@ bool Batcher::Release(Worker* worker, const Work& work, double seconds) {
   schedule_.Finish(work.turn, seconds);
   // A caller whose quick job died on the way holds no place.
   if (!work.turn.jobs.empty()) worker->running.clear();
-  // A worker takes what waits itself, but first it tells its jobs; what waited for this place
+  // A worker takes waiting jobs itself, but first it tells its own; jobs that waited for this place
   // need not wait for that.
   const bool late = worker == &caller_ || work.turn.alone || options_.schedule.max_instances > 0;
   return late && sleeping_ > 0 && !schedule_.empty();
@@ -276,7 +276,7 @@ void Batcher::ReturnBytes(int64_t bytes) {
   bytes_ -= bytes;
 }
 
-// Wakes by the clock alone: if arrivals woke it, each would pay for that.
+// Wakes by the clock alone: each arrival would pay for waking this thread.
 void Batcher::Sweep() {
   JobList dead;
   Clock::duration pause = options_.sweep_interval;

@@ -3,9 +3,9 @@
 #define DEEPPCR_SERVER_SCHEDULE_BATCHER_H_
 
 // The schedule's threads: a fixed set of workers, and no other thread between a request's arrival
-// and its reply (one more looks after those that die waiting). What they compute next is
-// schedule.h's to say; they hold no lock while they compute. A quick job that finds nothing to wait
-// for is computed where it arrives: waking a worker would take longer.
+// and its reply (one more looks for jobs that die waiting). The schedule decides what the workers
+// compute next; they hold no lock while they compute. A quick job that finds nothing to wait for is
+// computed where it arrives: waking a worker would take longer.
 
 #include <chrono>
 #include <condition_variable>
@@ -25,7 +25,7 @@ namespace deeppcr {
 
 struct BatcherOptions {
   ScheduleOptions schedule;
-  int64_t max_bytes = int64_t{512} << 20;     // of all jobs from Enqueue to ReturnBytes
+  int64_t max_bytes = int64_t{512} << 20;     // held by all jobs from Enqueue to ReturnBytes
   std::chrono::microseconds quick_pause{50};  // jobs further apart come one by one
   // Jobs that wait behind long ones are told this soon that they are cancelled or expired.
   std::chrono::milliseconds sweep_interval{10};
@@ -37,7 +37,7 @@ class Batcher {
   using IdleTask = std::function<void(const CancelToken&)>;
 
   explicit Batcher(const BatcherOptions& options);
-  // Shutdown, if that was not called.
+  // Shuts down, unless Shutdown was called.
   ~Batcher();
 
   // Queues a job; computes it before returning if it is quick, a worker is free, nothing else waits
@@ -47,20 +47,20 @@ class Batcher {
   absl::Status Enqueue(Job* job);
 
   // Offers work that runs only while no job waits and is cancelled through its token as soon as a
-  // job finds no other worker. At most one runs at a time; an offer while another waits is dropped
-  // and gives false.
+  // job finds no other worker. At most one runs at a time; an offer while another waits or runs, or
+  // after Shutdown, is dropped and gives false.
   bool OfferIdleTask(IdleTask task);
 
-  // For memory that no job stands for. Errors: kResourceExhausted.
+  // Takes bytes for memory that no job stands for. Errors: kResourceExhausted.
   absl::Status TakeBytes(int64_t bytes);
-  // Of an accepted job, once its request and reply are gone from memory: a finished reply that its
-  // client does not read still takes room.
+  // Returns the bytes of TakeBytes, or of an accepted job once its request and reply are gone from
+  // memory: a finished reply that its client does not read still takes room.
   void ReturnBytes(int64_t bytes);
 
-  // No batch waits for more requests to come from now on; for draining.
+  // Lets no batch wait for more requests to come from now on; for draining.
   void Hurry();
 
-  // Cancels the tokens of running jobs; those that wait get Done(kUnavailable).
+  // Cancels the tokens of running jobs; jobs that wait get Done(kUnavailable).
   void CancelAll();
 
   // Refuses new jobs, cancels all and joins the workers; does not wait for calls of Enqueue.
@@ -96,16 +96,16 @@ class Batcher {
   const BatcherOptions options_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  // All below are guarded by mutex_.
+  // The members below are guarded by mutex_.
   Schedule schedule_;
   IdleTask idle_task_;
-  CancelToken* idle_token_ = nullptr;  // of the idle task that runs
+  CancelToken* idle_token_ = nullptr;  // the token of the idle task that runs
   int sleeping_ = 0;
   int64_t bytes_ = 0;
   bool stopping_ = false;
   std::vector<std::unique_ptr<Worker>> workers_;
   CancelToken::Clock::time_point last_arrival_;
-  int lone_arrivals_ = 0;  // in a row, a pause before each
+  int lone_arrivals_ = 0;  // arrivals in a row with a pause before each
   Worker caller_;          // stands for the thread that computes a quick job
   std::condition_variable stop_;
   std::thread sweeper_;

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_SERVER_SCHEDULE_JOB_H_
 #define DEEPPCR_SERVER_SCHEDULE_JOB_H_
 
-// What waits, and for which model.
+// Jobs that wait, and the models that they wait for.
 
 #include <cstdint>
 #include <deque>
@@ -35,21 +35,21 @@ struct ServedModel {
 
  private:
   friend class Schedule;
-  std::deque<Job*> waiting_;       // batchable, by arrival
-  int64_t waiting_samples_ = 0;    // of those
-  int64_t alone_samples_ = 0;      // of the other jobs that wait
+  std::deque<Job*> waiting_;       // batchable jobs, by arrival
+  int64_t waiting_samples_ = 0;    // samples of waiting_
+  int64_t alone_samples_ = 0;      // samples of the other jobs that wait
   int instances_ = 0;              // batches that are computed now
-  double used_seconds_ = 0;        // what fair shares go by
-  double charged_seconds_ = 0;     // part of that: estimates, of batches that are computed now
-  double seconds_per_sample_ = 0;  // of the last batch
-  CancelToken::Clock::time_point start_by_;  // of the jobs in waiting_, at the latest
+  double used_seconds_ = 0;        // the measure of fair shares
+  double charged_seconds_ = 0;     // part of used_seconds_: estimates for batches computed now
+  double seconds_per_sample_ = 0;  // as the last batch took
+  CancelToken::Clock::time_point start_by_;  // latest start of the next batch of waiting_
 };
 
-// How a job was served.
+// The times and the batch of one job.
 struct JobTimings {
-  bool queued = false;  // it was in the queue, however it left
+  bool queued = false;  // the job was in the queue, however it left
   double queue_seconds = 0;
-  RunTimings run;             // of the batch, by ScaleToWall; zero for a job that runs alone
+  RunTimings run;             // the batch's, by ScaleToWall; zero for a job that runs alone
   int64_t batch_samples = 0;  // computed together, this job's included; 0: not computed
 };
 
@@ -59,13 +59,13 @@ class Job {
  public:
   virtual ~Job() = default;
 
-  // What costs more than a handler may spend: runs on a worker before the job is computed. On
-  // success a batchable job's run_item() is complete. An error goes to Done.
+  // Does the work that costs more than a handler may spend, on a worker, before the job is
+  // computed. On success a batchable job's run_item is complete. An error goes to Done.
   virtual absl::Status Prepare() { return absl::OkStatus(); }
-  // The work of a job that is not batchable.
+  // Computes a job that is not batchable.
   virtual absl::Status RunAlone() { return absl::OkStatus(); }
-  // OK: computed, see the reports. kCancelled, kDeadlineExceeded: dropped from the queue.
-  // kUnavailable: the server stops. Or the error of Prepare, RunAlone or LoadedModel::Run.
+  // status: OK if computed, see the reports; kCancelled, kDeadlineExceeded if dropped from the
+  // queue; kUnavailable if the server stops; or the error of Prepare, RunAlone or LoadedModel::Run.
   virtual void Done(absl::Status status, const JobTimings& timings) = 0;
 
   // Set before Enqueue, constant from then on.

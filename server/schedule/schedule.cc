@@ -33,14 +33,13 @@ absl::Status WhyDead(const CancelToken& token, CancelToken::Clock::time_point no
 absl::Status Schedule::Admit(Job* job, TimePoint now, JobList* dead) {
   if (IsDead(*job, now)) return WhyDead(*job->token, now);
   ServedModel& model = *job->model;
-  // Each kind has a queue's length of its own: comparisons are long, and must not shut out the
+  // Each kind of job has a queue length of its own: comparisons are long, and must not shut out the
   // rest.
   const int64_t& waiting = job->batchable ? model.waiting_samples_ : model.alone_samples_;
   const auto too_deep = [&] {
     return waiting > 0 && waiting + job->samples > options_.max_queue_samples;
   };
-  // Only a full queue pays for looking through it; elsewhere the dead are met when their turn
-  // comes.
+  // Only a full queue is searched for dead jobs; otherwise they are found when their turn comes.
   if (too_deep()) {
     RemoveDeadOf(model, now, dead);
     RemoveDead(alone_, &model, now, dead);
@@ -67,7 +66,7 @@ absl::Status Schedule::Admit(Job* job, TimePoint now, JobList* dead) {
   return absl::OkStatus();
 }
 
-// Of one model, or of any where `model` is null.
+// Removes the dead jobs of one model, or of all models if `model` is null.
 void Schedule::RemoveDead(std::deque<Job*>& jobs, const ServedModel* model, TimePoint now,
                           JobList* dead) {
   const auto stays = [&](const Job* job) {
@@ -105,7 +104,7 @@ void Schedule::AddWaiting(const Job& job, int64_t change) {
   model.metrics->queue_samples->Increment(static_cast<double>(change));
 }
 
-// One worker stays free of them, so that a long comparison cannot stop every model.
+// One worker stays free of jobs that run alone, so that a long comparison cannot stop every model.
 bool Schedule::MayStartAlone() const {
   return !alone_.empty() && alone_running_ < std::max(1, options_.workers - 1);
 }
@@ -119,7 +118,7 @@ Schedule::TimePoint Schedule::StartOf(const ServedModel& model) const {
   return full || hurry_ ? model.waiting_.front()->enqueued_ : model.start_by_;
 }
 
-// The model's next batch is not to keep this job waiting for longer than it should.
+// Hastens the model's next batch, so that this job does not wait for longer than it should.
 void Schedule::HastenFor(const Job& job, ServedModel* model) const {
   const TimePoint::duration half = (job.token->deadline() - job.enqueued_) / 2;
   const TimePoint::duration wait = std::min<TimePoint::duration>(options_.max_delay, half);
@@ -184,8 +183,8 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, Turn* turn) {
   if (!turn->jobs.empty()) Charge(turn);
 }
 
-// In advance, so that several free workers do not all take the same model. The first batch of all
-// is free: nobody knows yet.
+// Charges a batch in advance, so that several free workers do not all take the same model. A
+// model's first batch is free: nobody knows its time yet.
 void Schedule::Charge(Turn* turn) {
   ServedModel& model = *turn->jobs.front()->model;
   level_ = std::max(level_, model.used_seconds_ - model.charged_seconds_);

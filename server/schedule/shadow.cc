@@ -10,7 +10,7 @@
 namespace deeppcr {
 namespace {
 
-// Compare warms caches by a repetition of its own.
+// One is enough: Compare warms caches by a repetition of its own.
 constexpr int kRepetitions = 1;
 
 int64_t NowNs() {
@@ -46,7 +46,7 @@ SolveOptions Counterpart(const LoadedModel& model, const ResolvedOptions& primar
   return options;
 }
 
-// The error would be that of the sequential solver against itself: a 0 to the credit of another.
+// A fallback's error would be that of the sequential solver against itself: an undeserved 0.
 bool FellBack(const ComparisonRow& row) {
   return std::any_of(row.reports.begin(), row.reports.end(),
                      [](const SampleReport& report) { return report.fallback; });
@@ -127,7 +127,7 @@ void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& pri
     return metrics_.CountShadow(ShadowOutcome::kFailed);
   }
   const size_t parallel = primary.solver == "sequential" ? 1 : 0;
-  // An answer that claims nothing, as its client allowed, is none to compare.
+  // An unconverged answer, as its client allowed, claims nothing and is not compared.
   if (!std::isfinite((*rows)[parallel].max_state_error) || !Converged((*rows)[0]) ||
       !Converged((*rows)[1])) {
     return metrics_.CountShadow(ShadowOutcome::kFailed);

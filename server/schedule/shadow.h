@@ -39,7 +39,7 @@ class ShadowSampler {
   // Counts a request; true if it is one of the sampled share: evenly spaced, without randomness.
   bool Sample();
 
-  // Offers to run the pair for one sample once nothing waits. Dropped where a pair was
+  // Offers to run the pair for one sample once nothing waits. The offer is dropped where a pair was
   // measured so lately that shadows would take more than kMaxShare of a worker.
   void Offer(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& primary,
              SampleCopy sample);

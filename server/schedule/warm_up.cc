@@ -19,7 +19,7 @@ class WarmUpJob final : public Job {
     const ModelInfo& info = loaded->info();
     model = std::make_shared<ServedModel>("warm_up", 0, loaded, nullptr);
     samples = n;
-    patient = false;  // nobody else can come
+    patient = false;  // no other job can share its batch
     token = &token_;
     inputs_.resize(static_cast<size_t>(n * info.input_dim));
     if (info.num_classes > 0) labels_.resize(static_cast<size_t>(n));

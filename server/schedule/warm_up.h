@@ -14,13 +14,13 @@ namespace deeppcr {
 // Computes a batch of one sample and a full one with a model that nobody can name yet, as requests
 // are computed: through the queue, on a worker, with default options. So the first requests of that
 // kind find memory touched and code loaded, and a model that cannot be run is found before it is
-// ready (whether its answers converge is for their reports to say). Inputs are zero. Counts in no
-// statistics. Waits for the result; ends early, with OK, when `stop` fires. "Full" is
-// max_batch_size, but inputs and outputs of no more than kWarmUpBytes.
-// Errors: of LoadedModel::Resolve and Run; kDeadlineExceeded after kWarmUpSeconds, waiting for a
-// worker included: it must not hold up loading, nor, for longer, a worker; kUnavailable while the
-// batcher stops.
-inline constexpr std::chrono::seconds kWarmUpSeconds{3};  // each of the two
+// ready (answers need not converge: their reports say so). Inputs are zero. Counts in no
+// statistics. Waits for the result; ends early, with OK, when `stop` fires. A full batch has
+// max_batch_size samples, but inputs and outputs of no more than kWarmUpBytes.
+// Errors: those of LoadedModel::Resolve and Run; kDeadlineExceeded after kWarmUpSeconds, waiting
+// for a worker included: a warm-up must not hold up loading, or a worker, for longer; kUnavailable
+// while the batcher stops.
+inline constexpr std::chrono::seconds kWarmUpSeconds{3};  // for each of the two batches
 inline constexpr int64_t kWarmUpBytes = int64_t{16} << 20;
 absl::Status WarmUp(Batcher& batcher, const std::shared_ptr<const LoadedModel>& model,
                     const CancelToken& stop);

@@ -14,12 +14,12 @@ namespace {
 struct Slot {
   std::string_view name;
   inference::DataType type;
-  int64_t extent;  // of a sample
+  int64_t extent;  // values per sample
   bool optional;
 };
 
-// Those that a client may be expected to send or ask for; states and noise of whole trajectories
-// are for those who know of them.
+// The inputs, and below the outputs, that a client may be expected to know; states and noise of
+// whole trajectories are for clients that know of them.
 std::vector<Slot> InputsOf(const ModelInfo& info) {
   if (!info.generates()) return {{"inputs", inference::TYPE_FP32, info.input_dim, false}};
   std::vector<Slot> inputs;

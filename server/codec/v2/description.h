@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_SERVER_CODEC_V2_DESCRIPTION_H_
 #define DEEPPCR_SERVER_CODEC_V2_DESCRIPTION_H_
 
-// What the v2 protocol tells of the server and its models.
+// Descriptions of the server and its models in the v2 protocol.
 
 #include <cstdint>
 #include <span>
@@ -15,18 +15,18 @@ namespace deeppcr {
 
 void FillServer(std::string_view version, inference::ServerMetadataResponse* reply);
 
-// versions: all that are ready, of this name, among `all`.
+// Lists as versions all ready ones of this name in `all`.
 void FillMetadata(const ServedModel& model, std::span<const ModelStatus> all,
                   inference::ModelMetadataResponse* reply);
 
-// backend: cpu, cuda, reference.
+// backend: cpu, cuda or reference.
 void FillConfig(const ServedModel& model, std::string_view backend, const ScheduleOptions& schedule,
                 const VersionPolicy& versions, inference::ModelConfig* config);
 
 void FillStatistics(const ServedModel& model, std::string_view backend,
                     inference::ModelStatistics* statistics);
 
-// The models of a repository, or only those that are ready.
+// Lists the models of the repository, or only the ready ones.
 void FillIndex(std::span<const ModelStatus> all, bool ready,
                inference::RepositoryIndexResponse* reply);
 

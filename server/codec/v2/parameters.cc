@@ -79,14 +79,14 @@ absl::StatusOr<Enum> Enumerator(std::string_view field, const Value& value,
   DEEPPCR_ASSIGN_OR_RETURN(const std::string name, Text(field, value));
   const google::protobuf::EnumDescriptor* type = google::protobuf::GetEnumDescriptor<Enum>();
   std::vector<std::string> names;
-  for (int i = 1; i < type->value_count(); ++i) {  // but for UNSPECIFIED
+  for (int i = 1; i < type->value_count(); ++i) {  // skips UNSPECIFIED
     names.push_back(absl::AsciiStrToLower(type->value(i)->name().substr(prefix.size())));
     if (names.back() == name) return static_cast<Enum>(type->value(i)->number());
   }
   return Mismatch(field, StrCat("one of ", absl::StrJoin(names, ", ")), KindOf(value));
 }
 
-// Hands on what was read.
+// Stores the value that was read, or returns its error.
 template <typename T, typename Store>
 absl::Status Keep(const absl::StatusOr<T>& read, const Store& store) {
   if (read.ok()) store(*read);
@@ -188,7 +188,7 @@ absl::Status Unknown(std::string_view name, bool generates) {
 }
 
 absl::Status Set(const std::string& name, const Value& value, const V2Targets& to) {
-  // Of clients that want to be told which reply is the last one: here every one is.
+  // Sent by clients that want to be told which reply is the last one: here every reply is.
   if (name == "triton_enable_empty_final_response") return absl::OkStatus();
   const std::string field = StrCat("parameters.", name);
   if (name == "timeout") return SetTimeout(field, value, to);

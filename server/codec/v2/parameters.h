@@ -13,16 +13,17 @@
 
 namespace deeppcr {
 
-// Where the parameters of a request go.
+// The destinations of the parameters of a request.
 struct V2Targets {
   v1::SolverOptions* options;
   v1::GenerationInput* generation;  // null unless the model is a diffusion model
   std::optional<std::chrono::microseconds>* timeout;
 };
 
-// Parameters of ModelInfer are the fields of SolverOptions and GenerationInput by name, enumerators
-// as lower-case strings, and `timeout`, in microseconds. A name that is none of these is an error:
-// a solver that is misspelt must not be answered by another. Errors: kInvalidArgument.
+// Sets `timeout` (microseconds) and the fields of SolverOptions and GenerationInput that parameters
+// name (enumerators as lower-case strings); triton_enable_empty_final_response has no effect.
+// Errors: kInvalidArgument, for any other name too: a misspelt solver must not be answered by
+// another one.
 absl::Status DecodeV2Parameters(
     const google::protobuf::Map<std::string, inference::InferParameter>& parameters,
     const V2Targets& targets);

@@ -19,7 +19,7 @@ v1::Tensor* TensorOf(V2Output output, V2Tensors* tensors) {
   }
 }
 
-// Puts values of any of protobuf's kinds among the parameters.
+// Sets parameters of the reply to values of any of protobuf's kinds.
 class Parameters {
  public:
   explicit Parameters(inference::ModelInferResponse* reply) : map_(*reply->mutable_parameters()) {}
@@ -32,7 +32,7 @@ class Parameters {
   google::protobuf::Map<std::string, inference::InferParameter>& map_;
 };
 
-// The largest over samples says nothing unless all of them have one.
+// Sets the largest estimate only if all samples have one: otherwise it would say nothing.
 void FillEstimate(const v1::SolveReport& report, Parameters* parameters) {
   std::optional<double> largest;
   for (const v1::SampleReport& sample : report.samples()) {
@@ -42,7 +42,7 @@ void FillEstimate(const v1::SolveReport& report, Parameters* parameters) {
   if (largest.has_value()) parameters->Set("error_estimate", *largest);
 }
 
-// Of the first sample that fell back.
+// Sets the attempt of the first sample that fell back.
 void FillAttempt(const v1::SolveReport& report, Parameters* parameters) {
   for (const v1::SampleReport& sample : report.samples()) {
     if (!sample.has_attempt()) continue;
@@ -58,7 +58,7 @@ void FillSamples(const v1::SolveReport& report, Parameters* parameters) {
   bool converged = true;
   for (const v1::SampleReport& sample : report.samples()) {
     solver = solver.empty() || solver == sample.solver() ? sample.solver() : "several";
-    // That of the first sample, or of the first that is worse off.
+    // The termination of the first sample, or of the first that did not converge.
     if (termination.empty() || (converged && !sample.converged()))
       termination = sample.termination();
     converged = converged && sample.converged();
@@ -104,7 +104,7 @@ void FillV2Reply(const ServedModel& model, std::string_view id, std::span<const 
     output->set_name(std::string(NameOf(wanted, model.model->info())));
     output->set_datatype("FP32");
     output->mutable_shape()->Swap(from->mutable_shape());
-    // Clients read these only, by the place of the output.
+    // Clients read only the raw contents, by the index of the output.
     reply->add_raw_output_contents()->swap(*from->mutable_data());
   }
   Parameters parameters(reply);

@@ -12,15 +12,15 @@
 
 namespace deeppcr {
 
-// Of a solve: the engine writes into them.
+// The output tensors of a solve; the engine writes into them.
 struct V2Tensors {
   v1::Tensor values, latents, trajectory;
 };
 
-// `tensors` are moved from. The report's sums over samples become parameters: solver (several, if
-// they differ), converged (all of them), fallbacks (how many), iterations and dependent_stages (the
-// largest), and what is the same for all. error_estimate (the largest) is left out unless every
-// sample has one; attempt_solver and attempt_termination are there if a sample fell back.
+// Moves from `tensors`. The report's sums over samples become parameters: solver (several, if they
+// differ), converged (all of them), fallbacks (how many), iterations and dependent_stages (the
+// largest), and fields that all samples share. error_estimate (the largest) is left out unless
+// every sample has one; attempt_solver and attempt_termination are there if a sample fell back.
 void FillV2Reply(const ServedModel& model, std::string_view id, std::span<const V2Output> outputs,
                  const v1::SolveReport& report, V2Tensors* tensors,
                  inference::ModelInferResponse* reply);

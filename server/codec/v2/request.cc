@@ -71,7 +71,7 @@ struct Elements {
 
 bool IsEmpty(const Contents& contents) { return contents.ByteSizeLong() == 0; }
 
-// A typed field as bytes, where nothing else is set.
+// A typed field as bytes; an error if any other field is set.
 template <typename T>
 absl::StatusOr<std::string> BytesOf(const Input& tensor,
                                     const google::protobuf::RepeatedField<T>& values,
@@ -106,7 +106,7 @@ absl::Status ToTensor(const Elements& from, v1::Tensor* tensor) {
   return absl::OkStatus();
 }
 
-// Whether a model without classes takes labels is judged later, with the other fields.
+// Labels for a model without classes are refused later, with the other fields.
 template <typename T>
 absl::Status AppendLabels(const std::string& field, std::string_view bytes, const ModelInfo& info,
                           v1::GenerationInput* to) {
@@ -125,7 +125,7 @@ absl::Status AppendLabels(const std::string& field, std::string_view bytes, cons
   return absl::OkStatus();
 }
 
-// INT32 or INT64, [n] or [n, 1].
+// Takes INT32 or INT64 of shape [n] or [n, 1].
 absl::Status ToLabels(const Elements& from, const ModelInfo& info, v1::GenerationInput* to) {
   const Input& tensor = from.tensor;
   if (to->class_labels_size() > 0)
@@ -161,7 +161,7 @@ absl::Status Place(const Elements& from, const ModelInfo&, v1::ForwardRequest* t
 absl::Status PlaceKnown(const Elements& from, const ModelInfo& info, v1::GenerateRequest* to) {
   const std::string& name = from.tensor.name();
   v1::GenerationInput* input = to->mutable_input();
-  // One label may be for all samples: it does not say how many there are.
+  // One label may be for all samples: its shape does not say how many there are.
   const bool shaped = from.tensor.shape_size() > 0;
   const bool says = shaped && (name != "class_labels" || from.tensor.shape(0) != 1);
   if (input->num_samples() == 0 && says) {
@@ -176,7 +176,7 @@ absl::Status PlaceKnown(const Elements& from, const ModelInfo& info, v1::Generat
   return ToTensor(from, to->mutable_initial_states());
 }
 
-// The name is printed as it is only where it is one of these.
+// Checks the name before PlaceKnown prints it as it is.
 absl::Status Place(const Elements& from, const ModelInfo& info, v1::GenerateRequest* to) {
   constexpr std::array<std::string_view, 5> kNames = {
       "class_labels", "conditioning", "initial_noise", "step_noise", "initial_states"};

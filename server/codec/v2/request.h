@@ -3,7 +3,7 @@
 #define DEEPPCR_SERVER_CODEC_V2_REQUEST_H_
 
 // Requests of the v2 protocol -> the requests of deeppcr.v1 that ask for the same, so that there is
-// one set of checks. What is checked here is what only v2 has. Errors are kInvalidArgument and name
+// one set of checks. Only what v2 alone has is checked here. Errors are kInvalidArgument and name
 // the field, what was expected and what came.
 
 #include <chrono>
@@ -22,12 +22,12 @@
 
 namespace deeppcr {
 
-// Outputs that a reply may have. Latents are those of a model with a decoder.
+// Outputs that a reply may have; only a model with a decoder has latents.
 enum class V2Output : uint8_t { kValues, kLatents, kTrajectory };
 
-// Its name: values are "outputs", or "samples" of a diffusion model.
+// The name of an output: values are "outputs", or "samples" of a diffusion model.
 std::string_view NameOf(V2Output output, const ModelInfo& info);
-// Those that a request gets which names none.
+// The outputs for a request that names none.
 std::vector<V2Output> DefaultOutputs(const ModelInfo& info);
 
 struct V2Request {
@@ -36,14 +36,14 @@ struct V2Request {
   std::optional<std::chrono::microseconds> timeout;               // parameter `timeout`
 };
 
-// Moves the tensors out of `request`. The model takes it as it is if DecodeForward or
-// DecodeGenerate accepts the result.
+// Moves the tensors out of `request`. The model takes the result as it is if DecodeForward or
+// DecodeGenerate accepts it.
 absl::StatusOr<V2Request> DecodeV2(inference::ModelInferRequest* request, const ModelInfo& info);
 
-// 0 for an empty one.
+// Parses a version; an empty text gives 0.
 absl::StatusOr<int64_t> DecodeVersion(const std::string& version);
 
-// An error about a field of deeppcr.v1, about the one of v2 that it was made from.
+// Lets an error about a field of deeppcr.v1 name the field of v2 that it was made from.
 absl::Status InV2Words(const absl::Status& status);
 
 }  // namespace deeppcr

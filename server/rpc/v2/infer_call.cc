@@ -45,7 +45,7 @@ class InferCall : public SolveCall {
     ForgetInput();
   }
 
-  // The request is known by its id from now on.
+  // Called once the id of the request is known.
   virtual void TakeId(const std::string&) {}
 
  private:
@@ -56,7 +56,7 @@ class InferCall : public SolveCall {
   absl::Status AdmitInfer() {
     inference::ModelInferRequest request;
     DEEPPCR_RETURN_IF_ERROR(Receive(&request));
-    // Before it is kept anywhere: what is kept of a refused request counts against no budget.
+    // The check comes first: memory kept for a refused request counts against no budget.
     DEEPPCR_RETURN_IF_ERROR(CheckRequestId("id", request.id()));
     id_ = request.id();
     request_id_ = id_;
@@ -122,7 +122,7 @@ class StreamInferCall final : public InferCall {
   ~StreamInferCall() override = default;
 
   void TakeId(const std::string& id) override { responder_.set_id(id); }
-  // Trailers come once a stream: its error says how long the queue is.
+  // A stream has trailers only once; the error's message says how long the queue is.
   void TellDepth(int64_t) override {}
 
   void Reply(const JobTimings& timings) override {

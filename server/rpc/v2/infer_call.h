@@ -12,7 +12,7 @@ class V2Stream;
 
 grpc::ServerUnaryReactor* StartV2Infer(ServiceContext& context, const RawCall& call,
                                        grpc::ByteBuffer* reply);
-// Opens itself in the stream, which outlives it.
+// Opens a call in the stream, which outlives the call.
 void StartV2StreamInfer(ServiceContext& context, const RawCall& call, V2Stream& stream);
 
 }  // namespace deeppcr

@@ -46,7 +46,7 @@ absl::StatusOr<std::shared_ptr<ServedModel>> FindNamed(const ModelStore& store,
   return store.Find(request.name(), version);
 }
 
-// Every ready version that the request asks for; kNotFound and so on if there is none.
+// Every ready version that the request asks for; an error if it names a model without one.
 absl::StatusOr<std::vector<std::shared_ptr<ServedModel>>> FindAll(
     const ModelStore& store, const inference::ModelStatisticsRequest& request) {
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t version, DecodeVersion(request.version()));

@@ -78,7 +78,7 @@ void V2Stream::OnCancel() {
   {
     const std::lock_guard lock(mutex_);
     ended_ = broken_ = true;
-    // With the lock held, so that none of them is gone: this only sets a flag.
+    // The lock is held so that no responder is gone; OnCancelled only sets a flag.
     for (V2StreamResponder* responder : open_) responder->call_.OnCancelled();
     next = Take();
   }
@@ -117,7 +117,7 @@ void V2Stream::Give(Next next) {
     }
     if (next.finish) Finish(grpc::Status::OK);
     if (next.done.empty()) return;
-    // The stream outlives these.
+    // The stream outlives its requests' calls.
     for (V2StreamResponder* responder : next.done) responder->call_.OnDone();
     const std::lock_guard lock(mutex_);
     releasing_ -= next.done.size();

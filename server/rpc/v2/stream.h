@@ -3,7 +3,7 @@
 #define DEEPPCR_SERVER_RPC_V2_STREAM_H_
 
 // ModelStreamInfer: many requests on one stream, computed as they come and answered in their order.
-// To the rest of the server each of them is a call of its own.
+// To the rest of the server each request is a call of its own.
 
 #include <grpcpp/grpcpp.h>
 
@@ -24,9 +24,9 @@ class V2StreamResponder final : public Responder {
  public:
   V2StreamResponder(CallEvents& call, V2Stream& stream) : call_(call), stream_(stream) {}
 
-  // Of the request, for an error's reply.
+  // Sets the request's id, for an error's reply.
   void set_id(const std::string& id) { id_ = id; }
-  // `reply` is a ModelStreamInferResponse. An error becomes one.
+  // `reply` is a ModelStreamInferResponse; an error becomes one too.
   void Respond(const grpc::Status& status, grpc::ByteBuffer reply) override;
   bool in_turns() const override { return true; }
 
@@ -40,14 +40,14 @@ class V2StreamResponder final : public Responder {
   grpc::ByteBuffer reply_;
 };
 
-// Reads on while fewer than kMostOpen requests are open; their client waits to be read meanwhile.
+// Reads on while fewer than kMostOpen requests are open; otherwise the client waits to be read.
 class V2Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   static constexpr size_t kMostOpen = 64;
 
   V2Stream(ServiceContext& context, grpc::CallbackServerContext* rpc);
 
-  // Of a request's responder, before it can answer.
+  // Adds a request's responder, before it can answer.
   void Open(V2StreamResponder* responder);
   void Answer(V2StreamResponder* responder, grpc::ByteBuffer reply);
 
@@ -59,12 +59,12 @@ class V2Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
  private:
   ~V2Stream() override = default;
 
-  // What gRPC is to be given next, taken with the lock held and given without: what is given may
-  // end the stream, and this object with it, before gRPC's function returns.
+  // The next things for gRPC, taken with the lock held and given without: they may end the stream,
+  // and this object with it, before gRPC's function returns.
   struct Next {
     bool read = false, finish = false;
-    V2StreamResponder* write = nullptr;    // whose reply; it stays until that is written
-    std::vector<V2StreamResponder*> done;  // requests that nothing is to be written for any more
+    V2StreamResponder* write = nullptr;    // the owner of the reply to write; stays until then
+    std::vector<V2StreamResponder*> done;  // requests with nothing left to write
   };
 
   Next Take();
@@ -75,7 +75,7 @@ class V2Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
   std::mutex mutex_;
   std::deque<V2StreamResponder*> open_;  // in the order of their requests
   grpc::ByteBuffer read_, written_;
-  size_t releasing_ = 0;  // requests that are being done with: they still know the RPC
+  size_t releasing_ = 0;  // requests in OnDone, which still know the RPC
   bool reading_ = false, writing_ = false;
   bool ended_ = false;   // no more requests will come
   bool broken_ = false;  // no more replies will be read
