@@ -25,7 +25,7 @@ struct Array {
   std::vector<int64_t> shape;
   std::vector<float> values;
 
-  // Extent 0, and the number of values per row. Rank at least 1.
+  // The first extent, and the number of values per row. Precondition: rank at least 1.
   int64_t rows() const { return shape.front(); }
   int64_t row_size() const;
 };
@@ -42,8 +42,8 @@ std::string ShapeToString(std::span<const int64_t> shape);
 // Preconditions: rank at least 1, 0 <= begin, begin + count <= rows().
 void RowsToTensor(const Array& array, int64_t begin, int64_t count, v1::Tensor* tensor);
 
-// Checks a tensor that came from the server. Errors: kInternal naming `what` where shape and bytes
-// disagree.
+// The array of a tensor that came from the server. Errors: kInternal naming `what` for a bad shape,
+// or if shape and bytes disagree.
 absl::StatusOr<Array> TensorToArray(const v1::Tensor& tensor, std::string_view what);
 
 // Appends rows. An empty `array` (no shape) takes the shape of `more`. Errors: kInternal if the

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Closes what it opened, never a standard stream.
+// Closes a file, but never a standard stream.
 struct CloseFile {
   void operator()(std::FILE* file) const {
     if (file != stdin && file != stdout) std::fclose(file);
@@ -59,7 +59,7 @@ absl::Status WriteTo(std::FILE* file, const std::string& path, std::string_view 
   return absl::OkStatus();
 }
 
-// Writes the file `name`, which messages call `path`.
+// Writes the file `name`; error messages call it `path`.
 absl::Status WriteNew(const std::string& name, const std::string& path, std::string_view bytes) {
   File file(std::fopen(name.c_str(), "wb"));
   if (file == nullptr) return SystemError("open", path, errno);
@@ -68,7 +68,7 @@ absl::Status WriteNew(const std::string& name, const std::string& path, std::str
   return status;
 }
 
-// A file appears under a name of its own first, beside where it will be.
+// Checks that the folder of `path` takes new files: WriteFile first writes a temporary file there.
 absl::Status CheckFolder(const std::string& path) {
   std::error_code unknown;
   const std::string folder = fs::weakly_canonical(path, unknown).parent_path().string();
@@ -152,7 +152,7 @@ absl::Status CheckHolds(const std::string& path, const std::string& format, int 
 absl::Status WriteFile(const std::string& path, std::string_view bytes) {
   if (path == "-") return WriteTo(stdout, path, bytes);
   std::error_code unknown;
-  const fs::path target = fs::weakly_canonical(path, unknown);  // a link stays a link
+  const fs::path target = fs::weakly_canonical(path, unknown);  // follows links, so that they stay
   const fs::file_status found = fs::status(path, unknown);
   if (fs::exists(found) && !fs::is_regular_file(found)) return WriteNew(path, path, bytes);
   const std::string part = absl::StrCat(target.string(), ".", ::getpid(), ".part");

@@ -28,7 +28,7 @@ absl::Status CheckInputs(const v1::GetModelResponse& model, const Array& inputs,
 
 int64_t LargestBatch(const v1::GetModelResponse& model, bool with_trajectory) {
   const v1::ModelSummary& summary = model.summary();
-  // In double: the dimensions are the server's word, and their product might not fit.
+  // Computed in double, since the product of dimensions from the server might overflow int64_t.
   const double states = with_trajectory ? (static_cast<double>(summary.num_layers()) + 1) *
                                               static_cast<double>(summary.state_dim())
                                         : 0;

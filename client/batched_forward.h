@@ -16,7 +16,7 @@ struct BatchedForwardOptions {
   v1::SolverOptions solver = {};
   int64_t batch_size = 0;  // samples per request; 0: as many as the model and message sizes allow
   const Array* previous = nullptr;       // [n, L + 1, D] for INITIAL_GUESS_PREVIOUS
-  absl::Duration deadline = {};          // of each request; zero: the client's
+  absl::Duration deadline = {};          // for each request; zero: the client's
   std::atomic<int64_t>* done = nullptr;  // counts finished samples, for a progress line
 };
 
@@ -27,16 +27,16 @@ struct BatchedForwardResult {
 };
 
 // Runs any number of samples through a model, in as many requests as it takes, one after the other.
-// inputs [n, input_dim], n >= 1. `model` as GetModel described it.
-// Errors: of the first request that fails; kInvalidArgument for inputs that do not fit the model;
-// kInternal for replies that do not match their request.
+// inputs: [n, input_dim], n >= 1. model: the description by GetModel.
+// Errors: the error of the first failed request; kInvalidArgument for inputs that do not fit the
+// model; kInternal for replies that do not match their request.
 absl::StatusOr<BatchedForwardResult> BatchedForward(const Client& client,
                                                     const v1::GetModelResponse& model,
                                                     const Array& inputs,
                                                     const BatchedForwardOptions& options);
 
-// The largest request that keeps inputs and trajectories of a request below 12 MiB and the model's
-// max_batch_size.
+// The most samples per request for which inputs, outputs and trajectories together stay within
+// 12 MiB, at most the model's max_batch_size and at least 1.
 int64_t LargestBatch(const v1::GetModelResponse& model, bool with_trajectory);
 
 }  // namespace deeppcr

@@ -11,7 +11,7 @@
 namespace deeppcr {
 namespace {
 
-// What a sample report takes in a reply, at most.
+// The most bytes that a sample report takes in a reply.
 constexpr double kReportBytes = 256;
 
 absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
@@ -129,7 +129,7 @@ absl::StatusOr<int64_t> ResolveInferenceSteps(const v1::GetModelResponse& model,
 
 int64_t LargestGeneration(const v1::GetModelResponse& model, const Generation& generation,
                           int64_t num_inference_steps, bool with_trajectory) {
-  // In double: the dimensions are the server's word, and their product might not fit.
+  // Computed in double, since the product of dimensions from the server might overflow int64_t.
   const double width = static_cast<double>(model.summary().state_dim());
   const double noise = static_cast<double>(num_inference_steps) * width;
   const double states = noise + width;

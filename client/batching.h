@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_CLIENT_BATCHING_H_
 #define DEEPPCR_CLIENT_BATCHING_H_
 
-// What callers share that spread many samples over several requests.
+// Helpers for callers that spread many samples over several requests.
 
 #include <string_view>
 #include <vector>
@@ -13,18 +13,19 @@
 
 namespace deeppcr {
 
-// How many samples of this size a message of 12 MiB holds: at least 1, at most max_batch_size.
+// The number of samples of this size that fit a message of 12 MiB: at least 1, at most
+// max_batch_size.
 int64_t FittingBatch(double bytes_per_sample, int64_t max_batch_size);
 
-// Errors: kInvalidArgument naming `what`, both shapes in it.
+// Errors: kInvalidArgument naming `what` and both shapes, if the shapes differ.
 absl::Status CheckShape(const Array& array, const std::vector<int64_t>& expected,
                         std::string_view what);
 
-// Errors: kInvalidArgument for less than 0 (0: as many as fit) or more than the model takes.
+// Errors: kInvalidArgument for a size below 0 (0: as many as fit) or above the model's limit.
 absl::Status CheckBatchSize(int64_t batch_size, const v1::GetModelResponse& model);
 
-// Appends a tensor of a reply to what the replies before brought. Errors: kInternal for another
-// shape.
+// Appends the rows of a reply's tensor to `target`. Errors: kInternal if the tensor's shape is not
+// `shape`.
 absl::Status CollectRows(const v1::Tensor& tensor, const std::vector<int64_t>& shape,
                          std::string_view what, Array* target);
 

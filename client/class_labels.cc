@@ -13,7 +13,7 @@
 namespace deeppcr {
 namespace {
 
-// More than any model has; bounds what "all" and a long list may take.
+// More classes than any model has; bounds the memory that "all" takes.
 constexpr int64_t kMaxClasses = 1 << 20;
 
 absl::Status CheckClasses(const ClassChoice& choice, int64_t num_classes) {

@@ -68,13 +68,13 @@ std::vector<std::string> KnownWords(const CLI::App& app, const CLI::App* subcomm
   return words;
 }
 
-// What to look at after a command line that was not understood.
+// A hint after a command line that was not understood: the nearest known word, and where help is.
 std::string Hint(const CLI::App& app, const std::string& unknown) {
   const std::vector<CLI::App*> chosen = app.get_subcommands();
   const CLI::App* subcommand = chosen.empty() ? nullptr : chosen.front();
   const std::string word = unknown.substr(0, unknown.find('='));
   std::string nearest;
-  size_t distance = word.size() / 2 + 1;  // farther apart is no likeness
+  size_t distance = word.size() / 2 + 1;  // words farther apart are not alike
   for (const std::string& known : KnownWords(app, subcommand)) {
     if (const size_t d = EditDistance(word, known); d < distance) {
       nearest = known;
@@ -87,11 +87,11 @@ std::string Hint(const CLI::App& app, const std::string& unknown) {
   return absl::StrCat(guess, "see ", help);
 }
 
-// Flags as the parser knows them: dashes within a name count as underscores, as in the server's
-// flags.
+// The arguments for the parser, with dashes in flag names replaced by underscores, as in the
+// server's flags.
 std::vector<std::string> NormalizedArguments(int argc, const char* const* argv) {
   std::vector<std::string> arguments;
-  // The parser takes them last first, without the program's name.
+  // The parser takes the last argument first, and not the program's name.
   for (int i = argc - 1; i > 0; --i) {
     std::string& argument = arguments.emplace_back(argv[i]);
     if (!absl::StartsWith(argument, "--") || argument.size() == 2) continue;
@@ -102,13 +102,13 @@ std::vector<std::string> NormalizedArguments(int argc, const char* const* argv) 
 }
 
 int ReportParseError(const CLI::App& app, const CLI::ParseError& error, size_t num_arguments) {
-  // Of a subcommand without models it would be this program's, and its success look like that of
-  // what was meant.
+  // Subcommands without a --version of their own would print the program's version and exit with 0,
+  // as if they had succeeded.
   if (dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr && num_arguments > 1) {
     absl::FPrintF(stderr, "deeppcr: --version stands alone; a model's is --model_version N\n");
     return kNotUnderstood;
   }
-  // --help and --version come as errors of code 0, and print what was asked for.
+  // --help and --version arrive as errors of code 0; app.exit prints their text.
   if (error.get_exit_code() == 0) return app.exit(error);
   const std::vector<std::string> extras = app.remaining(true);
   std::string message = error.what();
@@ -135,13 +135,13 @@ void AddGlobalFlags(CLI::App* app, GlobalOptions* global) {
       ->type_name("S")
       ->check(CLI::Range(0.001, 86400.0));
   app->add_option("--tls_ca", global->tls_ca,
-                  "PEM file of those who sign the server's certificate (default: no TLS)")
+                  "PEM file of the CAs that sign the server's certificate (default: no TLS)")
       ->envname("DEEPPCR_TLS_CA")
       ->type_name("FILE");
   app->add_option("--tls_cert", global->tls_cert, "PEM file of this client's own certificate")
       ->envname("DEEPPCR_CLIENT_CERT")
       ->type_name("FILE");
-  app->add_option("--tls_key", global->tls_key, "PEM file of its private key")
+  app->add_option("--tls_key", global->tls_key, "PEM file of the client certificate's private key")
       ->envname("DEEPPCR_CLIENT_KEY")
       ->type_name("FILE");
   app->add_option("--token_file", global->token_file,
@@ -181,7 +181,7 @@ std::string ExplainFailure(const absl::Status& status, const std::string& server
 }
 
 int RunCli(int argc, const char* const* argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a failed write, with a message
+  std::signal(SIGPIPE, SIG_IGN);  // so that a closed pipe fails a write, with a message
   CLI::App app("Client of a DeepPCR server: deep sequential models, solved for all layers at once.",
                "deeppcr");
   GlobalOptions global;
@@ -201,7 +201,7 @@ int RunCli(int argc, const char* const* argv) {
     const RunCommand command = entry.add(subcommand, &global);
     subcommand->final_callback([&run, command] { run = command; });
   }
-  // The only exceptions here are the parser's own.
+  // Only the parser throws here.
   try {
     app.parse(NormalizedArguments(argc, argv));
   } catch (const CLI::ParseError& error) {

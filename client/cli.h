@@ -8,11 +8,11 @@
 
 namespace deeppcr {
 
-// Runs the `deeppcr` command. Exit codes: 0 done, 1 failed (one sentence on standard error), 2 not
-// understood (with a hint).
+// Runs the `deeppcr` command. Exit codes: 0 done, 1 failed (one sentence on standard error), 2
+// command line not understood (with a hint).
 int RunCli(int argc, const char* const* argv);
 
-// A failure as one sentence, with what to do about it where that is known.
+// A failure as one sentence, with a remedy if one is known.
 std::string ExplainFailure(const absl::Status& status, const std::string& server);
 
 }  // namespace deeppcr

@@ -22,9 +22,9 @@ namespace {
 
 using TimePoint = std::chrono::system_clock::time_point;
 
-// grpc.health.v1's HealthCheckRequest {string service = 1} and HealthCheckResponse {enum status =
-// 1} are on the wire what these two well-known types are, so the client needs no generated code for
-// them.
+// On the wire, grpc.health.v1's HealthCheckRequest {string service = 1} and HealthCheckResponse
+// {enum status = 1} equal these two well-known types, so the client needs no generated code for
+// health checks.
 using HealthRequest = google::protobuf::StringValue;
 using HealthReply = google::protobuf::Int32Value;
 
@@ -55,7 +55,7 @@ bool IsLoopback(absl::string_view server) {
   return host == "[::1]" || host == "localhost";
 }
 
-// As servers know them; anything else would not fit the metadata.
+// True for a token in the form that servers accept; other bytes would not fit gRPC metadata.
 bool IsToken(absl::string_view token) {
   return token.size() >= 16 && token.size() <= 512 &&
          std::all_of(token.begin(), token.end(), [](char c) {
@@ -92,7 +92,7 @@ absl::Status CheckOptions(const ClientOptions& options) {
   return CheckSecurity(options);
 }
 
-// Of a file that a flag names; empty for none.
+// The contents of a file; empty for an empty path.
 absl::StatusOr<std::string> Contents(const std::string& path) {
   if (path.empty()) return std::string();
   return ReadFile(path, 1 << 20);
@@ -115,24 +115,24 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
 grpc::ChannelArguments MakeChannelArguments(const ClientOptions& options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(options.max_reply_bytes);
-  arguments.SetMaxSendMessageSize(-1);  // the server says what it takes
-  // Reconnect soon: the library's own first pause of a second is most of a command's patience.
+  arguments.SetMaxSendMessageSize(-1);  // unlimited: the server checks its own limit
+  // Reconnects soon: gRPC's default first pause of one second is long for a command.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  // Despite its name, what one attempt may take.
+  // Despite its name, this is the time limit of one attempt.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt("deeppcr.connection_index", options.connection_index);
   return arguments;
 }
 
 TimePoint DeadlineFrom(absl::Duration deadline) {
-  // A day bounds the arithmetic: an infinite duration has no time point.
+  // Bounded by a day, since an infinite duration has no time point.
   const absl::Duration bounded = std::min(deadline, absl::Hours(24));
   return std::chrono::system_clock::now() +
          std::chrono::duration_cast<TimePoint::duration>(absl::ToChronoNanoseconds(bounded));
 }
 
-// Reads progress up to the result, which ends the stream.
+// Reads progress messages up to the result, which must be the last message.
 grpc::Status ReadGeneration(grpc::ClientContext* context,
                             grpc::ClientReaderInterface<v1::StreamGenerateResponse>* stream,
                             const std::function<void(const v1::GenerateProgress&)>& on_progress,
@@ -195,9 +195,8 @@ class Client::Impl {
     return status;
   }
 
-  // Waits for a connection: the only place where anything is tried again. The channel reconnects by
-  // itself, but stays in TRANSIENT_FAILURE while it does, so attempts are counted by pauses in that
-  // state.
+  // Waits for a connection: the only place with retries. The channel reconnects by itself, but
+  // stays in TRANSIENT_FAILURE meanwhile, so attempts are counted by pauses in that state.
   absl::Status Connect(TimePoint deadline) {
     int failures = 0;
     grpc_connectivity_state state = channel_->GetState(true);
@@ -221,7 +220,7 @@ class Client::Impl {
         absl::StrCat("cannot connect to ", options_.server, " (attempts: ", failures, ")"));
   }
 
-  // Connects, then runs `method(context, request, &reply)` once.
+  // Connects, then runs `method(&context, &reply)` once.
   template <typename Reply, typename Method>
   absl::StatusOr<Reply> Call(absl::Duration relative_deadline, const Method& method) {
     const TimePoint deadline = DeadlineFrom(

@@ -18,35 +18,35 @@ namespace deeppcr {
 
 struct ClientOptions {
   std::string server = "127.0.0.1:8001";        // host:port; [address]:port for IPv6
-  absl::Duration deadline = absl::Seconds(60);  // of a call that names none; positive
-  // TLS where tls_ca is set: the PEM file of those who sign servers, and, where the server asks for
-  // one, this client's certificate and key.
+  absl::Duration deadline = absl::Seconds(60);  // for calls that name none; positive
+  // PEM files. tls_ca: the authorities that sign servers' certificates; empty: no TLS. tls_cert and
+  // tls_key: this client's certificate and key, for servers that ask for them.
   std::string tls_ca, tls_cert, tls_key;
-  std::string token;                // "authorization: Bearer TOKEN" of every call; empty: none
+  std::string token;                // sent as "authorization: Bearer TOKEN"; empty: none
   int max_connect_attempts = 3;     // connections tried before a call gives up; at least 1
   int max_reply_bytes = 256 << 20;  // larger replies are refused
-  // Clients of equal options share a TCP connection within a process; different values here keep
-  // them apart.
+  // Clients of equal options share a TCP connection within a process; a different index makes a
+  // connection of its own.
   int connection_index = 0;
 };
 
-// What a health check of the server, or of one model, says.
+// The result of a health check of the server or of one model.
 enum class Health { kServing, kNotServing, kUnknown };
 
 // Thread-safe: any number of threads may call at a time; all calls share one connection.
 //
-// Errors: the status code and message of the server. kUnavailable where no connection came about,
+// Errors: the status code and message of the server. kUnavailable if no connection could be made,
 // kDeadlineExceeded at the deadline, kInternal for a reply that breaks the protocol.
 //
 // Retries: a call whose connection cannot be made is tried again, max_connect_attempts times,
 // always inside its deadline: nothing has been sent then. Once a request may have reached the
-// server, it is never sent twice by this class (gRPC repeats by itself only what provably never
-// left, or what the server says it never looked at).
+// server, this class never sends it again (gRPC itself repeats only requests that provably never
+// left, or that the server reports as unprocessed).
 class Client {
  public:
   // Does not connect yet. Errors: kInvalidArgument for an address that is not host:port, options
-  // out of range, or a token that would leave this machine without TLS; of files that cannot be
-  // read.
+  // out of range, or a token that would leave this machine without TLS; the error of a file that
+  // cannot be read.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
   ~Client();
   Client(const Client&) = delete;
@@ -62,8 +62,8 @@ class Client {
                                               absl::Duration deadline = {}) const;
   absl::StatusOr<v1::GenerateResponse> Generate(const v1::GenerateRequest& request,
                                                 absl::Duration deadline = {}) const;
-  // The same, with word of how the solve goes on: on_progress is called in this thread for every
-  // progress message before the result.
+  // Generate with progress: on_progress is called in this thread for every progress message before
+  // the result.
   absl::StatusOr<v1::GenerateResponse> StreamGenerate(
       const v1::GenerateRequest& request,
       const std::function<void(const v1::GenerateProgress&)>& on_progress,
@@ -71,14 +71,14 @@ class Client {
   absl::StatusOr<v1::CompareResponse> Compare(const v1::CompareRequest& request,
                                               absl::Duration deadline = {}) const;
   absl::StatusOr<v1::ListModelsResponse> ListModels(absl::Duration deadline = {}) const;
-  // version 0: the latest ready one.
+  // version 0: the latest ready version.
   absl::StatusOr<v1::GetModelResponse> GetModel(const std::string& model, int64_t version = 0,
                                                 absl::Duration deadline = {}) const;
-  // The same, with the text of a plan.json.
+  // GetModel with the text of a plan.json in the reply's plan_file.
   absl::StatusOr<v1::GetModelResponse> GetModelWithPlanFile(const std::string& model,
                                                             int64_t version = 0,
                                                             absl::Duration deadline = {}) const;
-  // version 0: the highest in the repository. Answers when the model is ready, which takes seconds.
+  // version 0: the highest in the repository. Returns when the model is ready, which takes seconds.
   absl::StatusOr<v1::LoadModelResponse> LoadModel(const std::string& model, int64_t version = 0,
                                                   absl::Duration deadline = {}) const;
   // version 0: every version.

@@ -11,9 +11,9 @@
 namespace deeppcr {
 
 // Parses rows of decimal numbers separated by commas into [rows, columns]. Lines that are empty or
-// begin with '#' are skipped; line ends are LF or CRLF. Errors: kInvalidArgument naming line and
-// column: not a finite number in the range of float, or rows of different length; a file without a
-// row.
+// begin with '#' are skipped; line ends are LF or CRLF. Errors: kInvalidArgument naming the line
+// of a field (with its column) that is not a finite number in the range of float, or of a row of
+// different length; for text without a row.
 absl::StatusOr<Array> ParseCsv(std::string_view text);
 
 // One line per row, each value in the fewest digits that read back as the same float.

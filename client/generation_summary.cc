@@ -13,7 +13,7 @@
 namespace deeppcr {
 namespace {
 
-// What medians are taken of.
+// The values that medians are taken of.
 struct Values {
   std::vector<double> iterations;
   std::vector<double> solve_seconds;
@@ -24,7 +24,7 @@ double Median(std::vector<double> values) {
   return Percentile(values, 50);
 }
 
-// NaN is the largest: nothing hides it.
+// The larger value; NaN counts as the largest, so that nothing hides it.
 double Worse(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
 std::optional<double> EstimateOf(const v1::SampleReport& sample) {
@@ -32,7 +32,7 @@ std::optional<double> EstimateOf(const v1::SampleReport& sample) {
   return sample.error_estimate();
 }
 
-// Of the samples before and one more. Nothing, once a sample has none.
+// The largest estimate of the row and one more sample; none if any sample has none.
 std::optional<double> Worst(const SolverSummary& row, const v1::SampleReport& sample) {
   const std::optional<double> estimate = EstimateOf(sample);
   if (row.samples == 0) return estimate;

@@ -14,7 +14,7 @@
 
 namespace deeppcr {
 
-// What the samples cost that one solver answered.
+// The cost of the samples that one solver answered.
 struct SolverSummary {
   std::string solver;
   int64_t samples = 0;
@@ -22,17 +22,18 @@ struct SolverSummary {
   int32_t max_iterations = 0;
   int32_t max_warm_sweeps = 0;
   int32_t max_chord_corrections = 0;
-  int64_t dependent_stages = 0;  // largest, as the next two
+  int64_t dependent_stages = 0;  // largest, like column_passes
   int64_t column_passes = 0;
   std::optional<double> error_estimate;        // largest; none unless every sample has one
   int64_t num_steps = 0;                       // L
-  std::map<std::string, int64_t> unconverged;  // by termination
-  std::map<std::string, int64_t> fallbacks;    // by the termination of the attempt
-  // Of the whole solve of requests that this solver answered in: another may have shared them.
+  std::map<std::string, int64_t> unconverged;  // samples by termination
+  std::map<std::string, int64_t> fallbacks;    // samples by the attempt's termination
+  // The median time of the whole solve, over requests with samples that this solver answered; other
+  // solvers may have answered some samples of these requests.
   double median_solve_seconds = 0;
 };
 
-// One row per solver, by name.
+// One row per solver, sorted by name.
 std::vector<SolverSummary> SummarizeBySolver(std::span<const v1::SolveReport> reports);
 
 // The rows as a table, and as JSON.

@@ -11,7 +11,7 @@
 namespace deeppcr {
 namespace {
 
-// Collects the values as they are read: no document of untrusted size is built.
+// Collects the values while the text is read: no document of untrusted size is built.
 class ArrayHandler final : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return Refuse("null"); }
@@ -57,7 +57,7 @@ class ArrayHandler final : public nlohmann::json_sax<nlohmann::json> {
 
   absl::StatusOr<Array> Finish() {
     if (!error_.empty()) return absl::InvalidArgumentError(absl::StrCat("json: ", error_));
-    // An empty innermost array leaves no number to fix the depth; its own extent of 0 does.
+    // Without numbers leaf_depth_ stays 0: the extents of empty arrays fix the depth.
     const bool consistent = values_.empty() || leaf_depth_ == extents_.size();
     if (!consistent || std::count(extents_.begin(), extents_.end(), -1) > 0) {
       return absl::InvalidArgumentError("json: arrays of different depth");
@@ -93,9 +93,9 @@ class ArrayHandler final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   std::vector<int64_t> counts_;   // entries so far of each open array
-  std::vector<int64_t> extents_;  // by level; -1 until the first array of the level closes
+  std::vector<int64_t> extents_;  // one per level; -1 until the first array of the level closes
   std::vector<float> values_;
-  size_t leaf_depth_ = 0;  // of the numbers; 0 before the first
+  size_t leaf_depth_ = 0;  // depth of the numbers; 0 before the first
   std::string error_;
 };
 

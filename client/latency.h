@@ -12,7 +12,7 @@ namespace deeppcr {
 // exceed. `sorted` ascending; percent in [0, 100]. 0 for no values.
 double Percentile(std::span<const double> sorted, double percent);
 
-// Seconds, from values in any order.
+// Statistics in seconds. Summarize takes the values in any order.
 struct LatencySummary {
   int64_t count = 0;
   double mean = 0;

@@ -44,7 +44,7 @@ absl::Status CheckOptions(const LoadOptions& options) {
   return absl::OkStatus();
 }
 
-// What one client saw; merged at the end, so that clients share no lock.
+// The results of one client; merged at the end, so that clients share no lock.
 struct ClientRecord {
   LoadResult counts;
   std::vector<double> latencies;
@@ -73,7 +73,7 @@ struct ClientRecord {
   }
 };
 
-// One phase of load: the warm-up, or what is measured.
+// One phase of load: the warm-up or the measurement.
 class Phase {
  public:
   Phase(const LoadOptions& options, double seconds, int64_t requests)
@@ -97,7 +97,7 @@ class Phase {
 
  private:
   void RunClient(int client, const SendRequest& send, std::atomic<int64_t>* done) {
-    // Sleeps end when asked: the default slack of 50 us would count as latency.
+    // Makes sleeps end on time: the default slack of 50 us would count as latency.
     prctl(PR_SET_TIMERSLACK, 1);
     ClientRecord& record = records_[static_cast<size_t>(client)];
     const bool paced = options_.rate > 0;

@@ -17,13 +17,13 @@
 
 namespace deeppcr {
 
-// What one request brought back, beside its status.
+// The outcome of a successful request.
 struct RequestOutcome {
   std::string solver;
   int64_t samples = 0;
   int64_t fallbacks = 0;
   int64_t unconverged = 0;
-  double queue_seconds = 0;  // as the server reports them
+  double queue_seconds = 0;  // as the server reports it, like solve_seconds
   double solve_seconds = 0;
 };
 
@@ -34,29 +34,29 @@ using SendRequest = std::function<absl::StatusOr<RequestOutcome>(int client, int
 struct LoadOptions {
   int clients = 1;  // threads, each with at most one request under way; [1, 1024]
   double rate = 0;  // requests per second started in all; 0: closed loop, as fast as answers come
-  absl::Duration duration = absl::Seconds(10);   // measured; unless `requests` is set
-  int64_t requests = 0;                          // measured, instead of a duration
-  absl::Duration warmup = absl::ZeroDuration();  // sent before, not measured
+  absl::Duration duration = absl::Seconds(10);   // measured time, unless `requests` is set
+  int64_t requests = 0;                          // measured requests, instead of a duration
+  absl::Duration warmup = absl::ZeroDuration();  // load before, not measured
 };
 
 struct LoadResult {
-  double seconds = 0;    // from the first measured request to the last answer
-  int64_t requests = 0;  // measured
+  double seconds = 0;    // time from the first measured request to the last answer
+  int64_t requests = 0;  // measured requests
   int64_t ok = 0;
-  int64_t samples = 0;  // in successful requests
+  int64_t samples = 0;  // samples of successful requests
   int64_t fallbacks = 0;
   int64_t unconverged = 0;
-  double mean_queue_seconds = 0;  // as the server reports them, over successful requests
+  double mean_queue_seconds = 0;  // as the server reports it, over successful requests
   double mean_solve_seconds = 0;
-  std::map<std::string, int64_t> errors;           // by name of the status code
-  std::map<std::string, std::string> first_error;  // a message for each
-  std::map<std::string, int64_t> solvers;          // by name, successful requests
-  // Of successful requests. At a fixed rate from the moment the request was meant to be sent, so
-  // that a stall counts against every request it delayed, not only against the one that saw it (no
-  // coordinated omission).
+  std::map<std::string, int64_t> errors;           // requests by status code
+  std::map<std::string, std::string> first_error;  // the first message for each code
+  std::map<std::string, int64_t> solvers;          // successful requests by solver
+  // Latency of successful requests. At a fixed rate it counts from the moment a request was meant
+  // to be sent, so that a stall counts against every request it delayed, not only against the one
+  // that saw it (no coordinated omission).
   LatencySummary latency;
-  // At a fixed rate: how much later than meant requests left. Large values say that there were too
-  // few clients, and that the latency above holds waiting of the generator's own.
+  // The delay of requests behind the moment they were meant to be sent, at a fixed rate. Large
+  // values mean too few clients; `latency` then includes waiting in the generator.
   LatencySummary send_lag;
 };
 

@@ -10,7 +10,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using Json = nlohmann::ordered_json;
 
-// One accessor per type, for element `index` of a repeated field or, with index -1, a singular one.
+// The value of element `index` of a repeated field or, with index -1, of a singular field.
 Json ValueToJson(const Message& message, const FieldDescriptor* field, int index) {
   const google::protobuf::Reflection* reflection = message.GetReflection();
   const bool one = index < 0;

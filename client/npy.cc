@@ -236,7 +236,7 @@ absl::StatusOr<ElementType> FindType(const std::string& descr) {
                             absl::CHexEscape(descr), "'; convert with x.astype('<f4')"));
 }
 
-// A whole file around values as they lie in memory.
+// A whole file: a header, then the values as they lie in memory.
 std::string FormatFile(const char* descr, std::span<const int64_t> shape, const void* data,
                        size_t data_bytes) {
   // A tuple of one needs its comma.

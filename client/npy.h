@@ -22,7 +22,7 @@ absl::StatusOr<Array> ParseNpy(std::string_view bytes);
 
 // A version 1.0 file of '<f4' in C order.
 std::string FormatNpy(const Array& array);
-// A version 1.0 file of '<i8', a vector.
+// A version 1.0 file of a '<i8' vector.
 std::string FormatNpy(const std::vector<int64_t>& values);
 
 }  // namespace deeppcr

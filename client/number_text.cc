@@ -8,7 +8,7 @@
 namespace deeppcr {
 
 bool ParseFiniteFloat(std::string_view text, float* value) {
-  // Through double: values below the smallest float become 0 instead of an error.
+  // Parsed as double, so that values below the smallest float become 0 instead of an error.
   double wide = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), wide);
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(wide))

@@ -18,7 +18,7 @@ struct Colour {
   uint8_t blue = 0;
 };
 
-// 8-bit RGB. Rows from the top.
+// An 8-bit RGB picture, rows from the top.
 class Picture {
  public:
   // Preconditions: extents of at least 1, at most kMaxPicturePixels in all.
@@ -28,7 +28,7 @@ class Picture {
   int64_t height() const { return height_; }
   const std::vector<uint8_t>& rgb() const { return rgb_; }
 
-  // What lies outside the picture is left out.
+  // Fills the part of the rectangle that lies within the picture.
   void FillRectangle(int64_t left, int64_t top, int64_t width, int64_t height, Colour colour);
 
  private:

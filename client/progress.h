@@ -10,11 +10,11 @@
 
 namespace deeppcr {
 
-// Says on standard error how far something is, once it takes longer than two seconds: a line that
-// renews itself on a terminal, a line every five seconds elsewhere. Ends with its scope.
+// Shows progress on standard error while the object lives, from the third second on: on a terminal
+// one line that is rewritten, elsewhere a line every five seconds.
 class Progress {
  public:
-  // `text` is called from another thread; it makes the line, without its end.
+  // `text` returns the line, without its end; it is called from another thread.
   explicit Progress(std::function<std::string()> text);
   ~Progress();
   Progress(const Progress&) = delete;
@@ -27,7 +27,7 @@ class Progress {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool done_ = false;
-  std::thread thread_;  // last: it uses what is above
+  std::thread thread_;  // last: it uses the members above
 };
 
 }  // namespace deeppcr

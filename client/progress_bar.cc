@@ -37,7 +37,7 @@ size_t TerminalWidth() {
 
 }  // namespace
 
-// Iterations tell nothing about how many more there will be; steps do.
+// Counts the steps of the sample under way, but not its iterations: their total is not known.
 double FinishedPart(const GenerationProgress& progress) {
   const v1::GenerateProgress& solve = progress.solve;
   const double part = solve.num_steps() > 0 ? static_cast<double>(solve.steps()) /

@@ -10,16 +10,16 @@
 
 namespace deeppcr {
 
-// How much of a generation is done, in [0, 1], as far as its latest word tells: samples are solved
-// roughly in order.
+// The finished part of a generation, in [0, 1], by its latest progress: samples are solved roughly
+// in order.
 double FinishedPart(const GenerationProgress& progress);
 
-// In at most `width` characters: a bar filled up to `finished`, the samples that are here, and the
-// iterations and error estimate, or the steps, of the sample under way.
+// A line of at most `width` characters: a bar filled up to `finished`, the samples received, and
+// the iterations and error estimate, or the steps, of the sample under way.
 std::string ProgressBarText(const GenerationProgress& progress, double finished, size_t width);
 
-// Shows that text on standard error, which is a terminal, in one line that renews itself and is
-// gone in the end.
+// Shows ProgressBarText on standard error, which is a terminal, in one line that is rewritten, and
+// erased in the end.
 class ProgressBar {
  public:
   ProgressBar() = default;
@@ -27,7 +27,7 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Draws ten times a second at most. The bar only grows, whatever threads say out of turn.
+  // Draws ten times a second at most. The bar only grows, even if progress arrives out of order.
   void Show(const GenerationProgress& progress);
 
  private:

@@ -108,7 +108,7 @@ Extent FiniteExtent(const Array& samples, size_t coordinate) {
   return {(low + high) / 2, (high - low) / 2};
 }
 
-// From coordinates to pixels, the same scale in both directions.
+// Maps coordinates to pixels, with the same scale in both directions.
 class PointsArea {
  public:
   PointsArea(const PictureLayout& layout, const Array& samples)
@@ -119,7 +119,7 @@ class PointsArea {
     half_ = half > 0 ? 1.05 * half : 1;
   }
 
-  // Of values that are not finite: the left and the lower edge.
+  // Values that are not finite lie at the left and the lower edge.
   int64_t Column(double x) const { return std::isfinite(x) ? At((x - x_.middle) / half_) : low(); }
   int64_t Row(double y) const { return std::isfinite(y) ? At((y_.middle - y) / half_) : high(); }
   int64_t low() const { return margin_; }
@@ -127,7 +127,7 @@ class PointsArea {
   bool Contains(int64_t pixel) const { return pixel > low() && pixel < high(); }
 
  private:
-  // From [-1, 1]. Bounded: a value far outside has no pixel.
+  // The pixel of a position in [-1, 1]; bounded, since a value far outside has none.
   int64_t At(double position) const {
     const double pixel =
         static_cast<double>(low()) + (position + 1) / 2 * static_cast<double>(high() - low());

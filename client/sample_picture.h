@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_CLIENT_SAMPLE_PICTURE_H_
 #define DEEPPCR_CLIENT_SAMPLE_PICTURE_H_
 
-// Pictures of what a diffusion model drew.
+// Pictures of a diffusion model's samples.
 
 #include <cstdint>
 
@@ -13,12 +13,12 @@
 
 namespace deeppcr {
 
-// How samples are drawn: images as a grid, pairs of numbers as points.
+// The layout of a picture: images as a grid, pairs of numbers as points.
 struct PictureLayout {
   int64_t scale = 1;
   int64_t picture_width = 0;
   int64_t picture_height = 0;
-  // Of each image in the grid; height 0: points.
+  // Extents of each image, and columns of the grid; height 0: points.
   int64_t height = 0;
   int64_t width = 0;
   int64_t channels = 1;
@@ -26,14 +26,14 @@ struct PictureLayout {
 };
 
 // A grid, close to square, if the model says that its samples are images; points if samples are two
-// numbers. scale at least 1: pixels drawn for a pixel of a sample; points make a picture of 128
-// times scale on a side.
-// Errors: kInvalidArgument for a model of other samples, and where the picture would be too large.
+// numbers. scale, at least 1: the side of the square drawn for a pixel of a sample; a picture of
+// points is 128 * scale pixels on a side.
+// Errors: kInvalidArgument for a model of other samples, and if the picture would be too large.
 absl::StatusOr<PictureLayout> LayOutPicture(const v1::GetModelResponse& model, int64_t num_samples,
                                             int64_t scale);
 
-// samples [n, output_dim], of the model and the number that were laid out. In a grid 0 is black, 1
-// white, what is beyond is clipped, and NaN is red. Points that are not finite are red marks at the
+// Draws samples [n, output_dim]; model and n as given to LayOutPicture. In a grid 0 is black, 1 is
+// white, values beyond are clipped, and NaN is red. Points that are not finite are red marks at the
 // lower and left edges.
 Picture DrawSamples(const PictureLayout& layout, const Array& samples);
 

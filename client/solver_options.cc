@@ -38,8 +38,8 @@ absl::Status Expected(std::string_view name, const std::string& expected, std::s
       absl::StrCat(View(name), ": expected ", expected, ", got '", View(value), "'"));
 }
 
-// The value of "INITIAL_GUESS_CONSTANT" as "constant": without what all names of the enum begin
-// with.
+// The short name of an enum value: "constant" for INITIAL_GUESS_CONSTANT, without the prefix that
+// all names of the enum share.
 std::string ShortName(const EnumDescriptor* type, int index) {
   const std::string first = type->value(0)->name();
   const size_t prefix = first.size() - std::string_view("UNSPECIFIED").size();

@@ -19,12 +19,12 @@ struct SolverOptionText {
 };
 std::span<const SolverOptionText> SolverOptionTexts();
 
-// Sets the field `name` from text. The server judges ranges; here only the form is checked.
+// Sets the field `name` from text. Only the form is checked here; the server checks ranges.
 // Errors: kInvalidArgument naming the option, what was expected and what came.
 absl::Status SetSolverOption(std::string_view name, std::string_view value,
                              v1::SolverOptions* options);
 
-// Asks for the guess "previous". Errors: kInvalidArgument where the options name another.
+// Sets the initial guess to "previous". Errors: kInvalidArgument if the options name another.
 absl::Status StartFromPrevious(v1::SolverOptions* options);
 
 // Parses "solver[,option=value]...", on top of `base`. Errors: as SetSolverOption.

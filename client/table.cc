@@ -11,14 +11,15 @@
 namespace deeppcr {
 namespace {
 
-// Three significant digits without an exponent, for 1 <= value < 1000 (999.6 shows as 1000).
+// Three significant digits without an exponent, for 1 <= value < 1000 (999.6 shows as 1000); two
+// decimals below 1.
 std::string ThreeDigits(double value) {
   if (value >= 99.95) return absl::StrFormat("%.0f", value);
   if (value >= 9.995) return absl::StrFormat("%.1f", value);
   return absl::StrFormat("%.2f", value);
 }
 
-// Columns as they appear: UTF-8 continuation bytes take no place.
+// The number of columns on a terminal: UTF-8 continuation bytes take none.
 size_t DisplayWidth(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
@@ -44,7 +45,7 @@ std::string Printable(const std::string& text) {
   std::string printable;
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
-    // Terminals know the C1 controls both bare, which UTF-8 never has at a character's start, and
+    // Terminals obey C1 controls both as single bytes, which never begin a character in UTF-8, and
     // as the two bytes c2 80 to c2 9f.
     const bool continues = i > 0 && static_cast<unsigned char>(text[i - 1]) >= 0x80 &&
                            static_cast<unsigned char>(text[i - 1]) != 0xc2;

@@ -44,19 +44,19 @@ std::string FormatSeconds(double seconds);
 // "512 B", "1.50 KiB", "12.0 MiB".
 std::string FormatBytes(int64_t bytes);
 
-// "2.31x", three significant digits. "-" for 0 and below.
+// "231x", "2.31x", "0.23x"; "2.3e-03x" below 0.01, "-" for 0 and below.
 std::string FormatRatio(double ratio);
 
 // "1.2e-05"; "0" for zero.
 std::string FormatError(double error);
 
-// The same; "-" where nothing was estimated.
+// FormatError of the estimate; "-" if there is none.
 std::string FormatEstimate(std::optional<double> estimate);
 
 // "4", "4 +2 warm +1 chord".
 std::string IterationsText(double iterations, int64_t warm_sweeps, int64_t chord_corrections);
 
-// "newton 3, sequential 1", Printable.
+// "newton 3, sequential 1", with names made Printable.
 std::string CountsText(const std::map<std::string, int64_t>& counts);
 
 }  // namespace deeppcr

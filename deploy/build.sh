@@ -3,14 +3,14 @@
 # usage: deploy/build.sh [--preset NAME] [--build_dir DIR] [--prefix DIR] [--cuda auto|on|off]
 #                        [--jobs N] [--target NAME]... [-- CMAKE_ARGUMENT...]
 #
-# The one build recipe: the demo, the tests and the container image all come through here.
-#   --preset NAME     of CMakePresets.json (default: release)
+# The one build recipe, which the demo, the tests and the container image all use.
+#   --preset NAME     a preset of CMakePresets.json (default: release)
 #   --build_dir DIR   default: build/<preset>
-#   --prefix DIR      also install there: bin/, and lib/ for backend modules
+#   --prefix DIR      also install into DIR: bin/, and lib/ for backend modules
 #   --cuda WHEN       build the CUDA module: auto (if a toolkit is found; default), on, off
 #   --jobs N          default: every core, but 1.5 GiB of free memory for each job
 #   --target NAME     build this target only (may be repeated)
-# It installs no packages: deploy/install.sh build does.
+# Installs no packages: deploy/install.sh build does.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . deploy/lib.sh
@@ -41,7 +41,7 @@ done
 [[ "$jobs" =~ ^[1-9][0-9]*$ ]] || fail "--jobs: expected a positive number, got '$jobs'"
 
 case "$cuda" in
-  "") ;;  # as the preset has it
+  "") ;;  # the preset decides
   auto | on | off) cmake_arguments+=("-DDEEPPCR_ENABLE_CUDA=${cuda^^}") ;;
   *) fail "--cuda: expected auto, on or off, got '$cuda'" ;;
 esac

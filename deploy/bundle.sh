@@ -7,9 +7,9 @@
 # that Debian's base system does not have), models/, COMMIT. The GPU's driver is the machine's own.
 #   --output DIR      default: build/bundle-output; replaced
 #   --build_dir DIR   default: build/bundle
-#   --with_tests      also the programs that tests/gpu/run.sh runs
-#   --jobs N          as deploy/build.sh
-# Fails if the folder exceeds 40 MiB, with tests 52.
+#   --with_tests      add the programs that tests/gpu/run.sh runs
+#   --jobs N          as for deploy/build.sh
+# Fails if the folder exceeds 40 MiB, or 52 MiB with tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . deploy/lib.sh
@@ -36,7 +36,7 @@ targets=(--target deeppcr-server --target deeppcr --target deeppcr_cuda)
 programs=("$build_dir/server/deeppcr-server" "$build_dir/client/deeppcr")
 options=()
 if $with_tests; then
-  # For the machine that tests run on, Hopper, and no other: every program holds all kernels.
+  # For Hopper only, the GPU that tests run on: every program holds all kernels.
   options=(-DDEEPPCR_BUILD_TESTS=ON -DDEEPPCR_BUILD_BENCHMARKS=ON -DCMAKE_CUDA_ARCHITECTURES=90-real)
   for name in tests/gpu/kernel_trial tests/gpu/cuda_on_gpu_test \
     tests/gpu/cuda_conformance_on_gpu_test tests/bench/solver_bench tests/bench/sweep_bench; do
@@ -44,7 +44,7 @@ if $with_tests; then
     programs+=("$build_dir/$name")
   done
 fi
-# The old kind of search path, which also serves what a library or a module loads in turn.
+# The old kind of search path (RPATH), which also serves libraries that a library loads in turn.
 deploy/build.sh --preset release --build_dir "$build_dir" "${jobs[@]}" "${targets[@]}" -- \
   "${options[@]}" -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON '-DCMAKE_INSTALL_RPATH=$ORIGIN/../lib' \
   -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags
@@ -57,7 +57,7 @@ done
 module="$build_dir/kernels/libdeeppcr_cuda.so"
 strip --strip-unneeded -o "$output/lib/libdeeppcr_cuda.so" "$module"
 
-# What the base system has: the C and C++ runtimes.
+# True for libraries of the base system: the C and C++ runtimes.
 is_base() {
   case "$(basename "$1")" in
     ld-linux* | libc.so* | libm.so* | libpthread.so* | libdl.so* | librt.so* | libstdc++.so* | \

@@ -12,9 +12,10 @@
 #   --output DIR      pictures, answers and logs; default: demo-output
 #   --cuda WHEN       build the CUDA module: auto (default), on, off
 #   --no_install      never call apt-get
-#   --no_build        take the binaries that --build_dir holds
-# Exit status: 0 only if newton and auto gave sequential's label for every held-out digit, newton and
-# picard generated sequential's samples, and those are as good as deploy/models/README.md says.
+#   --no_build        use the binaries in --build_dir
+# Exit status: 0 only if newton and auto gave sequential's label for every held-out digit, newton
+# and picard generated sequential's samples, and all samples are as good as deploy/models/README.md
+# says.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . deploy/lib.sh
@@ -42,9 +43,9 @@ done
 models=deploy/models/repository
 inputs=deploy/models/data/digits_heldout.npy
 labels=deploy/models/data/digits_heldout_labels.npy
-# Sequential first: the others are held against it.
+# Sequential comes first: the other solvers are compared with it.
 solvers=(sequential newton quasi_newton picard auto)
-# The plan's settings are the fastest on this machine; short shooting intervals are what a GPU likes.
+# The plan's settings are the fastest on this machine; short shooting intervals suit a GPU.
 rows=(sequential newton newton,shooting_interval=1 newton,shooting_interval=16 quasi_newton picard
   auto)
 server_pid=
@@ -67,8 +68,8 @@ show_log_and_fail() {
   fail "$1; its log: $output/server.log"
 }
 
-# Waits until the server wrote its ports, which it does when its models are ready. Tells every five
-# seconds what it is at.
+# Waits until the server has written its ports, which it does when its models are ready. Prints the
+# last line of its log every five seconds.
 await_server() {
   local waited=0
   until [ -s "$output/ports.json" ]; do
@@ -112,8 +113,8 @@ classify() {
     --picture "$output/$1.png" --must_agree "newton,auto" "${outputs[@]}"
 }
 
-# The same samples through every solver. The tolerance, 1e-4, is on the states; a decoder may
-# amplify it.
+# Draws the same samples with sequential, newton and picard, and compares them. The tolerance, 1e-4,
+# is on the states; a decoder may amplify it.
 generate() {
   local solver outputs=()
   for solver in sequential newton picard; do
@@ -124,7 +125,7 @@ generate() {
   "$python" -B deploy/demo/agree.py 1e-3 "${outputs[@]}"
 }
 
-# Many samples by `auto`, a picture, and what a judge trained on real data thinks of them.
+# draw: many samples by `auto`, and a picture. judge: compares these samples with real data.
 draw() {
   local model="$1"
   shift

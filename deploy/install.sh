@@ -8,7 +8,7 @@
 #   test    build, the test frameworks, and a Prometheus to scrape the server with
 #   fuzz    clang with libFuzzer
 #   demo    build, and Python with NumPy for the picture
-#   bench   demo, and what the benchmark compares with: PyTorch, also with OpenBLAS
+#   bench   demo, and PyTorch, also with OpenBLAS, for the benchmark to compare with
 # --list prints the package names, one per line, and installs nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -11,7 +11,7 @@ fail() {
 # Prints the comment block at the top of the calling script, from its third line on.
 usage_of() { sed -n '3,/^[^#]/{s/^# \{0,1\}//;t p;d;:p;p}' "$1"; }
 
-# The value of a flag that needs one: flag_value FLAG "$@" (what follows the flag).
+# Prints the value of a flag that needs one. Arguments: the flag and all arguments after it.
 flag_value() {
   [ $# -ge 2 ] || { printf '%s: %s needs a value\n' "$(basename "$0")" "$1" >&2; exit 2; }
   printf '%s' "$2"
@@ -22,7 +22,8 @@ unknown_flag() {
   exit 2
 }
 
-# The interpreter that has Debian's python3-numpy and python3-yaml, whatever else is first on PATH.
+# Prints a Python that can import module $1: Debian's, which has python3-numpy and python3-yaml, or
+# else the first on PATH.
 find_python() {
   local candidate
   for candidate in /usr/bin/python3 python3; do
@@ -34,7 +35,7 @@ find_python() {
   return 1
 }
 
-# Parallel jobs: every core, but about 1.5 GiB of free memory each, and never fewer than one.
+# Prints the number of parallel jobs: every core, but about 1.5 GiB of free memory each, at least 1.
 build_jobs() {
   local cores memory_kib limit jobs
   cores="$(nproc)"

@@ -3,7 +3,7 @@
 # usage: deploy/runtime_packages.sh BINARY...
 #
 # Prints the Debian packages that own the shared libraries which these binaries load, one per line:
-# what a machine needs to run them without having built them.
+# the packages that a machine needs to run the binaries without building them.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 case "${1:-}" in
@@ -11,7 +11,8 @@ case "${1:-}" in
   --help | -h) usage_of "$0"; exit 0 ;;
 esac
 
-# The package that owns a library. With /lib a link to /usr/lib, dpkg may know it by either path.
+# Prints the package that owns a library, which dpkg may know by either path: /lib may be a link to
+# /usr/lib.
 owner_of() {
   local file
   for file in "$1" "$(readlink -f "$1")" "/usr$1" "${1#/usr}"; do

@@ -17,7 +17,7 @@ namespace {
 
 // Streams beyond a few on one connection wait for each other's frames.
 constexpr int kClientsPerConnection = 6;
-// Requests are built before the clock starts; they take turns.
+// The most requests that are built before the clock starts; clients send these in turn.
 constexpr int64_t kMaxDistinctRequests = 64;
 
 struct Flags {
@@ -85,8 +85,8 @@ absl::StatusOr<std::vector<v1::ForwardRequest>> BuildRequests(const Flags& flags
   const absl::StatusOr<v1::SolverOptions> solver = flags.solver.Build();
   if (!solver.ok()) return solver.status();
   InputFlags inputs = flags.inputs;
-  inputs.samples =
-      samples * 16;  // drawn: some variety, so that no cache of branches learns one input
+  // The number of drawn inputs: some variety, so that no branch predictor learns one input.
+  inputs.samples = samples * 16;
   const absl::StatusOr<Array> array = inputs.Load(model.input_dim());
   if (!array.ok()) return array.status();
   if (array->rows() < samples) {

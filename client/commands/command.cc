@@ -45,7 +45,7 @@ CLI::Option* ModelFlags::Add(CLI::App* app) {
 
 void SolverFlags::Add(CLI::App* app, bool with_solver) {
   const std::span<const SolverOptionText> texts = SolverOptionTexts();
-  values_.resize(texts.size());  // before addresses are taken
+  values_.resize(texts.size());  // before add_option takes addresses
   for (size_t i = 0; i < texts.size(); ++i) {
     const std::string name = texts[i].name;
     if (name == "solver" && !with_solver) continue;
@@ -73,7 +73,7 @@ absl::StatusOr<v1::SolverOptions> SolverFlags::Build() const {
 
 void AddFormatFlag(CLI::App* app, std::string* format) {
   app->add_option("--format", *format,
-                  "npy, csv or json, where a name does not tell (default for -: csv)")
+                  "npy, csv or json, for files whose name does not tell (default for -: csv)")
       ->type_name("NAME")
       ->check([](const std::string& name) {
         return std::string(ParseArrayFormat(name).status().message());

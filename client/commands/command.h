@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_CLIENT_COMMANDS_COMMAND_H_
 #define DEEPPCR_CLIENT_COMMANDS_COMMAND_H_
 
-// What the subcommands of `deeppcr` share. Each lives in a file of its own and is one row of the
-// table in cli.cc.
+// Shared parts of the subcommands of `deeppcr`. Each subcommand has a file of its own and a row in
+// the table of cli.cc.
 
 #include <CLI/CLI.hpp>
 #include <functional>
@@ -25,10 +25,10 @@ struct GlobalOptions {
   std::string server = "127.0.0.1:8001";
   double deadline_seconds = 0;  // 0: the subcommand's own default
   std::string tls_ca, tls_cert, tls_key;
-  std::string token_file, token;  // a file with a token, or one
+  std::string token_file, token;  // a file with a token, or a token
 };
 
-// Runs a subcommand after its flags were read into what it captured.
+// Runs a subcommand, whose flags have been read into captured variables.
 using RunCommand = std::function<absl::Status()>;
 
 RunCommand AddForward(CLI::App* app, const GlobalOptions* global);
@@ -46,25 +46,24 @@ absl::StatusOr<std::unique_ptr<Client>> MakeClient(const GlobalOptions& global,
                                                    absl::Duration default_deadline,
                                                    int connection_index = 0);
 
-// The model, by --model or on its own, and --model_version.
+// The model, by --model or as a positional argument, and --model_version.
 struct ModelFlags {
   std::string model;
   int64_t version = 0;
   CLI::Option* Add(CLI::App* app);  // returns --model's option
 };
 
-// The flags of SolverOptions but --solver, and --solver itself where wanted. Values are checked as
-// they are read.
+// The flags of SolverOptions; --solver only if with_solver. Values are checked as they are read.
 class SolverFlags {
  public:
   void Add(CLI::App* app, bool with_solver);
   absl::StatusOr<v1::SolverOptions> Build() const;
 
  private:
-  std::vector<std::string> values_;  // by index of SolverOptionTexts()
+  std::vector<std::string> values_;  // indexed like SolverOptionTexts()
 };
 
-// --format, of files whose name does not tell.
+// Adds --format, for files whose name does not tell their format.
 void AddFormatFlag(CLI::App* app, std::string* format);
 
 // --in, --format, --samples and --seed: inputs from a file, or drawn from N(0, 1).
@@ -77,31 +76,30 @@ struct InputFlags {
   void AddDrawing(CLI::App* app);
 
   // [n, input_dim]. Without a path, max(samples, 1) rows are drawn.
-  // Errors: of the file; kInvalidArgument if its shape does not fit the model.
+  // Errors: as ReadArray; kInvalidArgument if the file's shape does not fit the model.
   absl::StatusOr<Array> Load(int64_t input_dim) const;
 };
 
-// A check for flags of 64 bits without sign: the parser itself would take -1 as 2^64 - 1, and read
-// a leading 0 as octal. Empty if the text is such a number, else what was expected.
+// Checks the value of an unsigned 64-bit flag: the parser itself would take -1 as 2^64 - 1, and
+// read a leading 0 as octal. Returns an empty string for a valid number, else an error message.
 std::string CheckUnsigned(const std::string& text);
 
-// Reads an array [n, row_shape...], n at least 1; a single row may come without its n.
-// Errors: of the file; kInvalidArgument naming it for another shape.
+// Reads an array [n, row_shape...], n at least 1; a single row may lack the first axis.
+// Errors: as ReadArray; kInvalidArgument naming the file for another shape.
 absl::StatusOr<Array> ReadRows(const std::string& path, const std::string& format,
                                const std::vector<int64_t>& row_shape);
 
-// "ready", "failed", ...
+// The name of a state: "ready", "failed", ...
 std::string StateName(v1::ModelState state);
 
-// The description of a model that is ready. Errors: of the call; kFailedPrecondition with the
-// server's reason for one that failed; kUnavailable while it is loaded or unloaded.
+// The description of a ready model. Errors: as Client::GetModel; kFailedPrecondition with the
+// server's reason for a failed model; kUnavailable while the model is loaded or unloaded.
 absl::StatusOr<v1::GetModelResponse> ReadyModel(const Client& client, const ModelFlags& flags);
 
-// Errors: kInvalidArgument for a model that draws samples instead.
+// Errors: kInvalidArgument for a diffusion model, which takes no inputs.
 absl::Status CheckTakesInputs(const v1::GetModelResponse& model);
 
-// How many samples of a reply fell back or did not converge; for the warning that none of it stays
-// silent.
+// Counts of samples that fell back or did not converge, for the warnings about these samples.
 struct SolveTotals {
   int64_t samples = 0;
   int64_t fallbacks = 0;
@@ -111,7 +109,8 @@ struct SolveTotals {
   void Add(const v1::SolveReport& report);
 };
 
-// A line each for samples that fell back and samples that did not converge, by reason; else empty.
+// A line for samples that fell back and a line for samples that did not converge, with the reasons;
+// empty if there are no such samples.
 std::string WarningsText(const SolveTotals& totals);
 
 }  // namespace deeppcr

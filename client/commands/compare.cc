@@ -59,7 +59,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       "      --row newton,shooting_interval=1 --row newton,shooting_interval=16,warm_sweeps=3");
 }
 
-// As many of the samples as one request takes, and says so where they are fewer.
+// The number of samples to compare: at most `limit`, with a message if that is fewer than `wanted`.
 int64_t LimitSamples(int64_t wanted, int64_t limit) {
   if (wanted <= limit) return wanted;
   absl::FPrintF(stderr, "comparing the first %d of %d samples, which one request takes\n", limit,

@@ -37,8 +37,8 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--out", flags->out, "outputs [n, output_dim]; - is standard output")
       ->type_name("FILE");
   app->add_flag("--labels", flags->labels,
-                "print the label of the largest output, one line per sample; nan where one of them "
-                "is not a number");
+                "print the label of the largest output, one line per sample; nan if any output is "
+                "NaN");
   app->add_option("--report", flags->report,
                   "write the solve reports as JSON; - is standard output")
       ->type_name("[FILE]")
@@ -63,7 +63,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       "  echo 0.1,0.2,0.3 | deeppcr forward --model m --in - --out y.json");
 }
 
-// Of outputs of which one is not a number none is the largest.
+// The label of the largest output; "nan" if any output is NaN.
 std::string LabelText(std::span<const float> outputs, const v1::GetModelResponse& model) {
   if (std::any_of(outputs.begin(), outputs.end(), [](float x) { return std::isnan(x); }))
     return "nan";
@@ -88,7 +88,7 @@ std::string ReportText(const BatchedForwardResult& result) {
   return DumpJson({{"requests", requests}});
 }
 
-// What ran, unless that is not wanted, and a warning where an answer is not what was asked for.
+// Prints what ran, unless `quiet`, and warnings about samples that fell back or did not converge.
 void PrintSummary(const BatchedForwardResult& result, bool quiet) {
   SolveTotals totals;
   std::map<std::string, int64_t> solvers;
@@ -124,7 +124,7 @@ absl::Status WriteResults(const Flags& flags, const v1::GetModelResponse& model,
   return status;
 }
 
-// Names without a format are found out before anything is computed.
+// Checks that every file has a format, and one that fits, before anything is computed.
 absl::Status CheckNames(const Flags& flags) {
   absl::Status status;
   for (const std::string* path : {&flags.inputs.path, &flags.out}) {

@@ -25,7 +25,7 @@
 namespace deeppcr {
 namespace {
 
-// Of whose reports JSON is written: a kilobyte and more each while it is put together.
+// The most samples for --json: each takes a kilobyte and more while the JSON is put together.
 constexpr int64_t kMaxJsonSamples = 100'000;
 
 struct Flags {
@@ -70,7 +70,8 @@ void AddSampleFlags(CLI::App* app, Flags* flags) {
   flags->generation.Add(app);
   AddFile(app, "--initial_noise", "standard normal noise [n, state_dim] in place of what is drawn",
           &flags->initial_noise);
-  AddFile(app, "--step_noise", "noise of every step [n, steps, state_dim], the same",
+  AddFile(app, "--step_noise",
+          "standard normal noise of every step [n, steps, state_dim] in place of what is drawn",
           &flags->step_noise);
   AddFile(app, "--previous",
           "states to start from, as --trajectory wrote them (implies --initial_guess previous)",
@@ -83,7 +84,7 @@ void AddOutputFlags(CLI::App* app, Flags* flags) {
   AddFile(app, "--png", "draw the samples: a grid of images, or points for samples of two numbers",
           &flags->png);
   app->add_option("--scale", flags->scale,
-                  "pixels drawn for a pixel of a sample (default 4); points: a picture of 128 N")
+                  "pixels drawn for a pixel of a sample (default 4); points: a picture 128 N wide")
       ->type_name("N")
       ->check(CLI::Range(1, 64));
   AddFile(app, "--latents_out",
@@ -126,7 +127,7 @@ std::vector<std::string> OutputPaths(const Flags& flags) {
   return paths;
 }
 
-// What is wrong with names is found out before anything is computed.
+// Checks the names of files before anything is computed.
 absl::Status CheckPaths(const Flags& flags) {
   absl::Status status;
   for (const std::string* path : {&flags.generation.conditioning, &flags.initial_noise, &flags.out,
@@ -137,7 +138,7 @@ absl::Status CheckPaths(const Flags& flags) {
     if (!path->empty()) status.Update(CheckHolds(*path, flags.format, 3));
   }
   std::set<std::filesystem::path> seen;
-  std::error_code ignored;  // what cannot be resolved cannot be written either
+  std::error_code ignored;  // a path that cannot be resolved cannot be written either
   for (const std::string& path : OutputPaths(flags)) {
     if (!seen.insert(std::filesystem::weakly_canonical(std::filesystem::absolute(path), ignored))
              .second) {
@@ -152,7 +153,7 @@ absl::Status CheckPaths(const Flags& flags) {
   return status;
 }
 
-// Everything a generation points to.
+// A generation and the arrays that it points to.
 struct Inputs {
   Array conditioning;
   Array initial_noise;

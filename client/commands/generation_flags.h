@@ -14,28 +14,28 @@
 
 namespace deeppcr {
 
-// --steps, --class and --conditioning: what a diffusion model is asked for.
+// --steps, --class and --conditioning: the flags for diffusion models.
 struct GenerationFlags {
   int64_t steps = 0;
   std::string classes;
   std::string conditioning;
   void Add(CLI::App* app);
 
-  // Errors: kInvalidArgument if any is set, for a model that takes inputs instead.
+  // Errors: kInvalidArgument if any of these flags is set; for models that take inputs.
   absl::Status CheckUnset() const;
 
   // One label per sample, as CycleClasses makes them.
   absl::StatusOr<std::vector<int32_t>> Labels(const v1::GetModelResponse& model,
                                               uint64_t first_sample, int64_t count) const;
 
-  // [m, input_dim], without shape if there is none. Errors: of the file; kInvalidArgument where the
-  // model wants none, or one and has none.
+  // The conditioning [m, input_dim], without shape if the model takes none. Errors: as ReadRows;
+  // kInvalidArgument if it is given but not taken, or taken but not given.
   absl::StatusOr<Array> LoadConditioning(const v1::GetModelResponse& model,
                                          const std::string& format) const;
 };
 
-// Makes one row serve for `count` samples. Errors: kInvalidArgument for another number than 1 and
-// count, naming `what`.
+// Repeats a single row for `count` samples. Errors: kInvalidArgument naming `what` unless there are
+// 1 or `count` rows, or if the result would be too large.
 absl::Status SpreadRows(int64_t count, std::string_view what, Array* array);
 
 }  // namespace deeppcr

@@ -51,12 +51,12 @@ std::string ModelsText(const std::vector<v1::ModelSummary>& models) {
   return models.empty() ? "no models\n" : table.Format();
 }
 
-// "1", "2-4": the sample counts that an entry is for.
+// The sample counts that an entry is for: "1", "2-4".
 std::string SamplesText(int64_t previous, int64_t last) {
   return last > previous + 1 ? absl::StrCat(previous + 1, "-", last) : absl::StrCat(last);
 }
 
-// What the names of solvers stand for.
+// The options that each solver runs with unless a request names others.
 std::string ChoicesText(const v1::Plan& plan) {
   if (plan.choices().empty()) return "";
   using Align = Table::Align;
@@ -82,7 +82,7 @@ std::string SourceText(const v1::Plan& plan) {
   return absl::StrCat("from: ", Printable(plan.source()));
 }
 
-// Of the parallel configuration nothing where there is none.
+// One row of a plan, with dashes in place of a parallel configuration if there is none.
 std::vector<std::string> EntryCells(const v1::PlanEntry& entry, int64_t previous) {
   const double sequential = entry.sequential_seconds(), parallel = entry.parallel_seconds();
   std::vector<std::string> cells = {SamplesText(previous, entry.max_samples()),
@@ -102,7 +102,7 @@ std::vector<std::string> EntryCells(const v1::PlanEntry& entry, int64_t previous
   return cells;
 }
 
-// Steps of inference that a plan was measured for; 0 where the model has no such choice.
+// steps: the inference steps that the plan was measured for; 0 if the model has no such choice.
 std::string PlanText(const v1::Plan& plan, int64_t steps) {
   using Align = Table::Align;
   Table table({{"samples"},
@@ -154,7 +154,7 @@ std::string PlansText(const v1::GetModelResponse& model) {
   return text;
 }
 
-// What a diffusion model may be asked for.
+// The choices that a diffusion model offers; empty for other models.
 std::string GenerationText(const v1::GetModelResponse& model) {
   if (model.num_inference_steps_size() == 0) return "";
   std::string text = absl::StrCat("inference steps: ", model.num_inference_steps(0), " (default)");

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// What a server takes.
+// The server's limits on a plan.json.
 constexpr int64_t kMaxPlanFileBytes = int64_t{1} << 20;
 constexpr size_t kMaxDevices = 64;
 
@@ -28,10 +28,9 @@ struct Flags {
 
 void AddFlags(CLI::App* app, Flags* flags) {
   flags->model.Add(app)->required();
-  app->add_option(
-         "--export", flags->path,
-         "write them there; a file that exists keeps the plans of its other device classes "
-         "(default: standard output)")
+  app->add_option("--export", flags->path,
+                  "write the plans to this file, which keeps its plans of other device classes "
+                  "(default: standard output)")
       ->type_name("FILE");
   app->add_flag("--any_caches", flags->any_caches,
                 "for every device whose answers have the same bits, whatever its caches");
@@ -43,7 +42,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       "  deeppcr plan digits-resnet --export models/digits-resnet/1/plan.json");
 }
 
-// A plan.json whose `devices` are objects of arrays of plans with their keys.
+// Parses a plan.json: `devices` is an object of arrays of plans with their keys.
 absl::StatusOr<json> ParsePlanFile(const std::string& text) {
   DEEPPCR_ASSIGN_OR_RETURN(json root, ParseJson(text, {.max_bytes = kMaxPlanFileBytes}));
   DEEPPCR_RETURN_IF_ERROR(CheckMembers(root, {"format", "devices"}));
@@ -63,20 +62,20 @@ absl::StatusOr<json> ParsePlanFile(const std::string& text) {
   return root;
 }
 
-// The device classes named by what bits depend on, as each plan's key has it.
+// The plans by the `device` of their keys, which names all that bits depend on, but no caches.
 json WithoutCaches(const json& devices) {
   json renamed = json::object();
   for (const json& plans : devices) {
     for (const json& plan : plans) {
       const auto bits = plan.at("key").at("device").get<std::string>();
-      renamed[bits].push_back(plan);  // of one server: each for a number of steps of its own
+      renamed[bits].push_back(plan);  // one server's plans: each for another number of steps
     }
   }
   return renamed;
 }
 
-// The device classes of the file, none if there is no such file. Errors: what a load would refuse,
-// as far as it can be told here.
+// The device classes of the file, empty if there is no such file. Errors: for files that a load
+// would refuse, as far as the client can tell.
 absl::StatusOr<json> ExistingDevices(const std::string& path, const json& format) {
   if (path == "-") return json::object();
   const absl::StatusOr<std::string> text = ReadFile(path, kMaxPlanFileBytes);

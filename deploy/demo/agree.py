@@ -19,7 +19,7 @@ def main(arguments):
     met = bool(np.isfinite(expected).all())
     for name, samples in others:
         difference = np.abs(samples - expected).max() / size
-        close = bool(difference <= limit)  # a NaN is not
+        close = bool(difference <= limit)  # False for NaN
         met = met and close
         print(f'{name}: {len(samples)} samples within {difference:.1e} of {first}, element by element'
               + ('' if close else f'; {limit:.0e} was wanted'))

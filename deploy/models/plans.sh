@@ -3,10 +3,10 @@
 # usage: deploy/models/plans.sh [--server PATH] [--client PATH] [--models DIR]
 #
 # Writes plan.json beside the weights of every model: one plan per instruction set that this machine
-# has, for any caches. Plans of instruction sets that it has not are kept as they are.
+# has, for any caches. Plans for other instruction sets are kept as they are.
 #   --server PATH  default: build/release/server/deeppcr-server
 #   --client PATH  default: build/release/client/deeppcr
-#   --models DIR   the repository; default: deploy/models/repository
+#   --models DIR   the model repository; default: deploy/models/repository
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . deploy/lib.sh
@@ -33,7 +33,7 @@ stop() {
 }
 trap 'stop; rm -rf "$folder"' EXIT
 
-# The server with this instruction set; fails where the machine lacks it.
+# Starts the server with instruction set $1; fails if the machine lacks it.
 start() {
   rm -f "$folder/ports.json"
   DEEPPCR_CPU_ISA="$1" "$server" --model_repository="$models" --backend=cpu --versions=all \

@@ -13,7 +13,7 @@ PROGRESS_EVERY = 1000
 AUTOENCODER_STEPS = 6000
 AUTOENCODER_SEED = 11
 PIXEL_NOISE = 0.05       # standard deviation, added to the encoder's inputs
-LATENT_NOISE = 0.25      # and to standardised latents: neighbours decode alike
+LATENT_NOISE = 0.25      # deviation of noise on standardised latents: neighbours decode alike
 
 GAIN_ITERATIONS = 4
 

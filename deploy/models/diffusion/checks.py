@@ -15,8 +15,8 @@ from shared import safetensors_file
 import sampler
 
 SEEDS = (101, 102, 103, 104)
-SAMPLES = 256                  # per seed
-# More than quality.py asks: the server draws other noise.
+SAMPLES = 256                  # samples per seed
+# Stricter than the limits of quality.py, since the server draws other noise.
 LIMITS = quality.Limits(confident_share=0.8, class_share=0.06, class_accuracy=0.92,
                         frechet_ratio=1.6, neighbour_ratio=0.6, near_share=0.97, part_share=0.05)
 MOST_ITERATIONS = {"DDPMScheduler": 7, "DDIMScheduler": 4}
@@ -37,8 +37,8 @@ class Column:
 class Results:
     columns: list
     newton: list
-    torch_difference: float      # largest, of denoiser outputs, relative to the largest of them
-    judge_accuracy: dict         # of the classifier of quality.py; empty for the swiss roll
+    torch_difference: float      # largest, of denoiser outputs, relative to the largest output
+    judge_accuracy: dict         # by the classifier of quality.py; empty for the swiss roll
     weights_sha256: str
     file_bytes: dict
 

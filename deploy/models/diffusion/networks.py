@@ -24,13 +24,13 @@ class Spec:
     inference_steps: tuple     # the first is the default
     seed: int
     training_steps: int
-    groups: int                # per batch, each of one timestep and one class
+    groups: int                # groups per batch, each of one timestep and one class
     group_size: int
     learning_rate: float
     smoothing: float           # standard deviation of noise added to the training latents
     num_blocks: int = 3
     num_classes: int = 0
-    digits: bool = True        # latents of digits with a decoder, or points of the swiss roll
+    digits: bool = True        # latents of digits with a decoder; false: points of the swiss roll
     activation: str = "silu"
     time_embedding_dim: int = 128
     train_timesteps: int = 1000

@@ -15,7 +15,7 @@ import sampler
 
 TOLERANCE = 1e-4
 MAX_ITERATIONS = 32
-SEEDS = range(201, 206)      # of z_0 and noise, one sample each
+SEEDS = range(201, 206)      # seeds of z_0 and noise, one sample each
 STEPS = 1000
 
 

@@ -17,13 +17,13 @@ import swissroll
 
 DIGITS_DATA, SWISSROLL_DATA = "digits_quality.safetensors", "swissroll_quality.safetensors"
 MODEL_NAMES = ("digits-class", "digits-ddpm", "swissroll-ddpm")
-MIN_SAMPLES = 128            # below, the shares and covariances say nothing
+MIN_SAMPLES = 128            # with fewer, shares and covariances say nothing
 
 CONFIDENCE = 0.9
 COPY_DISTANCE = 1e-3
 HALVINGS, HALVING_SEED = 20, 6
-FRECHET_SAMPLES = 256        # at a time: what is asked shall not depend on their number
-CURVE_POINTS = 5001          # of the noiseless roll, for distances to it
+FRECHET_SAMPLES = 256        # samples compared at a time: limits shall not depend on their number
+CURVE_POINTS = 5001          # points of the noiseless roll, for distances to it
 NEAR_CURVE = 3.5             # in standard deviations of the roll's noise
 CURVE_PARTS = 10             # equal parts of the angle
 

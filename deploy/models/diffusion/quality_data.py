@@ -14,7 +14,7 @@ import training
 ROLL_SEED = 2310
 ROLL_POINTS = 2048
 FEATURES = 32
-FEATURE_LENGTH = 0.3     # standardised units: of the order of the distance between windings
+FEATURE_LENGTH = 0.3     # in standardised units, about the distance between windings
 
 
 def _prefixed(prefix, module):

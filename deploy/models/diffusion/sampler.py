@@ -18,7 +18,7 @@ MAX_PERIOD = 10000.0
 
 
 def _sigmoid(a):
-    # Through tanh: exp(-a) would overflow in the tail.
+    # Computed through tanh, since exp(-a) would overflow in the tail.
     return np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * a))
 
 

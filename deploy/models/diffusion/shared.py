@@ -6,7 +6,7 @@ import sys
 
 MODELS = pathlib.Path(__file__).resolve().parent.parent    # deploy/models
 
-# At the end of the path: this folder's own modules come first where names are equal.
+# Appended to the path, so that this folder's own modules come first where names are equal.
 sys.path.append(str(MODELS / "digits"))
 
 import safetensors_file    # noqa: E402, F401  pylint: disable=wrong-import-position,unused-import

@@ -18,7 +18,7 @@ import swissroll
 MAX_BATCH_SIZE = 256
 PROGRESS_EVERY = 1000
 WARMUP_STEPS = 500
-DIFFUSERS_VERSION = "0.35.2"    # of the form of the file; diffusers itself is not used
+DIFFUSERS_VERSION = "0.35.2"    # version of the file format; diffusers itself is not used
 
 
 def scheduler_config(spec: networks.Spec) -> dict:

@@ -26,8 +26,8 @@ class NewtonCounts:
 
     interval: int
     unknowns: int             # P, the number of intervals
-    constant: np.ndarray      # from z_0 everywhere, [n]
-    affine: list              # from the affine guess after 0, 1, ... warm sweeps, each [n]
+    constant: np.ndarray      # K from z_0 everywhere, [n]
+    affine: list              # K from the affine guess after 0, 1, ... warm sweeps, each [n]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Results:
     accuracy: float
     train_accuracy: float
     torch_agreement: float        # share of held-out digits labelled alike by PyTorch
-    bypass_accuracy: float        # z_0 straight into the output layer
+    bypass_accuracy: float        # with z_0 straight into the output layer
     movement: np.ndarray          # |z_L - z_0| / |z_0|, Euclid, [n]
     switching_share: float        # units active on some held-out digits but not on nearly all
     probe_accuracy: float         # logistic regression fitted anew on z_0
-    pixel_probe_accuracy: float   # the same on the pixels
-    smallest_margin: float        # between the two largest outputs of any held-out digit
+    pixel_probe_accuracy: float   # logistic regression on the pixels
+    smallest_margin: float        # least, between the two largest outputs of a held-out digit
     rounding: np.ndarray          # largest relative state error of float32 against float64, [n]
     newton: list
     weights_sha256: str

@@ -17,7 +17,7 @@ import networks
 import newton
 import training
 
-GAINS = (0.1, 0.5)    # of the starting layer weights
+GAINS = (0.1, 0.5)    # factors of the starting layer weights
 TRAINING_STEPS = 300       # enough to tell them apart
 SAMPLES = 50               # held-out digits that K is counted on
 

@@ -18,14 +18,14 @@ class Spec:
     model_type: str           # "resnet" or "mlp"
     activation: str
     num_layers: int
-    gain: float               # layer weights start normal, gain / sqrt(D), or
-    orthogonal: bool          # as gain times an orthogonal matrix
+    gain: float               # starting layer weights are normal with deviation gain / sqrt(D),
+    orthogonal: bool          # or, if orthogonal, gain times an orthogonal matrix
     written_dims: int         # the input layer writes z_0[:written_dims], the output layer reads
                               # the rest; state_dim: no such division
     training_steps: int
     layer_learning_rate: float
-    ends_learning_rate: float   # of the input and the output layer
-    weight_decay: float         # of the layers
+    ends_learning_rate: float   # for the input and the output layer
+    weight_decay: float         # for the layers
     seed: int
     input_dim: int = 64
     state_dim: int = 16
