@@ -5,7 +5,7 @@
 # Runs the tests from a fresh clone: installs missing packages, checks sources and scripts, builds
 # once with warnings as errors (in build/test), compiles the CUDA sources where a toolkit is found,
 # and runs unit, conformance and integration tests and the replay of the fuzz corpora.
-#   --full        also slow tests, everything under ASan + UBSan, what links no gRPC under TSan, and
+#   --full        also slow tests, everything under ASan + UBSan, tests without gRPC under TSan, and
 #                 every fuzzer for 60 seconds (FUZZ_SECONDS)
 #   --jobs N      build jobs; default: every core, 1.5 GiB of free memory each
 #   --no_install  never call apt-get
@@ -41,8 +41,8 @@ record() {
   [ "$1" != FAILED ] || failures=$((failures + 1))
 }
 
-# phase NAME COMMAND...: runs the command, times it, records the outcome and returns it. What the
-# command writes to $work/detail is shown beside the name.
+# phase NAME COMMAND...: runs the command, times it, records the outcome and returns it. The summary
+# shows what the command writes to $work/detail.
 phase() {
   local name="$1" started="$SECONDS" status=ok
   shift
@@ -68,7 +68,7 @@ build() {
   deploy/build.sh --preset "$1" --jobs "$jobs" "${@:2}" | tee "$work/build.log"
 }
 
-# run_ctest BUILD_DIR CTEST_ARGUMENT...: fails also when nothing ran. A caller may set launcher to a
+# run_ctest BUILD_DIR CTEST_ARGUMENT...: also fails if no test ran. A caller may set launcher to a
 # command that runs ctest.
 run_ctest() {
   local build_dir="$1" status=0
@@ -79,7 +79,7 @@ run_ctest() {
   return $status
 }
 
-# The published client of the v2 protocol, in an environment of its own.
+# Makes an environment of its own for the published client of the v2 protocol.
 make_tritonclient() {
   local folder=build/tritonclient wanted=tests/integration/tritonclient_requirements.txt
   cmp -s "$wanted" "$folder/requirements.txt" && return
@@ -89,8 +89,8 @@ make_tritonclient() {
     cp "$wanted" "$folder/requirements.txt"
 }
 
-# What ptxas said of registers, shared memory and spills, where this build compiled the kernels:
-# kept beside them.
+# Keeps what ptxas reported about registers, shared memory and spills beside the kernels, if this
+# build compiled them.
 keep_resources() {
   local file=build/test/kernels/cuda/resources.txt
   grep -E "Compiling entry function|bytes spill|Used .* registers" "$work/build.log" |
@@ -99,7 +99,8 @@ keep_resources() {
   [ ! -s "$file" ] || say "registers and spills of each kernel: $file"
 }
 
-# Where a toolkit is found, CMake must have found it too: deeppcr_cuda alone may be the stub.
+# Builds the CUDA module. If a toolkit is here, CMake must have found it too: deeppcr_cuda alone may
+# be the stub.
 compile_cuda() {
   local nvcc="$1"
   ninja -C build/test -t query deeppcr_cuda_kernels >/dev/null 2>&1 || {
@@ -130,7 +131,8 @@ plain_phases() {
   fi
 }
 
-# ThreadSanitizer of GCC 12 cannot map its shadow where the kernel randomises more than 28 bits.
+# Disables randomisation: ThreadSanitizer of GCC 12 cannot map its shadow if the kernel randomises
+# more than 28 bits.
 tsan_tests() {
   local launcher=()
   if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ] &&
@@ -141,12 +143,12 @@ tsan_tests() {
     run_ctest build/tsan -L no_grpc -LE slow
 }
 
-# Without the answers of the cuda backend for many sizes, an hour on an executor of fibers:
-# cuda_kernels_test, cuda_diffusion_test and cuda_wide_propagation_test take the same memory through
-# the same kernels. And without the overload, which is one of a server at full speed: in its few
-# seconds a slow one does not fill its queue.
+# Leaves out the tests of the cuda backend at many sizes, which take an hour on an executor of
+# fibers: cuda_kernels_test, cuda_diffusion_test and cuda_wide_propagation_test take the same memory
+# through the same kernels. Leaves out the overload test too, which needs a server at full speed: a
+# slow one does not fill its queue in a few seconds.
 asan_tests() {
-  # The quarantine counts as memory of the server, which a test bounds.
+  # The quarantine counts as memory of the server, and a test bounds that memory.
   ASAN_OPTIONS="detect_stack_use_after_return=1:strict_init_order=1:quarantine_size_mb=64" \
     UBSAN_OPTIONS="print_stacktrace=1" run_ctest build/asan -LE slow \
     -E '^(cuda_backend_test|cuda_conformance_test|overload_test)$'

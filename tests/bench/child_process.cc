@@ -53,7 +53,7 @@ absl::StatusOr<int> ChildProcess::AwaitPort(const std::string& path, const std::
   while (absl::Now() < end) {
     if (!running()) return absl::UnavailableError("the program ended before it was ready");
     std::ifstream file(path);
-    // A file that is not there yet, or half written, parses to a discarded value.
+    // A file that is missing or half written parses to a discarded value.
     const auto json = nlohmann::json::parse(file, nullptr, false);
     if (json.is_object() && json.contains(key) && json[key].is_number_integer()) {
       return json[key].get<int>();

@@ -6,8 +6,8 @@ import statistics
 import ladder_models
 
 EAGER = ('eager no_grad', 'eager inference_mode')  # nn.Linear in a loop: the baseline
-STRONG = 'eager precomputed'  # of diffusion models, reported beside it
-# DESIGN section 5, the CPU lines.
+STRONG = 'eager precomputed'  # reported beside the baseline, diffusion models only
+# Targets of DESIGN section 5 for the CPU.
 WANTED_RATIO = {'cpu-avx512': 450, 'cpu-avx2': 300}
 WANTED_NEWTON_SECONDS = 3e-3
 WANTED_BEYOND_SOLVE_SECONDS = 40e-6
@@ -33,7 +33,7 @@ def collect(follower, calls):
                      'p99_seconds': percentile(everything, 99),
                      'min_seconds': min(everything),
                      'calls': len(everything),
-                     # What takes long is timed in the first rounds only.
+                     # Long calls are timed in the first rounds only.
                      'round_medians': [statistics.median(r) if r else None for r in rounds]})
     calls.extend(rows)
 
@@ -93,7 +93,7 @@ def ladder_rows(rows, model, samples):
     chosen = [r for r in rows if (r['model'], r['samples']) == (model, samples)
               and (not r['device'].startswith('torch')
                    or baseline is None or r['device'] == baseline['device'])]
-    return sorted(chosen, key=lambda r: not r['device'].startswith('torch'))  # stable
+    return sorted(chosen, key=lambda r: not r['device'].startswith('torch'))  # a stable sort
 
 
 def ladder_table(name, rows, model, samples, note):
@@ -159,8 +159,8 @@ def ratio_target(workload, row, wanted):
     name = f"{workload} auto against PyTorch eager, {row['device']}"
     if 'speedup' not in row:
         return target(name, f'>= {wanted}x', 'no PyTorch', None)
-    # A busy machine holds up the long calls of the baseline more often than our short ones; the
-    # minima do not feel it, and both figures have to reach the target.
+    # A busy machine delays the long calls of the baseline more often than the short ones of the
+    # engine. The minima do not feel it, and both figures have to reach the target.
     ratio, quiet = row['speedup'], row['speedup_of_minima']
     return target(name, f'>= {wanted}x',
                   f"{ratio:.0f}x ({spread(row['speedup_range'])}; of the minima {quiet:.0f}x)",
@@ -192,7 +192,7 @@ def protocol_targets(rpc):
     name = {'forward': 'RPC', 'infer': 'RPC, KServe v2'}[rpc['protocol']]
     lines = []
     for row in rpc['rows']:
-        # DESIGN names this one for Forward.
+        # DESIGN has this target for Forward only.
         if row['clients'] == 1 and rpc['protocol'] == 'forward':
             beyond = row['beyond_solve_seconds']
             lines.append(target(f'{name}: p50 beyond echo and solve, 1 client',

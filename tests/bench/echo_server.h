@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_TESTS_BENCH_ECHO_SERVER_H_
 #define DEEPPCR_TESTS_BENCH_ECHO_SERVER_H_
 
-// What a request costs without us: the same gRPC, the same bytes, one hand-off to a worker thread
-// and back, and nothing parsed or computed. The yardstick of the service's overhead.
+// The cost of a request without this project: the same gRPC, the same bytes, one hand-off to a
+// worker thread and back, and nothing parsed or computed. The yardstick of the service's overhead.
 
 #include <condition_variable>
 #include <deque>
@@ -21,13 +21,13 @@
 
 namespace deeppcr::bench {
 
-// Answers Forward of deeppcr.v1.DeepPcr and ModelInfer of inference.GRPCInferenceService with one
-// and the same bytes; every other method is UNIMPLEMENTED.
+// Answers Forward of deeppcr.v1.DeepPcr and ModelInfer of inference.GRPCInferenceService, always
+// with the same bytes; every other method is UNIMPLEMENTED.
 class EchoServer {
  public:
-  static constexpr int kDefaultWorkers = 2;  // the server's, on few cores
+  static constexpr int kDefaultWorkers = 2;  // the number of the server, on few cores
 
-  // Listens at address, host:port, port 0 for a free one. Errors: kUnavailable if it cannot.
+  // Listens at `address`, host:port; port 0 takes a free one. Errors: kUnavailable if it cannot.
   static absl::StatusOr<std::unique_ptr<EchoServer>> Start(const std::string& address,
                                                            std::string_view reply,
                                                            int workers = kDefaultWorkers);

@@ -25,7 +25,7 @@ def write_wide_model(folder, seed=5):
         tensors[name] = np.ascontiguousarray(value, dtype=np.float32)
 
     def linear(name, rows, cols, scale=1.0):
-        bound = scale / np.sqrt(cols)  # as nn.Linear starts
+        bound = scale / np.sqrt(cols)  # the range of an untrained nn.Linear
         add(f'{name}.weight', generator.uniform(-bound, bound, (rows, cols)))
         add(f'{name}.bias', generator.uniform(-bound, bound, rows))
 

@@ -29,7 +29,7 @@ double Largest(std::span<const float> values) {
   return largest;
 }
 
-// max |got - expected| / max |expected|; a NaN is not hidden.
+// max |got - expected| / max |expected|; NaN if a value is NaN.
 double RelativeDifference(std::span<const float> got, std::span<const float> expected) {
   double largest = 0;
   for (size_t i = 0; i < got.size(); ++i) {
@@ -39,7 +39,7 @@ double RelativeDifference(std::span<const float> got, std::span<const float> exp
   return largest == 0 ? 0 : largest / Largest(expected);
 }
 
-// The worst step of a trajectory [L + 1, D].
+// The largest error of a step of a trajectory [L + 1, D].
 double StateError(std::span<const float> got, std::span<const float> expected, int64_t state_dim) {
   double worst = 0;
   const size_t width = static_cast<size_t>(state_dim);

@@ -24,12 +24,13 @@ sys.path.insert(0, str(ROOT / 'deploy/models/digits'))
 import cpu_tables  # noqa: E402
 import ladder_models  # noqa: E402
 
-# Where Debian has each BLAS; which of them programs use is then the choice of LD_LIBRARY_PATH.
+# The folders in which Debian puts each BLAS; LD_LIBRARY_PATH chooses the one that programs use.
 BLAS_FOLDERS = [pathlib.Path('/usr/lib/x86_64-linux-gnu') / name
                 for name in ('openblas-pthread', 'blas')]
-# Seconds of a diffusion call that PyTorch is given with the first of them, and with the others.
+# The longest diffusion call, in seconds, that PyTorch gets with the first BLAS, and with the
+# others.
 LONGEST_FIRST, LONGEST = 12, 3
-MODELS = ('digits-resnet', 'digits-mlp', 'digits-ddpm')  # and the wide one
+MODELS = ('digits-resnet', 'digits-mlp', 'digits-ddpm')  # the wide one is added
 
 
 class Follower:
@@ -79,7 +80,7 @@ def commit():
     head = git('rev-parse', '--short=12', 'HEAD')
     if head.returncode:
         return 'none'
-    # The files that this program itself writes do not make a tree dirty.
+    # Files that this program writes do not make a tree dirty.
     changed = git('status', '--porcelain', '--', '.', ':!tests/bench/results', ':!README.md')
     return head.stdout.strip() + ('-dirty' if changed.stdout.strip() else '')
 
@@ -114,7 +115,7 @@ def run_ladder(arguments, folder):
              '--seconds', str(arguments.seconds), *common]
     followers = [Follower('solver_bench', bench + models)]
     if followers[0].description['device'] == 'cpu-avx512':
-        # Without the wide model, whose time goes into reading its weights.
+        # The wide model is left out: its time goes into reading its weights.
         followers.append(Follower('solver_bench (AVX2)', bench + ['--models', ','.join(MODELS)],
                                   {'DEEPPCR_CPU_ISA': 'avx2'}))
     if not arguments.no_torch:
@@ -129,7 +130,8 @@ def run_ladder(arguments, folder):
             sys.exit(f'a BLAS came twice: {", ".join(devices)}; give --blas')
     for number in range(arguments.rounds):
         print(f'round {number + 1} of {arguments.rounds}', file=sys.stderr, flush=True)
-        # Who goes first changes, so that a drift of the machine favours nobody.
+        # The first follower changes from round to round, so that a drift of the machine favours
+        # nobody.
         turn = number % len(followers)
         for follower in followers[turn:] + followers[:turn]:
             follower.run_round()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the service adds to gRPC: requests of one sample against a server that only hands over to
-// another thread and answers with as many bytes, and on demand beside a plain server in Python. All
-// run as processes of their own; rounds alternate between them; replies are checked before anything
-// is timed. Prints a table, and JSON with --json.
+// The cost that the service adds to gRPC: requests of one sample, compared with a server that only
+// hands them to another thread and answers with as many bytes, and on demand with a plain server in
+// Python. All servers are processes of their own; rounds alternate between them; replies are
+// checked before anything is timed. Prints a table, and JSON with --json.
 
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ namespace {
 struct Flags {
   std::string protocol = "forward";
   std::string server_binary = "build/release/server/deeppcr-server";
-  std::string server;  // use a running one instead
+  std::string server;  // address of a running server to use instead
   std::string torch_server;
   std::string repository = "deploy/models/repository";
   std::string model = "digits-resnet";
@@ -42,13 +42,13 @@ struct Flags {
   int rounds = 5;
   double seconds = 2;
   std::string json;
-  std::string echo_reply;  // serve the echo of this reply: how the program starts its other half
+  std::string echo_reply;  // the reply to echo: set when the program starts itself as the echo
   std::string echo_port_file;
 
   Protocol wire() const { return protocol == "infer" ? Protocol::kInfer : Protocol::kForward; }
 };
 
-// Of the held-out samples, enough to differ.
+// Limits the held-out samples to as many as are enough to differ.
 constexpr int64_t kMaxSamples = 64;
 
 absl::StatusOr<Workload> ReadWorkload(const Flags& flags) {
@@ -60,8 +60,8 @@ absl::StatusOr<Workload> ReadWorkload(const Flags& flags) {
   return Workload{flags.wire(), flags.model, flags.solver, *std::move(inputs)};
 }
 
-// Every sample must be answered as our sequential solver answers it: same label, outputs within
-// 1e-3 of the largest.
+// Checks every sample against the sequential solver of the service: same label, outputs within 1e-3
+// of the largest.
 absl::Status CheckOutputs(const Target& target, const Target& service, const Workload& workload) {
   const auto largest = [](const std::vector<float>& values) {
     return std::max_element(values.begin(), values.end()) - values.begin();
@@ -107,12 +107,12 @@ double Median(std::vector<double> values) {
   return Percentile(values, 50);
 }
 
-// The servers of one run; no PyTorch where that was not asked for.
+// The servers of one run; `torch` is null unless it was asked for.
 struct Targets {
   std::unique_ptr<Target> echo, service, torch;
 };
 
-// All targets at one number of clients, over all rounds.
+// The results of all targets at one number of clients, over all rounds.
 struct Row {
   int clients = 0;
   std::vector<LoadResult> echo = {};
@@ -129,7 +129,7 @@ struct Row {
     for (const LoadResult& result : rounds) values.push_back(figure(result));
     return values;
   }
-  // A figure of the service beside another's in the same round.
+  // Pairs a figure of the service with that of another target in the same round.
   template <typename Figure>
   std::vector<double> Paired(const std::vector<LoadResult>& other, const Figure& figure) const {
     std::vector<double> values;
@@ -145,7 +145,7 @@ struct Row {
   double Solve() const {
     return Median(Each(service, [](const auto& s) { return s.mean_solve_seconds; }));
   }
-  // What is neither gRPC nor the solve: codec, queue, batching, metrics.
+  // The part that is neither gRPC nor the solve: codec, queue, batching, metrics.
   double Overhead() const {
     return Median(Paired(
         echo, [](const auto& e, const auto& s) { return P50(s) - P50(e) - s.mean_solve_seconds; }));
@@ -170,7 +170,8 @@ absl::StatusOr<std::vector<Row>> MeasureAll(const Flags& flags, const Targets& t
   for (const int clients : flags.clients) rows.push_back({.clients = clients});
   for (int round = 0; round < flags.rounds; ++round) {
     for (Row& row : rows) {
-      // Who goes first changes from round to round, so that a drift of the machine favours nobody.
+      // The first target changes from round to round, so that a drift of the machine favours
+      // nobody.
       const absl::Status status = MeasureRound(flags, targets, round % 2 == 1, &row);
       if (!status.ok()) return status;
     }
@@ -254,13 +255,13 @@ nlohmann::ordered_json ReportJson(const Flags& flags, const std::vector<Row>& ro
           {"rows", lines}};
 }
 
-// The program's other half: the echo, until SIGTERM.
+// Serves the echo until SIGTERM, as the second process of the benchmark.
 absl::Status ServeEcho(const Flags& flags) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  // Before gRPC's threads exist, so that they inherit it.
+  // Signals are blocked before gRPC starts its threads, which inherit the mask.
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   const auto reply = ReadFile(flags.echo_reply, int64_t{1} << 30);
   if (!reply.ok()) return reply.status();
@@ -274,7 +275,7 @@ absl::Status ServeEcho(const Flags& flags) {
   return absl::OkStatus();
 }
 
-// A folder of its own, removed with what is in it.
+// A temporary folder, removed with its files.
 class TempFolder {
  public:
   TempFolder() { valid_ = mkdtemp(path_) != nullptr; }
@@ -293,7 +294,7 @@ class TempFolder {
   bool valid_ = false;
 };
 
-// Starts a program that writes its port, and gives its address.
+// Starts a program that writes its port to a file, and returns its address.
 absl::StatusOr<std::string> StartProgram(const std::vector<std::string>& arguments,
                                          const std::string& port_file, absl::Duration patience,
                                          std::vector<ChildProcess>* children) {
@@ -305,10 +306,10 @@ absl::StatusOr<std::string> StartProgram(const std::vector<std::string>& argumen
   return absl::StrCat("127.0.0.1:", *port);
 }
 
-// The servers that a run starts, and where they put what they say.
+// The servers that a run starts, and the folder for their files.
 struct Processes {
   TempFolder folder;
-  std::vector<ChildProcess> children;  // stopped before the folder goes
+  std::vector<ChildProcess> children;  // stopped before the folder is removed
 };
 
 using TargetOr = absl::StatusOr<std::unique_ptr<Target>>;
@@ -328,7 +329,7 @@ TargetOr StartTarget(const Flags& flags, const Workload& workload,
 TargetOr StartService(const Flags& flags, const Workload& workload, Processes* processes) {
   if (!flags.server.empty()) return ConnectTarget(workload, flags.server, MostClients(flags));
   const std::string port_file = processes->folder.Path("server.json");
-  // Shadow runs would compute beside what is timed.
+  // Shadow runs would compute while requests are timed.
   return StartTarget(flags, workload,
                      {flags.server_binary, "--model_repository=" + flags.repository,
                       "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
@@ -357,7 +358,7 @@ TargetOr StartTorch(const Flags& flags, const Workload& workload, Processes* pro
                      port_file, processes);
 }
 
-// Started, and every answer of theirs checked.
+// Starts all targets and checks every answer.
 absl::Status StartAll(const Flags& flags, const Workload& workload, Processes* processes,
                       Targets* targets, std::string* reply) {
   auto service = StartService(flags, workload, processes);

@@ -76,7 +76,7 @@ class ForwardTarget final : public Target {
 
 using InferStub = inference::GRPCInferenceService::Stub;
 
-// Of a reply that has one of this name.
+// The parameter of this name in a reply, or an empty one.
 const inference::InferParameter& ParameterOf(const ModelInferResponse& reply, const char* name) {
   const auto found = reply.parameters().find(name);
   return found == reply.parameters().end() ? inference::InferParameter::default_instance()
@@ -116,7 +116,7 @@ class InferTarget final : public Target {
     SetSolver(solver, &request);
     const auto reply = Call(0, request);
     if (!reply.ok()) return reply.status();
-    // A server without iterations of its own says nothing of them.
+    // A server without iterations says nothing about convergence.
     const bool judged = reply->parameters().contains("converged");
     if (judged && !ParameterOf(*reply, "converged").bool_param())
       return absl::InternalError(absl::StrCat(solver, " did not converge"));
@@ -138,7 +138,7 @@ class InferTarget final : public Target {
     (*request->mutable_parameters())["solver"].set_string_param(solver);
   }
 
-  // A map's order is its own, unless one asks.
+  // Serializes maps in a fixed order, which is not the default.
   static std::string Serialize(const ModelInferResponse& reply) {
     std::string bytes;
     google::protobuf::io::StringOutputStream stream(&bytes);

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_BENCH_RPC_TARGETS_H_
 #define DEEPPCR_TESTS_BENCH_RPC_TARGETS_H_
 
-// The servers that rpc_bench compares, whatever protocol they speak.
+// The servers that rpc_bench compares, by either protocol.
 
 #include <cstdint>
 #include <memory>
@@ -15,18 +15,18 @@
 
 namespace deeppcr::bench {
 
-// Of one sample each: Forward of deeppcr.v1, or ModelInfer of the KServe v2 protocol.
+// Requests of one sample: Forward of deeppcr.v1, or ModelInfer of the KServe v2 protocol.
 enum class Protocol { kForward, kInfer };
 
-// The samples take turns.
+// The requests of a load; samples take turns.
 struct Workload {
   Protocol protocol = Protocol::kForward;
   std::string model;
-  std::string solver;  // of the load; left out of requests where empty
+  std::string solver;  // solver of the load; left out of requests if empty
   Array inputs;
 };
 
-// A server, and connections to it for so many clients. Thread-safe.
+// A server, and connections to it for a number of clients. Thread-safe.
 class Target {
  public:
   virtual ~Target() = default;
@@ -34,16 +34,16 @@ class Target {
   // Sends request number `index` as client number `client`, and waits for the answer.
   virtual absl::StatusOr<RequestOutcome> Send(int client, int64_t index) const = 0;
 
-  // The outputs of sample `index`. Errors: kInternal where the server says that the solve did not
-  // converge, or where the reply is none.
+  // The outputs of sample `index`. Errors: kInternal if the server reports that the solve did not
+  // converge, or if the reply has no outputs.
   virtual absl::StatusOr<std::vector<float>> Outputs(int64_t index,
                                                      const std::string& solver) const = 0;
 
-  // The whole reply to request `index`, serialized anew.
+  // The whole reply to request `index`, serialized again.
   virtual absl::StatusOr<std::string> Reply(int64_t index) const = 0;
 };
 
-// `workload` outlives the target. Errors: of connecting.
+// `workload` must outlive the target. Errors: those of connecting.
 absl::StatusOr<std::unique_ptr<Target>> ConnectTarget(const Workload& workload,
                                                       const std::string& address, int clients);
 

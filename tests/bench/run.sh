@@ -14,12 +14,12 @@
 # With --stages it only counts the dependent stages of newton over the depth of a network, in half a
 # minute, and writes tests/bench/results/cpu/stages.json and stages.png, the README's picture.
 #   --build_dir DIR   default: build/bench
-#   --skip_build      measure what is there
-#   --rounds N        of the ladder (default 7); a ratio is formed within each
-#   --seconds S       of timed calls per rung and round (default 0.05)
-#   --core N          for the ladder and the sweep (default: the last one)
-#   --blas FOLDER     with a libblas.so.3 for PyTorch; the faster one is the baseline (default: each
-#                     of Debian's that is there)
+#   --skip_build      measure the programs that are there
+#   --rounds N        rounds of the ladder (default 7); a ratio is formed within each
+#   --seconds S       seconds of timed calls per rung and round (default 0.05)
+#   --core N          core for the ladder and the sweep (default: the last one)
+#   --blas FOLDER     folder with a libblas.so.3 for PyTorch; the faster one is the baseline
+#                     (default: each of Debian's that is there)
 set -euo pipefail
 command_line="tests/bench/run.sh $*"
 cd "$(dirname "$0")/../.."

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's rungs of the ladder: whole Run calls with host buffers, on one core or on a GPU.
-// Every rung is checked against the sequential solver, and that one against the reference backend,
-// before anything is timed. Measures on its own (--rounds), or a round for each line that it reads
-// (--follow), so that another program's rounds can stand between its own.
+// The rungs of the engine in the ladder: whole Run calls with host buffers, on one core or on a
+// GPU. Every rung is checked against the sequential solver, and the sequential solver against the
+// reference backend, before anything is timed. Measures on its own (--rounds), or one round for
+// each line of standard input (--follow), so that rounds of another program can stand between its
+// own.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -22,14 +23,15 @@
 namespace deeppcr::bench {
 namespace {
 
-// What an answer must reach before it is timed: the tolerance asked for, and for the sequential
-// solver in float32 against double precision a tenth of it; of a diffusion model, whose steps
-// rescale what they are given, all of it.
+// The accuracy that an answer must have before it is timed: the tolerance asked for, and a tenth of
+// it for the sequential solver in float32 compared with double precision; all of it for a diffusion
+// model, whose steps rescale their inputs, and on a GPU.
 constexpr double kTolerance = 1e-4;
 constexpr double kSequentialTolerance = 1e-5;
-// Samples of a diffusion model that the reference computes, and an iterative rung at one sample.
+// Samples of a diffusion model that the reference computes; kDrawnJudged is the least number on
+// which an iterative rung is judged.
 constexpr int64_t kDrawnByReference = 1;
-// What takes longer than this is timed in the first few rounds only.
+// A candidate that takes longer than this is timed in the first few rounds only.
 constexpr double kLongSeconds = 0.4;
 constexpr size_t kRoundsOfLong = 3;
 constexpr int64_t kDrawnJudged = 2;
@@ -43,7 +45,7 @@ struct Flags {
   std::vector<int64_t> drawn_samples = {1, 64};
   std::vector<std::string> rungs;  // empty: all
   std::string plan_cache_dir;
-  std::string outputs_dir;  // receives <model>.npy: the sequential outputs
+  std::string outputs_dir;  // receives <model>.npy with the sequential outputs
   std::string json;
   int64_t judged = 64;
   int core = -1;
@@ -61,7 +63,7 @@ struct Rung {
 
 std::vector<Rung> Rungs() {
   return {{"sequential", {.solver = "sequential"}},
-          {"newton C=1",  // as published
+          {"newton C=1",  // the published options
            {.solver = "newton",
             .shooting_interval = 1,
             .warm_sweeps = 0,
@@ -86,12 +88,12 @@ std::vector<Rung> DiffusionRungs() {
           {"picard", {.solver = "picard"}}};
 }
 
-// One model at one number of samples: the candidates, and what they took so far.
+// One model at one number of samples: the candidates, and the times so far.
 struct Group {
   std::string model_name;
   Workload workload;
   std::vector<Candidate> candidates;
-  std::vector<std::vector<double>> seconds;  // by candidate
+  std::vector<std::vector<double>> seconds;  // indexed by candidate
   nlohmann::ordered_json json;
 };
 
@@ -102,10 +104,11 @@ absl::Status CheckSequential(const std::string& name, double difference, double 
                                           tolerance));
 }
 
-// Before the reason why a rung is missing that gave a wrong answer; measure_gpu.py looks for it.
+// Begins the reason why a rung with a wrong answer is missing; measure_gpu.py looks for it.
 constexpr char kWrong[] = "wrong: ";
 
-// A rung that fell back answers with sequential's bits; one that claims convergence must be right.
+// A rung that fell back has the bits of the sequential solver; one that claims convergence must be
+// right.
 absl::Status CheckVerdict(const Candidate& candidate, const Verdict& verdict) {
   const bool right = verdict.max_state_error <= kTolerance &&
                      verdict.same_largest == verdict.samples &&
@@ -116,8 +119,8 @@ absl::Status CheckVerdict(const Candidate& candidate, const Verdict& verdict) {
       " converged and ", verdict.same_largest, " same labels of ", verdict.samples));
 }
 
-// Seconds that a call of n samples takes at least, by a call of one: on one core a parallel solver
-// works through the samples one after the other. 0 for what needs no such look.
+// The least seconds of a call of n samples, estimated from a call of one: on one core a parallel
+// solver takes the samples one after the other. 0 if no estimate is needed.
 absl::StatusOr<double> ExpectedSeconds(const std::shared_ptr<const LoadedModel>& model,
                                        const ResolvedOptions& options, int64_t n) {
   if (!model->info().generates() || options.solver == "sequential") return 0;
@@ -126,7 +129,7 @@ absl::StatusOr<double> ExpectedSeconds(const std::shared_ptr<const LoadedModel>&
   return seconds * static_cast<double>(n);
 }
 
-// What a rung is judged on.
+// The samples that a rung is judged on.
 std::span<const Expected> Judged(const LoadedModel& model, const ResolvedOptions& options,
                                  int64_t n, std::span<const Expected> expected) {
   if (!model.info().generates() || options.solver == "sequential") return expected;
@@ -176,7 +179,7 @@ absl::StatusOr<Group> MakeGroup(const Flags& flags, const std::string& name,
   return group;
 }
 
-// The outputs of each sample, and the noise that a diffusion model made them of.
+// Writes the outputs of each sample, and the noise that a diffusion model drew for them.
 absl::Status WriteAnswers(const Flags& flags, const std::string& name, const ModelInfo& info,
                           std::span<const Expected> answers) {
   if (flags.outputs_dir.empty()) return absl::OkStatus();
@@ -193,7 +196,7 @@ absl::Status WriteAnswers(const Flags& flags, const std::string& name, const Mod
   return WriteArray(noise, stem + "-noise.npy", "npy");
 }
 
-// A model of the repository, or the folder of one.
+// The folder of a model in the repository, or of one that is given by its folder.
 std::string FolderOf(const Flags& flags, const std::string& model) {
   return model.find('/') == std::string::npos ? absl::StrCat(flags.repository, "/", model) : model;
 }
@@ -225,7 +228,7 @@ absl::Status AddModel(const Flags& flags, const Engine& engine, const std::strin
   return absl::OkStatus();
 }
 
-// One round over all groups; returns the seconds of this round's runs by group and candidate.
+// Runs a round over all groups; returns the seconds of its runs by group and candidate.
 absl::StatusOr<nlohmann::ordered_json> RunRound(const Flags& flags, std::vector<Group>* groups) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (Group& group : *groups) {
@@ -250,10 +253,10 @@ nlohmann::ordered_json Describe(const Engine& engine, int core, const std::vecto
 }
 
 void PrintLine(const nlohmann::ordered_json& json) {
-  std::cout << json.dump() << std::endl;  // the reader waits for it
+  std::cout << json.dump() << std::endl;  // flushed, as the reader waits for the line
 }
 
-// Describes itself in a line of JSON, then answers every line of standard input with a round.
+// Describes the groups in a line of JSON, then answers every line of standard input with a round.
 absl::Status Follow(const Flags& flags, const Engine& engine, int core,
                     std::vector<Group>* groups) {
   PrintLine(Describe(engine, core, *groups));
@@ -264,7 +267,7 @@ absl::Status Follow(const Flags& flags, const Engine& engine, int core,
   return absl::OkStatus();
 }
 
-// The figures of all rounds, as a table and added to the groups' JSON.
+// Formats the figures of all rounds as a table, and adds them to the groups' JSON.
 std::string Report(std::vector<Group>* groups) {
   Table table({{"model", Table::Align::kLeft},
                {"n"},

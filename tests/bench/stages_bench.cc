@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many dependent stages newton needs as a residual network grows deeper, against the L of the
-// sequential solver: with C = 1 and with the power of two that needs the fewest. Counts only, from
-// the reports; no clock. Every answer is compared with the sequential one. Writes JSON to stdout.
+// Counts the dependent stages that newton needs as a residual network grows deeper, compared with
+// the L of the sequential solver: with C = 1 and with the power of two that needs the fewest. The
+// counts come from the reports; no clock is read. Every answer is compared with the sequential one.
+// Writes JSON to stdout.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -29,7 +30,7 @@ struct Flags {
   int64_t width = 16;
 };
 
-// Both of them keep the size of their states whatever L is.
+// Networks whose states keep their size whatever L is.
 struct Family {
   std::string name;
   Activation activation;
@@ -40,15 +41,15 @@ const Family kFamilies[] = {{"relu, gain 0.1", Activation::kRelu, 0.1},
 
 struct Count {
   int64_t interval = 0;
-  SampleReport report;     // of the input with the most stages
-  bool converged = false;  // every input
-  double error = 0;        // of the states, relative to the sequential ones
+  SampleReport report;     // the report of the input with the most stages
+  bool converged = false;  // whether every input converged
+  double error = 0;        // error of the states, relative to the sequential ones
 };
 
 struct Point {
   std::string family;
   int64_t depth = 0;
-  Count published, best;  // C = 1, and the fewest stages
+  Count published, best;  // C = 1, and the C with the fewest stages
 };
 
 // A network, its inputs and the sequential answers.
@@ -91,7 +92,8 @@ absl::StatusOr<Count> CountStages(const Subject& subject, int64_t interval) {
       absl::StrCat("L = ", spec.num_steps, ", C = ", interval, ": newton is off by ", count.error));
 }
 
-// A solve has at least C stages: larger intervals than the best count cannot win.
+// Tries C = 1, 2, 4, ... A solve has at least C stages, so intervals beyond the best count cannot
+// win.
 absl::StatusOr<Point> MeasurePoint(const Family& family, int64_t depth, int64_t width) {
   const Subject subject = MakeSubject(family, depth, width);
   Point point{.family = family.name, .depth = depth};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where which solver wins, and whether `auto` takes it: the sequential solver against the planned
-// newton over depths, widths and samples of a request, on one core or on a GPU, random residual
-// networks with scale 1/sqrt(L), relu of gain 0.1 and tanh of gain 1. The losing region is part of
-// the table. Answers are compared with sequential's before they are timed.
+// A map of which solver wins where, and whether `auto` takes it: the sequential solver compared
+// with the planned newton over depths, widths and samples of a request, on one core or on a GPU,
+// for random residual networks with scale 1/sqrt(L), relu of gain 0.1 and tanh of gain 1. The table
+// has the losing region too. Answers are compared with the sequential ones before they are timed.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -27,8 +27,8 @@ namespace deeppcr::bench {
 namespace {
 
 constexpr double kTolerance = 1e-4;
-constexpr int64_t kInputs = 32;                   // at least
-constexpr int64_t kJudged = 4;                    // the same
+constexpr int64_t kInputs = 32;                   // least number of inputs
+constexpr int64_t kJudged = 4;                    // least number of judged samples
 constexpr int64_t kMaxStates = int64_t{1} << 26;  // floats of all trajectories of a request
 
 struct Flags {
@@ -46,15 +46,15 @@ struct Flags {
 struct Point {
   std::string activation;
   int64_t depth = 0, width = 0, samples = 1;
-  bool newton_ran = false;   // and every judged sample converged within the tolerance
-  Candidate newton, chosen;  // by the plan, and by `auto`
+  bool newton_ran = false;   // every judged sample converged, without a fallback
+  Candidate newton, chosen;  // the plan's newton, and the choice of `auto`
   Verdict verdict;
   double sequential_seconds = 0, newton_seconds = 0, auto_seconds = 0;
   int64_t sequential_stages = 0;
 
-  // Above 1: newton is faster.
+  // The ratio of the times: above 1 if newton is faster.
   double Ratio() const { return sequential_seconds / newton_seconds; }
-  // 1: `auto` takes what is fastest.
+  // The time of `auto` over that of the fastest solver.
   double AutoOverBest() const {
     double best = std::min(sequential_seconds, auto_seconds);
     if (newton_ran) best = std::min(best, newton_seconds);
@@ -62,14 +62,14 @@ struct Point {
   }
 };
 
-// Both keep the size of their states whatever L is; relu with gain 1 grows like exp(c sqrt(L)).
+// Networks whose states keep their size whatever L is; relu with gain 1 grows like exp(c sqrt(L)).
 struct Family {
   const char* activation;
   float gain;
 };
 constexpr Family kFamilies[] = {{"relu", 0.1F}, {"tanh", 1.0F}};
 
-// z + act(W z + b) / sqrt(L): weights of standard deviation gain / sqrt(D).
+// Writes z + act(W z + b) / sqrt(L) with weights of standard deviation gain / sqrt(D).
 absl::Status WriteRandomModel(const std::string& directory, const Family& family, int64_t depth,
                               int64_t width, int64_t max_samples, std::mt19937* generator) {
   std::normal_distribution<float> weight(0, family.gain / std::sqrt(static_cast<float>(width)));
@@ -94,7 +94,7 @@ std::vector<float> RandomInputs(int64_t count, int64_t width, std::mt19937* gene
   return inputs;
 }
 
-// Newton takes part where it gives the right answer, `auto` where it is not the sequential solver.
+// Times newton only if it converged, and `auto` only if it is not the sequential solver.
 absl::Status TimePoint(Workload* workload, const Candidate& sequential, double seconds,
                        Point* point) {
   const std::vector<Candidate> candidates = {sequential, point->newton, point->chosen};
@@ -107,7 +107,7 @@ absl::Status TimePoint(Workload* workload, const Candidate& sequential, double s
   return absl::OkStatus();
 }
 
-// A model of one depth and width, and what goes through it.
+// A model of one depth and width, and its inputs.
 struct Subject {
   std::string activation;
   std::shared_ptr<const LoadedModel> model;
@@ -127,7 +127,7 @@ absl::StatusOr<Subject> LoadSubject(const Engine& engine, const Family& family, 
   return subject;
 }
 
-// The candidate on inputs whose answers are known. Errors: kInternal for a wrong one.
+// Judges the candidate on inputs whose answers are known. Errors: kInternal for a wrong answer.
 absl::StatusOr<Verdict> JudgeAt(const Point& point, Workload* workload, const Candidate& candidate,
                                 std::span<const Expected> expected) {
   DEEPPCR_ASSIGN_OR_RETURN(const Verdict verdict, Judge(workload, candidate.options, expected));
@@ -255,7 +255,7 @@ class Sweep {
         rows_.push_back(JsonOf(*point));
         continue;
       }
-      // A wrong answer fails the sweep, and costs no other point its figures.
+      // A wrong answer fails the sweep, but leaves the figures of the other points.
       if (!absl::IsInternal(point.status())) return point.status();
       absl::FPrintF(stderr, "%s\n", point.status().ToString());
       wrong_.Update(point.status());

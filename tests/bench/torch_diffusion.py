@@ -110,7 +110,7 @@ class Denoiser(nn.Module):
                                          for a, b in zip([self.dim, *widths], widths))
         self.decoder_activation = ACTIVATIONS[config.get('decoder_activation', 'relu')]()
         self.load_state_dict({name: torch.from_numpy(value.copy())
-                              for name, value in tensors.items()})  # all of them, and no others
+                              for name, value in tensors.items()})  # requires exactly these
 
     def forward(self, z, timestep):
         y = self.time_embed(timestep)

@@ -21,7 +21,7 @@ import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'deploy/models/digits'))
-# Before the framework starts its threads.
+# The environment must be set before the framework starts its threads.
 os.environ.update(OMP_NUM_THREADS='1', MKL_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1')
 
 import numpy as np  # noqa: E402
@@ -30,13 +30,14 @@ import torch  # noqa: E402
 import safetensors_file  # noqa: E402
 import torch_diffusion  # noqa: E402
 
-# Of the outputs, relative to the largest one of the sample; both sides compute in float32.
+# Tolerance of the outputs, relative to the largest one of the sample; both sides compute in
+# float32.
 TOLERANCE = 1e-4
-# TorchScript compiles in its first calls of a shape.
+# Untimed calls of each shape, in the first of which TorchScript compiles.
 WARM_CALLS = 4
-# Of a diffusion model: sampled to be checked, one by one; a batch is checked as a whole.
+# Samples of a diffusion model that are checked one by one; a batch is checked as a whole.
 CHECKED_ALONE = 2
-# What takes longer than this is timed in the first few rounds only.
+# A candidate that takes longer than this is timed in the first few rounds only.
 LONG_SECONDS, ROUNDS_OF_LONG = 0.4, 3
 VERY_LONG_SECONDS, ROUNDS_OF_VERY_LONG = 3, 2
 ACTIVATIONS = {'relu': torch.nn.ReLU, 'tanh': torch.nn.Tanh}
@@ -116,7 +117,7 @@ def torchscript(network, example):
         try:
             with torch.no_grad():
                 made.append((name, under(torch.inference_mode, build())))
-        except RuntimeError as error:  # whatever this version lacks
+        except RuntimeError as error:  # this version may lack it
             missing[name] = str(error).strip().splitlines()[-1]
     return made, missing
 
@@ -263,7 +264,7 @@ def load_groups(arguments):
 def blas():
     """The name of the library that matrix products go to, and its file."""
     maps = pathlib.Path('/proc/self/maps').read_text(encoding='utf-8')
-    # By name: a liblapack of one package may well be loaded beside the libblas of another.
+    # The name decides: a liblapack of one package may be loaded beside the libblas of another.
     files = sorted({line.split()[-1] for line in maps.splitlines()
                     if line.split()[-1].rsplit('/', 1)[-1].startswith('libblas')})
     for sign, name in (('openblas', 'OpenBLAS'), ('blis', 'BLIS'), ('/blas/', 'reference BLAS')):

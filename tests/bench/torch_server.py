@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-import torch_ladder  # first: one thread for each request
+import torch_ladder  # must come first: it sets one thread for each request
 
 import grpc
 import numpy as np

@@ -19,7 +19,7 @@ class BatchedForwardTest : public ::testing::Test {
     model_ = *client_->GetModel("fake");
   }
 
-  // Rows (i, 10 i, 100 i).
+  // Inputs whose rows are (i, 10 i, 100 i).
   static Array Inputs(int64_t rows) {
     Array array{{rows, kFakeInputs}, {}};
     for (int64_t i = 0; i < rows; ++i) {

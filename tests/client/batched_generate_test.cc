@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Values that differ from row to row.
+// An array whose values differ from row to row.
 Array Rows(std::vector<int64_t> shape, float first) {
   Array array{std::move(shape), {}};
   const int64_t size = array.rows() * array.row_size();

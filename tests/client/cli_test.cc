@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the `deeppcr` binary as a user does: exit codes, what goes to standard output and what to
-// standard error.
+// The `deeppcr` binary as a user runs it: exit codes, standard output and standard error.
 #include "client/cli.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +41,8 @@ TEST(CliUsageTest, Version) {
   EXPECT_THAT(outcome.out, HasSubstr("deeppcr 0."));
 }
 
-// What is meant for a model must not end as a success of nothing.
+// --version is not --model_version: a command with the wrong flag must not end as a success that
+// did nothing.
 TEST(CliUsageTest, VersionOfAModelIsNotOurs) {
   for (const char* arguments :
        {"health --version 3", "--version 3 unload m", "health --version", "load m --version x"}) {
@@ -51,7 +51,7 @@ TEST(CliUsageTest, VersionOfAModelIsNotOurs) {
     EXPECT_THAT(outcome.out, IsEmpty()) << arguments;
     EXPECT_THAT(outcome.err, HasSubstr("--model_version")) << arguments;
   }
-  EXPECT_EQ(RunBinary("unload m --version 3 --server 127.0.0.1:1").code, 1);  // it went on to ask
+  EXPECT_EQ(RunBinary("unload m --version 3 --server 127.0.0.1:1").code, 1);  // fails at the server
 }
 
 TEST(CliUsageTest, UnknownThingsAreTwoWithAHint) {
@@ -374,7 +374,8 @@ TEST_F(CliTest, PlanMergesIntoAFile) {
   EXPECT_EQ(first.out, "wrote the plans for dev l1d=1K to " + path + "\n");
   EXPECT_EQ(devices_in_file()["dev l1d=1K"][0]["plan"], 1);
 
-  // Another device class, named by its bits, beside the first; then the first again.
+  // The next plans are for another device class, named by its bits; then come new ones for the
+  // first class.
   service_.plan_file =
       R"({"format":"f","devices":{"other l1d=2K":[{"key":{"device":"other"},"plan":2}],
                                    "other":[{"key":{"device":"other"},"plan":4}]}})";
@@ -383,7 +384,7 @@ TEST_F(CliTest, PlanMergesIntoAFile) {
       R"({"format":"f","devices":{"dev l1d=1K":[{"key":{"device":"dev"},"plan":3}]}})";
   EXPECT_EQ(RunAtServer("plan fake --export " + path).code, 0);
   EXPECT_EQ(devices_in_file().size(), 2u);
-  // For two numbers of steps, found under two names.
+  // These two plans, for two numbers of steps, came under two names.
   EXPECT_EQ(devices_in_file()["other"][0]["plan"], 4);
   EXPECT_EQ(devices_in_file()["other"][1]["plan"], 2);
   EXPECT_EQ(devices_in_file()["dev l1d=1K"][0]["plan"], 3);
@@ -427,7 +428,7 @@ TEST_F(CliTest, AModelThatIsNotReadyIsNamedWithTheReason) {
   }
 }
 
-// Not the label of the first output, which a comparison with nan would leave in front.
+// The first output's label would be wrong, but a comparison with NaN would leave it in front.
 TEST_F(CliTest, OutputsThatAreNoNumbersHaveNoLabelAndAreWarnedOf) {
   service_.on_forward = [&](auto*, const v1::ForwardRequest& request, v1::ForwardResponse* reply) {
     const float outputs[] = {NAN, 1, 1, 2};

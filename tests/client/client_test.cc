@@ -34,7 +34,7 @@ v1::ForwardRequest OneSample() {
   return request;
 }
 
-// A port on which nobody listens: bound, so that nobody else takes it meanwhile.
+// A port on which nobody listens. It is bound, so that no other process takes it meanwhile.
 class DeadPort {
  public:
   DeadPort() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {

@@ -73,7 +73,7 @@ void DescribeDraw(v1::GetModelResponse* reply) {
   *reply->mutable_plan() = reply->plans(0);
 }
 
-// Two samples that fell back, one of them in vain.
+// Reports two samples that fell back; one of them did not converge even so.
 void FailPicard(const std::string& suffix, v1::CompareRow* row) {
   row->set_solver("sequential");
   row->set_converged(false);
@@ -88,7 +88,7 @@ void FailPicard(const std::string& suffix, v1::CompareRow* row) {
   count->set_samples(1);
 }
 
-// The first value of a row, where there is a tensor.
+// The first value of a row, or 0 if the tensor is empty.
 float FirstOfRow(const v1::Tensor& tensor, int64_t row, int64_t rows) {
   const std::vector<float> values = Values(tensor);
   return values.empty() ? 0 : values[values.size() / static_cast<size_t>(rows) * row];

@@ -25,24 +25,24 @@ inline constexpr int kFakeWidth = 3;
 inline constexpr int kFakeMaxBatch = 5;
 inline constexpr int kDrawPixels = 6;
 inline constexpr int kDrawWidth = 2;
-inline constexpr int kDrawSteps = 4;  // by default; or 2
+inline constexpr int kDrawSteps = 4;  // default; 2 is allowed too
 inline constexpr int kDrawClasses = 10;
 
-// One ready model, "fake": outputs (x0 + x1, x2); the trajectory repeats x at every step. Labels
-// are "low" and "high". Another, "broken", failed to load. Sample reports say newton, 4 iterations.
-// A third, "draw", is a diffusion model of 2 x 3 images and ten classes: sample number g is a
-// function of the seed, g, its class and what else it is given; its final state is (g, seed).
-// Loading anything but these is NOT_FOUND.
+// A service with three models. "fake" is ready: its outputs are (x0 + x1, x2), its trajectory
+// repeats x at every step, its labels are "low" and "high", and its sample reports say newton, 4
+// iterations. "broken" failed to load. "draw" is a diffusion model of 2 x 3 images and ten classes:
+// sample number g is a function of the seed, g, its class and the other inputs, and its final state
+// is (g, seed). Loading any other model is NOT_FOUND.
 class FakeService final : public v1::DeepPcr::Service {
  public:
-  // port 0: any free one.
+  // `port` 0 takes any free port.
   explicit FakeService(int port = 0);
   ~FakeService() override;
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   int port() const { return port_; }
 
-  // Calls that arrived, of every method.
+  // The number of calls that arrived, of every method.
   int calls() const { return calls_; }
   // Replaces the answer to Forward while set.
   std::function<grpc::Status(grpc::ServerContext*, const v1::ForwardRequest&, v1::ForwardResponse*)>
@@ -53,21 +53,21 @@ class FakeService final : public v1::DeepPcr::Service {
       on_generate;
   // Replaces what StreamGenerate writes while set.
   std::function<grpc::Status(grpc::ServerWriter<v1::StreamGenerateResponse>*)> on_stream;
-  // Changes what GetModel says of "draw".
+  // Changes the answer of GetModel for "draw".
   std::function<void(v1::GetModelResponse*)> describe;
   // Samples of "draw" that fall back, by number, with the reason.
   std::map<uint64_t, std::string> fallbacks;
-  // Follows every text that the service sends, where a hostile server would put escapes.
+  // Ends every text that the service sends, where a hostile server would put escapes.
   std::string suffix;
-  // What GetModel gives to whom asks for a plan file.
+  // The plan file that GetModel returns on request.
   std::string plan_file =
       R"({"format":"f","devices":{"dev l1d=1K":[{"key":{"device":"dev"},"plan":1}]}})";
-  // Makes every sample report say that it fell back.
+  // Makes every sample report a fallback.
   std::atomic<bool> report_fallback{false};
   std::vector<v1::ForwardRequest> forward_requests();
   std::vector<v1::GenerateRequest> generate_requests();
   v1::CompareRequest last_compare();
-  // Calls of StreamGenerate.
+  // The number of StreamGenerate calls.
   int streams() const { return streams_; }
 
   grpc::Status Forward(grpc::ServerContext* context, const v1::ForwardRequest* request,

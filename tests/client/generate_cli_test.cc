@@ -26,7 +26,7 @@ using ::testing::StartsWith;
 
 class GenerateCliTest : public CliTest {
  protected:
-  // One sentence on standard error, exit code 1, nothing computed.
+  // Expects one sentence on standard error, exit code 1, and no request.
   void ExpectRefusal(const std::string& arguments, const std::string& sentence) {
     const size_t before = service_.generate_requests().size();
     const Outcome outcome = RunAtServer("generate " + arguments);
@@ -47,7 +47,7 @@ class GenerateCliTest : public CliTest {
   }
 };
 
-// A terminal that a program may write on.
+// A terminal that a program can write to.
 class Terminal {
  public:
   Terminal() : master_(posix_openpt(O_RDWR | O_NOCTTY)) {

@@ -18,8 +18,8 @@ v1::SampleReport* AddSample(const char* solver, int iterations, v1::SolveReport*
   return sample;
 }
 
-// Two requests: newton 3, 5 and 9 iterations, one of them unconverged, and one sample that fell
-// back.
+// Reports of two requests: newton with 3, 5 and 9 iterations, one of them unconverged, and one
+// sample that fell back.
 std::vector<v1::SolveReport> Reports() {
   std::vector<v1::SolveReport> reports(2);
   for (v1::SolveReport& report : reports) report.set_num_steps(1000);

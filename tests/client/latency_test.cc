@@ -8,7 +8,7 @@
 namespace deeppcr {
 namespace {
 
-// 1, 2, ..., n: the percentile of rank r is r itself.
+// The values 1, 2, ..., n: the percentile of rank r is r.
 std::vector<double> Counting(int n) {
   std::vector<double> values(static_cast<size_t>(n));
   std::iota(values.begin(), values.end(), 1.0);

@@ -55,8 +55,9 @@ TEST(LoadGeneratorTest, EachClientHasOneRequestUnderWay) {
 }
 
 TEST(LoadGeneratorTest, FixedRateChargesAStallToTheRequestsItDelayed) {
-  // 20 requests 10 ms apart; number 0 takes 100 ms on the only client. Number k is meant for 10 k
-  // ms, so those up to number 9 wait 100 - 10 k ms. A closed loop would see one slow request.
+  // 20 requests are due 10 ms apart, and number 0 takes 100 ms on the only client. Number k is due
+  // at 10 k ms, so numbers up to 9 wait for 100 - 10 k ms. A closed loop would see one slow
+  // request.
   const SendRequest send = [](int, int64_t index) -> absl::StatusOr<RequestOutcome> {
     if (index == 0) std::this_thread::sleep_for(milliseconds(100));
     return RequestOutcome{};

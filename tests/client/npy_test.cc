@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A file with a header as given, padded as NumPy does. `width`: bytes of the length field.
+// A file of this major version, with the header as given.
 std::string File(const std::string& header, const std::string& data, int major = 1) {
   std::string file = "\x93NUMPY";
   file += {static_cast<char>(major), '\0'};

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_CLIENT_RUN_BINARY_H_
 #define DEEPPCR_TESTS_CLIENT_RUN_BINARY_H_
 
-// Runs the `deeppcr` binary as a user does. DEEPPCR_BINARY names it.
+// Runs the `deeppcr` binary, which DEEPPCR_BINARY names, as a user does.
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -34,7 +34,7 @@ inline std::string TempPath(const std::string& name) {
   return ::testing::TempDir() + "cli_test_" + std::to_string(getpid()) + "_" + name;
 }
 
-// `arguments` go through the shell, standard error to the file `err`. The exit code.
+// Returns the exit code. `arguments` go through the shell; standard error goes to the file `err`.
 inline int RunShell(const std::string& arguments, const std::string& in, const std::string& out,
                     const std::string& err) {
   const std::string command =
@@ -43,7 +43,7 @@ inline int RunShell(const std::string& arguments, const std::string& in, const s
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// `input` becomes standard input.
+// Runs the binary with `input` as standard input.
 inline Outcome RunBinary(const std::string& arguments, const std::string& input = "") {
   const std::string in = TempPath("stdin");
   const std::string out = TempPath("stdout");

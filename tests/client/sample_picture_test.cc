@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures are written, read back by libpng, and looked at pixel by pixel.
+// These tests write pictures, read them back by libpng, and look at single pixels.
 #include "client/sample_picture.h"
 
 #include <gmock/gmock.h>
@@ -131,7 +131,7 @@ TEST(SamplePictureTest, TheGridIsCloseToSquareInReadingOrder) {
   ASSERT_EQ(pixels.width, 7);   // three columns
   ASSERT_EQ(pixels.height, 5);  // two rows
   for (int i = 0; i < 5; ++i) EXPECT_EQ(pixels.At(1 + 2 * (i % 3), 1 + 2 * (i / 3))[0], 51 * i);
-  EXPECT_EQ(pixels.At(5, 3), kSeparator);  // nothing there
+  EXPECT_EQ(pixels.At(5, 3), kSeparator);  // no sample there
 }
 
 TEST(SamplePictureTest, WideImagesStackUp) {
@@ -142,7 +142,7 @@ TEST(SamplePictureTest, WideImagesStackUp) {
 }
 
 TEST(SamplePictureTest, PointsLieWhereTheyShould) {
-  // The corners of a square, its middle at 0.
+  // The samples are the corners of a square around 0.
   const Array samples{{4, 2}, {-1, -1, 1, -1, 1, 1, -1, 1}};
 
   const Pixels pixels = DrawAndRead(Model({}, 2), samples, 1);
@@ -152,7 +152,7 @@ TEST(SamplePictureTest, PointsLieWhereTheyShould) {
   const std::vector<int> point = {30, 90, 180};
   EXPECT_EQ(pixels.Count(point), 4);
   EXPECT_EQ(pixels.Count(kRed), 0);
-  // 4 + (1 - 1 / 1.05) / 2 * 119, and as far from the other side.
+  // Points are 4 + (1 - 1 / 1.05) / 2 * 119 pixels from one side, and as far from the other.
   for (const int64_t x : {7, 120}) {
     for (const int64_t y : {7, 120}) EXPECT_EQ(pixels.At(x, y), point);
   }

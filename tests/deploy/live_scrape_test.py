@@ -26,7 +26,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / 'deploy'
 SCRAPE_SECONDS = 1
-# Rates of a minute need two scrapes; paired runs wait for the server to be idle.
+# A rate over a minute needs two scrapes, and paired runs wait until the server is idle.
 LOAD_SECONDS = 12
 
 
@@ -127,7 +127,7 @@ class Services:
             for solver in ('sequential', 'newton'):
                 self.client('forward', 'digits-resnet', '--in', digits, '--solver', solver)
                 self.client('generate', 'swissroll-ddpm', '--num', '2', '--solver', solver)
-            # Falls back, and is refused.
+            # The first request falls back, the second one is refused.
             self.client('forward', 'digits-mlp', '--in', digits, '--solver', 'newton',
                         '--max_iterations', '1', '--rtol', '1e-7')
             self.client('forward', 'digits-resnet', '--in', digits, '--rtol', '5', check=False)
@@ -144,7 +144,7 @@ def without_data(services):
     missing = []
     for where, expression in expressions():
         values = [float(result['value'][1]) for result in services.query(expression)]
-        if not any(value == value for value in values):  # all NaN, or none
+        if not any(value == value for value in values):  # all values are NaN, or there are none
             missing.append(f'{where}: {expression}')
     return missing
 
@@ -163,7 +163,7 @@ def missing_after_load(services):
     """Pairs are measured only while nothing else is: a busy machine takes longer to get there."""
     for pause in (0.3, 1, 3, 9):
         services.load(pause)
-        # The last counters, and rules over them.
+        # Waits for the last counters, and for rules over them.
         time.sleep(3 * SCRAPE_SECONDS)
         missing = without_data(services)
         missing += [f'console: {problem}' for problem in check_console(services)]

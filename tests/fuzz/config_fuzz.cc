@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parser of config.json. An accepted config is checked against the limits written down here,
-// and against what a plain JSON parser makes of the text.
+// The parser of config.json. Accepted configs are checked against limits written down here, and
+// against the reading of a plain JSON parser.
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -15,7 +15,7 @@ namespace deeppcr::fuzz {
 namespace {
 
 #if defined(DEEPPCR_FUZZ_PLANTED_BUG)
-// The range of one key is forgotten: num_layers takes any integer.
+// Forgets the range of one key: num_layers takes any integer.
 absl::StatusOr<ModelConfig> Parse(std::string_view text) {
   std::vector<ConfigKey> keys(ConfigKeys().begin(), ConfigKeys().end());
   for (ConfigKey& key : keys) {
@@ -53,7 +53,7 @@ void RequireSoundImage(const ModelConfig& config) {
   Require(shape[0] * shape[1] * channels == config.output_dim, "an image is an output");
 }
 
-// The weights of the blocks and of the decoder, and the modulation of all steps.
+// Bounds the weights of the blocks and of the decoder, and the modulation of all steps.
 void RequireBoundedTables(const ModelConfig& config) {
   const bool ada_ln = config.denoiser == DenoiserKind::kAdaLnMlp;
   const auto hidden = static_cast<double>(config.hidden_dim);
@@ -137,7 +137,7 @@ void RequireSameDiffusion(const ModelConfig& config, const nlohmann::json& objec
           "image_shape is as given or none");
 }
 
-// What a parser with other habits (the last of two equal keys wins) reads from the text.
+// Compares with the reading of a parser with other habits: the last of two equal keys wins.
 void RequireSameReading(const ModelConfig& config, std::string_view text) {
   size_t num_keys = 0;
   const auto count_keys = [&](int, nlohmann::json::parse_event_t event, nlohmann::json&) {

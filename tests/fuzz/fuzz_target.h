@@ -10,18 +10,18 @@
 
 namespace deeppcr::fuzz {
 
-// Defined by each target. Gives the bytes to the code under test and checks, by means of its own,
-// every property that callers rely on. Returns whether the input was accepted.
+// Gives the bytes to the code under test, and checks every property that callers rely on by
+// independent means. Returns whether the input was accepted. Each target defines this function.
 bool TryInput(std::string_view bytes);
 
-// A property that must hold whatever the input.
+// Aborts if a property does not hold that must hold for every input.
 inline void Require(bool holds, const char* property) {
   if (holds) return;
   std::fprintf(stderr, "property violated: %s\n", property);
   std::abort();
 }
 
-// What every refusal of untrusted bytes must be: the caller's fault, in bounded printable words.
+// Requires a refusal of untrusted bytes to be the caller's fault, in bounded printable words.
 inline void RequireCleanRefusal(const absl::Status& status) {
   Require(absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status),
           "a refusal is kInvalidArgument or kResourceExhausted");

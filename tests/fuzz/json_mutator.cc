@@ -14,7 +14,7 @@ namespace {
 
 bool IsDigit(uint8_t byte) { return std::isdigit(byte) != 0; }
 
-// [begin, end) of every run of digits but those in words, such as F32.
+// The range [begin, end) of every run of digits, except in words such as F32.
 std::vector<std::pair<size_t, size_t>> Numbers(const std::vector<uint8_t>& text) {
   std::vector<std::pair<size_t, size_t>> numbers;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -29,7 +29,7 @@ std::vector<std::pair<size_t, size_t>> Numbers(const std::vector<uint8_t>& text)
 std::string OtherNumber(const std::string& number, const std::string& another,
                         std::minstd_rand& random) {
   const uint64_t value = std::strtoull(number.c_str(), nullptr, 10);
-  const uint64_t delta = random() % 3 - 1;  // -1, 0, 1, modulo 2^64
+  const uint64_t delta = random() % 3 - 1;  // -1, 0 or 1, modulo 2^64
   switch (random() % 4) {
     case 0:
       return std::to_string(value + delta);

@@ -9,10 +9,10 @@
 
 namespace deeppcr::fuzz {
 
-// Mutates a JSON text, well-formed or not: three times of four one or more numbers of it become
-// others (one that stands elsewhere in the text, a neighbour, the neighbourhood of a power of two),
-// else as libFuzzer does. Blind mutation rarely makes two numbers agree, which is what offsets,
-// sizes and dimensions are checked for.
+// Mutates a JSON text, well-formed or not. Three times of four one or more of its numbers become
+// others (one from elsewhere in the text, a neighbour, a number near a power of two); otherwise the
+// text is mutated as libFuzzer does it. Blind mutation rarely makes two numbers agree, and
+// agreement is what checks of offsets, sizes and dimensions look for.
 void MutateJson(std::vector<uint8_t>& text, size_t max_size, std::minstd_rand& random);
 
 }  // namespace deeppcr::fuzz

@@ -24,7 +24,7 @@ FILE = {"format": "deeppcr-plan-1", "devices": {"cpu-avx2": [{"key": KEY, "plan"
 
 def changed(path, value):
     """FILE with the value at a path of keys; None removes it."""
-    root = json.loads(json.dumps(FILE))  # no part of it is shared
+    root = json.loads(json.dumps(FILE))  # a copy that shares no part
     at = root
     for step in path[:-1]:
         at = at[step]

@@ -6,7 +6,7 @@ import json
 
 import corpus_files
 
-# As diffusers saves them.
+# Configs as diffusers saves them.
 DDPM = {"_class_name": "DDPMScheduler", "_diffusers_version": "0.35.2", "beta_end": 0.02,
         "beta_schedule": "linear", "beta_start": 0.0001, "clip_sample": True,
         "clip_sample_range": 1.0, "dynamic_thresholding_ratio": 0.995, "num_train_timesteps": 1000,

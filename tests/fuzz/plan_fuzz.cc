@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reader of plan.json. An accepted file is checked against the limits written down here, and
-// against what a plain JSON parser makes of the text.
+// The reader of plan.json. Accepted files are checked against limits written down here, and against
+// the reading of a plain JSON parser.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 #if defined(DEEPPCR_FUZZ_PLANTED_BUG)
-// The range of one field is forgotten: more warm sweeps than 64 are taken for 64.
+// Forgets the range of one field: more than 64 warm sweeps are read as 64.
 absl::StatusOr<PlanFile> Parse(std::string_view text) {
   json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
   const json flat = root.is_structured() ? root.flatten() : json::object();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tries every file of a corpus without a fuzzer. Names say what must happen: accepted-* or
-// refused-*; other files, e.g. found by the fuzzer, need only hold the target's properties.
+// Tries every file of a corpus without a fuzzer. File names give the expected result, accepted-* or
+// refused-*; other files, for instance from the fuzzer, need only hold the target's properties.
 
 #include <cstdio>
 #include <filesystem>
@@ -19,7 +19,8 @@ std::string Contents(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Copied to the heap, at its exact size, so that AddressSanitizer sees a read beyond the end.
+// Copies the contents to the heap at their exact size, so that AddressSanitizer sees a read beyond
+// the end.
 bool TryExactly(const std::string& contents) {
   const std::vector<char> exact(contents.begin(), contents.end());
   return deeppcr::fuzz::TryInput({exact.data(), exact.size()});
@@ -39,7 +40,7 @@ int main(int argc, char** argv) {
   for (const std::filesystem::path& path : paths) {
     const std::string name = path.filename().string();
     std::printf("%s\n", name.c_str());
-    std::fflush(stdout);  // names the file, should it crash
+    std::fflush(stdout);  // names the file in case of a crash
     const bool ok = TryExactly(Contents(path));
     accepted += ok ? 1 : 0;
     if (name.starts_with("accepted-") && !ok) ++wrong, std::printf("  was refused\n");

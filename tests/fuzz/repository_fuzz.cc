@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the server makes of a repository on disk. An input is a script: lines that make files of any
-// kind (RepositoryTree::Do), and lines that load, unload and find models in between. After each of
-// them the store must be what plain calls of the system say of the tree.
+// The server's view of a repository on disk. An input is a script: lines that make files of any
+// kind (RepositoryTree::Do), and lines that load, unload and find models in between. After each
+// line the store must agree with what plain system calls say about the tree.
 
 #include <algorithm>
 #include <chrono>
@@ -29,7 +29,7 @@ namespace deeppcr::fuzz {
 namespace {
 
 #if defined(DEEPPCR_FUZZ_PLANTED_BUG)
-// Takes a link to a model for the model, as servers do that let `stable` lead to one of several.
+// Follows a link to a model, as some servers do to let `stable` lead to one of several models.
 absl::StatusOr<ModelStatus> LoadFrom(ModelStore& store, const std::filesystem::path& repository,
                                      const std::string& name, int64_t version) {
   std::error_code ignored;
@@ -47,7 +47,7 @@ bool IsPrintable(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
 }
 
-// One input: a tree, a store on it, and what the store should know.
+// A run of one input: a tree, a store on it, and the expected state of the store.
 class Session {
  public:
   explicit Session(LogFormat format)
@@ -57,7 +57,7 @@ class Session {
         store_({.repository = tree_.repository(), .unload_patience = std::chrono::milliseconds(0)},
                engine_, metrics_, logger_) {}
 
-  // Beside the lines of RepositoryTree: A for LoadAll; L, U and F with NAME VERSION for Load,
+  // Does a line of RepositoryTree, or A for LoadAll, or L, U and F with NAME VERSION for Load,
   // Unload and Find.
   void Do(std::string_view line) {
     if (line.empty()) return;
@@ -73,7 +73,8 @@ class Session {
     CheckStore();
   }
 
-  // Nothing is found then. Returns whether there ever was a model.
+  // Unloads everything, and requires that nothing is found then. Returns whether there ever was a
+  // model.
   bool Finish() {
     std::set<std::string> names;
     for (const ModelStatus& status : store_.List()) names.insert(status.name);
@@ -95,10 +96,10 @@ class Session {
   };
   struct Scan {
     std::map<std::string, Choice> choices;
-    std::map<std::string, StatusCode> codes;  // of the versions chosen
+    std::map<std::string, StatusCode> codes;  // codes of the chosen versions
   };
 
-  // As the engine reads a version, which then computes nothing.
+  // Reads a version as the engine does; the model computes nothing.
   absl::StatusOr<std::shared_ptr<const LoadedModel>> Read(const std::string& directory) {
     const absl::StatusOr<Model> model =
         ReadModel(directory, {.max_weights_bytes = 1 << 16, .max_config_bytes = 1 << 12});
@@ -107,7 +108,7 @@ class Session {
     return std::make_shared<testing::FakeModel>();
   }
 
-  // Names of files come into the log: they must not break lines, nor JSON.
+  // Names of files appear in the log: they must break neither lines nor JSON.
   static void CheckLog(LogFormat format, std::string_view line) {
     Require(line.ends_with('\n') && IsPrintable(line.substr(0, line.size() - 1)),
             "an event is one printable line");
@@ -134,7 +135,7 @@ class Session {
 
   std::string PathOf(const std::string& name) const { return tree_.repository() + "/" + name; }
 
-  // The store has read this version next, and knows of it since.
+  // Takes note that the store has read this version, which must be the next reading.
   StatusCode NoteReading(const std::string& name, int64_t version, bool required) {
     Require(!readings_.empty(), "what is plain is read");
     const Reading reading = readings_.front();
@@ -145,7 +146,7 @@ class Session {
     return ToldOf(reading.code);
   }
 
-  // A failed reload keeps the model there was.
+  // Notes the result of a load; a failed reload keeps the existing model.
   void Note(const std::string& name, int64_t version, Version now) {
     Version& known = models_[name][version];
     known.required |= now.required;
@@ -177,7 +178,7 @@ class Session {
             "a load tells what was loaded");
   }
 
-  // Nothing if the repository cannot be read.
+  // The result that LoadAll should have; nothing if the repository cannot be read.
   std::optional<Scan> ExpectScan() const {
     const auto entries = EntriesIn(tree_.repository());
     if (!entries.has_value()) return std::nullopt;
@@ -209,7 +210,7 @@ class Session {
       scan = ExpectScan();
       status = store_.LoadAll();
     }
-    // For the operator: that message names the path.
+    // The message of this error names the path, for the operator, and so is not checked.
     Require(status.code() == (scan.has_value() ? StatusCode::kOk : StatusCode::kNotFound),
             "all is loaded if the repository can be read");
     if (!scan.has_value()) return;
@@ -226,7 +227,7 @@ class Session {
     return model != models_.end() && (version == 0 || model->second.contains(version));
   }
 
-  // Of what the store knows nothing of.
+  // The code for a name or version that the store does not know.
   StatusCode Unknown(const std::string& name) const {
     return refused_.contains(name) ? StatusCode::kFailedPrecondition : StatusCode::kNotFound;
   }
@@ -249,14 +250,15 @@ class Session {
     if (model->second.empty()) models_.erase(model);
   }
 
-  // As a request does that outlives what comes next.
+  // Holds a model, like a request that outlives the next lines.
   void Hold(const std::string& name, int64_t version) {
     if (!IsName(name)) return;  // callers of Find check names
     CheckFound(name, version);
     if (const auto found = store_.Find(name, version); found.ok()) held_.push_back(*found);
   }
 
-  // The version that an answer is about; 0: none. Of several the highest ready one, or the highest.
+  // The version that an answer is about, or 0 if there is none. Version 0 asks for the highest
+  // ready one or, if none is ready, for the highest.
   int64_t Pick(const std::string& name, int64_t version) const {
     if (!Knows(name, version)) return 0;
     if (version != 0) return version;
@@ -336,7 +338,7 @@ class Session {
   Metrics metrics_;
   Logger logger_;
   ModelStore store_;
-  // What the store should know.
+  // The expected state of the store.
   std::map<std::string, std::map<int64_t, Version>> models_;
   std::set<std::string> refused_;
   bool scanned_ = false;
@@ -347,7 +349,7 @@ class Session {
 }  // namespace
 
 bool TryInput(std::string_view bytes) {
-  constexpr int kMaxLines = 32;  // an input is quick
+  constexpr int kMaxLines = 32;  // keeps an input quick
   Session session(bytes.size() % 2 == 0 ? LogFormat::kJson : LogFormat::kText);
   for (int i = 0; i < kMaxLines && !bytes.empty(); ++i) {
     const size_t end = std::min(bytes.find('\n'), bytes.size());

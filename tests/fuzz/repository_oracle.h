@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_TESTS_FUZZ_REPOSITORY_ORACLE_H_
 #define DEEPPCR_TESTS_FUZZ_REPOSITORY_ORACLE_H_
 
-// What a repository on disk calls for, worked out by plain calls of the system and by nothing of
-// the server's.
+// The expected reading of a repository on disk, worked out by plain system calls and without code
+// of the server.
 
 #include <dirent.h>
 #include <sys/stat.h>
@@ -27,7 +27,7 @@ using absl::StatusCode;
 
 enum class Kind : uint8_t { kNothing, kDirectory, kFile, kOther, kUnknown };
 
-// A link is kOther.
+// The kind of a path; a link is kOther.
 inline Kind KindOf(const std::string& path) {
   struct stat info = {};
   if (::lstat(path.c_str(), &info) != 0) {
@@ -37,7 +37,7 @@ inline Kind KindOf(const std::string& path) {
   return S_ISREG(info.st_mode) ? Kind::kFile : Kind::kOther;
 }
 
-// Nothing if it cannot be read.
+// The entries of a directory; nothing if the directory cannot be read.
 inline std::optional<std::set<std::string>> EntriesIn(const std::string& directory) {
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(directory.c_str()), ::closedir);
   if (stream == nullptr) return std::nullopt;
@@ -55,7 +55,7 @@ inline bool IsName(std::string_view name) {
          name.find_first_not_of(kAllowed) == std::string_view::npos;
 }
 
-// 0 for what is none.
+// The version that the text names; 0 if it names none.
 inline int64_t VersionOf(std::string_view text) {
   constexpr std::string_view kLargest = "9223372036854775807";
   if (text.empty() || text.front() == '0') return 0;
@@ -68,13 +68,14 @@ inline int64_t VersionOf(std::string_view text) {
   return version;
 }
 
-// A version to load, or why there is none.
+// A version to load, or the code of why there is none.
 struct Choice {
   StatusCode code = StatusCode::kOk;
   int64_t version = 0;
 };
 
-// What is no plain file takes part, to be refused by name later on.
+// The highest version of a model. An entry that is no plain file counts: it is refused by name
+// later.
 inline Choice HighestIn(const std::string& model) {
   const Kind kind = KindOf(model);
   if (kind == Kind::kNothing) return {StatusCode::kNotFound};
@@ -89,7 +90,7 @@ inline Choice HighestIn(const std::string& model) {
   return {highest > 0 ? StatusCode::kOk : StatusCode::kNotFound, highest};
 }
 
-// OK if directories lead to the version, and it holds files only.
+// OK if directories lead to the version, and the version holds plain files only.
 inline StatusCode CodeOfVersion(const std::string& model, int64_t version) {
   const std::string directory = StrCat(model, "/", version);
   for (const std::string& path : {model, directory}) {
@@ -104,7 +105,7 @@ inline StatusCode CodeOfVersion(const std::string& model, int64_t version) {
   return plain ? StatusCode::kOk : StatusCode::kFailedPrecondition;
 }
 
-// What clients are told of an error of reading a version.
+// The code that clients get for an error in reading a version.
 inline StatusCode ToldOf(StatusCode code) {
   Require(code != StatusCode::kInternal, "no contents of a version are a bug of ours");
   if (code == StatusCode::kOk) return code;

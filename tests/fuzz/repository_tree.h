@@ -3,8 +3,8 @@
 #define DEEPPCR_TESTS_FUZZ_REPOSITORY_TREE_H_
 
 // A model repository in a temporary directory, filled line by line with any kind of file under any
-// name. It is worked on by descriptors of directories, and no link is followed on the way: whatever
-// the lines, nothing is written outside it.
+// name. All work goes through descriptors of directories and follows no link: whatever the lines
+// say, nothing is written outside the directory.
 
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -29,7 +29,7 @@
 
 namespace deeppcr::fuzz {
 
-// Root reads what nobody may: not while one of these lives.
+// Takes from root, for the lifetime of the object, the right to read files that nobody may read.
 class Unprivileged {
  public:
   Unprivileged() {
@@ -69,12 +69,12 @@ class OwnedDescriptor {
   int fd_;
 };
 
-// The directory of this name, unless it is something else or a link.
+// Opens the directory of this name, unless it is a link or no directory.
 inline OwnedDescriptor OpenDirectory(int at, const std::string& name) {
   return OwnedDescriptor(::openat(at, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-// O_NONBLOCK: a FIFO may have the name.
+// Opens a file for writing. O_NONBLOCK is for names that are FIFOs.
 inline OwnedDescriptor OpenFile(int at, const std::string& name) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   return OwnedDescriptor(::openat(at, name.c_str(), kFlags, 0644));
@@ -87,7 +87,7 @@ inline void WriteInto(int at, const std::string& name, std::string_view contents
           "a temporary file can be written");
 }
 
-// The smallest model there is: one value, one layer.
+// Writes the smallest possible model: one value, one layer.
 inline void WriteModelInto(int at) {
   constexpr std::string_view kHeader =
       R"({"layers.weight":{"dtype":"F32","shape":[1,1,1],"data_offsets":[0,4]}}  )";
@@ -99,7 +99,7 @@ inline void WriteModelInto(int at) {
             std::string("\x48\0\0\0\0\0\0\0", 8).append(kHeader).append("\0\0\0\x3f", 4));
 }
 
-// The names along a path: one to four that a directory may hold. Otherwise none.
+// The names along a path: one to four names that a directory may hold, or else none.
 inline std::vector<std::string> NamesOf(std::string_view path) {
   std::vector<std::string> names(1);
   for (const char c : path) {
@@ -115,15 +115,15 @@ inline std::vector<std::string> NamesOf(std::string_view path) {
   return plain && names.size() <= 4 ? names : std::vector<std::string>();
 }
 
-// Whether a link that is `depth` directories below the temporary one stays in there: it goes up at
-// its beginning only, where it is known what is above, and never as far as the root.
+// True if a link that is `depth` directories below the temporary one stays inside: the link may go
+// up only at its beginning, where the directories above are known, and never as far as the root.
 inline bool StaysInside(std::string_view target, size_t depth) {
   if (target.starts_with('/')) return false;
   for (; target.starts_with("../") && depth > 0; --depth) target.remove_prefix(3);
   return (target == ".." && depth > 0) || target.find("..") == std::string_view::npos;
 }
 
-// <temporary>/repository, and <temporary>/outside/1 with a model that is nobody's to open.
+// A tree with <temporary>/repository, and <temporary>/outside/1 with a model that nobody may open.
 class RepositoryTree {
  public:
   RepositoryTree() : path_(MakeTemporary()), temporary_(OpenDirectory(AT_FDCWD, path_)) {
@@ -131,7 +131,7 @@ class RepositoryTree {
     ::mkdirat(temporary_.get(), "outside", 0755);
     ::mkdirat(temporary_.get(), "outside/1", 0755);
     WriteModelInto(OpenDirectory(temporary_.get(), "outside/1").get());
-    OutsideWasOpened();  // by the clean-up of the tree before
+    OutsideWasOpened();  // discards the opens by the clean-up of the previous tree
     for (const char* directory : {"/outside", "/outside/1"}) {
       Require(::inotify_add_watch(Inotify(), (path_ + directory).c_str(), IN_OPEN) >= 0,
               "inotify can watch a directory");
@@ -150,7 +150,7 @@ class RepositoryTree {
   const std::string& path() const { return path_; }
   std::string repository() const { return path_ + "/repository"; }
 
-  // Since it was last asked. The kernel tells.
+  // True if the kernel has reported an open outside the repository since the last call.
   bool OutsideWasOpened() const {
     alignas(inotify_event) char buffer[4096];
     bool opened = false;
@@ -164,14 +164,14 @@ class RepositoryTree {
     return opened;
   }
 
-  // Does what a line of the script says, as far as it can be done:
+  // Does what a line of the script says, as far as possible:
   //   d PATH         a directory             w PATH TEXT    a file
   //   m PATH         a directory of a model  b PATH         a file above every limit
   //   l PATH TARGET  a link                  p PATH         a FIFO
   //   n PATH COUNT   directories 1 to COUNT  s PATH         a socket
   //   x PATH         nobody may read it      r PATH         removed
   //   R              the repository is removed
-  // PATH is relative to the repository; its directories are made. False: no such line.
+  // PATH is relative to the repository; its directories are made. Returns false for other lines.
   bool Do(char operation, std::string_view line) {
     if (operation == 'R') return Remove(temporary_.get(), "repository"), true;
     const bool has_argument = operation == 'l' || operation == 'w' || operation == 'n';
@@ -185,7 +185,7 @@ class RepositoryTree {
   }
 
  private:
-  // What an input that fails leaves is there to be looked at.
+  // Makes the temporary directory, which stays for inspection if an input fails.
   static std::string MakeTemporary() {
     std::string path = (std::filesystem::temp_directory_path() / "deeppcr_fuzz.XXXXXX").string();
     Require(::mkdtemp(path.data()) != nullptr, "a temporary directory can be made");
@@ -202,7 +202,7 @@ class RepositoryTree {
     std::filesystem::remove_all(StrCat("/proc/self/fd/", at, "/", name), ignored);
   }
 
-  // Who is not root needs the right to look into what is to be removed.
+  // Without root one needs the right to search the directories that are to be removed.
   void MakeAccessible() const {
     namespace fs = std::filesystem;
     std::error_code error;
@@ -213,7 +213,7 @@ class RepositoryTree {
     }
   }
 
-  // The directory that the last of the names is for.
+  // Opens the directory for the last of the names, and makes the directories on the way.
   OwnedDescriptor Reach(const std::vector<std::string>& names) const {
     if (names.empty()) return OwnedDescriptor(-1);
     OwnedDescriptor at = OpenDirectory(temporary_.get(), "repository");

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_FUZZ_REQUEST_CHECKS_H_
 #define DEEPPCR_TESTS_FUZZ_REQUEST_CHECKS_H_
 
-// Models as the codec sees them, and what a request that it lets through must be like.
+// Models as the codec sees them, and the properties of a request that the codec accepts.
 
 #include <algorithm>
 #include <cmath>
@@ -34,7 +34,7 @@ inline const ModelInfo& Info() {
   return info;
 }
 
-// A class-conditional diffusion model with several numbers of steps, the default neither the
+// A class-conditional diffusion model with several numbers of steps; the default is neither the
 // smallest nor the largest.
 inline const ModelInfo& ClassInfo() {
   static const ModelInfo& info = *[] {
@@ -61,7 +61,7 @@ inline const ModelInfo& ConditionInfo() {
   return info;
 }
 
-// The largest L that may be asked for.
+// The largest L that a request may ask for.
 inline int64_t Longest(const ModelInfo& info) {
   int64_t steps = info.num_layers;
   for (const int64_t listed : info.num_inference_steps) steps = std::max(steps, listed);
@@ -90,8 +90,8 @@ inline void RequireOptions(const SolveOptions& options, const ModelInfo& info) {
           "on_no_convergence is one of the enum");
 }
 
-// A view of `samples` times `inner` floats that lie in the message, and are finite if the check for
-// that says so. Reads every value: AddressSanitizer watches.
+// Requires a view of `samples` times `inner` floats in the message, finite if CheckFinite says so.
+// Reads every value, so that AddressSanitizer sees each access.
 inline void RequireTensor(const v1::Tensor& message, std::span<const float> values, int64_t samples,
                           int64_t inner) {
   Require(static_cast<int64_t>(values.size()) == samples * inner, "a tensor has its shape's size");
@@ -109,7 +109,7 @@ inline void RequireInitialStates(const v1::Tensor& message, const SolveInput& in
                 (input.num_steps + 1) * info.state_dim);
 }
 
-// At least what the tensors of the reply take.
+// Requires a bound of the reply that holds at least its tensors.
 inline void RequireReply(const SolveInput& input) {
   Require(input.reply_bytes > 0 && input.reply_bytes <= kMaxMessageBytes,
           "the reply fits into a message");
@@ -153,7 +153,7 @@ inline void RequireGeneration(const v1::GenerationInput& message, const SolveInp
                 steps * info.state_dim);
 }
 
-// Of what DecodeForward has let through.
+// Checks an input that DecodeForward accepted.
 inline void RequireForward(const v1::ForwardRequest& request, const SolveInput& input,
                            const ModelInfo& info) {
   Require(input.num_samples >= 1 && input.num_samples <= info.max_batch_size,
@@ -164,7 +164,7 @@ inline void RequireForward(const v1::ForwardRequest& request, const SolveInput& 
   RequireReply(input);
 }
 
-// Of what DecodeGenerate has let through.
+// Checks an input that DecodeGenerate accepted.
 inline void RequireGenerate(const v1::GenerateRequest& request, const SolveInput& input,
                             const ModelInfo& info) {
   RequireGeneration(request.input(), input, info);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The validation of requests: 'F' and a ForwardRequest, 'C' and a CompareRequest; of a diffusion
-// model 'G' and a GenerateRequest, 'D' and a CompareRequest; in small letters of one that is
-// conditioned on a vector. What it lets through to the engine must be exactly as large and as much
-// in range as the engine relies on.
+// The validation of requests: 'F' and a ForwardRequest or 'C' and a CompareRequest for a dense
+// stack; 'G' and a GenerateRequest or 'D' and a CompareRequest for a diffusion model with classes;
+// 'g' or 'd' for one that is conditioned on a vector. An accepted request must be exactly as large
+// and as much in range as the engine relies on.
 
 #include <cstdint>
 #include <span>
@@ -19,7 +19,7 @@ std::span<const float> Floats(const v1::Tensor& tensor, size_t count) {
   return {reinterpret_cast<const float*>(tensor.data().data()), count};
 }
 
-// Takes the shape's word for the number of bytes, as servers did that leaked their neighbours'.
+// Trusts the shape for the number of bytes, as servers did that leaked memory of other requests.
 absl::StatusOr<SolveInput> Decode(const v1::ForwardRequest& request) {
   v1::ForwardRequest padded = request;
   const v1::Tensor& inputs = request.inputs();
@@ -91,7 +91,7 @@ bool TryCompare(const std::string& bytes, const ModelInfo& info) {
 }  // namespace
 
 bool TryInput(std::string_view bytes) {
-  // Otherwise a line for every name that is not UTF-8.
+  // Silences protobuf, which would log every name that is not UTF-8.
   [[maybe_unused]] static const auto previous = google::protobuf::SetLogHandler(nullptr);
   if (bytes.empty()) return false;
   const std::string message(bytes.substr(1));

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs every fuzz target from its corpus, then proves that each would notice: the same target with a
-# planted bug, started from the accepted inputs only, must fail.
+# Runs every fuzz target from its corpus, then proves that each target would notice a bug: the same
+# target with a planted bug, started from the accepted inputs only, must fail.
 #   tests/fuzz/run.sh [--seconds N] [--build_dir DIR]
-#     --seconds N      for each target without planted bug (default 60)
-#     --build_dir DIR  built there with clang (default build/fuzz)
-# One line per target; exit status 0 if all is as it must be. A failing input is kept and named.
+#     --seconds N      seconds for each target without planted bug (default 60)
+#     --build_dir DIR  folder of the build with clang (default build/fuzz)
+# Prints one line per target; exit status 0 if every line is as it must be. A failing input is kept
+# and named.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -37,8 +38,8 @@ artifacts="$build_dir/fuzz_artifacts"
 rm -rf "$artifacts"
 mkdir -p "$artifacts"
 
-# The files that targets work on, in memory if possible. A planted bug leaves some behind, perhaps
-# such as their owner may not read.
+# The directory for files that targets work on, in memory if possible. A planted bug leaves some
+# behind, which even their owner may have no right to read.
 place="${TMPDIR:-/dev/shm}"
 [ -w "$place" ] || place=/tmp
 TMPDIR="$(mktemp -d -p "$place" deeppcr_fuzzers.XXXXXX)"
@@ -48,7 +49,8 @@ trap 'chmod -R u+rwX "$TMPDIR"; rm -rf "$TMPDIR"' EXIT
 export ASAN_OPTIONS="allocator_may_return_null=0:detect_leaks=1"
 export UBSAN_OPTIONS="print_stacktrace=1"
 
-# fuzz NAME BINARY CORPUS_PATTERN SECONDS: the exit status of the fuzzer; its output in $log.
+# fuzz NAME BINARY CORPUS_PATTERN SECONDS: returns the exit status of the fuzzer; its output is in
+# $log.
 fuzz() {
   local name="$1" binary="$2" pattern="$3" limit="$4" seeds dictionary=()
   seeds="$artifacts/$2.corpus"
@@ -72,7 +74,7 @@ while read -r name; do
     status=1
   fi
   started=$SECONDS
-  # Found means a failing input, not merely an exit code.
+  # A bug counts as found only with a failing input, not by the exit code alone.
   if ! fuzz "$name" "${name}_fuzz_planted" 'accepted-*' "$planted_seconds" &&
     compgen -G "$artifacts/${name}_fuzz_planted.crash-*" >/dev/null; then
     echo "PASS  $name with a planted bug: found after $(executions) inputs, $((SECONDS - started)) s" \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parser of scheduler_config.json and the tables made from it. An accepted file is checked
-// against the limits written down here, and against what a plain JSON parser makes of the text.
+// The parser of scheduler_config.json and the tables made from it. Accepted files are checked
+// against limits written down here, and against the reading of a plain JSON parser.
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@ namespace deeppcr::fuzz {
 namespace {
 
 #if defined(DEEPPCR_FUZZ_PLANTED_BUG)
-// The range of one key is forgotten: steps_offset takes any integer.
+// Forgets the range of one key: steps_offset takes any integer.
 absl::StatusOr<SchedulerConfig> Parse(std::string_view text) {
   std::vector<SchedulerConfigKey> keys(SchedulerConfigKeys().begin(), SchedulerConfigKeys().end());
   for (SchedulerConfigKey& key : keys) {
@@ -43,7 +43,7 @@ void RequireLimits(const SchedulerConfig& config) {
           "clip_sample_range is finite and above 0");
 }
 
-// The members that count: those that _use_default_values does not list.
+// The members that take effect: those that _use_default_values does not list.
 nlohmann::json Effective(std::string_view text) {
   nlohmann::json object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   Require(object.is_object(), "an accepted text is a JSON object");
@@ -52,7 +52,7 @@ nlohmann::json Effective(std::string_view text) {
   return object;
 }
 
-// With the defaults of diffusers.
+// Compares with the values in the text, or the defaults of diffusers.
 void RequireSameReading(const SchedulerConfig& config, std::string_view text) {
   const nlohmann::json object = Effective(text);
   Require(object.at("_class_name") == std::string(NameOf(config.scheduler_class)),
@@ -87,7 +87,7 @@ void RequireSound(const ReverseProcess& process, int64_t num_train_timesteps) {
   }
 }
 
-// Small tables only, for speed.
+// Tries small tables only, for speed.
 void TryReverseProcess(const SchedulerConfig& config) {
   if (config.num_train_timesteps > 1000) return;
   for (const int64_t count : {int64_t{1}, int64_t{7}, config.num_train_timesteps}) {

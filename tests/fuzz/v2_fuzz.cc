@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The validation of requests of the v2 protocol: 'F' and a ModelInferRequest for a dense stack, 'G'
-// for a diffusion model with classes, 'g' for one that is conditioned on a vector. What it lets
-// through must be a request of deeppcr.v1 with the same tensors, and as good as that must be.
+// for a diffusion model with classes, 'g' for one that is conditioned on a vector. An accepted
+// request must become a valid request of deeppcr.v1 with the same tensors.
 
 #include <string>
 #include <variant>
@@ -16,7 +16,7 @@ namespace {
 using inference::ModelInferRequest;
 
 #if defined(DEEPPCR_FUZZ_PLANTED_BUG)
-// Leaves aside raw contents beyond the inputs, as another server does.
+// Ignores raw contents beyond the inputs, as another server does.
 absl::StatusOr<V2Request> Decode(ModelInferRequest* request, const ModelInfo& info) {
   while (request->raw_input_contents_size() > request->inputs_size())
     request->mutable_raw_input_contents()->RemoveLast();
@@ -28,7 +28,7 @@ absl::StatusOr<V2Request> Decode(ModelInferRequest* request, const ModelInfo& in
 }
 #endif
 
-// The bytes that came for the input of this name; of a typed one, its values'.
+// The bytes of the input of this name; for a typed input, the bytes of its values.
 std::string BytesOf(const ModelInferRequest& request, const std::string& name) {
   for (int i = 0; i < request.inputs_size(); ++i) {
     if (request.inputs(i).name() != name) continue;
@@ -83,7 +83,7 @@ bool TryInfer(const std::string& bytes, const ModelInfo& info) {
 }  // namespace
 
 bool TryInput(std::string_view bytes) {
-  // Otherwise a line for every name that is not UTF-8.
+  // Silences protobuf, which would log every name that is not UTF-8.
   [[maybe_unused]] static const auto previous = google::protobuf::SetLogHandler(nullptr);
   if (bytes.empty()) return false;
   const std::string message(bytes.substr(1));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The safetensors reader. An accepted file is checked against the format by other means than the
-// reader's.
+// The safetensors reader. Accepted files are checked against the format by independent means.
 
 #include <algorithm>
 #include <cmath>
@@ -16,8 +15,8 @@ namespace deeppcr::fuzz {
 namespace {
 
 #if defined(DEEPPCR_FUZZ_PLANTED_BUG)
-// The reader's own header text and then a layout check that is off in one comparison: it refuses
-// gaps but not overlaps, as readers did that compared offsets with the file only.
+// Reads the header like the real reader, with a layout check that is off in one comparison: it
+// refuses gaps but not overlaps, as readers did that compared offsets with the file only.
 absl::StatusOr<Tensors> Parse(std::string_view bytes) {
   const auto all = std::as_bytes(std::span<const char>(bytes));
   DEEPPCR_ASSIGN_OR_RETURN(SafetensorsHeader header, ParseSafetensorsHeader(all));
@@ -45,7 +44,8 @@ absl::StatusOr<Tensors> Parse(std::string_view bytes) { return ParseSafetensors(
 
 void RequireSizeOfShape(const TensorEntry& entry) {
   __extension__ using Wide = unsigned __int128;
-  // 8 extents below 2^63 do not fit 128 bits either: cut off well above any size of data.
+  // 8 extents below 2^63 overflow even 128 bits, so the product is cut off well above any size of
+  // data.
   constexpr Wide kTooMuch = Wide{1} << 64;
   Wide bytes = static_cast<Wide>(DtypeSize(entry.dtype));
   for (const int64_t extent : entry.shape) {
@@ -55,7 +55,7 @@ void RequireSizeOfShape(const TensorEntry& entry) {
   Require(bytes == entry.data.size(), "a tensor has the bytes of its shape and dtype");
 }
 
-// The views tile the bytes behind the header.
+// Requires that the views tile the bytes behind the header.
 void RequireExactCover(const Tensors& tensors, std::string_view bytes) {
   uint64_t header_size = 0;
   std::memcpy(&header_size, bytes.data(), sizeof(header_size));

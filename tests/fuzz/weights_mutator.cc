@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mutates a safetensors file by its parts, or a well-formed file made up on the spot. Blind
-// mutation nearly always breaks the length prefix or the JSON first, and what lies behind them is
-// never reached.
+// Mutates a safetensors file by its parts, or a new well-formed file. Blind mutation nearly always
+// breaks the length prefix or the JSON first, and never gets behind them.
 
 #include <algorithm>
 #include <cstring>
@@ -17,7 +16,7 @@ namespace {
 constexpr size_t kPrefix = sizeof(uint64_t);
 using Bytes = std::vector<uint8_t>;
 
-// The length of the header, cut to what is there.
+// The length of the header, at most what the file has.
 size_t HeaderSize(const uint8_t* data, size_t size) {
   uint64_t length = 0;
   std::memcpy(&length, data, kPrefix);
@@ -64,7 +63,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
                                           unsigned int seed) {
   std::minstd_rand random(seed);
   const auto choice = random() % 8;
-  // One time in eight anything goes, the prefix included.
+  // One time in eight mutates any bytes, the prefix included.
   if (size < kPrefix || size >= max_size || choice == 0) {
     return LLVMFuzzerMutate(data, size, max_size);
   }

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_GPU_BACKWARD_TRIAL_H_
 #define DEEPPCR_TESTS_GPU_BACKWARD_TRIAL_H_
 
-// The backward pass on a GPU: against a loop in double precision, and its times.
+// The backward pass on a GPU: compared with a loop in double precision, and timed.
 
 #include <algorithm>
 #include <cmath>
@@ -15,13 +15,13 @@
 
 namespace deeppcr::cuda {
 
-// Gradients by the initial states [n, W], deltas [n, L, W], and gradients by the parameters
-// [L, W, W] and [L, W].
+// Gradients with respect to the initial states [n, W], deltas [n, L, W], and gradients with respect
+// to the parameters, [L, W, W] and [L, W].
 struct Gradients {
   std::vector<float> initial, deltas, weights, biases;
 };
 
-// A network whose samples were solved, on its way back.
+// The backward pass of a network whose samples were solved.
 class BackwardTrial {
  public:
   BackwardTrial(const Trial& trial, int num_samples)
@@ -68,7 +68,7 @@ class BackwardTrial {
     return Taken(n);
   }
 
-  // In double precision, from the states that the device has, in rows of W.
+  // Gradients in double precision, in rows of W, from the states that the device has.
   struct Doubles {
     std::vector<double> initial, deltas, weights, biases;
   };
@@ -144,7 +144,7 @@ inline void CheckSameBits(const Gradients& a, const Gradients& b, const std::str
         what);
 }
 
-// After its samples have been solved.
+// Checks the backward pass; solves the samples first.
 inline void CheckBackward(const Trial& trial, const LaunchLimits& limits, int n) {
   const std::string name = trial.network().Name() + " backward";
   const std::vector<float> states = trial.SolveSequentially(n);
@@ -164,11 +164,11 @@ inline void CheckBackward(const Trial& trial, const LaunchLimits& limits, int n)
   }
 }
 
-// ---- Times, of the gradients by the initial states and all deltas, and with them by all
-// parameters.
+// ---- Times of the gradients with respect to the initial states and of all deltas, and with the
+// gradients with respect to all parameters.
 inline void PrintBackward(const char* kernel, const Network& network, int n, int interval,
                           const NewtonShape& shape, const Times& times) {
-  Progress linear;  // there is nothing that could not converge
+  Progress linear;  // a linear pass always converges
   linear.termination = Termination::kConverged;
   Print(kernel, network, n, interval, shape, linear, times);
 }

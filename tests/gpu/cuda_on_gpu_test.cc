@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only a GPU can show, or is too much for the SIMT executor: deep systems, large batches, the
-// demo models, many threads.
+// Tests that need a GPU, or are too much for the SIMT executor: deep systems, large batches, wide
+// denoisers, many threads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@ using testing::RandomSystem;
 using testing::Solved;
 using testing::SolverRig;
 
-// Of wide denoisers: far more steps than passes, so that no state is right by causality alone.
+// Steps of wide denoisers: far more than passes, so that no state is right by causality alone.
 constexpr int64_t kDenoiserSteps = 32;
 
 double WorstState(const Solved& got, const Solved& want, int64_t dim) {
@@ -32,7 +32,7 @@ double WorstState(const Solved& got, const Solved& want, int64_t dim) {
   return testing::RelativeError(got.trajectory, states, dim, 1e-2);
 }
 
-// A residual system against the CPU backend, and against the sequential solver on the GPU.
+// Compares a residual system with the CPU backend, and with the sequential solver on the GPU.
 void ExpectAgreement(int64_t steps, int64_t dim, int64_t interval) {
   const RandomSystem system({.num_steps = steps,
                              .state_dim = dim,
@@ -60,15 +60,16 @@ TEST(CudaOnGpuTest, DeepSystems) {
   }
 }
 
-// States that a block takes: trees for one cluster, and such whose lower levels are launches.
+// A block takes these states: in trees for one cluster, and in trees whose lower levels are
+// launches.
 TEST(CudaOnGpuTest, DeepSystemsOfWideStates) {
   ExpectAgreement(1024, 64, 8);
   ExpectAgreement(1024, 64, 1);
   ExpectAgreement(512, 200, 2);
 }
 
-// What a block of a cluster reads must be what another one wrote: a stale value would cost a pass,
-// not a digit, so it is bits that count, over teams of every size and over and over.
+// A block of a cluster must read what another block wrote. A stale value would cost a pass and not
+// a digit, so this test compares bits, over teams of every size and many times.
 TEST(CudaOnGpuTest, WideStatesKeepTheirBits) {
   constexpr int64_t kDim = 64, kSteps = 1024, kSamples = 8;
   constexpr int kRepetitions = 50;
@@ -115,8 +116,8 @@ TEST(CudaOnGpuTest, LargeBatchesKeepTheirBits) {
   }
 }
 
-// Transition matrices so near the identity that a product in less than float32 would not see them
-// grow: the certificate would claim what is not so.
+// These transition matrices are so near the identity that a product in less than float32 would not
+// see them grow: the certificate would make a false claim.
 TEST(CudaOnGpuTest, MatricesNearTheIdentityKeepTheirGrowth) {
   constexpr int64_t kSteps = 8192;
   constexpr float kGrowth = 4.8e-4F;
@@ -136,9 +137,9 @@ TEST(CudaOnGpuTest, MatricesNearTheIdentityKeepTheirGrowth) {
   EXPECT_TRUE(newton.reports[0].converged && !newton.reports[0].fallback);
 }
 
-// Wide denoisers, whose samples share a cluster as soon as there are more of them than clusters:
-// with 132 multiprocessors one each, two, eight, and, where layers take a cluster of 16 blocks, 16
-// and a last team with fewer.
+// Samples of wide denoisers share a cluster if there are more samples than clusters: with 132
+// multiprocessors a cluster takes one, two or eight samples and, where layers take a cluster of 16
+// blocks, 16 with a last team of fewer.
 TEST(CudaOnGpuTest, SamplesOfWideDenoisersKeepTheirBitsTogether) {
   struct Case {
     DenoiserKind kind;
@@ -173,9 +174,10 @@ TEST(CudaOnGpuTest, SamplesOfWideDenoisersKeepTheirBitsTogether) {
   }
 }
 
-// And their iterative solvers, whose tangents go through cuBLAS in TF32: within the tolerance of
-// the sequential solver after few passes, which wrong matrices would not be; the same bits alone
-// and in a batch, and those of the sequential solver in as many intervals as there were updates.
+// Tests iterative solvers of wide denoisers, whose tangents go through cuBLAS in TF32. They must be
+// within the tolerance of the sequential solver after few passes, which rules out wrong matrices;
+// have the same bits alone and in a batch; and have the bits of the sequential solver in as many
+// intervals as there were updates.
 void ExpectNewtonOfDenoisers(int64_t hidden_dim) {
   for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
     const RandomDiffusion process({.kind = kind,
@@ -197,7 +199,7 @@ void ExpectNewtonOfDenoisers(int64_t hidden_dim) {
       for (const SampleReport& report : newton.reports) {
         EXPECT_TRUE(report.converged && !report.fallback) << hidden_dim << " C " << interval;
         EXPECT_LE(report.iterations + report.chord_corrections,
-                  9)  // of the residual one, 22 with no matrices
+                  9)  // the residual denoiser takes 22 without matrices
             << hidden_dim << " C " << interval;
       }
       EXPECT_TRUE(
@@ -253,7 +255,7 @@ TEST(CudaOnGpuTest, MemoryThatIsNotThereIsAnErrorWithItsSize) {
   ASSERT_FALSE(memory.ok());
   EXPECT_EQ(memory.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(memory.status().message().find("17592186044416 bytes wanted"), std::string::npos);
-  // And the device goes on.
+  // The device still works.
   const RandomSystem system({.num_steps = 20, .state_dim = 4});
   const SolverRig rig(NewBackendUnderTest(), system.spec());
   EXPECT_EQ(rig.Solve({.solver = "sequential"}, system.Inputs(1, 5)).reports.size(), 1U);

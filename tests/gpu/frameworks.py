@@ -30,7 +30,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 COMPILED_LAYERS, COMPILE_SECONDS = 256, 60
-COMPILED_SAMPLES = 1  # it compiles anew for every number of them
+COMPILED_SAMPLES = 1  # each number of samples is compiled anew
 NEWTON_ITERATIONS = 8  # enough for residual networks; outputs are checked like all others
 
 

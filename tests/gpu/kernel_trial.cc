@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels on a GPU, with nothing but the CUDA runtime and the standard library, so that it
-// builds on a machine that has neither Abseil nor GoogleTest, and is small enough for
-// compute-sanitizer.
+// The kernels on a GPU, with only the CUDA runtime and the standard library, so that this program
+// builds on a machine without Abseil and GoogleTest, and is small enough for compute-sanitizer.
 //
-//   kernel_trial check [small]   every kernel against a loop in double precision, repeated bits,
-//                                the same bits alone and in a batch, causality bit for bit
-//   kernel_trial time            device times by events, of the sequential kernels and of the
-//                                parallel ones at several shooting intervals, blocks and warps, of
-//                                the way forward and of the way back: JSON lines
+//   kernel_trial check [small | tiny]   every kernel compared with a loop in double precision, the
+//                                       same bits when repeated, alone and in a batch, causality
+//                                       bit for bit; tiny: dense layers only
+//   kernel_trial time                   device times by events, for the sequential kernels and for
+//                                       the parallel ones at several shooting intervals, blocks
+//                                       and warps, forward and backward: JSON lines
 //
 // Exit status: 0, 1 if a check failed, 77 if there is no GPU.
 
@@ -65,7 +65,8 @@ void CheckNetwork(const Network& network, const LaunchLimits& limits, int n) {
   CheckBackward(trial, limits, n);
 }
 
-// Outputs of two random layers, and how much they amplify, against loops in double precision.
+// Checks the outputs of two random layers, and how much they amplify, with loops in double
+// precision.
 void CheckDenseChain(int input_dim, int hidden, int output_dim, int n) {
   const std::string name = "dense layers " + std::to_string(input_dim) + "-" +
                            std::to_string(hidden) + "-" + std::to_string(output_dim);
@@ -137,7 +138,7 @@ void TimeNewton(const Trial& trial, int n, int interval, const LaunchLimits& lim
   for (int blocks = 1; blocks <= limits.max_cluster_blocks; blocks *= 2) {
     const IntervalTree tree(intervals, blocks);
     NewtonShape shape = NewtonShapeOf(network.width, n, tree, limits);
-    // In slabs, only the largest cluster, and samples by one.
+    // Times slabs only in the largest cluster, and with one sample.
     if (shape.in_slabs && (blocks < limits.max_cluster_blocks || n > 1)) continue;
     const OnDevice<std::byte> slabs(shape.in_slabs ? SlabBytes(network.width, tree) : 1);
     const NewtonArgs args =

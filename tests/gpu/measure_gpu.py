@@ -126,7 +126,7 @@ def ladder_followers(arguments, folder):
         yield measure_cpu.Follower('frameworks.py', [
             sys.executable, str(ROOT / 'tests/gpu/frameworks.py'), '--seconds', '0.1', '--inputs',
             inputs, *common])
-    except SystemExit as error:  # our own rungs are worth having without
+    except SystemExit as error:  # the rungs of the engine are worth having without frameworks
         print(f'left out: {error}', flush=True)
 
 
@@ -181,7 +181,7 @@ def run_ladder(arguments, results):
                           for f in followers for g in f.description['groups'] if g['missing']]
     wrong = [f"{g['model']} {name}: {why}" for g in results['missing'] for name, why in g.items()
              if str(why).startswith('wrong: ')]
-    if wrong:  # beside the figures of the others
+    if wrong:  # reported beside the figures of the others
         results['failed']['ladder'] = '; '.join(wrong)[:500]
     workloads = dict.fromkeys((r['model'], r['samples']) for r in rows)
     results['tables'] = [ladder_table(rows, *w) for w in workloads]
@@ -190,7 +190,7 @@ def run_ladder(arguments, results):
 # ---- The sweep
 def run_sweep(arguments, results):
     with tempfile.NamedTemporaryFile(suffix='.json') as file:
-        # Writes what it has measured also where an answer was wrong.
+        # The sweep writes what it has measured even if an answer was wrong.
         status = subprocess.run([arguments.bundle / 'bin/sweep_bench', '--backend', 'cuda',
                                  '--samples', '1,8,64,256', '--seconds', '0.02', '--max_seconds',
                                  str(LIMITS['sweep'] - 30), '--json', file.name],

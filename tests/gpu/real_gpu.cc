@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tests of the cuda backend on a GPU. Exit status 77 if there is none.
+// Runs the tests of the cuda backend on a GPU. Exit status 77 if there is none.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # usage: tests/gpu/run.sh OUT [--bundle DIR] [--only PART]...
 #
-# Everything that takes a GPU to see, on a machine that may have no more than a CUDA toolkit, Python
-# and PyTorch: no network, no gRPC, no Abseil. Takes the programs of DIR (deploy/bundle.sh
-# --with_tests; default: build/bundle-output) where they run here; without them it builds what needs
-# the toolkit alone, and says what it leaves out.
+# Tests and benchmarks that need a GPU, on a machine that may have no more than a CUDA toolkit,
+# Python and PyTorch: no network, no gRPC, no Abseil. Takes the programs of DIR (deploy/bundle.sh
+# --with_tests; default: build/bundle-output) if they run here; without them it builds the program
+# that needs the toolkit alone, and says what it leaves out.
 #   --only PART   one of tests, sanitizer, kernels, ladder, sweep, service; may be repeated
-# Writes to OUT: summary.txt, tests.log, results.json and results.md (deploy/readme_tables.py reads
-# the former), server.log, metrics.txt. Each part has its own limit; the whole stays under 9 minutes.
+# Writes to OUT: summary.txt, tests.log, results.json (which deploy/readme_tables.py reads),
+# results.md, server.log, metrics.txt. Each part has its own limit; the whole stays under 9 minutes.
 # Exit status: 0 only if every part that was asked for ran and passed. Without a GPU everything is
 # done up to the first launch, and the exit status is 77.
 set -uo pipefail
@@ -38,7 +38,7 @@ log="$out/tests.log"
 cd "$root" || exit 1
 
 gpus="$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || true)"
-whole=530  # seconds that everything may take
+whole=530  # limit of the whole, in seconds
 summary=()
 failures=0
 executed=0
@@ -46,11 +46,12 @@ record() {
   summary+=("$(printf '%-8s %-28s %s' "$1" "$2" "${3:-}")")
   [ "$1" != FAILED ] || failures=$((failures + 1))
 }
-# What did not run: a failure where there is a GPU, a visible skip where there is none.
+# Records a part that did not run: a failure if there is a GPU, a visible skip if there is none.
 missing() { if [ -n "$gpus" ]; then record FAILED "$@"; else record skipped "$@"; fi; }
 wanted() { [[ " ${parts[*]} " = *" $1 "* ]]; }
 
-# checked NAME LIMIT COMMAND...: runs it into the log; 77 is a visible skip. Counts what ran.
+# checked NAME LIMIT COMMAND...: runs the command into the log; 77 is a visible skip. Counts the
+# parts that ran.
 checked() {
   local name="$1" limit="$2" status=0 began="$SECONDS"
   local left=$((whole - SECONDS + start))
@@ -74,7 +75,7 @@ checked() {
   return $status
 }
 
-# ---- What to run: the bundle's programs, or what the toolkit alone can build.
+# ---- Programs to run: those of the bundle, or what the toolkit alone can build.
 has() { [ -x "$bundle/bin/$1" ]; }
 runs_here() { has "$1" && ! ldd "$bundle/bin/$1" 2>&1 | grep -q 'not found'; }
 
@@ -87,7 +88,7 @@ build_trial() {
     tests/gpu/kernel_trial.cc kernels/cuda/*/*.cu -o "$bundle/bin/kernel_trial"
 }
 
-# cuBLAS lies beside the compiler where the linker does not look for it.
+# The linker does not look for cuBLAS beside the compiler, where it lies.
 if compiler="$(find_nvcc)"; then
   libraries="$(dirname "$(dirname "$(realpath "$compiler")")")/lib64"
   export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$libraries"
@@ -145,7 +146,7 @@ sanitizer() {
     compute-sanitizer --tool "$tool" --error-exitcode 1 \
       "$bundle/bin/cuda_on_gpu_test" --gtest_filter='*WideDenoisers*'
 }
-# Where a virtual machine hides what the tool needs, it says so and checks nothing.
+# If a virtual machine hides what the tool needs, the tool says so and checks nothing.
 sanitizer_runs() {
   compute-sanitizer --tool memcheck "$bundle/bin/kernel_trial" check tiny >"$out/.part" 2>&1
   cat "$out/.part" >>"$log"

@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_TESTS_GPU_TRIAL_H_
 #define DEEPPCR_TESTS_GPU_TRIAL_H_
 
-// What the trials of the kernels have in common: random networks on the device, solved by the
-// kernels and by a loop in double precision; checks; times.
+// The common part of the kernel trials: random networks on the device, solved by the kernels and by
+// a loop in double precision; checks; times.
 
 #include <cuda_runtime_api.h>
 
@@ -98,8 +98,8 @@ class Trial {
     return {network_.steps, network_.dim,      weights_.data(),  biases_.data(),
             network_.scale, network_.residual, Activation::kTanh};
   }
-  // Rows of `width` values, those beyond `dim` zero; of every `width` rows, those beyond
-  // `rows_used` too.
+  // Rows of `width` values, zero beyond `dim`. Of every `width` rows those beyond `rows_used` are
+  // zero too.
   static std::vector<float> Draw(int64_t rows, int dim, int width, int rows_used, float scale) {
     static std::mt19937 generator(1);
     std::normal_distribution<float> normal(0, scale);
@@ -159,12 +159,12 @@ class Trial {
     return Taken(n);
   }
   std::vector<Progress> outcomes() const { return outcomes_.Host(); }
-  // z_0..z_L of the samples that were solved last, on the device.
+  // The trajectories z_0..z_L of the samples that were solved last, on the device.
   const float* trajectory() const { return trajectory_.data(); }
   const std::vector<float>& weights() const { return weights_host_; }  // [L, W, W]
   const std::vector<float>& biases() const { return biases_host_; }    // [L, W]
 
-  // All states in double precision.
+  // All states, computed in double precision.
   std::vector<double> Reference(int sample) const {
     const int d = network_.dim, w = network_.width;
     std::vector<double> z(initial_host_.begin() + sample * w,
@@ -203,7 +203,7 @@ class Trial {
   const OnDevice<int64_t> dependent_;
 };
 
-// Largest error of a row, relative to its size or to `floor`.
+// The largest error of a row, relative to its size or to `floor`.
 template <class A, class B>
 double WorstState(const A& got, const B& want, int dim, double floor = 1e-2) {
   double worst = 0;

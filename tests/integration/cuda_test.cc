@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server on the CUDA module, with the SIMT executor for a GPU: the module is found, loaded and
-// used, and what it cannot do is said.
+// The server with the CUDA module, and the SIMT executor as its GPU: the server finds, loads and
+// uses the module, and names what the module cannot do.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -68,7 +68,7 @@ TEST_F(CudaServerTest, AModelThatItCannotTakeHasItsReason) {
   EXPECT_THAT(models.models(1).reason(), HasSubstr("1 .. 256, got 300; --backend cpu"));
 }
 
-// Not ready, drained, and an exit code that says so.
+// The server becomes unready, drains, and reports the loss in its exit code.
 TEST_F(CudaServerTest, ALostDeviceEndsTheServer) {
   setenv("DEEPPCR_FAKE_GPU_LAUNCHES", "8000", 1);
   const auto server = Start("cuda");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must not grow: memory over reloads, and whatever clients leave behind that vanish.
+// Resources that must not grow: memory over reloads, and whatever vanishing clients leave behind.
 // DEEPPCR_TEST_CYCLES (default 60) is the number of reloads and of clients; tests/run.sh --full
 // takes 500.
 #include <fcntl.h>
@@ -30,7 +30,7 @@ class EnduranceTest : public ServiceTest {
   static void SetUpTestSuite() {
     repository_ = std::make_unique<testing::TemporaryDirectory>();
     testing::WriteRandomModel(repository_->File("net/1"), {});
-    // 4 MiB of weights each.
+    // Each version has 4 MiB of weights.
     for (int version = 1; version <= 40; ++version)
       testing::WriteRandomModel(repository_->File("big/" + std::to_string(version)),
                                 {.layers = 64, .width = 128, .seed = 7});
@@ -57,9 +57,9 @@ class EnduranceTest : public ServiceTest {
   }
   double Resident() { return Metric("deeppcr_process_resident_memory_bytes"); }
 
-  // Whether memory has come to rest: the least that was seen in the last quarter of the cycles is
-  // less than two models above the least of the second. What is only slow to be given back comes
-  // and goes; what leaks stays.
+  // True if memory has come to rest: the least size in the last quarter of the cycles is less than
+  // two models above the least size in the second. Memory that is only slow to be freed comes and
+  // goes; a leak stays.
   template <typename Cycle>
   bool Plateaus(int cycles, const Cycle& cycle) {
     double least[4] = {HUGE_VAL, HUGE_VAL, HUGE_VAL, HUGE_VAL};
@@ -79,7 +79,7 @@ TEST_F(EnduranceTest, ReloadsPlateau) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "AddressSanitizer keeps what is freed, and finds leaks by itself";
 #endif
-  // Loaded, replaced and gone: every cycle ends as it began.
+  // Every cycle loads, replaces and unloads the model, and so ends as it began.
   EXPECT_TRUE(Plateaus(Cycles(), [&](int) {
     ASSERT_TRUE(Load(1).ok());
     ASSERT_TRUE(Load(1).ok());
@@ -90,13 +90,13 @@ TEST_F(EnduranceTest, ReloadsPlateau) {
   ASSERT_TRUE(Load(1).ok());
 }
 
-// The same test of cycles that keep what they load.
+// These cycles keep the model that they load.
 TEST_F(EnduranceTest, AModelThatIsKeptEachTimeIsNoticed) {
   EXPECT_FALSE(Plateaus(20, [&](int i) { ASSERT_TRUE(Load(2 + i).ok()); }));
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(Unload(2 + i).ok());
 }
 
-// Calls that are cancelled at any moment, a thousand and more.
+// Over a thousand calls are cancelled at random moments.
 TEST_F(EnduranceTest, CancelledCallsLeaveNothing) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -113,7 +113,7 @@ TEST_F(EnduranceTest, CancelledCallsLeaveNothing) {
         });
         v1::ForwardResponse response;
         const grpc::Status status = stub->Forward(&context, request, &response);
-        // Calls whose end the server has not heard of yet may fill the queue.
+        // Calls may fill the queue while the server has not heard of their end.
         const std::set<grpc::StatusCode> expected = {grpc::StatusCode::OK,
                                                      grpc::StatusCode::CANCELLED,
                                                      grpc::StatusCode::RESOURCE_EXHAUSTED};
@@ -127,7 +127,7 @@ TEST_F(EnduranceTest, CancelledCallsLeaveNothing) {
   ExpectIdle();
 }
 
-// Clients that are killed in the middle of what they do.
+// Clients are killed in the middle of their work.
 TEST_F(EnduranceTest, KilledClientsLeaveNothing) {
   const std::string answered =
       "deeppcr_requests_total{code=\"OK\",method=\"Forward\",model=\"net\"}";

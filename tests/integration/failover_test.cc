@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two servers behind a client that balances and repeats by the service config of deploy/README.md.
+// Two servers behind a client that balances load and retries calls by the service config of
+// deploy/README.md.
 #include <csignal>
 #include <fstream>
 #include <sstream>
@@ -12,7 +13,7 @@ namespace {
 
 using testing::ServerProcess;
 
-// What the document tells users to use.
+// The service config that deploy/README.md tells users to use.
 std::string ServiceConfig() {
   std::ifstream file(DEEPPCR_SOURCE_DIR "/deploy/README.md");
   std::stringstream text;
@@ -42,7 +43,7 @@ class FailoverTest : public ::testing::Test {
                                   grpc::InsecureChannelCredentials(), arguments));
   }
 
-  // Calls from several clients until told; the errors among them.
+  // Starts clients that call until done_ is set, and counts their answers and errors.
   void CallUntilDone() {
     for (int t = 0; t < 6; ++t) {
       clients_.emplace_back([&, t] {
@@ -69,7 +70,7 @@ class FailoverTest : public ::testing::Test {
     for (std::thread& client : clients_) client.join();
     EXPECT_EQ(failed_, 0);
   }
-  // Of Forward, by the server itself.
+  // The number of Forward calls that this server answered, by its own metrics.
   static double Answered(const ServerProcess& server) {
     const std::string text = server.Get("/metrics"),
                       series =

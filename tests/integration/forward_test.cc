@@ -138,7 +138,7 @@ TEST_F(ForwardTest, CompareReportsEveryRow) {
   request.set_model("net");
   *request.mutable_inputs() = MakeRequest(2).inputs();
   for (const char* solver : {"newton", "quasi_newton"}) request.add_options()->set_solver(solver);
-  // Elementwise: it takes no longer interval, and the row says so.
+  // quasi_newton works elementwise: it takes no longer interval, and its row says so.
   request.mutable_options(1)->set_shooting_interval(4);
   request.set_repetitions(7);
   v1::CompareResponse response;

@@ -14,7 +14,7 @@ using testing::ServerProcess;
 
 class GenerateStreamTest : public GenerationFixture {};
 
-// Half a minute of work or more: one thread computes it.
+// A request for half a minute of work or more, which one thread computes.
 v1::GenerateRequest LongRequest(int32_t n = kMany) {
   v1::GenerateRequest request;
   request.set_model("long");
@@ -100,13 +100,14 @@ TEST_F(GenerateStreamTest, ACancelledCallStopsComputing) {
     });
     EXPECT_TRUE(WaitForInFlight(*server_, method, 1));
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    ExpectServing();  // others are answered meanwhile
-    // Their own calls are counted until gRPC is rid of them, a moment after their replies.
+    ExpectServing();  // the server answers others meanwhile
+    // Calls count until gRPC is done with them, a moment after their replies.
     EXPECT_TRUE(WaitForInFlight(*server_, method, 1)) << "the call is too short for this test";
 
     context.TryCancel();
 
-    // It counts as in progress until the work has stopped, which would take much longer by itself.
+    // The call counts as in progress until the work has stopped, which would take much longer if
+    // the call were not cancelled.
     EXPECT_TRUE(WaitForInFlight(*server_, method, 0, 5));
     client.join();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << status.error_message();
@@ -140,7 +141,7 @@ TEST_F(GenerateStreamTest, DeadlinesStopTheWork) {
 
 TEST_F(GenerateStreamTest, StreamsThatAreDroppedLeaveNothingBehind) {
   for (int i = 0; i < 2000; ++i) {
-    // Now and then the whole connection goes.
+    // Some iterations drop the whole connection.
     if (i % 200 == 0) stub_ = Connect(server_->address());
     grpc::ClientContext context;
     const auto reader =

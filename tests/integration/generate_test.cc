@@ -13,7 +13,8 @@ using testing::ServerProcess;
 
 class GenerateTest : public GenerationFixture {};
 
-// Nothing left to the plan: for each sample the same arithmetic, whatever the request's size.
+// Leaves nothing to the plan: the arithmetic for a sample is then the same for every size of
+// request.
 void Pin(v1::GenerateRequest& request) {
   if (request.options().solver() == "sequential") return;
   v1::SolverOptions& options = *request.mutable_options();
@@ -129,7 +130,7 @@ TEST_F(GenerateTest, ClassesAndConditionsMatter) {
   EXPECT_NE(first.samples().data(), second.samples().data());
 }
 
-// Samples [first, first + n) of a request.
+// A request for samples [first, first + n) of the whole.
 v1::GenerateRequest Part(const v1::GenerateRequest& whole, int32_t first, int32_t n) {
   v1::GenerateRequest part = whole;
   v1::GenerationInput& input = *part.mutable_input();
@@ -161,7 +162,7 @@ TEST_F(GenerateTest, AnySplitGivesTheSameSamples) {
         joined.mutable_data()->append(response.samples().data());
         first += n;
       }
-      // The plan is looked up by the request's own size: `auto` may take another solver.
+      // The plan depends on the size of the request: `auto` may take another solver.
       ExpectNear(joined, together.samples(), 1e-3, solver);
       EXPECT_TRUE(!pinned || joined.data() == together.samples().data()) << solver;
     }
@@ -197,7 +198,7 @@ TEST_F(GenerateTest, TheCallersNoiseIsUsedAsDrawnNoiseWouldBe) {
                  : half.mutable_input()->clear_initial_noise();
     ASSERT_TRUE(Call(*stub_, half, &response).ok());
     EXPECT_NE(response.samples().data(), expected.samples().data());
-    // What is not given is drawn.
+    // Noise that the request does not give is drawn.
     half.mutable_input()->set_seed(drawn.input().seed());
     half.mutable_input()->set_first_sample(drawn.input().first_sample());
     ASSERT_TRUE(Call(*stub_, half, &response).ok());
@@ -255,7 +256,7 @@ TEST_F(GenerateTest, ATrajectoryIsAGuessForTheNextSolve) {
   }
 }
 
-// Whoever answers: `auto` and `sequential` too.
+// Every solver must report the overflow: `auto` and `sequential` too.
 TEST_F(GenerateTest, OverflowIsAnErrorWhereThatIsAskedFor) {
   v1::GenerateRequest request = DdimRequest(2);
   SetTensor({2, 3}, {0, 0, 0, 3e38f, 3e38f, -3e38f},
@@ -297,7 +298,7 @@ TEST_F(GenerateTest, MistakesAreRefusedInWords) {
   request = DdpmRequest();
   request.mutable_options()->set_initial_guess(v1::INITIAL_GUESS_CALIBRATED);
   expect("a diffusion model has coarse instead");
-  // Within the largest L, but not that of this request.
+  // The interval is within the largest L, but not within the L of this request.
   request = DdpmRequest();
   request.mutable_input()->set_num_inference_steps(kFewSteps);
   request.mutable_options()->set_shooting_interval(kFewSteps + 1);
@@ -374,7 +375,7 @@ TEST_F(GenerateTest, EachMethodIsCounted) {
   ASSERT_TRUE(Call(*stub_, DdpmRequest(3), &response).ok());
   ASSERT_TRUE(Stream(*stub_, DdpmRequest(3)).status.ok());
 
-  // Durations of streams are Generate's too.
+  // Durations of streams count as Generate's too.
   for (const char* name :
        {"deeppcr_request_duration_seconds_count", "deeppcr_queue_duration_seconds_count",
         "deeppcr_solve_duration_seconds_count"}) {
@@ -397,7 +398,7 @@ TEST_F(GenerateTest, ShadowPairsAreMeasured) {
     v1::GenerateRequest request = DdpmRequest(3, solver);
     request.mutable_input()->set_num_inference_steps(kFewSteps);
     v1::GenerateResponse response;
-    // The first request is always sampled.
+    // The server always samples the first request.
     const bool streamed = std::string(solver) == "newton";
     ASSERT_TRUE(streamed ? Stream(*stub, request).status.ok()
                          : Call(*stub, request, &response).ok());

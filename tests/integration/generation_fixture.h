@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_INTEGRATION_GENERATION_FIXTURE_H_
 #define DEEPPCR_TESTS_INTEGRATION_GENERATION_FIXTURE_H_
 
-// A server with three diffusion models, and the requests that they take.
+// A server with three diffusion models, and requests for each of them.
 
 #include <cmath>
 #include <fstream>
@@ -102,7 +102,7 @@ inline grpc::Status Call(v1::DeepPcr::Stub& stub, const v1::GenerateRequest& req
   return stub.Generate(&context, request, response);
 }
 
-// n samples of "ddpm", their classes in turn.
+// A request for n samples of "ddpm", with its classes in turn.
 inline v1::GenerateRequest DdpmRequest(int32_t n = 3, const std::string& solver = "newton") {
   v1::GenerateRequest request;
   request.set_model("ddpm");
@@ -165,7 +165,7 @@ class GenerationFixture : public ::testing::Test {
     repository_.reset();
   }
 
-  // Plans are measured once for all servers of the suite.
+  // All servers of the suite share the plans that the first one measures.
   static std::unique_ptr<testing::ServerProcess> StartServer(std::vector<std::string> flags) {
     flags.insert(flags.end(), {"--plan_cache_dir=" + plans_->path(), "--workers=2", "--threads=1"});
     return testing::ServerProcess::Start(repository_->path(), flags);
@@ -176,8 +176,8 @@ class GenerationFixture : public ::testing::Test {
     stub_ = Connect(server_->address());
   }
 
-  // The sum of all series of a metric whose labels contain `labels`, or -1 if there is none: they
-  // appear when they are first used.
+  // The sum of all series of a metric whose labels contain `labels`, or -1 if there are none: a
+  // series appears when it is first used.
   static double Metric(const testing::ServerProcess& server, const std::string& name,
                        const std::vector<std::string>& labels) {
     std::istringstream lines(server.Get("/metrics"));

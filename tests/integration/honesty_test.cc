@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// No answer that did not converge comes with an estimate of its error: by either protocol, the
-// command line and the metrics. And whoever fell back is told why.
+// No answer that did not converge has an estimate of its error: by either protocol, on the command
+// line and in the metrics. And every fallback has its reason.
 #include <fstream>
 #include <functional>
 
@@ -22,7 +22,7 @@ constexpr v1::OnNoConvergence kAnswers[] = {v1::ON_NO_CONVERGENCE_RETURN,
 
 // A request that newton cannot answer.
 struct Failure {
-  std::string termination;  // by newton
+  std::string termination;  // reason why newton stops
   std::string model = "net";
   double rtol = 1e-6;
   int32_t max_iterations = 1;
@@ -65,8 +65,8 @@ v1::ForwardRequest RequestOf(const Failure& failure, const std::string& solver,
   return request;
 }
 
-// The names of all fields of a message, and of messages within, that are set, speak of an estimate
-// and are not above 0.
+// The names of all fields of a message, nested ones included, that are set, are estimates, and are
+// not above 0.
 std::vector<std::string> IdleEstimates(const Message& message) {
   std::vector<std::string> names;
   std::vector<const FieldDescriptor*> fields;
@@ -92,7 +92,7 @@ std::vector<std::string> IdleEstimates(const Message& message) {
   return names;
 }
 
-// `expected`: why newton gives up; empty of a solver of which that is not known.
+// `expected`: the reason why the solver gives up; empty if that is not known.
 void ExpectHonest(const v1::SampleReport& sample, const std::string& expected,
                   const std::string& what) {
   const bool certified = sample.converged() && sample.solver() != "sequential";
@@ -134,7 +134,7 @@ class HonestyTest : public ServiceTest {
     return stub->ModelInfer(&context, request, response);
   }
 
-  // Standard output and standard error.
+  // Runs the client; returns standard output and standard error.
   static std::string Cli(std::vector<std::string> arguments) {
     arguments.push_back("--server=" + server_->address());
     const testing::Finished finished = testing::RunProgram(DEEPPCR_CLIENT_BINARY, arguments);
@@ -150,7 +150,7 @@ class HonestyTest : public ServiceTest {
             "--initial_guess=constant",
             "--on_no_convergence=" + action};
   }
-  // The inputs of the failure, as a file.
+  // Writes the inputs of the failure to a file.
   static std::string WriteInputs(const Failure& failure) {
     const std::string path = repository_->File(failure.termination + ".csv");
     std::ofstream file(path);
@@ -395,7 +395,7 @@ TEST_F(HonestyTest, TheCommandLineDrawsNoEstimateOfUnconvergedSamples) {
 }
 
 TEST_F(HonestyTest, TheLogNamesTheReasonsOfFallbacks) {
-  // Of lines of one name only some are written in a second.
+  // The log has only some of the lines of one name in a second.
   for (int i = 0; i < 100; ++i) {
     v1::ForwardResponse response;
     const v1::ForwardRequest request =
@@ -407,7 +407,7 @@ TEST_F(HonestyTest, TheLogNamesTheReasonsOfFallbacks) {
   FAIL() << server_->Log();
 }
 
-// What a name stands for is what a request by that name runs with.
+// The choice that GetModel reports for a solver is the one that requests for the solver run with.
 TEST_F(HonestyTest, GetModelSaysWhatEverySolverRunsWith) {
   v1::GetModelRequest about;
   about.set_model("net");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a hostile client may send (reference/serving.md 3.1): each gets its status and message, and
-// the server goes on serving. The fields are covered one by one in request_codec_test; here the
+// Requests that a hostile client may send (reference/serving.md 3.1): each gets its status and
+// message, and the server keeps serving. request_codec_test covers the fields one by one; here the
 // wire is real.
 #include <functional>
 #include <limits>
@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 class HostileTest : public ServiceTest {
  protected:
-  // Sends bytes as they are.
+  // Sends these bytes as the message.
   grpc::Status SendRaw(const std::string& method, const std::string& bytes) {
     grpc::GenericStub stub(
         grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
@@ -133,7 +133,7 @@ TEST_F(HostileTest, OptionsOutOfRange) {
 TEST_F(HostileTest, BytesThatAreNoMessage) {
   const std::vector<std::string> bodies = {
       std::string(100, '\xff'),                 // no valid tag
-      std::string("\x0a\xff\xff\xff\xff\x0f"),  // a string of 4 GiB that is not there
+      std::string("\x0a\xff\xff\xff\xff\x0f"),  // a string that claims 4 GiB
       std::string("\x1a\x80", 2),               // cut within a length
       std::string("\x0a\x02\xff\xfe", 4),       // a name that is not UTF-8
   };
@@ -147,7 +147,7 @@ TEST_F(HostileTest, BytesThatAreNoMessage) {
   ExpectServing();
 }
 
-// A few bytes each on the wire, a hundred in memory.
+// Each field has a few bytes on the wire and a hundred in memory.
 TEST_F(HostileTest, MillionsOfEmptyFields) {
   std::string options, unknown;
   for (int i = 0; i < 4 << 20; ++i) {
@@ -163,13 +163,13 @@ TEST_F(HostileTest, MillionsOfEmptyFields) {
       EXPECT_THAT(status.error_message(), HasSubstr("at most 5120 fields")) << method;
     }
   }
-  // What is received is held, a few copies of it; parsed, one message would take 400 MB.
+  // The server may hold a few copies of a received message; parsed, one would take 400 MB.
   EXPECT_LT(Metric("deeppcr_process_resident_memory_bytes"), before + 200e6);
   ExpectServing();
 }
 
 TEST_F(HostileTest, DeeplyNestedUnknownFields) {
-  // Groups within groups, as an unknown field: the parser must stop at its recursion limit.
+  // An unknown field of groups within groups: the parser must stop at its recursion limit.
   EXPECT_FALSE(SendRaw("Forward", std::string(100000, '\xfb')).ok());
   ExpectServing();
 }
@@ -211,7 +211,7 @@ TEST_F(HostileTest, LargeHeaders) {
   EXPECT_EQ(stub_->Forward(&context, MakeRequest(), &response).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
 
-  // The connection is closed with it; others are not.
+  // The server closes this connection, but no other one.
   stub_ = Connect(server_->address());
   ExpectServing();
 }
@@ -265,7 +265,7 @@ TEST_F(HostileTest, ACancelStorm) {
   }
   for (std::thread& thread : threads) thread.join();
   ExpectServing();
-  // Nothing is left behind.
+  // The server has no requests left.
   for (int i = 0; i < 1000 && Metric("deeppcr_requests_in_flight{method=\"Forward\"}") != 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

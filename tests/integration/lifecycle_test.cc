@@ -172,7 +172,7 @@ TEST_F(LifecycleTest, OtherMachinesLoadModelsOnlyIfAllowed) {
   }
 }
 
-// Lines of the server's log whose call was answered OK.
+// Counts the lines of the server's log whose Forward call was answered OK.
 int64_t AnswersInLog(const std::string& log) {
   std::istringstream lines(log);
   int64_t count = 0;
@@ -212,7 +212,7 @@ TEST_F(LifecycleTest, DrainsUnderLoadWithoutLosingAnAcceptedRequest) {
   const auto code = server->Wait(40);
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(code, 0) << server->Log().substr(0, 4000);
-  // Whatever the server answered with OK reached its client.
+  // Every answer that the server sent with OK reached its client.
   EXPECT_EQ(AnswersInLog(server->Log()), answered);
 }
 
@@ -231,7 +231,7 @@ TEST_F(LifecycleTest, IsNotReadyButServesDuringThePause) {
   EXPECT_TRUE(Call(*stub, MakeRequest(), &response).ok());
   EXPECT_EQ(RunProgram(DEEPPCR_SERVER_BINARY, {"--probe=" + server->address()}).exit_code, 1);
 
-  // A second signal means now.
+  // A second signal ends the pause.
   server->Signal(SIGTERM);
   EXPECT_EQ(server->Wait(20), 0);
 }

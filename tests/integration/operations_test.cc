@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator sees: models, health, reflection, metrics, deadlines.
+// The operator's view: models, health, reflection, metrics, deadlines.
 #include <cmath>
 #include <csignal>
 #include <filesystem>
@@ -17,7 +17,7 @@ using ::testing::Not;
 
 class OperationsTest : public ServiceTest {
  protected:
-  // One message to a method of any service, its first reply as bytes.
+  // Sends one message to a method of any service; returns the first reply as bytes.
   std::pair<grpc::Status, std::string> RawCall(const std::string& method,
                                                const std::string& bytes) {
     grpc::GenericStub stub(
@@ -51,7 +51,8 @@ class OperationsTest : public ServiceTest {
     return {status, text};
   }
 
-  // A HealthCheckRequest with `service` as its first field; the reply's status field, or -1.
+  // Sends a HealthCheckRequest with `service` as its first field; returns the reply's status field,
+  // or -1 if the service is unknown.
   int Health(const std::string& service) {
     std::string request =
         service.empty() ? "" : "\x0a" + std::string(1, static_cast<char>(service.size())) + service;
@@ -145,7 +146,7 @@ TEST_F(OperationsTest, LoadsReloadsAndUnloadsUnderRequests) {
   v1::ForwardResponse before;
   ASSERT_TRUE(Call(*stub_, MakeRequest(1, "extra"), &before).ok());
 
-  // A torn reload keeps the old one.
+  // A torn reload keeps the old model.
   const auto size = std::filesystem::file_size(directory + "/model.safetensors");
   std::filesystem::resize_file(directory + "/model.safetensors", size - 1);
   const grpc::Status torn = Load("extra", 1, &loaded);
@@ -155,7 +156,7 @@ TEST_F(OperationsTest, LoadsReloadsAndUnloadsUnderRequests) {
   ASSERT_TRUE(Call(*stub_, MakeRequest(1, "extra"), &still).ok());
   EXPECT_EQ(still.outputs().data(), before.outputs().data());
 
-  // Other weights arrive without a gap.
+  // A reload with other weights leaves no gap.
   testing::WriteRandomModel(directory, {.layers = 16, .seed = 2});
   std::atomic<bool> stop{false};
   std::thread client([&] {
@@ -248,7 +249,7 @@ TEST_F(OperationsTest, MetricsFollowRequests) {
   EXPECT_GT(Metric("deeppcr_process_resident_memory_bytes"), 1e6);
 }
 
-// The stages of a request follow one another, in /metrics and in the trace.
+// The stages of a request follow one another, in the metrics and in the trace.
 TEST_F(OperationsTest, StagesAreMeasuredAndTraced) {
   const testing::TemporaryDirectory folder;
   const auto server = testing::ServerProcess::Start(
@@ -265,7 +266,7 @@ TEST_F(OperationsTest, StagesAreMeasuredAndTraced) {
     ASSERT_TRUE(stub->Forward(&context, request, &response).ok());
   }
   server->Signal(SIGTERM);
-  // The last reply may still be on its way out of gRPC while its client has it.
+  // The last reply may still be on its way out of gRPC when its client has it.
   ASSERT_EQ(server->Wait(20), 0);
   std::ifstream file(folder.File("trace"));
   const std::string trace{std::istreambuf_iterator<char>(file), {}};
@@ -282,7 +283,7 @@ TEST_F(OperationsTest, StagesAreMeasuredAndTraced) {
   for (const char* stage : {"recv", "queue", "encode", "solve", "decode", "send"}) {
     const std::string series = "deeppcr_stage_duration_seconds_count{model=\"net\",stage=\"" +
                                std::string(stage) + "\",version=\"1\"}";
-    // Counted when gRPC is rid of the reply, a moment after the client has it.
+    // A request is counted when gRPC is done with its reply, a moment after the client has it.
     for (int i = 0; i < 1000 && Metric(series) < 1; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_GE(Metric(series), 1) << stage;
@@ -312,7 +313,7 @@ TEST_F(OperationsTest, HistogramsHoldOnlyWhatHappened) {
   ASSERT_EQ(stub_->Compare(&bad, request, &response).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
 
-  // It waited for a worker, which found it wrong before it computed.
+  // The request waited for a worker, which refused it before computing.
   EXPECT_EQ(Metric("deeppcr_queue_duration_seconds" + labels), queued + 1);
   EXPECT_EQ(Metric("deeppcr_solve_duration_seconds" + labels), solved);
 }
@@ -377,7 +378,7 @@ TEST_F(OperationsTest, DeadlinesAndCancelsStopTheWork) {
     return Metric("deeppcr_requests_total{code=\"" + code +
                   "\",method=\"Compare\",model=\"long\"}");
   };
-  // The client's own clock may cancel a call just before the server's says that its time is up.
+  // The client's own clock may cancel a call just before the server's deadline for the call.
   EXPECT_EQ(count("CANCELLED") + count("DEADLINE_EXCEEDED"), 2);
   EXPECT_GE(count("CANCELLED"), 1);
   EXPECT_TRUE(Unload("long", 0).ok());

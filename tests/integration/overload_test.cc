@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a server does with three times as many requests as it can answer: those that it accepts
-// must not wait longer than its queue is deep, the others are refused at once, nothing grows, and
-// afterwards all is as before. Open loop: requests leave when they are due, whatever has become of
-// those before. Exit status 1 where a bound is missed.
+// A server under three times as many requests as it can answer: accepted requests must not wait
+// longer than the queue is deep, the others are refused at once, nothing grows, and afterwards the
+// server is as fast as before. The loop is open: requests leave when they are due, whatever has
+// become of the earlier ones. Exit status 1 if a bound is missed.
 //   overload_test --server_binary FILE [--models DIR] [--seconds S] [--load X] [--times=false]
 
 #include <unistd.h>
@@ -34,12 +34,12 @@ struct Flags {
   std::string server_binary = "build/release/server/deeppcr-server";
   std::string models = "deploy/models/repository";
   std::string model = "digits-ddpm";
-  int samples = 16;      // of a request
-  int max_batch = 256;   // of the model
-  int max_queue = 1024;  // samples, of the server
-  double seconds = 60;   // of overload
-  double load = 3;       // times the capacity
-  bool times = true;     // bounds on them count
+  int samples = 16;      // per request
+  int max_batch = 256;   // max_batch_size of the model
+  int max_queue = 1024;  // samples, --max_queue of the server
+  double seconds = 60;   // duration of the overload
+  double load = 3;       // multiple of the capacity
+  bool times = true;     // whether bounds on times count
 };
 
 constexpr int kSaturating = 48;  // clients that keep every batch full
@@ -85,7 +85,7 @@ class Overload {
     return Run({.clients = kOpen, .rate = rate, .duration = absl::Seconds(flags_.seconds)});
   }
 
-  // Seconds of every refusal since the last call.
+  // The seconds that each refusal took, since the last call of this method.
   std::vector<double> TakeRefusals() {
     const std::lock_guard lock(mutex_);
     return std::move(refusals_);
@@ -138,7 +138,7 @@ class Overload {
   std::vector<double> refusals_;
 };
 
-// The largest resident size while it lives.
+// Watches for the largest resident size until it is stopped.
 class PeakWatch {
  public:
   explicit PeakWatch(const Overload& overload)
@@ -160,12 +160,12 @@ class PeakWatch {
   std::thread thread_;
 };
 
-// Bounds, and whether they held.
+// Prints bounds, and records whether they were met.
 class Verdicts {
  public:
   explicit Verdicts(bool times) : times_(times) {}
 
-  // Of times: figures only, unless they count.
+  // Adds a bound on a time or rate, which counts only if `times` is set.
   void AddTime(const std::string& what, double got, double bound, bool at_most, const char* unit) {
     const bool met = met_;
     Add(what, got, bound, at_most, unit);
@@ -203,7 +203,7 @@ absl::StatusOr<bool> Measure(const Flags& flags) {
   if (!before.ok()) return before.status();
   if (!before->errors.empty()) return absl::InternalError(before->first_error.begin()->second);
   const double capacity = PerSecond(*before), batch_seconds = before->mean_solve_seconds;
-  // The queue has been full for once, so that what it needs is there.
+  // The first flood fills the queue, so that its memory is in place before the measurement.
   absl::FPrintF(stderr, "capacity %.1f requests/s of %d samples, a batch takes %.1f ms\n", capacity,
                 flags.samples, 1e3 * batch_seconds);
   if (const auto fill = overload.Flood(flags.load * capacity); !fill.ok()) return fill.status();
@@ -232,7 +232,7 @@ absl::StatusOr<bool> Measure(const Flags& flags) {
   verdicts.AddTime("throughput afterwards over before", PerSecond(*after) / capacity, 0.9, false,
                    "");
   verdicts.Add("errors afterwards", static_cast<double>(after->errors.size()), 0, true, "kinds");
-  // Otherwise this has tested nothing.
+  // A run without refusals has tested nothing.
   verdicts.Add("requests refused", static_cast<double>(flood->requests - flood->ok), 1, false, "");
   return verdicts.met();
 }

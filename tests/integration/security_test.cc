@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TLS, client certificates and tokens, with certificates that openssl makes for the occasion.
+// TLS, client certificates and tokens, with certificates that openssl makes for these tests.
 #include <csignal>
 #include <fstream>
 #include <thread>
@@ -30,12 +30,12 @@ class SecurityTest : public ::testing::Test {
     const Finished finished = RunProgram("/usr/bin/openssl", arguments);
     ASSERT_EQ(finished.exit_code, 0) << finished.output;
   }
-  // NAME.pem and NAME.key, self-signed.
+  // Makes NAME.pem and NAME.key, self-signed.
   void MakeAuthority(const std::string& name) {
     OpenSsl({"req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=" + name,
              "-keyout", File(name + ".key"), "-out", File(name + ".pem")});
   }
-  // The same, signed, for localhost.
+  // Makes NAME.pem and NAME.key for localhost, signed by the authority.
   void MakeCertificate(const std::string& name, const std::string& authority) {
     OpenSsl({"req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext",
              "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", File(name + ".key"), "-out",
@@ -53,7 +53,7 @@ class SecurityTest : public ::testing::Test {
     return Start(flags);
   }
 
-  // One Forward over a connection of its own. authority: empty for plain text.
+  // Sends one Forward over a connection of its own; an empty `authority` means plain text.
   grpc::Status Forward(const ServerProcess& server, const std::string& authority,
                        const std::string& identity = "", const std::string& token = "") {
     grpc::SslCredentialsOptions tls;
@@ -183,7 +183,7 @@ TEST_F(SecurityTest, TokensSayWhoMayDoWhat) {
   EXPECT_TRUE(Forward(*server, "", "", kAdmin).ok());
   EXPECT_EQ(load(kInfer), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(load(kAdmin), grpc::StatusCode::OK);
-  // Health needs none: those who ask are balancers.
+  // Health checks need no token, as balancers make them.
   EXPECT_EQ(RunProgram(DEEPPCR_SERVER_BINARY, {"--probe=" + server->address()}).exit_code, 0);
 
   const auto v2 = inference::GRPCInferenceService::NewStub(

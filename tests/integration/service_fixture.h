@@ -23,7 +23,7 @@ constexpr int64_t kOutputs = 3;
 
 inline std::unique_ptr<v1::DeepPcr::Stub> Connect(const std::string& address) {
   grpc::ChannelArguments arguments;
-  // Each test its own connection.
+  // A distinct argument gives each test its own connection.
   arguments.SetInt(
       "test.distinct",
       static_cast<int>(std::chrono::steady_clock::now().time_since_epoch().count() & 0xfffffff));
@@ -46,7 +46,7 @@ inline std::vector<float> Values(const v1::Tensor& tensor) {
   return values;
 }
 
-// n samples that differ, for a model of this width.
+// A request for n samples that differ, for a model of this width.
 inline v1::ForwardRequest MakeRequest(int64_t n = 2, const std::string& model = "net",
                                       int64_t width = kWidth) {
   v1::ForwardRequest request;
@@ -66,7 +66,7 @@ inline grpc::Status Call(v1::DeepPcr::Stub& stub, const v1::ForwardRequest& requ
   return stub.Forward(&context, request, response);
 }
 
-// Minutes of work for a model of 2048 layers.
+// A comparison that takes minutes on a model of 2048 layers.
 inline v1::CompareRequest LongComparison(const std::string& model) {
   v1::CompareRequest request;
   request.set_model(model);
@@ -79,13 +79,13 @@ inline v1::CompareRequest LongComparison(const std::string& model) {
   return request;
 }
 
-// One server for all tests of a suite, with the model "net" (and, if asked for, others).
+// One server for all tests of a suite, with the models "net" and "rough" by default.
 class ServiceTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     repository_ = std::make_unique<testing::TemporaryDirectory>();
     testing::WriteRandomModel(repository_->File("net/1"), {});
-    // Rough: Newton does not converge in two iterations.
+    // Newton does not converge in two iterations on this model.
     testing::WriteRandomModel(repository_->File("rough/1"), {.gain = 3.0, .type = "mlp"});
     server_ = testing::ServerProcess::Start(repository_->path(), {"--shadow_rate=1"});
   }
@@ -99,7 +99,7 @@ class ServiceTest : public ::testing::Test {
     stub_ = Connect(server_->address());
   }
 
-  // The service still answers, and correctly.
+  // Expects the service to answer, and correctly.
   void ExpectServing() {
     v1::ForwardResponse response;
     const grpc::Status status = Call(*stub_, MakeRequest(), &response);
@@ -107,7 +107,7 @@ class ServiceTest : public ::testing::Test {
     EXPECT_EQ(response.outputs().data().size(), 2u * kOutputs * sizeof(float));
   }
 
-  // Nothing is in progress any more, nothing waits, and the service answers.
+  // Expects that nothing is in progress or waits, and that the service answers.
   void ExpectIdle() {
     for (const char* series : {"deeppcr_requests_in_flight{method=\"Forward\"}",
                                "deeppcr_requests_in_flight{method=\"Compare\"}"}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clients that do not read what they asked for, and an operator who is in a hurry.
+// Clients that do not read their replies, and an operator who is in a hurry.
 #include <arpa/inet.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -19,7 +19,7 @@ using testing::TemporaryDirectory;
 constexpr int64_t kWideWidth = 64;
 constexpr int64_t kDeepLayers = 256;
 constexpr int64_t kSamples = 16;
-// What a connection takes before its client reads is less.
+// A connection takes less than this before its client reads.
 constexpr int64_t kReplyBytes = kSamples * (kDeepLayers + 1) * kWideWidth * 4;
 static_assert(kReplyBytes > int64_t{1} << 20);
 
@@ -118,7 +118,7 @@ TEST_F(StalledTest, AnUnreadReplyIsDroppedInTheEnd) {
   StalledCall stalled(server->address(), LargeReplyRequest().SerializeAsString());
   ASSERT_TRUE(WaitForMetric(*server, answered_));
 
-  // A megabyte has eight seconds.
+  // The server allows a megabyte eight seconds.
   EXPECT_TRUE(WaitForMetric(*server, "deeppcr_replies_dropped_total 1"));
 
   EXPECT_TRUE(WaitForMetric(*server, "deeppcr_requests_in_flight{method=\"Forward\"} 0"));
@@ -144,7 +144,7 @@ TEST_F(StalledTest, AnUnreadReplyDoesNotHoldItsModel) {
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-// A connection to the port that sends half a request and no more.
+// Opens a connection to the port and sends half a request.
 int HalfARequest(int port) {
   const int half = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
@@ -165,7 +165,7 @@ TEST_F(StalledTest, SlowHttpConnectionsDoNotStarveTheProbes) {
 
   EXPECT_THAT(server->Get("/livez"), ::testing::HasSubstr("200 OK"));
 
-  // 40 connections of a second each, 16 at a time.
+  // Each of the 40 connections holds for a second, 16 at a time.
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
   for (const int half : slow) close(half);
 }

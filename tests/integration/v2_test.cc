@@ -143,7 +143,7 @@ TEST_F(V2Test, MethodsThatAreNotThereSayWhy) {
   EXPECT_THAT(no_logs.error_message(), HasSubstr("--log_level"));
 }
 
-// perf_analyzer takes differences of these, and the version whose queue.count grew.
+// perf_analyzer takes differences of these statistics, and uses the version whose queue.count grew.
 TEST_F(V2Test, StatisticsGrowByWhatHappened) {
   const inference::ModelStatistics before = Statistics();
   ModelInferResponse response;
@@ -176,7 +176,7 @@ TEST_F(V2Test, StatisticsGrowByWhatHappened) {
 }
 
 TEST_F(V2Test, AStreamAnswersInOrderAndSurvivesMistakes) {
-  constexpr int kRequests = 300;  // several times what may be open at once
+  constexpr int kRequests = 300;  // several times what a stream may have open at once
   grpc::ClientContext context;
   const auto stream = v2_->ModelStreamInfer(&context);
   std::thread writer([&] {
@@ -215,7 +215,7 @@ TEST_F(V2Test, BytesThatAreNoRequestDoNotEndAStream) {
   ASSERT_TRUE(stream->Write(many));
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_THAT(response.error_message(), HasSubstr("expected at most 5120 fields"));
-  // An id that is refused is kept nowhere, and so not sent back.
+  // The server keeps no refused id, and so sends none back.
   ModelInferRequest named = Infer();
   named.set_id(std::string(1 << 20, 'x'));
   ASSERT_TRUE(stream->Write(named));
@@ -241,7 +241,7 @@ TEST_F(V2Test, StreamsThatAreDroppedLeaveNothingBehind) {
   ExpectServing();
 }
 
-// A client that writes and does not read: its requests wait, and no others.
+// A client writes and does not read: only its own requests wait.
 TEST_F(V2Test, AStreamThatIsNotReadHoldsUpNobody) {
   grpc::ClientContext context;
   const auto stream = v2_->ModelStreamInfer(&context);
@@ -276,7 +276,7 @@ TEST_F(V2Test, ReadinessOfModels) {
   EXPECT_FALSE(ready("nobody", ""));
 }
 
-// With streams that are open and idle, and one that works.
+// Most streams are open and idle, and one works.
 TEST_F(V2Test, OpenStreamsHoldUpNoExit) {
   const auto server =
       testing::ServerProcess::Start(repository_->path(), {"--drain_pause_seconds=1"});

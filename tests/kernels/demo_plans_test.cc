@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plans that the demo models bring: every model loads on the instruction sets that they are for
-// without measuring anything.
+// The plans that ship with the demo models: on the instruction sets of these plans every model
+// loads without measuring anything.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

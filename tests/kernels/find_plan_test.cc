@@ -63,7 +63,7 @@ class FindPlanTest : public ::testing::Test {
 
   void GiveFile(const PlanKey& key) {
     file_.Add(key, MakePlan());
-    // As it is read, not as it was added.
+    // Searches see the file as it is parsed back, not as it was built.
     file_ = *PlanFile::Parse(file_.Text());
     search_.file = &file_;
   }
@@ -136,7 +136,7 @@ TEST_F(FindPlanTest, AFileWithoutThisDeviceIsNoProblemUnlessRequired) {
   ExpectError(FindPlan(search_), StatusCode::kFailedPrecondition, "plan.json: there is none");
 }
 
-// Bits may differ between builds, so the id does; nothing is timed.
+// Nothing is timed. The id changes with the build, as bits may differ between builds.
 TEST_F(FindPlanTest, APlanOfAnotherBuildIsCheckedAndKeptUnderAnotherId) {
   GiveFile(OfAnotherBuild());
   search_.mode = PlanMode::kRequire;

@@ -43,7 +43,7 @@ class LoadedModelTest : public ::testing::Test {
                     .ok());
   }
 
-  // What went wrong while it loaded is in problems_ afterwards.
+  // Loads the model; problems_ then has the problems of the load.
   absl::StatusOr<LoadedPtr> Load(int64_t max_workspace_bytes = int64_t{1} << 28) {
     problems_.clear();
     return LoadWith({.backend = "cpu",
@@ -67,14 +67,14 @@ class LoadedModelTest : public ::testing::Test {
 
   std::string PlanPath() const { return model_.File("plan.json"); }
 
-  // Each least interval has a plan of its own.
+  // Removes cached plans: each least interval has a plan of its own.
   void ForgetPlans() {
     for (const auto& entry : std::filesystem::directory_iterator(plans_.path()))
       std::filesystem::remove(entry.path());
   }
 
-  // Edits the one plan as somebody who can also work out its id: the refusal of the edited plan
-  // tells it.
+  // Edits the only plan and gives the edited plan its right id, which the refusal of the edited
+  // plan names.
   void EditPlan(const std::function<void(json&)>& edit, int64_t max_workspace_bytes) {
     const std::string path = std::filesystem::directory_iterator(plans_.path())->path().string();
     json plan = json::parse(*ReadFile(path, 1 << 20));
@@ -91,7 +91,7 @@ class LoadedModelTest : public ::testing::Test {
 
   TemporaryDirectory model_;
   TemporaryDirectory plans_;
-  std::vector<std::unique_ptr<Engine>> engines_;  // outlive their models
+  std::vector<std::unique_ptr<Engine>> engines_;  // engines outlive their models
   std::string problems_;
   const CancelToken* token_ = nullptr;
 };
@@ -109,7 +109,7 @@ TEST_F(LoadedModelTest, TakesThePlanOfAnEarlierLoad) {
   EXPECT_EQ((*second)->plan().id, (*first)->plan().id);
 }
 
-// A workspace that C = 1 does not fit, and a cached plan whose entry runs it all the same.
+// The workspace does not fit C = 1, but the entry of the cached plan runs it.
 TEST_F(LoadedModelTest, AnEntryBelowTheLeastIntervalIsMeasuredAnew) {
   int64_t bytes = int64_t{1} << 20;
   while (bytes > 0 && (*Load(bytes))->info().min_shooting_interval < 4) bytes = bytes * 3 / 4;
@@ -147,7 +147,7 @@ std::vector<float> Answers(const LoadedModel& model) {
   return all;
 }
 
-// Threads share the samples of a batch, and nothing else.
+// Threads share only the samples of a batch.
 TEST_F(LoadedModelTest, TheNumberOfThreadsChangesNeitherPlanNorBits) {
   const auto one = LoadWith({.backend = "cpu", .num_threads = 1});
   ASSERT_TRUE(one.ok()) << one.status();
@@ -177,7 +177,8 @@ TEST_F(LoadedModelTest, APlanFileIsEnoughWhereOneIsRequired) {
   EXPECT_EQ(problems_, "");
 }
 
-// Its key fits but for the build: what it says is run, compared with sequential, and kept.
+// The key fits except for the build: the choices of the plan are run, compared with sequential, and
+// kept.
 TEST_F(LoadedModelTest, APlanFileOfAnotherBuildIsCheckedAndKept) {
   const auto measured = LoadWith({.backend = "cpu"});
   ASSERT_TRUE(measured.ok()) << measured.status();
@@ -190,7 +191,7 @@ TEST_F(LoadedModelTest, APlanFileOfAnotherBuildIsCheckedAndKept) {
   const auto model = LoadWith(require);
 
   ASSERT_TRUE(model.ok()) << model.status();
-  // Of this build, which made the very same plan.
+  // The id is that of this build, which made the same plan.
   EXPECT_EQ((*model)->plan().id, (*measured)->plan().id);
 
   item["key"]["weights_sha256"] = "0";
@@ -204,12 +205,12 @@ TEST_F(LoadedModelTest, APlanFileThatIsNoneIsNamed) {
               absl::StatusCode::kInvalidArgument, "plan.json: format: expected a string");
   ASSERT_TRUE(LoadWith({.backend = "cpu"}).ok());
   EXPECT_NE(problems_.find("plan.json: format"), std::string::npos) << problems_;
-  // Nobody looks at it where it is not wanted.
+  // Nobody reads the file if the mode is kMeasure.
   ASSERT_TRUE(LoadWith({.backend = "cpu", .plan_mode = PlanMode::kMeasure}).ok());
   EXPECT_EQ(problems_, "");
 }
 
-// A write that was cut off leaves an empty file: no plan, but not none either.
+// A write that was cut off leaves an empty file, which holds no plan but is not a missing file.
 TEST_F(LoadedModelTest, AnEmptyPlanFileIsNamedToo) {
   ASSERT_TRUE(WriteFileAtomically(PlanPath(), "").ok());
   ExpectError(LoadWith({.backend = "cpu", .plan_mode = PlanMode::kRequire}),

@@ -49,7 +49,7 @@ void ExpectRefused(const SolveOptions& options, const std::string& message,
   ExpectError(Resolve(options, 1, context), StatusCode::kInvalidArgument, message);
 }
 
-// Iterating would end in a fallback. A request that names its solver gets it all the same.
+// Iterating would end in a fallback. A request that names its solver still gets that solver.
 TEST(ResolveAutoTest, BelowWhatFloat32CanCertifyItIsSequential) {
   Plan plan = MakePlan();
   plan.least_rtol = 2e-5;
@@ -123,7 +123,7 @@ TEST(ResolveTest, AutoFollowsTheEntryOfTheSampleCount) {
   for (const int64_t n : {9, 64, 65}) EXPECT_EQ(MustResolve({}, n).solver, "sequential") << n;
 }
 
-// A valid request must not become invalid by what was measured to be fastest.
+// The choice that was measured to be fastest must not make a valid request invalid.
 TEST(ResolveTest, AutoLeavesOutWhatItsChoiceDoesNotTake) {
   const ResolvedOptions picard = MustResolve({.warm_sweeps = 2}, 8);
   EXPECT_EQ(picard.solver, "picard");
@@ -248,12 +248,12 @@ TEST(UnfitChoiceTest, AMeasuredPlanFits) {
             "");
 }
 
-// What each change does to the choices of solvers, it must do to those of entries.
+// A choice that does not fit must be refused in the choices of solvers and in those of entries.
 TEST(UnfitChoiceTest, NoChoiceBeyondTheModelsLimitsFits) {
   const PlanChoice bad[] = {
       {.solver = "newton", .shooting_interval = 3},
       {.solver = "newton", .shooting_interval = 1001},
-      {.solver = "quasi_newton", .shooting_interval = 1},  // its one interval is below the least
+      {.solver = "quasi_newton", .shooting_interval = 1},  // the interval of 1 is below the least
       {.solver = "quasi_newton", .shooting_interval = 4},
       {.solver = "picard", .shooting_interval = 4, .initial_guess = InitialGuess::kCalibrated},
       {.solver = "sequential", .shooting_interval = 4},
@@ -299,8 +299,8 @@ TEST(UnfitChoiceTest, QuasiNewtonFitsAtSingleStepsOnly) {
   }
 }
 
-// The default choice stands where none was found; only where nothing runs it may it be out of
-// bounds.
+// An entry without a parallel choice has the default choice, which may be out of bounds only if
+// nothing runs it.
 TEST(UnfitChoiceTest, AnEntryWithoutAParallelChoiceFitsWhileAutoIsSequential) {
   for (const bool iterative : {true, false}) {
     const ResolveContext context = {

@@ -13,7 +13,7 @@ import pathlib
 import re
 import sys
 
-# What a server sees of the library: the engine and the headers that engine.h itself exposes.
+# The part of the library that a server sees: the engine, and the headers that engine.h exposes.
 ENGINE_API = (
     'kernels/engine.h',
     'kernels/plan/plan.h',
@@ -21,7 +21,7 @@ ENGINE_API = (
     'kernels/solver/report.h',
 )
 BASE = 'kernels/base/'
-# What is solved, and what host and device agree on: plain data and constexpr, for nvcc too.
+# The problem, and what host and device agree on: plain data and constexpr, for nvcc too.
 PROBLEM = 'kernels/problem/'
 ITERATION = 'kernels/iteration/'
 PLAIN = (PROBLEM, ITERATION)
@@ -41,7 +41,7 @@ CUDA_FORBIDDEN = COMMON_LIBRARIES + RPC_LIBRARIES + METRICS_LIBRARIES + COMMAND_
 @dataclasses.dataclass(frozen=True)
 class Layer:
     """Files under `path` may include files under `own` and the libraries, and nothing else."""
-    path: str  # a folder or a prefix of names; with a final *, only what is directly in the folder
+    path: str  # a folder or prefix of names; with a final *, only files directly in the folder
     own: tuple
     libraries: tuple = COMMON_LIBRARIES
     forbidden: tuple = ()
@@ -52,7 +52,7 @@ class Layer:
         return name.startswith(self.path)
 
 
-# The first entry that holds a file decides.
+# The first entry that holds a file applies to the file.
 LAYERS = (
     Layer(BASE, (BASE,)),
     Layer(PROBLEM, (PROBLEM,), ()),

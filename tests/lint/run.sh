@@ -17,7 +17,7 @@ case "${1:-}" in
   *) unknown_flag "$1" ;;
 esac
 
-# Files of ours with these endings: sources_of 'sh' 'py'. Build trees and the like are not ours.
+# sources_of ENDING...: lists the files of this project, without build trees and the like.
 sources_of() {
   local patterns=()
   for ending in "$@"; do patterns+=(-o -name "*.$ending"); done

@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::CaseName);
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
-  // model_repository takes any path; its absence is tested by itself.
+  // model_repository accepts any path; another test covers its absence.
   constexpr size_t kFlags = 38;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
@@ -186,7 +186,7 @@ TEST(ParseHostPortTest, KeepsBracketsOfV6) {
   EXPECT_EQ(address->port, 80);
 }
 
-// Rows of the table of a README section, "| `name` | ... |", by name.
+// The rows of the table in a section of the README, "| `name` | ... |", by name.
 std::map<std::string, std::string> ReadmeRows(const std::string& heading) {
   std::ifstream file(DEEPPCR_SOURCE_DIR "/server/README.md");
   std::map<std::string, std::string> rows;
@@ -200,7 +200,7 @@ std::map<std::string, std::string> ReadmeRows(const std::string& heading) {
   return rows;
 }
 
-// Each row is what the table of keys says, `scope_of` being its last cell but one.
+// Expects the rows to be those of the table of keys; scope_of(key) is the last cell but one.
 template <typename Keys, typename ScopeOf>
 void ExpectTableOf(const Keys& keys, ScopeOf scope_of, const std::string& heading) {
   std::map<std::string, std::string> rows = ReadmeRows(heading);
@@ -223,7 +223,7 @@ TEST(ReadmeTest, TableOfFlagsIsThatOfTheCode) {
     const std::string expected = "| `--" + spec.name + "` | " + spec.unit + " | " +
                                  (spec.default_value.empty() ? "" : "`" + spec.default_value + "`");
     std::string row = rows["--" + spec.name];
-    // A bar within a cell is escaped in a table.
+    // A table escapes a bar within a cell.
     for (size_t at; (at = row.find("\\|")) != std::string::npos;) row.erase(at, 1);
     EXPECT_THAT(row, ::testing::StartsWith(expected));
   }

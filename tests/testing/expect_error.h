@@ -26,7 +26,7 @@ void ExpectError(const absl::StatusOr<T>& result, absl::StatusCode code,
 
 // A case of a table of inputs that must be refused.
 struct RefusedCase {
-  std::string name;  // of the test: letters and digits
+  std::string name;  // name of the test case: letters and digits
   std::string input;
   std::string message_part;
   absl::StatusCode code = absl::StatusCode::kInvalidArgument;

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_TESTING_FAKE_ENGINE_H_
 #define DEEPPCR_TESTS_TESTING_FAKE_ENGINE_H_
 
-// An engine whose models compute nothing, tell what they were asked, and stop where a test wants
+// An engine whose models compute nothing, record what they were asked, and stop where a test wants
 // them to.
 
 #include <condition_variable>
@@ -18,7 +18,7 @@
 
 namespace deeppcr::testing {
 
-// Holds threads back until it is opened.
+// A gate that holds threads back until it is opened.
 class Gate {
  public:
   void Close() {
@@ -49,12 +49,12 @@ class Gate {
   int arrived_ = 0;
 };
 
-// Outputs are output_dim copies of the sum of a sample's inputs, plus `offset`.
+// A model whose outputs are output_dim copies of the sum of a sample's inputs, plus `offset`.
 class FakeModel : public LoadedModel {
  public:
   struct Batch {
     ResolvedOptions options;
-    std::vector<int64_t> samples;  // of each item
+    std::vector<int64_t> samples;  // one count per item
   };
 
   FakeModel() {
@@ -140,20 +140,20 @@ class FakeModel : public LoadedModel {
     std::lock_guard<std::mutex> lock(mutex_);
     return batches_;
   }
-  // Inputs of each Compare.
+  // The inputs of each Compare call.
   std::vector<std::vector<float>> comparisons() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return comparisons_;
   }
 
-  // Set before the model is used.
+  // Tests set these members before they use the model.
   ModelInfo info_;
   Plan plan_;
-  std::map<int64_t, Plan> other_plans_;  // by number of steps
+  std::map<int64_t, Plan> other_plans_;  // keyed by number of steps
   SampleReport report = ConvergedReport();
   absl::Status run_status;
   float offset = 0;
-  double max_state_error = 2e-5;  // of the parallel rows of Compare
+  double max_state_error = 2e-5;  // reported for the parallel rows of Compare
   mutable Gate gate;              // passed by Run
   mutable Gate compare_gate;      // passed by Compare
 
@@ -165,7 +165,7 @@ class FakeModel : public LoadedModel {
     return converged;
   }
 
-  // What the plan says, or defaults.
+  // Takes the options from the plan, or the defaults.
   void Choose(ResolvedOptions* options) const {
     const PlanChoice* planned = plan_.ChoiceOf(options->solver);
     const PlanChoice choice = planned != nullptr ? *planned : PlanChoice();
@@ -194,7 +194,7 @@ class FakeModel : public LoadedModel {
   mutable std::vector<std::vector<float>> comparisons_;
 };
 
-// Gives whatever `load` gives for a directory.
+// An engine whose LoadModel returns whatever `load` returns for a directory.
 class FakeEngine : public Engine {
  public:
   using Load =
@@ -213,8 +213,8 @@ class FakeEngine : public Engine {
     return load_(directory);
   }
 
-  std::string problem;  // of every load
-  // What the last load could have taken its plan from.
+  std::string problem;  // reported by every load, if not empty
+  // The models from which the last load could have taken its plan.
   mutable std::vector<std::shared_ptr<const LoadedModel>> offered;
 
  private:

@@ -17,7 +17,7 @@
 
 namespace deeppcr::testing {
 
-// The file of this name, an empty object and a failure of the test where it cannot be read.
+// The golden file `name`; if the file cannot be read, an empty object and a test failure.
 inline nlohmann::json ReadGolden(const std::string& name) {
   constexpr int64_t kMaxBytes = int64_t{1} << 24;
   const auto text = ReadFile(DEEPPCR_SOURCE_DIR "/tests/data/golden/" + name, kMaxBytes);

@@ -13,11 +13,11 @@ namespace deeppcr::testing {
 // The device that the tests of the cuda backend run on: the SIMT executor, or, linked with
 // tests/gpu/real_gpu.cc, a GPU.
 std::unique_ptr<cuda::Device> NewDeviceUnderTest();
-// The cuda backend on it.
+// The cuda backend on the device under test.
 std::unique_ptr<Backend> NewBackendUnderTest();
-// The same on a device that has no clusters, so that every pass is a row of launches.
+// The cuda backend on a device without clusters, so that every pass is a row of launches.
 std::unique_ptr<Backend> NewBackendWithoutClusters();
-// Deeper systems are for a GPU alone.
+// The depth of the deepest systems to test: deeper ones are for a GPU only.
 int64_t MaxStepsUnderTest();
 
 }  // namespace deeppcr::testing

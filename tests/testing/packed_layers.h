@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_TESTS_TESTING_PACKED_LAYERS_H_
 #define DEEPPCR_TESTS_TESTING_PACKED_LAYERS_H_
 
-// The tables of CPU kernels under test, and systems in the layout that they take. Packed here by
-// plain loops, not by kernels/cpu/cpu_system.cc, so that the two check each other.
+// The tables of CPU kernels under test, and systems in the layout that the kernels take. Plain
+// loops pack them here, not kernels/cpu/cpu_system.cc, so that the two check each other.
 
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@
 namespace deeppcr::testing {
 
 struct KernelSet {
-  std::string name;  // of the instruction set
+  std::string name;  // the instruction set
   cpu::Kernels (*kernels)(int64_t width);
 };
 
@@ -41,7 +41,7 @@ class IntervalBuffers {
   IntervalBuffers(const cpu::LayersView& layers, int64_t interval);
 
   int64_t num_intervals() const { return intervals_; }
-  // [W]; column 0 is the state or the right-hand side, then the probes.
+  // [W]; column 0 is the state or the right-hand side, the other columns are the probes.
   float* State(int64_t p, int64_t column = 0) { return Row(states_, p, column); }
   float* Propagated(int64_t p, int64_t column = 0) { return Row(propagated_, p, column); }
   float* Entering(int64_t p, int64_t column = 0) { return Row(entering_, p, column); }

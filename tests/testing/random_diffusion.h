@@ -26,17 +26,18 @@ struct DiffusionOptions {
   int64_t num_classes = 0;
   int64_t condition_dim = 0;
   bool decoder = false;
-  double output_gain = 0.5;   // how much the network has a say
-  double input_scale = 1;     // of the first layer; small, the epsilon of a layer norm shows
-  double first_signal = 0.3;  // of the schedule that tries everything; small ones are expansive
+  double output_gain = 0.5;   // gain of the output layer: weight of the network in a step
+  double input_scale = 1;     // scale of the first layer; if small, a layer norm's epsilon shows
+  double first_signal = 0.3;  // first signal of the default schedule; a small one is expansive
   bool ddpm = false;          // the schedule of Ho et al. 2020 instead
-  // Of each layer's weights, times its scale; 0: normal ones. No bias and, of a residual denoiser,
-  // no modulation: terms cancel to nothing.
+  // Bound of the random integers that, times a scale, are the weights; 0: normal weights. Integer
+  // weights come without biases and, in a residual denoiser, without modulation, so that terms
+  // cancel to nothing.
   int largest_integer = 0;
   uint64_t seed = 1;
 };
 
-// The residual denoiser with classes and Ho et al.'s schedule.
+// Options of a residual denoiser with classes and the schedule of Ho et al.
 inline DiffusionOptions ResidualDdpm(int64_t num_steps, uint64_t seed) {
   return {.state_dim = 5,
           .hidden_dim = 20,
@@ -49,7 +50,7 @@ inline DiffusionOptions ResidualDdpm(int64_t num_steps, uint64_t seed) {
           .seed = seed};
 }
 
-// The adaLN denoiser with conditions, a decoder and clipping.
+// Options of an adaLN denoiser with conditions, a decoder and clipping.
 inline DiffusionOptions AdaLnWithDecoder(int64_t num_steps, uint64_t seed) {
   return {.kind = DenoiserKind::kAdaLnMlp,
           .state_dim = 3,
@@ -62,7 +63,7 @@ inline DiffusionOptions AdaLnWithDecoder(int64_t num_steps, uint64_t seed) {
           .seed = seed};
 }
 
-// Owns what a DiffusionSpec points to.
+// A reverse process with random weights. Owns what its DiffusionSpec points to.
 class RandomDiffusion {
  public:
   explicit RandomDiffusion(const DiffusionOptions& options)
@@ -135,8 +136,8 @@ class RandomDiffusion {
   std::span<const float> Biases(int64_t n, double scale) {
     return Array(n, largest_integer_ == 0 ? scale : 0);
   }
-  // All coefficients differ from zero somewhere and are zero somewhere; the last step is free of
-  // noise, as is one before.
+  // Makes steps in which z_z, z_m and sigma are zero at some steps and not at others; the last step
+  // is free of noise.
   void MakeSteps(const DiffusionOptions& options) {
     const int64_t count = options.num_steps;
     for (int64_t l = 0; l < count; ++l) {
@@ -155,7 +156,7 @@ class RandomDiffusion {
       steps_.push_back(step);
     }
   }
-  // Linear betas of 1000 steps, as many times larger as there are fewer of them, up to 1/2.
+  // Makes steps from the linear betas of 1000 steps, scaled by 1000 / count and at most 1/2.
   void MakeDdpmSteps(int64_t count) {
     const auto n = static_cast<double>(count);
     std::vector<double> products = {1.0};

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_TESTING_SAFETENSORS_WRITER_H_
 #define DEEPPCR_TESTS_TESTING_SAFETENSORS_WRITER_H_
 
-// Makes models for tests.
+// Writes models for tests.
 
 #include <cstdint>
 #include <string>
@@ -31,7 +31,7 @@ absl::Status WriteSafetensors(const std::string& path, const std::vector<NamedTe
 absl::Status WriteModel(const std::string& directory, std::string_view config_json,
                         const std::vector<NamedTensor>& tensors);
 
-// A fresh empty directory below the system's for temporary files, removed with all it holds.
+// A new empty directory in the system's directory for temporary files, removed with its contents.
 class TemporaryDirectory {
  public:
   TemporaryDirectory();

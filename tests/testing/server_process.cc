@@ -31,7 +31,7 @@ std::string ReadAll(const std::string& path) {
   return text.str();
 }
 
-// Starts a program with stdout and stderr in a file.
+// Starts a program with stdout and stderr going to the file `log`.
 pid_t Spawn(const std::string& program, const std::vector<std::string>& arguments,
             const std::string& log) {
   std::vector<std::string> words = {program};
@@ -100,7 +100,7 @@ std::unique_ptr<ServerProcess> ServerProcess::Start(const std::string& repositor
   flags.insert(flags.end(), {"--model_repository=" + repository, "--http_listen=127.0.0.1:0",
                              "--port_file=" + server->directory_.File("ports.json")});
   server->pid_ = Spawn(DEEPPCR_SERVER_BINARY, flags, server->directory_.File("log"));
-  // Plans are measured meanwhile, perhaps under a sanitizer.
+  // The server measures plans before its ports open, perhaps under a sanitizer.
   if (server->AwaitPorts(180)) return server;
   ADD_FAILURE() << "the server did not start:\n" << server->Log();
   return nullptr;

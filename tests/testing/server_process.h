@@ -2,7 +2,8 @@
 #ifndef DEEPPCR_TESTS_TESTING_SERVER_PROCESS_H_
 #define DEEPPCR_TESTS_TESTING_SERVER_PROCESS_H_
 
-// The real server as a process of its own, and small clients for what has no library here.
+// The real server as a process of its own, and small clients for protocols that have no library
+// here.
 
 #include <sys/types.h>
 
@@ -15,9 +16,9 @@
 
 namespace deeppcr::testing {
 
-// Runs a program to its end; stdout and stderr together.
+// The result of running a program; `output` is stdout and stderr together.
 struct Finished {
-  int exit_code = -1;  // -1: it did not end by itself in time
+  int exit_code = -1;  // -1: the program did not end by itself in time
   std::string output;
 };
 Finished RunProgram(const std::string& program, const std::vector<std::string>& arguments,
@@ -25,26 +26,26 @@ Finished RunProgram(const std::string& program, const std::vector<std::string>& 
 
 class ServerProcess {
  public:
-  // Starts the server with `flags` and free ports (on loopback, unless --listen is among them), and
-  // waits until it has tried every model.
-  // Null, and a test failure with the log, if that does not happen.
+  // Starts the server with `flags` and free ports (on loopback, unless --listen is among `flags`),
+  // and waits until the server has tried every model. Null, with a test failure and the log, if
+  // that does not happen.
   static std::unique_ptr<ServerProcess> Start(const std::string& repository,
                                               std::vector<std::string> flags = {});
-  // Kills what is still running.
+  // Kills the process if it still runs.
   ~ServerProcess();
 
   std::string address() const;
   int grpc_port() const { return grpc_port_; }
   int http_port() const { return http_port_; }
-  bool ready() const { return ready_; }  // as the port file said
+  bool ready() const { return ready_; }  // value in the port file
 
   void Signal(int signal) const;
-  // The exit code, or nothing if it is still running after `seconds` or was killed by a signal.
+  // The exit code; nothing if the process still runs after `seconds` or was killed by a signal.
   std::optional<int> Wait(double seconds);
 
   std::string Log() const;
 
-  // The reply, headers included, to a GET of the HTTP port; empty if there is none.
+  // The reply, with headers, to a GET request at the HTTP port; empty if there is none.
   std::string Get(const std::string& path) const {
     return Http("GET " + path + " HTTP/1.0\r\n\r\n");
   }

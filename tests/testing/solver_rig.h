@@ -15,26 +15,26 @@
 namespace deeppcr::testing {
 
 // Every backend that can run here: the CPU backend once per instruction set, and the reference,
-// which is the last. Linked with cuda_cases.cc, the cuda backend in place of the CPU's.
+// which is the last. A program linked with cuda_cases.cc has the cuda backend in place of the
+// CPU's.
 struct BackendCase {
   std::string name;
   std::unique_ptr<Backend> (*create)();
-  int64_t max_steps = INT64_MAX;  // deeper systems would take it too long
+  int64_t max_steps = INT64_MAX;  // deeper systems would take too long
 };
 const std::vector<BackendCase>& BackendCases();
 
-// What a run gave back.
+// The result of a run.
 struct Solved {
   std::vector<float> outputs;     // [n, output_dim]
   std::vector<float> trajectory;  // [n, L + 1, D]
   std::vector<SampleReport> reports;
 
-  // Bit for bit.
+  // True if outputs and trajectories are equal bit for bit.
   bool SameAnswers(const Solved& other) const;
 };
 
-// A system on a backend with a runner, ready to be asked. Failing to set up aborts the test
-// program.
+// A system on a backend with a runner, ready to use. A failed setup aborts the test program.
 class SolverRig {
  public:
   SolverRig(std::unique_ptr<Backend> backend, const SystemSpec& spec, int num_threads = 1,
@@ -43,7 +43,7 @@ class SolverRig {
   const Runner& runner() const { return *runner_; }
   System& system() { return *system_; }
   Solved Solve(const ResolvedOptions& options, const std::vector<float>& inputs) const;
-  // The inputs of `request`; what it is to write is ignored.
+  // Solves for the inputs of `request`; ignores what `request` is to write.
   Solved Solve(const ResolvedOptions& options, const RunItem& request) const;
 
  private:

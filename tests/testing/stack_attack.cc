@@ -29,7 +29,7 @@ enum class Structure { kDense, kSparse, kLowRank, kOrthogonal, kZeroRows };
 constexpr std::array kStructures = {Structure::kDense, Structure::kSparse, Structure::kLowRank,
                                     Structure::kOrthogonal, Structure::kZeroRows};
 
-// Rows made orthonormal one after the other.
+// A random matrix whose rows are made orthonormal one after the other.
 std::vector<double> Orthogonal(Random& random, int64_t dim) {
   std::vector<double> m(dim * dim);
   for (double& x : m) x = Normal(random);
@@ -60,7 +60,7 @@ std::vector<double> LowRank(Random& random, int64_t dim) {
   return m;
 }
 
-// Of gain 1: a row has length about 1.
+// A random matrix of gain 1: a row has length about 1.
 std::vector<double> Weights(Random& random, Structure structure, int64_t dim) {
   if (structure == Structure::kOrthogonal) return Orthogonal(random, dim);
   if (structure == Structure::kLowRank) return LowRank(random, dim);
@@ -76,7 +76,7 @@ std::vector<double> Weights(Random& random, Structure structure, int64_t dim) {
   return m;
 }
 
-// The gain at which a random MLP of this activation neither grows nor forgets, about.
+// The gain, roughly, at which a random MLP of this activation neither grows nor forgets.
 double CriticalGain(Activation activation) {
   switch (activation) {
     case Activation::kRelu:
@@ -119,8 +119,8 @@ std::vector<float> TrajectoryOf(const StackAttack& attack, const std::vector<flo
   return {exact.begin(), exact.end()};
 }
 
-// The answer itself, the answer made wrong by a thousandth, that of a nearby input, that of
-// another.
+// Draws a previous trajectory: the answer itself, the answer off by a thousandth, the answer for a
+// nearby input, or the answer for another input.
 void DrawPrevious(Random& random, StackAttack* attack) {
   attack->options.initial_guess = InitialGuess::kPrevious;
   std::vector<float> inputs = attack->inputs;
@@ -175,7 +175,7 @@ StackAttack DrawStackAttack(uint64_t seed, std::string_view solver, double rtol)
   attack.state_dim = OneOf(random, std::array{2, 3, 5, 8, 16});
   attack.num_steps = OneOf(random, std::array{16, 64, 96, 160, 256});
   attack.residual = random() % 4 == 0;
-  // Every second one is kinked.
+  // Half of the attacks are kinked.
   attack.activation = random() % 2 == 0
                           ? OneOf(random, std::array{Activation::kRelu, Activation::kLeakyRelu})
                           : kActivationNames[random() % kActivationNames.size()].activation;
@@ -206,7 +206,7 @@ StackAttack DrawStackAttack(uint64_t seed, std::string_view solver, double rtol)
       attack.options.initial_guess = InitialGuess::kCalibrated;
       break;
     default:
-      break;  // the constant one
+      break;  // keeps the constant guess
   }
   attack.family = StrCat(attack.smooth() ? "smooth" : "kinked", bias == 0 ? ", no bias" : ", bias",
                          attack.residual ? ", resnet" : ", mlp");

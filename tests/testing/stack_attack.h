@@ -2,9 +2,9 @@
 #ifndef DEEPPCR_TESTS_TESTING_STACK_ATTACK_H_
 #define DEEPPCR_TESTS_TESTING_STACK_ATTACK_H_
 
-// Dense stacks made to be got wrong: every activation, with and without bias, weights of every
-// structure, inputs with exact zeros and of every size, guesses that are fitted, right, stale or
-// another's.
+// Dense stacks that are hard to get right: every activation, with and without bias, weights of
+// every structure, inputs with exact zeros and of every size, guesses that are fitted, right, stale
+// or from another input.
 
 #include <cstdint>
 #include <random>
@@ -28,38 +28,38 @@ struct StackAttack {
   std::vector<float> inputs;    // [D]
   std::vector<float> previous;  // [L + 1, D] if options.initial_guess is kPrevious
   ResolvedOptions options;
-  std::string family;  // for tables: what the attack is of
+  std::string family;  // the row that the attack belongs to in tables
 
   DenseStackSpec spec() const;
-  bool smooth() const;  // no kink
+  bool smooth() const;  // true if the activation has no kink
 };
 
-// An MLP to put layers into: every weight and bias is zero.
+// An MLP whose weights and biases are all zero, for tests to put layers into.
 StackAttack ZeroStack(int64_t num_steps, int64_t state_dim, Activation activation);
 
 // Draws everything from `seed`: widths 2 to 16, depths 16 to 256, gains around the edge of
-// stability, every iterative solver and its options, rtol from 1e-2 to 1e-6. `solver` and `rtol`
-// take the place of what would be drawn where they are not empty and not 0.
+// stability, every iterative solver and its options, rtol from 1e-2 to 1e-6. `solver`, unless
+// empty, and `rtol`, unless 0, replace what would be drawn.
 StackAttack DrawStackAttack(uint64_t seed, std::string_view solver = "", double rtol = 0);
 
-// The attack's system on the CPU backend, with its fitted guess if that is what it asks for. Where
-// there is none, as too many trajectories overflow, the attack asks for the constant one from then
-// on.
+// The attack's system on the CPU backend, with its fitted guess if the attack asks for one. If
+// there is no fitted guess, because too many trajectories overflow, the attack asks for the
+// constant guess from then on.
 SolverRig RigOf(StackAttack* attack);
 
-// Small and kinked: a start for a search.
+// A small system, mostly kinked: a start for a search.
 StackAttack DrawSearchStart(uint64_t seed);
 // Changes a few weights, biases or inputs, or one weight in a range of steps.
 void Mutate(std::mt19937_64& random, StackAttack* attack);
 
-// How far an answer is from another one, in tolerances, at the ends of intervals: the largest
-// |a - b| / (rtol |a| + atol) in max norms, an error below the least normal float counting as none.
+// The distance between two answers, in tolerances, at the ends of intervals: the largest
+// |a - b| / (rtol |a| + atol) in max norms. An error below the least normal float counts as none.
 struct Distance {
-  double to_single = 0;  // to the sequential solver of the same backend
-  double to_double = 0;  // to the oracle in double
-  double rounding = 0;   // between these two, anywhere in the trajectory
+  double to_single = 0;  // distance to the sequential solver of the same backend
+  double to_double = 0;  // distance to the oracle in double
+  double rounding = 0;   // distance between these two, anywhere in the trajectory
 };
-// Infinite where something is not finite.
+// Compares `trajectory` with both; infinite if a value is NaN.
 Distance Judge(const StackAttack& attack, const std::vector<float>& trajectory,
                const std::vector<float>& sequential);
 

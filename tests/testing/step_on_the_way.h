@@ -11,29 +11,33 @@
 
 namespace deeppcr::testing {
 
-// Two channels of a tanh ResNet, and then a step so steep that it lies between the state that is
-// certified without it and the sequential one. A copy is independent: one of each Plant call.
+// Two channels of a tanh ResNet, followed by a step so steep that it lies between the state that is
+// certified without the step and the sequential state. Copies are independent: each Plant call
+// takes a copy of its own.
 class StepOnTheWay {
  public:
-  static constexpr int kDim = 5;  // two channels, two that make a window of them, what they move
+  static constexpr int kDim = 5;  // two channels, two that make a window, and one that these move
 
-  // `stale`: from the trajectory of inputs that differ by this.
+  // `stale`: by how much the inputs of the previous trajectory, the guess, differ.
   StepOnTheWay(uint64_t seed, double rtol, int64_t interval, float stale = 0);
 
   const StackAttack& attack() const { return attack_; }
   double rtol() const { return rtol_; }
   int64_t interval() const { return interval_; }
-  // True if the two are so far from each other, relatively: by default there is room for a step
-  // between them that is none to rounding.
+  // True if the certified and the sequential state are at least `least` apart, relatively: by
+  // default there is room between them for a step that is more than rounding.
   bool has_error(double least = 2e-6) const;
 
-  // A unit that sees the first channel, less `other` of the second one, pass `at` of the way. Steep
-  // for the way that is left: none, and false, where the second channel cancels most of it.
+  // Plants a unit that reads the first channel less `other` times the second one, and steps at the
+  // fraction `at` of the way, steeply for the way that is left. Plants nothing and returns false if
+  // the second channel cancels most of the way.
   bool PlantGate(double at, double other);
-  // A window that the first channel enters there, and leaves after `wide` more of half the error.
+  // Plants a window that the first channel enters at the fraction `at` of the way, and leaves
+  // `wide` times half the error past the end of the way.
   void PlantWindow(double at, double wide);
-  // A step of this height in the fourth channel, which a stale guess has moved too: it fits into
-  // that channel's ball. Within one interval of two, whose end does not show the channel before.
+  // Plants a step of this height in the last channel, which a stale guess has moved too: the step
+  // fits into that channel's ball. For use within one interval of two steps, whose end does not
+  // show the channel before.
   void PlantLowStep(double at, double height);
 
  private:
@@ -45,9 +49,9 @@ class StepOnTheWay {
   std::mt19937_64 random_;
   double rtol_;
   int64_t interval_;
-  int64_t step_;  // the first one that reads what is certified
+  int64_t step_;  // the first step that reads the certified state
   StackAttack attack_;
-  double claim_[2] = {}, error_[2] = {};  // of the two channels there
+  double claim_[2] = {}, error_[2] = {};  // states and errors of the two channels at step_
 };
 
 }  // namespace deeppcr::testing

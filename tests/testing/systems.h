@@ -13,7 +13,7 @@
 
 namespace deeppcr::testing {
 
-// Below, at and above powers of two and vector widths.
+// Sizes below, at and above powers of two and vector widths.
 inline constexpr std::array<int64_t, 7> kAwkwardSteps = {1, 2, 31, 32, 33, 65, 1000};
 inline constexpr std::array<int64_t, 8> kAwkwardWidths = {1, 3, 4, 7, 16, 33, 65, 80};
 
@@ -29,7 +29,7 @@ struct StackOptions {
   uint64_t seed = 1;
 };
 
-// Owns what its spec points to; moves, never copies.
+// A dense stack with random weights. Owns what its spec points to; can be moved, never copied.
 class RandomSystem {
  public:
   explicit RandomSystem(const StackOptions& shape);
@@ -45,11 +45,11 @@ class RandomSystem {
   DenseStackSpec spec_;
 };
 
-// For test names and failure messages.
+// A description for test names and failure messages.
 std::string Describe(const StackOptions& shape);
 
-// max over rows of |a - b| / (|b| + floor), max norms over row_size values; infinite where a is
-// NaN.
+// The largest |a - b| / (|b| + floor) of all rows, with max norms over row_size values; infinite if
+// a is NaN.
 double RelativeError(const std::vector<float>& a, const std::vector<double>& b, int64_t row_size,
                      double floor);
 

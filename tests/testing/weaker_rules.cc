@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array<int32_t, 1> kSample = {0};
 
-// The passes of one sample.
+// The passes of one sample's solve.
 class WeakSolve {
  public:
   WeakSolve(const StackAttack& attack, System& system, WeakRule rule)
@@ -85,7 +85,7 @@ class WeakSolve {
     }
   }
 
-  // How far it still moves; not finite if that is no return.
+  // The distance by which the map still moves the states; infinite if they do not return.
   double Returns(Confirmation confirmation) {
     const UpdateNorms norms = Pass({.refresh = false, .confirmation = confirmation});
     const bool returns = norms.finite && norms.share <= kReturnedShare;

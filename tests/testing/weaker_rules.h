@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_TESTS_TESTING_WEAKER_RULES_H_
 #define DEEPPCR_TESTS_TESTING_WEAKER_RULES_H_
 
-// Stopping rules that are known to claim what is not so, run on the passes of the CPU backend: what
-// tests of a claim have to catch.
+// Stopping rules that are known to make false claims, run on the passes of the CPU backend. Tests
+// of claims have to catch these rules.
 
 #include <string_view>
 #include <vector>
@@ -14,13 +14,13 @@
 namespace deeppcr::testing {
 
 enum class WeakRule {
-  kChord,       // 2 |c| + rho <= rtol of one chord correction, whatever it went through
-  kRate,        // the same, and |c| < 0.5 |d|
-  kTwoChords,   // the same, then of a second one too, which contracts
-  kFront,       // the whole certificate, but for its confirmations
-  kUnfollowed,  // the whole certificate, but for the confirmation that follows what is left
+  kChord,       // one chord correction with 2 |c| + rho <= rtol, whatever came before it
+  kRate,        // kChord, and |c| < 0.5 |d| or 2 |c| <= rho
+  kTwoChords,   // two chord corrections with 2 |c| + rho <= rtol, the second one contracting
+  kFront,       // the whole certificate without its confirmations
+  kUnfollowed,  // the whole certificate without the confirmation that follows what is left
 };
-// Those that a search finds false claims of; the last one needs systems made on purpose.
+// Rules that a search finds false claims of; kUnfollowed needs systems made on purpose.
 inline constexpr WeakRule kWeakRules[] = {WeakRule::kChord, WeakRule::kRate, WeakRule::kTwoChords,
                                           WeakRule::kFront};
 std::string_view NameOf(WeakRule rule);
@@ -28,10 +28,10 @@ std::string_view NameOf(WeakRule rule);
 struct WeakClaim {
   bool claimed = false;
   int iterations = 0, corrections = 0;
-  std::vector<float> trajectory;  // [L + 1, D] where it claims
+  std::vector<float> trajectory;  // [L + 1, D] if claimed
 };
 
-// Newton on the attack's system, input and guess by this rule.
+// Runs Newton on the attack's system, input and guess under `rule`.
 WeakClaim SolveByWeakRule(const StackAttack& attack, System& system, WeakRule rule);
 
 }  // namespace deeppcr::testing

@@ -86,7 +86,7 @@ TEST(FileTest, RefusesADirectory) {
               "expected a regular file, got a directory");
 }
 
-// Would hang (and be ended by the time limit of the test) if the file were opened blocking.
+// A blocking open would hang here until the time limit of the test ends it.
 TEST(FileTest, RefusesAFifoWithoutWaitingForAWriter) {
   const TemporaryDirectory directory;
   ASSERT_EQ(::mkfifo(directory.File("fifo").c_str(), 0600), 0);
@@ -114,7 +114,7 @@ TEST(FileTest, RefusesADevice) {
   ExpectError(ReadFile("/dev/null", kPlenty), StatusCode::kInvalidArgument, "got a device");
 }
 
-// Files of /proc say that they are empty and are not: what a file that grows looks like.
+// Files in /proc report a size of 0 and have contents, like a file that grows while it is read.
 TEST(FileTest, DetectsMoreBytesThanTheFileHad) {
   ExpectError(ReadFile("/proc/self/status", kPlenty), StatusCode::kAborted,
               "it had 0 bytes, now it has more");

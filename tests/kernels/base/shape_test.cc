@@ -30,7 +30,7 @@ TEST(ShapeTest, MultipliesExtents) {
 TEST(ShapeTest, RefusesOverflowAndNamesTheShape) {
   ExpectError(CheckedProduct({int64_t{1} << 62, 2}), absl::StatusCode::kInvalidArgument,
               "shape [4611686018427387904, 2] overflows");
-  // As the reference reader of safetensors: a later 0 does not excuse an overflow.
+  // A later 0 does not excuse an overflow; the reference reader of safetensors agrees.
   ExpectError(CheckedProduct({kMax, kMax, 0}), absl::StatusCode::kInvalidArgument, "overflows");
 }
 

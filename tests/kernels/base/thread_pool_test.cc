@@ -11,7 +11,7 @@
 namespace deeppcr {
 namespace {
 
-// How often each index of a loop came.
+// Counts how often a loop runs each index.
 class Counts {
  public:
   explicit Counts(int64_t count) : counts_(count) {}

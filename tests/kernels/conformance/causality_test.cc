@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // After k updates the first k intervals equal the sequential states in every bit, whatever the
-// transition matrices; and bits do not depend on the company that a sample keeps.
+// transition matrices; and bits do not depend on the other samples of a batch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using testing::RandomSystem;
 using testing::Solved;
 using testing::SolverRig;
 
-// Leading steps at which two trajectories agree in every bit.
+// Counts the leading steps at which two trajectories agree in every bit.
 int64_t EqualSteps(const std::vector<float>& a, const std::vector<float>& b, int64_t dim) {
   for (size_t i = 0; i < a.size(); ++i) {
     if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i]))
@@ -34,7 +34,7 @@ class CausalityTest : public ::testing::TestWithParam<size_t> {
 };
 
 TEST_P(CausalityTest, EveryUpdateMakesOneMoreIntervalExact) {
-  // Signed zeros appear in relu networks, and one wrong sign is a wrong bit.
+  // Relu networks have signed zeros, and a wrong sign is a wrong bit.
   for (const Activation activation : {Activation::kTanh, Activation::kRelu}) {
     const RandomSystem system(
         {.num_steps = 67, .state_dim = 5, .activation = activation, .gain = 1.3, .seed = 11});
@@ -53,7 +53,7 @@ TEST_P(CausalityTest, EveryUpdateMakesOneMoreIntervalExact) {
           const SampleReport& report = solved.reports[0];
           if (report.termination == Termination::kNonFinite) break;
           const int64_t updates = report.iterations + report.chord_corrections;
-          // It went on for as long as it was told to, or knew that it was done.
+          // The solve went on for k updates, or knew that it was done.
           EXPECT_TRUE(updates >= k || report.termination == Termination::kConverged ||
                       report.termination == Termination::kPrecisionLimited);
           EXPECT_GE(EqualSteps(solved.trajectory, sequential.trajectory, 5),

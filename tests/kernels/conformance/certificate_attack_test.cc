@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attacks on the promise that what is claimed is so, from outside the systems that suggested the
-// rule: exact zeros, kinks, no bias, sparse and low-rank weights, inputs from 1e-6 to 1e6, guesses
-// that are fitted, right, stale or another's.
+// Attacks on the promise that claims are true, with systems unlike those that suggested the rule:
+// exact zeros, kinks, no bias, sparse and low-rank weights, inputs from 1e-6 to 1e6, guesses that
+// are fitted, right, stale or from another input.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -27,7 +27,7 @@ using testing::StackAttack;
 using testing::WeakClaim;
 using testing::WeakRule;
 
-// What a run of so many claims judges, or what the slow run of this test asks for.
+// The number of claims to judge; the slow run of this test asks for more.
 int64_t WantedClaims() {
   const char* text = std::getenv("DEEPPCR_TEST_CLAIMS");
   return text == nullptr ? 4000 : std::atoll(text);
@@ -48,8 +48,8 @@ std::string DescribeAttack(const StackAttack& a, uint64_t seed) {
          " rtol=" + std::to_string(a.options.rtol);
 }
 
-// 0 beyond the tolerance against the sequential solver, and 0 against double where the sequential
-// solver is itself within it.
+// No claim is beyond the tolerance of the sequential solver, nor beyond that of the oracle in
+// double if the sequential solver is within it.
 TEST(CertificateAttackTest, NoClaimIsFalse) {
   struct Row {
     int64_t solves = 0, claims = 0, precise = 0, precise_claims = 0, close = 0;
@@ -61,7 +61,7 @@ TEST(CertificateAttackTest, NoClaimIsFalse) {
     StackAttack attack = DrawStackAttack(seed);
     const SolverRig rig = testing::RigOf(&attack);
     const Solved sequential = SolveInTurn(rig, attack);
-    if (!sequential.reports[0].converged) continue;  // it overflows
+    if (!sequential.reports[0].converged) continue;  // the system overflows
     const Solved solved = SolveAttack(rig, attack);
     const SampleReport& report = solved.reports[0];
     Row& row = rows[attack.family + ", " + std::string(attack.options.solver)];
@@ -92,8 +92,8 @@ TEST(CertificateAttackTest, NoClaimIsFalse) {
   EXPECT_GE(claims, WantedClaims());
 }
 
-// The rule that certified before is one of the weaker ones: of what it certified rightly, most is
-// still certified. At rtol 1e-4.
+// Most claims that a single chord correction, one of the weaker rules, certifies rightly at rtol
+// 1e-4 are still certified.
 TEST(CertificateAttackTest, WhatWasCertifiedRightlyStillIs) {
   struct Row {
     int64_t right = 0, kept = 0, iterations_before = 0, iterations = 0, passes_before = 0,

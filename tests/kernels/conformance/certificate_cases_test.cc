@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Systems made by hand to be got wrong, and the same verdict in other units.
+// Systems made by hand that are hard to get right, and the same verdict in other units.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,15 +32,15 @@ using testing::WeakClaim;
 using testing::WeakRule;
 using testing::ZeroStack;
 
-// A width-2 MLP of the same layer throughout, [to][from].
+// An MLP of width 2 with the same layer, [to][from], throughout.
 StackAttack Narrow(Activation activation, int64_t steps, const float (&layer)[2][2]) {
   StackAttack attack = ZeroStack(steps, 2, activation);
   for (int64_t i = 0; i < 4 * steps; ++i) attack.weights[i] = layer[i % 4 / 2][i % 2];
   return attack;
 }
 
-// A channel that one small weight feeds early on and that later layers grow: the correction of an
-// iterate in which it is at rest does not see it.
+// A channel that one small weight feeds early on and that later layers grow. The correction of an
+// iterate in which the channel is at rest does not see the channel.
 StackAttack DormantChannel(Activation activation) {
   StackAttack attack = Narrow(activation, 256, {{1, 0}, {0, 1}});
   attack.weights[2] = 3.8e-5F;
@@ -49,8 +49,7 @@ StackAttack DormantChannel(Activation activation) {
   return attack;
 }
 
-// z_2' = act(3 z_2 - 4e-6), which 2.5e-6 enters: at rest at the iterate, a hundred thousand in the
-// end.
+// z_2' = act(3 z_2 - 4 size), entered by 2.5 size: at rest at the iterate, beyond 1e5 at the end.
 StackAttack GrowthBehindAKink(Activation activation, float size) {
   StackAttack attack = Narrow(activation, 25, {{1, 0}, {0, 3}});
   for (int64_t l = 0; l < 25; ++l) attack.biases[2 * l + 1] = -4 * size;
@@ -93,7 +92,7 @@ TEST(CertificateCasesTest, GrowthBehindAKink) {
   }
 }
 
-// A bend so sharp that it is a kink to float32: smooth activations behind steep weights.
+// Smooth activations behind steep weights bend so sharply that float32 sees a kink.
 TEST(CertificateCasesTest, GrowthBehindASharpBend) {
   for (const Activation activation : {Activation::kTanh, Activation::kSoftplus, Activation::kSilu,
                                       Activation::kElu, Activation::kGelu}) {
@@ -107,7 +106,7 @@ TEST(CertificateCasesTest, GrowthBehindASharpBend) {
   }
 }
 
-// How many claims were made, and how many of them were false.
+// Counts the claims, and the false ones among them.
 struct Claims {
   int made = 0, wrong = 0;
 };
@@ -118,7 +117,7 @@ void CountClaim(const StackAttack& attack, const std::vector<float>& trajectory,
   if (Judge(attack, trajectory, sequential.trajectory).to_single > 1) ++claims->wrong;
 }
 
-// One solve with attack.options.
+// Counts the claim of one solve with attack.options.
 void CountSolve(const SolverRig& rig, const StackAttack& attack, Claims* claims) {
   const Solved sequential = rig.Solve({.solver = "sequential"}, attack.inputs);
   if (!sequential.reports[0].converged) return;
@@ -137,7 +136,7 @@ void Count(StackAttack& attack, double rtol, int64_t interval, Claims* claims) {
   CountSolve(rig, attack, claims);
 }
 
-// With both guesses that are made of inputs, and a step or more an interval.
+// Counts solves from both guesses that need only inputs, at several interval lengths.
 void CountInputs(StackAttack& attack, const std::vector<std::vector<float>>& inputs,
                  Claims* claims) {
   for (const InitialGuess guess : {InitialGuess::kConstant, InitialGuess::kCalibrated}) {
@@ -156,8 +155,8 @@ void CountInputs(StackAttack& attack, const std::vector<std::vector<float>>& inp
   }
 }
 
-// The 24th layer's terms cancel to nothing but for their rounding, which the sequential solver
-// grows to a million and Newton's states rest behind. Weights 1.5 (letter - 'c').
+// The terms of the 24th layer cancel and leave their rounding, which the sequential solver grows to
+// a million; Newton's states rest instead. The weights are 1.5 (letter - 'c').
 TEST(CertificateCasesTest, WhatIsLeftOfTermsThatCancel) {
   constexpr std::string_view kLetters =
       "ebedbababdacceeeededbedeabeacaadcacdbcacaeebdeeebbadaaebaaaccaebebedeaabbbeaecbd"
@@ -176,8 +175,8 @@ TEST(CertificateCasesTest, WhatIsLeftOfTermsThatCancel) {
   EXPECT_EQ(claims.wrong, 0);
 }
 
-// Small integers times a power of two or not, as quantised networks have them: terms cancel to
-// nothing, and what the rounding of the sequential solver leaves of them wakes units that rest.
+// Weights that are small integers times a factor, as in quantised networks: terms cancel, and the
+// rounding that they leave in the sequential solver wakes units that rest.
 StackAttack IntegerWeights(std::mt19937_64& random) {
   const auto one_of = [&](auto... values) {
     const double all[] = {static_cast<double>(values)...};
@@ -217,9 +216,9 @@ TEST(CertificateCasesTest, IntegerWeights) {
   EXPECT_GT(claims.made, networks);
 }
 
-// Two channels that are always equal, read together by a unit which the sequential trajectory only
-// just wakes; later layers grow what it lets through. Whatever displaces the two against each
-// other does not wake it.
+// A unit reads two channels that are always equal, and the sequential trajectory only just wakes
+// the unit; later layers grow what it lets through. A displacement of the two channels against each
+// other does not wake the unit.
 TEST(CertificateCasesTest, AUnitThatReadsTwins) {
   constexpr int kRead = 5, kSteps = 18;
   constexpr float kWeights[kRead] = {-.15F, -.25F, -.1F, -.05F, .15F};
@@ -249,8 +248,8 @@ TEST(CertificateCasesTest, AUnitThatReadsTwins) {
   EXPECT_GT(claims.made, 500);
 }
 
-// Within an interval: relu(relu(z - a) - 4 relu(z - b)) is open in a window only, somewhere near
-// the sequential trajectory, and what it lets through grows.
+// relu(relu(z - a) - 4 relu(z - b)), within an interval, is open only in a window near the
+// sequential trajectory; later layers grow what it lets through.
 TEST(CertificateCasesTest, AWindowWithinAnInterval) {
   constexpr int64_t kSteps = 150, kWindow = 32;
   Claims claims;
@@ -283,7 +282,7 @@ TEST(CertificateCasesTest, AWindowWithinAnInterval) {
   EXPECT_GT(claims.made, 500);
 }
 
-// By this rule or, without one, by the solver.
+// Counts the claim of this rule or, without a rule, of the solver.
 void CountInto(const StepOnTheWay& step, std::optional<WeakRule> rule, Claims* claims) {
   StackAttack attack = step.attack();
   if (!rule) return Count(attack, step.rtol(), step.interval(), claims);
@@ -294,7 +293,7 @@ void CountInto(const StepOnTheWay& step, std::optional<WeakRule> rule, Claims* c
   CountClaim(attack, claim.trajectory, sequential, claims);
 }
 
-// By what a step reads; with the solver's own rule, and without following what is left.
+// The claims by what the planted step reads.
 struct StepClaims {
   Claims gates, differences, windows, low;
 };
@@ -342,7 +341,7 @@ TEST(CertificateCasesTest, AStepBetweenTheClaimAndTheAnswer) {
   EXPECT_EQ(claims.differences.wrong, 0);
   EXPECT_EQ(claims.windows.wrong, 0);
   EXPECT_EQ(claims.low.wrong, 0);
-  // The probes see most of them, and make no claim of it. Thirty times as many draws find windows
+  // The probes see most of the steps and prevent the claim. Thirty times as many draws find windows
   // and differences that still pass: kernels/README.md, known way (1).
   EXPECT_GT(claims.low.made, 80);
   EXPECT_GT(claims.gates.made, 40);
@@ -357,7 +356,7 @@ TEST(CertificateCasesTest, AStepIsPassedByARuleThatDoesNotFollowWhatIsLeft) {
   EXPECT_GT(claims.low.wrong, 5);
 }
 
-// An error too small to be a normal number counts as none, until later layers grow it.
+// An error below the least normal float counts as none, until later layers grow it.
 TEST(CertificateCasesTest, ATinyErrorThatGrows) {
   StackAttack attack = Narrow(Activation::kRelu, 80, {{1, 0}, {0, 3}});
   attack.weights[2] = 1e-39F;
@@ -365,8 +364,8 @@ TEST(CertificateCasesTest, ATinyErrorThatGrows) {
   ExpectNoFalseClaim(attack, "tiny");
 }
 
-// Every state, here and in the other unit, is so far from both ends of float32 that errors of a
-// rounding's size are normal numbers too.
+// True if every state, in both units, is so far from both ends of float32 that errors of the size
+// of rounding are normal numbers too.
 bool StaysNormal(const std::vector<float>& trajectory, int64_t dim, double unit) {
   for (size_t at = 0; at < trajectory.size(); at += dim) {
     double size = 0;
@@ -380,7 +379,7 @@ bool StaysNormal(const std::vector<float>& trajectory, int64_t dim, double unit)
   return true;
 }
 
-// What is converged in one unit is so in all.
+// A solve that converges in one unit converges in all units.
 TEST(CertificateCasesTest, TheUnitOfAHomogeneousNetworkChangesNothing) {
   int converged = 0;
   for (uint64_t seed = 0; seed < 800; ++seed) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attacks on the claims of diffusion models: clips that act in most steps, kinked and smooth
-// denoisers of both kinds with much to say, guesses of every kind.
+// denoisers of both kinds with large outputs, guesses of every kind.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ using testing::SolverRig;
 constexpr std::array kActivations = {Activation::kRelu, Activation::kLeakyRelu, Activation::kSilu,
                                      Activation::kTanh, Activation::kGelu};
 
-// 300, or what the slow run of this test asks for.
+// The number of processes to draw; the slow run of this test asks for more.
 int NumProcesses() {
   const char* text = std::getenv("DEEPPCR_TEST_PROCESSES");
   return text == nullptr ? 300 : std::atoi(text);
@@ -69,7 +69,7 @@ ResolvedOptions DrawOptions(std::mt19937_64& random, int64_t steps) {
   return options;
 }
 
-// In tolerances, at the ends of intervals.
+// The largest error at the ends of intervals, in tolerances.
 double ErrorOf(const std::vector<float>& a, const std::vector<float>& b, int64_t steps, int64_t dim,
                const ResolvedOptions& options) {
   double worst = 0;
@@ -90,14 +90,14 @@ struct ProcessClaims {
   double worst = 0;
 };
 
-// Eight solves of a process, from guesses of every kind.
+// Counts the claims of eight solves of a process, from guesses of every kind.
 void CountProcess(const DiffusionOptions& drawn, const DiffusionSpec& spec, int index,
                   std::mt19937_64& random, ProcessClaims* claims) {
   const SolverRig rig(*cpu::NewCpuBackend(), spec);
   RunItem request{.num_samples = 1, .seed = 5, .first_sample = static_cast<uint64_t>(index)};
   const Solved sequential = rig.Solve({.solver = "sequential"}, request);
   if (!sequential.reports[0].converged) return;
-  // That of another sample: the same process with other noise.
+  // The previous trajectory is that of another sample: the same process with other noise.
   RunItem other = request;
   other.seed = 6;
   const Solved stale = rig.Solve({.solver = "sequential"}, other);
@@ -132,7 +132,7 @@ TEST(CertificateDiffusionTest, NoClaimIsFalse) {
   EXPECT_GT(claims.made, 4 * NumProcesses());
 }
 
-// Kinked denoisers of small integers times a power of two or not, whose terms cancel to nothing.
+// Draws kinked denoisers whose weights are small integers times a scale, so that terms cancel.
 TEST(CertificateDiffusionTest, IntegerWeights) {
   ProcessClaims claims;
   for (int index = 0; index < NumProcesses(); ++index) {

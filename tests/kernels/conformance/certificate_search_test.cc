@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A search for a false claim: from systems whose claims hold, weights, biases and inputs are
-// changed so that the answer moves away from the sequential one while the claim stands. It breaks
-// the weaker rules within some thousand steps.
+// A search for a false claim: it starts from systems whose claims hold, and changes weights, biases
+// and inputs so that the answer moves away from the sequential one while the claim stands. The
+// search breaks the weaker rules within some thousand steps.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -26,13 +26,13 @@ using testing::WeakRule;
 
 constexpr int kStepsPerStart = 500;
 
-// Of the certificate, or what the slow run of this test asks for.
+// The number of starts against the certificate; the slow run of this test asks for more.
 int NumStarts() {
   const char* text = std::getenv("DEEPPCR_TEST_STARTS");
   return text == nullptr ? 24 : std::atoi(text);
 }
 
-// The error of a claim in tolerances; nothing where nothing is claimed.
+// The error of a claim in tolerances; nothing if there is no claim.
 using Claim = std::function<std::optional<double>(const StackAttack&)>;
 
 std::optional<double> ErrorOf(const StackAttack& attack, const SolverRig& rig,

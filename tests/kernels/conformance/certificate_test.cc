@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Is the error estimate honest? A thousand random systems around the edge of stability, at three
-// tolerances, through every iterative solver: what is claimed to be converged must be.
+// The honesty of claims and error estimates: a thousand random systems around the edge of
+// stability, at three tolerances, through every iterative solver.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ using testing::StackOptions;
 
 constexpr int64_t kInterval = 4;
 
-// 1000, or what the slow run of this test asks for.
+// The number of systems to draw; the slow run of this test asks for more.
 int NumSystems() {
   const char* text = std::getenv("DEEPPCR_TEST_SYSTEMS");
   return text == nullptr ? 1000 : std::atoi(text);
@@ -36,10 +36,10 @@ int NumSystems() {
 
 struct Ranges {
   int64_t min_dim, max_dim, min_steps, max_steps;
-  double max_gain;  // from 0.5
+  double max_gain;  // gains go from 0.5 to this
 };
 
-// Every activation, three MLPs to a residual network.
+// Draws every activation, and three MLPs for each residual network.
 StackOptions DrawShape(int seed, const Ranges& ranges) {
   std::mt19937_64 generator(seed);
   const auto within = [&](int64_t low, int64_t high) {
@@ -55,17 +55,18 @@ StackOptions DrawShape(int seed, const Ranges& ranges) {
   return shape;
 }
 
-// Around the edge of stability.
+// A system around the edge of stability.
 StackOptions EdgeShape(int index) { return DrawShape(1000 + index, {2, 16, 16, 256, 2.2}); }
 
-// Wider ranges, and biases that saturate: where probes overflow to a NaN that a maximum may lose.
+// A system from wider ranges, with biases that saturate: probes overflow to NaN there, which a
+// maximum may lose.
 StackOptions RoughShape(int index) {
   StackOptions shape = DrawShape(50000 + index, {1, 16, 8, 407, 3.0});
   shape.bias = index % 2 == 1 ? 0.1 : 1.0;
   return shape;
 }
 
-// The states that the contract speaks of: those at the ends of intervals.
+// The states at the ends of intervals, which are those that the contract covers.
 template <class T>
 std::vector<T> IntervalEnds(const std::vector<T>& trajectory, int64_t steps, int64_t dim,
                             int64_t interval) {
@@ -82,10 +83,10 @@ struct Tally {
   int false_single = 0, false_double = 0;
   int estimates = 0, estimates_close = 0;
   int precise = 0, precise_converged = 0;
-  double worst_single = 0, worst_double = 0;  // in units of the tolerance
+  double worst_single = 0, worst_double = 0;  // largest errors, in units of the tolerance
 };
 
-// A system with what it takes to judge a solver's claim.
+// A system with everything that judges a solver's claim.
 struct Judge {
   explicit Judge(const StackOptions& drawn)
       : shape(drawn),
@@ -155,7 +156,7 @@ TEST(CertificateTest, NoClaimIsFalseAndEstimatesAreCloseAroundTheEdgeOfStability
   const int num_systems = NumSystems();
   for (int index = 0; index < num_systems; ++index) {
     const Judge judge(EdgeShape(index));
-    // Where the sequential run itself overflows there is nothing to compare with.
+    // There is nothing to compare with if the sequential run overflows.
     if (!judge.sequential.reports[0].converged) continue;
     for (size_t s = 0; s < Solvers().size(); ++s) {
       for (size_t t = 0; t < 3 && Solvers()[s].iterative; ++t)
@@ -186,7 +187,7 @@ TEST(CertificateTest, NoClaimIsFalseAndEstimatesAreCloseAroundTheEdgeOfStability
   }
 }
 
-// The same claims from every way to run Newton.
+// Runs Newton with every combination of options.
 TEST(CertificateTest, NoClaimIsFalseWhateverTheOptionsOfNewton) {
   Tally tally;
   const int num_systems = NumSystems() / 5;

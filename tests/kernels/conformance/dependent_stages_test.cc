@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dependent stages, as counted by the loops, against the formula that the documentation gives.
+// Dependent stages, as counted by the loops, compared with the formula in the documentation.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -15,7 +15,7 @@ using testing::OptionsFor;
 using testing::RandomSystem;
 using testing::SolverRig;
 
-// C steps, an up-sweep and a down-sweep, and the update.
+// The stages of a pass: C steps, an up-sweep and a down-sweep, and the update.
 int64_t StagesPerPass(int64_t steps, int64_t interval) {
   const int64_t intervals = (steps - 1) / interval + 1;
   const int64_t levels = std::bit_width(static_cast<uint64_t>(intervals - 1));
@@ -39,12 +39,12 @@ TEST_P(DependentStagesTest, NewtonGrowsWithTheLogarithmOfDepthAndSequentialWithD
     const int64_t updates = report.iterations + report.chord_corrections + report.warm_sweeps;
     const int64_t passes = updates + report.confirmations;
     EXPECT_EQ(report.warm_sweeps, 2);
-    // What causality has made exact is certain without a confirmation.
+    // States that causality has made exact need no confirmation.
     const bool exact = updates >= (steps - 1) / interval + 1;
     EXPECT_EQ(report.confirmations > 0, !exact) << "C=" << interval;
     EXPECT_EQ(report.dependent_stages, passes * StagesPerPass(steps, interval)) << "C=" << interval;
-    // A primal per pass, D tangents per linearisation, four probes with the correction that is to
-    // be confirmed, none with the confirmation.
+    // A pass has a primal column, a linearisation D tangents, and the correction that is to be
+    // confirmed four probes; a confirmation has none.
     EXPECT_GE(report.column_passes, passes + 4 * report.iterations + 4);
     EXPECT_LE(report.column_passes, passes + 4 * report.iterations + 4 * report.chord_corrections);
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every solver on every backend with reverse processes of both denoisers, against the reference.
+// Every solver on every backend with reverse processes of both denoisers, compared with the
+// reference.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trained diffusion model: how many iterations its thousand steps take, and that every solver
-// draws the same samples.
+// The trained diffusion model: the iterations that its thousand steps take, and the samples, which
+// every solver draws alike.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ using testing::TemporaryDirectory;
 
 constexpr int64_t kSteps = 1000;
 
-// More of them where there is time: DEEPPCR_TEST_SEEDS=100.
+// The number of seeds; DEEPPCR_TEST_SEEDS=100 takes more time.
 int64_t NumSeeds() {
   const char* wanted = std::getenv("DEEPPCR_TEST_SEEDS");
   return wanted == nullptr ? 12 : std::max(1L, std::strtol(wanted, nullptr, 10));

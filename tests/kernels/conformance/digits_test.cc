@@ -16,8 +16,7 @@ namespace {
 
 constexpr int64_t kPixels = 64, kClasses = 10;
 
-// The values of a .npy file that the training script wrote: little-endian, one dimension after the
-// other.
+// The values of a .npy file that the training script wrote: little-endian, row-major.
 template <class T>
 std::vector<T> ReadNpy(const std::string& name) {
   const auto text =
@@ -96,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Models, DigitsTest, ::testing::Values("digits-resnet", 
 
 class DigitsResnetTest : public DigitsTest {
  protected:
-  // Median of the Newton iterations; every digit must converge without help.
+  // The median of the Newton iterations; expects every digit to converge without a fallback.
   int32_t MedianIterations(int32_t interval, InitialGuess guess, int32_t sweeps) {
     const Answers answers = Ask({.solver = "newton",
                                  .rtol = 1e-5,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Claims of convergence at tolerances of per cents, of denoisers that clip. The bound on the
-// correction that certifies there has its own test, in stopping_test.cc: these systems keep to it
-// without.
+// Claims of convergence at tolerances of per cents, by denoisers that clip. stopping_test.cc tests
+// the bound that limits a correction there: these systems meet the bound by themselves.
 #include <gtest/gtest.h>
 
 #include <algorithm>

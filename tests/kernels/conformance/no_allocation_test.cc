@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine allocates nothing on the request path: operator new and malloc are hooked while it
-// runs.
+// The engine allocates nothing on the request path: this test hooks operator new and malloc while
+// the engine runs.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -67,7 +67,7 @@ using testing::SolverRig;
 
 class NoAllocationTest : public ::testing::TestWithParam<bool> {};
 
-// Runs once to warm up, once counted.
+// Runs once to warm up, and once more to count allocations.
 int64_t AllocationsOfRun(const SolverRig& rig, const ResolvedOptions& options, RunItem item) {
   RunTimings timings;
   EXPECT_TRUE(rig.runner().Run(options, {&item, 1}, &timings).ok());
@@ -115,7 +115,7 @@ TEST_P(NoAllocationTest, NoSolverAllocatesOnTheRequestPath) {
   for (const SolverRow& row : Solvers()) {
     for (const InitialGuess guess :
          {InitialGuess::kConstant, InitialGuess::kCalibrated, InitialGuess::kPrevious}) {
-      for (const double rtol : {1e-4, 1e-7}) {  // the second one ends in fallbacks
+      for (const double rtol : {1e-4, 1e-7}) {  // 1e-7 ends in fallbacks
         ResolvedOptions options = OptionsFor(row.name, kSteps, 8, rtol);
         options.initial_guess = guess;
         const RunItem item{.num_samples = kSamples,
@@ -135,7 +135,7 @@ TEST_P(NoAllocationTest, NoSolverAllocatesOnTheRequestPath) {
 INSTANTIATE_TEST_SUITE_P(Families, NoAllocationTest, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "resnet" : "mlp"; });
 
-// Counts what it is told.
+// Counts the calls of OnProgress.
 class Listener final : public ProgressListener {
  public:
   void OnProgress(const SolveProgress&) override { told.fetch_add(1, std::memory_order_relaxed); }
@@ -163,7 +163,7 @@ class NoAllocationDiffusionTest : public ::testing::TestWithParam<bool> {
     reports_.resize(kSamples);
   }
 
-  // Everything that a request may have.
+  // A request with everything that a request may have.
   RunItem Request(bool noise_given) {
     return {.num_samples = kSamples,
             .inputs = conditions_,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every solver x family x size x backend against the double oracle. A new solver or backend joins
-// by its registry row.
+// Every solver x family x size x backend, compared with the oracle in double. A new solver or
+// backend joins by its registry row.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -44,7 +44,7 @@ struct Tally {
   int fallbacks = 0;
 };
 
-// One system through one solver.
+// Checks one solver on one system.
 void CheckSolver(const SolverRig& rig, const RandomSystem& system, const SolverRow& row,
                  const std::vector<float>& inputs, const Solved& sequential,
                  const std::vector<double>& oracle, Tally* tally) {
@@ -58,7 +58,7 @@ void CheckSolver(const SolverRig& rig, const RandomSystem& system, const SolverR
     ++tally->answers;
   }
   if (rounding > 10 * kRtol) {
-    // Single precision itself is lost here: only the sequential bits are an honest answer.
+    // Single precision is lost here, so that only the sequential bits are an honest answer.
     EXPECT_TRUE(solved.SameAnswers(sequential));
     return;
   }
@@ -93,7 +93,7 @@ TEST_P(SolverConformanceTest, EverySizeAgreesWithTheOracle) {
   uint64_t seed = 1;
   for (const int64_t steps : testing::kAwkwardSteps) {
     for (const int64_t width : testing::kAwkwardWidths) {
-      // The reference is for judging, not for speed.
+      // The reference is slow.
       if (backend().name == "reference" && steps * width > 4000) continue;
       if (steps * width * width > 1200000) continue;  // minutes under a sanitizer
       CheckSystem({.num_steps = steps,
@@ -107,7 +107,7 @@ TEST_P(SolverConformanceTest, EverySizeAgreesWithTheOracle) {
       ++seed;
     }
   }
-  // Answers that all came from the fallback would agree as well, and prove nothing.
+  // If all answers came from the fallback, they would agree as well and prove nothing.
   EXPECT_EQ(tallies_["sequential"].fallbacks, 0);
   EXPECT_LE(tallies_["newton"].fallbacks, tallies_["newton"].answers / 20);
   for (const SolverRow& row : Solvers()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products, steps and propagation against plain loops in double; and the bits that must agree.
+// Products, steps and propagation compared with plain loops in double, and bits that must agree.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ TEST_P(CpuStepsTest, ApplyMultipliesAndAdds) {
             sum += term;
             size += std::fabs(term);
           }
-          // One rounding per term and one for its product, each of a partial sum below `size`.
+          // There is one rounding per term and one per product, each of a partial sum below `size`.
           ASSERT_NEAR(out[j * width_ + i], sum, (2 * static_cast<double>(dim_) + 1) * kUnit * size);
         }
       ExpectPaddingZero(out.data(), count, "out");
@@ -95,7 +95,7 @@ TEST_P(CpuStepsTest, ApplyWithADiagonalOrNoMatrixIsElementwise) {
 }
 
 TEST_P(CpuStepsTest, AdvanceEqualsTheReferenceStepByStep) {
-  // Sigmoid(0) is not zero: what reaches the padding must be masked.
+  // Sigmoid(0) is not zero: a value that reaches the padding must be masked.
   for (const Activation activation : {Activation::kTanh, Activation::kRelu, Activation::kSigmoid}) {
     for (const bool residual : {false, true}) {
       const RandomSystem system = NewSystem(6, residual, activation);
@@ -106,7 +106,7 @@ TEST_P(CpuStepsTest, AdvanceEqualsTheReferenceStepByStep) {
         EXPECT_EQ(
             kernels_.advance(layers.view(), state.data(), scratch.data(), 1, l - 1, l, nullptr), 1);
         const Vector want = reference::Step(system.spec(), l, before);
-        // Sums of D terms of size one, then an activation with a slope of at most one.
+        // A step takes sums of D terms of size one, then an activation with a slope of at most one.
         const double bound = (2 * static_cast<double>(dim_) + 16) * kUnit * (1 + Largest(before));
         for (int64_t i = 0; i < dim_; ++i) ASSERT_NEAR(state[i], want[i], bound) << "step " << l;
         ExpectPaddingZero(state.data(), 1, "state");
@@ -130,7 +130,7 @@ TEST_P(CpuStepsTest, AdvanceOfManySamplesEqualsOneByOne) {
               17);
     for (int32_t b = 0; b < n; ++b) {
       std::copy_n(initial.data() + b * width_, width_, alone.data());
-      for (int64_t l = 0; l < 17; ++l) {  // in steps of one, with no trajectory
+      for (int64_t l = 0; l < 17; ++l) {  // one step at a time, without a trajectory
         kernels_.advance(layers.view(), alone.data(), scratch.data(), 1, l, l + 1, nullptr);
         if (trajectories[b] == nullptr) continue;
         ASSERT_TRUE(SameBits(alone.data(), states[b].data() + (l + 1) * dim_, dim_)) << l;

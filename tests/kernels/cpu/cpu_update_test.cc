@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounding probes and the update with its norms, against plain loops in double.
+// Rounding probes and the update with its norms, compared with plain loops in double.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace deeppcr::testing {
 namespace {
 
-// Of all states: [p][column][lane].
+// The columns of all states, [p][column][lane].
 using Columns = std::vector<std::vector<std::vector<float>>>;
 
 class CpuUpdateTest : public CpuKernelsTest {
@@ -28,8 +28,8 @@ class CpuUpdateTest : public CpuKernelsTest {
   }
 };
 
-// sqrt(z'^2 + (z' - z)^2 + slope^2 (b^2 + sum_k W_k^2 z_k^2)) of element i of step l, the second
-// where the step is residual.
+// sqrt(z'^2 + (z' - z)^2 + slope^2 (b^2 + sum_k W_k^2 z_k^2)) for element i of step l; the second
+// term is for residual steps only.
 double RoundingSize(const DenseStackSpec& spec, int64_t l, const Vector& before, double after,
                     int64_t i) {
   const int64_t dim = spec.state_dim;
@@ -40,19 +40,19 @@ double RoundingSize(const DenseStackSpec& spec, int64_t l, const Vector& before,
     x += weights[k] * before[k];
     terms += std::pow(weights[k] * before[k], 2);
   }
-  // The largest one near by, for the first step of an interval, which no probe enters.
+  // The slope is the largest nearby. No probe enters the first step of an interval.
   const double reach = SlopeReach(static_cast<float>(std::sqrt(terms)), 0);
   double slope = 0;
   for (const double a : {x, x - std::clamp(x, -reach, reach), x + reach})
     slope = std::max(slope, std::fabs(reference::Differentiate(spec.activation, a)));
   if (spec.residual) slope *= spec.residual_scale;
   const double branch = spec.residual ? after - before[i] : 0;
-  // A slope of zero counts for nothing, whatever it is the slope of.
+  // A slope of zero contributes nothing, whatever its factor is: terms may be infinite.
   return std::sqrt(after * after + branch * branch + (slope == 0 ? 0 : slope * slope * terms));
 }
 
-// What such a size brings: a unit of it, a quarter more or less, and the least float where there is
-// any.
+// Expects the source for a rounding of this size: a unit of it, up to a quarter more or less, plus
+// the least float unless the size is zero.
 void ExpectSourceOf(double size, double probe, double slack = 0) {
   const double source = std::fabs(probe);
   slack += 1e-5 * kUnit * size;
@@ -60,7 +60,8 @@ void ExpectSourceOf(double size, double probe, double slack = 0) {
   ASSERT_LE(source, 1.25 * kUnit * size + slack + (size > 0 ? 0x1p-149 : 0));
 }
 
-// Of the new state, and of the terms of its dot products, which may cancel in the state.
+// A probe picks up the rounding of the new state and of the terms of its dot products, which may
+// cancel in the state.
 TEST_P(CpuUpdateTest, AProbePicksUpTheRoundingOfAStep) {
   for (const bool residual : {false, true}) {
     const RandomSystem system = NewSystem(8, residual, Activation::kTanh);
@@ -80,13 +81,13 @@ TEST_P(CpuUpdateTest, AProbePicksUpTheRoundingOfAStep) {
         }
       }
     }
-    // Fair coins, at least 32 of them: fewer than one head in eight is out of the question.
+    // Signs are fair coins, at least 32 of them: fewer than one head in eight will not happen.
     EXPECT_GT(8 * positive, all);
     EXPECT_LT(8 * positive, 7 * all);
   }
 }
 
-// Layers of one's own making.
+// Layers made by hand.
 struct OwnSystem {
   std::vector<float> weights, biases;
   DenseStackSpec spec;
@@ -108,8 +109,8 @@ struct OwnSystem {
   OwnSystem(const OwnSystem&) = delete;
 };
 
-// Layers that are homogeneous in their states and biases have rounding that is so, too, until it
-// meets the least float: no square overflows or vanishes on the way.
+// Layers that are homogeneous in states and biases have homogeneous rounding, down to the least
+// float: no square overflows or vanishes on the way.
 TEST_P(CpuUpdateTest, RoundingIsInTheUnitOfTheStates) {
   for (const Activation activation : {Activation::kIdentity, Activation::kRelu}) {
     for (const bool residual : {false, true}) {
@@ -139,7 +140,7 @@ TEST_P(CpuUpdateTest, RoundingIsInTheUnitOfTheStates) {
   }
 }
 
-// States of the least floats are rounded to whole ones of those.
+// States near the least float are rounded to multiples of it.
 TEST_P(CpuUpdateTest, TheLeastStatesHaveTheRoundingOfTheLeastFloat) {
   const OwnSystem system({.num_steps = 2, .state_dim = dim_, .activation = Activation::kIdentity},
                          0.5F / static_cast<float>(dim_), 0.0F);
@@ -160,7 +161,7 @@ TEST_P(CpuUpdateTest, TheLeastStatesHaveTheRoundingOfTheLeastFloat) {
     for (int64_t i = 0; i < dim_; ++i) ASSERT_EQ(zeros.Propagated(0, v)[i], 0.0F);
 }
 
-// Units that are off, behind weights whose squares overflow.
+// These units are off, behind weights whose squares overflow.
 TEST_P(CpuUpdateTest, TermsBehindASlopeOfZeroCountForNothing) {
   for (const bool residual : {false, true}) {
     for (const Activation activation : {Activation::kRelu, Activation::kSigmoid}) {
@@ -183,7 +184,7 @@ TEST_P(CpuUpdateTest, TermsBehindASlopeOfZeroCountForNothing) {
   }
 }
 
-// Large states from small ones, and the other way.
+// A step makes large states from small ones, or small ones from large ones.
 TEST_P(CpuUpdateTest, RoundingIsThatOfTheLargerEndOfAStep) {
   for (const bool residual : {false, true}) {
     for (const float gain : {1e-30F, 1e-15F, 1e15F, 1e30F}) {
@@ -199,7 +200,7 @@ TEST_P(CpuUpdateTest, RoundingIsThatOfTheLargerEndOfAStep) {
       const Vector before = Doubles(buffers.State(0), dim_);
       for (int64_t i = 0; i < dim_; ++i) {
         const double size = RoundingSize(system.spec, 1, before, buffers.Propagated(0)[i], i);
-        // What is beyond 2^-64 of the larger end may be lost.
+        // Rounding below 2^-64 of the larger end may be lost.
         const double slack = kUnit * 0x1p-64 * Largest(before);
         for (int64_t v = 1; v < cpu::kColumns; ++v)
           ASSERT_NO_FATAL_FAILURE(ExpectSourceOf(size, buffers.Propagated(0, v)[i], slack)) << gain;
@@ -208,7 +209,7 @@ TEST_P(CpuUpdateTest, RoundingIsThatOfTheLargerEndOfAStep) {
   }
 }
 
-// Nothing is left of a state that its bias cancels but the rounding of both.
+// A state that its bias cancels leaves only the rounding of both.
 TEST_P(CpuUpdateTest, WhatCancelsInTheStateDoesNotInItsRounding) {
   for (const float state : {0x1p-70F, 1.0F, 0x1p90F}) {
     OwnSystem system({.num_steps = 1, .state_dim = dim_, .activation = Activation::kIdentity}, 0.0F,
@@ -227,7 +228,7 @@ TEST_P(CpuUpdateTest, WhatCancelsInTheStateDoesNotInItsRounding) {
   }
 }
 
-// Probes of zero enter, whatever stands beside the states; every step carries them on.
+// Probes enter an interval as zeros, whatever stands beside the states; every step carries them on.
 TEST_P(CpuUpdateTest, ProbesAreCarriedByTheJacobianAndGrowBySourcesAlone) {
   constexpr int64_t kInterval = 3, kIntervals = 2;
   for (const bool residual : {false, true}) {
@@ -240,7 +241,7 @@ TEST_P(CpuUpdateTest, ProbesAreCarriedByTheJacobianAndGrowBySourcesAlone) {
         std::fill_n(buffers.State(p, v), dim_, std::numeric_limits<float>::quiet_NaN());
     kernels_.propagate(buffers.ToPropagate(Matrices::kNone, true));
     for (int64_t p = 0; p < kIntervals; ++p) {
-      // Interval by interval the same steps, each one by itself.
+      // The expected probes come from single steps, interval by interval.
       Vector probes[cpu::kColumns], magnitudes[cpu::kColumns];
       std::copy_n(buffers.State(p), width_, single.State(p * kInterval));
       for (int64_t l = p * kInterval; l < (p + 1) * kInterval; ++l) {
@@ -265,7 +266,7 @@ TEST_P(CpuUpdateTest, ProbesAreCarriedByTheJacobianAndGrowBySourcesAlone) {
       }
       for (int64_t v = 1; v < cpu::kColumns; ++v)
         for (int64_t i = 0; i < dim_; ++i)
-          // But for the reach within which a slope is the largest one.
+          // The tolerance covers the reach within which the largest slope is taken.
           ASSERT_NEAR(buffers.Propagated(p, v)[i], probes[v][i], 2e-4 * magnitudes[v][i]);
     }
     for (int64_t p = 0; p < kIntervals; ++p)
@@ -273,12 +274,12 @@ TEST_P(CpuUpdateTest, ProbesAreCarriedByTheJacobianAndGrowBySourcesAlone) {
   }
 }
 
-// The norms of an update, as they are defined.
+// The norms of an update, by their definition.
 struct Norms {
   double floor;
   double update = 0, rounding = 0, combined = 0, share = 0;
 
-  // Of an interval: largest change, state and probe.
+  // Adds an interval with its largest change, state and probe.
   void Add(double change, double size, double probe) {
     update = std::max(update, change / (size + floor));
     rounding = std::max(rounding, probe / (size + floor));
@@ -293,7 +294,7 @@ struct Norms {
   }
 };
 
-// F + A d at [p * kColumns + v][i], in double, for every p and v; within `error` of it.
+// F + A d at [p * kColumns + v][i], in double, for every p and v, and a bound of the float32 error.
 struct Corrected {
   std::vector<Vector> value, error;
 };
@@ -365,8 +366,8 @@ TEST_P(CpuUpdateTest, UpdateAddsTheCorrectionAndMeasuresIt) {
   }
 }
 
-// Where a confirmation has led: the states come back, only the way to them is told, and balls point
-// along it.
+// A confirmation restores the states: the update column holds only the way back, and the balls
+// point along it.
 TEST_P(CpuUpdateTest, AConfirmationRestoresTheStatesAndMeasuresTheWayBack) {
   const RandomSystem system = NewSystem(5, false, Activation::kTanh);
   const PackedLayers layers(system.spec());
@@ -409,7 +410,7 @@ TEST_P(CpuUpdateTest, AConfirmationRestoresTheStatesAndMeasuresTheWayBack) {
   }
 }
 
-// Every element counts, and each against its own ball.
+// Every element counts, each relative to its own ball.
 TEST_P(CpuUpdateTest, TheShareIsThatOfTheElementWhichFillsItsBallMost) {
   const RandomSystem system = NewSystem(3, false, Activation::kTanh);
   const PackedLayers layers(system.spec());
@@ -418,7 +419,8 @@ TEST_P(CpuUpdateTest, TheShareIsThatOfTheElementWhichFillsItsBallMost) {
       IntervalBuffers buffers(layers.view(), 1);
       for (int64_t p = 0; p < 3; ++p)
         for (int64_t i = 0; i < dim_; ++i) {
-          // A move of 1/64 from 1; balls of 1, and one of 1/8, where probes put it.
+          // Elements move by 1/64 from 1. Balls are 1, and one is 1/8; an update with probes takes
+          // them from the previous update, which was four times as large.
           float* y = buffers.State(p + 1);
           const bool small = p == lane % 3 && i == lane;
           (confirms ? y + cpu::kKeptColumn * width_ : y)[i] = 1;
@@ -433,7 +435,7 @@ TEST_P(CpuUpdateTest, TheShareIsThatOfTheElementWhichFillsItsBallMost) {
   }
 }
 
-// Errors that are none, balls that are nothing, and an infinite way back.
+// Covers errors that count as none, balls of size zero, and an infinite way back.
 TEST_P(CpuUpdateTest, SharesOfBallsThatAreNothing) {
   const RandomSystem system = NewSystem(3, false, Activation::kTanh);
   const PackedLayers layers(system.spec());
@@ -457,7 +459,7 @@ TEST_P(CpuUpdateTest, SharesOfBallsThatAreNothing) {
     EXPECT_FALSE(returned(infinity, 1, infinity, lane).finite);
     EXPECT_FALSE(returned(-infinity, 1, 1, lane).finite);
     EXPECT_FALSE(returned(std::numeric_limits<float>::quiet_NaN(), 1, 1, lane).finite);
-    // Finite, but farther than a float can tell.
+    // The way back is finite, but too long for a float.
     EXPECT_FALSE(returned(3e38F, -3e38F, 1, lane).finite);
   }
 }
@@ -497,7 +499,7 @@ TEST_P(CpuUpdateTest, UpdateReportsStatesThatAreNotFinite) {
   }
 }
 
-// An overflow in a probe must not pass for a small one: the certificate rests on it.
+// An overflow in a probe must not count as a small value: the certificate relies on the probe.
 TEST_P(CpuUpdateTest, AProbeThatIsNotFiniteIsInfiniteRounding) {
   const RandomSystem system = NewSystem(3, false, Activation::kTanh);
   const PackedLayers layers(system.spec());
@@ -520,7 +522,7 @@ TEST_P(CpuUpdateTest, AProbeThatIsNotFiniteIsInfiniteRounding) {
 TEST_P(CpuUpdateTest, AnUpdateOfNothingHasNoNorm) {
   const RandomSystem system = NewSystem(3, false, Activation::kTanh);
   const PackedLayers layers(system.spec());
-  IntervalBuffers buffers(layers.view(), 1);  // all states zero: 0 / 0 must not come out
+  IntervalBuffers buffers(layers.view(), 1);  // all states are zero: the result must not be 0 / 0
   const cpu::IntervalNorms norms = kernels_.update(buffers.ToUpdate(Matrices::kNone, false, 0));
   EXPECT_EQ(norms.update, 0);
   EXPECT_EQ(norms.combined, 0);

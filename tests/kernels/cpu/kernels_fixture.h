@@ -61,7 +61,7 @@ class CpuKernelsTest : public ::testing::TestWithParam<std::tuple<size_t, int64_
                          .seed = static_cast<uint64_t>(dim_ + steps)});
   }
 
-  // Standard normal in the first D lanes of every row of W.
+  // Fills the first D lanes of each row of W with standard normal values.
   void FillRows(float* to, int64_t rows) {
     std::normal_distribution<float> normal;
     for (int64_t r = 0; r < rows; ++r)
@@ -73,7 +73,7 @@ class CpuKernelsTest : public ::testing::TestWithParam<std::tuple<size_t, int64_
     return buffer;
   }
 
-  // Every lane beyond D is a zero of either sign.
+  // Expects every lane beyond D to be a zero of either sign.
   void ExpectPaddingZero(const float* rows, int64_t count, const char* what) const {
     for (int64_t r = 0; r < count; ++r)
       for (int64_t i = dim_; i < width_; ++i)
@@ -88,7 +88,7 @@ class CpuKernelsTest : public ::testing::TestWithParam<std::tuple<size_t, int64_
     }
   }
 
-  // Row-major D x D from the packed columns.
+  // The row-major D x D matrix in packed columns.
   Vector Unpack(const float* columns) const {
     Vector matrix(dim_ * dim_);
     for (int64_t k = 0; k < dim_; ++k)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cuda backend, from the request to the answer: on the SIMT executor, or on a GPU
-// (tests/gpu).
+// The cuda backend from request to answer: on the SIMT executor, or on a GPU (tests/gpu).
 #include "kernels/cuda/cuda_backend.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +25,7 @@ using testing::Solved;
 using testing::SolverRig;
 using testing::StackOptions;
 
-// Answers, states and error amplification against the reference backend, for every solver.
+// Compares outputs and states with the reference backend, for every solver.
 void ExpectReference(std::unique_ptr<Backend> backend, const StackOptions& options) {
   const RandomSystem system(options);
   const SolverRig rig(std::move(backend), system.spec());
@@ -49,7 +48,7 @@ void ExpectReference(std::unique_ptr<Backend> backend, const StackOptions& optio
   }
 }
 
-// What a solve took, and what it claims to within a factor of 4.
+// Expects the counts of the CPU backend, and its error estimate within a factor of 4.
 void ExpectCountsOfCpu(std::unique_ptr<Backend> backend, const StackOptions& stack) {
   const RandomSystem system(stack);
   const std::vector<float> inputs = system.Inputs(1, 3);
@@ -61,7 +60,8 @@ void ExpectCountsOfCpu(std::unique_ptr<Backend> backend, const StackOptions& sta
     const SampleReport b = cpu.Solve(options, inputs).reports[0];
     EXPECT_EQ(a.iterations, b.iterations) << row.name;
     EXPECT_EQ(a.chord_corrections, b.chord_corrections) << row.name;
-    // Whether what is left exceeds rounding, and is followed, hangs on rounding.
+    // A remaining error above rounding is followed by one more confirmation; whether it is above
+    // depends on rounding.
     const int more = a.confirmations - b.confirmations;
     EXPECT_LE(std::abs(more), 1) << row.name;
     EXPECT_EQ(a.column_passes - b.column_passes, more) << row.name;
@@ -80,7 +80,7 @@ void ExpectCountsOfCpu(std::unique_ptr<Backend> backend, const StackOptions& sta
   }
 }
 
-// With the loop on the device where it is to be, or everywhere on the host.
+// True: the loop runs on the device where it can. False: the loop always runs on the host.
 class CudaBackendTest : public ::testing::TestWithParam<bool> {
  protected:
   static std::unique_ptr<Backend> NewBackend() {
@@ -102,7 +102,7 @@ TEST_P(CudaBackendTest, AgreesWithTheReference) {
   }
 }
 
-// States that no warp holds.
+// These states are too wide for a warp.
 TEST(CudaWideStatesTest, AgreeWithTheReference) {
   for (const int64_t dim : {33, 64, 100}) {
     ExpectReference(testing::NewBackendUnderTest(),
@@ -116,14 +116,14 @@ TEST(CudaWideStatesTest, TheWidestOnesToo) {
   ExpectReference(testing::NewBackendUnderTest(), {.num_steps = 5, .state_dim = 256, .gain = 0.9});
 }
 
-// A matrix or a vector that came through the tree in part would make for more passes.
+// A matrix or a vector that came through the tree incompletely would cost more passes.
 TEST(CudaWideStatesTest, CountWhatTheCpuBackendCounts) {
   for (const int64_t dim : {40, 100})
     ExpectCountsOfCpu(testing::NewBackendUnderTest(),
                       {.num_steps = 40, .state_dim = dim, .residual = true, .gain = 0.2});
 }
 
-// More samples than pass together.
+// The batch has more samples than pass together.
 TEST(CudaWideStatesTest, BitsDoNotDependOnTheBatch) {
   constexpr int64_t kDim = 40, kSamples = 10;
   const RandomSystem system({.num_steps = 12, .state_dim = kDim, .gain = 0.9});
@@ -142,8 +142,8 @@ TEST(CudaWideStatesTest, BitsDoNotDependOnTheBatch) {
   }
 }
 
-// Around the edge of stability: what claims to be within the tolerance of the sequential solver,
-// is.
+// Solves around the edge of stability: a claim to be within the tolerance of the sequential solver
+// must be true.
 TEST_P(CudaBackendTest, ItsClaimsHold) {
   int claims = 0;
   for (uint32_t seed = 0; seed < 16; ++seed) {
@@ -185,7 +185,7 @@ TEST_P(CudaBackendTest, StartsFromEveryGuess) {
   options.initial_guess = InitialGuess::kPrevious;
   const Solved previous = rig.Solve(
       options, {.num_samples = 2, .inputs = inputs, .initial_states = sequential.trajectory});
-  // From the solution it only has to be certified, and keeps its bits.
+  // A guess that is the solution only has to be certified, and keeps its bits.
   EXPECT_EQ(previous.reports[1].iterations, 1);
   EXPECT_EQ(previous.trajectory, sequential.trajectory);
   for (const Solved* solved : {&constant, &calibrated, &previous})
@@ -220,7 +220,7 @@ TEST(CudaSlabsTest, HoldWhatSharedMemoryDoesNot) {
     EXPECT_TRUE(report.converged && !report.fallback);
 }
 
-// Clusters are smaller where there are more samples.
+// A larger batch has smaller clusters.
 TEST_P(CudaBackendTest, BitsDoNotDependOnTheBatch) {
   const RandomSystem system({.num_steps = 50,
                              .state_dim = 6,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cuda backend says where it cannot go on, on a device that fails when it is told to.
+// The errors that the cuda backend reports when it cannot go on, on a device that fails on demand.
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -17,7 +17,7 @@ using testing::RandomSystem;
 using testing::SolverRig;
 using testing::simt::NewSimtDevice;
 
-// On the device's loop and on the host's.
+// The loop runs on the device for the narrow system, and on the host for the wide one.
 TEST(CudaErrorsTest, ALostDeviceIsAnErrorAndNoAnswer) {
   for (const int64_t dim : {4, 40}) {
     const RandomSystem system({.num_steps = 20, .state_dim = dim});
@@ -34,7 +34,7 @@ TEST(CudaErrorsTest, ALostDeviceIsAnErrorAndNoAnswer) {
   }
 }
 
-// The products with layers are launches like others.
+// Products with whole layers are launches like others.
 TEST(CudaErrorsTest, ALostDeviceIsAnErrorOfWideDenoisersToo) {
   for (const int64_t dim : {12, 40}) {
     const testing::RandomDiffusion process({.state_dim = dim, .hidden_dim = 250, .num_steps = 3});
@@ -48,7 +48,7 @@ TEST(CudaErrorsTest, ALostDeviceIsAnErrorOfWideDenoisersToo) {
   }
 }
 
-// A space takes what it said it would.
+// A space takes no more than the bytes that SpaceBytes named.
 TEST(CudaErrorsTest, SpacesFitIntoTheBytesTheyNamed) {
   const RandomSystem narrow({.num_steps = 300, .state_dim = 4}), wide({.state_dim = 40});
   const testing::RandomDiffusion diffusion({.state_dim = 5}), wide_diffusion({.state_dim = 40});

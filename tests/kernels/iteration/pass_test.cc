@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Balls, their shares and their signs, and what an error is taken to be, with the same source on
-// host and device.
+// Balls, their shares and their signs, and the size of errors; host and device share the source.
 #include "kernels/iteration/pass.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +47,7 @@ TEST(BallTest, HasTheSignOfTheCorrection) {
   EXPECT_EQ(BallOf(8, kNan, 1, 0), 2.0F);
 }
 
-// What moves at all may grow, also where it has been nothing so far.
+// An element that moves at all may grow, even if it has been zero so far.
 TEST(BallTest, OfAnElementThatMovesIsANormalNumber) {
   static_assert(BallOf(0, 0x1p-149F, 0, 0) == kLeastNormal);
   static_assert(BallOf(0, -0x1p-149F, 0, 0x1p-149F) == -kLeastNormal);
@@ -56,7 +55,7 @@ TEST(BallTest, OfAnElementThatMovesIsANormalNumber) {
   static_assert(BallOf(0, 0, 0, 0x1p-149F) == 0x1p-145F);
 }
 
-// A ball that no one knows holds nothing.
+// A ball of unknown size holds nothing.
 TEST(BallTest, OfRoundingThatIsNotANumberHoldsNothing) {
   EXPECT_TRUE(std::isnan(BallOf(1, 0, 1, kNan)));
   EXPECT_EQ(ShareOfBall(1e-6F, BallOf(1, 0, 1, kNan)), kInfinity);
@@ -73,7 +72,7 @@ TEST(ShareOfBallTest, IsTheErrorByTheBall) {
   EXPECT_EQ(ShareOfBall(kInfinity, 1), kInfinity);
 }
 
-// Also one whose ball is smaller still, or nothing.
+// The size of the ball does not matter: it may be smaller than the error, zero or NaN.
 TEST(ShareOfBallTest, AnErrorBelowTheLeastNormalFloatIsNone) {
   constexpr float kAbove = 0x1.000002p-126F;
   for (const float ball : {0.0F, 0x1p-149F, 1.0F, kInfinity, kNan}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decisions of the stopping rule, from norms made by hand.
+// The decisions of the stopping rule for norms made by hand.
 #include "kernels/iteration/stopping.h"
 
 #include <gtest/gtest.h>
@@ -11,14 +11,14 @@
 namespace deeppcr {
 namespace {
 
-// Feeds the norms of one pass after the other.
+// A solve that is fed the norms of one pass after the other.
 class Solve {
  public:
   explicit Solve(const StoppingPolicy& policy)
       : policy_(policy), progress_(StartProgress(policy)) {}
 
-  // The pass that was due has given an update of this size, and this much rounding; the update
-  // fills this share of the balls of its elements.
+  // Feeds the update of the pass that was due: its size, its rounding, and the share that it fills
+  // of the balls of its elements.
   Solve& Pass(double update, double rounding = 0, double share = 0.5) {
     EXPECT_NE(progress_.next, NextPass::kConfirm) << "no update is due";
     return Take({.update = update,
@@ -26,8 +26,8 @@ class Solve {
                  .combined = ErrorBound(update, rounding),
                  .share = share});
   }
-  // The confirmation that was due has come back to this distance, in this share of the balls; those
-  // that are asked for then do too.
+  // Feeds the same norms to the confirmation that was due and to those that follow: the states came
+  // back to this distance, in this share of the balls.
   Solve& Confirm(double distance, double share = 0.05, bool finite = true) {
     ExpectNext(NextPass::kConfirm);
     const UpdateNorms norms = {.update = distance,
@@ -70,7 +70,7 @@ TEST(StoppingTest, FloorIsTheStateSizeAtWhichBothTolerancesMeet) {
   EXPECT_DOUBLE_EQ((StoppingPolicy{.rtol = 1e-3, .atol = 1e-6}.floor()), 1e-3);
 }
 
-// An error below the least normal float counts for none, also where nothing absolute was allowed.
+// An error below the least normal float counts as none, even if no absolute error is allowed.
 TEST(StoppingTest, FloorWithoutAnAbsoluteToleranceIsThatOfTheLeastNormalFloat) {
   EXPECT_EQ((StoppingPolicy{.rtol = 1e-3, .atol = 0}.floor()), 0x1p-126 / 1e-3);
   EXPECT_EQ((StoppingPolicy{.rtol = 1e-3, .atol = 1e-40}.floor()), 0x1p-126 / 1e-3);
@@ -134,7 +134,7 @@ TEST(StoppingTest, ConfirmsWhereTwiceTheCorrectionAndTheRoundingFit) {
   EXPECT_DOUBLE_EQ(solve.progress().rounding_estimate, 6e-6);
 }
 
-// How far displaced states stay away is no measure of the error.
+// The distance at which displaced states stay away is no measure of the error.
 TEST(StoppingTest, TheEstimateIsTwiceWhatTheMapWouldStillMoveAndTheRounding) {
   for (const double updated : {0.0, 2e-5, 4e-5}) {
     Solve solve(Newton());
@@ -161,7 +161,7 @@ TEST(StoppingTest, AnElementBeyondItsBallLeadsBackToIterating) {
   for (const double share : {std::nextafter(1.0, 2.0), 1.001, 10.0,
                              std::numeric_limits<double>::infinity(), std::nan("")}) {
     Solve beyond(Newton());
-    // However small the correction is.
+    // The size of the correction does not matter.
     beyond.Pass(0.01).Pass(1e-12, 1e-12, share).ExpectNext(NextPass::kIterate);
     EXPECT_EQ(beyond.progress().iterations, 1);
     EXPECT_EQ(beyond.progress().corrections, 1);
@@ -204,7 +204,7 @@ TEST(StoppingTest, EveryConfirmationHasToComeBack) {
   }
 }
 
-// What the map would still move is tried where it is more than rounding.
+// A second confirmation follows what the map would still move if that is more than rounding.
 TEST(StoppingTest, WhatIsLeftIsFollowedUnlessItIsRounding) {
   Solve rounding(Newton());
   rounding.Pass(0.01).Pass(1e-5, 0x1p-17, 0.5).Take({.update = 0x1p-17, .share = 0x1p-4});
@@ -214,7 +214,7 @@ TEST(StoppingTest, WhatIsLeftIsFollowedUnlessItIsRounding) {
   more.ExpectNext(NextPass::kConfirmUpdated);
 }
 
-// Farther from the states than the tolerance allows is no certificate, however large the ball.
+// A distance beyond the tolerance is no certificate, however large the ball is.
 TEST(StoppingTest, WhatIsFoundWhereTheMapLeadsIsWithinTheToleranceToo) {
   for (const double distance : {6e-5, 1e-3, std::nan("")}) {
     Solve solve(Newton());
@@ -236,14 +236,14 @@ TEST(StoppingTest, AReturnThatIsTooFarForTheToleranceIsNoCertificate) {
     Solve beyond(policy);
     beyond.Pass(0.01).Pass(1e-6, rounding).Confirm(distance).ExpectNext(NextPass::kIterate);
   }
-  // The rounding is that of the correction before, as a confirmation carries no probes.
+  // Rounding is known from the correction before: a confirmation carries no probes.
   Solve coarse(policy);
   coarse.Pass(0.01).Pass(1e-6, 2 * rounding).Confirm(bound).ExpectNext(NextPass::kIterate);
   Solve rounded(policy);  // twice the rounding alone fills the tolerance, and does not pass it
   rounded.Pass(0.01).Pass(1e-6, 0x1p-14).Confirm(0).ExpectStop(Termination::kConverged);
 }
 
-// What happens far away tells nothing of the states themselves.
+// An overflow far away from the states says nothing about the states themselves.
 TEST(StoppingTest, AReturnThatIsNotFiniteLeadsBackToIterating) {
   Solve solve(Newton());
   solve.Pass(0.01).Pass(1e-6).Confirm(0, 0, false).ExpectNext(NextPass::kIterate);
@@ -266,12 +266,12 @@ TEST(StoppingTest, AConfirmationIsNoUpdate) {
   EXPECT_EQ(after.columns, before.columns + 3);
   EXPECT_EQ(after.update, 1e-5);
   EXPECT_EQ(after.contraction, before.contraction);
-  // The next update is measured by the correction, not by what came back.
+  // The contraction of the next update is relative to the correction, not to the confirmation.
   solve.Pass(1e-4);
   EXPECT_DOUBLE_EQ(solve.progress().contraction, 10);
 }
 
-// Nor does it make states exact.
+// A confirmation does not make states exact.
 TEST(StoppingTest, CausalityCountsNoConfirmations) {
   StoppingPolicy policy = Newton();
   policy.num_intervals = 5;
@@ -291,17 +291,18 @@ TEST(StoppingTest, ALooseToleranceBoundsNothingByALargeCorrection) {
   small.Pass(0.08).Pass(0.005, 1e-6).Confirm(0.002).ExpectStop(Termination::kConverged);
   Solve rounding(loose);
   rounding.Pass(0.08).Pass(0.005, 0.05).Confirm(0.002).ExpectStop(Termination::kConverged);
-  // Nor is it the precision that ends such a solve.
+  // Such a solve does not end as precision-limited either.
   Solve within(loose);
   within.Pass(0.08).Pass(0.006, 0.04).ExpectNext(NextPass::kIterate);
 }
 
 TEST(StoppingTest, TheLargestSumOfOneIntervalCountsNotTheSumOfTheLargest) {
   Solve solve(Newton());
-  // 2 |d| and rho are largest in different intervals: together below the tolerance in each.
+  // 2 |d| and rho are largest in different intervals; in each interval their sum meets the
+  // tolerance.
   solve.Pass(0.01).Take({.update = 4e-5, .rounding = 3e-5, .combined = 9.5e-5});
   solve.Confirm(3.4e-5).ExpectStop(Termination::kConverged);
-  // Of a confirmation, which has no probes of its own, the sum of the largest does.
+  // A confirmation has no probes of its own, so the sum of the largest values counts.
   Solve farther(Newton());
   farther.Pass(0.01).Take({.update = 4e-5, .rounding = 3e-5, .combined = 9.5e-5});
   farther.Confirm(3.6e-5).ExpectNext(NextPass::kIterate);
@@ -326,8 +327,8 @@ TEST(StoppingTest, RoundingAboveTheToleranceIsPrecisionLimited) {
   other.Pass(0.01).Pass(1.01 * 0x1p-12, 0x1p-12).ExpectNext(NextPass::kIterate);
 }
 
-// A correction may be larger by chance: what is as small as rounding is taken for it once it has
-// stopped shrinking, where rounding alone would do.
+// A correction may exceed rounding by chance. Once it has stopped shrinking, a correction as small
+// as rounding counts as rounding, if rounding alone would meet the tolerance.
 TEST(StoppingTest, CorrectionsThatStayRoundingArePrecisionLimited) {
   const double rounding = 4e-5, noise = 3.5e-5;  // 2 noise + rounding > rtol > 2 rounding
   Solve once(Newton());
@@ -408,7 +409,7 @@ TEST(StoppingTest, ABudgetThatIsSpentBuysNoConfirmation) {
   at_limit.Pass(0.01).Pass(1e-6).Confirm(1e-7, 0.26).ExpectNext(NextPass::kIterate);
 }
 
-// The limit of the iterations comes first, as it does after an update.
+// The limit on iterations is checked first, as it is after an update.
 TEST(StoppingTest, OfTwoLimitsAtOnceTheIterationsAreNamed) {
   StoppingPolicy policy = Newton();
   policy.stage_budget = 25;
@@ -427,15 +428,15 @@ TEST(StoppingTest, ReusesMatricesWhileUpdatesContract) {
   solve.Pass(0.001).ExpectNext(NextPass::kCorrect, true);         // a tenth may be small enough
   solve.Pass(1.5e-4, 1e-6).ExpectNext(NextPass::kCorrect, true);  // judged: not there yet
   solve.Pass(1.2e-4, 1e-6).ExpectNext(NextPass::kIterate);        // theta 0.8: no longer
-  solve.Pass(0.01).ExpectNext(NextPass::kCorrect, true);          // its square may be
+  solve.Pass(0.01).ExpectNext(NextPass::kCorrect, true);          // its square may be small enough
   solve.Pass(1e-7, 1e-6).Confirm(1e-8).ExpectStop(Termination::kConverged);
   EXPECT_EQ(solve.progress().iterations, 3);
   EXPECT_EQ(solve.progress().corrections, 5);
   EXPECT_EQ(solve.progress().confirmations, 2);
 }
 
-// Matrices that let an element escape its ball may still contract; those that do not bring it back
-// are done with.
+// Matrices that let an element escape its ball may still contract and are kept; matrices that do
+// not bring the element back are not.
 TEST(StoppingTest, AfterARefutedConfirmationMatricesAreNotReused) {
   StoppingPolicy policy = Newton();
   policy.reuse_matrices = true;
@@ -461,7 +462,7 @@ TEST(StoppingTest, WarmSweepsComeFirstAndDoNotCountAsIterations) {
   policy.warm_sweeps = 2;
   Solve solve(policy);
   solve.ExpectNext(NextPass::kWarmSweep);
-  solve.Pass(1e-9).ExpectNext(NextPass::kWarmSweep);  // their size decides nothing
+  solve.Pass(1e-9).ExpectNext(NextPass::kWarmSweep);  // the size of a sweep decides nothing
   solve.Pass(1e-9).ExpectNext(NextPass::kIterate);
   EXPECT_EQ(solve.progress().warm_sweeps, 2);
   EXPECT_EQ(solve.progress().iterations, 0);
@@ -473,13 +474,13 @@ TEST(StoppingTest, CausalityMakesStatesExactAfterAsManyUpdatesAsIntervals) {
   policy.warm_sweeps = 1;
   Solve solve(policy);
   solve.Pass(7).Pass(6).ExpectNext(NextPass::kIterate);
-  solve.Pass(5).ExpectNext(NextPass::kCorrect, true);  // the third update: exact however large
+  solve.Pass(5).ExpectNext(NextPass::kCorrect, true);  // the third update: exact, whatever its size
   solve.Pass(0, 1e-6).ExpectStop(Termination::kConverged);
   EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 1e-6);
   EXPECT_EQ(solve.progress().confirmations, 0);
 }
 
-// What is exact by causality is in no ball that was foretold, and needs none.
+// States that are exact by causality need no confirmation, whatever the share of their balls.
 TEST(StoppingTest, ExactStatesAreNotConfirmed) {
   StoppingPolicy policy = Newton();
   policy.num_intervals = 2;
@@ -490,10 +491,10 @@ TEST(StoppingTest, ExactStatesAreNotConfirmed) {
     EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 2 * 1e-5 + 2e-6);
     EXPECT_EQ(solve.progress().confirmations, 0);
   }
-  // They are still only as good as their rounding.
+  // Exact states are still only as good as their rounding.
   Solve limited(policy);
   limited.Pass(0.05).Pass(1e-5, 1e-3).ExpectStop(Termination::kPrecisionLimited);
-  // One interval more is not exact.
+  // With one interval more the states are not exact.
   policy.num_intervals = 3;
   Solve(policy).Pass(0.05).Pass(1e-5, 2e-6).ExpectNext(NextPass::kConfirm);
   Solve(policy).Pass(0.05).Pass(1e-5, 2e-6, 7.0).ExpectNext(NextPass::kIterate);
@@ -542,7 +543,7 @@ TEST_P(LinearStoppingTest, ASlowRateIsNotTrusted) {
 
 TEST_P(LinearStoppingTest, RemainderAboveToleranceIteratesOn) {
   Solve solve(Linear(GetParam()));
-  // theta 0.4: the rest is 2/3 of the update.
+  // theta 0.4: the remainder is 2/3 of the update.
   solve.Pass(1e-2).Pass(4e-3).Pass(1.6e-3).ExpectNext(NextPass::kIterate);
 }
 

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_KERNELS_MODEL_CONFIG_CASE_H_
 #define DEEPPCR_TESTS_KERNELS_MODEL_CONFIG_CASE_H_
 
-// Texts of config.json, for the tests of its parser.
+// JSON texts of config.json, for the tests of its parser.
 
 #include <string>
 #include <string_view>
@@ -28,7 +28,7 @@ inline nlohmann::json MinimalConfig(std::string_view model_type = "mlp") {
   return object;
 }
 
-// The minimal config of a type with one key set to this JSON text.
+// The minimal config of a model type, with one key set to this JSON text.
 inline std::string ConfigWith(std::string_view key, std::string_view value,
                               std::string_view type = "mlp") {
   nlohmann::json object = MinimalConfig(type);
@@ -38,7 +38,7 @@ inline std::string ConfigWith(std::string_view key, std::string_view value,
   return StrCat(text, ",\"", key, "\":", value, "}");
 }
 
-// A model type that takes the key.
+// A model type that accepts the key.
 inline std::string TypeFor(const ConfigKey& key) {
   if (key.families == "all") return "mlp";
   return std::string(key.families.substr(0, key.families.find(',')));

@@ -238,7 +238,7 @@ TEST(ConfigTest, RefusesEveryTruncation) {
   }
 }
 
-// What the documentation prints from the table must be what the parser does.
+// The documentation prints defaults from the table; the parser must use the same.
 TEST(ConfigKeysTest, DescribesTheDefaultsThatAreTaken) {
   const ModelConfig config = *ParseConfig(MinimalConfig("diffusion").dump());
   const ModelConfig dense = *ParseConfig(MinimalConfig().dump());

@@ -56,7 +56,7 @@ std::vector<NamedTensor> Stacked() {
   return tensors;
 }
 
-// The same numbers, one tensor per layer, in descending order in the file.
+// The tensors of Stacked(), split into one tensor per layer, in descending order in the file.
 std::vector<NamedTensor> PerLayer() {
   std::vector<NamedTensor> tensors = OuterTensors();
   for (int64_t layer = kLayers - 1; layer >= 0; --layer) {

@@ -31,7 +31,7 @@ inline ModelConfig Config(DenoiserKind denoiser = DenoiserKind::kResidualMlp) {
   return config;
 }
 
-// With everything that a model may have.
+// A config with everything that a model may have.
 inline ModelConfig Full(DenoiserKind denoiser, bool classes) {
   ModelConfig config = Config(denoiser);
   (classes ? config.num_classes : config.conditioning_dim) = 5;

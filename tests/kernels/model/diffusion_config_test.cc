@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json of diffusion models; what holds for every family is in config_test.cc.
+// config.json of diffusion models; config_test.cc tests what holds for every family.
 
 #include <gtest/gtest.h>
 
@@ -184,7 +184,7 @@ TEST(DiffusionConfigTest, TakesAsManyModulationValuesAsAreAllowed) {
           .ok());
 }
 
-// With adaLN there are three parts per block and two at the end.
+// adaLN has three parts per block and two at the end.
 TEST(DiffusionConfigTest, CountsTheModulationOfTheKind) {
   nlohmann::json object = MinimalConfig("diffusion");
   object.update({{"hidden_dim", 256}, {"num_blocks", 2}, {"num_inference_steps", 65536}});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the loader of diffusion models must refuse, and what it must not allocate.
+// Files that the loader of diffusion models must refuse, and sizes for which it must not allocate.
 
 #include <gtest/gtest.h>
 
@@ -119,7 +119,7 @@ TEST(DiffusionRefusalsTest, LimitsTheBytesAfterConversion) {
               absl::StatusCode::kResourceExhausted, StrCat(bytes - 1, " are allowed"));
 }
 
-// The config claims as much as it may; the file is small.
+// The config claims the largest sizes allowed; the file is small.
 TEST(DiffusionRefusalsTest, AllocatesNothingForWhatIsOnlyClaimed) {
   ModelConfig config = Config(DenoiserKind::kAdaLnMlp);
   config.state_dim = config.output_dim = 4096;

@@ -223,7 +223,7 @@ TEST(DiffusionTest, PassesItsOptionsToTheReverseProcess) {
   EXPECT_NE(got, steps_of(0.0, true));
 }
 
-// Plain loops over the tensors of the file.
+// The expected values come from plain loops over the tensors of the file.
 TEST(DiffusionTest, TimeEmbeddingIsTheNetworkOfEachTimestep) {
   const ModelConfig config = Config();
   const std::vector<NamedTensor> tensors = DiffusionTensors(config);

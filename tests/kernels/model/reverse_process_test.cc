@@ -99,7 +99,7 @@ int NumGoldenCases() { return static_cast<int>(Golden()["cases"].size()); }
 INSTANTIATE_TEST_SUITE_P(All, GoldenSchedulerTest, ::testing::Range(0, NumGoldenCases()),
                          GoldenName);
 
-// The names of what the golden cases hold, e.g. every combination of three keys of their configs.
+// The combinations of options that golden cases compare with diffusers itself.
 std::set<std::string> CombinationsComparedWithDiffusers() {
   std::set<std::string> names;
   for (const json& golden : Golden()["cases"]) {
@@ -229,7 +229,7 @@ TEST(ReverseProcessTest, DoesNotClipWithoutClipSample) {
   EXPECT_EQ(process.clip_range, std::numeric_limits<double>::infinity());
 }
 
-// The trap of the last step: noise is drawn there unless it is at timestep 0.
+// The last step draws noise unless it is at timestep 0.
 TEST(ReverseProcessTest, DrawsNoiseInTheLastStepOnlyAboveTimestepZero) {
   SchedulerConfig config;
   config.variance_type = VarianceType::kFixedLarge;

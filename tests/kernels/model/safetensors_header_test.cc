@@ -50,7 +50,7 @@ std::string TenOfOneRange() {
   return SafetensorsBytes(header + "}", Zeros(8));
 }
 
-// As many tensors as asked for, all empty.
+// A file with `count` tensors, all empty.
 std::string ManyTensors(int64_t count) {
   std::string header = "{";
   for (int64_t i = 0; i < count; ++i) {

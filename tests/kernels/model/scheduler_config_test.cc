@@ -17,7 +17,7 @@ using testing::CaseName;
 using testing::ExpectError;
 using testing::RefusedCase;
 
-// A file of one class and one key set to this JSON text.
+// A file with a class name and one key set to this JSON text.
 std::string With(std::string_view key, std::string_view value,
                  std::string_view name = "DDPMScheduler") {
   return StrCat(R"({"_class_name":")", name, R"(",")", key, "\":", value, "}");
@@ -203,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"Trailing", Minimal() + "x", "not JSON"}),
     CaseName);
 
-// What the documentation prints from the table must be what the parser does without the key.
+// The documentation prints defaults from the table; the parser must use them if the key is absent.
 TEST(SchedulerConfigKeysTest, DescribesTheDefaultsThatAreTaken) {
   for (const SchedulerConfigKey& key : SchedulerConfigKeys()) {
     if (key.default_value == "required") continue;

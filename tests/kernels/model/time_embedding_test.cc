@@ -41,7 +41,8 @@ TEST(SinusoidalEmbeddingTest, IsCosinesThenSinesOfFallingFrequencies) {
   EXPECT_NEAR(embedding[3], 0.6569865987187891, 1e-13);
 }
 
-// By hand at timestep 0, where the embedding is 1, 1, 0, 0: before the activation 1 and 1.25.
+// Computed by hand at timestep 0: the embedding is 1, 1, 0, 0, the values before the activation are
+// 1 and 1.25.
 TEST(EmbedTimestepsTest, IsTheNetworkOfTheEmbedding) {
   const auto silu = [](double x) { return x / (1.0 + std::exp(-x)); };
 

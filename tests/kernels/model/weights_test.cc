@@ -56,7 +56,7 @@ TEST(WeightsTest, ConvertsHalfPatterns) {
   EXPECT_TRUE(std::signbit(HalfToFloat(0x8000)));
 }
 
-// Every finite pattern against the definition of binary16, in double.
+// Compares every finite pattern with the definition of binary16, in double.
 TEST(WeightsTest, ConvertsEveryFiniteHalfExactly) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const int exponent = static_cast<int>((bits >> 10) & 31);
@@ -137,7 +137,7 @@ TEST(WeightsTest, RefusesAnOutputOfTheWrongSize) {
               "of 2 elements converted into 3");
 }
 
-// What a reader trusts after parsing, however the bytes were cut.
+// A reader trusts a file after parsing, so parsing must detect every cut.
 TEST(WeightsTest, RefusesEveryTruncationOfAFile) {
   const std::string file = testing::SerializeSafetensors({{"a", {2}, {0, 1}}, {"b", {1}, {2}}});
   ASSERT_TRUE(ParseSafetensors(file).ok());

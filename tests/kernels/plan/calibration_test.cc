@@ -35,7 +35,7 @@ SolverRig Rig(const RandomSystem& system) {
   return SolverRig(BackendCases().back().create(), system.spec());  // the reference: no rounding
 }
 
-// The constant and the images of the unit vectors of the true map z_0 -> z_l, [D + 1, D].
+// The constant of the true affine map z_0 -> z_l, then the images of the unit vectors, [D + 1, D].
 std::vector<double> TrueMap(const DenseStackSpec& spec, int64_t l) {
   std::vector<double> map;
   for (int64_t k = 0; k <= kDim; ++k) {
@@ -52,7 +52,7 @@ TEST(SyntheticInputsTest, AreTheSameEveryTime) {
   EXPECT_EQ(a.count, 100);
   EXPECT_EQ(a.values.size(), 700U);
   EXPECT_EQ(a.values, b.values);
-  // The first numbers of the generator, for good: plans and guesses hang on them.
+  // The first numbers of the generator must never change: plans and guesses depend on them.
   const CalibrationInputs fewer = SyntheticInputs(50, 7);
   EXPECT_TRUE(std::equal(fewer.values.begin(), fewer.values.end(), a.values.begin()));
 }
@@ -110,7 +110,7 @@ TEST(FitAffineGuessTest, FitsEveryFewStepsWhereMemoryIsShort) {
     ASSERT_TRUE(guess.ok()) << guess.status();
     EXPECT_EQ(guess->stride, c.stride) << c.steps_that_fit;
     EXPECT_EQ(guess->count, c.count) << c.steps_that_fit;
-    // The last one is fitted at the last step.
+    // The last map is fitted at the last step.
     const std::vector<double> want = TrueMap(system.spec(), 10);
     const float* last = guess->coefficients.data() + (guess->count - 1) * (kDim + 1) * kDim;
     for (int64_t i = 0; i < (kDim + 1) * kDim; ++i) EXPECT_NEAR(last[i], want[i], 2e-5);
@@ -127,7 +127,7 @@ TEST(FitAffineGuessTest, NeedsMoreInputsThanUnknowns) {
 
 TEST(FitAffineGuessTest, LeavesOutInputsThatOverflow) {
   const RandomSystem system = LinearSystem(3);
-  // In float, where 1e38 overflows.
+  // This backend computes in float, where 3e38 overflows.
   const SolverRig rig(BackendCases().front().create(), system.spec());
   CalibrationInputs inputs = SyntheticInputs(40, 6);
   for (int64_t i = 0; i < 34 * 6; ++i) inputs.values[i] = 3e38F;

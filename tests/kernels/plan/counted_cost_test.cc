@@ -12,7 +12,7 @@ TEST(CountedCostTest, ColumnsCostTheirStepsAndPassesTheirTree) {
   // Nine columns: one pass of Jacobians, its vector, and four vectors more.
   EXPECT_EQ(CountedFlops(kShape, 10, 9, 7), 2 * 9 * 100 * 16 + 2 * 1 * 10 * 64);
   EXPECT_EQ(CountedFlops(kShape, 10, 10, 7), 2 * 10 * 100 * 16 + 2 * 2 * 10 * 64);
-  // One iteration and five passes of a vector have as many.
+  // One iteration and five passes of a vector have the same number of columns.
   EXPECT_EQ(CountedFlops(kShape, 10, 10, 1), 2 * 10 * 100 * 16 + 2 * 1 * 10 * 64);
 }
 

@@ -49,7 +49,7 @@ TEST_F(PlanCacheTest, LoadsWhatWasSaved) {
   EXPECT_EQ(plan->device_class, MakeKey().device_class);
 }
 
-// For the caller to check; the id is that of the build that made it.
+// The caller has to check such a plan; its build and id are those of the build that made it.
 TEST_F(PlanCacheTest, APlanOfAnotherBuildIsFoundAndSaysSo) {
   ASSERT_TRUE(cache_.Save(MakeKey(), MakePlan()).ok());
   PlanKey newer = MakeKey();

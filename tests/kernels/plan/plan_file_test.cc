@@ -39,7 +39,7 @@ TEST(PlanFileTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(file->Text(), FileText());
 }
 
-// A load on a machine without a plan of its own takes the one for all of its bits.
+// A machine whose device class has no plan of its own takes the plan for all devices with its bits.
 TEST(PlanFileTest, TheDeviceClassComesBeforeItsBits) {
   PlanKey other = MakeKey();
   other.device_class = "cpu-test l1d=64K";
@@ -56,7 +56,7 @@ TEST(PlanFileTest, TheDeviceClassComesBeforeItsBits) {
   EXPECT_EQ(PlanFile().Contents(), "none");
 }
 
-// An older plan of the device class, say of other weights, does not hide one that fits.
+// An older plan for the device class, for instance of other weights, does not hide one that fits.
 TEST(PlanFileTest, APlanThatFitsComesBeforeOneThatDoesNot) {
   PlanKey older = MakeKey();
   older.weights_sha256 = "ffff";
@@ -109,7 +109,7 @@ TEST(PlanFileTest, RefusesWhatIsTooLarge) {
               "devices: expected at most 64, got 65");
 }
 
-// Every field, removed and with a value of each other type.
+// Damages every field: removes it, and replaces it by a value of each other type.
 TEST(PlanFileTest, RefusesMissingFieldsAndWrongTypesByName) {
   const json plan = json::parse(FileText());
   for (const std::string part :
@@ -124,7 +124,7 @@ TEST(PlanFileTest, RefusesMissingFieldsAndWrongTypesByName) {
                                 json::array({1})}) {
         if (wrong.type() == value.type() && !value.is_string() && !value.is_array() &&
             !value.is_object())
-          continue;  // a number for a number
+          continue;  // still a number
         // Any text may be a name or a hash.
         if (part == "/key" && wrong.is_string() && value.is_string()) continue;
         if (wrong.is_boolean() && value.is_boolean()) continue;

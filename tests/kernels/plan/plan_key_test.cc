@@ -69,7 +69,8 @@ TEST(PlanIdTest, NamesWhatBitsDependOnAndNotTheMeasuredTimes) {
   }
 }
 
-// What of the device only speed depends on: two machines that choose alike answer alike.
+// The device class affects speed only: two machines that make the same choices give the same
+// answers.
 TEST(PlanIdTest, NamesTheKeyButNotTheDeviceClass) {
   PlanKey key = MakeKey();
   key.device_class = "cpu-test l1d=64K";

@@ -36,7 +36,7 @@ TEST(PlannerTest, NothingIsMeasuredAfterTheTokenHasFired) {
   EXPECT_EQ(said.size(), 1u);
 }
 
-// The entries are the same whatever the clock says; figures are not.
+// The choices of the entries do not depend on the clock; their figures do.
 TEST(PlannerTest, OutOfTimeOnlyTheSmallestRequestHasFigures) {
   const RandomSystem system({.num_steps = 64, .state_dim = 4});
   const SolverRig rig(BackendCases().front().create(), system.spec());
@@ -55,7 +55,7 @@ TEST(PlannerTest, OutOfTimeOnlyTheSmallestRequestHasFigures) {
 
 std::string WhatItDecides(const Plan& plan) { return PlanId({}, plan).value_or(""); }
 
-// Every backend, with a clock that times and one that does not, on one thread and on three.
+// Tests every backend, with timing and without, on one thread and on three.
 TEST(PlannerTest, MeasuringAgainChoosesAgain) {
   const RandomSystem system({.num_steps = 256, .state_dim = 4, .residual = true});
   for (const testing::BackendCase& backend : BackendCases()) {
@@ -79,7 +79,7 @@ TEST(PlannerTest, MeasuringAgainChoosesAgain) {
   }
 }
 
-// The work that candidates may be is counted, not timed: less of it leaves the later ones out.
+// The limit on the work of candidates is counted, not timed: a lower one leaves out the later ones.
 TEST(PlannerTest, WhatIsTooMuchWorkIsLeftOut) {
   const RandomSystem system({.num_steps = 256, .state_dim = 4, .residual = true});
   const SolverRig rig(BackendCases().front().create(), system.spec());
@@ -90,7 +90,7 @@ TEST(PlannerTest, WhatIsTooMuchWorkIsLeftOut) {
 
 TEST(ParallelIsFasterTest, TheClockOverrulesTheCountsOnlyClearly) {
   const auto faster = [](double counted, double sequential, double parallel) {
-    // All but the shortest were disturbed.
+    // Every run but the shortest was disturbed.
     return ParallelIsFaster(counted, {.sequential = {9, sequential, 30 * sequential},
                                       .parallel = {parallel, 40 * parallel, 7 * parallel}});
   };
@@ -120,14 +120,15 @@ TEST(BestOfTest, EqualWorkIsDecidedByStages) {
   EXPECT_EQ(BestOf(equal, rates), &equal[1]);
   const std::vector<Trial> less = {MadeOf(64, 100, 300), MadeOf(16, 1.01 * 100 * kEqualWork, 200)};
   EXPECT_EQ(BestOf(less, rates), &less[0]);
-  // In any order, and never what missed the tolerance.
+  // The order does not matter, and a trial that missed the tolerance is never the best.
   std::vector<Trial> others = {equal[1], equal[0], MadeOf(1, 1, 1)};
   others[2].met_tolerance = false;
   EXPECT_EQ(BestOf(others, rates), &others[0]);
   EXPECT_EQ(BestOf({}, rates), nullptr);
 }
 
-// What takes more stages than there are steps is chosen for the name of a solver alone.
+// A trial that takes more stages than there are steps comes last: only requests that name its
+// solver run it.
 TEST(BestOfTest, WithinTheStepsComesFirst) {
   const CostRates rates = {.flops_per_second = 1, .seconds_per_stage = 0};
   std::vector<Trial> trials = {MadeOf(4, 100, 300), MadeOf(8, 900, 200), MadeOf(16, 50, 400)};
@@ -144,7 +145,7 @@ TEST(CheckPlanTest, KeepsWhatMeetsTheToleranceAndNamesWhatDoesNot) {
   const auto measured = MeasurePlan(rig.runner(), inputs, {});
   ASSERT_TRUE(measured.ok()) << measured.status();
   Plan plan = *measured;
-  // What the check finds out takes the place of what another build found out; times stay.
+  // The check replaces what another build found out; times stay.
   plan.least_rtol = 0;
   ASSERT_TRUE(plan.entries[0].has_parallel());
   plan.entries[0].parallel_stages = 1;
@@ -154,7 +155,7 @@ TEST(CheckPlanTest, KeepsWhatMeetsTheToleranceAndNamesWhatDoesNot) {
   EXPECT_EQ(plan.least_rtol, measured->least_rtol);
   EXPECT_EQ(plan.entries, measured->entries);
 
-  // Below what float32 can do.
+  // This tolerance is below what float32 can do.
   testing::ExpectError(CheckPlan(rig.runner(), inputs, {.rtol = 1e-9, .atol = 0}, &plan),
                        absl::StatusCode::kFailedPrecondition, "missed");
   CancelToken token;
@@ -163,7 +164,7 @@ TEST(CheckPlanTest, KeepsWhatMeetsTheToleranceAndNamesWhatDoesNot) {
                        absl::StatusCode::kCancelled, "stopped");
 }
 
-// What overflows or is cut off is no answer that others could be judged by.
+// An answer that overflows or is cut off is no standard for candidates.
 TEST(PlannerTest, WithoutASequentialAnswerThereAreNoCandidates) {
   const RandomSystem wild(
       {.num_steps = 64, .state_dim = 4, .activation = Activation::kIdentity, .gain = 1e3});

@@ -22,8 +22,9 @@ inline PlanKey MakeKey() {
           .rtol = 1e-3};
 }
 
-// What the key of an answer consists of, one part of MakeKey() changed at a time; not the build,
-// whose plans other builds may check and keep, nor the device class, on which only speed depends.
+// Changes to MakeKey(), one for each part that the key of an answer consists of. The build is not
+// among them, as other builds may check and keep its plans, nor is the device class, on which only
+// speed depends.
 using KeyChange = void (*)(PlanKey&);
 inline constexpr KeyChange kKeyChanges[] = {[](PlanKey& k) { k.device_bits = "cpu-other"; },
                                             [](PlanKey& k) { k.backend = "other"; },
@@ -36,7 +37,7 @@ inline constexpr KeyChange kKeyChanges[] = {[](PlanKey& k) { k.device_bits = "cp
                                             [](PlanKey& k) { k.iterative = false; },
                                             [](PlanKey& k) { k.rtol = 1.0000001e-3; }};
 
-// As a load of this key would serve it.
+// A plan as a load of MakeKey() would serve it.
 inline Plan MakePlan() {
   Plan plan;
   plan.device_class = MakeKey().device_class;

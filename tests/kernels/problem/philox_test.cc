@@ -15,7 +15,8 @@ namespace {
 constexpr int64_t kDraws = 1'000'000;
 constexpr double kSigmas = 5.0;
 
-// Random123's tests/kat_vectors, the three lines of `philox4x32 10`. A compile-time constant.
+// The three lines of `philox4x32 10` in Random123's tests/kat_vectors. kZeros is a compile-time
+// constant.
 constexpr PhiloxWords kZeros = Philox4x32({0, 0, 0, 0}, {0, 0});
 
 TEST(PhiloxTest, AnswersAsRandom123) {
@@ -37,7 +38,7 @@ int32_t BitsOf(float value) {
   return bits;
 }
 
-// The documented formula, in long double: what a device of perfect double functions would round.
+// The documented formula in long double: a device with perfect double functions would round this.
 TEST(BoxMullerTest, IsTheDocumentedFormulaWithinOneUlp) {
   for (uint32_t quad = 0; quad < 10'000; ++quad) {
     const PhiloxWords words = NoiseWords(1, 2, 3, quad);
@@ -62,7 +63,7 @@ TEST(BoxMullerTest, IsFiniteAtTheEndsOfTheWords) {
   EXPECT_FLOAT_EQ(BoxMuller(0, 1U << 30)[1], std::sqrt(66.0F * std::log(2.0F)));
 }
 
-// [samples, steps, elements] of normals.
+// Normals, [samples, steps, elements].
 std::vector<float> Draw(uint64_t seed, uint64_t first_sample, int64_t samples, int64_t steps,
                         int64_t elements) {
   std::vector<float> normals(static_cast<size_t>(samples * steps * elements));
@@ -98,13 +99,13 @@ TEST(NormalsTest, HasTheDistributionOfANormal) {
   std::vector<float> normals = Draw(8, 0, 10, 10, kDraws / 100);
   std::sort(normals.begin(), normals.end());
 
-  double distance = 0;  // of Kolmogorov and Smirnov
+  double distance = 0;  // Kolmogorov-Smirnov distance
   for (size_t i = 0; i < normals.size(); ++i) {
     const double expected = 0.5 * std::erfc(-static_cast<double>(normals[i]) / std::sqrt(2.0));
     const double found = (static_cast<double>(i) + 0.5) / static_cast<double>(kDraws);
     distance = std::max(distance, std::abs(expected - found));
   }
-  // Exceeded by 2 exp(-2 x 2.5^2) = 7e-6 of all seeds.
+  // The share of seeds beyond this bound is 2 exp(-2 x 2.5^2) = 7e-6.
   EXPECT_LT(distance, 2.5 / std::sqrt(static_cast<double>(kDraws)));
 }
 

@@ -55,7 +55,7 @@ absl::StatusOr<ReverseProcess> Process(const json& golden) {
                                        .diffusers_compatible = golden["diffusers_compatible"]});
 }
 
-// A case of diffusion.json as a DiffusionSpec. Numbers live as long as this.
+// A case of diffusion.json as a DiffusionSpec, whose numbers live as long as this object.
 class GoldenDiffusion {
  public:
   GoldenDiffusion(const json& network, ReverseProcess process)
@@ -94,14 +94,14 @@ class GoldenDiffusion {
   }
 
  private:
-  // These tensors one after the other.
+  // The values of these tensors, one after the other.
   std::span<const float> Tensors(const std::vector<std::string>& names) {
     std::vector<float>& all = numbers_.emplace_back();
     for (const std::string& name : names)
       for (const float x : Flat<float>(network_["tensors"].at(name))) all.push_back(x);
     return all;
   }
-  // Layers that share their input, stacked to one.
+  // Layers that share their input, stacked into one.
   DenseSpec Dense(const std::vector<std::string>& names) {
     std::vector<std::string> weights, biases;
     for (const std::string& name : names) {
@@ -134,7 +134,8 @@ class GoldenDiffusion {
     modulations.push_back("final_layer.adaLN_modulation.1");
     net.modulation = Dense(modulations);
   }
-  // The sinusoids of a timestep through the two layers of time_embed.mlp, to time_embedding_.
+  // Appends to time_embedding_ the sinusoids of a timestep, sent through the two layers of
+  // time_embed.mlp.
   void EmbedTime(double timestep) {
     DenseSpec first = Dense({"time_embed.mlp.0"});
     first.activation = Activation::kSilu;
@@ -160,7 +161,7 @@ class GoldenDiffusion {
   std::vector<float> vector_, initial_noise_, step_noise_;
 };
 
-// z_0 .. z_L by the reference family.
+// z_0 .. z_L, computed by the reference family.
 std::vector<Vector> Trajectory(const GoldenDiffusion& golden) {
   const auto family = reference::NewFamily(golden.spec());
   const auto sample = family->Encode(golden.input());
@@ -170,7 +171,7 @@ std::vector<Vector> Trajectory(const GoldenDiffusion& golden) {
   return states;
 }
 
-// Largest difference of two states relative to the second, max norms. A NaN is infinitely far.
+// The largest difference of two states relative to the second, in max norms. NaN is infinitely far.
 double Distance(const Vector& got, const Vector& want) {
   double difference = 0, size = 0;
   for (size_t i = 0; i < want.size(); ++i) {
@@ -231,7 +232,7 @@ int NumGoldenCases() { return static_cast<int>(Golden()["cases"].size()); }
 INSTANTIATE_TEST_SUITE_P(All, GoldenDiffusionTest, ::testing::Range(0, NumGoldenCases()),
                          GoldenName);
 
-// What the cases hold, e.g. every combination of three keys of the schedulers' configs.
+// The combinations of options in the cases.
 std::set<std::string> Combinations() {
   std::set<std::string> names;
   for (const json& golden : Golden()["cases"]) {

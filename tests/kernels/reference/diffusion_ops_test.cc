@@ -55,7 +55,7 @@ TEST(DiffusionOpsTest, ResidualMlpByHand) {
   EXPECT_EQ(reference::Denoise(spec, 0, Vector{40}, Vector{3}), (Vector{104}));
   // dm/dz = 4 (1 - 1) 2, the block being active.
   EXPECT_EQ(reference::DenoiseJacobian(spec, 0, Vector{40}, Vector{3}), (Vector{0}));
-  // The step without an embedding: mu = 0.5, block relu(-5.5), h = 7.
+  // Step 1 has no time embedding: mu = 0.5, block relu(-5.5), h = 7.
   EXPECT_EQ(reference::Denoise(spec, 1, Vector{0}, Vector{3}), (Vector{26}));
   EXPECT_EQ(reference::DenoiseJacobian(spec, 1, Vector{0}, Vector{3}), (Vector{8}));
 }
@@ -66,7 +66,7 @@ struct TinyAdaLn {
                            first_bias = {0, 5}, second = {1, 0, 3, 1}, second_bias = {0, 7},
                            norm_weight = {2, 3}, norm_bias = {1, -1},
                            no_weights = std::vector<float>(20);
-  // shift, scale, gate; shift, scale of the end.
+  // Shift, scale and gate of the block; shift and scale of the last layer.
   const std::vector<float> mu = {10, 20, 0.5F, -0.5F, 2e-5F, -1e-5F, 0.25F, 100, 3, -2};
   const Vector time_embedding = {7, 8};
   const std::vector<ReverseStep> steps = std::vector<ReverseStep>(1);
@@ -95,10 +95,10 @@ TEST(DiffusionOpsTest, AdaLnMlpByHand) {
   const TinyAdaLn tiny;
   const DiffusionSpec spec = tiny.Spec();
   ASSERT_EQ(spec.denoiser.modulation_dim(), 10);
-  // All so small that the last norm, too, is no mere sign.
+  // The values are so small that the last norm, too, is more than a sign.
   constexpr double kZ = 5e-4;
   const double r = kZ / std::sqrt(kZ * kZ + 1e-6);
-  // After layer norm, weight and bias, scale and shift.
+  // Values after layer norm, weight and bias, scale and shift.
   const double u0 = (2 * r + 1) * 1.5 + 10, u1 = (-3 * r - 1) * 0.5 + 20;
   const double a0 = u0 + 2 * u1, a1 = u1 + 5;                    // first
   const double v0 = a0, v1 = 3 * a0 + a1 + 7;                    // second
@@ -111,12 +111,13 @@ TEST(DiffusionOpsTest, AdaLnMlpByHand) {
   EXPECT_NEAR(got[0], m, 1e-12 * std::fabs(m));
 }
 
-// With h = (3 z, z) the norm is +-1 but for epsilon: z / sqrt(z^2 + e), by z e / (z^2 + e)^1.5.
+// With h = (3 z, z) the norm is a sign but for epsilon: z / sqrt(z^2 + e), whose derivative is
+// e / (z^2 + e)^1.5.
 TEST(DiffusionOpsTest, LayerNormOfTinyValuesFeelsItsEpsilon) {
   const TinyAdaLn tiny;
   DiffusionSpec spec = tiny.Spec();
   const std::vector<float> none(10), output = {1, 0};
-  spec.denoiser.modulation.bias = none;  // gate 0: only the last norm is left
+  spec.denoiser.modulation.bias = none;  // gate 0 leaves only the last norm
   spec.denoiser.output.weight = output;
   for (const double z : {1e-3, 1e-2, -1e-3}) {
     EXPECT_NEAR(reference::Denoise(spec, 0, Vector{0, 0}, Vector{z})[0],
@@ -144,7 +145,7 @@ TEST(DiffusionOpsTest, ConditionIsTheRowOfTheClassOrTheImageOfTheVectorOrZero) {
 
 using Function = std::function<Vector(const Vector&)>;
 
-// Within `tolerance` of the largest element of central differences.
+// Expects central differences, within `tolerance` of the largest element.
 void ExpectDerivative(const Vector& jacobian, const Function& function, const Vector& z,
                       double tolerance) {
   constexpr double kStep = 1e-5;  // truncation and rounding both about 1e-10
@@ -228,7 +229,7 @@ TEST(DiffusionOpsTest, StepByHand) {
   // x0 = 2 * 3 + 26 / 2 = 19.
   EXPECT_EQ(next(), (Vector{30 + 2600 + 19'000 + 21}));
   EXPECT_EQ(slope(), (Vector{10 + 100 * 8 + 1000 * (2 + 0.5 * 8)}));
-  spec.clip_range = 19;  // on the boundary
+  spec.clip_range = 19;  // x0 is on the boundary
   EXPECT_EQ(next(), (Vector{30 + 2600 + 19'000 + 21}));
   EXPECT_EQ(slope(), (Vector{10 + 100 * 8 + 1000 * (2 + 0.5 * 8)}));
   spec.clip_range = 18;

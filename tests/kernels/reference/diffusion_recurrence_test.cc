@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The diffusion family as the reference backend sees it: encoded samples, noise, coarse
+// The diffusion family that the reference backend uses: encoded samples, noise, coarse
 // trajectories.
 #include <gtest/gtest.h>
 
@@ -143,7 +143,7 @@ TEST(DiffusionFamilyTest, CoarseTrajectoryOfFewStepsIsTheTrajectory) {
   }
 }
 
-// z_0 .. z_L with the denoised sample of every `stride`-th step; element by element from the
+// z_0 .. z_L with the denoised sample of every `stride`-th step held, element by element from the
 // definition.
 std::vector<Vector> HeldTrajectory(const DiffusionSpec& spec, const Vector& z0, int64_t stride,
                                    const std::vector<float>& noise) {
@@ -191,7 +191,7 @@ TEST(DiffusionFamilyTest, CoarseTrajectoryHoldsTheDenoisedSample) {
   }
 }
 
-// Where z_m is 0 the model's output is not needed, and x0_m may be 0.
+// A step with z_m = 0 does not need the model's output, and may have x0_m = 0.
 TEST(DiffusionFamilyTest, CoarseTrajectoryDividesOnlyWhereItMust) {
   RandomDiffusion random({.dim = 1, .steps = 20});
   random.TakeClasses(1);

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_KERNELS_REFERENCE_RANDOM_DIFFUSION_H_
 #define DEEPPCR_TESTS_KERNELS_REFERENCE_RANDOM_DIFFUSION_H_
 
-// Reverse processes whose numbers can be changed and spoiled, for tests of the reference backend.
+// Reverse processes whose numbers tests of the reference backend can change and spoil.
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,8 @@ struct DiffusionSizes {
   int64_t dim = 2, width = 3, blocks = 2, steps = 4;
 };
 
-// A random model that takes vectors of 2, and can be turned to classes; numbers live as long as it.
+// A random model that takes vectors of 2, or class labels once TakeClasses is called. Its numbers
+// live as long as the object.
 class RandomDiffusion {
  public:
   explicit RandomDiffusion(const DiffusionSizes& sizes, uint32_t seed = 5) : generator_(seed) {
@@ -64,7 +65,7 @@ class RandomDiffusion {
   DenseSpec Dense(int64_t rows, int64_t cols) {
     return {.rows = rows, .cols = cols, .weight = Draw(rows * cols), .bias = Draw(rows)};
   }
-  // Overwrites every number that the spec shows.
+  // Overwrites every number that the spec refers to.
   void Spoil() {
     for (std::vector<float>& numbers : numbers_) std::fill(numbers.begin(), numbers.end(), NAN);
     std::fill(time_embedding_.begin(), time_embedding_.end(), NAN);

@@ -28,7 +28,7 @@ double Largest(const Vector& a) {
   return largest;
 }
 
-// Within 1e-12 of the largest element: sums of terms of both signs cancel in single elements.
+// Compares within 1e-12 of the largest element: terms of both signs cancel in single elements.
 void ExpectEqual(const Vector& got, const Vector& want, const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   ASSERT_FALSE(want.empty()) << what;
@@ -85,7 +85,7 @@ class GoldenSystem {
   Layer encode_, decode_;
 };
 
-// M^T g of a row-major [rows, cols] matrix.
+// M^T g, for a row-major matrix M [rows, cols].
 template <class T>
 Vector TransposedProduct(const T& matrix, const Vector& g, int64_t cols) {
   Vector product(cols);
@@ -94,7 +94,7 @@ Vector TransposedProduct(const T& matrix, const Vector& g, int64_t cols) {
   return product;
 }
 
-// The gradient with respect to the inputs, by the transposed Jacobians one after the other.
+// The gradient with respect to the inputs, from one transposed Jacobian after the other.
 Vector PullBack(const DenseStackSpec& spec, const Vector& inputs, const Vector& trajectory,
                 Vector g) {
   const int64_t dim = spec.state_dim;

@@ -73,7 +73,7 @@ TEST(CancelTokenTest, EverySolverReportsTheReasonOfEachSample) {
   }
 }
 
-// Long passes look at the token, and what they leave undone is never judged.
+// Long passes look at the token; a pass that they leave undone is never judged.
 TEST(CancelTokenTest, APassOfASampleWhoseTokenHasFiredIsLeftUndone) {
   const testing::RandomSystem stack({.num_steps = 30, .state_dim = 4});
   const testing::RandomDiffusion process({.num_steps = 30});
@@ -83,7 +83,7 @@ TEST(CancelTokenTest, APassOfASampleWhoseTokenHasFiredIsLeftUndone) {
   fired.Cancel();
   for (const SystemSpec& spec : {SystemSpec(stack.spec()), SystemSpec(process.spec())}) {
     for (const testing::BackendCase& backend : testing::BackendCases()) {
-      if (backend.name == "reference") continue;  // it always finishes
+      if (backend.name == "reference") continue;  // the reference always finishes
       const std::unique_ptr<Backend> owner = backend.create();
       const std::unique_ptr<System> system = *owner->NewSystem(spec);
       const std::unique_ptr<SolveSpace> space = *system->NewSpace({});

@@ -66,9 +66,9 @@ TEST(ScanTreeTest, EveryLeafIsReachedFromTheTopOnce) {
   }
 }
 
-// What the sweeps multiply with, traced from their definition: the down-sweep takes the matrix of a
-// left child that something enters; forming the vector of a node takes its right child's, and its
-// matrix takes both.
+// The matrices that the sweeps use, traced from the definition. The down-sweep takes the matrix of
+// a left child that something enters. The vector of a node takes the matrix of its right child, and
+// the matrix of a node takes those of both.
 std::set<std::pair<int, int64_t>> MatricesUsed(const ScanTree& tree) {
   std::set<std::pair<int, int64_t>> used;
   for (int h = tree.levels() - 1; h >= 0; --h)
@@ -92,7 +92,7 @@ TEST(ScanTreeTest, NeedsMatrixIsTrueExactlyWhereOneIsUsed) {
   }
 }
 
-// Notes the sweeps.
+// Records the sweeps.
 class RecordingPasses final : public IterationPasses {
  public:
   const std::vector<int>& reduced() const { return reduced_; }
@@ -141,8 +141,8 @@ TEST(ScanIntervalsTest, JacobiHasNothingToSolve) {
   EXPECT_TRUE(passes.distributed().empty());
 }
 
-// One pass over a linear system solves it, whatever the states were before: a wrong matrix, a wrong
-// vector or a missed node anywhere shows in the states.
+// One pass solves a linear system, whatever the states were before: a wrong matrix, a wrong vector
+// or a missed node anywhere shows in the states.
 class LinearSolveTest : public ::testing::TestWithParam<std::tuple<size_t, int64_t>> {
  protected:
   static constexpr int64_t kDim = 5;
@@ -174,7 +174,8 @@ class LinearSolveTest : public ::testing::TestWithParam<std::tuple<size_t, int64
     return norms;
   }
 
-  // Against the sequential states in double; the floor stands for what a state is a sum of.
+  // Compares with the sequential states in double; the floor stands for the size of the terms of a
+  // state.
   void ExpectSolved(const char* what) {
     std::vector<float> got(want_.size());
     float* const to = got.data();
@@ -182,7 +183,7 @@ class LinearSolveTest : public ::testing::TestWithParam<std::tuple<size_t, int64
     EXPECT_LE(RelativeError(got, want_, kDim, 1.0), 2e-6) << what;
   }
 
-  // States that have nothing to do with the solution.
+  // Sets states that have nothing to do with the solution.
   void Disturb(const RandomSystem& system) {
     std::vector<float> far(want_.size());
     const std::vector<float> noise = system.Inputs(1 + intervals(), 99);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What reports say of an answer, and what they leave out rather than give a number for.
+// The values that reports give for an answer, and the values that they leave out.
 #include "kernels/solver/report.h"
 
 #include <gtest/gtest.h>
@@ -22,12 +22,12 @@ using testing::StackOptions;
 
 constexpr int64_t kSteps = 48, kDim = 4;
 
-// A solve that ends in a way of its own, at least by newton.
+// A solve and how newton ends it; every case ends differently.
 struct Ending {
   Termination by_newton;
   StackOptions stack;
   double rtol = 1e-4;
-  int32_t max_iterations = 0;  // 0: as many as the states need to be exact
+  int32_t max_iterations = 0;  // 0: as many as make the states exact
   bool automatic = false;
 };
 
@@ -61,7 +61,7 @@ void ExpectNoEstimate(const SampleReport& report, const std::string& what) {
   EXPECT_FALSE(report.output_error_estimate.has_value()) << what;
 }
 
-// Of an answer that an iterative solver gave.
+// Expects a consistent report of an answer by an iterative solver.
 void ExpectHonest(const SampleReport& report, double rtol, const std::string& what) {
   EXPECT_EQ(report.converged, report.termination == Termination::kConverged) << what;
   EXPECT_FALSE(report.fallback) << what;
@@ -97,7 +97,7 @@ TEST(ReportTest, OnlyWhatConvergedHasAnEstimate) {
         ++seen[report.termination];
       }
     }
-    // In double, rounding limits nothing and nothing overflows.
+    // The reference computes in double, where rounding limits nothing and nothing overflows.
     EXPECT_EQ(seen.size(), Endings().size() - (backend.name == "reference" ? 2 : 0));
   }
 }
@@ -168,7 +168,7 @@ class Estimates final : public ProgressListener {
   std::vector<std::optional<double>> all;
 };
 
-// One that was put to the certificate on the way has an estimate of states that are gone.
+// An update that was put to the certificate on the way estimates the error of states that are gone.
 TEST(ReportTest, ProgressHasAnEstimateFromTheUpdateOnThatConverged) {
   for (const BackendCase& backend : BackendCases()) {
     for (const Ending& ending : Endings()) {

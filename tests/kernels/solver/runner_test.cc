@@ -22,7 +22,7 @@ using testing::SolverRig;
 
 constexpr int64_t kSteps = 20, kDim = 3;
 
-// Output layers that overflow at every finite state but few: 3e38 (1 +- sum of the state).
+// Adds output layers that overflow at all but a few finite states: 3e38 (1 +- sum of the state).
 DenseStackSpec WithHugeOutputs(const DenseStackSpec& spec) {
   static constexpr float kWeight[2 * kDim] = {3e38F, 3e38F, 3e38F, -3e38F, -3e38F, -3e38F};
   static constexpr float kBias[2] = {3e38F, 3e38F};
@@ -49,7 +49,7 @@ TEST(RunnerTest, AnOutputThatOverflowsIsNoAnswer) {
         EXPECT_FALSE(report.error_estimate.has_value()) << what;
         EXPECT_FALSE(report.rounding_estimate.has_value()) << what;
         EXPECT_FALSE(report.output_error_estimate.has_value()) << what;
-        // The attempt had states that it could vouch for.
+        // The attempt had states that it could certify.
         EXPECT_EQ(report.attempt.error_estimate.has_value(), report.fallback) << what;
         EXPECT_GT(solved.trajectory.back(), -1) << what;  // the states are fine
       }
@@ -57,7 +57,7 @@ TEST(RunnerTest, AnOutputThatOverflowsIsNoAnswer) {
   }
 }
 
-// In float32: zeros in place of a vector whose variance overflows would hide it.
+// Float32 only. Zeros in place of a vector whose variance overflows would hide the overflow.
 TEST(RunnerTest, ALayerNormThatOverflowsIsNoAnswer) {
   const testing::RandomDiffusion process(
       {.kind = DenoiserKind::kAdaLnMlp, .num_steps = kSteps, .input_scale = 1e20});
@@ -74,7 +74,7 @@ TEST(RunnerTest, ALayerNormThatOverflowsIsNoAnswer) {
   }
 }
 
-// Nobody gets the outputs of a sample that was cancelled, which may be those of another request.
+// Outputs of a cancelled sample may belong to another request, so nobody gets them.
 TEST(RunnerTest, WhatWasStoppedWritesNoOutputs) {
   const RandomSystem system({.num_steps = kSteps, .state_dim = kDim});
   const testing::RandomDiffusion process({.num_steps = kSteps, .condition_dim = kDim});

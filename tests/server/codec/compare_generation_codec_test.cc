@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client may say to a diffusion model: Compare with `generation`.
+// Requests that a client may send to a diffusion model: Compare with `generation`.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ TEST(CompareGenerationTest, ReadsTheGeneration) {
   EXPECT_THAT(item.labels, ElementsAre(2, 2, 2));
   EXPECT_EQ(item.step_noise.size(), 36u);
   EXPECT_EQ(input->request.num_steps, 3);
-  // The baseline that was added runs as many steps as what it is compared with.
+  // The baseline that was added runs as many steps as the row that it is compared with.
   ASSERT_EQ(input->rows.size(), 2u);
   EXPECT_EQ(input->rows[0].solver, "sequential");
   EXPECT_EQ(input->rows[1].solver, "picard");
@@ -85,7 +85,7 @@ TEST_P(RefusedCompareGenerationTest, NamesTheField) {
               GetParam().message_part);
 }
 
-// Of Compare the fields are `generation.*`; there is no `input`.
+// Compare calls the fields `generation.*`; it has no `input`.
 INSTANTIATE_TEST_SUITE_P(
     Fields, RefusedCompareGenerationTest,
     ::testing::Values(

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_SERVER_CODEC_GENERATION_CODEC_FIXTURE_H_
 #define DEEPPCR_TESTS_SERVER_CODEC_GENERATION_CODEC_FIXTURE_H_
 
-// Diffusion models as the codec sees them, and tensors and requests for them.
+// Diffusion models as the codec sees them, with tensors and requests for them.
 
 #include <cmath>
 #include <cstring>
@@ -17,10 +17,10 @@ namespace deeppcr {
 inline constexpr int64_t kMessageLimit = 1 << 20;
 inline constexpr int64_t kState = 4;
 inline constexpr int32_t kSteps = 8;     // the default
-inline constexpr int32_t kLongest = 12;  // the largest that may be asked for
+inline constexpr int32_t kLongest = 12;  // the largest that a request may ask for
 
-// Without classes and conditioning; the default number of steps is neither the smallest nor the
-// largest.
+// A model without classes and conditioning. The default number of steps is neither the smallest nor
+// the largest.
 inline ModelInfo Plain() {
   ModelInfo info = testing::FakeModel().info_;
   info.model_type = "diffusion";
@@ -55,7 +55,7 @@ inline void SetTensor(std::vector<int64_t> shape, v1::Tensor* tensor) {
   tensor->set_data(values.data(), count * sizeof(float));
 }
 
-// Without what a model with classes or conditioning needs.
+// A request without the fields that a model with classes or conditioning needs.
 inline v1::GenerateRequest GoodGenerate(int32_t num_samples = 3) {
   v1::GenerateRequest request;
   request.set_model("m");

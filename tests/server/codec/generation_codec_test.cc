@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client may say to a diffusion model: Generate. What it may not:
-// generation_refusals_test.cc.
+// Requests that a client may send to a diffusion model: Generate. generation_refusals_test.cc has
+// the refused ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -118,7 +118,7 @@ TEST(GenerationCodecTest, EveryListedNumberOfStepsMayBeAskedFor) {
   }
 }
 
-// Whether it fits the L of the request is for Resolve to say.
+// Resolve decides whether the interval fits the L of the request.
 TEST(GenerationCodecTest, ShootingIntervalsGoUpToTheLargestL) {
   v1::GenerateRequest request = GoodGenerate();
   request.mutable_options()->set_shooting_interval(kLongest);
@@ -204,11 +204,11 @@ TEST(GenerationCodecTest, RepliesBeyondAllLimitsAreRefusedWithoutOverflow) {
   EXPECT_FALSE(Decode(request, info).ok());
 }
 
-// A reply whose every part is as long as it can be.
+// Every part of this reply is as long as it can be.
 TEST(GenerationCodecTest, TheBoundHoldsForTheLongestReply) {
   constexpr int32_t kMany = std::numeric_limits<int32_t>::max();
   constexpr int64_t kVeryMany = std::numeric_limits<int64_t>::max();
-  constexpr int32_t kSamples = 500;  // the slack of the envelope is not theirs
+  constexpr int32_t kSamples = 500;  // so many that the slack of the envelope does not cover them
   ModelInfo info = Plain();
   info.max_batch_size = kSamples;
   v1::GenerateRequest request = GoodGenerate(kSamples);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client may not say to a diffusion model: Generate.
+// Requests that a client may not send to a diffusion model: Generate.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ struct BadRequest {
 
 class RefusedGenerateTest : public ::testing::TestWithParam<BadRequest> {};
 
-// n = 3, with whatever the model needs.
+// A request for 3 samples, with everything that the model needs.
 v1::GenerateRequest GoodRequestFor(const ModelInfo& info) {
   v1::GenerateRequest request = GoodGenerate();
   if (info.num_classes > 0) request.mutable_input()->add_class_labels(0);
@@ -43,7 +43,7 @@ TEST_P(RefusedGenerateTest, NamesTheField) {
               GetParam().message_part);
 }
 
-// Sets one field of the input.
+// A change of one field of the input.
 template <typename Set>
 auto Input(Set set) {
   return [set](v1::GenerateRequest& request) { set(*request.mutable_input()); };
@@ -216,7 +216,7 @@ INSTANTIATE_TEST_SUITE_P(
                    "got [1, 9, 4]"}),
     [](const auto& test) { return test.param.name; });
 
-// One tensor after the other, every value that is no number.
+// Puts NaN and infinity into one tensor after the other.
 TEST(GenerationRefusalsTest, ChecksThatEveryTensorIsFinite) {
   v1::GenerateRequest good = GoodRequestFor(WithConditioning());
   SetTensor({3, kState}, good.mutable_input()->mutable_initial_noise());
@@ -242,7 +242,7 @@ TEST(GenerationRefusalsTest, ChecksThatEveryTensorIsFinite) {
       v1::GenerateRequest request = good;
       SetValue(5, value, each.tensor(request));
       const auto input = Decode(request, WithConditioning());
-      ASSERT_TRUE(input.ok()) << input.status();  // values are for CheckFinite
+      ASSERT_TRUE(input.ok()) << input.status();  // CheckFinite looks at values
       ExpectError(CheckFinite(*input), absl::StatusCode::kInvalidArgument, "at flat index 5");
       EXPECT_THAT(std::string(CheckFinite(*input).message()),
                   ::testing::StartsWith(each.field + ".data: expected finite values"));

@@ -126,7 +126,7 @@ TEST(ReplyCodecTest, AFallbackCarriesEveryFieldOfTheAttempt) {
   EXPECT_EQ(got.rounding_estimate(), 6);
 }
 
-// One row of a comparison that has these reports.
+// The row of a comparison with these reports.
 v1::CompareRow Compared(const std::vector<SampleReport>& reports) {
   CompareInput input;
   input.request.num_samples = static_cast<int64_t>(reports.size());
@@ -169,7 +169,7 @@ TEST(ReplyCodecTest, ComparedSamplesAreCountedByWhyTheyFellBackOrDidNotConverge)
   EXPECT_EQ(row.unconverged_reasons(0).termination(), "non_finite");
 }
 
-// By the engine's own word: a default that it would take is told apart from a measured choice.
+// Choices come from the engine, which tells its defaults from measured choices.
 TEST(ReplyCodecTest, PlansSayWhatTheNamesOfSolversStandFor) {
   const auto model = std::make_shared<FakeModel>();
   model->plan_.choices = {{.solver = "picard",
@@ -185,7 +185,7 @@ TEST(ReplyCodecTest, PlansSayWhatTheNamesOfSolversStandFor) {
   std::map<std::string, v1::SolverChoice> choices;
   for (const v1::SolverChoice& choice : response.plan().choices())
     choices[choice.solver()] = choice;
-  EXPECT_EQ(choices.size(), SolverNames().size() - 2);  // but auto and sequential
+  EXPECT_EQ(choices.size(), SolverNames().size() - 2);  // all but auto and sequential
   const v1::SolverChoice& picard = choices["picard"];
   EXPECT_TRUE(picard.measured());
   EXPECT_EQ(picard.shooting_interval(), 4);
@@ -197,7 +197,7 @@ TEST(ReplyCodecTest, PlansSayWhatTheNamesOfSolversStandFor) {
   EXPECT_EQ(choices["newton"].shooting_interval(), 1);
 }
 
-// 0 would read as the fastest and the most exact there is.
+// A figure of 0 would mean the fastest and the most exact solver.
 TEST(ReplyCodecTest, APlanHasNoFiguresOfWhatWasNotMeasured) {
   const auto model = std::make_shared<FakeModel>();
   model->plan_.entries = {{.max_samples = 1, .sequential_seconds = 0.5},

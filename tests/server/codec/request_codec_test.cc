@@ -106,7 +106,7 @@ TEST(RequestCodecTest, ReadsEveryOption) {
 
   ASSERT_TRUE(input.ok()) << input.status();
   EXPECT_EQ(input->options.solver, "newton");
-  // Not the request's memory: options outlive it.
+  // The name must not point into the request's memory: options outlive the request.
   EXPECT_NE(input->options.solver.data(), request.options().solver().data());
   EXPECT_EQ(input->options.rtol, 1e-3);
   EXPECT_EQ(input->options.atol, 0);
@@ -171,7 +171,7 @@ INSTANTIATE_TEST_SUITE_P(
                      SetTensor({17, 2}, 34, r.mutable_inputs());
                    },
                    "got [17, 2]"},
-        // Both wrap to a small number in 32 or 64 bits.
+        // Both extents wrap to a small number in 32 or 64 bits.
         BadRequest{"Samples32Bit",
                    [](auto& r) { r.mutable_inputs()->set_shape(0, (int64_t{1} << 32) + 3); },
                    "got [4294967299, 2]"},
@@ -199,7 +199,7 @@ INSTANTIATE_TEST_SUITE_P(
                    "initial_states.shape: expected [n, 9, 4] with n = 3, got [2, 9, 4]"}),
     [](const auto& param) { return param.param.name; });
 
-// Sets one option; what is left out keeps its default.
+// A change of one option; the other options keep their defaults.
 template <typename Set>
 auto Option(Set set) {
   return [set](v1::ForwardRequest& request) { set(*request.mutable_options()); };

@@ -82,7 +82,7 @@ TEST(WireTest, RefusesWhatWouldGrowInMemory) {
               absl::StatusCode::kInvalidArgument, kTooMany);
   ExpectError(Check<v1::ForwardRequest>(Repeat(std::string("\xfa\x07\x00", 3), 6000)),
               absl::StatusCode::kInvalidArgument, kTooMany);
-  // The same extents, not packed, and spread over several copies of the tensor.
+  // Extents that are not packed, and are spread over several copies of the tensor, grow too.
   ExpectError(Check<v1::ForwardRequest>(Repeat(std::string("\x1a\x04\x08\x01\x08\x01", 6), 2000)),
               absl::StatusCode::kInvalidArgument, kTooMany);
 }

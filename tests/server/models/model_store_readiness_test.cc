@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is found in the repository, which of it is wanted, and whether that is there.
+// The models found in the repository, the versions that are wanted, and whether these are ready.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ TEST_F(ModelStoreReadinessTest, LoadsTheVersionsThatThePolicyChooses) {
   }
   EXPECT_EQ(ready, "a2 a3 b1 b3 c2 ");
   EXPECT_EQ(failed, "c7 ");
-  EXPECT_THAT(store.Missing(), ElementsAre("c/7 has failed"));  // which was asked for
+  EXPECT_THAT(store.Missing(), ElementsAre("c/7 has failed"));  // the configuration asks for it
 }
 
 TEST_F(ModelStoreReadinessTest, EveryVersionThatWasAskedForCounts) {
@@ -50,10 +50,10 @@ TEST_F(ModelStoreReadinessTest, EveryVersionThatWasAskedForCounts) {
   ModelStore both({.repository = repository_.path(), .versions = *VersionPolicies::Parse("all")},
                   engine_, metrics_, logger_);
   ASSERT_TRUE(both.LoadAll().ok());
-  EXPECT_FALSE(both.Ready());  // clients of version 1 fail
+  EXPECT_FALSE(both.Ready());  // requests for version 1 fail
   Write("a", "4");
   ASSERT_TRUE(both.Load("a", 4).ok());
-  EXPECT_FALSE(both.Ready());  // as before: it does not stand in for one that was asked for
+  EXPECT_FALSE(both.Ready());  // version 4 does not replace version 1, which is wanted
   ASSERT_TRUE(both.Unload("a", 1).ok());
   EXPECT_TRUE(both.Ready());
 
@@ -172,7 +172,7 @@ TEST_F(ModelStoreReadinessTest, UnloadForgetsARefusedName) {
   Write("b", "latest");
   ASSERT_TRUE(store_.LoadAll().ok());
   Write("b", "1", "torn");
-  EXPECT_FALSE(store_.Load("b", 1).ok());  // has an entry beside the refusal now
+  EXPECT_FALSE(store_.Load("b", 1).ok());  // the failed load now has an entry beside the refusal
 
   ASSERT_TRUE(store_.Unload("a", 0).ok());
   EXPECT_FALSE(store_.Ready());

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_SERVER_MODELS_MODEL_STORE_RIG_H_
 #define DEEPPCR_TESTS_SERVER_MODELS_MODEL_STORE_RIG_H_
 
-// A store over a repository of pretended models.
+// A store over a repository of fake models.
 
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ class ModelStoreRig : public ::testing::Test {
             {.repository = repository_.path(), .unload_patience = std::chrono::milliseconds(200)},
             engine_, metrics_, logger_) {}
 
-  // A model directory as the fake engine reads it: its config is the error of loading it, or empty.
+  // Writes a model directory for the fake engine: the config is the error of loading it, or empty.
   void Write(const std::string& name, const std::string& version, const std::string& error = "") {
     const std::filesystem::path directory =
         std::filesystem::path(repository_.path()) / name / version;
@@ -53,8 +53,8 @@ class ModelStoreRig : public ::testing::Test {
   }
 
   TemporaryDirectory repository_;
-  std::function<void(FakeModel*)> change_;          // of every model that is loaded
-  absl::StatusCode fault_ = absl::StatusCode::kOk;  // of every load while set
+  std::function<void(FakeModel*)> change_;          // applied to every model that is loaded
+  absl::StatusCode fault_ = absl::StatusCode::kOk;  // error of every load, unless kOk
   std::string log_;
   FakeEngine engine_;
   Metrics metrics_;

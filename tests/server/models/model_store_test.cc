@@ -38,7 +38,7 @@ TEST_F(ModelStoreTest, AModelIsTriedBeforeItCanBeFound) {
       [](const auto&, const CancelToken&) { return absl::InternalError("cannot answer"); });
   EXPECT_FALSE(store_.Load("a", 1).ok());
 
-  EXPECT_EQ(*store_.Find("a", 1), *before);  // the old one serves on
+  EXPECT_EQ(*store_.Find("a", 1), *before);  // the old model still serves
   EXPECT_THAT(store_.Describe("a", 1)->reason, HasSubstr("cannot answer"));
 
   store_.set_warm_up(
@@ -203,7 +203,7 @@ TEST_F(ModelStoreTest, ANewVersionBecomesTheLatest) {
   ASSERT_TRUE(store_.LoadAll().ok());
   Write("a", "2", "torn");
   EXPECT_FALSE(store_.Load("a", 2).ok());
-  // The broken one does not hide the ready one.
+  // The broken version does not hide the ready one.
   EXPECT_EQ((*store_.Find("a", 0))->version, 1);
   EXPECT_TRUE(store_.Ready());
 
@@ -216,7 +216,7 @@ TEST_F(ModelStoreTest, ANewVersionBecomesTheLatest) {
   EXPECT_EQ((*store_.Find("a", 0))->version, 1);
 }
 
-// One per number of steps, each found where it may.
+// There is a plan per number of steps, and each may come from another source.
 TEST_F(ModelStoreTest, TellsOfEveryPlanWhereItIsFrom) {
   Write("a", "1");
   change_ = [](testing::FakeModel* model) {

@@ -17,7 +17,7 @@ using absl::StatusCode;
 using testing::ExpectError;
 using testing::TemporaryDirectory;
 
-// No file can be opened while it lives, by root neither.
+// While an object of this class lives, no file can be opened, not even by root.
 class NoFiles {
  public:
   NoFiles() {
@@ -86,7 +86,7 @@ TEST_F(RepositoryTest, ADirectoryThatCannotBeExaminedIsNotAMissingOne) {
   ExpectError(LatestVersion(root(), "a"), StatusCode::kNotFound, "is not there");
 }
 
-// A client explains, and retries, by code.
+// A client explains errors, and retries, by their code.
 TEST(AsLoadErrorTest, TellsFaultsOfTheContentsFromFaultsOfTheMachine) {
   const auto code_of = [](StatusCode code) {
     return AsLoadError(absl::Status(code, "x"), "/models/a/1", "a/1").code();

@@ -24,7 +24,7 @@ TEST(VersionPolicyTest, ChoosesByRule) {
   EXPECT_THAT(Chosen("latest:9", "m"), ElementsAre(1, 2, 5, 10));
   EXPECT_THAT(Chosen("all", "m"), ElementsAre(1, 2, 5, 10));
   EXPECT_THAT(Chosen("m=5+1+5", "m"), ElementsAre(1, 5));
-  EXPECT_THAT(Chosen("m=7", "m"), ElementsAre(7));  // its load says that it is not there
+  EXPECT_THAT(Chosen("m=7", "m"), ElementsAre(7));  // its load reports that it is missing
 }
 
 TEST(VersionPolicyTest, ARuleOfItsOwnGoesBeforeThatOfAll) {

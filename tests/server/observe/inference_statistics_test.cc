@@ -10,7 +10,7 @@ namespace deeppcr {
 namespace {
 
 TEST(ScaleToWallTest, StagesAddUpToTheWallTime) {
-  // Two threads worked 6 s in 3 s.
+  // Two threads did 6 s of work in 3 s.
   const RunTimings scaled = ScaleToWall({1, 4, 1, 3});
   EXPECT_DOUBLE_EQ(scaled.encode_seconds, 0.5);
   EXPECT_DOUBLE_EQ(scaled.solve_seconds, 2);
@@ -22,7 +22,7 @@ TEST(InferenceStatisticsTest, RequestsAndBatchesAreCountedApart) {
   InferenceStatistics statistics;
   const RunTimings timings = {0.001, 0.002, 0.003, 0.006};
 
-  // Two requests of 2 and 3 samples in a batch, and one that failed.
+  // A batch has two requests, of 2 and 3 samples; a third request failed.
   statistics.AddBatch(5, timings);
   statistics.AddSuccess(2, 0.010, 0.004, timings);
   statistics.AddSuccess(3, 0.020, 0.014, timings);

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Outlives the queue, as its functions must.
+// The written lines; outlives the queue, as the functions of a queue must.
 struct Written {
   testing::Gate gate;
   std::mutex mutex;

@@ -88,7 +88,7 @@ TEST_F(LogTest, AFloodAtOneLevelDoesNotHideAnother) {
   EXPECT_THAT(lines_.back(), Not(HasSubstr("suppressed")));
 }
 
-// A pipe in the place of stderr, for as long as it lives.
+// Replaces stderr by a pipe, for as long as the object lives.
 class StderrPipe {
  public:
   StderrPipe() : saved_(dup(STDERR_FILENO)) {
@@ -103,7 +103,7 @@ class StderrPipe {
     Restore();
     close(end_);
   }
-  // Afterwards the pipe has an end.
+  // Restores stderr; the pipe then has an end.
   void Restore() {
     if (saved_ < 0) return;
     dup2(saved_, STDERR_FILENO);
@@ -127,7 +127,7 @@ TEST(StderrLogTest, ANonBlockingPipeThatIsFullLosesNothing) {
   StderrPipe pipe;
   Logger logger(LogFormat::kText, LogLevel::kInfo);
   for (int i = 0; i < kLines; ++i) logger.Log(LogLevel::kInfo, "line", {{"number", int64_t{i}}});
-  logger.Flush();  // in vain: the pipe is full
+  logger.Flush();  // has no effect: the pipe is full
 
   std::string text;
   std::thread reader([&] { text = pipe.ReadAll(); });

@@ -80,7 +80,7 @@ TEST(ReplyWatchTest, ALargeReplyGetsTheTimeItsBytesTake) {
   watch.Remove(&first);
 }
 
-// Every call takes the watch's lock.
+// Every call takes the watch's lock, so a slow cancellation must not hold it.
 TEST(ReplyWatchTest, OthersGoOnWhileACallIsCancelled) {
   ReplyWatch watch(milliseconds(1));
   std::atomic<int> cancelling{0}, go_on{0};
@@ -99,7 +99,7 @@ TEST(ReplyWatchTest, OthersGoOnWhileACallIsCancelled) {
   watch.Remove(&slow);
 }
 
-// Once Remove is back the call may be gone: the cancellation must be over, or never come.
+// After Remove the call may be gone: by then the cancellation must have ended, or never come.
 TEST(ReplyWatchTest, RemoveWaitsForACancellationThatRuns) {
   ReplyWatch watch(milliseconds(1));
   for (int i = 0; i < 200; ++i) {

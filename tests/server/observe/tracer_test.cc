@@ -46,7 +46,7 @@ class TracerTest : public ::testing::Test {
   std::unique_ptr<Tracer> New(double rate, int64_t max_bytes = 1 << 20) {
     return *Tracer::Create(path_, rate, max_bytes);
   }
-  // What a reader makes of the file: the array is not closed.
+  // Parses the file as readers do: the array is not closed.
   nlohmann::json Read() const {
     std::ifstream file(path_);
     std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streaming answers through a real gRPC server. Within one process a message counts as written when
-// the client reads it, so that a test decides how long a write is outstanding.
+// the client reads it, so a test decides how long a write is outstanding.
 #include "server/rpc/responder.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ grpc::ByteBuffer ReplyBytes() {
   return Bytes(event);
 }
 
-// What happened to a call; outlives it.
+// Records the events of a call, and outlives it.
 class Record {
  public:
   void Cancelled() { Set(&cancelled_); }
@@ -69,8 +69,8 @@ class Record {
   bool cancelled_ = false, done_ = false;
 };
 
-// As the server's own calls, deleted when gRPC is done with it: whatever touches it later is for
-// AddressSanitizer to find.
+// A call that is deleted when gRPC is done with it, like the server's own calls: AddressSanitizer
+// finds any later access.
 class TestCall final : public CallEvents {
  public:
   explicit TestCall(std::shared_ptr<Record> record) : record_(std::move(record)) {}
@@ -121,7 +121,7 @@ class TestService final : public RawService {
     return accepted;
   }
 
-  // Runs before the handler returns. Set before the call.
+  // Runs before the handler returns. A test sets it before the call.
   std::function<void(StreamResponder&)> in_handler;
 
  private:
@@ -142,7 +142,7 @@ class Client {
     if (!finished_) Finish();
   }
 
-  // The next message in words: the number of a progress message, "reply", or "end".
+  // The next message as text: the number of a progress message, "reply", or "end".
   std::string Read() {
     v1::StreamGenerateResponse event;
     if (!reader_->Read(&event)) return "end";
@@ -172,7 +172,7 @@ class ResponderTest : public ::testing::Test {
   }
   ~ResponderTest() override { server_->Shutdown(); }
 
-  // A client that cares how much it is sent before it reads.
+  // A client that limits how much it is sent before it reads.
   std::unique_ptr<v1::DeepPcr::Stub> OverTcp() const {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
@@ -187,7 +187,7 @@ class ResponderTest : public ::testing::Test {
   std::unique_ptr<v1::DeepPcr::Stub> stub_;
 };
 
-// True once the client has read what was written.
+// Waits until the client has read what was written; true if it has.
 bool WaitForIdle(const Accepted& call) {
   for (int i = 0; i < 6000 && !call->idle(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -311,7 +311,7 @@ TEST_F(ResponderTest, ACancelledCallEndsWithItsAnswerAndNotBefore) {
       }
       client.Cancel();
       ASSERT_TRUE(call.record->WaitForCancelled());
-      // Writes into the broken stream end too, each of them.
+      // Every write into the broken stream ends too.
       EXPECT_TRUE(WaitForIdle(call));
       call->Progress(ProgressBytes(3));
       EXPECT_TRUE(WaitForIdle(call));
@@ -361,7 +361,7 @@ TEST_F(ResponderTest, AClientThatNeverReadsTakesNoMemory) {
 
   EXPECT_LT(ResidentBytes(), before + 100e6);
   call->Respond(grpc::Status::OK, ReplyBytes());
-  // What was on its way by then, and the reply.
+  // The client reads the messages that were on their way by then, and the reply.
   int read = 0;
   std::string last;
   for (std::string next = client.Read(); next != "end"; next = client.Read()) {
@@ -393,7 +393,7 @@ TEST_F(ResponderTest, ManyThreadsMayTellAtOnce) {
       for (; next != "reply" && next != "end"; next = client.Read()) {
         const int value = std::stoi(next);
         int& before = last[static_cast<size_t>(value / 1000 - 1)];
-        EXPECT_GT(value % 1000, before);  // each thread's in its order
+        EXPECT_GT(value % 1000, before);  // each thread's messages are in order
         before = value % 1000;
       }
       EXPECT_EQ(next, "reply");
@@ -407,7 +407,8 @@ TEST_F(ResponderTest, ManyThreadsMayTellAtOnce) {
   }
 }
 
-// As a solve does that tells how far it is while its client goes away: no order may lose the end.
+// A solve reports progress and answers while its client goes away: no order of events may lose the
+// end.
 TEST_F(ResponderTest, NoRaceOfWritesCancelAndAnswerLosesTheEnd) {
   const auto stub = OverTcp();
   for (int round = 0; round < 300; ++round) {
@@ -437,7 +438,7 @@ TEST(UnaryResponderTest, GivesTheReplyAndTellsWhatHappens) {
   EXPECT_TRUE(events.cancelled);
   EXPECT_FALSE(events.done);
 
-  responder.Respond(grpc::Status::OK, ReplyBytes());  // gRPC is told when it binds the reactor
+  responder.Respond(grpc::Status::OK, ReplyBytes());  // gRPC is told once it binds the reactor
 
   EXPECT_EQ(reply.Length(), ReplyBytes().Length());
   responder.OnDone();

@@ -19,10 +19,10 @@
 
 namespace deeppcr::testing {
 
-// As a quick_pause: every job counts as one that came alone.
+// The quick_pause with which every job counts as one that came alone.
 inline constexpr std::chrono::microseconds kNoPause(-1);
 
-// A job that remembers its end.
+// A job that remembers how it ended.
 class TestJob : public Job {
  public:
   TestJob(std::shared_ptr<ServedModel> served, int64_t n, double rtol = 1e-4,

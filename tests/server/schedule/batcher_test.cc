@@ -101,7 +101,7 @@ TEST_F(BatcherTest, RefusesWhatMemoryCannotHold) {
   fake_->gate.Open();
   EXPECT_TRUE(blocker.Wait().status.ok());
   EXPECT_TRUE(b.Wait().status.ok());
-  // Answered, but perhaps not read: only what is given back makes room for the larger one.
+  // The jobs are answered, but perhaps not read: only bytes that are returned make room for `a`.
   ExpectError(batcher.Enqueue(&a), absl::StatusCode::kResourceExhausted, "100 bytes");
   batcher.ReturnBytes(60);
   ASSERT_TRUE(batcher.Enqueue(&a).ok());
@@ -152,7 +152,7 @@ TEST_F(BatcherTest, TellsThoseThatDieBehindLongWorkAtOnce) {
   cancelled.Cancel();
   alone.Cancel();
 
-  // The only worker is still held.
+  // The only worker is still busy.
   ExpectError(cancelled.Wait().status, absl::StatusCode::kCancelled, "before it was computed");
   ExpectError(alone.Wait().status, absl::StatusCode::kCancelled, "before it was computed");
   ExpectError(expiring.Wait().status, absl::StatusCode::kDeadlineExceeded, "deadline passed");
@@ -237,7 +237,7 @@ TEST_F(BatcherTest, ServesTheModelThatUsedLessTime) {
 
   fake_->gate.Open();
 
-  // The blocker used time of this model's: the other one goes first.
+  // The blocker used time of this model, so the other model goes first.
   ASSERT_TRUE(other_fake->gate.WaitForArrivals(1));
   EXPECT_EQ(fake_->batches().size(), 1u);
   other_fake->gate.Open();

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_SERVER_SCHEDULE_PLAIN_JOB_H_
 #define DEEPPCR_TESTS_SERVER_SCHEDULE_PLAIN_JOB_H_
 
-// Models and jobs that are only scheduled, in made-up time.
+// Models and jobs that are only scheduled, in simulated time.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using TimePoint = Schedule::TimePoint;
 using ModelPtr = std::shared_ptr<ServedModel>;
 
 inline constexpr TimePoint kStart(std::chrono::hours(1));
-inline constexpr int64_t kMaxBatch = 16;  // of a FakeModel
+inline constexpr int64_t kMaxBatch = 16;  // the limit of a FakeModel
 
 inline ModelPtr NewModel(const std::string& name) {
   return std::make_shared<ServedModel>(name, 1, std::make_shared<FakeModel>(), nullptr);

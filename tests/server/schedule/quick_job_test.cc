@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quick jobs, which are computed where they arrive.
+// Quick jobs, which run on the thread that enqueues them.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -23,7 +23,7 @@ class QuickJobTest : public testing::BatcherRig {
     return job;
   }
 
-  // Returns once a worker of this batcher sleeps, which a quick job shows.
+  // Waits until a worker of this batcher sleeps, which the thread that runs a quick job shows.
   bool AwaitSleepingWorker(Batcher& batcher) const {
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     while (std::chrono::steady_clock::now() < give_up) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random traffic in made-up time: the schedule must decide as a second, plain statement of its
-// rules does.
+// Random traffic in simulated time: the schedule must decide like a second, plain implementation of
+// its rules.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,8 +25,8 @@ using testing::NewModel;
 using testing::PlainJob;
 using testing::TimePoint;
 
-// The rules of schedule.h once more, in the plainest words and without a thought for speed: one
-// list of all that wait, by arrival.
+// The rules of schedule.h again, as plain as possible and without regard for speed: one list of all
+// waiting jobs, by arrival.
 class Rules {
  public:
   struct Expected {
@@ -86,10 +86,10 @@ class Rules {
 
  private:
   struct Model {
-    double real = 0;                       // seconds that it used
-    std::map<const Job*, double> running;  // estimates of batches, by their first jobs
-    double rate = 0;                       // seconds for a sample, lately
-    int64_t turn = 0;                      // when it last came to the end of the line
+    double real = 0;                       // seconds that the model used
+    std::map<const Job*, double> running;  // estimates of running batches, by their first jobs
+    double rate = 0;                       // seconds per sample, lately
+    int64_t turn = 0;                      // when the model last went to the end of the line
   };
 
   static bool Dead(const Job* job, TimePoint now) {
@@ -177,7 +177,7 @@ class Rules {
   double level_ = 0;
 };
 
-// Workers that compute for made-up times, a schedule, and the rules that it has to follow.
+// Workers that compute for simulated times, a schedule, and the rules that it must follow.
 class Simulation {
  public:
   Simulation(const ScheduleOptions& options, unsigned seed)
@@ -198,7 +198,7 @@ class Simulation {
       if (!worker.busy) Begin(&worker);
     }
   }
-  // Until nothing waits and nothing runs.
+  // Runs until nothing waits and nothing computes.
   void RunDry() {
     for (int i = 0; i < 20000 && (!schedule_.empty() || Busy()); ++i) {
       now_ += microseconds(200);
@@ -239,7 +239,7 @@ class Simulation {
     Job* job = jobs_.back().get();
     job->batchable = Draw(8) != 0;
     JobList dead, expected_dead;
-    // First: it reads when the others came, which is the schedule's to write.
+    // The rules go first: they read when the other jobs came, which the schedule writes.
     const bool expected = rules_.Admit(job, now_, &expected_dead);
     const bool admitted = schedule_.Admit(job, now_, &dead).ok();
     EXPECT_EQ(admitted, expected);
@@ -273,7 +273,7 @@ class Simulation {
     batched_ += worker->turn.jobs.size() > 1 ? 1 : 0;
     worker->expected = *expected;
     worker->busy = true;
-    // Binary fractions: sums of them are exact, in whatever order.
+    // Binary fractions have exact sums, in any order.
     worker->seconds = std::ldexp(static_cast<double>(Draw(500) * worker->turn.samples), -20);
     worker->end = now_ + microseconds(static_cast<int64_t>(1e6 * worker->seconds));
   }
@@ -309,13 +309,13 @@ TEST(ScheduleSimulationTest, FollowsItsRules) {
       if (::testing::Test::HasFailure()) return;
     }
     simulation.RunDry();
-    // Each exactly once, computed or dropped.
+    // Every job ended exactly once, computed or dropped.
     EXPECT_EQ(simulation.ended(), simulation.admitted());
     batched += simulation.batched();
     dropped += simulation.dropped();
     refused += simulation.refused();
   }
-  // It saw what it is about.
+  // The traffic covered every case.
   EXPECT_GT(batched, 1000);
   EXPECT_GT(dropped, 1000);
   EXPECT_GT(refused, 1000);

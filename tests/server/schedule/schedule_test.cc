@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time is made up here: nothing waits, and every decision can be replayed.
+// Time is simulated here: nothing waits, and every decision can be replayed.
 #include "server/schedule/schedule.h"
 
 #include <gmock/gmock.h>
@@ -148,15 +148,15 @@ TEST_F(ScheduleTest, TheDeadGiveTheirPlaceInAFullQueueAway) {
   EXPECT_TRUE(schedule.empty());
 }
 
-// Models that always have a batch waiting, and what they have used when `seconds` have passed.
+// Models that always have a batch waiting, and the time that each has used.
 class Backlog {
  public:
   struct Model {
     ModelPtr model;
     double batch_seconds;
-    double from = 0;    // idle before
-    double period = 0;  // one sample each time, instead of a backlog
-    int odd_every = 0;  // of so many jobs one is of a single sample, and of options of its own
+    double from = 0;    // idle before this time
+    double period = 0;  // seconds from one sample to the next; 0: a backlog
+    int odd_every = 0;  // every so many jobs one has a single sample and other options; 0: none
     double used = 0;
     double longest_wait = 0;
     int jobs = 0;
@@ -261,8 +261,8 @@ TEST_F(ScheduleTest, NobodySavesUpTime) {
   EXPECT_NEAR(backlog.used(2), 0.2, 0.03);
 }
 
-// A batch of one sample that took as long as a full one makes the estimate of the next sixteen
-// times too high; whoever comes then must not be held to it.
+// A batch of one sample that takes as long as a full one makes the next estimate sixteen times too
+// high. The model that comes then must not pay for the estimate.
 TEST_F(ScheduleTest, AnEstimateIsNobodysDebt) {
   Backlog backlog(2, {{.model = a_, .batch_seconds = 1, .odd_every = 8},
                       {.model = b_, .batch_seconds = 0.01, .from = 0.5, .period = 7.3}});
@@ -289,7 +289,7 @@ TEST_F(ScheduleTest, ABatchWaitsForNoMoreThanHalfOfADeadline) {
   Job* urgent = Admit(schedule, NewJob(a_, 1, 1e-3, now_ + milliseconds(10)));
   EXPECT_EQ(schedule.NextStart(), kStart + milliseconds(5));
   now_ += milliseconds(5);
-  EXPECT_EQ(Take(schedule).size(), 1u);  // the first, whose options are others
+  EXPECT_EQ(Take(schedule).size(), 1u);  // the first job, which has other options
 
   EXPECT_THAT(Take(schedule), ElementsAre(urgent));
 }

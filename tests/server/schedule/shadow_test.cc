@@ -22,7 +22,7 @@ using ::testing::ElementsAre;
 using testing::FakeModel;
 using ::testing::HasSubstr;
 
-// Occupies a worker until its gate opens.
+// A job that occupies a worker until its gate opens.
 class Blocker : public Job {
  public:
   explicit Blocker(std::shared_ptr<ServedModel> served) {
@@ -59,7 +59,7 @@ class ShadowTest : public ::testing::Test {
     return false;
   }
 
-  // So many speed-ups and errors of newton.
+  // Expects this number of speed-ups and errors for newton.
   void ExpectObserved(int speedups, int errors) {
     const std::string labels = "_count{model=\"m\",solver=\"newton\",version=\"1\"} ";
     const std::string text = metrics_.Text();
@@ -69,7 +69,7 @@ class ShadowTest : public ::testing::Test {
         text, HasSubstr("deeppcr_shadow_relative_error" + labels + std::to_string(errors) + "\n"));
   }
 
-  const ResolvedOptions newton_ = {.solver = "newton"};  // of a primary
+  const ResolvedOptions newton_ = {.solver = "newton"};  // options of a primary
   Metrics metrics_;
   Batcher batcher_;
   std::shared_ptr<FakeModel> fake_;
@@ -81,7 +81,7 @@ TEST_F(ShadowTest, SamplesTheStatedShare) {
     ShadowSampler sampler(rate, batcher_, metrics_);
     int sampled = 0;
     for (int i = 0; i < 1000; ++i) sampled += sampler.Sample() ? 1 : 0;
-    // The very first request is one more.
+    // The first request is one more sample.
     EXPECT_EQ(sampled, expected) << rate;
   }
 }
@@ -91,7 +91,7 @@ TEST_F(ShadowTest, PairsAParallelPrimaryWithSequential) {
 
   sampler.Offer(model_, newton_, NewSample());
 
-  // The fake needs 4 ms sequentially and 1 ms otherwise.
+  // The fake model needs 4 ms for sequential and 1 ms for other solvers.
   ASSERT_TRUE(
       WaitForText("deeppcr_speedup_ratio_sum{model=\"m\",solver=\"newton\",version=\"1\"} 4\n"));
   ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
@@ -140,7 +140,7 @@ TEST_F(ShadowTest, AFallbackHasItsTimeObservedAndNoError) {
   ExpectObserved(1, 0);
 }
 
-// Of an answer that claims nothing, as its client has allowed, no error is an alarm.
+// The client allowed an answer that claims nothing, so its error is no alarm.
 TEST_F(ShadowTest, AnAnswerThatDidNotConvergeIsNoneToCompare) {
   ShadowSampler sampler(1, batcher_, metrics_);
   fake_->report.converged = false;
@@ -186,7 +186,7 @@ TEST_F(ShadowTest, TakesOnlyItsShareOfAWorker) {
   fake_->compare_gate.Open();
   ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
 
-  // The first took 50 ms; the next may start a second later at the earliest.
+  // The first pair took 50 ms; the next may start a second later at the earliest.
   for (int i = 0; i < 10; ++i) sampler.Offer(model_, newton_, NewSample());
 
   std::this_thread::sleep_for(std::chrono::milliseconds(100));

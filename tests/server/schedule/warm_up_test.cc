@@ -37,7 +37,8 @@ TEST_F(WarmUpTest, AModelThatCannotAnswerIsAnError) {
   ExpectError(WarmUp(batcher_, fake_, stop_), absl::StatusCode::kInternal, "broken");
 }
 
-// In the queue or while it is computed, and the full batch is tried all the same.
+// A sample may run out of time in the queue or in its computation; the full batch is tried in any
+// case.
 TEST_F(WarmUpTest, SaysThatItRanOutOfTime) {
   fake_->gate.Close();
   absl::Status status;

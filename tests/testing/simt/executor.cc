@@ -23,7 +23,7 @@ struct AlignedDelete {
 };
 using SharedMemory = std::unique_ptr<std::byte[], AlignedDelete>;
 
-// Exactly as long as it was asked for, and full of NaN.
+// Shared memory of exactly `bytes` bytes, full of NaN.
 SharedMemory NewShared(size_t bytes) {
   SharedMemory shared(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{16})));
   std::memset(shared.get(), 0xFF, bytes);
@@ -32,8 +32,8 @@ SharedMemory NewShared(size_t bytes) {
 
 }  // namespace
 
-// One cluster of a launch while it runs. Clusters know nothing of one another: they run one after
-// the other.
+// One cluster of a launch while it runs. Clusters run one after the other and know nothing of one
+// another.
 class Launch {
  public:
   Launch(const LaunchShape& shape, const Schedule& schedule, int cluster,
@@ -68,7 +68,7 @@ class Launch {
       for (int scope = 2; scope > 0; --scope) progress = ReleaseAll(scope) || progress;
       if (!progress && !AllDone()) {
         Complain(StrCat("deadlock: ", Waiting()));
-        progress = true;  // from here on nobody waits, so that all come to their ends
+        progress = true;  // nobody waits from here on, so that all threads end
         for (State& state : states_) state.scope = kNotWaiting;
       }
       if (AllDone()) break;
@@ -89,7 +89,7 @@ class Launch {
     fibers_[thread.index_]->Yield();
   }
 
-  // Two sets of slots in turn: a lane that is ahead fills the other one.
+  // Alternates between two sets of slots: a lane that is ahead fills the other set.
   uint64_t Exchange(const Thread& thread, uint64_t bits, int source) {
     int& turn = states_[thread.index_].turn;
     turn ^= 1;
@@ -110,8 +110,8 @@ class Launch {
     int turn = 0;
   };
 
-  // Kept from one launch to the next: fresh pages cost more than most kernels. One host thread has
-  // one launch at a time.
+  // Stacks that stay from one launch to the next: fresh pages cost more than most kernels. One host
+  // thread has one launch at a time.
   static std::byte* Stacks(int threads) {
     thread_local std::unique_ptr<std::byte[]> stacks;
     thread_local int count = 0;
@@ -136,8 +136,8 @@ class Launch {
 
   bool Ready(int t) const { return !fibers_[t]->done() && states_[t].scope == kNotWaiting; }
 
-  // Runs a warp until all its lanes wait for something wider, or have ended. False if none could
-  // run.
+  // Runs a warp until all its lanes have ended or wait for something wider than the warp. False if
+  // no lane could run.
   bool RunWarp(int warp) {
     bool ran = false;
     do {
@@ -153,7 +153,7 @@ class Launch {
     return ran;
   }
 
-  // The shared memory of a block is gone with the last of its threads.
+  // Wipes the shared memory of a block when the last of its threads has ended.
   void EndThread(int block) {
     if (++ended_[block] == shape_.num_threads)
       std::memset(shared_[block].get(), 0xFF, shape_.shared_bytes);
@@ -202,7 +202,7 @@ class Launch {
   const int warps_, threads_;
   std::vector<uint64_t> slots_;
   std::vector<State> states_;
-  std::vector<int> ended_;  // threads, by block
+  std::vector<int> ended_;  // number of ended threads, by block
   std::vector<Thread> contexts_;
   std::vector<SharedMemory> shared_;
   std::vector<std::unique_ptr<Fiber>> fibers_;

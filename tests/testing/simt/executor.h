@@ -8,11 +8,11 @@
 // A body is a function over an execution context: indices, barriers, shuffles, shared memory of its
 // own block and of the other blocks of its cluster. Nothing says in which order the warps of a
 // launch run, so the executor takes an order that hides nothing: a warp runs until it waits for
-// something wider than a warp, and only then the next one starts. A barrier that is missing shows
-// as a wrong answer; shared memory is full of NaN before the first store and ends where it was
-// asked to end, so that AddressSanitizer sees an index beyond it.
+// something wider than a warp, and only then does the next one start. A missing barrier shows as a
+// wrong answer; shared memory is full of NaN before the first store and has exactly the size that
+// was asked for, so that AddressSanitizer sees an index beyond it.
 //
-// What this cannot prove: README.md in this folder.
+// README.md in this folder says what the executor cannot prove.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,49 +34,49 @@ struct LaunchShape {
   size_t shared_bytes = 0;  // per block
 };
 
-// The warp that runs next, of those that can.
+// The choice of the next warp among those that can run.
 enum class Order : uint8_t { kAscending, kDescending, kShuffled };
 
 struct Schedule {
   Order order = Order::kAscending;
-  uint64_t seed = 0;       // of kShuffled
+  uint64_t seed = 0;       // seed of kShuffled
   int disabled_site = -1;  // the barrier call that does nothing: a mutant of the kernel
 };
 
-// What a launch did.
+// The result of a launch.
 struct Outcome {
-  // Empty if every thread came to its end and every barrier was reached by all who were to reach
-  // it.
+  // Empty if every thread ended and every barrier was reached by all threads that it waits for.
   std::string trouble;
-  // By site: how often its barrier was passed, by all threads together.
+  // The number of passes through the barrier of each site, by all threads together.
   std::vector<int64_t> passes;
 };
 
 class Launch;
 
-// The execution context of one thread, as kernels/cuda/runtime/device_context.h is on a GPU.
+// The execution context of one thread; its counterpart on a GPU is
+// kernels/cuda/runtime/device_context.h.
 class Thread {
  public:
   int lane() const { return thread_ % kWarpSize; }
   int warp() const { return thread_ / kWarpSize; }
-  int thread() const { return thread_; }            // in its block
-  int num_threads() const { return num_threads_; }  // of a block
-  int block() const { return block_; }              // in its cluster
-  int num_blocks() const { return num_blocks_; }    // of a cluster
-  int cluster() const { return cluster_; }          // in the grid
+  int thread() const { return thread_; }            // index in its block
+  int num_threads() const { return num_threads_; }  // number per block
+  int block() const { return block_; }              // index in its cluster
+  int num_blocks() const { return num_blocks_; }    // number per cluster
+  int cluster() const { return cluster_; }          // index in the grid
   int num_clusters() const { return num_clusters_; }
 
   // This block's shared memory, 16-byte aligned.
   std::byte* shared() const { return shared_; }
-  // Where `local`, an address in this block's shared memory, lies in that of another block of the
-  // cluster.
+  // The address in another block's shared memory that corresponds to `local`, an address in this
+  // block's. Both blocks are in one cluster.
   template <class T>
   T* Remote(T* local, int block) const {
     const auto offset = reinterpret_cast<std::byte*>(local) - shared_;
     return reinterpret_cast<T*>(SharedOf(block) + offset);
   }
 
-  // Reads N floats that nobody writes during the launch, at an address of 16 bytes if N % 4 == 0.
+  // Reads N floats that nobody writes during the launch; `from` is 16-byte aligned if N % 4 == 0.
   template <int N>
   void LoadConstants(const float* from, float (&to)[N]) const {
     if (N % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 16 != 0)
@@ -84,21 +84,21 @@ class Thread {
     for (int i = 0; i < N; ++i) to[i] = from[i];
   }
 
-  // Reads four floats that no other thread writes meanwhile, at an address of 16 bytes.
+  // Reads four floats that no other thread writes meanwhile; `from` is 16-byte aligned.
   void LoadFour(const float* from, float (&to)[4]) const { LoadConstants(from, to); }
 
-  // Asks for the line of global memory around `from`, which is to be the launch's to read.
+  // Prefetches the line of global memory around `from`, which the launch must be allowed to read.
   void Prefetch(const float* from) const {
     static_cast<void>(*static_cast<const volatile float*>(from));
   }
 
-  // Reads what the host may write at any time.
+  // Reads a value that the host may write at any time.
   int32_t LoadVolatile(const int32_t* from) const {
     return *static_cast<const volatile int32_t*>(from);
   }
 
-  // Barriers of all threads of the warp, block or cluster. `site` is unique among the calls of a
-  // kernel: mutants leave one out.
+  // Barriers for all threads of the warp, block or cluster. `site` is unique among the barrier
+  // calls of a kernel: a mutant leaves out the barrier of one site.
   void SyncWarp(int site) { Wait(0, site); }
   void SyncBlock(int site) { Wait(1, site); }
   void SyncCluster(int site) { Wait(2, site); }
@@ -134,7 +134,7 @@ class Thread {
   uint64_t Exchange(uint64_t bits, int source);
 
   Launch* launch_ = nullptr;
-  int index_ = 0;  // in the launch
+  int index_ = 0;  // index in the launch
   int thread_ = 0, num_threads_ = 0, block_ = 0, num_blocks_ = 0, cluster_ = 0, num_clusters_ = 0;
   std::byte* shared_ = nullptr;
 };

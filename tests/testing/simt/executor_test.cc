@@ -55,7 +55,7 @@ TEST(ExecutorTest, ABarrierOrdersWritesAndReads) {
   }
 }
 
-// Without its barrier the same body reads shared memory that nobody has written.
+// Without its barrier the body reads shared memory that no thread has written.
 TEST(ExecutorTest, AMissingBarrierShowsInEveryOrder) {
   const LaunchShape shape{.num_blocks = 2, .num_threads = 64, .shared_bytes = 64 * sizeof(float)};
   for (const Order order : kOrders) {
@@ -72,7 +72,7 @@ TEST(ExecutorTest, SharedMemoryGoesWithItsBlock) {
     auto* mine = reinterpret_cast<float*>(t.shared());
     if (t.lane() == 0) *mine = 1;
     t.SyncCluster(0);
-    if (t.block() == 0) return;  // first, in this order
+    if (t.block() == 0) return;  // block 0 runs first, in this order
     answer[0] = *t.Remote(mine, 0);
     answer[1] = *t.Remote(mine, 1);
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes the place of cuBLAS where fake_runtime.cc takes that of the runtime.
+// Stands in for cuBLAS where fake_runtime.cc stands in for the CUDA runtime.
 #include "kernels/cuda/runtime/products.h"
 #include "tests/testing/simt/products_on_cpu.h"
 

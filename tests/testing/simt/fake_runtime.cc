@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// As much of the CUDA runtime as the device and the tests of the GPU call, on the SIMT executor:
-// everything is done at once and on the calling thread. Linked in place of cudart and the kernels,
-// it runs on machines without a GPU what is otherwise seen on those with one only.
+// The part of the CUDA runtime that the device and the GPU tests call, on the SIMT executor: every
+// call is done at once and on the calling thread. Linked in place of cudart and the kernels, this
+// file lets machines without a GPU run what otherwise runs only with one.
 
 #include <cuda_runtime_api.h>
 
@@ -23,7 +23,7 @@ using deeppcr::testing::simt::DeviceOptions;
 using deeppcr::testing::simt::LaunchShape;
 using deeppcr::testing::simt::Thread;
 
-// DEEPPCR_FAKE_GPU_LAUNCHES in the environment: after so many launches the device is lost.
+// Reads DEEPPCR_FAKE_GPU_LAUNCHES: the number of launches after which the device is lost.
 DeviceOptions Options() {
   DeviceOptions options;
   const char* launches = std::getenv("DEEPPCR_FAKE_GPU_LAUNCHES");
@@ -47,9 +47,9 @@ deeppcr::cuda::Stream& TheStream() {
   return stream;
 }
 
-std::mutex mutex;  // of the stream
+std::mutex mutex;  // guards the stream
 
-// One stream for all callers, who wait for one another.
+// Launches on the one stream that all callers share; a caller waits for the ones before.
 template <class... Args>
 cudaError_t Run(const Args&... args) {
   std::lock_guard lock(mutex);
@@ -58,7 +58,7 @@ cudaError_t Run(const Args&... args) {
   return stream.status().ok() ? cudaSuccess : cudaErrorLaunchFailure;
 }
 
-// Kernels that no stream knows, since no backend launches them yet: a body for each width.
+// Runs a kernel that no stream knows, since no backend launches it yet: a body for each width.
 template <class Body>
 cudaError_t Execute(const LaunchShape& shape, int width, const Body& body) {
   std::lock_guard lock(mutex);
@@ -136,7 +136,7 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) {
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
-  *milliseconds = 1;  // no time of an executor means anything
+  *milliseconds = 1;  // times on the executor mean nothing
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }

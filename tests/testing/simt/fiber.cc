@@ -11,8 +11,8 @@
 namespace deeppcr::testing::simt {
 namespace {
 
-// Announces a change to the stack [bottom, bottom + bytes); `fake` keeps what the left stack needs
-// to go on, null if it never will.
+// Announces the switch to the stack [bottom, bottom + bytes); `fake` receives what the left stack
+// needs to go on, and is null if that stack never goes on.
 void StartSwitch([[maybe_unused]] void** fake, [[maybe_unused]] const void* bottom,
                  [[maybe_unused]] size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
@@ -20,7 +20,7 @@ void StartSwitch([[maybe_unused]] void** fake, [[maybe_unused]] const void* bott
 #endif
 }
 
-// The change has happened; tells where the stack is that was left.
+// Completes the switch; returns where the stack lies that was left.
 void FinishSwitch([[maybe_unused]] void* fake, [[maybe_unused]] const void** bottom,
                   [[maybe_unused]] size_t* bytes) {
 #if defined(__SANITIZE_ADDRESS__)
@@ -28,7 +28,7 @@ void FinishSwitch([[maybe_unused]] void* fake, [[maybe_unused]] const void** bot
 #endif
 }
 
-// Of a stack that belongs to somebody else.
+// An allocator for a stack that belongs to somebody else.
 struct BorrowedStack {
   boost::context::stack_context allocate() { return {}; }
   void deallocate(boost::context::stack_context&) {}
@@ -37,7 +37,7 @@ struct BorrowedStack {
 boost::context::preallocated On(std::byte* stack, size_t bytes) {
   boost::context::stack_context context;
   context.size = bytes;
-  context.sp = stack + bytes;  // it grows downwards
+  context.sp = stack + bytes;  // stacks grow downwards
   return {context.sp, bytes, context};
 }
 

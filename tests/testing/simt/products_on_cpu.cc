@@ -20,7 +20,7 @@ void Multiply(const float* right, const float* left, int width, float* product) 
   }
 }
 
-// To the nearest of TF32's numbers, of two the one further from zero.
+// Rounds to the nearest TF32 number, ties away from zero.
 float ToTf32(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   return std::isfinite(x) ? std::bit_cast<float>((bits + 0x1000U) & ~uint32_t{0x1FFF}) : x;
@@ -33,7 +33,7 @@ void MultiplyOnCpu(const cuda::GemmArgs& args) {
              args.product + j * args.product_stride);
 }
 
-// All outputs of a row at a time: they wait for nothing but their own sums.
+// Sums all outputs of a row at a time, as they do not depend on one another.
 void MultiplyOnCpu(const cuda::LayerGemmArgs& args) {
   const int64_t inputs = args.inputs, outputs = args.outputs;
   std::vector<float> columns(inputs * outputs);

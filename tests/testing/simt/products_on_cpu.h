@@ -6,7 +6,7 @@
 
 namespace deeppcr::testing::simt {
 
-// In the place of cuBLAS.
+// Matrix products that stand in for cuBLAS.
 void MultiplyOnCpu(const cuda::GemmArgs& args);
 void MultiplyOnCpu(const cuda::LayerGemmArgs& args);
 

@@ -132,7 +132,7 @@ class SimtStream final : public cuda::Stream {
   absl::Status status() const override { return status_; }
 
  private:
-  // Of steps by blocks.
+  // The launch shape of kernels that make steps, one block at a time.
   template <class Args>
   LaunchShape StepsShape(const Args& args, int num_samples, int rows) const {
     const int warps = cuda::BlockWarps(args.process, 1, options_.limits.max_warps);
@@ -143,7 +143,7 @@ class SimtStream final : public cuda::Stream {
   bool HoldsLayers(const cuda::DiffusionView& process, int num_blocks) const {
     return cuda::HoldsLayers(process, num_blocks, options_.limits.max_warps);
   }
-  // Teams that are blocks, or clusters.
+  // Runs a team per sample: a block if num_blocks is 1, a cluster otherwise.
   template <class Args, class Body>
   void RunTeams(const Args& args, int num_blocks, int teams, size_t shared_bytes,
                 const Body& body) {
@@ -194,7 +194,7 @@ class SimtStream final : public cuda::Stream {
     });
   }
 
-  // False if the device is lost with this launch, or was before.
+  // False if the device is lost with this launch, or was lost before.
   bool Counted() {
     if (status_.ok() && launches_++ == options_.fail_after)
       status_ = absl::UnavailableError("the device is lost");

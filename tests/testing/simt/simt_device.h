@@ -10,16 +10,16 @@
 
 namespace deeppcr::testing::simt {
 
-// A GPU that is the SIMT executor: launches run at once, on the calling thread. Its memory is full
-// of NaN before the first store and ends where it was asked to end.
+// Options of a GPU that is the SIMT executor: launches run at once, on the calling thread. Device
+// memory is full of NaN before the first store and has exactly the size that was asked for.
 struct DeviceOptions {
   cuda::LaunchLimits limits = {.multiprocessors = 8,
                                .shared_bytes = size_t{227} << 10,
                                .max_cluster_blocks = 8,
                                .max_warps = 2};
   Schedule schedule;
-  int64_t memory_bytes = int64_t{1} << 30;  // more is refused
-  int fail_after = -1;                      // so many launches the device is lost; -1: never
+  int64_t memory_bytes = int64_t{1} << 30;  // larger requests are refused
+  int fail_after = -1;                      // launches until the device is lost; -1: never lost
 };
 std::unique_ptr<cuda::Device> NewSimtDevice(const DeviceOptions& options);
 

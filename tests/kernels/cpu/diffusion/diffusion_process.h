@@ -2,8 +2,7 @@
 #ifndef DEEPPCR_TESTS_KERNELS_CPU_DIFFUSION_DIFFUSION_PROCESS_H_
 #define DEEPPCR_TESTS_KERNELS_CPU_DIFFUSION_DIFFUSION_PROCESS_H_
 
-// A reverse process on the CPU backend beside the plain loops, for every instruction set and
-// denoiser.
+// A reverse process on the CPU backend and in plain loops, for every instruction set and denoiser.
 
 #include <gtest/gtest.h>
 
@@ -38,7 +37,7 @@ class Process {
     recurrence->Encode(sample, input, z.data());
     return z;
   }
-  // z_0 .. z_L [L + 1, D] of sample 0.
+  // The states z_0 .. z_L of sample 0, [L + 1, D].
   std::vector<float> Trajectory(const SampleInput& input) {
     std::vector<float> z = Encode(input), trajectory((steps + 1) * dim);
     std::copy_n(z.begin(), dim, trajectory.begin());
@@ -50,13 +49,13 @@ class Process {
     const std::vector<float> trajectory = Trajectory(input);
     return {trajectory.end() - dim, trajectory.end()};
   }
-  // The noise of step i as the generator makes it.
+  // The noise of step i from the generator.
   std::vector<float> Noise(const SampleInput& input, int64_t i) const {
     std::vector<float> noise(dim);
     FillNormals(input.seed, input.sample, static_cast<uint32_t>(i), dim, noise.data());
     return noise;
   }
-  // Plain steps (begin, end] of a sample of that seed.
+  // The state after the plain steps (begin, end] of the sample of `input`, starting at z.
   template <class T>
   Values<T> Plain(const SampleInput& input, int64_t begin, int64_t end, Values<T> z,
                   const auto& modulation) const {

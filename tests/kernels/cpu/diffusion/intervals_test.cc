@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The diffusion family in the iterative mode: what is propagated through intervals, matrices and
-// probes, against plain loops and the bits of the sequential mode.
+// The diffusion family in the iterative mode: states, matrices and probes propagated through
+// intervals, compared with plain loops and with the bits of the sequential mode.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -131,9 +131,9 @@ TEST_P(DiffusionIntervalsTest, WhatIsNotFiniteReachesTheFinalState) {
   }
 }
 
-// The probes measure what float32 does to a trajectory: compared with the same process in double.
-// One difference is a random number, and may be small by luck; what the probes promise is its size.
-// The last step is left out: where DDPM clips there it makes states without any error.
+// Compares the probes with the difference between a float32 trajectory and the same process in
+// double. A single difference is a random number, and may be small by luck; the probes promise its
+// size. The last step is left out: if DDPM clips there, the states have no error at all.
 TEST_P(DiffusionIntervalsTest, ProbesMeasureTheRoundingOfAWholeTrajectory) {
   struct Case {
     int64_t dim, hidden, blocks, steps;
@@ -182,8 +182,8 @@ TEST_P(DiffusionIntervalsTest, ProbesMeasureTheRoundingOfAWholeTrajectory) {
   }
 }
 
-// What the solvers see: after as many iterations as there are intervals every state has the bits of
-// the sequential run; where the network is tame, Newton needs far fewer to come close.
+// After as many iterations as there are intervals every state has the bits of the sequential run.
+// If the network is tame, Newton comes close after far fewer.
 TEST_P(DiffusionIntervalsTest, ASpaceIteratesToTheSequentialStates) {
   const RandomDiffusion random({.kind = kind(),
                                 .state_dim = 3,
@@ -209,7 +209,7 @@ TEST_P(DiffusionIntervalsTest, ASpaceIteratesToTheSequentialStates) {
   passes->Begin(1);
   const std::vector<int32_t> samples = {0};
   const IterationKind iteration = {.probes = true};
-  const int levels = 4;  // of ceil(log2 10)
+  const int levels = 4;  // ceil(log2 10)
   for (int k = 0; k < 10; ++k) {
     UpdateNorms norms;
     passes->Propagate(samples, iteration);

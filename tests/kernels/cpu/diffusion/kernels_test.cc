@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products and noise of every instruction set, against plain loops in double, whose running error
-// bounds are the tolerances, and against the generator; and the bits that must agree.
+// Products and noise of every instruction set, compared with plain loops in double, whose running
+// error bounds are the tolerances, and with the generator; and bits that must agree.
 #include "kernels/cpu/diffusion/kernels.h"
 
 #include <gtest/gtest.h>

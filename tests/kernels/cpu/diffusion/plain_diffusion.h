@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_KERNELS_CPU_DIFFUSION_PLAIN_DIFFUSION_H_
 #define DEEPPCR_TESTS_KERNELS_CPU_DIFFUSION_PLAIN_DIFFUSION_H_
 
-// Reverse processes by plain loops over the scalars of running_error.h.
+// Reverse processes in plain loops over the scalars of running_error.h.
 
 #include <cstdint>
 #include <cstring>
@@ -53,7 +53,7 @@ T Act(Activation activation, T x) {
       [=](double v) { return PlainDerivative(activation, v); });
 }
 
-// act(W x + b) from row `first` on of stacked layers.
+// act(W x + b) for `rows` rows of stacked layers, from row `first` on.
 template <class T>
 Values<T> PlainDense(std::span<const float> weight, std::span<const float> bias, int64_t rows,
                      const Values<T>& x, int64_t first = 0,
@@ -86,7 +86,7 @@ Values<T> PlainNorm(const Values<T>& x) {
   return centred;
 }
 
-// mu of a step; the condition's embedding [H] may be empty.
+// The modulation mu of a step; the embedding of the condition, [H], may be empty.
 template <class T>
 Values<T> PlainModulation(const DiffusionSpec& spec, int64_t step, const Values<T>& condition) {
   const int64_t hidden = spec.denoiser.hidden_dim;
@@ -136,7 +136,7 @@ T PlainClip(double range, T x) {
       [=](double v) { return std::fabs(v) <= range ? 1.0 : 0.0; });
 }
 
-// z' and, where wanted, m; mu is that of the step, noise [D] may be null.
+// The next state z' and, if wanted, m. `mu` belongs to the step; `noise` [D] may be null.
 template <class T>
 Values<T> PlainStep(const DiffusionSpec& spec, int64_t step, const Values<T>& mu,
                     const float* noise, const Values<T>& z, Values<T>* prediction = nullptr) {
@@ -154,7 +154,7 @@ Values<T> PlainStep(const DiffusionSpec& spec, int64_t step, const Values<T>& mu
   return next;
 }
 
-// Floats as scalars; with a direction, as a point and a tangent.
+// Floats as scalars or, with a direction, as points with tangents.
 template <class T>
 Values<T> Exactly(const float* x, int64_t n) {
   return Values<T>(x, x + n);
@@ -165,7 +165,7 @@ Values<Dual<T>> Along(const float* x, const std::vector<double>& direction) {
   for (size_t i = 0; i < direction.size(); ++i) out.push_back({T(x[i]), T(direction[i])});
   return out;
 }
-// What does not depend on the state, as constants.
+// Values that do not depend on the state, as constants.
 template <class T>
 Values<Dual<T>> Constants(const Values<T>& x) {
   Values<Dual<T>> out;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The diffusion family as the spaces see it: encode, the sequential mode, guesses, decode, against
-// plain loops; and the bits that must agree. The iterative mode: diffusion_intervals_test.cc.
+// The diffusion family as spaces use it: encode, the sequential mode, guesses and decode, compared
+// with plain loops; and bits that must agree. intervals_test.cc tests the iterative mode.
 #include "kernels/cpu/diffusion/recurrence.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST_P(DiffusionTest, NoiseOfTheCallerReplacesWhatWouldBeDrawn) {
   EXPECT_EQ(process.Trajectory(given), expected);
   noise[0] += 1;
   EXPECT_NE(process.Trajectory(given), expected);
-  // Where sigma is 0 no noise is added, whatever the caller gives.
+  // A step with sigma 0 adds no noise, whatever the caller gives.
   ASSERT_EQ(process.random.spec().steps[8].sigma, 0);
   noise[0] -= 1;
   noise[8 * 5] = std::numeric_limits<float>::quiet_NaN();
@@ -71,7 +71,7 @@ TEST_P(DiffusionTest, SamplesOfAGroupHaveTheBitsTheyHaveAlone) {
                                  states.data() + b * process.width);
     std::vector<float*> to(n, nullptr);
     to[n - 1] = trajectory.data();
-    // In two parts, of which the second takes up where the first has ended.
+    // Two calls: the second one continues where the first one ended.
     EXPECT_EQ(process.recurrence->Advance(states.data(), n, 0, 2, to.data()), 2);
     EXPECT_EQ(process.recurrence->Advance(states.data(), n, 2, 6, to.data()), 4);
     for (int32_t b = 0; b < n; ++b) {
@@ -94,7 +94,7 @@ TEST_P(DiffusionTest, ClassTablesAndModulationPerSampleHaveTheSameBits) {
     EXPECT_EQ(per_sample.FinalState({.label = label, .seed = 1}), seen.back());
     for (int32_t other = 0; other < label; ++other) EXPECT_NE(seen[other], seen[label]);
   }
-  // Of the right class: by plain loops.
+  // Plain loops show that the class is the right one.
   const std::vector<float> trajectory = tables.Trajectory({.label = 2, .seed = 1});
   const auto embedding = Exactly<Bounded>(tables.random.spec().class_embedding.data() + 2 * 20, 20);
   const auto z =
@@ -129,7 +129,7 @@ TEST_P(DiffusionTest, CoarseGuessHoldsTheDenoisedSample) {
     const DiffusionSpec& spec = process.random.spec();
     const std::vector<float> z0 = process.Encode(input);
     const int64_t every = (steps + 15) / 16;
-    // By plain loops: x0 of every so many steps, and m as far as it follows from x0.
+    // The plain loops take x0 at every few steps, and m as far as it follows from x0.
     std::vector<Values<Bounded>> plain = {Exactly<Bounded>(z0.data(), 3)};
     Values<Bounded> x0(3);
     int64_t evaluations = 0;
@@ -221,14 +221,14 @@ TEST_P(DiffusionTest, WithoutADecoderTheAnswerIsTheState) {
   EXPECT_EQ(process.recurrence->OutputAmplification(z.data()), 1);
 }
 
-// Rows of ten floats take many times as much where they are padded.
+// Rows of ten floats take many times as much memory with padding.
 TEST_P(DiffusionTest, RefusesWhatDoesNotFitBeforeItAllocates) {
   const RandomDiffusion random({.kind = kind(), .hidden_dim = 10, .num_steps = 100});
   const auto backend = *cpu::NewCpuBackend();
   const std::unique_ptr<System> system = *backend->NewSystem(random.spec());
   const int64_t enough = system->memory_bytes();
   EXPECT_TRUE(backend->NewSystem(random.spec(), {.max_bytes = enough}).ok());
-  const int64_t table = 100 * 64;  // at least
+  const int64_t table = 100 * 64;  // lower bound of the bytes of a table
   for (const int64_t allowed : {int64_t{0}, int64_t{1000}, table}) {
     testing::ExpectError(backend->NewSystem(random.spec(), {.max_bytes = allowed}),
                          absl::StatusCode::kResourceExhausted,

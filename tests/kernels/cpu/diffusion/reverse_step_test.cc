@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of a reverse step, of every instruction set: states, predictions and tangents against
-// plain loops in double, whose running error bounds are the tolerances; and the bits that must
-// agree.
+// The kernels of a reverse step, for every instruction set: states, predictions and tangents
+// compared with plain loops in double, whose running error bounds are the tolerances; and bits that
+// must agree.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 using cpu::PackedDiffusion;
 
-// One model with rows at different states and steps.
+// A model with rows at different states and steps.
 class Rows {
  public:
   Rows(const DiffusionOptions& options, const cpu::KernelSet& set, int64_t count)
@@ -67,7 +67,7 @@ class Rows {
     return result;
   }
 
-  // Images of `tangents` [count, columns, X] of the first `count` rows.
+  // Replaces `tangents` [count, columns, X] of the first `count` rows by their images.
   void Tangents(int64_t count, int64_t columns, int64_t probes,
                 std::vector<float>* tangents) const {
     const cpu::DenoiserView& d = model_.denoiser;
@@ -83,7 +83,7 @@ class Rows {
                                       .scratch = scratch.data()});
   }
 
-  // The same by plain loops, along a direction of the state.
+  // The tangent of row r along a direction of the state, by plain loops.
   template <class T>
   Values<Dual<T>> PlainAlong(int64_t r, const std::vector<double>& direction,
                              Values<Dual<T>>* prediction = nullptr) const {
@@ -111,7 +111,7 @@ class ReverseStepTest : public ::testing::TestWithParam<std::tuple<size_t, Denoi
  protected:
   const cpu::KernelSet& set() const { return KernelsOfThisMachine()[std::get<0>(GetParam())].set; }
 
-  // body(options) for every hidden width, number of blocks and clip.
+  // Calls body(options) for every hidden width, number of blocks and clip.
   template <class F>
   void ForSizes(const F& body) const {
     const Activation activations[] = {Activation::kSilu, Activation::kTanh, Activation::kRelu};
@@ -176,14 +176,14 @@ TEST_P(ReverseStepTest, BitsDependNeitherOnOtherRowsNorOnWhatIsRecorded) {
 
 TEST_P(ReverseStepTest, TangentsAreThoseOfForwardModeInDouble) {
   ForSizes([&](const DiffusionOptions& options) {
-    constexpr int64_t kRows = 4;  // with D = 33 more vectors than a tile
+    constexpr int64_t kRows = 4;  // more vectors than a tile holds if D = 33
     const Rows rows(options, set(), kRows);
     std::vector<float> tangents(kRows * dim() * rows.width());
     for (int64_t r = 0; r < kRows; ++r)
       for (int64_t j = 0; j < dim(); ++j) tangents[(r * dim() + j) * rows.width() + j] = 1.0F;
     rows.Tangents(kRows, dim(), 0, &tangents);
     for (int64_t r = 0; r < kRows; ++r) {
-      // The plain loops take one direction at a time: some will do for a wide state.
+      // The plain loops take one direction at a time, so a wide state is checked along a few only.
       for (int64_t j = r % 2; j < dim(); j += 1 + dim() / 8) {
         const auto plain = rows.PlainAlong<Bounded>(r, UnitVector(dim(), j));
         const float* tangent = tangents.data() + (r * dim() + j) * rows.width();
@@ -200,7 +200,7 @@ TEST_P(ReverseStepTest, TangentsAreThoseOfForwardModeInDouble) {
   });
 }
 
-// The forward mode of the plain loops is checked by what needs no derivative, and so are the
+// Central differences need no derivative: they check the forward mode of the plain loops, and the
 // kernels once more.
 TEST_P(ReverseStepTest, TangentsAreThoseOfCentralDifferences) {
   for (const int64_t hidden : {5, 64}) {
@@ -224,8 +224,8 @@ TEST_P(ReverseStepTest, TangentsAreThoseOfCentralDifferences) {
         z[k] += h;
         return PlainStep(rows.spec(), rows.row(r).step, mu, rows.row(r).noise, z);
       };
-      // Richardson's extrapolation: the error of order h^4 and the roundings over h both stay far
-      // below 1e-8 for functions whose derivatives are of order one.
+      // With Richardson's extrapolation the error of order h^4 and the rounding over h both stay
+      // far below 1e-8 for functions whose derivatives are of order one.
       constexpr double kStep = 1e-3;
       const auto up = at(kStep), down = at(-kStep), up2 = at(2 * kStep), down2 = at(-2 * kStep);
       for (int64_t i = 0; i < dim(); ++i) {
@@ -242,8 +242,8 @@ TEST_P(ReverseStepTest, ProbesAreTangentsThatPickUpRounding) {
     constexpr int64_t kRows = 3, kProbes = cpu::kColumns - 1;
     const Rows rows(options, set(), kRows);
     const int64_t columns = kProbes + 1;
-    // Rounding is added to what the probes carry: 0 for the first pass, something for the second,
-    // as small as they are, so that they look no further for their slope.
+    // Rounding adds to what the probes carry: 0 for `fresh`, a value as small as rounding for
+    // `carried`, so that probes look no further for their slope.
     constexpr float kCarried = 1e-7F;
     std::vector<float> fresh(kRows * columns * rows.width()), carried(fresh.size());
     for (int64_t r = 0; r < kRows; ++r)

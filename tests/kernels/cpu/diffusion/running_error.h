@@ -2,10 +2,10 @@
 #ifndef DEEPPCR_TESTS_KERNELS_CPU_DIFFUSION_RUNNING_ERROR_H_
 #define DEEPPCR_TESTS_KERNELS_CPU_DIFFUSION_RUNNING_ERROR_H_
 
-// Scalars for plain loops written once: double; Bounded, a double with a bound of how far a float32
-// evaluation in any order may be from it; Dual, a value with its derivative along one direction.
-// Dual<Bounded> thereby bounds float32 tangents. Tolerances of tests are these bounds, doubled for
-// the terms of second order that they leave out.
+// Scalars for plain loops that are written once: double; Bounded, a double with a bound on its
+// distance from any float32 evaluation, in any order; Dual, a value with its derivative along one
+// direction. Dual<Bounded> thus bounds float32 tangents. Tolerances of tests are these bounds,
+// doubled for the second-order terms that they leave out.
 
 #include <algorithm>
 #include <cmath>
@@ -61,7 +61,7 @@ struct Dual {
   }
 };
 
-// A constant that the kernels have as a float.
+// A constant that the kernels keep as a float.
 inline void AsFloat(double v, double* x) { *x = v; }
 inline void AsFloat(double v, Bounded* x) { *x = {v, kUnit * std::fabs(v)}; }
 template <class T>
@@ -75,8 +75,8 @@ T AsFloat(double v) {
   return x;
 }
 
-// f(x) for a function f that the kernels evaluate to within 16 units of its size and `floor`; what
-// an error of x does is found by trying, which holds at kinks and jumps too.
+// f(x) for a function f that the kernels evaluate to within 16 units of its size and `floor`. The
+// effect of an error of x is found by trying, which holds at kinks and jumps too.
 inline double Through(double x, double, const auto& f) { return f(x); }
 inline Bounded Through(Bounded x, double floor, const auto& f) {
   const double y = f(x.value);
@@ -84,7 +84,7 @@ inline Bounded Through(Bounded x, double floor, const auto& f) {
   const double down = std::fabs(f(x.value - x.error) - y);
   return {y, std::max(up, down) + 16 * kUnit * (std::fabs(y) + floor)};
 }
-// Function and derivative; a derivative may cancel, hence its floor.
+// Applies a function with its derivative; a derivative may cancel, hence its floor.
 inline double Apply(double x, const auto& f, const auto&) { return f(x); }
 inline Bounded Apply(Bounded x, const auto& f, const auto&) { return Through(x, 0, f); }
 template <class T>
@@ -92,7 +92,7 @@ Dual<T> Apply(Dual<T> x, const auto& f, const auto& derivative) {
   return {Through(x.value, 0, f), x.slope * Through(x.value, 1, derivative)};
 }
 
-// bias + sum_k w_k x_k in any order.
+// bias + sum_k w_k x_k, summed in any order.
 inline double Dot(double bias, std::span<const float> w, const std::vector<double>& x) {
   double sum = bias;
   for (size_t k = 0; k < w.size(); ++k) sum += double{w[k]} * x[k];
@@ -106,7 +106,7 @@ inline Bounded Dot(double bias, std::span<const float> w, const std::vector<Boun
     size += std::fabs(term);
     inherited += std::fabs(double{w[k]}) * x[k].error;
   }
-  // Without fused operations every term is rounded twice, once alone and once in a sum.
+  // Without fused operations every term is rounded twice: alone and in a sum.
   return {sum, inherited + (2 * static_cast<double>(w.size()) + 1) * kUnit * size};
 }
 template <class T>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every activation over the floats there are, on every instruction set of this machine: how far it
-// is from the exact value, whether it keeps order, range and NaNs. A block in 61 by default, so
-// that it ends within seconds; all 2^32 floats with DEEPPCR_TEST_BLOCKS=all (minutes).
+// Every activation over all floats, on every instruction set of this machine: its distance from the
+// exact value, and whether it keeps order, range and NaNs. By default one block in 61, which takes
+// seconds; with DEEPPCR_TEST_BLOCKS=all every block, which takes minutes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,11 +31,11 @@ using testing::KernelSets;
 constexpr int64_t kBlock = 4096;  // consecutive floats
 constexpr uint64_t kFloats = uint64_t{1} << 32;
 
-// What is promised, in units in the last place of the exact value.
+// The promised accuracy, in units in the last place of the exact value.
 struct Promise {
   Activation activation;
-  double normal;    // where the value is at least the least normal float
-  double denormal;  // below, where floats are 2^-149 apart
+  double normal;    // accuracy of values from the least normal float on
+  double denormal;  // accuracy of smaller values, where floats are 2^-149 apart
   bool monotone;    // never falls
 };
 
@@ -47,8 +47,8 @@ constexpr Promise kPromises[] = {
     {Activation::kSigmoid, 5, 5, false},
     {Activation::kSilu, 5, 5, false},
     {Activation::kGelu, 5, 5, false},
-    // An argument of up to 88, rounded three times, becomes an exponent. Below the least normal
-    // float values are half as large at most, and so are their errors.
+    // An argument of up to 88, rounded three times, becomes an exponent. Values below the least
+    // normal float are at most half as large, and so are their errors.
     {Activation::kGeluTanh, 264, 132, false},
     {Activation::kElu, 5, 5, false},
     {Activation::kSoftplus, 5, 5, false},
@@ -64,7 +64,7 @@ struct Worst {
 };
 
 struct Findings {
-  Worst normal, denormal, fall;  // of a fall, how far
+  Worst normal, denormal, fall;  // `fall`: the largest decrease
   uint64_t falls = 0, nans_changed = 0, beyond_one = 0;
 
   void Add(const Findings& other) {
@@ -81,11 +81,12 @@ class Block {
  public:
   Block(Activation activation, uint64_t index) : activation_(activation) {
     const uint64_t first = index * kBlock;
-    // The float before the block joins it to the one before it: those of one sign are in order.
+    // The float before the block joins the block to the previous one: floats of one sign are in
+    // order.
     const bool joined = (first & (kFloats / 2 - 1)) != 0;
     x_[0] = FloatOf(joined ? first - 1 : first);
     for (int64_t i = 1; i < kSize; ++i) x_[i] = FloatOf(first + std::min(i, kBlock) - 1);
-    // Blocks lie within one exponent.
+    // All floats of a block have the same exponent.
     finite_ = std::isfinite(x_[1]);
     if (finite_) testing::ExactActivation(activation_, x_, exact_, kSize);
   }
@@ -108,7 +109,8 @@ class Block {
 
   static float FloatOf(uint64_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits)); }
 
-  // An infinity and NaNs, or NaNs alone.
+  // Counts values that change between NaN and number, in a block of an infinity and NaNs, or of
+  // NaNs.
   void AddNans(Findings* findings) const {
     for (int64_t i = 1; i < kSize; ++i)
       findings->nans_changed += std::isnan(x_[i]) != std::isnan(y_[i]);
@@ -127,7 +129,7 @@ class Block {
     if (!(error <= worst->error)) worst->Add(error, PlaceOf(error));
   }
 
-  // The first of the four floats where the error is.
+  // The first of the four floats among which the error is.
   float PlaceOf(double error) const {
     for (int64_t i = 0; i < kSize; i += 4) {
       const testing::LargestErrors here = testing::ErrorsOf(y_ + i, exact_ + i, 4);
@@ -147,7 +149,8 @@ uint64_t BlockStep() {
   return text != nullptr && std::strcmp(text, "all") == 0 ? 1 : 61;
 }
 
-// Of every instruction set; the exact values, which take most of the time, are theirs together.
+// The findings for every instruction set. Exact values take most of the time, so all sets share
+// them.
 std::vector<Findings> Sweep(Activation activation) {
   const std::vector<KernelSet>& sets = KernelSets();
   const uint64_t step = BlockStep();
@@ -211,8 +214,8 @@ TEST(ActivationSweepTest, KeepsWhatIsPromised) {
   }
 }
 
-// The oracle itself, by functions of the C library that share nothing with the vectorised ones but
-// their origin.
+// Checks the oracle itself by functions of the C library that share only their origin with the
+// vectorised ones.
 TEST(ExactActivationTest, IsTheReferenceInDouble) {
   if (cpu::DetectInstructionSet() < cpu::InstructionSet::kAvx2) GTEST_SKIP() << "needs AVX2";
   std::vector<float> x;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/kernels/cpu/simd/exact_activation.h"
 
-// The C library declares its vector functions only to programs that give up other things for speed.
+// The C library declares its vector functions only under compiler flags that give up exactness.
 #if defined(__GNUC__) && !defined(__clang__)
 #define DEEPPCR_VECTORISED __attribute__((simd("notinbranch"), const))
 #else
@@ -22,11 +22,11 @@ double Abs(double a) { return __builtin_fabs(a); }
 
 double AtMost(double a, double bound) { return a < bound ? a : bound; }
 
-// e^-|a|, of which a float knows nothing beyond 250 even times the largest float. The library takes
-// arguments near the ends of its range one by one.
+// e^-|a|. Beyond 250 even the product with the largest float is zero as a float; the library
+// handles arguments near the ends of its range one by one.
 double Decay(double a) { return exp(-AtMost(Abs(a), 250)); }
 
-// 1 / (1 + e^-a), times `factor`.
+// factor / (1 + e^-a).
 double TimesSigmoid(double factor, double a) {
   const double e = Decay(a);
   return factor * (a > 0 ? 1.0 : e) / (1 + e);
@@ -43,7 +43,7 @@ void Each(const float* x, double* y, int64_t count, F f) {
   for (int64_t i = 0; i < count; ++i) y[i] = f(static_cast<double>(x[i]));
 }
 
-// One over the distance of floats of that size.
+// The inverse of the distance between floats of this size.
 double InverseSpacing(double size) {
   const auto exponent = __builtin_bit_cast(uint64_t, size) & 0x7FF0000000000000U;
   return __builtin_bit_cast(double, 0x7FE0000000000000U - exponent) * 0x1p23;
@@ -82,7 +82,7 @@ void ExactActivation(Activation activation, const float* x, double* y, int64_t c
 }
 
 LargestErrors ErrorsOf(const float* y, const double* exact, int64_t count) {
-  // By lanes, as the order of a maximum is not the compiler's to change.
+  // Four lanes: the compiler may not change the order of a maximum.
   double normal[4] = {}, denormal[4] = {};
   for (int64_t i = 0; i < count; i += 4) {
 #pragma omp simd
@@ -91,7 +91,7 @@ LargestErrors ErrorsOf(const float* y, const double* exact, int64_t count) {
       const double scale = InverseSpacing(size > least ? size : least);
       const double error = Abs(static_cast<double>(y[i + k]) - exact[i + k]) * scale;
       const double of_normal = size < least ? 0.0 : error, of_denormal = size < least ? error : 0.0;
-      // In this order a NaN is taken, and stays.
+      // This order of operands takes a NaN and keeps it.
       normal[k] = of_normal <= normal[k] ? normal[k] : of_normal;
       denormal[k] = of_denormal <= denormal[k] ? denormal[k] : of_denormal;
     }

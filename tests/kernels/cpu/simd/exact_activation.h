@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_TESTS_KERNELS_CPU_SIMD_EXACT_ACTIVATION_H_
 #define DEEPPCR_TESTS_KERNELS_CPU_SIMD_EXACT_ACTIVATION_H_
 
-// The activations in double by the vector functions of the C library, a thousand times closer than
-// a float resolves and fast enough for all 2^32 of them. For machines with AVX2.
+// The activations in double by the vector functions of the C library: a thousand times finer than a
+// float, and fast enough for all 2^32 floats. They need AVX2.
 
 #include <cstdint>
 
@@ -14,12 +14,12 @@ namespace deeppcr::testing {
 // y[i] = act(x[i]) for finite x[i].
 void ExactActivation(Activation activation, const float* x, double* y, int64_t count);
 
-// The distance to exact[i], in units in the last place of its float: of values from the least
-// normal float on, and of those below. A NaN where a y[i] is one.
+// The largest distance to exact[i], in units in the last place of its float, for values from the
+// least normal float on and for smaller ones. NaN if a y[i] is NaN.
 struct LargestErrors {
   double normal, denormal;
 };
-// `count` is a multiple of 4.
+// `count` must be a multiple of 4.
 LargestErrors ErrorsOf(const float* y, const double* exact, int64_t count);
 
 }  // namespace deeppcr::testing

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations and their derivatives on every instruction set of this machine, against the reference
-// in double: over all magnitudes of a float, denormals and tails included.
+// Activations and their derivatives on every instruction set of this machine, compared with the
+// reference in double, over all magnitudes of a float, with denormals and tails.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,15 +26,15 @@ constexpr double kUnit = 0x1p-24;  // half the spacing of floats just above 1
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// What is promised, in units of 2^-24. A handful of roundings on the way to a result cost about as
-// many units; where a bound is larger its reason stands beside it.
+// The promised accuracy, in units of 2^-24. A few roundings on the way to a result cost about as
+// many units; a comment gives the reason for any larger bound.
 struct Accuracy {
   Activation activation;
-  // Of a value, relative to it. Below the normal range floats are evenly spaced, so there relative
-  // to the smallest normal number.
+  // Accuracy of a value, relative to the value; below the normal range, where floats are evenly
+  // spaced, relative to the smallest normal number.
   double value;
-  // Of a derivative, relative to max(1, |derivative|): Jacobians steer the iteration, and what
-  // matters of a small entry is its weight among the others.
+  // Accuracy of a derivative, relative to max(1, |derivative|): Jacobians steer the iteration, and
+  // a small entry matters only by its weight among the others.
   double derivative;
   float at_minus_infinity, at_zero, at_infinity;
 };
@@ -42,16 +42,16 @@ struct Accuracy {
 constexpr Accuracy kAccuracies[] = {
     {Activation::kIdentity, 0, 0, -kInfinity, 0, kInfinity},
     {Activation::kRelu, 0, 0, 0, 0, kInfinity},
-    // The constant 0.01 is rounded, and the product.
+    // The constant 0.01 is rounded, and so is the product.
     {Activation::kLeakyRelu, 1.5, 0.01, -kInfinity, 0, kInfinity},
     // The derivative 1 - t^2 doubles the error of t.
     {Activation::kTanh, 6, 12, -1, 0, 1},
     {Activation::kSigmoid, 4, 1, 0, 0.5, 1},
     {Activation::kSilu, 4, 4, 0, 0, kInfinity},
-    // A sum of eleven terms, in Horner's order.
+    // The value is a sum of eleven terms, in Horner's order.
     {Activation::kGelu, 8, 4, 0, 0, kInfinity},
-    // An argument of up to 88 with up to three roundings becomes the exponent of e: 3 x 88 units of
-    // the value in its far tail. The derivative is negligible there.
+    // An argument of up to 88 with up to three roundings becomes the exponent of e, which costs
+    // 3 x 88 units of the value in its far tail. The derivative is negligible there.
     {Activation::kGeluTanh, 264, 4, 0, 0, kInfinity},
     {Activation::kElu, 2, 1, -1, 0, kInfinity},
     {Activation::kSoftplus, 4, 2, 0, 0.693147181F, kInfinity},
@@ -63,7 +63,7 @@ std::string_view NameOf(Activation activation) {
       ->name;
 }
 
-// Every 4099th float there is, evenly in bits, and an even grid over where the functions bend.
+// Every 4099th float, even in bits, and an even grid over the range where the functions bend.
 std::vector<float> Grid() {
   std::vector<float> points;
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 4099) {
@@ -77,7 +77,7 @@ std::vector<float> Grid() {
   return points;
 }
 
-// Equal, or finite and within so many units.
+// Expects equal values, or finite values within this number of units.
 void ExpectClose(float got, float want, double units) {
   if (got == want) return;
   EXPECT_NEAR(got, want, units * kUnit * std::fabs(want));
@@ -102,8 +102,8 @@ class VectorMathTest : public ::testing::TestWithParam<size_t> {
     return {x.data(), x.data() + x.size()};
   }
 
-  // act'(x), read from the Jacobians of steps z -> act(1 z + 0), one interval per point. The first
-  // interval has none, hence one interval more.
+  // act'(x), read from the Jacobians of steps z -> act(1 z + 0), one interval per point, and one
+  // interval more, since the first one has no Jacobian.
   std::vector<float> Differentiate(Activation activation, const std::vector<float>& points) const {
     constexpr size_t kChunk = 4096;
     const std::vector<float> ones(kChunk + 1, 1.0F);
@@ -184,7 +184,7 @@ TEST_P(VectorMathTest, DerivativesAreFiniteAtInfinity) {
   }
 }
 
-// The layers run on wider vectors than `activate`. A layer with unit weights shows what those do.
+// Layers run on wider vectors than `activate`; a layer with unit weights shows the bits of those.
 TEST_P(VectorMathTest, EveryVectorWidthGivesTheSameBits) {
   std::vector<float> points = Grid();
   points.resize(64 * 20000);

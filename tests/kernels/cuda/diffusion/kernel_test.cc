@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the conformance tests do not see of the kernels of diffusion models: columns that do not fit
-// a step all at once, tables of each sample's own, and which barriers are needed.
+// Properties of the diffusion kernels that the conformance tests do not see: columns that do not
+// fit one step together, tables per sample, and the need for each barrier.
 #include "kernels/cuda/diffusion/kernel.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST(DiffusionKernelTest, ColumnsThatDoNotFitGoAlongWithTheStateAgain) {
   }
 }
 
-// Sums are the same whether rows were made for all classes or for one sample.
+// Rows have the same bits whether they were made for all classes or for one sample.
 TEST(DiffusionKernelTest, ClassesWithoutTablesHaveRowsOfTheirOwn) {
   const RandomDiffusion process({.kind = DenoiserKind::kAdaLnMlp, .num_classes = 3});
   const auto device = NewSimtDevice({});
@@ -78,7 +78,7 @@ TEST(DiffusionKernelTest, SaysWhatNoBlockHasMemoryFor) {
   EXPECT_EQ(system.status().code(), absl::StatusCode::kUnimplemented);
 }
 
-// All answers of two samples, by both solvers.
+// The answers of both solvers to two samples.
 std::vector<Solved> AllAnswers(const RandomDiffusion& process, const DeviceOptions& device) {
   const SolverRig rig(BackendOn(device), process.spec());
   const RunItem request{.num_samples = 2, .seed = 5};
@@ -101,7 +101,7 @@ bool Differ(const std::vector<Solved>& a, const std::vector<Solved>& b) {
 
 using Answers = std::vector<Solved>(const RandomDiffusion& process, const DeviceOptions& device);
 
-// Without it some order of warps gives another answer, for one of the denoisers.
+// True if, without the barrier, some order of warps gives another answer for one of the processes.
 bool IsNeeded(int site, const std::vector<RandomDiffusion>& processes,
               const std::vector<std::vector<Solved>>& right, DeviceOptions device = {},
               Answers* answers = AllAnswers) {
@@ -158,7 +158,7 @@ TEST(HeldLayersTest, HaveTheBitsOfLayersThatAreReadEveryStep) {
   }
 }
 
-// The barriers of a sequential step, when weights are at hand.
+// The barriers of a sequential step that keeps weights in registers.
 TEST(HeldLayersTest, EveryBarrierIsNeeded) {
   std::vector<RandomDiffusion> processes;
   processes.emplace_back(testing::DiffusionOptions{
@@ -174,7 +174,7 @@ TEST(HeldLayersTest, EveryBarrierIsNeeded) {
 // ---- Wide layers, which a cluster of blocks shares
 constexpr int kWideHidden = 250;
 
-// One by one by a cluster, and both together by a block.
+// A cluster takes the samples one by one, a block takes both together.
 TEST(WideDenoiserTest, AClusterHasTheBitsOfABlock) {
   for (const RandomDiffusion& process : BothDenoisers(kWideHidden, 5)) {
     DeviceOptions one_block;
@@ -188,8 +188,7 @@ TEST(WideDenoiserTest, AClusterHasTheBitsOfABlock) {
   }
 }
 
-// Where there are more samples than clusters a team takes some together, each with its own noise
-// and its own class.
+// With more samples than clusters a team takes several together, each with its own noise and class.
 TEST(WideDenoiserTest, SamplesTogetherHaveTheBitsOfSamplesAlone) {
   for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
     const RandomDiffusion process({.kind = kind,
@@ -221,7 +220,7 @@ TEST(WideDenoiserTest, SamplesTogetherHaveTheBitsOfSamplesAlone) {
   }
 }
 
-// One of the barriers is for tangents alone, which go their own way (wide_propagation_test.cc).
+// One of the barriers is for tangents only; wide_propagation_test.cc covers tangents.
 TEST(WideDenoiserTest, EveryBarrierIsNeeded) {
   const std::vector<RandomDiffusion> processes = BothDenoisers(kWideHidden, 4);
   std::vector<std::vector<Solved>> right;
@@ -230,7 +229,7 @@ TEST(WideDenoiserTest, EveryBarrierIsNeeded) {
     EXPECT_EQ(IsNeeded(site, processes, right), site != cuda::kBeforeGatedSum) << "site " << site;
 }
 
-// One cluster for both samples. Two of the barriers are for tangents alone.
+// Both samples share a cluster. Two of the barriers are for tangents only.
 TEST(WideDenoiserTest, EveryBarrierOfSamplesTogetherIsNeeded) {
   const std::vector<RandomDiffusion> processes = BothDenoisers(kWideHidden, 4);
   DeviceOptions device;
@@ -243,7 +242,7 @@ TEST(WideDenoiserTest, EveryBarrierOfSamplesTogetherIsNeeded) {
         << "site " << site;
 }
 
-// States that no warp holds: the loop is the host's.
+// These states are too wide for a warp, so the loop runs on the host.
 TEST(WideDiffusionTest, NewtonAgreesWithSequential) {
   for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
     const RandomDiffusion process(

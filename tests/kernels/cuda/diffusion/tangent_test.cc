@@ -6,7 +6,7 @@
 namespace deeppcr::cuda {
 namespace {
 
-// x0 = z.
+// A reverse step with x0 = z.
 constexpr ReverseCoefficients kOfState = {.x0_z = 1, .z_x0 = 1};
 constexpr DenoiserView kClipped = {.clip_range = 1};
 

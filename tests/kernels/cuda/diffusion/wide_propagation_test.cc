@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Propagation by products with whole layers, against that by steps of a block: the same bits of the
-// states, tangents to within what TF32 loses, and which barriers are needed.
+// Propagation by products with whole layers, compared with propagation by steps of a block: the
+// states have the same bits, the tangents differ by what TF32 loses. Also the need for each
+// barrier.
 #include "kernels/cuda/diffusion/wide_propagation.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,7 @@ using testing::simt::DeviceOptions;
 using testing::simt::NewSimtDevice;
 using testing::simt::Order;
 
-constexpr int32_t kSample = 1;  // of two
+constexpr int32_t kSample = 1;  // the second of two samples
 
 DiffusionOptions Wide(DenoiserKind kind, int64_t state_dim = 12, int64_t num_steps = 7) {
   return {.kind = kind,
@@ -42,7 +43,7 @@ DiffusionOptions Wide(DenoiserKind kind, int64_t state_dim = 12, int64_t num_ste
 }
 constexpr DenoiserKind kBothKinds[] = {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp};
 
-// Two samples' intervals with random states and probes, in slabs of clusters of two blocks.
+// Intervals of two samples with random states and probes, in slabs of clusters of two blocks.
 class WideRig {
  public:
   WideRig(const DiffusionOptions& options, int64_t interval, const DeviceOptions& device_options)
@@ -95,7 +96,7 @@ class WideRig {
   int32_t Leaf(int32_t p) const { return tree_.index_of(0, p); }
 
  private:
-  // y_p with probes the size of rounding, where its neighbours read it.
+  // Draws y_p, with probes the size of rounding, and stores it where each neighbour reads it.
   template <class Normal, class Random>
   void DrawState(int32_t p, Normal& normal, Random& random) {
     std::vector<float> rows(kNumColumns * width());
@@ -129,7 +130,7 @@ class WideRig {
   std::vector<std::byte> start_;
 };
 
-// |got - want| over the largest of |want|, of `count` floats.
+// The largest |got - want| relative to the largest |want|, over `count` floats.
 double Off(const float* got, const float* want, int64_t count) {
   double worst = 0, largest = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -140,7 +141,7 @@ double Off(const float* got, const float* want, int64_t count) {
   return worst / largest;
 }
 
-constexpr double kTf32Loss = 2e-3;  // of a matrix; 2^-11 a factor
+constexpr double kTf32Loss = 2e-3;  // relative, of a matrix; 2^-11 per factor
 
 void ExpectSame(const WideRig& rig, IterationKind kind) {
   std::vector<std::byte> got = rig.ByProducts(kind), want = rig.ByBlocks(kind);
@@ -165,7 +166,7 @@ void ExpectSame(const WideRig& rig, IterationKind kind) {
 
 TEST(WidePropagationTest, IsThatOfBlocks) {
   for (const DenoiserKind denoiser : kBothKinds) {
-    for (const int64_t interval : {1, 3}) {  // of seven steps: the last interval has one
+    for (const int64_t interval : {1, 3}) {  // seven steps: the last interval has one
       const WideRig rig(Wide(denoiser), interval, {});
       ExpectSame(rig, {.probes = false});
       ExpectSame(rig, {.probes = true});
@@ -175,7 +176,7 @@ TEST(WidePropagationTest, IsThatOfBlocks) {
   }
 }
 
-// Units at rest on their kink, which probes do not pass by.
+// Units rest on their kink, and probes do not pass them by.
 TEST(WidePropagationTest, OfIntegerWeightsIsThatOfBlocks) {
   for (const DenoiserKind denoiser : kBothKinds) {
     DiffusionOptions options = Wide(denoiser, 3);
@@ -188,7 +189,7 @@ TEST(WidePropagationTest, OfIntegerWeightsIsThatOfBlocks) {
   }
 }
 
-// More tangents than pass together: the second part has what is left.
+// There are more tangents than pass together: the second part takes the rest.
 TEST(WidePropagationTest, GoesInParts) {
   const WideRig rig(Wide(DenoiserKind::kAdaLnMlp, 100, 21), 1, {});
   ExpectSame(rig, {.refresh = false, .probes = true});
@@ -211,7 +212,7 @@ TEST(WidePropagationTest, EveryBarrierIsNeeded) {
   for (const DenoiserKind denoiser : kBothKinds)
     EXPECT_TRUE(needed(denoiser, cuda::kAfterInitialState));
   EXPECT_TRUE(needed(DenoiserKind::kAdaLnMlp, cuda::kBeforeNormTangents));
-  EXPECT_FALSE(needed(DenoiserKind::kResidualMlp, cuda::kBeforeNormTangents));  // it has no norms
+  EXPECT_FALSE(needed(DenoiserKind::kResidualMlp, cuda::kBeforeNormTangents));  // has no norms
 }
 
 // ---- The whole solve
@@ -220,8 +221,8 @@ double WorstState(const Solved& got, const Solved& want, int64_t dim) {
   return testing::RelativeError(got.trajectory, states, dim, 1e-2);
 }
 
-// With less than float32 in the matrices, what claims to be within the tolerance still is, and that
-// takes few passes.
+// The matrices have less than float32 precision. A claim to be within the tolerance must still be
+// true, and claims must take few passes.
 TEST(WidePropagationTest, ClaimsHold) {
   int claims = 0, quick = 0;
   for (uint64_t seed = 0; seed < 8; ++seed) {
@@ -247,7 +248,7 @@ TEST(WidePropagationTest, ClaimsHold) {
   EXPECT_GE(quick, 8);
 }
 
-// Bits do not depend on the batch, wherever the loop is.
+// Bits do not depend on the batch, whether the loop runs on the device or on the host.
 TEST(WidePropagationTest, SamplesKeepTheirBitsInABatch) {
   DeviceOptions no_clusters;
   no_clusters.limits.max_cluster_blocks = 0;
@@ -291,7 +292,7 @@ TEST(WidePropagationTest, EveryUpdateMakesOneMoreIntervalExact) {
   }
 }
 
-// Of the state's size: the loop is the host's.
+// These states are too wide for a warp, so the loop runs on the host.
 TEST(WidePropagationTest, ServesStatesThatNoWarpHolds) {
   const RandomDiffusion process(Wide(DenoiserKind::kAdaLnMlp, 100, 21));
   const SolverRig rig(cuda::NewCudaBackend(NewSimtDevice({})), process.spec());
@@ -301,11 +302,11 @@ TEST(WidePropagationTest, ServesStatesThatNoWarpHolds) {
   EXPECT_LE(WorstState(newton, sequential, 100), 1e-4);
   for (const SampleReport& report : newton.reports) {
     EXPECT_TRUE(report.converged && !report.fallback);
-    EXPECT_LE(report.iterations + report.chord_corrections, 12);  // of 21 by causality
+    EXPECT_LE(report.iterations + report.chord_corrections, 12);  // causality would need 21
   }
 }
 
-// Classes, conditions, every solver, and sizes at the ends.
+// Covers classes, conditions, every solver, and the smallest sizes.
 TEST(WidePropagationTest, ServesEveryKindOfRequest) {
   for (const int64_t steps : {1, 2, 5}) {
     for (const DenoiserKind denoiser : kBothKinds) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stopping rule on the device is the host's: the same columns beside a state and the same norms
-// of an update, and as many iterations, corrections and confirmations of small systems. On the SIMT
-// executor, whose arithmetic is the CPU's; between it and a vectorised kernel only the order of
+// The stopping rule on the device is the host's: the same columns beside a state, the same norms of
+// an update, and as many iterations, corrections and confirmations of small systems. The SIMT
+// executor has the CPU's arithmetic; between the executor and a vectorised kernel only the order of
 // sums differs.
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // ---- One update
-// Of four intervals, whose states and columns are the same on both sides; nothing enters.
+// An update of four intervals with the same states and columns on both sides; nothing enters.
 class UpdateOnBoth {
  public:
   static constexpr int64_t kSteps = 4;
@@ -60,7 +60,7 @@ class UpdateOnBoth {
   float* State(int64_t p, int64_t column) { return buffers_.State(p + 1, column); }
   float* Propagated(int64_t p, int64_t column) { return buffers_.Propagated(p, column); }
 
-  // The columns that the device leaves, and both sides' norms.
+  // The columns that each side leaves, and its norms.
   struct Outcome {
     std::vector<float> device_states, host_states;
     UpdateNorms device;
@@ -91,7 +91,8 @@ class UpdateOnBoth {
   }
 
  private:
-  // On the host what is tried is in the place of the states; the device makes it where it needs it.
+  // Puts the states that a confirmation tries in the place of the states, as the host expects; the
+  // device computes them where it needs them.
   void Place(Confirmation confirmation) {
     const int64_t width = layers_.width();
     for (int64_t p = 0; p < kSteps; ++p) {
@@ -111,7 +112,7 @@ IterationKind Kind(bool probes, Confirmation confirmation) {
   return {.linearization = Linearization::kZero, .probes = probes, .confirmation = confirmation};
 }
 
-// f(kernel set, D, kind).
+// Calls f(kernel set, D, kind) for every combination.
 template <class F>
 void ForEveryUpdate(const F& f) {
   for (size_t set = 0; set < testing::KernelSets().size(); ++set)
@@ -146,8 +147,8 @@ TEST(DeviceRuleTest, AnUpdateLeavesTheSameColumnsAndNorms) {
   });
 }
 
-// What lies at the ends of ranges: balls of nothing, errors of less than the least normal float,
-// and the largest that float knows.
+// Values at the ends of ranges: zero balls, errors below the least normal float, and very large
+// values.
 TEST(DeviceRuleTest, AnUpdateOfExtremesHasTheSameNorms) {
   const float values[] = {0.0F, -0.0F, 0x1p-149F, 0x1p-126F, 0x1.8p-126F, 1.0F, -3.0F, 1e30F};
   ForEveryUpdate([&](size_t set, int64_t dim, IterationKind kind) {
@@ -167,7 +168,7 @@ TEST(DeviceRuleTest, AnUpdateOfExtremesHasTheSameNorms) {
   });
 }
 
-// The rule asks neither for a share where a state is not finite, nor where a probe is not.
+// The share is not defined if a state or a probe is not finite.
 TEST(DeviceRuleTest, WhatIsNotFiniteIsToldByBoth) {
   ForEveryUpdate([](size_t set, int64_t dim, IterationKind kind) {
     for (const float bad : {kNan, kInfinity, -kInfinity}) {
@@ -190,11 +191,11 @@ TEST(DeviceRuleTest, WhatIsNotFiniteIsToldByBoth) {
 
 // ---- Whole solves
 using NewBackend = std::unique_ptr<Backend> (*)();
-// With the loop on the device, and on the host.
+// Backends with the loop on the device, and on the host.
 const std::vector<NewBackend> kDevices = {&testing::NewBackendUnderTest,
                                           &testing::NewBackendWithoutClusters};
 
-// Both absent, or within this factor of each other.
+// Expects both to be absent, or to be within this factor of each other.
 void ExpectWithin(double factor, std::optional<double> got, std::optional<double> want) {
   ASSERT_EQ(got.has_value(), want.has_value());
   if (!got.has_value()) return;
@@ -217,8 +218,8 @@ class SystemOnBoth {
     for (const NewBackend create : backends) devices_.emplace_back(create(), spec);
   }
 
-  // Returns the CPU's report. `others` counts the devices whose rounding decided otherwise; null:
-  // none may.
+  // Returns the CPU's report. `others` counts the devices whose rounding decided otherwise; if
+  // null, no device may differ.
   SampleReport ExpectSame(const ResolvedOptions& options, const std::vector<float>& inputs,
                           int* others = nullptr) const {
     const testing::Solved cpu = cpu_.Solve(options, inputs);
@@ -236,12 +237,12 @@ class SystemOnBoth {
                           << got.confirmations << " " << ToString(got.termination)
                           << ", on the CPU " << want.iterations << " " << want.chord_corrections
                           << " " << want.confirmations << " " << ToString(want.termination);
-        // These are of the order of rounding.
+        // These estimates are of the order of rounding.
         ExpectWithin(2, got.rounding_estimate, want.rounding_estimate);
         ExpectWithin(4, got.error_estimate, want.error_estimate);
       }
       if (got.converged) {
-        // Each is within the tolerance of its own sequential solver.
+        // Each trajectory is within the tolerance of its own sequential solver.
         EXPECT_LE(testing::RelativeError(solved.trajectory, states, dim,
                                          options.atol / options.rtol + 0x1p-126 / options.rtol),
                   2 * options.rtol);
@@ -257,13 +258,13 @@ class SystemOnBoth {
 
 struct Tally {
   int confirmed = 0, exact = 0, beyond = 0, gave_up = 0;
-  int others = 0;  // devices that took other passes than the CPU
+  int others = 0;  // devices whose passes differ from the CPU's
 
   void Add(const SampleReport& report) {
     const bool converged = report.termination == Termination::kConverged;
     confirmed += converged && report.confirmations > 0 ? 1 : 0;
     exact += converged && report.confirmations == 0 ? 1 : 0;
-    // A correction that was too large, or moved an element beyond its ball.
+    // A correction was too large, or moved an element beyond its ball.
     beyond +=
         report.confirmations > 0 && 2 * report.chord_corrections > report.confirmations ? 1 : 0;
     gave_up += converged ? 0 : 1;
@@ -297,11 +298,12 @@ TEST(DeviceRuleTest, SolvesTakeAsManyPassesOfEveryKind) {
   EXPECT_GE(tally.exact, 20);
   EXPECT_GE(tally.beyond, 4);
   EXPECT_GE(tally.gave_up, 5);
-  // Of 192. At the edge of stability a return to a quarter of the ball may hang on rounding.
+  // `others` counts devices in 192 solves. At the edge of stability a return to a quarter of the
+  // ball may depend on rounding.
   EXPECT_LE(tally.others, 6);
 }
 
-// Layers of one's own making: the same step, over and over.
+// Layers made by hand: one layer repeated, or those of another system with biases in another unit.
 struct OwnSystem {
   std::vector<float> weights, biases;
   DenseStackSpec spec;
@@ -325,8 +327,9 @@ struct OwnSystem {
   OwnSystem(const OwnSystem&) = delete;
 };
 
-// A unit at rest, `gap` behind its kink, reads a state that stays 1: within the ball of that, which
-// is 2^-15 at least, a confirmation switches it on. The matrices know nothing of it.
+// A unit at rest, `gap` behind its kink, reads a state that stays 1. The ball of that state is at
+// least 2^-15, and within it a confirmation switches the unit on. The matrices do not know of the
+// unit.
 OwnSystem AtRestBehindAKink(float gap) {
   const float gain = 64;
   return OwnSystem({.num_steps = 24, .state_dim = 3, .activation = Activation::kRelu},
@@ -340,7 +343,7 @@ TEST(DeviceRuleTest, AKinkWithinTheBallIsSeenByBothAndOneBeyondItByNeither) {
     const ResolvedOptions options = OptionsFor("newton", 24, interval, 1e-4);
     const OwnSystem within = AtRestBehindAKink(0x1p-19F), beyond = AtRestBehindAKink(0x1p-10F);
     const SampleReport refuted = SystemOnBoth(within.spec).ExpectSame(options, inputs);
-    // Causality alone makes an end of it.
+    // Only causality ends this solve.
     EXPECT_GE(refuted.confirmations, 2);
     EXPECT_GE(refuted.iterations + refuted.chord_corrections, 24 / interval);
     const SampleReport confirmed = SystemOnBoth(beyond.spec).ExpectSame(options, inputs);
@@ -349,9 +352,9 @@ TEST(DeviceRuleTest, AKinkWithinTheBallIsSeenByBothAndOneBeyondItByNeither) {
   }
 }
 
-// Terms of a thousand that cancel leave a unit at rest on its kink, with no slope, and their
-// rounding is more than the tolerance: where it rests, and behind the step that only another unit,
-// at rest like it, takes it through.
+// Terms of a thousand cancel, so that a unit rests on its kink, without a slope, and their rounding
+// exceeds the tolerance: where the unit rests, and behind a second unit that passes the rounding on
+// and rests too.
 TEST(DeviceRuleTest, TheRoundingOfTermsThatCancelIsSeenByBoth) {
   constexpr int64_t kSteps = 24, kDim = 4;
   for (const int interval : {1, 2}) {
@@ -419,7 +422,7 @@ TEST(DeviceRuleTest, TheRoundingOfTermsThatCancelInADenoiserIsSeenByBoth) {
     }
 }
 
-// What a pass of the device takes in the place of a state, column by column beside it.
+// The state that a pass on the device enters with, computed from the columns beside the state.
 TEST(DeviceRuleTest, AnEntryIsWhatItsConfirmationTries) {
   constexpr int kWidth = 2;
   std::vector<float> y(kNumColumns * kWidth, 100.0F);
@@ -438,8 +441,8 @@ TEST(DeviceRuleTest, AnEntryIsWhatItsConfirmationTries) {
   }
 }
 
-// A kink that one step alone has shows that both try the same place there: a state that does not
-// move is tried above, where it wakes a unit, and not below, where it would put one to rest.
+// A kink in a single step shows that both sides try the same place there. A state that does not
+// move is tried above, where it wakes a unit, and not below, where it would put a unit to rest.
 TEST(DeviceRuleTest, BothTryTheSamePlace) {
   constexpr int64_t kSteps = 12, kDim = 3, kUnit = 1;
   constexpr float kGain = 64;
@@ -471,8 +474,8 @@ TEST(DeviceRuleTest, BothTryTheSamePlace) {
   }
 }
 
-// Many intervals, on several blocks of a cluster: what is tried at the end of one block's states is
-// what enters the next block's.
+// Solves have many intervals on several blocks of a cluster: the state tried at the end of one
+// block is the state that enters the next block.
 TEST(DeviceRuleTest, DeepSolvesTakeAsManyPassesOfEveryKind) {
   for (const Activation activation : {Activation::kRelu, Activation::kLeakyRelu}) {
     for (uint64_t seed = 0; seed < 3; ++seed) {
@@ -493,7 +496,7 @@ TEST(DeviceRuleTest, DeepSolvesTakeAsManyPassesOfEveryKind) {
   }
 }
 
-// Neither side's rule knows the unit of the states.
+// The rule depends on the unit of the states on neither side.
 void ExpectCountsInEveryUnit(const StackOptions& stack, NewBackend device) {
   const RandomSystem system(stack);
   ResolvedOptions options = OptionsFor("newton", stack.num_steps, 2, 1e-4);

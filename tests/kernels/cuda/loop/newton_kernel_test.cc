@@ -97,7 +97,7 @@ Solved Solve(const DenseStackSpec& spec, const std::vector<float>& inputs, const
   return solved;
 }
 
-// [L + 1, D] of the first sample.
+// The trajectory of the first sample, [L + 1, D].
 template <int W>
 DeviceVector Sequential(const RandomSystem& system, const std::vector<float>& inputs) {
   const DenseStackSpec& spec = system.spec();
@@ -209,7 +209,7 @@ TEST(NewtonKernelTest, PicardConvergesToo) {
   ExpectSequentialAnswer<kWidth>(options, launch);
 }
 
-// Neither the size of the cluster, nor that of its blocks, nor who runs first is in the bits.
+// Bits depend neither on the size of the cluster or its blocks nor on the order of warps.
 TEST(NewtonKernelTest, ASampleHasTheSameBitsInEveryLaunch) {
   const RandomSystem system({.num_steps = 50, .state_dim = 9, .residual = true, .gain = 0.5});
   const std::vector<float> inputs = system.Inputs(3, 4);
@@ -227,21 +227,21 @@ TEST(NewtonKernelTest, ASampleHasTheSameBitsInEveryLaunch) {
   }
 }
 
-// What a confirmation tries at the end of one block's states is what enters the next block's: the
-// window is shut wherever else it might be tried.
+// The state that a confirmation tries at the end of one block is the state that enters the next
+// block: a window is open there and shut wherever else the confirmation might try.
 TEST(NewtonKernelTest, AWindowBetweenTheClaimAndTheAnswerIsSeenByTheNextBlock) {
   constexpr double kRtol = 1e-2;
   int seen = 0;
   for (uint64_t seed = 0; seed < 16000; ++seed) {
     testing::StepOnTheWay window(seed, kRtol, 2);
-    if (!window.has_error(5e-5)) continue;  // beyond what the probes look at (SlopeReach)
+    if (!window.has_error(5e-5)) continue;  // farther than the probes look (SlopeReach)
     window.PlantWindow(0.5, 2);
     const testing::StackAttack& attack = window.attack();
     Launch launch{.interval = 2};
     launch.policy.rtol = kRtol;
     const Solved alone = Solve<kWidth>(attack.spec(), attack.inputs, launch);
     seen += alone.outcomes[0].confirmations > 2 ? 1 : 0;
-    for (const int num_blocks : {2, 8, 16}) {  // of one interval too
+    for (const int num_blocks : {2, 8, 16}) {  // some blocks have only one interval
       launch.num_blocks = num_blocks;
       const Solved other = Solve<kWidth>(attack.spec(), attack.inputs, launch);
       ASSERT_EQ(other.launch.trouble, "");
@@ -271,9 +271,9 @@ TEST(NewtonKernelTest, LooksAtItsCancelWordAfterEveryPass) {
   EXPECT_EQ(solved.outcomes[0].iterations, 1);
 }
 
-// Lanes beyond W read what the lanes below have just copied. They hold copies of states that no
-// other lane ever asks for, so the barrier in between changes no answer; it is there so that no
-// lane reads what another one writes at the same time.
+// Lanes beyond W read values that the lanes below have just copied. Those copies are of states that
+// no other lane asks for, so the barrier in between changes no answer; it only keeps a lane from
+// reading while another one writes.
 constexpr int kRedundant = cuda::kAfterHalo;
 
 // Every other barrier is needed: without it some order of warps gives another answer.

@@ -22,11 +22,12 @@ TEST(NewtonShapeTest, ManySamplesShareTheMultiprocessors) {
   EXPECT_EQ(ChooseNewtonShape(8, 16, 64, kLimits).num_blocks, 8);
   EXPECT_EQ(ChooseNewtonShape(8, 132, 64, kLimits).num_blocks, 1);
   EXPECT_EQ(ChooseNewtonShape(8, 1000, 64, kLimits).num_blocks, 1);
-  // What does not fit fewer blocks has more, however many samples there are.
+  // Intervals that do not fit into fewer blocks get more, however many samples there are.
   EXPECT_GT(ChooseNewtonShape(16, 1000, 512, kLimits).num_blocks, 4);
 }
 
-// What the device counts goes before what its multiprocessors would do for.
+// The number of clusters that the device reports overrules the number that its multiprocessors
+// suggest.
 TEST(NewtonShapeTest, ClustersThatTheHardwareCannotPlaceAreNotCountedOn) {
   LaunchLimits limits = kLimits;
   EXPECT_EQ(limits.ClustersAtOnce(16), 8);
@@ -43,7 +44,7 @@ TEST(NewtonShapeTest, EveryShapeFitsOrLiesInSlabs) {
       const NewtonShape shape = ChooseNewtonShape(width, 2, intervals, kLimits);
       const size_t bytes = BlockMemory::Bytes(IntervalTree(intervals, shape.num_blocks), width);
       EXPECT_EQ(shape.in_slabs, bytes > kLimits.shared_bytes);
-      // In slabs only where the largest cluster has too little.
+      // Slabs are for intervals that the largest cluster has too little memory for.
       if (shape.in_slabs) {
         EXPECT_EQ(shape.num_blocks, 16);
       }

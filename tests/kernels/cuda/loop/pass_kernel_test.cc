@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the conformance tests do not see of a pass after its propagation: products of a level, which
-// levels are launches of their own, and which barriers are needed.
+// Properties of a pass after its propagation that the conformance tests do not see: the products of
+// a level, the levels that are launches of their own, and the need for each barrier.
 #include "kernels/cuda/loop/pass_kernel.h"
 
 #include <gtest/gtest.h>
@@ -36,11 +36,11 @@ Matrix Times(const Matrix& a, const Matrix& b) {
   return {a[0] * b[0] + a[1] * b[2], a[0] * b[1] + a[1] * b[3], a[2] * b[0] + a[3] * b[2],
           a[2] * b[1] + a[3] * b[3]};
 }
-// Whole numbers that do not commute.
+// Matrices of whole numbers that do not commute.
 Matrix LeafOf(int32_t j) { return {1, j % 2 + 0.0, (j + 1) % 2 + 0.0, 1}; }
 
-// Every node that wants a matrix has that of its right child times that of its left one, and no
-// other is touched.
+// Every node that needs a matrix has the matrix of its right child times that of its left child;
+// the memory of other nodes is left alone.
 TEST(GemmTest, ALevelHasTheProductsOfItsTree) {
   constexpr int kWidth = 2;
   for (int32_t intervals = 1; intervals <= 20; ++intervals) {
@@ -100,17 +100,17 @@ DeviceOptions OneBlock() {
   return options;
 }
 
-// Without it some order of warps gives another answer.
+// Without any of the barriers some order of warps gives another answer.
 TEST(PassKernelTest, EveryBarrierIsNeeded) {
   const RandomSystem system({.num_steps = 9, .state_dim = 40, .gain = 1.2});
-  // More intervals than a warp has lanes.
+  // There are more intervals than a warp has lanes.
   const RandomSystem longer({.num_steps = 90, .state_dim = 40, .gain = 1.2});
-  DeviceOptions few_rows;  // so that columns follow columns in an interval
+  DeviceOptions few_rows;  // so few that an interval takes its columns in parts
   few_rows.limits.shared_bytes = 10000;
   for (const int site : {int{cuda::kAfterInitialState}, int{cuda::kAfterStackLayer}})
     EXPECT_TRUE(Caught(system, few_rows, site)) << "site " << site;
   EXPECT_TRUE(Caught(longer, few_rows, cuda::kAfterWarpNorms));
-  // Of a cluster, and of a block that goes through the tree alone.
+  // Tests a cluster, and a block that goes through the tree alone.
   for (const int site : {int{cuda::kAfterReducedLevel}, int{cuda::kAfterDistributedLevel},
                          int{cuda::kAfterUpdatedStates}}) {
     EXPECT_TRUE(Caught(longer, few_rows, site)) << "site " << site;
@@ -123,7 +123,7 @@ int FirstLevel(const DeviceOptions& device, int32_t intervals, int width, Linear
       .first_level;
 }
 
-// Where a level's matrices are too many for one team, it is a launch of its own.
+// A level whose matrices are too many for one team is a launch of its own.
 TEST(PassKernelTest, LaunchesOfALevelHaveTheBitsOfATeam) {
   const RandomSystem system({.num_steps = 129, .state_dim = 40, .gain = 0.9});
   ASSERT_EQ(FirstLevel({}, 65, 48, Linearization::kFull), 0);
@@ -131,7 +131,7 @@ TEST(PassKernelTest, LaunchesOfALevelHaveTheBitsOfATeam) {
   EXPECT_FALSE(Differ(AllAnswers(system, OneBlock()), AllAnswers(system, {})));
 }
 
-// What a pass leaves, where a team takes the tree from `first_level` on.
+// The memory that a pass leaves, if a team takes the tree from `first_level` on.
 struct PassMemory {
   std::vector<float> slabs, final_states;
   std::vector<cuda::IntervalNorms> norms;
@@ -175,8 +175,9 @@ class PassRun {
     return memory;
   }
 
-  // y_p = F_p + A_p d_{p-1} with d_p = A_p d_{p-1} + r_p, one after another: of diagonals that the
-  // pass forms, and of what has no matrices. What probes have become stands in the balls.
+  // Expects y_p = F_p + A_p d_{p-1} with d_p = A_p d_{p-1} + r_p, one interval after the other, for
+  // diagonals that the pass forms and for solvers without matrices. The balls show what the probes
+  // have become.
   void ExpectPlainScan(int32_t sample, const PassMemory& got) const {
     const cuda::BlockMemory before = MemoryOf(sample, start_), after = MemoryOf(sample, got.slabs);
     for (int row = 0; row < kWidth; ++row) {
@@ -244,7 +245,7 @@ bool Same(const PassMemory& a, const PassMemory& b) {
          std::ranges::equal(a.outcomes, b.outcomes, same);
 }
 
-// Of every kind of matrix, from every level on, and with members that are not all samples.
+// Tests every kind of matrix, every first level, and members that are not all of the samples.
 TEST(PassKernelTest, LaunchesOfALevelDoWhatATeamDoes) {
   for (const Linearization linearization : {Linearization::kFull, Linearization::kDiagonal,
                                             Linearization::kIdentity, Linearization::kZero}) {
@@ -291,7 +292,7 @@ TEST(PassKernelTest, ATreeBeginsWhereItsTeamCanReadALevel) {
   };
   EXPECT_EQ(blocks(1024, 1), 16);
   EXPECT_EQ(blocks(1024, 33), 4);
-  EXPECT_EQ(blocks(4, 1), 2);  // 32 warps have rows
+  EXPECT_EQ(blocks(4, 1), 2);  // there are rows for 32 warps
 }
 
 // The layers of wide stacks are dealt out to a cluster of blocks.

@@ -18,7 +18,7 @@ std::vector<float> Points() {
   return points;
 }
 
-// Relative to the value, or to a little where that is nothing.
+// Compares relative to the value, plus a little for values near zero.
 void ExpectNear(float got, double want, double tolerance, const char* what, float at) {
   EXPECT_LE(std::fabs(got - want), tolerance * (std::fabs(want) + 1e-6)) << what << " at " << at;
 }

@@ -22,7 +22,7 @@ using testing::simt::Thread;
 
 constexpr int kSamples = 2;
 
-// Random layers of these widths, the first of them the input's.
+// Random layers of these widths; the first width is that of the input.
 struct Chain {
   explicit Chain(const std::vector<int>& dims, Activation activation = Activation::kSilu)
       : widths(dims) {
@@ -86,7 +86,7 @@ Applied Apply(const Chain& chain, int num_warps, bool in_shared, const Schedule&
   return applied;
 }
 
-// In double, step by step.
+// The output, computed in double, layer by layer.
 std::vector<double> Reference(const Chain& chain, std::vector<double> x) {
   for (size_t i = 0; i < chain.layers.size(); ++i) {
     std::vector<double> y(chain.widths[i + 1]);
@@ -100,7 +100,7 @@ std::vector<double> Reference(const Chain& chain, std::vector<double> x) {
   return x;
 }
 
-// Largest row sum of the absolute Jacobian, by central differences.
+// The largest row sum of the absolute Jacobian, by central differences.
 double ReferenceAmplification(const Chain& chain, const std::vector<double>& x) {
   std::vector<double> sums(chain.widths.back());
   for (size_t j = 0; j < x.size(); ++j) {

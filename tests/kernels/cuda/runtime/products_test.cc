@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of matrices as the backend asks for them, against loops: on the SIMT executor, or by
-// cuBLAS on a GPU (tests/gpu). A solve would hide a wrong one: it only needs more passes.
+// The matrix products that the backend needs, compared with loops: on the SIMT executor, or by
+// cuBLAS on a GPU (tests/gpu). A solve would hide a wrong product, as it would only take more
+// passes.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -53,7 +54,7 @@ class ProductsTest : public ::testing::Test {
   std::normal_distribution<float> normal_;
 };
 
-// The sum of a_k b_k, and of their sizes.
+// The sum of a_k b_k, and the sum of |a_k b_k|.
 struct Sum {
   double value = 0, size = 0;
   void Add(double a, double b) {
@@ -62,7 +63,7 @@ struct Sum {
   }
 };
 
-// In float32: rounded to TF32 they would be 1,000 times as far off.
+// The products are in float32; in TF32 they would be off by 1,000 times as much.
 TEST_F(ProductsTest, OfTheMatricesOfATree) {
   constexpr int32_t kWidth = 48, kCount = 3;
   constexpr int64_t kFloats = kWidth * kWidth, kStride = 2 * kFloats, kProductStride = kFloats + 16;
@@ -85,8 +86,8 @@ TEST_F(ProductsTest, OfTheMatricesOfATree) {
   }
 }
 
-// Shapes of the input layer, of the output layer, and of those between; TF32 rounds each factor by
-// 2^-11 or, where it cuts off, by 2^-10.
+// The shapes are those of the input layer, of the output layer, and of the layers between. TF32
+// rounds each factor by 2^-11 or, if it truncates, by 2^-10.
 TEST_F(ProductsTest, OfALayerWithTangents) {
   for (const auto& [rows, outputs, inputs] :
        {std::array{37, 256, 16}, std::array{37, 16, 256}, std::array{300, 256, 272}}) {

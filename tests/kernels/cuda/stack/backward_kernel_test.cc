@@ -20,7 +20,7 @@ using testing::StackOptions;
 using testing::Used;
 using testing::simt::Order;
 
-constexpr double kTolerance = 1e-4;  // as of all float32 backends
+constexpr double kTolerance = 1e-4;  // the tolerance of all float32 backends
 constexpr double kFloor = 1e-30;     // far above the least normal float, far below every gradient
 
 template <int W>
@@ -77,8 +77,8 @@ TEST(BackwardKernelTest, KnowsEveryActivation) {
   }
 }
 
-// Neither the size of the cluster, nor that of its blocks, nor where their memory lies, nor who
-// runs first is in the bits.
+// Bits depend neither on the size of the cluster or its blocks, nor on the place of their memory,
+// nor on the order of warps.
 TEST(BackwardKernelTest, ASampleHasTheSameBitsInEveryLaunch) {
   const BackwardProblem problem({.num_steps = 70, .state_dim = 9, .residual = true}, 3);
   for (const int64_t interval : {0, 1, 3}) {
@@ -111,7 +111,8 @@ TEST(BackwardKernelTest, ASampleHasTheSameBitsInEveryLaunch) {
 TEST(BackwardKernelTest, CountsTheStepsThatWaitForOneAnother) {
   const BackwardProblem problem({.num_steps = 130, .state_dim = 4}, 2);
   EXPECT_EQ(testing::GoBack<8>(problem, {}).num_dependent, 130);
-  // 33 intervals: 4 steps of each, 2 levels up, 9 nodes on the chain, 2 levels down, 4 steps.
+  // 33 intervals: 4 steps each, 2 levels up, 8 steps along the 9 nodes of the chain, 2 levels down,
+  // 4 steps.
   for (const int num_blocks : {1, 4, 16})
     for (const bool wants_deltas : {true, false})
       EXPECT_EQ(testing::GoBack<8>(problem, {.interval = 4,
@@ -122,7 +123,7 @@ TEST(BackwardKernelTest, CountsTheStepsThatWaitForOneAnother) {
                 4 + 2 + 8 + 2 + 4);
 }
 
-// Right in double precision, beyond the range of float.
+// The expected gradients are finite in double precision and beyond the range of float.
 TEST(BackwardKernelTest, OverflowIsNeverAFiniteNumber) {
   for (const bool residual : {false, true}) {
     BackwardProblem problem({.num_steps = 40,
@@ -215,7 +216,7 @@ TEST(BackwardShapeTest, EveryShapeFitsOrLiesInSlabs) {
       const cuda::NewtonShape shape = cuda::ChooseBackwardShape(width, 2, intervals, 16, kLimits);
       const cuda::IntervalTree tree(intervals, shape.num_blocks);
       EXPECT_EQ(shape.in_slabs, cuda::BackwardBytes(width, tree, 16) > kLimits.shared_bytes);
-      // In slabs only where the largest cluster has too little.
+      // Slabs are for intervals that the largest cluster has too little memory for.
       if (shape.in_slabs) {
         EXPECT_EQ(shape.num_blocks, 16);
       }

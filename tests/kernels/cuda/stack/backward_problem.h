@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_TESTS_KERNELS_CUDA_STACK_BACKWARD_PROBLEM_H_
 #define DEEPPCR_TESTS_KERNELS_CUDA_STACK_BACKWARD_PROBLEM_H_
 
-// A backward pass: what it is given, what a loop in double precision says, and what the kernels
-// say on the SIMT executor.
+// A backward pass: its inputs, the gradients by a loop in double precision, and the answer of the
+// kernels on the SIMT executor.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,8 @@ inline std::vector<float> Rounded(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-// What a backward pass is given: states and gradients of the final ones, of n samples.
+// The inputs of a backward pass: the states of n samples, and the gradients with respect to the
+// final states.
 struct BackwardProblem {
   explicit BackwardProblem(const StackOptions& options, int64_t samples = 1)
       : system(options), n(samples), final_gradients(system.Inputs(n, 6)) {
@@ -56,7 +57,7 @@ struct Gradients {
   std::vector<double> weights, biases;  // [L, D, D], [L, D]
 };
 
-// delta of a layer l = 1..L, from the gradient by z_l.
+// The delta of a layer l = 1..L, from the gradient with respect to z_l.
 inline std::vector<double> DeltaOf(const DenseStackSpec& spec, int64_t l, const float* z,
                                    const std::vector<double>& g) {
   const int64_t dim = spec.state_dim;
@@ -142,7 +143,7 @@ simt::Outcome Scan(const cuda::BackwardArgs& backward, const BackwardLaunch& lau
     launch.in_slabs ? cuda::GoBackByScan<W, true>(thread, args)
                     : cuda::GoBackByScan<W, false>(thread, args);
   });
-  // Samples run one after another here: only that each has used its own slabs tells them apart.
+  // Samples run one after another here, so only the use of separate slabs tells them apart.
   const auto of_sample = static_cast<int64_t>(slabs.size()) / backward.num_samples;
   for (auto from = slabs.begin(); from != slabs.end(); from += of_sample)
     EXPECT_FALSE(std::all_of(from, from + of_sample, [](float x) { return std::isnan(x); }));
@@ -178,7 +179,7 @@ BackwardAnswer GoBack(const BackwardProblem& problem, const BackwardLaunch& laun
   return answer;
 }
 
-// Rows of W without what is beyond D, which has to be zero.
+// Rows of W without the elements beyond D, which must be zero.
 inline std::vector<float> Used(const DeviceVector& rows, int64_t dim, int64_t width) {
   std::vector<float> used;
   for (size_t at = 0; at < rows.size(); ++at) {

@@ -21,7 +21,7 @@ using testing::RelativeError;
 using testing::StackOptions;
 using testing::Used;
 
-constexpr double kTolerance = 1e-4;  // as of all float32 backends
+constexpr double kTolerance = 1e-4;  // the tolerance of all float32 backends
 constexpr double kFloor = 1e-30;     // far above the least normal float, far below every gradient
 
 struct ParameterAnswer {
@@ -48,7 +48,7 @@ ParameterAnswer SumGradients(const BackwardProblem& problem, const DeviceVector&
   return answer;
 }
 
-// [L, W, W] without the rows beyond D, which have to be zero.
+// The used part, [D, D] per layer, of [L, W, W]; rows and columns beyond D must be zero.
 std::vector<float> UsedWeights(const DeviceVector& weights, int64_t dim, int64_t width) {
   const std::vector<float> columns = Used(weights, dim, width);
   return Used(DeviceVector(columns.begin(), columns.end()), dim * dim, dim * width);
@@ -83,7 +83,7 @@ TEST(ParameterGradientTest, AgreesWithTheReference) {
   }
 }
 
-// A stack in double precision, as a function of all that has a gradient.
+// A stack in double precision, as a function of everything that has a gradient.
 struct DoubleStack {
   DoubleStack(const BackwardProblem& problem, int64_t sample)
       : spec(problem.system.spec()),
@@ -93,7 +93,7 @@ struct DoubleStack {
         final_gradient(problem.final_gradients.begin() + sample * spec.state_dim,
                        problem.final_gradients.begin() + (sample + 1) * spec.state_dim) {}
 
-  // The sum of z_L by `final_gradient`.
+  // The inner product of z_L and `final_gradient`.
   double Loss() const {
     const int64_t dim = spec.state_dim;
     std::vector<double> z = initial;
@@ -119,7 +119,7 @@ struct DoubleStack {
     *value = at;
     return (above - below) / (2 * kStep);
   }
-  // By all of `values`, which are this stack's.
+  // The derivatives by each of `values`, which must belong to this stack.
   std::vector<double> Differences(std::vector<double>& values) const {
     std::vector<double> differences;
     for (double& value : values) differences.push_back(Difference(&value));
@@ -158,7 +158,7 @@ TEST(ParameterGradientTest, AddsSamplesInTheirOrderInEveryLaunch) {
   DeviceVector deltas = testing::GoBack<8>(problem, {}).deltas;
   for (size_t at = 0; at < deltas.size(); at += 8) deltas[at + 6] = deltas[at + 7] = std::nanf("");
   const ParameterAnswer first = SumGradients<8>(problem, deltas, 1, 32);
-  UsedWeights(first.weights, 6, 8);  // nothing comes from beyond D
+  UsedWeights(first.weights, 6, 8);  // fails if values beyond D are not zero
   Used(first.biases, 6, 8);
   for (int64_t l = 0; l < 5; ++l) {
     float weight = 0, bias = 0;

@@ -18,7 +18,7 @@ using testing::RandomSystem;
 using testing::StackOnDevice;
 using testing::StackOptions;
 
-constexpr double kTolerance = 1e-4;  // as of all float32 backends
+constexpr double kTolerance = 1e-4;  // the tolerance of all float32 backends
 
 struct Solved {
   DeviceVector final_states, trajectories;

@@ -12,7 +12,7 @@
 
 namespace deeppcr::testing {
 
-// Memory as cudaMalloc gives it: aligned, and ending where it was asked to end.
+// Memory like cudaMalloc's: aligned, and exactly of the size that was asked for.
 template <class T>
 struct DeviceAllocator {
   using value_type = T;
@@ -26,7 +26,7 @@ struct DeviceAllocator {
 };
 using DeviceVector = std::vector<float, DeviceAllocator<float>>;
 
-// Rows of `dim` floats as rows of `width`, zeros behind.
+// Rows of `dim` floats as rows of `width` floats, padded with zeros.
 inline DeviceVector Padded(std::span<const float> rows, int64_t dim, int64_t width) {
   const int64_t count = static_cast<int64_t>(rows.size()) / dim;
   DeviceVector padded(count * width);

@@ -28,7 +28,7 @@ void AddInput(const std::string& name, const std::string& datatype, std::vector<
   input->mutable_shape()->Add(shape.begin(), shape.end());
 }
 
-// Of Mlp(), raw.
+// A request to Mlp() with raw contents.
 ModelInferRequest Good() {
   ModelInferRequest request;
   request.set_model_name("m");
@@ -38,7 +38,7 @@ ModelInferRequest Good() {
   return request;
 }
 
-// The same with typed contents.
+// Good() with typed contents.
 ModelInferRequest Typed() {
   ModelInferRequest request = Good();
   request.clear_raw_input_contents();
