@@ -316,70 +316,61 @@ INSTANTIATE_TEST_SUITE_P(
                           KindName(std::get<1>(test.param)), "_D", std::get<2>(test.param));
     });
 
-// On the boundary of the clip, exactly: x0 = z, W = 0, so that nothing else happens.
-TEST(ClipTest, DerivativeIsOneInsideAndOnTheBoundary) {
-  for (const InstructionSetKernels& set : KernelsOfThisMachine()) {
+// Five states after a clipped step with these coefficients, and the image of a tangent that has the
+// same value in each of them: a probe's where probes are carried, else a column's.
+struct ClippedStep {
+  std::vector<float> states, image;
+
+  ClippedStep(const cpu::KernelSet& set, const ReverseStep& step, const std::vector<float>& before,
+              float tangent, int64_t probes) {
     RandomDiffusion random({.state_dim = 5, .num_steps = 1, .clip = true});
-    random.steps()[0] = {.x0_z = 1, .x0_m = 0, .z_z = 0, .z_m = 0, .z_x0 = 1, .sigma = 0};
-    const auto packed = *cpu::PackDiffusion(random.spec(), set.set);
+    random.steps()[0] = step;
+    const auto packed = *cpu::PackDiffusion(random.spec(), set);
     const auto& model = static_cast<const PackedDiffusion&>(*packed);
     const cpu::DenoiserView& d = model.denoiser;
     std::vector<float> z(d.state_width), m(d.state_width), records(d.record_floats);
-    const std::vector<float> before = {0.5F, 1.0F, -1.0F, 1.0000001F, -2.0F};
     std::copy(before.begin(), before.end(), z.begin());
     std::vector<float> scratch(cpu::kTangentTile * (3 * d.hidden_width + d.state_width));
     const cpu::StepRow row = {&model.coefficients[0], model.tables.data(), nullptr, 0};
     model.denoiser_kernels.step(
-        {&d, &row, 1, z.data(), m.data(), scratch.data(), records.data(), false});
-    EXPECT_EQ(std::vector<float>(z.begin(), z.begin() + 5),
-              std::vector<float>({0.5F, 1.0F, -1.0F, 1.0F, -1.0F}));
-    std::vector<float> tangent(d.state_width);
-    std::fill_n(tangent.begin(), 5, 3.0F);
+        {&d, &row, 1, z.data(), m.data(), scratch.data(), records.data(), probes > 0});
+    const int64_t columns = std::max<int64_t>(probes, 1);
+    std::vector<float> tangents(columns * d.state_width);
+    for (int64_t j = 0; j < columns; ++j)
+      std::fill_n(tangents.begin() + j * d.state_width, 5, tangent);
     model.denoiser_kernels.tangents(
-        {&d, &row, records.data(), 1, 1, 0, tangent.data(), scratch.data()});
-    EXPECT_EQ(std::vector<float>(tangent.begin(), tangent.begin() + 5),
-              std::vector<float>({3, 3, 3, 0, 0}))
-        << set.name;
+        {&d, &row, records.data(), columns, columns, probes, tangents.data(), scratch.data()});
+    states.assign(z.begin(), z.begin() + 5);
+    image.assign(tangents.begin(), tangents.begin() + 5);
   }
-}
+};
 
-// The image of this probe, at five states, in a step of one element that has these coefficients.
-std::vector<float> ImagesOfProbes(const cpu::KernelSet& set, const ReverseStep& step,
-                                  const std::vector<float>& states, float probe) {
-  RandomDiffusion random({.state_dim = 5, .num_steps = 1, .clip = true});
-  random.steps()[0] = step;
-  const auto packed = *cpu::PackDiffusion(random.spec(), set);
-  const auto& model = static_cast<const PackedDiffusion&>(*packed);
-  const cpu::DenoiserView& d = model.denoiser;
-  std::vector<float> z(d.state_width), m(d.state_width), records(d.record_floats);
-  std::copy(states.begin(), states.end(), z.begin());
-  std::vector<float> scratch(cpu::kTangentTile * (3 * d.hidden_width + d.state_width));
-  const cpu::StepRow row = {&model.coefficients[0], model.tables.data(), nullptr, 0};
-  model.denoiser_kernels.step(
-      {&d, &row, 1, z.data(), m.data(), scratch.data(), records.data(), true});
-  std::vector<float> tangents(kNumProbes * d.state_width);
-  for (int v = 0; v < kNumProbes; ++v) std::fill_n(tangents.begin() + v * d.state_width, 5, probe);
-  model.denoiser_kernels.tangents({&d, &row, records.data(), kNumProbes, kNumProbes, kNumProbes,
-                                   tangents.data(), scratch.data()});
-  return {tangents.begin(), tangents.begin() + 5};
+// x0 = z on the boundary of the clip, exactly; x0_m = z_m = 0 switches the network off.
+constexpr ReverseStep kPasses = {.x0_z = 1, .x0_m = 0, .z_z = 0, .z_m = 0, .z_x0 = 1, .sigma = 0};
+
+TEST(ClipTest, DerivativeIsOneInsideAndOnTheBoundary) {
+  for (const InstructionSetKernels& set : KernelsOfThisMachine()) {
+    const ClippedStep step(set.set, kPasses, {0.5F, 1.0F, -1.0F, 1.0000001F, -2.0F}, 3.0F, 0);
+    EXPECT_EQ(step.states, std::vector<float>({0.5F, 1.0F, -1.0F, 1.0F, -1.0F})) << set.name;
+    EXPECT_EQ(step.image, std::vector<float>({3, 3, 3, 0, 0})) << set.name;
+  }
 }
 
 // Probes take the side of the clip that leaves most of them, where rounding, or they themselves,
 // may take the state there: inside where that passes x0, outside where x0 cancels the rest.
 TEST(ClipTest, ProbesMeetBothSidesOfAClipNearBy) {
   const std::vector<float> states = {0.5F, 0.99999F, -1.00001F, 1.001F, -2.0F};
-  const ReverseStep passes = {.x0_z = 1, .x0_m = 0, .z_z = 0, .z_m = 0, .z_x0 = 1, .sigma = 0};
   const ReverseStep cancels = {.x0_z = 1, .x0_m = 0, .z_z = 1, .z_m = 0, .z_x0 = -1, .sigma = 0};
   const auto expect = [&](const ReverseStep& step, float probe, const std::vector<float>& passed) {
     for (const InstructionSetKernels& set : KernelsOfThisMachine()) {
-      const std::vector<float> images = ImagesOfProbes(set.set, step, states, probe);
+      const std::vector<float> images = ClippedStep(set.set, step, states, probe, kNumProbes).image;
       for (size_t i = 0; i < 5; ++i)
         EXPECT_NEAR(images[i], passed[i] * probe, 1e-6F) << set.name << " " << i << " " << probe;
     }
   };
-  expect(passes, 1e-5F, {1, 1, 1, 0, 0});
-  expect(passes, 1e-3F, {1, 1, 1, 1, 0});
-  expect(passes, 0.1F, {1, 1, 1, 1, 1});
+  expect(kPasses, 1e-5F, {1, 1, 1, 0, 0});
+  expect(kPasses, 1e-3F, {1, 1, 1, 1, 0});
+  expect(kPasses, 0.1F, {1, 1, 1, 1, 1});
   expect(cancels, 1e-5F, {0, 1, 1, 1, 1});
   expect(cancels, 1e-3F, {0, 1, 1, 1, 1});
   expect(cancels, 0.1F, {1, 1, 1, 1, 1});
