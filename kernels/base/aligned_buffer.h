@@ -11,7 +11,7 @@
 
 namespace deeppcr {
 
-// A zeroed array aligned to a cache line. Empty, with ok() false, if the memory could not be had.
+// A zeroed array aligned to a cache line. Empty, with ok() false, if the allocation failed.
 template <class T>
 class AlignedBuffer {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -8,7 +8,7 @@
 
 namespace deeppcr {
 
-// Why a request is not to be computed any further.
+// Reason to stop computing a request.
 enum class StopReason : uint8_t { kNone, kCancelled, kDeadline };
 
 // Deadline and cancel flag of one request, probed every few hundred microseconds of its
@@ -18,7 +18,7 @@ class CancelToken {
   using Clock = std::chrono::steady_clock;
 
   CancelToken() = default;
-  // Fires with `parent` too, which may be null and must outlive it.
+  // The token fires when `parent` fires, too; `parent` may be null and must outlive the token.
   explicit CancelToken(Clock::time_point deadline, const CancelToken* parent = nullptr)
       : deadline_(deadline), parent_(parent) {}
 
@@ -31,13 +31,14 @@ class CancelToken {
   bool expired() const {
     return deadline_ != Clock::time_point::max() && Clock::now() >= deadline_;
   }
-  // Both at once count as the deadline: gRPC reports a deadline that passed as a cancellation too.
+  // Deadline and cancellation together count as the deadline: gRPC reports a deadline that passed
+  // as a cancellation too.
   StopReason stop_reason() const {
-    const bool was_cancelled = cancelled();  // before the clock is read: its cause lies before it
+    const bool was_cancelled = cancelled();  // before the clock: a deadline passes, then cancels
     if (expired()) return StopReason::kDeadline;
     return was_cancelled ? StopReason::kCancelled : StopReason::kNone;
   }
-  // The same at a time that the caller has read, or made up.
+  // Stop reason at the time `now`, which the caller has read or made up.
   StopReason stop_reason(Clock::time_point now) const {
     if (deadline_ != Clock::time_point::max() && now >= deadline_) return StopReason::kDeadline;
     return cancelled() ? StopReason::kCancelled : StopReason::kNone;
@@ -49,7 +50,7 @@ class CancelToken {
   const CancelToken* parent_ = nullptr;
 };
 
-// True if there is a token and it has fired; from then on it always is.
+// True if there is a token and it has fired; a token that has fired stays so.
 inline bool Fired(const CancelToken* token) {
   return token != nullptr && token->stop_reason() != StopReason::kNone;
 }

@@ -63,7 +63,7 @@ std::string_view KindOf(mode_t mode) {
   return "a device";
 }
 
-// Reads until `size` bytes or the end of the file; returns how many came, or -1 with errno.
+// Reads until `size` bytes or the end of the file; returns the bytes read, or -1 with errno.
 ssize_t ReadUpTo(int fd, char* buffer, size_t size) {
   size_t done = 0;
   while (done < size) {
@@ -113,7 +113,7 @@ absl::Status SyncDirectoryOf(const std::string& path) {
   if (directory.empty()) directory = ".";
   const Descriptor handle(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!handle.ok()) return SystemError(errno, "open", directory);
-  // EINVAL: this file system cannot sync directories, which is no fault of the file's.
+  // EINVAL: this file system cannot sync directories, which is no error of the written file.
   if (::fsync(handle.get()) != 0 && errno != EINVAL) return SystemError(errno, "sync", directory);
   return absl::OkStatus();
 }
@@ -121,7 +121,7 @@ absl::Status SyncDirectoryOf(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
-  // O_NONBLOCK: opening a FIFO without a writer would wait for one.
+  // O_NONBLOCK: without the flag, opening a FIFO would wait for a writer.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!file.ok() && errno == ENXIO) {
     return InvalidArgument(path, ": expected a regular file");

@@ -11,18 +11,18 @@
 
 namespace deeppcr {
 
-// Reads a whole regular file into memory. Into memory and not mapped: a file truncated while it is
-// mapped would kill the process. Never blocks on a FIFO or device, never follows a symbolic link in
-// the last component of the path. Thread-safe.
+// Reads a whole regular file into memory. The file is not mapped, as truncating a mapped file would
+// kill the process. Never blocks on a FIFO or device, never follows a symbolic link in the last
+// component of the path. Thread-safe.
 //   max_bytes  limit on the size, checked before anything is allocated
 // Errors, each naming the path: kNotFound; kInvalidArgument (symbolic link, not a regular file);
 // kResourceExhausted (bytes wanted and allowed); kAborted (the file changed its size while it was
-// read); kPermissionDenied; kUnavailable (any other failure of the system, with its words).
+// read); kPermissionDenied; kUnavailable (any other error of the system, with its message).
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 
 // Replaces the file at once: readers see the old contents or all of the new, also after a power
 // loss. The file gets mode 0644. On failure the old file stays and no temporary file remains.
-// Thread-safe; of two writers at a time, one wins. Errors: kNotFound (no such directory),
+// Thread-safe; one of two concurrent writers wins. Errors: kNotFound (no such directory),
 // kPermissionDenied, kUnavailable, each naming the path.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view contents);
 

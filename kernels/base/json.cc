@@ -12,8 +12,8 @@
 namespace deeppcr {
 namespace {
 
-// The library's words without its "[json.exception.parse_error.101] " and without the token it
-// quotes last, which may be as long as the text.
+// Message of the library without the prefix "[json.exception.parse_error.101] ", cut off because
+// the token quoted at the end of the message may be as long as the text.
 std::string LibraryMessage(std::string_view what) {
   if (const size_t end = what.find("] "); end != std::string_view::npos)
     what.remove_prefix(end + 2);
@@ -21,8 +21,8 @@ std::string LibraryMessage(std::string_view what) {
   return absl::CHexEscape(ToAbsl(what.substr(0, kMaxMessageBytes)));
 }
 
-// Adds to the library's SAX events what it does not check: depth and duplicate keys. Member names
-// are the library's.
+// Adds the checks that the library's SAX parser lacks: depth and duplicate keys. The library
+// prescribes the member names.
 class StrictSax {
  public:
   StrictSax(const JsonLimits& limits, JsonHandler& handler) : limits_(limits), handler_(handler) {}
@@ -163,7 +163,8 @@ std::string DescribeJson(const nlohmann::json& value) {
 
 absl::StatusOr<int64_t> JsonInteger(const nlohmann::json& value, std::string_view field,
                                     int64_t min, int64_t max) {
-  // Unsigned first: is_number_integer holds for both, and an unsigned value may exceed int64.
+  // is_number_unsigned goes first: is_number_integer holds for unsigned values too, which may
+  // exceed int64.
   const bool fits = value.is_number_unsigned() ? std::in_range<int64_t>(value.get<uint64_t>())
                                                : value.is_number_integer();
   const int64_t number = fits ? value.get<int64_t>() : 0;

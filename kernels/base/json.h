@@ -21,14 +21,15 @@ namespace deeppcr {
 
 struct JsonLimits {
   int64_t max_bytes = int64_t{1} << 20;
-  int max_depth = 16;  // of nested objects and arrays
+  int max_depth = 16;  // nested objects and arrays
 };
 
-// A null, a boolean, an integer without a sign, one with a minus, any other number, a string. An
-// integer too long for 64 bits comes as a double.
+// A null, a boolean, an integer without a sign, an integer with a minus sign, any other number, or
+// a string. An integer too long for 64 bits comes as a double.
 using JsonScalar = std::variant<std::nullptr_t, bool, uint64_t, int64_t, double, std::string>;
 
-// Receives a JSON text piece by piece, in its order. An error stops the walk and is its result.
+// Receives the pieces of a JSON text in their order. An error that a method returns stops the walk
+// and is the result of the walk.
 class JsonHandler {
  public:
   virtual ~JsonHandler() = default;
@@ -46,7 +47,8 @@ class JsonHandler {
 // max_bytes; whatever the handler returns.
 absl::Status WalkJson(std::string_view text, const JsonLimits& limits, JsonHandler& handler);
 
-// The text as a tree; memory within a constant factor of the text's. Errors as WalkJson's.
+// Parses the text into a tree, in memory within a constant factor of the text's size. Errors: those
+// of WalkJson.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const JsonLimits& limits);
 
 // A value for an error message: its type and the beginning of its text, e.g. `string "abc"`.
@@ -60,7 +62,7 @@ absl::StatusOr<double> JsonNumber(const nlohmann::json& value, std::string_view 
 absl::StatusOr<bool> JsonBool(const nlohmann::json& value, std::string_view field);
 absl::StatusOr<std::string> JsonString(const nlohmann::json& value, std::string_view field);
 
-// The member of this name of an object. Never null.
+// Member `key` of an object. Never null.
 // Errors: kInvalidArgument if `object` is no object or has no such member.
 absl::StatusOr<const nlohmann::json*> JsonMember(const nlohmann::json& object,
                                                  std::string_view key);

@@ -9,7 +9,7 @@
 
 namespace deeppcr {
 
-// The same error with "<context>: " before its message, e.g. the file it is about. OK stays OK.
+// Puts "<context>: ", e.g. the name of the file, before the message of an error. OK stays OK.
 inline absl::Status WithContext(const absl::Status& status, std::string_view context) {
   if (status.ok()) return status;
   return absl::Status(status.code(), StrCat(context, ": ", status.message()));

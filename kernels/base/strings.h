@@ -39,7 +39,7 @@ std::string StrCat(const Args&... args) {
   return absl::StrCat(strings_internal::Piece(args)...);
 }
 
-// The elements of a range, each as `text_of` gives it, between separators.
+// Joins the elements of a range, each as the text that `text_of` gives, with separators.
 template <typename Range, typename TextOf>
 std::string StrJoin(const Range& range, std::string_view separator, TextOf text_of) {
   std::string joined;

@@ -13,7 +13,7 @@ namespace deeppcr {
 
 // Threads that help callers with loops. The caller works too, so a pool of n threads has n - 1
 // helpers, and one task runs on the caller alone without touching a lock. Nothing is allocated
-// after construction. Thread-safe: several callers may have loops going at a time.
+// after construction. Thread-safe: several callers may run loops at a time.
 class ThreadPool {
  public:
   explicit ThreadPool(int num_threads);
@@ -23,8 +23,8 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
-  // Calls body(i) for i = 0..count-1, in any order, from several threads; returns when all have
-  // returned.
+  // Calls body(i) for i = 0..count-1, in any order, from several threads; returns when all calls
+  // have returned.
   template <class Body>
   void ParallelFor(int64_t count, Body& body) {
     Run(
@@ -48,7 +48,7 @@ class ThreadPool {
 
   void Run(int64_t count, Function function, void* context);
   void Help();
-  Loop* OpenLoop();  // one with work left, or null; mutex_ held
+  Loop* OpenLoop();  // a loop with work left, or null; mutex_ held
   void Remove(Loop* loop);
 
   std::mutex mutex_;
