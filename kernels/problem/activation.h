@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_PROBLEM_ACTIVATION_H_
 #define DEEPPCR_KERNELS_PROBLEM_ACTIVATION_H_
 
-// On its own, with nothing but <cstdint>, for the translation units of one instruction set and for
-// nvcc.
+// Activation in a header of its own that needs nothing but <cstdint>, for nvcc and for the
+// translation units of one instruction set.
 
 #include <cstdint>
 
@@ -13,7 +13,7 @@ namespace deeppcr {
 // pre-activation.
 enum class Activation : uint8_t {
   kIdentity,
-  kRelu,       // max(x, 0); derivative 0 at 0, as PyTorch's
+  kRelu,       // max(x, 0); derivative 0 at 0, as in PyTorch
   kLeakyRelu,  // x > 0 ? x : 0.01 x; derivative 0.01 at 0
   kTanh,
   kSigmoid,

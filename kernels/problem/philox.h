@@ -2,9 +2,9 @@
 #ifndef DEEPPCR_KERNELS_PROBLEM_PHILOX_H_
 #define DEEPPCR_KERNELS_PROBLEM_PHILOX_H_
 
-// Noise as a pure function of (seed, sample, step, element): whoever asks, in any order, in any
+// Noise as a pure function of (seed, sample, step, element): every caller, in any order and in any
 // batch, gets the same numbers. Philox 4x32 with 10 rounds (Salmon et al. 2011, "Parallel random
-// numbers: as easy as 1, 2, 3"), which passes BigCrush also over such structured counters.
+// numbers: as easy as 1, 2, 3") passes BigCrush also over such structured counters.
 //
 //   key      seed mod 2^32, seed / 2^32
 //   counter  element / 4, step, sample mod 2^32, sample / 2^32
@@ -16,8 +16,8 @@
 //   element 0: float(radius cos(angle)),  element 1: float(radius sin(angle))
 //
 // The arguments of log, cos and sin have the same bits everywhere (the first is exact, the second
-// one rounded product), and a double good to a few ulp rounds to a float within 1 ulp of any other
-// such: normals differ by at most 1 ulp between devices, and not at all on one. Magnitudes are at
+// one rounded product), and doubles good to a few ulp round to floats within 1 ulp of each other:
+// normals differ by at most 1 ulp between devices, and not at all on one device. Magnitudes are at
 // most sqrt(66 log 2) = 6.77.
 //
 // C++17 and the standard library only: nvcc compiles this file too, and takes constexpr functions
@@ -32,7 +32,7 @@ namespace deeppcr {
 using PhiloxWords = std::array<uint32_t, 4>;
 using PhiloxKey = std::array<uint32_t, 2>;
 
-// The step of the state that a reverse process starts from; that of reverse step i is i.
+// Step number of the noise that a reverse process starts from; reverse step i has the number i.
 inline constexpr uint32_t kInitialNoiseStep = 0xFFFFFFFFu;
 
 namespace philox_internal {
@@ -47,7 +47,7 @@ constexpr PhiloxWords Round(const PhiloxWords& counter, const PhiloxKey& key) {
           Low(product0)};
 }
 
-// The golden ratio and sqrt(3) - 1.
+// Adds the Weyl constants of Philox: the golden ratio and sqrt(3) - 1.
 constexpr PhiloxKey NextKey(const PhiloxKey& key) {
   return {key[0] + 0x9E3779B9u, key[1] + 0xBB67AE85u};
 }

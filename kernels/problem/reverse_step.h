@@ -2,23 +2,24 @@
 #ifndef DEEPPCR_KERNELS_PROBLEM_REVERSE_STEP_H_
 #define DEEPPCR_KERNELS_PROBLEM_REVERSE_STEP_H_
 
-// On its own, with nothing but the standard library and in C++17, for every backend and for nvcc.
+// Reverse step in a header of its own, in C++17 with the standard library only, for every backend
+// and for nvcc.
 
 #include <algorithm>
 #include <cstdint>
 
 namespace deeppcr {
 
-// One reverse step of a diffusion model: what it does to a state z, element by element, given the
+// One reverse step of a diffusion model: its effect on a state z, element by element, given the
 // denoiser's output m at (z, timestep) and standard normal noise:
 //
 //   x0 = clip(x0_z z + x0_m m, +-clip_range)
 //   z' = z_z z + z_m m + z_x0 x0 + sigma noise
 //
-// kernels/model/reverse_process.h derives the coefficients. They are finite, also as float32;
+// kernels/model/reverse_process.h derives the coefficients, which are finite, also as float32;
 // sigma >= 0.
 struct ReverseStep {
-  int64_t timestep = 0;        // in [0, T), what the denoiser is asked for
+  int64_t timestep = 0;        // in [0, T); the denoiser is evaluated at it
   int64_t prev_timestep = -1;  // in [0, timestep); -1 if z' is the final sample
   double x0_z = 0.0;
   double x0_m = 0.0;
@@ -41,7 +42,7 @@ inline double ApplyReverseStep(const ReverseStep& step, double clip_range, doubl
   return step.z_z * z + step.z_m * m + step.z_x0 * x0 + step.sigma * noise;
 }
 
-// The same as float32, for backends.
+// Coefficients of a reverse step as float32, for backends.
 struct ReverseCoefficients {
   float x0_z, x0_m, z_z, z_m, z_x0, sigma;
 };
@@ -57,14 +58,15 @@ struct HoldCoefficients {
   float z, raw, clipped, sigma;
 };
 
-// Where x0 does not depend on m, nothing can be said of m: it is left out.
+// Leaves m out where x0 does not depend on m, as m cannot be found from x0 then.
 inline HoldCoefficients HoldOf(const ReverseStep& s) {
   const double by_x0 = s.x0_m == 0 ? 0 : s.z_m / s.x0_m;
   return {static_cast<float>(s.z_z - by_x0 * s.x0_z), static_cast<float>(by_x0),
           static_cast<float>(s.z_x0), static_cast<float>(s.sigma)};
 }
 
-// Denoiser evaluations of a coarse guess, at most, and from one to the next of L steps.
+// Largest number of denoiser evaluations of a coarse guess; CoarseStride: reverse steps from one
+// evaluation to the next where there are L of them.
 constexpr int64_t kCoarseEvaluations = 16;
 constexpr int64_t CoarseStride(int64_t num_steps) {
   return (num_steps - 1) / kCoarseEvaluations + 1;

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_KERNELS_PROBLEM_SPEC_H_
 #define DEEPPCR_KERNELS_PROBLEM_SPEC_H_
 
-// What a backend needs to know of a model: plain data, no model classes, so that a backend can be a
+// Description of a model for backends: plain data, no model classes, so that a backend can be a
 // module.
 
 #include <array>
@@ -78,8 +78,8 @@ enum class DenoiserKind : uint8_t {
 //                           h <- h + gate * (second_i act(first_i u))      mu: per block shift,
 //                           m = output(norm(h) (1 + scale) + shift)        scale, gate; at the end
 //                                                                          shift, scale
-// norm(h) = (h - mean) / sqrt(variance + 1e-6), the variance over H (biased); weight and bias of a
-// block are those of its layer norm, the last norm has none.
+// norm(h) = (h - mean) / sqrt(variance + 1e-6), the variance over H (biased); weight_i and bias_i
+// belong to the layer norm of block i, the last norm has no weight and no bias.
 struct DenoiserSpec {
   DenoiserKind kind = DenoiserKind::kResidualMlp;
   int64_t hidden_dim = 0;  // H >= 1
@@ -88,7 +88,7 @@ struct DenoiserSpec {
   DenseSpec input;                                    // [H, D]
   DenseSpec output;                                   // [D, H]
   std::span<const float> first_weight, first_bias;    // [N, H, H], [N, H]
-  std::span<const float> second_weight, second_bias;  // the same; adaLN only
+  std::span<const float> second_weight, second_bias;  // [N, H, H], [N, H]; adaLN only
   std::span<const float> norm_weight, norm_bias;      // [N, H]; adaLN only
   DenseSpec modulation;                               // [M, H]
 
@@ -96,7 +96,7 @@ struct DenoiserSpec {
   int64_t modulation_dim() const {
     return (kind == DenoiserKind::kResidualMlp ? num_blocks : 3 * num_blocks + 2) * hidden_dim;
   }
-  // That one evaluation multiplies with.
+  // Number of weights that one evaluation of the denoiser multiplies with.
   int64_t weights(int64_t state_dim) const {
     const int64_t layers = kind == DenoiserKind::kResidualMlp ? num_blocks : 2 * num_blocks;
     return hidden_dim * (layers * hidden_dim + 2 * state_dim);
@@ -110,14 +110,14 @@ inline constexpr double kNormEpsilon = 1e-6;
 struct DiffusionSpec {
   int64_t state_dim = 0;               // D >= 1
   std::span<const ReverseStep> steps;  // [L], in the order they are made
-  double clip_range = 0;               // of x0; infinity for none
+  double clip_range = 0;               // largest |x0|; infinity for no clip
   DenoiserSpec denoiser;
   std::span<const double> time_embedding;  // [L, H]: y without the condition
-  // The condition: at most one of the two.
+  // The condition: at most one of classes and a vector.
   int64_t num_classes = 0;
   std::span<const float> class_embedding;  // [num_classes, H]
-  DenseSpec condition;                     // [H, input_dim] of a vector
-  // Layers from z_L to the answer; none: the answer is z_L.
+  DenseSpec condition;                     // [H, input_dim]; condition by a vector
+  // Layers from z_L to the answer; empty if the answer is z_L.
   std::span<const DenseSpec> decoder;
 
   int64_t num_steps() const { return static_cast<int64_t>(steps.size()); }
@@ -127,15 +127,15 @@ struct DiffusionSpec {
 
 using SystemSpec = std::variant<DenseStackSpec, DiffusionSpec>;
 
-// What the solvers need to know of a system.
+// Description of a system for solvers.
 struct SystemShape {
   int64_t num_steps = 0;     // L
   int64_t state_dim = 0;     // D
   int64_t input_dim = 0;     // values per sample of a request; may be 0 for diffusion
   int64_t output_dim = 0;    // values per sample of a reply
-  int64_t step_weights = 0;  // that a step multiplies with: what it costs
+  int64_t step_weights = 0;  // weights that a step multiplies with, its cost
   bool diffusion = false;    // draws noise, has a coarse guess
-  int64_t num_classes = 0;   // of labels; 0: takes none
+  int64_t num_classes = 0;   // classes of labels; 0: no labels
 };
 
 inline SystemShape ShapeOf(const DenseStackSpec& spec) {
