@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_KERNELS_ITERATION_PASS_H_
 #define DEEPPCR_KERNELS_ITERATION_PASS_H_
 
-// What solvers and backends tell one another about an iteration: plain data, for nvcc too.
+// Data about an iteration that solvers and backends exchange: plain data, for nvcc too.
 
 #include <cstdint>
 
@@ -11,36 +11,39 @@ namespace deeppcr {
 // The transition matrices of the linear system that an iteration solves.
 enum class Linearization : uint8_t {
   kFull,      // A_p = dF_p/dz: Newton
-  kDiagonal,  // its diagonal: quasi-Newton, C = 1 only
+  kDiagonal,  // the diagonal of dF_p/dz: quasi-Newton, C = 1 only
   kIdentity,  // I: Picard
   kZero,      // 0: Jacobi
 };
 
-// Tangent vectors that pick up the rounding of every step, with random signs, to measure what
-// rounding does to the states. They enter every interval as zeros: the scan adds them up.
+// Number of probes: tangent vectors that pick up the rounding of every step, with random signs, to
+// measure the effect of rounding on the states. Probes enter every interval as zeros: the scan adds
+// them up.
 inline constexpr int kNumProbes = 4;
 // Vectors per interval: the state, then the probes.
 inline constexpr int kNumColumns = 1 + kNumProbes;
 
-// What the largest probe is multiplied by to bound the effect of rounding: four probes are a small
-// sample of what may happen. Measured (tests/kernels/conformance): of 60,000 claims at rtol 1e-5
-// and 1e-6 none is false with a factor of 1.5 or more, and searches that bend the weights until
-// rounding adds up reach 1.95 probes.
+// Factor of the largest probe that bounds the effect of rounding: four probes are a small sample of
+// the possible effects. Measured (tests/kernels/conformance): no claim of 60,000 at rtol 1e-5 and
+// 1e-6 is false with a factor of 1.5 or more, and searches that bend the weights until rounding
+// adds up reach 1.95 probes.
 inline constexpr float kRoundingFactor = 2;
 
-// Below the least normal float an error counts as none.
+// Least normal float; an error up to this size counts as zero.
 inline constexpr float kLeastNormal = 0x1p-126F;
 
-// A ball with the sign of the way that an element has last been found to go, if it went any.
+// Gives `ball` the sign of `way`, the last known movement of an element; a zero `way` leaves the
+// sign as it is.
 constexpr float Along(float way, float ball) {
   const float size = ball < 0 ? -ball : ball;
   return way > 0 ? size : way < 0 ? -size : ball;
 }
 
-// The ball of an element of y_p: how far its error is expected to reach at most, after a correction
-// c that followed an update d, with probes of up to rho; it has the sign of c. A quarter of the
-// last update is what a contracting iteration leaves; the next two keep the rounding of the test
-// itself small in it; the last one lets an error grow that is too small to be a normal number.
+// Ball of an element of y_p: the largest error that is expected after a correction c that followed
+// an update d, with probes of up to rho. The ball has the sign of c and is the largest of four
+// sizes. A contracting iteration leaves a quarter of d; the shares of the state and of rho keep the
+// rounding of the test itself small within the ball; the least normal float lets an error grow that
+// is too small to be a normal number.
 constexpr float BallOf(float last_update, float correction, float state, float rho) {
   float ball = 0.25F * (last_update < 0 ? -last_update : last_update);
   const float of_state = 0x1p-15F * (state < 0 ? -state : state);
@@ -51,10 +54,11 @@ constexpr float BallOf(float last_update, float correction, float state, float r
   return Along(correction, ball);
 }
 
-// How far around a pre-activation probes look for the slope that they go through: terms that cancel
-// leave a unit at rest, with no slope, and their rounding, or that of the steps before, wakes it.
-// `terms` is the size of those of its sum, `probe` the largest that enters. As far as BallOf
-// displaces what is not found to move.
+// Distance from a pre-activation within which probes look for the slope that they go through: terms
+// that cancel may leave a unit at rest, with no slope, until the rounding of these terms or of
+// earlier steps wakes the unit. `terms` is the size of the terms of the pre-activation's sum,
+// `probe` the largest probe that enters. BallOf displaces an element that is not found to move by
+// shares of the same size.
 constexpr float SlopeReach(float terms, float probe) {
   return 0x1p-15F * terms + 8 * kRoundingFactor * probe;
 }
@@ -63,33 +67,33 @@ constexpr float SlopeReach(float terms, float probe) {
 constexpr float ShareOfBall(float error, float ball) {
   if (error <= kLeastNormal) return 0;
   const float share = error / (ball < 0 ? -ball : ball);
-  return share >= 0 ? share : __builtin_inff();  // of no ball, or not a number
+  return share >= 0 ? share : __builtin_inff();  // the ball is zero, or NaN
 }
 
-// From where a confirmation tries the map.
+// States at which a confirmation tries the map.
 enum class Confirmation : uint8_t {
   kNone,
   kStates,     // the states themselves
-  kUpdated,    // where kStates has found that the map takes them
-  kDisplaced,  // every element a ball further, the way that it has last been found to go
+  kUpdated,    // the states to which the map took them in kStates
+  kDisplaced,  // every element displaced by its ball, in the direction of its last known movement
 };
 
-// Where a confirmation puts an element, from its state and the two that stand beside it.
+// Value of an element that a confirmation tries, from the element's state, update and ball.
 constexpr float TriedAt(Confirmation confirmation, float state, float update, float ball) {
   if (confirmation == Confirmation::kUpdated) return state + update;
   return confirmation == Confirmation::kDisplaced ? state + ball : state;
 }
 
-// What the error of an interval is taken to be at most, after a pass that would move it by `update`
-// still and with probes of up to rho.
+// Bound of the error of an interval after a pass that would still move its state by `update`, with
+// probes of up to rho.
 constexpr double ErrorBound(double update, double rho) {
   const double of_both = 2 * update + rho, of_rounding = kRoundingFactor * rho;
-  return of_rounding > of_both ? of_rounding : of_both;  // not a number where one of them is none
+  return of_rounding > of_both ? of_rounding : of_both;  // NaN if update or rho is NaN
 }
 
-// What stands beside a state y_p [W] after a pass, in the columns of the probes: the update of each
-// element, in a confirmation the one that it would have been; and after an update with probes its
-// ball.
+// Columns of the probes that hold data of a state y_p [W] after a pass: the update of each element
+// (in a confirmation, the update that the element would have made), and after an update with probes
+// the ball of each element.
 inline constexpr int kUpdateColumn = 1;
 inline constexpr int kBallColumn = 2;
 
@@ -99,23 +103,23 @@ struct UpdateNorms {
   double update = 0;    // |d_p|
   double rounding = 0;  // largest probe
   double combined = 0;  // ErrorBound of the two
-  double share = 0;     // of an element, with kRoundingFactor times its probes, in its ball
-  uint8_t finite = 1;   // every state; no bool, as kernels without a barrier read what is none
+  double share = 0;     // |d| + kRoundingFactor |probe| of an element by its ball
+  uint8_t finite = 1;   // every state; no bool, as kernels without a barrier may read other bytes
 };
 
-// What an operation cost, counted by the loops that ran.
+// Cost of an operation, counted by the loops that ran.
 struct PassCount {
-  int64_t stages = 0;   // steps that had to wait for one another
+  int64_t stages = 0;   // dependent steps: each had to wait for the one before
   int64_t columns = 0;  // vectors pushed through all L steps
 };
 
-// Which part of the work an iteration does.
+// Kind of an iteration: the parts of the work that it does.
 struct IterationKind {
   Linearization linearization = Linearization::kFull;
   bool refresh = true;  // evaluate the transition matrices and their tree anew; else reuse them
   bool probes = false;  // carry the probes along
-  // Leave the states as they are: norms are those of the way from there to where the map brings
-  // what the confirmation puts in their place.
+  // A confirmation leaves the states as they are: norms measure the way from the states to the
+  // map's image of the states that the confirmation tries.
   Confirmation confirmation = Confirmation::kNone;
 
   constexpr bool confirms() const { return confirmation != Confirmation::kNone; }
@@ -127,7 +131,7 @@ struct IterationKind {
     return refresh && linearization == Linearization::kFull;
   }
   constexpr int vectors() const { return probes ? kNumColumns : 1; }
-  // Pushed through all steps. A diagonal takes none of its own.
+  // Vectors pushed through all steps. A diagonal takes no vectors of its own.
   constexpr int64_t columns(int64_t state_dim) const {
     return vectors() + (forms_jacobians() ? state_dim : 0);
   }

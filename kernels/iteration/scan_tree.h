@@ -8,8 +8,8 @@
 namespace deeppcr {
 
 // Shape of the reduction tree over P shooting intervals: a function of P alone, so that bits do not
-// depend on who else is being solved. Level 0 holds the intervals, level h pairs up the nodes of
-// level h - 1:
+// depend on the other samples being solved. Level 0 holds the intervals, level h pairs up the nodes
+// of level h - 1:
 //
 //   level 2            [1 2 3 4]         [5]          the root (level 3) is never formed: an
 //   exclusive level 1        [1 2]     [3 4]       [5]          scan needs proper prefixes only

@@ -2,49 +2,50 @@
 #ifndef DEEPPCR_KERNELS_ITERATION_STOPPING_H_
 #define DEEPPCR_KERNELS_ITERATION_STOPPING_H_
 
-// When to stop, and what to do next: the one place where it is decided, per sample, from the norms
-// of an update.
+// Stopping rule: the one place that decides, per sample and from the norms of an update, when to
+// stop and which pass comes next.
 //
-// The certificate. A Newton pass leaves states y and matrices A. Its successors on the way to a
-// claim reuse A, so all of them are evaluations of one map, the chord map
+// The certificate. A Newton pass leaves states y and matrices A. The passes from there to a claim
+// reuse A, so all of them are evaluations of one map, the chord map
 //     T(y) = y + (I - A S)^-1 (F(y) - y),   S: the shift by one interval,
 // whose only fixed point is the sequential trajectory: by causality T(y) = y means y_p = F_p(y_p-1)
 // for all p, from y_0 on. The error of y is bounded by a ball that T maps into itself (Brouwer: a
 // continuous map of a ball into itself has a fixed point there, and there is no other one); where T
-// contracts the ball by kappa, |y* - y| <= |T(y) - y| / (1 - kappa). Three things are asked for,
+// contracts the ball by kappa, |y* - y| <= |T(y) - y| / (1 - kappa). Three conditions have to hold
 // after an update of relative size at most 0.1:
 //   1. The correction c = T(y) - y and the rounding rho, which probes pick up in the same pass, are
 //      small enough: max(2 |c| + rho, kRoundingFactor rho) <= rtol and 2 |c| <= 0.01, max norms per
 //      interval relative to |y_p| + atol/rtol.
-//   2. Every element of every y_p has moved no further than its ball, which was foretold from the
+//   2. Every element of every y_p has moved no further than its ball, which was predicted from the
 //      update before: BallOf in kernels/iteration/pass.h. Information that still travels from
-//      interval to interval, behind slopes that do not know of it, fails here: where its front
-//      arrives nothing was foretold.
-//   3. Confirmations, passes that leave the states as they are. The first one tries the states
-//      y' = y + c: x = T(y') - y' is what is left of the error, but for rounding and for what T
-//      does not contract; max(2 |x| + rho, kRoundingFactor rho) <= rtol is the bound that
-//      certifies. Where x is more than rounding a second one tries y' + x, where the answer has
-//      been found to be, and has to find it within the same bound of y': a step between the two,
-//      however narrow, shows there. The last one tries y' with every element displaced by its ball,
-//      the way that it has been found to go: there the answer would lie if the error were as large
-//      as its ball. What A does not know of what lies on the way there, be it a kink, a clip,
-//      curvature, or slopes of a state long left, keeps T from bringing it back. All must end
-//      within a quarter of the ball of y', element by element.
+//      interval to interval, unseen by the slopes, fails this condition: where the front of the
+//      information arrives, no movement was predicted.
+//   3. Confirmations, passes that leave the states as they are. The first confirmation tries the
+//      states y' = y + c: x = T(y') - y' is the remaining error, but for rounding and for
+//      components that T does not contract; max(2 |x| + rho, kRoundingFactor rho) <= rtol is the
+//      bound that certifies. Where x is more than rounding, a second confirmation tries y' + x, the
+//      answer as the first one found it, and has to end within the same bound of y': a step between
+//      the two, however narrow, shows there. The last confirmation tries y' with every element
+//      displaced by its ball, in the direction in which the element was found to move: the answer
+//      would lie there if the error were as large as the ball. Whatever A does not represent of the
+//      way there, be it a kink, a clip, curvature, or slopes of a state long left, keeps T from
+//      bringing the element back. All confirmations must end within a quarter of the ball of y',
+//      element by element.
 // For a map that is linear within the ball x is rounding, so (3) costs a smooth or settled system
-// two passes of vectors and no claim. It is a test of one direction, the one that the error is
-// found to have, and no proof for all of them: what it says of kinks that only another direction
-// crosses is what the searches in tests/kernels/conformance say. Neither the residual, nor a small
-// update, nor an extrapolated rate, nor (1) alone (a unit at rest behind a kink hides a growing
-// error from A), nor (1) and (2) are enough: tests/testing/weaker_rules.h plants each of them.
-// Displacing by fixed random signs is not enough either: a unit that reads two equal channels may
-// see nothing of it.
+// two passes of vectors and no claim. Condition (3) tests one direction, in which the error was
+// found to lie, and is no proof for all directions: evidence about kinks that only another
+// direction crosses comes from the searches in tests/kernels/conformance. Neither the residual, nor
+// a small update, nor an extrapolated rate, nor (1) alone (a unit at rest behind a kink hides a
+// growing error from A), nor (1) and (2) are enough: tests/testing/weaker_rules.h plants each of
+// them. Displacing by fixed random signs is not enough either: a unit that reads two equal channels
+// may see nothing of the displacement.
 //
-// Reported is  error_estimate = 2 |x| + rho,  x the larger one of those of the first two.
+// The reported error_estimate is 2 |x| + rho, with the larger x of the first two confirmations.
 //
 // Quasi-Newton, Picard and Jacobi contract linearly: with theta = |d_k| / |d_(k-1)| < 0.5 after at
-// least three iterations and |d_k| theta / (1 - theta) <= rtol they claim to be done. That claim
+// least three iterations and |d_k| theta / (1 - theta) <= rtol they claim to be done. This claim
 // alone was false for one system in ten (information that still travels along the intervals is not
-// in |d_k|), so it is put to the same certificate: one Newton pass, its correction, its
+// in |d_k|), so the claim is put to the same certificate: one Newton pass, its correction, its
 // confirmation.
 //
 // After as many updates as there are intervals the states are exact (causality); then only rho is
@@ -69,7 +70,8 @@ struct StoppingPolicy {
   int64_t num_intervals = 1;
   int64_t stage_budget = 0;  // give up beyond so many dependent stages; 0: never
 
-  // Of relative norms: an error of atol is one of rtol, and so is one of the least normal float.
+  // Floor of relative norms: where the state is zero, an error of atol, or of the least normal
+  // float if that is larger, is a relative error of rtol.
   constexpr double floor() const { return (atol > kLeastNormal ? atol : kLeastNormal) / rtol; }
 };
 
@@ -77,14 +79,14 @@ enum class NextPass : uint8_t {
   kWarmSweep,  // Picard, before the solver itself
   kIterate,    // the solver's own transition matrices, evaluated anew
   kLinearize,  // Jacobians, to put the claim of a linearly convergent solver to the certificate
-  kCorrect,    // the Jacobians at hand
-  kConfirm,    // likewise, and the states stay
+  kCorrect,    // an update with the Jacobians at hand
+  kConfirm,    // a pass with the Jacobians at hand that leaves the states as they are
   kConfirmUpdated,
   kConfirmDisplaced,
   kStop,
 };
 
-// What a pass computes.
+// Kind of the iteration that a pass runs.
 constexpr IterationKind KindOf(NextPass next, bool probes, Linearization linearization) {
   IterationKind kind;
   if (next == NextPass::kWarmSweep) kind.linearization = Linearization::kIdentity;
@@ -97,21 +99,21 @@ constexpr IterationKind KindOf(NextPass next, bool probes, Linearization lineari
   return kind;
 }
 
-// How far one sample has come.
+// Progress of one sample.
 struct Progress {
   NextPass next = NextPass::kIterate;
-  bool probes = false;  // the next pass carries them
+  bool probes = false;  // the next pass carries the probes
   int32_t warm_sweeps = 0;
   int32_t iterations = 0;
   int32_t corrections = 0;
   int32_t confirmations = 0;
   int64_t stages = 0;
   int64_t columns = 0;
-  double update = 0;       // of the last pass that made one
-  double contraction = 1;  // theta of the last pass; 1 where it is not known
+  double update = 0;       // size of the last update
+  double contraction = 1;  // theta of the last pass; 1 where theta is not known
   double error_estimate = 0;
   double rounding_estimate = 0;
-  Termination termination = Termination::kMaxIterations;  // if it ended here
+  Termination termination = Termination::kMaxIterations;  // if the solve ended here
 
   constexpr int64_t updates() const { return int64_t{warm_sweeps} + iterations + corrections; }
 };
@@ -125,10 +127,9 @@ inline constexpr int32_t kLinearIterations = 3;
 // Larger corrections bound no error, whatever the tolerance: two passes on the wrong side of a clip
 // or of a steep slope may agree with one another to a few per cent.
 inline constexpr double kLargestBound = 0.01;
-// Of a ball, within which the chord map has to bring back what was tried.
+// Share of its ball within which the chord map has to bring back an element of the tried states.
 inline constexpr double kReturnedShare = 0.25;
-// A correction no smaller than this share of the update before it is noise where it is no larger
-// than rounding.
+// Share of the update before: a larger correction is noise if it is also no larger than rounding.
 inline constexpr double kNoiseContraction = 0.25;
 
 constexpr void Stop(Progress* progress, Termination termination) {
@@ -157,7 +158,7 @@ constexpr void Correct(bool probes, Progress* progress) {
   progress->probes = probes;
 }
 
-// True if iterating on does not make the bound of a correction smaller: it is rounding.
+// True if the bound of a correction is rounding, which further iterations do not reduce.
 constexpr bool IsRounding(const StoppingPolicy& policy, const UpdateNorms& norms,
                           double contraction) {
   const double rounding = kRoundingFactor * norms.rounding;
@@ -165,13 +166,13 @@ constexpr bool IsRounding(const StoppingPolicy& policy, const UpdateNorms& norms
          (rounding > policy.rtol || contraction > kNoiseContraction);
 }
 
-// Judges a correction that carried probes: true if that ended the solve, or calls for a
+// Judges a correction that carried probes: true if the correction ends the solve or calls for a
 // confirmation.
 constexpr bool Judge(const StoppingPolicy& policy, const UpdateNorms& norms, Progress* progress) {
   const bool small = norms.combined <= policy.rtol && 2 * norms.update <= kLargestBound;
   progress->rounding_estimate = norms.rounding;
   if (small && IsExact(policy, *progress)) {
-    const double sum = 2 * norms.update + norms.rounding;  // of the largest, wherever they are
+    const double sum = 2 * norms.update + norms.rounding;  // largest of each, wherever they are
     progress->error_estimate = sum < norms.combined ? sum : norms.combined;
     Stop(progress, Termination::kConverged);
   } else if (small && norms.share <= 1) {
@@ -184,7 +185,7 @@ constexpr bool Judge(const StoppingPolicy& policy, const UpdateNorms& norms, Pro
   return progress->next == NextPass::kStop;
 }
 
-// Judges a confirmation: true if it lets the claim stand.
+// Judges a confirmation: true if the claim stands.
 constexpr bool Confirms(const StoppingPolicy& policy, NextPass done, const UpdateNorms& norms,
                         Progress* progress) {
   if (!norms.finite || !(norms.share <= kReturnedShare)) return false;
@@ -197,7 +198,7 @@ constexpr bool Confirms(const StoppingPolicy& policy, NextPass done, const Updat
 }
 
 // True if the next correction may be small enough to be judged. Where matrices are reused, probes
-// wait for it; an iteration squares an error, a correction leaves about a tenth.
+// wait for this; an iteration squares an error, a correction leaves about a tenth of the error.
 constexpr bool MayBeJudged(const StoppingPolicy& policy, NextPass done, const Progress& progress) {
   if (!IsClose(policy, progress)) return false;
   if (!policy.reuse_matrices || IsExact(policy, progress)) return true;

@@ -8,13 +8,13 @@
 
 namespace deeppcr {
 
-// Why a solve ended. Only the first two carry an answer that meets the tolerance.
+// Reason why a solve ended. Only the first two carry an answer that meets the tolerance.
 enum class Termination : uint8_t {
   kDirect,     // no iteration: the sequential solver
   kConverged,  // the certificate holds
   kMaxIterations,
   kNonFinite,         // an overflow or NaN in the states
-  kPrecisionLimited,  // what is left is rounding, and its bound exceeds the tolerance
+  kPrecisionLimited,  // only rounding is left, and its bound exceeds the tolerance
   kSlow,              // under auto: more dependent stages than the sequential solver needs
   kDeadline,
   kCancelled,
