@@ -16,9 +16,9 @@
 
 namespace deeppcr {
 
-// What backends do alike.
+// Code that backends share.
 
-// kResourceExhausted if a packed model of so many bytes is not allowed.
+// Errors: kResourceExhausted if a packed model of `bytes` bytes is not allowed.
 inline absl::Status CheckPackedBytes(int64_t bytes, const PackingLimits& limits) {
   if (bytes <= limits.max_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -27,7 +27,7 @@ inline absl::Status CheckPackedBytes(int64_t bytes, const PackingLimits& limits)
              "num_inference_steps)"));
 }
 
-// A NaN is none.
+// Largest absolute value; NaN elements are ignored.
 inline double LargestAbsolute(std::span<const float> x) {
   double largest = 0;
   for (const float value : x) largest = std::max(largest, double{std::fabs(value)});
@@ -46,15 +46,16 @@ inline double AmplifiedError(double relative_error, std::span<const float> state
 }
 
 // Size of the rounding of a product with a row of `cols` weights whose squares sum up to `squares`,
-// of an input of length 1, in units of 2^-24: of the n partial sums, whose squares are n / 2 times
-// that of the whole on average, each is rounded by 2^-24 of its size at most, the square of it by a
-// sixth of that on average.
+// of an input of length 1, in units of 2^-24: the squares of the n partial sums add up to n / 2
+// times the square of the whole sum on average, and each partial sum is rounded by 2^-24 of its
+// size at most, the square of its rounding being a sixth of the square of this bound on average.
 inline float RoundingSpread(double squares, int64_t cols) {
   const auto n = static_cast<double>(cols);
   return static_cast<float>(std::sqrt(squares / n * std::max(1.0, n / 12)));
 }
 
-// The bias of a residual MLP's layer always appears with its part of mu.
+// Bias of the modulation layer, with the biases of a residual MLP's layers added: they always
+// appear in a sum with their parts of mu.
 inline std::vector<float> ModulationBias(const DenoiserSpec& spec) {
   std::vector<float> bias(spec.modulation.bias.begin(), spec.modulation.bias.end());
   if (spec.kind == DenoiserKind::kAdaLnMlp || spec.first_bias.empty()) return bias;

@@ -4,11 +4,11 @@
 
 namespace deeppcr {
 
-// What turns counted work into seconds that can be compared. Constants of a backend, never
-// measured: two machines, and a machine on two days, come to the same plan by them.
+// Rates that turn counted work into seconds that can be compared. Rates are constants of a backend,
+// never measured, so that two machines, and a machine on two days, come to the same plan.
 struct CostRates {
   double flops_per_second = 1;
-  double seconds_per_stage = 0;  // of a step that waits for the one before
+  double seconds_per_stage = 0;  // seconds of a step that waits for the one before
 };
 
 }  // namespace deeppcr

@@ -13,7 +13,7 @@ namespace deeppcr {
 // hosts without the libraries that the backend needs. The object exports a function of this type
 // under this name; the caller checks the version before it calls `create`.
 struct BackendModule {
-  int version;  // kBackendModuleVersion it was built with
+  int version;  // kBackendModuleVersion that the module was built with
   absl::StatusOr<std::unique_ptr<Backend>> (*create)();
 };
 using BackendModuleFunction = const BackendModule* (*)();

@@ -17,9 +17,9 @@ absl::StatusOr<std::unique_ptr<Backend>> NewCuda() { return LoadBackendModule("d
 absl::StatusOr<std::unique_ptr<Backend>> NewCpu() { return cpu::NewCpuBackend(); }
 absl::StatusOr<std::unique_ptr<Backend>> NewReference() { return reference::NewReferenceBackend(); }
 
-// Rates: of cuda the tensor-free flops of an H200 that a solve of one sample reaches and the cap on
-// a layer (assumed: no GPU has run the planner); of cpu one core with AVX2 at width 16 and its
-// chain of dependent instructions; of reference its plain loops.
+// Rates. cuda: the tensor-free flops of an H200 that a solve of one sample reaches and the cap on a
+// layer (assumed: no GPU has run the planner). cpu: one core with AVX2 at width 16 and its chain of
+// dependent instructions. reference: its plain loops.
 constexpr std::array<BackendRow, 3> kBackends = {{
     {"cuda", "no GPU has run its tests yet", &NewCuda, {2e12, 65e-9}},
     {"cpu", nullptr, &NewCpu, {25e9, 14e-9}},
@@ -27,7 +27,7 @@ constexpr std::array<BackendRow, 3> kBackends = {{
 }};
 
 absl::StatusOr<SelectedBackend> SelectAutomatically() {
-  std::string reason;  // why not the ones before
+  std::string reason;  // why the backends before were passed over
   const auto pass_over = [&](const BackendRow& row, std::string_view how, std::string_view why) {
     reason += StrCat(reason.empty() ? "" : "; ", row.name, how, why);
   };

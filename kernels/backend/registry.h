@@ -13,10 +13,10 @@
 
 namespace deeppcr {
 
-// One row per backend, fastest first. The only place that knows which exist.
+// One row per backend, fastest first. No other place knows which backends exist.
 struct BackendRow {
   std::string_view name;
-  // Why it is not chosen without being asked for; null: it is.
+  // Reason why "auto" never chooses the backend; null if it may.
   const char* not_automatic;
   absl::StatusOr<std::unique_ptr<Backend>> (*create)();
   CostRates rates;
@@ -25,7 +25,7 @@ std::span<const BackendRow> Backends();
 
 struct SelectedBackend {
   std::unique_ptr<Backend> backend;
-  std::string reason;  // why this one, in a sentence
+  std::string reason;  // why this backend, in a sentence
   CostRates rates;
 };
 
