@@ -23,7 +23,7 @@ constexpr int64_t kMaxDim = 65536;
 constexpr int64_t kMaxStateDim = 4096;
 constexpr int64_t kMaxLayers = int64_t{1} << 20;
 constexpr int64_t kMaxLabelBytes = 256;
-// Of diffusion.
+// Limits of diffusion models.
 constexpr int64_t kMaxHiddenDim = 4096;
 constexpr int64_t kMaxBlocks = 64;
 constexpr int64_t kMaxClasses = 65536;
@@ -78,13 +78,13 @@ absl::Status ReadResidualScale(const nlohmann::json& value, const ConfigKey& key
                          DescribeJson(value));
 }
 
-// What moves a terminal's cursor or breaks a line of output.
+// True for a character that moves a terminal's cursor or breaks a line of output.
 bool IsControl(char c) {
   const auto byte = static_cast<unsigned char>(c);
   return byte < 0x20 || byte == 0x7f;
 }
 
-// output_dim is an earlier row, so it is known.
+// output_dim is an earlier row, so its value is known.
 absl::Status ReadLabels(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config) {
   if (!value.is_array() || std::cmp_not_equal(value.size(), config.output_dim)) {
     return InvalidArgument(key.name, ": expected an array of output_dim = ", config.output_dim,
@@ -157,7 +157,7 @@ absl::Status ReadStepCounts(const nlohmann::json& value, const ConfigKey& key,
   return InvalidArgument(key.name, ": expected distinct integers, got ", *twice, " twice");
 }
 
-// num_classes is an earlier row.
+// num_classes is an earlier row, so its value is known.
 absl::Status ReadConditioningDim(const nlohmann::json& value, const ConfigKey& key,
                                  ModelConfig& config) {
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t dim, JsonInteger(value, key.name, key.min, key.max));
@@ -203,7 +203,7 @@ absl::Status ReadDiffusersCompatible(const nlohmann::json& value, const ConfigKe
   return absl::OkStatus();
 }
 
-// output_dim is an earlier row.
+// output_dim is an earlier row, so its value is known.
 absl::Status ReadImageShape(const nlohmann::json& value, const ConfigKey& key,
                             ModelConfig& config) {
   if (!value.is_array() || value.size() < 2 || value.size() > 3) {
@@ -303,7 +303,7 @@ absl::Status CheckKnown(const nlohmann::json& object, std::span<const ConfigKey>
   return absl::OkStatus();
 }
 
-// The rows are read in order: model_type comes first, so it is known when the others are read.
+// The rows are read in order: model_type comes first, so its value is known for the other rows.
 absl::Status ReadKey(const nlohmann::json& object, const ConfigKey& key, ModelConfig& config) {
   const auto member = object.find(key.name);
   const bool given = member != object.end();

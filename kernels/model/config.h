@@ -2,7 +2,8 @@
 #ifndef DEEPPCR_KERNELS_MODEL_CONFIG_H_
 #define DEEPPCR_KERNELS_MODEL_CONFIG_H_
 
-// config.json: what a model is. One table of keys drives the parser and the documentation.
+// config.json, the description of a model. One table of keys drives the parser and the
+// documentation.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -19,7 +20,7 @@ namespace deeppcr {
 
 struct ModelConfig {
   std::string model_type;  // a name of ModelFamilies()
-  int64_t input_dim = 0;   // of diffusion: conditioning_dim
+  int64_t input_dim = 0;   // conditioning_dim for diffusion
   int64_t output_dim = 0;
   int64_t state_dim = 0;   // D
   int64_t num_layers = 0;  // L; 0 for diffusion, see num_inference_steps
@@ -27,21 +28,21 @@ struct ModelConfig {
   double residual_scale = 1.0;  // s; finite and not 0, also as float32; 1 where the family has none
   int32_t max_batch_size = 64;
   Activation input_activation = Activation::kIdentity;
-  std::vector<std::string> labels;  // output_dim of them, or none
+  std::vector<std::string> labels;  // output_dim labels, or empty
 
-  // Of diffusion.
+  // Members of diffusion models.
   DenoiserKind denoiser = DenoiserKind::kResidualMlp;
   int64_t hidden_dim = 0;                    // H
   int64_t num_blocks = 0;                    // N
   int64_t time_embedding_dim = 0;            // E, even
-  std::vector<int64_t> num_inference_steps;  // 1 to 8 distinct ones, the default first
+  std::vector<int64_t> num_inference_steps;  // 1 to 8 distinct numbers, the default first
   int64_t num_classes = 0;                   // at most one of this and conditioning_dim is not 0
   int64_t conditioning_dim = 0;
-  std::vector<int64_t> decoder_widths;  // of the hidden layers; at most 8
+  std::vector<int64_t> decoder_widths;  // widths of the hidden layers; at most 8
   Activation decoder_activation = Activation::kRelu;
   double eta = 0.0;  // in [0, 1]
   bool diffusers_compatible = false;
-  std::vector<int64_t> image_shape;  // height, width and maybe channels; or none
+  std::vector<int64_t> image_shape;  // height, width and maybe channels; or empty
 
   bool operator==(const ModelConfig&) const = default;
 };
@@ -50,10 +51,10 @@ struct ModelConfig {
 struct ConfigKey {
   std::string_view name;
   std::string_view type;           // in words
-  std::string_view default_value;  // in words; "required" if there is none: of those families
+  std::string_view default_value;  // in words; "required" if the families need the key
   std::string_view families;       // model types that take it, separated by ", "; "all"
   std::string_view meaning;
-  int64_t min = 0;  // of integers, alone or in an array, inclusive
+  int64_t min = 0;  // range of integers, alone or in an array, inclusive
   int64_t max = 0;
   // Checks type and range and stores the value.
   absl::Status (*read)(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config);

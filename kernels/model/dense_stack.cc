@@ -22,8 +22,8 @@ constexpr std::string_view kTensorNames =
 
 // One of the two layers outside the recurrence.
 struct OuterLayer {
-  std::string_view prefix;  // of its tensors
-  std::string_view key;     // of the config, for its outer dimension
+  std::string_view prefix;  // prefix of the layer's tensors
+  std::string_view key;     // key of config.json for the layer's outer dimension
   int64_t outer_dim;
   int64_t rows;
   int64_t cols;

@@ -3,7 +3,7 @@
 #define DEEPPCR_KERNELS_MODEL_DENSE_STACK_H_
 
 // The families `mlp` and `resnet`: an optional input layer, L recurrent dense layers of width D, an
-// optional output layer. They differ only in the residual connection.
+// optional output layer. The families differ only in the residual connection.
 //
 // Tensors, PyTorch's names and layout ([out, in]):
 //   input.weight   [D, input_dim]   optional: without it z_0 = x and input_dim must equal state_dim

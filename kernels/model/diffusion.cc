@@ -166,7 +166,7 @@ DenoiserSpec DenoiserOver(const ModelConfig& config, const DiffusionStorage& sto
   return denoiser;
 }
 
-// But for what belongs to one number of steps.
+// Specification without the members that belong to one number of steps.
 DiffusionSpec SpecOver(const ModelConfig& config, const DiffusionStorage& storage) {
   DiffusionSpec spec{.state_dim = config.state_dim,
                      .denoiser = DenoiserOver(config, storage),
@@ -190,7 +190,7 @@ absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model) {
                                         .eta = config.eta,
                                         .diffusers_compatible = config.diffusers_compatible};
     DEEPPCR_ASSIGN_OR_RETURN(ReverseProcess process, BuildReverseProcess(model.scheduler, options));
-    // What only its making needed.
+    // These tables were needed only to build the process.
     process.betas = process.alphas_cumprod = {};
     steps += static_cast<int64_t>(process.steps.size());
     model.diffusion.processes.push_back(std::move(process));

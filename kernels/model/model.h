@@ -47,10 +47,10 @@ struct Model {
 
   ModelConfig config;
   std::string config_json;     // the file as it is
-  SchedulerConfig scheduler;   // of families with a scheduler_config.json
+  SchedulerConfig scheduler;   // for families with a scheduler_config.json
   std::string scheduler_json;  // the file as it is; empty for other families
-  std::string weights_sha256;  // of model.safetensors, lower-case hex
-  // What backends are given: a dense stack is one system, a diffusion model one per number of
+  std::string weights_sha256;  // SHA-256 of model.safetensors, lower-case hex
+  // Systems for backends: a dense stack is one system, a diffusion model one per number of
   // inference steps, the default first.
   std::vector<SystemSpec> systems;
   // Storage of the spans of a dense stack. Recurrent weights that came one tensor per layer are
@@ -64,7 +64,7 @@ struct Model {
 };
 
 // Reads <directory>/config.json, model.safetensors, scheduler_config.json if the family has one,
-// and, if there, calibration.safetensors. Nothing large is allocated for what the files only claim.
+// and, if there, calibration.safetensors. Allocates nothing large for sizes that files only claim.
 // Errors: kNotFound (missing file), kInvalidArgument (names the file and the key or tensor, what
 // was expected, what came), kResourceExhausted (larger than the limits).
 absl::StatusOr<Model> ReadModel(const std::string& directory, const ModelLimits& limits);

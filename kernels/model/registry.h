@@ -18,8 +18,9 @@ struct ModelFamily {
   // converts nothing beyond limits.max_weights_bytes of float32.
   // Errors: kInvalidArgument naming the tensor, what was expected, what came; kResourceExhausted.
   absl::Status (*load)(const Tensors& tensors, const ModelLimits& limits, Model& model);
-  // Fills what follows from `config` and `scheduler` of a model, both set. Null: the family has no
-  // scheduler_config.json. Errors: kInvalidArgument naming the key; kResourceExhausted.
+  // Fills the members that follow from `config` and `scheduler` of a model, both set. Null: the
+  // family has no scheduler_config.json. Errors: kInvalidArgument naming the key;
+  // kResourceExhausted.
   absl::Status (*load_scheduler)(const ModelLimits& limits, Model& model);
   std::string_view summary;  // one line, for documentation and listings
 };
@@ -27,7 +28,7 @@ struct ModelFamily {
 // Static storage.
 std::span<const ModelFamily> ModelFamilies();
 
-// Null if there is none of this name.
+// Family of this name; null if there is none.
 const ModelFamily* FindModelFamily(std::string_view name);
 
 }  // namespace deeppcr

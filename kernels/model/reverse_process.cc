@@ -15,7 +15,7 @@ namespace {
 constexpr double kMaxCosineBeta = 0.999;
 constexpr double kMinVariance = 1e-20;
 
-// To the nearest integer, a half to the even one, as numpy's round.
+// Rounds to the nearest integer, a half to the even one, as numpy's round.
 int64_t RoundHalfToEven(double value) { return static_cast<int64_t>(std::nearbyint(value)); }
 
 std::vector<double> Linspace(double first, double last, int64_t count) {
@@ -127,8 +127,8 @@ std::vector<int64_t> LinspaceTimesteps(const SchedulerConfig& config, int64_t co
   return timesteps;
 }
 
-// The floating-point operations of numpy.arange(T, 0, -T / n), in its order: where a value is a
-// half up to rounding, they decide to which side it goes.
+// Timesteps by the floating-point operations of numpy.arange(T, 0, -T / n), in the same order:
+// where a value is a half up to rounding, the operations decide to which side the value goes.
 std::vector<int64_t> TrailingTimesteps(const SchedulerConfig& config, int64_t count) {
   const double start = static_cast<double>(config.num_train_timesteps);
   const double stride = start / static_cast<double>(count);
@@ -178,7 +178,7 @@ absl::Status CheckOptions(const SchedulerConfig& config, const ReverseProcessOpt
   return absl::OkStatus();
 }
 
-// What a step is made of: a and p of the header.
+// Products that a step is made of: a and p of the header.
 struct Products {
   double now;
   double prev;
@@ -274,7 +274,7 @@ class StepBuilder {
     const double noise_share = (1.0 - products.prev) / (1.0 - products.now);
     const double variance = noise_share * (1.0 - products.now / products.prev);
     step.sigma = options_.eta * std::sqrt(std::max(variance, 0.0));
-    // Not below 0 but for rounding.
+    // Rounding may take the difference below 0.
     const double left = std::max(1.0 - products.prev - step.sigma * step.sigma, 0.0);
     const double direction = std::sqrt(left);
     step.z_x0 = std::sqrt(products.prev);

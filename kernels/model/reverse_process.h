@@ -2,9 +2,9 @@
 #ifndef DEEPPCR_KERNELS_MODEL_REVERSE_PROCESS_H_
 #define DEEPPCR_KERNELS_MODEL_REVERSE_PROCESS_H_
 
-// The reverse process of a diffusion model: which timesteps, and what one step does to a state z
-// given the model's output m at (z, timestep) and standard normal noise. Every element of a sample
-// goes its own way; only the denoiser couples them:
+// The reverse process of a diffusion model: its timesteps, and the effect of one step on a state z
+// given the model's output m at (z, timestep) and standard normal noise. A step acts on every
+// element of a sample by itself; only the denoiser couples the elements:
 //
 //   x0 = clip(x0_z z + x0_m m, +-clip_range)
 //   z' = z_z z + z_m m + z_x0 x0 + sigma noise
@@ -24,13 +24,13 @@
 // DDPM (Ho et al., equations 6 and 7, between any two timesteps): beta = 1 - a/p,
 //   z_x0 = sqrt(p) beta / (1-a),  z_z = sqrt(a/p) (1-p) / (1-a),  z_m = 0,
 //   sigma^2 = max((1-p) / (1-a) beta, 1e-20) with fixed_small, beta with fixed_large; 0 at
-//   timestep 0. So noise is drawn in the last step too where that is not at timestep 0
+//   timestep 0. So noise is drawn in the last step too where the last timestep is not 0
 //   (steps_offset, trailing with few training steps per step): as diffusers does.
 //
 // DDIM (Song et al., equations 12 and 16): sigma^2 = eta^2 (1-p) / (1-a) (1 - a/p),
 //   direction = sqrt(1 - p - sigma^2),  z_x0 = sqrt(p),
 //   z_z = direction eps_z,  z_m = direction eps_m.
-//   eps is that of the model, before x0 is clipped: diffusers' use_clipped_model_output = false.
+//   eps is the model's, before x0 is clipped: diffusers' use_clipped_model_output = false.
 //
 // Everything is computed in double. diffusers computes its tables in float32, where 1 - a cancels:
 // its samples differ from these by some 1e-6 of their size per step, and by up to 3e-4 in the steps
@@ -47,7 +47,7 @@ namespace deeppcr {
 
 struct ReverseProcessOptions {
   int64_t num_inference_steps = 0;  // n, in [1, num_train_timesteps]
-  double eta = 0.0;                 // in [0, 1]; DDPM has none: 0
+  double eta = 0.0;                 // in [0, 1]; 0 for DDPM, which has no eta
 
   // DDIMScheduler takes timestep - T / n (integers) for the previous timestep, which is not the
   // next entry of its own list with `linspace`, nor with the others where n does not divide T
@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<int64_t>> Timesteps(const SchedulerConfig& config,
                                                int64_t num_inference_steps,
                                                bool diffusers_compatible);
 
-// `config` as ParseSchedulerConfig returns it. Thread-safe.
+// Builds the process of a `config` that ParseSchedulerConfig returned. Thread-safe.
 // Errors: kInvalidArgument naming the key or option, what was expected and what came: those of
 // Timesteps; eta out of range; betas that cannot be rescaled; alphas_cumprod of 0 or 1 where a step
 // would divide by 0 (epsilon prediction at zero SNR, products that underflow).

@@ -183,7 +183,7 @@ class HeaderHandler final : public JsonHandler {
 
   enum class Place { kRoot, kEntry, kMember };
 
-  Place place_ = Place::kRoot;  // what the next value is the value of
+  Place place_ = Place::kRoot;  // place of the next value
   int depth_ = 0;
   bool in_metadata_ = false;
   std::string member_;

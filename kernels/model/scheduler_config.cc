@@ -88,7 +88,8 @@ absl::Status ReadBool(const nlohmann::json& value, const SchedulerConfigKey& key
   return absl::OkStatus();
 }
 
-// 0 would divide by zero at the first timestep, where 1 - alphas_cumprod is that beta.
+// Refuses 0, which would divide by zero at the first timestep, where 1 - alphas_cumprod is its
+// beta.
 absl::StatusOr<double> Beta(const nlohmann::json& value, std::string_view field) {
   DEEPPCR_ASSIGN_OR_RETURN(const double beta, JsonNumber(value, field));
   if (beta > 0.0 && beta <= 1.0) return beta;
@@ -102,8 +103,8 @@ absl::Status ReadBeta(const nlohmann::json& value, const SchedulerConfigKey& key
   return absl::OkStatus();
 }
 
-// num_train_timesteps is an earlier row, so it is known. diffusers itself does not compare, and
-// indexes out of range or leaves betas unused.
+// num_train_timesteps is an earlier row, so its value is known. diffusers itself does not compare
+// the sizes, and indexes out of range or leaves betas unused.
 absl::Status ReadTrainedBetas(const nlohmann::json& value, const SchedulerConfigKey& key,
                               SchedulerConfig& config) {
   if (value.is_null()) return absl::OkStatus();
@@ -130,7 +131,8 @@ absl::Status ReadClipRange(const nlohmann::json& value, const SchedulerConfigKey
   return Expected(key.name, "a finite number above 0", value);
 }
 
-// Its scale is a quantile over a whole sample: it couples all values, and has no cheap derivative.
+// Dynamic thresholding scales by a quantile over a whole sample, which couples all values and has
+// no cheap derivative.
 absl::Status RefuseThresholding(const nlohmann::json& value, const SchedulerConfigKey& key,
                                 SchedulerConfig&) {
   DEEPPCR_ASSIGN_OR_RETURN(const bool thresholding, JsonBool(value, key.name));
@@ -188,8 +190,8 @@ constexpr std::array<SchedulerConfigKey, 17> kKeys = {{
      &ReadUnusedNumber},
 }};
 
-// The names that `_use_default_values` lists become absent: diffusers wrote down their values, but
-// the user never chose them.
+// Removes the keys that `_use_default_values` lists: diffusers wrote down their values, but the
+// user never chose them.
 absl::Status DropDefaultedKeys(nlohmann::json& object) {
   const auto listed = object.find(kUseDefaultValues);
   if (listed == object.end()) return absl::OkStatus();
@@ -207,7 +209,7 @@ bool AppliesTo(const SchedulerConfigKey& key, SchedulerClass scheduler_class) {
   return key.classes == "all" || key.classes == NameOf(scheduler_class);
 }
 
-// The first row is the class, so it is known when the others are read.
+// The first row is the class, so the class is known when the other rows are read.
 absl::Status ReadKey(const nlohmann::json& object, const SchedulerConfigKey& key,
                      SchedulerConfig& config) {
   const auto member = object.find(key.name);

@@ -5,9 +5,9 @@
 // scheduler_config.json as diffusers writes it for DDPMScheduler and DDIMScheduler, unmodified.
 // Semantics: diffusers, src/diffusers/configuration_utils.py (extract_init_dict) and
 // src/diffusers/schedulers/scheduling_{ddpm,ddim}.py. An absent key takes the default of the class,
-// and so does one that `_use_default_values` lists; unknown keys have no effect. What would change
-// the samples and is not supported is refused. One table of keys drives the parser and the
-// documentation.
+// and so does a key that `_use_default_values` lists; unknown keys have no effect. Settings that
+// would change the samples and are not supported are refused. One table of keys drives the parser
+// and the documentation.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -34,14 +34,14 @@ struct SchedulerConfig {
   double beta_start = 1e-4;            // in (0, 1]
   double beta_end = 0.02;              // in (0, 1]
   BetaSchedule beta_schedule = BetaSchedule::kLinear;
-  std::vector<double> trained_betas;  // T of them in (0, 1], instead of a schedule; or none
+  std::vector<double> trained_betas;  // T betas in (0, 1] instead of a schedule, or empty
   bool clip_sample = true;
   double clip_sample_range = 1.0;  // finite, above 0
   PredictionType prediction_type = PredictionType::kEpsilon;
   TimestepSpacing timestep_spacing = TimestepSpacing::kLeading;
-  int64_t steps_offset = 0;                                // only of `leading`
-  bool set_alpha_to_one = true;                            // only of DDIM
-  VarianceType variance_type = VarianceType::kFixedSmall;  // only of DDPM
+  int64_t steps_offset = 0;                                // for `leading` only
+  bool set_alpha_to_one = true;                            // for DDIM only
+  VarianceType variance_type = VarianceType::kFixedSmall;  // for DDPM only
   bool rescale_betas_zero_snr = false;
 
   // The keys of the file that had no effect because the class does not know them, for a warning.
@@ -58,7 +58,7 @@ struct SchedulerConfigKey {
   std::string_view default_value;  // as JSON; "required" if there is none
   std::string_view classes;        // the class that has the key; "all"
   std::string_view meaning;
-  int64_t min = 0;  // of integers, inclusive
+  int64_t min = 0;  // range of integers, inclusive
   int64_t max = 0;
   // Checks type and range and stores the value.
   absl::Status (*read)(const nlohmann::json& value, const SchedulerConfigKey& key,

@@ -13,21 +13,21 @@
 
 namespace deeppcr {
 
-// Hands out tensors by name with their shape checked, and remembers which were asked for. Nothing
-// is allocated for a tensor that is not in the file in the shape expected.
+// Hands out tensors by name with their shape checked, and remembers the names asked for. Allocates
+// nothing for a tensor that is not in the file in the shape expected.
 class TensorReader {
  public:
   using Shape = std::vector<int64_t>;
 
-  // `expected_names` lists those of the family, for the message about any other. Both `tensors` and
-  // `expected_names` outlive the reader.
+  // `expected_names` lists the tensors of the family, for the message about any other tensor. Both
+  // `tensors` and `expected_names` outlive the reader.
   TensorReader(const Tensors& tensors, int64_t max_bytes, std::string_view expected_names)
       : tensors_(tensors), max_bytes_(max_bytes), expected_names_(expected_names) {}
 
   bool Has(std::string_view name) const { return tensors_.Find(name) != nullptr; }
   bool HasBeginningWith(std::string_view prefix, std::string_view suffix) const;
 
-  // No tensor or stack of tensors has more.
+  // Elements of all tensors: no tensor or stack of tensors has more.
   int64_t TotalElements() const;
 
   // Appends the values of a tensor that must be there.

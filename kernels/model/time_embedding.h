@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_MODEL_TIME_EMBEDDING_H_
 #define DEEPPCR_KERNELS_MODEL_TIME_EMBEDDING_H_
 
-// What a denoiser is told of the timestep, as in DiT (Peebles and Xie 2023) and MAR (Li et al.
-// 2024): a small network on a sinusoidal embedding. In double, for it is computed once, at load.
+// Time embedding of a denoiser, as in DiT (Peebles and Xie 2023) and MAR (Li et al. 2024): a small
+// network on a sinusoidal embedding, in double because it is computed only once, at load.
 
 #include <cstdint>
 #include <span>

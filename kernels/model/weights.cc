@@ -23,7 +23,7 @@ std::string OffsetsString(const TensorEntry& entry) {
   return StrCat("data_offsets ", ShapeString({{entry.begin, entry.end}}));
 }
 
-// The bytes that shape and dtype ask for against the bytes claimed.
+// Compares the bytes that shape and dtype ask for with the bytes claimed.
 absl::Status CheckSize(const TensorEntry& entry) {
   std::vector<int64_t> extents = entry.shape;
   extents.push_back(DtypeSize(entry.dtype));

@@ -8,8 +8,8 @@
 // more than kMaxTensors tensors, rank above kMaxRank, headers above kMaxHeaderBytes. A file that
 // passes has one meaning for every reader.
 //
-// Three steps, so that each can be tested and fuzzed by itself: the header's text, the layout, the
-// data.
+// Reads in three steps, so that each can be tested and fuzzed by itself: the header's text, the
+// layout, the data.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,14 +32,14 @@ enum class Dtype : uint8_t { kF16, kBF16, kF32, kF64 };
 
 // Bytes of one element.
 int64_t DtypeSize(Dtype dtype);
-// As in the file: "F32".
+// Name of the type as in the file: "F32".
 std::string_view DtypeName(Dtype dtype);
 
 struct TensorEntry {
   std::string name;
   Dtype dtype = Dtype::kF32;
   std::vector<int64_t> shape;  // empty for a scalar; extents may be 0
-  int64_t begin = 0;           // of its bytes, from the start of the data; as claimed until checked
+  int64_t begin = 0;           // offset of the bytes in the data; as claimed until checked
   int64_t end = 0;
   std::span<const std::byte> data;  // its bytes, unaligned; empty until the layout is checked
 };
@@ -49,7 +49,7 @@ int64_t NumElements(const TensorEntry& entry);
 
 struct SafetensorsHeader {
   std::vector<TensorEntry> entries;  // in order of the text, `data` not set
-  int64_t data_offset = 0;           // of the data, from the start of the file
+  int64_t data_offset = 0;           // offset of the data in the file
 };
 
 // The tensors of one checked file, as views into its bytes.
@@ -58,9 +58,9 @@ class Tensors {
   // Takes entries whose data is set and whose names differ.
   explicit Tensors(std::vector<TensorEntry> entries);
 
-  // Sorted by name.
+  // Entries sorted by name.
   std::span<const TensorEntry> entries() const { return entries_; }
-  // Null if there is none.
+  // Tensor of this name; null if there is none.
   const TensorEntry* Find(std::string_view name) const;
 
  private:
@@ -77,7 +77,8 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::by
 // tensor.
 absl::Status CheckSafetensorsLayout(std::vector<TensorEntry>& entries, int64_t data_size);
 
-// Both checks, then views into `bytes`, which must outlive the result.
+// Parses and checks header and layout, and returns views into `bytes`, which must outlive the
+// result.
 absl::StatusOr<Tensors> ParseSafetensors(std::span<const std::byte> bytes);
 absl::StatusOr<Tensors> ParseSafetensors(std::string_view bytes);
 
