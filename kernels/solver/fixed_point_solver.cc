@@ -21,7 +21,7 @@ constexpr std::array kPasses = {
     Pass{NextPass::kCorrect, true},         Pass{NextPass::kConfirm, false},
     Pass{NextPass::kConfirmUpdated, false}, Pass{NextPass::kConfirmDisplaced, false}};
 
-// Returns what the guess cost.
+// Places the guess and returns its cost.
 PassCount PlaceGuess(SolveSpace& space, InitialGuess guess, int32_t b, const GroupSample& sample) {
   PassCount cost;
   if (guess == InitialGuess::kCoarse) {
@@ -36,7 +36,7 @@ PassCount PlaceGuess(SolveSpace& space, InitialGuess guess, int32_t b, const Gro
   return cost;
 }
 
-// None of states that overflowed: their norms are those of what was left.
+// Last update; absent if states overflowed, as the norms cover only the finite states then.
 std::optional<double> UpdateOf(const Progress& progress) {
   const bool overflowed =
       progress.next == NextPass::kStop && progress.termination == Termination::kNonFinite;
@@ -44,7 +44,8 @@ std::optional<double> UpdateOf(const Progress& progress) {
   return progress.update;
 }
 
-// None of states that are not certified: an estimate made on the way there was of other states.
+// Error estimate; absent if the states are not certified, as an earlier estimate was of other
+// states.
 std::optional<double> EstimateOf(const Progress& progress) {
   const bool certified =
       progress.next == NextPass::kStop && progress.termination == Termination::kConverged;
@@ -76,7 +77,7 @@ void RunPass(IterationPasses& passes, const StoppingPolicy& policy, Pass pass,
   passes.Update(members, kind, policy.floor(), std::span(scratch.norms).first(members.size()));
   ++stages;
   for (size_t i = 0; i < members.size(); ++i) {
-    // The next look at its token ends an interrupted one.
+    // The next look at its token ends an interrupted sample.
     if (passes.interrupted(members[i])) continue;
     AdvanceProgress(policy, scratch.norms[i], stages, count.columns, &scratch.progress[members[i]]);
   }
@@ -88,7 +89,7 @@ bool Unwanted(const Progress& progress) {
 bool NobodyWaits(int32_t num_samples, const GroupScratch& scratch) {
   return std::all_of(scratch.progress.begin(), scratch.progress.begin() + num_samples, Unwanted);
 }
-// Of those that have an answer; null if none of them wants any.
+// Trajectories of the samples that have an answer; null if none of these samples wants one.
 float* const* WantedTrajectories(std::span<const GroupSample> samples, GroupScratch& scratch) {
   bool wanted = false;
   for (size_t b = 0; b < samples.size(); ++b) {

@@ -32,7 +32,7 @@ std::string_view ToString(InitialGuess guess);
 std::string_view ToString(JacobianRefresh refresh);
 std::string_view ToString(OnNoConvergence action);
 
-// What a caller asks for. Values marked "plan" are filled by LoadedModel::Resolve.
+// Options of a caller. Values marked "plan" are filled by LoadedModel::Resolve.
 struct SolveOptions {
   std::string_view solver = "auto";  // a name of the solver registry, or "auto"
   double rtol = 1e-4;                // [1e-7, 0.1]
@@ -44,14 +44,14 @@ struct SolveOptions {
   JacobianRefresh jacobian_refresh = JacobianRefresh::kFromPlan;
   OnNoConvergence on_no_convergence = OnNoConvergence::kFallback;
   bool return_trajectory = false;
-  int64_t num_inference_steps = 0;  // L of a diffusion model; 0: its default
+  int64_t num_inference_steps = 0;  // L of a diffusion model; 0: the model's default
 };
 
 // Options with everything decided. Equal resolved options may be computed in one batch without
 // changing a bit.
 struct ResolvedOptions {
   std::string_view solver;  // sequential, newton, ...: never auto; static storage
-  bool automatic = false;   // auto chose it: gives up when slower than sequential
+  bool automatic = false;   // auto chose the solver: gives up when slower than sequential
   double rtol = 0;
   double atol = 0;
   int32_t max_iterations = 0;

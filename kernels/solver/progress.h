@@ -8,18 +8,19 @@
 
 namespace deeppcr {
 
-// How far the solve of one sample has come.
+// Progress of the solve of one sample.
 struct SolveProgress {
-  int64_t sample = 0;       // of the run item
-  std::string_view solver;  // that is at work: sequential after a fallback; static storage
-  int64_t steps = 0;        // of the sequential solver: made so far, in [0, L]
-  int32_t iterations = 0;   // of an iterative one: updates so far, of any kind
-  // Of an iterative one, as in SampleReport: the last update, and the estimate once it converged.
+  int64_t sample = 0;       // index within the run item
+  std::string_view solver;  // solver at work: sequential after a fallback; static storage
+  int64_t steps = 0;        // steps of the sequential solver so far, in [0, L]
+  int32_t iterations = 0;   // updates of an iterative solver so far, of any kind
+  // Last update of an iterative solver, and its estimate once it converged, as in SampleReport.
   std::optional<double> update;
   std::optional<double> error_estimate;
 };
 
-// Told after every update, and every few hundred microseconds of a sequential solve.
+// Listener that is told after every update, and every few hundred microseconds of a sequential
+// solve.
 class ProgressListener {
  public:
   virtual ~ProgressListener() = default;

@@ -15,9 +15,9 @@ namespace deeppcr {
 struct SolverRow {
   std::string_view name;
   bool iterative = false;
-  Linearization linearization = Linearization::kFull;  // of an iterative one
+  Linearization linearization = Linearization::kFull;  // of an iterative solver
   int64_t max_shooting_interval = 0;                   // 0: any
-  bool automatic = false;                              // `auto` may choose it
+  bool automatic = false;                              // `auto` may choose the solver
   std::string_view summary;
 };
 
@@ -28,7 +28,7 @@ inline bool Suits(const SolverRow& row, bool diffusion) {
 }
 
 std::span<const SolverRow> Solvers();
-// Null for an unknown name.
+// Row of the solver; null for an unknown name.
 const SolverRow* FindSolver(std::string_view name);
 
 }  // namespace deeppcr

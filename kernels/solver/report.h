@@ -10,8 +10,8 @@
 
 namespace deeppcr {
 
-// What an iterative solver knew of a sample when it gave up, and the sequential one took over. The
-// fields are as in SampleReport.
+// Report of an iterative solver on a sample that it gave up, so that the sequential solver took
+// over. The fields are as in SampleReport.
 struct Attempt {
   std::string_view solver;
   Termination termination = Termination::kDirect;
@@ -20,34 +20,35 @@ struct Attempt {
   int32_t confirmations = 0;
   int32_t warm_sweeps = 0;
   std::optional<double> update;
-  std::optional<double> error_estimate;  // only of states whose outputs overflowed
+  std::optional<double> error_estimate;  // set only if outputs of certified states overflowed
   std::optional<double> rounding_estimate;
 };
 
-// What one sample cost, and how good its answer is. Counts come from the loops as they run, and
-// include those of an attempt. A figure that was not found is absent: no number stands for it.
+// Cost of one sample's solve, and the quality of its answer. Counts come from the loops as they
+// run, and include the counts of an attempt. A figure that was not found is absent.
 struct SampleReport {
-  std::string_view solver = "sequential";  // whose answer it is; a name with static storage
+  std::string_view solver = "sequential";  // solver that answered; a name with static storage
   Termination termination = Termination::kDirect;
   bool converged = false;
   bool fallback = false;          // the sequential solver answered in place of the requested one
   int32_t iterations = 0;         // updates with newly evaluated transition matrices
-  int32_t chord_corrections = 0;  // updates with reused ones
+  int32_t chord_corrections = 0;  // updates with reused transition matrices
   int32_t confirmations = 0;      // passes that try the states, to certify: no updates
   int32_t warm_sweeps = 0;
   int64_t dependent_stages = 0;
   int64_t column_passes = 0;  // vectors pushed through all L steps
-  // The last update of an iterative solver, relative to |y_p| + atol / rtol. Of states that
-  // overflowed there is none.
+  // Last update of an iterative solver, relative to |y_p| + atol / rtol; absent if states
+  // overflowed.
   std::optional<double> update;
-  // Of the states, relative likewise; of an iterative solver that converged.
+  // Error estimate of the states, relative to |y_p| + atol / rtol; set if an iterative solver
+  // converged.
   std::optional<double> error_estimate;
-  // The same carried through the output layer, relative to its outputs: none of outputs that are
-  // zero.
+  // Error estimate carried through the output layers, relative to the outputs; absent if the
+  // outputs are zero.
   std::optional<double> output_error_estimate;
-  // The part of error_estimate that is rounding; also with kPrecisionLimited, whose reason it is.
+  // Rounding part of error_estimate; also set with kPrecisionLimited, which rounding causes.
   std::optional<double> rounding_estimate;
-  Attempt attempt;  // of a fallback
+  Attempt attempt;  // the failed attempt before a fallback
 };
 
 }  // namespace deeppcr

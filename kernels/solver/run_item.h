@@ -15,8 +15,8 @@ namespace deeppcr {
 struct RunItem {
   int64_t num_samples = 0;        // n >= 1
   std::span<const float> inputs;  // [n, input_dim]
-  // Of diffusion models only: sample i draws the noise of (seed, first_sample + i), see
-  // kernels/problem/philox.h, unless it is given.
+  // Members of diffusion models only: sample i draws the noise of (seed, first_sample + i), see
+  // kernels/problem/philox.h, unless the noise is given.
   uint64_t seed = 0;
   uint64_t first_sample = 0;
   std::span<const int32_t> labels;       // [n] in [0, num_classes) where there are classes

@@ -37,7 +37,8 @@ FixedPointOptions FixedPointOptionsOf(const ResolvedOptions& options, const Solv
 
 bool IsFinite(float x) { return std::isfinite(x); }
 
-// Puts what is known of a failed attempt beside the answer, and what it cost to the answer's costs.
+// Copies the findings of a failed attempt into the answer's report, and adds its costs to the
+// answer's costs.
 void AddAttempt(const SampleReport& failed, SampleReport* report) {
   report->fallback = true;
   report->attempt = {.solver = failed.solver,
@@ -126,7 +127,7 @@ class Runner::Batch {
     Add(decode_seconds_, SecondsBetween(solved, decoded));
   }
 
-  // Not OK if the device has failed.
+  // Status of the device: not OK if it has failed.
   absl::Status status() const {
     std::lock_guard lock(mutex_);
     return status_;
@@ -147,7 +148,7 @@ class Runner::Batch {
     status_ = status;
   }
 
-  // Samples [index * group, ...) of the batch, whichever items they belong to.
+  // Collects samples [index * group, ...) of the batch, across items.
   int32_t Collect(int64_t index, Lane& lane) const {
     int64_t skip = index * group_;
     int32_t n = 0;
@@ -159,7 +160,7 @@ class Runner::Batch {
     return n;
   }
 
-  // Null if there is none.
+  // Row i; null if there are no rows.
   static const float* RowOf(std::span<const float> rows, int64_t i, int64_t floats) {
     return rows.empty() ? nullptr : rows.data() + i * floats;
   }
@@ -205,13 +206,14 @@ class Runner::Batch {
     for (const GroupSample& sample : samples) sample.report->solver = row_.name;
   }
 
-  // Of the relative norms of an iterative solver, see StoppingPolicy.
+  // Floor of the relative norms of an iterative solver, see StoppingPolicy.
   double Floor() const {
     return row_.iterative ? StoppingPolicy{.rtol = options_.rtol, .atol = options_.atol}.floor()
                           : 0;
   }
 
-  // The answer of a sample, if it has one. Output layers may overflow where the states did not.
+  // Decodes the answer of a sample, unless the sample was stopped from outside. Output layers may
+  // overflow where the states did not.
   void Decode(Lane& lane, int32_t b, const SampleRequest& request) const {
     SampleReport& report = *request.sample.report;
     if (StoppedFromOutside(report.termination)) return;
@@ -234,7 +236,8 @@ class Runner::Batch {
     }
   }
 
-  // Estimates of certified states are none of the answer where the outputs have overflowed.
+  // Drops estimates where the outputs have overflowed: estimates of certified states do not hold
+  // for the answer then.
   static void DropEstimates(Lane& lane, int32_t n) {
     for (int32_t b = 0; b < n; ++b) {
       SampleReport& report = *lane.samples[b].report;
@@ -244,8 +247,8 @@ class Runner::Batch {
     }
   }
 
-  // The sequential solver for the samples that did not converge, from step 0: the bits of solver =
-  // sequential.
+  // Runs the sequential solver from step 0 for the samples that did not converge: the answers have
+  // the bits of solver = sequential.
   void FallBack(Lane& lane, int32_t n) const {
     int32_t failed = 0;
     for (int32_t b = 0; b < n; ++b) {
@@ -258,7 +261,7 @@ class Runner::Batch {
     for (int32_t first = 0; first < failed; first += group)
       FallBack(lane, first, std::min(failed - first, group));
   }
-  // For requests [first, first + n) of the lane.
+  // Falls back for requests [first, first + n) of the lane.
   void FallBack(Lane& lane, int32_t first, int32_t n) const {
     SampleRequest* const requests = lane.requests.data() + first;
     for (int32_t b = 0; b < n; ++b) {
@@ -280,7 +283,7 @@ class Runner::Batch {
   int64_t group_ = 1;
   std::atomic<double> encode_seconds_{0}, solve_seconds_{0}, decode_seconds_{0};
   mutable std::mutex mutex_;
-  absl::Status status_;  // by mutex_
+  absl::Status status_;  // guarded by mutex_
 };
 
 absl::StatusOr<std::unique_ptr<Runner>> Runner::Create(const System& system,
@@ -300,7 +303,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Create(const System& system,
   return runner;
 }
 
-// What only diffusion models take.
+// Checks the inputs that only diffusion models take.
 absl::Status Runner::CheckNoise(const RunItem& item) const {
   const int64_t n = item.num_samples, state = shape_.state_dim;
   DEEPPCR_RETURN_IF_ERROR(CheckSize("labels", item.labels.size(), shape_.num_classes > 0 ? n : 0));

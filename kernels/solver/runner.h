@@ -21,7 +21,7 @@ namespace deeppcr {
 
 // Runs batches of samples of one system: splits them into groups, gives each group to a thread with
 // a space of its own, encodes, solves, falls back, decodes. All memory is allocated by Create. Run
-// is thread-safe for up to `max_concurrent_runs` callers; more of them wait for one another.
+// is thread-safe for up to `max_concurrent_runs` callers; further callers wait.
 class Runner {
  public:
   // `system` and `pool` must outlive the runner.
@@ -46,7 +46,7 @@ class Runner {
     float* final_state;  // may be null
     GroupSample sample;
   };
-  // A thread's space and what goes with it.
+  // Space of a thread, with the memory of its solver.
   struct Lane {
     Lane(std::unique_ptr<SolveSpace> s, int32_t capacity)
         : space(std::move(s)),
@@ -58,7 +58,7 @@ class Runner {
     GroupScratch scratch;
     std::vector<GroupSample> samples;
     std::vector<SampleRequest> requests;
-    std::vector<SampleReport> failed;  // of samples that the sequential solver takes over
+    std::vector<SampleReport> failed;  // reports of samples that the sequential solver takes over
   };
   class LaneLease;
   class Batch;

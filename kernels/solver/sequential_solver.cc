@@ -6,7 +6,7 @@
 namespace deeppcr {
 namespace {
 
-// The reason that was found first stays.
+// Notes that the token has fired; the reason that was found first stays.
 void ProbeToken(const GroupSample& sample) {
   Termination& termination = sample.report->termination;
   if (sample.token == nullptr || termination != Termination::kDirect) return;
@@ -15,7 +15,7 @@ void ProbeToken(const GroupSample& sample) {
   if (reason == StopReason::kCancelled) termination = Termination::kCancelled;
 }
 
-// Notes which samples are to stop; true if all of them are.
+// Notes the samples that are to stop; true if all samples are.
 bool AllStopped(std::span<const GroupSample> samples) {
   bool all = true;
   for (const GroupSample& sample : samples) {

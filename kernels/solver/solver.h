@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_KERNELS_SOLVER_SOLVER_H_
 #define DEEPPCR_KERNELS_SOLVER_SOLVER_H_
 
-// Solvers run one group of samples in one space. They are stateless: what they remember lives in
+// Solvers run one group of samples in one space. Solvers are stateless: their data lives in
 // GroupScratch.
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace deeppcr {
 
-// By deadline or cancellation: there is no answer then, and none is wanted.
+// True for a stop by deadline or cancellation: there is no answer then, and no answer is wanted.
 constexpr bool StoppedFromOutside(Termination termination) {
   return termination == Termination::kDeadline || termination == Termination::kCancelled;
 }
@@ -27,7 +27,7 @@ constexpr bool StoppedFromOutside(Termination termination) {
 struct GroupSample {
   const CancelToken* token = nullptr;     // may be null
   ProgressListener* listener = nullptr;   // may be null
-  int64_t index = 0;                      // of the sample within its run item, for the listener
+  int64_t index = 0;                      // within the run item, for the listener
   const float* initial_states = nullptr;  // [L + 1, D] for InitialGuess::kPrevious
   float* trajectory = nullptr;            // [L + 1, D], or null if not wanted
   SampleReport* report = nullptr;
@@ -43,18 +43,19 @@ struct GroupScratch {
   std::vector<float*> trajectories;
 };
 
-// Where the samples want their states, as backends take it: null if none does.
+// Trajectory pointers of the samples as backends take them: null if no sample wants one.
 float* const* TrajectoriesOf(std::span<const GroupSample> samples, GroupScratch& scratch);
 
-// Step by step. Leaves z_L as the current state of each sample and fills its report. A sample whose
-// token fires ends with kDeadline or kCancelled; tokens are probed every few hundred microseconds.
+// Solves step by step. Leaves z_L as the current state of each sample and fills its report. A
+// sample whose token fires ends with kDeadline or kCancelled; tokens are probed every few hundred
+// microseconds.
 void SolveSequentially(SolveSpace& space, const SystemShape& shape,
                        std::span<const GroupSample> samples, GroupScratch& scratch);
 
 // The one iterative loop: Newton, quasi-Newton, Picard and Jacobi differ in
 // options.policy.linearization alone.
 struct FixedPointOptions {
-  std::string_view solver;  // its name, for the listener; static storage
+  std::string_view solver;  // name of the solver, for the listener; static storage
   StoppingPolicy policy;
   int64_t shooting_interval = 1;
   InitialGuess initial_guess = InitialGuess::kConstant;
