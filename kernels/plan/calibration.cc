@@ -11,7 +11,7 @@
 namespace deeppcr {
 namespace {
 
-// Normal equations of y ~ M (1; z_0) for all fitted steps at once: they share the left-hand side.
+// Normal equations of y ~ M (1; z_0) for all fitted steps at once, which share the left-hand side.
 class LeastSquares {
  public:
   LeastSquares(int64_t dim, int64_t count)
@@ -86,11 +86,11 @@ int64_t StrideFor(const SystemShape& shape, int64_t max_bytes) {
   return stride;
 }
 
-// Of trajectories and of the normal equations: some seconds. Counted, as what a clock cuts off
-// would make another guess, and other bits, of every load.
+// Limit on the flops of trajectories and of the normal equations: some seconds. The work is
+// counted, as a limit by a clock would give another guess, and other bits, at every load.
 constexpr double kMostFlops = 8e9;
 
-// Inputs that are worth it and can be afforded.
+// Number of inputs to fit: as many as are useful and can be afforded.
 int64_t NumFitted(const SystemShape& shape, int64_t num_inputs, int64_t num_steps) {
   const auto width = static_cast<double>(shape.state_dim);
   const double each =
@@ -105,7 +105,7 @@ absl::Status TooFew(int64_t usable, const SystemShape& shape) {
       StrCat("calibration: ", usable, " usable inputs, needs at least ", shape.state_dim + 2));
 }
 
-// Of the noise of diffusion models.
+// Seed of the noise of diffusion models.
 constexpr uint64_t kNoiseSeed = 20230916;
 
 }  // namespace

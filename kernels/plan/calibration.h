@@ -28,7 +28,7 @@ class CalibrationBatch {
  public:
   CalibrationBatch(const CalibrationInputs& inputs, const SystemShape& shape, int64_t first,
                    int64_t n);
-  // The request's inputs; what it is to write is left empty. Points into this object.
+  // The request's inputs; its outputs are left empty. Points into this object.
   RunItem Item() const;
 
  private:
@@ -44,9 +44,9 @@ CalibrationInputs SyntheticInputs(int64_t count, int64_t input_dim);
 // The affine map z_0 -> z_l of least squares (with a small ridge) over sequential trajectories of
 // the inputs, at every `stride` steps, stride being the smallest power of two for which the map
 // takes at most max_bytes. Uses at most as many inputs as 4 (D + 1), or 600 if that is more, and no
-// more than some seconds of counted work allow; an input whose trajectory overflows is left out, as
-// is what is not done when the token fires.
-// Errors: kFailedPrecondition if fewer than D + 2 inputs are left.
+// more than some seconds of counted work allow; an input whose trajectory overflows is left out,
+// and so are the inputs that are not done when the token fires. Errors: kFailedPrecondition if
+// fewer than D + 2 inputs are left.
 absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const CalibrationInputs& inputs,
                                            int64_t max_bytes, const CancelToken* token = nullptr);
 

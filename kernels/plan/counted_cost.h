@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_PLAN_COUNTED_COST_H_
 #define DEEPPCR_KERNELS_PLAN_COUNTED_COST_H_
 
-// What a way to solve costs, from what the loops counted and constants of the backend: the same on
-// every machine and whatever else runs, which no clock is.
+// Cost of a way to solve, from the counts of the loops and constants of the backend. Unlike a
+// clock, the cost is the same on every machine, whatever else runs.
 
 #include <algorithm>
 #include <cmath>
@@ -14,20 +14,20 @@
 
 namespace deeppcr {
 
-// One sample's, as counted.
+// Counted cost of one sample.
 struct CountedCost {
   double flops = 0;
   double stages = 0;
 
-  // Of a request of so many samples: the work adds up, what waits for one another does not.
+  // Seconds of a request of `samples` samples: flops add up, dependent stages do not.
   double Seconds(const CostRates& rates, double samples) const {
     return stages * rates.seconds_per_stage + samples * flops / rates.flops_per_second;
   }
 };
 
-// Vectors pushed through all steps, and the products of the tree: 2 D^3 for each of P transition
-// matrices of an iteration that forms them, of which there are no more than iterations and than
-// columns have room for.
+// Flops of the vectors pushed through all steps, and of the products of the tree: 2 D^3 for each of
+// P transition matrices of an iteration that forms matrices. The number of such iterations is
+// bounded by `iterations` and by the columns, of which each takes D + 1.
 inline double CountedFlops(const SystemShape& shape, int64_t num_intervals, double columns,
                            double iterations) {
   const auto steps = static_cast<double>(shape.num_steps);

@@ -28,7 +28,7 @@ std::string Describe(const PlanChoice& choice);
 // The choice for requests of up to max_samples samples (and more than the entry before).
 struct PlanEntry {
   int32_t max_samples = 0;
-  std::string solver = "sequential";  // what `auto` runs: sequential, or parallel.solver
+  std::string solver = "sequential";  // solver of `auto`: sequential, or parallel.solver
   PlanChoice parallel;                // the best parallel configuration that met the tolerance
   double sequential_seconds = 0;   // medians, whole request of max_samples samples; 0: not measured
   double parallel_seconds = 0;     // 0 where it was not measured or no candidate met the tolerance
@@ -37,43 +37,43 @@ struct PlanEntry {
   int64_t parallel_stages = 0;     // worst
 
   bool operator==(const PlanEntry&) const = default;
-  // False: no candidate met the tolerance, and what is said of the parallel one says nothing.
+  // False: no candidate met the tolerance, and the parallel fields mean nothing.
   bool has_parallel() const { return solver != "sequential" || parallel_stages > 0; }
   double seconds() const { return solver == "sequential" ? sequential_seconds : parallel_seconds; }
 };
 
-// Where a plan came from.
+// Origin of a plan.
 enum class PlanSource : uint8_t {
   kMeasured,
   kCache,    // --plan_cache_dir
   kFile,     // plan.json beside the weights
-  kServing,  // a load of the same weights that was there already
+  kServing,  // a model with the same weights that was loaded already
 };
 // "measured", "cache", "file", "serving".
 std::string_view ToString(PlanSource source);
 
-// What to do about plans at a load.
+// Use of existing plans at a load.
 enum class PlanMode : uint8_t {
   kMeasure,  // measure, whatever plans there are
   kPrefer,   // measure only where no plan fits
   kRequire,  // take the plan of the file, or fail
 };
 
-// Made before a model is ready. Its id names everything that an answer's bits depend on beside the
-// request.
+// Plan of a model, made before the model is ready. The id names everything beside the request that
+// an answer's bits depend on.
 struct Plan {
   std::string id;  // 16 hex digits
   std::string device;
-  std::string device_class;  // that it is kept by: DeviceClass::Name(), or its bits alone
-  std::string build;         // that made or checked it
+  std::string device_class;  // key of the plan: DeviceClass::Name(), or the bits alone
+  std::string build;         // build that made or checked the plan
   PlanSource source = PlanSource::kMeasured;
-  double rtol = 1e-4;  // that the candidates had to meet
+  double rtol = 1e-4;  // tolerance that the candidates had to meet
   // The smallest rtol that float32 is expected to certify for this model, from the rounding of
   // calibration inputs; `auto` answers requests below it with the sequential solver. 0: not known.
   double least_rtol = 0;
   double measured_seconds = 0;
-  // The best choice of each iterative solver that met the tolerance; what a request that names the
-  // solver runs where it leaves options out.
+  // Best choice of each iterative solver that met the tolerance; a request that names the solver
+  // takes from it the options that the request leaves out.
   std::vector<PlanChoice> choices;
   std::vector<PlanEntry>
       entries;  // ascending max_samples; the last one is the model's max_batch_size
@@ -81,7 +81,7 @@ struct Plan {
 
   // The entry for a request of num_samples samples. Entries must not be empty.
   const PlanEntry& Lookup(int64_t num_samples) const;
-  // The choice of this solver, or null.
+  // Choice of this solver, or null.
   const PlanChoice* ChoiceOf(std::string_view solver) const;
 };
 

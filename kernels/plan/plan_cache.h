@@ -18,8 +18,8 @@ class PlanCache {
   // An empty directory name switches the cache off.
   explicit PlanCache(std::string directory) : directory_(std::move(directory)) {}
 
-  // The plan, whose `build` may be another than the key's. Errors: kNotFound; kInvalidArgument for
-  // a damaged or edited file, naming it.
+  // The plan, whose `build` may differ from the key's. Errors: kNotFound; kInvalidArgument naming
+  // a damaged or edited file.
   absl::StatusOr<Plan> Load(const PlanKey& key) const;
   absl::Status Save(const PlanKey& key, const Plan& plan) const;
 

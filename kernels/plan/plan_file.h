@@ -6,8 +6,8 @@
 //   {"format": "deeppcr-plan-1",
 //    "devices": {"cpu-avx2 l1d=32K l2=512K l3=32M": [{"key": {...}, "plan": {...}}, ...],
 //                "cpu-avx2": [...]}}
-// A device class has one plan per number of steps. One that is named by its bits alone is for every
-// device of these bits that has no plan of its own.
+// A device class has one plan per number of steps. A plan under the bits alone is for every device
+// of these bits that has no plan of its own.
 
 #include <map>
 #include <string>
@@ -33,14 +33,15 @@ class PlanFile {
   // the field; kResourceExhausted beyond 1 MiB.
   static absl::StatusOr<PlanFile> Parse(std::string_view text);
 
-  // A plan that was made for this device class is kept by it, or by the bits if it came so.
+  // Keeps a plan under the device class that it was made for, or under the bits if it came so.
   void Add(const PlanKey& key, const Plan& plan);
   std::string Text() const;
 
-  // The plan of the key's device class and number of steps, or of its bits alone where that one
-  // does not fit the rest of the key; null if there is neither. If neither fits, the first.
+  // Plan of the key's device class and number of steps, or the plan of the key's bits alone where
+  // the former does not fit the rest of the key; null if there is neither. If neither fits, the
+  // former.
   const KeyedPlan* Find(const PlanKey& key) const;
-  // The device classes and for what steps they have plans, for a message.
+  // Device classes with the numbers of steps that they have plans for, for a message.
   std::string Contents() const;
 
   const std::map<std::string, std::vector<KeyedPlan>>& devices() const { return devices_; }

@@ -21,19 +21,19 @@ inline constexpr int64_t kMaxPlanBytes = int64_t{1} << 20;
 inline constexpr size_t kMaxPlanEntries = 64;
 inline constexpr size_t kMaxPlanChoices = 16;
 
-// What a plan says, without where it came from and for reading.
+// Content of a plan, without its origin and without the members that are for reading only.
 nlohmann::json PlanToJson(const Plan& plan);
 absl::StatusOr<Plan> PlanFromJson(const nlohmann::json& object);
 
 nlohmann::json ChoiceToJson(const PlanChoice& choice);
 
-// All but the device class.
+// Members of a key but the device class.
 nlohmann::json KeyToJson(const PlanKey& key);
 absl::StatusOr<PlanKey> KeyFromJson(const nlohmann::json& object);
 
 // A member that is a text of at most 256 bytes.
 absl::StatusOr<std::string> TextMember(const nlohmann::json& object, std::string_view field);
-// A member that is an array of at most so many.
+// A member that is an array of at most `most` elements.
 absl::StatusOr<const nlohmann::json*> ArrayMember(const nlohmann::json& object,
                                                   std::string_view field, size_t most);
 

@@ -12,7 +12,7 @@ namespace deeppcr {
 
 namespace {
 
-// Of an untrusted value, for a message: printable ASCII, as the reader's texts are short.
+// Text of an untrusted value for a message: printable ASCII, and short, as the reader bounds texts.
 std::string Shown(const nlohmann::json& value) { return value.dump(-1, ' ', true); }
 
 }  // namespace

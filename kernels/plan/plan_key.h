@@ -10,8 +10,8 @@
 
 namespace deeppcr {
 
-// Everything that a plan is valid for. The number of threads is no part of it: no bit depends on
-// it.
+// Key of a plan: everything that its validity depends on. The number of threads is no part of the
+// key, as no bit depends on it.
 struct PlanKey {
   std::string device_class;  // DeviceClass::Name()
   std::string device_bits;   // DeviceClass::bits
@@ -29,13 +29,13 @@ struct PlanKey {
   bool operator==(const PlanKey&) const = default;
 };
 
-// What differs between our key and that of a plan, field by field, with what was expected and what
-// came; empty if nothing does. Neither the build, which has rules of its own, nor the device class,
-// which chose the plan, are looked at.
+// Differences between our key and the key of a plan, field by field, with the expected and the
+// found value; empty if there are none. Neither the build, which has rules of its own, nor the
+// device class, which chose the plan, is compared.
 std::string MisfitOf(const PlanKey& ours, const PlanKey& theirs);
 
 // The id of a plan: 16 hex digits over the key and over every choice, but not over measured times,
-// nor over what of the device only speed depends on.
+// nor over the properties of the device that only speed depends on.
 absl::StatusOr<std::string> PlanId(const PlanKey& key, const Plan& plan);
 
 }  // namespace deeppcr

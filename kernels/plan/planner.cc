@@ -16,19 +16,19 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRepetitions = 5;
-constexpr double kRepeatedSeconds = 0.25;  // no more repetitions after that
+constexpr double kRepeatedSeconds = 0.25;  // no more repetitions after so long
 
-// A parallel choice that counts as so many sequential solves is timed for one sample alone.
+// Factor of the sequential cost from which a parallel choice is timed for one sample alone.
 constexpr double kNotTimed = 10;
 
-// What a candidate may count compared with the best before it.
+// Factor of the best candidate's counted work at which a candidate is given up.
 constexpr double kGiveUp = 3;
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// 0 for none.
+// Median of the values; 0 if there are none.
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
@@ -127,7 +127,7 @@ class Planner {
     return trial;
   }
 
-  // Tries a choice if it has not been, within what is left of the solver's share.
+  // Tries a choice that has not been tried, within the rest of the solver's share of the work.
   absl::Status Consider(const PlanChoice& choice, double until, std::vector<Trial>* trials) {
     const auto same = [&](const Trial& trial) { return trial.choice == choice; };
     if (Fired(options_.token) || std::any_of(trials->begin(), trials->end(), same))
@@ -175,7 +175,7 @@ class Planner {
     return options_.calibrated_guess ? InitialGuess::kCalibrated : InitialGuess::kConstant;
   }
 
-  // Guess, warm sweeps and refresh, each at the best of what was tried before.
+  // Tries guesses, warm sweeps and refresh, each as a change of the best choice so far.
   absl::Status Refine(double until, std::vector<Trial>* trials) {
     const auto consider = [&](auto change) -> absl::Status {
       const Trial* best = BestOf(*trials, options_.rates);
@@ -198,7 +198,8 @@ class Planner {
            best_->cost.Seconds(options_.rates, samples);
   }
 
-  // Runs in turns, until the time for repetitions is up. What a deadline cut off leaves no figure.
+  // Times runs in turns, until the time for repetitions is up. A run that a deadline cut off leaves
+  // no figure.
   absl::StatusOr<Timing> TimeInTurns(int64_t n) {
     const bool parallel = best_ != nullptr && (n == 1 || CountedRatio(n) > 1 / kNotTimed);
     Timing timing;
@@ -222,7 +223,7 @@ class Planner {
     entry->parallel_stages = static_cast<int64_t>(trial.cost.stages);
   }
 
-  // Requests of up to n samples.
+  // Adds the entry for requests of up to n samples.
   absl::Status AddEntry(int64_t n) {
     PlanEntry entry{.max_samples = static_cast<int32_t>(n)};
     Timing timing;
@@ -248,7 +249,7 @@ class Planner {
   const CountedCost sequential_;
   Clock::time_point timing_start_;
   std::vector<Trial> chosen_;    // one per entry of plan_.choices
-  const Trial* best_ = nullptr;  // of them
+  const Trial* best_ = nullptr;  // points into chosen_
   Plan plan_;
 };
 

@@ -15,36 +15,36 @@
 
 namespace deeppcr {
 
-// Every candidate must get the first so many inputs right.
+// Number of inputs, the first ones, that every candidate must get right.
 inline constexpr int kJudgedSamples = 8;
 
-// Candidates whose counted work differs by less are taken to be equally fast, and the one with
-// fewer dependent stages is chosen. A clock tells no more: medians of one and the same run spread
-// by 1.2 (digits-mlp) to 1.6 (digits-resnet) over twenty loads beside a load generator
+// Factor of counted work within which candidates are taken to be equally fast, and the candidate
+// with fewer dependent stages is chosen. A clock tells no more: medians of one and the same run
+// spread by 1.2 (digits-mlp) to 1.6 (digits-resnet) over twenty loads beside a load generator
 // (tests/integration/same_plans.py).
 inline constexpr double kEqualWork = 1.3;
 
-// What the counts say about sequential or parallel stands unless the clock contradicts by this
-// factor, in the shortest of at least kFewestTimes runs of each: a busy machine makes runs longer,
-// never shorter, and medians of a few were seen to be off by 18 beside a load generator.
+// Factor by which the clock has to contradict the counts about sequential or parallel, in the
+// shortest of at least kFewestTimes runs of each: a busy machine makes runs longer, never shorter,
+// and medians of a few runs were seen to be off by a factor of 18 beside a load generator.
 inline constexpr double kClearlyFaster = 2;
 inline constexpr size_t kFewestTimes = 3;
 
-// The least rtol is so many times the worst effect of rounding that was seen: the certificate takes
-// it kRoundingFactor times, other inputs may see twice as much, and half of the tolerance is for
-// what the iteration leaves.
+// Factor from the worst effect of rounding that was seen to the least rtol: the certificate takes
+// the effect kRoundingFactor times, other inputs may see twice as much, and half of the tolerance
+// is for the error that the iteration leaves.
 inline constexpr double kRoundingMargin = 4 * kRoundingFactor;
 
 struct PlannerOptions {
   double rtol = 1e-4;
   double atol = 1e-6;
   int32_t max_batch_size = 1;
-  bool calibrated_guess = false;  // the system has one
+  bool calibrated_guess = false;  // the system has a calibrated guess
   CostRates rates;
-  double flops_in_all = 1e11;    // counted work of all candidates; what does not fit is left out
-  double seconds_per_run = 30;   // of one sample: a way out where a machine stands still
-  double seconds_of_timing = 4;  // sample counts that come after it have no figures
-  const CancelToken* token = nullptr;              // may be null
+  double flops_in_all = 1e11;          // counted work of all candidates; others are left out
+  double seconds_per_run = 30;         // limit for one sample, where a machine stands still
+  double seconds_of_timing = 4;        // later sample counts have no figures
+  const CancelToken* token = nullptr;  // may be null
   std::function<void(std::string_view)> progress;  // may be empty
 };
 
@@ -54,8 +54,8 @@ struct Timing {
   std::vector<double> parallel;
 };
 
-// Whether `auto` takes the parallel choice, where the sequential solver counts as so many times the
-// seconds of it: by the counts, unless the clock contradicts clearly.
+// True if `auto` takes the parallel choice: by the counts, unless the clock contradicts clearly.
+// `counted_ratio` is the sequential solver's counted seconds by the parallel choice's.
 bool ParallelIsFaster(double counted_ratio, const Timing& timing);
 
 // Decides how requests of 1, 2, 4, ... max_batch_size samples are answered. Candidates run on
@@ -68,9 +68,9 @@ bool ParallelIsFaster(double counted_ratio, const Timing& timing);
 absl::StatusOr<Plan> MeasurePlan(const Runner& runner, const CalibrationInputs& inputs,
                                  const PlannerOptions& options);
 
-// Checks a plan that another build made, by what its choices do on calibration inputs, without
-// timing anything, and sets least_rtol to what this build sees. Errors: kFailedPrecondition, naming
-// the choice that misses the tolerance; kCancelled.
+// Checks a plan that another build made, by running its choices on calibration inputs without
+// timing anything, and sets least_rtol from the rounding that this build sees. Errors:
+// kFailedPrecondition, naming the choice that misses the tolerance; kCancelled.
 absl::Status CheckPlan(const Runner& runner, const CalibrationInputs& inputs,
                        const PlannerOptions& options, Plan* plan);
 

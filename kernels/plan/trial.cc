@@ -16,11 +16,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A choice that takes so many sequential solves is judged by fewer samples.
+// Factor of the sequential cost from which a choice is judged by fewer samples.
 constexpr double kHopeless = 10;
 constexpr int kJudgedIfHopeless = 2;
 
-// Of the work that is allowed to all candidates, what the reference may take.
+// Share of the work allowed to all candidates that the reference may take.
 constexpr double kReferenceShare = 0.25;
 
 constexpr int32_t kMostIterations = 32;
@@ -162,7 +162,7 @@ absl::Status TrialBench::JudgeSample(int s, const ResolvedOptions& options, Tria
   return absl::OkStatus();
 }
 
-// How many iterations have this counted work, of those that the solver would make.
+// Number of iterations that fit into this counted work, at most as many as the solver would make.
 int32_t TrialBench::IterationsWithin(const PlanChoice& choice, double max_flops) const {
   const bool newton = FindSolver(choice.solver)->linearization == Linearization::kFull;
   const double columns = static_cast<double>(newton ? shape_.state_dim + 1 : 1);

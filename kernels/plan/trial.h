@@ -17,11 +17,11 @@
 
 namespace deeppcr {
 
-// What a choice achieved with one sample at a time.
+// Results of a choice with one sample at a time.
 struct Trial {
   PlanChoice choice;
   bool met_tolerance = false;
-  std::string why_not;       // where it did not
+  std::string why_not;       // reason where it did not meet the tolerance
   bool within_steps = true;  // no more dependent stages than steps, beyond which `auto` gives up
   CountedCost cost;          // flops: mean, stages: worst
   double iterations = 0;     // mean
@@ -29,27 +29,27 @@ struct Trial {
   double rounding = 0;       // worst
 };
 
-// One line of it, for reading.
+// Text of a trial in one line, for reading.
 std::string Describe(const Trial& trial);
 
-// The cheapest of those that met the tolerance, if any is of those within the steps; null if there
-// is none. Of those that are equal work the one with the fewest stages.
+// Cheapest trial that met the tolerance, among those within the steps if there are any; null if no
+// trial met the tolerance. Among trials of equal work, the trial with the fewest stages.
 const Trial* BestOf(const std::vector<Trial>& trials, const CostRates& rates);
 
 class TrialBench {
  public:
   TrialBench(const Runner& runner, const CalibrationInputs& inputs, const PlannerOptions& options);
 
-  // The sequential answers that choices are judged by. Empty if there are some, else why not: a
-  // sample overflowed or took too long.
+  // Computes the sequential answers that choices are judged by. Returns an empty text, or the
+  // reason why there are no answers: a sample overflowed or took too long.
   absl::StatusOr<std::string> RunReference();
 
   // Runs a choice on the judged samples; stops as soon as it misses the tolerance, or its counted
   // work is beyond max_flops per sample.
   absl::StatusOr<Trial> Run(const PlanChoice& choice, double max_flops);
 
-  // One run of samples [first, first + n); seconds of it. Whether all of them got to their end is
-  // in in_time afterwards.
+  // Runs samples [first, first + n) once and returns the seconds; in_time() tells afterwards
+  // whether all samples got to their end.
   absl::StatusOr<double> Time(const ResolvedOptions& options, int64_t first, int64_t n);
   ResolvedOptions Resolve(const PlanChoice& choice) const;
 
