@@ -8,8 +8,8 @@
 namespace deeppcr::reference {
 namespace {
 
-// Forward mode: n values and their derivatives by the state. Without columns: values only, so that
-// the same lines serve both.
+// Jet of forward mode: n values and their derivatives by the state. Without columns: values only,
+// so that the same lines serve both.
 struct Jet {
   std::vector<double> value;  // [n]
   std::vector<double> slope;  // [n, columns] row-major
@@ -18,7 +18,7 @@ struct Jet {
 
 Jet Values(std::span<const double> z) { return {.value = {z.begin(), z.end()}}; }
 
-// z itself: its derivative is the unit matrix.
+// z as a jet: its derivative is the unit matrix.
 Jet Variables(std::span<const double> z) {
   const auto dim = static_cast<int64_t>(z.size());
   Jet x = {.value = {z.begin(), z.end()}, .slope = std::vector<double>(dim * dim), .columns = dim};
@@ -180,7 +180,7 @@ std::vector<double> DenoiseJacobian(const DiffusionSpec& spec, int64_t step,
   return Denoised(spec, step, condition, Variables(z)).slope;
 }
 
-// Not std::clamp, which asks for arguments that are no NaN.
+// Clips without std::clamp, which does not allow a NaN.
 double Clip(double x, double range) {
   if (x > range) return range;
   if (x < -range) return -range;

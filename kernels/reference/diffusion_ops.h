@@ -13,8 +13,8 @@
 
 namespace deeppcr::reference {
 
-// What a request adds to the time embedding of every step, [H]: the embedding of its class, the
-// image of its vector [input_dim], or zero where the model takes neither.
+// Condition of a request, which is added to the time embedding of every step, [H]: the embedding of
+// the class, the image of the vector [input_dim], or zero where the model takes neither.
 std::vector<double> Condition(const DiffusionSpec& spec, const float* inputs, int32_t label);
 
 // m(z, step), [D].
@@ -24,13 +24,13 @@ std::vector<double> Denoise(const DiffusionSpec& spec, int64_t step,
 std::vector<double> DenoiseJacobian(const DiffusionSpec& spec, int64_t step,
                                     std::span<const double> condition, std::span<const double> z);
 
-// x within +-range; a NaN stays one. The derivative is 1 on the boundary too and 0 at a NaN, as
-// that of torch.clamp.
+// x within +-range; a NaN stays a NaN. The derivative is 1 on the boundary too and 0 at a NaN, as
+// the derivative of torch.clamp.
 double Clip(double x, double range);
 double ClipDerivative(double x, double range);
 
 // One element of a reverse step in two halves: the denoised sample before it is clipped, and z'
-// from it.
+// from the denoised sample.
 double RawDenoised(const ReverseStep& step, double z, double m);
 double NextState(const ReverseStep& step, double clip_range, double raw_denoised, double z,
                  double m, double noise);
@@ -38,7 +38,7 @@ double NextState(const ReverseStep& step, double clip_range, double raw_denoised
 // The next state, with noise [D] of this step.
 std::vector<double> Step(const DiffusionSpec& spec, int64_t step, std::span<const double> condition,
                          std::span<const float> noise, std::span<const double> z);
-// Its derivative by z, [D, D] row-major.
+// Derivative of Step by z, [D, D] row-major.
 std::vector<double> StepJacobian(const DiffusionSpec& spec, int64_t step,
                                  std::span<const double> condition, std::span<const double> z);
 

@@ -13,7 +13,7 @@
 namespace deeppcr::reference {
 namespace {
 
-// Of a coarse trajectory, at most.
+// Largest number of denoiser evaluations of a coarse trajectory.
 constexpr int64_t kCoarseEvaluations = 16;
 
 class DiffusionFamily final : public Family {
@@ -43,7 +43,7 @@ class DiffusionFamily final : public Family {
   }
 
  private:
-  // Copies what a span shows and turns the span to the copy, which stays where it is when
+  // Copies the numbers of a span and points the span to the copy, which stays where it is when
   // numbers_ grows.
   void Own(std::span<const float>* numbers) {
     numbers_.emplace_back(numbers->begin(), numbers->end());
@@ -67,7 +67,7 @@ class DiffusionFamily final : public Family {
   std::vector<std::vector<float>> numbers_;
 };
 
-// Row `step` of what the caller gave, or drawn.
+// Noise of `step`: the row that the caller gave, or drawn noise.
 std::vector<float> NoiseOf(const SampleInput& input, const float* given, uint32_t step,
                            int64_t dim) {
   if (given != nullptr) return {given, given + dim};
@@ -110,7 +110,7 @@ class DiffusionSample final : public Sample {
     const ReverseStep& step = spec_.steps[i];
     std::vector<double> next(z.size());
     for (size_t k = 0; k < z.size(); ++k) {
-      // The model output that would have led to it.
+      // The model output that would have led to this denoised sample.
       const double m = step.z_m == 0 ? 0 : (raw[k] - step.x0_z * z[k]) / step.x0_m;
       next[k] = NextState(step, spec_.clip_range, raw[k], z[k], m, noise_[i][k]);
     }

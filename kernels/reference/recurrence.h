@@ -10,7 +10,7 @@
 
 namespace deeppcr::reference {
 
-// The steps of one sample: what a family makes of its input.
+// The steps of one sample, as a family makes them from the sample's input.
 class Sample {
  public:
   virtual ~Sample() = default;
@@ -20,7 +20,7 @@ class Sample {
   virtual std::vector<double> Step(int64_t l, const std::vector<double>& z) const = 0;
   // df_l/dz at z, [D, D] row-major.
   virtual std::vector<double> StepJacobian(int64_t l, const std::vector<double>& z) const = 0;
-  // z_0 .. z_L of SolveSpace::GuessCoarse; z_0 everywhere where the family has none.
+  // z_0 .. z_L of SolveSpace::GuessCoarse; z_0 everywhere where the family has no coarse guess.
   virtual std::vector<std::vector<double>> CoarseTrajectory(PassCount* count) const = 0;
 };
 

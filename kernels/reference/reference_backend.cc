@@ -53,7 +53,7 @@ double Norm(const Vector& a) {
   return largest;
 }
 
-// The state of an interval end and its probes; what travels through an interval together.
+// State of an interval end and its probes, the vectors that travel through an interval together.
 using Columns = std::array<Vector, kNumColumns>;
 
 struct Node {
@@ -221,7 +221,7 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
     return (h >> 40) % 2 == 0 ? 1 : -1;
   }
 
-  // y_p as the next interval takes it.
+  // State y_p as the next interval takes it: in a confirmation, the tried one.
   Vector EntryOf(int64_t p, IterationKind kind) const {
     Vector y = states_[p][0];
     if (p == 0 || kind.confirmation < Confirmation::kUpdated) return y;
