@@ -23,8 +23,8 @@ class Comparison {
   std::vector<std::optional<ResolvedOptions>> resolved;
   std::vector<ComparisonRow> rows;
 
-  // One timed run of every row, one after the other, so that a slow moment of the machine hits all
-  // of them.
+  // Times one run of every row, one after the other, so that a slow moment of the machine hits all
+  // rows.
   absl::Status TimeOnce() {
     for (size_t r = 0; r < rows.size(); ++r) {
       if (!resolved[r].has_value()) continue;

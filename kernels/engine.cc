@@ -29,8 +29,8 @@ int NumThreads(int wanted) {
   return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-// A cache that cannot be written is found out at start, and not by the plan that is measured anew
-// every time.
+// Finds a cache that cannot be written at start; otherwise the plan would be measured anew every
+// time.
 absl::Status MakePlanCache(const std::string& directory) {
   if (directory.empty()) return absl::OkStatus();
   std::error_code error;
@@ -73,8 +73,8 @@ class EngineImpl final : public Engine {
   }
 
  private:
-  // Nothing if there is none, or if it is not wanted. One that cannot be read is a problem like one
-  // that does not fit.
+  // Text of plan.json; nothing if there is no such file, or if it is not wanted. A file that cannot
+  // be read is a problem like a plan that does not fit.
   absl::StatusOr<std::optional<std::string>> ReadPlanFile(const std::string& directory,
                                                           const LoadProgress& progress) const {
     if (options_.plan_mode == PlanMode::kMeasure) return std::nullopt;

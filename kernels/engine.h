@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_ENGINE_H_
 #define DEEPPCR_KERNELS_ENGINE_H_
 
-// The narrow waist of the numerical library: load a model, run requests, get reports. All that a
-// server sees.
+// The narrow waist of the numerical library, all that a server sees: load a model, run requests,
+// get reports.
 
 #include <cstdint>
 #include <functional>
@@ -25,10 +25,10 @@ namespace deeppcr {
 
 struct EngineOptions {
   std::string backend = "auto";                // auto, cpu, cuda, reference
-  int num_threads = 0;                         // that share the samples of a batch; 0: one per core
+  int num_threads = 0;                         // threads that share a batch; 0: one per core
   int max_concurrent_runs = 1;                 // callers of Run at a time
   std::string plan_cache_dir;                  // empty: measured plans are not kept
-  PlanMode plan_mode = PlanMode::kPrefer;      // what a load does about plan.json and older plans
+  PlanMode plan_mode = PlanMode::kPrefer;      // use of plan.json and of older plans at a load
   int64_t max_model_bytes = int64_t{1} << 30;  // weights file
   int64_t max_workspace_bytes = int64_t{256} << 20;  // per thread; bounds how small C may be
   // Called, at least once and from any thread, when the device has failed: no model of this engine
@@ -36,32 +36,32 @@ struct EngineOptions {
   std::function<void(const absl::Status&)> device_failed;
 };
 
-// What a model is, fixed at load.
+// Description of a model, fixed at load.
 struct ModelInfo {
   std::string model_type;  // a name of the model registry
   int64_t input_dim = 0;
   int64_t output_dim = 0;
   int64_t state_dim = 0;
-  int64_t num_layers = 0;  // L; of a diffusion model: its default number of inference steps
+  int64_t num_layers = 0;  // L; for a diffusion model its default number of inference steps
   int32_t max_batch_size = 0;
   int32_t min_shooting_interval = 1;  // the smallest C whose workspace fits
   std::string config_json;
   std::string weights_sha256;
   int64_t memory_bytes = 0;          // weights, tables and workspaces
   std::vector<std::string> solvers;  // accepted names, auto included
-  std::vector<std::string> labels;   // of the outputs; may be empty
-  // Of a diffusion model: the numbers of inference steps it was loaded for, the default first, and
-  // the classes it takes (0: none). Empty and 0 for the others.
+  std::vector<std::string> labels;   // labels of the outputs; may be empty
+  // Numbers of inference steps that a diffusion model was loaded for, the default first, and its
+  // number of classes (0: none). Empty and 0 for other models.
   std::vector<int64_t> num_inference_steps;
   int64_t num_classes = 0;
   bool has_decoder = false;          // the outputs are not the final states
-  std::vector<int64_t> image_shape;  // of the outputs: height, width[, channels]; may be empty
+  std::vector<int64_t> image_shape;  // shape of the outputs: height, width[, channels]; or empty
 
   bool generates() const { return !num_inference_steps.empty(); }
 };
 
 struct ComparisonRow {
-  std::string solver;                 // that answered the first sample
+  std::string solver;                 // solver that answered the first sample
   std::string error;                  // set, and nothing else, where these options cannot run
   std::vector<double> seconds;        // one per repetition, ascending
   std::vector<float> outputs;         // [n, output_dim]
@@ -81,15 +81,15 @@ class LoadedModel {
   virtual ~LoadedModel() = default;
 
   virtual const ModelInfo& info() const = 0;
-  // Of the system with so many steps; 0: the default one. The number must be one that info() lists.
+  // Plan of the system with num_steps steps, a number that info() lists; 0: the default.
   virtual const Plan& plan(int64_t num_steps = 0) const = 0;
   // The plan of this key, for a load that may take it over; null if there is none.
   virtual const Plan* PlanOf(const PlanKey& key) const = 0;
   // The text of a plan.json with the plans of this device class.
   virtual std::string PlanFileText() const = 0;
 
-  // Validates options and takes what they leave open from the plan entry for num_samples.
-  // Errors: kInvalidArgument naming the option, what was expected and what came.
+  // Validates options and takes the values that they leave open from the plan entry for
+  // num_samples. Errors: kInvalidArgument naming the option, what was expected and what came.
   virtual absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options,
                                                   int64_t num_samples) const = 0;
 
@@ -101,22 +101,22 @@ class LoadedModel {
   virtual absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
                            RunTimings* timings) const = 0;
 
-  // Runs the inputs of `request` (what it is to write is ignored) through several options,
+  // Runs the inputs of `request` (its outputs are ignored) through several options,
   // interleaved, `repetitions` times each, and once more with trajectories for the differences.
   // Allocates. Options are resolved one by one; a row that fails to resolve carries the error. All
-  // of them must name the same number of inference steps. Stops with kDeadlineExceeded /
+  // options must name the same number of inference steps. Stops with kDeadlineExceeded /
   // kCancelled when the request's token says so.
   virtual absl::StatusOr<std::vector<ComparisonRow>> Compare(const RunItem& request,
                                                              std::span<const SolveOptions> options,
                                                              int repetitions) const = 0;
 };
 
-// Progress of a load, for logs, in words: what is being done, or what went wrong on the way and was
-// done without.
+// Progress of a load, for logs, in words: the step that is being done, or a problem that the load
+// goes on without solving.
 enum class LoadNews : uint8_t { kStep, kProblem };
 using LoadProgress = std::function<void(LoadNews, std::string_view)>;
 
-// One per process. Thread-safe.
+// Engine of a process, which has one. Thread-safe.
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -124,8 +124,8 @@ class Engine {
   // Errors: kUnavailable if the backend that was asked for cannot run here (with the reason).
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options);
 
-  virtual std::string_view backend() const = 0;         // cpu, cuda, reference
-  virtual std::string_view device() const = 0;          // what bits depend on, e.g. "cpu-avx512"
+  virtual std::string_view backend() const = 0;  // cpu, cuda, reference
+  virtual std::string_view device() const = 0;   // device that bits depend on, e.g. "cpu-avx512"
   virtual std::string_view backend_reason() const = 0;  // why this backend, in a sentence
 
   // Reads <directory>/{config.json,model.safetensors,scheduler_config.json (diffusion),

@@ -11,7 +11,7 @@
 namespace deeppcr {
 namespace {
 
-// Gives a plan that will be served its names.
+// Fills the names of a plan that will be served: device class, build, rtol and id.
 absl::StatusOr<Plan> Named(const PlanSearch& search, Plan plan) {
   if (plan.device_class.empty()) plan.device_class = search.key.device_class;
   plan.build = search.key.build;
@@ -20,7 +20,7 @@ absl::StatusOr<Plan> Named(const PlanSearch& search, Plan plan) {
   return plan;
 }
 
-// Of a plan whose key fits but for the build.
+// Checks a plan whose key fits but for the build.
 absl::StatusOr<Plan> Checked(const PlanSearch& search, Plan plan) {
   if (const std::string unfit = search.unfit(plan); !unfit.empty())
     return absl::FailedPreconditionError(StrCat("this model cannot run with ", unfit));
@@ -45,7 +45,7 @@ absl::StatusOr<Plan> FromFile(const PlanSearch& search) {
   return Checked(search, item->plan);
 }
 
-// kNotFound if no model has it.
+// Plan of a model that is loaded already; kNotFound if no model has a plan that fits.
 absl::StatusOr<Plan> FromLoaded(const PlanSearch& search) {
   for (const auto& model : search.loaded) {
     const Plan* found = model->PlanOf(search.key);
@@ -78,7 +78,7 @@ void SayWhyNot(const PlanSearch& search, std::string_view where, const absl::Sta
              StrCat(where, missing ? ": " : ": not taken: ", ToStd(status.message())));
 }
 
-// What the cache has, or else a new plan, which it then has.
+// Plan from the cache, or else a new plan, which is put into the cache.
 absl::StatusOr<Plan> FromCacheOrMeasured(const PlanSearch& search) {
   const PlanCache cache(search.cache_dir);
   if (search.mode != PlanMode::kMeasure) {

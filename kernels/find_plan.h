@@ -16,7 +16,7 @@
 
 namespace deeppcr {
 
-// Where a load looks for the plan of one system, and what it can do with what it finds.
+// Places where a load looks for the plan of one system, and functions that judge or make a plan.
 struct PlanSearch {
   PlanKey key;
   PlanMode mode = PlanMode::kPrefer;
@@ -29,10 +29,10 @@ struct PlanSearch {
   std::function<void(LoadNews, std::string_view)> say;
 };
 
-// plan.json comes first; then, unless one is required there, a model that is loaded already, then
-// the cache; what is left is to measure. A plan of another build is checked and kept. Errors:
-// kFailedPrecondition if a plan is required and there is none, or it does not fit, and why; those
-// of measure; kCancelled.
+// Looks in plan.json first; then, unless a plan is required there, in a model that is loaded
+// already, then in the cache; measures at last. A plan of another build is checked and kept.
+// Errors: kFailedPrecondition if a plan is required and there is none, or the plan does not fit,
+// and why; errors of measure; kCancelled.
 absl::StatusOr<Plan> FindPlan(const PlanSearch& search);
 
 }  // namespace deeppcr

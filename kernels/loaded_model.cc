@@ -25,13 +25,13 @@ namespace deeppcr {
 namespace {
 
 constexpr int64_t kMaxGuessBytes = int64_t{32} << 20;
-// Of counted work on plans, and of timing, for all systems of a model.
+// Seconds of counted work on plans, and of timing, for all systems of a model.
 constexpr double kPlanSeconds = 4;
-// Of the packed systems, in sizes of the largest weights file: every number of inference steps has
-// a copy of the weights and a table of its own.
+// Limit on the packed systems, in sizes of the largest weights file: every number of inference
+// steps has a copy of the weights and a table of its own.
 constexpr int64_t kMaxCopies = 4;
 
-// Twice what the affine map has unknowns per output, within reason.
+// Number of inputs: twice the unknowns of the affine map per output, within reason.
 int64_t NumSyntheticInputs(int64_t state_dim) {
   return std::clamp<int64_t>(2 * (state_dim + 1), 256, 2048);
 }
@@ -45,7 +45,7 @@ struct Variant {
   ResolveContext resolve;
 };
 
-// Tells whoever wants to know that the device has failed.
+// Tells the listener, if there is one, that the device has failed.
 absl::Status Watched(absl::Status status,
                      const std::function<void(const absl::Status&)>& device_failed) {
   if (absl::IsUnavailable(status) && device_failed) device_failed(status);
@@ -99,7 +99,7 @@ class LoadedModelImpl final : public LoadedModel {
   }
 
  private:
-  // 0: the default. Null if there is none.
+  // Variant for num_steps (0: the default); null if there is none.
   const Variant* Find(int64_t num_steps) const {
     if (num_steps == 0) return &variants_.front();
     const auto found = std::find_if(
@@ -138,15 +138,16 @@ absl::StatusOr<SpaceLimits> ChooseLimits(const System& system, int64_t num_steps
                            max_bytes, " allowed (raise max_workspace_bytes)");
 }
 
-// A diffusion model brings its inputs, the noise, with it.
+// Calibration inputs of the model, or synthetic ones. A diffusion model has inputs of its own, the
+// noise.
 CalibrationInputs CalibrationInputsOf(const Model& model, const SystemShape& shape) {
   if (model.num_calibration > 0)
     return {.values = model.calibration_inputs, .count = model.num_calibration};
   return SyntheticInputs(NumSyntheticInputs(shape.state_dim), shape.input_dim);
 }
 
-// The inputs that an initial guess is fitted on: not those that the planner judges it by, unless
-// there would be too few.
+// Inputs that an initial guess is fitted on: not the inputs that the planner judges the guess by,
+// unless there would be too few.
 CalibrationInputs FittedInputs(const CalibrationInputs& all, const SystemShape& shape) {
   const int64_t left = all.count - kJudgedSamples;
   if (left < shape.state_dim + 2) return all;
@@ -157,7 +158,7 @@ CalibrationInputs FittedInputs(const CalibrationInputs& all, const SystemShape& 
 // Loads one system of a model, step by step.
 class VariantPreparation {
  public:
-  // Of a system that may take max_bytes.
+  // Prepares a system that may take max_bytes.
   VariantPreparation(const Model& model, const SystemSpec& spec, int64_t max_bytes,
                      const PlanFile* plans, const LoadContext& context)
       : model_(model),
@@ -186,7 +187,7 @@ class VariantPreparation {
   }
   void Warn(std::string_view text) const { Say(text, LoadNews::kProblem); }
 
-  // Of what is allowed to the whole model.
+  // Share of a system in a limit of the whole model.
   int64_t Share(int64_t whole) const { return whole / static_cast<int64_t>(model_.systems.size()); }
 
   absl::Status MakeRunner() {
@@ -213,7 +214,7 @@ class VariantPreparation {
     Say("calibrating the initial guess");
     const absl::StatusOr<AffineGuess> guess = FitAffineGuess(
         *variant_.runner, FittedInputs(inputs_, shape_), kMaxGuessBytes, context_.token);
-    // That our own samples are too few for a wide model is nobody's mistake.
+    // Synthetic inputs may be too few for a wide model, which is no problem of the model's files.
     if (!guess.ok())
       return Say(ToStd(guess.status().message()),
                  model_.num_calibration > 0 ? LoadNews::kProblem : LoadNews::kStep);
@@ -222,7 +223,7 @@ class VariantPreparation {
     variant_.resolve.calibrated_guess = true;
   }
 
-  // Empty for nothing.
+  // Hash of the bytes; empty for no bytes.
   static absl::StatusOr<std::string> HashOf(std::string_view bytes) {
     return bytes.empty() ? std::string() : Sha256Hex(bytes);
   }
@@ -310,8 +311,8 @@ ModelInfo InfoOf(const Model& model, const std::vector<Variant>& variants) {
   return info;
 }
 
-// What plan.json says, if there is one that can be read. One that cannot is a problem, and the end
-// where a plan is required.
+// Plans of plan.json, if there is such a file and it can be read. A file that cannot be read is a
+// problem, and an error where a plan is required.
 absl::StatusOr<std::optional<PlanFile>> ParsePlans(const LoadContext& context) {
   if (!context.plan_json.has_value()) return std::nullopt;
   absl::StatusOr<PlanFile> file = PlanFile::Parse(*context.plan_json);

@@ -17,16 +17,16 @@
 
 namespace deeppcr {
 
-// What the engine lends to every model it loads.
+// Context that the engine lends to every model that it loads.
 struct LoadContext {
   const Backend* backend = nullptr;
   ThreadPool* pool = nullptr;
   const EngineOptions* options = nullptr;
   LoadProgress progress;
   const CancelToken* token = nullptr;    // may be null
-  CostRates rates;                       // of the backend
-  std::optional<std::string> plan_json;  // of the model's plan.json, if there is one
-  std::span<const std::shared_ptr<const LoadedModel>> loaded;  // whose plans may be taken over
+  CostRates rates;                       // rates of the backend
+  std::optional<std::string> plan_json;  // text of the model's plan.json, if there is one
+  std::span<const std::shared_ptr<const LoadedModel>> loaded;  // models whose plans may serve
 };
 
 // Packs a model for the backend, calibrates it, and finds its plan.

@@ -51,7 +51,7 @@ absl::Status CheckInterval(const SolverRow& row, int64_t interval, const Resolve
   return absl::OkStatus();
 }
 
-// What a solver runs with where neither the request nor the plan says.
+// Default choice of a solver, where neither the request nor the plan says.
 PlanChoice DefaultChoice(const SolverRow& row, const ResolveContext& context) {
   PlanChoice choice;
   const int64_t most = row.max_shooting_interval > 0 ? row.max_shooting_interval : 16;
@@ -99,8 +99,8 @@ absl::StatusOr<ResolvedOptions> ResolveIterative(const SolveOptions& options, co
   return resolved;
 }
 
-// Whether a request is valid must not hang on which solver was measured to be fastest: `auto`
-// leaves out what its choice does not take.
+// Removes the options that the choice of `auto` does not take: the validity of a request must not
+// depend on the solver that was measured to be fastest.
 SolveOptions OptionsFor(const SolverRow& row, SolveOptions options) {
   if (row.linearization != Linearization::kFull) options.warm_sweeps = -1;
   if (row.max_shooting_interval > 0) options.shooting_interval = 0;
@@ -110,7 +110,7 @@ SolveOptions OptionsFor(const SolverRow& row, SolveOptions options) {
 bool ChoiceFits(const PlanChoice& choice, const ResolveContext& context) {
   const SolverRow* row = FindSolver(choice.solver);
   if (row == nullptr || !row->iterative || !SolverFits(row->name, context)) return false;
-  // Other solvers run neither.
+  // Only Newton runs warm sweeps or reuses matrices.
   const bool newton = row->linearization == Linearization::kFull;
   if (!newton &&
       (choice.warm_sweeps > 0 || choice.jacobian_refresh == JacobianRefresh::kWhileContracting))
@@ -130,8 +130,8 @@ bool EntryFits(const PlanEntry& entry, const ResolveContext& context) {
   return ChoiceFits(entry.parallel, context);
 }
 
-// A tolerance that float32 cannot be relied on to certify would cost the iterations, and the
-// sequential solver after them.
+// Resolves `auto` to the sequential solver below least_rtol: a tolerance that float32 cannot be
+// relied on to certify would cost the iterations, and the sequential solver after them.
 absl::StatusOr<ResolvedOptions> ResolveAuto(const SolveOptions& options, const PlanEntry& entry,
                                             double least_rtol, const ResolveContext& context) {
   const SolverRow* row = FindSolver(entry.solver);

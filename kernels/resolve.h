@@ -10,7 +10,7 @@
 
 namespace deeppcr {
 
-// What options are checked against.
+// Properties of a model that options are checked against.
 struct ResolveContext {
   int64_t num_steps = 1;
   int64_t min_shooting_interval = 1;
@@ -22,13 +22,13 @@ struct ResolveContext {
 // True if a model of this shape can run the solver at all.
 bool SolverFits(std::string_view solver, const ResolveContext& context);
 
-// What `auto` or a solver's name may take from the plan, which another process may have measured or
-// a hand may have edited, and a model of this shape cannot run, in words; empty if there is no such
-// choice.
+// Describes a choice of the plan that `auto` or a solver's name may take and a model of this shape
+// cannot run; empty if there is no such choice. The plan may have been measured by another process
+// or edited by hand.
 std::string UnfitChoice(const Plan& plan, const ResolveContext& context);
 
-// Validates options and fills what they leave open from the plan entry for num_samples; see
-// LoadedModel::Resolve.
+// Validates options and fills the values that they leave open from the plan entry for num_samples;
+// see LoadedModel::Resolve.
 absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int64_t num_samples,
                                                const Plan& plan, const ResolveContext& context);
 
