@@ -12,7 +12,7 @@
 namespace deeppcr::cpu {
 namespace {
 
-constexpr int kMostCaches = 16;  // of a core: four today
+constexpr int kMostCaches = 16;  // caches of a core: four today
 
 std::string WordOf(const std::string& path) {
   std::string word;
@@ -20,7 +20,7 @@ std::string WordOf(const std::string& path) {
   return word;
 }
 
-// "1280K" as the kernel writes it, in KiB; 0 for anything else.
+// KiB of a size such as "1280K", as the kernel writes it; 0 for anything else.
 uint64_t KibibytesOf(std::string text) {
   uint64_t kibibytes = 0;
   if (text.empty() || text.back() != 'K') return 0;
@@ -37,7 +37,7 @@ std::string SizeText(uint64_t kibibytes) {
 }  // namespace
 
 std::string CacheClass(const std::string& directory) {
-  std::array<uint64_t, 3> sizes = {};  // of levels 1 to 3
+  std::array<uint64_t, 3> sizes = {};  // sizes of levels 1 to 3
   for (int i = 0; i < kMostCaches; ++i) {
     const std::string cache = absl::StrCat(directory, "/index", i, "/");
     const std::string level = WordOf(cache + "level");

@@ -8,7 +8,7 @@ namespace deeppcr::cpu {
 
 inline constexpr char kCachesOfFirstCore[] = "/sys/devices/system/cpu/cpu0/cache";
 
-// The data caches that a directory of this form lists, e.g. "l1d=32K l2=512K l3=32M": sizes rounded
+// Data caches that a directory of this form lists, e.g. "l1d=32K l2=512K l3=32M": sizes rounded
 // down to powers of two, so that processors that differ little are of one class, and "unknown" for
 // a level that is not listed.
 std::string CacheClass(const std::string& directory);

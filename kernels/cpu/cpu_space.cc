@@ -19,11 +19,11 @@ namespace {
 // Sizes of a space's buffers, in floats.
 struct SpaceSizes {
   int64_t vectors =
-      0;  // [nodes, kColumns, W]: right-hand sides; the same again for entering vectors
-  int64_t matrices = 0;   // [nodes, W, W]; a diagonal takes [nodes, W] of it
+      0;  // [nodes, kColumns, W]: right-hand sides; entering vectors take as much again
+  int64_t matrices = 0;   // [nodes, W, W]; diagonals take [nodes, W] of these
   int64_t intervals = 0;  // [P, kColumns, W]: propagated
   int64_t states = 0;     // [P + 1, kColumns, W]
-  int64_t samples = 0;    // [kSequentialGroup, W], twice
+  int64_t samples = 0;    // [kSequentialGroup, W], two of these
   bool overflow = false;
 
   int64_t total_bytes() const {
@@ -280,7 +280,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
     std::fill(y + dim_, y + width_, 0.0F);
   }
 
-  // Of the states; those of the probes are what they have picked up.
+  // Residuals of the states; the residual of a probe is the rounding that it has picked up.
   void FormResiduals(int64_t columns) {
     for (int64_t p = 0; p < intervals_; ++p) {
       const float* f = propagated_.data() + p * row_;
@@ -346,7 +346,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
   const int64_t dim_, num_steps_;
   const int64_t width_;
   const int64_t row_;                   // floats of the kColumns vectors of one node
-  const CancelToken* token_ = nullptr;  // of sample 0, the only one of iterative mode
+  const CancelToken* token_ = nullptr;  // token of sample 0, the only sample of iterative mode
   bool interrupted_ = false;
   int64_t interval_ = 1, intervals_ = 0;
   ScanTree tree_;

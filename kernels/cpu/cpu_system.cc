@@ -14,8 +14,8 @@
 namespace deeppcr::cpu {
 namespace {
 
-// Samples that keep a thread busy for some 200 us; less is not worth waking one for. A step takes
-// about 12 ns of latency and 0.06 ns per weight.
+// Samples that keep a thread busy for some 200 us; less work is not worth waking a thread for. A
+// step takes about 12 ns of latency and 0.06 ns per weight.
 int64_t SamplesWorthAThread(const SystemShape& shape) {
   const double per_step = 12 + 0.06 * static_cast<double>(shape.step_weights);
   return std::max<int64_t>(

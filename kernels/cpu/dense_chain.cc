@@ -106,7 +106,7 @@ void DecoderChain::RecordSlopes(const float* z) {
   }
 }
 
-// Columns [first, first + count) of the Jacobian, added to the row sums in absolute value.
+// Adds the absolute values of columns [first, first + count) of the Jacobian to the row sums.
 void DecoderChain::AddColumns(int64_t first, int64_t count) {
   float* in = tangents_.data();
   float* out = in + kTogether * widest_;

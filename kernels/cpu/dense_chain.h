@@ -15,15 +15,14 @@ namespace deeppcr::cpu {
 // thread-safe.
 class DecoderChain {
  public:
-  // `layers` must outlive this; none: the answer is the state.
+  // `layers` must outlive the chain; if they are empty, the answer is the state.
   DecoderChain(const std::vector<PackedDense>& layers, int64_t state_dim,
                const DenoiserKernels& kernels);
   static int64_t Bytes(const std::vector<PackedDense>& layers, int64_t state_dim);
   bool ok() const { return values_.ok() && slopes_.ok() && tangents_.ok() && row_sums_.ok(); }
 
   void Apply(const float* z, float* outputs);
-  // Largest row sum of the absolute Jacobian at z, in forward mode; infinite if one is not a
-  // number.
+  // Largest row sum of the absolute Jacobian at z, in forward mode; infinite if a row sum is NaN.
   double Amplification(const float* z);
 
  private:

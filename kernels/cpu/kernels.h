@@ -18,7 +18,8 @@ namespace deeppcr::cpu {
 
 // Vectors that travel through an interval together: the state, then the probes.
 inline constexpr int kColumns = 5;
-// Where a state waits while a tried one is in its place (beside kUpdateColumn and kBallColumn).
+// Column that keeps a state while a tried state is in its place (beside kUpdateColumn and
+// kBallColumn).
 inline constexpr int kKeptColumn = 3;
 // Samples that the sequential kernel advances together.
 inline constexpr int kSequentialGroup = 8;
@@ -32,7 +33,7 @@ struct LayersView {
   const float* biases;          // [L, W]
   const float* lane_mask;       // [W]: all ones in the first D lanes, else zero bits
   const uint32_t* probe_seeds;  // [4, W]
-  float scale;                  // of the residual branch
+  float scale;                  // scale of the residual branch
   bool residual;
   Activation activation;
 };
@@ -41,10 +42,10 @@ struct LayersView {
 struct PropagateArgs {
   LayersView layers;
   int64_t interval;        // C
-  int64_t first_interval;  // of those to propagate, in [0, end_interval)
-  int64_t end_interval;    // behind the last one, in [1, P]
-  const float* states;     // [P + 1, kColumns, W]: y_p, and what is not read here
-  float* propagated;       // [P, kColumns, W]: F_p and its probes, which come in as zeros
+  int64_t first_interval;  // first interval to propagate, in [0, end_interval)
+  int64_t end_interval;    // one behind the last interval, in [1, P]
+  const float* states;     // [P + 1, kColumns, W]: y_p, and columns that are not read here
+  float* propagated;       // [P, kColumns, W]: F_p and its probes, which start as zeros
   float* jacobians;  // [P, W (column), W], or [P, W] if diagonal, or null to leave them as they are
   float* scratch;    // [2 (W + kColumns) + 4, W]
   bool diagonal;
@@ -77,12 +78,12 @@ struct UpdateArgs {
   int64_t num_intervals;
   float* states;           // [P + 1, kColumns, W], in and out; kKeptColumn: see `confirms`
   float* propagated;       // [P, kColumns, W], overwritten by F + A d
-  const float* jacobians;  // as PropagateArgs, or null for identity
+  const float* jacobians;  // as in PropagateArgs, or null for identity
   const float* entering;   // [P, kColumns, W]: d_{p-1}, or null for none (Jacobi)
   double floor;
   bool diagonal;
   bool probes;
-  bool confirms;  // put back what is in kKeptColumn instead
+  bool confirms;  // put back the states of kKeptColumn instead
 };
 
 struct Kernels {

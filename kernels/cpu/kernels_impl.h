@@ -41,15 +41,15 @@ int64_t AdvanceInRegisters(const LayersView& layers, float* state, int64_t begin
   return stages;
 }
 
-// B samples through steps (begin, end]. Their chains interleave: the latency of one hides behind
-// the others.
+// Takes B samples through steps (begin, end]. The chains of samples interleave: the latency of one
+// hides behind the others.
 template <int W, int B>
 int64_t AdvanceTogether(const LayersView& layers, float* states, float* scratch, int64_t begin,
                         int64_t end, float* const* trajectories) {
   constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
   constexpr int S = B < Shape<W>::kSharing ? B : Shape<W>::kSharing;
-  // Where a state fits into registers it is replaced in place; a wider one is written in pieces
-  // while all of the old one is still needed.
+  // A state that fits into registers is replaced in place; a wider state is written in pieces while
+  // all of the old state is still needed.
   constexpr bool kInPlace = V * N == W;
   const int64_t width = Width<W>(layers.width);
   float* target = kInPlace ? states : scratch;
@@ -74,7 +74,7 @@ int64_t AdvanceTogether(const LayersView& layers, float* states, float* scratch,
   return stages;
 }
 
-// Samples from *next on, B at a time, as long as there are as many. Returns the steps, 0 if there
+// Advances samples from *next on, B at a time, as long as B are left. Returns the steps, 0 if there
 // were none.
 template <int W, int B>
 DEEPPCR_INLINE int64_t AdvanceGroups(const LayersView& layers, float* states, float* scratch,
@@ -93,7 +93,8 @@ DEEPPCR_INLINE int64_t AdvanceGroups(const LayersView& layers, float* states, fl
   return stages;
 }
 
-// Groups run one after the other, but none waits for another: the stages are those of one of them.
+// Groups run one after the other, but no group waits for another: the stages are those of one
+// group.
 template <int W>
 int64_t Advance(const LayersView& layers, float* states, float* scratch, int32_t n, int64_t begin,
                 int64_t end, float* const* trajectories) {
@@ -111,7 +112,7 @@ int64_t Advance(const LayersView& layers, float* states, float* scratch, int32_t
 // ---- Propagation
 // ------------------------------------------------------------------------------------------------
 
-// The state and, between, the slopes of one interval as it is walked through.
+// Walk through the steps of one interval, with the state and the slopes in between.
 template <int W>
 struct Walker {
   static constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
@@ -121,7 +122,7 @@ struct Walker {
   float* tangents[2];  // [W, W] each
   float* probes[2];    // [4, W] each
   float* state[2];     // [W] each
-  // [W] each, of the step that has just been made.
+  // Slope and pre-activation of the last step made, [W] each.
   float *slope, *pre_activation;
 
   explicit DEEPPCR_INLINE Walker(const PropagateArgs& a)
@@ -191,8 +192,8 @@ struct Walker {
     return PowerOfTwoBelow(MaxLane(largest));
   }
 
-  // The root of the sum of the squared terms of the pre-activations at [at, at + N), of states in
-  // units of 1 / inverse. Where the slope is zero, squares that overflow count for nothing.
+  // Root of the sum of the squared terms of the pre-activations at [at, at + N), of states in units
+  // of 1 / inverse. Where the slope is zero, squares that overflow count for nothing.
   DEEPPCR_INLINE Vec<N> LengthOfTerms(int64_t step, int64_t at, Vec<N> inverse) {
     const float* weights = args.layers.weights + step * width * width;
     const float* before = state[1];
@@ -205,8 +206,8 @@ struct Walker {
     return Sqrt(Min(sum, Broadcast<N>(kLargestFloat)));
   }
 
-  // Of the pre-activations at [at, at + N), whose terms have this size. The products with the
-  // probes are in probes[1].
+  // Slopes near the pre-activations at [at, at + N), whose terms have this size. The products with
+  // the probes are in probes[1].
   DEEPPCR_INLINE SlopeRange<N> SlopesOfProbes(int64_t at, Vec<N> terms) {
     Vec<N> probe = Broadcast<N>(0.0F);
     for (int64_t j = 0; j + 1 < kColumns; ++j)
@@ -217,10 +218,10 @@ struct Walker {
                       Load<N>(slope + at), ReachOf(terms, probe));
   }
 
-  // What the rounding of a step is proportional to: the new state, the branch that a residual step
-  // adds, and the terms of its dot products with the bias, which cancel in the state but not in the
-  // rounding: sqrt(z_l^2 + (z_l - z_{l-1})^2 + slope^2 (b^2 + sum_k W_k^2 z_{l-1,k}^2)). What a
-  // product loses below the least normal float is a part of the least float.
+  // Size that the rounding of a step is proportional to, from the new state, the branch that a
+  // residual step adds, and the terms of its dot products with the bias, which cancel in the state
+  // but not in the rounding: sqrt(z_l^2 + (z_l - z_{l-1})^2 + slope^2 (b^2 + sum_k W_k^2
+  // z_{l-1,k}^2)). The loss of a product below the least normal float is a part of the least float.
   DEEPPCR_INLINE Vec<N> RoundingSize(int64_t at, Vec<N> terms, Vec<N> inverse) {
     const Vec<N> z = Load<N>(state[0] + at) * inverse;
     const Vec<N> branch =
@@ -228,7 +229,7 @@ struct Walker {
     return Sqrt(Fma(z, z, Fma(branch, branch, terms * terms)));
   }
 
-  // E <- J E + rounding of the step that has just been made.
+  // E <- J E + rounding of the last step made.
   DEEPPCR_INLINE void Probes(int64_t step) {
     const LayersView& layers = args.layers;
     const float* weights = layers.weights + step * width * width;
@@ -265,7 +266,7 @@ struct Walker {
     for (int64_t i = 0; i < rows * width; i += N) Store(to + i, Broadcast<N>(0.0F));
   }
 
-  // All steps of interval p. Returns how many there were.
+  // Makes all steps of interval p and returns their number.
   DEEPPCR_INLINE int64_t Interval(int64_t p) {
     const LayersView& layers = args.layers;
     const int64_t begin = p * args.interval;
@@ -332,7 +333,7 @@ void Apply(const ApplyArgs& a) {
 // ---- Update
 // -----------------------------------------------------------------------------------------------------
 
-// What becomes of one interval once F + A d is there, element by element, and its norms.
+// Last part of the update of one interval, once F + A d is there: its states, balls and norms.
 template <int N>
 struct Settler {
   const UpdateArgs& args;
@@ -346,7 +347,7 @@ struct Settler {
     for (int64_t at = 0; at < args.width; at += N) args.confirms ? Return(at) : Take(at);
   }
 
-  // The new state, its update, and after one with probes the ball of its error.
+  // Takes the new state, its update, and after an update with probes the ball of its error.
   DEEPPCR_INLINE void Take(int64_t at) {
     const Vec<N> z = Load<N>(next + at);
     const Vec<N> correction = z - Load<N>(y + at), moved = Abs(correction);
@@ -364,7 +365,7 @@ struct Settler {
     Store(y + kUpdateColumn * args.width + at, correction);
   }
 
-  // The state in whose place the tried one was, and how near to it the way has led.
+  // Puts back the state that the tried state replaced, and notes how near the map has come to it.
   DEEPPCR_INLINE void Return(int64_t at) {
     const Vec<N> kept = Load<N>(y + kKeptColumn * args.width + at);
     const Vec<N> way = Load<N>(next + at) - kept, back = Abs(way);
@@ -403,7 +404,7 @@ struct Settler {
 
   DEEPPCR_INLINE void AddTo(IntervalNorms* norms) const {
     const double scale = static_cast<double>(MaxLane(state)) + args.floor;
-    // A maximum may lose a NaN; a lost one would pass for a probe that has picked up nothing.
+    // A maximum may lose a NaN, and a lost NaN would pass for a probe that has picked up nothing.
     const double d = MaxLane(update);
     const double e = probes_finite ? MaxLane(probe) : __builtin_inf();
     norms->finite = norms->finite && finite;
@@ -426,7 +427,7 @@ DEEPPCR_INLINE void CorrectInterval(const UpdateArgs& a, int64_t p) {
   float* to = a.propagated + p * row;
   const float* entering = a.entering + p * row;
   const int64_t columns = a.probes ? kColumns : 1;
-  // F + 0 would turn -0 into +0: where nothing is added the bits stay.
+  // F + 0 would turn -0 into +0: where the correction is zero the bits stay.
   const auto add = [&](int64_t j, int64_t at, Vec<N> correction) {
     const Vec<N> base = Load<N>(to + j * width + at);
     return SelectEqual(correction, Broadcast<N>(0.0F), base, base + correction);

@@ -67,7 +67,7 @@ absl::StatusOr<PackedDense> PackDense(const DenseSpec& spec, Kernels (*kernels)(
   return packed;
 }
 
-// Four rows at a time, of which any width is a multiple.
+// Sums four rows at a time: every padded width is a multiple of four.
 void PackedDense::Apply(const float* in, float* out) const {
   for (int64_t first = 0; first < width; first += 4) {
     double sums[4];

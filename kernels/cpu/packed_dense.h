@@ -43,7 +43,7 @@ void PackColumns(std::span<const float> matrix, int64_t rows, int64_t cols, int6
                  float* to);
 
 absl::Status CheckAllocated(bool ok, int64_t floats);
-// kResourceExhausted, with both numbers, if so many floats are more than is allowed.
+// Errors: kResourceExhausted, with both numbers, if the floats are more than allowed.
 absl::Status CheckPackedFloats(int64_t floats, const PackingLimits& limits);
 
 // All ones in the first `dim` of `width` lanes.

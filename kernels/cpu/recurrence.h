@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CPU_RECURRENCE_H_
 #define DEEPPCR_KERNELS_CPU_RECURRENCE_H_
 
-// What the families differ in: encode, step, decode. Everything else of a space (tree, update,
-// norms, guesses) is the same for all of them.
+// Operations in which the families differ: encode, step, decode. Everything else of a space (tree,
+// update, norms, guesses) is the same for all families.
 //
 // Vectors are padded with zeros to W = PaddedWidth(D) floats; matrices are column-major, W floats a
 // column (kernels/cpu/kernels.h).
@@ -36,7 +36,7 @@ class Recurrence {
  public:
   virtual ~Recurrence() = default;
 
-  // z_0 [W] of a sample; what its steps need beside is kept under its index.
+  // Computes z_0 [W] of a sample; other data that its steps need is kept under its index.
   virtual void Encode(int32_t sample, const SampleInput& input, float* z) = 0;
   // Answer [output_dim] of the final state z [W].
   virtual void Decode(const float* z, float* outputs) = 0;
@@ -48,8 +48,8 @@ class Recurrence {
   // steps.
   virtual int64_t Advance(float* states, int32_t n, int64_t begin, int64_t end,
                           float* const* trajectories) = 0;
-  // The very bits of Advance in the states. Unfinished if the token has fired, which it looks at
-  // every few hundred microseconds.
+  // Propagates, with the very bits of Advance in the states. Unfinished if the token, which is
+  // probed every few hundred microseconds, has fired.
   virtual PassCount Propagate(const IntervalPass& pass) = 0;
   // See SolveSpace::GuessCoarse: z_l of sample 0 [W] into states + p * stride for the ends l of
   // intervals p = 1..P. states[0] is z_0. Unfinished if the token has fired.
@@ -62,9 +62,10 @@ class PackedSystem {
  public:
   virtual ~PackedSystem() = default;
   virtual int64_t memory_bytes() const = 0;
-  // What NewRecurrence allocates.
+  // Bytes that NewRecurrence allocates.
   virtual int64_t RecurrenceBytes() const = 0;
-  // Null if that memory could not be had. `this` must outlive the result.
+  // Steps of the system with their memory; null if the allocation failed. `this` must outlive the
+  // result.
   virtual std::unique_ptr<Recurrence> NewRecurrence() const = 0;
 
   SystemShape shape;

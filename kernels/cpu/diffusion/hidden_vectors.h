@@ -25,8 +25,8 @@ struct Chunk {
   }
 };
 
-// f.template operator()<M>(offset) over `width` floats, four vectors at a time where there are as
-// many: an elementary function alone is all latency.
+// Calls f.template operator()<M>(offset) over `width` floats, four vectors at a time where four are
+// left: an elementary function of a single vector is all latency.
 template <class F>
 DEEPPCR_INLINE void ForChunks(int64_t width, const F& f) {
   int64_t at = 0;
@@ -34,7 +34,7 @@ DEEPPCR_INLINE void ForChunks(int64_t width, const F& f) {
   for (; at < width; at += kNativeLanes) f.template operator()<1>(at);
 }
 
-// f(offset) for each vector of `width` floats.
+// Calls f(offset) for each vector of `width` floats.
 template <class F>
 DEEPPCR_INLINE void ForVectors(int64_t width, const F& f) {
   for (int64_t at = 0; at < width; at += kNativeLanes) f(at);
@@ -70,7 +70,7 @@ DEEPPCR_INLINE float DotOf(const float* x, const float* y, int64_t width) {
 }
 
 // normed = (x - mean) / sqrt(variance + epsilon) over the first `dim` lanes, zero beyond. Two
-// passes: the squares of what is left after the mean do not cancel.
+// passes, because the squares of the differences from the mean do not cancel.
 struct Moments {
   float mean, inverse;  // 1 / standard deviation
 };

@@ -19,12 +19,12 @@
 namespace deeppcr::cpu {
 
 // A matrix cut into panels of as many outputs as accumulators hold. Inputs are padded with zero
-// weights to a multiple of 4: so many floats of an input row are read, and must be finite.
+// weights to a multiple of 4: `cols` floats of an input row are read, and must be finite.
 struct PanelView {
   int64_t rows;          // outputs
   int64_t cols;          // inputs, padded
   int64_t panel;         // 16, 32 or 64
-  int64_t width;         // of an output row
+  int64_t width;         // floats of an output row
   const float* weights;  // [width / panel, cols, panel]
   const float* bias;     // [width]
   const float* spreads;  // [width]: size of the rounding of a product, of an input of length 1
@@ -56,7 +56,7 @@ struct DenoiserView {
   int64_t hidden_width;  // H'
   int64_t num_blocks;    // N
   int64_t modulation_floats;
-  int64_t record_floats;         // of one row: Record in kernels/cpu/diffusion/tape.h
+  int64_t record_floats;         // floats of a row's Record in kernels/cpu/diffusion/tape.h
   const PanelView* input;        // [1]
   const PanelView* output;       // [1]
   const PanelView* first;        // [N]; the bias of a residual MLP is in the modulation
@@ -65,24 +65,24 @@ struct DenoiserView {
   const float* norm_weight;      // [N, H'], adaLN only
   const float* norm_bias;        // [N, H'], adaLN only
   const float* state_mask;       // [X]: all ones in the first D lanes, else zero bits
-  const float* hidden_mask;      // [H']: likewise H
-  const uint32_t* state_seeds;   // [4, X]: of the probes
+  const float* hidden_mask;      // [H']: all ones in the first H lanes, else zero bits
+  const uint32_t* state_seeds;   // [4, X]: seeds of the probes
   const uint32_t* hidden_seeds;  // [4, H']
   float clip_range;              // may be infinite
   float norm_epsilon;
 };
 
-// Rows of a record per block (Record in kernels/cpu/diffusion/tape.h), and of its states.
+// Rows of a record per block (Record in kernels/cpu/diffusion/tape.h), and rows for its states.
 inline constexpr int kResidualRecordRows = 4;
 inline constexpr int kAdaLnRecordRows = 6;
 inline constexpr int kStateRecordRows = 4;
 
-// What one row of a reverse step needs beside its state.
+// Data that one row of a reverse step needs beside its state.
 struct StepRow {
   const ReverseCoefficients* coefficients;
   const float* modulation;
   const float* noise;  // [X], or null where sigma is 0
-  int64_t step;        // 0-based: of the signs of the rounding probes
+  int64_t step;        // 0-based; gives the signs of the rounding probes
 };
 
 struct StepArgs {
@@ -92,8 +92,8 @@ struct StepArgs {
   float* states;       // [count, X]: z, then z'
   float* predictions;  // [count, X]: receives the denoiser's output m
   float* scratch;      // [3, count, H']
-  float* records;      // [count, record_floats]: receives what the tangents need, or null
-  bool sizes;          // the records with the sizes of the rounding errors
+  float* records;      // [count, record_floats]: receives the Record for tangents, or null
+  bool sizes;          // records include the sizes of the rounding errors
 };
 
 // Tangent vectors through the step that wrote the records: row r of `tangents` belongs to row
@@ -109,7 +109,7 @@ struct TangentArgs {
   float* scratch;   // [kTangentTile, 3 H' + X]
 };
 
-// Tangent vectors that pass through the network together, so that memory is bounded whatever D.
+// Tangent vectors that pass through the network together, so that memory is bounded for any D.
 inline constexpr int kTangentTile = 96;
 
 // Modulation rows of `count` vectors y.
@@ -120,8 +120,8 @@ struct ModulationArgs {
   float* out;  // [count, modulation_floats]
 };
 
-// Normals of kernels/problem/philox.h of one sample: those of step first_step + i, elements 0 to
-// 4 quads - 1, to out + i stride. At most 2^32 steps, counted from 0.
+// Normals of kernels/problem/philox.h of one sample: elements 0 to 4 quads - 1 of step
+// first_step + i go to out + i stride. At most 2^32 steps, counted from 0.
 struct NormalsArgs {
   uint64_t seed, sample;
   uint32_t first_step;
@@ -138,7 +138,7 @@ struct DenoiserKernels {
   void (*modulate)(const ModulationArgs& args);
   // x[i] <- act'(x[i]); count is a multiple of 4.
   void (*differentiate)(Activation activation, float* x, int64_t count);
-  // False where not all of them are certain to have the bits of philox.h.
+  // Draws normals; false where some normals may not have the bits of philox.h.
   bool (*normals)(const NormalsArgs& args);
 };
 

@@ -8,7 +8,8 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-// (shift, scale) of layer norm with weight and bias, or without, to (gain, shift) in place.
+// Turns (shift, scale) of a layer norm with weight and bias, or without, into (gain, shift), in
+// place.
 DEEPPCR_INLINE void FoldNorm(float* mu, int64_t width, const float* weight, const float* bias) {
   ForVectors(width, [&](int64_t at) {
     const Wide shift = LoadWide(mu + at);
@@ -23,8 +24,8 @@ DEEPPCR_INLINE void FoldNorm(float* mu, int64_t width, const float* weight, cons
   });
 }
 
-// The order of the parts of mu is that of DenoiserSpec; the biases of a residual MLP are already in
-// those of its modulation layer.
+// The parts of mu have the order of DenoiserSpec; the biases of the modulation layer of a residual
+// MLP already include the biases of its blocks.
 inline void ModulationRows(const ModulationArgs& args) {
   const DenoiserView& d = *args.denoiser;
   const int64_t width = d.hidden_width;

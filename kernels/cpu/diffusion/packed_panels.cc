@@ -12,14 +12,14 @@ namespace deeppcr::cpu {
 namespace {
 
 constexpr int64_t kWidestPanel = 64;
-// Inputs are taken in groups of as many as there are partial sums at most.
+// Inputs per group: the largest number of partial sums.
 constexpr int64_t kInputGroup = 4;
 
 int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// One row-major matrix [rows, cols] into [width / panel, view.cols, panel].
+// Packs one row-major matrix [rows, cols] into [width / panel, view.cols, panel].
 void PackOne(const PanelView& view, const float* matrix, int64_t cols, float* weights,
              float* spreads) {
   for (int64_t i = 0; i < view.rows; ++i) {

@@ -3,19 +3,19 @@
 #define DEEPPCR_KERNELS_CPU_DIFFUSION_PANEL_GEMM_H_
 
 // Products of few rows with a panel-packed matrix. Per output the terms are added in one fixed
-// order whatever the number of rows: the state of a sequential run, of a batch and of an interval
-// have the same bits.
+// order for any number of rows: the states of a sequential run, of a batch and of an interval have
+// the same bits.
 
 #include "kernels/cpu/diffusion/kernels.h"
 #include "kernels/cpu/simd/simd.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-// How panels of P outputs are computed.
+// Shape of the computation of panels of P outputs.
 template <int P>
 struct PanelShape {
   static constexpr int kLanes = kNativeLanes;
-  static constexpr int kVectors = P / kLanes;  // of one panel
+  static constexpr int kVectors = P / kLanes;  // vectors of one panel
   // Partial sums of one output, over every kPartials-th input: a narrow panel has too few outputs
   // to hide the latency of an addition. Part of the definition of the bits.
   static constexpr int kPartials = kVectors >= 4 ? 1 : 4 / kVectors;
@@ -101,8 +101,8 @@ DEEPPCR_INLINE void BlockRows(const GemmArgs& g, int64_t first, int64_t row, int
   }
 }
 
-// A panel stays in the first cache level while all rows pass by; a last row on its own takes the
-// way of a single one.
+// Multiplies panel by panel: a panel stays in the first cache level while all rows pass by. A last
+// row that is left alone is multiplied as a single row.
 template <int P>
 void GemmOf(const GemmArgs& g) {
   constexpr int V = PanelShape<P>::kBlock, R = PanelShape<P>::kRows;

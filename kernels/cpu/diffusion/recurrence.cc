@@ -12,15 +12,15 @@ namespace deeppcr::cpu {
 struct DiffusionRecurrence::Block {
   int64_t first, count;
   int64_t probes;   // 0 or kNumProbes
-  int64_t columns;  // of each interval: its probes, then the D of its matrix, if wanted
+  int64_t columns;  // columns of each interval: its probes, then the D of its matrix, if wanted
 };
 
 namespace {
 
-// Steps whose noise is drawn together, and once more if one normal of them needs another look.
+// Steps whose noise is drawn together, and drawn once more by philox.h if one normal is uncertain.
 constexpr int64_t kDrawnTogether = 64;
 
-// As many intervals as fill a tile of the tangent kernel.
+// Number of intervals that fill a tile of the tangent kernel.
 int64_t IntervalsTogether(int64_t columns) {
   if (columns == 0) return kStatesTogether;
   return std::clamp<int64_t>(kTangentTile / columns, 1, kStatesTogether);
@@ -96,7 +96,7 @@ void DiffusionRecurrence::EncodeNoise(int32_t sample, const SampleInput& input) 
   float* noise = noise_.data() + sample * num_steps_ * state_width_;
   const auto draws = [&](int64_t step) { return model_.coefficients[step].sigma != 0; };
   for (int64_t begin = 0, end = 0; begin < num_steps_; begin = std::max(end, begin + 1)) {
-    if (Fired(input.token)) return;  // what is left is of no use
+    if (Fired(input.token)) return;  // the rest is of no use
     for (end = begin; end < num_steps_ && end - begin < kDrawnTogether && draws(end);) ++end;
     if (end == begin) continue;
     if (input.step_noise == nullptr) {
@@ -108,7 +108,7 @@ void DiffusionRecurrence::EncodeNoise(int32_t sample, const SampleInput& input) 
   }
 }
 
-// The noise of steps [begin, end), one row each; what stands behind element D - 1 is not used.
+// Draws the noise of steps [begin, end), one row each; elements behind D - 1 are not used.
 void DiffusionRecurrence::DrawNoise(const SampleInput& input, int64_t begin, int64_t end,
                                     float* to) {
   const bool certain = model_.denoiser_kernels.normals({.seed = input.seed,
@@ -151,7 +151,7 @@ StepRow DiffusionRecurrence::RowOf(int32_t sample, int64_t step) const {
           .step = step};
 }
 
-// One step of the first `count` of states_, as rows_ says.
+// Takes the first `count` rows of states_ through one step each, as rows_ says.
 void DiffusionRecurrence::Step(int64_t count, bool records, bool sizes) {
   model_.denoiser_kernels.step({.denoiser = &model_.denoiser,
                                 .rows = rows_.data(),
@@ -163,7 +163,7 @@ void DiffusionRecurrence::Step(int64_t count, bool records, bool sizes) {
                                 .sizes = sizes});
 }
 
-// Between rows of W and of X floats: the first D count, the rest is zero.
+// Copies between rows of W and of X floats: the first D elements count, the rest is zero.
 void DiffusionRecurrence::TakeStates(const float* from, int64_t stride, int64_t count) {
   for (int64_t r = 0; r < count; ++r)
     std::copy_n(from + r * stride, dim_, states_.data() + r * state_width_);
@@ -196,7 +196,8 @@ PassCount DiffusionRecurrence::Propagate(const IntervalPass& pass) {
   cost.columns = 1 + probes + matrix_columns;
   Block block = {.first = 0, .count = 1, .probes = probes, .columns = probes};
   while (block.first < pass.num_intervals && !Fired(pass.token)) {
-    // The first interval's matrix is never used; alone, it does not keep the others from theirs.
+    // The first interval's matrix is never used; the first interval goes alone, so that the other
+    // intervals get their matrices.
     const bool alone = block.first == 0 && matrix_columns > 0;
     block.columns = alone ? probes : probes + matrix_columns;
     block.count =
@@ -207,7 +208,7 @@ PassCount DiffusionRecurrence::Propagate(const IntervalPass& pass) {
   return cost;
 }
 
-// Returns the steps of its longest interval.
+// Propagates a block; returns the steps of its longest interval.
 int64_t DiffusionRecurrence::PropagateBlock(const IntervalPass& pass, const Block& block) {
   TakeStates(pass.states + block.first * kColumns * width_, kColumns * width_, block.count);
   StartTangents(block);
@@ -233,7 +234,7 @@ int64_t DiffusionRecurrence::PropagateBlock(const IntervalPass& pass, const Bloc
   return stages;
 }
 
-// Probes of zero, then the identity.
+// Places the tangents: probes of zero, then the identity.
 void DiffusionRecurrence::StartTangents(const Block& block) {
   float* to = tangents_.data();
   std::fill_n(to, block.count * block.columns * state_width_, 0.0F);
@@ -266,7 +267,7 @@ PassCount DiffusionRecurrence::GuessCoarse(int64_t interval, int64_t stride, flo
   float* z = states_.data() + state_width_;
   std::copy_n(states_.data(), state_width_, z);
   for (int64_t begin = 0; begin < num_steps_ && !Fired(token); begin += every, ++cost.stages) {
-    // Row 0 goes into the network, and is lost there; row 1 is the guess.
+    // Row 0 goes into the step, which overwrites it; row 1 is the guess.
     std::copy_n(z, state_width_, states_.data());
     rows_[0] = RowOf(0, begin);
     Step(1, false, false);
@@ -275,8 +276,8 @@ PassCount DiffusionRecurrence::GuessCoarse(int64_t interval, int64_t stride, flo
   return cost;
 }
 
-// Row 1 of states_ through steps [begin, end) with the x0 of the first of them. What is not finite
-// is left as it was: a guess may be wrong, but not useless.
+// Takes row 1 of states_ through steps [begin, end) with the x0 of step `begin`. Elements that
+// would not be finite stay as they were: a guess may be wrong, but not useless.
 void DiffusionRecurrence::HoldSample(int64_t begin, int64_t end, int64_t interval, int64_t stride,
                                      float* states) {
   float* z = states_.data() + state_width_;

@@ -17,8 +17,8 @@ inline constexpr int64_t kStatesTogether = 16;
 
 // The family `diffusion`. Step l = 1..L is the reverse step l - 1 of the specification, with the
 // noise of that index. There is no diagonal linearization: the diagonal of a network's Jacobian
-// costs as much as the whole of it, so `quasi_newton` is refused before (IntervalPass::diagonal is
-// never set).
+// costs as much as the whole Jacobian, so `quasi_newton` is refused before (IntervalPass::diagonal
+// is never set).
 class DiffusionRecurrence final : public Recurrence {
  public:
   explicit DiffusionRecurrence(const PackedDiffusion& model);
@@ -51,19 +51,19 @@ class DiffusionRecurrence final : public Recurrence {
 
   const PackedDiffusion& model_;
   const int64_t dim_, num_steps_;
-  const int64_t width_;        // W: of the states outside
-  const int64_t state_width_;  // X: of the states inside
+  const int64_t width_;        // W: width of the states outside
+  const int64_t state_width_;  // X: width of the states inside
   DecoderChain decoder_;
   AlignedBuffer<float> noise_;       // [kSequentialGroup, L, X]
   AlignedBuffer<float> modulation_;  // [kSequentialGroup, L, modulation_floats], if per sample
   AlignedBuffer<float> condition_;   // [H'], then y [kModulationTile, H'], if per sample
-  std::array<const float*, kSequentialGroup> table_ = {};  // of each sample
+  std::array<const float*, kSequentialGroup> table_ = {};  // modulation of each sample
   std::array<StepRow, kStatesTogether> rows_ = {};
   AlignedBuffer<float> states_;       // [kStatesTogether, X]
   AlignedBuffer<float> predictions_;  // [kStatesTogether, X]
   AlignedBuffer<float> records_;      // [kStatesTogether, record_floats]
   AlignedBuffer<float> tangents_;     // [columns of a block, X]
-  AlignedBuffer<float> scratch_;      // of the kernels
+  AlignedBuffer<float> scratch_;      // scratch of the kernels
 };
 
 }  // namespace deeppcr::cpu

@@ -3,7 +3,7 @@
 #define DEEPPCR_KERNELS_CPU_DIFFUSION_REVERSE_STEP_H_
 
 // THE reverse step of the diffusion family, shared by the sequential and the iterative solvers: the
-// bits of a state depend neither on the rows beside it nor on what is recorded for the tangents.
+// bits of a state depend neither on the rows beside it nor on the records for the tangents.
 //
 // Sizes of rounding errors, in units of 2^-24, are root mean squares of independent parts. A dot
 // product counts with |w| |x| / sqrt(n), the root of the expected sum of its squared terms, which
@@ -69,8 +69,9 @@ struct ReverseStepPass {
     return All(SquareRoot(DotOf(in, in, floats)));
   }
 
-  // For the tangents: the derivative of the activation at x, whose terms are of an input of this
-  // length, and for probes what it takes to find the largest one near, and the rounding.
+  // Records for the tangents the derivative of the activation at x; for probes also x, the size of
+  // the terms of its sum (from `length` of the input) and `activated`, the activation or the sum
+  // that includes it, from which the largest slope near x and the rounding follow.
   template <int M>
   DEEPPCR_INLINE void RecordActivation(Chunk<M> x, const Chunk<M>& activated, Wide length,
                                        int64_t r, int64_t i, int64_t at) const {
@@ -131,7 +132,7 @@ struct ReverseStepPass {
     ForRows([&](int64_t r) { AddGated(r, i); });
   }
 
-  // first <- norm(hidden) gain + shift, as block i wants it; the last is that of the end.
+  // first <- norm(hidden) gain + shift of block i; i = N is the norm before the output layer.
   DEEPPCR_INLINE void Modulate(int64_t r, int64_t i) const {
     float* u = first + r * width;
     const Moments moments =
@@ -195,7 +196,7 @@ struct ReverseStepPass {
       next = And(next, LoadWide(d.state_mask + at));
       Store(z + at, next);
       if (args.records == nullptr) return;
-      // Of the clip: 1 on the boundary, as PyTorch's, and for a NaN, which then shows in m.
+      // Slope of the clip: 1 on the boundary, as in PyTorch, and for a NaN, which then shows in m.
       const ReverseSlopes slopes(c);
       const Record record = RecordOf(r);
       Store(record.ByState() + at, SelectGreater(Abs(raw), clip, slopes.out_z, slopes.in_z));
@@ -208,7 +209,7 @@ struct ReverseStepPass {
       Store(record.FromClip() + at, from_clip);
       const Wide by_m = SelectGreater(from_clip, All(0.0F), LoadWide(record.ByPrediction() + at),
                                       LargerOf(slopes.in_m, slopes.out_m));
-      // Twice the dot products: in adaLN their inputs have been rounded too.
+      // Doubled in adaLN, where the inputs of the dot products have been rounded too.
       Wide size = Squared(by_m * terms) * All(d.ada_ln ? 2.0F : 1.0F);
       size = Fma(next, next, size);
       size = size + Squared(All(c.z_z) * old) + Squared(All(c.z_m) * prediction);

@@ -16,7 +16,7 @@ int64_t BytesOf(const AlignedBuffer<T>& buffer) {
   return buffer.size() * static_cast<int64_t>(sizeof(T));
 }
 
-// [rows, dim] to rows of `width` floats.
+// Packs [rows, dim] into rows of `width` floats.
 template <class T>
 absl::StatusOr<AlignedBuffer<float>> PackRows(std::span<const T> matrix, int64_t dim,
                                               int64_t width) {
@@ -29,7 +29,7 @@ absl::StatusOr<AlignedBuffer<float>> PackRows(std::span<const T> matrix, int64_t
   return packed;
 }
 
-// At least what the layers and the time embeddings take.
+// Lower bound of the floats that the layers and the time embeddings take.
 int64_t NetworkFloats(const DiffusionSpec& spec) {
   const DenoiserSpec& d = spec.denoiser;
   const int64_t rows = d.modulation_dim() / d.hidden_dim +
@@ -102,7 +102,7 @@ absl::Status PackCondition(const DiffusionSpec& spec, const KernelSet& set,
   return absl::OkStatus();
 }
 
-// One table per class, if they fit; one in all without a condition.
+// Fills one table per class, if the tables fit; a single table without a condition.
 absl::Status FillTables(int64_t max_bytes, const PackingLimits& limits, PackedDiffusion* packed) {
   const int64_t classes = packed->shape.num_classes;
   const int64_t floats = std::max<int64_t>(classes, 1) * packed->table_floats();
@@ -119,7 +119,7 @@ absl::Status FillTables(int64_t max_bytes, const PackingLimits& limits, PackedDi
                      limits.token);
   }
   if (Fired(limits.token)) return absl::CancelledError("stopped while the weights were packed");
-  // The tables stand for what they were made from.
+  // The tables replace the tensors that they were made from.
   packed->time_embedding = {};
   packed->class_embedding = {};
   packed->modulation = {};

@@ -16,7 +16,7 @@
 
 namespace deeppcr::cpu {
 
-// The most that modulation rows of all classes may take; beyond, a sample's are made for it.
+// Limit on the modulation rows of all classes; beyond it, rows are made for each sample.
 inline constexpr int64_t kMaxModulationBytes = int64_t{64} << 20;
 
 // A reverse process and its denoiser.
@@ -28,8 +28,8 @@ struct PackedDiffusion final : public PackedSystem {
   // True if the modulation rows depend on the sample in a way that no table holds.
   bool modulation_per_sample() const { return tables.size() == 0; }
   int64_t table_floats() const { return shape.num_steps * denoiser.modulation_floats; }
-  // [L, modulation_floats] of y = time embedding + the condition's embedding [H] (null: none); y
-  // [kModulationTile, H'] is scratch. Unfinished if the token has fired.
+  // Fills table [L, modulation_floats] from time embedding + the condition's embedding [H] (null:
+  // none); y [kModulationTile, H'] is scratch. Unfinished if the token has fired.
   void Modulate(const float* embedding, float* y, float* table, const CancelToken* token) const;
 
   DenoiserKernels denoiser_kernels = {};
@@ -43,7 +43,7 @@ struct PackedDiffusion final : public PackedSystem {
   AlignedBuffer<float> tables;  // [max(num_classes, 1), L, modulation_floats], or empty
   std::vector<PackedDense> decoder;
 
-  // What `denoiser` points to.
+  // Storage that `denoiser` points to.
   PackedPanels input, output, first, second, modulation;
   AlignedBuffer<float> norm_weight, norm_bias, state_mask, hidden_mask;
   AlignedBuffer<uint32_t> state_seeds, hidden_seeds;

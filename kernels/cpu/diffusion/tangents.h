@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CPU_DIFFUSION_TANGENTS_H_
 #define DEEPPCR_KERNELS_CPU_DIFFUSION_TANGENTS_H_
 
-// Forward mode through one reverse step, apart from the primal pass, which is thereby the same with
-// and without tangents.
+// Forward mode through one reverse step, apart from the primal pass, so that the primal pass is the
+// same with and without tangents.
 
 #include "kernels/cpu/diffusion/hidden_vectors.h"
 #include "kernels/cpu/diffusion/panel_gemm.h"
@@ -53,7 +53,7 @@ struct TangentPass {
  private:
   using Slopes = SlopeRange<kNativeLanes>;
   struct Row {
-    int64_t at;     // in the tile
+    int64_t at;     // row in the tile
     int64_t probe;  // -1 for none
     const StepRow& step;
     Record record;
@@ -86,7 +86,8 @@ struct TangentPass {
           .count = count});
   }
 
-  // The signs differ from one place of the network to the next, of which a step has 3 N + 3.
+  // Rounding that a probe picks up at a place of the network. A step has 3 N + 3 places, whose
+  // signs differ.
   DEEPPCR_INLINE Wide Source(const Row& row, int64_t place, Wide size,
                              const uint32_t* seeds) const {
     return RoundingSource(size, seeds, row.step.step * (3 * d.num_blocks + 3) + place);
@@ -98,8 +99,8 @@ struct TangentPass {
     });
   }
 
-  // f(row, at, slopes, rounding) for the vectors at the activation of block i. Probes, which stand
-  // together in the tile, may meet all slopes near the state's (SlopeReach).
+  // Calls f(row, at, slopes, rounding) for the vectors at the activation of block i. Probes, which
+  // stand together in the tile, may meet all slopes near the state's slope (SlopeReach).
   template <class F>
   DEEPPCR_INLINE void ThroughActivation(int64_t i, const F& f) const {
     ForRows([&](const Row& row) {
@@ -129,8 +130,8 @@ struct TangentPass {
                       LoadWide(record.Slope(i) + at),
                       ReachOf(LoadWide(record.Terms(i) + at), probe));
   }
-  // Of the rounding. Twice the terms in adaLN, where the inputs of the product have been rounded
-  // too.
+  // Size of the rounding of an activation. The terms count twice in adaLN, where the inputs of the
+  // product have been rounded too.
   DEEPPCR_INLINE Wide SizeOfActivated(const Record& record, int64_t i, int64_t at,
                                       Wide slope) const {
     const Wide a = LoadWide(record.PreActivation(i) + at), terms = LoadWide(record.Terms(i) + at);
@@ -193,7 +194,7 @@ struct TangentPass {
       const Wide by_m = LoadWide(row.record.ByPrediction() + at);
       Wide next = Fma(by_m, m, by_z * z);
       if (row.probe >= 0) {
-        // As far from the clip as that, a probe may meet both sides.
+        // Within `reach` of the clip, a probe may meet both sides.
         const Wide reach = ReachOf(All(0.0F), Abs(Fma(All(c.x0_m), m, All(c.x0_z) * z)));
         const Wide either =
             LargerOf(Fma(slopes.in_m, m, slopes.in_z * z), Fma(slopes.out_m, m, slopes.out_z * z));

@@ -7,7 +7,7 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-// dz'/dz without the network, and dz'/dm, where x0 is within its clip and where it is out.
+// dz'/dz without the network, and dz'/dm, where x0 is within its clip (in) and beyond it (out).
 struct ReverseSlopes {
   Vec<kNativeLanes> out_z, out_m, in_z, in_m;
 
@@ -18,10 +18,10 @@ struct ReverseSlopes {
         in_m(Fma(Broadcast<kNativeLanes>(c.z_x0), Broadcast<kNativeLanes>(c.x0_m), out_m)) {}
 };
 
-// What the tangents of a step need of its primal pass, for one row:
+// Record of a step's primal pass for its tangents, for one row:
 //
 //   [N, rows per block, H']  slope act'(a), for probes a itself, size of the terms of its sum, and
-//                            what the activation is or is added up to; then in adaLN: normed
+//                            the activation or the sum that includes it; then in adaLN: normed
 //                            vector, size of the rounding of the block
 //   [2, H']                  size of the rounding of the input layer, last normed vector
 //   [4, X]                   dz'/dz without the network, dz'/dm, size of the rounding of z', and
@@ -46,7 +46,7 @@ struct Record {
   DEEPPCR_INLINE float* Terms(int64_t block) const { return OfBlock(block, 2); }
   DEEPPCR_INLINE float* Activated(int64_t block) const { return OfBlock(block, 3); }
   DEEPPCR_INLINE float* OuterSize(int64_t block) const { return OfBlock(block, rows - 1); }
-  // The last norm is that of "block" N.
+  // Normed vector of a block; "block" N stands for the last norm.
   DEEPPCR_INLINE float* Normed(int64_t block) const {
     return block == blocks ? OfBlock(blocks, 1) : OfBlock(block, 4);
   }

@@ -10,7 +10,7 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-// Beyond +-16 the tail is zero: bounded there, its square cannot overflow.
+// Bounds a to +-16, beyond which the tail is zero, so that the square of a cannot overflow.
 template <int N>
 DEEPPCR_INLINE Vec<N> BoundForTail(Vec<N> a) {
   return Max(Min(a, Broadcast<N>(16.0F)), Broadcast<N>(-16.0F));

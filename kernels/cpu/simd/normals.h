@@ -6,9 +6,9 @@
 //
 // Philox is integers. The normals are computed in double by other means than the C library's, good
 // to 4 ulp; a float is taken only if everything within 2^-48 of the double, 16 ulp or more, rounds
-// to it: then philox.h, whose functions are good to 1 ulp each, has rounded to it too. Where that
-// is not so, about one normal in 10^7, the caller is told to ask philox.h itself. That header must
-// not be included here, for the reason given in kernels/cpu/simd/simd.h.
+// to this float: then philox.h, whose functions are good to 1 ulp each, has rounded to it too.
+// Where it is not certain, for about one normal in 10^7, the caller is told to ask philox.h itself.
+// The header philox.h must not be included here, for the reason given in kernels/cpu/simd/simd.h.
 
 #include "kernels/cpu/diffusion/kernels.h"
 #include "kernels/cpu/simd/simd.h"
@@ -52,7 +52,7 @@ DEEPPCR_INLINE Doubles SquareRoots(Doubles x) {
 #endif
 }
 
-// Of integers below 2^52.
+// Converts integers below 2^52.
 DEEPPCR_INLINE Doubles ToDoubles(Words x) {
   return AsDoubles(x | 0x4330000000000000U) - 4503599627370496.0;
 }
@@ -82,8 +82,8 @@ struct SineCosine {
   Doubles sine, cosine;
 };
 
-// Of 0 <= x < 2 pi, but not of multiples of pi / 2: pi / 2 in two parts, 33 bits and the rest, and
-// the polynomials of fdlibm.
+// Sine and cosine of 0 <= x < 2 pi, but not of multiples of pi / 2: by pi / 2 in two parts, 33 bits
+// and the rest, and the polynomials of fdlibm.
 DEEPPCR_INLINE SineCosine SinesAndCosines(Doubles x) {
   constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52: the sum is rounded to an integer
   const Doubles shifted = x * 6.36619772367581382433e-01 + kMagic;
@@ -115,7 +115,7 @@ DEEPPCR_INLINE SineCosine SinesAndCosines(Doubles x) {
           AsDoubles(AsWords(odd ? sine : cosine) ^ cosine_sign)};
 }
 
-// As float bits in the low halves; `doubts` gets a bit set where a float is not certain.
+// Rounds to float bits in the low halves; `doubts` gets a bit set where a float is not certain.
 DEEPPCR_INLINE Words RoundSurely(Doubles x, Words* doubts) {
   constexpr double kMargin = 0x1p-48;
   const Floats low = __builtin_convertvector(x - x * kMargin, Floats);
@@ -126,15 +126,15 @@ DEEPPCR_INLINE Words RoundSurely(Doubles x, Words* doubts) {
   return __builtin_convertvector(low_bits, Words);
 }
 
-// Two normals per lane as philox.h makes them of two words, the first in the low half.
+// Two normals per lane as philox.h makes them from two words, the first normal in the low half.
 DEEPPCR_INLINE Words BoxMullerPairs(Words word0, Words word1, Words* doubts) {
   constexpr double kUnit = 1.0 / 4294967296.0;
   constexpr double kTwoPi = 6.283185307179586476925286766559;
   const Doubles radius = SquareRoots(-2.0 * Logarithms((ToDoubles(word0) + 0.5) * kUnit));
   Doubles angle = ToDoubles(word1) * (kTwoPi * kUnit);
-  __asm__("" : "+v"(angle));  // rounded: the compiler may not fuse the product with what follows
+  __asm__("" : "+v"(angle));  // rounded: the compiler must not fuse the product with later sums
   const SineCosine at = SinesAndCosines(angle);
-  // The multiples of pi / 2.
+  // Multiples of pi / 2 are in doubt.
   *doubts |= reinterpret_cast<Words>((word1 & 0x3FFFFFFFU) == 0);
   const Words first = RoundSurely(radius * at.cosine, doubts);
   return first | RoundSurely(radius * at.sine, doubts) << 32;
@@ -145,7 +145,7 @@ inline bool Normals(const NormalsArgs& args) {
   const uint32_t low_key = static_cast<uint32_t>(args.seed);
   const uint32_t high_key = static_cast<uint32_t>(args.seed >> 32);
   Words doubts = {};
-  int64_t row = 0, quad = 0;  // of the next block
+  int64_t row = 0, quad = 0;  // place of the next block
   for (int64_t done = 0; done < count; done += kDoubles) {
     Words counter0 = {}, counter1 = {};
     float* to[kDoubles];
@@ -153,7 +153,7 @@ inline bool Normals(const NormalsArgs& args) {
       to[i] = args.out + row * args.stride + 4 * quad;
       counter0[i] = static_cast<uint64_t>(quad);
       counter1[i] = args.first_step + static_cast<uint64_t>(row);
-      // Lanes that are left over repeat the last block.
+      // Spare lanes repeat the last block.
       if (done + i + 1 >= count) continue;
       if (++quad == args.quads) {
         quad = 0;

@@ -6,14 +6,15 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-// The power of two that x >= 0 has in its exponent, but a normal one with a normal inverse.
+// Power of two in the exponent of x >= 0, bounded so that it and its inverse are normal.
 DEEPPCR_INLINE float PowerOfTwoBelow(float x) {
   const float power = Vec<4>::FromBits(Broadcast<4>(x).bits() & 0x7F800000U).v[0];
   return power >= 0x1p-126F && power <= 0x1p126F ? power : power < 1 ? 0x1p-126F : 0x1p126F;
 }
 
-// +-2^-24 size, and the least float where there is any: a hash of (probe, lane, step) has the sign
-// and a quarter more or less of the size, so that those of equal units cancel in no probe.
+// Rounding error that a probe picks up: +-2^-24 size, and the least float where size is not zero. A
+// hash of (probe, lane, step) decides on the sign and on a quarter more or less of the size, so
+// that the errors of equal units cancel in no probe.
 template <int N>
 DEEPPCR_INLINE Vec<N> RoundingSource(Vec<N> size, const uint32_t* seeds, int64_t step) {
   typename Vec<N>::Bits h;

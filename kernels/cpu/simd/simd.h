@@ -57,7 +57,7 @@ DEEPPCR_INLINE void Store(float* p, Vec<N> a) {
   __builtin_memcpy(p, &a.v, sizeof(a.v));
 }
 
-// By intrinsics: compilers turn the plain loop into a chain of masked moves.
+// Broadcasts by intrinsics: compilers turn the plain loop into a chain of masked moves.
 template <int N>
 DEEPPCR_INLINE Vec<N> Broadcast(float x) {
 #if defined(__AVX512F__)
@@ -89,8 +89,9 @@ DEEPPCR_INLINE Vec<N> FmaNegative(Vec<N> a, Vec<N> b, Vec<N> c) {
   return Fma(-a, b, c);
 }
 
-// Of the bits. By intrinsics: an operation on integers, which compilers make of the plain
-// expression, waits a cycle for a float that has just been computed, and the next one for it.
+// Bitwise and, by intrinsics: compilers make an integer operation of the plain expression,
+// which waits a cycle for a float that has just been computed, and the next float operation waits
+// again.
 template <int N>
 DEEPPCR_INLINE Vec<N> And(Vec<N> a, Vec<N> b) {
 #if defined(__AVX512F__)
@@ -135,7 +136,7 @@ DEEPPCR_INLINE Vec<N> SelectEqual(Vec<N> a, Vec<N> b, Vec<N> x, Vec<N> y) {
   return {a.v == b.v ? x.v : y.v};
 }
 
-// a > b ? a : b, lane by lane, in one instruction: where they are equal, or one is a NaN, it is b.
+// a > b ? a : b, lane by lane, in one instruction: b where a and b are equal or one is a NaN.
 template <int N>
 DEEPPCR_INLINE Vec<N> MaxOrSecond(Vec<N> a, Vec<N> b) {
 #if defined(__AVX512F__)
@@ -172,7 +173,7 @@ DEEPPCR_INLINE Vec<N> Min(Vec<N> a, Vec<N> b) {
 template <int N>
 DEEPPCR_INLINE Vec<N> Sqrt(Vec<N> a) {
 #if defined(__AVX512F__)
-  // _mm512_sqrt_ps, but GCC 12 warns of what that leaves undefined.
+  // _mm512_sqrt_ps, but GCC 12 warns of a value that it leaves undefined.
   if constexpr (N == 16) return {_mm512_maskz_sqrt_ps(0xFFFF, a.v)};
 #endif
 #if defined(__AVX2__)

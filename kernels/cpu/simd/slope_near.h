@@ -7,7 +7,7 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-// SlopeReach of sums whose terms have these sizes, where the largest probes are these.
+// SlopeReach of sums whose terms have the sizes `terms`, with the largest probes `probe`.
 template <int N>
 DEEPPCR_INLINE Vec<N> ReachOf(Vec<N> terms, Vec<N> probe) {
   const Vec<N> reach =
@@ -26,15 +26,15 @@ struct SlopeRange {
   Vec<N> low, high;
 
   DEEPPCR_INLINE Vec<N> Largest() const { return LargerOf(low, high); }
-  // beside + slope * product, with the slope that leaves most of it: the largest one may cancel
-  // what a residual path brings.
+  // beside + slope * product, with the slope that makes the result largest: the largest slope may
+  // cancel `beside`, which a residual path brings.
   DEEPPCR_INLINE Vec<N> Carry(Vec<N> product, Vec<N> beside) const {
     return LargerOf(Fma(low, product, beside), Fma(high, product, beside));
   }
 };
 
-// The slopes of factor * act within this reach of a, `slope` at a itself: there, on the way to
-// zero, where tanh and sigmoid are steepest, and above, where the others are.
+// Slopes of factor * act within `reach` of a: `slope` at a itself, the slope towards zero, where
+// tanh and sigmoid are steepest, and the slope above, where the other activations are.
 template <int N>
 DEEPPCR_INLINE SlopeRange<N> SlopesNear(Activation activation, Vec<N> factor, Vec<N> a,
                                         Vec<N> slope, Vec<N> reach) {

@@ -115,7 +115,7 @@ DEEPPCR_INLINE Vec<N> RootOfExp(Vec<N> a, Vec<N> a2) {
 
 // tanh, within 3.97 ulp (3.77 with AVX2) of the exact value, within [-1, 1] and monotone over all
 // floats. Below 0.7 the series moves by less than its argument does, so that the last addition
-// keeps the order. It sits on the dependent path of every step: polynomials are evaluated pairwise
+// keeps the order. Tanh is on the dependent path of every step: polynomials are evaluated pairwise
 // (Estrin), and the series is ready before the quotient is.
 template <int N>
 DEEPPCR_INLINE Vec<N> Tanh(Vec<N> x) {
@@ -137,7 +137,7 @@ DEEPPCR_INLINE Vec<N> Sigmoid(Vec<N> x) {
   return SelectGreater(x, Broadcast<N>(0.0F), one, e) / (one + e);
 }
 
-// x / (1 + e^-y) for y of the sign of x. Where e^-|y| has gone x is bounded, so that -infinity
+// x / (1 + e^-y) for y of the sign of x. Where e^-|y| underflows x is bounded, so that -infinity
 // gives the limit 0.
 template <int N>
 DEEPPCR_INLINE Vec<N> TimesSigmoid(Vec<N> x, Vec<N> y) {
@@ -181,8 +181,8 @@ DEEPPCR_INLINE Vec<N> GaussianKernel(Vec<N> x) {
   return Fma(e, correction, e);
 }
 
-// What Phi(-|x|) = erfc(|x| / sqrt 2) / 2, the lower tail of the normal distribution, is without
-// its e^(-x^2/2): |x| Phi(-|x|) = share * scaled * e^(-x^2/2), share = |x| / (sqrt 8 + |x|).
+// Factors of Phi(-|x|) = erfc(|x| / sqrt 2) / 2, the lower tail of the normal distribution, beside
+// e^(-x^2/2): |x| Phi(-|x|) = share * scaled * e^(-x^2/2), share = |x| / (sqrt 8 + |x|).
 // The scaled complementary error function is a polynomial in 1 - share, fit error 5.4e-9: in powers
 // of 1/2 - share, whose terms do not cancel.
 template <int N>

@@ -21,15 +21,15 @@ struct Shape {
   // Columns handled together.
   static constexpr int kTogether =
       kNativeLanes == 16 ? (kVectors == 1 ? 8 : 4) : (kVectors <= 2 ? 4 : 2);
-  // Partial sums of the primal step: they shorten the dependent chain of a narrow layer. Part of
-  // the definition of its bits, hence one constant for every caller.
+  // Partial sums of the primal step, which shorten the dependent chain of a narrow layer. They are
+  // part of the definition of the step's bits, hence one constant for every caller.
   static constexpr int kPartials = W == 0 || W / kLanes >= 4 ? 1 : 4;
   // Samples that share each load of a weight in the primal step, so that their partial sums stay in
   // registers.
   static constexpr int kSharing = kVectors <= 2 ? 4 : 2;
-  // A narrow state stays in registers from step to step. Its first lanes are broadcast from there:
-  // what has just been stored can only be loaded some ten cycles later, which is soon enough for
-  // the other lanes. The bits are the same.
+  // A narrow state stays in registers from step to step. Its first lanes are broadcast from there,
+  // as a value can only be loaded some ten cycles after its store, which is soon enough for the
+  // other lanes. The bits are the same.
   static constexpr bool kInRegisters = W > 0 && W <= 16;
   static constexpr int kLanesFromRegisters = 8;
 };
@@ -39,7 +39,7 @@ DEEPPCR_INLINE int64_t Width(int64_t width) {
   return W == 0 ? width : W;
 }
 
-// Always in this order: part of the definition of the primal step's bits.
+// Adds partial sums, always in this order: part of the definition of the primal step's bits.
 template <int A, int V, int N>
 DEEPPCR_INLINE void AddPartials(const Vec<N> (&sum)[A][V], Vec<N> (&out)[V]) {
   static_assert(A == 1 || A == 4);
@@ -83,7 +83,7 @@ DEEPPCR_INLINE void PreActivation(const LayersView& layers, int64_t step, int64_
   for (int b = 0; b < B; ++b) AddPartials(sum[b], out[b]);
 }
 
-// The same for one sample that is also in registers: `z` holds what `in` points to.
+// PreActivation for one sample whose state is also in registers: `z` holds the floats at `in`.
 template <int W>
 DEEPPCR_INLINE void PreActivationInRegisters(const LayersView& layers, int64_t step,
                                              const float* in,
@@ -107,7 +107,7 @@ DEEPPCR_INLINE void PreActivationInRegisters(const LayersView& layers, int64_t s
 }
 
 // z_l from the pre-activation, into `out` and `x`: THE primal step, shared by the sequential and
-// the iterative solvers, which is why their states can agree in every bit.
+// the iterative solvers, so that their states can agree in every bit.
 template <int W>
 DEEPPCR_INLINE void FinishStep(const LayersView& layers, int64_t first, const float* in,
                                Vec<Shape<W>::kLanes> (&x)[Shape<W>::kVectors], float* out) {
@@ -132,8 +132,8 @@ DEEPPCR_INLINE void FinishSlope(const LayersView& layers, int64_t first,
     Store(slope + first + v * N, And(scale * x[v], Load<N>(layers.lane_mask + first + v * N)));
 }
 
-// out_j = finish(j, offset, M in_j) for `count` columns; finish combines the product with whatever
-// the caller adds. `out` must not overlap `in`. B columns at a time share each load of M.
+// out_j = finish(j, offset, M in_j) for `count` columns; finish combines the product with the terms
+// that the caller adds. `out` must not overlap `in`. B columns at a time share each load of M.
 template <int W, int B, class Finish>
 DEEPPCR_INLINE void ApplyBlock(const float* matrix, int64_t width, int64_t inner, const float* in,
                                int64_t in_stride, int64_t column, float* out, int64_t out_stride,

@@ -6,7 +6,7 @@
 namespace deeppcr::cpu {
 namespace {
 
-// PropagateArgs::scratch; the sequential kernel needs less.
+// Floats of PropagateArgs::scratch or of the sequential kernel's scratch, whichever is larger.
 int64_t WalkerFloats(const PackedStack& stack) {
   const int64_t walker = 2 * (stack.width + kColumns - 1) * stack.width + 4 * stack.width;
   return std::max(walker, kSequentialGroup * stack.width);
@@ -85,7 +85,7 @@ PassCount StackRecurrence::Propagate(const IntervalPass& pass) {
   return count;
 }
 
-// Dense stacks have none: requests that ask for it are refused before.
+// Places z_0: dense stacks have no coarse guess, and requests that ask for it are refused before.
 PassCount StackRecurrence::GuessCoarse(int64_t interval, int64_t stride, float* states,
                                        const CancelToken*) {
   const int64_t intervals = (stack_.shape.num_steps - 1) / interval + 1;

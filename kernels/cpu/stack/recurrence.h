@@ -27,7 +27,7 @@ class StackRecurrence final : public Recurrence {
  private:
   const PackedStack& stack_;
   const LayersView layers_;
-  AlignedBuffer<float> scratch_;  // of the walker, then [width of the output layer]
+  AlignedBuffer<float> scratch_;  // the walker's, then [width of the output layer]
   float* decoded_;
 };
 
