@@ -17,7 +17,8 @@ namespace {
 absl::Status SetGuess(Device& device, DenseStackModel& model, const AffineGuess& guess) {
   return model.SetGuess(device, guess);
 }
-// None is fitted: an affine map of the initial noise would know nothing of the rest.
+// Diffusion models have no fitted guess: an affine map of the initial noise would know nothing of
+// the noise of the steps and of the condition.
 absl::Status SetGuess(Device&, DiffusionModel&, const AffineGuess&) { return absl::OkStatus(); }
 
 template <class Model>
@@ -26,7 +27,7 @@ class CudaSystem final : public System {
   CudaSystem(Device& device, Model model) : device_(device), model_(std::move(model)) {}
 
   int64_t memory_bytes() const override { return model_.memory_bytes(); }
-  // A group is taken together; a second space prepares the next one meanwhile.
+  // A space takes a group together; a second space prepares the next group meanwhile.
   Grouping grouping() const override {
     const SpaceSizes sizes = SizesOf(device_.limits(), model_, {.iterative = false});
     const auto group = static_cast<int32_t>(sizes.group);
@@ -73,7 +74,7 @@ class CudaBackend final : public Backend {
 
   std::string_view name() const override { return "cuda"; }
   std::string_view device() const override { return name_; }
-  // Its caches are those of its name.
+  // The class has no `speed`: the name determines the caches of a GPU.
   DeviceClass device_class() const override {
     const std::string versions = device_->versions();
     return {.bits = versions.empty() ? name_ : StrCat(name_, " ", versions)};

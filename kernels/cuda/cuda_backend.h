@@ -9,7 +9,7 @@
 
 namespace deeppcr::cuda {
 
-// Solvers on a GPU, or on what stands in for one.
+// Solvers on a GPU, or on a device that stands in for one.
 std::unique_ptr<Backend> NewCudaBackend(std::unique_ptr<Device> device);
 
 }  // namespace deeppcr::cuda

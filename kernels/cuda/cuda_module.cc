@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA module: what a server loads to find out whether it can use a GPU.
+// The CUDA module, which a server loads to find out whether it can use a GPU.
 #include "kernels/backend/module.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/cuda_backend.h"

@@ -118,7 +118,7 @@ void CudaSpace::GuessTrajectory(int32_t sample, const float* trajectory) {
   guess_ = {.states = guesses_.data()};
 }
 
-// ---- What surrounds the recurrence
+// ---- Layers around the recurrence
 void CudaSpace::LaunchChain(const DeviceChain& chain, DenseChainArgs args, int32_t num_samples) {
   args.layers = chain.args().layers;
   args.num_layers = chain.args().num_layers;

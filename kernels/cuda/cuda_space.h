@@ -19,39 +19,39 @@
 
 namespace deeppcr::cuda {
 
-// Sizes of what all families have in a space.
+// Sizes of the parts of a space that all families have.
 struct SpaceSizes {
   SystemShape shape;
   int64_t width = 0;          // W
   int64_t group = 1;          // G: samples that are taken together
-  int64_t iterative = 1;      // the same in iterative mode, <= G
+  int64_t iterative = 1;      // samples that are taken together in iterative mode, <= G
   int64_t intervals = 0;      // P at most; 0: sequential mode only
   int64_t inputs = 0;         // floats of a sample in mapped memory
   int64_t scratch = 0;        // floats of a sample for dense layers
-  int64_t beside = 0;         // floats of a sample that the family has beside these
-  int64_t slab_bytes = 0;     // of all that lie in slabs at a time
-  int64_t loop_bytes = 0;     // of what the loop has beside these
+  int64_t beside = 0;         // floats of a sample that the family has beside the above
+  int64_t slab_bytes = 0;     // slabs of all samples that lie in slabs at a time
+  int64_t loop_bytes = 0;     // memory that the loop has beside the above
   int64_t product_bytes = 0;  // cuBLAS's workspace, where the loop multiplies matrices
   // Saturates instead of overflowing.
   int64_t bytes() const;
 };
 
-// cuBLAS's workspace, of the device's memory: for products of the matrices of a tree, which are
-// small, and for those with whole layers, where it is what NVIDIA recommends for the largest GPUs.
+// Workspace of cuBLAS in the device's memory: for products of the matrices of a tree, which are
+// small, and for products with whole layers, as NVIDIA recommends for the largest GPUs.
 inline constexpr int64_t kTreeProductBytes = int64_t{4} << 20;
 inline constexpr int64_t kLayerProductBytes = int64_t{32} << 20;
 
-// Samples with trajectories and so many floats more in 64 MiB, at most 256.
+// Samples with trajectories and `floats_beside` floats more that fit 64 MiB, at most 256.
 int64_t GroupSize(const SystemShape& shape, int64_t floats_beside);
 
 int64_t NumIntervals(const SystemShape& shape, int64_t shooting_interval);
 
-// A space on a GPU, as far as neither families nor loops differ: staging, sequential mode, guesses,
+// A space on a GPU, the part that all families and loops share: staging, sequential mode, guesses,
 // decoding.
 class CudaSpace : public SolveSpace {
  public:
   CudaSpace(Device& device, const SpaceSizes& sizes, const DeviceChain& decode);
-  // Before anything else. Errors: kResourceExhausted.
+  // Allocates the memory; goes before anything else. Errors: kResourceExhausted.
   virtual absl::Status Allocate();
 
   void Encode(int32_t sample, const SampleInput& input) override;
@@ -71,20 +71,20 @@ class CudaSpace : public SolveSpace {
   absl::Status status() const override { return stream_->status(); }
 
  protected:
-  // z_0 of samples 0..n-1 into initial_.
+  // Computes z_0 of samples 0..n-1 into initial_.
   virtual void LaunchEncode(int32_t num_samples) = 0;
-  // Steps (begin, end] from initial_ (begin == 0) or current_ to current_, and into trajectories
-  // [n, L + 1, D], which may be null; the steps made go to num_dependent_.
+  // Makes steps (begin, end] from initial_ (begin == 0) or current_ to current_, and into
+  // trajectories [n, L + 1, D], which may be null; the number of steps made goes to num_dependent_.
   virtual void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end,
                            float* trajectories) = 0;
-  // What guess_ is to be made of, from initial_.
+  // Computes the data of guess_ from initial_.
   virtual void LaunchGuess(int32_t) {}
 
-  // Layers with `inputs`, `outputs` and the space's scratch.
+  // Applies layers, with `inputs`, `outputs` and the space's scratch.
   void LaunchChain(const DeviceChain& chain, DenseChainArgs args, int32_t num_samples);
-  // The answers, and the final states beside them.
+  // Computes the answers, and the final states beside them.
   void LaunchDecode(int32_t num_samples);
-  // Once the solve is done: a copy to memory of the caller's keeps the host from everything else.
+  // Copies once the solve is done, as a copy to the caller's memory keeps the host from other work.
   void CopyTrajectories(int32_t num_samples, float* const* trajectories);
   float* Wanted(float* const* trajectories) const {
     return trajectories == nullptr ? nullptr : trajectories_.data();
@@ -103,14 +103,14 @@ class CudaSpace : public SolveSpace {
   const int width_;
   int64_t interval_ = 1, intervals_ = 0;
   GuessView guess_ = {};
-  DeviceBuffer<std::byte> for_products_;  // the device's; outlives the stream, which uses it
+  DeviceBuffer<std::byte> for_products_;  // device memory; outlives the stream, which uses it
   std::unique_ptr<Stream> stream_;
-  // Mapped.
+  // Mapped memory.
   DeviceBuffer<float> inputs_;                                  // [G, inputs]
   DeviceBuffer<float> outputs_, amplification_, final_states_;  // [G, output_dim], [G], [G, D]
-  DeviceBuffer<float> guesses_;                                 // [iterative, P, W], of the caller
+  DeviceBuffer<float> guesses_;                                 // [iterative, P, W], the caller's
   DeviceBuffer<int64_t> num_dependent_;                         // [1]
-  // The device's.
+  // Device memory.
   DeviceBuffer<float> initial_, current_;  // [G, W] each
   DeviceBuffer<float> trajectories_;       // [G, L + 1, D]
   DeviceBuffer<float> scratch_;            // [G, scratch]

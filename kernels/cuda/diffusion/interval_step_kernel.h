@@ -2,9 +2,9 @@
 #ifndef DEEPPCR_KERNELS_CUDA_DIFFUSION_INTERVAL_STEP_KERNEL_H_
 #define DEEPPCR_KERNELS_CUDA_DIFFUSION_INTERVAL_STEP_KERNEL_H_
 
-// One step of many shooting intervals of a sample at once, for denoisers so wide that their weights
-// are what a step takes time for: a team reads a layer once for up to kTeamSamples intervals. What
-// their tangents need goes to a tape (tangent_kernel.h).
+// One step of many shooting intervals of a sample at once, for denoisers so wide that reading their
+// weights takes the time of a step: a team reads a layer once for up to kTeamSamples intervals. The
+// linearization points for the tangents go to a tape (tangent_kernel.h).
 
 #include <cstdint>
 
@@ -13,23 +13,23 @@
 
 namespace deeppcr::cuda {
 
-// Intervals first, ..., first + count - 1 of a sample, in the same step of each.
+// Intervals first, ..., first + count - 1 of a sample, all at the same step of their own.
 struct IntervalRange {
   int64_t sample;
   int32_t first, count;
   int32_t step;               // 0, ..., C - 1
-  Confirmation confirmation;  // IterationKind's
+  Confirmation confirmation;  // as in the IterationKind
 };
 
 struct IntervalStepArgs {
   DiffusionView process;
   IntervalsView intervals;
   IntervalRange range;
-  TeamShape team;     // whose samples are intervals
-  DenoiserTape tape;  // a row for each of the range
+  TeamShape team;     // its samples are intervals here
+  DenoiserTape tape;  // a row for each interval of the range
 };
 
-// Their steps, a row each.
+// Steps of intervals, a row each.
 class IntervalSteps {
  public:
   DEEPPCR_DEVICE IntervalSteps(const SampleSteps& steps, int64_t first, int64_t stride)
@@ -42,7 +42,7 @@ class IntervalSteps {
 };
 
 // Body of a launch of one team per team.samples intervals, with StepFloats(team.samples) of shared
-// memory a block: F of each interval, so far.
+// memory a block: takes F of each interval one step further.
 template <class Team>
 DEEPPCR_DEVICE void StepIntervals(const Team& team, const IntervalStepArgs& args) {
   const DiffusionView& process = args.process;

@@ -2,8 +2,7 @@
 #ifndef DEEPPCR_KERNELS_CUDA_DIFFUSION_KERNEL_H_
 #define DEEPPCR_KERNELS_CUDA_DIFFUSION_KERNEL_H_
 
-// Diffusion models on a GPU: the process that block_recurrence.h steps through, and the coarse
-// guess.
+// Diffusion models on a GPU: the Process for block_recurrence.h, and the coarse guess.
 
 #include <math.h>
 
@@ -16,8 +15,8 @@ namespace deeppcr::cuda {
 
 class SampleSteps;
 
-// A Process: one reverse process and the noise and modulation of n samples. Pointers are the
-// device's.
+// A Process: one reverse process and the noise and modulation of n samples. Pointers are to device
+// memory.
 struct DiffusionView {
   static constexpr bool kHasDiagonals = false;
 
@@ -33,7 +32,8 @@ struct DiffusionView {
 
   DEEPPCR_DEVICE SampleSteps StepsOf(int64_t sample) const;
   constexpr int64_t StepFloats(int rows) const { return DenoiserFloats(denoiser, rows); }
-  // Rows are states of as many samples: Run(BatchSteps::At(l)) takes each a step on its own way.
+  // Rows are states, one per sample: Run(BatchSteps::At(l)) takes each row through its own sample's
+  // step.
   template <int S, class Team>
   DEEPPCR_DEVICE DenoiserStep<S, Team, StepRowsAre::kStates> NewStates(const Team& team,
                                                                        float* memory,
@@ -44,7 +44,7 @@ struct DiffusionView {
   DEEPPCR_DEVICE auto NewSoleStep(const Team& team, float* memory) const {
     return DenoiserStep<1, Team, StepRowsAre::kStates>(team, denoiser, memory, 1, false);
   }
-  // The same by a block with the weights in registers: see HeldLayers.
+  // Step of one state by a block with the weights in registers: see HeldLayers.
   template <class Team>
   DEEPPCR_DEVICE auto NewHeldStep(const Team& team, float* memory) const {
     return DenoiserStep<1, Team, StepRowsAre::kStates, HeldLayers>(team, denoiser, memory, 1,
@@ -72,8 +72,9 @@ class SampleSteps {
     return {c, table_ + step * view_.denoiser.modulation_floats(),
             c.sigma == 0.0F ? nullptr : Noise(step), step};
   }
-  // The weights are the same for all steps. A step's own modulation and noise come from afar, and a
-  // step that holds its weights would wait for them; where they are many, the weights evict them.
+  // Prefetches the modulation and the noise of a step, which come from global memory and which a
+  // step that holds its weights would wait for. Weights are the same for all steps. Large
+  // modulation rows are not prefetched, as the weights would evict them.
   template <class Team>
   DEEPPCR_DEVICE void Prefetch(const Team& team, int64_t step) const {
     constexpr int kLineFloats = 32, kMostFloats = 4096;
@@ -107,7 +108,7 @@ DEEPPCR_DEVICE void SolveWithHeldLayers(const Team& team,
 }
 
 // ---- Samples together
-// The steps of samples first, first + 1, ..., a row each.
+// Steps of samples first, first + 1, ..., a row each.
 class BatchSteps {
  public:
   struct Steps {
@@ -127,14 +128,14 @@ class BatchSteps {
 // Samples that a team takes together at most.
 inline constexpr int kTeamSamples = 16;
 
-// f(r, sample) for those of a team, where it leads.
+// Calls f(r, sample) for the samples of a team, in the block that leads.
 template <class Team, class F>
 DEEPPCR_DEVICE void ForSamples(const Team& team, int64_t first, int rows, const F& f) {
   for (int r = 0; team.leads() && r < rows; ++r) f(r, first + r);
 }
 
 // Body of a launch of one team per team.samples samples, which read the weights of a layer once for
-// all of them. StepFloats(team.samples) of shared memory a block.
+// all samples. StepFloats(team.samples) of shared memory a block.
 template <class Team>
 DEEPPCR_DEVICE void SolveBatchesByTeams(const Team& team,
                                         const BlockSequentialArgs<DiffusionView>& args) {
@@ -172,13 +173,13 @@ DEEPPCR_DEVICE void SolveBatchesByTeams(const Team& team,
 // ---- The coarse guess
 struct CoarseArgs {
   DiffusionView process;
-  int32_t num_blocks;  // of a sample's team
+  int32_t num_blocks;  // blocks of a sample's team
   int32_t shooting_interval, num_intervals;
   const float* initial_states;  // z_0 [n, W], zero beyond D
   float* guesses;               // y_1..y_P [n, P, W], zero beyond D
 };
 
-// Element i of a state through steps [begin, end) with one x0; `guesses` may be null.
+// Takes element i of a state through steps [begin, end) with one x0; `guesses` may be null.
 DEEPPCR_DEVICE float HoldSample(const CoarseArgs& args, const SampleSteps& steps, int64_t begin,
                                 int64_t end, float x0, float clipped, int i, float z, int width,
                                 float* guesses) {
@@ -195,7 +196,7 @@ DEEPPCR_DEVICE float HoldSample(const CoarseArgs& args, const SampleSteps& steps
   return z;
 }
 
-// The denoiser of `step` is evaluated every CoarseStride steps, and in between its x0 is held.
+// Evaluates the denoiser of `step` every CoarseStride steps, and holds its x0 in between.
 template <class Team, class Step>
 DEEPPCR_DEVICE void GuessSample(const Team& team, const CoarseArgs& args, Step& step) {
   auto& context = team.context();
@@ -208,7 +209,7 @@ DEEPPCR_DEVICE void GuessSample(const Team& team, const CoarseArgs& args, Step& 
   const SampleSteps steps(process, sample);
   for (int i = context.thread(); i < width; i += context.num_threads())
     z[i] = args.initial_states[sample * width + i];
-  // A thread has the same elements of z everywhere: it needs no barrier.
+  // A thread has the same elements of z everywhere, so z needs no barrier.
   for (int64_t begin = 0; begin < process.num_steps; begin += every) {
     PlaceState(context, z, 0, step, width);
     team.Sync(kAfterCoarseState);
@@ -223,14 +224,14 @@ DEEPPCR_DEVICE void GuessSample(const Team& team, const CoarseArgs& args, Step& 
   }
 }
 
-// Body of a launch of one team per sample. Shared memory: that of the sequential solver and W
-// floats.
+// Body of a launch of one team per sample. Shared memory: W floats more than for the sequential
+// solver.
 template <class Team>
 DEEPPCR_DEVICE void GuessCoarsely(const Team& team, const CoarseArgs& args) {
   auto step = args.process.NewSoleStep(team, SharedFloats(team.context()));
   GuessSample(team, args, step);
 }
-// The same by one block per sample, with HeldLayers.
+// Body of a launch of one block per sample: GuessCoarsely with HeldLayers.
 template <class Team>
 DEEPPCR_DEVICE void GuessWithHeldLayers(const Team& team, const CoarseArgs& args) {
   auto step = args.process.NewHeldStep(team, SharedFloats(team.context()));

@@ -11,7 +11,7 @@
 namespace deeppcr::cuda {
 namespace {
 
-// At least what the layers, the time embeddings and the modulation take.
+// Lower bound of the bytes that the layers, the time embeddings and the modulation take.
 int64_t NetworkBytes(const DiffusionSpec& spec) {
   const DenoiserSpec& d = spec.denoiser;
   const int64_t copies = PanelWidth(d.hidden_dim) >= kWideLayer ? 2 : 1;
@@ -21,7 +21,7 @@ int64_t NetworkBytes(const DiffusionSpec& spec) {
   return rows * d.hidden_dim * int64_t{sizeof(float)};
 }
 
-// 0 where a block has too little memory. Tangents of wide denoisers need none.
+// Rows of a step; 0 where a block has too little memory. Tangents of wide denoisers need no rows.
 int RowsPerStep(const DiffusionModel& model, const LaunchLimits& limits) {
   if (!model.is_wide()) return StepRows(model.view(), limits);
   return CoarseBytes(model.view()) <= limits.shared_bytes ? 1 : 0;
@@ -122,7 +122,7 @@ absl::Status DiffusionModel::UploadModulation(Device& device, const DiffusionSpe
   return absl::OkStatus();
 }
 
-// One table per class, if they fit; one in all without a condition.
+// Fills one table per class, if the tables fit; a single table without a condition.
 absl::Status DiffusionModel::FillTables(Device& device, const PackingLimits& limits,
                                         int64_t max_bytes) {
   const int64_t count = std::max<int64_t>(shape_.num_classes, 1);
@@ -142,7 +142,7 @@ absl::Status DiffusionModel::FillTables(Device& device, const PackingLimits& lim
   stream->Wait([] {});
   DEEPPCR_RETURN_IF_ERROR(stream->status());
   view_.tables = tables_.data();
-  // The tables stand for what they were made from.
+  // The tables replace the tensors that they were made from.
   time_embedding_ = {};
   modulation_weights_ = {};
   modulation_biases_ = {};

@@ -19,14 +19,14 @@
 
 namespace deeppcr::cuda {
 
-// The most that modulation rows of all classes may take; beyond, a sample's are made for it.
+// Limit on the modulation rows of all classes; beyond it, rows are made for each sample.
 inline constexpr int64_t kMaxModulationBytes = int64_t{64} << 20;
 
 // A reverse process and its denoiser in a device's memory.
 class DiffusionModel {
  public:
-  // `device` must outlive the result. Errors: kUnimplemented for D or H beyond what a block of
-  // threads holds, with what can run the model instead; else as Backend::NewSystem.
+  // `device` must outlive the result. Errors: kUnimplemented for a D or H that a block of threads
+  // cannot hold, naming an alternative that can run the model; else as Backend::NewSystem.
   static absl::StatusOr<DiffusionModel> Upload(Device& device, const DiffusionSpec& spec,
                                                const PackingLimits& limits,
                                                int64_t max_modulation_bytes = kMaxModulationBytes);
@@ -35,20 +35,21 @@ class DiffusionModel {
   int width() const { return width_; }
   int64_t memory_bytes() const;
   const DeviceChain& decode() const { return decode_; }
-  // Without what belongs to samples: noise and table_of; and tables, where each has its own.
+  // View without the members of samples: noise, table_of, and tables where each sample has its own.
   const DiffusionView& view() const { return view_; }
   // Rows that a block takes through a step together.
   int rows_per_step() const { return rows_per_step_; }
 
-  // So wide that tangents are multiplied with whole layers (WidePropagation), by cuBLAS.
+  // True for a denoiser so wide that tangents are multiplied with whole layers (WidePropagation),
+  // by cuBLAS.
   bool is_wide() const { return view_.denoiser.hidden_width >= kWideLayer; }
   struct Matrices {
     DeviceMatrices input, output, first, second;
   };
-  const Matrices& matrices() const { return matrices_; }  // of a wide denoiser
+  const Matrices& matrices() const { return matrices_; }  // for a wide denoiser only
 
-  // Modulation rows of a sample's own, of conditions [n, H] that are made from its inputs or are
-  // those of its class.
+  // True if each sample has modulation rows of its own, made from conditions [n, H], the images of
+  // inputs or the embeddings of classes.
   bool tables_per_sample() const { return tables_.size() == 0; }
   int64_t table_floats() const { return shape_.num_steps * view_.denoiser.modulation_floats(); }
   const ModulationArgs& modulation() const { return modulation_; }

@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CUDA_DIFFUSION_NOISE_KERNEL_H_
 #define DEEPPCR_KERNELS_CUDA_DIFFUSION_NOISE_KERNEL_H_
 
-// What a diffusion model starts from: the noise of kernels/problem/philox.h, a thread for every
-// four normals, and the modulation rows of its steps.
+// Preparation of a diffusion solve: the noise of kernels/problem/philox.h, a thread for every four
+// normals, and the modulation rows of the steps.
 
 #include <cstdint>
 
@@ -14,20 +14,20 @@
 
 namespace deeppcr::cuda {
 
-// What one sample draws from, written by the host.
+// Source of one sample's noise, written by the host.
 struct NoiseSource {
   uint64_t seed, sample;
-  int32_t table;             // of its modulation rows
-  bool given_initial_noise;  // is in NoiseArgs::initial_noise
-  bool given_step_noise;     // is where it belongs already
+  int32_t table;             // table of the sample's modulation rows
+  bool given_initial_noise;  // the initial noise is in NoiseArgs::initial_noise
+  bool given_step_noise;     // the step noise is in NoiseArgs::noise already
 };
 
-// Pointers are the device's.
+// Pointers are to device memory.
 struct NoiseArgs {
   int32_t num_samples, state_dim, width;  // n, D, W
   int64_t num_steps;                      // L
   const NoiseSource* sources;             // [n]
-  const float* initial_noise;             // [n, D] of those that have it
+  const float* initial_noise;             // [n, D], set where it is given
   float* initial_states;                  // z_0 [n, W], zero beyond D
   float* noise;                           // [n, L, D]
   int32_t* table_of;                      // [n]
@@ -38,7 +38,7 @@ constexpr int64_t NoiseThreads(const NoiseArgs& args) {
   return int64_t{args.num_samples} * (args.num_steps + 1) * ((args.state_dim + 3) / 4);
 }
 
-// Elements 4 quad ... of z_0.
+// Draws elements 4 quad, ... of z_0.
 DEEPPCR_DEVICE void DrawInitialState(const NoiseArgs& args, const NoiseSource& source, int sample,
                                      int quad) {
   const auto normals =
@@ -94,7 +94,8 @@ struct ModulationArgs {
 
 enum ModulationSite : int { kAfterEmbedding, kAfterRows, kNumModulationSites };
 
-// (shift, scale) of layer norm with weight and bias, or without, to (gain, shift) in place.
+// Turns (shift, scale) of a layer norm with weight and bias, or without, into (gain, shift), in
+// place.
 DEEPPCR_DEVICE void FoldNorm(const ModulationArgs& args, int block, int i, float* mu) {
   const bool last = block == args.num_blocks;
   float* const first = mu + int64_t{3} * block * args.hidden_width + i;

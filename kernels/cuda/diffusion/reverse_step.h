@@ -3,11 +3,11 @@
 #define DEEPPCR_KERNELS_CUDA_DIFFUSION_REVERSE_STEP_H_
 
 // THE reverse step of a diffusion model on a GPU, by a team of threads (team.h): every solver takes
-// its states through it, so that they agree bit for bit. The state may bring tangent vectors along,
-// probes that pick up the rounding and columns of the Jacobian; they pass through each layer
-// together with it and change nothing about its bits.
+// its states through this step, so that states agree bit for bit. The state may bring tangent
+// vectors along, probes that pick up the rounding and columns of the Jacobian; the tangents pass
+// through each layer together with the state and change nothing about its bits.
 //
-// The network is that of view.h, the reverse step that of kernels/problem/reverse_step.h.
+// view.h defines the network, kernels/problem/reverse_step.h the reverse step.
 
 #include <math.h>
 
@@ -40,22 +40,22 @@ enum DenoiserSite : int {
   kNumDenoiserSites,
 };
 
-// Floats of shared memory for steps of so many rows.
+// Floats of shared memory for steps of `rows` rows.
 constexpr int64_t DenoiserFloats(const DenoiserView& d, int rows) {
   return int64_t{rows} * (2 * VectorFloats(d.state_cols) + 3 * VectorFloats(d.hidden_width));
 }
 
-// What the rows of a step are, at most S of them.
+// Kind of the rows of a step, of which there are at most S.
 enum class StepRowsAre : uint8_t {
   kStateAndTangents,  // a state in row 0, then the probes if they are carried, then columns of the
                       // Jacobian
-  kStates,            // a state each, of as many samples, whose steps are a Row(r) each
+  kStates,            // one state per row, each of another sample, with the step Row(r)
 };
 
-// Layers of the residual denoiser whose weights stay in registers from step to step: those of its
-// first blocks, as many as 128 registers a thread have room for. With one state a step takes the
-// time that its weights take to arrive; so they are there. For blocks of threads with a warp for
-// every panel of H' <= kHeldWidth.
+// Layers of the residual denoiser whose weights stay in registers from step to step: the layers of
+// the first blocks, as many as 128 registers a thread have room for. A step of one state takes the
+// time that its weights take to arrive, which held weights save. For blocks of threads with a warp
+// for every panel of H' <= kHeldWidth.
 inline constexpr int kHeldLayers = 3, kHeldWidth = 128;
 struct NoHeldLayers {
   static constexpr int kCount = 0;
@@ -79,7 +79,7 @@ template <int S, class Team, StepRowsAre kRows = StepRowsAre::kStateAndTangents,
           class Held = NoHeldLayers>
 class DenoiserStep {
  public:
-  // `memory`: DenoiserFloats(d, rows) of a block's, aligned to 16 bytes.
+  // `memory`: DenoiserFloats(d, rows) floats of a block's shared memory, aligned to 16 bytes.
   DEEPPCR_DEVICE DenoiserStep(const Team& team, const DenoiserView& d, float* memory, int rows,
                               bool probes)
       : team_(team),
@@ -98,23 +98,23 @@ class DenoiserStep {
     held_.Hold(team, d);
   }
 
-  // From now on steps of states leave these for their tangents.
+  // Makes steps of states write their linearization points for tangents to `tape` from now on.
   DEEPPCR_DEVICE void KeepTape(const DenoiserTape& tape) { tape_ = tape; }
 
   DEEPPCR_DEVICE int cols() const { return d_.state_cols; }
-  // Element i < cols() of row r of the state. Those beyond D are to be zero.
+  // Element i < cols() of row r of the state. Elements beyond D are to be zero.
   DEEPPCR_DEVICE float& State(int r, int i) const {
     return state_[r * state_stride_ + VectorPlace(d_.state_cols, i)];
   }
 
-  // One step of all rows. Whoever has written the state, in every block, has synchronised the team;
-  // so has this when it returns.
+  // Makes one step of all rows. The caller has synchronised the team after writing the state in
+  // every block; Run has synchronised it when it returns.
   template <class Steps>
   DEEPPCR_DEVICE void Run(const Steps& steps) {
     Finish(steps, Features(steps));
   }
 
-  // The denoiser alone: what it makes of row 0 is Prediction(i), until the next step.
+  // Evaluates the denoiser alone: its output for row 0 is Prediction(i), until the next step.
   DEEPPCR_DEVICE void Predict(const StepView& step) {
     ForRows<S>(team_, d_.output, Features(step), stride_, 1, Squares::kNone,
                [&](int i, const PanelSums<S>& p) {
@@ -131,7 +131,7 @@ class DenoiserStep {
  private:
   static constexpr bool kStates = kRows == StepRowsAre::kStates;
 
-  // What the output layer multiplies with.
+  // Features, the input of the output layer.
   template <class Steps>
   DEEPPCR_DEVICE const float* Features(const Steps& steps) {
     InputLayer(steps);
@@ -150,7 +150,7 @@ class DenoiserStep {
     return vectors[r * stride_ + VectorPlace(d_.hidden_width, i)];
   }
   DEEPPCR_DEVICE bool IsProbe(int r) const { return r >= 1 && r <= probes_; }
-  // f(r, sum) for the rows that this lane has of a product.
+  // Calls f(r, sum) for the rows that this lane has of a product.
   template <class F>
   DEEPPCR_DEVICE void ForMine(const PanelSums<S>& p, const F& f) const {
     DEEPPCR_UNROLL
@@ -159,7 +159,7 @@ class DenoiserStep {
       if (r < rows_) f(r, p.mine[q]);
     }
   }
-  // Onto the tape, of rows that are states.
+  // Writes to the tape where rows are states.
   DEEPPCR_DEVICE float KeepHidden(int r, int block, int i, float value) const {
     if (kStates && tape_.keeps()) tape_.Hidden(d_, r, block)[i] = value;
     return value;
@@ -177,14 +177,14 @@ class DenoiserStep {
     tape_.State(d_, r)[i] = State(r, i);
     tape_.Prediction(d_, r)[i] = m;
   }
-  // Element i of a layer's output where all rows are states: f(r, sum).
+  // Writes element i of a layer's output where all rows are states: f(r, sum).
   template <class F>
   DEEPPCR_DEVICE void WriteStates(int i, float* to, const PanelSums<S>& p, const F& f) const {
     const bool real = i < d_.hidden_dim;
     ForMine(p, [&](int r, float sum) { team_.Put(&At(to, r, i), real ? f(r, sum) : 0.0F); });
   }
-  // The same of a state and its tangents: `first` of the state, f(r, sum) of the tangents, and to
-  // the probes their rounding.
+  // Writes element i of a layer's output for a state and its tangents: `first` for the state,
+  // f(r, sum) for the tangents; adds the rounding to the probes.
   template <class F>
   DEEPPCR_DEVICE void WriteRows(const StepView& step, int place, float size, int i, float* to,
                                 const PanelSums<S>& p, float first, const F& f) const {
@@ -196,7 +196,7 @@ class DenoiserStep {
     });
   }
 
-  // Of the activation at a, and those near, which probes may meet.
+  // Slope of the activation at a, and the range of slopes near a, which probes may meet.
   struct Slopes {
     float of_columns = 0.0F;
     SlopeRange of_probes;
@@ -229,7 +229,7 @@ class DenoiserStep {
     team_.Sync(kAfterInputLayer);
   }
 
-  // Residual blocks that hold their layers, and those that do not.
+  // Residual blocks that hold their layers; the other blocks follow.
   template <class Steps, int... kBlocks>
   DEEPPCR_DEVICE void HeldBlocks(const Steps& steps, std::integer_sequence<int, kBlocks...>) {
     (HeldBlock<kBlocks>(steps), ...);
@@ -251,7 +251,7 @@ class DenoiserStep {
       ForRows<S>(team_, layer, hidden_, stride_, rows_, squares_, f);
     });
   }
-  // h <- h + act(first h + mu), where for_rows(f) has the sums of first h.
+  // h <- h + act(first h + mu), where for_rows(f) gives the sums of first h.
   template <class Steps, class ForLayerRows>
   DEEPPCR_DEVICE void ResidualBlock(const Steps& steps, int block, const PanelLayer& layer,
                                     const ForLayerRows& for_rows) {
@@ -305,7 +305,7 @@ class DenoiserStep {
   template <class Steps>
   DEEPPCR_DEVICE void OuterLayer(const Steps& steps, int block) {
     const PanelLayer layer = d_.second[block];
-    const int gates = (3 * block + 2) * d_.hidden_width;  // of the modulation
+    const int gates = (3 * block + 2) * d_.hidden_width;  // place in the modulation
     ForRows<S>(team_, layer, outer_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
       const auto gate_of = [&](int r) { return steps.Row(r).modulation[gates + i]; };
       const auto state = [&](int r, float sum) {
@@ -327,14 +327,14 @@ class DenoiserStep {
     return NormOf(context_, d_.hidden_dim, d_.norm_epsilon,
                   [&](int i) { return At(hidden_, r, i); });
   }
-  // f(r) for every row, a warp each.
+  // Calls f(r) for every row, a warp each.
   template <class F>
   DEEPPCR_DEVICE void ForWarpRows(const F& f) const {
     for (int r = context_.warp(); r < rows_; r += context_.num_threads() / kWarpSize) f(r);
   }
 
-  // inner <- norm(hidden) gain + shift, and its tangents, in each block for itself. Every warp
-  // forms the norm of the state itself.
+  // inner <- norm(hidden) gain + shift, and its tangents, in each block on its own. Every warp
+  // forms the norm of the state on its own.
   template <class Steps>
   DEEPPCR_DEVICE void Modulate(const Steps& steps, int block) {
     const int gains = 3 * block * d_.hidden_width, shifts = gains + d_.hidden_width;
@@ -373,7 +373,7 @@ class DenoiserStep {
     return step.noise != nullptr && i < d_.state_dim ? fmaf(c.sigma, step.noise[i], next) : next;
   }
 
-  // The reverse step of every row.
+  // Makes the reverse step of every row.
   template <class Steps>
   DEEPPCR_DEVICE void Finish(const Steps& steps, const float* features) {
     ForRows<S>(team_, d_.output, features, stride_, rows_, squares_,
@@ -392,7 +392,7 @@ class DenoiserStep {
     state_ = next_;
     next_ = read;
   }
-  // A state and its tangents.
+  // Makes the reverse step of a state and its tangents.
   DEEPPCR_DEVICE void FinishTangents(const StepView& step, int i, const PanelSums<S>& p) const {
     const ReverseCoefficients& c = step.coefficients;
     const float m = p.first + d_.output.bias[i], old = State(0, i);

@@ -12,13 +12,13 @@
 namespace deeppcr::cuda {
 namespace {
 
-// A step takes about so many nanoseconds, and so many per weight (assumed, not measured): launches
-// of less than 5 ms are not interrupted.
+// Nanoseconds of a step, and of each of its weights (assumed, not measured): launches of less than
+// 5 ms are not interrupted.
 constexpr double kStepNanoseconds = 1500, kWeightNanoseconds = 0.04, kLaunchNanoseconds = 5e6;
-// Passes that are launched before the host looks whether they were wanted.
+// Passes that are launched before the host looks whether the samples still wanted them.
 constexpr int kPassesAhead = 3;
 
-// What both kinds of loop have in common.
+// Base of the spaces with either kind of loop.
 template <class Space>
 class DiffusionSpaceOn : public Space {
  public:
@@ -75,7 +75,7 @@ class DiffusionSpaceOn : public Space {
     for (int64_t l = 0; l < shape_.num_steps; l += CoarseStride(shape_.num_steps)) ++cost.stages;
     return cost;
   }
-  // No map is fitted for diffusion models.
+  // Falls back to the constant guess: no map is fitted for diffusion models.
   void GuessAffine(int32_t sample) override { Space::GuessConstant(sample); }
 
  protected:
@@ -142,7 +142,7 @@ class DiffusionSpaceOn : public Space {
   }
 
   const DiffusionModel& model_;
-  WidePropagation wide_;  // of a wide denoiser
+  WidePropagation wide_;  // for a wide denoiser
 
  private:
   void LaunchModulation(int32_t num_samples) {
@@ -159,16 +159,16 @@ class DiffusionSpaceOn : public Space {
     stream_->Launch(args, num_samples);
   }
 
-  std::vector<const float*> step_noise_;  // of the caller, or null
-  // Mapped: [G], [G, D], [G, H].
+  std::vector<const float*> step_noise_;  // the caller's, or null
+  // Mapped memory: [G], [G, D], [G, H].
   DeviceBuffer<NoiseSource> sources_;
   DeviceBuffer<float> initial_noise_, conditions_;
-  // The device's: [G, L, D], [G, L, modulation_floats], [iterative, P, W], [G].
+  // Device memory: [G, L, D], [G, L, modulation_floats], [iterative, P, W], [G].
   DeviceBuffer<float> noise_, tables_, coarse_;
   DeviceBuffer<int32_t> table_of_;
 };
 
-// D <= kMaxWarpStateDim, on GPUs with clusters.
+// Space for D <= kMaxWarpStateDim, on GPUs with clusters.
 class WarpDiffusionSpace final : public DiffusionSpaceOn<LoopSpace> {
  public:
   using DiffusionSpaceOn::DiffusionSpaceOn;
@@ -200,7 +200,8 @@ class WarpDiffusionSpace final : public DiffusionSpaceOn<LoopSpace> {
             .slabs = slabs_.data()};
   }
 
-  // Passes over samples first, ..., first + count - 1 until all of them have stopped.
+  // Makes passes over samples first, ..., first + count - 1 until all of these samples have
+  // stopped.
   void SolveInSlabs(int32_t first, int32_t count, int32_t num_samples, const StoppingPolicy& policy,
                     const Progress& start) {
     const NewtonShape shape = ShapeOf(count);
@@ -225,7 +226,7 @@ class WarpDiffusionSpace final : public DiffusionSpaceOn<LoopSpace> {
       LookAtTokens(num_samples);
     } while (stream_->status().ok() && !AllStopped(first, count));
   }
-  // The same where the host has to know what a pass is to make: it waits for each.
+  // Makes passes where the host has to know the kind of each pass, and so waits for each.
   void PassOneByOne(int32_t first, int32_t count, int32_t num_samples, const NewtonArgs& args,
                     const NewtonShape& shape, const Progress& start) {
     std::fill_n(outcomes_.data() + first, count, start);
@@ -255,7 +256,7 @@ class WarpDiffusionSpace final : public DiffusionSpaceOn<LoopSpace> {
                     count);
   }
 
-  DeviceBuffer<Progress> progress_;  // the device's, [kSlabGroup]
+  DeviceBuffer<Progress> progress_;  // device memory, [kSlabGroup]
 };
 
 class BlockDiffusionSpace final : public DiffusionSpaceOn<PassSpaceOf<DiffusionView>> {
@@ -273,7 +274,7 @@ class BlockDiffusionSpace final : public DiffusionSpaceOn<PassSpaceOf<DiffusionV
   int RowsPerStep() const override { return model_.rows_per_step(); }
 };
 
-// The smallest cluster that a launch may have takes the most per sample, or as good as.
+// Largest slab of a sample over all sizes of clusters that a launch may have.
 int64_t LargestSlab(const LaunchLimits& device, const SpaceSizes& sizes) {
   int64_t largest = 0;
   for (int blocks = 1; blocks <= device.max_cluster_blocks; blocks *= 2)

@@ -2,9 +2,9 @@
 #ifndef DEEPPCR_KERNELS_CUDA_DIFFUSION_TANGENT_H_
 #define DEEPPCR_KERNELS_CUDA_DIFFUSION_TANGENT_H_
 
-// The reverse step of kernels/problem/reverse_step.h as its tangents see it, and how large a
-// state's rounding errors are, which probes pick up (kernels/cpu/diffusion/reverse_step.h has their
-// derivation). `terms`: of a dot product, the spread of its row times the length of its vector.
+// Tangents of the reverse step of kernels/problem/reverse_step.h, and the sizes of a state's
+// rounding errors, which probes pick up (kernels/cpu/diffusion/reverse_step.h derives the sizes).
+// `terms` of a dot product: the spread of its row times the length of its vector.
 
 #include <math.h>
 
@@ -17,30 +17,31 @@
 
 namespace deeppcr::cuda {
 
-// value = a dot product.
+// Size of the rounding of value = a dot product.
 DEEPPCR_DEVICE float SizeOfSum(float terms, float value) {
   return sqrtf(fmaf(terms, terms, value * value));
 }
-// value = something + branch, where the branch is `sum` times a factor or, near by, a function of
-// that slope.
+// Size of the rounding of value = something + branch, where the branch is `sum` times a factor, or
+// a function of `sum` with a slope of `factor` nearby.
 DEEPPCR_DEVICE float SizeOfBranch(float terms, float factor, float sum, float value) {
   const float branch = factor * factor * fmaf(terms, terms, sum * sum);
   return sqrtf(fmaf(value, value, branch));
 }
-// value = act(sum). Twice the terms: the inputs of the product have been rounded too.
+// Size of the rounding of value = act(sum). The terms count twice: the inputs of the product have
+// been rounded too.
 DEEPPCR_DEVICE float SizeOfActivation(float terms, float slope, float sum, float value) {
   const float before = fmaf(terms, terms + terms, sum * sum);
   return sqrtf(fmaf(slope * slope, before, value * value));
 }
 
-// What probe v picks up in element i at a place of the network, of which a step has 3 N + 3: the
-// signs differ from one to the next.
+// Rounding that probe v picks up in element i at a place of the network. A step has 3 N + 3 places,
+// whose signs differ.
 DEEPPCR_DEVICE float RoundingAt(const DenoiserView& d, int64_t step, int place, float size, int v,
                                 int i) {
   return RoundingSource(size, v, i, step * (3 * d.num_blocks + 3) + place);
 }
 
-// Of x0. A NaN stays one.
+// Clips x0. A NaN stays a NaN.
 DEEPPCR_DEVICE float ClipTo(float range, float x) {
   return x > range ? range : x < -range ? -range : x;
 }
@@ -55,14 +56,15 @@ struct ReverseTangent {
   DEEPPCR_DEVICE float Of(float m, float z) const { return fmaf(by_m, m, by_z * z); }
 };
 
-// How far x0 is beyond its clip, whose slope is 1 on the boundary, as PyTorch's, and for a NaN,
+// Distance of x0 beyond its clip, whose slope is 1 on the boundary, as in PyTorch, and for a NaN,
 // which shows in m.
 DEEPPCR_DEVICE float BeyondClip(const ReverseCoefficients& c, float clip_range, float m, float z) {
   return fabsf(fmaf(c.x0_m, m, c.x0_z * z)) - clip_range;
 }
 
-// next = the reverse step of z with prediction m, where `terms` are by_m times those of m. Twice
-// these in adaLN, where the inputs of the product have been rounded too.
+// Size of the rounding of next = the reverse step of z with prediction m, where `terms` are by_m
+// times the terms of m. These count twice in adaLN, where the inputs of the product have been
+// rounded too.
 DEEPPCR_DEVICE float SizeOfState(const ReverseCoefficients& c, bool ada_ln, float z, float m,
                                  float next, float terms) {
   const auto square = [](float x) { return x * x; };
@@ -73,12 +75,12 @@ DEEPPCR_DEVICE float SizeOfState(const ReverseCoefficients& c, bool ada_ln, floa
   return sqrtf(size + square(c.z_x0 * c.x0_m * m));
 }
 
-// How probes pass the reverse step of z with prediction m, and how large the rounding is that they
-// pick up there. `terms`: of m.
+// Reverse step of z with prediction m for probes, and the size of the rounding that they pick up
+// there. `terms` are those of m.
 struct ReverseOfProbes {
   ReverseTangent in, out;
   bool clipped;
-  float from_clip;  // on either side, less what the terms of x0 let it be off (SlopeReach)
+  float from_clip;  // distance, on either side, less the reach of the terms of x0 (SlopeReach)
   float size;
 
   DEEPPCR_DEVICE ReverseOfProbes(const ReverseCoefficients& c, const DenoiserView& d, float m,
@@ -92,7 +94,8 @@ struct ReverseOfProbes {
     const float by_m = from_clip > 0.0F ? own : LargerOf(in.by_m, out.by_m);
     size = SizeOfState(c, d.ada_ln, z, m, next, by_m * terms);
   }
-  // Of a probe's m and z. As far from the clip as its x0 it may meet both sides.
+  // Image of a probe's m and z. Where the probe's x0 reaches as far as the clip, it may meet both
+  // sides.
   DEEPPCR_DEVICE float Carry(const ReverseCoefficients& c, float m, float z) const {
     const float reach = ReachOf(0.0F, fabsf(fmaf(c.x0_m, m, c.x0_z * z)));
     const float inside = in.Of(m, z), outside = out.Of(m, z);

@@ -2,13 +2,13 @@
 #ifndef DEEPPCR_KERNELS_CUDA_DIFFUSION_TANGENT_KERNEL_H_
 #define DEEPPCR_KERNELS_CUDA_DIFFUSION_TANGENT_KERNEL_H_
 
-// The tangents of a step of many shooting intervals, for wide denoisers: probes that pick up the
-// rounding, and columns of the Jacobian. Their products with the layers are a LayerGemmArgs each;
-// here is what lies between two of these. The states have gone ahead (interval_step_kernel.h) and
-// left on a tape where the network is linearized; a block of threads works on a group of the
-// tangents of one interval.
+// Tangents of a step of many shooting intervals, for wide denoisers: probes that pick up the
+// rounding, and columns of the Jacobian. The products of tangents with the layers are a
+// LayerGemmArgs each; this file has the work between two products. The states have gone ahead
+// (interval_step_kernel.h) and left on a tape the points at which the network is linearized; a
+// block of threads works on a group of the tangents of one interval.
 //
-// What DenoiserStep does to tangents, done to more of them at a time.
+// The operations are those of DenoiserStep, for more tangents at a time.
 
 #include <cstdint>
 
@@ -25,8 +25,8 @@ enum class TangentStage : uint8_t {
   kResidual,  // hidden += slope products
   kInner,     // inner = slope products
   kGated,     // hidden += gate products
-  kReverse,   // state = the reverse step's of the output layer's products
-  kTake,      // what leaves an interval, to where the rest of the pass looks for it
+  kReverse,   // state = the reverse step's tangents, from the output layer's products
+  kTake,      // copies the vectors that leave an interval to the memory of the pass
 };
 
 // Tangents of an interval: first the probes, if they are carried, then columns of its matrix.
@@ -34,11 +34,12 @@ struct TangentRows {
   int32_t probes;   // 0 or kNumProbes
   int32_t columns;  // 0 or D
   constexpr int32_t count() const { return probes + columns; }
-  // Of up to kTangentGroup; one where there are no tangents, for the state's own part.
+  // Groups of up to kTangentGroup tangents; one where there are no tangents, for the state's part.
   constexpr int32_t groups() const;
 };
 
-// Few enough for many blocks, many enough that what a block finds out of its interval pays.
+// Tangents of a group: few enough for many blocks, many enough that the work that a block does once
+// for its interval pays.
 inline constexpr int kTangentGroup = 8;
 constexpr int32_t TangentRows::groups() const {
   return count() == 0 ? 1 : (count() + kTangentGroup - 1) / kTangentGroup;
@@ -50,17 +51,17 @@ struct TangentArgs {
   IntervalRange range;
   TangentRows rows;
   TangentStage stage;
-  int32_t block;  // of the network
+  int32_t block;  // block of the network
   DenoiserTape tape;
   // [range.count, rows.count(), ...]
   float* states;    // [state_cols], zero beyond D
-  float* hidden;    // [H'], zero beyond H as all that follow
-  float* inner;     // [H']: adaLN, what a layer of a block multiplies
+  float* hidden;    // [H'], zero beyond H, as are the next ones
+  float* inner;     // [H']: adaLN, the input of a layer of a block
   float* products;  // [H'], or [state_cols] of the output layer
 };
 
-// The barrier call between elements, which threads have, and norms, which warps have. Beyond those
-// of pass_kernel.h.
+// The barrier call between elements, which threads have, and norms, which warps have. Its number is
+// beyond those of pass_kernel.h.
 enum TangentSite : int { kBeforeNormTangents = 28, kNumTangentSites };
 
 template <class Context>
@@ -114,24 +115,24 @@ class IntervalTangents {
     return step_.modulation + int64_t{vector} * d_.hidden_width;
   }
 
-  // ---- What probes pick up
-  // The length of a vector f(0), ..., f(dim - 1), where there are any probes in the group.
+  // ---- Rounding that probes pick up
+  // Length of a vector f(0), ..., f(dim - 1), where there are probes in the group; else 0.
   template <class F>
   DEEPPCR_DEVICE float LengthFor(int dim, const F& f) const {
     if (begin_ >= args_.rows.probes) return 0.0F;
     return sqrtf(SumByWarp(context_, dim, [&](int i) { return f(i) * f(i); }));
   }
-  // Of tangent r, in element i at a place of the network.
+  // Rounding that tangent r picks up in element i at a place of the network; 0 for a column.
   DEEPPCR_DEVICE float Rounding(int place, float size, int r, int i) const {
     return r < args_.rows.probes ? RoundingAt(d_, step_.step, place, size, r, i) : 0.0F;
   }
 
-  // f(i) for the elements of a vector, by one thread each.
+  // Calls f(i) for the elements of a vector, by one thread each.
   template <class F>
   DEEPPCR_DEVICE void ForElements(int count, const F& f) const {
     for (int i = context_.thread(); i < count; i += context_.num_threads()) f(i);
   }
-  // f(r) for every tangent of the group, and for every probe among them.
+  // Calls f(r) for every tangent of the group; ForProbes: for every probe of the group.
   template <class F>
   DEEPPCR_DEVICE void ForTangents(const F& f) const {
     for (int r = begin_; r < end_; ++r) f(r);
@@ -170,7 +171,7 @@ class IntervalTangents {
                 SizeOfBranch(terms, near.Largest(), a[i], value[i]));
     });
   }
-  // Of element i, near a, where it is `slope`.
+  // Slopes of element i near the pre-activation a, where the slope is `slope`.
   DEEPPCR_DEVICE SlopeRange SlopesOfProbes(int i, float a, float terms, float slope) const {
     if (begin_ >= args_.rows.probes) return {slope, slope};
     float probe = 0.0F;
@@ -265,7 +266,7 @@ class IntervalTangents {
       });
     });
   }
-  // Of what the output layer multiplies.
+  // Length of the features, the input of the output layer.
   DEEPPCR_DEVICE float LengthOfFeatures() const {
     if (d_.ada_ln) return LengthOfModulated(d_.num_blocks);
     const float* const h = Hidden(d_.num_blocks);
@@ -294,9 +295,9 @@ class IntervalTangents {
   Context& context_;
   const TangentArgs& args_;
   const DenoiserView& d_;
-  const int32_t row_;      // of the range, and of the tape
-  const int64_t first_;    // of its tangents
-  const int begin_, end_;  // the group's, of its tangents
+  const int32_t row_;      // row of the range and of the tape
+  const int64_t first_;    // first tangent of the interval
+  const int begin_, end_;  // the group, among the interval's tangents
   const BlockInterval at_;
   const StepView step_;
 };

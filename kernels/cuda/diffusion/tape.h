@@ -9,9 +9,8 @@
 
 namespace deeppcr::cuda {
 
-// What a step of states leaves of each for its tangents, which follow in launches of their own: the
-// vectors at which the network was linearized. In global memory; elements beyond H and D are
-// nothing.
+// Tape of a step of states for their tangents, which follow in launches of their own: the vectors
+// at which the network was linearized. In global memory; elements beyond H and D are undefined.
 struct DenoiserTape {
   float* rows = nullptr;  // [rows, Floats(d)]; null: nothing is kept
 
@@ -25,20 +24,20 @@ struct DenoiserTape {
     return {keeps() ? rows + r * Floats(d) : nullptr};
   }
 
-  // z before the step, and what the network made of it.
+  // z before the step, and the network's output at z.
   DEEPPCR_DEVICE float* State(const DenoiserView& d, int r) const { return rows + r * Floats(d); }
   DEEPPCR_DEVICE float* Prediction(const DenoiserView& d, int r) const {
     return State(d, r) + d.state_cols;
   }
-  // What enters block b of the network; for b = N, what leaves the last one.
+  // Input of block b of the network; for b = N, the output of the last block.
   DEEPPCR_DEVICE float* Hidden(const DenoiserView& d, int r, int b) const {
     return Prediction(d, r) + d.state_cols + int64_t{b} * d.hidden_width;
   }
-  // What the activation of block b is given.
+  // Pre-activation of block b.
   DEEPPCR_DEVICE float* PreActivation(const DenoiserView& d, int r, int b) const {
     return Hidden(d, r, d.num_blocks + 1 + b);
   }
-  // adaLN: what its gate multiplies.
+  // Vector that the gate of block b multiplies (adaLN).
   DEEPPCR_DEVICE float* Gated(const DenoiserView& d, int r, int b) const {
     return PreActivation(d, r, d.num_blocks + b);
   }

@@ -2,8 +2,7 @@
 #ifndef DEEPPCR_KERNELS_CUDA_DIFFUSION_VIEW_H_
 #define DEEPPCR_KERNELS_CUDA_DIFFUSION_VIEW_H_
 
-// A denoiser in the device's memory. The network is that of DenoiserSpec
-// (kernels/problem/spec.h).
+// A denoiser in the device's memory. DenoiserSpec (kernels/problem/spec.h) defines the network.
 
 #include <cstdint>
 
@@ -24,7 +23,7 @@ struct DenoiserView {
   bool ada_ln;  // else residual MLP
   Activation activation;
   int32_t state_dim;     // D
-  int32_t state_cols;    // of a state as the layers take it: a multiple of kPanelCols
+  int32_t state_cols;    // floats of a state for the layers: a multiple of kPanelCols
   int32_t hidden_dim;    // H
   int32_t hidden_width;  // H', a multiple of kPanelCols
   int32_t num_blocks;    // N
@@ -39,14 +38,14 @@ struct DenoiserView {
   }
 };
 
-// What a step needs beside its state.
+// Data that a step needs beside its state.
 struct StepView {
   ReverseCoefficients coefficients;
   const float* modulation;
   const float* noise;  // [D], or null where sigma is 0
-  int64_t step;        // 0-based: of the signs of the rounding probes
+  int64_t step;        // 0-based; gives the signs of the rounding probes
 
-  // Of a row: the state's, whose tangents the others are.
+  // Step of a row: all rows, a state and its tangents, have the same step.
   DEEPPCR_DEVICE const StepView& Row(int) const { return *this; }
 };
 

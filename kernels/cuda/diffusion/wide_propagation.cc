@@ -9,8 +9,9 @@
 namespace deeppcr::cuda {
 namespace {
 
-// Tangents that pass through the layers together, about. With H = 1024 these are as many tiles of
-// 128 x 128 as a large GPU has multiprocessors, and all vectors of a part take 25 MB.
+// Approximate number of tangents that pass through the layers together. With H = 1024 the tangents
+// are as many tiles of 128 x 128 as a large GPU has multiprocessors, and all vectors of a part take
+// 25 MB.
 constexpr int64_t kPartTangents = 2048;
 
 int64_t MostTangents(const DiffusionModel& model) { return kNumProbes + model.shape().state_dim; }
@@ -18,7 +19,7 @@ int64_t PartIntervals(const DiffusionModel& model, int64_t intervals) {
   return std::clamp<int64_t>(kPartTangents / MostTangents(model), 1, intervals);
 }
 
-// Of the buffers of a part; `hidden` of three.
+// Sizes of the buffers of a part, in floats; there are three of size `hidden`.
 struct PartFloats {
   PartFloats(const DiffusionModel& model, int64_t intervals) {
     const DenoiserView& d = model.view().denoiser;
@@ -53,7 +54,7 @@ absl::Status WidePropagation::Allocate(Device& device, const DiffusionModel& mod
   return take(&products_, floats.hidden);
 }
 
-// Some intervals of a sample, one after the other of their steps.
+// Some intervals of a sample, taken together through one step after the other.
 class WidePropagation::Part {
  public:
   Part(const WidePropagation& memory, Stream& stream, const DiffusionView& process,
@@ -88,7 +89,7 @@ class WidePropagation::Part {
   }
 
  private:
-  // Intervals that have this step: the last one of the sample may have fewer.
+  // Number of intervals that have this step: the last interval of the sample may have fewer steps.
   int32_t NumActive() const {
     const IntervalRange& range = args_.range;
     const int64_t last = int64_t{range.first} + all_ - 1;

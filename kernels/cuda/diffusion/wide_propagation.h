@@ -13,19 +13,19 @@ namespace deeppcr::cuda {
 
 // Propagation of the intervals of a wide denoiser (DiffusionModel::is_wide): a step's states in one
 // launch, which reads the weights once for many intervals (interval_step_kernel.h); then their
-// tangents, layer by layer, as products of large matrices with what lies between in small launches
-// (tangent_kernel.h). Sample by sample and in parts of a fixed number of intervals: the bits do not
-// depend on the batch, and what a part needs stays in the L2 cache.
+// tangents, layer by layer, as products of large matrices with small launches in between
+// (tangent_kernel.h). Goes sample by sample and in parts of a fixed number of intervals: the bits
+// do not depend on the batch, and the data of a part stays in the L2 cache.
 //
 // One thread at a time, on one stream.
 class WidePropagation {
  public:
-  // Of the device's memory, for samples with up to so many intervals.
+  // Bytes of the device's memory, for samples with up to `intervals` intervals.
   static int64_t Bytes(const DiffusionModel& model, int64_t intervals);
-  // Before anything else; the model must outlive this. Errors: kResourceExhausted.
+  // Goes before anything else; the model must outlive this object. Errors: kResourceExhausted.
   absl::Status Allocate(Device& device, const DiffusionModel& model, int64_t intervals);
 
-  // All intervals of one sample of `process`.
+  // Propagates all intervals of one sample of `process`.
   void Launch(Stream& stream, const DiffusionView& process, const IntervalsView& intervals,
               int64_t sample, IterationKind kind) const;
 

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kMaxBlockThreads, 1)
 template <class Process>
 __global__ void __launch_bounds__(kMaxBlockThreads, 1)
     ClusterSequentialKernel(const BlockSequentialArgs<Process> args) {
-#if __CUDA_ARCH__ >= 900  // the first with clusters; on others a team is one block
+#if __CUDA_ARCH__ >= 900  // first with clusters; on older GPUs a team is one block
   ClusterContext context;
   SolveByTeams(ClusterTeam(context), args);
 #endif
@@ -48,7 +48,7 @@ cudaError_t LaunchSteps(void (*kernel)(Args), const Args& args, int64_t blocks, 
   return cudaGetLastError();
 }
 
-// So many teams: by the one kernel if they are blocks, else by the other.
+// Launches `teams` teams: by the kernel `block` if a team is one block, else by `cluster`.
 template <class Args>
 cudaError_t LaunchTeams(void (*block)(Args), void (*cluster)(Args), const Args& args,
                         int num_blocks, int teams, size_t shared_bytes, cudaStream_t stream) {

@@ -11,8 +11,8 @@
 
 namespace deeppcr::cuda {
 
-// Samples whose intervals lie in slabs of global memory at a time, at most, and which of them a
-// launch is for.
+// Largest number of samples whose intervals lie in slabs of global memory at a time; Members: the
+// samples that a launch is for.
 inline constexpr int kSlabGroup = 8;
 struct Members {
   int32_t at[kSlabGroup];
@@ -21,16 +21,17 @@ struct Members {
 // Norms of the intervals that a warp has updated.
 struct WarpNorms {
   UpdateNorms norms;
-  int32_t told;  // of the first warp of a cluster: what its cancel word says
+  int32_t told;  // value of the cancel word, set by the first warp of a cluster
 };
 
-// Where things are in a block's shared memory, or in its slab of global memory.
+// Layout of a block's shared memory, or of its slab of global memory.
 struct BlockMemory {
   const IntervalTree tree;
   const int width;  // W
   std::byte* const base;
 
-  // y at the end of the interval before interval i of the block; the last one is y at its own end.
+  // y at the start of interval i of the block; State(per_block) is y at the end of the last
+  // interval.
   DEEPPCR_DEVICE float* State(int32_t i) const { return Floats() + int64_t{i} * row(); }
   DEEPPCR_DEVICE float* Propagated(int32_t i) const { return State(tree.per_block + 1 + i); }
   DEEPPCR_DEVICE float* Residual(int32_t node) const {
@@ -58,7 +59,7 @@ struct BlockMemory {
   DEEPPCR_DEVICE float* Floats() const { return reinterpret_cast<float*>(base + kNormBytes); }
 };
 
-// That of a block of a sample's cluster, of slabs [n, blocks, BlockMemory::Bytes].
+// Memory of a block of a sample's cluster, in slabs [n, blocks, BlockMemory::Bytes].
 DEEPPCR_DEVICE BlockMemory MemoryInSlabs(std::byte* slabs, const IntervalTree& tree, int width,
                                          int64_t sample, int block) {
   const int64_t at = sample * tree.num_blocks + block;

@@ -6,16 +6,16 @@
 // propagation of all shooting intervals, and the states between the ends of intervals. A team
 // (team.h) makes the steps of one sample, a block those of one interval.
 //
-// A Process is what is stepped through, in the device's memory:
+// A Process is a recurrence in the device's memory:
 //   num_steps (L), state_dim (D), width (W: D padded)
-//   StepsOf(sample)        the steps of one sample: At(l) says what step l needs, Prefetch(team, l)
-//                          asks for what comes after it ahead of its use
-//   StepFloats(rows)       floats of shared memory of steps of so many rows
+//   StepsOf(sample)        the steps of one sample: At(l) has the data of step l, Prefetch(team, l)
+//                          asks for the data of later steps ahead of its use
+//   StepFloats(rows)       floats of shared memory of steps of `rows` rows
 //   NewStep<S>(team, memory, rows, probes)   makes steps of up to S rows: State(r, i) is element
 //                          i < cols() of row r, where cols() >= W, to be zero beyond D;
 //                          Run(steps.At(l)) takes all rows through step l and synchronises the
 //                          team
-//   NewSoleStep(team, memory)   makes steps of one state, likewise
+//   NewSoleStep(team, memory)   as NewStep, for steps of one state
 //   kHasDiagonals          steps can keep the diagonal of a single step's Jacobian:
 //   KeepDiagonal(to)
 // Row 0 is a state, then come the probes if they are carried, then columns of the Jacobian.
@@ -32,7 +32,8 @@
 
 namespace deeppcr::cuda {
 
-// Rows that pass through a step together at most: more would not fit a thread's registers.
+// Largest number of rows that pass through a step together: more would not fit a thread's
+// registers.
 inline constexpr int kMostStepRows = 37;
 
 // The barrier calls of these kernels.
@@ -42,14 +43,14 @@ enum BlockSite : int {
   kNumBlockSites,
 };
 
-// A state [W] into row r of a step.
+// Copies a state [W] into row r of a step.
 template <class Context, class Step>
 DEEPPCR_DEVICE void PlaceState(Context& context, const float* from, int r, const Step& step,
                                int width) {
   for (int i = context.thread(); i < step.cols(); i += context.num_threads())
     step.State(r, i) = i < width ? from[i] : 0.0F;
 }
-// Row r of a step, as z_l of a sample's trajectory.
+// Writes row r of a step as z_l of a sample's trajectory.
 template <class Context, class Step>
 DEEPPCR_DEVICE void WriteState(Context& context, const Step& step, int dim, float* to, int r = 0) {
   for (int i = context.thread(); i < dim; i += context.num_threads()) to[i] = step.State(r, i);
@@ -60,7 +61,7 @@ DEEPPCR_DEVICE float* SharedFloats(Context& context) {
 }
 
 // ---- Sequential
-// How the work is dealt out: to how many blocks a team, and how many samples.
+// Shape of teams: blocks of a team, and samples that it takes together.
 struct TeamShape {
   int32_t num_blocks, samples;
   constexpr int teams(int num_samples) const { return (num_samples + samples - 1) / samples; }
@@ -78,7 +79,7 @@ struct BlockSequentialArgs {
   int64_t* num_dependent;  // steps made, one after another, by the first sample
 };
 
-// The steps of the sample of a team, made by `step`.
+// Makes the steps of the sample of a team by `step`.
 template <class Process, class Team, class Step>
 DEEPPCR_DEVICE void SolveSample(const Team& team, const BlockSequentialArgs<Process>& args,
                                 Step& step) {
@@ -113,7 +114,7 @@ DEEPPCR_DEVICE void SolveByTeams(const Team& team, const BlockSequentialArgs<Pro
 }
 
 // ---- Shooting intervals
-// What launches over the intervals of samples have in common.
+// Arguments that launches over the intervals of samples share.
 struct IntervalsView {
   IntervalTree tree;
   int32_t shooting_interval;  // C
@@ -121,13 +122,13 @@ struct IntervalsView {
   std::byte* slabs;  // [n, tree.num_blocks, BlockMemory::Bytes]
 };
 
-// An interval of a sample, and where its states and matrices are.
+// An interval of a sample, and the memory of its states and matrices.
 struct BlockInterval {
   int64_t sample;
   int32_t interval;  // p - 1
-  int32_t local;     // of those in the memory
+  int32_t local;     // index in the memory
   BlockMemory memory;
-  int64_t begin, end;  // its steps
+  int64_t begin, end;  // steps of the interval
 
   template <class Process>
   DEEPPCR_DEVICE BlockInterval(const IntervalsView& view, const Process& process, int64_t sample_,
@@ -140,13 +141,13 @@ struct BlockInterval {
         begin(int64_t{interval} * view.shooting_interval),
         end(begin + view.shooting_interval < process.num_steps ? begin + view.shooting_interval
                                                                : process.num_steps) {}
-  // That of a block of threads, of a launch of one per sample and interval.
+  // Interval of a block of threads, in a launch of one block per sample and interval.
   template <class Context, class Process>
   DEEPPCR_DEVICE BlockInterval(Context& context, const IntervalsView& view, const Process& process)
       : BlockInterval(view, process, view.members.at[context.cluster() / view.tree.num_intervals],
                       context.cluster() % view.tree.num_intervals) {}
 
-  // Element i of the states at its ends, as the pass takes them.
+  // Element i of the states at both ends of the interval, as the pass takes these states.
   DEEPPCR_DEVICE float EntryAt(Confirmation confirmation, int i, int width) const {
     return cuda::EntryAt(confirmation, memory.State(local), width, interval, i);
   }
@@ -155,7 +156,7 @@ struct BlockInterval {
   }
 };
 
-// The state that enters an interval into row r of `step`, zeros beyond.
+// Copies the state that enters an interval into row r of `step`, zeros beyond.
 template <class Context, class Step>
 DEEPPCR_DEVICE void PlaceEntry(Context& context, const BlockInterval& at, Confirmation confirmation,
                                int r, const Step& step, int width) {
@@ -168,9 +169,9 @@ template <class Process>
 struct PropagationArgs {
   Process process;
   IntervalsView intervals;
-  int32_t rows;                 // that a block's shared memory holds: [2, kMostStepRows]
-  const Progress* progress;     // [n]: says what to do; null: `kind` does
-  Linearization linearization;  // of the policy, where progress says
+  int32_t rows;                 // rows that a block's shared memory holds: [2, kMostStepRows]
+  const Progress* progress;     // [n]: gives the kind of the pass; null: `kind` does
+  Linearization linearization;  // the policy's, used with progress
   IterationKind kind;
 };
 
@@ -202,7 +203,7 @@ class IntervalPropagation {
   }
 
  private:
-  // The columns of the matrix. What does not fit goes along with the state again.
+  // Computes the columns of the matrix. Columns that do not fit go along with the state again.
   DEEPPCR_DEVICE void Columns(int probes) {
     for (int done = 0, with = probes; done < dim_; with = 0) {
       const int room = args_.rows - 1 - with;
@@ -212,8 +213,8 @@ class IntervalPropagation {
     }
   }
 
-  // The state with its probes and `count` columns of the matrix from `first` on; `diagonal` is null
-  // if none is wanted.
+  // Propagates the state with its probes and `count` columns of the matrix from `first` on;
+  // `diagonal` is null if no diagonal is wanted.
   template <int kRows>
   DEEPPCR_DEVICE void Rows(int probes, int first, int count, float* diagonal) {
     auto step = args_.process.template NewStep<kRows>(BlockTeam(context_), SharedFloats(context_),
@@ -223,7 +224,7 @@ class IntervalPropagation {
     context_.SyncBlock(kAfterInitialState);
     const auto steps = args_.process.StepsOf(at_.sample);
     for (int64_t l = at_.begin; l < at_.end; ++l) step.Run(steps.At(l));
-    // Other columns may take the place of these at once: a thread has the same elements of both.
+    // Other columns may replace these at once, as a thread has the same elements of both.
     Take(step, probes, first, count);
   }
 

@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CUDA_LOOP_BLOCK_SHAPE_H_
 #define DEEPPCR_KERNELS_CUDA_LOOP_BLOCK_SHAPE_H_
 
-// Sizes of the launches of block_recurrence.h, of diffusion/kernel.h, of pass_kernel.h and of what
-// wide denoisers have of their own.
+// Sizes of the launches of block_recurrence.h, diffusion/kernel.h, pass_kernel.h and of the kernels
+// for wide denoisers.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace deeppcr::cuda {
 
-// Of a block that makes steps: a warp for each panel of a layer, up to so many.
+// Largest number of warps of a block that makes steps, with a warp for each panel of a layer.
 inline constexpr int kMaxBlockWarps = 16;
 constexpr int WidestLayer(const DiffusionView& process) { return process.denoiser.hidden_width; }
 constexpr int WidestLayer(const PanelStackView& process) { return process.width; }
@@ -29,7 +29,7 @@ constexpr int BlockWarps(const Process& process, int num_blocks, int max_warps) 
   return panels < most ? panels : most;
 }
 
-// Bytes of shared memory of steps of so many rows.
+// Bytes of shared memory of steps of `rows` rows.
 template <class Process>
 constexpr size_t StepBytes(const Process& process, int rows) {
   return static_cast<size_t>(process.StepFloats(rows)) * sizeof(float);
@@ -38,9 +38,9 @@ constexpr size_t CoarseBytes(const DiffusionView& process) {
   return StepBytes(process, 1) + static_cast<size_t>(process.width) * sizeof(float);
 }
 
-// Where layers are wide, all blocks of a cluster make a step, each with panels enough, as long as
-// there is room for `teams` of them side by side. Narrower layers would lose more to the barriers
-// of a cluster than they win (assumed, not measured).
+// Blocks of a team: where layers are wide, all blocks of a cluster make a step, each with panels
+// enough, as long as there is room for `teams` clusters side by side. Narrower layers would lose
+// more to the barriers of a cluster than they win (assumed, not measured).
 inline constexpr int kWideLayer = 256, kPanelsPerBlock = 8;
 constexpr int TeamBlocks(int widest_layer, int teams, const LaunchLimits& limits) {
   int blocks = 1;
@@ -56,8 +56,8 @@ constexpr int MostTeamSamples(const DiffusionView& process, const LaunchLimits& 
   while (samples > 1 && StepBytes(process, samples) > limits.shared_bytes) --samples;
   return samples;
 }
-// Samples go together where that is possible and there are more of them than clusters; else more
-// of them mean smaller teams.
+// Teams take samples together where that is possible and there are more samples than clusters; else
+// more samples mean smaller teams.
 template <class Process>
 constexpr TeamShape ChooseTeams(const Process& process, int num_samples,
                                 const LaunchLimits& limits) {
@@ -77,8 +77,8 @@ constexpr bool HoldsLayers(const DiffusionView& process, int num_blocks, int max
          BlockWarps(process, 1, max_warps) * kPanelRows >= d.hidden_width;
 }
 
-// Rows that pass through a step together: everything, or as much as a block has memory for; 0 where
-// that is too little for a state, its probes and a column.
+// Rows that pass through a step together: all, or as many as a block has memory for; 0 where the
+// memory is too small for a state, its probes and a column.
 template <class Process>
 constexpr int StepRows(const Process& process, const LaunchLimits& limits) {
   const int all = 1 + kNumProbes + process.width;
@@ -87,8 +87,8 @@ constexpr int StepRows(const Process& process, const LaunchLimits& limits) {
   return rows >= 2 + kNumProbes ? rows : 0;
 }
 
-// f(std::integral_constant<int, S>) for the smallest S of those kernels are made for that holds so
-// many rows: with columns of 8, 16, or more.
+// Calls f(std::integral_constant<int, S>) for the smallest S, of the sizes that kernels are made
+// for, that holds `rows` rows: with columns of 8, 16, or more.
 template <class F>
 auto WithStepRows(int rows, const F& f) {
   if (rows <= 13) return f(std::integral_constant<int, 13>{});
@@ -96,7 +96,7 @@ auto WithStepRows(int rows, const F& f) {
   return f(std::integral_constant<int, kMostStepRows>{});
 }
 
-// Blocks of the launches over intervals, states and nodes of so many samples.
+// Blocks of the launches over intervals, states and nodes of `num_samples` samples.
 template <class Process>
 constexpr int64_t BlocksOf(const PropagationArgs<Process>& args, int num_samples) {
   return int64_t{num_samples} * args.intervals.tree.num_intervals;
@@ -112,12 +112,12 @@ constexpr int64_t BlocksOf(const TangentArgs& args) {
   return int64_t{args.range.count} * args.rows.groups();
 }
 
-// Of a block that works on the tangents of an interval, and of one that places a state.
+// Warps of a block that works on the tangents of an interval, and of a block that places a state.
 inline constexpr int kTangentWarps = 8, kStartWarps = 2;
 
 // ---- The rest of a pass
 static_assert(int{kNumPassSites} <= int{kBeforeNormTangents}, "sites of their own");
-// Of the blocks of its other launches.
+// Warps of the blocks of the other launches of a pass.
 inline constexpr int kPassWarps = 16;
 constexpr int PassWarps(int max_warps) { return max_warps < kPassWarps ? max_warps : kPassWarps; }
 constexpr size_t CollectBytes(int warps) {
@@ -131,15 +131,15 @@ constexpr int64_t BlocksOf(const UpdateArgs& args, int num_members, int warps) {
   return int64_t{num_members} * RowBlocks(args.pass.tree.num_intervals, args.pass.width, warps);
 }
 
-// Matrices of a level that a block of a tree's team may have to read: in some 2.5 us, what a launch
-// takes.
+// Bytes of matrices of a level that a block of a tree's team may have to read: it takes some 2.5 us
+// for them, as long as a launch takes.
 inline constexpr int64_t kTreeBlockBytes = int64_t{256} << 10;
 constexpr int64_t TransitionBytes(Linearization linearization, int width) {
   const int64_t floats = linearization == Linearization::kFull ? width : kNumColumns;
   return floats * width * int64_t{sizeof(float)};
 }
-// The largest team that all members may have side by side and whose warps all have rows, and what
-// it can take. A first level beyond the tree's: nothing.
+// Largest team that all members may have side by side and whose warps all have rows, and the first
+// level that it can take; a level beyond the tree's if it can take none.
 constexpr TreeShape ChooseTree(const IntervalTree& tree, int width, Linearization linearization,
                                int num_members, const LaunchLimits& limits) {
   TreeShape shape = {1, 0};

@@ -10,19 +10,19 @@
 
 namespace deeppcr::cuda {
 
-// y_1..y_P before the first pass: `states` where they are not null, else the affine map of z_0
-// where there is one, else z_0.
+// Guess of y_1..y_P before the first pass: `states` if not null, else the affine map of z_0 if
+// there is a map, else z_0.
 struct GuessView {
   const float* states;  // [n, P, W], zero beyond D
   const float* map;     // [count, D + 1, W], zero beyond D: AffineGuess::coefficients
   int64_t stride, count;
 };
 
-// One sample of it.
+// Guess of one sample.
 struct SampleGuess {
   const GuessView& guess;
   const float* initial_state;  // z_0 [W], zero beyond D
-  const float* states;         // of the sample [P, W], or null
+  const float* states;         // states of the sample [P, W], or null
   int32_t state_dim, width;
 
   DEEPPCR_DEVICE SampleGuess(const GuessView& view, const float* initial_states, int64_t sample,

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_KERNELS_CUDA_LOOP_INTERVAL_NORMS_H_
 #define DEEPPCR_KERNELS_CUDA_LOOP_INTERVAL_NORMS_H_
 
-// The norms of an update, from those of its intervals. Maxima do not depend on their order.
+// Norms of an update, from the norms of its intervals. Maxima do not depend on their order.
 
 #include <math.h>
 
@@ -11,9 +11,9 @@
 
 namespace deeppcr::cuda {
 
-// What an interval brings: largest absolute values of its new state, of the update and of the
-// probes, and the largest share of a ball. A maximum may lose a NaN, so what is finite is told
-// beside it.
+// Norms of an interval: largest absolute values of its new state, of the update and of the probes,
+// and the largest share of a ball. A maximum may lose a NaN, so flags tell if all values were
+// finite.
 struct IntervalNorms {
   float state, update, probe, share;
   uint8_t finite, probes_finite;  // 0 or 1
@@ -41,7 +41,7 @@ DEEPPCR_DEVICE void Merge(const IntervalNorms& other, IntervalNorms* norms) {
 DEEPPCR_DEVICE UpdateNorms NormsOf(const IntervalNorms& interval, double floor) {
   const double scale = interval.state + floor;
   const double d = interval.update;
-  // One that is lost would pass for a probe that has picked up nothing.
+  // A NaN that the maximum lost would pass for a probe that has picked up nothing.
   const double e = interval.probes_finite ? interval.probe : static_cast<double>(INFINITY);
   UpdateNorms norms;
   norms.finite = interval.finite;
@@ -53,7 +53,7 @@ DEEPPCR_DEVICE UpdateNorms NormsOf(const IntervalNorms& interval, double floor) 
   return norms;
 }
 
-// Of all lanes of a warp.
+// Largest x of all lanes of a warp.
 template <class Context>
 DEEPPCR_DEVICE float LargestOfWarp(Context& context, float x) {
   DEEPPCR_UNROLL
@@ -85,22 +85,22 @@ DEEPPCR_DEVICE UpdateNorms MergeOfWarp(Context& context, UpdateNorms norms) {
   return norms;
 }
 
-// Element i of a state y [columns, W] as the pass takes it, that of interval p's end (0: of z_0).
+// Element i of a state y [columns, W] at the end of interval p (0: z_0), as the pass takes it.
 DEEPPCR_DEVICE float EntryAt(Confirmation confirmation, const float* y, int width, int64_t p,
                              int i) {
   if (confirmation < Confirmation::kUpdated || p == 0) return y[i];
   return TriedAt(confirmation, y[i], y[kUpdateColumn * width + i], y[kBallColumn * width + i]);
 }
 
-// Of the elements of one interval, column by column: 0 the state, then the probes if they are
-// carried.
+// Update of the elements of one interval, column by column: 0 the state, then the probes if they
+// are carried.
 class IntervalUpdate {
  public:
   DEEPPCR_DEVICE explicit IntervalUpdate(IterationKind kind) : kind_(kind) {}
 
   // y <- base + correction in column v of an element, y pointing to its state and `width` floats
   // from there to the next column. The columns of an element come in their order. F + 0 would turn
-  // -0 into +0: where nothing is added the bits stay.
+  // -0 into +0: where the correction is zero the bits stay.
   DEEPPCR_DEVICE void Take(int v, float base, float correction, int width, float* y) {
     const float next = correction == 0.0F ? base : base + correction;
     if (v > 0) {
@@ -120,7 +120,7 @@ class IntervalUpdate {
   DEEPPCR_DEVICE const IntervalNorms& norms() const { return norms_; }
 
  private:
-  // The update, and after one with probes the ball of its error.
+  // Stores the update, and after an update with probes the ball of its error.
   DEEPPCR_DEVICE void Settle(int width, float* y) {
     float* const last = y + kUpdateColumn * width;
     if (kind_.probes) {
@@ -133,7 +133,7 @@ class IntervalUpdate {
     }
     *last = correction_;
   }
-  // How near to the state the way has led.
+  // Notes how near the map has come to the state.
   DEEPPCR_DEVICE void Return(float next, int width, float* y) {
     const float way = next - *y;
     float* const ball = y + kBallColumn * width;

@@ -2,10 +2,10 @@
 #ifndef DEEPPCR_KERNELS_CUDA_LOOP_INTERVAL_TREE_H_
 #define DEEPPCR_KERNELS_CUDA_LOOP_INTERVAL_TREE_H_
 
-// Which block of a cluster holds which shooting interval, and which node of the tree over them
-// (kernels/iteration/scan_tree.h: the shape is that of P alone). A block holds `per_block`
-// intervals, a power of two, one after the other, and every node below which there are none but its
-// own; a node that spans blocks is held by the first of them.
+// Distribution of shooting intervals and of the nodes of the tree over them to the blocks of a
+// cluster (kernels/iteration/scan_tree.h: the shape depends on P alone). A block holds `per_block`
+// intervals, a power of two, one after the other, and every node that has only intervals of this
+// block below it; a node that spans blocks is held by the first of them.
 
 #include <cstdint>
 
@@ -15,7 +15,7 @@ namespace deeppcr::cuda {
 
 struct IntervalTree {
   int32_t num_intervals;  // P
-  int32_t num_blocks;     // of the cluster, a power of two
+  int32_t num_blocks;     // blocks of the cluster, a power of two
   int32_t per_block;      // 2^local_levels
   int32_t local_levels;
   int32_t levels;  // ceil(log2 P)
@@ -32,7 +32,7 @@ struct IntervalTree {
   constexpr int32_t nodes(int level) const {
     return static_cast<int32_t>((int64_t{num_intervals} + (int64_t{1} << level) - 1) >> level);
   }
-  // Of each block: its own, and one for every level above them.
+  // Nodes of each block: its own nodes, and one for every level above.
   constexpr int32_t nodes_per_block() const {
     const int32_t above = levels - 1 > local_levels ? levels - 1 - local_levels : 0;
     return 2 * per_block - 1 + above;
@@ -40,7 +40,7 @@ struct IntervalTree {
   constexpr int32_t block_of(int level, int32_t j) const {
     return static_cast<int32_t>((int64_t{j} << level) / per_block);
   }
-  // In the storage of that block.
+  // Index of a node in the storage of its block.
   constexpr int32_t index_of(int level, int32_t j) const {
     if (level > local_levels) return 2 * per_block - 1 + (level - local_levels - 1);
     const int32_t in_block = per_block >> level;

@@ -30,7 +30,7 @@ void LoopSpace::Iterate(int32_t num_samples, const StoppingPolicy& policy,
   std::copy_n(cancel_.data(), num_samples, stopped.begin());
   if (std::find(stopped.begin(), stopped.end(), 0) != stopped.end())
     Solve(num_samples, policy, trajectories, *progress);
-  const bool failed = !stream_->status().ok();  // which says the rest
+  const bool failed = !stream_->status().ok();  // status() says the rest
   for (int32_t b = 0; b < num_samples; ++b) {
     if (stopped[b] != 0) {
       Stop(&progress[b], static_cast<Termination>(stopped[b]));
@@ -41,7 +41,7 @@ void LoopSpace::Iterate(int32_t num_samples, const StoppingPolicy& policy,
     }
   }
 }
-// The guess, which `start` tells the cost of, has cost all samples the same.
+// Solves from the guess, whose cost, the same for all samples, is in `start`.
 void LoopSpace::Solve(int32_t num_samples, const StoppingPolicy& policy, float* const* trajectories,
                       const Progress& start) {
   LaunchEncode(num_samples);
@@ -80,7 +80,7 @@ void LoopSpace::LookAtTokens(int32_t num_samples) {
     const Termination told = reason == StopReason::kDeadline    ? Termination::kDeadline
                              : reason == StopReason::kCancelled ? Termination::kCancelled
                                                                 : Termination::kDirect;
-    // The device reads it at the same time.
+    // The device reads the word at the same time.
     std::atomic_ref<int32_t>(cancel_.data()[b])
         .store(static_cast<int32_t>(told), std::memory_order_relaxed);
   }

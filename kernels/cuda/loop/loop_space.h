@@ -23,17 +23,18 @@ class LoopSpace : public CudaSpace, public IterationLoop {
                Progress* progress) override;
 
  protected:
-  // The iterative loop from initial_ and the guess to current_ and outcomes_. May wait in between.
+  // Runs the iterative loop from initial_ and the guess to current_ and outcomes_. May wait in
+  // between.
   virtual void RunIterations(int32_t num_samples, const StoppingPolicy& policy, float* trajectories,
                              const Progress& start) = 0;
 
-  // Tells the device whose tokens have fired, and why.
+  // Tells the device which samples' tokens have fired, and why.
   void LookAtTokens(int32_t num_samples);
-  // Arguments of the Newton kernel for samples first, first + 1, ..., without what is a family's.
+  // Arguments of the Newton kernel for samples first, first + 1, ..., without those of a family.
   NewtonArgs ArgsOf(int64_t first, const NewtonShape& shape, const StoppingPolicy& policy,
                     const Progress& start) const;
 
-  // Mapped, [G] each.
+  // Mapped memory, [G] each.
   DeviceBuffer<int32_t> cancel_;
   DeviceBuffer<Progress> outcomes_;
 
@@ -42,7 +43,7 @@ class LoopSpace : public CudaSpace, public IterationLoop {
              const Progress& start);
 
   std::vector<const CancelToken*> tokens_;
-  std::vector<int32_t> stopped_;  // before the launch, as cancel_ says it
+  std::vector<int32_t> stopped_;  // values of cancel_ before the launch
 };
 
 }  // namespace deeppcr::cuda

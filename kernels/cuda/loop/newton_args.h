@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_KERNELS_CUDA_LOOP_NEWTON_ARGS_H_
 #define DEEPPCR_KERNELS_CUDA_LOOP_NEWTON_ARGS_H_
 
-// What the Newton kernel is told. Symbols as in kernels/backend/backend.h.
+// Arguments of the Newton kernel. Symbols as in kernels/backend/backend.h.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,20 +14,20 @@
 
 namespace deeppcr::cuda {
 
-// What a launch does. Where propagation is another kernel's (diffusion), the parts of a solve are
-// launches of their own, and what they have in common lies in slabs.
+// Part of a solve that a launch does. Where another kernel propagates (diffusion), the parts of a
+// solve are launches of their own, and the data that they share lies in slabs.
 enum class NewtonPart : uint8_t {
   kWhole,  // the solve, of a dense stack
   kStart,  // the guess
-  kPass,   // what follows a propagation: tree, update, decision; nothing once it has stopped
+  kPass,   // the rest of a pass after propagation: tree, update, decision; nothing after the stop
 };
 
-// Pointers are the device's.
+// Pointers are to device memory.
 struct NewtonArgs {
   NewtonPart part;
-  StackView stack;  // of which, in parts, only the sizes are used
+  StackView stack;  // only its sizes are used in parts
   StoppingPolicy policy;
-  Progress start;  // what there is before the first pass, counts of the guess among it
+  Progress start;  // progress before the first pass, with the counts of the guess
   IntervalTree tree;
   int32_t shooting_interval;  // C
   GuessView guess;

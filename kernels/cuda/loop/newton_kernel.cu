@@ -11,18 +11,18 @@ namespace {
 template <int W>
 constexpr int kMaxThreads = MaxNewtonWarps(W) * kWarpSize;
 
-// What a kernel does, of those with the same launch.
+// Kind of a kernel, of the kernels with the same launch.
 enum class Kernel { kInShared, kInSlabs, kParts };
 
-// Blocks that a multiprocessor is to hold; 0: as the compiler likes. Those named here it
-// would let spill registers to make room for a second one.
+// Blocks that a multiprocessor is to hold; 0: as the compiler likes. For the kernels named here the
+// compiler would spill registers to make room for a second block.
 template <int W, Kernel kKernel>
 constexpr int kMinBlocks = W == 8 || kKernel == Kernel::kParts ? 1 : 0;
 
 template <int W, Kernel kKernel>
 __global__ void __launch_bounds__(kMaxThreads<W>, kMinBlocks<W, kKernel>)
     NewtonKernel(const NewtonArgs args) {
-#if __CUDA_ARCH__ >= 900  // the first with clusters; LaunchNewton refuses the others
+#if __CUDA_ARCH__ >= 900  // first with clusters; LaunchNewton refuses older GPUs
   ClusterContext context;
   if constexpr (kKernel == Kernel::kParts) {
     SolveNewtonInParts<W>(context, args);
@@ -60,7 +60,7 @@ cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_
                                : Launch<W, Kernel::kInSlabs>(args, shape, stream);
 }
 
-// Of the most threads and the most shared memory.
+// Largest cluster with the most threads and the most shared memory.
 template <int W>
 cudaError_t MaxClusterBlocks(size_t shared_bytes, int* blocks) {
   const ClusterLauncher launcher({W, 1, kMostClusterBlocks, MaxNewtonWarps(W)}, shared_bytes,

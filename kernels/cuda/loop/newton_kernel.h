@@ -3,12 +3,12 @@
 #define DEEPPCR_KERNELS_CUDA_LOOP_NEWTON_KERNEL_H_
 
 // The whole Newton (or Picard) solve of a sample in one launch: a cluster of blocks holds the
-// shooting intervals in its shared memory, or where they are too many in global memory, iterates,
+// shooting intervals in its shared memory, or in global memory where there are too many, iterates,
 // and decides on its own when to stop.
 //
 // Symbols as in kernels/backend/backend.h. A warp works on one interval or one node of the tree at
-// a time. States and vectors lie in shared memory as [columns, W]; lanes hold them as warp_step.h
-// says. Every thread of a cluster makes the same decisions from the same norms.
+// a time. States and vectors lie in shared memory as [columns, W]; warp_step.h says which elements
+// a lane holds. Every thread of a cluster makes the same decisions from the same norms.
 
 #include <math.h>
 
@@ -41,7 +41,8 @@ enum NewtonSite : int {
   kNumNewtonSites,
 };
 
-// kInSlab: what a block holds lies in its slab of global memory instead of its shared memory.
+// Solve of a sample. kInSlab: the data of a block lies in its slab of global memory instead of its
+// shared memory.
 template <int W, bool kInSlab, class Context>
 class NewtonSolve {
  public:
@@ -65,7 +66,7 @@ class NewtonSolve {
       SolveAndUpdate(kind, &progress);
     }
     WriteAnswer(progress);
-    context_.SyncCluster(kBeforeExit);  // nobody leaves while another may read his shared memory
+    context_.SyncCluster(kBeforeExit);  // no block leaves while another may read its memory
   }
 
   DEEPPCR_DEVICE void Start() {
@@ -87,7 +88,7 @@ class NewtonSolve {
     if constexpr (!kInSlab) return {args.tree, W, context.shared()};
     return MemoryInSlabs(args.slabs, args.tree, W, context.cluster(), context.block());
   }
-  // Where `local`, of this block's memory, lies in that of another one.
+  // Address in another block's memory that corresponds to `local` in this block's memory.
   template <class T>
   DEEPPCR_DEVICE T* Remote(T* local, int block) const {
     if constexpr (!kInSlab) return context_.Remote(local, block);
@@ -110,7 +111,7 @@ class NewtonSolve {
     if (outcome.told != 0 && progress->next != NextPass::kStop)
       Stop(progress, static_cast<Termination>(outcome.told));
   }
-  // For the next part, and for the host.
+  // Stores the progress for the next part and for the host.
   DEEPPCR_DEVICE void Keep(const Progress& progress) const {
     if (context_.block() != 0 || context_.thread() != 0) return;
     args_.progress[context_.cluster()] = progress;
@@ -126,12 +127,12 @@ class NewtonSolve {
     return end < args_.stack.num_steps ? end : args_.stack.num_steps;
   }
 
-  // Every interval of the block, a warp each.
+  // Calls f for every interval of the block, a warp each.
   template <class F>
   DEEPPCR_DEVICE void ForIntervals(const F& f) {
     for (int32_t i = context_.warp(); i < count_; i += warps_) f(i);
   }
-  // Every node of the level that this block holds, a warp each.
+  // Calls f for every node of the level that this block holds, a warp each.
   template <class F>
   DEEPPCR_DEVICE void ForNodes(int level, const F& f) {
     const int32_t in_block = level <= tree_.local_levels ? tree_.per_block >> level : 1;
@@ -160,9 +161,9 @@ class NewtonSolve {
   DEEPPCR_DEVICE void Propagate(IterationKind kind) {
     ForIntervals([&](int32_t i) { PropagateInterval(i, kind); });
     stages_ += EndOf(0);
-    // Where the first nodes of the tree span blocks, their children are those of other blocks; and
-    // where there is no tree, nothing else keeps a block from running ahead of those that still
-    // read what it had for the last pass.
+    // Where the first nodes of the tree span blocks, their children belong to other blocks; and
+    // where there is no tree, nothing else keeps a block from running ahead of blocks that still
+    // read its data of the last pass.
     tree_.local_levels > 0 && kind.linearization != Linearization::kZero
         ? context_.SyncBlock(kAfterLocalPropagate)
         : context_.SyncCluster(kAfterPropagate);
@@ -170,7 +171,7 @@ class NewtonSolve {
 
   DEEPPCR_DEVICE void PropagateInterval(int32_t i, IterationKind kind) {
     const int32_t p = first_ + i;
-    // d_0 = 0: the first one is never used.
+    // d_0 = 0: the first matrix is never used.
     float* const matrix =
         kind.forms_matrices() && p > 0 ? memory_.Matrix(tree_.index_of(0, p)) : nullptr;
     const float entry = EntryAt(kind.confirmation, memory_.State(i), W, p, row_);
@@ -183,8 +184,8 @@ class NewtonSolve {
     for (int v = 0; v < kNumProbes && kind.probes; ++v)
       StorePropagated(i, 1 + v, steps.probe(v), 0.0F);
   }
-  // A column of F_p and of the residual F_p - y_p. Those of the probes are what they have picked
-  // up.
+  // Stores a column of F_p and of the residual F_p - y_p. The residual of a probe is the rounding
+  // that it has picked up.
   DEEPPCR_DEVICE void StorePropagated(int32_t i, int column, float value, float end) const {
     const int at = column * W + row_;
     memory_.Propagated(i)[at] = value;
@@ -201,7 +202,7 @@ class NewtonSolve {
       if (context_.lane() < W) out[v * W + row_] = base[v * W + row_] + product;
     }
   }
-  // A node's memory, whichever block holds it.
+  // Memory of a node, whichever block holds the node.
   DEEPPCR_DEVICE float* ResidualOf(int level, int32_t j) const {
     return Remote(memory_.Residual(tree_.index_of(level, j)), tree_.block_of(level, j));
   }
@@ -240,7 +241,8 @@ class NewtonSolve {
                                  : context_.SyncBlock(kAfterLocalDistribute);
     }
   }
-  // What enters a left node entered its parent; what enters a right one has gone through the left.
+  // Computes the vectors that enter a node: a left node takes those of its parent, a right node
+  // those that have gone through the left node.
   DEEPPCR_DEVICE void EnterNode(int level, int32_t j, IterationKind kind) {
     float* out = memory_.Entering(tree_.index_of(level, j));
     if (j == 0) return Copy(kind, nullptr, out);
@@ -249,7 +251,7 @@ class NewtonSolve {
     if (j % 2 == 0) return Copy(kind, parent, out);
     Apply(kind, MatrixOf(level, j - 1), parent, ResidualOf(level, j - 1), out);
   }
-  // Null: zeros.
+  // Copies the vectors in use; null: zeros.
   DEEPPCR_DEVICE void Copy(IterationKind kind, const float* from, float* to) const {
     if (context_.lane() >= W) return;
     for (int v = 0; v < kind.vectors(); ++v)
@@ -267,7 +269,7 @@ class NewtonSolve {
     context_.SyncCluster(kAfterUpdate);
     TakeHalo(kind);
     const WarpNorms all = NormsOfCluster();
-    context_.SyncWarp(kAfterHalo);  // the warp that has taken it works on the first interval
+    context_.SyncWarp(kAfterHalo);  // the warp that took the halo works on the first interval
     return all;
   }
 
@@ -287,7 +289,7 @@ class NewtonSolve {
     return NormsOf(MergeOfWarp(context_, update.norms()), args_.policy.floor());
   }
 
-  // The last state of the block before; of a confirmation what it has found beside it.
+  // Takes the last state of the block before; in a confirmation, the columns beside that state.
   DEEPPCR_DEVICE void TakeHalo(IterationKind kind) {
     if (context_.block() == 0 || context_.warp() != 0 || count_ == 0) return;
     const float* last = Remote(memory_.State(tree_.per_block), context_.block() - 1);
@@ -297,7 +299,7 @@ class NewtonSolve {
     for (int v = first; v < end; ++v) memory_.State(0)[v * W + row_] = last[v * W + row_];
   }
 
-  // A lane reads every 32nd.
+  // Merges the norms of all warps of the cluster; a lane reads every 32nd of them.
   DEEPPCR_DEVICE WarpNorms NormsOfCluster() {
     WarpNorms all = {};
     for (int k = context_.lane(); k < tree_.num_blocks * warps_; k += kWarpSize) {
@@ -321,7 +323,7 @@ class NewtonSolve {
       return;
     args_.final_states[int64_t{context_.cluster()} * W + row_] = memory_.State(last + 1)[row_];
   }
-  // The states within an interval, propagated from its entry, and the one at its end.
+  // Writes the states within an interval, propagated from its entry, and the state at its end.
   DEEPPCR_DEVICE void WriteTrajectory(int32_t i) {
     const int64_t p = first_ + i, dim = args_.stack.state_dim;
     float* to = args_.trajectories + context_.cluster() * (args_.stack.num_steps + 1) * dim;
@@ -341,14 +343,14 @@ class NewtonSolve {
   const IntervalTree tree_;
   const BlockMemory memory_;
   const int warps_;
-  const int32_t first_;  // interval of the block
+  const int32_t first_;  // first interval of the block
   const int32_t count_;  // intervals of the block, at the end of the cluster fewer or none
   const int row_;
-  int64_t stages_ = 0;  // of the pass, counted as its loops run
+  int64_t stages_ = 0;  // stages of the pass, counted as its loops run
 };
 
-// Body of a launch of one cluster per sample, with BlockMemory::Bytes of shared memory a block
-// or so much of a slab.
+// Body of a launch of one cluster per sample, with BlockMemory::Bytes a block of shared memory or
+// of a slab.
 template <int W, bool kInSlab, class Context>
 DEEPPCR_DEVICE void SolveNewton(Context& context, const NewtonArgs& args) {
   NewtonSolve<W, kInSlab, Context>(context, args).Run();

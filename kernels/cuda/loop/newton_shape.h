@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CUDA_LOOP_NEWTON_SHAPE_H_
 #define DEEPPCR_KERNELS_CUDA_LOOP_NEWTON_SHAPE_H_
 
-// How many blocks and warps a launch of the Newton kernel gets. The answer has the same bits
-// whatever they are.
+// Numbers of blocks and warps of a launch of the Newton kernel. The answer has the same bits for
+// any of these numbers.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,21 +17,21 @@ namespace deeppcr::cuda {
 inline constexpr int kMostClusterBlocks = 16, kNumClusterSizes = 5;
 
 // Clusters of 2^i blocks, each of which has a multiprocessor to itself, that a device runs at a
-// time. These may be fewer than multiprocessors would do for: a cluster does not span what the
-// hardware groups them by. 0: not known.
+// time. There may be fewer clusters than the multiprocessors would allow, as a cluster does not
+// span the hardware's groups of multiprocessors. 0: not known.
 struct ClusterCounts {
   int of[kNumClusterSizes] = {};
 };
 
-// What a device offers to one launch.
+// Limits of a device for one launch.
 struct LaunchLimits {
   int multiprocessors = 1;
-  size_t shared_bytes = 0;     // of a block
+  size_t shared_bytes = 0;     // shared memory of a block
   int max_cluster_blocks = 0;  // a power of two; 0: no clusters
-  int max_warps = 32;          // of a block
+  int max_warps = 32;          // warps of a block
   ClusterCounts clusters = {};
 
-  // Clusters of so many blocks, a power of two, that have room side by side.
+  // Clusters of `blocks` blocks, a power of two, that have room side by side.
   constexpr int ClustersAtOnce(int blocks) const {
     int i = 0;
     while (1 << i < blocks) ++i;
@@ -43,12 +43,12 @@ struct LaunchLimits {
 struct NewtonShape {
   int width = 0;
   int num_samples = 0;
-  int num_blocks = 0;     // of a sample's cluster; 0: the device has no clusters
-  int num_warps = 0;      // of a block
-  bool in_slabs = false;  // the intervals do not fit its shared memory
+  int num_blocks = 0;     // blocks of a sample's cluster; 0: the device has no clusters
+  int num_warps = 0;      // warps of a block
+  bool in_slabs = false;  // the intervals do not fit the cluster's shared memory
 };
 
-// Padded widths that a warp takes, and what dimension fits the last.
+// Padded widths that a warp takes, and the largest dimension that fits the last one.
 inline constexpr int kWidths[] = {8, 16, 32};
 inline constexpr int kMaxWarpStateDim = 32;
 constexpr int WarpWidth(int64_t state_dim) {
@@ -60,7 +60,8 @@ constexpr bool ByWarps(int64_t state_dim, const LaunchLimits& limits) {
   return state_dim <= kMaxWarpStateDim && limits.max_cluster_blocks > 0;
 }
 
-// A thread holds a column of a matrix and a row: the wider, the more registers.
+// Largest number of warps of a block: a thread holds a column and a row of a matrix, which take
+// more registers the wider the matrix is.
 constexpr int MaxNewtonWarps(int width) { return width <= 8 ? 16 : width <= 16 ? 12 : 8; }
 
 // Bytes of the slabs of one sample, if it is solved in slabs.
@@ -76,8 +77,8 @@ constexpr NewtonShape NewtonShapeOf(int width, int num_samples, const IntervalTr
           BlockMemory::Bytes(tree, width) > limits.shared_bytes};
 }
 
-// As many blocks a sample as there are free multiprocessors and intervals, and as its memory wants;
-// where the largest cluster has too little, that cluster, in slabs.
+// Chooses as many blocks a sample as there are free multiprocessors and intervals, and as its
+// memory wants; the largest cluster, in slabs, where even that has too little shared memory.
 constexpr NewtonShape ChooseNewtonShape(int width, int num_samples, int32_t num_intervals,
                                         const LaunchLimits& limits) {
   NewtonShape shape = {width, num_samples};

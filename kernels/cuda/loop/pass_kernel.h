@@ -5,12 +5,12 @@
 // A pass of the iterative loop after its propagation: for states that are too wide for
 // newton_kernel.h, and for GPUs without clusters. A warp works on kPassRows rows of one interval or
 // one node of the tree of one sample. The vectors of a level are a launch of their own where the
-// matrices they go through are so many that it takes the whole device to read them; above these, a
+// level has so many matrices that it takes the whole device to read them; above such levels, a
 // cluster of blocks per sample goes up and down the rest of the tree in one launch.
 //
-// Symbols as in kernels/backend/backend.h. What a launch leaves for the next lies in slabs of a
-// single block (IntervalTree(P, 1), block_memory.h). Products of full matrices are a GemmArgs;
-// those of all levels are there before a vector goes through any.
+// Symbols as in kernels/backend/backend.h. Data that a launch leaves for the next launch lies in
+// slabs of a single block (IntervalTree(P, 1), block_memory.h). Products of full matrices are a
+// GemmArgs; the products of all levels are formed before a vector goes through any of them.
 
 #include <cstdint>
 
@@ -22,7 +22,7 @@
 
 namespace deeppcr::cuda {
 
-// What the launches of a space have in common. Pointers are the device's.
+// Arguments that the launches of a space share. Pointers are to device memory.
 struct PassView {
   IntervalTree tree;
   int32_t state_dim, width;  // D, W
@@ -43,8 +43,8 @@ struct StartArgs {
   const float* initial_states;  // z_0 [n, W], zero beyond D
 };
 
-// Body of a launch of one block per sample and state, P + 1 of them: the guess, and zeros in the
-// other columns.
+// Body of a launch of one block per sample and state, P + 1 states a sample: the guess, and zeros
+// in the other columns.
 template <class Context>
 DEEPPCR_DEVICE void StartPasses(Context& context, const StartArgs& args) {
   const PassView& pass = args.pass;
@@ -65,12 +65,13 @@ DEEPPCR_DEVICE void StartPasses(Context& context, const StartArgs& args) {
 // ---- Matrices by a warp
 inline constexpr int kPassRows = 8, kRowSharers = kWarpSize / kPassRows;
 
-// What a lane has of a row in one round: all loads before the first product, which waits for them.
+// Part of a row that a lane has in one round: all loads come before the first product, which waits
+// for them.
 struct RowPart {
   static constexpr int kFours = 4, kApart = kRowSharers * 4, kWidth = kFours * kApart;
   float fours[kFours][4] = {};
 
-  // From column k on; zeros beyond the width.
+  // Loads from column k on; zeros beyond the width.
   template <class Context>
   DEEPPCR_DEVICE RowPart(Context& context, const float* row, int k, int width) {
     DEEPPCR_UNROLL
@@ -87,8 +88,8 @@ struct RowPart {
   }
 };
 
-// f(row, v, (A x_v)[row]) for kPassRows rows of A [W, W] from `first` on and vectors x [columns,
-// W]: kRowSharers lanes share a row and all of them call f.
+// Calls f(row, v, (A x_v)[row]) for kPassRows rows of A [W, W] from `first` on and vectors x
+// [columns, W]: kRowSharers lanes share a row and all of these lanes call f.
 template <class Context, class F>
 DEEPPCR_DEVICE void ForProducts(Context& context, const float* matrix, const float* x, int width,
                                 int columns, int first, const F& f) {
@@ -110,8 +111,8 @@ DEEPPCR_DEVICE void ForProducts(Context& context, const float* matrix, const flo
   }
 }
 
-// f(row, v, (A x_v)[row]) by one lane for all v of a row in their order, for the A of an interval
-// or node. In memory a full one is [W, W], a diagonal [W], and the identity nothing.
+// Calls f(row, v, (A x_v)[row]) by one lane for all v of a row in their order, for the A of an
+// interval or node. In memory a full A is [W, W], a diagonal [W], and the identity nothing.
 template <class Context, class F>
 DEEPPCR_DEVICE void ForTransition(Context& context, IterationKind kind, const float* matrix,
                                   const float* x, int width, int first, const F& f) {
@@ -150,11 +151,11 @@ struct UpdateArgs {
 struct CollectArgs {
   PassView pass;
   double floor;
-  const IntervalNorms* norms;  // of the update
+  const IntervalNorms* norms;  // norms of the update
   UpdateNorms* outcomes;       // [n], for the host
 };
 
-// How many blocks of a cluster take the levels of a tree from `first_level` on.
+// Number of blocks of the cluster that takes the levels of a tree from `first_level` on.
 struct TreeShape {
   int32_t num_blocks, first_level;
 };
@@ -165,7 +166,7 @@ struct TreeArgs {
   CollectArgs collect;
 };
 
-// What a warp, one of several, does of a member.
+// Work of one warp, of several, on a member.
 template <class Context>
 class PassWarp {
  public:
@@ -180,7 +181,7 @@ class PassWarp {
         warp_(warp),
         num_warps_(num_warps) {}
 
-  // The right-hand sides of a level, and diagonals. The last node's are of no use.
+  // Forms the right-hand sides of a level, and diagonals. The last node's are not needed.
   DEEPPCR_DEVICE void Reduce(int level) const {
     const bool diagonals = kind_.linearization == Linearization::kDiagonal && kind_.refresh;
     ForRows(tree_.nodes(level) - 1, [&](int32_t node, int first) {
@@ -194,7 +195,8 @@ class PassWarp {
     });
   }
 
-  // What enters a left node entered its parent; what enters a right one has gone through the left.
+  // Computes the vectors that enter the nodes of a level: a left node takes those of its parent, a
+  // right node those that have gone through the left node.
   DEEPPCR_DEVICE void Distribute(int level) const {
     ForRows(tree_.nodes(level), [&](int32_t node, int first) {
       float* const out = EnteringOf(level, node);
@@ -216,10 +218,10 @@ class PassWarp {
   }
 
  private:
-  // f(node, first) for all rows of so many nodes, or intervals.
+  // Calls f(node, first) for all rows of `nodes` nodes, or intervals.
   template <class F>
   DEEPPCR_DEVICE void ForRows(int32_t nodes, const F& f) const {
-    // As many as fit into memory with their matrices are far from 2^32.
+    // Nodes that fit into memory with their matrices give counts far below 2^32.
     const auto units = static_cast<uint32_t>(width_ / kPassRows), count = nodes * units;
     for (uint32_t u = warp_; u < count; u += num_warps_)
       f(static_cast<int32_t>(u / units), static_cast<int>(u % units) * kPassRows);
@@ -261,7 +263,7 @@ class PassWarp {
       out[v * width_ + row] = base[v * width_ + row] + product;
     });
   }
-  // Null: zeros.
+  // Copies rows of the vectors in use; null: zeros.
   DEEPPCR_DEVICE void Copy(const float* from, int first, float* to) const {
     for (int at = context_.lane(); at < kind_.vectors() * kPassRows; at += kWarpSize) {
       const int i = at / kPassRows * width_ + first + at % kPassRows;
@@ -287,11 +289,11 @@ enum PassSite : int {
   kNumPassSites,
 };
 
-// Blocks of a member that have a warp for all rows of so many nodes, or intervals.
+// Blocks of a member that have a warp for all rows of `nodes` nodes, or intervals.
 constexpr int32_t RowBlocks(int32_t nodes, int width, int warps) {
   return static_cast<int32_t>((int64_t{nodes} * (width / kPassRows) + warps - 1) / warps);
 }
-// The warp of a launch of RowBlocks of a member after those of another.
+// Warp of a launch with RowBlocks blocks per member, one member after the other.
 template <class Context>
 DEEPPCR_DEVICE PassWarp<Context> WarpOfRows(Context& context, const PassView& pass, int32_t nodes,
                                             IterationKind kind) {
@@ -341,9 +343,9 @@ DEEPPCR_DEVICE void CollectNorms(Context& context, const CollectArgs& args) {
   args.outcomes[sample] = norms;
 }
 
-// Body of a launch of one team per member, with shared memory as for CollectNorms: the levels of
-// the tree from first_level on, upwards and back; from the first one on, the update and its norms
-// too.
+// Body of a launch of one team per member, with shared memory as for CollectNorms: the up-sweep and
+// the down-sweep over the levels of the tree from first_level on; where that is the first level,
+// the update and its norms too.
 template <class Team>
 DEEPPCR_DEVICE void SolveTree(const Team& team, const TreeArgs& args) {
   auto& context = team.context();

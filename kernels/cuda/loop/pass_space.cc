@@ -126,7 +126,7 @@ void PassSpace::Update(std::span<const int32_t> samples, IterationKind kind, dou
   }
   stream_->Wait([] {});
   for (size_t i = 0; i < samples.size(); ++i) norms[i] = outcomes_.data()[samples[i]];
-  // The loop ends then, and status() says why.
+  // Norms that are not finite end the loop, and status() says why.
   if (!stream_->status().ok()) std::fill(norms.begin(), norms.end(), UpdateNorms{.finite = false});
 }
 

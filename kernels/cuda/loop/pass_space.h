@@ -13,9 +13,9 @@
 namespace deeppcr::cuda {
 
 // A space whose iterative loop runs on the host, which waits for each pass and then launches the
-// next: for states beyond newton_kernel.h and for GPUs without clusters. A pass takes long enough
-// for that; in return no launch is in vain, and matrices are formed for those samples alone that
-// want them.
+// next: for states beyond newton_kernel.h and for GPUs without clusters. A pass takes so long that
+// the wait costs little; in return no launch is in vain, and matrices are formed for those samples
+// alone that want them.
 class PassSpace : public CudaSpace, public IterationPasses {
  public:
   using CudaSpace::CudaSpace;
@@ -32,10 +32,10 @@ class PassSpace : public CudaSpace, public IterationPasses {
   void Finish(int32_t num_samples, float* const* trajectories) override;
 
  protected:
-  // Propagation of all intervals of so many members.
+  // Launches the propagation of all intervals of `num_members` members.
   virtual void LaunchPropagation(const IntervalsView& intervals, int32_t num_members,
                                  IterationKind kind) = 0;
-  // All states of samples 0..n-1.
+  // Launches the computation of all states of samples 0..n-1.
   virtual void LaunchExpansion(const IntervalsView& intervals, int32_t num_samples,
                                float* trajectories) = 0;
 
@@ -47,10 +47,10 @@ class PassSpace : public CudaSpace, public IterationPasses {
   TreeArgs ArgsOf(std::span<const int32_t> samples, IterationKind kind, double floor) const;
 
   DeviceBuffer<UpdateNorms> outcomes_;  // mapped, [iterative]
-  DeviceBuffer<IntervalNorms> norms_;   // the device's, [iterative, P, W / kPassRows]
+  DeviceBuffer<IntervalNorms> norms_;   // device memory, [iterative, P, W / kPassRows]
 };
 
-// The same for what block_recurrence.h steps through.
+// PassSpace for a Process of block_recurrence.h.
 template <class Process>
 class PassSpaceOf : public PassSpace {
  public:
@@ -84,7 +84,7 @@ class PassSpaceOf : public PassSpace {
 
 // Samples that pass together: as many as have room, with shooting intervals of one step.
 int64_t PassGroup(const SpaceSizes& sizes);
-// Slabs of the intervals of `sizes`, and what the loop has beside them.
+// Bytes of the slabs of the intervals of `sizes`, and bytes that the loop has beside the slabs.
 int64_t PassSlabBytes(const SpaceSizes& sizes);
 int64_t PassLoopBytes(const SpaceSizes& sizes);
 

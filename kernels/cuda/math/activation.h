@@ -3,7 +3,8 @@
 #define DEEPPCR_KERNELS_CUDA_MATH_ACTIVATION_H_
 
 // The activations of kernels/problem/activation.h in float32, and their derivatives. The switch is
-// at run time and the same for all threads, so that one kernel serves all of them. A NaN stays one.
+// at run time and the same for all threads, so that one kernel serves all activations. A NaN stays
+// a NaN.
 
 #include <math.h>
 
@@ -15,10 +16,10 @@ namespace deeppcr::cuda {
 // 1 / (1 + e^-a): the exponential of a large -a is infinite and its quotient zero, as it should be.
 DEEPPCR_DEVICE float Sigmoid(float a) { return 1.0F / (1.0F + expf(-a)); }
 
-// Phi(a), of the standard normal distribution. In the lower tail erfc keeps the digits.
+// Phi(a), the standard normal distribution function. In the lower tail erfc keeps the digits.
 DEEPPCR_DEVICE float NormalCdf(float a) { return 0.5F * erfcf(a * -0.707106781F); }
 
-// Where a sigmoid has long saturated: a cube cannot overflow then. Keeps a NaN.
+// Bounds a where a sigmoid has long saturated, so that a cube cannot overflow. Keeps a NaN.
 DEEPPCR_DEVICE float BoundForCube(float a) { return fabsf(a) > 1e6F ? copysignf(1e6F, a) : a; }
 
 // 2 sqrt(2/pi) (a + 0.044715 a^3), the argument of the sigmoid form of gelu_tanh.
@@ -30,7 +31,7 @@ DEEPPCR_DEVICE float GeluTanhArgument(float a) {
 // log(1 + e^a) without overflow.
 DEEPPCR_DEVICE float Softplus(float a) { return fmaxf(a, 0.0F) + log1pf(expf(-fabsf(a))); }
 
-// Its slope.
+// Slope of GeluTanhArgument.
 DEEPPCR_DEVICE float GeluTanhSlope(float a) {
   const float b = BoundForCube(a);
   return fmaf(b * b, 0.214064449F, 1.59576912F);
@@ -62,13 +63,13 @@ DEEPPCR_DEVICE float Activate(Activation activation, float a) {
   return a;
 }
 
-// s (1 - s) of the sigmoid s at a: of the smaller tail, which keeps its digits.
+// s (1 - s) of the sigmoid s at a, from the smaller tail, which keeps its digits.
 DEEPPCR_DEVICE float SigmoidSlope(float a) {
   const float tail = Sigmoid(-fabsf(a));
   return tail * (1.0F - tail);
 }
 
-// d/da a s(g(a)) = s + a g'(a) s (1 - s): a times the last factor is zero long before it overflows.
+// d/da a s(g(a)) = s + a g'(a) s (1 - s): s (1 - s) is zero long before a g'(a) overflows.
 DEEPPCR_DEVICE float SwishSlope(float a, float argument, float slope) {
   const float s = Sigmoid(argument), ds = SigmoidSlope(argument);
   return ds == 0.0F ? s : fmaf(a * slope, ds, s);
@@ -111,7 +112,8 @@ DEEPPCR_DEVICE void DifferentiateEach(float (&a)[N]) {
   for (int k = 0; k < N; ++k) a[k] = Differentiate(kActivation, a[k]);
 }
 
-// Slopes in place of values: one branch for all of them, so that they do not wait for one another.
+// Replaces values by slopes, with one branch for all values, so that they do not wait for one
+// another.
 template <int N>
 DEEPPCR_DEVICE void DifferentiateAll(Activation activation, float (&a)[N]) {
   switch (activation) {

@@ -23,7 +23,7 @@ class DeviceChain {
   int64_t output_dim() const { return args_.output_dim; }
   // Floats of scratch per sample that a block's shared memory has no room for.
   int64_t ScratchFloats(const LaunchLimits& limits) const;
-  // What is known of a launch: no inputs and no outputs yet.
+  // Arguments of a launch, without inputs and outputs.
   const DenseChainArgs& args() const { return args_; }
 
  private:

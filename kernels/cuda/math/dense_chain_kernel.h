@@ -2,10 +2,10 @@
 #ifndef DEEPPCR_KERNELS_CUDA_MATH_DENSE_CHAIN_KERNEL_H_
 #define DEEPPCR_KERNELS_CUDA_MATH_DENSE_CHAIN_KERNEL_H_
 
-// What goes before and after the recurrence: dense layers, a block of threads for each sample. With
-// the outputs comes, on request, how much they amplify an error of the inputs: the largest row sum
-// of the absolute Jacobian, its columns pushed through in forward mode, a few at a time. The value
-// is summed in double: a mean folded into a layer cancels there, and no certificate sees it.
+// Dense layers before and after the recurrence, a block of threads for each sample. On request the
+// outputs come with their amplification of an error of the inputs: the largest row sum of the
+// absolute Jacobian, its columns pushed through in forward mode, a few at a time. The value is
+// summed in double: a mean folded into a layer cancels there, and no certificate sees it.
 
 #include <math.h>
 
@@ -25,13 +25,13 @@ struct DenseView {
   Activation activation;
 };
 
-// Pointers are the device's.
+// Pointers are to device memory.
 struct DenseChainArgs {
   const DenseView* layers;  // in order; the first one takes input_dim values
   int32_t num_layers;       // may be 0: the outputs are the inputs
   int32_t input_dim;
   int32_t output_dim;
-  int32_t widest;        // of all vectors on the way
+  int32_t widest;        // floats of the widest vector on the way
   const float* inputs;   // [n, input_stride]
   int64_t input_stride;  // >= input_dim
   float* outputs;        // [n, output_stride], zeros beyond output_dim
@@ -45,7 +45,7 @@ struct DenseChainArgs {
 inline constexpr int kChainTangents = 8;
 inline constexpr int kChainColumns = 1 + kChainTangents;
 
-// Two vectors of all columns, and the row sums.
+// Floats of two vectors of all columns, and of the row sums.
 constexpr int64_t DenseChainFloats(int64_t widest) { return (2 * kChainColumns + 1) * widest; }
 
 // The barrier calls of the kernel.
@@ -72,13 +72,13 @@ class DenseChain {
       for (int32_t i = 0; i < args_.num_layers; ++i) Apply(args_.layers[i], columns);
       if (first == 0) WriteOutputs();
       if (amplified) AddRowSums(first == 0);
-      context_.SyncBlock(kAfterOutputs);  // the next columns take the place of these
+      context_.SyncBlock(kAfterOutputs);  // the next columns replace these
     }
     if (amplified && context_.warp() == 0) WriteAmplification();
   }
 
  private:
-  // The input, then unit vectors first, first + 1, ...; zeros where there are no more.
+  // Places the input, then unit vectors first, first + 1, ...; zeros where there are no more.
   DEEPPCR_DEVICE void PlaceInputs(int32_t first, int columns) {
     const float* inputs = args_.inputs + sample_ * args_.input_stride;
     for (int32_t i = context_.thread(); i < args_.input_dim; i += context_.num_threads()) {
@@ -91,7 +91,7 @@ class DenseChain {
     context_.SyncBlock(kAfterInputs);
   }
 
-  // A warp a row.
+  // Applies a layer, a warp a row.
   DEEPPCR_DEVICE void Apply(const DenseView& layer, int columns) {
     for (int32_t row = context_.warp(); row < layer.rows; row += context_.num_threads() / kWarpSize)
       columns == 1 ? Row<1>(layer, row) : Row<kChainColumns>(layer, row);
@@ -160,7 +160,7 @@ class DenseChain {
   const DenseChainArgs& args_;
   const int64_t sample_;
   float* in_;   // [kChainColumns, widest]: the value, then tangents
-  float* out_;  // the same
+  float* out_;  // [kChainColumns, widest]
   float* const row_sums_;
 };
 

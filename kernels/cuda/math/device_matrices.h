@@ -37,7 +37,7 @@ class DeviceMatrices {
   int64_t memory_bytes() const { return weights_.bytes(); }
 
  private:
-  int64_t floats_ = 0;  // of a layer
+  int64_t floats_ = 0;  // floats of a layer
   DeviceBuffer<float> weights_;
 };
 

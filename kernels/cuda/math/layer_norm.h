@@ -24,7 +24,7 @@ DEEPPCR_DEVICE float SumByWarp(Context& context, int dim, const F& f) {
 struct LayerNorm {
   float mean, inverse;
   DEEPPCR_DEVICE float Of(float h) const { return (h - mean) * inverse; }
-  // What the rounding of the mean moves all elements of n by is proportional to this.
+  // Size that the effect of the mean's rounding on all elements of n is proportional to.
   DEEPPCR_DEVICE float SizeOfMean() const { return fabsf(mean) * inverse; }
 };
 
@@ -42,7 +42,7 @@ DEEPPCR_DEVICE LayerNorm NormOf(Context& context, int dim, float epsilon, const 
   return {mean, 1.0F / sqrtf(variance + epsilon) + 0.0F * variance};
 }
 
-// write(i, gain[i] (dn_i + shift)) of a tangent t for every i < width; zeros beyond dim.
+// Calls write(i, gain[i] (dn_i + shift)) of a tangent t for every i < width; zeros beyond dim.
 template <class Context, class H, class T, class Write>
 DEEPPCR_DEVICE void NormTangent(Context& context, int dim, int width, const LayerNorm& norm,
                                 const float* gain, float shift, const H& h, const T& t,

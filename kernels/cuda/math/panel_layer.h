@@ -18,15 +18,15 @@
 namespace deeppcr::cuda {
 
 inline constexpr int kPanelRows = 8;
-inline constexpr int kSegments = 4;  // of a row
+inline constexpr int kSegments = 4;  // segments of a row
 inline constexpr int kPanelCols = 4 * kSegments;
 
 constexpr int PanelWidth(int64_t dim) {
   return static_cast<int>((dim + kPanelCols - 1) / kPanelCols * kPanelCols);
 }
 
-// A vector of K elements, K a multiple of kPanelCols, lies in shared memory with four floats of
-// nothing behind every quarter, so that the lanes of a row do not ask for the same bank.
+// A vector of K elements, K a multiple of kPanelCols, lies in shared memory with four unused floats
+// behind every quarter, so that the lanes of a row do not ask for the same bank.
 constexpr int VectorFloats(int cols) { return cols + 4 * kSegments; }
 constexpr int VectorPlace(int cols, int k) {
   const int quarter = cols / kSegments;
@@ -38,10 +38,10 @@ struct PanelLayer {
   const float* bias;     // [rows], or null for none
   const float* spreads;  // [rows]: RoundingSpread of backend/common.h
   int32_t rows;          // a multiple of kPanelRows, zeros beyond the matrix
-  int32_t cols;          // a multiple of kPanelCols, likewise
+  int32_t cols;          // a multiple of kPanelCols, zeros beyond the matrix
 };
 
-// Where element (row, col) of the matrix lies.
+// Place of element (row, col) of the matrix.
 constexpr int64_t PanelPlace(int64_t cols, int64_t row, int64_t col) {
   const int64_t quarter = cols / kSegments;
   const int64_t lane = row % kPanelRows * kSegments + col / quarter;
@@ -49,22 +49,22 @@ constexpr int64_t PanelPlace(int64_t cols, int64_t row, int64_t col) {
   return group * 4 + col % 4;
 }
 
-// What is squared and summed up beside the products: nothing, the elements of the first vector, or
-// the terms of its products.
+// Squares that are summed up beside the products: none, those of the elements of the first vector,
+// or those of the terms of its products.
 enum class Squares : uint8_t { kNone, kOfVector, kOfTerms };
 
-// What a lane has of one row of the matrix after a product with S vectors: of every four of them
-// the sum of one, vector 4 q + lane % 4, and that of the first vector.
+// Sums that a lane has of one row of the matrix after a product with S vectors: of every four
+// vectors the sum of one, vector 4 q + lane % 4, and the sum of the first vector.
 template <int S>
 struct PanelSums {
   static constexpr int kQuads = (S + kSegments - 1) / kSegments;
   float mine[kQuads];  // without the bias
   float first;
-  float squares;  // those that were asked for
+  float squares;  // sum of the squares that were asked for
 };
 
-// Where a lane finds its weights of a panel: group j is four of its quarter of a row. Here in
-// global memory.
+// Weights of a lane in a panel, in global memory: group j is four weights of the lane's quarter of
+// a row.
 template <class Context>
 class StreamedPanel {
  public:
@@ -82,7 +82,7 @@ class StreamedPanel {
   const float* const weights_;
 };
 
-// And here in registers, once Hold has put them there.
+// Weights of a lane in a panel, in registers once Hold has put them there.
 template <int kGroups>
 class HeldPanel {
  public:
@@ -104,7 +104,7 @@ class HeldPanel {
   float weights_[kGroups][4];
 };
 
-// f(0), ..., f(count - 1); unrolled where there is a most, so that registers have fixed names.
+// Calls f(0), ..., f(count - 1); unrolled where kMost is not 0, so that registers have fixed names.
 template <int kMost, class F>
 DEEPPCR_DEVICE void ForGroups(int count, const F& f) {
   if constexpr (kMost == 0) {
@@ -117,7 +117,8 @@ DEEPPCR_DEVICE void ForGroups(int count, const F& f) {
   }
 }
 
-// The lane's part of the sums with every vector, over its quarter of a row of `cols` elements.
+// Computes the lane's part of the sums with every vector, over its quarter of a row of `cols`
+// elements.
 template <int S, class Context, class Panel>
 DEEPPCR_DEVICE float SumQuarter(Context& context, const Panel& panel, int cols,
                                 const float* vectors, int stride, int count, Squares squares,
@@ -149,8 +150,8 @@ DEEPPCR_DEVICE float SumQuarter(Context& context, const Panel& panel, int cols,
   return square;
 }
 
-// Adds up what the two lanes of a pair have of pairs of values; each keeps one of the two. The last
-// one of an odd number is added up with nothing.
+// Adds up pairs of values over the two lanes of a pair; each lane keeps one value of a pair. The
+// last value of an odd number has no partner.
 template <int S, class Context>
 DEEPPCR_DEVICE void AddPairs(Context& context, int mask, const float (&values)[S],
                              float (&kept)[(S + 1) / 2]) {
@@ -181,7 +182,7 @@ DEEPPCR_DEVICE PanelSums<S> MultiplyPanel(Context& context, const Panel& panel, 
   return result;
 }
 
-// f(row, sums) for every row of the layer, by the four lanes that share it.
+// Calls f(row, sums) for every row of the layer, by the four lanes that share the row.
 template <int S, class Team, class F>
 DEEPPCR_DEVICE void ForRows(const Team& team, const PanelLayer& layer, const float* vectors,
                             int stride, int count, Squares squares, const F& f) {

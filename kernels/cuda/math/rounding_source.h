@@ -20,8 +20,9 @@ DEEPPCR_DEVICE float PowerOfTwoBelow(float x) {
   return ldexpf(1.0F, ilogbf(x));
 }
 
-// What probe `v` picks up in element i of a step: +-2^-24 size, and the least float where there is
-// any; a hash of (v, i, step) has the sign and a quarter more or less of the size.
+// Rounding error that probe `v` picks up in element i of a step: +-2^-24 size, and the least float
+// where size is not zero; a hash of (v, i, step) decides on the sign and on a quarter more or less
+// of the size.
 DEEPPCR_DEVICE float RoundingSource(float size, int v, int i, int64_t step) {
   uint32_t h = static_cast<uint32_t>(i * kNumProbes + v + 1) * 0x27D4EB2FU;
   h ^= static_cast<uint32_t>(step) * 0x9E3779B9U;

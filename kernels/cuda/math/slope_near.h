@@ -12,7 +12,7 @@
 
 namespace deeppcr::cuda {
 
-// SlopeReach of a sum whose terms have this size, where the largest probe is this.
+// SlopeReach of a sum whose terms have the size `terms`, with the largest probe `probe`.
 DEEPPCR_DEVICE float ReachOf(float terms, float probe) {
   return fminf(SlopeReach(terms, probe), kLargestFloat);
 }
@@ -24,15 +24,15 @@ struct SlopeRange {
   float low = 0.0F, high = 0.0F;
 
   DEEPPCR_DEVICE float Largest() const { return LargerOf(low, high); }
-  // beside + slope * product, with the slope that leaves most of it: the largest one may cancel
-  // what a residual path brings.
+  // beside + slope * product, with the slope that makes the result largest: the largest slope may
+  // cancel `beside`, which a residual path brings.
   DEEPPCR_DEVICE float Carry(float product, float beside) const {
     return LargerOf(fmaf(low, product, beside), fmaf(high, product, beside));
   }
 };
 
-// The slopes of factor * act within this reach of a, `slope` at a itself: there, on the way to
-// zero, where tanh and sigmoid are steepest, and above, where the others are.
+// Slopes of factor * act within `reach` of a: `slope` at a itself, the slope towards zero, where
+// tanh and sigmoid are steepest, and the slope above, where the other activations are.
 DEEPPCR_DEVICE SlopeRange SlopesNear(Activation activation, float factor, float a, float reach,
                                      float slope) {
   const float nearer = factor * Differentiate(activation, a - fmaxf(fminf(a, reach), -reach));

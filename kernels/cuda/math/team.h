@@ -2,9 +2,9 @@
 #ifndef DEEPPCR_KERNELS_CUDA_MATH_TEAM_H_
 #define DEEPPCR_KERNELS_CUDA_MATH_TEAM_H_
 
-// Who makes a step: a block of threads, or all blocks of a cluster. The rows of a layer are dealt
-// out to their warps; of every vector that a layer reads, each block has a copy in its shared
-// memory.
+// Team of threads that makes a step: a block, or all blocks of a cluster. The rows of a layer are
+// dealt out to the team's warps; each block has a copy in its shared memory of every vector that a
+// layer reads.
 
 #include "kernels/cuda/runtime/device_code.h"
 
@@ -19,9 +19,9 @@ class BlockTeam {
   DEEPPCR_DEVICE Context& context() const { return context_; }
   DEEPPCR_DEVICE int warp() const { return context_.warp(); }
   DEEPPCR_DEVICE int num_warps() const { return context_.num_threads() / kWarpSize; }
-  // True in one block of a team: what is not in shared memory is written by that one.
+  // True in one block of a team, which writes all results outside shared memory.
   DEEPPCR_DEVICE bool leads() const { return true; }
-  // To every copy of an element.
+  // Writes to every copy of an element.
   DEEPPCR_DEVICE void Put(float* element, float value) const { *element = value; }
   DEEPPCR_DEVICE void Sync(int site) const { context_.SyncBlock(site); }
 

@@ -2,9 +2,9 @@
 #ifndef DEEPPCR_KERNELS_CUDA_MATH_WARP_MATRIX_H_
 #define DEEPPCR_KERNELS_CUDA_MATH_WARP_MATRIX_H_
 
-// Matrices [W, W], row-major, by a warp. A lane has a part of column lane % W of one, or, to
-// multiply a vector with, the part of a row that warp_step.h says. The chains of sums have a fixed
-// shape.
+// Matrices [W, W], row-major, by a warp. A lane has a part of column lane % W of a matrix, or, for
+// products with vectors, the part of a row that warp_step.h defines. The chains of sums have a
+// fixed shape.
 
 #include <math.h>
 
@@ -28,7 +28,7 @@ DEEPPCR_DEVICE void StoreColumn(Context& context, const float (&column)[kColumnR
   for (int r = 0; r < kColumnRows<W>; ++r)
     matrix[(FirstRow<W>(context.lane()) + r) * W + context.lane() % W] = column[r];
 }
-// The whole column, from the lanes that share it.
+// Gathers the whole column from the lanes that share it.
 template <int W, class Context>
 DEEPPCR_DEVICE void GatherColumn(Context& context, const float (&column)[kColumnRows<W>],
                                  float (&whole)[W]) {
@@ -45,7 +45,7 @@ DEEPPCR_DEVICE float RowTimes(const float (&row)[W], const float (&column)[W]) {
   return chains[0] + chains[1];
 }
 
-// A row in shared memory, at an address of 16 bytes.
+// Loads a row in shared memory, at an address aligned to 16 bytes.
 template <int W, class Context>
 DEEPPCR_DEVICE void LoadRow(Context& context, const float* from, float (&row)[W]) {
   DEEPPCR_UNROLL
@@ -57,7 +57,7 @@ DEEPPCR_DEVICE void LoadRow(Context& context, const float* from, float (&row)[W]
   }
 }
 
-// product = right left, of which `product` is neither.
+// product = right left, where `product` is neither of the factors.
 template <int W, class Context>
 DEEPPCR_DEVICE void MultiplyMatrices(Context& context, const float* right, const float* left,
                                      float* product) {
@@ -74,8 +74,8 @@ DEEPPCR_DEVICE void MultiplyMatrices(Context& context, const float* right, const
   }
 }
 
-// left <- right left, of which `right` is at an address of 16 bytes. `site` is between the reads of
-// a column, which lanes share, and its stores.
+// left <- right left, where `right` is at an address aligned to 16 bytes. `site` is between the
+// reads of a column, which lanes share, and its stores.
 template <int W, class Context>
 DEEPPCR_DEVICE void MultiplyInPlace(Context& context, int site, const float* right, float* left) {
   float whole[W], row[W], column[kColumnRows<W>];
@@ -91,7 +91,8 @@ DEEPPCR_DEVICE void MultiplyInPlace(Context& context, int site, const float* rig
   StoreColumn<W>(context, column, left);
 }
 
-// A lane's part of a transposed matrix: Multiply gives its element of the product with that.
+// Loads a lane's part of a transposed matrix: Multiply gives the lane's element of the product with
+// the transposed matrix.
 template <int W, class Context>
 DEEPPCR_DEVICE LayerPart<W> LoadTransposed(Context& context, const float* matrix) {
   LayerPart<W> part;
@@ -102,8 +103,8 @@ DEEPPCR_DEVICE LayerPart<W> LoadTransposed(Context& context, const float* matrix
   return part;
 }
 
-// The A of an interval or a node, as a warp multiplies vectors with it. In memory a full one is [W,
-// W], a diagonal [W], and the identity nothing.
+// The A of an interval or a node, as a warp multiplies vectors with it. In memory a full A is
+// [W, W], a diagonal [W], and the identity nothing.
 template <int W>
 class Transition {
  public:
@@ -129,7 +130,7 @@ class Transition {
   LayerPart<W> part_ = {};
 };
 
-// A of two intervals or nodes, `left` first.
+// Composes the A of two intervals or nodes, `left` first.
 template <int W, class Context>
 DEEPPCR_DEVICE void ComposeTransitions(Context& context, Linearization kind, const float* right,
                                        const float* left, float* product) {

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_KERNELS_CUDA_MATH_WARP_WIDTH_H_
 #define DEEPPCR_KERNELS_CUDA_MATH_WARP_WIDTH_H_
 
-// Kernels of a warp a state are made for each of kWidths: the one place that tells them apart.
+// Selection of the kernel for a width: kernels of a warp a state are made for each of kWidths.
 
 #include <cuda_runtime_api.h>
 
@@ -12,7 +12,8 @@
 
 namespace deeppcr::cuda {
 
-// f(std::integral_constant<int, W>) for the width; cudaErrorInvalidValue for one of no kernel.
+// Calls f(std::integral_constant<int, W>) for the width; cudaErrorInvalidValue for a width without
+// a kernel.
 template <class F>
 cudaError_t WithWidth(int width, const F& f) {
   if (width == 8) return f(std::integral_constant<int, 8>{});
@@ -20,7 +21,7 @@ cudaError_t WithWidth(int width, const F& f) {
   if (width == 32) return f(std::integral_constant<int, 32>{});
   return cudaErrorInvalidValue;
 }
-// The same for every width, until there is an error.
+// Calls f for every width, until there is an error.
 template <class F>
 cudaError_t ForWidths(const F& f) {
   for (const int width : kWidths) {

@@ -13,7 +13,7 @@
 
 namespace deeppcr::cuda {
 
-// Whether the current device knows clusters.
+// True if the current device knows clusters.
 inline bool HasClusters() {
   int device = 0, has = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return false;
@@ -25,7 +25,7 @@ cudaError_t AllowClusters(void (*kernel)(Args), int shared_bytes) {
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
-  // More blocks than every device takes.
+  // Allows more blocks than all devices are sure to take.
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
 }
 

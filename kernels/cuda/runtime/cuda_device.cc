@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A solve that takes less than this is waited for at full speed.
+// Time for which the host waits for a solve at full speed, before it naps.
 constexpr auto kSpin = std::chrono::microseconds(500);
 constexpr auto kNap = std::chrono::microseconds(20);
 
@@ -39,7 +39,7 @@ class CudaStream final : public Stream {
     cudaError_t error = cudaSetDevice(device_);
     if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
     if (error == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // which says nothing about the device
+      cudaGetLastError();  // clears an error that says nothing about the device
       return Failed(absl::StatusCode::kResourceExhausted, "making a stream", error);
     }
     Note("making a stream", error);
@@ -126,7 +126,7 @@ class CudaStream final : public Stream {
     for (int round = 1; status_.ok(); ++round) {
       state = cudaStreamQuery(stream_);
       if (state != cudaErrorNotReady) break;
-      cudaGetLastError();  // or the next launch would be blamed for it
+      cudaGetLastError();  // clears cudaErrorNotReady, or the next launch would report it
       if (round % 64 == 0) idle();
       if (Clock::now() - start > kSpin) std::this_thread::sleep_for(kNap);
     }
@@ -151,8 +151,8 @@ class CudaStream final : public Stream {
   absl::Status status_;
 };
 
-// Of the kernel's module, which compiles what the toolkit left to it: the word of digits and dots
-// in the first line of its file. "unknown" where that cannot be read.
+// Version of the kernel's module, which compiles the code that the toolkit left to the driver: the
+// word of digits and dots in the first line of its file. "unknown" where no such word can be read.
 std::string DriverVersion() {
   std::ifstream file("/proc/driver/nvidia/version");
   for (std::string word; file >> word;) {
@@ -196,7 +196,8 @@ class CudaDevice final : public Device {
   absl::Status Upload(void* to, const void* from, size_t bytes) override {
     cudaError_t error = cudaSetDevice(index_);
     if (error == cudaSuccess) error = cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
-    // The copy may come back before the data has arrived, and our streams do not wait for its own.
+    // The copy may return before the data has arrived, and our streams do not wait for the copy's
+    // stream.
     if (error == cudaSuccess) error = cudaStreamSynchronize(nullptr);
     if (error == cudaSuccess) return absl::OkStatus();
     return Failed(absl::StatusCode::kUnavailable, "copying to the device", error);

@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CUDA_RUNTIME_DEVICE_H_
 #define DEEPPCR_KERNELS_CUDA_RUNTIME_DEVICE_H_
 
-// What the backend needs of a GPU. cuda_device.h has the real one; tests put the SIMT executor in
-// its place, so that everything but the hardware is tested without any.
+// Interface of the backend to a GPU. cuda_device.h has the real GPU; tests put the SIMT executor in
+// its place, so that everything but the hardware is tested without a GPU.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,8 +32,8 @@ enum class MemoryKind : uint8_t {
   kMapped,  // the host's, which kernels read and write at the same address
 };
 
-// Work for the device, done in order. One thread at a time. An error, kUnavailable, stays: whatever
-// comes after it is not done.
+// Work for the device, done in order. One thread at a time. An error, kUnavailable, stays: later
+// work is not done.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -58,9 +58,9 @@ class Stream {
   virtual void Launch(const IntervalStepArgs& args) = 0;
   virtual void Launch(const TangentArgs& args) = 0;
   virtual void Launch(const LayerGemmArgs& args) = 0;
-  // Once before the first product of either kind, with memory of the device that stays the
-  // stream's. Errors: kResourceExhausted; kUnimplemented where the device lacks what it takes, and
-  // why.
+  // Prepares products of either kind, once before the first of them, with memory of the device that
+  // stays the stream's. Errors: kResourceExhausted; kUnimplemented where the device cannot do
+  // products, and why.
   virtual absl::Status PrepareProducts(void* workspace, int64_t bytes) = 0;
   virtual void CopyToDevice(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyToHost(void* to, const void* from, size_t bytes) = 0;
@@ -74,10 +74,11 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;
-  // What bits depend on beside the name: driver, toolkit, libraries. Empty: nothing.
+  // Versions that bits depend on beside the name: driver, toolkit, libraries. May be empty.
   virtual std::string versions() const { return {}; }
   virtual const LaunchLimits& limits() const = 0;
-  // Aligned to 256 bytes. Errors: kResourceExhausted, with the bytes wanted and the bytes free.
+  // Allocates memory aligned to 256 bytes. Errors: kResourceExhausted, with the bytes wanted and
+  // the bytes free.
   virtual absl::StatusOr<void*> Allocate(MemoryKind kind, size_t bytes) = 0;
   virtual void Free(MemoryKind kind, void* memory) = 0;
   // Copies to memory of the device, and returns when it is there.

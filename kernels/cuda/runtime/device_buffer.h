@@ -14,7 +14,7 @@
 
 namespace deeppcr::cuda {
 
-// An array of `size` values in memory of a device, which must outlive it. May be empty.
+// An array of `size` values in memory of a device, which must outlive the array. May be empty.
 template <class T>
 class DeviceBuffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -43,7 +43,7 @@ class DeviceBuffer {
     buffer.size_ = size;
     return buffer;
   }
-  // The device's own, with these values.
+  // Buffer in the device's own memory, with these values.
   static absl::StatusOr<DeviceBuffer> Of(Device& device, std::span<const T> values) {
     DEEPPCR_ASSIGN_OR_RETURN(DeviceBuffer buffer,
                              New(device, MemoryKind::kDevice, static_cast<int64_t>(values.size())));

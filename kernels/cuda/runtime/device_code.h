@@ -4,7 +4,7 @@
 
 // Kernel bodies are templates over an execution context: DeviceContext on a GPU, a fiber of the
 // SIMT executor (tests/testing/simt) on a CPU. The same source is compiled by nvcc and by the
-// host's compiler; this is all that tells them apart.
+// host's compiler; the macros below are the only difference.
 
 #if defined(__CUDACC__)
 #define DEEPPCR_DEVICE __device__ __forceinline__

@@ -11,9 +11,9 @@
 
 namespace deeppcr::cuda {
 
-// The execution context of one thread of a one-dimensional launch. What each member means is said
-// where it can be read without a GPU: tests/testing/simt/executor.h. The numbers of barrier calls
-// are for the executor.
+// The execution context of one thread of a one-dimensional launch. The SIMT executor,
+// tests/testing/simt/executor.h, documents the members. The numbers of barrier calls are for the
+// executor.
 class DeviceContext {
  public:
   __device__ __forceinline__ int lane() const { return threadIdx.x % kWarpSize; }
@@ -75,7 +75,7 @@ class DeviceContext {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-// The same in a launch of clusters: blocks are numbered within theirs.
+// The execution context in a launch of clusters: blocks are numbered within their cluster.
 class ClusterContext : public DeviceContext {
  public:
   __device__ __forceinline__ int block() const { return Cluster().block_rank(); }

@@ -9,9 +9,9 @@
 namespace deeppcr::cuda {
 
 // product_j = right_j left_j for matrices [W, W], row-major, j = 0 .. count - 1, in float32:
-// rounded to TF32, a matrix near the identity would lose what makes it grow, and with it the
-// certificate its meaning (tests/gpu/cuda_on_gpu_test.cc). The shape alone decides on the order of
-// sums, so a sample's are to be products of its own.
+// rounded to TF32, a matrix near the identity would lose its growth, and the certificate its
+// meaning (tests/gpu/cuda_on_gpu_test.cc). The shape alone decides on the order of sums, so a
+// sample has to have products of its own.
 struct GemmArgs {
   int32_t width, count;
   const float* right;
@@ -21,8 +21,8 @@ struct GemmArgs {
   int64_t product_stride;
 };
 
-// The products of a level of a sample's tree, matrices of which lie at `matrices` + index_of(level,
-// j) W^2; count is 0 where the level needs none.
+// The products of a level of a sample's tree, whose matrices lie at `matrices` + index_of(level, j)
+// W^2; count is 0 where the level needs no products.
 constexpr GemmArgs ProductsOfLevel(const IntervalTree& tree, int level, int32_t width,
                                    float* matrices) {
   const int64_t floats = int64_t{width} * width;
@@ -37,11 +37,11 @@ constexpr GemmArgs ProductsOfLevel(const IntervalTree& tree, int level, int32_t 
           floats};
 }
 
-// products = vectors weights^T: a layer's with tangents. Factors are rounded to TF32 (11 bits),
-// sums are in float32: of a network's Jacobian J three digits are left. A reverse step has by_z I +
-// by_m J, whose first part is no product; over all steps, what is lost is 2^-11 of the sum of |by_m
-// J|, the flow of the process, which is the same however many steps it is cut into. The shape alone
-// decides on the order of sums.
+// products = vectors weights^T, for a layer and tangents. Factors are rounded to TF32 (11 bits),
+// sums are in float32: three digits of a network's Jacobian J are left. A reverse step has
+// by_z I + by_m J, whose first part is no product; the loss over all steps is 2^-11 of the sum of
+// |by_m J|, the flow of the process, which does not depend on the number of steps that it is cut
+// into. The shape alone decides on the order of sums.
 struct LayerGemmArgs {
   int32_t rows, outputs, inputs;
   const float* vectors;  // [rows, inputs]

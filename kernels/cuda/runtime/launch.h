@@ -21,8 +21,8 @@
 
 namespace deeppcr::cuda {
 
-// What kernels may ask for, once for all and before the first launch: a limit belongs to a kernel
-// and not to a thread, so a launch that set one of its own would break another's.
+// Set the limits of kernels once for all, before the first launch: a limit belongs to a kernel and
+// not to a thread, so a launch that set a limit of its own would break another launch's.
 cudaError_t PrepareBackward(int shared_bytes);
 cudaError_t PrepareDenseChain(int shared_bytes);
 cudaError_t PrepareDiffusion(int shared_bytes);
@@ -38,14 +38,15 @@ cudaError_t PrepareWideDenoiser(int shared_bytes);
 inline constexpr int kDenseChainThreads = 256;
 cudaError_t LaunchDenseChain(const DenseChainArgs& args, int num_samples, cudaStream_t stream);
 
-// States padded to `width`, one of kWidths; else cudaErrorInvalidValue.
+// Sequential solver, states padded to `width`, one of kWidths; else cudaErrorInvalidValue.
 cudaError_t LaunchSequential(const SequentialArgs& args, int width, cudaStream_t stream);
 
 // One cluster per sample, in slabs where the args have some. cudaErrorInvalidValue for a shape that
-// is not one of ChooseNewtonShape's, cudaErrorNotSupported on devices without clusters.
+// that ChooseNewtonShape cannot return, cudaErrorNotSupported on devices without clusters.
 cudaError_t LaunchNewton(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream);
 
-// What block_recurrence.h and the coarse guess do, one block per sample or per sample and interval.
+// Kernels of block_recurrence.h and the coarse guess, one block per sample or per sample and
+// interval.
 cudaError_t LaunchBlocks(const BlockSequentialArgs<DiffusionView>& args, int num_samples,
                          cudaStream_t stream);
 cudaError_t LaunchBlocks(const PropagationArgs<DiffusionView>& args, int num_samples,
@@ -73,22 +74,22 @@ cudaError_t LaunchPass(const TreeArgs& args, int num_members, cudaStream_t strea
 
 // The backward pass, of stacks with states padded to `width`; else cudaErrorInvalidValue.
 cudaError_t LaunchBackward(const BackwardArgs& args, int width, cudaStream_t stream);
-// One cluster per sample, in slabs where the args have some; errors as of LaunchNewton, shapes as
-// of ChooseBackwardShape.
+// One cluster per sample, in slabs where the args have some; errors as for LaunchNewton, shapes as
+// ChooseBackwardShape returns them.
 cudaError_t LaunchBackwardScan(const BackwardScanArgs& args, const NewtonShape& shape,
                                cudaStream_t stream);
-// After either, on the same stream.
+// Gradients by the parameters, after either backward launch on the same stream.
 cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, int width,
                                      cudaStream_t stream);
 
 cudaError_t LaunchNoise(const NoiseArgs& args, cudaStream_t stream);
 cudaError_t LaunchModulation(const ModulationArgs& args, int64_t num_tables, cudaStream_t stream);
 
-// The largest power of two of blocks that the current device takes in a cluster of it, whatever its
-// width and shared memory; 0 if it knows no clusters.
+// Largest power of two of blocks that the current device takes in a cluster of the Newton kernel of
+// any width, with the most shared memory; 0 if the device knows no clusters.
 cudaError_t MaxNewtonClusterBlocks(int* blocks);
-// How many clusters of up to so many blocks, each with all the shared memory that it may have, the
-// current device runs at a time.
+// Number of clusters of up to max_blocks blocks, each block with all the shared memory that it may
+// have, that the current device runs at a time.
 cudaError_t CountClusters(int max_blocks, ClusterCounts* counts);
 
 }  // namespace deeppcr::cuda

@@ -15,8 +15,8 @@ struct DeviceInfo {
   int major;  // compute capability
   int minor;
   int multiprocessors;
-  size_t shared_bytes;     // that a block may ask for
-  int max_cluster_blocks;  // of the Newton kernel, a power of two; 0 if there are no clusters
+  size_t shared_bytes;     // most that a block may ask for
+  int max_cluster_blocks;  // largest cluster of the Newton kernel, a power of two; 0: no clusters
   ClusterCounts clusters;
   size_t memory_bytes;
 };
@@ -24,8 +24,8 @@ struct DeviceInfo {
 // Number of devices that the driver offers.
 cudaError_t CountDevices(int* count);
 
-// Lets every kernel use all the shared memory that a block of the current device may ask for.
-// Before the first launch of any.
+// Lets every kernel use all the shared memory that a block of the current device may ask for. Goes
+// before the first launch of any kernel.
 cudaError_t PrepareKernels();
 
 // Properties of a device, its kernels prepared, after a kernel has run on it and answered: a driver

@@ -12,7 +12,7 @@
 namespace deeppcr::cuda {
 namespace {
 
-// cublasGemmStridedBatchedEx and cublasGemmEx, names that C++ overloads.
+// Types of cublasGemmStridedBatchedEx and cublasGemmEx, names that C++ overloads.
 using GemmStridedBatchedEx = cublasStatus_t (*)(
     cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void* alpha,
     const void* a, cudaDataType, int lda, long long stride_a, const void* b, cudaDataType, int ldb,
@@ -25,7 +25,7 @@ using GemmEx = cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOpera
                                   void* c, cudaDataType, int ldc, cublasComputeType_t,
                                   cublasGemmAlgo_t);
 
-// What we call of cuBLAS.
+// Functions of cuBLAS that we call.
 struct Library {
   decltype(&cublasCreate_v2) create = nullptr;
   decltype(&cublasDestroy_v2) destroy = nullptr;
@@ -61,7 +61,7 @@ absl::StatusOr<Library> Open() {
              "; install it (libcublas of the CUDA toolkit), or use --backend cpu"));
 }
 
-// Opened once, and never closed.
+// Library that is opened once and never closed.
 const absl::StatusOr<Library>& TheLibrary() {
   static const auto* library = new absl::StatusOr<Library>(Open());
   return *library;
@@ -72,8 +72,8 @@ absl::Status StatusOf(cublasStatus_t status, std::string_view what) {
   return absl::UnavailableError(StrCat("cuBLAS: ", what, ": status ", static_cast<int>(status)));
 }
 
-// A handle takes memory, and where there is none cuBLAS says all kinds of things: it is short of it
-// unless the device itself has failed.
+// Error for a handle that could not be made. A handle takes memory, and where none is left cuBLAS
+// returns various errors: memory is short unless the device itself has failed.
 absl::Status NoHandle(cublasStatus_t status) {
   if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess)
     return absl::UnavailableError(StrCat("CUDA: ", std::string_view(cudaGetErrorString(error))));

@@ -14,7 +14,7 @@
 namespace deeppcr::cuda {
 
 // Products of matrices on a stream, by cuBLAS in a workspace of ours. The library is looked for
-// only when a model needs it: a server whose models do not, runs on machines without it.
+// only when a model needs it: a server whose models do not need cuBLAS runs on machines without it.
 class Products {
  public:
   // Stream and workspace must outlive the result. Errors: kUnimplemented without the library,
@@ -27,7 +27,7 @@ class Products {
   virtual absl::Status Multiply(const LayerGemmArgs& args) = 0;
 };
 
-// Of the cuBLAS that would be used, e.g. "13.1.0"; "none" where there is none.
+// Version of the cuBLAS that would be used, e.g. "13.1.0"; "none" where there is no cuBLAS.
 std::string ProductsVersion();
 
 }  // namespace deeppcr::cuda

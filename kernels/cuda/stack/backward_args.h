@@ -2,8 +2,7 @@
 #ifndef DEEPPCR_KERNELS_CUDA_STACK_BACKWARD_ARGS_H_
 #define DEEPPCR_KERNELS_CUDA_STACK_BACKWARD_ARGS_H_
 
-// What the kernels of the backward pass are told. With a_l = W_l z_{l-1} + b_l and g_l =
-// dloss/dz_l:
+// Arguments of the kernels of the backward pass. With a_l = W_l z_{l-1} + b_l and g_l = dloss/dz_l:
 //
 //   delta_l = slope_l g_l      slope_l = act'(a_l), times the scale of a residual stack
 //   g_{l-1} = W_l^T delta_l    (+ g_l of a residual stack)
@@ -17,7 +16,7 @@
 
 namespace deeppcr::cuda {
 
-// Pointers are the device's.
+// Pointers are to device memory.
 struct BackwardArgs {
   StackView stack;               // L below 2^30
   int32_t num_samples;           // n
@@ -28,8 +27,8 @@ struct BackwardArgs {
   int64_t* num_dependent;        // steps made, one after another, by the first sample
 };
 
-// The same by a scan over shooting intervals, one cluster of blocks per sample. The tree is used
-// mirrored: its first interval is the last one of the stack.
+// Backward pass by a scan over shooting intervals, one cluster of blocks per sample. The tree is
+// used mirrored: its first interval is the last interval of the stack.
 struct BackwardScanArgs {
   BackwardArgs backward;
   IntervalTree tree;

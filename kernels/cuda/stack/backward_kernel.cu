@@ -12,8 +12,9 @@ namespace {
 constexpr int kParameterThreads = 256;
 template <int W>
 constexpr int kMaxThreads = MaxBackwardWarps(W) * kWarpSize;
-// Blocks that a multiprocessor is to hold; 0: as the compiler likes. It would let the narrow one
-// spill registers to make room for a second block, and the widest one if told that there is none.
+// Blocks that a multiprocessor is to hold; 0: as the compiler likes. The compiler would spill
+// registers of the narrow kernel to make room for a second block, and registers of the widest
+// kernel if it were told that there is no second block.
 template <int W>
 constexpr int kMinBlocks = W == 8 ? 1 : 0;
 
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(kWarpSize) BackwardKernel(const BackwardArgs a
 template <int W, bool kInSlab>
 __global__ void __launch_bounds__(kMaxThreads<W>, kMinBlocks<W>)
     BackwardScanKernel(const BackwardScanArgs args) {
-#if __CUDA_ARCH__ >= 900  // the first with clusters; LaunchBackwardScan refuses the others
+#if __CUDA_ARCH__ >= 900  // first with clusters; LaunchBackwardScan refuses older GPUs
   ClusterContext context;
   GoBackByScan<W, kInSlab>(context, args);
 #endif

@@ -3,8 +3,8 @@
 #define DEEPPCR_KERNELS_CUDA_STACK_BACKWARD_KERNEL_H_
 
 // The backward pass of a dense stack step by step, the baseline of the scan: one launch, one warp a
-// sample, the gradient in registers, layers and states read ahead of their use. And the gradients
-// by the parameters, which follow either.
+// sample, the gradient in registers, layers and states read ahead of their use. Also the gradients
+// by the parameters, which follow either kind of backward pass.
 
 #include <math.h>
 
@@ -16,7 +16,7 @@
 
 namespace deeppcr::cuda {
 
-// Body of a launch of one block of whole warps per so many samples.
+// Body of a launch of blocks of whole warps, a warp per sample.
 template <int W, class Context>
 DEEPPCR_DEVICE void GoBackSequentially(Context& context, const BackwardArgs& args) {
   const int64_t warps = context.num_threads() / kWarpSize;
@@ -29,7 +29,7 @@ DEEPPCR_DEVICE void GoBackSequentially(Context& context, const BackwardArgs& arg
   if (sample == 0 && context.lane() == 0) *args.num_dependent = sweep.made();
 }
 
-// Body of a launch of any number of threads: each has so many weights of all layers. Samples are
+// Body of a launch of any number of threads, which share the weights of all layers. Samples are
 // added up in their order.
 template <int W, class Context>
 DEEPPCR_DEVICE void SumParameterGradients(Context& context, const ParameterGradientArgs& args) {

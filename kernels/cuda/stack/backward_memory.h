@@ -10,9 +10,10 @@
 
 namespace deeppcr::cuda {
 
-// The scan multiplies matrices up to the level of the tree that has no more nodes than this; a
-// vector goes through those one after another. That is cheaper than four more levels up and down,
-// and with clusters of so many blocks a node of the tree never spans two of them.
+// Largest number of nodes of the chain. The scan multiplies matrices up to the level of the tree
+// that has no more nodes than this; a vector goes through the nodes of that level one after
+// another. The chain is cheaper than four more levels up and down, and with clusters of at most so
+// many blocks a node of the tree never spans two blocks.
 inline constexpr int kChainNodes = 16;
 constexpr int ChainLevel(const IntervalTree& tree) {
   int level = 0;
@@ -20,22 +21,22 @@ constexpr int ChainLevel(const IntervalTree& tree) {
   return level;
 }
 
-// Where things are in a block's memory for a scan.
+// Layout of a block's memory for a scan.
 template <int W>
 struct BackwardMemory {
   const IntervalTree tree;
   const int32_t shooting_interval;
   std::byte* const base;
 
-  // The product of the Jacobians of interval i of the block, [W, W], row-major. That of a node of
-  // several takes the place of its last one's, which nothing else needs.
+  // The product of the Jacobians of interval i of the block, [W, W], row-major. The product of a
+  // node of several intervals replaces that of its last interval, which nothing else needs.
   DEEPPCR_DEVICE float* Matrix(int32_t i) const {
     return reinterpret_cast<float*>(base) + int64_t{i} * W * W;
   }
   DEEPPCR_DEVICE float* MatrixOfNode(int level, int32_t j) const {
     return Matrix(((j + 1) << level) - 1);
   }
-  // Of the layers of interval i, [C, W].
+  // Slopes of the layers of interval i, [C, W].
   DEEPPCR_DEVICE float* Slopes(int32_t i) const {
     return Matrix(tree.per_block) + int64_t{i} * shooting_interval * W;
   }

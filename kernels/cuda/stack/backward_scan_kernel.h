@@ -3,8 +3,8 @@
 #define DEEPPCR_KERNELS_CUDA_STACK_BACKWARD_SCAN_KERNEL_H_
 
 // The backward pass of a dense stack as a transposed reverse scan, in one launch: a cluster of
-// blocks a sample, a warp an interval or a node of the tree. It is linear: there is nothing to
-// iterate and no tolerance.
+// blocks a sample, a warp an interval or a node of the tree. The pass is linear: there is nothing
+// to iterate and no tolerance.
 //
 //   (1) every interval   A = product of its Jacobians                       D^3 a step
 //   (2) every node up to the chain   A = A_later A_earlier                  D^3 a node
@@ -12,9 +12,9 @@
 //   (4) every interval   g from its node on the chain down to its own end, then through its steps
 //                                                                           D^2 a step
 //
-// Matrices are kept as they are and multiplied by their columns: nothing is transposed. What enters
-// the scan is a vector, so no product of matrices is made above the chain, and none of the node at
-// the right end of a level, which nothing follows. The shape is that of P alone.
+// Matrices are kept as they are and multiplied by their columns: nothing is transposed. The input
+// of the scan is a vector, so no product of matrices is made above the chain, nor for the node at
+// the right end of a level, which nothing follows. The shape depends on P alone.
 
 #include <cstdint>
 
@@ -38,7 +38,8 @@ enum BackwardSite : int {
   kNumBackwardSites,
 };
 
-// kInSlab: what a block holds lies in its slab of global memory instead of its shared memory.
+// Scan of a sample. kInSlab: the data of a block lies in its slab of global memory instead of its
+// shared memory.
 template <int W, bool kInSlab, class Context>
 class BackwardScan {
  public:
@@ -57,7 +58,7 @@ class BackwardScan {
   DEEPPCR_DEVICE void Run() {
     FormMatrices();
     WalkChain();
-    // Of the cluster: from here on nobody reads the memory of another, who may leave.
+    // Synchronises the cluster: from here on no block reads the memory of another, which may leave.
     context_.SyncCluster(kAfterBackwardChain);
     for (int32_t i = context_.warp(); i < count_; i += warps_) FinishInterval(i);
   }
@@ -71,7 +72,7 @@ class BackwardScan {
   static DEEPPCR_DEVICE int64_t Stride(const IntervalTree& tree, int32_t interval) {
     return static_cast<int64_t>(BackwardMemory<W>::Bytes(tree, interval));
   }
-  // Where `local`, of this block's memory, lies in that of another one.
+  // Address in another block's memory that corresponds to `local` in this block's memory.
   DEEPPCR_DEVICE const float* Remote(float* local, int block) const {
     if constexpr (!kInSlab) return context_.Remote(local, block);
     const int64_t bytes = (block - context_.block()) * Stride(tree_, interval_);
@@ -81,14 +82,15 @@ class BackwardScan {
   DEEPPCR_DEVICE int32_t Clamp(int32_t count) const {
     return count < 0 ? 0 : count > tree_.per_block ? tree_.per_block : count;
   }
-  // Layers of interval i of the block. The tree is mirrored: its first interval is the last one.
+  // Layers of interval i of the block. The tree is mirrored: its first interval is the stack's
+  // last.
   DEEPPCR_DEVICE int32_t BeginOf(int32_t i) const {
     return (tree_.num_intervals - 1 - first_ - i) * interval_;
   }
   DEEPPCR_DEVICE int32_t EndOf(int32_t i) const {
     return AtMost(static_cast<int32_t>(args_.stack.num_steps), BeginOf(i) + interval_);
   }
-  // Of node j of the block: all but the one at the right end, which may end early.
+  // True for node j of the block unless it is the node at the right end, which may end early.
   DEEPPCR_DEVICE bool NeedsMatrix(int level, int32_t j) const {
     return (first_ >> level) + j + 1 < tree_.nodes(level);
   }
@@ -114,7 +116,7 @@ class BackwardScan {
     context_.SyncWarp(kAfterBackwardSlopes);
     StoreProduct(i);
   }
-  // Of a chunk of layers of the interval, from l on.
+  // Stores the slopes of a chunk of layers of the interval, from l on.
   DEEPPCR_DEVICE void StoreSlopes(int32_t i, int32_t l) {
     const int32_t end = EndOf(i);
     const LayerReader<W, Context> reader(context_, args_, context_.cluster());
@@ -127,13 +129,14 @@ class BackwardScan {
     }
     PreActivations<W>(context_, chunk, slopes);
     SharedSlopes<W>(context_, args_.stack, slopes);
-    // By the last of the lanes that hold them: to a test without the barrier they come too late.
+    // The last of the lanes that hold the slopes write them: a test without the barrier sees them
+    // too late.
     float* to = memory_.Slopes(i) + (l - BeginOf(i)) * W + context_.lane() % W;
     DEEPPCR_UNROLL
     for (int k = 0; k < kAhead<W>; ++k)
       if (l + k < end && context_.lane() >= kWarpSize - W) to[k * W] = slopes[k];
   }
-  // Of the Jacobians of the interval's layers.
+  // Stores the product of the Jacobians of the interval's layers.
   DEEPPCR_DEVICE void StoreProduct(int32_t i) {
     const int32_t begin = BeginOf(i), end = EndOf(i);
     const float* slopes = memory_.Slopes(i) + context_.lane() % W;
@@ -145,15 +148,15 @@ class BackwardScan {
   }
 
   // ---- (3)
-  // A^T of a node of the cluster on the chain.
+  // Loads A^T of a node of the cluster on the chain.
   DEEPPCR_DEVICE LayerPart<W> LoadNode(int32_t j) {
-    const int32_t end = (j + 1) << chain_level_;  // of its intervals
+    const int32_t end = (j + 1) << chain_level_;  // end of its intervals
     const int block = tree_.block_of(chain_level_, j);
     return LoadTransposed<W>(context_,
                              Remote(memory_.Matrix(end - 1 - block * tree_.per_block), block));
   }
-  // Every block goes through the nodes before its own by itself: what it waits for is that they are
-  // there, once, and not for one block after another. The warp is that of its last interval.
+  // Every block goes through the nodes before its own by itself: it waits once until all nodes are
+  // formed, and not for one block after another. The warp of the block's last interval does it.
   DEEPPCR_DEVICE void WalkChain() {
     if (count_ == 0 || context_.warp() != (count_ - 1) % warps_) return;
     const int32_t own = first_ >> chain_level_, last = (first_ + count_ - 1) >> chain_level_;
@@ -182,7 +185,7 @@ class BackwardScan {
   // ---- (4)
   DEEPPCR_DEVICE void FinishInterval(int32_t i) {
     const bool last = first_ + i + 1 == tree_.num_intervals;
-    if (args_.deltas == nullptr && !last) return;  // nobody asks for what is within it
+    if (args_.deltas == nullptr && !last) return;  // gradients within the interval are not wanted
     SlopesInMemory<W, Context> slopes(context_, memory_.Slopes(i), BeginOf(i), EndOf(i));
     const int32_t before = sweep_.made();
     const float g = sweep_.Run(BeginOf(i), EndOf(i), DescendTo(i), slopes);
@@ -191,7 +194,8 @@ class BackwardScan {
     if (context_.cluster() == 0 && context_.lane() == 0)
       *args_.num_dependent = stages_ + chain_level_ + sweep_.made() - before;
   }
-  // What enters a left node entered its parent; what enters a right one has gone through the left.
+  // Gradient that enters interval i: a left node takes its parent's gradient, a right node the
+  // gradient that has gone through the left node.
   DEEPPCR_DEVICE float DescendTo(int32_t i) {
     float g = memory_.Entering(i >> chain_level_)[context_.lane() % W];
     for (int level = chain_level_ - 1; level >= 0; --level) {
@@ -211,13 +215,13 @@ class BackwardScan {
   const int32_t interval_;  // C
   const int chain_level_;
   const int warps_;
-  const int32_t first_;  // interval of the block
+  const int32_t first_;  // first interval of the block
   const int32_t count_;  // intervals of the block, at the end of the cluster fewer or none
-  int32_t stages_ = 0;   // made one after another, counted as the loops run
+  int32_t stages_ = 0;   // stages made one after another, counted as the loops run
 };
 
-// Body of a launch of one cluster per sample, with BackwardMemory<W>::Bytes of shared memory a
-// block or so much of a slab.
+// Body of a launch of one cluster per sample, with BackwardMemory<W>::Bytes a block of shared
+// memory or of a slab.
 template <int W, bool kInSlab, class Context>
 DEEPPCR_DEVICE void GoBackByScan(Context& context, const BackwardScanArgs& args) {
   BackwardScan<W, kInSlab, Context>(context, args).Run();

@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CUDA_STACK_BACKWARD_SHAPE_H_
 #define DEEPPCR_KERNELS_CUDA_STACK_BACKWARD_SHAPE_H_
 
-// How many blocks and warps a launch of the backward scan gets. The answer has the same bits
-// whatever they are.
+// Numbers of blocks and warps of a launch of the backward scan. The answer has the same bits for
+// any of these numbers.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,10 +14,11 @@
 
 namespace deeppcr::cuda {
 
-// Powers of two, as the intervals of a block are; a wider one's registers leave room for fewer.
+// Largest number of warps, a power of two, as the number of a block's intervals is; the registers
+// of a wider kernel leave room for fewer warps.
 constexpr int MaxBackwardWarps(int width) { return width <= 16 ? 16 : 8; }
 
-// Shared memory of a block.
+// Bytes of shared memory of a block.
 constexpr size_t BackwardBytes(int width, const IntervalTree& tree, int32_t shooting_interval) {
   if (width <= 8) return BackwardMemory<8>::Bytes(tree, shooting_interval);
   return width <= 16 ? BackwardMemory<16>::Bytes(tree, shooting_interval)
@@ -39,8 +40,8 @@ constexpr NewtonShape BackwardShapeOf(int width, int num_samples, const Interval
           BackwardBytes(width, tree, shooting_interval) > limits.shared_bytes};
 }
 
-// As ChooseNewtonShape: as many blocks a sample as there are free multiprocessors and intervals,
-// and as its memory wants.
+// Chooses, as ChooseNewtonShape, as many blocks a sample as there are free multiprocessors and
+// intervals, and as its memory wants.
 constexpr NewtonShape ChooseBackwardShape(int width, int num_samples, int32_t num_intervals,
                                           int32_t shooting_interval, const LaunchLimits& limits) {
   NewtonShape shape = {width, num_samples};

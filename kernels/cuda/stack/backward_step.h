@@ -2,9 +2,9 @@
 #ifndef DEEPPCR_KERNELS_CUDA_STACK_BACKWARD_STEP_H_
 #define DEEPPCR_KERNELS_CUDA_STACK_BACKWARD_STEP_H_
 
-// A warp's way back through the steps of a dense stack: every solver takes its gradients through
-// this code. Lanes hold g and delta as warp_step.h says of states. Layers count from 0 here, as
-// the rows of their weights do: layer l makes z_{l+1} of z_l.
+// Backward steps of a dense stack by a warp: every solver takes its gradients through this code.
+// Lanes hold g and delta as they hold states in warp_step.h. Layers count from 0 here, as the rows
+// of their weights do: layer l makes z_{l+1} from z_l.
 
 #include <math.h>
 
@@ -18,8 +18,8 @@
 
 namespace deeppcr::cuda {
 
-// Layers whose slopes are evaluated together, and how far ahead layers are read: as many as
-// registers hold.
+// Number of layers whose slopes are evaluated together, and by which layers are read ahead: as many
+// as registers hold.
 template <int W>
 constexpr int kAhead = W < kWarpSize ? 4 : 2;
 
@@ -55,7 +55,7 @@ class LayerReader {
   DEEPPCR_DEVICE float State(int32_t l) const {
     return row_ < dim_ ? LoadConstant(context_, states_ + int64_t{l} * dim_) : 0.0F;
   }
-  // The lanes of a row of W read W consecutive numbers.
+  // Loads a transposed layer: W lanes read W consecutive numbers.
   DEEPPCR_DEVICE LayerPart<W> Transposed(int32_t l) const {
     LayerPart<W> layer;
     layer.bias = 0.0F;
@@ -81,7 +81,7 @@ struct LayersAtStates {
   LayerPart<W> layers[kAhead<W>];
   float z[kAhead<W>];
 };
-// With the bits that they had on the way forward.
+// Pre-activations with the bits of the forward pass.
 template <int W, class Context>
 DEEPPCR_DEVICE void PreActivations(Context& context, const LayersAtStates<W>& at,
                                    float (&values)[kAhead<W>]) {
@@ -90,8 +90,8 @@ DEEPPCR_DEVICE void PreActivations(Context& context, const LayersAtStates<W>& at
   for (int k = 0; k < kAhead<W>; ++k) values[k] += at.layers[k].bias;
 }
 
-// Slopes in place of pre-activations. Where the state is no number, neither is the slope, though
-// a relu's would be 0.
+// Replaces pre-activations by slopes. Where the state is NaN the slope is too, though the slope of
+// a relu would be 0.
 template <int N>
 DEEPPCR_DEVICE void Slopes(const StackView& stack, float (&values)[N]) {
   float slopes[N];
@@ -105,7 +105,7 @@ DEEPPCR_DEVICE void Slopes(const StackView& stack, float (&values)[N]) {
   }
 }
 
-// The same of a chunk of layers: each of the lanes that hold the same element has some of them.
+// Slopes of a chunk of layers, shared among the lanes that hold the same element.
 template <int W, class Context>
 DEEPPCR_DEVICE void SharedSlopes(Context& context, const StackView& stack,
                                  float (&values)[kAhead<W>]) {
@@ -121,8 +121,8 @@ DEEPPCR_DEVICE void SharedSlopes(Context& context, const StackView& stack,
 }
 
 // Slopes of the layers [0, L) from the last to the first. No slope depends on a gradient: the
-// pre-activations of one chunk of layers are made in the shadow of the chunk before, from layers
-// read in the shadow of the one before that.
+// pre-activations of one chunk of layers are computed in the shadow of the chunk before, from
+// layers read in the shadow of the chunk before that.
 template <int W, class Context>
 class SlopesOfStates {
  public:
@@ -135,14 +135,14 @@ class SlopesOfStates {
     DEEPPCR_UNROLL
     for (int k = 0; k < kAhead<W>; ++k) Load(k, last - kAhead<W> - k);
   }
-  // Of a chunk.
+  // Takes the slopes of a chunk.
   DEEPPCR_DEVICE void Take(float (&slopes)[kAhead<W>]) {
     DEEPPCR_UNROLL
     for (int k = 0; k < kAhead<W>; ++k) slopes[k] = pre_activations_[k];
     SharedSlopes<W>(context_, args_.stack, slopes);
   }
-  // The product of the step back through a layer, and what is to be had beside it for layer l, in
-  // place k of the next chunk.
+  // Product of the step back through a layer. Beside it prepares layer l, in place k of the next
+  // chunk.
   DEEPPCR_DEVICE float MultiplyAndPrepare(const LayerPart<W>& transposed, float delta, int k,
                                           int32_t l) {
     const LayerPart<W> layers[] = {transposed, next_.layers[k]};
@@ -167,7 +167,7 @@ class SlopesOfStates {
   float pre_activations_[kAhead<W>];
 };
 
-// The same of the layers [begin, end), where they lie in memory, [end - begin, W].
+// Slopes of the layers [begin, end) that lie in memory, [end - begin, W].
 template <int W, class Context>
 class SlopesInMemory {
  public:
@@ -197,7 +197,7 @@ class SlopesInMemory {
   float next_[kAhead<W>];
 };
 
-// One sample's way back.
+// Backward sweep of one sample.
 template <int W, class Context>
 class BackwardSweep {
  public:
@@ -206,7 +206,8 @@ class BackwardSweep {
 
   DEEPPCR_DEVICE float FinalGradient() const { return args_.final_gradients[sample_ * W + row_]; }
 
-  // From the gradient by the state behind the layers [begin, end) to that by the state before them.
+  // Takes the gradient by the state behind the layers [begin, end) to the gradient by the state
+  // before these layers.
   template <class Slopes>
   DEEPPCR_DEVICE float Run(int32_t begin, int32_t end, float g, Slopes& slopes) {
     const LayerReader<W, Context> reader(context_, args_, sample_);
@@ -215,8 +216,8 @@ class BackwardSweep {
     DEEPPCR_UNROLL
     for (int k = 0; k < kAhead<W>; ++k) layers[k] = reader.Transposed(AtLeast(begin, end - 1 - k));
     int32_t last = end - 1;
-    // Whole chunks: without a way out of the middle of one, the compiler moves loads and the work
-    // for the next chunk to where a step waits.
+    // Whole chunks: without an exit from the middle of a chunk, the compiler moves loads and the
+    // work for the next chunk to places where a step waits.
     for (; last + 1 - begin >= kAhead<W>; last -= kAhead<W>) {
       slopes.Take(slope);
       DEEPPCR_UNROLL
@@ -241,7 +242,7 @@ class BackwardSweep {
   DEEPPCR_DEVICE void WriteInitialGradient(float g) const {
     if (context_.lane() < W) args_.initial_gradients[sample_ * W + row_] = InState(g);
   }
-  // Steps made, one after another.
+  // Number of steps made one after another.
   DEEPPCR_DEVICE int32_t made() const { return made_; }
 
  private:

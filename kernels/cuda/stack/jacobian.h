@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CUDA_STACK_JACOBIAN_H_
 #define DEEPPCR_KERNELS_CUDA_STACK_JACOBIAN_H_
 
-// Jacobians of the steps of a dense stack, and the product of those of consecutive steps, which a
-// warp holds in registers by columns (warp_matrix.h).
+// Jacobians of the steps of a dense stack, and products of the Jacobians of consecutive steps,
+// which a warp holds in registers by columns (warp_matrix.h).
 
 #include <math.h>
 
@@ -17,20 +17,20 @@
 
 namespace deeppcr::cuda {
 
-// J = diag(slope) W_l, + I of a residual stack.
+// Slope at a pre-activation: J = diag(slope) W_l, + I of a residual stack.
 template <class Stack>
 DEEPPCR_DEVICE float SlopeAt(const Stack& stack, float pre_activation) {
   const float slope = Differentiate(stack.activation, pre_activation);
   return stack.residual ? stack.scale * slope : slope;
 }
 
-// The same, within this reach of it; `slope` at a itself.
+// Slopes within `reach` of a pre-activation a; `slope` is the slope at a itself.
 template <class Stack>
 DEEPPCR_DEVICE SlopeRange SlopesNear(const Stack& stack, float a, float reach, float slope) {
   return SlopesNear(stack.activation, stack.residual ? stack.scale : 1.0F, a, reach, slope);
 }
 
-// column = J of the step with the weights W_l, of which the lane knows its element of the slope.
+// column = J of the step with the weights W_l, given the lane's element of the slope.
 template <int W, class Context>
 DEEPPCR_DEVICE void FirstTangents(Context& context, const StackView& stack, int64_t l, float slope,
                                   float (&column)[kColumnRows<W>]) {

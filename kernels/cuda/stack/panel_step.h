@@ -24,7 +24,7 @@ template <int S, class Team>
 class PanelStackStep;
 
 // z_l = act(W_l z + b_l), or z + scale act(W_l z + b_l), for states padded to W with zeros.
-// Pointers are the device's.
+// Pointers are to device memory.
 struct PanelStackView {
   static constexpr bool kHasDiagonals = true;
 
@@ -50,12 +50,12 @@ struct PanelStackView {
   }
 };
 
-// The same layers for all samples.
+// Layers of a stack, the same for all samples.
 class PanelLayers {
  public:
   struct Layer {
     PanelLayer layer;
-    int64_t step;  // 0-based: of the signs of the rounding probes
+    int64_t step;  // 0-based; gives the signs of the rounding probes
   };
 
   explicit DEEPPCR_DEVICE PanelLayers(const PanelStackView& stack) : stack_(stack) {}
@@ -65,13 +65,13 @@ class PanelLayers {
              stack_.width},
             l};
   }
-  // Each layer is used but once, by a team that waits for it.
+  // Prefetches a layer ahead: each layer is used only once, by a team that waits for the layer.
   template <class Team>
   DEEPPCR_DEVICE void Prefetch(const Team& team, int64_t l) const {
     constexpr int kAhead = 4, kLineFloats = 32;
     if (l + kAhead >= stack_.num_steps) return;
     const float* const layer = stack_.weights + (l + kAhead) * Floats();
-    // A warp asks for what its panels are made of.
+    // A warp asks for the weights of its panels.
     const int64_t panel = int64_t{kPanelRows} * stack_.width;
     for (int64_t p = team.warp(); p < stack_.width / kPanelRows; p += team.num_warps()) {
       for (int64_t at = team.context().lane() * kLineFloats; at < panel; at += 32 * kLineFloats)
@@ -105,7 +105,7 @@ class PanelStackStep {
 
   DEEPPCR_DEVICE int cols() const { return stack_.width; }
   DEEPPCR_DEVICE float& State(int r, int i) const { return At(state_, r, i); }
-  // The diagonal of the Jacobian of the steps to come, [W]; null: none.
+  // Writes the diagonal of the Jacobian of the steps to come, [W], to `to`; null: no diagonal.
   DEEPPCR_DEVICE void KeepDiagonal(float* to) { diagonal_ = to; }
 
   DEEPPCR_DEVICE void Run(const PanelLayers::Layer& step) {
@@ -122,8 +122,8 @@ class PanelStackStep {
   DEEPPCR_DEVICE float& At(float* vectors, int r, int i) const {
     return vectors[r * stride_ + VectorPlace(stack_.width, i)];
   }
-  // Element i of all rows: the rounding is that of the new state, of the branch, and of the terms
-  // of the dot product with the bias, which cancel in the state but not in the rounding.
+  // Finishes element i of all rows: the rounding has parts from the new state, the branch, and the
+  // terms of the dot product with the bias, which cancel in the state but not in the rounding.
   DEEPPCR_DEVICE void FinishRow(const PanelLayers::Layer& step, int i, const PanelSums<S>& p) {
     const float a = p.first + step.layer.bias[i];
     const float next = FinishStep(stack_, i, a, State(0, i));
@@ -136,7 +136,7 @@ class PanelStackStep {
       near = SlopesNear(stack_, a, reach, slope);
     }
     const float terms = near.Largest() * length;
-    // No less than the state, where squares are too small to be: these states know no common unit.
+    // The size is at least the state's, as squares may underflow: these states have no common unit.
     const float size =
         fmaxf(fabsf(next), sqrtf(fmaf(next, next, fmaf(branch, branch, terms * terms))));
     const bool real = i < stack_.state_dim;

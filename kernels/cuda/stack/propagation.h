@@ -22,8 +22,8 @@ namespace deeppcr::cuda {
 template <int W, class Context>
 class StackPropagation {
  public:
-  // `entry`: the lane's element of the state. `matrix`: null if none is wanted; a diagonal is that
-  // of a single step.
+  // `entry`: the lane's element of the state. `matrix`: null if no matrix is wanted; a diagonal is
+  // that of a single step.
   DEEPPCR_DEVICE StackPropagation(Context& context, const StackView& stack, IterationKind kind,
                                   float entry, float* matrix)
       : context_(context),
@@ -33,7 +33,7 @@ class StackPropagation {
         row_(context.lane() % W),
         z_(entry) {}
 
-  // Steps (begin, end].
+  // Makes steps (begin, end].
   DEEPPCR_DEVICE void Run(int64_t begin, int64_t end) {
     const bool full = matrix_ != nullptr && kind_.linearization == Linearization::kFull;
     for (int64_t l = begin; l < end; ++l) {
@@ -64,10 +64,10 @@ class StackPropagation {
     if (context_.lane() < W) matrix_[row_] = fmaf(slope, weight, stack_.residual ? 1.0F : 0.0F);
   }
 
-  // What the rounding of the step is proportional to (kernels/cpu/kernels_impl.h has the formula
-  // and its reasons): the new state, the branch, and the terms of the dot products with the bias.
-  // `slope` is that of pre-activation a, `slopes` become those near it, where the largest product
-  // of a probe is this.
+  // Size that the rounding of the step is proportional to (kernels/cpu/kernels_impl.h has the
+  // formula and its reasons), from the new state, the branch, and the terms of the dot products
+  // with the bias. `slope` is the slope at the pre-activation a, `slopes` receives the slopes near
+  // a, and `product` is the largest product of a probe.
   DEEPPCR_DEVICE float RoundingSize(const LayerPart<W>& layer, float a, float product, float next,
                                     float slope, SlopeRange* slopes) {
     const float largest = LargestOfWarp(context_, fmaxf(fabsf(next), fabsf(z_)));

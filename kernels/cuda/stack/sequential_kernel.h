@@ -12,7 +12,7 @@
 
 namespace deeppcr::cuda {
 
-// Pointers are the device's. Steps (begin, end] of every sample.
+// Arguments for steps (begin, end] of every sample. Pointers are to device memory.
 struct SequentialArgs {
   StackView stack;
   int32_t num_samples;
@@ -23,7 +23,7 @@ struct SequentialArgs {
   int64_t* num_dependent;  // steps made, one after another, by the first sample
 };
 
-// One sample's states, written by the lanes that hold them.
+// Writer of one sample's states, by the lanes that hold them.
 template <int W>
 class TrajectoryWriter {
  public:
@@ -41,7 +41,7 @@ class TrajectoryWriter {
   float* const to_;
 };
 
-// Body of a launch of one block of whole warps per so many samples.
+// Body of a launch of blocks of whole warps, a warp per sample.
 template <int W, class Context>
 DEEPPCR_DEVICE void SolveSequentially(Context& context, const SequentialArgs& args) {
   constexpr int kAhead = W < kWarpSize ? 4 : 2;  // layers, as many as registers hold

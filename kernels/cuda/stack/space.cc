@@ -11,14 +11,14 @@
 namespace deeppcr::cuda {
 namespace {
 
-// Launches of less than 5 ms are not interrupted. By a warp a step takes some 70 ns, by a block as
-// here (assumed, not measured).
+// Launches of less than 5 ms are not interrupted. A step by a warp takes some 70 ns, a step by a
+// block the nanoseconds given here (assumed, not measured).
 constexpr int64_t kWarpStepsPerLook = int64_t{1} << 16;
 constexpr double kStepNanoseconds = 300, kWeightNanoseconds = 0.04, kLaunchNanoseconds = 5e6;
-// From here on a solve may take longer than that and looks at its cancel word.
+// Number of steps from which a solve may take longer than 5 ms and looks at its cancel word.
 constexpr int64_t kLongSolve = int64_t{1} << 14;
 
-// What both kinds of loop have in common.
+// Base of the spaces with either kind of loop.
 template <class Space, class Model>
 class StackSpaceOn : public Space {
  public:
@@ -44,7 +44,7 @@ class StackSpaceOn : public Space {
   const Model& model_;
 };
 
-// D <= kMaxWarpStateDim, on GPUs with clusters.
+// Space for D <= kMaxWarpStateDim, on GPUs with clusters.
 class WarpStackSpace final : public StackSpaceOn<LoopSpace, StackModel> {
  public:
   using StackSpaceOn::StackSpaceOn;
@@ -62,7 +62,7 @@ class WarpStackSpace final : public StackSpaceOn<LoopSpace, StackModel> {
                                    .num_dependent = num_dependent_.data()},
                     width_);
   }
-  // All samples at once, or as many as have slabs.
+  // Solves all samples at once, or as many as have slabs.
   void RunIterations(int32_t num_samples, const StoppingPolicy& policy, float* trajectories,
                      const Progress& start) override {
     const int32_t intervals = static_cast<int32_t>(intervals_);
@@ -109,14 +109,14 @@ class PanelStackSpace final : public StackSpaceOn<PassSpaceOf<PanelStackView>, P
   int RowsPerStep() const override { return model_.rows_per_step(); }
 };
 
-// 0 where the shared memory of a cluster is enough.
+// Bytes of slabs; 0 where the shared memory of a cluster is enough.
 int64_t SlabBytesOf(const LaunchLimits& device, int width, int64_t intervals) {
   const NewtonShape shape = ChooseNewtonShape(width, 1, static_cast<int32_t>(intervals), device);
   if (!shape.in_slabs) return 0;
   return SlabBytes(width, IntervalTree(static_cast<int32_t>(intervals), shape.num_blocks));
 }
 
-// Without slabs.
+// Sizes without slabs.
 template <class Model>
 SpaceSizes CommonSizes(const LaunchLimits& device, const Model& model, const SpaceLimits& limits) {
   SpaceSizes sizes;

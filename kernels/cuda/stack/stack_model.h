@@ -15,15 +15,15 @@
 
 namespace deeppcr::cuda {
 
-// The widest states that a block of threads takes.
+// Width of the widest states that a block of threads takes.
 inline constexpr int kMaxStateDim = 256;
-// kUnimplemented, with what can run the model instead.
+// Errors: kUnimplemented, naming an alternative that can run the model.
 absl::Status CheckStateDim(int64_t state_dim);
 
 // Rows of `dim` floats as rows of `width`, zeros behind.
 std::vector<float> Padded(std::span<const float> rows, int64_t dim, int64_t width);
 
-// What all dense stacks have in a device's memory, whichever kernels take their steps.
+// Data of all dense stacks in a device's memory, whichever kernels take their steps.
 class DenseStackModel {
  public:
   absl::Status SetGuess(Device& device, const AffineGuess& guess);
@@ -32,11 +32,12 @@ class DenseStackModel {
   int width() const { return width_; }
   const DeviceChain& encode() const { return encode_; }
   const DeviceChain& decode() const { return decode_; }
-  // The fitted map; its pointer is null if there is none.
+  // The fitted map; its pointer is null if there is no map.
   const GuessView& guess() const { return guess_; }
 
  protected:
-  // Checks the sizes, and uploads what surrounds the recurrence. `device` must outlive the model.
+  // Checks the sizes, and uploads the layers around the recurrence. `device` must outlive the
+  // model.
   absl::Status UploadChains(Device& device, const DenseStackSpec& spec, int width,
                             const PackingLimits& limits);
   int64_t surrounding_bytes() const {

@@ -10,7 +10,7 @@
 namespace deeppcr::cuda {
 namespace {
 
-// [count, dim, dim] as [count, width, width].
+// Pads [count, dim, dim] to [count, width, width].
 std::vector<float> PaddedSquares(std::span<const float> squares, int64_t dim, int64_t width) {
   const std::vector<float> rows = Padded(squares, dim, width);
   return Padded(rows, dim * width, width * width);

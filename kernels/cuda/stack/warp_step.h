@@ -3,10 +3,11 @@
 #define DEEPPCR_KERNELS_CUDA_STACK_WARP_STEP_H_
 
 // THE step of a dense stack on a GPU, one warp a sample: every solver takes its states through this
-// function, so that they agree bit for bit.
+// function, so that states agree bit for bit.
 //
-// A state of width W <= 32 is spread over the lanes: lane i holds element i mod W, 32 / W lanes the
-// same one. They share the row of a layer: each has W^2 / 32 of its weights in registers.
+// A state of width W <= 32 is spread over the lanes: lane i holds element i mod W, so that 32 / W
+// lanes hold the same element. These lanes share the row of a layer: each has W^2 / 32 of the row's
+// weights in registers.
 
 #include <math.h>
 
@@ -28,7 +29,7 @@ struct StackView {
   Activation activation;
 };
 
-// Which part of a layer a lane works on.
+// Part of a layer that a lane works on.
 template <int W>
 struct LanePart {
   static_assert(W >= 8 && W <= kWarpSize && kWarpSize % W == 0, "a row is shared by whole lanes");
@@ -55,8 +56,8 @@ DEEPPCR_DEVICE LayerPart<W> LoadLayer(Context& context, const StackView& stack, 
   return layer;
 }
 
-// The lane's element of W_l x. The chains of sums are short for the latency's sake; their shape is
-// fixed.
+// The lane's element of W_l x. The chains of sums are short to reduce latency, and have a fixed
+// shape.
 template <int W, class Context>
 DEEPPCR_DEVICE float Multiply(Context& context, const LayerPart<W>& layer, float x) {
   constexpr int kChains = W < kWarpSize ? 2 : 4;
@@ -74,7 +75,7 @@ DEEPPCR_DEVICE float Multiply(Context& context, const LayerPart<W>& layer, float
   return sum;
 }
 
-// Several such products at once, each with the bits of Multiply: no chain waits for another.
+// Several products at once, each with the bits of Multiply: no chain waits for another.
 template <int W, int N, class Context>
 DEEPPCR_DEVICE void MultiplyAll(Context& context, const LayerPart<W> (&layers)[N],
                                 const float (&x)[N], float (&products)[N]) {
