@@ -23,14 +23,15 @@
 //   3. Confirmations, passes that leave the states as they are. The first confirmation tries the
 //      states y' = y + c: x = T(y') - y' is the remaining error, but for rounding and for
 //      components that T does not contract; max(2 |x| + rho, kRoundingFactor rho) <= rtol is the
-//      bound that certifies. Where x is more than rounding, a second confirmation tries y' + x, the
-//      answer as the first one found it, and has to end within the same bound of y': a step between
-//      the two, however narrow, shows there. The last confirmation tries y' with every element
-//      displaced by its ball, in the direction in which the element was found to move: the answer
-//      would lie there if the error were as large as the ball. Whatever A does not represent of the
-//      way there, be it a kink, a clip, curvature, or slopes of a state long left, keeps T from
-//      bringing the element back. All confirmations must end within a quarter of the ball of y',
-//      element by element.
+//      bound that certifies. Where x is more than rounding, further confirmations try y' + x, the
+//      answer as the one before found it, and have to end within the same bound of y': a step
+//      between y' and these states, however narrow, shows there. Each follows x to what it has
+//      found, x <- T(y' + x) - y', until the rest of the way, taken to shrink to a quarter in every
+//      pass, is rounding. The last confirmation tries y' with every element displaced by its ball,
+//      in the direction in which the element was found to move: the answer would lie there if the
+//      error were as large as the ball. Whatever A does not represent of the way there, be it a
+//      kink, a clip, curvature, or slopes of a state long left, keeps T from bringing the element
+//      back. All confirmations must end within a quarter of the ball of y', element by element.
 // For a map that is linear within the ball x is rounding, so (3) costs a smooth or settled system
 // two passes of vectors and no claim. Condition (3) tests one direction, in which the error was
 // found to lie, and is no proof for all directions: evidence about kinks that only another
@@ -40,7 +41,7 @@
 // them. Displacing by fixed random signs is not enough either: a unit that reads two equal channels
 // may see nothing of the displacement.
 //
-// The reported error_estimate is 2 |x| + rho, with the larger x of the first two confirmations.
+// The reported error_estimate is 2 |x| + rho, with the largest x of all confirmations but the last.
 //
 // Quasi-Newton, Picard and Jacobi contract linearly: with theta = |d_k| / |d_(k-1)| < 0.5 after at
 // least three iterations and |d_k| theta / (1 - theta) <= rtol they claim to be done. This claim
@@ -113,6 +114,7 @@ struct Progress {
   double contraction = 1;  // theta of the last pass; 1 where theta is not known
   double error_estimate = 0;
   double rounding_estimate = 0;
+  double remaining_way = 0;  // from the states last tried to the answer, in a confirmation
   Termination termination = Termination::kMaxIterations;  // if the solve ended here
 
   constexpr int64_t updates() const { return int64_t{warm_sweeps} + iterations + corrections; }
@@ -129,6 +131,10 @@ inline constexpr int32_t kLinearIterations = 3;
 inline constexpr double kLargestBound = 0.01;
 // Share of its ball within which the chord map has to bring back an element of the tried states.
 inline constexpr double kReturnedShare = 0.25;
+// Share of the way to the answer that is taken to remain after a confirmation has followed it.
+inline constexpr double kRemainingShare = 0.25;
+// Smallest way that a confirmation follows again: float32 knows no smaller one.
+inline constexpr double kLeastWay = 0x1p-24;
 // Share of the update before: a larger correction is noise if it is also no larger than rounding.
 inline constexpr double kNoiseContraction = 0.25;
 
@@ -221,14 +227,21 @@ constexpr void AfterNewtonPass(const StoppingPolicy& policy, NextPass done,
   IterateOrStop(policy, progress);
 }
 
+// True if no further confirmation has to follow the way to the answer.
+constexpr bool HasArrived(NextPass done, const UpdateNorms& norms, Progress* progress) {
+  const bool first = done == NextPass::kConfirm;
+  progress->remaining_way = first ? norms.update : kRemainingShare * progress->remaining_way;
+  return progress->remaining_way <= progress->rounding_estimate ||
+         (!first && progress->remaining_way <= kLeastWay);
+}
+
 constexpr void AfterConfirmation(const StoppingPolicy& policy, NextPass done,
                                  const UpdateNorms& norms, Progress* progress) {
   ++progress->confirmations;
   if (!Confirms(policy, done, norms, progress)) return IterateOrStop(policy, progress);
   if (done == NextPass::kConfirmDisplaced) return Stop(progress, Termination::kConverged);
-  const bool settled = norms.update <= progress->rounding_estimate;
-  progress->next = done == NextPass::kConfirm && !settled ? NextPass::kConfirmUpdated
-                                                          : NextPass::kConfirmDisplaced;
+  progress->next =
+      HasArrived(done, norms, progress) ? NextPass::kConfirmDisplaced : NextPass::kConfirmUpdated;
 }
 
 // True if a linearly convergent iteration would claim to have converged.

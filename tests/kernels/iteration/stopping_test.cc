@@ -138,11 +138,11 @@ TEST(StoppingTest, ConfirmsWhereTwiceTheCorrectionAndTheRoundingFit) {
 TEST(StoppingTest, TheEstimateIsTwiceWhatTheMapWouldStillMoveAndTheRounding) {
   for (const double updated : {0.0, 2e-5, 4e-5}) {
     Solve solve(Newton());
-    solve.Pass(0.01).Pass(4e-5, 5e-6, 0.7).Take({.update = 3e-5, .share = 0.2});
+    solve.Pass(0.01).Pass(4e-5, 8e-6, 0.7).Take({.update = 3e-5, .share = 0.2});
     solve.Take({.update = updated, .share = 0.25}).Take({.update = 2e-3, .share = 0.25});
     solve.ExpectStop(Termination::kConverged);
-    EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 2 * std::max(3e-5, updated) + 5e-6);
-    EXPECT_DOUBLE_EQ(solve.progress().rounding_estimate, 5e-6);
+    EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 2 * std::max(3e-5, updated) + 8e-6);
+    EXPECT_DOUBLE_EQ(solve.progress().rounding_estimate, 8e-6);
   }
 }
 
@@ -188,7 +188,7 @@ TEST(StoppingTest, EveryConfirmationHasToComeBack) {
   const UpdateNorms near = {.update = 1e-5, .share = 0.2};
   const auto confirmed = [&](int times) {
     Solve solve(Newton());
-    solve.Pass(0.01).Pass(1e-5, 1e-6, 0.5);
+    solve.Pass(0.01).Pass(1e-5, 3e-6, 0.5);
     for (int k = 0; k < times; ++k) solve.Take(near);
     return solve;
   };
@@ -212,6 +212,25 @@ TEST(StoppingTest, WhatIsLeftIsFollowedUnlessItIsRounding) {
   Solve more(Newton());
   more.Pass(0.01).Pass(1e-5, 0x1p-17, 0.5).Take({.update = 1.01 * 0x1p-17, .share = 0.01});
   more.ExpectNext(NextPass::kConfirmUpdated);
+}
+
+// Every confirmation that follows the map is taken to leave a quarter of the way.
+TEST(StoppingTest, TheMapIsFollowedUntilTheRestOfTheWayIsRounding) {
+  for (const double rounding : {0x1p-21, 1.01 * 0x1p-21, 0x1p-30, 0.0}) {
+    Solve solve(Newton());
+    solve.Pass(0.01).Pass(1e-5, rounding, 0.5);
+    const UpdateNorms found = {.update = 0x1p-16, .share = 0.01};
+    // Without rounding the way ends at the smallest one that float32 knows: 2^-24.
+    const int follows = rounding > 0x1p-24 ? 3 : 4;
+    solve.Take(found);
+    for (int k = 0; k < follows; ++k) {
+      solve.ExpectNext(NextPass::kConfirmUpdated);
+      solve.Take(found);
+    }
+    solve.ExpectNext(NextPass::kConfirmDisplaced);
+    EXPECT_EQ(solve.progress().confirmations, 1 + follows);
+    EXPECT_EQ(solve.progress().error_estimate, 0x1p-15 + rounding);
+  }
 }
 
 // A distance beyond the tolerance is no certificate, however large the ball is.
