@@ -50,6 +50,8 @@ for tool in cmake ninja; do
 done
 if command -v ccache >/dev/null 2>&1; then
   cmake_arguments+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  # Otherwise ccache leaves out sources with precompiled headers.
+  export CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS:-pch_defines,time_macros}"
 fi
 
 if [ -z "${CUDACXX:-}" ] && nvcc="$(find_nvcc)"; then
