@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -13,27 +12,44 @@ namespace {
 
 class Comparison {
  public:
-  Comparison(const Runner& runner, const RunItem& request)
-      : runner_(runner),
-        shape_(runner.shape()),
-        request_(request),
-        num_samples_(request.num_samples) {}
+  Comparison(const Runner& runner, const SampleInputs& samples, const CancelToken* token)
+      : runner_(runner), shape_(runner.shape()), samples_(samples), token_(token) {
+    samples_.initial_states = {};
+  }
 
-  // Resolved options, or none for a row that cannot run.
-  std::vector<std::optional<ResolvedOptions>> resolved;
+  // Null for a row that cannot run.
+  std::vector<const ResolvedOptions*> resolved;
   std::vector<ComparisonRow> rows;
 
-  // Times one run of every row, one after the other, so that a slow moment of the machine hits all
-  // rows.
+  void Add(const absl::StatusOr<ResolvedOptions>& options) {
+    ComparisonRow& row = rows.emplace_back();
+    resolved.push_back(nullptr);
+    if (!options.ok()) {
+      row.error = std::string(ToStd(options.status().message()));
+    } else if (options->initial_guess == InitialGuess::kPrevious) {
+      row.error = "initial_guess: previous has no meaning in a comparison";
+    } else {
+      row.shooting_interval = options->shooting_interval;
+      resolved.back() = &*options;
+    }
+  }
+
+  // True if there is a row that can run.
+  bool Runs() const {
+    return std::any_of(resolved.begin(), resolved.end(),
+                       [](const auto* o) { return o != nullptr; });
+  }
+
+  // One timed run of every row, one after the other, so that a slow moment of the machine hits all
+  // of them.
   absl::Status TimeOnce() {
     for (size_t r = 0; r < rows.size(); ++r) {
-      if (!resolved[r].has_value()) continue;
+      if (resolved[r] == nullptr) continue;
       ComparisonRow& row = rows[r];
-      row.outputs.resize(num_samples_ * shape_.output_dim);
-      row.reports.resize(num_samples_);
+      row.outputs.resize(samples_.num_samples * shape_.output_dim);
+      row.reports.resize(samples_.num_samples);
       RunTimings timings;
-      DEEPPCR_RETURN_IF_ERROR(
-          Run(*resolved[r], 0, num_samples_, row.outputs, {}, row.reports, &timings));
+      DEEPPCR_RETURN_IF_ERROR(Run(*resolved[r], samples_, row.outputs, {}, row.reports, &timings));
       row.seconds.push_back(timings.wall_seconds);
       row.solver = std::string(row.reports[0].solver);
     }
@@ -46,12 +62,13 @@ class Comparison {
     std::vector<float> expected(states), got(states), answer(shape_.output_dim),
         outputs(shape_.output_dim);
     SampleReport report;
-    for (int64_t s = 0; s < num_samples_; ++s) {
+    for (int64_t s = 0; s < samples_.num_samples; ++s) {
+      const SampleInputs sample = SamplesOf(samples_, s, 1);
       DEEPPCR_RETURN_IF_ERROR(
-          Run({.solver = "sequential"}, s, 1, answer, expected, {&report, 1}, nullptr));
+          Run({.solver = "sequential"}, sample, answer, expected, {&report, 1}, nullptr));
       for (size_t r = 0; r < rows.size(); ++r) {
-        if (!resolved[r].has_value()) continue;
-        DEEPPCR_RETURN_IF_ERROR(Run(*resolved[r], s, 1, outputs, got, {&report, 1}, nullptr));
+        if (resolved[r] == nullptr) continue;
+        DEEPPCR_RETURN_IF_ERROR(Run(*resolved[r], sample, outputs, got, {&report, 1}, nullptr));
         RaiseTo(StateError(got, expected), &rows[r].max_state_error);
         RaiseTo(LargestDifference(outputs, answer), &rows[r].max_output_difference);
       }
@@ -60,21 +77,20 @@ class Comparison {
   }
 
  private:
-  absl::Status Run(const ResolvedOptions& options, int64_t first, int64_t n,
+  absl::Status Run(const ResolvedOptions& options, const SampleInputs& samples,
                    std::span<float> outputs, std::span<float> trajectory,
                    std::span<SampleReport> reports, RunTimings* timings) const {
-    RunItem item = InputsOf(request_, first, n);
-    item.initial_states = {};
-    item.outputs = outputs;
-    item.trajectory = trajectory;
-    item.reports = reports;
+    RunItem item{.samples = samples,
+                 .outputs = outputs,
+                 .trajectory = trajectory,
+                 .reports = reports,
+                 .token = token_};
     DEEPPCR_RETURN_IF_ERROR(runner_.Run(options, {&item, 1}, timings));
     return Stopped();
   }
 
   absl::Status Stopped() const {
-    const StopReason reason =
-        request_.token == nullptr ? StopReason::kNone : request_.token->stop_reason();
+    const StopReason reason = token_ == nullptr ? StopReason::kNone : token_->stop_reason();
     if (reason == StopReason::kDeadline)
       return absl::DeadlineExceededError("deadline passed during the comparison");
     if (reason == StopReason::kCancelled)
@@ -108,29 +124,20 @@ class Comparison {
 
   const Runner& runner_;
   const SystemShape shape_;
-  const RunItem& request_;
-  const int64_t num_samples_;
+  SampleInputs samples_;
+  const CancelToken* const token_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<ComparisonRow>> CompareSolvers(const LoadedModel& model,
-                                                          const Runner& runner,
-                                                          const RunItem& request,
-                                                          std::span<const SolveOptions> options,
-                                                          int repetitions) {
-  Comparison comparison(runner, request);
-  for (const SolveOptions& o : options) {
-    absl::StatusOr<ResolvedOptions> resolved = model.Resolve(o, request.num_samples);
-    ComparisonRow row;
-    if (resolved.ok() && resolved->initial_guess == InitialGuess::kPrevious)
-      resolved =
-          absl::InvalidArgumentError("initial_guess: previous has no meaning in a comparison");
-    if (!resolved.ok()) row.error = std::string(ToStd(resolved.status().message()));
-    if (resolved.ok()) row.shooting_interval = resolved->shooting_interval;
-    comparison.rows.push_back(std::move(row));
-    comparison.resolved.push_back(resolved.ok() ? std::optional(*resolved) : std::nullopt);
-  }
+absl::StatusOr<std::vector<ComparisonRow>> CompareSolvers(
+    const Runner& runner, const SampleInputs& samples,
+    std::span<const absl::StatusOr<ResolvedOptions>> options, int repetitions,
+    const CancelToken* token) {
+  Comparison comparison(runner, samples, token);
+  for (const absl::StatusOr<ResolvedOptions>& row : options) comparison.Add(row);
+  // Rows of which none can run do not say which system the samples are for.
+  if (!comparison.Runs()) return std::move(comparison.rows);
   // The first round warms caches and is not counted.
   for (int i = 0; i <= repetitions; ++i) {
     DEEPPCR_RETURN_IF_ERROR(comparison.TimeOnce());

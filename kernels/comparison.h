@@ -12,11 +12,10 @@
 namespace deeppcr {
 
 // See LoadedModel::Compare. Memory beside the rows: two trajectories of one sample.
-absl::StatusOr<std::vector<ComparisonRow>> CompareSolvers(const LoadedModel& model,
-                                                          const Runner& runner,
-                                                          const RunItem& request,
-                                                          std::span<const SolveOptions> options,
-                                                          int repetitions);
+absl::StatusOr<std::vector<ComparisonRow>> CompareSolvers(
+    const Runner& runner, const SampleInputs& samples,
+    std::span<const absl::StatusOr<ResolvedOptions>> options, int repetitions,
+    const CancelToken* token);
 
 }  // namespace deeppcr
 

@@ -20,6 +20,7 @@
 #include "kernels/solver/options.h"
 #include "kernels/solver/report.h"
 #include "kernels/solver/run_item.h"
+#include "kernels/solver/sample_inputs.h"
 
 namespace deeppcr {
 
@@ -101,14 +102,14 @@ class LoadedModel {
   virtual absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
                            RunTimings* timings) const = 0;
 
-  // Runs the inputs of `request` (its outputs are ignored) through several options,
-  // interleaved, `repetitions` times each, and once more with trajectories for the differences.
-  // Allocates. Options are resolved one by one; a row that fails to resolve carries the error. All
-  // options must name the same number of inference steps. Stops with kDeadlineExceeded /
-  // kCancelled when the request's token says so.
-  virtual absl::StatusOr<std::vector<ComparisonRow>> Compare(const RunItem& request,
-                                                             std::span<const SolveOptions> options,
-                                                             int repetitions) const = 0;
+  // Runs `samples` (but for their initial_states) through several options, interleaved,
+  // `repetitions` times each, and once more with trajectories for the differences. Allocates. A row
+  // whose options failed to resolve carries the error. All of them must name the same number of
+  // inference steps. Stops with kDeadlineExceeded / kCancelled when the token, which may be null,
+  // says so.
+  virtual absl::StatusOr<std::vector<ComparisonRow>> Compare(
+      const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
+      int repetitions, const CancelToken* token) const = 0;
 };
 
 // Progress of a load, for logs, in words: the step that is being done, or a problem that the load

@@ -80,20 +80,15 @@ class LoadedModelImpl final : public LoadedModel {
   }
   absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
                    RunTimings* timings) const override {
-    const Variant* variant = Find(options.num_steps);
-    if (variant == nullptr)
-      return InvalidArgument("run: no system of ", options.num_steps, " steps");
-    return Watched(variant->runner->Run(options, items, timings), device_failed_);
+    DEEPPCR_ASSIGN_OR_RETURN(const Runner* const runner, RunnerOf(options.num_steps));
+    return Watched(runner->Run(options, items, timings), device_failed_);
   }
-  absl::StatusOr<std::vector<ComparisonRow>> Compare(const RunItem& request,
-                                                     std::span<const SolveOptions> options,
-                                                     int repetitions) const override {
-    const int64_t steps = options.empty() ? 0 : options.front().num_inference_steps;
-    const auto differs = [&](const SolveOptions& o) { return o.num_inference_steps != steps; };
-    if (std::any_of(options.begin(), options.end(), differs))
-      return InvalidArgument("num_inference_steps: expected the same for all rows of a comparison");
-    DEEPPCR_RETURN_IF_ERROR(CheckSteps(steps));
-    auto rows = CompareSolvers(*this, *Find(steps)->runner, request, options, repetitions);
+  absl::StatusOr<std::vector<ComparisonRow>> Compare(
+      const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
+      int repetitions, const CancelToken* token) const override {
+    DEEPPCR_ASSIGN_OR_RETURN(const int64_t steps, CommonSteps(options));
+    DEEPPCR_ASSIGN_OR_RETURN(const Runner* const runner, RunnerOf(steps));
+    auto rows = CompareSolvers(*runner, samples, options, repetitions, token);
     DEEPPCR_RETURN_IF_ERROR(Watched(rows.status(), device_failed_));
     return rows;
   }
@@ -104,8 +99,28 @@ class LoadedModelImpl final : public LoadedModel {
     if (num_steps == 0) return &variants_.front();
     const auto found = std::find_if(
         variants_.begin(), variants_.end(),
-        [=](const Variant& variant) { return variant.resolve.num_steps == num_steps; });
+        [=](const Variant& variant) { return variant.resolve.shape.num_steps == num_steps; });
     return found == variants_.end() ? nullptr : &*found;
+  }
+
+  absl::StatusOr<const Runner*> RunnerOf(int64_t num_steps) const {
+    const Variant* variant = Find(num_steps);
+    if (variant == nullptr) return InvalidArgument("run: no system of ", num_steps, " steps");
+    return variant->runner.get();
+  }
+
+  // The number of steps of all rows that can run; 0 where there is none.
+  static absl::StatusOr<int64_t> CommonSteps(
+      std::span<const absl::StatusOr<ResolvedOptions>> options) {
+    std::optional<int64_t> steps;
+    for (const absl::StatusOr<ResolvedOptions>& row : options) {
+      if (!row.ok()) continue;
+      if (steps.value_or(row->num_steps) != row->num_steps)
+        return InvalidArgument(
+            "num_inference_steps: expected the same for all rows of a comparison");
+      steps = row->num_steps;
+    }
+    return steps.value_or(0);
   }
 
   absl::Status CheckSteps(int64_t num_steps) const {
@@ -200,17 +215,15 @@ class VariantPreparation {
     DEEPPCR_ASSIGN_OR_RETURN(variant_.runner,
                              Runner::Create(*variant_.system, shape_, limits, context_.pool,
                                             context_.options->max_concurrent_runs));
-    variant_.resolve = {.num_steps = shape_.num_steps,
+    variant_.resolve = {.shape = shape_,
                         .min_shooting_interval = limits.min_shooting_interval,
-                        .iterative = limits.iterative,
-                        .diffusion = shape_.diffusion};
+                        .iterative = limits.iterative};
     return absl::OkStatus();
   }
 
-  // Without a usable calibration the model works, from the constant guess. For a diffusion model an
-  // affine map of the initial noise would know nothing of the rest; the coarse guess does.
+  // Without a usable calibration the model works, from the constant guess.
   void Calibrate() {
-    if (!variant_.resolve.iterative || shape_.diffusion) return;
+    if (!variant_.resolve.iterative || !shape_.affine_guess) return;
     Say("calibrating the initial guess");
     const absl::StatusOr<AffineGuess> guess = FitAffineGuess(
         *variant_.runner, FittedInputs(inputs_, shape_), kMaxGuessBytes, context_.token);
@@ -303,7 +316,7 @@ ModelInfo InfoOf(const Model& model, const std::vector<Variant>& variants) {
     info.has_decoder = !diffusion->decoder.empty();
   for (const Variant& variant : variants) {
     info.memory_bytes += variant.system->memory_bytes() + variant.runner->memory_bytes();
-    if (shape.diffusion) info.num_inference_steps.push_back(variant.resolve.num_steps);
+    if (shape.draws_noise) info.num_inference_steps.push_back(variant.resolve.shape.num_steps);
   }
   for (const std::string_view name : SolverNames()) {
     if (SolverFits(name, resolve)) info.solvers.emplace_back(name);

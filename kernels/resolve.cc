@@ -22,8 +22,8 @@ absl::Status CheckOptions(const SolveOptions& options, const ResolveContext& con
   DEEPPCR_RETURN_IF_ERROR(CheckRange("atol", options.atol, 0.0, 1.0));
   DEEPPCR_RETURN_IF_ERROR(CheckRange("max_iterations", options.max_iterations, 0, 10000));
   DEEPPCR_RETURN_IF_ERROR(CheckRange("warm_sweeps", options.warm_sweeps, -1, 64));
-  DEEPPCR_RETURN_IF_ERROR(
-      CheckRange<int64_t>("shooting_interval", options.shooting_interval, 0, context.num_steps));
+  DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>("shooting_interval", options.shooting_interval, 0,
+                                              context.shape.num_steps));
   if (options.shooting_interval > 0 && options.shooting_interval < context.min_shooting_interval)
     return InvalidArgument(
         "shooting_interval: expected at least ", context.min_shooting_interval,
@@ -31,16 +31,16 @@ absl::Status CheckOptions(const SolveOptions& options, const ResolveContext& con
         options.shooting_interval);
   if (options.initial_guess == InitialGuess::kCalibrated && !context.calibrated_guess)
     return InvalidArgument("initial_guess: calibrated is not available for this model (",
-                           context.diffusion ? "a diffusion model has coarse instead"
-                                             : "its calibration failed when it was loaded",
+                           context.shape.coarse_guess ? "a diffusion model has coarse instead"
+                                                      : "its calibration failed when it was loaded",
                            ")");
-  if (options.initial_guess == InitialGuess::kCoarse && !context.diffusion)
+  if (options.initial_guess == InitialGuess::kCoarse && !context.shape.coarse_guess)
     return InvalidArgument("initial_guess: coarse is for diffusion models only");
   return absl::OkStatus();
 }
 
 absl::Status CheckInterval(const SolverRow& row, int64_t interval, const ResolveContext& context) {
-  if (!Suits(row, context.diffusion))
+  if (!Suits(row, context.shape))
     return InvalidArgument("solver: ", row.name, " is not for diffusion models");
   if (!SolverFits(row.name, context))
     return InvalidArgument("solver: ", row.name,
@@ -56,11 +56,11 @@ PlanChoice DefaultChoice(const SolverRow& row, const ResolveContext& context) {
   PlanChoice choice;
   const int64_t most = row.max_shooting_interval > 0 ? row.max_shooting_interval : 16;
   const int64_t interval =
-      std::max(std::min(most, context.num_steps), context.min_shooting_interval);
+      std::max(std::min(most, context.shape.num_steps), context.min_shooting_interval);
   choice.solver = std::string(row.name);
   choice.shooting_interval = static_cast<int32_t>(interval);
   if (context.calibrated_guess) choice.initial_guess = InitialGuess::kCalibrated;
-  if (context.diffusion) choice.initial_guess = InitialGuess::kCoarse;
+  if (context.shape.coarse_guess) choice.initial_guess = InitialGuess::kCoarse;
   return choice;
 }
 
@@ -82,27 +82,29 @@ absl::StatusOr<ResolvedOptions> ResolveIterative(const SolveOptions& options, co
   resolved.max_iterations =
       options.max_iterations > 0
           ? options.max_iterations
-          : DefaultMaxIterations(context.num_steps, resolved.shooting_interval);
+          : DefaultMaxIterations(context.shape.num_steps, resolved.shooting_interval);
   resolved.initial_guess = options.initial_guess == InitialGuess::kFromPlan ? choice.initial_guess
                                                                             : options.initial_guess;
-  if (row.linearization == Linearization::kFull) {
-    resolved.warm_sweeps = options.warm_sweeps >= 0 ? options.warm_sweeps : choice.warm_sweeps;
+  if (row.takes_refresh) {
     resolved.jacobian_refresh = options.jacobian_refresh == JacobianRefresh::kFromPlan
                                     ? choice.jacobian_refresh
                                     : options.jacobian_refresh;
+  }
+  if (row.takes_warm_sweeps) {
+    resolved.warm_sweeps = options.warm_sweeps >= 0 ? options.warm_sweeps : choice.warm_sweeps;
   } else if (options.warm_sweeps > 0) {
     return InvalidArgument("warm_sweeps: only newton takes them, got ", options.warm_sweeps,
                            " for ", row.name);
   }
   resolved.on_no_convergence = options.on_no_convergence;
-  resolved.num_steps = context.num_steps;
+  resolved.num_steps = context.shape.num_steps;
   return resolved;
 }
 
 // Removes the options that the choice of `auto` does not take: the validity of a request must not
 // depend on the solver that was measured to be fastest.
 SolveOptions OptionsFor(const SolverRow& row, SolveOptions options) {
-  if (row.linearization != Linearization::kFull) options.warm_sweeps = -1;
+  if (!row.takes_warm_sweeps) options.warm_sweeps = -1;
   if (row.max_shooting_interval > 0) options.shooting_interval = 0;
   return options;
 }
@@ -110,16 +112,14 @@ SolveOptions OptionsFor(const SolverRow& row, SolveOptions options) {
 bool ChoiceFits(const PlanChoice& choice, const ResolveContext& context) {
   const SolverRow* row = FindSolver(choice.solver);
   if (row == nullptr || !row->iterative || !SolverFits(row->name, context)) return false;
-  // Only Newton runs warm sweeps or reuses matrices.
-  const bool newton = row->linearization == Linearization::kFull;
-  if (!newton &&
-      (choice.warm_sweeps > 0 || choice.jacobian_refresh == JacobianRefresh::kWhileContracting))
+  if (!row->takes_warm_sweeps && choice.warm_sweeps > 0) return false;
+  if (!row->takes_refresh && choice.jacobian_refresh == JacobianRefresh::kWhileContracting)
     return false;
   const int64_t most = row->max_shooting_interval > 0 ? row->max_shooting_interval : INT32_MAX;
   return choice.shooting_interval >= context.min_shooting_interval &&
-         choice.shooting_interval <= std::min(most, context.num_steps) &&
+         choice.shooting_interval <= std::min(most, context.shape.num_steps) &&
          (choice.initial_guess != InitialGuess::kCalibrated || context.calibrated_guess) &&
-         (choice.initial_guess != InitialGuess::kCoarse || context.diffusion);
+         (choice.initial_guess != InitialGuess::kCoarse || context.shape.coarse_guess);
 }
 
 // An entry without a parallel choice carries the default one, which nothing runs.
@@ -136,7 +136,7 @@ absl::StatusOr<ResolvedOptions> ResolveAuto(const SolveOptions& options, const P
                                             double least_rtol, const ResolveContext& context) {
   const SolverRow* row = FindSolver(entry.solver);
   if (row == nullptr || !row->iterative || options.rtol < least_rtol)
-    return ResolvedOptions{.solver = "sequential", .num_steps = context.num_steps};
+    return ResolvedOptions{.solver = "sequential", .num_steps = context.shape.num_steps};
   DEEPPCR_ASSIGN_OR_RETURN(
       ResolvedOptions resolved,
       ResolveIterative(OptionsFor(*row, options), *row, entry.parallel, context));
@@ -150,7 +150,7 @@ bool SolverFits(std::string_view solver, const ResolveContext& context) {
   const SolverRow* row = FindSolver(solver);
   if (row == nullptr) return solver == "auto";
   if (!row->iterative) return true;
-  return Suits(*row, context.diffusion) && context.iterative &&
+  return Suits(*row, context.shape) && context.iterative &&
          (row->max_shooting_interval == 0 ||
           context.min_shooting_interval <= row->max_shooting_interval);
 }
@@ -180,7 +180,8 @@ absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int6
   }
   // The sequential solver takes no options: leaving them out lets requests that differ in them
   // share a batch.
-  if (!row->iterative) return ResolvedOptions{.solver = row->name, .num_steps = context.num_steps};
+  if (!row->iterative)
+    return ResolvedOptions{.solver = row->name, .num_steps = context.shape.num_steps};
   const PlanChoice* planned = plan.ChoiceOf(row->name);
   return ResolveIterative(options, *row,
                           planned != nullptr ? *planned : DefaultChoice(*row, context), context);

@@ -6,17 +6,17 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/plan/plan.h"
+#include "kernels/problem/spec.h"
 #include "kernels/solver/options.h"
 
 namespace deeppcr {
 
 // Properties of a model that options are checked against.
 struct ResolveContext {
-  int64_t num_steps = 1;
+  SystemShape shape;
   int64_t min_shooting_interval = 1;
-  bool calibrated_guess = false;
-  bool iterative = true;  // the workspace of iterative solvers fits
-  bool diffusion = false;
+  bool calibrated_guess = false;  // an affine guess was fitted
+  bool iterative = true;          // the workspace of iterative solvers fits
 };
 
 // True if a model of this shape can run the solver at all.

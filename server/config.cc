@@ -219,9 +219,7 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
                        "A batch that is not full waits this long for more requests to come. 0: "
                        "take all that wait."));
   specs.push_back(Integer("max_queue", "samples", 1, 1 << 20, &C::max_queue,
-                          "Samples that may wait, per model version, of Forward or Generate and as "
-                          "many of Compare; more "
-                          "are refused."));
+                          "Samples that may wait, per model version; more are refused."));
   specs.push_back(Integer("max_queue_bytes", "bytes", kMiB, int64_t{1} << 40, &C::max_queue_bytes,
                           "Bytes of accepted requests and their replies, all models together."));
   specs.push_back(

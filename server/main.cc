@@ -69,8 +69,8 @@ deeppcr::EngineOptions EngineOptionsOf(const deeppcr::ServerConfig& config) {
   deeppcr::EngineOptions options;
   options.backend = config.backend;
   options.num_threads = static_cast<int>(config.threads);
-  // The workers, and a handler that computes a quick request itself.
-  options.max_concurrent_runs = deeppcr::ResolvedWorkers(config) + 1;
+  // The workers, a handler that computes a request inline, and a comparison.
+  options.max_concurrent_runs = deeppcr::ResolvedWorkers(config) + 2;
   options.plan_cache_dir = config.plan_cache_dir;
   options.plan_mode = PlanModeOf(config.plan);
   options.max_model_bytes = config.max_model_bytes;

@@ -122,6 +122,7 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
       context_{store_,
                batcher_,
                loader_,
+               comparisons_,
                metrics_,
                shadow_,
                logger,
@@ -263,13 +264,13 @@ Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   context_.draining.store(true);
-  batcher_.Hurry();
+  batcher_.Flush();
   store_.Stop();
   DrainResult result = DrainResult::kClean;
   if (!WaitForZero(context_.unanswered, config_.drain_seconds, hurry)) {
     result = DrainResult::kForced;
     logger_.Log(LogLevel::kWarn, "drain_forced", {{"calls", context_.unanswered.load()}});
-    context_.stopping.store(true);
+    context_.stop.Cancel();
     batcher_.CancelAll();
     if (!WaitForZero(context_.unanswered, kCancelPatienceSeconds, [] { return false; })) {
       return DrainResult::kStuck;
@@ -281,6 +282,7 @@ Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
   http.join();
   if (result == DrainResult::kStuck) return result;
   batcher_.Shutdown();
+  comparisons_.Stop();
   loader_.Stop();
   return result;
 }
@@ -302,6 +304,7 @@ Server::~Server() {
   if (grpc_ != nullptr && !drained_) Drain([] { return true; });
   store_.Stop();
   batcher_.Shutdown();
+  comparisons_.Stop();
   loader_.Stop();
 }
 

@@ -70,7 +70,8 @@ class Server {
   ReplyWatch replies_;
   Batcher batcher_;
   ModelStore store_;
-  LoaderThread loader_;
+  TaskThread loader_;
+  TaskThread comparisons_;
   ShadowSampler shadow_;
   Authorizer authorizer_;
   const std::unique_ptr<Tracer> tracer_;

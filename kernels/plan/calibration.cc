@@ -110,23 +110,21 @@ constexpr uint64_t kNoiseSeed = 20230916;
 
 }  // namespace
 
-CalibrationBatch::CalibrationBatch(const CalibrationInputs& inputs, const SystemShape& shape,
-                                   int64_t first, int64_t n)
-    : first_(first), n_(n), values_(n * shape.input_dim) {
+OwnedSampleInputs CalibrationSamples(const CalibrationInputs& inputs, const SystemShape& shape,
+                                     int64_t first, int64_t n) {
+  std::vector<float> values(n * shape.input_dim);
+  std::vector<int32_t> labels;
   for (int64_t i = 0; i < n; ++i) {
     const std::span<const float> x = inputs.Sample(first + i, shape.input_dim);
-    std::copy(x.begin(), x.end(), values_.begin() + i * shape.input_dim);
+    std::copy(x.begin(), x.end(), values.begin() + i * shape.input_dim);
     if (shape.num_classes > 0)
-      labels_.push_back(static_cast<int32_t>((first + i) % shape.num_classes));
+      labels.push_back(static_cast<int32_t>((first + i) % shape.num_classes));
   }
-}
-
-RunItem CalibrationBatch::Item() const {
-  return {.num_samples = n_,
-          .inputs = values_,
-          .seed = kNoiseSeed,
-          .first_sample = static_cast<uint64_t>(first_),
-          .labels = labels_};
+  return OwnedSampleInputs({.num_samples = n,
+                            .inputs = values,
+                            .seed = kNoiseSeed,
+                            .first_sample = static_cast<uint64_t>(first),
+                            .labels = labels});
 }
 
 CalibrationInputs SyntheticInputs(int64_t count, int64_t input_dim) {
@@ -157,12 +155,12 @@ absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const Calibrati
   const int64_t wanted = NumFitted(shape, inputs.count, guess.count);
   if (wanted < shape.state_dim + 2) return TooFew(wanted, shape);
   for (int64_t i = 0; i < wanted && !Fired(token); ++i) {
-    const CalibrationBatch batch(inputs, shape, i, 1);
-    RunItem item = batch.Item();
-    item.outputs = outputs;
-    item.trajectory = trajectory;
-    item.reports = {&report, 1};
-    item.token = token;
+    const OwnedSampleInputs sample = CalibrationSamples(inputs, shape, i, 1);
+    RunItem item{.samples = sample.View(),
+                 .outputs = outputs,
+                 .trajectory = trajectory,
+                 .reports = {&report, 1},
+                 .token = token};
     DEEPPCR_RETURN_IF_ERROR(runner.Run({.solver = "sequential"}, {&item, 1}, nullptr));
     if (!report.converged) continue;
     fit.Add(std::span(trajectory).first(shape.state_dim), steps);

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
 #include "kernels/solver/runner.h"
+#include "kernels/solver/sample_inputs.h"
 
 namespace deeppcr {
 
@@ -23,19 +24,9 @@ struct CalibrationInputs {
   }
 };
 
-// Samples [first, first + n) of the inputs as a request, in memory of its own.
-class CalibrationBatch {
- public:
-  CalibrationBatch(const CalibrationInputs& inputs, const SystemShape& shape, int64_t first,
-                   int64_t n);
-  // The request's inputs; its outputs are left empty. Points into this object.
-  RunItem Item() const;
-
- private:
-  const int64_t first_, n_;
-  std::vector<float> values_;
-  std::vector<int32_t> labels_;
-};
+// Samples [first, first + n) of the inputs, which begin again where they end.
+OwnedSampleInputs CalibrationSamples(const CalibrationInputs& inputs, const SystemShape& shape,
+                                     int64_t first, int64_t n);
 
 // `count` standard normal inputs from a fixed seed, for models that bring no calibration inputs of
 // their own.

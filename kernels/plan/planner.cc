@@ -114,7 +114,7 @@ class Planner {
     Rows rows;
     for (const SolverRow& row : Solvers()) {
       if (runner_.limits().iterative && row.iterative && row.automatic &&
-          Suits(row, bench_.shape().diffusion))
+          Suits(row, bench_.shape()))
         rows.push_back(&row);
     }
     return rows;
@@ -143,8 +143,7 @@ class Planner {
   std::vector<int32_t> Intervals(const SolverRow& row) const {
     std::vector<int32_t> intervals;
     int64_t largest = row.max_shooting_interval > 0 ? row.max_shooting_interval : 256;
-    if (bench_.shape().diffusion)
-      largest = std::min<int64_t>(largest, 16);  // K hardly depends on C
+    if (bench_.shape().short_intervals) largest = std::min<int64_t>(largest, 16);
     for (int64_t c : {16, 8, 32, 4, 64, 128, 1, 256}) {
       if (c <= largest && c >= runner_.limits().min_shooting_interval &&
           (c == 1 || 2 * c <= bench_.shape().num_steps))
@@ -160,8 +159,7 @@ class Planner {
       DEEPPCR_RETURN_IF_ERROR(Consider(
           {.solver = std::string(row.name), .shooting_interval = c, .initial_guess = BestGuess()},
           until, &trials));
-    const bool newton = row.linearization == Linearization::kFull;
-    if (newton) DEEPPCR_RETURN_IF_ERROR(Refine(until, &trials));
+    if (row.takes_warm_sweeps) DEEPPCR_RETURN_IF_ERROR(Refine(until, &trials));
     const Trial* best = BestOf(trials, options_.rates);
     if (best == nullptr) return absl::OkStatus();
     plan_.choices.push_back(best->choice);
@@ -171,7 +169,7 @@ class Planner {
 
   // The guess that usually needs the fewest iterations.
   InitialGuess BestGuess() const {
-    if (bench_.shape().diffusion) return InitialGuess::kCoarse;
+    if (bench_.shape().coarse_guess) return InitialGuess::kCoarse;
     return options_.calibrated_guess ? InitialGuess::kCalibrated : InitialGuess::kConstant;
   }
 

@@ -94,12 +94,12 @@ absl::StatusOr<double> TrialBench::RunSamples(const ResolvedOptions& options, in
   const double limit = options_.seconds_per_run * static_cast<double>(n);
   const CancelToken token(
       Clock::now() + std::chrono::microseconds(static_cast<int64_t>(1e6 * limit)), options_.token);
-  const CalibrationBatch batch(inputs_, shape_, first, n);
-  RunItem item = batch.Item();
-  item.outputs = std::span(outputs_).first(n * shape_.output_dim);
+  const OwnedSampleInputs samples = CalibrationSamples(inputs_, shape_, first, n);
+  RunItem item{.samples = samples.View(),
+               .outputs = std::span(outputs_).first(n * shape_.output_dim),
+               .reports = std::span(reports_).first(n),
+               .token = &token};
   if (trajectory != nullptr) item.trajectory = {trajectory, static_cast<size_t>(states_)};
-  item.reports = std::span(reports_).first(n);
-  item.token = &token;
   RunTimings timings;
   DEEPPCR_RETURN_IF_ERROR(runner_.Run(options, {&item, 1}, &timings));
   return timings.wall_seconds;

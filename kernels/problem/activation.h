@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_PROBLEM_ACTIVATION_H_
 #define DEEPPCR_KERNELS_PROBLEM_ACTIVATION_H_
 
-// Activation in a header of its own that needs nothing but <cstdint>, for nvcc and for the
-// translation units of one instruction set.
+// Activations and their names. Nothing but <cstdint> is included: the translation units of one
+// instruction set must not bring functions of the library that the linker might keep for all.
 
 #include <cstdint>
 
@@ -23,6 +23,24 @@ enum class Activation : uint8_t {
               // form
   kElu,       // x > 0 ? x : expm1(x)
   kSoftplus,  // log(1 + e^x)
+};
+
+struct ActivationName {
+  Activation activation;
+  const char* name;
+};
+
+inline constexpr ActivationName kActivationNames[] = {
+    {Activation::kIdentity, "identity"},
+    {Activation::kRelu, "relu"},
+    {Activation::kLeakyRelu, "leaky_relu"},
+    {Activation::kTanh, "tanh"},
+    {Activation::kSigmoid, "sigmoid"},
+    {Activation::kSilu, "silu"},
+    {Activation::kGelu, "gelu"},
+    {Activation::kGeluTanh, "gelu_tanh"},
+    {Activation::kElu, "elu"},
+    {Activation::kSoftplus, "softplus"},
 };
 
 }  // namespace deeppcr

@@ -5,34 +5,14 @@
 // Description of a model for backends: plain data, no model classes, so that a backend can be a
 // module.
 
-#include <array>
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <variant>
 
 #include "kernels/problem/activation.h"
 #include "kernels/problem/reverse_step.h"
 
 namespace deeppcr {
-
-struct ActivationName {
-  Activation activation;
-  std::string_view name;
-};
-
-inline constexpr std::array<ActivationName, 10> kActivationNames = {{
-    {Activation::kIdentity, "identity"},
-    {Activation::kRelu, "relu"},
-    {Activation::kLeakyRelu, "leaky_relu"},
-    {Activation::kTanh, "tanh"},
-    {Activation::kSigmoid, "sigmoid"},
-    {Activation::kSilu, "silu"},
-    {Activation::kGelu, "gelu"},
-    {Activation::kGeluTanh, "gelu_tanh"},
-    {Activation::kElu, "elu"},
-    {Activation::kSoftplus, "softplus"},
-}};
 
 // y = act(W x + b). An absent layer (identity map) has rows == 0.
 struct DenseSpec {
@@ -127,15 +107,24 @@ struct DiffusionSpec {
 
 using SystemSpec = std::variant<DenseStackSpec, DiffusionSpec>;
 
-// Description of a system for solvers.
+// Sizes and capabilities of a system: all that solvers and plans know of it. The capabilities stand
+// for what a family has, so that no caller asks for the family itself.
 struct SystemShape {
   int64_t num_steps = 0;     // L
   int64_t state_dim = 0;     // D
-  int64_t input_dim = 0;     // values per sample of a request; may be 0 for diffusion
+  int64_t input_dim = 0;     // values per sample of a request; may be 0
   int64_t output_dim = 0;    // values per sample of a reply
-  int64_t step_weights = 0;  // weights that a step multiplies with, its cost
-  bool diffusion = false;    // draws noise, has a coarse guess
-  int64_t num_classes = 0;   // classes of labels; 0: no labels
+  int64_t step_weights = 0;  // that a step multiplies with: what it costs
+  int64_t num_classes = 0;   // of labels; 0: takes none
+  bool draws_noise = false;  // samples have seeds, and may bring noise of their own
+  // Guesses beside the constant one: a run with few steps, or an affine map of z_0 that is fitted
+  // at load.
+  bool coarse_guess = false;
+  bool affine_guess = true;
+  bool cheap_diagonal = true;  // the diagonal of a step's Jacobian costs less than the whole
+  // Iterations hardly become fewer with longer shooting intervals: only short ones are worth
+  // trying.
+  bool short_intervals = false;
 };
 
 inline SystemShape ShapeOf(const DenseStackSpec& spec) {
@@ -145,14 +134,20 @@ inline SystemShape ShapeOf(const DenseStackSpec& spec) {
           .output_dim = spec.output_dim(),
           .step_weights = spec.state_dim * spec.state_dim};
 }
+// An affine map of the initial noise would know nothing of the condition and of the noise of the
+// steps; the coarse run does.
 inline SystemShape ShapeOf(const DiffusionSpec& spec) {
   return {.num_steps = spec.num_steps(),
           .state_dim = spec.state_dim,
           .input_dim = spec.input_dim(),
           .output_dim = spec.output_dim(),
           .step_weights = spec.denoiser.weights(spec.state_dim),
-          .diffusion = true,
-          .num_classes = spec.num_classes};
+          .num_classes = spec.num_classes,
+          .draws_noise = true,
+          .coarse_guess = true,
+          .affine_guess = false,
+          .cheap_diagonal = false,
+          .short_intervals = true};
 }
 inline SystemShape ShapeOf(const SystemSpec& spec) {
   return std::visit([](const auto& s) { return ShapeOf(s); }, spec);

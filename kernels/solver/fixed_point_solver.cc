@@ -156,6 +156,21 @@ SampleReport ReportOf(const Progress& progress) {
 
 }  // namespace
 
+FixedPointOptions FixedPointOptionsOf(const ResolvedOptions& options, Linearization linearization,
+                                      int64_t num_steps) {
+  return {
+      .solver = options.solver,
+      .policy = {.linearization = linearization,
+                 .rtol = options.rtol,
+                 .atol = options.atol,
+                 .max_iterations = options.max_iterations,
+                 .warm_sweeps = options.warm_sweeps,
+                 .reuse_matrices = options.jacobian_refresh == JacobianRefresh::kWhileContracting,
+                 .stage_budget = options.automatic ? num_steps : 0},
+      .shooting_interval = options.shooting_interval,
+      .initial_guess = options.initial_guess};
+}
+
 void SolveFixedPoint(SolveSpace& space, const FixedPointOptions& options,
                      std::span<const GroupSample> samples, GroupScratch& scratch) {
   const int32_t n = static_cast<int32_t>(samples.size());

@@ -4,45 +4,42 @@
 #include "kernels/solver/options.h"
 
 namespace deeppcr {
+namespace {
 
-std::string_view ToString(InitialGuess guess) {
-  switch (guess) {
-    case InitialGuess::kFromPlan:
-      return "plan";
-    case InitialGuess::kConstant:
-      return "constant";
-    case InitialGuess::kCoarse:
-      return "coarse";
-    case InitialGuess::kCalibrated:
-      return "calibrated";
-    case InitialGuess::kPrevious:
-      return "previous";
+template <class Enum>
+struct Name {
+  Enum value;
+  std::string_view name;
+};
+
+constexpr Name<InitialGuess> kGuesses[] = {
+    {InitialGuess::kFromPlan, "plan"},     {InitialGuess::kConstant, "constant"},
+    {InitialGuess::kCoarse, "coarse"},     {InitialGuess::kCalibrated, "calibrated"},
+    {InitialGuess::kPrevious, "previous"},
+};
+constexpr Name<JacobianRefresh> kRefreshes[] = {
+    {JacobianRefresh::kFromPlan, "plan"},
+    {JacobianRefresh::kEveryIteration, "every_iteration"},
+    {JacobianRefresh::kWhileContracting, "while_contracting"},
+};
+constexpr Name<OnNoConvergence> kActions[] = {
+    {OnNoConvergence::kFallback, "fallback"},
+    {OnNoConvergence::kReturn, "return"},
+    {OnNoConvergence::kError, "error"},
+};
+
+template <class Enum, size_t N>
+std::string_view NameIn(const Name<Enum> (&names)[N], Enum value) {
+  for (const Name<Enum>& row : names) {
+    if (row.value == value) return row.name;
   }
   return "unknown";
 }
 
-std::string_view ToString(JacobianRefresh refresh) {
-  switch (refresh) {
-    case JacobianRefresh::kFromPlan:
-      return "plan";
-    case JacobianRefresh::kEveryIteration:
-      return "every_iteration";
-    case JacobianRefresh::kWhileContracting:
-      return "while_contracting";
-  }
-  return "unknown";
-}
+}  // namespace
 
-std::string_view ToString(OnNoConvergence action) {
-  switch (action) {
-    case OnNoConvergence::kFallback:
-      return "fallback";
-    case OnNoConvergence::kReturn:
-      return "return";
-    case OnNoConvergence::kError:
-      return "error";
-  }
-  return "unknown";
-}
+std::string_view ToString(InitialGuess guess) { return NameIn(kGuesses, guess); }
+std::string_view ToString(JacobianRefresh refresh) { return NameIn(kRefreshes, refresh); }
+std::string_view ToString(OnNoConvergence action) { return NameIn(kActions, action); }
 
 }  // namespace deeppcr

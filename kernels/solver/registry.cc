@@ -7,25 +7,48 @@
 namespace deeppcr {
 namespace {
 
+void StepByStep(SolveSpace& space, const SystemShape& shape, const ResolvedOptions&,
+                std::span<const GroupSample> samples, GroupScratch& scratch) {
+  SolveSequentially(space, shape, samples, scratch);
+}
+
+// The iterative solvers, which differ in their linearisation alone.
+template <Linearization kLinearization>
+void Iterate(SolveSpace& space, const SystemShape& shape, const ResolvedOptions& options,
+             std::span<const GroupSample> samples, GroupScratch& scratch) {
+  SolveFixedPoint(space, FixedPointOptionsOf(options, kLinearization, shape.num_steps), samples,
+                  scratch);
+}
+
 constexpr std::array<SolverRow, 5> kSolvers = {{
-    {.name = "sequential", .automatic = true, .summary = "step by step; exact by definition"},
+    {.name = "sequential",
+     .solve = StepByStep,
+     .automatic = true,
+     .summary = "step by step; exact by definition"},
     {.name = "newton",
+     .solve = Iterate<Linearization::kFull>,
      .iterative = true,
      .linearization = Linearization::kFull,
+     .takes_warm_sweeps = true,
+     .takes_refresh = true,
      .automatic = true,
      .summary = "multiple-shooting Newton, dense Jacobians, parallel scan"},
     {.name = "quasi_newton",
+     .solve = Iterate<Linearization::kDiagonal>,
      .iterative = true,
      .linearization = Linearization::kDiagonal,
      .max_shooting_interval = 1,
+     .needs_cheap_diagonal = true,
      .automatic = true,
      .summary = "Newton with the diagonal of the Jacobian, elementwise scan"},
     {.name = "picard",
+     .solve = Iterate<Linearization::kIdentity>,
      .iterative = true,
      .linearization = Linearization::kIdentity,
      .automatic = true,
      .summary = "fixed-point iteration with the identity in place of the Jacobian, prefix sum"},
     {.name = "jacobi",
+     .solve = Iterate<Linearization::kZero>,
      .iterative = true,
      .linearization = Linearization::kZero,
      .summary = "every step from the last iterate, no linear solve"},

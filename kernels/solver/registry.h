@@ -7,24 +7,35 @@
 #include <string_view>
 
 #include "kernels/backend/backend.h"
+#include "kernels/solver/options.h"
+#include "kernels/solver/solver.h"
 
 namespace deeppcr {
 
-// One row per solver. Conformance tests, the planner, metric labels and request validation iterate
-// this table.
+// Solves one group of samples, which the space has encoded: leaves the answer of each as its
+// current state, writes trajectories, and fills the reports.
+using SolveFunction = void (*)(SolveSpace& space, const SystemShape& shape,
+                               const ResolvedOptions& options, std::span<const GroupSample> samples,
+                               GroupScratch& scratch);
+
+// One row per solver: what it does, and what it takes. Conformance tests, the planner, metric
+// labels and request validation iterate this table.
 struct SolverRow {
   std::string_view name;
-  bool iterative = false;
-  Linearization linearization = Linearization::kFull;  // of an iterative solver
+  SolveFunction solve = nullptr;
+  bool iterative = false;  // takes tolerances and a guess, and may not converge
+  Linearization linearization = Linearization::kFull;  // of an iterative one, for counted costs
   int64_t max_shooting_interval = 0;                   // 0: any
-  bool automatic = false;                              // `auto` may choose the solver
+  bool takes_warm_sweeps = false;
+  bool takes_refresh = false;  // may reuse its transition matrices
+  bool needs_cheap_diagonal = false;
+  bool automatic = false;  // `auto` may choose it
   std::string_view summary;
 };
 
-// True if the solver can run a system of this family. The exact diagonal of a denoiser costs as
-// much as the whole Jacobian, so there is no quasi_newton for diffusion.
-inline bool Suits(const SolverRow& row, bool diffusion) {
-  return !(diffusion && row.iterative && row.linearization == Linearization::kDiagonal);
+// True if the solver can run a system of this shape.
+inline bool Suits(const SolverRow& row, const SystemShape& shape) {
+  return shape.cheap_diagonal || !row.needs_cheap_diagonal;
 }
 
 std::span<const SolverRow> Solvers();

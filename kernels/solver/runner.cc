@@ -20,21 +20,6 @@ double SecondsBetween(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-FixedPointOptions FixedPointOptionsOf(const ResolvedOptions& options, const SolverRow& row,
-                                      int64_t num_steps) {
-  return {
-      .solver = row.name,
-      .policy = {.linearization = row.linearization,
-                 .rtol = options.rtol,
-                 .atol = options.atol,
-                 .max_iterations = options.max_iterations,
-                 .warm_sweeps = options.warm_sweeps,
-                 .reuse_matrices = options.jacobian_refresh == JacobianRefresh::kWhileContracting,
-                 .stage_budget = options.automatic ? num_steps : 0},
-      .shooting_interval = options.shooting_interval,
-      .initial_guess = options.initial_guess};
-}
-
 bool IsFinite(float x) { return std::isfinite(x); }
 
 // Copies the findings of a failed attempt into the answer's report, and adds its costs to the
@@ -56,6 +41,24 @@ void AddAttempt(const SampleReport& failed, SampleReport* report) {
   report->warm_sweeps += failed.warm_sweeps;
   report->dependent_stages += failed.dependent_stages;
   report->column_passes += failed.column_passes;
+}
+
+// Null if there is none.
+template <class T>
+T* RowOf(std::span<T> rows, int64_t i, int64_t size) {
+  return rows.empty() ? nullptr : rows.data() + i * size;
+}
+
+// The start of sample i of an item.
+SampleInput InputOf(const RunItem& item, int64_t i, const SystemShape& shape) {
+  const SampleInputs& all = item.samples;
+  return {.inputs = RowOf(all.inputs, i, shape.input_dim),
+          .label = all.labels.empty() ? 0 : all.labels[i],
+          .seed = all.seed,
+          .sample = all.first_sample + static_cast<uint64_t>(i),
+          .initial_noise = RowOf(all.initial_noise, i, shape.state_dim),
+          .step_noise = RowOf(all.step_noise, i, shape.num_steps * shape.state_dim),
+          .token = item.token};
 }
 
 absl::Status CheckSize(std::string_view what, size_t got, int64_t expected) {
@@ -95,7 +98,7 @@ class Runner::Batch {
  public:
   Batch(const Runner& runner, const ResolvedOptions& options, std::span<RunItem> items)
       : runner_(runner), options_(options), row_(*FindSolver(options.solver)), items_(items) {
-    for (const RunItem& item : items) total_ += item.num_samples;
+    for (const RunItem& item : items) total_ += item.samples.num_samples;
     const Grouping& grouping = runner.grouping_;
     const int64_t largest = row_.iterative ? grouping.iterative : grouping.sequential;
     const int64_t share = (total_ - 1) / runner.pool_->num_threads() + 1;
@@ -153,38 +156,25 @@ class Runner::Batch {
     int64_t skip = index * group_;
     int32_t n = 0;
     for (const RunItem& item : items_) {
-      for (int64_t i = std::min(skip, item.num_samples); i < item.num_samples && n < group_; ++i)
+      const int64_t samples = item.samples.num_samples;
+      for (int64_t i = std::min(skip, samples); i < samples && n < group_; ++i)
         lane.requests[n++] = RequestOf(item, i);
-      skip = std::max<int64_t>(0, skip - item.num_samples);
+      skip = std::max<int64_t>(0, skip - samples);
     }
     return n;
-  }
-
-  // Row i; null if there are no rows.
-  static const float* RowOf(std::span<const float> rows, int64_t i, int64_t floats) {
-    return rows.empty() ? nullptr : rows.data() + i * floats;
   }
 
   SampleRequest RequestOf(const RunItem& item, int64_t i) const {
     const SystemShape& shape = runner_.shape_;
     const int64_t states = (shape.num_steps + 1) * shape.state_dim;
-    return {.input = {.inputs = RowOf(item.inputs, i, shape.input_dim),
-                      .label = item.labels.empty() ? 0 : item.labels[i],
-                      .seed = item.seed,
-                      .sample = item.first_sample + static_cast<uint64_t>(i),
-                      .initial_noise = RowOf(item.initial_noise, i, shape.state_dim),
-                      .step_noise = RowOf(item.step_noise, i, shape.num_steps * shape.state_dim),
-                      .token = item.token},
-            .outputs = item.outputs.data() + i * shape.output_dim,
-            .final_state = item.final_states.empty()
-                               ? nullptr
-                               : item.final_states.data() + i * shape.state_dim,
+    return {.input = InputOf(item, i, shape),
+            .outputs = RowOf(item.outputs, i, shape.output_dim),
+            .final_state = RowOf(item.final_states, i, shape.state_dim),
             .sample = {.token = item.token,
                        .listener = item.listener,
                        .index = i,
-                       .initial_states = RowOf(item.initial_states, i, states),
-                       .trajectory =
-                           item.trajectory.empty() ? nullptr : item.trajectory.data() + i * states,
+                       .initial_states = RowOf(item.samples.initial_states, i, states),
+                       .trajectory = RowOf(item.trajectory, i, states),
                        .report = &item.reports[i]}};
   }
 
@@ -197,12 +187,7 @@ class Runner::Batch {
 
   void Solve(Lane& lane, int32_t n) const {
     const std::span<const GroupSample> samples = std::span(lane.samples).first(n);
-    if (!row_.iterative) {
-      SolveSequentially(*lane.space, runner_.shape_, samples, lane.scratch);
-      return;
-    }
-    SolveFixedPoint(*lane.space, FixedPointOptionsOf(options_, row_, runner_.shape_.num_steps),
-                    samples, lane.scratch);
+    row_.solve(*lane.space, runner_.shape_, options_, samples, lane.scratch);
     for (const GroupSample& sample : samples) sample.report->solver = row_.name;
   }
 
@@ -303,26 +288,27 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Create(const System& system,
   return runner;
 }
 
-// Checks the inputs that only diffusion models take.
-absl::Status Runner::CheckNoise(const RunItem& item) const {
-  const int64_t n = item.num_samples, state = shape_.state_dim;
-  DEEPPCR_RETURN_IF_ERROR(CheckSize("labels", item.labels.size(), shape_.num_classes > 0 ? n : 0));
-  for (const int32_t label : item.labels) {
+// Checks the inputs that only systems that draw noise take.
+absl::Status Runner::CheckNoise(const SampleInputs& samples) const {
+  const int64_t n = samples.num_samples, state = shape_.state_dim;
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckSize("labels", samples.labels.size(), shape_.num_classes > 0 ? n : 0));
+  for (const int32_t label : samples.labels) {
     if (label < 0 || label >= shape_.num_classes)
       return InvalidArgument("run item: labels: expected 0 .. ", shape_.num_classes - 1, ", got ",
                              label);
   }
-  if (!item.initial_noise.empty())
-    DEEPPCR_RETURN_IF_ERROR(CheckSize("initial_noise", item.initial_noise.size(), n * state));
-  if (item.step_noise.empty()) return absl::OkStatus();
-  return CheckSize("step_noise", item.step_noise.size(), n * shape_.num_steps * state);
+  if (!samples.initial_noise.empty())
+    DEEPPCR_RETURN_IF_ERROR(CheckSize("initial_noise", samples.initial_noise.size(), n * state));
+  if (samples.step_noise.empty()) return absl::OkStatus();
+  return CheckSize("step_noise", samples.step_noise.size(), n * shape_.num_steps * state);
 }
 
 absl::Status Runner::Check(const ResolvedOptions& options, const RunItem& item) const {
-  const int64_t n = item.num_samples;
+  const int64_t n = item.samples.num_samples;
   const int64_t states = n * (shape_.num_steps + 1) * shape_.state_dim;
   if (n < 1) return InvalidArgument("run item: num_samples: expected at least 1, got ", n);
-  DEEPPCR_RETURN_IF_ERROR(CheckSize("inputs", item.inputs.size(), n * shape_.input_dim));
+  DEEPPCR_RETURN_IF_ERROR(CheckSize("inputs", item.samples.inputs.size(), n * shape_.input_dim));
   DEEPPCR_RETURN_IF_ERROR(CheckSize("outputs", item.outputs.size(), n * shape_.output_dim));
   DEEPPCR_RETURN_IF_ERROR(CheckSize("reports", item.reports.size(), n));
   if (!item.final_states.empty())
@@ -331,10 +317,11 @@ absl::Status Runner::Check(const ResolvedOptions& options, const RunItem& item) 
   if (!item.trajectory.empty())
     DEEPPCR_RETURN_IF_ERROR(CheckSize("trajectory", item.trajectory.size(), states));
   if (options.initial_guess == InitialGuess::kPrevious)
-    DEEPPCR_RETURN_IF_ERROR(CheckSize("initial_states", item.initial_states.size(), states));
+    DEEPPCR_RETURN_IF_ERROR(
+        CheckSize("initial_states", item.samples.initial_states.size(), states));
   if (options.num_steps > 0)
     DEEPPCR_RETURN_IF_ERROR(CheckSize("steps", options.num_steps, shape_.num_steps));
-  return shape_.diffusion ? CheckNoise(item) : absl::OkStatus();
+  return shape_.draws_noise ? CheckNoise(item.samples) : absl::OkStatus();
 }
 
 absl::Status Runner::Run(const ResolvedOptions& options, std::span<RunItem> items,

@@ -15,6 +15,7 @@
 #include "kernels/base/thread_pool.h"
 #include "kernels/solver/options.h"
 #include "kernels/solver/run_item.h"
+#include "kernels/solver/sample_inputs.h"
 #include "kernels/solver/solver.h"
 
 namespace deeppcr {
@@ -68,7 +69,7 @@ class Runner {
       : shape_(shape), limits_(limits), grouping_(grouping), pool_(pool) {}
 
   absl::Status Check(const ResolvedOptions& options, const RunItem& item) const;
-  absl::Status CheckNoise(const RunItem& item) const;
+  absl::Status CheckNoise(const SampleInputs& samples) const;
 
   const SystemShape shape_;
   const SpaceLimits limits_;

@@ -61,6 +61,9 @@ struct FixedPointOptions {
   InitialGuess initial_guess = InitialGuess::kConstant;
 };
 
+FixedPointOptions FixedPointOptionsOf(const ResolvedOptions& options, Linearization linearization,
+                                      int64_t num_steps);
+
 // Leaves y_P as the current state of each sample, converged or not, writes trajectories, and fills
 // the reports.
 void SolveFixedPoint(SolveSpace& space, const FixedPointOptions& options,

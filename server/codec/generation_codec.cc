@@ -25,7 +25,7 @@ absl::Status DecodeSteps(int64_t wanted, const ModelInfo& info, SolveInput* inpu
   if (wanted == 0 || std::find(known.begin(), known.end(), wanted) != known.end())
     return absl::OkStatus();
   return Mismatch(
-      FieldOf(*input, "num_inference_steps"),
+      input->names.Setting("num_inference_steps"),
       StrCat("one of ", absl::StrJoin(known, ", "), " (those of the model's config.json)"), wanted);
 }
 
@@ -36,16 +36,16 @@ absl::Status DecodeLabels(const v1::GenerationInput& message, const ModelInfo& i
   const auto& labels = message.class_labels();
   if (info.num_classes == 0) {
     if (labels.empty()) return absl::OkStatus();
-    return Mismatch(FieldOf(*input, "class_labels"), "none: the model has no classes",
+    return Mismatch(input->names.Tensor("class_labels"), "none: the model has no classes",
                     StrCat(labels.size(), " of them"));
   }
   if (labels.size() != 1 && labels.size() != n) {
-    return Mismatch(FieldOf(*input, "class_labels"), StrCat("1 or num_samples = ", n, " of them"),
-                    labels.size());
+    return Mismatch(input->names.Tensor("class_labels"),
+                    StrCat("1 or num_samples = ", n, " of them"), labels.size());
   }
   for (const int32_t label : labels)
     DEEPPCR_RETURN_IF_ERROR(
-        CheckRange<int64_t>(FieldOf(*input, "class_labels"), label, 0, info.num_classes - 1));
+        CheckRange<int64_t>(input->names.Tensor("class_labels"), label, 0, info.num_classes - 1));
   input->labels.assign(labels.begin(), labels.end());
   input->labels.resize(static_cast<size_t>(n), labels[0]);
   return absl::OkStatus();
@@ -54,7 +54,7 @@ absl::Status DecodeLabels(const v1::GenerationInput& message, const ModelInfo& i
 absl::Status DecodeCondition(const v1::GenerationInput& message, const ModelInfo& info,
                              SolveInput* input) {
   const ExpectedShape expected = {
-      FieldOf(*input, "conditioning"), {info.input_dim}, StrCat("[n, ", info.input_dim, "]")};
+      input->names.Tensor("conditioning"), {info.input_dim}, StrCat("[n, ", info.input_dim, "]")};
   if (message.has_conditioning() == (info.input_dim > 0))
     return DecodeOptional(message.has_conditioning(), message.conditioning(), expected,
                           input->num_samples, &input->inputs);
@@ -67,11 +67,11 @@ absl::Status DecodeNoise(const v1::GenerationInput& message, const ModelInfo& in
   const int64_t n = input->num_samples, steps = input->num_steps, dim = info.state_dim;
   DEEPPCR_RETURN_IF_ERROR(
       DecodeOptional(message.has_initial_noise(), message.initial_noise(),
-                     {FieldOf(*input, "initial_noise"), {dim}, StrCat("[n, ", dim, "]")}, n,
+                     {input->names.Tensor("initial_noise"), {dim}, StrCat("[n, ", dim, "]")}, n,
                      &input->initial_noise));
   return DecodeOptional(
       message.has_step_noise(), message.step_noise(),
-      {FieldOf(*input, "step_noise"), {steps, dim}, StrCat("[n, ", steps, ", ", dim, "]")}, n,
+      {input->names.Tensor("step_noise"), {steps, dim}, StrCat("[n, ", steps, ", ", dim, "]")}, n,
       &input->step_noise);
 }
 
@@ -79,13 +79,14 @@ absl::Status DecodeNoise(const v1::GenerationInput& message, const ModelInfo& in
 
 absl::Status DecodeGeneration(const v1::GenerationInput& message, const ModelInfo& info,
                               SolveInput* input) {
+  input->generates = true;
   input->num_samples = message.num_samples() == 0 ? 1 : message.num_samples();
-  DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>(FieldOf(*input, "num_samples"), input->num_samples, 1,
-                                              info.max_batch_size));
+  DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>(input->names.Setting("num_samples"),
+                                              input->num_samples, 1, info.max_batch_size));
   input->seed = message.seed();
   input->first_sample = message.first_sample();
   if (input->first_sample > UINT64_MAX - static_cast<uint64_t>(input->num_samples)) {
-    return Mismatch(FieldOf(*input, "first_sample"), "first_sample + num_samples below 2^64",
+    return Mismatch(input->names.Setting("first_sample"), "first_sample + num_samples below 2^64",
                     input->first_sample);
   }
   DEEPPCR_RETURN_IF_ERROR(DecodeSteps(message.num_inference_steps(), info, input));

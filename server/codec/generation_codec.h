@@ -5,12 +5,12 @@
 #include "absl/status/status.h"
 #include "deeppcr/v1/deeppcr.pb.h"
 #include "kernels/engine.h"
-#include "server/codec/request_codec.h"
+#include "server/codec/solve_input.h"
 
 namespace deeppcr {
 
 // Decodes the request to a diffusion model. Checks all but the finiteness of values. Errors:
-// kInvalidArgument; fields are named as members of input->source.
+// kInvalidArgument, which name fields by input->names.
 absl::Status DecodeGeneration(const v1::GenerationInput& message, const ModelInfo& info,
                               SolveInput* input);
 

@@ -2,6 +2,7 @@
 #include "server/codec/reply_codec.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -190,6 +191,11 @@ std::span<float> AllocateTensor(std::span<const int64_t> shape, v1::Tensor* tens
   data->resize(count * sizeof(float));
   // A string's buffer comes from operator new, or lies at a multiple of 8 within the string.
   return {reinterpret_cast<float*>(data->data()), count};
+}
+
+std::span<float> AllocateTrajectory(const ModelInfo& info, const SolveInput& input,
+                                    v1::Tensor* tensor) {
+  return AllocateTensor(std::array{input.num_samples, input.num_steps + 1, info.state_dim}, tensor);
 }
 
 void FillSolveReport(const ServedModel& model, const ResolvedOptions& options,

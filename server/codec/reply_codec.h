@@ -10,7 +10,7 @@
 
 #include "deeppcr/v1/deeppcr.pb.h"
 #include "kernels/engine.h"
-#include "server/codec/request_codec.h"
+#include "server/codec/solve_input.h"
 #include "server/models/model_store.h"
 #include "server/schedule/batcher.h"
 
@@ -18,6 +18,9 @@ namespace deeppcr {
 
 // Shapes `tensor`, gives it zeros, and returns them for the engine to write into.
 std::span<float> AllocateTensor(std::span<const int64_t> shape, v1::Tensor* tensor);
+// The same for the trajectories of an input's samples.
+std::span<float> AllocateTrajectory(const ModelInfo& info, const SolveInput& input,
+                                    v1::Tensor* tensor);
 
 // Fills the report of a request that `model` has computed with `options`.
 void FillSolveReport(const ServedModel& model, const ResolvedOptions& options,

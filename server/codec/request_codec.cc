@@ -19,11 +19,15 @@ constexpr int64_t kReportBytes = 256;
 constexpr int64_t kRowBytes = 1024;
 constexpr int64_t kEnvelopeBytes = 1024;
 
-absl::StatusOr<TensorInput> DecodeInputs(bool present, const v1::Tensor& tensor,
-                                         const ModelInfo& info) {
+// Decodes the input vectors of a dense stack, which say how many samples there are.
+absl::Status DecodeInputs(bool present, const v1::Tensor& tensor, const ModelInfo& info,
+                          SolveInput* input) {
   const ExpectedShape expected = {"inputs", {info.input_dim}, StrCat("[n, ", info.input_dim, "]")};
   if (!present) return Mismatch("inputs", StrCat("a tensor ", expected.text), "none");
-  return DecodeTensor(tensor, expected, 1, info.max_batch_size);
+  DEEPPCR_ASSIGN_OR_RETURN(input->inputs, DecodeTensor(tensor, expected, 1, info.max_batch_size));
+  input->num_samples = tensor.shape(0);
+  input->num_steps = info.num_layers;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string_view> DecodeSolver(const std::string& name, const ModelInfo& info,
@@ -37,52 +41,39 @@ absl::StatusOr<std::string_view> DecodeSolver(const std::string& name, const Mod
   return Mismatch(field, StrCat("one of ", absl::StrJoin(info.solvers, ", ")), Quoted(name));
 }
 
-absl::StatusOr<InitialGuess> DecodeGuess(v1::InitialGuess guess, const ModelInfo& info,
-                                         const std::string& field) {
-  switch (guess) {
-    case v1::INITIAL_GUESS_UNSPECIFIED:
-      return InitialGuess::kFromPlan;
-    case v1::INITIAL_GUESS_CONSTANT:
-      return InitialGuess::kConstant;
-    case v1::INITIAL_GUESS_CALIBRATED:
-      return InitialGuess::kCalibrated;
-    case v1::INITIAL_GUESS_PREVIOUS:
-      return InitialGuess::kPrevious;
-    case v1::INITIAL_GUESS_COARSE:
-      if (info.generates()) return InitialGuess::kCoarse;
-      return Mismatch(field, "CONSTANT, CALIBRATED or PREVIOUS for a model that is no diffusion",
-                      "COARSE");
-    default:
-      return Mismatch(field, "a value of InitialGuess", static_cast<int>(guess));
-  }
-}
+// An enumerator of a request, and the option that it stands for.
+template <typename Wire, typename Option>
+struct EnumRow {
+  Wire wire;
+  Option option;
+};
+constexpr EnumRow<v1::InitialGuess, InitialGuess> kGuesses[] = {
+    {v1::INITIAL_GUESS_UNSPECIFIED, InitialGuess::kFromPlan},
+    {v1::INITIAL_GUESS_CONSTANT, InitialGuess::kConstant},
+    {v1::INITIAL_GUESS_CALIBRATED, InitialGuess::kCalibrated},
+    {v1::INITIAL_GUESS_PREVIOUS, InitialGuess::kPrevious},
+    {v1::INITIAL_GUESS_COARSE, InitialGuess::kCoarse},
+};
+constexpr EnumRow<v1::JacobianRefresh, JacobianRefresh> kRefreshes[] = {
+    {v1::JACOBIAN_REFRESH_UNSPECIFIED, JacobianRefresh::kFromPlan},
+    {v1::JACOBIAN_REFRESH_EVERY_ITERATION, JacobianRefresh::kEveryIteration},
+    {v1::JACOBIAN_REFRESH_WHILE_CONTRACTING, JacobianRefresh::kWhileContracting},
+};
+constexpr EnumRow<v1::OnNoConvergence, OnNoConvergence> kActions[] = {
+    {v1::ON_NO_CONVERGENCE_UNSPECIFIED, OnNoConvergence::kFallback},
+    {v1::ON_NO_CONVERGENCE_FALLBACK, OnNoConvergence::kFallback},
+    {v1::ON_NO_CONVERGENCE_RETURN, OnNoConvergence::kReturn},
+    {v1::ON_NO_CONVERGENCE_ERROR, OnNoConvergence::kError},
+};
 
-absl::StatusOr<JacobianRefresh> DecodeRefresh(v1::JacobianRefresh refresh,
-                                              const std::string& field) {
-  switch (refresh) {
-    case v1::JACOBIAN_REFRESH_UNSPECIFIED:
-      return JacobianRefresh::kFromPlan;
-    case v1::JACOBIAN_REFRESH_EVERY_ITERATION:
-      return JacobianRefresh::kEveryIteration;
-    case v1::JACOBIAN_REFRESH_WHILE_CONTRACTING:
-      return JacobianRefresh::kWhileContracting;
-    default:
-      return Mismatch(field, "a value of JacobianRefresh", static_cast<int>(refresh));
+template <typename Wire, typename Option, size_t N>
+absl::StatusOr<Option> DecodeEnum(const EnumRow<Wire, Option> (&rows)[N], Wire value,
+                                  const std::string& field) {
+  for (const EnumRow<Wire, Option>& row : rows) {
+    if (row.wire == value) return row.option;
   }
-}
-
-absl::StatusOr<OnNoConvergence> DecodeAction(v1::OnNoConvergence action, const std::string& field) {
-  switch (action) {
-    case v1::ON_NO_CONVERGENCE_UNSPECIFIED:
-    case v1::ON_NO_CONVERGENCE_FALLBACK:
-      return OnNoConvergence::kFallback;
-    case v1::ON_NO_CONVERGENCE_RETURN:
-      return OnNoConvergence::kReturn;
-    case v1::ON_NO_CONVERGENCE_ERROR:
-      return OnNoConvergence::kError;
-    default:
-      return Mismatch(field, "a value of OnNoConvergence", static_cast<int>(action));
-  }
+  return Mismatch(field, StrCat("a value of ", google::protobuf::GetEnumDescriptor<Wire>()->name()),
+                  static_cast<int>(value));
 }
 
 absl::Status DecodeNumbers(const v1::SolverOptions& message, const ModelInfo& info,
@@ -109,20 +100,26 @@ absl::Status DecodeNumbers(const v1::SolverOptions& message, const ModelInfo& in
   return absl::OkStatus();
 }
 
-absl::StatusOr<SolveOptions> DecodeOptions(const v1::SolverOptions& message, const ModelInfo& info,
-                                           const std::string& prefix) {
-  SolveOptions options;
-  DEEPPCR_ASSIGN_OR_RETURN(options.solver,
+// Decodes every option but the number of inference steps, which is no part of the message.
+absl::Status DecodeOptions(const v1::SolverOptions& message, const ModelInfo& info,
+                           const std::string& prefix, SolveOptions* options) {
+  DEEPPCR_ASSIGN_OR_RETURN(options->solver,
                            DecodeSolver(message.solver(), info, prefix + ".solver"));
-  DEEPPCR_RETURN_IF_ERROR(DecodeNumbers(message, info, prefix, &options));
-  DEEPPCR_ASSIGN_OR_RETURN(options.initial_guess,
-                           DecodeGuess(message.initial_guess(), info, prefix + ".initial_guess"));
-  DEEPPCR_ASSIGN_OR_RETURN(options.jacobian_refresh,
-                           DecodeRefresh(message.jacobian_refresh(), prefix + ".jacobian_refresh"));
-  DEEPPCR_ASSIGN_OR_RETURN(options.on_no_convergence, DecodeAction(message.on_no_convergence(),
-                                                                   prefix + ".on_no_convergence"));
-  options.return_trajectory = message.return_trajectory();
-  return options;
+  DEEPPCR_RETURN_IF_ERROR(DecodeNumbers(message, info, prefix, options));
+  DEEPPCR_ASSIGN_OR_RETURN(options->initial_guess, DecodeEnum(kGuesses, message.initial_guess(),
+                                                              prefix + ".initial_guess"));
+  if (options->initial_guess == InitialGuess::kCoarse && !info.generates()) {
+    return Mismatch(prefix + ".initial_guess",
+                    "CONSTANT, CALIBRATED or PREVIOUS for a model that is no diffusion", "COARSE");
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(
+      options->jacobian_refresh,
+      DecodeEnum(kRefreshes, message.jacobian_refresh(), prefix + ".jacobian_refresh"));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      options->on_no_convergence,
+      DecodeEnum(kActions, message.on_no_convergence(), prefix + ".on_no_convergence"));
+  options->return_trajectory = message.return_trajectory();
+  return absl::OkStatus();
 }
 
 absl::Status CheckReplyBytes(int64_t bytes, int64_t max_message_bytes) {
@@ -181,21 +178,28 @@ absl::Status DecodeSource(const v1::CompareRequest& request, const ModelInfo& in
   if (info.generates()) {
     if (request.has_inputs())
       return Mismatch("inputs", "none for a diffusion model: set generation", "a tensor");
-    input->source = "generation";
     return DecodeGeneration(request.generation(), info, input);
   }
   if (request.has_generation())
     return Mismatch("generation", "none: the model is no diffusion model", "one");
-  DEEPPCR_ASSIGN_OR_RETURN(input->inputs,
-                           DecodeInputs(request.has_inputs(), request.inputs(), info));
-  input->num_samples = request.inputs().shape(0);
-  input->num_steps = info.num_layers;
-  return absl::OkStatus();
+  return DecodeInputs(request.has_inputs(), request.inputs(), info, input);
 }
 
 absl::Status CheckReply(const ModelInfo& info, int64_t max_message_bytes, SolveInput* input) {
   DEEPPCR_ASSIGN_OR_RETURN(input->reply_bytes, ReplyBytes(*input, info));
   return CheckReplyBytes(input->reply_bytes, max_message_bytes);
+}
+
+// Decodes the fields that Forward and Generate share. The input's samples and steps are known.
+template <typename Request>
+absl::Status DecodeCommon(const Request& request, const ModelInfo& info, int64_t max_message_bytes,
+                          SolveInput* input) {
+  DEEPPCR_RETURN_IF_ERROR(
+      DecodeOptions(request.options(), info, std::string(input->names.options), &input->options));
+  DEEPPCR_RETURN_IF_ERROR(
+      DecodeInitialStates(request.has_initial_states(), request.initial_states(), info, input));
+  input->request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
+  return CheckReply(info, max_message_bytes, input);
 }
 
 absl::Status DecodeRow(const v1::SolverOptions& message, const ModelInfo& info, int index,
@@ -205,7 +209,8 @@ absl::Status DecodeRow(const v1::SolverOptions& message, const ModelInfo& info, 
   if (message.return_trajectory()) {
     return Mismatch(prefix + ".return_trajectory", "false in Compare", "true");
   }
-  DEEPPCR_ASSIGN_OR_RETURN(const SolveOptions options, DecodeOptions(message, info, prefix));
+  SolveOptions options;
+  DEEPPCR_RETURN_IF_ERROR(DecodeOptions(message, info, prefix, &options));
   if (options.initial_guess == InitialGuess::kPrevious) {
     return Mismatch(prefix + ".initial_guess", "CONSTANT, COARSE or CALIBRATED in Compare",
                     "PREVIOUS");
@@ -265,46 +270,23 @@ absl::Status CheckRequestId(std::string_view field, std::string_view request_id)
                   StrCat(Quoted(request_id), " (", request_id.size(), " bytes)"));
 }
 
-RunItem SolveInput::Item() const {
-  return {.num_samples = num_samples,
-          .inputs = inputs.values,
-          .seed = seed,
-          .first_sample = first_sample,
-          .labels = labels,
-          .initial_noise = initial_noise.values,
-          .step_noise = step_noise.values,
-          .initial_states = initial_states.values};
-}
-
 absl::StatusOr<SolveInput> DecodeForward(const v1::ForwardRequest& request, const ModelInfo& info,
-                                         int64_t max_message_bytes) {
+                                         int64_t max_message_bytes, const FieldNames& names) {
   SolveInput input;
-  DEEPPCR_RETURN_IF_ERROR(CheckRequestId("request_id", request.request_id()));
+  input.names = names;
   DEEPPCR_RETURN_IF_ERROR(CheckFamily(/*generates=*/false, info));
-  DEEPPCR_ASSIGN_OR_RETURN(input.inputs,
-                           DecodeInputs(request.has_inputs(), request.inputs(), info));
-  input.num_samples = request.inputs().shape(0);
-  input.num_steps = info.num_layers;
-  DEEPPCR_ASSIGN_OR_RETURN(input.options, DecodeOptions(request.options(), info, "options"));
-  DEEPPCR_RETURN_IF_ERROR(
-      DecodeInitialStates(request.has_initial_states(), request.initial_states(), info, &input));
-  input.request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
-  DEEPPCR_RETURN_IF_ERROR(CheckReply(info, max_message_bytes, &input));
+  DEEPPCR_RETURN_IF_ERROR(DecodeInputs(request.has_inputs(), request.inputs(), info, &input));
+  DEEPPCR_RETURN_IF_ERROR(DecodeCommon(request, info, max_message_bytes, &input));
   return input;
 }
 
 absl::StatusOr<SolveInput> DecodeGenerate(const v1::GenerateRequest& request, const ModelInfo& info,
-                                          int64_t max_message_bytes) {
+                                          int64_t max_message_bytes, const FieldNames& names) {
   SolveInput input;
-  DEEPPCR_RETURN_IF_ERROR(CheckRequestId("request_id", request.request_id()));
+  input.names = names;
   DEEPPCR_RETURN_IF_ERROR(CheckFamily(/*generates=*/true, info));
-  DEEPPCR_ASSIGN_OR_RETURN(input.options, DecodeOptions(request.options(), info, "options"));
-  input.source = "input";
   DEEPPCR_RETURN_IF_ERROR(DecodeGeneration(request.input(), info, &input));
-  DEEPPCR_RETURN_IF_ERROR(
-      DecodeInitialStates(request.has_initial_states(), request.initial_states(), info, &input));
-  input.request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
-  DEEPPCR_RETURN_IF_ERROR(CheckReply(info, max_message_bytes, &input));
+  DEEPPCR_RETURN_IF_ERROR(DecodeCommon(request, info, max_message_bytes, &input));
   return input;
 }
 
@@ -312,6 +294,7 @@ absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, co
                                            int64_t max_message_bytes) {
   CompareInput input;
   SolveInput& solve = input.request;
+  solve.names = kCompareFields;
   DEEPPCR_RETURN_IF_ERROR(DecodeSource(request, info, &solve));
   DEEPPCR_RETURN_IF_ERROR(DecodeRows(request, info, &input));
   input.repetitions = request.repetitions() == 0 ? kDefaultRepetitions : request.repetitions();
@@ -326,17 +309,13 @@ absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, co
   return input;
 }
 
-std::string FieldOf(const SolveInput& input, std::string_view name) {
-  return StrCat(input.source, ".", name);
-}
-
 absl::Status CheckFinite(const SolveInput& input) {
-  // Only a generation has a source; its inputs are the condition.
-  const std::string inputs = input.source.empty() ? "inputs" : FieldOf(input, "conditioning");
+  const std::string inputs = input.generates ? input.names.Tensor("conditioning") : "inputs";
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.inputs.values, inputs));
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.initial_states.values, "initial_states"));
-  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.initial_noise.values, FieldOf(input, "initial_noise")));
-  return CheckFinite(input.step_noise.values, FieldOf(input, "step_noise"));
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckFinite(input.initial_noise.values, input.names.Tensor("initial_noise")));
+  return CheckFinite(input.step_noise.values, input.names.Tensor("step_noise"));
 }
 
 }  // namespace deeppcr

@@ -195,8 +195,6 @@ SolverSeries Metrics::MakeSolver(const Labels& model, Method method, std::string
   return series;
 }
 
-std::string_view NameOf(Method method) { return kMethodNames[static_cast<size_t>(method)]; }
-
 std::unique_ptr<ModelMetrics> Metrics::MakeModel(const std::string& name,
                                                  const std::string& version) {
   const Labels model = {{"model", name}, {"version", version}};

@@ -25,48 +25,9 @@
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 #include "server/observe/inference_statistics.h"
+#include "server/observe/method.h"
 
 namespace deeppcr {
-
-enum class Method : uint8_t {
-  kForward,
-  kGenerate,
-  kStreamGenerate,
-  kCompare,
-  kListModels,
-  kGetModel,
-  kLoadModel,
-  kUnloadModel,
-  // The methods of inference.GRPCInferenceService.
-  kModelInfer,
-  kModelStreamInfer,
-  kModelReady,
-  kModelMetadata,
-  kModelConfig,
-  kModelStatistics,
-  kRepositoryIndex,
-  kRepositoryModelLoad,
-  kRepositoryModelUnload,
-};
-inline constexpr std::array<std::string_view, 17> kMethodNames = {"Forward",
-                                                                  "Generate",
-                                                                  "StreamGenerate",
-                                                                  "Compare",
-                                                                  "ListModels",
-                                                                  "GetModel",
-                                                                  "LoadModel",
-                                                                  "UnloadModel",
-                                                                  "ModelInfer",
-                                                                  "ModelStreamInfer",
-                                                                  "ModelReady",
-                                                                  "ModelMetadata",
-                                                                  "ModelConfig",
-                                                                  "ModelStatistics",
-                                                                  "RepositoryIndex",
-                                                                  "RepositoryModelLoad",
-                                                                  "RepositoryModelUnload"};
-
-std::string_view NameOf(Method method);
 
 // Label `stage`: where a request that was computed in a batch spent its time: from its arrival to
 // the queue; in the queue; in the three stages of its batch; from the end of the batch until gRPC

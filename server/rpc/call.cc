@@ -37,10 +37,10 @@ bool IsOurs(absl::StatusCode code) {
 Call::Call(ServiceContext& context, Method method, const RawCall& call)
     : context_(context),
       rpc_(call.rpc),
-      token_(SteadyDeadline(rpc_->raw_deadline())),
+      start_(Clock::now()),
+      token_(SteadyDeadline(rpc_->raw_deadline()), &context.stop),
       call_(call),
-      method_(method),
-      start_(Clock::now()) {
+      method_(method) {
   context_.calls.fetch_add(1);
   context_.unanswered.fetch_add(1);
   context_.metrics.in_flight(method_).Increment();
@@ -77,7 +77,7 @@ void Call::NoteTrace(const absl::Status& status) {
   const TraceParent trace = Trace();
   if (!context_.tracer.Sample(trace.sampled)) return;
   note_ = std::make_unique<TraceNote>(
-      TraceNote{std::string(request_id_), std::string(trace.trace_id), status.code()});
+      TraceNote{request_id_, std::string(trace.trace_id), status.code()});
 }
 
 // The stages of the call; one that was not computed in a batch has all its time in the first.
@@ -109,7 +109,7 @@ void Call::ReportStages() const {
   context_.tracer.Write({.method = NameOf(method_),
                          .model = std::string_view(model_).substr(0, 128),
                          .solver = solver_,
-                         .request_id = std::string_view(note_->request_id).substr(0, 128),
+                         .request_id = note_->request_id,
                          .trace_id = note_->trace_id,
                          .code = StatusCodeName(note_->code),
                          .version = version_,
@@ -123,7 +123,8 @@ absl::Status Call::Parse(google::protobuf::Message* request) const {
     return absl::UnavailableError("the server is starting or shutting down");
   }
   // A call that is cancelled before its message has come gets an empty one.
-  if (token_.cancelled() || rpc_->IsCancelled()) return absl::CancelledError("cancelled");
+  const bool cancelled = token_.cancelled() && !answers_always_;
+  if (cancelled || rpc_->IsCancelled()) return absl::CancelledError("cancelled");
   // The request is the handler's, though gRPC passes it as const; of no use once it is parsed.
   grpc::ByteBuffer bytes;
   bytes.Swap(const_cast<grpc::ByteBuffer*>(call_.request));
@@ -150,9 +151,26 @@ absl::Status Call::HoldBytes(int64_t bytes) {
   return absl::OkStatus();
 }
 
+// Returns the status, but kUnavailable for a cancellation of ours: the client did not ask for it.
 absl::Status Call::Attribute(const absl::Status& status) const {
-  if (status.code() != absl::StatusCode::kCancelled || !context_.stopping.load()) return status;
+  if (!absl::IsCancelled(status) || !context_.stop.cancelled()) return status;
   return absl::UnavailableError("the server is shutting down");
+}
+
+void Call::Refuse(const absl::Status& error) {
+  const absl::Status attributed = Attribute(error);
+  if (attributed.code() != absl::StatusCode::kInvalidArgument || model_.empty()) {
+    return Complete(attributed);
+  }
+  std::string where = StrCat(" (model ", Quoted(model_));
+  if (!request_id_.empty()) where += StrCat(", request ", Quoted(request_id_));
+  Complete(absl::InvalidArgumentError(StrCat(attributed.message(), where, ")")));
+}
+
+// A stream of requests has trailers only once; there the error's message says how long the queue
+// is.
+void Call::SendDepth(int64_t depth) {
+  if (!responder_->in_turns()) rpc_->AddTrailingMetadata("deeppcr-queue-depth", StrCat(depth));
 }
 
 void Call::Complete(const absl::Status& status, const google::protobuf::Message* reply) {
@@ -163,7 +181,6 @@ void Call::Complete(const absl::Status& status, const google::protobuf::Message*
   Observe(status, seconds);
   Log(status, seconds);
   NoteTrace(status);
-  request_id_ = {};
   FreeRequest();
   const grpc::Status answer = ToGrpcStatus(status);
   if (!responder_->in_turns()) OnTurn(bytes.Valid() ? static_cast<int64_t>(bytes.Length()) : 0);
@@ -175,7 +192,7 @@ void Call::Complete(const absl::Status& status, const google::protobuf::Message*
 void Call::Drop() const {
   context_.metrics.CountDroppedReply();
   context_.logger.LogLimited(LogLevel::kWarn, "reply_dropped",
-                             {{"method", kMethodNames[static_cast<size_t>(method_)]},
+                             {{"method", NameOf(method_)},
                               {"model", std::string_view(model_).substr(0, 128)},
                               {"peer", rpc_->peer()}});
   rpc_->TryCancel();
@@ -196,9 +213,9 @@ void Call::Observe(const absl::Status& status, double seconds) const {
 
 void Call::Log(const absl::Status& status, double seconds) const {
   Logger& logger = context_.logger;
-  const std::string_view method = kMethodNames[static_cast<size_t>(method_)];
+  const std::string_view method = NameOf(method_);
   const std::string_view model = std::string_view(model_).substr(0, 128);
-  const std::string_view request_id = request_id_.substr(0, 128);
+  const std::string_view request_id = request_id_;
   if (!status.ok()) {
     logger.LogLimited(IsOurs(status.code()) ? LogLevel::kWarn : LogLevel::kInfo, "request_refused",
                       {{"method", method},

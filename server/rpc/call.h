@@ -14,6 +14,7 @@
 #include "kernels/base/cancel_token.h"
 #include "kernels/base/status_macros.h"
 #include "server/codec/request_codec.h"
+#include "server/codec/v2/request.h"
 #include "server/rpc/responder.h"
 #include "server/rpc/service.h"
 
@@ -42,19 +43,39 @@ class Call : public CallEvents {
   virtual ~Call() = default;
 
   // Checks that the caller may call and the server serves, parses the request, and checks the
-  // fields that name a model. Errors: those of Authorizer; kUnavailable before the server has
-  // started and while it drains, unless this call is answered then too; kInvalidArgument.
+  // fields that name the request and a model. Errors: those of Authorizer; kUnavailable before the
+  // server has started and while it drains, unless this call is answered then too;
+  // kInvalidArgument.
   template <typename Request>
   absl::Status Receive(Request* request) {
     DEEPPCR_RETURN_IF_ERROR(Authorize());
     DEEPPCR_RETURN_IF_ERROR(Parse(request));
     if constexpr (requires { request->model(); }) {
-      return NameModel(request->model(), request->version());
+      NoteModel(request->model());
     } else if constexpr (requires { request->model_name(); }) {
       NoteModel(request->model_name());
     } else if constexpr (requires { request->name(); }) {
       NoteModel(request->name());
     }
+    if constexpr (requires { request->request_id(); }) {
+      DEEPPCR_RETURN_IF_ERROR(NameRequest("request_id", request->request_id()));
+    } else if constexpr (requires { request->id(); }) {
+      DEEPPCR_RETURN_IF_ERROR(NameRequest("id", request->id()));
+    }
+    if constexpr (requires { request->model(); }) {
+      return NameModel(request->model(), request->version());
+    } else if constexpr (requires { request->model_version(); }) {
+      DEEPPCR_ASSIGN_OR_RETURN(const int64_t version, DecodeVersion(request->model_version()));
+      return NameModel(request->model_name(), version);
+    }
+    return absl::OkStatus();
+  }
+  // Keeps the id of the request, after it has checked the size: memory kept for a refused request
+  // counts against no budget. `field`: the protocol's name for the id.
+  absl::Status NameRequest(std::string_view field, const std::string& id) {
+    DEEPPCR_RETURN_IF_ERROR(CheckRequestId(field, id));
+    request_id_ = id;
+    responder_->SetId(id);
     return absl::OkStatus();
   }
   // Keeps a valid name for metrics and logs; an invalid one is refused where it is used.
@@ -73,6 +94,10 @@ class Call : public CallEvents {
 
   // Answers the call: serializes the reply, which an OK needs, counts, logs, finishes.
   void Complete(const absl::Status& status, const google::protobuf::Message* reply = nullptr);
+  // Completes with the error, which names model and request if the request is at fault.
+  void Refuse(const absl::Status& error);
+  // Tells a client that is refused how long the queue is, for its back-off.
+  void SendDepth(int64_t depth);
 
   // Frees memory that the reply does not need. Called before the reply is sent: from then on the
   // client decides how long the call lasts.
@@ -82,16 +107,14 @@ class Call : public CallEvents {
   // Errors: kResourceExhausted.
   absl::Status HoldBytes(int64_t bytes);
 
-  // Returns the status, but kUnavailable for a cancellation of ours: the client did not ask for it.
-  absl::Status Attribute(const absl::Status& status) const;
-
   ServiceContext& context_;
   grpc::CallbackServerContext* const rpc_;
+  const Clock::time_point start_;  // the call's arrival
   CancelToken token_;
   // Values for metrics and logs.
   std::string model_;
   int64_t version_ = 0;
-  std::string_view request_id_;  // points into the call; empty once the request is freed
+  std::string request_id_;
   const SolverSeries* series_ = nullptr;
   const StageSeries* stages_ = nullptr;        // set for calls that are computed in a batch
   Clock::time_point submitted_{};              // time of the hand-over to the batcher
@@ -117,6 +140,7 @@ class Call : public CallEvents {
   Stages StagesUntil(Clock::time_point end) const;
   void ReportStages() const;
   absl::Status Parse(google::protobuf::Message* request) const;
+  absl::Status Attribute(const absl::Status& status) const;
   void Observe(const absl::Status& status, double seconds) const;
   void Drop() const;
   void Log(const absl::Status& status, double seconds) const;
@@ -126,7 +150,6 @@ class Call : public CallEvents {
   Responder* responder_ = nullptr;
   ReplyWatch::Reply unread_;
   std::unique_ptr<TraceNote> note_;  // null: this call is not traced
-  const Clock::time_point start_;
 };
 
 grpc::ByteBuffer Serialize(const google::protobuf::Message& message);

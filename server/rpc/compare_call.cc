@@ -1,77 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "server/rpc/compare_call.h"
+
+#include <utility>
+
 #include "server/codec/reply_codec.h"
-#include "server/rpc/solve_call.h"
 
 namespace deeppcr {
 namespace {
 
-class CompareCall final : public QueuedCall {
- public:
-  CompareCall(ServiceContext& context, const RawCall& call, grpc::ByteBuffer* reply)
-      : QueuedCall(context, Method::kCompare, call), responder_(*this, reply) {
-    RespondThrough(&responder_);
-    batchable = false;
-  }
-  grpc::ServerUnaryReactor* reactor() { return &responder_; }
-
-  absl::Status Prepare() override { return CheckFinite(input_.request); }
-
-  absl::Status RunAlone() override {
-    const Clock::time_point start = Clock::now();
-    RunItem request = input_.request.Item();
-    request.token = &token_;
-    absl::StatusOr<std::vector<ComparisonRow>> rows =
-        model->model->Compare(request, input_.rows, input_.repetitions);
-    compute_seconds_ = std::chrono::duration<double>(Clock::now() - start).count();
-    if (rows.ok()) rows_ = *std::move(rows);
-    return rows.status();
-  }
-
-  void Done(absl::Status status, const JobTimings& timings) override {
-    timings_ = timings;
-    timings_.run.wall_seconds = compute_seconds_;
-    if (!status.ok()) return Refuse(status);
-    v1::CompareResponse reply;
-    FillCompare(*model, input_, rows_, &reply);
-    Answer(reply);
-  }
-
- private:
-  ~CompareCall() override = default;
-
-  absl::Status Admit() override {
-    DEEPPCR_RETURN_IF_ERROR(Receive(&request_));
-    DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
-                             context_.store.Find(model_, version_));
-    DEEPPCR_ASSIGN_OR_RETURN(
-        input_, DecodeCompare(request_, served->model->info(), context_.max_message_bytes));
-    series_ = served->metrics->ForSolver(kSeveralSolvers, Method::kCompare);
-    const SolveInput& request = input_.request;
-    return Submit(std::move(served), request.num_samples,
-                  request.request_bytes + request.reply_bytes);
-  }
-
-  void FreeRequest() override {
-    v1::CompareRequest().Swap(&request_);
-    input_ = {};
-    rows_ = {};
-  }
-
-  UnaryResponder responder_;
-  v1::CompareRequest request_;
-  CompareInput input_;
-  std::vector<ComparisonRow> rows_;
-  double compute_seconds_ = 0;
-};
+double SecondsSince(CancelToken::Clock::time_point start) {
+  return std::chrono::duration<double>(CancelToken::Clock::now() - start).count();
+}
 
 }  // namespace
 
-grpc::ServerUnaryReactor* StartCompare(ServiceContext& context, const RawCall& call,
-                                       grpc::ByteBuffer* reply) {
-  auto* compare = new CompareCall(context, call, reply);
-  grpc::ServerUnaryReactor* reactor = compare->reactor();
-  compare->Start();
-  return reactor;
+void CompareCall::Start() {
+  if (absl::Status status = Admit(); !status.ok()) End(status);
+}
+
+absl::Status CompareCall::Admit() {
+  DEEPPCR_RETURN_IF_ERROR(Receive(&request_));
+  DEEPPCR_ASSIGN_OR_RETURN(served_, context_.store.Find(model_, version_));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      input_, DecodeCompare(request_, served_->model->info(), context_.max_message_bytes));
+  series_ = served_->metrics->ForSolver(kSeveralSolvers, Method::kCompare);
+  version_ = served_->version;
+  DEEPPCR_RETURN_IF_ERROR(HoldBytes(input_.request.request_bytes + input_.request.reply_bytes));
+  submitted_ = Clock::now();
+  if (context_.comparisons.Post([this] { Run(); }, this)) return absl::OkStatus();
+  return absl::ResourceExhaustedError("too many comparisons wait; try again later");
+}
+
+void CompareCall::OnCancelled() {
+  Call::OnCancelled();
+  if (!context_.comparisons.Withdraw(this)) return;
+  NoteQueueTime();
+  End(ExpiredStatus(token_, Clock::now()));
+}
+
+void CompareCall::NoteQueueTime() {
+  timings_.queued = true;
+  timings_.queue_seconds = SecondsSince(submitted_);
+}
+
+void CompareCall::Run() {
+  NoteQueueTime();
+  v1::CompareResponse reply;
+  const absl::Status status = Compute(&reply);
+  if (!status.ok()) return End(status);
+  served_.reset();
+  Complete(absl::OkStatus(), &reply);
+}
+
+absl::Status CompareCall::Compute(v1::CompareResponse* reply) {
+  if (Fired(&token_)) return ExpiredStatus(token_, Clock::now());
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_.request));
+  std::vector<absl::StatusOr<ResolvedOptions>> options;
+  for (const SolveOptions& row : input_.rows)
+    options.push_back(served_->model->Resolve(row, input_.request.num_samples));
+  const Clock::time_point start = Clock::now();
+  const absl::StatusOr<std::vector<ComparisonRow>> rows =
+      served_->model->Compare(input_.request.Samples(), options, input_.repetitions, &token_);
+  timings_.run.wall_seconds = SecondsSince(start);
+  timings_.batch_samples = input_.request.num_samples;
+  if (!rows.ok()) return rows.status();
+  FillCompare(*served_, input_, *rows, reply);
+  return absl::OkStatus();
+}
+
+void CompareCall::End(const absl::Status& error) {
+  served_.reset();
+  Refuse(error);
+}
+
+void CompareCall::FreeRequest() {
+  v1::CompareRequest().Swap(&request_);
+  input_ = {};
 }
 
 }  // namespace deeppcr

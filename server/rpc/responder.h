@@ -9,6 +9,7 @@
 
 #include <mutex>
 #include <optional>
+#include <string>
 
 namespace deeppcr {
 
@@ -34,6 +35,8 @@ class Responder {
   virtual void Respond(const grpc::Status& status, grpc::ByteBuffer reply) = 0;
   // True if replies wait for one another; then OnTurn tells the call of its turn.
   virtual bool in_turns() const { return false; }
+  // Sets the request's id, where the reply of an error has one.
+  virtual void SetId(const std::string& /*id*/) {}
 };
 
 class UnaryResponder final : public grpc::ServerUnaryReactor, public Responder {

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/rpc/service.h"
 
-#include <array>
-#include <utility>
+#include <chrono>
 
 #include "absl/strings/str_replace.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "server/codec/reply_codec.h"
-#include "server/rpc/handler_calls.h"
+#include "server/rpc/compare_call.h"
+#include "server/rpc/small_calls.h"
 #include "server/rpc/solve_call.h"
+#include "server/rpc/solve_methods.h"
 
 namespace deeppcr {
 
@@ -22,82 +23,69 @@ bool IsLoopbackPeer(std::string_view peer) {
   return address.starts_with("[::1]:") || address.starts_with("[::ffff:127.");
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::Forward(Rpc* rpc, const Bytes* request,
-                                                  Bytes* reply) noexcept {
-  return StartForward(context_, {rpc, request}, reply);
+using Reactor = grpc::ServerUnaryReactor;
+
+Reactor* DeepPcrService::Forward(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
+  return StartSolve<ForwardMethod>(context_, {rpc, request}, reply);
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::Generate(Rpc* rpc, const Bytes* request,
-                                                   Bytes* reply) noexcept {
-  return StartGenerate(context_, {rpc, request}, reply);
+Reactor* DeepPcrService::Generate(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
+  return StartSolve<GenerateMethod>(context_, {rpc, request}, reply);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* DeepPcrService::StreamGenerate(
     Rpc* rpc, const Bytes* request) noexcept {
-  return StartStreamGenerate(context_, {rpc, request});
+  return StartSolve<StreamGenerateMethod>(context_, {rpc, request});
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::Compare(Rpc* rpc, const Bytes* request,
-                                                  Bytes* reply) noexcept {
-  return StartCompare(context_, {rpc, request}, reply);
-}
-
-grpc::ServerUnaryReactor* DeepPcrService::ListModels(Rpc* rpc, const Bytes* request,
-                                                     Bytes* reply) noexcept {
-  auto* call = new ImmediateCall<v1::ListModelsRequest, v1::ListModelsResponse>(
-      context_, Method::kListModels, {rpc, request}, reply);
+Reactor* DeepPcrService::Compare(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
+  auto* const call = new CompareCall(context_, {rpc, request}, reply);
   Reactor* const reactor = call->reactor();
-  call->Start([this](const auto&, v1::ListModelsResponse* list) {
-    for (const ModelStatus& status : context_.store.List()) {
-      FillSummary(status, list->add_models());
-    }
-    return absl::OkStatus();
-  });
+  call->Start();
   return reactor;
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::GetModel(Rpc* rpc, const Bytes* request,
-                                                   Bytes* reply) noexcept {
-  auto* call = new ImmediateCall<v1::GetModelRequest, v1::GetModelResponse>(
-      context_, Method::kGetModel, {rpc, request}, reply);
-  Reactor* const reactor = call->reactor();
-  call->Start([this](const auto& wanted, v1::GetModelResponse* description) -> absl::Status {
-    DEEPPCR_ASSIGN_OR_RETURN(const ModelStatus status,
-                             context_.store.Describe(wanted.model(), wanted.version()));
-    FillModel(status, description);
-    if (wanted.with_plan_file() && status.model != nullptr)
-      description->set_plan_file(status.model->model->PlanFileText());
-    return absl::OkStatus();
-  });
-  return reactor;
+Reactor* DeepPcrService::ListModels(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
+  return StartUnary<ImmediateCall<v1::ListModelsRequest, v1::ListModelsResponse>>(
+      context_, Method::kListModels, {rpc, request}, reply, [this](const auto&, auto* list) {
+        for (const ModelStatus& status : context_.store.List())
+          FillSummary(status, list->add_models());
+        return absl::OkStatus();
+      });
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::LoadModel(Rpc* rpc, const Bytes* request,
-                                                    Bytes* reply) noexcept {
-  auto* call = new AdminCall<v1::LoadModelRequest, v1::LoadModelResponse>(
-      context_, Method::kLoadModel, {rpc, request}, reply);
-  Reactor* const reactor = call->reactor();
-  call->Start([this](const auto& wanted, v1::LoadModelResponse* loaded) -> absl::Status {
-    const auto start = std::chrono::steady_clock::now();
-    DEEPPCR_ASSIGN_OR_RETURN(const ModelStatus status,
-                             context_.store.Load(wanted.model(), wanted.version()));
-    FillSummary(status, loaded->mutable_summary());
-    loaded->set_seconds(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    return absl::OkStatus();
-  });
-  return reactor;
+Reactor* DeepPcrService::GetModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
+  return StartUnary<ImmediateCall<v1::GetModelRequest, v1::GetModelResponse>>(
+      context_, Method::kGetModel, {rpc, request}, reply,
+      [this](const auto& wanted, auto* description) -> absl::Status {
+        DEEPPCR_ASSIGN_OR_RETURN(const ModelStatus status,
+                                 context_.store.Describe(wanted.model(), wanted.version()));
+        FillModel(status, description);
+        if (wanted.with_plan_file() && status.model != nullptr)
+          description->set_plan_file(status.model->model->PlanFileText());
+        return absl::OkStatus();
+      });
 }
 
-grpc::ServerUnaryReactor* DeepPcrService::UnloadModel(Rpc* rpc, const Bytes* request,
-                                                      Bytes* reply) noexcept {
-  auto* call = new AdminCall<v1::UnloadModelRequest, v1::UnloadModelResponse>(
-      context_, Method::kUnloadModel, {rpc, request}, reply);
-  Reactor* const reactor = call->reactor();
-  call->Start([this](const auto& wanted, v1::UnloadModelResponse*) {
-    return context_.store.Unload(wanted.model(), wanted.version());
-  });
-  return reactor;
+Reactor* DeepPcrService::LoadModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
+  return StartUnary<AdminCall<v1::LoadModelRequest, v1::LoadModelResponse>>(
+      context_, Method::kLoadModel, {rpc, request}, reply,
+      [this](const auto& wanted, auto* loaded) -> absl::Status {
+        const auto start = std::chrono::steady_clock::now();
+        DEEPPCR_ASSIGN_OR_RETURN(const ModelStatus status,
+                                 context_.store.Load(wanted.model(), wanted.version()));
+        FillSummary(status, loaded->mutable_summary());
+        loaded->set_seconds(
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+        return absl::OkStatus();
+      });
+}
+
+Reactor* DeepPcrService::UnloadModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
+  return StartUnary<AdminCall<v1::UnloadModelRequest, v1::UnloadModelResponse>>(
+      context_, Method::kUnloadModel, {rpc, request}, reply, [this](const auto& wanted, auto*) {
+        return context_.store.Unload(wanted.model(), wanted.version());
+      });
 }
 
 }  // namespace deeppcr

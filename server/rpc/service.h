@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
-#include "server/models/loader_thread.h"
 #include "server/models/model_store.h"
 #include "server/observe/log.h"
 #include "server/observe/metrics.h"
@@ -23,6 +22,7 @@
 #include "server/rpc/authorizer.h"
 #include "server/schedule/batcher.h"
 #include "server/schedule/shadow.h"
+#include "server/schedule/task_thread.h"
 
 namespace deeppcr {
 
@@ -34,7 +34,8 @@ bool IsLoopbackPeer(std::string_view peer);
 struct ServiceContext {
   ModelStore& store;
   Batcher& batcher;
-  LoaderThread& loader;
+  TaskThread& loader;
+  TaskThread& comparisons;
   Metrics& metrics;
   ShadowSampler& shadow;
   Logger& logger;
@@ -47,10 +48,9 @@ struct ServiceContext {
   ScheduleOptions schedule;  // the batcher's
   VersionPolicies versions;
 
-  std::atomic<bool> draining{false};  // new calls are refused; also before Start is done
-  std::atomic<bool> leaving{false};   // not ready any more, whatever the models say
-  std::atomic<bool> stopping{
-      false};  // calls in progress are being cancelled by us, not by their clients
+  std::atomic<bool> draining{false};   // new calls are refused; also before Start is done
+  std::atomic<bool> leaving{false};    // not ready any more, whatever the models say
+  CancelToken stop;                    // fires to cancel every call: by us, not by its client
   std::atomic<int64_t> calls{0};       // from arrival until gRPC is rid of the reply
   std::atomic<int64_t> unanswered{0};  // from arrival until the reply is handed to gRPC
   std::atomic<int64_t> streams{0};     // open streams of many calls, however idle
@@ -64,20 +64,12 @@ struct ServiceContext {
 };
 
 // All methods take and give bytes: requests are checked before they are parsed, see wire.h.
-template <typename Base, template <typename> typename... Methods>
-struct RawService {
-  using Type = Base;
-};
-template <typename Base, template <typename> typename First, template <typename> typename... Others>
-struct RawService<Base, First, Others...> {
-  using Type = First<typename RawService<Base, Others...>::Type>;
-};
-using RawDeepPcrService = RawService<
-    v1::DeepPcr::Service, v1::DeepPcr::WithRawCallbackMethod_Forward,
-    v1::DeepPcr::WithRawCallbackMethod_Generate, v1::DeepPcr::WithRawCallbackMethod_StreamGenerate,
-    v1::DeepPcr::WithRawCallbackMethod_Compare, v1::DeepPcr::WithRawCallbackMethod_ListModels,
-    v1::DeepPcr::WithRawCallbackMethod_GetModel, v1::DeepPcr::WithRawCallbackMethod_LoadModel,
-    v1::DeepPcr::WithRawCallbackMethod_UnloadModel>::Type;
+using V1 = v1::DeepPcr;
+using RawDeepPcrService = V1::WithRawCallbackMethod_Forward<
+    V1::WithRawCallbackMethod_Generate<V1::WithRawCallbackMethod_StreamGenerate<
+        V1::WithRawCallbackMethod_Compare<V1::WithRawCallbackMethod_ListModels<
+            V1::WithRawCallbackMethod_GetModel<V1::WithRawCallbackMethod_LoadModel<
+                V1::WithRawCallbackMethod_UnloadModel<V1::Service>>>>>>>>;
 
 class DeepPcrService final : public RawDeepPcrService {
  public:

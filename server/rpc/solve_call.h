@@ -2,14 +2,14 @@
 #ifndef DEEPPCR_SERVER_RPC_SOLVE_CALL_H_
 #define DEEPPCR_SERVER_RPC_SOLVE_CALL_H_
 
-// The common part of calls that compute: Forward, Generate, StreamGenerate and Compare go through
-// the batcher.
+// The calls that solve: they go through the batcher. One class for all methods; a struct per method
+// (rpc/solve_methods.h, rpc/v2/infer_method.h) says what is particular to it.
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,96 +19,168 @@
 
 namespace deeppcr {
 
-// A call whose work goes through the batcher.
-class QueuedCall : public Call, public Job {
+// The status about a member of `field`, about that member by its full name.
+absl::Status InField(std::string_view field, const absl::Status& status);
+
+// True if the job is so short that the handler should compute it itself. Only the time that the
+// sequential solver takes is known beforehand.
+bool IsShort(const LoadedModel& model, const ResolvedOptions& options, const SolveInput& input);
+
+// The samples' terminations as the status of the whole call.
+absl::Status JudgeReports(std::span<const SampleReport> reports, const SolveOptions& options);
+
+// Counts what the samples cost, and logs those that fell back.
+void ObserveReports(std::span<const SampleReport> reports, const ServedModel& model,
+                    std::string_view solver, std::string_view request_id,
+                    const SolverSeries& series, Logger& logger);
+
+// One call of one method. `M` has
+//   kMethod, Request, Reply, Responder
+//   Decode(Request*, info, max_message_bytes) -> StatusOr<SolveInput>, whose views are into the
+//     request and the M object
+//   Allocate(info, input, RunItem*): shapes the reply's tensors and points the item at them
+//   TakeReply(model, report, request_id) -> Reply, moved out of the M object
+//   ProgressOf(progress, num_steps) -> a message of the stream; only where the reply is a stream
+// `this` may be gone after Start, Done, and whatever answers.
+template <typename M>
+class SolveCall final : public Call, public Job, public ProgressListener {
  public:
-  // Decodes and submits; answers at once where that fails. `this` may be gone afterwards.
-  void Start();
+  template <typename... ResponderArguments>
+  SolveCall(ServiceContext& context, const RawCall& call, ResponderArguments&&... arguments)
+      : Call(context, M::kMethod, call),
+        responder_(*this, std::forward<ResponderArguments>(arguments)...) {
+    RespondThrough(&responder_);
+  }
+  typename M::Responder* responder() { return &responder_; }
 
- protected:
-  using Call::Call;
+  // Decodes and submits; answers at once where that fails.
+  void Start() {
+    if (absl::Status status = Admit(); !status.ok()) End(status);
+  }
 
-  // Decodes the request and ends with Submit.
-  virtual absl::Status Admit() = 0;
-  // Hands the call to the batcher. After OK `this` belongs to the batcher and may be gone.
-  absl::Status Submit(std::shared_ptr<ServedModel> served, int64_t num_samples, int64_t num_bytes);
-  // Answers without holding on to the model: an unload waits for users, not for unread replies.
-  void Answer(const google::protobuf::Message& reply);
-  // Completes with the error, which names model and request if the request is at fault.
-  void Refuse(const absl::Status& status);
-  // Sets a deadline of the request's own; called before Submit.
-  void LimitTo(std::chrono::microseconds time) {
-    sooner_.emplace(std::min(Clock::now() + time, token_.deadline()), &token_);
-    token = &*sooner_;
+  absl::Status Prepare() override {
+    if (!checked_) DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
+    reports_.resize(static_cast<size_t>(input_.num_samples));
+    run_item.samples = input_.Samples();
+    run_item.reports = reports_;
+    if constexpr (kStreams) run_item.listener = this;
+    method_.Allocate(model->model->info(), input_, &run_item);
+    return absl::OkStatus();
+  }
+
+  void Done(absl::Status status, const JobTimings& timings) override {
+    timings_ = timings;
+    if (status.ok()) status = JudgeReports(reports_, input_.options);
+    if (!status.ok()) return End(status);
+    ObserveReports(reports_, *model, options.solver, request_id_, *series_, context_.logger);
+    v1::SolveReport report;
+    FillSolveReport(*model, options, reports_, timings, &report);
+    // The reply's memory ends here, and not when the client has read it.
+    const typename M::Reply reply = method_.TakeReply(*model, std::move(report), request_id_);
+    if (context_.shadow.Sample()) return AnswerAndShadow(reply);
+    Answer(reply);
+  }
+
+  void OnProgress(const SolveProgress& progress) override {
+    if constexpr (kStreams) {
+      if (!responder_.idle()) return;  // the client is told as fast as it reads
+      responder_.Progress(Serialize(M::ProgressOf(progress, input_.num_steps)));
+    }
   }
 
  private:
-  // Tells a refused client how long the queue is, for its back-off.
-  virtual void TellDepth(int64_t depth);
+  static constexpr bool kStreams = requires(const SolveProgress& p) { M::ProgressOf(p, 0); };
 
-  std::optional<CancelToken> sooner_;
-};
+  ~SolveCall() override = default;
 
-// One solve: Forward or Generate.
-class SolveCall : public QueuedCall {
- public:
-  absl::Status Prepare() override;
-  void Done(absl::Status status, const JobTimings& timings) override;
-
- protected:
-  using QueuedCall::QueuedCall;
-
-  // Receives the request, decodes it with `decode` (DecodeForward, DecodeGenerate) and submits it;
-  // the durations count as those of `method`.
-  template <typename Request, typename Decode>
-  absl::Status AdmitRequest(Request* request, const Decode& decode, Method method) {
-    DEEPPCR_RETURN_IF_ERROR(Receive(request));
-    request_id_ = request->request_id();
-    DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served, FindModel());
-    DEEPPCR_ASSIGN_OR_RETURN(input_,
-                             decode(*request, served->model->info(), context_.max_message_bytes));
-    return SubmitInput(std::move(served), method);
+  absl::Status Admit() {
+    DEEPPCR_RETURN_IF_ERROR(Receive(&request_));
+    DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
+                             context_.store.Find(model_, version_));
+    // From here on the call counts in the model's statistics.
+    statistics_ = &served->metrics->statistics;
+    DEEPPCR_ASSIGN_OR_RETURN(
+        input_, method_.Decode(&request_, served->model->info(), context_.max_message_bytes));
+    return Submit(std::move(served));
   }
-  // Finds the model of the request. From here on the call counts in the model's statistics.
-  absl::StatusOr<std::shared_ptr<ServedModel>> FindModel();
-  absl::Status SubmitInput(std::shared_ptr<ServedModel> served, Method method);
-  // Gives the reply a trajectory for run_item to write, if the request wants one.
-  template <typename Response>
-  void AllocateTrajectory(const ModelInfo& info, Response* response) {
-    if (!input_.options.return_trajectory) return;
-    run_item.trajectory =
-        AllocateTensor(std::array{input_.num_samples, input_.num_steps + 1, info.state_dim},
-                       response->mutable_trajectory());
-  }
-  // Shapes the reply's tensors and points run_item at them.
-  virtual void AllocateReply(const ModelInfo& info) = 0;
-  // Completes the reply and ends with AnswerAndShadow.
-  virtual void Reply(const JobTimings& timings) = 0;
-  // Answers, and offers a shadow if it is this request's turn. `this` may be gone afterwards.
-  void AnswerAndShadow(const google::protobuf::Message& reply);
-  void ForgetInput();
 
+  // Hands the call to the batcher. After OK `this` belongs to the batcher and may be gone.
+  absl::Status Submit(std::shared_ptr<ServedModel> served) {
+    const LoadedModel& loaded = *served->model;
+    absl::StatusOr<ResolvedOptions> resolved = loaded.Resolve(input_.options, input_.num_samples);
+    if (!resolved.ok()) return InField(input_.names.options, resolved.status());
+    options = *std::move(resolved);
+    num_samples_ = samples = input_.num_samples;
+    checked_ = input_.request_bytes <= kInlineCheckBytes;
+    if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
+    run_inline = IsShort(loaded, options, input_);
+    series_ = served->metrics->ForSolver(options.solver,
+                                         input_.generates ? Method::kGenerate : Method::kForward);
+    stages_ = &served->metrics->stages();
+    solver_ = options.solver;
+    bytes = input_.request_bytes + input_.reply_bytes;
+    model = std::move(served);
+    version_ = model->version;
+    token = &token_;
+    if (input_.timeout.has_value()) {
+      limited_.emplace(std::min(start_ + *input_.timeout, token_.deadline()), &token_);
+      token = &*limited_;
+    }
+    held_bytes_ = bytes;
+    submitted_ = Clock::now();
+    const absl::Status status = context_.batcher.Enqueue(this);
+    if (!status.ok()) held_bytes_ = 0;
+    if (absl::IsResourceExhausted(status)) SendDepth(context_.batcher.Depth(*model));
+    return status;
+  }
+
+  // Ends the call without holding on to the model: an unload waits for users, not for replies that
+  // nobody reads.
+  void Answer(const google::protobuf::Message& reply) {
+    model.reset();
+    Complete(absl::OkStatus(), &reply);
+  }
+  void End(const absl::Status& error) {
+    model.reset();
+    Refuse(error);
+  }
+
+  // Offers a shadow of the first sample, which is copied before the reply: `this` and the request
+  // are gone after it.
+  void AnswerAndShadow(const google::protobuf::Message& reply) {
+    OwnedSampleInputs sample(SamplesOf(run_item.samples, 0, 1));
+    const std::shared_ptr<ServedModel> served = model;
+    const ResolvedOptions resolved = options;
+    ShadowSampler& shadow = context_.shadow;
+    Answer(reply);
+    shadow.Offer(served, resolved, std::move(sample));
+  }
+
+  void FreeRequest() override {
+    run_item = {};
+    input_ = {};
+    reports_ = {};
+    typename M::Request().Swap(&request_);
+    method_ = M();
+  }
+
+  typename M::Responder responder_;
+  typename M::Request request_;
+  M method_;
   SolveInput input_;
   std::vector<SampleReport> reports_;
-
- private:
-  bool IsQuick(const LoadedModel& loaded) const;
-  absl::Status JudgeReports() const;
-  void ObserveReports() const;
-
+  std::optional<CancelToken> limited_;  // the call's, with the request's own time limit
   bool checked_ = false;
 };
 
-// Entry points for the handlers: each makes a call that deletes itself, starts it, and returns the
-// reactor that gRPC wants.
-grpc::ServerUnaryReactor* StartForward(ServiceContext& context, const RawCall& call,
-                                       grpc::ByteBuffer* reply);
-grpc::ServerUnaryReactor* StartGenerate(ServiceContext& context, const RawCall& call,
-                                        grpc::ByteBuffer* reply);
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartStreamGenerate(ServiceContext& context,
-                                                                const RawCall& call);
-grpc::ServerUnaryReactor* StartCompare(ServiceContext& context, const RawCall& call,
-                                       grpc::ByteBuffer* reply);
+// Starts a call that deletes itself; returns the reactor that gRPC wants.
+template <typename M, typename... ResponderArguments>
+auto* StartSolve(ServiceContext& context, const RawCall& call, ResponderArguments&&... arguments) {
+  auto* solve = new SolveCall<M>(context, call, std::forward<ResponderArguments>(arguments)...);
+  auto* responder = solve->responder();
+  solve->Start();
+  return responder;
+}
 
 }  // namespace deeppcr
 

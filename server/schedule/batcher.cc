@@ -29,11 +29,11 @@ absl::Status Stopping() { return absl::UnavailableError("the server is shutting 
 
 }  // namespace
 
-// A worker's next work. Kept by the worker from turn to turn, so that taking a batch allocates
+// A worker's next work. Kept by the worker from batch to batch, so that taking one allocates
 // nothing.
 struct Batcher::Work {
-  Schedule::Turn turn;
-  IdleTask idle;  // if set, runs in place of a turn
+  Schedule::Batch batch;
+  IdleTask idle;  // if set, runs in place of a batch
   std::optional<CancelToken> idle_token;
   Clock::time_point taken;
 
@@ -49,7 +49,7 @@ struct Batcher::Work {
     statuses.clear();
     computed.clear();
     run = RunTimings();
-    batch_samples = turn.samples;
+    batch_samples = batch.samples;
   }
 };
 
@@ -66,50 +66,51 @@ Batcher::Batcher(const BatcherOptions& options) : options_(options), schedule_(o
 Batcher::~Batcher() { Shutdown(); }
 
 absl::Status Batcher::Enqueue(Job* job) {
-  JobList dead;
-  Work work;  // its lists stay empty, and unallocated, unless the job is computed here
+  JobList expired;
+  Work work;  // its lists stay empty, and unallocated, unless the job is computed inline
   bool wake = false;
-  bool here = false;
+  bool run_inline = false;
   absl::Status status;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    status = Admit(job, &dead);
-    here = status.ok() && TakeQuick(*job, &work);
-    wake = status.ok() && !here && sleeping_ > 0;
+    status = Admit(job, &expired);
+    run_inline = status.ok() && TakeInline(*job, &work);
+    wake = status.ok() && !run_inline && sleeping_ > 0;
   }
   if (wake) wake_.notify_one();
-  DropDead(dead);
-  if (here) Serve(&caller_, &work);
+  DropExpired(expired);
+  if (run_inline) Serve(&caller_, &work);
   return status;
 }
 
-// Takes a quick job only while requests come one by one: requests that come together are to meet in
-// the queue and be computed together, while gRPC's threads read the next ones.
-bool Batcher::TakeQuick(const Job& job, Work* work) {
+// Takes a job to run inline only while requests come one by one: requests that come together are to
+// meet in the queue and be computed together, while gRPC's threads read the next ones.
+bool Batcher::TakeInline(const Job& job, Work* work) {
   const bool pause =
-      job.enqueued() - std::exchange(last_arrival_, job.enqueued()) > options_.quick_pause;
+      job.enqueued() - std::exchange(last_arrival_, job.enqueued()) > options_.inline_pause;
   lone_arrivals_ = pause ? std::min(lone_arrivals_ + 1, kLoneArrivals) : 0;
   const bool free = sleeping_ > 0 && caller_.running.empty();
-  if (!job.quick || lone_arrivals_ < kLoneArrivals || !free) return false;
-  if (!schedule_.TakeOnly(job, job.enqueued(), &work->turn)) return false;
+  if (!job.run_inline || lone_arrivals_ < kLoneArrivals || !free) return false;
+  if (!schedule_.TakeOnly(job, job.enqueued(), &work->batch)) return false;
   work->Begin(job.enqueued());
-  caller_.running = work->turn.jobs;
+  caller_.running = work->batch.jobs;
   return true;
 }
 
-void Batcher::DropDead(const JobList& dead) {
+void Batcher::DropExpired(const JobList& expired) {
   const Clock::time_point now = Clock::now();
-  for (Job* job : dead) {
-    job->Done(WhyDead(*job->token, now), WaitOnly(SecondsBetween(job->enqueued(), now)));
+  for (Job* job : expired) {
+    job->Done(ExpiredStatus(*job->token, now), WaitOnly(SecondsBetween(job->enqueued(), now)));
   }
 }
 
 // The caller holds mutex_.
-absl::Status Batcher::Admit(Job* job, JobList* dead) {
+absl::Status Batcher::Admit(Job* job, JobList* expired) {
   if (stopping_) return Stopping();
   if (absl::Status status = CheckBytes(job->bytes); !status.ok()) return status;
   const bool others_wait = !schedule_.empty();
-  if (absl::Status status = schedule_.Admit(job, Clock::now(), dead); !status.ok()) return status;
+  if (absl::Status status = schedule_.Admit(job, Clock::now(), expired); !status.ok())
+    return status;
   bytes_ += job->bytes;
   if (idle_token_ != nullptr && (sleeping_ == 0 || others_wait)) idle_token_->Cancel();
   return absl::OkStatus();
@@ -160,9 +161,9 @@ bool Batcher::TakeWork(Worker* worker, Work* work) {
 // The caller holds mutex_.
 bool Batcher::TakeNow(Worker* worker, Work* work) {
   const Clock::time_point now = Clock::now();
-  if (schedule_.Take(now, &work->turn)) {
+  if (schedule_.Take(now, &work->batch)) {
     work->Begin(now);
-    worker->running = work->turn.jobs;
+    worker->running = work->batch.jobs;
     // This worker may have been the one that would have woken up in time for another batch.
     const bool timed = options_.schedule.max_delay.count() > 0;
     if (timed && sleeping_ > 0 && !schedule_.empty()) wake_.notify_one();
@@ -186,21 +187,19 @@ void Batcher::Sleep(std::unique_lock<std::mutex>& lock) {
   --sleeping_;
 }
 
-// Returns true if another worker has something to do now: jobs that a caller held back have no
-// worker that comes by.
+// Returns true if another worker must be woken: jobs that waited for this instance would otherwise
+// not be noticed before this worker has told its own jobs, or at all if a caller ran it inline.
 bool Batcher::Release(Worker* worker, const Work& work, double seconds) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (work.idle != nullptr) {
     idle_token_ = nullptr;
     return false;
   }
-  schedule_.Finish(work.turn, seconds);
-  // A caller whose quick job died on the way holds no place.
-  if (!work.turn.jobs.empty()) worker->running.clear();
-  // A worker takes waiting jobs itself, but first it tells its own; jobs that waited for this place
-  // need not wait for that.
-  const bool late = worker == &caller_ || work.turn.alone || options_.schedule.max_instances > 0;
-  return late && sleeping_ > 0 && !schedule_.empty();
+  schedule_.Finish(work.batch, seconds);
+  // If the inline job expired before it ran, the caller's slot was never taken.
+  if (!work.batch.jobs.empty()) worker->running.clear();
+  const bool others_waited = worker == &caller_ || options_.schedule.max_instances > 0;
+  return others_waited && sleeping_ > 0 && !schedule_.empty();
 }
 
 void Batcher::RunWorker(Worker* worker) {
@@ -212,8 +211,8 @@ void Batcher::Serve(Worker* worker, Work* work) {
   if (work->idle != nullptr) {
     RunIdle(work);
   } else {
-    DropDead(work->turn.dead);
-    work->turn.alone ? ComputeAlone(work) : ComputeBatch(work);
+    DropExpired(work->batch.expired);
+    Compute(work);
   }
   Finish(worker, work);
 }
@@ -222,8 +221,8 @@ void Batcher::Serve(Worker* worker, Work* work) {
 void Batcher::Finish(Worker* worker, Work* work) {
   if (Release(worker, *work, SecondsBetween(work->taken, Clock::now()))) wake_.notify_one();
   if (std::exchange(work->idle, nullptr) != nullptr) return;
-  for (size_t i = 0; i < work->turn.jobs.size(); ++i) {
-    Job* job = work->turn.jobs[i];
+  for (size_t i = 0; i < work->batch.jobs.size(); ++i) {
+    Job* job = work->batch.jobs[i];
     JobTimings timings = WaitOnly(SecondsBetween(job->enqueued(), work->taken));
     if (work->computed[i]) {
       timings.run = work->run;
@@ -233,10 +232,10 @@ void Batcher::Finish(Worker* worker, Work* work) {
   }
 }
 
-void Batcher::ComputeBatch(Work* work) {
-  if (work->turn.jobs.empty()) return;
-  const ServedModel& model = *work->turn.jobs.front()->model;
-  for (Job* job : work->turn.jobs) {
+void Batcher::Compute(Work* work) {
+  if (work->batch.jobs.empty()) return;
+  const ServedModel& model = *work->batch.jobs.front()->model;
+  for (Job* job : work->batch.jobs) {
     absl::Status status = job->Prepare();
     work->computed.push_back(status.ok());
     if (status.ok()) {
@@ -249,7 +248,7 @@ void Batcher::ComputeBatch(Work* work) {
   }
   if (work->items.empty()) return;
   const absl::Status status =
-      model.model->Run(work->turn.jobs.front()->options, work->items, &work->run);
+      model.model->Run(work->batch.jobs.front()->options, work->items, &work->run);
   for (absl::Status& each : work->statuses) {
     if (each.ok()) each = status;
   }
@@ -258,15 +257,6 @@ void Batcher::ComputeBatch(Work* work) {
     ObserveFinite(*model.metrics->batch_samples, static_cast<double>(work->batch_samples));
     if (status.ok()) model.metrics->statistics.AddBatch(work->batch_samples, work->run);
   }
-}
-
-void Batcher::ComputeAlone(Work* work) {
-  if (work->turn.jobs.empty()) return;
-  Job* job = work->turn.jobs.front();
-  absl::Status status = job->Prepare();
-  work->computed.push_back(status.ok());
-  if (status.ok()) status = job->RunAlone();
-  work->statuses.push_back(std::move(status));
 }
 
 void Batcher::RunIdle(Work* work) { work->idle(*work->idle_token); }
@@ -278,26 +268,26 @@ void Batcher::ReturnBytes(int64_t bytes) {
 
 // Wakes by the clock alone: each arrival would pay for waking this thread.
 void Batcher::Sweep() {
-  JobList dead;
+  JobList expired;
   Clock::duration pause = options_.sweep_interval;
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stop_.wait_for(lock, pause, [this] { return stopping_; })) {
     const Clock::time_point start = Clock::now();
-    schedule_.RemoveDead(start, &dead);
+    schedule_.RemoveExpired(start, &expired);
     // Very long queues take long to look through: a hundredth of the time is enough.
     pause = std::max<Clock::duration>(options_.sweep_interval, 100 * (Clock::now() - start));
-    if (dead.empty()) continue;
+    if (expired.empty()) continue;
     lock.unlock();
-    DropDead(dead);
-    dead.clear();
+    DropExpired(expired);
+    expired.clear();
     lock.lock();
   }
 }
 
-void Batcher::Hurry() {
+void Batcher::Flush() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    schedule_.Hurry();
+    schedule_.Flush();
   }
   wake_.notify_all();
 }

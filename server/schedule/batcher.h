@@ -3,9 +3,9 @@
 #define DEEPPCR_SERVER_SCHEDULE_BATCHER_H_
 
 // The schedule's threads: a fixed set of workers, and no other thread between a request's arrival
-// and its reply (one more looks for jobs that die waiting). The schedule decides what the workers
-// compute next; they hold no lock while they compute. A quick job that finds nothing to wait for is
-// computed where it arrives: waking a worker would take longer.
+// and its reply (one more looks for jobs that expire in the queue). The schedule decides what the
+// workers compute next; they hold no lock while they compute. A short job that finds nothing to
+// wait for is computed inline, where it arrives: waking a worker would take longer.
 
 #include <chrono>
 #include <condition_variable>
@@ -25,9 +25,9 @@ namespace deeppcr {
 
 struct BatcherOptions {
   ScheduleOptions schedule;
-  int64_t max_bytes = int64_t{512} << 20;     // held by all jobs from Enqueue to ReturnBytes
-  std::chrono::microseconds quick_pause{50};  // jobs further apart come one by one
-  // Jobs that wait behind long ones are told this soon that they are cancelled or expired.
+  int64_t max_bytes = int64_t{512} << 20;      // held by all jobs from Enqueue to ReturnBytes
+  std::chrono::microseconds inline_pause{50};  // jobs further apart come one by one
+  // Jobs that wait behind long ones are told this soon that they are cancelled or past deadline.
   std::chrono::milliseconds sweep_interval{10};
 };
 
@@ -40,8 +40,8 @@ class Batcher {
   // Shuts down, unless Shutdown was called.
   ~Batcher();
 
-  // Queues a job; computes it before returning if it is quick, a worker is free, nothing else waits
-  // or is computed in this way, and the last jobs came one by one. Errors (the job is not taken,
+  // Queues a job; computes it before returning if it may run inline, a worker is free, nothing else
+  // waits or is computed inline, and the last jobs came one by one. Errors (the job is not taken,
   // Done will not be called): those of Schedule::Admit, kUnavailable after Shutdown,
   // kResourceExhausted where all jobs hold too many bytes.
   absl::Status Enqueue(Job* job);
@@ -58,7 +58,7 @@ class Batcher {
   void ReturnBytes(int64_t bytes);
 
   // Lets no batch wait for more requests to come from now on; for draining.
-  void Hurry();
+  void Flush();
 
   // Cancels the tokens of running jobs; jobs that wait get Done(kUnavailable).
   void CancelAll();
@@ -80,16 +80,15 @@ class Batcher {
   void RunWorker(Worker* worker);
   void Serve(Worker* worker, Work* work);
   void Finish(Worker* worker, Work* work);
-  bool TakeQuick(const Job& job, Work* work);
+  bool TakeInline(const Job& job, Work* work);
   bool TakeWork(Worker* worker, Work* work);
   bool TakeNow(Worker* worker, Work* work);
   void Sleep(std::unique_lock<std::mutex>& lock);
   bool Release(Worker* worker, const Work& work, double seconds);
-  static void DropDead(const JobList& dead);
-  absl::Status Admit(Job* job, JobList* dead);
+  static void DropExpired(const JobList& expired);
+  absl::Status Admit(Job* job, JobList* expired);
   absl::Status CheckBytes(int64_t bytes) const;
-  void ComputeBatch(Work* work);
-  void ComputeAlone(Work* work);
+  void Compute(Work* work);
   void RunIdle(Work* work);
   void Sweep();
 
@@ -106,7 +105,7 @@ class Batcher {
   std::vector<std::unique_ptr<Worker>> workers_;
   CancelToken::Clock::time_point last_arrival_;
   int lone_arrivals_ = 0;  // arrivals in a row with a pause before each
-  Worker caller_;          // stands for the thread that computes a quick job
+  Worker caller_;          // stands for the thread that computes a job inline
   std::condition_variable stop_;
   std::thread sweeper_;
 };

@@ -19,31 +19,23 @@ int64_t NowNs() {
       .count();
 }
 
-SolveOptions Unresolve(const LoadedModel& model, const ResolvedOptions& resolved) {
-  SolveOptions options;
-  options.solver = resolved.solver;
-  options.num_inference_steps = model.info().generates() ? resolved.num_steps : 0;
-  // The sequential solver takes no options, and resolves to none.
-  if (resolved.solver == "sequential") return options;
-  options.rtol = resolved.rtol;
-  options.atol = resolved.atol;
-  options.on_no_convergence = resolved.on_no_convergence;
-  options.max_iterations = resolved.max_iterations;
-  options.shooting_interval = resolved.shooting_interval;
-  options.warm_sweeps = resolved.warm_sweeps;
-  options.initial_guess = resolved.initial_guess;
-  options.jacobian_refresh = resolved.jacobian_refresh;
+// The options of the request's own half of the pair. Nothing gives up early for being slow: the
+// pair is there to measure that.
+ResolvedOptions ToTheEnd(const ResolvedOptions& primary) {
+  ResolvedOptions options = primary;
+  options.automatic = false;
   return options;
 }
 
 // The other half of the pair: sequential, or the plan's best parallel solver.
-SolveOptions Counterpart(const LoadedModel& model, const ResolvedOptions& primary) {
+absl::StatusOr<ResolvedOptions> Counterpart(const LoadedModel& model,
+                                            const ResolvedOptions& primary) {
   SolveOptions options;
   options.solver = "sequential";
   options.num_inference_steps = model.info().generates() ? primary.num_steps : 0;
   if (primary.solver == "sequential")
     options.solver = model.plan(primary.num_steps).Lookup(1).parallel.solver;
-  return options;
+  return model.Resolve(options, 1);
 }
 
 // A fallback's error would be that of the sequential solver against itself: an undeserved 0.
@@ -57,31 +49,7 @@ bool Converged(const ComparisonRow& row) {
                      [](const SampleReport& report) { return report.converged; });
 }
 
-template <typename T>
-std::vector<T> Copy(std::span<const T> values) {
-  return {values.begin(), values.end()};
-}
-
 }  // namespace
-
-SampleCopy::SampleCopy(const RunItem& request)
-    : seed_(request.seed), sample_(request.first_sample) {
-  const RunItem first = InputsOf(request, 0, 1);
-  inputs_ = Copy(first.inputs);
-  initial_noise_ = Copy(first.initial_noise);
-  step_noise_ = Copy(first.step_noise);
-  labels_ = Copy(first.labels);
-}
-
-RunItem SampleCopy::Item() const {
-  return {.num_samples = 1,
-          .inputs = inputs_,
-          .seed = seed_,
-          .first_sample = sample_,
-          .labels = labels_,
-          .initial_noise = initial_noise_,
-          .step_noise = step_noise_};
-}
 
 ShadowSampler::ShadowSampler(double rate, Batcher& batcher, Metrics& metrics)
     : rate_(rate), batcher_(batcher), metrics_(metrics) {}
@@ -95,7 +63,7 @@ bool ShadowSampler::Sample() {
 }
 
 void ShadowSampler::Offer(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& primary,
-                          SampleCopy sample) {
+                          OwnedSampleInputs sample) {
   // A pair has no trajectory of the caller to start from.
   if (primary.initial_guess == InitialGuess::kPrevious) return;
   if (NowNs() < not_before_ns_.load(std::memory_order_relaxed)) return;
@@ -109,13 +77,11 @@ void ShadowSampler::Offer(const std::shared_ptr<ServedModel>& model, const Resol
 }
 
 void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& primary,
-                            const SampleCopy& sample, const CancelToken& token) {
+                            const OwnedSampleInputs& sample, const CancelToken& token) {
   const int64_t start = NowNs();
-  const std::array<SolveOptions, 2> pair = {Unresolve(*model.model, primary),
-                                            Counterpart(*model.model, primary)};
-  RunItem request = sample.Item();
-  request.token = &token;
-  const auto rows = model.model->Compare(request, pair, kRepetitions);
+  const std::array<absl::StatusOr<ResolvedOptions>, 2> pair = {ToTheEnd(primary),
+                                                               Counterpart(*model.model, primary)};
+  const auto rows = model.model->Compare(sample.View(), pair, kRepetitions, &token);
   const int64_t end = NowNs();
   not_before_ns_.store(end + static_cast<int64_t>(static_cast<double>(end - start) / kMaxShare),
                        std::memory_order_relaxed);

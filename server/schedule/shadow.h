@@ -9,25 +9,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "kernels/engine.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/batcher.h"
 
 namespace deeppcr {
-
-// The first sample of a request, in memory of its own: the request is gone when its shadow runs.
-class SampleCopy {
- public:
-  explicit SampleCopy(const RunItem& request);
-  RunItem Item() const;
-
- private:
-  uint64_t seed_, sample_;
-  std::vector<float> inputs_, initial_noise_, step_noise_;
-  std::vector<int32_t> labels_;
-};
 
 // Thread-safe.
 class ShadowSampler {
@@ -39,16 +26,17 @@ class ShadowSampler {
   // Counts a request; true if it is one of the sampled share: evenly spaced, without randomness.
   bool Sample();
 
-  // Offers to run the pair for one sample once nothing waits. The offer is dropped where a pair was
+  // Offers to run the pair for one sample (of the request, which is gone when its shadow runs) once
+  // nothing waits. The offer is dropped where a pair was
   // measured so lately that shadows would take more than kMaxShare of a worker.
   void Offer(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& primary,
-             SampleCopy sample);
+             OwnedSampleInputs sample);
 
   static constexpr double kMaxShare = 0.05;
 
  private:
-  void Measure(const ServedModel& model, const ResolvedOptions& primary, const SampleCopy& sample,
-               const CancelToken& token);
+  void Measure(const ServedModel& model, const ResolvedOptions& primary,
+               const OwnedSampleInputs& sample, const CancelToken& token);
 
   const double rate_;
   Batcher& batcher_;

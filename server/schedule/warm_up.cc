@@ -19,15 +19,13 @@ class WarmUpJob final : public Job {
     const ModelInfo& info = loaded->info();
     model = std::make_shared<ServedModel>("warm_up", 0, loaded, nullptr);
     samples = n;
-    patient = false;  // no other job can share its batch
+    allow_delay = false;  // no other job can share its batch
     token = &token_;
     inputs_.resize(static_cast<size_t>(n * info.input_dim));
     if (info.num_classes > 0) labels_.resize(static_cast<size_t>(n));
     outputs_.resize(static_cast<size_t>(n * info.output_dim));
     reports_.resize(static_cast<size_t>(n));
-    run_item = {.num_samples = n,
-                .inputs = inputs_,
-                .labels = labels_,
+    run_item = {.samples = {.num_samples = n, .inputs = inputs_, .labels = labels_},
                 .outputs = outputs_,
                 .reports = reports_};
   }

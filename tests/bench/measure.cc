@@ -110,11 +110,10 @@ int64_t Workload::num_batches() const {
 RunItem Workload::Item(int64_t index, bool trajectory) {
   const int64_t batch = index % num_batches();
   const size_t size = static_cast<size_t>(n_ * input_dim_);
-  return {.num_samples = n_,
-          .inputs = Row(inputs_, batch, size),
-          .seed = kSeed,
-          .first_sample = static_cast<uint64_t>(batch * n_),
-          .initial_states = {},
+  return {.samples = {.num_samples = n_,
+                      .inputs = Row(inputs_, batch, size),
+                      .seed = kSeed,
+                      .first_sample = static_cast<uint64_t>(batch * n_)},
           .outputs = outputs_,
           .trajectory = trajectory ? std::span<float>(trajectory_) : std::span<float>(),
           .reports = reports_};
@@ -230,11 +229,10 @@ absl::StatusOr<std::vector<Expected>> ReferenceAnswers(const std::string& direct
     Expected e{std::vector<float>(states),
                std::vector<float>(static_cast<size_t>(shape.output_dim))};
     SampleReport report;
-    RunItem item{.num_samples = 1,
-                 .inputs = Row(inputs, i, static_cast<size_t>(shape.input_dim)),
-                 .seed = kSeed,
-                 .first_sample = static_cast<uint64_t>(i),
-                 .initial_states = {},
+    RunItem item{.samples = {.num_samples = 1,
+                             .inputs = Row(inputs, i, static_cast<size_t>(shape.input_dim)),
+                             .seed = kSeed,
+                             .first_sample = static_cast<uint64_t>(i)},
                  .outputs = e.outputs,
                  .trajectory = e.trajectory,
                  .reports = {&report, 1}};

@@ -39,11 +39,18 @@ absl::StatusOr<SolveInput> Decode(const v1::ForwardRequest& request) {
 }
 #endif
 
+// The names of a request, which a call checks before it decodes.
+template <typename Request>
+absl::Status CheckNames(const Request& request) {
+  const absl::Status model = CheckModelFields(request.model(), request.version());
+  return model.ok() ? CheckRequestId("request_id", request.request_id()) : model;
+}
+
 bool TryForward(const std::string& bytes) {
   v1::ForwardRequest request;
   if (!Receive(bytes, &request)) return false;
-  const absl::Status named = CheckModelFields(request.model(), request.version());
-  if (!named.ok()) return RequireCleanRefusal(named), false;
+  if (const absl::Status named = CheckNames(request); !named.ok())
+    return RequireCleanRefusal(named), false;
   const absl::StatusOr<SolveInput> input = Decode(request);
   if (!input.ok()) return RequireCleanRefusal(input.status()), false;
   RequireForward(request, *input, Info());
@@ -53,8 +60,8 @@ bool TryForward(const std::string& bytes) {
 bool TryGenerate(const std::string& bytes, const ModelInfo& info) {
   v1::GenerateRequest request;
   if (!Receive(bytes, &request)) return false;
-  const absl::Status named = CheckModelFields(request.model(), request.version());
-  if (!named.ok()) return RequireCleanRefusal(named), false;
+  if (const absl::Status named = CheckNames(request); !named.ok())
+    return RequireCleanRefusal(named), false;
   const absl::StatusOr<SolveInput> input = DecodeGenerate(request, info, kMaxMessageBytes);
   if (!input.ok()) return RequireCleanRefusal(input.status()), false;
   RequireGenerate(request, *input, info);

@@ -45,8 +45,9 @@ void RequireSame(const ModelInferRequest& came, const std::string& name, const v
 
 bool TryForward(const ModelInferRequest& came, const V2Request& decoded, const ModelInfo& info) {
   const auto& request = std::get<v1::ForwardRequest>(decoded.request);
-  const absl::StatusOr<SolveInput> input = DecodeForward(request, info, kMaxMessageBytes);
-  if (!input.ok()) return RequireCleanRefusal(InV2Words(input.status())), false;
+  const absl::StatusOr<SolveInput> input =
+      DecodeForward(request, info, kMaxMessageBytes, kV2Fields);
+  if (!input.ok()) return RequireCleanRefusal(input.status()), false;
   RequireForward(request, *input, info);
   RequireSame(came, "inputs", request.inputs());
   RequireSame(came, "initial_states", request.initial_states());
@@ -55,8 +56,9 @@ bool TryForward(const ModelInferRequest& came, const V2Request& decoded, const M
 
 bool TryGenerate(const ModelInferRequest& came, const V2Request& decoded, const ModelInfo& info) {
   const auto& request = std::get<v1::GenerateRequest>(decoded.request);
-  const absl::StatusOr<SolveInput> input = DecodeGenerate(request, info, kMaxMessageBytes);
-  if (!input.ok()) return RequireCleanRefusal(InV2Words(input.status())), false;
+  const absl::StatusOr<SolveInput> input =
+      DecodeGenerate(request, info, kMaxMessageBytes, kV2Fields);
+  if (!input.ok()) return RequireCleanRefusal(input.status()), false;
   RequireGenerate(request, *input, info);
   RequireSame(came, "conditioning", request.input().conditioning());
   RequireSame(came, "initial_noise", request.input().initial_noise());

@@ -159,7 +159,7 @@ TEST(CudaOnGpuTest, SamplesOfWideDenoisersKeepTheirBitsTogether) {
     const auto solve = [&](int64_t first, int64_t n) {
       return rig.Solve(
           {.solver = "sequential"},
-          RunItem{.num_samples = n, .seed = 5, .first_sample = static_cast<uint64_t>(first)});
+          SampleInputs{.num_samples = n, .seed = 5, .first_sample = static_cast<uint64_t>(first)});
     };
     for (const int64_t n : c.samples) {
       const Solved together = solve(0, n);
@@ -189,7 +189,7 @@ void ExpectNewtonOfDenoisers(int64_t hidden_dim) {
                                    .output_gain = 0.4});
     const SolverRig rig(NewBackendUnderTest(), process.spec());
     const auto solve = [&](const ResolvedOptions& options, int64_t n) {
-      return rig.Solve(options, RunItem{.num_samples = n, .seed = 5});
+      return rig.Solve(options, SampleInputs{.num_samples = n, .seed = 5});
     };
     const Solved sequential = solve({.solver = "sequential"}, 2);
     for (const int64_t interval : {1, 5}) {
@@ -231,9 +231,7 @@ TEST(CudaOnGpuTest, ThreadsDoNotDisturbOneAnother) {
   const auto solve = [&](int64_t interval) {
     std::vector<float> outputs(8);
     SampleReport report;
-    RunItem item{.num_samples = 1,
-                 .inputs = inputs,
-                 .initial_states = {},
+    RunItem item{.samples = {.num_samples = 1, .inputs = inputs},
                  .outputs = outputs,
                  .reports = {&report, 1}};
     EXPECT_TRUE(runner->Run(OptionsFor("newton", 300, interval, 1e-4), {&item, 1}, nullptr).ok());

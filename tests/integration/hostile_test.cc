@@ -216,6 +216,32 @@ TEST_F(HostileTest, LargeHeaders) {
   ExpectServing();
 }
 
+TEST_F(HostileTest, RequestIdsThatAreNoText) {
+  for (const std::string& id :
+       {std::string(129, 'a'), std::string("a\nb"), std::string("\xc3\xa9")}) {
+    v1::ForwardRequest forward = MakeRequest();
+    forward.set_request_id(id);
+    v1::ForwardResponse response;
+    const grpc::Status status = Call(*stub_, forward, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("request_id: expected at most 128 printable"));
+    EXPECT_THAT(status.error_message(), HasSubstr("(model \"net\")"));
+
+    v1::GenerateRequest generate;
+    generate.set_model("net");
+    generate.set_request_id(id);
+    v1::GenerateResponse sample;
+    grpc::ClientContext unary, stream;
+    EXPECT_THAT(stub_->Generate(&unary, generate, &sample).error_message(),
+                HasSubstr("request_id: expected"));
+    v1::StreamGenerateResponse event;
+    const auto reader = stub_->StreamGenerate(&stream, generate);
+    EXPECT_FALSE(reader->Read(&event));
+    EXPECT_THAT(reader->Finish().error_message(), HasSubstr("request_id: expected"));
+  }
+  ExpectServing();
+}
+
 TEST_F(HostileTest, ComparisonsWithoutBound) {
   v1::CompareRequest request;
   request.set_model("net");

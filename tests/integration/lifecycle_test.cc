@@ -5,12 +5,16 @@
 #include <net/if.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "nlohmann/json.hpp"
 #include "tests/integration/service_fixture.h"
@@ -236,28 +240,104 @@ TEST_F(LifecycleTest, IsNotReadyButServesDuringThePause) {
   EXPECT_EQ(server->Wait(20), 0);
 }
 
+// Comparisons that would take minutes, each sent by a thread of its own.
+class Comparisons {
+ public:
+  Comparisons(const std::string& address, int count) : contexts_(count), codes_(count) {
+    for (int i = 0; i < count; ++i) {
+      threads_.emplace_back([this, address, i] {
+        v1::CompareResponse response;
+        codes_[i] = Connect(address)
+                        ->Compare(&contexts_[i], LongComparison("long"), &response)
+                        .error_code();
+        ++ended_;
+      });
+    }
+  }
+  ~Comparisons() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  int ended() const { return ended_; }
+  void Cancel() {
+    for (grpc::ClientContext& context : contexts_) context.TryCancel();
+  }
+  // Waits for the end of all; returns how many ended in this way.
+  int64_t Count(grpc::StatusCode code) {
+    for (std::thread& thread : std::exchange(threads_, {})) thread.join();
+    return std::ranges::count(codes_, code);
+  }
+
+ private:
+  std::deque<grpc::ClientContext> contexts_;
+  std::vector<grpc::StatusCode> codes_;
+  std::atomic<int> ended_{0};
+  std::vector<std::thread> threads_;
+};
+
+bool AwaitComparisons(const ServerProcess& server, int in_flight) {
+  const std::string wanted =
+      "deeppcr_requests_in_flight{method=\"Compare\"} " + std::to_string(in_flight) + "\n";
+  for (int i = 0; i < 2000; ++i) {
+    if (server.Get("/metrics").find(wanted) != std::string::npos) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
 TEST_F(LifecycleTest, CancelsWhatDoesNotEndInTime) {
   testing::WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
   const auto server = ServerProcess::Start(repository_.path(), {"--drain_seconds=0.2"});
   ASSERT_NE(server, nullptr);
-  const v1::CompareRequest request = LongComparison("long");
-  grpc::Status status;
-  std::thread client([&] {
-    const auto stub = Connect(server->address());
-    v1::CompareResponse response;
-    grpc::ClientContext context;
-    status = stub->Compare(&context, request, &response);
-  });
-  const std::string busy = "deeppcr_requests_in_flight{method=\"Compare\"} 1\n";
-  for (int i = 0; i < 2000 && server->Get("/metrics").find(busy) == std::string::npos; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+  Comparisons comparisons(server->address(), 3);  // one runs, two wait for it
+  ASSERT_TRUE(AwaitComparisons(*server, 3));
 
   server->Signal(SIGTERM);
 
   EXPECT_EQ(server->Wait(20), 1) << server->Log();
-  client.join();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+  EXPECT_EQ(comparisons.Count(grpc::StatusCode::UNAVAILABLE), 3);
+}
+
+TEST_F(LifecycleTest, AComparisonThatIsGivenUpDoesNotWaitForItsTurn) {
+  testing::WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
+  const auto server = ServerProcess::Start(repository_.path(), {});
+  ASSERT_NE(server, nullptr);
+  Comparisons running(server->address(), 1);
+  ASSERT_TRUE(AwaitComparisons(*server, 1));
+  Comparisons waiting(server->address(), 2);
+  ASSERT_TRUE(AwaitComparisons(*server, 3));
+
+  waiting.Cancel();
+
+  EXPECT_TRUE(AwaitComparisons(*server, 1));
+  EXPECT_EQ(running.ended(), 0);
+  running.Cancel();
+  EXPECT_EQ(running.Count(grpc::StatusCode::CANCELLED), 1);
+  server->Signal(SIGTERM);
+  EXPECT_EQ(server->Wait(20), 0) << server->Log();
+}
+
+TEST_F(LifecycleTest, ComparisonsHoldUpNoRequestAndAreBounded) {
+  testing::WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
+  const auto server = ServerProcess::Start(repository_.path(), {"--workers=1"});
+  ASSERT_NE(server, nullptr);
+  constexpr int kSent = 20, kMayWait = 16;
+  Comparisons comparisons(server->address(), kSent);
+  // All but the one that runs and those that may wait are refused.
+  for (int i = 0; i < 2000 && comparisons.ended() < kSent - kMayWait - 1; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+
+  v1::ForwardResponse response;
+  const grpc::Status status = Call(*Connect(server->address()), MakeRequest(), &response);
+
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  comparisons.Cancel();
+  const int64_t refused = comparisons.Count(grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_GE(refused, kSent - kMayWait - 1);
+  EXPECT_EQ(comparisons.Count(grpc::StatusCode::CANCELLED), kSent - refused);
+  server->Signal(SIGTERM);
+  EXPECT_EQ(server->Wait(20), 0) << server->Log();
 }
 
 TEST_F(LifecycleTest, AFullQueueRefusesWithItsDepth) {

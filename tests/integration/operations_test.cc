@@ -333,22 +333,6 @@ TEST_F(OperationsTest, ShadowPairsMeasureSpeedupAndError) {
   EXPECT_EQ(Metric("deeppcr_shadow_runs_total{outcome=\"failed\"}"), 0);
 }
 
-// A comparison that would take minutes.
-v1::CompareRequest LongComparison() {
-  v1::CompareRequest request;
-  request.set_model("long");
-  *request.mutable_inputs() = MakeRequest(16).inputs();
-  for (int i = 0; i < 16; ++i) {
-    v1::SolverOptions& options = *request.add_options();
-    options.set_solver("newton");
-    options.set_shooting_interval(16);
-    options.set_rtol(1e-7);
-    options.set_on_no_convergence(v1::ON_NO_CONVERGENCE_RETURN);
-  }
-  request.set_repetitions(100);
-  return request;
-}
-
 TEST_F(OperationsTest, DeadlinesAndCancelsStopTheWork) {
   testing::WriteRandomModel(repository_->File("long/1"), {.layers = 2048});
   v1::LoadModelResponse loaded;
@@ -358,18 +342,18 @@ TEST_F(OperationsTest, DeadlinesAndCancelsStopTheWork) {
 
   grpc::ClientContext late;
   late.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
-  EXPECT_EQ(stub_->Compare(&late, LongComparison(), &response).error_code(),
+  EXPECT_EQ(stub_->Compare(&late, LongComparison("long"), &response).error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);
   grpc::ClientContext cancelled;
   std::thread canceller([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     cancelled.TryCancel();
   });
-  EXPECT_EQ(stub_->Compare(&cancelled, LongComparison(), &response).error_code(),
+  EXPECT_EQ(stub_->Compare(&cancelled, LongComparison("long"), &response).error_code(),
             grpc::StatusCode::CANCELLED);
   canceller.join();
 
-  // The workers are free again: nothing is in flight, and the codes are counted.
+  // The thread of comparisons is free again: nothing is in flight, and the codes are counted.
   for (int i = 0; i < 2000 && Metric("deeppcr_requests_in_flight{method=\"Compare\"}") != 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

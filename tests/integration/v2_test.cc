@@ -129,6 +129,13 @@ TEST_F(V2Test, MistakesHaveTheCodesOfTheTable) {
   });
   EXPECT_THAT(wrong.error_message(), StartsWith("parameters.rtol: expected a number in"));
   EXPECT_THAT(wrong.error_message(), HasSubstr("(model \"net\", request \"seven\")"));
+  // What only the model's plan can refuse is named in words of v2 too.
+  const grpc::Status interval = code([](auto* r) {
+    (*r->mutable_parameters())["solver"].set_string_param("quasi_newton");
+    (*r->mutable_parameters())["shooting_interval"].set_int64_param(2);
+  });
+  EXPECT_THAT(interval.error_message(),
+              StartsWith("parameters.shooting_interval: expected at most"));
   ExpectServing();
 }
 

@@ -139,7 +139,8 @@ std::vector<float> Answers(const LoadedModel& model) {
   std::vector<float> all, inputs = Normal(2 * kWidth), outputs(2 * kWidth);
   std::vector<SampleReport> reports(2);
   for (const std::string& solver : model.info().solvers) {
-    RunItem item{.num_samples = 2, .inputs = inputs, .outputs = outputs, .reports = reports};
+    RunItem item{
+        .samples = {.num_samples = 2, .inputs = inputs}, .outputs = outputs, .reports = reports};
     const auto resolved = model.Resolve({.solver = solver}, 2);
     EXPECT_TRUE(resolved.ok() && model.Run(*resolved, {&item, 1}, nullptr).ok()) << solver;
     all.insert(all.end(), outputs.begin(), outputs.end());
@@ -247,17 +248,54 @@ TEST_F(LoadedModelTest, AComparisonPastItsDeadlineSaysSoThoughItWasCancelledToo)
   const auto model = Load();
   ASSERT_TRUE(model.ok()) << model.status();
   const std::vector<float> inputs(kWidth, 0.5F);
-  const std::vector<SolveOptions> options = {{.solver = "sequential"}, {.solver = "newton"}};
+  const SampleInputs samples{.num_samples = 1, .inputs = inputs};
+  const std::vector options = {(*model)->Resolve({.solver = "sequential"}, 1),
+                               (*model)->Resolve({.solver = "newton"}, 1)};
   CancelToken token(CancelToken::Clock::now());
   token.Cancel();
-  RunItem request{.num_samples = 1, .inputs = inputs, .token = &token};
-  ExpectError((*model)->Compare(request, options, 1), absl::StatusCode::kDeadlineExceeded,
+  ExpectError((*model)->Compare(samples, options, 1, &token), absl::StatusCode::kDeadlineExceeded,
               "deadline");
 
   CancelToken cancelled;
   cancelled.Cancel();
-  request.token = &cancelled;
-  ExpectError((*model)->Compare(request, options, 1), absl::StatusCode::kCancelled, "cancelled");
+  ExpectError((*model)->Compare(samples, options, 1, &cancelled), absl::StatusCode::kCancelled,
+              "cancelled");
+}
+
+TEST_F(LoadedModelTest, ARowThatCannotRunCarriesItsErrorAndLeavesTheOthersAlone) {
+  const auto model = Load();
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::vector<float> inputs = Normal(2 * kWidth);
+  const SampleInputs samples{.num_samples = 2, .inputs = inputs};
+  const std::vector options = {
+      (*model)->Resolve({.solver = "newton", .shooting_interval = 4}, 2),
+      (*model)->Resolve({.solver = "guess"}, 2),
+      (*model)->Resolve({.solver = "newton", .initial_guess = InitialGuess::kPrevious}, 2)};
+
+  const auto rows = (*model)->Compare(samples, options, 3, nullptr);
+
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  ASSERT_EQ(rows->size(), 3U);
+  EXPECT_EQ((*rows)[0].error, "");
+  EXPECT_EQ((*rows)[0].shooting_interval, 4);
+  EXPECT_EQ((*rows)[0].seconds.size(), 3U);
+  EXPECT_EQ((*rows)[0].reports.size(), 2U);
+  EXPECT_EQ((*rows)[1].error, options[1].status().message());
+  EXPECT_EQ((*rows)[2].error, "initial_guess: previous has no meaning in a comparison");
+  for (const size_t r : {1, 2}) EXPECT_TRUE((*rows)[r].seconds.empty());
+  const auto none = (*model)->Compare(samples, std::span(options).subspan(1), 3, nullptr);
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ((*none)[0].error, (*rows)[1].error);
+}
+
+TEST_F(LoadedModelTest, RowsOfDifferentNumbersOfStepsAreNoComparison) {
+  const auto model = Load();
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::vector<float> inputs = Normal(kWidth);
+  std::vector options(2, (*model)->Resolve({.solver = "newton"}, 1));
+  options[1]->num_steps = kSteps / 2;
+  ExpectError((*model)->Compare({.num_samples = 1, .inputs = inputs}, options, 1, nullptr),
+              absl::StatusCode::kInvalidArgument, "num_inference_steps: expected the same");
 }
 
 }  // namespace

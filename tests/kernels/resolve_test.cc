@@ -15,7 +15,7 @@ namespace {
 using absl::StatusCode;
 using testing::ExpectError;
 
-constexpr ResolveContext kContext = {.num_steps = 1000, .calibrated_guess = true};
+constexpr ResolveContext kContext = {.shape = {.num_steps = 1000}, .calibrated_guess = true};
 
 Plan MakePlan() {
   Plan plan;
@@ -149,7 +149,7 @@ TEST(ResolveTest, ASolverThatThePlanDoesNotKnowStillRuns) {
   EXPECT_EQ(MustResolve({.solver = "quasi_newton"}).shooting_interval, 1);
   EXPECT_EQ(MustResolve({.solver = "jacobi"}).shooting_interval, 16);
   EXPECT_EQ(MustResolve({.solver = "jacobi"}).initial_guess, InitialGuess::kCalibrated);
-  const ResolveContext small = {.num_steps = 3};
+  const ResolveContext small = {.shape = {.num_steps = 3}};
   EXPECT_EQ(MustResolve({.solver = "jacobi"}, 1, small).shooting_interval, 3);
   EXPECT_EQ(MustResolve({.solver = "jacobi"}, 1, small).initial_guess, InitialGuess::kConstant);
 }
@@ -212,14 +212,15 @@ TEST(ResolveTest, WhereResultsAreWrittenDoesNotKeepRequestsApart) {
 
 TEST(ResolveTest, IntervalsBelowTheModelsLeastAreRefusedWithTheReason) {
   const ResolveContext context = {
-      .num_steps = 1000, .min_shooting_interval = 8, .calibrated_guess = true};
+      .shape = {.num_steps = 1000}, .min_shooting_interval = 8, .calibrated_guess = true};
   EXPECT_EQ(MustResolve({.solver = "newton", .shooting_interval = 8}, 1, context).shooting_interval,
             8);
   ExpectRefused({.solver = "newton", .shooting_interval = 7},
                 "shooting_interval: expected at least 8 for this model (its workspace at a smaller "
                 "one exceeds the limit), got 7",
                 context);
-  EXPECT_EQ(MustResolve({.solver = "jacobi"}, 1, {.num_steps = 1000, .min_shooting_interval = 64})
+  EXPECT_EQ(MustResolve({.solver = "jacobi"}, 1,
+                        {.shape = {.num_steps = 1000}, .min_shooting_interval = 64})
                 .shooting_interval,
             64);
 }
@@ -229,11 +230,11 @@ TEST(ResolveTest, QuasiNewtonTakesSingleStepsOnly) {
   ExpectRefused({.solver = "quasi_newton", .shooting_interval = 2},
                 "shooting_interval: expected at most 1 for quasi_newton, got 2");
   ExpectRefused({.solver = "quasi_newton"}, "solver: quasi_newton does not fit this model",
-                {.num_steps = 1000, .min_shooting_interval = 2});
+                {.shape = {.num_steps = 1000}, .min_shooting_interval = 2});
 }
 
 TEST(ResolveTest, SolverFitsWhatTheWorkspaceAllows) {
-  const ResolveContext narrow = {.num_steps = 1000, .min_shooting_interval = 2};
+  const ResolveContext narrow = {.shape = {.num_steps = 1000}, .min_shooting_interval = 2};
   EXPECT_TRUE(SolverFits("auto", narrow));
   EXPECT_TRUE(SolverFits("newton", narrow));
   EXPECT_FALSE(SolverFits("quasi_newton", narrow));
@@ -243,8 +244,9 @@ TEST(ResolveTest, SolverFitsWhatTheWorkspaceAllows) {
 
 TEST(UnfitChoiceTest, AMeasuredPlanFits) {
   EXPECT_EQ(UnfitChoice(MakePlan(), kContext), "");
-  EXPECT_EQ(UnfitChoice(MakePlan(),
-                        {.num_steps = 16, .min_shooting_interval = 4, .calibrated_guess = true}),
+  EXPECT_EQ(UnfitChoice(
+                MakePlan(),
+                {.shape = {.num_steps = 16}, .min_shooting_interval = 4, .calibrated_guess = true}),
             "");
 }
 
@@ -258,7 +260,7 @@ TEST(UnfitChoiceTest, NoChoiceBeyondTheModelsLimitsFits) {
       {.solver = "picard", .shooting_interval = 4, .initial_guess = InitialGuess::kCalibrated},
       {.solver = "sequential", .shooting_interval = 4},
       {.solver = "gauss", .shooting_interval = 4}};
-  const ResolveContext context = {.num_steps = 1000, .min_shooting_interval = 4};
+  const ResolveContext context = {.shape = {.num_steps = 1000}, .min_shooting_interval = 4};
   Plan good;
   good.choices = {{.solver = "newton", .shooting_interval = 4}};
   good.entries = {{.max_samples = 8, .solver = "newton", .parallel = good.choices[0]}};
@@ -279,12 +281,12 @@ TEST(UnfitChoiceTest, NoChoiceBeyondTheModelsLimitsFits) {
 TEST(UnfitChoiceTest, SaysWhichItIs) {
   Plan plan;
   plan.choices = {{.solver = "newton", .shooting_interval = 1001, .warm_sweeps = 2}};
-  EXPECT_EQ(UnfitChoice(plan, {.num_steps = 1000}),
+  EXPECT_EQ(UnfitChoice(plan, {.shape = {.num_steps = 1000}}),
             "newton, C = 1001, constant guess, 2 warm sweeps, Jacobians every_iteration");
   plan.entries = {{.max_samples = 8, .solver = "newton", .parallel = plan.choices[0]}};
   plan.choices.clear();
   EXPECT_EQ(
-      UnfitChoice(plan, {.num_steps = 1000}),
+      UnfitChoice(plan, {.shape = {.num_steps = 1000}}),
       "its entry for 8 samples: auto = newton, parallel = newton, C = 1001, constant guess, 2 "
       "warm sweeps, Jacobians every_iteration");
 }
@@ -304,7 +306,7 @@ TEST(UnfitChoiceTest, QuasiNewtonFitsAtSingleStepsOnly) {
 TEST(UnfitChoiceTest, AnEntryWithoutAParallelChoiceFitsWhileAutoIsSequential) {
   for (const bool iterative : {true, false}) {
     const ResolveContext context = {
-        .num_steps = 1000, .min_shooting_interval = 4, .iterative = iterative};
+        .shape = {.num_steps = 1000}, .min_shooting_interval = 4, .iterative = iterative};
     Plan plan;
     plan.entries.emplace_back().max_samples = 8;
     EXPECT_EQ(UnfitChoice(plan, context), "");
@@ -314,7 +316,7 @@ TEST(UnfitChoiceTest, AnEntryWithoutAParallelChoiceFitsWhileAutoIsSequential) {
 }
 
 TEST(ResolveTest, CalibratedGuessMustExist) {
-  const ResolveContext none = {.num_steps = 1000};
+  const ResolveContext none = {.shape = {.num_steps = 1000}};
   EXPECT_EQ(
       MustResolve({.solver = "jacobi", .initial_guess = InitialGuess::kCalibrated}).initial_guess,
       InitialGuess::kCalibrated);

@@ -101,7 +101,7 @@ class FakeModel : public LoadedModel {
   absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
                    RunTimings* timings) const override {
     Batch batch = {options, {}};
-    for (const RunItem& item : items) batch.samples.push_back(item.num_samples);
+    for (const RunItem& item : items) batch.samples.push_back(item.samples.num_samples);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       batches_.push_back(std::move(batch));
@@ -112,26 +112,29 @@ class FakeModel : public LoadedModel {
     return run_status;
   }
 
-  absl::StatusOr<std::vector<ComparisonRow>> Compare(const RunItem& request,
-                                                     std::span<const SolveOptions> options,
-                                                     int repetitions) const override {
-    const int64_t n = request.num_samples;
+  absl::StatusOr<std::vector<ComparisonRow>> Compare(
+      const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
+      int repetitions, const CancelToken* token) const override {
+    const int64_t n = samples.num_samples;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      comparisons_.emplace_back(request.inputs.begin(), request.inputs.end());
+      comparisons_.emplace_back(samples.inputs.begin(), samples.inputs.end());
     }
     compare_gate.Pass();
-    if (request.token->cancelled()) return absl::CancelledError("cancelled");
+    if (token != nullptr && token->cancelled()) return absl::CancelledError("cancelled");
     std::vector<ComparisonRow> rows;
-    for (const SolveOptions& option : options) {
-      ComparisonRow row;
-      row.solver = option.solver == "auto" ? "sequential" : std::string(option.solver);
+    for (const absl::StatusOr<ResolvedOptions>& option : options) {
+      ComparisonRow& row = rows.emplace_back();
+      if (!option.ok()) {
+        row.error = std::string(option.status().message());
+        continue;
+      }
+      row.solver = std::string(option->solver);
       const double seconds = row.solver == "sequential" ? 4e-3 : 1e-3;
       row.seconds.assign(static_cast<size_t>(repetitions), seconds);
       row.outputs.assign(static_cast<size_t>(n * info_.output_dim), 1.0f);
       row.reports.assign(static_cast<size_t>(n), report);
       row.max_state_error = row.solver == "sequential" ? 0 : max_state_error;
-      rows.push_back(std::move(row));
     }
     return rows;
   }
@@ -178,9 +181,10 @@ class FakeModel : public LoadedModel {
   }
 
   void Answer(const RunItem& item) const {
-    for (int64_t i = 0; i < item.num_samples; ++i) {
+    for (int64_t i = 0; i < item.samples.num_samples; ++i) {
       float sum = offset;
-      for (int64_t j = 0; j < info_.input_dim; ++j) sum += item.inputs[i * info_.input_dim + j];
+      for (int64_t j = 0; j < info_.input_dim; ++j)
+        sum += item.samples.inputs[i * info_.input_dim + j];
       for (int64_t j = 0; j < info_.output_dim; ++j) item.outputs[i * info_.output_dim + j] = sum;
       SampleReport& answer = item.reports[i];
       answer = report;

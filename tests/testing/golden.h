@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_TESTING_GOLDEN_H_
 #define DEEPPCR_TESTS_TESTING_GOLDEN_H_
 
-// Golden vectors: the files of tests/data/golden, whose README says how they were made.
+// Data of tests. The README of tests/data/golden says how the golden vectors were made.
 
 #include <gtest/gtest.h>
 
@@ -17,15 +17,16 @@
 
 namespace deeppcr::testing {
 
-// The golden file `name`; if the file cannot be read, an empty object and a test failure.
-inline nlohmann::json ReadGolden(const std::string& name) {
+// The file `name` of tests/data; if it cannot be read, an empty object and a test failure.
+inline nlohmann::json ReadTestJson(const std::string& name) {
   constexpr int64_t kMaxBytes = int64_t{1} << 24;
-  const auto text = ReadFile(DEEPPCR_SOURCE_DIR "/tests/data/golden/" + name, kMaxBytes);
+  const auto text = ReadFile(DEEPPCR_SOURCE_DIR "/tests/data/" + name, kMaxBytes);
   EXPECT_TRUE(text.ok()) << text.status();
   auto parsed = ParseJson(text.value_or("{}"), {.max_bytes = kMaxBytes});
   EXPECT_TRUE(parsed.ok()) << parsed.status();
   return parsed.value_or(nlohmann::json::object());
 }
+inline nlohmann::json ReadGolden(const std::string& name) { return ReadTestJson("golden/" + name); }
 
 // The numbers of nested arrays, row-major.
 template <class T>
@@ -38,9 +39,9 @@ std::vector<T> Flat(const nlohmann::json& value) {
 }
 
 inline Activation ActivationOf(const std::string& name) {
-  const auto row = std::find_if(kActivationNames.begin(), kActivationNames.end(),
+  const auto row = std::find_if(std::begin(kActivationNames), std::end(kActivationNames),
                                 [&](const ActivationName& n) { return n.name == name; });
-  EXPECT_NE(row, kActivationNames.end()) << name;
+  EXPECT_NE(row, std::end(kActivationNames)) << name;
   return row->activation;
 }
 

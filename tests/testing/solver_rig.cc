@@ -31,20 +31,22 @@ SolverRig::SolverRig(std::unique_ptr<Backend> backend, const SystemSpec& spec, i
 Solved SolverRig::Solve(const ResolvedOptions& options, const std::vector<float>& inputs) const {
   const SystemShape& shape = runner_->shape();
   return Solve(options,
-               RunItem{.num_samples = static_cast<int64_t>(inputs.size()) / shape.input_dim,
-                       .inputs = inputs});
+               SampleInputs{.num_samples = static_cast<int64_t>(inputs.size()) / shape.input_dim,
+                            .inputs = inputs});
 }
 
-Solved SolverRig::Solve(const ResolvedOptions& options, const RunItem& request) const {
+Solved SolverRig::Solve(const ResolvedOptions& options, const SampleInputs& samples,
+                        const CancelToken* token) const {
   const SystemShape& shape = runner_->shape();
-  const int64_t n = request.num_samples;
+  const int64_t n = samples.num_samples;
   Solved solved{.outputs = std::vector<float>(n * shape.output_dim),
                 .trajectory = std::vector<float>(n * (shape.num_steps + 1) * shape.state_dim),
                 .reports = std::vector<SampleReport>(n)};
-  RunItem item = InputsOf(request, 0, n);
-  item.outputs = solved.outputs;
-  item.trajectory = solved.trajectory;
-  item.reports = solved.reports;
+  RunItem item{.samples = samples,
+               .outputs = solved.outputs,
+               .trajectory = solved.trajectory,
+               .reports = solved.reports,
+               .token = token};
   if (!runner_->Run(options, {&item, 1}, nullptr).ok()) solved.reports.clear();
   return solved;
 }

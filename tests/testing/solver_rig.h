@@ -43,8 +43,8 @@ class SolverRig {
   const Runner& runner() const { return *runner_; }
   System& system() { return *system_; }
   Solved Solve(const ResolvedOptions& options, const std::vector<float>& inputs) const;
-  // Solves for the inputs of `request`; ignores what `request` is to write.
-  Solved Solve(const ResolvedOptions& options, const RunItem& request) const;
+  Solved Solve(const ResolvedOptions& options, const SampleInputs& samples,
+               const CancelToken* token = nullptr) const;
 
  private:
   std::unique_ptr<Backend> backend_;

@@ -178,7 +178,7 @@ StackAttack DrawStackAttack(uint64_t seed, std::string_view solver, double rtol)
   // Half of the attacks are kinked.
   attack.activation = random() % 2 == 0
                           ? OneOf(random, std::array{Activation::kRelu, Activation::kLeakyRelu})
-                          : kActivationNames[random() % kActivationNames.size()].activation;
+                          : kActivationNames[random() % std::size(kActivationNames)].activation;
   const double bias = OneOf(random, std::array{0.0, 0.0, 0.1, 1.0});
   double gain = CriticalGain(attack.activation) * (0.6 + 0.6 * Uniform(random));
   if (attack.residual) {

@@ -59,7 +59,7 @@ std::vector<float> RandomSystem::Inputs(int64_t n, uint64_t seed) const {
 
 std::string Describe(const StackOptions& shape) {
   const auto name =
-      std::find_if(kActivationNames.begin(), kActivationNames.end(),
+      std::find_if(std::begin(kActivationNames), std::end(kActivationNames),
                    [&](const ActivationName& n) { return n.activation == shape.activation; });
   return StrCat(shape.residual ? "resnet" : "mlp", " ", name->name, " L=", shape.num_steps,
                 " D=", shape.state_dim, " gain=", shape.gain, " seed=", shape.seed);

@@ -232,7 +232,6 @@ absl::StatusOr<V2Request> Decode(inference::ModelInferRequest* from, const Model
     return std::find(result.outputs.begin(), result.outputs.end(), output) != result.outputs.end();
   };
   request.mutable_options()->set_return_trajectory(wants(V2Output::kTrajectory));
-  request.set_request_id(from->id());
   result.request = std::move(request);
   return result;
 }
@@ -265,21 +264,6 @@ absl::StatusOr<int64_t> DecodeVersion(const std::string& version) {
   if (version.empty()) return 0;
   if (const int64_t number = ParseVersion(version); number > 0) return number;
   return Mismatch("model_version", "a positive decimal integer, or nothing", Quoted(version));
-}
-
-absl::Status InV2Words(const absl::Status& status) {
-  std::string_view message = ToStd(status.message());
-  constexpr std::string_view kOfOptions = "options.", kOfInput = "input.";
-  if (message.starts_with(kOfOptions))
-    return absl::Status(status.code(), StrCat("parameters.", message.substr(kOfOptions.size())));
-  if (!message.starts_with(kOfInput)) return status;
-  message.remove_prefix(kOfInput.size());
-  for (const std::string_view name :
-       {"num_samples", "seed", "first_sample", "num_inference_steps"}) {
-    if (message.starts_with(name))
-      return absl::Status(status.code(), StrCat("parameters.", message));
-  }
-  return absl::Status(status.code(), StrCat("", message));
 }
 
 }  // namespace deeppcr

@@ -43,9 +43,6 @@ absl::StatusOr<V2Request> DecodeV2(inference::ModelInferRequest* request, const 
 // Parses a version; an empty text gives 0.
 absl::StatusOr<int64_t> DecodeVersion(const std::string& version);
 
-// Lets an error about a field of deeppcr.v1 name the field of v2 that it was made from.
-absl::Status InV2Words(const absl::Status& status);
-
 }  // namespace deeppcr
 
 #endif  // DEEPPCR_SERVER_CODEC_V2_REQUEST_H_

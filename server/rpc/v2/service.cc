@@ -10,8 +10,9 @@
 #include "kernels/base/strings.h"
 #include "server/codec/v2/description.h"
 #include "server/codec/v2/request.h"
-#include "server/rpc/handler_calls.h"
-#include "server/rpc/v2/infer_call.h"
+#include "server/rpc/small_calls.h"
+#include "server/rpc/solve_call.h"
+#include "server/rpc/v2/infer_method.h"
 #include "server/rpc/v2/stream.h"
 
 namespace deeppcr {
@@ -99,13 +100,13 @@ Reactor* V2Service::ServerMetadata(Rpc* rpc, const Bytes*, Bytes* reply) noexcep
 }
 
 Reactor* V2Service::ModelReady(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  auto* call = new ImmediateCall<inference::ModelReadyRequest, inference::ModelReadyResponse>(
+  auto* const call = new ImmediateCall<inference::ModelReadyRequest, inference::ModelReadyResponse>(
       context_, Method::kModelReady, {rpc, request}, reply);
   Reactor* const reactor = call->reactor();
-  call->AnswerAlways();
-  call->Start([this](const auto& wanted, inference::ModelReadyResponse* answer) -> absl::Status {
+  call->AnswerWhileDraining();
+  call->Start([this](const auto& wanted, auto* answer) -> absl::Status {
     const auto model = FindNamed(context_.store, wanted);
-    if (model.status().code() == absl::StatusCode::kInvalidArgument) return model.status();
+    if (absl::IsInvalidArgument(model.status())) return model.status();
     answer->set_ready(model.ok() && !context_.leaving.load());
     return absl::OkStatus();
   });
@@ -113,88 +114,77 @@ Reactor* V2Service::ModelReady(Rpc* rpc, const Bytes* request, Bytes* reply) noe
 }
 
 Reactor* V2Service::ModelMetadata(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  auto* call = new ImmediateCall<inference::ModelMetadataRequest, inference::ModelMetadataResponse>(
-      context_, Method::kModelMetadata, {rpc, request}, reply);
-  Reactor* const reactor = call->reactor();
-  call->Start([this](const auto& wanted, inference::ModelMetadataResponse* answer) -> absl::Status {
-    DEEPPCR_ASSIGN_OR_RETURN(const auto model, FindNamed(context_.store, wanted));
-    FillMetadata(*model, context_.store.List(), answer);
-    return absl::OkStatus();
-  });
-  return reactor;
+  return StartUnary<
+      ImmediateCall<inference::ModelMetadataRequest, inference::ModelMetadataResponse>>(
+      context_, Method::kModelMetadata, {rpc, request}, reply,
+      [this](const auto& wanted, auto* answer) -> absl::Status {
+        DEEPPCR_ASSIGN_OR_RETURN(const auto model, FindNamed(context_.store, wanted));
+        FillMetadata(*model, context_.store.List(), answer);
+        return absl::OkStatus();
+      });
 }
 
 Reactor* V2Service::ModelConfig(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  auto* call = new ImmediateCall<inference::ModelConfigRequest, inference::ModelConfigResponse>(
-      context_, Method::kModelConfig, {rpc, request}, reply);
-  Reactor* const reactor = call->reactor();
-  call->Start([this](const auto& wanted, inference::ModelConfigResponse* answer) -> absl::Status {
-    DEEPPCR_ASSIGN_OR_RETURN(const auto model, FindNamed(context_.store, wanted));
-    FillConfig(*model, context_.backend, context_.schedule, context_.versions.For(model->name),
-               answer->mutable_config());
-    return absl::OkStatus();
-  });
-  return reactor;
+  return StartUnary<ImmediateCall<inference::ModelConfigRequest, inference::ModelConfigResponse>>(
+      context_, Method::kModelConfig, {rpc, request}, reply,
+      [this](const auto& wanted, auto* answer) -> absl::Status {
+        DEEPPCR_ASSIGN_OR_RETURN(const auto model, FindNamed(context_.store, wanted));
+        FillConfig(*model, context_.backend, context_.schedule, context_.versions.For(model->name),
+                   answer->mutable_config());
+        return absl::OkStatus();
+      });
 }
 
 Reactor* V2Service::ModelStatistics(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  using Request = inference::ModelStatisticsRequest;
-  auto* call = new ImmediateCall<Request, inference::ModelStatisticsResponse>(
-      context_, Method::kModelStatistics, {rpc, request}, reply);
-  Reactor* const reactor = call->reactor();
-  call->Start([this](const Request& wanted, auto* answer) -> absl::Status {
-    DEEPPCR_ASSIGN_OR_RETURN(const auto models, FindAll(context_.store, wanted));
-    for (const auto& model : models)
-      FillStatistics(*model, context_.backend, answer->add_model_stats());
-    return absl::OkStatus();
-  });
-  return reactor;
+  return StartUnary<
+      ImmediateCall<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>>(
+      context_, Method::kModelStatistics, {rpc, request}, reply,
+      [this](const auto& wanted, auto* answer) -> absl::Status {
+        DEEPPCR_ASSIGN_OR_RETURN(const auto models, FindAll(context_.store, wanted));
+        for (const auto& model : models)
+          FillStatistics(*model, context_.backend, answer->add_model_stats());
+        return absl::OkStatus();
+      });
 }
 
 Reactor* V2Service::RepositoryIndex(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  using Request = inference::RepositoryIndexRequest;
-  auto* call = new ImmediateCall<Request, inference::RepositoryIndexResponse>(
-      context_, Method::kRepositoryIndex, {rpc, request}, reply);
-  Reactor* const reactor = call->reactor();
-  call->Start([this](const Request& wanted, auto* answer) -> absl::Status {
-    DEEPPCR_RETURN_IF_ERROR(CheckRepository(wanted.repository_name()));
-    FillIndex(context_.store.List(), wanted.ready(), answer);
-    return absl::OkStatus();
-  });
-  return reactor;
+  return StartUnary<
+      ImmediateCall<inference::RepositoryIndexRequest, inference::RepositoryIndexResponse>>(
+      context_, Method::kRepositoryIndex, {rpc, request}, reply,
+      [this](const auto& wanted, auto* answer) -> absl::Status {
+        DEEPPCR_RETURN_IF_ERROR(CheckRepository(wanted.repository_name()));
+        FillIndex(context_.store.List(), wanted.ready(), answer);
+        return absl::OkStatus();
+      });
 }
 
 Reactor* V2Service::RepositoryModelLoad(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  using Request = inference::RepositoryModelLoadRequest;
-  auto* call = new AdminCall<Request, inference::RepositoryModelLoadResponse>(
-      context_, Method::kRepositoryModelLoad, {rpc, request}, reply);
-  Reactor* const reactor = call->reactor();
-  call->Start([this](const Request& wanted, auto*) -> absl::Status {
-    DEEPPCR_RETURN_IF_ERROR(CheckAdmin(wanted));
-    return context_.store.Load(wanted.model_name(), 0).status();
-  });
-  return reactor;
+  return StartUnary<
+      AdminCall<inference::RepositoryModelLoadRequest, inference::RepositoryModelLoadResponse>>(
+      context_, Method::kRepositoryModelLoad, {rpc, request}, reply,
+      [this](const auto& wanted, auto*) -> absl::Status {
+        DEEPPCR_RETURN_IF_ERROR(CheckAdmin(wanted));
+        return context_.store.Load(wanted.model_name(), 0).status();
+      });
 }
 
 Reactor* V2Service::RepositoryModelUnload(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  using Request = inference::RepositoryModelUnloadRequest;
-  auto* call = new AdminCall<Request, inference::RepositoryModelUnloadResponse>(
-      context_, Method::kRepositoryModelUnload, {rpc, request}, reply);
-  Reactor* const reactor = call->reactor();
-  call->Start([this](const Request& wanted, auto*) -> absl::Status {
-    DEEPPCR_RETURN_IF_ERROR(CheckAdmin(wanted));
-    return context_.store.Unload(wanted.model_name(), 0);
-  });
-  return reactor;
+  return StartUnary<
+      AdminCall<inference::RepositoryModelUnloadRequest, inference::RepositoryModelUnloadResponse>>(
+      context_, Method::kRepositoryModelUnload, {rpc, request}, reply,
+      [this](const auto& wanted, auto*) -> absl::Status {
+        DEEPPCR_RETURN_IF_ERROR(CheckAdmin(wanted));
+        return context_.store.Unload(wanted.model_name(), 0);
+      });
 }
 
 Reactor* V2Service::ModelInfer(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartV2Infer(context_, {rpc, request}, reply);
+  return StartSolve<InferMethod>(context_, {rpc, request}, reply);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* V2Service::ModelStreamInfer(
     Rpc* rpc) noexcept {
-  return StartV2Stream(context_, rpc);
+  return new V2Stream(context_, rpc);
 }
 
 Reactor* V2Service::SystemSharedMemoryStatus(Rpc* rpc, const Bytes*, Bytes*) noexcept {

@@ -10,20 +10,23 @@
 namespace deeppcr {
 
 using V2 = inference::GRPCInferenceService;
-using RawV2Service = RawService<
-    V2::Service, V2::WithRawCallbackMethod_ServerLive, V2::WithRawCallbackMethod_ServerReady,
-    V2::WithRawCallbackMethod_ModelReady, V2::WithRawCallbackMethod_ServerMetadata,
-    V2::WithRawCallbackMethod_ModelMetadata, V2::WithRawCallbackMethod_ModelInfer,
-    V2::WithRawCallbackMethod_ModelStreamInfer, V2::WithRawCallbackMethod_ModelConfig,
-    V2::WithRawCallbackMethod_ModelStatistics, V2::WithRawCallbackMethod_RepositoryIndex,
-    V2::WithRawCallbackMethod_RepositoryModelLoad, V2::WithRawCallbackMethod_RepositoryModelUnload,
-    V2::WithRawCallbackMethod_SystemSharedMemoryStatus,
-    V2::WithRawCallbackMethod_SystemSharedMemoryRegister,
-    V2::WithRawCallbackMethod_SystemSharedMemoryUnregister,
-    V2::WithRawCallbackMethod_CudaSharedMemoryStatus,
-    V2::WithRawCallbackMethod_CudaSharedMemoryRegister,
-    V2::WithRawCallbackMethod_CudaSharedMemoryUnregister, V2::WithRawCallbackMethod_TraceSetting,
-    V2::WithRawCallbackMethod_LogSettings>::Type;
+using RawV2Server = V2::WithRawCallbackMethod_ServerLive<
+    V2::WithRawCallbackMethod_ServerReady<V2::WithRawCallbackMethod_ServerMetadata<V2::Service>>>;
+using RawV2Models = V2::WithRawCallbackMethod_ModelReady<V2::WithRawCallbackMethod_ModelMetadata<
+    V2::WithRawCallbackMethod_ModelConfig<V2::WithRawCallbackMethod_ModelStatistics<RawV2Server>>>>;
+using RawV2Inference =
+    V2::WithRawCallbackMethod_ModelInfer<V2::WithRawCallbackMethod_ModelStreamInfer<RawV2Models>>;
+using RawV2Repository =
+    V2::WithRawCallbackMethod_RepositoryIndex<V2::WithRawCallbackMethod_RepositoryModelLoad<
+        V2::WithRawCallbackMethod_RepositoryModelUnload<RawV2Inference>>>;
+using RawV2SystemMemory = V2::WithRawCallbackMethod_SystemSharedMemoryStatus<
+    V2::WithRawCallbackMethod_SystemSharedMemoryRegister<
+        V2::WithRawCallbackMethod_SystemSharedMemoryUnregister<RawV2Repository>>>;
+using RawV2CudaMemory = V2::WithRawCallbackMethod_CudaSharedMemoryStatus<
+    V2::WithRawCallbackMethod_CudaSharedMemoryRegister<
+        V2::WithRawCallbackMethod_CudaSharedMemoryUnregister<RawV2SystemMemory>>>;
+using RawV2Service =
+    V2::WithRawCallbackMethod_TraceSetting<V2::WithRawCallbackMethod_LogSettings<RawV2CudaMemory>>;
 
 class V2Service final : public RawV2Service {
  public:

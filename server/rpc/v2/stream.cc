@@ -5,9 +5,9 @@
 
 #include "inference/grpc_service.pb.h"
 #include "kernels/base/strings.h"
-#include "server/rpc/call.h"
 #include "server/rpc/grpc_status.h"
-#include "server/rpc/v2/infer_call.h"
+#include "server/rpc/solve_call.h"
+#include "server/rpc/v2/infer_method.h"
 
 namespace deeppcr {
 
@@ -47,7 +47,11 @@ void V2Stream::Answer(V2StreamResponder* responder, grpc::ByteBuffer reply) {
 }
 
 void V2Stream::OnReadDone(bool ok) {
-  if (ok) StartV2StreamInfer(context_, {rpc_, &read_}, *this);
+  if (ok) {
+    auto* call = new SolveCall<StreamInferMethod>(context_, {rpc_, &read_}, *this);
+    Open(call->responder());
+    call->Start();
+  }
   Next next;
   {
     const std::lock_guard lock(mutex_);
@@ -129,11 +133,6 @@ void V2Stream::OnDone() {
   ServiceContext& context = context_;
   delete this;
   context.streams.fetch_sub(1);
-}
-
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartV2Stream(
-    ServiceContext& context, grpc::CallbackServerContext* rpc) {
-  return new V2Stream(context, rpc);
 }
 
 }  // namespace deeppcr

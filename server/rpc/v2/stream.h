@@ -24,11 +24,10 @@ class V2StreamResponder final : public Responder {
  public:
   V2StreamResponder(CallEvents& call, V2Stream& stream) : call_(call), stream_(stream) {}
 
-  // Sets the request's id, for an error's reply.
-  void set_id(const std::string& id) { id_ = id; }
   // `reply` is a ModelStreamInferResponse; an error becomes one too.
   void Respond(const grpc::Status& status, grpc::ByteBuffer reply) override;
   bool in_turns() const override { return true; }
+  void SetId(const std::string& id) override { id_ = id; }
 
  private:
   friend class V2Stream;
@@ -47,8 +46,6 @@ class V2Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
 
   V2Stream(ServiceContext& context, grpc::CallbackServerContext* rpc);
 
-  // Adds a request's responder, before it can answer.
-  void Open(V2StreamResponder* responder);
   void Answer(V2StreamResponder* responder, grpc::ByteBuffer reply);
 
   void OnReadDone(bool ok) override;
@@ -67,6 +64,8 @@ class V2Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
     std::vector<V2StreamResponder*> done;  // requests with nothing left to write
   };
 
+  // Adds a request's responder, before it can answer.
+  void Open(V2StreamResponder* responder);
   Next Take();
   void Give(Next next);
 
@@ -81,9 +80,6 @@ class V2Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
   bool broken_ = false;  // no more replies will be read
   bool finished_ = false;
 };
-
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartV2Stream(
-    ServiceContext& context, grpc::CallbackServerContext* rpc);
 
 }  // namespace deeppcr
 

@@ -36,7 +36,7 @@ int64_t WantedClaims() {
 Solved SolveAttack(const SolverRig& rig, const StackAttack& attack) {
   return rig.Solve(
       attack.options,
-      RunItem{.num_samples = 1, .inputs = attack.inputs, .initial_states = attack.previous});
+      SampleInputs{.num_samples = 1, .inputs = attack.inputs, .initial_states = attack.previous});
 }
 Solved SolveInTurn(const SolverRig& rig, const StackAttack& attack) {
   return rig.Solve({.solver = "sequential"}, attack.inputs);

@@ -14,6 +14,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/solver/registry.h"
+#include "tests/testing/golden.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/stack_attack.h"
 #include "tests/testing/step_on_the_way.h"
@@ -354,6 +355,37 @@ TEST(CertificateCasesTest, AStepIsPassedByARuleThatDoesNotFollowWhatIsLeft) {
   EXPECT_GT(claims.differences.wrong, 20);
   EXPECT_GT(claims.windows.wrong, claims.windows.made / 2);
   EXPECT_GT(claims.low.wrong, 5);
+}
+
+// Gates of tanh, slopes of 2e5 to 4e5, between the answer and the states that a rule tries which
+// follows the map only once: a search that knew the rule's passes placed them.
+TEST(CertificateCasesTest, AGateBetweenTheFollowedStatesAndTheAnswer) {
+  const auto fill = [](const nlohmann::json& from, std::vector<float>* to) {
+    for (const auto& [index, value] : from.items()) to->at(std::stoul(index)) = value.get<float>();
+  };
+  for (const nlohmann::json& gate : testing::ReadTestJson("certificate/gates.json")) {
+    StackAttack attack = ZeroStack(gate["num_steps"], gate["state_dim"], Activation::kTanh);
+    attack.residual = true;
+    fill(gate["weights"], &attack.weights);
+    fill(gate["biases"], &attack.biases);
+    attack.inputs = testing::Flat<float>(gate["inputs"]);
+    if (!gate["previous"].empty()) attack.previous = testing::Flat<float>(gate["previous"]);
+    attack.options = OptionsFor("newton", attack.num_steps, 1, gate["rtol"]);
+    attack.options.atol = 0;
+    attack.options.on_no_convergence = OnNoConvergence::kReturn;
+    if (!attack.previous.empty()) attack.options.initial_guess = InitialGuess::kPrevious;
+    if (gate["reuse_matrices"])
+      attack.options.jacobian_refresh = JacobianRefresh::kWhileContracting;
+    const SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
+    const Solved sequential = rig.Solve({.solver = "sequential"}, attack.inputs);
+
+    const Solved solved = rig.Solve(
+        attack.options,
+        SampleInputs{.num_samples = 1, .inputs = attack.inputs, .initial_states = attack.previous});
+
+    if (!solved.reports[0].converged) continue;
+    EXPECT_LE(Judge(attack, solved.trajectory, sequential.trajectory).to_single, 1);
+  }
 }
 
 // An error below the least normal float counts as none, until later layers grow it.

@@ -56,7 +56,7 @@ DiffusionOptions DrawProcess(std::mt19937_64& random, uint64_t seed) {
 
 ResolvedOptions DrawOptions(std::mt19937_64& random, int64_t steps) {
   const SolverRow* row = nullptr;
-  while (row == nullptr || !row->iterative || !Suits(*row, /*diffusion=*/true))
+  while (row == nullptr || !row->iterative || !Suits(*row, ShapeOf(DiffusionSpec())))
     row = &Solvers()[random() % Solvers().size()];
   ResolvedOptions options =
       testing::OptionsFor(row->name, steps, std::array{1, 1, 4, 16}[random() % 4],
@@ -94,11 +94,11 @@ struct ProcessClaims {
 void CountProcess(const DiffusionOptions& drawn, const DiffusionSpec& spec, int index,
                   std::mt19937_64& random, ProcessClaims* claims) {
   const SolverRig rig(*cpu::NewCpuBackend(), spec);
-  RunItem request{.num_samples = 1, .seed = 5, .first_sample = static_cast<uint64_t>(index)};
+  SampleInputs request{.num_samples = 1, .seed = 5, .first_sample = static_cast<uint64_t>(index)};
   const Solved sequential = rig.Solve({.solver = "sequential"}, request);
   if (!sequential.reports[0].converged) return;
   // The previous trajectory is that of another sample: the same process with other noise.
-  RunItem other = request;
+  SampleInputs other = request;
   other.seed = 6;
   const Solved stale = rig.Solve({.solver = "sequential"}, other);
   for (int trial = 0; trial < 8; ++trial) {

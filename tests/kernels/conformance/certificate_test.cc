@@ -50,7 +50,7 @@ StackOptions DrawShape(int seed, const Ranges& ranges) {
   shape.num_steps = within(ranges.min_steps, ranges.max_steps);
   shape.gain = 0.5 + (ranges.max_gain - 0.5) * static_cast<double>(within(0, 999999)) / 1e6;
   shape.residual = seed % 4 == 3;
-  shape.activation = kActivationNames[within(0, kActivationNames.size() - 1)].activation;
+  shape.activation = kActivationNames[within(0, std::size(kActivationNames) - 1)].activation;
   shape.seed = seed;
   return shape;
 }

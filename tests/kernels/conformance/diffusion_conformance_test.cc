@@ -44,7 +44,7 @@ class DiffusionConformanceTest : public ::testing::TestWithParam<std::tuple<size
   }
 
   // n samples of a process; the labels and conditions belong to the test.
-  RunItem Request(const DiffusionSpec& spec, int64_t n) {
+  SampleInputs Request(const DiffusionSpec& spec, int64_t n) {
     labels_.resize(spec.num_classes > 0 ? n : 0);
     for (size_t i = 0; i < labels_.size(); ++i)
       labels_[i] = static_cast<int32_t>(i % static_cast<size_t>(spec.num_classes));
@@ -65,7 +65,7 @@ class DiffusionConformanceTest : public ::testing::TestWithParam<std::tuple<size
 std::vector<ResolvedOptions> AllOptions(int64_t steps) {
   std::vector<ResolvedOptions> all;
   for (const SolverRow& row : Solvers()) {
-    if (!Suits(row, /*diffusion=*/true)) continue;
+    if (!Suits(row, ShapeOf(DiffusionSpec()))) continue;
     for (const int64_t interval : {int64_t{1}, int64_t{7}}) {
       for (const InitialGuess guess : {InitialGuess::kConstant, InitialGuess::kCoarse}) {
         ResolvedOptions options = OptionsFor(row.name, steps, interval, kTolerance);
@@ -87,7 +87,7 @@ TEST_P(DiffusionConformanceTest, EverySolverAgreesWithTheReference) {
     if (steps > backend().max_steps) continue;
     const RandomDiffusion process = NewProcess(steps);
     const DiffusionSpec& spec = process.spec();
-    const RunItem request = Request(spec, kSamples);
+    const SampleInputs request = Request(spec, kSamples);
     const SolverRig oracle(BackendCases().back().create(), spec);
     const Solved want = oracle.Solve({.solver = "sequential"}, request);
     const std::vector<double> states(want.trajectory.begin(), want.trajectory.end());
@@ -113,7 +113,7 @@ TEST_P(DiffusionConformanceTest, BitsDependOnNeitherBatchNorSplitNorThreads) {
   constexpr int64_t kSamples = 11;
   const int64_t steps = std::min<int64_t>(40, backend().max_steps / 8);
   const RandomDiffusion process = NewProcess(steps);
-  const RunItem request = Request(process.spec(), kSamples);
+  const SampleInputs request = Request(process.spec(), kSamples);
   const SolverRig rig(NewBackend(), process.spec()), threads(NewBackend(), process.spec(), 4);
   for (const ResolvedOptions& options : AllOptions(steps)) {
     const Solved together = rig.Solve(options, request);
@@ -121,7 +121,7 @@ TEST_P(DiffusionConformanceTest, BitsDependOnNeitherBatchNorSplitNorThreads) {
     EXPECT_TRUE(together.SameAnswers(threads.Solve(options, request))) << options.solver;
     Solved split;
     for (const auto& [first, n] : {std::pair{0, 1}, std::pair{1, 2}, std::pair{3, 8}}) {
-      const Solved part = rig.Solve(options, InputsOf(request, first, n));
+      const Solved part = rig.Solve(options, SamplesOf(request, first, n));
       split.outputs.insert(split.outputs.end(), part.outputs.begin(), part.outputs.end());
       split.trajectory.insert(split.trajectory.end(), part.trajectory.begin(),
                               part.trajectory.end());
@@ -135,7 +135,7 @@ TEST_P(DiffusionConformanceTest, GivenNoiseIsUsedAsDrawnNoiseWouldBe) {
   const RandomDiffusion process = NewProcess(kSteps);
   const int64_t dim = process.spec().state_dim;
   const SolverRig rig(NewBackend(), process.spec());
-  const RunItem drawn = Request(process.spec(), kSamples);
+  const SampleInputs drawn = Request(process.spec(), kSamples);
   std::vector<float> initial(kSamples * dim), steps(kSamples * kSteps * dim);
   for (int64_t s = 0; s < kSamples; ++s) {
     const uint64_t sample = drawn.first_sample + static_cast<uint64_t>(s);
@@ -144,7 +144,7 @@ TEST_P(DiffusionConformanceTest, GivenNoiseIsUsedAsDrawnNoiseWouldBe) {
       FillNormals(drawn.seed, sample, static_cast<uint32_t>(i), dim,
                   steps.data() + (s * kSteps + i) * dim);
   }
-  RunItem given = drawn;
+  SampleInputs given = drawn;
   given.seed = 99;
   given.initial_noise = initial;
   given.step_noise = steps;
@@ -160,7 +160,7 @@ TEST_P(DiffusionConformanceTest, EveryUpdateMakesOneMoreIntervalExact) {
   const RandomDiffusion process = NewProcess(kSteps);
   const int64_t dim = process.spec().state_dim;
   const SolverRig rig(NewBackend(), process.spec());
-  const RunItem request = Request(process.spec(), 1);
+  const SampleInputs request = Request(process.spec(), 1);
   const Solved sequential = rig.Solve({.solver = "sequential"}, request);
   for (const std::string_view solver : {"newton", "picard", "jacobi"}) {
     for (int32_t k = 1; k <= 6; ++k) {

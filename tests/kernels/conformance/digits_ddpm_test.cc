@@ -69,7 +69,7 @@ class DigitsDdpmTest : public ::testing::TestWithParam<std::string> {
 
   Solved Ask(ResolvedOptions options, int64_t n) const {
     options.num_steps = kSteps;
-    return rig_->Solve(options, RunItem{.num_samples = n, .seed = 2309});
+    return rig_->Solve(options, SampleInputs{.num_samples = n, .seed = 2309});
   }
 
   TemporaryDirectory directory_;

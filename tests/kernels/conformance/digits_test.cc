@@ -57,10 +57,10 @@ class DigitsTest : public ::testing::TestWithParam<std::string> {
     const auto resolved = model_->Resolve(options, 1);
     EXPECT_TRUE(resolved.ok()) << resolved.status();
     if (!resolved.ok()) return answers;
-    RunItem item{.num_samples = static_cast<int64_t>(labels_.size()),
-                 .inputs = inputs_,
-                 .outputs = outputs,
-                 .reports = answers.reports};
+    RunItem item{
+        .samples = {.num_samples = static_cast<int64_t>(labels_.size()), .inputs = inputs_},
+        .outputs = outputs,
+        .reports = answers.reports};
     EXPECT_TRUE(model_->Run(*resolved, {&item, 1}, nullptr).ok());
     for (size_t i = 0; i < labels_.size(); ++i) {
       const auto first = outputs.begin() + static_cast<int64_t>(i) * kClasses;

@@ -55,7 +55,7 @@ TEST(LooseToleranceTest, NoClaimOfAClippedDenoiserIsFalse) {
     const testing::DiffusionOptions shape = Shape(index);
     const RandomDiffusion process(shape);
     const SolverRig rig(testing::BackendCases().front().create(), process.spec());
-    const RunItem request{.num_samples = 1, .seed = 5};
+    const SampleInputs request{.num_samples = 1, .seed = 5};
     const Solved sequential = rig.Solve({.solver = "sequential"}, request);
     if (!sequential.reports[0].converged) continue;
     for (const char* solver : {"newton", "picard", "jacobi"}) {

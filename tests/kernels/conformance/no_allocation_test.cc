@@ -118,13 +118,12 @@ TEST_P(NoAllocationTest, NoSolverAllocatesOnTheRequestPath) {
       for (const double rtol : {1e-4, 1e-7}) {  // 1e-7 ends in fallbacks
         ResolvedOptions options = OptionsFor(row.name, kSteps, 8, rtol);
         options.initial_guess = guess;
-        const RunItem item{.num_samples = kSamples,
-                           .inputs = inputs,
-                           .initial_states = previous,
-                           .outputs = outputs,
-                           .trajectory = trajectory,
-                           .reports = reports,
-                           .token = &token};
+        const RunItem item{
+            .samples = {.num_samples = kSamples, .inputs = inputs, .initial_states = previous},
+            .outputs = outputs,
+            .trajectory = trajectory,
+            .reports = reports,
+            .token = &token};
         EXPECT_EQ(AllocationsOfRun(rig, options, item), 0)
             << row.name << " " << ToString(guess) << " " << rtol;
       }
@@ -165,14 +164,14 @@ class NoAllocationDiffusionTest : public ::testing::TestWithParam<bool> {
 
   // A request with everything that a request may have.
   RunItem Request(bool noise_given) {
-    return {.num_samples = kSamples,
-            .inputs = conditions_,
-            .seed = 12,
-            .first_sample = 34,
-            .labels = labels_,
-            .initial_noise = noise_given ? initial_noise_ : std::span<const float>(),
-            .step_noise = noise_given ? step_noise_ : std::span<const float>(),
-            .initial_states = previous_,
+    return {.samples = {.num_samples = kSamples,
+                        .inputs = conditions_,
+                        .seed = 12,
+                        .first_sample = 34,
+                        .labels = labels_,
+                        .initial_noise = noise_given ? initial_noise_ : std::span<const float>(),
+                        .step_noise = noise_given ? step_noise_ : std::span<const float>(),
+                        .initial_states = previous_},
             .outputs = outputs_,
             .final_states = final_states_,
             .trajectory = trajectory_,
@@ -203,7 +202,7 @@ TEST_P(NoAllocationDiffusionTest, NoSolverAllocatesOnTheRequestPath) {
 #endif
   int64_t fell_back = 0;
   for (const SolverRow& row : Solvers()) {
-    if (!Suits(row, /*diffusion=*/true)) continue;
+    if (!Suits(row, ShapeOf(DiffusionSpec()))) continue;
     for (const InitialGuess guess :
          {InitialGuess::kConstant, InitialGuess::kCoarse, InitialGuess::kPrevious}) {
       for (const bool noise_given : {false, true}) {

@@ -99,7 +99,7 @@ TEST_P(SolverConformanceTest, EverySizeAgreesWithTheOracle) {
       CheckSystem({.num_steps = steps,
                    .state_dim = width,
                    .residual = residual(),
-                   .activation = kActivationNames[seed % kActivationNames.size()].activation,
+                   .activation = kActivationNames[seed % std::size(kActivationNames)].activation,
                    .gain = 0.9,
                    .input_dim = seed % 2 == 0 ? 5 : 0,
                    .output_dim = seed % 3 == 0 ? 7 : 0,

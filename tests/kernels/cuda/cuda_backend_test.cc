@@ -257,9 +257,7 @@ TEST_P(CudaBackendTest, StopsWhereTheTokenHasFired) {
   for (const SolverRow& row : Solvers()) {
     const ResolvedOptions options = OptionsFor(row.name, 60, 4, 1e-4);
     const auto ended = [&](const CancelToken* token) {
-      return rig.Solve(options, {.num_samples = 1, .inputs = inputs, .token = token})
-          .reports[0]
-          .termination;
+      return rig.Solve(options, {.num_samples = 1, .inputs = inputs}, token).reports[0].termination;
     };
     EXPECT_EQ(ended(&cancelled), Termination::kCancelled) << row.name;
     EXPECT_EQ(ended(&late), Termination::kDeadline) << row.name;
@@ -272,9 +270,9 @@ TEST_P(CudaBackendTest, ASolveThatNobodyWaitsForIsNotBegun) {
   CancelToken cancelled;
   cancelled.Cancel();
   const std::vector<float> inputs = system.Inputs(1, 5);
-  const SampleReport report = rig.Solve(OptionsFor("newton", 60, 4, 1e-4),
-                                        {.num_samples = 1, .inputs = inputs, .token = &cancelled})
-                                  .reports[0];
+  const SampleReport report =
+      rig.Solve(OptionsFor("newton", 60, 4, 1e-4), {.num_samples = 1, .inputs = inputs}, &cancelled)
+          .reports[0];
   EXPECT_EQ(report.termination, Termination::kCancelled);
   EXPECT_EQ(report.iterations, 0);
 }

@@ -41,7 +41,7 @@ TEST(CudaErrorsTest, ALostDeviceIsAnErrorOfWideDenoisersToo) {
     for (const int launches : {3, 4, 5, 6, 7, 8, 9, 10}) {
       const SolverRig rig(cuda::NewCudaBackend(NewSimtDevice({.fail_after = launches})),
                           process.spec());
-      const RunItem request{.num_samples = 1, .seed = 5};
+      const SampleInputs request{.num_samples = 1, .seed = 5};
       EXPECT_TRUE(rig.Solve(OptionsFor("newton", 3, 1, 1e-4), request).reports.empty())
           << "D " << dim << " after " << launches;
     }

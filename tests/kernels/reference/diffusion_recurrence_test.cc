@@ -41,7 +41,7 @@ TEST(DiffusionFamilyTest, OwnsItsNumbers) {
   const Vector answer = family->Decode(before.back());
   EXPECT_EQ(family->shape.num_classes, 2);
   EXPECT_EQ(family->shape.output_dim, 3);
-  EXPECT_TRUE(family->shape.diffusion);
+  EXPECT_TRUE(family->shape.draws_noise);
   // 4 steps; 4 rows of 4; input, output, modulation; 2 blocks of 2 (16 + 4) + 2 * 4; classes; 2
   // layers of 12.
   const int64_t floats = (12 + 4) + (12 + 3) + 32 * 5 + 2 * 48 + 8 + 24;

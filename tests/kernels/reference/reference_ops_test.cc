@@ -115,7 +115,7 @@ TEST(ReferenceGoldenTest, ActivationsEqualPyTorch) {
   const json golden = ReadGolden("activations.json");
   const Vector points = Flat<double>(golden["points"]);
   ASSERT_FALSE(points.empty());
-  EXPECT_EQ(golden["activations"].size(), kActivationNames.size());
+  EXPECT_EQ(golden["activations"].size(), std::size(kActivationNames));
   for (const ActivationName& row : kActivationNames) {
     const json& table = golden["activations"][std::string(row.name)];
     const Vector values = Flat<double>(table["values"]);
@@ -136,7 +136,7 @@ TEST(ReferenceGoldenTest, ActivationsEqualPyTorch) {
 
 TEST(ReferenceGoldenTest, SystemsEqualPyTorch) {
   const json golden = ReadGolden("systems.json");
-  ASSERT_GE(golden["systems"].size(), 2 * kActivationNames.size());
+  ASSERT_GE(golden["systems"].size(), 2 * std::size(kActivationNames));
   for (const json& object : golden["systems"]) {
     const GoldenSystem system(object);
     ASSERT_GE(system.num_samples(), 1);

@@ -59,8 +59,7 @@ TEST(CancelTokenTest, EverySolverReportsTheReasonOfEachSample) {
     std::vector<RunItem> items;
     for (const CancelToken* token : {&late, &cancelled, &fine}) {
       const size_t i = items.size();
-      items.push_back({.num_samples = 1,
-                       .inputs = std::span(inputs).subspan(3 * i, 3),
+      items.push_back({.samples = {.num_samples = 1, .inputs = std::span(inputs).subspan(3 * i, 3)},
                        .outputs = std::span(outputs).subspan(3 * i, 3),
                        .reports = std::span(reports).subspan(i, 1),
                        .token = token});

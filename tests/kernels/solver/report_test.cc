@@ -178,8 +178,7 @@ TEST(ReportTest, ProgressHasAnEstimateFromTheUpdateOnThatConverged) {
       std::vector<float> outputs(3);
       SampleReport report;
       Estimates told;
-      RunItem item{.num_samples = 1,
-                   .inputs = inputs,
+      RunItem item{.samples = {.num_samples = 1, .inputs = inputs},
                    .outputs = outputs,
                    .reports = {&report, 1},
                    .listener = &told};

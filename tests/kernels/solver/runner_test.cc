@@ -66,7 +66,7 @@ TEST(RunnerTest, ALayerNormThatOverflowsIsNoAnswer) {
     const SolverRig rig(backend.create(), process.spec());
     for (const char* solver : {"sequential", "newton"}) {
       const Solved solved =
-          rig.Solve(OptionsFor(solver, kSteps, 4, 1e-4), RunItem{.num_samples = 1});
+          rig.Solve(OptionsFor(solver, kSteps, 4, 1e-4), SampleInputs{.num_samples = 1});
       EXPECT_FALSE(solved.reports[0].converged) << backend.name << " " << solver;
       EXPECT_EQ(solved.reports[0].termination, Termination::kNonFinite)
           << backend.name << " " << solver;
@@ -87,8 +87,7 @@ TEST(RunnerTest, WhatWasStoppedWritesNoOutputs) {
       for (const char* solver : {"sequential", "newton"}) {
         std::vector<float> outputs(kDim, 7), trajectory((kSteps + 1) * kDim, 7);
         SampleReport report;
-        RunItem item{.num_samples = 1,
-                     .inputs = inputs,
+        RunItem item{.samples = {.num_samples = 1, .inputs = inputs},
                      .outputs = outputs,
                      .trajectory = trajectory,
                      .reports = {&report, 1},

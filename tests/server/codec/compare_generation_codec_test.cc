@@ -40,7 +40,7 @@ TEST(CompareGenerationTest, ReadsTheGeneration) {
   const auto input = Decode(request, WithClasses());
 
   ASSERT_TRUE(input.ok()) << input.status();
-  const RunItem item = input->request.Item();
+  const SampleInputs item = input->request.Samples();
   EXPECT_EQ(item.num_samples, 3);
   EXPECT_EQ(item.seed, 9u);
   EXPECT_EQ(item.first_sample, 5u);

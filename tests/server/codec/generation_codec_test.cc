@@ -28,7 +28,7 @@ TEST(GenerationCodecTest, AnEmptyRequestIsOneSampleWithEveryDefault) {
   EXPECT_EQ(input->options.num_inference_steps, 0);  // the engine's default
   EXPECT_EQ(input->options.solver, "auto");
   EXPECT_EQ(input->options.initial_guess, InitialGuess::kFromPlan);
-  const RunItem item = input->Item();
+  const SampleInputs item = input->Samples();
   EXPECT_EQ(item.num_samples, 1);
   EXPECT_TRUE(item.inputs.empty());
   EXPECT_TRUE(item.labels.empty());
@@ -56,7 +56,7 @@ TEST(GenerationCodecTest, ReadsEveryField) {
   EXPECT_EQ(input->num_steps, 3);
   EXPECT_EQ(input->options.num_inference_steps, 3);
   EXPECT_EQ(input->options.solver, "picard");
-  const RunItem item = input->Item();
+  const SampleInputs item = input->Samples();
   EXPECT_EQ(item.num_samples, 3);
   EXPECT_EQ(item.seed, std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(item.first_sample, 77u);
@@ -87,7 +87,7 @@ TEST(GenerationCodecTest, ReadsConditioningInPlace) {
   const auto input = Decode(request, WithConditioning());
 
   ASSERT_TRUE(input.ok()) << input.status();
-  EXPECT_THAT(input->Item().inputs, ElementsAre(0.5f, 1.5f, 2.5f, 3.5f, 4.5f, 5.5f));
+  EXPECT_THAT(input->Samples().inputs, ElementsAre(0.5f, 1.5f, 2.5f, 3.5f, 4.5f, 5.5f));
   EXPECT_EQ(reinterpret_cast<const char*>(input->inputs.values.data()),
             request.input().conditioning().data().data());
 }

@@ -71,7 +71,6 @@ INSTANTIATE_TEST_SUITE_P(
             "input.num_inference_steps: expected one of 8, 3, 12 (those of the model's config"},
         BadRequest{"NegativeSteps", Input([](auto& i) { i.set_num_inference_steps(-8); }),
                    "got -8"},
-        BadRequest{"RequestId", [](auto& r) { r.set_request_id("a\nb"); }, "request_id: expected"},
         BadRequest{"Solver", [](auto& r) { r.mutable_options()->set_solver("quasi_newton"); },
                    "options.solver: expected one of sequential, newton, picard, jacobi, auto, got "
                    "\"quasi_newton\""},

@@ -19,7 +19,7 @@
 
 namespace deeppcr::testing {
 
-// The quick_pause with which every job counts as one that came alone.
+// The inline_pause with which every job counts as one that came alone.
 inline constexpr std::chrono::microseconds kNoPause(-1);
 
 // A job that remembers how it ended.
@@ -35,14 +35,11 @@ class TestJob : public Job {
   }
 
   absl::Status Prepare() override {
-    run_item = {
-        .num_samples = samples, .inputs = inputs_, .outputs = outputs_, .reports = reports_};
+    run_item = {.samples = {.num_samples = samples, .inputs = inputs_},
+                .outputs = outputs_,
+                .reports = reports_};
     computed_by = std::this_thread::get_id();
     return prepare_status;
-  }
-  absl::Status RunAlone() override {
-    alone_gate.Pass();
-    return absl::OkStatus();
   }
   void Done(absl::Status status, const JobTimings& timings) override {
     ++done_calls;
@@ -63,7 +60,6 @@ class TestJob : public Job {
   void Cancel() { token_.Cancel(); }
 
   absl::Status prepare_status;
-  Gate alone_gate;
   std::atomic<int> done_calls{0};
   std::thread::id computed_by;
 

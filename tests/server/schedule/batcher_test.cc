@@ -142,19 +142,16 @@ TEST_F(BatcherTest, DropsExpiredJobsUncomputed) {
   EXPECT_EQ(fake_->batches().size(), 1u);
 }
 
-TEST_F(BatcherTest, TellsThoseThatDieBehindLongWorkAtOnce) {
+TEST_F(BatcherTest, TellsThoseThatExpireBehindLongWorkAtOnce) {
   Batcher batcher({.schedule = {.workers = 1}});
-  TestJob blocker(model_, 1), cancelled(model_, 1), alone(model_, 1);
+  TestJob blocker(model_, 1), cancelled(model_, 1);
   TestJob expiring(model_, 1, 1e-4, CancelToken::Clock::now() + std::chrono::milliseconds(20));
-  alone.batchable = false;
   Occupy(batcher, blocker);
-  for (TestJob* job : {&cancelled, &alone, &expiring}) ASSERT_TRUE(batcher.Enqueue(job).ok());
+  for (TestJob* job : {&cancelled, &expiring}) ASSERT_TRUE(batcher.Enqueue(job).ok());
   cancelled.Cancel();
-  alone.Cancel();
 
   // The only worker is still busy.
   ExpectError(cancelled.Wait().status, absl::StatusCode::kCancelled, "before it was computed");
-  ExpectError(alone.Wait().status, absl::StatusCode::kCancelled, "before it was computed");
   ExpectError(expiring.Wait().status, absl::StatusCode::kDeadlineExceeded, "deadline passed");
   EXPECT_EQ(batcher.Depth(*model_), 0);
 
@@ -167,12 +164,12 @@ TEST_F(BatcherTest, WhatWaitsForCompanyIsComputedOnceThereWillBeNone) {
   TestJob job(model_, 1);
   ASSERT_TRUE(batcher.Enqueue(&job).ok());
 
-  batcher.Hurry();
+  batcher.Flush();
 
   EXPECT_TRUE(job.Wait().status.ok());
 }
 
-TEST_F(BatcherTest, RefusesJobsThatAreDeadOnArrival) {
+TEST_F(BatcherTest, RefusesJobsThatHaveExpiredOnArrival) {
   Batcher batcher({.schedule = {.workers = 1}});
   TestJob cancelled(model_, 1), expired(model_, 1, 1e-4, CancelToken::Clock::now());
   cancelled.Cancel();
@@ -181,7 +178,7 @@ TEST_F(BatcherTest, RefusesJobsThatAreDeadOnArrival) {
   ExpectError(batcher.Enqueue(&expired), absl::StatusCode::kDeadlineExceeded, "");
 }
 
-TEST_F(BatcherTest, DeadJobsDoNotFillTheQueue) {
+TEST_F(BatcherTest, ExpiredJobsDoNotFillTheQueue) {
   Batcher batcher({.schedule = {.workers = 1, .max_queue_samples = 2}});
   TestJob blocker(model_, 1), a(model_, 2), b(model_, 2);
   Occupy(batcher, blocker);
@@ -283,26 +280,6 @@ TEST_F(BatcherTest, APlaceIsFreeBeforeItsAnswersAreTold) {
   EXPECT_TRUE(first.Wait().status.ok());
 }
 
-TEST_F(BatcherTest, LeavesAWorkerFreeOfLongJobs) {
-  Batcher batcher({.schedule = {.workers = 2}});
-  TestJob long1(model_, 1), long2(model_, 1), quick(model_, 1);
-  for (TestJob* job : {&long1, &long2}) {
-    job->batchable = false;
-    job->alone_gate.Close();
-    ASSERT_TRUE(batcher.Enqueue(job).ok());
-  }
-  ASSERT_TRUE(long1.alone_gate.WaitForArrivals(1));
-
-  ASSERT_TRUE(batcher.Enqueue(&quick).ok());
-
-  EXPECT_TRUE(quick.Wait().status.ok());
-  EXPECT_EQ(long2.done_calls, 0);
-  long2.alone_gate.Open();
-  long1.alone_gate.Open();
-  EXPECT_TRUE(long1.Wait().status.ok());
-  EXPECT_TRUE(long2.Wait().status.ok());
-}
-
 TEST_F(BatcherTest, AnIdleTaskWaitsUntilNothingElseDoes) {
   Batcher batcher({.schedule = {.workers = 1}});
   TestJob blocker(model_, 1), waiting(model_, 1, 1e-3);
@@ -336,16 +313,13 @@ TEST_F(BatcherTest, AJobCancelsTheIdleTaskInItsWay) {
 
 TEST_F(BatcherTest, CancelAllEndsWhatWaitsAndWhatRuns) {
   Batcher batcher({.schedule = {.workers = 1}});
-  TestJob running(model_, 1), waiting(model_, 1), alone(model_, 1);
-  alone.batchable = false;
+  TestJob running(model_, 1), waiting(model_, 1);
   Occupy(batcher, running);
   ASSERT_TRUE(batcher.Enqueue(&waiting).ok());
-  ASSERT_TRUE(batcher.Enqueue(&alone).ok());
 
   batcher.CancelAll();
 
   ExpectError(waiting.Wait().status, absl::StatusCode::kUnavailable, "shutting down");
-  ExpectError(alone.Wait().status, absl::StatusCode::kUnavailable, "shutting down");
   EXPECT_TRUE(running.token->cancelled());
   EXPECT_EQ(batcher.Depth(*model_), 0);
   fake_->gate.Open();
@@ -355,12 +329,11 @@ TEST_F(BatcherTest, CancelAllEndsWhatWaitsAndWhatRuns) {
 TEST_F(BatcherTest, EveryAcceptedJobIsDoneOnceWhenShutdownMeetsEnqueues) {
   constexpr int kThreads = 4;
   constexpr int kJobsPerThread = 400;
-  Batcher batcher({.schedule = {.workers = 2, .max_queue_samples = 64}, .quick_pause = kNoPause});
+  Batcher batcher({.schedule = {.workers = 2, .max_queue_samples = 64}, .inline_pause = kNoPause});
   std::vector<std::unique_ptr<TestJob>> jobs;
   for (int i = 0; i < kThreads * kJobsPerThread; ++i) {
     jobs.push_back(std::make_unique<TestJob>(model_, 1 + i % 3, i % 2 == 0 ? 1e-3 : 1e-5));
-    jobs.back()->batchable = i % 50 != 0;
-    jobs.back()->quick = i % 3 == 0 && jobs.back()->batchable;
+    jobs.back()->run_inline = i % 3 == 0;
   }
   std::vector<int> accepted(jobs.size(), 0);
   std::atomic<int> started{0};

@@ -30,23 +30,22 @@ using testing::TimePoint;
 class Rules {
  public:
   struct Expected {
-    JobList jobs, dead;
-    bool alone = false;
+    JobList jobs, expired;
   };
 
   explicit Rules(const ScheduleOptions& options) : options_(options) {}
 
-  bool Admit(Job* job, TimePoint now, JobList* dead) {
-    if (Dead(job, now)) return false;
+  bool Admit(Job* job, TimePoint now, JobList* expired) {
+    if (Expired(job, now)) return false;
     if (TooDeep(*job)) {
       for (Job* each : waiting_)
-        if (each->model == job->model && Dead(each, now)) dead->push_back(each);
-      Remove(*dead);
+        if (each->model == job->model && Expired(each, now)) expired->push_back(each);
+      Remove(*expired);
     }
     if (TooDeep(*job)) return false;
     Model& model = models_[job->model.get()];
-    if (job->batchable && Batchable(job->model.get()).empty()) {
-      model.real = std::max(model.real, level_ - Estimated(model));
+    if (WaitingFor(job->model.get()).empty()) {
+      model.real = std::max(model.real, virtual_time_ - Estimated(model));
       model.turn = ++turns_;
     }
     waiting_.push_back(job);
@@ -55,33 +54,24 @@ class Rules {
 
   std::optional<Expected> Take(TimePoint now) {
     const ServedModel* picked = Pick(now);
-    const auto alone = std::find_if(waiting_.begin(), waiting_.end(),
-                                    [](const Job* job) { return !job->batchable; });
-    const bool free = running_alone_ < std::max(1, options_.workers - 1);
-    const bool comparison = alone != waiting_.end() && free && !(picked && last_alone_);
-    if (!comparison && !picked) return std::nullopt;
-    last_alone_ = comparison;
-    Expected expected = comparison ? TakeAlone(*alone, now) : TakeBatch(picked, now);
+    if (!picked) return std::nullopt;
+    Expected expected = TakeBatch(picked, now);
     Remove(expected.jobs);
-    Remove(expected.dead);
+    Remove(expected.expired);
     return expected;
   }
 
-  void Finish(const Expected& turn, double seconds) {
-    if (turn.jobs.empty()) return;
-    if (turn.alone) {
-      --running_alone_;
-      return;
-    }
-    Model& model = models_[turn.jobs.front()->model.get()];
+  void Finish(const Expected& batch, double seconds) {
+    if (batch.jobs.empty()) return;
+    Model& model = models_[batch.jobs.front()->model.get()];
     model.real += seconds;
-    model.running.erase(turn.jobs.front());
-    model.rate = seconds / static_cast<double>(Samples(turn.jobs));
+    model.running.erase(batch.jobs.front());
+    model.rate = seconds / static_cast<double>(Samples(batch.jobs));
   }
-  void Drop(TimePoint now, JobList* dead) {
+  void Drop(TimePoint now, JobList* expired) {
     for (Job* job : waiting_)
-      if (Dead(job, now)) dead->push_back(job);
-    Remove(*dead);
+      if (Expired(job, now)) expired->push_back(job);
+    Remove(*expired);
   }
 
  private:
@@ -92,7 +82,7 @@ class Rules {
     int64_t turn = 0;                      // when the model last went to the end of the line
   };
 
-  static bool Dead(const Job* job, TimePoint now) {
+  static bool Expired(const Job* job, TimePoint now) {
     return job->token->cancelled() || now >= job->token->deadline();
   }
   static double Estimated(const Model& model) {
@@ -105,23 +95,21 @@ class Rules {
     for (const Job* job : jobs) samples += job->samples;
     return samples;
   }
-  JobList Batchable(const ServedModel* model) const {
+  JobList WaitingFor(const ServedModel* model) const {
     JobList jobs;
     for (Job* job : waiting_)
-      if (job->batchable && job->model.get() == model) jobs.push_back(job);
+      if (job->model.get() == model) jobs.push_back(job);
     return jobs;
   }
   bool TooDeep(const Job& job) const {
-    JobList same;
-    for (Job* each : waiting_)
-      if (each->model == job.model && each->batchable == job.batchable) same.push_back(each);
+    const JobList same = WaitingFor(job.model.get());
     return !same.empty() && Samples(same) + job.samples > options_.max_queue_samples;
   }
   void Remove(const JobList& jobs) {
     std::erase_if(waiting_, [&](Job* job) { return std::ranges::count(jobs, job) > 0; });
   }
   bool MayStart(const ServedModel* model, TimePoint now) {
-    const JobList jobs = Batchable(model);
+    const JobList jobs = WaitingFor(model);
     if (jobs.empty()) return false;
     const int instances = static_cast<int>(models_[model].running.size());
     if (options_.max_instances > 0 && instances >= options_.max_instances) return false;
@@ -144,37 +132,30 @@ class Rules {
     }
     return best;
   }
-  Expected TakeAlone(Job* job, TimePoint now) {
-    if (Dead(job, now)) return {{}, {job}, true};
-    ++running_alone_;
-    return {{job}, {}, true};
-  }
   Expected TakeBatch(const ServedModel* picked, TimePoint now) {
-    Expected turn;
-    for (Job* job : Batchable(picked)) {
-      const bool fits = turn.jobs.empty() || (job->options == turn.jobs.front()->options &&
-                                              Samples(turn.jobs) + job->samples <= kMaxBatch);
-      if (Dead(job, now)) {
-        turn.dead.push_back(job);
+    Expected batch;
+    for (Job* job : WaitingFor(picked)) {
+      const bool fits = batch.jobs.empty() || (job->options == batch.jobs.front()->options &&
+                                               Samples(batch.jobs) + job->samples <= kMaxBatch);
+      if (Expired(job, now)) {
+        batch.expired.push_back(job);
       } else if (fits) {
-        turn.jobs.push_back(job);
+        batch.jobs.push_back(job);
       }
     }
     Model& model = models_[picked];
     model.turn = ++turns_;
-    if (turn.jobs.empty()) return turn;
-    level_ = std::max(level_, model.real);
-    model.running[turn.jobs.front()] = model.rate * static_cast<double>(Samples(turn.jobs));
-    return turn;
+    if (batch.jobs.empty()) return batch;
+    virtual_time_ = std::max(virtual_time_, model.real);
+    model.running[batch.jobs.front()] = model.rate * static_cast<double>(Samples(batch.jobs));
+    return batch;
   }
 
   const ScheduleOptions options_;
   JobList waiting_;
   std::map<const ServedModel*, Model> models_;
   int64_t turns_ = 0;
-  int running_alone_ = 0;
-  bool last_alone_ = false;
-  double level_ = 0;
+  double virtual_time_ = 0;
 };
 
 // Workers that compute for simulated times, a schedule, and the rules that it must follow.
@@ -218,7 +199,7 @@ class Simulation {
  private:
   struct Worker {
     bool busy = false;
-    Schedule::Turn turn;
+    Schedule::Batch batch;
     Rules::Expected expected;
     TimePoint end;
     double seconds = 0;
@@ -237,49 +218,47 @@ class Simulation {
     jobs_.push_back(std::make_unique<PlainJob>(models_[static_cast<size_t>(Draw(3))], 1 + Draw(8),
                                                Draw(2) == 0 ? 1e-4 : 1e-3, deadline));
     Job* job = jobs_.back().get();
-    job->batchable = Draw(8) != 0;
-    JobList dead, expected_dead;
+    JobList expired, expected_expired;
     // The rules go first: they read when the other jobs came, which the schedule writes.
-    const bool expected = rules_.Admit(job, now_, &expected_dead);
-    const bool admitted = schedule_.Admit(job, now_, &dead).ok();
+    const bool expected = rules_.Admit(job, now_, &expected_expired);
+    const bool admitted = schedule_.Admit(job, now_, &expired).ok();
     EXPECT_EQ(admitted, expected);
-    EXPECT_THAT(dead, ::testing::UnorderedElementsAreArray(expected_dead));
+    EXPECT_THAT(expired, ::testing::UnorderedElementsAreArray(expected_expired));
     (admitted ? admitted_ : refused_) += 1;
-    ended_ += static_cast<int64_t>(dead.size());
-    dropped_ += static_cast<int64_t>(dead.size());
+    ended_ += static_cast<int64_t>(expired.size());
+    dropped_ += static_cast<int64_t>(expired.size());
   }
 
   void Sweep() {
-    JobList dead, expected;
+    JobList expired, expected;
     rules_.Drop(now_, &expected);
-    schedule_.RemoveDead(now_, &dead);
-    EXPECT_THAT(dead, ::testing::UnorderedElementsAreArray(expected));
-    ended_ += static_cast<int64_t>(dead.size());
-    dropped_ += static_cast<int64_t>(dead.size());
+    schedule_.RemoveExpired(now_, &expired);
+    EXPECT_THAT(expired, ::testing::UnorderedElementsAreArray(expected));
+    ended_ += static_cast<int64_t>(expired.size());
+    dropped_ += static_cast<int64_t>(expired.size());
   }
 
   void Begin(Worker* worker) {
     const TimePoint promised = schedule_.NextStart();
     const auto expected = rules_.Take(now_);
-    const bool taken = schedule_.Take(now_, &worker->turn);
+    const bool taken = schedule_.Take(now_, &worker->batch);
     ASSERT_EQ(taken, expected.has_value());
     EXPECT_EQ(taken, promised <= now_);
     if (!taken) return;
-    EXPECT_EQ(worker->turn.jobs, expected->jobs);
-    EXPECT_THAT(worker->turn.dead, ::testing::UnorderedElementsAreArray(expected->dead));
-    EXPECT_EQ(worker->turn.alone, expected->alone);
-    ended_ += static_cast<int64_t>(worker->turn.dead.size() + worker->turn.jobs.size());
-    dropped_ += static_cast<int64_t>(worker->turn.dead.size());
-    batched_ += worker->turn.jobs.size() > 1 ? 1 : 0;
+    EXPECT_EQ(worker->batch.jobs, expected->jobs);
+    EXPECT_THAT(worker->batch.expired, ::testing::UnorderedElementsAreArray(expected->expired));
+    ended_ += static_cast<int64_t>(worker->batch.expired.size() + worker->batch.jobs.size());
+    dropped_ += static_cast<int64_t>(worker->batch.expired.size());
+    batched_ += worker->batch.jobs.size() > 1 ? 1 : 0;
     worker->expected = *expected;
     worker->busy = true;
     // Binary fractions have exact sums, in any order.
-    worker->seconds = std::ldexp(static_cast<double>(Draw(500) * worker->turn.samples), -20);
+    worker->seconds = std::ldexp(static_cast<double>(Draw(500) * worker->batch.samples), -20);
     worker->end = now_ + microseconds(static_cast<int64_t>(1e6 * worker->seconds));
   }
 
   void End(Worker* worker) {
-    schedule_.Finish(worker->turn, worker->seconds);
+    schedule_.Finish(worker->batch, worker->seconds);
     rules_.Finish(worker->expected, worker->seconds);
     worker->busy = false;
   }

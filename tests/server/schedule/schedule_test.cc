@@ -34,20 +34,22 @@ class ScheduleTest : public ::testing::Test {
     return jobs_.back().get();
   }
   PlainJob* Admit(Schedule& schedule, PlainJob* job) {
-    JobList dead;
-    EXPECT_TRUE(schedule.Admit(job, now_, &dead).ok());
-    EXPECT_THAT(dead, IsEmpty());
+    JobList expired;
+    EXPECT_TRUE(schedule.Admit(job, now_, &expired).ok());
+    EXPECT_THAT(expired, IsEmpty());
     return job;
   }
   PlainJob* Admit(Schedule& schedule, const ModelPtr& model, int64_t n = 1) {
     return Admit(schedule, NewJob(model, n));
   }
-  JobList Take(Schedule& schedule) { return schedule.Take(now_, &turn_) ? turn_.jobs : JobList(); }
+  JobList Take(Schedule& schedule) {
+    return schedule.Take(now_, &batch_) ? batch_.jobs : JobList();
+  }
 
   std::vector<std::unique_ptr<PlainJob>> jobs_;
   const ModelPtr a_ = NewModel("a"), b_ = NewModel("b"), c_ = NewModel("c");
   TimePoint now_ = kStart;
-  Schedule::Turn turn_;
+  Schedule::Batch batch_;
 };
 
 TEST_F(ScheduleTest, ABatchThatIsNotFullWaitsForMaxDelay) {
@@ -80,7 +82,7 @@ TEST_F(ScheduleTest, NoMoreInstancesOfAModelThanAllowed) {
   Admit(schedule, a_, kMaxBatch);
   Job* later = Admit(schedule, a_, kMaxBatch);
   Job* other = Admit(schedule, b_);
-  Schedule::Turn first;
+  Schedule::Batch first;
   ASSERT_TRUE(schedule.Take(now_, &first));
   EXPECT_THAT(Take(schedule), ElementsAre(other));
   EXPECT_THAT(Take(schedule), IsEmpty());
@@ -91,59 +93,45 @@ TEST_F(ScheduleTest, NoMoreInstancesOfAModelThanAllowed) {
   EXPECT_THAT(Take(schedule), ElementsAre(later));
 }
 
-TEST_F(ScheduleTest, ComparisonsDoNotWaitForBatchesThatMayNotBegin) {
-  Schedule schedule({.workers = 4, .max_delay = milliseconds(5)});
-  PlainJob* first = NewJob(a_);
-  PlainJob* second = NewJob(a_);
-  first->batchable = second->batchable = false;
-  Admit(schedule, first);
-  Admit(schedule, second);
-  Admit(schedule, b_);
-
-  EXPECT_THAT(Take(schedule), ElementsAre(first));
-  EXPECT_THAT(Take(schedule), ElementsAre(second));
-  EXPECT_THAT(Take(schedule), IsEmpty());
-}
-
-TEST_F(ScheduleTest, OnlyWhatIsAloneIsTakenWhereItArrives) {
+TEST_F(ScheduleTest, OnlyAJobThatWaitsAloneIsTakenWhereItArrives) {
   Schedule schedule({});
   const Job* alone = Admit(schedule, a_);
-  EXPECT_TRUE(schedule.TakeOnly(*alone, now_, &turn_));
-  EXPECT_THAT(turn_.jobs, ElementsAre(alone));
+  EXPECT_TRUE(schedule.TakeOnly(*alone, now_, &batch_));
+  EXPECT_THAT(batch_.jobs, ElementsAre(alone));
   Admit(schedule, a_);
   const Job* second = Admit(schedule, a_);
-  EXPECT_FALSE(schedule.TakeOnly(*second, now_, &turn_));
+  EXPECT_FALSE(schedule.TakeOnly(*second, now_, &batch_));
 
-  Schedule patient({.max_delay = milliseconds(5)});
-  EXPECT_FALSE(patient.TakeOnly(*Admit(patient, c_), now_, &turn_));
+  Schedule delayed({.max_delay = milliseconds(5)});
+  EXPECT_FALSE(delayed.TakeOnly(*Admit(delayed, c_), now_, &batch_));
 }
 
 TEST_F(ScheduleTest, ADeadlineEndsAJobAtArrivalAndInTheQueue) {
   Schedule schedule({});
   const TimePoint deadline = now_ + milliseconds(1);
-  PlainJob* dies = Admit(schedule, NewJob(a_, 1, 1e-4, deadline));
-  Job* lives = Admit(schedule, a_);
+  PlainJob* expires = Admit(schedule, NewJob(a_, 1, 1e-4, deadline));
+  Job* stays = Admit(schedule, a_);
   now_ = deadline;
-  JobList dead;
-  ExpectError(schedule.Admit(NewJob(a_, 1, 1e-4, deadline), now_, &dead),
+  JobList expired;
+  ExpectError(schedule.Admit(NewJob(a_, 1, 1e-4, deadline), now_, &expired),
               absl::StatusCode::kDeadlineExceeded, "before it was computed");
 
-  EXPECT_THAT(Take(schedule), ElementsAre(lives));
+  EXPECT_THAT(Take(schedule), ElementsAre(stays));
 
-  EXPECT_THAT(turn_.dead, ElementsAre(dies));
-  EXPECT_EQ(turn_.samples, 1);
+  EXPECT_THAT(batch_.expired, ElementsAre(expires));
+  EXPECT_EQ(batch_.samples, 1);
 }
 
-TEST_F(ScheduleTest, TheDeadGiveTheirPlaceInAFullQueueAway) {
+TEST_F(ScheduleTest, ExpiredJobsGiveTheirPlaceInAFullQueueAway) {
   Schedule schedule({.max_queue_samples = 2});
-  PlainJob* dies = Admit(schedule, NewJob(a_, 2, 1e-4, now_ + milliseconds(1)));
+  PlainJob* expires = Admit(schedule, NewJob(a_, 2, 1e-4, now_ + milliseconds(1)));
   now_ += milliseconds(1);
   PlainJob* next = NewJob(a_, 2);
-  JobList dead;
+  JobList expired;
 
-  EXPECT_TRUE(schedule.Admit(next, now_, &dead).ok());
+  EXPECT_TRUE(schedule.Admit(next, now_, &expired).ok());
 
-  EXPECT_THAT(dead, ElementsAre(dies));
+  EXPECT_THAT(expired, ElementsAre(expires));
   EXPECT_THAT(Take(schedule), ElementsAre(next));
   EXPECT_TRUE(schedule.empty());
 }
@@ -187,7 +175,7 @@ class Backlog {
 
  private:
   struct Worker {
-    Schedule::Turn turn;
+    Schedule::Batch batch;
     Model* model = nullptr;
     double end = 0;
   };
@@ -212,22 +200,22 @@ class Backlog {
   void Admit(Model* model, int64_t samples, double rtol) {
     ++model->jobs;
     jobs_.push_back(std::make_unique<PlainJob>(model->model, samples, rtol));
-    JobList dead;
-    ASSERT_TRUE(schedule_.Admit(jobs_.back().get(), Now(), &dead).ok());
+    JobList expired;
+    ASSERT_TRUE(schedule_.Admit(jobs_.back().get(), Now(), &expired).ok());
   }
   void Start(Worker* worker) {
-    if (worker->model != nullptr || !schedule_.Take(Now(), &worker->turn)) return;
+    if (worker->model != nullptr || !schedule_.Take(Now(), &worker->batch)) return;
     const auto is = [&](const Model& each) {
-      return each.model == worker->turn.jobs.front()->model;
+      return each.model == worker->batch.jobs.front()->model;
     };
     worker->model = &*std::find_if(models_.begin(), models_.end(), is);
     worker->end = now_ + worker->model->batch_seconds;
-    const std::chrono::duration<double> wait = Now() - worker->turn.jobs.front()->enqueued();
+    const std::chrono::duration<double> wait = Now() - worker->batch.jobs.front()->enqueued();
     worker->model->longest_wait = std::max(worker->model->longest_wait, wait.count());
   }
   void End(Worker* worker) {
     if (worker->model == nullptr || worker->end > now_) return;
-    schedule_.Finish(worker->turn, worker->model->batch_seconds);
+    schedule_.Finish(worker->batch, worker->model->batch_seconds);
     worker->model->used += worker->model->batch_seconds;
     worker->model = nullptr;
   }
@@ -270,19 +258,6 @@ TEST_F(ScheduleTest, AnEstimateIsNobodysDebt) {
   EXPECT_LT(backlog.longest_wait(1), 1.1);
 }
 
-TEST_F(ScheduleTest, ALongComparisonIsNotHeldAgainstItsModel) {
-  Schedule schedule({.workers = 2});
-  PlainJob* comparison = NewJob(a_);
-  comparison->batchable = false;
-  Admit(schedule, comparison);
-  ASSERT_THAT(Take(schedule), ElementsAre(comparison));
-  schedule.Finish(turn_, 600);
-  Job* first = Admit(schedule, a_);
-  Job* other = Admit(schedule, b_);
-  EXPECT_THAT(Take(schedule), ElementsAre(first));
-  EXPECT_THAT(Take(schedule), ElementsAre(other));
-}
-
 TEST_F(ScheduleTest, ABatchWaitsForNoMoreThanHalfOfADeadline) {
   Schedule schedule({.max_delay = milliseconds(100)});
   Admit(schedule, a_);
@@ -297,30 +272,29 @@ TEST_F(ScheduleTest, ABatchWaitsForNoMoreThanHalfOfADeadline) {
 TEST_F(ScheduleTest, NobodyWaitsForCompanyThatCannotCome) {
   Schedule schedule({.max_delay = milliseconds(100)});
   PlainJob* warm_up = NewJob(a_);
-  warm_up->patient = false;
+  warm_up->allow_delay = false;
   Admit(schedule, warm_up);
   EXPECT_THAT(Take(schedule), ElementsAre(warm_up));
   Job* waiting = Admit(schedule, b_);
   EXPECT_THAT(Take(schedule), IsEmpty());
 
-  schedule.Hurry();
+  schedule.Flush();
 
   EXPECT_THAT(Take(schedule), ElementsAre(waiting));
 }
 
-TEST_F(ScheduleTest, TheDeadAreTakenOutWherever) {
+TEST_F(ScheduleTest, ExpiredJobsAreRemovedFromEveryQueue) {
   Schedule schedule({.workers = 1});
-  PlainJob* alone = NewJob(a_);
-  alone->batchable = false;
-  for (PlainJob* job : {alone, NewJob(b_), NewJob(c_)}) Admit(schedule, job)->token->Cancel();
-  Job* lives = Admit(schedule, c_);
-  JobList dead;
+  for (const ModelPtr& model : {a_, b_, c_}) Admit(schedule, NewJob(model))->token->Cancel();
+  Job* stays = Admit(schedule, c_);
+  JobList expired;
 
-  schedule.RemoveDead(now_, &dead);
+  schedule.RemoveExpired(now_, &expired);
 
-  EXPECT_EQ(dead.size(), 3u);
+  EXPECT_EQ(expired.size(), 3u);
   EXPECT_EQ(Schedule::Depth(*a_) + Schedule::Depth(*b_), 0);
-  EXPECT_THAT(Take(schedule), ElementsAre(lives));
+  EXPECT_EQ(Schedule::Depth(*c_), 1);
+  EXPECT_THAT(Take(schedule), ElementsAre(stays));
   EXPECT_TRUE(schedule.empty());
 }
 

@@ -13,9 +13,9 @@
 namespace deeppcr {
 namespace {
 
-SampleCopy NewSample() {
+OwnedSampleInputs NewSample() {
   static const std::vector<float> inputs = {3.0f, 4.0f};
-  return SampleCopy({.num_samples = 1, .inputs = inputs});
+  return OwnedSampleInputs({.num_samples = 1, .inputs = inputs});
 }
 
 using ::testing::ElementsAre;
@@ -27,13 +27,13 @@ class Blocker : public Job {
  public:
   explicit Blocker(std::shared_ptr<ServedModel> served) {
     model = std::move(served);
-    batchable = false;
     token = &token_;
     gate.Close();
   }
-  absl::Status RunAlone() override {
+  // Refuses to be computed, once the gate is open.
+  absl::Status Prepare() override {
     gate.Pass();
-    return absl::OkStatus();
+    return absl::UnknownError("only a blocker");
   }
   void Done(absl::Status, const JobTimings&) override {}
 

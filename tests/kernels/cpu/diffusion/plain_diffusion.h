@@ -5,6 +5,7 @@
 // Reverse processes in plain loops over the scalars of running_error.h.
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -25,8 +26,10 @@ inline double PlainActivate(Activation activation, double x) {
       return x > 0 ? x : 0;
     case Activation::kSilu:
       return x / (1 + std::exp(-x));
-    default:
+    case Activation::kIdentity:
       return x;
+    default:
+      std::abort();  // no plain form of this activation has been written yet
   }
 }
 inline double PlainDerivative(Activation activation, double x) {
@@ -38,8 +41,10 @@ inline double PlainDerivative(Activation activation, double x) {
       return x > 0 ? 1 : 0;
     case Activation::kSilu:
       return s + x * s * (1 - s);
-    default:
+    case Activation::kIdentity:
       return 1;
+    default:
+      std::abort();
   }
 }
 

@@ -58,7 +58,7 @@ constexpr Accuracy kAccuracies[] = {
 };
 
 std::string_view NameOf(Activation activation) {
-  return std::find_if(kActivationNames.begin(), kActivationNames.end(),
+  return std::find_if(std::begin(kActivationNames), std::end(kActivationNames),
                       [&](const ActivationName& n) { return n.activation == activation; })
       ->name;
 }

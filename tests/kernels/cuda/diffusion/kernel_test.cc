@@ -43,7 +43,7 @@ TEST(DiffusionKernelTest, ColumnsThatDoNotFitGoAlongWithTheStateAgain) {
     DeviceOptions small;
     small.limits.shared_bytes = 8000;  // nine rows
     const ResolvedOptions options = CoarseNewton(20, 3);
-    const RunItem request{.num_samples = 2, .seed = 3};
+    const SampleInputs request{.num_samples = 2, .seed = 3};
     const SolverRig roomy(BackendOn({}), process.spec());
     const SolverRig narrow(BackendOn(small), process.spec());
     EXPECT_TRUE(roomy.Solve(options, request).SameAnswers(narrow.Solve(options, request)));
@@ -81,14 +81,14 @@ TEST(DiffusionKernelTest, SaysWhatNoBlockHasMemoryFor) {
 // The answers of both solvers to two samples.
 std::vector<Solved> AllAnswers(const RandomDiffusion& process, const DeviceOptions& device) {
   const SolverRig rig(BackendOn(device), process.spec());
-  const RunItem request{.num_samples = 2, .seed = 5};
+  const SampleInputs request{.num_samples = 2, .seed = 5};
   return {rig.Solve({.solver = "sequential"}, request),
           rig.Solve(CoarseNewton(process.spec().num_steps(), 2), request)};
 }
 
 std::vector<Solved> SequentialAnswer(const RandomDiffusion& process, const DeviceOptions& device) {
   const SolverRig rig(BackendOn(device), process.spec());
-  return {rig.Solve({.solver = "sequential"}, RunItem{.num_samples = 2, .seed = 5})};
+  return {rig.Solve({.solver = "sequential"}, SampleInputs{.num_samples = 2, .seed = 5})};
 }
 
 bool Differ(const std::vector<Solved>& a, const std::vector<Solved>& b) {
@@ -202,14 +202,14 @@ TEST(WideDenoiserTest, SamplesTogetherHaveTheBitsOfSamplesAlone) {
     EXPECT_EQ(cuda::ChooseTeams(model.view(), 7, device->limits()).samples, 4);
     const SolverRig rig(BackendOn({}), process.spec());
     const std::vector<int32_t> labels = {2, 0, 1, 1, 2, 0, 2};
-    const Solved together =
-        rig.Solve({.solver = "sequential"}, RunItem{.num_samples = 7, .seed = 5, .labels = labels});
+    const Solved together = rig.Solve({.solver = "sequential"},
+                                      SampleInputs{.num_samples = 7, .seed = 5, .labels = labels});
     for (int64_t s = 0; s < 7; ++s) {
       const Solved alone =
-          rig.Solve({.solver = "sequential"}, RunItem{.num_samples = 1,
-                                                      .seed = 5,
-                                                      .first_sample = static_cast<uint64_t>(s),
-                                                      .labels = {&labels[s], 1}});
+          rig.Solve({.solver = "sequential"}, SampleInputs{.num_samples = 1,
+                                                           .seed = 5,
+                                                           .first_sample = static_cast<uint64_t>(s),
+                                                           .labels = {&labels[s], 1}});
       EXPECT_TRUE(std::equal(alone.trajectory.begin(), alone.trajectory.end(),
                              together.trajectory.begin() + s * 4 * 12))
           << "sample " << s;

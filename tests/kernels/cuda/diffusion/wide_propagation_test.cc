@@ -233,7 +233,7 @@ TEST(WidePropagationTest, ClaimsHold) {
     options.seed = seed;
     const RandomDiffusion process(options);
     const SolverRig rig(cuda::NewCudaBackend(NewSimtDevice({})), process.spec());
-    const RunItem request{.num_samples = 1, .seed = seed};
+    const SampleInputs request{.num_samples = 1, .seed = seed};
     const Solved sequential = rig.Solve({.solver = "sequential"}, request);
     for (const int64_t interval : {1, 4}) {
       const Solved newton = rig.Solve(OptionsFor("newton", 24, interval, 1e-4), request);
@@ -256,10 +256,11 @@ TEST(WidePropagationTest, SamplesKeepTheirBitsInABatch) {
     const RandomDiffusion process(Wide(DenoiserKind::kAdaLnMlp, 12, 9));
     const SolverRig rig(cuda::NewCudaBackend(NewSimtDevice(device)), process.spec());
     const ResolvedOptions options = OptionsFor("newton", 9, 2, 1e-4);
-    const Solved together = rig.Solve(options, RunItem{.num_samples = 10, .seed = 5});
+    const Solved together = rig.Solve(options, SampleInputs{.num_samples = 10, .seed = 5});
     for (const int64_t s : {0, 3, 9}) {
       const Solved alone = rig.Solve(
-          options, RunItem{.num_samples = 1, .seed = 5, .first_sample = static_cast<uint64_t>(s)});
+          options,
+          SampleInputs{.num_samples = 1, .seed = 5, .first_sample = static_cast<uint64_t>(s)});
       EXPECT_TRUE(alone.reports[0].converged && !alone.reports[0].fallback);
       EXPECT_EQ(alone.reports[0].error_estimate, together.reports[s].error_estimate);
       EXPECT_TRUE(std::equal(alone.trajectory.begin(), alone.trajectory.end(),
@@ -274,7 +275,7 @@ TEST(WidePropagationTest, EveryUpdateMakesOneMoreIntervalExact) {
   for (const DenoiserKind denoiser : kBothKinds) {
     const RandomDiffusion process(Wide(denoiser, 12, 8));
     const SolverRig rig(cuda::NewCudaBackend(NewSimtDevice({})), process.spec());
-    const RunItem request{.num_samples = 1, .seed = 5};
+    const SampleInputs request{.num_samples = 1, .seed = 5};
     const Solved sequential = rig.Solve({.solver = "sequential"}, request);
     for (int32_t k = 1; k <= 4; ++k) {
       ResolvedOptions options = OptionsFor("newton", 8, 2, 1e-7);
@@ -296,7 +297,7 @@ TEST(WidePropagationTest, EveryUpdateMakesOneMoreIntervalExact) {
 TEST(WidePropagationTest, ServesStatesThatNoWarpHolds) {
   const RandomDiffusion process(Wide(DenoiserKind::kAdaLnMlp, 100, 21));
   const SolverRig rig(cuda::NewCudaBackend(NewSimtDevice({})), process.spec());
-  const RunItem request{.num_samples = 2, .seed = 5};
+  const SampleInputs request{.num_samples = 2, .seed = 5};
   const Solved sequential = rig.Solve({.solver = "sequential"}, request);
   const Solved newton = rig.Solve(OptionsFor("newton", 21, 1, 1e-4), request);
   EXPECT_LE(WorstState(newton, sequential, 100), 1e-4);
@@ -317,7 +318,7 @@ TEST(WidePropagationTest, ServesEveryKindOfRequest) {
       const SolverRig rig(cuda::NewCudaBackend(NewSimtDevice({})), process.spec());
       const std::vector<int32_t> labels = {2, 0, 1};
       const std::vector<float> conditions(3 * 4, 0.5F);
-      const RunItem request{
+      const SampleInputs request{
           .num_samples = 3,
           .inputs = options.condition_dim > 0 ? std::span(conditions) : std::span<const float>(),
           .seed = 5,

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 
 #include "tests/server/codec/generation_codec_fixture.h"
@@ -62,7 +63,6 @@ TEST(V2RequestTest, RawAndTypedContentsSayTheSame) {
   const v1::ForwardRequest raw = Forward(Good());
   EXPECT_THAT(raw.inputs().shape(), ElementsAre(2, 2));
   EXPECT_EQ(raw.inputs().data(), Bytes({1, 2, 3, 4}));
-  EXPECT_EQ(raw.request_id(), "a");
   EXPECT_FALSE(raw.options().return_trajectory());
   EXPECT_EQ(Forward(Typed()).SerializeAsString(), raw.SerializeAsString());
   EXPECT_TRUE(DecodeForward(raw, Mlp(), kMessageLimit).ok());
@@ -173,15 +173,45 @@ TEST(V2RequestTest, Versions) {
                 "model_version: expected a positive decimal integer");
 }
 
+// Errors that the checks of deeppcr.v1 find in requests of v2 name fields of v2.
 TEST(V2RequestTest, ErrorsAreInWordsOfV2) {
-  const auto words = [](const char* text) {
-    return std::string(InV2Words(absl::InvalidArgumentError(text)).message());
-  };
-  EXPECT_EQ(words("options.rtol: x"), "parameters.rtol: x");
-  EXPECT_EQ(words("input.seed: x"), "parameters.seed: x");
-  EXPECT_EQ(words("input.initial_noise.shape: x"), "initial_noise.shape: x");
-  EXPECT_EQ(words("inputs.shape: x"), "inputs.shape: x");
-  EXPECT_TRUE(InV2Words(absl::OkStatus()).ok());
+  ModelInferRequest tolerance = Good();
+  (*tolerance.mutable_parameters())["rtol"].set_double_param(1);
+  const v1::ForwardRequest forward = Forward(tolerance);
+  ExpectError(DecodeForward(forward, Mlp(), kMessageLimit, kV2Fields),
+              absl::StatusCode::kInvalidArgument, "parameters.rtol: expected a number in");
+
+  ModelInferRequest steps;
+  (*steps.mutable_parameters())["num_inference_steps"].set_int64_param(5);
+  ExpectError(DecodeGenerate(Generate(steps, Plain()), Plain(), kMessageLimit, kV2Fields),
+              absl::StatusCode::kInvalidArgument,
+              "parameters.num_inference_steps: expected one of");
+
+  ModelInferRequest noise;
+  AddInput("initial_noise", "FP32", {2, kState + 1}, &noise);
+  noise.add_raw_input_contents(Bytes(std::vector<float>(2 * (kState + 1), 0.5F)));
+  const absl::Status status =
+      DecodeGenerate(Generate(noise, Plain()), Plain(), kMessageLimit, kV2Fields).status();
+  EXPECT_TRUE(std::string(status.message()).starts_with("initial_noise.shape: ")) << status;
+
+  ModelInferRequest samples;
+  (*samples.mutable_parameters())["num_samples"].set_int64_param(17);
+  ExpectError(DecodeGenerate(Generate(samples, Plain()), Plain(), kMessageLimit, kV2Fields),
+              absl::StatusCode::kInvalidArgument, "parameters.num_samples: expected a number in");
+
+  const ModelInfo classes = WithClasses();
+  const absl::Status labels =
+      DecodeGenerate(Generate({}, classes), classes, kMessageLimit, kV2Fields).status();
+  EXPECT_TRUE(std::string(labels.message()).starts_with("class_labels: ")) << labels;
+
+  ModelInferRequest condition;
+  AddInput("conditioning", "FP32", {1, 2}, &condition);
+  condition.add_raw_input_contents(Bytes({1, NAN}));
+  const v1::GenerateRequest conditioned = Generate(condition, WithConditioning());
+  const auto input = DecodeGenerate(conditioned, WithConditioning(), kMessageLimit, kV2Fields);
+  ASSERT_TRUE(input.ok()) << input.status();
+  const absl::Status finite = CheckFinite(*input);
+  EXPECT_TRUE(std::string(finite.message()).starts_with("conditioning")) << finite;
 }
 
 struct Refusal {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quick jobs, which run on the thread that enqueues them.
+// Short jobs, which run inline: on the thread that enqueues them.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -15,19 +15,19 @@ namespace {
 using testing::kNoPause;
 using testing::TestJob;
 
-class QuickJobTest : public testing::BatcherRig {
+class InlineJobTest : public testing::BatcherRig {
  protected:
-  std::unique_ptr<TestJob> NewQuickJob() const {
+  std::unique_ptr<TestJob> NewInlineJob() const {
     auto job = std::make_unique<TestJob>(model_, 1);
-    job->quick = true;
+    job->run_inline = true;
     return job;
   }
 
-  // Waits until a worker of this batcher sleeps, which the thread that runs a quick job shows.
+  // Waits until a worker of this batcher sleeps, which the thread that runs an inline job shows.
   bool AwaitSleepingWorker(Batcher& batcher) const {
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     while (std::chrono::steady_clock::now() < give_up) {
-      const auto job = NewQuickJob();
+      const auto job = NewInlineJob();
       if (!batcher.Enqueue(job.get()).ok() || !job->Wait().status.ok()) return false;
       if (job->computed_by == std::this_thread::get_id()) return true;
     }
@@ -35,8 +35,8 @@ class QuickJobTest : public testing::BatcherRig {
   }
 };
 
-TEST_F(QuickJobTest, ComputesAQuickJobWhereItArrives) {
-  Batcher batcher({.schedule = {.workers = 1}, .quick_pause = kNoPause});
+TEST_F(InlineJobTest, ComputesAJobWhereItArrives) {
+  Batcher batcher({.schedule = {.workers = 1}, .inline_pause = kNoPause});
 
   ASSERT_TRUE(AwaitSleepingWorker(batcher));
 
@@ -47,37 +47,37 @@ TEST_F(QuickJobTest, ComputesAQuickJobWhereItArrives) {
   EXPECT_NE(ordinary.computed_by, std::this_thread::get_id());
 }
 
-TEST_F(QuickJobTest, QuickJobsThatComeTogetherGoThroughTheQueue) {
-  Batcher batcher({.schedule = {.workers = 1}, .quick_pause = std::chrono::hours(1)});
+TEST_F(InlineJobTest, JobsThatComeTogetherGoThroughTheQueue) {
+  Batcher batcher({.schedule = {.workers = 1}, .inline_pause = std::chrono::hours(1)});
   for (int i = 0; i < 50; ++i) {
-    const auto job = NewQuickJob();
+    const auto job = NewInlineJob();
     ASSERT_TRUE(batcher.Enqueue(job.get()).ok());
     EXPECT_TRUE(job->Wait().status.ok());
     EXPECT_NE(job->computed_by, std::this_thread::get_id());
   }
 }
 
-TEST_F(QuickJobTest, AQuickJobDoesNotOvertake) {
-  Batcher batcher({.schedule = {.workers = 1}, .quick_pause = kNoPause});
+TEST_F(InlineJobTest, AnInlineJobDoesNotOvertake) {
+  Batcher batcher({.schedule = {.workers = 1}, .inline_pause = kNoPause});
   ASSERT_TRUE(AwaitSleepingWorker(batcher));
   TestJob blocker(model_, 1), first(model_, 1);
-  const auto quick = NewQuickJob();
+  const auto later = NewInlineJob();
   Occupy(batcher, blocker);
   ASSERT_TRUE(batcher.Enqueue(&first).ok());
 
-  ASSERT_TRUE(batcher.Enqueue(quick.get()).ok());
+  ASSERT_TRUE(batcher.Enqueue(later.get()).ok());
 
-  EXPECT_EQ(quick->done_calls, 0);
+  EXPECT_EQ(later->done_calls, 0);
   fake_->gate.Open();
-  EXPECT_EQ(quick->Wait().timings.batch_samples, 2);
+  EXPECT_EQ(later->Wait().timings.batch_samples, 2);
   EXPECT_TRUE(first.Wait().status.ok());
   EXPECT_TRUE(blocker.Wait().status.ok());
 }
 
-TEST_F(QuickJobTest, OneCallerAtATimeComputesQuickJobs) {
-  Batcher batcher({.schedule = {.workers = 1}, .quick_pause = kNoPause});
+TEST_F(InlineJobTest, OneCallerAtATimeComputesInline) {
+  Batcher batcher({.schedule = {.workers = 1}, .inline_pause = kNoPause});
   ASSERT_TRUE(AwaitSleepingWorker(batcher));
-  const auto here = NewQuickJob(), there = NewQuickJob();
+  const auto here = NewInlineJob(), there = NewInlineJob();
   fake_->gate.Close();
   const int arrivals = static_cast<int>(fake_->batches().size());
   std::thread caller([&] { EXPECT_TRUE(batcher.Enqueue(here.get()).ok()); });
@@ -94,10 +94,10 @@ TEST_F(QuickJobTest, OneCallerAtATimeComputesQuickJobs) {
   EXPECT_NE(there->computed_by, std::this_thread::get_id());
 }
 
-TEST_F(QuickJobTest, WhatACallerHeldBackGoesOnWhenItIsDone) {
-  Batcher batcher({.schedule = {.workers = 1, .max_instances = 1}, .quick_pause = kNoPause});
+TEST_F(InlineJobTest, WhatACallerHeldBackGoesOnWhenItIsDone) {
+  Batcher batcher({.schedule = {.workers = 1, .max_instances = 1}, .inline_pause = kNoPause});
   ASSERT_TRUE(AwaitSleepingWorker(batcher));
-  const auto here = NewQuickJob();
+  const auto here = NewInlineJob();
   fake_->gate.Close();
   const int arrivals = static_cast<int>(fake_->batches().size());
   std::thread caller([&] { EXPECT_TRUE(batcher.Enqueue(here.get()).ok()); });

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_SERVER_RPC_HANDLER_CALLS_H_
-#define DEEPPCR_SERVER_RPC_HANDLER_CALLS_H_
+#ifndef DEEPPCR_SERVER_RPC_SMALL_CALLS_H_
+#define DEEPPCR_SERVER_RPC_SMALL_CALLS_H_
 
-// Calls that need no solver: answered by the handler, or by the loader thread.
+// Calls that solve nothing: those that only read are answered by the handler, those that change
+// which models are loaded by the loader's thread.
 
 #include <utility>
 
@@ -15,14 +16,11 @@ inline int64_t ReplyBytes(const google::protobuf::Message& reply) {
   return static_cast<int64_t>(reply.ByteSizeLong()) + 4096;
 }
 
-// A call that is answered at once by the handler.
+// A call that is answered at once.
 template <typename Request, typename Reply>
 class ImmediateCall final : public UnaryCall {
  public:
   using UnaryCall::UnaryCall;
-
-  // Lets the call be answered also before the server has started and while it drains.
-  void AnswerAlways() { answers_always_ = true; }
 
   // answer(request, &reply) gives the status.
   template <typename Answer>
@@ -35,11 +33,14 @@ class ImmediateCall final : public UnaryCall {
     Complete(status, &reply);
   }
 
+  // Lets the call be answered also before the server has started and while it drains.
+  void AnswerWhileDraining() { answers_always_ = true; }
+
  private:
   ~ImmediateCall() override = default;
 };
 
-// A call that changes which models are loaded; runs on the loader thread.
+// A call that runs on the loader's thread.
 template <typename Request, typename Reply>
 class AdminCall final : public UnaryCall {
  public:
@@ -71,7 +72,7 @@ class AdminCall final : public UnaryCall {
   template <typename Work>
   void Run(const Work& work) {
     // Loads wait for one another, perhaps long: the call may be cancelled by now.
-    if (token_.cancelled()) return Complete(Attribute(absl::CancelledError("cancelled")));
+    if (token_.cancelled()) return Refuse(absl::CancelledError("cancelled"));
     Reply reply;
     absl::Status status = work(request_, &reply);
     if (status.ok()) status = HoldBytes(ReplyBytes(reply));
@@ -81,6 +82,16 @@ class AdminCall final : public UnaryCall {
   Request request_;
 };
 
+// Starts a call of this kind, which deletes itself; returns the reactor that gRPC wants.
+template <typename Call, typename Answer>
+grpc::ServerUnaryReactor* StartUnary(ServiceContext& context, Method method, const RawCall& call,
+                                     grpc::ByteBuffer* reply, Answer answer) {
+  auto* const unary = new Call(context, method, call, reply);
+  grpc::ServerUnaryReactor* const reactor = unary->reactor();
+  unary->Start(std::move(answer));
+  return reactor;
+}
+
 }  // namespace deeppcr
 
-#endif  // DEEPPCR_SERVER_RPC_HANDLER_CALLS_H_
+#endif  // DEEPPCR_SERVER_RPC_SMALL_CALLS_H_

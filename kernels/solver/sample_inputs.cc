@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/solver/sample_inputs.h"
+
+namespace deeppcr {
+
+SampleInputs SamplesOf(const SampleInputs& all, int64_t first, int64_t n) {
+  const auto rows = [&](auto span) {
+    const size_t row = span.size() / static_cast<size_t>(all.num_samples);
+    return span.subspan(static_cast<size_t>(first) * row, static_cast<size_t>(n) * row);
+  };
+  return {.num_samples = n,
+          .inputs = rows(all.inputs),
+          .seed = all.seed,
+          .first_sample = all.first_sample + static_cast<uint64_t>(first),
+          .labels = rows(all.labels),
+          .initial_noise = rows(all.initial_noise),
+          .step_noise = rows(all.step_noise),
+          .initial_states = rows(all.initial_states)};
+}
+
+OwnedSampleInputs::OwnedSampleInputs(const SampleInputs& samples)
+    : num_samples_(samples.num_samples),
+      seed_(samples.seed),
+      first_sample_(samples.first_sample),
+      inputs_(samples.inputs.begin(), samples.inputs.end()),
+      initial_noise_(samples.initial_noise.begin(), samples.initial_noise.end()),
+      step_noise_(samples.step_noise.begin(), samples.step_noise.end()),
+      labels_(samples.labels.begin(), samples.labels.end()) {}
+
+SampleInputs OwnedSampleInputs::View() const {
+  return {.num_samples = num_samples_,
+          .inputs = inputs_,
+          .seed = seed_,
+          .first_sample = first_sample_,
+          .labels = labels_,
+          .initial_noise = initial_noise_,
+          .step_noise = step_noise_};
+}
+
+}  // namespace deeppcr

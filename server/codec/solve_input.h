@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_CODEC_SOLVE_INPUT_H_
+#define DEEPPCR_SERVER_CODEC_SOLVE_INPUT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/strings.h"
+#include "kernels/engine.h"
+#include "server/codec/tensor_codec.h"
+
+namespace deeppcr {
+
+// The names that errors give to a request's fields, where protocols differ. Static storage.
+struct FieldNames {
+  std::string_view options;   // the solver's options
+  std::string_view settings;  // prefix of the numbers of a generation: num_samples, seed, ...
+  std::string_view tensors;   // prefix of the labels and tensors of a generation
+
+  std::string Setting(std::string_view name) const { return StrCat(settings, name); }
+  std::string Tensor(std::string_view name) const { return StrCat(tensors, name); }
+};
+inline constexpr FieldNames kV1Fields = {"options", "input.", "input."};
+inline constexpr FieldNames kCompareFields = {"options", "generation.", "generation."};
+inline constexpr FieldNames kV2Fields = {"parameters", "parameters.", ""};
+
+// The decoded request of Forward, Generate or Compare.
+struct SolveInput {
+  FieldNames names = kV1Fields;
+  bool generates = false;  // a generation: `inputs` are its conditioning vectors
+  int64_t num_samples = 0;
+  TensorInput inputs;          // [n, input_dim]
+  TensorInput initial_states;  // [n, L + 1, D] or empty
+  // For diffusion models only, up to step_noise.
+  uint64_t seed = 0;
+  uint64_t first_sample = 0;
+  std::vector<int32_t> labels;            // [n] or empty
+  TensorInput initial_noise, step_noise;  // [n, D], [n, L, D], or empty
+  int64_t num_steps = 0;                  // L
+
+  SolveOptions options;  // solver points into SolverNames(); Compare: only num_inference_steps
+  std::optional<std::chrono::microseconds> timeout;  // set by the request, beside its deadline
+  int64_t request_bytes = 0;                         // in memory, fields we do not know included
+  int64_t reply_bytes = 0;                           // upper bound
+
+  // Views of this object and the message.
+  SampleInputs Samples() const {
+    return {.num_samples = num_samples,
+            .inputs = inputs.values,
+            .seed = seed,
+            .first_sample = first_sample,
+            .labels = labels,
+            .initial_noise = initial_noise.values,
+            .step_noise = step_noise.values,
+            .initial_states = initial_states.values};
+  }
+};
+
+struct CompareInput {
+  SolveInput request;
+  std::vector<SolveOptions>
+      rows;  // as asked; if none of them is sequential, a sequential one is put first
+  bool sequential_added = false;  // the first row is not part of the reply
+  int repetitions = 0;
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_CODEC_SOLVE_INPUT_H_

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_SCHEDULE_SERVED_MODEL_H_
+#define DEEPPCR_SERVER_SCHEDULE_SERVED_MODEL_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "kernels/engine.h"
+#include "server/observe/metrics.h"
+
+namespace deeppcr {
+
+class Job;
+
+// The queue of one model version, and its account in fair queueing. Read and written by Schedule
+// alone, under the lock of its caller.
+struct ModelQueue {
+  std::deque<Job*> jobs;          // that wait, by arrival
+  int64_t samples = 0;            // of jobs
+  int instances = 0;              // batches that are computed now
+  double used_seconds = 0;        // virtual time: what the batches took, or are estimated to take
+  double charged_seconds = 0;     // part of used_seconds: estimates for batches computed now
+  double seconds_per_sample = 0;  // of the last batch
+  CancelToken::Clock::time_point start_by;  // latest start of the next batch
+};
+
+// A loaded model version. A reload makes a new one; requests in progress keep theirs alive.
+struct ServedModel {
+  ServedModel(std::string model_name, int64_t model_version,
+              std::shared_ptr<const LoadedModel> loaded, ModelMetrics* model_metrics)
+      : name(std::move(model_name)),
+        version(model_version),
+        model(std::move(loaded)),
+        metrics(model_metrics) {}
+
+  const std::string name;
+  const int64_t version;
+  const std::shared_ptr<const LoadedModel> model;
+  ModelMetrics* const metrics;  // may be null
+  ModelQueue queue;
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_SCHEDULE_SERVED_MODEL_H_
