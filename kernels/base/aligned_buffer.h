@@ -4,26 +4,33 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <type_traits>
 
 namespace deeppcr {
 
-// A zeroed array aligned to a cache line. Empty, with ok() false, if the allocation failed.
+// Zeroed bytes aligned to a cache line; nullptr if there are none. All pages are there already:
+// the first use of a block faults on none. Blocks of kMappedBytes and more are mappings of their
+// own, so that memory of an unloaded model goes back to the system whichever thread took it: malloc
+// keeps such blocks at the end of that thread's heap, where malloc_trim does not look.
+// Both are thread-safe. `bytes` of FreeAligned: those of AllocateAligned.
+void* AllocateAligned(size_t bytes);
+void FreeAligned(void* block, size_t bytes);
+
+inline constexpr size_t kMappedBytes = size_t{256} << 10;
+
+// A zeroed array aligned to a cache line, of AllocateAligned. Empty, with ok() false, if the
+// allocation failed.
 template <class T>
 class AlignedBuffer {
-  static_assert(std::is_trivially_copyable_v<T>);
+  static_assert(std::is_trivially_copyable_v<T> && std::is_arithmetic_v<T>);
 
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(int64_t size) : size_(size) {
-    const size_t bytes =
-        (static_cast<size_t>(size) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
-    data_.reset(static_cast<T*>(std::aligned_alloc(kAlignment, bytes == 0 ? kAlignment : bytes)));
+    const size_t bytes = static_cast<size_t>(size) * sizeof(T);
+    data_ = {static_cast<T*>(AllocateAligned(bytes)), Free{bytes}};
     if (data_ == nullptr) size_ = 0;
-    for (int64_t i = 0; i < size_; ++i) data_.get()[i] = T{};
   }
 
   bool ok() const { return data_ != nullptr; }
@@ -34,9 +41,9 @@ class AlignedBuffer {
   const T& operator[](int64_t i) const { return data_.get()[i]; }
 
  private:
-  static constexpr size_t kAlignment = 64;
   struct Free {
-    void operator()(T* p) const { std::free(p); }
+    size_t bytes = 0;
+    void operator()(T* block) const { FreeAligned(block, bytes); }
   };
   std::unique_ptr<T, Free> data_;
   int64_t size_ = 0;

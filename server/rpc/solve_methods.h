@@ -15,21 +15,18 @@
 
 namespace deeppcr {
 
-struct ForwardMethod {
-  static constexpr Method kMethod = Method::kForward;
-  using Request = v1::ForwardRequest;
-  using Reply = v1::ForwardResponse;
+// A method whose request `decode` reads and whose reply has a report and a request id beside its
+// tensors.
+template <Method method, typename RequestType, typename ReplyType, auto decode>
+struct V1Method {
+  static constexpr Method kMethod = method;
+  using Request = RequestType;
+  using Reply = ReplyType;
   using Responder = UnaryResponder;
 
   static absl::StatusOr<SolveInput> Decode(const Request* request, const ModelInfo& info,
                                            int64_t max_message_bytes) {
-    return DecodeForward(*request, info, max_message_bytes);
-  }
-  void Allocate(const ModelInfo& info, const SolveInput& input, RunItem* item) {
-    item->outputs =
-        AllocateTensor(std::array{input.num_samples, info.output_dim}, reply.mutable_outputs());
-    if (input.options.return_trajectory)
-      item->trajectory = AllocateTrajectory(info, input, reply.mutable_trajectory());
+    return decode(*request, info, max_message_bytes, kV1Fields);
   }
   Reply TakeReply(const ServedModel&, v1::SolveReport&& report, const std::string& request_id) {
     *reply.mutable_report() = std::move(report);
@@ -37,19 +34,21 @@ struct ForwardMethod {
     return std::move(reply);
   }
 
-  v1::ForwardResponse reply;
+  Reply reply;
 };
 
-struct GenerateMethod {
-  static constexpr Method kMethod = Method::kGenerate;
-  using Request = v1::GenerateRequest;
-  using Reply = v1::GenerateResponse;
-  using Responder = UnaryResponder;
-
-  static absl::StatusOr<SolveInput> Decode(const Request* request, const ModelInfo& info,
-                                           int64_t max_message_bytes) {
-    return DecodeGenerate(*request, info, max_message_bytes);
+struct ForwardMethod
+    : V1Method<Method::kForward, v1::ForwardRequest, v1::ForwardResponse, DecodeForward> {
+  void Allocate(const ModelInfo& info, const SolveInput& input, RunItem* item) {
+    item->outputs =
+        AllocateTensor(std::array{input.num_samples, info.output_dim}, reply.mutable_outputs());
+    if (input.options.return_trajectory)
+      item->trajectory = AllocateTrajectory(info, input, reply.mutable_trajectory());
   }
+};
+
+struct GenerateMethod
+    : V1Method<Method::kGenerate, v1::GenerateRequest, v1::GenerateResponse, DecodeGenerate> {
   void Allocate(const ModelInfo& info, const SolveInput& input, RunItem* item) {
     const int64_t n = input.num_samples;
     item->outputs = AllocateTensor(std::array{n, info.output_dim}, reply.mutable_samples());
@@ -58,13 +57,6 @@ struct GenerateMethod {
     if (input.options.return_trajectory)
       item->trajectory = AllocateTrajectory(info, input, reply.mutable_trajectory());
   }
-  Reply TakeReply(const ServedModel&, v1::SolveReport&& report, const std::string& request_id) {
-    *reply.mutable_report() = std::move(report);
-    reply.set_request_id(request_id);
-    return std::move(reply);
-  }
-
-  v1::GenerateResponse reply;
 };
 
 struct StreamGenerateMethod : GenerateMethod {
