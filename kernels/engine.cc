@@ -42,15 +42,22 @@ absl::Status MakePlanCache(const std::string& directory) {
                          Quoted(directory), ": ", error.message());
 }
 
+template <class Rows>
+std::vector<std::string_view> AutoAndNamesOf(const Rows& rows) {
+  std::vector<std::string_view> names = {"auto"};
+  for (const auto& row : rows) names.push_back(row.name);
+  return names;
+}
+
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(EngineOptions options, SelectedBackend selected)
+  EngineImpl(EngineOptions options, SelectedBackends selected)
       : options_(std::move(options)),
         selected_(std::move(selected)),
         pool_(NumThreads(options_.num_threads)) {}
 
-  std::string_view backend() const override { return selected_.backend->name(); }
-  std::string_view device() const override { return selected_.backend->device(); }
+  std::string_view backend() const override { return First().name(); }
+  std::string_view device() const override { return First().device(); }
   std::string_view backend_reason() const override { return selected_.reason; }
 
   absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
@@ -58,21 +65,22 @@ class EngineImpl final : public Engine {
       std::span<const std::shared_ptr<const LoadedModel>> loaded) const override {
     if (progress) progress(LoadNews::kStep, "reading");
     DEEPPCR_ASSIGN_OR_RETURN(
-        Model model,
+        const Model model,
         ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes, .token = token}));
     DEEPPCR_ASSIGN_OR_RETURN(std::optional<std::string> plan_json,
                              ReadPlanFile(directory, progress));
-    return PrepareModel(std::move(model), {.backend = selected_.backend.get(),
-                                           .pool = &pool_,
-                                           .options = &options_,
-                                           .progress = progress,
-                                           .token = token,
-                                           .rates = selected_.rates,
-                                           .plan_json = std::move(plan_json),
-                                           .loaded = loaded});
+    return PrepareModel(model, {.backends = selected_.backends,
+                                .pool = &pool_,
+                                .options = &options_,
+                                .progress = progress,
+                                .token = token,
+                                .plan_json = std::move(plan_json),
+                                .loaded = loaded});
   }
 
  private:
+  const Backend& First() const { return *selected_.backends.front().backend; }
+
   // Text of plan.json; nothing if there is no such file, or if it is not wanted. A file that cannot
   // be read is a problem like a plan that does not fit.
   absl::StatusOr<std::optional<std::string>> ReadPlanFile(const std::string& directory,
@@ -88,7 +96,7 @@ class EngineImpl final : public Engine {
   }
 
   const EngineOptions options_;
-  const SelectedBackend selected_;
+  const SelectedBackends selected_;
   mutable ThreadPool pool_;
 };
 
@@ -96,16 +104,17 @@ class EngineImpl final : public Engine {
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   DEEPPCR_RETURN_IF_ERROR(MakePlanCache(options.plan_cache_dir));
-  DEEPPCR_ASSIGN_OR_RETURN(SelectedBackend selected, SelectBackend(options.backend));
+  DEEPPCR_ASSIGN_OR_RETURN(SelectedBackends selected, SelectBackends(options.backend));
   return std::unique_ptr<Engine>(std::make_unique<EngineImpl>(options, std::move(selected)));
 }
 
+std::span<const std::string_view> BackendNames() {
+  static const auto names = AutoAndNamesOf(Backends());
+  return names;
+}
+
 std::span<const std::string_view> SolverNames() {
-  static const std::vector<std::string_view> names = [] {
-    std::vector<std::string_view> all = {"auto"};
-    for (const SolverRow& row : Solvers()) all.push_back(row.name);
-    return all;
-  }();
+  static const auto names = AutoAndNamesOf(Solvers());
   return names;
 }
 

@@ -25,7 +25,7 @@
 namespace deeppcr {
 
 struct EngineOptions {
-  std::string backend = "auto";                // auto, cpu, cuda, reference
+  std::string backend = "auto";                // a name of BackendNames()
   int num_threads = 0;                         // threads that share a batch; 0: one per core
   int max_concurrent_runs = 1;                 // callers of Run at a time
   std::string plan_cache_dir;                  // empty: measured plans are not kept
@@ -40,6 +40,8 @@ struct EngineOptions {
 // Description of a model, fixed at load.
 struct ModelInfo {
   std::string model_type;  // a name of the model registry
+  std::string backend;     // the backend that runs it
+  bool on_gpu = false;
   int64_t input_dim = 0;
   int64_t output_dim = 0;
   int64_t state_dim = 0;
@@ -125,17 +127,21 @@ class Engine {
   // Errors: kUnavailable if the backend that was asked for cannot run here (with the reason).
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options);
 
-  virtual std::string_view backend() const = 0;  // cpu, cuda, reference
-  virtual std::string_view device() const = 0;   // device that bits depend on, e.g. "cpu-avx512"
-  virtual std::string_view backend_reason() const = 0;  // why this backend, in a sentence
+  // The first backend that models are tried on, its device, e.g. "cpu-avx512", and why it is the
+  // first, in a sentence. ModelInfo::backend says where a model runs.
+  virtual std::string_view backend() const = 0;
+  virtual std::string_view device() const = 0;
+  virtual std::string_view backend_reason() const = 0;
 
   // Reads <directory>/{config.json,model.safetensors,scheduler_config.json (diffusion),
   // calibration.safetensors?, plan.json?}, validates everything, calibrates the initial guess, and
   // finds the plan: in plan.json, in one of the models that are loaded already, in the cache, or by
-  // measuring, as EngineOptions::plan_mode allows. Takes seconds. The directory itself is trusted
+  // measuring, as EngineOptions::plan_mode allows. Takes seconds. Where a backend has no code for
+  // the model, "auto" takes the next and says so. The directory itself is trusted
   // (the caller checked the name); its contents are not. Errors: kNotFound, kInvalidArgument (file,
   // key or tensor named), kResourceExhausted (bytes wanted and allowed), kFailedPrecondition (no
-  // plan fits, and one is required). kCancelled soon after the token, which may be null, has fired.
+  // plan fits, and one is required), kUnimplemented (no backend can run the model). kCancelled soon
+  // after the token, which may be null, has fired.
   virtual absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
       const std::string& directory, const LoadProgress& progress, const CancelToken* token,
       std::span<const std::shared_ptr<const LoadedModel>> loaded) const = 0;
@@ -146,7 +152,9 @@ class Engine {
   }
 };
 
-// Every solver a request may name, `auto` included; for validation, metric labels and help.
+// Every backend that EngineOptions may name, and every solver that a request may, `auto` included;
+// for validation, metric labels and help.
+std::span<const std::string_view> BackendNames();
 std::span<const std::string_view> SolverNames();
 
 }  // namespace deeppcr

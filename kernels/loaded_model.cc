@@ -175,12 +175,14 @@ class VariantPreparation {
  public:
   // Prepares a system that may take max_bytes.
   VariantPreparation(const Model& model, const SystemSpec& spec, int64_t max_bytes,
-                     const PlanFile* plans, const LoadContext& context)
+                     const PlanFile* plans, const SelectedBackend& on, const LoadContext& context)
       : model_(model),
         spec_(spec),
         shape_(ShapeOf(spec)),
         max_bytes_(max_bytes),
         plans_(plans),
+        backend_(*on.backend),
+        rates_(on.rates),
         context_(context),
         inputs_(CalibrationInputsOf(model, shape_)) {}
 
@@ -190,7 +192,7 @@ class VariantPreparation {
     if (Fired(context_.token)) return absl::CancelledError("stopped during calibration");
     DEEPPCR_ASSIGN_OR_RETURN(variant_.key, Key());
     DEEPPCR_ASSIGN_OR_RETURN(variant_.plan, FindPlan(Search()));
-    variant_.plan.device = std::string(context_.backend->device());
+    variant_.plan.device = std::string(backend_.device());
     return std::move(variant_);
   }
 
@@ -208,13 +210,16 @@ class VariantPreparation {
   absl::Status MakeRunner() {
     Say("packing weights");
     DEEPPCR_ASSIGN_OR_RETURN(variant_.system,
-                             context_.backend->NewSystem(spec_, {max_bytes_, context_.token}));
+                             backend_.NewSystem(spec_, {max_bytes_, context_.token}));
     DEEPPCR_ASSIGN_OR_RETURN(const SpaceLimits limits,
                              ChooseLimits(*variant_.system, shape_.num_steps,
                                           Share(context_.options->max_workspace_bytes)));
-    DEEPPCR_ASSIGN_OR_RETURN(variant_.runner,
-                             Runner::Create(*variant_.system, shape_, limits, context_.pool,
-                                            context_.options->max_concurrent_runs));
+    absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Create(
+        *variant_.system, shape_, limits, context_.pool, context_.options->max_concurrent_runs);
+    // A library that is missing is for the operator to install, and not for another backend.
+    if (absl::IsUnimplemented(runner.status()))
+      return absl::FailedPreconditionError(runner.status().message());
+    DEEPPCR_ASSIGN_OR_RETURN(variant_.runner, std::move(runner));
     variant_.resolve = {.shape = shape_,
                         .min_shooting_interval = limits.min_shooting_interval,
                         .iterative = limits.iterative};
@@ -242,10 +247,10 @@ class VariantPreparation {
   }
 
   absl::StatusOr<PlanKey> Key() const {
-    const DeviceClass device = context_.backend->device_class();
+    const DeviceClass device = backend_.device_class();
     PlanKey key{.device_class = device.Name(),
                 .device_bits = device.bits,
-                .backend = std::string(context_.backend->name()),
+                .backend = std::string(backend_.name()),
                 .build = kBuildId,
                 .weights_sha256 = model_.weights_sha256,
                 .num_steps = shape_.num_steps,
@@ -280,8 +285,8 @@ class VariantPreparation {
     const double seconds = kPlanSeconds / static_cast<double>(model_.systems.size());
     return {.max_batch_size = model_.config.max_batch_size,
             .calibrated_guess = variant_.resolve.calibrated_guess,
-            .rates = context_.rates,
-            .flops_in_all = seconds * context_.rates.flops_per_second,
+            .rates = rates_,
+            .flops_in_all = seconds * rates_.flops_per_second,
             .seconds_of_timing = seconds,
             .token = context_.token,
             .progress = [this](std::string_view text) { Say(text); }};
@@ -292,15 +297,19 @@ class VariantPreparation {
   const SystemShape shape_;
   const int64_t max_bytes_;
   const PlanFile* const plans_;  // null: there is none
+  const Backend& backend_;
+  const CostRates& rates_;
   const LoadContext& context_;
   const CalibrationInputs inputs_;
   Variant variant_;
 };
 
-ModelInfo InfoOf(const Model& model, const std::vector<Variant>& variants) {
+ModelInfo InfoOf(const Model& model, const Backend& backend, const std::vector<Variant>& variants) {
   const SystemShape shape = ShapeOf(model.systems.front());
   const ResolveContext& resolve = variants.front().resolve;
   ModelInfo info{.model_type = model.config.model_type,
+                 .backend = std::string(backend.name()),
+                 .on_gpu = backend.on_gpu(),
                  .input_dim = shape.input_dim,
                  .output_dim = shape.output_dim,
                  .state_dim = shape.state_dim,
@@ -336,15 +345,14 @@ absl::StatusOr<std::optional<PlanFile>> ParsePlans(const LoadContext& context) {
   return std::nullopt;
 }
 
-absl::StatusOr<std::vector<Variant>> PrepareVariants(const Model& model,
+absl::StatusOr<std::vector<Variant>> PrepareVariants(const Model& model, const PlanFile* plans,
+                                                     const SelectedBackend& on,
                                                      const LoadContext& context) {
-  DEEPPCR_ASSIGN_OR_RETURN(const std::optional<PlanFile> plans, ParsePlans(context));
-  const PlanFile* const file = plans.has_value() ? &*plans : nullptr;
   std::vector<Variant> variants;
   int64_t left = kMaxCopies * context.options->max_model_bytes;
   for (const SystemSpec& spec : model.systems) {
     DEEPPCR_ASSIGN_OR_RETURN(Variant variant,
-                             VariantPreparation(model, spec, left, file, context).Run());
+                             VariantPreparation(model, spec, left, plans, on, context).Run());
     left -= variant.system->memory_bytes();
     if (left < 0)
       return ResourceExhausted("the packed model takes more than ",
@@ -357,13 +365,28 @@ absl::StatusOr<std::vector<Variant>> PrepareVariants(const Model& model,
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
+absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(const Model& model,
                                                                 const LoadContext& context) {
-  absl::StatusOr<std::vector<Variant>> variants = PrepareVariants(model, context);
-  DEEPPCR_RETURN_IF_ERROR(Watched(variants.status(), context.options->device_failed));
-  ModelInfo info = InfoOf(model, *variants);
-  return std::shared_ptr<const LoadedModel>(
-      std::make_shared<LoadedModelImpl>(std::move(info), *std::move(variants), *context.options));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::optional<PlanFile> plans, ParsePlans(context));
+  absl::Status unfit = absl::UnimplementedError("there is no backend");
+  for (const SelectedBackend& on : context.backends) {
+    absl::StatusOr<std::vector<Variant>> variants =
+        PrepareVariants(model, plans.has_value() ? &*plans : nullptr, on, context);
+    if (absl::IsUnimplemented(variants.status())) {
+      const std::string why =
+          StrCat("the ", on.backend->name(),
+                 " backend cannot run this model: ", ToStd(variants.status().message()));
+      const bool last = &on == &context.backends.back();
+      if (!last && context.progress) context.progress(LoadNews::kProblem, why);
+      unfit = absl::UnimplementedError(why);
+      continue;
+    }
+    DEEPPCR_RETURN_IF_ERROR(Watched(variants.status(), context.options->device_failed));
+    ModelInfo info = InfoOf(model, *on.backend, *variants);
+    return std::shared_ptr<const LoadedModel>(
+        std::make_shared<LoadedModelImpl>(std::move(info), *std::move(variants), *context.options));
+  }
+  return unfit;
 }
 
 }  // namespace deeppcr

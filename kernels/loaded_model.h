@@ -9,8 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "kernels/backend/backend.h"
-#include "kernels/backend/cost_rates.h"
+#include "kernels/backend/registry.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/engine.h"
 #include "kernels/model/model.h"
@@ -19,19 +18,18 @@ namespace deeppcr {
 
 // Context that the engine lends to every model that it loads.
 struct LoadContext {
-  const Backend* backend = nullptr;
+  std::span<const SelectedBackend> backends;  // in the order in which they are tried
   ThreadPool* pool = nullptr;
   const EngineOptions* options = nullptr;
   LoadProgress progress;
   const CancelToken* token = nullptr;    // may be null
-  CostRates rates;                       // rates of the backend
   std::optional<std::string> plan_json;  // text of the model's plan.json, if there is one
   std::span<const std::shared_ptr<const LoadedModel>> loaded;  // models whose plans may serve
 };
 
-// Packs a model for the backend, calibrates it, and finds its plan.
-// The backend and the pool must outlive the result. Errors: as Engine::LoadModel.
-absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
+// Packs a model for the first backend that has code for it, calibrates it, and finds its plan.
+// Backends and pool must outlive the result. Errors: as Engine::LoadModel.
+absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(const Model& model,
                                                                 const LoadContext& context);
 
 }  // namespace deeppcr

@@ -93,8 +93,7 @@ absl::StatusOr<ResolvedOptions> ResolveIterative(const SolveOptions& options, co
   if (row.takes_warm_sweeps) {
     resolved.warm_sweeps = options.warm_sweeps >= 0 ? options.warm_sweeps : choice.warm_sweeps;
   } else if (options.warm_sweeps > 0) {
-    return InvalidArgument("warm_sweeps: only newton takes them, got ", options.warm_sweeps,
-                           " for ", row.name);
+    return InvalidArgument("warm_sweeps: ", row.name, " takes none, got ", options.warm_sweeps);
   }
   resolved.on_no_convergence = options.on_no_convergence;
   resolved.num_steps = context.shape.num_steps;

@@ -186,9 +186,11 @@ class Backend {
   virtual std::string_view name() const = 0;
   // The device's short name for reports and metrics, e.g. "cpu-avx512".
   virtual std::string_view device() const = 0;
+  virtual bool on_gpu() const { return false; }
   virtual DeviceClass device_class() const = 0;
-  // Copies all that the system needs of the spec. Errors: kResourceExhausted, before anything large
-  // is allocated where max_bytes are not enough; kCancelled soon after the token has fired.
+  // Copies all that the system needs of the spec. Errors: kUnimplemented where the backend has no
+  // code for this family, or for one of this size; kResourceExhausted, before anything large is
+  // allocated where max_bytes are not enough; kCancelled soon after the token has fired.
   virtual absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec,
                                                             const PackingLimits& limits) const = 0;
   absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec) const {

@@ -6,10 +6,14 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
 #include "kernels/base/strings.h"
 #include "kernels/problem/spec.h"
@@ -17,6 +21,22 @@
 namespace deeppcr {
 
 // Code that backends share.
+
+// make(s) for the family s that the spec holds. `make` has an overload per family that the backend
+// has code for, so that a family can be in one backend before it is in the others.
+// Errors: those of make; kUnimplemented for a family without an overload.
+template <class Make>
+absl::StatusOr<std::unique_ptr<System>> NewSystemOf(const SystemSpec& spec, const Make& make) {
+  return std::visit(
+      [&](const auto& family) -> absl::StatusOr<std::unique_ptr<System>> {
+        if constexpr (std::is_invocable_v<const Make&, decltype(family)>) {
+          return make(family);
+        } else {
+          return absl::UnimplementedError("this backend has no code for models of this family");
+        }
+      },
+      spec);
+}
 
 // Errors: kResourceExhausted if a packed model of `bytes` bytes is not allowed.
 inline absl::Status CheckPackedBytes(int64_t bytes, const PackingLimits& limits) {

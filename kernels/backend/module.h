@@ -18,7 +18,7 @@ struct BackendModule {
 };
 using BackendModuleFunction = const BackendModule* (*)();
 
-inline constexpr int kBackendModuleVersion = 2;
+inline constexpr int kBackendModuleVersion = 3;
 inline constexpr char kBackendModuleSymbol[] = "deeppcr_backend_module";
 
 // Loads lib<name>.so from the directory of this program, from ../lib beside it, or from

@@ -20,36 +20,42 @@ absl::StatusOr<std::unique_ptr<Backend>> NewReference() { return reference::NewR
 // Rates. cuda: the tensor-free flops of an H200 that a solve of one sample reaches and the cap on a
 // layer (assumed: no GPU has run the planner). cpu: one core with AVX2 at width 16 and its chain of
 // dependent instructions. reference: its plain loops.
+using Automatic = BackendRow::Automatic;
 constexpr std::array<BackendRow, 3> kBackends = {{
-    {"cuda", "no GPU has run its tests yet", &NewCuda, {2e12, 65e-9}},
-    {"cpu", nullptr, &NewCpu, {25e9, 14e-9}},
-    {"reference", "it is the tests' oracle", &NewReference, {0.5e9, 0}},
+    {"cuda", Automatic::kNever, "no GPU has run its tests yet", &NewCuda, {2e12, 65e-9}},
+    {"cpu", Automatic::kYes, nullptr, &NewCpu, {25e9, 14e-9}},
+    {"reference", Automatic::kNotFirst, "it is the tests' oracle", &NewReference, {0.5e9, 0}},
 }};
 
-absl::StatusOr<SelectedBackend> SelectAutomatically() {
-  std::string reason;  // why the backends before were passed over
+absl::StatusOr<SelectedBackends> SelectAutomatically() {
+  SelectedBackends selected;
+  std::string passed_over;  // backends before the first, and why
   const auto pass_over = [&](const BackendRow& row, std::string_view how, std::string_view why) {
-    reason += StrCat(reason.empty() ? "" : "; ", row.name, how, why);
+    passed_over += StrCat(passed_over.empty() ? "" : "; ", row.name, how, why);
   };
   for (const BackendRow& row : kBackends) {
-    if (row.not_automatic != nullptr) {
-      pass_over(row, " only when asked for: ", row.not_automatic);
+    const bool first = selected.backends.empty();
+    if (row.automatic == Automatic::kNever || (first && row.automatic == Automatic::kNotFirst)) {
+      pass_over(row, " only when asked for: ", row.why_not);
       continue;
     }
     absl::StatusOr<std::unique_ptr<Backend>> backend = row.create();
-    if (backend.ok())
-      return SelectedBackend{*std::move(backend),
-                             reason.empty() ? "fastest that runs here" : reason, row.rates};
-    pass_over(row, " cannot run here: ", ToStd(backend.status().message()));
+    if (!backend.ok()) {
+      pass_over(row, " cannot run here: ", ToStd(backend.status().message()));
+      continue;
+    }
+    if (first) selected.reason = passed_over.empty() ? "fastest that runs here" : passed_over;
+    selected.backends.push_back({*std::move(backend), row.rates});
   }
-  return absl::UnavailableError(StrCat("no backend can run here: ", reason));
+  if (!selected.backends.empty()) return selected;
+  return absl::UnavailableError(StrCat("no backend can run here: ", passed_over));
 }
 
 }  // namespace
 
 std::span<const BackendRow> Backends() { return kBackends; }
 
-absl::StatusOr<SelectedBackend> SelectBackend(std::string_view name) {
+absl::StatusOr<SelectedBackends> SelectBackends(std::string_view name) {
   const char* forced = std::getenv("DEEPPCR_FORCE_BACKEND");
   if (name == "auto" && forced != nullptr && *forced != '\0') name = forced;
   if (name == "auto") return SelectAutomatically();
@@ -57,7 +63,9 @@ absl::StatusOr<SelectedBackend> SelectBackend(std::string_view name) {
     if (row.name != name) continue;
     absl::StatusOr<std::unique_ptr<Backend>> backend = row.create();
     if (!backend.ok()) return backend.status();
-    return SelectedBackend{*std::move(backend), "asked for", row.rates};
+    SelectedBackends selected{.backends = {}, .reason = "asked for"};
+    selected.backends.push_back({*std::move(backend), row.rates});
+    return selected;
   }
   const auto name_of = [](const BackendRow& row) { return std::string(row.name); };
   return InvalidArgument("backend: expected auto or one of ", StrJoin(kBackends, ", ", name_of),

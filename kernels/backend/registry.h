@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
@@ -16,8 +17,10 @@ namespace deeppcr {
 // One row per backend, fastest first. No other place knows which backends exist.
 struct BackendRow {
   std::string_view name;
-  // Reason why "auto" never chooses the backend; null if it may.
-  const char* not_automatic;
+  // Whether "auto" takes the backend: for every model, for models that no backend before it runs,
+  // or for none.
+  enum class Automatic { kYes, kNotFirst, kNever } automatic;
+  const char* why_not;  // null for kYes
   absl::StatusOr<std::unique_ptr<Backend>> (*create)();
   CostRates rates;
 };
@@ -25,14 +28,19 @@ std::span<const BackendRow> Backends();
 
 struct SelectedBackend {
   std::unique_ptr<Backend> backend;
-  std::string reason;  // why this backend, in a sentence
   CostRates rates;
 };
 
-// The backend of this name, or for "auto" the first that can run here. DEEPPCR_FORCE_BACKEND in the
+// Backends that a model may run on, in the order in which they are tried.
+struct SelectedBackends {
+  std::vector<SelectedBackend> backends;  // at least one
+  std::string reason;                     // why the first is the first, in a sentence
+};
+
+// The backend of this name, or for "auto" those that can run here. DEEPPCR_FORCE_BACKEND in the
 // environment takes the place of "auto". Errors: kInvalidArgument (unknown name, the known ones
 // listed); kUnavailable (cannot run here, and why).
-absl::StatusOr<SelectedBackend> SelectBackend(std::string_view name);
+absl::StatusOr<SelectedBackends> SelectBackends(std::string_view name);
 
 }  // namespace deeppcr
 

@@ -9,10 +9,11 @@
 
 namespace deeppcr {
 
-// Zeroed bytes aligned to a cache line; nullptr if there are none. All pages are there already:
-// the first use of a block faults on none. Blocks of kMappedBytes and more are mappings of their
-// own, so that memory of an unloaded model goes back to the system whichever thread took it: malloc
-// keeps such blocks at the end of that thread's heap, where malloc_trim does not look.
+// Zeroed bytes aligned to a cache line; nullptr if there are none. The pages are there already, as
+// far as the system has them, so that the first use of a block waits for none. Blocks of
+// kMappedBytes and more are mappings of their own, so that memory of an unloaded model goes back to
+// the system whichever thread took it: malloc keeps such blocks at the end of that thread's heap,
+// where malloc_trim does not look.
 // Both are thread-safe. `bytes` of FreeAligned: those of AllocateAligned.
 void* AllocateAligned(size_t bytes);
 void FreeAligned(void* block, size_t bytes);

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
-#include <variant>
 
+#include "kernels/backend/common.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cpu/cpu_space.h"
 #include "kernels/cpu/diffusion/system.h"
@@ -48,22 +48,30 @@ class CpuSystem final : public System {
   std::unique_ptr<PackedSystem> packed_;
 };
 
-absl::StatusOr<std::unique_ptr<PackedSystem>> Pack(const DenseStackSpec& spec, const KernelSet& set,
-                                                   const PackingLimits& limits) {
-  return PackStack(spec, set.kernels, limits);
-}
-absl::StatusOr<std::unique_ptr<PackedSystem>> Pack(const DiffusionSpec& spec, const KernelSet& set,
-                                                   const PackingLimits& limits) {
-  return PackDiffusion(spec, set, limits);
-}
+// One overload per family.
+struct NewSystemFrom {
+  absl::StatusOr<std::unique_ptr<System>> operator()(const DenseStackSpec& spec) const {
+    return Wrap(PackStack(spec, set.kernels, limits));
+  }
+  absl::StatusOr<std::unique_ptr<System>> operator()(const DiffusionSpec& spec) const {
+    return Wrap(PackDiffusion(spec, set, limits));
+  }
+
+  static absl::StatusOr<std::unique_ptr<System>> Wrap(
+      absl::StatusOr<std::unique_ptr<PackedSystem>> packed) {
+    DEEPPCR_RETURN_IF_ERROR(packed.status());
+    return std::make_unique<CpuSystem>(*std::move(packed));
+  }
+
+  const KernelSet& set;
+  const PackingLimits& limits;
+};
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<System>> NewCpuSystem(const SystemSpec& spec, const KernelSet& set,
                                                      const PackingLimits& limits) {
-  DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<PackedSystem> packed,
-                           std::visit([&](const auto& s) { return Pack(s, set, limits); }, spec));
-  return std::unique_ptr<System>(std::make_unique<CpuSystem>(std::move(packed)));
+  return NewSystemOf(spec, NewSystemFrom{set, limits});
 }
 
 }  // namespace deeppcr::cpu

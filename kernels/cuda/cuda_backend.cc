@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <variant>
 
+#include "kernels/backend/common.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
-#include "kernels/cuda/diffusion/space.h"
-#include "kernels/cuda/stack/space.h"
+#include "kernels/cuda/cuda_space.h"
+#include "kernels/cuda/diffusion/recurrence.h"
+#include "kernels/cuda/loop/block_shape.h"
+#include "kernels/cuda/stack/recurrence.h"
 
 namespace deeppcr::cuda {
 namespace {
@@ -40,7 +42,8 @@ class CudaSystem final : public System {
     return SizesOf(device_.limits(), model_, limits).bytes();
   }
   absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits& limits) const override {
-    return cuda::NewSpace(device_, model_, SizesOf(device_.limits(), model_, limits));
+    return NewCudaSpace(device_, SizesOf(device_.limits(), model_, limits),
+                        [this](Workspace& work) { return NewRecurrence(work, model_); });
   }
   absl::Status SetAffineGuess(const AffineGuess& guess) override {
     return SetGuess(device_, model_, guess);
@@ -57,15 +60,20 @@ absl::StatusOr<std::unique_ptr<System>> Load(Device& device, const Spec& spec,
   DEEPPCR_ASSIGN_OR_RETURN(Model model, Model::Upload(device, spec, limits));
   return std::unique_ptr<System>(std::make_unique<CudaSystem<Model>>(device, std::move(model)));
 }
-absl::StatusOr<std::unique_ptr<System>> LoadSpec(Device& device, const DenseStackSpec& spec,
-                                                 const PackingLimits& limits) {
-  return ByWarps(spec.state_dim, device.limits()) ? Load<StackModel>(device, spec, limits)
-                                                  : Load<PanelStackModel>(device, spec, limits);
-}
-absl::StatusOr<std::unique_ptr<System>> LoadSpec(Device& device, const DiffusionSpec& spec,
-                                                 const PackingLimits& limits) {
-  return Load<DiffusionModel>(device, spec, limits);
-}
+
+// One overload per family.
+struct NewSystemFrom {
+  absl::StatusOr<std::unique_ptr<System>> operator()(const DenseStackSpec& spec) const {
+    return ByWarps(spec.state_dim, device.limits()) ? Load<StackModel>(device, spec, limits)
+                                                    : Load<PanelStackModel>(device, spec, limits);
+  }
+  absl::StatusOr<std::unique_ptr<System>> operator()(const DiffusionSpec& spec) const {
+    return Load<DiffusionModel>(device, spec, limits);
+  }
+
+  Device& device;
+  const PackingLimits& limits;
+};
 
 class CudaBackend final : public Backend {
  public:
@@ -74,6 +82,7 @@ class CudaBackend final : public Backend {
 
   std::string_view name() const override { return "cuda"; }
   std::string_view device() const override { return name_; }
+  bool on_gpu() const override { return true; }
   // The class has no `speed`: the name determines the caches of a GPU.
   DeviceClass device_class() const override {
     const std::string versions = device_->versions();
@@ -81,7 +90,7 @@ class CudaBackend final : public Backend {
   }
   absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec,
                                                     const PackingLimits& limits) const override {
-    return std::visit([&](const auto& s) { return LoadSpec(*device_, s, limits); }, spec);
+    return NewSystemOf(spec, NewSystemFrom{*device_, limits});
   }
 
  private:

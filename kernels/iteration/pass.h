@@ -75,7 +75,7 @@ constexpr float ShareOfBall(float error, float ball) {
 enum class Confirmation : uint8_t {
   kNone,
   kStates,     // the states themselves
-  kUpdated,    // the states to which the map took them in kStates
+  kUpdated,    // the states to which the map took those of the confirmation before
   kDisplaced,  // every element displaced by its ball, in the direction of its last known movement
 };
 

@@ -47,7 +47,7 @@
 // least three iterations and |d_k| theta / (1 - theta) <= rtol they claim to be done. This claim
 // alone was false for one system in ten (information that still travels along the intervals is not
 // in |d_k|), so the claim is put to the same certificate: one Newton pass, its correction, its
-// confirmation.
+// confirmations.
 //
 // After as many updates as there are intervals the states are exact (causality); then only rho is
 // left.

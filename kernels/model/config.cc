@@ -184,7 +184,7 @@ absl::Status ReadDecoderActivation(const nlohmann::json& value, const ConfigKey&
                                    ModelConfig& config) {
   DEEPPCR_RETURN_IF_ERROR(ReadActivation<&ModelConfig::decoder_activation>(value, key, config));
   if (!config.decoder_widths.empty()) return absl::OkStatus();
-  return InvalidArgument(key.name, ": expected no such key without decoder_widths, got ",
+  return InvalidArgument(key.name, ": needs decoder_widths, which are not given; got ",
                          DescribeJson(value));
 }
 

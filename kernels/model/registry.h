@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_KERNELS_MODEL_REGISTRY_H_
 #define DEEPPCR_KERNELS_MODEL_REGISTRY_H_
 
-// The model families. A new family is one file pair and one row of the table.
+// The model families. CONTRIBUTING.md, "Adding", says what a new one takes beside its row.
 
 #include <span>
 #include <string_view>

@@ -23,6 +23,7 @@ enum class Activation : uint8_t {
               // form
   kElu,       // x > 0 ? x : expm1(x)
   kSoftplus,  // log(1 + e^x)
+  kMish,      // x tanh(softplus(x)), Misra 2019 (arXiv 1908.08681)
 };
 
 struct ActivationName {
@@ -41,6 +42,7 @@ inline constexpr ActivationName kActivationNames[] = {
     {Activation::kGeluTanh, "gelu_tanh"},
     {Activation::kElu, "elu"},
     {Activation::kSoftplus, "softplus"},
+    {Activation::kMish, "mish"},
 };
 
 }  // namespace deeppcr

@@ -31,7 +31,7 @@ class DiffusionFamily final : public Family {
     for (DenseSpec& layer : decoder_) Own(&layer);
     spec_.decoder = decoder_;
   }
-  std::unique_ptr<Sample> Encode(const SampleInput& input) const override;
+  std::unique_ptr<Recurrence> Encode(const SampleInput& input) const override;
   std::vector<double> Decode(const std::vector<double>& z) const override {
     return reference::Decode(spec_, z);
   }
@@ -76,9 +76,9 @@ std::vector<float> NoiseOf(const SampleInput& input, const float* given, uint32_
   return noise;
 }
 
-class DiffusionSample final : public Sample {
+class DiffusionRecurrence final : public Recurrence {
  public:
-  DiffusionSample(const DiffusionSpec& spec, const SampleInput& input)
+  DiffusionRecurrence(const DiffusionSpec& spec, const SampleInput& input)
       : spec_(spec), condition_(Condition(spec, input.inputs, input.label)) {
     const int64_t dim = spec.state_dim;
     const std::vector<float> z0 = NoiseOf(input, input.initial_noise, kInitialNoiseStep, dim);
@@ -123,7 +123,7 @@ class DiffusionSample final : public Sample {
   std::vector<std::vector<float>> noise_;  // by reverse step
 };
 
-std::vector<std::vector<double>> DiffusionSample::CoarseTrajectory(PassCount* count) const {
+std::vector<std::vector<double>> DiffusionRecurrence::CoarseTrajectory(PassCount* count) const {
   const int64_t stride = (spec_.num_steps() - 1) / kCoarseEvaluations + 1;
   *count = {.stages = 0, .columns = 1};
   std::vector<std::vector<double>> states = {initial_};
@@ -138,8 +138,8 @@ std::vector<std::vector<double>> DiffusionSample::CoarseTrajectory(PassCount* co
   return states;
 }
 
-std::unique_ptr<Sample> DiffusionFamily::Encode(const SampleInput& input) const {
-  return std::make_unique<DiffusionSample>(spec_, input);
+std::unique_ptr<Recurrence> DiffusionFamily::Encode(const SampleInput& input) const {
+  return std::make_unique<DiffusionRecurrence>(spec_, input);
 }
 
 double DiffusionFamily::OutputAmplification(const std::vector<double>& z) const {

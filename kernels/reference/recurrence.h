@@ -10,10 +10,10 @@
 
 namespace deeppcr::reference {
 
-// The steps of one sample, as a family makes them from the sample's input.
-class Sample {
+// The steps of one sample, which a family makes from the sample's input.
+class Recurrence {
  public:
-  virtual ~Sample() = default;
+  virtual ~Recurrence() = default;
   // z_0, [D].
   virtual std::vector<double> Initial() const = 0;
   // f_l(z), l = 1..L.
@@ -28,7 +28,7 @@ class Sample {
 class Family {
  public:
   virtual ~Family() = default;
-  virtual std::unique_ptr<Sample> Encode(const SampleInput& input) const = 0;
+  virtual std::unique_ptr<Recurrence> Encode(const SampleInput& input) const = 0;
   virtual std::vector<double> Decode(const std::vector<double>& z) const = 0;
   // Largest row sum of the absolute Jacobian of Decode at z.
   virtual double OutputAmplification(const std::vector<double>& z) const = 0;

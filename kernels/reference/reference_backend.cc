@@ -70,8 +70,8 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
         num_steps_(family.shape.num_steps) {}
 
   void Encode(int32_t, const SampleInput& input) override {
-    sample_ = family_.Encode(input);
-    initial_ = sample_->Initial();
+    recurrence_ = family_.Encode(input);
+    initial_ = recurrence_->Initial();
   }
   void Decode(int32_t, float* outputs) override {
     const Vector y = family_.Decode(current_);
@@ -91,7 +91,7 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
       std::copy(current_.begin(), current_.end(), trajectory);
     int64_t stages = 0;
     for (int64_t l = begin + 1; l <= end; ++l, ++stages) {
-      current_ = sample_->Step(l, current_);
+      current_ = recurrence_->Step(l, current_);
       if (trajectory != nullptr) std::copy(current_.begin(), current_.end(), trajectory + l * dim_);
     }
     return stages;
@@ -119,7 +119,7 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
   }
   PassCount GuessCoarse(int32_t) override {
     PassCount count;
-    const std::vector<Vector> trajectory = sample_->CoarseTrajectory(&count);
+    const std::vector<Vector> trajectory = recurrence_->CoarseTrajectory(&count);
     for (int64_t p = 0; p <= num_intervals(); ++p) states_[p][0] = trajectory[EndOf(p)];
     return count;
   }
@@ -195,7 +195,7 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
     for (int64_t p = 1; p <= num_intervals(); ++p) {
       Vector z = states_[p - 1][0];
       for (int64_t l = EndOf(p - 1) + 1; l <= EndOf(p); ++l) {
-        z = l == EndOf(p) ? states_[p][0] : sample_->Step(l, z);
+        z = l == EndOf(p) ? states_[p][0] : recurrence_->Step(l, z);
         std::copy(z.begin(), z.end(), trajectory + l * dim_);
       }
     }
@@ -237,8 +237,8 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
     for (int64_t i = 0; i < dim_; ++i) product[i * dim_ + i] = 1;
     int64_t stages = 0;
     for (int64_t l = EndOf(p - 1) + 1; l <= EndOf(p); ++l, ++stages) {
-      const Matrix jacobian = sample_->StepJacobian(l, y[0]);
-      y[0] = sample_->Step(l, y[0]);
+      const Matrix jacobian = recurrence_->StepJacobian(l, y[0]);
+      y[0] = recurrence_->Step(l, y[0]);
       if (kind.refresh) product = Multiply(jacobian, product, dim_);
       for (int v = 1; v < NumColumns(kind); ++v) {
         y[v] = Multiply(jacobian, y[v]);
@@ -310,7 +310,7 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
   const Family& family_;
   const AffineGuess& guess_;
   const int64_t dim_, num_steps_;
-  std::unique_ptr<Sample> sample_;
+  std::unique_ptr<Recurrence> recurrence_;
   int64_t interval_ = 1;
   ScanTree tree_;
   Vector initial_, current_;

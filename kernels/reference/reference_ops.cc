@@ -12,6 +12,8 @@ double Sigmoid(double a) {
   return a >= 0 ? 1 / (1 + std::exp(-a)) : std::exp(a) / (1 + std::exp(a));
 }
 
+double Softplus(double a) { return std::max(a, 0.0) + std::log1p(std::exp(-std::fabs(a))); }
+
 double NormalCdf(double a) { return 0.5 * std::erfc(-a / std::numbers::sqrt2); }
 double NormalDensity(double a) {
   return std::exp(-0.5 * a * a) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
@@ -60,7 +62,9 @@ double Activate(Activation activation, double a) {
     case Activation::kElu:
       return a > 0 ? a : std::expm1(a);
     case Activation::kSoftplus:
-      return std::max(a, 0.0) + std::log1p(std::exp(-std::fabs(a)));
+      return Softplus(a);
+    case Activation::kMish:
+      return a * std::tanh(Softplus(a));
   }
   return NAN;
 }
@@ -89,6 +93,10 @@ double Differentiate(Activation activation, double a) {
       return a > 0 ? 1 : std::exp(a);
     case Activation::kSoftplus:
       return Sigmoid(a);
+    case Activation::kMish: {
+      const double cosh = std::cosh(Softplus(a));
+      return std::tanh(Softplus(a)) + a * Sigmoid(a) / (cosh * cosh);
+    }
   }
   return NAN;
 }

@@ -24,7 +24,7 @@ class StackFamily final : public Family {
     spec_.decode.weight = Own(spec.decode.weight, &decode_weight_);
     spec_.decode.bias = Own(spec.decode.bias, &decode_bias_);
   }
-  std::unique_ptr<Sample> Encode(const SampleInput& input) const override;
+  std::unique_ptr<Recurrence> Encode(const SampleInput& input) const override;
   std::vector<double> Decode(const std::vector<double>& z) const override {
     return reference::Decode(spec_, z);
   }
@@ -49,9 +49,9 @@ class StackFamily final : public Family {
   std::vector<float> weights_, biases_, encode_weight_, encode_bias_, decode_weight_, decode_bias_;
 };
 
-class StackSample final : public Sample {
+class StackRecurrence final : public Recurrence {
  public:
-  StackSample(const DenseStackSpec& spec, std::vector<double> z0)
+  StackRecurrence(const DenseStackSpec& spec, std::vector<double> z0)
       : spec_(spec), initial_(std::move(z0)) {}
   std::vector<double> Initial() const override { return initial_; }
   std::vector<double> Step(int64_t l, const std::vector<double>& z) const override {
@@ -69,9 +69,9 @@ class StackSample final : public Sample {
   const std::vector<double> initial_;
 };
 
-std::unique_ptr<Sample> StackFamily::Encode(const SampleInput& input) const {
+std::unique_ptr<Recurrence> StackFamily::Encode(const SampleInput& input) const {
   const std::vector<double> x(input.inputs, input.inputs + shape.input_dim);
-  return std::make_unique<StackSample>(spec_, reference::Encode(spec_, x));
+  return std::make_unique<StackRecurrence>(spec_, reference::Encode(spec_, x));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <optional>
 #include <variant>
 
@@ -56,7 +57,7 @@ void TellListener(std::string_view solver, const GroupSample& sample, const Prog
   if (sample.listener == nullptr) return;
   sample.listener->OnProgress({.sample = sample.index,
                                .solver = solver,
-                               .iterations = static_cast<int32_t>(progress.updates()),
+                               .updates = static_cast<int32_t>(progress.updates()),
                                .update = UpdateOf(progress),
                                .error_estimate = EstimateOf(progress)});
 }
@@ -126,6 +127,9 @@ void RunLoop(IterationPasses& passes, const FixedPointOptions& options,
       running = true;
     }
   }
+  assert(std::all_of(scratch.progress.begin(), scratch.progress.begin() + n,
+                     [](const Progress& p) { return p.next == NextPass::kStop; }) &&
+         "kPasses has every kind of pass");
   if (!NobodyWaits(n, scratch)) passes.Finish(n, WantedTrajectories(samples, scratch));
 }
 

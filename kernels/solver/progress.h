@@ -13,7 +13,7 @@ struct SolveProgress {
   int64_t sample = 0;       // index within the run item
   std::string_view solver;  // solver at work: sequential after a fallback; static storage
   int64_t steps = 0;        // steps of the sequential solver so far, in [0, L]
-  int32_t iterations = 0;   // updates of an iterative solver so far, of any kind
+  int32_t updates = 0;      // of an iterative solver so far, of any kind
   // Last update of an iterative solver, and its estimate once it converged, as in SampleReport.
   std::optional<double> update;
   std::optional<double> error_estimate;

@@ -222,7 +222,7 @@ void FillSolveReport(const ServedModel& model, const ResolvedOptions& options,
 void FillProgress(const SolveProgress& progress, int64_t num_steps, v1::GenerateProgress* message) {
   message->set_sample(static_cast<int32_t>(progress.sample));
   message->set_solver(std::string(progress.solver));
-  message->set_iterations(progress.iterations);
+  message->set_iterations(progress.updates);
   message->set_steps(progress.steps);
   message->set_num_steps(num_steps);
   if (progress.update.has_value()) message->set_update(*progress.update);

@@ -216,9 +216,9 @@ absl::StatusOr<std::vector<Expected>> ReferenceAnswers(const std::string& direct
                                                        std::span<const float> inputs,
                                                        int64_t count) {
   DEEPPCR_ASSIGN_OR_RETURN(const Model model, ReadModel(directory, {}));
-  DEEPPCR_ASSIGN_OR_RETURN(const SelectedBackend selected, SelectBackend("reference"));
+  DEEPPCR_ASSIGN_OR_RETURN(const SelectedBackends selected, SelectBackends("reference"));
   const SystemSpec& spec = model.systems.front();
-  DEEPPCR_ASSIGN_OR_RETURN(const auto system, selected.backend->NewSystem(spec));
+  DEEPPCR_ASSIGN_OR_RETURN(const auto system, selected.backends.front().backend->NewSystem(spec));
   const SystemShape shape = ShapeOf(spec);
   ThreadPool pool(1);
   DEEPPCR_ASSIGN_OR_RETURN(const auto runner,

@@ -33,6 +33,22 @@ std::vector<float> Normal(int64_t count) {
   return values;
 }
 
+// A backend that refuses every model.
+class RefusingBackend final : public Backend {
+ public:
+  explicit RefusingBackend(absl::Status status) : status_(std::move(status)) {}
+  std::string_view name() const override { return "refusing"; }
+  std::string_view device() const override { return "nothing"; }
+  DeviceClass device_class() const override { return {.bits = "nothing"}; }
+  absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec&,
+                                                    const PackingLimits&) const override {
+    return status_;
+  }
+
+ private:
+  const absl::Status status_;
+};
+
 class LoadedModelTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -65,6 +81,25 @@ class LoadedModelTest : public ::testing::Test {
         token_, loaded);
   }
 
+  // Prepares the model on a backend that refuses it, then on the cpu backend.
+  absl::StatusOr<LoadedPtr> PrepareAfterRefusal(absl::Status refusal) {
+    problems_.clear();
+    backends_.clear();
+    backends_.push_back({std::make_unique<RefusingBackend>(std::move(refusal)), {}});
+    auto cpu = SelectBackends("cpu");
+    if (!cpu.ok()) return cpu.status();
+    backends_.push_back(std::move(cpu->backends.front()));
+    absl::StatusOr<Model> model = ReadModel(model_.path(), {});
+    if (!model.ok()) return model.status();
+    return PrepareModel(*model, {.backends = backends_,
+                                 .pool = &pool_,
+                                 .options = &options_,
+                                 .progress = [&](LoadNews news, std::string_view text) {
+                                   if (news == LoadNews::kProblem)
+                                     problems_ += std::string(text) + "\n";
+                                 }});
+  }
+
   std::string PlanPath() const { return model_.File("plan.json"); }
 
   // Removes cached plans: each least interval has a plan of its own.
@@ -92,9 +127,38 @@ class LoadedModelTest : public ::testing::Test {
   TemporaryDirectory model_;
   TemporaryDirectory plans_;
   std::vector<std::unique_ptr<Engine>> engines_;  // engines outlive their models
+  std::vector<SelectedBackend> backends_;         // and so do these
+  ThreadPool pool_{1};
+  const EngineOptions options_;
   std::string problems_;
   const CancelToken* token_ = nullptr;
 };
+
+TEST_F(LoadedModelTest, GoesToTheNextBackendWhereOneHasNoCodeForItAndSaysSo) {
+  const auto model = PrepareAfterRefusal(absl::UnimplementedError("no code for it"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->info().backend, "cpu");
+  EXPECT_FALSE((*model)->info().on_gpu);
+  EXPECT_EQ((*model)->plan().device, backends_.back().backend->device());
+  EXPECT_EQ(problems_, "the refusing backend cannot run this model: no code for it\n");
+}
+
+// Only where the code is missing: a model that does not fit would otherwise become slow unseen.
+TEST_F(LoadedModelTest, OtherErrorsOfABackendAreTheLoads) {
+  ExpectError(PrepareAfterRefusal(absl::ResourceExhaustedError("too large")),
+              absl::StatusCode::kResourceExhausted, "too large");
+  EXPECT_EQ(problems_, "");
+}
+
+TEST_F(LoadedModelTest, WhereNoBackendHasTheCodeTheErrorSaysWhich) {
+  std::vector<SelectedBackend> backends;
+  backends.push_back({std::make_unique<RefusingBackend>(absl::UnimplementedError("not yet")), {}});
+  const auto model = ReadModel(model_.path(), {});
+  ASSERT_TRUE(model.ok()) << model.status();
+  ExpectError(PrepareModel(*model, {.backends = backends, .pool = &pool_, .options = &options_}),
+              absl::StatusCode::kUnimplemented,
+              "the refusing backend cannot run this model: not yet");
+}
 
 TEST_F(LoadedModelTest, TakesThePlanOfAnEarlierLoad) {
   const auto first = Load();

@@ -327,7 +327,7 @@ TEST(ResolveTest, CalibratedGuessMustExist) {
 TEST(ResolveTest, WarmSweepsAreForNewton) {
   for (const std::string_view solver : {"quasi_newton", "picard", "jacobi"}) {
     ExpectRefused({.solver = solver, .warm_sweeps = 1},
-                  "warm_sweeps: only newton takes them, got 1 for " + std::string(solver));
+                  "warm_sweeps: " + std::string(solver) + " takes none, got 1");
     EXPECT_EQ(MustResolve({.solver = solver, .warm_sweeps = 0}).warm_sweeps, 0);
     EXPECT_EQ(MustResolve({.solver = solver}).warm_sweeps, 0);
   }

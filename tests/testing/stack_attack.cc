@@ -89,9 +89,13 @@ double CriticalGain(Activation activation) {
     case Activation::kSigmoid:
     case Activation::kSoftplus:
       return 2.5;
-    default:
+    case Activation::kSilu:
+    case Activation::kGelu:
+    case Activation::kGeluTanh:
+    case Activation::kMish:
       return 1.7;
   }
+  return 1.0;
 }
 
 void DrawNetwork(Random& random, Structure structure, double gain, double bias,
@@ -156,7 +160,22 @@ DenseStackSpec StackAttack::spec() const {
 }
 
 bool StackAttack::smooth() const {
-  return activation != Activation::kRelu && activation != Activation::kLeakyRelu;
+  switch (activation) {
+    case Activation::kRelu:
+    case Activation::kLeakyRelu:
+      return false;
+    case Activation::kIdentity:
+    case Activation::kTanh:
+    case Activation::kSigmoid:
+    case Activation::kSilu:
+    case Activation::kGelu:
+    case Activation::kGeluTanh:
+    case Activation::kElu:
+    case Activation::kSoftplus:
+    case Activation::kMish:
+      return true;
+  }
+  return true;
 }
 
 StackAttack ZeroStack(int64_t num_steps, int64_t state_dim, Activation activation) {

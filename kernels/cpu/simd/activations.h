@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_KERNELS_CPU_SIMD_ACTIVATIONS_H_
 #define DEEPPCR_KERNELS_CPU_SIMD_ACTIVATIONS_H_
 
-// The activations of kernels/problem/spec.h and their derivatives on arrays of M vectors.
+// The activations of kernels/problem/activation.h and their derivatives on arrays of M vectors.
 // The switch is at run time: the branch is always predicted, and one kernel serves all activations.
 
 #include "kernels/cpu/simd/vector_math.h"
@@ -57,6 +57,34 @@ DEEPPCR_INLINE Vec<N> SiluDerivative(Vec<N> a) {
   return Fma(b, s.slope, s.value);
 }
 
+// a tanh(log(1 + e^a)) = a n / (n + 2) with n = e^a (e^a + 2): all terms are positive, so that
+// nothing cancels. In powers of e = e^-|a|, which cannot overflow:
+//   a > 0:  a (1 + 2e) / (1 + 2e + 2e^2)      a <= 0:  a e (2 + e) / (2 + 2e + e^2)
+// Where e underflows a is bounded, so that -infinity gives the limit 0.
+template <int N>
+DEEPPCR_INLINE Vec<N> Mish(Vec<N> a) {
+  const Vec<N> one = Broadcast<N>(1.0F), two = Broadcast<N>(2.0F), lowest = Broadcast<N>(-120.0F);
+  const Vec<N> zero = Broadcast<N>(0.0F);
+  const ExpFactors<N> factors = FactorExp(Max(-Abs(a), lowest));
+  const Vec<N> e = factors.head * factors.tail, ee = e + e;
+  const Vec<N> small = Max(a, lowest) * (two + e) * factors.head * factors.tail;
+  return SelectGreater(a, zero, a * (one + ee), small) /
+         SelectGreater(a, zero, Fma(ee, one + e, one), Fma(e, two + e, two));
+}
+
+// tanh(s) + a s' (1 - tanh(s)^2) with s = log(1 + e^a): in the same powers, the last factors are
+//   a > 0:  4 e^2 (1 + e) / (1 + 2e + 2e^2)^2      a <= 0:  4 e (1 + e) / (2 + 2e + e^2)^2
+template <int N>
+DEEPPCR_INLINE Vec<N> MishDerivative(Vec<N> a) {
+  const Vec<N> one = Broadcast<N>(1.0F), two = Broadcast<N>(2.0F), zero = Broadcast<N>(0.0F);
+  const Vec<N> e = Exp(-Abs(a)), ee = e + e;
+  const Vec<N> over = one / SelectGreater(a, zero, Fma(ee, one + e, one), Fma(e, two + e, two));
+  const Vec<N> tanh = SelectGreater(a, zero, one + ee, e * (two + e)) * over;
+  const Vec<N> slope = (ee + ee) * SelectGreater(a, zero, e, one) * (one + e) * over * over;
+  const Vec<N> b = Max(Min(a, Broadcast<N>(1e6F)), Broadcast<N>(-1e6F));
+  return Fma(b, slope, tanh);
+}
+
 template <int N, class F>
 DEEPPCR_INLINE void Apply(Vec<N>* x, int count, F f) {
   for (int i = 0; i < count; ++i) x[i] = f(x[i]);
@@ -90,6 +118,8 @@ DEEPPCR_INLINE void Activate(Activation activation, Vec<N> (&x)[M]) {
       });
     case Activation::kSoftplus:
       return Apply(x, M, [](Vec<N> a) { return Softplus(a); });
+    case Activation::kMish:
+      return Apply(x, M, [](Vec<N> a) { return Mish(a); });
   }
 }
 
@@ -123,6 +153,8 @@ DEEPPCR_INLINE void Differentiate(Activation activation, Vec<N> (&x)[M]) {
       return Apply(x, M, [=](Vec<N> a) { return SelectGreater(a, zero, one, Exp(a)); });
     case Activation::kSoftplus:
       return Apply(x, M, [](Vec<N> a) { return Sigmoid(a); });
+    case Activation::kMish:
+      return Apply(x, M, [](Vec<N> a) { return MishDerivative(a); });
   }
 }
 

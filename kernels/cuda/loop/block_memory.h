@@ -17,11 +17,12 @@ inline constexpr int kSlabGroup = 8;
 struct Members {
   int32_t at[kSlabGroup];
 };
+inline constexpr Members kEveryMember = {{0, 1, 2, 3, 4, 5, 6, 7}};
 
 // Norms of the intervals that a warp has updated.
 struct WarpNorms {
   UpdateNorms norms;
-  int32_t told;  // value of the cancel word, set by the first warp of a cluster
+  int32_t stop_word;  // the cancel word, as the first warp of a cluster has read it
 };
 
 // Layout of a block's shared memory, or of its slab of global memory.

@@ -108,8 +108,8 @@ class NewtonSolve {
     const WarpNorms outcome = Update(kind);
     AdvanceProgress(args_.policy, outcome.norms, stages_, kind.columns(args_.stack.state_dim),
                     progress);
-    if (outcome.told != 0 && progress->next != NextPass::kStop)
-      Stop(progress, static_cast<Termination>(outcome.told));
+    if (outcome.stop_word != 0 && progress->next != NextPass::kStop)
+      Stop(progress, static_cast<Termination>(outcome.stop_word));
   }
   // Stores the progress for the next part and for the host.
   DEEPPCR_DEVICE void Keep(const Progress& progress) const {
@@ -264,7 +264,7 @@ class NewtonSolve {
     ForIntervals([&](int32_t i) { Merge(UpdateInterval(i, kind), &mine.norms); });
     ++stages_;
     if (args_.cancel != nullptr && context_.block() == 0 && context_.thread() == 0)
-      mine.told = context_.LoadVolatile(args_.cancel + context_.cluster());
+      mine.stop_word = context_.LoadVolatile(args_.cancel + context_.cluster());
     if (context_.lane() == 0) memory_.Norms()[context_.warp()] = mine;
     context_.SyncCluster(kAfterUpdate);
     TakeHalo(kind);
@@ -305,9 +305,9 @@ class NewtonSolve {
     for (int k = context_.lane(); k < tree_.num_blocks * warps_; k += kWarpSize) {
       const WarpNorms of_warp = Remote(memory_.Norms(), k / warps_)[k % warps_];
       Merge(of_warp.norms, &all.norms);
-      if (k == 0) all.told = of_warp.told;
+      if (k == 0) all.stop_word = of_warp.stop_word;
     }
-    return {MergeOfWarp(context_, all.norms), context_.Shuffle(all.told, 0)};
+    return {MergeOfWarp(context_, all.norms), context_.Shuffle(all.stop_word, 0)};
   }
 
   // ---- The answer

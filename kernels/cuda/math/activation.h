@@ -31,6 +31,13 @@ DEEPPCR_DEVICE float GeluTanhArgument(float a) {
 // log(1 + e^a) without overflow.
 DEEPPCR_DEVICE float Softplus(float a) { return fmaxf(a, 0.0F) + log1pf(expf(-fabsf(a))); }
 
+// a tanh(log(1 + e^a)) in powers of e = e^-|a|, which cannot overflow and whose sums do not cancel.
+DEEPPCR_DEVICE float Mish(float a) {
+  const float e = expf(-fabsf(a));
+  return a > 0.0F ? a * ((1.0F + 2.0F * e) / fmaf(2.0F * e, 1.0F + e, 1.0F))
+                  : a * (e * ((2.0F + e) / fmaf(e, 2.0F + e, 2.0F)));
+}
+
 // Slope of GeluTanhArgument.
 DEEPPCR_DEVICE float GeluTanhSlope(float a) {
   const float b = BoundForCube(a);
@@ -59,6 +66,8 @@ DEEPPCR_DEVICE float Activate(Activation activation, float a) {
       return a < 0.0F ? expm1f(a) : a;
     case Activation::kSoftplus:
       return a != a ? a : Softplus(a);
+    case Activation::kMish:
+      return a == -INFINITY ? 0.0F : Mish(a);
   }
   return a;
 }
@@ -78,6 +87,15 @@ DEEPPCR_DEVICE float SwishSlope(float a, float argument, float slope) {
 DEEPPCR_DEVICE float GeluSlope(float a) {
   const float density = 0.398942280F * expf(-0.5F * a * a);
   return density == 0.0F ? NormalCdf(a) : fmaf(a, density, NormalCdf(a));
+}
+
+// d/da Mish(a) = t + a t', where t' is zero long before its product with a overflows.
+DEEPPCR_DEVICE float MishSlope(float a) {
+  const float e = expf(-fabsf(a));
+  const float over = 1.0F / (a > 0.0F ? fmaf(2.0F * e, 1.0F + e, 1.0F) : fmaf(e, 2.0F + e, 2.0F));
+  const float t = (a > 0.0F ? 1.0F + 2.0F * e : e * (2.0F + e)) * over;
+  const float dt = 4.0F * e * (a > 0.0F ? e : 1.0F) * (1.0F + e) * over * over;
+  return dt == 0.0F ? t : fmaf(a, dt, t);
 }
 
 DEEPPCR_DEVICE float Differentiate(Activation activation, float a) {
@@ -102,6 +120,8 @@ DEEPPCR_DEVICE float Differentiate(Activation activation, float a) {
       return a > 0.0F ? 1.0F : expf(a);
     case Activation::kSoftplus:
       return Sigmoid(a);
+    case Activation::kMish:
+      return MishSlope(a);
   }
   return 1.0F;
 }
@@ -137,6 +157,8 @@ DEEPPCR_DEVICE void DifferentiateAll(Activation activation, float (&a)[N]) {
       return DifferentiateEach<Activation::kElu>(a);
     case Activation::kSoftplus:
       return DifferentiateEach<Activation::kSoftplus>(a);
+    case Activation::kMish:
+      return DifferentiateEach<Activation::kMish>(a);
   }
 }
 

@@ -214,7 +214,7 @@ class CudaDevice final : public Device {
     if (error != cudaErrorMemoryAllocation)
       return Failed(absl::StatusCode::kUnavailable, "allocating memory", error);
     if (kind == MemoryKind::kMapped)
-      return ResourceExhausted("host memory for the GPU: ", bytes, " bytes wanted, not to be had");
+      return ResourceExhausted("host memory that the GPU maps: ", bytes, " bytes could not be had");
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     return ResourceExhausted("GPU memory: ", bytes, " bytes wanted, ", free, " of ", total,

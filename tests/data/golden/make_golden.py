@@ -41,6 +41,7 @@ ACTIVATIONS = {
     "elu": lambda a: torch.where(a > 0, a, torch.expm1(a)),
     # PyTorch returns its argument above the threshold; 20 would cost 2e-9 of the value there.
     "softplus": lambda a: F.softplus(a, threshold=100.0),
+    "mish": lambda a: a * torch.tanh(F.softplus(a, threshold=100.0)),
 }
 
 # One side of the grid, mirrored: around 0, the bends, then the tails.

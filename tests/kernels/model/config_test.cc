@@ -181,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "model_type: expected a string"},
         RefusedCase{"Activation", ConfigWith("activation", "\"ReLU\""),
                     "activation: expected one of identity, relu, leaky_relu, tanh, sigmoid, silu, "
-                    "gelu, gelu_tanh, elu, softplus, got \"ReLU\""},
+                    "gelu, gelu_tanh, elu, softplus, mish, got \"ReLU\""},
         RefusedCase{"InputActivation", ConfigWith("input_activation", "\"\""),
                     "input_activation: expected one of"},
         RefusedCase{"ResidualScaleOfMlp", ConfigWith("residual_scale", "0.5"),

@@ -138,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"DecoderActivation", Diffusion("decoder_activation", "\"ReLU\""),
                     "decoder_activation: expected one of identity"},
         RefusedCase{"DecoderActivationAlone", Diffusion("decoder_activation", "\"silu\""),
-                    "decoder_activation: expected no such key without decoder_widths"},
+                    "decoder_activation: needs decoder_widths, which are not given"},
         RefusedCase{"EtaNegative", Diffusion("eta", "-0.1"),
                     "eta: expected a number in [0, 1], got -0.1"},
         RefusedCase{"EtaAbove", Diffusion("eta", "1.5"), "eta: expected a number in [0, 1]"},

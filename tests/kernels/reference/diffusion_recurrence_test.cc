@@ -19,13 +19,13 @@ namespace deeppcr {
 namespace {
 
 using reference::Family;
-using reference::Sample;
+using reference::Recurrence;
 using Vector = std::vector<double>;
 
-std::vector<Vector> Trajectory(const Family& family, const Sample& sample) {
-  std::vector<Vector> states = {sample.Initial()};
+std::vector<Vector> Trajectory(const Family& family, const Recurrence& recurrence) {
+  std::vector<Vector> states = {recurrence.Initial()};
   for (int64_t l = 1; l <= family.shape.num_steps; ++l)
-    states.push_back(sample.Step(l, states.back()));
+    states.push_back(recurrence.Step(l, states.back()));
   return states;
 }
 

@@ -85,7 +85,7 @@ TEST(ReplyCodecTest, WhatWasNotFoundHasNoField) {
   EXPECT_FALSE(got.has_error_estimate() || got.has_output_error_estimate());
   EXPECT_FALSE(got.has_rounding_estimate() || got.has_update());
   v1::GenerateProgress progress;
-  FillProgress({.iterations = 3, .update = 0.5}, 8, &progress);
+  FillProgress({.updates = 3, .update = 0.5}, 8, &progress);
   EXPECT_EQ(progress.update(), 0.5);
   EXPECT_FALSE(progress.has_error_estimate());
   progress.Clear();

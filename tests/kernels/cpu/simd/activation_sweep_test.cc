@@ -52,6 +52,7 @@ constexpr Promise kPromises[] = {
     {Activation::kGeluTanh, 264, 132, false},
     {Activation::kElu, 5, 5, false},
     {Activation::kSoftplus, 5, 5, false},
+    {Activation::kMish, 5, 5, false},
 };
 
 struct Worst {

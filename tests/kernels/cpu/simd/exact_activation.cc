@@ -37,6 +37,12 @@ double GeluTanhArgument(double a) {
   return 1.5957691216057307117597842397375 * (a + 0.044715 * a * a * a);
 }
 
+// a tanh(log(1 + e^a)), in powers of e^-|a|.
+double Mish(double a) {
+  const double e = Decay(a);
+  return a > 0 ? a * (1 + 2 * e) / (1 + 2 * e * (1 + e)) : a * e * (2 + e) / (2 + e * (2 + e));
+}
+
 template <class F>
 void Each(const float* x, double* y, int64_t count, F f) {
 #pragma omp simd
@@ -78,6 +84,8 @@ void ExactActivation(Activation activation, const float* x, double* y, int64_t c
       });
     case Activation::kSoftplus:
       return Each(x, y, count, [](double a) { return (a < 0 ? 0 : a) + log1p(Decay(a)); });
+    case Activation::kMish:
+      return Each(x, y, count, Mish);
   }
 }
 

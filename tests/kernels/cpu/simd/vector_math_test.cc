@@ -55,6 +55,7 @@ constexpr Accuracy kAccuracies[] = {
     {Activation::kGeluTanh, 264, 4, 0, 0, kInfinity},
     {Activation::kElu, 2, 1, -1, 0, kInfinity},
     {Activation::kSoftplus, 4, 2, 0, 0.693147181F, kInfinity},
+    {Activation::kMish, 6, 4, 0, 0, kInfinity},
 };
 
 std::string_view NameOf(Activation activation) {

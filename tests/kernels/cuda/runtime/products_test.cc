@@ -12,9 +12,9 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cuda/cuda_space.h"
 #include "kernels/cuda/runtime/device_buffer.h"
 #include "kernels/cuda/runtime/gemm.h"
+#include "kernels/cuda/workspace.h"
 #include "tests/testing/gpu_under_test.h"
 
 namespace deeppcr {

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/loop/device_loop.h"
+
+#include <algorithm>
+#include <atomic>
+#include <span>
+
+#include "kernels/base/status_macros.h"
+#include "kernels/iteration/stopping.h"
+
+namespace deeppcr::cuda {
+namespace {
+
+// Number of steps from which a solve may take longer than 5 ms and looks at its cancel word.
+constexpr int64_t kLongSolve = int64_t{1} << 14;
+// Passes that are launched before the host looks whether the samples still wanted them.
+constexpr int kPassesAhead = 3;
+
+}  // namespace
+
+int64_t SlabBytesAtOnce(const LaunchLimits& device, const SpaceSizes& sizes) {
+  const auto width = static_cast<int>(sizes.width);
+  const auto intervals = static_cast<int32_t>(sizes.intervals);
+  const NewtonShape shape = ChooseNewtonShape(width, 1, intervals, device);
+  return shape.in_slabs ? SlabBytes(width, IntervalTree(intervals, shape.num_blocks)) : 0;
+}
+int64_t SlabBytesInParts(const LaunchLimits& device, const SpaceSizes& sizes) {
+  int64_t largest = 0;
+  for (int blocks = 1; blocks <= device.max_cluster_blocks; blocks *= 2)
+    largest =
+        std::max(largest, SlabBytes(static_cast<int>(sizes.width),
+                                    IntervalTree(static_cast<int32_t>(sizes.intervals), blocks)));
+  return largest;
+}
+
+DeviceLoop::DeviceLoop(Workspace& work, Recurrence& recurrence)
+    : work_(work), recurrence_(recurrence), tokens_(work.sizes.group), stopped_(work.sizes.group) {}
+
+absl::Status DeviceLoop::Allocate() {
+  DEEPPCR_RETURN_IF_ERROR(work_.Take(&cancel_, MemoryKind::kMapped, work_.sizes.group));
+  DEEPPCR_RETURN_IF_ERROR(work_.Take(&outcomes_, MemoryKind::kMapped, work_.sizes.group));
+  if (recurrence_.whole_solve() != nullptr) return absl::OkStatus();
+  return work_.Take(&progress_, MemoryKind::kDevice, kSlabGroup);
+}
+
+void DeviceLoop::Iterate(int32_t num_samples, const StoppingPolicy& policy,
+                         float* const* trajectories, Progress* progress) {
+  LookAtTokens(num_samples);
+  const auto stopped = std::span(stopped_).first(num_samples);
+  std::copy_n(cancel_.data(), num_samples, stopped.begin());
+  if (std::find(stopped.begin(), stopped.end(), 0) != stopped.end())
+    Solve(num_samples, policy, trajectories, *progress);
+  const bool failed = !work_.stream->status().ok();  // status() says the rest
+  for (int32_t b = 0; b < num_samples; ++b) {
+    if (stopped[b] != 0) {
+      Stop(&progress[b], static_cast<Termination>(stopped[b]));
+    } else if (failed) {
+      Stop(&progress[b], Termination::kCancelled);
+    } else {
+      progress[b] = outcomes_.data()[b];
+    }
+  }
+}
+
+// Solves from the guess, whose cost, the same for all samples, is in `start`.
+void DeviceLoop::Solve(int32_t num_samples, const StoppingPolicy& policy,
+                       float* const* trajectories, const Progress& start) {
+  float* const to = work_.Wanted(trajectories);
+  recurrence_.LaunchEncode(num_samples);
+  recurrence_.LaunchGuess(num_samples);
+  if (const StackView* stack = recurrence_.whole_solve(); stack != nullptr) {
+    SolveAtOnce(*stack, num_samples, policy, to, start);
+  } else {
+    const int64_t floats = (work_.shape.num_steps + 1) * work_.shape.state_dim;
+    for (int32_t first = 0; first < num_samples; first += kSlabGroup) {
+      const int32_t count = std::min<int32_t>(kSlabGroup, num_samples - first);
+      SolveInParts(first, count, num_samples, policy, start);
+      if (to != nullptr)
+        recurrence_.LaunchExpansion(first, IntervalsInParts(count), count, to + first * floats);
+    }
+  }
+  work_.LaunchDecode(recurrence_.decode(), num_samples);
+  work_.stream->Wait([&] { LookAtTokens(num_samples); });
+  work_.CopyTrajectories(num_samples, trajectories);
+}
+
+// Solves all samples at once, or as many as have slabs.
+void DeviceLoop::SolveAtOnce(const StackView& stack, int32_t num_samples,
+                             const StoppingPolicy& policy, float* trajectories,
+                             const Progress& start) {
+  const auto intervals = static_cast<int32_t>(work_.intervals);
+  const bool in_slabs = ChooseNewtonShape(work_.width, 1, intervals, work_.limits).in_slabs;
+  const int32_t most = in_slabs ? kSlabGroup : num_samples;
+  const int64_t floats = (work_.shape.num_steps + 1) * work_.shape.state_dim;
+  for (int32_t first = 0; first < num_samples; first += most) {
+    const NewtonShape shape = ChooseNewtonShape(work_.width, std::min(most, num_samples - first),
+                                                intervals, work_.limits);
+    NewtonArgs args = ArgsOf(first, shape, policy, start);
+    args.stack = stack;
+    args.trajectories = trajectories == nullptr ? nullptr : trajectories + first * floats;
+    if (!in_slabs && policy.max_iterations * work_.interval <= kLongSolve) args.cancel = nullptr;
+    work_.stream->Launch(args, shape);
+  }
+}
+
+NewtonShape DeviceLoop::ShapeInParts(int32_t count) const {
+  NewtonShape shape =
+      ChooseNewtonShape(work_.width, count, static_cast<int32_t>(work_.intervals), work_.limits);
+  shape.in_slabs = true;
+  return shape;
+}
+IntervalsView DeviceLoop::IntervalsInParts(int32_t count) const {
+  const auto intervals = static_cast<int32_t>(work_.intervals);
+  return {.tree = IntervalTree(intervals, ShapeInParts(count).num_blocks),
+          .shooting_interval = static_cast<int32_t>(work_.interval),
+          .members = kEveryMember,
+          .slabs = work_.slabs.data()};
+}
+
+// Makes passes over samples first, ..., first + count - 1 until all of these samples have stopped.
+void DeviceLoop::SolveInParts(int32_t first, int32_t count, int32_t num_samples,
+                              const StoppingPolicy& policy, const Progress& start) {
+  const NewtonShape shape = ShapeInParts(count);
+  NewtonArgs args = ArgsOf(first, shape, policy, start);
+  args.progress = progress_.data();
+  args.part = NewtonPart::kStart;
+  work_.stream->Launch(args, shape);
+  args.part = NewtonPart::kPass;
+  if (recurrence_.needs_kind()) return PassOneByOne(first, count, num_samples, args, shape, start);
+  const Propagation propagation = {.first = first,
+                                   .intervals = IntervalsInParts(count),
+                                   .num_members = count,
+                                   .kind = {},
+                                   .progress = progress_.data(),
+                                   .linearization = policy.linearization};
+  do {
+    for (int pass = 0; pass < kPassesAhead; ++pass) {
+      recurrence_.LaunchPropagation(propagation);
+      work_.stream->Launch(args, shape);
+    }
+    work_.stream->Wait([&] { LookAtTokens(num_samples); });
+    LookAtTokens(num_samples);
+  } while (work_.stream->status().ok() && !AllStopped(first, count));
+}
+
+// Makes passes where the host has to know the kind of each pass, and so waits for each.
+void DeviceLoop::PassOneByOne(int32_t first, int32_t count, int32_t num_samples,
+                              const NewtonArgs& args, const NewtonShape& shape,
+                              const Progress& start) {
+  std::fill_n(outcomes_.data() + first, count, start);
+  Propagation propagation = {
+      .first = first, .intervals = IntervalsInParts(count), .num_members = 1, .kind = {}};
+  do {
+    for (int32_t b = 0; b < count; ++b) {
+      const Progress& progress = outcomes_.data()[first + b];
+      if (progress.next == NextPass::kStop) continue;
+      propagation.intervals.members.at[0] = b;
+      propagation.kind = KindOf(progress.next, progress.probes, args.policy.linearization);
+      recurrence_.LaunchPropagation(propagation);
+    }
+    work_.stream->Launch(args, shape);
+    work_.stream->Wait([&] { LookAtTokens(num_samples); });
+    LookAtTokens(num_samples);
+  } while (work_.stream->status().ok() && !AllStopped(first, count));
+}
+
+bool DeviceLoop::AllStopped(int32_t first, int32_t count) const {
+  const Progress* outcomes = outcomes_.data() + first;
+  return std::all_of(outcomes, outcomes + count,
+                     [](const Progress& p) { return p.next == NextPass::kStop; });
+}
+
+NewtonArgs DeviceLoop::ArgsOf(int64_t first, const NewtonShape& shape, const StoppingPolicy& policy,
+                              const Progress& start) const {
+  GuessView guess = work_.guess;
+  if (guess.states != nullptr) guess.states += first * work_.intervals * work_.width;
+  return {.part = NewtonPart::kWhole,
+          .stack = {.num_steps = work_.shape.num_steps,
+                    .state_dim = static_cast<int32_t>(work_.shape.state_dim)},
+          .policy = policy,
+          .start = start,
+          .tree = IntervalTree(static_cast<int32_t>(work_.intervals), shape.num_blocks),
+          .shooting_interval = static_cast<int32_t>(work_.interval),
+          .guess = guess,
+          .initial_states = work_.initial.data() + first * work_.width,
+          .final_states = work_.current.data() + first * work_.width,
+          .trajectories = nullptr,
+          .outcomes = outcomes_.data() + first,
+          .progress = nullptr,
+          .cancel = cancel_.data() + first,
+          .slabs = shape.in_slabs ? work_.slabs.data() : nullptr};
+}
+
+void DeviceLoop::LookAtTokens(int32_t num_samples) {
+  static_assert(static_cast<int32_t>(Termination::kDirect) == 0,
+                "0 in the word: no reason to stop");
+  for (int32_t b = 0; b < num_samples; ++b) {
+    const StopReason reason = tokens_[b] == nullptr ? StopReason::kNone : tokens_[b]->stop_reason();
+    const Termination stop = reason == StopReason::kDeadline    ? Termination::kDeadline
+                             : reason == StopReason::kCancelled ? Termination::kCancelled
+                                                                : Termination::kDirect;
+    // The device reads the word at the same time.
+    std::atomic_ref<int32_t>(cancel_.data()[b])
+        .store(static_cast<int32_t>(stop), std::memory_order_relaxed);
+  }
+}
+
+}  // namespace deeppcr::cuda

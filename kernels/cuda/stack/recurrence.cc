@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/stack/recurrence.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "kernels/cuda/loop/device_loop.h"
+#include "kernels/cuda/loop/pass_loop.h"
+
+namespace deeppcr::cuda {
+namespace {
+
+// Launches of less than 5 ms are not interrupted. A step by a warp takes some 70 ns, a step by a
+// block the nanoseconds given here (assumed, not measured).
+constexpr int64_t kWarpStepsPerLook = int64_t{1} << 16;
+constexpr double kStepNanoseconds = 300, kWeightNanoseconds = 0.04, kLaunchNanoseconds = 5e6;
+
+// z_0 by the layers before the first step.
+void LaunchInputLayers(Workspace& work, const DenseStackModel& model, int32_t num_samples) {
+  work.LaunchChain(model.encode(),
+                   {.inputs = work.inputs.data(),
+                    .input_stride = work.shape.input_dim,
+                    .outputs = work.initial.data(),
+                    .output_stride = work.width},
+                   num_samples);
+}
+
+// Dense stacks of D <= kMaxWarpStateDim, on GPUs with clusters.
+class WarpStackRecurrence final : public Recurrence {
+ public:
+  WarpStackRecurrence(Workspace& work, const StackModel& model) : work_(work), model_(model) {}
+
+  const DeviceChain& decode() const override { return model_.decode(); }
+  int64_t StepsPerLook() const override { return kWarpStepsPerLook; }
+  PassCount GuessCoarse() override {
+    work_.guess = {};
+    return {};
+  }
+  void GuessAffine() override { work_.guess = model_.guess(); }
+  void LaunchEncode(int32_t num_samples) override { LaunchInputLayers(work_, model_, num_samples); }
+  void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
+    work_.stream->Launch(
+        SequentialArgs{.stack = model_.view(),
+                       .num_samples = num_samples,
+                       .begin = begin,
+                       .end = end,
+                       .states = begin == 0 ? work_.initial.data() : work_.current.data(),
+                       .final_states = work_.current.data(),
+                       .trajectories = trajectories,
+                       .num_dependent = work_.num_dependent.data()},
+        work_.width);
+  }
+  const StackView* whole_solve() const override { return &model_.view(); }
+  // The kernel of the whole solve propagates and expands itself.
+  void LaunchPropagation(const Propagation&) override { std::abort(); }
+  void LaunchExpansion(int64_t, const IntervalsView&, int32_t, float*) override { std::abort(); }
+
+ private:
+  Workspace& work_;
+  const StackModel& model_;
+};
+
+// Wider dense stacks, and all on GPUs without clusters.
+class PanelStackRecurrence final : public BlockRecurrence<PanelStackView> {
+ public:
+  PanelStackRecurrence(Workspace& work, const PanelStackModel& model)
+      : BlockRecurrence(work), model_(model) {}
+
+  const DeviceChain& decode() const override { return model_.decode(); }
+  int64_t StepsPerLook() const override {
+    const double weights = static_cast<double>(work_.width) * work_.width;
+    return static_cast<int64_t>(kLaunchNanoseconds /
+                                (kStepNanoseconds + kWeightNanoseconds * weights));
+  }
+  PassCount GuessCoarse() override {
+    work_.guess = {};
+    return {};
+  }
+  void GuessAffine() override { work_.guess = model_.guess(); }
+  void LaunchEncode(int32_t num_samples) override { LaunchInputLayers(work_, model_, num_samples); }
+
+ private:
+  PanelStackView ProcessFrom(int64_t) const override { return model_.view(); }
+  int RowsPerStep() const override { return model_.rows_per_step(); }
+
+  const PanelStackModel& model_;
+};
+
+// Sizes without slabs.
+template <class Model>
+SpaceSizes CommonSizes(const LaunchLimits& device, const Model& model, const SpaceLimits& limits) {
+  SpaceSizes sizes;
+  sizes.shape = model.shape();
+  sizes.width = model.width();
+  sizes.group = GroupSize(model.shape(), 0);
+  sizes.inputs = model.shape().input_dim;
+  sizes.scratch =
+      std::max(model.encode().ScratchFloats(device), model.decode().ScratchFloats(device));
+  if (limits.iterative) sizes.intervals = NumIntervals(model.shape(), limits.min_shooting_interval);
+  return sizes;
+}
+
+}  // namespace
+
+SpaceSizes SizesOf(const LaunchLimits& device, const StackModel& model, const SpaceLimits& limits) {
+  SpaceSizes sizes = CommonSizes(device, model, limits);
+  sizes.iterative = sizes.group;
+  if (!limits.iterative) return sizes;
+  sizes.slab_bytes = std::min<int64_t>(sizes.group, kSlabGroup) * SlabBytesAtOnce(device, sizes);
+  sizes.loop_bytes = sizes.group * int64_t{sizeof(Progress)};
+  return sizes;
+}
+SpaceSizes SizesOf(const LaunchLimits& device, const PanelStackModel& model,
+                   const SpaceLimits& limits) {
+  SpaceSizes sizes = CommonSizes(device, model, limits);
+  sizes.iterative = PassGroup(sizes);
+  if (!limits.iterative) return sizes;
+  sizes.slab_bytes = PassSlabBytes(sizes);
+  sizes.loop_bytes = PassLoopBytes(sizes);
+  sizes.product_bytes = kTreeProductBytes;
+  return sizes;
+}
+
+std::unique_ptr<Recurrence> NewRecurrence(Workspace& work, const StackModel& model) {
+  return std::make_unique<WarpStackRecurrence>(work, model);
+}
+std::unique_ptr<Recurrence> NewRecurrence(Workspace& work, const PanelStackModel& model) {
+  return std::make_unique<PanelStackRecurrence>(work, model);
+}
+
+}  // namespace deeppcr::cuda
