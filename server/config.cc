@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/engine.h"
 
 namespace deeppcr {
 namespace {
@@ -135,9 +136,15 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
       Text("model_repository", "directory", &C::model_repository,
            "Models, as <model>/<integer version>/{config.json,model.safetensors}. Required."));
   specs.push_back(VersionsFlag());
+  specs.push_back(Switch("allow_empty", &C::allow_empty,
+                         "Ready also while no model is; otherwise an empty repository, or the last "
+                         "model's unload, is not ready."));
+  specs.push_back(Switch("allow_failed", &C::allow_failed,
+                         "Ready also if models failed to load, as long as one is served."));
   specs.push_back(
-      Choice("backend", {"auto", "cpu", "cuda", "reference"}, &C::backend,
-             "Where models run. auto: the CPU, until a GPU has run the tests of cuda."));
+      Choice("backend", {BackendNames().begin(), BackendNames().end()}, &C::backend,
+             "Where models run. auto: the CPU, until a GPU has run the tests of cuda; a model that "
+             "the CPU backend has no code for runs on the reference backend, with a warning."));
   specs.push_back(Integer("threads", "threads", 0, 1024, &C::threads,
                           "Threads that share the samples of one batch. 0: one per core."));
   specs.push_back(
@@ -178,6 +185,18 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Real("min_ping_interval_seconds", "seconds", 0.01, 86400,
                        &C::min_ping_interval_seconds,
                        "Clients that ping more often than this lose their connection."));
+  specs.push_back(Real("max_connection_age_seconds", "seconds", 0, 86400,
+                       &C::max_connection_age_seconds,
+                       "Clients are told to connect anew after this long, give or take a tenth, so "
+                       "that they see servers that have come and certificates that have changed. "
+                       "0: never."));
+  specs.push_back(Real("max_connection_age_grace_seconds", "seconds", 0, 86400,
+                       &C::max_connection_age_grace_seconds,
+                       "Time that calls on such a connection have to end. 0: as long as they "
+                       "take."));
+  specs.push_back(Real("max_connection_idle_seconds", "seconds", 0, 86400,
+                       &C::max_connection_idle_seconds,
+                       "Connections without a call for this long are closed. 0: never."));
   specs.push_back(Text("tls_cert", "file", &C::tls_cert,
                        "PEM certificate (chain) of the gRPC service; read again when it changes. "
                        "Without it: plain text."));

@@ -28,6 +28,8 @@ struct ServerConfig {
   std::string http_listen = "127.0.0.1:8002";  // metrics and probes
   std::string port_file;                       // bound ports as JSON, once models were tried
   VersionPolicies versions;                    // loaded at start
+  bool allow_empty = false;                    // ready also without a ready model
+  bool allow_failed = false;                   // ready also if models failed
   std::string backend = "auto";
   int64_t threads = 0;        // threads that share a batch; 0: one per core
   int64_t workers = 0;        // batches at a time; 0: half the cores, in [2, 16]
@@ -45,9 +47,12 @@ struct ServerConfig {
   double keepalive_seconds = 7200;
   double keepalive_timeout_seconds = 20;
   double min_ping_interval_seconds = 300;
-  std::string tls_cert, tls_key;  // PEM files; empty: plain text
-  std::string tls_client_ca;      // PEM file; set: clients need a certificate that it signed
-  std::string token_file;         // see authorizer.h; empty: no tokens
+  double max_connection_age_seconds = 300;      // 0: no limit
+  double max_connection_age_grace_seconds = 0;  // for calls in progress after that; 0: no limit
+  double max_connection_idle_seconds = 900;     // 0: no limit
+  std::string tls_cert, tls_key;                // PEM files; empty: plain text
+  std::string tls_client_ca;  // PEM file; set: clients need a certificate that it signed
+  std::string token_file;     // see authorizer.h; empty: no tokens
   bool allow_remote_admin = false;
   bool reflection = true;
   double reply_seconds = 30;

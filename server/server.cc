@@ -87,6 +87,13 @@ void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
                              Milliseconds(config.keepalive_timeout_seconds));
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              Milliseconds(config.min_ping_interval_seconds));
+  const auto limit = [&](const char* argument, double seconds) {
+    // gRPC takes 0 for at once.
+    if (seconds > 0) builder.AddChannelArgument(argument, std::max(1, Milliseconds(seconds)));
+  };
+  limit(GRPC_ARG_MAX_CONNECTION_AGE_MS, config.max_connection_age_seconds);
+  limit(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, config.max_connection_age_grace_seconds);
+  limit(GRPC_ARG_MAX_CONNECTION_IDLE_MS, config.max_connection_idle_seconds);
   // By default two servers may share a port, and a clash would go unnoticed.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
@@ -113,8 +120,11 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
       metrics_(SolverLabels(), DEEPPCR_VERSION, engine_->device(), engine_->backend()),
       replies_(std::chrono::milliseconds(Milliseconds(config.reply_seconds))),
       batcher_({.schedule = ScheduleOptionsOf(config), .max_bytes = config.max_queue_bytes}),
-      store_({config.model_repository, config.versions,
-              std::chrono::milliseconds(Milliseconds(config.drain_seconds))},
+      store_({.repository = config.model_repository,
+              .versions = config.versions,
+              .allow_empty = config.allow_empty,
+              .allow_failed = config.allow_failed,
+              .unload_patience = std::chrono::milliseconds(Milliseconds(config.drain_seconds))},
              *engine_, metrics_, logger),
       shadow_(config.shadow_rate, batcher_, metrics_),
       authorizer_(config.token_file),
@@ -131,7 +141,6 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                *tracer_,
                config.max_message_bytes,
                config.allow_remote_admin,
-               engine_->backend(),
                ScheduleOptionsOf(config),
                config.versions},
       service_(context_),

@@ -110,7 +110,7 @@ absl::Status DecodeOptions(const v1::SolverOptions& message, const ModelInfo& in
                                                               prefix + ".initial_guess"));
   if (options->initial_guess == InitialGuess::kCoarse && !info.generates()) {
     return Mismatch(prefix + ".initial_guess",
-                    "CONSTANT, CALIBRATED or PREVIOUS for a model that is no diffusion", "COARSE");
+                    "CONSTANT, CALIBRATED or PREVIOUS, as this is no diffusion model", "COARSE");
   }
   DEEPPCR_ASSIGN_OR_RETURN(
       options->jacobian_refresh,

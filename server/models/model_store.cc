@@ -194,16 +194,17 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
       DEEPPCR_RETURN_IF_ERROR(AsLoadError(warm, directory, place));
     }
   }
-  ModelMetrics* metrics = metrics_.ForModel(name, version);
+  std::shared_ptr<ModelMetrics> metrics = metrics_.ForModel(name, version);
   ObserveFinite(*metrics->load_seconds, SecondsSince(start));
   ObserveFinite(*metrics->plan_seconds, MeasuringSeconds(*model));
-  return std::make_shared<ServedModel>(name, version, std::move(model), metrics);
+  return std::make_shared<ServedModel>(name, version, std::move(model), std::move(metrics));
 }
 
 void ModelStore::Begin(const std::string& name, int64_t version, bool required) {
-  metrics_.ForModel(name, version);
+  std::shared_ptr<ModelMetrics> metrics = metrics_.ForModel(name, version);
   std::lock_guard<std::mutex> lock(mutex_);
   Entry& entry = models_[name][version];
+  entry.metrics = std::move(metrics);
   entry.required = entry.required || required;
   if (entry.model != nullptr) return;  // the old model serves on
   entry.state = ModelState::kLoading;
@@ -228,7 +229,7 @@ ModelStatus ModelStore::Publish(const std::string& name, int64_t version,
     entry.state = ModelState::kFailed;
     entry.reason = std::string(loaded.status().message());
   }
-  return ModelStatus{name, version, entry.state, entry.reason, entry.model};
+  return ModelStatus{name, version, entry.state, entry.reason, entry.model, entry.metrics};
 }
 
 absl::StatusOr<ModelStatus> ModelStore::LoadVersion(const std::string& name, int64_t version,
@@ -250,6 +251,7 @@ absl::StatusOr<ModelStatus> ModelStore::LoadVersion(const std::string& name, int
               {{"model", name},
                {"version", version},
                {"seconds", SecondsSince(start)},
+               {"device", result.model->model->plan().device},
                {"plan", result.model->model->plan().id},
                {"plan_source", PlanSources(*result.model->model)}});
   return result;
@@ -371,11 +373,13 @@ absl::StatusOr<ModelStatus> ModelStore::Describe(std::string_view name, int64_t 
   int64_t found = 0;
   const Entry* entry = FindEntry(name, version, &found);
   if (entry == nullptr && version == 0 && scan_errors_.contains(name)) {
-    return ModelStatus{std::string(name), 0, ModelState::kFailed, scan_errors_.find(name)->second,
-                       nullptr};
+    return ModelStatus{.name = std::string(name),
+                       .state = ModelState::kFailed,
+                       .reason = scan_errors_.find(name)->second};
   }
   if (entry == nullptr) return NotFound(name, version);
-  return ModelStatus{std::string(name), found, entry->state, entry->reason, entry->model};
+  return ModelStatus{std::string(name), found,        entry->state,
+                     entry->reason,     entry->model, entry->metrics};
 }
 
 std::vector<ModelStatus> ModelStore::List() const {
@@ -383,11 +387,11 @@ std::vector<ModelStatus> ModelStore::List() const {
   std::vector<ModelStatus> list;
   for (const auto& [name, versions] : models_) {
     for (const auto& [version, entry] : versions) {
-      list.push_back({name, version, entry.state, entry.reason, entry.model});
+      list.push_back({name, version, entry.state, entry.reason, entry.model, entry.metrics});
     }
   }
   for (const auto& [name, reason] : scan_errors_) {
-    list.push_back({name, 0, ModelState::kFailed, reason, nullptr});
+    list.push_back({.name = name, .state = ModelState::kFailed, .reason = reason});
   }
   std::sort(list.begin(), list.end(), [](const ModelStatus& a, const ModelStatus& b) {
     return std::tie(a.name, a.version) < std::tie(b.name, b.version);
@@ -398,18 +402,26 @@ std::vector<ModelStatus> ModelStore::List() const {
 std::vector<std::string> ModelStore::Missing() const {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<std::string> missing;
+  bool any = options_.allow_empty;
   if (!scanned_) missing.emplace_back("the models have not all been looked at yet");
-  for (const auto& [name, reason] : scan_errors_) missing.push_back(StrCat(name, " was refused"));
+  for (const auto& [name, reason] : scan_errors_) {
+    if (!options_.allow_failed) missing.push_back(StrCat(name, " was refused"));
+  }
   for (const auto& [name, versions] : models_) {
+    any = any || std::ranges::any_of(
+                     versions, [](const auto& entry) { return entry.second.model != nullptr; });
     const bool latest = options_.versions.For(name).of_latest();
     // Highest first: a ready version that came later makes up for the failed ones below it.
     for (auto it = versions.rbegin(); it != versions.rend(); ++it) {
       const auto& [version, entry] = *it;
       if (latest && entry.model != nullptr && !entry.required) break;
-      if (entry.model == nullptr && entry.required)
+      const bool wanted =
+          entry.required && !(options_.allow_failed && entry.state == ModelState::kFailed);
+      if (entry.model == nullptr && wanted)
         missing.push_back(StrCat(name, "/", version, WhyMissing(entry.state)));
     }
   }
+  if (!any && missing.empty()) missing.emplace_back("no model is ready");
   return missing;
 }
 

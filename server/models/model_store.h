@@ -32,13 +32,17 @@ struct ModelStatus {
   std::string name;
   int64_t version = 0;
   ModelState state = ModelState::kLoading;
-  std::string reason;                  // why the last load failed, if it did
-  std::shared_ptr<ServedModel> model;  // set while ready
+  std::string reason;                     // why the last load failed, if it did
+  std::shared_ptr<ServedModel> model;     // set while ready
+  std::shared_ptr<ModelMetrics> metrics;  // null for a name that LoadAll refused
 };
 
 struct ModelStoreOptions {
   std::string repository;
   VersionPolicies versions;  // the versions that LoadAll loads
+  // Readiness also where no model is ready, and where models have failed.
+  bool allow_empty = false;
+  bool allow_failed = false;
   // The time that Unload waits for requests in progress before it answers without them.
   std::chrono::milliseconds unload_patience{30000};
 };
@@ -91,7 +95,8 @@ class ModelStore {
 
   // Models and versions that the last LoadAll chose and that are missing, in a few words each; not
   // those that Load has repaired or Unload has dropped since. Where the latest versions of a model
-  // are wanted, one counts as there if a higher one is ready that was not chosen.
+  // are wanted, one counts as there if a higher one is ready that was not chosen. A store without
+  // any ready model says so.
   std::vector<std::string> Missing() const;
   bool Ready() const { return Missing().empty(); }
 
@@ -107,6 +112,8 @@ class ModelStore {
     std::string reason;
     bool required = false;  // chosen by LoadAll: readiness waits for it
     std::shared_ptr<ServedModel> model;
+    // Kept here so that requests for a version that failed count under its name.
+    std::shared_ptr<ModelMetrics> metrics;
   };
   using Versions = std::map<int64_t, Entry>;
 

@@ -75,14 +75,15 @@ void ObserveFinite(prometheus::Histogram& histogram, double value) {
 const SolverSeries* ModelMetrics::ForSolver(std::string_view name, Method method) {
   for (OfSolver& of : solvers_) {
     if (of.name != name || of.method != method) continue;
-    std::call_once(of.made, [&] { of.series = metrics_->MakeSolver(labels_, method, name); });
+    std::call_once(of.made,
+                   [&] { of.series = metrics_->MakeSolver(labels_, method, name, owner_); });
     return &of.series;
   }
   return nullptr;
 }
 
 const StageSeries& ModelMetrics::stages() {
-  std::call_once(stages_made_, [&] { stages_ = metrics_->MakeStages(labels_); });
+  std::call_once(stages_made_, [&] { stages_ = metrics_->MakeStages(labels_, owner_); });
   return stages_;
 }
 
@@ -151,47 +152,49 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
             {"device", std::string(device)},
             {"backend", std::string(backend)}})
       .Set(1);
-  counters_.emplace("", MethodCounters());
+  names_.try_emplace("");
 }
 
 Metrics::~Metrics() = default;
 
 // Makes all counters of a method at once: a rate has to see a counter at 0 before it sees it at 1.
-Metrics::CodeCounters Metrics::MakeCounters(const std::string& model, Method method) {
+Metrics::CodeCounters Metrics::MakeCounters(const std::string& model, Method method,
+                                            SeriesOwner& owner) {
   CodeCounters counters{};
   for (size_t code = 0; code < kCodeNames.size(); ++code) {
-    counters[code] = &requests_.Add({{"model", model},
-                                     {"method", std::string(NameOf(method))},
-                                     {"code", std::string(kCodeNames[code])}});
+    counters[code] = owner.Add(requests_, {{"model", model},
+                                           {"method", std::string(NameOf(method))},
+                                           {"code", std::string(kCodeNames[code])}});
   }
   return counters;
 }
 
-StageSeries Metrics::MakeStages(const Labels& model) {
+StageSeries Metrics::MakeStages(const Labels& model, SeriesOwner& owner) {
   StageSeries series{};
   for (size_t i = 0; i < series.size(); ++i) {
     Labels labels = model;
     labels["stage"] = std::string(kStageNames[i]);
-    series[i] = &stage_.Add(labels, DurationBuckets());
+    series[i] = owner.Add(stage_, labels, DurationBuckets());
   }
   return series;
 }
 
-SolverSeries Metrics::MakeSolver(const Labels& model, Method method, std::string_view solver) {
+SolverSeries Metrics::MakeSolver(const Labels& model, Method method, std::string_view solver,
+                                 SeriesOwner& owner) {
   Labels labels = model;
   labels["solver"] = std::string(solver);
   SolverSeries series;
   if (solver != kSeveralSolvers) {
-    series.iterations = &iterations_.Add(labels, IterationBuckets());
-    series.dependent_stages = &stages_.Add(labels, StageBuckets());
-    series.error_estimate = &error_.Add(labels, ErrorBuckets());
-    series.speedup_ratio = &speedup_.Add(labels, RatioBuckets());
-    series.shadow_relative_error = &shadow_error_.Add(labels, ErrorBuckets());
+    series.iterations = owner.Add(iterations_, labels, IterationBuckets());
+    series.dependent_stages = owner.Add(stages_, labels, StageBuckets());
+    series.error_estimate = owner.Add(error_, labels, ErrorBuckets());
+    series.speedup_ratio = owner.Add(speedup_, labels, RatioBuckets());
+    series.shadow_relative_error = owner.Add(shadow_error_, labels, ErrorBuckets());
   }
   labels["method"] = std::string(NameOf(method));
-  series.request_seconds = &request_.Add(labels, DurationBuckets());
-  series.queue_seconds = &queue_.Add(labels, DurationBuckets());
-  series.solve_seconds = &solve_.Add(labels, DurationBuckets());
+  series.request_seconds = owner.Add(request_, labels, DurationBuckets());
+  series.queue_seconds = owner.Add(queue_, labels, DurationBuckets());
+  series.solve_seconds = owner.Add(solve_, labels, DurationBuckets());
   return series;
 }
 
@@ -201,39 +204,58 @@ std::unique_ptr<ModelMetrics> Metrics::MakeModel(const std::string& name,
   auto metrics = std::make_unique<ModelMetrics>();
   metrics->metrics_ = this;
   metrics->labels_ = model;
+  SeriesOwner& owner = metrics->owner_;
   for (const std::string& solver : solvers_) {
     metrics->solvers_.emplace_back(solver, Method::kForward);
     metrics->solvers_.emplace_back(solver, Method::kGenerate);
   }
   metrics->solvers_.emplace_back(kSeveralSolvers, Method::kCompare);
-  metrics->batch_samples = &batch_.Add(model, BatchBuckets());
-  metrics->queue_samples = &queue_depth_.Add(model);
-  metrics->memory_bytes = &memory_.Add(model);
-  metrics->load_seconds = &load_.Add(model, DurationBuckets());
-  metrics->plan_seconds = &plan_.Add(model, DurationBuckets());
+  metrics->batch_samples = owner.Add(batch_, model, BatchBuckets());
+  metrics->queue_samples = owner.Add(queue_depth_, model);
+  metrics->memory_bytes = owner.Add(memory_, model);
+  metrics->load_seconds = owner.Add(load_, model, DurationBuckets());
+  metrics->plan_seconds = owner.Add(plan_, model, DurationBuckets());
   for (Termination termination : kTerminations) {
     Labels labels = model;
     labels["reason"] = std::string(ToString(termination));
-    metrics->fallbacks[static_cast<size_t>(termination)] = &fallbacks_.Add(labels);
+    metrics->fallbacks[static_cast<size_t>(termination)] = owner.Add(fallbacks_, labels);
   }
   return metrics;
 }
 
-ModelMetrics* Metrics::ForModel(const std::string& name, int64_t version) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  std::unique_ptr<ModelMetrics>& slot = models_[{name, version}];
-  if (slot == nullptr) slot = MakeModel(name, std::to_string(version));
-  counters_.try_emplace(name);
-  return slot.get();
+std::shared_ptr<ModelMetrics> Metrics::ForModel(const std::string& name, int64_t version) {
+  const ModelKey key(name, version);
+  ModelMetrics* metrics = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Held& held = models_[key];
+    if (held.metrics == nullptr) {
+      held.metrics = MakeModel(name, std::to_string(version));
+      ++names_[name].versions;
+    }
+    ++held.holders;
+    metrics = held.metrics.get();
+  }
+  return {metrics, [this, key](ModelMetrics*) { Release(key); }};
+}
+
+void Metrics::Release(const ModelKey& key) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto held = models_.find(key);
+  if (--held->second.holders > 0) return;
+  models_.erase(held);
+  const auto name = names_.find(key.first);
+  if (--name->second.versions == 0) names_.erase(name);
 }
 
 void Metrics::CountRequest(std::string_view model, Method method, int code) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto found = counters_.find(model);
-  if (found == counters_.end()) found = counters_.find(std::string_view());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto found = names_.find(model);
+  if (found == names_.end()) found = names_.find(std::string_view());
+  auto& [name, of] = *found;
   const size_t index = code >= 0 && code < static_cast<int>(kCodeNames.size()) ? code : 2;
-  std::optional<CodeCounters>& counters = found->second[static_cast<size_t>(method)];
-  if (!counters.has_value()) counters = MakeCounters(found->first, method);
+  std::optional<CodeCounters>& counters = of.methods[static_cast<size_t>(method)];
+  if (!counters.has_value()) counters = MakeCounters(name, method, of.owner);
   (*counters)[index]->Increment();
 }
 

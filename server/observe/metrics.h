@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -68,12 +69,37 @@ struct SolverSeries {
   prometheus::Histogram* shadow_relative_error = nullptr;
 };
 
+// Owns series: they leave their families with it. Add is thread-safe.
+class SeriesOwner {
+ public:
+  SeriesOwner() = default;
+  ~SeriesOwner() {
+    for (const auto& [series, remove] : removals_) remove();
+  }
+  SeriesOwner(const SeriesOwner&) = delete;
+  SeriesOwner& operator=(const SeriesOwner&) = delete;
+
+  // The series with these labels, which this object may have added before.
+  template <typename T, typename... Arguments>
+  T* Add(prometheus::Family<T>& family, const prometheus::Labels& labels,
+         Arguments&&... arguments) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    T* const series = &family.Add(labels, std::forward<Arguments>(arguments)...);
+    removals_.try_emplace(series, [&family, series] { family.Remove(series); });
+    return series;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const void*, std::function<void()>> removals_;  // by series
+};
+
 class Metrics;
 
 // Label `solver` of Compare, which has only durations.
 inline constexpr std::string_view kSeveralSolvers = "several";
 
-// Series of one model version. Lives as long as Metrics.
+// Series of one model version.
 class ModelMetrics {
  public:
   // Created on first use: most models see few of the solvers. Generate's durations count streamed
@@ -103,6 +129,7 @@ class ModelMetrics {
 
   Metrics* metrics_ = nullptr;
   prometheus::Labels labels_;
+  SeriesOwner owner_;
   std::deque<OfSolver> solvers_;
   std::once_flag stages_made_;
   StageSeries stages_{};
@@ -118,11 +145,12 @@ class Metrics {
           std::string_view backend);
   ~Metrics();
 
-  // The series of a model version, created on first use. Callers pass only names of models that
-  // exist in the repository, so that the number of series is bounded.
-  ModelMetrics* ForModel(const std::string& name, int64_t version);
+  // The series of a model version, which end when nobody holds the result any more; all who hold it
+  // have the same. Callers pass only names of models that exist in the repository, so that the
+  // number of series is bounded. This object outlives the result.
+  std::shared_ptr<ModelMetrics> ForModel(const std::string& name, int64_t version);
 
-  // model: a name that ForModel has seen; any other counts under the empty name.
+  // model: the name of a model whose series somebody holds; any other counts under the empty name.
   void CountRequest(std::string_view model, Method method, int code);
   prometheus::Gauge& in_flight(Method method) { return *in_flight_[static_cast<size_t>(method)]; }
   // Sets the answer of /readyz, and the number of model versions in either state.
@@ -142,12 +170,23 @@ class Metrics {
   friend class ModelMetrics;
   class ProcessStatistics;
   using CodeCounters = std::array<prometheus::Counter*, kCodeNames.size()>;
-  using MethodCounters = std::array<std::optional<CodeCounters>, kMethodNames.size()>;
+  using ModelKey = std::pair<std::string, int64_t>;  // name and version
+  struct Held {
+    std::unique_ptr<ModelMetrics> metrics;
+    int64_t holders = 0;
+  };
+  struct OfName {
+    std::array<std::optional<CodeCounters>, kMethodNames.size()> methods;
+    int64_t versions = 0;  // versions of the name in models_
+    SeriesOwner owner;
+  };
 
-  CodeCounters MakeCounters(const std::string& model, Method method);
+  void Release(const ModelKey& key);
+  CodeCounters MakeCounters(const std::string& model, Method method, SeriesOwner& owner);
   std::unique_ptr<ModelMetrics> MakeModel(const std::string& name, const std::string& version);
-  StageSeries MakeStages(const prometheus::Labels& model);
-  SolverSeries MakeSolver(const prometheus::Labels& model, Method method, std::string_view solver);
+  StageSeries MakeStages(const prometheus::Labels& model, SeriesOwner& owner);
+  SolverSeries MakeSolver(const prometheus::Labels& model, Method method, std::string_view solver,
+                          SeriesOwner& owner);
 
   const std::vector<std::string> solvers_;
   prometheus::Registry registry_;
@@ -163,8 +202,8 @@ class Metrics {
   std::array<prometheus::Counter*, 3> shadows_{};
 
   std::mutex mutex_;
-  std::map<std::pair<std::string, int64_t>, std::unique_ptr<ModelMetrics>> models_;
-  std::map<std::string, MethodCounters, std::less<>> counters_;  // by model name
+  std::map<ModelKey, Held> models_;
+  std::map<std::string, OfName, std::less<>> names_;  // the empty one always
 };
 
 }  // namespace deeppcr

@@ -26,6 +26,10 @@ Clock::time_point SteadyDeadline(gpr_timespec deadline) {
   return Clock::now() + seconds + std::chrono::nanoseconds(left.tv_nsec);
 }
 
+// The memory that gRPC keeps for a call whose reply waits to be read.
+constexpr int64_t kBytesOfACall = 4096;
+constexpr int64_t kMaxSmallReplyBytes = int64_t{64} << 20;
+
 // True for refusals that the operator should see, as opposed to mistakes of a client.
 bool IsOurs(absl::StatusCode code) {
   return code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kUnavailable ||
@@ -52,6 +56,7 @@ void Call::OnDone() {
   context.replies.Remove(&unread_);
   ReportStages();
   if (held_bytes_ > 0) context.batcher.ReturnBytes(held_bytes_);
+  context.small_reply_bytes.fetch_sub(small_reply_bytes_);
   context.metrics.in_flight(method_).Decrement();
   delete this;
   // Last: once the count is 0 the server may go.
@@ -149,6 +154,18 @@ absl::Status Call::HoldBytes(int64_t bytes) {
   DEEPPCR_RETURN_IF_ERROR(context_.batcher.TakeBytes(bytes));
   held_bytes_ += bytes;
   return absl::OkStatus();
+}
+
+absl::Status Call::HoldSmallReply(const google::protobuf::Message& reply) {
+  const int64_t bytes = static_cast<int64_t>(reply.ByteSizeLong()) + kBytesOfACall;
+  const int64_t before = context_.small_reply_bytes.fetch_add(bytes);
+  if (before == 0 || before + bytes <= kMaxSmallReplyBytes) {
+    small_reply_bytes_ += bytes;
+    return absl::OkStatus();
+  }
+  context_.small_reply_bytes.fetch_sub(bytes);
+  return absl::ResourceExhaustedError(StrCat("replies that are on their way hold ", before,
+                                             " bytes; the limit is ", kMaxSmallReplyBytes));
 }
 
 // Returns the status, but kUnavailable for a cancellation of ours: the client did not ask for it.

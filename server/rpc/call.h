@@ -106,6 +106,8 @@ class Call : public CallEvents {
   // Counts bytes against the budget of all requests and replies until OnDone.
   // Errors: kResourceExhausted.
   absl::Status HoldBytes(int64_t bytes);
+  // The same for the reply of a call that solves nothing, against the budget of these.
+  absl::Status HoldSmallReply(const google::protobuf::Message& reply);
 
   ServiceContext& context_;
   grpc::CallbackServerContext* const rpc_;
@@ -115,6 +117,7 @@ class Call : public CallEvents {
   std::string model_;
   int64_t version_ = 0;
   std::string request_id_;
+  std::shared_ptr<ModelMetrics> model_metrics_;  // keeps the series below
   const SolverSeries* series_ = nullptr;
   const StageSeries* stages_ = nullptr;        // set for calls that are computed in a batch
   Clock::time_point submitted_{};              // time of the hand-over to the batcher
@@ -122,7 +125,8 @@ class Call : public CallEvents {
   int64_t num_samples_ = 0;
   std::string_view solver_;  // resolved; static storage
   JobTimings timings_;
-  int64_t held_bytes_ = 0;  // part of the batcher's budget
+  int64_t held_bytes_ = 0;         // part of the batcher's budget
+  int64_t small_reply_bytes_ = 0;  // part of small_reply_bytes
   bool answers_always_ = false;
   Role role_ = Role::kInfer;  // the role that a caller needs
 

@@ -21,9 +21,10 @@ void CompareCall::Start() {
 absl::Status CompareCall::Admit() {
   DEEPPCR_RETURN_IF_ERROR(Receive(&request_));
   DEEPPCR_ASSIGN_OR_RETURN(served_, context_.store.Find(model_, version_));
+  model_metrics_ = served_->metrics;
   DEEPPCR_ASSIGN_OR_RETURN(
       input_, DecodeCompare(request_, served_->model->info(), context_.max_message_bytes));
-  series_ = served_->metrics->ForSolver(kSeveralSolvers, Method::kCompare);
+  series_ = model_metrics_->ForSolver(kSeveralSolvers, Method::kCompare);
   version_ = served_->version;
   DEEPPCR_RETURN_IF_ERROR(HoldBytes(input_.request.request_bytes + input_.request.reply_bytes));
   submitted_ = Clock::now();

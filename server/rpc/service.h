@@ -44,7 +44,6 @@ struct ServiceContext {
   Tracer& tracer;
   int64_t max_message_bytes = 0;
   bool allow_remote_admin = false;
-  std::string_view backend;  // the engine's
   ScheduleOptions schedule;  // the batcher's
   VersionPolicies versions;
 
@@ -54,6 +53,9 @@ struct ServiceContext {
   std::atomic<int64_t> calls{0};       // from arrival until gRPC is rid of the reply
   std::atomic<int64_t> unanswered{0};  // from arrival until the reply is handed to gRPC
   std::atomic<int64_t> streams{0};     // open streams of many calls, however idle
+  // Bytes of the replies of calls that solve nothing. Their budget is their own, so that a server
+  // whose queue is full still says what it serves.
+  std::atomic<int64_t> small_reply_bytes{0};
 
   // The reasons against readiness: draining, or models that are not there.
   std::vector<std::string> Missing() const {

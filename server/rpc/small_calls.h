@@ -11,11 +11,6 @@
 
 namespace deeppcr {
 
-// The bytes of a reply that waits to be read, with what gRPC keeps of its call.
-inline int64_t ReplyBytes(const google::protobuf::Message& reply) {
-  return static_cast<int64_t>(reply.ByteSizeLong()) + 4096;
-}
-
 // A call that is answered at once.
 template <typename Request, typename Reply>
 class ImmediateCall final : public UnaryCall {
@@ -29,7 +24,7 @@ class ImmediateCall final : public UnaryCall {
     Reply reply;
     absl::Status status = Receive(&request);
     if (status.ok()) status = answer(request, &reply);
-    if (status.ok()) status = HoldBytes(ReplyBytes(reply));
+    if (status.ok()) status = HoldSmallReply(reply);
     Complete(status, &reply);
   }
 
@@ -73,9 +68,13 @@ class AdminCall final : public UnaryCall {
   void Run(const Work& work) {
     // Loads wait for one another, perhaps long: the call may be cancelled by now.
     if (token_.cancelled()) return Refuse(absl::CancelledError("cancelled"));
+    // An unload is counted under the name that it takes away.
+    if (const auto before = context_.store.Describe(model_, version_); before.ok())
+      model_metrics_ = before->metrics;
     Reply reply;
-    absl::Status status = work(request_, &reply);
-    if (status.ok()) status = HoldBytes(ReplyBytes(reply));
+    const absl::Status status = work(request_, &reply);
+    // What was done is told, whatever the replies of others hold.
+    if (status.ok()) HoldSmallReply(reply).IgnoreError();
     Complete(status, &reply);
   }
 

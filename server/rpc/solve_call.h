@@ -98,7 +98,8 @@ class SolveCall final : public Call, public Job, public ProgressListener {
     DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
                              context_.store.Find(model_, version_));
     // From here on the call counts in the model's statistics.
-    statistics_ = &served->metrics->statistics;
+    model_metrics_ = served->metrics;
+    statistics_ = &model_metrics_->statistics;
     DEEPPCR_ASSIGN_OR_RETURN(
         input_, method_.Decode(&request_, served->model->info(), context_.max_message_bytes));
     return Submit(std::move(served));
@@ -114,9 +115,9 @@ class SolveCall final : public Call, public Job, public ProgressListener {
     checked_ = input_.request_bytes <= kInlineCheckBytes;
     if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
     run_inline = IsShort(loaded, options, input_);
-    series_ = served->metrics->ForSolver(options.solver,
-                                         input_.generates ? Method::kGenerate : Method::kForward);
-    stages_ = &served->metrics->stages();
+    series_ = model_metrics_->ForSolver(options.solver,
+                                        input_.generates ? Method::kGenerate : Method::kForward);
+    stages_ = &model_metrics_->stages();
     solver_ = options.solver;
     bytes = input_.request_bytes + input_.reply_bytes;
     model = std::move(served);

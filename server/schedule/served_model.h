@@ -30,16 +30,17 @@ struct ModelQueue {
 // A loaded model version. A reload makes a new one; requests in progress keep theirs alive.
 struct ServedModel {
   ServedModel(std::string model_name, int64_t model_version,
-              std::shared_ptr<const LoadedModel> loaded, ModelMetrics* model_metrics)
+              std::shared_ptr<const LoadedModel> loaded,
+              std::shared_ptr<ModelMetrics> model_metrics)
       : name(std::move(model_name)),
         version(model_version),
         model(std::move(loaded)),
-        metrics(model_metrics) {}
+        metrics(std::move(model_metrics)) {}
 
   const std::string name;
   const int64_t version;
   const std::shared_ptr<const LoadedModel> model;
-  ModelMetrics* const metrics;  // may be null
+  const std::shared_ptr<ModelMetrics> metrics;  // may be null
   ModelQueue queue;
 };
 

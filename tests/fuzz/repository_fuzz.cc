@@ -307,15 +307,17 @@ class Session {
 
   bool ExpectReady() const {
     if (!scanned_ || !refused_.empty()) return false;
+    bool any = false;
     for (const auto& [name, versions] : models_) {
       for (const auto& [version, entry] : versions) {
+        any = any || entry.ready;
         const bool makes_up = std::any_of(
             versions.find(version), versions.end(),
             [](const auto& each) { return each.second.ready && !each.second.required; });
         if (entry.required && !entry.ready && !makes_up) return false;
       }
     }
-    return true;
+    return any;
   }
 
   void CheckStore() const {
@@ -328,7 +330,7 @@ class Session {
     Require(std::equal(rows.begin(), rows.end(), expected.begin(), expected.end()),
             "the list is what was loaded and refused, in order");
     Require(store_.Ready() == ExpectReady(),
-            "it is ready when all that was found is, or a higher version");
+            "it is ready when all that was found is, or a higher version, and there is something");
     Require(!tree_.OutsideWasOpened(), "nothing outside the repository is opened");
   }
 

@@ -24,19 +24,23 @@ std::string ServiceConfig() {
                                     : all.substr(begin + fence.size(), end - begin - fence.size());
 }
 
+// The same without retries.
+constexpr char kBalancesOnly[] =
+    R"({"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}})";
+
 class FailoverTest : public ::testing::Test {
  protected:
   void SetUp() override {
     testing::WriteRandomModel(folder_.File("net/1"), {});
     for (auto& server : servers_) {
-      server = ServerProcess::Start(folder_.path());
+      server = ServerProcess::Start(folder_.path(), {"--drain_pause_seconds=2"});
       ASSERT_NE(server, nullptr);
     }
   }
 
   std::unique_ptr<v1::DeepPcr::Stub> ConnectToBoth(int connection) const {
     grpc::ChannelArguments arguments;
-    arguments.SetServiceConfigJSON(ServiceConfig());
+    arguments.SetServiceConfigJSON(service_config_);
     arguments.SetInt("test.distinct", connection);
     return v1::DeepPcr::NewStub(
         grpc::CreateCustomChannel("ipv4:" + servers_[0]->address() + "," + servers_[1]->address(),
@@ -79,6 +83,7 @@ class FailoverTest : public ::testing::Test {
     return at == std::string::npos ? 0 : std::stod(text.substr(at + series.size()));
   }
 
+  std::string service_config_ = ServiceConfig();
   testing::TemporaryDirectory folder_;
   std::array<std::unique_ptr<ServerProcess>, 2> servers_;
   std::vector<std::thread> clients_;
@@ -87,7 +92,8 @@ class FailoverTest : public ::testing::Test {
 };
 
 TEST_F(FailoverTest, AServerThatIsKilledCostsNoCall) {
-  ASSERT_NE(ServiceConfig().find("retryPolicy"), std::string::npos);
+  ASSERT_NE(service_config_.find("retryPolicy"), std::string::npos);
+  ASSERT_NE(service_config_.find("healthCheckConfig"), std::string::npos);
   CallUntilDone();
   AwaitAnswers(2000);
   EXPECT_GT(Answered(*servers_[0]), 100);
@@ -99,7 +105,8 @@ TEST_F(FailoverTest, AServerThatIsKilledCostsNoCall) {
   Finish();
 }
 
-TEST_F(FailoverTest, AServerThatIsStoppedCostsNoCall) {
+TEST_F(FailoverTest, AServerThatIsStoppedCostsNoCallEvenWithoutRetries) {
+  service_config_ = kBalancesOnly;
   CallUntilDone();
   AwaitAnswers(1000);
   servers_[1]->Signal(SIGTERM);

@@ -220,6 +220,64 @@ TEST_F(LifecycleTest, DrainsUnderLoadWithoutLosingAnAcceptedRequest) {
   EXPECT_EQ(AnswersInLog(server->Log()), answered);
 }
 
+// True if the server closes the channel's connection within this time after an answered call.
+bool ClosedWithin(const ServerProcess& server, std::chrono::milliseconds time) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt("test.distinct", static_cast<int>(time.count()));
+  const auto channel =
+      grpc::CreateCustomChannel(server.address(), grpc::InsecureChannelCredentials(), arguments);
+  const auto stub = v1::DeepPcr::NewStub(channel);
+  v1::ForwardResponse response;
+  EXPECT_TRUE(Call(*stub, MakeRequest(), &response).ok());
+  const bool closed =
+      channel->WaitForStateChange(GRPC_CHANNEL_READY, std::chrono::system_clock::now() + time);
+  EXPECT_TRUE(Call(*stub, MakeRequest(), &response).ok());
+  return closed;
+}
+
+TEST_F(LifecycleTest, ConnectionsHaveAnAgeAndMayIdleForSoLong) {
+  constexpr std::chrono::seconds kPatience(20), kMoment(1);
+  for (const char* limit :
+       {"--max_connection_age_seconds=0.2", "--max_connection_idle_seconds=0.2"}) {
+    const auto server = ServerProcess::Start(repository_.path(), {limit});
+    ASSERT_NE(server, nullptr);
+    EXPECT_TRUE(ClosedWithin(*server, kPatience)) << limit;
+  }
+  const auto server = ServerProcess::Start(
+      repository_.path(), {"--max_connection_age_seconds=0", "--max_connection_idle_seconds=0"});
+  ASSERT_NE(server, nullptr);
+  EXPECT_FALSE(ClosedWithin(*server, kMoment));
+}
+
+// Connections end beneath the calls again and again.
+TEST_F(LifecycleTest, CallsDoNotNoticeThatTheirConnectionIsOld) {
+  const auto server =
+      ServerProcess::Start(repository_.path(), {"--max_connection_age_seconds=0.2"});
+  ASSERT_NE(server, nullptr);
+  std::atomic<int> closed{0};
+  std::vector<std::thread> clients;
+  for (int c = 0; c < 4; ++c) {
+    clients.emplace_back([&, c] {
+      grpc::ChannelArguments arguments;
+      arguments.SetInt("test.distinct", c);
+      const auto channel = grpc::CreateCustomChannel(server->address(),
+                                                     grpc::InsecureChannelCredentials(), arguments);
+      const auto stub = v1::DeepPcr::NewStub(channel);
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+      while (std::chrono::steady_clock::now() < end) {
+        v1::ForwardResponse response;
+        const grpc::Status status = Call(*stub, MakeRequest(), &response);
+        EXPECT_TRUE(status.ok()) << status.error_code() << ": " << status.error_message();
+        // Calls follow one another closely, so that some meet a connection as it ends.
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+        closed += channel->GetState(false) != GRPC_CHANNEL_READY;
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_GE(closed.load(), 4);
+}
+
 TEST_F(LifecycleTest, IsNotReadyButServesDuringThePause) {
   const auto server = ServerProcess::Start(repository_.path(), {"--drain_pause_seconds=30"});
   ASSERT_NE(server, nullptr);

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "grpcpp/generic/generic_stub.h"
+#include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/service_fixture.h"
 
 namespace deeppcr {
@@ -105,6 +106,17 @@ TEST_F(StalledTest, AnUnreadReplyKeepsItsShareOfTheBudget) {
 
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.error_message(), ::testing::HasSubstr("requests in progress hold"));
+  // A full server says what it serves: balancers would move its load to the next one.
+  const auto v2 = inference::GRPCInferenceService::NewStub(
+      grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
+  inference::ModelReadyRequest wide;
+  wide.set_name("wide");
+  inference::ModelReadyResponse ready;
+  grpc::ClientContext readiness, listing;
+  EXPECT_TRUE(v2->ModelReady(&readiness, wide, &ready).ok());
+  EXPECT_TRUE(ready.ready());
+  v1::ListModelsResponse list;
+  EXPECT_TRUE(stub->ListModels(&listing, v1::ListModelsRequest(), &list).ok());
   EXPECT_TRUE(WaitForMetric(*server, "deeppcr_requests_in_flight{method=\"Forward\"} 1"));
   stalled.Cancel();
   EXPECT_TRUE(WaitForMetric(*server, "deeppcr_requests_in_flight{method=\"Forward\"} 0"));

@@ -103,7 +103,8 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"BareDashes", "--", "unexpected argument"},
         RefusedCase{"Twice", "--model-repository=/n", "--model_repository is given twice"},
         RefusedCase{"MissingValue", "--backend", "--backend: expected"},
-        RefusedCase{"Backend", "--backend=tpu", "--backend: expected one of auto, cpu, cuda"},
+        RefusedCase{"Backend", "--backend=tpu",
+                    "--backend: expected one of auto, cuda, cpu, reference"},
         RefusedCase{"ListenWithoutPort", "--listen=localhost", "--listen: expected host:port"},
         RefusedCase{"ListenPort", "--listen=localhost:65536", "--listen: expected host:port"},
         RefusedCase{"ListenPortSign", "--listen=localhost:+1", "--listen: expected host:port"},
@@ -146,6 +147,14 @@ INSTANTIATE_TEST_SUITE_P(
                     "--keepalive_timeout_seconds: expected"},
         RefusedCase{"PingInterval", "--min_ping_interval_seconds=0",
                     "--min_ping_interval_seconds: expected"},
+        RefusedCase{"ConnectionAge", "--max_connection_age_seconds=-1",
+                    "--max_connection_age_seconds: expected"},
+        RefusedCase{"ConnectionGrace", "--max_connection_age_grace_seconds=1e9",
+                    "--max_connection_age_grace_seconds: expected"},
+        RefusedCase{"ConnectionIdle", "--max_connection_idle_seconds=nan",
+                    "--max_connection_idle_seconds: expected"},
+        RefusedCase{"AllowEmpty", "--allow_empty=1", "--allow_empty: expected true or false"},
+        RefusedCase{"AllowFailed", "--allow_failed=no", "--allow_failed: expected true or false"},
         RefusedCase{"AllowRemoteAdmin", "--allow_remote_admin=yes",
                     "--allow_remote_admin: expected true or false"},
         RefusedCase{"Reflection", "--reflection=1", "--reflection: expected true or false"},
@@ -164,7 +173,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 38;
+  constexpr size_t kFlags = 43;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 
@@ -227,6 +236,15 @@ TEST(ReadmeTest, TableOfFlagsIsThatOfTheCode) {
     for (size_t at; (at = row.find("\\|")) != std::string::npos;) row.erase(at, 1);
     EXPECT_THAT(row, ::testing::StartsWith(expected));
   }
+}
+
+TEST(ReadmeTest, NamesEveryActivation) {
+  std::ifstream file(DEEPPCR_SOURCE_DIR "/server/README.md");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string list = text.substr(text.find("\nActivations: "));
+  const std::string sentence = list.substr(0, list.find("\n\n"));
+  for (const ActivationName& row : kActivationNames)
+    EXPECT_THAT(sentence, ::testing::HasSubstr("`" + std::string(row.name) + "`"));
 }
 
 TEST(ReadmeTest, TableOfConfigKeysIsThatOfTheCode) {

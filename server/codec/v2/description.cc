@@ -80,8 +80,6 @@ std::string_view StateName(ModelState state) {
   }
 }
 
-bool IsGpu(std::string_view backend) { return backend == "cuda"; }
-
 void FillPolicy(const VersionPolicy& versions, inference::ModelVersionPolicy* policy) {
   if (!versions.specific.empty()) {
     for (const int64_t each : versions.specific) policy->mutable_specific()->add_versions(each);
@@ -116,7 +114,7 @@ void FillMetadata(const ServedModel& model, std::span<const ModelStatus> all,
   for (const Slot& slot : OutputsOf(info)) FillTensor(slot, reply->add_outputs());
 }
 
-void FillConfig(const ServedModel& model, std::string_view backend, const ScheduleOptions& schedule,
+void FillConfig(const ServedModel& model, const ScheduleOptions& schedule,
                 const VersionPolicy& versions, inference::ModelConfig* config) {
   const ModelInfo& info = model.model->info();
   config->set_name(model.name);
@@ -141,8 +139,8 @@ void FillConfig(const ServedModel& model, std::string_view backend, const Schedu
   group->set_name(model.name);
   group->set_count(schedule.max_instances > 0 ? std::min(schedule.max_instances, schedule.workers)
                                               : schedule.workers);
-  group->set_kind(IsGpu(backend) ? inference::ModelInstanceGroup::KIND_GPU
-                                 : inference::ModelInstanceGroup::KIND_CPU);
+  group->set_kind(info.on_gpu ? inference::ModelInstanceGroup::KIND_GPU
+                              : inference::ModelInstanceGroup::KIND_CPU);
   config->set_default_model_filename("model.safetensors");
   config->mutable_dynamic_batching()->set_max_queue_delay_microseconds(
       static_cast<uint64_t>(schedule.max_delay.count()));
@@ -150,8 +148,7 @@ void FillConfig(const ServedModel& model, std::string_view backend, const Schedu
   (*config->mutable_parameters())["config.json"].set_string_value(info.config_json);
 }
 
-void FillStatistics(const ServedModel& model, std::string_view backend,
-                    inference::ModelStatistics* statistics) {
+void FillStatistics(const ServedModel& model, inference::ModelStatistics* statistics) {
   const InferenceStatistics::Snapshot snapshot = model.metrics->statistics.Read();
   statistics->set_name(model.name);
   statistics->set_version(std::to_string(model.version));
@@ -165,8 +162,9 @@ void FillStatistics(const ServedModel& model, std::string_view backend,
     FillStages(stages, batch);
   }
   inference::MemoryUsage* memory = statistics->add_memory_usage();
-  memory->set_type(IsGpu(backend) ? "GPU" : "CPU");
-  memory->set_byte_size(static_cast<uint64_t>(model.model->info().memory_bytes));
+  const ModelInfo& info = model.model->info();
+  memory->set_type(info.on_gpu ? "GPU" : "CPU");
+  memory->set_byte_size(static_cast<uint64_t>(info.memory_bytes));
 }
 
 void FillIndex(std::span<const ModelStatus> all, bool ready,

@@ -19,12 +19,10 @@ void FillServer(std::string_view version, inference::ServerMetadataResponse* rep
 void FillMetadata(const ServedModel& model, std::span<const ModelStatus> all,
                   inference::ModelMetadataResponse* reply);
 
-// backend: cpu, cuda or reference.
-void FillConfig(const ServedModel& model, std::string_view backend, const ScheduleOptions& schedule,
+void FillConfig(const ServedModel& model, const ScheduleOptions& schedule,
                 const VersionPolicy& versions, inference::ModelConfig* config);
 
-void FillStatistics(const ServedModel& model, std::string_view backend,
-                    inference::ModelStatistics* statistics);
+void FillStatistics(const ServedModel& model, inference::ModelStatistics* statistics);
 
 // Lists the models of the repository, or only the ready ones.
 void FillIndex(std::span<const ModelStatus> all, bool ready,

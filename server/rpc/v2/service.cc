@@ -129,7 +129,7 @@ Reactor* V2Service::ModelConfig(Rpc* rpc, const Bytes* request, Bytes* reply) no
       context_, Method::kModelConfig, {rpc, request}, reply,
       [this](const auto& wanted, auto* answer) -> absl::Status {
         DEEPPCR_ASSIGN_OR_RETURN(const auto model, FindNamed(context_.store, wanted));
-        FillConfig(*model, context_.backend, context_.schedule, context_.versions.For(model->name),
+        FillConfig(*model, context_.schedule, context_.versions.For(model->name),
                    answer->mutable_config());
         return absl::OkStatus();
       });
@@ -141,8 +141,7 @@ Reactor* V2Service::ModelStatistics(Rpc* rpc, const Bytes* request, Bytes* reply
       context_, Method::kModelStatistics, {rpc, request}, reply,
       [this](const auto& wanted, auto* answer) -> absl::Status {
         DEEPPCR_ASSIGN_OR_RETURN(const auto models, FindAll(context_.store, wanted));
-        for (const auto& model : models)
-          FillStatistics(*model, context_.backend, answer->add_model_stats());
+        for (const auto& model : models) FillStatistics(*model, answer->add_model_stats());
         return absl::OkStatus();
       });
 }

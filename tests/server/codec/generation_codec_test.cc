@@ -159,8 +159,8 @@ TEST(GenerationCodecTest, CoarseIsForDiffusionModels) {
   SetTensor({1, 2}, forward.mutable_inputs());
   forward.mutable_options()->set_initial_guess(v1::INITIAL_GUESS_COARSE);
   ExpectError(DecodeForward(forward, Mlp(), kMessageLimit), absl::StatusCode::kInvalidArgument,
-              "options.initial_guess: expected CONSTANT, CALIBRATED or PREVIOUS for a model that "
-              "is no diffusion, got COARSE");
+              "options.initial_guess: expected CONSTANT, CALIBRATED or PREVIOUS, as this is no "
+              "diffusion model, got COARSE");
 }
 
 TEST(GenerationCodecTest, EachFamilyHasItsMethod) {

@@ -85,9 +85,41 @@ TEST_F(ModelStoreReadinessTest, LoadsTheLatestVersionOfEachModel) {
 }
 
 TEST_F(ModelStoreReadinessTest, IsNotReadyBeforeItHasLooked) {
-  EXPECT_FALSE(store_.Ready());
+  ModelStore store({.repository = repository_.path(), .allow_empty = true}, engine_, metrics_,
+                   logger_);
+  EXPECT_FALSE(store.Ready());
+  ASSERT_TRUE(store.LoadAll().ok());
+  EXPECT_TRUE(store.Ready());
+}
+
+// An empty volume, or the wrong one, must not take traffic; nor a server whose last model is gone.
+TEST_F(ModelStoreReadinessTest, WithoutAModelItIsNotReady) {
   ASSERT_TRUE(store_.LoadAll().ok());
+  EXPECT_THAT(store_.Missing(), ElementsAre("no model is ready"));
+  Write("a", "1");
+  ASSERT_TRUE(store_.Load("a", 1).ok());
   EXPECT_TRUE(store_.Ready());
+  ASSERT_TRUE(store_.Unload("a", 1).ok());
+  EXPECT_THAT(store_.Missing(), ElementsAre("no model is ready"));
+}
+
+TEST_F(ModelStoreReadinessTest, FailuresMayBeAllowedAsLongAsOneModelIsThere) {
+  Write("bad", "1", "torn");
+  Write("unversioned", "latest");
+  ModelStore store({.repository = repository_.path(), .allow_failed = true}, engine_, metrics_,
+                   logger_);
+  ASSERT_TRUE(store.LoadAll().ok());
+  EXPECT_THAT(store.Missing(), ElementsAre("no model is ready"));
+  Write("good", "1");
+  bool seen_while_loading = true;
+  store.set_warm_up([&](const auto&, const CancelToken&) {
+    seen_while_loading = store.Ready();
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(store.LoadAll().ok());
+  EXPECT_FALSE(seen_while_loading);
+  EXPECT_TRUE(store.Ready());
+  EXPECT_EQ(store.Describe("bad", 0)->state, ModelState::kFailed);
 }
 
 TEST_F(ModelStoreReadinessTest, OneFailureDoesNotStopTheOthersButReadiness) {
@@ -109,6 +141,7 @@ TEST_F(ModelStoreReadinessTest, OneFailureDoesNotStopTheOthersButReadiness) {
 
 TEST_F(ModelStoreReadinessTest, DroppingAFailedModelMakesReady) {
   Write("bad", "1", "torn");
+  Write("good", "1");
   ASSERT_TRUE(store_.LoadAll().ok());
 
   ASSERT_TRUE(store_.Unload("bad", 0).ok());
@@ -120,13 +153,14 @@ TEST_F(ModelStoreReadinessTest, DroppingAFailedModelMakesReady) {
 TEST_F(ModelStoreReadinessTest, IgnoresWhatCannotBeAModel) {
   std::ofstream(fs::path(repository_.path()) / "README.md") << "text";
   fs::create_directories(fs::path(repository_.path()) / ".git");
+  Write("good", "1");
   ASSERT_TRUE(store_.LoadAll().ok());
   EXPECT_TRUE(store_.Ready());
 
   fs::create_directories(fs::path(repository_.path()) / "lost+found" / "1");
   ASSERT_TRUE(store_.LoadAll().ok());
   EXPECT_TRUE(store_.Ready());
-  EXPECT_TRUE(store_.List().empty());
+  EXPECT_EQ(store_.List().size(), 1u);
   EXPECT_THAT(log_, HasSubstr("directory_ignored name=\"lost+found\""));
 }
 
@@ -168,6 +202,7 @@ TEST_F(ModelStoreReadinessTest, ARefusedNameSaysWhyWhereverItIsAskedFor) {
 }
 
 TEST_F(ModelStoreReadinessTest, UnloadForgetsARefusedName) {
+  Write("good", "1");
   Write("a", "latest");
   Write("b", "latest");
   ASSERT_TRUE(store_.LoadAll().ok());
@@ -179,7 +214,7 @@ TEST_F(ModelStoreReadinessTest, UnloadForgetsARefusedName) {
   ASSERT_TRUE(store_.Unload("b", 0).ok());
 
   EXPECT_TRUE(store_.Ready());
-  EXPECT_TRUE(store_.List().empty());
+  EXPECT_EQ(store_.List().size(), 1u);
   for (const char* name : {"a", "b"}) {
     ExpectError(store_.Find(name, 0), absl::StatusCode::kNotFound, name);
     ExpectError(store_.Unload(name, 0), absl::StatusCode::kNotFound, name);

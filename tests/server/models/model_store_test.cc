@@ -247,9 +247,39 @@ TEST_F(ModelStoreTest, RecordsLoadsInMetrics) {
   Write("a", "1", "broken");
   EXPECT_FALSE(store_.Load("a", 1).ok());
   EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_model_load_failures_total 1\n"));
+  auto in_use = store_.Find("a", 1);
+  ASSERT_TRUE(in_use.ok());
   ASSERT_TRUE(store_.Unload("a", 1).ok());
   EXPECT_THAT(metrics_.Text(),
               HasSubstr("deeppcr_model_memory_bytes{model=\"a\",version=\"1\"} 0\n"));
+  in_use->reset();
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("model=\"a\"")));
+}
+
+// A release a night must not fill Prometheus.
+TEST_F(ModelStoreTest, SeriesOfVersionsThatAreGoneAreGone) {
+  size_t after_the_first = 0;
+  for (int version = 1; version <= 100; ++version) {
+    Write("a", std::to_string(version));
+    ASSERT_TRUE(store_.Load("a", version).ok());
+    if (version > 1) {
+      ASSERT_TRUE(store_.Unload("a", version - 1).ok());
+    }
+    store_.Find("a", version).value()->metrics->ForSolver("sequential", Method::kForward);
+    metrics_.CountRequest("a", Method::kForward, 0);
+    if (version == 1) after_the_first = metrics_.Text().size();
+  }
+  EXPECT_LT(static_cast<double>(metrics_.Text().size()), 1.05 * after_the_first);
+  EXPECT_THAT(metrics_.Text(), HasSubstr(R"({code="OK",method="Forward",model="a"} 100)"));
+}
+
+// Requests for it are counted under its name, so that somebody notices.
+TEST_F(ModelStoreTest, AVersionThatFailedKeepsItsName) {
+  Write("a", "1", "broken");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  metrics_.CountRequest("a", Method::kForward, 9);
+  EXPECT_THAT(metrics_.Text(),
+              HasSubstr(R"({code="FAILED_PRECONDITION",method="Forward",model="a"} 1)"));
 }
 
 }  // namespace

@@ -9,6 +9,9 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
 
 namespace deeppcr {
 namespace {
@@ -16,13 +19,23 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+// The exposition without the lines whose figures change by themselves.
+std::string WithoutProcess(const std::string& text) {
+  std::istringstream lines(text);
+  std::string kept;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("deeppcr_process_") == std::string::npos) kept += line + "\n";
+  }
+  return kept;
+}
+
 class MetricsTest : public ::testing::Test {
  protected:
   Metrics metrics_{{"sequential", "newton"}, "1.2.3", "cpu-test", "cpu"};
 };
 
 TEST_F(MetricsTest, SeriesAppearWhenTheyAreFirstUsed) {
-  ModelMetrics* model = metrics_.ForModel("m", 3);
+  const auto model = metrics_.ForModel("m", 3);
   EXPECT_THAT(metrics_.Text(), Not(HasSubstr("solver=")));
   EXPECT_THAT(metrics_.Text(), Not(HasSubstr("method=\"Forward\",model=\"m\"")));
 
@@ -69,7 +82,7 @@ TEST_F(MetricsTest, SeriesAppearWhenTheyAreFirstUsed) {
 }
 
 TEST_F(MetricsTest, TextIsWellFormed) {
-  ModelMetrics* model = metrics_.ForModel("m", 1);
+  const auto model = metrics_.ForModel("m", 1);
   ObserveFinite(*model->ForSolver("newton", Method::kForward)->request_seconds, 0.003);
 
   std::istringstream text(metrics_.Text());
@@ -92,7 +105,8 @@ TEST_F(MetricsTest, TextIsWellFormed) {
 }
 
 TEST_F(MetricsTest, NanAndInfinityAreNotObserved) {
-  prometheus::Histogram& histogram = *metrics_.ForModel("m", 1)->batch_samples;
+  const auto model = metrics_.ForModel("m", 1);
+  prometheus::Histogram& histogram = *model->batch_samples;
 
   ObserveFinite(histogram, std::nan(""));
   ObserveFinite(histogram, std::numeric_limits<double>::infinity());
@@ -117,7 +131,7 @@ TEST_F(MetricsTest, UnknownModelsShareOneSeries) {
 }
 
 TEST_F(MetricsTest, CodesOutsideTheTableCountAsUnknown) {
-  metrics_.ForModel("m", 1);
+  const auto model = metrics_.ForModel("m", 1);
   metrics_.CountRequest("m", Method::kForward, 99);
   metrics_.CountRequest("m", Method::kForward, -1);
 
@@ -126,8 +140,74 @@ TEST_F(MetricsTest, CodesOutsideTheTableCountAsUnknown) {
 }
 
 TEST_F(MetricsTest, AReloadKeepsItsSeries) {
-  EXPECT_EQ(metrics_.ForModel("m", 1), metrics_.ForModel("m", 1));
-  EXPECT_NE(metrics_.ForModel("m", 1), metrics_.ForModel("m", 2));
+  const auto one = metrics_.ForModel("m", 1), again = metrics_.ForModel("m", 1),
+             two = metrics_.ForModel("m", 2);
+  EXPECT_EQ(one.get(), again.get());
+  EXPECT_NE(one.get(), two.get());
+}
+
+TEST_F(MetricsTest, SeriesEndWithTheLastWhoHoldsThem) {
+  const std::string before = metrics_.Text();
+  auto loaded = metrics_.ForModel("m", 1), in_use = metrics_.ForModel("m", 1);
+  for (const char* solver : {"sequential", "newton"}) {
+    EXPECT_NE(loaded->ForSolver(solver, Method::kForward), nullptr);
+    EXPECT_NE(loaded->ForSolver(solver, Method::kGenerate), nullptr);
+  }
+  loaded->stages();
+  metrics_.CountRequest("m", Method::kForward, 0);
+  loaded.reset();
+  EXPECT_THAT(metrics_.Text(), HasSubstr("solver=\"newton\",version=\"1\""));
+  in_use->batch_samples->Observe(1);
+  in_use.reset();
+  EXPECT_EQ(WithoutProcess(metrics_.Text()), WithoutProcess(before));
+
+  // A later load starts from nothing.
+  const auto later = metrics_.ForModel("m", 1);
+  EXPECT_THAT(metrics_.Text(),
+              HasSubstr("deeppcr_batch_samples_count{model=\"m\",version=\"1\"} 0\n"));
+}
+
+TEST_F(MetricsTest, CountersOfANameEndWithItsLastVersion) {
+  auto one = metrics_.ForModel("m", 1), two = metrics_.ForModel("m", 2);
+  metrics_.CountRequest("m", Method::kForward, 0);
+  one.reset();
+  metrics_.CountRequest("m", Method::kForward, 0);
+  EXPECT_THAT(metrics_.Text(), HasSubstr(R"({code="OK",method="Forward",model="m"} 2)"));
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("model=\"m\",version=\"1\"")));
+  two.reset();
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("model=\"m\"")));
+  metrics_.CountRequest("m", Method::kForward, 0);
+  EXPECT_THAT(metrics_.Text(), HasSubstr(R"({code="OK",method="Forward",model=""} 1)"));
+}
+
+// Loads, requests and scrapes at a time: no series is removed that somebody else has just made.
+TEST_F(MetricsTest, SeriesComeAndGoWhileOthersUseTheirs) {
+  constexpr int kThreads = 4, kRounds = 200;
+  const auto kept = metrics_.ForModel("m", 0);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([this, t] {
+      for (int i = 0; i < kRounds; ++i) {
+        const auto model = metrics_.ForModel("m", i % 3);
+        model->ForSolver("newton", Method::kForward)->iterations->Observe(1);
+        model->ForSolver("newton", Method::kGenerate)->iterations->Observe(1);
+        model->stages()[0]->Observe(1);
+        metrics_.CountRequest("m", Method::kForward, 0);
+        if (t == 0) {
+          EXPECT_THAT(metrics_.Text(), HasSubstr("model=\"m\",version=\"0\""));
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::string text = metrics_.Text();
+  EXPECT_THAT(text, HasSubstr("{code=\"OK\",method=\"Forward\",model=\"m\"} " +
+                              std::to_string(kThreads * kRounds)));
+  // All observations of the version that somebody held throughout: i % 3 == 0 in 67 rounds.
+  EXPECT_THAT(text, HasSubstr("deeppcr_iterations_count{model=\"m\",solver=\"newton\",version="
+                              "\"0\"} " +
+                              std::to_string(2 * kThreads * 67)));
+  EXPECT_THAT(text, Not(HasSubstr("version=\"1\"")));
 }
 
 TEST_F(MetricsTest, ProcessMemoryIsPlausible) {

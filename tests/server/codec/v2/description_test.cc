@@ -40,7 +40,7 @@ TEST_F(V2DescriptionTest, ShapesOfMetadataHaveTheBatchAndThoseOfTheConfiguration
   EXPECT_THAT(metadata.outputs(0).shape(), ElementsAre(-1, 3));
 
   inference::ModelConfig config;
-  FillConfig(*served, "cuda", {.workers = 3, .max_delay = std::chrono::milliseconds(2)},
+  FillConfig(*served, {.workers = 3, .max_delay = std::chrono::milliseconds(2)},
              VersionPolicy{.latest = 2}, &config);
   EXPECT_EQ(config.max_batch_size(), 16);
   EXPECT_THAT(config.input(0).dims(), ElementsAre(2));
@@ -48,17 +48,29 @@ TEST_F(V2DescriptionTest, ShapesOfMetadataHaveTheBatchAndThoseOfTheConfiguration
   EXPECT_EQ(config.instance_group(0).count(), 3);
   EXPECT_EQ(config.dynamic_batching().max_queue_delay_microseconds(), 2000u);
   EXPECT_EQ(config.version_policy().latest().num_versions(), 2u);
-  EXPECT_EQ(config.instance_group(0).kind(), inference::ModelInstanceGroup::KIND_GPU);
+  EXPECT_EQ(config.instance_group(0).kind(), inference::ModelInstanceGroup::KIND_CPU);
   EXPECT_TRUE(config.has_model_transaction_policy());
   EXPECT_FALSE(config.model_transaction_policy().decoupled());
+}
+
+TEST_F(V2DescriptionTest, AModelOnAGpuIsSaidToBeThere) {
+  ModelInfo info = Mlp();
+  info.on_gpu = true;
+  const auto served = Serve("m", 1, info);
+  inference::ModelConfig config;
+  FillConfig(*served, {.workers = 1}, {}, &config);
+  EXPECT_EQ(config.instance_group(0).kind(), inference::ModelInstanceGroup::KIND_GPU);
+  inference::ModelStatistics statistics;
+  FillStatistics(*served, &statistics);
+  EXPECT_EQ(statistics.memory_usage(0).type(), "GPU");
 }
 
 TEST_F(V2DescriptionTest, InstancesAndVersionsAsTheServerWasTold) {
   const auto served = Serve("m", 2, Mlp());
   inference::ModelConfig specific, all;
-  FillConfig(*served, "cpu", {.workers = 3, .max_instances = 2}, VersionPolicy{.specific = {1, 3}},
+  FillConfig(*served, {.workers = 3, .max_instances = 2}, VersionPolicy{.specific = {1, 3}},
              &specific);
-  FillConfig(*served, "cpu", {.workers = 3, .max_instances = 4},
+  FillConfig(*served, {.workers = 3, .max_instances = 4},
              VersionPolicy{.latest = VersionPolicy::kAll}, &all);
   EXPECT_EQ(specific.instance_group(0).count(), 2);
   EXPECT_THAT(specific.version_policy().specific().versions(), ElementsAre(1, 3));
@@ -73,7 +85,7 @@ TEST_F(V2DescriptionTest, EveryNameOfTheConfigurationIsInTheMetadata) {
     inference::ModelMetadataResponse metadata;
     FillMetadata(*served, {}, &metadata);
     inference::ModelConfig config;
-    FillConfig(*served, "cpu", {.workers = 1}, {}, &config);
+    FillConfig(*served, {.workers = 1}, {}, &config);
     ASSERT_EQ(metadata.inputs_size(), config.input_size());
     for (int i = 0; i < config.input_size(); ++i)
       EXPECT_EQ(metadata.inputs(i).name(), config.input(i).name());
@@ -85,13 +97,13 @@ TEST_F(V2DescriptionTest, EveryNameOfTheConfigurationIsInTheMetadata) {
 
 TEST_F(V2DescriptionTest, OnlyWhatADiffusionModelNeedsIsRequired) {
   inference::ModelConfig config;
-  FillConfig(*Serve("m", 1, WithConditioning()), "cpu", {.workers = 1}, {}, &config);
+  FillConfig(*Serve("m", 1, WithConditioning()), {.workers = 1}, {}, &config);
   EXPECT_EQ(config.input(0).name(), "conditioning");
   EXPECT_FALSE(config.input(0).optional());
   EXPECT_TRUE(config.input(1).optional());
   EXPECT_EQ(config.output(1).name(), "latents");
   inference::ModelConfig classes;
-  FillConfig(*Serve("m", 1, WithClasses()), "cpu", {.workers = 1}, {}, &classes);
+  FillConfig(*Serve("m", 1, WithClasses()), {.workers = 1}, {}, &classes);
   EXPECT_EQ(classes.input(0).name(), "class_labels");
   EXPECT_EQ(classes.input(0).data_type(), inference::TYPE_INT32);
 }
@@ -101,7 +113,7 @@ TEST_F(V2DescriptionTest, Statistics) {
   served->metrics->statistics.AddBatch(4, {1e-3, 2e-3, 0, 3e-3});
   served->metrics->statistics.AddSuccess(4, 1, 0.5, {1e-3, 2e-3, 0, 3e-3});
   inference::ModelStatistics statistics;
-  FillStatistics(*served, "cpu", &statistics);
+  FillStatistics(*served, &statistics);
   EXPECT_EQ(statistics.inference_count(), 4u);
   EXPECT_EQ(statistics.execution_count(), 1u);
   EXPECT_EQ(statistics.inference_stats().success().ns(), 1'000'000'000u);
@@ -110,6 +122,7 @@ TEST_F(V2DescriptionTest, Statistics) {
   ASSERT_EQ(statistics.batch_stats_size(), 1);
   EXPECT_EQ(statistics.batch_stats(0).batch_size(), 4u);
   EXPECT_EQ(statistics.memory_usage(0).byte_size(), 1000u);
+  EXPECT_EQ(statistics.memory_usage(0).type(), "CPU");
 }
 
 TEST_F(V2DescriptionTest, IndexOfTheRepository) {
