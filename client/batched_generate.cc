@@ -122,7 +122,10 @@ absl::StatusOr<int64_t> ResolveInferenceSteps(const v1::GetModelResponse& model,
                                 "' is no diffusion model and draws no samples"));
   }
   if (steps == 0) return known.Get(0);
+  const int64_t most = model.max_inference_steps();
+  if (steps > 0 && steps <= most) return steps;
   if (std::find(known.begin(), known.end(), steps) != known.end()) return steps;
+  if (most > 0) return Invalid(absl::StrCat("steps: expected 1 to ", most, ", got ", steps));
   return Invalid(absl::StrCat("steps: expected a number that the model was loaded for (",
                               absl::StrJoin(known, ", "), "), got ", steps));
 }

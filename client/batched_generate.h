@@ -62,7 +62,7 @@ absl::StatusOr<BatchedGenerateResult> BatchedGenerate(const Client& client,
                                                       const BatchedGenerateOptions& options);
 
 // K of a generation: `steps`, or the model's default for 0. Errors: kInvalidArgument for a model
-// that draws no samples, or was not loaded for this number of steps.
+// that draws no samples, or has no such number of steps.
 absl::StatusOr<int64_t> ResolveInferenceSteps(const v1::GetModelResponse& model, int64_t steps);
 
 // The most samples per request of K steps for which request and reply stay within 12 MiB each, at

@@ -11,7 +11,7 @@
 
 namespace deeppcr {
 
-// See LoadedModel::Compare. Memory beside the rows: two trajectories of one sample.
+// See LoadedSystem::Compare. Memory beside the rows: two trajectories of one sample.
 absl::StatusOr<std::vector<ComparisonRow>> CompareSolvers(
     const Runner& runner, const SampleInputs& samples,
     std::span<const absl::StatusOr<ResolvedOptions>> options, int repetitions,

@@ -65,17 +65,17 @@ class EngineImpl final : public Engine {
       std::span<const std::shared_ptr<const LoadedModel>> loaded) const override {
     if (progress) progress(LoadNews::kStep, "reading");
     DEEPPCR_ASSIGN_OR_RETURN(
-        const Model model,
+        Model model,
         ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes, .token = token}));
     DEEPPCR_ASSIGN_OR_RETURN(std::optional<std::string> plan_json,
                              ReadPlanFile(directory, progress));
-    return PrepareModel(model, {.backends = selected_.backends,
-                                .pool = &pool_,
-                                .options = &options_,
-                                .progress = progress,
-                                .token = token,
-                                .plan_json = std::move(plan_json),
-                                .loaded = loaded});
+    return PrepareModel(std::move(model), {.backends = selected_.backends,
+                                           .pool = &pool_,
+                                           .options = &options_,
+                                           .progress = progress,
+                                           .token = token,
+                                           .plan_json = std::move(plan_json),
+                                           .loaded = loaded});
   }
 
  private:

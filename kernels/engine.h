@@ -32,6 +32,10 @@ struct EngineOptions {
   PlanMode plan_mode = PlanMode::kPrefer;      // use of plan.json and of older plans at a load
   int64_t max_model_bytes = int64_t{1} << 30;  // weights file
   int64_t max_workspace_bytes = int64_t{256} << 20;  // per thread; bounds how small C may be
+  // Bytes that a model may keep for numbers of inference steps beside those of its config.json: the
+  // weights as they were read, and packed systems with workspaces, beside one that is being made.
+  // 0, or less than the weights take: requests choose among those of config.json.
+  int64_t max_unplanned_bytes = int64_t{512} << 20;
   // Called, at least once and from any thread, when the device has failed: no model of this engine
   // will answer again. May be empty.
   std::function<void(const absl::Status&)> device_failed;
@@ -50,12 +54,13 @@ struct ModelInfo {
   int32_t min_shooting_interval = 1;  // the smallest C whose workspace fits
   std::string config_json;
   std::string weights_sha256;
-  int64_t memory_bytes = 0;          // weights, tables and workspaces
   std::vector<std::string> solvers;  // accepted names, auto included
   std::vector<std::string> labels;   // labels of the outputs; may be empty
-  // Numbers of inference steps that a diffusion model was loaded for, the default first, and its
+  // Numbers of inference steps that a diffusion model has plans for, the default first; the largest
+  // one that it makes a system of on demand (0: requests choose among those with plans); and its
   // number of classes (0: none). Empty and 0 for other models.
   std::vector<int64_t> num_inference_steps;
+  int64_t max_inference_steps = 0;
   int64_t num_classes = 0;
   bool has_decoder = false;          // the outputs are not the final states
   std::vector<int64_t> image_shape;  // shape of the outputs: height, width[, channels]; or empty
@@ -77,19 +82,13 @@ struct ComparisonRow {
 
 struct PlanKey;  // kernels/plan/plan_key.h
 
-// A model ready to run on one backend. Immutable; every method may be called from many threads at a
-// time.
-class LoadedModel {
+// A model with one number of steps, ready to run on one backend. Immutable; every method may be
+// called from many threads at a time. The engine outlives it.
+class LoadedSystem {
  public:
-  virtual ~LoadedModel() = default;
+  virtual ~LoadedSystem() = default;
 
-  virtual const ModelInfo& info() const = 0;
-  // Plan of the system with num_steps steps, a number that info() lists; 0: the default.
-  virtual const Plan& plan(int64_t num_steps = 0) const = 0;
-  // The plan of this key, for a load that may take it over; null if there is none.
-  virtual const Plan* PlanOf(const PlanKey& key) const = 0;
-  // The text of a plan.json with the plans of this device class.
-  virtual std::string PlanFileText() const = 0;
+  virtual const Plan& plan() const = 0;
 
   // Validates options and takes the values that they leave open from the plan entry for
   // num_samples. Errors: kInvalidArgument naming the option, what was expected and what came.
@@ -106,12 +105,38 @@ class LoadedModel {
 
   // Runs `samples` (but for their initial_states) through several options, interleaved,
   // `repetitions` times each, and once more with trajectories for the differences. Allocates. A row
-  // whose options failed to resolve carries the error. All of them must name the same number of
-  // inference steps. Stops with kDeadlineExceeded / kCancelled when the token, which may be null,
-  // says so.
+  // whose options failed to resolve carries the error. Stops with kDeadlineExceeded / kCancelled
+  // when the token, which may be null, says so.
   virtual absl::StatusOr<std::vector<ComparisonRow>> Compare(
       const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
       int repetitions, const CancelToken* token) const = 0;
+};
+
+// A loaded model: systems of one number of steps each, made at load or on demand. Every method may
+// be called from many threads at a time.
+class LoadedModel {
+ public:
+  virtual ~LoadedModel() = default;
+
+  virtual const ModelInfo& info() const = 0;
+  // Weights, tables and workspaces, as of now.
+  virtual int64_t memory_bytes() const = 0;
+  // The plan of this key, for a load that may take it over; null if there is none.
+  virtual const Plan* PlanOf(const PlanKey& key) const = 0;
+  // The text of a plan.json with the plans of this device class that were made at load.
+  virtual std::string PlanFileText() const = 0;
+
+  // The system of num_steps steps (0: the default), or null if there is none at the moment: those
+  // that were made at load are always there.
+  virtual std::shared_ptr<const LoadedSystem> Find(int64_t num_steps = 0) const = 0;
+  // Find, and where that gives null makes the system, which takes up to seconds. Its plan is that
+  // of the nearest number of steps, rescaled, so that it is the same wherever that plan is. Systems
+  // that nobody has used for longest go to make room. One call at a time makes a system; others
+  // wait. Errors: kInvalidArgument if this model has no such number of steps; kResourceExhausted if
+  // the system exceeds the limits alone, or with those in use; kUnavailable if the device has
+  // failed; kCancelled if the token, which may be null, has fired.
+  virtual absl::StatusOr<std::shared_ptr<const LoadedSystem>> Prepare(
+      int64_t num_steps, const CancelToken* token) const = 0;
 };
 
 // Progress of a load, for logs, in words: the step that is being done, or a problem that the load

@@ -28,8 +28,8 @@ struct LoadContext {
 };
 
 // Packs a model for the first backend that has code for it, calibrates it, and finds its plan.
-// Backends and pool must outlive the result. Errors: as Engine::LoadModel.
-absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(const Model& model,
+// Backends, pool and options must outlive the result. Errors: as Engine::LoadModel.
+absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
                                                                 const LoadContext& context);
 
 }  // namespace deeppcr

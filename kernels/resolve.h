@@ -28,7 +28,7 @@ bool SolverFits(std::string_view solver, const ResolveContext& context);
 std::string UnfitChoice(const Plan& plan, const ResolveContext& context);
 
 // Validates options and fills the values that they leave open from the plan entry for num_samples;
-// see LoadedModel::Resolve.
+// see LoadedSystem::Resolve.
 absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int64_t num_samples,
                                                const Plan& plan, const ResolveContext& context);
 

@@ -160,6 +160,11 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(
       Integer("max_workspace_bytes", "bytes", kMiB, int64_t{1} << 40, &C::max_workspace_bytes,
               "Scratch memory of one thread; bounds how short a shooting interval may be."));
+  specs.push_back(
+      Integer("max_unplanned_bytes", "bytes", 0, int64_t{1} << 40, &C::max_unplanned_bytes,
+              "Memory that a model may take for numbers of inference steps beside those of "
+              "config.json, made when first asked for. 0: requests choose among those of "
+              "config.json."));
 }
 
 void AddNetworkFlags(std::vector<FlagSpec>& specs) {

@@ -75,6 +75,7 @@ deeppcr::EngineOptions EngineOptionsOf(const deeppcr::ServerConfig& config) {
   options.plan_mode = PlanModeOf(config.plan);
   options.max_model_bytes = config.max_model_bytes;
   options.max_workspace_bytes = config.max_workspace_bytes;
+  options.max_unplanned_bytes = config.max_unplanned_bytes;
   return options;
 }
 

@@ -133,6 +133,7 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                batcher_,
                loader_,
                comparisons_,
+               preparations_,
                metrics_,
                shadow_,
                logger,
@@ -290,6 +291,7 @@ Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
   result = std::max(result, StopGrpc(hurry));
   http.join();
   if (result == DrainResult::kStuck) return result;
+  preparations_.Stop();
   batcher_.Shutdown();
   comparisons_.Stop();
   loader_.Stop();
@@ -312,6 +314,7 @@ Server::DrainResult Server::StopGrpc(const std::function<bool()>& hurry) {
 Server::~Server() {
   if (grpc_ != nullptr && !drained_) Drain([] { return true; });
   store_.Stop();
+  preparations_.Stop();
   batcher_.Shutdown();
   comparisons_.Stop();
   loader_.Stop();

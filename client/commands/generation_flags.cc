@@ -11,8 +11,7 @@ namespace deeppcr {
 
 void GenerationFlags::Add(CLI::App* app) {
   app->add_option("--steps", steps,
-                  "inference steps of a diffusion model, one of those it was loaded for (default: "
-                  "its first)")
+                  "inference steps of a diffusion model (default: the first of its config.json)")
       ->type_name("K")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}));
   app->add_option("--class", classes,

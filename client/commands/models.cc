@@ -161,6 +161,8 @@ std::string GenerationText(const v1::GetModelResponse& model) {
   for (int i = 1; i < model.num_inference_steps_size(); ++i) {
     absl::StrAppend(&text, ", ", model.num_inference_steps(i));
   }
+  if (model.max_inference_steps() > 0)
+    absl::StrAppend(&text, "; any up to ", model.max_inference_steps());
   absl::StrAppend(
       &text, "; classes: ", model.num_classes() > 0 ? absl::StrCat(model.num_classes()) : "none");
   if (model.image_shape_size() > 0) {

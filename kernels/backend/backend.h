@@ -58,16 +58,16 @@ class IterationPasses {
   virtual void Begin(int32_t num_samples) = 0;
   // F_p and, on refresh, A_p at the current states; right-hand side F_p - y_p.
   virtual PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) = 0;
-  // True if Propagate or ReduceLevel has left work of this sample undone since the sample was
-  // encoded, because its token has fired: the states of the sample are of no use then.
+  // True if Propagate or UpSweep has left work of this sample undone since the sample was encoded,
+  // because its token has fired: the states of the sample are of no use then.
   virtual bool interrupted(int32_t sample) const = 0;
   // One level of the up-sweep: forms the nodes of `level` from the nodes of the level below
   // (1 <= level < tree levels).
-  virtual void ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
-  // One level of the down-sweep: forms the vectors that enter the nodes of `level` from the vectors
-  // that enter `level` + 1. DistributeLevel, and ReduceLevel for its vectors, may put off the work
-  // until Update of the same samples.
-  virtual void DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
+  virtual void UpSweep(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
+  // One level of the down-sweep: forms the exclusive prefixes of the nodes of `level`, the vectors
+  // that enter them, from those of `level` + 1. DownSweep, and UpSweep for its vectors, may put off
+  // the work until Update of the same samples.
+  virtual void DownSweep(std::span<const int32_t> samples, int level, IterationKind kind) = 0;
   // y_p <- F_p + A_p d_{p-1}; keeps the very bits of F_p where A_p d_{p-1} is zero. In a
   // confirmation the states stay; the movement that they would have made is stored, and their balls
   // take its sign. norms[i] belongs to samples[i].
@@ -113,9 +113,9 @@ class SolveSpace {
   virtual void Restart(int32_t num_samples) = 0;
   virtual int64_t Advance(int32_t num_samples, int64_t begin, int64_t end,
                           float* const* trajectories) = 0;
-  // Steps of num_samples samples between two looks at their tokens: some hundred microseconds of
+  // Steps of num_samples samples between two polls of their tokens: some hundred microseconds of
   // work.
-  virtual int64_t StepsPerLook(int32_t num_samples) const = 0;
+  virtual int64_t StepsPerPoll(int32_t num_samples) const = 0;
   // The current state of the sample, [D].
   virtual void CopyState(int32_t sample, float* state) const = 0;
   // True if the final state of the sample is finite.

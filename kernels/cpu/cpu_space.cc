@@ -18,8 +18,7 @@ namespace {
 
 // Sizes of a space's buffers, in floats.
 struct SpaceSizes {
-  int64_t vectors =
-      0;  // [nodes, kColumns, W]: right-hand sides; entering vectors take as much again
+  int64_t vectors = 0;    // [nodes, kColumns, W]: right-hand sides; prefixes take as much again
   int64_t matrices = 0;   // [nodes, W, W]; diagonals take [nodes, W] of these
   int64_t intervals = 0;  // [P, kColumns, W]: propagated
   int64_t states = 0;     // [P + 1, kColumns, W]
@@ -51,9 +50,9 @@ SpaceSizes SizesOf(const PackedSystem& system, const SpaceLimits& limits) {
 }
 
 // Multiply-adds of some hundred microseconds on one core.
-constexpr int64_t kWorkPerLook = int64_t{1} << 22;
+constexpr int64_t kWorkPerPoll = int64_t{1} << 22;
 
-// A product of matrices this wide takes longer than a look at the token.
+// A product of matrices this wide takes longer than a poll of the token.
 constexpr int64_t kWideMatrix = 64;
 
 int64_t SaturatingAdd(int64_t a, int64_t b) {
@@ -70,7 +69,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
         row_(kColumns * system.width),
         recurrence_(system.NewRecurrence()),
         residuals_(sizes.vectors),
-        entering_(sizes.vectors),
+        prefixes_(sizes.vectors),
         matrices_(sizes.matrices),
         propagated_(sizes.intervals),
         states_(sizes.states),
@@ -79,7 +78,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
         current_(initial_ + kSequentialGroup * width_) {}
 
   bool ok() const {
-    return recurrence_ != nullptr && residuals_.ok() && entering_.ok() && matrices_.ok() &&
+    return recurrence_ != nullptr && residuals_.ok() && prefixes_.ok() && matrices_.ok() &&
            propagated_.ok() && states_.ok() && samples_.ok();
   }
 
@@ -116,8 +115,8 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
     return recurrence_->Advance(current_, num_samples, begin, end, trajectories);
   }
 
-  int64_t StepsPerLook(int32_t num_samples) const override {
-    return std::clamp<int64_t>(kWorkPerLook / (system_.shape.step_weights * num_samples), 1, 16384);
+  int64_t StepsPerPoll(int32_t num_samples) const override {
+    return std::clamp<int64_t>(kWorkPerPoll / (system_.shape.step_weights * num_samples), 1, 16384);
   }
 
   void CopyState(int32_t sample, float* state) const override {
@@ -185,7 +184,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
 
   bool interrupted(int32_t) const override { return interrupted_; }
 
-  void ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) override {
+  void UpSweep(std::span<const int32_t> samples, int level, IterationKind kind) override {
     if (samples.empty()) return;
     const bool dense = kind.linearization == Linearization::kFull;
     for (int64_t j = 0; j + 1 < tree_.nodes(level) && !interrupted_; ++j) {
@@ -201,22 +200,22 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
     }
   }
 
-  void DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) override {
+  void DownSweep(std::span<const int32_t> samples, int level, IterationKind kind) override {
     if (samples.empty()) return;
     const int64_t floats = Columns(kind) * width_;
     for (int64_t j = 0; 2 * j < tree_.nodes(level); ++j) {
       const int64_t left = tree_.node(level, 2 * j), right = left + 1;
       if (j == 0) {  // entered by d_0 = 0
-        std::fill_n(entering_.data() + left * row_, floats, 0.0F);
+        std::fill_n(prefixes_.data() + left * row_, floats, 0.0F);
         if (tree_.nodes(level) > 1)
-          std::copy_n(residuals_.data() + left * row_, floats, entering_.data() + right * row_);
+          std::copy_n(residuals_.data() + left * row_, floats, prefixes_.data() + right * row_);
         continue;
       }
-      const float* parent = entering_.data() + tree_.node(level + 1, j) * row_;
-      std::copy_n(parent, floats, entering_.data() + left * row_);
+      const float* parent = prefixes_.data() + tree_.node(level + 1, j) * row_;
+      std::copy_n(parent, floats, prefixes_.data() + left * row_);
       if (2 * j + 1 < tree_.nodes(level))
         ApplyNode(left, kind, parent, residuals_.data() + left * row_,
-                  entering_.data() + right * row_);
+                  prefixes_.data() + right * row_);
     }
   }
 
@@ -233,7 +232,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
                                 .states = states_.data(),
                                 .propagated = propagated_.data(),
                                 .jacobians = matrices ? matrices_.data() : nullptr,
-                                .entering = none ? nullptr : entering_.data(),
+                                .prefix = none ? nullptr : prefixes_.data(),
                                 .floor = floor,
                                 .diagonal = kind.linearization == Linearization::kDiagonal,
                                 .probes = kind.probes,
@@ -351,7 +350,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
   int64_t interval_ = 1, intervals_ = 0;
   ScanTree tree_;
   const std::unique_ptr<Recurrence> recurrence_;
-  AlignedBuffer<float> residuals_, entering_, matrices_, propagated_, states_, samples_;
+  AlignedBuffer<float> residuals_, prefixes_, matrices_, propagated_, states_, samples_;
   float* const initial_;  // [kSequentialGroup, W]: z_0
   float* const current_;  // [kSequentialGroup, W]
 };

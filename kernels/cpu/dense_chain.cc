@@ -42,8 +42,8 @@ void Multiply(const PackedDense& layer, const float* in, const float* bias, int6
 
 }  // namespace
 
-DecoderChain::DecoderChain(const std::vector<PackedDense>& layers, int64_t state_dim,
-                           const DenoiserKernels& kernels)
+DenseChain::DenseChain(const std::vector<PackedDense>& layers, int64_t state_dim,
+                       const DenoiserKernels& kernels)
     : layers_(layers),
       state_dim_(state_dim),
       kernels_(kernels),
@@ -53,7 +53,7 @@ DecoderChain::DecoderChain(const std::vector<PackedDense>& layers, int64_t state
       tangents_(layers.empty() ? 0 : 2 * kTogether * widest_),
       row_sums_(layers.empty() ? 0 : layers.back().rows) {}
 
-int64_t DecoderChain::Bytes(const std::vector<PackedDense>& layers, int64_t state_dim) {
+int64_t DenseChain::Bytes(const std::vector<PackedDense>& layers, int64_t state_dim) {
   const int64_t widest = WidestOf(layers, state_dim);
   const int64_t floats =
       2 * widest + SumOfWidths(layers) + (layers.empty() ? 0 : 2 * kTogether * widest);
@@ -61,7 +61,7 @@ int64_t DecoderChain::Bytes(const std::vector<PackedDense>& layers, int64_t stat
   return floats * int64_t{sizeof(float)} + doubles * int64_t{sizeof(double)};
 }
 
-void DecoderChain::Apply(const float* z, float* outputs) {
+void DenseChain::Apply(const float* z, float* outputs) {
   if (layers_.empty()) {
     std::copy_n(z, state_dim_, outputs);
     return;
@@ -76,7 +76,7 @@ void DecoderChain::Apply(const float* z, float* outputs) {
   std::copy_n(value, layers_.back().rows, outputs);
 }
 
-double DecoderChain::Amplification(const float* z) {
+double DenseChain::Amplification(const float* z) {
   if (layers_.empty()) return 1;
   RecordSlopes(z);
   const int64_t rows = layers_.back().rows;
@@ -91,7 +91,7 @@ double DecoderChain::Amplification(const float* z) {
   return largest;
 }
 
-void DecoderChain::RecordSlopes(const float* z) {
+void DenseChain::RecordSlopes(const float* z) {
   float* value = values_.data();
   float* next = value + widest_;
   float* slope = slopes_.data();
@@ -107,7 +107,7 @@ void DecoderChain::RecordSlopes(const float* z) {
 }
 
 // Adds the absolute values of columns [first, first + count) of the Jacobian to the row sums.
-void DecoderChain::AddColumns(int64_t first, int64_t count) {
+void DenseChain::AddColumns(int64_t first, int64_t count) {
   float* in = tangents_.data();
   float* out = in + kTogether * widest_;
   std::fill_n(in, count * widest_, 0.0F);

@@ -13,11 +13,11 @@ namespace deeppcr::cpu {
 
 // The layers from the final state to the answer, with the memory that running them takes. Not
 // thread-safe.
-class DecoderChain {
+class DenseChain {
  public:
   // `layers` must outlive the chain; if they are empty, the answer is the state.
-  DecoderChain(const std::vector<PackedDense>& layers, int64_t state_dim,
-               const DenoiserKernels& kernels);
+  DenseChain(const std::vector<PackedDense>& layers, int64_t state_dim,
+             const DenoiserKernels& kernels);
   static int64_t Bytes(const std::vector<PackedDense>& layers, int64_t state_dim);
   bool ok() const { return values_.ok() && slopes_.ok() && tangents_.ok() && row_sums_.ok(); }
 

@@ -79,7 +79,7 @@ struct UpdateArgs {
   float* states;           // [P + 1, kColumns, W], in and out; kKeptColumn: see `confirms`
   float* propagated;       // [P, kColumns, W], overwritten by F + A d
   const float* jacobians;  // as in PropagateArgs, or null for identity
-  const float* entering;   // [P, kColumns, W]: d_{p-1}, or null for none (Jacobi)
+  const float* prefix;     // [P, kColumns, W]: d_{p-1}, or null for none (Jacobi)
   double floor;
   bool diagonal;
   bool probes;

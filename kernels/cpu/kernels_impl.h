@@ -423,9 +423,9 @@ DEEPPCR_INLINE void CorrectInterval(const UpdateArgs& a, int64_t p) {
   constexpr int N = Shape<W>::kLanes;
   const int64_t width = Width<W>(a.width);
   const int64_t row = kColumns * width;
-  if (p == 0 || a.entering == nullptr) return;
+  if (p == 0 || a.prefix == nullptr) return;
   float* to = a.propagated + p * row;
-  const float* entering = a.entering + p * row;
+  const float* prefix = a.prefix + p * row;
   const int64_t columns = a.probes ? kColumns : 1;
   // F + 0 would turn -0 into +0: where the correction is zero the bits stay.
   const auto add = [&](int64_t j, int64_t at, Vec<N> correction) {
@@ -433,13 +433,13 @@ DEEPPCR_INLINE void CorrectInterval(const UpdateArgs& a, int64_t p) {
     return SelectEqual(correction, Broadcast<N>(0.0F), base, base + correction);
   };
   if (a.jacobians != nullptr && !a.diagonal) {
-    ApplyColumns<W>(a.jacobians + p * width * width, width, a.inner, entering, width, to, width,
+    ApplyColumns<W>(a.jacobians + p * width * width, width, a.inner, prefix, width, to, width,
                     columns, add);
     return;
   }
   for (int64_t j = 0; j < columns; ++j)
     for (int64_t at = 0; at < width; at += N) {
-      Vec<N> correction = Load<N>(entering + j * width + at);
+      Vec<N> correction = Load<N>(prefix + j * width + at);
       if (a.diagonal) correction = Load<N>(a.jacobians + p * width + at) * correction;
       Store(to + j * width + at, add(j, at, correction));
     }

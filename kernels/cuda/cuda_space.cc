@@ -69,7 +69,7 @@ class CudaSpace final : public SolveSpace {
     if (last) work_.CopyTrajectories(num_samples, trajectories);
     return status().ok() ? *work_.num_dependent.data() : 0;
   }
-  int64_t StepsPerLook(int32_t) const override { return recurrence_->StepsPerLook(); }
+  int64_t StepsPerPoll(int32_t) const override { return recurrence_->StepsPerPoll(); }
 
   // ---- Iterative mode
   void SetShootingInterval(int64_t steps) override {

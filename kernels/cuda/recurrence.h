@@ -36,8 +36,8 @@ class Recurrence {
   virtual absl::Status Allocate() { return absl::OkStatus(); }
   // The layers after the last step.
   virtual const DeviceChain& decode() const = 0;
-  // See SolveSpace::StepsPerLook.
-  virtual int64_t StepsPerLook() const = 0;
+  // See SolveSpace::StepsPerPoll.
+  virtual int64_t StepsPerPoll() const = 0;
 
   // Takes the input of a sample beyond its vector, which the workspace has.
   virtual void Encode(int32_t, const SampleInput&) {}

@@ -257,8 +257,8 @@ constexpr std::array<ConfigKey, 22> kKeys = {{
      "width of the sinusoidal embedding of a timestep; even", 2, kMaxHiddenDim,
      &ReadTimeEmbeddingDim},
     {"num_inference_steps", "integer or array of integers", "required", "diffusion",
-     "numbers of steps that a request may choose, 1 to 8 distinct ones, the default first; at most "
-     "num_train_timesteps",
+     "numbers of steps that plans are made for at load, 1 to 8 distinct ones, the default first; "
+     "at most num_train_timesteps",
      1, kMaxInferenceSteps, &ReadStepCounts},
     {"num_classes", "integer", "0", "diffusion",
      "classes that a request names as its condition; 0 for none", 0, kMaxClasses,

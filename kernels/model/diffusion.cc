@@ -2,6 +2,7 @@
 #include "kernels/model/diffusion.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,8 @@
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/model/parameter_limits.h"
+#include "kernels/model/reverse_process.h"
 #include "kernels/model/tensor_reader.h"
 #include "kernels/model/time_embedding.h"
 
@@ -129,13 +132,13 @@ absl::Status ReadDecoder(TensorReader& reader, const ModelConfig& config,
   return absl::OkStatus();
 }
 
-absl::Status ReadTensors(TensorReader& reader, const ModelConfig& config, DiffusionStorage& storage,
-                         TimeMlp& mlp) {
+absl::Status ReadTensors(TensorReader& reader, const ModelConfig& config,
+                         DiffusionStorage& storage) {
   const int64_t H = config.hidden_dim;
   const int64_t D = config.state_dim;
   DEEPPCR_RETURN_IF_ERROR(
       AppendDense(reader, "input_proj", H, D, storage.input_weight, storage.input_bias));
-  DEEPPCR_RETURN_IF_ERROR(ReadTimeMlp(reader, config, mlp));
+  DEEPPCR_RETURN_IF_ERROR(ReadTimeMlp(reader, config, storage.time_mlp));
   DEEPPCR_RETURN_IF_ERROR(ReadCondition(reader, config, storage));
   DEEPPCR_RETURN_IF_ERROR(config.denoiser == DenoiserKind::kAdaLnMlp
                               ? ReadAdaLnBlocks(reader, config, storage)
@@ -166,10 +169,15 @@ DenoiserSpec DenoiserOver(const ModelConfig& config, const DiffusionStorage& sto
   return denoiser;
 }
 
-// Specification without the members that belong to one number of steps.
-DiffusionSpec SpecOver(const ModelConfig& config, const DiffusionStorage& storage) {
+// Specification of the system of these tables.
+DiffusionSpec SpecOver(const Model& model, const StepTables& tables) {
+  const ModelConfig& config = model.config;
+  const DiffusionStorage& storage = model.diffusion;
   DiffusionSpec spec{.state_dim = config.state_dim,
+                     .steps = tables.steps,
+                     .clip_range = tables.clip_range,
                      .denoiser = DenoiserOver(config, storage),
+                     .time_embedding = tables.time_embedding,
                      .num_classes = config.num_classes,
                      .class_embedding = storage.class_embedding,
                      .decoder = storage.decoder};
@@ -180,23 +188,29 @@ DiffusionSpec SpecOver(const ModelConfig& config, const DiffusionStorage& storag
   return spec;
 }
 
+// Tables without the time embedding.
+absl::StatusOr<StepTables> ReverseStepsOf(const Model& model, int64_t num_inference_steps) {
+  const ReverseProcessOptions options{.num_inference_steps = num_inference_steps,
+                                      .eta = model.config.eta,
+                                      .diffusers_compatible = model.config.diffusers_compatible};
+  DEEPPCR_ASSIGN_OR_RETURN(ReverseProcess process, BuildReverseProcess(model.scheduler, options));
+  return StepTables{.steps = std::move(process.steps), .clip_range = process.clip_range};
+}
+
 }  // namespace
 
 absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model) {
   const ModelConfig& config = model.config;
   int64_t steps = 0;
   for (const int64_t count : config.num_inference_steps) {
-    const ReverseProcessOptions options{.num_inference_steps = count,
-                                        .eta = config.eta,
-                                        .diffusers_compatible = config.diffusers_compatible};
-    DEEPPCR_ASSIGN_OR_RETURN(ReverseProcess process, BuildReverseProcess(model.scheduler, options));
-    // These tables were needed only to build the process.
-    process.betas = process.alphas_cumprod = {};
-    steps += static_cast<int64_t>(process.steps.size());
-    model.diffusion.processes.push_back(std::move(process));
+    DEEPPCR_ASSIGN_OR_RETURN(StepTables tables, ReverseStepsOf(model, count));
+    steps += static_cast<int64_t>(tables.steps.size());
+    model.diffusion.tables.push_back(std::move(tables));
   }
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes,
-                           CheckedProduct({steps, config.hidden_dim, int64_t{sizeof(double)}}));
+  const int64_t bytes_per_step = config.hidden_dim * static_cast<int64_t>(sizeof(double));
+  model.max_num_steps = std::min({model.scheduler.num_train_timesteps, MaxStepsOnDemand(config),
+                                  limits.max_weights_bytes / bytes_per_step});
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes, CheckedProduct({steps, bytes_per_step}));
   if (bytes <= limits.max_weights_bytes) return absl::OkStatus();
   return ResourceExhausted("num_inference_steps: the time embeddings of ", steps, " steps take ",
                            bytes, " bytes; ", limits.max_weights_bytes, " are allowed");
@@ -204,27 +218,32 @@ absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model) {
 
 absl::Status LoadDiffusion(const Tensors& tensors, const ModelLimits& limits, Model& model) {
   DiffusionStorage& storage = model.diffusion;
-  if (storage.processes.size() != model.config.num_inference_steps.size()) {
+  if (storage.tables.size() != model.config.num_inference_steps.size()) {
     return Internal("the tensors of a diffusion model are loaded before its scheduler");
   }
   const bool ada_ln = model.config.denoiser == DenoiserKind::kAdaLnMlp;
   const std::string names = StrCat(kCommonNames, ada_ln ? kAdaLnNames : kResidualNames);
   TensorReader reader(tensors, limits.max_weights_bytes, names);
-  TimeMlp mlp;
-  DEEPPCR_RETURN_IF_ERROR(ReadTensors(reader, model.config, storage, mlp));
-  for (const ReverseProcess& process : storage.processes) {
-    DEEPPCR_ASSIGN_OR_RETURN(std::vector<double> embedding,
-                             EmbedTimesteps(mlp, process.steps, limits.token));
-    storage.time_embeddings.push_back(std::move(embedding));
-  }
-  DiffusionSpec spec = SpecOver(model.config, storage);
-  for (size_t i = 0; i < storage.processes.size(); ++i) {
-    spec.steps = storage.processes[i].steps;
-    spec.clip_range = storage.processes[i].clip_range;
-    spec.time_embedding = storage.time_embeddings[i];
-    model.systems.emplace_back(spec);
+  DEEPPCR_RETURN_IF_ERROR(ReadTensors(reader, model.config, storage));
+  for (StepTables& tables : storage.tables) {
+    DEEPPCR_ASSIGN_OR_RETURN(tables.time_embedding,
+                             EmbedTimesteps(storage.time_mlp, tables.steps, limits.token));
+    model.systems.emplace_back(SpecOver(model, tables));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<OwnedSystem> DiffusionSystemOf(const Model& model, int64_t num_steps,
+                                              const ModelLimits& limits) {
+  if (num_steps < 1 || num_steps > model.max_num_steps)
+    return InvalidArgument("num_inference_steps: expected an integer in [1, ", model.max_num_steps,
+                           "], got ", num_steps);
+  auto tables = std::make_shared<StepTables>();
+  DEEPPCR_ASSIGN_OR_RETURN(*tables, ReverseStepsOf(model, num_steps));
+  DEEPPCR_ASSIGN_OR_RETURN(tables->time_embedding,
+                           EmbedTimesteps(model.diffusion.time_mlp, tables->steps, limits.token));
+  const SystemSpec spec = SpecOver(model, *tables);
+  return OwnedSystem{.storage = std::move(tables), .spec = spec};
 }
 
 }  // namespace deeppcr

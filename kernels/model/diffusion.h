@@ -3,8 +3,9 @@
 #define DEEPPCR_KERNELS_MODEL_DIFFUSION_H_
 
 // The family `diffusion`: the reverse process of scheduler_config.json around a denoiser, maybe
-// conditioned, maybe followed by a decoder. One system per entry of num_inference_steps; they
-// share the weights in Model, and each keeps a packed copy of its own.
+// conditioned, maybe followed by a decoder. One system per entry of num_inference_steps, and one of
+// any other number on demand; they share the weights in Model, and each keeps a packed copy of its
+// own.
 //
 // Tensors, PyTorch's names and layout ([out, in]), with D = state_dim, H = hidden_dim,
 // E = time_embedding_dim, i < num_blocks:
@@ -26,16 +27,22 @@
 // Anything else is an error.
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/model/model.h"
 
 namespace deeppcr {
 
-// ModelFamily::load_scheduler: fills model.diffusion.processes from model.config and
-// model.scheduler.
+// ModelFamily::load_scheduler: fills model.diffusion.tables, but for the time embeddings, and
+// model.max_num_steps from model.config and model.scheduler.
 absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model);
 
 // ModelFamily::load: the rest of model.diffusion, and model.systems.
 absl::Status LoadDiffusion(const Tensors& tensors, const ModelLimits& limits, Model& model);
+
+// ModelFamily::system_of: any number of inference steps up to model.max_num_steps, with the very
+// tables that LoadDiffusion makes of a number that config.json names.
+absl::StatusOr<OwnedSystem> DiffusionSystemOf(const Model& model, int64_t num_steps,
+                                              const ModelLimits& limits);
 
 }  // namespace deeppcr
 

@@ -106,6 +106,34 @@ absl::Status ReadCalibration(const std::string& directory, const ModelLimits& li
 
 }  // namespace
 
+absl::StatusOr<OwnedSystem> SystemOf(const Model& model, int64_t num_steps,
+                                     const ModelLimits& limits) {
+  const ModelFamily* family = FindModelFamily(model.config.model_type);
+  if (family != nullptr && family->system_of != nullptr)
+    return family->system_of(model, num_steps, limits);
+  return absl::FailedPreconditionError(
+      StrCat("the number of steps of a model of type ", model.config.model_type, " is fixed"));
+}
+
+int64_t MemoryBytes(const Model& model) {
+  size_t bytes = 0;
+  const auto add = [&](const auto&... values) {
+    ((bytes += values.size() * sizeof(values[0])), ...);
+  };
+  add(model.weights, model.biases, model.encode_weight, model.encode_bias, model.decode_weight,
+      model.decode_bias, model.calibration_inputs);
+  const DiffusionStorage& d = model.diffusion;
+  add(d.time_mlp.first_weight, d.time_mlp.first_bias, d.time_mlp.second_weight,
+      d.time_mlp.second_bias, d.input_weight, d.input_bias, d.output_weight, d.output_bias,
+      d.first_weight, d.first_bias, d.second_weight, d.second_bias, d.norm_weight, d.norm_bias,
+      d.modulation_weight, d.modulation_bias, d.class_embedding, d.condition_weight,
+      d.condition_bias);
+  for (const std::vector<float>& weight : d.decoder_weights) add(weight);
+  for (const std::vector<float>& bias : d.decoder_biases) add(bias);
+  for (const StepTables& tables : d.tables) add(tables.steps, tables.time_embedding);
+  return static_cast<int64_t>(bytes);
+}
+
 absl::StatusOr<Model> ReadModel(const std::string& directory, const ModelLimits& limits) {
   Model model;
   DEEPPCR_RETURN_IF_ERROR(ReadConfig(directory, limits, model));

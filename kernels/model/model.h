@@ -3,14 +3,15 @@
 #define DEEPPCR_KERNELS_MODEL_MODEL_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/base/cancel_token.h"
 #include "kernels/model/config.h"
-#include "kernels/model/reverse_process.h"
 #include "kernels/model/scheduler_config.h"
+#include "kernels/model/time_embedding.h"
 #include "kernels/model/weights.h"
 #include "kernels/problem/spec.h"
 
@@ -22,8 +23,16 @@ struct ModelLimits {
   const CancelToken* token = nullptr;  // may be null; fired: kCancelled
 };
 
+// Tables of a diffusion model for one number of inference steps L.
+struct StepTables {
+  std::vector<ReverseStep> steps;      // [L]
+  double clip_range = 0;               // above 0; infinity if samples are not clipped
+  std::vector<double> time_embedding;  // [L, H]
+};
+
 // Storage of the spans of the systems of a diffusion model. Shapes: DenoiserSpec, DiffusionSpec.
 struct DiffusionStorage {
+  TimeMlp time_mlp;
   std::vector<float> input_weight, input_bias, output_weight, output_bias;
   std::vector<float> first_weight, first_bias, second_weight, second_bias;
   std::vector<float> norm_weight, norm_bias;
@@ -31,9 +40,7 @@ struct DiffusionStorage {
   std::vector<float> class_embedding, condition_weight, condition_bias;
   std::vector<std::vector<float>> decoder_weights, decoder_biases;  // one of each per layer
   std::vector<DenseSpec> decoder;
-  // One of each per entry of num_inference_steps; the tables of betas are left out.
-  std::vector<ReverseProcess> processes;
-  std::vector<std::vector<double>> time_embeddings;
+  std::vector<StepTables> tables;  // one per entry of num_inference_steps
 };
 
 // A model as read from its directory: everything validated, everything finite, float32.
@@ -53,6 +60,9 @@ struct Model {
   // Systems for backends: a dense stack is one system, a diffusion model one per number of
   // inference steps, the default first.
   std::vector<SystemSpec> systems;
+  // The largest number of steps that SystemOf makes a system of; 0: it makes none. There may be
+  // more in config.json.
+  int64_t max_num_steps = 0;
   // Storage of the spans of a dense stack. Recurrent weights that came one tensor per layer are
   // stacked here.
   std::vector<float> weights, biases;
@@ -62,6 +72,22 @@ struct Model {
   std::vector<float> calibration_inputs;
   int64_t num_calibration = 0;
 };
+
+// A system of a model beside those of Model::systems, and the storage of the spans that are its
+// own.
+struct OwnedSystem {
+  std::shared_ptr<const void> storage;
+  SystemSpec spec;
+};
+
+// The model's system of num_steps steps, over the weights of the model, which must outlive it.
+// Errors: kInvalidArgument naming num_inference_steps, what was expected, what came;
+// kFailedPrecondition if the number of steps of this family is fixed; kCancelled.
+absl::StatusOr<OwnedSystem> SystemOf(const Model& model, int64_t num_steps,
+                                     const ModelLimits& limits);
+
+// Bytes of the tensors and tables.
+int64_t MemoryBytes(const Model& model);
 
 // Reads <directory>/config.json, model.safetensors, scheduler_config.json if the family has one,
 // and, if there, calibration.safetensors. Allocates nothing large for sizes that files only claim.

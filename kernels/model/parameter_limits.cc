@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/model/parameter_limits.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -17,6 +18,7 @@ constexpr int64_t kMaxParameters = int64_t{1} << 33;
 constexpr int64_t kMaxModulationValues = int64_t{1} << 27;
 // Products of the time embeddings of all steps: some ten seconds.
 constexpr int64_t kMaxTimeProducts = int64_t{1} << 35;
+constexpr int64_t kMaxProductsOnDemand = int64_t{1} << 34;
 
 // `count` layers of `cols` inputs and a bias.
 struct Layers {
@@ -76,6 +78,11 @@ std::vector<Layers> DiffusionLayers(const ModelConfig& config) {
   return all;
 }
 
+// Products that the time embedding of one step takes.
+int64_t TimeProducts(const ModelConfig& config) {
+  return config.hidden_dim * (config.time_embedding_dim + config.hidden_dim);
+}
+
 // A backend keeps the modulation of every step of every number of steps.
 absl::Status CheckModulation(const ModelConfig& config) {
   const int64_t per_step = ModulationDim(config);
@@ -87,14 +94,12 @@ absl::Status CheckModulation(const ModelConfig& config) {
                            " modulation values, got ", values, ": ", steps, " steps in all x ",
                            per_step, " values of num_blocks ", config.num_blocks,
                            " and hidden_dim ", config.hidden_dim);
-  const int64_t H = config.hidden_dim;
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t products,
-                           CheckedProduct({steps, H, config.time_embedding_dim + H}));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t products, CheckedProduct({steps, TimeProducts(config)}));
   if (products <= kMaxTimeProducts) return absl::OkStatus();
   return InvalidArgument("num_inference_steps: expected at most ", kMaxTimeProducts,
                          " products for the time embedding, got ", products, ": ", steps,
-                         " steps in all x hidden_dim ", H, " x (time_embedding_dim ",
-                         config.time_embedding_dim, " + hidden_dim)");
+                         " steps in all x hidden_dim ", config.hidden_dim,
+                         " x (time_embedding_dim ", config.time_embedding_dim, " + hidden_dim)");
 }
 
 absl::Status CheckDiffusion(const ModelConfig& config) {
@@ -110,6 +115,12 @@ absl::Status CheckDiffusion(const ModelConfig& config) {
 
 absl::Status CheckParameters(const ModelConfig& config) {
   return config.model_type == "diffusion" ? CheckDiffusion(config) : CheckDenseStack(config);
+}
+
+int64_t MaxStepsOnDemand(const ModelConfig& config) {
+  const int64_t values = ModulationDim(config);
+  return std::min(kMaxModulationValues / values,
+                  kMaxProductsOnDemand / (TimeProducts(config) + values * config.hidden_dim));
 }
 
 }  // namespace deeppcr

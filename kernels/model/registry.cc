@@ -11,9 +11,10 @@ namespace deeppcr {
 namespace {
 
 constexpr std::array<ModelFamily, 3> kFamilies = {{
-    {"mlp", &LoadMlp, nullptr, "plain deep network: z_l = act(W_l z_(l-1) + b_l)"},
-    {"resnet", &LoadResnet, nullptr, "residual network: z_l = z_(l-1) + s act(W_l z_(l-1) + b_l)"},
-    {"diffusion", &LoadDiffusion, &LoadDiffusionScheduler,
+    {"mlp", &LoadMlp, nullptr, nullptr, "plain deep network: z_l = act(W_l z_(l-1) + b_l)"},
+    {"resnet", &LoadResnet, nullptr, nullptr,
+     "residual network: z_l = z_(l-1) + s act(W_l z_(l-1) + b_l)"},
+    {"diffusion", &LoadDiffusion, &LoadDiffusionScheduler, &DiffusionSystemOf,
      "diffusion sampler: the reverse steps of DDPM or DDIM around a denoiser"},
 }};
 

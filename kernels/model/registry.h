@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/model/model.h"
 
 namespace deeppcr {
@@ -22,6 +23,9 @@ struct ModelFamily {
   // family has no scheduler_config.json. Errors: kInvalidArgument naming the key;
   // kResourceExhausted.
   absl::Status (*load_scheduler)(const ModelLimits& limits, Model& model);
+  // SystemOf. Null: the number of steps is fixed.
+  absl::StatusOr<OwnedSystem> (*system_of)(const Model& model, int64_t num_steps,
+                                           const ModelLimits& limits);
   std::string_view summary;  // one line, for documentation and listings
 };
 

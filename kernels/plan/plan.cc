@@ -15,7 +15,8 @@ std::string Describe(const PlanChoice& choice) {
 }
 
 std::string_view ToString(PlanSource source) {
-  constexpr std::array<std::string_view, 4> kNames = {"measured", "cache", "file", "serving"};
+  constexpr std::array<std::string_view, 5> kNames = {"measured", "cache", "file", "serving",
+                                                      "nearest"};
   return kNames[static_cast<size_t>(source)];
 }
 

@@ -48,8 +48,9 @@ enum class PlanSource : uint8_t {
   kCache,    // --plan_cache_dir
   kFile,     // plan.json beside the weights
   kServing,  // a model with the same weights that was loaded already
+  kNearest,  // the plan of another number of steps, rescaled
 };
-// "measured", "cache", "file", "serving".
+// "measured", "cache", "file", "serving", "nearest".
 std::string_view ToString(PlanSource source);
 
 // Use of existing plans at a load.

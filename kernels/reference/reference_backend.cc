@@ -58,7 +58,7 @@ using Columns = std::array<Vector, kNumColumns>;
 
 struct Node {
   Matrix matrix;
-  Columns residual, entering;
+  Columns residual, prefix;
 };
 
 class ReferenceSpace final : public SolveSpace, public IterationPasses {
@@ -96,7 +96,7 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
     }
     return stages;
   }
-  int64_t StepsPerLook(int32_t) const override {
+  int64_t StepsPerPoll(int32_t) const override {
     return std::clamp<int64_t>((int64_t{1} << 18) / family_.shape.step_weights, 1, 4096);
   }
   void CopyState(int32_t, float* state) const override {
@@ -153,7 +153,7 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
 
   bool interrupted(int32_t) const override { return false; }
 
-  void ReduceLevel(std::span<const int32_t>, int level, IterationKind kind) override {
+  void UpSweep(std::span<const int32_t>, int level, IterationKind kind) override {
     for (int64_t j = 0; j + 1 < tree_.nodes(level); ++j) {
       Node& node = nodes_[tree_.node(level, j)];
       const Node& left = nodes_[tree_.node(level - 1, 2 * j)];
@@ -164,17 +164,16 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
         node.matrix = Multiply(right.matrix, left.matrix, dim_);
     }
   }
-  void DistributeLevel(std::span<const int32_t>, int level, IterationKind kind) override {
+  void DownSweep(std::span<const int32_t>, int level, IterationKind kind) override {
     for (int64_t j = 0; j < tree_.nodes(level); ++j) {
       Node& node = nodes_[tree_.node(level, j)];
       for (int v = 0; v < NumColumns(kind); ++v) {
-        const Vector parent =
-            j < 2 ? Vector(dim_) : nodes_[tree_.node(level + 1, j / 2)].entering[v];
-        node.entering[v] = parent;
+        const Vector parent = j < 2 ? Vector(dim_) : nodes_[tree_.node(level + 1, j / 2)].prefix[v];
+        node.prefix[v] = parent;
         if (j % 2 == 0) continue;
         const Node& left = nodes_[tree_.node(level, j - 1)];
-        node.entering[v] = left.residual[v];
-        if (j > 1) node.entering[v] = Add(left.residual[v], Transition(left.matrix, parent, kind));
+        node.prefix[v] = left.residual[v];
+        if (j > 1) node.prefix[v] = Add(left.residual[v], Transition(left.matrix, parent, kind));
       }
     }
   }
@@ -272,7 +271,7 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
     Columns next = propagated_[p - 1];
     if (p == 1 || kind.linearization == Linearization::kZero) return next;
     for (int v = 0; v < NumColumns(kind); ++v)
-      next[v] = Add(next[v], Transition(leaf.matrix, leaf.entering[v], kind));
+      next[v] = Add(next[v], Transition(leaf.matrix, leaf.prefix[v], kind));
     return next;
   }
 

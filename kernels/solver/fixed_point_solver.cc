@@ -78,7 +78,7 @@ void RunPass(IterationPasses& passes, const StoppingPolicy& policy, Pass pass,
   passes.Update(members, kind, policy.floor(), std::span(scratch.norms).first(members.size()));
   ++stages;
   for (size_t i = 0; i < members.size(); ++i) {
-    // The next look at its token ends an interrupted sample.
+    // The next poll of its token ends an interrupted sample.
     if (passes.interrupted(members[i])) continue;
     AdvanceProgress(policy, scratch.norms[i], stages, count.columns, &scratch.progress[members[i]]);
   }

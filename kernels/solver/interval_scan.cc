@@ -10,9 +10,9 @@ int64_t ScanIntervals(IterationPasses& passes, int64_t num_intervals,
   if (kind.linearization == Linearization::kZero) return 0;
   const int levels = ScanTree(num_intervals).levels();
   int64_t stages = 0;
-  for (int level = 1; level < levels; ++level, ++stages) passes.ReduceLevel(samples, level, kind);
+  for (int level = 1; level < levels; ++level, ++stages) passes.UpSweep(samples, level, kind);
   for (int level = levels - 1; level >= 0; --level, ++stages)
-    passes.DistributeLevel(samples, level, kind);
+    passes.DownSweep(samples, level, kind);
   return stages;
 }
 

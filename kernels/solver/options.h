@@ -32,7 +32,7 @@ std::string_view ToString(InitialGuess guess);
 std::string_view ToString(JacobianRefresh refresh);
 std::string_view ToString(OnNoConvergence action);
 
-// Options of a caller. Values marked "plan" are filled by LoadedModel::Resolve.
+// Options of a caller. Values marked "plan" are filled by LoadedSystem::Resolve.
 struct SolveOptions {
   std::string_view solver = "auto";  // a name of the solver registry, or "auto"
   double rtol = 1e-4;                // [1e-7, 0.1]
@@ -44,7 +44,6 @@ struct SolveOptions {
   JacobianRefresh jacobian_refresh = JacobianRefresh::kFromPlan;
   OnNoConvergence on_no_convergence = OnNoConvergence::kFallback;
   bool return_trajectory = false;
-  int64_t num_inference_steps = 0;  // L of a diffusion model; 0: the model's default
 };
 
 // Options with everything decided. Equal resolved options may be computed in one batch without
@@ -60,7 +59,7 @@ struct ResolvedOptions {
   InitialGuess initial_guess = InitialGuess::kConstant;
   JacobianRefresh jacobian_refresh = JacobianRefresh::kEveryIteration;
   OnNoConvergence on_no_convergence = OnNoConvergence::kFallback;
-  int64_t num_steps = 0;  // L; 0: the model's default
+  int64_t num_steps = 0;  // L; 0: not checked
 
   bool operator==(const ResolvedOptions&) const = default;
 };

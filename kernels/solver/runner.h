@@ -35,7 +35,7 @@ class Runner {
   const SpaceLimits& limits() const { return limits_; }
   int64_t memory_bytes() const { return memory_bytes_; }
 
-  // See LoadedModel::Run. timings may be null.
+  // See LoadedSystem::Run. timings may be null.
   absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
                    RunTimings* timings) const;
 

@@ -50,7 +50,7 @@ void SolveSequentially(SolveSpace& space, const SystemShape& shape,
   float* const* trajectories = TrajectoriesOf(samples, scratch);
   space.Restart(n);
   int64_t stages = 0;
-  const int64_t stride = space.StepsPerLook(n);
+  const int64_t stride = space.StepsPerPoll(n);
   for (int64_t l = 0; l < shape.num_steps && !AllStopped(samples); l += stride) {
     const int64_t end = std::min(l + stride, shape.num_steps);
     stages += space.Advance(n, l, end, trajectories);

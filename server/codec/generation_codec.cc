@@ -19,14 +19,16 @@ absl::Status DecodeOptional(bool present, const v1::Tensor& tensor, const Expect
 }
 
 absl::Status DecodeSteps(int64_t wanted, const ModelInfo& info, SolveInput* input) {
-  const auto& known = info.num_inference_steps;
+  const auto& planned = info.num_inference_steps;
   input->num_steps = wanted == 0 ? info.num_layers : wanted;
-  input->options.num_inference_steps = wanted;
-  if (wanted == 0 || std::find(known.begin(), known.end(), wanted) != known.end())
-    return absl::OkStatus();
-  return Mismatch(
-      input->names.Setting("num_inference_steps"),
-      StrCat("one of ", absl::StrJoin(known, ", "), " (those of the model's config.json)"), wanted);
+  const bool on_demand = wanted >= 0 && wanted <= info.max_inference_steps;
+  if (wanted == 0 || on_demand || std::ranges::count(planned, wanted) > 0) return absl::OkStatus();
+  const std::string expected =
+      info.max_inference_steps > 0
+          ? StrCat("an integer in [0, ", info.max_inference_steps, "], or one of ",
+                   absl::StrJoin(planned, ", "))
+          : StrCat("one of ", absl::StrJoin(planned, ", "), " (those of the model's config.json)");
+  return Mismatch(input->names.Setting("num_inference_steps"), expected, wanted);
 }
 
 // Decodes one label per sample, or one for all samples.

@@ -140,19 +140,19 @@ void FillChoice(const ResolvedOptions& from, bool measured, v1::SolverChoice* to
 }
 
 // Adds the choices of the iterative solvers; the sequential one has nothing to choose.
-void FillChoices(const LoadedModel& model, const Plan& plan, int64_t num_steps, v1::Plan* to) {
-  for (const std::string& solver : model.info().solvers) {
+void FillChoices(const LoadedSystem& system, std::span<const std::string> solvers, v1::Plan* to) {
+  for (const std::string& solver : solvers) {
     if (solver == "auto") continue;
-    const absl::StatusOr<ResolvedOptions> resolved =
-        model.Resolve({.solver = solver, .num_inference_steps = num_steps}, 1);
+    const absl::StatusOr<ResolvedOptions> resolved = system.Resolve({.solver = solver}, 1);
     if (!resolved.ok() || resolved->shooting_interval == 0) continue;
-    FillChoice(*resolved, plan.ChoiceOf(solver) != nullptr, to->add_choices());
+    FillChoice(*resolved, system.plan().ChoiceOf(solver) != nullptr, to->add_choices());
   }
 }
 
-// num_steps: the number of inference steps; 0: the model's default.
+// num_steps: a number of steps that the model was loaded for; 0: the default.
 void FillPlan(const LoadedModel& model, int64_t num_steps, v1::Plan* to) {
-  const Plan& from = model.plan(num_steps);
+  const std::shared_ptr<const LoadedSystem> system = model.Find(num_steps);
+  const Plan& from = system->plan();
   to->set_id(from.id);
   to->set_device(from.device);
   to->set_rtol(from.rtol);
@@ -160,7 +160,7 @@ void FillPlan(const LoadedModel& model, int64_t num_steps, v1::Plan* to) {
   to->set_measured_seconds(from.measured_seconds);
   for (const PlanEntry& entry : from.entries) FillEntry(entry, to->add_entries());
   for (const std::string& candidate : from.candidates) to->add_candidates(candidate);
-  FillChoices(model, from, num_steps, to);
+  FillChoices(*system, model.info().solvers, to);
   to->set_device_class(from.device_class);
   to->set_build(from.build);
   to->set_source(std::string(ToString(from.source)));
@@ -198,15 +198,15 @@ std::span<float> AllocateTrajectory(const ModelInfo& info, const SolveInput& inp
   return AllocateTensor(std::array{input.num_samples, input.num_steps + 1, info.state_dim}, tensor);
 }
 
-void FillSolveReport(const ServedModel& model, const ResolvedOptions& options,
-                     std::span<const SampleReport> samples, const JobTimings& timings,
-                     v1::SolveReport* report) {
+void FillSolveReport(const Job& job, std::span<const SampleReport> samples,
+                     const JobTimings& timings, v1::SolveReport* report) {
   for (const SampleReport& sample : samples) FillSample(sample, report->add_samples());
-  const Plan& plan = model.model->plan(options.num_steps);
+  const ResolvedOptions& options = job.options;
+  const Plan& plan = job.system->plan();
   report->set_num_steps(options.num_steps);
   report->set_device(plan.device);
   report->set_plan_id(plan.id);
-  report->set_model_version(model.version);
+  report->set_model_version(job.model->version);
   report->set_batch_samples(static_cast<int32_t>(timings.batch_samples));
   const RunTimings& stages = timings.run;
   report->set_queue_seconds(timings.queue_seconds);
@@ -229,8 +229,8 @@ void FillProgress(const SolveProgress& progress, int64_t num_steps, v1::Generate
   if (progress.error_estimate.has_value()) message->set_error_estimate(*progress.error_estimate);
 }
 
-void FillCompare(const ServedModel& model, const CompareInput& input,
-                 std::span<const ComparisonRow> rows, v1::CompareResponse* response) {
+void FillCompare(const Plan& plan, const CompareInput& input, std::span<const ComparisonRow> rows,
+                 v1::CompareResponse* response) {
   double sequential_median = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (input.rows[i].solver != "sequential" || !rows[i].error.empty()) continue;
@@ -246,7 +246,6 @@ void FillCompare(const ServedModel& model, const CompareInput& input,
     row->set_requested_solver(std::string(input.rows[i].solver));
     FillRow(rows[i], input.request.num_samples, sequential_median, row);
   }
-  const Plan& plan = model.model->plan(input.request.options.num_inference_steps);
   response->set_device(plan.device);
   response->set_plan_id(plan.id);
 }
@@ -271,7 +270,7 @@ void FillModel(const ModelStatus& status, v1::GetModelResponse* response) {
   response->set_output_dim(info.output_dim);
   response->set_max_batch_size(info.max_batch_size);
   response->set_config_json(info.config_json);
-  response->set_memory_bytes(info.memory_bytes);
+  response->set_memory_bytes(status.model->model->memory_bytes());
   response->set_weights_sha256(info.weights_sha256);
   for (const std::string& solver : info.solvers) response->add_solvers(solver);
   for (const std::string& label : info.labels) response->add_labels(label);
@@ -280,6 +279,7 @@ void FillModel(const ModelStatus& status, v1::GetModelResponse* response) {
     response->add_num_inference_steps(steps);
     FillPlan(*status.model->model, steps, response->add_plans());
   }
+  response->set_max_inference_steps(info.max_inference_steps);
   response->set_num_classes(info.num_classes);
   response->mutable_image_shape()->Add(info.image_shape.begin(), info.image_shape.end());
 }

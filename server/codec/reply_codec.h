@@ -22,15 +22,15 @@ std::span<float> AllocateTensor(std::span<const int64_t> shape, v1::Tensor* tens
 std::span<float> AllocateTrajectory(const ModelInfo& info, const SolveInput& input,
                                     v1::Tensor* tensor);
 
-// Fills the report of a request that `model` has computed with `options`.
-void FillSolveReport(const ServedModel& model, const ResolvedOptions& options,
-                     std::span<const SampleReport> samples, const JobTimings& timings,
-                     v1::SolveReport* report);
+// Fills the report of a job that was computed.
+void FillSolveReport(const Job& job, std::span<const SampleReport> samples,
+                     const JobTimings& timings, v1::SolveReport* report);
 
 void FillProgress(const SolveProgress& progress, int64_t num_steps, v1::GenerateProgress* message);
 
-void FillCompare(const ServedModel& model, const CompareInput& input,
-                 std::span<const ComparisonRow> rows, v1::CompareResponse* response);
+// plan: that of the system that ran the comparison.
+void FillCompare(const Plan& plan, const CompareInput& input, std::span<const ComparisonRow> rows,
+                 v1::CompareResponse* response);
 
 void FillSummary(const ModelStatus& status, v1::ModelSummary* summary);
 void FillModel(const ModelStatus& status, v1::GetModelResponse* response);

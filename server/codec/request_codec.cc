@@ -76,7 +76,7 @@ absl::StatusOr<Option> DecodeEnum(const EnumRow<Wire, Option> (&rows)[N], Wire v
                   static_cast<int>(value));
 }
 
-absl::Status DecodeNumbers(const v1::SolverOptions& message, const ModelInfo& info,
+absl::Status DecodeNumbers(const v1::SolverOptions& message, int64_t num_steps,
                            const std::string& prefix, SolveOptions* options) {
   const auto field = [&](std::string_view name) { return StrCat(prefix, ".", name); };
   if (message.has_rtol()) options->rtol = message.rtol();
@@ -87,12 +87,10 @@ absl::Status DecodeNumbers(const v1::SolverOptions& message, const ModelInfo& in
     options->max_iterations = message.max_iterations();
     DEEPPCR_RETURN_IF_ERROR(CheckRange(field("max_iterations"), options->max_iterations, 1, 10000));
   }
-  int64_t layers = info.num_layers;
-  for (const int64_t steps : info.num_inference_steps) layers = std::max(layers, steps);
-  layers = std::min<int64_t>(layers, INT32_MAX);
   options->shooting_interval = message.shooting_interval();
-  DEEPPCR_RETURN_IF_ERROR(CheckRange(field("shooting_interval"), options->shooting_interval, 0,
-                                     static_cast<int32_t>(layers)));
+  const auto longest = static_cast<int32_t>(std::min<int64_t>(num_steps, INT32_MAX));
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckRange(field("shooting_interval"), options->shooting_interval, 0, longest));
   if (message.has_warm_sweeps()) {
     options->warm_sweeps = message.warm_sweeps();
     DEEPPCR_RETURN_IF_ERROR(CheckRange(field("warm_sweeps"), options->warm_sweeps, 0, 64));
@@ -100,12 +98,11 @@ absl::Status DecodeNumbers(const v1::SolverOptions& message, const ModelInfo& in
   return absl::OkStatus();
 }
 
-// Decodes every option but the number of inference steps, which is no part of the message.
 absl::Status DecodeOptions(const v1::SolverOptions& message, const ModelInfo& info,
-                           const std::string& prefix, SolveOptions* options) {
+                           int64_t num_steps, const std::string& prefix, SolveOptions* options) {
   DEEPPCR_ASSIGN_OR_RETURN(options->solver,
                            DecodeSolver(message.solver(), info, prefix + ".solver"));
-  DEEPPCR_RETURN_IF_ERROR(DecodeNumbers(message, info, prefix, options));
+  DEEPPCR_RETURN_IF_ERROR(DecodeNumbers(message, num_steps, prefix, options));
   DEEPPCR_ASSIGN_OR_RETURN(options->initial_guess, DecodeEnum(kGuesses, message.initial_guess(),
                                                               prefix + ".initial_guess"));
   if (options->initial_guess == InitialGuess::kCoarse && !info.generates()) {
@@ -194,8 +191,8 @@ absl::Status CheckReply(const ModelInfo& info, int64_t max_message_bytes, SolveI
 template <typename Request>
 absl::Status DecodeCommon(const Request& request, const ModelInfo& info, int64_t max_message_bytes,
                           SolveInput* input) {
-  DEEPPCR_RETURN_IF_ERROR(
-      DecodeOptions(request.options(), info, std::string(input->names.options), &input->options));
+  DEEPPCR_RETURN_IF_ERROR(DecodeOptions(request.options(), info, input->num_steps,
+                                        std::string(input->names.options), &input->options));
   DEEPPCR_RETURN_IF_ERROR(
       DecodeInitialStates(request.has_initial_states(), request.initial_states(), info, input));
   input->request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
@@ -210,7 +207,7 @@ absl::Status DecodeRow(const v1::SolverOptions& message, const ModelInfo& info, 
     return Mismatch(prefix + ".return_trajectory", "false in Compare", "true");
   }
   SolveOptions options;
-  DEEPPCR_RETURN_IF_ERROR(DecodeOptions(message, info, prefix, &options));
+  DEEPPCR_RETURN_IF_ERROR(DecodeOptions(message, info, input->request.num_steps, prefix, &options));
   if (options.initial_guess == InitialGuess::kPrevious) {
     return Mismatch(prefix + ".initial_guess", "CONSTANT, COARSE or CALIBRATED in Compare",
                     "PREVIOUS");
@@ -240,8 +237,6 @@ absl::Status DecodeRows(const v1::CompareRequest& request, const ModelInfo& info
     sequential.solver = "sequential";
     input->rows.insert(input->rows.begin(), sequential);
   }
-  for (SolveOptions& row : input->rows)
-    row.num_inference_steps = input->request.options.num_inference_steps;
   return absl::OkStatus();
 }
 
@@ -307,6 +302,15 @@ absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, co
   solve.reply_bytes = std::min(outputs, INT64_MAX / 2) + rows * kRowBytes + kEnvelopeBytes;
   DEEPPCR_RETURN_IF_ERROR(CheckReplyBytes(solve.reply_bytes, max_message_bytes));
   return input;
+}
+
+absl::Status AboutSteps(const FieldNames& names, const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status) && !absl::IsResourceExhausted(status)) return status;
+  constexpr std::string_view kField = "num_inference_steps: ";
+  const std::string_view message = ToStd(status.message());
+  const std::string_view reason =
+      message.starts_with(kField) ? message.substr(kField.size()) : message;
+  return absl::Status(status.code(), StrCat(names.Setting(kField), reason));
 }
 
 absl::Status CheckFinite(const SolveInput& input) {

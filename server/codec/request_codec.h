@@ -42,6 +42,9 @@ absl::StatusOr<SolveInput> DecodeGenerate(const v1::GenerateRequest& request, co
 absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, const ModelInfo& info,
                                            int64_t max_message_bytes);
 
+// The status of LoadedModel::Prepare about a request whose names of fields are these.
+absl::Status AboutSteps(const FieldNames& names, const absl::Status& status);
+
 // Checks every tensor of the input.
 absl::Status CheckFinite(const SolveInput& input);
 

@@ -42,7 +42,7 @@ struct SolveInput {
   TensorInput initial_noise, step_noise;  // [n, D], [n, L, D], or empty
   int64_t num_steps = 0;                  // L
 
-  SolveOptions options;  // solver points into SolverNames(); Compare: only num_inference_steps
+  SolveOptions options;  // solver points into SolverNames(); for Compare see CompareInput
   std::optional<std::chrono::microseconds> timeout;  // set by the request, beside its deadline
   int64_t request_bytes = 0;                         // in memory, fields we do not know included
   int64_t reply_bytes = 0;                           // upper bound

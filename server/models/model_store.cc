@@ -20,11 +20,12 @@
 namespace deeppcr {
 namespace {
 
-// The plan of every number of steps that the model is loaded for.
+// The plan of every system that was made at load, which lives as long as the model.
 std::vector<const Plan*> PlansOf(const LoadedModel& model) {
   std::vector<const Plan*> plans;
-  for (const int64_t steps : model.info().num_inference_steps) plans.push_back(&model.plan(steps));
-  if (plans.empty()) plans.push_back(&model.plan());
+  for (const int64_t steps : model.info().num_inference_steps)
+    plans.push_back(&model.Find(steps)->plan());
+  if (plans.empty()) plans.push_back(&model.Find()->plan());
   return plans;
 }
 
@@ -222,7 +223,7 @@ ModelStatus ModelStore::Publish(const std::string& name, int64_t version,
     entry.reason.clear();
     scan_errors_.erase(name);
     entry.model->metrics->memory_bytes->Set(
-        static_cast<double>(entry.model->model->info().memory_bytes));
+        static_cast<double>(entry.model->model->memory_bytes()));
   } else if (entry.model != nullptr) {
     entry.reason = StrCat("reload failed, the older load serves on: ", loaded.status().message());
   } else {
@@ -247,12 +248,13 @@ absl::StatusOr<ModelStatus> ModelStore::LoadVersion(const std::string& name, int
                 {{"model", name}, {"version", version}, {"reason", ToStd(status.message())}});
     return status;
   }
+  const Plan& plan = result.model->model->Find()->plan();
   logger_.Log(LogLevel::kInfo, "model_ready",
               {{"model", name},
                {"version", version},
                {"seconds", SecondsSince(start)},
-               {"device", result.model->model->plan().device},
-               {"plan", result.model->model->plan().id},
+               {"device", plan.device},
+               {"plan", plan.id},
                {"plan_source", PlanSources(*result.model->model)}});
   return result;
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/codec/reply_codec.h"
+#include "server/rpc/solve_call.h"
 
 namespace deeppcr {
 namespace {
@@ -56,16 +57,20 @@ void CompareCall::Run() {
 absl::Status CompareCall::Compute(v1::CompareResponse* reply) {
   if (Fired(&token_)) return ExpiredStatus(token_, Clock::now());
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_.request));
+  absl::StatusOr<std::shared_ptr<const LoadedSystem>> system =
+      PrepareSteps(*served_, input_.request.num_steps, token_, context_);
+  if (absl::IsCancelled(system.status())) return ExpiredStatus(token_, Clock::now());
+  if (!system.ok()) return AboutSteps(input_.request.names, system.status());
   std::vector<absl::StatusOr<ResolvedOptions>> options;
   for (const SolveOptions& row : input_.rows)
-    options.push_back(served_->model->Resolve(row, input_.request.num_samples));
+    options.push_back((*system)->Resolve(row, input_.request.num_samples));
   const Clock::time_point start = Clock::now();
   const absl::StatusOr<std::vector<ComparisonRow>> rows =
-      served_->model->Compare(input_.request.Samples(), options, input_.repetitions, &token_);
+      (*system)->Compare(input_.request.Samples(), options, input_.repetitions, &token_);
   timings_.run.wall_seconds = SecondsSince(start);
   timings_.batch_samples = input_.request.num_samples;
   if (!rows.ok()) return rows.status();
-  FillCompare(*served_, input_, *rows, reply);
+  FillCompare((*system)->plan(), input_, *rows, reply);
   return absl::OkStatus();
 }
 

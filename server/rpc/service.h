@@ -36,6 +36,7 @@ struct ServiceContext {
   Batcher& batcher;
   TaskThread& loader;
   TaskThread& comparisons;
+  TaskThread& preparations;
   Metrics& metrics;
   ShadowSampler& shadow;
   Logger& logger;

@@ -24,7 +24,14 @@ absl::Status InField(std::string_view field, const absl::Status& status);
 
 // True if the job is so short that the handler should compute it itself. Only the time that the
 // sequential solver takes is known beforehand.
-bool IsShort(const LoadedModel& model, const ResolvedOptions& options, const SolveInput& input);
+bool IsShort(const Plan& plan, const ResolvedOptions& options, const SolveInput& input);
+
+// The system of num_steps steps, which is made if it is not there: for threads that may take
+// seconds.
+absl::StatusOr<std::shared_ptr<const LoadedSystem>> PrepareSteps(const ServedModel& model,
+                                                                 int64_t num_steps,
+                                                                 const CancelToken& token,
+                                                                 ServiceContext& context);
 
 // The samples' terminations as the status of the whole call.
 absl::Status JudgeReports(std::span<const SampleReport> reports, const SolveOptions& options);
@@ -74,11 +81,19 @@ class SolveCall final : public Call, public Job, public ProgressListener {
     if (!status.ok()) return End(status);
     ObserveReports(reports_, *model, options.solver, request_id_, *series_, context_.logger);
     v1::SolveReport report;
-    FillSolveReport(*model, options, reports_, timings, &report);
+    FillSolveReport(*this, reports_, timings, &report);
     // The reply's memory ends here, and not when the client has read it.
     const typename M::Reply reply = method_.TakeReply(*model, std::move(report), request_id_);
     if (context_.shadow.Sample()) return AnswerAndShadow(reply);
     Answer(reply);
+  }
+
+  // Answers at once if the call still waits for its system.
+  void OnCancelled() override {
+    Call::OnCancelled();
+    // The stream that calls share calls this under its lock; there a call ends in its turn.
+    if (responder_.in_turns() || !context_.preparations.Withdraw(this)) return;
+    End(ExpiredStatus(token_, Clock::now()));
   }
 
   void OnProgress(const SolveProgress& progress) override {
@@ -95,42 +110,60 @@ class SolveCall final : public Call, public Job, public ProgressListener {
 
   absl::Status Admit() {
     DEEPPCR_RETURN_IF_ERROR(Receive(&request_));
-    DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> served,
-                             context_.store.Find(model_, version_));
+    DEEPPCR_ASSIGN_OR_RETURN(model, context_.store.Find(model_, version_));
+    version_ = model->version;
     // From here on the call counts in the model's statistics.
-    model_metrics_ = served->metrics;
+    model_metrics_ = model->metrics;
     statistics_ = &model_metrics_->statistics;
     DEEPPCR_ASSIGN_OR_RETURN(
-        input_, method_.Decode(&request_, served->model->info(), context_.max_message_bytes));
-    return Submit(std::move(served));
-  }
-
-  // Hands the call to the batcher. After OK `this` belongs to the batcher and may be gone.
-  absl::Status Submit(std::shared_ptr<ServedModel> served) {
-    const LoadedModel& loaded = *served->model;
-    absl::StatusOr<ResolvedOptions> resolved = loaded.Resolve(input_.options, input_.num_samples);
-    if (!resolved.ok()) return InField(input_.names.options, resolved.status());
-    options = *std::move(resolved);
-    num_samples_ = samples = input_.num_samples;
-    checked_ = input_.request_bytes <= kInlineCheckBytes;
-    if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
-    run_inline = IsShort(loaded, options, input_);
-    series_ = model_metrics_->ForSolver(options.solver,
-                                        input_.generates ? Method::kGenerate : Method::kForward);
-    stages_ = &model_metrics_->stages();
-    solver_ = options.solver;
-    bytes = input_.request_bytes + input_.reply_bytes;
-    model = std::move(served);
-    version_ = model->version;
+        input_, method_.Decode(&request_, model->model->info(), context_.max_message_bytes));
     token = &token_;
     if (input_.timeout.has_value()) {
       limited_.emplace(std::min(start_ + *input_.timeout, token_.deadline()), &token_);
       token = &*limited_;
     }
-    held_bytes_ = bytes;
+    checked_ = input_.request_bytes <= kInlineCheckBytes;
+    if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
+    system = model->model->Find(input_.num_steps);
+    return system != nullptr ? Submit() : AwaitSystem();
+  }
+
+  // Has the system made, on a thread for that, and goes on there. After OK `this` may be gone.
+  absl::Status AwaitSystem() {
+    DEEPPCR_RETURN_IF_ERROR(HoldBytes(input_.request_bytes + input_.reply_bytes));
+    if (context_.preparations.Post([this] { MakeSystem(); }, this)) return absl::OkStatus();
+    return absl::ResourceExhaustedError(
+        "too many requests wait for their numbers of inference steps; try again later");
+  }
+
+  // Goes on making the system when this request's deadline passes: the next request finds it.
+  void MakeSystem() {
+    if (Fired(token)) return End(ExpiredStatus(*token, Clock::now()));
+    absl::StatusOr<std::shared_ptr<const LoadedSystem>> made =
+        PrepareSteps(*model, input_.num_steps, context_.stop, context_);
+    if (!made.ok()) return End(AboutSteps(input_.names, made.status()));
+    system = *std::move(made);
+    if (absl::Status status = Submit(); !status.ok()) End(status);
+  }
+
+  // Hands the call to the batcher. After OK `this` belongs to the batcher and may be gone.
+  absl::Status Submit() {
+    absl::StatusOr<ResolvedOptions> resolved = system->Resolve(input_.options, input_.num_samples);
+    if (!resolved.ok()) return InField(input_.names.options, resolved.status());
+    options = *std::move(resolved);
+    num_samples_ = samples = input_.num_samples;
+    run_inline = IsShort(system->plan(), options, input_);
+    series_ = model_metrics_->ForSolver(options.solver,
+                                        input_.generates ? Method::kGenerate : Method::kForward);
+    stages_ = &model_metrics_->stages();
+    solver_ = options.solver;
+    // A call that had to wait for its system holds them already.
+    bytes = held_bytes_ > 0 ? 0 : input_.request_bytes + input_.reply_bytes;
+    held_bytes_ += bytes;
     submitted_ = Clock::now();
+    const int64_t taken = bytes;
     const absl::Status status = context_.batcher.Enqueue(this);
-    if (!status.ok()) held_bytes_ = 0;
+    if (!status.ok()) held_bytes_ -= taken;
     if (absl::IsResourceExhausted(status)) SendDepth(context_.batcher.Depth(*model));
     return status;
   }
@@ -138,12 +171,16 @@ class SolveCall final : public Call, public Job, public ProgressListener {
   // Ends the call without holding on to the model: an unload waits for users, not for replies that
   // nobody reads.
   void Answer(const google::protobuf::Message& reply) {
-    model.reset();
+    LetGo();
     Complete(absl::OkStatus(), &reply);
   }
   void End(const absl::Status& error) {
-    model.reset();
+    LetGo();
     Refuse(error);
+  }
+  void LetGo() {
+    system.reset();
+    model.reset();
   }
 
   // Offers a shadow of the first sample, which is copied before the reply: `this` and the request

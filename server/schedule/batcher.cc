@@ -247,8 +247,8 @@ void Batcher::Compute(Work* work) {
     work->statuses.push_back(std::move(status));
   }
   if (work->items.empty()) return;
-  const absl::Status status =
-      model.model->Run(work->batch.jobs.front()->options, work->items, &work->run);
+  const Job& first = *work->batch.jobs.front();
+  const absl::Status status = first.system->Run(first.options, work->items, &work->run);
   for (absl::Status& each : work->statuses) {
     if (each.ok()) each = status;
   }

@@ -29,11 +29,13 @@ class Job {
   // a handler may spend. An error goes to Done.
   virtual absl::Status Prepare() { return absl::OkStatus(); }
   // status: OK if computed, see the reports; kCancelled, kDeadlineExceeded if dropped from the
-  // queue; kUnavailable if the server stops; or the error of Prepare or LoadedModel::Run.
+  // queue; kUnavailable if the server stops; or the error of Prepare or LoadedSystem::Run.
   virtual void Done(absl::Status status, const JobTimings& timings) = 0;
 
   // Set before Enqueue, constant from then on.
   std::shared_ptr<ServedModel> model;
+  std::shared_ptr<const LoadedSystem>
+      system;               // of the model; jobs equal in options have equal ones
   bool run_inline = false;  // computed sooner than a thread wakes up
   bool allow_delay = true;  // waits for others to share its batch, where the schedule allows that
   ResolvedOptions options;  // jobs equal in these run together

@@ -28,14 +28,12 @@ ResolvedOptions ToTheEnd(const ResolvedOptions& primary) {
 }
 
 // The other half of the pair: sequential, or the plan's best parallel solver.
-absl::StatusOr<ResolvedOptions> Counterpart(const LoadedModel& model,
+absl::StatusOr<ResolvedOptions> Counterpart(const LoadedSystem& system,
                                             const ResolvedOptions& primary) {
   SolveOptions options;
   options.solver = "sequential";
-  options.num_inference_steps = model.info().generates() ? primary.num_steps : 0;
-  if (primary.solver == "sequential")
-    options.solver = model.plan(primary.num_steps).Lookup(1).parallel.solver;
-  return model.Resolve(options, 1);
+  if (primary.solver == "sequential") options.solver = system.plan().Lookup(1).parallel.solver;
+  return system.Resolve(options, 1);
 }
 
 // A fallback's error would be that of the sequential solver against itself: an undeserved 0.
@@ -78,10 +76,12 @@ void ShadowSampler::Offer(const std::shared_ptr<ServedModel>& model, const Resol
 
 void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& primary,
                             const OwnedSampleInputs& sample, const CancelToken& token) {
+  const std::shared_ptr<const LoadedSystem> system = model.model->Find(primary.num_steps);
+  if (system == nullptr) return metrics_.CountShadow(ShadowOutcome::kInterrupted);
   const int64_t start = NowNs();
   const std::array<absl::StatusOr<ResolvedOptions>, 2> pair = {ToTheEnd(primary),
-                                                               Counterpart(*model.model, primary)};
-  const auto rows = model.model->Compare(sample.View(), pair, kRepetitions, &token);
+                                                               Counterpart(*system, primary)};
+  const auto rows = system->Compare(sample.View(), pair, kRepetitions, &token);
   const int64_t end = NowNs();
   not_before_ns_.store(end + static_cast<int64_t>(static_cast<double>(end - start) / kMaxShare),
                        std::memory_order_relaxed);

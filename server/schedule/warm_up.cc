@@ -31,7 +31,8 @@ class WarmUpJob final : public Job {
   }
 
   absl::Status Resolve() {
-    DEEPPCR_ASSIGN_OR_RETURN(options, model->model->Resolve(SolveOptions(), samples));
+    system = model->model->Find();
+    DEEPPCR_ASSIGN_OR_RETURN(options, system->Resolve(SolveOptions(), samples));
     return absl::OkStatus();
   }
   void Done(absl::Status status, const JobTimings&) override { done_.set_value(std::move(status)); }

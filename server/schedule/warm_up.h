@@ -17,7 +17,7 @@ namespace deeppcr {
 // ready (answers need not converge: their reports say so). Inputs are zero. Counts in no
 // statistics. Waits for the result; ends early, with OK, when `stop` fires. A full batch has
 // max_batch_size samples, but inputs and outputs of no more than kWarmUpBytes.
-// Errors: those of LoadedModel::Resolve and Run; kDeadlineExceeded after kWarmUpSeconds, waiting
+// Errors: those of LoadedSystem::Resolve and Run; kDeadlineExceeded after kWarmUpSeconds, waiting
 // for a worker included: a warm-up must not hold up loading, or a worker, for longer; kUnavailable
 // while the batcher stops.
 inline constexpr std::chrono::seconds kWarmUpSeconds{3};  // for each of the two batches

@@ -94,7 +94,11 @@ absl::StatusOr<int> PinToCore(int core) {
 
 Workload::Workload(std::shared_ptr<const LoadedModel> model, std::span<const float> inputs,
                    int64_t n)
-    : model_(std::move(model)), inputs_(inputs), n_(n), input_dim_(model_->info().input_dim) {
+    : model_(std::move(model)),
+      system_(model_->Find()),
+      inputs_(inputs),
+      n_(n),
+      input_dim_(model_->info().input_dim) {
   const ModelInfo& info = model_->info();
   outputs_.resize(static_cast<size_t>(n * info.output_dim));
   trajectory_.resize(static_cast<size_t>(n * (info.num_layers + 1) * info.state_dim));
@@ -121,13 +125,13 @@ RunItem Workload::Item(int64_t index, bool trajectory) {
 
 absl::Status Workload::Run(const ResolvedOptions& options, int64_t index, bool trajectory) {
   RunItem item = Item(index, trajectory);
-  return model_->Run(options, {&item, 1}, nullptr);
+  return system_->Run(options, {&item, 1}, nullptr);
 }
 
 absl::StatusOr<double> Workload::Time(const ResolvedOptions& options, int64_t index) {
   RunItem item = Item(index, false);
   const Clock::time_point start = Clock::now();
-  const absl::Status status = model_->Run(options, {&item, 1}, nullptr);
+  const absl::Status status = system_->Run(options, {&item, 1}, nullptr);
   const Clock::time_point end = Clock::now();
   if (!status.ok()) return status;
   return std::chrono::duration<double>(end - start).count();
@@ -185,7 +189,7 @@ absl::StatusOr<std::vector<Expected>> SequentialAnswers(std::shared_ptr<const Lo
   const int64_t n = model->info().generates() ? count : 1;
   Workload workload(model, inputs, n);
   DEEPPCR_ASSIGN_OR_RETURN(const ResolvedOptions options,
-                           model->Resolve({.solver = "sequential"}, n));
+                           model->Find()->Resolve({.solver = "sequential"}, n));
   const size_t num_states = workload.trajectory().size() / static_cast<size_t>(n);
   const size_t num_outputs = workload.outputs().size() / static_cast<size_t>(n);
   std::vector<Expected> answers;

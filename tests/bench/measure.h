@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_BENCH_MEASURE_H_
 #define DEEPPCR_TESTS_BENCH_MEASURE_H_
 
-// Timing and checking of whole LoadedModel::Run calls with host buffers, for the benchmarks.
+// Timing and checking of whole LoadedSystem::Run calls with host buffers, for the benchmarks.
 
 #include <cstdint>
 #include <memory>
@@ -56,6 +56,7 @@ class Workload {
   RunItem Item(int64_t index, bool trajectory);
 
   std::shared_ptr<const LoadedModel> model_;
+  std::shared_ptr<const LoadedSystem> system_;
   std::span<const float> inputs_;
   int64_t n_;
   int64_t input_dim_;

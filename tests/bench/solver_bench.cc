@@ -145,13 +145,13 @@ absl::StatusOr<Group> MakeGroup(const Flags& flags, const std::string& name,
                 {"samples", n},
                 {"num_layers", model->info().num_layers},
                 {"state_dim", model->info().state_dim},
-                {"plan", model->plan().id},
+                {"plan", model->Find()->plan().id},
                 {"missing", nlohmann::ordered_json::object()},
                 {"candidates", nlohmann::ordered_json::array()}};
   for (const Rung& rung : model->info().generates() ? DiffusionRungs() : Rungs()) {
     if (!flags.rungs.empty() && std::ranges::find(flags.rungs, rung.name) == flags.rungs.end())
       continue;
-    const absl::StatusOr<ResolvedOptions> resolved = model->Resolve(rung.options, n);
+    const absl::StatusOr<ResolvedOptions> resolved = model->Find()->Resolve(rung.options, n);
     if (!resolved.ok()) {
       group.json["missing"][rung.name] = std::string(resolved.status().message());
       continue;

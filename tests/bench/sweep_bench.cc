@@ -150,11 +150,14 @@ absl::StatusOr<Point> MeasurePoint(const Subject& subject, int64_t samples, doub
               .verdict = {}};
   Workload workload(model, inputs, samples);
   Candidate sequential{"sequential", {}};
-  DEEPPCR_ASSIGN_OR_RETURN(sequential.options, model->Resolve({.solver = "sequential"}, samples));
+  DEEPPCR_ASSIGN_OR_RETURN(sequential.options,
+                           model->Find()->Resolve({.solver = "sequential"}, samples));
   DEEPPCR_RETURN_IF_ERROR(workload.Run(sequential.options, 0, false));
   point.sequential_stages = workload.reports()[0].dependent_stages;
-  DEEPPCR_ASSIGN_OR_RETURN(point.newton.options, model->Resolve({.solver = "newton"}, samples));
-  DEEPPCR_ASSIGN_OR_RETURN(point.chosen.options, model->Resolve({.solver = "auto"}, samples));
+  DEEPPCR_ASSIGN_OR_RETURN(point.newton.options,
+                           model->Find()->Resolve({.solver = "newton"}, samples));
+  DEEPPCR_ASSIGN_OR_RETURN(point.chosen.options,
+                           model->Find()->Resolve({.solver = "auto"}, samples));
   DEEPPCR_ASSIGN_OR_RETURN(point.verdict, JudgeAt(point, &workload, point.newton, expected));
   DEEPPCR_RETURN_IF_ERROR(JudgeAt(point, &workload, point.chosen, expected).status());
   const Verdict& verdict = point.verdict;

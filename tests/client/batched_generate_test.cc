@@ -140,6 +140,12 @@ TEST_F(BatchedGenerateTest, RefusesWhatDoesNotFitTheModel) {
   generation.num_inference_steps = 3;
   EXPECT_EQ(ErrorOf(generation),
             "steps: expected a number that the model was loaded for (4, 2), got 3");
+  model_.set_max_inference_steps(9);
+  generation.num_inference_steps = 10;
+  EXPECT_EQ(ErrorOf(generation), "steps: expected 1 to 9, got 10");
+  EXPECT_EQ(*ResolveInferenceSteps(model_, 9), 9);
+  EXPECT_EQ(*ResolveInferenceSteps(model_, 0), 4);
+  EXPECT_FALSE(ResolveInferenceSteps(model_, -1).ok());
   EXPECT_TRUE(service_.generate_requests().empty());
 }
 

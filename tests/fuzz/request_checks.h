@@ -56,29 +56,23 @@ inline const ModelInfo& ConditionInfo() {
     model->input_dim = 2;
     model->has_decoder = false;
     model->num_classes = 0;
+    model->max_inference_steps = 9;
     return model;
   }();
   return info;
-}
-
-// The largest L that a request may ask for.
-inline int64_t Longest(const ModelInfo& info) {
-  int64_t steps = info.num_layers;
-  for (const int64_t listed : info.num_inference_steps) steps = std::max(steps, listed);
-  return steps;
 }
 
 inline bool Accepts(const ModelInfo& info, std::string_view solver) {
   return std::find(info.solvers.begin(), info.solvers.end(), solver) != info.solvers.end();
 }
 
-inline void RequireOptions(const SolveOptions& options, const ModelInfo& info) {
+inline void RequireOptions(const SolveOptions& options, const ModelInfo& info, int64_t num_steps) {
   Require(Accepts(info, options.solver), "the solver is one that the model takes");
   Require(options.rtol >= 1e-7 && options.rtol <= 0.1, "rtol is in its range");
   Require(options.atol >= 0 && options.atol <= 1, "atol is in its range");
   Require(options.max_iterations >= 0 && options.max_iterations <= 10000,
           "max_iterations is in its range");
-  Require(options.shooting_interval >= 0 && options.shooting_interval <= Longest(info),
+  Require(options.shooting_interval >= 0 && options.shooting_interval <= num_steps,
           "shooting_interval is in its range");
   Require(options.warm_sweeps >= -1 && options.warm_sweeps <= 64, "warm_sweeps is in its range");
   Require(options.initial_guess <= InitialGuess::kPrevious, "initial_guess is one of the enum");
@@ -139,10 +133,11 @@ inline void RequireGeneration(const v1::GenerationInput& message, const SolveInp
   Require(input.first_sample + static_cast<uint64_t>(n) >= static_cast<uint64_t>(n),
           "sample indices do not wrap");
   const auto& listed = info.num_inference_steps;
-  Require(std::find(listed.begin(), listed.end(), steps) != listed.end(),
-          "the model was loaded for the number of steps");
-  const int64_t wanted = input.options.num_inference_steps;
-  Require(wanted == message.num_inference_steps() && steps == (wanted == 0 ? listed[0] : wanted),
+  Require(std::find(listed.begin(), listed.end(), steps) != listed.end() ||
+              (steps >= 1 && steps <= info.max_inference_steps),
+          "the model has the number of steps");
+  const int64_t wanted = message.num_inference_steps();
+  Require(steps == (wanted == 0 ? listed[0] : wanted),
           "the number of steps is the message's, or the default");
   RequireLabels(message, input, info);
   RequireTensor(message.conditioning(), input.inputs.values, info.input_dim > 0 ? n : 0,
@@ -159,7 +154,7 @@ inline void RequireForward(const v1::ForwardRequest& request, const SolveInput& 
   Require(input.num_samples >= 1 && input.num_samples <= info.max_batch_size,
           "the number of samples is in its range");
   RequireTensor(request.inputs(), input.inputs.values, input.num_samples, info.input_dim);
-  RequireOptions(input.options, info);
+  RequireOptions(input.options, info, input.num_steps);
   RequireInitialStates(request.initial_states(), input, info);
   RequireReply(input);
 }
@@ -168,7 +163,7 @@ inline void RequireForward(const v1::ForwardRequest& request, const SolveInput& 
 inline void RequireGenerate(const v1::GenerateRequest& request, const SolveInput& input,
                             const ModelInfo& info) {
   RequireGeneration(request.input(), input, info);
-  RequireOptions(input.options, info);
+  RequireOptions(input.options, info, input.num_steps);
   RequireInitialStates(request.initial_states(), input, info);
   RequireReply(input);
 }

@@ -290,19 +290,19 @@ TEST_F(GenerateTest, MistakesAreRefusedInWords) {
     EXPECT_EQ(streamed.status.error_message(), status.error_message());
     EXPECT_TRUE(streamed.progress.empty() && streamed.results.empty());
   };
-  request.mutable_input()->set_num_inference_steps(5);
-  expect("input.num_inference_steps: expected one of 24, 8");
+  request.mutable_input()->set_num_inference_steps(1001);
+  expect("input.num_inference_steps: expected an integer in [0, 1000], or one of 24, 8, got 1001");
   request = DdpmRequest();
   request.mutable_input()->set_class_labels(1, 3);
   expect("input.class_labels: expected a number in [0, 2], got 3");
   request = DdpmRequest();
   request.mutable_options()->set_initial_guess(v1::INITIAL_GUESS_CALIBRATED);
   expect("a diffusion model has coarse instead");
-  // The interval is within the largest L, but not within the L of this request.
+  // The interval is within another L, but not within the L of this request.
   request = DdpmRequest();
   request.mutable_input()->set_num_inference_steps(kFewSteps);
   request.mutable_options()->set_shooting_interval(kFewSteps + 1);
-  expect("shooting_interval: expected a value in [0, 8], got 9");
+  expect("options.shooting_interval: expected a number in [0, 8], got 9");
   request = DdpmRequest();
   SetTensor({3, kState}, std::vector<float>(3 * kState, NAN),
             request.mutable_input()->mutable_initial_noise());
@@ -321,9 +321,75 @@ TEST_F(GenerateTest, MistakesAreRefusedInWords) {
   EXPECT_THAT(status.error_message(), HasSubstr("use Generate"));
 }
 
+// The bits are those of a server whose config.json names the number.
+TEST_F(GenerateTest, TakesNumbersOfStepsThatNoPlanWasMadeFor) {
+  EXPECT_EQ(Describe("ddpm").max_inference_steps(), 1000);
+  ModelConfig config = DdpmConfig();
+  config.num_inference_steps = {37};
+  testing::TemporaryDirectory named;
+  WriteDiffusionModel(named.File("ddpm/1"), config, "DDPMScheduler");
+  const auto other = testing::ServerProcess::Start(named.path(), {"--threads=1"});
+  ASSERT_NE(other, nullptr);
+  const auto other_stub = Connect(other->address());
+  for (const char* solver : {"sequential", "newton", "picard", "auto"}) {
+    v1::GenerateRequest request = DdpmRequest(3, solver);
+    request.mutable_input()->set_num_inference_steps(37);
+    v1::GenerateResponse response, expected;
+    const grpc::Status status = Call(*stub_, request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    ASSERT_TRUE(Call(*other_stub, request, &expected).ok());
+    EXPECT_EQ(response.report().num_steps(), 37) << solver;
+    EXPECT_EQ(response.report().plan_id().size(), 16U);
+    for (const v1::SampleReport& sample : response.report().samples())
+      EXPECT_TRUE(sample.converged()) << solver;
+    ExpectNear(response.samples(), expected.samples(), 2e-3, solver);
+    if (std::string_view(solver) != "sequential") continue;
+    EXPECT_EQ(response.samples().data(), expected.samples().data());
+    const Streamed streamed = Stream(*stub_, request);
+    ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
+    EXPECT_EQ(streamed.results.at(0).samples().data(), expected.samples().data());
+  }
+}
+
+// Many clients at once, each with a number of its own, more of them than are kept.
+TEST_F(GenerateTest, ManyNumbersOfStepsAtOnceAllGetTheirAnswers) {
+  constexpr int kThreads = 8, kEach = 5;
+  std::atomic<int> answered = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      const auto stub = Connect(server_->address());
+      for (int i = 0; i < kEach; ++i) {
+        const int32_t steps = 40 + 3 * ((t + i) % 12);
+        v1::GenerateRequest request = DdpmRequest(2, i % 2 == 0 ? "newton" : "auto");
+        request.mutable_input()->set_num_inference_steps(steps);
+        v1::GenerateResponse response;
+        const grpc::Status status = Call(*stub, request, &response);
+        EXPECT_TRUE(status.ok()) << status.error_message();
+        EXPECT_EQ(response.report().num_steps(), steps);
+        answered += status.ok() ? 1 : 0;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(answered.load(), kThreads * kEach);
+}
+
+TEST_F(GenerateTest, AServerMayKeepToTheNumbersThatConfigNames) {
+  const auto strict = StartServer({"--max_unplanned_bytes=0"});
+  ASSERT_NE(strict, nullptr);
+  v1::GenerateRequest request = DdpmRequest();
+  request.mutable_input()->set_num_inference_steps(37);
+  v1::GenerateResponse response;
+  const grpc::Status status = Call(*Connect(strict->address()), request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("input.num_inference_steps: expected one of 24, 8"));
+}
+
 TEST_F(GenerateTest, CompareTakesAGeneration) {
   const v1::GetModelResponse model = Describe("ddpm");
-  for (const int32_t steps : {0, static_cast<int32_t>(kFewSteps)}) {
+  for (const int32_t steps : {0, static_cast<int32_t>(kFewSteps), 11}) {
     v1::CompareRequest request;
     request.set_model("ddpm");
     *request.mutable_generation() = DdpmRequest(2).input();
@@ -352,8 +418,11 @@ TEST_F(GenerateTest, CompareTakesAGeneration) {
       ExpectNear(row.outputs(), expected.samples(), 1e-3, row.requested_solver());
     }
     EXPECT_EQ(response.rows(2).outputs().data(), expected.samples().data());
-    EXPECT_EQ(response.sequential_stages(), steps == 0 ? kSteps : kFewSteps);
-    EXPECT_EQ(response.plan_id(), model.plans(steps == 0 ? 0 : 1).id());
+    EXPECT_EQ(response.sequential_stages(), steps == 0 ? kSteps : steps);
+    EXPECT_EQ(response.plan_id(), expected.report().plan_id());
+    if (steps != 11) {
+      EXPECT_EQ(response.plan_id(), model.plans(steps == 0 ? 0 : 1).id());
+    }
   }
 }
 

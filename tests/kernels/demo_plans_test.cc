@@ -27,10 +27,10 @@ TEST_P(DemoPlansTest, EveryModelLoadsWhereAPlanIsRequired) {
                                                                "/deploy/models/repository")) {
     const auto loaded = (*engine)->LoadModel(model.path().string() + "/1", nullptr, nullptr);
     ASSERT_TRUE(loaded.ok()) << model.path() << ": " << loaded.status();
-    EXPECT_EQ((*loaded)->plan().source, PlanSource::kFile) << model.path();
-    EXPECT_EQ((*loaded)->plan().device_class, "cpu-" + GetParam()) << model.path();
-    EXPECT_FALSE((*loaded)->plan().choices.empty()) << model.path();
-    EXPECT_GT((*loaded)->plan().least_rtol, 0) << model.path();
+    EXPECT_EQ((*loaded)->Find()->plan().source, PlanSource::kFile) << model.path();
+    EXPECT_EQ((*loaded)->Find()->plan().device_class, "cpu-" + GetParam()) << model.path();
+    EXPECT_FALSE((*loaded)->Find()->plan().choices.empty()) << model.path();
+    EXPECT_GT((*loaded)->Find()->plan().least_rtol, 0) << model.path();
     ++models;
   }
   EXPECT_GE(models, 5);

@@ -91,13 +91,13 @@ class LoadedModelTest : public ::testing::Test {
     backends_.push_back(std::move(cpu->backends.front()));
     absl::StatusOr<Model> model = ReadModel(model_.path(), {});
     if (!model.ok()) return model.status();
-    return PrepareModel(*model, {.backends = backends_,
-                                 .pool = &pool_,
-                                 .options = &options_,
-                                 .progress = [&](LoadNews news, std::string_view text) {
-                                   if (news == LoadNews::kProblem)
-                                     problems_ += std::string(text) + "\n";
-                                 }});
+    return PrepareModel(*std::move(model), {.backends = backends_,
+                                            .pool = &pool_,
+                                            .options = &options_,
+                                            .progress = [&](LoadNews news, std::string_view text) {
+                                              if (news == LoadNews::kProblem)
+                                                problems_ += std::string(text) + "\n";
+                                            }});
   }
 
   std::string PlanPath() const { return model_.File("plan.json"); }
@@ -139,7 +139,7 @@ TEST_F(LoadedModelTest, GoesToTheNextBackendWhereOneHasNoCodeForItAndSaysSo) {
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ((*model)->info().backend, "cpu");
   EXPECT_FALSE((*model)->info().on_gpu);
-  EXPECT_EQ((*model)->plan().device, backends_.back().backend->device());
+  EXPECT_EQ((*model)->Find()->plan().device, backends_.back().backend->device());
   EXPECT_EQ(problems_, "the refusing backend cannot run this model: no code for it\n");
 }
 
@@ -153,24 +153,24 @@ TEST_F(LoadedModelTest, OtherErrorsOfABackendAreTheLoads) {
 TEST_F(LoadedModelTest, WhereNoBackendHasTheCodeTheErrorSaysWhich) {
   std::vector<SelectedBackend> backends;
   backends.push_back({std::make_unique<RefusingBackend>(absl::UnimplementedError("not yet")), {}});
-  const auto model = ReadModel(model_.path(), {});
+  absl::StatusOr<Model> model = ReadModel(model_.path(), {});
   ASSERT_TRUE(model.ok()) << model.status();
-  ExpectError(PrepareModel(*model, {.backends = backends, .pool = &pool_, .options = &options_}),
-              absl::StatusCode::kUnimplemented,
-              "the refusing backend cannot run this model: not yet");
+  ExpectError(
+      PrepareModel(*std::move(model), {.backends = backends, .pool = &pool_, .options = &options_}),
+      absl::StatusCode::kUnimplemented, "the refusing backend cannot run this model: not yet");
 }
 
 TEST_F(LoadedModelTest, TakesThePlanOfAnEarlierLoad) {
   const auto first = Load();
   ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_EQ((*first)->plan().source, PlanSource::kMeasured);
+  EXPECT_EQ((*first)->Find()->plan().source, PlanSource::kMeasured);
 
   const auto second = Load();
 
   ASSERT_TRUE(second.ok()) << second.status();
-  EXPECT_EQ((*second)->plan().source, PlanSource::kCache);
+  EXPECT_EQ((*second)->Find()->plan().source, PlanSource::kCache);
   EXPECT_EQ(problems_, "");
-  EXPECT_EQ((*second)->plan().id, (*first)->plan().id);
+  EXPECT_EQ((*second)->Find()->plan().id, (*first)->Find()->plan().id);
 }
 
 // The workspace does not fit C = 1, but the entry of the cached plan runs it.
@@ -190,10 +190,10 @@ TEST_F(LoadedModelTest, AnEntryBelowTheLeastIntervalIsMeasuredAnew) {
   const auto model = Load(bytes);
 
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ((*model)->plan().source, PlanSource::kMeasured);
+  EXPECT_EQ((*model)->Find()->plan().source, PlanSource::kMeasured);
   EXPECT_NE(problems_.find("this model cannot run with its entry for "), std::string::npos)
       << problems_;
-  const auto resolved = (*model)->Resolve({}, 1);
+  const auto resolved = (*model)->Find()->Resolve({}, 1);
   ASSERT_TRUE(resolved.ok()) << resolved.status();
   EXPECT_TRUE(resolved->solver == "sequential" || resolved->shooting_interval >= 4);
 }
@@ -205,8 +205,8 @@ std::vector<float> Answers(const LoadedModel& model) {
   for (const std::string& solver : model.info().solvers) {
     RunItem item{
         .samples = {.num_samples = 2, .inputs = inputs}, .outputs = outputs, .reports = reports};
-    const auto resolved = model.Resolve({.solver = solver}, 2);
-    EXPECT_TRUE(resolved.ok() && model.Run(*resolved, {&item, 1}, nullptr).ok()) << solver;
+    const auto resolved = model.Find()->Resolve({.solver = solver}, 2);
+    EXPECT_TRUE(resolved.ok() && model.Find()->Run(*resolved, {&item, 1}, nullptr).ok()) << solver;
     all.insert(all.end(), outputs.begin(), outputs.end());
   }
   return all;
@@ -219,8 +219,8 @@ TEST_F(LoadedModelTest, TheNumberOfThreadsChangesNeitherPlanNorBits) {
   for (const int threads : {2, 5}) {
     const auto more = LoadWith({.backend = "cpu", .num_threads = threads});
     ASSERT_TRUE(more.ok()) << more.status();
-    EXPECT_EQ((*more)->plan().source, PlanSource::kMeasured);
-    EXPECT_EQ((*more)->plan().id, (*one)->plan().id);
+    EXPECT_EQ((*more)->Find()->plan().source, PlanSource::kMeasured);
+    EXPECT_EQ((*more)->Find()->plan().id, (*one)->Find()->plan().id);
     EXPECT_EQ(Answers(**more), Answers(**one));
   }
 }
@@ -235,8 +235,8 @@ TEST_F(LoadedModelTest, APlanFileIsEnoughWhereOneIsRequired) {
   const auto model = LoadWith(require);
 
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ((*model)->plan().source, PlanSource::kFile);
-  EXPECT_EQ((*model)->plan().id, (*measured)->plan().id);
+  EXPECT_EQ((*model)->Find()->plan().source, PlanSource::kFile);
+  EXPECT_EQ((*model)->Find()->plan().id, (*measured)->Find()->plan().id);
   EXPECT_EQ((*model)->PlanFileText(), (*measured)->PlanFileText());
   EXPECT_EQ(Answers(**model), Answers(**measured));
   EXPECT_EQ(problems_, "");
@@ -257,7 +257,7 @@ TEST_F(LoadedModelTest, APlanFileOfAnotherBuildIsCheckedAndKept) {
 
   ASSERT_TRUE(model.ok()) << model.status();
   // The id is that of this build, which made the same plan.
-  EXPECT_EQ((*model)->plan().id, (*measured)->plan().id);
+  EXPECT_EQ((*model)->Find()->plan().id, (*measured)->Find()->plan().id);
 
   item["key"]["weights_sha256"] = "0";
   ASSERT_TRUE(WriteFileAtomically(PlanPath(), root.dump()).ok());
@@ -290,15 +290,15 @@ TEST_F(LoadedModelTest, AReloadTakesOverThePlanThatServes) {
   const std::vector<LoadedPtr> loaded = {*serving};
   const auto again = LoadWith({.backend = "cpu"}, loaded);
   ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ((*again)->plan().source, PlanSource::kServing);
-  EXPECT_EQ((*again)->plan().id, (*serving)->plan().id);
+  EXPECT_EQ((*again)->Find()->plan().source, PlanSource::kServing);
+  EXPECT_EQ((*again)->Find()->plan().id, (*serving)->Find()->plan().id);
 
   std::string config = kConfig;
   config.replace(config.find("tanh"), 4, "silu");
   ASSERT_TRUE(WriteFileAtomically(model_.File("config.json"), config).ok());
   const auto other = LoadWith({.backend = "cpu"}, loaded);
   ASSERT_TRUE(other.ok()) << other.status();
-  EXPECT_EQ((*other)->plan().source, PlanSource::kMeasured);
+  EXPECT_EQ((*other)->Find()->plan().source, PlanSource::kMeasured);
 }
 
 TEST_F(LoadedModelTest, ALoadStopsWhenItsTokenFires) {
@@ -313,17 +313,17 @@ TEST_F(LoadedModelTest, AComparisonPastItsDeadlineSaysSoThoughItWasCancelledToo)
   ASSERT_TRUE(model.ok()) << model.status();
   const std::vector<float> inputs(kWidth, 0.5F);
   const SampleInputs samples{.num_samples = 1, .inputs = inputs};
-  const std::vector options = {(*model)->Resolve({.solver = "sequential"}, 1),
-                               (*model)->Resolve({.solver = "newton"}, 1)};
+  const std::vector options = {(*model)->Find()->Resolve({.solver = "sequential"}, 1),
+                               (*model)->Find()->Resolve({.solver = "newton"}, 1)};
   CancelToken token(CancelToken::Clock::now());
   token.Cancel();
-  ExpectError((*model)->Compare(samples, options, 1, &token), absl::StatusCode::kDeadlineExceeded,
-              "deadline");
+  ExpectError((*model)->Find()->Compare(samples, options, 1, &token),
+              absl::StatusCode::kDeadlineExceeded, "deadline");
 
   CancelToken cancelled;
   cancelled.Cancel();
-  ExpectError((*model)->Compare(samples, options, 1, &cancelled), absl::StatusCode::kCancelled,
-              "cancelled");
+  ExpectError((*model)->Find()->Compare(samples, options, 1, &cancelled),
+              absl::StatusCode::kCancelled, "cancelled");
 }
 
 TEST_F(LoadedModelTest, ARowThatCannotRunCarriesItsErrorAndLeavesTheOthersAlone) {
@@ -332,11 +332,11 @@ TEST_F(LoadedModelTest, ARowThatCannotRunCarriesItsErrorAndLeavesTheOthersAlone)
   const std::vector<float> inputs = Normal(2 * kWidth);
   const SampleInputs samples{.num_samples = 2, .inputs = inputs};
   const std::vector options = {
-      (*model)->Resolve({.solver = "newton", .shooting_interval = 4}, 2),
-      (*model)->Resolve({.solver = "guess"}, 2),
-      (*model)->Resolve({.solver = "newton", .initial_guess = InitialGuess::kPrevious}, 2)};
+      (*model)->Find()->Resolve({.solver = "newton", .shooting_interval = 4}, 2),
+      (*model)->Find()->Resolve({.solver = "guess"}, 2),
+      (*model)->Find()->Resolve({.solver = "newton", .initial_guess = InitialGuess::kPrevious}, 2)};
 
-  const auto rows = (*model)->Compare(samples, options, 3, nullptr);
+  const auto rows = (*model)->Find()->Compare(samples, options, 3, nullptr);
 
   ASSERT_TRUE(rows.ok()) << rows.status();
   ASSERT_EQ(rows->size(), 3U);
@@ -347,19 +347,31 @@ TEST_F(LoadedModelTest, ARowThatCannotRunCarriesItsErrorAndLeavesTheOthersAlone)
   EXPECT_EQ((*rows)[1].error, options[1].status().message());
   EXPECT_EQ((*rows)[2].error, "initial_guess: previous has no meaning in a comparison");
   for (const size_t r : {1, 2}) EXPECT_TRUE((*rows)[r].seconds.empty());
-  const auto none = (*model)->Compare(samples, std::span(options).subspan(1), 3, nullptr);
+  const auto none = (*model)->Find()->Compare(samples, std::span(options).subspan(1), 3, nullptr);
   ASSERT_TRUE(none.ok()) << none.status();
   EXPECT_EQ((*none)[0].error, (*rows)[1].error);
 }
 
-TEST_F(LoadedModelTest, RowsOfDifferentNumbersOfStepsAreNoComparison) {
+// Options that were resolved for another system are a bug of the caller's, and are not run.
+TEST_F(LoadedModelTest, RunsNoOptionsOfAnotherNumberOfSteps) {
   const auto model = Load();
   ASSERT_TRUE(model.ok()) << model.status();
   const std::vector<float> inputs = Normal(kWidth);
-  std::vector options(2, (*model)->Resolve({.solver = "newton"}, 1));
+  std::vector options(2, (*model)->Find()->Resolve({.solver = "newton"}, 1));
   options[1]->num_steps = kSteps / 2;
-  ExpectError((*model)->Compare({.num_samples = 1, .inputs = inputs}, options, 1, nullptr),
-              absl::StatusCode::kInvalidArgument, "num_inference_steps: expected the same");
+  ExpectError((*model)->Find()->Compare({.num_samples = 1, .inputs = inputs}, options, 1, nullptr),
+              absl::StatusCode::kInvalidArgument, "run item: steps: expected 64 values, got 32");
+}
+
+TEST_F(LoadedModelTest, TheNumberOfStepsOfAStackIsFixed) {
+  const auto model = Load();
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->info().max_inference_steps, 0);
+  EXPECT_EQ((*model)->Find(kSteps), (*model)->Find());
+  EXPECT_EQ((*model)->Find(kSteps / 2), nullptr);
+  ExpectError((*model)->Prepare(kSteps / 2, nullptr), absl::StatusCode::kInvalidArgument,
+              "num_inference_steps: expected one of 64, got 32");
+  EXPECT_EQ(*(*model)->Prepare(kSteps, nullptr), (*model)->Find());
 }
 
 }  // namespace

@@ -142,6 +142,8 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"Streams", "--max_concurrent_streams=0", "--max_concurrent_streams: expected"},
         RefusedCase{"ModelBytes", "--max_model_bytes=x", "--max_model_bytes: expected"},
         RefusedCase{"WorkspaceBytes", "--max_workspace_bytes=0", "--max_workspace_bytes: expected"},
+        RefusedCase{"UnplannedBytes", "--max_unplanned_bytes=-1",
+                    "--max_unplanned_bytes: expected bytes"},
         RefusedCase{"Keepalive", "--keepalive_seconds=0", "--keepalive_seconds: expected"},
         RefusedCase{"KeepaliveTimeout", "--keepalive_timeout_seconds=no",
                     "--keepalive_timeout_seconds: expected"},
@@ -173,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 43;
+  constexpr size_t kFlags = 44;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

@@ -66,7 +66,6 @@ class FakeModel : public LoadedModel {
     info_.max_batch_size = 16;
     info_.config_json = "{}";
     info_.weights_sha256 = "00";
-    info_.memory_bytes = 1000;
     for (const std::string_view name : SolverNames()) info_.solvers.emplace_back(name);
     plan_.id = "0123456789abcdef";
     plan_.device = "fake-device";
@@ -75,14 +74,19 @@ class FakeModel : public LoadedModel {
   }
 
   const ModelInfo& info() const override { return info_; }
-  const Plan& plan(int64_t num_steps) const override {
-    const auto other = other_plans_.find(num_steps);
-    return other == other_plans_.end() ? plan_ : other->second;
-  }
+  int64_t memory_bytes() const override { return 1000; }
   const Plan* PlanOf(const PlanKey&) const override { return nullptr; }
   std::string PlanFileText() const override { return "fake plans"; }
+  std::shared_ptr<const LoadedSystem> Find(int64_t num_steps) const override {
+    const auto other = other_plans_.find(num_steps);
+    return std::make_shared<System>(*this, other == other_plans_.end() ? plan_ : other->second);
+  }
+  absl::StatusOr<std::shared_ptr<const LoadedSystem>> Prepare(int64_t num_steps,
+                                                              const CancelToken*) const override {
+    return Find(num_steps);
+  }
 
-  absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options, int64_t) const override {
+  absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options) const {
     ResolvedOptions resolved;
     resolved.automatic = options.solver == "auto";
     resolved.solver = "sequential";
@@ -99,7 +103,7 @@ class FakeModel : public LoadedModel {
   }
 
   absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
-                   RunTimings* timings) const override {
+                   RunTimings* timings) const {
     Batch batch = {options, {}};
     for (const RunItem& item : items) batch.samples.push_back(item.samples.num_samples);
     {
@@ -114,7 +118,7 @@ class FakeModel : public LoadedModel {
 
   absl::StatusOr<std::vector<ComparisonRow>> Compare(
       const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
-      int repetitions, const CancelToken* token) const override {
+      int repetitions, const CancelToken* token) const {
     const int64_t n = samples.num_samples;
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -161,6 +165,30 @@ class FakeModel : public LoadedModel {
   mutable Gate compare_gate;      // passed by Compare
 
  private:
+  // A system of the model, which outlives it.
+  class System final : public LoadedSystem {
+   public:
+    System(const FakeModel& model, const Plan& plan) : model_(model), plan_(plan) {}
+
+    const Plan& plan() const override { return plan_; }
+    absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options, int64_t) const override {
+      return model_.Resolve(options);
+    }
+    absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
+                     RunTimings* timings) const override {
+      return model_.Run(options, items, timings);
+    }
+    absl::StatusOr<std::vector<ComparisonRow>> Compare(
+        const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
+        int repetitions, const CancelToken* token) const override {
+      return model_.Compare(samples, options, repetitions, token);
+    }
+
+   private:
+    const FakeModel& model_;
+    const Plan& plan_;
+  };
+
   static SampleReport ConvergedReport() {
     SampleReport converged;
     converged.converged = true;

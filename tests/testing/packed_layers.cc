@@ -53,7 +53,7 @@ IntervalBuffers::IntervalBuffers(const cpu::LayersView& layers, int64_t interval
       intervals_((layers.num_steps - 1) / interval + 1),
       states_((intervals_ + 1) * cpu::kColumns * width_),
       propagated_(intervals_ * cpu::kColumns * width_),
-      entering_(intervals_ * cpu::kColumns * width_),
+      prefixes_(intervals_ * cpu::kColumns * width_),
       jacobians_(intervals_ * width_ * width_),
       scratch_((2 * (width_ + cpu::kColumns) + 4) * width_) {}
 
@@ -77,7 +77,7 @@ cpu::UpdateArgs IntervalBuffers::ToUpdate(Matrices matrices, bool probes, double
           .states = states_.data(),
           .propagated = propagated_.data(),
           .jacobians = matrices == Matrices::kNone ? nullptr : jacobians_.data(),
-          .entering = entering_.data(),
+          .prefix = prefixes_.data(),
           .floor = floor,
           .diagonal = matrices == Matrices::kDiagonal,
           .probes = probes};

@@ -44,7 +44,7 @@ class IntervalBuffers {
   // [W]; column 0 is the state or the right-hand side, the other columns are the probes.
   float* State(int64_t p, int64_t column = 0) { return Row(states_, p, column); }
   float* Propagated(int64_t p, int64_t column = 0) { return Row(propagated_, p, column); }
-  float* Entering(int64_t p, int64_t column = 0) { return Row(entering_, p, column); }
+  float* Prefix(int64_t p, int64_t column = 0) { return Row(prefixes_, p, column); }
   // [W (column), W], or [W] if diagonal.
   float* Dense(int64_t p) { return jacobians_.data() + p * width_ * width_; }
   float* Diagonal(int64_t p) { return jacobians_.data() + p * width_; }
@@ -60,7 +60,7 @@ class IntervalBuffers {
 
   const cpu::LayersView layers_;
   const int64_t width_, interval_, intervals_;
-  AlignedBuffer<float> states_, propagated_, entering_, jacobians_, scratch_;
+  AlignedBuffer<float> states_, propagated_, prefixes_, jacobians_, scratch_;
 };
 
 }  // namespace deeppcr::testing

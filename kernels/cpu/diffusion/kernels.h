@@ -56,7 +56,7 @@ struct DenoiserView {
   int64_t hidden_width;  // H'
   int64_t num_blocks;    // N
   int64_t modulation_floats;
-  int64_t record_floats;         // floats of a row's Record in kernels/cpu/diffusion/tape.h
+  int64_t tape_floats;           // floats of a row's Tape in kernels/cpu/diffusion/tape.h
   const PanelView* input;        // [1]
   const PanelView* output;       // [1]
   const PanelView* first;        // [N]; the bias of a residual MLP is in the modulation
@@ -72,10 +72,10 @@ struct DenoiserView {
   float norm_epsilon;
 };
 
-// Rows of a record per block (Record in kernels/cpu/diffusion/tape.h), and rows for its states.
-inline constexpr int kResidualRecordRows = 4;
-inline constexpr int kAdaLnRecordRows = 6;
-inline constexpr int kStateRecordRows = 4;
+// Rows of a tape per block (Tape in kernels/cpu/diffusion/tape.h), and rows for its states.
+inline constexpr int kResidualTapeRows = 4;
+inline constexpr int kAdaLnTapeRows = 6;
+inline constexpr int kStateTapeRows = 4;
 
 // Data that one row of a reverse step needs beside its state.
 struct StepRow {
@@ -92,16 +92,16 @@ struct StepArgs {
   float* states;       // [count, X]: z, then z'
   float* predictions;  // [count, X]: receives the denoiser's output m
   float* scratch;      // [3, count, H']
-  float* records;      // [count, record_floats]: receives the Record for tangents, or null
-  bool sizes;          // records include the sizes of the rounding errors
+  float* tapes;        // [count, tape_floats]: receives the Tape for tangents, or null
+  bool sizes;          // tapes include the sizes of the rounding errors
 };
 
-// Tangent vectors through the step that wrote the records: row r of `tangents` belongs to row
+// Tangent vectors through the step that wrote the tapes: row r of `tangents` belongs to row
 // r / columns of the step; the first `probes` of its columns pick up the rounding of the step.
 struct TangentArgs {
   const DenoiserView* denoiser;
   const StepRow* rows;  // [count / columns]
-  const float* records;
+  const float* tapes;
   int64_t count;
   int64_t columns;
   int64_t probes;   // 0 or kColumns - 1

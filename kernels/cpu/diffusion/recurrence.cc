@@ -28,7 +28,7 @@ int64_t IntervalsTogether(int64_t columns) {
 
 // Sizes of the buffers, in floats.
 struct RecurrenceSizes {
-  int64_t noise, modulation, condition, states, records, tangents, scratch;
+  int64_t noise, modulation, condition, states, tapes, tangents, scratch;
 
   explicit RecurrenceSizes(const PackedDiffusion& model) {
     const DenoiserView& d = model.denoiser;
@@ -40,14 +40,14 @@ struct RecurrenceSizes {
                                  kModulationTile * d.hidden_width
                            : 0;
     states = kStatesTogether * d.state_width;
-    records = kStatesTogether * d.record_floats;
+    tapes = kStatesTogether * d.tape_floats;
     tangents = std::max<int64_t>(kTangentTile, columns) * d.state_width;
     const int64_t of_step = 3 * kStatesTogether * d.hidden_width;
     const int64_t of_tangents = kTangentTile * (3 * d.hidden_width + d.state_width);
     scratch = std::max(of_step, of_tangents);
   }
   int64_t total() const {
-    return noise + modulation + condition + 2 * states + records + tangents + scratch;
+    return noise + modulation + condition + 2 * states + tapes + tangents + scratch;
   }
 };
 
@@ -66,19 +66,19 @@ DiffusionRecurrence::DiffusionRecurrence(const PackedDiffusion& model)
   condition_ = AlignedBuffer<float>(sizes.condition);
   states_ = AlignedBuffer<float>(sizes.states);
   predictions_ = AlignedBuffer<float>(sizes.states);
-  records_ = AlignedBuffer<float>(sizes.records);
+  tapes_ = AlignedBuffer<float>(sizes.tapes);
   tangents_ = AlignedBuffer<float>(sizes.tangents);
   scratch_ = AlignedBuffer<float>(sizes.scratch);
 }
 
 int64_t DiffusionRecurrence::Bytes(const PackedDiffusion& model) {
   return RecurrenceSizes(model).total() * int64_t{sizeof(float)} +
-         DecoderChain::Bytes(model.decoder, model.shape.state_dim);
+         DenseChain::Bytes(model.decoder, model.shape.state_dim);
 }
 
 bool DiffusionRecurrence::ok() const {
   return decoder_.ok() && noise_.ok() && modulation_.ok() && condition_.ok() && states_.ok() &&
-         predictions_.ok() && records_.ok() && tangents_.ok() && scratch_.ok();
+         predictions_.ok() && tapes_.ok() && tangents_.ok() && scratch_.ok();
 }
 
 void DiffusionRecurrence::Encode(int32_t sample, const SampleInput& input, float* z) {
@@ -152,14 +152,14 @@ StepRow DiffusionRecurrence::RowOf(int32_t sample, int64_t step) const {
 }
 
 // Takes the first `count` rows of states_ through one step each, as rows_ says.
-void DiffusionRecurrence::Step(int64_t count, bool records, bool sizes) {
+void DiffusionRecurrence::Step(int64_t count, bool tapes, bool sizes) {
   model_.denoiser_kernels.step({.denoiser = &model_.denoiser,
                                 .rows = rows_.data(),
                                 .count = count,
                                 .states = states_.data(),
                                 .predictions = predictions_.data(),
                                 .scratch = scratch_.data(),
-                                .records = records ? records_.data() : nullptr,
+                                .tapes = tapes ? tapes_.data() : nullptr,
                                 .sizes = sizes});
 }
 
@@ -223,7 +223,7 @@ int64_t DiffusionRecurrence::PropagateBlock(const IntervalPass& pass, const Bloc
     if (block.columns == 0) continue;
     model_.denoiser_kernels.tangents({.denoiser = &model_.denoiser,
                                       .rows = rows_.data(),
-                                      .records = records_.data(),
+                                      .tapes = tapes_.data(),
                                       .count = count * block.columns,
                                       .columns = block.columns,
                                       .probes = block.probes,

@@ -38,7 +38,7 @@ class DiffusionRecurrence final : public Recurrence {
   struct Block;
 
   StepRow RowOf(int32_t sample, int64_t step) const;
-  void Step(int64_t count, bool records, bool sizes);
+  void Step(int64_t count, bool tapes, bool sizes);
   void TakeStates(const float* from, int64_t stride, int64_t count);
   void GiveStates(float* to, int64_t stride, int64_t count) const;
   void EncodeNoise(int32_t sample, const SampleInput& input);
@@ -53,7 +53,7 @@ class DiffusionRecurrence final : public Recurrence {
   const int64_t dim_, num_steps_;
   const int64_t width_;        // W: width of the states outside
   const int64_t state_width_;  // X: width of the states inside
-  DecoderChain decoder_;
+  DenseChain decoder_;
   AlignedBuffer<float> noise_;       // [kSequentialGroup, L, X]
   AlignedBuffer<float> modulation_;  // [kSequentialGroup, L, modulation_floats], if per sample
   AlignedBuffer<float> condition_;   // [H'], then y [kModulationTile, H'], if per sample
@@ -61,7 +61,7 @@ class DiffusionRecurrence final : public Recurrence {
   std::array<StepRow, kStatesTogether> rows_ = {};
   AlignedBuffer<float> states_;       // [kStatesTogether, X]
   AlignedBuffer<float> predictions_;  // [kStatesTogether, X]
-  AlignedBuffer<float> records_;      // [kStatesTogether, record_floats]
+  AlignedBuffer<float> tapes_;        // [kStatesTogether, tape_floats]
   AlignedBuffer<float> tangents_;     // [columns of a block, X]
   AlignedBuffer<float> scratch_;      // scratch of the kernels
 };

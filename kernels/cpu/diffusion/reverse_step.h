@@ -3,7 +3,7 @@
 #define DEEPPCR_KERNELS_CPU_DIFFUSION_REVERSE_STEP_H_
 
 // THE reverse step of the diffusion family, shared by the sequential and the iterative solvers: the
-// bits of a state depend neither on the rows beside it nor on the records for the tangents.
+// bits of a state depend neither on the rows beside it nor on the tapes for the tangents.
 //
 // Sizes of rounding errors, in units of 2^-24, are root mean squares of independent parts. A dot
 // product counts with |w| |x| / sqrt(n), the root of the expected sum of its squared terms, which
@@ -61,36 +61,34 @@ struct ReverseStepPass {
           .out_stride = out_stride,
           .count = args.count});
   }
-  DEEPPCR_INLINE Record RecordOf(int64_t r) const {
-    return Record(d, args.records + r * d.record_floats);
-  }
+  DEEPPCR_INLINE Tape TapeOf(int64_t r) const { return Tape(d, args.tapes + r * d.tape_floats); }
   // Expected size of the dot products of one row of `width` inputs: the factor of a row's spread.
   DEEPPCR_INLINE Wide Length(const float* in, int64_t floats) const {
     return All(SquareRoot(DotOf(in, in, floats)));
   }
 
-  // Records for the tangents the derivative of the activation at x; for probes also x, the size of
+  // Keeps for the tangents the derivative of the activation at x; for probes also x, the size of
   // the terms of its sum (from `length` of the input) and `activated`, the activation or the sum
   // that includes it, from which the largest slope near x and the rounding follow.
   template <int M>
-  DEEPPCR_INLINE void RecordActivation(Chunk<M> x, const Chunk<M>& activated, Wide length,
-                                       int64_t r, int64_t i, int64_t at) const {
-    const Record record = RecordOf(r);
+  DEEPPCR_INLINE void TapeActivation(Chunk<M> x, const Chunk<M>& activated, Wide length, int64_t r,
+                                     int64_t i, int64_t at) const {
+    const Tape tape = TapeOf(r);
     if (args.sizes) {
-      x.To(record.PreActivation(i) + at);
-      activated.To(record.Activated(i) + at);
+      x.To(tape.PreActivation(i) + at);
+      activated.To(tape.Activated(i) + at);
       ForVectors(M * kNativeLanes, [&](int64_t v) {
-        Store(record.Terms(i) + at + v, LoadWide(d.first[i].spreads + at + v) * length);
+        Store(tape.Terms(i) + at + v, LoadWide(d.first[i].spreads + at + v) * length);
       });
     }
     Differentiate(d.activation, x.v);
-    x.To(record.Slope(i) + at);
+    x.To(tape.Slope(i) + at);
   }
 
   DEEPPCR_INLINE void SizeInput(int64_t r) const {
     const Wide length = Length(args.states + r * d.state_width, d.state_width);
     const float* h = hidden + r * width;
-    float* size = RecordOf(r).InputSize();
+    float* size = TapeOf(r).InputSize();
     ForVectors(width, [&](int64_t at) {
       const Wide terms = LoadWide(d.input->spreads + at) * length;
       Store(size + at, Sqrt(Fma(terms, terms, Squared(LoadWide(h + at)))));
@@ -100,16 +98,15 @@ struct ReverseStepPass {
   // h <- h + act(first h + mu).
   DEEPPCR_INLINE void ResidualBlock(int64_t i) const {
     Product(d.first[i], nullptr, hidden, width, first, width);
-    ForRows([&](int64_t r) {
-      args.records == nullptr ? AddBranch<false>(r, i) : AddBranch<true>(r, i);
-    });
+    ForRows(
+        [&](int64_t r) { args.tapes == nullptr ? AddBranch<false>(r, i) : AddBranch<true>(r, i); });
   }
-  template <bool kRecord>
+  template <bool kTaped>
   DEEPPCR_INLINE void AddBranch(int64_t r, int64_t i) const {
     float* h = hidden + r * width;
     const float* product = first + r * width;
     const float* mu = args.rows[r].modulation + i * width;
-    const Wide length = kRecord && args.sizes ? Length(h, width) : All(0.0F);
+    const Wide length = kTaped && args.sizes ? Length(h, width) : All(0.0F);
     ForChunks(width, [&]<int M>(int64_t at) {
       Chunk<M> x = Chunk<M>::Of(product + at);
       for (int v = 0; v < M; ++v) x.v[v] = x.v[v] + LoadWide(mu + at + v * kNativeLanes);
@@ -117,7 +114,7 @@ struct ReverseStepPass {
       Activate(d.activation, sum.v);
       for (int v = 0; v < M; ++v) sum.v[v] = LoadWide(h + at + v * kNativeLanes) + sum.v[v];
       sum.To(h + at);
-      if constexpr (kRecord) RecordActivation(x, sum, length, r, i, at);
+      if constexpr (kTaped) TapeActivation(x, sum, length, r, i, at);
     });
   }
 
@@ -126,7 +123,7 @@ struct ReverseStepPass {
     ForRows([&](int64_t r) { Modulate(r, i); });
     Product(d.first[i], d.first[i].bias, first, width, second, width);
     ForRows([&](int64_t r) {
-      args.records == nullptr ? ActivateInner<false>(r, i) : ActivateInner<true>(r, i);
+      args.tapes == nullptr ? ActivateInner<false>(r, i) : ActivateInner<true>(r, i);
     });
     Product(d.second[i], d.second[i].bias, second, width, first, width);
     ForRows([&](int64_t r) { AddGated(r, i); });
@@ -137,11 +134,11 @@ struct ReverseStepPass {
     float* u = first + r * width;
     const Moments moments =
         Normalize(hidden + r * width, d.hidden_mask, d.hidden_dim, width, d.norm_epsilon, u);
-    if (args.records != nullptr) {
-      const Record record = RecordOf(r);
-      record.InverseDeviation(i) = moments.inverse;
-      record.RelativeMean(i) = (moments.mean < 0 ? -moments.mean : moments.mean) * moments.inverse;
-      ForVectors(width, [&](int64_t at) { Store(record.Normed(i) + at, LoadWide(u + at)); });
+    if (args.tapes != nullptr) {
+      const Tape tape = TapeOf(r);
+      tape.InverseDeviation(i) = moments.inverse;
+      tape.RelativeMean(i) = (moments.mean < 0 ? -moments.mean : moments.mean) * moments.inverse;
+      ForVectors(width, [&](int64_t at) { Store(tape.Normed(i) + at, LoadWide(u + at)); });
     }
     const float* gain = args.rows[r].modulation + 3 * i * width;
     ForVectors(width, [&](int64_t at) {
@@ -149,17 +146,17 @@ struct ReverseStepPass {
     });
   }
 
-  template <bool kRecord>
+  template <bool kTaped>
   DEEPPCR_INLINE void ActivateInner(int64_t r, int64_t i) const {
     float* inner = second + r * width;
     const float* u = first + r * width;
-    const Wide length = kRecord && args.sizes ? Length(u, width) : All(0.0F);
+    const Wide length = kTaped && args.sizes ? Length(u, width) : All(0.0F);
     ForChunks(width, [&]<int M>(int64_t at) {
       const Chunk<M> x = Chunk<M>::Of(inner + at);
       Chunk<M> value = x;
       Activate(d.activation, value.v);
       value.To(inner + at);
-      if constexpr (kRecord) RecordActivation(x, value, length, r, i, at);
+      if constexpr (kTaped) TapeActivation(x, value, length, r, i, at);
     });
   }
 
@@ -175,7 +172,7 @@ struct ReverseStepPass {
       if (!args.sizes) return;
       const Wide terms = LoadWide(d.second[i].spreads + at) * length;
       const Wide branch = Squared(g) * Fma(terms, terms, Squared(w));
-      Store(RecordOf(r).OuterSize(i) + at, Sqrt(Fma(sum, sum, branch)));
+      Store(TapeOf(r).OuterSize(i) + at, Sqrt(Fma(sum, sum, branch)));
     });
   }
 
@@ -195,19 +192,19 @@ struct ReverseStepPass {
       if (noise != nullptr) next = Fma(All(c.sigma), LoadWide(noise + at), next);
       next = And(next, LoadWide(d.state_mask + at));
       Store(z + at, next);
-      if (args.records == nullptr) return;
+      if (args.tapes == nullptr) return;
       // Slope of the clip: 1 on the boundary, as in PyTorch, and for a NaN, which then shows in m.
       const ReverseSlopes slopes(c);
-      const Record record = RecordOf(r);
-      Store(record.ByState() + at, SelectGreater(Abs(raw), clip, slopes.out_z, slopes.in_z));
-      Store(record.ByPrediction() + at, SelectGreater(Abs(raw), clip, slopes.out_m, slopes.in_m));
+      const Tape tape = TapeOf(r);
+      Store(tape.ByState() + at, SelectGreater(Abs(raw), clip, slopes.out_z, slopes.in_z));
+      Store(tape.ByPrediction() + at, SelectGreater(Abs(raw), clip, slopes.out_m, slopes.in_m));
       if (!args.sizes) return;
       const Wide terms = LoadWide(d.output->spreads + at) * length;
       const Wide of_x0 = Squared(All(c.x0_m)) * Fma(terms, terms, Squared(prediction));
       const Wide reach = ReachOf(Sqrt(of_x0 + Squared(All(c.x0_z) * old)), All(0.0F));
       const Wide from_clip = Abs(Abs(raw) - clip) - reach;
-      Store(record.FromClip() + at, from_clip);
-      const Wide by_m = SelectGreater(from_clip, All(0.0F), LoadWide(record.ByPrediction() + at),
+      Store(tape.FromClip() + at, from_clip);
+      const Wide by_m = SelectGreater(from_clip, All(0.0F), LoadWide(tape.ByPrediction() + at),
                                       LargerOf(slopes.in_m, slopes.out_m));
       // Doubled in adaLN, where the inputs of the dot products have been rounded too.
       Wide size = Squared(by_m * terms) * All(d.ada_ln ? 2.0F : 1.0F);
@@ -215,7 +212,7 @@ struct ReverseStepPass {
       size = size + Squared(All(c.z_z) * old) + Squared(All(c.z_m) * prediction);
       size = size + Squared(All(c.z_x0 * c.x0_z) * old);
       size = size + Squared(All(c.z_x0 * c.x0_m) * prediction);
-      Store(record.StateSize() + at, And(Sqrt(size), LoadWide(d.state_mask + at)));
+      Store(tape.StateSize() + at, And(Sqrt(size), LoadWide(d.state_mask + at)));
     });
   }
 };

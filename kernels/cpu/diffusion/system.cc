@@ -60,9 +60,9 @@ absl::Status PackNetwork(const DiffusionSpec& spec, PackedDiffusion* packed) {
   return absl::OkStatus();
 }
 
-int64_t RecordFloats(const DenoiserView& d) {
-  const int64_t rows_per_block = d.ada_ln ? kAdaLnRecordRows : kResidualRecordRows;
-  return (rows_per_block * d.num_blocks + 2) * d.hidden_width + kStateRecordRows * d.state_width +
+int64_t TapeFloats(const DenoiserView& d) {
+  const int64_t rows_per_block = d.ada_ln ? kAdaLnTapeRows : kResidualTapeRows;
+  return (rows_per_block * d.num_blocks + 2) * d.hidden_width + kStateTapeRows * d.state_width +
          ((2 * d.num_blocks + 1) / 16 + 1) * 16;
 }
 
@@ -90,7 +90,7 @@ void FillView(const DiffusionSpec& spec, PackedDiffusion* packed) {
           .hidden_seeds = packed->hidden_seeds.data(),
           .clip_range = static_cast<float>(spec.clip_range),
           .norm_epsilon = static_cast<float>(kNormEpsilon)};
-  view.record_floats = RecordFloats(view);
+  view.tape_floats = TapeFloats(view);
 }
 
 absl::Status PackCondition(const DiffusionSpec& spec, const KernelSet& set,

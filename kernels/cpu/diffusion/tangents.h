@@ -37,9 +37,8 @@ struct TangentPass {
 
   DEEPPCR_INLINE void Run() const {
     Product(*d.input, states, d.state_width, hidden, width);
-    ForProbes([&](const Row& row) {
-      AddSource(row, 0, row.record.InputSize(), hidden + row.at * width);
-    });
+    ForProbes(
+        [&](const Row& row) { AddSource(row, 0, row.tape.InputSize(), hidden + row.at * width); });
     for (int64_t i = 0; i < d.num_blocks; ++i) d.ada_ln ? AdaLnBlock(i) : ResidualBlock(i);
     const float* features = hidden;
     if (d.ada_ln) {
@@ -56,7 +55,7 @@ struct TangentPass {
     int64_t at;     // row in the tile
     int64_t probe;  // -1 for none
     const StepRow& step;
-    Record record;
+    Tape tape;
   };
 
   template <class F>
@@ -65,7 +64,7 @@ struct TangentPass {
       const int64_t state = (first_row + r) / args.columns;
       const int64_t column = (first_row + r) % args.columns;
       f(Row{r, column < args.probes ? column : -1, args.rows[state],
-            Record(d, const_cast<float*>(args.records) + state * d.record_floats)});
+            Tape(d, const_cast<float*>(args.tapes) + state * d.tape_floats)});
     }
   }
   template <class F>
@@ -104,7 +103,7 @@ struct TangentPass {
   template <class F>
   DEEPPCR_INLINE void ThroughActivation(int64_t i, const F& f) const {
     ForRows([&](const Row& row) {
-      const float* slope = row.record.Slope(i);
+      const float* slope = row.tape.Slope(i);
       if (row.probe < 0)
         return ForVectors(width, [&](int64_t at) {
           const Wide s = LoadWide(slope + at);
@@ -113,9 +112,9 @@ struct TangentPass {
       if (row.probe > 0) return;
       ForVectors(width, [&](int64_t at) {
         const Slopes near = SlopesOfProbes(row, i, at);
-        const Wide size = SizeOfActivated(row.record, i, at, near.Largest());
+        const Wide size = SizeOfActivated(row.tape, i, at, near.Largest());
         for (int64_t v = 0; v < args.probes; ++v) {
-          const Row probe = {row.at + v, v, row.step, row.record};
+          const Row probe = {row.at + v, v, row.step, row.tape};
           f(probe, at, near, Source(probe, 2 * i + 1, size, d.hidden_seeds + v * width + at));
         }
       });
@@ -125,17 +124,15 @@ struct TangentPass {
     Wide probe = All(0.0F);
     for (int64_t v = 0; v < args.probes; ++v)
       probe = Max(Abs(LoadWide(product + (first.at + v) * width + at)), probe);
-    const Record& record = first.record;
-    return SlopesNear(d.activation, All(1.0F), LoadWide(record.PreActivation(i) + at),
-                      LoadWide(record.Slope(i) + at),
-                      ReachOf(LoadWide(record.Terms(i) + at), probe));
+    const Tape& tape = first.tape;
+    return SlopesNear(d.activation, All(1.0F), LoadWide(tape.PreActivation(i) + at),
+                      LoadWide(tape.Slope(i) + at), ReachOf(LoadWide(tape.Terms(i) + at), probe));
   }
   // Size of the rounding of an activation. The terms count twice in adaLN, where the inputs of the
   // product have been rounded too.
-  DEEPPCR_INLINE Wide SizeOfActivated(const Record& record, int64_t i, int64_t at,
-                                      Wide slope) const {
-    const Wide a = LoadWide(record.PreActivation(i) + at), terms = LoadWide(record.Terms(i) + at);
-    const Wide after = LoadWide(record.Activated(i) + at);
+  DEEPPCR_INLINE Wide SizeOfActivated(const Tape& tape, int64_t i, int64_t at, Wide slope) const {
+    const Wide a = LoadWide(tape.PreActivation(i) + at), terms = LoadWide(tape.Terms(i) + at);
+    const Wide after = LoadWide(tape.Activated(i) + at);
     const Wide before = slope * slope * Fma(terms, d.ada_ln ? terms + terms : terms, a * a);
     return Sqrt(Fma(after, after, before));
   }
@@ -163,20 +160,20 @@ struct TangentPass {
       ForVectors(width, [&](int64_t at) {
         Store(t + at, Fma(LoadWide(gate + at), LoadWide(p + at), LoadWide(t + at)));
       });
-      if (row.probe >= 0) AddSource(row, 2 * i + 2, row.record.OuterSize(i), t);
+      if (row.probe >= 0) AddSource(row, 2 * i + 2, row.tape.OuterSize(i), t);
     });
   }
 
   // inner <- gain * (the norm's image of the tangent).
   DEEPPCR_INLINE void Modulate(const Row& row, int64_t i) const {
     float* u = inner + row.at * width;
-    NormalizeTangent(hidden + row.at * width, row.record.Normed(i), d.hidden_mask, d.hidden_dim,
-                     width, row.record.InverseDeviation(i), u);
+    NormalizeTangent(hidden + row.at * width, row.tape.Normed(i), d.hidden_mask, d.hidden_dim,
+                     width, row.tape.InverseDeviation(i), u);
     const float* gain = row.step.modulation + 3 * i * width;
     // The rounding of the mean, which moves all elements alike.
     Wide mean = All(0.0F);
     if (row.probe >= 0)
-      mean = All(Source(row, 2 * d.num_blocks + 2 + i, All(row.record.RelativeMean(i)),
+      mean = All(Source(row, 2 * d.num_blocks + 2 + i, All(row.tape.RelativeMean(i)),
                         d.hidden_seeds + row.probe * width)
                      .v[0]);
     ForVectors(width,
@@ -190,16 +187,16 @@ struct TangentPass {
     const ReverseSlopes slopes(c);
     ForVectors(d.state_width, [&](int64_t at) {
       const Wide z = LoadWide(t + at), m = LoadWide(prediction + at);
-      const Wide by_z = LoadWide(row.record.ByState() + at);
-      const Wide by_m = LoadWide(row.record.ByPrediction() + at);
+      const Wide by_z = LoadWide(row.tape.ByState() + at);
+      const Wide by_m = LoadWide(row.tape.ByPrediction() + at);
       Wide next = Fma(by_m, m, by_z * z);
       if (row.probe >= 0) {
         // Within `reach` of the clip, a probe may meet both sides.
         const Wide reach = ReachOf(All(0.0F), Abs(Fma(All(c.x0_m), m, All(c.x0_z) * z)));
         const Wide either =
             LargerOf(Fma(slopes.in_m, m, slopes.in_z * z), Fma(slopes.out_m, m, slopes.out_z * z));
-        next = SelectGreater(LoadWide(row.record.FromClip() + at), reach, next, either);
-        next = next + Source(row, 2 * d.num_blocks + 1, LoadWide(row.record.StateSize() + at),
+        next = SelectGreater(LoadWide(row.tape.FromClip() + at), reach, next, either);
+        next = next + Source(row, 2 * d.num_blocks + 1, LoadWide(row.tape.StateSize() + at),
                              d.state_seeds + row.probe * d.state_width + at);
       }
       Store(t + at, And(next, LoadWide(d.state_mask + at)));

@@ -18,7 +18,7 @@ struct ReverseSlopes {
         in_m(Fma(Broadcast<kNativeLanes>(c.z_x0), Broadcast<kNativeLanes>(c.x0_m), out_m)) {}
 };
 
-// Record of a step's primal pass for its tangents, for one row:
+// Tape of a step's primal pass for its tangents, for one row:
 //
 //   [N, rows per block, H']  slope act'(a), for probes a itself, size of the terms of its sum, and
 //                            the activation or the sum that includes it; then in adaLN: normed
@@ -27,16 +27,16 @@ struct ReverseSlopes {
 //   [4, X]                   dz'/dz without the network, dz'/dm, size of the rounding of z', and
 //                            how far x0 is from its clip
 //   [2, N + 1]               1 / standard deviation of each norm, |mean| by it; padded to 16
-struct Record {
+struct Tape {
   float* base;
   int64_t hidden, state, blocks, rows;
 
-  DEEPPCR_INLINE Record(const DenoiserView& d, float* at)
+  DEEPPCR_INLINE Tape(const DenoiserView& d, float* at)
       : base(at),
         hidden(d.hidden_width),
         state(d.state_width),
         blocks(d.num_blocks),
-        rows(d.ada_ln ? kAdaLnRecordRows : kResidualRecordRows) {}
+        rows(d.ada_ln ? kAdaLnTapeRows : kResidualTapeRows) {}
 
   DEEPPCR_INLINE float* OfBlock(int64_t block, int64_t row) const {
     return base + (block * rows + row) * hidden;

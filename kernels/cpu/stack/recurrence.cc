@@ -16,7 +16,7 @@ int64_t ScratchFloats(const PackedStack& stack) {
   return WalkerFloats(stack) + std::max(stack.decode.width, int64_t{4});
 }
 
-// Intervals between two looks at the token: some hundred microseconds of work on one core.
+// Intervals between two polls of the token: some hundred microseconds of work on one core.
 int64_t IntervalsPerProbe(int64_t width, int64_t vectors_per_interval) {
   return std::max<int64_t>(1, (int64_t{1} << 22) / (width * width * vectors_per_interval));
 }

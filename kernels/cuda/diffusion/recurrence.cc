@@ -41,7 +41,7 @@ class DiffusionRecurrence final : public BlockRecurrence<DiffusionView> {
   }
 
   const DeviceChain& decode() const override { return model_.decode(); }
-  int64_t StepsPerLook() const override {
+  int64_t StepsPerPoll() const override {
     const double step =
         kStepNanoseconds + kWeightNanoseconds * static_cast<double>(work_.shape.step_weights);
     return std::max<int64_t>(1, static_cast<int64_t>(kLaunchNanoseconds / step));

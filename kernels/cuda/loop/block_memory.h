@@ -38,11 +38,11 @@ struct BlockMemory {
   DEEPPCR_DEVICE float* Residual(int32_t node) const {
     return Propagated(tree.per_block) + int64_t{node} * row();
   }
-  DEEPPCR_DEVICE float* Entering(int32_t node) const {
+  DEEPPCR_DEVICE float* Prefix(int32_t node) const {
     return Residual(tree.nodes_per_block()) + int64_t{node} * row();
   }
   DEEPPCR_DEVICE float* Matrix(int32_t node) const {  // [W, W], row-major
-    return Entering(tree.nodes_per_block()) + int64_t{node} * width * width;
+    return Prefix(tree.nodes_per_block()) + int64_t{node} * width * width;
   }
   DEEPPCR_DEVICE WarpNorms* Norms() const { return reinterpret_cast<WarpNorms*>(base); }
   static constexpr int kMaxWarps = 32;

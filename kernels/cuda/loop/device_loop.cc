@@ -45,7 +45,7 @@ absl::Status DeviceLoop::Allocate() {
 
 void DeviceLoop::Iterate(int32_t num_samples, const StoppingPolicy& policy,
                          float* const* trajectories, Progress* progress) {
-  LookAtTokens(num_samples);
+  PollTokens(num_samples);
   const auto stopped = std::span(stopped_).first(num_samples);
   std::copy_n(cancel_.data(), num_samples, stopped.begin());
   if (std::find(stopped.begin(), stopped.end(), 0) != stopped.end())
@@ -80,7 +80,7 @@ void DeviceLoop::Solve(int32_t num_samples, const StoppingPolicy& policy,
     }
   }
   work_.LaunchDecode(recurrence_.decode(), num_samples);
-  work_.stream->Wait([&] { LookAtTokens(num_samples); });
+  work_.stream->Wait([&] { PollTokens(num_samples); });
   work_.CopyTrajectories(num_samples, trajectories);
 }
 
@@ -138,8 +138,8 @@ void DeviceLoop::SolveInParts(int32_t first, int32_t count, int32_t num_samples,
       recurrence_.LaunchPropagation(propagation);
       work_.stream->Launch(args, shape);
     }
-    work_.stream->Wait([&] { LookAtTokens(num_samples); });
-    LookAtTokens(num_samples);
+    work_.stream->Wait([&] { PollTokens(num_samples); });
+    PollTokens(num_samples);
   } while (work_.stream->status().ok() && !AllStopped(first, count));
 }
 
@@ -159,8 +159,8 @@ void DeviceLoop::PassOneByOne(int32_t first, int32_t count, int32_t num_samples,
       recurrence_.LaunchPropagation(propagation);
     }
     work_.stream->Launch(args, shape);
-    work_.stream->Wait([&] { LookAtTokens(num_samples); });
-    LookAtTokens(num_samples);
+    work_.stream->Wait([&] { PollTokens(num_samples); });
+    PollTokens(num_samples);
   } while (work_.stream->status().ok() && !AllStopped(first, count));
 }
 
@@ -191,7 +191,7 @@ NewtonArgs DeviceLoop::ArgsOf(int64_t first, const NewtonShape& shape, const Sto
           .slabs = shape.in_slabs ? work_.slabs.data() : nullptr};
 }
 
-void DeviceLoop::LookAtTokens(int32_t num_samples) {
+void DeviceLoop::PollTokens(int32_t num_samples) {
   static_assert(static_cast<int32_t>(Termination::kDirect) == 0,
                 "0 in the word: no reason to stop");
   for (int32_t b = 0; b < num_samples; ++b) {

@@ -36,7 +36,7 @@ class DeviceLoop : public IterationLoop {
                     const NewtonShape& shape, const Progress& start);
   bool AllStopped(int32_t first, int32_t count) const;
   // Tells the device which samples' tokens have fired, and why.
-  void LookAtTokens(int32_t num_samples);
+  void PollTokens(int32_t num_samples);
   // Arguments of the Newton kernel for samples first, first + 1, ..., without those of a family.
   NewtonArgs ArgsOf(int64_t first, const NewtonShape& shape, const StoppingPolicy& policy,
                     const Progress& start) const;

@@ -102,8 +102,8 @@ class NewtonSolve {
   }
   DEEPPCR_DEVICE void SolveAndUpdate(IterationKind kind, Progress* progress) {
     if (kind.linearization != Linearization::kZero) {
-      Reduce(kind);
-      Distribute(kind);
+      UpSweep(kind);
+      DownSweep(kind);
     }
     const WarpNorms outcome = Update(kind);
     AdvanceProgress(args_.policy, outcome.norms, stages_, kind.columns(args_.stack.state_dim),
@@ -206,14 +206,14 @@ class NewtonSolve {
   DEEPPCR_DEVICE float* ResidualOf(int level, int32_t j) const {
     return Remote(memory_.Residual(tree_.index_of(level, j)), tree_.block_of(level, j));
   }
-  DEEPPCR_DEVICE float* EnteringOf(int level, int32_t j) const {
-    return Remote(memory_.Entering(tree_.index_of(level, j)), tree_.block_of(level, j));
+  DEEPPCR_DEVICE float* PrefixOf(int level, int32_t j) const {
+    return Remote(memory_.Prefix(tree_.index_of(level, j)), tree_.block_of(level, j));
   }
   DEEPPCR_DEVICE float* MatrixOf(int level, int32_t j) const {
     return Remote(memory_.Matrix(tree_.index_of(level, j)), tree_.block_of(level, j));
   }
 
-  DEEPPCR_DEVICE void Reduce(IterationKind kind) {
+  DEEPPCR_DEVICE void UpSweep(IterationKind kind) {
     for (int level = 1; level < tree_.levels; ++level) {
       ForNodes(level, [&](int32_t j) {
         if (j + 1 < tree_.nodes(level)) FormNode(level, j, kind);
@@ -233,9 +233,9 @@ class NewtonSolve {
                           memory_.Matrix(tree_.index_of(level, j)));
   }
 
-  DEEPPCR_DEVICE void Distribute(IterationKind kind) {
+  DEEPPCR_DEVICE void DownSweep(IterationKind kind) {
     for (int level = tree_.levels - 1; level >= 0; --level) {
-      ForNodes(level, [&](int32_t j) { EnterNode(level, j, kind); });
+      ForNodes(level, [&](int32_t j) { FormPrefix(level, j, kind); });
       ++stages_;
       level > tree_.local_levels ? context_.SyncCluster(kAfterDistribute)
                                  : context_.SyncBlock(kAfterLocalDistribute);
@@ -243,11 +243,11 @@ class NewtonSolve {
   }
   // Computes the vectors that enter a node: a left node takes those of its parent, a right node
   // those that have gone through the left node.
-  DEEPPCR_DEVICE void EnterNode(int level, int32_t j, IterationKind kind) {
-    float* out = memory_.Entering(tree_.index_of(level, j));
+  DEEPPCR_DEVICE void FormPrefix(int level, int32_t j, IterationKind kind) {
+    float* out = memory_.Prefix(tree_.index_of(level, j));
     if (j == 0) return Copy(kind, nullptr, out);
     if (j == 1) return Copy(kind, ResidualOf(level, 0), out);
-    const float* parent = EnteringOf(level + 1, j / 2);
+    const float* parent = PrefixOf(level + 1, j / 2);
     if (j % 2 == 0) return Copy(kind, parent, out);
     Apply(kind, MatrixOf(level, j - 1), parent, ResidualOf(level, j - 1), out);
   }
@@ -280,8 +280,8 @@ class NewtonSolve {
         context_, corrected ? kind.linearization : Linearization::kIdentity, memory_.Matrix(leaf));
     IntervalUpdate update(kind);
     for (int v = 0; v < kind.vectors(); ++v) {
-      const float entering = corrected ? memory_.Entering(leaf)[v * W + row_] : 0.0F;
-      const float correction = transition.Times(context_, entering);
+      const float prefix = corrected ? memory_.Prefix(leaf)[v * W + row_] : 0.0F;
+      const float correction = transition.Times(context_, prefix);
       if (context_.lane() < W)
         update.Take(v, memory_.Propagated(i)[v * W + row_], correction, W,
                     memory_.State(i + 1) + row_);

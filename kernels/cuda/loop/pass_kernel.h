@@ -132,7 +132,7 @@ DEEPPCR_DEVICE void ForTransition(Context& context, IterationKind kind, const fl
 }
 
 // ---- The tree, and y_p <- F_p + A_p d_{p-1}
-enum class Sweep : uint8_t { kReduce, kDistribute };
+enum class Sweep : uint8_t { kUp, kDown };
 
 struct LevelArgs {
   PassView pass;
@@ -182,7 +182,7 @@ class PassWarp {
         num_warps_(num_warps) {}
 
   // Forms the right-hand sides of a level, and diagonals. The last node's are not needed.
-  DEEPPCR_DEVICE void Reduce(int level) const {
+  DEEPPCR_DEVICE void UpSweep(int level) const {
     const bool diagonals = kind_.linearization == Linearization::kDiagonal && kind_.refresh;
     ForRows(tree_.nodes(level) - 1, [&](int32_t node, int first) {
       const int32_t left = 2 * node, right = left + 1;
@@ -197,12 +197,12 @@ class PassWarp {
 
   // Computes the vectors that enter the nodes of a level: a left node takes those of its parent, a
   // right node those that have gone through the left node.
-  DEEPPCR_DEVICE void Distribute(int level) const {
+  DEEPPCR_DEVICE void DownSweep(int level) const {
     ForRows(tree_.nodes(level), [&](int32_t node, int first) {
-      float* const out = EnteringOf(level, node);
+      float* const out = PrefixOf(level, node);
       if (node == 0) return Copy(nullptr, first, out);
       if (node == 1) return Copy(ResidualOf(level, 0), first, out);
-      const float* const parent = EnteringOf(level + 1, node / 2);
+      const float* const parent = PrefixOf(level + 1, node / 2);
       if (node % 2 == 0) return Copy(parent, first, out);
       Apply(MatrixOf(level, node - 1), parent, ResidualOf(level, node - 1), first, out);
     });
@@ -239,7 +239,7 @@ class PassWarp {
         args.final_states[int64_t{sample_} * width_ + row] = y[row];
     };
     if (corrected) {
-      ForTransition(context_, kind_, memory_.Matrix(leaf), memory_.Entering(leaf), width_, first,
+      ForTransition(context_, kind_, memory_.Matrix(leaf), memory_.Prefix(leaf), width_, first,
                     take);
     } else if (context_.lane() < kPassRows) {
       for (int v = 0; v < kind_.vectors(); ++v) take(first + context_.lane(), v, 0.0F);
@@ -250,8 +250,8 @@ class PassWarp {
   DEEPPCR_DEVICE float* ResidualOf(int level, int32_t j) const {
     return memory_.Residual(tree_.index_of(level, j));
   }
-  DEEPPCR_DEVICE float* EnteringOf(int level, int32_t j) const {
-    return memory_.Entering(tree_.index_of(level, j));
+  DEEPPCR_DEVICE float* PrefixOf(int level, int32_t j) const {
+    return memory_.Prefix(tree_.index_of(level, j));
   }
   DEEPPCR_DEVICE float* MatrixOf(int level, int32_t j) const {
     return memory_.Matrix(tree_.index_of(level, j));
@@ -311,7 +311,7 @@ DEEPPCR_DEVICE PassWarp<Context> WarpOfRows(Context& context, const PassView& pa
 template <class Context>
 DEEPPCR_DEVICE void SweepLevel(Context& context, const LevelArgs& args) {
   const auto warp = WarpOfRows(context, args.pass, args.pass.tree.nodes(args.level), args.kind);
-  args.sweep == Sweep::kReduce ? warp.Reduce(args.level) : warp.Distribute(args.level);
+  args.sweep == Sweep::kUp ? warp.UpSweep(args.level) : warp.DownSweep(args.level);
 }
 template <class Context>
 DEEPPCR_DEVICE void UpdateStates(Context& context, const UpdateArgs& args) {
@@ -356,11 +356,11 @@ DEEPPCR_DEVICE void SolveTree(const Team& team, const TreeArgs& args) {
                       team.num_warps());
   const int32_t levels = kind.linearization == Linearization::kZero ? first : pass.tree.levels;
   for (int32_t level = first + 1; level < levels; ++level) {
-    warp.Reduce(level);
+    warp.UpSweep(level);
     team.Sync(kAfterReducedLevel);
   }
   for (int32_t level = levels - 1; level >= first; --level) {
-    warp.Distribute(level);
+    warp.DownSweep(level);
     team.Sync(kAfterDistributedLevel);
   }
   if (first > 0) return;

@@ -92,10 +92,10 @@ PassCount PassLoop::Propagate(std::span<const int32_t> samples, IterationKind ki
           .columns = kind.columns(work_.shape.state_dim)};
 }
 
-void PassLoop::ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) {
+void PassLoop::UpSweep(std::span<const int32_t> samples, int level, IterationKind kind) {
   if (level <= Shape(samples, kind).first_level)
     work_.stream->Launch(
-        LevelArgs{.pass = View(samples), .sweep = Sweep::kReduce, .level = level, .kind = kind},
+        LevelArgs{.pass = View(samples), .sweep = Sweep::kUp, .level = level, .kind = kind},
         static_cast<int>(samples.size()));
   if (!kind.forms_jacobians()) return;
   for (const int32_t sample : samples) {
@@ -105,12 +105,12 @@ void PassLoop::ReduceLevel(std::span<const int32_t> samples, int level, Iteratio
   }
 }
 
-void PassLoop::DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) {
+void PassLoop::DownSweep(std::span<const int32_t> samples, int level, IterationKind kind) {
   const int count = static_cast<int>(samples.size());
   const int first_level = Shape(samples, kind).first_level;
   if (level < first_level) {
     work_.stream->Launch(
-        LevelArgs{.pass = View(samples), .sweep = Sweep::kDistribute, .level = level, .kind = kind},
+        LevelArgs{.pass = View(samples), .sweep = Sweep::kDown, .level = level, .kind = kind},
         count);
   } else if (level == first_level && level > 0) {
     work_.stream->Launch(ArgsOf(samples, kind, 0.0), count);

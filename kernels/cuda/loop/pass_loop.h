@@ -25,8 +25,8 @@ class PassLoop : public IterationPasses {
   void Begin(int32_t num_samples) override;
   PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) override;
   bool interrupted(int32_t) const override { return false; }
-  void ReduceLevel(std::span<const int32_t> samples, int level, IterationKind kind) override;
-  void DistributeLevel(std::span<const int32_t> samples, int level, IterationKind kind) override;
+  void UpSweep(std::span<const int32_t> samples, int level, IterationKind kind) override;
+  void DownSweep(std::span<const int32_t> samples, int level, IterationKind kind) override;
   void Update(std::span<const int32_t> samples, IterationKind kind, double floor,
               std::span<UpdateNorms> norms) override;
   void Finish(int32_t num_samples, float* const* trajectories) override;

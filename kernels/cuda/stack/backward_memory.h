@@ -41,9 +41,7 @@ struct BackwardMemory {
     return Matrix(tree.per_block) + int64_t{i} * shooting_interval * W;
   }
   // The gradient that enters node k of the block on the chain, [W].
-  DEEPPCR_DEVICE float* Entering(int32_t k) const {
-    return Slopes(tree.per_block) + int64_t{k} * W;
-  }
+  DEEPPCR_DEVICE float* Prefix(int32_t k) const { return Slopes(tree.per_block) + int64_t{k} * W; }
 
   static constexpr size_t Bytes(const IntervalTree& tree, int32_t shooting_interval) {
     const size_t rows = static_cast<size_t>(tree.per_block) * (W + shooting_interval);

@@ -171,15 +171,15 @@ class BackwardScan {
         if (j >= last) break;
         const LayerPart<W> node = nodes[k];
         nodes[k] = LoadNode(next < last ? next : last - 1);
-        StoreEntering(j - own, g);
+        StorePrefix(j - own, g);
         g = Multiply<W>(context_, node, g);
         ++stages_;
       }
     }
-    StoreEntering(last - own, g);
+    StorePrefix(last - own, g);
   }
-  DEEPPCR_DEVICE void StoreEntering(int32_t k, float g) const {
-    if (k >= 0 && context_.lane() < W) memory_.Entering(k)[context_.lane()] = g;
+  DEEPPCR_DEVICE void StorePrefix(int32_t k, float g) const {
+    if (k >= 0 && context_.lane() < W) memory_.Prefix(k)[context_.lane()] = g;
   }
 
   // ---- (4)
@@ -197,7 +197,7 @@ class BackwardScan {
   // Gradient that enters interval i: a left node takes its parent's gradient, a right node the
   // gradient that has gone through the left node.
   DEEPPCR_DEVICE float DescendTo(int32_t i) {
-    float g = memory_.Entering(i >> chain_level_)[context_.lane() % W];
+    float g = memory_.Prefix(i >> chain_level_)[context_.lane() % W];
     for (int level = chain_level_ - 1; level >= 0; --level) {
       const int32_t j = i >> level;
       if (j % 2 == 0) continue;

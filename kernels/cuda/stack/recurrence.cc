@@ -12,7 +12,7 @@ namespace {
 
 // Launches of less than 5 ms are not interrupted. A step by a warp takes some 70 ns, a step by a
 // block the nanoseconds given here (assumed, not measured).
-constexpr int64_t kWarpStepsPerLook = int64_t{1} << 16;
+constexpr int64_t kWarpStepsPerPoll = int64_t{1} << 16;
 constexpr double kStepNanoseconds = 300, kWeightNanoseconds = 0.04, kLaunchNanoseconds = 5e6;
 
 // z_0 by the layers before the first step.
@@ -31,7 +31,7 @@ class WarpStackRecurrence final : public Recurrence {
   WarpStackRecurrence(Workspace& work, const StackModel& model) : work_(work), model_(model) {}
 
   const DeviceChain& decode() const override { return model_.decode(); }
-  int64_t StepsPerLook() const override { return kWarpStepsPerLook; }
+  int64_t StepsPerPoll() const override { return kWarpStepsPerPoll; }
   PassCount GuessCoarse() override {
     work_.guess = {};
     return {};
@@ -67,7 +67,7 @@ class PanelStackRecurrence final : public BlockRecurrence<PanelStackView> {
       : BlockRecurrence(work), model_(model) {}
 
   const DeviceChain& decode() const override { return model_.decode(); }
-  int64_t StepsPerLook() const override {
+  int64_t StepsPerPoll() const override {
     const double weights = static_cast<double>(work_.width) * work_.width;
     return static_cast<int64_t>(kLaunchNanoseconds /
                                 (kStepNanoseconds + kWeightNanoseconds * weights));

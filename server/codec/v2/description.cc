@@ -164,7 +164,7 @@ void FillStatistics(const ServedModel& model, inference::ModelStatistics* statis
   inference::MemoryUsage* memory = statistics->add_memory_usage();
   const ModelInfo& info = model.model->info();
   memory->set_type(info.on_gpu ? "GPU" : "CPU");
-  memory->set_byte_size(static_cast<uint64_t>(info.memory_bytes));
+  memory->set_byte_size(static_cast<uint64_t>(model.model->memory_bytes()));
 }
 
 void FillIndex(std::span<const ModelStatus> all, bool ready,

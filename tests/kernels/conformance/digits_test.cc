@@ -54,14 +54,14 @@ class DigitsTest : public ::testing::TestWithParam<std::string> {
     Answers answers{.labels = std::vector<int64_t>(labels_.size()),
                     .reports = std::vector<SampleReport>(labels_.size())};
     std::vector<float> outputs(labels_.size() * kClasses);
-    const auto resolved = model_->Resolve(options, 1);
+    const auto resolved = model_->Find()->Resolve(options, 1);
     EXPECT_TRUE(resolved.ok()) << resolved.status();
     if (!resolved.ok()) return answers;
     RunItem item{
         .samples = {.num_samples = static_cast<int64_t>(labels_.size()), .inputs = inputs_},
         .outputs = outputs,
         .reports = answers.reports};
-    EXPECT_TRUE(model_->Run(*resolved, {&item, 1}, nullptr).ok());
+    EXPECT_TRUE(model_->Find()->Run(*resolved, {&item, 1}, nullptr).ok());
     for (size_t i = 0; i < labels_.size(); ++i) {
       const auto first = outputs.begin() + static_cast<int64_t>(i) * kClasses;
       answers.labels[i] = std::max_element(first, first + kClasses) - first;

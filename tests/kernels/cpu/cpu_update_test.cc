@@ -309,8 +309,8 @@ Corrected Correct(IntervalBuffers& buffers, Matrices matrices, int64_t dim, int6
         for (int64_t k = 0; k < dim && p > 0; ++k) {
           double a = matrices == Matrices::kDense ? buffers.Dense(p)[k * width + i] : k == i;
           if (matrices == Matrices::kDiagonal && k == i) a = buffers.Diagonal(p)[i];
-          value[i] += a * buffers.Entering(p, v)[k];
-          magnitude += std::fabs(a * buffers.Entering(p, v)[k]);
+          value[i] += a * buffers.Prefix(p, v)[k];
+          magnitude += std::fabs(a * buffers.Prefix(p, v)[k]);
         }
         error[i] = (2 * static_cast<double>(dim) + 1) * kUnit * magnitude;
       }
@@ -328,7 +328,7 @@ TEST_P(CpuUpdateTest, UpdateAddsTheCorrectionAndMeasuresIt) {
       IntervalBuffers buffers(layers.view(), 1);
       FillStates(buffers, true);
       kernels_.propagate(buffers.ToPropagate(matrices, probes));
-      FillRows(buffers.Entering(0), 5 * cpu::kColumns);
+      FillRows(buffers.Prefix(0), 5 * cpu::kColumns);
       const Columns before = ColumnsOf(buffers);
       const Corrected want = Correct(buffers, matrices, dim_, width_);
       const std::vector<float> first(buffers.Propagated(0), buffers.Propagated(0) + width_);
@@ -375,7 +375,7 @@ TEST_P(CpuUpdateTest, AConfirmationRestoresTheStatesAndMeasuresTheWayBack) {
     IntervalBuffers buffers(layers.view(), 1);
     FillStates(buffers, true);
     kernels_.propagate(buffers.ToPropagate(matrices, false));
-    FillRows(buffers.Entering(0), 5 * cpu::kColumns);
+    FillRows(buffers.Prefix(0), 5 * cpu::kColumns);
     buffers.State(2, cpu::kKeptColumn)[0] = -0.0F;
     const Columns before = ColumnsOf(buffers);
     const Corrected want = Correct(buffers, matrices, dim_, width_);
@@ -474,7 +474,7 @@ TEST_P(CpuUpdateTest, UpdateKeepsTheBitsWhereNothingIsAdded) {
       kernels_.propagate(buffers.ToPropagate(matrices, false));
       for (int64_t p = 0; p < 3; ++p) buffers.Propagated(p)[p % dim_] = -0.0F;
       cpu::UpdateArgs args = buffers.ToUpdate(matrices, false, 1e-3);
-      if (!enters) args.entering = nullptr;
+      if (!enters) args.prefix = nullptr;
       kernels_.update(args);
       for (int64_t p = 0; p < 3; ++p)
         EXPECT_TRUE(SameBits(buffers.State(p + 1), buffers.Propagated(p), width_)) << p;

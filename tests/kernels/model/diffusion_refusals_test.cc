@@ -140,7 +140,7 @@ TEST(DiffusionRefusalsTest, AllocatesNothingForWhatIsOnlyClaimed) {
           &storage.second_weight, &storage.modulation_weight, &storage.class_embedding}) {
       EXPECT_EQ(values->capacity(), 0U);
     }
-    EXPECT_TRUE(storage.time_embeddings.empty());
+    for (const StepTables& tables : storage.tables) EXPECT_TRUE(tables.time_embedding.empty());
     EXPECT_TRUE(model.systems.empty());
   }
 }
@@ -161,7 +161,8 @@ TEST(DiffusionRefusalsTest, AllocatesNoMoreForAStackThanTheFileHolds) {
   EXPECT_LE(model.diffusion.first_weight.capacity(), elements);
   EXPECT_LE(model.diffusion.second_weight.capacity(), elements);
   EXPECT_LE(model.diffusion.modulation_weight.capacity(), elements);
-  EXPECT_TRUE(model.diffusion.time_embeddings.empty());
+  for (const StepTables& tables : model.diffusion.tables)
+    EXPECT_TRUE(tables.time_embedding.empty());
 }
 
 TEST(DiffusionRefusalsTest, LimitsTheTimeEmbeddings) {

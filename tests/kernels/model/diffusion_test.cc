@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
+#include "kernels/model/reverse_process.h"
 #include "tests/kernels/model/diffusion_case.h"
 
 namespace deeppcr {
@@ -204,6 +206,53 @@ TEST(DiffusionTest, HasASystemPerNumberOfStepsThatShareTheWeights) {
   EXPECT_NE(first.time_embedding.data(), second.time_embedding.data());
 }
 
+// The tables of a number that config.json does not name are those of a model that names it.
+TEST(DiffusionTest, MakesASystemOfAnyNumberOfSteps) {
+  ModelConfig config = Full(DenoiserKind::kAdaLnMlp, /*classes=*/true);
+  const std::vector<NamedTensor> tensors = DiffusionTensors(config);
+  const absl::StatusOr<Model> model = Load(tensors, config);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->max_num_steps, 20);
+  for (const int64_t count : {1, 4, 7, 20}) {
+    const absl::StatusOr<OwnedSystem> made = SystemOf(*model, count, {});
+    ASSERT_TRUE(made.ok()) << made.status();
+    config.num_inference_steps = {count};
+    const absl::StatusOr<Model> named = Load(tensors, config);
+    ASSERT_TRUE(named.ok()) << named.status();
+
+    const auto& got = std::get<DiffusionSpec>(made->spec);
+    const DiffusionSpec& expected = SpecOf(*named);
+    EXPECT_EQ(std::vector<ReverseStep>(got.steps.begin(), got.steps.end()),
+              std::vector<ReverseStep>(expected.steps.begin(), expected.steps.end()));
+    EXPECT_EQ(std::vector<double>(got.time_embedding.begin(), got.time_embedding.end()),
+              std::vector<double>(expected.time_embedding.begin(), expected.time_embedding.end()));
+    EXPECT_EQ(got.clip_range, expected.clip_range);
+    EXPECT_EQ(got.denoiser.first_weight.data(), SpecOf(*model).denoiser.first_weight.data());
+    EXPECT_EQ(got.decoder.data(), SpecOf(*model).decoder.data());
+  }
+}
+
+TEST(DiffusionTest, RefusesNumbersOfStepsThatTheScheduleDoesNotHave) {
+  const absl::StatusOr<Model> model = Load(Config());
+  ASSERT_TRUE(model.ok()) << model.status();
+  for (const int64_t count : {int64_t{-1}, int64_t{0}, int64_t{21}, INT64_MAX})
+    testing::ExpectError(SystemOf(*model, count, {}), absl::StatusCode::kInvalidArgument,
+                         "num_inference_steps: expected an integer in [1, 20], got ");
+  CancelToken token;
+  token.Cancel();
+  testing::ExpectError(SystemOf(*model, 7, {.token = &token}), absl::StatusCode::kCancelled, "");
+}
+
+TEST(DiffusionTest, TheLargestNumberOfStepsFitsTheLimits) {
+  Model model;
+  model.config = Config();
+  model.scheduler = Scheduler();
+  model.scheduler.num_train_timesteps = 1000;
+  const int64_t row = kHidden * static_cast<int64_t>(sizeof(double));
+  ASSERT_TRUE(LoadDiffusionScheduler({.max_weights_bytes = 100 * row}, model).ok());
+  EXPECT_EQ(model.max_num_steps, 100);
+}
+
 TEST(DiffusionTest, PassesItsOptionsToTheReverseProcess) {
   Model model;
   model.config = Config();
@@ -265,8 +314,8 @@ TEST(DiffusionTest, SpecsFollowAModelThatMoves) {
   ASSERT_EQ(again.systems.size(), 2U);
   for (size_t i = 0; i < 2; ++i) {
     const DiffusionSpec& spec = SpecOf(again, i);
-    EXPECT_EQ(spec.steps.data(), storage.processes[i].steps.data());
-    EXPECT_EQ(spec.time_embedding.data(), storage.time_embeddings[i].data());
+    EXPECT_EQ(spec.steps.data(), storage.tables[i].steps.data());
+    EXPECT_EQ(spec.time_embedding.data(), storage.tables[i].time_embedding.data());
     EXPECT_EQ(spec.denoiser.input.weight.data(), storage.input_weight.data());
     EXPECT_EQ(spec.denoiser.output.bias.data(), storage.output_bias.data());
     EXPECT_EQ(spec.denoiser.first_weight.data(), storage.first_weight.data());

@@ -200,7 +200,7 @@ TEST_F(ReadDiffusionModelTest, ReadsAModel) {
   EXPECT_EQ(ShapeOf(model->systems[1]).num_steps, 2);
   const auto& spec = std::get<DiffusionSpec>(model->systems[0]);
   EXPECT_EQ(spec.clip_range, 3.0);
-  EXPECT_EQ(spec.steps.data(), model->diffusion.processes[0].steps.data());
+  EXPECT_EQ(spec.steps.data(), model->diffusion.tables[0].steps.data());
   EXPECT_EQ(model->weights_sha256, *Sha256Hex(*ReadFile(File("model.safetensors"), 1 << 20)));
 }
 

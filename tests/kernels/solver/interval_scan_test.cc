@@ -98,11 +98,11 @@ class RecordingPasses final : public IterationPasses {
   const std::vector<int>& reduced() const { return reduced_; }
   const std::vector<int>& distributed() const { return distributed_; }
 
-  void ReduceLevel(std::span<const int32_t>, int level, IterationKind) override {
+  void UpSweep(std::span<const int32_t>, int level, IterationKind) override {
     EXPECT_TRUE(distributed_.empty()) << "up-sweep after the down-sweep began";
     reduced_.push_back(level);
   }
-  void DistributeLevel(std::span<const int32_t>, int level, IterationKind) override {
+  void DownSweep(std::span<const int32_t>, int level, IterationKind) override {
     distributed_.push_back(level);
   }
 

@@ -25,7 +25,6 @@ TEST(GenerationCodecTest, AnEmptyRequestIsOneSampleWithEveryDefault) {
   EXPECT_EQ(input->seed, 0u);
   EXPECT_EQ(input->first_sample, 0u);
   EXPECT_EQ(input->num_steps, kSteps);
-  EXPECT_EQ(input->options.num_inference_steps, 0);  // the engine's default
   EXPECT_EQ(input->options.solver, "auto");
   EXPECT_EQ(input->options.initial_guess, InitialGuess::kFromPlan);
   const SampleInputs item = input->Samples();
@@ -54,7 +53,6 @@ TEST(GenerationCodecTest, ReadsEveryField) {
 
   ASSERT_TRUE(input.ok()) << input.status();
   EXPECT_EQ(input->num_steps, 3);
-  EXPECT_EQ(input->options.num_inference_steps, 3);
   EXPECT_EQ(input->options.solver, "picard");
   const SampleInputs item = input->Samples();
   EXPECT_EQ(item.num_samples, 3);
@@ -114,21 +112,24 @@ TEST(GenerationCodecTest, EveryListedNumberOfStepsMayBeAskedFor) {
     const auto input = Decode(request);
     ASSERT_TRUE(input.ok()) << input.status();
     EXPECT_EQ(input->num_steps, steps);
-    EXPECT_EQ(input->options.num_inference_steps, steps);
   }
 }
 
-// Resolve decides whether the interval fits the L of the request.
-TEST(GenerationCodecTest, ShootingIntervalsGoUpToTheLargestL) {
-  v1::GenerateRequest request = GoodGenerate();
-  request.mutable_options()->set_shooting_interval(kLongest);
-  const auto input = Decode(request);
-  ASSERT_TRUE(input.ok()) << input.status();
-  EXPECT_EQ(input->options.shooting_interval, kLongest);
+TEST(GenerationCodecTest, ShootingIntervalsGoUpToTheLOfTheRequest) {
+  for (const int32_t steps : {0, 3, kLongest}) {
+    const int32_t longest = steps == 0 ? kSteps : steps;
+    v1::GenerateRequest request = GoodGenerate();
+    request.mutable_input()->set_num_inference_steps(steps);
+    request.mutable_options()->set_shooting_interval(longest);
+    const auto input = Decode(request);
+    ASSERT_TRUE(input.ok()) << input.status();
+    EXPECT_EQ(input->options.shooting_interval, longest);
 
-  request.mutable_options()->set_shooting_interval(kLongest + 1);
-  ExpectError(Decode(request), absl::StatusCode::kInvalidArgument,
-              "options.shooting_interval: expected a number in [0, 12], got 13");
+    request.mutable_options()->set_shooting_interval(longest + 1);
+    ExpectError(Decode(request), absl::StatusCode::kInvalidArgument,
+                "options.shooting_interval: expected a number in [0, " + std::to_string(longest) +
+                    "], got " + std::to_string(longest + 1));
+  }
 }
 
 TEST(GenerationCodecTest, SampleIndicesReachTheEndOfTheirRange) {
@@ -161,6 +162,38 @@ TEST(GenerationCodecTest, CoarseIsForDiffusionModels) {
   ExpectError(DecodeForward(forward, Mlp(), kMessageLimit), absl::StatusCode::kInvalidArgument,
               "options.initial_guess: expected CONSTANT, CALIBRATED or PREVIOUS, as this is no "
               "diffusion model, got COARSE");
+}
+
+TEST(GenerationCodecTest, TakesAnyNumberOfStepsThatTheModelMakes) {
+  ModelInfo info = Plain();
+  info.max_inference_steps = 100;
+  for (const int32_t steps : {1, 5, kLongest, 100}) {
+    v1::GenerateRequest request = GoodGenerate();
+    request.mutable_input()->set_num_inference_steps(steps);
+    request.mutable_options()->set_shooting_interval(steps);
+    SetTensor({3, steps, kState}, request.mutable_input()->mutable_step_noise());
+    const auto input = Decode(request, info);
+    ASSERT_TRUE(input.ok()) << input.status();
+    EXPECT_EQ(input->num_steps, steps);
+  }
+  for (const int32_t steps : {-1, 101, INT32_MAX}) {
+    v1::GenerateRequest request = GoodGenerate();
+    request.mutable_input()->set_num_inference_steps(steps);
+    ExpectError(
+        Decode(request, info), absl::StatusCode::kInvalidArgument,
+        "input.num_inference_steps: expected an integer in [0, 100], or one of 8, 3, 12, got ");
+  }
+}
+
+TEST(GenerationCodecTest, ErrorsAboutStepsNameTheFieldOfTheProtocol) {
+  const absl::Status status = absl::InvalidArgumentError("num_inference_steps: expected more");
+  EXPECT_EQ(AboutSteps(kV1Fields, status).message(), "input.num_inference_steps: expected more");
+  EXPECT_EQ(AboutSteps(kV2Fields, absl::InvalidArgumentError("betas: too small")).message(),
+            "parameters.num_inference_steps: betas: too small");
+  EXPECT_EQ(AboutSteps(kCompareFields, absl::ResourceExhaustedError("num_inference_steps: full")),
+            absl::ResourceExhaustedError("generation.num_inference_steps: full"));
+  const absl::Status gone = absl::UnavailableError("the device has failed");
+  EXPECT_EQ(AboutSteps(kV1Fields, gone), gone);
 }
 
 TEST(GenerationCodecTest, EachFamilyHasItsMethod) {

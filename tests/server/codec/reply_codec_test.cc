@@ -17,6 +17,17 @@ std::shared_ptr<ServedModel> Served() {
   return std::make_shared<ServedModel>("m", 7, std::make_shared<FakeModel>(), nullptr);
 }
 
+// A job of version 7 of a model, done with these options.
+class DoneJob : public Job {
+ public:
+  explicit DoneJob(const ResolvedOptions& resolved) {
+    model = Served();
+    system = model->model->Find();
+    options = resolved;
+  }
+  void Done(absl::Status, const JobTimings&) override {}
+};
+
 TEST(ReplyCodecTest, TensorsAreWrittenInPlace) {
   v1::Tensor tensor;
   const std::span<float> values = AllocateTensor(std::array<int64_t, 2>{2, 3}, &tensor);
@@ -48,7 +59,7 @@ TEST(ReplyCodecTest, ReportsCarryEveryField) {
   options.initial_guess = InitialGuess::kCalibrated;
   v1::SolveReport report;
 
-  FillSolveReport(*Served(), options, {&sample, 1}, {true, 0.5, {1, 2, 1, 4}, 11}, &report);
+  FillSolveReport(DoneJob(options), {&sample, 1}, {true, 0.5, {1, 2, 1, 4}, 11}, &report);
 
   ASSERT_EQ(report.samples_size(), 1);
   const v1::SampleReport& got = report.samples(0);
@@ -79,7 +90,7 @@ TEST(ReplyCodecTest, WhatWasNotFoundHasNoField) {
   const SampleReport sample{.solver = "newton", .termination = Termination::kMaxIterations};
   v1::SolveReport report;
 
-  FillSolveReport(*Served(), {.solver = "newton"}, {&sample, 1}, {}, &report);
+  FillSolveReport(DoneJob({.solver = "newton"}), {&sample, 1}, {}, &report);
 
   const v1::SampleReport& got = report.samples(0);
   EXPECT_FALSE(got.has_error_estimate() || got.has_output_error_estimate());
@@ -111,7 +122,7 @@ TEST(ReplyCodecTest, AFallbackCarriesEveryFieldOfTheAttempt) {
   const SampleReport sample = FallenBack(Termination::kSlow);
   v1::SolveReport report;
 
-  FillSolveReport(*Served(), {.solver = "picard"}, {&sample, 1}, {}, &report);
+  FillSolveReport(DoneJob({.solver = "picard"}), {&sample, 1}, {}, &report);
 
   EXPECT_EQ(report.samples(0).termination(), "direct");
   EXPECT_TRUE(report.samples(0).fallback());
@@ -135,7 +146,7 @@ v1::CompareRow Compared(const std::vector<SampleReport>& reports) {
   rows[0].outputs.resize(reports.size());
   rows[0].reports = reports;
   v1::CompareResponse response;
-  FillCompare(*Served(), input, rows, &response);
+  FillCompare(FakeModel().plan_, input, rows, &response);
   return response.rows(0);
 }
 
@@ -251,7 +262,7 @@ TEST(ReplyCodecTest, CompareHidesTheBaselineThatWasNotAskedFor) {
   rows[2].error = "cannot run";
   v1::CompareResponse response;
 
-  FillCompare(*Served(), input, rows, &response);
+  FillCompare(FakeModel().plan_, input, rows, &response);
 
   ASSERT_EQ(response.rows_size(), 2);
   EXPECT_EQ(response.sequential_stages(), 64);

@@ -29,6 +29,7 @@ class TestJob : public Job {
           CancelToken::Clock::time_point deadline = CancelToken::Clock::time_point::max())
       : token_(deadline), inputs_(n * 2, 1.0f), outputs_(n * 3), reports_(n) {
     model = std::move(served);
+    system = model->model->Find();
     samples = n;
     options.rtol = rtol;
     token = &token_;

@@ -31,6 +31,7 @@ class PlainJob : public Job {
   PlainJob(ModelPtr served, int64_t n, double rtol = 1e-4, TimePoint deadline = TimePoint::max())
       : token_(deadline) {
     model = std::move(served);
+    system = model->model->Find();
     samples = n;
     options.rtol = rtol;
     token = &token_;

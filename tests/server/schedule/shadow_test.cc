@@ -27,6 +27,7 @@ class Blocker : public Job {
  public:
   explicit Blocker(std::shared_ptr<ServedModel> served) {
     model = std::move(served);
+    system = model->model->Find();
     token = &token_;
     gate.Close();
   }

@@ -213,9 +213,8 @@ TEST_P(DiffusionIntervalsTest, ASpaceIteratesToTheSequentialStates) {
   for (int k = 0; k < 10; ++k) {
     UpdateNorms norms;
     passes->Propagate(samples, iteration);
-    for (int level = 1; level < levels; ++level) passes->ReduceLevel(samples, level, iteration);
-    for (int level = levels - 1; level >= 0; --level)
-      passes->DistributeLevel(samples, level, iteration);
+    for (int level = 1; level < levels; ++level) passes->UpSweep(samples, level, iteration);
+    for (int level = levels - 1; level >= 0; --level) passes->DownSweep(samples, level, iteration);
     passes->Update(samples, iteration, 1e-6, {&norms, 1});
     ASSERT_TRUE(norms.finite);
     if (k == 5) {

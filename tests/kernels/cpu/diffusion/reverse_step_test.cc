@@ -45,16 +45,16 @@ class Rows {
   }
 
   struct Result {
-    std::vector<float> states, predictions, records;
+    std::vector<float> states, predictions, tapes;
   };
 
-  Result Step(int64_t first, int64_t count, bool records, bool sizes) const {
+  Result Step(int64_t first, int64_t count, bool tapes, bool sizes) const {
     const cpu::DenoiserView& d = model_.denoiser;
     Result result;
     for (int64_t r = first; r < first + count; ++r)
       result.states.insert(result.states.end(), z_[r].begin(), z_[r].end());
     result.predictions.resize(count * width_);
-    result.records.resize(count * d.record_floats);
+    result.tapes.resize(count * d.tape_floats);
     std::vector<float> scratch(3 * count * d.hidden_width);
     model_.denoiser_kernels.step({.denoiser = &d,
                                   .rows = rows_.data() + first,
@@ -62,7 +62,7 @@ class Rows {
                                   .states = result.states.data(),
                                   .predictions = result.predictions.data(),
                                   .scratch = scratch.data(),
-                                  .records = records ? result.records.data() : nullptr,
+                                  .tapes = tapes ? result.tapes.data() : nullptr,
                                   .sizes = sizes});
     return result;
   }
@@ -75,7 +75,7 @@ class Rows {
     std::vector<float> scratch(cpu::kTangentTile * (3 * d.hidden_width + width_));
     model_.denoiser_kernels.tangents({.denoiser = &d,
                                       .rows = rows_.data(),
-                                      .records = step.records.data(),
+                                      .tapes = step.tapes.data(),
                                       .count = count * columns,
                                       .columns = columns,
                                       .probes = probes,
@@ -158,7 +158,7 @@ TEST_P(ReverseStepTest, StatesAndPredictionsAreThoseOfPlainLoops) {
   });
 }
 
-TEST_P(ReverseStepTest, BitsDependNeitherOnOtherRowsNorOnWhatIsRecorded) {
+TEST_P(ReverseStepTest, BitsDependNeitherOnOtherRowsNorOnWhatIsTaped) {
   ForSizes([&](const DiffusionOptions& options) {
     constexpr int64_t kMost = 9;
     const Rows rows(options, set(), kMost);
@@ -328,18 +328,18 @@ struct ClippedStep {
     const auto packed = *cpu::PackDiffusion(random.spec(), set);
     const auto& model = static_cast<const PackedDiffusion&>(*packed);
     const cpu::DenoiserView& d = model.denoiser;
-    std::vector<float> z(d.state_width), m(d.state_width), records(d.record_floats);
+    std::vector<float> z(d.state_width), m(d.state_width), tapes(d.tape_floats);
     std::copy(before.begin(), before.end(), z.begin());
     std::vector<float> scratch(cpu::kTangentTile * (3 * d.hidden_width + d.state_width));
     const cpu::StepRow row = {&model.coefficients[0], model.tables.data(), nullptr, 0};
     model.denoiser_kernels.step(
-        {&d, &row, 1, z.data(), m.data(), scratch.data(), records.data(), probes > 0});
+        {&d, &row, 1, z.data(), m.data(), scratch.data(), tapes.data(), probes > 0});
     const int64_t columns = std::max<int64_t>(probes, 1);
     std::vector<float> tangents(columns * d.state_width);
     for (int64_t j = 0; j < columns; ++j)
       std::fill_n(tangents.begin() + j * d.state_width, 5, tangent);
     model.denoiser_kernels.tangents(
-        {&d, &row, records.data(), columns, columns, probes, tangents.data(), scratch.data()});
+        {&d, &row, tapes.data(), columns, columns, probes, tangents.data(), scratch.data()});
     states.assign(z.begin(), z.begin() + 5);
     image.assign(tangents.begin(), tangents.begin() + 5);
   }

@@ -81,7 +81,7 @@ class UpdateOnBoth {
     }
     if (kind.confirms()) Place(kind.confirmation);
     cpu::UpdateArgs args = buffers_.ToUpdate(IntervalBuffers::Matrices::kNone, kind.probes, floor);
-    args.entering = nullptr;
+    args.prefix = nullptr;
     args.confirms = kind.confirms();
     outcome.host = testing::KernelSets()[kernel_set].kernels(width).update(args);
     for (int64_t p = 0; p < kSteps; ++p)

@@ -163,11 +163,10 @@ class PassRun {
     const auto sweep = [&](cuda::Sweep direction, int level) {
       stream->Launch(cuda::LevelArgs{args.update.pass, direction, level, kind_}, count);
     };
-    for (int level = 1; level <= first && level < levels; ++level)
-      sweep(cuda::Sweep::kReduce, level);
+    for (int level = 1; level <= first && level < levels; ++level) sweep(cuda::Sweep::kUp, level);
     if (0 < first && first < levels) stream->Launch(args, count);
     for (int level = std::min(first, levels) - 1; level >= 0; --level)
-      sweep(cuda::Sweep::kDistribute, level);
+      sweep(cuda::Sweep::kDown, level);
     if (first == 0) stream->Launch(args, count);
     if (first > 0) stream->Launch(args.update, count);
     if (first > 0) stream->Launch(args.collect, count);
@@ -181,7 +180,7 @@ class PassRun {
   void ExpectPlainScan(int32_t sample, const PassMemory& got) const {
     const cuda::BlockMemory before = MemoryOf(sample, start_), after = MemoryOf(sample, got.slabs);
     for (int row = 0; row < kWidth; ++row) {
-      double entering[kNumColumns] = {};
+      double prefix[kNumColumns] = {};
       for (int32_t p = 0; p < tree_.num_intervals; ++p) {
         SCOPED_TRACE(std::to_string(p) + " of " + std::to_string(tree_.num_intervals) + " row " +
                      std::to_string(row));
@@ -190,10 +189,9 @@ class PassRun {
         double next[kNumColumns] = {}, rho = 0;
         for (int v = 0; v < kind_.vectors(); ++v) {
           const int at = v * kWidth + row;
-          const double product =
-              FactorOf(p == 0 ? nullptr : before.Matrix(leaf), row) * entering[v];
+          const double product = FactorOf(p == 0 ? nullptr : before.Matrix(leaf), row) * prefix[v];
           next[v] = before.Propagated(p)[at] + product;
-          entering[v] = product + before.Residual(leaf)[at];
+          prefix[v] = product + before.Residual(leaf)[at];
           if (v > 0) rho = std::max(rho, std::fabs(next[v]));
         }
         EXPECT_NEAR(y[row], next[0], 1e-4);

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/prepared_system.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "kernels/base/sha256.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "kernels/build_id.h"
+#include "kernels/comparison.h"
+#include "kernels/find_plan.h"
+#include "kernels/plan/calibration.h"
+#include "kernels/plan/planner.h"
+#include "kernels/plan/rescaled_plan.h"
+
+namespace deeppcr {
+namespace {
+
+constexpr int64_t kMaxGuessBytes = int64_t{32} << 20;
+// Seconds of counted work on plans, and of timing, for all systems of a model.
+constexpr double kPlanSeconds = 4;
+
+// Number of inputs: twice the unknowns of the affine map per output, within reason.
+int64_t NumSyntheticInputs(int64_t state_dim) {
+  return std::clamp<int64_t>(2 * (state_dim + 1), 256, 2048);
+}
+
+// The smallest power of two C (at most L) whose workspace stays within the limit; where none does,
+// the sequential solver alone.
+absl::StatusOr<SpaceLimits> ChooseLimits(const System& system, int64_t num_steps,
+                                         int64_t max_bytes) {
+  SpaceLimits limits;
+  while (system.SpaceBytes(limits) > max_bytes && limits.min_shooting_interval < num_steps)
+    limits.min_shooting_interval = std::min(2 * limits.min_shooting_interval, num_steps);
+  if (system.SpaceBytes(limits) > max_bytes) limits.iterative = false;
+  if (system.SpaceBytes(limits) <= max_bytes) return limits;
+  return ResourceExhausted("workspace: ", system.SpaceBytes(limits), " bytes wanted per thread, ",
+                           max_bytes, " allowed (raise max_workspace_bytes)");
+}
+
+// Calibration inputs of the model, or synthetic ones. A diffusion model has inputs of its own, the
+// noise.
+CalibrationInputs CalibrationInputsOf(const Model& model, const SystemShape& shape) {
+  if (model.num_calibration > 0)
+    return {.values = model.calibration_inputs, .count = model.num_calibration};
+  return SyntheticInputs(NumSyntheticInputs(shape.state_dim), shape.input_dim);
+}
+
+// Inputs that an initial guess is fitted on: not the inputs that the planner judges the guess by,
+// unless there would be too few.
+CalibrationInputs FittedInputs(const CalibrationInputs& all, const SystemShape& shape) {
+  const int64_t left = all.count - kJudgedSamples;
+  if (left < shape.state_dim + 2) return all;
+  return {.values = {all.values.begin() + kJudgedSamples * shape.input_dim, all.values.end()},
+          .count = left};
+}
+
+// Prepares one system, step by step.
+class Preparation {
+ public:
+  Preparation(const SystemPreparation& preparation, const SystemSpec& spec)
+      : with_(preparation),
+        spec_(spec),
+        shape_(ShapeOf(spec)),
+        backend_(*preparation.on.backend),
+        inputs_(CalibrationInputsOf(preparation.model, shape_)) {}
+
+  // Makes everything but key and plan.
+  absl::Status Pack(int64_t max_bytes) {
+    Say("packing weights");
+    DEEPPCR_ASSIGN_OR_RETURN(parts_.system, backend_.NewSystem(spec_, {max_bytes, with_.token}));
+    const int64_t workspace_bytes = with_.options.max_workspace_bytes / with_.count;
+    DEEPPCR_ASSIGN_OR_RETURN(const SpaceLimits limits,
+                             ChooseLimits(*parts_.system, shape_.num_steps, workspace_bytes));
+    absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Create(
+        *parts_.system, shape_, limits, &with_.pool, with_.options.max_concurrent_runs);
+    // A library that is missing is for the operator to install, and not for another backend.
+    if (absl::IsUnimplemented(runner.status()))
+      return absl::FailedPreconditionError(runner.status().message());
+    DEEPPCR_ASSIGN_OR_RETURN(parts_.runner, std::move(runner));
+    parts_.resolve = {.shape = shape_,
+                      .min_shooting_interval = limits.min_shooting_interval,
+                      .iterative = limits.iterative};
+    Calibrate();
+    if (Fired(with_.token)) return absl::CancelledError("stopped during calibration");
+    return absl::OkStatus();
+  }
+
+  absl::Status FindItsPlan(const PlanFile* plans,
+                           std::span<const std::shared_ptr<const LoadedModel>> loaded) {
+    DEEPPCR_ASSIGN_OR_RETURN(parts_.key, Key());
+    DEEPPCR_ASSIGN_OR_RETURN(parts_.plan, FindPlan(Search(plans, loaded)));
+    parts_.plan.device = std::string(backend_.device());
+    return absl::OkStatus();
+  }
+
+  absl::Status TakePlanOf(const PreparedSystem& nearest) {
+    parts_.key = nearest.key();
+    parts_.key.num_steps = shape_.num_steps;
+    parts_.key.min_shooting_interval = parts_.resolve.min_shooting_interval;
+    parts_.key.iterative = parts_.resolve.iterative;
+    parts_.plan = RescaledPlan(nearest.plan(), nearest.num_steps(), shape_.num_steps,
+                               parts_.resolve.min_shooting_interval);
+    if (!UnfitChoice(parts_.plan, parts_.resolve).empty()) {
+      parts_.plan.choices.clear();
+      parts_.plan.candidates = {"none tried, and no choice of the nearest plan fits"};
+      parts_.plan.entries = {{.max_samples = parts_.plan.entries.back().max_samples}};
+    }
+    DEEPPCR_ASSIGN_OR_RETURN(parts_.plan.id, PlanId(parts_.key, parts_.plan));
+    return absl::OkStatus();
+  }
+
+  std::shared_ptr<const PreparedSystem> Take() {
+    return std::make_shared<PreparedSystem>(std::move(parts_), with_.options.device_failed);
+  }
+
+ private:
+  void Say(std::string_view text, LoadNews news = LoadNews::kStep) const {
+    if (!with_.progress) return;
+    if (with_.count == 1) return with_.progress(news, text);
+    with_.progress(news, StrCat(text, " (", shape_.num_steps, " steps)"));
+  }
+  void Warn(std::string_view text) const { Say(text, LoadNews::kProblem); }
+
+  // Without a usable calibration the model works, from the constant guess.
+  void Calibrate() {
+    if (!parts_.resolve.iterative || !shape_.affine_guess) return;
+    Say("calibrating the initial guess");
+    const absl::StatusOr<AffineGuess> guess =
+        FitAffineGuess(*parts_.runner, FittedInputs(inputs_, shape_), kMaxGuessBytes, with_.token);
+    // Synthetic inputs may be too few for a wide model, which is no problem of the model's files.
+    if (!guess.ok())
+      return Say(ToStd(guess.status().message()),
+                 with_.model.num_calibration > 0 ? LoadNews::kProblem : LoadNews::kStep);
+    if (const absl::Status set = parts_.system->SetAffineGuess(*guess); !set.ok())
+      return Warn(ToStd(set.message()));
+    parts_.resolve.calibrated_guess = true;
+  }
+
+  // Hash of the bytes; empty for no bytes.
+  static absl::StatusOr<std::string> HashOf(std::string_view bytes) {
+    return bytes.empty() ? std::string() : Sha256Hex(bytes);
+  }
+
+  absl::StatusOr<PlanKey> Key() const {
+    const Model& model = with_.model;
+    const DeviceClass device = backend_.device_class();
+    PlanKey key{.device_class = device.Name(),
+                .device_bits = device.bits,
+                .backend = std::string(backend_.name()),
+                .build = kBuildId,
+                .weights_sha256 = model.weights_sha256,
+                .num_steps = shape_.num_steps,
+                .min_shooting_interval = parts_.resolve.min_shooting_interval,
+                .iterative = parts_.resolve.iterative,
+                .rtol = PlannerOptions{}.rtol};
+    // The inputs that a model without its own is calibrated on belong to the build.
+    const std::string_view calibration(
+        reinterpret_cast<const char*>(model.calibration_inputs.data()),
+        model.calibration_inputs.size() * sizeof(float));
+    DEEPPCR_ASSIGN_OR_RETURN(key.config_sha256, HashOf(model.config_json));
+    DEEPPCR_ASSIGN_OR_RETURN(key.scheduler_sha256, HashOf(model.scheduler_json));
+    DEEPPCR_ASSIGN_OR_RETURN(key.calibration_sha256, HashOf(calibration));
+    return key;
+  }
+
+  PlanSearch Search(const PlanFile* plans,
+                    std::span<const std::shared_ptr<const LoadedModel>> loaded) const {
+    return {.key = parts_.key,
+            .mode = with_.options.plan_mode,
+            .file = plans,
+            .loaded = loaded,
+            .cache_dir = with_.options.plan_cache_dir,
+            .unfit = [this](const Plan& plan) { return UnfitChoice(plan, parts_.resolve); },
+            .check =
+                [this](Plan* plan) { return CheckPlan(*parts_.runner, inputs_, Planning(), plan); },
+            .measure = [this] { return MeasurePlan(*parts_.runner, inputs_, Planning()); },
+            .say = [this](LoadNews news, std::string_view text) { Say(text, news); }};
+  }
+
+  PlannerOptions Planning() const {
+    const double seconds = kPlanSeconds / static_cast<double>(with_.count);
+    return {.max_batch_size = with_.model.config.max_batch_size,
+            .calibrated_guess = parts_.resolve.calibrated_guess,
+            .rates = with_.on.rates,
+            .flops_in_all = seconds * with_.on.rates.flops_per_second,
+            .seconds_of_timing = seconds,
+            .token = with_.token,
+            .progress = [this](std::string_view text) { Say(text); }};
+  }
+
+  const SystemPreparation& with_;
+  const SystemSpec& spec_;
+  const SystemShape shape_;
+  const Backend& backend_;
+  const CalibrationInputs inputs_;
+  PreparedSystem::Parts parts_;
+};
+
+}  // namespace
+
+absl::Status Watched(absl::Status status,
+                     const std::function<void(const absl::Status&)>& device_failed) {
+  if (absl::IsUnavailable(status) && device_failed) device_failed(status);
+  return status;
+}
+
+absl::StatusOr<std::vector<ComparisonRow>> PreparedSystem::Compare(
+    const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
+    int repetitions, const CancelToken* token) const {
+  auto rows = CompareSolvers(*parts_.runner, samples, options, repetitions, token);
+  DEEPPCR_RETURN_IF_ERROR(Watched(rows.status(), device_failed_));
+  return rows;
+}
+
+absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystem(
+    const SystemPreparation& preparation, const SystemSpec& spec, int64_t max_bytes,
+    const PlanFile* plans, std::span<const std::shared_ptr<const LoadedModel>> loaded) {
+  Preparation system(preparation, spec);
+  DEEPPCR_RETURN_IF_ERROR(system.Pack(max_bytes));
+  DEEPPCR_RETURN_IF_ERROR(system.FindItsPlan(plans, loaded));
+  return system.Take();
+}
+
+absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystemLike(
+    const SystemPreparation& preparation, const SystemSpec& spec, int64_t max_bytes,
+    const PreparedSystem& nearest) {
+  Preparation system(preparation, spec);
+  DEEPPCR_RETURN_IF_ERROR(system.Pack(max_bytes));
+  DEEPPCR_RETURN_IF_ERROR(system.TakePlanOf(nearest));
+  return system.Take();
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_PREPARED_SYSTEM_H_
+#define DEEPPCR_KERNELS_PREPARED_SYSTEM_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend/registry.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/engine.h"
+#include "kernels/model/model.h"
+#include "kernels/plan/plan_file.h"
+#include "kernels/plan/plan_key.h"
+#include "kernels/resolve.h"
+#include "kernels/solver/runner.h"
+
+namespace deeppcr {
+
+// Tells the listener, if there is one, that the device has failed; returns the status.
+absl::Status Watched(absl::Status status,
+                     const std::function<void(const absl::Status&)>& device_failed);
+
+// One system of a model: its weights as a backend packs them, a runner, and a plan.
+class PreparedSystem final : public LoadedSystem {
+ public:
+  struct Parts {
+    std::unique_ptr<System> system;
+    std::unique_ptr<Runner> runner;  // has spaces of the system
+    PlanKey key;
+    Plan plan;
+    ResolveContext resolve;
+  };
+
+  PreparedSystem(Parts parts, std::function<void(const absl::Status&)> device_failed)
+      : parts_(std::move(parts)), device_failed_(std::move(device_failed)) {}
+
+  const Plan& plan() const override { return parts_.plan; }
+  absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options,
+                                          int64_t num_samples) const override {
+    return ResolveOptions(options, num_samples, parts_.plan, parts_.resolve);
+  }
+  absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
+                   RunTimings* timings) const override {
+    return Watched(parts_.runner->Run(options, items, timings), device_failed_);
+  }
+  absl::StatusOr<std::vector<ComparisonRow>> Compare(
+      const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
+      int repetitions, const CancelToken* token) const override;
+
+  const PlanKey& key() const { return parts_.key; }
+  const ResolveContext& resolve() const { return parts_.resolve; }
+  int64_t num_steps() const { return parts_.resolve.shape.num_steps; }
+  int64_t packed_bytes() const { return parts_.system->memory_bytes(); }
+  int64_t memory_bytes() const { return packed_bytes() + parts_.runner->memory_bytes(); }
+
+ private:
+  const Parts parts_;
+  const std::function<void(const absl::Status&)> device_failed_;
+};
+
+// Model and place of the systems that are prepared together. All references outlive the systems but
+// for `model` and `progress`, which outlive the preparation.
+struct SystemPreparation {
+  const Model& model;
+  const SelectedBackend& on;
+  const EngineOptions& options;
+  ThreadPool& pool;
+  LoadProgress progress;               // may be empty
+  const CancelToken* token = nullptr;  // may be null
+  int64_t count = 1;                   // systems that share the limits of the options
+};
+
+// Packs the system, which may take max_bytes, calibrates it, and finds its plan in plan.json
+// (`plans`, which may be null), in the models that are loaded, in the cache, or by measuring.
+// Errors: as Engine::LoadModel.
+absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystem(
+    const SystemPreparation& preparation, const SystemSpec& spec, int64_t max_bytes,
+    const PlanFile* plans, std::span<const std::shared_ptr<const LoadedModel>> loaded);
+
+// The same with the plan of `nearest`, which has another number of steps, rescaled.
+absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystemLike(
+    const SystemPreparation& preparation, const SystemSpec& spec, int64_t max_bytes,
+    const PreparedSystem& nearest);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_PREPARED_SYSTEM_H_

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/system_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/strings.h"
+
+namespace deeppcr {
+namespace {
+
+// True if the cache alone holds the system. Another holder can only come from Find, under the lock
+// of the caller.
+bool Unused(const std::shared_ptr<const PreparedSystem>& system) { return system.use_count() == 1; }
+
+}  // namespace
+
+std::shared_ptr<const PreparedSystem> SystemCache::Find(int64_t num_steps) {
+  std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find_if(
+      systems_, [=](const auto& system) { return system->num_steps() == num_steps; });
+  if (found == systems_.end()) return nullptr;
+  systems_.splice(systems_.begin(), systems_, found);
+  return systems_.front();
+}
+
+absl::Status SystemCache::Add(std::shared_ptr<const PreparedSystem> system) {
+  const int64_t bytes = system->memory_bytes();
+  if (bytes > max_bytes_)
+    return ResourceExhausted("num_inference_steps: ", system->num_steps(), " steps take ", bytes,
+                             " bytes; ", max_bytes_,
+                             " are left of max_unplanned_bytes. Raise it, or name the number in "
+                             "the model's config.json");
+  std::list<std::shared_ptr<const PreparedSystem>> dropped;  // destroyed outside the lock
+  std::lock_guard lock(mutex_);
+  int64_t in_use = 0, bytes_in_use = 0, all = bytes;
+  for (const auto& other : systems_) {
+    all += other->memory_bytes();
+    if (Unused(other)) continue;
+    ++in_use;
+    bytes_in_use += other->memory_bytes();
+  }
+  if (in_use >= kMaxSystems || bytes_in_use + bytes > max_bytes_)
+    return ResourceExhausted("num_inference_steps: requests in progress use ", in_use,
+                             " other numbers of steps with ", bytes_in_use,
+                             " bytes; this one needs ", bytes, ", the limit is ", max_bytes_,
+                             ". Try again later");
+  for (auto oldest = systems_.end(); oldest != systems_.begin();) {
+    --oldest;
+    if (all <= max_bytes_ && std::ssize(systems_) < kMaxSystems) break;
+    if (!Unused(*oldest)) continue;
+    all -= (*oldest)->memory_bytes();
+    const auto next = std::next(oldest);
+    dropped.splice(dropped.end(), systems_, oldest);
+    oldest = next;
+  }
+  systems_.push_front(std::move(system));
+  return absl::OkStatus();
+}
+
+int64_t SystemCache::memory_bytes() const {
+  std::lock_guard lock(mutex_);
+  int64_t bytes = 0;
+  for (const auto& system : systems_) bytes += system->memory_bytes();
+  return bytes;
+}
+
+}  // namespace deeppcr
