@@ -7,24 +7,9 @@
 // any other number on demand; they share the weights in Model, and each keeps a packed copy of its
 // own.
 //
-// Tensors, PyTorch's names and layout ([out, in]), with D = state_dim, H = hidden_dim,
-// E = time_embedding_dim, i < num_blocks:
-//   input_proj.{weight [H, D], bias [H]}
-//   time_embed.mlp.0.{weight [H, E], bias [H]}, time_embed.mlp.2.{weight [H, H], bias [H]}
-//   class_embed.weight [num_classes, H]                    iff num_classes > 0
-//   cond_embed.{weight [H, conditioning_dim], bias [H]}    iff conditioning_dim > 0
-//   final_layer.linear.{weight [D, H], bias [D]}
-//   residual_mlp:
-//     res_blocks.<i>.linear.{weight [H, H], bias [H]}
-//     res_blocks.<i>.modulation.{weight [H, H], bias [H]}
-//   adaln_mlp, as MAR's:
-//     res_blocks.<i>.in_ln.{weight [H], bias [H]}
-//     res_blocks.<i>.mlp.0.{weight [H, H], bias [H]}, res_blocks.<i>.mlp.2.{weight, bias} likewise
-//     res_blocks.<i>.adaLN_modulation.1.{weight [3H, H], bias [3H]}   rows: shift, scale, gate
-//     final_layer.adaLN_modulation.1.{weight [2H, H], bias [2H]}      rows: shift, scale
-//   decoder.<j>.{weight, bias}, D -> decoder_widths -> output_dim: optional if decoder_widths is
-//     empty and output_dim equals state_dim
-// Anything else is an error.
+// denoiser_tensors.h has the tensors; beside them decoder.<j>.{weight,bias}, D -> decoder_widths ->
+// output_dim: optional if decoder_widths is empty and output_dim equals state_dim. Any other tensor
+// is an error.
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

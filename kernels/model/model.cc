@@ -123,13 +123,11 @@ int64_t MemoryBytes(const Model& model) {
   add(model.weights, model.biases, model.encode_weight, model.encode_bias, model.decode_weight,
       model.decode_bias, model.calibration_inputs);
   const DiffusionStorage& d = model.diffusion;
-  add(d.time_mlp.first_weight, d.time_mlp.first_bias, d.time_mlp.second_weight,
-      d.time_mlp.second_bias, d.input_weight, d.input_bias, d.output_weight, d.output_bias,
-      d.first_weight, d.first_bias, d.second_weight, d.second_bias, d.norm_weight, d.norm_bias,
-      d.modulation_weight, d.modulation_bias, d.class_embedding, d.condition_weight,
-      d.condition_bias);
-  for (const std::vector<float>& weight : d.decoder_weights) add(weight);
-  for (const std::vector<float>& bias : d.decoder_biases) add(bias);
+  for (const LayerStorage* layer :
+       {&d.input, &d.time_first, &d.time_second, &d.class_embedding, &d.condition, &d.first,
+        &d.second, &d.norm, &d.modulation, &d.output})
+    add(layer->weight, layer->bias);
+  for (const LayerStorage& layer : d.decoder_layers) add(layer.weight, layer.bias);
   for (const StepTables& tables : d.tables) add(tables.steps, tables.time_embedding);
   return static_cast<int64_t>(bytes);
 }

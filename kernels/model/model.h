@@ -11,7 +11,6 @@
 #include "kernels/base/cancel_token.h"
 #include "kernels/model/config.h"
 #include "kernels/model/scheduler_config.h"
-#include "kernels/model/time_embedding.h"
 #include "kernels/model/weights.h"
 #include "kernels/problem/spec.h"
 
@@ -30,16 +29,18 @@ struct StepTables {
   std::vector<double> time_embedding;  // [L, H]
 };
 
-// Storage of the spans of the systems of a diffusion model. Shapes: DenoiserSpec, DiffusionSpec.
+// Weights and biases of a layer, or of one layer after another.
+struct LayerStorage {
+  std::vector<float> weight, bias;
+};
+
+// Storage of the spans of the systems of a diffusion model. denoiser_tensors.h says which tensors
+// go where.
 struct DiffusionStorage {
-  TimeMlp time_mlp;
-  std::vector<float> input_weight, input_bias, output_weight, output_bias;
-  std::vector<float> first_weight, first_bias, second_weight, second_bias;
-  std::vector<float> norm_weight, norm_bias;
-  std::vector<float> modulation_weight, modulation_bias;
-  std::vector<float> class_embedding, condition_weight, condition_bias;
-  std::vector<std::vector<float>> decoder_weights, decoder_biases;  // one of each per layer
-  std::vector<DenseSpec> decoder;
+  LayerStorage input, time_first, time_second, class_embedding, condition;
+  LayerStorage first, second, norm, modulation, output;
+  std::vector<LayerStorage> decoder_layers;
+  std::vector<DenseSpec> decoder;  // over decoder_layers
   std::vector<StepTables> tables;  // one per entry of num_inference_steps
 };
 

@@ -10,6 +10,7 @@
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/model/denoiser_tensors.h"
 
 namespace deeppcr {
 namespace {
@@ -57,18 +58,8 @@ int64_t ModulationDim(const ModelConfig& config) {
   return denoiser.modulation_dim();
 }
 
-std::vector<Layers> DiffusionLayers(const ModelConfig& config) {
-  const int64_t H = config.hidden_dim;
-  const bool ada_ln = config.denoiser == DenoiserKind::kAdaLnMlp;
-  std::vector<Layers> all = {{1, H, config.state_dim},
-                             {1, config.state_dim, H},
-                             {1, H, config.time_embedding_dim},
-                             {1, H, H},
-                             {(ada_ln ? 2 : 1) * config.num_blocks, H, H},
-                             {ada_ln ? config.num_blocks : 0, H, 1},  // the norms
-                             {1, ModulationDim(config), H},
-                             {config.num_classes, H, 0},
-                             {config.conditioning_dim > 0 ? 1 : 0, H, config.conditioning_dim}};
+std::vector<Layers> DecoderLayers(const ModelConfig& config) {
+  std::vector<Layers> all;
   int64_t cols = config.state_dim;
   for (const int64_t rows : config.decoder_widths) {
     all.push_back({1, rows, cols});
@@ -103,7 +94,10 @@ absl::Status CheckModulation(const ModelConfig& config) {
 }
 
 absl::Status CheckDiffusion(const ModelConfig& config) {
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t parameters, NumParameters(DiffusionLayers(config)));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t denoiser, NumDenoiserParameters(config));
+  DEEPPCR_ASSIGN_OR_RETURN(int64_t parameters, NumParameters(DecoderLayers(config)));
+  if (__builtin_add_overflow(parameters, denoiser, &parameters))
+    return InvalidArgument("the number of parameters overflows 64 bits");
   if (parameters > kMaxParameters) {
     return InvalidArgument("hidden_dim, num_blocks, num_classes, decoder_widths: expected at most ",
                            kMaxParameters, " parameters, got ", parameters);

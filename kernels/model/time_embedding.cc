@@ -18,12 +18,12 @@ using Columns = std::vector<std::array<double, kColumns>>;  // one row per value
 
 double Silu(double x) { return x / (1.0 + std::exp(-x)); }
 
-Columns Dense(std::span<const float> weight, std::span<const float> bias, const Columns& in) {
-  Columns out(bias.size());
+Columns Apply(const DenseSpec& layer, const Columns& in) {
+  Columns out(layer.bias.size());
   for (size_t row = 0; row < out.size(); ++row) {
     std::array<double, kColumns> sum;
-    sum.fill(static_cast<double>(bias[row]));
-    const auto row_weight = weight.subspan(row * in.size(), in.size());
+    sum.fill(static_cast<double>(layer.bias[row]));
+    const auto row_weight = layer.weight.subspan(row * in.size(), in.size());
     for (size_t col = 0; col < in.size(); ++col) {
       const auto value = static_cast<double>(row_weight[col]);
       for (size_t k = 0; k < kColumns; ++k) sum[k] += value * in[col][k];
@@ -73,14 +73,14 @@ std::vector<double> SinusoidalEmbedding(int64_t timestep, int64_t embedding_dim)
 absl::StatusOr<std::vector<double>> EmbedTimesteps(const TimeMlp& mlp,
                                                    std::span<const ReverseStep> steps,
                                                    const CancelToken* token) {
-  const auto H = static_cast<size_t>(mlp.hidden_dim);
+  const auto H = static_cast<size_t>(mlp.second.rows);
   std::vector<double> embeddings(steps.size() * H);
   for (size_t first = 0; first < steps.size(); first += kColumns) {
     if (Fired(token)) return absl::CancelledError("stopped while timesteps were embedded");
     const auto block = steps.subspan(first, std::min(kColumns, steps.size() - first));
-    Columns hidden = Dense(mlp.first_weight, mlp.first_bias, Sinusoids(block, mlp.embedding_dim));
+    Columns hidden = Apply(mlp.first, Sinusoids(block, mlp.first.cols));
     for (auto& row : hidden) std::transform(row.begin(), row.end(), row.begin(), Silu);
-    const Columns out = Dense(mlp.second_weight, mlp.second_bias, hidden);
+    const Columns out = Apply(mlp.second, hidden);
     for (size_t k = 0; k < block.size(); ++k) {
       const std::span<double> row = std::span<double>(embeddings).subspan((first + k) * H, H);
       for (size_t i = 0; i < H; ++i) row[i] = out[i][k];

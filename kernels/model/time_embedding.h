@@ -11,16 +11,14 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/base/cancel_token.h"
-#include "kernels/problem/reverse_step.h"
+#include "kernels/problem/spec.h"
 
 namespace deeppcr {
 
-// y = second silu(first e + first_bias) + second_bias, e the embedding of the timestep.
+// y = second(silu(first(e))), e the embedding of the timestep.
 struct TimeMlp {
-  int64_t hidden_dim = 0;                         // H
-  int64_t embedding_dim = 0;                      // E, even
-  std::vector<float> first_weight, first_bias;    // [H, E], [H]
-  std::vector<float> second_weight, second_bias;  // [H, H], [H]
+  DenseSpec first;   // [H, E], E even
+  DenseSpec second;  // [H, H]
 };
 
 // [E]: cos(t f_j) for j < E/2, then sin(t f_j), with f_j = 10000^(-j / (E/2)). E is even.

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "kernels/model/config.h"
+#include "kernels/model/denoiser_tensors.h"
 #include "kernels/model/scheduler_config.h"
 #include "tests/testing/expect_error.h"
 
@@ -258,6 +259,17 @@ TEST(ReadmeTest, TableOfSchedulerConfigKeysIsThatOfTheCode) {
   ExpectTableOf(
       SchedulerConfigKeys(), [](const SchedulerConfigKey& key) { return key.classes; },
       "scheduler_config.json");
+}
+
+TEST(ReadmeTest, TableOfTensorsIsThatOfTheCode) {
+  std::map<std::string, std::string> rows = ReadmeRows("Tensors of a diffusion model");
+
+  EXPECT_EQ(rows.size(), DenoiserTensors().size());
+  for (const TensorRow& row : DenoiserTensors()) {
+    const std::string name = std::string(row.name) + (row.has_bias ? ".{weight,bias}" : ".weight");
+    EXPECT_EQ(rows[name], "| `" + name + "` | " + ShapeText(row) + " | " + std::string(row.when) +
+                              " | " + std::string(row.meaning) + " |");
+  }
 }
 
 }  // namespace

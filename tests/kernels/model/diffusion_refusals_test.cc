@@ -136,8 +136,8 @@ TEST(DiffusionRefusalsTest, AllocatesNothingForWhatIsOnlyClaimed) {
                 "tensor \"input_proj.weight\"");
     const DiffusionStorage& storage = model.diffusion;
     for (const auto* values :
-         {&storage.input_weight, &storage.output_weight, &storage.first_weight,
-          &storage.second_weight, &storage.modulation_weight, &storage.class_embedding}) {
+         {&storage.input.weight, &storage.output.weight, &storage.first.weight,
+          &storage.second.weight, &storage.modulation.weight, &storage.class_embedding.weight}) {
       EXPECT_EQ(values->capacity(), 0U);
     }
     for (const StepTables& tables : storage.tables) EXPECT_TRUE(tables.time_embedding.empty());
@@ -158,9 +158,9 @@ TEST(DiffusionRefusalsTest, AllocatesNoMoreForAStackThanTheFileHolds) {
   ExpectError(LoadInto(tensors, {}, model), absl::StatusCode::kInvalidArgument,
               "tensor \"res_blocks.2.in_ln.weight\" of shape [3] is missing");
 
-  EXPECT_LE(model.diffusion.first_weight.capacity(), elements);
-  EXPECT_LE(model.diffusion.second_weight.capacity(), elements);
-  EXPECT_LE(model.diffusion.modulation_weight.capacity(), elements);
+  EXPECT_LE(model.diffusion.first.weight.capacity(), elements);
+  EXPECT_LE(model.diffusion.second.weight.capacity(), elements);
+  EXPECT_LE(model.diffusion.modulation.weight.capacity(), elements);
   for (const StepTables& tables : model.diffusion.tables)
     EXPECT_TRUE(tables.time_embedding.empty());
 }

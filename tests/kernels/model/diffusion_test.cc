@@ -316,17 +316,17 @@ TEST(DiffusionTest, SpecsFollowAModelThatMoves) {
     const DiffusionSpec& spec = SpecOf(again, i);
     EXPECT_EQ(spec.steps.data(), storage.tables[i].steps.data());
     EXPECT_EQ(spec.time_embedding.data(), storage.tables[i].time_embedding.data());
-    EXPECT_EQ(spec.denoiser.input.weight.data(), storage.input_weight.data());
-    EXPECT_EQ(spec.denoiser.output.bias.data(), storage.output_bias.data());
-    EXPECT_EQ(spec.denoiser.first_weight.data(), storage.first_weight.data());
-    EXPECT_EQ(spec.denoiser.second_bias.data(), storage.second_bias.data());
-    EXPECT_EQ(spec.denoiser.norm_weight.data(), storage.norm_weight.data());
-    EXPECT_EQ(spec.denoiser.modulation.weight.data(), storage.modulation_weight.data());
-    EXPECT_EQ(spec.condition.weight.data(), storage.condition_weight.data());
+    EXPECT_EQ(spec.denoiser.input.weight.data(), storage.input.weight.data());
+    EXPECT_EQ(spec.denoiser.output.bias.data(), storage.output.bias.data());
+    EXPECT_EQ(spec.denoiser.first_weight.data(), storage.first.weight.data());
+    EXPECT_EQ(spec.denoiser.second_bias.data(), storage.second.bias.data());
+    EXPECT_EQ(spec.denoiser.norm_weight.data(), storage.norm.weight.data());
+    EXPECT_EQ(spec.denoiser.modulation.weight.data(), storage.modulation.weight.data());
+    EXPECT_EQ(spec.condition.weight.data(), storage.condition.weight.data());
     EXPECT_EQ(spec.decoder.data(), storage.decoder.data());
     for (size_t j = 0; j < 3; ++j) {
-      EXPECT_EQ(spec.decoder[j].weight.data(), storage.decoder_weights[j].data());
-      EXPECT_EQ(spec.decoder[j].bias.data(), storage.decoder_biases[j].data());
+      EXPECT_EQ(spec.decoder[j].weight.data(), storage.decoder_layers[j].weight.data());
+      EXPECT_EQ(spec.decoder[j].bias.data(), storage.decoder_layers[j].bias.data());
     }
   }
 }

@@ -20,13 +20,21 @@ std::vector<ReverseStep> Steps(const std::vector<int64_t>& timesteps) {
   return steps;
 }
 
+struct Weights {
+  std::vector<float> first = {1.0F, -0.5F, 2.0F, 0.25F, 0.0F, 1.5F, -1.0F, 3.0F};
+  std::vector<float> first_bias = {0.5F, -0.25F};
+  std::vector<float> second = {2.0F, -1.0F, 0.5F, 4.0F};
+  std::vector<float> second_bias = {10.0F, -20.0F};
+};
+
+TimeMlp MlpOver(const Weights& weights) {
+  return {.first = {2, 4, weights.first, weights.first_bias},
+          .second = {2, 2, weights.second, weights.second_bias}};
+}
+
 TimeMlp Mlp() {
-  return {.hidden_dim = 2,
-          .embedding_dim = 4,
-          .first_weight = {1.0F, -0.5F, 2.0F, 0.25F, 0.0F, 1.5F, -1.0F, 3.0F},
-          .first_bias = {0.5F, -0.25F},
-          .second_weight = {2.0F, -1.0F, 0.5F, 4.0F},
-          .second_bias = {10.0F, -20.0F}};
+  static const Weights weights;
+  return MlpOver(weights);
 }
 
 TEST(SinusoidalEmbeddingTest, IsCosinesThenSinesOfFallingFrequencies) {
@@ -75,8 +83,9 @@ TEST(EmbedTimestepsTest, StopsWhenTheTokenFires) {
 }
 
 TEST(EmbedTimestepsTest, RefusesWhatIsNotFiniteAsFloat) {
-  TimeMlp mlp = Mlp();
-  mlp.second_weight[3] = mlp.first_bias[1] = std::numeric_limits<float>::max();
+  Weights weights;
+  weights.second[3] = weights.first_bias[1] = std::numeric_limits<float>::max();
+  const TimeMlp mlp = MlpOver(weights);
 
   testing::ExpectError(EmbedTimesteps(mlp, Steps({7})), absl::StatusCode::kInvalidArgument,
                        "time_embed.mlp.{0,2}.{weight,bias}: expected an embedding that is finite "

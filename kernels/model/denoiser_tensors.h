@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_MODEL_DENOISER_TENSORS_H_
+#define DEEPPCR_KERNELS_MODEL_DENOISER_TENSORS_H_
+
+// The tensors of a diffusion model in model.safetensors, one row per layer, in PyTorch's names and
+// layout ([out, in]). Loader, limit of parameters, the message about an unexpected tensor and the
+// table of server/README.md follow from the rows. The layers of the decoder are no rows, as
+// config.json gives their number and widths.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/model/model.h"
+#include "kernels/model/tensor_reader.h"
+
+namespace deeppcr {
+
+// `factor` times a key of config.json.
+struct TensorExtent {
+  std::string_view symbol;
+  int64_t ModelConfig::*key;
+  int64_t factor = 1;
+};
+
+struct TensorRow {
+  std::string_view name;  // prefix of .weight and .bias; <i> stands for every block
+  TensorExtent rows;
+  TensorExtent cols;  // key null: the weight is as long as the bias
+  bool has_bias = true;
+  std::string_view when;  // in words
+  bool (*present)(const ModelConfig& config);
+  LayerStorage DiffusionStorage::*storage;  // rows that share one follow one another in it
+  std::string_view meaning;                 // in words; empty if the name says all
+};
+
+// Every row, in the order of the documentation and of storage. Static storage.
+std::span<const TensorRow> DenoiserTensors();
+
+// "[3H, H]": shape of the weight.
+std::string ShapeText(const TensorRow& row);
+
+// Number of parameters of the rows that a model of this config has.
+// Error: kInvalidArgument if the number overflows 64 bits.
+absl::StatusOr<int64_t> NumDenoiserParameters(const ModelConfig& config);
+
+// Names of the tensors that a model of this config may have, for messages.
+std::string DenoiserTensorNames(const ModelConfig& config);
+
+// Appends every tensor of the rows to its storage. Errors: those of TensorReader::Append.
+absl::Status ReadDenoiserTensors(TensorReader& reader, const ModelConfig& config,
+                                 DiffusionStorage& storage);
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_MODEL_DENOISER_TENSORS_H_
