@@ -20,7 +20,7 @@ int64_t SpaceSizes::bytes() const {
                         2 * width + states + scratch + beside;
   const double guesses = static_cast<double>(intervals) * width * iterative;
   const double bytes = (group * floats + guesses) * sizeof(float) +
-                       static_cast<double>(slab_bytes) + static_cast<double>(loop_bytes) +
+                       static_cast<double>(workspace_bytes) + static_cast<double>(loop_bytes) +
                        static_cast<double>(product_bytes) + sizeof(int64_t);  // num_dependent
   constexpr auto kMost = std::numeric_limits<int64_t>::max();
   return bytes < static_cast<double>(kMost) ? static_cast<int64_t>(bytes) : kMost;
@@ -56,7 +56,7 @@ absl::Status Workspace::Allocate() {
   DEEPPCR_RETURN_IF_ERROR(
       Take(&trajectories, MemoryKind::kDevice, group * (shape.num_steps + 1) * shape.state_dim));
   DEEPPCR_RETURN_IF_ERROR(Take(&scratch, MemoryKind::kDevice, group * sizes.scratch));
-  DEEPPCR_RETURN_IF_ERROR(Take(&slabs, MemoryKind::kDevice, sizes.slab_bytes));
+  DEEPPCR_RETURN_IF_ERROR(Take(&block_memory, MemoryKind::kDevice, sizes.workspace_bytes));
   DEEPPCR_ASSIGN_OR_RETURN(stream, device.NewStream());
   if (sizes.product_bytes == 0) return absl::OkStatus();
   DEEPPCR_RETURN_IF_ERROR(Take(&for_products, MemoryKind::kDevice, sizes.product_bytes));

@@ -18,16 +18,16 @@ namespace deeppcr::cuda {
 // Sizes of the parts of a space that all families have.
 struct SpaceSizes {
   SystemShape shape;
-  int64_t width = 0;          // W
-  int64_t group = 1;          // G: samples that are taken together
-  int64_t iterative = 1;      // samples that are taken together in iterative mode, <= G
-  int64_t intervals = 0;      // P at most; 0: sequential mode only
-  int64_t inputs = 0;         // floats of a sample in mapped memory
-  int64_t scratch = 0;        // floats of a sample for dense layers
-  int64_t beside = 0;         // floats of a sample that the family has beside the above
-  int64_t slab_bytes = 0;     // slabs of all samples that lie in slabs at a time
-  int64_t loop_bytes = 0;     // memory that the loop has beside the above
-  int64_t product_bytes = 0;  // cuBLAS's workspace, where the loop multiplies matrices
+  int64_t width = 0;            // W
+  int64_t group = 1;            // G: samples that are taken together
+  int64_t iterative = 1;        // samples that are taken together in iterative mode, <= G
+  int64_t intervals = 0;        // P at most; 0: sequential mode only
+  int64_t inputs = 0;           // floats of a sample in mapped memory
+  int64_t scratch = 0;          // floats of a sample for dense layers
+  int64_t beside = 0;           // floats of a sample that the family has beside the above
+  int64_t workspace_bytes = 0;  // of all samples that are solved in it at a time
+  int64_t loop_bytes = 0;       // memory that the loop has beside the above
+  int64_t product_bytes = 0;    // cuBLAS's workspace, where the loop multiplies matrices
   // Saturates instead of overflowing.
   int64_t bytes() const;
 };
@@ -85,7 +85,7 @@ struct Workspace {
   DeviceBuffer<float> initial, current;  // [G, W] each
   DeviceBuffer<float> trajectories;      // [G, L + 1, D]
   DeviceBuffer<float> scratch;           // [G, scratch]
-  DeviceBuffer<std::byte> slabs;
+  DeviceBuffer<std::byte> block_memory;
 };
 
 }  // namespace deeppcr::cuda

@@ -44,8 +44,8 @@ class BackwardTrial {
         trial_.View(),    n, trial_.trajectory(), final_.data(), initial_.data(), deltas_.data(),
         dependent_.data()};
   }
-  BackwardScanArgs Scan(int n, int interval, int blocks, std::byte* slabs) const {
-    return {Sequential(n), IntervalTree(Intervals(interval), blocks), interval, slabs};
+  BackwardScanArgs Scan(int n, int interval, int blocks, std::byte* workspace) const {
+    return {Sequential(n), IntervalTree(Intervals(interval), blocks), interval, workspace};
   }
   ParameterGradientArgs Parameters(int n) const {
     return {network().steps, network().dim, n, trial_.trajectory(), deltas_.data(),
@@ -60,10 +60,10 @@ class BackwardTrial {
     const NewtonShape shape =
         ChooseBackwardShape(network().width, n, Intervals(interval), interval, limits);
     const IntervalTree tree(Intervals(interval), shape.num_blocks);
-    const OnDevice<std::byte> slabs(
-        shape.in_slabs ? n * BackwardSlabBytes(network().width, tree, interval) : 1);
+    const OnDevice<std::byte> workspace(
+        shape.in_workspace ? n * BackwardWorkspaceBytes(network().width, tree, interval) : 1);
     const BackwardScanArgs args =
-        Scan(n, interval, shape.num_blocks, shape.in_slabs ? slabs.data() : nullptr);
+        Scan(n, interval, shape.num_blocks, shape.in_workspace ? workspace.data() : nullptr);
     Must(LaunchBackwardScan(args, shape, nullptr), "backward scan launch");
     return Taken(n);
   }
@@ -179,7 +179,7 @@ inline void TimeBackwardScan(const BackwardTrial& back, int n, int interval,
   for (int blocks = 1; blocks <= std::min(limits.max_cluster_blocks, kChainNodes); blocks *= 2) {
     const BackwardScanArgs args = back.Scan(n, interval, blocks, nullptr);
     NewtonShape shape = BackwardShapeOf(network.width, n, args.tree, interval, limits);
-    if (shape.in_slabs) continue;
+    if (shape.in_workspace) continue;
     for (const int most = shape.num_warps; shape.num_warps >= std::min(4, most);
          shape.num_warps /= 2) {
       const auto scan = [&] { return LaunchBackwardScan(args, shape, nullptr); };

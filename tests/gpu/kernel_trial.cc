@@ -138,11 +138,12 @@ void TimeNewton(const Trial& trial, int n, int interval, const LaunchLimits& lim
   for (int blocks = 1; blocks <= limits.max_cluster_blocks; blocks *= 2) {
     const IntervalTree tree(intervals, blocks);
     NewtonShape shape = NewtonShapeOf(network.width, n, tree, limits);
-    // Times slabs only in the largest cluster, and with one sample.
-    if (shape.in_slabs && (blocks < limits.max_cluster_blocks || n > 1)) continue;
-    const OnDevice<std::byte> slabs(shape.in_slabs ? SlabBytes(network.width, tree) : 1);
+    // Times the workspace only in the largest cluster, and with one sample.
+    if (shape.in_workspace && (blocks < limits.max_cluster_blocks || n > 1)) continue;
+    const OnDevice<std::byte> workspace(shape.in_workspace ? WorkspaceBytes(network.width, tree)
+                                                           : 1);
     const NewtonArgs args =
-        trial.Newton(interval, blocks, 32, false, shape.in_slabs ? slabs.data() : nullptr);
+        trial.Newton(interval, blocks, 32, false, shape.in_workspace ? workspace.data() : nullptr);
     for (const int most = shape.num_warps; shape.num_warps >= std::min(4, most);
          shape.num_warps /= 2) {
       const Times times = Measure([&] { return LaunchNewton(args, shape, nullptr); });

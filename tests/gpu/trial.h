@@ -120,7 +120,7 @@ class Trial {
             dependent_.data()};
   }
   NewtonArgs Newton(int interval, int blocks, int max_iterations, bool trajectory,
-                    std::byte* slabs = nullptr) const {
+                    std::byte* workspace = nullptr) const {
     const int intervals = static_cast<int>((network_.steps - 1) / interval + 1);
     StoppingPolicy policy;
     policy.max_iterations = max_iterations;
@@ -138,7 +138,7 @@ class Trial {
             outcomes_.data(),
             nullptr,
             nullptr,
-            slabs};
+            workspace};
   }
 
   std::vector<float> SolveSequentially(int n) const {
@@ -150,10 +150,10 @@ class Trial {
                                  int max_iterations) const {
     const int intervals = static_cast<int>((network_.steps - 1) / interval + 1);
     const NewtonShape shape = ChooseNewtonShape(network_.width, n, intervals, limits);
-    const int64_t slab = SlabBytes(network_.width, IntervalTree(intervals, shape.num_blocks));
-    const OnDevice<std::byte> slabs(shape.in_slabs ? n * slab : 1);
+    const int64_t bytes = WorkspaceBytes(network_.width, IntervalTree(intervals, shape.num_blocks));
+    const OnDevice<std::byte> workspace(shape.in_workspace ? n * bytes : 1);
     const NewtonArgs args = Newton(interval, shape.num_blocks, max_iterations, true,
-                                   shape.in_slabs ? slabs.data() : nullptr);
+                                   shape.in_workspace ? workspace.data() : nullptr);
     Must(LaunchNewton(args, shape, nullptr), "newton launch");
     Must(cudaDeviceSynchronize(), "newton kernel");
     return Taken(n);
@@ -254,13 +254,14 @@ inline void Print(const char* kernel, const Network& network, int n, int interva
                   const NewtonShape& shape, const Progress& progress, const Times& times) {
   std::printf(
       "{\"kernel\": \"%s\", \"num_layers\": %lld, \"state_dim\": %d, \"residual\": %s, "
-      "\"samples\": %d, \"shooting_interval\": %d, \"blocks\": %d, \"warps\": %d, \"in_slabs\": "
+      "\"samples\": %d, \"shooting_interval\": %d, \"blocks\": %d, \"warps\": %d, "
+      "\"in_workspace\": "
       "%s, "
       "\"iterations\": %d, \"corrections\": %d, \"converged\": %s, \"median_us\": %.2f, "
       "\"min_us\": %.2f}\n",
       kernel, static_cast<long long>(network.steps), network.dim,
       network.residual ? "true" : "false", n, interval, shape.num_blocks, shape.num_warps,
-      shape.in_slabs ? "true" : "false", progress.iterations, progress.corrections,
+      shape.in_workspace ? "true" : "false", progress.iterations, progress.corrections,
       progress.termination == Termination::kConverged ? "true" : "false", times.median,
       times.least);
 }

@@ -177,11 +177,12 @@ SpaceSizes SizesOf(const LaunchLimits& device, const DiffusionModel& model,
   const int64_t coarse = sizes.iterative * sizes.intervals * model.width() * int64_t{sizeof(float)};
   if (model.is_wide()) sizes.loop_bytes = WidePropagation::Bytes(model, sizes.intervals);
   if (by_warps) {
-    sizes.slab_bytes = std::min<int64_t>(sizes.group, kSlabGroup) * SlabBytesInParts(device, sizes);
+    sizes.workspace_bytes =
+        std::min<int64_t>(sizes.group, kWorkspaceGroup) * WorkspaceBytesInParts(device, sizes);
     sizes.loop_bytes += coarse + sizes.group * int64_t{sizeof(Progress)};
     sizes.product_bytes = model.is_wide() ? kLayerProductBytes : 0;
   } else {
-    sizes.slab_bytes = PassSlabBytes(sizes);
+    sizes.workspace_bytes = PassWorkspaceBytes(sizes);
     sizes.loop_bytes += coarse + PassLoopBytes(sizes);
     sizes.product_bytes = model.is_wide() ? kLayerProductBytes : kTreeProductBytes;
   }

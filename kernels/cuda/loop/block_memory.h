@@ -11,11 +11,11 @@
 
 namespace deeppcr::cuda {
 
-// Largest number of samples whose intervals lie in slabs of global memory at a time; Members: the
+// Largest number of samples whose intervals lie in the workspace at a time; Members: the
 // samples that a launch is for.
-inline constexpr int kSlabGroup = 8;
+inline constexpr int kWorkspaceGroup = 8;
 struct Members {
-  int32_t at[kSlabGroup];
+  int32_t at[kWorkspaceGroup];
 };
 inline constexpr Members kEveryMember = {{0, 1, 2, 3, 4, 5, 6, 7}};
 
@@ -25,7 +25,7 @@ struct WarpNorms {
   int32_t stop_word;  // the cancel word, as the first warp of a cluster has read it
 };
 
-// Layout of a block's shared memory, or of its slab of global memory.
+// Layout of a block's shared memory, or of its part of the workspace in global memory.
 struct BlockMemory {
   const IntervalTree tree;
   const int width;  // W
@@ -60,11 +60,11 @@ struct BlockMemory {
   DEEPPCR_DEVICE float* Floats() const { return reinterpret_cast<float*>(base + kNormBytes); }
 };
 
-// Memory of a block of a sample's cluster, in slabs [n, blocks, BlockMemory::Bytes].
-DEEPPCR_DEVICE BlockMemory MemoryInSlabs(std::byte* slabs, const IntervalTree& tree, int width,
-                                         int64_t sample, int block) {
+// Memory of a block of a sample's cluster, in a workspace [n, blocks, BlockMemory::Bytes].
+DEEPPCR_DEVICE BlockMemory MemoryInWorkspace(std::byte* workspace, const IntervalTree& tree,
+                                             int width, int64_t sample, int block) {
   const int64_t at = sample * tree.num_blocks + block;
-  return {tree, width, slabs + at * static_cast<int64_t>(BlockMemory::Bytes(tree, width))};
+  return {tree, width, workspace + at * static_cast<int64_t>(BlockMemory::Bytes(tree, width))};
 }
 
 }  // namespace deeppcr::cuda

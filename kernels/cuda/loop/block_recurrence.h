@@ -119,7 +119,7 @@ struct IntervalsView {
   IntervalTree tree;
   int32_t shooting_interval;  // C
   Members members;
-  std::byte* slabs;  // [n, tree.num_blocks, BlockMemory::Bytes]
+  std::byte* workspace;  // [n, tree.num_blocks, BlockMemory::Bytes]
 };
 
 // An interval of a sample, and the memory of its states and matrices.
@@ -136,8 +136,8 @@ struct BlockInterval {
       : sample(sample_),
         interval(interval_),
         local(interval % view.tree.per_block),
-        memory(MemoryInSlabs(view.slabs, view.tree, process.width, sample,
-                             view.tree.block_of(0, interval))),
+        memory(MemoryInWorkspace(view.workspace, view.tree, process.width, sample,
+                                 view.tree.block_of(0, interval))),
         begin(int64_t{interval} * view.shooting_interval),
         end(begin + view.shooting_interval < process.num_steps ? begin + view.shooting_interval
                                                                : process.num_steps) {}

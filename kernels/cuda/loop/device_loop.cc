@@ -18,18 +18,18 @@ constexpr int kPassesAhead = 3;
 
 }  // namespace
 
-int64_t SlabBytesAtOnce(const LaunchLimits& device, const SpaceSizes& sizes) {
+int64_t WorkspaceBytesAtOnce(const LaunchLimits& device, const SpaceSizes& sizes) {
   const auto width = static_cast<int>(sizes.width);
   const auto intervals = static_cast<int32_t>(sizes.intervals);
   const NewtonShape shape = ChooseNewtonShape(width, 1, intervals, device);
-  return shape.in_slabs ? SlabBytes(width, IntervalTree(intervals, shape.num_blocks)) : 0;
+  return shape.in_workspace ? WorkspaceBytes(width, IntervalTree(intervals, shape.num_blocks)) : 0;
 }
-int64_t SlabBytesInParts(const LaunchLimits& device, const SpaceSizes& sizes) {
+int64_t WorkspaceBytesInParts(const LaunchLimits& device, const SpaceSizes& sizes) {
   int64_t largest = 0;
   for (int blocks = 1; blocks <= device.max_cluster_blocks; blocks *= 2)
-    largest =
-        std::max(largest, SlabBytes(static_cast<int>(sizes.width),
-                                    IntervalTree(static_cast<int32_t>(sizes.intervals), blocks)));
+    largest = std::max(largest,
+                       WorkspaceBytes(static_cast<int>(sizes.width),
+                                      IntervalTree(static_cast<int32_t>(sizes.intervals), blocks)));
   return largest;
 }
 
@@ -40,7 +40,7 @@ absl::Status DeviceLoop::Allocate() {
   DEEPPCR_RETURN_IF_ERROR(work_.Take(&cancel_, MemoryKind::kMapped, work_.sizes.group));
   DEEPPCR_RETURN_IF_ERROR(work_.Take(&outcomes_, MemoryKind::kMapped, work_.sizes.group));
   if (recurrence_.whole_solve() != nullptr) return absl::OkStatus();
-  return work_.Take(&progress_, MemoryKind::kDevice, kSlabGroup);
+  return work_.Take(&progress_, MemoryKind::kDevice, kWorkspaceGroup);
 }
 
 void DeviceLoop::Iterate(int32_t num_samples, const StoppingPolicy& policy,
@@ -72,8 +72,8 @@ void DeviceLoop::Solve(int32_t num_samples, const StoppingPolicy& policy,
     SolveAtOnce(*stack, num_samples, policy, to, start);
   } else {
     const int64_t floats = (work_.shape.num_steps + 1) * work_.shape.state_dim;
-    for (int32_t first = 0; first < num_samples; first += kSlabGroup) {
-      const int32_t count = std::min<int32_t>(kSlabGroup, num_samples - first);
+    for (int32_t first = 0; first < num_samples; first += kWorkspaceGroup) {
+      const int32_t count = std::min<int32_t>(kWorkspaceGroup, num_samples - first);
       SolveInParts(first, count, num_samples, policy, start);
       if (to != nullptr)
         recurrence_.LaunchExpansion(first, IntervalsInParts(count), count, to + first * floats);
@@ -84,13 +84,13 @@ void DeviceLoop::Solve(int32_t num_samples, const StoppingPolicy& policy,
   work_.CopyTrajectories(num_samples, trajectories);
 }
 
-// Solves all samples at once, or as many as have slabs.
+// Solves all samples at once, or as many as the workspace holds.
 void DeviceLoop::SolveAtOnce(const StackView& stack, int32_t num_samples,
                              const StoppingPolicy& policy, float* trajectories,
                              const Progress& start) {
   const auto intervals = static_cast<int32_t>(work_.intervals);
-  const bool in_slabs = ChooseNewtonShape(work_.width, 1, intervals, work_.limits).in_slabs;
-  const int32_t most = in_slabs ? kSlabGroup : num_samples;
+  const bool in_workspace = ChooseNewtonShape(work_.width, 1, intervals, work_.limits).in_workspace;
+  const int32_t most = in_workspace ? kWorkspaceGroup : num_samples;
   const int64_t floats = (work_.shape.num_steps + 1) * work_.shape.state_dim;
   for (int32_t first = 0; first < num_samples; first += most) {
     const NewtonShape shape = ChooseNewtonShape(work_.width, std::min(most, num_samples - first),
@@ -98,7 +98,8 @@ void DeviceLoop::SolveAtOnce(const StackView& stack, int32_t num_samples,
     NewtonArgs args = ArgsOf(first, shape, policy, start);
     args.stack = stack;
     args.trajectories = trajectories == nullptr ? nullptr : trajectories + first * floats;
-    if (!in_slabs && policy.max_iterations * work_.interval <= kLongSolve) args.cancel = nullptr;
+    if (!in_workspace && policy.max_iterations * work_.interval <= kLongSolve)
+      args.cancel = nullptr;
     work_.stream->Launch(args, shape);
   }
 }
@@ -106,7 +107,7 @@ void DeviceLoop::SolveAtOnce(const StackView& stack, int32_t num_samples,
 NewtonShape DeviceLoop::ShapeInParts(int32_t count) const {
   NewtonShape shape =
       ChooseNewtonShape(work_.width, count, static_cast<int32_t>(work_.intervals), work_.limits);
-  shape.in_slabs = true;
+  shape.in_workspace = true;
   return shape;
 }
 IntervalsView DeviceLoop::IntervalsInParts(int32_t count) const {
@@ -114,7 +115,7 @@ IntervalsView DeviceLoop::IntervalsInParts(int32_t count) const {
   return {.tree = IntervalTree(intervals, ShapeInParts(count).num_blocks),
           .shooting_interval = static_cast<int32_t>(work_.interval),
           .members = kEveryMember,
-          .slabs = work_.slabs.data()};
+          .workspace = work_.block_memory.data()};
 }
 
 // Makes passes over samples first, ..., first + count - 1 until all of these samples have stopped.
@@ -188,7 +189,7 @@ NewtonArgs DeviceLoop::ArgsOf(int64_t first, const NewtonShape& shape, const Sto
           .outcomes = outcomes_.data() + first,
           .progress = nullptr,
           .cancel = cancel_.data() + first,
-          .slabs = shape.in_slabs ? work_.slabs.data() : nullptr};
+          .workspace = shape.in_workspace ? work_.block_memory.data() : nullptr};
 }
 
 void DeviceLoop::PollTokens(int32_t num_samples) {

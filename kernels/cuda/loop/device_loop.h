@@ -50,13 +50,13 @@ class DeviceLoop : public IterationLoop {
   // Mapped memory, [G] each.
   DeviceBuffer<int32_t> cancel_;
   DeviceBuffer<Progress> outcomes_;
-  DeviceBuffer<Progress> progress_;  // device memory, [kSlabGroup]: of a solve in parts
+  DeviceBuffer<Progress> progress_;  // device memory, [kWorkspaceGroup]: of a solve in parts
 };
 
-// Bytes of the slab of a sample: of a solve at once, 0 where the shared memory of a cluster is
+// Workspace of a sample: of a solve at once, 0 where the shared memory of a cluster is
 // enough; of a solve in parts, for the largest of the clusters that a launch may have.
-int64_t SlabBytesAtOnce(const LaunchLimits& device, const SpaceSizes& sizes);
-int64_t SlabBytesInParts(const LaunchLimits& device, const SpaceSizes& sizes);
+int64_t WorkspaceBytesAtOnce(const LaunchLimits& device, const SpaceSizes& sizes);
+int64_t WorkspaceBytesInParts(const LaunchLimits& device, const SpaceSizes& sizes);
 
 }  // namespace deeppcr::cuda
 

@@ -15,7 +15,7 @@
 namespace deeppcr::cuda {
 
 // Part of a solve that a launch does. Where another kernel propagates (diffusion), the parts of a
-// solve are launches of their own, and the data that they share lies in slabs.
+// solve are launches of their own, and the data that they share lies in the workspace.
 enum class NewtonPart : uint8_t {
   kWhole,  // the solve, of a dense stack
   kStart,  // the guess
@@ -37,7 +37,7 @@ struct NewtonArgs {
   Progress* outcomes;           // [n], for the host
   Progress* progress;           // [n], from part to part; null for the whole
   const int32_t* cancel;        // [n], or null: not 0 is the Termination to end with
-  std::byte* slabs;             // [n, blocks, BlockMemory::Bytes], or null: shared memory
+  std::byte* workspace;         // [n, blocks, BlockMemory::Bytes], or null: shared memory
 };
 
 }  // namespace deeppcr::cuda

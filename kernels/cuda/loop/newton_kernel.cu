@@ -12,7 +12,7 @@ template <int W>
 constexpr int kMaxThreads = MaxNewtonWarps(W) * kWarpSize;
 
 // Kind of a kernel, of the kernels with the same launch.
-enum class Kernel { kInShared, kInSlabs, kParts };
+enum class Kernel { kInShared, kInWorkspace, kParts };
 
 // Blocks that a multiprocessor is to hold; 0: as the compiler likes. For the kernels named here the
 // compiler would spill registers to make room for a second block.
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kMaxThreads<W>, kMinBlocks<W, kKernel>)
   if constexpr (kKernel == Kernel::kParts) {
     SolveNewtonInParts<W>(context, args);
   } else {
-    SolveNewton<W, kKernel == Kernel::kInSlabs>(context, args);
+    SolveNewton<W, kKernel == Kernel::kInWorkspace>(context, args);
   }
 #endif
 }
@@ -39,7 +39,7 @@ cudaError_t Allow(int shared_bytes) {
 template <int W>
 cudaError_t Prepare(int shared_bytes) {
   cudaError_t error = Allow<W, Kernel::kInShared>(shared_bytes);
-  if (error == cudaSuccess) error = Allow<W, Kernel::kInSlabs>(shared_bytes);
+  if (error == cudaSuccess) error = Allow<W, Kernel::kInWorkspace>(shared_bytes);
   if (error == cudaSuccess) error = Allow<W, Kernel::kParts>(shared_bytes);
   return error;
 }
@@ -56,8 +56,8 @@ cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_
 template <int W>
 cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
   if (args.part != NewtonPart::kWhole) return Launch<W, Kernel::kParts>(args, shape, stream);
-  return args.slabs == nullptr ? Launch<W, Kernel::kInShared>(args, shape, stream)
-                               : Launch<W, Kernel::kInSlabs>(args, shape, stream);
+  return args.workspace == nullptr ? Launch<W, Kernel::kInShared>(args, shape, stream)
+                                   : Launch<W, Kernel::kInWorkspace>(args, shape, stream);
 }
 
 // Largest cluster with the most threads and the most shared memory.

@@ -41,9 +41,9 @@ enum NewtonSite : int {
   kNumNewtonSites,
 };
 
-// Solve of a sample. kInSlab: the data of a block lies in its slab of global memory instead of its
-// shared memory.
-template <int W, bool kInSlab, class Context>
+// Solve of a sample. kInWorkspace: the data of a block lies in the workspace in global memory
+// instead of its shared memory.
+template <int W, bool kInWorkspace, class Context>
 class NewtonSolve {
  public:
   DEEPPCR_DEVICE NewtonSolve(Context& context, const NewtonArgs& args)
@@ -85,13 +85,13 @@ class NewtonSolve {
 
  private:
   static DEEPPCR_DEVICE BlockMemory MemoryOfBlock(Context& context, const NewtonArgs& args) {
-    if constexpr (!kInSlab) return {args.tree, W, context.shared()};
-    return MemoryInSlabs(args.slabs, args.tree, W, context.cluster(), context.block());
+    if constexpr (!kInWorkspace) return {args.tree, W, context.shared()};
+    return MemoryInWorkspace(args.workspace, args.tree, W, context.cluster(), context.block());
   }
   // Address in another block's memory that corresponds to `local` in this block's memory.
   template <class T>
   DEEPPCR_DEVICE T* Remote(T* local, int block) const {
-    if constexpr (!kInSlab) return context_.Remote(local, block);
+    if constexpr (!kInWorkspace) return context_.Remote(local, block);
     const auto stride = static_cast<int64_t>(BlockMemory::Bytes(args_.tree, W));
     return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(local) +
                                 (block - context_.block()) * stride);
@@ -350,13 +350,13 @@ class NewtonSolve {
 };
 
 // Body of a launch of one cluster per sample, with BlockMemory::Bytes a block of shared memory or
-// of a slab.
-template <int W, bool kInSlab, class Context>
+// of the workspace.
+template <int W, bool kInWorkspace, class Context>
 DEEPPCR_DEVICE void SolveNewton(Context& context, const NewtonArgs& args) {
-  NewtonSolve<W, kInSlab, Context>(context, args).Run();
+  NewtonSolve<W, kInWorkspace, Context>(context, args).Run();
 }
 
-// Body of a launch of one cluster per sample for a part of a solve, in slabs.
+// Body of a launch of one cluster per sample for a part of a solve, in the workspace.
 template <int W, class Context>
 DEEPPCR_DEVICE void SolveNewtonInParts(Context& context, const NewtonArgs& args) {
   NewtonSolve<W, true, Context> solve(context, args);

@@ -43,9 +43,9 @@ struct LaunchLimits {
 struct NewtonShape {
   int width = 0;
   int num_samples = 0;
-  int num_blocks = 0;     // blocks of a sample's cluster; 0: the device has no clusters
-  int num_warps = 0;      // warps of a block
-  bool in_slabs = false;  // the intervals do not fit the cluster's shared memory
+  int num_blocks = 0;         // blocks of a sample's cluster; 0: the device has no clusters
+  int num_warps = 0;          // warps of a block
+  bool in_workspace = false;  // the intervals do not fit the cluster's shared memory
 };
 
 // Padded widths that a warp takes, and the largest dimension that fits the last one.
@@ -64,8 +64,8 @@ constexpr bool ByWarps(int64_t state_dim, const LaunchLimits& limits) {
 // more registers the wider the matrix is.
 constexpr int MaxNewtonWarps(int width) { return width <= 8 ? 16 : width <= 16 ? 12 : 8; }
 
-// Bytes of the slabs of one sample, if it is solved in slabs.
-constexpr int64_t SlabBytes(int width, const IntervalTree& tree) {
+// Workspace of one sample, if it is solved in one.
+constexpr int64_t WorkspaceBytes(int width, const IntervalTree& tree) {
   return int64_t{tree.num_blocks} * static_cast<int64_t>(BlockMemory::Bytes(tree, width));
 }
 
@@ -78,13 +78,14 @@ constexpr NewtonShape NewtonShapeOf(int width, int num_samples, const IntervalTr
 }
 
 // Chooses as many blocks a sample as there are free multiprocessors and intervals, and as its
-// memory wants; the largest cluster, in slabs, where even that has too little shared memory.
+// memory wants; the largest cluster, in the workspace, where even that has too little shared
+// memory.
 constexpr NewtonShape ChooseNewtonShape(int width, int num_samples, int32_t num_intervals,
                                         const LaunchLimits& limits) {
   NewtonShape shape = {width, num_samples};
   for (int blocks = 1; blocks <= limits.max_cluster_blocks; blocks *= 2) {
     const bool too_many = num_samples > limits.ClustersAtOnce(blocks);
-    const bool enough = shape.num_blocks > 0 && !shape.in_slabs;
+    const bool enough = shape.num_blocks > 0 && !shape.in_workspace;
     if (enough && (too_many || blocks / 2 >= num_intervals)) break;
     shape = NewtonShapeOf(width, num_samples, IntervalTree(num_intervals, blocks), limits);
   }

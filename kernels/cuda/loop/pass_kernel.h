@@ -9,8 +9,8 @@
 // cluster of blocks per sample goes up and down the rest of the tree in one launch.
 //
 // Symbols as in kernels/backend/backend.h. Data that a launch leaves for the next launch lies in
-// slabs of a single block (IntervalTree(P, 1), block_memory.h). Products of full matrices are a
-// GemmArgs; the products of all levels are formed before a vector goes through any of them.
+// the workspace of a single block (IntervalTree(P, 1), block_memory.h). Products of full matrices
+// are a GemmArgs; the products of all levels are formed before a vector goes through any of them.
 
 #include <cstdint>
 
@@ -29,10 +29,10 @@ struct PassView {
   int64_t num_steps;
   int32_t shooting_interval;
   Members members;
-  std::byte* slabs;  // [n, BlockMemory::Bytes]
+  std::byte* workspace;  // [n, BlockMemory::Bytes]
 
   DEEPPCR_DEVICE BlockMemory MemoryOf(int64_t sample) const {
-    return MemoryInSlabs(slabs, tree, width, sample, 0);
+    return MemoryInWorkspace(workspace, tree, width, sample, 0);
   }
 };
 

@@ -10,10 +10,11 @@ namespace deeppcr::cuda {
 
 namespace {
 
-constexpr int64_t kSlabBudget = int64_t{128} << 20;
+constexpr int64_t kWorkspaceBudget = int64_t{128} << 20;
 
-int64_t SlabBytesOf(const SpaceSizes& sizes, int64_t intervals) {
-  return SlabBytes(static_cast<int>(sizes.width), IntervalTree(static_cast<int32_t>(intervals), 1));
+int64_t WorkspaceBytesOf(const SpaceSizes& sizes, int64_t intervals) {
+  return WorkspaceBytes(static_cast<int>(sizes.width),
+                        IntervalTree(static_cast<int32_t>(intervals), 1));
 }
 int64_t NumNorms(const SpaceSizes& sizes) {
   return sizes.iterative * sizes.intervals * (sizes.width / kPassRows);
@@ -27,11 +28,11 @@ Members MembersOf(std::span<const int32_t> samples) {
 }  // namespace
 
 int64_t PassGroup(const SpaceSizes& sizes) {
-  const int64_t fit = kSlabBudget / SlabBytesOf(sizes, NumIntervals(sizes.shape, 1));
-  return std::clamp<int64_t>(std::min(fit, sizes.group), 1, kSlabGroup);
+  const int64_t fit = kWorkspaceBudget / WorkspaceBytesOf(sizes, NumIntervals(sizes.shape, 1));
+  return std::clamp<int64_t>(std::min(fit, sizes.group), 1, kWorkspaceGroup);
 }
-int64_t PassSlabBytes(const SpaceSizes& sizes) {
-  return sizes.iterative * SlabBytesOf(sizes, sizes.intervals);
+int64_t PassWorkspaceBytes(const SpaceSizes& sizes) {
+  return sizes.iterative * WorkspaceBytesOf(sizes, sizes.intervals);
 }
 int64_t PassLoopBytes(const SpaceSizes& sizes) {
   const int64_t norms = NumNorms(sizes) * int64_t{sizeof(IntervalNorms)};
@@ -46,7 +47,8 @@ absl::Status PassLoop::Allocate() {
 }
 
 IntervalsView PassLoop::Intervals(std::span<const int32_t> samples) const {
-  return {Tree(), static_cast<int32_t>(work_.interval), MembersOf(samples), work_.slabs.data()};
+  return {Tree(), static_cast<int32_t>(work_.interval), MembersOf(samples),
+          work_.block_memory.data()};
 }
 PassView PassLoop::View(std::span<const int32_t> samples) const {
   return {.tree = Tree(),
@@ -55,7 +57,7 @@ PassView PassLoop::View(std::span<const int32_t> samples) const {
           .num_steps = work_.shape.num_steps,
           .shooting_interval = static_cast<int32_t>(work_.interval),
           .members = MembersOf(samples),
-          .slabs = work_.slabs.data()};
+          .workspace = work_.block_memory.data()};
 }
 
 TreeShape PassLoop::Shape(std::span<const int32_t> samples, IterationKind kind) const {

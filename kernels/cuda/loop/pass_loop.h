@@ -46,8 +46,8 @@ class PassLoop : public IterationPasses {
 
 // Samples that pass together: as many as have room, with shooting intervals of one step.
 int64_t PassGroup(const SpaceSizes& sizes);
-// Bytes of the slabs of the intervals of `sizes`, and bytes that the loop has beside the slabs.
-int64_t PassSlabBytes(const SpaceSizes& sizes);
+// Workspace of the intervals of `sizes`, and bytes that the loop has beside it.
+int64_t PassWorkspaceBytes(const SpaceSizes& sizes);
 int64_t PassLoopBytes(const SpaceSizes& sizes);
 
 }  // namespace deeppcr::cuda

@@ -41,8 +41,9 @@ cudaError_t LaunchDenseChain(const DenseChainArgs& args, int num_samples, cudaSt
 // Sequential solver, states padded to `width`, one of kWidths; else cudaErrorInvalidValue.
 cudaError_t LaunchSequential(const SequentialArgs& args, int width, cudaStream_t stream);
 
-// One cluster per sample, in slabs where the args have some. cudaErrorInvalidValue for a shape that
-// that ChooseNewtonShape cannot return, cudaErrorNotSupported on devices without clusters.
+// One cluster per sample, in the workspace where the args have one. cudaErrorInvalidValue for a
+// shape that ChooseNewtonShape cannot return, cudaErrorNotSupported on devices without
+// clusters.
 cudaError_t LaunchNewton(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream);
 
 // Kernels of block_recurrence.h and the coarse guess, one block per sample or per sample and
@@ -74,8 +75,8 @@ cudaError_t LaunchPass(const TreeArgs& args, int num_members, cudaStream_t strea
 
 // The backward pass, of stacks with states padded to `width`; else cudaErrorInvalidValue.
 cudaError_t LaunchBackward(const BackwardArgs& args, int width, cudaStream_t stream);
-// One cluster per sample, in slabs where the args have some; errors as for LaunchNewton, shapes as
-// ChooseBackwardShape returns them.
+// One cluster per sample, in the workspace where the args have one; errors as for LaunchNewton,
+// shapes as ChooseBackwardShape returns them.
 cudaError_t LaunchBackwardScan(const BackwardScanArgs& args, const NewtonShape& shape,
                                cudaStream_t stream);
 // Gradients by the parameters, after either backward launch on the same stream.

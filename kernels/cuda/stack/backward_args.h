@@ -33,7 +33,7 @@ struct BackwardScanArgs {
   BackwardArgs backward;
   IntervalTree tree;
   int32_t shooting_interval;  // C
-  std::byte* slabs;           // [n, blocks, BackwardMemory::Bytes], or null: shared memory
+  std::byte* workspace;       // [n, blocks, BackwardMemory::Bytes], or null: shared memory
 };
 
 struct ParameterGradientArgs {

@@ -25,12 +25,12 @@ __global__ void __launch_bounds__(kWarpSize) BackwardKernel(const BackwardArgs a
   GoBackSequentially<W>(context, args);
 }
 
-template <int W, bool kInSlab>
+template <int W, bool kInWorkspace>
 __global__ void __launch_bounds__(kMaxThreads<W>, kMinBlocks<W>)
     BackwardScanKernel(const BackwardScanArgs args) {
 #if __CUDA_ARCH__ >= 900  // first with clusters; LaunchBackwardScan refuses older GPUs
   ClusterContext context;
-  GoBackByScan<W, kInSlab>(context, args);
+  GoBackByScan<W, kInWorkspace>(context, args);
 #endif
 }
 
@@ -59,8 +59,8 @@ cudaError_t Launch(const BackwardScanArgs& args, const NewtonShape& shape, cudaS
       shape.num_warps * kWarpSize > kMaxThreads<W>)
     return cudaErrorInvalidValue;
   const size_t bytes = BackwardMemory<W>::Bytes(args.tree, args.shooting_interval);
-  const ClusterLauncher launcher(shape, args.slabs == nullptr ? bytes : 0, stream);
-  return args.slabs == nullptr
+  const ClusterLauncher launcher(shape, args.workspace == nullptr ? bytes : 0, stream);
+  return args.workspace == nullptr
              ? cudaLaunchKernelEx(&launcher.config, BackwardScanKernel<W, false>, args)
              : cudaLaunchKernelEx(&launcher.config, BackwardScanKernel<W, true>, args);
 }

@@ -38,9 +38,9 @@ enum BackwardSite : int {
   kNumBackwardSites,
 };
 
-// Scan of a sample. kInSlab: the data of a block lies in its slab of global memory instead of its
-// shared memory.
-template <int W, bool kInSlab, class Context>
+// Scan of a sample. kInWorkspace: the data of a block lies in the workspace in global memory
+// instead of its shared memory.
+template <int W, bool kInWorkspace, class Context>
 class BackwardScan {
  public:
   DEEPPCR_DEVICE BackwardScan(Context& context, const BackwardScanArgs& args)
@@ -65,16 +65,16 @@ class BackwardScan {
 
  private:
   static DEEPPCR_DEVICE std::byte* MemoryOfBlock(Context& context, const BackwardScanArgs& args) {
-    if constexpr (!kInSlab) return context.shared();
+    if constexpr (!kInWorkspace) return context.shared();
     const int64_t block = int64_t{context.cluster()} * context.num_blocks() + context.block();
-    return args.slabs + block * Stride(args.tree, args.shooting_interval);
+    return args.workspace + block * Stride(args.tree, args.shooting_interval);
   }
   static DEEPPCR_DEVICE int64_t Stride(const IntervalTree& tree, int32_t interval) {
     return static_cast<int64_t>(BackwardMemory<W>::Bytes(tree, interval));
   }
   // Address in another block's memory that corresponds to `local` in this block's memory.
   DEEPPCR_DEVICE const float* Remote(float* local, int block) const {
-    if constexpr (!kInSlab) return context_.Remote(local, block);
+    if constexpr (!kInWorkspace) return context_.Remote(local, block);
     const int64_t bytes = (block - context_.block()) * Stride(tree_, interval_);
     return reinterpret_cast<const float*>(reinterpret_cast<std::byte*>(local) + bytes);
   }
@@ -221,10 +221,10 @@ class BackwardScan {
 };
 
 // Body of a launch of one cluster per sample, with BackwardMemory<W>::Bytes a block of shared
-// memory or of a slab.
-template <int W, bool kInSlab, class Context>
+// memory or of the workspace.
+template <int W, bool kInWorkspace, class Context>
 DEEPPCR_DEVICE void GoBackByScan(Context& context, const BackwardScanArgs& args) {
-  BackwardScan<W, kInSlab, Context>(context, args).Run();
+  BackwardScan<W, kInWorkspace, Context>(context, args).Run();
 }
 
 }  // namespace deeppcr::cuda

@@ -25,9 +25,9 @@ constexpr size_t BackwardBytes(int width, const IntervalTree& tree, int32_t shoo
                      : BackwardMemory<32>::Bytes(tree, shooting_interval);
 }
 
-// Bytes of the slabs of one sample, if it is solved in slabs.
-constexpr int64_t BackwardSlabBytes(int width, const IntervalTree& tree,
-                                    int32_t shooting_interval) {
+// Workspace of one sample, if it is solved in one.
+constexpr int64_t BackwardWorkspaceBytes(int width, const IntervalTree& tree,
+                                         int32_t shooting_interval) {
   return int64_t{tree.num_blocks} *
          static_cast<int64_t>(BackwardBytes(width, tree, shooting_interval));
 }
@@ -47,7 +47,7 @@ constexpr NewtonShape ChooseBackwardShape(int width, int num_samples, int32_t nu
   NewtonShape shape = {width, num_samples};
   for (int blocks = 1; blocks <= limits.max_cluster_blocks && blocks <= kChainNodes; blocks *= 2) {
     const bool too_many = num_samples > limits.ClustersAtOnce(blocks);
-    const bool enough = shape.num_blocks > 0 && !shape.in_slabs;
+    const bool enough = shape.num_blocks > 0 && !shape.in_workspace;
     if (enough && (too_many || blocks / 2 >= num_intervals)) break;
     shape = BackwardShapeOf(width, num_samples, IntervalTree(num_intervals, blocks),
                             shooting_interval, limits);

@@ -86,7 +86,7 @@ class PanelStackRecurrence final : public BlockRecurrence<PanelStackView> {
   const PanelStackModel& model_;
 };
 
-// Sizes without slabs.
+// Sizes without the workspace.
 template <class Model>
 SpaceSizes CommonSizes(const LaunchLimits& device, const Model& model, const SpaceLimits& limits) {
   SpaceSizes sizes;
@@ -106,7 +106,8 @@ SpaceSizes SizesOf(const LaunchLimits& device, const StackModel& model, const Sp
   SpaceSizes sizes = CommonSizes(device, model, limits);
   sizes.iterative = sizes.group;
   if (!limits.iterative) return sizes;
-  sizes.slab_bytes = std::min<int64_t>(sizes.group, kSlabGroup) * SlabBytesAtOnce(device, sizes);
+  sizes.workspace_bytes =
+      std::min<int64_t>(sizes.group, kWorkspaceGroup) * WorkspaceBytesAtOnce(device, sizes);
   sizes.loop_bytes = sizes.group * int64_t{sizeof(Progress)};
   return sizes;
 }
@@ -115,7 +116,7 @@ SpaceSizes SizesOf(const LaunchLimits& device, const PanelStackModel& model,
   SpaceSizes sizes = CommonSizes(device, model, limits);
   sizes.iterative = PassGroup(sizes);
   if (!limits.iterative) return sizes;
-  sizes.slab_bytes = PassSlabBytes(sizes);
+  sizes.workspace_bytes = PassWorkspaceBytes(sizes);
   sizes.loop_bytes = PassLoopBytes(sizes);
   sizes.product_bytes = kTreeProductBytes;
   return sizes;

@@ -208,7 +208,7 @@ TEST_P(CudaBackendTest, FallsBackToTheBitsOfTheSequentialSolver) {
 
 // More intervals than the shared memory of a cluster holds lie in global memory, and a batch is
 // solved a few samples at a time.
-TEST(CudaSlabsTest, HoldWhatSharedMemoryDoesNot) {
+TEST(CudaWorkspaceTest, HoldWhatSharedMemoryDoesNot) {
   const RandomSystem system({.num_steps = 700, .state_dim = 9, .residual = true, .gain = 0.05});
   const std::vector<float> inputs = system.Inputs(10, 5);
   const SolverRig rig(testing::NewBackendUnderTest(), system.spec());

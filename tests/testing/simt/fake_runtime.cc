@@ -159,10 +159,10 @@ cudaError_t LaunchBackwardScan(const BackwardScanArgs& args, const NewtonShape& 
   const LaunchShape launch = {.num_clusters = shape.num_samples,
                               .num_blocks = shape.num_blocks,
                               .num_threads = shape.num_warps * kWarpSize,
-                              .shared_bytes = shape.in_slabs ? 0 : bytes};
+                              .shared_bytes = shape.in_workspace ? 0 : bytes};
   return Execute(launch, shape.width, [&](Thread& thread, auto w) {
-    args.slabs == nullptr ? GoBackByScan<decltype(w)::value, false>(thread, args)
-                          : GoBackByScan<decltype(w)::value, true>(thread, args);
+    args.workspace == nullptr ? GoBackByScan<decltype(w)::value, false>(thread, args)
+                              : GoBackByScan<decltype(w)::value, true>(thread, args);
   });
 }
 cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, int width, cudaStream_t) {

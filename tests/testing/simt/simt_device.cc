@@ -41,7 +41,7 @@ class SimtStream final : public cuda::Stream {
     const LaunchShape shape = {.num_clusters = newton.num_samples,
                                .num_blocks = newton.num_blocks,
                                .num_threads = newton.num_warps * kWarpSize,
-                               .shared_bytes = newton.in_slabs ? 0 : bytes};
+                               .shared_bytes = newton.in_workspace ? 0 : bytes};
     if (newton.width == 8) Newton<8>(shape, args);
     if (newton.width == 16) Newton<16>(shape, args);
     if (newton.width == 32) Newton<32>(shape, args);
@@ -189,8 +189,8 @@ class SimtStream final : public cuda::Stream {
   void Newton(const LaunchShape& shape, const cuda::NewtonArgs& args) {
     Run(shape, [&](Thread& t) {
       if (args.part != cuda::NewtonPart::kWhole) return cuda::SolveNewtonInParts<W>(t, args);
-      args.slabs == nullptr ? cuda::SolveNewton<W, false>(t, args)
-                            : cuda::SolveNewton<W, true>(t, args);
+      args.workspace == nullptr ? cuda::SolveNewton<W, false>(t, args)
+                                : cuda::SolveNewton<W, true>(t, args);
     });
   }
 

@@ -43,7 +43,8 @@ DiffusionOptions Wide(DenoiserKind kind, int64_t state_dim = 12, int64_t num_ste
 }
 constexpr DenoiserKind kBothKinds[] = {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp};
 
-// Intervals of two samples with random states and probes, in slabs of clusters of two blocks.
+// Intervals of two samples with random states and probes, in the workspace of clusters of two
+// blocks.
 class WideRig {
  public:
   WideRig(const DiffusionOptions& options, int64_t interval, const DeviceOptions& device_options)
@@ -54,14 +55,14 @@ class WideRig {
         tree_(static_cast<int32_t>((options.num_steps - 1) / interval + 1), 2),
         noise_(2 * options.num_steps * options.state_dim),
         table_of_(2),
-        slab_(cuda::BlockMemory::Bytes(tree_, model_.width())) {
+        bytes_(cuda::BlockMemory::Bytes(tree_, model_.width())) {
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
     for (float& x : noise_) x = normal(random);
     view_.noise = noise_.data();
     view_.table_of = table_of_.data();
     intervals_ = {tree_, static_cast<int32_t>(interval), {{kSample}}, nullptr};
-    start_.resize(4 * slab_);
+    start_.resize(4 * bytes_);
     for (int32_t p = 0; p <= tree_.num_intervals; ++p) DrawState(p, normal, random);
     EXPECT_TRUE(model_.is_wide());
   }
@@ -89,8 +90,8 @@ class WideRig {
 
   int width() const { return model_.width(); }
   int32_t num_intervals() const { return tree_.num_intervals; }
-  cuda::BlockMemory MemoryOf(std::vector<std::byte>& slabs, int32_t p) const {
-    return cuda::MemoryInSlabs(slabs.data(), tree_, width(), kSample, tree_.block_of(0, p));
+  cuda::BlockMemory MemoryOf(std::vector<std::byte>& workspace, int32_t p) const {
+    return cuda::MemoryInWorkspace(workspace.data(), tree_, width(), kSample, tree_.block_of(0, p));
   }
   int32_t Local(int32_t p) const { return p % tree_.per_block; }
   int32_t Leaf(int32_t p) const { return tree_.index_of(0, p); }
@@ -109,13 +110,13 @@ class WideRig {
   }
   template <class Launch>
   std::vector<std::byte> Run(const Launch& launch) const {
-    std::vector<std::byte> slabs = start_;
+    std::vector<std::byte> workspace = start_;
     cuda::IntervalsView intervals = intervals_;
-    intervals.slabs = slabs.data();
+    intervals.workspace = workspace.data();
     const auto stream = *device_->NewStream();
     launch(*stream, intervals);
     EXPECT_TRUE(stream->status().ok()) << stream->status();
-    return slabs;
+    return workspace;
   }
 
   RandomDiffusion process_;
@@ -125,7 +126,7 @@ class WideRig {
   cuda::IntervalTree tree_;
   std::vector<float> noise_;
   std::vector<int32_t> table_of_;
-  size_t slab_;
+  size_t bytes_;
   cuda::IntervalsView intervals_ = {tree_, 1, {}, nullptr};
   std::vector<std::byte> start_;
 };

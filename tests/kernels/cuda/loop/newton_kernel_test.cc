@@ -84,7 +84,7 @@ Solved Solve(const DenseStackSpec& spec, const std::vector<float>& inputs, const
                         .outcomes = solved.outcomes.data(),
                         .progress = nullptr,
                         .cancel = nullptr,
-                        .slabs = nullptr};
+                        .workspace = nullptr};
   args.policy.num_intervals = intervals;
   const std::vector<int32_t> cancel(n, launch.cancel_word);
   args.cancel = cancel.data();

@@ -38,14 +38,14 @@ TEST(NewtonShapeTest, ClustersThatTheHardwareCannotPlaceAreNotCountedOn) {
   EXPECT_EQ(ChooseNewtonShape(8, 8, 512, limits).num_blocks, 8);
 }
 
-TEST(NewtonShapeTest, EveryShapeFitsOrLiesInSlabs) {
+TEST(NewtonShapeTest, EveryShapeFitsOrLiesInTheWorkspace) {
   for (const int width : kWidths) {
     for (int32_t intervals = 1; intervals <= 5000; intervals += 7) {
       const NewtonShape shape = ChooseNewtonShape(width, 2, intervals, kLimits);
       const size_t bytes = BlockMemory::Bytes(IntervalTree(intervals, shape.num_blocks), width);
-      EXPECT_EQ(shape.in_slabs, bytes > kLimits.shared_bytes);
-      // Slabs are for intervals that the largest cluster has too little memory for.
-      if (shape.in_slabs) {
+      EXPECT_EQ(shape.in_workspace, bytes > kLimits.shared_bytes);
+      // The workspace is for intervals that the largest cluster has too little memory for.
+      if (shape.in_workspace) {
         EXPECT_EQ(shape.num_blocks, 16);
       }
       EXPECT_GE(shape.num_warps, 1);

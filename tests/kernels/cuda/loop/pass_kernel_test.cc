@@ -133,7 +133,7 @@ TEST(PassKernelTest, LaunchesOfALevelHaveTheBitsOfATeam) {
 
 // The memory that a pass leaves, if a team takes the tree from `first_level` on.
 struct PassMemory {
-  std::vector<float> slabs, final_states;
+  std::vector<float> workspace, final_states;
   std::vector<cuda::IntervalNorms> norms;
   std::vector<UpdateNorms> outcomes;
 };
@@ -152,7 +152,7 @@ class PassRun {
   PassMemory Run(const std::vector<int32_t>& members, cuda::TreeShape shape) const {
     const int levels = kind_.linearization == Linearization::kZero ? 0 : tree_.levels;
     const int first = shape.first_level, count = static_cast<int>(members.size());
-    PassMemory memory = {.slabs = start_,
+    PassMemory memory = {.workspace = start_,
                          .final_states = std::vector<float>(kSamples * kWidth),
                          .norms = std::vector<cuda::IntervalNorms>(kSamples * tree_.num_intervals *
                                                                    (kWidth / cuda::kPassRows)),
@@ -178,7 +178,8 @@ class PassRun {
   // diagonals that the pass forms and for solvers without matrices. The balls show what the probes
   // have become.
   void ExpectPlainScan(int32_t sample, const PassMemory& got) const {
-    const cuda::BlockMemory before = MemoryOf(sample, start_), after = MemoryOf(sample, got.slabs);
+    const cuda::BlockMemory before = MemoryOf(sample, start_),
+                            after = MemoryOf(sample, got.workspace);
     for (int row = 0; row < kWidth; ++row) {
       double prefix[kNumColumns] = {};
       for (int32_t p = 0; p < tree_.num_intervals; ++p) {
@@ -206,9 +207,9 @@ class PassRun {
   }
 
  private:
-  cuda::BlockMemory MemoryOf(int32_t sample, const std::vector<float>& slabs) const {
-    auto* const base = reinterpret_cast<std::byte*>(const_cast<float*>(slabs.data()));
-    return cuda::MemoryInSlabs(base, tree_, kWidth, sample, 0);
+  cuda::BlockMemory MemoryOf(int32_t sample, const std::vector<float>& workspace) const {
+    auto* const base = reinterpret_cast<std::byte*>(const_cast<float*>(workspace.data()));
+    return cuda::MemoryInWorkspace(base, tree_, kWidth, sample, 0);
   }
   double FactorOf(const float* diagonal, int at) const {
     if (diagonal == nullptr || kind_.linearization == Linearization::kZero) return 0;
@@ -222,7 +223,7 @@ class PassRun {
                            .num_steps = tree_.num_intervals,
                            .shooting_interval = 1,
                            .members = {},
-                           .slabs = reinterpret_cast<std::byte*>(memory->slabs.data())};
+                           .workspace = reinterpret_cast<std::byte*>(memory->workspace.data())};
     std::ranges::copy(members, pass.members.at);
     return {.shape = shape,
             .update = {pass, kind_, memory->norms.data(), memory->final_states.data()},
@@ -239,7 +240,7 @@ bool Same(const PassMemory& a, const PassMemory& b) {
     return x.update == y.update && x.rounding == y.rounding && x.combined == y.combined &&
            x.finite == y.finite;
   };
-  return a.slabs == b.slabs && a.final_states == b.final_states &&
+  return a.workspace == b.workspace && a.final_states == b.final_states &&
          std::ranges::equal(a.outcomes, b.outcomes, same);
 }
 

@@ -88,7 +88,7 @@ TEST(BackwardKernelTest, ASampleHasTheSameBitsInEveryLaunch) {
         const BackwardLaunch launch{.interval = interval,
                                     .num_blocks = num_blocks,
                                     .num_warps = num_blocks == 8 ? 3 : 2,
-                                    .in_slabs = order == Order::kShuffled};
+                                    .in_workspace = order == Order::kShuffled};
         const BackwardAnswer other =
             testing::GoBack<16>(problem, launch, {.order = order, .seed = 7});
         ASSERT_EQ(other.launch.trouble, "");
@@ -201,13 +201,13 @@ TEST(BackwardShapeTest, NoNodeBelowTheChainSpansBlocks) {
   }
 }
 
-TEST(BackwardShapeTest, EveryShapeFitsOrLiesInSlabs) {
+TEST(BackwardShapeTest, EveryShapeFitsOrLiesInTheWorkspace) {
   constexpr cuda::LaunchLimits kLimits = {
       .multiprocessors = 132, .shared_bytes = size_t{227} << 10, .max_cluster_blocks = 16};
   const cuda::NewtonShape w3 = cuda::ChooseBackwardShape(16, 1, 128, 8, kLimits);
   EXPECT_EQ(w3.num_blocks, 16);
   EXPECT_EQ(w3.num_warps, 8);
-  EXPECT_FALSE(w3.in_slabs);
+  EXPECT_FALSE(w3.in_workspace);
   EXPECT_EQ(cuda::ChooseBackwardShape(16, 132, 128, 8, kLimits).num_blocks, 1);
   EXPECT_EQ(cuda::ChooseBackwardShape(16, 1, 1, 8, kLimits).num_blocks, 1);
   EXPECT_EQ(cuda::ChooseBackwardShape(16, 1, 1, 8, {}).num_blocks, 0);
@@ -215,9 +215,9 @@ TEST(BackwardShapeTest, EveryShapeFitsOrLiesInSlabs) {
     for (int32_t intervals = 1; intervals <= 5000; intervals += 7) {
       const cuda::NewtonShape shape = cuda::ChooseBackwardShape(width, 2, intervals, 16, kLimits);
       const cuda::IntervalTree tree(intervals, shape.num_blocks);
-      EXPECT_EQ(shape.in_slabs, cuda::BackwardBytes(width, tree, 16) > kLimits.shared_bytes);
-      // Slabs are for intervals that the largest cluster has too little memory for.
-      if (shape.in_slabs) {
+      EXPECT_EQ(shape.in_workspace, cuda::BackwardBytes(width, tree, 16) > kLimits.shared_bytes);
+      // The workspace is for intervals that the largest cluster has too little memory for.
+      if (shape.in_workspace) {
         EXPECT_EQ(shape.num_blocks, 16);
       }
       EXPECT_GE(shape.num_warps, 1);

@@ -106,7 +106,7 @@ struct BackwardLaunch {
   int64_t interval = 0;  // C; 0: the sequential kernel
   int num_blocks = 1;
   int num_warps = 1;
-  bool in_slabs = false;
+  bool in_workspace = false;
   bool wants_deltas = true;
 
   std::string Name() const {
@@ -129,23 +129,23 @@ simt::Outcome Scan(const cuda::BackwardArgs& backward, const BackwardLaunch& lau
   cuda::BackwardScanArgs args{.backward = backward,
                               .tree = cuda::IntervalTree(intervals, launch.num_blocks),
                               .shooting_interval = static_cast<int32_t>(launch.interval),
-                              .slabs = nullptr};
+                              .workspace = nullptr};
   const size_t bytes = cuda::BackwardMemory<W>::Bytes(args.tree, args.shooting_interval);
-  DeviceVector slabs(
-      launch.in_slabs ? backward.num_samples * launch.num_blocks * bytes / sizeof(float) : 0,
+  DeviceVector workspace(
+      launch.in_workspace ? backward.num_samples * launch.num_blocks * bytes / sizeof(float) : 0,
       std::nanf(""));
   const simt::LaunchShape shape{.num_clusters = backward.num_samples,
                                 .num_blocks = launch.num_blocks,
                                 .num_threads = launch.num_warps * cuda::kWarpSize,
-                                .shared_bytes = launch.in_slabs ? 0 : bytes};
-  if (launch.in_slabs) args.slabs = reinterpret_cast<std::byte*>(slabs.data());
+                                .shared_bytes = launch.in_workspace ? 0 : bytes};
+  if (launch.in_workspace) args.workspace = reinterpret_cast<std::byte*>(workspace.data());
   simt::Outcome outcome = simt::Execute(shape, schedule, [&](simt::Thread& thread) {
-    launch.in_slabs ? cuda::GoBackByScan<W, true>(thread, args)
-                    : cuda::GoBackByScan<W, false>(thread, args);
+    launch.in_workspace ? cuda::GoBackByScan<W, true>(thread, args)
+                        : cuda::GoBackByScan<W, false>(thread, args);
   });
-  // Samples run one after another here, so only the use of separate slabs tells them apart.
-  const auto of_sample = static_cast<int64_t>(slabs.size()) / backward.num_samples;
-  for (auto from = slabs.begin(); from != slabs.end(); from += of_sample)
+  // Samples run one after another here, so only the use of separate workspaces tells them apart.
+  const auto of_sample = static_cast<int64_t>(workspace.size()) / backward.num_samples;
+  for (auto from = workspace.begin(); from != workspace.end(); from += of_sample)
     EXPECT_FALSE(std::all_of(from, from + of_sample, [](float x) { return std::isnan(x); }));
   return outcome;
 }
