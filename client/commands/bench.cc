@@ -20,7 +20,7 @@ constexpr int kClientsPerConnection = 6;
 // The most requests that are built before the clock starts; clients send these in turn.
 constexpr int64_t kMaxDistinctRequests = 64;
 
-struct Flags {
+struct BenchFlags {
   ModelFlags model;
   InputFlags inputs;
   SolverFlags solver;
@@ -30,7 +30,7 @@ struct Flags {
   std::string json;
 };
 
-void AddLoadFlags(CLI::App* app, Flags* flags) {
+void AddLoadFlags(CLI::App* app, BenchFlags* flags) {
   app->add_option("--clients", flags->load.clients,
                   "clients, each with one request under way (default 1; 64 with --rate)")
       ->type_name("N")
@@ -52,7 +52,7 @@ void AddLoadFlags(CLI::App* app, Flags* flags) {
       ->check(CLI::Range(0.0, 3600.0));
 }
 
-void AddFlags(CLI::App* app, Flags* flags) {
+void AddFlags(CLI::App* app, BenchFlags* flags) {
   flags->model.Add(app)->required();
   AddLoadFlags(app, flags);
   flags->inputs.AddPath(app, false);
@@ -74,7 +74,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       "  deeppcr bench --model digits-resnet --rate 500 --solver newton --json bench.json");
 }
 
-absl::StatusOr<std::vector<v1::ForwardRequest>> BuildRequests(const Flags& flags,
+absl::StatusOr<std::vector<v1::ForwardRequest>> BuildRequests(const BenchFlags& flags,
                                                               const v1::GetModelResponse& model) {
   const int64_t samples = std::max<int64_t>(flags.inputs.samples, 1);
   if (samples > model.max_batch_size()) {
@@ -125,7 +125,7 @@ std::string LatencyLine(const char* name, const LatencySummary& latency) {
                          FormatSeconds(latency.max), FormatSeconds(latency.mean));
 }
 
-std::string ResultText(const Flags& flags, const LoadResult& result) {
+std::string ResultText(const BenchFlags& flags, const LoadResult& result) {
   const double rate = static_cast<double>(result.ok) / result.seconds;
   std::string text = absl::StrFormat(
       "%d requests in %.2f s from %d clients%s: %.1f requests/s, %.1f samples/s answered\n",
@@ -152,7 +152,7 @@ nlohmann::ordered_json LatencyJson(const LatencySummary& latency) {
           {"p99_9", latency.p999},  {"max", latency.max}};
 }
 
-nlohmann::ordered_json ResultJson(const Flags& flags, const v1::GetModelResponse& model,
+nlohmann::ordered_json ResultJson(const BenchFlags& flags, const v1::GetModelResponse& model,
                                   const LoadResult& result) {
   return {{"model", model.summary().name()},
           {"version", model.summary().version()},
@@ -177,7 +177,7 @@ nlohmann::ordered_json ResultJson(const Flags& flags, const v1::GetModelResponse
           {"errors", result.errors}};
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const Flags& flags,
+absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const BenchFlags& flags,
                                                              const GlobalOptions& global) {
   std::vector<std::unique_ptr<Client>> clients;
   for (int i = 0; i * kClientsPerConnection < flags.load.clients; ++i) {
@@ -189,7 +189,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const Flags& flags,
   return clients;
 }
 
-absl::Status Report(const Flags& flags, const v1::GetModelResponse& model,
+absl::Status Report(const BenchFlags& flags, const v1::GetModelResponse& model,
                     const LoadResult& result) {
   if (flags.json != "-") {
     const absl::Status status = WriteFile("-", ResultText(flags, result));
@@ -205,7 +205,7 @@ absl::Status Report(const Flags& flags, const v1::GetModelResponse& model,
   return absl::UnknownError(absl::StrCat("no request succeeded: ", why));
 }
 
-absl::Status Run(Flags flags, const GlobalOptions& global) {
+absl::Status Run(BenchFlags flags, const GlobalOptions& global) {
   flags.load.duration = absl::Seconds(flags.seconds);
   flags.load.warmup = absl::Seconds(flags.warmup_seconds);
   const absl::StatusOr<std::vector<std::unique_ptr<Client>>> clients = Connect(flags, global);
@@ -235,7 +235,7 @@ absl::Status Run(Flags flags, const GlobalOptions& global) {
 }  // namespace
 
 RunCommand AddBench(CLI::App* app, const GlobalOptions* global) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<BenchFlags>();
   AddFlags(app, flags.get());
   const CLI::Option* clients = app->get_option("--clients");
   return [flags, global, clients] {

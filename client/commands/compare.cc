@@ -18,7 +18,7 @@
 namespace deeppcr {
 namespace {
 
-struct Flags {
+struct CompareFlags {
   ModelFlags model;
   InputFlags inputs;
   GenerationFlags generation;
@@ -28,7 +28,7 @@ struct Flags {
   std::string json;
 };
 
-void AddFlags(CLI::App* app, Flags* flags) {
+void AddFlags(CLI::App* app, CompareFlags* flags) {
   flags->model.Add(app)->required();
   flags->inputs.AddPath(app, false);
   flags->inputs.AddDrawing(app);
@@ -67,7 +67,7 @@ int64_t LimitSamples(int64_t wanted, int64_t limit) {
   return limit;
 }
 
-absl::Status AddInputs(const Flags& flags, const v1::GetModelResponse& model,
+absl::Status AddInputs(const CompareFlags& flags, const v1::GetModelResponse& model,
                        v1::CompareRequest* request) {
   if (absl::Status status = flags.generation.CheckUnset(); !status.ok()) return status;
   absl::StatusOr<Array> inputs = flags.inputs.Load(model.input_dim());
@@ -83,7 +83,7 @@ absl::Status AddInputs(const Flags& flags, const v1::GetModelResponse& model,
   return absl::OkStatus();
 }
 
-absl::Status AddGeneration(const Flags& flags, const v1::GetModelResponse& model,
+absl::Status AddGeneration(const CompareFlags& flags, const v1::GetModelResponse& model,
                            v1::CompareRequest* request) {
   if (!flags.inputs.path.empty()) {
     return absl::InvalidArgumentError(
@@ -113,7 +113,7 @@ absl::Status AddGeneration(const Flags& flags, const v1::GetModelResponse& model
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::CompareRequest> BuildRequest(const Flags& flags,
+absl::StatusOr<v1::CompareRequest> BuildRequest(const CompareFlags& flags,
                                                 const v1::GetModelResponse& model) {
   v1::CompareRequest request;
   request.set_model(flags.model.model);
@@ -200,7 +200,7 @@ std::string CompareText(const v1::CompareResponse& reply) {
                       "; differences are against sequential (outputs absolute, states relative)\n");
 }
 
-absl::Status Run(const Flags& flags, const GlobalOptions& global) {
+absl::Status Run(const CompareFlags& flags, const GlobalOptions& global) {
   const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Minutes(10));
   if (!client.ok()) return client.status();
   const absl::StatusOr<v1::GetModelResponse> model = ReadyModel(**client, flags.model);
@@ -222,7 +222,7 @@ absl::Status Run(const Flags& flags, const GlobalOptions& global) {
 }  // namespace
 
 RunCommand AddCompare(CLI::App* app, const GlobalOptions* global) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<CompareFlags>();
   AddFlags(app, flags.get());
   return [flags, global] { return Run(*flags, *global); };
 }

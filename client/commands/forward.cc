@@ -18,7 +18,7 @@
 namespace deeppcr {
 namespace {
 
-struct Flags {
+struct ForwardFlags {
   ModelFlags model;
   InputFlags inputs;
   SolverFlags solver;
@@ -31,7 +31,7 @@ struct Flags {
   bool quiet = false;
 };
 
-void AddFlags(CLI::App* app, Flags* flags) {
+void AddFlags(CLI::App* app, ForwardFlags* flags) {
   flags->model.Add(app)->required();
   flags->inputs.AddPath(app, true);
   app->add_option("--out", flags->out, "outputs [n, output_dim]; - is standard output")
@@ -108,7 +108,7 @@ void PrintSummary(const BatchedForwardResult& result, bool quiet) {
   absl::FPrintF(stderr, "%s", WarningsText(totals));
 }
 
-absl::Status WriteResults(const Flags& flags, const v1::GetModelResponse& model,
+absl::Status WriteResults(const ForwardFlags& flags, const v1::GetModelResponse& model,
                           const BatchedForwardResult& result) {
   const std::string& format = flags.inputs.format;
   const bool nothing = flags.out.empty() && !flags.labels && flags.report.empty();
@@ -125,7 +125,7 @@ absl::Status WriteResults(const Flags& flags, const v1::GetModelResponse& model,
 }
 
 // Checks that every file has a format, and one that fits, before anything is computed.
-absl::Status CheckNames(const Flags& flags) {
+absl::Status CheckNames(const ForwardFlags& flags) {
   absl::Status status;
   for (const std::string* path : {&flags.inputs.path, &flags.out}) {
     if (!path->empty()) status.Update(ChooseArrayFormat(*path, flags.inputs.format).status());
@@ -136,7 +136,7 @@ absl::Status CheckNames(const Flags& flags) {
   return status;
 }
 
-absl::Status Run(const Flags& flags, const GlobalOptions& global) {
+absl::Status Run(const ForwardFlags& flags, const GlobalOptions& global) {
   if (absl::Status status = CheckNames(flags); !status.ok()) return status;
   const absl::StatusOr<v1::SolverOptions> solver = flags.solver.Build();
   if (!solver.ok()) return solver.status();
@@ -171,7 +171,7 @@ absl::Status Run(const Flags& flags, const GlobalOptions& global) {
 }  // namespace
 
 RunCommand AddForward(CLI::App* app, const GlobalOptions* global) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<ForwardFlags>();
   AddFlags(app, flags.get());
   return [flags, global] { return Run(*flags, *global); };
 }

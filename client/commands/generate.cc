@@ -28,7 +28,7 @@ namespace {
 // The most samples for --json: each takes a kilobyte and more while the JSON is put together.
 constexpr int64_t kMaxJsonSamples = 100'000;
 
-struct Flags {
+struct GenerateFlags {
   ModelFlags model;
   GenerationFlags generation;
   SolverFlags solver;
@@ -54,7 +54,7 @@ void AddFile(CLI::App* app, const char* name, const char* help, std::string* pat
   app->add_option(name, *path, help)->type_name("FILE");
 }
 
-void AddSampleFlags(CLI::App* app, Flags* flags) {
+void AddSampleFlags(CLI::App* app, GenerateFlags* flags) {
   app->add_option("--num", flags->num_samples,
                   "samples, at most 10 million (default: as many as the noise or conditioning has "
                   "rows, else 1)")
@@ -78,7 +78,7 @@ void AddSampleFlags(CLI::App* app, Flags* flags) {
           &flags->previous);
 }
 
-void AddOutputFlags(CLI::App* app, Flags* flags) {
+void AddOutputFlags(CLI::App* app, GenerateFlags* flags) {
   AddFile(app, "--out", "write the samples [n, output_dim]; - is standard output", &flags->out);
   AddFormatFlag(app, &flags->format);
   AddFile(app, "--png", "draw the samples: a grid of images, or points for samples of two numbers",
@@ -98,7 +98,7 @@ void AddOutputFlags(CLI::App* app, Flags* flags) {
           &flags->json);
 }
 
-void AddFlags(CLI::App* app, Flags* flags) {
+void AddFlags(CLI::App* app, GenerateFlags* flags) {
   flags->model.Add(app)->required();
   AddSampleFlags(app, flags);
   AddOutputFlags(app, flags);
@@ -118,7 +118,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
       "  deeppcr generate swissroll-ddpm --num 2000 --steps 100 --png roll.png --json -");
 }
 
-std::vector<std::string> OutputPaths(const Flags& flags) {
+std::vector<std::string> OutputPaths(const GenerateFlags& flags) {
   std::vector<std::string> paths;
   for (const std::string* path : {&flags.out, &flags.png, &flags.latents_out, &flags.labels_out,
                                   &flags.trajectory, &flags.json}) {
@@ -128,7 +128,7 @@ std::vector<std::string> OutputPaths(const Flags& flags) {
 }
 
 // Checks the names of files before anything is computed.
-absl::Status CheckPaths(const Flags& flags) {
+absl::Status CheckPaths(const GenerateFlags& flags) {
   absl::Status status;
   for (const std::string* path : {&flags.generation.conditioning, &flags.initial_noise, &flags.out,
                                   &flags.latents_out, &flags.labels_out}) {
@@ -171,7 +171,7 @@ absl::Status ReadIfNamed(const std::string& path, const std::string& format,
   return absl::OkStatus();
 }
 
-absl::Status ReadFiles(const Flags& flags, const v1::GetModelResponse& model, int64_t steps,
+absl::Status ReadFiles(const GenerateFlags& flags, const v1::GetModelResponse& model, int64_t steps,
                        Inputs* inputs) {
   const int64_t width = model.summary().state_dim();
   absl::StatusOr<Array> conditioning = flags.generation.LoadConditioning(model, flags.format);
@@ -194,7 +194,8 @@ int64_t DefaultCount(const Inputs& inputs) {
 
 const Array* IfGiven(const Array& array) { return array.shape.empty() ? nullptr : &array; }
 
-absl::Status Prepare(const Flags& flags, const v1::GetModelResponse& model, Inputs* inputs) {
+absl::Status Prepare(const GenerateFlags& flags, const v1::GetModelResponse& model,
+                     Inputs* inputs) {
   const absl::StatusOr<int64_t> steps = ResolveInferenceSteps(model, flags.generation.steps);
   if (!steps.ok()) return steps.status();
   if (absl::Status status = ReadFiles(flags, model, *steps, inputs); !status.ok()) return status;
@@ -238,7 +239,7 @@ nlohmann::ordered_json FiguresJson(const v1::GetModelResponse& model, const Gene
           {"requests", requests}};
 }
 
-absl::Status WriteResults(const Flags& flags, const v1::GetModelResponse& model,
+absl::Status WriteResults(const GenerateFlags& flags, const v1::GetModelResponse& model,
                           const Generation& generation, const std::optional<PictureLayout>& layout,
                           const BatchedGenerateResult& result) {
   absl::Status status;
@@ -264,7 +265,7 @@ absl::Status WriteResults(const Flags& flags, const v1::GetModelResponse& model,
   return status;
 }
 
-absl::Status PrintTable(const Flags& flags, const BatchedGenerateResult& result) {
+absl::Status PrintTable(const GenerateFlags& flags, const BatchedGenerateResult& result) {
   if (flags.quiet) return absl::OkStatus();
   const v1::SolveReport& first = result.reports.front();
   const std::string text = absl::StrCat(
@@ -279,7 +280,7 @@ absl::Status PrintTable(const Flags& flags, const BatchedGenerateResult& result)
   return absl::OkStatus();
 }
 
-absl::StatusOr<BatchedGenerateResult> Generate(const Flags& flags, const Client& client,
+absl::StatusOr<BatchedGenerateResult> Generate(const GenerateFlags& flags, const Client& client,
                                                const v1::GetModelResponse& model,
                                                const Generation& generation) {
   const absl::StatusOr<v1::SolverOptions> solver = flags.solver.Build();
@@ -297,7 +298,7 @@ absl::StatusOr<BatchedGenerateResult> Generate(const Flags& flags, const Client&
   return BatchedGenerate(client, model, generation, options);
 }
 
-absl::Status Run(const Flags& flags, const GlobalOptions& global) {
+absl::Status Run(const GenerateFlags& flags, const GlobalOptions& global) {
   if (absl::Status status = CheckPaths(flags); !status.ok()) return status;
   const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Minutes(10));
   if (!client.ok()) return client.status();
@@ -325,7 +326,7 @@ absl::Status Run(const Flags& flags, const GlobalOptions& global) {
 }  // namespace
 
 RunCommand AddGenerate(CLI::App* app, const GlobalOptions* global) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<GenerateFlags>();
   AddFlags(app, flags.get());
   return [flags, global] { return Run(*flags, *global); };
 }

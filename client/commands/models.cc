@@ -14,13 +14,13 @@
 namespace deeppcr {
 namespace {
 
-struct Flags {
+struct ListFlags {
   ModelFlags model;
   bool plan = false;
   std::string json;
 };
 
-void AddFlags(CLI::App* app, Flags* flags) {
+void AddFlags(CLI::App* app, ListFlags* flags) {
   flags->model.Add(app);
   app->add_flag(
       "--plan", flags->plan,
@@ -181,7 +181,7 @@ std::string DetailText(const v1::GetModelResponse& model) {
       "\nsolvers: ", PrintableList(model.solvers()), "\n", GenerationText(model), labels);
 }
 
-absl::Status Run(const Flags& flags, const GlobalOptions& global) {
+absl::Status Run(const ListFlags& flags, const GlobalOptions& global) {
   const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Seconds(30));
   if (!client.ok()) return client.status();
   const absl::StatusOr<v1::ListModelsResponse> list = (*client)->ListModels();
@@ -215,7 +215,7 @@ absl::Status Run(const Flags& flags, const GlobalOptions& global) {
 }  // namespace
 
 RunCommand AddModels(CLI::App* app, const GlobalOptions* global) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<ListFlags>();
   AddFlags(app, flags.get());
   return [flags, global] { return Run(*flags, *global); };
 }

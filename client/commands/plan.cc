@@ -20,13 +20,13 @@ using nlohmann::json;
 constexpr int64_t kMaxPlanFileBytes = int64_t{1} << 20;
 constexpr size_t kMaxDevices = 64;
 
-struct Flags {
+struct PlanFlags {
   ModelFlags model;
   std::string path = "-";
   bool any_caches = false;
 };
 
-void AddFlags(CLI::App* app, Flags* flags) {
+void AddFlags(CLI::App* app, PlanFlags* flags) {
   flags->model.Add(app)->required();
   app->add_option("--export", flags->path,
                   "write the plans to this file, which keeps its plans of other device classes "
@@ -88,7 +88,7 @@ absl::StatusOr<json> ExistingDevices(const std::string& path, const json& format
   return file->at("devices");
 }
 
-absl::Status Run(const Flags& flags, const GlobalOptions& global) {
+absl::Status Run(const PlanFlags& flags, const GlobalOptions& global) {
   const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Seconds(30));
   if (!client.ok()) return client.status();
   DEEPPCR_ASSIGN_OR_RETURN(const v1::GetModelResponse model,
@@ -123,7 +123,7 @@ absl::Status Run(const Flags& flags, const GlobalOptions& global) {
 }  // namespace
 
 RunCommand AddPlan(CLI::App* app, const GlobalOptions* global) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<PlanFlags>();
   AddFlags(app, flags.get());
   return [flags, global] { return Run(*flags, *global); };
 }

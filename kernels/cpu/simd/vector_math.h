@@ -6,8 +6,9 @@
 // the exact value wherever that is at least the least normal float, tails included; gelu_tanh alone
 // is not below about -2, where its argument of up to 88, rounded three times, becomes an exponent
 // (214 ulp at -10.04, value 5e-38). tests/kernels/cpu/simd/activation_sweep_test.cc holds all
-// 2^32 floats to that. Infinite arguments give the limits; a NaN stays a NaN. Coefficients without
-// a source are least-squares minimax fits, made in double and weighted for relative error.
+// 2^32 floats to that (DEEPPCR_TEST_BLOCKS=all). Infinite arguments give the limits; a NaN stays a
+// NaN. Coefficients without a source are least-squares minimax fits, made in double and weighted
+// for relative error.
 
 #include "kernels/cpu/simd/simd.h"
 

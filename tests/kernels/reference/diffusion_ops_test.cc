@@ -188,7 +188,7 @@ TEST(DiffusionOpsTest, JacobiansEqualCentralDifferences) {
         for (const int64_t blocks : {1, 2})
           for (const bool clipped : {false, true})
             for (const ActivationName& row : kActivationNames) {
-              SCOPED_TRACE(testing::Message()
+              SCOPED_TRACE(::testing::Message()
                            << (kind == DenoiserKind::kAdaLnMlp ? "adaLN " : "residual ") << row.name
                            << " D " << dim << " H " << width << " N " << blocks << " clip "
                            << clipped);
