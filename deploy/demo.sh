@@ -159,7 +159,7 @@ if $install; then
   step "packages"
   deploy/install.sh demo
 fi
-python="$(find_python numpy)" || fail "no python3 with NumPy; deploy/install.sh demo installs it"
+python="$(find_python 'numpy, PIL')" || fail "no python3 with NumPy and Pillow; deploy/install.sh demo installs it"
 
 if $build; then
   step "build (some minutes the first time)"

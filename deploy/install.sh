@@ -7,7 +7,7 @@
 #   build   compiler, CMake, Ninja and the libraries of the server and the client
 #   test    build, the test frameworks, and a Prometheus to scrape the server with
 #   fuzz    clang with libFuzzer
-#   demo    build, and Python with NumPy for the picture
+#   demo    build, and Python with NumPy and Pillow for the picture
 #   bench   demo, and PyTorch, also with OpenBLAS, for the benchmark to compare with
 # --list prints the package names, one per line, and installs nothing.
 set -euo pipefail
@@ -23,7 +23,7 @@ packages_of() {
     build) printf '%s\n' "${build_packages[@]}" ;;
     test) packages_of demo && printf '%s\n' libgtest-dev libgmock-dev libboost-context-dev openssl python3-yaml python3-venv prometheus ;;
     fuzz) printf '%s\n' clang-14 libclang-rt-14-dev llvm-14 ;;
-    demo) packages_of build && printf '%s\n' python3 python3-numpy ;;
+    demo) packages_of build && printf '%s\n' python3 python3-numpy python3-pil ;;
     bench) packages_of demo && printf '%s\n' python3-torch libopenblas0-pthread \
       python3-grpcio python3-protobuf ;;
     *) unknown_flag "$1" ;;

@@ -22,7 +22,7 @@ unknown_flag() {
   exit 2
 }
 
-# Prints a Python that can import module $1: Debian's, which has python3-numpy and python3-yaml, or
+# Prints a Python that can import the modules $1: Debian's, which has what install.sh installs, or
 # else the first on PATH.
 find_python() {
   local candidate

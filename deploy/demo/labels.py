@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 
-import png
+import picture
 
 PICTURED = 40
 COLUMNS = 10
@@ -59,8 +59,8 @@ def main():
         print(f'{solver:<14}{accuracy:>10}{f"{differing} of {len(true)}":>28}')
 
     count = min(PICTURED, len(inputs))
-    picture = png.digits_picture(inputs[:count], baseline[:count], true[:count], COLUMNS)
-    png.write_png(arguments.picture, picture)
+    digits = picture.digits_picture(inputs[:count], baseline[:count], true[:count], COLUMNS)
+    digits.save(arguments.picture)
 
     status = 0
     for solver in filter(None, arguments.must_agree.split(',')):

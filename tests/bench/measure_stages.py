@@ -20,7 +20,6 @@ sys.path.insert(0, str(ROOT / 'deploy/models/digits'))
 import cpu_tables  # noqa: E402
 import measure_cpu  # noqa: E402
 import plot  # noqa: E402
-import png  # noqa: E402
 
 GREY, BLUE, RED = (120, 120, 120), (30, 90, 200), (200, 60, 30)
 COLOURS = {'relu': BLUE, 'tanh': RED}
@@ -86,7 +85,7 @@ def main():
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / 'stages.json').write_text(json.dumps(result, indent=1) + '\n',
                                                encoding='utf-8')
-    png.write_png(arguments.out / 'stages.png', picture_of(rows))
+    picture_of(rows).save(arguments.out / 'stages.png')
     print(f'\nwrote {os.path.relpath(arguments.out, ROOT)}/stages.json and stages.png')
 
 

@@ -46,7 +46,7 @@ done
 
 if $stages; then
   $skip_build || deploy/build.sh --preset bench --build_dir "$build_dir" --target stages_bench
-  python="$(find_python numpy)" || fail "no Python with numpy; deploy/install.sh demo installs it"
+  python="$(find_python 'numpy, PIL')" || fail "no Python with NumPy and Pillow; deploy/install.sh demo installs it"
   exec "$python" tests/bench/measure_stages.py --build "$build_dir" --command "${command_line% }"
 fi
 if ! $skip_build; then
