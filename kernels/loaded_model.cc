@@ -65,11 +65,15 @@ class UnplannedSystems {
          .options = options_,
          .pool = pool_,
          .token = token,
-         .count = std::ssize(planned)},
-        owned.spec, cache_.max_bytes(), *planned[NearestSteps(planned_steps, num_steps)]);
-    if (absl::IsResourceExhausted(system.status()))
-      return ResourceExhausted("num_inference_steps: ", num_steps,
-                               " steps: ", ToStd(system.status().message()));
+         .count = std::ssize(planned),
+         .check_bytes = [&](int64_t bytes) { return cache_.CheckRoom(num_steps, bytes); }},
+        owned.spec,
+        {.max_bytes = cache_.max_bytes(), .token = token, .advice = "raise max_unplanned_bytes"},
+        *planned[NearestSteps(planned_steps, num_steps)]);
+    constexpr std::string_view kField = "num_inference_steps: ";
+    if (absl::IsResourceExhausted(system.status()) &&
+        !ToStd(system.status().message()).starts_with(kField))
+      return ResourceExhausted(kField, num_steps, " steps: ", ToStd(system.status().message()));
     DEEPPCR_RETURN_IF_ERROR(Watched(system.status(), options_.device_failed));
     DEEPPCR_RETURN_IF_ERROR(cache_.Add(*system));
     return system;
@@ -137,6 +141,13 @@ class LoadedModelImpl final : public LoadedModel {
   const std::unique_ptr<UnplannedSystems> unplanned_;
 };
 
+// True if a packed system fits beside the weights that are kept for it.
+bool MayAddSystems(const Model& model, const Systems& planned, const EngineOptions& options) {
+  int64_t least = INT64_MAX;
+  for (const auto& system : planned) least = std::min(least, system->packed_bytes());
+  return options.max_unplanned_bytes - MemoryBytes(model) > least;
+}
+
 ModelInfo InfoOf(const Model& model, const Backend& backend, const Systems& systems,
                  const EngineOptions& options) {
   const SystemShape shape = ShapeOf(model.systems.front());
@@ -159,8 +170,7 @@ ModelInfo InfoOf(const Model& model, const Backend& backend, const Systems& syst
     info.has_decoder = !diffusion->decoder.empty();
   if (model.max_num_steps > 0) {
     for (const auto& system : systems) info.num_inference_steps.push_back(system->num_steps());
-    if (options.max_unplanned_bytes > MemoryBytes(model))
-      info.max_inference_steps = model.max_num_steps;
+    if (MayAddSystems(model, systems, options)) info.max_inference_steps = model.max_num_steps;
   }
   for (const std::string_view name : SolverNames()) {
     if (SolverFits(name, resolve)) info.solvers.emplace_back(name);
@@ -192,9 +202,10 @@ absl::StatusOr<Systems> PreparePlanned(const Model& model, const PlanFile* plans
   Systems systems;
   const int64_t most = kMaxCopies * context.options->max_model_bytes;
   for (const SystemSpec& spec : model.systems) {
-    DEEPPCR_ASSIGN_OR_RETURN(
-        auto system,
-        PrepareSystem(preparation, spec, most - PackedBytes(systems), plans, context.loaded));
+    DEEPPCR_ASSIGN_OR_RETURN(auto system, PrepareSystem(preparation, spec,
+                                                        {.max_bytes = most - PackedBytes(systems),
+                                                         .token = context.token},
+                                                        plans, context.loaded));
     systems.push_back(std::move(system));
     if (PackedBytes(systems) > most)
       return ResourceExhausted("the packed model takes more than ", most,

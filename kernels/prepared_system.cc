@@ -2,6 +2,7 @@
 #include "kernels/prepared_system.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -62,19 +63,19 @@ CalibrationInputs FittedInputs(const CalibrationInputs& all, const SystemShape& 
 class Preparation {
  public:
   Preparation(const SystemPreparation& preparation, const SystemSpec& spec)
-      : with_(preparation),
-        spec_(spec),
-        shape_(ShapeOf(spec)),
-        backend_(*preparation.on.backend),
-        inputs_(CalibrationInputsOf(preparation.model, shape_)) {}
+      : with_(preparation), spec_(spec), shape_(ShapeOf(spec)), backend_(*preparation.on.backend) {}
 
   // Makes everything but key and plan.
-  absl::Status Pack(int64_t max_bytes) {
+  absl::Status Pack(const PackingLimits& packing) {
     Say("packing weights");
-    DEEPPCR_ASSIGN_OR_RETURN(parts_.system, backend_.NewSystem(spec_, {max_bytes, with_.token}));
+    DEEPPCR_ASSIGN_OR_RETURN(parts_.system, backend_.NewSystem(spec_, packing));
     const int64_t workspace_bytes = with_.options.max_workspace_bytes / with_.count;
     DEEPPCR_ASSIGN_OR_RETURN(const SpaceLimits limits,
                              ChooseLimits(*parts_.system, shape_.num_steps, workspace_bytes));
+    if (with_.check_bytes)
+      DEEPPCR_RETURN_IF_ERROR(with_.check_bytes(
+          parts_.system->memory_bytes() + Runner::SpaceBytes(*parts_.system, limits, with_.pool,
+                                                             with_.options.max_concurrent_runs)));
     absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Create(
         *parts_.system, shape_, limits, &with_.pool, with_.options.max_concurrent_runs);
     // A library that is missing is for the operator to install, and not for another backend.
@@ -125,12 +126,18 @@ class Preparation {
   }
   void Warn(std::string_view text) const { Say(text, LoadNews::kProblem); }
 
+  // Calibration inputs, which a plan of another system makes needless.
+  const CalibrationInputs& Inputs() const {
+    if (!inputs_.has_value()) inputs_ = CalibrationInputsOf(with_.model, shape_);
+    return *inputs_;
+  }
+
   // Without a usable calibration the model works, from the constant guess.
   void Calibrate() {
     if (!parts_.resolve.iterative || !shape_.affine_guess) return;
     Say("calibrating the initial guess");
     const absl::StatusOr<AffineGuess> guess =
-        FitAffineGuess(*parts_.runner, FittedInputs(inputs_, shape_), kMaxGuessBytes, with_.token);
+        FitAffineGuess(*parts_.runner, FittedInputs(Inputs(), shape_), kMaxGuessBytes, with_.token);
     // Synthetic inputs may be too few for a wide model, which is no problem of the model's files.
     if (!guess.ok())
       return Say(ToStd(guess.status().message()),
@@ -169,16 +176,17 @@ class Preparation {
 
   PlanSearch Search(const PlanFile* plans,
                     std::span<const std::shared_ptr<const LoadedModel>> loaded) const {
-    return {.key = parts_.key,
-            .mode = with_.options.plan_mode,
-            .file = plans,
-            .loaded = loaded,
-            .cache_dir = with_.options.plan_cache_dir,
-            .unfit = [this](const Plan& plan) { return UnfitChoice(plan, parts_.resolve); },
-            .check =
-                [this](Plan* plan) { return CheckPlan(*parts_.runner, inputs_, Planning(), plan); },
-            .measure = [this] { return MeasurePlan(*parts_.runner, inputs_, Planning()); },
-            .say = [this](LoadNews news, std::string_view text) { Say(text, news); }};
+    return {
+        .key = parts_.key,
+        .mode = with_.options.plan_mode,
+        .file = plans,
+        .loaded = loaded,
+        .cache_dir = with_.options.plan_cache_dir,
+        .unfit = [this](const Plan& plan) { return UnfitChoice(plan, parts_.resolve); },
+        .check =
+            [this](Plan* plan) { return CheckPlan(*parts_.runner, Inputs(), Planning(), plan); },
+        .measure = [this] { return MeasurePlan(*parts_.runner, Inputs(), Planning()); },
+        .say = [this](LoadNews news, std::string_view text) { Say(text, news); }};
   }
 
   PlannerOptions Planning() const {
@@ -196,7 +204,7 @@ class Preparation {
   const SystemSpec& spec_;
   const SystemShape shape_;
   const Backend& backend_;
-  const CalibrationInputs inputs_;
+  mutable std::optional<CalibrationInputs> inputs_;  // by Inputs
   PreparedSystem::Parts parts_;
 };
 
@@ -217,19 +225,19 @@ absl::StatusOr<std::vector<ComparisonRow>> PreparedSystem::Compare(
 }
 
 absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystem(
-    const SystemPreparation& preparation, const SystemSpec& spec, int64_t max_bytes,
+    const SystemPreparation& preparation, const SystemSpec& spec, const PackingLimits& packing,
     const PlanFile* plans, std::span<const std::shared_ptr<const LoadedModel>> loaded) {
   Preparation system(preparation, spec);
-  DEEPPCR_RETURN_IF_ERROR(system.Pack(max_bytes));
+  DEEPPCR_RETURN_IF_ERROR(system.Pack(packing));
   DEEPPCR_RETURN_IF_ERROR(system.FindItsPlan(plans, loaded));
   return system.Take();
 }
 
 absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystemLike(
-    const SystemPreparation& preparation, const SystemSpec& spec, int64_t max_bytes,
+    const SystemPreparation& preparation, const SystemSpec& spec, const PackingLimits& packing,
     const PreparedSystem& nearest) {
   Preparation system(preparation, spec);
-  DEEPPCR_RETURN_IF_ERROR(system.Pack(max_bytes));
+  DEEPPCR_RETURN_IF_ERROR(system.Pack(packing));
   DEEPPCR_RETURN_IF_ERROR(system.TakePlanOf(nearest));
   return system.Take();
 }

@@ -72,18 +72,21 @@ struct SystemPreparation {
   LoadProgress progress;               // may be empty
   const CancelToken* token = nullptr;  // may be null
   int64_t count = 1;                   // systems that share the limits of the options
+  // Errors if a system with its workspaces may not take so many bytes, before it takes them; may be
+  // empty.
+  std::function<absl::Status(int64_t bytes)> check_bytes;
 };
 
-// Packs the system, which may take max_bytes, calibrates it, and finds its plan in plan.json
+// Packs the system within `packing`, calibrates it, and finds its plan in plan.json
 // (`plans`, which may be null), in the models that are loaded, in the cache, or by measuring.
 // Errors: as Engine::LoadModel.
 absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystem(
-    const SystemPreparation& preparation, const SystemSpec& spec, int64_t max_bytes,
+    const SystemPreparation& preparation, const SystemSpec& spec, const PackingLimits& packing,
     const PlanFile* plans, std::span<const std::shared_ptr<const LoadedModel>> loaded);
 
 // The same with the plan of `nearest`, which has another number of steps, rescaled.
 absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystemLike(
-    const SystemPreparation& preparation, const SystemSpec& spec, int64_t max_bytes,
+    const SystemPreparation& preparation, const SystemSpec& spec, const PackingLimits& packing,
     const PreparedSystem& nearest);
 
 }  // namespace deeppcr

@@ -32,7 +32,9 @@ absl::Status CheckOptions(const SolveOptions& options, const ResolveContext& con
   if (options.initial_guess == InitialGuess::kCalibrated && !context.calibrated_guess)
     return InvalidArgument("initial_guess: calibrated is not available for this model (",
                            context.shape.coarse_guess ? "a diffusion model has coarse instead"
-                                                      : "its calibration failed when it was loaded",
+                           : context.shape.affine_guess
+                               ? "its calibration failed when it was loaded"
+                               : "its family has no such guess",
                            ")");
   if (options.initial_guess == InitialGuess::kCoarse && !context.shape.coarse_guess)
     return InvalidArgument("initial_guess: coarse is for diffusion models only");
@@ -41,7 +43,9 @@ absl::Status CheckOptions(const SolveOptions& options, const ResolveContext& con
 
 absl::Status CheckInterval(const SolverRow& row, int64_t interval, const ResolveContext& context) {
   if (!Suits(row, context.shape))
-    return InvalidArgument("solver: ", row.name, " is not for diffusion models");
+    return InvalidArgument(
+        "solver: ", row.name,
+        " needs the diagonals of Jacobians, which cost as much as all of them for this model");
   if (!SolverFits(row.name, context))
     return InvalidArgument("solver: ", row.name,
                            " does not fit this model: its workspace exceeds the limit");

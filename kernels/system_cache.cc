@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 
 namespace deeppcr {
@@ -24,27 +25,35 @@ std::shared_ptr<const PreparedSystem> SystemCache::Find(int64_t num_steps) {
   return systems_.front();
 }
 
-absl::Status SystemCache::Add(std::shared_ptr<const PreparedSystem> system) {
-  const int64_t bytes = system->memory_bytes();
+absl::Status SystemCache::CheckRoom(int64_t num_steps, int64_t bytes) const {
+  std::lock_guard lock(mutex_);
+  return CheckRoomLocked(num_steps, bytes);
+}
+
+absl::Status SystemCache::CheckRoomLocked(int64_t num_steps, int64_t bytes) const {
   if (bytes > max_bytes_)
-    return ResourceExhausted("num_inference_steps: ", system->num_steps(), " steps take ", bytes,
-                             " bytes; ", max_bytes_,
+    return ResourceExhausted("num_inference_steps: ", num_steps, " steps take ", bytes, " bytes; ",
+                             max_bytes_,
                              " are left of max_unplanned_bytes. Raise it, or name the number in "
                              "the model's config.json");
-  std::list<std::shared_ptr<const PreparedSystem>> dropped;  // destroyed outside the lock
-  std::lock_guard lock(mutex_);
-  int64_t in_use = 0, bytes_in_use = 0, all = bytes;
+  int64_t in_use = 0, bytes_in_use = 0;
   for (const auto& other : systems_) {
-    all += other->memory_bytes();
     if (Unused(other)) continue;
     ++in_use;
     bytes_in_use += other->memory_bytes();
   }
-  if (in_use >= kMaxSystems || bytes_in_use + bytes > max_bytes_)
-    return ResourceExhausted("num_inference_steps: requests in progress use ", in_use,
-                             " other numbers of steps with ", bytes_in_use,
-                             " bytes; this one needs ", bytes, ", the limit is ", max_bytes_,
-                             ". Try again later");
+  if (in_use < kMaxSystems && bytes_in_use + bytes <= max_bytes_) return absl::OkStatus();
+  return ResourceExhausted("num_inference_steps: requests in progress use ", in_use,
+                           " other numbers of steps with ", bytes_in_use, " bytes; this one needs ",
+                           bytes, ", the limit is ", max_bytes_, ". Try again later");
+}
+
+absl::Status SystemCache::Add(std::shared_ptr<const PreparedSystem> system) {
+  std::list<std::shared_ptr<const PreparedSystem>> dropped;  // destroyed outside the lock
+  std::lock_guard lock(mutex_);
+  int64_t all = system->memory_bytes();
+  DEEPPCR_RETURN_IF_ERROR(CheckRoomLocked(system->num_steps(), all));
+  for (const auto& other : systems_) all += other->memory_bytes();
   for (auto oldest = systems_.end(); oldest != systems_.begin();) {
     --oldest;
     if (all <= max_bytes_ && std::ssize(systems_) < kMaxSystems) break;

@@ -126,6 +126,9 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
               .allow_failed = config.allow_failed,
               .unload_patience = std::chrono::milliseconds(Milliseconds(config.drain_seconds))},
              *engine_, metrics_, logger),
+      preparer_([this](const ServedModel& model, int64_t num_steps) {
+        return PrepareSteps(model, num_steps, context_);
+      }),
       shadow_(config.shadow_rate, batcher_, metrics_),
       authorizer_(config.token_file),
       tracer_(std::move(tracer)),
@@ -133,7 +136,7 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                batcher_,
                loader_,
                comparisons_,
-               preparations_,
+               preparer_,
                metrics_,
                shadow_,
                logger,
@@ -291,7 +294,7 @@ Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
   result = std::max(result, StopGrpc(hurry));
   http.join();
   if (result == DrainResult::kStuck) return result;
-  preparations_.Stop();
+  preparer_.Stop();
   batcher_.Shutdown();
   comparisons_.Stop();
   loader_.Stop();
@@ -314,7 +317,7 @@ Server::DrainResult Server::StopGrpc(const std::function<bool()>& hurry) {
 Server::~Server() {
   if (grpc_ != nullptr && !drained_) Drain([] { return true; });
   store_.Stop();
-  preparations_.Stop();
+  preparer_.Stop();
   batcher_.Shutdown();
   comparisons_.Stop();
   loader_.Stop();

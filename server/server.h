@@ -56,9 +56,6 @@ class Server {
   Server(const ServerConfig& config, std::unique_ptr<Engine> engine, std::unique_ptr<Tracer> tracer,
          Logger& logger);
 
-  // Requests that wait for systems to be made; their bytes are bounded by max_queue_bytes.
-  static constexpr size_t kMaxPreparations = 1024;
-
   absl::Status StartHttp();
   absl::Status StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& credentials);
   DrainResult StopGrpc(const std::function<bool()>& hurry);
@@ -75,7 +72,7 @@ class Server {
   ModelStore store_;
   TaskThread loader_;
   TaskThread comparisons_;
-  TaskThread preparations_{kMaxPreparations};
+  SystemPreparer preparer_;
   ShadowSampler shadow_;
   Authorizer authorizer_;
   const std::unique_ptr<Tracer> tracer_;

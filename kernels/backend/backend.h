@@ -169,6 +169,8 @@ class System {
 struct PackingLimits {
   int64_t max_bytes = INT64_MAX;       // bytes of the system, as far as known beforehand
   const CancelToken* token = nullptr;  // may be null
+  // What to do about a system that takes more, for messages.
+  std::string_view advice = "raise max_model_bytes, or name fewer num_inference_steps";
 };
 
 // Kind of device that a backend runs on: plans are kept by it.

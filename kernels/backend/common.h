@@ -41,10 +41,9 @@ absl::StatusOr<std::unique_ptr<System>> NewSystemOf(const SystemSpec& spec, cons
 // Errors: kResourceExhausted if a packed model of `bytes` bytes is not allowed.
 inline absl::Status CheckPackedBytes(int64_t bytes, const PackingLimits& limits) {
   if (bytes <= limits.max_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      StrCat("packed, the model takes at least ", bytes, " bytes; ", limits.max_bytes,
-             " are left of those allowed (raise max_model_bytes, or name fewer "
-             "num_inference_steps)"));
+  return absl::ResourceExhaustedError(StrCat("packed, the model takes at least ", bytes, " bytes; ",
+                                             limits.max_bytes, " are left of those allowed (",
+                                             limits.advice, ")"));
 }
 
 // Largest absolute value; NaN elements are ignored.

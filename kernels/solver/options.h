@@ -18,7 +18,7 @@ enum class InitialGuess : uint8_t {
 enum class JacobianRefresh : uint8_t {
   kFromPlan,
   kEveryIteration,
-  kWhileContracting,  // reuse the transition matrices while |d_k| < 0.2 |d_(k-1)|
+  kWhileContracting,  // reuse the transition matrices while updates shrink: kReuseContraction
 };
 
 enum class OnNoConvergence : uint8_t {

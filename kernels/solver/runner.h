@@ -31,6 +31,10 @@ class Runner {
                                                         const SpaceLimits& limits, ThreadPool* pool,
                                                         int max_concurrent_runs);
 
+  // Bytes of the workspaces that Create makes.
+  static int64_t SpaceBytes(const System& system, const SpaceLimits& limits, const ThreadPool& pool,
+                            int max_concurrent_runs);
+
   const SystemShape& shape() const { return shape_; }
   const SpaceLimits& limits() const { return limits_; }
   int64_t memory_bytes() const { return memory_bytes_; }

@@ -11,8 +11,8 @@
 
 namespace deeppcr {
 
-// The methods of deeppcr.v1.DeepPcr that clients call, and of the v2 protocol. A new one takes its
-// name at the same place of kMethodNames.
+// The methods of deeppcr.v1.DeepPcr that clients call, and of the v2 protocol. A new one takes a
+// row of kMethodNames.
 enum class Method : uint8_t {
   kForward,
   kGenerate,
@@ -33,29 +33,38 @@ enum class Method : uint8_t {
   kRepositoryModelLoad,
   kRepositoryModelUnload,
 };
-inline constexpr auto kMethodNames = std::to_array<std::string_view>({
-    "Forward",
-    "Generate",
-    "StreamGenerate",
-    "Compare",
-    "ListModels",
-    "GetModel",
-    "LoadModel",
-    "UnloadModel",
-    "ModelInfer",
-    "ModelStreamInfer",
-    "ModelReady",
-    "ModelMetadata",
-    "ModelConfig",
-    "ModelStatistics",
-    "RepositoryIndex",
-    "RepositoryModelLoad",
-    "RepositoryModelUnload",
+
+struct MethodName {
+  Method method;
+  std::string_view name;
+};
+inline constexpr auto kMethodNames = std::to_array<MethodName>({
+    {Method::kForward, "Forward"},
+    {Method::kGenerate, "Generate"},
+    {Method::kStreamGenerate, "StreamGenerate"},
+    {Method::kCompare, "Compare"},
+    {Method::kListModels, "ListModels"},
+    {Method::kGetModel, "GetModel"},
+    {Method::kLoadModel, "LoadModel"},
+    {Method::kUnloadModel, "UnloadModel"},
+    {Method::kModelInfer, "ModelInfer"},
+    {Method::kModelStreamInfer, "ModelStreamInfer"},
+    {Method::kModelReady, "ModelReady"},
+    {Method::kModelMetadata, "ModelMetadata"},
+    {Method::kModelConfig, "ModelConfig"},
+    {Method::kModelStatistics, "ModelStatistics"},
+    {Method::kRepositoryIndex, "RepositoryIndex"},
+    {Method::kRepositoryModelLoad, "RepositoryModelLoad"},
+    {Method::kRepositoryModelUnload, "RepositoryModelUnload"},
 });
-static_assert(kMethodNames.size() == static_cast<size_t>(Method::kRepositoryModelUnload) + 1);
+static_assert([] {
+  for (size_t i = 0; i < kMethodNames.size(); ++i)
+    if (kMethodNames[i].method != static_cast<Method>(i)) return false;
+  return kMethodNames.back().method == Method::kRepositoryModelUnload;
+}());
 
 constexpr std::string_view NameOf(Method method) {
-  return kMethodNames[static_cast<size_t>(method)];
+  return kMethodNames[static_cast<size_t>(method)].name;
 }
 
 }  // namespace deeppcr

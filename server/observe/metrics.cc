@@ -128,7 +128,7 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
   auto& in_flight = Register(BuildGauge(), registry_, "requests_in_flight",
                              "Requests in progress, or whose reply is not read yet.");
   for (size_t i = 0; i < kMethodNames.size(); ++i) {
-    in_flight_[i] = &in_flight.Add({{"method", std::string(kMethodNames[i])}});
+    in_flight_[i] = &in_flight.Add({{"method", std::string(kMethodNames[i].name)}});
   }
   ready_ =
       &Register(BuildGauge(), registry_, "ready", "1 while /readyz answers with success.").Add({});

@@ -28,6 +28,18 @@ absl::Status CompareCall::Admit() {
   series_ = model_metrics_->ForSolver(kSeveralSolvers, Method::kCompare);
   version_ = served_->version;
   DEEPPCR_RETURN_IF_ERROR(HoldBytes(input_.request.request_bytes + input_.request.reply_bytes));
+  system_ = served_->model->Find(input_.request.num_steps);
+  if (system_ != nullptr) return Post();
+  return context_.preparer.Wait(served_, input_.request.num_steps, &token_, this);
+}
+
+void CompareCall::Ready(SystemPreparer::Made made) {
+  if (!made.ok()) return End(AboutSteps(input_.request.names, made.status()));
+  system_ = *std::move(made);
+  if (absl::Status status = Post(); !status.ok()) End(status);
+}
+
+absl::Status CompareCall::Post() {
   submitted_ = Clock::now();
   if (context_.comparisons.Post([this] { Run(); }, this)) return absl::OkStatus();
   return absl::ResourceExhaustedError("too many comparisons wait; try again later");
@@ -50,6 +62,7 @@ void CompareCall::Run() {
   v1::CompareResponse reply;
   const absl::Status status = Compute(&reply);
   if (!status.ok()) return End(status);
+  system_.reset();
   served_.reset();
   Complete(absl::OkStatus(), &reply);
 }
@@ -57,24 +70,21 @@ void CompareCall::Run() {
 absl::Status CompareCall::Compute(v1::CompareResponse* reply) {
   if (Fired(&token_)) return ExpiredStatus(token_, Clock::now());
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_.request));
-  absl::StatusOr<std::shared_ptr<const LoadedSystem>> system =
-      PrepareSteps(*served_, input_.request.num_steps, token_, context_);
-  if (absl::IsCancelled(system.status())) return ExpiredStatus(token_, Clock::now());
-  if (!system.ok()) return AboutSteps(input_.request.names, system.status());
   std::vector<absl::StatusOr<ResolvedOptions>> options;
   for (const SolveOptions& row : input_.rows)
-    options.push_back((*system)->Resolve(row, input_.request.num_samples));
+    options.push_back(system_->Resolve(row, input_.request.num_samples));
   const Clock::time_point start = Clock::now();
   const absl::StatusOr<std::vector<ComparisonRow>> rows =
-      (*system)->Compare(input_.request.Samples(), options, input_.repetitions, &token_);
+      system_->Compare(input_.request.Samples(), options, input_.repetitions, &token_);
   timings_.run.wall_seconds = SecondsSince(start);
   timings_.batch_samples = input_.request.num_samples;
   if (!rows.ok()) return rows.status();
-  FillCompare((*system)->plan(), input_, *rows, reply);
+  FillCompare(system_->plan(), input_, *rows, reply);
   return absl::OkStatus();
 }
 
 void CompareCall::End(const absl::Status& error) {
+  system_.reset();
   served_.reset();
   Refuse(error);
 }

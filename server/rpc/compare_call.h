@@ -12,7 +12,7 @@ namespace deeppcr {
 
 // Compare. Comparisons take seconds and must not disturb one another's times: they run one after
 // the other on a thread of their own, beside the batches.
-class CompareCall final : public UnaryCall {
+class CompareCall final : public UnaryCall, public SystemPreparer::Waiter {
  public:
   CompareCall(ServiceContext& context, const RawCall& call, grpc::ByteBuffer* reply)
       : UnaryCall(context, Method::kCompare, call, reply) {}
@@ -21,11 +21,14 @@ class CompareCall final : public UnaryCall {
   void Start();
   // Answers at once if the comparison still waits, so that it holds neither a place nor memory.
   void OnCancelled() override;
+  // Queues the comparison of the system that the call waited for.
+  void Ready(SystemPreparer::Made made) override;
 
  private:
   ~CompareCall() override = default;
 
   absl::Status Admit();
+  absl::Status Post();
   void Run();
   void NoteQueueTime();
   absl::Status Compute(v1::CompareResponse* reply);
@@ -35,6 +38,7 @@ class CompareCall final : public UnaryCall {
   v1::CompareRequest request_;
   CompareInput input_;
   std::shared_ptr<ServedModel> served_;
+  std::shared_ptr<const LoadedSystem> system_;
 };
 
 }  // namespace deeppcr

@@ -14,6 +14,31 @@
 
 namespace deeppcr {
 
+SystemPreparer::Made PrepareSteps(const ServedModel& model, int64_t num_steps,
+                                  ServiceContext& context) {
+  const auto start = CancelToken::Clock::now();
+  const auto is_served = [&] {
+    const auto served = context.store.Find(model.name, model.version);
+    return served.ok() && served->get() == &model;
+  };
+  if (!is_served())
+    return absl::UnavailableError(
+        StrCat("version ", model.version, " of ", model.name, " was unloaded; try again"));
+  SystemPreparer::Made made = model.model->Prepare(num_steps, &context.stop);
+  if (!made.ok()) return made;
+  // The gauge of a version that was unloaded or replaced in the meantime is not this model's.
+  if (is_served())
+    model.metrics->memory_bytes->Set(static_cast<double>(model.model->memory_bytes()));
+  const std::chrono::duration<double> seconds = CancelToken::Clock::now() - start;
+  context.logger.LogLimited(LogLevel::kInfo, "steps_prepared",
+                            {{"model", model.name},
+                             {"version", model.version},
+                             {"num_inference_steps", num_steps},
+                             {"seconds", seconds.count()},
+                             {"plan", (*made)->plan().id}});
+  return made;
+}
+
 bool IsLoopbackPeer(std::string_view peer) {
   if (peer.starts_with("unix:") || peer.starts_with("unix-abstract:")) return true;
   if (peer.starts_with("ipv4:")) return peer.substr(5).starts_with("127.");

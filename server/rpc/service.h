@@ -22,6 +22,7 @@
 #include "server/rpc/authorizer.h"
 #include "server/schedule/batcher.h"
 #include "server/schedule/shadow.h"
+#include "server/schedule/system_preparer.h"
 #include "server/schedule/task_thread.h"
 
 namespace deeppcr {
@@ -36,7 +37,7 @@ struct ServiceContext {
   Batcher& batcher;
   TaskThread& loader;
   TaskThread& comparisons;
-  TaskThread& preparations;
+  SystemPreparer& preparer;
   Metrics& metrics;
   ShadowSampler& shadow;
   Logger& logger;
@@ -65,6 +66,11 @@ struct ServiceContext {
   }
   bool Ready() const { return Missing().empty(); }
 };
+
+// SystemPreparer::Make of a service: makes the system of num_steps steps, unless the model is not
+// served any more.
+SystemPreparer::Made PrepareSteps(const ServedModel& model, int64_t num_steps,
+                                  ServiceContext& context);
 
 // All methods take and give bytes: requests are checked before they are parsed, see wire.h.
 using V1 = v1::DeepPcr;

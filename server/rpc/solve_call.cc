@@ -42,29 +42,6 @@ absl::Status InField(std::string_view field, const absl::Status& status) {
   return absl::Status(status.code(), StrCat(field, ".", ToStd(status.message())));
 }
 
-absl::StatusOr<std::shared_ptr<const LoadedSystem>> PrepareSteps(const ServedModel& model,
-                                                                 int64_t num_steps,
-                                                                 const CancelToken& token,
-                                                                 ServiceContext& context) {
-  const auto start = CancelToken::Clock::now();
-  if (auto found = model.model->Find(num_steps)) return found;
-  absl::StatusOr<std::shared_ptr<const LoadedSystem>> made =
-      model.model->Prepare(num_steps, &token);
-  if (!made.ok()) return made;
-  // The gauge of a version that was unloaded or replaced in the meantime is not this model's.
-  const auto served = context.store.Find(model.name, model.version);
-  if (served.ok() && served->get() == &model)
-    model.metrics->memory_bytes->Set(static_cast<double>(model.model->memory_bytes()));
-  const std::chrono::duration<double> seconds = CancelToken::Clock::now() - start;
-  context.logger.LogLimited(LogLevel::kInfo, "steps_prepared",
-                            {{"model", model.name},
-                             {"version", model.version},
-                             {"num_inference_steps", num_steps},
-                             {"seconds", seconds.count()},
-                             {"plan", (*made)->plan().id}});
-  return made;
-}
-
 bool IsShort(const Plan& plan, const ResolvedOptions& options, const SolveInput& input) {
   const double seconds = plan.Lookup(input.num_samples).sequential_seconds;
   return options.solver == "sequential" && seconds > 0 && seconds <= kShortSeconds &&

@@ -26,13 +26,6 @@ absl::Status InField(std::string_view field, const absl::Status& status);
 // sequential solver takes is known beforehand.
 bool IsShort(const Plan& plan, const ResolvedOptions& options, const SolveInput& input);
 
-// The system of num_steps steps, which is made if it is not there: for threads that may take
-// seconds.
-absl::StatusOr<std::shared_ptr<const LoadedSystem>> PrepareSteps(const ServedModel& model,
-                                                                 int64_t num_steps,
-                                                                 const CancelToken& token,
-                                                                 ServiceContext& context);
-
 // The samples' terminations as the status of the whole call.
 absl::Status JudgeReports(std::span<const SampleReport> reports, const SolveOptions& options);
 
@@ -50,7 +43,10 @@ void ObserveReports(std::span<const SampleReport> reports, const ServedModel& mo
 //   ProgressOf(progress, num_steps) -> a message of the stream; only where the reply is a stream
 // `this` may be gone after Start, Done, and whatever answers.
 template <typename M>
-class SolveCall final : public Call, public Job, public ProgressListener {
+class SolveCall final : public Call,
+                        public Job,
+                        public ProgressListener,
+                        public SystemPreparer::Waiter {
  public:
   template <typename... ResponderArguments>
   SolveCall(ServiceContext& context, const RawCall& call, ResponderArguments&&... arguments)
@@ -88,12 +84,11 @@ class SolveCall final : public Call, public Job, public ProgressListener {
     Answer(reply);
   }
 
-  // Answers at once if the call still waits for its system.
-  void OnCancelled() override {
-    Call::OnCancelled();
-    // The stream that calls share calls this under its lock; there a call ends in its turn.
-    if (responder_.in_turns() || !context_.preparations.Withdraw(this)) return;
-    End(ExpiredStatus(token_, Clock::now()));
+  // Goes on with the system that the call waited for.
+  void Ready(SystemPreparer::Made made) override {
+    if (!made.ok()) return End(AboutSteps(input_.names, made.status()));
+    system = *std::move(made);
+    if (absl::Status status = Submit(); !status.ok()) End(status);
   }
 
   void OnProgress(const SolveProgress& progress) override {
@@ -130,20 +125,20 @@ class SolveCall final : public Call, public Job, public ProgressListener {
 
   // Has the system made, on a thread for that, and goes on there. After OK `this` may be gone.
   absl::Status AwaitSystem() {
+    DEEPPCR_RETURN_IF_ERROR(CheckEarly());
     DEEPPCR_RETURN_IF_ERROR(HoldBytes(input_.request_bytes + input_.reply_bytes));
-    if (context_.preparations.Post([this] { MakeSystem(); }, this)) return absl::OkStatus();
-    return absl::ResourceExhaustedError(
-        "too many requests wait for their numbers of inference steps; try again later");
+    return context_.preparer.Wait(model, input_.num_steps, token, this);
   }
 
-  // Goes on making the system when this request's deadline passes: the next request finds it.
-  void MakeSystem() {
-    if (Fired(token)) return End(ExpiredStatus(*token, Clock::now()));
-    absl::StatusOr<std::shared_ptr<const LoadedSystem>> made =
-        PrepareSteps(*model, input_.num_steps, context_.stop, context_);
-    if (!made.ok()) return End(AboutSteps(input_.names, made.status()));
-    system = *std::move(made);
-    if (absl::Status status = Submit(); !status.ok()) End(status);
+  // Refuses what no system of this model takes, so that none is made for it. Only the bounds of the
+  // shooting interval, and whether a solver's workspace fits, depend on the number of steps.
+  absl::Status CheckEarly() const {
+    SolveOptions any = input_.options;
+    any.shooting_interval = 0;
+    const std::vector<std::string>& solvers = model->model->info().solvers;
+    if (std::ranges::find(solvers, any.solver) == solvers.end()) return absl::OkStatus();
+    const absl::Status status = model->model->Find(0)->Resolve(any, input_.num_samples).status();
+    return status.ok() ? status : InField(input_.names.options, status);
   }
 
   // Hands the call to the batcher. After OK `this` belongs to the batcher and may be gone.

@@ -12,8 +12,7 @@
 namespace deeppcr {
 
 // One thread for tasks that take seconds and run one after the other, in the order in which they
-// came: loads and unloads of models on one, comparisons on another, the making of systems that
-// requests wait for on a third. Thread-safe.
+// came: loads and unloads of models on one, comparisons on another. Thread-safe.
 class TaskThread {
  public:
   explicit TaskThread(size_t max_waiting = 16);
