@@ -145,13 +145,14 @@ tsan_tests() {
 
 # Leaves out the tests of the cuda backend at many sizes, which take an hour on an executor of
 # fibers: cuda_kernels_test, cuda_diffusion_test and cuda_wide_propagation_test take the same memory
-# through the same kernels. Leaves out the overload test too, which needs a server at full speed: a
-# slow one does not fill its queue in a few seconds.
+# through the same kernels. Leaves out most of the demo models, whose requests integration tests send to
+# smaller ones, tests of scripts, which run no code of ours, and the overload test, which needs a
+# server at full speed: a slow one does not fill its queue in a few seconds.
 asan_tests() {
   # The quarantine counts as memory of the server, and a test bounds that memory.
   ASAN_OPTIONS="detect_stack_use_after_return=1:strict_init_order=1:quarantine_size_mb=64" \
     UBSAN_OPTIONS="print_stacktrace=1" run_ctest build/asan -LE slow \
-    -E '^(cuda_backend_test|cuda_conformance_test|overload_test)$'
+    -E '^(cuda_(backend|conformance)|demo|demo_plans|deploy_.*|digits_ddpm|overload)_test$'
 }
 
 full_phases() {
