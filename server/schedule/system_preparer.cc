@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/base/strings.h"
-#include "server/schedule/batcher.h"
+#include "server/schedule/schedule.h"
 
 namespace deeppcr {
 
