@@ -25,6 +25,10 @@ while [ $# -gt 0 ]; do
   shift
 done
 
+for program in "$server" "$client"; do
+  [ -x "$program" ] || fail "$program is not there; deploy/build.sh makes it"
+done
+
 folder="$(mktemp -d)"
 pid=
 stop() {

@@ -14,7 +14,7 @@
 
 namespace deeppcr {
 
-// One row per backend, fastest first. No other place knows which backends exist.
+// One row per backend, fastest first. No other source knows which backends exist.
 struct BackendRow {
   std::string_view name;
   // Whether "auto" takes the backend: for every model, for models that no backend before it runs,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/model/config.h"
+#include "kernels/model/registry.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace deeppcr::fuzz {
@@ -100,8 +101,8 @@ void RequireLimits(const ModelConfig& config) {
   Require(Within(config.state_dim, 4096), "state_dim is in range");
   Require(Within(config.max_batch_size, 4096), "max_batch_size is in range");
   if (config.model_type == "diffusion") return RequireDiffusionLimits(config);
-  Require(config.model_type == "mlp" || config.model_type == "resnet", "model_type is a family");
-  RequireDenseStackLimits(config);
+  Require(FindModelFamily(config.model_type) != nullptr, "model_type is a family");
+  if (config.model_type == "mlp" || config.model_type == "resnet") RequireDenseStackLimits(config);
 }
 
 using Integers = std::vector<int64_t>;

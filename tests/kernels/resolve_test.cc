@@ -324,12 +324,13 @@ TEST(ResolveTest, CalibratedGuessMustExist) {
                 "initial_guess: calibrated is not available for this model", none);
 }
 
-TEST(ResolveTest, WarmSweepsAreForNewton) {
-  for (const std::string_view solver : {"quasi_newton", "picard", "jacobi"}) {
-    ExpectRefused({.solver = solver, .warm_sweeps = 1},
-                  "warm_sweeps: " + std::string(solver) + " takes none, got 1");
-    EXPECT_EQ(MustResolve({.solver = solver, .warm_sweeps = 0}).warm_sweeps, 0);
-    EXPECT_EQ(MustResolve({.solver = solver}).warm_sweeps, 0);
+TEST(ResolveTest, WarmSweepsAreForTheRowsThatTakeThem) {
+  for (const SolverRow& row : Solvers()) {
+    if (!row.iterative || row.takes_warm_sweeps) continue;
+    ExpectRefused({.solver = row.name, .warm_sweeps = 1},
+                  "warm_sweeps: " + std::string(row.name) + " takes none, got 1");
+    EXPECT_EQ(MustResolve({.solver = row.name, .warm_sweeps = 0}).warm_sweeps, 0);
+    EXPECT_EQ(MustResolve({.solver = row.name}).warm_sweeps, 0);
   }
 }
 

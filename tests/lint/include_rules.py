@@ -28,6 +28,7 @@ PLAIN = (PROBLEM, ITERATION)
 # The abstract backend. Its registry is left out: only the engine may ask which backends exist.
 BACKEND = 'kernels/backend/'
 BACKEND_REGISTRY = 'kernels/backend/registry'
+BACKENDS = ('kernels/cpu/', 'kernels/cuda/', 'kernels/reference/')
 PROTO = ('deeppcr/v1/', 'inference/')
 OF_SERVER = (BASE,) + ENGINE_API
 RPC_LIBRARIES = ('grpc', 'grpcpp', 'google')
@@ -62,16 +63,12 @@ LAYERS = (
           forbidden=(BACKEND_REGISTRY,)),
     Layer('kernels/plan/', ('kernels/plan/', 'kernels/solver/', 'kernels/model/', BASE, BACKEND) + PLAIN,
           forbidden=(BACKEND_REGISTRY,)),
-    Layer(BACKEND_REGISTRY,
-          (BACKEND, BASE, 'kernels/cpu/', 'kernels/cuda/', 'kernels/reference/')),
+    Layer(BACKEND_REGISTRY, (BACKEND, BASE) + BACKENDS),
     Layer(BACKEND, (BACKEND, BASE) + PLAIN),
-    Layer('kernels/cpu/', ('kernels/cpu/', BACKEND, BASE) + PLAIN, forbidden=(BACKEND_REGISTRY,)),
-    Layer('kernels/cuda/', ('kernels/cuda/', BACKEND, BASE) + PLAIN, forbidden=(BACKEND_REGISTRY,)),
-    Layer('kernels/reference/', ('kernels/reference/', BACKEND, BASE) + PLAIN,
-          forbidden=(BACKEND_REGISTRY,)),
+    *(Layer(folder, (folder, BACKEND, BASE) + PLAIN, forbidden=(BACKEND_REGISTRY,))
+      for folder in BACKENDS),
     # The engine: the files directly in kernels/.
-    Layer('kernels/*', ('kernels/',),
-          forbidden=('kernels/cpu/', 'kernels/cuda/', 'kernels/reference/')),
+    Layer('kernels/*', ('kernels/',), forbidden=BACKENDS),
     Layer('server/observe/', ('server/observe/',) + OF_SERVER, COMMON_LIBRARIES + METRICS_LIBRARIES),
     Layer('server/schedule/', ('server/schedule/', 'server/observe/') + OF_SERVER),
     Layer('server/models/', ('server/models/', 'server/schedule/', 'server/observe/') + OF_SERVER),
