@@ -33,7 +33,7 @@ struct EngineOptions {
   int64_t max_model_bytes = int64_t{1} << 30;  // weights file
   int64_t max_workspace_bytes = int64_t{256} << 20;  // per thread; bounds how small C may be
   // Bytes that a model may keep for numbers of inference steps beside those of its config.json: the
-  // weights as they were read, and packed systems with workspaces, beside one that is being made.
+  // weights as they were read, and packed systems with workspaces, one that is being made included.
   // 0, or less than the weights take: requests choose among those of config.json.
   int64_t max_unplanned_bytes = int64_t{512} << 20;
   // Called, at least once and from any thread, when the device has failed: no model of this engine

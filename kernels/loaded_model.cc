@@ -66,16 +66,13 @@ class UnplannedSystems {
          .pool = pool_,
          .token = token,
          .count = std::ssize(planned),
-         .check_bytes = [&](int64_t bytes) { return cache_.CheckRoom(num_steps, bytes); }},
+         .check_bytes = [&](int64_t bytes) { return cache_.CheckRoom(bytes); }},
         owned.spec,
         {.max_bytes = cache_.max_bytes(), .token = token, .advice = "raise max_unplanned_bytes"},
         *planned[NearestSteps(planned_steps, num_steps)]);
-    constexpr std::string_view kField = "num_inference_steps: ";
-    if (absl::IsResourceExhausted(system.status()) &&
-        !ToStd(system.status().message()).starts_with(kField))
-      return ResourceExhausted(kField, num_steps, " steps: ", ToStd(system.status().message()));
-    DEEPPCR_RETURN_IF_ERROR(Watched(system.status(), options_.device_failed));
-    DEEPPCR_RETURN_IF_ERROR(cache_.Add(*system));
+    const absl::Status status = system.ok() ? cache_.Add(*system) : system.status();
+    if (absl::IsResourceExhausted(status)) return WithContext(status, StrCat(num_steps, " steps"));
+    DEEPPCR_RETURN_IF_ERROR(Watched(status, options_.device_failed));
     return system;
   }
 
@@ -164,10 +161,9 @@ ModelInfo InfoOf(const Model& model, const Backend& backend, const Systems& syst
                  .config_json = model.config_json,
                  .weights_sha256 = model.weights_sha256,
                  .labels = model.config.labels,
-                 .num_classes = shape.num_classes};
-  info.image_shape = model.config.image_shape;
-  if (const auto* diffusion = std::get_if<DiffusionSpec>(&model.systems.front()))
-    info.has_decoder = !diffusion->decoder.empty();
+                 .num_classes = shape.num_classes,
+                 .has_decoder = shape.has_decoder,
+                 .image_shape = model.config.image_shape};
   if (model.max_num_steps > 0) {
     for (const auto& system : systems) info.num_inference_steps.push_back(system->num_steps());
     if (MayAddSystems(model, systems, options)) info.max_inference_steps = model.max_num_steps;

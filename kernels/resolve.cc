@@ -69,7 +69,8 @@ PlanChoice DefaultChoice(const SolverRow& row, const ResolveContext& context) {
 }
 
 int32_t DefaultMaxIterations(int64_t num_steps, int64_t interval) {
-  return static_cast<int32_t>(std::min<int64_t>((num_steps - 1) / interval + 1, 32));
+  return static_cast<int32_t>(
+      std::min<int64_t>((num_steps - 1) / interval + 1, kDefaultMostIterations));
 }
 
 // An iterative solver with the options that the request sets put over the choice.

@@ -25,17 +25,16 @@ std::shared_ptr<const PreparedSystem> SystemCache::Find(int64_t num_steps) {
   return systems_.front();
 }
 
-absl::Status SystemCache::CheckRoom(int64_t num_steps, int64_t bytes) const {
+absl::Status SystemCache::CheckRoom(int64_t bytes) const {
   std::lock_guard lock(mutex_);
-  return CheckRoomLocked(num_steps, bytes);
+  return CheckRoomLocked(bytes);
 }
 
-absl::Status SystemCache::CheckRoomLocked(int64_t num_steps, int64_t bytes) const {
+absl::Status SystemCache::CheckRoomLocked(int64_t bytes) const {
   if (bytes > max_bytes_)
-    return ResourceExhausted("num_inference_steps: ", num_steps, " steps take ", bytes, " bytes; ",
-                             max_bytes_,
-                             " are left of max_unplanned_bytes. Raise it, or name the number in "
-                             "the model's config.json");
+    return ResourceExhausted("expected at most ", max_bytes_,
+                             " bytes, which are left of max_unplanned_bytes, got ", bytes,
+                             "; raise it, or name the number in the model's config.json");
   int64_t in_use = 0, bytes_in_use = 0;
   for (const auto& other : systems_) {
     if (Unused(other)) continue;
@@ -43,16 +42,16 @@ absl::Status SystemCache::CheckRoomLocked(int64_t num_steps, int64_t bytes) cons
     bytes_in_use += other->memory_bytes();
   }
   if (in_use < kMaxSystems && bytes_in_use + bytes <= max_bytes_) return absl::OkStatus();
-  return ResourceExhausted("num_inference_steps: requests in progress use ", in_use,
-                           " other numbers of steps with ", bytes_in_use, " bytes; this one needs ",
-                           bytes, ", the limit is ", max_bytes_, ". Try again later");
+  return ResourceExhausted("requests in progress use ", in_use, " other numbers of steps with ",
+                           bytes_in_use, " bytes; this one needs ", bytes, ", the limit is ",
+                           max_bytes_, ". Try again later");
 }
 
 absl::Status SystemCache::Add(std::shared_ptr<const PreparedSystem> system) {
   std::list<std::shared_ptr<const PreparedSystem>> dropped;  // destroyed outside the lock
   std::lock_guard lock(mutex_);
   int64_t all = system->memory_bytes();
-  DEEPPCR_RETURN_IF_ERROR(CheckRoomLocked(system->num_steps(), all));
+  DEEPPCR_RETURN_IF_ERROR(CheckRoomLocked(all));
   for (const auto& other : systems_) all += other->memory_bytes();
   for (auto oldest = systems_.end(); oldest != systems_.begin();) {
     --oldest;

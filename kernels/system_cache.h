@@ -31,13 +31,13 @@ class SystemCache {
   absl::Status Add(std::shared_ptr<const PreparedSystem> system);
 
   // The error that Add would give for a system of so many bytes now.
-  absl::Status CheckRoom(int64_t num_steps, int64_t bytes) const;
+  absl::Status CheckRoom(int64_t bytes) const;
 
   int64_t max_bytes() const { return max_bytes_; }
   int64_t memory_bytes() const;
 
  private:
-  absl::Status CheckRoomLocked(int64_t num_steps, int64_t bytes) const;
+  absl::Status CheckRoomLocked(int64_t bytes) const;
 
   const int64_t max_bytes_;
   mutable std::mutex mutex_;

@@ -71,6 +71,13 @@ absl::StatusOr<v1::SolverOptions> SolverFlags::Build() const {
   return options;
 }
 
+void AddBatchSizeFlag(CLI::App* app, int64_t* batch_size) {
+  app->add_option("--batch_size", *batch_size,
+                  "samples per request (default: as many as the model takes)")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
+}
+
 void AddFormatFlag(CLI::App* app, std::string* format) {
   app->add_option("--format", *format,
                   "npy, csv or json, for files whose name does not tell (default for -: csv)")

@@ -63,6 +63,9 @@ class SolverFlags {
   std::vector<std::string> values_;  // indexed like SolverOptionTexts()
 };
 
+// Adds --batch_size, samples per request; 0 for as many as fit.
+void AddBatchSizeFlag(CLI::App* app, int64_t* batch_size);
+
 // Adds --format, for files whose name does not tell their format.
 void AddFormatFlag(CLI::App* app, std::string* format);
 

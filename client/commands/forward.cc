@@ -50,10 +50,7 @@ void AddFlags(CLI::App* app, ForwardFlags* flags) {
                   "states to start from, as --trajectory wrote them (implies --initial_guess "
                   "previous)")
       ->type_name("FILE");
-  app->add_option("--batch_size", flags->batch_size,
-                  "samples per request (default: as many as the model takes)")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+  AddBatchSizeFlag(app, &flags->batch_size);
   app->add_flag("--quiet", flags->quiet, "no summary on standard error; warnings stay");
   flags->solver.Add(app, true);
   app->footer(

@@ -102,10 +102,7 @@ void AddFlags(CLI::App* app, GenerateFlags* flags) {
   flags->model.Add(app)->required();
   AddSampleFlags(app, flags);
   AddOutputFlags(app, flags);
-  app->add_option("--batch_size", flags->batch_size,
-                  "samples per request (default: as many as the model takes)")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+  AddBatchSizeFlag(app, &flags->batch_size);
   app->add_flag("--quiet", flags->quiet, "no table and no progress; warnings stay");
   flags->solver.Add(app, true);
   app->footer(

@@ -110,17 +110,13 @@ std::string ShapeText(const TensorRow& row) {
   return StrCat("[", TextOf(row.rows), ", ", TextOf(row.cols), "]");
 }
 
-absl::StatusOr<int64_t> NumDenoiserParameters(const ModelConfig& config) {
-  int64_t sum = 0;
+std::vector<LayersExtent> DenoiserLayers(const ModelConfig& config) {
+  std::vector<LayersExtent> all;
   for (const TensorRow& row : kRows) {
     const int64_t cols = row.cols.key == nullptr ? 1 : ValueOf(row.cols, config);
-    DEEPPCR_ASSIGN_OR_RETURN(
-        const int64_t product,
-        CheckedProduct({CountOf(row, config), ValueOf(row.rows, config), cols + row.has_bias}));
-    if (__builtin_add_overflow(sum, product, &sum))
-      return InvalidArgument("the number of parameters overflows 64 bits");
+    all.push_back({CountOf(row, config), ValueOf(row.rows, config), cols + row.has_bias});
   }
-  return sum;
+  return all;
 }
 
 std::string DenoiserTensorNames(const ModelConfig& config) {

@@ -26,6 +26,13 @@ struct TensorExtent {
   int64_t factor = 1;
 };
 
+// `count` layers of `rows` outputs with `cols` parameters each, the bias included.
+struct LayersExtent {
+  int64_t count;
+  int64_t rows;
+  int64_t cols;
+};
+
 struct TensorRow {
   std::string_view name;  // prefix of .weight and .bias; <i> stands for every block
   TensorExtent rows;
@@ -43,9 +50,8 @@ std::span<const TensorRow> DenoiserTensors();
 // "[3H, H]": shape of the weight.
 std::string ShapeText(const TensorRow& row);
 
-// Number of parameters of the rows that a model of this config has.
-// Error: kInvalidArgument if the number overflows 64 bits.
-absl::StatusOr<int64_t> NumDenoiserParameters(const ModelConfig& config);
+// Sizes of the rows' layers in a model of this config; a count of 0 where it has none.
+std::vector<LayersExtent> DenoiserLayers(const ModelConfig& config);
 
 // Names of the tensors that a model of this config may have, for messages.
 std::string DenoiserTensorNames(const ModelConfig& config);

@@ -21,18 +21,11 @@ constexpr int64_t kMaxModulationValues = int64_t{1} << 27;
 constexpr int64_t kMaxTimeProducts = int64_t{1} << 35;
 constexpr int64_t kMaxProductsOnDemand = int64_t{1} << 34;
 
-// `count` layers of `cols` inputs and a bias.
-struct Layers {
-  int64_t count;
-  int64_t rows;
-  int64_t cols;
-};
-
-absl::StatusOr<int64_t> NumParameters(std::span<const Layers> all) {
+absl::StatusOr<int64_t> NumParameters(std::span<const LayersExtent> all) {
   int64_t sum = 0;
-  for (const Layers& layers : all) {
+  for (const LayersExtent& layers : all) {
     DEEPPCR_ASSIGN_OR_RETURN(const int64_t product,
-                             CheckedProduct({layers.count, layers.rows, layers.cols + 1}));
+                             CheckedProduct({layers.count, layers.rows, layers.cols}));
     if (__builtin_add_overflow(sum, product, &sum)) {
       return InvalidArgument("the number of parameters overflows 64 bits");
     }
@@ -41,11 +34,11 @@ absl::StatusOr<int64_t> NumParameters(std::span<const Layers> all) {
 }
 
 absl::Status CheckDenseStack(const ModelConfig& config) {
-  DEEPPCR_ASSIGN_OR_RETURN(
-      const int64_t parameters,
-      NumParameters(std::array<Layers, 3>{{{config.num_layers, config.state_dim, config.state_dim},
-                                           {1, config.state_dim, config.input_dim},
-                                           {1, config.output_dim, config.state_dim}}}));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t parameters,
+                           NumParameters(std::array<LayersExtent, 3>{
+                               {{config.num_layers, config.state_dim, config.state_dim + 1},
+                                {1, config.state_dim, config.input_dim + 1},
+                                {1, config.output_dim, config.state_dim + 1}}}));
   if (parameters <= kMaxParameters) return absl::OkStatus();
   return InvalidArgument("num_layers ", config.num_layers, " x state_dim ", config.state_dim,
                          ": expected at most ", kMaxParameters, " parameters, got ", parameters);
@@ -58,14 +51,14 @@ int64_t ModulationDim(const ModelConfig& config) {
   return denoiser.modulation_dim();
 }
 
-std::vector<Layers> DecoderLayers(const ModelConfig& config) {
-  std::vector<Layers> all;
+std::vector<LayersExtent> DiffusionLayers(const ModelConfig& config) {
+  std::vector<LayersExtent> all = DenoiserLayers(config);
   int64_t cols = config.state_dim;
   for (const int64_t rows : config.decoder_widths) {
-    all.push_back({1, rows, cols});
+    all.push_back({1, rows, cols + 1});
     cols = rows;
   }
-  all.push_back({1, config.output_dim, cols});
+  all.push_back({1, config.output_dim, cols + 1});
   return all;
 }
 
@@ -94,10 +87,7 @@ absl::Status CheckModulation(const ModelConfig& config) {
 }
 
 absl::Status CheckDiffusion(const ModelConfig& config) {
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t denoiser, NumDenoiserParameters(config));
-  DEEPPCR_ASSIGN_OR_RETURN(int64_t parameters, NumParameters(DecoderLayers(config)));
-  if (__builtin_add_overflow(parameters, denoiser, &parameters))
-    return InvalidArgument("the number of parameters overflows 64 bits");
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t parameters, NumParameters(DiffusionLayers(config)));
   if (parameters > kMaxParameters) {
     return InvalidArgument("hidden_dim, num_blocks, num_classes, decoder_widths: expected at most ",
                            kMaxParameters, " parameters, got ", parameters);

@@ -23,8 +23,6 @@ constexpr int kJudgedIfHopeless = 2;
 // Share of the work allowed to all candidates that the reference may take.
 constexpr double kReferenceShare = 0.25;
 
-constexpr int32_t kMostIterations = 32;
-
 }  // namespace
 
 std::string Describe(const Trial& trial) {
@@ -77,16 +75,16 @@ TrialBench::TrialBench(const Runner& runner, const CalibrationInputs& inputs,
 }
 
 ResolvedOptions TrialBench::Resolve(const PlanChoice& choice) const {
-  return {
-      .solver = FindSolver(choice.solver)->name,
-      .rtol = options_.rtol,
-      .atol = options_.atol,
-      .max_iterations = static_cast<int32_t>(std::min<int64_t>(Intervals(choice), kMostIterations)),
-      .shooting_interval = choice.shooting_interval,
-      .warm_sweeps = choice.warm_sweeps,
-      .initial_guess = choice.initial_guess,
-      .jacobian_refresh = choice.jacobian_refresh,
-      .on_no_convergence = OnNoConvergence::kReturn};
+  return {.solver = FindSolver(choice.solver)->name,
+          .rtol = options_.rtol,
+          .atol = options_.atol,
+          .max_iterations =
+              static_cast<int32_t>(std::min<int64_t>(Intervals(choice), kDefaultMostIterations)),
+          .shooting_interval = choice.shooting_interval,
+          .warm_sweeps = choice.warm_sweeps,
+          .initial_guess = choice.initial_guess,
+          .jacobian_refresh = choice.jacobian_refresh,
+          .on_no_convergence = OnNoConvergence::kReturn};
 }
 
 absl::StatusOr<double> TrialBench::RunSamples(const ResolvedOptions& options, int64_t first,

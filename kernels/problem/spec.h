@@ -116,6 +116,7 @@ struct SystemShape {
   int64_t output_dim = 0;    // values per sample of a reply
   int64_t step_weights = 0;  // that a step multiplies with: what it costs
   int64_t num_classes = 0;   // of labels; 0: takes none
+  bool has_decoder = false;  // a reply may have the final states beside its outputs
   bool draws_noise = false;  // samples have seeds, and may bring noise of their own
   // Guesses beside the constant one: a run with few steps, or an affine map of z_0 that is fitted
   // at load.
@@ -143,6 +144,7 @@ inline SystemShape ShapeOf(const DiffusionSpec& spec) {
           .output_dim = spec.output_dim(),
           .step_weights = spec.denoiser.weights(spec.state_dim),
           .num_classes = spec.num_classes,
+          .has_decoder = !spec.decoder.empty(),
           .draws_noise = true,
           .coarse_guess = true,
           .affine_guess = false,

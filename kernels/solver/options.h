@@ -32,12 +32,15 @@ std::string_view ToString(InitialGuess guess);
 std::string_view ToString(JacobianRefresh refresh);
 std::string_view ToString(OnNoConvergence action);
 
+// Limit on the iterations where a caller sets none and there are more intervals.
+inline constexpr int32_t kDefaultMostIterations = 32;
+
 // Options of a caller. Values marked "plan" are filled by LoadedSystem::Resolve.
 struct SolveOptions {
   std::string_view solver = "auto";  // a name of the solver registry, or "auto"
   double rtol = 1e-4;                // [1e-7, 0.1]
   double atol = 1e-6;                // [0, 1]
-  int32_t max_iterations = 0;        // 0: min(P, 32); at most 10000
+  int32_t max_iterations = 0;        // 0: min(P, kDefaultMostIterations); at most 10000
   int32_t shooting_interval = 0;     // C in [1, L]; 0: plan
   int32_t warm_sweeps = -1;          // [0, 64]; -1: plan
   InitialGuess initial_guess = InitialGuess::kFromPlan;

@@ -9,63 +9,10 @@
 #include <limits>
 #include <utility>
 
+#include "tests/kernels/iteration/fed_solve.h"
+
 namespace deeppcr {
 namespace {
-
-// A solve that is fed the norms of one pass after the other.
-class Solve {
- public:
-  explicit Solve(const StoppingPolicy& policy)
-      : policy_(policy), progress_(StartProgress(policy)) {}
-
-  // Feeds the update of the pass that was due: its size, its rounding, and the share that it fills
-  // of the balls of its elements.
-  Solve& Pass(double update, double rounding = 0, double share = 0.5) {
-    EXPECT_NE(progress_.next, NextPass::kConfirm) << "no update is due";
-    return Take({.update = update,
-                 .rounding = rounding,
-                 .combined = ErrorBound(update, rounding),
-                 .share = share});
-  }
-  // Feeds the same norms to the confirmation that was due and to those that follow: the states came
-  // back to this distance, in this share of the balls.
-  Solve& Confirm(double distance, double share = 0.05, bool finite = true) {
-    ExpectNext(NextPass::kConfirm);
-    const UpdateNorms norms = {.update = distance,
-                               .combined = 2 * distance,
-                               .share = share,
-                               .finite = static_cast<uint8_t>(finite)};
-    for (Take(norms); progress_.next > NextPass::kConfirm && progress_.next < NextPass::kStop;)
-      Take(norms);
-    return *this;
-  }
-  Solve& Take(const UpdateNorms& norms, int64_t stages = 10, int64_t columns = 3) {
-    EXPECT_NE(progress_.next, NextPass::kStop) << "a pass after the end";
-    AdvanceProgress(policy_, norms, stages, columns, &progress_);
-    return *this;
-  }
-
-  void ExpectNext(NextPass next, bool probes = false) const {
-    EXPECT_EQ(static_cast<int>(progress_.next), static_cast<int>(next));
-    EXPECT_EQ(progress_.probes, probes);
-  }
-  void ExpectStop(Termination termination) const {
-    EXPECT_EQ(progress_.next, NextPass::kStop);
-    EXPECT_EQ(ToString(progress_.termination), ToString(termination));
-  }
-  const Progress& progress() const { return progress_; }
-
- private:
-  const StoppingPolicy policy_;
-  Progress progress_;
-};
-
-StoppingPolicy Newton() { return {.rtol = 1e-4, .max_iterations = 8, .num_intervals = 100}; }
-StoppingPolicy Linear(Linearization linearization = Linearization::kIdentity) {
-  StoppingPolicy policy = Newton();
-  policy.linearization = linearization;
-  return policy;
-}
 
 TEST(StoppingTest, FloorIsTheStateSizeAtWhichBothTolerancesMeet) {
   EXPECT_DOUBLE_EQ((StoppingPolicy{.rtol = 1e-3, .atol = 1e-6}.floor()), 1e-3);
@@ -110,7 +57,7 @@ TEST(StoppingTest, KindsOfPasses) {
 }
 
 TEST(StoppingTest, NewtonIteratesUntilAnUpdateIsSmallThenCorrectsWithProbes) {
-  Solve solve(Newton());
+  FedSolve solve(Newton());
   solve.ExpectNext(NextPass::kIterate);
   solve.Pass(5.0).ExpectNext(NextPass::kIterate);
   solve.Pass(0.11).ExpectNext(NextPass::kIterate);
@@ -120,7 +67,7 @@ TEST(StoppingTest, NewtonIteratesUntilAnUpdateIsSmallThenCorrectsWithProbes) {
 }
 
 TEST(StoppingTest, ConfirmsWhereTwiceTheCorrectionAndTheRoundingFit) {
-  Solve solve(Newton());
+  FedSolve solve(Newton());
   solve.Pass(0.01).Pass(4e-5, 6e-6);  // combined 8.6e-5
   solve.ExpectNext(NextPass::kConfirm);
   EXPECT_EQ(solve.progress().corrections, 1);
@@ -138,7 +85,7 @@ TEST(StoppingTest, ConfirmsWhereTwiceTheCorrectionAndTheRoundingFit) {
 // The distance at which displaced states stay away is no measure of the error.
 TEST(StoppingTest, TheEstimateIsTwiceWhatTheMapWouldStillMoveAndTheRounding) {
   for (const double updated : {0.0, 2e-5, 4e-5}) {
-    Solve solve(Newton());
+    FedSolve solve(Newton());
     solve.Pass(0.01).Pass(4e-5, 8e-6, 0.7).Take({.update = 3e-5, .share = 0.2});
     solve.Take({.update = updated, .share = 0.25}).Take({.update = 2e-3, .share = 0.25});
     solve.ExpectStop(Termination::kConverged);
@@ -148,20 +95,20 @@ TEST(StoppingTest, TheEstimateIsTwiceWhatTheMapWouldStillMoveAndTheRounding) {
 }
 
 TEST(StoppingTest, ToleranceIsMetExactlyAtTheBound) {
-  Solve solve(Newton());
+  FedSolve solve(Newton());
   solve.Pass(0.01).Take({.update = 4e-5, .rounding = 6e-6, .combined = 1e-4});
   solve.ExpectNext(NextPass::kConfirm);
-  Solve above(Newton());
+  FedSolve above(Newton());
   above.Pass(0.01).Take({.update = 4e-5, .rounding = 6e-6, .combined = 1.0001e-4});
   above.ExpectNext(NextPass::kIterate);
 }
 
 TEST(StoppingTest, AnElementBeyondItsBallLeadsBackToIterating) {
-  Solve within(Newton());
+  FedSolve within(Newton());
   within.Pass(0.01).Pass(1e-6, 1e-7, 1.0).ExpectNext(NextPass::kConfirm);
   for (const double share : {std::nextafter(1.0, 2.0), 1.001, 10.0,
                              std::numeric_limits<double>::infinity(), std::nan("")}) {
-    Solve beyond(Newton());
+    FedSolve beyond(Newton());
     // The size of the correction does not matter.
     beyond.Pass(0.01).Pass(1e-12, 1e-12, share).ExpectNext(NextPass::kIterate);
     EXPECT_EQ(beyond.progress().iterations, 1);
@@ -171,15 +118,15 @@ TEST(StoppingTest, AnElementBeyondItsBallLeadsBackToIterating) {
   }
   StoppingPolicy policy = Newton();
   policy.max_iterations = 1;
-  Solve(policy).Pass(0.01).Pass(1e-12, 0, 1.001).ExpectStop(Termination::kMaxIterations);
+  FedSolve(policy).Pass(0.01).Pass(1e-12, 0, 1.001).ExpectStop(Termination::kMaxIterations);
 }
 
 TEST(StoppingTest, AReturnToMoreThanAQuarterOfTheBallIsNoCertificate) {
-  Solve within(Newton());
+  FedSolve within(Newton());
   within.Pass(0.01).Pass(1e-5).Confirm(1e-6, 0.25).ExpectStop(Termination::kConverged);
   for (const double share : {std::nextafter(0.25, 1.0), 0.251, 1.0,
                              std::numeric_limits<double>::infinity(), std::nan("")}) {
-    Solve beyond(Newton());
+    FedSolve beyond(Newton());
     beyond.Pass(0.01).Pass(1e-5).Confirm(0, share).ExpectNext(NextPass::kIterate);
     EXPECT_EQ(beyond.progress().confirmations, 1);
   }
@@ -188,7 +135,7 @@ TEST(StoppingTest, AReturnToMoreThanAQuarterOfTheBallIsNoCertificate) {
 TEST(StoppingTest, EveryConfirmationHasToComeBack) {
   const UpdateNorms near = {.update = 1e-5, .share = 0.2};
   const auto confirmed = [&](int times) {
-    Solve solve(Newton());
+    FedSolve solve(Newton());
     solve.Pass(0.01).Pass(1e-5, 3e-6, 0.5);
     for (int k = 0; k < times; ++k) solve.Take(near);
     return solve;
@@ -198,7 +145,7 @@ TEST(StoppingTest, EveryConfirmationHasToComeBack) {
   confirmed(2).ExpectNext(NextPass::kConfirmDisplaced);
   confirmed(3).ExpectStop(Termination::kConverged);
   for (const int times : {0, 1, 2}) {
-    Solve far = confirmed(times), overflows = confirmed(times);
+    FedSolve far = confirmed(times), overflows = confirmed(times);
     far.Take({.update = 1e-5, .share = 0.26}).ExpectNext(NextPass::kIterate);
     EXPECT_EQ(far.progress().confirmations, times + 1);
     overflows.Take({.update = 0, .share = 0, .finite = 0}).ExpectNext(NextPass::kIterate);
@@ -207,10 +154,10 @@ TEST(StoppingTest, EveryConfirmationHasToComeBack) {
 
 // A second confirmation follows what the map would still move if that is more than rounding.
 TEST(StoppingTest, WhatIsLeftIsFollowedUnlessItIsRounding) {
-  Solve rounding(Newton());
+  FedSolve rounding(Newton());
   rounding.Pass(0.01).Pass(1e-5, 0x1p-17, 0.5).Take({.update = 0x1p-17, .share = 0x1p-4});
   rounding.ExpectNext(NextPass::kConfirmDisplaced);
-  Solve more(Newton());
+  FedSolve more(Newton());
   more.Pass(0.01).Pass(1e-5, 0x1p-17, 0.5).Take({.update = 1.01 * 0x1p-17, .share = 0.01});
   more.ExpectNext(NextPass::kConfirmUpdated);
 }
@@ -220,7 +167,7 @@ TEST(StoppingTest, TheMapIsFollowedUntilTheRestOfTheWayIsRounding) {
   const UpdateNorms found = {.update = 0x1p-16, .share = 0.01};
   // Without rounding the way ends at the smallest one that float32 knows: 2^-24.
   for (const auto& [rounding, follows] : {std::pair{0x1p-22, 3}, {0.99 * 0x1p-22, 4}, {0.0, 4}}) {
-    Solve solve(Newton());
+    FedSolve solve(Newton());
     solve.Pass(0.01).Pass(1e-5, rounding).Take(found);
     for (int k = 0; k < follows; ++k, solve.Take(found))
       solve.ExpectNext(NextPass::kConfirmUpdated);
@@ -232,7 +179,7 @@ TEST(StoppingTest, TheMapIsFollowedUntilTheRestOfTheWayIsRounding) {
 // A distance beyond the tolerance is no certificate, however large the ball is.
 TEST(StoppingTest, WhatIsFoundWhereTheMapLeadsIsWithinTheToleranceToo) {
   for (const double distance : {6e-5, 1e-3, std::nan("")}) {
-    Solve solve(Newton());
+    FedSolve solve(Newton());
     solve.Pass(0.09).Pass(2e-5, 1e-7, 0.1).Take({.update = 1e-5, .share = 0.01});
     solve.ExpectNext(NextPass::kConfirmUpdated);
     solve.Take({.update = distance, .share = 0.02}).ExpectNext(NextPass::kIterate);
@@ -244,23 +191,23 @@ TEST(StoppingTest, AReturnThatIsTooFarForTheToleranceIsNoCertificate) {
   StoppingPolicy policy = Newton();
   policy.rtol = 0x1p-13;
   const double rounding = 0x1p-17, bound = 15 * 0x1p-18;  // 2 bound + rounding = 2^-13
-  Solve within(policy);
+  FedSolve within(policy);
   within.Pass(0.01).Pass(1e-6, rounding).Confirm(bound).ExpectStop(Termination::kConverged);
   for (const double distance : {bound * (1 + 0x1p-50), 2 * bound, 1.0,
                                 std::numeric_limits<double>::infinity(), std::nan("")}) {
-    Solve beyond(policy);
+    FedSolve beyond(policy);
     beyond.Pass(0.01).Pass(1e-6, rounding).Confirm(distance).ExpectNext(NextPass::kIterate);
   }
   // Rounding is known from the correction before: a confirmation carries no probes.
-  Solve coarse(policy);
+  FedSolve coarse(policy);
   coarse.Pass(0.01).Pass(1e-6, 2 * rounding).Confirm(bound).ExpectNext(NextPass::kIterate);
-  Solve rounded(policy);  // twice the rounding alone fills the tolerance, and does not pass it
+  FedSolve rounded(policy);  // twice the rounding alone fills the tolerance, and does not pass it
   rounded.Pass(0.01).Pass(1e-6, 0x1p-14).Confirm(0).ExpectStop(Termination::kConverged);
 }
 
 // An overflow far away from the states says nothing about the states themselves.
 TEST(StoppingTest, AReturnThatIsNotFiniteLeadsBackToIterating) {
-  Solve solve(Newton());
+  FedSolve solve(Newton());
   solve.Pass(0.01).Pass(1e-6).Confirm(0, 0, false).ExpectNext(NextPass::kIterate);
   EXPECT_EQ(solve.progress().confirmations, 1);
   solve.Pass(1e-9).Pass(1e-12).Confirm(0).ExpectStop(Termination::kConverged);
@@ -268,7 +215,7 @@ TEST(StoppingTest, AReturnThatIsNotFiniteLeadsBackToIterating) {
 }
 
 TEST(StoppingTest, AConfirmationIsNoUpdate) {
-  Solve solve(Newton());
+  FedSolve solve(Newton());
   solve.Pass(0.01).Pass(1e-5, 1e-7, 0.3).ExpectNext(NextPass::kConfirm);
   const Progress before = solve.progress();
   solve.Confirm(0.02, 0.8).ExpectNext(NextPass::kIterate);
@@ -290,7 +237,7 @@ TEST(StoppingTest, AConfirmationIsNoUpdate) {
 TEST(StoppingTest, CausalityCountsNoConfirmations) {
   StoppingPolicy policy = Newton();
   policy.num_intervals = 5;
-  Solve solve(policy);
+  FedSolve solve(policy);
   solve.Pass(0.01).Pass(1e-5).Confirm(0.02, 0.8).Pass(1e-6);
   solve.Pass(1e-7, 0, 0.9);  // the fourth update
   solve.ExpectNext(NextPass::kConfirm);
@@ -300,31 +247,31 @@ TEST(StoppingTest, CausalityCountsNoConfirmations) {
 TEST(StoppingTest, ALooseToleranceBoundsNothingByALargeCorrection) {
   StoppingPolicy loose = Newton();
   loose.rtol = 0.1;
-  Solve large(loose);
+  FedSolve large(loose);
   large.Pass(0.08).Pass(0.0051, 1e-6).ExpectNext(NextPass::kIterate);
-  Solve small(loose);
+  FedSolve small(loose);
   small.Pass(0.08).Pass(0.005, 1e-6).Confirm(0.002).ExpectStop(Termination::kConverged);
-  Solve rounding(loose);
+  FedSolve rounding(loose);
   rounding.Pass(0.08).Pass(0.005, 0.05).Confirm(0.002).ExpectStop(Termination::kConverged);
   // Such a solve does not end as precision-limited either.
-  Solve within(loose);
+  FedSolve within(loose);
   within.Pass(0.08).Pass(0.006, 0.04).ExpectNext(NextPass::kIterate);
 }
 
 TEST(StoppingTest, TheLargestSumOfOneIntervalCountsNotTheSumOfTheLargest) {
-  Solve solve(Newton());
+  FedSolve solve(Newton());
   // 2 |d| and rho are largest in different intervals; in each interval their sum meets the
   // tolerance.
   solve.Pass(0.01).Take({.update = 4e-5, .rounding = 3e-5, .combined = 9.5e-5});
   solve.Confirm(3.4e-5).ExpectStop(Termination::kConverged);
   // A confirmation has no probes of its own, so the sum of the largest values counts.
-  Solve farther(Newton());
+  FedSolve farther(Newton());
   farther.Pass(0.01).Take({.update = 4e-5, .rounding = 3e-5, .combined = 9.5e-5});
   farther.Confirm(3.6e-5).ExpectNext(NextPass::kIterate);
 }
 
 TEST(StoppingTest, ATooLargeCorrectionLeadsBackToIterating) {
-  Solve solve(Newton());
+  FedSolve solve(Newton());
   solve.Pass(0.05).Pass(1e-3, 1e-6).ExpectNext(NextPass::kIterate);
   solve.Pass(1e-5).ExpectNext(NextPass::kCorrect, true);
   solve.Pass(1e-9, 1e-6).Confirm(1e-9).ExpectStop(Termination::kConverged);
@@ -334,11 +281,11 @@ TEST(StoppingTest, ATooLargeCorrectionLeadsBackToIterating) {
 }
 
 TEST(StoppingTest, RoundingAboveTheToleranceIsPrecisionLimited) {
-  Solve solve(Newton());
+  FedSolve solve(Newton());
   solve.Pass(0.01).Pass(0x1p-12, 0x1p-12);  // 2 |c| <= 2 rho
   solve.ExpectStop(Termination::kPrecisionLimited);
   EXPECT_DOUBLE_EQ(solve.progress().rounding_estimate, 0x1p-12);
-  Solve other(Newton());
+  FedSolve other(Newton());
   other.Pass(0.01).Pass(1.01 * 0x1p-12, 0x1p-12).ExpectNext(NextPass::kIterate);
 }
 
@@ -346,14 +293,14 @@ TEST(StoppingTest, RoundingAboveTheToleranceIsPrecisionLimited) {
 // as rounding counts as rounding, if rounding alone would meet the tolerance.
 TEST(StoppingTest, CorrectionsThatStayRoundingArePrecisionLimited) {
   const double rounding = 4e-5, noise = 3.5e-5;  // 2 noise + rounding > rtol > 2 rounding
-  Solve once(Newton());
+  FedSolve once(Newton());
   once.Pass(0.01).Pass(noise, rounding).ExpectNext(NextPass::kIterate);
   once.Pass(noise).Pass(noise, rounding).ExpectStop(Termination::kPrecisionLimited);
-  Solve lucky(Newton());
+  FedSolve lucky(Newton());
   lucky.Pass(0.01).Pass(noise, rounding).Pass(noise).Pass(noise / 2, rounding).Confirm(0);
   lucky.ExpectStop(Termination::kConverged);
   for (const double contraction : {0.25, 0.251}) {
-    Solve solve(Newton());
+    FedSolve solve(Newton());
     solve.Pass(noise / contraction).Pass(noise, rounding);
     contraction > 0.25 ? solve.ExpectStop(Termination::kPrecisionLimited)
                        : solve.ExpectNext(NextPass::kIterate);
@@ -363,7 +310,7 @@ TEST(StoppingTest, CorrectionsThatStayRoundingArePrecisionLimited) {
 TEST(StoppingTest, GivesUpAfterTheLastIteration) {
   StoppingPolicy policy = Newton();
   policy.max_iterations = 3;
-  Solve solve(policy);
+  FedSolve solve(policy);
   solve.Pass(5).Pass(4).ExpectNext(NextPass::kIterate);
   solve.Pass(3).ExpectStop(Termination::kMaxIterations);
   EXPECT_EQ(solve.progress().iterations, 3);
@@ -372,7 +319,7 @@ TEST(StoppingTest, GivesUpAfterTheLastIteration) {
 TEST(StoppingTest, TheLastIterationStillGetsItsCorrection) {
   StoppingPolicy policy = Newton();
   policy.max_iterations = 1;
-  Solve converges(policy), fails(policy);
+  FedSolve converges(policy), fails(policy);
   converges.Pass(0.05).ExpectNext(NextPass::kCorrect, true);
   converges.Pass(1e-6).Confirm(1e-7).ExpectStop(Termination::kConverged);
   fails.Pass(0.05).Pass(1e-3).ExpectStop(Termination::kMaxIterations);
@@ -381,34 +328,34 @@ TEST(StoppingTest, TheLastIterationStillGetsItsCorrection) {
 TEST(StoppingTest, AfterTheLastIterationAConfirmationIsTheLastChance) {
   StoppingPolicy policy = Newton();
   policy.max_iterations = 1;
-  Solve(policy).Pass(0.05).Pass(1e-6).Confirm(0, 0.26).ExpectStop(Termination::kMaxIterations);
-  Solve(policy).Pass(0.05).Pass(1e-6).Confirm(1e-3).ExpectStop(Termination::kMaxIterations);
-  Solve solve(policy);
+  FedSolve(policy).Pass(0.05).Pass(1e-6).Confirm(0, 0.26).ExpectStop(Termination::kMaxIterations);
+  FedSolve(policy).Pass(0.05).Pass(1e-6).Confirm(1e-3).ExpectStop(Termination::kMaxIterations);
+  FedSolve solve(policy);
   solve.Pass(0.05).Pass(1e-6).Confirm(0, 0, false).ExpectStop(Termination::kMaxIterations);
   EXPECT_EQ(solve.progress().confirmations, 1);
 }
 
 TEST(StoppingTest, NonFiniteStatesEndEveryPass) {
   UpdateNorms bad{.update = 1e-9, .combined = 1e-9, .finite = false};
-  Solve(Newton()).Take(bad).ExpectStop(Termination::kNonFinite);
-  Solve(Newton()).Pass(0.01).Take(bad).ExpectStop(Termination::kNonFinite);
+  FedSolve(Newton()).Take(bad).ExpectStop(Termination::kNonFinite);
+  FedSolve(Newton()).Pass(0.01).Take(bad).ExpectStop(Termination::kNonFinite);
   StoppingPolicy warm = Newton();
   warm.warm_sweeps = 2;
-  Solve(warm).Take(bad).ExpectStop(Termination::kNonFinite);
+  FedSolve(warm).Take(bad).ExpectStop(Termination::kNonFinite);
 }
 
 TEST(StoppingTest, SlowerThanSequentialStopsUnlessThatPassConverged) {
   StoppingPolicy policy = Newton();
   policy.stage_budget = 20;
-  Solve slow(policy);
+  FedSolve slow(policy);
   slow.Pass(5).Pass(4).ExpectNext(NextPass::kIterate);  // 20 stages: not beyond
   slow.Pass(3).ExpectStop(Termination::kSlow);
   policy.stage_budget = 40;
-  Solve converged(policy);
+  FedSolve converged(policy);
   converged.Pass(5).Pass(0.01).Pass(1e-6, 1e-7).Confirm(1e-7).ExpectStop(Termination::kConverged);
   EXPECT_EQ(converged.progress().stages, 50);
   policy.stage_budget = 30;
-  Solve refuted(policy);
+  FedSolve refuted(policy);
   refuted.Pass(5).Pass(0.01).Pass(1e-6).Confirm(1e-7, 0.26).ExpectStop(Termination::kSlow);
   EXPECT_EQ(refuted.progress().stages, 40);
 }
@@ -416,11 +363,11 @@ TEST(StoppingTest, SlowerThanSequentialStopsUnlessThatPassConverged) {
 TEST(StoppingTest, ABudgetThatIsSpentBuysNoConfirmation) {
   StoppingPolicy policy = Newton();
   policy.stage_budget = 19;
-  Solve spent(policy);
+  FedSolve spent(policy);
   spent.Pass(0.01).Pass(1e-6).ExpectStop(Termination::kSlow);
   EXPECT_EQ(spent.progress().confirmations, 0);
   policy.stage_budget = 30;
-  Solve at_limit(policy);  // 30 stages: not beyond
+  FedSolve at_limit(policy);  // 30 stages: not beyond
   at_limit.Pass(0.01).Pass(1e-6).Confirm(1e-7, 0.26).ExpectNext(NextPass::kIterate);
 }
 
@@ -429,14 +376,14 @@ TEST(StoppingTest, OfTwoLimitsAtOnceTheIterationsAreNamed) {
   StoppingPolicy policy = Newton();
   policy.stage_budget = 25;
   policy.max_iterations = 1;
-  Solve solve(policy);
+  FedSolve solve(policy);
   solve.Pass(0.01).Pass(1e-6).Confirm(1e-7, 0.26).ExpectStop(Termination::kMaxIterations);
 }
 
 TEST(StoppingTest, ReusesMatricesWhileUpdatesContract) {
   StoppingPolicy policy = Newton();
   policy.reuse_matrices = true;
-  Solve solve(policy);
+  FedSolve solve(policy);
   solve.Pass(5.0).ExpectNext(NextPass::kIterate);                 // far away
   solve.Pass(0.2).ExpectNext(NextPass::kCorrect, false);          // near: no probes yet
   solve.Pass(0.02).ExpectNext(NextPass::kCorrect, false);         // theta 0.1
@@ -455,7 +402,7 @@ TEST(StoppingTest, ReusesMatricesWhileUpdatesContract) {
 TEST(StoppingTest, AfterARefutedConfirmationMatricesAreNotReused) {
   StoppingPolicy policy = Newton();
   policy.reuse_matrices = true;
-  Solve solve(policy);
+  FedSolve solve(policy);
   solve.Pass(0.01).Pass(1e-5, 1e-7, 1.001).ExpectNext(NextPass::kCorrect, true);
   solve.Pass(1e-6, 1e-7, 1.0).Confirm(1e-6, 0.3).ExpectNext(NextPass::kIterate);
   solve.Pass(1e-8).Pass(1e-9, 1e-7).Confirm(1e-9).ExpectStop(Termination::kConverged);
@@ -467,7 +414,7 @@ TEST(StoppingTest, AfterARefutedConfirmationMatricesAreNotReused) {
 TEST(StoppingTest, ASmallCorrectionWithoutProbesIsNotACertificate) {
   StoppingPolicy policy = Newton();
   policy.reuse_matrices = true;
-  Solve solve(policy);
+  FedSolve solve(policy);
   solve.Pass(0.05).ExpectNext(NextPass::kCorrect, false);
   solve.Pass(1e-9).ExpectNext(NextPass::kCorrect, true);
 }
@@ -475,7 +422,7 @@ TEST(StoppingTest, ASmallCorrectionWithoutProbesIsNotACertificate) {
 TEST(StoppingTest, WarmSweepsComeFirstAndDoNotCountAsIterations) {
   StoppingPolicy policy = Newton();
   policy.warm_sweeps = 2;
-  Solve solve(policy);
+  FedSolve solve(policy);
   solve.ExpectNext(NextPass::kWarmSweep);
   solve.Pass(1e-9).ExpectNext(NextPass::kWarmSweep);  // the size of a sweep decides nothing
   solve.Pass(1e-9).ExpectNext(NextPass::kIterate);
@@ -487,7 +434,7 @@ TEST(StoppingTest, CausalityMakesStatesExactAfterAsManyUpdatesAsIntervals) {
   StoppingPolicy policy = Newton();
   policy.num_intervals = 3;
   policy.warm_sweeps = 1;
-  Solve solve(policy);
+  FedSolve solve(policy);
   solve.Pass(7).Pass(6).ExpectNext(NextPass::kIterate);
   solve.Pass(5).ExpectNext(NextPass::kCorrect, true);  // the third update: exact, whatever its size
   solve.Pass(0, 1e-6).ExpectStop(Termination::kConverged);
@@ -501,98 +448,19 @@ TEST(StoppingTest, ExactStatesAreNotConfirmed) {
   policy.num_intervals = 2;
   for (const double share :
        {0.0, 1.0, 7.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
-    Solve solve(policy);
+    FedSolve solve(policy);
     solve.Pass(0.05).Pass(1e-5, 2e-6, share).ExpectStop(Termination::kConverged);
     EXPECT_DOUBLE_EQ(solve.progress().error_estimate, 2 * 1e-5 + 2e-6);
     EXPECT_EQ(solve.progress().confirmations, 0);
   }
   // Exact states are still only as good as their rounding.
-  Solve limited(policy);
+  FedSolve limited(policy);
   limited.Pass(0.05).Pass(1e-5, 1e-3).ExpectStop(Termination::kPrecisionLimited);
   // With one interval more the states are not exact.
   policy.num_intervals = 3;
-  Solve(policy).Pass(0.05).Pass(1e-5, 2e-6).ExpectNext(NextPass::kConfirm);
-  Solve(policy).Pass(0.05).Pass(1e-5, 2e-6, 7.0).ExpectNext(NextPass::kIterate);
+  FedSolve(policy).Pass(0.05).Pass(1e-5, 2e-6).ExpectNext(NextPass::kConfirm);
+  FedSolve(policy).Pass(0.05).Pass(1e-5, 2e-6, 7.0).ExpectNext(NextPass::kIterate);
 }
-
-class LinearStoppingTest : public ::testing::TestWithParam<Linearization> {};
-
-TEST_P(LinearStoppingTest, ClaimIsPutToTheCertificate) {
-  Solve solve(Linear(GetParam()));
-  solve.Pass(1e-2).ExpectNext(NextPass::kIterate);
-  solve.Pass(1e-3).ExpectNext(NextPass::kIterate);
-  // Third iteration, theta 0.1: 1e-4 * 0.1 / 0.9 <= rtol.
-  solve.Pass(1e-4).ExpectNext(NextPass::kLinearize);
-  solve.Pass(1e-5).ExpectNext(NextPass::kCorrect, true);
-  solve.Pass(1e-6, 1e-6).Confirm(1e-7).ExpectStop(Termination::kConverged);
-  EXPECT_EQ(solve.progress().iterations, 4);
-  EXPECT_EQ(solve.progress().corrections, 1);
-  EXPECT_EQ(solve.progress().confirmations, 2);
-}
-
-TEST_P(LinearStoppingTest, ARefutedClaimIteratesOnAndMayBeMadeAnew) {
-  Solve escaped(Linear(GetParam()));
-  escaped.Pass(1e-2).Pass(1e-3).Pass(1e-4).Pass(1e-5).Pass(1e-6, 1e-6, 1.001);
-  escaped.ExpectNext(NextPass::kIterate);
-  Solve refuted(Linear(GetParam()));
-  refuted.Pass(1e-2).Pass(1e-3).Pass(1e-4).Pass(1e-5).Pass(1e-6, 1e-6).Confirm(1e-7, 0.26);
-  refuted.ExpectNext(NextPass::kIterate);
-  refuted.Pass(1e-7).ExpectNext(NextPass::kLinearize);
-  refuted.Pass(1e-8).Pass(1e-9, 1e-6).Confirm(1e-9).ExpectStop(Termination::kConverged);
-  EXPECT_EQ(refuted.progress().iterations, 6);
-  EXPECT_EQ(refuted.progress().corrections, 2);
-  EXPECT_EQ(refuted.progress().confirmations, 3);
-}
-
-TEST_P(LinearStoppingTest, ClaimNeedsThreeIterations) {
-  Solve solve(Linear(GetParam()));
-  solve.Pass(1e-5).Pass(1e-9).ExpectNext(NextPass::kIterate);
-  solve.Pass(1e-10).ExpectNext(NextPass::kLinearize);
-}
-
-TEST_P(LinearStoppingTest, ASlowRateIsNotTrusted) {
-  Solve solve(Linear(GetParam()));
-  solve.Pass(4e-5).Pass(2e-5).Pass(1e-5).ExpectNext(NextPass::kIterate);  // theta exactly 0.5
-  solve.Pass(0.499e-5).ExpectNext(NextPass::kLinearize);
-}
-
-TEST_P(LinearStoppingTest, RemainderAboveToleranceIteratesOn) {
-  Solve solve(Linear(GetParam()));
-  // theta 0.4: the remainder is 2/3 of the update.
-  solve.Pass(1e-2).Pass(4e-3).Pass(1.6e-3).ExpectNext(NextPass::kIterate);
-}
-
-TEST_P(LinearStoppingTest, AFalseClaimIteratesOn) {
-  Solve solve(Linear(GetParam()));
-  solve.Pass(1e-2).Pass(1e-3).Pass(1e-4).ExpectNext(NextPass::kLinearize);
-  solve.Pass(0.3).Pass(0.1, 1e-6).ExpectNext(NextPass::kIterate);
-}
-
-TEST_P(LinearStoppingTest, ExactStatesGoToTheCertificateWithoutAClaim) {
-  StoppingPolicy policy = Linear(GetParam());
-  policy.num_intervals = 2;
-  Solve solve(policy);
-  solve.Pass(5).Pass(4).ExpectNext(NextPass::kLinearize);
-  solve.Pass(0).Pass(0, 1e-6, 7.0).ExpectStop(Termination::kConverged);
-  EXPECT_EQ(solve.progress().confirmations, 0);
-}
-
-TEST_P(LinearStoppingTest, MaxIterationsAndRoundingAreHonoured) {
-  StoppingPolicy policy = Linear(GetParam());
-  policy.max_iterations = 2;
-  Solve(policy).Pass(5).Pass(4).ExpectStop(Termination::kMaxIterations);
-  policy.max_iterations = 4;
-  Solve refuted(policy);
-  refuted.Pass(1e-2).Pass(1e-3).Pass(1e-4).Pass(1e-5).Pass(1e-6).Confirm(1e-7, 0.26);
-  refuted.ExpectStop(Termination::kMaxIterations);
-  Solve limited(Linear(GetParam()));
-  limited.Pass(1e-2).Pass(1e-3).Pass(1e-4).Pass(1e-5).Pass(1e-5, 1e-2);
-  limited.ExpectStop(Termination::kPrecisionLimited);
-}
-
-INSTANTIATE_TEST_SUITE_P(Linearizations, LinearStoppingTest,
-                         ::testing::Values(Linearization::kDiagonal, Linearization::kIdentity,
-                                           Linearization::kZero));
 
 }  // namespace
 }  // namespace deeppcr

@@ -10,7 +10,7 @@
 
 #include "kernels/reference/recurrence.h"
 #include "kernels/reference/reference_ops.h"
-#include "tests/kernels/reference/random_diffusion.h"
+#include "tests/kernels/reference/mutable_diffusion.h"
 
 namespace deeppcr {
 namespace {
@@ -128,7 +128,7 @@ TEST(DiffusionOpsTest, LayerNormOfTinyValuesFeelsItsEpsilon) {
 }
 
 TEST(DiffusionOpsTest, ConditionIsTheRowOfTheClassOrTheImageOfTheVectorOrZero) {
-  RandomDiffusion random({.width = 3});
+  MutableDiffusion random({.width = 3});
   DiffusionSpec& spec = random.spec();
   const std::vector<float> weight = {1, 2, 3, 4, 5, 6}, bias = {10, 20, 30};
   spec.condition.weight = weight;
@@ -164,7 +164,7 @@ void ExpectDerivative(const Vector& jacobian, const Function& function, const Ve
   }
 }
 
-void ExpectDerivatives(RandomDiffusion& random, bool clipped) {
+void ExpectDerivatives(MutableDiffusion& random, bool clipped) {
   DiffusionSpec& spec = random.spec();
   if (!clipped) spec.clip_range = kInfinity;
   const std::vector<float> inputs = {0.3F, -1.1F};
@@ -192,12 +192,12 @@ TEST(DiffusionOpsTest, JacobiansEqualCentralDifferences) {
                            << (kind == DenoiserKind::kAdaLnMlp ? "adaLN " : "residual ") << row.name
                            << " D " << dim << " H " << width << " N " << blocks << " clip "
                            << clipped);
-              RandomDiffusion random({.kind = kind,
-                                      .activation = row.activation,
-                                      .dim = dim,
-                                      .width = width,
-                                      .blocks = blocks,
-                                      .steps = 2});
+              MutableDiffusion random({.kind = kind,
+                                       .activation = row.activation,
+                                       .dim = dim,
+                                       .width = width,
+                                       .blocks = blocks,
+                                       .steps = 2});
               ExpectDerivatives(random, clipped);
             }
 }
@@ -241,7 +241,7 @@ TEST(DiffusionOpsTest, StepByHand) {
 }
 
 TEST(DiffusionOpsTest, StepAppliesTheReverseStepOfTheInterface) {
-  RandomDiffusion random({.dim = 3});
+  MutableDiffusion random({.dim = 3});
   const DiffusionSpec& spec = random.spec();
   const std::vector<float> noise = {0.1F, -2, 1};
   const Vector condition(3), z = random.State();
@@ -255,7 +255,7 @@ TEST(DiffusionOpsTest, StepAppliesTheReverseStepOfTheInterface) {
 }
 
 TEST(DiffusionOpsTest, NanReachesTheNextState) {
-  RandomDiffusion random({});
+  MutableDiffusion random({});
   const DiffusionSpec& spec = random.spec();
   random.steps()[0] = {.x0_z = 1, .x0_m = 1, .z_x0 = 1, .sigma = 1};
   const std::vector<float> noise = {0, 0}, bad = {static_cast<float>(kNan), 0};
@@ -282,7 +282,7 @@ struct TinyDecoder {
 
 TEST(DiffusionOpsTest, DecoderAndItsAmplificationByHand) {
   const TinyDecoder decoder;
-  RandomDiffusion random({.dim = 2});
+  MutableDiffusion random({.dim = 2});
   DiffusionSpec& spec = random.spec();
   const Vector z = {3, 4}, both = {20, 5};
   EXPECT_EQ(reference::Decode(spec, z), z);
@@ -302,7 +302,7 @@ TEST(DiffusionOpsTest, DecoderAndItsAmplificationByHand) {
 }
 
 TEST(DiffusionOpsTest, DecodeJacobianEqualsCentralDifferences) {
-  RandomDiffusion random({.dim = 3});
+  MutableDiffusion random({.dim = 3});
   std::vector<DenseSpec> layers = {random.Dense(5, 3), random.Dense(4, 5)};
   layers[0].activation = Activation::kSilu;
   layers[1].activation = Activation::kSigmoid;
@@ -314,7 +314,7 @@ TEST(DiffusionOpsTest, DecodeJacobianEqualsCentralDifferences) {
 }
 
 TEST(DiffusionOpsTest, AmplificationOfANanIsOne) {
-  RandomDiffusion random({.dim = 2});
+  MutableDiffusion random({.dim = 2});
   std::vector<DenseSpec> layers = {random.Dense(3, 2)};
   layers[0].activation = Activation::kTanh;
   random.spec().decoder = layers;

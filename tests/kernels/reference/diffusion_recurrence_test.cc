@@ -13,7 +13,7 @@
 #include "kernels/reference/diffusion_ops.h"
 #include "kernels/reference/recurrence.h"
 #include "kernels/reference/reference_backend.h"
-#include "tests/kernels/reference/random_diffusion.h"
+#include "tests/kernels/reference/mutable_diffusion.h"
 
 namespace deeppcr {
 namespace {
@@ -30,7 +30,7 @@ std::vector<Vector> Trajectory(const Family& family, const Recurrence& recurrenc
 }
 
 TEST(DiffusionFamilyTest, OwnsItsNumbers) {
-  auto random = std::make_unique<RandomDiffusion>(
+  auto random = std::make_unique<MutableDiffusion>(
       DiffusionSizes{.kind = DenoiserKind::kAdaLnMlp, .dim = 3, .width = 4});
   random->TakeClasses(2);
   auto layers = std::make_unique<std::vector<DenseSpec>>(2, random->Dense(3, 3));
@@ -56,7 +56,7 @@ TEST(DiffusionFamilyTest, OwnsItsNumbers) {
 }
 
 TEST(DiffusionFamilyTest, StepsTakeTheirOwnRows) {
-  RandomDiffusion random({.dim = 2});
+  MutableDiffusion random({.dim = 2});
   random.TakeClasses(3);
   const DiffusionSpec& spec = random.spec();
   const auto family = reference::NewFamily(spec);
@@ -74,7 +74,7 @@ TEST(DiffusionFamilyTest, StepsTakeTheirOwnRows) {
 
 TEST(DiffusionFamilyTest, DrawsTheNoiseThatIsNotGiven) {
   constexpr int64_t kDim = 5, kSteps = 4;
-  RandomDiffusion random({.dim = kDim, .steps = kSteps});
+  MutableDiffusion random({.dim = kDim, .steps = kSteps});
   const auto family = reference::NewFamily(random.spec());
   const std::vector<float> vector = {0.3F, 1};
   const SampleInput drawn = {.inputs = vector.data(), .seed = 11, .sample = 7};
@@ -95,7 +95,7 @@ TEST(DiffusionFamilyTest, DrawsTheNoiseThatIsNotGiven) {
 }
 
 TEST(DiffusionFamilyTest, ServesThroughTheBackend) {
-  RandomDiffusion random({.dim = 2});
+  MutableDiffusion random({.dim = 2});
   random.TakeClasses(2);
   std::vector<DenseSpec> layers = {random.Dense(3, 2)};
   random.spec().decoder = layers;
@@ -130,7 +130,7 @@ double Distance(const std::vector<Vector>& a, const std::vector<Vector>& b) {
 
 TEST(DiffusionFamilyTest, CoarseTrajectoryOfFewStepsIsTheTrajectory) {
   for (const int64_t steps : {1, 2, 15, 16}) {
-    RandomDiffusion random({.dim = 3, .steps = steps});
+    MutableDiffusion random({.dim = 3, .steps = steps});
     random.TakeClasses(1);
     const auto family = reference::NewFamily(random.spec());
     const auto sample = family->Encode({.seed = 1});
@@ -171,7 +171,7 @@ TEST(DiffusionFamilyTest, CoarseTrajectoryHoldsTheDenoisedSample) {
     int64_t steps, stride, evaluations;
   };
   for (const Case c : {Case{17, 2, 9}, {32, 2, 16}, {33, 3, 11}, {100, 7, 15}}) {
-    RandomDiffusion random({.dim = 2, .steps = c.steps});
+    MutableDiffusion random({.dim = 2, .steps = c.steps});
     DiffusionSpec& spec = random.spec();
     spec.condition = {};
     for (int64_t i = 0; i < c.steps; i += 3) random.steps()[i].z_m = 0;
@@ -193,7 +193,7 @@ TEST(DiffusionFamilyTest, CoarseTrajectoryHoldsTheDenoisedSample) {
 
 // A step with z_m = 0 does not need the model's output, and may have x0_m = 0.
 TEST(DiffusionFamilyTest, CoarseTrajectoryDividesOnlyWhereItMust) {
-  RandomDiffusion random({.dim = 1, .steps = 20});
+  MutableDiffusion random({.dim = 1, .steps = 20});
   random.TakeClasses(1);
   for (ReverseStep& step : random.steps()) step.x0_m = step.z_m = 0;
   const auto family = reference::NewFamily(random.spec());
@@ -203,7 +203,7 @@ TEST(DiffusionFamilyTest, CoarseTrajectoryDividesOnlyWhereItMust) {
 }
 
 TEST(DiffusionFamilyTest, CoarseTrajectoryKeepsNan) {
-  RandomDiffusion random({.dim = 2, .steps = 20});
+  MutableDiffusion random({.dim = 2, .steps = 20});
   random.TakeClasses(1);
   const auto family = reference::NewFamily(random.spec());
   const std::vector<float> z0 = {NAN, 0};

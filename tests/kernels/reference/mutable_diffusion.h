@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_TESTS_KERNELS_REFERENCE_RANDOM_DIFFUSION_H_
-#define DEEPPCR_TESTS_KERNELS_REFERENCE_RANDOM_DIFFUSION_H_
+#ifndef DEEPPCR_TESTS_KERNELS_REFERENCE_MUTABLE_DIFFUSION_H_
+#define DEEPPCR_TESTS_KERNELS_REFERENCE_MUTABLE_DIFFUSION_H_
 
 // Reverse processes whose numbers tests of the reference backend can change and spoil.
 
@@ -24,9 +24,9 @@ struct DiffusionSizes {
 
 // A random model that takes vectors of 2, or class labels once TakeClasses is called. Its numbers
 // live as long as the object.
-class RandomDiffusion {
+class MutableDiffusion {
  public:
-  explicit RandomDiffusion(const DiffusionSizes& sizes, uint32_t seed = 5) : generator_(seed) {
+  explicit MutableDiffusion(const DiffusionSizes& sizes, uint32_t seed = 5) : generator_(seed) {
     const auto [kind, activation, dim, width, blocks, num_steps] = sizes;
     for (int64_t i = 0; i < num_steps; ++i) steps_.push_back(RandomStep());
     spec_ = {.state_dim = dim, .steps = steps_, .clip_range = 0.8};
@@ -47,7 +47,7 @@ class RandomDiffusion {
     spec_.time_embedding = time_embedding_;
     spec_.condition = Dense(width, 2);
   }
-  RandomDiffusion(const RandomDiffusion&) = delete;
+  MutableDiffusion(const MutableDiffusion&) = delete;
 
   DiffusionSpec& spec() { return spec_; }
   std::vector<ReverseStep>& steps() { return steps_; }
@@ -97,4 +97,4 @@ class RandomDiffusion {
 
 }  // namespace deeppcr
 
-#endif  // DEEPPCR_TESTS_KERNELS_REFERENCE_RANDOM_DIFFUSION_H_
+#endif  // DEEPPCR_TESTS_KERNELS_REFERENCE_MUTABLE_DIFFUSION_H_
