@@ -30,7 +30,8 @@ absl::Status SystemPreparer::Wait(std::shared_ptr<ServedModel> model, int64_t nu
       return absl::ResourceExhaustedError(StrCat("requests wait for ", kMaxNumbersPerModel,
                                                  " other numbers of inference steps of ",
                                                  model->name, "; try again later"));
-    wanted = &of_model->emplace_back(std::move(model), num_steps);
+    wanted = &of_model->emplace_back(
+        Wanted{.model = std::move(model), .num_steps = num_steps, .requests = {}});
     wake_maker_.notify_one();
   }
   wanted->requests.push_back({waiter, token});
@@ -79,10 +80,11 @@ void SystemPreparer::RunMaker() {
 std::vector<SystemPreparer::Request> SystemPreparer::TakeExpired() {
   std::vector<Request> expired;
   const auto take = [&](Wanted& wanted) {
-    const auto fired = std::ranges::stable_partition(
-        wanted.requests, [](const Request& request) { return !Fired(request.token); });
-    expired.insert(expired.end(), fired.begin(), fired.end());
-    wanted.requests.erase(fired.begin(), fired.end());
+    const auto fired =
+        std::stable_partition(wanted.requests.begin(), wanted.requests.end(),
+                              [](const Request& request) { return !Fired(request.token); });
+    expired.insert(expired.end(), fired, wanted.requests.end());
+    wanted.requests.erase(fired, wanted.requests.end());
     return wanted.requests.empty();
   };
   // What is being made goes on: the next request finds it.
