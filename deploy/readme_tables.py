@@ -6,7 +6,7 @@ usage: readme_tables.py [--check] [--readme FILE]... [--results FOLDER]
 
 A block is what stands between `<!-- measured: NAME -->` and `<!-- end measured -->`. It is filled
 from the committed result files FOLDER/*/*.json (default: tests/bench/results). A result file holds
-  {"date": "YYYY-MM-DD", "machine": "one line", "commit": "...",
+  {"date": "YYYY-MM-DD", "machine": "one line", "commit": "...", "how": "Measured",
    "tables": [{"name": NAME, "note": "...", "columns": [...],
                "rows": [[text or number, ...], ...]}]}
 and the newest date that has a table of that name wins. Without one the block says "Not yet
@@ -76,8 +76,8 @@ def markdown(result, table, path, selection):
     for row in table['rows']:
         if len(row) != width:
             sys.exit(f'{path}: table {table["name"]}: {len(row)} cells in a row of {width} columns')
-    source = (f'Measured {result["date"]} on {result["machine"]}, commit {result["commit"]} '
-              f'(`{path}`).')
+    how = result.get('how', 'Measured')
+    source = f'{how} {result["date"]} on {result["machine"]}, commit {result["commit"]} (`{path}`).'
     if selection:
         table = selected(table, selection)
     elif table.get('note'):
