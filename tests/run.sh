@@ -79,14 +79,16 @@ run_ctest() {
   return $status
 }
 
-# Makes an environment of its own for the published client of the v2 protocol.
-make_tritonclient() {
-  local folder=build/tritonclient wanted=tests/integration/tritonclient_requirements.txt
+# make_environment NAME REQUIREMENTS: makes build/NAME, an environment of its own for packages from PyPI.
+make_environment() {
+  local folder="build/$1" wanted="$2"
   cmp -s "$wanted" "$folder/requirements.txt" && return
   rm -rf "$folder"
   /usr/bin/python3 -m venv "$folder" &&
     "$folder/bin/python" -m pip install -q --disable-pip-version-check -r "$wanted" &&
-    cp "$wanted" "$folder/requirements.txt"
+    cp "$wanted" "$folder/requirements.txt" && return
+  rm -rf "$folder"
+  return 1
 }
 
 # Keeps what ptxas reported about registers, shared memory and spills beside the kernels, if this
@@ -112,17 +114,29 @@ compile_cuda() {
   "$nvcc" --version | grep -o 'release [^,]*' | sed "s|^|compiled by $nvcc, |" | tee "$work/detail"
 }
 
+# Looks at the instructions that nvcc makes of the kernels.
+model_gpu() {
+  tests/gpu/machine_model.py --nvcc "$1" --check 2>&1 | tee "$work/model"
+  local status="${PIPESTATUS[0]}"
+  grep ceilings "$work/model" >>"$work/detail"
+  return "$status"
+}
+
 plain_phases() {
   phase "sources and scripts" tests/lint/run.sh
   phase "build (warnings are errors)" build test || return
   local nvcc
   if nvcc="$(find_nvcc)"; then
     phase "CUDA module" compile_cuda "$nvcc"
+    if $install && ! make_environment nvdisasm tests/gpu/nvdisasm_requirements.txt; then
+      skip "model of a GPU" "PyPI is not reached: what nvcc made of the kernels is not looked at"
+    else
+      phase "model of a GPU" model_gpu "$nvcc"
+    fi
   else
     skip "CUDA module" "no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda"
   fi
-  if $install && ! make_tritonclient; then
-    rm -rf build/tritonclient
+  if $install && ! make_environment tritonclient tests/integration/tritonclient_requirements.txt; then
     skip "tritonclient" "PyPI is not reached: the published client is not tested with"
   fi
   phase "tests" run_ctest build/test -LE slow

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The workloads of the targets, as launches of kernels and the ways of these through their code.
+
+W1: a dense stack, L = 1024, D = 16, relu, C = 16: Newton by a cluster of 16 blocks of 4 warps.
+W4: DDPM, L = 1000, D = 16, a residual denoiser of three blocks with H = 128, silu, C = 1.
+"""
+
+import dataclasses
+
+from walk import Route, Trips
+
+MULTIPROCESSORS = 132   # of an H200, and of an H100 SXM
+LAUNCH_CYCLES = 3000    # (A) 1.5 us from a launch to the next one of its stream
+UP, DOWN = r'level = 1;', r'level = tree_\.levels'
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """Launches of one kernel, all alike."""
+    part: str
+    sources: tuple   # names that its .cu may have
+    kernel: str      # part of its mangled name
+    activation: str  # name of the enumerator
+    warps: int       # of a block; a multiprocessor has one block at a time
+    trips: tuple
+    where: tuple = ()
+    route: Route = Route()
+    times: int = 1   # launches in the workload
+    blocks: int = 1  # of a launch, a cluster being one
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    name: str
+    what: str
+    launches: tuple
+    others: int      # launches before and after, of which only the launching is counted
+    per: int = 1     # for the figure of one layer or step
+    hot: tuple = ()  # (what it is, Trips that fit) of the loops that the table shows
+
+
+def _level(loop, times, warps, nodes=1, far=''):
+    """Levels of the tree that are alike: `nodes` of them for each of `warps` warps, those of other
+    blocks in memory `far`."""
+    inside = Route(('level > local_levels',))
+    across = Route((r'in_block\)', '% in_block', r'/ per_block\)'))
+    return Trips(loop, times, where=(('LD', '', far or 'shared'),), route=across if far else inside,
+                 inner=(Trips(r'k = context_\.warp', nodes, warps=warps),))
+
+
+_W1_TREE = (
+    Trips('l = begin', 16), _level(UP, 1, 2), _level(UP, 1, 1), _level(UP, 3, 1, far='dsmem'),
+    _level(DOWN, 4, 1, far='dsmem'), _level(DOWN, 1, 2), _level(DOWN, 1, 4))
+_W1_MEMORY = (('LDG', 'Tangents<W>', 'l1'), ('LD', '', 'dsmem'))
+_FULL = Route((r'Probes\(layer', 'StoreDiagonal', 'FirstTangents', 'kDiagonal', 'confirms'),
+              (r'v < kind\.vectors',))
+_CORRECTION = Route((r'Tangents<W>\(', 'StoreColumn', 'ComposeTransitions', 'StoreDiagonal', 'kDiagonal',
+                     'confirms'))
+
+
+_GROUPS = r'j < count; \+\+j\) f\(j\)'
+_PANELS = (Trips(_GROUPS, 1, 'LDG.128', r'd_\.input'), Trips(_GROUPS, 8, 'LDG.128'),
+           Trips(r'panel = team\.warp', 1, call=r'd_\.output', warps=2))
+_RESIDUAL = (r'Modulate\(steps', r'InnerLayer\(steps', r'OuterLayer\(steps', 'NormOfRow')
+_BLOCKS = r'i < d_\.num_blocks'
+# P = 1000 over 16 blocks of 12 warps, in the workspace: 64 intervals a block.
+_W4_TREE = (
+    Trips('i = context_.warp', 6),
+    *(_level(UP, 1, min(nodes, 12), -(-nodes // 12)) for nodes in (32, 16, 8, 4, 2, 1)),
+    _level(UP, 3, 1, far='l2'), _level(DOWN, 4, 1, far='l2'),
+    *(_level(DOWN, 1, min(nodes, 12), -(-nodes // 12)) for nodes in (2, 4, 8, 16, 32, 64)))
+_W4_MEMORY = (('LDG', 'LoadVolatile', 'pcie'),)
+
+
+_DIFFUSION = ('diffusion_kernel.cu', 'kernel.cu')
+_STEPS = Route(_RESIDUAL)
+
+
+def _propagation(part, route, times):
+    return Launch(part, _DIFFUSION, 'PropagationKernelILi21ENS0_13Diffusion', 'Silu', 16,
+                  (Trips(_BLOCKS, 3),) + _PANELS, (), _STEPS + route, times, blocks=1000)
+
+
+def _rest(part, route, times):
+    return Launch(part, ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE2', 'Silu', 12,
+                  _W4_TREE, _W4_MEMORY, route + Route(('PlaceGuess',)), times)
+
+
+_NODES = (('node on the way up', Trips(r'k = context_\.warp', 1, call='Reduce|UpSweep')),
+          ('node on the way down', Trips(r'k = context_\.warp', 1, call='Distribute|DownSweep')))
+
+WORKLOADS = (
+    Workload('W1 sequential', 'L = 1024, D = 16, relu', (
+        Launch('steps', ('sequential_kernel.cu',), 'SequentialKernelILi16', 'Relu', 1,
+               (Trips('begin', 1024, 'LDG.32'),)),), others=2, per=1024, hot=(('four layers', Trips('begin', 1)),)),
+    Workload('W1 Newton', 'C = 16: four full passes and a correction', (
+        Launch('passes', ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE0', 'Relu', 4,
+               (Trips(r'progress\.next', 4, route=_FULL), Trips(r'progress\.next', 1, route=_CORRECTION))
+               + _W1_TREE, _W1_MEMORY),), others=2,
+        hot=(
+            ('layer of an interval', Trips('l = begin', 1)), *_NODES,
+            ('update of an interval', Trips(r'i = context_\.warp', 1, call='UpdateInterval')),
+            ('norms of 32 warps', Trips(r'tree_\.num_blocks', 1)))),
+    Workload('W4 sequential', 'L = 1000, D = 16, H = 128, silu', (
+        Launch('steps', _DIFFUSION, 'HeldSequentialKernel', 'Silu', 16,
+               (Trips(r'l = args\.begin', 1000), Trips(_BLOCKS, 0)) + _PANELS, (), _STEPS),),
+        others=2, per=1000, hot=(
+            ('step', Trips(r'l = args\.begin', 1)),)),
+    Workload('W4 Newton', 'C = 1: the coarse guess, three full passes and two corrections', (
+        Launch('guess', _DIFFUSION, 'HeldCoarseKernel', 'Silu', 16,
+               (Trips('begin = 0', 16), Trips(_BLOCKS, 0), Trips(r'i = context\.thread', 1, warps=1),
+                Trips('l = begin', 63 * 3, 'FFMA')) + _PANELS, (), _STEPS),
+        _propagation('full propagation', Route((r'Rows<1>\(0',)), 3),
+        _propagation('propagation of a correction', Route(('return Columns',)), 2),
+        _rest('rest of a full pass', _FULL, 3), _rest('rest of a correction', _CORRECTION, 2)),
+        others=2, hot=(
+            ('layer of all rows', Trips(r'panel = team\.warp', 1, call='StreamedBlock')),
+            ('its weights and rows', Trips(_GROUPS, 1, call='StreamedBlock')), *_NODES)),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ceiling:
+    """The most instructions of a kind that a round of a loop may have, or of them per one of another
+    kind. A change that lowers a count lowers its ceiling."""
+    workload: str
+    loop: str   # regular expression of the loop's own line
+    kind: str
+    most: float
+    per: str = ''
+
+
+CEILINGS = (
+    Ceiling('W1 sequential', '', 'spill', 0),
+    Ceiling('W1 Newton', '', 'spill', 0),
+    Ceiling('W4 sequential', '', 'spill', 24),  # weights that a thread holds from step to step
+    Ceiling('W4 Newton', 'begin = 0', 'spill', 20),
+    Ceiling('W4 Newton', r'panel = team|at_\.begin|context_\.warp|level', 'spill', 0),
+    Ceiling('W1 Newton', 'level', 'fence', 1),
+    Ceiling('W4 Newton', 'level', 'fence', 1),
+    Ceiling('W1 Newton', r'progress\.next', 'fence', 2),
+    Ceiling('W1 Newton', r'k = context_\.warp', 'LD.32', 155),
+    Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.25, 'FFMA'),
+)
