@@ -179,19 +179,41 @@ struct CoarseArgs {
   float* guesses;               // y_1..y_P [n, P, W], zero beyond D
 };
 
-// Takes element i of a state through steps [begin, end) with one x0; `guesses` may be null.
+// Takes element i of a state through steps [begin, end) with one x0; `guesses` may be null. The
+// coefficients of several steps, then their noise, are loaded before the first of these steps: one
+// after another they would come from the L2 twice a step, 1000 times in a row.
 DEEPPCR_DEVICE float HoldSample(const CoarseArgs& args, const SampleSteps& steps, int64_t begin,
                                 int64_t end, float x0, float clipped, int i, float z, int width,
                                 float* guesses) {
+  constexpr int kTogether = 8;
   const bool real = i < args.process.state_dim;
-  for (int64_t l = begin; l < end; ++l) {
-    const HoldCoefficients hold = args.process.holds[l];
-    float next = fmaf(hold.clipped, clipped, fmaf(hold.raw, x0, hold.z * z));
-    if (real && hold.sigma != 0.0F) next = fmaf(hold.sigma, steps.Noise(l)[i], next);
-    // A guess may be wrong, but not useless.
-    if (isfinite(next)) z = next;
-    const bool ends = (l + 1) % args.shooting_interval == 0 || l + 1 == args.process.num_steps;
-    if (ends && guesses != nullptr) guesses[l / args.shooting_interval * width + i] = z;
+  int64_t interval = begin / args.shooting_interval;
+  int64_t interval_end = (interval + 1) * args.shooting_interval;
+  for (int64_t first = begin; first < end; first += kTogether) {
+    HoldCoefficients holds[kTogether];
+    float noise[kTogether];
+    DEEPPCR_UNROLL
+    for (int k = 0; k < kTogether; ++k)
+      holds[k] = args.process.holds[first + k < end ? first + k : end - 1];
+    DEEPPCR_UNROLL
+    for (int k = 0; k < kTogether; ++k) {
+      const bool noisy = real && holds[k].sigma != 0.0F && first + k < end;
+      noise[k] = noisy ? steps.Noise(first + k)[i] : 0.0F;
+    }
+    DEEPPCR_UNROLL
+    for (int k = 0; k < kTogether; ++k) {
+      const int64_t l = first + k;
+      if (l >= end) break;
+      const HoldCoefficients& hold = holds[k];
+      float next = fmaf(hold.clipped, clipped, fmaf(hold.raw, x0, hold.z * z));
+      if (real && hold.sigma != 0.0F) next = fmaf(hold.sigma, noise[k], next);
+      // A guess may be wrong, but not useless.
+      if (isfinite(next)) z = next;
+      if (l + 1 != interval_end && l + 1 != args.process.num_steps) continue;
+      if (guesses != nullptr) guesses[interval * width + i] = z;
+      ++interval;
+      interval_end += args.shooting_interval;
+    }
   }
   return z;
 }

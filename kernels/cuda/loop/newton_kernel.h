@@ -193,14 +193,28 @@ class NewtonSolve {
   }
 
   // ---- (2) d_p = A_p d_{p-1} + r_p over the tree
-  // out = A in + base for the vectors in use; in may be another block's.
+  // out = A in + base for the vectors in use; in, base and A may be another block's.
   DEEPPCR_DEVICE void Apply(IterationKind kind, const float* matrix, const float* in,
                             const float* base, float* out) {
-    const Transition<W> transition(context_, kind.linearization, matrix);
-    for (int v = 0; v < kind.vectors(); ++v) {
-      const float product = transition.Times(context_, in[v * W + row_]);
-      if (context_.lane() < W) out[v * W + row_] = base[v * W + row_] + product;
+    kind.vectors() == 1 ? ApplyTo<1>(kind.linearization, matrix, in, base, out)
+                        : ApplyTo<kNumColumns>(kind.linearization, matrix, in, base, out);
+  }
+  // All vectors are loaded before the first is stored, so that one waits for none of the others.
+  template <int N>
+  DEEPPCR_DEVICE void ApplyTo(Linearization linearization, const float* matrix, const float* in,
+                              const float* base, float* out) {
+    float x[N], sums[N];
+    DEEPPCR_UNROLL
+    for (int v = 0; v < N; ++v) {
+      x[v] = in[v * W + row_];
+      sums[v] = base[v * W + row_];
     }
+    const Transition<W> transition(context_, linearization, matrix);
+    DEEPPCR_UNROLL
+    for (int v = 0; v < N; ++v) sums[v] += transition.Times(context_, x[v]);
+    if (context_.lane() >= W) return;
+    DEEPPCR_UNROLL
+    for (int v = 0; v < N; ++v) out[v * W + row_] = sums[v];
   }
   // Memory of a node, whichever block holds the node.
   DEEPPCR_DEVICE float* ResidualOf(int level, int32_t j) const {

@@ -3,8 +3,8 @@
 #define DEEPPCR_KERNELS_CUDA_MATH_ACTIVATION_H_
 
 // The activations of kernels/problem/activation.h in float32, and their derivatives. The switch is
-// at run time and the same for all threads, so that one kernel serves all activations. A NaN stays
-// a NaN.
+// at run time and the same for all threads, so that one kernel serves all activations; a loop whose
+// steps wait for one another is compiled for some of them (WithActivation). A NaN stays a NaN.
 
 #include <math.h>
 
@@ -70,6 +70,28 @@ DEEPPCR_DEVICE float Activate(Activation activation, float a) {
       return a == -INFINITY ? 0.0F : Mish(a);
   }
   return a;
+}
+
+// An activation as a type: the switch over it is gone when a loop is compiled.
+template <Activation kActivation>
+struct FixedActivation {
+  DEEPPCR_DEVICE constexpr operator Activation() const { return kActivation; }
+};
+
+// Calls f with the activation, as a FixedActivation where networks of many layers use it. The bits
+// are the same: the functions above are.
+template <class F>
+DEEPPCR_DEVICE void WithActivation(Activation activation, const F& f) {
+  switch (activation) {
+    case Activation::kRelu:
+      return f(FixedActivation<Activation::kRelu>());
+    case Activation::kTanh:
+      return f(FixedActivation<Activation::kTanh>());
+    case Activation::kSilu:
+      return f(FixedActivation<Activation::kSilu>());
+    default:
+      return f(activation);
+  }
 }
 
 // s (1 - s) of the sigmoid s at a, from the smaller tail, which keeps its digits.

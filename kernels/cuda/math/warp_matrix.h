@@ -45,32 +45,44 @@ DEEPPCR_DEVICE float RowTimes(const float (&row)[W], const float (&column)[W]) {
   return chains[0] + chains[1];
 }
 
-// Loads a row in shared memory, at an address aligned to 16 bytes.
-template <int W, class Context>
-DEEPPCR_DEVICE void LoadRow(Context& context, const float* from, float (&row)[W]) {
-  DEEPPCR_UNROLL
-  for (int k = 0; k < W; k += 4) {
-    float four[4];
-    context.LoadFour(from + k, four);
+// Loads a row or a part of one, at an address aligned to 16 bytes where N is a multiple of 4.
+template <int N, class Context>
+DEEPPCR_DEVICE void LoadRow(Context& context, const float* from, float (&row)[N]) {
+  if constexpr (N % 4 != 0) {
     DEEPPCR_UNROLL
-    for (int i = 0; i < 4; ++i) row[k + i] = four[i];
+    for (int k = 0; k < N; ++k) row[k] = from[k];
+  } else {
+    DEEPPCR_UNROLL
+    for (int k = 0; k < N; k += 4) {
+      float four[4] = {};
+      context.LoadFour(from + k, four);
+      DEEPPCR_UNROLL
+      for (int i = 0; i < 4; ++i) row[k + i] = four[i];
+    }
   }
 }
 
-// product = right left, where `product` is neither of the factors.
+// product = right left, where `product` is neither of the factors, and `right` is at an address
+// aligned to 16 bytes. All loads of a part of the rows stand before its first store: a store may be
+// to what is loaded next, for all the compiler knows, and factors may lie in another block's
+// memory.
 template <int W, class Context>
 DEEPPCR_DEVICE void MultiplyMatrices(Context& context, const float* right, const float* left,
                                      float* product) {
-  float whole[W], row[W];
+  // Rows of which registers hold the products, beside two vectors of W.
+  constexpr int kRows = W < kWarpSize ? kColumnRows<W> : kColumnRows<W> / 4;
+  float whole[W], row[W], products[kRows];
   const int first = FirstRow<W>(context.lane()), j = context.lane() % W;
   DEEPPCR_UNROLL
   for (int k = 0; k < W; ++k) whole[k] = left[k * W + j];
-  DEEPPCR_UNROLL
-  for (int r = 0; r < kColumnRows<W>; ++r) {
-    const int i = first + r;
+  for (int begin = first; begin < first + kColumnRows<W>; begin += kRows) {
     DEEPPCR_UNROLL
-    for (int k = 0; k < W; ++k) row[k] = right[i * W + k];
-    product[i * W + j] = RowTimes<W>(row, whole);
+    for (int r = 0; r < kRows; ++r) {
+      LoadRow(context, right + (begin + r) * W, row);
+      products[r] = RowTimes<W>(row, whole);
+    }
+    DEEPPCR_UNROLL
+    for (int r = 0; r < kRows; ++r) product[(begin + r) * W + j] = products[r];
   }
 }
 
@@ -113,9 +125,7 @@ class Transition {
       : kind_(kind), diagonal_(kind == Linearization::kDiagonal ? matrix[context.lane() % W] : 0) {
     if (kind != Linearization::kFull) return;
     const LanePart<W> at(context.lane());
-    DEEPPCR_UNROLL
-    for (int j = 0; j < LanePart<W>::kColumns; ++j)
-      part_.weights[j] = matrix[at.row * W + at.first_column + j];
+    LoadRow(context, matrix + at.row * W + at.first_column, part_.weights);
   }
   // The lane's element of A x.
   template <class Context>

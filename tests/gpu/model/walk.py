@@ -18,9 +18,9 @@ import sass
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """Regular expressions of source lines, or of calls around them."""
-    avoid: tuple = ()  # lines that are not run
-    leave: tuple = ()  # lines of branches that take the shorter way: unrolled loops that end early
+    """Regular expressions of source lines."""
+    avoid: tuple = ()  # lines that are not run, or calls around them
+    leave: tuple = ()  # own lines of branches that take the shorter way, as unrolled loops that end early
 
     def __add__(self, other):
         return Route(self.avoid + other.avoid, self.leave + other.leave)
@@ -199,8 +199,11 @@ class Walk:
 
     def _weight_of(self, loop, route):
         size = sum(len(self._instructions(number)) for number in loop.body)
-        last = self.kernel.instructions[self.blocks[loop.latches[-1]].last]
-        return -size if _matches(route.avoid, last.source) else size
+        source = self.kernel.instructions[self.blocks[loop.latches[-1]].last].source
+        case = next(filter(None, map(_case_of, source)), None)
+        if case not in (None, self.activation) or _matches(route.avoid, source):
+            return -size
+        return size + 1000 * (case == self.activation)
 
     def _way(self, body, start, depth, is_end, route):
         """Blocks and inner loops from a block to an end, each once."""
@@ -231,7 +234,7 @@ class Walk:
             loop = inner.get(number)
             last = self.kernel.instructions[self.blocks[number].last]
             ways = [best[s] for s in following(number) if best.get(s) is not None]
-            shorter = loop is None and _matches(route.leave, last.source)
+            shorter = loop is None and _matches(route.leave, last.source[:1])
             chosen = (min if shorter else max)(ways, key=lambda way: way[0], default=None)
             if chosen is None and not is_end(number):
                 best[number] = None

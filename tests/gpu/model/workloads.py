@@ -53,7 +53,7 @@ _W1_TREE = (
     _level(DOWN, 4, 1, far='dsmem'), _level(DOWN, 1, 2), _level(DOWN, 1, 4))
 _W1_MEMORY = (('LDG', 'Tangents<W>', 'l1'), ('LD', '', 'dsmem'))
 _FULL = Route((r'Probes\(layer', 'StoreDiagonal', 'FirstTangents', 'kDiagonal', 'confirms'),
-              (r'v < kind\.vectors',))
+              (r'v < kind\.vectors', r'vectors\(\) == 1'))
 _CORRECTION = Route((r'Tangents<W>\(', 'StoreColumn', 'ComposeTransitions', 'StoreDiagonal', 'kDiagonal',
                      'confirms'))
 
@@ -92,7 +92,9 @@ _NODES = (('node on the way up', Trips(r'k = context_\.warp', 1, call='Reduce|Up
 WORKLOADS = (
     Workload('W1 sequential', 'L = 1024, D = 16, relu', (
         Launch('steps', ('sequential_kernel.cu',), 'SequentialKernelILi16', 'Relu', 1,
-               (Trips('begin', 1024, 'LDG.32'),)),), others=2, per=1024, hot=(('four layers', Trips('begin', 1)),)),
+               (Trips('pair = 1', 1024, 'LDG.32'), Trips(r'l = args_?\.begin', 0),
+                Trips('begin', 1024, 'LDG.32'))),), others=2, per=1024,
+        hot=(('layers', Trips('begin|pair = 1', 1)),)),
     Workload('W1 Newton', 'C = 16: four full passes and a correction', (
         Launch('passes', ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE0', 'Relu', 4,
                (Trips(r'progress\.next', 4, route=_FULL), Trips(r'progress\.next', 1, route=_CORRECTION))
