@@ -185,7 +185,7 @@ struct CoarseArgs {
 DEEPPCR_DEVICE float HoldSample(const CoarseArgs& args, const SampleSteps& steps, int64_t begin,
                                 int64_t end, float x0, float clipped, int i, float z, int width,
                                 float* guesses) {
-  constexpr int kTogether = 8;
+  constexpr int kTogether = 4;  // beside the weights that a thread holds
   const bool real = i < args.process.state_dim;
   int64_t interval = begin / args.shooting_interval;
   int64_t interval_end = (interval + 1) * args.shooting_interval;

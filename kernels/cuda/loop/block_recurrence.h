@@ -135,7 +135,7 @@ struct BlockInterval {
                                int32_t interval_)
       : sample(sample_),
         interval(interval_),
-        local(interval % view.tree.per_block),
+        local(interval & (view.tree.per_block - 1)),
         memory(MemoryInWorkspace(view.workspace, view.tree, process.width, sample,
                                  view.tree.block_of(0, interval))),
         begin(int64_t{interval} * view.shooting_interval),

@@ -40,7 +40,7 @@ struct IntervalTree {
   // Shifts and masks, as every size here is a power of two: a division by a number that is known at
   // run time takes a GPU some 140 cycles, on the way to the first load of every node.
   constexpr int32_t block_of(int level, int32_t j) const {
-    return level > local_levels ? j << (level - local_levels) : j >> (local_levels - level);
+    return (j << level) >> local_levels;
   }
   // Index of a node in the storage of its block.
   constexpr int32_t index_of(int level, int32_t j) const {

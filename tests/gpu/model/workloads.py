@@ -136,11 +136,12 @@ CEILINGS = (
     Ceiling('W1 sequential', '', 'spill', 0),
     Ceiling('W1 Newton', '', 'spill', 0),
     Ceiling('W4 sequential', '', 'spill', 24),  # weights that a thread holds from step to step
-    Ceiling('W4 Newton', 'begin = 0', 'spill', 20),
-    Ceiling('W4 Newton', r'panel = team|at_\.begin|context_\.warp|level', 'spill', 0),
+    Ceiling('W4 Newton', 'begin = 0', 'spill', 40),
+    Ceiling('W4 Newton', r'at_\.begin', 'spill', 5),  # where an answer goes, read once an interval
+    Ceiling('W4 Newton', r'panel = team|j < count|context_\.warp|level', 'spill', 0),
     Ceiling('W1 Newton', 'level', 'fence', 1),
     Ceiling('W4 Newton', 'level', 'fence', 1),
     Ceiling('W1 Newton', r'progress\.next', 'fence', 2),
-    Ceiling('W1 Newton', r'k = context_\.warp', 'LD.32', 155),
+    Ceiling('W1 Newton', r'k = context_\.warp', 'LD.32', 27),
     Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.25, 'FFMA'),
 )
