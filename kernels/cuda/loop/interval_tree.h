@@ -39,9 +39,7 @@ struct IntervalTree {
   }
   // Shifts and masks, as every size here is a power of two: a division by a number that is known at
   // run time takes a GPU some 140 cycles, on the way to the first load of every node.
-  constexpr int32_t block_of(int level, int32_t j) const {
-    return (j << level) >> local_levels;
-  }
+  constexpr int32_t block_of(int level, int32_t j) const { return (j << level) >> local_levels; }
   // Index of a node in the storage of its block.
   constexpr int32_t index_of(int level, int32_t j) const {
     if (level > local_levels) return 2 * per_block - 1 + (level - local_levels - 1);
