@@ -130,6 +130,8 @@ plain_phases() {
     phase "CUDA module" compile_cuda "$nvcc"
     if $install && ! make_environment nvdisasm tests/gpu/nvdisasm_requirements.txt; then
       skip "model of a GPU" "PyPI is not reached: what nvcc made of the kernels is not looked at"
+    elif [ ! -d build/nvdisasm ] && ! command -v nvdisasm >/dev/null 2>&1; then
+      skip "model of a GPU" "no nvdisasm: what nvcc made of the kernels is not looked at"
     else
       phase "model of a GPU" model_gpu "$nvcc"
     fi

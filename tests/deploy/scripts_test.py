@@ -116,7 +116,8 @@ class RunTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             for name in ('deploy/install.sh', 'deploy/build.sh', 'tests/lint/run.sh',
-                         'tests/fuzz/run.sh', 'bin/ctest', 'bin/ninja', 'bin/cmake', 'bin/nvcc'):
+                         'tests/fuzz/run.sh', 'tests/gpu/machine_model.py', 'bin/ctest', 'bin/ninja',
+                         'bin/cmake', 'bin/nvcc'):
                 path = root / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text('#!/bin/bash\n'
@@ -127,6 +128,12 @@ class RunTest(unittest.TestCase):
                 path.chmod(0o755)
             for name in ('tests/run.sh', 'deploy/lib.sh'):
                 shutil.copy(ROOT / name, root / name)
+            # Environments that are there already, so that nothing is fetched.
+            for name, wanted in (('tritonclient', 'tests/integration/tritonclient_requirements.txt'),
+                                 ('nvdisasm', 'tests/gpu/nvdisasm_requirements.txt')):
+                for path in (root / wanted, root / 'build' / name / 'requirements.txt'):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text('')
             environment = dict(os.environ, PATH=f'{root}/bin:{os.environ["PATH"]}')
             result = subprocess.run([str(root / 'tests/run.sh'), *flags], capture_output=True,
                                     text=True, check=False, timeout=60, env=environment)
@@ -153,7 +160,7 @@ class RunTest(unittest.TestCase):
 
     def test_any_failing_phase_fails_the_run(self):
         for failing in ('deploy/install.sh', 'tests/lint/run.sh', '--preset test', '-LE slow',
-                        '--target deeppcr_cuda', '--preset asan', 'ctest --test-dir build/asan',
+                        '--target deeppcr_cuda', 'machine_model', '--preset asan', 'ctest --test-dir build/asan',
                         'ctest --test-dir build/tsan', 'tests/fuzz/run.sh', '-L slow'):
             with self.subTest(failing):
                 result, _ = self.run_with('--full', failing=failing)
