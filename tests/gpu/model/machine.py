@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of one multiprocessor of an H100 or H200 that runs the instructions of a kernel.
+"""A model of one multiprocessor of an H100 or H200 that runs the instructions of a block.
 
 A warp issues in order. It waits as the compiler told it to: so many cycles after each instruction, and
-for the scoreboards that name the results it wants (tests/gpu/sass.py). Every unit takes a warp's
-instruction for some cycles, during which it takes no other; all warps of the multiprocessor are at the
-same place, so a unit that they share is taken for as many times as many warps share it. What the
-numbers stand on is said beside each; a run on a GPU replaces them by what micro-benchmarks measure.
+for the scoreboards that name the results it wants (sass.py). A unit that one instruction holds takes no
+other meanwhile, of whichever warp.
 """
 
 import collections
@@ -16,35 +14,36 @@ import heapq
 CLOCK_GHZ = 1.98  # boost clock of an H200 SXM, NVIDIA's data sheet
 SCHEDULERS = 4    # of a multiprocessor: CUDA C++ programming guide, compute capability 9.0
 
-# Cycles from issue to result. (L) Luo et al., "Benchmarking and dissecting the Nvidia Hopper GPU
-# architecture", arXiv:2402.13499; (J) Jia et al., "Dissecting the NVIDIA Volta GPU architecture via
-# microbenchmarking", arXiv:1804.06826; (A) assumed, for want of a published measurement.
+# Cycles from issue to result. (P) of the order that published micro-benchmarks report, for Hopper
+# (arXiv:2402.13499) and Volta (arXiv:1804.06826), but not looked up in their tables; (A) assumed, for
+# want of any. The first run on a GPU is to replace both.
 LATENCY = {
-    'shared': 29,      # (L)
-    'l1': 33,          # (L) 33 to 41
-    'l2': 270,         # (L)
-    'dsmem': 200,      # (L) 180 where nothing else is under way
+    'shared': 29,      # (P)
+    'l1': 33,          # (P) 33 to 41
+    'l2': 270,         # (P)
+    'dsmem': 200,      # (P) 180 where nothing else is under way
     'pcie': 2400,      # (A) mapped host memory, 1.2 us
-    'shuffle': 23,     # (J)
-    'special': 18,     # (J) MUFU
-    'convert': 14,     # (J) I2F, F2I, F2F
+    'shuffle': 23,     # (P)
+    'special': 18,     # (P) MUFU
+    'convert': 14,     # (P) I2F, F2I, F2F
     'double': 16,      # (A)
     'constant': 30,    # (A) LDC with an address that is known late
     'register': 25,    # (A) S2R, S2UR, R2UR, CS2R
     'vote': 12,        # (A) VOTE, REDUX, POPC, FLO
     'fence': 270,      # (A) MEMBAR: a way to the L2 and back
-    'barrier': 30,     # (J) BAR.SYNC of a block of few warps
+    'barrier': 30,     # (P) BAR.SYNC of a block of few warps
     'cluster': 190,    # (A) UCGABAR_ARV to the end of UCGABAR_WAIT, without the fence
     'invalidate': 20,  # (A) CCTL.IVALL
-    'tensor': 33,      # (L) mma.m16n8k8 of TF32
+    'tensor': 33,      # (P) mma.m16n8k8 of TF32
     'operands': 12,    # (A) until a store or a load has read its registers
 }
 TAKEN_BRANCH = 10  # (A) cycles until the first instruction behind a branch that jumps
 
-# Cycles that a warp's instruction holds a unit: CUDA C++ programming guide, "arithmetic instructions",
-# compute capability 9.0, and 128 bytes a cycle of L1 and shared memory, 64 of the L2 (L).
+# Cycles that a warp's instruction holds a unit (P), after the throughputs that NVIDIA documents for
+# compute capability 9.0; 128 bytes a cycle of L1 and shared memory, 64 of the L2.
 _UNITS = {
-    'fma': 1, 'alu': 2, 'multiply': 2, 'control': 1, 'uniform': 1, 'double': 2, 'special': 8, 'convert': 8, 'shuffle': 1, 'tensor': 8,
+    'fma': 1, 'alu': 2, 'multiply': 2, 'control': 1, 'uniform': 1,
+    'double': 2, 'special': 8, 'convert': 8, 'shuffle': 1, 'tensor': 8,
 }
 # Units that instructions queue for, without keeping the warp, and (A) cycles of work that a queue holds.
 _QUEUED = ('shuffle', 'memory', 'special', 'convert', 'double', 'tensor')
@@ -58,7 +57,6 @@ _FMA = ('FFMA', 'FMUL', 'FADD', 'FFMA2', 'HFMA2')
 _CONTROL = ('BRA', 'BSSY', 'BSYNC', 'BAR', 'WARPSYNC', 'EXIT', 'NOP', 'MEMBAR', 'ERRBAR', 'CGAERRBAR', 'CCTL')
 _REGISTERS = ('S2R', 'S2UR', 'R2UR', 'CS2R', 'B2R', 'BMOV')
 _VOTES = ('VOTE', 'VOTEU', 'REDUX', 'POPC', 'FLO', 'MATCH', 'BREV')
-LOADS = ('LDG', 'LD', 'LDS', 'LDL', 'LDC', 'ULDC')
 
 
 def width(instruction):
