@@ -14,15 +14,12 @@
 #include "kernels/comparison.h"
 #include "kernels/find_plan.h"
 #include "kernels/plan/calibration.h"
+#include "kernels/plan/candidates.h"
 #include "kernels/plan/planner.h"
 #include "kernels/plan/rescaled_plan.h"
 
 namespace deeppcr {
 namespace {
-
-constexpr int64_t kMaxGuessBytes = int64_t{32} << 20;
-// Seconds of counted work on plans, and of timing, for all systems of a model.
-constexpr double kPlanSeconds = 4;
 
 // Number of inputs: twice the unknowns of the affine map per output, within reason.
 int64_t NumSyntheticInputs(int64_t state_dim) {

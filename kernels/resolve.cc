@@ -6,6 +6,7 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/plan/candidates.h"
 #include "kernels/solver/registry.h"
 
 namespace deeppcr {
@@ -58,7 +59,7 @@ absl::Status CheckInterval(const SolverRow& row, int64_t interval, const Resolve
 // Default choice of a solver, where neither the request nor the plan says.
 PlanChoice DefaultChoice(const SolverRow& row, const ResolveContext& context) {
   PlanChoice choice;
-  const int64_t most = row.max_shooting_interval > 0 ? row.max_shooting_interval : 16;
+  const int64_t most = row.max_shooting_interval > 0 ? row.max_shooting_interval : kDefaultInterval;
   const int64_t interval =
       std::max(std::min(most, context.shape.num_steps), context.min_shooting_interval);
   choice.solver = std::string(row.name);

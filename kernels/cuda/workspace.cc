@@ -7,12 +7,6 @@
 #include "kernels/base/status_macros.h"
 
 namespace deeppcr::cuda {
-namespace {
-
-constexpr int64_t kGroupBytes = int64_t{64} << 20;
-constexpr int64_t kMaxGroup = 256;
-
-}  // namespace
 
 int64_t SpaceSizes::bytes() const {
   const double states = static_cast<double>(shape.num_steps + 1) * shape.state_dim;

@@ -12,6 +12,7 @@
 #include "kernels/cuda/math/dense_chain.h"
 #include "kernels/cuda/runtime/device.h"
 #include "kernels/cuda/runtime/device_buffer.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 
@@ -32,12 +33,8 @@ struct SpaceSizes {
   int64_t bytes() const;
 };
 
-// Workspace of cuBLAS in the device's memory: for products of the matrices of a tree, which are
-// small, and for products with whole layers, as NVIDIA recommends for the largest GPUs.
-inline constexpr int64_t kTreeProductBytes = int64_t{4} << 20;
-inline constexpr int64_t kLayerProductBytes = int64_t{32} << 20;
-
-// Samples with trajectories and `floats_beside` floats more that fit 64 MiB, at most 256.
+// Samples with trajectories and `floats_beside` floats more that fit kGroupBytes, at most
+// kMaxGroup.
 int64_t GroupSize(const SystemShape& shape, int64_t floats_beside);
 
 int64_t NumIntervals(const SystemShape& shape, int64_t shooting_interval);

@@ -85,10 +85,14 @@ constexpr float TriedAt(Confirmation confirmation, float state, float update, fl
   return confirmation == Confirmation::kDisplaced ? state + ball : state;
 }
 
+// Error of a state that a pass would still move by an update, in updates: what a contraction by a
+// half leaves.
+inline constexpr double kUpdateFactor = 2;
+
 // Bound of the error of an interval after a pass that would still move its state by `update`, with
 // probes of up to rho.
 constexpr double ErrorBound(double update, double rho) {
-  const double of_both = 2 * update + rho, of_rounding = kRoundingFactor * rho;
+  const double of_both = kUpdateFactor * update + rho, of_rounding = kRoundingFactor * rho;
   return of_rounding > of_both ? of_rounding : of_both;  // NaN if update or rho is NaN
 }
 

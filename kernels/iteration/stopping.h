@@ -168,17 +168,18 @@ constexpr void Correct(bool probes, Progress* progress) {
 constexpr bool IsRounding(const StoppingPolicy& policy, const UpdateNorms& norms,
                           double contraction) {
   const double rounding = kRoundingFactor * norms.rounding;
-  return 2 * norms.update <= rounding &&
+  return kUpdateFactor * norms.update <= rounding &&
          (rounding > policy.rtol || contraction > kNoiseContraction);
 }
 
 // Judges a correction that carried probes: true if the correction ends the solve or calls for a
 // confirmation.
 constexpr bool Judge(const StoppingPolicy& policy, const UpdateNorms& norms, Progress* progress) {
-  const bool small = norms.combined <= policy.rtol && 2 * norms.update <= kLargestBound;
+  const bool small = norms.combined <= policy.rtol && kUpdateFactor * norms.update <= kLargestBound;
   progress->rounding_estimate = norms.rounding;
   if (small && IsExact(policy, *progress)) {
-    const double sum = 2 * norms.update + norms.rounding;  // largest of each, wherever they are
+    const double sum =
+        kUpdateFactor * norms.update + norms.rounding;  // largest of each, wherever they are
     progress->error_estimate = sum < norms.combined ? sum : norms.combined;
     Stop(progress, Termination::kConverged);
   } else if (small && norms.share <= 1) {
@@ -197,7 +198,7 @@ constexpr bool Confirms(const StoppingPolicy& policy, NextPass done, const Updat
   if (!norms.finite || !(norms.share <= kReturnedShare)) return false;
   if (done == NextPass::kConfirmDisplaced) return true;
   const double rounding = progress->rounding_estimate;
-  const double estimate = 2 * norms.update + rounding;
+  const double estimate = kUpdateFactor * norms.update + rounding;
   const bool larger = done == NextPass::kConfirm || estimate > progress->error_estimate;
   if (larger) progress->error_estimate = estimate;
   return ErrorBound(norms.update, rounding) <= policy.rtol;

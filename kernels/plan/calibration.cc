@@ -7,6 +7,7 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/plan/candidates.h"
 
 namespace deeppcr {
 namespace {
@@ -86,17 +87,13 @@ int64_t StrideFor(const SystemShape& shape, int64_t max_bytes) {
   return stride;
 }
 
-// Limit on the flops of trajectories and of the normal equations: some seconds. The work is
-// counted, as a limit by a clock would give another guess, and other bits, at every load.
-constexpr double kMostFlops = 8e9;
-
 // Number of inputs to fit: as many as are useful and can be afforded.
 int64_t NumFitted(const SystemShape& shape, int64_t num_inputs, int64_t num_steps) {
   const auto width = static_cast<double>(shape.state_dim);
   const double each =
       2 * static_cast<double>(shape.num_steps) * static_cast<double>(shape.step_weights) +
       2 * static_cast<double>(num_steps) * width * (width + 1);
-  const auto affordable = static_cast<int64_t>(kMostFlops / each);
+  const auto affordable = static_cast<int64_t>(kMostGuessFlops / each);
   return std::min({num_inputs, affordable, std::max<int64_t>(600, 4 * (shape.state_dim + 1))});
 }
 

@@ -7,6 +7,7 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/plan/candidates.h"
 #include "kernels/plan/trial.h"
 #include "kernels/solver/registry.h"
 
@@ -14,15 +15,6 @@ namespace deeppcr {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr int kRepetitions = 5;
-constexpr double kRepeatedSeconds = 0.25;  // no more repetitions after so long
-
-// Factor of the sequential cost from which a parallel choice is timed for one sample alone.
-constexpr double kNotTimed = 10;
-
-// Factor of the best candidate's counted work at which a candidate is given up.
-constexpr double kGiveUp = 3;
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -142,12 +134,13 @@ class Planner {
 
   std::vector<int32_t> Intervals(const SolverRow& row) const {
     std::vector<int32_t> intervals;
-    int64_t largest = row.max_shooting_interval > 0 ? row.max_shooting_interval : 256;
-    if (bench_.shape().short_intervals) largest = std::min<int64_t>(largest, 16);
-    for (int64_t c : {16, 8, 32, 4, 64, 128, 1, 256}) {
+    int64_t largest = row.max_shooting_interval > 0 ? row.max_shooting_interval
+                                                    : std::ranges::max(kIntervalCandidates);
+    if (bench_.shape().short_intervals) largest = std::min(largest, kMostOfShortIntervals);
+    for (const int32_t c : kIntervalCandidates) {
       if (c <= largest && c >= runner_.limits().min_shooting_interval &&
-          (c == 1 || 2 * c <= bench_.shape().num_steps))
-        intervals.push_back(static_cast<int32_t>(c));
+          (c == 1 || 2 * int64_t{c} <= bench_.shape().num_steps))
+        intervals.push_back(c);
     }
     return intervals;
   }
@@ -159,7 +152,7 @@ class Planner {
       DEEPPCR_RETURN_IF_ERROR(Consider(
           {.solver = std::string(row.name), .shooting_interval = c, .initial_guess = BestGuess()},
           until, &trials));
-    if (row.takes_warm_sweeps) DEEPPCR_RETURN_IF_ERROR(Refine(until, &trials));
+    DEEPPCR_RETURN_IF_ERROR(Refine(row, until, &trials));
     const Trial* best = BestOf(trials, options_.rates);
     if (best == nullptr) return absl::OkStatus();
     plan_.choices.push_back(best->choice);
@@ -173,8 +166,9 @@ class Planner {
     return options_.calibrated_guess ? InitialGuess::kCalibrated : InitialGuess::kConstant;
   }
 
-  // Tries guesses, warm sweeps and refresh, each as a change of the best choice so far.
-  absl::Status Refine(double until, std::vector<Trial>* trials) {
+  // Tries the options that the solver takes, each as a change of the best choice so far. The
+  // constant guess, which warm sweeps improve, goes with them.
+  absl::Status Refine(const SolverRow& row, double until, std::vector<Trial>* trials) {
     const auto consider = [&](auto change) -> absl::Status {
       const Trial* best = BestOf(*trials, options_.rates);
       if (best == nullptr) return absl::OkStatus();
@@ -182,10 +176,13 @@ class Planner {
       change(choice);
       return Consider(choice, until, trials);
     };
-    DEEPPCR_RETURN_IF_ERROR(
-        consider([](PlanChoice& c) { c.initial_guess = InitialGuess::kConstant; }));
-    for (const int32_t sweeps : {2, 4, 6})
-      DEEPPCR_RETURN_IF_ERROR(consider([=](PlanChoice& c) { c.warm_sweeps = sweeps; }));
+    if (row.takes_warm_sweeps) {
+      DEEPPCR_RETURN_IF_ERROR(
+          consider([](PlanChoice& c) { c.initial_guess = InitialGuess::kConstant; }));
+      for (const int32_t sweeps : kSweepCandidates)
+        DEEPPCR_RETURN_IF_ERROR(consider([=](PlanChoice& c) { c.warm_sweeps = sweeps; }));
+    }
+    if (!row.takes_refresh) return absl::OkStatus();
     return consider([](PlanChoice& c) { c.jacobian_refresh = JacobianRefresh::kWhileContracting; });
   }
 

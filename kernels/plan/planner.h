@@ -15,26 +15,6 @@
 
 namespace deeppcr {
 
-// Number of inputs, the first ones, that every candidate must get right.
-inline constexpr int kJudgedSamples = 8;
-
-// Factor of counted work within which candidates are taken to be equally fast, and the candidate
-// with fewer dependent stages is chosen. A clock tells no more: medians of one and the same run
-// spread by 1.2 (digits-mlp) to 1.6 (digits-resnet) over twenty loads beside a load generator
-// (tests/integration/same_plans.py).
-inline constexpr double kEqualWork = 1.3;
-
-// Factor by which the clock has to contradict the counts about sequential or parallel, in the
-// shortest of at least kFewestTimes runs of each: a busy machine makes runs longer, never shorter,
-// and medians of a few runs were seen to be off by a factor of 18 beside a load generator.
-inline constexpr double kClearlyFaster = 2;
-inline constexpr size_t kFewestTimes = 3;
-
-// Factor from the worst effect of rounding that was seen to the least rtol: the certificate takes
-// the effect kRoundingFactor times, other inputs may see twice as much, and half of the tolerance
-// is for the error that the iteration leaves.
-inline constexpr double kRoundingMargin = 4 * kRoundingFactor;
-
 struct PlannerOptions {
   double rtol = 1e-4;
   double atol = 1e-6;

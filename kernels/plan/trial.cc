@@ -9,19 +9,13 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/plan/candidates.h"
 #include "kernels/solver/registry.h"
 
 namespace deeppcr {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Factor of the sequential cost from which a choice is judged by fewer samples.
-constexpr double kHopeless = 10;
-constexpr int kJudgedIfHopeless = 2;
-
-// Share of the work allowed to all candidates that the reference may take.
-constexpr double kReferenceShare = 0.25;
 
 }  // namespace
 

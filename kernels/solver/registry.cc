@@ -7,16 +7,17 @@
 namespace deeppcr {
 namespace {
 
-void StepByStep(SolveSpace& space, const SystemShape& shape, const ResolvedOptions&,
-                std::span<const GroupSample> samples, GroupScratch& scratch) {
+void StepByStep(const SolverRow&, SolveSpace& space, const SystemShape& shape,
+                const ResolvedOptions&, std::span<const GroupSample> samples,
+                GroupScratch& scratch) {
   SolveSequentially(space, shape, samples, scratch);
 }
 
 // The iterative solvers, which differ in their linearisation alone.
-template <Linearization kLinearization>
-void Iterate(SolveSpace& space, const SystemShape& shape, const ResolvedOptions& options,
-             std::span<const GroupSample> samples, GroupScratch& scratch) {
-  SolveFixedPoint(space, FixedPointOptionsOf(options, kLinearization, shape.num_steps), samples,
+void Iterate(const SolverRow& row, SolveSpace& space, const SystemShape& shape,
+             const ResolvedOptions& options, std::span<const GroupSample> samples,
+             GroupScratch& scratch) {
+  SolveFixedPoint(space, FixedPointOptionsOf(options, row.linearization, shape.num_steps), samples,
                   scratch);
 }
 
@@ -26,7 +27,7 @@ constexpr std::array<SolverRow, 5> kSolvers = {{
      .automatic = true,
      .summary = "step by step; exact by definition"},
     {.name = "newton",
-     .solve = Iterate<Linearization::kFull>,
+     .solve = Iterate,
      .iterative = true,
      .linearization = Linearization::kFull,
      .takes_warm_sweeps = true,
@@ -34,7 +35,7 @@ constexpr std::array<SolverRow, 5> kSolvers = {{
      .automatic = true,
      .summary = "multiple-shooting Newton, dense Jacobians, parallel scan"},
     {.name = "quasi_newton",
-     .solve = Iterate<Linearization::kDiagonal>,
+     .solve = Iterate,
      .iterative = true,
      .linearization = Linearization::kDiagonal,
      .max_shooting_interval = 1,
@@ -42,13 +43,13 @@ constexpr std::array<SolverRow, 5> kSolvers = {{
      .automatic = true,
      .summary = "Newton with the diagonal of the Jacobian, elementwise scan"},
     {.name = "picard",
-     .solve = Iterate<Linearization::kIdentity>,
+     .solve = Iterate,
      .iterative = true,
      .linearization = Linearization::kIdentity,
      .automatic = true,
      .summary = "fixed-point iteration with the identity in place of the Jacobian, prefix sum"},
     {.name = "jacobi",
-     .solve = Iterate<Linearization::kZero>,
+     .solve = Iterate,
      .iterative = true,
      .linearization = Linearization::kZero,
      .summary = "every step from the last iterate, no linear solve"},

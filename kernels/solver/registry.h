@@ -12,9 +12,11 @@
 
 namespace deeppcr {
 
+struct SolverRow;
+
 // Solves one group of samples, which the space has encoded: leaves the answer of each as its
 // current state, writes trajectories, and fills the reports.
-using SolveFunction = void (*)(SolveSpace& space, const SystemShape& shape,
+using SolveFunction = void (*)(const SolverRow& row, SolveSpace& space, const SystemShape& shape,
                                const ResolvedOptions& options, std::span<const GroupSample> samples,
                                GroupScratch& scratch);
 
@@ -24,7 +26,7 @@ struct SolverRow {
   std::string_view name;
   SolveFunction solve = nullptr;
   bool iterative = false;  // takes tolerances and a guess, and may not converge
-  Linearization linearization = Linearization::kFull;  // of an iterative one, for counted costs
+  Linearization linearization = Linearization::kFull;  // of an iterative one
   int64_t max_shooting_interval = 0;                   // 0: any
   bool takes_warm_sweeps = false;
   bool takes_refresh = false;  // may reuse its transition matrices

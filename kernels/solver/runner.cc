@@ -187,7 +187,7 @@ class Runner::Batch {
 
   void Solve(Lane& lane, int32_t n) const {
     const std::span<const GroupSample> samples = std::span(lane.samples).first(n);
-    row_.solve(*lane.space, runner_.shape_, options_, samples, lane.scratch);
+    row_.solve(row_, *lane.space, runner_.shape_, options_, samples, lane.scratch);
     for (const GroupSample& sample : samples) sample.report->solver = row_.name;
   }
 

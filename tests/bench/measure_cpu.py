@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / 'deploy/models/digits'))
 
 import cpu_tables  # noqa: E402
 import ladder_models  # noqa: E402
+import result_file  # noqa: E402
 
 # The folders in which Debian puts each BLAS; LD_LIBRARY_PATH chooses the one that programs use.
 BLAS_FOLDERS = [pathlib.Path('/usr/lib/x86_64-linux-gnu') / name
@@ -174,8 +175,7 @@ def without_rounds(value):
 
 
 def write_json(path, result):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + '\n', encoding='utf-8')
+    result_file.write(path, result)
     print(f'wrote {os.path.relpath(path, ROOT)}')
 
 

@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT / 'deploy/models/digits'))
 import cpu_tables  # noqa: E402
 import measure_cpu  # noqa: E402
 import plot  # noqa: E402
+import result_file  # noqa: E402
 
 GREY, BLUE, RED = (120, 120, 120), (30, 90, 200), (200, 60, 30)
 COLOURS = {'relu': BLUE, 'tanh': RED}
@@ -82,9 +83,7 @@ def main():
               'commit': measure_cpu.commit(), 'command': arguments.command, 'tables': [table],
               'stages': rows}
     cpu_tables.print_table(table)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / 'stages.json').write_text(json.dumps(result, indent=1) + '\n',
-                                               encoding='utf-8')
+    result_file.write(arguments.out / 'stages.json', result)
     picture_of(rows).save(arguments.out / 'stages.png')
     print(f'\nwrote {os.path.relpath(arguments.out, ROOT)}/stages.json and stages.png')
 

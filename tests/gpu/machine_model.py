@@ -243,7 +243,7 @@ def main():
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     result = {'how': 'Predicted', 'date': datetime.date.today().isoformat(), 'machine': version_of(nvcc),
               'commit': measure_cpu.commit(), 'tables': tables}
-    RESULTS.write_text(json.dumps(result, indent=1) + '\n')
+    result_file.write(RESULTS, result)
     subprocess.run([ROOT / 'deploy/readme_tables.py'], check=True)
 
 

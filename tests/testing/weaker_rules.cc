@@ -70,9 +70,11 @@ class WeakSolve {
     for (int chord = 0;; ++chord) {
       const UpdateNorms norms = Pass({.refresh = false, .probes = true});
       ++claim->corrections;
-      const bool small = 2 * norms.update + norms.rounding <= rtol && norms.update <= 0.005;
+      const bool small = kUpdateFactor * norms.update + norms.rounding <= rtol &&
+                         kUpdateFactor * norms.update <= kLargestBound;
       if (!small || Exact()) return small;
-      const bool contracts = norms.update < 0.5 * last || 2 * norms.update <= norms.rounding;
+      const bool contracts =
+          norms.update < 0.5 * last || kUpdateFactor * norms.update <= norms.rounding;
       last = norms.update;
       if (rule_ == WeakRule::kChord) return true;
       if (rule_ == WeakRule::kRate) return contracts;

@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/diffusion/reverse_step.h"
 #include "kernels/cuda/loop/block_recurrence.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 
@@ -77,9 +78,9 @@ class SampleSteps {
   // modulation rows are not prefetched, as the weights would evict them.
   template <class Team>
   DEEPPCR_DEVICE void Prefetch(const Team& team, int64_t step) const {
-    constexpr int kLineFloats = 32, kMostFloats = 4096;
+    constexpr int kLineFloats = 32;
     const int floats = view_.denoiser.modulation_floats();
-    if (step + 1 >= view_.num_steps || floats > kMostFloats) return;
+    if (step + 1 >= view_.num_steps || floats > kMostPrefetchedModulation) return;
     const float* const row = table_ + (step + 1) * floats;
     auto& context = team.context();
     const int stride = context.num_threads() * kLineFloats;
@@ -124,9 +125,6 @@ class BatchSteps {
   const DiffusionView& view_;
   const int64_t first_;
 };
-
-// Samples that a team takes together at most.
-inline constexpr int kTeamSamples = 16;
 
 // Calls f(r, sample) for the samples of a team, in the block that leads.
 template <class Team, class F>
@@ -185,23 +183,22 @@ struct CoarseArgs {
 DEEPPCR_DEVICE float HoldSample(const CoarseArgs& args, const SampleSteps& steps, int64_t begin,
                                 int64_t end, float x0, float clipped, int i, float z, int width,
                                 float* guesses) {
-  constexpr int kTogether = 4;  // beside the weights that a thread holds
   const bool real = i < args.process.state_dim;
   int64_t interval = begin / args.shooting_interval;
   int64_t interval_end = (interval + 1) * args.shooting_interval;
-  for (int64_t first = begin; first < end; first += kTogether) {
-    HoldCoefficients holds[kTogether];
-    float noise[kTogether];
+  for (int64_t first = begin; first < end; first += kHeldSteps) {
+    HoldCoefficients holds[kHeldSteps];
+    float noise[kHeldSteps];
     DEEPPCR_UNROLL
-    for (int k = 0; k < kTogether; ++k)
+    for (int k = 0; k < kHeldSteps; ++k)
       holds[k] = args.process.holds[first + k < end ? first + k : end - 1];
     DEEPPCR_UNROLL
-    for (int k = 0; k < kTogether; ++k) {
+    for (int k = 0; k < kHeldSteps; ++k) {
       const bool noisy = real && holds[k].sigma != 0.0F && first + k < end;
       noise[k] = noisy ? steps.Noise(first + k)[i] : 0.0F;
     }
     DEEPPCR_UNROLL
-    for (int k = 0; k < kTogether; ++k) {
+    for (int k = 0; k < kHeldSteps; ++k) {
       const int64_t l = first + k;
       if (l >= end) break;
       const HoldCoefficients& hold = holds[k];

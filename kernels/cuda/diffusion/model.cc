@@ -7,6 +7,7 @@
 #include "kernels/base/strings.h"
 #include "kernels/cuda/loop/block_shape.h"
 #include "kernels/cuda/stack/stack_model.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 namespace {

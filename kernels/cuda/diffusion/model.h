@@ -19,9 +19,6 @@
 
 namespace deeppcr::cuda {
 
-// Limit on the modulation rows of all classes; beyond it, rows are made for each sample.
-inline constexpr int64_t kMaxModulationBytes = int64_t{64} << 20;
-
 // A reverse process and its denoiser in a device's memory.
 class DiffusionModel {
  public:

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime/device_context.h"
 #include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 namespace {
-
-constexpr int kNoiseThreads = 128, kModulationThreads = 256;
 
 __global__ void __launch_bounds__(kNoiseThreads) NoiseKernel(const NoiseArgs args) {
   DeviceContext context;

@@ -9,13 +9,10 @@
 #include "kernels/cuda/loop/block_shape.h"
 #include "kernels/cuda/loop/device_loop.h"
 #include "kernels/cuda/loop/pass_loop.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 namespace {
-
-// Nanoseconds of a step, and of each of its weights (assumed, not measured): launches of less than
-// 5 ms are not interrupted.
-constexpr double kStepNanoseconds = 1500, kWeightNanoseconds = 0.04, kLaunchNanoseconds = 5e6;
 
 class DiffusionRecurrence final : public BlockRecurrence<DiffusionView> {
  public:
@@ -42,8 +39,8 @@ class DiffusionRecurrence final : public BlockRecurrence<DiffusionView> {
 
   const DeviceChain& decode() const override { return model_.decode(); }
   int64_t StepsPerPoll() const override {
-    const double step =
-        kStepNanoseconds + kWeightNanoseconds * static_cast<double>(work_.shape.step_weights);
+    const double step = kDenoiserStepNanoseconds +
+                        kWeightNanoseconds * static_cast<double>(work_.shape.step_weights);
     return std::max<int64_t>(1, static_cast<int64_t>(kLaunchNanoseconds / step));
   }
 

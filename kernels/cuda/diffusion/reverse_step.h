@@ -22,6 +22,7 @@
 #include "kernels/cuda/math/panel_layer.h"
 #include "kernels/cuda/math/team.h"
 #include "kernels/cuda/runtime/device_code.h"
+#include "kernels/cuda/tuning.h"
 #include "kernels/iteration/pass.h"
 #include "kernels/problem/reverse_step.h"
 
@@ -52,11 +53,9 @@ enum class StepRowsAre : uint8_t {
   kStates,            // one state per row, each of another sample, with the step Row(r)
 };
 
-// Layers of the residual denoiser whose weights stay in registers from step to step: the layers of
-// the first blocks, as many as 128 registers a thread have room for. A step of one state takes the
-// time that its weights take to arrive, which held weights save. For blocks of threads with a warp
-// for every panel of H' <= kHeldWidth.
-inline constexpr int kHeldLayers = 3, kHeldWidth = 128;
+// Layers of the residual denoiser whose weights stay in registers from step to step: those of the
+// first blocks. A step of one state takes the time that its weights take to arrive, which held
+// weights save. For blocks of threads with a warp for every panel of H' <= kHeldWidth.
 struct NoHeldLayers {
   static constexpr int kCount = 0;
   template <class Team>

@@ -16,6 +16,7 @@
 #include "kernels/cuda/diffusion/tangent.h"
 #include "kernels/cuda/math/activation.h"
 #include "kernels/cuda/math/layer_norm.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 
@@ -38,9 +39,6 @@ struct TangentRows {
   constexpr int32_t groups() const;
 };
 
-// Tangents of a group: few enough for many blocks, many enough that the work that a block does once
-// for its interval pays.
-inline constexpr int kTangentGroup = 8;
 constexpr int32_t TangentRows::groups() const {
   return count() == 0 ? 1 : (count() + kTangentGroup - 1) / kTangentGroup;
 }

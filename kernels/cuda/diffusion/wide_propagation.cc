@@ -5,14 +5,10 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/loop/block_shape.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 namespace {
-
-// Approximate number of tangents that pass through the layers together. With H = 1024 the tangents
-// are as many tiles of 128 x 128 as a large GPU has multiprocessors, and all vectors of a part take
-// 25 MB.
-constexpr int64_t kPartTangents = 2048;
 
 int64_t MostTangents(const DiffusionModel& model) { return kNumProbes + model.shape().state_dim; }
 int64_t PartIntervals(const DiffusionModel& model, int64_t intervals) {

@@ -8,6 +8,7 @@
 #include "kernels/cuda/runtime/cluster_launch.h"
 #include "kernels/cuda/runtime/device_context.h"
 #include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 

@@ -7,13 +7,12 @@
 
 #include "kernels/cuda/loop/interval_tree.h"
 #include "kernels/cuda/runtime/device_code.h"
+#include "kernels/cuda/tuning.h"
 #include "kernels/iteration/pass.h"
 
 namespace deeppcr::cuda {
 
-// Largest number of samples whose intervals lie in the workspace at a time; Members: the
-// samples that a launch is for.
-inline constexpr int kWorkspaceGroup = 8;
+// The samples that a launch is for.
 struct Members {
   int32_t at[kWorkspaceGroup];
 };

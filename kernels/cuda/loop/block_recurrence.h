@@ -27,14 +27,11 @@
 #include "kernels/cuda/loop/interval_tree.h"
 #include "kernels/cuda/math/team.h"
 #include "kernels/cuda/runtime/device_code.h"
+#include "kernels/cuda/tuning.h"
 #include "kernels/iteration/pass.h"
 #include "kernels/iteration/stopping.h"
 
 namespace deeppcr::cuda {
-
-// Largest number of rows that pass through a step together: more would not fit a thread's
-// registers.
-inline constexpr int kMostStepRows = 37;
 
 // The barrier calls of these kernels.
 enum BlockSite : int {

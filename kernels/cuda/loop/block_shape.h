@@ -15,11 +15,10 @@
 #include "kernels/cuda/loop/newton_shape.h"
 #include "kernels/cuda/loop/pass_kernel.h"
 #include "kernels/cuda/stack/panel_step.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 
-// Largest number of warps of a block that makes steps, with a warp for each panel of a layer.
-inline constexpr int kMaxBlockWarps = 16;
 constexpr int WidestLayer(const DiffusionView& process) { return process.denoiser.hidden_width; }
 constexpr int WidestLayer(const PanelStackView& process) { return process.width; }
 template <class Process>
@@ -39,9 +38,7 @@ constexpr size_t CoarseBytes(const DiffusionView& process) {
 }
 
 // Blocks of a team: where layers are wide, all blocks of a cluster make a step, each with panels
-// enough, as long as there is room for `teams` clusters side by side. Narrower layers would lose
-// more to the barriers of a cluster than they win (assumed, not measured).
-inline constexpr int kWideLayer = 256, kPanelsPerBlock = 8;
+// enough, as long as there is room for `teams` clusters side by side.
 constexpr int TeamBlocks(int widest_layer, int teams, const LaunchLimits& limits) {
   int blocks = 1;
   while (widest_layer >= kWideLayer && 2 * blocks <= limits.max_cluster_blocks &&
@@ -112,13 +109,8 @@ constexpr int64_t BlocksOf(const TangentArgs& args) {
   return int64_t{args.range.count} * args.rows.groups();
 }
 
-// Warps of a block that works on the tangents of an interval, and of a block that places a state.
-inline constexpr int kTangentWarps = 8, kStartWarps = 2;
-
 // ---- The rest of a pass
 static_assert(int{kNumPassSites} <= int{kBeforeNormTangents}, "sites of their own");
-// Warps of the blocks of the other launches of a pass.
-inline constexpr int kPassWarps = 16;
 constexpr int PassWarps(int max_warps) { return max_warps < kPassWarps ? max_warps : kPassWarps; }
 constexpr size_t CollectBytes(int warps) {
   return static_cast<size_t>(warps) * sizeof(UpdateNorms);
@@ -131,9 +123,6 @@ constexpr int64_t BlocksOf(const UpdateArgs& args, int num_members, int warps) {
   return int64_t{num_members} * RowBlocks(args.pass.tree.num_intervals, args.pass.width, warps);
 }
 
-// Bytes of matrices of a level that a block of a tree's team may have to read: it takes some 2.5 us
-// for them, as long as a launch takes.
-inline constexpr int64_t kTreeBlockBytes = int64_t{256} << 10;
 constexpr int64_t TransitionBytes(Linearization linearization, int width) {
   const int64_t floats = linearization == Linearization::kFull ? width : kNumColumns;
   return floats * width * int64_t{sizeof(float)};

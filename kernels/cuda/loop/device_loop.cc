@@ -6,17 +6,10 @@
 #include <span>
 
 #include "kernels/base/status_macros.h"
+#include "kernels/cuda/tuning.h"
 #include "kernels/iteration/stopping.h"
 
 namespace deeppcr::cuda {
-namespace {
-
-// Number of steps from which a solve may take longer than 5 ms and looks at its cancel word.
-constexpr int64_t kLongSolve = int64_t{1} << 14;
-// Passes that are launched before the host looks whether the samples still wanted them.
-constexpr int kPassesAhead = 3;
-
-}  // namespace
 
 int64_t WorkspaceBytesAtOnce(const LaunchLimits& device, const SpaceSizes& sizes) {
   const auto width = static_cast<int>(sizes.width);

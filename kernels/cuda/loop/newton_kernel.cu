@@ -4,6 +4,7 @@
 #include "kernels/cuda/runtime/cluster_launch.h"
 #include "kernels/cuda/runtime/device_context.h"
 #include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 namespace {
@@ -14,13 +15,8 @@ constexpr int kMaxThreads = MaxNewtonWarps(W) * kWarpSize;
 // Kind of a kernel, of the kernels with the same launch.
 enum class Kernel { kInShared, kInWorkspace, kParts };
 
-// Blocks that a multiprocessor is to hold; 0: as the compiler likes. For the kernels named here the
-// compiler would spill registers to make room for a second block.
 template <int W, Kernel kKernel>
-constexpr int kMinBlocks = W == 8 || kKernel == Kernel::kParts ? 1 : 0;
-
-template <int W, Kernel kKernel>
-__global__ void __launch_bounds__(kMaxThreads<W>, kMinBlocks<W, kKernel>)
+__global__ void __launch_bounds__(kMaxThreads<W>, MinNewtonBlocks(W, kKernel == Kernel::kParts))
     NewtonKernel(const NewtonArgs args) {
 #if __CUDA_ARCH__ >= 900  // first with clusters; LaunchNewton refuses older GPUs
   ClusterContext context;

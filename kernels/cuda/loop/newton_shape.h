@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/loop/block_memory.h"
 #include "kernels/cuda/loop/interval_tree.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 
@@ -59,10 +60,6 @@ constexpr int WarpWidth(int64_t state_dim) {
 constexpr bool ByWarps(int64_t state_dim, const LaunchLimits& limits) {
   return state_dim <= kMaxWarpStateDim && limits.max_cluster_blocks > 0;
 }
-
-// Largest number of warps of a block: a thread holds a column and a row of a matrix, which take
-// more registers the wider the matrix is.
-constexpr int MaxNewtonWarps(int width) { return width <= 8 ? 16 : width <= 16 ? 12 : 8; }
 
 // Workspace of one sample, if it is solved in one.
 constexpr int64_t WorkspaceBytes(int width, const IntervalTree& tree) {

@@ -5,12 +5,11 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/loop/block_shape.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 
 namespace {
-
-constexpr int64_t kWorkspaceBudget = int64_t{128} << 20;
 
 int64_t WorkspaceBytesOf(const SpaceSizes& sizes, int64_t intervals) {
   return WorkspaceBytes(static_cast<int>(sizes.width),

@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/math/activation.h"
 #include "kernels/cuda/runtime/device_code.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 
@@ -41,8 +42,7 @@ struct DenseChainArgs {
   float* scratch;        // [n, DenseChainFloats(widest)], or null: shared memory
 };
 
-// Columns of the Jacobian that go through the layers together.
-inline constexpr int kChainTangents = 8;
+// Columns that go through the layers together.
 inline constexpr int kChainColumns = 1 + kChainTangents;
 
 // Floats of two vectors of all columns, and of the row sums.

@@ -15,16 +15,12 @@
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/runtime/probe.h"
 #include "kernels/cuda/runtime/products.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Time for which the host waits for a solve at full speed, before it naps. Assumed: longer than
-// most solves of small models take.
-constexpr auto kSpin = std::chrono::milliseconds(2);
-constexpr auto kNap = std::chrono::microseconds(20);
 
 // Sleeps for kNap. Linux wakes a thread up to 50 us late unless the thread asks for less.
 void Nap() {

@@ -18,6 +18,7 @@
 #include "kernels/cuda/stack/backward_shape.h"
 #include "kernels/cuda/stack/panel_step.h"
 #include "kernels/cuda/stack/sequential_kernel.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 
@@ -35,7 +36,6 @@ cudaError_t PrepareWideDenoiser(int shared_bytes);
 // All launches are asynchronous and return errors of the launch itself.
 
 // One block of threads per sample.
-inline constexpr int kDenseChainThreads = 256;
 cudaError_t LaunchDenseChain(const DenseChainArgs& args, int num_samples, cudaStream_t stream);
 
 // Sequential solver, states padded to `width`, one of kWidths; else cudaErrorInvalidValue.

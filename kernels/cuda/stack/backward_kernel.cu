@@ -5,18 +5,13 @@
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/stack/backward_kernel.h"
 #include "kernels/cuda/stack/backward_scan_kernel.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 namespace {
 
-constexpr int kParameterThreads = 256;
 template <int W>
 constexpr int kMaxThreads = MaxBackwardWarps(W) * kWarpSize;
-// Blocks that a multiprocessor is to hold; 0: as the compiler likes. The compiler would spill
-// registers of the narrow kernel to make room for a second block, and registers of the widest
-// kernel if it were told that there is no second block.
-template <int W>
-constexpr int kMinBlocks = W == 8 ? 1 : 0;
 
 // One warp a block: samples spread over all multiprocessors first.
 template <int W>
@@ -26,7 +21,7 @@ __global__ void __launch_bounds__(kWarpSize) BackwardKernel(const BackwardArgs a
 }
 
 template <int W, bool kInWorkspace>
-__global__ void __launch_bounds__(kMaxThreads<W>, kMinBlocks<W>)
+__global__ void __launch_bounds__(kMaxThreads<W>, MinBackwardBlocks(W))
     BackwardScanKernel(const BackwardScanArgs args) {
 #if __CUDA_ARCH__ >= 900  // first with clusters; LaunchBackwardScan refuses older GPUs
   ClusterContext context;

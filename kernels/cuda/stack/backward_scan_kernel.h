@@ -25,6 +25,7 @@
 #include "kernels/cuda/stack/backward_memory.h"
 #include "kernels/cuda/stack/backward_step.h"
 #include "kernels/cuda/stack/jacobian.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 
@@ -111,7 +112,7 @@ class BackwardScan {
   }
 
   DEEPPCR_DEVICE void FormInterval(int32_t i) {
-    for (int32_t l = BeginOf(i); l < EndOf(i); l += kAhead<W>) StoreSlopes(i, l);
+    for (int32_t l = BeginOf(i); l < EndOf(i); l += kBackwardAhead<W>) StoreSlopes(i, l);
     if (!NeedsMatrix(0, i)) return;
     context_.SyncWarp(kAfterBackwardSlopes);
     StoreProduct(i);
@@ -121,9 +122,9 @@ class BackwardScan {
     const int32_t end = EndOf(i);
     const LayerReader<W, Context> reader(context_, args_, context_.cluster());
     LayersAtStates<W> chunk;
-    float slopes[kAhead<W>];
+    float slopes[kBackwardAhead<W>];
     DEEPPCR_UNROLL
-    for (int k = 0; k < kAhead<W>; ++k) {
+    for (int k = 0; k < kBackwardAhead<W>; ++k) {
       chunk.layers[k] = reader.Layer(AtMost(end - 1, l + k));
       chunk.z[k] = reader.State(AtMost(end - 1, l + k));
     }
@@ -133,7 +134,7 @@ class BackwardScan {
     // too late.
     float* to = memory_.Slopes(i) + (l - BeginOf(i)) * W + context_.lane() % W;
     DEEPPCR_UNROLL
-    for (int k = 0; k < kAhead<W>; ++k)
+    for (int k = 0; k < kBackwardAhead<W>; ++k)
       if (l + k < end && context_.lane() >= kWarpSize - W) to[k * W] = slopes[k];
   }
   // Stores the product of the Jacobians of the interval's layers.
@@ -161,13 +162,14 @@ class BackwardScan {
     if (count_ == 0 || context_.warp() != (count_ - 1) % warps_) return;
     const int32_t own = first_ >> chain_level_, last = (first_ + count_ - 1) >> chain_level_;
     float g = sweep_.FinalGradient();
-    LayerPart<W> nodes[kAhead<W>] = {};
+    LayerPart<W> nodes[kBackwardAhead<W>] = {};
     DEEPPCR_UNROLL
-    for (int k = 0; k < kAhead<W> && last > 0; ++k) nodes[k] = LoadNode(k < last ? k : last - 1);
-    for (int32_t chunk = 0; chunk < last; chunk += kAhead<W>) {
+    for (int k = 0; k < kBackwardAhead<W> && last > 0; ++k)
+      nodes[k] = LoadNode(k < last ? k : last - 1);
+    for (int32_t chunk = 0; chunk < last; chunk += kBackwardAhead<W>) {
       DEEPPCR_UNROLL
-      for (int k = 0; k < kAhead<W>; ++k) {
-        const int32_t j = chunk + k, next = j + kAhead<W>;
+      for (int k = 0; k < kBackwardAhead<W>; ++k) {
+        const int32_t j = chunk + k, next = j + kBackwardAhead<W>;
         if (j >= last) break;
         const LayerPart<W> node = nodes[k];
         nodes[k] = LoadNode(next < last ? next : last - 1);

@@ -11,12 +11,9 @@
 #include "kernels/cuda/loop/interval_tree.h"
 #include "kernels/cuda/loop/newton_shape.h"
 #include "kernels/cuda/stack/backward_memory.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
-
-// Largest number of warps, a power of two, as the number of a block's intervals is; the registers
-// of a wider kernel leave room for fewer warps.
-constexpr int MaxBackwardWarps(int width) { return width <= 16 ? 16 : 8; }
 
 // Bytes of shared memory of a block.
 constexpr size_t BackwardBytes(int width, const IntervalTree& tree, int32_t shooting_interval) {

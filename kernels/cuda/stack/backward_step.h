@@ -15,13 +15,9 @@
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/stack/backward_args.h"
 #include "kernels/cuda/stack/warp_step.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
-
-// Number of layers whose slopes are evaluated together, and by which layers are read ahead: as many
-// as registers hold.
-template <int W>
-constexpr int kAhead = W < kWarpSize ? 4 : 2;
 
 DEEPPCR_DEVICE int32_t AtLeast(int32_t least, int32_t l) { return l < least ? least : l; }
 DEEPPCR_DEVICE int32_t AtMost(int32_t most, int32_t l) { return l > most ? most : l; }
@@ -78,16 +74,16 @@ class LayerReader {
 // A chunk of layers and the states that enter them, in registers.
 template <int W>
 struct LayersAtStates {
-  LayerPart<W> layers[kAhead<W>];
-  float z[kAhead<W>];
+  LayerPart<W> layers[kBackwardAhead<W>];
+  float z[kBackwardAhead<W>];
 };
 // Pre-activations with the bits of the forward pass.
 template <int W, class Context>
 DEEPPCR_DEVICE void PreActivations(Context& context, const LayersAtStates<W>& at,
-                                   float (&values)[kAhead<W>]) {
+                                   float (&values)[kBackwardAhead<W>]) {
   MultiplyAll<W>(context, at.layers, at.z, values);
   DEEPPCR_UNROLL
-  for (int k = 0; k < kAhead<W>; ++k) values[k] += at.layers[k].bias;
+  for (int k = 0; k < kBackwardAhead<W>; ++k) values[k] += at.layers[k].bias;
 }
 
 // Replaces pre-activations by slopes. Where the state is NaN the slope is too, though the slope of
@@ -108,15 +104,15 @@ DEEPPCR_DEVICE void Slopes(const StackView& stack, float (&values)[N]) {
 // Slopes of a chunk of layers, shared among the lanes that hold the same element.
 template <int W, class Context>
 DEEPPCR_DEVICE void SharedSlopes(Context& context, const StackView& stack,
-                                 float (&values)[kAhead<W>]) {
+                                 float (&values)[kBackwardAhead<W>]) {
   constexpr int kLanes = kWarpSize / W;
-  float own[kAhead<W> / kLanes];
+  float own[kBackwardAhead<W> / kLanes];
   DEEPPCR_UNROLL
-  for (int k = 0; k < kAhead<W>; ++k)
+  for (int k = 0; k < kBackwardAhead<W>; ++k)
     if (k % kLanes == 0 || k % kLanes == context.lane() / W) own[k / kLanes] = values[k];
   Slopes(stack, own);
   DEEPPCR_UNROLL
-  for (int k = 0; k < kAhead<W>; ++k)
+  for (int k = 0; k < kBackwardAhead<W>; ++k)
     values[k] = context.Shuffle(own[k / kLanes], k % kLanes * W + context.lane() % W);
 }
 
@@ -130,15 +126,15 @@ class SlopesOfStates {
       : context_(context), args_(args), reader_(context, args, sample) {
     const auto last = static_cast<int32_t>(args.stack.num_steps - 1);
     DEEPPCR_UNROLL
-    for (int k = 0; k < kAhead<W>; ++k) Load(k, last - k);
+    for (int k = 0; k < kBackwardAhead<W>; ++k) Load(k, last - k);
     PreActivations<W>(context, next_, pre_activations_);
     DEEPPCR_UNROLL
-    for (int k = 0; k < kAhead<W>; ++k) Load(k, last - kAhead<W> - k);
+    for (int k = 0; k < kBackwardAhead<W>; ++k) Load(k, last - kBackwardAhead<W> - k);
   }
   // Takes the slopes of a chunk.
-  DEEPPCR_DEVICE void Take(float (&slopes)[kAhead<W>]) {
+  DEEPPCR_DEVICE void Take(float (&slopes)[kBackwardAhead<W>]) {
     DEEPPCR_UNROLL
-    for (int k = 0; k < kAhead<W>; ++k) slopes[k] = pre_activations_[k];
+    for (int k = 0; k < kBackwardAhead<W>; ++k) slopes[k] = pre_activations_[k];
     SharedSlopes<W>(context_, args_.stack, slopes);
   }
   // Product of the step back through a layer. Beside it prepares layer l, in place k of the next
@@ -150,7 +146,7 @@ class SlopesOfStates {
     float products[2];
     MultiplyAll<W>(context_, layers, x, products);
     pre_activations_[k] = products[1] + next_.layers[k].bias;
-    Load(k, l - kAhead<W>);
+    Load(k, l - kBackwardAhead<W>);
     return products[0];
   }
 
@@ -164,7 +160,7 @@ class SlopesOfStates {
   const BackwardArgs& args_;
   const LayerReader<W, Context> reader_;
   LayersAtStates<W> next_;
-  float pre_activations_[kAhead<W>];
+  float pre_activations_[kBackwardAhead<W>];
 };
 
 // Slopes of the layers [begin, end) that lie in memory, [end - begin, W].
@@ -174,11 +170,11 @@ class SlopesInMemory {
   DEEPPCR_DEVICE SlopesInMemory(Context& context, const float* slopes, int32_t begin, int32_t end)
       : context_(context), slopes_(slopes + context.lane() % W), begin_(begin) {
     DEEPPCR_UNROLL
-    for (int k = 0; k < kAhead<W>; ++k) Load(k, end - 1 - k);
+    for (int k = 0; k < kBackwardAhead<W>; ++k) Load(k, end - 1 - k);
   }
-  DEEPPCR_DEVICE void Take(float (&slopes)[kAhead<W>]) const {
+  DEEPPCR_DEVICE void Take(float (&slopes)[kBackwardAhead<W>]) const {
     DEEPPCR_UNROLL
-    for (int k = 0; k < kAhead<W>; ++k) slopes[k] = next_[k];
+    for (int k = 0; k < kBackwardAhead<W>; ++k) slopes[k] = next_[k];
   }
   DEEPPCR_DEVICE float MultiplyAndPrepare(const LayerPart<W>& transposed, float delta, int k,
                                           int32_t l) {
@@ -194,7 +190,7 @@ class SlopesInMemory {
   Context& context_;
   const float* const slopes_;
   const int32_t begin_;
-  float next_[kAhead<W>];
+  float next_[kBackwardAhead<W>];
 };
 
 // Backward sweep of one sample.
@@ -211,27 +207,28 @@ class BackwardSweep {
   template <class Slopes>
   DEEPPCR_DEVICE float Run(int32_t begin, int32_t end, float g, Slopes& slopes) {
     const LayerReader<W, Context> reader(context_, args_, sample_);
-    LayerPart<W> layers[kAhead<W>];
-    float slope[kAhead<W>];
+    LayerPart<W> layers[kBackwardAhead<W>];
+    float slope[kBackwardAhead<W>];
     DEEPPCR_UNROLL
-    for (int k = 0; k < kAhead<W>; ++k) layers[k] = reader.Transposed(AtLeast(begin, end - 1 - k));
+    for (int k = 0; k < kBackwardAhead<W>; ++k)
+      layers[k] = reader.Transposed(AtLeast(begin, end - 1 - k));
     int32_t last = end - 1;
     // Whole chunks: without an exit from the middle of a chunk, the compiler moves loads and the
     // work for the next chunk to places where a step waits.
-    for (; last + 1 - begin >= kAhead<W>; last -= kAhead<W>) {
+    for (; last + 1 - begin >= kBackwardAhead<W>; last -= kBackwardAhead<W>) {
       slopes.Take(slope);
       DEEPPCR_UNROLL
-      for (int k = 0; k < kAhead<W>; ++k) {
+      for (int k = 0; k < kBackwardAhead<W>; ++k) {
         const LayerPart<W> layer = layers[k];
-        layers[k] = reader.Transposed(AtLeast(begin, last - k - kAhead<W>));
+        layers[k] = reader.Transposed(AtLeast(begin, last - k - kBackwardAhead<W>));
         const float delta = TakeDelta(last - k, slope[k], g);
-        g = Add(slopes.MultiplyAndPrepare(layer, delta, k, last - k - kAhead<W>), g);
+        g = Add(slopes.MultiplyAndPrepare(layer, delta, k, last - k - kBackwardAhead<W>), g);
       }
     }
     if (last < begin) return g;
     slopes.Take(slope);
     DEEPPCR_UNROLL
-    for (int k = 0; k < kAhead<W>; ++k) {
+    for (int k = 0; k < kBackwardAhead<W>; ++k) {
       if (last - k < begin) break;
       const float delta = TakeDelta(last - k, slope[k], g);
       g = Add(Multiply<W>(context_, layers[k], delta), g);

@@ -15,6 +15,7 @@
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/stack/jacobian.h"
 #include "kernels/cuda/stack/warp_step.h"
+#include "kernels/cuda/tuning.h"
 #include "kernels/iteration/pass.h"
 
 namespace deeppcr::cuda {
@@ -68,9 +69,9 @@ class PanelLayers {
   // Prefetches a layer ahead: each layer is used only once, by a team that waits for the layer.
   template <class Team>
   DEEPPCR_DEVICE void Prefetch(const Team& team, int64_t l) const {
-    constexpr int kAhead = 4, kLineFloats = 32;
-    if (l + kAhead >= stack_.num_steps) return;
-    const float* const layer = stack_.weights + (l + kAhead) * Floats();
+    constexpr int kLineFloats = 32;
+    if (l + kLayersPrefetched >= stack_.num_steps) return;
+    const float* const layer = stack_.weights + (l + kLayersPrefetched) * Floats();
     // A warp asks for the weights of its panels.
     const int64_t panel = int64_t{kPanelRows} * stack_.width;
     for (int64_t p = team.warp(); p < stack_.width / kPanelRows; p += team.num_warps()) {

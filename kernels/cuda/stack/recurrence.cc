@@ -6,14 +6,10 @@
 
 #include "kernels/cuda/loop/device_loop.h"
 #include "kernels/cuda/loop/pass_loop.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 namespace {
-
-// Launches of less than 5 ms are not interrupted. A step by a warp takes some 70 ns, a step by a
-// block the nanoseconds given here (assumed, not measured).
-constexpr int64_t kWarpStepsPerPoll = int64_t{1} << 16;
-constexpr double kStepNanoseconds = 300, kWeightNanoseconds = 0.04, kLaunchNanoseconds = 5e6;
 
 // z_0 by the layers before the first step.
 void LaunchInputLayers(Workspace& work, const DenseStackModel& model, int32_t num_samples) {
@@ -70,7 +66,7 @@ class PanelStackRecurrence final : public BlockRecurrence<PanelStackView> {
   int64_t StepsPerPoll() const override {
     const double weights = static_cast<double>(work_.width) * work_.width;
     return static_cast<int64_t>(kLaunchNanoseconds /
-                                (kStepNanoseconds + kWeightNanoseconds * weights));
+                                (kStackStepNanoseconds + kWeightNanoseconds * weights));
   }
   PassCount GuessCoarse() override {
     work_.guess = {};

@@ -2,22 +2,20 @@
 #include "kernels/cuda/math/warp_width.h"
 #include "kernels/cuda/runtime/device_context.h"
 #include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 namespace {
 
-// One warp a block: samples spread over all multiprocessors first.
-constexpr int kThreads = kWarpSize;
-
 template <int W>
-__global__ void __launch_bounds__(kThreads) SequentialKernel(const SequentialArgs args) {
+__global__ void __launch_bounds__(kSequentialThreads) SequentialKernel(const SequentialArgs args) {
   DeviceContext context;
   SolveSequentially<W>(context, args);
 }
 
 template <int W>
 cudaError_t Launch(const SequentialArgs& args, cudaStream_t stream) {
-  SequentialKernel<W><<<args.num_samples, kThreads, 0, stream>>>(args);
+  SequentialKernel<W><<<args.num_samples, kSequentialThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 

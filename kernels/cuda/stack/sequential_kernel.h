@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/stack/warp_step.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 
@@ -88,7 +89,7 @@ class SequentialSolve {
   }
 
  private:
-  static constexpr int kChunk = W < kWarpSize ? 4 : 2;  // layers; registers hold two chunks
+  static constexpr int kChunk = kSequentialChunk<W>;
 
   DEEPPCR_DEVICE void Load(int ahead, LayerPart<W> (&layers)[kChunk]) {
     DEEPPCR_UNROLL

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kernels/plan/candidates.h"
 #include "kernels/plan/plan_key.h"
 #include "kernels/plan/trial.h"
 #include "tests/testing/expect_error.h"
