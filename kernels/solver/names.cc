@@ -22,11 +22,6 @@ constexpr Name<JacobianRefresh> kRefreshes[] = {
     {JacobianRefresh::kEveryIteration, "every_iteration"},
     {JacobianRefresh::kWhileContracting, "while_contracting"},
 };
-constexpr Name<OnNoConvergence> kActions[] = {
-    {OnNoConvergence::kFallback, "fallback"},
-    {OnNoConvergence::kReturn, "return"},
-    {OnNoConvergence::kError, "error"},
-};
 
 template <class Enum, size_t N>
 std::string_view NameIn(const Name<Enum> (&names)[N], Enum value) {
@@ -40,6 +35,5 @@ std::string_view NameIn(const Name<Enum> (&names)[N], Enum value) {
 
 std::string_view ToString(InitialGuess guess) { return NameIn(kGuesses, guess); }
 std::string_view ToString(JacobianRefresh refresh) { return NameIn(kRefreshes, refresh); }
-std::string_view ToString(OnNoConvergence action) { return NameIn(kActions, action); }
 
 }  // namespace deeppcr

@@ -30,7 +30,6 @@ enum class OnNoConvergence : uint8_t {
 // Names as on the wire, in metrics and in plans.
 std::string_view ToString(InitialGuess guess);
 std::string_view ToString(JacobianRefresh refresh);
-std::string_view ToString(OnNoConvergence action);
 
 // Limit on the iterations where a caller sets none and there are more intervals.
 inline constexpr int32_t kDefaultMostIterations = 32;

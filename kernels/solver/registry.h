@@ -32,7 +32,6 @@ struct SolverRow {
   bool takes_refresh = false;  // may reuse its transition matrices
   bool needs_cheap_diagonal = false;
   bool automatic = false;  // `auto` may choose it
-  std::string_view summary;
 };
 
 // True if the solver can run a system of this shape.

@@ -240,7 +240,7 @@ def main():
         return show(tables)
     sys.path.insert(0, str(ROOT / 'tests/bench'))
     import measure_cpu  # needs NumPy, which a check is to do without
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    import result_file
     result = {'how': 'Predicted', 'date': datetime.date.today().isoformat(), 'machine': version_of(nvcc),
               'commit': measure_cpu.commit(), 'tables': tables}
     result_file.write(RESULTS, result)

@@ -75,7 +75,6 @@ cudaError_t ProbeDevice(int device, DeviceInfo* info) {
   info->minor = properties.minor;
   info->multiprocessors = properties.multiProcessorCount;
   info->shared_bytes = properties.sharedMemPerBlockOptin;
-  info->memory_bytes = properties.totalGlobalMem;
   error = MaxNewtonClusterBlocks(&info->max_cluster_blocks);
   return error == cudaSuccess ? CountClusters(info->max_cluster_blocks, &info->clusters) : error;
 }

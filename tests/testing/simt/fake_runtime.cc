@@ -225,7 +225,6 @@ cudaError_t ProbeDevice(int, DeviceInfo* info) {
   info->multiprocessors = kOptions.limits.multiprocessors;
   info->shared_bytes = kOptions.limits.shared_bytes;
   info->max_cluster_blocks = kOptions.limits.max_cluster_blocks;
-  info->memory_bytes = kMemory;
   return cudaSuccess;
 }
 
