@@ -34,7 +34,7 @@ int64_t AdvanceInRegisters(const LayersView& layers, float* state, int64_t begin
   for (int64_t l = begin; l < end; ++l, ++stages) {
     Vec<N> x[V];
     PreActivationInRegisters<W>(layers, l, state, z, x);
-    FinishStep<W>(layers, 0, state, x, state);
+    FinishStep<W, 1>(layers, 0, state, x, state);
     for (int v = 0; v < V; ++v) z[v] = x[v];
     if (trajectories != nullptr) WriteTrajectories<W, 1>(layers, state, l + 1, trajectories);
   }
@@ -58,12 +58,10 @@ int64_t AdvanceTogether(const LayersView& layers, float* states, float* scratch,
     for (int64_t first = 0; first < width; first += V * N) {
 #pragma GCC unroll 1
       for (int g = 0; g < B; g += S) {
-        const float* in[S];
-        for (int b = 0; b < S; ++b) in[b] = states + (g + b) * width;
-        Vec<N> x[S][V];
+        const float* in = states + g * width;
+        Vec<N> x[S * V];
         PreActivation<W, S>(layers, l, first, in, x);
-        for (int b = 0; b < S; ++b)
-          FinishStep<W>(layers, first, in[b], x[b], target + (g + b) * width);
+        FinishStep<W, S>(layers, first, in, x, target + g * width);
       }
     }
     if (!kInPlace) {
@@ -140,17 +138,16 @@ struct Walker {
   }
 
   DEEPPCR_INLINE void Primal(int64_t step, bool slopes) {
-    const float* in[1] = {state[0]};
     for (int64_t first = 0; first < width; first += V * N) {
-      Vec<N> x[1][V];
-      PreActivation<W, 1>(args.layers, step, first, in, x);
+      Vec<N> x[V];
+      PreActivation<W, 1>(args.layers, step, first, state[0], x);
       if (slopes) {
         Vec<N> a[V];
-        for (int v = 0; v < V; ++v) a[v] = x[0][v];
+        for (int v = 0; v < V; ++v) a[v] = x[v];
         FinishSlope<W>(args.layers, first, a, slope);
-        for (int v = 0; v < V; ++v) Store(pre_activation + first + v * N, x[0][v]);
+        for (int v = 0; v < V; ++v) Store(pre_activation + first + v * N, x[v]);
       }
-      FinishStep<W>(args.layers, first, in[0], x[0], state[1]);
+      FinishStep<W, 1>(args.layers, first, state[0], x, state[1]);
     }
     Swap(state);
   }

@@ -25,6 +25,10 @@ struct PanelShape {
   // One row: all vectors of a panel, or half of them, or two panels: eight accumulators.
   static constexpr int kRowBlock = kVectors < 8 ? kVectors : 8;
   static constexpr bool kPairs = kVectors == 4 && kLanes == 16;
+  // A panel of more than kInputsAtOnce inputs is multiplied by kInputs at a time, where blocks are
+  // narrower and have no partial sums.
+  static constexpr bool kInParts = kBlock * kLanes < P && kPartials == 1;
+  static constexpr int64_t kInputs = 64, kInputsAtOnce = 128;
 };
 
 template <int A, int V, int N>
@@ -39,35 +43,53 @@ DEEPPCR_INLINE Vec<N> SumPartials(const Vec<N> (&sum)[A][V], int v) {
   }
 }
 
-// R rows x V vectors of each of S consecutive panels, from output `first` of the matrix on.
-template <int P, int R, int V, int S>
-DEEPPCR_INLINE void PanelBlock(const GemmArgs& g, int64_t first, int64_t row) {
+// Inputs [begin, end) of a product: the sums of those before wait in the output.
+struct Inputs {
+  int64_t begin, end;
+};
+
+// R rows x V vectors of each of S consecutive panels, from output `first` of the matrix on. A block
+// of a part of a panel may prefetch: its share of the inputs behind `inputs`, a line at a time.
+template <int P, int R, int V, int S, bool kPrefetch = false>
+DEEPPCR_INLINE void PanelBlock(const GemmArgs& g, int64_t first, int64_t row, Inputs inputs) {
   constexpr int N = PanelShape<P>::kLanes, A = PanelShape<P>::kPartials;
   const int64_t cols = g.layer->cols;
   const float* weights = g.layer->weights + first / P * P * cols + first % P;
   const float* in = g.in + row * g.in_stride;
   const int64_t in_stride = g.in_stride;
+  // The block that starts at output i of the panel takes part i of as many lines.
+  constexpr int64_t kLineFloats = 16;
+  const float* ahead = weights - first % P + inputs.end * P +
+                       first % P / kLineFloats * (inputs.end - inputs.begin) * kLineFloats;
   Vec<N> sum[R][A][S * V];
 #pragma GCC unroll 8
   for (int v = 0; v < S * V; ++v) {
     const int64_t at = first + v / V * P + v % V * N;
     const Vec<N> start = g.bias == nullptr ? Broadcast<N>(0.0F) : Load<N>(g.bias + at);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
       for (int a = 0; a < A; ++a) sum[r][a][v] = a == 0 ? start : Broadcast<N>(0.0F);
+      if (inputs.begin > 0) sum[r][0][v] = Load<N>(g.out + (row + r) * g.out_stride + at);
+    }
   }
-  for (int64_t k = 0; k < cols; k += A) {
+  for (int64_t k = inputs.begin; k < inputs.end; k += A) {
 #pragma GCC unroll 4
     for (int a = 0; a < A; ++a) {
-      Vec<N> x[R];
+      // Beside the sums there is room for the weights and one input.
+      Vec<N> w[S * V];
+      if constexpr (kPrefetch) {
+        __builtin_prefetch(ahead);
+        ahead += kLineFloats;
+      }
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) x[r] = Broadcast<N>(in[r * in_stride + k + a]);
+      for (int v = 0; v < S * V; ++v)
+        w[v] = Load<N>(weights + v / V * P * cols + (k + a) * P + v % V * N);
 #pragma GCC unroll 8
-      for (int v = 0; v < S * V; ++v) {
-        const Vec<N> w = Load<N>(weights + v / V * P * cols + (k + a) * P + v % V * N);
+      for (int r = 0; r < R; ++r) {
+        const Vec<N> x = Broadcast<N>(in[r * in_stride + k + a]);
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) sum[r][a][v] = Fma(w, x[r], sum[r][a][v]);
+        for (int v = 0; v < S * V; ++v) sum[r][a][v] = Fma(w[v], x, sum[r][a][v]);
       }
     }
   }
@@ -82,36 +104,55 @@ DEEPPCR_INLINE void PanelBlock(const GemmArgs& g, int64_t first, int64_t row) {
 template <int P>
 DEEPPCR_INLINE void OneRow(const GemmArgs& g, int64_t row) {
   constexpr int V = PanelShape<P>::kRowBlock;
+  const Inputs all = {0, g.layer->cols};
   int64_t first = 0;
   if constexpr (PanelShape<P>::kPairs) {
-    for (; first + 2 * P <= g.layer->width; first += 2 * P) PanelBlock<P, 1, V, 2>(g, first, row);
+    for (; first + 2 * P <= g.layer->width; first += 2 * P)
+      PanelBlock<P, 1, V, 2>(g, first, row, all);
   }
   for (; first < g.layer->width; first += V * PanelShape<P>::kLanes)
-    PanelBlock<P, 1, V, 1>(g, first, row);
+    PanelBlock<P, 1, V, 1>(g, first, row, all);
 }
 
-// Rows from `row` on, R at a time and the rest in smaller groups, of the outputs of one block.
-template <int P, int R>
-DEEPPCR_INLINE void BlockRows(const GemmArgs& g, int64_t first, int64_t row, int64_t end) {
-  if constexpr (R > 1) {
-    constexpr int V = PanelShape<P>::kBlock;
-#pragma GCC unroll 1
-    for (; row + R <= end; row += R) PanelBlock<P, R, V, 1>(g, first, row);
-    BlockRows<P, R - 1>(g, first, row, end);
+// `rows` rows from `row` on, 2 <= rows <= R, of the outputs of one block.
+template <int P, int R, bool kPrefetch>
+DEEPPCR_INLINE void BlockRows(const GemmArgs& g, int64_t first, int64_t row, int64_t rows,
+                              Inputs inputs) {
+  if constexpr (R > 2) {
+    if (rows < R) return BlockRows<P, R - 1, kPrefetch>(g, first, row, rows, inputs);
+  }
+  PanelBlock<P, R, PanelShape<P>::kBlock, 1, kPrefetch>(g, first, row, inputs);
+}
+
+// All rows by some inputs of a panel, in blocks as equal as can be: small ones take as long as
+// large ones.
+template <int P, bool kPrefetch>
+DEEPPCR_INLINE void PanelRows(const GemmArgs& g, int64_t panel, Inputs inputs) {
+  constexpr int R = PanelShape<P>::kRows, B = PanelShape<P>::kBlock * PanelShape<P>::kLanes;
+  const int64_t blocks = (g.count + R - 1) / R;
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t row = i * g.count / blocks, rows = (i + 1) * g.count / blocks - row;
+    for (int64_t first = panel; first < panel + P; first += B)
+      BlockRows<P, R, kPrefetch>(g, first, row, rows, inputs);
   }
 }
 
-// Multiplies panel by panel: a panel stays in the first cache level while all rows pass by. A last
-// row that is left alone is multiplied as a single row.
+// Multiplies panel by panel. Where a block is narrower than its panel, it skips what the hardware's
+// prefetcher would fetch: a panel that is too long for the first cache level is then taken by as
+// many inputs at a time as stay there while all blocks pass by.
 template <int P>
 void GemmOf(const GemmArgs& g) {
-  constexpr int V = PanelShape<P>::kBlock, R = PanelShape<P>::kRows;
-  const int64_t grouped = g.count % R == 1 ? g.count - 1 : g.count;
-  if (grouped > 0) {
-    for (int64_t first = 0; first < g.layer->width; first += V * PanelShape<P>::kLanes)
-      BlockRows<P, R>(g, first, 0, grouped);
+  using Shape = PanelShape<P>;
+  if (g.count == 1) return OneRow<P>(g, 0);
+  const int64_t cols = g.layer->cols;
+  for (int64_t panel = 0; panel < g.layer->width; panel += P) {
+    if (!Shape::kInParts || cols <= Shape::kInputsAtOnce) {
+      PanelRows<P, false>(g, panel, {0, cols});
+      continue;
+    }
+    for (int64_t k = 0; k < cols; k += Shape::kInputs)
+      PanelRows<P, true>(g, panel, {k, k + Shape::kInputs < cols ? k + Shape::kInputs : cols});
   }
-  if (grouped < g.count) OneRow<P>(g, g.count - 1);
 }
 
 inline void Gemm(const GemmArgs& g) {

@@ -57,6 +57,18 @@ DEEPPCR_INLINE void Store(float* p, Vec<N> a) {
   __builtin_memcpy(p, &a.v, sizeof(a.v));
 }
 
+// The same vector, of the machine's width or less, in a register: the compiler would load it again
+// for each use.
+template <int N>
+DEEPPCR_INLINE Vec<N> InRegister(Vec<N> a) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(a.v));
+#else
+  asm("" : "+x"(a.v));
+#endif
+  return a;
+}
+
 // Broadcasts by intrinsics: compilers turn the plain loop into a chain of masked moves.
 template <int N>
 DEEPPCR_INLINE Vec<N> Broadcast(float x) {

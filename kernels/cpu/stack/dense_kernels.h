@@ -27,6 +27,8 @@ struct Shape {
   // Samples that share each load of a weight in the primal step, so that their partial sums stay in
   // registers.
   static constexpr int kSharing = kVectors <= 2 ? 4 : 2;
+  // Sums that fit into registers beside a weight and a state.
+  static constexpr int kMostSums = kNativeLanes == 16 ? 28 : 12;
   // A narrow state stays in registers from step to step. Its first lanes are broadcast from there,
   // as a value can only be loaded some ten cycles after its store, which is soon enough for the
   // other lanes. The bits are the same.
@@ -41,7 +43,7 @@ DEEPPCR_INLINE int64_t Width(int64_t width) {
 
 // Adds partial sums, always in this order: part of the definition of the primal step's bits.
 template <int A, int V, int N>
-DEEPPCR_INLINE void AddPartials(const Vec<N> (&sum)[A][V], Vec<N> (&out)[V]) {
+DEEPPCR_INLINE void AddPartials(const Vec<N> (&sum)[A][V], Vec<N>* out) {
   static_assert(A == 1 || A == 4);
   for (int v = 0; v < V; ++v) {
     if constexpr (A == 4) {
@@ -52,13 +54,52 @@ DEEPPCR_INLINE void AddPartials(const Vec<N> (&sum)[A][V], Vec<N> (&out)[V]) {
   }
 }
 
-// One layer for B samples: pre-activations of `kVectors` vectors from offset `first`.
-//   in[b] points to the W floats of z_{l-1}.
+// PreActivation of a narrow layer for some samples, one partial sum after another: the sums of all
+// samples stay in registers.
+template <int W, int B>
+DEEPPCR_INLINE void PreActivationInTurns(const LayersView& layers, int64_t step, const float* in,
+                                         Vec<Shape<W>::kLanes> (&out)[B * Shape<W>::kVectors]) {
+  constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
+  const float* weights = layers.weights + step * W * W;
+  const float* bias = layers.biases + step * W;
+  Vec<N> half[2][B * V];
+#pragma GCC unroll 4
+  for (int a = 0; a < 4; ++a) {
+    Vec<N> sum[B * V];
+#pragma GCC unroll 16
+    for (int i = 0; i < B * V; ++i)
+      sum[i] = a == 0 ? Load<N>(bias + i % V * N) : Broadcast<N>(0.0F);
+#pragma GCC unroll 8
+    for (int64_t k = a; k < W; k += 4) {
+      Vec<N> column[V];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) column[v] = InRegister(Load<N>(weights + k * W + v * N));
+#pragma GCC unroll 8
+      for (int b = 0; b < B; ++b) {
+        const Vec<N> x = Broadcast<N>(in[b * W + k]);
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) sum[b * V + v] = Fma(column[v], x, sum[b * V + v]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < B * V; ++i) half[a / 2][i] = a % 2 == 0 ? sum[i] : half[a / 2][i] + sum[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < B * V; ++i) out[i] = half[0][i] + half[1][i];
+}
+
+// One layer for B samples: pre-activations of `kVectors` vectors from offset `first`, one sample
+// after another.
+//   in [B, W] is z_{l-1}.
 template <int W, int B>
 DEEPPCR_INLINE void PreActivation(const LayersView& layers, int64_t step, int64_t first,
-                                  const float* const (&in)[B],
-                                  Vec<Shape<W>::kLanes> (&out)[B][Shape<W>::kVectors]) {
+                                  const float* in,
+                                  Vec<Shape<W>::kLanes> (&out)[B * Shape<W>::kVectors]) {
   constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors, A = Shape<W>::kPartials;
+  if constexpr (A == 4 && B > 1 && B * A * V > Shape<W>::kMostSums) {
+    PreActivationInTurns<W, B>(layers, step, in, out);
+    return;
+  }
   const int64_t width = Width<W>(layers.width);
   const float* weights = layers.weights + step * width * width + first;
   const float* bias = layers.biases + step * width + first;
@@ -76,11 +117,12 @@ DEEPPCR_INLINE void PreActivation(const LayersView& layers, int64_t step, int64_
         const Vec<N> column = Load<N>(weights + (k + a) * width + v * N);
 #pragma GCC unroll 8
         for (int b = 0; b < B; ++b)
-          sum[b][a][v] = Fma(column, Broadcast<N>(in[b][k + a]), sum[b][a][v]);
+          sum[b][a][v] = Fma(column, Broadcast<N>(in[b * width + k + a]), sum[b][a][v]);
       }
     }
   }
-  for (int b = 0; b < B; ++b) AddPartials(sum[b], out[b]);
+#pragma GCC unroll 8
+  for (int b = 0; b < B; ++b) AddPartials(sum[b], out + b * V);
 }
 
 // PreActivation for one sample whose state is also in registers: `z` holds the floats at `in`.
@@ -106,18 +148,21 @@ DEEPPCR_INLINE void PreActivationInRegisters(const LayersView& layers, int64_t s
   AddPartials(sum, out);
 }
 
-// z_l from the pre-activation, into `out` and `x`: THE primal step, shared by the sequential and
-// the iterative solvers, so that their states can agree in every bit.
-template <int W>
+// z_l of B samples from z_{l-1} and the pre-activations x, into `out` and `x`: THE primal step,
+// shared by the sequential and the iterative solvers, so that their states can agree in every bit.
+//   in, out [B, W]
+template <int W, int B>
 DEEPPCR_INLINE void FinishStep(const LayersView& layers, int64_t first, const float* in,
-                               Vec<Shape<W>::kLanes> (&x)[Shape<W>::kVectors], float* out) {
+                               Vec<Shape<W>::kLanes> (&x)[B * Shape<W>::kVectors], float* out) {
   constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
+  const int64_t width = Width<W>(layers.width);
   Activate(layers.activation, x);
-  for (int v = 0; v < V; ++v) {
-    const int64_t at = first + v * N;
-    if (layers.residual) x[v] = Fma(Broadcast<N>(layers.scale), x[v], Load<N>(in + at));
-    x[v] = And(x[v], Load<N>(layers.lane_mask + at));
-    Store(out + at, x[v]);
+#pragma GCC unroll 16
+  for (int i = 0; i < B * V; ++i) {
+    const int64_t lane = first + i % V * N, at = i / V * width + lane;
+    if (layers.residual) x[i] = Fma(Broadcast<N>(layers.scale), x[i], Load<N>(in + at));
+    x[i] = And(x[i], Load<N>(layers.lane_mask + lane));
+    Store(out + at, x[i]);
   }
 }
 

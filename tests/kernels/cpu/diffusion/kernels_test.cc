@@ -28,7 +28,7 @@ TEST_P(PanelGemmTest, MultipliesAndAddsWithBitsThatDependOnNoOtherRow) {
   constexpr int64_t kMost = 13;
   RandomDiffusion random({.seed = 5});
   for (const int64_t rows : {1, 3, 16, 17, 33, 64, 100, 130, 200}) {
-    for (const int64_t cols : {1, 2, 5, 16, 33, 100}) {
+    for (const int64_t cols : {1, 2, 5, 16, 33, 100, 129, 260}) {
       SCOPED_TRACE(absl::StrCat(rows, " x ", cols));
       const std::vector<float> weight = random.Vector(rows * cols), bias = random.Vector(rows);
       const cpu::PackedPanels packed = *cpu::PackPanels(1, rows, cols, weight, bias);
