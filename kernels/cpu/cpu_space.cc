@@ -22,7 +22,7 @@ struct SpaceSizes {
   int64_t matrices = 0;   // [nodes, W, W]; diagonals take [nodes, W] of these
   int64_t intervals = 0;  // [P, kColumns, W]: propagated
   int64_t states = 0;     // [P + 1, kColumns, W]
-  int64_t samples = 0;    // [kSequentialGroup, W], two of these
+  int64_t samples = 0;    // [group, W], two of these
   bool overflow = false;
 
   int64_t total_bytes() const {
@@ -35,7 +35,7 @@ struct SpaceSizes {
 SpaceSizes SizesOf(const PackedSystem& system, const SpaceLimits& limits) {
   const int64_t width = system.width;
   SpaceSizes sizes;
-  sizes.samples = 2 * kSequentialGroup * width;
+  sizes.samples = 2 * system.group * width;
   if (!limits.iterative) return sizes;
   const int64_t intervals = (system.shape.num_steps - 1) / limits.min_shooting_interval + 1;
   const int64_t nodes = ScanTree(intervals).total();
@@ -75,7 +75,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
         states_(sizes.states),
         samples_(sizes.samples),
         initial_(samples_.data()),
-        current_(initial_ + kSequentialGroup * width_) {}
+        current_(initial_ + system.group * width_) {}
 
   bool ok() const {
     return recurrence_ != nullptr && residuals_.ok() && prefixes_.ok() && matrices_.ok() &&
@@ -351,8 +351,8 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
   ScanTree tree_;
   const std::unique_ptr<Recurrence> recurrence_;
   AlignedBuffer<float> residuals_, prefixes_, matrices_, propagated_, states_, samples_;
-  float* const initial_;  // [kSequentialGroup, W]: z_0
-  float* const current_;  // [kSequentialGroup, W]
+  float* const initial_;  // [group, W]: z_0
+  float* const current_;  // [group, W]
 };
 
 }  // namespace

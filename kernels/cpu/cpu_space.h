@@ -11,8 +11,8 @@
 
 namespace deeppcr::cpu {
 
-// Memory of a space: one sample in iterative mode, kSequentialGroup in sequential mode. Saturates
-// at INT64_MAX.
+// Memory of a space: one sample in iterative mode, PackedSystem::group in sequential mode.
+// Saturates at INT64_MAX.
 int64_t CpuSpaceBytes(const PackedSystem& system, const SpaceLimits& limits);
 
 // `system` must outlive the space. Errors: kResourceExhausted with the bytes wanted.

@@ -31,7 +31,7 @@ class CpuSystem final : public System {
            static_cast<int64_t>(packed_->guess.coefficients.size() * sizeof(float));
   }
   Grouping grouping() const override {
-    return {.sequential = kSequentialGroup, .worthwhile = SamplesWorthAThread(packed_->shape)};
+    return {.sequential = packed_->group, .worthwhile = SamplesWorthAThread(packed_->shape)};
   }
   int64_t SpaceBytes(const SpaceLimits& limits) const override {
     return CpuSpaceBytes(*packed_, limits);

@@ -21,7 +21,7 @@ inline constexpr int kColumns = 5;
 // Column that keeps a state while a tried state is in its place (beside kUpdateColumn and
 // kBallColumn).
 inline constexpr int kKeptColumn = 3;
-// Samples that the sequential kernel advances together.
+// Samples that the sequential kernel of stacks advances together.
 inline constexpr int kSequentialGroup = 8;
 
 // A packed system.

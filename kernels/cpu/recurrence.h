@@ -30,8 +30,8 @@ struct IntervalPass {
   const CancelToken* token;  // may be null
 };
 
-// The steps of one system with the memory they need for kSequentialGroup samples. Not thread-safe.
-// Nothing allocates but the constructor.
+// The steps of one system with the memory they need for PackedSystem::group samples. Not
+// thread-safe. Nothing allocates but the constructor.
 class Recurrence {
  public:
   virtual ~Recurrence() = default;
@@ -69,9 +69,10 @@ class PackedSystem {
   virtual std::unique_ptr<Recurrence> NewRecurrence() const = 0;
 
   SystemShape shape;
-  int64_t width = 0;     // PaddedWidth(state_dim)
-  Kernels kernels = {};  // for `width`
-  AffineGuess guess;     // may be empty
+  int64_t width = 0;                 // PaddedWidth(state_dim)
+  int32_t group = kSequentialGroup;  // samples that are advanced together, at most
+  Kernels kernels = {};              // for `width`
+  AffineGuess guess;                 // may be empty
 };
 
 }  // namespace deeppcr::cpu

@@ -103,6 +103,7 @@ class Runner::Batch {
     const int64_t largest = row_.iterative ? grouping.iterative : grouping.sequential;
     const int64_t share = (total_ - 1) / runner.pool_->num_threads() + 1;
     group_ = std::clamp<int64_t>(share, std::min(grouping.worthwhile, largest), largest);
+    group_ = (total_ - 1) / num_groups() + 1;  // groups as equal as can be
   }
 
   int64_t num_groups() const { return (total_ - 1) / group_ + 1; }

@@ -34,15 +34,16 @@ struct RecurrenceSizes {
     const DenoiserView& d = model.denoiser;
     const bool per_sample = model.modulation_per_sample();
     const int64_t columns = kNumProbes + model.shape.state_dim;
-    noise = kSequentialGroup * model.shape.num_steps * d.state_width;
-    modulation = per_sample ? kSequentialGroup * model.table_floats() : 0;
+    noise = model.group * model.shape.num_steps * d.state_width;
+    modulation = per_sample ? model.group * model.table_floats() : 0;
     condition = per_sample ? std::max(model.condition.width, d.hidden_width) +
                                  kModulationTile * d.hidden_width
                            : 0;
-    states = kStatesTogether * d.state_width;
+    const int64_t rows = std::max<int64_t>(model.group, kStatesTogether);
+    states = rows * d.state_width;
     tapes = kStatesTogether * d.tape_floats;
     tangents = std::max<int64_t>(kTangentTile, columns) * d.state_width;
-    const int64_t of_step = 3 * kStatesTogether * d.hidden_width;
+    const int64_t of_step = 3 * rows * d.hidden_width;
     const int64_t of_tangents = kTangentTile * (3 * d.hidden_width + d.state_width);
     scratch = std::max(of_step, of_tangents);
   }

@@ -2,6 +2,7 @@
 #ifndef DEEPPCR_KERNELS_CPU_DIFFUSION_RECURRENCE_H_
 #define DEEPPCR_KERNELS_CPU_DIFFUSION_RECURRENCE_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -36,6 +37,8 @@ class DiffusionRecurrence final : public Recurrence {
 
  private:
   struct Block;
+  // States of a step: those of samples that advance, or of intervals.
+  static constexpr int64_t kRows = std::max(kDiffusionGroup, kStatesTogether);
 
   StepRow RowOf(int32_t sample, int64_t step) const;
   void Step(int64_t count, bool tapes, bool sizes);
@@ -54,13 +57,13 @@ class DiffusionRecurrence final : public Recurrence {
   const int64_t width_;        // W: width of the states outside
   const int64_t state_width_;  // X: width of the states inside
   DenseChain decoder_;
-  AlignedBuffer<float> noise_;       // [kSequentialGroup, L, X]
-  AlignedBuffer<float> modulation_;  // [kSequentialGroup, L, modulation_floats], if per sample
+  AlignedBuffer<float> noise_;       // [group, L, X]
+  AlignedBuffer<float> modulation_;  // [group, L, modulation_floats], if per sample
   AlignedBuffer<float> condition_;   // [H'], then y [kModulationTile, H'], if per sample
-  std::array<const float*, kSequentialGroup> table_ = {};  // modulation of each sample
-  std::array<StepRow, kStatesTogether> rows_ = {};
-  AlignedBuffer<float> states_;       // [kStatesTogether, X]
-  AlignedBuffer<float> predictions_;  // [kStatesTogether, X]
+  std::array<const float*, kDiffusionGroup> table_ = {};  // modulation of each sample
+  std::array<StepRow, kRows> rows_ = {};
+  AlignedBuffer<float> states_;       // [kRows, X]
+  AlignedBuffer<float> predictions_;  // [kRows, X]
   AlignedBuffer<float> tapes_;        // [kStatesTogether, tape_floats]
   AlignedBuffer<float> tangents_;     // [columns of a block, X]
   AlignedBuffer<float> scratch_;      // scratch of the kernels

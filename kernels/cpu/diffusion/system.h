@@ -19,6 +19,13 @@ namespace deeppcr::cpu {
 // Limit on the modulation rows of all classes; beyond it, rows are made for each sample.
 inline constexpr int64_t kMaxModulationBytes = int64_t{64} << 20;
 
+// Samples that are advanced together, at most: whole blocks of six rows, and so many that a step
+// which reads its weights from memory is bound by its products (measured: layers of 128 and 1024
+// gain nothing beyond, with AVX2 and AVX-512 on Zen 4). Fewer, but no fewer than kSequentialGroup,
+// where the noise and the modulation rows of so many take more than kMaxGroupBytes.
+inline constexpr int64_t kDiffusionGroup = 24;
+inline constexpr int64_t kMaxGroupBytes = int64_t{64} << 20;
+
 // A reverse process and its denoiser.
 struct PackedDiffusion final : public PackedSystem {
   int64_t memory_bytes() const override;
@@ -28,6 +35,10 @@ struct PackedDiffusion final : public PackedSystem {
   // True if the modulation rows depend on the sample in a way that no table holds.
   bool modulation_per_sample() const { return tables.size() == 0; }
   int64_t table_floats() const { return shape.num_steps * denoiser.modulation_floats; }
+  // Floats of noise and modulation rows that a recurrence keeps for a sample.
+  int64_t sample_floats() const {
+    return shape.num_steps * denoiser.state_width + (modulation_per_sample() ? table_floats() : 0);
+  }
   // Fills table [L, modulation_floats] from time embedding + the condition's embedding [H] (null:
   // none); y [kModulationTile, H'] is scratch. Unfinished if the token has fired.
   void Modulate(const float* embedding, float* y, float* table, const CancelToken* token) const;
