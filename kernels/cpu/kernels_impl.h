@@ -2,6 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CPU_KERNELS_IMPL_H_
 #define DEEPPCR_KERNELS_CPU_KERNELS_IMPL_H_
 
+#include <type_traits>
+
 #include "kernels/cpu/simd/rounding_source.h"
 #include "kernels/cpu/simd/slope_near.h"
 #include "kernels/cpu/stack/dense_kernels.h"
@@ -44,8 +46,9 @@ int64_t AdvanceInRegisters(const LayersView& layers, float* state, int64_t begin
 // Takes B samples through steps (begin, end]. The chains of samples interleave: the latency of one
 // hides behind the others.
 template <int W, int B>
-int64_t AdvanceTogether(const LayersView& layers, float* states, float* scratch, int64_t begin,
-                        int64_t end, float* const* trajectories) {
+__attribute__((noinline)) int64_t AdvanceTogether(const LayersView& layers, float* states,
+                                                  float* scratch, int64_t begin, int64_t end,
+                                                  float* const* trajectories) {
   constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
   constexpr int S = B < Shape<W>::kSharing ? B : Shape<W>::kSharing;
   // A state that fits into registers is replaced in place; a wider state is written in pieces while
@@ -91,6 +94,22 @@ DEEPPCR_INLINE int64_t AdvanceGroups(const LayersView& layers, float* states, fl
   return stages;
 }
 
+// Group of B in whose time fewer samples advance: they are joined by copies of the first.
+template <int W, int B>
+DEEPPCR_INLINE int64_t AdvancePadded(const LayersView& layers, float* states, float* scratch,
+                                     int32_t n, int64_t begin, int64_t end,
+                                     float* const* trajectories) {
+  float* to[B] = {};
+  for (int b = 0; b < B; ++b) {
+    if (b < n && trajectories != nullptr) to[b] = trajectories[b];
+    __builtin_memcpy(scratch + b * W, states + (b < n ? b : 0) * W, W * sizeof(float));
+  }
+  const int64_t stages = AdvanceTogether<W, B>(layers, scratch, nullptr, begin, end,
+                                               trajectories == nullptr ? nullptr : to);
+  __builtin_memcpy(states, scratch, n * W * sizeof(float));
+  return stages;
+}
+
 // Groups run one after the other, but no group waits for another: the stages are those of one
 // group.
 template <int W>
@@ -99,9 +118,21 @@ int64_t Advance(const LayersView& layers, float* states, float* scratch, int32_t
   int32_t next = 0;
   int64_t stages = 0;
   const auto add = [&](int64_t of_group) { stages = of_group > stages ? of_group : stages; };
-  add(AdvanceGroups<W, kSequentialGroup>(layers, states, scratch, n, begin, end, trajectories,
+  add(AdvanceGroups<W, Shape<W>::kGroup>(layers, states, scratch, n, begin, end, trajectories,
                                          &next));
+  const auto rest = [&] { return n - next; };
+  const auto pad = [&]<int B>(std::integral_constant<int, B>) {
+    add(AdvancePadded<W, B>(layers, states + next * W, scratch, rest(), begin, end,
+                            trajectories == nullptr ? nullptr : trajectories + next));
+    next = n;
+  };
+  if constexpr (Shape<W>::kPads && Shape<W>::kVectors == 1) {
+    if (rest() >= 6) pad(std::integral_constant<int, 8>{});
+  }
   add(AdvanceGroups<W, 4>(layers, states, scratch, n, begin, end, trajectories, &next));
+  if constexpr (Shape<W>::kPads) {
+    if (rest() == 3) pad(std::integral_constant<int, 4>{});
+  }
   add(AdvanceGroups<W, 2>(layers, states, scratch, n, begin, end, trajectories, &next));
   add(AdvanceGroups<W, 1>(layers, states, scratch, n, begin, end, trajectories, &next));
   return stages;
