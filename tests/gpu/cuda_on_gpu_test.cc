@@ -14,22 +14,15 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::NewBackendUnderTest;
-using testing::OptionsFor;
-using testing::RandomDiffusion;
-using testing::RandomSystem;
-using testing::Solved;
-using testing::SolverRig;
 
 // Steps of wide denoisers: far more than passes, so that no state is right by causality alone.
 constexpr int64_t kDenoiserSteps = 32;
 
 double WorstState(const Solved& got, const Solved& want, int64_t dim) {
   const std::vector<double> states(want.trajectory.begin(), want.trajectory.end());
-  return testing::RelativeError(got.trajectory, states, dim, 1e-2);
+  return RelativeError(got.trajectory, states, dim, 1e-2);
 }
 
 // Compares a residual system with the CPU backend, and with the sequential solver on the GPU.
@@ -39,7 +32,7 @@ void ExpectAgreement(int64_t steps, int64_t dim, int64_t interval) {
                              .residual = true,
                              .gain = 1 / std::sqrt(static_cast<double>(steps))});
   const SolverRig gpu(NewBackendUnderTest(), system.spec(), 1, interval);
-  const SolverRig cpu(testing::BackendCases().front().create(), system.spec(), 1, interval);
+  const SolverRig cpu(BackendCases().front().create(), system.spec(), 1, interval);
   const std::vector<float> inputs = system.Inputs(2, 3);
   const Solved sequential = gpu.Solve({.solver = "sequential"}, inputs);
   EXPECT_LE(WorstState(sequential, cpu.Solve({.solver = "sequential"}, inputs), dim), 1e-4)
@@ -130,7 +123,7 @@ TEST(CudaOnGpuTest, MatricesNearTheIdentityKeepTheirGrowth) {
   spec.residual_scale = kGrowth;
   spec.activation = Activation::kIdentity;
   spec.weights = weights;
-  const SolverRig rig(testing::NewBackendWithoutClusters(), spec);
+  const SolverRig rig(NewBackendWithoutClusters(), spec);
   const Solved sequential = rig.Solve({.solver = "sequential"}, inputs);
   const Solved newton = rig.Solve(OptionsFor("newton", kSteps, 1, 1e-4), inputs);
   EXPECT_LE(WorstState(newton, sequential, 2), 1e-4);
@@ -248,7 +241,7 @@ TEST(CudaOnGpuTest, ThreadsDoNotDisturbOneAnother) {
 }
 
 TEST(CudaOnGpuTest, MemoryThatIsNotThereIsAnErrorWithItsSize) {
-  const std::unique_ptr<cuda::Device> device = testing::NewDeviceUnderTest();
+  const std::unique_ptr<cuda::Device> device = NewDeviceUnderTest();
   const auto memory = device->Allocate(cuda::MemoryKind::kDevice, size_t{1} << 44);
   ASSERT_FALSE(memory.ok());
   EXPECT_EQ(memory.status().code(), absl::StatusCode::kResourceExhausted);
@@ -260,4 +253,4 @@ TEST(CudaOnGpuTest, MemoryThatIsNotThereIsAnErrorWithItsSize) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -8,10 +8,8 @@
 
 #include "tests/integration/service_fixture.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::ServerProcess;
 
 // The service config that deploy/README.md tells users to use.
 std::string ServiceConfig() {
@@ -31,7 +29,7 @@ constexpr char kBalancesOnly[] =
 class FailoverTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    testing::WriteRandomModel(folder_.File("net/1"), {});
+    WriteRandomModel(folder_.File("net/1"), {});
     for (auto& server : servers_) {
       server = ServerProcess::Start(folder_.path(), {"--drain_pause_seconds=2"});
       ASSERT_NE(server, nullptr);
@@ -84,7 +82,7 @@ class FailoverTest : public ::testing::Test {
   }
 
   std::string service_config_ = ServiceConfig();
-  testing::TemporaryDirectory folder_;
+  TemporaryDirectory folder_;
   std::array<std::unique_ptr<ServerProcess>, 2> servers_;
   std::vector<std::thread> clients_;
   std::atomic<bool> done_{false};
@@ -116,4 +114,4 @@ TEST_F(FailoverTest, AServerThatIsStoppedCostsNoCallEvenWithoutRetries) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -4,13 +4,12 @@
 
 #include "tests/integration/generation_fixture.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::ServerProcess;
 
 class GenerateStreamTest : public GenerationFixture {};
 
@@ -223,4 +222,4 @@ TEST_F(GenerateStreamTest, AStreamThatTakesTooLongIsEndedByTheDrain) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -3,13 +3,12 @@
 #include "kernels/problem/philox.h"
 #include "tests/integration/generation_fixture.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::ServerProcess;
 
 class GenerateTest : public GenerationFixture {};
 
@@ -326,9 +325,9 @@ TEST_F(GenerateTest, TakesNumbersOfStepsThatNoPlanWasMadeFor) {
   EXPECT_EQ(Describe("ddpm").max_inference_steps(), 1000);
   ModelConfig config = DdpmConfig();
   config.num_inference_steps = {37};
-  testing::TemporaryDirectory named;
+  TemporaryDirectory named;
   WriteDiffusionModel(named.File("ddpm/1"), config, "DDPMScheduler");
-  const auto other = testing::ServerProcess::Start(named.path(), {"--threads=1"});
+  const auto other = ServerProcess::Start(named.path(), {"--threads=1"});
   ASSERT_NE(other, nullptr);
   const auto other_stub = Connect(other->address());
   for (const char* solver : {"sequential", "newton", "picard", "auto"}) {
@@ -486,4 +485,4 @@ TEST_F(GenerateTest, ShadowPairsAreMeasured) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

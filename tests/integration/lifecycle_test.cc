@@ -19,19 +19,15 @@
 #include "nlohmann/json.hpp"
 #include "tests/integration/service_fixture.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using ::testing::AnyOf;
-using testing::Finished;
 using ::testing::HasSubstr;
-using testing::RunProgram;
-using testing::ServerProcess;
-using testing::TemporaryDirectory;
 
 class LifecycleTest : public ::testing::Test {
  protected:
-  LifecycleTest() { testing::WriteRandomModel(repository_.File("net/1"), {}); }
+  LifecycleTest() { WriteRandomModel(repository_.File("net/1"), {}); }
 
   std::vector<std::string> Flags(std::vector<std::string> more) {
     more.insert(more.end(), {"--model_repository=" + repository_.path()});
@@ -344,7 +340,7 @@ bool AwaitComparisons(const ServerProcess& server, int in_flight) {
 }
 
 TEST_F(LifecycleTest, CancelsWhatDoesNotEndInTime) {
-  testing::WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
+  WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
   const auto server = ServerProcess::Start(repository_.path(), {"--drain_seconds=0.2"});
   ASSERT_NE(server, nullptr);
   Comparisons comparisons(server->address(), 3);  // one runs, two wait for it
@@ -357,7 +353,7 @@ TEST_F(LifecycleTest, CancelsWhatDoesNotEndInTime) {
 }
 
 TEST_F(LifecycleTest, AComparisonThatIsGivenUpDoesNotWaitForItsTurn) {
-  testing::WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
+  WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
   const auto server = ServerProcess::Start(repository_.path(), {});
   ASSERT_NE(server, nullptr);
   Comparisons running(server->address(), 1);
@@ -376,7 +372,7 @@ TEST_F(LifecycleTest, AComparisonThatIsGivenUpDoesNotWaitForItsTurn) {
 }
 
 TEST_F(LifecycleTest, ComparisonsHoldUpNoRequestAndAreBounded) {
-  testing::WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
+  WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
   const auto server = ServerProcess::Start(repository_.path(), {"--workers=1"});
   ASSERT_NE(server, nullptr);
   constexpr int kSent = 20, kMayWait = 16;
@@ -399,7 +395,7 @@ TEST_F(LifecycleTest, ComparisonsHoldUpNoRequestAndAreBounded) {
 }
 
 TEST_F(LifecycleTest, AFullQueueRefusesWithItsDepth) {
-  testing::WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
+  WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
   const auto server = ServerProcess::Start(repository_.path(), {"--max_queue=16", "--workers=1"});
   ASSERT_NE(server, nullptr);
   std::atomic<int> refused{0}, ok{0};
@@ -433,4 +429,4 @@ TEST_F(LifecycleTest, AFullQueueRefusesWithItsDepth) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

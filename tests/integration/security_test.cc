@@ -7,19 +7,16 @@
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/service_fixture.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
-using testing::Finished;
 using ::testing::HasSubstr;
-using testing::RunProgram;
-using testing::ServerProcess;
 
 constexpr char kInfer[] = "infer-0123456789abcdef", kAdmin[] = "admin-0123456789abcdef";
 
 class SecurityTest : public ::testing::Test {
  protected:
-  void SetUp() override { testing::WriteRandomModel(folder_.File("models/net/1"), {}); }
+  void SetUp() override { WriteRandomModel(folder_.File("models/net/1"), {}); }
 
   std::string File(const std::string& name) const { return folder_.File(name); }
   static std::string Contents(const std::string& path) {
@@ -75,7 +72,7 @@ class SecurityTest : public ::testing::Test {
     return stub->Forward(&context, MakeRequest(), &response);
   }
 
-  testing::TemporaryDirectory folder_;
+  TemporaryDirectory folder_;
   int connections_ = 0;
 };
 
@@ -217,4 +214,4 @@ TEST_F(SecurityTest, TokensSayWhoMayDoWhat) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -11,11 +11,8 @@
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/service_fixture.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::ServerProcess;
-using testing::TemporaryDirectory;
 
 constexpr int64_t kWideWidth = 64;
 constexpr int64_t kDeepLayers = 256;
@@ -77,8 +74,7 @@ class StalledCall {
 class StalledTest : public ::testing::Test {
  protected:
   StalledTest() {
-    testing::WriteRandomModel(repository_.File("wide/1"),
-                              {.layers = kDeepLayers, .width = kWideWidth});
+    WriteRandomModel(repository_.File("wide/1"), {.layers = kDeepLayers, .width = kWideWidth});
   }
 
   static bool WaitForMetric(const ServerProcess& server, const std::string& line) {
@@ -194,7 +190,7 @@ TEST_F(StalledTest, AnUnreadReplyHoldsUpNoExit) {
 }
 
 TEST_F(StalledTest, ASecondSignalEndsEveryWait) {
-  testing::WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
+  WriteRandomModel(repository_.File("long/1"), {.layers = 2048});
   const auto server =
       ServerProcess::Start(repository_.path(), {"--drain_pause_seconds=60", "--drain_seconds=60"});
   ASSERT_NE(server, nullptr);
@@ -218,4 +214,4 @@ TEST_F(StalledTest, ASecondSignalEndsEveryWait) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

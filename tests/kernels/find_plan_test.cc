@@ -14,17 +14,13 @@
 #include "tests/testing/fake_engine.h"
 #include "tests/testing/safetensors_writer.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using absl::StatusCode;
-using testing::ExpectEqual;
-using testing::ExpectError;
 using ::testing::HasSubstr;
-using testing::MakeKey;
-using testing::MakePlan;
 
-class WithPlan : public testing::FakeModel {
+class WithPlan : public FakeModel {
  public:
   WithPlan(const PlanKey& key, const Plan& plan) : key_(key), kept_(plan) {}
   const Plan* PlanOf(const PlanKey& key) const override { return key == key_ ? &kept_ : nullptr; }
@@ -68,7 +64,7 @@ class FindPlanTest : public ::testing::Test {
     search_.file = &file_;
   }
 
-  testing::TemporaryDirectory cache_;
+  TemporaryDirectory cache_;
   PlanFile file_;
   PlanSearch search_;
   std::string unfit_;
@@ -210,4 +206,4 @@ TEST_F(FindPlanTest, ALoadThatIsStoppedDuringACheckIsNotMeasured) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

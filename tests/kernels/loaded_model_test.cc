@@ -12,12 +12,10 @@
 #include "tests/testing/expect_error.h"
 #include "tests/testing/safetensors_writer.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using nlohmann::json;
-using testing::ExpectError;
-using testing::TemporaryDirectory;
 using LoadedPtr = std::shared_ptr<const LoadedModel>;
 
 constexpr int64_t kSteps = 64, kWidth = 8;
@@ -52,11 +50,11 @@ class RefusingBackend final : public Backend {
 class LoadedModelTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(testing::WriteModel(
-                    model_.path(), kConfig,
-                    {{"layers.weight", {kSteps, kWidth, kWidth}, Normal(kSteps * kWidth * kWidth)},
-                     {"layers.bias", {kSteps, kWidth}, Normal(kSteps * kWidth)}})
-                    .ok());
+    ASSERT_TRUE(
+        WriteModel(model_.path(), kConfig,
+                   {{"layers.weight", {kSteps, kWidth, kWidth}, Normal(kSteps * kWidth * kWidth)},
+                    {"layers.bias", {kSteps, kWidth}, Normal(kSteps * kWidth)}})
+            .ok());
   }
 
   // Loads the model; problems_ then has the problems of the load.
@@ -375,4 +373,4 @@ TEST_F(LoadedModelTest, TheNumberOfStepsOfAStackIsFixed) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -9,11 +9,10 @@
 #include "kernels/solver/registry.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using absl::StatusCode;
-using testing::ExpectError;
 
 constexpr ResolveContext kContext = {.shape = {.num_steps = 1000}, .calibrated_guess = true};
 
@@ -335,4 +334,4 @@ TEST(ResolveTest, WarmSweepsAreForTheRowsThatTakeThem) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -13,11 +13,9 @@
 #include "tests/testing/expect_error.h"
 #include "tests/testing/safetensors_writer.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
-using testing::ExpectError;
-using testing::TemporaryDirectory;
 using SystemPtr = std::shared_ptr<const LoadedSystem>;
 
 constexpr int64_t kDim = 3;
@@ -45,8 +43,7 @@ void WriteDiffusion(const std::string& directory, const ModelConfig& config) {
                                {"time_embedding_dim", config.time_embedding_dim},
                                {"num_inference_steps", config.num_inference_steps},
                                {"max_batch_size", 4}};
-  const absl::Status written =
-      testing::WriteModel(directory, json.dump(), testing::DiffusionTensors(config));
+  const absl::Status written = WriteModel(directory, json.dump(), DiffusionTensors(config));
   ASSERT_TRUE(written.ok()) << written;
   const nlohmann::json scheduler = {{"_class_name", "DDPMScheduler"},
                                     {"num_train_timesteps", kTrained}};
@@ -267,4 +264,4 @@ TEST_F(UnplannedSystemsTest, ManyThreadsMayAskAtOnce) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

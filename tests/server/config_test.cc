@@ -13,12 +13,10 @@
 #include "kernels/model/scheduler_config.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
-using testing::ExpectError;
 using ::testing::HasSubstr;
-using testing::RefusedCase;
 
 absl::StatusOr<CommandLine> Parse(std::vector<std::string> arguments,
                                   std::map<std::string, std::string> variables = {}) {
@@ -172,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"TraceBytes", "--max_trace_bytes=1", "--max_trace_bytes: expected bytes"},
         RefusedCase{"LogFormat", "--log_format=xml", "--log_format: expected one of json, text"},
         RefusedCase{"LogLevel", "--log_level=loud", "--log_level: expected one of debug"}),
-    testing::CaseName);
+    CaseName);
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
@@ -273,4 +271,4 @@ TEST(ReadmeTest, TableOfTensorsIsThatOfTheCode) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

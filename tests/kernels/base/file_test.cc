@@ -16,12 +16,10 @@
 #include "tests/testing/expect_error.h"
 #include "tests/testing/safetensors_writer.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using absl::StatusCode;
-using testing::ExpectError;
-using testing::TemporaryDirectory;
 
 constexpr int64_t kPlenty = 1 << 20;
 
@@ -198,4 +196,4 @@ TEST(FileTest, RemovesTheTemporaryFileWhenItCannotReplace) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

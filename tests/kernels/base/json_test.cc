@@ -6,13 +6,10 @@
 #include "kernels/base/strings.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using absl::StatusCode;
-using testing::CaseName;
-using testing::ExpectError;
-using testing::RefusedCase;
 
 std::string Nested(int depth) { return std::string(depth, '[') + std::string(depth, ']'); }
 
@@ -131,4 +128,4 @@ TEST(JsonTest, FindsMembers) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

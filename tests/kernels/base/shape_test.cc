@@ -8,10 +8,9 @@
 
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
-using testing::ExpectError;
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
 TEST(ShapeTest, PrintsExtentsBetweenBrackets) {
@@ -40,4 +39,4 @@ TEST(ShapeTest, RefusesNegativeExtents) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -10,14 +10,8 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::BackendCases;
-using testing::OptionsFor;
-using testing::RandomSystem;
-using testing::Solved;
-using testing::SolverRig;
 
 // Counts the leading steps at which two trajectories agree in every bit.
 int64_t EqualSteps(const std::vector<float>& a, const std::vector<float>& b, int64_t dim) {
@@ -103,4 +97,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, CausalityTest,
                          [](const auto& test) { return BackendCases()[test.param].name; });
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -15,17 +15,8 @@
 #include "tests/testing/stack_attack.h"
 #include "tests/testing/weaker_rules.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::Distance;
-using testing::DrawStackAttack;
-using testing::Judge;
-using testing::Solved;
-using testing::SolverRig;
-using testing::StackAttack;
-using testing::WeakClaim;
-using testing::WeakRule;
 
 // The number of claims to judge; the slow run of this test asks for more.
 int64_t WantedClaims() {
@@ -59,7 +50,7 @@ TEST(CertificateAttackTest, NoClaimIsFalse) {
   int64_t claims = 0;
   for (uint64_t seed = 0; claims < WantedClaims(); ++seed) {
     StackAttack attack = DrawStackAttack(seed);
-    const SolverRig rig = testing::RigOf(&attack);
+    const SolverRig rig = RigOf(&attack);
     const Solved sequential = SolveInTurn(rig, attack);
     if (!sequential.reports[0].converged) continue;  // the system overflows
     const Solved solved = SolveAttack(rig, attack);
@@ -105,10 +96,10 @@ TEST(CertificateAttackTest, WhatWasCertifiedRightlyStillIs) {
     StackAttack attack = DrawStackAttack(1000000 + seed, "newton", 1e-4);
     attack.options.warm_sweeps = 0;
     attack.options.jacobian_refresh = JacobianRefresh::kEveryIteration;
-    SolverRig rig = testing::RigOf(&attack);
+    SolverRig rig = RigOf(&attack);
     const Solved sequential = SolveInTurn(rig, attack);
     if (!sequential.reports[0].converged) continue;
-    const WeakClaim before = testing::SolveByWeakRule(attack, rig.system(), WeakRule::kChord);
+    const WeakClaim before = SolveByWeakRule(attack, rig.system(), WeakRule::kChord);
     if (!before.claimed) continue;
     if (Judge(attack, before.trajectory, sequential.trajectory).to_single > 1) continue;
     const SampleReport report = SolveAttack(rig, attack).reports[0];
@@ -135,4 +126,4 @@ TEST(CertificateAttackTest, WhatWasCertifiedRightlyStillIs) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -20,18 +20,8 @@
 #include "tests/testing/step_on_the_way.h"
 #include "tests/testing/weaker_rules.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::Judge;
-using testing::OptionsFor;
-using testing::Solved;
-using testing::SolverRig;
-using testing::StackAttack;
-using testing::StepOnTheWay;
-using testing::WeakClaim;
-using testing::WeakRule;
-using testing::ZeroStack;
 
 // An MLP of width 2 with the same layer, [to][from], throughout.
 StackAttack Narrow(Activation activation, int64_t steps, const float (&layer)[2][2]) {
@@ -142,7 +132,7 @@ void CountInputs(StackAttack& attack, const std::vector<std::vector<float>>& inp
                  Claims* claims) {
   for (const InitialGuess guess : {InitialGuess::kConstant, InitialGuess::kCalibrated}) {
     attack.options.initial_guess = guess;
-    const SolverRig rig = testing::RigOf(&attack);
+    const SolverRig rig = RigOf(&attack);
     if (attack.options.initial_guess != guess) continue;
     for (const int64_t interval : {1, 2, 4, 16}) {
       attack.options = OptionsFor("newton", attack.num_steps, interval, 1e-4);
@@ -363,13 +353,13 @@ TEST(CertificateCasesTest, AGateBetweenTheFollowedStatesAndTheAnswer) {
   const auto fill = [](const nlohmann::json& from, std::vector<float>* to) {
     for (const auto& [index, value] : from.items()) to->at(std::stoul(index)) = value.get<float>();
   };
-  for (const nlohmann::json& gate : testing::ReadTestJson("certificate/gates.json")) {
+  for (const nlohmann::json& gate : ReadTestJson("certificate/gates.json")) {
     StackAttack attack = ZeroStack(gate["num_steps"], gate["state_dim"], Activation::kTanh);
     attack.residual = true;
     fill(gate["weights"], &attack.weights);
     fill(gate["biases"], &attack.biases);
-    attack.inputs = testing::Flat<float>(gate["inputs"]);
-    if (!gate["previous"].empty()) attack.previous = testing::Flat<float>(gate["previous"]);
+    attack.inputs = Flat<float>(gate["inputs"]);
+    if (!gate["previous"].empty()) attack.previous = Flat<float>(gate["previous"]);
     attack.options = OptionsFor("newton", attack.num_steps, 1, gate["rtol"]);
     attack.options.atol = 0;
     attack.options.on_no_convergence = OnNoConvergence::kReturn;
@@ -415,7 +405,7 @@ bool StaysNormal(const std::vector<float>& trajectory, int64_t dim, double unit)
 TEST(CertificateCasesTest, TheUnitOfAHomogeneousNetworkChangesNothing) {
   int converged = 0;
   for (uint64_t seed = 0; seed < 800; ++seed) {
-    StackAttack attack = testing::DrawStackAttack(seed, "newton");
+    StackAttack attack = DrawStackAttack(seed, "newton");
     if (attack.smooth() || attack.family.find("no bias") == std::string::npos) continue;
     if (attack.options.initial_guess != InitialGuess::kConstant) continue;
     const SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
@@ -438,4 +428,4 @@ TEST(CertificateCasesTest, TheUnitOfAHomogeneousNetworkChangesNothing) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -16,14 +16,8 @@
 #include "tests/testing/rounding_gate.h"
 #include "tests/testing/solver_rig.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::DiffusionOptions;
-using testing::RandomDiffusion;
-using testing::RoundingGate;
-using testing::Solved;
-using testing::SolverRig;
 
 constexpr std::array kActivations = {Activation::kRelu, Activation::kLeakyRelu, Activation::kSilu,
                                      Activation::kTanh, Activation::kGelu};
@@ -58,9 +52,8 @@ ResolvedOptions DrawOptions(std::mt19937_64& random, int64_t steps) {
   const SolverRow* row = nullptr;
   while (row == nullptr || !row->iterative || !Suits(*row, ShapeOf(DiffusionSpec())))
     row = &Solvers()[random() % Solvers().size()];
-  ResolvedOptions options =
-      testing::OptionsFor(row->name, steps, std::array{1, 1, 4, 16}[random() % 4],
-                          std::array{1e-2, 1e-3, 1e-4, 1e-5}[random() % 4]);
+  ResolvedOptions options = OptionsFor(row->name, steps, std::array{1, 1, 4, 16}[random() % 4],
+                                       std::array{1e-2, 1e-3, 1e-4, 1e-5}[random() % 4]);
   options.initial_guess = std::array{InitialGuess::kConstant, InitialGuess::kCoarse,
                                      InitialGuess::kPrevious}[random() % 3];
   options.warm_sweeps = std::array{0, 0, 3}[random() % 3];
@@ -167,4 +160,4 @@ TEST(CertificateDiffusionTest, RoundingThatWakesAUnit) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -14,15 +14,8 @@
 #include "tests/testing/stack_attack.h"
 #include "tests/testing/weaker_rules.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::Judge;
-using testing::Solved;
-using testing::SolverRig;
-using testing::StackAttack;
-using testing::WeakClaim;
-using testing::WeakRule;
 
 constexpr int kStepsPerStart = 500;
 
@@ -52,7 +45,7 @@ std::optional<double> OfTheCertificate(const StackAttack& attack) {
 Claim Of(WeakRule rule) {
   return [rule](const StackAttack& attack) -> std::optional<double> {
     SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
-    const WeakClaim claim = testing::SolveByWeakRule(attack, rig.system(), rule);
+    const WeakClaim claim = SolveByWeakRule(attack, rig.system(), rule);
     if (!claim.claimed) return std::nullopt;
     return ErrorOf(attack, rig, claim.trajectory);
   };
@@ -66,11 +59,11 @@ struct Found {
 // Climbs from one start, until a claim is false.
 Found Climb(uint64_t seed, int steps, const Claim& claim) {
   std::mt19937_64 random(seed);
-  StackAttack best = testing::DrawSearchStart(seed);
+  StackAttack best = DrawSearchStart(seed);
   Found found;
   for (int step = 0; step < steps && found.worst <= 1; ++step) {
     StackAttack next = best;
-    testing::Mutate(random, &next);
+    Mutate(random, &next);
     const std::optional<double> error = claim(next);
     if (!error.has_value()) continue;
     ++found.claims;
@@ -103,7 +96,7 @@ TEST_P(WeakRuleSearchTest, IsBroken) {
   FAIL() << "not within 200 starts";
 }
 
-INSTANTIATE_TEST_SUITE_P(Rules, WeakRuleSearchTest, ::testing::ValuesIn(testing::kWeakRules));
+INSTANTIATE_TEST_SUITE_P(Rules, WeakRuleSearchTest, ::testing::ValuesIn(kWeakRules));
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -16,15 +16,8 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::Describe;
-using testing::OptionsFor;
-using testing::RandomSystem;
-using testing::Solved;
-using testing::SolverRig;
-using testing::StackOptions;
 
 constexpr int64_t kInterval = 4;
 
@@ -113,9 +106,9 @@ struct Judge {
                              got = ends(solved.trajectory);
     const std::vector<double> exact = ends(oracle);
     const std::vector<double> single(single_ends.begin(), single_ends.end());
-    const double to_single = testing::RelativeError(got, single, shape.state_dim, floor);
-    const double to_double = testing::RelativeError(got, exact, shape.state_dim, floor);
-    const double rounding = testing::RelativeError(single_ends, exact, shape.state_dim, floor);
+    const double to_single = RelativeError(got, single, shape.state_dim, floor);
+    const double to_double = RelativeError(got, exact, shape.state_dim, floor);
+    const double rounding = RelativeError(single_ends, exact, shape.state_dim, floor);
     Count(solved.reports[0], rtol, to_single, to_double, rounding, tally);
   }
 
@@ -228,4 +221,4 @@ TEST(CertificateTest, NoClaimIsFalseWhereProbesOverflow) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -7,13 +7,8 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::BackendCases;
-using testing::OptionsFor;
-using testing::RandomSystem;
-using testing::SolverRig;
 
 // The stages of a pass: C steps, an up-sweep and a down-sweep, and the update.
 int64_t StagesPerPass(int64_t steps, int64_t interval) {
@@ -54,4 +49,4 @@ INSTANTIATE_TEST_SUITE_P(Depths, DependentStagesTest,
                          ::testing::Values(64, 100, 256, 1024, 4096, 16384));
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

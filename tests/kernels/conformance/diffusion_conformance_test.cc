@@ -14,16 +14,8 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::BackendCases;
-using testing::DiffusionOptions;
-using testing::OptionsFor;
-using testing::RandomDiffusion;
-using testing::RelativeError;
-using testing::Solved;
-using testing::SolverRig;
 
 constexpr double kTolerance = 1e-4;
 
@@ -31,12 +23,12 @@ struct Family {
   const char* name;
   DiffusionOptions (*options)(int64_t num_steps, uint64_t seed);
 };
-constexpr std::array kFamilies = {Family{"residual", &testing::ResidualDdpm},
-                                  Family{"adaln", &testing::AdaLnWithDecoder}};
+constexpr std::array kFamilies = {Family{"residual", &ResidualDdpm},
+                                  Family{"adaln", &AdaLnWithDecoder}};
 
 class DiffusionConformanceTest : public ::testing::TestWithParam<std::tuple<size_t, size_t>> {
  protected:
-  const testing::BackendCase& backend() const { return BackendCases()[std::get<0>(GetParam())]; }
+  const BackendCase& backend() const { return BackendCases()[std::get<0>(GetParam())]; }
   std::unique_ptr<Backend> NewBackend() const { return backend().create(); }
   RandomDiffusion NewProcess(int64_t steps) const {
     return RandomDiffusion(
@@ -189,4 +181,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, DiffusionConformanceTest,
                          });
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -16,14 +16,8 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::OptionsFor;
-using testing::RelativeError;
-using testing::Solved;
-using testing::SolverRig;
-using testing::TemporaryDirectory;
 
 constexpr int64_t kSteps = 1000;
 
@@ -135,4 +129,4 @@ INSTANTIATE_TEST_SUITE_P(Schedulers, DigitsDdpmTest,
                          [](const auto& test) { return test.param.substr(0, 4); });
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

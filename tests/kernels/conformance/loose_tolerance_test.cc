@@ -9,17 +9,12 @@
 #include "tests/testing/random_diffusion.h"
 #include "tests/testing/solver_rig.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::OptionsFor;
-using testing::RandomDiffusion;
-using testing::Solved;
-using testing::SolverRig;
 
 constexpr int kProcesses = 1000;
 
-testing::DiffusionOptions Shape(int index) {
+DiffusionOptions Shape(int index) {
   return {.kind = index % 2 == 0 ? DenoiserKind::kResidualMlp : DenoiserKind::kAdaLnMlp,
           .state_dim = 1 + index % 5,
           .num_blocks = 1 + index % 2,
@@ -52,9 +47,9 @@ double WorstError(const Solved& got, const Solved& want, const ResolvedOptions& 
 TEST(LooseToleranceTest, NoClaimOfAClippedDenoiserIsFalse) {
   int converged = 0, solves = 0;
   for (int index = 0; index < kProcesses; ++index) {
-    const testing::DiffusionOptions shape = Shape(index);
+    const DiffusionOptions shape = Shape(index);
     const RandomDiffusion process(shape);
-    const SolverRig rig(testing::BackendCases().front().create(), process.spec());
+    const SolverRig rig(BackendCases().front().create(), process.spec());
     const SampleInputs request{.num_samples = 1, .seed = 5};
     const Solved sequential = rig.Solve({.solver = "sequential"}, request);
     if (!sequential.reports[0].converged) continue;
@@ -76,4 +71,4 @@ TEST(LooseToleranceTest, NoClaimOfAClippedDenoiserIsFalse) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

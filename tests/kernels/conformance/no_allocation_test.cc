@@ -56,14 +56,8 @@ extern "C" void* aligned_alloc(size_t alignment, size_t size) {
 }
 #endif
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::DiffusionOptions;
-using testing::OptionsFor;
-using testing::RandomDiffusion;
-using testing::RandomSystem;
-using testing::SolverRig;
 
 class NoAllocationTest : public ::testing::TestWithParam<bool> {};
 
@@ -103,7 +97,7 @@ TEST_P(NoAllocationTest, NoSolverAllocatesOnTheRequestPath) {
                              .input_dim = 9,
                              .output_dim = 4,
                              .seed = 3});
-  SolverRig rig(testing::BackendCases().front().create(), system.spec(), 2);
+  SolverRig rig(BackendCases().front().create(), system.spec(), 2);
   const std::vector<float> inputs = system.Inputs(kSamples, 4);
   ASSERT_TRUE(rig.system()
                   .SetAffineGuess(*FitAffineGuess(rig.runner(), SyntheticInputs(64, 9), 1 << 20))
@@ -146,9 +140,8 @@ class NoAllocationDiffusionTest : public ::testing::TestWithParam<bool> {
   static constexpr int64_t kSteps = 60, kSamples = 11;
 
   NoAllocationDiffusionTest()
-      : process_(GetParam() ? testing::ResidualDdpm(kSteps, 4)
-                            : testing::AdaLnWithDecoder(kSteps, 4)),
-        rig_(testing::BackendCases().front().create(), process_.spec(), 2) {
+      : process_(GetParam() ? ResidualDdpm(kSteps, 4) : AdaLnWithDecoder(kSteps, 4)),
+        rig_(BackendCases().front().create(), process_.spec(), 2) {
     const DiffusionSpec& spec = process_.spec();
     conditions_ = process_.Vector(kSamples * spec.input_dim());
     labels_.resize(spec.num_classes > 0 ? kSamples : 0);
@@ -231,4 +224,4 @@ INSTANTIATE_TEST_SUITE_P(Processes, NoAllocationDiffusionTest, ::testing::Bool()
                          [](const auto& test) { return test.param ? "residual" : "adaln"; });
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

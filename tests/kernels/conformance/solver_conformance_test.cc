@@ -11,18 +11,8 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::BackendCase;
-using testing::BackendCases;
-using testing::Describe;
-using testing::OptionsFor;
-using testing::RandomSystem;
-using testing::RelativeError;
-using testing::Solved;
-using testing::SolverRig;
-using testing::StackOptions;
 
 constexpr double kRtol = 1e-4;
 constexpr double kFloor = 1e-6 / kRtol;
@@ -91,8 +81,8 @@ class SolverConformanceTest : public ::testing::TestWithParam<std::tuple<size_t,
 
 TEST_P(SolverConformanceTest, EverySizeAgreesWithTheOracle) {
   uint64_t seed = 1;
-  for (const int64_t steps : testing::kAwkwardSteps) {
-    for (const int64_t width : testing::kAwkwardWidths) {
+  for (const int64_t steps : kAwkwardSteps) {
+    for (const int64_t width : kAwkwardWidths) {
       // The reference is slow.
       if (backend().name == "reference" && steps * width > 4000) continue;
       if (steps * width * width > 1200000) continue;  // minutes under a sanitizer
@@ -177,4 +167,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, ChaoticSystemTest,
                          [](const auto& test) { return BackendCases()[test.param].name; });
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

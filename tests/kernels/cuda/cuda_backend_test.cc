@@ -15,21 +15,14 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::Describe;
-using testing::OptionsFor;
-using testing::RandomSystem;
-using testing::Solved;
-using testing::SolverRig;
-using testing::StackOptions;
 
 // Compares outputs and states with the reference backend, for every solver.
 void ExpectReference(std::unique_ptr<Backend> backend, const StackOptions& options) {
   const RandomSystem system(options);
   const SolverRig rig(std::move(backend), system.spec());
-  const SolverRig oracle(testing::BackendCases().back().create(), system.spec());
+  const SolverRig oracle(BackendCases().back().create(), system.spec());
   const int64_t steps = options.num_steps;
   const std::vector<float> inputs = system.Inputs(3, 9);
   const Solved want = oracle.Solve({.solver = "sequential"}, inputs);
@@ -39,9 +32,9 @@ void ExpectReference(std::unique_ptr<Backend> backend, const StackOptions& optio
     ASSERT_EQ(got.reports.size(), 3U) << Describe(options) << row.name;
     const std::vector<double> outputs(want.outputs.begin(), want.outputs.end());
     const std::vector<double> states(want.trajectory.begin(), want.trajectory.end());
-    EXPECT_LE(testing::RelativeError(got.outputs, outputs, system.spec().output_dim(), 1e-2), 2e-4)
+    EXPECT_LE(RelativeError(got.outputs, outputs, system.spec().output_dim(), 1e-2), 2e-4)
         << Describe(options) << row.name;
-    EXPECT_LE(testing::RelativeError(got.trajectory, states, options.state_dim, 1e-2), 1e-4)
+    EXPECT_LE(RelativeError(got.trajectory, states, options.state_dim, 1e-2), 1e-4)
         << Describe(options) << row.name;
     for (const SampleReport& report : got.reports)
       EXPECT_TRUE(report.converged) << Describe(options) << row.name;
@@ -53,7 +46,7 @@ void ExpectCountsOfCpu(std::unique_ptr<Backend> backend, const StackOptions& sta
   const RandomSystem system(stack);
   const std::vector<float> inputs = system.Inputs(1, 3);
   const SolverRig cuda(std::move(backend), system.spec());
-  const SolverRig cpu(testing::BackendCases().front().create(), system.spec());
+  const SolverRig cpu(BackendCases().front().create(), system.spec());
   for (const SolverRow& row : Solvers()) {
     const ResolvedOptions options = OptionsFor(row.name, stack.num_steps, 3, 1e-4);
     const SampleReport a = cuda.Solve(options, inputs).reports[0];
@@ -84,7 +77,7 @@ void ExpectCountsOfCpu(std::unique_ptr<Backend> backend, const StackOptions& sta
 class CudaBackendTest : public ::testing::TestWithParam<bool> {
  protected:
   static std::unique_ptr<Backend> NewBackend() {
-    return GetParam() ? testing::NewBackendUnderTest() : testing::NewBackendWithoutClusters();
+    return GetParam() ? NewBackendUnderTest() : NewBackendWithoutClusters();
   }
 };
 
@@ -105,21 +98,20 @@ TEST_P(CudaBackendTest, AgreesWithTheReference) {
 // These states are too wide for a warp.
 TEST(CudaWideStatesTest, AgreeWithTheReference) {
   for (const int64_t dim : {33, 64, 100}) {
-    ExpectReference(testing::NewBackendUnderTest(),
-                    {.num_steps = 33, .state_dim = dim, .gain = 0.9});
-    ExpectReference(testing::NewBackendUnderTest(),
+    ExpectReference(NewBackendUnderTest(), {.num_steps = 33, .state_dim = dim, .gain = 0.9});
+    ExpectReference(NewBackendUnderTest(),
                     {.num_steps = 20, .state_dim = dim, .residual = true, .gain = 0.3});
   }
 }
 
 TEST(CudaWideStatesTest, TheWidestOnesToo) {
-  ExpectReference(testing::NewBackendUnderTest(), {.num_steps = 5, .state_dim = 256, .gain = 0.9});
+  ExpectReference(NewBackendUnderTest(), {.num_steps = 5, .state_dim = 256, .gain = 0.9});
 }
 
 // A matrix or a vector that came through the tree incompletely would cost more passes.
 TEST(CudaWideStatesTest, CountWhatTheCpuBackendCounts) {
   for (const int64_t dim : {40, 100})
-    ExpectCountsOfCpu(testing::NewBackendUnderTest(),
+    ExpectCountsOfCpu(NewBackendUnderTest(),
                       {.num_steps = 40, .state_dim = dim, .residual = true, .gain = 0.2});
 }
 
@@ -128,7 +120,7 @@ TEST(CudaWideStatesTest, BitsDoNotDependOnTheBatch) {
   constexpr int64_t kDim = 40, kSamples = 10;
   const RandomSystem system({.num_steps = 12, .state_dim = kDim, .gain = 0.9});
   const std::vector<float> inputs = system.Inputs(kSamples, 3);
-  const SolverRig rig(testing::NewBackendUnderTest(), system.spec());
+  const SolverRig rig(NewBackendUnderTest(), system.spec());
   for (const char* solver : {"sequential", "newton"}) {
     const ResolvedOptions options = OptionsFor(solver, 12, 3, 1e-4);
     const Solved together = rig.Solve(options, inputs);
@@ -156,7 +148,7 @@ TEST_P(CudaBackendTest, ItsClaimsHold) {
     for (const int64_t interval : {1, 4}) {
       const Solved newton = rig.Solve(OptionsFor("newton", 48, interval, 1e-4), inputs);
       claims += newton.reports[0].converged && !newton.reports[0].fallback ? 1 : 0;
-      EXPECT_LE(testing::RelativeError(newton.trajectory, want, 6, 1e-2), 1e-4)
+      EXPECT_LE(RelativeError(newton.trajectory, want, 6, 1e-2), 1e-4)
           << "seed " << seed << " C " << interval;
     }
   }
@@ -171,7 +163,7 @@ TEST_P(CudaBackendTest, StartsFromEveryGuess) {
   const RandomSystem system({.num_steps = 61, .state_dim = 9, .residual = true, .gain = 0.4});
   const std::vector<float> inputs = system.Inputs(2, 5);
   SolverRig rig(NewBackend(), system.spec());
-  const SolverRig cpu(testing::BackendCases().front().create(), system.spec());
+  const SolverRig cpu(BackendCases().front().create(), system.spec());
   ASSERT_TRUE(rig.system()
                   .SetAffineGuess(*FitAffineGuess(cpu.runner(), SyntheticInputs(64, 9), 1 << 20))
                   .ok());
@@ -211,11 +203,11 @@ TEST_P(CudaBackendTest, FallsBackToTheBitsOfTheSequentialSolver) {
 TEST(CudaWorkspaceTest, HoldWhatSharedMemoryDoesNot) {
   const RandomSystem system({.num_steps = 700, .state_dim = 9, .residual = true, .gain = 0.05});
   const std::vector<float> inputs = system.Inputs(10, 5);
-  const SolverRig rig(testing::NewBackendUnderTest(), system.spec());
+  const SolverRig rig(NewBackendUnderTest(), system.spec());
   const Solved sequential = rig.Solve({.solver = "sequential"}, inputs);
   const Solved newton = rig.Solve(OptionsFor("newton", 700, 1, 1e-4), inputs);
   const std::vector<double> want(sequential.trajectory.begin(), sequential.trajectory.end());
-  EXPECT_LE(testing::RelativeError(newton.trajectory, want, 9, 1e-2), 1e-4);
+  EXPECT_LE(RelativeError(newton.trajectory, want, 9, 1e-2), 1e-4);
   for (const SampleReport& report : newton.reports)
     EXPECT_TRUE(report.converged && !report.fallback);
 }
@@ -282,4 +274,4 @@ INSTANTIATE_TEST_SUITE_P(All, CudaBackendTest, ::testing::Bool(), [](const auto&
 });
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -9,13 +9,10 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
-using testing::OptionsFor;
-using testing::RandomSystem;
-using testing::SolverRig;
-using testing::simt::NewSimtDevice;
+using simt::NewSimtDevice;
 
 // The loop runs on the device for the narrow system, and on the host for the wide one.
 TEST(CudaErrorsTest, ALostDeviceIsAnErrorAndNoAnswer) {
@@ -37,7 +34,7 @@ TEST(CudaErrorsTest, ALostDeviceIsAnErrorAndNoAnswer) {
 // Products with whole layers are launches like others.
 TEST(CudaErrorsTest, ALostDeviceIsAnErrorOfWideDenoisersToo) {
   for (const int64_t dim : {12, 40}) {
-    const testing::RandomDiffusion process({.state_dim = dim, .hidden_dim = 250, .num_steps = 3});
+    const RandomDiffusion process({.state_dim = dim, .hidden_dim = 250, .num_steps = 3});
     for (const int launches : {3, 4, 5, 6, 7, 8, 9, 10}) {
       const SolverRig rig(cuda::NewCudaBackend(NewSimtDevice({.fail_after = launches})),
                           process.spec());
@@ -51,8 +48,8 @@ TEST(CudaErrorsTest, ALostDeviceIsAnErrorOfWideDenoisersToo) {
 // A space takes no more than the bytes that SpaceBytes named.
 TEST(CudaErrorsTest, SpacesFitIntoTheBytesTheyNamed) {
   const RandomSystem narrow({.num_steps = 300, .state_dim = 4}), wide({.state_dim = 40});
-  const testing::RandomDiffusion diffusion({.state_dim = 5}), wide_diffusion({.state_dim = 40});
-  const testing::RandomDiffusion denoiser({.state_dim = 5, .hidden_dim = 250}),
+  const RandomDiffusion diffusion({.state_dim = 5}), wide_diffusion({.state_dim = 40});
+  const RandomDiffusion denoiser({.state_dim = 5, .hidden_dim = 250}),
       both_wide({.kind = DenoiserKind::kAdaLnMlp, .state_dim = 40, .hidden_dim = 250});
   const std::vector<SystemSpec> specs = {narrow.spec(),         wide.spec(),     diffusion.spec(),
                                          wide_diffusion.spec(), denoiser.spec(), both_wide.spec()};
@@ -68,19 +65,19 @@ TEST(CudaErrorsTest, SpacesFitIntoTheBytesTheyNamed) {
 }
 
 TEST(CudaErrorsTest, SaysWhatItCannotTake) {
-  const auto refusal = [](const SystemSpec& spec, const testing::simt::DeviceOptions& options,
+  const auto refusal = [](const SystemSpec& spec, const simt::DeviceOptions& options,
                           const PackingLimits& limits) {
     const auto backend = cuda::NewCudaBackend(NewSimtDevice(options));
     return backend->NewSystem(spec, limits).status();
   };
   const RandomSystem stack({.num_steps = 20, .state_dim = 4}), wide({.state_dim = 257});
-  testing::ExpectError(refusal(stack.spec(), {.memory_bytes = 1000}, {}),
-                       absl::StatusCode::kResourceExhausted, "bytes wanted, 1000 of 1000 free");
-  testing::ExpectError(refusal(stack.spec(), {}, {.max_bytes = 1000}),
-                       absl::StatusCode::kResourceExhausted, "1000 are left of those allowed");
-  testing::ExpectError(refusal(wide.spec(), {}, {}), absl::StatusCode::kUnimplemented,
-                       "takes 1 .. 256, got 257; --backend cpu");
+  ExpectError(refusal(stack.spec(), {.memory_bytes = 1000}, {}),
+              absl::StatusCode::kResourceExhausted, "bytes wanted, 1000 of 1000 free");
+  ExpectError(refusal(stack.spec(), {}, {.max_bytes = 1000}), absl::StatusCode::kResourceExhausted,
+              "1000 are left of those allowed");
+  ExpectError(refusal(wide.spec(), {}, {}), absl::StatusCode::kUnimplemented,
+              "takes 1 .. 256, got 257; --backend cpu");
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

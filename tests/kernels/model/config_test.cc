@@ -13,16 +13,10 @@
 #include "tests/kernels/model/config_case.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using absl::StatusCode;
-using testing::CaseName;
-using testing::ConfigWith;
-using testing::ExpectError;
-using testing::MinimalConfig;
-using testing::RefusedCase;
-using testing::TypeFor;
 
 TEST(ConfigTest, TakesDefaults) {
   const absl::StatusOr<ModelConfig> config = ParseConfig(MinimalConfig().dump());
@@ -288,4 +282,4 @@ TEST(ConfigKeysTest, NamesFamiliesOfTheRegistryOnly) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -9,12 +9,10 @@
 #include "tests/testing/expect_error.h"
 #include "tests/testing/safetensors_writer.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using absl::StatusCode;
-using testing::ExpectError;
-using testing::NamedTensor;
 
 constexpr int64_t kInput = 4;
 constexpr int64_t kOutput = 5;
@@ -81,7 +79,7 @@ std::vector<NamedTensor> With(std::vector<NamedTensor> tensors, NamedTensor extr
 
 absl::StatusOr<Model> Load(const std::vector<NamedTensor>& tensors, ModelConfig config = Config(),
                            ModelLimits limits = {}) {
-  const std::string bytes = testing::SerializeSafetensors(tensors);
+  const std::string bytes = SerializeSafetensors(tensors);
   const absl::StatusOr<Tensors> parsed = ParseSafetensors(bytes);
   if (!parsed.ok()) return parsed.status();
   Model model;
@@ -130,7 +128,7 @@ TEST(DenseStackTest, FillsTheSpecOfAResnet) {
 }
 
 TEST(DenseStackTest, MlpDiffersInTheResidualOnly) {
-  const std::string bytes = testing::SerializeSafetensors(Stacked());
+  const std::string bytes = SerializeSafetensors(Stacked());
   Model model;
   model.config = Config();
   model.config.residual_scale = 1.0;
@@ -272,4 +270,4 @@ TEST(DenseStackTest, LimitsTheBytesAfterConversion) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -10,15 +10,10 @@
 #include "tests/kernels/model/config_case.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using absl::StatusCode;
-using testing::CaseName;
-using testing::ConfigWith;
-using testing::ExpectError;
-using testing::MinimalConfig;
-using testing::RefusedCase;
 
 std::string Diffusion(std::string_view key, std::string_view value) {
   return ConfigWith(key, value, "diffusion");
@@ -195,4 +190,4 @@ TEST(DiffusionConfigTest, CountsTheModulationOfTheKind) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

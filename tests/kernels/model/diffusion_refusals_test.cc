@@ -10,20 +10,8 @@
 #include "kernels/base/strings.h"
 #include "tests/kernels/model/diffusion_case.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::Config;
-using testing::DiffusionTensors;
-using testing::ExpectError;
-using testing::ExpectRefused;
-using testing::Full;
-using testing::kHidden;
-using testing::Load;
-using testing::LoadInto;
-using testing::NamedTensor;
-using testing::Scheduler;
-using testing::WavyTensor;
 
 std::vector<ModelConfig> EveryVariant() {
   std::vector<ModelConfig> all;
@@ -189,7 +177,7 @@ TEST(DiffusionRefusalsTest, RefusesATimeEmbeddingThatIsNotFinite) {
 }
 
 TEST(DiffusionRefusalsTest, NeedsItsSchedulerFirst) {
-  const std::string bytes = testing::SerializeSafetensors(DiffusionTensors(Config()));
+  const std::string bytes = SerializeSafetensors(DiffusionTensors(Config()));
   Model model;
   model.config = Config();
 
@@ -198,4 +186,4 @@ TEST(DiffusionRefusalsTest, NeedsItsSchedulerFirst) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -10,21 +10,8 @@
 #include "kernels/model/reverse_process.h"
 #include "tests/kernels/model/diffusion_case.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::Config;
-using testing::DiffusionTensors;
-using testing::ExpectRefused;
-using testing::Full;
-using testing::kBlocks;
-using testing::kHidden;
-using testing::kState;
-using testing::Load;
-using testing::LoadInto;
-using testing::NamedTensor;
-using testing::Scheduler;
-using testing::WavyTensor;
 
 const DiffusionSpec& SpecOf(const Model& model, size_t index = 0) {
   return std::get<DiffusionSpec>(model.systems.at(index));
@@ -236,11 +223,11 @@ TEST(DiffusionTest, RefusesNumbersOfStepsThatTheScheduleDoesNotHave) {
   const absl::StatusOr<Model> model = Load(Config());
   ASSERT_TRUE(model.ok()) << model.status();
   for (const int64_t count : {int64_t{-1}, int64_t{0}, int64_t{21}, INT64_MAX})
-    testing::ExpectError(SystemOf(*model, count, {}), absl::StatusCode::kInvalidArgument,
-                         "num_inference_steps: expected an integer in [1, 20], got ");
+    ExpectError(SystemOf(*model, count, {}), absl::StatusCode::kInvalidArgument,
+                "num_inference_steps: expected an integer in [1, 20], got ");
   CancelToken token;
   token.Cancel();
-  testing::ExpectError(SystemOf(*model, 7, {.token = &token}), absl::StatusCode::kCancelled, "");
+  ExpectError(SystemOf(*model, 7, {.token = &token}), absl::StatusCode::kCancelled, "");
 }
 
 TEST(DiffusionTest, TheLargestNumberOfStepsFitsTheLimits) {
@@ -332,4 +319,4 @@ TEST(DiffusionTest, SpecsFollowAModelThatMoves) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

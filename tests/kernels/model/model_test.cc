@@ -13,12 +13,10 @@
 #include "tests/testing/expect_error.h"
 #include "tests/testing/safetensors_writer.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using absl::StatusCode;
-using testing::ExpectError;
-using testing::NamedTensor;
 
 constexpr char kConfig[] =
     R"({"model_type":"mlp","input_dim":2,"output_dim":2,"state_dim":2,"num_layers":3,"activation":"relu"})";
@@ -26,10 +24,9 @@ constexpr char kConfig[] =
 class ReadModelTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(
-        testing::WriteModel(directory_.path(), kConfig,
-                            {{"layers.weight", {3, 2, 2}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}})
-            .ok());
+    ASSERT_TRUE(WriteModel(directory_.path(), kConfig,
+                           {{"layers.weight", {3, 2, 2}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}})
+                    .ok());
   }
 
   std::string File(std::string_view name) const { return directory_.File(name); }
@@ -37,10 +34,10 @@ class ReadModelTest : public ::testing::Test {
     return ReadModel(directory_.path(), limits);
   }
   void WriteCalibration(const std::vector<NamedTensor>& tensors) const {
-    ASSERT_TRUE(testing::WriteSafetensors(File("calibration.safetensors"), tensors).ok());
+    ASSERT_TRUE(WriteSafetensors(File("calibration.safetensors"), tensors).ok());
   }
 
-  testing::TemporaryDirectory directory_;
+  TemporaryDirectory directory_;
 };
 
 TEST_F(ReadModelTest, ReadsAModel) {
@@ -141,7 +138,7 @@ TEST_F(ReadModelTest, NamesTheFileOfAnError) {
 }
 
 TEST_F(ReadModelTest, NamesTheTensorOfAnError) {
-  ASSERT_TRUE(testing::WriteSafetensors(File("model.safetensors"), {}).ok());
+  ASSERT_TRUE(WriteSafetensors(File("model.safetensors"), {}).ok());
 
   ExpectError(Read(), StatusCode::kInvalidArgument,
               "model.safetensors: tensor \"layers.weight\" of shape [3, 2, 2] or");
@@ -164,9 +161,7 @@ class ReadDiffusionModelTest : public ReadModelTest {
     WriteScheduler(kScheduler);
     absl::StatusOr<ModelConfig> config = ParseConfig(Config("4"));
     ASSERT_TRUE(config.ok()) << config.status();
-    ASSERT_TRUE(
-        testing::WriteSafetensors(File("model.safetensors"), testing::DiffusionTensors(*config))
-            .ok());
+    ASSERT_TRUE(WriteSafetensors(File("model.safetensors"), DiffusionTensors(*config)).ok());
   }
 
   static std::string Config(std::string_view steps, std::string_view more = "") {
@@ -258,7 +253,7 @@ TEST_F(ReadDiffusionModelTest, TellsTheTableAndTheTensorsApart) {
                      bytes - 1, " are allowed"));
   ExpectError(Read({.max_weights_bytes = bytes}), StatusCode::kResourceExhausted,
               "/model.safetensors has");
-  ASSERT_TRUE(testing::WriteSafetensors(File("model.safetensors"), {}).ok());
+  ASSERT_TRUE(WriteSafetensors(File("model.safetensors"), {}).ok());
   ExpectRefused("model.safetensors: tensor \"input_proj.weight\" of shape [3, 2] is missing");
 }
 
@@ -267,9 +262,8 @@ TEST_F(ReadDiffusionModelTest, TakesCalibrationInputsWithAConditionOnly) {
   ExpectRefused("calibration.safetensors: expected no such file for a model without inputs");
 
   WriteConfig("4", R"(,"conditioning_dim":2)");
-  ASSERT_TRUE(testing::WriteSafetensors(
-                  File("model.safetensors"),
-                  testing::DiffusionTensors(*ParseConfig(Config("4", R"(,"conditioning_dim":2)"))))
+  ASSERT_TRUE(WriteSafetensors(File("model.safetensors"), DiffusionTensors(*ParseConfig(Config(
+                                                              "4", R"(,"conditioning_dim":2)"))))
                   .ok());
   const absl::StatusOr<Model> model = Read();
   ASSERT_TRUE(model.ok()) << model.status();
@@ -277,4 +271,4 @@ TEST_F(ReadDiffusionModelTest, TakesCalibrationInputsWithAConditionOnly) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -13,12 +13,11 @@
 #include "tests/testing/expect_error.h"
 #include "tests/testing/golden.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using absl::StatusCode;
 using nlohmann::json;
-using testing::ExpectError;
 using Vector = std::vector<double>;
 
 // diffusers' tables are float32; the transcription differs by the order of operations only.
@@ -26,7 +25,7 @@ constexpr double kOfDiffusers = 2e-4;
 constexpr double kOfTranscription = 1e-10;
 
 const json& Golden() {
-  static const json* const golden = new json(testing::ReadGolden("schedulers.json"));
+  static const json* const golden = new json(ReadGolden("schedulers.json"));
   return *golden;
 }
 
@@ -333,4 +332,4 @@ TEST(ReverseProcessTest, BuildsEverySizeWithFiniteCoefficients) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

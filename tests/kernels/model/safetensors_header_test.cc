@@ -7,14 +7,10 @@
 #include "tests/testing/expect_error.h"
 #include "tests/testing/safetensors_writer.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using absl::StatusCode;
-using testing::CaseName;
-using testing::ExpectError;
-using testing::RefusedCase;
-using testing::SafetensorsBytes;
 
 std::string Zeros(size_t count) { return std::string(count, '\0'); }
 
@@ -289,4 +285,4 @@ TEST(SafetensorsHeaderTest, AcceptsTheLimits) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -9,13 +9,10 @@
 #include "kernels/base/strings.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using absl::StatusCode;
-using testing::CaseName;
-using testing::ExpectError;
-using testing::RefusedCase;
 
 // A file with a class name and one key set to this JSON text.
 std::string With(std::string_view key, std::string_view value,
@@ -227,4 +224,4 @@ TEST(SchedulerConfigKeysTest, IsCompleteAndWithoutRepetition) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

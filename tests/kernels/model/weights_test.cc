@@ -11,12 +11,10 @@
 #include "tests/testing/expect_error.h"
 #include "tests/testing/safetensors_writer.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using absl::StatusCode;
-using testing::ExpectError;
-using testing::SafetensorsBytes;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -108,8 +106,7 @@ TEST(WeightsTest, RefusesValuesThatAreNotFinite) {
 }
 
 TEST(WeightsTest, NamesTheElementByItsPosition) {
-  const std::string file =
-      testing::SerializeSafetensors({{"w", {2, 3}, {0, 0, 0, 0, 0, kInfinity}}});
+  const std::string file = SerializeSafetensors({{"w", {2, 3}, {0, 0, 0, 0, 0, kInfinity}}});
 
   ExpectError(ToFloat(*ParseSafetensors(file)->Find("w")), StatusCode::kInvalidArgument,
               "element [1, 2] is infinite");
@@ -117,7 +114,7 @@ TEST(WeightsTest, NamesTheElementByItsPosition) {
 
 TEST(WeightsTest, FindsTensorsByName) {
   const std::string file =
-      testing::SerializeSafetensors({{"b", {1}, {2}}, {"a", {2}, {0, 1}}, {"c", {1, 1}, {3}}});
+      SerializeSafetensors({{"b", {1}, {2}}, {"a", {2}, {0, 1}}, {"c", {1, 1}, {3}}});
   const absl::StatusOr<Tensors> tensors = ParseSafetensors(file);
   ASSERT_TRUE(tensors.ok()) << tensors.status();
 
@@ -130,7 +127,7 @@ TEST(WeightsTest, FindsTensorsByName) {
 }
 
 TEST(WeightsTest, RefusesAnOutputOfTheWrongSize) {
-  const std::string file = testing::SerializeSafetensors({{"w", {2}, {0, 1}}});
+  const std::string file = SerializeSafetensors({{"w", {2}, {0, 1}}});
   std::vector<float> out(3);
 
   ExpectError(ConvertToFloat(*ParseSafetensors(file)->Find("w"), out), StatusCode::kInternal,
@@ -139,7 +136,7 @@ TEST(WeightsTest, RefusesAnOutputOfTheWrongSize) {
 
 // A reader trusts a file after parsing, so parsing must detect every cut.
 TEST(WeightsTest, RefusesEveryTruncationOfAFile) {
-  const std::string file = testing::SerializeSafetensors({{"a", {2}, {0, 1}}, {"b", {1}, {2}}});
+  const std::string file = SerializeSafetensors({{"a", {2}, {0, 1}}, {"b", {1}, {2}}});
   ASSERT_TRUE(ParseSafetensors(file).ok());
 
   for (size_t size = 0; size < file.size(); ++size) {
@@ -148,4 +145,4 @@ TEST(WeightsTest, RefusesEveryTruncationOfAFile) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -10,13 +10,8 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::BackendCases;
-using testing::ExpectError;
-using testing::RandomSystem;
-using testing::SolverRig;
 
 constexpr int64_t kDim = 4;
 constexpr int64_t kNoLimit = int64_t{1} << 30;
@@ -142,4 +137,4 @@ TEST(FitAffineGuessTest, LeavesOutInputsThatOverflow) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

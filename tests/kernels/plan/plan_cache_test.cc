@@ -13,16 +13,11 @@
 #include "tests/testing/expect_error.h"
 #include "tests/testing/safetensors_writer.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using absl::StatusCode;
 using nlohmann::json;
-using testing::ExpectEqual;
-using testing::ExpectError;
-using testing::MakeKey;
-using testing::MakePlan;
-using testing::TemporaryDirectory;
 
 class PlanCacheTest : public ::testing::Test {
  protected:
@@ -73,8 +68,7 @@ TEST_F(PlanCacheTest, ReplacesAnOlderPlan) {
 
 TEST_F(PlanCacheTest, EveryDifferenceOfTheKeyIsAnotherFile) {
   ASSERT_TRUE(cache_.Save(MakeKey(), MakePlan()).ok());
-  std::vector<testing::KeyChange> changes(std::begin(testing::kKeyChanges),
-                                          std::end(testing::kKeyChanges));
+  std::vector<KeyChange> changes(std::begin(kKeyChanges), std::end(kKeyChanges));
   changes.push_back([](PlanKey& k) { k.device_class = "cpu-test l1d=64K"; });
   for (size_t i = 0; i < changes.size(); ++i) {
     PlanKey key = MakeKey();
@@ -140,4 +134,4 @@ TEST_F(PlanCacheTest, AMissingDirectoryIsAnErrorOfSaveAlone) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

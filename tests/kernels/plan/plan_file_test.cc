@@ -8,15 +8,11 @@
 #include "tests/kernels/plan/sample_plan.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using absl::StatusCode;
 using nlohmann::json;
-using testing::ExpectEqual;
-using testing::ExpectError;
-using testing::MakeKey;
-using testing::MakePlan;
 
 constexpr std::string_view kItem = "/devices/cpu-test l1d=32K/0";
 
@@ -204,4 +200,4 @@ TEST(PlanFileTest, RefusesEveryTruncation) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

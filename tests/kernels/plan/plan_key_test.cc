@@ -9,11 +9,8 @@
 
 #include "tests/kernels/plan/sample_plan.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::MakeKey;
-using testing::MakePlan;
 
 TEST(PlanTest, LookupTakesTheFirstEntryThatIsLargeEnough) {
   const Plan plan = MakePlan();
@@ -78,9 +75,9 @@ TEST(PlanIdTest, NamesTheKeyButNotTheDeviceClass) {
   key = MakeKey();
   key.build = "0.1.0+abd";
   EXPECT_NE(*PlanId(key, MakePlan()), MakePlan().id);
-  for (size_t i = 0; i < std::size(testing::kKeyChanges); ++i) {
+  for (size_t i = 0; i < std::size(kKeyChanges); ++i) {
     key = MakeKey();
-    testing::kKeyChanges[i](key);
+    kKeyChanges[i](key);
     EXPECT_NE(*PlanId(key, MakePlan()), MakePlan().id) << "change " << i;
   }
 }
@@ -97,4 +94,4 @@ TEST(MisfitTest, NamesEveryPartThatDiffersButTheBuild) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -11,14 +11,11 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
-using testing::BackendCases;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::RandomSystem;
-using testing::SolverRig;
 using ::testing::StartsWith;
 
 TEST(PlannerTest, NothingIsMeasuredAfterTheTokenHasFired) {
@@ -32,8 +29,8 @@ TEST(PlannerTest, NothingIsMeasuredAfterTheTokenHasFired) {
         token.Cancel();
       }};
 
-  testing::ExpectError(MeasurePlan(rig.runner(), SyntheticInputs(64, 4), options),
-                       absl::StatusCode::kCancelled, "stopped while the plan was measured");
+  ExpectError(MeasurePlan(rig.runner(), SyntheticInputs(64, 4), options),
+              absl::StatusCode::kCancelled, "stopped while the plan was measured");
   EXPECT_EQ(said.size(), 1u);
 }
 
@@ -59,7 +56,7 @@ std::string WhatItDecides(const Plan& plan) { return PlanId({}, plan).value_or("
 // Tests every backend, with timing and without, on one thread and on three.
 TEST(PlannerTest, MeasuringAgainChoosesAgain) {
   const RandomSystem system({.num_steps = 256, .state_dim = 4, .residual = true});
-  for (const testing::BackendCase& backend : BackendCases()) {
+  for (const BackendCase& backend : BackendCases()) {
     const SolverRig rig(backend.create(), system.spec());
     const SolverRig threads(backend.create(), system.spec(), 3);
     const CalibrationInputs inputs = SyntheticInputs(64, 4);
@@ -157,12 +154,12 @@ TEST(CheckPlanTest, KeepsWhatMeetsTheToleranceAndNamesWhatDoesNot) {
   EXPECT_EQ(plan.entries, measured->entries);
 
   // This tolerance is below what float32 can do.
-  testing::ExpectError(CheckPlan(rig.runner(), inputs, {.rtol = 1e-9, .atol = 0}, &plan),
-                       absl::StatusCode::kFailedPrecondition, "missed");
+  ExpectError(CheckPlan(rig.runner(), inputs, {.rtol = 1e-9, .atol = 0}, &plan),
+              absl::StatusCode::kFailedPrecondition, "missed");
   CancelToken token;
   token.Cancel();
-  testing::ExpectError(CheckPlan(rig.runner(), inputs, {.token = &token}, &plan),
-                       absl::StatusCode::kCancelled, "stopped");
+  ExpectError(CheckPlan(rig.runner(), inputs, {.token = &token}, &plan),
+              absl::StatusCode::kCancelled, "stopped");
 }
 
 // An answer that overflows or is cut off is no standard for candidates.
@@ -187,4 +184,4 @@ TEST(PlannerTest, WithoutASequentialAnswerThereAreNoCandidates) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -20,12 +20,10 @@
 #include "kernels/reference/reference_ops.h"
 #include "tests/testing/golden.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using nlohmann::json;
-using testing::ActivationOf;
-using testing::Flat;
 using Vector = std::vector<double>;
 
 // diffusers computes network, tables and steps in float32; the transcription differs by the order
@@ -34,7 +32,7 @@ constexpr double kOfDiffusers = 2e-4;
 constexpr double kOfTranscription = 1e-10;
 
 const json& Golden() {
-  static const json* const golden = new json(testing::ReadGolden("diffusion.json"));
+  static const json* const golden = new json(ReadGolden("diffusion.json"));
   return *golden;
 }
 
@@ -294,4 +292,4 @@ TEST(GoldenDiffusionCoverageTest, ClipsSomeValuesAndNotOthers) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -11,13 +11,10 @@
 
 #include "tests/testing/golden.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using nlohmann::json;
-using testing::ActivationOf;
-using testing::Flat;
-using testing::ReadGolden;
 using Vector = std::vector<double>;
 
 constexpr double kRelative = 1e-12;
@@ -231,4 +228,4 @@ TEST(ReferenceOpsTest, StepJacobianEqualsCentralDifferences) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -8,11 +8,8 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::RandomSystem;
-using testing::SolverRig;
 
 CancelToken::Clock::time_point InSeconds(int seconds) {
   return CancelToken::Clock::now() + std::chrono::seconds(seconds);
@@ -48,7 +45,7 @@ TEST(CancelTokenTest, FiresWithItsParent) {
 TEST(CancelTokenTest, EverySolverReportsTheReasonOfEachSample) {
   constexpr int64_t kSteps = 40, kSamples = 3;
   const RandomSystem system({.num_steps = kSteps, .state_dim = 3});
-  const SolverRig rig(testing::BackendCases().front().create(), system.spec());
+  const SolverRig rig(BackendCases().front().create(), system.spec());
   const std::vector<float> inputs = system.Inputs(kSamples, 2);
   std::vector<float> outputs(inputs.size());
   CancelToken late(InSeconds(-1)), cancelled(InSeconds(3600)), fine(InSeconds(3600));
@@ -64,8 +61,7 @@ TEST(CancelTokenTest, EverySolverReportsTheReasonOfEachSample) {
                        .reports = std::span(reports).subspan(i, 1),
                        .token = token});
     }
-    ASSERT_TRUE(
-        rig.runner().Run(testing::OptionsFor(row.name, kSteps, 8, 1e-4), items, nullptr).ok());
+    ASSERT_TRUE(rig.runner().Run(OptionsFor(row.name, kSteps, 8, 1e-4), items, nullptr).ok());
     EXPECT_EQ(reports[0].termination, Termination::kDeadline) << row.name;
     EXPECT_EQ(reports[1].termination, Termination::kCancelled) << row.name;
     EXPECT_TRUE(reports[2].converged) << row.name;
@@ -74,14 +70,14 @@ TEST(CancelTokenTest, EverySolverReportsTheReasonOfEachSample) {
 
 // Long passes look at the token; a pass that they leave undone is never judged.
 TEST(CancelTokenTest, APassOfASampleWhoseTokenHasFiredIsLeftUndone) {
-  const testing::RandomSystem stack({.num_steps = 30, .state_dim = 4});
-  const testing::RandomDiffusion process({.num_steps = 30});
+  const RandomSystem stack({.num_steps = 30, .state_dim = 4});
+  const RandomDiffusion process({.num_steps = 30});
   const std::vector<float> inputs = stack.Inputs(1, 3);
   const CancelToken idle;
   CancelToken fired;
   fired.Cancel();
   for (const SystemSpec& spec : {SystemSpec(stack.spec()), SystemSpec(process.spec())}) {
-    for (const testing::BackendCase& backend : testing::BackendCases()) {
+    for (const BackendCase& backend : BackendCases()) {
       if (backend.name == "reference") continue;  // the reference always finishes
       const std::unique_ptr<Backend> owner = backend.create();
       const std::unique_ptr<System> system = *owner->NewSystem(spec);
@@ -100,8 +96,8 @@ TEST(CancelTokenTest, APassOfASampleWhoseTokenHasFiredIsLeftUndone) {
 }
 
 TEST(CancelTokenTest, ACoarseGuessIsLeftUndone) {
-  const testing::RandomDiffusion process({.num_steps = 64});
-  const std::unique_ptr<Backend> backend = testing::BackendCases().front().create();
+  const RandomDiffusion process({.num_steps = 64});
+  const std::unique_ptr<Backend> backend = BackendCases().front().create();
   const std::unique_ptr<System> system = *backend->NewSystem(process.spec());
   const std::unique_ptr<SolveSpace> space = *system->NewSpace({});
   CancelToken token;
@@ -113,8 +109,8 @@ TEST(CancelTokenTest, ACoarseGuessIsLeftUndone) {
 }
 
 TEST(CancelTokenTest, PackingIsLeftUndone) {
-  const testing::RandomDiffusion process({.num_steps = 64});
-  const std::unique_ptr<Backend> backend = testing::BackendCases().front().create();
+  const RandomDiffusion process({.num_steps = 64});
+  const std::unique_ptr<Backend> backend = BackendCases().front().create();
   CancelToken token;
   EXPECT_TRUE(backend->NewSystem(process.spec(), {.token = &token}).ok());
   token.Cancel();
@@ -123,4 +119,4 @@ TEST(CancelTokenTest, PackingIsLeftUndone) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -12,12 +12,8 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::BackendCases;
-using testing::RandomSystem;
-using testing::RelativeError;
 
 // ceil(log2 n), by doubling.
 int CeilLog2(int64_t n) {
@@ -146,7 +142,7 @@ TEST(ScanIntervalsTest, JacobiHasNothingToSolve) {
 class LinearSolveTest : public ::testing::TestWithParam<std::tuple<size_t, int64_t>> {
  protected:
   static constexpr int64_t kDim = 5;
-  const testing::BackendCase& backend() const { return BackendCases()[std::get<0>(GetParam())]; }
+  const BackendCase& backend() const { return BackendCases()[std::get<0>(GetParam())]; }
   int64_t intervals() const { return std::get<1>(GetParam()); }
 
   void MakeSpace(const DenseStackSpec& spec, const std::vector<float>& inputs, int64_t interval) {
@@ -262,4 +258,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, LinearSolveTest,
                          CaseName);
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -10,15 +10,8 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::BackendCase;
-using testing::BackendCases;
-using testing::OptionsFor;
-using testing::RandomSystem;
-using testing::SolverRig;
-using testing::StackOptions;
 
 constexpr int64_t kSteps = 48, kDim = 4;
 
@@ -194,4 +187,4 @@ TEST(ReportTest, ProgressHasAnEstimateFromTheUpdateOnThatConverged) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -10,15 +10,8 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::BackendCase;
-using testing::BackendCases;
-using testing::OptionsFor;
-using testing::RandomSystem;
-using testing::Solved;
-using testing::SolverRig;
 
 constexpr int64_t kSteps = 20, kDim = 3;
 
@@ -59,7 +52,7 @@ TEST(RunnerTest, AnOutputThatOverflowsIsNoAnswer) {
 
 // Float32 only. Zeros in place of a vector whose variance overflows would hide the overflow.
 TEST(RunnerTest, ALayerNormThatOverflowsIsNoAnswer) {
-  const testing::RandomDiffusion process(
+  const RandomDiffusion process(
       {.kind = DenoiserKind::kAdaLnMlp, .num_steps = kSteps, .input_scale = 1e20});
   for (const BackendCase& backend : BackendCases()) {
     if (backend.name == "reference") continue;
@@ -77,7 +70,7 @@ TEST(RunnerTest, ALayerNormThatOverflowsIsNoAnswer) {
 // Outputs of a cancelled sample may belong to another request, so nobody gets them.
 TEST(RunnerTest, WhatWasStoppedWritesNoOutputs) {
   const RandomSystem system({.num_steps = kSteps, .state_dim = kDim});
-  const testing::RandomDiffusion process({.num_steps = kSteps, .condition_dim = kDim});
+  const RandomDiffusion process({.num_steps = kSteps, .condition_dim = kDim});
   const std::vector<float> inputs = system.Inputs(1, 5);
   CancelToken token;
   token.Cancel();
@@ -104,4 +97,4 @@ TEST(RunnerTest, WhatWasStoppedWritesNoOutputs) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

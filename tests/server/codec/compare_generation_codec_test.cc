@@ -8,11 +8,10 @@
 #include "tests/server/codec/generation_codec_fixture.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::ExpectError;
 
 v1::CompareRequest GoodCompare() {
   v1::CompareRequest request;
@@ -160,4 +159,4 @@ TEST(CompareGenerationTest, BoundsTheWork) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -10,12 +10,11 @@
 #include "tests/server/codec/generation_codec_fixture.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
-using testing::ExpectError;
 
 TEST(GenerationCodecTest, AnEmptyRequestIsOneSampleWithEveryDefault) {
   const auto input = Decode(v1::GenerateRequest());
@@ -294,4 +293,4 @@ TEST(GenerationCodecTest, TheBoundHoldsForTheLongestReply) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

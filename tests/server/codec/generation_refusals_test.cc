@@ -12,10 +12,8 @@
 #include "tests/server/codec/generation_codec_fixture.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::ExpectError;
 
 struct BadRequest {
   std::string name;
@@ -250,4 +248,4 @@ TEST(GenerationRefusalsTest, ChecksThatEveryTensorIsFinite) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -8,10 +8,8 @@
 
 #include "tests/testing/fake_engine.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::FakeModel;
 
 std::shared_ptr<ServedModel> Served() {
   return std::make_shared<ServedModel>("m", 7, std::make_shared<FakeModel>(), nullptr);
@@ -291,4 +289,4 @@ TEST(ReplyCodecTest, AModelThatIsNotReadyHasOnlyItsSummary) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -12,11 +12,8 @@
 #include "tests/testing/expect_error.h"
 #include "tests/testing/fake_engine.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::ExpectError;
-using testing::FakeModel;
 
 constexpr int64_t kMessageLimit = 1 << 20;
 
@@ -425,4 +422,4 @@ TEST(CompareCodecTest, BoundsTheWork) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

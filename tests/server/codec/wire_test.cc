@@ -9,10 +9,8 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::ExpectError;
 
 template <typename Message>
 absl::Status Check(const std::string& bytes) {
@@ -99,4 +97,4 @@ TEST(WireTest, RefusesMalformedBytes) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

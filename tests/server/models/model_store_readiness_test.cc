@@ -10,17 +10,15 @@
 #include "tests/server/models/model_store_rig.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
-using testing::ExpectError;
-using testing::FakeEngine;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-using ModelStoreReadinessTest = testing::ModelStoreRig;
+using ModelStoreReadinessTest = ModelStoreRig;
 
 TEST_F(ModelStoreReadinessTest, LoadsTheVersionsThatThePolicyChooses) {
   for (const char* version : {"1", "2", "3"}) {
@@ -267,4 +265,4 @@ TEST(ModelStoreRepositoryTest, AMissingRepositoryIsAnError) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

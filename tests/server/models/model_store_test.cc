@@ -11,16 +11,14 @@
 #include "tests/server/models/model_store_rig.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ExpectError;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::TemporaryDirectory;
 
-using ModelStoreTest = testing::ModelStoreRig;
+using ModelStoreTest = ModelStoreRig;
 
 TEST_F(ModelStoreTest, AModelIsTriedBeforeItCanBeFound) {
   Write("a", "1");
@@ -219,7 +217,7 @@ TEST_F(ModelStoreTest, ANewVersionBecomesTheLatest) {
 // There is a plan per number of steps, and each may come from another source.
 TEST_F(ModelStoreTest, TellsOfEveryPlanWhereItIsFrom) {
   Write("a", "1");
-  change_ = [](testing::FakeModel* model) {
+  change_ = [](FakeModel* model) {
     model->info_.num_inference_steps = {100, 50, 25};
     model->plan_.source = PlanSource::kFile;
     for (const int64_t steps : {50, 25})
@@ -229,7 +227,7 @@ TEST_F(ModelStoreTest, TellsOfEveryPlanWhereItIsFrom) {
   EXPECT_THAT(log_, HasSubstr("plan_source=\"file, measured\""));
   const std::string series = "deeppcr_model_plan_seconds_sum{model=\"a\",version=\"1\"} ";
   EXPECT_THAT(metrics_.Text(), HasSubstr(series + "1\n"));
-  change_ = [](testing::FakeModel* model) { model->plan_.source = PlanSource::kServing; };
+  change_ = [](FakeModel* model) { model->plan_.source = PlanSource::kServing; };
   ASSERT_TRUE(store_.Load("a", 1).ok());
   EXPECT_THAT(metrics_.Text(), HasSubstr(series + "1\n")) << "nothing was measured";
 }
@@ -283,4 +281,4 @@ TEST_F(ModelStoreTest, AVersionThatFailedKeepsItsName) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -9,13 +9,11 @@
 #include "tests/testing/expect_error.h"
 #include "tests/testing/safetensors_writer.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 namespace fs = std::filesystem;
 using absl::StatusCode;
-using testing::ExpectError;
-using testing::TemporaryDirectory;
 
 // While an object of this class lives, no file can be opened, not even by root.
 class NoFiles {
@@ -114,4 +112,4 @@ TEST(AsLoadErrorTest, NamesNoPathOutsideTheRepository) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

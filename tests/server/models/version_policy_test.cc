@@ -6,11 +6,10 @@
 
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::ExpectError;
 
 std::vector<int64_t> Chosen(std::string_view rules, std::string_view model) {
   const auto policies = VersionPolicies::Parse(rules);
@@ -43,4 +42,4 @@ TEST(VersionPolicyTest, RefusesWhatIsNoRule) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

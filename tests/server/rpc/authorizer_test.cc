@@ -8,10 +8,8 @@
 #include "tests/testing/expect_error.h"
 #include "tests/testing/safetensors_writer.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::ExpectError;
 
 constexpr char kInfer[] = "infer-0123456789abcdef", kAdmin[] = "admin-0123456789abcdef";
 
@@ -22,7 +20,7 @@ class AuthorizerTest : public ::testing::Test {
     return authorizer_.Check(header, needed);
   }
 
-  testing::TemporaryDirectory folder_;
+  TemporaryDirectory folder_;
   const std::string path_ = folder_.File("tokens");
   Authorizer authorizer_{path_};
 };
@@ -90,4 +88,4 @@ TEST_F(AuthorizerTest, AReloadTakesTokensAway) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -13,17 +13,12 @@
 #include "tests/server/schedule/batcher_rig.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::ExpectError;
-using testing::FakeModel;
-using testing::Gate;
-using testing::kNoPause;
-using testing::TestJob;
 
-using BatcherTest = testing::BatcherRig;
+using BatcherTest = BatcherRig;
 
 TEST_F(BatcherTest, RunsOnlyEqualOptionsTogether) {
   Batcher batcher({.schedule = {.workers = 1}});
@@ -362,4 +357,4 @@ TEST_F(BatcherTest, EveryAcceptedJobIsDoneOnceWhenShutdownMeetsEnqueues) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

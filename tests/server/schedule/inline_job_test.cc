@@ -9,13 +9,10 @@
 #include "server/schedule/batcher.h"
 #include "tests/server/schedule/batcher_rig.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
-using testing::kNoPause;
-using testing::TestJob;
-
-class InlineJobTest : public testing::BatcherRig {
+class InlineJobTest : public BatcherRig {
  protected:
   std::unique_ptr<TestJob> NewInlineJob() const {
     auto job = std::make_unique<TestJob>(model_, 1);
@@ -113,4 +110,4 @@ TEST_F(InlineJobTest, WhatACallerHeldBackGoesOnWhenItIsDone) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -14,16 +14,10 @@
 #include "server/schedule/schedule.h"
 #include "tests/server/schedule/plain_job.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using std::chrono::microseconds;
-using testing::kMaxBatch;
-using testing::kStart;
-using testing::ModelPtr;
-using testing::NewModel;
-using testing::PlainJob;
-using testing::TimePoint;
 
 // The rules of schedule.h again, as plain as possible and without regard for speed: one list of all
 // waiting jobs, by arrival.
@@ -301,4 +295,4 @@ TEST(ScheduleSimulationTest, FollowsItsRules) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

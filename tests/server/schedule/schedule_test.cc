@@ -11,20 +11,13 @@
 #include "tests/server/schedule/plain_job.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
-using testing::ExpectError;
 using ::testing::IsEmpty;
-using testing::kMaxBatch;
-using testing::kStart;
-using testing::ModelPtr;
-using testing::NewModel;
-using testing::PlainJob;
-using testing::TimePoint;
 
 class ScheduleTest : public ::testing::Test {
  protected:
@@ -299,4 +292,4 @@ TEST_F(ScheduleTest, ExpiredJobsAreRemovedFromEveryQueue) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -10,7 +10,7 @@
 
 #include "tests/testing/fake_engine.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 OwnedSampleInputs NewSample() {
@@ -19,7 +19,6 @@ OwnedSampleInputs NewSample() {
 }
 
 using ::testing::ElementsAre;
-using testing::FakeModel;
 using ::testing::HasSubstr;
 
 // A job that occupies a worker until its gate opens.
@@ -38,7 +37,7 @@ class Blocker : public Job {
   }
   void Done(absl::Status, const JobTimings&) override {}
 
-  testing::Gate gate;
+  Gate gate;
 
  private:
   CancelToken token_;
@@ -207,4 +206,4 @@ TEST_F(ShadowTest, ACallersTrajectoryHasNoPair) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -9,12 +9,10 @@
 
 #include "tests/testing/fake_engine.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::FakeModel;
-using testing::Gate;
 using ::testing::HasSubstr;
 
 std::shared_ptr<ServedModel> Served(const std::string& name) {
@@ -188,4 +186,4 @@ TEST_F(SystemPreparerTest, EndsRequestsAtTheirDeadlines) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -8,11 +8,10 @@
 
 #include "tests/testing/fake_engine.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::Gate;
 
 TEST(TaskThreadTest, RunsTasksInTheirOrderAndThoseThatWaitBeforeItStops) {
   TaskThread thread;
@@ -69,4 +68,4 @@ TEST(TaskThreadTest, ATaskThatWaitsMayBeWithdrawn) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -9,12 +9,10 @@
 #include "tests/testing/expect_error.h"
 #include "tests/testing/fake_engine.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::ExpectError;
-using testing::FakeModel;
 
 class WarmUpTest : public ::testing::Test {
  protected:
@@ -68,4 +66,4 @@ TEST_F(WarmUpTest, DoesNotOutliveItsServer) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

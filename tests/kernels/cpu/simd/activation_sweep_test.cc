@@ -22,11 +22,8 @@
 #include "tests/kernels/cpu/simd/exact_activation.h"
 #include "tests/testing/packed_layers.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::KernelSet;
-using testing::KernelSets;
 
 constexpr int64_t kBlock = 4096;  // consecutive floats
 constexpr uint64_t kFloats = uint64_t{1} << 32;
@@ -89,14 +86,14 @@ class Block {
     for (int64_t i = 1; i < kSize; ++i) x_[i] = FloatOf(first + std::min(i, kBlock) - 1);
     // All floats of a block have the same exponent.
     finite_ = std::isfinite(x_[1]);
-    if (finite_) testing::ExactActivation(activation_, x_, exact_, kSize);
+    if (finite_) ExactActivation(activation_, x_, exact_, kSize);
   }
 
   void AddTo(const KernelSet& set, Findings* findings) {
     std::copy(x_, x_ + kSize, y_);
     set.kernels(4).activate(activation_, y_, kSize);
     if (!finite_) return AddNans(findings);
-    const testing::LargestErrors errors = testing::ErrorsOf(y_, exact_, kSize);
+    const LargestErrors errors = ErrorsOf(y_, exact_, kSize);
     AddWorst(errors.normal, &findings->normal);
     AddWorst(errors.denormal, &findings->denormal);
     AddFalls(findings);
@@ -133,7 +130,7 @@ class Block {
   // The first of the four floats among which the error is.
   float PlaceOf(double error) const {
     for (int64_t i = 0; i < kSize; i += 4) {
-      const testing::LargestErrors here = testing::ErrorsOf(y_ + i, exact_ + i, 4);
+      const LargestErrors here = ErrorsOf(y_ + i, exact_ + i, 4);
       if (here.normal == error || here.denormal == error) return x_[i];
     }
     return NAN;
@@ -249,7 +246,7 @@ TEST(ExactActivationTest, IsTheReferenceInDouble) {
   for (int i = -120 * 64; i <= 120 * 64; ++i) x.push_back(static_cast<float>(i) / 64.0F);
   std::vector<double> got(x.size());
   for (const ActivationName& row : kActivationNames) {
-    testing::ExactActivation(row.activation, x.data(), got.data(), std::ssize(x));
+    ExactActivation(row.activation, x.data(), got.data(), std::ssize(x));
     for (size_t i = 0; i < x.size(); ++i) {
       const double want = reference::Activate(row.activation, x[i]);
       const double size = std::max(std::fabs(want), double{FLT_MIN});
@@ -259,4 +256,4 @@ TEST(ExactActivationTest, IsTheReferenceInDouble) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -14,13 +14,8 @@
 #include "kernels/reference/reference_ops.h"
 #include "tests/testing/packed_layers.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::IntervalBuffers;
-using testing::KernelSet;
-using testing::KernelSets;
-using testing::PackedLayers;
 
 constexpr double kUnit = 0x1p-24;  // half the spacing of floats just above 1
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -213,4 +208,4 @@ INSTANTIATE_TEST_SUITE_P(InstructionSets, VectorMathTest,
                          [](const auto& test) { return KernelSets()[test.param].name; });
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

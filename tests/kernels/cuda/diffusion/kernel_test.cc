@@ -15,16 +15,12 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
-using testing::OptionsFor;
-using testing::RandomDiffusion;
-using testing::Solved;
-using testing::SolverRig;
-using testing::simt::DeviceOptions;
-using testing::simt::NewSimtDevice;
-using testing::simt::Order;
+using simt::DeviceOptions;
+using simt::NewSimtDevice;
+using simt::Order;
 
 std::unique_ptr<Backend> BackendOn(const DeviceOptions& options) {
   return cuda::NewCudaBackend(NewSimtDevice(options));
@@ -117,12 +113,12 @@ bool IsNeeded(int site, const std::vector<RandomDiffusion>& processes,
 std::vector<RandomDiffusion> BothDenoisers(int64_t hidden_dim, int64_t num_steps) {
   std::vector<RandomDiffusion> processes;
   for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp})
-    processes.emplace_back(testing::DiffusionOptions{.kind = kind,
-                                                     .state_dim = 12,
-                                                     .hidden_dim = hidden_dim,
-                                                     .num_blocks = 2,
-                                                     .num_steps = num_steps,
-                                                     .output_gain = 0.2});
+    processes.emplace_back(DiffusionOptions{.kind = kind,
+                                            .state_dim = 12,
+                                            .hidden_dim = hidden_dim,
+                                            .num_blocks = 2,
+                                            .num_steps = num_steps,
+                                            .output_gain = 0.2});
   return processes;
 }
 
@@ -161,7 +157,7 @@ TEST(HeldLayersTest, HaveTheBitsOfLayersThatAreReadEveryStep) {
 // The barriers of a sequential step that keeps weights in registers.
 TEST(HeldLayersTest, EveryBarrierIsNeeded) {
   std::vector<RandomDiffusion> processes;
-  processes.emplace_back(testing::DiffusionOptions{
+  processes.emplace_back(DiffusionOptions{
       .state_dim = 12, .hidden_dim = 40, .num_blocks = 4, .num_steps = 5, .output_gain = 0.2});
   DeviceOptions device;
   device.limits.max_warps = cuda::kMaxBlockWarps;
@@ -249,11 +245,11 @@ TEST(WideDiffusionTest, NewtonAgreesWithSequential) {
         {.kind = kind, .state_dim = 40, .hidden_dim = 30, .num_steps = 9, .output_gain = 0.2});
     const std::vector<Solved> answers = AllAnswers(process, {});
     const std::vector<double> want(answers[0].trajectory.begin(), answers[0].trajectory.end());
-    EXPECT_LE(testing::RelativeError(answers[1].trajectory, want, 40, 1e-2), 1e-4);
+    EXPECT_LE(RelativeError(answers[1].trajectory, want, 40, 1e-2), 1e-4);
     for (const SampleReport& report : answers[1].reports)
       EXPECT_TRUE(report.converged && !report.fallback);
   }
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -19,17 +19,12 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
-using testing::DiffusionOptions;
-using testing::OptionsFor;
-using testing::RandomDiffusion;
-using testing::Solved;
-using testing::SolverRig;
-using testing::simt::DeviceOptions;
-using testing::simt::NewSimtDevice;
-using testing::simt::Order;
+using simt::DeviceOptions;
+using simt::NewSimtDevice;
+using simt::Order;
 
 constexpr int32_t kSample = 1;  // the second of two samples
 
@@ -219,7 +214,7 @@ TEST(WidePropagationTest, EveryBarrierIsNeeded) {
 // ---- The whole solve
 double WorstState(const Solved& got, const Solved& want, int64_t dim) {
   const std::vector<double> states(want.trajectory.begin(), want.trajectory.end());
-  return testing::RelativeError(got.trajectory, states, dim, 1e-2);
+  return RelativeError(got.trajectory, states, dim, 1e-2);
 }
 
 // The matrices have less than float32 precision. A claim to be within the tolerance must still be
@@ -338,4 +333,4 @@ TEST(WidePropagationTest, ServesEveryKindOfRequest) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

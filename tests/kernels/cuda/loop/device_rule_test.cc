@@ -24,15 +24,8 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::Describe;
-using testing::IntervalBuffers;
-using testing::OptionsFor;
-using testing::RandomSystem;
-using testing::SolverRig;
-using testing::StackOptions;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -83,7 +76,7 @@ class UpdateOnBoth {
     cpu::UpdateArgs args = buffers_.ToUpdate(IntervalBuffers::Matrices::kNone, kind.probes, floor);
     args.prefix = nullptr;
     args.confirms = kind.confirms();
-    outcome.host = testing::KernelSets()[kernel_set].kernels(width).update(args);
+    outcome.host = KernelSets()[kernel_set].kernels(width).update(args);
     for (int64_t p = 0; p < kSteps; ++p)
       outcome.host_states.insert(outcome.host_states.end(), State(p, 0),
                                  State(p, cpu::kKeptColumn));
@@ -104,7 +97,7 @@ class UpdateOnBoth {
   }
 
   const RandomSystem system_;
-  const testing::PackedLayers layers_;
+  const PackedLayers layers_;
   IntervalBuffers buffers_;
 };
 
@@ -115,7 +108,7 @@ IterationKind Kind(bool probes, Confirmation confirmation) {
 // Calls f(kernel set, D, kind) for every combination.
 template <class F>
 void ForEveryUpdate(const F& f) {
-  for (size_t set = 0; set < testing::KernelSets().size(); ++set)
+  for (size_t set = 0; set < KernelSets().size(); ++set)
     for (const int64_t dim : {1, 5, 16, 33, 80})
       for (const auto& [probes, confirmation] : {std::pair{false, Confirmation::kNone},
                                                  {true, Confirmation::kNone},
@@ -192,8 +185,7 @@ TEST(DeviceRuleTest, WhatIsNotFiniteIsToldByBoth) {
 // ---- Whole solves
 using NewBackend = std::unique_ptr<Backend> (*)();
 // Backends with the loop on the device, and on the host.
-const std::vector<NewBackend> kDevices = {&testing::NewBackendUnderTest,
-                                          &testing::NewBackendWithoutClusters};
+const std::vector<NewBackend> kDevices = {&NewBackendUnderTest, &NewBackendWithoutClusters};
 
 // Expects both to be absent, or to be within this factor of each other.
 void ExpectWithin(double factor, std::optional<double> got, std::optional<double> want) {
@@ -214,7 +206,7 @@ bool SameCounts(const SampleReport& a, const SampleReport& b) {
 class SystemOnBoth {
  public:
   explicit SystemOnBoth(const SystemSpec& spec, const std::vector<NewBackend>& backends = kDevices)
-      : cpu_(testing::BackendCases().front().create(), spec) {
+      : cpu_(BackendCases().front().create(), spec) {
     for (const NewBackend create : backends) devices_.emplace_back(create(), spec);
   }
 
@@ -222,12 +214,12 @@ class SystemOnBoth {
   // null, no device may differ.
   SampleReport ExpectSame(const ResolvedOptions& options, const std::vector<float>& inputs,
                           int* others = nullptr) const {
-    const testing::Solved cpu = cpu_.Solve(options, inputs);
+    const Solved cpu = cpu_.Solve(options, inputs);
     const SampleReport& want = cpu.reports[0];
     const std::vector<double> states(cpu.trajectory.begin(), cpu.trajectory.end());
     const auto dim = static_cast<int64_t>(inputs.size());
     for (const SolverRig& device : devices_) {
-      const testing::Solved solved = device.Solve(options, inputs);
+      const Solved solved = device.Solve(options, inputs);
       const SampleReport& got = solved.reports[0];
       const bool same = SameCounts(got, want);
       if (others != nullptr && !same) {
@@ -243,8 +235,8 @@ class SystemOnBoth {
       }
       if (got.converged) {
         // Each trajectory is within the tolerance of its own sequential solver.
-        EXPECT_LE(testing::RelativeError(solved.trajectory, states, dim,
-                                         options.atol / options.rtol + 0x1p-126 / options.rtol),
+        EXPECT_LE(RelativeError(solved.trajectory, states, dim,
+                                options.atol / options.rtol + 0x1p-126 / options.rtol),
                   2 * options.rtol);
       }
     }
@@ -395,18 +387,18 @@ TEST(DeviceRuleTest, WhatAResidualPathBringsIsSeenByBoth) {
 // The same of denoisers, in blocks and by products.
 TEST(DeviceRuleTest, TheRoundingOfTermsThatCancelInADenoiserIsSeenByBoth) {
   std::vector<NewBackend> backends = kDevices;
-  backends.push_back(testing::BackendCases().front().create);
+  backends.push_back(BackendCases().front().create);
   for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp})
     for (const int64_t hidden : {16, 250}) {
       // Not so much that it fills the next norm, where tangents see nothing of it.
       const double gain = kind == DenoiserKind::kAdaLnMlp ? 0x1p8 : 0x1p28;
-      const testing::RoundingGate gate({.kind = kind,
-                                        .state_dim = 2,
-                                        .hidden_dim = hidden,
-                                        .num_steps = 6,
-                                        .clip = false,
-                                        .seed = 1},
-                                       gain, 100);
+      const RoundingGate gate({.kind = kind,
+                               .state_dim = 2,
+                               .hidden_dim = hidden,
+                               .num_steps = 6,
+                               .clip = false,
+                               .seed = 1},
+                              gain, 100);
       for (const NewBackend create : backends) {
         const SolverRig rig(create(), gate.spec());
         for (uint64_t sample = 0; sample < 4; ++sample) {
@@ -531,9 +523,9 @@ constexpr StackOptions kHomogeneousResidual = {.num_steps = 30,
                                                .seed = 3};
 
 TEST(DeviceRuleTest, CountsDoNotDependOnTheUnitOfTheStates) {
-  ExpectCountsInEveryUnit(kHomogeneous, &testing::NewBackendUnderTest);
-  ExpectCountsInEveryUnit(kHomogeneousResidual, &testing::NewBackendUnderTest);
+  ExpectCountsInEveryUnit(kHomogeneous, &NewBackendUnderTest);
+  ExpectCountsInEveryUnit(kHomogeneousResidual, &NewBackendUnderTest);
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

@@ -13,17 +13,10 @@
 #include "tests/testing/step_on_the_way.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
-using testing::DeviceVector;
-using testing::RandomSystem;
-using testing::StackOnDevice;
-using testing::StackOptions;
-using testing::simt::Execute;
-using testing::simt::Order;
-using testing::simt::Schedule;
-using testing::simt::Thread;
+using simt::Order;
 
 constexpr int kWidth = 16;
 
@@ -57,18 +50,18 @@ struct Launch {
 struct Solved {
   DeviceVector final_states, trajectories;
   std::vector<Progress> outcomes;
-  testing::simt::Outcome launch;
+  simt::Outcome launch;
 };
 
 DeviceVector Poisoned(int64_t n) { return DeviceVector(n, std::nanf("")); }
 
 template <int W>
 Solved Solve(const DenseStackSpec& spec, const std::vector<float>& inputs, const Launch& launch,
-             const Schedule& schedule = {}) {
+             const simt::Schedule& schedule = {}) {
   const int64_t dim = spec.state_dim, n = static_cast<int64_t>(inputs.size()) / dim;
   const auto intervals = static_cast<int32_t>((spec.num_steps - 1) / launch.interval + 1);
   const StackOnDevice stack(spec, W);
-  const DeviceVector initial = testing::Padded(inputs, dim, W);
+  const DeviceVector initial = Padded(inputs, dim, W);
   Solved solved{
       Poisoned(n * W), Poisoned(n * (spec.num_steps + 1) * dim), std::vector<Progress>(n), {}};
   cuda::NewtonArgs args{.part = cuda::NewtonPart::kWhole,
@@ -88,12 +81,12 @@ Solved Solve(const DenseStackSpec& spec, const std::vector<float>& inputs, const
   args.policy.num_intervals = intervals;
   const std::vector<int32_t> cancel(n, launch.cancel_word);
   args.cancel = cancel.data();
-  const testing::simt::LaunchShape shape{.num_clusters = static_cast<int>(n),
-                                         .num_blocks = launch.num_blocks,
-                                         .num_threads = launch.num_warps * cuda::kWarpSize,
-                                         .shared_bytes = cuda::BlockMemory::Bytes(args.tree, W)};
-  solved.launch =
-      Execute(shape, schedule, [&](Thread& thread) { cuda::SolveNewton<W, false>(thread, args); });
+  const simt::LaunchShape shape{.num_clusters = static_cast<int>(n),
+                                .num_blocks = launch.num_blocks,
+                                .num_threads = launch.num_warps * cuda::kWarpSize,
+                                .shared_bytes = cuda::BlockMemory::Bytes(args.tree, W)};
+  solved.launch = simt::Execute(
+      shape, schedule, [&](simt::Thread& thread) { cuda::SolveNewton<W, false>(thread, args); });
   return solved;
 }
 
@@ -102,7 +95,7 @@ template <int W>
 DeviceVector Sequential(const RandomSystem& system, const std::vector<float>& inputs) {
   const DenseStackSpec& spec = system.spec();
   const StackOnDevice stack(spec, W);
-  const DeviceVector initial = testing::Padded(inputs, spec.state_dim, W);
+  const DeviceVector initial = Padded(inputs, spec.state_dim, W);
   DeviceVector final_state(W), trajectory((spec.num_steps + 1) * spec.state_dim);
   int64_t num_dependent = 0;
   const cuda::SequentialArgs args{.stack = stack.view(),
@@ -113,7 +106,7 @@ DeviceVector Sequential(const RandomSystem& system, const std::vector<float>& in
                                   .final_states = final_state.data(),
                                   .trajectories = trajectory.data(),
                                   .num_dependent = &num_dependent};
-  Execute({}, {}, [&](Thread& thread) { cuda::SolveSequentially<W>(thread, args); });
+  simt::Execute({}, {}, [&](simt::Thread& thread) { cuda::SolveSequentially<W>(thread, args); });
   return trajectory;
 }
 
@@ -233,10 +226,10 @@ TEST(NewtonKernelTest, AWindowBetweenTheClaimAndTheAnswerIsSeenByTheNextBlock) {
   constexpr double kRtol = 1e-2;
   int seen = 0;
   for (uint64_t seed = 0; seed < 16000; ++seed) {
-    testing::StepOnTheWay window(seed, kRtol, 2);
+    StepOnTheWay window(seed, kRtol, 2);
     if (!window.has_error(5e-5)) continue;  // farther than the probes look (SlopeReach)
     window.PlantWindow(0.5, 2);
-    const testing::StackAttack& attack = window.attack();
+    const StackAttack& attack = window.attack();
     Launch launch{.interval = 2};
     launch.policy.rtol = kRtol;
     const Solved alone = Solve<kWidth>(attack.spec(), attack.inputs, launch);
@@ -306,4 +299,4 @@ TEST(NewtonKernelTest, EveryBarrierIsNeeded) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

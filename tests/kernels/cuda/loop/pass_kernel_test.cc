@@ -21,15 +21,11 @@
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
-using testing::OptionsFor;
-using testing::RandomSystem;
-using testing::Solved;
-using testing::SolverRig;
-using testing::simt::DeviceOptions;
-using testing::simt::Order;
+using simt::DeviceOptions;
+using simt::Order;
 
 using Matrix = std::array<double, 4>;
 Matrix Times(const Matrix& a, const Matrix& b) {
@@ -49,7 +45,7 @@ TEST(GemmTest, ALevelHasTheProductsOfItsTree) {
     const auto at = [&](int level, int32_t j) { return &matrices[tree.index_of(level, j) * 4]; };
     for (int32_t j = 1; j < intervals; ++j) std::ranges::copy(LeafOf(j), at(0, j));
     for (int level = 1; level < tree.levels; ++level) {
-      testing::simt::MultiplyOnCpu(cuda::ProductsOfLevel(tree, level, kWidth, matrices.data()));
+      simt::MultiplyOnCpu(cuda::ProductsOfLevel(tree, level, kWidth, matrices.data()));
       for (int32_t j = 0; j < tree.nodes(level); ++j) {
         EXPECT_EQ(std::isnan(at(level, j)[0]), !tree.needs_matrix(level, j)) << intervals;
         if (!tree.needs_matrix(level, j)) continue;
@@ -63,7 +59,7 @@ TEST(GemmTest, ALevelHasTheProductsOfItsTree) {
 }
 
 std::unique_ptr<Backend> BackendOn(const DeviceOptions& options) {
-  return cuda::NewCudaBackend(testing::simt::NewSimtDevice(options));
+  return cuda::NewCudaBackend(simt::NewSimtDevice(options));
 }
 std::vector<Solved> AllAnswers(const RandomSystem& system, const DeviceOptions& device) {
   const SolverRig rig(BackendOn(device), system.spec());
@@ -157,7 +153,7 @@ class PassRun {
                          .norms = std::vector<cuda::IntervalNorms>(kSamples * tree_.num_intervals *
                                                                    (kWidth / cuda::kPassRows)),
                          .outcomes = std::vector<UpdateNorms>(kSamples)};
-    const auto device = testing::simt::NewSimtDevice({});
+    const auto device = simt::NewSimtDevice({});
     const auto stream = *device->NewStream();
     const cuda::TreeArgs args = ArgsOf(members, shape, &memory);
     const auto sweep = [&](cuda::Sweep direction, int level) {
@@ -301,4 +297,4 @@ TEST(WideStackTest, AClusterHasTheBitsOfABlock) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

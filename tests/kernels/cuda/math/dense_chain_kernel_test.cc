@@ -10,15 +10,10 @@
 #include "tests/kernels/cuda/stack/stack_on_device.h"
 #include "tests/testing/simt/executor.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
-using testing::DeviceVector;
-using testing::simt::LaunchShape;
-using testing::simt::Order;
-using testing::simt::Outcome;
-using testing::simt::Schedule;
-using testing::simt::Thread;
+using simt::Order;
 
 constexpr int kSamples = 2;
 
@@ -54,10 +49,11 @@ struct Chain {
 
 struct Applied {
   DeviceVector outputs, copies, amplification;
-  Outcome launch;
+  simt::Outcome launch;
 };
 
-Applied Apply(const Chain& chain, int num_warps, bool in_shared, const Schedule& schedule = {}) {
+Applied Apply(const Chain& chain, int num_warps, bool in_shared,
+              const simt::Schedule& schedule = {}) {
   const int widest = *std::max_element(chain.widths.begin(), chain.widths.end());
   const int64_t floats = cuda::DenseChainFloats(widest);
   const int64_t stride = chain.widths.back() + 3;
@@ -78,11 +74,11 @@ Applied Apply(const Chain& chain, int num_warps, bool in_shared, const Schedule&
                                   .input_copies = applied.copies.data(),
                                   .amplification = applied.amplification.data(),
                                   .scratch = in_shared ? nullptr : scratch.data()};
-  const LaunchShape shape{.num_clusters = kSamples,
-                          .num_threads = num_warps * cuda::kWarpSize,
-                          .shared_bytes = in_shared ? floats * sizeof(float) : 0};
+  const simt::LaunchShape shape{.num_clusters = kSamples,
+                                .num_threads = num_warps * cuda::kWarpSize,
+                                .shared_bytes = in_shared ? floats * sizeof(float) : 0};
   applied.launch =
-      Execute(shape, schedule, [&](Thread& thread) { cuda::ApplyDenseChain(thread, args); });
+      Execute(shape, schedule, [&](simt::Thread& thread) { cuda::ApplyDenseChain(thread, args); });
   return applied;
 }
 
@@ -176,4 +172,4 @@ TEST(DenseChainKernelTest, EveryBarrierIsNeeded) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

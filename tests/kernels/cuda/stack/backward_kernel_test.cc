@@ -8,17 +8,10 @@
 #include "kernels/cuda/stack/backward_shape.h"
 #include "tests/kernels/cuda/stack/backward_problem.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
-using testing::BackwardAnswer;
-using testing::BackwardLaunch;
-using testing::BackwardProblem;
-using testing::Gradients;
-using testing::RelativeError;
-using testing::StackOptions;
-using testing::Used;
-using testing::simt::Order;
+using simt::Order;
 
 constexpr double kTolerance = 1e-4;  // the tolerance of all float32 backends
 constexpr double kFloor = 1e-30;     // far above the least normal float, far below every gradient
@@ -27,7 +20,7 @@ template <int W>
 void ExpectReference(const BackwardProblem& problem, const Gradients& want,
                      const BackwardLaunch& launch, const std::string& what) {
   const int64_t dim = problem.dim();
-  const BackwardAnswer got = testing::GoBack<W>(problem, launch);
+  const BackwardAnswer got = GoBack<W>(problem, launch);
   ASSERT_EQ(got.launch.trouble, "") << what;
   EXPECT_LT(RelativeError(Used(got.initial, dim, W), want.initial, dim, kFloor), kTolerance)
       << what;
@@ -36,7 +29,7 @@ void ExpectReference(const BackwardProblem& problem, const Gradients& want,
 
 void ExpectReference(int width, const StackOptions& options) {
   const BackwardProblem problem(options);
-  const Gradients want = testing::ReferenceGradients(problem);
+  const Gradients want = ReferenceGradients(problem);
   for (const BackwardLaunch& launch :
        {BackwardLaunch{.num_warps = 2},
         BackwardLaunch{.interval = 1, .num_blocks = 4, .num_warps = 2},
@@ -82,27 +75,26 @@ TEST(BackwardKernelTest, KnowsEveryActivation) {
 TEST(BackwardKernelTest, ASampleHasTheSameBitsInEveryLaunch) {
   const BackwardProblem problem({.num_steps = 70, .state_dim = 9, .residual = true}, 3);
   for (const int64_t interval : {0, 1, 3}) {
-    const BackwardAnswer first = testing::GoBack<16>(problem, {.interval = interval});
+    const BackwardAnswer first = GoBack<16>(problem, {.interval = interval});
     for (const int num_blocks : {1, 2, 8, 16}) {
       for (const Order order : {Order::kDescending, Order::kShuffled}) {
         const BackwardLaunch launch{.interval = interval,
                                     .num_blocks = num_blocks,
                                     .num_warps = num_blocks == 8 ? 3 : 2,
                                     .in_workspace = order == Order::kShuffled};
-        const BackwardAnswer other =
-            testing::GoBack<16>(problem, launch, {.order = order, .seed = 7});
+        const BackwardAnswer other = GoBack<16>(problem, launch, {.order = order, .seed = 7});
         ASSERT_EQ(other.launch.trouble, "");
         EXPECT_EQ(first.deltas, other.deltas) << launch.Name();
         EXPECT_EQ(first.initial, other.initial) << launch.Name();
       }
     }
     const BackwardAnswer without =
-        testing::GoBack<16>(problem, {.interval = interval, .wants_deltas = false});
+        GoBack<16>(problem, {.interval = interval, .wants_deltas = false});
     EXPECT_EQ(first.initial, without.initial);
     BackwardProblem alone({.num_steps = 70, .state_dim = 9, .residual = true}, 1);
     alone.final_gradients.assign(problem.final_gradients.end() - 9, problem.final_gradients.end());
     alone.states.assign(problem.state(2, 0), problem.state(3, 0));
-    const BackwardAnswer last = testing::GoBack<16>(alone, {.interval = interval, .num_blocks = 4});
+    const BackwardAnswer last = GoBack<16>(alone, {.interval = interval, .num_blocks = 4});
     EXPECT_TRUE(std::equal(last.initial.begin(), last.initial.end(), first.initial.end() - 16));
     EXPECT_TRUE(std::equal(last.deltas.begin(), last.deltas.end(), first.deltas.end() - 70 * 16));
   }
@@ -110,15 +102,15 @@ TEST(BackwardKernelTest, ASampleHasTheSameBitsInEveryLaunch) {
 
 TEST(BackwardKernelTest, CountsTheStepsThatWaitForOneAnother) {
   const BackwardProblem problem({.num_steps = 130, .state_dim = 4}, 2);
-  EXPECT_EQ(testing::GoBack<8>(problem, {}).num_dependent, 130);
+  EXPECT_EQ(GoBack<8>(problem, {}).num_dependent, 130);
   // 33 intervals: 4 steps each, 2 levels up, 8 steps along the 9 nodes of the chain, 2 levels down,
   // 4 steps.
   for (const int num_blocks : {1, 4, 16})
     for (const bool wants_deltas : {true, false})
-      EXPECT_EQ(testing::GoBack<8>(problem, {.interval = 4,
-                                             .num_blocks = num_blocks,
-                                             .num_warps = 3,
-                                             .wants_deltas = wants_deltas})
+      EXPECT_EQ(GoBack<8>(problem, {.interval = 4,
+                                    .num_blocks = num_blocks,
+                                    .num_warps = 3,
+                                    .wants_deltas = wants_deltas})
                     .num_dependent,
                 4 + 2 + 8 + 2 + 4);
 }
@@ -132,11 +124,10 @@ TEST(BackwardKernelTest, OverflowIsNeverAFiniteNumber) {
                              .activation = Activation::kIdentity,
                              .gain = 1e6});
     std::fill(problem.states.begin(), problem.states.end(), 1.0F);
-    const Gradients want = testing::ReferenceGradients(problem);
+    const Gradients want = ReferenceGradients(problem);
     ASSERT_TRUE(std::isfinite(want.initial[0]));
     for (const int64_t interval : {0, 1, 4}) {
-      const BackwardAnswer got =
-          testing::GoBack<8>(problem, {.interval = interval, .num_blocks = 2});
+      const BackwardAnswer got = GoBack<8>(problem, {.interval = interval, .num_blocks = 2});
       for (const float g : Used(got.initial, 4, 8)) EXPECT_FALSE(std::isfinite(g));
       const std::vector<float> deltas = Used(got.deltas, 4, 8);
       int finite = 0;
@@ -155,8 +146,7 @@ TEST(BackwardKernelTest, AStateThatIsNoNumberHasNoGradient) {
     BackwardProblem problem({.num_steps = 9, .state_dim = 5, .activation = activation});
     problem.states[6 * 5 + 2] = std::nanf("");
     for (const int64_t interval : {0, 1, 4}) {
-      const BackwardAnswer got =
-          testing::GoBack<8>(problem, {.interval = interval, .num_blocks = 2});
+      const BackwardAnswer got = GoBack<8>(problem, {.interval = interval, .num_blocks = 2});
       for (const float g : Used(got.initial, 5, 8)) EXPECT_TRUE(std::isnan(g)) << interval;
     }
   }
@@ -172,14 +162,14 @@ TEST(BackwardKernelTest, EveryBarrierIsNeeded) {
     bool caught = false;
     int64_t passes = 0;
     for (const BackwardLaunch& launch : launches) {
-      const BackwardAnswer right = testing::GoBack<8>(problem, launch);
+      const BackwardAnswer right = GoBack<8>(problem, launch);
       const auto& passed = right.launch.passes;
       passes += site < static_cast<int>(passed.size()) ? passed[site] : 0;
       for (const Order order : {Order::kAscending, Order::kDescending, Order::kShuffled}) {
         const uint64_t seeds = order == Order::kShuffled ? 4 : 1;
         for (uint64_t seed = 0; seed < seeds && !caught; ++seed) {
-          const BackwardAnswer mutant = testing::GoBack<8>(
-              problem, launch, {.order = order, .seed = seed, .disabled_site = site});
+          const BackwardAnswer mutant =
+              GoBack<8>(problem, launch, {.order = order, .seed = seed, .disabled_site = site});
           caught = !mutant.launch.trouble.empty() || mutant.deltas != right.deltas ||
                    mutant.initial != right.initial;
         }
@@ -227,4 +217,4 @@ TEST(BackwardShapeTest, EveryShapeFitsOrLiesInTheWorkspace) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

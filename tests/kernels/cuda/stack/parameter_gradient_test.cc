@@ -10,16 +10,8 @@
 #include "kernels/cuda/stack/backward_kernel.h"
 #include "tests/kernels/cuda/stack/backward_problem.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::BackwardAnswer;
-using testing::BackwardProblem;
-using testing::DeviceVector;
-using testing::Gradients;
-using testing::RelativeError;
-using testing::StackOptions;
-using testing::Used;
 
 constexpr double kTolerance = 1e-4;  // the tolerance of all float32 backends
 constexpr double kFloor = 1e-30;     // far above the least normal float, far below every gradient
@@ -41,9 +33,9 @@ ParameterAnswer SumGradients(const BackwardProblem& problem, const DeviceVector&
                                          .deltas = deltas.data(),
                                          .weight_gradients = answer.weights.data(),
                                          .bias_gradients = answer.biases.data()};
-  const auto outcome = testing::simt::Execute(
-      {.num_clusters = num_clusters, .num_threads = num_threads}, {},
-      [&](testing::simt::Thread& thread) { cuda::SumParameterGradients<W>(thread, args); });
+  const auto outcome =
+      simt::Execute({.num_clusters = num_clusters, .num_threads = num_threads}, {},
+                    [&](simt::Thread& thread) { cuda::SumParameterGradients<W>(thread, args); });
   EXPECT_EQ(outcome.trouble, "");
   return answer;
 }
@@ -57,11 +49,10 @@ std::vector<float> UsedWeights(const DeviceVector& weights, int64_t dim, int64_t
 template <int W>
 void ExpectParameterGradients(const StackOptions& options, int64_t n) {
   const BackwardProblem problem(options, n);
-  const Gradients want = testing::ReferenceGradients(problem);
+  const Gradients want = ReferenceGradients(problem);
   const int64_t dim = options.state_dim;
   for (const int64_t interval : {0, 4}) {
-    const BackwardAnswer back =
-        testing::GoBack<W>(problem, {.interval = interval, .num_blocks = 2});
+    const BackwardAnswer back = GoBack<W>(problem, {.interval = interval, .num_blocks = 2});
     const ParameterAnswer got = SumGradients<W>(problem, back.deltas, 2, 64);
     const std::string what = Describe(options) + " n " + std::to_string(n);
     EXPECT_LT(RelativeError(UsedWeights(got.weights, dim, W), want.weights, dim * dim, kFloor),
@@ -144,7 +135,7 @@ TEST(ParameterGradientTest, IsTheSlopeOfALoss) {
       initial.insert(initial.end(), z.begin(), z.end());
     }
     for (const int64_t interval : {0, 1, 4}) {
-      const BackwardAnswer back = testing::GoBack<8>(problem, {.interval = interval});
+      const BackwardAnswer back = GoBack<8>(problem, {.interval = interval});
       const ParameterAnswer got = SumGradients<8>(problem, back.deltas, 2, 64);
       EXPECT_LT(RelativeError(Used(back.initial, 3, 8), initial, 3, kFloor), kTolerance);
       EXPECT_LT(RelativeError(UsedWeights(got.weights, 3, 8), weights, 9, kFloor), kTolerance);
@@ -155,7 +146,7 @@ TEST(ParameterGradientTest, IsTheSlopeOfALoss) {
 
 TEST(ParameterGradientTest, AddsSamplesInTheirOrderInEveryLaunch) {
   const BackwardProblem problem({.num_steps = 5, .state_dim = 6}, 7);
-  DeviceVector deltas = testing::GoBack<8>(problem, {}).deltas;
+  DeviceVector deltas = GoBack<8>(problem, {}).deltas;
   for (size_t at = 0; at < deltas.size(); at += 8) deltas[at + 6] = deltas[at + 7] = std::nanf("");
   const ParameterAnswer first = SumGradients<8>(problem, deltas, 1, 32);
   UsedWeights(first.weights, 6, 8);  // fails if values beyond D are not zero
@@ -178,4 +169,4 @@ TEST(ParameterGradientTest, AddsSamplesInTheirOrderInEveryLaunch) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

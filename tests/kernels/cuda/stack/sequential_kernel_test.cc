@@ -13,13 +13,8 @@
 #include "tests/testing/simt/executor.h"
 #include "tests/testing/systems.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
-
-using testing::DeviceVector;
-using testing::RandomSystem;
-using testing::StackOnDevice;
-using testing::StackOptions;
 
 constexpr double kTolerance = 1e-4;  // the tolerance of all float32 backends
 
@@ -31,11 +26,11 @@ struct Solved {
 // Solves by launches of at most `steps_at_once` steps.
 template <int W>
 Solved Solve(const RandomSystem& system, const std::vector<float>& inputs, int num_threads,
-             testing::simt::Order order, int64_t steps_at_once = int64_t{1} << 40) {
+             simt::Order order, int64_t steps_at_once = int64_t{1} << 40) {
   const DenseStackSpec& spec = system.spec();
   const int64_t dim = spec.state_dim, n = static_cast<int64_t>(inputs.size()) / dim;
   const StackOnDevice stack(spec, W);
-  const DeviceVector initial = testing::Padded(inputs, dim, W);
+  const DeviceVector initial = Padded(inputs, dim, W);
   Solved solved{DeviceVector(n * W), DeviceVector(n * (spec.num_steps + 1) * dim)};
   cuda::SequentialArgs args{.stack = stack.view(),
                             .num_samples = static_cast<int32_t>(n),
@@ -44,14 +39,14 @@ Solved Solve(const RandomSystem& system, const std::vector<float>& inputs, int n
                             .trajectories = solved.trajectories.data(),
                             .num_dependent = &solved.num_dependent};
   const int64_t warps = num_threads / cuda::kWarpSize;
-  const testing::simt::LaunchShape shape{.num_clusters = static_cast<int>((n - 1) / warps + 1),
-                                         .num_threads = num_threads};
+  const simt::LaunchShape shape{.num_clusters = static_cast<int>((n - 1) / warps + 1),
+                                .num_threads = num_threads};
   while (args.end < spec.num_steps) {
     args.begin = args.end;
     args.end = std::min(spec.num_steps, args.begin + steps_at_once);
-    const testing::simt::Outcome outcome = testing::simt::Execute(
-        shape, {.order = order, .seed = 1},
-        [&](testing::simt::Thread& t) { cuda::SolveSequentially<W>(t, args); });
+    const simt::Outcome outcome =
+        simt::Execute(shape, {.order = order, .seed = 1},
+                      [&](simt::Thread& t) { cuda::SolveSequentially<W>(t, args); });
     EXPECT_EQ(outcome.trouble, "");
     EXPECT_EQ(solved.num_dependent, args.end - args.begin);
     args.states = solved.final_states.data();
@@ -60,8 +55,7 @@ Solved Solve(const RandomSystem& system, const std::vector<float>& inputs, int n
 }
 
 Solved SolveAt(int width, const RandomSystem& system, const std::vector<float>& inputs,
-               int num_threads = 32,
-               testing::simt::Order order = testing::simt::Order::kAscending) {
+               int num_threads = 32, simt::Order order = simt::Order::kAscending) {
   if (width == 8) return Solve<8>(system, inputs, num_threads, order);
   if (width == 16) return Solve<16>(system, inputs, num_threads, order);
   return Solve<32>(system, inputs, num_threads, order);
@@ -80,7 +74,7 @@ void ExpectReference(const StackOptions& options) {
     const std::vector<double> want = reference::Trajectory(system.spec(), z0);
     const auto first = solved.trajectories.begin() + s * (steps + 1) * dim;
     const std::vector<float> got(first, first + (steps + 1) * dim);
-    EXPECT_LT(testing::RelativeError(got, want, dim, 1e-6), kTolerance) << Describe(options);
+    EXPECT_LT(RelativeError(got, want, dim, 1e-6), kTolerance) << Describe(options);
     for (int64_t i = 0; i < width; ++i)
       EXPECT_EQ(solved.final_states[s * width + i], i < dim ? got[steps * dim + i] : 0.0F)
           << Describe(options);
@@ -109,7 +103,7 @@ TEST(SequentialKernelTest, ASampleHasTheSameBitsInEveryLaunch) {
   const std::vector<float> inputs = system.Inputs(7, 4);
   const Solved alone = SolveAt(16, system, inputs);
   for (const int num_threads : {64, 128}) {
-    for (const auto order : {testing::simt::Order::kDescending, testing::simt::Order::kShuffled}) {
+    for (const auto order : {simt::Order::kDescending, simt::Order::kShuffled}) {
       const Solved other = SolveAt(16, system, inputs, num_threads, order);
       EXPECT_EQ(alone.final_states, other.final_states);
       EXPECT_EQ(alone.trajectories, other.trajectories);
@@ -141,7 +135,7 @@ void ExpectSameBitsStepByStep(const StackOptions& options) {
   inputs[dim] = std::numeric_limits<float>::quiet_NaN();
   for (size_t i = 2 * dim; i < 3 * dim; ++i) inputs[i] *= 1e30F;
   const auto solve = [&](int64_t steps_at_once) {
-    return Solve<W>(system, inputs, 32, testing::simt::Order::kAscending, steps_at_once);
+    return Solve<W>(system, inputs, 32, simt::Order::kAscending, steps_at_once);
   };
   const Solved whole = solve(options.num_steps), single = solve(1);
   EXPECT_EQ(BitsOf(whole.trajectories), BitsOf(single.trajectories)) << Describe(options);
@@ -173,4 +167,4 @@ TEST(SequentialKernelTest, NaNAndOverflowReachTheFinalState) {
 }
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing

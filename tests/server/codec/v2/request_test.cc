@@ -10,12 +10,11 @@
 #include "tests/server/codec/generation_codec_fixture.h"
 #include "tests/testing/expect_error.h"
 
-namespace deeppcr {
+namespace deeppcr::testing {
 namespace {
 
 using inference::ModelInferRequest;
 using ::testing::ElementsAre;
-using testing::ExpectError;
 
 std::string Bytes(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
@@ -356,4 +355,4 @@ INSTANTIATE_TEST_SUITE_P(Requests, V2RefusalTest, ::testing::ValuesIn(kRefusals)
                          [](const auto& refusal) { return std::string(refusal.param.name); });
 
 }  // namespace
-}  // namespace deeppcr
+}  // namespace deeppcr::testing
