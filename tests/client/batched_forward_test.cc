@@ -37,19 +37,18 @@ class BatchedForwardTest : public ::testing::Test {
 TEST_F(BatchedForwardTest, SplitsAtTheModelsLimitAndKeepsTheOrder) {
   std::atomic<int64_t> done{0};
 
-  const auto result = BatchedForward(*client_, model_, Inputs(12), {.done = &done});
+  const auto result = BatchedForward(*client_, model_, Inputs(12), {.done = &done}).value();
 
-  ASSERT_TRUE(result.ok()) << result.status();
   std::vector<int64_t> sizes;
   for (const auto& request : service_.forward_requests())
     sizes.push_back(request.inputs().shape(0));
   EXPECT_THAT(sizes, ElementsAre(5, 5, 2));
-  EXPECT_THAT(result->outputs.shape, ElementsAre(12, 2));
+  EXPECT_THAT(result.outputs.shape, ElementsAre(12, 2));
   for (size_t i = 0; i < 12; ++i) {
-    EXPECT_EQ(result->outputs.values[2 * i], 11.0f * static_cast<float>(i));
-    EXPECT_EQ(result->outputs.values[2 * i + 1], 100.0f * static_cast<float>(i));
+    EXPECT_EQ(result.outputs.values[2 * i], 11.0f * static_cast<float>(i));
+    EXPECT_EQ(result.outputs.values[2 * i + 1], 100.0f * static_cast<float>(i));
   }
-  EXPECT_EQ(result->reports.size(), 3u);
+  EXPECT_EQ(result.reports.size(), 3u);
   EXPECT_EQ(done, 12);
 }
 
@@ -62,10 +61,9 @@ TEST_F(BatchedForwardTest, EveryRequestNamesTheSameVersion) {
 TEST_F(BatchedForwardTest, TrajectoryAndPreviousAreSplitAlike) {
   BatchedForwardOptions options{.batch_size = 4};
   options.solver.set_return_trajectory(true);
-  const auto first = BatchedForward(*client_, model_, Inputs(6), options);
-  ASSERT_TRUE(first.ok()) << first.status();
-  ASSERT_THAT(first->trajectory.shape, ElementsAre(6, kFakeLayers + 1, kFakeWidth));
-  options.previous = &first->trajectory;
+  const auto first = BatchedForward(*client_, model_, Inputs(6), options).value();
+  ASSERT_THAT(first.trajectory.shape, ElementsAre(6, kFakeLayers + 1, kFakeWidth));
+  options.previous = &first.trajectory;
 
   ASSERT_TRUE(BatchedForward(*client_, model_, Inputs(6), options).ok());
 

@@ -47,9 +47,8 @@ class BatchedGenerateTest : public ::testing::Test {
 };
 
 TEST_F(BatchedGenerateTest, SplitsAtTheModelsLimitAndAdvancesTheFirstSample) {
-  const auto result = BatchedGenerate(*client_, model_, Ask(12, 3), {});
+  const auto result = BatchedGenerate(*client_, model_, Ask(12, 3), {}).value();
 
-  ASSERT_TRUE(result.ok()) << result.status();
   std::vector<int32_t> sizes;
   std::vector<uint64_t> firsts;
   for (const v1::GenerateRequest& request : service_.generate_requests()) {
@@ -62,7 +61,7 @@ TEST_F(BatchedGenerateTest, SplitsAtTheModelsLimitAndAdvancesTheFirstSample) {
   }
   EXPECT_THAT(sizes, ElementsAre(5, 5, 2));
   EXPECT_THAT(firsts, ElementsAre(3u, 8u, 13u));
-  EXPECT_EQ(result->reports.size(), 3u);
+  EXPECT_EQ(result.reports.size(), 3u);
   EXPECT_EQ(service_.streams(), 0);
 }
 
@@ -76,22 +75,20 @@ TEST_F(BatchedGenerateTest, EverySplitGivesTheSameSamples) {
   generation.previous = &previous;
   BatchedGenerateOptions options{.batch_size = 5};
   options.solver.set_return_trajectory(true);
-  const auto expected = BatchedGenerate(*client_, model_, generation, options);
-  ASSERT_TRUE(expected.ok()) << expected.status();
-  ASSERT_THAT(expected->samples.shape, ElementsAre(11, kDrawPixels));
-  ASSERT_THAT(expected->latents.shape, ElementsAre(11, kDrawWidth));
-  ASSERT_THAT(expected->trajectory.shape, ElementsAre(11, kDrawSteps + 1, kDrawWidth));
-  EXPECT_EQ(expected->class_labels, generation.class_labels);
-  for (int64_t i = 0; i < 11; ++i) EXPECT_EQ(expected->latents.values[2 * i], 3.0f + i);
+  const auto expected = BatchedGenerate(*client_, model_, generation, options).value();
+  ASSERT_THAT(expected.samples.shape, ElementsAre(11, kDrawPixels));
+  ASSERT_THAT(expected.latents.shape, ElementsAre(11, kDrawWidth));
+  ASSERT_THAT(expected.trajectory.shape, ElementsAre(11, kDrawSteps + 1, kDrawWidth));
+  EXPECT_EQ(expected.class_labels, generation.class_labels);
+  for (int64_t i = 0; i < 11; ++i) EXPECT_EQ(expected.latents.values[2 * i], 3.0f + i);
 
   for (const int64_t batch : {0, 1, 2, 3, 4}) {
     options.batch_size = batch;
-    const auto result = BatchedGenerate(*client_, model_, generation, options);
+    const auto result = BatchedGenerate(*client_, model_, generation, options).value();
 
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_EQ(result->samples.values, expected->samples.values) << batch;
-    EXPECT_EQ(result->latents.values, expected->latents.values) << batch;
-    EXPECT_EQ(result->trajectory.values, expected->trajectory.values) << batch;
+    EXPECT_EQ(result.samples.values, expected.samples.values) << batch;
+    EXPECT_EQ(result.latents.values, expected.latents.values) << batch;
+    EXPECT_EQ(result.trajectory.values, expected.trajectory.values) << batch;
   }
   const auto last = TensorToArray(service_.generate_requests().back().initial_states(), "states");
   EXPECT_EQ(last->values.back(), previous.values.back());
@@ -115,15 +112,14 @@ TEST_F(BatchedGenerateTest, TellsHowFarItIs) {
         {progress.done, progress.in_request, progress.num_samples, progress.solve.iterations()});
   };
 
-  const auto result = BatchedGenerate(*client_, model_, Ask(7), options);
+  const auto result = BatchedGenerate(*client_, model_, Ask(7), options).value();
 
-  ASSERT_TRUE(result.ok()) << result.status();
   using Row = std::vector<int64_t>;
   EXPECT_THAT(seen,
               ElementsAre(Row{0, 5, 7, 0}, Row{0, 5, 7, 1}, Row{0, 5, 7, 2}, Row{0, 5, 7, 3},
                           Row{5, 2, 7, 0}, Row{5, 2, 7, 1}, Row{5, 2, 7, 2}, Row{5, 2, 7, 3}));
   EXPECT_EQ(service_.streams(), 2);
-  EXPECT_EQ(result->samples.values, BatchedGenerate(*client_, model_, Ask(7), {})->samples.values);
+  EXPECT_EQ(result.samples.values, BatchedGenerate(*client_, model_, Ask(7), {})->samples.values);
 }
 
 TEST_F(BatchedGenerateTest, RefusesWhatDoesNotFitTheModel) {

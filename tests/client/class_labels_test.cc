@@ -52,10 +52,9 @@ TEST(ClassLabelsTest, FormatsWholeNumbers) {
   EXPECT_EQ(FormatClassLabels(labels, ArrayFormat::kJson), "[3, 1000000]\n");
   const std::string npy = FormatClassLabels(labels, ArrayFormat::kNpy);
   EXPECT_THAT(npy, HasSubstr("'descr': '<i8'"));
-  const auto array = ParseNpy(npy);
-  ASSERT_TRUE(array.ok()) << array.status();
-  EXPECT_THAT(array->shape, ElementsAre(2));
-  EXPECT_THAT(array->values, ElementsAre(3, 1000000));
+  const auto array = ParseNpy(npy).value();
+  EXPECT_THAT(array.shape, ElementsAre(2));
+  EXPECT_THAT(array.values, ElementsAre(3, 1000000));
 }
 
 }  // namespace

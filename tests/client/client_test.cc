@@ -60,10 +60,9 @@ class DeadPort {
 TEST(ClientTest, ForwardAnswers) {
   FakeService service;
 
-  const auto reply = MakeClient(service.address())->Forward(OneSample());
+  const auto reply = MakeClient(service.address())->Forward(OneSample()).value();
 
-  ASSERT_TRUE(reply.ok()) << reply.status();
-  EXPECT_THAT(TensorToArray(reply->outputs(), "outputs")->values, ElementsAre(3, 4));
+  EXPECT_THAT(TensorToArray(reply.outputs(), "outputs")->values, ElementsAre(3, 4));
 }
 
 TEST(ClientTest, EveryOtherCallAnswers) {
@@ -90,11 +89,10 @@ v1::GenerateRequest TwoDrawings() {
 TEST(ClientTest, GenerateAnswers) {
   FakeService service;
 
-  const auto reply = MakeClient(service.address())->Generate(TwoDrawings());
+  const auto reply = MakeClient(service.address())->Generate(TwoDrawings()).value();
 
-  ASSERT_TRUE(reply.ok()) << reply.status();
-  EXPECT_EQ(reply->samples().shape(0), 2);
-  EXPECT_EQ(reply->request_id(), "mine");
+  EXPECT_EQ(reply.samples().shape(0), 2);
+  EXPECT_EQ(reply.request_id(), "mine");
 }
 
 TEST(ClientTest, StreamGenerateTellsProgressAndAnswersTheSame) {

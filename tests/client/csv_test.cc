@@ -16,18 +16,16 @@ std::string ErrorOf(const std::string& text) {
 }
 
 TEST(CsvTest, ReadsRowsWithBlanksCommentsAndBothLineEnds) {
-  const auto array = ParseCsv("# x, y\r\n1, 2.5\r\n\n -3e-1,4\n");
+  const auto array = ParseCsv("# x, y\r\n1, 2.5\r\n\n -3e-1,4\n").value();
 
-  ASSERT_TRUE(array.ok()) << array.status();
-  EXPECT_THAT(array->shape, ElementsAre(2, 2));
-  EXPECT_THAT(array->values, ElementsAre(1, 2.5f, -0.3f, 4));
+  EXPECT_THAT(array.shape, ElementsAre(2, 2));
+  EXPECT_THAT(array.values, ElementsAre(1, 2.5f, -0.3f, 4));
 }
 
 TEST(CsvTest, ReadsLastLineWithoutItsEnd) {
-  const auto array = ParseCsv("1\n2");
+  const auto array = ParseCsv("1\n2").value();
 
-  ASSERT_TRUE(array.ok());
-  EXPECT_THAT(array->shape, ElementsAre(2, 1));
+  EXPECT_THAT(array.shape, ElementsAre(2, 1));
 }
 
 TEST(CsvTest, NamesLineAndColumn) {
@@ -51,11 +49,10 @@ TEST(CsvTest, RefusesFileWithoutRows) {
 TEST(CsvTest, WritesShortestDigitsThatReadBack) {
   const Array array{{2, 2}, {0.1f, -2, 1e-30f, 16777217.0f}};
 
-  const auto text = FormatCsv(array);
+  const auto text = FormatCsv(array).value();
 
-  ASSERT_TRUE(text.ok());
-  EXPECT_EQ(*text, "0.1,-2\n1e-30,16777216\n");
-  EXPECT_EQ(ParseCsv(*text)->values, array.values);
+  EXPECT_EQ(text, "0.1,-2\n1e-30,16777216\n");
+  EXPECT_EQ(ParseCsv(text)->values, array.values);
 }
 
 TEST(CsvTest, RefusesToWriteHigherRanks) {

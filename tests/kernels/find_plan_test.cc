@@ -77,11 +77,10 @@ TEST_F(FindPlanTest, AFileThatFitsIsTakenInBothModes) {
   GiveFile(MakeKey());
   for (const PlanMode mode : {PlanMode::kPrefer, PlanMode::kRequire}) {
     search_.mode = mode;
-    const absl::StatusOr<Plan> plan = FindPlan(search_);
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    ExpectEqual(*plan, MakePlan());
-    EXPECT_EQ(plan->id, MakePlan().id);
-    EXPECT_EQ(plan->source, PlanSource::kFile);
+    const Plan plan = FindPlan(search_).value();
+    ExpectEqual(plan, MakePlan());
+    EXPECT_EQ(plan.id, MakePlan().id);
+    EXPECT_EQ(plan.source, PlanSource::kFile);
   }
   EXPECT_EQ(measured_ + checked_, 0);
   EXPECT_EQ(problems_, "");
@@ -95,12 +94,11 @@ TEST_F(FindPlanTest, MeasuringLooksAtNothing) {
   search_.loaded = loaded;
   search_.mode = PlanMode::kMeasure;
 
-  const absl::StatusOr<Plan> plan = FindPlan(search_);
+  const Plan plan = FindPlan(search_).value();
 
-  ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(measured_, 1);
-  EXPECT_EQ(plan->source, PlanSource::kMeasured);
-  EXPECT_EQ(plan->id, *PlanId(MakeKey(), *plan));
+  EXPECT_EQ(plan.source, PlanSource::kMeasured);
+  EXPECT_EQ(plan.id, *PlanId(MakeKey(), plan));
 }
 
 TEST_F(FindPlanTest, AMisfitIsNamedAndThenMeasuredOrFatal) {
@@ -136,14 +134,13 @@ TEST_F(FindPlanTest, AFileWithoutThisDeviceIsNoProblemUnlessRequired) {
 TEST_F(FindPlanTest, APlanOfAnotherBuildIsCheckedAndKeptUnderAnotherId) {
   GiveFile(OfAnotherBuild());
   search_.mode = PlanMode::kRequire;
-  const absl::StatusOr<Plan> plan = FindPlan(search_);
-  ASSERT_TRUE(plan.ok()) << plan.status();
+  const Plan plan = FindPlan(search_).value();
   EXPECT_EQ(checked_, 1);
   EXPECT_EQ(measured_, 0);
-  ExpectEqual(*plan, MakePlan());
-  EXPECT_EQ(plan->build, MakeKey().build);
-  EXPECT_EQ(plan->id, *PlanId(MakeKey(), *plan));
-  EXPECT_NE(plan->id, *PlanId(OfAnotherBuild(), *plan));
+  ExpectEqual(plan, MakePlan());
+  EXPECT_EQ(plan.build, MakeKey().build);
+  EXPECT_EQ(plan.id, *PlanId(MakeKey(), plan));
+  EXPECT_NE(plan.id, *PlanId(OfAnotherBuild(), plan));
 }
 
 TEST_F(FindPlanTest, APlanOfAnotherBuildThatMissesTheToleranceIsRefused) {
@@ -171,10 +168,9 @@ TEST_F(FindPlanTest, APlanThatServesIsTakenOverIfItsKeyIsEqual) {
       std::make_shared<WithPlan>(OfAnotherBuild(), Plan()),
       std::make_shared<WithPlan>(MakeKey(), MakePlan())};
   search_.loaded = loaded;
-  const absl::StatusOr<Plan> plan = FindPlan(search_);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->id, MakePlan().id);
-  EXPECT_EQ(plan->source, PlanSource::kServing);
+  const Plan plan = FindPlan(search_).value();
+  EXPECT_EQ(plan.id, MakePlan().id);
+  EXPECT_EQ(plan.source, PlanSource::kServing);
   EXPECT_EQ(measured_, 0);
 
   search_.key.weights_sha256 = "ffff";
@@ -191,11 +187,10 @@ TEST_F(FindPlanTest, WhatWasMeasuredIsCachedAndCheckedByTheNextBuild) {
   EXPECT_EQ(second->source, PlanSource::kCache);
 
   search_.key.build = "0.2.0+new";
-  const absl::StatusOr<Plan> third = FindPlan(search_);
-  ASSERT_TRUE(third.ok());
+  const Plan third = FindPlan(search_).value();
   EXPECT_EQ(measured_, 1);
   EXPECT_EQ(checked_, 1);
-  EXPECT_NE(third->id, first->id);
+  EXPECT_NE(third.id, first->id);
 }
 
 TEST_F(FindPlanTest, ALoadThatIsStoppedDuringACheckIsNotMeasured) {

@@ -133,11 +133,10 @@ class LoadedModelTest : public ::testing::Test {
 };
 
 TEST_F(LoadedModelTest, GoesToTheNextBackendWhereOneHasNoCodeForItAndSaysSo) {
-  const auto model = PrepareAfterRefusal(absl::UnimplementedError("no code for it"));
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ((*model)->info().backend, "cpu");
-  EXPECT_FALSE((*model)->info().on_gpu);
-  EXPECT_EQ((*model)->Find()->plan().device, backends_.back().backend->device());
+  const auto model = PrepareAfterRefusal(absl::UnimplementedError("no code for it")).value();
+  EXPECT_EQ(model->info().backend, "cpu");
+  EXPECT_FALSE(model->info().on_gpu);
+  EXPECT_EQ(model->Find()->plan().device, backends_.back().backend->device());
   EXPECT_EQ(problems_, "the refusing backend cannot run this model: no code for it\n");
 }
 
@@ -151,24 +150,21 @@ TEST_F(LoadedModelTest, OtherErrorsOfABackendAreTheLoads) {
 TEST_F(LoadedModelTest, WhereNoBackendHasTheCodeTheErrorSaysWhich) {
   std::vector<SelectedBackend> backends;
   backends.push_back({std::make_unique<RefusingBackend>(absl::UnimplementedError("not yet")), {}});
-  absl::StatusOr<Model> model = ReadModel(model_.path(), {});
-  ASSERT_TRUE(model.ok()) << model.status();
+  Model model = ReadModel(model_.path(), {}).value();
   ExpectError(
-      PrepareModel(*std::move(model), {.backends = backends, .pool = &pool_, .options = &options_}),
+      PrepareModel(std::move(model), {.backends = backends, .pool = &pool_, .options = &options_}),
       absl::StatusCode::kUnimplemented, "the refusing backend cannot run this model: not yet");
 }
 
 TEST_F(LoadedModelTest, TakesThePlanOfAnEarlierLoad) {
-  const auto first = Load();
-  ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_EQ((*first)->Find()->plan().source, PlanSource::kMeasured);
+  const auto first = Load().value();
+  EXPECT_EQ(first->Find()->plan().source, PlanSource::kMeasured);
 
-  const auto second = Load();
+  const auto second = Load().value();
 
-  ASSERT_TRUE(second.ok()) << second.status();
-  EXPECT_EQ((*second)->Find()->plan().source, PlanSource::kCache);
+  EXPECT_EQ(second->Find()->plan().source, PlanSource::kCache);
   EXPECT_EQ(problems_, "");
-  EXPECT_EQ((*second)->Find()->plan().id, (*first)->Find()->plan().id);
+  EXPECT_EQ(second->Find()->plan().id, first->Find()->plan().id);
 }
 
 // The workspace does not fit C = 1, but the entry of the cached plan runs it.
@@ -185,15 +181,13 @@ TEST_F(LoadedModelTest, AnEntryBelowTheLeastIntervalIsMeasuredAnew) {
       },
       bytes);
 
-  const auto model = Load(bytes);
+  const auto model = Load(bytes).value();
 
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ((*model)->Find()->plan().source, PlanSource::kMeasured);
+  EXPECT_EQ(model->Find()->plan().source, PlanSource::kMeasured);
   EXPECT_NE(problems_.find("this model cannot run with its entry for "), std::string::npos)
       << problems_;
-  const auto resolved = (*model)->Find()->Resolve({}, 1);
-  ASSERT_TRUE(resolved.ok()) << resolved.status();
-  EXPECT_TRUE(resolved->solver == "sequential" || resolved->shooting_interval >= 4);
+  const auto resolved = model->Find()->Resolve({}, 1).value();
+  EXPECT_TRUE(resolved.solver == "sequential" || resolved.shooting_interval >= 4);
 }
 
 // The answers of every solver to two samples, one after the other.
@@ -212,50 +206,44 @@ std::vector<float> Answers(const LoadedModel& model) {
 
 // Threads share only the samples of a batch.
 TEST_F(LoadedModelTest, TheNumberOfThreadsChangesNeitherPlanNorBits) {
-  const auto one = LoadWith({.backend = "cpu", .num_threads = 1});
-  ASSERT_TRUE(one.ok()) << one.status();
+  const auto one = LoadWith({.backend = "cpu", .num_threads = 1}).value();
   for (const int threads : {2, 5}) {
-    const auto more = LoadWith({.backend = "cpu", .num_threads = threads});
-    ASSERT_TRUE(more.ok()) << more.status();
-    EXPECT_EQ((*more)->Find()->plan().source, PlanSource::kMeasured);
-    EXPECT_EQ((*more)->Find()->plan().id, (*one)->Find()->plan().id);
-    EXPECT_EQ(Answers(**more), Answers(**one));
+    const auto more = LoadWith({.backend = "cpu", .num_threads = threads}).value();
+    EXPECT_EQ(more->Find()->plan().source, PlanSource::kMeasured);
+    EXPECT_EQ(more->Find()->plan().id, one->Find()->plan().id);
+    EXPECT_EQ(Answers(*more), Answers(*one));
   }
 }
 
 TEST_F(LoadedModelTest, APlanFileIsEnoughWhereOneIsRequired) {
   const EngineOptions require{.backend = "cpu", .plan_mode = PlanMode::kRequire};
   ExpectError(LoadWith(require), absl::StatusCode::kFailedPrecondition, "plan.json: there is none");
-  const auto measured = LoadWith({.backend = "cpu"});
-  ASSERT_TRUE(measured.ok()) << measured.status();
-  ASSERT_TRUE(WriteFileAtomically(PlanPath(), (*measured)->PlanFileText()).ok());
+  const auto measured = LoadWith({.backend = "cpu"}).value();
+  ASSERT_TRUE(WriteFileAtomically(PlanPath(), measured->PlanFileText()).ok());
 
-  const auto model = LoadWith(require);
+  const auto model = LoadWith(require).value();
 
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ((*model)->Find()->plan().source, PlanSource::kFile);
-  EXPECT_EQ((*model)->Find()->plan().id, (*measured)->Find()->plan().id);
-  EXPECT_EQ((*model)->PlanFileText(), (*measured)->PlanFileText());
-  EXPECT_EQ(Answers(**model), Answers(**measured));
+  EXPECT_EQ(model->Find()->plan().source, PlanSource::kFile);
+  EXPECT_EQ(model->Find()->plan().id, measured->Find()->plan().id);
+  EXPECT_EQ(model->PlanFileText(), measured->PlanFileText());
+  EXPECT_EQ(Answers(*model), Answers(*measured));
   EXPECT_EQ(problems_, "");
 }
 
 // The key fits except for the build: the choices of the plan are run, compared with sequential, and
 // kept.
 TEST_F(LoadedModelTest, APlanFileOfAnotherBuildIsCheckedAndKept) {
-  const auto measured = LoadWith({.backend = "cpu"});
-  ASSERT_TRUE(measured.ok()) << measured.status();
-  json root = json::parse((*measured)->PlanFileText());
+  const auto measured = LoadWith({.backend = "cpu"}).value();
+  json root = json::parse(measured->PlanFileText());
   json& item = root["devices"].front()[0];
   item["key"]["build"] = "0.0.1+old";
   ASSERT_TRUE(WriteFileAtomically(PlanPath(), root.dump()).ok());
   const EngineOptions require{.backend = "cpu", .plan_mode = PlanMode::kRequire};
 
-  const auto model = LoadWith(require);
+  const auto model = LoadWith(require).value();
 
-  ASSERT_TRUE(model.ok()) << model.status();
   // The id is that of this build, which made the same plan.
-  EXPECT_EQ((*model)->Find()->plan().id, (*measured)->Find()->plan().id);
+  EXPECT_EQ(model->Find()->plan().id, measured->Find()->plan().id);
 
   item["key"]["weights_sha256"] = "0";
   ASSERT_TRUE(WriteFileAtomically(PlanPath(), root.dump()).ok());
@@ -283,20 +271,17 @@ TEST_F(LoadedModelTest, AnEmptyPlanFileIsNamedToo) {
 }
 
 TEST_F(LoadedModelTest, AReloadTakesOverThePlanThatServes) {
-  const auto serving = LoadWith({.backend = "cpu"});
-  ASSERT_TRUE(serving.ok()) << serving.status();
-  const std::vector<LoadedPtr> loaded = {*serving};
-  const auto again = LoadWith({.backend = "cpu"}, loaded);
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ((*again)->Find()->plan().source, PlanSource::kServing);
-  EXPECT_EQ((*again)->Find()->plan().id, (*serving)->Find()->plan().id);
+  const auto serving = LoadWith({.backend = "cpu"}).value();
+  const std::vector<LoadedPtr> loaded = {serving};
+  const auto again = LoadWith({.backend = "cpu"}, loaded).value();
+  EXPECT_EQ(again->Find()->plan().source, PlanSource::kServing);
+  EXPECT_EQ(again->Find()->plan().id, serving->Find()->plan().id);
 
   std::string config = kConfig;
   config.replace(config.find("tanh"), 4, "silu");
   ASSERT_TRUE(WriteFileAtomically(model_.File("config.json"), config).ok());
-  const auto other = LoadWith({.backend = "cpu"}, loaded);
-  ASSERT_TRUE(other.ok()) << other.status();
-  EXPECT_EQ((*other)->Find()->plan().source, PlanSource::kMeasured);
+  const auto other = LoadWith({.backend = "cpu"}, loaded).value();
+  EXPECT_EQ(other->Find()->plan().source, PlanSource::kMeasured);
 }
 
 TEST_F(LoadedModelTest, ALoadStopsWhenItsTokenFires) {
@@ -307,69 +292,64 @@ TEST_F(LoadedModelTest, ALoadStopsWhenItsTokenFires) {
 }
 
 TEST_F(LoadedModelTest, AComparisonPastItsDeadlineSaysSoThoughItWasCancelledToo) {
-  const auto model = Load();
-  ASSERT_TRUE(model.ok()) << model.status();
+  const auto model = Load().value();
   const std::vector<float> inputs(kWidth, 0.5F);
   const SampleInputs samples{.num_samples = 1, .inputs = inputs};
-  const std::vector options = {(*model)->Find()->Resolve({.solver = "sequential"}, 1),
-                               (*model)->Find()->Resolve({.solver = "newton"}, 1)};
+  const std::vector options = {model->Find()->Resolve({.solver = "sequential"}, 1),
+                               model->Find()->Resolve({.solver = "newton"}, 1)};
   CancelToken token(CancelToken::Clock::now());
   token.Cancel();
-  ExpectError((*model)->Find()->Compare(samples, options, 1, &token),
+  ExpectError(model->Find()->Compare(samples, options, 1, &token),
               absl::StatusCode::kDeadlineExceeded, "deadline");
 
   CancelToken cancelled;
   cancelled.Cancel();
-  ExpectError((*model)->Find()->Compare(samples, options, 1, &cancelled),
-              absl::StatusCode::kCancelled, "cancelled");
+  ExpectError(model->Find()->Compare(samples, options, 1, &cancelled), absl::StatusCode::kCancelled,
+              "cancelled");
 }
 
 TEST_F(LoadedModelTest, ARowThatCannotRunCarriesItsErrorAndLeavesTheOthersAlone) {
-  const auto model = Load();
-  ASSERT_TRUE(model.ok()) << model.status();
+  const auto model = Load().value();
   const std::vector<float> inputs = Normal(2 * kWidth);
   const SampleInputs samples{.num_samples = 2, .inputs = inputs};
   const std::vector options = {
-      (*model)->Find()->Resolve({.solver = "newton", .shooting_interval = 4}, 2),
-      (*model)->Find()->Resolve({.solver = "guess"}, 2),
-      (*model)->Find()->Resolve({.solver = "newton", .initial_guess = InitialGuess::kPrevious}, 2)};
+      model->Find()->Resolve({.solver = "newton", .shooting_interval = 4}, 2),
+      model->Find()->Resolve({.solver = "guess"}, 2),
+      model->Find()->Resolve({.solver = "newton", .initial_guess = InitialGuess::kPrevious}, 2)};
 
-  const auto rows = (*model)->Find()->Compare(samples, options, 3, nullptr);
+  const auto rows = model->Find()->Compare(samples, options, 3, nullptr).value();
 
-  ASSERT_TRUE(rows.ok()) << rows.status();
-  ASSERT_EQ(rows->size(), 3U);
-  EXPECT_EQ((*rows)[0].error, "");
-  EXPECT_EQ((*rows)[0].shooting_interval, 4);
-  EXPECT_EQ((*rows)[0].seconds.size(), 3U);
-  EXPECT_EQ((*rows)[0].reports.size(), 2U);
-  EXPECT_EQ((*rows)[1].error, options[1].status().message());
-  EXPECT_EQ((*rows)[2].error, "initial_guess: previous has no meaning in a comparison");
-  for (const size_t r : {1, 2}) EXPECT_TRUE((*rows)[r].seconds.empty());
-  const auto none = (*model)->Find()->Compare(samples, std::span(options).subspan(1), 3, nullptr);
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(rows[0].error, "");
+  EXPECT_EQ(rows[0].shooting_interval, 4);
+  EXPECT_EQ(rows[0].seconds.size(), 3U);
+  EXPECT_EQ(rows[0].reports.size(), 2U);
+  EXPECT_EQ(rows[1].error, options[1].status().message());
+  EXPECT_EQ(rows[2].error, "initial_guess: previous has no meaning in a comparison");
+  for (const size_t r : {1, 2}) EXPECT_TRUE(rows[r].seconds.empty());
+  const auto none = model->Find()->Compare(samples, std::span(options).subspan(1), 3, nullptr);
   ASSERT_TRUE(none.ok()) << none.status();
-  EXPECT_EQ((*none)[0].error, (*rows)[1].error);
+  EXPECT_EQ((*none)[0].error, rows[1].error);
 }
 
 // Options that were resolved for another system are a bug of the caller's, and are not run.
 TEST_F(LoadedModelTest, RunsNoOptionsOfAnotherNumberOfSteps) {
-  const auto model = Load();
-  ASSERT_TRUE(model.ok()) << model.status();
+  const auto model = Load().value();
   const std::vector<float> inputs = Normal(kWidth);
-  std::vector options(2, (*model)->Find()->Resolve({.solver = "newton"}, 1));
+  std::vector options(2, model->Find()->Resolve({.solver = "newton"}, 1));
   options[1]->num_steps = kSteps / 2;
-  ExpectError((*model)->Find()->Compare({.num_samples = 1, .inputs = inputs}, options, 1, nullptr),
+  ExpectError(model->Find()->Compare({.num_samples = 1, .inputs = inputs}, options, 1, nullptr),
               absl::StatusCode::kInvalidArgument, "run item: steps: expected 64 values, got 32");
 }
 
 TEST_F(LoadedModelTest, TheNumberOfStepsOfAStackIsFixed) {
-  const auto model = Load();
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ((*model)->info().max_inference_steps, 0);
-  EXPECT_EQ((*model)->Find(kSteps), (*model)->Find());
-  EXPECT_EQ((*model)->Find(kSteps / 2), nullptr);
-  ExpectError((*model)->Prepare(kSteps / 2, nullptr), absl::StatusCode::kInvalidArgument,
+  const auto model = Load().value();
+  EXPECT_EQ(model->info().max_inference_steps, 0);
+  EXPECT_EQ(model->Find(kSteps), model->Find());
+  EXPECT_EQ(model->Find(kSteps / 2), nullptr);
+  ExpectError(model->Prepare(kSteps / 2, nullptr), absl::StatusCode::kInvalidArgument,
               "num_inference_steps: expected one of 64, got 32");
-  EXPECT_EQ(*(*model)->Prepare(kSteps, nullptr), (*model)->Find());
+  EXPECT_EQ(*model->Prepare(kSteps, nullptr), model->Find());
 }
 
 }  // namespace

@@ -130,9 +130,8 @@ TEST(ResolveTest, AutoLeavesOutWhatItsChoiceDoesNotTake) {
   Plan plan = MakePlan();
   plan.entries[0].parallel = {.solver = "quasi_newton"};
   plan.entries[0].solver = "quasi_newton";
-  const auto diagonal = ResolveOptions({.shooting_interval = 4}, 1, plan, kContext);
-  ASSERT_TRUE(diagonal.ok()) << diagonal.status();
-  EXPECT_EQ(diagonal->shooting_interval, 1);
+  const auto diagonal = ResolveOptions({.shooting_interval = 4}, 1, plan, kContext).value();
+  EXPECT_EQ(diagonal.shooting_interval, 1);
 }
 
 TEST(ResolveTest, ANamedSolverTakesThePlansChoiceForIt) {

@@ -53,9 +53,7 @@ absl::StatusOr<Model> ReadDigits(const std::string& scheduler, const std::string
 class DigitsDdpmTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    absl::StatusOr<Model> model = ReadDigits(GetParam(), directory_.path());
-    ASSERT_TRUE(model.ok()) << model.status();
-    model_ = *std::move(model);
+    model_ = ReadDigits(GetParam(), directory_.path()).value();
     const SystemSpec& spec = model_.systems.front();
     ASSERT_EQ(ShapeOf(spec).num_steps, kSteps);
     rig_ = std::make_unique<SolverRig>(*cpu::NewCpuBackend(), spec, 2);

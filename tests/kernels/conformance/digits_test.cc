@@ -32,14 +32,9 @@ std::vector<T> ReadNpy(const std::string& name) {
 class DigitsTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    auto engine = Engine::Create({.backend = "cpu", .num_threads = 1});
-    ASSERT_TRUE(engine.ok()) << engine.status();
-    engine_ = *std::move(engine);
-    auto model = engine_->LoadModel(
-        std::string(DEEPPCR_SOURCE_DIR) + "/deploy/models/repository/" + GetParam() + "/1", nullptr,
-        nullptr);
-    ASSERT_TRUE(model.ok()) << model.status();
-    model_ = *std::move(model);
+    engine_ = Engine::Create({.backend = "cpu", .num_threads = 1}).value();
+    const std::string models = std::string(DEEPPCR_SOURCE_DIR) + "/deploy/models/repository/";
+    model_ = engine_->LoadModel(models + GetParam() + "/1", nullptr, nullptr).value();
     inputs_ = ReadNpy<float>("digits_heldout.npy");
     labels_ = ReadNpy<int64_t>("digits_heldout_labels.npy");
     ASSERT_EQ(inputs_.size(), labels_.size() * kPixels);

@@ -20,27 +20,26 @@ std::string Diffusion(std::string_view key, std::string_view value) {
 }
 
 TEST(DiffusionConfigTest, TakesTheDefaultsOfDiffusion) {
-  const absl::StatusOr<ModelConfig> config = ParseConfig(MinimalConfig("diffusion").dump());
+  const ModelConfig config = ParseConfig(MinimalConfig("diffusion").dump()).value();
 
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->model_type, "diffusion");
-  EXPECT_EQ(config->input_dim, 0);
-  EXPECT_EQ(config->output_dim, 2);
-  EXPECT_EQ(config->state_dim, 4);
-  EXPECT_EQ(config->num_layers, 0);
-  EXPECT_EQ(config->activation, Activation::kTanh);
-  EXPECT_EQ(config->denoiser, DenoiserKind::kAdaLnMlp);
-  EXPECT_EQ(config->hidden_dim, 8);
-  EXPECT_EQ(config->num_blocks, 3);
-  EXPECT_EQ(config->time_embedding_dim, 6);
-  EXPECT_EQ(config->num_inference_steps, (std::vector<int64_t>{10}));
-  EXPECT_EQ(config->num_classes, 0);
-  EXPECT_EQ(config->conditioning_dim, 0);
-  EXPECT_TRUE(config->decoder_widths.empty());
-  EXPECT_EQ(config->decoder_activation, Activation::kRelu);
-  EXPECT_EQ(config->eta, 0.0);
-  EXPECT_FALSE(config->diffusers_compatible);
-  EXPECT_TRUE(config->image_shape.empty());
+  EXPECT_EQ(config.model_type, "diffusion");
+  EXPECT_EQ(config.input_dim, 0);
+  EXPECT_EQ(config.output_dim, 2);
+  EXPECT_EQ(config.state_dim, 4);
+  EXPECT_EQ(config.num_layers, 0);
+  EXPECT_EQ(config.activation, Activation::kTanh);
+  EXPECT_EQ(config.denoiser, DenoiserKind::kAdaLnMlp);
+  EXPECT_EQ(config.hidden_dim, 8);
+  EXPECT_EQ(config.num_blocks, 3);
+  EXPECT_EQ(config.time_embedding_dim, 6);
+  EXPECT_EQ(config.num_inference_steps, (std::vector<int64_t>{10}));
+  EXPECT_EQ(config.num_classes, 0);
+  EXPECT_EQ(config.conditioning_dim, 0);
+  EXPECT_TRUE(config.decoder_widths.empty());
+  EXPECT_EQ(config.decoder_activation, Activation::kRelu);
+  EXPECT_EQ(config.eta, 0.0);
+  EXPECT_FALSE(config.diffusers_compatible);
+  EXPECT_TRUE(config.image_shape.empty());
 }
 
 TEST(DiffusionConfigTest, TakesEveryKeyOfDiffusion) {
@@ -56,19 +55,18 @@ TEST(DiffusionConfigTest, TakesEveryKeyOfDiffusion) {
                  {"image_shape", {5, 4, 3}},
                  {"max_batch_size", 256}});
 
-  const absl::StatusOr<ModelConfig> config = ParseConfig(object.dump());
+  const ModelConfig config = ParseConfig(object.dump()).value();
 
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->denoiser, DenoiserKind::kResidualMlp);
-  EXPECT_EQ(config->num_inference_steps, (std::vector<int64_t>{100, 20, 1}));
-  EXPECT_EQ(config->conditioning_dim, 7);
-  EXPECT_EQ(config->input_dim, 7);
-  EXPECT_EQ(config->decoder_widths, (std::vector<int64_t>{9, 1}));
-  EXPECT_EQ(config->decoder_activation, Activation::kSilu);
-  EXPECT_EQ(config->eta, 1.0);
-  EXPECT_TRUE(config->diffusers_compatible);
-  EXPECT_EQ(config->image_shape, (std::vector<int64_t>{5, 4, 3}));
-  EXPECT_EQ(config->max_batch_size, 256);
+  EXPECT_EQ(config.denoiser, DenoiserKind::kResidualMlp);
+  EXPECT_EQ(config.num_inference_steps, (std::vector<int64_t>{100, 20, 1}));
+  EXPECT_EQ(config.conditioning_dim, 7);
+  EXPECT_EQ(config.input_dim, 7);
+  EXPECT_EQ(config.decoder_widths, (std::vector<int64_t>{9, 1}));
+  EXPECT_EQ(config.decoder_activation, Activation::kSilu);
+  EXPECT_EQ(config.eta, 1.0);
+  EXPECT_TRUE(config.diffusers_compatible);
+  EXPECT_EQ(config.image_shape, (std::vector<int64_t>{5, 4, 3}));
+  EXPECT_EQ(config.max_batch_size, 256);
 }
 
 TEST(DiffusionConfigTest, TakesValuesAtTheEdgesOfDiffusion) {

@@ -46,10 +46,9 @@ void ExpectDense(const DenseSpec& spec, int64_t rows, int64_t cols,
 TEST(DiffusionTest, FillsTheSpecOfAResidualMlp) {
   const ModelConfig config = Config();
   const std::vector<NamedTensor> tensors = DiffusionTensors(config);
-  const absl::StatusOr<Model> model = Load(tensors, config);
+  const Model model = Load(tensors, config).value();
 
-  ASSERT_TRUE(model.ok()) << model.status();
-  const DiffusionSpec& spec = SpecOf(*model);
+  const DiffusionSpec& spec = SpecOf(model);
   EXPECT_EQ(spec.state_dim, kState);
   EXPECT_EQ(spec.clip_range, 2.5);
   EXPECT_EQ(spec.num_classes, 0);
@@ -84,10 +83,9 @@ TEST(DiffusionTest, FillsTheSpecOfAResidualMlp) {
 TEST(DiffusionTest, FillsTheSpecOfAnAdaLnMlp) {
   const ModelConfig config = Config(DenoiserKind::kAdaLnMlp);
   const std::vector<NamedTensor> tensors = DiffusionTensors(config);
-  const absl::StatusOr<Model> model = Load(tensors, config);
+  const Model model = Load(tensors, config).value();
 
-  ASSERT_TRUE(model.ok()) << model.status();
-  const DenoiserSpec& denoiser = SpecOf(*model).denoiser;
+  const DenoiserSpec& denoiser = SpecOf(model).denoiser;
   EXPECT_EQ(denoiser.kind, DenoiserKind::kAdaLnMlp);
   const auto expect_stacked = [&](std::span<const float> values, const std::string& suffix) {
     EXPECT_EQ(Copy(values), Values(tensors, {"res_blocks.0." + suffix, "res_blocks.1." + suffix}));
@@ -112,10 +110,9 @@ TEST(DiffusionTest, FillsTheSpecOfAnAdaLnMlp) {
 TEST(DiffusionTest, TakesClasses) {
   const ModelConfig config = Full(DenoiserKind::kResidualMlp, /*classes=*/true);
   const std::vector<NamedTensor> tensors = DiffusionTensors(config);
-  const absl::StatusOr<Model> model = Load(tensors, config);
+  const Model model = Load(tensors, config).value();
 
-  ASSERT_TRUE(model.ok()) << model.status();
-  const DiffusionSpec& spec = SpecOf(*model);
+  const DiffusionSpec& spec = SpecOf(model);
   EXPECT_EQ(spec.num_classes, 5);
   EXPECT_EQ(Copy(spec.class_embedding), Values(tensors, {"class_embed.weight"}));
   EXPECT_EQ(spec.condition.rows, 0);
@@ -125,10 +122,9 @@ TEST(DiffusionTest, TakesClasses) {
 TEST(DiffusionTest, TakesAConditioningVector) {
   const ModelConfig config = Full(DenoiserKind::kAdaLnMlp, /*classes=*/false);
   const std::vector<NamedTensor> tensors = DiffusionTensors(config);
-  const absl::StatusOr<Model> model = Load(tensors, config);
+  const Model model = Load(tensors, config).value();
 
-  ASSERT_TRUE(model.ok()) << model.status();
-  const DiffusionSpec& spec = SpecOf(*model);
+  const DiffusionSpec& spec = SpecOf(model);
   EXPECT_EQ(spec.num_classes, 0);
   ExpectDense(spec.condition, kHidden, 5, tensors, "cond_embed");
   EXPECT_EQ(spec.input_dim(), 5);
@@ -138,10 +134,9 @@ TEST(DiffusionTest, DecoderHasItsActivationAfterAllLayersButTheLast) {
   ModelConfig config = Full(DenoiserKind::kResidualMlp, /*classes=*/true);
   config.decoder_activation = Activation::kElu;
   const std::vector<NamedTensor> tensors = DiffusionTensors(config);
-  const absl::StatusOr<Model> model = Load(tensors, config);
+  const Model model = Load(tensors, config).value();
 
-  ASSERT_TRUE(model.ok()) << model.status();
-  const std::span<const DenseSpec> decoder = SpecOf(*model).decoder;
+  const std::span<const DenseSpec> decoder = SpecOf(model).decoder;
   ASSERT_EQ(decoder.size(), 3U);
   ExpectDense(decoder[0], 7, kState, tensors, "decoder.0");
   ExpectDense(decoder[1], 6, 7, tensors, "decoder.1");
@@ -149,7 +144,7 @@ TEST(DiffusionTest, DecoderHasItsActivationAfterAllLayersButTheLast) {
   EXPECT_EQ(decoder[0].activation, Activation::kElu);
   EXPECT_EQ(decoder[1].activation, Activation::kElu);
   EXPECT_EQ(decoder[2].activation, Activation::kIdentity);
-  EXPECT_EQ(SpecOf(*model).output_dim(), 8);
+  EXPECT_EQ(SpecOf(model).output_dim(), 8);
 }
 
 TEST(DiffusionTest, ADecoderWithoutHiddenLayersIsThereIfItsTensorIs) {
@@ -159,12 +154,11 @@ TEST(DiffusionTest, ADecoderWithoutHiddenLayersIsThereIfItsTensorIs) {
   ExpectRefused(tensors, config, "tensor \"decoder.0.bias\" of shape [2] is missing");
   tensors.push_back(WavyTensor("decoder.0.bias", {kState}, 51));
 
-  const absl::StatusOr<Model> model = Load(tensors, config);
+  const Model model = Load(tensors, config).value();
 
-  ASSERT_TRUE(model.ok()) << model.status();
-  ASSERT_EQ(SpecOf(*model).decoder.size(), 1U);
-  ExpectDense(SpecOf(*model).decoder[0], kState, kState, tensors, "decoder.0");
-  EXPECT_EQ(SpecOf(*model).decoder[0].activation, Activation::kIdentity);
+  ASSERT_EQ(SpecOf(model).decoder.size(), 1U);
+  ExpectDense(SpecOf(model).decoder[0], kState, kState, tensors, "decoder.0");
+  EXPECT_EQ(SpecOf(model).decoder[0].activation, Activation::kIdentity);
 
   config.output_dim = 6;
   ExpectRefused(DiffusionTensors(Config()), config,
@@ -173,12 +167,11 @@ TEST(DiffusionTest, ADecoderWithoutHiddenLayersIsThereIfItsTensorIs) {
 }
 
 TEST(DiffusionTest, HasASystemPerNumberOfStepsThatShareTheWeights) {
-  const absl::StatusOr<Model> model = Load(Full(DenoiserKind::kAdaLnMlp, /*classes=*/true));
+  const Model model = Load(Full(DenoiserKind::kAdaLnMlp, /*classes=*/true)).value();
 
-  ASSERT_TRUE(model.ok()) << model.status();
-  ASSERT_EQ(model->systems.size(), 2U);
-  const DiffusionSpec& first = SpecOf(*model, 0);
-  const DiffusionSpec& second = SpecOf(*model, 1);
+  ASSERT_EQ(model.systems.size(), 2U);
+  const DiffusionSpec& first = SpecOf(model, 0);
+  const DiffusionSpec& second = SpecOf(model, 1);
   for (const DiffusionSpec* spec : {&first, &second}) {
     const int64_t count = spec == &first ? 9 : 4;
     const ReverseProcess process =
@@ -197,37 +190,33 @@ TEST(DiffusionTest, HasASystemPerNumberOfStepsThatShareTheWeights) {
 TEST(DiffusionTest, MakesASystemOfAnyNumberOfSteps) {
   ModelConfig config = Full(DenoiserKind::kAdaLnMlp, /*classes=*/true);
   const std::vector<NamedTensor> tensors = DiffusionTensors(config);
-  const absl::StatusOr<Model> model = Load(tensors, config);
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ(model->max_num_steps, 20);
+  const Model model = Load(tensors, config).value();
+  EXPECT_EQ(model.max_num_steps, 20);
   for (const int64_t count : {1, 4, 7, 20}) {
-    const absl::StatusOr<OwnedSystem> made = SystemOf(*model, count, {});
-    ASSERT_TRUE(made.ok()) << made.status();
+    const OwnedSystem made = SystemOf(model, count, {}).value();
     config.num_inference_steps = {count};
-    const absl::StatusOr<Model> named = Load(tensors, config);
-    ASSERT_TRUE(named.ok()) << named.status();
+    const Model named = Load(tensors, config).value();
 
-    const auto& got = std::get<DiffusionSpec>(made->spec);
-    const DiffusionSpec& expected = SpecOf(*named);
+    const auto& got = std::get<DiffusionSpec>(made.spec);
+    const DiffusionSpec& expected = SpecOf(named);
     EXPECT_EQ(std::vector<ReverseStep>(got.steps.begin(), got.steps.end()),
               std::vector<ReverseStep>(expected.steps.begin(), expected.steps.end()));
     EXPECT_EQ(std::vector<double>(got.time_embedding.begin(), got.time_embedding.end()),
               std::vector<double>(expected.time_embedding.begin(), expected.time_embedding.end()));
     EXPECT_EQ(got.clip_range, expected.clip_range);
-    EXPECT_EQ(got.denoiser.first_weight.data(), SpecOf(*model).denoiser.first_weight.data());
-    EXPECT_EQ(got.decoder.data(), SpecOf(*model).decoder.data());
+    EXPECT_EQ(got.denoiser.first_weight.data(), SpecOf(model).denoiser.first_weight.data());
+    EXPECT_EQ(got.decoder.data(), SpecOf(model).decoder.data());
   }
 }
 
 TEST(DiffusionTest, RefusesNumbersOfStepsThatTheScheduleDoesNotHave) {
-  const absl::StatusOr<Model> model = Load(Config());
-  ASSERT_TRUE(model.ok()) << model.status();
+  const Model model = Load(Config()).value();
   for (const int64_t count : {int64_t{-1}, int64_t{0}, int64_t{21}, INT64_MAX})
-    ExpectError(SystemOf(*model, count, {}), absl::StatusCode::kInvalidArgument,
+    ExpectError(SystemOf(model, count, {}), absl::StatusCode::kInvalidArgument,
                 "num_inference_steps: expected an integer in [1, 20], got ");
   CancelToken token;
   token.Cancel();
-  ExpectError(SystemOf(*model, 7, {.token = &token}), absl::StatusCode::kCancelled, "");
+  ExpectError(SystemOf(model, 7, {.token = &token}), absl::StatusCode::kCancelled, "");
 }
 
 TEST(DiffusionTest, TheLargestNumberOfStepsFitsTheLimits) {
@@ -263,8 +252,7 @@ TEST(DiffusionTest, PassesItsOptionsToTheReverseProcess) {
 TEST(DiffusionTest, TimeEmbeddingIsTheNetworkOfEachTimestep) {
   const ModelConfig config = Config();
   const std::vector<NamedTensor> tensors = DiffusionTensors(config);
-  const absl::StatusOr<Model> model = Load(tensors, config);
-  ASSERT_TRUE(model.ok()) << model.status();
+  const Model model = Load(tensors, config).value();
   const auto layer = [&](const std::string& prefix, const std::vector<double>& in) {
     const std::vector<float> weight = Values(tensors, {prefix + ".weight"});
     const std::vector<float> bias = Values(tensors, {prefix + ".bias"});
@@ -275,7 +263,7 @@ TEST(DiffusionTest, TimeEmbeddingIsTheNetworkOfEachTimestep) {
     return out;
   };
 
-  const DiffusionSpec& spec = SpecOf(*model);
+  const DiffusionSpec& spec = SpecOf(model);
   for (size_t l = 0; l < spec.steps.size(); ++l) {
     const auto t = static_cast<double>(spec.steps[l].timestep);
     std::vector<double> y = layer(
@@ -290,10 +278,9 @@ TEST(DiffusionTest, TimeEmbeddingIsTheNetworkOfEachTimestep) {
 }
 
 TEST(DiffusionTest, SpecsFollowAModelThatMoves) {
-  absl::StatusOr<Model> loaded = Load(Full(DenoiserKind::kAdaLnMlp, /*classes=*/false));
-  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  Model loaded = Load(Full(DenoiserKind::kAdaLnMlp, /*classes=*/false)).value();
 
-  Model moved = *std::move(loaded);
+  Model moved = std::move(loaded);
   Model again;
   again = std::move(moved);
 

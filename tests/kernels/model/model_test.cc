@@ -41,31 +41,29 @@ class ReadModelTest : public ::testing::Test {
 };
 
 TEST_F(ReadModelTest, ReadsAModel) {
-  const absl::StatusOr<Model> model = Read();
+  const Model model = Read().value();
 
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ(model->config_json, kConfig);
-  EXPECT_EQ(model->config.num_layers, 3);
-  EXPECT_EQ(model->weights_sha256, *Sha256Hex(*ReadFile(File("model.safetensors"), 1 << 20)));
-  ASSERT_EQ(model->systems.size(), 1U);
-  const auto& spec = std::get<DenseStackSpec>(model->systems[0]);
+  EXPECT_EQ(model.config_json, kConfig);
+  EXPECT_EQ(model.config.num_layers, 3);
+  EXPECT_EQ(model.weights_sha256, *Sha256Hex(*ReadFile(File("model.safetensors"), 1 << 20)));
+  ASSERT_EQ(model.systems.size(), 1U);
+  const auto& spec = std::get<DenseStackSpec>(model.systems[0]);
   EXPECT_EQ(spec.weights.size(), 12U);
   EXPECT_EQ(spec.weights[11], 12.0F);
-  EXPECT_EQ(spec.weights.data(), model->weights.data());
+  EXPECT_EQ(spec.weights.data(), model.weights.data());
   EXPECT_FALSE(spec.residual);
-  EXPECT_TRUE(model->scheduler_json.empty());
-  EXPECT_EQ(model->num_calibration, 0);
-  EXPECT_TRUE(model->calibration_inputs.empty());
+  EXPECT_TRUE(model.scheduler_json.empty());
+  EXPECT_EQ(model.num_calibration, 0);
+  EXPECT_TRUE(model.calibration_inputs.empty());
 }
 
 TEST_F(ReadModelTest, ReadsCalibrationInputs) {
   WriteCalibration({{"inputs", {3, 2}, {1, 2, 3, 4, 5, 6}}});
 
-  const absl::StatusOr<Model> model = Read();
+  const Model model = Read().value();
 
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ(model->num_calibration, 3);
-  EXPECT_EQ(model->calibration_inputs, (std::vector<float>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(model.num_calibration, 3);
+  EXPECT_EQ(model.calibration_inputs, (std::vector<float>{1, 2, 3, 4, 5, 6}));
 }
 
 TEST_F(ReadModelTest, RefusesOtherCalibrationTensors) {
@@ -159,9 +157,8 @@ class ReadDiffusionModelTest : public ReadModelTest {
   void SetUp() override {
     WriteConfig("[4,2]");
     WriteScheduler(kScheduler);
-    absl::StatusOr<ModelConfig> config = ParseConfig(Config("4"));
-    ASSERT_TRUE(config.ok()) << config.status();
-    ASSERT_TRUE(WriteSafetensors(File("model.safetensors"), DiffusionTensors(*config)).ok());
+    ModelConfig config = ParseConfig(Config("4")).value();
+    ASSERT_TRUE(WriteSafetensors(File("model.safetensors"), DiffusionTensors(config)).ok());
   }
 
   static std::string Config(std::string_view steps, std::string_view more = "") {
@@ -184,19 +181,18 @@ class ReadDiffusionModelTest : public ReadModelTest {
 };
 
 TEST_F(ReadDiffusionModelTest, ReadsAModel) {
-  const absl::StatusOr<Model> model = Read();
+  const Model model = Read().value();
 
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ(model->scheduler_json, kScheduler);
-  EXPECT_EQ(model->scheduler.num_train_timesteps, 8);
-  EXPECT_EQ(model->config.input_dim, 0);
-  ASSERT_EQ(model->systems.size(), 2U);
-  EXPECT_EQ(ShapeOf(model->systems[0]).num_steps, 4);
-  EXPECT_EQ(ShapeOf(model->systems[1]).num_steps, 2);
-  const auto& spec = std::get<DiffusionSpec>(model->systems[0]);
+  EXPECT_EQ(model.scheduler_json, kScheduler);
+  EXPECT_EQ(model.scheduler.num_train_timesteps, 8);
+  EXPECT_EQ(model.config.input_dim, 0);
+  ASSERT_EQ(model.systems.size(), 2U);
+  EXPECT_EQ(ShapeOf(model.systems[0]).num_steps, 4);
+  EXPECT_EQ(ShapeOf(model.systems[1]).num_steps, 2);
+  const auto& spec = std::get<DiffusionSpec>(model.systems[0]);
   EXPECT_EQ(spec.clip_range, 3.0);
-  EXPECT_EQ(spec.steps.data(), model->diffusion.tables[0].steps.data());
-  EXPECT_EQ(model->weights_sha256, *Sha256Hex(*ReadFile(File("model.safetensors"), 1 << 20)));
+  EXPECT_EQ(spec.steps.data(), model.diffusion.tables[0].steps.data());
+  EXPECT_EQ(model.weights_sha256, *Sha256Hex(*ReadFile(File("model.safetensors"), 1 << 20)));
 }
 
 TEST_F(ReadDiffusionModelTest, NeedsAScheduler) {
@@ -265,9 +261,8 @@ TEST_F(ReadDiffusionModelTest, TakesCalibrationInputsWithAConditionOnly) {
   ASSERT_TRUE(WriteSafetensors(File("model.safetensors"), DiffusionTensors(*ParseConfig(Config(
                                                               "4", R"(,"conditioning_dim":2)"))))
                   .ok());
-  const absl::StatusOr<Model> model = Read();
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ(model->num_calibration, 1);
+  const Model model = Read().value();
+  EXPECT_EQ(model.num_calibration, 1);
 }
 
 }  // namespace

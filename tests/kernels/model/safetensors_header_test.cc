@@ -228,10 +228,9 @@ TEST(SafetensorsHeaderTest, AcceptsWhitespaceAroundTheHeader) {
 }
 
 TEST(SafetensorsHeaderTest, AcceptsAFileWithoutTensors) {
-  const absl::StatusOr<Tensors> tensors = ParseSafetensors(SafetensorsBytes("{}", ""));
+  const Tensors tensors = ParseSafetensors(SafetensorsBytes("{}", "")).value();
 
-  ASSERT_TRUE(tensors.ok()) << tensors.status();
-  EXPECT_TRUE(tensors->entries().empty());
+  EXPECT_TRUE(tensors.entries().empty());
 }
 
 TEST(SafetensorsHeaderTest, AcceptsMetadataWithAnyKeys) {
@@ -245,19 +244,17 @@ TEST(SafetensorsHeaderTest, AcceptsMembersInAnyOrder) {
 
 TEST(SafetensorsHeaderTest, AcceptsAScalar) {
   const std::string file = Shaped("[]", "[0,4]", 4);
-  const absl::StatusOr<Tensors> tensors = ParseSafetensors(file);
+  const Tensors tensors = ParseSafetensors(file).value();
 
-  ASSERT_TRUE(tensors.ok()) << tensors.status();
-  EXPECT_TRUE(tensors->entries()[0].shape.empty());
-  EXPECT_EQ(*ToFloat(tensors->entries()[0]), std::vector<float>{0.0F});
+  EXPECT_TRUE(tensors.entries()[0].shape.empty());
+  EXPECT_EQ(*ToFloat(tensors.entries()[0]), std::vector<float>{0.0F});
 }
 
 TEST(SafetensorsHeaderTest, AcceptsZeroExtentsEvenBesideHugeOnes) {
   const std::string file = Shaped("[0,9223372036854775807]", "[0,0]", 0);
-  const absl::StatusOr<Tensors> tensors = ParseSafetensors(file);
+  const Tensors tensors = ParseSafetensors(file).value();
 
-  ASSERT_TRUE(tensors.ok()) << tensors.status();
-  EXPECT_TRUE(ToFloat(tensors->entries()[0])->empty());
+  EXPECT_TRUE(ToFloat(tensors.entries()[0])->empty());
 }
 
 TEST(SafetensorsHeaderTest, AcceptsEmptyTensorsBetweenOthers) {
@@ -275,9 +272,8 @@ TEST(SafetensorsHeaderTest, AcceptsTensorsInAnyOrder) {
 }
 
 TEST(SafetensorsHeaderTest, AcceptsTheLimits) {
-  const absl::StatusOr<Tensors> most = ParseSafetensors(ManyTensors(kMaxTensors));
-  ASSERT_TRUE(most.ok()) << most.status();
-  EXPECT_EQ(static_cast<int64_t>(most->entries().size()), kMaxTensors);
+  const Tensors most = ParseSafetensors(ManyTensors(kMaxTensors)).value();
+  EXPECT_EQ(static_cast<int64_t>(most.entries().size()), kMaxTensors);
 
   EXPECT_TRUE(ParseSafetensors(Shaped("[1,1,1,1,1,1,1,1]", "[0,4]", 4)).ok());
   EXPECT_TRUE(

@@ -36,12 +36,11 @@ class PlanCacheTest : public ::testing::Test {
 TEST_F(PlanCacheTest, LoadsWhatWasSaved) {
   ExpectError(cache_.Load(MakeKey()), StatusCode::kNotFound, "");
   ASSERT_TRUE(cache_.Save(MakeKey(), MakePlan()).ok());
-  const absl::StatusOr<Plan> plan = cache_.Load(MakeKey());
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  ExpectEqual(*plan, MakePlan());
-  EXPECT_EQ(plan->id, MakePlan().id);
-  EXPECT_EQ(plan->source, PlanSource::kCache);
-  EXPECT_EQ(plan->device_class, MakeKey().device_class);
+  const Plan plan = cache_.Load(MakeKey()).value();
+  ExpectEqual(plan, MakePlan());
+  EXPECT_EQ(plan.id, MakePlan().id);
+  EXPECT_EQ(plan.source, PlanSource::kCache);
+  EXPECT_EQ(plan.device_class, MakeKey().device_class);
 }
 
 // The caller has to check such a plan; its build and id are those of the build that made it.
@@ -49,9 +48,8 @@ TEST_F(PlanCacheTest, APlanOfAnotherBuildIsFoundAndSaysSo) {
   ASSERT_TRUE(cache_.Save(MakeKey(), MakePlan()).ok());
   PlanKey newer = MakeKey();
   newer.build = "0.1.0+abd";
-  const absl::StatusOr<Plan> plan = cache_.Load(newer);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->build, MakeKey().build);
+  const Plan plan = cache_.Load(newer).value();
+  EXPECT_EQ(plan.build, MakeKey().build);
 }
 
 TEST_F(PlanCacheTest, ReplacesAnOlderPlan) {
@@ -61,9 +59,8 @@ TEST_F(PlanCacheTest, ReplacesAnOlderPlan) {
   newer.id = *PlanId(MakeKey(), newer);
   ASSERT_TRUE(cache_.Save(MakeKey(), newer).ok());
   EXPECT_EQ(NumFiles(), 1);
-  const absl::StatusOr<Plan> plan = cache_.Load(MakeKey());
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  ExpectEqual(*plan, newer);
+  const Plan plan = cache_.Load(MakeKey()).value();
+  ExpectEqual(plan, newer);
 }
 
 TEST_F(PlanCacheTest, EveryDifferenceOfTheKeyIsAnotherFile) {

@@ -23,16 +23,15 @@ std::string FileText() {
 }
 
 TEST(PlanFileTest, GivesBackWhatWasWritten) {
-  const absl::StatusOr<PlanFile> file = PlanFile::Parse(FileText());
-  ASSERT_TRUE(file.ok()) << file.status();
-  const KeyedPlan* found = file->Find(MakeKey());
+  const PlanFile file = PlanFile::Parse(FileText()).value();
+  const KeyedPlan* found = file.Find(MakeKey());
   ASSERT_NE(found, nullptr);
   EXPECT_EQ(found->key, MakeKey());
   ExpectEqual(found->plan, MakePlan());
   EXPECT_EQ(found->plan.source, PlanSource::kFile);
   EXPECT_EQ(found->plan.device_class, MakeKey().device_class);
   EXPECT_EQ(found->plan.build, MakeKey().build);
-  EXPECT_EQ(file->Text(), FileText());
+  EXPECT_EQ(file.Text(), FileText());
 }
 
 // A machine whose device class has no plan of its own takes the plan for all devices with its bits.

@@ -213,9 +213,8 @@ class GoldenDiffusionTest : public ::testing::TestWithParam<int> {
 };
 
 TEST_P(GoldenDiffusionTest, EveryStateEqualsDiffusersAndItsFormulasInFloat64) {
-  const absl::StatusOr<ReverseProcess> process = Process(golden());
-  ASSERT_TRUE(process.ok()) << process.status();
-  const GoldenDiffusion diffusion(NetworkOf(golden()), *process);
+  const ReverseProcess process = Process(golden()).value();
+  const GoldenDiffusion diffusion(NetworkOf(golden()), process);
   const std::vector<Vector> states = Trajectory(diffusion);
   ExpectStates(states, "diffusers", kOfDiffusers, 0);
   ExpectStates(states, "float64", kOfTranscription, 1);

@@ -102,17 +102,15 @@ TEST(DiffusionFamilyTest, ServesThroughTheBackend) {
   const SampleInput input = {.label = 1, .seed = 3, .sample = 1};
   const auto family = reference::NewFamily(random.spec());
   const auto states = Trajectory(*family, *family->Encode(input));
-  const auto system = reference::NewReferenceBackend()->NewSystem(random.spec());
-  ASSERT_TRUE(system.ok()) << system.status();
-  const auto space = (*system)->NewSpace({});
-  ASSERT_TRUE(space.ok()) << space.status();
+  const auto system = reference::NewReferenceBackend()->NewSystem(random.spec()).value();
+  const auto space = system->NewSpace({}).value();
 
   std::vector<float> trajectory(5 * 2), outputs(3);
   float* const trajectories[] = {trajectory.data()};
-  (*space)->Encode(0, input);
-  (*space)->Restart(1);
-  EXPECT_EQ((*space)->Advance(1, 0, 4, trajectories), 4);
-  (*space)->Decode(0, outputs.data());
+  space->Encode(0, input);
+  space->Restart(1);
+  EXPECT_EQ(space->Advance(1, 0, 4, trajectories), 4);
+  space->Decode(0, outputs.data());
   for (size_t i = 0; i < trajectory.size(); ++i)
     EXPECT_EQ(trajectory[i], static_cast<float>(states[i / 2][i % 2])) << i;
   const Vector answer = family->Decode(states.back());

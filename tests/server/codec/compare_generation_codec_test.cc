@@ -36,32 +36,30 @@ TEST(CompareGenerationTest, ReadsTheGeneration) {
   request.add_options()->set_solver("picard");
   request.mutable_options(0)->set_initial_guess(v1::INITIAL_GUESS_COARSE);
 
-  const auto input = Decode(request, WithClasses());
+  const auto input = Decode(request, WithClasses()).value();
 
-  ASSERT_TRUE(input.ok()) << input.status();
-  const SampleInputs item = input->request.Samples();
+  const SampleInputs item = input.request.Samples();
   EXPECT_EQ(item.num_samples, 3);
   EXPECT_EQ(item.seed, 9u);
   EXPECT_EQ(item.first_sample, 5u);
   EXPECT_THAT(item.labels, ElementsAre(2, 2, 2));
   EXPECT_EQ(item.step_noise.size(), 36u);
-  EXPECT_EQ(input->request.num_steps, 3);
-  ASSERT_EQ(input->rows.size(), 2u);
-  EXPECT_EQ(input->rows[0].solver, "sequential");
-  EXPECT_EQ(input->rows[1].solver, "picard");
-  EXPECT_EQ(input->rows[1].initial_guess, InitialGuess::kCoarse);
+  EXPECT_EQ(input.request.num_steps, 3);
+  ASSERT_EQ(input.rows.size(), 2u);
+  EXPECT_EQ(input.rows[0].solver, "sequential");
+  EXPECT_EQ(input.rows[1].solver, "picard");
+  EXPECT_EQ(input.rows[1].initial_guess, InitialGuess::kCoarse);
 }
 
 TEST(CompareGenerationTest, WithoutGenerationItIsOneSample) {
   v1::CompareRequest request;
   request.set_model("m");
 
-  const auto input = Decode(request);
+  const auto input = Decode(request).value();
 
-  ASSERT_TRUE(input.ok()) << input.status();
-  EXPECT_EQ(input->request.num_samples, 1);
-  EXPECT_EQ(input->request.num_steps, kSteps);
-  EXPECT_EQ(input->rows.size(), 3u);
+  EXPECT_EQ(input.request.num_samples, 1);
+  EXPECT_EQ(input.request.num_steps, kSteps);
+  EXPECT_EQ(input.rows.size(), 3u);
 }
 
 struct BadCompare {
@@ -139,10 +137,9 @@ TEST(CompareGenerationTest, NamesTheTensorThatIsNotFinite) {
   v1::CompareRequest request = GoodCompare();
   SetTensor({3, kState}, request.mutable_generation()->mutable_initial_noise());
   SetValue(7, std::nanf(""), request.mutable_generation()->mutable_initial_noise());
-  const auto input = Decode(request);
-  ASSERT_TRUE(input.ok()) << input.status();
+  const auto input = Decode(request).value();
 
-  ExpectError(CheckFinite(input->request), absl::StatusCode::kInvalidArgument,
+  ExpectError(CheckFinite(input.request), absl::StatusCode::kInvalidArgument,
               "generation.initial_noise.data: expected finite values, got nan at flat index 7");
 }
 

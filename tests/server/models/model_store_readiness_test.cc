@@ -184,12 +184,11 @@ TEST_F(ModelStoreReadinessTest, ARefusedNameSaysWhyWhereverItIsAskedFor) {
   Write("a", "latest");
   ASSERT_TRUE(store_.LoadAll().ok());
 
-  const auto described = store_.Describe("a", 0);
-  ASSERT_TRUE(described.ok()) << described.status();
-  EXPECT_EQ(described->version, 0);
-  EXPECT_EQ(described->state, ModelState::kFailed);
-  EXPECT_THAT(described->reason, HasSubstr("positive integer"));
-  EXPECT_EQ(described->model, nullptr);
+  const auto described = store_.Describe("a", 0).value();
+  EXPECT_EQ(described.version, 0);
+  EXPECT_EQ(described.state, ModelState::kFailed);
+  EXPECT_THAT(described.reason, HasSubstr("positive integer"));
+  EXPECT_EQ(described.model, nullptr);
   for (const int64_t version : {0, 3}) {
     ExpectError(store_.Find("a", version), absl::StatusCode::kFailedPrecondition,
                 "model 'a' failed to load: model 'a' has no version");

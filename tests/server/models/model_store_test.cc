@@ -29,14 +29,13 @@ TEST_F(ModelStoreTest, AModelIsTriedBeforeItCanBeFound) {
   });
   ASSERT_TRUE(store_.LoadAll().ok());
   EXPECT_THAT(found_meanwhile, HasSubstr("is being loaded"));
-  const auto before = store_.Find("a", 1);
-  ASSERT_TRUE(before.ok());
+  const auto before = store_.Find("a", 1).value();
 
   store_.set_warm_up(
       [](const auto&, const CancelToken&) { return absl::InternalError("cannot answer"); });
   EXPECT_FALSE(store_.Load("a", 1).ok());
 
-  EXPECT_EQ(*store_.Find("a", 1), *before);  // the old model still serves
+  EXPECT_EQ(*store_.Find("a", 1), before);  // the old model still serves
   EXPECT_THAT(store_.Describe("a", 1)->reason, HasSubstr("cannot answer"));
 
   store_.set_warm_up(
@@ -245,12 +244,11 @@ TEST_F(ModelStoreTest, RecordsLoadsInMetrics) {
   Write("a", "1", "broken");
   EXPECT_FALSE(store_.Load("a", 1).ok());
   EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_model_load_failures_total 1\n"));
-  auto in_use = store_.Find("a", 1);
-  ASSERT_TRUE(in_use.ok());
+  auto in_use = store_.Find("a", 1).value();
   ASSERT_TRUE(store_.Unload("a", 1).ok());
   EXPECT_THAT(metrics_.Text(),
               HasSubstr("deeppcr_model_memory_bytes{model=\"a\",version=\"1\"} 0\n"));
-  in_use->reset();
+  in_use.reset();
   EXPECT_THAT(metrics_.Text(), Not(HasSubstr("model=\"a\"")));
 }
 

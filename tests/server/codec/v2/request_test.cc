@@ -82,11 +82,10 @@ TEST(V2RequestTest, ParametersBecomeOptions) {
   parameters["timeout"].set_int64_param(1500);
   parameters["triton_enable_empty_final_response"].set_bool_param(true);
 
-  const absl::StatusOr<V2Request> decoded = DecodeV2(&request, Mlp());
+  const V2Request decoded = DecodeV2(&request, Mlp()).value();
 
-  ASSERT_TRUE(decoded.ok()) << decoded.status();
-  EXPECT_EQ(decoded->timeout, std::chrono::microseconds(1500));
-  const v1::SolverOptions& options = std::get<v1::ForwardRequest>(decoded->request).options();
+  EXPECT_EQ(decoded.timeout, std::chrono::microseconds(1500));
+  const v1::SolverOptions& options = std::get<v1::ForwardRequest>(decoded.request).options();
   EXPECT_EQ(options.solver(), "newton");
   EXPECT_EQ(options.rtol(), 1e-3);
   EXPECT_EQ(options.atol(), 1);
@@ -119,19 +118,17 @@ TEST(V2RequestTest, ParametersOfAGeneration) {
 
 TEST(V2RequestTest, ThatNamesNothingGeneratesOneSample) {
   const v1::GenerateRequest generate = Generate({}, Plain());
-  const absl::StatusOr<SolveInput> input = Decode(generate);
-  ASSERT_TRUE(input.ok()) << input.status();
-  EXPECT_EQ(input->num_samples, 1);
+  const SolveInput input = Decode(generate).value();
+  EXPECT_EQ(input.num_samples, 1);
 }
 
 TEST(V2RequestTest, ATensorSaysHowManySamples) {
   ModelInferRequest request;
   AddInput("initial_noise", "FP32", {2, kState}, &request);
   request.add_raw_input_contents(Bytes(std::vector<float>(2 * kState, 0.5F)));
-  const absl::StatusOr<SolveInput> input = Decode(Generate(request, Plain()));
-  ASSERT_TRUE(input.ok()) << input.status();
-  EXPECT_EQ(input->num_samples, 2);
-  EXPECT_EQ(input->initial_noise.values.size(), 2u * kState);
+  const SolveInput input = Decode(Generate(request, Plain())).value();
+  EXPECT_EQ(input.num_samples, 2);
+  EXPECT_EQ(input.initial_noise.values.size(), 2u * kState);
 }
 
 TEST(V2RequestTest, LabelsOfEitherWidthAndShape) {
@@ -156,10 +153,9 @@ TEST(V2RequestTest, LabelsOfEitherWidthAndShape) {
 TEST(V2RequestTest, OutputsInTheOrderAsked) {
   ModelInferRequest request;
   for (const char* name : {"trajectory", "samples"}) request.add_outputs()->set_name(name);
-  const absl::StatusOr<V2Request> decoded = DecodeV2(&request, Plain());
-  ASSERT_TRUE(decoded.ok()) << decoded.status();
-  EXPECT_THAT(decoded->outputs, ElementsAre(V2Output::kTrajectory, V2Output::kValues));
-  EXPECT_TRUE(std::get<v1::GenerateRequest>(decoded->request).options().return_trajectory());
+  const V2Request decoded = DecodeV2(&request, Plain()).value();
+  EXPECT_THAT(decoded.outputs, ElementsAre(V2Output::kTrajectory, V2Output::kValues));
+  EXPECT_TRUE(std::get<v1::GenerateRequest>(decoded.request).options().return_trajectory());
   ModelInferRequest all;
   EXPECT_THAT(DecodeV2(&all, Plain())->outputs, ElementsAre(V2Output::kValues, V2Output::kLatents));
 }
