@@ -5,17 +5,14 @@
 #include <bit>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
               "tensors and .npy files are copied byte for byte as little-endian values");
-
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace
 
@@ -28,21 +25,19 @@ int64_t Array::row_size() const {
 absl::StatusOr<int64_t> CountElements(std::span<const int64_t> shape, int64_t max_elements,
                                       std::string_view what) {
   if (shape.size() > kMaxRank) {
-    return absl::InvalidArgumentError(absl::StrCat(View(what), ": expected at most ", kMaxRank,
-                                                   " dimensions, got ", shape.size()));
+    return InvalidArgument(what, ": expected at most ", kMaxRank, " dimensions, got ",
+                           shape.size());
   }
   for (const int64_t extent : shape) {
     if (extent >= 0) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(View(what), ": expected extents of at least 0, got ", ShapeToString(shape)));
+    return InvalidArgument(what, ": expected extents of at least 0, got ", ShapeToString(shape));
   }
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   int64_t count = 1;
   for (const int64_t extent : shape) {
     if (extent > max_elements / count) {
-      return absl::InvalidArgumentError(absl::StrCat(View(what), ": shape ", ShapeToString(shape),
-                                                     " has more than the ", max_elements,
-                                                     " elements allowed"));
+      return InvalidArgument(what, ": shape ", ShapeToString(shape), " has more than the ",
+                             max_elements, " elements allowed");
     }
     count *= extent;
   }
@@ -50,7 +45,7 @@ absl::StatusOr<int64_t> CountElements(std::span<const int64_t> shape, int64_t ma
 }
 
 std::string ShapeToString(std::span<const int64_t> shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+  return StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
 void RowsToTensor(const Array& array, int64_t begin, int64_t count, v1::Tensor* tensor) {
@@ -70,13 +65,12 @@ absl::StatusOr<Array> TensorToArray(const v1::Tensor& tensor, std::string_view w
   const int64_t limit = kMaxArrayBytes / static_cast<int64_t>(sizeof(float));
   const absl::StatusOr<int64_t> count = CountElements(array.shape, limit, what);
   if (!count.ok()) {
-    return absl::InternalError(absl::StrCat("bad reply: ", count.status().message()));
+    return Internal("bad reply: ", count.status().message());
   }
   const size_t bytes = static_cast<size_t>(*count) * sizeof(float);
   if (tensor.data().size() != bytes) {
-    return absl::InternalError(absl::StrCat("bad reply: ", View(what), ": shape ",
-                                            ShapeToString(array.shape), " takes ", bytes,
-                                            " bytes, got ", tensor.data().size()));
+    return Internal("bad reply: ", what, ": shape ", ShapeToString(array.shape), " takes ", bytes,
+                    " bytes, got ", tensor.data().size());
   }
   array.values.resize(static_cast<size_t>(*count));
   if (bytes > 0) std::memcpy(array.values.data(), tensor.data().data(), bytes);
@@ -91,8 +85,8 @@ absl::Status AppendRows(const Array& more, Array* array) {
   const bool same = more.shape.size() == array->shape.size() &&
                     std::equal(more.shape.begin() + 1, more.shape.end(), array->shape.begin() + 1);
   if (!same) {
-    return absl::InternalError(absl::StrCat("bad reply: rows of ", ShapeToString(more.shape),
-                                            " after rows of ", ShapeToString(array->shape)));
+    return Internal("bad reply: rows of ", ShapeToString(more.shape), " after rows of ",
+                    ShapeToString(array->shape));
   }
   array->shape[0] += more.shape[0];
   array->values.insert(array->values.end(), more.values.begin(), more.values.end());

@@ -12,10 +12,12 @@
 #include <system_error>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "client/csv.h"
 #include "client/json_array.h"
 #include "client/npy.h"
+#include "kernels/base/status_context.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -33,7 +35,7 @@ using File = std::unique_ptr<std::FILE, CloseFile>;
 absl::Status SystemError(const char* action, const std::string& path, int error) {
   const absl::StatusCode code =
       error == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kUnknown;
-  return absl::Status(code, absl::StrCat("cannot ", action, " ", path, ": ", std::strerror(error)));
+  return absl::Status(code, StrCat("cannot ", action, " ", path, ": ", std::strerror(error)));
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -44,8 +46,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   size_t got = 0;
   while ((got = std::fread(block, 1, sizeof(block), file.get())) > 0) {
     if (bytes.size() + got > static_cast<size_t>(kMaxArrayBytes)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": more than the ", kMaxArrayBytes, " bytes allowed"));
+      return InvalidArgument(path, ": more than the ", kMaxArrayBytes, " bytes allowed");
     }
     bytes.append(block, got);
   }
@@ -85,7 +86,7 @@ absl::StatusOr<Array> Parse(ArrayFormat format, const std::string& bytes) {
     case ArrayFormat::kJson:
       return ParseJsonArray(bytes);
   }
-  return absl::InternalError("unknown array format");
+  return Internal("unknown array format");
 }
 
 absl::StatusOr<std::string> Format(ArrayFormat format, const Array& array) {
@@ -97,7 +98,7 @@ absl::StatusOr<std::string> Format(ArrayFormat format, const Array& array) {
     case ArrayFormat::kJson:
       return FormatJsonArray(array);
   }
-  return absl::InternalError("unknown array format");
+  return Internal("unknown array format");
 }
 
 }  // namespace
@@ -106,8 +107,7 @@ absl::StatusOr<ArrayFormat> ParseArrayFormat(std::string_view name) {
   if (name == "npy") return ArrayFormat::kNpy;
   if (name == "csv") return ArrayFormat::kCsv;
   if (name == "json") return ArrayFormat::kJson;
-  return absl::InvalidArgumentError(
-      absl::StrCat("format: expected npy, csv or json, got '", std::string(name), "'"));
+  return InvalidArgument("format: expected npy, csv or json, got '", name, "'");
 }
 
 absl::StatusOr<ArrayFormat> ChooseArrayFormat(const std::string& path, const std::string& format) {
@@ -116,37 +116,30 @@ absl::StatusOr<ArrayFormat> ChooseArrayFormat(const std::string& path, const std
   if (absl::EndsWithIgnoreCase(path, ".json")) return ArrayFormat::kJson;
   if (!format.empty()) return ParseArrayFormat(format);
   if (path == "-") return ArrayFormat::kCsv;
-  return absl::InvalidArgumentError(absl::StrCat(
-      path, ": expected a name that ends in .npy, .csv or .json, or --format to say which"));
+  return InvalidArgument(
+      path, ": expected a name that ends in .npy, .csv or .json, or --format to say which");
 }
 
 absl::StatusOr<Array> ReadArray(const std::string& path, const std::string& format) {
-  const absl::StatusOr<ArrayFormat> chosen = ChooseArrayFormat(path, format);
-  if (!chosen.ok()) return chosen.status();
-  const absl::StatusOr<std::string> bytes = ReadFile(path);
-  if (!bytes.ok()) return bytes.status();
-  absl::StatusOr<Array> array = Parse(*chosen, *bytes);
+  DEEPPCR_ASSIGN_OR_RETURN(const ArrayFormat chosen, ChooseArrayFormat(path, format));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
+  absl::StatusOr<Array> array = Parse(chosen, bytes);
   if (array.ok()) return array;
-  return absl::Status(array.status().code(), absl::StrCat(path, ": ", array.status().message()));
+  return WithContext(array.status(), path);
 }
 
 absl::Status WriteArray(const Array& array, const std::string& path, const std::string& format) {
-  const absl::StatusOr<ArrayFormat> chosen = ChooseArrayFormat(path, format);
-  if (!chosen.ok()) return chosen.status();
-  const absl::StatusOr<std::string> bytes = Format(*chosen, array);
-  if (!bytes.ok()) {
-    return absl::Status(bytes.status().code(), absl::StrCat(path, ": ", bytes.status().message()));
-  }
+  DEEPPCR_ASSIGN_OR_RETURN(const ArrayFormat chosen, ChooseArrayFormat(path, format));
+  const absl::StatusOr<std::string> bytes = Format(chosen, array);
+  if (!bytes.ok()) return WithContext(bytes.status(), path);
   return WriteFile(path, *bytes);
 }
 
 absl::Status CheckHolds(const std::string& path, const std::string& format, int rank) {
-  const absl::StatusOr<ArrayFormat> chosen = ChooseArrayFormat(path, format);
-  if (!chosen.ok()) return chosen.status();
-  if (*chosen != ArrayFormat::kCsv || rank <= 2) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": csv holds rows of numbers, not an array of ", rank,
-                   " axes; expected a name that ends in .npy or .json"));
+  DEEPPCR_ASSIGN_OR_RETURN(const ArrayFormat chosen, ChooseArrayFormat(path, format));
+  if (chosen != ArrayFormat::kCsv || rank <= 2) return absl::OkStatus();
+  return InvalidArgument(path, ": csv holds rows of numbers, not an array of ", rank,
+                         " axes; expected a name that ends in .npy or .json");
 }
 
 absl::Status WriteFile(const std::string& path, std::string_view bytes) {
@@ -155,7 +148,7 @@ absl::Status WriteFile(const std::string& path, std::string_view bytes) {
   const fs::path target = fs::weakly_canonical(path, unknown);  // follows links, so that they stay
   const fs::file_status found = fs::status(path, unknown);
   if (fs::exists(found) && !fs::is_regular_file(found)) return WriteNew(path, path, bytes);
-  const std::string part = absl::StrCat(target.string(), ".", ::getpid(), ".part");
+  const std::string part = StrCat(target.string(), ".", ::getpid(), ".part");
   absl::Status status = WriteNew(part, path, bytes);
   if (status.ok() && std::rename(part.c_str(), target.c_str()) != 0) {
     status = SystemError("write", path, errno);

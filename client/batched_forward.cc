@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "client/batching.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -11,13 +13,9 @@ namespace {
 absl::Status CheckInputs(const v1::GetModelResponse& model, const Array& inputs,
                          const BatchedForwardOptions& options) {
   const int64_t n = inputs.shape.empty() ? 0 : inputs.rows();
-  if (n < 1) return absl::InvalidArgumentError("inputs: expected at least one row, got none");
-  if (absl::Status status = CheckShape(inputs, {n, model.input_dim()}, "inputs"); !status.ok()) {
-    return status;
-  }
-  if (absl::Status status = CheckBatchSize(options.batch_size, model); !status.ok()) {
-    return status;
-  }
+  if (n < 1) return InvalidArgument("inputs: expected at least one row, got none");
+  DEEPPCR_RETURN_IF_ERROR(CheckShape(inputs, {n, model.input_dim()}, "inputs"));
+  DEEPPCR_RETURN_IF_ERROR(CheckBatchSize(options.batch_size, model));
   if (options.previous == nullptr) return absl::OkStatus();
   const v1::ModelSummary& summary = model.summary();
   return CheckShape(*options.previous, {n, summary.num_layers() + 1, summary.state_dim()},
@@ -41,7 +39,7 @@ absl::StatusOr<BatchedForwardResult> BatchedForward(const Client& client,
                                                     const v1::GetModelResponse& model,
                                                     const Array& inputs,
                                                     const BatchedForwardOptions& options) {
-  if (absl::Status status = CheckInputs(model, inputs, options); !status.ok()) return status;
+  DEEPPCR_RETURN_IF_ERROR(CheckInputs(model, inputs, options));
   const bool states = options.solver.return_trajectory() || options.previous != nullptr;
   const int64_t batch = options.batch_size > 0 ? options.batch_size : LargestBatch(model, states);
   const v1::ModelSummary& summary = model.summary();
@@ -56,18 +54,17 @@ absl::StatusOr<BatchedForwardResult> BatchedForward(const Client& client,
     if (options.previous != nullptr) {
       RowsToTensor(*options.previous, begin, count, request.mutable_initial_states());
     }
-    const absl::StatusOr<v1::ForwardResponse> reply = client.Forward(request, options.deadline);
-    if (!reply.ok()) return reply.status();
-    absl::Status status =
-        CollectRows(reply->outputs(), {count, model.output_dim()}, "outputs", &result.outputs);
-    if (status.ok() && options.solver.return_trajectory()) {
-      status =
-          CollectRows(reply->trajectory(), {count, summary.num_layers() + 1, summary.state_dim()},
-                      "trajectory", &result.trajectory);
+    DEEPPCR_ASSIGN_OR_RETURN(const v1::ForwardResponse reply,
+                             client.Forward(request, options.deadline));
+    DEEPPCR_RETURN_IF_ERROR(
+        CollectRows(reply.outputs(), {count, model.output_dim()}, "outputs", &result.outputs));
+    if (options.solver.return_trajectory()) {
+      DEEPPCR_RETURN_IF_ERROR(CollectRows(reply.trajectory(),
+                                          {count, summary.num_layers() + 1, summary.state_dim()},
+                                          "trajectory", &result.trajectory));
     }
-    if (status.ok()) status = CheckReportCount(reply->report(), count);
-    if (!status.ok()) return status;
-    result.reports.push_back(reply->report());
+    DEEPPCR_RETURN_IF_ERROR(CheckReportCount(reply.report(), count));
+    result.reports.push_back(reply.report());
     if (options.done != nullptr) options.done->fetch_add(count);
   }
   return result;

@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/batching.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -14,15 +15,13 @@ namespace {
 // The most bytes that a sample report takes in a reply.
 constexpr double kReportBytes = 256;
 
-absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
-
 absl::Status CheckCount(const v1::GetModelResponse& model, const Generation& generation) {
   const int64_t n = generation.num_samples;
-  if (n < 1) return Invalid(absl::StrCat("num_samples: expected at least 1, got ", n));
+  if (n < 1) return InvalidArgument("num_samples: expected at least 1, got ", n);
   const uint64_t last = std::numeric_limits<uint64_t>::max() - static_cast<uint64_t>(n);
   if (generation.first_sample > last) {
-    return Invalid(absl::StrCat("first_sample: expected at most ", last, " for ", n,
-                                " samples, got ", generation.first_sample));
+    return InvalidArgument("first_sample: expected at most ", last, " for ", n, " samples, got ",
+                           generation.first_sample);
   }
   const std::vector<int64_t> samples = {n, model.output_dim()};
   absl::Status status = CountElements(samples, kMaxArrayBytes / 4, "samples").status();
@@ -35,14 +34,13 @@ absl::Status CheckClassLabels(const v1::GetModelResponse& model, const Generatio
   const std::vector<int32_t>& labels = generation.class_labels;
   const int64_t expected = model.num_classes() > 0 ? generation.num_samples : 0;
   if (static_cast<int64_t>(labels.size()) != expected) {
-    return Invalid(absl::StrCat("class_labels: expected ", expected, " for ",
-                                generation.num_samples, " samples of this model, got ",
-                                labels.size()));
+    return InvalidArgument("class_labels: expected ", expected, " for ", generation.num_samples,
+                           " samples of this model, got ", labels.size());
   }
   for (const int32_t label : labels) {
     if (label >= 0 && label < model.num_classes()) continue;
-    return Invalid(
-        absl::StrCat("class_labels: expected 0 to ", model.num_classes() - 1, ", got ", label));
+    return InvalidArgument("class_labels: expected 0 to ", model.num_classes() - 1, ", got ",
+                           label);
   }
   return absl::OkStatus();
 }
@@ -55,9 +53,10 @@ absl::Status CheckConditioning(const v1::GetModelResponse& model, const Generati
                       "conditioning");
   }
   if (given == wanted) return absl::OkStatus();
-  return Invalid(wanted ? absl::StrCat("conditioning: this model is conditioned on a vector of ",
-                                       model.input_dim(), " values per sample, and none was given")
-                        : "conditioning: this model is not conditioned on a vector");
+  return InvalidArgument(wanted
+                             ? StrCat("conditioning: this model is conditioned on a vector of ",
+                                      model.input_dim(), " values per sample, and none was given")
+                             : "conditioning: this model is not conditioned on a vector");
 }
 
 absl::Status CheckArrays(const v1::GetModelResponse& model, const Generation& generation,
@@ -118,16 +117,16 @@ absl::StatusOr<v1::GenerateResponse> Send(const Client& client, const v1::Genera
 absl::StatusOr<int64_t> ResolveInferenceSteps(const v1::GetModelResponse& model, int64_t steps) {
   const auto& known = model.num_inference_steps();
   if (known.empty()) {
-    return Invalid(absl::StrCat("model: '", model.summary().name(),
-                                "' is no diffusion model and draws no samples"));
+    return InvalidArgument("model: '", model.summary().name(),
+                           "' is no diffusion model and draws no samples");
   }
   if (steps == 0) return known.Get(0);
   const int64_t most = model.max_inference_steps();
   if (steps > 0 && steps <= most) return steps;
   if (std::find(known.begin(), known.end(), steps) != known.end()) return steps;
-  if (most > 0) return Invalid(absl::StrCat("steps: expected 1 to ", most, ", got ", steps));
-  return Invalid(absl::StrCat("steps: expected a number that the model was loaded for (",
-                              absl::StrJoin(known, ", "), "), got ", steps));
+  if (most > 0) return InvalidArgument("steps: expected 1 to ", most, ", got ", steps);
+  return InvalidArgument("steps: expected a number that the model was loaded for (",
+                         absl::StrJoin(known, ", "), "), got ", steps);
 }
 
 int64_t LargestGeneration(const v1::GetModelResponse& model, const Generation& generation,
@@ -171,18 +170,16 @@ absl::StatusOr<BatchedGenerateResult> BatchedGenerate(const Client& client,
                                                       const v1::GetModelResponse& model,
                                                       const Generation& generation,
                                                       const BatchedGenerateOptions& options) {
-  const absl::StatusOr<int64_t> steps =
-      ResolveInferenceSteps(model, generation.num_inference_steps);
-  if (!steps.ok()) return steps.status();
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t steps,
+                           ResolveInferenceSteps(model, generation.num_inference_steps));
   const bool with_trajectory = options.solver.return_trajectory();
-  absl::Status status = CheckCount(model, generation);
-  status.Update(CheckClassLabels(model, generation));
-  status.Update(CheckArrays(model, generation, *steps, with_trajectory));
-  status.Update(CheckBatchSize(options.batch_size, model));
-  if (!status.ok()) return status;
+  DEEPPCR_RETURN_IF_ERROR(CheckCount(model, generation));
+  DEEPPCR_RETURN_IF_ERROR(CheckClassLabels(model, generation));
+  DEEPPCR_RETURN_IF_ERROR(CheckArrays(model, generation, steps, with_trajectory));
+  DEEPPCR_RETURN_IF_ERROR(CheckBatchSize(options.batch_size, model));
   const int64_t batch = options.batch_size > 0
                             ? options.batch_size
-                            : LargestGeneration(model, generation, *steps, with_trajectory);
+                            : LargestGeneration(model, generation, steps, with_trajectory);
   v1::GenerateRequest request;
   request.set_model(model.summary().name());
   request.set_version(model.summary().version());
@@ -197,10 +194,9 @@ absl::StatusOr<BatchedGenerateResult> BatchedGenerate(const Client& client,
       RowsToTensor(*generation.previous, begin, count, request.mutable_initial_states());
     }
     const GenerationProgress progress{.done = begin, .in_request = count, .num_samples = n};
-    const absl::StatusOr<v1::GenerateResponse> reply = Send(client, request, options, progress);
-    if (!reply.ok()) return reply.status();
-    status = Collect(model, *reply, count, *steps, with_trajectory, &result);
-    if (!status.ok()) return status;
+    DEEPPCR_ASSIGN_OR_RETURN(const v1::GenerateResponse reply,
+                             Send(client, request, options, progress));
+    DEEPPCR_RETURN_IF_ERROR(Collect(model, reply, count, steps, with_trajectory, &result));
   }
   return result;
 }

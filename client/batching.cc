@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <string>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -22,32 +23,28 @@ int64_t FittingBatch(double bytes_per_sample, int64_t max_batch_size) {
 absl::Status CheckShape(const Array& array, const std::vector<int64_t>& expected,
                         std::string_view what) {
   if (array.shape == expected) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(std::string(what), ": expected shape ",
-                                                 ShapeToString(expected), ", got ",
-                                                 ShapeToString(array.shape)));
+  return InvalidArgument(what, ": expected shape ", ShapeToString(expected), ", got ",
+                         ShapeToString(array.shape));
 }
 
 absl::Status CheckBatchSize(int64_t batch_size, const v1::GetModelResponse& model) {
   if (batch_size >= 0 && batch_size <= model.max_batch_size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("batch_size: expected 0 to ",
-                                                 model.max_batch_size(),
-                                                 ", the model's limit, got ", batch_size));
+  return InvalidArgument("batch_size: expected 0 to ", model.max_batch_size(),
+                         ", the model's limit, got ", batch_size);
 }
 
 absl::Status CollectRows(const v1::Tensor& tensor, const std::vector<int64_t>& shape,
                          std::string_view what, Array* target) {
-  const absl::StatusOr<Array> array = TensorToArray(tensor, what);
-  if (!array.ok()) return array.status();
-  if (absl::Status status = CheckShape(*array, shape, what); !status.ok()) {
-    return absl::InternalError(absl::StrCat("bad reply: ", status.message()));
+  DEEPPCR_ASSIGN_OR_RETURN(const Array array, TensorToArray(tensor, what));
+  if (absl::Status status = CheckShape(array, shape, what); !status.ok()) {
+    return Internal("bad reply: ", status.message());
   }
-  return AppendRows(*array, target);
+  return AppendRows(array, target);
 }
 
 absl::Status CheckReportCount(const v1::SolveReport& report, int64_t count) {
   if (report.samples_size() == count) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("bad reply: expected ", count, " sample reports, got ", report.samples_size()));
+  return Internal("bad reply: expected ", count, " sample reports, got ", report.samples_size());
 }
 
 }  // namespace deeppcr

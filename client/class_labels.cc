@@ -5,10 +5,11 @@
 #include <numeric>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/npy.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -19,21 +20,21 @@ constexpr int64_t kMaxClasses = 1 << 20;
 absl::Status CheckClasses(const ClassChoice& choice, int64_t num_classes) {
   if (num_classes == 0) {
     if (choice.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError("class: this model has no classes to choose from");
+    return InvalidArgument("class: this model has no classes to choose from");
   }
   if (num_classes < 0 || num_classes > kMaxClasses) {
-    return absl::InternalError(absl::StrCat("bad reply: num_classes: expected at most ",
-                                            kMaxClasses, ", got ", num_classes));
+    return Internal("bad reply: num_classes: expected at most ", kMaxClasses, ", got ",
+                    num_classes);
   }
   if (choice.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("class: this model draws samples of a class; choose from 0 to ",
-                     num_classes - 1, " with --class 0, --class 0,1 (in turn) or --class all"));
+    return InvalidArgument("class: this model draws samples of a class; choose from 0 to ",
+                           num_classes - 1,
+                           " with --class 0, --class 0,1 (in turn) or --class all");
   }
   for (const int32_t label : choice.classes) {
     if (label < num_classes) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("class: expected 0 to ", num_classes - 1, " for this model, got ", label));
+    return InvalidArgument("class: expected 0 to ", num_classes - 1, " for this model, got ",
+                           label);
   }
   return absl::OkStatus();
 }
@@ -51,8 +52,8 @@ absl::StatusOr<ClassChoice> ParseClassChoice(std::string_view text) {
   for (const absl::string_view part : absl::StrSplit(owned, ',')) {
     int32_t label = 0;
     if (!absl::SimpleAtoi(part, &label) || label < 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "class: expected numbers of at least 0 such as 3 or 0,3,7, or all, got '", owned, "'"));
+      return InvalidArgument(
+          "class: expected numbers of at least 0 such as 3 or 0,3,7, or all, got '", owned, "'");
     }
     choice.classes.push_back(label);
   }
@@ -61,7 +62,7 @@ absl::StatusOr<ClassChoice> ParseClassChoice(std::string_view text) {
 
 absl::StatusOr<std::vector<int32_t>> CycleClasses(const ClassChoice& choice, int64_t num_classes,
                                                   uint64_t first_sample, int64_t count) {
-  if (absl::Status status = CheckClasses(choice, num_classes); !status.ok()) return status;
+  DEEPPCR_RETURN_IF_ERROR(CheckClasses(choice, num_classes));
   std::vector<int32_t> cycle = choice.classes;
   if (choice.all) {
     cycle.resize(static_cast<size_t>(num_classes));
@@ -77,9 +78,9 @@ std::string FormatClassLabels(std::span<const int32_t> labels, ArrayFormat forma
     case ArrayFormat::kNpy:
       return FormatNpy(std::vector<int64_t>(labels.begin(), labels.end()));
     case ArrayFormat::kCsv:
-      return absl::StrCat(absl::StrJoin(labels, "\n"), "\n");
+      return StrCat(absl::StrJoin(labels, "\n"), "\n");
     case ArrayFormat::kJson:
-      return absl::StrCat("[", absl::StrJoin(labels, ", "), "]\n");
+      return StrCat("[", absl::StrJoin(labels, ", "), "]\n");
   }
   return "";
 }

@@ -9,10 +9,10 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/commands/command.h"
 #include "client/table.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -82,9 +82,9 @@ std::string Hint(const CLI::App& app, const std::string& unknown) {
     }
   }
   const std::string help =
-      absl::StrCat("deeppcr ", subcommand == nullptr ? "" : subcommand->get_name() + " ", "--help");
-  const std::string guess = nearest.empty() ? "" : absl::StrCat("did you mean ", nearest, "? ");
-  return absl::StrCat(guess, "see ", help);
+      StrCat("deeppcr ", subcommand == nullptr ? "" : subcommand->get_name() + " ", "--help");
+  const std::string guess = nearest.empty() ? "" : StrCat("did you mean ", nearest, "? ");
+  return StrCat(guess, "see ", help);
 }
 
 // The arguments for the parser, with dashes in flag names replaced by underscores, as in the
@@ -115,11 +115,11 @@ int ReportParseError(const CLI::App& app, const CLI::ParseError& error, size_t n
   if (!extras.empty()) {
     const bool flag = absl::StartsWith(extras.front(), "-");
     const bool command = !flag && app.get_subcommands().empty();
-    message = absl::StrCat("unknown ",
-                           flag      ? "flag"
-                           : command ? "subcommand"
-                                     : "argument",
-                           " '", extras.front(), "'");
+    message = StrCat("unknown ",
+                     flag      ? "flag"
+                     : command ? "subcommand"
+                               : "argument",
+                     " '", extras.front(), "'");
   }
   absl::FPrintF(stderr, "deeppcr: %s; %s\n", message,
                 Hint(app, extras.empty() ? "" : extras.front()));
@@ -159,22 +159,21 @@ std::string ExplainFailure(const absl::Status& status, const std::string& server
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
       if (!absl::StartsWith(message, "cannot connect")) return message;
-      return absl::StrCat("no server can be reached at ", server,
-                          ": start one with deeppcr-server --model_repository DIR, or name another "
-                          "with --server or DEEPPCR_SERVER");
+      return StrCat("no server can be reached at ", server,
+                    ": start one with deeppcr-server --model_repository DIR, or name another "
+                    "with --server or DEEPPCR_SERVER");
     case absl::StatusCode::kDeadlineExceeded:
-      return absl::StrCat(message, " (--deadline S gives a request more time)");
+      return StrCat(message, " (--deadline S gives a request more time)");
     case absl::StatusCode::kResourceExhausted:
-      return absl::StrCat(message,
-                          " (the server is at a limit: try later, or send smaller requests)");
+      return StrCat(message, " (the server is at a limit: try later, or send smaller requests)");
     case absl::StatusCode::kUnimplemented:
-      return absl::StrCat("what answers at ", server,
-                          " does not know this call: is it a DeepPCR "
-                          "server of this version? (",
-                          message, ")");
+      return StrCat("what answers at ", server,
+                    " does not know this call: is it a DeepPCR "
+                    "server of this version? (",
+                    message, ")");
     case absl::StatusCode::kNotFound:
       if (!absl::StrContains(message, "model")) return message;
-      return absl::StrCat(message, " (deeppcr models lists what there is)");
+      return StrCat(message, " (deeppcr models lists what there is)");
     default:
       return message.empty() ? absl::StatusCodeToString(status.code()) : message;
   }

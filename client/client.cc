@@ -12,14 +12,16 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
 #include "kernels/base/file.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
 
+using Stub = v1::DeepPcr::Stub;
 using TimePoint = std::chrono::system_clock::time_point;
 
 // On the wire, grpc.health.v1's HealthCheckRequest {string service = 1} and HealthCheckResponse
@@ -28,7 +30,7 @@ using TimePoint = std::chrono::system_clock::time_point;
 using HealthRequest = google::protobuf::StringValue;
 using HealthReply = google::protobuf::Int32Value;
 
-absl::Status ToAbsl(const grpc::Status& status) {
+absl::Status ToAbslStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
@@ -44,8 +46,8 @@ absl::Status CheckAddress(absl::string_view server) {
   // Anything with a slash, blank or bare colon would be read as another kind of gRPC target.
   const bool plain = !host.empty() && host.find_first_of("/:[] \t\r\n") == absl::string_view::npos;
   if (has_port && (plain || bracketed)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("server: expected host:port with a port from 1 to 65535, got '", server, "'"));
+  return InvalidArgument("server: expected host:port with a port from 1 to 65535, got '", server,
+                         "'");
 }
 
 bool IsLoopback(absl::string_view server) {
@@ -66,29 +68,28 @@ bool IsToken(absl::string_view token) {
 
 absl::Status CheckSecurity(const ClientOptions& options) {
   if (options.tls_ca.empty() && !(options.tls_cert.empty() && options.tls_key.empty()))
-    return absl::InvalidArgumentError("tls_cert, tls_key: expected tls_ca beside them, got none");
+    return InvalidArgument("tls_cert, tls_key: expected tls_ca beside them, got none");
   if (options.tls_cert.empty() != options.tls_key.empty())
-    return absl::InvalidArgumentError("tls_cert and tls_key: expected both or none");
+    return InvalidArgument("tls_cert and tls_key: expected both or none");
   if (!options.token.empty() && !IsToken(options.token))
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "token: expected 16 to 512 letters, digits and ._~+/=-, got something else");
   if (options.tls_ca.empty() && !options.token.empty() && !IsLoopback(options.server))
-    return absl::InvalidArgumentError(
-        absl::StrCat("token: expected tls_ca beside it, since ", options.server,
-                     " is another machine and the token would be sent in plain text"));
+    return InvalidArgument("token: expected tls_ca beside it, since ", options.server,
+                           " is another machine and the token would be sent in plain text");
   return absl::OkStatus();
 }
 
 absl::Status CheckOptions(const ClientOptions& options) {
   if (options.deadline <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat("deadline: expected a positive duration, got ",
-                                                   absl::FormatDuration(options.deadline)));
+    return InvalidArgument("deadline: expected a positive duration, got ",
+                           absl::FormatDuration(options.deadline));
   }
   if (options.max_connect_attempts < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_connect_attempts: expected at least 1, got ", options.max_connect_attempts));
+    return InvalidArgument("max_connect_attempts: expected at least 1, got ",
+                           options.max_connect_attempts);
   }
-  if (absl::Status status = CheckAddress(options.server); !status.ok()) return status;
+  DEEPPCR_RETURN_IF_ERROR(CheckAddress(options.server));
   return CheckSecurity(options);
 }
 
@@ -105,9 +106,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
   for (const auto& [path, text] : {std::pair{&options.tls_ca, &tls.pem_root_certs},
                                    {&options.tls_cert, &tls.pem_cert_chain},
                                    {&options.tls_key, &tls.pem_private_key}}) {
-    absl::StatusOr<std::string> contents = Contents(*path);
-    if (!contents.ok()) return contents.status();
-    *text = *std::move(contents);
+    DEEPPCR_ASSIGN_OR_RETURN(*text, Contents(*path));
   }
   return grpc::SslCredentials(tls);
 }
@@ -130,6 +129,15 @@ TimePoint DeadlineFrom(absl::Duration deadline) {
   const absl::Duration bounded = std::min(deadline, absl::Hours(24));
   return std::chrono::system_clock::now() +
          std::chrono::duration_cast<TimePoint::duration>(absl::ToChronoNanoseconds(bounded));
+}
+
+// A request that names nothing but a version of a model.
+template <typename Request>
+Request ModelRequest(const std::string& model, int64_t version) {
+  Request request;
+  request.set_model(model);
+  request.set_version(version);
+  return request;
 }
 
 // Reads progress messages up to the result, which must be the last message.
@@ -170,15 +178,7 @@ class Client::Impl {
         stub_(v1::DeepPcr::NewStub(channel_)) {}
 
   const ClientOptions& options() const { return options_; }
-  v1::DeepPcr::Stub& stub() { return *stub_; }
-
-  absl::StatusOr<v1::GetModelResponse> Describe(const v1::GetModelRequest& request,
-                                                absl::Duration deadline) {
-    return Call<v1::GetModelResponse>(
-        deadline, [&](grpc::ClientContext* context, v1::GetModelResponse* reply) {
-          return stub().GetModel(context, request, reply);
-        });
-  }
+  Stub& stub() { return *stub_; }
 
   grpc::Status CallHealth(grpc::ClientContext* context, const HealthRequest& request,
                           HealthReply* reply) {
@@ -214,10 +214,10 @@ class Client::Impl {
     if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
     if (failures == 0) {
       return absl::DeadlineExceededError(
-          absl::StrCat("no connection to ", options_.server, " within the deadline"));
+          StrCat("no connection to ", options_.server, " within the deadline"));
     }
     return absl::UnavailableError(
-        absl::StrCat("cannot connect to ", options_.server, " (attempts: ", failures, ")"));
+        StrCat("cannot connect to ", options_.server, " (attempts: ", failures, ")"));
   }
 
   // Connects, then runs `method(&context, &reply)` once.
@@ -225,27 +225,36 @@ class Client::Impl {
   absl::StatusOr<Reply> Call(absl::Duration relative_deadline, const Method& method) {
     const TimePoint deadline = DeadlineFrom(
         relative_deadline == absl::ZeroDuration() ? options_.deadline : relative_deadline);
-    if (absl::Status status = Connect(deadline); !status.ok()) return status;
+    DEEPPCR_RETURN_IF_ERROR(Connect(deadline));
     grpc::ClientContext context;
     context.set_deadline(deadline);
     if (!options_.token.empty()) context.AddMetadata("authorization", "Bearer " + options_.token);
     Reply reply;
     const grpc::Status status = method(&context, &reply);
-    if (!status.ok()) return ToAbsl(status);
+    if (!status.ok()) return ToAbslStatus(status);
     return reply;
+  }
+
+  // Call for a method of the stub that takes one request and gives one reply.
+  template <typename Request, typename Reply>
+  absl::StatusOr<Reply> Unary(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                           Reply*),
+                              const Request& request, absl::Duration deadline) {
+    return Call<Reply>(deadline, [&](grpc::ClientContext* context, Reply* reply) {
+      return (*stub_.*method)(context, request, reply);
+    });
   }
 
  private:
   const ClientOptions options_;
   const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::DeepPcr::Stub> stub_;
+  const std::unique_ptr<Stub> stub_;
 };
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
-  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
-  auto credentials = MakeCredentials(options);
-  if (!credentials.ok()) return credentials.status();
-  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(options, *credentials)));
+  DEEPPCR_RETURN_IF_ERROR(CheckOptions(options));
+  DEEPPCR_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options));
+  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(options, credentials)));
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -259,18 +268,12 @@ absl::Status Client::Connect(absl::Duration deadline) const {
 
 absl::StatusOr<v1::ForwardResponse> Client::Forward(const v1::ForwardRequest& request,
                                                     absl::Duration deadline) const {
-  return impl_->Call<v1::ForwardResponse>(
-      deadline, [&](grpc::ClientContext* context, v1::ForwardResponse* reply) {
-        return impl_->stub().Forward(context, request, reply);
-      });
+  return impl_->Unary(&Stub::Forward, request, deadline);
 }
 
 absl::StatusOr<v1::GenerateResponse> Client::Generate(const v1::GenerateRequest& request,
                                                       absl::Duration deadline) const {
-  return impl_->Call<v1::GenerateResponse>(
-      deadline, [&](grpc::ClientContext* context, v1::GenerateResponse* reply) {
-        return impl_->stub().Generate(context, request, reply);
-      });
+  return impl_->Unary(&Stub::Generate, request, deadline);
 }
 
 absl::StatusOr<v1::GenerateResponse> Client::StreamGenerate(
@@ -286,59 +289,36 @@ absl::StatusOr<v1::GenerateResponse> Client::StreamGenerate(
 
 absl::StatusOr<v1::CompareResponse> Client::Compare(const v1::CompareRequest& request,
                                                     absl::Duration deadline) const {
-  return impl_->Call<v1::CompareResponse>(
-      deadline, [&](grpc::ClientContext* context, v1::CompareResponse* reply) {
-        return impl_->stub().Compare(context, request, reply);
-      });
+  return impl_->Unary(&Stub::Compare, request, deadline);
 }
 
 absl::StatusOr<v1::ListModelsResponse> Client::ListModels(absl::Duration deadline) const {
-  return impl_->Call<v1::ListModelsResponse>(
-      deadline, [&](grpc::ClientContext* context, v1::ListModelsResponse* reply) {
-        return impl_->stub().ListModels(context, v1::ListModelsRequest(), reply);
-      });
+  return impl_->Unary(&Stub::ListModels, v1::ListModelsRequest(), deadline);
 }
 
 absl::StatusOr<v1::GetModelResponse> Client::GetModel(const std::string& model, int64_t version,
                                                       absl::Duration deadline) const {
-  v1::GetModelRequest request;
-  request.set_model(model);
-  request.set_version(version);
-  return impl_->Describe(request, deadline);
+  return impl_->Unary(&Stub::GetModel, ModelRequest<v1::GetModelRequest>(model, version), deadline);
 }
 
 absl::StatusOr<v1::GetModelResponse> Client::GetModelWithPlanFile(const std::string& model,
                                                                   int64_t version,
                                                                   absl::Duration deadline) const {
-  v1::GetModelRequest request;
-  request.set_model(model);
-  request.set_version(version);
+  auto request = ModelRequest<v1::GetModelRequest>(model, version);
   request.set_with_plan_file(true);
-  return impl_->Describe(request, deadline);
+  return impl_->Unary(&Stub::GetModel, request, deadline);
 }
 
 absl::StatusOr<v1::LoadModelResponse> Client::LoadModel(const std::string& model, int64_t version,
                                                         absl::Duration deadline) const {
-  v1::LoadModelRequest request;
-  request.set_model(model);
-  request.set_version(version);
-  return impl_->Call<v1::LoadModelResponse>(
-      deadline, [&](grpc::ClientContext* context, v1::LoadModelResponse* reply) {
-        return impl_->stub().LoadModel(context, request, reply);
-      });
+  return impl_->Unary(&Stub::LoadModel, ModelRequest<v1::LoadModelRequest>(model, version),
+                      deadline);
 }
 
 absl::Status Client::UnloadModel(const std::string& model, int64_t version,
                                  absl::Duration deadline) const {
-  v1::UnloadModelRequest request;
-  request.set_model(model);
-  request.set_version(version);
   return impl_
-      ->Call<v1::UnloadModelResponse>(
-          deadline,
-          [&](grpc::ClientContext* context, v1::UnloadModelResponse* reply) {
-            return impl_->stub().UnloadModel(context, request, reply);
-          })
+      ->Unary(&Stub::UnloadModel, ModelRequest<v1::UnloadModelRequest>(model, version), deadline)
       .status();
 }
 
@@ -346,13 +326,13 @@ absl::StatusOr<Health> Client::CheckHealth(const std::string& service,
                                            absl::Duration deadline) const {
   HealthRequest request;
   request.set_value(service);
-  const absl::StatusOr<HealthReply> reply =
+  DEEPPCR_ASSIGN_OR_RETURN(
+      const HealthReply reply,
       impl_->Call<HealthReply>(deadline, [&](grpc::ClientContext* context, HealthReply* message) {
         return impl_->CallHealth(context, request, message);
-      });
-  if (!reply.ok()) return reply.status();
-  if (reply->value() == 1) return Health::kServing;
-  if (reply->value() == 2) return Health::kNotServing;
+      }));
+  if (reply.value() == 1) return Health::kServing;
+  if (reply.value() == 2) return Health::kNotServing;
   return Health::kUnknown;
 }
 

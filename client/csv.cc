@@ -2,14 +2,15 @@
 #include "client/csv.h"
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "client/number_text.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
 
 absl::Status Error(int64_t line, const std::string& message) {
-  return absl::InvalidArgumentError(absl::StrCat("csv: line ", line, ": ", message));
+  return InvalidArgument("csv: line ", line, ": ", message);
 }
 
 std::string_view Trim(std::string_view text) {
@@ -35,8 +36,8 @@ absl::Status ParseRow(std::string_view text, int64_t line, std::vector<float>* v
     const std::string_view field = Trim(TakeUntil(',', &text));
     float value = 0;
     if (!ParseFiniteFloat(field, &value)) {
-      return Error(line, absl::StrCat("column ", column, ": expected a finite number, got '",
-                                      absl::CHexEscape(std::string(field.substr(0, 40))), "'"));
+      return Error(line, StrCat("column ", column, ": expected a finite number, got '",
+                                absl::CHexEscape(std::string(field.substr(0, 40))), "'"));
     }
     values->push_back(value);
   }
@@ -53,25 +54,23 @@ absl::StatusOr<Array> ParseCsv(std::string_view text) {
     const std::string_view row = Trim(TakeUntil('\n', &text));
     if (row.empty() || row.front() == '#') continue;
     const size_t before = array.values.size();
-    if (absl::Status status = ParseRow(row, line, &array.values); !status.ok()) return status;
+    DEEPPCR_RETURN_IF_ERROR(ParseRow(row, line, &array.values));
     const int64_t columns = static_cast<int64_t>(array.values.size() - before);
     if (array.shape[0] == 0) array.shape[1] = columns;
     if (columns != array.shape[1]) {
-      return Error(line, absl::StrCat("expected ", array.shape[1],
-                                      " columns as in the first row, got ", columns));
+      return Error(
+          line, StrCat("expected ", array.shape[1], " columns as in the first row, got ", columns));
     }
     ++array.shape[0];
   }
-  if (array.shape[0] == 0)
-    return absl::InvalidArgumentError("csv: expected rows of numbers, got none");
+  if (array.shape[0] == 0) return InvalidArgument("csv: expected rows of numbers, got none");
   return array;
 }
 
 absl::StatusOr<std::string> FormatCsv(const Array& array) {
   if (array.shape.size() != 1 && array.shape.size() != 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("csv holds rows of numbers, not an array of shape ",
-                     ShapeToString(array.shape), "; write .npy or .json"));
+    return InvalidArgument("csv holds rows of numbers, not an array of shape ",
+                           ShapeToString(array.shape), "; write .npy or .json");
   }
   const size_t columns = static_cast<size_t>(array.shape.back());
   std::string text;

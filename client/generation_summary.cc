@@ -5,10 +5,10 @@
 #include <cmath>
 #include <set>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/latency.h"
 #include "client/table.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -55,7 +55,7 @@ void AddSample(const v1::SampleReport& sample, int64_t num_steps, SolverSummary*
 }
 
 std::string ConvergedText(const SolverSummary& row) {
-  return row.unconverged.empty() ? "all" : absl::StrCat("all but ", CountsText(row.unconverged));
+  return row.unconverged.empty() ? "all" : StrCat("all but ", CountsText(row.unconverged));
 }
 
 }  // namespace
@@ -98,10 +98,10 @@ std::string SummaryTable(std::span<const SolverSummary> rows) {
                {"solve per request"}});
   for (const SolverSummary& row : rows) {
     table.AddRow(
-        {row.solver, absl::StrCat(row.samples), absl::StrFormat("%g", row.median_iterations),
+        {row.solver, StrCat(row.samples), absl::StrFormat("%g", row.median_iterations),
          IterationsText(row.max_iterations, row.max_warm_sweeps, row.max_chord_corrections),
-         absl::StrCat(row.dependent_stages), absl::StrCat(row.num_steps),
-         absl::StrCat(row.column_passes), FormatEstimate(row.error_estimate), ConvergedText(row),
+         StrCat(row.dependent_stages), StrCat(row.num_steps), StrCat(row.column_passes),
+         FormatEstimate(row.error_estimate), ConvergedText(row),
          row.fallbacks.empty() ? "none" : CountsText(row.fallbacks),
          FormatSeconds(row.median_solve_seconds)});
   }

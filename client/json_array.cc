@@ -5,8 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/str_cat.h"
 #include "client/number_text.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -31,7 +31,7 @@ class ArrayHandler final : public nlohmann::json_sax<nlohmann::json> {
 
   bool start_array(std::size_t) override {
     if (counts_.size() == kMaxRank) {
-      return Fail(absl::StrCat("expected at most ", kMaxRank, " levels of arrays"));
+      return Fail(StrCat("expected at most ", kMaxRank, " levels of arrays"));
     }
     if (!counts_.empty()) ++counts_.back();
     if (leaf_depth_ != 0 && counts_.size() >= leaf_depth_) return Ragged();
@@ -52,15 +52,15 @@ class ArrayHandler final : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::json::exception& error) override {
     const bool range = error.id == 406;
-    return Fail(range ? "a number is out of range" : absl::StrCat("malformed at byte ", position));
+    return Fail(range ? "a number is out of range" : StrCat("malformed at byte ", position));
   }
 
   absl::StatusOr<Array> Finish() {
-    if (!error_.empty()) return absl::InvalidArgumentError(absl::StrCat("json: ", error_));
+    if (!error_.empty()) return InvalidArgument("json: ", error_);
     // Without numbers leaf_depth_ stays 0: the extents of empty arrays fix the depth.
     const bool consistent = values_.empty() || leaf_depth_ == extents_.size();
     if (!consistent || std::count(extents_.begin(), extents_.end(), -1) > 0) {
-      return absl::InvalidArgumentError("json: arrays of different depth");
+      return InvalidArgument("json: arrays of different depth");
     }
     return Array{std::move(extents_), std::move(values_)};
   }
@@ -72,8 +72,7 @@ class ArrayHandler final : public nlohmann::json_sax<nlohmann::json> {
     if (counts_.size() != leaf_depth_) return Ragged();
     const float rounded = static_cast<float>(value);
     if (!std::isfinite(rounded)) {
-      return Fail(
-          absl::StrCat("value ", values_.size(), ": ", value, " is beyond the range of float"));
+      return Fail(StrCat("value ", values_.size(), ": ", value, " is beyond the range of float"));
     }
     ++counts_.back();
     values_.push_back(rounded);
@@ -81,11 +80,10 @@ class ArrayHandler final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool Refuse(const char* what) {
-    return Fail(absl::StrCat("expected nested arrays of numbers, got ", what));
+    return Fail(StrCat("expected nested arrays of numbers, got ", what));
   }
   bool Ragged() {
-    return Fail(
-        absl::StrCat("arrays of different length or depth after ", values_.size(), " values"));
+    return Fail(StrCat("arrays of different length or depth after ", values_.size(), " values"));
   }
   bool Fail(const std::string& message) {
     if (error_.empty()) error_ = message;
@@ -125,9 +123,8 @@ absl::StatusOr<std::string> FormatJsonArray(const Array& array) {
   const auto bad = std::find_if(array.values.begin(), array.values.end(),
                                 [](float value) { return !std::isfinite(value); });
   if (bad != array.values.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("json cannot hold value ",
-                                                   bad - array.values.begin(), ", which is ", *bad,
-                                                   "; write .npy or .csv"));
+    return InvalidArgument("json cannot hold value ", bad - array.values.begin(), ", which is ",
+                           *bad, "; write .npy or .csv");
   }
   std::string text;
   size_t next = 0;

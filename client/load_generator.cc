@@ -9,7 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -19,27 +20,23 @@ using Seconds = std::chrono::duration<double>;
 
 absl::Status CheckOptions(const LoadOptions& options) {
   if (options.clients < 1 || options.clients > 1024) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("clients: expected 1 to 1024, got ", options.clients));
+    return InvalidArgument("clients: expected 1 to 1024, got ", options.clients);
   }
   if (!(options.rate >= 0 && options.rate <= 1e6)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rate: expected 0 to 1000000 requests per second, got ", options.rate));
+    return InvalidArgument("rate: expected 0 to 1000000 requests per second, got ", options.rate);
   }
   if (options.requests < 0 || options.requests > 1'000'000'000) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("requests: expected 0 to 1000000000, got ", options.requests));
+    return InvalidArgument("requests: expected 0 to 1000000000, got ", options.requests);
   }
   const absl::Duration longest = absl::Hours(1);
   const bool timed = options.duration > absl::ZeroDuration() && options.duration <= longest;
   if (options.requests == 0 && !timed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("seconds: expected over 0 and at most 3600, got ",
-                     absl::ToDoubleSeconds(options.duration)));
+    return InvalidArgument("seconds: expected over 0 and at most 3600, got ",
+                           absl::ToDoubleSeconds(options.duration));
   }
   if (options.warmup < absl::ZeroDuration() || options.warmup > longest) {
-    return absl::InvalidArgumentError(absl::StrCat("warmup: expected 0 to 3600 seconds, got ",
-                                                   absl::ToDoubleSeconds(options.warmup)));
+    return InvalidArgument("warmup: expected 0 to 3600 seconds, got ",
+                           absl::ToDoubleSeconds(options.warmup));
   }
   return absl::OkStatus();
 }
@@ -161,7 +158,7 @@ LoadResult Phase::Merge() const {
 
 absl::StatusOr<LoadResult> GenerateLoad(const LoadOptions& options, const SendRequest& send,
                                         std::atomic<int64_t>* done) {
-  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  DEEPPCR_RETURN_IF_ERROR(CheckOptions(options));
   if (options.warmup > absl::ZeroDuration()) {
     Phase(options, absl::ToDoubleSeconds(options.warmup), 0).Run(send, done);
   }

@@ -9,8 +9,9 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -18,9 +19,7 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr size_t kMaxHeaderBytes = 64 << 10;
 
-absl::Status Error(const std::string& message) {
-  return absl::InvalidArgumentError(absl::StrCat("npy: ", message));
-}
+absl::Status Error(const std::string& message) { return InvalidArgument("npy: ", message); }
 
 struct Header {
   std::optional<std::string> descr;
@@ -37,7 +36,7 @@ class HeaderParser {
     Header header;
     if (!Take('{')) return Unexpected("'{'");
     while (!Take('}')) {
-      if (absl::Status status = ParseEntry(&header); !status.ok()) return status;
+      DEEPPCR_RETURN_IF_ERROR(ParseEntry(&header));
       if (Take(',')) continue;
       if (!Take('}')) return Unexpected("',' or '}'");
       break;
@@ -52,20 +51,19 @@ class HeaderParser {
 
  private:
   absl::Status ParseEntry(Header* header) {
-    const absl::StatusOr<std::string> key = ParseString();
-    if (!key.ok()) return key.status();
+    DEEPPCR_ASSIGN_OR_RETURN(const std::string key, ParseString());
     if (!Take(':')) return Unexpected("':'");
-    if (*key == "descr") return Store(ParseDescr(), "descr", &header->descr);
-    if (*key == "fortran_order") return Store(ParseBool(), "fortran_order", &header->fortran_order);
-    if (*key == "shape") return Store(ParseShape(), "shape", &header->shape);
-    return Error(absl::StrCat("header: expected the keys descr, fortran_order and shape, got '",
-                              absl::CHexEscape(*key), "'"));
+    if (key == "descr") return Store(ParseDescr(), "descr", &header->descr);
+    if (key == "fortran_order") return Store(ParseBool(), "fortran_order", &header->fortran_order);
+    if (key == "shape") return Store(ParseShape(), "shape", &header->shape);
+    return Error(StrCat("header: expected the keys descr, fortran_order and shape, got '",
+                        absl::CHexEscape(key), "'"));
   }
 
   template <typename T>
   static absl::Status Store(absl::StatusOr<T> value, const char* key, std::optional<T>* target) {
     if (!value.ok()) return value.status();
-    if (target->has_value()) return Error(absl::StrCat("header: key ", key, " came twice"));
+    if (target->has_value()) return Error(StrCat("header: key ", key, " came twice"));
     *target = *std::move(value);
     return absl::OkStatus();
   }
@@ -102,11 +100,10 @@ class HeaderParser {
     bool comma = true;
     while (!Take(')')) {
       if (!comma) return Unexpected("',' or ')'");
-      const absl::StatusOr<int64_t> extent = ParseExtent();
-      if (!extent.ok()) return extent.status();
-      shape.push_back(*extent);
+      DEEPPCR_ASSIGN_OR_RETURN(const int64_t extent, ParseExtent());
+      shape.push_back(extent);
       if (shape.size() > kMaxRank) {
-        return Error(absl::StrCat("shape: expected at most ", kMaxRank, " dimensions"));
+        return Error(StrCat("shape: expected at most ", kMaxRank, " dimensions"));
       }
       comma = Take(',');
     }
@@ -124,7 +121,7 @@ class HeaderParser {
     int64_t extent = 0;
     if (digits.empty()) return Unexpected("an extent of at least 0");
     if (digits.size() > 19 || !absl::SimpleAtoi(digits, &extent)) {
-      return Error(absl::StrCat("shape: extent ", digits.substr(0, 40), " is too large"));
+      return Error(StrCat("shape: extent ", digits.substr(0, 40), " is too large"));
     }
     return extent;
   }
@@ -151,8 +148,8 @@ class HeaderParser {
 
   absl::Status Unexpected(const char* expected) const {
     const std::string got(text_.substr(position_, 16));
-    return Error(absl::StrCat("header: expected ", expected, " at offset ", position_, ", got '",
-                              absl::CHexEscape(got), "'"));
+    return Error(StrCat("header: expected ", expected, " at offset ", position_, ", got '",
+                        absl::CHexEscape(got), "'"));
   }
 
   const std::string_view text_;
@@ -172,16 +169,15 @@ size_t LittleEndian(std::string_view bytes) {
 
 absl::StatusOr<Split> SplitFile(std::string_view bytes) {
   if (bytes.substr(0, kMagic.size()) != kMagic) {
-    return Error(absl::StrCat("not a .npy file: expected it to begin with \\x93NUMPY, got '",
-                              absl::CHexEscape(std::string(bytes.substr(0, 6))), "'"));
+    return Error(StrCat("not a .npy file: expected it to begin with \\x93NUMPY, got '",
+                        absl::CHexEscape(std::string(bytes.substr(0, 6))), "'"));
   }
   bytes.remove_prefix(kMagic.size());
   if (bytes.size() < 2) return Error("file ends within the version");
   const int major = bytes[0];
   if (!(major == 1 || major == 2) || bytes[1] != 0) {
-    return Error(absl::StrCat("expected format version 1.0 or 2.0, got ",
-                              LittleEndian(bytes.substr(0, 1)), ".",
-                              LittleEndian(bytes.substr(1, 1))));
+    return Error(StrCat("expected format version 1.0 or 2.0, got ",
+                        LittleEndian(bytes.substr(0, 1)), ".", LittleEndian(bytes.substr(1, 1))));
   }
   bytes.remove_prefix(2);
   const size_t width = major == 1 ? 2 : 4;
@@ -189,11 +185,10 @@ absl::StatusOr<Split> SplitFile(std::string_view bytes) {
   const size_t length = LittleEndian(bytes.substr(0, width));
   bytes.remove_prefix(width);
   if (length > kMaxHeaderBytes) {
-    return Error(
-        absl::StrCat("header: expected at most ", kMaxHeaderBytes, " bytes, got ", length));
+    return Error(StrCat("header: expected at most ", kMaxHeaderBytes, " bytes, got ", length));
   }
   if (length > bytes.size()) {
-    return Error(absl::StrCat("header: ", length, " bytes announced, ", bytes.size(), " there"));
+    return Error(StrCat("header: ", length, " bytes announced, ", bytes.size(), " there"));
   }
   return Split{bytes.substr(0, length), bytes.substr(length)};
 }
@@ -206,8 +201,8 @@ absl::Status Convert(std::string_view data, std::vector<float>* values) {
     std::memcpy(&value, data.data() + i * sizeof(T), sizeof(T));
     const float rounded = static_cast<float>(value);
     if (std::isinf(rounded) && std::isfinite(static_cast<double>(value))) {
-      return Error(absl::StrCat("element ", i, ": ", static_cast<double>(value),
-                                " is beyond the range of float"));
+      return Error(
+          StrCat("element ", i, ": ", static_cast<double>(value), " is beyond the range of float"));
     }
     (*values)[i] = rounded;
   }
@@ -232,8 +227,8 @@ absl::StatusOr<ElementType> FindType(const std::string& descr) {
     if (type.descr == descr) return type;
   }
   const char* kind = !descr.empty() && descr[0] == '>' ? "the big-endian type '" : "'";
-  return Error(absl::StrCat("descr: expected '<f4', '<f8', '<i8' or '|u1', got ", kind,
-                            absl::CHexEscape(descr), "'; convert with x.astype('<f4')"));
+  return Error(StrCat("descr: expected '<f4', '<f8', '<i8' or '|u1', got ", kind,
+                      absl::CHexEscape(descr), "'; convert with x.astype('<f4')"));
 }
 
 // A whole file: a header, then the values as they lie in memory.
@@ -241,9 +236,9 @@ std::string FormatFile(const char* descr, std::span<const int64_t> shape, const 
                        size_t data_bytes) {
   // A tuple of one needs its comma.
   const std::string extents =
-      absl::StrCat("(", absl::StrJoin(shape, ", "), shape.size() == 1 ? ",)" : ")");
+      StrCat("(", absl::StrJoin(shape, ", "), shape.size() == 1 ? ",)" : ")");
   std::string header =
-      absl::StrCat("{'descr': '", descr, "', 'fortran_order': False, 'shape': ", extents, ", }");
+      StrCat("{'descr': '", descr, "', 'fortran_order': False, 'shape': ", extents, ", }");
   const size_t prefix = kMagic.size() + 4;
   // Data begins at a multiple of 64 bytes, as NumPy writes it.
   header.append(63 - (prefix + header.size()) % 64, ' ');
@@ -261,26 +256,24 @@ std::string FormatFile(const char* descr, std::span<const int64_t> shape, const 
 }  // namespace
 
 absl::StatusOr<Array> ParseNpy(std::string_view bytes) {
-  const absl::StatusOr<Split> split = SplitFile(bytes);
-  if (!split.ok()) return split.status();
-  const absl::StatusOr<Header> header = HeaderParser(split->header).Parse();
-  if (!header.ok()) return header.status();
-  const absl::StatusOr<ElementType> type = FindType(*header->descr);
-  if (!type.ok()) return type.status();
-  if (*header->fortran_order) {
+  DEEPPCR_ASSIGN_OR_RETURN(const Split split, SplitFile(bytes));
+  DEEPPCR_ASSIGN_OR_RETURN(const Header header, HeaderParser(split.header).Parse());
+  DEEPPCR_ASSIGN_OR_RETURN(const ElementType type, FindType(*header.descr));
+  if (*header.fortran_order) {
     return Error("fortran_order: expected False, got True; convert with np.ascontiguousarray(x)");
   }
-  Array array{*header->shape, {}};
-  const absl::StatusOr<int64_t> count = CountElements(
-      array.shape, kMaxArrayBytes / static_cast<int64_t>(sizeof(float)), "npy: shape");
-  if (!count.ok()) return count.status();
-  const size_t expected = static_cast<size_t>(*count) * type->bytes;
-  if (split->data.size() != expected) {
-    return Error(absl::StrCat("data: shape ", ShapeToString(array.shape), " of '", *header->descr,
-                              "' takes ", expected, " bytes, got ", split->data.size()));
+  Array array{*header.shape, {}};
+  DEEPPCR_ASSIGN_OR_RETURN(
+      const int64_t count,
+      CountElements(array.shape, kMaxArrayBytes / static_cast<int64_t>(sizeof(float)),
+                    "npy: shape"));
+  const size_t expected = static_cast<size_t>(count) * type.bytes;
+  if (split.data.size() != expected) {
+    return Error(StrCat("data: shape ", ShapeToString(array.shape), " of '", *header.descr,
+                        "' takes ", expected, " bytes, got ", split.data.size()));
   }
-  array.values.resize(static_cast<size_t>(*count));
-  if (absl::Status status = type->convert(split->data, &array.values); !status.ok()) return status;
+  array.values.resize(static_cast<size_t>(count));
+  DEEPPCR_RETURN_IF_ERROR(type.convert(split.data, &array.values));
   return array;
 }
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 
@@ -38,7 +38,7 @@ absl::StatusOr<std::string> EncodePng(const Picture& picture) {
   std::string bytes(size, '\0');
   if (png_image_write_to_memory(&image, bytes.data(), &size, 0, picture.rgb().data(), 0, nullptr) ==
       0) {
-    return absl::InternalError(absl::StrCat("png: ", image.message));
+    return Internal("png: ", image.message);
   }
   bytes.resize(size);
   return bytes;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/table.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -18,11 +19,11 @@ constexpr size_t kBarWidth = 24;
 
 std::string SolveText(const v1::GenerateProgress& solve) {
   if (solve.solver().empty()) return "";
-  const std::string solver = absl::StrCat(", ", Printable(solve.solver()));
+  const std::string solver = StrCat(", ", Printable(solve.solver()));
   if (solve.steps() > 0) {
-    return absl::StrCat(solver, " step ", solve.steps(), " of ", solve.num_steps());
+    return StrCat(solver, " step ", solve.steps(), " of ", solve.num_steps());
   }
-  std::string text = absl::StrCat(solver, " iteration ", solve.iterations());
+  std::string text = StrCat(solver, " iteration ", solve.iterations());
   if (solve.has_error_estimate()) {
     absl::StrAppend(&text, ", error estimate ", FormatError(solve.error_estimate()));
   }

@@ -5,7 +5,8 @@
 #include <cmath>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -23,10 +24,10 @@ absl::Status CheckSize(const PictureLayout& layout, int64_t num_samples) {
   const double pixels =
       static_cast<double>(layout.picture_width) * static_cast<double>(layout.picture_height);
   if (pixels <= static_cast<double>(kMaxPicturePixels)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "png: ", num_samples, " samples at --scale ", layout.scale, " make a picture of ",
-      layout.picture_width, " x ", layout.picture_height, " pixels, more than the ",
-      kMaxPicturePixels, " allowed: take a smaller scale, or draw fewer samples"));
+  return InvalidArgument("png: ", num_samples, " samples at --scale ", layout.scale,
+                         " make a picture of ", layout.picture_width, " x ", layout.picture_height,
+                         " pixels, more than the ", kMaxPicturePixels,
+                         " allowed: take a smaller scale, or draw fewer samples");
 }
 
 absl::StatusOr<PictureLayout> LayOutGrid(const std::vector<int64_t>& shape, int64_t output_dim,
@@ -42,9 +43,9 @@ absl::StatusOr<PictureLayout> LayOutGrid(const std::vector<int64_t>& shape, int6
     layout.channels = has_channels ? shape[2] : 1;
   }
   if (!drawable || layout.height * layout.width * layout.channels != output_dim) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("png: expected images [height, width] or [height, width, 3] of the model's ",
-                     output_dim, " outputs, got ", ShapeToString(shape)));
+    return InvalidArgument(
+        "png: expected images [height, width] or [height, width, 3] of the model's ", output_dim,
+        " outputs, got ", ShapeToString(shape));
   }
   const int64_t cell_width = layout.width * scale + 1;
   const int64_t cell_height = layout.height * scale + 1;
@@ -177,17 +178,14 @@ absl::StatusOr<PictureLayout> LayOutPicture(const v1::GetModelResponse& model, i
   PictureLayout layout{
       .scale = scale, .picture_width = kPointsSide * scale, .picture_height = kPointsSide * scale};
   if (!shape.empty()) {
-    const absl::StatusOr<PictureLayout> grid =
-        LayOutGrid(shape, model.output_dim(), num_samples, scale);
-    if (!grid.ok()) return grid.status();
-    layout = *grid;
+    DEEPPCR_ASSIGN_OR_RETURN(layout, LayOutGrid(shape, model.output_dim(), num_samples, scale));
   } else if (model.output_dim() != 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("png: this model's samples are no images (its config.json has no image_shape) "
-                     "and no points (",
-                     model.output_dim(), " values each, not 2)"));
+    return InvalidArgument(
+        "png: this model's samples are no images (its config.json has no image_shape) "
+        "and no points (",
+        model.output_dim(), " values each, not 2)");
   }
-  if (absl::Status status = CheckSize(layout, num_samples); !status.ok()) return status;
+  DEEPPCR_RETURN_IF_ERROR(CheckSize(layout, num_samples));
   return layout;
 }
 

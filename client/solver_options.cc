@@ -7,11 +7,11 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "google/protobuf/descriptor.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -31,11 +31,8 @@ constexpr SolverOptionText kTexts[] = {
     {"on_no_convergence", "fallback, return or error (default fallback)"},
 };
 
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
-
 absl::Status Expected(std::string_view name, const std::string& expected, std::string_view value) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(View(name), ": expected ", expected, ", got '", View(value), "'"));
+  return InvalidArgument(name, ": expected ", expected, ", got '", value, "'");
 }
 
 // The short name of an enum value: "constant" for INITIAL_GUESS_CONSTANT, without the prefix that
@@ -63,12 +60,13 @@ absl::Status SetNumber(const FieldDescriptor* field, std::string_view value,
                        v1::SolverOptions* options) {
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
     double number = 0;
-    if (!absl::SimpleAtod(View(value), &number)) return Expected(field->name(), "a number", value);
+    if (!absl::SimpleAtod(ToAbsl(value), &number))
+      return Expected(field->name(), "a number", value);
     options->GetReflection()->SetDouble(options, field, number);
     return absl::OkStatus();
   }
   int32_t number = 0;
-  if (!absl::SimpleAtoi(View(value), &number)) {
+  if (!absl::SimpleAtoi(ToAbsl(value), &number)) {
     return Expected(field->name(), "a whole number", value);
   }
   options->GetReflection()->SetInt32(options, field, number);
@@ -87,7 +85,7 @@ absl::Status SetSolverOption(std::string_view name, std::string_view value,
   if (text == std::end(kTexts)) {
     const std::string names = absl::StrJoin(
         kTexts, ", ", [](std::string* out, const SolverOptionText& row) { out->append(row.name); });
-    return Expected("option", absl::StrCat("one of ", names), name);
+    return Expected("option", StrCat("one of ", names), name);
   }
   const FieldDescriptor* field = options->GetDescriptor()->FindFieldByName(text->name);
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) return SetEnum(field, value, options);
@@ -100,8 +98,7 @@ absl::Status SetSolverOption(std::string_view name, std::string_view value,
 absl::Status StartFromPrevious(v1::SolverOptions* options) {
   const v1::InitialGuess asked = options->initial_guess();
   if (asked != v1::INITIAL_GUESS_UNSPECIFIED && asked != v1::INITIAL_GUESS_PREVIOUS) {
-    return absl::InvalidArgumentError(
-        "initial_guess: expected previous, or nothing, beside --previous");
+    return InvalidArgument("initial_guess: expected previous, or nothing, beside --previous");
   }
   options->set_initial_guess(v1::INITIAL_GUESS_PREVIOUS);
   return absl::OkStatus();
@@ -110,16 +107,12 @@ absl::Status StartFromPrevious(v1::SolverOptions* options) {
 absl::StatusOr<v1::SolverOptions> ParseSolverRow(std::string_view text,
                                                  const v1::SolverOptions& base) {
   v1::SolverOptions options = base;
-  const std::vector<std::string> parts = absl::StrSplit(View(text), ',');
-  if (absl::Status status = SetSolverOption("solver", parts[0], &options); !status.ok()) {
-    return status;
-  }
+  const std::vector<std::string> parts = absl::StrSplit(ToAbsl(text), ',');
+  DEEPPCR_RETURN_IF_ERROR(SetSolverOption("solver", parts[0], &options));
   for (size_t i = 1; i < parts.size(); ++i) {
     const std::pair<std::string, std::string> entry =
         absl::StrSplit(parts[i], absl::MaxSplits('=', 1));
-    if (absl::Status status = SetSolverOption(entry.first, entry.second, &options); !status.ok()) {
-      return status;
-    }
+    DEEPPCR_RETURN_IF_ERROR(SetSolverOption(entry.first, entry.second, &options));
   }
   return options;
 }

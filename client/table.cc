@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -103,14 +104,14 @@ std::string FormatSeconds(double seconds) {
 
 std::string FormatBytes(int64_t bytes) {
   static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  if (bytes < 1024) return StrCat(bytes, " B");
   double value = static_cast<double>(bytes) / 1024;
   size_t unit = 0;
   while (value >= 999.5 && unit + 1 < std::size(kUnits)) {
     value /= 1024;
     ++unit;
   }
-  return absl::StrCat(ThreeDigits(value), " ", kUnits[unit]);
+  return StrCat(ThreeDigits(value), " ", kUnits[unit]);
 }
 
 std::string FormatRatio(double ratio) {

@@ -11,6 +11,8 @@
 #include "client/message_json.h"
 #include "client/progress.h"
 #include "client/table.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -78,30 +80,26 @@ absl::StatusOr<std::vector<v1::ForwardRequest>> BuildRequests(const BenchFlags& 
                                                               const v1::GetModelResponse& model) {
   const int64_t samples = std::max<int64_t>(flags.inputs.samples, 1);
   if (samples > model.max_batch_size()) {
-    return absl::InvalidArgumentError(absl::StrCat("samples: expected at most ",
-                                                   model.max_batch_size(),
-                                                   ", the model's limit, got ", samples));
+    return InvalidArgument("samples: expected at most ", model.max_batch_size(),
+                           ", the model's limit, got ", samples);
   }
-  const absl::StatusOr<v1::SolverOptions> solver = flags.solver.Build();
-  if (!solver.ok()) return solver.status();
+  DEEPPCR_ASSIGN_OR_RETURN(const v1::SolverOptions solver, flags.solver.Build());
   InputFlags inputs = flags.inputs;
   // The number of drawn inputs: some variety, so that no branch predictor learns one input.
   inputs.samples = samples * 16;
-  const absl::StatusOr<Array> array = inputs.Load(model.input_dim());
-  if (!array.ok()) return array.status();
-  if (array->rows() < samples) {
-    return absl::InvalidArgumentError(absl::StrCat(flags.inputs.path, ": expected at least ",
-                                                   samples, " rows for --samples, got ",
-                                                   array->rows()));
+  DEEPPCR_ASSIGN_OR_RETURN(const Array array, inputs.Load(model.input_dim()));
+  if (array.rows() < samples) {
+    return InvalidArgument(flags.inputs.path, ": expected at least ", samples,
+                           " rows for --samples, got ", array.rows());
   }
-  const int64_t count = std::min(array->rows() / samples, kMaxDistinctRequests);
+  const int64_t count = std::min(array.rows() / samples, kMaxDistinctRequests);
   std::vector<v1::ForwardRequest> requests(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     v1::ForwardRequest& request = requests[static_cast<size_t>(i)];
     request.set_model(model.summary().name());
     request.set_version(model.summary().version());
-    *request.mutable_options() = *solver;
-    RowsToTensor(*array, i * samples, samples, request.mutable_inputs());
+    *request.mutable_options() = solver;
+    RowsToTensor(array, i * samples, samples, request.mutable_inputs());
   }
   return requests;
 }
@@ -181,55 +179,50 @@ absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const BenchFlags& f
                                                              const GlobalOptions& global) {
   std::vector<std::unique_ptr<Client>> clients;
   for (int i = 0; i * kClientsPerConnection < flags.load.clients; ++i) {
-    absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Seconds(60), i);
-    if (!client.ok()) return client.status();
-    if (absl::Status status = (*client)->Connect(absl::Seconds(10)); !status.ok()) return status;
-    clients.push_back(*std::move(client));
+    DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<Client> client,
+                             MakeClient(global, absl::Seconds(60), i));
+    DEEPPCR_RETURN_IF_ERROR(client->Connect(absl::Seconds(10)));
+    clients.push_back(std::move(client));
   }
   return clients;
 }
 
 absl::Status Report(const BenchFlags& flags, const v1::GetModelResponse& model,
                     const LoadResult& result) {
-  if (flags.json != "-") {
-    const absl::Status status = WriteFile("-", ResultText(flags, result));
-    if (!status.ok()) return status;
-  }
+  if (flags.json != "-") DEEPPCR_RETURN_IF_ERROR(WriteFile("-", ResultText(flags, result)));
   if (!flags.json.empty()) {
-    const absl::Status status = WriteFile(flags.json, DumpJson(ResultJson(flags, model, result)));
-    if (!status.ok()) return status;
+    DEEPPCR_RETURN_IF_ERROR(WriteFile(flags.json, DumpJson(ResultJson(flags, model, result))));
   }
   if (result.ok > 0) return absl::OkStatus();
   const std::string why =
       result.first_error.empty() ? "nothing was sent" : result.first_error.begin()->second;
-  return absl::UnknownError(absl::StrCat("no request succeeded: ", why));
+  return absl::UnknownError(StrCat("no request succeeded: ", why));
 }
 
 absl::Status Run(BenchFlags flags, const GlobalOptions& global) {
   flags.load.duration = absl::Seconds(flags.seconds);
   flags.load.warmup = absl::Seconds(flags.warmup_seconds);
-  const absl::StatusOr<std::vector<std::unique_ptr<Client>>> clients = Connect(flags, global);
-  if (!clients.ok()) return clients.status();
-  const absl::StatusOr<v1::GetModelResponse> model = ReadyModel(*clients->front(), flags.model);
-  if (!model.ok()) return model.status();
-  if (absl::Status status = CheckTakesInputs(*model); !status.ok()) return status;
-  const absl::StatusOr<std::vector<v1::ForwardRequest>> requests = BuildRequests(flags, *model);
-  if (!requests.ok()) return requests.status();
+  DEEPPCR_ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<Client>> clients,
+                           Connect(flags, global));
+  DEEPPCR_ASSIGN_OR_RETURN(const v1::GetModelResponse model,
+                           ReadyModel(*clients.front(), flags.model));
+  DEEPPCR_RETURN_IF_ERROR(CheckTakesInputs(model));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::vector<v1::ForwardRequest> requests,
+                           BuildRequests(flags, model));
   const SendRequest send = [&](int client, int64_t index) -> absl::StatusOr<RequestOutcome> {
     const size_t connection = static_cast<size_t>(client / kClientsPerConnection);
-    const size_t which = static_cast<size_t>(index) % requests->size();
-    const absl::StatusOr<v1::ForwardResponse> reply =
-        (*clients)[connection]->Forward((*requests)[which]);
-    if (!reply.ok()) return reply.status();
-    return ToOutcome(*reply);
+    const size_t which = static_cast<size_t>(index) % requests.size();
+    DEEPPCR_ASSIGN_OR_RETURN(const v1::ForwardResponse reply,
+                             clients[connection]->Forward(requests[which]));
+    return ToOutcome(reply);
   };
   std::atomic<int64_t> done{0};
   const absl::StatusOr<LoadResult> result = [&] {
-    const Progress progress([&] { return absl::StrCat(done.load(), " requests answered"); });
+    const Progress progress([&] { return StrCat(done.load(), " requests answered"); });
     return GenerateLoad(flags.load, send, &done);
   }();
   if (!result.ok()) return result.status();
-  return Report(flags, *model, *result);
+  return Report(flags, model, *result);
 }
 
 }  // namespace

@@ -12,6 +12,8 @@
 #include "client/solver_options.h"
 #include "client/table.h"
 #include "kernels/base/file.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 
@@ -28,9 +30,8 @@ absl::StatusOr<std::unique_ptr<Client>> MakeClient(const GlobalOptions& global,
   options.tls_key = global.tls_key;
   options.token = global.token;
   if (!global.token_file.empty()) {
-    absl::StatusOr<std::string> token = ReadFile(global.token_file, 4096);
-    if (!token.ok()) return token.status();
-    options.token = std::string(absl::StripAsciiWhitespace(*token));
+    DEEPPCR_ASSIGN_OR_RETURN(const std::string token, ReadFile(global.token_file, 4096));
+    options.token = std::string(absl::StripAsciiWhitespace(token));
   }
   return Client::Create(options);
 }
@@ -65,8 +66,7 @@ absl::StatusOr<v1::SolverOptions> SolverFlags::Build() const {
   v1::SolverOptions options;
   for (size_t i = 0; i < values_.size(); ++i) {
     if (values_[i].empty()) continue;
-    const absl::Status status = SetSolverOption(SolverOptionTexts()[i].name, values_[i], &options);
-    if (!status.ok()) return status;
+    DEEPPCR_RETURN_IF_ERROR(SetSolverOption(SolverOptionTexts()[i].name, values_[i], &options));
   }
   return options;
 }
@@ -105,17 +105,17 @@ std::string CheckUnsigned(const std::string& text) {
   const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
   const bool octal = text.size() > 1 && text.front() == '0';
   if (digits && !octal && absl::SimpleAtoi(text, &value)) return "";
-  return absl::StrCat("expected a whole number from 0 to 18446744073709551615, got '", text, "'");
+  return StrCat("expected a whole number from 0 to 18446744073709551615, got '", text, "'");
 }
 
 absl::StatusOr<Array> InputFlags::Load(int64_t input_dim) const {
   if (path.empty()) {
     Array drawn{{std::max<int64_t>(samples, 1), input_dim}, {}};
-    const absl::StatusOr<int64_t> count = CountElements(drawn.shape, kMaxArrayBytes / 4, "inputs");
-    if (!count.ok()) return count.status();
+    DEEPPCR_ASSIGN_OR_RETURN(const int64_t count,
+                             CountElements(drawn.shape, kMaxArrayBytes / 4, "inputs"));
     std::mt19937_64 generator(seed);
     std::normal_distribution<float> normal;
-    drawn.values.resize(static_cast<size_t>(*count));
+    drawn.values.resize(static_cast<size_t>(count));
     for (float& value : drawn.values) value = normal(generator);
     return drawn;
   }
@@ -131,9 +131,8 @@ absl::StatusOr<Array> ReadRows(const std::string& path, const std::string& forma
   const bool fits = shape.size() == row_shape.size() + 1 && shape.front() >= 1 &&
                     std::equal(row_shape.begin(), row_shape.end(), shape.begin() + 1);
   if (fits) return array;
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": expected shape [n, ", absl::StrJoin(row_shape, ", "),
-                   "] with n at least 1 for this model, got ", ShapeToString(shape)));
+  return InvalidArgument(path, ": expected shape [n, ", absl::StrJoin(row_shape, ", "),
+                         "] with n at least 1 for this model, got ", ShapeToString(shape));
 }
 
 std::string StateName(v1::ModelState state) {
@@ -149,16 +148,16 @@ absl::StatusOr<v1::GetModelResponse> ReadyModel(const Client& client, const Mode
   const bool failed = summary.state() == v1::MODEL_STATE_FAILED;
   return absl::Status(
       failed ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kUnavailable,
-      absl::StrCat("model '", Printable(summary.name()), "' version ", summary.version(), " is ",
-                   StateName(summary.state()), summary.reason().empty() ? "" : ": ",
-                   Printable(summary.reason())));
+      StrCat("model '", Printable(summary.name()), "' version ", summary.version(), " is ",
+             StateName(summary.state()), summary.reason().empty() ? "" : ": ",
+             Printable(summary.reason())));
 }
 
 absl::Status CheckTakesInputs(const v1::GetModelResponse& model) {
   if (model.num_inference_steps().empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("model: '", model.summary().name(),
-                   "' is a diffusion model: it takes no inputs; deeppcr generate draws samples"));
+  return InvalidArgument(
+      "model: '", model.summary().name(),
+      "' is a diffusion model: it takes no inputs; deeppcr generate draws samples");
 }
 
 void SolveTotals::Add(const v1::SolveReport& report) {

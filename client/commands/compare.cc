@@ -3,7 +3,6 @@
 #include <map>
 #include <optional>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/array_file.h"
 #include "client/batched_forward.h"
@@ -14,6 +13,8 @@
 #include "client/progress.h"
 #include "client/solver_options.h"
 #include "client/table.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -69,16 +70,14 @@ int64_t LimitSamples(int64_t wanted, int64_t limit) {
 
 absl::Status AddInputs(const CompareFlags& flags, const v1::GetModelResponse& model,
                        v1::CompareRequest* request) {
-  if (absl::Status status = flags.generation.CheckUnset(); !status.ok()) return status;
-  absl::StatusOr<Array> inputs = flags.inputs.Load(model.input_dim());
-  if (!inputs.ok()) return inputs.status();
-  const int64_t wanted = flags.inputs.samples > 0 ? flags.inputs.samples : inputs->rows();
-  if (wanted > inputs->rows()) {
-    return absl::InvalidArgumentError(absl::StrCat(flags.inputs.path, ": expected at least ",
-                                                   wanted, " rows for --samples, got ",
-                                                   inputs->rows()));
+  DEEPPCR_RETURN_IF_ERROR(flags.generation.CheckUnset());
+  DEEPPCR_ASSIGN_OR_RETURN(const Array inputs, flags.inputs.Load(model.input_dim()));
+  const int64_t wanted = flags.inputs.samples > 0 ? flags.inputs.samples : inputs.rows();
+  if (wanted > inputs.rows()) {
+    return InvalidArgument(flags.inputs.path, ": expected at least ", wanted,
+                           " rows for --samples, got ", inputs.rows());
   }
-  RowsToTensor(*inputs, 0, LimitSamples(wanted, LargestBatch(model, false)),
+  RowsToTensor(inputs, 0, LimitSamples(wanted, LargestBatch(model, false)),
                request->mutable_inputs());
   return absl::OkStatus();
 }
@@ -86,28 +85,22 @@ absl::Status AddInputs(const CompareFlags& flags, const v1::GetModelResponse& mo
 absl::Status AddGeneration(const CompareFlags& flags, const v1::GetModelResponse& model,
                            v1::CompareRequest* request) {
   if (!flags.inputs.path.empty()) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "in: a diffusion model takes no inputs: give --num, --seed, --steps and --class instead");
   }
-  const absl::StatusOr<int64_t> steps = ResolveInferenceSteps(model, flags.generation.steps);
-  if (!steps.ok()) return steps.status();
-  absl::StatusOr<Array> conditioning =
-      flags.generation.LoadConditioning(model, flags.inputs.format);
-  if (!conditioning.ok()) return conditioning.status();
-  const int64_t given = conditioning->shape.empty() ? 1 : conditioning->rows();
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t steps,
+                           ResolveInferenceSteps(model, flags.generation.steps));
+  DEEPPCR_ASSIGN_OR_RETURN(Array conditioning,
+                           flags.generation.LoadConditioning(model, flags.inputs.format));
+  const int64_t given = conditioning.shape.empty() ? 1 : conditioning.rows();
   const int64_t wanted = flags.inputs.samples > 0 ? flags.inputs.samples : given;
-  Generation generation{.seed = flags.inputs.seed, .num_inference_steps = *steps};
-  generation.num_samples =
-      LimitSamples(wanted, LargestGeneration(model, generation, *steps, false));
-  const absl::StatusOr<std::vector<int32_t>> labels =
-      flags.generation.Labels(model, 0, generation.num_samples);
-  if (!labels.ok()) return labels.status();
-  generation.class_labels = *labels;
-  if (!conditioning->shape.empty()) {
-    if (absl::Status status = SpreadRows(wanted, "conditioning", &*conditioning); !status.ok()) {
-      return status;
-    }
-    generation.conditioning = &*conditioning;
+  Generation generation{.seed = flags.inputs.seed, .num_inference_steps = steps};
+  generation.num_samples = LimitSamples(wanted, LargestGeneration(model, generation, steps, false));
+  DEEPPCR_ASSIGN_OR_RETURN(generation.class_labels,
+                           flags.generation.Labels(model, 0, generation.num_samples));
+  if (!conditioning.shape.empty()) {
+    DEEPPCR_RETURN_IF_ERROR(SpreadRows(wanted, "conditioning", &conditioning));
+    generation.conditioning = &conditioning;
   }
   FillGenerationInput(generation, 0, generation.num_samples, request->mutable_generation());
   return absl::OkStatus();
@@ -120,17 +113,13 @@ absl::StatusOr<v1::CompareRequest> BuildRequest(const CompareFlags& flags,
   request.set_version(flags.model.version);
   request.set_repetitions(flags.repetitions);
   const bool generates = !model.num_inference_steps().empty();
-  const absl::Status status =
-      generates ? AddGeneration(flags, model, &request) : AddInputs(flags, model, &request);
-  if (!status.ok()) return status;
-  const absl::StatusOr<v1::SolverOptions> base = flags.solver.Build();
-  if (!base.ok()) return base.status();
+  DEEPPCR_RETURN_IF_ERROR(generates ? AddGeneration(flags, model, &request)
+                                    : AddInputs(flags, model, &request));
+  DEEPPCR_ASSIGN_OR_RETURN(const v1::SolverOptions base, flags.solver.Build());
   std::vector<std::string> rows = flags.rows;
   if (rows.empty()) rows = {"sequential", "newton", "auto"};
   for (const std::string& row : rows) {
-    absl::StatusOr<v1::SolverOptions> options = ParseSolverRow(row, *base);
-    if (!options.ok()) return options.status();
-    *request.add_options() = *std::move(options);
+    DEEPPCR_ASSIGN_OR_RETURN(*request.add_options(), ParseSolverRow(row, base));
   }
   return request;
 }
@@ -145,7 +134,7 @@ std::string ReasonsText(const Reasons& reasons) {
 }
 
 std::string ConvergedText(const v1::CompareRow& row) {
-  return row.converged() ? "yes" : absl::StrCat("no: ", ReasonsText(row.unconverged_reasons()));
+  return row.converged() ? "yes" : StrCat("no: ", ReasonsText(row.unconverged_reasons()));
 }
 
 std::optional<double> EstimateOf(const v1::CompareRow& row) {
@@ -157,15 +146,15 @@ std::vector<std::string> RowCells(const v1::CompareRow& row) {
   if (!row.error().empty()) {
     std::vector<std::string> cells(11);
     cells[0] = row.requested_solver();
-    cells.push_back(absl::StrCat("cannot run: ", row.error()));
+    cells.push_back(StrCat("cannot run: ", row.error()));
     return cells;
   }
   const bool same = row.requested_solver() == row.solver();
   std::vector<std::string> cells = {
-      same ? row.solver() : absl::StrCat(row.requested_solver(), " -> ", row.solver()),
-      row.shooting_interval() > 0 ? absl::StrCat(row.shooting_interval()) : "-",
+      same ? row.solver() : StrCat(row.requested_solver(), " -> ", row.solver()),
+      row.shooting_interval() > 0 ? StrCat(row.shooting_interval()) : "-",
       IterationsText(row.max_iterations(), row.warm_sweeps(), row.chord_corrections()),
-      absl::StrCat(row.dependent_stages()),
+      StrCat(row.dependent_stages()),
       FormatSeconds(row.median_seconds()),
       FormatSeconds(row.p99_seconds()),
       FormatRatio(row.speedup()),
@@ -176,7 +165,7 @@ std::vector<std::string> RowCells(const v1::CompareRow& row) {
   };
   if (row.fallbacks() > 0) {
     cells.push_back(
-        absl::StrCat(row.fallbacks(), " fell back (", ReasonsText(row.fallback_reasons()), ")"));
+        StrCat(row.fallbacks(), " fell back (", ReasonsText(row.fallback_reasons()), ")"));
   }
   return cells;
 }
@@ -195,21 +184,19 @@ std::string CompareText(const v1::CompareResponse& reply) {
                {"error estimate"},
                {"converged", Align::kLeft}});
   for (const v1::CompareRow& row : reply.rows()) table.AddRow(RowCells(row));
-  return absl::StrCat(table.Format(), "\non ", Printable(reply.device()), ", plan ",
-                      Printable(reply.plan_id()),
-                      "; differences are against sequential (outputs absolute, states relative)\n");
+  return StrCat(table.Format(), "\non ", Printable(reply.device()), ", plan ",
+                Printable(reply.plan_id()),
+                "; differences are against sequential (outputs absolute, states relative)\n");
 }
 
 absl::Status Run(const CompareFlags& flags, const GlobalOptions& global) {
-  const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Minutes(10));
-  if (!client.ok()) return client.status();
-  const absl::StatusOr<v1::GetModelResponse> model = ReadyModel(**client, flags.model);
-  if (!model.ok()) return model.status();
-  const absl::StatusOr<v1::CompareRequest> request = BuildRequest(flags, *model);
-  if (!request.ok()) return request.status();
+  DEEPPCR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client,
+                           MakeClient(global, absl::Minutes(10)));
+  DEEPPCR_ASSIGN_OR_RETURN(const v1::GetModelResponse model, ReadyModel(*client, flags.model));
+  DEEPPCR_ASSIGN_OR_RETURN(const v1::CompareRequest request, BuildRequest(flags, model));
   const absl::StatusOr<v1::CompareResponse> reply = [&] {
     const Progress progress([] { return std::string("comparing"); });
-    return (*client)->Compare(*request);
+    return client->Compare(request);
   }();
   if (!reply.ok()) return reply.status();
   if (flags.json != "-") {

@@ -14,6 +14,8 @@
 #include "client/progress.h"
 #include "client/solver_options.h"
 #include "client/table.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -66,7 +68,7 @@ std::string LabelText(std::span<const float> outputs, const v1::GetModelResponse
     return "nan";
   const auto best = std::max_element(outputs.begin(), outputs.end()) - outputs.begin();
   const bool named = model.labels_size() == std::ssize(outputs);
-  return Printable(named ? model.labels(static_cast<int>(best)) : absl::StrCat(best));
+  return Printable(named ? model.labels(static_cast<int>(best)) : StrCat(best));
 }
 
 std::string LabelsText(const Array& outputs, const v1::GetModelResponse& model) {
@@ -134,35 +136,30 @@ absl::Status CheckNames(const ForwardFlags& flags) {
 }
 
 absl::Status Run(const ForwardFlags& flags, const GlobalOptions& global) {
-  if (absl::Status status = CheckNames(flags); !status.ok()) return status;
-  const absl::StatusOr<v1::SolverOptions> solver = flags.solver.Build();
-  if (!solver.ok()) return solver.status();
-  const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Seconds(60));
-  if (!client.ok()) return client.status();
-  const absl::StatusOr<v1::GetModelResponse> model = ReadyModel(**client, flags.model);
-  if (!model.ok()) return model.status();
-  if (absl::Status status = CheckTakesInputs(*model); !status.ok()) return status;
-  const absl::StatusOr<Array> inputs = flags.inputs.Load(model->input_dim());
-  if (!inputs.ok()) return inputs.status();
+  DEEPPCR_RETURN_IF_ERROR(CheckNames(flags));
+  DEEPPCR_ASSIGN_OR_RETURN(const v1::SolverOptions solver, flags.solver.Build());
+  DEEPPCR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client,
+                           MakeClient(global, absl::Seconds(60)));
+  DEEPPCR_ASSIGN_OR_RETURN(const v1::GetModelResponse model, ReadyModel(*client, flags.model));
+  DEEPPCR_RETURN_IF_ERROR(CheckTakesInputs(model));
+  DEEPPCR_ASSIGN_OR_RETURN(const Array inputs, flags.inputs.Load(model.input_dim()));
   std::atomic<int64_t> done{0};
-  BatchedForwardOptions options{.solver = *solver, .batch_size = flags.batch_size, .done = &done};
+  BatchedForwardOptions options{.solver = solver, .batch_size = flags.batch_size, .done = &done};
   options.solver.set_return_trajectory(!flags.trajectory.empty());
   Array previous;
   if (!flags.previous.empty()) {
-    absl::StatusOr<Array> read = ReadArray(flags.previous, flags.inputs.format);
-    if (!read.ok()) return read.status();
-    previous = *std::move(read);
+    DEEPPCR_ASSIGN_OR_RETURN(previous, ReadArray(flags.previous, flags.inputs.format));
     options.previous = &previous;
-    if (absl::Status status = StartFromPrevious(&options.solver); !status.ok()) return status;
+    DEEPPCR_RETURN_IF_ERROR(StartFromPrevious(&options.solver));
   }
-  const auto line = [&] { return absl::StrCat(done.load(), " of ", inputs->rows(), " samples"); };
+  const auto line = [&] { return StrCat(done.load(), " of ", inputs.rows(), " samples"); };
   absl::StatusOr<BatchedForwardResult> result = [&] {
     const Progress progress(line);
-    return BatchedForward(**client, *model, *inputs, options);
+    return BatchedForward(*client, model, inputs, options);
   }();
   if (!result.ok()) return result.status();
   PrintSummary(*result, flags.quiet);
-  return WriteResults(flags, *model, *result);
+  return WriteResults(flags, model, *result);
 }
 
 }  // namespace

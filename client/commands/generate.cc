@@ -8,7 +8,6 @@
 #include <set>
 #include <system_error>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/array_file.h"
 #include "client/batched_generate.h"
@@ -21,6 +20,8 @@
 #include "client/sample_picture.h"
 #include "client/solver_options.h"
 #include "client/table.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -139,13 +140,12 @@ absl::Status CheckPaths(const GenerateFlags& flags) {
   for (const std::string& path : OutputPaths(flags)) {
     if (!seen.insert(std::filesystem::weakly_canonical(std::filesystem::absolute(path), ignored))
              .second) {
-      status.Update(
-          absl::InvalidArgumentError(absl::StrCat(path, ": expected one output there, got two")));
+      status.Update(InvalidArgument(path, ": expected one output there, got two"));
     }
     status.Update(CheckWritable(path));
   }
   if (!flags.labels_out.empty() && flags.generation.classes.empty()) {
-    status.Update(absl::InvalidArgumentError("labels_out: expected --class with it"));
+    status.Update(InvalidArgument("labels_out: expected --class with it"));
   }
   return status;
 }
@@ -162,18 +162,15 @@ struct Inputs {
 absl::Status ReadIfNamed(const std::string& path, const std::string& format,
                          const std::vector<int64_t>& row_shape, Array* array) {
   if (path.empty()) return absl::OkStatus();
-  absl::StatusOr<Array> read = ReadRows(path, format, row_shape);
-  if (!read.ok()) return read.status();
-  *array = *std::move(read);
+  DEEPPCR_ASSIGN_OR_RETURN(*array, ReadRows(path, format, row_shape));
   return absl::OkStatus();
 }
 
 absl::Status ReadFiles(const GenerateFlags& flags, const v1::GetModelResponse& model, int64_t steps,
                        Inputs* inputs) {
   const int64_t width = model.summary().state_dim();
-  absl::StatusOr<Array> conditioning = flags.generation.LoadConditioning(model, flags.format);
-  if (!conditioning.ok()) return conditioning.status();
-  inputs->conditioning = *std::move(conditioning);
+  DEEPPCR_ASSIGN_OR_RETURN(inputs->conditioning,
+                           flags.generation.LoadConditioning(model, flags.format));
   absl::Status status =
       ReadIfNamed(flags.initial_noise, flags.format, {width}, &inputs->initial_noise);
   status.Update(ReadIfNamed(flags.step_noise, flags.format, {steps, width}, &inputs->step_noise));
@@ -193,26 +190,24 @@ const Array* IfGiven(const Array& array) { return array.shape.empty() ? nullptr 
 
 absl::Status Prepare(const GenerateFlags& flags, const v1::GetModelResponse& model,
                      Inputs* inputs) {
-  const absl::StatusOr<int64_t> steps = ResolveInferenceSteps(model, flags.generation.steps);
-  if (!steps.ok()) return steps.status();
-  if (absl::Status status = ReadFiles(flags, model, *steps, inputs); !status.ok()) return status;
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t steps,
+                           ResolveInferenceSteps(model, flags.generation.steps));
+  DEEPPCR_RETURN_IF_ERROR(ReadFiles(flags, model, steps, inputs));
   Generation& generation = inputs->generation;
   generation.num_samples = flags.num_samples > 0 ? flags.num_samples : DefaultCount(*inputs);
   if (!flags.json.empty() && generation.num_samples > kMaxJsonSamples) {
-    return absl::InvalidArgumentError(absl::StrCat("json: expected at most ", kMaxJsonSamples,
-                                                   " samples with it, got ",
-                                                   generation.num_samples));
+    return InvalidArgument("json: expected at most ", kMaxJsonSamples, " samples with it, got ",
+                           generation.num_samples);
   }
   generation.seed = flags.seed;
   generation.first_sample = flags.first_sample;
-  generation.num_inference_steps = *steps;
-  absl::StatusOr<std::vector<int32_t>> labels =
-      flags.generation.Labels(model, flags.first_sample, generation.num_samples);
-  if (!labels.ok()) return labels.status();
-  generation.class_labels = *std::move(labels);
+  generation.num_inference_steps = steps;
+  DEEPPCR_ASSIGN_OR_RETURN(
+      generation.class_labels,
+      flags.generation.Labels(model, flags.first_sample, generation.num_samples));
   if (IfGiven(inputs->conditioning) != nullptr) {
-    absl::Status status = SpreadRows(generation.num_samples, "conditioning", &inputs->conditioning);
-    if (!status.ok()) return status;
+    DEEPPCR_RETURN_IF_ERROR(
+        SpreadRows(generation.num_samples, "conditioning", &inputs->conditioning));
   }
   generation.conditioning = IfGiven(inputs->conditioning);
   generation.initial_noise = IfGiven(inputs->initial_noise);
@@ -265,7 +260,7 @@ absl::Status WriteResults(const GenerateFlags& flags, const v1::GetModelResponse
 absl::Status PrintTable(const GenerateFlags& flags, const BatchedGenerateResult& result) {
   if (flags.quiet) return absl::OkStatus();
   const v1::SolveReport& first = result.reports.front();
-  const std::string text = absl::StrCat(
+  const std::string text = StrCat(
       SummaryTable(SummarizeBySolver(result.reports)), "\n", result.samples.rows(), " samples in ",
       result.reports.size(), " requests on ", Printable(first.device()), ", plan ",
       Printable(first.plan_id()), "; stages, passes and error are the largest of a sample, ",
@@ -280,13 +275,10 @@ absl::Status PrintTable(const GenerateFlags& flags, const BatchedGenerateResult&
 absl::StatusOr<BatchedGenerateResult> Generate(const GenerateFlags& flags, const Client& client,
                                                const v1::GetModelResponse& model,
                                                const Generation& generation) {
-  const absl::StatusOr<v1::SolverOptions> solver = flags.solver.Build();
-  if (!solver.ok()) return solver.status();
-  BatchedGenerateOptions options{.solver = *solver, .batch_size = flags.batch_size};
+  DEEPPCR_ASSIGN_OR_RETURN(const v1::SolverOptions solver, flags.solver.Build());
+  BatchedGenerateOptions options{.solver = solver, .batch_size = flags.batch_size};
   options.solver.set_return_trajectory(!flags.trajectory.empty());
-  if (generation.previous != nullptr) {
-    if (absl::Status status = StartFromPrevious(&options.solver); !status.ok()) return status;
-  }
+  if (generation.previous != nullptr) DEEPPCR_RETURN_IF_ERROR(StartFromPrevious(&options.solver));
   if (flags.quiet || isatty(STDERR_FILENO) == 0) {
     return BatchedGenerate(client, model, generation, options);
   }
@@ -296,28 +288,24 @@ absl::StatusOr<BatchedGenerateResult> Generate(const GenerateFlags& flags, const
 }
 
 absl::Status Run(const GenerateFlags& flags, const GlobalOptions& global) {
-  if (absl::Status status = CheckPaths(flags); !status.ok()) return status;
-  const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Minutes(10));
-  if (!client.ok()) return client.status();
-  const absl::StatusOr<v1::GetModelResponse> model = ReadyModel(**client, flags.model);
-  if (!model.ok()) return model.status();
+  DEEPPCR_RETURN_IF_ERROR(CheckPaths(flags));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client,
+                           MakeClient(global, absl::Minutes(10)));
+  DEEPPCR_ASSIGN_OR_RETURN(const v1::GetModelResponse model, ReadyModel(*client, flags.model));
   Inputs inputs;
-  if (absl::Status status = Prepare(flags, *model, &inputs); !status.ok()) return status;
+  DEEPPCR_RETURN_IF_ERROR(Prepare(flags, model, &inputs));
   std::optional<PictureLayout> layout;
   if (!flags.png.empty()) {
-    const absl::StatusOr<PictureLayout> laid_out =
-        LayOutPicture(*model, inputs.generation.num_samples, flags.scale);
-    if (!laid_out.ok()) return laid_out.status();
-    layout = *laid_out;
+    DEEPPCR_ASSIGN_OR_RETURN(layout,
+                             LayOutPicture(model, inputs.generation.num_samples, flags.scale));
   }
-  const absl::StatusOr<BatchedGenerateResult> result =
-      Generate(flags, **client, *model, inputs.generation);
-  if (!result.ok()) return result.status();
+  DEEPPCR_ASSIGN_OR_RETURN(const BatchedGenerateResult result,
+                           Generate(flags, *client, model, inputs.generation));
   SolveTotals totals;
-  for (const v1::SolveReport& report : result->reports) totals.Add(report);
+  for (const v1::SolveReport& report : result.reports) totals.Add(report);
   absl::FPrintF(stderr, "%s", WarningsText(totals));
-  const absl::Status status = WriteResults(flags, *model, inputs.generation, layout, *result);
-  return status.ok() ? PrintTable(flags, *result) : status;
+  const absl::Status status = WriteResults(flags, model, inputs.generation, layout, result);
+  return status.ok() ? PrintTable(flags, result) : status;
 }
 
 }  // namespace

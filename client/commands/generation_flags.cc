@@ -3,9 +3,10 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "client/class_labels.h"
 #include "client/commands/command.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 
@@ -29,16 +30,15 @@ void GenerationFlags::Add(CLI::App* app) {
 
 absl::Status GenerationFlags::CheckUnset() const {
   if (steps == 0 && classes.empty() && conditioning.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
+  return InvalidArgument(
       "model: --steps, --class and --conditioning are for diffusion models, and this is none");
 }
 
 absl::StatusOr<std::vector<int32_t>> GenerationFlags::Labels(const v1::GetModelResponse& model,
                                                              uint64_t first_sample,
                                                              int64_t count) const {
-  const absl::StatusOr<ClassChoice> choice = ParseClassChoice(classes);
-  if (!choice.ok()) return choice.status();
-  return CycleClasses(*choice, model.num_classes(), first_sample, count);
+  DEEPPCR_ASSIGN_OR_RETURN(const ClassChoice choice, ParseClassChoice(classes));
+  return CycleClasses(choice, model.num_classes(), first_sample, count);
 }
 
 absl::StatusOr<Array> GenerationFlags::LoadConditioning(const v1::GetModelResponse& model,
@@ -46,23 +46,20 @@ absl::StatusOr<Array> GenerationFlags::LoadConditioning(const v1::GetModelRespon
   const bool wanted = model.input_dim() > 0;
   if (wanted && !conditioning.empty()) return ReadRows(conditioning, format, {model.input_dim()});
   if (!wanted && conditioning.empty()) return Array();
-  return absl::InvalidArgumentError(
-      wanted ? absl::StrCat("conditioning: this model is conditioned on vectors of ",
-                            model.input_dim(), " values: give them with --conditioning FILE")
-             : "conditioning: this model is not conditioned on vectors");
+  return InvalidArgument(wanted ? StrCat("conditioning: this model is conditioned on vectors of ",
+                                         model.input_dim(),
+                                         " values: give them with --conditioning FILE")
+                                : "conditioning: this model is not conditioned on vectors");
 }
 
 absl::Status SpreadRows(int64_t count, std::string_view what, Array* array) {
   if (array->rows() == count) return absl::OkStatus();
   if (array->rows() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(std::string(what), ": expected 1 or ", count,
-                                                   " rows for ", count, " samples, got ",
-                                                   array->rows()));
+    return InvalidArgument(what, ": expected 1 or ", count, " rows for ", count, " samples, got ",
+                           array->rows());
   }
   const std::vector<int64_t> shape = {count, array->row_size()};
-  if (absl::Status status = CountElements(shape, kMaxArrayBytes / 4, what).status(); !status.ok()) {
-    return status;
-  }
+  DEEPPCR_RETURN_IF_ERROR(CountElements(shape, kMaxArrayBytes / 4, what).status());
   const std::vector<float> row = array->values;
   for (int64_t i = 1; i < count; ++i) {
     array->values.insert(array->values.end(), row.begin(), row.end());

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "absl/strings/str_cat.h"
 #include "client/array_file.h"
 #include "client/commands/command.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
 
 absl::Status Run(const std::string& model, const GlobalOptions& global) {
-  const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Seconds(5));
-  if (!client.ok()) return client.status();
-  const absl::StatusOr<Health> health = (*client)->CheckHealth(model);
+  DEEPPCR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client,
+                           MakeClient(global, absl::Seconds(5)));
+  const absl::StatusOr<Health> health = client->CheckHealth(model);
   if (absl::IsNotFound(health.status())) {
-    return absl::NotFoundError(absl::StrCat("model: the server has no '", model, "'"));
+    return absl::NotFoundError(StrCat("model: the server has no '", model, "'"));
   }
   if (!health.ok()) return health.status();
   const std::string what =
-      model.empty() ? absl::StrCat("server at ", global.server) : absl::StrCat("model ", model);
-  if (*health == Health::kServing) return WriteFile("-", absl::StrCat(what, ": serving\n"));
-  return absl::FailedPreconditionError(absl::StrCat(what, ": not serving"));
+      model.empty() ? StrCat("server at ", global.server) : StrCat("model ", model);
+  if (*health == Health::kServing) return WriteFile("-", StrCat(what, ": serving\n"));
+  return absl::FailedPreconditionError(StrCat(what, ": not serving"));
 }
 
 }  // namespace

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "absl/strings/str_cat.h"
 #include "client/array_file.h"
 #include "client/commands/command.h"
 #include "client/progress.h"
 #include "client/table.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
 
 absl::Status Run(const ModelFlags& flags, const GlobalOptions& global) {
-  const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Minutes(10));
-  if (!client.ok()) return client.status();
+  DEEPPCR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client,
+                           MakeClient(global, absl::Minutes(10)));
   const absl::StatusOr<v1::LoadModelResponse> reply = [&] {
-    const Progress progress([&] { return absl::StrCat("loading ", flags.model); });
-    return (*client)->LoadModel(flags.model, flags.version);
+    const Progress progress([&] { return StrCat("loading ", flags.model); });
+    return client->LoadModel(flags.model, flags.version);
   }();
   if (!reply.ok()) return reply.status();
   const v1::ModelSummary& summary = reply->summary();
-  return WriteFile("-", absl::StrCat("loaded ", Printable(summary.name()), " version ",
-                                     summary.version(), " (", Printable(summary.model_type()), ", ",
-                                     summary.num_layers(), " layers, width ", summary.state_dim(),
-                                     ") in ", FormatSeconds(reply->seconds()), "\n"));
+  return WriteFile(
+      "-", StrCat("loaded ", Printable(summary.name()), " version ", summary.version(), " (",
+                  Printable(summary.model_type()), ", ", summary.num_layers(), " layers, width ",
+                  summary.state_dim(), ") in ", FormatSeconds(reply->seconds()), "\n"));
 }
 
 }  // namespace

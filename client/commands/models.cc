@@ -10,6 +10,8 @@
 #include "client/commands/command.h"
 #include "client/message_json.h"
 #include "client/table.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -43,8 +45,8 @@ std::string ModelsText(const std::vector<v1::ModelSummary>& models) {
                {"width"}});
   for (const v1::ModelSummary& model : models) {
     std::vector<std::string> cells = {
-        model.name(),       absl::StrCat(model.version()),    StateName(model.state()),
-        model.model_type(), absl::StrCat(model.num_layers()), absl::StrCat(model.state_dim())};
+        model.name(),       StrCat(model.version()),    StateName(model.state()),
+        model.model_type(), StrCat(model.num_layers()), StrCat(model.state_dim())};
     if (!model.reason().empty()) cells.push_back(model.reason());
     table.AddRow(std::move(cells));
   }
@@ -53,7 +55,7 @@ std::string ModelsText(const std::vector<v1::ModelSummary>& models) {
 
 // The sample counts that an entry is for: "1", "2-4".
 std::string SamplesText(int64_t previous, int64_t last) {
-  return last > previous + 1 ? absl::StrCat(previous + 1, "-", last) : absl::StrCat(last);
+  return last > previous + 1 ? StrCat(previous + 1, "-", last) : StrCat(last);
 }
 
 // The options that each solver runs with unless a request names others.
@@ -68,18 +70,18 @@ std::string ChoicesText(const v1::Plan& plan) {
                {"max iterations"},
                {"chosen", Align::kLeft}});
   for (const v1::SolverChoice& choice : plan.choices()) {
-    table.AddRow({choice.solver(), absl::StrCat(choice.shooting_interval()), choice.initial_guess(),
-                  absl::StrCat(choice.warm_sweeps()), choice.jacobian_refresh(),
-                  absl::StrCat(choice.max_iterations()),
+    table.AddRow({choice.solver(), StrCat(choice.shooting_interval()), choice.initial_guess(),
+                  StrCat(choice.warm_sweeps()), choice.jacobian_refresh(),
+                  StrCat(choice.max_iterations()),
                   choice.measured() ? "by measurement" : "by default"});
   }
-  return absl::StrCat("\na request that names a solver runs, where it leaves options out:\n",
-                      table.Format());
+  return StrCat("\na request that names a solver runs, where it leaves options out:\n",
+                table.Format());
 }
 
 std::string SourceText(const v1::Plan& plan) {
   if (!plan.from_cache()) return "measured in " + FormatSeconds(plan.measured_seconds());
-  return absl::StrCat("from: ", Printable(plan.source()));
+  return StrCat("from: ", Printable(plan.source()));
 }
 
 // One row of a plan, with dashes in place of a parallel configuration if there is none.
@@ -91,12 +93,12 @@ std::vector<std::string> EntryCells(const v1::PlanEntry& entry, int64_t previous
                                     FormatSeconds(sequential),
                                     FormatSeconds(parallel),
                                     FormatRatio(parallel > 0 ? sequential / parallel : 0),
-                                    absl::StrCat(entry.shooting_interval()),
+                                    StrCat(entry.shooting_interval()),
                                     entry.initial_guess(),
-                                    absl::StrCat(entry.warm_sweeps()),
+                                    StrCat(entry.warm_sweeps()),
                                     entry.jacobian_refresh(),
                                     absl::StrFormat("%.1f", entry.parallel_iterations()),
-                                    absl::StrCat(entry.parallel_stages()),
+                                    StrCat(entry.parallel_stages()),
                                     FormatError(entry.parallel_error())};
   if (!entry.has_parallel_error()) std::fill(cells.begin() + 6, cells.end(), "-");
   return cells;
@@ -123,10 +125,9 @@ std::string PlanText(const v1::Plan& plan, int64_t steps) {
     table.AddRow(EntryCells(entry, previous));
     previous = entry.max_samples();
   }
-  std::string text = absl::StrFormat("plan %s on %s for %srtol %g, %s\n%s", Printable(plan.id()),
-                                     Printable(plan.device_class()),
-                                     steps > 0 ? absl::StrCat(steps, " steps, ") : "", plan.rtol(),
-                                     SourceText(plan), table.Format());
+  std::string text = absl::StrFormat(
+      "plan %s on %s for %srtol %g, %s\n%s", Printable(plan.id()), Printable(plan.device_class()),
+      steps > 0 ? StrCat(steps, " steps, ") : "", plan.rtol(), SourceText(plan), table.Format());
   if (plan.least_rtol() > 0)
     absl::StrAppendFormat(&text, "auto is sequential below rtol %.2g\n", plan.least_rtol());
   absl::StrAppend(&text, ChoicesText(plan));
@@ -157,14 +158,14 @@ std::string PlansText(const v1::GetModelResponse& model) {
 // The choices that a diffusion model offers; empty for other models.
 std::string GenerationText(const v1::GetModelResponse& model) {
   if (model.num_inference_steps_size() == 0) return "";
-  std::string text = absl::StrCat("inference steps: ", model.num_inference_steps(0), " (default)");
+  std::string text = StrCat("inference steps: ", model.num_inference_steps(0), " (default)");
   for (int i = 1; i < model.num_inference_steps_size(); ++i) {
     absl::StrAppend(&text, ", ", model.num_inference_steps(i));
   }
   if (model.max_inference_steps() > 0)
     absl::StrAppend(&text, "; any up to ", model.max_inference_steps());
-  absl::StrAppend(
-      &text, "; classes: ", model.num_classes() > 0 ? absl::StrCat(model.num_classes()) : "none");
+  absl::StrAppend(&text,
+                  "; classes: ", model.num_classes() > 0 ? StrCat(model.num_classes()) : "none");
   if (model.image_shape_size() > 0) {
     absl::StrAppend(&text, "; images: ", absl::StrJoin(model.image_shape(), " x "));
   }
@@ -173,27 +174,25 @@ std::string GenerationText(const v1::GetModelResponse& model) {
 
 std::string DetailText(const v1::GetModelResponse& model) {
   const std::string labels =
-      model.labels_size() == 0 ? "" : absl::StrCat("labels: ", PrintableList(model.labels()), "\n");
-  return absl::StrCat(
-      "\n", Printable(model.summary().name()), " version ", model.summary().version(), ": ",
-      model.input_dim(), " inputs, ", model.output_dim(), " outputs, at most ",
-      model.max_batch_size(), " samples per request, ", FormatBytes(model.memory_bytes()),
-      "\nsolvers: ", PrintableList(model.solvers()), "\n", GenerationText(model), labels);
+      model.labels_size() == 0 ? "" : StrCat("labels: ", PrintableList(model.labels()), "\n");
+  return StrCat("\n", Printable(model.summary().name()), " version ", model.summary().version(),
+                ": ", model.input_dim(), " inputs, ", model.output_dim(), " outputs, at most ",
+                model.max_batch_size(), " samples per request, ", FormatBytes(model.memory_bytes()),
+                "\nsolvers: ", PrintableList(model.solvers()), "\n", GenerationText(model), labels);
 }
 
 absl::Status Run(const ListFlags& flags, const GlobalOptions& global) {
-  const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Seconds(30));
-  if (!client.ok()) return client.status();
-  const absl::StatusOr<v1::ListModelsResponse> list = (*client)->ListModels();
-  if (!list.ok()) return list.status();
+  DEEPPCR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client,
+                           MakeClient(global, absl::Seconds(30)));
+  DEEPPCR_ASSIGN_OR_RETURN(const v1::ListModelsResponse list, client->ListModels());
   std::vector<v1::ModelSummary> models;
-  for (const v1::ModelSummary& model : list->models()) {
+  for (const v1::ModelSummary& model : list.models()) {
     const bool named = flags.model.model.empty() || flags.model.model == model.name();
     const bool version = flags.model.version == 0 || flags.model.version == model.version();
     if (named && version) models.push_back(model);
   }
   if (models.empty() && !flags.model.model.empty()) {
-    return absl::NotFoundError(absl::StrCat("model: the server has no '", flags.model.model, "'"));
+    return absl::NotFoundError(StrCat("model: the server has no '", flags.model.model, "'"));
   }
   std::string text = ModelsText(models);
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
@@ -201,12 +200,11 @@ absl::Status Run(const ListFlags& flags, const GlobalOptions& global) {
     const bool ready = summary.state() == v1::MODEL_STATE_READY;
     json.push_back(MessageToJson(summary));
     if (!ready || !(flags.plan || !flags.model.model.empty() || !flags.json.empty())) continue;
-    const absl::StatusOr<v1::GetModelResponse> model =
-        (*client)->GetModel(summary.name(), summary.version());
-    if (!model.ok()) return model.status();
-    json.back() = MessageToJson(*model);
-    absl::StrAppend(&text, DetailText(*model));
-    if (flags.plan) absl::StrAppend(&text, PlansText(*model));
+    DEEPPCR_ASSIGN_OR_RETURN(const v1::GetModelResponse model,
+                             client->GetModel(summary.name(), summary.version()));
+    json.back() = MessageToJson(model);
+    absl::StrAppend(&text, DetailText(model));
+    if (flags.plan) absl::StrAppend(&text, PlansText(model));
   }
   if (flags.json.empty()) return WriteFile("-", text);
   return WriteFile(flags.json, DumpJson({{"models", json}}));

@@ -10,6 +10,7 @@
 #include "kernels/base/json.h"
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
@@ -48,10 +49,10 @@ absl::StatusOr<json> ParsePlanFile(const std::string& text) {
   DEEPPCR_RETURN_IF_ERROR(CheckMembers(root, {"format", "devices"}));
   DEEPPCR_RETURN_IF_ERROR(JsonMember(root, "format").status());
   DEEPPCR_ASSIGN_OR_RETURN(const json* devices, JsonMember(root, "devices"));
-  if (!devices->is_object()) return absl::InvalidArgumentError("devices: expected an object");
+  if (!devices->is_object()) return InvalidArgument("devices: expected an object");
   for (const json& plans : *devices) {
     if (!plans.is_array() || plans.empty())
-      return absl::InvalidArgumentError("devices: expected arrays of plans");
+      return InvalidArgument("devices: expected arrays of plans");
     for (const json& plan : plans) {
       DEEPPCR_RETURN_IF_ERROR(CheckMembers(plan, {"key", "plan"}));
       DEEPPCR_ASSIGN_OR_RETURN(const json* key, JsonMember(plan, "key"));
@@ -84,40 +85,39 @@ absl::StatusOr<json> ExistingDevices(const std::string& path, const json& format
   absl::StatusOr<json> file = ParsePlanFile(*text);
   if (!file.ok()) return WithContext(file.status(), path);
   if (file->at("format") != format)
-    return absl::InvalidArgumentError(absl::StrCat(path, ": format: expected ", format.dump()));
+    return InvalidArgument(path, ": format: expected ", format.dump());
   return file->at("devices");
 }
 
 absl::Status Run(const PlanFlags& flags, const GlobalOptions& global) {
-  const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Seconds(30));
-  if (!client.ok()) return client.status();
+  DEEPPCR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client,
+                           MakeClient(global, absl::Seconds(30)));
   DEEPPCR_ASSIGN_OR_RETURN(const v1::GetModelResponse model,
-                           (*client)->GetModelWithPlanFile(flags.model.model, flags.model.version));
+                           client->GetModelWithPlanFile(flags.model.model, flags.model.version));
   if (model.plan_file().empty())
     return absl::FailedPreconditionError(
-        absl::StrCat("model '", flags.model.model, "' has no plan: it is not ready"));
+        StrCat("model '", flags.model.model, "' has no plan: it is not ready"));
   DEEPPCR_ASSIGN_OR_RETURN(json root, ParsePlanFile(model.plan_file()));
   json devices = root.at("devices");
   if (flags.any_caches) devices = WithoutCaches(devices);
   DEEPPCR_ASSIGN_OR_RETURN(json all, ExistingDevices(flags.path, root.at("format")));
   all.update(devices);
   if (all.size() > kMaxDevices)
-    return absl::FailedPreconditionError(
-        absl::StrCat(flags.path, ": a plan.json holds at most ", kMaxDevices,
-                     " device classes, this would be ", all.size(), "; take out some of them"));
+    return absl::FailedPreconditionError(StrCat(flags.path, ": a plan.json holds at most ",
+                                                kMaxDevices, " device classes, this would be ",
+                                                all.size(), "; take out some of them"));
   root["devices"] = all;
   const std::string text = root.dump(1) + "\n";
   if (std::ssize(text) > kMaxPlanFileBytes)
-    return absl::FailedPreconditionError(
-        absl::StrCat(flags.path, ": a plan.json holds at most ", kMaxPlanFileBytes,
-                     " bytes, this would be ", text.size(), "; take out some device classes"));
+    return absl::FailedPreconditionError(StrCat(flags.path, ": a plan.json holds at most ",
+                                                kMaxPlanFileBytes, " bytes, this would be ",
+                                                text.size(), "; take out some device classes"));
   if (flags.path == "-") return WriteFile("-", text);
-  if (const absl::Status written = WriteFileAtomically(flags.path, text); !written.ok())
-    return written;
+  DEEPPCR_RETURN_IF_ERROR(WriteFileAtomically(flags.path, text));
   std::string names;
   for (const auto& [name, plans] : devices.items())
     absl::StrAppend(&names, names.empty() ? "" : ", ", Printable(name));
-  return WriteFile("-", absl::StrCat("wrote the plans for ", names, " to ", flags.path, "\n"));
+  return WriteFile("-", StrCat("wrote the plans for ", names, " to ", flags.path, "\n"));
 }
 
 }  // namespace

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "absl/strings/str_cat.h"
 #include "client/array_file.h"
 #include "client/commands/command.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 
 namespace deeppcr {
 namespace {
 
 absl::Status Run(const ModelFlags& flags, const GlobalOptions& global) {
-  const absl::StatusOr<std::unique_ptr<Client>> client = MakeClient(global, absl::Minutes(1));
-  if (!client.ok()) return client.status();
-  const absl::Status status = (*client)->UnloadModel(flags.model, flags.version);
-  if (!status.ok()) return status;
+  DEEPPCR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client,
+                           MakeClient(global, absl::Minutes(1)));
+  DEEPPCR_RETURN_IF_ERROR(client->UnloadModel(flags.model, flags.version));
   const std::string version =
-      flags.version > 0 ? absl::StrCat("version ", flags.version) : std::string("every version");
-  return WriteFile("-", absl::StrCat("unloaded ", flags.model, ", ", version, "\n"));
+      flags.version > 0 ? StrCat("version ", flags.version) : std::string("every version");
+  return WriteFile("-", StrCat("unloaded ", flags.model, ", ", version, "\n"));
 }
 
 }  // namespace
