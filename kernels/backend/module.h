@@ -21,9 +21,10 @@ using BackendModuleFunction = const BackendModule* (*)();
 inline constexpr int kBackendModuleVersion = 3;
 inline constexpr char kBackendModuleSymbol[] = "deeppcr_backend_module";
 
-// Loads lib<name>.so from the directory of this program, from ../lib beside it, or from
-// DEEPPCR_MODULE_DIR, and creates its backend. The object stays loaded. Errors: kUnavailable: not
-// found, its libraries missing, of another version, or no device that it can use.
+// Loads lib<name>.so from DEEPPCR_MODULE_DIR, from the directory of libdeeppcr where that is what
+// runs here, from the directory of this program, or from ../lib beside it, and creates its backend.
+// The object stays loaded. Errors: kUnavailable: not found, its libraries missing, of another
+// version, or no device that it can use.
 absl::StatusOr<std::unique_ptr<Backend>> LoadBackendModule(const char* name);
 
 }  // namespace deeppcr

@@ -10,8 +10,8 @@
 // Early returns for absl::Status and absl::StatusOr; a language feature would need exceptions.
 #define DEEPPCR_RETURN_IF_ERROR(expression)                                 \
   do {                                                                      \
-    if (absl::Status deeppcr_status = (expression); !deeppcr_status.ok()) { \
-      return deeppcr_status;                                                \
+    if (absl::Status deeppcr_failed = (expression); !deeppcr_failed.ok()) { \
+      return deeppcr_failed;                                                \
     }                                                                       \
   } while (false)
 

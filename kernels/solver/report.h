@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "kernels/iteration/termination.h"
 
 namespace deeppcr {
@@ -50,6 +52,12 @@ struct SampleReport {
   std::optional<double> rounding_estimate;
   Attempt attempt;  // the failed attempt before a fallback
 };
+
+struct SolveOptions;
+
+// Status of a computed request, as its options want it: kCancelled, kDeadlineExceeded, and, for
+// OnNoConvergence::kError, kAborted with the first sample that did not converge.
+absl::Status JudgeReports(std::span<const SampleReport> reports, const SolveOptions& options);
 
 }  // namespace deeppcr
 

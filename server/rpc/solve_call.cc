@@ -14,14 +14,6 @@ namespace {
 constexpr double kShortSeconds = 50e-6;
 constexpr int64_t kShortBytes = int64_t{16} << 10;  // the codec's work takes time too
 
-std::string UpdateText(const SampleReport& report) {
-  const std::string update =
-      report.update.has_value() ? StrCat("last update ", *report.update) : "no update";
-  return report.rounding_estimate.has_value()
-             ? StrCat(update, ", rounding ", *report.rounding_estimate)
-             : update;
-}
-
 // The reasons why samples fell back: "max_iterations 2, non_finite 1".
 std::string FallbackReasons(std::span<const SampleReport> reports) {
   std::array<int64_t, kTerminations.size()> counts{};
@@ -46,25 +38,6 @@ bool IsShort(const Plan& plan, const ResolvedOptions& options, const SolveInput&
   const double seconds = plan.Lookup(input.num_samples).sequential_seconds;
   return options.solver == "sequential" && seconds > 0 && seconds <= kShortSeconds &&
          input.request_bytes + input.reply_bytes <= kShortBytes;
-}
-
-absl::Status JudgeReports(std::span<const SampleReport> reports, const SolveOptions& options) {
-  for (size_t i = 0; i < reports.size(); ++i) {
-    const SampleReport& report = reports[i];
-    if (report.termination == Termination::kCancelled) {
-      return absl::CancelledError("cancelled while it was computed");
-    }
-    if (report.termination == Termination::kDeadline) {
-      return absl::DeadlineExceededError("the deadline passed while it was computed");
-    }
-    // The request's option counts: the sequential solver's resolved options do not hold it.
-    if (report.converged || options.on_no_convergence != OnNoConvergence::kError) continue;
-    return absl::AbortedError(StrCat("sample ", i, " did not converge: ", report.solver,
-                                     " ended with ", ToString(report.termination), " after ",
-                                     report.iterations, " iterations, ", UpdateText(report),
-                                     ", rtol ", options.rtol, " (on_no_convergence is error)"));
-  }
-  return absl::OkStatus();
 }
 
 void ObserveReports(std::span<const SampleReport> reports, const ServedModel& model,

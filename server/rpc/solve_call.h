@@ -26,9 +26,6 @@ absl::Status InField(std::string_view field, const absl::Status& status);
 // sequential solver takes is known beforehand.
 bool IsShort(const Plan& plan, const ResolvedOptions& options, const SolveInput& input);
 
-// The samples' terminations as the status of the whole call.
-absl::Status JudgeReports(std::span<const SampleReport> reports, const SolveOptions& options);
-
 // Counts what the samples cost, and logs those that fell back.
 void ObserveReports(std::span<const SampleReport> reports, const ServedModel& model,
                     std::string_view solver, std::string_view request_id,

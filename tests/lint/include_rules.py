@@ -67,6 +67,7 @@ LAYERS = (
     Layer(BACKEND, (BACKEND, BASE) + PLAIN),
     *(Layer(folder, (folder, BACKEND, BASE) + PLAIN, forbidden=(BACKEND_REGISTRY,))
       for folder in BACKENDS),
+    Layer('kernels/c_api/', ('kernels/c_api/', BASE) + ENGINE_API),
     # The engine: the files directly in kernels/.
     Layer('kernels/*', ('kernels/',), forbidden=BACKENDS),
     Layer('server/observe/', ('server/observe/',) + OF_SERVER, COMMON_LIBRARIES + METRICS_LIBRARIES),

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/base/cancel_token.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "kernels/c_api/deeppcr.h"
+#include "kernels/engine.h"
+
+struct deeppcr_token {
+  deeppcr::CancelToken token;
+};
+
+struct deeppcr_engine {
+  std::shared_ptr<const deeppcr::Engine> engine;
+  pid_t process;
+  std::string device;
+  void (*progress)(void*, int, const char*);
+  void* progress_user;
+};
+
+struct deeppcr_model {
+  std::shared_ptr<const deeppcr::Engine> engine;  // outlives the model
+  std::shared_ptr<const deeppcr::LoadedModel> model;
+  pid_t process;
+};
+
+namespace deeppcr {
+namespace {
+
+// Plain bytes: an object with a destructor would keep the library loaded as long as the thread.
+thread_local std::array<char, 1024> last_error = {};
+
+// The status of a call, whose text it keeps for the calling thread.
+deeppcr_status Return(const absl::Status& status) {
+  const absl::string_view text = status.message();
+  const size_t size = std::min(text.size(), last_error.size() - 1);
+  std::memcpy(last_error.data(), text.data(), size);
+  last_error[size] = '\0';
+  return static_cast<deeppcr_status>(status.code());
+}
+
+// Runs the body of a call: nothing may be thrown through C.
+template <class Body>
+deeppcr_status Guarded(const Body& body) {
+  try {
+    return Return(body());
+  } catch (const std::bad_alloc&) {
+    return Return(absl::ResourceExhaustedError("out of memory"));
+  } catch (const std::exception& error) {
+    return Return(Internal(error.what()));
+  }
+}
+
+absl::Status Required(const void* pointer, std::string_view name) {
+  if (pointer != nullptr) return absl::OkStatus();
+  return InvalidArgument(name, ": expected a pointer, got NULL");
+}
+
+// The structure that a caller made with its header's initialiser, whose size comes first; the
+// members that it does not know keep their defaults.
+template <class T>
+absl::StatusOr<T> Known(const T* given, const T& defaults, std::string_view name) {
+  T known = defaults;
+  if (given == nullptr) return known;
+  if (given->struct_size < sizeof(size_t) || given->struct_size > sizeof(T))
+    return InvalidArgument(
+        name, ".struct_size: expected at most ", sizeof(T), ", got ", given->struct_size,
+        ": use the initialiser of a deeppcr.h that is no newer than the library");
+  std::memcpy(&known, given, given->struct_size);
+  return known;
+}
+
+absl::Status CheckProcess(pid_t process) {
+  if (process == ::getpid()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the engine was created before fork, and its threads are not in this process: create one "
+      "here");
+}
+
+template <class Enum>
+absl::StatusOr<Enum> EnumOf(int32_t value, Enum last, std::string_view name) {
+  if (value >= 0 && value <= static_cast<int32_t>(last)) return static_cast<Enum>(value);
+  return InvalidArgument(name, ": expected a value in [0, ", static_cast<int32_t>(last), "], got ",
+                         value);
+}
+
+// ---- Engine
+absl::StatusOr<EngineOptions> Translate(const deeppcr_engine_options& given) {
+  EngineOptions options;
+  if (given.num_threads < 0 || given.max_concurrent_runs < 0)
+    return InvalidArgument("num_threads and max_concurrent_runs: expected at least 0, got ",
+                           given.num_threads, " and ", given.max_concurrent_runs);
+  if (given.backend != nullptr) options.backend = given.backend;
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  options.num_threads = given.num_threads > 0 ? given.num_threads : std::max(1, cores);
+  options.max_concurrent_runs =
+      given.max_concurrent_runs > 0 ? given.max_concurrent_runs : options.num_threads;
+  if (given.plan_cache_dir != nullptr) options.plan_cache_dir = given.plan_cache_dir;
+  constexpr PlanMode kModes[] = {PlanMode::kPrefer, PlanMode::kMeasure, PlanMode::kRequire};
+  DEEPPCR_ASSIGN_OR_RETURN(const deeppcr_plan_mode mode,
+                           EnumOf(given.plan_mode, DEEPPCR_PLAN_REQUIRE, "plan_mode"));
+  options.plan_mode = kModes[mode];
+  options.max_model_bytes = given.max_model_bytes;
+  options.max_workspace_bytes = given.max_workspace_bytes;
+  options.max_unplanned_bytes = given.max_unplanned_bytes;
+  return options;
+}
+
+absl::Status CreateEngine(const deeppcr_engine_options* options, deeppcr_engine** engine) {
+  DEEPPCR_RETURN_IF_ERROR(Required(engine, "engine"));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      const deeppcr_engine_options known,
+      Known(options, deeppcr_engine_options DEEPPCR_ENGINE_OPTIONS_INIT, "options"));
+  DEEPPCR_ASSIGN_OR_RETURN(const EngineOptions translated, Translate(known));
+  DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<const Engine> made, Engine::Create(translated));
+  std::string device(made->device());
+  *engine = new deeppcr_engine{std::move(made), ::getpid(), std::move(device), known.progress,
+                               known.progress_user};
+  return absl::OkStatus();
+}
+
+// ---- Models
+absl::Status LoadModel(deeppcr_engine* engine, const char* directory, const deeppcr_token* token,
+                       deeppcr_model** model) {
+  DEEPPCR_RETURN_IF_ERROR(Required(engine, "engine"));
+  DEEPPCR_RETURN_IF_ERROR(Required(directory, "directory"));
+  DEEPPCR_RETURN_IF_ERROR(Required(model, "model"));
+  DEEPPCR_RETURN_IF_ERROR(CheckProcess(engine->process));
+  const auto progress = [engine](LoadNews news, std::string_view text) {
+    if (engine->progress != nullptr)
+      engine->progress(engine->progress_user, news == LoadNews::kProblem ? 1 : 0,
+                       std::string(text).c_str());
+  };
+  DEEPPCR_ASSIGN_OR_RETURN(
+      std::shared_ptr<const LoadedModel> loaded,
+      engine->engine->LoadModel(directory, progress, token == nullptr ? nullptr : &token->token));
+  *model = new deeppcr_model{engine->engine, std::move(loaded), engine->process};
+  return absl::OkStatus();
+}
+
+absl::Status DescribeModel(const deeppcr_model* model, deeppcr_model_info* to) {
+  DEEPPCR_RETURN_IF_ERROR(Required(model, "model"));
+  DEEPPCR_RETURN_IF_ERROR(Required(to, "info"));
+  DEEPPCR_ASSIGN_OR_RETURN(deeppcr_model_info info, Known(to, deeppcr_model_info{}, "info"));
+  const ModelInfo& of = model->model->info();
+  info.model_type = of.model_type.c_str();
+  info.backend = of.backend.c_str();
+  info.config_json = of.config_json.c_str();
+  info.weights_sha256 = of.weights_sha256.c_str();
+  info.input_dim = of.input_dim;
+  info.output_dim = of.output_dim;
+  info.state_dim = of.state_dim;
+  info.num_steps = of.num_layers;
+  info.max_inference_steps = of.max_inference_steps;
+  info.num_classes = of.num_classes;
+  info.max_batch_size = of.max_batch_size;
+  info.generates = of.generates() ? 1 : 0;
+  std::memcpy(to, &info, to->struct_size);
+  return absl::OkStatus();
+}
+
+// ---- Runs
+absl::StatusOr<SolveOptions> Translate(const deeppcr_run_options& given) {
+  SolveOptions options;
+  if (given.solver != nullptr) options.solver = given.solver;
+  options.rtol = given.rtol;
+  options.atol = given.atol;
+  options.max_iterations = given.max_iterations;
+  options.shooting_interval = given.shooting_interval;
+  options.warm_sweeps = given.warm_sweeps;
+  constexpr InitialGuess kGuesses[] = {InitialGuess::kFromPlan, InitialGuess::kConstant,
+                                       InitialGuess::kCoarse, InitialGuess::kCalibrated,
+                                       InitialGuess::kPrevious};
+  constexpr JacobianRefresh kRefreshes[] = {JacobianRefresh::kFromPlan,
+                                            JacobianRefresh::kEveryIteration,
+                                            JacobianRefresh::kWhileContracting};
+  constexpr OnNoConvergence kActions[] = {OnNoConvergence::kFallback, OnNoConvergence::kReturn,
+                                          OnNoConvergence::kError};
+  DEEPPCR_ASSIGN_OR_RETURN(const deeppcr_guess guess,
+                           EnumOf(given.initial_guess, DEEPPCR_GUESS_PREVIOUS, "initial_guess"));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      const deeppcr_refresh refresh,
+      EnumOf(given.jacobian_refresh, DEEPPCR_REFRESH_WHILE_CONTRACTING, "jacobian_refresh"));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      const deeppcr_no_convergence action,
+      EnumOf(given.on_no_convergence, DEEPPCR_NO_CONVERGENCE_ERROR, "on_no_convergence"));
+  options.initial_guess = kGuesses[guess];
+  options.jacobian_refresh = kRefreshes[refresh];
+  options.on_no_convergence = kActions[action];
+  return options;
+}
+
+// `size` rows of the caller's array; empty for NULL.
+template <class T>
+std::span<T> Rows(T* array, int64_t n, int64_t size) {
+  return array == nullptr ? std::span<T>() : std::span<T>(array, static_cast<size_t>(n * size));
+}
+
+// The inputs with their sizes; the engine compares these with the model's.
+absl::StatusOr<SampleInputs> Translate(const deeppcr_inputs& given, const ModelInfo& info,
+                                       const ResolvedOptions& options, int64_t num_steps) {
+  const int64_t n = given.num_samples, states = (num_steps + 1) * info.state_dim;
+  if (given.first_sample > UINT64_MAX - static_cast<uint64_t>(n))
+    return InvalidArgument("inputs.first_sample: expected first_sample + num_samples below 2^64");
+  if (info.input_dim > 0) DEEPPCR_RETURN_IF_ERROR(Required(given.inputs, "inputs.inputs"));
+  if (info.num_classes > 0)
+    DEEPPCR_RETURN_IF_ERROR(Required(given.class_labels, "inputs.class_labels"));
+  if (info.num_classes == 0 && given.class_labels != nullptr)
+    return InvalidArgument("inputs.class_labels: expected NULL, as the model has no classes");
+  if (options.initial_guess == InitialGuess::kPrevious)
+    DEEPPCR_RETURN_IF_ERROR(Required(given.initial_states, "inputs.initial_states"));
+  for (const int32_t label : Rows(given.class_labels, n, 1)) {
+    if (label < 0 || label >= info.num_classes)
+      return InvalidArgument("inputs.class_labels: expected values in [0, ", info.num_classes - 1,
+                             "], got ", label);
+  }
+  return SampleInputs{.num_samples = n,
+                      .inputs = Rows(given.inputs, n, info.input_dim),
+                      .seed = given.seed,
+                      .first_sample = given.first_sample,
+                      .labels = Rows(given.class_labels, n, 1),
+                      .initial_noise = Rows(given.initial_noise, n, info.state_dim),
+                      .step_noise = Rows(given.step_noise, n, num_steps * info.state_dim),
+                      .initial_states = Rows(given.initial_states, n, states)};
+}
+
+double OrNan(const std::optional<double>& value) {
+  return value.value_or(std::numeric_limits<double>::quiet_NaN());
+}
+
+// Names of solvers and terminations end with a zero: they are literals.
+deeppcr_report Translate(const SampleReport& report) {
+  return {.solver = report.solver.data(),
+          .termination = ToString(report.termination).data(),
+          .converged = report.converged ? 1 : 0,
+          .fallback = report.fallback ? 1 : 0,
+          .iterations = report.iterations,
+          .chord_corrections = report.chord_corrections,
+          .confirmations = report.confirmations,
+          .warm_sweeps = report.warm_sweeps,
+          .dependent_stages = report.dependent_stages,
+          .column_passes = report.column_passes,
+          .error_estimate = OrNan(report.error_estimate),
+          .output_error_estimate = OrNan(report.output_error_estimate),
+          .rounding_estimate = OrNan(report.rounding_estimate),
+          .last_update = OrNan(report.update),
+          .attempt_solver = report.fallback ? report.attempt.solver.data() : nullptr,
+          .attempt_termination =
+              report.fallback ? ToString(report.attempt.termination).data() : nullptr};
+}
+
+void WriteReports(std::span<const SampleReport> reports, const deeppcr_outputs& to) {
+  if (to.reports == nullptr) return;
+  auto* at = reinterpret_cast<char*>(to.reports);
+  for (const SampleReport& report : reports) {
+    const deeppcr_report row = Translate(report);
+    std::memcpy(at, &row, std::min(sizeof(row), to.report_size));
+    at += to.report_size;
+  }
+}
+
+// Deadline and token of a run; no token where neither is given.
+class RunToken {
+ public:
+  explicit RunToken(const deeppcr_run_options& options) {
+    const CancelToken* parent = options.token == nullptr ? nullptr : &options.token->token;
+    token_ = parent;
+    if (!(options.timeout_seconds > 0)) return;
+    const double most = 1e9;
+    const std::chrono::duration<double> timeout(std::min(options.timeout_seconds, most));
+    own_.emplace(CancelToken::Clock::now() +
+                     std::chrono::duration_cast<CancelToken::Clock::duration>(timeout),
+                 parent);
+    token_ = &*own_;
+  }
+  RunToken(const RunToken&) = delete;
+  const CancelToken* get() const { return token_; }
+
+ private:
+  std::optional<CancelToken> own_;
+  const CancelToken* token_;
+};
+
+absl::Status RunSystem(const LoadedSystem& system, const ModelInfo& info, int64_t num_steps,
+                       const SolveOptions& options, const deeppcr_inputs& inputs,
+                       const CancelToken* token, deeppcr_outputs* outputs) {
+  const int64_t n = inputs.num_samples;
+  DEEPPCR_ASSIGN_OR_RETURN(const ResolvedOptions resolved, system.Resolve(options, n));
+  DEEPPCR_ASSIGN_OR_RETURN(const SampleInputs samples,
+                           Translate(inputs, info, resolved, num_steps));
+  // A control loop's single sample costs no allocation.
+  SampleReport single;
+  std::vector<SampleReport> many(n > 1 ? n : 0);
+  const std::span<SampleReport> reports = n > 1 ? std::span(many) : std::span(&single, 1);
+  RunItem item{.samples = samples,
+               .outputs = Rows(outputs->outputs, n, info.output_dim),
+               .final_states = Rows(outputs->final_states, n, info.state_dim),
+               .trajectory = Rows(outputs->trajectory, n, (num_steps + 1) * info.state_dim),
+               .reports = reports,
+               .token = token};
+  RunTimings timings;
+  DEEPPCR_RETURN_IF_ERROR(system.Run(resolved, {&item, 1}, &timings));
+  outputs->seconds = timings.wall_seconds;
+  WriteReports(reports, *outputs);
+  return JudgeReports(reports, options);
+}
+
+absl::Status Run(const deeppcr_model* model, const deeppcr_run_options* options,
+                 const deeppcr_inputs* inputs, deeppcr_outputs* outputs) {
+  DEEPPCR_RETURN_IF_ERROR(Required(model, "model"));
+  DEEPPCR_RETURN_IF_ERROR(Required(inputs, "inputs"));
+  DEEPPCR_RETURN_IF_ERROR(Required(outputs, "outputs"));
+  DEEPPCR_RETURN_IF_ERROR(CheckProcess(model->process));
+  DEEPPCR_ASSIGN_OR_RETURN(const deeppcr_run_options known,
+                           Known(options, deeppcr_run_options DEEPPCR_RUN_OPTIONS_INIT, "options"));
+  DEEPPCR_ASSIGN_OR_RETURN(const deeppcr_inputs from,
+                           Known(inputs, deeppcr_inputs DEEPPCR_INPUTS_INIT, "inputs"));
+  DEEPPCR_ASSIGN_OR_RETURN(deeppcr_outputs to,
+                           Known(outputs, deeppcr_outputs DEEPPCR_OUTPUTS_INIT, "outputs"));
+  DEEPPCR_RETURN_IF_ERROR(Required(to.outputs, "outputs.outputs"));
+  DEEPPCR_ASSIGN_OR_RETURN(const SolveOptions solve, Translate(known));
+  const ModelInfo& info = model->model->info();
+  if (from.num_samples < 1 || from.num_samples > info.max_batch_size)
+    return InvalidArgument("inputs.num_samples: expected a number in [1, ", info.max_batch_size,
+                           "], got ", from.num_samples);
+  if (!(known.timeout_seconds >= 0))
+    return InvalidArgument("options.timeout_seconds: expected at least 0, got ",
+                           known.timeout_seconds);
+  const int64_t wanted = known.num_inference_steps;
+  if (wanted != 0 && !info.generates())
+    return InvalidArgument("options.num_inference_steps: expected 0 for a model of layers, got ",
+                           wanted);
+  const RunToken token(known);
+  std::shared_ptr<const LoadedSystem> system = model->model->Find(wanted);
+  if (system == nullptr) {
+    DEEPPCR_ASSIGN_OR_RETURN(system, model->model->Prepare(wanted, token.get()));
+  }
+  const int64_t num_steps = wanted > 0 ? wanted : info.num_layers;
+  const absl::Status status = RunSystem(*system, info, num_steps, solve, from, token.get(), &to);
+  std::memcpy(outputs, &to, outputs->struct_size);
+  return status;
+}
+
+}  // namespace
+}  // namespace deeppcr
+
+extern "C" {
+
+const char* deeppcr_last_error(void) { return deeppcr::last_error.data(); }
+const char* deeppcr_version(void) { return DEEPPCR_VERSION; }
+
+deeppcr_status deeppcr_engine_create(const deeppcr_engine_options* options,
+                                     deeppcr_engine** engine) {
+  return deeppcr::Guarded([&] { return deeppcr::CreateEngine(options, engine); });
+}
+// An object of another process is left alone: its threads cannot be joined here.
+void deeppcr_engine_destroy(deeppcr_engine* engine) {
+  if (engine != nullptr && engine->process == ::getpid()) delete engine;
+}
+const char* deeppcr_engine_device(const deeppcr_engine* engine) {
+  return engine == nullptr ? "" : engine->device.c_str();
+}
+
+deeppcr_status deeppcr_token_create(deeppcr_token** token) {
+  return deeppcr::Guarded([&]() -> absl::Status {
+    DEEPPCR_RETURN_IF_ERROR(deeppcr::Required(token, "token"));
+    *token = new deeppcr_token;
+    return absl::OkStatus();
+  });
+}
+void deeppcr_token_cancel(deeppcr_token* token) {
+  if (token != nullptr) token->token.Cancel();
+}
+void deeppcr_token_destroy(deeppcr_token* token) { delete token; }
+
+deeppcr_status deeppcr_model_load(deeppcr_engine* engine, const char* directory,
+                                  const deeppcr_token* token, deeppcr_model** model) {
+  return deeppcr::Guarded([&] { return deeppcr::LoadModel(engine, directory, token, model); });
+}
+void deeppcr_model_destroy(deeppcr_model* model) {
+  if (model != nullptr && model->process == ::getpid()) delete model;
+}
+deeppcr_status deeppcr_model_describe(const deeppcr_model* model, deeppcr_model_info* info) {
+  return deeppcr::Guarded([&] { return deeppcr::DescribeModel(model, info); });
+}
+const char* deeppcr_model_solver(const deeppcr_model* model, int32_t i) {
+  if (model == nullptr) return nullptr;
+  const auto& solvers = model->model->info().solvers;
+  return i >= 0 && i < std::ssize(solvers) ? solvers[i].c_str() : nullptr;
+}
+
+deeppcr_status deeppcr_run(const deeppcr_model* model, const deeppcr_run_options* options,
+                           const deeppcr_inputs* inputs, deeppcr_outputs* outputs) {
+  return deeppcr::Guarded([&] { return deeppcr::Run(model, options, inputs, outputs); });
+}
+
+}  // extern "C"
