@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/base/cancel_token.h"
+#include "kernels/base/team.h"
 #include "kernels/iteration/pass.h"
 #include "kernels/iteration/stopping.h"
 #include "kernels/problem/spec.h"
@@ -97,6 +98,9 @@ class SolveSpace {
  public:
   virtual ~SolveSpace() = default;
 
+  // Threads that may share the work of the calls that follow, with the same bits; null: none.
+  virtual void SetTeam(Team* team) { (void)team; }
+
   // Sets z_0 of a sample, and the noise and the conditioning that its steps need.
   virtual void Encode(int32_t sample, const SampleInput& input) = 0;
   // Answer [output_dim] from the final state of a sample.
@@ -148,6 +152,9 @@ struct Grouping {
   int32_t iterative = 1;       // samples that a space iterates on together, at most
   int64_t worthwhile = 1;      // sequential samples that are worth a thread of their own
   int32_t spaces = INT32_MAX;  // spaces that one batch can use at a time
+  // True if steps in sequential mode, or passes in iterative mode, have pieces that are worth
+  // sharing among threads (SolveSpace::SetTeam).
+  bool shares_steps = false, shares_passes = false;
 };
 
 // A model's weights in the form a backend wants. Immutable once it serves; NewSpace is thread-safe.

@@ -82,6 +82,8 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
            propagated_.ok() && states_.ok() && samples_.ok();
   }
 
+  void SetTeam(Team* team) override { recurrence_->SetTeam(team); }
+
   void Encode(int32_t sample, const SampleInput& input) override {
     recurrence_->Encode(sample, input, initial_ + sample * width_);
     token_ = input.token;

@@ -31,7 +31,10 @@ class CpuSystem final : public System {
            static_cast<int64_t>(packed_->guess.coefficients.size() * sizeof(float));
   }
   Grouping grouping() const override {
-    return {.sequential = packed_->group, .worthwhile = SamplesWorthAThread(packed_->shape)};
+    return {.sequential = packed_->group,
+            .worthwhile = SamplesWorthAThread(packed_->shape),
+            .shares_steps = packed_->shares_steps,
+            .shares_passes = packed_->shares_passes};
   }
   int64_t SpaceBytes(const SpaceLimits& limits) const override {
     return CpuSpaceBytes(*packed_, limits);

@@ -36,6 +36,8 @@ class Recurrence {
  public:
   virtual ~Recurrence() = default;
 
+  // See SolveSpace::SetTeam.
+  virtual void SetTeam(Team* team) { (void)team; }
   // Computes z_0 [W] of a sample; other data that its steps need is kept under its index.
   virtual void Encode(int32_t sample, const SampleInput& input, float* z) = 0;
   // Answer [output_dim] of the final state z [W].
@@ -69,10 +71,11 @@ class PackedSystem {
   virtual std::unique_ptr<Recurrence> NewRecurrence() const = 0;
 
   SystemShape shape;
-  int64_t width = 0;                 // PaddedWidth(state_dim)
-  int32_t group = kSequentialGroup;  // samples that are advanced together, at most
-  Kernels kernels = {};              // for `width`
-  AffineGuess guess;                 // may be empty
+  int64_t width = 0;                                 // PaddedWidth(state_dim)
+  int32_t group = kSequentialGroup;                  // samples that are advanced together, at most
+  bool shares_steps = false, shares_passes = false;  // see Grouping
+  Kernels kernels = {};                              // for `width`
+  AffineGuess guess;                                 // may be empty
 };
 
 }  // namespace deeppcr::cpu

@@ -108,10 +108,21 @@ class Runner::Batch {
 
   int64_t num_groups() const { return (total_ - 1) / group_ + 1; }
 
+  // True if there is a single group, whose solve has pieces for other threads.
+  bool MayShare() const {
+    const Grouping& grouping = runner_.grouping_;
+    return num_groups() == 1 && runner_.pool_->num_threads() > 1 &&
+           (row_.iterative ? grouping.shares_passes : grouping.shares_steps);
+  }
+
   // Group `index`, on whichever thread.
-  void operator()(int64_t index) {
+  void operator()(int64_t index) { RunGroup(index, nullptr); }
+
+  // The team, which may be null, shares the pieces of the solve.
+  void RunGroup(int64_t index, Team* team) {
     const LaneLease lease(runner_);
     Lane& lane = *lease;
+    lane.space->SetTeam(team);
     const Clock::time_point start = Clock::now();
     const int32_t n = Collect(index, lane);
     EncodeAll(lane, n);
@@ -125,6 +136,7 @@ class Runner::Batch {
     } else {
       DropEstimates(lane, n);
     }
+    lane.space->SetTeam(nullptr);
     Note(lane.space->status());
     Add(encode_seconds_, SecondsBetween(start, encoded));
     Add(solve_seconds_, SecondsBetween(encoded, solved) + SecondsBetween(decoded, Clock::now()));
@@ -272,6 +284,21 @@ class Runner::Batch {
   absl::Status status_;  // guarded by mutex_
 };
 
+// A batch of one group: the first call leads, those of other threads help.
+class Runner::SharedBatch {
+ public:
+  explicit SharedBatch(Batch& batch) : batch_(batch) {}
+  void operator()(int64_t index) {
+    if (index > 0) return team_.Help();
+    batch_.RunGroup(0, &team_);
+    team_.Disband();
+  }
+
+ private:
+  Batch& batch_;
+  Team team_;
+};
+
 namespace {
 
 int NumLanes(const Grouping& grouping, const ThreadPool& pool, int max_concurrent_runs) {
@@ -345,7 +372,12 @@ absl::Status Runner::Run(const ResolvedOptions& options, std::span<RunItem> item
     return absl::InvalidArgumentError("run: expected at least one item and a known solver");
   for (const RunItem& item : items) DEEPPCR_RETURN_IF_ERROR(Check(options, item));
   Batch batch(*this, options, items);
-  pool_->ParallelFor(batch.num_groups(), batch);
+  if (batch.MayShare()) {
+    SharedBatch shared(batch);
+    pool_->ParallelFor(pool_->num_threads(), shared);
+  } else {
+    pool_->ParallelFor(batch.num_groups(), batch);
+  }
   DEEPPCR_RETURN_IF_ERROR(batch.status());
   if (timings != nullptr) {
     batch.Report(timings);

@@ -67,6 +67,7 @@ class Runner {
   };
   class LaneLease;
   class Batch;
+  class SharedBatch;
 
   Runner(const SystemShape& shape, const SpaceLimits& limits, const Grouping& grouping,
          ThreadPool* pool)

@@ -30,6 +30,18 @@ struct PanelView {
   const float* spreads;  // [width]: size of the rounding of a product, of an input of length 1
 };
 
+// Threads that share products (kernels/base/team.h), as plain functions: does piece(context, i, n)
+// for the shares i = 0..n-1 of a product, whichever n it takes.
+struct Sharing {
+  void (*share)(void* team, void (*piece)(void* context, int64_t share, int64_t shares),
+                void* context);
+  void* team;
+};
+
+// Multiply-adds from which a product is worth sharing: some 5 us, where handing it over and waiting
+// for the last share take half of one (measured on Zen 4, two cores).
+inline constexpr int64_t kSharedProduct = int64_t{1} << 18;
+
 // out_r = bias + W in_r, r = 0..count-1. The bits of a row depend neither on `count` nor on r.
 struct GemmArgs {
   const PanelView* layer;
@@ -38,6 +50,8 @@ struct GemmArgs {
   float* out;
   int64_t in_stride, out_stride;
   int64_t count;
+  // Panels [begin, end) of the outputs; all of them where end is 0.
+  int64_t begin_panel = 0, end_panel = 0;
 };
 
 // A denoiser: DenoiserSpec in kernels/problem/spec.h.
@@ -94,6 +108,7 @@ struct StepArgs {
   float* scratch;      // [3, count, H']
   float* tapes;        // [count, tape_floats]: receives the Tape for tangents, or null
   bool sizes;          // tapes include the sizes of the rounding errors
+  const Sharing* sharing = nullptr;  // null: one thread
 };
 
 // Tangent vectors through the step that wrote the tapes: row r of `tangents` belongs to row
@@ -104,9 +119,10 @@ struct TangentArgs {
   const float* tapes;
   int64_t count;
   int64_t columns;
-  int64_t probes;   // 0 or kColumns - 1
-  float* tangents;  // [count, X], in and out
-  float* scratch;   // [kTangentTile, 3 H' + X]
+  int64_t probes;                    // 0 or kColumns - 1
+  float* tangents;                   // [count, X], in and out
+  float* scratch;                    // [kTangentTile, 3 H' + X]
+  const Sharing* sharing = nullptr;  // null: one thread
 };
 
 // Tangent vectors that pass through the network together, so that memory is bounded for any D.

@@ -101,16 +101,20 @@ DEEPPCR_INLINE void PanelBlock(const GemmArgs& g, int64_t first, int64_t row, In
             SumPartials(sum[r], v));
 }
 
+// Outputs [begin, end) of a product, whole panels.
+struct Outputs {
+  int64_t begin, end;
+};
+
 template <int P>
-DEEPPCR_INLINE void OneRow(const GemmArgs& g, int64_t row) {
+DEEPPCR_INLINE void OneRow(const GemmArgs& g, int64_t row, Outputs outputs) {
   constexpr int V = PanelShape<P>::kRowBlock;
   const Inputs all = {0, g.layer->cols};
-  int64_t first = 0;
+  int64_t first = outputs.begin;
   if constexpr (PanelShape<P>::kPairs) {
-    for (; first + 2 * P <= g.layer->width; first += 2 * P)
-      PanelBlock<P, 1, V, 2>(g, first, row, all);
+    for (; first + 2 * P <= outputs.end; first += 2 * P) PanelBlock<P, 1, V, 2>(g, first, row, all);
   }
-  for (; first < g.layer->width; first += V * PanelShape<P>::kLanes)
+  for (; first < outputs.end; first += V * PanelShape<P>::kLanes)
     PanelBlock<P, 1, V, 1>(g, first, row, all);
 }
 
@@ -143,9 +147,10 @@ DEEPPCR_INLINE void PanelRows(const GemmArgs& g, int64_t panel, Inputs inputs) {
 template <int P>
 void GemmOf(const GemmArgs& g) {
   using Shape = PanelShape<P>;
-  if (g.count == 1) return OneRow<P>(g, 0);
+  const Outputs outputs = {g.begin_panel * P, g.end_panel > 0 ? g.end_panel * P : g.layer->width};
+  if (g.count == 1) return OneRow<P>(g, 0, outputs);
   const int64_t cols = g.layer->cols;
-  for (int64_t panel = 0; panel < g.layer->width; panel += P) {
+  for (int64_t panel = outputs.begin; panel < outputs.end; panel += P) {
     if (!Shape::kInParts || cols <= Shape::kInputsAtOnce) {
       PanelRows<P, false>(g, panel, {0, cols});
       continue;
@@ -164,6 +169,22 @@ inline void Gemm(const GemmArgs& g) {
     default:
       return GemmOf<64>(g);
   }
+}
+
+// A share of the panels of a product.
+inline void GemmShare(void* product, int64_t share, int64_t shares) {
+  GemmArgs g = *static_cast<const GemmArgs*>(product);
+  const int64_t panels = g.layer->width / g.layer->panel;
+  g.begin_panel = share * panels / shares;
+  g.end_panel = (share + 1) * panels / shares;
+  if (g.begin_panel < g.end_panel) Gemm(g);
+}
+
+// A product by one thread or, where it is large enough, by those that share products.
+inline void SharedGemm(const Sharing* sharing, GemmArgs g) {
+  if (sharing == nullptr || g.layer->width * g.layer->cols * g.count < kSharedProduct)
+    return Gemm(g);
+  sharing->share(sharing->team, &GemmShare, &g);
 }
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/team.h"
 #include "kernels/problem/philox.h"
 
 namespace deeppcr::cpu {
@@ -16,6 +17,10 @@ struct DiffusionRecurrence::Block {
 };
 
 namespace {
+
+void Share(void* team, Team::Piece piece, void* context) {
+  static_cast<Team*>(team)->Do(piece, context);
+}
 
 // Steps whose noise is drawn together, and drawn once more by philox.h if one normal is uncertain.
 constexpr int64_t kDrawnTogether = 64;
@@ -60,6 +65,7 @@ DiffusionRecurrence::DiffusionRecurrence(const PackedDiffusion& model)
       num_steps_(model.shape.num_steps),
       width_(model.width),
       state_width_(model.denoiser.state_width),
+      sharing_{&Share, nullptr},
       decoder_(model.decoder, dim_, model.denoiser_kernels) {
   const RecurrenceSizes sizes(model);
   noise_ = AlignedBuffer<float>(sizes.noise);
@@ -161,7 +167,8 @@ void DiffusionRecurrence::Step(int64_t count, bool tapes, bool sizes) {
                                 .predictions = predictions_.data(),
                                 .scratch = scratch_.data(),
                                 .tapes = tapes ? tapes_.data() : nullptr,
-                                .sizes = sizes});
+                                .sizes = sizes,
+                                .sharing = sharing()});
 }
 
 // Copies between rows of W and of X floats: the first D elements count, the rest is zero.
@@ -229,7 +236,8 @@ int64_t DiffusionRecurrence::PropagateBlock(const IntervalPass& pass, const Bloc
                                       .columns = block.columns,
                                       .probes = block.probes,
                                       .tangents = tangents_.data(),
-                                      .scratch = scratch_.data()});
+                                      .scratch = scratch_.data(),
+                                      .sharing = sharing()});
   }
   FinishBlock(pass, block);
   return stages;

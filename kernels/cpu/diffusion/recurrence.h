@@ -26,6 +26,7 @@ class DiffusionRecurrence final : public Recurrence {
   static int64_t Bytes(const PackedDiffusion& model);
   bool ok() const;
 
+  void SetTeam(Team* team) override { sharing_.team = team; }
   void Encode(int32_t sample, const SampleInput& input, float* z) override;
   void Decode(const float* z, float* outputs) override { decoder_.Apply(z, outputs); }
   double OutputAmplification(const float* z) override { return decoder_.Amplification(z); }
@@ -40,6 +41,7 @@ class DiffusionRecurrence final : public Recurrence {
   // States of a step: those of samples that advance, or of intervals.
   static constexpr int64_t kRows = std::max(kDiffusionGroup, kStatesTogether);
 
+  const Sharing* sharing() const { return sharing_.team == nullptr ? nullptr : &sharing_; }
   StepRow RowOf(int32_t sample, int64_t step) const;
   void Step(int64_t count, bool tapes, bool sizes);
   void TakeStates(const float* from, int64_t stride, int64_t count);
@@ -56,6 +58,7 @@ class DiffusionRecurrence final : public Recurrence {
   const int64_t dim_, num_steps_;
   const int64_t width_;        // W: width of the states outside
   const int64_t state_width_;  // X: width of the states inside
+  Sharing sharing_;
   DenseChain decoder_;
   AlignedBuffer<float> noise_;       // [group, L, X]
   AlignedBuffer<float> modulation_;  // [group, L, modulation_floats], if per sample

@@ -53,13 +53,13 @@ struct ReverseStepPass {
   }
   DEEPPCR_INLINE void Product(const PanelView& layer, const float* bias, const float* in,
                               int64_t in_stride, float* out, int64_t out_stride) const {
-    Gemm({.layer = &layer,
-          .bias = bias,
-          .in = in,
-          .out = out,
-          .in_stride = in_stride,
-          .out_stride = out_stride,
-          .count = args.count});
+    SharedGemm(args.sharing, {.layer = &layer,
+                              .bias = bias,
+                              .in = in,
+                              .out = out,
+                              .in_stride = in_stride,
+                              .out_stride = out_stride,
+                              .count = args.count});
   }
   DEEPPCR_INLINE Tape TapeOf(int64_t r) const { return Tape(d, args.tapes + r * d.tape_floats); }
   // Expected size of the dot products of one row of `width` inputs: the factor of a row's spread.

@@ -195,6 +195,8 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackDiffusion(const DiffusionSpec&
     DEEPPCR_ASSIGN_OR_RETURN(PackedDense dense, PackDense(layer, set.kernels));
     packed->decoder.push_back(std::move(dense));
   }
+  packed->shares_steps = hidden * hidden >= kSharedProduct;
+  packed->shares_passes = hidden * hidden * kTangentTile >= kSharedProduct;
   const int64_t fit = kMaxGroupBytes / (packed->sample_floats() * int64_t{sizeof(float)});
   packed->group = static_cast<int32_t>(std::clamp<int64_t>(fit, kSequentialGroup, kDiffusionGroup));
   return std::unique_ptr<PackedSystem>(std::move(packed));

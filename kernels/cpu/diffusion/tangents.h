@@ -76,13 +76,13 @@ struct TangentPass {
   }
   DEEPPCR_INLINE void Product(const PanelView& layer, const float* in, int64_t in_stride,
                               float* out, int64_t out_stride) const {
-    Gemm({.layer = &layer,
-          .bias = nullptr,
-          .in = in,
-          .out = out,
-          .in_stride = in_stride,
-          .out_stride = out_stride,
-          .count = count});
+    SharedGemm(args.sharing, {.layer = &layer,
+                              .bias = nullptr,
+                              .in = in,
+                              .out = out,
+                              .in_stride = in_stride,
+                              .out_stride = out_stride,
+                              .count = count});
   }
 
   // Rounding that a probe picks up at a place of the network. A step has 3 N + 3 places, whose

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
+#include <thread>
+#include <vector>
 
 #include "kernels/solver/registry.h"
 #include "tests/testing/random_diffusion.h"
@@ -68,6 +71,58 @@ TEST(RunnerTest, ALayerNormThatOverflowsIsNoAnswer) {
 }
 
 // Outputs of a cancelled sample may belong to another request, so nobody gets them.
+// Wide enough that its products are shared by threads, in steps and in passes.
+TEST(RunnerTest, ThreadsThatShareASolveLeaveItsBits) {
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
+    const RandomDiffusion process(
+        {.kind = kind, .state_dim = 4, .hidden_dim = 520, .num_steps = 6, .output_gain = 0.1});
+    for (const BackendCase& backend : BackendCases()) {
+      const bool shares = backend.name != "reference";
+      const SolverRig alone(backend.create(), process.spec());
+      SolverRig threads(backend.create(), process.spec(), 4);
+      EXPECT_EQ(threads.system().grouping().shares_steps, shares);
+      EXPECT_EQ(threads.system().grouping().shares_passes, shares);
+      if (!shares) continue;
+      for (const char* solver : {"sequential", "newton", "picard"}) {
+        const ResolvedOptions options = OptionsFor(solver, 6, 2, 1e-3);
+        for (int64_t n = 1; n <= 3; ++n) {
+          const SampleInputs samples = {.num_samples = n, .seed = 9};
+          const Solved expected = alone.Solve(options, samples);
+          ASSERT_EQ(expected.reports.size(), static_cast<size_t>(n));
+          for (int i = 0; i < 3; ++i)
+            EXPECT_TRUE(threads.Solve(options, samples).SameAnswers(expected)) << solver << n;
+        }
+      }
+    }
+  }
+}
+
+// Helpers of one solve are missing in another, which goes on with those that it has.
+TEST(RunnerTest, SolvesThatShareThreadsDoNotWaitForEachOther) {
+  const RandomDiffusion process({.state_dim = 4, .hidden_dim = 520, .num_steps = 20});
+  const std::unique_ptr<Backend> backend = BackendCases().front().create();
+  const std::unique_ptr<System> system = *backend->NewSystem(process.spec());
+  ThreadPool pool(3);
+  const std::unique_ptr<Runner> runner =
+      *Runner::Create(*system, ShapeOf(process.spec()), {}, &pool, 4);
+  const auto solve = [&] {
+    std::vector<float> outputs(4);
+    SampleReport report;
+    RunItem item{
+        .samples = {.num_samples = 1, .seed = 2}, .outputs = outputs, .reports = {&report, 1}};
+    EXPECT_TRUE(runner->Run({.solver = "sequential"}, {&item, 1}, nullptr).ok());
+    return outputs;
+  };
+  const std::vector<float> expected = solve();
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 4; ++c) {
+    callers.emplace_back([&] {
+      for (int i = 0; i < 25; ++i) EXPECT_EQ(solve(), expected);
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
 TEST(RunnerTest, WhatWasStoppedWritesNoOutputs) {
   const RandomSystem system({.num_steps = kSteps, .state_dim = kDim});
   const RandomDiffusion process({.num_steps = kSteps, .condition_dim = kDim});

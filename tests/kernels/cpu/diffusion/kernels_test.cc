@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -64,6 +65,25 @@ TEST_P(PanelGemmTest, MultipliesAndAddsWithBitsThatDependOnNoOtherRow) {
             const Bounded y = Dot(with_bias ? bias[i] : 0.0,
                                   std::span<const float>(weight).subspan(i * cols, cols), x);
             ASSERT_NEAR(alone[r][i], y.value, y.error);
+          }
+        }
+        // Panels in two parts, for one row and for several.
+        const int64_t panels = width / layer.panel;
+        for (const int64_t count : {int64_t{1}, kMost}) {
+          const std::vector<float> together = run(0, count, with_bias);
+          for (int64_t cut = 1; cut < panels; ++cut) {
+            std::vector<float> parts(count * width, 77.0F);
+            for (const auto& [begin, end] : {std::pair{int64_t{0}, cut}, std::pair{cut, panels}})
+              kernels_.gemm({.layer = &layer,
+                             .bias = with_bias ? layer.bias : nullptr,
+                             .in = in.data(),
+                             .out = parts.data(),
+                             .in_stride = stride,
+                             .out_stride = width,
+                             .count = count,
+                             .begin_panel = begin,
+                             .end_panel = end});
+            ASSERT_TRUE(SameFloats(parts.data(), together.data(), count * width)) << cut;
           }
         }
         for (int64_t count = 2; count <= kMost; ++count) {

@@ -7,8 +7,12 @@
 
 #include <limits>
 #include <memory>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/aligned_buffer.h"
+#include "kernels/base/team.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/problem/philox.h"
 #include "tests/kernels/cpu/diffusion/diffusion_process.h"
@@ -63,8 +67,9 @@ TEST_P(DiffusionTest, NoiseOfTheCallerReplacesWhatWouldBeDrawn) {
 TEST_P(DiffusionTest, SamplesOfAGroupHaveTheBitsTheyHaveAlone) {
   Process process({.kind = kind(), .state_dim = 3, .hidden_dim = 70, .num_steps = 6}, set());
   std::vector<std::vector<float>> alone;
-  for (uint64_t b = 0; b < 8; ++b) alone.push_back(process.Trajectory({.seed = 5, .sample = b}));
-  for (int32_t n = 1; n <= 8; ++n) {
+  ASSERT_EQ(process.packed->group, 24);
+  for (uint64_t b = 0; b < 24; ++b) alone.push_back(process.Trajectory({.seed = 5, .sample = b}));
+  for (const int32_t n : {1, 2, 3, 4, 5, 6, 7, 8, 13, 24}) {
     std::vector<float> states(n * process.width), trajectory(7 * 3);
     for (int32_t b = 0; b < n; ++b)
       process.recurrence->Encode(b, {.seed = 5, .sample = static_cast<uint64_t>(b)},
@@ -80,6 +85,62 @@ TEST_P(DiffusionTest, SamplesOfAGroupHaveTheBitsTheyHaveAlone) {
     }
     ASSERT_TRUE(SameFloats(trajectory.data() + 3, alone[n - 1].data() + 3, 6 * 3));
   }
+}
+
+// Shares of a product, done one after another.
+struct InTurns {
+  static void Share(void* self, void (*piece)(void*, int64_t, int64_t), void* context) {
+    auto* turns = static_cast<InTurns*>(self);
+    ++turns->products;
+    for (int64_t i = turns->shares - 1; i >= 0; --i) piece(context, i, turns->shares);
+  }
+  int64_t shares = 1, products = 0;
+};
+
+TEST_P(DiffusionTest, LargeProductsAreSharedWithTheSameBits) {
+  for (const int64_t hidden : {100, 520}) {
+    Process process({.kind = kind(), .state_dim = 5, .hidden_dim = hidden, .num_blocks = 2}, set());
+    const auto& model = static_cast<const cpu::PackedDiffusion&>(*process.packed);
+    const cpu::DenoiserView& d = model.denoiser;
+    const auto states_after = [&](InTurns turns) {
+      const cpu::Sharing sharing = {&InTurns::Share, &turns};
+      AlignedBuffer<float> states(d.state_width), predictions(d.state_width);
+      AlignedBuffer<float> scratch(3 * d.hidden_width);
+      for (int64_t i = 0; i < 5; ++i) states[i] = 0.3F * static_cast<float>(i) - 0.5F;
+      const cpu::StepRow row = {.coefficients = model.coefficients.data(),
+                                .modulation = model.tables.data(),
+                                .noise = nullptr,
+                                .step = 0};
+      model.denoiser_kernels.step({.denoiser = &d,
+                                   .rows = &row,
+                                   .count = 1,
+                                   .states = states.data(),
+                                   .predictions = predictions.data(),
+                                   .scratch = scratch.data(),
+                                   .sharing = turns.shares == 1 ? nullptr : &sharing});
+      EXPECT_EQ(turns.products, turns.shares == 1 || hidden < 512      ? 0
+                                : kind() == DenoiserKind::kResidualMlp ? 2
+                                                                       : 4);
+      return std::vector<float>(states.data(), states.data() + 5);
+    };
+    const std::vector<float> alone = states_after({});
+    for (const int64_t shares : {2, 3, 7, 16}) EXPECT_EQ(states_after({.shares = shares}), alone);
+  }
+}
+
+TEST_P(DiffusionTest, ATeamLeavesTheBits) {
+  Process process({.kind = kind(), .state_dim = 5, .hidden_dim = 520, .num_steps = 3}, set());
+  const SampleInput input = {.seed = 3, .sample = 4};
+  const std::vector<float> expected = process.Trajectory(input);
+  Team team;
+  std::thread first([&team] { team.Help(); }), second([&team] { team.Help(); });
+  process.recurrence->SetTeam(&team);
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(process.Trajectory(input), expected) << i;
+  process.recurrence->SetTeam(nullptr);
+  team.Disband();
+  first.join();
+  second.join();
+  EXPECT_EQ(process.Trajectory(input), expected);
 }
 
 TEST_P(DiffusionTest, ClassTablesAndModulationPerSampleHaveTheSameBits) {
