@@ -21,7 +21,7 @@ std::vector<std::filesystem::path> SearchDirectories() {
   if (const char* forced = std::getenv("DEEPPCR_MODULE_DIR"); forced != nullptr)
     directories.emplace_back(forced);
   // The object that holds this code: libdeeppcr, or a program.
-  if (Dl_info here; ::dladdr(&kHere, &here) != 0)
+  if (Dl_info here; ::dladdr(&kHere, &here) != 0 && here.dli_fname[0] == '/')
     directories.push_back(std::filesystem::path(here.dli_fname).parent_path());
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);

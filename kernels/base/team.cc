@@ -24,31 +24,46 @@ void Await(const Condition& condition) {
 
 }  // namespace
 
-void Team::Do(Piece piece, void* context) {
-  const int64_t helpers = std::min(helpers_.load(std::memory_order_acquire), kMostHelpers);
-  if (helpers == 0) return piece(context, 0, 1);
+bool Team::Take(uint64_t* state, int64_t* share, int64_t* shares) {
+  *state = state_.load(std::memory_order_acquire);
+  while (*state != kDisbanded) {
+    *share = static_cast<int64_t>(*state & kMask);
+    *shares = static_cast<int64_t>(*state >> kShareBits & kMask);
+    if (*share >= *shares) return false;
+    if (state_.compare_exchange_weak(*state, *state + 1, std::memory_order_acq_rel,
+                                     std::memory_order_acquire))
+      return true;
+  }
+  return false;
+}
+
+void Team::Do(Piece piece, void* context, int64_t most) {
+  const int64_t shares =
+      std::min({1 + helpers_.load(std::memory_order_acquire), most, static_cast<int64_t>(kMask)});
+  if (shares <= 1) return piece(context, 0, 1);
   piece_ = piece;
   context_ = context;
-  const int64_t shares = 1 + helpers;
-  state_.store(++pieces_ << kShareBits | static_cast<uint64_t>(shares), std::memory_order_release);
-  piece(context, 0, shares);
-  given_ += helpers;
-  Await([&] { return done_.load(std::memory_order_acquire) == given_; });
+  done_.store(0, std::memory_order_relaxed);
+  pieces_ = (pieces_ + 1) & (kDisbanded >> (kPieceShift + 1));
+  state_.store(pieces_ << kPieceShift | static_cast<uint64_t>(shares) << kShareBits,
+               std::memory_order_release);
+  uint64_t state;
+  int64_t share, of, mine = 0;
+  for (; Take(&state, &share, &of); ++mine) piece(context, share, of);
+  Await([&] { return done_.load(std::memory_order_acquire) == shares - mine; });
 }
 
 void Team::Help() {
-  uint64_t seen = state_.load(std::memory_order_acquire);
-  if (seen == kDisbanded) return;
-  const int64_t share = 1 + helpers_.fetch_add(1, std::memory_order_acq_rel);
+  helpers_.fetch_add(1, std::memory_order_acq_rel);
   for (;;) {
-    Await([&] { return state_.load(std::memory_order_acquire) != seen; });
-    seen = state_.load(std::memory_order_acquire);
-    if (seen == kDisbanded) return;
-    const auto shares = static_cast<int64_t>(seen & ((uint64_t{1} << kShareBits) - 1));
-    // A piece that was begun before this thread came has no share for it.
-    if (share >= shares) continue;
-    piece_(context_, share, shares);
-    done_.fetch_add(1, std::memory_order_release);
+    uint64_t state;
+    int64_t share, shares;
+    while (Take(&state, &share, &shares)) {
+      piece_(context_, share, shares);
+      done_.fetch_add(1, std::memory_order_release);
+    }
+    if (state == kDisbanded) return;
+    Await([&] { return state_.load(std::memory_order_acquire) != state; });
   }
 }
 

@@ -9,7 +9,8 @@ namespace deeppcr {
 
 // Threads that share the work of one solve, piece by piece: its leader, and those helpers that came
 // while it went on. A piece is over within microseconds, so helpers wait for the next one at full
-// speed. Nobody waits for a helper that has not come: a team of the leader alone works as well.
+// speed. A share belongs to whoever takes it first, the leader included: nobody waits for a helper
+// that has not come, or that is not running, but only for shares that were begun.
 class Team {
  public:
   // A piece of work: does share `share` of `shares`. Any split gives the same result.
@@ -19,8 +20,9 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
-  // Called by the leader: does a piece together with the helpers that are there.
-  void Do(Piece piece, void* context);
+  // Called by the leader: does a piece together with the helpers that are there, in at most `most`
+  // shares.
+  void Do(Piece piece, void* context, int64_t most);
   // Called by the leader once, at the end: sends the helpers away.
   void Disband() { state_.store(kDisbanded, std::memory_order_release); }
 
@@ -28,16 +30,18 @@ class Team {
   void Help();
 
  private:
-  // The number of the current piece, and below it the number of shares.
-  static constexpr uint64_t kShareBits = 16, kDisbanded = ~uint64_t{0};
-  static constexpr int64_t kMostHelpers = (int64_t{1} << kShareBits) - 2;
+  // The number of the current piece in the upper half, then its shares, and those taken.
+  static constexpr int kPieceShift = 32, kShareBits = 16;
+  static constexpr uint64_t kMask = (uint64_t{1} << kShareBits) - 1, kDisbanded = ~uint64_t{0};
 
-  std::atomic<uint64_t> state_{0};
+  // Takes the next share of the current piece; false if all are taken, or the team is disbanded.
+  bool Take(uint64_t* state, int64_t* share, int64_t* shares);
+
+  alignas(64) std::atomic<uint64_t> state_{0};
+  alignas(64) std::atomic<int64_t> done_{0};  // shares of the current piece that helpers have done
   std::atomic<int64_t> helpers_{0};
-  std::atomic<int64_t> done_{0};  // shares that helpers have done, of all pieces
-  int64_t given_ = 0;             // shares that helpers were given, of all pieces
   uint64_t pieces_ = 0;
-  Piece piece_ = nullptr;  // the current piece, written before state_
+  Piece piece_ = nullptr;  // the current piece, which stays until its last share is done
   void* context_ = nullptr;
 };
 

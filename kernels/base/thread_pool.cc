@@ -4,10 +4,17 @@
 namespace deeppcr {
 
 ThreadPool::ThreadPool(int num_threads) {
-  for (int i = 1; i < num_threads; ++i) helpers_.emplace_back([this] { Help(); });
+  try {
+    for (int i = 1; i < num_threads; ++i) helpers_.emplace_back([this] { Help(); });
+  } catch (...) {  // the system has no more threads: those that there are must end first
+    Stop();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { Stop(); }
+
+void ThreadPool::Stop() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;

@@ -48,6 +48,7 @@ class ThreadPool {
 
   void Run(int64_t count, Function function, void* context);
   void Help();
+  void Stop();
   Loop* OpenLoop();  // a loop with work left, or null; mutex_ held
   void Remove(Loop* loop);
 

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <immintrin.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
-#include <exception>
 #include <limits>
 #include <memory>
 #include <new>
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -58,15 +60,38 @@ deeppcr_status Return(const absl::Status& status) {
   return static_cast<deeppcr_status>(status.code());
 }
 
+// The arithmetic that bits and certificates are made for, whatever the caller's thread is set to:
+// rounding to nearest, denormal numbers, no traps. Threads that are made meanwhile inherit it.
+class DefaultArithmetic {
+ public:
+  DefaultArithmetic() : callers_(_mm_getcsr()) { _mm_setcsr(kDefault); }
+  ~DefaultArithmetic() { _mm_setcsr(callers_); }
+  DefaultArithmetic(const DefaultArithmetic&) = delete;
+  DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
+
+ private:
+  static constexpr unsigned kDefault = 0x1F80;
+  const unsigned callers_;
+};
+
+// The status of a failure that leaves no memory for a text of its own.
+deeppcr_status Fail(deeppcr_status status, const char* text) {
+  std::strncpy(last_error.data(), text, last_error.size() - 1);
+  return status;
+}
+
 // Runs the body of a call: nothing may be thrown through C.
 template <class Body>
 deeppcr_status Guarded(const Body& body) {
+  const DefaultArithmetic arithmetic;
   try {
     return Return(body());
   } catch (const std::bad_alloc&) {
-    return Return(absl::ResourceExhaustedError("out of memory"));
-  } catch (const std::exception& error) {
-    return Return(Internal(error.what()));
+    return Fail(DEEPPCR_RESOURCE_EXHAUSTED, "out of memory");
+  } catch (const std::system_error& error) {
+    return Fail(DEEPPCR_RESOURCE_EXHAUSTED, error.what());
+  } catch (...) {
+    return Fail(DEEPPCR_INTERNAL, "an unexpected exception");
   }
 }
 
@@ -103,12 +128,25 @@ absl::StatusOr<Enum> EnumOf(int32_t value, Enum last, std::string_view name) {
                          value);
 }
 
+absl::Status CheckRange(std::string_view name, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return InvalidArgument(name, ": expected a number in [", least, ", ", most, "], got ", value);
+}
+
 // ---- Engine
+// Limits as those of the server's flags.
+constexpr int64_t kMostThreads = 1024, kMostBytes = int64_t{1} << 40;
+
 absl::StatusOr<EngineOptions> Translate(const deeppcr_engine_options& given) {
   EngineOptions options;
-  if (given.num_threads < 0 || given.max_concurrent_runs < 0)
-    return InvalidArgument("num_threads and max_concurrent_runs: expected at least 0, got ",
-                           given.num_threads, " and ", given.max_concurrent_runs);
+  DEEPPCR_RETURN_IF_ERROR(CheckRange("num_threads", given.num_threads, 0, kMostThreads));
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckRange("max_concurrent_runs", given.max_concurrent_runs, 0, kMostThreads));
+  DEEPPCR_RETURN_IF_ERROR(CheckRange("max_model_bytes", given.max_model_bytes, 1, kMostBytes));
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckRange("max_workspace_bytes", given.max_workspace_bytes, 1, kMostBytes));
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckRange("max_unplanned_bytes", given.max_unplanned_bytes, 0, kMostBytes));
   if (given.backend != nullptr) options.backend = given.backend;
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   options.num_threads = given.num_threads > 0 ? given.num_threads : std::max(1, cores);
@@ -337,6 +375,10 @@ absl::Status Run(const deeppcr_model* model, const deeppcr_run_options* options,
   DEEPPCR_ASSIGN_OR_RETURN(deeppcr_outputs to,
                            Known(outputs, deeppcr_outputs DEEPPCR_OUTPUTS_INIT, "outputs"));
   DEEPPCR_RETURN_IF_ERROR(Required(to.outputs, "outputs.outputs"));
+  if (to.reports != nullptr)
+    DEEPPCR_RETURN_IF_ERROR(CheckRange("outputs.report_size", static_cast<int64_t>(to.report_size),
+                                       offsetof(deeppcr_report, converged),
+                                       sizeof(deeppcr_report)));
   DEEPPCR_ASSIGN_OR_RETURN(const SolveOptions solve, Translate(known));
   const ModelInfo& info = model->model->info();
   if (from.num_samples < 1 || from.num_samples > info.max_batch_size)
@@ -352,7 +394,11 @@ absl::Status Run(const deeppcr_model* model, const deeppcr_run_options* options,
   const RunToken token(known);
   std::shared_ptr<const LoadedSystem> system = model->model->Find(wanted);
   if (system == nullptr) {
-    DEEPPCR_ASSIGN_OR_RETURN(system, model->model->Prepare(wanted, token.get()));
+    auto made = model->model->Prepare(wanted, token.get());
+    if (absl::IsCancelled(made.status()) && token.get() != nullptr &&
+        token.get()->stop_reason() == StopReason::kDeadline)
+      return absl::DeadlineExceededError("the deadline passed while the steps were made ready");
+    DEEPPCR_ASSIGN_OR_RETURN(system, std::move(made));
   }
   const int64_t num_steps = wanted > 0 ? wanted : info.num_layers;
   const absl::Status status = RunSystem(*system, info, num_steps, solve, from, token.get(), &to);

@@ -7,7 +7,7 @@
  *   deeppcr_engine* engine = NULL;
  *   deeppcr_model* model = NULL;
  *   if (deeppcr_engine_create(NULL, &engine) != DEEPPCR_OK ||
- *       deeppcr_model_load(engine, "models/digits-resnet/1", &model) != DEEPPCR_OK)
+ *       deeppcr_model_load(engine, "models/digits-resnet/1", NULL, &model) != DEEPPCR_OK)
  *     die(deeppcr_last_error());
  *   deeppcr_inputs inputs = DEEPPCR_INPUTS_INIT;
  *   inputs.num_samples = 1;
@@ -25,7 +25,9 @@
  *
  * Threads. An engine and its models may be used from many threads at a time; creation and
  * destruction of one object may not overlap its use. deeppcr_run computes on the calling thread
- * and, for batches, on the engine's threads.
+ * and, for batches and for wide denoisers, on those of the engine's threads that are free, which
+ * then wait for each other at full speed: num_threads = 1 keeps everything on the calling thread,
+ * as threads of real-time priority need it. The calling thread's arithmetic modes do not matter.
  *
  * fork. The threads of an engine do not exist in a child: there its calls return
  * DEEPPCR_FAILED_PRECONDITION, destruction frees nothing, and a new engine has to be created.
@@ -50,6 +52,7 @@ typedef enum deeppcr_status {
   DEEPPCR_INVALID_ARGUMENT = 3,
   DEEPPCR_DEADLINE_EXCEEDED = 4,
   DEEPPCR_NOT_FOUND = 5,
+  DEEPPCR_PERMISSION_DENIED = 7,   /* a file of the model cannot be read */
   DEEPPCR_RESOURCE_EXHAUSTED = 8,  /* a model or its memory exceeds a limit */
   DEEPPCR_FAILED_PRECONDITION = 9, /* a plan is required and missing; or in a child after fork */
   DEEPPCR_ABORTED = 10,            /* no convergence, and the options ask for an error */
@@ -77,15 +80,15 @@ typedef enum deeppcr_plan_mode {
 typedef struct deeppcr_engine_options {
   size_t struct_size;
   const char* backend;         /* "auto", "cpu", "cuda", "reference"; NULL: auto */
-  int32_t num_threads;         /* threads that share a batch; 0: one per core */
+  int32_t num_threads;         /* threads that share a run, up to 1024; 0: one per core */
   int32_t max_concurrent_runs; /* threads in deeppcr_run at a time, others wait; 0: num_threads */
   const char* plan_cache_dir;  /* keeps measured plans; NULL: they are not kept */
   int32_t plan_mode;           /* a deeppcr_plan_mode */
   int64_t max_model_bytes;     /* limit on a weights file */
   int64_t max_workspace_bytes; /* per thread */
   int64_t max_unplanned_bytes; /* per model, for numbers of inference steps without a plan */
-  /* Receives the steps of a load in words, on the thread that loads; may be NULL. `is_problem` is 1
-   * for a problem that the load goes on without solving. */
+  /* Receives the steps of a load in words, on the thread that loads; may be NULL, may not throw.
+   * `is_problem` is 1 for a problem that the load goes on without solving. */
   void (*progress)(void* user, int is_problem, const char* text);
   void* progress_user;
 } deeppcr_engine_options;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <thread>
 #include <utility>
 
 #include "kernels/base/status_macros.h"
@@ -284,18 +285,21 @@ class Runner::Batch {
   absl::Status status_;  // guarded by mutex_
 };
 
-// A batch of one group: the first call leads, those of other threads help.
+// A batch of one group: the caller leads, other threads help. There are as many calls as threads,
+// and a helper stays in its call, so that one is left for the caller.
 class Runner::SharedBatch {
  public:
   explicit SharedBatch(Batch& batch) : batch_(batch) {}
-  void operator()(int64_t index) {
-    if (index > 0) return team_.Help();
+  void operator()(int64_t) {
+    if (std::this_thread::get_id() != caller_ || std::exchange(led_, true)) return team_.Help();
     batch_.RunGroup(0, &team_);
     team_.Disband();
   }
 
  private:
   Batch& batch_;
+  const std::thread::id caller_ = std::this_thread::get_id();
+  bool led_ = false;  // the caller's alone
   Team team_;
 };
 

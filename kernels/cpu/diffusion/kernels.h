@@ -31,10 +31,10 @@ struct PanelView {
 };
 
 // Threads that share products (kernels/base/team.h), as plain functions: does piece(context, i, n)
-// for the shares i = 0..n-1 of a product, whichever n it takes.
+// for the shares i = 0..n-1 of a product, whichever n <= most it takes.
 struct Sharing {
   void (*share)(void* team, void (*piece)(void* context, int64_t share, int64_t shares),
-                void* context);
+                void* context, int64_t most);
   void* team;
 };
 

@@ -184,7 +184,7 @@ inline void GemmShare(void* product, int64_t share, int64_t shares) {
 inline void SharedGemm(const Sharing* sharing, GemmArgs g) {
   if (sharing == nullptr || g.layer->width * g.layer->cols * g.count < kSharedProduct)
     return Gemm(g);
-  sharing->share(sharing->team, &GemmShare, &g);
+  sharing->share(sharing->team, &GemmShare, &g, g.layer->width / g.layer->panel);
 }
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA

@@ -18,8 +18,8 @@ struct DiffusionRecurrence::Block {
 
 namespace {
 
-void Share(void* team, Team::Piece piece, void* context) {
-  static_cast<Team*>(team)->Do(piece, context);
+void Share(void* team, Team::Piece piece, void* context, int64_t most) {
+  static_cast<Team*>(team)->Do(piece, context, most);
 }
 
 // Steps whose noise is drawn together, and drawn once more by philox.h if one normal is uncertain.

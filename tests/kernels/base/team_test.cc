@@ -29,7 +29,7 @@ struct Counted {
 TEST(TeamTest, ALeaderAloneDoesEverything) {
   Team team;
   Counted piece(4);
-  team.Do(&Counted::Do, &piece);
+  team.Do(&Counted::Do, &piece, 100);
   EXPECT_EQ(piece.shares, 1);
   EXPECT_EQ(piece.times[0], 1);
   team.Disband();
@@ -49,7 +49,7 @@ TEST(TeamTest, EveryShareIsDoneOnceWhoeverComesAndGoes) {
     std::set<int64_t> seen;
     for (int i = 0; i < 2000; ++i) {
       Counted piece(helpers + 1);
-      team.Do(&Counted::Do, &piece);
+      team.Do(&Counted::Do, &piece, 100);
       const int64_t shares = piece.shares;
       ASSERT_GE(shares, 1);
       ASSERT_LE(shares, helpers + 1);
@@ -59,7 +59,7 @@ TEST(TeamTest, EveryShareIsDoneOnceWhoeverComesAndGoes) {
     // Helpers that have come stay: in the end all are there, however slow the machine is.
     while (!seen.contains(helpers + 1)) {
       Counted piece(helpers + 1);
-      team.Do(&Counted::Do, &piece);
+      team.Do(&Counted::Do, &piece, 100);
       seen.insert(piece.shares);
     }
     team.Disband();
@@ -83,11 +83,24 @@ TEST(TeamTest, WritesAreSeenOnBothSides) {
   for (int64_t round = 1; round <= 2000; ++round) {
     for (size_t i = 0; i < sum.values.size(); ++i) sum.values[i] = round + static_cast<int64_t>(i);
     std::fill(sum.partial.begin(), sum.partial.end(), 0);
-    team.Do(piece, &sum);
+    team.Do(piece, &sum, 100);
     ASSERT_EQ(sum.partial[0] + sum.partial[1], 64 * round + 63 * 32);
   }
   team.Disband();
   helper.join();
+}
+
+TEST(TeamTest, ThereAreNoMoreSharesThanThePieceHas) {
+  Team team;
+  std::thread first([&team] { team.Help(); }), second([&team] { team.Help(); });
+  for (int i = 0; i < 2000; ++i) {
+    Counted piece(3);
+    team.Do(&Counted::Do, &piece, 2);
+    ASSERT_LE(piece.shares, 2);
+  }
+  team.Disband();
+  first.join();
+  second.join();
 }
 
 TEST(TeamTest, ALateHelperIsSentAway) {

@@ -2,6 +2,7 @@
 // libdeeppcr, as a program sees it that links it, beside the engine behind it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <immintrin.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -273,6 +274,53 @@ TEST_F(CApiTest, MissingPointersAreRefused) {
   ExpectRefused(deeppcr_model_load(engine_.get(), "/nowhere", nullptr, &model), DEEPPCR_NOT_FOUND,
                 "/nowhere");
   EXPECT_EQ(model, nullptr);
+}
+
+TEST_F(CApiTest, LimitsAndSizesAreChecked) {
+  deeppcr_engine* engine = nullptr;
+  const auto refuse = [&](const char* text, auto change) {
+    deeppcr_engine_options options = DEEPPCR_ENGINE_OPTIONS_INIT;
+    change(options);
+    ExpectRefused(deeppcr_engine_create(&options, &engine), DEEPPCR_INVALID_ARGUMENT, text);
+  };
+  refuse("num_threads: expected", [](auto& o) { o.num_threads = 1025; });
+  refuse("max_concurrent_runs", [](auto& o) { o.max_concurrent_runs = INT32_MAX; });
+  refuse("max_model_bytes", [](auto& o) { o.max_model_bytes = INT64_MAX; });
+  refuse("max_workspace_bytes", [](auto& o) { o.max_workspace_bytes = 0; });
+  refuse("max_unplanned_bytes", [](auto& o) { o.max_unplanned_bytes = -1; });
+  const Owned<deeppcr_model> model = Load(engine_.get(), "digits-mlp");
+  const deeppcr_model_info info = InfoOf(model.get());
+  const std::vector<float> x = Inputs(info, 1);
+  Answer answer(info, 1, info.num_steps);
+  deeppcr_inputs inputs = DEEPPCR_INPUTS_INIT;
+  inputs.num_samples = 1;
+  inputs.inputs = x.data();
+  for (const size_t size : {size_t{0}, size_t{8}, sizeof(deeppcr_report) + 8}) {
+    answer.view.report_size = size;
+    ExpectRefused(deeppcr_run(model.get(), nullptr, &inputs, &answer.view),
+                  DEEPPCR_INVALID_ARGUMENT, "report_size");
+  }
+}
+
+// A caller's thread that rounds down and flushes denormals gets the same bits, and keeps its mode.
+TEST_F(CApiTest, TheCallersArithmeticDoesNotMatter) {
+  const Owned<deeppcr_model> model = Load(engine_.get(), "digits-resnet");
+  const deeppcr_model_info info = InfoOf(model.get());
+  const std::vector<float> x = Inputs(info, 4);
+  deeppcr_inputs inputs = DEEPPCR_INPUTS_INIT;
+  inputs.num_samples = 4;
+  inputs.inputs = x.data();
+  Answer expected(info, 4, info.num_steps), got(info, 4, info.num_steps);
+  ASSERT_EQ(deeppcr_run(model.get(), nullptr, &inputs, &expected.view), DEEPPCR_OK);
+  const unsigned before = _mm_getcsr(), other = 0x1F80 | 0x2000 | 0x8040;
+  _mm_setcsr(other);
+  const deeppcr_status status = deeppcr_run(model.get(), nullptr, &inputs, &got.view);
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(before);
+  ASSERT_EQ(status, DEEPPCR_OK);
+  EXPECT_EQ(after, other);
+  EXPECT_EQ(got.outputs, expected.outputs);
+  EXPECT_EQ(got.trajectory, expected.trajectory);
 }
 
 TEST_F(CApiTest, NoConvergenceIsWhatTheOptionsSay) {

@@ -70,7 +70,6 @@ TEST(RunnerTest, ALayerNormThatOverflowsIsNoAnswer) {
   }
 }
 
-// Outputs of a cancelled sample may belong to another request, so nobody gets them.
 // Wide enough that its products are shared by threads, in steps and in passes.
 TEST(RunnerTest, ThreadsThatShareASolveLeaveItsBits) {
   for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
@@ -123,6 +122,7 @@ TEST(RunnerTest, SolvesThatShareThreadsDoNotWaitForEachOther) {
   for (std::thread& caller : callers) caller.join();
 }
 
+// Outputs of a cancelled sample may belong to another request, so nobody gets them.
 TEST(RunnerTest, WhatWasStoppedWritesNoOutputs) {
   const RandomSystem system({.num_steps = kSteps, .state_dim = kDim});
   const RandomDiffusion process({.num_steps = kSteps, .condition_dim = kDim});

@@ -89,9 +89,11 @@ TEST_P(DiffusionTest, SamplesOfAGroupHaveTheBitsTheyHaveAlone) {
 
 // Shares of a product, done one after another.
 struct InTurns {
-  static void Share(void* self, void (*piece)(void*, int64_t, int64_t), void* context) {
+  static void Share(void* self, void (*piece)(void*, int64_t, int64_t), void* context,
+                    int64_t most) {
     auto* turns = static_cast<InTurns*>(self);
     ++turns->products;
+    EXPECT_EQ(most, 9) << "panels of 64 outputs";
     for (int64_t i = turns->shares - 1; i >= 0; --i) piece(context, i, turns->shares);
   }
   int64_t shares = 1, products = 0;
