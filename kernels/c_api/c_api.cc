@@ -55,7 +55,7 @@ thread_local std::array<char, 1024> last_error = {};
 deeppcr_status Return(const absl::Status& status) {
   const absl::string_view text = status.message();
   const size_t size = std::min(text.size(), last_error.size() - 1);
-  std::memcpy(last_error.data(), text.data(), size);
+  std::copy_n(text.data(), size, last_error.data());
   last_error[size] = '\0';
   return static_cast<deeppcr_status>(status.code());
 }
