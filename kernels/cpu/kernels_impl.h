@@ -44,7 +44,8 @@ int64_t AdvanceInRegisters(const LayersView& layers, float* state, int64_t begin
 }
 
 // Takes B samples through steps (begin, end]. The chains of samples interleave: the latency of one
-// hides behind the others.
+// hides behind the others. Not inlined: beside other groups GCC 12 made slower code of it (W = 16,
+// AVX2: 8.9 ns a step and sample against 7.9, measured on Zen 4).
 template <int W, int B>
 __attribute__((noinline)) int64_t AdvanceTogether(const LayersView& layers, float* states,
                                                   float* scratch, int64_t begin, int64_t end,

@@ -71,6 +71,14 @@ struct Answer {
   deeppcr_outputs view = DEEPPCR_OUTPUTS_INIT;
 };
 
+// A request of n samples with the inputs x, which it points to.
+deeppcr_inputs Request(int64_t n, const std::vector<float>& x) {
+  deeppcr_inputs inputs = DEEPPCR_INPUTS_INIT;
+  inputs.num_samples = n;
+  inputs.inputs = x.data();
+  return inputs;
+}
+
 class CApiTest : public ::testing::Test {
  protected:
   // Inputs that differ from sample to sample.
@@ -101,9 +109,7 @@ TEST_F(CApiTest, ForwardHasTheBitsOfTheEngine) {
       Answer got(info, n, info.num_steps), expected(info, n, info.num_steps);
       deeppcr_run_options options = DEEPPCR_RUN_OPTIONS_INIT;
       options.solver = solver;
-      deeppcr_inputs inputs = DEEPPCR_INPUTS_INIT;
-      inputs.num_samples = n;
-      inputs.inputs = x.data();
+      deeppcr_inputs inputs = Request(n, x);
       ASSERT_EQ(deeppcr_run(model.get(), &options, &inputs, &got.view), DEEPPCR_OK)
           << deeppcr_last_error();
       std::vector<SampleReport> reports(n);
@@ -137,9 +143,7 @@ TEST_F(CApiTest, APreviousTrajectoryIsAGuess) {
   Answer first(info, 1, info.num_steps), second(info, 1, info.num_steps);
   deeppcr_run_options options = DEEPPCR_RUN_OPTIONS_INIT;
   options.solver = "newton";
-  deeppcr_inputs inputs = DEEPPCR_INPUTS_INIT;
-  inputs.num_samples = 1;
-  inputs.inputs = x.data();
+  deeppcr_inputs inputs = Request(1, x);
   ASSERT_EQ(deeppcr_run(model.get(), &options, &inputs, &first.view), DEEPPCR_OK);
   options.initial_guess = DEEPPCR_GUESS_PREVIOUS;
   ExpectRefused(deeppcr_run(model.get(), &options, &inputs, &second.view), DEEPPCR_INVALID_ARGUMENT,
@@ -207,9 +211,7 @@ TEST_F(CApiTest, WrongRequestsAreRefusedByName) {
   const deeppcr_model_info info = InfoOf(model.get());
   const std::vector<float> x = Inputs(info, 1);
   Answer answer(info, 1, info.num_steps);
-  deeppcr_inputs inputs = DEEPPCR_INPUTS_INIT;
-  inputs.num_samples = 1;
-  inputs.inputs = x.data();
+  deeppcr_inputs inputs = Request(1, x);
   const auto run = [&](auto change) {
     deeppcr_run_options options = DEEPPCR_RUN_OPTIONS_INIT;
     deeppcr_inputs changed = inputs;
@@ -292,9 +294,7 @@ TEST_F(CApiTest, LimitsAndSizesAreChecked) {
   const deeppcr_model_info info = InfoOf(model.get());
   const std::vector<float> x = Inputs(info, 1);
   Answer answer(info, 1, info.num_steps);
-  deeppcr_inputs inputs = DEEPPCR_INPUTS_INIT;
-  inputs.num_samples = 1;
-  inputs.inputs = x.data();
+  deeppcr_inputs inputs = Request(1, x);
   for (const size_t size : {size_t{0}, size_t{8}, sizeof(deeppcr_report) + 8}) {
     answer.view.report_size = size;
     ExpectRefused(deeppcr_run(model.get(), nullptr, &inputs, &answer.view),
@@ -307,9 +307,7 @@ TEST_F(CApiTest, TheCallersArithmeticDoesNotMatter) {
   const Owned<deeppcr_model> model = Load(engine_.get(), "digits-resnet");
   const deeppcr_model_info info = InfoOf(model.get());
   const std::vector<float> x = Inputs(info, 4);
-  deeppcr_inputs inputs = DEEPPCR_INPUTS_INIT;
-  inputs.num_samples = 4;
-  inputs.inputs = x.data();
+  deeppcr_inputs inputs = Request(4, x);
   Answer expected(info, 4, info.num_steps), got(info, 4, info.num_steps);
   ASSERT_EQ(deeppcr_run(model.get(), nullptr, &inputs, &expected.view), DEEPPCR_OK);
   const unsigned before = _mm_getcsr(), other = 0x1F80 | 0x2000 | 0x8040;
@@ -328,9 +326,7 @@ TEST_F(CApiTest, NoConvergenceIsWhatTheOptionsSay) {
   const deeppcr_model_info info = InfoOf(model.get());
   const std::vector<float> x = Inputs(info, 1);
   Answer answer(info, 1, info.num_steps);
-  deeppcr_inputs inputs = DEEPPCR_INPUTS_INIT;
-  inputs.num_samples = 1;
-  inputs.inputs = x.data();
+  deeppcr_inputs inputs = Request(1, x);
   deeppcr_run_options options = DEEPPCR_RUN_OPTIONS_INIT;
   options.solver = "newton";
   options.max_iterations = 1;
@@ -431,9 +427,7 @@ TEST_F(CApiTest, ThreadsHaveErrorsAndAnswersOfTheirOwn) {
   const deeppcr_model_info info = InfoOf(model.get());
   const std::vector<float> x = Inputs(info, 8);
   Answer expected(info, 8, info.num_steps);
-  deeppcr_inputs inputs = DEEPPCR_INPUTS_INIT;
-  inputs.num_samples = 8;
-  inputs.inputs = x.data();
+  deeppcr_inputs inputs = Request(8, x);
   ASSERT_EQ(deeppcr_run(model.get(), nullptr, &inputs, &expected.view), DEEPPCR_OK);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -462,9 +456,7 @@ TEST_F(CApiTest, AModelOutlivesItsEngine) {
   const deeppcr_model_info info = InfoOf(model.get());
   const std::vector<float> x = Inputs(info, 3);
   Answer answer(info, 3, info.num_steps);
-  deeppcr_inputs inputs = DEEPPCR_INPUTS_INIT;
-  inputs.num_samples = 3;
-  inputs.inputs = x.data();
+  deeppcr_inputs inputs = Request(3, x);
   EXPECT_EQ(deeppcr_run(model.get(), nullptr, &inputs, &answer.view), DEEPPCR_OK);
   EXPECT_STREQ(deeppcr_model_solver(model.get(), 0), "auto");
   EXPECT_EQ(deeppcr_model_solver(model.get(), 100), nullptr);
@@ -476,9 +468,7 @@ int InAChild(deeppcr_engine* engine, deeppcr_model* model) {
   const deeppcr_model_info info = InfoOf(model);
   Answer answer(info, 4, info.num_steps);
   const std::vector<float> x(4 * info.input_dim, 0.5F);
-  deeppcr_inputs inputs = DEEPPCR_INPUTS_INIT;
-  inputs.num_samples = 4;
-  inputs.inputs = x.data();
+  deeppcr_inputs inputs = Request(4, x);
   if (deeppcr_run(model, nullptr, &inputs, &answer.view) != DEEPPCR_FAILED_PRECONDITION) return 1;
   if (std::strstr(deeppcr_last_error(), "fork") == nullptr) return 2;
   deeppcr_model* another = nullptr;
