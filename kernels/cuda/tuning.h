@@ -85,7 +85,7 @@ inline constexpr int kTeamSamples = 16;
 inline constexpr int kHeldLayers = 3, kHeldWidth = 128;
 // Steps of the coarse guess whose coefficients and noise are loaded together, beside the weights
 // that a thread holds (compiled).
-inline constexpr int kHeldSteps = 4;
+inline constexpr int kHeldSteps = 3;
 // Floats of the longest modulation row that is prefetched a step ahead: the weights would evict a
 // longer one (assumed).
 inline constexpr int kMostPrefetchedModulation = 4096;

@@ -58,9 +58,18 @@ _CORRECTION = Route((r'Tangents<W>\(', 'StoreColumn', 'ComposeTransitions', 'Sto
                      'confirms'))
 
 
-_GROUPS = r'j < count; \+\+j\) f\(j\)'
-_PANELS = (Trips(_GROUPS, 1, 'LDG.128', r'd_\.input'), Trips(_GROUPS, 8, 'LDG.128'),
-           Trips(r'panel = team\.warp', 1, call=r'd_\.output', warps=2))
+_GROUPS = r'j < groups_; \+\+j'
+_TILES = r'tile = team\.warp'
+
+
+def _panels(tile, outputs):
+    """Loops over the groups of a layer, by a warp that takes `tile` panels of a hidden layer together,
+    and of the output layer, where `outputs` warps have a tile."""
+    return (Trips(_GROUPS, tile, 'LDG.128', r'InputLayer\(steps\)'),
+            Trips(_TILES, 1, call=r'd_\.output', warps=outputs),
+            Trips(_GROUPS, 8, 'LDG.128', r'd_\.output'), Trips(_GROUPS, 8 * tile, 'LDG.128'))
+
+
 _RESIDUAL = (r'Modulate\(steps', r'InnerLayer\(steps', r'OuterLayer\(steps', 'NormOfRow')
 _BLOCKS = r'i < d_\.num_blocks'
 # P = 1000 over 16 blocks of 12 warps, in the workspace: 64 intervals a block.
@@ -76,9 +85,9 @@ _DIFFUSION = ('diffusion_kernel.cu', 'kernel.cu')
 _STEPS = Route(_RESIDUAL)
 
 
-def _propagation(part, route, times):
+def _propagation(part, route, times, tile, outputs):
     return Launch(part, _DIFFUSION, 'PropagationKernelILi21ENS0_13Diffusion', 'Silu', 16,
-                  (Trips(_BLOCKS, 3),) + _PANELS, (), _STEPS + route, times, blocks=1000)
+                  (Trips(_BLOCKS, 3),) + _panels(tile, outputs), (), _STEPS + route, times, blocks=1000)
 
 
 def _rest(part, route, times):
@@ -105,18 +114,18 @@ WORKLOADS = (
             ('norms of 32 warps', Trips(r'tree_\.num_blocks', 1)))),
     Workload('W4 sequential', 'L = 1000, D = 16, H = 128, silu', (
         Launch('steps', _DIFFUSION, 'HeldSequentialKernel', 'Silu', 16,
-               (Trips(r'l = args\.begin', 1000), Trips(_BLOCKS, 0)) + _PANELS, (), _STEPS),),
+               (Trips(r'l = args\.begin', 1000), Trips(_BLOCKS, 0)) + _panels(1, 2), (), _STEPS),),
         others=2, per=1000, hot=(
             ('step', Trips(r'l = args\.begin', 1)),)),
     Workload('W4 Newton', 'C = 1: the coarse guess, three full passes and two corrections', (
         Launch('guess', _DIFFUSION, 'HeldCoarseKernel', 'Silu', 16,
                (Trips('begin = 0', 16), Trips(_BLOCKS, 0), Trips(r'i = context\.thread', 1, warps=1),
-                Trips('l = begin', 63 * 3, 'FFMA')) + _PANELS, (), _STEPS),
-        _propagation('full propagation', Route((r'Rows<1>\(0',)), 3),
-        _propagation('propagation of a correction', Route(('return Columns',)), 2),
+                Trips('l = begin', 63 * 3, 'FFMA')) + _panels(1, 2), (), _STEPS),
+        _propagation('full propagation', Route((r'Rows<1>\(0',)), 3, 2, 14),
+        _propagation('propagation of a correction', Route(('return Columns',)), 2, 1, 8),
         _rest('rest of a full pass', _FULL, 3), _rest('rest of a correction', _CORRECTION, 2)),
         others=2, hot=(
-            ('layer of all rows', Trips(r'panel = team\.warp', 1, call='StreamedBlock')),
+            ('layer of all rows', Trips(_TILES, 1, call='StreamedBlock')),
             ('its weights and rows', Trips(_GROUPS, 1, call='StreamedBlock')), *_NODES)),
 )
 
@@ -138,7 +147,7 @@ CEILINGS = (
     Ceiling('W4 sequential', '', 'spill', 24),  # weights that a thread holds from step to step
     Ceiling('W4 Newton', 'begin = 0', 'spill', 40),
     Ceiling('W4 Newton', r'at_\.begin', 'spill', 5),  # where an answer goes, read once an interval
-    Ceiling('W4 Newton', r'panel = team|j < count|context_\.warp|level', 'spill', 0),
+    Ceiling('W4 Newton', r'tile = team|j < groups_|context_\.warp|level', 'spill', 0),
     Ceiling('W1 Newton', 'level', 'fence', 1),
     Ceiling('W4 Newton', 'level', 'fence', 1),
     Ceiling('W1 Newton', r'progress\.next', 'fence', 2),
