@@ -55,9 +55,11 @@ inline constexpr int64_t kMaxModulationBytes = int64_t{64} << 20;
 // ---- Sequential kernel of stacks (stack/sequential_kernel.h)
 // Threads of a block: one warp, so that samples spread over all multiprocessors first (assumed).
 inline constexpr int kSequentialThreads = kWarpSize;
-// Layers of a chunk; registers hold two chunks (compiled).
+// Layers of a chunk, and chunks of the ring in shared memory: that which is at hand, that which is
+// waited for before its end, and that which is asked for meanwhile (compiled).
 template <int W>
-inline constexpr int kSequentialChunk = W < kWarpSize ? 4 : 2;
+inline constexpr int kSequentialChunk = W < kWarpSize ? 8 : 3;
+inline constexpr int kSequentialRing = 3;
 
 // ---- Newton kernel (loop/newton_kernel.h)
 // Largest number of warps of a block: a thread holds a column and a row of a matrix, which take

@@ -101,9 +101,8 @@ _NODES = (('node on the way up', Trips(r'k = context_\.warp', 1, call='Reduce|Up
 WORKLOADS = (
     Workload('W1 sequential', 'L = 1024, D = 16, relu', (
         Launch('steps', ('sequential_kernel.cu',), 'SequentialKernelILi16', 'Relu', 1,
-               (Trips('pair = 1', 1024, 'LDG.32'), Trips(r'l = args_?\.begin', 0),
-                Trips('begin', 1024, 'LDG.32'))),), others=2, per=1024,
-        hot=(('layers', Trips('begin|pair = 1', 1)),)),
+               (Trips('chunk = 0', 128), Trips(r'l = args_\.begin', 0))),),
+        others=2, per=1024, hot=(('layers', Trips('chunk = 0', 1)),)),
     Workload('W1 Newton', 'C = 16: four full passes and a correction', (
         Launch('passes', ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE0', 'Relu', 4,
                (Trips(r'progress\.next', 4, route=_FULL), Trips(r'progress\.next', 1, route=_CORRECTION))
