@@ -65,10 +65,13 @@ inline constexpr int kSequentialRing = 3;
 // Largest number of warps of a block: a thread holds a column and a row of a matrix, which take
 // more registers the wider the matrix is (compiled).
 constexpr int MaxNewtonWarps(int width) { return width <= 8 ? 16 : width <= 16 ? 12 : 8; }
-// Blocks that a multiprocessor is to hold; 0: as the compiler likes. For the kernels of width 8,
-// and for those that make parts of a solve, the compiler would spill registers to make room for a
-// second block (compiled).
-constexpr int MinNewtonBlocks(int width, bool parts) { return width == 8 || parts ? 1 : 0; }
+// Blocks that a multiprocessor is to hold; 0: as the compiler likes. The compiler would spill
+// registers to make room for a second block of the kernels of width 8 and of those that make parts
+// of a solve, and would take one load after another in that of width 16 in shared memory
+// (compiled).
+constexpr int MinNewtonBlocks(int width, bool parts, bool in_shared) {
+  return width == 8 || parts || (width == 16 && in_shared) ? 1 : 0;
+}
 
 // ---- Steps by blocks of threads (loop/block_recurrence.h, diffusion/kernel.h)
 // Largest number of warps of a block, with a warp for each panel of a layer (compiled).

@@ -219,7 +219,7 @@ class DenoiserStep {
       if constexpr (N > kNumProbes) {
         if (step.probes_ > 0 && p.skipped == 0) {
           const float reach = ReachOf(terms, LargestProbe(step.context_, p, step.probes_));
-          const SharedSlopes slopes(step.context_, activation, 1.0F, a, reach);
+          const SlopesOfRow slopes(step.context_, activation, 1.0F, a, reach);
           of_columns = slopes.slope;
           of_probes = slopes.near;
           return;

@@ -41,13 +41,13 @@ DEEPPCR_DEVICE SlopeRange SlopesNear(Activation activation, float factor, float 
 }
 
 // The slope at a and those near it, by the four lanes that share a row: each evaluates one.
-struct SharedSlopes {
+struct SlopesOfRow {
   float slope;
   SlopeRange near;
 
   template <class Context>
-  DEEPPCR_DEVICE SharedSlopes(Context& context, Activation activation, float factor, float a,
-                              float reach) {
+  DEEPPCR_DEVICE SlopesOfRow(Context& context, Activation activation, float factor, float a,
+                             float reach) {
     const int lane = context.lane() % kSegments, first = context.lane() - lane;
     const float below = a - fmaxf(fminf(a, reach), -reach);
     const float mine = factor * Differentiate(activation, lane == 0   ? a

@@ -147,7 +147,7 @@ class PanelStackStep {
       if (probes_ > 0 && p.skipped == 0) {
         const float reach = ReachOf(length, LargestProbe(context_, p, probes_));
         const float factor = stack_.residual ? stack_.scale : 1.0F;
-        near = SharedSlopes(context_, stack_.activation, factor, a, reach).near;
+        near = SlopesOfRow(context_, stack_.activation, factor, a, reach).near;
       }
     }
     const float terms = near.Largest() * length;
