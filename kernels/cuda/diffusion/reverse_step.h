@@ -45,7 +45,7 @@ enum DenoiserSite : int {
 constexpr int64_t DenoiserFloats(const DenoiserView& d, int rows) {
   const VectorShape state = VectorShape::For(d.state_cols, rows);
   const VectorShape hidden = VectorShape::For(d.hidden_width, rows);
-  return 2 * state.floats() + 3 * hidden.floats() + (rows > 1 ? 4 * kUnusedRows : 0);
+  return 2 * state.floats() + 3 * hidden.floats() + 4 * kUnusedRows;
 }
 
 // Kind of the rows of a step, of which there are at most S.

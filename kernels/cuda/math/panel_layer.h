@@ -166,8 +166,9 @@ class HeldPanel {
   float weights_[kGroups][1][4];
 };
 
-// The first `count` of vectors in shared memory. What lies behind a vector, kUnusedRows rows, may
-// be read.
+// The first `count` of vectors in shared memory. A lane may load vectors that do not exist, whose
+// sums nobody takes: behind the last vectors of a block there are kUnusedRows unused places,
+// however few vectors there are.
 struct PanelVectors {
   const float* at;
   VectorShape shape;

@@ -41,7 +41,7 @@ struct PanelStackView {
 
   DEEPPCR_DEVICE PanelLayers StepsOf(int64_t sample) const;
   constexpr int64_t StepFloats(int rows) const {
-    return 2 * VectorShape::For(width, rows).floats() + (rows > 1 ? 4 * kUnusedRows : 0);
+    return 2 * VectorShape::For(width, rows).floats() + 4 * kUnusedRows;
   }
   template <class Team>
   DEEPPCR_DEVICE auto NewSoleStep(const Team& team, float* memory) const {
