@@ -158,8 +158,7 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
 Metrics::~Metrics() = default;
 
 // Makes all counters of a method at once: a rate has to see a counter at 0 before it sees it at 1.
-Metrics::CodeCounters Metrics::MakeCounters(const std::string& model, Method method,
-                                            SeriesOwner& owner) {
+CodeCounters Metrics::MakeCounters(const std::string& model, Method method, SeriesOwner& owner) {
   CodeCounters counters{};
   for (size_t code = 0; code < kCodeNames.size(); ++code) {
     counters[code] = owner.Add(requests_, {{"model", model},
@@ -248,15 +247,30 @@ void Metrics::Release(const ModelKey& key) {
   if (--name->second.versions == 0) names_.erase(name);
 }
 
-void Metrics::CountRequest(std::string_view model, Method method, int code) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+void Metrics::CountRequest(std::string_view model, Method method, int code, ModelMetrics* held) {
+  const size_t index = code >= 0 && code < static_cast<int>(kCodeNames.size()) ? code : 2;
+  if (held == nullptr) {
+    // The lock keeps the name, which nobody may hold.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    CountersOf(model, method)[index]->Increment();
+    return;
+  }
+  std::atomic<const CodeCounters*>& counters = held->counters_[static_cast<size_t>(method)];
+  if (counters.load(std::memory_order_acquire) == nullptr) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    counters.store(&CountersOf(model, method), std::memory_order_release);
+  }
+  (*counters.load(std::memory_order_acquire))[index]->Increment();
+}
+
+// The caller holds mutex_.
+const CodeCounters& Metrics::CountersOf(std::string_view model, Method method) {
   auto found = names_.find(model);
   if (found == names_.end()) found = names_.find(std::string_view());
   auto& [name, of] = *found;
-  const size_t index = code >= 0 && code < static_cast<int>(kCodeNames.size()) ? code : 2;
   std::optional<CodeCounters>& counters = of.methods[static_cast<size_t>(method)];
   if (!counters.has_value()) counters = MakeCounters(name, method, of.owner);
-  (*counters)[index]->Increment();
+  return *counters;
 }
 
 std::string Metrics::Text() const {
