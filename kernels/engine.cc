@@ -102,6 +102,18 @@ class EngineImpl final : public Engine {
 
 }  // namespace
 
+std::string_view ToString(BackendChoice choice) {
+  switch (choice) {
+    case BackendChoice::kFirst:
+      return "first";
+    case BackendChoice::kNoCode:
+      return "no_code";
+    case BackendChoice::kSelfCheck:
+      return "self_check";
+  }
+  return "";
+}
+
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   DEEPPCR_RETURN_IF_ERROR(MakePlanCache(options.plan_cache_dir));
   DEEPPCR_ASSIGN_OR_RETURN(SelectedBackends selected, SelectBackends(options.backend));

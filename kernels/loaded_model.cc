@@ -210,14 +210,31 @@ absl::StatusOr<Systems> PreparePlanned(const Model& model, const PlanFile* plans
   return systems;
 }
 
+// Why the backends before the one that runs a model do not.
+struct PassedOver {
+  BackendChoice choice = BackendChoice::kFirst;  // by the last of them
+  std::string reason;
+};
+
 std::shared_ptr<const LoadedModel> Loaded(Model model, Systems planned, const SelectedBackend& on,
-                                          const LoadContext& context) {
+                                          PassedOver passed_over, const LoadContext& context) {
   ModelInfo info = InfoOf(model, *on.backend, planned, *context.options);
+  info.backend_choice = passed_over.choice;
+  info.backend_reason = std::move(passed_over.reason);
   std::unique_ptr<UnplannedSystems> unplanned;
   if (info.max_inference_steps > 0)
     unplanned = std::make_unique<UnplannedSystems>(std::move(model), on, context);
   return std::make_shared<LoadedModelImpl>(std::move(info), std::move(planned),
                                            std::move(unplanned));
+}
+
+// Why another backend has to run the model; nothing if the load has succeeded, or is over.
+std::optional<PassedOver> WhyNot(const Backend& backend, const absl::Status& status) {
+  const std::string_view message = ToStd(status.message());
+  if (absl::IsDataLoss(status)) return PassedOver{BackendChoice::kSelfCheck, std::string(message)};
+  if (!absl::IsUnimplemented(status)) return std::nullopt;
+  return PassedOver{BackendChoice::kNoCode,
+                    StrCat("the ", backend.name(), " backend cannot run this model: ", message)};
 }
 
 }  // namespace
@@ -226,20 +243,20 @@ absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
                                                                 const LoadContext& context) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::optional<PlanFile> plans, ParsePlans(context));
   absl::Status unfit = absl::UnimplementedError("there is no backend");
+  PassedOver passed_over;
   for (const SelectedBackend& on : context.backends) {
     absl::StatusOr<Systems> systems =
         PreparePlanned(model, plans.has_value() ? &*plans : nullptr, on, context);
-    if (absl::IsUnimplemented(systems.status())) {
-      const std::string why =
-          StrCat("the ", on.backend->name(),
-                 " backend cannot run this model: ", ToStd(systems.status().message()));
+    if (std::optional<PassedOver> why = WhyNot(*on.backend, systems.status())) {
       const bool last = &on == &context.backends.back();
-      if (!last && context.progress) context.progress(LoadNews::kProblem, why);
-      unfit = absl::UnimplementedError(why);
+      if (!last && context.progress) context.progress(LoadNews::kProblem, why->reason);
+      unfit = absl::Status(systems.status().code(), why->reason);
+      passed_over = {why->choice, StrCat(passed_over.reason, passed_over.reason.empty() ? "" : "; ",
+                                         why->reason)};
       continue;
     }
     DEEPPCR_RETURN_IF_ERROR(Watched(systems.status(), context.options->device_failed));
-    return Loaded(std::move(model), *std::move(systems), on, context);
+    return Loaded(std::move(model), *std::move(systems), on, std::move(passed_over), context);
   }
   return unfit;
 }

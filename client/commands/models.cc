@@ -175,9 +175,12 @@ std::string GenerationText(const v1::GetModelResponse& model) {
 std::string DetailText(const v1::GetModelResponse& model) {
   const std::string labels =
       model.labels_size() == 0 ? "" : StrCat("labels: ", PrintableList(model.labels()), "\n");
+  const std::string reason =
+      model.backend_reason().empty() ? "" : StrCat(" (", Printable(model.backend_reason()), ")");
   return StrCat("\n", Printable(model.summary().name()), " version ", model.summary().version(),
                 ": ", model.input_dim(), " inputs, ", model.output_dim(), " outputs, at most ",
                 model.max_batch_size(), " samples per request, ", FormatBytes(model.memory_bytes()),
+                "\nruns on: ", Printable(model.backend()), reason,
                 "\nsolvers: ", PrintableList(model.solvers()), "\n", GenerationText(model), labels);
 }
 

@@ -22,10 +22,24 @@ absl::StatusOr<std::unique_ptr<Backend>> NewReference() { return reference::NewR
 // dependent instructions. reference: its plain loops.
 using Automatic = BackendRow::Automatic;
 constexpr std::array<BackendRow, 3> kBackends = {{
-    {"cuda", Automatic::kNever, "no GPU has run its tests yet", &NewCuda, {2e12, 65e-9}},
+    {"cuda", Automatic::kNever, "no GPU has run its tests yet", &NewCuda, {2e12, 65e-9}, true},
     {"cpu", Automatic::kYes, nullptr, &NewCpu, {25e9, 14e-9}},
     {"reference", Automatic::kNotFirst, "it is the tests' oracle", &NewReference, {0.5e9, 0}},
 }};
+
+// The backend of a row that can run here, with those that its models are checked against.
+absl::StatusOr<SelectedBackend> Select(const BackendRow& row) {
+  absl::StatusOr<std::unique_ptr<Backend>> backend = row.create();
+  if (!backend.ok()) return backend.status();
+  SelectedBackend selected{*std::move(backend), row.rates};
+  if (!row.self_check) return selected;
+  for (const BackendRow& other : kBackends) {
+    if (other.self_check) continue;
+    if (absl::StatusOr<std::unique_ptr<Backend>> oracle = other.create(); oracle.ok())
+      selected.oracles.push_back(*std::move(oracle));
+  }
+  return selected;
+}
 
 absl::StatusOr<SelectedBackends> SelectAutomatically() {
   SelectedBackends selected;
@@ -39,13 +53,13 @@ absl::StatusOr<SelectedBackends> SelectAutomatically() {
       pass_over(row, " only when asked for: ", row.why_not);
       continue;
     }
-    absl::StatusOr<std::unique_ptr<Backend>> backend = row.create();
+    absl::StatusOr<SelectedBackend> backend = Select(row);
     if (!backend.ok()) {
       pass_over(row, " cannot run here: ", ToStd(backend.status().message()));
       continue;
     }
     if (first) selected.reason = passed_over.empty() ? "fastest that runs here" : passed_over;
-    selected.backends.push_back({*std::move(backend), row.rates});
+    selected.backends.push_back(*std::move(backend));
   }
   if (!selected.backends.empty()) return selected;
   return absl::UnavailableError(StrCat("no backend can run here: ", passed_over));
@@ -61,10 +75,10 @@ absl::StatusOr<SelectedBackends> SelectBackends(std::string_view name) {
   if (name == "auto") return SelectAutomatically();
   for (const BackendRow& row : kBackends) {
     if (row.name != name) continue;
-    absl::StatusOr<std::unique_ptr<Backend>> backend = row.create();
+    absl::StatusOr<SelectedBackend> backend = Select(row);
     if (!backend.ok()) return backend.status();
     SelectedBackends selected{.backends = {}, .reason = "asked for"};
-    selected.backends.push_back({*std::move(backend), row.rates});
+    selected.backends.push_back(*std::move(backend));
     return selected;
   }
   const auto name_of = [](const BackendRow& row) { return std::string(row.name); };

@@ -272,6 +272,8 @@ void FillModel(const ModelStatus& status, v1::GetModelResponse* response) {
   response->set_config_json(info.config_json);
   response->set_memory_bytes(status.model->model->memory_bytes());
   response->set_weights_sha256(info.weights_sha256);
+  response->set_backend(info.backend);
+  response->set_backend_reason(info.backend_reason);
   for (const std::string& solver : info.solvers) response->add_solvers(solver);
   for (const std::string& label : info.labels) response->add_labels(label);
   FillPlan(*status.model->model, 0, response->mutable_plan());

@@ -82,6 +82,17 @@ const SolverSeries* ModelMetrics::ForSolver(std::string_view name, Method method
   return nullptr;
 }
 
+void ModelMetrics::SetBackend(std::string_view backend, std::string_view why) {
+  prometheus::Labels labels = labels_;
+  labels["backend"] = std::string(backend);
+  labels["why"] = std::string(why);
+  prometheus::Gauge* const series = owner_.Add(metrics_->backend_, labels);
+  // A version that is loaded again may run elsewhere.
+  prometheus::Gauge* const before = backend_series_.exchange(series);
+  if (before != nullptr) before->Set(0);
+  series->Set(1);
+}
+
 const StageSeries& ModelMetrics::stages() {
   std::call_once(stages_made_, [&] { stages_ = metrics_->MakeStages(labels_, owner_); });
   return stages_;
@@ -124,7 +135,10 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
                    "why that one gave up.")),
       queue_depth_(Register(BuildGauge(), registry_, "queue_depth", "Samples that wait.")),
       memory_(Register(BuildGauge(), registry_, "model_memory_bytes",
-                       "Weights, tables and workspaces of a ready model.")) {
+                       "Weights, tables and workspaces of a ready model.")),
+      backend_(Register(BuildGauge(), registry_, "model_backend",
+                        "1 for the backend that runs a model version; why: first of those tried, "
+                        "or no_code or self_check of the one before.")) {
   auto& in_flight = Register(BuildGauge(), registry_, "requests_in_flight",
                              "Requests in progress, or whose reply is not read yet.");
   for (size_t i = 0; i < kMethodNames.size(); ++i) {

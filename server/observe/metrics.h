@@ -112,6 +112,9 @@ class ModelMetrics {
   // Created on first use. Thread-safe.
   const StageSeries& stages();
 
+  // Sets the backend that runs the model version, and why (a BackendChoice). One call at a time.
+  void SetBackend(std::string_view backend, std::string_view why);
+
   prometheus::Histogram* batch_samples = nullptr;
   prometheus::Gauge* queue_samples = nullptr;
   prometheus::Gauge* memory_bytes = nullptr;
@@ -134,6 +137,7 @@ class ModelMetrics {
   prometheus::Labels labels_;
   SeriesOwner owner_;
   std::deque<OfSolver> solvers_;
+  std::atomic<prometheus::Gauge*> backend_series_{nullptr};
   std::once_flag stages_made_;
   StageSeries stages_{};
   // The counters of the model's name, null until the first request of a method.
@@ -201,7 +205,7 @@ class Metrics {
   prometheus::Family<prometheus::Histogram>&request_, &queue_, &solve_, &stage_, &iterations_,
       &stages_, &error_, &batch_, &speedup_, &shadow_error_, &load_, &plan_;
   prometheus::Family<prometheus::Counter>&requests_, &fallbacks_;
-  prometheus::Family<prometheus::Gauge>&queue_depth_, &memory_;
+  prometheus::Family<prometheus::Gauge>&queue_depth_, &memory_, &backend_;
   std::array<prometheus::Gauge*, kMethodNames.size()> in_flight_{};
   prometheus::Gauge *ready_ = nullptr, *models_ready_ = nullptr, *models_failed_ = nullptr;
   prometheus::Counter* load_failures_ = nullptr;

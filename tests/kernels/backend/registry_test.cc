@@ -81,6 +81,16 @@ TEST(BackendRegistryTest, AnUnknownNameIsAnErrorThatListsTheKnown) {
                 "backend: expected auto or one of cuda, cpu, reference, got \"tpu\""));
 }
 
+// A backend that is checked at every load has one that is not to be checked against.
+TEST(BackendRegistryTest, GpusAreCheckedAgainstBackendsThatAreNot) {
+  for (const BackendRow& row : Backends()) EXPECT_EQ(row.self_check, row.name == "cuda");
+  const auto selected = SelectBackends("cuda");
+  if (!selected.ok()) GTEST_SKIP() << selected.status();
+  std::vector<std::string> names;
+  for (const auto& oracle : selected->backends.front().oracles) names.emplace_back(oracle->name());
+  EXPECT_EQ(names, (std::vector<std::string>{"cpu", "reference"}));
+}
+
 TEST(BackendRegistryTest, EveryBackendThatAutoPassesOverSaysWhy) {
   for (const BackendRow& row : Backends())
     EXPECT_EQ(row.why_not == nullptr, row.automatic == Automatic::kYes) << row.name;
