@@ -11,7 +11,6 @@ import glob
 import json
 import pathlib
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -24,17 +23,10 @@ import readme_tables  # noqa: E402
 import runner  # noqa: E402
 import steps  # noqa: E402
 
-LOGS = ('tests.log', 'sanitizer.log', 'ncu.txt')
-
 
 def machine():
     """(name of the GPU, its driver); no name if there is none."""
-    try:
-        text = subprocess.run(['nvidia-smi', '--query-gpu=name,driver_version', '--format=csv,noheader'],
-                              capture_output=True, text=True, check=False, timeout=20).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        text = ''
-    name, _, driver = (text.strip().splitlines() or [''])[0].partition(', ')
+    name, _, driver = steps.queried('name,driver_version').partition(', ')
     if not name and glob.glob('/dev/nvidia[0-9]*'):
         return 'a GPU that nvidia-smi does not name', ''
     return name, driver
@@ -44,12 +36,7 @@ def commit(bundle):
     file = bundle / 'COMMIT'
     if file.exists():
         return file.read_text(encoding='utf-8').strip()
-    try:
-        head = subprocess.run(['git', 'rev-parse', '--short=12', 'HEAD'], cwd=ROOT, capture_output=True,
-                              text=True, check=False).stdout.strip()
-    except OSError:
-        head = ''
-    return head or 'unknown'
+    return steps.first_line('git', '-C', str(ROOT), 'rev-parse', '--short=12', 'HEAD') or 'unknown'
 
 
 def earlier(path):

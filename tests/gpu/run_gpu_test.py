@@ -25,6 +25,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 import gpu_tables  # noqa: E402  pylint: disable=wrong-import-position
+import runner  # noqa: E402  pylint: disable=wrong-import-position
 import steps  # noqa: E402  pylint: disable=wrong-import-position
 
 TRIAL = ''
@@ -316,6 +317,26 @@ class MishapTest(Rehearsal):
         self.assertRegex(self.summary(), r'(?m)^skipped +ncu NewtonKernel .*not permitted here.*ERR_NVGPUCTRPERM')
 
 
+class BudgetTest(unittest.TestCase):
+
+    def run_steps(self, *stages, budgets, whole):
+        """Statuses of steps (name, seconds of sleep), each of which may take a minute."""
+        lanes = [[[runner.Step(name, name, ('sleep', seconds), 60, least=0.5)] for name, seconds in stage]
+                 for stage in stages]
+        with tempfile.TemporaryDirectory() as folder:
+            run = runner.Runner(pathlib.Path(folder), {'steps': []}, lanes, budgets, whole, lambda _: None)
+            run.run()
+        return {step['name']: step['status'] for step in run.results['steps']}
+
+    def test_what_hangs_does_not_take_the_time_of_later_parts(self):
+        self.assertEqual(self.run_steps([('hangs', 60)], [('later', 0)], budgets=[0, 2], whole=3),
+                         {'hangs': 'timed out', 'later': 'ok'})
+
+    def test_lanes_of_a_stage_run_side_by_side(self):
+        self.assertEqual(self.run_steps([('tests', 1.5), ('sanitizer', 1.5)], budgets=[0], whole=2.5),
+                         {'tests': 'ok', 'sanitizer': 'ok'})
+
+
 class SignalTest(Rehearsal):
 
     def test_a_terminated_run_says_how_far_it_came(self):
@@ -363,14 +384,25 @@ class WithoutTest(Rehearsal):
         for name in ('kernel_trial', 'micro_trial'):
             (self.bundle / 'bin' / name).rename(self.tools / name)
         self.script(self.tools / 'nvcc', f'''#!/bin/sh
-echo "nvcc $*"
-while [ "$1" != -o ]; do shift; done
-cp "{self.tools}/$(basename "$2")" "$2"
+for last; do :; done
+case "$*" in
+  *" -c "*) echo object >"$last" ;;
+  *) name="${{last##*/.}}"; cp "{self.tools}/${{name%.new}}" "$last" ;;
+esac
 ''')
         self.assertEqual(self.run_all(parts=('check', 'micro')), 0, self.printed)
         self.assertEqual(self.statuses()['build kernel_trial'], 'ok')
         log = (self.out / 'tests.log').read_text()
-        self.assertRegex(log, r'nvcc --threads 0 .*-arch=sm_90 .*kernel_trial\.cc kernels/cuda/')
+        for source in (ROOT / 'kernels/cuda').glob('*/*.cu'):
+            self.assertRegex(log, rf'-arch=sm_90 .*-c {source.relative_to(ROOT)} ')
+
+    def test_a_source_that_does_not_compile_fails_the_steps_of_its_program(self):
+        (self.bundle / 'bin/kernel_trial').unlink()
+        self.script(self.tools / 'nvcc', '#!/bin/sh\necho "error: $*"\nexit 1\n')
+        self.assertEqual(self.run_all(parts=('check', 'micro')), 1)
+        found = self.statuses()
+        self.assertEqual([found[name] for name in ('build kernel_trial', 'check newton', 'micro-benchmarks')],
+                         ['failed', 'not started', 'ok'])
 
     def test_unknown_parts_and_steps_are_refused(self):
         self.assertEqual(self.run_all(parts=('everything',)), 2)
@@ -390,6 +422,11 @@ class DeclarationTest(unittest.TestCase):
         for part in steps.PARTS:
             if part != 'build':
                 self.assertIn(part, usage)
+
+    def test_kernels_that_are_profiled_exist(self):
+        sources = ''.join(path.read_text() for path in (ROOT / 'kernels/cuda').rglob('*.cu*'))
+        for kernel, _ in steps.PROFILED:
+            self.assertRegex(sources, rf'\b{kernel}\(const ', kernel)
 
     def test_cublas_is_found_in_the_wheels_of_pytorch(self):
         with tempfile.TemporaryDirectory() as folder:

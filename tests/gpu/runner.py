@@ -195,7 +195,8 @@ class Runner:
     def _execute(self, name, step, command, limit):
         """(Outcome, status)."""
         say(f'\n== {name}')
-        self._set(name, part=step.part, status='running', seconds=0, why='')
+        self._set(name, part=step.part, status='running', at=round(time.monotonic() - self.started, 1),
+                  seconds=0, why='')
         self._flush(0)
         began = time.monotonic()
         outcome = Outcome(step)

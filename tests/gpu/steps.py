@@ -97,14 +97,28 @@ class Programs:
         return 'not found' not in found.stdout + found.stderr
 
 
+def first_line(*command, seconds=20):
+    """What a command says first, or '': also where it never ends, and does not even die."""
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+    except OSError:
+        return ''
+    try:
+        lines = process.communicate(timeout=seconds)[0].strip().splitlines()
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return ''
+    return lines[0] if lines and process.returncode == 0 else ''
+
+
+def queried(what):
+    return first_line('nvidia-smi', f'--query-gpu={what}', '--format=csv,noheader')
+
+
 def architecture():
     """Compute capability of the GPU, as nvcc writes it."""
-    try:
-        text = subprocess.run(['nvidia-smi', '--query-gpu=compute_cap', '--format=csv,noheader'],
-                              capture_output=True, text=True, check=False, timeout=10).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        text = ''
-    digits = text.split('\n')[0].strip().replace('.', '')
+    digits = queried('compute_cap').replace('.', '')
     return digits if digits.isdigit() else '90'
 
 
@@ -117,8 +131,8 @@ def build_steps(programs, nvcc, built):
         if programs.run_here(name):
             continue
         built[name] = f'build {name}'
-        command = (nvcc, '--threads', '0', '-std=c++17', '-O3', '-fmad=false', '--expt-relaxed-constexpr',
-                   f'-arch=sm_{architecture()}', '-I.', *files, '-o', programs.path(name))
+        command = (sys.executable, '-B', '-u', 'tests/gpu/build_program.py', '--nvcc', nvcc,
+                   '--architecture', architecture(), '--output', programs.path(name), *files)
         missing = '' if nvcc else 'no nvcc: nothing to build with'
         try:
             programs.folder.mkdir(parents=True, exist_ok=True)
