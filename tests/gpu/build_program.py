@@ -21,14 +21,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FLAGS = ('-std=c++17', '-O3', '-fmad=false', '--expt-relaxed-constexpr')
 
 
-def run(command):
+def run(what, command):
     """True if it ended well."""
     began = time.monotonic()
-    print(f'running {" ".join(command)}', flush=True)
+    sys.stdout.write(f'case {what}\n{" ".join(command)}\n')  # at once: others write too
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           check=False)
-    print(f'{done.stdout}{command[-1]}: status {done.returncode} after {time.monotonic() - began:.0f} s',
-          flush=True)
+    taken = time.monotonic() - began
+    sys.stdout.write(f'{done.stdout}{what}: status {done.returncode} after {taken:.0f} s\n')
     return done.returncode == 0
 
 
@@ -43,11 +43,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder, \
             concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = [f'{folder}/{number}.o' for number in range(len(arguments.source))]
-        compiled = list(pool.map(lambda pair: run([*nvcc, '-c', pair[0], '-o', pair[1]]),
+        compiled = list(pool.map(lambda pair: run(pair[0], [*nvcc, '-c', pair[0], '-o', pair[1]]),
                                  zip(arguments.source, objects)))
         # A name of its own until it is whole: a time-out leaves no half program.
         scratch = arguments.output.with_name(f'.{arguments.output.name}.new')
-        if not (all(compiled) and run([*nvcc, *objects, '-o', str(scratch)])):
+        if not (all(compiled) and run(arguments.output.name, [*nvcc, *objects, '-o', str(scratch)])):
             sys.exit(1)
         os.replace(scratch, arguments.output)
 

@@ -122,7 +122,7 @@ def architecture():
     return digits if digits.isdigit() else '90'
 
 
-def build_steps(programs, nvcc, built):
+def build_steps(programs, nvcc, built, limits):
     """Builds what a bundle lacks and the toolkit alone can make; `built` gets their names."""
     sources = {'micro_trial': ['tests/gpu/micro_trial.cu'],
                'kernel_trial': ['tests/gpu/kernel_trial.cc',
@@ -138,7 +138,8 @@ def build_steps(programs, nvcc, built):
             programs.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             missing = f'nowhere to build: {error}'
-        yield Step(f'build {name}', 'build', command, limit=240 if len(files) > 1 else 60, missing=missing)
+        yield Step(f'build {name}', 'build', command, limits.get(f'build {name}', 240 if len(files) > 1 else 60),
+                   missing=missing)
 
 
 class Plan:
@@ -153,7 +154,7 @@ class Plan:
 
     def stages(self, wanted):
         """(lanes by stage, budgets)."""
-        builds = list(build_steps(self.programs, self.nvcc, self.built))
+        builds = list(build_steps(self.programs, self.nvcc, self.built, self.limits))
         makers = {part: getattr(self, part) for part in PARTS if part != 'build'}
         lanes = [[builds if part == 'build' else list(makers[part]()) for part in parts
                   if part == 'build' or part in wanted] for parts, _ in STAGES]
