@@ -111,7 +111,7 @@ esac
 '''
 # Runs the program behind its own options.
 WRAPPER = '#!/bin/sh\nwhile [ ! -x "$1" ] || [ -d "$1" ]; do shift; done\nexec "$@"\n'
-NO_COUNTERS = '#!/bin/sh\necho "==ERROR== ERR_NVGPUCTRPERM - no permission"\nexit 1\n'
+NO_COUNTERS = ('ERR_NVGPUCTRPERM - no permission', 'Failed to initialize the profiler: LibraryNotLoaded')
 QUICK = ('environment', 'micro', 'check', 'kernels', 'ncu', 'tests', 'sanitizer', 'sweep')
 
 
@@ -312,9 +312,16 @@ class MishapTest(Rehearsal):
         self.assertIn('sweep', self.summary().splitlines()[-1])
 
     def test_counters_that_are_not_permitted_are_a_visible_skip(self):
-        self.script(self.tools / 'ncu', NO_COUNTERS)
-        self.assertEqual(self.run_all(parts=('check', 'ncu')), 0, self.printed)
-        self.assertRegex(self.summary(), r'(?m)^skipped +ncu NewtonKernel .*not permitted here.*ERR_NVGPUCTRPERM')
+        for reason in NO_COUNTERS:
+            self.script(self.tools / 'ncu', f'#!/bin/sh\necho "==ERROR== {reason}"\nexit 1\n')
+            self.assertEqual(self.run_all(parts=('check', 'ncu')), 0, self.printed)
+            self.assertRegex(self.summary(), rf'(?m)^skipped +ncu NewtonKernel .*not permitted here.*{reason}')
+
+    def test_a_sanitizer_that_knows_no_such_device_is_a_visible_skip(self):
+        self.script(self.tools / 'compute-sanitizer',
+                    '#!/bin/sh\necho "========= Error: Device not supported"\nexit 1\n')
+        self.assertEqual(self.run_all(parts=('check', 'sanitizer')), 0, self.printed)
+        self.assertRegex(self.summary(), r'(?m)^skipped +memcheck kernels .*needs "sanitizer starts"')
 
 
 class BudgetTest(unittest.TestCase):

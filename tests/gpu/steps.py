@@ -36,7 +36,7 @@ FAMILIES = ('dense', 'sequential', 'newton', 'backward')
 WORKLOADS = ('sequential', 'W1', 'W2', 'W3', 'W4')
 TOOLS = ('memcheck', 'racecheck', 'synccheck')
 NO_SANITIZER = r'(?i)device not supported|unable to initialize|no gpu'
-NO_COUNTERS = r'ERR_NVGPUCTRPERM|(?i:profiling is not supported)'
+NO_COUNTERS = r'ERR_NVGPUCTRPERM|(?i:profiling is not supported|failed to initialize the profiler)'
 NOTHING_PROFILED = r'(?i)no kernels were profiled'
 NO_PROGRAM = 'none that runs here: deploy/bundle.sh --with_tests'
 # (kernel, program with arguments) that are looked at closely.
@@ -75,7 +75,8 @@ def environment(nvcc):
 def tool(name, nvcc):
     """Path of a tool of the toolkit, which may lie beside its compiler alone, or ''."""
     beside = str(pathlib.Path(nvcc).resolve().parent) if nvcc else ''
-    deeper = sorted(glob.glob(f'{beside}/../nsight-compute*')) if beside else []
+    deeper = sorted(glob.glob(f'{beside}/../nsight-compute*') if beside else [])
+    deeper += sorted(glob.glob('/opt/nvidia/nsight-compute/*'), reverse=True)
     return shutil.which(name, path=os.pathsep.join([os.environ.get('PATH', ''), beside, *deeper])) or ''
 
 
