@@ -72,6 +72,8 @@ for library in $libraries; do
   is_base "$library" || install -m 644 "$(readlink -f "$library")" "$output/lib/$(basename "$library")"
 done
 cp -r deploy/models/repository "$output/models"
+# The CUDA sources and the nvcc that the programs are of, which results have to name.
+cp "$build_dir/kernels/cuda_key.txt" "$output/CUDA_KEY"
 { git rev-parse --short=12 HEAD && git status --porcelain | grep -q . && echo dirty; } 2>/dev/null |
   paste -sd- >"$output/COMMIT" || true
 

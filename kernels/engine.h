@@ -53,6 +53,9 @@ struct ModelInfo {
   std::string backend;     // the backend that runs it
   BackendChoice backend_choice = BackendChoice::kFirst;
   std::string backend_reason;  // why not the ones before, in a sentence; empty for the first
+  // The backend that runs it as well, for numbers of samples for which its plan is the faster one;
+  // empty: none.
+  std::string other_backend;
   bool on_gpu = false;
   int64_t input_dim = 0;
   int64_t output_dim = 0;
@@ -135,8 +138,10 @@ class LoadedModel {
   virtual std::string PlanFileText() const = 0;
 
   // The system of num_steps steps (0: the default), or null if there is none at the moment: those
-  // that were made at load are always there.
-  virtual std::shared_ptr<const LoadedSystem> Find(int64_t num_steps = 0) const = 0;
+  // that were made at load are always there. Where two backends have one, that of `backend`; if
+  // that is empty, the one whose plan takes less time for num_samples samples.
+  virtual std::shared_ptr<const LoadedSystem> Find(int64_t num_steps = 0, int64_t num_samples = 1,
+                                                   std::string_view backend = {}) const = 0;
   // Find, and where that gives null makes the system, which takes up to seconds. Its plan is that
   // of the nearest number of steps, rescaled, so that it is the same wherever that plan is. Systems
   // that nobody has used for longest go to make room. One call at a time makes a system; others

@@ -94,38 +94,48 @@ class UnplannedSystems {
 
 class LoadedModelImpl final : public LoadedModel {
  public:
-  // `unplanned` may be null: the model has the planned systems and no others.
-  LoadedModelImpl(ModelInfo info, Systems planned, std::unique_ptr<UnplannedSystems> unplanned)
-      : info_(std::move(info)), planned_(std::move(planned)), unplanned_(std::move(unplanned)) {}
+  // `others`: the same systems on another backend, or none. `unplanned` may be null: the model has
+  // the planned systems and no others.
+  LoadedModelImpl(ModelInfo info, Systems planned, Systems others,
+                  std::unique_ptr<UnplannedSystems> unplanned)
+      : info_(std::move(info)),
+        planned_(std::move(planned)),
+        others_(std::move(others)),
+        unplanned_(std::move(unplanned)) {}
 
   const ModelInfo& info() const override { return info_; }
   int64_t memory_bytes() const override {
     int64_t bytes = unplanned_ != nullptr ? unplanned_->memory_bytes() : 0;
-    for (const auto& system : planned_) bytes += system->memory_bytes();
+    for (const Systems* systems : {&planned_, &others_})
+      for (const auto& system : *systems) bytes += system->memory_bytes();
     return bytes;
   }
   const Plan* PlanOf(const PlanKey& key) const override {
-    const auto found =
-        std::ranges::find_if(planned_, [&](const auto& system) { return system->key() == key; });
-    return found == planned_.end() ? nullptr : &(*found)->plan();
+    for (const Systems* systems : {&planned_, &others_})
+      for (const auto& system : *systems)
+        if (system->key() == key) return &system->plan();
+    return nullptr;
   }
   std::string PlanFileText() const override {
     PlanFile file;
-    for (const auto& system : planned_) file.Add(system->key(), system->plan());
+    for (const Systems* systems : {&planned_, &others_})
+      for (const auto& system : *systems) file.Add(system->key(), system->plan());
     return file.Text();
   }
 
-  std::shared_ptr<const LoadedSystem> Find(int64_t num_steps) const override {
-    if (num_steps == 0) return planned_.front();
-    const auto found = std::ranges::find_if(
-        planned_, [=](const auto& system) { return system->num_steps() == num_steps; });
-    if (found != planned_.end()) return *found;
+  std::shared_ptr<const LoadedSystem> Find(int64_t num_steps, int64_t num_samples,
+                                           std::string_view backend) const override {
+    const auto found = std::ranges::find_if(planned_, [=](const auto& system) {
+      return num_steps == 0 || system->num_steps() == num_steps;
+    });
+    if (found != planned_.end())
+      return Choose(static_cast<size_t>(found - planned_.begin()), num_samples, backend);
     return unplanned_ != nullptr ? unplanned_->Find(num_steps) : nullptr;
   }
 
   absl::StatusOr<std::shared_ptr<const LoadedSystem>> Prepare(
       int64_t num_steps, const CancelToken* token) const override {
-    if (auto found = Find(num_steps)) return found;
+    if (auto found = Find(num_steps, 1, {})) return found;
     if (unplanned_ != nullptr) return unplanned_->Prepare(num_steps, planned_, token);
     const std::string known =
         StrJoin(planned_, ", ", [](const auto& system) { return StrCat(system->num_steps()); });
@@ -133,8 +143,23 @@ class LoadedModelImpl final : public LoadedModel {
   }
 
  private:
+  // Of the systems of one number of steps, the one on this backend, or the one that is faster by
+  // its plan; what is not measured is not faster.
+  std::shared_ptr<const LoadedSystem> Choose(size_t i, int64_t num_samples,
+                                             std::string_view backend) const {
+    if (others_.empty()) return planned_[i];
+    const auto seconds = [=](const PreparedSystem& of) {
+      return of.plan().Lookup(num_samples).seconds();
+    };
+    const PreparedSystem &first = *planned_[i], &other = *others_[i];
+    const bool faster = seconds(other) > 0 && seconds(other) < seconds(first);
+    const bool takes_other = backend.empty() ? faster : backend == other.resolve().backend;
+    return takes_other ? others_[i] : planned_[i];
+  }
+
   const ModelInfo info_;
   const Systems planned_;  // the default first
+  const Systems others_;   // in the same order; or empty
   const std::unique_ptr<UnplannedSystems> unplanned_;
 };
 
@@ -216,15 +241,17 @@ struct PassedOver {
   std::string reason;
 };
 
-std::shared_ptr<const LoadedModel> Loaded(Model model, Systems planned, const SelectedBackend& on,
-                                          PassedOver passed_over, const LoadContext& context) {
+std::shared_ptr<const LoadedModel> Loaded(Model model, Systems planned, Systems others,
+                                          const SelectedBackend& on, PassedOver passed_over,
+                                          const LoadContext& context) {
   ModelInfo info = InfoOf(model, *on.backend, planned, *context.options);
+  if (!others.empty()) info.other_backend = std::string(others.front()->resolve().backend);
   info.backend_choice = passed_over.choice;
   info.backend_reason = std::move(passed_over.reason);
   std::unique_ptr<UnplannedSystems> unplanned;
   if (info.max_inference_steps > 0)
     unplanned = std::make_unique<UnplannedSystems>(std::move(model), on, context);
-  return std::make_shared<LoadedModelImpl>(std::move(info), std::move(planned),
+  return std::make_shared<LoadedModelImpl>(std::move(info), std::move(planned), std::move(others),
                                            std::move(unplanned));
 }
 
@@ -235,6 +262,19 @@ std::optional<PassedOver> WhyNot(const Backend& backend, const absl::Status& sta
   if (!absl::IsUnimplemented(status)) return std::nullopt;
   return PassedOver{BackendChoice::kNoCode,
                     StrCat("the ", backend.name(), " backend cannot run this model: ", message)};
+}
+
+// The systems of a model on the next backend too, where it runs on a device that a small call may
+// not be worth: its launches take longer than a small model takes on a CPU. None where there is no
+// next one, or it has no code for the model.
+absl::StatusOr<Systems> PrepareOthers(const Model& model, const PlanFile* plans,
+                                      const SelectedBackend& on, const LoadContext& context) {
+  const SelectedBackend* const next = &on + 1;
+  if (on.oracles.empty() || next == context.backends.data() + context.backends.size())
+    return Systems();
+  absl::StatusOr<Systems> systems = PreparePlanned(model, plans, *next, context);
+  if (absl::IsUnimplemented(systems.status())) return Systems();
+  return systems;
 }
 
 }  // namespace
@@ -256,7 +296,10 @@ absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
       continue;
     }
     DEEPPCR_RETURN_IF_ERROR(Watched(systems.status(), context.options->device_failed));
-    return Loaded(std::move(model), *std::move(systems), on, std::move(passed_over), context);
+    DEEPPCR_ASSIGN_OR_RETURN(
+        Systems others, PrepareOthers(model, plans.has_value() ? &*plans : nullptr, on, context));
+    return Loaded(std::move(model), *std::move(systems), std::move(others), on,
+                  std::move(passed_over), context);
   }
   return unfit;
 }

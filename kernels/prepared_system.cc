@@ -82,7 +82,8 @@ class Preparation {
     DEEPPCR_ASSIGN_OR_RETURN(parts_.runner, std::move(runner));
     parts_.resolve = {.shape = shape_,
                       .min_shooting_interval = limits.min_shooting_interval,
-                      .iterative = limits.iterative};
+                      .iterative = limits.iterative,
+                      .backend = backend_.name()};
     Calibrate();
     if (Fired(with_.token)) return absl::CancelledError("stopped during calibration");
     return absl::OkStatus();

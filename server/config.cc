@@ -141,10 +141,11 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
                          "model's unload, is not ready."));
   specs.push_back(Switch("allow_failed", &C::allow_failed,
                          "Ready also if models failed to load, as long as one is served."));
-  specs.push_back(
-      Choice("backend", {BackendNames().begin(), BackendNames().end()}, &C::backend,
-             "Where models run. auto: the CPU, until a GPU has run the tests of cuda; a model that "
-             "the CPU backend has no code for runs on the reference backend, with a warning."));
+  specs.push_back(Choice(
+      "backend", {BackendNames().begin(), BackendNames().end()}, &C::backend,
+      "Where models run. auto: the CPU, until a GPU has passed the tests of this very code; a "
+      "model that the CPU backend has no code for runs on the reference backend, with a "
+      "warning."));
   specs.push_back(Integer("threads", "threads", 0, 1024, &C::threads,
                           "Threads that share the samples of one batch. 0: one per core."));
   specs.push_back(

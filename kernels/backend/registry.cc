@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "kernels/backend/cuda_evidence.h"
 #include "kernels/backend/module.h"
 #include "kernels/base/strings.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -21,11 +22,20 @@ absl::StatusOr<std::unique_ptr<Backend>> NewReference() { return reference::NewR
 // layer (assumed: no GPU has run the planner). cpu: one core with AVX2 at width 16 and its chain of
 // dependent instructions. reference: its plain loops.
 using Automatic = BackendRow::Automatic;
-constexpr std::array<BackendRow, 3> kBackends = {{
-    {"cuda", Automatic::kNever, "no GPU has run its tests yet", &NewCuda, {2e12, 65e-9}, true},
-    {"cpu", Automatic::kYes, nullptr, &NewCpu, {25e9, 14e-9}},
-    {"reference", Automatic::kNotFirst, "it is the tests' oracle", &NewReference, {0.5e9, 0}},
-}};
+constexpr BackendRow kCuda = {
+    "cuda",   Automatic::kNever, "no GPU has passed the tests of this code",
+    &NewCuda, {2e12, 65e-9},     true};
+constexpr BackendRow kCpu = {"cpu", Automatic::kYes, nullptr, &NewCpu, {25e9, 14e-9}};
+constexpr BackendRow kReference = {
+    "reference", Automatic::kNotFirst, "it is the tests' oracle", &NewReference, {0.5e9, 0}};
+
+// cuda as `auto` takes it once a GPU has passed the tests of this code.
+constexpr BackendRow TestedCuda() {
+  BackendRow row = kCuda;
+  row.automatic = Automatic::kYes;
+  row.why_not = nullptr;
+  return row;
+}
 
 // The backend of a row that can run here, with those that its models are checked against.
 absl::StatusOr<SelectedBackend> Select(const BackendRow& row) {
@@ -33,7 +43,7 @@ absl::StatusOr<SelectedBackend> Select(const BackendRow& row) {
   if (!backend.ok()) return backend.status();
   SelectedBackend selected{*std::move(backend), row.rates};
   if (!row.self_check) return selected;
-  for (const BackendRow& other : kBackends) {
+  for (const BackendRow& other : Backends()) {
     if (other.self_check) continue;
     if (absl::StatusOr<std::unique_ptr<Backend>> oracle = other.create(); oracle.ok())
       selected.oracles.push_back(*std::move(oracle));
@@ -47,7 +57,7 @@ absl::StatusOr<SelectedBackends> SelectAutomatically() {
   const auto pass_over = [&](const BackendRow& row, std::string_view how, std::string_view why) {
     passed_over += StrCat(passed_over.empty() ? "" : "; ", row.name, how, why);
   };
-  for (const BackendRow& row : kBackends) {
+  for (const BackendRow& row : Backends()) {
     const bool first = selected.backends.empty();
     if (row.automatic == Automatic::kNever || (first && row.automatic == Automatic::kNotFirst)) {
       pass_over(row, " only when asked for: ", row.why_not);
@@ -67,13 +77,17 @@ absl::StatusOr<SelectedBackends> SelectAutomatically() {
 
 }  // namespace
 
-std::span<const BackendRow> Backends() { return kBackends; }
+std::span<const BackendRow> Backends() {
+  static const std::array<BackendRow, 3> rows = {*kCudaEvidence != '\0' ? TestedCuda() : kCuda,
+                                                 kCpu, kReference};
+  return rows;
+}
 
 absl::StatusOr<SelectedBackends> SelectBackends(std::string_view name) {
   const char* forced = std::getenv("DEEPPCR_FORCE_BACKEND");
   if (name == "auto" && forced != nullptr && *forced != '\0') name = forced;
   if (name == "auto") return SelectAutomatically();
-  for (const BackendRow& row : kBackends) {
+  for (const BackendRow& row : Backends()) {
     if (row.name != name) continue;
     absl::StatusOr<SelectedBackend> backend = Select(row);
     if (!backend.ok()) return backend.status();
@@ -82,7 +96,7 @@ absl::StatusOr<SelectedBackends> SelectBackends(std::string_view name) {
     return selected;
   }
   const auto name_of = [](const BackendRow& row) { return std::string(row.name); };
-  return InvalidArgument("backend: expected auto or one of ", StrJoin(kBackends, ", ", name_of),
+  return InvalidArgument("backend: expected auto or one of ", StrJoin(Backends(), ", ", name_of),
                          ", got ", Quoted(name));
 }
 

@@ -121,7 +121,7 @@ class SolveCall final : public Call,
     request_bytes_ = wire_bytes_ + request_memory_.bytes();
     checked_ = request_bytes_ <= kInlineCheckBytes;
     if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
-    system = model->model->Find(input_.num_steps);
+    system = model->model->Find(input_.num_steps, input_.num_samples);
     return system != nullptr ? Submit() : AwaitSystem();
   }
 

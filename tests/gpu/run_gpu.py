@@ -39,6 +39,23 @@ def commit(bundle):
     return steps.first_line('git', '-C', str(ROOT), 'rev-parse', '--short=12', 'HEAD') or 'unknown'
 
 
+def cuda_key(bundle):
+    """(hash of the CUDA sources, major.minor of nvcc) that the bundle's programs are of; what was
+    built here is not told apart by either, and switches nothing on."""
+    try:
+        sources, nvcc = (bundle / 'CUDA_KEY').read_text(encoding='utf-8').split()
+    except (OSError, ValueError):
+        return '', ''
+    return sources, nvcc
+
+
+def tests_passed(results):
+    """Whether the tests have run, and all of them passed: kernels/cuda_evidence.cmake asks."""
+    of_tests = [r['status'] for r in results['steps'] if r['part'] in ('check', 'tests')]
+    return results['machine'] != 'no GPU' and {'check', 'tests'} <= {r['part'] for r in results['steps']} \
+        and all(status == 'ok' for status in of_tests)
+
+
 def earlier(path):
     """The results that are there already."""
     try:
@@ -70,6 +87,7 @@ class Files:
         """Tables that cannot be made take nothing from what was measured."""
         results['failed'] = {r['name']: f'{r["status"]}: {r["why"]}' for r in runner.failures(results)
                              if r['status'] != 'running'}
+        results['tests_passed'] = tests_passed(results)
         try:
             results['tables'] = gpu_tables.tables_of(results)
         except Exception:  # pylint: disable=broad-except  # rows of a program that ended in their midst
@@ -144,7 +162,8 @@ def main():
         (arguments.out / log).write_bytes(b'')
     results = {'steps': [], **earlier(arguments.out / 'results.json')}
     without(results, planned)
-    results.update(date=datetime.date.today().isoformat(), machine=gpu or 'no GPU', driver=driver,
+    sources, nvcc = cuda_key(arguments.bundle)
+    results.update(cuda_sources=sources, nvcc=nvcc, date=datetime.date.today().isoformat(), machine=gpu or 'no GPU', driver=driver,
                    commit=commit(arguments.bundle), command=' '.join(sys.argv[1:]))
     runner.say(f'GPU: {results["machine"]}\nbundle: {arguments.bundle}, commit {results["commit"]}')
 

@@ -134,6 +134,7 @@ class Rehearsal(unittest.TestCase):
         for name, text in scripts.items():
             self.script(self.bundle / 'bin' / name, text)
         (self.bundle / 'COMMIT').write_text('abc\n')
+        (self.bundle / 'CUDA_KEY').write_text('0123 13.0\n')
         self.script(self.tools / 'nvidia-smi', NVIDIA_SMI)
         self.script(self.tools / 'compute-sanitizer', WRAPPER)
         self.script(self.tools / 'ncu', WRAPPER)
@@ -206,6 +207,9 @@ class WholeTest(Rehearsal):
         results, found = self.results(), self.statuses()
         self.assertEqual(set(found.values()), {'ok'}, found)
         self.assertEqual(results['failed'], {})
+        # What kernels/cuda_evidence.cmake looks at.
+        self.assertEqual((results['cuda_sources'], results['nvcc'], results['tests_passed']),
+                         ('0123', '13.0', True))
         self.assertEqual((results['machine'], results['driver'], results['commit']),
                          ('Fake GPU', '999.1', 'abc'))
         self.assertEqual({row['step'] for row in results['kernels']},
@@ -256,6 +260,7 @@ class MishapTest(Rehearsal):
         self.assertEqual(self.statuses()['check newton'], 'timed out')
         self.assertRegex(self.summary(), r'(?m)^timed out +check newton .*in: case L=5 D=3 C=8')
         self.assertRegex(self.summary(), r'1 failed: check newton$')
+        self.assertFalse(self.results()['tests_passed'])
         self.assertEqual(self.results()['micro'][0]['name'], 'shared')  # measured before
         self.assertEqual(len(self.kernels()), 2 * len(steps.WORKLOADS))  # and after
         self.expect_nobody_left()

@@ -176,6 +176,28 @@ TEST_F(LoadedModelTest, ABackendThatPassesItsSelfCheckServes) {
   EXPECT_EQ(problems_, "");
 }
 
+// Both backends measure their plans, and a request goes where its number of samples is answered
+// sooner.
+TEST_F(LoadedModelTest, ACheckedBackendServesWhereItsPlanIsFaster) {
+  const LoadedPtr slow = PrepareAfterFault(Fault::kSlow).value();
+
+  EXPECT_EQ(slow->info().backend, "faulty");
+  EXPECT_EQ(slow->info().other_backend, "cpu");
+  for (const int64_t n : {1, 2}) {
+    EXPECT_EQ(slow->Find(0, n)->Resolve({}, n)->backend, "cpu");
+    EXPECT_EQ(slow->Find(0, n, "faulty")->Resolve({}, n)->backend, "faulty");
+    EXPECT_EQ(slow->Find(0, n, "cpu")->Resolve({}, n)->backend, "cpu");
+  }
+  EXPECT_EQ(slow->Find(999), nullptr);
+}
+
+TEST_F(LoadedModelTest, ABackendThatIsNotCheckedServesAlone) {
+  const LoadedPtr model = PrepareAfterRefusal(absl::UnimplementedError("no code for it")).value();
+
+  EXPECT_EQ(model->info().other_backend, "");
+  EXPECT_EQ(model->Find(0, 1), model->Find(0, 2));
+}
+
 // A plan that is there already spares the measurement, and not the check.
 TEST_F(LoadedModelTest, AStoredPlanIsCheckedToo) {
   options_.plan_cache_dir = plans_.path();

@@ -90,6 +90,7 @@ class FaultySpace final : public SolveSpace {
   void Restart(int32_t n) override { inner_->Restart(n); }
   int64_t Advance(int32_t n, int64_t begin, int64_t end, float* const* trajectories) override {
     if (fault_ == Fault::kHangs) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    if (fault_ == Fault::kSlow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     return inner_->Advance(n, begin, end, trajectories);
   }
   int64_t StepsPerPoll(int32_t n) const override { return inner_->StepsPerPoll(n); }

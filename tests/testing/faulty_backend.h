@@ -29,6 +29,7 @@ enum class Fault : uint8_t {
   kHangs,           // steps take for ever, but look at nothing but the clock
   kOtherNoise,      // samples draw the noise of the next one (diffusion)
   kNoLabel,         // labels are not looked at (diffusion)
+  kSlow,            // right, and two milliseconds late
   kFinalState,      // the final state that is handed out is not the last of the trajectory
 };
 struct FaultCase {
