@@ -70,6 +70,7 @@ def run(options):
     x, noise = problem.inputs(options['samples'])
     try:
         settings = engine.settings(options['candidate'], context, problem, x, noise)
+        settings = settings[:options.get('most_settings')]
         version = engine.version(context)
     except NotOffered as reason:
         status = 'not installed' if 'not built' in str(reason) else 'not tried'

@@ -94,27 +94,34 @@ class Child:
         return self.process.wait()
 
 
+def late(limit, said):
+    """The row of a candidate at a deadline, by what it said last."""
+    if said.get('stage') == 'measuring':
+        return {'status': 'failed', 'setting': said['setting'],
+                'reason': f'not measured within {limit:g} s'}
+    row = {'status': 'no answer', 'setting': said.get('setting', ''),
+           'reason': f'no answer within {limit:g} s'}
+    # Settings that were right before one that takes too long are worth another process.
+    return row | ({'most_settings': said['before']} if said.get('right') else {})
+
+
 def run_child(command, limit, log):
     """The row that it reports, or one that says why there is none."""
-    child = Child(command, log)
-    deadline, setting, loaded = time.monotonic() + limit, '', None
+    child, said = Child(command, log), {}
+    deadline = time.monotonic() + limit
     try:
         while True:
             line = child.line(deadline)
             if line is None:
-                what = 'no answer' if loaded is None else 'failed'
-                return {'status': what, 'setting': setting,
-                        'reason': f'no answer within {limit:g} s' if loaded is None else
-                        f'not measured within {limit:g} s'}
+                return late(limit, said)
             if line == '':
-                return {'status': 'failed', 'setting': setting,
+                return {'status': 'failed', 'setting': said.get('setting', ''),
                         'reason': f'ended with status {child.end()}'}
             said = json.loads(line)
             if said['stage'] == 'done':
                 return said['row']
-            setting = said['setting']
             if said['stage'] == 'measuring':
-                loaded, deadline = said['load_s'], time.monotonic() + limit
+                deadline = time.monotonic() + limit
     finally:
         child.end()
 
@@ -125,12 +132,16 @@ def row_of(arguments, engine, candidate, workload, samples):
     missing = missing_packages(packages)
     if missing:
         return named | {'status': 'not installed', 'reason': f'no package {", ".join(missing)}'}
-    command = [sys.executable, '-B', str(HERE / 'child.py'),
-               json.dumps(options_of(arguments, engine, candidate, workload, samples))]
+    options = options_of(arguments, engine, candidate, workload, samples)
+    command = [sys.executable, '-B', str(HERE / 'child.py')]
     with open(arguments.scratch / 'children.log', 'ab') as log:
         log.write(f'== {named}\n'.encode())
         log.flush()
-        return named | run_child(command, arguments.limit, log)
+        row = run_child([*command, json.dumps(options)], arguments.limit, log)
+        if 'most_settings' in row:
+            options['most_settings'] = row['most_settings']
+            row = run_child([*command, json.dumps(options)], arguments.limit, log)
+    return named | row
 
 
 def prepare(arguments):

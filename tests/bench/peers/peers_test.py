@@ -100,6 +100,13 @@ class ProcessTest(unittest.TestCase):
         self.assertEqual(row['status'], 'no answer')
         self.assertEqual(row['reason'], 'no answer within 0.3 s')
 
+    def test_what_was_right_before_is_worth_another_process(self):
+        row = self.run_python('import json, time\n'
+                              'print(json.dumps({"stage": "trying", "setting": "b", "before": 2,'
+                              ' "right": 1}), flush=True)\n'
+                              'time.sleep(60)', 2)
+        self.assertEqual((row['status'], row['most_settings']), ('no answer', 2))
+
     def test_one_that_dies_is_a_row(self):
         row = self.run_python('import os; os._exit(3)')
         self.assertEqual((row['status'], row['reason']), ('failed', 'ended with status 3'))

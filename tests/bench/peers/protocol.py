@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a candidate is checked and timed, in a process of its own: lines of JSON on its output.
 
-  {"stage": "trying", "setting": ...}   for each setting that is loaded, checked and tried
+  {"stage": "trying", "setting": ..., "before": N, "right": N}
+                                        for each setting that is loaded, checked and tried: how
+                                        many came before it, and how many of them were right
   {"stage": "measuring", ...}           the best one was found; the limit on loading ends here
   {"stage": "done", "row": {...}}       what the result file gets, without the candidate's name
 
@@ -67,7 +69,8 @@ def best_of(settings, expected, say, until):
         if said and time.monotonic() > until:
             said.append({'setting': setting.name, 'status': 'not tried', 'reason': 'no time left'})
             continue
-        say({'stage': 'trying', 'setting': setting.name})
+        say({'stage': 'trying', 'setting': setting.name, 'before': len(said),
+             'right': sum(s['status'] == 'right' for s in said)})
         now, made = tried(setting, expected)
         said.append(now)
         if made and (best is None or now['trial_us'] < best['trial_us']):

@@ -13,7 +13,7 @@ from calls import PythonCall, Setting  # noqa: E402
 
 # Steps that are compiled as one; around them is a loop in Python that calls the same code. More
 # take minutes to compile.
-CHUNKS = {'stack': (64,), 'diffusion': (10, 25)}
+STACK_CHUNKS, RESIDUAL_CHUNKS, ADALN_CHUNKS = (64,), (10, 25), (10,)
 LAYER_NORM_EPSILON = 1e-6
 
 
@@ -162,11 +162,15 @@ def settings(candidate, _, problem, x, noise):
     if candidate == 'eager':
         return [Setting(name, lambda name=name: eager(problem, x, noise, name))
                 for name in ('linear', 'addmm')]
-    products = ('multiply and sum', 'addmm') if problem.kind == 'stack' else ('addmm',)
+    products, chunks = ('addmm',), RESIDUAL_CHUNKS
+    if problem.kind == 'stack':
+        products, chunks = ('multiply and sum', 'addmm'), STACK_CHUNKS
+    elif problem.adaln:
+        chunks = ADALN_CHUNKS
     return [Setting(f'{chunk} steps as one, {product}',
                     lambda chunk=chunk, product=product:
                     compiled(problem, x, noise, product, chunk))
-            for chunk in CHUNKS[problem.kind] for product in products]
+            for chunk in chunks for product in products]
 
 
 def version(_):
