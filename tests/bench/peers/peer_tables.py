@@ -79,13 +79,14 @@ def bytes_table(rows):
     found = [row for row in rows if row.get('to_bytes')]
     return {'name': 'peers-bytes',
             'note': 'Ours, one sample, in turns with a C loop that only reads the weights that '
-                    'each step multiplies with, in the same order: what the memory allows.',
+                    'each step multiplies with, in the same order: what the memory allows. Met: by both '
+                    'ratios.',
             'columns': ['workload', 'ours, min us', 'reading alone, min us', 'ratio of minima',
                         'in turns', 'wanted', 'met'],
             'rows': [[row['workload'], row['min_us'], row['bytes_min_us'], row['to_bytes']['min'],
                       row['to_bytes']['paired'],
                       f'<= {WANTED_BYTES_RATIO}' if row['workload'] == 'W4' else 'no target',
-                      row['to_bytes']['paired'] <= WANTED_BYTES_RATIO
+                      max(row['to_bytes'].values()) <= WANTED_BYTES_RATIO
                       if row['workload'] == 'W4' else ''] for row in found]}
 
 
