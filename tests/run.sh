@@ -79,18 +79,6 @@ run_ctest() {
   return $status
 }
 
-# make_environment NAME REQUIREMENTS: makes build/NAME, an environment of its own for packages from PyPI.
-make_environment() {
-  local folder="build/$1" wanted="$2"
-  cmp -s "$wanted" "$folder/requirements.txt" && return
-  rm -rf "$folder"
-  /usr/bin/python3 -m venv "$folder" &&
-    "$folder/bin/python" -m pip install -q --disable-pip-version-check -r "$wanted" &&
-    cp "$wanted" "$folder/requirements.txt" && return
-  rm -rf "$folder"
-  return 1
-}
-
 # Keeps what ptxas reported about registers, shared memory and spills beside the kernels, if this
 # build compiled them.
 keep_resources() {
