@@ -47,7 +47,7 @@ TEST(BackendRegistryTest, AutoTakesTheCpuFirstAndTheOracleForTheRest) {
   const Environment none("DEEPPCR_FORCE_BACKEND", "");
   const auto selected = SelectBackends("auto").value();
   EXPECT_EQ(NamesOf(selected), (std::vector<std::string>{"cpu", "reference"}));
-  EXPECT_EQ(selected.reason, "cuda only when asked for: no GPU has run its tests yet");
+  EXPECT_EQ(selected.reason, "cuda only when asked for: no GPU has passed the tests of this code");
 }
 
 // The oracle is slow: it must not become the first because the cpu backend cannot run.
