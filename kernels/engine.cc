@@ -102,6 +102,14 @@ class EngineImpl final : public Engine {
 
 }  // namespace
 
+std::shared_ptr<const LoadedSystem> LoadedModel::FindFor(const SolveOptions& options,
+                                                         int64_t num_steps,
+                                                         int64_t num_samples) const {
+  const bool open = options.solver == "auto" && options.shooting_interval == 0 &&
+                    options.initial_guess == InitialGuess::kFromPlan;
+  return Find(num_steps, num_samples, open ? std::string_view() : info().backend);
+}
+
 std::string_view ToString(BackendChoice choice) {
   switch (choice) {
     case BackendChoice::kFirst:

@@ -139,9 +139,14 @@ class LoadedModel {
 
   // The system of num_steps steps (0: the default), or null if there is none at the moment: those
   // that were made at load are always there. Where two backends have one, that of `backend`; if
-  // that is empty, the one whose plan takes less time for num_samples samples.
+  // that is empty, the first one's, unless the other's plan is clearly faster for num_samples
+  // samples.
   virtual std::shared_ptr<const LoadedSystem> Find(int64_t num_steps = 0, int64_t num_samples = 1,
                                                    std::string_view backend = {}) const = 0;
+  // The system for a request: where it leaves everything to the plans, that of the faster backend,
+  // else the first one's, so that what is valid does not depend on the number of samples.
+  std::shared_ptr<const LoadedSystem> FindFor(const SolveOptions& options, int64_t num_steps,
+                                              int64_t num_samples) const;
   // Find, and where that gives null makes the system, which takes up to seconds. Its plan is that
   // of the nearest number of steps, rescaled, so that it is the same wherever that plan is. Systems
   // that nobody has used for longest go to make room. One call at a time makes a system; others

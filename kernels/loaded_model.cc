@@ -10,6 +10,7 @@
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/plan/candidates.h"
 #include "kernels/plan/plan_file.h"
 #include "kernels/plan/rescaled_plan.h"
 #include "kernels/prepared_system.h"
@@ -143,8 +144,8 @@ class LoadedModelImpl final : public LoadedModel {
   }
 
  private:
-  // Of the systems of one number of steps, the one on this backend, or the one that is faster by
-  // its plan; what is not measured is not faster.
+  // Of the systems of one number of steps, the one on this backend, or the one that is clearly
+  // faster by its plan: clocks of a load decide no less. What is not measured is not faster.
   std::shared_ptr<const LoadedSystem> Choose(size_t i, int64_t num_samples,
                                              std::string_view backend) const {
     if (others_.empty()) return planned_[i];
@@ -152,7 +153,7 @@ class LoadedModelImpl final : public LoadedModel {
       return of.plan().Lookup(num_samples).seconds();
     };
     const PreparedSystem &first = *planned_[i], &other = *others_[i];
-    const bool faster = seconds(other) > 0 && seconds(other) < seconds(first);
+    const bool faster = seconds(other) > 0 && kClearlyFaster * seconds(other) < seconds(first);
     const bool takes_other = backend.empty() ? faster : backend == other.resolve().backend;
     return takes_other ? others_[i] : planned_[i];
   }
@@ -273,8 +274,13 @@ absl::StatusOr<Systems> PrepareOthers(const Model& model, const PlanFile* plans,
   if (on.oracles.empty() || next == context.backends.data() + context.backends.size())
     return Systems();
   absl::StatusOr<Systems> systems = PreparePlanned(model, plans, *next, context);
-  if (absl::IsUnimplemented(systems.status())) return Systems();
-  return systems;
+  if (systems.ok() || absl::IsCancelled(systems.status())) return systems;
+  // The model is served, by the first alone.
+  if (!absl::IsUnimplemented(systems.status()) && context.progress)
+    context.progress(LoadNews::kProblem,
+                     StrCat("not on the ", next->backend->name(),
+                            " backend too: ", ToStd(systems.status().message())));
+  return Systems();
 }
 
 }  // namespace

@@ -22,6 +22,9 @@
 namespace deeppcr {
 namespace {
 
+// Memory that the workspace of a self-check may take, where --max_workspace_bytes is less.
+constexpr int64_t kOracleBytes = int64_t{256} << 20;
+
 // Number of inputs: twice the unknowns of the affine map per output, within reason.
 int64_t NumSyntheticInputs(int64_t state_dim) {
   return std::clamp<int64_t>(2 * (state_dim + 1), 256, 2048);
@@ -120,6 +123,11 @@ class Preparation {
           other->NewSystem(spec_, {.token = with_.token});
       if (absl::IsUnimplemented(oracle.status())) continue;
       DEEPPCR_RETURN_IF_ERROR(oracle.status());
+      const int64_t oracle_bytes = std::max(kOracleBytes, with_.options.max_workspace_bytes);
+      if (with_.check_bytes)
+        DEEPPCR_RETURN_IF_ERROR(with_.check_bytes(parts_.system->memory_bytes() +
+                                                  parts_.runner->memory_bytes() +
+                                                  (*oracle)->memory_bytes() + oracle_bytes));
       Say(StrCat("checking it against the ", other->name(), " backend"));
       const absl::Status checked =
           RunSelfCheck({.runner = *parts_.runner,
@@ -128,6 +136,7 @@ class Preparation {
                         .resolve = parts_.resolve,
                         .inputs = Inputs(),
                         .max_batch_size = with_.model.config.max_batch_size,
+                        .max_oracle_bytes = oracle_bytes,
                         .token = with_.token});
       if (!absl::IsDataLoss(checked)) return checked;
       return absl::DataLossError(

@@ -6,15 +6,21 @@
 // backend. A plan's measurement is no such check: it judges a device by the device's own answers.
 //
 //  - Every step by itself: from each state of the device's own trajectory the oracle takes one step
-//    (or, where its workspace allows no less, a few). A chaotic model separates trajectories, but
-//    not steps. z_0 and the outputs are compared as well.
-//  - Every solver of the plan against the device's own sequential states: it converges, is right to
-//    the tolerance, and is causal, bit for bit, after one and two iterations.
-//  - Bits: a sample's are the same alone and in batches of 2, 3 and the largest size, and in twenty
-//    runs of the same batch.
+//    (or, where its workspace allows no less, a few, with what they make of rounding). A chaotic
+//    model separates trajectories, but not steps. z_0 and the outputs are compared as well.
+//  - Every solver that the model takes, against the device's own sequential states: what it
+//    certifies is right, it is causal, bit for bit, after one and two iterations, and it converges
+//    if the plan has a choice for it. (A planner that measures a broken solver leaves it out.)
+//  - Bits: a sample's are the same alone, at two places of batches of 2, 3 and the largest size,
+//  and
+//    in twenty runs of the same batch, as far as these are affordable.
 //  - Time: no run takes longer than it may.
 //
-// What it cannot see: faults that are rarer than that, or that come with load.
+// A plan that was made for another number of steps is judged by one sample, and its choices need
+// not converge.
+//
+// What it cannot see: faults that are rarer than that, or that come with load; and a run that never
+// comes back is waited for.
 
 #include <cstdint>
 

@@ -30,9 +30,10 @@ bool IsServed(const sockaddr_un& address) {
 absl::Status ClearSocket(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof(address.sun_path))
+  // gRPC would take a percent sign for the start of an escape.
+  if (path.empty() || path.size() >= sizeof(address.sun_path) || path.find('%') != path.npos)
     return InvalidArgument("--socket: expected a path of at most ", sizeof(address.sun_path) - 1,
-                           " bytes, got ", Quoted(path, 200));
+                           " bytes without %, got ", Quoted(path, 200));
   std::memcpy(address.sun_path, path.data(), path.size());
   struct stat status = {};
   if (lstat(path.c_str(), &status) != 0) {

@@ -137,10 +137,10 @@ absl::Status Call::Parse(google::protobuf::Message* request) {
   // The request is the handler's, though gRPC passes it as const; of no use once it is parsed.
   grpc::ByteBuffer bytes;
   bytes.Swap(const_cast<grpc::ByteBuffer*>(call_.request));
-  wire_bytes_ = static_cast<int64_t>(bytes.Length());
   {
     grpc::ProtoBufferReader reader(&bytes);
-    DEEPPCR_RETURN_IF_ERROR(CheckWire(&reader, *request->GetDescriptor()));
+    DEEPPCR_ASSIGN_OR_RETURN(const int64_t unknown, CheckWire(&reader, *request->GetDescriptor()));
+    parsed_bytes_ = static_cast<int64_t>(bytes.Length()) + unknown * kUnknownFieldBytes;
   }
   grpc::ProtoBufferReader reader(&bytes);
   if (request->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();

@@ -125,7 +125,7 @@ class Call : public CallEvents {
   int64_t num_samples_ = 0;
   std::string_view solver_;  // resolved; static storage
   JobTimings timings_;
-  int64_t wire_bytes_ = 0;         // of the request
+  int64_t parsed_bytes_ = 0;       // of the request's data and unknown fields, at most
   int64_t held_bytes_ = 0;         // part of the batcher's budget
   int64_t small_reply_bytes_ = 0;  // part of small_reply_bytes
   bool answers_always_ = false;

@@ -118,10 +118,10 @@ class SolveCall final : public Call,
       limited_.emplace(std::min(start_ + *input_.timeout, token_.deadline()), &token_);
       token = &*limited_;
     }
-    request_bytes_ = wire_bytes_ + request_memory_.bytes();
+    request_bytes_ = parsed_bytes_ + request_memory_.bytes();
     checked_ = request_bytes_ <= kInlineCheckBytes;
     if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
-    system = model->model->Find(input_.num_steps, input_.num_samples);
+    system = model->model->FindFor(input_.options, input_.num_steps, input_.num_samples);
     return system != nullptr ? Submit() : AwaitSystem();
   }
 
@@ -139,7 +139,9 @@ class SolveCall final : public Call,
     any.shooting_interval = 0;
     const std::vector<std::string>& solvers = model->model->info().solvers;
     if (std::ranges::find(solvers, any.solver) == solvers.end()) return absl::OkStatus();
-    const absl::Status status = model->model->Find(0)->Resolve(any, input_.num_samples).status();
+    const absl::Status status = model->model->FindFor(any, 0, input_.num_samples)
+                                    ->Resolve(any, input_.num_samples)
+                                    .status();
     return status.ok() ? status : InField(input_.names.options, status);
   }
 

@@ -160,9 +160,13 @@ def main():
         sys.exit(f'--limit: no step {", ".join(sorted(unknown))}')
     for log in {step.log for step in planned}:
         (arguments.out / log).write_bytes(b'')
-    results = {'steps': [], **earlier(arguments.out / 'results.json')}
-    without(results, planned)
     sources, nvcc = cuda_key(arguments.bundle)
+    found = earlier(arguments.out / 'results.json')
+    # What other programs or another GPU found is nothing to add to.
+    if [found.get(key) for key in ('cuda_sources', 'nvcc', 'machine')] != [sources, nvcc, gpu or 'no GPU']:
+        found = {}
+    results = {'steps': [], **found}
+    without(results, planned)
     results.update(cuda_sources=sources, nvcc=nvcc, date=datetime.date.today().isoformat(), machine=gpu or 'no GPU', driver=driver,
                    commit=commit(arguments.bundle), command=' '.join(sys.argv[1:]))
     runner.say(f'GPU: {results["machine"]}\nbundle: {arguments.bundle}, commit {results["commit"]}')

@@ -249,6 +249,15 @@ class WholeTest(Rehearsal):
         self.assertEqual(len(self.kernels()), 2 * len(steps.WORKLOADS))
         self.assertEqual(len(self.results()['micro']), 2)
 
+    def test_another_runs_programs_are_not_credited_with_what_these_have_found(self):
+        self.assertEqual(self.run_all(parts=('check', 'tests')), 0)
+        self.assertTrue(self.results()['tests_passed'])
+        (self.bundle / 'CUDA_KEY').write_text('4567 13.0\n')
+        self.assertEqual(self.run_all(parts=('kernels',)), 0)
+        self.assertEqual(self.results()['cuda_sources'], '4567')
+        self.assertFalse(self.results()['tests_passed'])
+        self.assertNotIn('check dense', self.statuses())
+
 
 class MishapTest(Rehearsal):
 

@@ -74,11 +74,11 @@ TEST_F(SocketTest, OtherFilesAndImpossiblePathsAreRefused) {
   std::filesystem::create_symlink(file, folder_.File("link"));
   const std::string refused[] = {file, folder_.path(), folder_.File("link"),
                                  folder_.File("no/such/folder"),
-                                 folder_.File(std::string(108, 'x'))};
+                                 folder_.File(std::string(108, 'x')), folder_.File("a%20b")};
   for (const std::string& path : refused) {
     const testing::Finished finished = StartInVain(path);
     EXPECT_EQ(finished.exit_code, 1) << path;
-    EXPECT_THAT(finished.output, HasSubstr("socket"));
+    EXPECT_THAT(finished.output, HasSubstr("--socket: "));
   }
   std::string text;
   std::ifstream(file) >> text;

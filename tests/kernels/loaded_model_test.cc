@@ -189,6 +189,10 @@ TEST_F(LoadedModelTest, ACheckedBackendServesWhereItsPlanIsFaster) {
     EXPECT_EQ(slow->Find(0, n, "cpu")->Resolve({}, n)->backend, "cpu");
   }
   EXPECT_EQ(slow->Find(999), nullptr);
+  // What is valid does not depend on the number of samples: only open requests go by the plans.
+  EXPECT_EQ(slow->FindFor({}, 0, 1), slow->Find(0, 1, "cpu"));
+  EXPECT_EQ(slow->FindFor({.solver = "newton"}, 0, 1), slow->Find(0, 1, "faulty"));
+  EXPECT_EQ(slow->FindFor({.shooting_interval = 4}, 0, 1), slow->Find(0, 1, "faulty"));
 }
 
 TEST_F(LoadedModelTest, ABackendThatIsNotCheckedServesAlone) {

@@ -44,8 +44,10 @@ class Rig {
     plan_.entries = {{.max_samples = kMaxBatch}};
   }
 
-  // Leaves the sequential solver alone.
+  // Expects no solver to converge, as where the planner saw none that does.
   void ForgetChoices() { plan_.choices.clear(); }
+  // Makes the plan that of another number of steps.
+  void TakeNearestPlan() { plan_.source = PlanSource::kNearest; }
 
   absl::Status Check(double seconds_per_run = 20, const CancelToken* token = nullptr) const {
     return RunSelfCheck({.runner = under_check_.runner(),
@@ -105,6 +107,30 @@ TEST_P(FaultTest, IsFound) {
 
 INSTANTIATE_TEST_SUITE_P(Faults, FaultTest, ::testing::ValuesIn(kFaults),
                          [](const auto& one) { return std::string(one.param.name); });
+
+// A planner that meets a solver which certifies too early calls it wrong, and leaves it out.
+TEST(SelfCheckTest, SolversThatThePlanLeavesOutAreCheckedToo) {
+  const RandomSystem stack = Stack();
+  Rig early(stack.spec(), Fault::kEarlyCertified, reference::NewReferenceBackend());
+  early.ForgetChoices();
+  Rig never(stack.spec(), Fault::kNeverCertified, reference::NewReferenceBackend());
+  never.ForgetChoices();
+
+  ExpectError(early.Check(), absl::StatusCode::kDataLoss, "certified states of sample");
+  EXPECT_TRUE(never.Check().ok()) << "a solver that claims nothing is no danger";
+}
+
+// The choices of another number of steps need not converge for this one.
+TEST(SelfCheckTest, APlanOfAnotherNumberOfStepsNeedNotConverge) {
+  const RandomSystem stack = Stack();
+  Rig rig(stack.spec(), Fault::kNeverCertified, reference::NewReferenceBackend());
+  rig.TakeNearestPlan();
+  Rig wrong(stack.spec(), Fault::kForgottenBias, reference::NewReferenceBackend());
+  wrong.TakeNearestPlan();
+
+  EXPECT_TRUE(rig.Check().ok());
+  ExpectError(wrong.Check(), absl::StatusCode::kDataLoss, "a step of sample 0 is off by");
+}
 
 TEST(SelfCheckTest, StopsWhenItsTokenFires) {
   const RandomSystem stack = Stack();

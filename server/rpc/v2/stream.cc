@@ -27,6 +27,9 @@ void V2StreamResponder::Respond(const grpc::Status& status, grpc::ByteBuffer&& r
 V2Stream::V2Stream(ServiceContext& context, grpc::CallbackServerContext* rpc)
     : context_(context), rpc_(rpc) {
   context_.streams.fetch_add(1);
+  // gRPC makes the map of the metadata when it is first asked for, without a lock; the calls of the
+  // stream ask on any thread.
+  rpc_->client_metadata();
   reading_ = true;
   StartRead(&read_);
 }
