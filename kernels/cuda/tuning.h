@@ -55,18 +55,23 @@ inline constexpr int64_t kMaxModulationBytes = int64_t{64} << 20;
 // ---- Sequential kernel of stacks (stack/sequential_kernel.h)
 // Threads of a block: one warp, so that samples spread over all multiprocessors first (assumed).
 inline constexpr int kSequentialThreads = kWarpSize;
-// Layers of a chunk; registers hold two chunks (compiled).
+// Layers of a chunk, and chunks of the ring in shared memory: that which is at hand, that which is
+// waited for before its end, and that which is asked for meanwhile (compiled).
 template <int W>
-inline constexpr int kSequentialChunk = W < kWarpSize ? 4 : 2;
+inline constexpr int kSequentialChunk = W < kWarpSize ? 8 : 3;
+inline constexpr int kSequentialRing = 3;
 
 // ---- Newton kernel (loop/newton_kernel.h)
 // Largest number of warps of a block: a thread holds a column and a row of a matrix, which take
 // more registers the wider the matrix is (compiled).
 constexpr int MaxNewtonWarps(int width) { return width <= 8 ? 16 : width <= 16 ? 12 : 8; }
-// Blocks that a multiprocessor is to hold; 0: as the compiler likes. For the kernels of width 8,
-// and for those that make parts of a solve, the compiler would spill registers to make room for a
-// second block (compiled).
-constexpr int MinNewtonBlocks(int width, bool parts) { return width == 8 || parts ? 1 : 0; }
+// Blocks that a multiprocessor is to hold; 0: as the compiler likes. The compiler would spill
+// registers to make room for a second block of the kernels of width 8 and of those that make parts
+// of a solve, and would take one load after another in that of width 16 in shared memory
+// (compiled).
+constexpr int MinNewtonBlocks(int width, bool parts, bool in_shared) {
+  return width == 8 || parts || (width == 16 && in_shared) ? 1 : 0;
+}
 
 // ---- Steps by blocks of threads (loop/block_recurrence.h, diffusion/kernel.h)
 // Largest number of warps of a block, with a warp for each panel of a layer (compiled).
@@ -85,7 +90,7 @@ inline constexpr int kTeamSamples = 16;
 inline constexpr int kHeldLayers = 3, kHeldWidth = 128;
 // Steps of the coarse guess whose coefficients and noise are loaded together, beside the weights
 // that a thread holds (compiled).
-inline constexpr int kHeldSteps = 4;
+inline constexpr int kHeldSteps = 3;
 // Floats of the longest modulation row that is prefetched a step ahead: the weights would evict a
 // longer one (assumed).
 inline constexpr int kMostPrefetchedModulation = 4096;

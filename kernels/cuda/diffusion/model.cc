@@ -53,10 +53,10 @@ absl::Status DiffusionModel::UploadNetwork(Device& device, const DiffusionSpec& 
                     .hidden_dim = static_cast<int32_t>(hidden),
                     .hidden_width = static_cast<int32_t>(padded),
                     .num_blocks = static_cast<int32_t>(d.num_blocks),
-                    .input = input_.layer(0),
-                    .output = output_.layer(0),
-                    .first = first_.on_device(),
-                    .second = second_.on_device(),
+                    .input = input_.layer(),
+                    .output = output_.layer(),
+                    .first = first_.layer(),
+                    .second = second_.layer(),
                     .clip_range = static_cast<float>(spec.clip_range),
                     .norm_epsilon = static_cast<float>(kNormEpsilon)};
   std::vector<ReverseCoefficients> coefficients;

@@ -12,6 +12,7 @@
 #include <math.h>
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/cuda/diffusion/tangent.h"
@@ -34,7 +35,6 @@ enum DenoiserSite : int {
   kAfterResidualBlock,
   kAfterModulation,
   kAfterInnerLayer,
-  kBeforeGatedSum,
   kAfterOuterLayer,
   kAfterPrediction,
   kAfterReverseStep,
@@ -43,7 +43,9 @@ enum DenoiserSite : int {
 
 // Floats of shared memory for steps of `rows` rows.
 constexpr int64_t DenoiserFloats(const DenoiserView& d, int rows) {
-  return int64_t{rows} * (2 * VectorFloats(d.state_cols) + 3 * VectorFloats(d.hidden_width));
+  const VectorShape state = VectorShape::For(d.state_cols, rows);
+  const VectorShape hidden = VectorShape::For(d.hidden_width, rows);
+  return 2 * state.floats() + 3 * hidden.floats() + (rows > 1 ? 4 * kUnusedRows : 0);
 }
 
 // Kind of the rows of a step, of which there are at most S.
@@ -69,7 +71,7 @@ struct HeldLayers {
     DEEPPCR_UNROLL
     for (int b = 0; b < kCount; ++b) {
       if (b < d.num_blocks && team.warp() < d.hidden_width / kPanelRows)
-        layers[b].Hold(team.context(), d.first[b], team.warp());
+        layers[b].Hold(team.context(), d.first.Next(b), team.warp());
     }
   }
 };
@@ -84,16 +86,15 @@ class DenoiserStep {
       : team_(team),
         context_(team.context()),
         d_(d),
-        rows_(rows),
+        rows_(S == 1 ? 1 : rows),
         probes_(probes ? kNumProbes : 0),
-        squares_(probes ? Squares::kOfVector : Squares::kNone),
-        state_stride_(VectorFloats(d.state_cols)),
-        stride_(VectorFloats(d.hidden_width)),
+        state_shape_(VectorShape::For(d.state_cols, rows_)),
+        shape_(VectorShape::For(d.hidden_width, rows_)),
         state_(memory),
-        next_(state_ + rows * state_stride_),
-        hidden_(next_ + rows * state_stride_),
-        inner_(hidden_ + rows * stride_),
-        outer_(inner_ + rows * stride_) {
+        next_(state_ + state_shape_.floats()),
+        hidden_(next_ + state_shape_.floats()),
+        inner_(hidden_ + shape_.floats()),
+        outer_(inner_ + shape_.floats()) {
     held_.Hold(team, d);
   }
 
@@ -102,9 +103,7 @@ class DenoiserStep {
 
   DEEPPCR_DEVICE int cols() const { return d_.state_cols; }
   // Element i < cols() of row r of the state. Elements beyond D are to be zero.
-  DEEPPCR_DEVICE float& State(int r, int i) const {
-    return state_[r * state_stride_ + VectorPlace(d_.state_cols, i)];
-  }
+  DEEPPCR_DEVICE float& State(int r, int i) const { return state_[state_shape_.Place(r, i)]; }
 
   // Makes one step of all rows. The caller has synchronised the team after writing the state in
   // every block; Run has synchronised it when it returns.
@@ -115,12 +114,13 @@ class DenoiserStep {
 
   // Evaluates the denoiser alone: its output for row 0 is Prediction(i), until the next step.
   DEEPPCR_DEVICE void Predict(const StepView& step) {
-    ForRows<S>(team_, d_.output, Features(step), stride_, 1, Squares::kNone,
-               [&](int i, const PanelSums<S>& p) {
-                 ForMine(p, [&](int r, float) {
-                   if (r == 0) team_.Put(&Next(0, i), p.first + d_.output.bias[i]);
-                 });
-               });
+    const PanelVectors features = {Features(step), shape_, 1};
+    ForRows<S, OutputTile, kSquares>(team_, d_.output, features, LoadOf(d_.output),
+                                     [&](int i, const OfRow& of_row, const auto& p) {
+                                       ForMine(p, [&](int r, float) {
+                                         if (r == 0) team_.Put(&Next(0, i), p.first + of_row.bias);
+                                       });
+                                     });
     team_.Sync(kAfterPrediction);
   }
   DEEPPCR_DEVICE float Prediction(int i) const { return Next(0, i); }
@@ -129,6 +129,17 @@ class DenoiserStep {
 
  private:
   static constexpr bool kStates = kRows == StepRowsAre::kStates;
+  static constexpr Squares kSquares = kStates || S == 1 ? Squares::kNone : Squares::kOfVector;
+  // True if all rows have the same step.
+  static constexpr bool kOneStep = !kStates || S == 1;
+  // Shares of a product. With columns there is enough to read of the vectors that two panels should
+  // share it, and all probes are in the first part. The output layer has few panels: its parts are
+  // small enough for all warps to have one.
+  static constexpr bool kColumns = !kStates && S > 1 + kNumProbes;
+  using AllVectors = PanelTile<1, 1, kStates && (S > 1)>;
+  using Tile = std::conditional_t<kColumns, PanelTile<2, S <= 21 ? 2 : 6>, AllVectors>;
+  using OutputTile = std::conditional_t<kColumns, PanelTile<1, 8>,
+                                        std::conditional_t<kStates, AllVectors, PanelTile<1, 4>>>;
 
   // Features, the input of the output layer.
   template <class Steps>
@@ -142,21 +153,23 @@ class DenoiserStep {
     return inner_;
   }
 
-  DEEPPCR_DEVICE float& Next(int r, int i) const {
-    return next_[r * state_stride_ + VectorPlace(d_.state_cols, i)];
-  }
+  DEEPPCR_DEVICE float& Next(int r, int i) const { return next_[state_shape_.Place(r, i)]; }
   DEEPPCR_DEVICE float& At(float* vectors, int r, int i) const {
-    return vectors[r * stride_ + VectorPlace(d_.hidden_width, i)];
+    return vectors[shape_.Place(r, i)];
   }
   DEEPPCR_DEVICE bool IsProbe(int r) const { return r >= 1 && r <= probes_; }
+  // What a layer has for each row of its matrix.
+  struct OfRow {
+    float bias, spread;
+  };
+  static DEEPPCR_DEVICE auto LoadOf(const PanelLayer& layer) {
+    return [&layer](int i) { return OfRow{layer.bias[i], layer.spreads[i]}; };
+  }
+  DEEPPCR_DEVICE PanelVectors HiddenVectors(const float* at) const { return {at, shape_, rows_}; }
   // Calls f(r, sum) for the rows that this lane has of a product.
-  template <class F>
-  DEEPPCR_DEVICE void ForMine(const PanelSums<S>& p, const F& f) const {
-    DEEPPCR_UNROLL
-    for (int q = 0; q < PanelSums<S>::kQuads; ++q) {
-      const int r = q * kSegments + context_.lane() % kSegments;
-      if (r < rows_) f(r, p.mine[q]);
-    }
+  template <int N, class F>
+  DEEPPCR_DEVICE void ForMine(const PanelSums<N>& p, const F& f) const {
+    p.ForMine(context_.lane(), rows_, f);
   }
   // Writes to the tape where rows are states.
   DEEPPCR_DEVICE float KeepHidden(int r, int block, int i, float value) const {
@@ -177,16 +190,16 @@ class DenoiserStep {
     tape_.Prediction(d_, r)[i] = m;
   }
   // Writes element i of a layer's output where all rows are states: f(r, sum).
-  template <class F>
-  DEEPPCR_DEVICE void WriteStates(int i, float* to, const PanelSums<S>& p, const F& f) const {
+  template <int N, class F>
+  DEEPPCR_DEVICE void WriteStates(int i, float* to, const PanelSums<N>& p, const F& f) const {
     const bool real = i < d_.hidden_dim;
     ForMine(p, [&](int r, float sum) { team_.Put(&At(to, r, i), real ? f(r, sum) : 0.0F); });
   }
   // Writes element i of a layer's output for a state and its tangents: `first` for the state,
   // f(r, sum) for the tangents; adds the rounding to the probes.
-  template <class F>
+  template <int N, class F>
   DEEPPCR_DEVICE void WriteRows(const StepView& step, int place, float size, int i, float* to,
-                                const PanelSums<S>& p, float first, const F& f) const {
+                                const PanelSums<N>& p, float first, const F& f) const {
     const bool real = i < d_.hidden_dim;
     ForMine(p, [&](int r, float sum) {
       float value = r == 0 ? first : f(r, sum);
@@ -200,12 +213,19 @@ class DenoiserStep {
     float of_columns = 0.0F;
     SlopeRange of_probes;
 
-    DEEPPCR_DEVICE Slopes(const DenoiserStep& step, float a, float terms, const PanelSums<S>& p) {
+    template <int N>
+    DEEPPCR_DEVICE Slopes(const DenoiserStep& step, float a, float terms, const PanelSums<N>& p) {
       const Activation activation = step.d_.activation;
+      if constexpr (N > kNumProbes) {
+        if (step.probes_ > 0 && p.skipped == 0) {
+          const float reach = ReachOf(terms, LargestProbe(step.context_, p, step.probes_));
+          const SlopesOfRow slopes(step.context_, activation, 1.0F, a, reach);
+          of_columns = slopes.slope;
+          of_probes = slopes.near;
+          return;
+        }
+      }
       if (step.rows_ > 1) of_columns = Differentiate(activation, a);
-      if (step.probes_ == 0) return;
-      const float reach = ReachOf(terms, LargestProbe(step.context_, p, step.probes_));
-      of_probes = SlopesNear(activation, 1.0F, a, reach, of_columns);
     }
     DEEPPCR_DEVICE float Carry(bool probe, float product, float beside) const {
       return probe ? of_probes.Carry(product, beside) : fmaf(of_columns, product, beside);
@@ -214,17 +234,18 @@ class DenoiserStep {
 
   template <class Steps>
   DEEPPCR_DEVICE void InputLayer(const Steps& steps) {
-    ForRows<S>(team_, d_.input, state_, state_stride_, rows_, squares_,
-               [&](int i, const PanelSums<S>& p) {
-                 const auto state = [&](int r, float sum) {
-                   return KeepHidden(r, 0, i, sum + d_.input.bias[i]);
-                 };
-                 if constexpr (kStates) return WriteStates(i, hidden_, p, state);
-                 const float value = state(0, p.first);
-                 const float size = SizeOfSum(d_.input.spreads[i] * sqrtf(p.squares), value);
-                 WriteRows(steps.Row(0), 0, size, i, hidden_, p, value,
-                           [](int, float sum) { return sum; });
-               });
+    const PanelVectors vectors = {state_, state_shape_, rows_};
+    ForRows<S, Tile, kSquares>(
+        team_, d_.input, vectors, LoadOf(d_.input), [&](int i, const OfRow& of_row, const auto& p) {
+          const auto state = [&](int r, float sum) {
+            return KeepHidden(r, 0, i, sum + of_row.bias);
+          };
+          if constexpr (kStates) return WriteStates(i, hidden_, p, state);
+          const float value = state(0, p.first);
+          const float size = SizeOfSum(of_row.spread * sqrtf(p.squares), value);
+          WriteRows(steps.Row(0), 0, size, i, hidden_, p, value,
+                    [](int, float sum) { return sum; });
+        });
     team_.Sync(kAfterInputLayer);
   }
 
@@ -236,27 +257,40 @@ class DenoiserStep {
   template <int kBlock, class Steps>
   DEEPPCR_DEVICE void HeldBlock(const Steps& steps) {
     if (kBlock >= d_.num_blocks) return;
-    ResidualBlock(steps, kBlock, d_.first[kBlock], [&](const auto& f) {
+    ResidualBlock(steps, kBlock, d_.first.Next(kBlock), [&](const auto& load, const auto& f) {
       if (team_.warp() >= d_.hidden_width / kPanelRows) return;
-      const PanelSums<S> sums = MultiplyPanel<S>(context_, held_.layers[kBlock], d_.hidden_width,
-                                                 hidden_, stride_, rows_, squares_);
-      f(team_.warp() * kPanelRows + context_.lane() / kSegments, sums);
+      const int row = team_.warp() * kPanelRows + context_.lane() / kSegments;
+      const PanelSums<1> sums =
+          MultiplyHeld(context_, held_.layers[kBlock], HiddenVectors(hidden_));
+      f(row, load(row), sums);
     });
   }
   template <class Steps>
   DEEPPCR_DEVICE void StreamedBlock(const Steps& steps, int block) {
-    const PanelLayer layer = d_.first[block];
-    ResidualBlock(steps, block, layer, [&](const auto& f) {
-      ForRows<S>(team_, layer, hidden_, stride_, rows_, squares_, f);
+    const PanelLayer layer = d_.first.Next(block);
+    ResidualBlock(steps, block, layer, [&](const auto& load, const auto& f) {
+      ForRows<S, Tile, kSquares>(team_, layer, HiddenVectors(hidden_), load, f);
     });
+  }
+  // What a block has written to inner_ is the hidden vectors of the next block.
+  DEEPPCR_DEVICE void SwapHidden() {
+    float* const read = hidden_;
+    hidden_ = inner_;
+    inner_ = read;
   }
   // h <- h + act(first h + mu), where for_rows(f) gives the sums of first h.
   template <class Steps, class ForLayerRows>
   DEEPPCR_DEVICE void ResidualBlock(const Steps& steps, int block, const PanelLayer& layer,
                                     const ForLayerRows& for_rows) {
-    for_rows([&](int i, const PanelSums<S>& p) {
+    const auto modulation = [&](int r, int i) {
+      return steps.Row(r).modulation[block * d_.hidden_width + i];
+    };
+    const auto load = [&](int i) {
+      return OfRow{kOneStep ? modulation(0, i) : 0.0F, layer.spreads[i]};
+    };
+    for_rows(load, [&](int i, const OfRow& of_row, const auto& p) {
       const auto pre_activation = [&](int r, float sum) {
-        return sum + steps.Row(r).modulation[block * d_.hidden_width + i];
+        return sum + (kOneStep ? of_row.bias : modulation(r, i));
       };
       const auto state = [&](int r, float sum) {
         const float a = KeepPreActivation(r, block, i, pre_activation(r, sum));
@@ -264,7 +298,7 @@ class DenoiserStep {
       };
       if constexpr (kStates) return WriteStates(i, inner_, p, state);
       const float a = pre_activation(0, p.first), value = state(0, p.first);
-      const float terms = layer.spreads[i] * sqrtf(p.squares);
+      const float terms = of_row.spread * sqrtf(p.squares);
       const Slopes slopes(*this, a, terms, p);
       const float size = SizeOfBranch(terms, slopes.of_probes.Largest(), a, value);
       WriteRows(steps.Row(0), 2 * block + 1, size, i, inner_, p, value, [&](int r, float product) {
@@ -272,9 +306,7 @@ class DenoiserStep {
       });
     });
     team_.Sync(kAfterResidualBlock);
-    float* const read = hidden_;
-    hidden_ = inner_;
-    inner_ = read;
+    SwapHidden();
   }
 
   // h <- h + gate (second act(first u)), u = norm(h) gain + shift.
@@ -286,40 +318,46 @@ class DenoiserStep {
   }
   template <class Steps>
   DEEPPCR_DEVICE void InnerLayer(const Steps& steps, int block) {
-    const PanelLayer layer = d_.first[block];
-    ForRows<S>(team_, layer, inner_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
-      const auto state = [&](int r, float sum) {
-        return Activate(d_.activation, KeepPreActivation(r, block, i, sum + layer.bias[i]));
-      };
-      if constexpr (kStates) return WriteStates(i, outer_, p, state);
-      const float a = p.first + layer.bias[i], value = state(0, p.first);
-      const float terms = layer.spreads[i] * sqrtf(p.squares);
-      const Slopes slopes(*this, a, terms, p);
-      const float size = SizeOfActivation(terms, slopes.of_probes.Largest(), a, value);
-      WriteRows(steps.Row(0), 2 * block + 1, size, i, outer_, p, value,
-                [&](int r, float product) { return slopes.Carry(IsProbe(r), product, 0.0F); });
-    });
+    const PanelLayer layer = d_.first.Next(block);
+    ForRows<S, Tile, kSquares>(
+        team_, layer, HiddenVectors(inner_), LoadOf(layer),
+        [&](int i, const OfRow& of_row, const auto& p) {
+          const auto state = [&](int r, float sum) {
+            return Activate(d_.activation, KeepPreActivation(r, block, i, sum + of_row.bias));
+          };
+          if constexpr (kStates) return WriteStates(i, outer_, p, state);
+          const float a = p.first + of_row.bias, value = state(0, p.first);
+          const float terms = of_row.spread * sqrtf(p.squares);
+          const Slopes slopes(*this, a, terms, p);
+          const float size = SizeOfActivation(terms, slopes.of_probes.Largest(), a, value);
+          WriteRows(steps.Row(0), 2 * block + 1, size, i, outer_, p, value,
+                    [&](int r, float product) { return slopes.Carry(IsProbe(r), product, 0.0F); });
+        });
     team_.Sync(kAfterInnerLayer);
   }
   template <class Steps>
   DEEPPCR_DEVICE void OuterLayer(const Steps& steps, int block) {
-    const PanelLayer layer = d_.second[block];
+    const PanelLayer layer = d_.second.Next(block);
     const int gates = (3 * block + 2) * d_.hidden_width;  // place in the modulation
-    ForRows<S>(team_, layer, outer_, stride_, rows_, squares_, [&](int i, const PanelSums<S>& p) {
-      const auto gate_of = [&](int r) { return steps.Row(r).modulation[gates + i]; };
-      const auto state = [&](int r, float sum) {
-        const float gated = KeepGated(r, block, i, sum + layer.bias[i]);
-        return KeepHidden(r, block + 1, i, fmaf(gate_of(r), gated, At(hidden_, r, i)));
-      };
-      if constexpr (kStates) return WriteStates(i, hidden_, p, state);
-      const float gate = gate_of(0), branch_sum = p.first + layer.bias[i];
-      const float value = state(0, p.first);
-      const float size = SizeOfBranch(layer.spreads[i] * sqrtf(p.squares), gate, branch_sum, value);
-      context_.SyncWarp(kBeforeGatedSum);  // all lanes have read row 0
-      WriteRows(steps.Row(0), 2 * block + 2, size, i, hidden_, p, value,
-                [&](int r, float product) { return fmaf(gate, product, At(hidden_, r, i)); });
-    });
+    // To where the modulated vectors were: of row 0 every part reads what is not yet replaced.
+    ForRows<S, Tile, kSquares>(
+        team_, layer, HiddenVectors(outer_), LoadOf(layer),
+        [&](int i, const OfRow& of_row, const auto& p) {
+          const auto gate_of = [&](int r) { return steps.Row(r).modulation[gates + i]; };
+          const auto state = [&](int r, float sum) {
+            const float gated = KeepGated(r, block, i, sum + of_row.bias);
+            return KeepHidden(r, block + 1, i, fmaf(gate_of(r), gated, At(hidden_, r, i)));
+          };
+          if constexpr (kStates) return WriteStates(i, inner_, p, state);
+          const float gate = gate_of(0), branch_sum = p.first + of_row.bias;
+          const float value = state(0, p.first);
+          const float size =
+              SizeOfBranch(of_row.spread * sqrtf(p.squares), gate, branch_sum, value);
+          WriteRows(steps.Row(0), 2 * block + 2, size, i, inner_, p, value,
+                    [&](int r, float product) { return fmaf(gate, product, At(hidden_, r, i)); });
+        });
     team_.Sync(kAfterOuterLayer);
+    SwapHidden();
   }
 
   DEEPPCR_DEVICE LayerNorm NormOfRow(int r) const {
@@ -375,29 +413,32 @@ class DenoiserStep {
   // Makes the reverse step of every row.
   template <class Steps>
   DEEPPCR_DEVICE void Finish(const Steps& steps, const float* features) {
-    ForRows<S>(team_, d_.output, features, stride_, rows_, squares_,
-               [&](int i, const PanelSums<S>& p) {
-                 if constexpr (kStates)
-                   return ForMine(p, [&](int r, float sum) {
-                     const float m = sum + d_.output.bias[i];
-                     const float next = Reverse(steps.Row(r), i, m, State(r, i));
-                     KeepReverse(r, i, m);
-                     team_.Put(&Next(r, i), i < d_.state_dim ? next : 0.0F);
-                   });
-                 FinishTangents(steps.Row(0), i, p);
-               });
+    ForRows<S, OutputTile, kSquares>(team_, d_.output, HiddenVectors(features), LoadOf(d_.output),
+                                     [&](int i, const OfRow& of_row, const auto& p) {
+                                       if constexpr (kStates)
+                                         return ForMine(p, [&](int r, float sum) {
+                                           const float m = sum + of_row.bias;
+                                           const float next =
+                                               Reverse(steps.Row(r), i, m, State(r, i));
+                                           KeepReverse(r, i, m);
+                                           team_.Put(&Next(r, i), i < d_.state_dim ? next : 0.0F);
+                                         });
+                                       FinishTangents(steps.Row(0), i, of_row, p);
+                                     });
     team_.Sync(kAfterReverseStep);
     float* const read = state_;
     state_ = next_;
     next_ = read;
   }
   // Makes the reverse step of a state and its tangents.
-  DEEPPCR_DEVICE void FinishTangents(const StepView& step, int i, const PanelSums<S>& p) const {
+  template <int N>
+  DEEPPCR_DEVICE void FinishTangents(const StepView& step, int i, const OfRow& of_row,
+                                     const PanelSums<N>& p) const {
     const ReverseCoefficients& c = step.coefficients;
-    const float m = p.first + d_.output.bias[i], old = State(0, i);
+    const float m = p.first + of_row.bias, old = State(0, i);
     const float next = Reverse(step, i, m, old);
     const ReverseTangent tangent(c, BeyondClip(c, d_.clip_range, m, old) > 0.0F);
-    const ReverseOfProbes probes(c, d_, m, old, next, d_.output.spreads[i] * sqrtf(p.squares));
+    const ReverseOfProbes probes(c, d_, m, old, next, of_row.spread * sqrtf(p.squares));
     ForMine(p, [&](int r, float product) {
       const float t = State(r, i);
       float value = r == 0 ? next : fmaf(tangent.by_m, product, tangent.by_z * t);
@@ -412,10 +453,9 @@ class DenoiserStep {
   const DenoiserView& d_;
   const int rows_;
   const int probes_;
-  const Squares squares_;
-  const int state_stride_, stride_;
-  float *state_, *next_;             // [rows, state_stride_] each
-  float *hidden_, *inner_, *outer_;  // [rows, stride_] each
+  const VectorShape state_shape_, shape_;
+  float *state_, *next_;             // of state_shape_
+  float *hidden_, *inner_, *outer_;  // of shape_
   DenoiserTape tape_;
   Held held_;
 };

@@ -160,7 +160,7 @@ class IntervalTangents {
   DEEPPCR_DEVICE void Residual() const {
     const float *const h = Hidden(args_.block), *const value = Hidden(args_.block + 1);
     const float length = LengthFor(d_.hidden_dim, [&](int i) { return h[i]; });
-    const float* const spreads = d_.first[args_.block].spreads;
+    const float* const spreads = d_.first.Next(args_.block).spreads;
     const float* const a = PreActivation();
     ForElements(d_.hidden_dim, [&](int i) {
       const float terms = spreads[i] * length, slope = Differentiate(d_.activation, a[i]);
@@ -189,7 +189,7 @@ class IntervalTangents {
 
   DEEPPCR_DEVICE void Inner() const {
     const float* const a = PreActivation();
-    const float* const spreads = d_.first[args_.block].spreads;
+    const float* const spreads = d_.first.Next(args_.block).spreads;
     const float length = LengthOfModulated(args_.block);
     ForElements(d_.hidden_dim, [&](int i) {
       const float terms = spreads[i] * length, slope = Differentiate(d_.activation, a[i]);
@@ -211,7 +211,7 @@ class IntervalTangents {
     const float* const gated = args_.tape.Gated(d_, row_, args_.block);
     const float* const gates = Modulation(3 * args_.block + 2);
     const float* const value = Hidden(args_.block + 1);
-    const float* const spreads = d_.second[args_.block].spreads;
+    const float* const spreads = d_.second.Next(args_.block).spreads;
     const float length =
         LengthFor(d_.hidden_dim, [&](int i) { return Activate(d_.activation, a[i]); });
     ForElements(d_.hidden_dim, [&](int i) {

@@ -28,9 +28,9 @@ struct DenoiserView {
   int32_t hidden_width;  // H', a multiple of kPanelCols
   int32_t num_blocks;    // N
   PanelLayer input, output;
-  const PanelLayer* first;   // [N]
-  const PanelLayer* second;  // [N], adaLN only
-  float clip_range;          // may be infinite
+  PanelLayer first;   // that of the first block, before those of the others
+  PanelLayer second;  // the same, adaLN only
+  float clip_range;   // may be infinite
   float norm_epsilon;
 
   constexpr int32_t modulation_floats() const {

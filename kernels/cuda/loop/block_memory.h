@@ -9,6 +9,7 @@
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/tuning.h"
 #include "kernels/iteration/pass.h"
+#include "kernels/iteration/stopping.h"
 
 namespace deeppcr::cuda {
 
@@ -44,19 +45,23 @@ struct BlockMemory {
     return Prefix(tree.nodes_per_block()) + int64_t{node} * width * width;
   }
   DEEPPCR_DEVICE WarpNorms* Norms() const { return reinterpret_cast<WarpNorms*>(base); }
+  // The progress of the sample, a copy for each warp.
+  DEEPPCR_DEVICE Progress* OfWarps() const {
+    return reinterpret_cast<Progress*>(base + kMaxWarps * sizeof(WarpNorms));
+  }
   static constexpr int kMaxWarps = 32;
 
   static constexpr size_t Bytes(const IntervalTree& tree, int width) {
     const size_t nodes = static_cast<size_t>(tree.nodes_per_block());
     const size_t rows = 2 * static_cast<size_t>(tree.per_block) + 1 + 2 * nodes;
-    return kNormBytes +
+    return kWarpBytes +
            sizeof(float) * (rows * kNumColumns + nodes * width) * static_cast<size_t>(width);
   }
 
  private:
-  static constexpr size_t kNormBytes = kMaxWarps * sizeof(WarpNorms);
+  static constexpr size_t kWarpBytes = kMaxWarps * (sizeof(WarpNorms) + sizeof(Progress));
   DEEPPCR_DEVICE int64_t row() const { return int64_t{kNumColumns} * width; }
-  DEEPPCR_DEVICE float* Floats() const { return reinterpret_cast<float*>(base + kNormBytes); }
+  DEEPPCR_DEVICE float* Floats() const { return reinterpret_cast<float*>(base + kWarpBytes); }
 };
 
 // Memory of a block of a sample's cluster, in a workspace [n, blocks, BlockMemory::Bytes].

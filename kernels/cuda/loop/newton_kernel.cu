@@ -16,7 +16,8 @@ constexpr int kMaxThreads = MaxNewtonWarps(W) * kWarpSize;
 enum class Kernel { kInShared, kInWorkspace, kParts };
 
 template <int W, Kernel kKernel>
-__global__ void __launch_bounds__(kMaxThreads<W>, MinNewtonBlocks(W, kKernel == Kernel::kParts))
+__global__ void __launch_bounds__(kMaxThreads<W>, MinNewtonBlocks(W, kKernel == Kernel::kParts,
+                                                                  kKernel == Kernel::kInShared))
     NewtonKernel(const NewtonArgs args) {
 #if __CUDA_ARCH__ >= 900  // first with clusters; LaunchNewton refuses older GPUs
   ClusterContext context;

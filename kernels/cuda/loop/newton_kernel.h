@@ -18,6 +18,7 @@
 #include "kernels/cuda/loop/interval_norms.h"
 #include "kernels/cuda/loop/interval_tree.h"
 #include "kernels/cuda/loop/newton_args.h"
+#include "kernels/cuda/loop/newton_shape.h"
 #include "kernels/cuda/math/warp_matrix.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/stack/propagation.h"
@@ -33,10 +34,10 @@ enum NewtonSite : int {
   kAfterPropagate,
   kAfterLocalReduce,
   kAfterReduce,
-  kAfterDistribute,
   kAfterLocalDistribute,
   kAfterUpdate,
   kAfterHalo,
+  kAfterProgress,
   kBeforeExit,
   kNumNewtonSites,
 };
@@ -57,15 +58,15 @@ class NewtonSolve {
         row_(context.lane() % W) {}
 
   DEEPPCR_DEVICE void Run() {
-    Progress progress = args_.start;
+    if (context_.lane() == 0) progress() = args_.start;
     PlaceGuess();
-    while (progress.next != NextPass::kStop) {
-      const IterationKind kind = KindOf(progress);
+    while (progress().next != NextPass::kStop) {
+      const IterationKind kind = KindOf(progress());
       stages_ = 0;
       Propagate(kind);
-      SolveAndUpdate(kind, &progress);
+      SolveAndUpdate(kind);
     }
-    WriteAnswer(progress);
+    WriteAnswer();
     context_.SyncCluster(kBeforeExit);  // no block leaves while another may read its memory
   }
 
@@ -75,12 +76,15 @@ class NewtonSolve {
   }
 
   DEEPPCR_DEVICE void Pass() {
-    Progress progress = args_.progress[context_.cluster()];
-    if (progress.next == NextPass::kStop) return;
+    const Progress& before = args_.progress[context_.cluster()];
+    if (before.next == NextPass::kStop) return;
+    if (context_.lane() == 0) progress() = before;
+    context_.SyncWarp(kAfterProgress);
+    const IterationKind kind = KindOf(progress());
     stages_ = EndOf(0);
-    SolveAndUpdate(KindOf(progress), &progress);
-    Keep(progress);
-    if (progress.next == NextPass::kStop) WriteFinalState();
+    SolveAndUpdate(kind);
+    Keep(progress());
+    if (progress().next == NextPass::kStop) WriteFinalState();
   }
 
  private:
@@ -100,16 +104,33 @@ class NewtonSolve {
   DEEPPCR_DEVICE IterationKind KindOf(const Progress& progress) const {
     return deeppcr::KindOf(progress.next, progress.probes, args_.policy.linearization);
   }
-  DEEPPCR_DEVICE void SolveAndUpdate(IterationKind kind, Progress* progress) {
+  // The progress of the sample, of which every warp has a copy: as nothing asks for it during a
+  // pass, it would only take registers from matrices.
+  DEEPPCR_DEVICE Progress& progress() const { return memory_.OfWarps()[context_.warp()]; }
+  DEEPPCR_DEVICE void SolveAndUpdate(IterationKind kind) {
+    const int32_t stop_word = StopWord();
     if (kind.linearization != Linearization::kZero) {
       UpSweep(kind);
       DownSweep(kind);
     }
-    const WarpNorms outcome = Update(kind);
+    const WarpNorms outcome = Update(kind, stop_word);
+    if (context_.lane() == 0) Advance(kind, outcome);
+    context_.SyncWarp(kAfterProgress);
+  }
+  // Takes in the outcome of a pass. By one lane of each warp.
+  DEEPPCR_DEVICE void Advance(IterationKind kind, const WarpNorms& outcome) const {
+    Progress next = progress();
     AdvanceProgress(args_.policy, outcome.norms, stages_, kind.columns(args_.stack.state_dim),
-                    progress);
-    if (outcome.stop_word != 0 && progress->next != NextPass::kStop)
-      Stop(progress, static_cast<Termination>(outcome.stop_word));
+                    &next);
+    if (outcome.stop_word != 0 && next.next != NextPass::kStop)
+      Stop(&next, static_cast<Termination>(outcome.stop_word));
+    progress() = next;
+  }
+  // The cancel word, read by one thread from the host's memory, which takes long: well before it is
+  // looked at.
+  DEEPPCR_DEVICE int32_t StopWord() const {
+    if (args_.cancel == nullptr || context_.block() != 0 || context_.thread() != 0) return 0;
+    return context_.LoadVolatile(args_.cancel + context_.cluster());
   }
   // Stores the progress for the next part and for the host.
   DEEPPCR_DEVICE void Keep(const Progress& progress) const {
@@ -137,8 +158,8 @@ class NewtonSolve {
   DEEPPCR_DEVICE void ForNodes(int level, const F& f) {
     const int32_t in_block = level <= tree_.local_levels ? tree_.per_block >> level : 1;
     const int32_t nodes = tree_.nodes(level);
-    if (level > tree_.local_levels && context_.block() % (1 << (level - tree_.local_levels)) != 0)
-      return;
+    const int apart = level - tree_.local_levels;
+    if (apart > 0 && (context_.block() & ((1 << apart) - 1)) != 0) return;
     const int32_t first = static_cast<int32_t>(int64_t{first_} >> level);
     for (int32_t k = context_.warp(); k < in_block && first + k < nodes; k += warps_) f(first + k);
   }
@@ -209,12 +230,17 @@ class NewtonSolve {
       x[v] = in[v * W + row_];
       sums[v] = base[v * W + row_];
     }
-    const Transition<W> transition(context_, linearization, matrix);
-    DEEPPCR_UNROLL
-    for (int v = 0; v < N; ++v) sums[v] += transition.Times(context_, x[v]);
+    AddProducts(linearization, matrix, x, sums);
     if (context_.lane() >= W) return;
     DEEPPCR_UNROLL
     for (int v = 0; v < N; ++v) out[v * W + row_] = sums[v];
+  }
+  template <int N>
+  DEEPPCR_DEVICE void AddProducts(Linearization linearization, const float* matrix,
+                                  const float (&x)[N], float (&sums)[N]) {
+    const Transition<W> transition(context_, linearization, matrix);
+    DEEPPCR_UNROLL
+    for (int v = 0; v < N; ++v) sums[v] += transition.Times(context_, x[v]);
   }
   // Memory of a node, whichever block holds the node.
   DEEPPCR_DEVICE float* ResidualOf(int level, int32_t j) const {
@@ -248,12 +274,39 @@ class NewtonSolve {
   }
 
   DEEPPCR_DEVICE void DownSweep(IterationKind kind) {
-    for (int level = tree_.levels - 1; level >= 0; --level) {
+    if (context_.warp() == 0 && count_ > 0)
+      kind.vectors() == 1 ? EnterBlock<1>(kind.linearization)
+                          : EnterBlock<kNumColumns>(kind.linearization);
+    stages_ += tree_.levels - tree_.local_levels;
+    context_.SyncBlock(kAfterLocalDistribute);
+    for (int level = tree_.local_levels - 1; level >= 0; --level) {
       ForNodes(level, [&](int32_t j) { FormPrefix(level, j, kind); });
       ++stages_;
-      level > tree_.local_levels ? context_.SyncCluster(kAfterDistribute)
-                                 : context_.SyncBlock(kAfterLocalDistribute);
+      context_.SyncBlock(kAfterLocalDistribute);
     }
+  }
+  // Computes the vectors that enter the block, those of its node at local_levels: on the way down
+  // to it, a block makes for itself what the nodes on the way would else make one after another,
+  // with a barrier of the cluster behind each. The bits are the same.
+  template <int N>
+  DEEPPCR_DEVICE void EnterBlock(Linearization linearization) {
+    float prefix[N] = {};
+    for (int level = tree_.levels - 1; level >= tree_.local_levels; --level) {
+      const int32_t j = first_ >> level;
+      if (j % 2 == 0) continue;  // a left node takes the vectors of its parent
+      const float* const base = ResidualOf(level, j - 1);
+      float sums[N];
+      DEEPPCR_UNROLL
+      for (int v = 0; v < N; ++v) sums[v] = base[v * W + row_];
+      if (j > 1) AddProducts(linearization, MatrixOf(level, j - 1), prefix, sums);
+      DEEPPCR_UNROLL
+      for (int v = 0; v < N; ++v) prefix[v] = sums[v];
+    }
+    if (context_.lane() >= W) return;
+    float* const out =
+        memory_.Prefix(tree_.index_of(tree_.local_levels, first_ >> tree_.local_levels));
+    DEEPPCR_UNROLL
+    for (int v = 0; v < N; ++v) out[v * W + row_] = prefix[v];
   }
   // Computes the vectors that enter a node: a left node takes those of its parent, a right node
   // those that have gone through the left node.
@@ -273,12 +326,11 @@ class NewtonSolve {
   }
 
   // ---- (3) y_p <- F_p + A_p d_{p-1}
-  DEEPPCR_DEVICE WarpNorms Update(IterationKind kind) {
+  DEEPPCR_DEVICE WarpNorms Update(IterationKind kind, int32_t stop_word) {
     WarpNorms mine = {};
     ForIntervals([&](int32_t i) { Merge(UpdateInterval(i, kind), &mine.norms); });
     ++stages_;
-    if (args_.cancel != nullptr && context_.block() == 0 && context_.thread() == 0)
-      mine.stop_word = context_.LoadVolatile(args_.cancel + context_.cluster());
+    mine.stop_word = stop_word;
     if (context_.lane() == 0) memory_.Norms()[context_.warp()] = mine;
     context_.SyncCluster(kAfterUpdate);
     TakeHalo(kind);
@@ -300,34 +352,44 @@ class NewtonSolve {
         update.Take(v, memory_.Propagated(i)[v * W + row_], correction, W,
                     memory_.State(i + 1) + row_);
     }
-    return NormsOf(MergeOfWarp(context_, update.norms()), args_.policy.floor());
+    return NormsByWarp(context_, MergeOfWarp(context_, update.norms()), args_.policy.floor());
   }
 
-  // Takes the last state of the block before; in a confirmation, the columns beside that state.
+  // Takes the last state of the block before; in a confirmation, the columns beside that state. All
+  // columns are loaded before the first is stored.
   DEEPPCR_DEVICE void TakeHalo(IterationKind kind) {
     if (context_.block() == 0 || context_.warp() != 0 || count_ == 0) return;
     const float* last = Remote(memory_.State(tree_.per_block), context_.block() - 1);
     if (context_.lane() >= W) return;
     const int first = kind.confirms() ? kUpdateColumn : 0;
     const int end = kind.confirms() ? kBallColumn + 1 : kind.vectors();
-    for (int v = first; v < end; ++v) memory_.State(0)[v * W + row_] = last[v * W + row_];
+    float columns[kNumColumns];
+    DEEPPCR_UNROLL
+    for (int v = 0; v < kNumColumns; ++v)
+      if (v >= first && v < end) columns[v] = last[v * W + row_];
+    DEEPPCR_UNROLL
+    for (int v = 0; v < kNumColumns; ++v)
+      if (v >= first && v < end) memory_.State(0)[v * W + row_] = columns[v];
   }
 
-  // Merges the norms of all warps of the cluster; a lane reads every 32nd of them.
+  // Merges the norms of all warps of the cluster; a lane reads those of one block, or half of them.
   DEEPPCR_DEVICE WarpNorms NormsOfCluster() {
+    constexpr int kSharers = kWarpSize / kMostClusterBlocks;
+    const int block = context_.lane() % kMostClusterBlocks;
     WarpNorms all = {};
-    for (int k = context_.lane(); k < tree_.num_blocks * warps_; k += kWarpSize) {
-      const WarpNorms of_warp = Remote(memory_.Norms(), k / warps_)[k % warps_];
-      Merge(of_warp.norms, &all.norms);
-      if (k == 0) all.stop_word = of_warp.stop_word;
+    if (block < tree_.num_blocks) {
+      const WarpNorms* const norms = Remote(memory_.Norms(), block);
+      for (int w = context_.lane() / kMostClusterBlocks; w < warps_; w += kSharers)
+        Merge(norms[w].norms, &all.norms);
+      all.stop_word = norms[0].stop_word;
     }
     return {MergeOfWarp(context_, all.norms), context_.Shuffle(all.stop_word, 0)};
   }
 
   // ---- The answer
-  DEEPPCR_DEVICE void WriteAnswer(const Progress& progress) {
+  DEEPPCR_DEVICE void WriteAnswer() {
     const int64_t sample = context_.cluster();
-    if (context_.block() == 0 && context_.thread() == 0) args_.outcomes[sample] = progress;
+    if (context_.block() == 0 && context_.thread() == 0) args_.outcomes[sample] = progress();
     WriteFinalState();
     if (args_.trajectories != nullptr) ForIntervals([&](int32_t i) { WriteTrajectory(i); });
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/math/device_panels.h"
 
+#include <vector>
+
 #include "kernels/backend/common.h"
 
 namespace deeppcr::cuda {
@@ -28,13 +30,11 @@ absl::StatusOr<DevicePanels> DevicePanels::Upload(Device& device, int64_t layers
   DEEPPCR_ASSIGN_OR_RETURN(panels.weights_, DeviceBuffer<float>::Of(device, packed));
   DEEPPCR_ASSIGN_OR_RETURN(panels.biases_, DeviceBuffer<float>::Of(device, bias));
   DEEPPCR_ASSIGN_OR_RETURN(panels.spreads_, DeviceBuffer<float>::Of(device, spreads));
-  for (int64_t l = 0; l < layers; ++l)
-    panels.layers_.push_back({.weights = panels.weights_.data() + l * floats,
-                              .bias = panels.biases_.data() + l * padded_rows,
-                              .spreads = panels.spreads_.data() + l * padded_rows,
-                              .rows = static_cast<int32_t>(padded_rows),
-                              .cols = static_cast<int32_t>(padded_cols)});
-  DEEPPCR_ASSIGN_OR_RETURN(panels.on_device_, DeviceBuffer<PanelLayer>::Of(device, panels.layers_));
+  panels.first_ = {.weights = panels.weights_.data(),
+                   .bias = panels.biases_.data(),
+                   .spreads = panels.spreads_.data(),
+                   .rows = static_cast<int32_t>(padded_rows),
+                   .cols = static_cast<int32_t>(padded_cols)};
   return panels;
 }
 

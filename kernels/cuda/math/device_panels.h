@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/math/panel_layer.h"
@@ -12,7 +11,7 @@
 
 namespace deeppcr::cuda {
 
-// Layers of one shape in a device's memory, packed for MultiplyPanel.
+// Layers of one shape in a device's memory, packed for ForRows.
 class DevicePanels {
  public:
   // [layers, rows, cols] and [layers, rows] (or empty: zeros), padded to padded_rows and
@@ -21,16 +20,13 @@ class DevicePanels {
                                              int64_t cols, int64_t padded_rows, int64_t padded_cols,
                                              std::span<const float> weights,
                                              std::span<const float> biases);
-  const PanelLayer& layer(int64_t i) const { return layers_[i]; }
-  const PanelLayer* on_device() const { return on_device_.data(); }
-  int64_t memory_bytes() const {
-    return weights_.bytes() + biases_.bytes() + spreads_.bytes() + on_device_.bytes();
-  }
+  // The first layer; the others are its PanelLayer::Next.
+  const PanelLayer& layer() const { return first_; }
+  int64_t memory_bytes() const { return weights_.bytes() + biases_.bytes() + spreads_.bytes(); }
 
  private:
-  std::vector<PanelLayer> layers_;
+  PanelLayer first_ = {};
   DeviceBuffer<float> weights_, biases_, spreads_;
-  DeviceBuffer<PanelLayer> on_device_;
 };
 
 }  // namespace deeppcr::cuda

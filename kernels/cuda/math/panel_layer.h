@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/runtime/device_code.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 
@@ -25,20 +26,41 @@ constexpr int PanelWidth(int64_t dim) {
   return static_cast<int>((dim + kPanelCols - 1) / kPanelCols * kPanelCols);
 }
 
-// A vector of K elements, K a multiple of kPanelCols, lies in shared memory with four unused floats
-// behind every quarter, so that the lanes of a row do not ask for the same bank.
-constexpr int VectorFloats(int cols) { return cols + 4 * kSegments; }
-constexpr int VectorPlace(int cols, int k) {
-  const int quarter = cols / kSegments;
-  return k + 4 * ((k >= quarter) + (k >= 2 * quarter) + (k >= 3 * quarter));
-}
+// R vectors of K elements, K a multiple of kPanelCols, in shared memory: four elements of each
+// vector in turn, so that a lane reads any number of vectors from one address and constants. Behind
+// every quarter there are four unused floats, so that the lanes of a row do not ask for the same
+// bank, as long as R is 1 or even.
+struct VectorShape {
+  int cols, rows;
+
+  // A shape with room for `rows` vectors.
+  static constexpr VectorShape For(int cols, int rows) {
+    return {cols, rows == 1 ? 1 : rows + rows % 2};
+  }
+  // Floats from four elements of a vector to the next four.
+  constexpr int stride() const { return 4 * rows; }
+  constexpr int quarter() const { return cols / kSegments * rows + 4; }
+  constexpr int floats() const { return kSegments * quarter(); }
+  // Place of element k of vector r.
+  constexpr int Place(int r, int k) const {
+    const int fours = cols / kSegments;
+    return k / 4 * stride() + 4 * r + k % 4 +
+           4 * ((k >= fours) + (k >= 2 * fours) + (k >= 3 * fours));
+  }
+};
 
 struct PanelLayer {
   const float* weights;  // [rows / 8, cols / 16, 32 lanes, 4]: see PanelPlace
   const float* bias;     // [rows], or null for none
   const float* spreads;  // [rows]: RoundingSpread of backend/common.h
-  int32_t rows;          // a multiple of kPanelRows, zeros beyond the matrix
+  int32_t rows;          // a multiple of kPanelCols, zeros beyond the matrix
   int32_t cols;          // a multiple of kPanelCols, zeros beyond the matrix
+
+  // Layer i of layers of one shape, of which this is the first.
+  DEEPPCR_DEVICE PanelLayer Next(int i) const {
+    return {weights + int64_t{i} * rows * cols, bias + int64_t{i} * rows,
+            spreads + int64_t{i} * rows, rows, cols};
+  }
 };
 
 // Place of element (row, col) of the matrix.
@@ -53,32 +75,75 @@ constexpr int64_t PanelPlace(int64_t cols, int64_t row, int64_t col) {
 // or those of the terms of its products.
 enum class Squares : uint8_t { kNone, kOfVector, kOfTerms };
 
-// Sums that a lane has of one row of the matrix after a product with S vectors: of every four
-// vectors the sum of one, vector 4 q + lane % 4, and the sum of the first vector.
-template <int S>
-struct PanelSums {
-  static constexpr int kQuads = (S + kSegments - 1) / kSegments;
-  float mine[kQuads];  // without the bias
-  float first;
-  float squares;  // sum of the squares that were asked for
+// Share of a product that a warp takes at a time: kPanels panels, so that what it reads of a vector
+// serves all of them, and one of kParts parts of the vectors. The first vector, which the others
+// are finished with, is in all parts.
+// kStops: a part may have far fewer vectors than it has room for.
+template <int kPanels_, int kParts_, bool kStops_ = false>
+struct PanelTile {
+  static constexpr int kPanels = kPanels_, kParts = kParts_;
+  static constexpr bool kStops = kStops_;
+  // Vectors of a part, of S in all.
+  template <int S>
+  static constexpr int kVectors = 1 + (S - 1 + kParts - 1) / kParts;
 };
 
-// Weights of a lane in a panel, in global memory: group j is four weights of the lane's quarter of
+// Sums that a lane has of one row of the matrix after a product with N vectors: of every four
+// vectors the sum of one, and the sum of the first vector.
+template <int N>
+struct PanelSums {
+  static constexpr int kQuads = (N + kSegments - 1) / kSegments;
+  float mine[kQuads];  // without the bias: vector 4 q + lane % 4 of the part
+  float first;
+  float squares;  // sum of the squares that were asked for
+  int skipped;    // vectors of other parts between the first vector and the others
+
+  // Calls f(r, sum) for the vectors r < count that this lane has, the first one in one part only.
+  template <class F>
+  DEEPPCR_DEVICE void ForMine(int lane, int count, const F& f) const {
+    DEEPPCR_UNROLL
+    for (int q = 0; q < kQuads; ++q) {
+      const int k = q * kSegments + lane % kSegments, r = k == 0 ? 0 : skipped + k;
+      if (k < N && r < count && (k > 0 || skipped == 0)) f(r, mine[q]);
+    }
+  }
+};
+
+// Weights of a lane in P panels, in global memory: group j is four weights of the lane's quarter of
 // a row.
-template <class Context>
-class StreamedPanel {
+template <int P, class Context>
+class StreamedPanels {
  public:
-  static constexpr int kMostGroups = 0;  // any number
-  DEEPPCR_DEVICE StreamedPanel(Context& context, const PanelLayer& layer, int panel)
+  DEEPPCR_DEVICE StreamedPanels(Context& context, const PanelLayer& layer, int panel)
       : context_(context),
+        groups_(layer.cols / kPanelCols),
         weights_(layer.weights +
                  (int64_t{panel} * (layer.cols / kPanelCols) * kWarpSize + context.lane()) * 4) {}
-  DEEPPCR_DEVICE void Load(int j, float (&w)[4]) const {
-    context_.LoadConstants(weights_ + int64_t{j} * kWarpSize * 4, w);
+  DEEPPCR_DEVICE void Load(int j, float (&w)[P][4]) const {
+    DEEPPCR_UNROLL
+    for (int p = 0; p < P; ++p)
+      context_.LoadConstants(weights_ + (int64_t{p} * groups_ + j) * kWarpSize * 4, w[p]);
+  }
+  // Calls f(j, weights of group j) for all groups. A group is loaded while the one before it is
+  // multiplied.
+  template <class F>
+  DEEPPCR_DEVICE void ForGroups(const F& f) const {
+    float w[P][4] = {}, next[P][4] = {};
+    Load(0, w);
+    for (int j = 0; j < groups_; ++j) {
+      Load(j + 1 < groups_ ? j + 1 : j, next);
+      f(j, w);
+      DEEPPCR_UNROLL
+      for (int p = 0; p < P; ++p) {
+        DEEPPCR_UNROLL
+        for (int i = 0; i < 4; ++i) w[p][i] = next[p][i];
+      }
+    }
   }
 
  private:
   Context& context_;
+  const int groups_;
   const float* const weights_;
 };
 
@@ -89,66 +154,91 @@ class HeldPanel {
   static constexpr int kMostGroups = kGroups;
   template <class Context>
   DEEPPCR_DEVICE void Hold(Context& context, const PanelLayer& layer, int panel) {
-    const StreamedPanel<Context> from(context, layer, panel);
+    const StreamedPanels<1, Context> from(context, layer, panel);
     DEEPPCR_UNROLL
     for (int j = 0; j < kGroups; ++j) {
       if (j < layer.cols / kPanelCols) from.Load(j, weights_[j]);
     }
   }
-  DEEPPCR_DEVICE void Load(int j, float (&w)[4]) const {
+  DEEPPCR_DEVICE const float (&Group(int j) const)[1][4] { return weights_[j]; }
+
+ private:
+  float weights_[kGroups][1][4];
+};
+
+// The first `count` of vectors in shared memory. What lies behind a vector, kUnusedRows rows, may
+// be read.
+struct PanelVectors {
+  const float* at;
+  VectorShape shape;
+  int count;
+};
+inline constexpr int kUnusedRows = kMostStepRows;
+
+// Vectors that are loaded together, before the first product with one of them.
+inline constexpr int kVectorsLoaded = 4;
+
+// Adds w x to the sums of a row with one vector, four elements at a time.
+DEEPPCR_DEVICE void AddFour(const float (&w)[4], const float (&x)[4], float* even, float* odd) {
+  *even = fmaf(w[0], x[0], *even);
+  *odd = fmaf(w[1], x[1], *odd);
+  *even = fmaf(w[2], x[2], *even);
+  *odd = fmaf(w[3], x[3], *odd);
+}
+template <Squares kSquares>
+DEEPPCR_DEVICE float AddSquares(const float (&w)[4], const float (&x)[4], float sum) {
+  DEEPPCR_UNROLL
+  for (int i = 0; i < 4 && kSquares != Squares::kNone; ++i) {
+    const float term = kSquares == Squares::kOfTerms ? w[i] * x[i] : x[i];
+    sum = fmaf(term, term, sum);
+  }
+  return sum;
+}
+
+// A lane's part of the sums of P rows of the matrix with N vectors, over its quarter of a row.
+template <int P, int N, Squares kSquares>
+class QuarterSums {
+ public:
+  // Takes vectors 0 and skipped + 1, ..., skipped + N - 1, whether or not there are as many.
+  DEEPPCR_DEVICE QuarterSums(int lane, const PanelVectors& vectors, int skipped)
+      : stride_(vectors.shape.stride()),
+        first_(vectors.at + lane % kSegments * vectors.shape.quarter()),
+        others_(first_ + 4 * skipped) {}
+
+  // Adds the products with group j of the weights. Beyond `count` vectors it may stop.
+  template <bool kStops, class Context>
+  DEEPPCR_DEVICE void Add(Context& context, int j, int count, const float (&w)[P][4]) {
     DEEPPCR_UNROLL
-    for (int i = 0; i < 4; ++i) w[i] = weights_[j][i];
+    for (int begin = 0; begin < N; begin += kVectorsLoaded) {
+      if (kStops && begin >= count) break;
+      float x[kVectorsLoaded][4];
+      DEEPPCR_UNROLL
+      for (int k = begin; k < begin + kVectorsLoaded && k < N; ++k)
+        context.LoadFour((k == 0 ? first_ : others_ + 4 * k) + j * stride_, x[k - begin]);
+      DEEPPCR_UNROLL
+      for (int k = begin; k < begin + kVectorsLoaded && k < N; ++k) {
+        DEEPPCR_UNROLL
+        for (int p = 0; p < P; ++p) {
+          AddFour(w[p], x[k - begin], &even_[p][k], &odd_[p][k]);
+          if (k == 0 && (kSquares == Squares::kOfTerms || p == 0))
+            squares_[p] = AddSquares<kSquares>(w[p], x[0], squares_[p]);
+        }
+      }
+    }
+  }
+  // Sums of row p with all vectors.
+  DEEPPCR_DEVICE void Finish(int p, float (&sums)[N], float* squares) const {
+    DEEPPCR_UNROLL
+    for (int k = 0; k < N; ++k) sums[k] = even_[p][k] + odd_[p][k];
+    *squares = squares_[kSquares == Squares::kOfTerms ? p : 0];
   }
 
  private:
-  float weights_[kGroups][4];
+  const int stride_;
+  const float* const first_;
+  const float* const others_;
+  float even_[P][N] = {}, odd_[P][N] = {}, squares_[P] = {};
 };
-
-// Calls f(0), ..., f(count - 1); unrolled where kMost is not 0, so that registers have fixed names.
-template <int kMost, class F>
-DEEPPCR_DEVICE void ForGroups(int count, const F& f) {
-  if constexpr (kMost == 0) {
-    for (int j = 0; j < count; ++j) f(j);
-  } else {
-    DEEPPCR_UNROLL
-    for (int j = 0; j < kMost; ++j) {
-      if (j < count) f(j);
-    }
-  }
-}
-
-// Computes the lane's part of the sums with every vector, over its quarter of a row of `cols`
-// elements.
-template <int S, class Context, class Panel>
-DEEPPCR_DEVICE float SumQuarter(Context& context, const Panel& panel, int cols,
-                                const float* vectors, int stride, int count, Squares squares,
-                                float (&sums)[S]) {
-  const float* from = vectors + context.lane() % kSegments * (cols / kSegments + 4);
-  float odd[S] = {}, square = 0.0F;
-  ForGroups<Panel::kMostGroups>(cols / kPanelCols, [&](int j) {
-    float w[4];
-    panel.Load(j, w);
-    DEEPPCR_UNROLL
-    for (int r = 0; r < S; ++r) {
-      if (r >= count) break;
-      float x[4];
-      context.LoadFour(from + r * stride + 4 * j, x);
-      sums[r] = fmaf(w[0], x[0], sums[r]);
-      odd[r] = fmaf(w[1], x[1], odd[r]);
-      sums[r] = fmaf(w[2], x[2], sums[r]);
-      odd[r] = fmaf(w[3], x[3], odd[r]);
-      if (r > 0 || squares == Squares::kNone) continue;
-      DEEPPCR_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const float term = squares == Squares::kOfTerms ? w[i] * x[i] : x[i];
-        square = fmaf(term, term, square);
-      }
-    }
-  });
-  DEEPPCR_UNROLL
-  for (int r = 0; r < S; ++r) sums[r] += odd[r];
-  return square;
-}
 
 // Adds up pairs of values over the two lanes of a pair; each lane keeps one value of a pair. The
 // last value of an odd number has no partner.
@@ -164,34 +254,67 @@ DEEPPCR_DEVICE void AddPairs(Context& context, int mask, const float (&values)[S
   }
 }
 
-// The products of one panel with `count` <= S vectors of `cols` elements, `stride` apart.
-template <int S, class Context, class Panel>
-DEEPPCR_DEVICE PanelSums<S> MultiplyPanel(Context& context, const Panel& panel, int cols,
-                                          const float* vectors, int stride, int count,
-                                          Squares squares) {
-  float sums[S] = {}, halves[(S + 1) / 2];
-  PanelSums<S> result;
-  result.squares = SumQuarter(context, panel, cols, vectors, stride, count, squares, sums);
+// The products of a panel's rows: the sums of the lanes that share a row.
+template <Squares kSquares, int N, class Context>
+DEEPPCR_DEVICE PanelSums<N> SumsOfRow(Context& context, int skipped, const float (&sums)[N],
+                                      float squares) {
+  float halves[(N + 1) / 2];
+  PanelSums<N> result;
+  result.skipped = skipped;
+  result.squares = squares;
   AddPairs(context, 1, sums, halves);
   AddPairs(context, 2, halves, result.mine);
   result.first = context.Shuffle(result.mine[0], context.lane() / kSegments * kSegments);
-  if (squares == Squares::kNone) return result;
-  DEEPPCR_UNROLL
-  for (int mask = 1; mask < kSegments; mask *= 2)
-    result.squares += context.ShuffleXor(result.squares, mask);
+  if constexpr (kSquares != Squares::kNone) {
+    DEEPPCR_UNROLL
+    for (int mask = 1; mask < kSegments; mask *= 2)
+      result.squares += context.ShuffleXor(result.squares, mask);
+  }
   return result;
 }
 
-// Calls f(row, sums) for every row of the layer, by the four lanes that share the row.
-template <int S, class Team, class F>
-DEEPPCR_DEVICE void ForRows(const Team& team, const PanelLayer& layer, const float* vectors,
-                            int stride, int count, Squares squares, const F& f) {
+// The product of the one panel in a lane's registers with one vector.
+template <class Context, class Panel>
+DEEPPCR_DEVICE PanelSums<1> MultiplyHeld(Context& context, const Panel& panel,
+                                         const PanelVectors& vectors) {
+  QuarterSums<1, 1, Squares::kNone> quarter(context.lane(), vectors, 0);
+  DEEPPCR_UNROLL
+  for (int j = 0; j < Panel::kMostGroups; ++j) {
+    if (j < vectors.shape.cols / kPanelCols)
+      quarter.template Add<false>(context, j, 1, panel.Group(j));
+  }
+  float sums[1], squares;
+  quarter.Finish(0, sums, &squares);
+  return SumsOfRow<Squares::kNone>(context, 0, sums, squares);
+}
+
+// Calls f(row, load(row), sums) for every row of the layer, by the four lanes that share the row;
+// load(row) before the product, so that what it loads arrives meanwhile.
+template <int S, class Tile, Squares kSquares, class Team, class Load, class F>
+DEEPPCR_DEVICE void ForRows(const Team& team, const PanelLayer& layer, const PanelVectors& vectors,
+                            const Load& load, const F& f) {
+  constexpr int P = Tile::kPanels, N = Tile::template kVectors<S>;
   auto& context = team.context();
-  for (int panel = team.warp(); panel < layer.rows / kPanelRows; panel += team.num_warps()) {
-    const StreamedPanel weights(context, layer, panel);
-    const PanelSums<S> sums =
-        MultiplyPanel<S>(context, weights, layer.cols, vectors, stride, count, squares);
-    f(panel * kPanelRows + context.lane() / kSegments, sums);
+  const int panels = layer.rows / kPanelRows / P;
+  for (int tile = team.warp(); tile < panels * Tile::kParts; tile += team.num_warps()) {
+    int group = tile, skipped = 0;
+    for (; Tile::kParts > 1 && group >= panels; group -= panels) skipped += N - 1;
+    if (skipped > 0 && skipped + 1 >= vectors.count) continue;
+    const int row = group * P * kPanelRows + context.lane() / kSegments;
+    decltype(load(row)) loaded[P];
+    DEEPPCR_UNROLL
+    for (int p = 0; p < P; ++p) loaded[p] = load(row + p * kPanelRows);
+    const StreamedPanels<P, typename Team::Context> weights(context, layer, group * P);
+    QuarterSums<P, N, kSquares> quarter(context.lane(), vectors, skipped);
+    weights.ForGroups([&](int j, const float(&w)[P][4]) {
+      quarter.template Add<Tile::kStops>(context, j, vectors.count, w);
+    });
+    DEEPPCR_UNROLL
+    for (int p = 0; p < P; ++p) {
+      float sums[N], squares;
+      quarter.Finish(p, sums, &squares);
+      f(row + p * kPanelRows, loaded[p], SumsOfRow<kSquares>(context, skipped, sums, squares));
+    }
   }
 }
 

@@ -40,15 +40,34 @@ DEEPPCR_DEVICE SlopeRange SlopesNear(Activation activation, float factor, float 
   return {fminf(fminf(nearer, above), slope), fmaxf(fmaxf(nearer, above), slope)};
 }
 
-// The largest product of the probes, which are rows 1 to `probes`. By all lanes of a warp.
-template <int S, class Context>
-DEEPPCR_DEVICE float LargestProbe(Context& context, const PanelSums<S>& p, int probes) {
-  float probe = 0.0F;
-  DEEPPCR_UNROLL
-  for (int q = 0; q < PanelSums<S>::kQuads; ++q) {
-    const int r = q * kSegments + context.lane() % kSegments;
-    if (r >= 1 && r <= probes) probe = fmaxf(probe, fabsf(p.mine[q]));
+// The slope at a and those near it, by the four lanes that share a row: each evaluates one.
+struct SlopesOfRow {
+  float slope;
+  SlopeRange near;
+
+  template <class Context>
+  DEEPPCR_DEVICE SlopesOfRow(Context& context, Activation activation, float factor, float a,
+                             float reach) {
+    const int lane = context.lane() % kSegments, first = context.lane() - lane;
+    const float below = a - fmaxf(fminf(a, reach), -reach);
+    const float mine = factor * Differentiate(activation, lane == 0   ? a
+                                                          : lane == 1 ? below
+                                                                      : a + reach);
+    slope = context.Shuffle(mine, first);
+    const float nearer = context.Shuffle(mine, first + 1), above = context.Shuffle(mine, first + 2);
+    near = {fminf(fminf(nearer, above), slope), fmaxf(fmaxf(nearer, above), slope)};
   }
+};
+
+// The largest product of the probes, which are rows 1 to `probes`, all in the sums' part. By all
+// lanes of a warp.
+template <int N, class Context>
+DEEPPCR_DEVICE float LargestProbe(Context& context, const PanelSums<N>& p, int probes) {
+  static_assert(N > kNumProbes);
+  float probe = 0.0F;
+  p.ForMine(context.lane(), 1 + probes, [&](int r, float sum) {
+    if (r >= 1) probe = fmaxf(probe, fabsf(sum));
+  });
   DEEPPCR_UNROLL
   for (int mask = 1; mask < kSegments; mask *= 2)
     probe = fmaxf(probe, context.ShuffleXor(probe, mask));

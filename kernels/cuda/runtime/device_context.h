@@ -3,6 +3,7 @@
 #define DEEPPCR_KERNELS_CUDA_RUNTIME_DEVICE_CONTEXT_H_
 
 #include <cooperative_groups.h>
+#include <cuda_pipeline_primitives.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -55,6 +56,15 @@ class DeviceContext {
     to[1] = four.y;
     to[2] = four.z;
     to[3] = four.w;
+  }
+  template <int N>
+  __device__ __forceinline__ void CopyAsync(const float* from, float* to) const {
+    __pipeline_memcpy_async(to, from, N * sizeof(float));
+  }
+  __device__ __forceinline__ void CommitCopies() const { __pipeline_commit(); }
+  template <int N>
+  __device__ __forceinline__ void WaitForCopies() const {
+    __pipeline_wait_prior(N);
   }
   __device__ __forceinline__ void Prefetch(const float* from) const {
     asm volatile("prefetch.global.L1 [%0];" ::"l"(__cvta_generic_to_global(from)));

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/math/panel_layer.h"
 #include "kernels/cuda/math/rounding_source.h"
@@ -39,7 +40,9 @@ struct PanelStackView {
   Activation activation;
 
   DEEPPCR_DEVICE PanelLayers StepsOf(int64_t sample) const;
-  constexpr int64_t StepFloats(int rows) const { return int64_t{rows} * 2 * VectorFloats(width); }
+  constexpr int64_t StepFloats(int rows) const {
+    return 2 * VectorShape::For(width, rows).floats() + (rows > 1 ? 4 * kUnusedRows : 0);
+  }
   template <class Team>
   DEEPPCR_DEVICE auto NewSoleStep(const Team& team, float* memory) const {
     return NewStep<1>(team, memory, 1, false);
@@ -98,11 +101,11 @@ class PanelStackStep {
       : team_(team),
         context_(team.context()),
         stack_(stack),
-        rows_(rows),
+        rows_(S == 1 ? 1 : rows),
         probes_(probes ? kNumProbes : 0),
-        stride_(VectorFloats(stack.width)),
+        shape_(VectorShape::For(stack.width, rows_)),
         state_(memory),
-        next_(state_ + rows * stride_) {}
+        next_(state_ + shape_.floats()) {}
 
   DEEPPCR_DEVICE int cols() const { return stack_.width; }
   DEEPPCR_DEVICE float& State(int r, int i) const { return At(state_, r, i); }
@@ -110,9 +113,10 @@ class PanelStackStep {
   DEEPPCR_DEVICE void KeepDiagonal(float* to) { diagonal_ = to; }
 
   DEEPPCR_DEVICE void Run(const PanelLayers::Layer& step) {
-    const Squares squares = probes_ > 0 ? Squares::kOfTerms : Squares::kNone;
-    ForRows<S>(team_, step.layer, state_, stride_, rows_, squares,
-               [&](int i, const PanelSums<S>& p) { FinishRow(step, i, p); });
+    const PanelVectors vectors = {state_, shape_, rows_};
+    ForRows<S, Tile, kSquares>(
+        team_, step.layer, vectors, [&](int i) { return step.layer.bias[i]; },
+        [&](int i, float bias, const auto& p) { FinishRow(step, i, bias, p); });
     team_.Sync(kAfterStackLayer);
     float* const read = state_;
     state_ = next_;
@@ -120,49 +124,57 @@ class PanelStackStep {
   }
 
  private:
+  static constexpr Squares kSquares = S == 1 ? Squares::kNone : Squares::kOfTerms;
+  // With columns two panels share what is read of a vector; all probes are in the first part.
+  using Tile =
+      std::conditional_t<(S > 1 + kNumProbes), PanelTile<2, S <= 21 ? 2 : 6>, PanelTile<1, 1>>;
+
   DEEPPCR_DEVICE float& At(float* vectors, int r, int i) const {
-    return vectors[r * stride_ + VectorPlace(stack_.width, i)];
+    return vectors[shape_.Place(r, i)];
   }
   // Finishes element i of all rows: the rounding has parts from the new state, the branch, and the
   // terms of the dot product with the bias, which cancel in the state but not in the rounding.
-  DEEPPCR_DEVICE void FinishRow(const PanelLayers::Layer& step, int i, const PanelSums<S>& p) {
-    const float a = p.first + step.layer.bias[i];
+  template <int N>
+  DEEPPCR_DEVICE void FinishRow(const PanelLayers::Layer& step, int i, float bias,
+                                const PanelSums<N>& p) {
+    const float a = p.first + bias;
     const float next = FinishStep(stack_, i, a, State(0, i));
     const float slope = rows_ > 1 || diagonal_ != nullptr ? SlopeAt(stack_, a) : 0.0F;
-    const float bias = step.layer.bias[i], branch = stack_.residual ? next - State(0, i) : 0.0F;
+    const float branch = stack_.residual ? next - State(0, i) : 0.0F;
     const float length = sqrtf(fminf(fmaf(bias, bias, p.squares), kLargestFloat));
     SlopeRange near = {slope, slope};
-    if (probes_ > 0) {
-      const float reach = ReachOf(length, LargestProbe(context_, p, probes_));
-      near = SlopesNear(stack_, a, reach, slope);
+    if constexpr (N > kNumProbes) {
+      if (probes_ > 0 && p.skipped == 0) {
+        const float reach = ReachOf(length, LargestProbe(context_, p, probes_));
+        const float factor = stack_.residual ? stack_.scale : 1.0F;
+        near = SlopesOfRow(context_, stack_.activation, factor, a, reach).near;
+      }
     }
     const float terms = near.Largest() * length;
     // The size is at least the state's, as squares may underflow: these states have no common unit.
     const float size =
         fmaxf(fabsf(next), sqrtf(fmaf(next, next, fmaf(branch, branch, terms * terms))));
     const bool real = i < stack_.state_dim;
-    if (diagonal_ != nullptr && context_.lane() % kSegments == 0) {
+    if (diagonal_ != nullptr && context_.lane() % kSegments == 0 && p.skipped == 0) {
       const float weight = step.layer.weights[PanelPlace(stack_.width, i, i)];
       diagonal_[i] = real ? fmaf(slope, weight, stack_.residual ? 1.0F : 0.0F) : 0.0F;
     }
-    DEEPPCR_UNROLL
-    for (int q = 0; q < PanelSums<S>::kQuads; ++q) {
-      const int r = q * kSegments + context_.lane() % kSegments;
-      if (r >= rows_) continue;
+    p.ForMine(context_.lane(), rows_, [&](int r, float product) {
       const bool probe = r >= 1 && r <= probes_;
       const float beside = stack_.residual ? State(r, i) : 0.0F;
-      const float carried = probe ? near.Carry(p.mine[q], beside) : fmaf(slope, p.mine[q], beside);
+      const float carried = probe ? near.Carry(product, beside) : fmaf(slope, product, beside);
       float value = r == 0 ? next : carried;
       if (probe) value += RoundingSource(size, r - 1, i, step.step);
       team_.Put(&At(next_, r, i), real ? value : 0.0F);
-    }
+    });
   }
 
   const Team team_;
   typename Team::Context& context_;
   const PanelStackView& stack_;
-  const int rows_, probes_, stride_;
-  float *state_, *next_;  // [rows, stride_] each
+  const int rows_, probes_;
+  const VectorShape shape_;
+  float *state_, *next_;  // of shape_
   float* diagonal_ = nullptr;
 };
 

@@ -42,12 +42,13 @@ class StackPropagation {
       const float next = FinishStep(stack_, row_, a, z_);
       if (matrix_ != nullptr || kind_.probes) {
         const float slope = SlopeAt(stack_, a);
+        // Before the tangents, which need the registers of the layer.
+        if (kind_.probes) Probes(layer, l, a, slope, next);
         if (full) {
           l == begin ? FirstTangents<W>(context_, stack_, l, slope, column_)
                      : Tangents<W>(context_, stack_, l, slope, column_);
         }
         if (matrix_ != nullptr && !full) StoreDiagonal(l, slope);
-        if (kind_.probes) Probes(layer, l, a, slope, next);
       }
       z_ = next;
     }

@@ -2,6 +2,7 @@
 #include "kernels/cuda/math/warp_width.h"
 #include "kernels/cuda/runtime/device_context.h"
 #include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/stack/sequential_kernel.h"
 #include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
@@ -15,7 +16,9 @@ __global__ void __launch_bounds__(kSequentialThreads) SequentialKernel(const Seq
 
 template <int W>
 cudaError_t Launch(const SequentialArgs& args, cudaStream_t stream) {
-  SequentialKernel<W><<<args.num_samples, kSequentialThreads, 0, stream>>>(args);
+  SequentialKernel<W>
+      <<<args.num_samples, kSequentialThreads, SequentialBytes<W>(kSequentialThreads), stream>>>(
+          args);
   return cudaGetLastError();
 }
 

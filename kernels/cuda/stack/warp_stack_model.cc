@@ -54,8 +54,8 @@ absl::StatusOr<PanelStackModel> PanelStackModel::Upload(Device& device, const De
   model.view_ = {.num_steps = spec.num_steps,
                  .state_dim = static_cast<int32_t>(spec.state_dim),
                  .width = width,
-                 .weights = model.panels_.layer(0).weights,
-                 .biases = model.panels_.layer(0).bias,
+                 .weights = model.panels_.layer().weights,
+                 .biases = model.panels_.layer().bias,
                  .scale = spec.residual_scale,
                  .residual = spec.residual,
                  .activation = spec.activation};

@@ -61,13 +61,16 @@ class LayerCursor {
     weights_ += layers * W * W;
     bias_ += layers * W;
   }
+  // The lane's part of the layer that is `ahead` layers from here.
+  DEEPPCR_DEVICE const float* Weights(int ahead) const { return weights_ + ahead * W * W; }
+  DEEPPCR_DEVICE const float* Bias(int ahead) const { return bias_ + ahead * W; }
   // Loads the layer that is `ahead` layers from here.
   template <class Context>
   DEEPPCR_DEVICE LayerPart<W> Load(Context& context, int ahead = 0) const {
     LayerPart<W> layer;
-    context.LoadConstants(weights_ + ahead * W * W, layer.weights);
+    context.LoadConstants(Weights(ahead), layer.weights);
     float bias[1];
-    context.LoadConstants(bias_ + ahead * W, bias);
+    context.LoadConstants(Bias(ahead), bias);
     layer.bias = bias[0];
     return layer;
   }
@@ -128,12 +131,13 @@ DEEPPCR_DEVICE void MultiplyAll(Context& context, const LayerPart<W> (&layers)[N
   }
 }
 
-// z_l from z_{l-1} and the lane's pre-activation.
+// z_l from z_{l-1} and the lane's pre-activation. Elements beyond D, zero in z_{l-1}, stay zero
+// whatever other elements have come to; that they are held before the sum spares a select behind
+// it.
 template <class Stack>
 DEEPPCR_DEVICE float FinishStep(const Stack& stack, int row, float pre_activation, float z) {
-  const float activated = Activate(stack.activation, pre_activation);
-  const float next = stack.residual ? fmaf(stack.scale, activated, z) : activated;
-  return row < stack.state_dim ? next : 0.0F;
+  const float activated = row < stack.state_dim ? Activate(stack.activation, pre_activation) : 0.0F;
+  return stack.residual ? fmaf(stack.scale, activated, z) : activated;
 }
 
 // What FinishStep needs of a stack, the activation and the branch as types.

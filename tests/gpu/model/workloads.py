@@ -11,7 +11,8 @@ from walk import Route, Trips
 
 MULTIPROCESSORS = 132   # of an H200, and of an H100 SXM
 LAUNCH_CYCLES = 3000    # (A) 1.5 us from a launch to the next one of its stream
-UP, DOWN = r'level = 1;', r'level = tree_\.levels'
+_PASSES = r'progress\(\)\.next'
+UP, DOWN = r'level = 1;', r'level = tree_\.local_levels - 1'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +49,15 @@ def _level(loop, times, warps, nodes=1, far=''):
                  inner=(Trips(r'k = context_\.warp', nodes, warps=warps),))
 
 
+def _entry(levels, far):
+    """The way of a block's vectors down the levels that span blocks, at its longest: every node on it
+    is a right one."""
+    return Trips(r'level = tree_\.levels - 1', levels, where=(('LD', '', far),))
+
+
 _W1_TREE = (
     Trips('l = begin', 16), _level(UP, 1, 2), _level(UP, 1, 1), _level(UP, 3, 1, far='dsmem'),
-    _level(DOWN, 4, 1, far='dsmem'), _level(DOWN, 1, 2), _level(DOWN, 1, 4))
+    _entry(4, 'dsmem'), _level(DOWN, 1, 2), _level(DOWN, 1, 4))
 _W1_MEMORY = (('LDG', 'Tangents<W>', 'l1'), ('LD', '', 'dsmem'))
 _FULL = Route((r'Probes\(layer', 'StoreDiagonal', 'FirstTangents', 'kDiagonal', 'confirms'),
               (r'v < kind\.vectors', r'vectors\(\) == 1'))
@@ -58,16 +65,25 @@ _CORRECTION = Route((r'Tangents<W>\(', 'StoreColumn', 'ComposeTransitions', 'Sto
                      'confirms'))
 
 
-_GROUPS = r'j < count; \+\+j\) f\(j\)'
-_PANELS = (Trips(_GROUPS, 1, 'LDG.128', r'd_\.input'), Trips(_GROUPS, 8, 'LDG.128'),
-           Trips(r'panel = team\.warp', 1, call=r'd_\.output', warps=2))
+_GROUPS = r'j < groups_; \+\+j'
+_TILES = r'tile = team\.warp'
+
+
+def _panels(tile, outputs):
+    """Loops over the groups of a layer. A warp takes `tile` panels of a hidden layer together;
+    `outputs` warps have a share of the output layer."""
+    return (Trips(_GROUPS, tile, 'LDG.128', r'InputLayer\(steps\)'),
+            Trips(_TILES, 1, call=r'd_\.output', warps=outputs),
+            Trips(_GROUPS, 8, 'LDG.128', r'd_\.output'), Trips(_GROUPS, 8 * tile, 'LDG.128'))
+
+
 _RESIDUAL = (r'Modulate\(steps', r'InnerLayer\(steps', r'OuterLayer\(steps', 'NormOfRow')
 _BLOCKS = r'i < d_\.num_blocks'
 # P = 1000 over 16 blocks of 12 warps, in the workspace: 64 intervals a block.
 _W4_TREE = (
     Trips('i = context_.warp', 6),
     *(_level(UP, 1, min(nodes, 12), -(-nodes // 12)) for nodes in (32, 16, 8, 4, 2, 1)),
-    _level(UP, 3, 1, far='l2'), _level(DOWN, 4, 1, far='l2'),
+    _level(UP, 3, 1, far='l2'), _entry(4, 'l2'),
     *(_level(DOWN, 1, min(nodes, 12), -(-nodes // 12)) for nodes in (2, 4, 8, 16, 32, 64)))
 _W4_MEMORY = (('LDG', 'LoadVolatile', 'pcie'),)
 
@@ -76,9 +92,9 @@ _DIFFUSION = ('diffusion_kernel.cu', 'kernel.cu')
 _STEPS = Route(_RESIDUAL)
 
 
-def _propagation(part, route, times):
+def _propagation(part, route, times, tile, outputs):
     return Launch(part, _DIFFUSION, 'PropagationKernelILi21ENS0_13Diffusion', 'Silu', 16,
-                  (Trips(_BLOCKS, 3),) + _PANELS, (), _STEPS + route, times, blocks=1000)
+                  (Trips(_BLOCKS, 3),) + _panels(tile, outputs), (), _STEPS + route, times, blocks=1000)
 
 
 def _rest(part, route, times):
@@ -87,36 +103,36 @@ def _rest(part, route, times):
 
 
 _NODES = (('node on the way up', Trips(r'k = context_\.warp', 1, call='Reduce|UpSweep')),
+          ('node on the way into a block', Trips(r'level = tree_\.levels - 1', 1)),
           ('node on the way down', Trips(r'k = context_\.warp', 1, call='Distribute|DownSweep')))
 
 WORKLOADS = (
     Workload('W1 sequential', 'L = 1024, D = 16, relu', (
         Launch('steps', ('sequential_kernel.cu',), 'SequentialKernelILi16', 'Relu', 1,
-               (Trips('pair = 1', 1024, 'LDG.32'), Trips(r'l = args_?\.begin', 0),
-                Trips('begin', 1024, 'LDG.32'))),), others=2, per=1024,
-        hot=(('layers', Trips('begin|pair = 1', 1)),)),
+               (Trips('chunk = 0', 128), Trips(r'l = args_\.begin', 0))),),
+        others=2, per=1024, hot=(('layers', Trips('chunk = 0', 1)),)),
     Workload('W1 Newton', 'C = 16: four full passes and a correction', (
         Launch('passes', ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE0', 'Relu', 4,
-               (Trips(r'progress\.next', 4, route=_FULL), Trips(r'progress\.next', 1, route=_CORRECTION))
-               + _W1_TREE, _W1_MEMORY),), others=2,
+               (Trips(_PASSES, 4, route=_FULL), Trips(_PASSES, 1, route=_CORRECTION)) + _W1_TREE,
+               _W1_MEMORY),), others=2,
         hot=(
             ('layer of an interval', Trips('l = begin', 1)), *_NODES,
             ('update of an interval', Trips(r'i = context_\.warp', 1, call='UpdateInterval')),
-            ('norms of 32 warps', Trips(r'tree_\.num_blocks', 1)))),
+            ('norms of 16 warps', Trips(r'w < warps_', 1)))),
     Workload('W4 sequential', 'L = 1000, D = 16, H = 128, silu', (
         Launch('steps', _DIFFUSION, 'HeldSequentialKernel', 'Silu', 16,
-               (Trips(r'l = args\.begin', 1000), Trips(_BLOCKS, 0)) + _PANELS, (), _STEPS),),
+               (Trips(r'l = args\.begin', 1000), Trips(_BLOCKS, 0)) + _panels(1, 2), (), _STEPS),),
         others=2, per=1000, hot=(
             ('step', Trips(r'l = args\.begin', 1)),)),
     Workload('W4 Newton', 'C = 1: the coarse guess, three full passes and two corrections', (
         Launch('guess', _DIFFUSION, 'HeldCoarseKernel', 'Silu', 16,
                (Trips('begin = 0', 16), Trips(_BLOCKS, 0), Trips(r'i = context\.thread', 1, warps=1),
-                Trips('l = begin', 63 * 3, 'FFMA')) + _PANELS, (), _STEPS),
-        _propagation('full propagation', Route((r'Rows<1>\(0',)), 3),
-        _propagation('propagation of a correction', Route(('return Columns',)), 2),
+                Trips('l = begin', 63 * 3, 'FFMA')) + _panels(1, 2), (), _STEPS),
+        _propagation('full propagation', Route((r'Rows<1>\(0',)), 3, 2, 14),
+        _propagation('propagation of a correction', Route(('return Columns',)), 2, 1, 8),
         _rest('rest of a full pass', _FULL, 3), _rest('rest of a correction', _CORRECTION, 2)),
         others=2, hot=(
-            ('layer of all rows', Trips(r'panel = team\.warp', 1, call='StreamedBlock')),
+            ('layer of all rows', Trips(_TILES, 1, call='StreamedBlock')),
             ('its weights and rows', Trips(_GROUPS, 1, call='StreamedBlock')), *_NODES)),
 )
 
@@ -135,13 +151,13 @@ class Ceiling:
 CEILINGS = (
     Ceiling('W1 sequential', '', 'spill', 0),
     Ceiling('W1 Newton', '', 'spill', 0),
-    Ceiling('W4 sequential', '', 'spill', 24),  # weights that a thread holds from step to step
-    Ceiling('W4 Newton', 'begin = 0', 'spill', 40),
+    Ceiling('W4 sequential', '', 'spill', 20),  # weights that a thread holds from step to step
+    Ceiling('W4 Newton', 'begin = 0', 'spill', 32),
     Ceiling('W4 Newton', r'at_\.begin', 'spill', 5),  # where an answer goes, read once an interval
-    Ceiling('W4 Newton', r'panel = team|j < count|context_\.warp|level', 'spill', 0),
+    Ceiling('W4 Newton', r'tile = team|j < groups_|context_\.warp|level', 'spill', 0),
     Ceiling('W1 Newton', 'level', 'fence', 1),
     Ceiling('W4 Newton', 'level', 'fence', 1),
-    Ceiling('W1 Newton', r'progress\.next', 'fence', 2),
-    Ceiling('W1 Newton', r'k = context_\.warp', 'LD.32', 27),
+    Ceiling('W1 Newton', _PASSES, 'fence', 2),
+    Ceiling('W1 Newton', r'k = context_\.warp', 'LD.32', 19),
     Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.25, 'FFMA'),
 )

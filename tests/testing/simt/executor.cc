@@ -52,8 +52,9 @@ class Launch {
     std::byte* const stacks = Stacks(threads_);
     for (int t = 0; t < threads_; ++t) {
       Place(t);
-      fibers_.push_back(std::make_unique<Fiber>(stacks + kStackBytes * t, kStackBytes,
-                                                [this, t, &body] { body(contexts_[t]); }));
+      fibers_.push_back(
+          std::make_unique<Fiber>(stacks + kStackBytes * t, kStackBytes,
+                                  [this, t, &body] { RunThread(contexts_[t], body); }));
     }
   }
 
@@ -68,7 +69,7 @@ class Launch {
       for (int scope = 2; scope > 0; --scope) progress = ReleaseAll(scope) || progress;
       if (!progress && !AllDone()) {
         Complain(StrCat("deadlock: ", Waiting()));
-        progress = true;  // nobody waits from here on, so that all threads end
+        progress = true;  // where they wait, all threads end
         for (State& state : states_) state.scope = kNotWaiting;
       }
       if (AllDone()) break;
@@ -83,10 +84,14 @@ class Launch {
       if (site >= static_cast<int>(outcome_.passes.size())) outcome_.passes.resize(site + 1);
       ++outcome_.passes[site];
     }
-    if (site == schedule_.disabled_site || !outcome_.trouble.empty()) return;
+    // After a trouble a thread ends where it would wait: its loop may be over only when others of
+    // the launch have come as far.
+    if (!outcome_.trouble.empty()) throw EndOfThread();
+    if (site == schedule_.disabled_site) return;
     states_[thread.index_].scope = scope;
     states_[thread.index_].site = site;
     fibers_[thread.index_]->Yield();
+    if (!outcome_.trouble.empty()) throw EndOfThread();
   }
 
   // Alternates between two sets of slots: a lane that is ahead fills the other set.
@@ -104,6 +109,14 @@ class Launch {
   }
 
  private:
+  struct EndOfThread {};
+  static void RunThread(Thread& thread, const std::function<void(Thread&)>& body) {
+    try {
+      body(thread);
+    } catch (const EndOfThread&) {
+    }
+  }
+
   struct State {
     int scope = kNotWaiting;
     int site = 0;

@@ -14,9 +14,11 @@
 //
 // README.md in this folder says what the executor cannot prove.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -87,6 +89,27 @@ class Thread {
   // Reads four floats that no other thread writes meanwhile; `from` is 16-byte aligned.
   void LoadFour(const float* from, float (&to)[4]) const { LoadConstants(from, to); }
 
+  // Copies N floats that nobody writes meanwhile to shared memory, some time until WaitForCopies;
+  // both addresses are multiples of their bytes. The copies since the last CommitCopies are a
+  // group.
+  template <int N>
+  void CopyAsync(const float* from, float* to) {
+    if ((reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) % (4 * N) != 0)
+      return Complain("a copy whose address is no multiple of its bytes");
+    for (int i = 0; i < N; ++i) to[i] = std::numeric_limits<float>::quiet_NaN();
+    copies_.push_back({from, to, N, groups_});
+  }
+  void CommitCopies() { ++groups_; }
+  // Waits until at most N groups of this thread's copies are under way. No copy is made earlier.
+  template <int N>
+  void WaitForCopies() {
+    const auto later = std::find_if(copies_.begin(), copies_.end(),
+                                    [this](const Copy& copy) { return copy.group + N >= groups_; });
+    std::for_each(copies_.begin(), later,
+                  [](const Copy& copy) { std::copy_n(copy.from, copy.count, copy.to); });
+    copies_.erase(copies_.begin(), later);
+  }
+
   // Prefetches the line of global memory around `from`, which the launch must be allowed to read.
   void Prefetch(const float* from) const {
     static_cast<void>(*static_cast<const volatile float*>(from));
@@ -133,6 +156,14 @@ class Thread {
   void Wait(int scope, int site);
   uint64_t Exchange(uint64_t bits, int source);
 
+  struct Copy {
+    const float* from;
+    float* to;
+    int count;
+    int64_t group;
+  };
+  std::vector<Copy> copies_;  // under way
+  int64_t groups_ = 0;        // committed
   Launch* launch_ = nullptr;
   int index_ = 0;  // index in the launch
   int thread_ = 0, num_threads_ = 0, block_ = 0, num_blocks_ = 0, cluster_ = 0, num_clusters_ = 0;

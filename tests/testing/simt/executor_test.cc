@@ -14,6 +14,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsNan;
 
 constexpr Order kOrders[] = {Order::kAscending, Order::kDescending, Order::kShuffled};
 
@@ -91,6 +92,36 @@ TEST(ExecutorTest, ShufflesSeeTheValuesOfTheSameCall) {
   EXPECT_THAT(outcome.trouble, IsEmpty());
   EXPECT_THAT(std::vector<int>(sums.begin(), sums.begin() + 32), Each(31 * 16));
   EXPECT_THAT(std::vector<int>(sums.begin() + 32, sums.end()), Each(31 * 16 + 32 * 32));
+}
+
+// What is waited for is there, and nothing else: neither a later group nor what was there before.
+TEST(ExecutorTest, CopiesAreMadeWhenTheyAreWaitedFor) {
+  alignas(16) const float from[] = {1, 2, 3, 4, 5};
+  std::vector<float> seen;
+  const Outcome outcome = Execute({.shared_bytes = 32}, {}, [&](Thread& t) {
+    if (t.lane() != 0) return;
+    auto* const to = reinterpret_cast<float*>(t.shared());
+    to[0] = 7;
+    t.CopyAsync<4>(from, to);
+    t.CommitCopies();
+    t.CopyAsync<1>(from + 4, to + 4);
+    seen = {to[0]};
+    t.CommitCopies();
+    t.WaitForCopies<1>();
+    seen.insert(seen.end(), {to[0], to[3], to[4]});
+    t.WaitForCopies<0>();
+    seen.push_back(to[4]);
+  });
+  EXPECT_THAT(outcome.trouble, IsEmpty());
+  EXPECT_THAT(seen, ElementsAre(IsNan(), 1, 4, IsNan(), 5));
+}
+
+TEST(ExecutorTest, TellsOfCopiesFromAddressesThatDoNotFit) {
+  const auto body = [](Thread& t) {
+    alignas(16) const float from[8] = {};
+    t.CopyAsync<4>(from + 1, reinterpret_cast<float*>(t.shared()));
+  };
+  EXPECT_THAT(Execute({.shared_bytes = 32}, {}, body).trouble, HasSubstr("no multiple"));
 }
 
 TEST(ExecutorTest, TellsOfBarriersThatNotAllThreadsReach) {

@@ -31,10 +31,9 @@ class SimtStream final : public cuda::Stream {
         [&](Thread& thread) { cuda::ApplyDenseChain(thread, args); });
   }
   void Launch(const cuda::SequentialArgs& args, int width) override {
-    const LaunchShape shape = {.num_clusters = args.num_samples};
-    if (width == 8) Run(shape, [&](Thread& t) { cuda::SolveSequentially<8>(t, args); });
-    if (width == 16) Run(shape, [&](Thread& t) { cuda::SolveSequentially<16>(t, args); });
-    if (width == 32) Run(shape, [&](Thread& t) { cuda::SolveSequentially<32>(t, args); });
+    if (width == 8) Sequential<8>(args);
+    if (width == 16) Sequential<16>(args);
+    if (width == 32) Sequential<32>(args);
   }
   void Launch(const cuda::NewtonArgs& args, const cuda::NewtonShape& newton) override {
     const size_t bytes = cuda::BlockMemory::Bytes(args.tree, newton.width);
@@ -185,6 +184,11 @@ class SimtStream final : public cuda::Stream {
             .shared_bytes = cuda::CollectBytes(warps)};
   }
 
+  template <int W>
+  void Sequential(const cuda::SequentialArgs& args) {
+    Run({.num_clusters = args.num_samples, .shared_bytes = cuda::SequentialBytes<W>(kWarpSize)},
+        [&](Thread& t) { cuda::SolveSequentially<W>(t, args); });
+  }
   template <int W>
   void Newton(const LaunchShape& shape, const cuda::NewtonArgs& args) {
     Run(shape, [&](Thread& t) {

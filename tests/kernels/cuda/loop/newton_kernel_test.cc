@@ -106,7 +106,8 @@ DeviceVector Sequential(const RandomSystem& system, const std::vector<float>& in
                                   .final_states = final_state.data(),
                                   .trajectories = trajectory.data(),
                                   .num_dependent = &num_dependent};
-  simt::Execute({}, {}, [&](simt::Thread& thread) { cuda::SolveSequentially<W>(thread, args); });
+  simt::Execute({.shared_bytes = cuda::SequentialBytes<W>(32)}, {},
+                [&](simt::Thread& thread) { cuda::SolveSequentially<W>(thread, args); });
   return trajectory;
 }
 

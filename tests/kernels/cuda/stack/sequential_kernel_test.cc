@@ -40,7 +40,8 @@ Solved Solve(const RandomSystem& system, const std::vector<float>& inputs, int n
                             .num_dependent = &solved.num_dependent};
   const int64_t warps = num_threads / cuda::kWarpSize;
   const simt::LaunchShape shape{.num_clusters = static_cast<int>((n - 1) / warps + 1),
-                                .num_threads = num_threads};
+                                .num_threads = num_threads,
+                                .shared_bytes = cuda::SequentialBytes<W>(num_threads)};
   while (args.end < spec.num_steps) {
     args.begin = args.end;
     args.end = std::min(spec.num_steps, args.begin + steps_at_once);
