@@ -19,6 +19,7 @@ COPY kernels kernels
 COPY proto proto
 COPY server server
 COPY client client
+COPY tests/bench/results tests/bench/results
 COPY deploy/build.sh deploy/runtime_packages.sh deploy/
 RUN deploy/build.sh --preset release --cuda "${CUDA}" --prefix /opt/deeppcr \
     && mkdir -p /opt/deeppcr/lib

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
@@ -35,7 +36,11 @@ absl::Status ToAbslStatus(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
+// True for the address of a UNIX socket: unix:/run/deeppcr.sock.
+bool IsSocket(absl::string_view server) { return absl::StartsWith(server, "unix:"); }
+
 absl::Status CheckAddress(absl::string_view server) {
+  if (IsSocket(server) && server.size() > 5) return absl::OkStatus();
   const size_t colon = server.rfind(':');
   int port = 0;
   const bool has_port = colon != absl::string_view::npos && colon > 0 &&
@@ -46,11 +51,12 @@ absl::Status CheckAddress(absl::string_view server) {
   // Anything with a slash, blank or bare colon would be read as another kind of gRPC target.
   const bool plain = !host.empty() && host.find_first_of("/:[] \t\r\n") == absl::string_view::npos;
   if (has_port && (plain || bracketed)) return absl::OkStatus();
-  return InvalidArgument("server: expected host:port with a port from 1 to 65535, got '", server,
-                         "'");
+  return InvalidArgument(
+      "server: expected host:port with a port from 1 to 65535, or unix:file, got '", server, "'");
 }
 
 bool IsLoopback(absl::string_view server) {
+  if (IsSocket(server)) return true;
   const std::string host(server.substr(0, server.rfind(':')));
   in_addr address = {};
   if (inet_pton(AF_INET, host.c_str(), &address) == 1) return ntohl(address.s_addr) >> 24 == 127;
@@ -67,6 +73,9 @@ bool IsToken(absl::string_view token) {
 }
 
 absl::Status CheckSecurity(const ClientOptions& options) {
+  if (IsSocket(options.server) && !options.tls_ca.empty())
+    return InvalidArgument("tls_ca: expected none with a UNIX socket, which has no TLS, got ",
+                           options.tls_ca);
   if (options.tls_ca.empty() && !(options.tls_cert.empty() && options.tls_key.empty()))
     return InvalidArgument("tls_cert, tls_key: expected tls_ca beside them, got none");
   if (options.tls_cert.empty() != options.tls_key.empty())

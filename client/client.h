@@ -17,7 +17,7 @@
 namespace deeppcr {
 
 struct ClientOptions {
-  std::string server = "127.0.0.1:8001";        // host:port; [address]:port for IPv6
+  std::string server = "127.0.0.1:8001";        // host:port ([address]:port for IPv6), or unix:file
   absl::Duration deadline = absl::Seconds(60);  // for calls that name none; positive
   // PEM files. tls_ca: the authorities that sign servers' certificates; empty: no TLS. tls_cert and
   // tls_key: this client's certificate and key, for servers that ask for them.
@@ -44,7 +44,7 @@ enum class Health { kServing, kNotServing, kUnknown };
 // left, or that the server reports as unprocessed).
 class Client {
  public:
-  // Does not connect yet. Errors: kInvalidArgument for an address that is not host:port, options
+  // Does not connect yet. Errors: kInvalidArgument for an address of no such form, options
   // out of range, or a token that would leave this machine without TLS; the error of a file that
   // cannot be read.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);

@@ -38,7 +38,7 @@ options=()
 if $with_tests; then
   # For Hopper only, the GPU that tests run on: every program holds all kernels.
   options=(-DDEEPPCR_BUILD_TESTS=ON -DDEEPPCR_BUILD_BENCHMARKS=ON -DCMAKE_CUDA_ARCHITECTURES=90-real)
-  for name in tests/gpu/kernel_trial tests/gpu/cuda_on_gpu_test \
+  for name in tests/gpu/kernel_trial tests/gpu/micro_trial tests/gpu/cuda_on_gpu_test \
     tests/gpu/cuda_conformance_on_gpu_test tests/bench/solver_bench tests/bench/sweep_bench; do
     targets+=(--target "$(basename "$name")")
     programs+=("$build_dir/$name")
@@ -72,6 +72,8 @@ for library in $libraries; do
   is_base "$library" || install -m 644 "$(readlink -f "$library")" "$output/lib/$(basename "$library")"
 done
 cp -r deploy/models/repository "$output/models"
+# The CUDA sources and the nvcc that the programs are of, which results have to name.
+cp "$build_dir/kernels/cuda_key.txt" "$output/CUDA_KEY"
 { git rev-parse --short=12 HEAD && git status --porcelain | grep -q . && echo dirty; } 2>/dev/null |
   paste -sd- >"$output/COMMIT" || true
 

@@ -9,6 +9,7 @@
 #   fuzz    clang with libFuzzer
 #   demo    build, and Python with NumPy and Pillow for the picture
 #   bench   demo, and PyTorch, also with OpenBLAS, for the benchmark to compare with
+#   peers   demo, and Eigen and Python's venv, for what else the benchmark compares with
 # --list prints the package names, one per line, and installs nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,6 +27,7 @@ packages_of() {
     demo) packages_of build && printf '%s\n' python3 python3-numpy python3-pil ;;
     bench) packages_of demo && printf '%s\n' python3-torch libopenblas0-pthread \
       python3-grpcio python3-protobuf ;;
+    peers) packages_of demo && printf '%s\n' libeigen3-dev python3-venv ;;
     *) unknown_flag "$1" ;;
   esac
 }

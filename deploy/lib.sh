@@ -35,6 +35,18 @@ find_python() {
   return 1
 }
 
+# make_environment NAME REQUIREMENTS: makes build/NAME, an environment of its own for packages from PyPI.
+make_environment() {
+  local folder="build/$1" wanted="$2"
+  cmp -s "$wanted" "$folder/requirements.txt" && return
+  rm -rf "$folder"
+  /usr/bin/python3 -m venv "$folder" &&
+    "$folder/bin/python" -m pip install -q --disable-pip-version-check -r "$wanted" &&
+    cp "$wanted" "$folder/requirements.txt" && return
+  rm -rf "$folder"
+  return 1
+}
+
 # Prints the number of parallel jobs: every core, but about 1.5 GiB of free memory each, at least 1.
 build_jobs() {
   local cores memory_kib limit jobs

@@ -102,6 +102,26 @@ class EngineImpl final : public Engine {
 
 }  // namespace
 
+std::shared_ptr<const LoadedSystem> LoadedModel::FindFor(const SolveOptions& options,
+                                                         int64_t num_steps,
+                                                         int64_t num_samples) const {
+  const bool open = options.solver == "auto" && options.shooting_interval == 0 &&
+                    options.initial_guess == InitialGuess::kFromPlan;
+  return Find(num_steps, num_samples, open ? std::string_view() : info().backend);
+}
+
+std::string_view ToString(BackendChoice choice) {
+  switch (choice) {
+    case BackendChoice::kFirst:
+      return "first";
+    case BackendChoice::kNoCode:
+      return "no_code";
+    case BackendChoice::kSelfCheck:
+      return "self_check";
+  }
+  return "";
+}
+
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   DEEPPCR_RETURN_IF_ERROR(MakePlanCache(options.plan_cache_dir));
   DEEPPCR_ASSIGN_OR_RETURN(SelectedBackends selected, SelectBackends(options.backend));

@@ -41,10 +41,21 @@ struct EngineOptions {
   std::function<void(const absl::Status&)> device_failed;
 };
 
+// Why a model runs on its backend: the first that was tried, or the next, after one that has no
+// code for the model or one that failed its self-check.
+enum class BackendChoice : uint8_t { kFirst, kNoCode, kSelfCheck };
+// "first", "no_code", "self_check".
+std::string_view ToString(BackendChoice choice);
+
 // Description of a model, fixed at load.
 struct ModelInfo {
   std::string model_type;  // a name of the model registry
   std::string backend;     // the backend that runs it
+  BackendChoice backend_choice = BackendChoice::kFirst;
+  std::string backend_reason;  // why not the ones before, in a sentence; empty for the first
+  // The backend that runs it as well, for numbers of samples for which its plan is the faster one;
+  // empty: none.
+  std::string other_backend;
   bool on_gpu = false;
   int64_t input_dim = 0;
   int64_t output_dim = 0;
@@ -127,8 +138,15 @@ class LoadedModel {
   virtual std::string PlanFileText() const = 0;
 
   // The system of num_steps steps (0: the default), or null if there is none at the moment: those
-  // that were made at load are always there.
-  virtual std::shared_ptr<const LoadedSystem> Find(int64_t num_steps = 0) const = 0;
+  // that were made at load are always there. Where two backends have one, that of `backend`; if
+  // that is empty, the first one's, unless the other's plan is clearly faster for num_samples
+  // samples.
+  virtual std::shared_ptr<const LoadedSystem> Find(int64_t num_steps = 0, int64_t num_samples = 1,
+                                                   std::string_view backend = {}) const = 0;
+  // The system for a request: where it leaves everything to the plans, that of the faster backend,
+  // else the first one's, so that what is valid does not depend on the number of samples.
+  std::shared_ptr<const LoadedSystem> FindFor(const SolveOptions& options, int64_t num_steps,
+                                              int64_t num_samples) const;
   // Find, and where that gives null makes the system, which takes up to seconds. Its plan is that
   // of the nearest number of steps, rescaled, so that it is the same wherever that plan is. Systems
   // that nobody has used for longest go to make room. One call at a time makes a system; others
@@ -162,10 +180,12 @@ class Engine {
   // calibration.safetensors?, plan.json?}, validates everything, calibrates the initial guess, and
   // finds the plan: in plan.json, in one of the models that are loaded already, in the cache, or by
   // measuring, as EngineOptions::plan_mode allows. Takes seconds. Where a backend has no code for
-  // the model, "auto" takes the next and says so. The directory itself is trusted
+  // the model, or computes it wrong (kernels/self_check.h), "auto" takes the next and says so. The
+  // directory itself is trusted
   // (the caller checked the name); its contents are not. Errors: kNotFound, kInvalidArgument (file,
   // key or tensor named), kResourceExhausted (bytes wanted and allowed), kFailedPrecondition (no
-  // plan fits, and one is required), kUnimplemented (no backend can run the model). kCancelled soon
+  // plan fits, and one is required), kUnimplemented (no backend can run the model), kDataLoss (the
+  // last backend computes it wrong). kCancelled soon
   // after the token, which may be null, has fired.
   virtual absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
       const std::string& directory, const LoadProgress& progress, const CancelToken* token,

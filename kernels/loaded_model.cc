@@ -10,6 +10,7 @@
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/plan/candidates.h"
 #include "kernels/plan/plan_file.h"
 #include "kernels/plan/rescaled_plan.h"
 #include "kernels/prepared_system.h"
@@ -94,38 +95,48 @@ class UnplannedSystems {
 
 class LoadedModelImpl final : public LoadedModel {
  public:
-  // `unplanned` may be null: the model has the planned systems and no others.
-  LoadedModelImpl(ModelInfo info, Systems planned, std::unique_ptr<UnplannedSystems> unplanned)
-      : info_(std::move(info)), planned_(std::move(planned)), unplanned_(std::move(unplanned)) {}
+  // `others`: the same systems on another backend, or none. `unplanned` may be null: the model has
+  // the planned systems and no others.
+  LoadedModelImpl(ModelInfo info, Systems planned, Systems others,
+                  std::unique_ptr<UnplannedSystems> unplanned)
+      : info_(std::move(info)),
+        planned_(std::move(planned)),
+        others_(std::move(others)),
+        unplanned_(std::move(unplanned)) {}
 
   const ModelInfo& info() const override { return info_; }
   int64_t memory_bytes() const override {
     int64_t bytes = unplanned_ != nullptr ? unplanned_->memory_bytes() : 0;
-    for (const auto& system : planned_) bytes += system->memory_bytes();
+    for (const Systems* systems : {&planned_, &others_})
+      for (const auto& system : *systems) bytes += system->memory_bytes();
     return bytes;
   }
   const Plan* PlanOf(const PlanKey& key) const override {
-    const auto found =
-        std::ranges::find_if(planned_, [&](const auto& system) { return system->key() == key; });
-    return found == planned_.end() ? nullptr : &(*found)->plan();
+    for (const Systems* systems : {&planned_, &others_})
+      for (const auto& system : *systems)
+        if (system->key() == key) return &system->plan();
+    return nullptr;
   }
   std::string PlanFileText() const override {
     PlanFile file;
-    for (const auto& system : planned_) file.Add(system->key(), system->plan());
+    for (const Systems* systems : {&planned_, &others_})
+      for (const auto& system : *systems) file.Add(system->key(), system->plan());
     return file.Text();
   }
 
-  std::shared_ptr<const LoadedSystem> Find(int64_t num_steps) const override {
-    if (num_steps == 0) return planned_.front();
-    const auto found = std::ranges::find_if(
-        planned_, [=](const auto& system) { return system->num_steps() == num_steps; });
-    if (found != planned_.end()) return *found;
+  std::shared_ptr<const LoadedSystem> Find(int64_t num_steps, int64_t num_samples,
+                                           std::string_view backend) const override {
+    const auto found = std::ranges::find_if(planned_, [=](const auto& system) {
+      return num_steps == 0 || system->num_steps() == num_steps;
+    });
+    if (found != planned_.end())
+      return Choose(static_cast<size_t>(found - planned_.begin()), num_samples, backend);
     return unplanned_ != nullptr ? unplanned_->Find(num_steps) : nullptr;
   }
 
   absl::StatusOr<std::shared_ptr<const LoadedSystem>> Prepare(
       int64_t num_steps, const CancelToken* token) const override {
-    if (auto found = Find(num_steps)) return found;
+    if (auto found = Find(num_steps, 1, {})) return found;
     if (unplanned_ != nullptr) return unplanned_->Prepare(num_steps, planned_, token);
     const std::string known =
         StrJoin(planned_, ", ", [](const auto& system) { return StrCat(system->num_steps()); });
@@ -133,8 +144,23 @@ class LoadedModelImpl final : public LoadedModel {
   }
 
  private:
+  // Of the systems of one number of steps, the one on this backend, or the one that is clearly
+  // faster by its plan: clocks of a load decide no less. What is not measured is not faster.
+  std::shared_ptr<const LoadedSystem> Choose(size_t i, int64_t num_samples,
+                                             std::string_view backend) const {
+    if (others_.empty()) return planned_[i];
+    const auto seconds = [=](const PreparedSystem& of) {
+      return of.plan().Lookup(num_samples).seconds();
+    };
+    const PreparedSystem &first = *planned_[i], &other = *others_[i];
+    const bool faster = seconds(other) > 0 && kClearlyFaster * seconds(other) < seconds(first);
+    const bool takes_other = backend.empty() ? faster : backend == other.resolve().backend;
+    return takes_other ? others_[i] : planned_[i];
+  }
+
   const ModelInfo info_;
   const Systems planned_;  // the default first
+  const Systems others_;   // in the same order; or empty
   const std::unique_ptr<UnplannedSystems> unplanned_;
 };
 
@@ -210,14 +236,51 @@ absl::StatusOr<Systems> PreparePlanned(const Model& model, const PlanFile* plans
   return systems;
 }
 
-std::shared_ptr<const LoadedModel> Loaded(Model model, Systems planned, const SelectedBackend& on,
+// Why the backends before the one that runs a model do not.
+struct PassedOver {
+  BackendChoice choice = BackendChoice::kFirst;  // by the last of them
+  std::string reason;
+};
+
+std::shared_ptr<const LoadedModel> Loaded(Model model, Systems planned, Systems others,
+                                          const SelectedBackend& on, PassedOver passed_over,
                                           const LoadContext& context) {
   ModelInfo info = InfoOf(model, *on.backend, planned, *context.options);
+  if (!others.empty()) info.other_backend = std::string(others.front()->resolve().backend);
+  info.backend_choice = passed_over.choice;
+  info.backend_reason = std::move(passed_over.reason);
   std::unique_ptr<UnplannedSystems> unplanned;
   if (info.max_inference_steps > 0)
     unplanned = std::make_unique<UnplannedSystems>(std::move(model), on, context);
-  return std::make_shared<LoadedModelImpl>(std::move(info), std::move(planned),
+  return std::make_shared<LoadedModelImpl>(std::move(info), std::move(planned), std::move(others),
                                            std::move(unplanned));
+}
+
+// Why another backend has to run the model; nothing if the load has succeeded, or is over.
+std::optional<PassedOver> WhyNot(const Backend& backend, const absl::Status& status) {
+  const std::string_view message = ToStd(status.message());
+  if (absl::IsDataLoss(status)) return PassedOver{BackendChoice::kSelfCheck, std::string(message)};
+  if (!absl::IsUnimplemented(status)) return std::nullopt;
+  return PassedOver{BackendChoice::kNoCode,
+                    StrCat("the ", backend.name(), " backend cannot run this model: ", message)};
+}
+
+// The systems of a model on the next backend too, where it runs on a device that a small call may
+// not be worth: its launches take longer than a small model takes on a CPU. None where there is no
+// next one, or it has no code for the model.
+absl::StatusOr<Systems> PrepareOthers(const Model& model, const PlanFile* plans,
+                                      const SelectedBackend& on, const LoadContext& context) {
+  const SelectedBackend* const next = &on + 1;
+  if (on.oracles.empty() || next == context.backends.data() + context.backends.size())
+    return Systems();
+  absl::StatusOr<Systems> systems = PreparePlanned(model, plans, *next, context);
+  if (systems.ok() || absl::IsCancelled(systems.status())) return systems;
+  // The model is served, by the first alone.
+  if (!absl::IsUnimplemented(systems.status()) && context.progress)
+    context.progress(LoadNews::kProblem,
+                     StrCat("not on the ", next->backend->name(),
+                            " backend too: ", ToStd(systems.status().message())));
+  return Systems();
 }
 
 }  // namespace
@@ -226,20 +289,23 @@ absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
                                                                 const LoadContext& context) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::optional<PlanFile> plans, ParsePlans(context));
   absl::Status unfit = absl::UnimplementedError("there is no backend");
+  PassedOver passed_over;
   for (const SelectedBackend& on : context.backends) {
     absl::StatusOr<Systems> systems =
         PreparePlanned(model, plans.has_value() ? &*plans : nullptr, on, context);
-    if (absl::IsUnimplemented(systems.status())) {
-      const std::string why =
-          StrCat("the ", on.backend->name(),
-                 " backend cannot run this model: ", ToStd(systems.status().message()));
+    if (std::optional<PassedOver> why = WhyNot(*on.backend, systems.status())) {
       const bool last = &on == &context.backends.back();
-      if (!last && context.progress) context.progress(LoadNews::kProblem, why);
-      unfit = absl::UnimplementedError(why);
+      if (!last && context.progress) context.progress(LoadNews::kProblem, why->reason);
+      unfit = absl::Status(systems.status().code(), why->reason);
+      passed_over = {why->choice, StrCat(passed_over.reason, passed_over.reason.empty() ? "" : "; ",
+                                         why->reason)};
       continue;
     }
     DEEPPCR_RETURN_IF_ERROR(Watched(systems.status(), context.options->device_failed));
-    return Loaded(std::move(model), *std::move(systems), on, context);
+    DEEPPCR_ASSIGN_OR_RETURN(
+        Systems others, PrepareOthers(model, plans.has_value() ? &*plans : nullptr, on, context));
+    return Loaded(std::move(model), *std::move(systems), std::move(others), on,
+                  std::move(passed_over), context);
   }
   return unfit;
 }

@@ -17,9 +17,13 @@
 #include "kernels/plan/candidates.h"
 #include "kernels/plan/planner.h"
 #include "kernels/plan/rescaled_plan.h"
+#include "kernels/self_check.h"
 
 namespace deeppcr {
 namespace {
+
+// Memory that the workspace of a self-check may take, where --max_workspace_bytes is less.
+constexpr int64_t kOracleBytes = int64_t{256} << 20;
 
 // Number of inputs: twice the unknowns of the affine map per output, within reason.
 int64_t NumSyntheticInputs(int64_t state_dim) {
@@ -81,7 +85,8 @@ class Preparation {
     DEEPPCR_ASSIGN_OR_RETURN(parts_.runner, std::move(runner));
     parts_.resolve = {.shape = shape_,
                       .min_shooting_interval = limits.min_shooting_interval,
-                      .iterative = limits.iterative};
+                      .iterative = limits.iterative,
+                      .backend = backend_.name()};
     Calibrate();
     if (Fired(with_.token)) return absl::CancelledError("stopped during calibration");
     return absl::OkStatus();
@@ -108,6 +113,35 @@ class Preparation {
       parts_.plan.entries = {{.max_samples = parts_.plan.entries.back().max_samples}};
     }
     DEEPPCR_ASSIGN_OR_RETURN(parts_.plan.id, PlanId(parts_.key, parts_.plan));
+    return absl::OkStatus();
+  }
+
+  // Checks the system against the first of the backend's oracles that has code for it.
+  absl::Status CheckItself() const {
+    for (const std::shared_ptr<const Backend>& other : with_.on.oracles) {
+      const absl::StatusOr<std::unique_ptr<System>> oracle =
+          other->NewSystem(spec_, {.token = with_.token});
+      if (absl::IsUnimplemented(oracle.status())) continue;
+      DEEPPCR_RETURN_IF_ERROR(oracle.status());
+      const int64_t oracle_bytes = std::max(kOracleBytes, with_.options.max_workspace_bytes);
+      if (with_.check_bytes)
+        DEEPPCR_RETURN_IF_ERROR(with_.check_bytes(parts_.system->memory_bytes() +
+                                                  parts_.runner->memory_bytes() +
+                                                  (*oracle)->memory_bytes() + oracle_bytes));
+      Say(StrCat("checking it against the ", other->name(), " backend"));
+      const absl::Status checked =
+          RunSelfCheck({.runner = *parts_.runner,
+                        .oracle = **oracle,
+                        .plan = parts_.plan,
+                        .resolve = parts_.resolve,
+                        .inputs = Inputs(),
+                        .max_batch_size = with_.model.config.max_batch_size,
+                        .max_oracle_bytes = oracle_bytes,
+                        .token = with_.token});
+      if (!absl::IsDataLoss(checked)) return checked;
+      return absl::DataLossError(
+          StrCat("self-check of the ", backend_.name(), " backend failed: ", checked.message()));
+    }
     return absl::OkStatus();
   }
 
@@ -227,6 +261,7 @@ absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystem(
   Preparation system(preparation, spec);
   DEEPPCR_RETURN_IF_ERROR(system.Pack(packing));
   DEEPPCR_RETURN_IF_ERROR(system.FindItsPlan(plans, loaded));
+  DEEPPCR_RETURN_IF_ERROR(system.CheckItself());
   return system.Take();
 }
 
@@ -236,6 +271,7 @@ absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystemLike(
   Preparation system(preparation, spec);
   DEEPPCR_RETURN_IF_ERROR(system.Pack(packing));
   DEEPPCR_RETURN_IF_ERROR(system.TakePlanOf(nearest));
+  DEEPPCR_RETURN_IF_ERROR(system.CheckItself());
   return system.Take();
 }
 

@@ -149,6 +149,25 @@ absl::StatusOr<ResolvedOptions> ResolveAuto(const SolveOptions& options, const P
   return resolved;
 }
 
+absl::StatusOr<ResolvedOptions> ResolveSolver(const SolveOptions& options, int64_t num_samples,
+                                              const Plan& plan, const ResolveContext& context) {
+  if (options.solver == "auto")
+    return ResolveAuto(options, plan.Lookup(num_samples), plan.least_rtol, context);
+  const SolverRow* row = FindSolver(options.solver);
+  if (row == nullptr) {
+    const auto name_of = [](const SolverRow& r) { return std::string(r.name); };
+    return InvalidArgument("solver: expected auto, ", StrJoin(Solvers(), ", ", name_of), ", got ",
+                           Quoted(options.solver));
+  }
+  // The sequential solver takes no options: leaving them out lets requests that differ in them
+  // share a batch.
+  if (!row->iterative)
+    return ResolvedOptions{.solver = row->name, .num_steps = context.shape.num_steps};
+  const PlanChoice* planned = plan.ChoiceOf(row->name);
+  return ResolveIterative(options, *row,
+                          planned != nullptr ? *planned : DefaultChoice(*row, context), context);
+}
+
 }  // namespace
 
 bool SolverFits(std::string_view solver, const ResolveContext& context) {
@@ -175,21 +194,10 @@ std::string UnfitChoice(const Plan& plan, const ResolveContext& context) {
 absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int64_t num_samples,
                                                const Plan& plan, const ResolveContext& context) {
   DEEPPCR_RETURN_IF_ERROR(CheckOptions(options, context));
-  if (options.solver == "auto")
-    return ResolveAuto(options, plan.Lookup(num_samples), plan.least_rtol, context);
-  const SolverRow* row = FindSolver(options.solver);
-  if (row == nullptr) {
-    const auto name_of = [](const SolverRow& r) { return std::string(r.name); };
-    return InvalidArgument("solver: expected auto, ", StrJoin(Solvers(), ", ", name_of), ", got ",
-                           Quoted(options.solver));
-  }
-  // The sequential solver takes no options: leaving them out lets requests that differ in them
-  // share a batch.
-  if (!row->iterative)
-    return ResolvedOptions{.solver = row->name, .num_steps = context.shape.num_steps};
-  const PlanChoice* planned = plan.ChoiceOf(row->name);
-  return ResolveIterative(options, *row,
-                          planned != nullptr ? *planned : DefaultChoice(*row, context), context);
+  DEEPPCR_ASSIGN_OR_RETURN(ResolvedOptions resolved,
+                           ResolveSolver(options, num_samples, plan, context));
+  resolved.backend = context.backend;
+  return resolved;
 }
 
 }  // namespace deeppcr

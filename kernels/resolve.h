@@ -17,6 +17,7 @@ struct ResolveContext {
   int64_t min_shooting_interval = 1;
   bool calibrated_guess = false;  // an affine guess was fitted
   bool iterative = true;          // the workspace of iterative solvers fits
+  std::string_view backend = {};  // of the system; static storage
 };
 
 // True if a model of this shape can run the solver at all.

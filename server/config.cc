@@ -141,10 +141,11 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
                          "model's unload, is not ready."));
   specs.push_back(Switch("allow_failed", &C::allow_failed,
                          "Ready also if models failed to load, as long as one is served."));
-  specs.push_back(
-      Choice("backend", {BackendNames().begin(), BackendNames().end()}, &C::backend,
-             "Where models run. auto: the CPU, until a GPU has run the tests of cuda; a model that "
-             "the CPU backend has no code for runs on the reference backend, with a warning."));
+  specs.push_back(Choice(
+      "backend", {BackendNames().begin(), BackendNames().end()}, &C::backend,
+      "Where models run. auto: the CPU, until a GPU has passed the tests of this very code; a "
+      "model that the CPU backend has no code for runs on the reference backend, with a "
+      "warning."));
   specs.push_back(Integer("threads", "threads", 0, 1024, &C::threads,
                           "Threads that share the samples of one batch. 0: one per core."));
   specs.push_back(
@@ -171,6 +172,9 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
   using C = ServerConfig;
   specs.push_back(
       Address("listen", &C::listen, "Address of the gRPC service. Port 0: any free one."));
+  specs.push_back(Text("socket", "file", &C::socket,
+                       "UNIX socket on which gRPC is served too, in plain text, to those of this "
+                       "machine whom the permissions of the file and its folder let in."));
   specs.push_back(Address("http_listen", &C::http_listen,
                           "Address of /metrics, /livez and /readyz. Port 0: any free one."));
   specs.push_back(
@@ -220,14 +224,16 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
 // A flag that takes the address of either of a server's ports.
 FlagSpec Probed(std::string name) {
   using C = ServerConfig;
-  FlagSpec spec = Text(std::move(name), "host:port | http://host:port", &C::probe,
+  FlagSpec spec = Text(std::move(name), "host:port | unix:file | http://host:port", &C::probe,
                        "Serve nothing: exit 0 if the server at this address is ready, else 1. With "
                        "http:// that of --http_listen, where gRPC has TLS.");
   spec.set = [](std::string_view text, ServerConfig& config) {
     std::string_view address = text;
     if (address.starts_with(kHttpScheme)) address.remove_prefix(kHttpScheme.size());
-    if (!ParseHostPort(address).ok())
-      return Mismatch("probe", "host:port or http://host:port with a port in [0, 65535]", text);
+    const bool is_socket = text.starts_with(kUnixScheme) && text.size() > kUnixScheme.size();
+    if (!is_socket && !ParseHostPort(address).ok())
+      return Mismatch(
+          "probe", "host:port or http://host:port with a port in [0, 65535], or unix:file", text);
     config.probe = std::string(text);
     return absl::OkStatus();
   };

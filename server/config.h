@@ -20,11 +20,14 @@ namespace deeppcr {
 
 // The prefix of an HTTP address in --probe.
 inline constexpr std::string_view kHttpScheme = "http://";
+// The prefix of a UNIX socket's address, as gRPC writes it.
+inline constexpr std::string_view kUnixScheme = "unix:";
 
 // Settings; the initialisers are the defaults. Units: seconds, bytes, samples.
 struct ServerConfig {
   std::string model_repository;                // required
   std::string listen = "127.0.0.1:8001";       // gRPC; port 0: any free one
+  std::string socket;                          // path of a UNIX socket for gRPC too; empty: none
   std::string http_listen = "127.0.0.1:8002";  // metrics and probes
   std::string port_file;                       // bound ports as JSON, once models were tried
   VersionPolicies versions;                    // loaded at start
@@ -65,7 +68,7 @@ struct ServerConfig {
   int64_t max_trace_bytes = int64_t{256} << 20;
   std::string log_format = "json";
   std::string log_level = "info";
-  std::string probe;  // set: ask that server (host:port, or http://host:port) and exit
+  std::string probe;  // set: ask that server (host:port, unix:path, http://host:port) and exit
 };
 
 // One setting. Its environment variable is DEEPPCR_ and the upper-case name.

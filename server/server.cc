@@ -19,6 +19,7 @@
 #include "kernels/base/strings.h"
 #include "nlohmann/json.hpp"
 #include "server/credentials.h"
+#include "server/local_socket.h"
 #include "server/schedule/warm_up.h"
 
 namespace deeppcr {
@@ -195,9 +196,18 @@ absl::Status Server::StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& c
   grpc::ServerBuilder builder;
   SetLimits(config_, builder);
   builder.AddListeningPort(config_.listen, credentials, &grpc_port_);
+  int socket_served = config_.socket.empty() ? 1 : 0;
+  if (!config_.socket.empty()) {
+    DEEPPCR_RETURN_IF_ERROR(ClearSocket(config_.socket));
+    builder.AddListeningPort(StrCat(kUnixScheme, config_.socket), grpc::InsecureServerCredentials(),
+                             &socket_served);
+  }
   builder.RegisterService(&service_);
   builder.RegisterService(&v2_service_);
   grpc_ = builder.BuildAndStart();
+  // Where one address cannot be had gRPC gives none.
+  if (grpc_port_ != 0 && socket_served == 0)
+    return absl::UnavailableError(StrCat("--socket: cannot make ", config_.socket));
   if (grpc_ == nullptr || grpc_port_ == 0) {
     return absl::UnavailableError(
         StrCat("cannot listen on ", config_.listen, " for gRPC: the address is taken or not ours"));

@@ -79,18 +79,6 @@ run_ctest() {
   return $status
 }
 
-# make_environment NAME REQUIREMENTS: makes build/NAME, an environment of its own for packages from PyPI.
-make_environment() {
-  local folder="build/$1" wanted="$2"
-  cmp -s "$wanted" "$folder/requirements.txt" && return
-  rm -rf "$folder"
-  /usr/bin/python3 -m venv "$folder" &&
-    "$folder/bin/python" -m pip install -q --disable-pip-version-check -r "$wanted" &&
-    cp "$wanted" "$folder/requirements.txt" && return
-  rm -rf "$folder"
-  return 1
-}
-
 # Keeps what ptxas reported about registers, shared memory and spills beside the kernels, if this
 # build compiled them.
 keep_resources() {
@@ -171,7 +159,7 @@ asan_tests() {
   local options=strict_init_order=1:quarantine_size_mb=64
   # Frames that are kept after their return cost the executor's fibers five times the time.
   local on_fibers='cuda_(kernels|diffusion|wide_propagation)'
-  local left_out='cuda_(backend|conformance)|demo|demo_plans|deploy_.*|digits_ddpm|overload'
+  local left_out='cuda_(backend|conformance)|demo|demo_plans|deploy_.*|digits_ddpm|gpu_.*|overload'
   local -x UBSAN_OPTIONS=print_stacktrace=1
   ASAN_OPTIONS="$options:detect_stack_use_after_return=1" \
     run_ctest build/asan -LE slow -E "^($on_fibers|$left_out)_test\$" &&

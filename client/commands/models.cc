@@ -144,14 +144,20 @@ std::string PrintableList(const google::protobuf::RepeatedPtrField<std::string>&
   });
 }
 
-std::string PlansText(const v1::GetModelResponse& model) {
-  if (model.plans_size() == 0) return PlanText(model.plan(), 0);
-  std::string text;
-  for (int i = 0; i < model.plans_size(); ++i) {
+// Adds the plans of one backend, in the order of the numbers of steps.
+void AddPlans(const google::protobuf::RepeatedPtrField<v1::Plan>& plans,
+              const v1::GetModelResponse& model, std::string* text) {
+  for (int i = 0; i < plans.size(); ++i) {
     const bool known = i < model.num_inference_steps_size();
-    absl::StrAppend(&text, i > 0 ? "\n" : "",
-                    PlanText(model.plans(i), known ? model.num_inference_steps(i) : 0));
+    absl::StrAppend(text, text->empty() ? "" : "\n",
+                    PlanText(plans[i], known ? model.num_inference_steps(i) : 0));
   }
+}
+
+std::string PlansText(const v1::GetModelResponse& model) {
+  std::string text = model.plans_size() == 0 ? PlanText(model.plan(), 0) : "";
+  AddPlans(model.plans(), model, &text);
+  AddPlans(model.other_plans(), model, &text);
   return text;
 }
 
@@ -175,10 +181,17 @@ std::string GenerationText(const v1::GetModelResponse& model) {
 std::string DetailText(const v1::GetModelResponse& model) {
   const std::string labels =
       model.labels_size() == 0 ? "" : StrCat("labels: ", PrintableList(model.labels()), "\n");
+  std::string backends = Printable(model.backend());
+  if (!model.backend_reason().empty())
+    absl::StrAppend(&backends, " (", Printable(model.backend_reason()), ")");
+  if (!model.other_backend().empty())
+    absl::StrAppend(&backends, ", and on ", Printable(model.other_backend()),
+                    " where its plan is faster");
   return StrCat("\n", Printable(model.summary().name()), " version ", model.summary().version(),
                 ": ", model.input_dim(), " inputs, ", model.output_dim(), " outputs, at most ",
                 model.max_batch_size(), " samples per request, ", FormatBytes(model.memory_bytes()),
-                "\nsolvers: ", PrintableList(model.solvers()), "\n", GenerationText(model), labels);
+                "\nruns on: ", backends, "\nsolvers: ", PrintableList(model.solvers()), "\n",
+                GenerationText(model), labels);
 }
 
 absl::Status Run(const ListFlags& flags, const GlobalOptions& global) {

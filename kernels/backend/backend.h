@@ -192,7 +192,7 @@ struct DeviceClass {
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string_view name() const = 0;
+  virtual std::string_view name() const = 0;  // static storage
   // The device's short name for reports and metrics, e.g. "cpu-avx512".
   virtual std::string_view device() const = 0;
   virtual bool on_gpu() const { return false; }

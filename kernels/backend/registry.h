@@ -23,12 +23,18 @@ struct BackendRow {
   const char* why_not;  // null for kYes
   absl::StatusOr<std::unique_ptr<Backend>> (*create)();
   CostRates rates;
+  // Whether each load checks the model against a backend that is not checked: what a GPU computes
+  // depends on its driver and its libraries, which no test of ours has seen.
+  bool self_check = false;
 };
 std::span<const BackendRow> Backends();
 
 struct SelectedBackend {
   std::unique_ptr<Backend> backend;
   CostRates rates;
+  // Backends that models are checked against, in the order in which they are tried; empty: models
+  // are not checked.
+  std::vector<std::shared_ptr<const Backend>> oracles = {};
 };
 
 // Backends that a model may run on, in the order in which they are tried.

@@ -392,7 +392,8 @@ absl::Status Run(const deeppcr_model* model, const deeppcr_run_options* options,
     return InvalidArgument("options.num_inference_steps: expected 0 for a model of layers, got ",
                            wanted);
   const RunToken token(known);
-  std::shared_ptr<const LoadedSystem> system = model->model->Find(wanted);
+  std::shared_ptr<const LoadedSystem> system =
+      model->model->FindFor(solve, wanted, from.num_samples);
   if (system == nullptr) {
     auto made = model->model->Prepare(wanted, token.get());
     if (absl::IsCancelled(made.status()) && token.get() != nullptr &&

@@ -61,7 +61,8 @@ struct ResolvedOptions {
   InitialGuess initial_guess = InitialGuess::kConstant;
   JacobianRefresh jacobian_refresh = JacobianRefresh::kEveryIteration;
   OnNoConvergence on_no_convergence = OnNoConvergence::kFallback;
-  int64_t num_steps = 0;  // L; 0: not checked
+  int64_t num_steps = 0;     // L; 0: not checked
+  std::string_view backend;  // of the system that resolved them; static storage
 
   bool operator==(const ResolvedOptions&) const = default;
 };

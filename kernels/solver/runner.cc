@@ -50,18 +50,6 @@ T* RowOf(std::span<T> rows, int64_t i, int64_t size) {
   return rows.empty() ? nullptr : rows.data() + i * size;
 }
 
-// The start of sample i of an item.
-SampleInput InputOf(const RunItem& item, int64_t i, const SystemShape& shape) {
-  const SampleInputs& all = item.samples;
-  return {.inputs = RowOf(all.inputs, i, shape.input_dim),
-          .label = all.labels.empty() ? 0 : all.labels[i],
-          .seed = all.seed,
-          .sample = all.first_sample + static_cast<uint64_t>(i),
-          .initial_noise = RowOf(all.initial_noise, i, shape.state_dim),
-          .step_noise = RowOf(all.step_noise, i, shape.num_steps * shape.state_dim),
-          .token = item.token};
-}
-
 absl::Status CheckSize(std::string_view what, size_t got, int64_t expected) {
   if (static_cast<int64_t>(got) == expected) return absl::OkStatus();
   return InvalidArgument("run item: ", what, ": expected ", expected, " values, got ", got);
@@ -181,7 +169,7 @@ class Runner::Batch {
   SampleRequest RequestOf(const RunItem& item, int64_t i) const {
     const SystemShape& shape = runner_.shape_;
     const int64_t states = (shape.num_steps + 1) * shape.state_dim;
-    return {.input = InputOf(item, i, shape),
+    return {.input = InputOf(item.samples, i, item.token),
             .outputs = RowOf(item.outputs, i, shape.output_dim),
             .final_state = RowOf(item.final_states, i, shape.state_dim),
             .sample = {.token = item.token,

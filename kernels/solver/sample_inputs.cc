@@ -18,6 +18,18 @@ SampleInputs SamplesOf(const SampleInputs& all, int64_t first, int64_t n) {
           .initial_states = rows(all.initial_states)};
 }
 
+SampleInput InputOf(const SampleInputs& all, int64_t i, const CancelToken* token) {
+  const SampleInputs one = SamplesOf(all, i, 1);
+  const auto data = [](std::span<const float> row) { return row.empty() ? nullptr : row.data(); };
+  return {.inputs = data(one.inputs),
+          .label = one.labels.empty() ? 0 : one.labels.front(),
+          .seed = one.seed,
+          .sample = one.first_sample,
+          .initial_noise = data(one.initial_noise),
+          .step_noise = data(one.step_noise),
+          .token = token};
+}
+
 OwnedSampleInputs::OwnedSampleInputs(const SampleInputs& samples)
     : num_samples_(samples.num_samples),
       seed_(samples.seed),

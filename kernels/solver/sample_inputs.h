@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/backend/backend.h"
+
 namespace deeppcr {
 
 // The inputs of n samples of one request. Every span is the caller's memory and outlives what it is
@@ -26,6 +28,8 @@ struct SampleInputs {
 
 // The samples [first, first + n) of `all`, as views of the same memory.
 SampleInputs SamplesOf(const SampleInputs& all, int64_t first, int64_t n);
+// Sample i as a space takes it, views of the same memory. token: may be null.
+SampleInput InputOf(const SampleInputs& all, int64_t i, const CancelToken* token);
 
 // The inputs of samples in memory of their own, for what runs when the request is gone.
 class OwnedSampleInputs {

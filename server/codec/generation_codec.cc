@@ -55,26 +55,22 @@ absl::Status DecodeLabels(const v1::GenerationInput& message, const ModelInfo& i
 
 absl::Status DecodeCondition(const v1::GenerationInput& message, const ModelInfo& info,
                              SolveInput* input) {
-  const ExpectedShape expected = {
-      input->names.Tensor("conditioning"), {info.input_dim}, StrCat("[n, ", info.input_dim, "]")};
+  const ExpectedShape expected = {input->names.Tensor("conditioning"), {info.input_dim}};
   if (message.has_conditioning() == (info.input_dim > 0))
     return DecodeOptional(message.has_conditioning(), message.conditioning(), expected,
                           input->num_samples, &input->inputs);
-  return info.input_dim > 0 ? Mismatch(expected.field, StrCat("a tensor ", expected.text), "none")
+  return info.input_dim > 0 ? Mismatch(expected.field, StrCat("a tensor ", expected.Text()), "none")
                             : Mismatch(expected.field, "none: the model takes none", "a tensor");
 }
 
 absl::Status DecodeNoise(const v1::GenerationInput& message, const ModelInfo& info,
                          SolveInput* input) {
   const int64_t n = input->num_samples, steps = input->num_steps, dim = info.state_dim;
-  DEEPPCR_RETURN_IF_ERROR(
-      DecodeOptional(message.has_initial_noise(), message.initial_noise(),
-                     {input->names.Tensor("initial_noise"), {dim}, StrCat("[n, ", dim, "]")}, n,
-                     &input->initial_noise));
-  return DecodeOptional(
-      message.has_step_noise(), message.step_noise(),
-      {input->names.Tensor("step_noise"), {steps, dim}, StrCat("[n, ", steps, ", ", dim, "]")}, n,
-      &input->step_noise);
+  DEEPPCR_RETURN_IF_ERROR(DecodeOptional(message.has_initial_noise(), message.initial_noise(),
+                                         {input->names.Tensor("initial_noise"), {dim}}, n,
+                                         &input->initial_noise));
+  return DecodeOptional(message.has_step_noise(), message.step_noise(),
+                        {input->names.Tensor("step_noise"), {steps, dim}}, n, &input->step_noise);
 }
 
 }  // namespace

@@ -150,8 +150,8 @@ void FillChoices(const LoadedSystem& system, std::span<const std::string> solver
 }
 
 // num_steps: a number of steps that the model was loaded for; 0: the default.
-void FillPlan(const LoadedModel& model, int64_t num_steps, v1::Plan* to) {
-  const std::shared_ptr<const LoadedSystem> system = model.Find(num_steps);
+void FillPlan(const LoadedModel& model, int64_t num_steps, std::string_view backend, v1::Plan* to) {
+  const std::shared_ptr<const LoadedSystem> system = model.Find(num_steps, 1, backend);
   const Plan& from = system->plan();
   to->set_id(from.id);
   to->set_device(from.device);
@@ -165,6 +165,15 @@ void FillPlan(const LoadedModel& model, int64_t num_steps, v1::Plan* to) {
   to->set_build(from.build);
   to->set_source(std::string(ToString(from.source)));
   to->set_least_rtol(from.least_rtol);
+}
+
+// Fills the plans of the backend that answers as well.
+void FillOtherPlans(const LoadedModel& model, v1::GetModelResponse* response) {
+  const ModelInfo& info = model.info();
+  if (info.other_backend.empty()) return;
+  if (!info.generates()) return FillPlan(model, 0, info.other_backend, response->add_other_plans());
+  for (const int64_t steps : info.num_inference_steps)
+    FillPlan(model, steps, info.other_backend, response->add_other_plans());
 }
 
 v1::ModelState StateOf(ModelState state) {
@@ -272,13 +281,18 @@ void FillModel(const ModelStatus& status, v1::GetModelResponse* response) {
   response->set_config_json(info.config_json);
   response->set_memory_bytes(status.model->model->memory_bytes());
   response->set_weights_sha256(info.weights_sha256);
+  response->set_backend(info.backend);
+  response->set_backend_reason(info.backend_reason);
+  response->set_other_backend(info.other_backend);
   for (const std::string& solver : info.solvers) response->add_solvers(solver);
   for (const std::string& label : info.labels) response->add_labels(label);
-  FillPlan(*status.model->model, 0, response->mutable_plan());
+  const LoadedModel& model = *status.model->model;
+  FillPlan(model, 0, info.backend, response->mutable_plan());
   for (const int64_t steps : info.num_inference_steps) {
     response->add_num_inference_steps(steps);
-    FillPlan(*status.model->model, steps, response->add_plans());
+    FillPlan(model, steps, info.backend, response->add_plans());
   }
+  FillOtherPlans(model, response);
   response->set_max_inference_steps(info.max_inference_steps);
   response->set_num_classes(info.num_classes);
   response->mutable_image_shape()->Add(info.image_shape.begin(), info.image_shape.end());

@@ -22,8 +22,8 @@ constexpr int64_t kEnvelopeBytes = 1024;
 // Decodes the input vectors of a dense stack, which say how many samples there are.
 absl::Status DecodeInputs(bool present, const v1::Tensor& tensor, const ModelInfo& info,
                           SolveInput* input) {
-  const ExpectedShape expected = {"inputs", {info.input_dim}, StrCat("[n, ", info.input_dim, "]")};
-  if (!present) return Mismatch("inputs", StrCat("a tensor ", expected.text), "none");
+  const ExpectedShape expected = {"inputs", {info.input_dim}};
+  if (!present) return Mismatch("inputs", StrCat("a tensor ", expected.Text()), "none");
   DEEPPCR_ASSIGN_OR_RETURN(input->inputs, DecodeTensor(tensor, expected, 1, info.max_batch_size));
   input->num_samples = tensor.shape(0);
   input->num_steps = info.num_layers;
@@ -31,7 +31,7 @@ absl::Status DecodeInputs(bool present, const v1::Tensor& tensor, const ModelInf
 }
 
 absl::StatusOr<std::string_view> DecodeSolver(const std::string& name, const ModelInfo& info,
-                                              const std::string& field) {
+                                              const FieldName& field) {
   const std::string_view wanted = name.empty() ? std::string_view("auto") : std::string_view(name);
   const bool accepted =
       std::find(info.solvers.begin(), info.solvers.end(), wanted) != info.solvers.end();
@@ -68,7 +68,7 @@ constexpr EnumRow<v1::OnNoConvergence, OnNoConvergence> kActions[] = {
 
 template <typename Wire, typename Option, size_t N>
 absl::StatusOr<Option> DecodeEnum(const EnumRow<Wire, Option> (&rows)[N], Wire value,
-                                  const std::string& field) {
+                                  const FieldName& field) {
   for (const EnumRow<Wire, Option>& row : rows) {
     if (row.wire == value) return row.option;
   }
@@ -77,44 +77,45 @@ absl::StatusOr<Option> DecodeEnum(const EnumRow<Wire, Option> (&rows)[N], Wire v
 }
 
 absl::Status DecodeNumbers(const v1::SolverOptions& message, int64_t num_steps,
-                           const std::string& prefix, SolveOptions* options) {
-  const auto field = [&](std::string_view name) { return StrCat(prefix, ".", name); };
+                           std::string_view prefix, SolveOptions* options) {
+  const auto field = [&](std::string_view name) { return FieldName(prefix, name); };
   if (message.has_rtol()) options->rtol = message.rtol();
   if (message.has_atol()) options->atol = message.atol();
-  DEEPPCR_RETURN_IF_ERROR(CheckRange(field("rtol"), options->rtol, 1e-7, 0.1));
-  DEEPPCR_RETURN_IF_ERROR(CheckRange(field("atol"), options->atol, 0.0, 1.0));
+  DEEPPCR_RETURN_IF_ERROR(CheckRange(field(".rtol"), options->rtol, 1e-7, 0.1));
+  DEEPPCR_RETURN_IF_ERROR(CheckRange(field(".atol"), options->atol, 0.0, 1.0));
   if (message.has_max_iterations()) {
     options->max_iterations = message.max_iterations();
-    DEEPPCR_RETURN_IF_ERROR(CheckRange(field("max_iterations"), options->max_iterations, 1, 10000));
+    DEEPPCR_RETURN_IF_ERROR(
+        CheckRange(field(".max_iterations"), options->max_iterations, 1, 10000));
   }
   options->shooting_interval = message.shooting_interval();
   const auto longest = static_cast<int32_t>(std::min<int64_t>(num_steps, INT32_MAX));
   DEEPPCR_RETURN_IF_ERROR(
-      CheckRange(field("shooting_interval"), options->shooting_interval, 0, longest));
+      CheckRange(field(".shooting_interval"), options->shooting_interval, 0, longest));
   if (message.has_warm_sweeps()) {
     options->warm_sweeps = message.warm_sweeps();
-    DEEPPCR_RETURN_IF_ERROR(CheckRange(field("warm_sweeps"), options->warm_sweeps, 0, 64));
+    DEEPPCR_RETURN_IF_ERROR(CheckRange(field(".warm_sweeps"), options->warm_sweeps, 0, 64));
   }
   return absl::OkStatus();
 }
 
 absl::Status DecodeOptions(const v1::SolverOptions& message, const ModelInfo& info,
-                           int64_t num_steps, const std::string& prefix, SolveOptions* options) {
-  DEEPPCR_ASSIGN_OR_RETURN(options->solver,
-                           DecodeSolver(message.solver(), info, prefix + ".solver"));
+                           int64_t num_steps, std::string_view prefix, SolveOptions* options) {
+  const auto field = [&](std::string_view name) { return FieldName(prefix, name); };
+  DEEPPCR_ASSIGN_OR_RETURN(options->solver, DecodeSolver(message.solver(), info, field(".solver")));
   DEEPPCR_RETURN_IF_ERROR(DecodeNumbers(message, num_steps, prefix, options));
-  DEEPPCR_ASSIGN_OR_RETURN(options->initial_guess, DecodeEnum(kGuesses, message.initial_guess(),
-                                                              prefix + ".initial_guess"));
+  DEEPPCR_ASSIGN_OR_RETURN(options->initial_guess,
+                           DecodeEnum(kGuesses, message.initial_guess(), field(".initial_guess")));
   if (options->initial_guess == InitialGuess::kCoarse && !info.generates()) {
-    return Mismatch(prefix + ".initial_guess",
+    return Mismatch(field(".initial_guess"),
                     "CONSTANT, CALIBRATED or PREVIOUS, as this is no diffusion model", "COARSE");
   }
   DEEPPCR_ASSIGN_OR_RETURN(
       options->jacobian_refresh,
-      DecodeEnum(kRefreshes, message.jacobian_refresh(), prefix + ".jacobian_refresh"));
+      DecodeEnum(kRefreshes, message.jacobian_refresh(), field(".jacobian_refresh")));
   DEEPPCR_ASSIGN_OR_RETURN(
       options->on_no_convergence,
-      DecodeEnum(kActions, message.on_no_convergence(), prefix + ".on_no_convergence"));
+      DecodeEnum(kActions, message.on_no_convergence(), field(".on_no_convergence")));
   options->return_trajectory = message.return_trajectory();
   return absl::OkStatus();
 }
@@ -147,11 +148,10 @@ absl::Status DecodeInitialStates(bool present, const v1::Tensor& states, const M
                                  SolveInput* input) {
   const bool wanted = input->options.initial_guess == InitialGuess::kPrevious;
   const int64_t rows = input->num_steps + 1;
-  const ExpectedShape expected = {
-      "initial_states", {rows, info.state_dim}, StrCat("[n, ", rows, ", ", info.state_dim, "]")};
+  const ExpectedShape expected = {"initial_states", {rows, info.state_dim}};
   if (wanted != present) {
-    return wanted ? Mismatch("initial_states", StrCat("a tensor ", expected.text, " for PREVIOUS"),
-                             "none")
+    return wanted ? Mismatch("initial_states",
+                             StrCat("a tensor ", expected.Text(), " for PREVIOUS"), "none")
                   : Mismatch("initial_states", "none unless options.initial_guess is PREVIOUS",
                              "a tensor");
   }
@@ -192,10 +192,9 @@ template <typename Request>
 absl::Status DecodeCommon(const Request& request, const ModelInfo& info, int64_t max_message_bytes,
                           SolveInput* input) {
   DEEPPCR_RETURN_IF_ERROR(DecodeOptions(request.options(), info, input->num_steps,
-                                        std::string(input->names.options), &input->options));
+                                        input->names.options, &input->options));
   DEEPPCR_RETURN_IF_ERROR(
       DecodeInitialStates(request.has_initial_states(), request.initial_states(), info, input));
-  input->request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
   return CheckReply(info, max_message_bytes, input);
 }
 
@@ -295,7 +294,6 @@ absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, co
   input.repetitions = request.repetitions() == 0 ? kDefaultRepetitions : request.repetitions();
   DEEPPCR_RETURN_IF_ERROR(CheckRange("repetitions", input.repetitions, 1, kMaxRepetitions));
   DEEPPCR_RETURN_IF_ERROR(CheckCompareSize(input));
-  solve.request_bytes = static_cast<int64_t>(request.SpaceUsedLong());
   const int64_t rows = static_cast<int64_t>(input.rows.size());
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t outputs, CheckedProduct({solve.num_samples, rows,
                                                                   info.output_dim, sizeof(float)}));
@@ -310,11 +308,12 @@ absl::Status AboutSteps(const FieldNames& names, const absl::Status& status) {
   const std::string_view message = ToStd(status.message());
   const std::string_view reason =
       message.starts_with(kField) ? message.substr(kField.size()) : message;
-  return absl::Status(status.code(), StrCat(names.Setting(kField), reason));
+  return absl::Status(status.code(), StrCat(names.Setting(kField).Text(), reason));
 }
 
 absl::Status CheckFinite(const SolveInput& input) {
-  const std::string inputs = input.generates ? input.names.Tensor("conditioning") : "inputs";
+  const FieldName inputs =
+      input.generates ? input.names.Tensor("conditioning") : FieldName("inputs");
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.inputs.values, inputs));
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.initial_states.values, "initial_states"));
   DEEPPCR_RETURN_IF_ERROR(

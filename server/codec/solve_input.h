@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/strings.h"
 #include "kernels/engine.h"
 #include "server/codec/tensor_codec.h"
 
@@ -21,8 +20,8 @@ struct FieldNames {
   std::string_view settings;  // prefix of the numbers of a generation: num_samples, seed, ...
   std::string_view tensors;   // prefix of the labels and tensors of a generation
 
-  std::string Setting(std::string_view name) const { return StrCat(settings, name); }
-  std::string Tensor(std::string_view name) const { return StrCat(tensors, name); }
+  FieldName Setting(std::string_view name) const { return {settings, name}; }
+  FieldName Tensor(std::string_view name) const { return {tensors, name}; }
 };
 inline constexpr FieldNames kV1Fields = {"options", "input.", "input."};
 inline constexpr FieldNames kCompareFields = {"options", "generation.", "generation."};
@@ -44,7 +43,6 @@ struct SolveInput {
 
   SolveOptions options;  // solver points into SolverNames(); for Compare see CompareInput
   std::optional<std::chrono::microseconds> timeout;  // set by the request, beside its deadline
-  int64_t request_bytes = 0;                         // in memory, fields we do not know included
   int64_t reply_bytes = 0;                           // upper bound
 
   // Views of this object and the message.

@@ -23,23 +23,25 @@ std::string ShapeText(const google::protobuf::RepeatedField<int64_t>& shape) {
 
 }  // namespace
 
+std::string ExpectedShape::Text() const { return StrCat("[n, ", absl::StrJoin(inner, ", "), "]"); }
+
 absl::StatusOr<TensorInput> DecodeTensor(const v1::Tensor& tensor, const ExpectedShape& expected,
                                          int64_t low, int64_t high) {
-  const std::string shape_field = StrCat(expected.field, ".shape");
-  const std::string range =
-      low == high ? StrCat("n = ", low) : StrCat("n in [", low, ", ", high, "]");
   const auto& shape = tensor.shape();
   const bool rank = shape.size() == static_cast<int>(expected.inner.size()) + 1;
   if (!rank || !std::equal(expected.inner.begin(), expected.inner.end(), shape.begin() + 1) ||
       shape[0] < low || shape[0] > high) {
-    return Mismatch(shape_field, StrCat(expected.text, " with ", range), ShapeText(shape));
+    const std::string range =
+        low == high ? StrCat("n = ", low) : StrCat("n in [", low, ", ", high, "]");
+    return Mismatch(StrCat(expected.field.Text(), ".shape"),
+                    StrCat(expected.Text(), " with ", range), ShapeText(shape));
   }
-  std::vector<int64_t> extents(shape.begin(), shape.end());
+  absl::InlinedVector<int64_t, 4> extents(shape.begin(), shape.end());
   extents.push_back(sizeof(float));
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes, CheckedProduct(extents));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes, CheckedProduct(std::span<const int64_t>(extents)));
   const std::string& data = tensor.data();
   if (static_cast<int64_t>(data.size()) != bytes) {
-    return Mismatch(StrCat(expected.field, ".data"),
+    return Mismatch(StrCat(expected.field.Text(), ".data"),
                     StrCat(bytes, " bytes for shape ", ShapeText(shape)),
                     StrCat(data.size(), " bytes"));
   }
@@ -55,14 +57,14 @@ absl::StatusOr<TensorInput> DecodeTensor(const v1::Tensor& tensor, const Expecte
   return input;
 }
 
-absl::Status CheckFinite(std::span<const float> values, std::string_view field) {
+absl::Status CheckFinite(std::span<const float> values, const FieldName& field) {
   bool finite = true;
   // Without an early exit the loop vectorises.
   for (const float value : values) finite &= std::isfinite(value);
   if (finite) return absl::OkStatus();
   const auto bad =
       std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
-  return Mismatch(StrCat(field, ".data"), "finite values",
+  return Mismatch(StrCat(field.Text(), ".data"), "finite values",
                   StrCat(*bad, " at flat index ", bad - values.begin()));
 }
 

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "deeppcr/v1/deeppcr.pb.h"
@@ -25,13 +26,28 @@ struct TensorInput {
   std::vector<float> copy;
 };
 
+// The name of a field, in two pieces: requests without an error never put it together. A view, as
+// the pieces are.
+struct FieldName {
+  // NOLINTBEGIN(google-explicit-constructor): any text is a name.
+  FieldName(std::string_view whole) : name(whole) {}
+  FieldName(const char* whole) : name(whole) {}
+  FieldName(const std::string& whole) : name(whole) {}
+  // NOLINTEND(google-explicit-constructor)
+  FieldName(std::string_view before, std::string_view last) : prefix(before), name(last) {}
+
+  std::string Text() const { return StrCat(prefix, name); }
+
+  std::string_view prefix, name;
+};
+
 template <typename Expected, typename Got>
-absl::Status Mismatch(std::string_view field, const Expected& expected, const Got& got) {
-  return InvalidArgument(field, ": expected ", expected, ", got ", got);
+absl::Status Mismatch(const FieldName& field, const Expected& expected, const Got& got) {
+  return InvalidArgument(field.prefix, field.name, ": expected ", expected, ", got ", got);
 }
 
 template <typename T>
-absl::Status CheckRange(std::string_view field, T value, T low, T high) {
+absl::Status CheckRange(const FieldName& field, T value, T low, T high) {
   // The condition is written so that NaN fails too.
   if (value >= low && value <= high) return absl::OkStatus();
   return Mismatch(field, StrCat("a number in [", low, ", ", high, "]"), StrCat(value));
@@ -39,9 +55,10 @@ absl::Status CheckRange(std::string_view field, T value, T low, T high) {
 
 // The extents that a field must have after the first one, which is the number of samples.
 struct ExpectedShape {
-  std::string field;
-  std::vector<int64_t> inner;
-  std::string text;  // for messages
+  std::string Text() const;  // "[n, 16]"
+
+  FieldName field;
+  absl::InlinedVector<int64_t, 2> inner;
 };
 
 // Checks shape and size, with n in [low, high], but not whether the values are finite.
@@ -50,7 +67,7 @@ absl::StatusOr<TensorInput> DecodeTensor(const v1::Tensor& tensor, const Expecte
 
 // Errors: kInvalidArgument naming the flat index of the first NaN or infinity. `field`: the
 // tensor's name in the message.
-absl::Status CheckFinite(std::span<const float> values, std::string_view field);
+absl::Status CheckFinite(std::span<const float> values, const FieldName& field);
 
 }  // namespace deeppcr
 

@@ -20,11 +20,13 @@ class WireReader {
   explicit WireReader(google::protobuf::io::ZeroCopyInputStream* bytes) : in_(bytes) {}
 
   bool too_many() const { return fields_left_ < 0; }
+  int64_t unknown() const { return unknown_; }
 
   // True if a well-formed message ends where the stream, or the submessage, does.
   bool ReadMessage(const Descriptor& type) {
     while (const uint32_t tag = in_.ReadTag()) {
       const FieldDescriptor* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+      unknown_ += field == nullptr ? 1 : 0;
       if (!Spend(1) || !ReadField(tag, field)) return false;
     }
     return in_.ConsumedEntireMessage();
@@ -95,13 +97,15 @@ class WireReader {
 
   google::protobuf::io::CodedInputStream in_;
   int64_t fields_left_ = kMaxWireFields;
+  int64_t unknown_ = 0;
 };
 
 }  // namespace
 
-absl::Status CheckWire(google::protobuf::io::ZeroCopyInputStream* bytes, const Descriptor& type) {
+absl::StatusOr<int64_t> CheckWire(google::protobuf::io::ZeroCopyInputStream* bytes,
+                                  const Descriptor& type) {
   WireReader reader(bytes);
-  if (reader.ReadMessage(type)) return absl::OkStatus();
+  if (reader.ReadMessage(type)) return reader.unknown();
   if (reader.too_many()) {
     return InvalidArgument("request: expected at most ", kMaxWireFields,
                            " fields and repeated values, got more");

@@ -7,7 +7,9 @@
 // within the message limit could take gigabytes. No honest request has many fields: its bulk is in
 // tensors' data.
 
-#include "absl/status/status.h"
+#include <cstdint>
+
+#include "absl/status/statusor.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/zero_copy_stream.h"
 
@@ -17,11 +19,14 @@ namespace deeppcr {
 // samples, and the rest.
 inline constexpr int kMaxWireFields = 5120;
 
-// Reads the stream to its end as a message of this type, without parsing it.
-// Errors: kInvalidArgument if it has too many fields or is malformed. Groups count as malformed: no
-// message of ours has one.
-absl::Status CheckWire(google::protobuf::io::ZeroCopyInputStream* bytes,
-                       const google::protobuf::Descriptor& type);
+// Bytes that a field of unknown number takes in memory beside its data, at most.
+inline constexpr int64_t kUnknownFieldBytes = 128;
+
+// Reads the stream to its end as a message of this type, without parsing it. Returns the number of
+// fields that the type does not know. Errors: kInvalidArgument if it has too many fields or is
+// malformed. Groups count as malformed: no message of ours has one.
+absl::StatusOr<int64_t> CheckWire(google::protobuf::io::ZeroCopyInputStream* bytes,
+                                  const google::protobuf::Descriptor& type);
 
 }  // namespace deeppcr
 

@@ -222,8 +222,9 @@ ModelStatus ModelStore::Publish(const std::string& name, int64_t version,
     entry.state = ModelState::kReady;
     entry.reason.clear();
     scan_errors_.erase(name);
-    entry.model->metrics->memory_bytes->Set(
-        static_cast<double>(entry.model->model->memory_bytes()));
+    const LoadedModel& model = *entry.model->model;
+    entry.model->metrics->memory_bytes->Set(static_cast<double>(model.memory_bytes()));
+    entry.model->metrics->SetBackend(model.info().backend, ToString(model.info().backend_choice));
   } else if (entry.model != nullptr) {
     entry.reason = StrCat("reload failed, the older load serves on: ", loaded.status().message());
   } else {
@@ -249,10 +250,13 @@ absl::StatusOr<ModelStatus> ModelStore::LoadVersion(const std::string& name, int
     return status;
   }
   const Plan& plan = result.model->model->Find()->plan();
+  const ModelInfo& info = result.model->model->info();
   logger_.Log(LogLevel::kInfo, "model_ready",
               {{"model", name},
                {"version", version},
                {"seconds", SecondsSince(start)},
+               {"backend", info.backend},
+               {"backend_reason", info.backend_reason},
                {"device", plan.device},
                {"plan", plan.id},
                {"plan_source", PlanSources(*result.model->model)}});

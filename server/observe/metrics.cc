@@ -82,6 +82,17 @@ const SolverSeries* ModelMetrics::ForSolver(std::string_view name, Method method
   return nullptr;
 }
 
+void ModelMetrics::SetBackend(std::string_view backend, std::string_view why) {
+  prometheus::Labels labels = labels_;
+  labels["backend"] = std::string(backend);
+  labels["why"] = std::string(why);
+  prometheus::Gauge* const series = owner_.Add(metrics_->backend_, labels);
+  // A version that is loaded again may run elsewhere.
+  prometheus::Gauge* const before = backend_series_.exchange(series);
+  if (before != nullptr) before->Set(0);
+  series->Set(1);
+}
+
 const StageSeries& ModelMetrics::stages() {
   std::call_once(stages_made_, [&] { stages_ = metrics_->MakeStages(labels_, owner_); });
   return stages_;
@@ -124,7 +135,10 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
                    "why that one gave up.")),
       queue_depth_(Register(BuildGauge(), registry_, "queue_depth", "Samples that wait.")),
       memory_(Register(BuildGauge(), registry_, "model_memory_bytes",
-                       "Weights, tables and workspaces of a ready model.")) {
+                       "Weights, tables and workspaces of a ready model.")),
+      backend_(Register(BuildGauge(), registry_, "model_backend",
+                        "1 for the backend that runs a model version; why: first of those tried, "
+                        "or no_code or self_check of the one before.")) {
   auto& in_flight = Register(BuildGauge(), registry_, "requests_in_flight",
                              "Requests in progress, or whose reply is not read yet.");
   for (size_t i = 0; i < kMethodNames.size(); ++i) {
@@ -158,8 +172,7 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
 Metrics::~Metrics() = default;
 
 // Makes all counters of a method at once: a rate has to see a counter at 0 before it sees it at 1.
-Metrics::CodeCounters Metrics::MakeCounters(const std::string& model, Method method,
-                                            SeriesOwner& owner) {
+CodeCounters Metrics::MakeCounters(const std::string& model, Method method, SeriesOwner& owner) {
   CodeCounters counters{};
   for (size_t code = 0; code < kCodeNames.size(); ++code) {
     counters[code] = owner.Add(requests_, {{"model", model},
@@ -248,15 +261,30 @@ void Metrics::Release(const ModelKey& key) {
   if (--name->second.versions == 0) names_.erase(name);
 }
 
-void Metrics::CountRequest(std::string_view model, Method method, int code) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+void Metrics::CountRequest(std::string_view model, Method method, int code, ModelMetrics* held) {
+  const size_t index = code >= 0 && code < static_cast<int>(kCodeNames.size()) ? code : 2;
+  if (held == nullptr) {
+    // The lock keeps the name, which nobody may hold.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    CountersOf(model, method)[index]->Increment();
+    return;
+  }
+  std::atomic<const CodeCounters*>& counters = held->counters_[static_cast<size_t>(method)];
+  if (counters.load(std::memory_order_acquire) == nullptr) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    counters.store(&CountersOf(model, method), std::memory_order_release);
+  }
+  (*counters.load(std::memory_order_acquire))[index]->Increment();
+}
+
+// The caller holds mutex_.
+const CodeCounters& Metrics::CountersOf(std::string_view model, Method method) {
   auto found = names_.find(model);
   if (found == names_.end()) found = names_.find(std::string_view());
   auto& [name, of] = *found;
-  const size_t index = code >= 0 && code < static_cast<int>(kCodeNames.size()) ? code : 2;
   std::optional<CodeCounters>& counters = of.methods[static_cast<size_t>(method)];
   if (!counters.has_value()) counters = MakeCounters(name, method, of.owner);
-  (*counters)[index]->Increment();
+  return *counters;
 }
 
 std::string Metrics::Text() const {

@@ -7,6 +7,7 @@
 // looks nothing up.
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -43,6 +44,8 @@ inline constexpr std::array<std::string_view, 17> kCodeNames = {
     "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
     "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
     "DATA_LOSS", "UNAUTHENTICATED"};
+
+using CodeCounters = std::array<prometheus::Counter*, kCodeNames.size()>;
 
 // Bucket bounds, ascending. Durations: x2 from 10 us to above 30 s.
 std::vector<double> DurationBuckets();
@@ -109,6 +112,9 @@ class ModelMetrics {
   // Created on first use. Thread-safe.
   const StageSeries& stages();
 
+  // Sets the backend that runs the model version, and why (a BackendChoice). One call at a time.
+  void SetBackend(std::string_view backend, std::string_view why);
+
   prometheus::Histogram* batch_samples = nullptr;
   prometheus::Gauge* queue_samples = nullptr;
   prometheus::Gauge* memory_bytes = nullptr;
@@ -131,8 +137,11 @@ class ModelMetrics {
   prometheus::Labels labels_;
   SeriesOwner owner_;
   std::deque<OfSolver> solvers_;
+  std::atomic<prometheus::Gauge*> backend_series_{nullptr};
   std::once_flag stages_made_;
   StageSeries stages_{};
+  // The counters of the model's name, null until the first request of a method.
+  std::array<std::atomic<const CodeCounters*>, kMethodNames.size()> counters_{};
 };
 
 enum class ShadowOutcome : uint8_t { kMeasured, kInterrupted, kFailed };
@@ -151,7 +160,9 @@ class Metrics {
   std::shared_ptr<ModelMetrics> ForModel(const std::string& name, int64_t version);
 
   // model: the name of a model whose series somebody holds; any other counts under the empty name.
-  void CountRequest(std::string_view model, Method method, int code);
+  // held: the series of a version of that model, where the caller holds some: without them the
+  // counters are looked up, under a lock.
+  void CountRequest(std::string_view model, Method method, int code, ModelMetrics* held = nullptr);
   prometheus::Gauge& in_flight(Method method) { return *in_flight_[static_cast<size_t>(method)]; }
   // Sets the answer of /readyz, and the number of model versions in either state.
   void SetReady(bool ready) { ready_->Set(ready ? 1 : 0); }
@@ -169,7 +180,6 @@ class Metrics {
  private:
   friend class ModelMetrics;
   class ProcessStatistics;
-  using CodeCounters = std::array<prometheus::Counter*, kCodeNames.size()>;
   using ModelKey = std::pair<std::string, int64_t>;  // name and version
   struct Held {
     std::unique_ptr<ModelMetrics> metrics;
@@ -182,6 +192,7 @@ class Metrics {
   };
 
   void Release(const ModelKey& key);
+  const CodeCounters& CountersOf(std::string_view model, Method method);
   CodeCounters MakeCounters(const std::string& model, Method method, SeriesOwner& owner);
   std::unique_ptr<ModelMetrics> MakeModel(const std::string& name, const std::string& version);
   StageSeries MakeStages(const prometheus::Labels& model, SeriesOwner& owner);
@@ -194,7 +205,7 @@ class Metrics {
   prometheus::Family<prometheus::Histogram>&request_, &queue_, &solve_, &stage_, &iterations_,
       &stages_, &error_, &batch_, &speedup_, &shadow_error_, &load_, &plan_;
   prometheus::Family<prometheus::Counter>&requests_, &fallbacks_;
-  prometheus::Family<prometheus::Gauge>&queue_depth_, &memory_;
+  prometheus::Family<prometheus::Gauge>&queue_depth_, &memory_, &backend_;
   std::array<prometheus::Gauge*, kMethodNames.size()> in_flight_{};
   prometheus::Gauge *ready_ = nullptr, *models_ready_ = nullptr, *models_failed_ = nullptr;
   prometheus::Counter* load_failures_ = nullptr;

@@ -47,6 +47,8 @@ class Tracer {
   static absl::StatusOr<std::unique_ptr<Tracer>> Create(const std::string& path, double rate,
                                                         int64_t max_bytes);
 
+  // False if no request is ever traced.
+  bool enabled() const { return file_ != nullptr; }
   // True if the next request is to be traced. Callers that ask for it get at most kAskedPerSecond
   // traces: they must not decide how soon the file is full.
   bool Sample(bool asked);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <span>
+#include <utility>
 
 #include "grpcpp/support/proto_buffer_reader.h"
 #include "kernels/base/strings.h"
@@ -64,6 +65,8 @@ void Call::OnDone() {
 }
 
 absl::Status Call::Authorize() const {
+  // gRPC makes a map of the metadata for whoever asks for it.
+  if (!context_.authorizer.enabled()) return absl::OkStatus();
   const auto& metadata = rpc_->client_metadata();
   const auto found = metadata.find("authorization");
   const grpc::string_ref header = found == metadata.end() ? grpc::string_ref() : found->second;
@@ -78,6 +81,7 @@ TraceParent Call::Trace() const {
 }
 
 void Call::NoteTrace(const absl::Status& status) {
+  if (!context_.tracer.enabled()) return;
   if (absl::IsUnauthenticated(status)) return;  // unknown callers write no files
   const TraceParent trace = Trace();
   if (!context_.tracer.Sample(trace.sampled)) return;
@@ -123,7 +127,7 @@ void Call::ReportStages() const {
                          .stages = std::span(stages).first(computed ? stages.size() : 1)});
 }
 
-absl::Status Call::Parse(google::protobuf::Message* request) const {
+absl::Status Call::Parse(google::protobuf::Message* request) {
   if (context_.draining.load() && !answers_always_) {
     return absl::UnavailableError("the server is starting or shutting down");
   }
@@ -135,7 +139,8 @@ absl::Status Call::Parse(google::protobuf::Message* request) const {
   bytes.Swap(const_cast<grpc::ByteBuffer*>(call_.request));
   {
     grpc::ProtoBufferReader reader(&bytes);
-    DEEPPCR_RETURN_IF_ERROR(CheckWire(&reader, *request->GetDescriptor()));
+    DEEPPCR_ASSIGN_OR_RETURN(const int64_t unknown, CheckWire(&reader, *request->GetDescriptor()));
+    parsed_bytes_ = static_cast<int64_t>(bytes.Length()) + unknown * kUnknownFieldBytes;
   }
   grpc::ProtoBufferReader reader(&bytes);
   if (request->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
@@ -191,10 +196,10 @@ void Call::SendDepth(int64_t depth) {
 }
 
 void Call::Complete(const absl::Status& status, const google::protobuf::Message* reply) {
-  grpc::ByteBuffer bytes;
-  if (status.ok() && reply != nullptr) bytes = Serialize(*reply);
+  const bool replies = status.ok() && reply != nullptr;
+  grpc::ByteBuffer bytes = replies ? Serialize(*reply) : grpc::ByteBuffer();
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-  context_.metrics.CountRequest(model_, method_, status.raw_code());
+  context_.metrics.CountRequest(model_, method_, status.raw_code(), model_metrics_.get());
   Observe(status, seconds);
   Log(status, seconds);
   NoteTrace(status);

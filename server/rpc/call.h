@@ -125,6 +125,7 @@ class Call : public CallEvents {
   int64_t num_samples_ = 0;
   std::string_view solver_;  // resolved; static storage
   JobTimings timings_;
+  int64_t parsed_bytes_ = 0;       // of the request's data and unknown fields, at most
   int64_t held_bytes_ = 0;         // part of the batcher's budget
   int64_t small_reply_bytes_ = 0;  // part of small_reply_bytes
   bool answers_always_ = false;
@@ -143,7 +144,7 @@ class Call : public CallEvents {
   using Stages = std::array<Tracer::Stage, kStageNames.size()>;
   Stages StagesUntil(Clock::time_point end) const;
   void ReportStages() const;
-  absl::Status Parse(google::protobuf::Message* request) const;
+  absl::Status Parse(google::protobuf::Message* request);
   absl::Status Attribute(const absl::Status& status) const;
   void Observe(const absl::Status& status, double seconds) const;
   void Drop() const;

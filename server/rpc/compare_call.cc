@@ -27,8 +27,11 @@ absl::Status CompareCall::Admit() {
       input_, DecodeCompare(request_, served_->model->info(), context_.max_message_bytes));
   series_ = model_metrics_->ForSolver(kSeveralSolvers, Method::kCompare);
   version_ = served_->version;
-  DEEPPCR_RETURN_IF_ERROR(HoldBytes(input_.request.request_bytes + input_.request.reply_bytes));
-  system_ = served_->model->Find(input_.request.num_steps);
+  const auto request_bytes = static_cast<int64_t>(request_.SpaceUsedLong());
+  DEEPPCR_RETURN_IF_ERROR(HoldBytes(request_bytes + input_.request.reply_bytes));
+  // Solvers are compared on one backend.
+  const LoadedModel& model = *served_->model;
+  system_ = model.Find(input_.request.num_steps, input_.request.num_samples, model.info().backend);
   if (system_ != nullptr) return Post();
   return context_.preparer.Wait(served_, input_.request.num_steps, &token_, this);
 }

@@ -1,29 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/rpc/responder.h"
 
-#include <utility>
-
 namespace deeppcr {
 
-void StreamResponder::Progress(grpc::ByteBuffer message) {
+void StreamResponder::Progress(grpc::ByteBuffer&& message) {
   Next next = Next::kNothing;
   {
     const std::lock_guard lock(mutex_);
     if (responded_) return;
-    waiting_ = std::move(message);
+    waiting_.Swap(&message);
     next = Take();
   }
   Give(next);
 }
 
-void StreamResponder::Respond(const grpc::Status& status, grpc::ByteBuffer reply) {
+void StreamResponder::Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) {
   Next next = Next::kNothing;
   {
     const std::lock_guard lock(mutex_);
     responded_ = true;
-    waiting_.reset();
+    waiting_.Clear();
     status_ = status;
-    reply_ = std::move(reply);
+    reply_.Swap(&reply);
     next = Take();
   }
   // While a write is on its way another thread may have ended the call by now.
@@ -35,7 +33,7 @@ void StreamResponder::OnWriteDone(bool ok) {
   {
     const std::lock_guard lock(mutex_);
     writing_ = false;
-    if (!ok) waiting_.reset();  // the stream is broken; the call ends when it responds
+    if (!ok) waiting_.Clear();  // the stream is broken; the call ends when it responds
     next = Take();
   }
   if (next != Next::kNothing) Give(next);
@@ -45,12 +43,13 @@ StreamResponder::Next StreamResponder::Take() {
   if (writing_ || ended_) return Next::kNothing;
   if (responded_) {
     ended_ = true;
-    sent_ = std::move(reply_);
+    sent_.Swap(&reply_);
     return status_.ok() ? Next::kReply : Next::kError;
   }
-  if (!waiting_.has_value()) return Next::kNothing;
+  if (!waiting_.Valid()) return Next::kNothing;
   writing_ = true;
-  sent_ = *std::exchange(waiting_, std::nullopt);
+  sent_.Clear();
+  sent_.Swap(&waiting_);
   return Next::kWrite;
 }
 

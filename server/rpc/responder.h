@@ -8,7 +8,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <mutex>
-#include <optional>
 #include <string>
 
 namespace deeppcr {
@@ -31,8 +30,8 @@ class Responder {
  public:
   virtual ~Responder() = default;
   // Answers the call: exactly once, from any thread. `reply` counts if the status is OK. The call
-  // may be gone afterwards.
-  virtual void Respond(const grpc::Status& status, grpc::ByteBuffer reply) = 0;
+  // may be gone afterwards. (Buffers are swapped: gRPC's have no move, and copies allocate.)
+  virtual void Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) = 0;
   // True if replies wait for one another; then OnTurn tells the call of its turn.
   virtual bool in_turns() const { return false; }
   // Sets the request's id, where the reply of an error has one.
@@ -44,7 +43,7 @@ class UnaryResponder final : public grpc::ServerUnaryReactor, public Responder {
   // `reply` as the handler got it.
   UnaryResponder(CallEvents& call, grpc::ByteBuffer* reply) : call_(call), reply_(reply) {}
 
-  void Respond(const grpc::Status& status, grpc::ByteBuffer reply) override {
+  void Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) override {
     reply_->Swap(&reply);
     Finish(status);
   }
@@ -68,8 +67,8 @@ class StreamResponder final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     return !writing_;
   }
   // Sends a message and never blocks. Called from any thread, also after Respond (without effect).
-  void Progress(grpc::ByteBuffer message);
-  void Respond(const grpc::Status& status, grpc::ByteBuffer reply) override;
+  void Progress(grpc::ByteBuffer&& message);
+  void Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) override;
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override { call_.OnCancelled(); }
@@ -86,7 +85,7 @@ class StreamResponder final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   CallEvents& call_;
   std::mutex mutex_;
   bool writing_ = false;
-  std::optional<grpc::ByteBuffer> waiting_;  // the newest progress that has not been sent
+  grpc::ByteBuffer waiting_;  // the newest progress that has not been sent, or invalid
   bool responded_ = false, ended_ = false;
   grpc::Status status_;
   grpc::ByteBuffer reply_;

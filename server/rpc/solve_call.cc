@@ -34,10 +34,10 @@ absl::Status InField(std::string_view field, const absl::Status& status) {
   return absl::Status(status.code(), StrCat(field, ".", ToStd(status.message())));
 }
 
-bool IsShort(const Plan& plan, const ResolvedOptions& options, const SolveInput& input) {
-  const double seconds = plan.Lookup(input.num_samples).sequential_seconds;
+bool IsShort(const Plan& plan, const ResolvedOptions& options, int64_t samples, int64_t bytes) {
+  const double seconds = plan.Lookup(samples).sequential_seconds;
   return options.solver == "sequential" && seconds > 0 && seconds <= kShortSeconds &&
-         input.request_bytes + input.reply_bytes <= kShortBytes;
+         bytes <= kShortBytes;
 }
 
 void ObserveReports(std::span<const SampleReport> reports, const ServedModel& model,

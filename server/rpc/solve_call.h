@@ -13,8 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
+#include "google/protobuf/arena.h"
 #include "server/codec/reply_codec.h"
 #include "server/rpc/call.h"
+#include "server/rpc/message_memory.h"
 #include "server/schedule/batcher.h"
 
 namespace deeppcr {
@@ -23,8 +26,8 @@ namespace deeppcr {
 absl::Status InField(std::string_view field, const absl::Status& status);
 
 // True if the job is so short that the handler should compute it itself. Only the time that the
-// sequential solver takes is known beforehand.
-bool IsShort(const Plan& plan, const ResolvedOptions& options, const SolveInput& input);
+// sequential solver takes is known beforehand. bytes: those of the request and its reply.
+bool IsShort(const Plan& plan, const ResolvedOptions& options, int64_t samples, int64_t bytes);
 
 // Counts what the samples cost, and logs those that fell back.
 void ObserveReports(std::span<const SampleReport> reports, const ServedModel& model,
@@ -32,11 +35,12 @@ void ObserveReports(std::span<const SampleReport> reports, const ServedModel& mo
                     const SolverSeries& series, Logger& logger);
 
 // One call of one method. `M` has
-//   kMethod, Request, Reply, Responder
+//   kMethod, Request, Responder
 //   Decode(Request*, info, max_message_bytes) -> StatusOr<SolveInput>, whose views are into the
 //     request and the M object
-//   Allocate(info, input, RunItem*): shapes the reply's tensors and points the item at them
-//   TakeReply(model, report, request_id) -> Reply, moved out of the M object
+//   Allocate(info, input, Arena*, RunItem*): shapes the reply's tensors and points the item at them
+//   report() -> the SolveReport to fill in, after Allocate
+//   Reply(model, request_id) -> the whole reply, which lives as long as the arena and the M object
 //   ProgressOf(progress, num_steps) -> a message of the stream; only where the reply is a stream
 // `this` may be gone after Start, Done, and whatever answers.
 template <typename M>
@@ -64,7 +68,7 @@ class SolveCall final : public Call,
     run_item.samples = input_.Samples();
     run_item.reports = reports_;
     if constexpr (kStreams) run_item.listener = this;
-    method_.Allocate(model->model->info(), input_, &run_item);
+    method_.Allocate(model->model->info(), input_, reply_memory_.arena(), &run_item);
     return absl::OkStatus();
   }
 
@@ -73,10 +77,8 @@ class SolveCall final : public Call,
     if (status.ok()) status = JudgeReports(reports_, input_.options);
     if (!status.ok()) return End(status);
     ObserveReports(reports_, *model, options.solver, request_id_, *series_, context_.logger);
-    v1::SolveReport report;
-    FillSolveReport(*this, reports_, timings, &report);
-    // The reply's memory ends here, and not when the client has read it.
-    const typename M::Reply reply = method_.TakeReply(*model, std::move(report), request_id_);
+    FillSolveReport(*this, reports_, timings, method_.report());
+    const google::protobuf::Message& reply = method_.Reply(*model, request_id_);
     if (context_.shadow.Sample()) return AnswerAndShadow(reply);
     Answer(reply);
   }
@@ -101,29 +103,32 @@ class SolveCall final : public Call,
   ~SolveCall() override = default;
 
   absl::Status Admit() {
-    DEEPPCR_RETURN_IF_ERROR(Receive(&request_));
+    auto* const request =
+        google::protobuf::Arena::CreateMessage<typename M::Request>(request_memory_.arena());
+    DEEPPCR_RETURN_IF_ERROR(Receive(request));
     DEEPPCR_ASSIGN_OR_RETURN(model, context_.store.Find(model_, version_));
     version_ = model->version;
     // From here on the call counts in the model's statistics.
     model_metrics_ = model->metrics;
     statistics_ = &model_metrics_->statistics;
     DEEPPCR_ASSIGN_OR_RETURN(
-        input_, method_.Decode(&request_, model->model->info(), context_.max_message_bytes));
+        input_, method_.Decode(request, model->model->info(), context_.max_message_bytes));
     token = &token_;
     if (input_.timeout.has_value()) {
       limited_.emplace(std::min(start_ + *input_.timeout, token_.deadline()), &token_);
       token = &*limited_;
     }
-    checked_ = input_.request_bytes <= kInlineCheckBytes;
+    request_bytes_ = parsed_bytes_ + request_memory_.bytes();
+    checked_ = request_bytes_ <= kInlineCheckBytes;
     if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
-    system = model->model->Find(input_.num_steps);
+    system = model->model->FindFor(input_.options, input_.num_steps, input_.num_samples);
     return system != nullptr ? Submit() : AwaitSystem();
   }
 
   // Has the system made, on a thread for that, and goes on there. After OK `this` may be gone.
   absl::Status AwaitSystem() {
     DEEPPCR_RETURN_IF_ERROR(CheckEarly());
-    DEEPPCR_RETURN_IF_ERROR(HoldBytes(input_.request_bytes + input_.reply_bytes));
+    DEEPPCR_RETURN_IF_ERROR(HoldBytes(request_bytes_ + input_.reply_bytes));
     return context_.preparer.Wait(model, input_.num_steps, token, this);
   }
 
@@ -134,7 +139,9 @@ class SolveCall final : public Call,
     any.shooting_interval = 0;
     const std::vector<std::string>& solvers = model->model->info().solvers;
     if (std::ranges::find(solvers, any.solver) == solvers.end()) return absl::OkStatus();
-    const absl::Status status = model->model->Find(0)->Resolve(any, input_.num_samples).status();
+    const absl::Status status = model->model->FindFor(any, 0, input_.num_samples)
+                                    ->Resolve(any, input_.num_samples)
+                                    .status();
     return status.ok() ? status : InField(input_.names.options, status);
   }
 
@@ -144,13 +151,13 @@ class SolveCall final : public Call,
     if (!resolved.ok()) return InField(input_.names.options, resolved.status());
     options = *std::move(resolved);
     num_samples_ = samples = input_.num_samples;
-    run_inline = IsShort(system->plan(), options, input_);
+    run_inline = IsShort(system->plan(), options, samples, request_bytes_ + input_.reply_bytes);
     series_ = model_metrics_->ForSolver(options.solver,
                                         input_.generates ? Method::kGenerate : Method::kForward);
     stages_ = &model_metrics_->stages();
     solver_ = options.solver;
     // A call that had to wait for its system holds them already.
-    bytes = held_bytes_ > 0 ? 0 : input_.request_bytes + input_.reply_bytes;
+    bytes = held_bytes_ > 0 ? 0 : request_bytes_ + input_.reply_bytes;
     held_bytes_ += bytes;
     submitted_ = Clock::now();
     const int64_t taken = bytes;
@@ -190,15 +197,17 @@ class SolveCall final : public Call,
     run_item = {};
     input_ = {};
     reports_ = {};
-    typename M::Request().Swap(&request_);
     method_ = M();
+    request_memory_.Free();
+    reply_memory_.Free();
   }
 
   typename M::Responder responder_;
-  typename M::Request request_;
+  MessageMemory request_memory_, reply_memory_;
   M method_;
   SolveInput input_;
-  std::vector<SampleReport> reports_;
+  int64_t request_bytes_ = 0;  // in memory, fields we do not know included
+  absl::InlinedVector<SampleReport, 1> reports_;
   std::optional<CancelToken> limited_;  // the call's, with the request's own time limit
   bool checked_ = false;
 };

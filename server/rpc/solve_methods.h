@@ -6,8 +6,8 @@
 
 #include <array>
 #include <string>
-#include <utility>
 
+#include "google/protobuf/arena.h"
 #include "server/codec/reply_codec.h"
 #include "server/codec/request_codec.h"
 #include "server/observe/method.h"
@@ -15,66 +15,78 @@
 
 namespace deeppcr {
 
+using google::protobuf::Arena;
+
 // A method whose request `decode` reads and whose reply has a report and a request id beside its
 // tensors.
 template <Method method, typename RequestType, typename ReplyType, auto decode>
 struct V1Method {
   static constexpr Method kMethod = method;
   using Request = RequestType;
-  using Reply = ReplyType;
   using Responder = UnaryResponder;
 
   static absl::StatusOr<SolveInput> Decode(const Request* request, const ModelInfo& info,
                                            int64_t max_message_bytes) {
     return decode(*request, info, max_message_bytes, kV1Fields);
   }
-  Reply TakeReply(const ServedModel&, v1::SolveReport&& report, const std::string& request_id) {
-    *reply.mutable_report() = std::move(report);
-    reply.set_request_id(request_id);
-    return std::move(reply);
+  v1::SolveReport* report() { return reply->mutable_report(); }
+  const google::protobuf::Message& Reply(const ServedModel&, const std::string& request_id) {
+    if (!request_id.empty()) reply->set_request_id(request_id);
+    return *reply;
   }
 
-  Reply reply;
+  ReplyType* reply = nullptr;  // in the arena of Allocate
 };
 
 struct ForwardMethod
     : V1Method<Method::kForward, v1::ForwardRequest, v1::ForwardResponse, DecodeForward> {
-  void Allocate(const ModelInfo& info, const SolveInput& input, RunItem* item) {
+  void Allocate(const ModelInfo& info, const SolveInput& input, Arena* arena, RunItem* item) {
+    reply = Arena::CreateMessage<v1::ForwardResponse>(arena);
     item->outputs =
-        AllocateTensor(std::array{input.num_samples, info.output_dim}, reply.mutable_outputs());
+        AllocateTensor(std::array{input.num_samples, info.output_dim}, reply->mutable_outputs());
     if (input.options.return_trajectory)
-      item->trajectory = AllocateTrajectory(info, input, reply.mutable_trajectory());
+      item->trajectory = AllocateTrajectory(info, input, reply->mutable_trajectory());
   }
 };
 
 struct GenerateMethod
     : V1Method<Method::kGenerate, v1::GenerateRequest, v1::GenerateResponse, DecodeGenerate> {
-  void Allocate(const ModelInfo& info, const SolveInput& input, RunItem* item) {
+  void Allocate(const ModelInfo& info, const SolveInput& input, Arena* arena, RunItem* item) {
+    Shape(info, input, Arena::CreateMessage<v1::GenerateResponse>(arena), item);
+  }
+
+ protected:
+  void Shape(const ModelInfo& info, const SolveInput& input, v1::GenerateResponse* in,
+             RunItem* item) {
+    reply = in;
     const int64_t n = input.num_samples;
-    item->outputs = AllocateTensor(std::array{n, info.output_dim}, reply.mutable_samples());
+    item->outputs = AllocateTensor(std::array{n, info.output_dim}, reply->mutable_samples());
     if (info.has_decoder)
-      item->final_states = AllocateTensor(std::array{n, info.state_dim}, reply.mutable_latents());
+      item->final_states = AllocateTensor(std::array{n, info.state_dim}, reply->mutable_latents());
     if (input.options.return_trajectory)
-      item->trajectory = AllocateTrajectory(info, input, reply.mutable_trajectory());
+      item->trajectory = AllocateTrajectory(info, input, reply->mutable_trajectory());
   }
 };
 
 struct StreamGenerateMethod : GenerateMethod {
   static constexpr Method kMethod = Method::kStreamGenerate;
-  using Reply = v1::StreamGenerateResponse;
   using Responder = StreamResponder;
 
-  Reply TakeReply(const ServedModel& model, v1::SolveReport&& report,
-                  const std::string& request_id) {
-    Reply last;
-    *last.mutable_result() = GenerateMethod::TakeReply(model, std::move(report), request_id);
-    return last;
+  void Allocate(const ModelInfo& info, const SolveInput& input, Arena* arena, RunItem* item) {
+    last = Arena::CreateMessage<v1::StreamGenerateResponse>(arena);
+    Shape(info, input, last->mutable_result(), item);
   }
-  static Reply ProgressOf(const SolveProgress& progress, int64_t num_steps) {
-    Reply event;
+  const google::protobuf::Message& Reply(const ServedModel& model, const std::string& request_id) {
+    GenerateMethod::Reply(model, request_id);
+    return *last;
+  }
+  static v1::StreamGenerateResponse ProgressOf(const SolveProgress& progress, int64_t num_steps) {
+    v1::StreamGenerateResponse event;
     FillProgress(progress, num_steps, event.mutable_progress());
     return event;
   }
+
+  v1::StreamGenerateResponse* last = nullptr;  // in the arena of Allocate
 };
 
 }  // namespace deeppcr

@@ -67,34 +67,41 @@ Batcher::~Batcher() { Shutdown(); }
 
 absl::Status Batcher::Enqueue(Job* job) {
   JobList expired;
-  Work work;  // its lists stay empty, and unallocated, unless the job is computed inline
+  std::unique_ptr<Work> work;  // set if the job is computed inline
   bool wake = false;
-  bool run_inline = false;
   absl::Status status;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     status = Admit(job, &expired);
-    run_inline = status.ok() && TakeInline(*job, &work);
-    wake = status.ok() && !run_inline && sleeping_ > 0;
+    if (status.ok()) work = TakeInline(*job);
+    wake = status.ok() && work == nullptr && sleeping_ > 0;
   }
   if (wake) wake_.notify_one();
   DropExpired(expired);
-  if (run_inline) Serve(&caller_, &work);
+  if (work == nullptr) return status;
+  Serve(&caller_, work.get());
+  std::lock_guard<std::mutex> lock(mutex_);
+  spare_ = std::move(work);
   return status;
 }
 
 // Takes a job to run inline only while requests come one by one: requests that come together are to
-// meet in the queue and be computed together, while gRPC's threads read the next ones.
-bool Batcher::TakeInline(const Job& job, Work* work) {
+// meet in the queue and be computed together, while gRPC's threads read the next ones. The caller
+// holds mutex_.
+std::unique_ptr<Batcher::Work> Batcher::TakeInline(const Job& job) {
   const bool pause =
       job.enqueued() - std::exchange(last_arrival_, job.enqueued()) > options_.inline_pause;
   lone_arrivals_ = pause ? std::min(lone_arrivals_ + 1, kLoneArrivals) : 0;
   const bool free = sleeping_ > 0 && caller_.running.empty();
-  if (!job.run_inline || lone_arrivals_ < kLoneArrivals || !free) return false;
-  if (!schedule_.TakeOnly(job, job.enqueued(), &work->batch)) return false;
+  if (!job.run_inline || lone_arrivals_ < kLoneArrivals || !free) return nullptr;
+  std::unique_ptr<Work> work = spare_ ? std::move(spare_) : std::make_unique<Work>();
+  if (!schedule_.TakeOnly(job, job.enqueued(), &work->batch)) {
+    spare_ = std::move(work);
+    return nullptr;
+  }
   work->Begin(job.enqueued());
   caller_.running = work->batch.jobs;
-  return true;
+  return work;
 }
 
 void Batcher::DropExpired(const JobList& expired) {
@@ -118,9 +125,10 @@ absl::Status Batcher::Admit(Job* job, JobList* expired) {
 
 // The caller holds mutex_.
 absl::Status Batcher::CheckBytes(int64_t bytes) const {
-  const bool fits = bytes == 0 || bytes_ == 0 || bytes_ + bytes <= options_.max_bytes;
+  const int64_t held = bytes_.load();
+  const bool fits = bytes == 0 || held == 0 || held + bytes <= options_.max_bytes;
   if (fits) return absl::OkStatus();
-  return absl::ResourceExhaustedError(StrCat("requests in progress hold ", bytes_,
+  return absl::ResourceExhaustedError(StrCat("requests in progress hold ", held,
                                              " bytes; this one needs ", bytes, ", the limit is ",
                                              options_.max_bytes));
 }
@@ -261,10 +269,7 @@ void Batcher::Compute(Work* work) {
 
 void Batcher::RunIdle(Work* work) { work->idle(*work->idle_token); }
 
-void Batcher::ReturnBytes(int64_t bytes) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  bytes_ -= bytes;
-}
+void Batcher::ReturnBytes(int64_t bytes) { bytes_ -= bytes; }
 
 // Wakes by the clock alone: each arrival would pay for waking this thread.
 void Batcher::Sweep() {

@@ -7,6 +7,7 @@
 // workers compute next; they hold no lock while they compute. A short job that finds nothing to
 // wait for is computed inline, where it arrives: waking a worker would take longer.
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -80,7 +81,7 @@ class Batcher {
   void RunWorker(Worker* worker);
   void Serve(Worker* worker, Work* work);
   void Finish(Worker* worker, Work* work);
-  bool TakeInline(const Job& job, Work* work);
+  std::unique_ptr<Work> TakeInline(const Job& job);
   bool TakeWork(Worker* worker, Work* work);
   bool TakeNow(Worker* worker, Work* work);
   void Sleep(std::unique_lock<std::mutex>& lock);
@@ -93,6 +94,7 @@ class Batcher {
   void Sweep();
 
   const BatcherOptions options_;
+  std::atomic<int64_t> bytes_{0};  // grows with mutex_ held only
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   // The members below are guarded by mutex_.
@@ -100,12 +102,12 @@ class Batcher {
   IdleTask idle_task_;
   CancelToken* idle_token_ = nullptr;  // the token of the idle task that runs
   int sleeping_ = 0;
-  int64_t bytes_ = 0;
   bool stopping_ = false;
   std::vector<std::unique_ptr<Worker>> workers_;
   CancelToken::Clock::time_point last_arrival_;
-  int lone_arrivals_ = 0;  // arrivals in a row with a pause before each
-  Worker caller_;          // stands for the thread that computes a job inline
+  int lone_arrivals_ = 0;        // arrivals in a row with a pause before each
+  Worker caller_;                // stands for the thread that computes a job inline
+  std::unique_ptr<Work> spare_;  // work that such a thread has done with, for the next one
   std::condition_variable stop_;
   std::thread sweeper_;
 };

@@ -76,7 +76,8 @@ void ShadowSampler::Offer(const std::shared_ptr<ServedModel>& model, const Resol
 
 void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& primary,
                             const OwnedSampleInputs& sample, const CancelToken& token) {
-  const std::shared_ptr<const LoadedSystem> system = model.model->Find(primary.num_steps);
+  const std::shared_ptr<const LoadedSystem> system =
+      model.model->Find(primary.num_steps, 1, primary.backend);
   if (system == nullptr) return metrics_.CountShadow(ShadowOutcome::kInterrupted);
   const int64_t start = NowNs();
   const std::array<absl::StatusOr<ResolvedOptions>, 2> pair = {ToTheEnd(primary),

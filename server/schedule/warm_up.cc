@@ -31,7 +31,7 @@ class WarmUpJob final : public Job {
   }
 
   absl::Status Resolve() {
-    system = model->model->Find();
+    system = model->model->Find(0, samples);
     DEEPPCR_ASSIGN_OR_RETURN(options, system->Resolve(SolveOptions(), samples));
     return absl::OkStatus();
   }

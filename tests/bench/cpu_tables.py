@@ -11,7 +11,8 @@ STRONG = 'eager precomputed'  # reported beside the baseline, diffusion models o
 WANTED_RATIO = {'cpu-avx512': 450, 'cpu-avx2': 300}
 WANTED_NEWTON_SECONDS = 3e-3
 WANTED_BEYOND_SOLVE_SECONDS = 40e-6
-WANTED_THROUGHPUT_RATIO = 0.6
+# Of the echo, by clients.
+WANTED_THROUGHPUT = {1: 0.6, 8: 0.6, 32: 0.88}
 WANTED_DIFFUSION_RATIO = 50
 WORKLOAD = ('digits-resnet', 1)  # W1 at batch 1
 DIFFUSION = ('digits-ddpm', 1)  # W4
@@ -198,10 +199,9 @@ def protocol_targets(rpc):
             lines.append(target(f'{name}: p50 beyond echo and solve, 1 client',
                                 f'<= {1e6 * WANTED_BEYOND_SOLVE_SECONDS:g} us',
                                 f'{1e6 * beyond:.1f} us', beyond <= WANTED_BEYOND_SOLVE_SECONDS))
-        ratio = row['throughput_ratio']
+        ratio, wanted = row['throughput_ratio'], WANTED_THROUGHPUT[row['clients']]
         lines.append(target(f"{name}: throughput against echo, {row['clients']} clients",
-                            f'>= {WANTED_THROUGHPUT_RATIO:g}', f'{ratio:.2f}',
-                            ratio >= WANTED_THROUGHPUT_RATIO))
+                            f'>= {wanted:g}', f'{ratio:.2f}', ratio >= wanted))
     return lines
 
 
@@ -219,11 +219,13 @@ def rpc_table(rpc):
                      'equal payload with one hand-off to a worker; medians of '
                      f"{rpc['rounds']} rounds.",
              'columns': ['clients', 'echo/s', 'service/s', 'ratio', 'range over rounds',
-                         'echo p50 us', 'service p50 us', 'mean solve us', 'beyond solve us'],
+                         'echo p50 us', 'service p50 us', 'echo p99/p50', 'service p99/p50',
+                         'mean solve us', 'beyond solve us'],
              'rows': [[r['clients'], r['echo_requests_per_second'],
                        r['service_requests_per_second'], r['throughput_ratio'],
                        spread([min(r['throughput_ratios']), max(r['throughput_ratios'])]),
                        1e6 * r['echo_p50_seconds'], 1e6 * r['service_p50_seconds'],
+                       r['echo_p99_over_p50'], r['service_p99_over_p50'],
                        1e6 * r['mean_solve_seconds'], 1e6 * r['beyond_solve_seconds']]
                       for r in rpc['rows']]}
     if 'times_torch' in rpc['rows'][0]:
@@ -262,12 +264,24 @@ def sweep_table(sweep):
             'rows': [sweep_row(row) for row in sweep['rows']]}
 
 
-def tables_of(rows, devices, sweep, rpc):
+def clocks_table(clocks):
+    return {'name': 'clocks',
+            'note': f"One sample of {clocks['model']}, solver {clocks['solver']}, asked for by one "
+                    'client: in its own process, through libdeeppcr, or of a server. Two clocks: '
+                    'the solve is the same, what is around it is not. Medians of '
+                    f"{clocks['rounds']} rounds.",
+            'columns': ['clock', 'p50 us', 'p99/p50', 'mean solve us'],
+            'rows': [[r['clock'], 1e6 * r['p50_seconds'], r['p99_over_p50'],
+                      1e6 * r['mean_solve_seconds']] for r in clocks['rows']]}
+
+
+def tables_of(rows, devices, sweep, rpc, clocks=None):
     tables = ladder_tables(rows) if rows else []
     tables.append(targets_table(rows, devices, rpc))
     if sweep:
         tables.append(sweep_table(sweep))
-    return tables + [rpc_table(each) for each in rpc]
+    tables += [rpc_table(each) for each in rpc]
+    return tables + ([clocks_table(clocks)] if clocks else [])
 
 
 def print_table(table):

@@ -3,10 +3,6 @@
 
 import json
 
-import numpy as np
-
-import safetensors_file
-
 WIDE_MODEL = 'adaln-3x1024'  # W5
 
 
@@ -17,6 +13,10 @@ def write_wide_model(folder, seed=5):
     it, and its output layer projects back: what it takes for noise is about z, scaled to the length
     that noise has. So the states shrink as those of a trained model do.
     """
+    # Tables of results name this model, and are made where there is no NumPy.
+    import numpy as np  # pylint: disable=import-outside-toplevel
+    import safetensors_file  # pylint: disable=import-outside-toplevel
+
     dim, hidden, embedding, blocks = 16, 1024, 128, 3
     generator = np.random.default_rng(seed)
     tensors = {}

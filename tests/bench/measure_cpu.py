@@ -94,15 +94,20 @@ def run_json(command, **options):
         return json.load(open(file.name, encoding='utf-8'))
 
 
+def rpc_bench(arguments, *flags):
+    """Short rounds: what else runs on a shared host changes within seconds, and must hit
+    everybody."""
+    return run_json([str(arguments.build / 'tests/bench/rpc_bench'), *flags, '--rounds', '31',
+                     '--seconds', '0.3', '--server_binary',
+                     str(arguments.build / 'server/deeppcr-server')],
+                    env={**os.environ, 'LD_LIBRARY_PATH': str(arguments.blas[0] or '')})
+
+
 def run_rpc(arguments):
-    """Both protocols. Short rounds: what else runs on a shared host changes within seconds, and
-    must hit everybody."""
+    """Both protocols."""
     torch = [] if arguments.no_torch else ['--torch_server',
                                            str(ROOT / 'tests/bench/torch_server.py')]
-    return [run_json([str(arguments.build / 'tests/bench/rpc_bench'), '--protocol', protocol,
-                      '--rounds', '31', '--seconds', '0.3', '--server_binary',
-                      str(arguments.build / 'server/deeppcr-server'), *others],
-                     env={**os.environ, 'LD_LIBRARY_PATH': str(arguments.blas[0] or '')})
+    return [rpc_bench(arguments, '--protocol', protocol, *others)
             for protocol, others in (('forward', []), ('infer', torch))]
 
 
@@ -152,13 +157,14 @@ def measure(arguments):
     cpu_tables.add_ratios(rows)
     devices = [f.description['device'] for f in followers
                if f.description['device'].startswith('cpu')]
-    sweep, rpc = None, []
+    sweep, rpc, clocks = None, [], None
     if not arguments.no_sweep:
         sweep = run_json([str(arguments.build / 'tests/bench/sweep_bench'),
                           '--core', str(arguments.core)])
     if not arguments.no_rpc and (arguments.build / 'tests/bench/rpc_bench').exists():
         rpc = run_rpc(arguments)
-    return followers, rows, devices, sweep, rpc
+        clocks = rpc_bench(arguments, '--clocks')
+    return followers, rows, devices, sweep, rpc, clocks
 
 
 def used_by_ladder(followers):
@@ -201,13 +207,13 @@ def main():
     arguments.out = arguments.out.resolve()
     arguments.blas = arguments.blas or [f for f in BLAS_FOLDERS if f.exists()] or [None]
 
-    followers, rows, devices, sweep, rpc = measure(arguments)
-    tables = cpu_tables.tables_of(rows, devices, sweep, rpc)
+    followers, rows, devices, sweep, rpc, clocks = measure(arguments)
+    tables = cpu_tables.tables_of(rows, devices, sweep, rpc, clocks)
     result = {'date': datetime.date.today().isoformat(),
               'machine': f'{processor()}, {os.cpu_count()} cores' + used_by_ladder(followers),
               'commit': commit(), 'command': arguments.command,
               'rounds': arguments.rounds, 'seconds_per_rung_and_round': arguments.seconds,
-              'tables': tables, 'rungs': rows, 'sweep': sweep, 'rpc': rpc,
+              'tables': tables, 'rungs': rows, 'sweep': sweep, 'rpc': rpc, 'clocks': clocks,
               'processes': [f.description for f in followers]}
     for table in tables:
         cpu_tables.print_table(table)

@@ -2,7 +2,8 @@
 // The cost that the service adds to gRPC: requests of one sample, compared with a server that only
 // hands them to another thread and answers with as many bytes, and on demand with a plain server in
 // Python. All servers are processes of their own; rounds alternate between them; replies are
-// checked before anything is timed. Prints a table, and JSON with --json.
+// checked before anything is timed. With --clocks one client asks for the same in its own process,
+// over a UNIX socket and over TCP. Prints a table, and JSON with --json.
 
 #include <unistd.h>
 
@@ -24,6 +25,7 @@
 #include "kernels/base/file.h"
 #include "tests/bench/child_process.h"
 #include "tests/bench/echo_server.h"
+#include "tests/bench/in_process_target.h"
 #include "tests/bench/rpc_targets.h"
 
 namespace deeppcr::bench {
@@ -41,6 +43,7 @@ struct Flags {
   std::vector<int> clients = {1, 8, 32};
   int rounds = 5;
   double seconds = 2;
+  bool clocks = false;
   std::string json;
   std::string echo_reply;  // the reply to echo: set when the program starts itself as the echo
   std::string echo_port_file;
@@ -123,6 +126,8 @@ struct Row {
     return static_cast<double>(result.ok) / result.seconds;
   }
   static double P50(const LoadResult& result) { return result.latency.p50; }
+  static double Solve(const LoadResult& result) { return result.mean_solve_seconds; }
+  static double Tail(const LoadResult& result) { return result.latency.p99 / result.latency.p50; }
   template <typename Figure>
   static std::vector<double> Each(const std::vector<LoadResult>& rounds, const Figure& figure) {
     std::vector<double> values;
@@ -141,9 +146,6 @@ struct Row {
   }
   double P50Difference() const {
     return Median(Paired(echo, [](const auto& e, const auto& s) { return P50(s) - P50(e); }));
-  }
-  double Solve() const {
-    return Median(Each(service, [](const auto& s) { return s.mean_solve_seconds; }));
   }
   // The part that is neither gRPC nor the solve: codec, queue, batching, metrics.
   double Overhead() const {
@@ -197,8 +199,10 @@ std::vector<std::string> ReportLine(const Row& row) {
       absl::StrFormat("%.2f..%.2f", *least, *most),
       FormatSeconds(Median(Row::Each(row.echo, Row::P50))),
       FormatSeconds(Median(Row::Each(row.service, Row::P50))),
+      RatioText(Median(Row::Each(row.echo, Row::Tail))),
+      RatioText(Median(Row::Each(row.service, Row::Tail))),
       SignedSeconds(row.P50Difference()),
-      FormatSeconds(row.Solve()),
+      FormatSeconds(Median(Row::Each(row.service, Row::Solve))),
       SignedSeconds(row.Overhead())};
   if (row.torch.empty()) return cells;
   cells.push_back(absl::StrFormat("%.0f", Median(Row::Each(row.torch, Row::Rate))));
@@ -208,9 +212,10 @@ std::vector<std::string> ReportLine(const Row& row) {
 }
 
 std::string ReportText(const Flags& flags, const std::vector<Row>& rows) {
-  std::vector<Table::Column> columns = {
-      {"clients"},  {"echo/s"},      {"service/s"},  {"ratio"},      {"min..max"},
-      {"echo p50"}, {"service p50"}, {"difference"}, {"mean solve"}, {"beyond solve"}};
+  std::vector<Table::Column> columns = {{"clients"},     {"echo/s"},       {"service/s"},
+                                        {"ratio"},       {"min..max"},     {"echo p50"},
+                                        {"service p50"}, {"echo p99/p50"}, {"p99/p50"},
+                                        {"difference"},  {"mean solve"},   {"beyond solve"}};
   if (!rows.front().torch.empty()) {
     columns.insert(columns.end(), {{"PyTorch/s"}, {"PyTorch p50"}, {"times PyTorch"}});
   }
@@ -231,8 +236,10 @@ nlohmann::ordered_json RowJson(const Row& row) {
       {"throughput_ratios", row.RatiosOver(row.echo)},
       {"echo_p50_seconds", Median(Row::Each(row.echo, Row::P50))},
       {"service_p50_seconds", Median(Row::Each(row.service, Row::P50))},
+      {"echo_p99_over_p50", Median(Row::Each(row.echo, Row::Tail))},
+      {"service_p99_over_p50", Median(Row::Each(row.service, Row::Tail))},
       {"p50_difference_seconds", row.P50Difference()},
-      {"mean_solve_seconds", row.Solve()},
+      {"mean_solve_seconds", Median(Row::Each(row.service, Row::Solve))},
       {"beyond_solve_seconds", row.Overhead()},
       {"service_solvers", row.service.front().solvers}};
   if (row.torch.empty()) return json;
@@ -280,7 +287,7 @@ class TempFolder {
  public:
   TempFolder() { valid_ = mkdtemp(path_) != nullptr; }
   ~TempFolder() {
-    for (const char* name : {"server.json", "echo.json", "torch.json", "reply.pb"})
+    for (const char* name : {"server.json", "echo.json", "torch.json", "reply.pb", "socket"})
       unlink(Path(name).c_str());
     rmdir(path_);
   }
@@ -330,11 +337,12 @@ TargetOr StartService(const Flags& flags, const Workload& workload, Processes* p
   if (!flags.server.empty()) return ConnectTarget(workload, flags.server, MostClients(flags));
   const std::string port_file = processes->folder.Path("server.json");
   // Shadow runs would compute while requests are timed.
-  return StartTarget(flags, workload,
-                     {flags.server_binary, "--model_repository=" + flags.repository,
-                      "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
-                      "--port_file=" + port_file, "--shadow_rate=0", "--log_level=warn"},
-                     port_file, processes);
+  return StartTarget(
+      flags, workload,
+      {flags.server_binary, "--model_repository=" + flags.repository, "--listen=127.0.0.1:0",
+       "--http_listen=127.0.0.1:0", "--socket=" + processes->folder.Path("socket"),
+       "--port_file=" + port_file, "--shadow_rate=0", "--log_level=warn"},
+      port_file, processes);
 }
 
 TargetOr StartEcho(const Flags& flags, const Workload& workload, const std::string& reply,
@@ -381,6 +389,80 @@ absl::Status StartAll(const Flags& flags, const Workload& workload, Processes* p
   return CheckOutputs(*targets->torch, *targets->service, workload);
 }
 
+// One way to the same answers, and what one client got by it.
+struct Clock {
+  std::string name;
+  std::unique_ptr<Target> target;
+  std::vector<LoadResult> rounds = {};
+};
+
+absl::StatusOr<std::vector<Clock>> StartClocks(const Flags& flags, const Workload& workload,
+                                               Processes* processes) {
+  auto in_process = LoadTarget(workload, absl::StrCat(flags.repository, "/", flags.model, "/1"));
+  if (!in_process.ok()) return in_process.status();
+  auto tcp = StartService(flags, workload, processes);
+  if (!tcp.ok()) return tcp.status();
+  auto socket = ConnectTarget(workload, absl::StrCat("unix:", processes->folder.Path("socket")), 1);
+  if (!socket.ok()) return socket.status();
+  std::vector<Clock> clocks;
+  clocks.push_back({"in process, libdeeppcr", *std::move(in_process)});
+  clocks.push_back({"client, UNIX socket", *std::move(socket)});
+  clocks.push_back({"client, TCP on loopback", *std::move(tcp)});
+  for (const Clock& clock : clocks) {
+    const absl::Status status = CheckOutputs(*clock.target, *clocks.back().target, workload);
+    if (!status.ok()) return status;
+  }
+  return clocks;
+}
+
+std::string ClocksText(const Flags& flags, const std::vector<Clock>& clocks) {
+  Table table({{"clock", Table::Align::kLeft}, {"p50"}, {"p99/p50"}, {"mean solve"}});
+  for (const Clock& clock : clocks) {
+    table.AddRow({clock.name, FormatSeconds(Median(Row::Each(clock.rounds, Row::P50))),
+                  RatioText(Median(Row::Each(clock.rounds, Row::Tail))),
+                  FormatSeconds(Median(Row::Each(clock.rounds, Row::Solve)))});
+  }
+  return absl::StrFormat(
+      "one sample of %s, solver %s, one client; medians of %d rounds of %g s each, in turns\n%s",
+      flags.model, flags.solver, flags.rounds, flags.seconds, table.Format());
+}
+
+nlohmann::ordered_json ClocksJson(const Flags& flags, const std::vector<Clock>& clocks) {
+  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+  for (const Clock& clock : clocks) {
+    lines.push_back({{"clock", clock.name},
+                     {"p50_seconds", Median(Row::Each(clock.rounds, Row::P50))},
+                     {"p99_over_p50", Median(Row::Each(clock.rounds, Row::Tail))},
+                     {"mean_solve_seconds", Median(Row::Each(clock.rounds, Row::Solve))}});
+  }
+  return {{"model", flags.model},
+          {"solver", flags.solver},
+          {"rounds", flags.rounds},
+          {"seconds", flags.seconds},
+          {"rows", lines}};
+}
+
+absl::Status RunClocks(const Flags& flags) {
+  Processes processes;
+  if (!processes.folder.valid()) return absl::UnknownError("cannot make a folder under /tmp");
+  const auto workload = ReadWorkload(flags);
+  if (!workload.ok()) return workload.status();
+  auto clocks = StartClocks(flags, *workload, &processes);
+  if (!clocks.ok()) return clocks.status();
+  for (int round = 0; round < flags.rounds; ++round) {
+    for (size_t i = 0; i < clocks->size(); ++i) {
+      Clock& clock = (*clocks)[(i + static_cast<size_t>(round)) % clocks->size()];
+      auto result = Measure(*clock.target, 1, flags.seconds);
+      if (!result.ok()) return result.status();
+      clock.rounds.push_back(*std::move(result));
+    }
+    absl::FPrintF(stderr, "round %d of %d\n", round + 1, flags.rounds);
+  }
+  if (absl::Status s = WriteFile("-", ClocksText(flags, *clocks)); !s.ok()) return s;
+  if (flags.json.empty()) return absl::OkStatus();
+  return WriteFile(flags.json, ClocksJson(flags, *clocks).dump(2) + "\n");
+}
+
 absl::Status RunBenchmark(const Flags& flags) {
   Processes processes;
   if (!processes.folder.valid()) return absl::UnknownError("cannot make a folder under /tmp");
@@ -419,6 +501,7 @@ int Main(int argc, char** argv) {
   app.add_option("--seconds", flags.seconds, "per target, number of clients and round")
       ->check(CLI::Range(0.05, 600.0))
       ->capture_default_str();
+  app.add_flag("--clocks", flags.clocks, "one client, in process, over a UNIX socket and over TCP");
   app.add_option("--json", flags.json, "also write the figures as JSON");
   app.add_option("--echo_reply", flags.echo_reply)->group("");
   app.add_option("--echo_port_file", flags.echo_port_file)->group("");
@@ -427,7 +510,9 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  const absl::Status status = flags.echo_reply.empty() ? RunBenchmark(flags) : ServeEcho(flags);
+  const absl::Status status = !flags.echo_reply.empty() ? ServeEcho(flags)
+                              : flags.clocks            ? RunClocks(flags)
+                                                        : RunBenchmark(flags);
   if (status.ok()) return 0;
   absl::FPrintF(stderr, "rpc_bench: %s\n", status.ToString());
   return 1;

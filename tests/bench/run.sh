@@ -4,6 +4,9 @@
 #                           [--seconds S] [--core N] [--blas FOLDER]... [--no_torch]
 #                           [--no_ladder] [--no_sweep] [--no_rpc]
 #        tests/bench/run.sh --stages [--build_dir DIR] [--skip_build]
+#        tests/bench/run.sh --peers [--name NAME] [--build_dir DIR] [--skip_build] [--seconds S]
+#                           [--core N] [--limit S] [--workloads W1,...] [--samples 1,...]
+#                           [--engines ours,...]
 #
 # Measures the CPU: the ladder of solvers (networks and diffusion models) against PyTorch on the
 # same core, the sweep over depths and widths, and the service, by both of its protocols, against an
@@ -13,10 +16,23 @@
 # deploy/readme_tables.py then fills the READMEs.
 # With --stages it only counts the dependent stages of newton over the depth of a network, in half a
 # minute, and writes tests/bench/results/cpu/stages.json and stages.png, the README's picture.
+# With --peers it measures libdeeppcr against what users would take instead in their process: PyTorch
+# eager and compiled, JAX, ONNX Runtime, OpenVINO, a loop over Eigen's products and a plain C loop,
+# one thread each on one core, on the same model files and noise; and writes
+# tests/bench/results/cpu/peers.json after every candidate. That takes three quarters of an hour. Their
+# packages go into build/peers-venv (tests/bench/peers/requirements.txt); what cannot be had is a row
+# that says so. A part of them is written to build/peers/part.json.
+#   --limit S         seconds that a candidate gets to load, compile and answer (default 180)
+#   --workloads, --samples, --engines
+#                     a part of W1,W4,W5, of 1,8,64 and of the modules in tests/bench/peers
+#                     (ours, c_engine, eigen_engine, jax_engine, ort_engine, openvino_engine,
+#                     torch_engine)
+# For all:
 #   --build_dir DIR   default: build/bench
 #   --skip_build      measure the programs that are there
 #   --rounds N        rounds of the ladder (default 7); a ratio is formed within each
-#   --seconds S       seconds of timed calls per rung and round (default 0.05)
+#   --seconds S       seconds of timed calls per rung and round (default 0.05); with --peers of
+#                     turns per candidate (default 3)
 #   --core N          core for the ladder and the sweep (default: the last one)
 #   --blas FOLDER     folder with a libblas.so.3 for PyTorch; the faster one is the baseline
 #                     (default: each of Debian's that is there)
@@ -25,11 +41,24 @@ command_line="tests/bench/run.sh $*"
 cd "$(dirname "$0")/../.."
 . deploy/lib.sh
 
-name=ladder
+# Installs package by package: one that is missing is a row that says so.
+install_what_can_be_had() {
+  local wanted
+  /usr/bin/python3 -m venv build/peers-venv || return 0
+  grep -v '^#' tests/bench/peers/requirements.txt | while read -r wanted; do
+    build/peers-venv/bin/python -m pip install -q --disable-pip-version-check "$wanted" ||
+      say "not installed: $wanted"
+  done
+}
+
+name=
 build_dir=build/bench
 skip_build=false
 stages=false
+peers=false
 arguments=()
+peers_arguments=()
+peers_file=
 while [ $# -gt 0 ]; do
   case "$1" in
     --help | -h) usage_of "$0"; exit 0 ;;
@@ -37,7 +66,17 @@ while [ $# -gt 0 ]; do
     --build_dir) build_dir="$(flag_value "$@")"; shift ;;
     --skip_build) skip_build=true ;;
     --stages) stages=true ;;
-    --rounds | --seconds | --core | --blas) arguments+=("$1" "$(flag_value "$@")"); shift ;;
+    --peers) peers=true ;;
+    --seconds | --core)
+      arguments+=("$1" "$(flag_value "$@")")
+      peers_arguments+=("$1" "$2")
+      shift ;;
+    --limit) peers_arguments+=("$1" "$(flag_value "$@")"); shift ;;
+    --workloads | --samples | --engines)
+      peers_arguments+=("$1" "$(flag_value "$@")")
+      peers_file=build/peers/part.json
+      shift ;;
+    --rounds | --blas) arguments+=("$1" "$(flag_value "$@")"); shift ;;
     --no_torch | --no_ladder | --no_sweep | --no_rpc) arguments+=("$1") ;;
     *) unknown_flag "$1" ;;
   esac
@@ -49,6 +88,21 @@ if $stages; then
   python="$(find_python 'numpy, PIL')" || fail "no Python with NumPy and Pillow; deploy/install.sh demo installs it"
   exec "$python" tests/bench/measure_stages.py --build "$build_dir" --command "${command_line% }"
 fi
+if $peers; then
+  if ! $skip_build; then
+    deploy/install.sh peers
+    deploy/build.sh --preset bench --build_dir "$build_dir" --target deeppcr_c
+  fi
+  say "packages of the peers: build/peers-venv"
+  make_environment peers-venv tests/bench/peers/requirements.txt || install_what_can_be_had
+  python=build/peers-venv/bin/python
+  "$python" -c 'import numpy' 2>/dev/null || python="$(find_python numpy)" ||
+    fail "no Python with numpy; deploy/install.sh peers installs it"
+  exec "$python" -B tests/bench/peers/measure_peers.py --scratch build/peers \
+    --library "$build_dir/kernels/c_api/libdeeppcr.so" \
+    --out "${peers_file:-tests/bench/results/cpu/${name:-peers}.json}" \
+    --command "${command_line% }" "${peers_arguments[@]}"
+fi
 if ! $skip_build; then
   deploy/install.sh bench
   deploy/build.sh --preset bench --build_dir "$build_dir" \
@@ -59,4 +113,4 @@ case " ${arguments[*]} " in *" --no_torch "*) ;; *) needs=torch ;; esac
 python="$(find_python "$needs")" ||
   fail "no Python with $needs; deploy/install.sh bench installs it"
 "$python" tests/bench/measure_cpu.py --build "$build_dir" \
-  --out "tests/bench/results/cpu/$name.json" --command "${command_line% }" "${arguments[@]}"
+  --out "tests/bench/results/cpu/${name:-ladder}.json" --command "${command_line% }" "${arguments[@]}"

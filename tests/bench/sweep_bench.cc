@@ -41,6 +41,7 @@ struct Flags {
   double seconds = 0.3;
   double max_seconds = 0;
   std::string json;
+  bool json_lines = false;
 };
 
 struct Point {
@@ -234,6 +235,12 @@ class Sweep {
 
  private:
   bool TimeLeft() const { return flags_.max_seconds == 0 || SecondsSoFar() < flags_.max_seconds; }
+  // Tells whoever reads along, and who may not see the end of the sweep.
+  void Tell(const nlohmann::ordered_json& row) const {
+    if (!flags_.json_lines) return;
+    absl::PrintF("%s\n", row.dump());
+    std::fflush(stdout);
+  }
   double SecondsSoFar() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
@@ -243,6 +250,9 @@ class Sweep {
     if (!TimeLeft()) {
       left_out_.push_back(
           {{"activation", family.activation}, {"num_layers", depth}, {"state_dim", width}});
+      nlohmann::ordered_json line = left_out_.back();
+      line["left_out"] = true;
+      Tell(line);
       return absl::OkStatus();
     }
     const int64_t most = *std::max_element(flags_.samples.begin(), flags_.samples.end());
@@ -256,6 +266,7 @@ class Sweep {
       if (point.ok()) {
         table_.AddRow(RowOf(*point));
         rows_.push_back(JsonOf(*point));
+        Tell(rows_.back());
         continue;
       }
       // A wrong answer fails the sweep, but leaves the figures of the other points.
@@ -311,6 +322,7 @@ int Main(int argc, char** argv) {
                  "start no other model after so long; 0: no limit")
       ->capture_default_str();
   app.add_option("--json", flags.json, "also write the figures as JSON");
+  app.add_flag("--json_lines", flags.json_lines, "print every point as a line of JSON at once");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -56,6 +56,7 @@ class ScriptsTest(unittest.TestCase):
         self.assertLess(packages('build'), packages('demo'))
         self.assertLess(packages('demo'), packages('test'))
         self.assertLess(packages('demo'), packages('bench'))
+        self.assertLess(packages('demo'), packages('peers'))
         self.assertIn('clang-14', packages('fuzz'))
 
     def test_unknown_profile_is_refused(self):

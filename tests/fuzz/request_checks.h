@@ -172,7 +172,7 @@ inline void RequireGenerate(const v1::GenerateRequest& request, const SolveInput
 template <typename Request>
 bool Receive(const std::string& bytes, Request* request) {
   google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
-  const absl::Status wire = CheckWire(&stream, *Request::descriptor());
+  const absl::Status wire = CheckWire(&stream, *Request::descriptor()).status();
   if (!wire.ok()) return RequireCleanRefusal(wire), false;
   if (!request->ParseFromString(bytes)) return false;
   Require(request->SpaceUsedLong() <= 2 * bytes.size() + 256 * (kMaxWireFields + 8),

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/runtime/launch.h"
+#include "tests/gpu/stopwatch.h"
 #include "tests/gpu/trial.h"
 
 namespace deeppcr::cuda {
@@ -147,6 +148,7 @@ inline void CheckSameBits(const Gradients& a, const Gradients& b, const std::str
 // Checks the backward pass; solves the samples first.
 inline void CheckBackward(const Trial& trial, const LaunchLimits& limits, int n) {
   const std::string name = trial.network().Name() + " backward";
+  Begin(name);
   const std::vector<float> states = trial.SolveSequentially(n);
   const BackwardTrial back(trial, n);
   const BackwardTrial::Doubles reference = back.Reference(n, states);
@@ -156,6 +158,7 @@ inline void CheckBackward(const Trial& trial, const LaunchLimits& limits, int n)
   for (const int interval : {1, 3, 8, 32}) {
     if (interval > trial.network().steps) continue;
     const std::string what = name + " C=" + std::to_string(interval);
+    Begin(what);
     const Gradients scan = back.GoBackByScan(n, interval, limits);
     CheckGradients(scan, reference, trial.network().width, what);
     CheckGradients(scan, sequential, trial.network().width, what + " against sequential");
@@ -166,37 +169,37 @@ inline void CheckBackward(const Trial& trial, const LaunchLimits& limits, int n)
 
 // ---- Times of the gradients with respect to the initial states and of all deltas, and with the
 // gradients with respect to all parameters.
-inline void PrintBackward(const char* kernel, const Network& network, int n, int interval,
-                          const NewtonShape& shape, const Times& times) {
-  Progress linear;  // a linear pass always converges
-  linear.termination = Termination::kConverged;
-  Print(kernel, network, n, interval, shape, linear, times);
-}
-
-inline void TimeBackwardScan(const BackwardTrial& back, int n, int interval,
+// Blocks of a cluster are tried from the most down to `least_blocks`.
+inline void TimeBackwardScan(const BackwardTrial& back, int n, int interval, int least_blocks,
                              const LaunchLimits& limits) {
   const Network& network = back.network();
-  for (int blocks = 1; blocks <= std::min(limits.max_cluster_blocks, kChainNodes); blocks *= 2) {
+  for (int blocks = std::min(limits.max_cluster_blocks, kChainNodes); blocks >= least_blocks;
+       blocks /= 2) {
     const BackwardScanArgs args = back.Scan(n, interval, blocks, nullptr);
     NewtonShape shape = BackwardShapeOf(network.width, n, args.tree, interval, limits);
     if (shape.in_workspace) continue;
     for (const int most = shape.num_warps; shape.num_warps >= std::min(4, most);
          shape.num_warps /= 2) {
       const auto scan = [&] { return LaunchBackwardScan(args, shape, nullptr); };
-      PrintBackward("backward_scan", network, n, interval, shape, Measure(scan));
-      const auto with_parameters = [&] {
-        const cudaError_t error = scan();
-        return error != cudaSuccess
-                   ? error
-                   : LaunchParameterGradients(back.Parameters(n), network.width, nullptr);
-      };
-      PrintBackward("backward_scan_parameters", network, n, interval, shape,
-                    Measure(with_parameters));
+      Row row = RowOf("backward_scan", network, n);
+      row.interval = interval;
+      row.shape = shape;
+      Print(row, Measure(scan));
+      row.kernel = "backward_scan_parameters";
+      Print(row, Measure([&] {
+              const cudaError_t error = scan();
+              return error != cudaSuccess
+                         ? error
+                         : LaunchParameterGradients(back.Parameters(n), network.width, nullptr);
+            }));
+      if (once) return;
     }
   }
 }
 
-inline void TimeBackward(const Network& network, int n, const LaunchLimits& limits) {
+inline void TimeBackward(const Network& network, int n, const std::vector<int>& intervals,
+                         int least_blocks, const LaunchLimits& limits) {
+  Begin(network.Name() + " backward, samples: " + std::to_string(n));
   const Trial trial(network, n);
   trial.SolveSequentially(n);
   const BackwardTrial back(trial, n);
@@ -204,15 +207,18 @@ inline void TimeBackward(const Network& network, int n, const LaunchLimits& limi
   const BackwardArgs args = back.Sequential(n);
   const ParameterGradientArgs parameters = back.Parameters(n);
   const auto sequential = [&] { return LaunchBackward(args, width, nullptr); };
-  PrintBackward("backward_sequential", network, n, 0, {}, Measure(sequential));
-  PrintBackward(
-      "backward_sequential_parameters", network, n, 0, {}, Measure([&] {
-        const cudaError_t error = sequential();
-        return error != cudaSuccess ? error : LaunchParameterGradients(parameters, width, nullptr);
-      }));
-  PrintBackward("parameter_gradients", network, n, 0, {},
-                Measure([&] { return LaunchParameterGradients(parameters, width, nullptr); }));
-  for (const int interval : {1, 2, 4, 8, 16, 32, 64}) TimeBackwardScan(back, n, interval, limits);
+  const auto sums = [&] { return LaunchParameterGradients(parameters, width, nullptr); };
+  Print(RowOf("backward_sequential", network, n), Measure(sequential));
+  Print(RowOf("backward_sequential_parameters", network, n), Measure([&] {
+          const cudaError_t error = sequential();
+          return error != cudaSuccess ? error : sums();
+        }));
+  Print(RowOf("parameter_gradients", network, n), Measure(sums));
+  for (const int interval : intervals) {
+    Begin(network.Name() + " backward C=" + std::to_string(interval));
+    TimeBackwardScan(back, n, interval, least_blocks, limits);
+    if (once) return;
+  }
 }
 
 }  // namespace deeppcr::cuda

@@ -2,78 +2,39 @@
 #ifndef DEEPPCR_TESTS_GPU_TRIAL_H_
 #define DEEPPCR_TESTS_GPU_TRIAL_H_
 
-// The common part of the kernel trials: random networks on the device, solved by the kernels and by
-// a loop in double precision; checks; times.
+// Random networks on the device, solved by the kernels and by a loop in double precision.
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/runtime/launch.h"
+#include "tests/gpu/cases.h"
 
 namespace deeppcr::cuda {
 
-inline int checks = 0, failures = 0;
-
-inline void Check(bool right, const std::string& what) {
-  ++checks;
-  if (right) return;
-  ++failures;
-  std::printf("FAILED: %s\n", what.c_str());
-}
-
-inline void Must(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::printf("FAILED: %s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
-}
-
-template <class T>
-class OnDevice {
- public:
-  explicit OnDevice(size_t size) : size_(size) {
-    void* memory = nullptr;
-    Must(cudaMalloc(&memory, size * sizeof(T)), "cudaMalloc");
-    data_ = static_cast<T*>(memory);
-    Must(cudaMemset(data_, 0xFF, size * sizeof(T)), "cudaMemset");
-  }
-  explicit OnDevice(const std::vector<T>& values) : OnDevice(values.size()) {
-    Must(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice), "upload");
-  }
-  OnDevice(const OnDevice&) = delete;
-  ~OnDevice() { cudaFree(data_); }
-  T* data() const { return data_; }
-  std::vector<T> Host() const {
-    std::vector<T> values(size_);
-    Must(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost), "download");
-    return values;
-  }
-
- private:
-  T* data_ = nullptr;
-  size_t size_;
-};
-
-// A random tanh network, residual or not.
+// A random network, residual or not, of one of two activations.
 struct Network {
   int64_t steps;
   int dim;
   bool residual;
   float gain;
+  Activation activation = Activation::kTanh;  // or kRelu
   int width = WarpWidth(dim);
   float scale = residual ? 1 / std::sqrt(static_cast<float>(steps)) : 1.0F;
 
   std::string Name() const {
     return "L=" + std::to_string(steps) + " D=" + std::to_string(dim) +
-           (residual ? " residual" : "");
+           (residual ? " residual" : "") + (activation == Activation::kRelu ? " relu" : "");
+  }
+  double Activate(double a) const {
+    return activation == Activation::kRelu ? std::max(a, 0.0) : std::tanh(a);
   }
 };
 
@@ -95,8 +56,8 @@ class Trial {
         dependent_(1) {}
 
   StackView View() const {
-    return {network_.steps, network_.dim,      weights_.data(),  biases_.data(),
-            network_.scale, network_.residual, Activation::kTanh};
+    return {network_.steps, network_.dim,      weights_.data(),    biases_.data(),
+            network_.scale, network_.residual, network_.activation};
   }
   // Rows of `width` values, zero beyond `dim`. Of every `width` rows those beyond `rows_used` are
   // zero too.
@@ -120,7 +81,7 @@ class Trial {
             dependent_.data()};
   }
   NewtonArgs Newton(int interval, int blocks, int max_iterations, bool trajectory,
-                    std::byte* workspace = nullptr) const {
+                    std::byte* workspace = nullptr, const GuessView& guess = {}) const {
     const int intervals = static_cast<int>((network_.steps - 1) / interval + 1);
     StoppingPolicy policy;
     policy.max_iterations = max_iterations;
@@ -131,7 +92,7 @@ class Trial {
             StartProgress(policy),
             IntervalTree(intervals, blocks),
             interval,
-            {},
+            guess,
             initial_.data(),
             final_.data(),
             trajectory ? trajectory_.data() : nullptr,
@@ -161,6 +122,7 @@ class Trial {
   std::vector<Progress> outcomes() const { return outcomes_.Host(); }
   // The trajectories z_0..z_L of the samples that were solved last, on the device.
   const float* trajectory() const { return trajectory_.data(); }
+  const std::vector<float>& initial() const { return initial_host_; }  // [n, W]
   const std::vector<float>& weights() const { return weights_host_; }  // [L, W, W]
   const std::vector<float>& biases() const { return biases_host_; }    // [L, W]
 
@@ -175,7 +137,8 @@ class Trial {
       for (int i = 0; i < d; ++i) {
         double a = biases_host_[l * w + i];
         for (int k = 0; k < d; ++k) a += double{weights_host_[(l * w + i) * w + k]} * z[k];
-        next[i] = network_.residual ? z[i] + network_.scale * std::tanh(a) : std::tanh(a);
+        const double f = network_.Activate(a);
+        next[i] = network_.residual ? z[i] + network_.scale * f : f;
       }
       z = next;
       all.insert(all.end(), z.begin(), z.end());
@@ -221,49 +184,6 @@ double WorstState(const A& got, const B& want, int dim, double floor = 1e-2) {
 
 inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b, size_t count) {
   return std::memcmp(a.data(), b.data(), count * sizeof(float)) == 0;
-}
-
-// ---- Times
-struct Times {
-  double median, least;
-};
-
-template <class Launch>
-Times Measure(const Launch& launch) {
-  constexpr int kWarmUps = 5, kRuns = 60;
-  cudaEvent_t start, end;
-  Must(cudaEventCreate(&start), "event");
-  Must(cudaEventCreate(&end), "event");
-  std::vector<double> taken;
-  for (int i = 0; i < kWarmUps + kRuns; ++i) {
-    Must(cudaEventRecord(start), "event");
-    Must(launch(), "launch");
-    Must(cudaEventRecord(end), "event");
-    Must(cudaEventSynchronize(end), "kernel");
-    float ms = 0;
-    Must(cudaEventElapsedTime(&ms, start, end), "event");
-    if (i >= kWarmUps) taken.push_back(1e3 * ms);
-  }
-  cudaEventDestroy(start);
-  cudaEventDestroy(end);
-  std::sort(taken.begin(), taken.end());
-  return {taken[kRuns / 2], taken.front()};
-}
-
-inline void Print(const char* kernel, const Network& network, int n, int interval,
-                  const NewtonShape& shape, const Progress& progress, const Times& times) {
-  std::printf(
-      "{\"kernel\": \"%s\", \"num_layers\": %lld, \"state_dim\": %d, \"residual\": %s, "
-      "\"samples\": %d, \"shooting_interval\": %d, \"blocks\": %d, \"warps\": %d, "
-      "\"in_workspace\": "
-      "%s, "
-      "\"iterations\": %d, \"corrections\": %d, \"converged\": %s, \"median_us\": %.2f, "
-      "\"min_us\": %.2f}\n",
-      kernel, static_cast<long long>(network.steps), network.dim,
-      network.residual ? "true" : "false", n, interval, shape.num_blocks, shape.num_warps,
-      shape.in_workspace ? "true" : "false", progress.iterations, progress.corrections,
-      progress.termination == Termination::kConverged ? "true" : "false", times.median,
-      times.least);
 }
 
 }  // namespace deeppcr::cuda

@@ -119,6 +119,22 @@ TEST_F(StalledTest, AnUnreadReplyKeepsItsShareOfTheBudget) {
   EXPECT_TRUE(Call(*stub, MakeRequest(1, "wide", kWideWidth), &response).ok());
 }
 
+TEST_F(StalledTest, BytesOfUnknownFieldsCountToo) {
+  const auto server = ServerProcess::Start(repository_.path(), {"--max_queue_bytes=3MiB"});
+  ASSERT_NE(server, nullptr);
+  StalledCall stalled(server->address(), LargeReplyRequest().SerializeAsString());
+  ASSERT_TRUE(WaitForMetric(*server, answered_));
+  const auto stub = Connect(server->address());
+  v1::ForwardRequest request = MakeRequest(1, "wide", kWideWidth);
+  v1::ForwardResponse response;
+  ASSERT_TRUE(Call(*stub, request, &response).ok());
+
+  request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(
+      1000, std::string(size_t{2} << 20, 'x'));
+
+  EXPECT_EQ(Call(*stub, request, &response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
 TEST_F(StalledTest, AnUnreadReplyIsDroppedInTheEnd) {
   const auto server =
       ServerProcess::Start(repository_.path(), {"--max_queue_bytes=1MiB", "--reply_seconds=0.1"});

@@ -10,6 +10,7 @@
 
 #include "kernels/base/file.h"
 #include "tests/testing/expect_error.h"
+#include "tests/testing/faulty_backend.h"
 #include "tests/testing/safetensors_writer.h"
 
 namespace deeppcr::testing {
@@ -81,9 +82,23 @@ class LoadedModelTest : public ::testing::Test {
 
   // Prepares the model on a backend that refuses it, then on the cpu backend.
   absl::StatusOr<LoadedPtr> PrepareAfterRefusal(absl::Status refusal) {
+    return PrepareAfter({std::make_unique<RefusingBackend>(std::move(refusal)), {}});
+  }
+  // Prepares the model on a backend with this fault that is checked against the reference, then on
+  // the cpu backend.
+  absl::StatusOr<LoadedPtr> PrepareAfterFault(Fault fault) {
+    auto cpu = SelectBackends("cpu"), reference = SelectBackends("reference");
+    if (!cpu.ok()) return cpu.status();
+    if (!reference.ok()) return reference.status();
+    SelectedBackend faulty{NewFaultyBackend(std::move(cpu->backends.front().backend), fault),
+                           cpu->backends.front().rates};
+    faulty.oracles.push_back(std::move(reference->backends.front().backend));
+    return PrepareAfter(std::move(faulty));
+  }
+  absl::StatusOr<LoadedPtr> PrepareAfter(SelectedBackend first) {
     problems_.clear();
     backends_.clear();
-    backends_.push_back({std::make_unique<RefusingBackend>(std::move(refusal)), {}});
+    backends_.push_back(std::move(first));
     auto cpu = SelectBackends("cpu");
     if (!cpu.ok()) return cpu.status();
     backends_.push_back(std::move(cpu->backends.front()));
@@ -127,7 +142,7 @@ class LoadedModelTest : public ::testing::Test {
   std::vector<std::unique_ptr<Engine>> engines_;  // engines outlive their models
   std::vector<SelectedBackend> backends_;         // and so do these
   ThreadPool pool_{1};
-  const EngineOptions options_;
+  EngineOptions options_;
   std::string problems_;
   const CancelToken* token_ = nullptr;
 };
@@ -138,6 +153,74 @@ TEST_F(LoadedModelTest, GoesToTheNextBackendWhereOneHasNoCodeForItAndSaysSo) {
   EXPECT_FALSE(model->info().on_gpu);
   EXPECT_EQ(model->Find()->plan().device, backends_.back().backend->device());
   EXPECT_EQ(problems_, "the refusing backend cannot run this model: no code for it\n");
+  EXPECT_EQ(model->info().backend_choice, BackendChoice::kNoCode);
+  EXPECT_EQ(model->info().backend_reason + "\n", problems_);
+}
+
+TEST_F(LoadedModelTest, ABackendThatFailsItsSelfCheckIsPassedOverAndTheModelSaysWhy) {
+  const LoadedPtr model = PrepareAfterFault(Fault::kForgottenBias).value();
+
+  EXPECT_EQ(model->info().backend, "cpu");
+  EXPECT_EQ(model->info().backend_choice, BackendChoice::kSelfCheck);
+  EXPECT_THAT(model->info().backend_reason,
+              ::testing::StartsWith("self-check of the faulty backend failed: a step of sample 0"));
+  EXPECT_EQ(model->info().backend_reason + "\n", problems_);
+}
+
+TEST_F(LoadedModelTest, ABackendThatPassesItsSelfCheckServes) {
+  const LoadedPtr model = PrepareAfterFault(Fault::kNone).value();
+
+  EXPECT_EQ(model->info().backend, "faulty");
+  EXPECT_EQ(model->info().backend_choice, BackendChoice::kFirst);
+  EXPECT_EQ(model->info().backend_reason, "");
+  EXPECT_EQ(problems_, "");
+}
+
+// Both backends measure their plans, and a request goes where its number of samples is answered
+// sooner.
+TEST_F(LoadedModelTest, ACheckedBackendServesWhereItsPlanIsFaster) {
+  const LoadedPtr slow = PrepareAfterFault(Fault::kSlow).value();
+
+  EXPECT_EQ(slow->info().backend, "faulty");
+  EXPECT_EQ(slow->info().other_backend, "cpu");
+  for (const int64_t n : {1, 2}) {
+    EXPECT_EQ(slow->Find(0, n)->Resolve({}, n)->backend, "cpu");
+    EXPECT_EQ(slow->Find(0, n, "faulty")->Resolve({}, n)->backend, "faulty");
+    EXPECT_EQ(slow->Find(0, n, "cpu")->Resolve({}, n)->backend, "cpu");
+  }
+  EXPECT_EQ(slow->Find(999), nullptr);
+  // What is valid does not depend on the number of samples: only open requests go by the plans.
+  EXPECT_EQ(slow->FindFor({}, 0, 1), slow->Find(0, 1, "cpu"));
+  EXPECT_EQ(slow->FindFor({.solver = "newton"}, 0, 1), slow->Find(0, 1, "faulty"));
+  EXPECT_EQ(slow->FindFor({.shooting_interval = 4}, 0, 1), slow->Find(0, 1, "faulty"));
+}
+
+TEST_F(LoadedModelTest, ABackendThatIsNotCheckedServesAlone) {
+  const LoadedPtr model = PrepareAfterRefusal(absl::UnimplementedError("no code for it")).value();
+
+  EXPECT_EQ(model->info().other_backend, "");
+  EXPECT_EQ(model->Find(0, 1), model->Find(0, 2));
+}
+
+// A plan that is there already spares the measurement, and not the check.
+TEST_F(LoadedModelTest, AStoredPlanIsCheckedToo) {
+  options_.plan_cache_dir = plans_.path();
+  ASSERT_EQ(PrepareAfterFault(Fault::kNone)->get()->info().backend, "faulty");
+
+  const LoadedPtr model = PrepareAfterFault(Fault::kRare).value();
+
+  EXPECT_EQ(model->info().backend, "cpu");
+  EXPECT_THAT(problems_, ::testing::HasSubstr("other bits"));
+}
+
+TEST_F(LoadedModelTest, TheOnlyBackendsFailedSelfCheckIsTheLoadsError) {
+  ASSERT_TRUE(PrepareAfterFault(Fault::kForgottenBias).ok());
+  backends_.pop_back();
+  Model model = ReadModel(model_.path(), {}).value();
+
+  ExpectError(
+      PrepareModel(std::move(model), {.backends = backends_, .pool = &pool_, .options = &options_}),
+      absl::StatusCode::kDataLoss, "self-check of the faulty backend failed");
 }
 
 // Only where the code is missing: a model that does not fit would otherwise become slow unseen.

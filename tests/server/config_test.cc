@@ -119,6 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "--plan: expected one of measure, prefer, require, got \"guess\""},
         RefusedCase{"PlanCacheDir", "--plan_cache_dir=", "--plan_cache_dir: expected directory"},
         RefusedCase{"PortFile", "--port_file=", "--port_file: expected file"},
+        RefusedCase{"Socket", "--socket=", "--socket: expected file"},
         RefusedCase{"TlsCert", "--tls_cert=", "--tls_cert: expected file"},
         RefusedCase{"TlsCertAlone", "--tls_cert=a", "expected both or none"},
         RefusedCase{"TlsKey", "--tls_key=", "--tls_key: expected file"},
@@ -127,6 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"TlsClientCaAlone", "--tls_client_ca=a",
                     "--tls_client_ca: expected --tls_cert"},
         RefusedCase{"TokenFile", "--token_file=", "--token_file: expected file"},
+        RefusedCase{"ProbeSocket", "--probe=unix:", "or unix:file"},
         RefusedCase{"ProbeHttp", "--probe=http://x", "--probe: expected host:port or http://"},
         RefusedCase{"MaxQueue", "--max_queue=0", "--max_queue: expected samples in [1,"},
         RefusedCase{"MaxQueueBytes", "--max_queue_bytes=1", "--max_queue_bytes: expected bytes"},
@@ -172,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 44;
+  constexpr size_t kFlags = 45;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

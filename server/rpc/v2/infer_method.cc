@@ -11,10 +11,12 @@
 
 namespace deeppcr {
 
+using google::protobuf::Arena;
+using google::protobuf::Message;
+
 absl::StatusOr<SolveInput> InferMethod::Decode(Request* from, const ModelInfo& info,
                                                int64_t max_message_bytes) {
   DEEPPCR_ASSIGN_OR_RETURN(V2Request decoded, DecodeV2(from, info));
-  Request().Swap(from);  // of no use any more
   request = std::move(decoded.request);
   outputs = std::move(decoded.outputs);
   absl::StatusOr<SolveInput> input = info.generates()
@@ -26,7 +28,10 @@ absl::StatusOr<SolveInput> InferMethod::Decode(Request* from, const ModelInfo& i
   return input;
 }
 
-void InferMethod::Allocate(const ModelInfo& info, const SolveInput& input, RunItem* item) {
+void InferMethod::Allocate(const ModelInfo& info, const SolveInput& input, Arena* arena,
+                           RunItem* item) {
+  arena_ = arena;
+  report_ = Arena::CreateMessage<v1::SolveReport>(arena);
   const int64_t n = input.num_samples;
   item->outputs = AllocateTensor(std::array{n, info.output_dim}, &tensors.values);
   if (Wants(V2Output::kLatents))
@@ -35,25 +40,27 @@ void InferMethod::Allocate(const ModelInfo& info, const SolveInput& input, RunIt
     item->trajectory = AllocateTrajectory(info, input, &tensors.trajectory);
 }
 
-InferMethod::Reply InferMethod::TakeReply(const ServedModel& model, v1::SolveReport&& report,
-                                          const std::string& request_id) {
-  Reply reply;
-  FillV2Reply(model, request_id, outputs, report, &tensors, &reply);
-  return reply;
+const Message& InferMethod::Reply(const ServedModel& model, const std::string& request_id) {
+  auto* const reply = Arena::CreateMessage<inference::ModelInferResponse>(arena_);
+  Fill(model, request_id, reply);
+  return *reply;
+}
+
+void InferMethod::Fill(const ServedModel& model, const std::string& request_id,
+                       inference::ModelInferResponse* reply) {
+  FillV2Reply(model, request_id, outputs, *report_, &tensors, reply);
 }
 
 bool InferMethod::Wants(V2Output output) const {
   return std::find(outputs.begin(), outputs.end(), output) != outputs.end();
 }
 
-StreamInferMethod::Reply StreamInferMethod::TakeReply(const ServedModel& model,
-                                                      v1::SolveReport&& report,
-                                                      const std::string& request_id) {
-  Reply reply;
-  inference::ModelInferResponse* response = reply.mutable_infer_response();
-  *response = InferMethod::TakeReply(model, std::move(report), request_id);
+const Message& StreamInferMethod::Reply(const ServedModel& model, const std::string& request_id) {
+  auto* const reply = Arena::CreateMessage<inference::ModelStreamInferResponse>(arena_);
+  inference::ModelInferResponse* const response = reply->mutable_infer_response();
+  Fill(model, request_id, response);
   (*response->mutable_parameters())["triton_final_response"].set_bool_param(true);
-  return reply;
+  return *reply;
 }
 
 }  // namespace deeppcr

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "google/protobuf/arena.h"
 #include "server/codec/solve_input.h"
 #include "server/codec/v2/reply.h"
 #include "server/codec/v2/request.h"
@@ -20,30 +21,35 @@ namespace deeppcr {
 struct InferMethod {
   static constexpr Method kMethod = Method::kModelInfer;
   using Request = inference::ModelInferRequest;
-  using Reply = inference::ModelInferResponse;
   using Responder = UnaryResponder;
 
   absl::StatusOr<SolveInput> Decode(Request* from, const ModelInfo& info,
                                     int64_t max_message_bytes);
-  void Allocate(const ModelInfo& info, const SolveInput& input, RunItem* item);
-  Reply TakeReply(const ServedModel& model, v1::SolveReport&& report,
-                  const std::string& request_id);
-
-  bool Wants(V2Output output) const;
+  void Allocate(const ModelInfo& info, const SolveInput& input, google::protobuf::Arena* arena,
+                RunItem* item);
+  v1::SolveReport* report() { return report_; }
+  const google::protobuf::Message& Reply(const ServedModel& model, const std::string& request_id);
 
   // The request in words of deeppcr.v1: the input's views are into it.
   std::variant<v1::ForwardRequest, v1::GenerateRequest> request;
   std::vector<V2Output> outputs;
   V2Tensors tensors;
+
+ protected:
+  bool Wants(V2Output output) const;
+  void Fill(const ServedModel& model, const std::string& request_id,
+            inference::ModelInferResponse* reply);
+
+  // In the arena of Allocate.
+  google::protobuf::Arena* arena_ = nullptr;
+  v1::SolveReport* report_ = nullptr;
 };
 
 struct StreamInferMethod : InferMethod {
   static constexpr Method kMethod = Method::kModelStreamInfer;
-  using Reply = inference::ModelStreamInferResponse;
   using Responder = V2StreamResponder;
 
-  Reply TakeReply(const ServedModel& model, v1::SolveReport&& report,
-                  const std::string& request_id);
+  const google::protobuf::Message& Reply(const ServedModel& model, const std::string& request_id);
 };
 
 }  // namespace deeppcr

@@ -11,14 +11,15 @@
 
 namespace deeppcr {
 
-void V2StreamResponder::Respond(const grpc::Status& status, grpc::ByteBuffer reply) {
+void V2StreamResponder::Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) {
   if (!status.ok()) {
     inference::ModelStreamInferResponse error;
     error.set_error_message(
         StrCat(StatusCodeName(static_cast<absl::StatusCode>(status.error_code())), ": ",
                status.error_message()));
     error.mutable_infer_response()->set_id(id_);
-    reply = Serialize(error);
+    grpc::ByteBuffer bytes = Serialize(error);
+    reply.Swap(&bytes);
   }
   stream_.Answer(this, std::move(reply));
 }
@@ -26,6 +27,9 @@ void V2StreamResponder::Respond(const grpc::Status& status, grpc::ByteBuffer rep
 V2Stream::V2Stream(ServiceContext& context, grpc::CallbackServerContext* rpc)
     : context_(context), rpc_(rpc) {
   context_.streams.fetch_add(1);
+  // gRPC makes the map of the metadata when it is first asked for, without a lock; the calls of the
+  // stream ask on any thread.
+  rpc_->client_metadata();
   reading_ = true;
   StartRead(&read_);
 }
@@ -35,12 +39,12 @@ void V2Stream::Open(V2StreamResponder* responder) {
   open_.push_back(responder);
 }
 
-void V2Stream::Answer(V2StreamResponder* responder, grpc::ByteBuffer reply) {
+void V2Stream::Answer(V2StreamResponder* responder, grpc::ByteBuffer&& reply) {
   Next next;
   {
     const std::lock_guard lock(mutex_);
     responder->answered_ = true;
-    responder->reply_ = std::move(reply);
+    responder->reply_.Swap(&reply);
     next = Take();
   }
   Give(std::move(next));
@@ -94,7 +98,8 @@ V2Stream::Next V2Stream::Take() {
   while (!open_.empty() && open_.front()->answered_ && !writing_) {
     if (!broken_) {
       next.write = open_.front();
-      written_ = std::move(next.write->reply_);
+      written_.Clear();
+      written_.Swap(&next.write->reply_);
       writing_ = true;
       break;
     }

@@ -25,7 +25,7 @@ class V2StreamResponder final : public Responder {
   V2StreamResponder(CallEvents& call, V2Stream& stream) : call_(call), stream_(stream) {}
 
   // `reply` is a ModelStreamInferResponse; an error becomes one too.
-  void Respond(const grpc::Status& status, grpc::ByteBuffer reply) override;
+  void Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) override;
   bool in_turns() const override { return true; }
   void SetId(const std::string& id) override { id_ = id; }
 
@@ -46,7 +46,7 @@ class V2Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
 
   V2Stream(ServiceContext& context, grpc::CallbackServerContext* rpc);
 
-  void Answer(V2StreamResponder* responder, grpc::ByteBuffer reply);
+  void Answer(V2StreamResponder* responder, grpc::ByteBuffer&& reply);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;

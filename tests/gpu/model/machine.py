@@ -16,7 +16,8 @@ SCHEDULERS = 4    # of a multiprocessor: CUDA C++ programming guide, compute cap
 
 # Cycles from issue to result. (P) of the order that published micro-benchmarks report, for Hopper
 # (arXiv:2402.13499) and Volta (arXiv:1804.06826), but not looked up in their tables; (A) assumed, for
-# want of any. The first run on a GPU is to replace both.
+# want of any. The first run on a GPU is to replace both: tests/gpu/micro_trial.cu measures them by
+# these names, and tests/gpu/README.md shows them beside what was measured.
 LATENCY = {
     'shared': 29,      # (P)
     'l1': 33,          # (P) 33 to 41

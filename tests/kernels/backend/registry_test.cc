@@ -47,7 +47,7 @@ TEST(BackendRegistryTest, AutoTakesTheCpuFirstAndTheOracleForTheRest) {
   const Environment none("DEEPPCR_FORCE_BACKEND", "");
   const auto selected = SelectBackends("auto").value();
   EXPECT_EQ(NamesOf(selected), (std::vector<std::string>{"cpu", "reference"}));
-  EXPECT_EQ(selected.reason, "cuda only when asked for: no GPU has run its tests yet");
+  EXPECT_EQ(selected.reason, "cuda only when asked for: no GPU has passed the tests of this code");
 }
 
 // The oracle is slow: it must not become the first because the cpu backend cannot run.
@@ -79,6 +79,16 @@ TEST(BackendRegistryTest, AnUnknownNameIsAnErrorThatListsTheKnown) {
   EXPECT_EQ(selected.status(),
             absl::InvalidArgumentError(
                 "backend: expected auto or one of cuda, cpu, reference, got \"tpu\""));
+}
+
+// A backend that is checked at every load has one that is not to be checked against.
+TEST(BackendRegistryTest, GpusAreCheckedAgainstBackendsThatAreNot) {
+  for (const BackendRow& row : Backends()) EXPECT_EQ(row.self_check, row.name == "cuda");
+  const auto selected = SelectBackends("cuda");
+  if (!selected.ok()) GTEST_SKIP() << selected.status();
+  std::vector<std::string> names;
+  for (const auto& oracle : selected->backends.front().oracles) names.emplace_back(oracle->name());
+  EXPECT_EQ(names, (std::vector<std::string>{"cpu", "reference"}));
 }
 
 TEST(BackendRegistryTest, EveryBackendThatAutoPassesOverSaysWhy) {

@@ -15,7 +15,7 @@ namespace {
 template <typename Message>
 absl::Status Check(const std::string& bytes) {
   google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
-  return CheckWire(&stream, *Message::descriptor());
+  return CheckWire(&stream, *Message::descriptor()).status();
 }
 
 std::string Repeat(const std::string& text, int times) {
@@ -37,6 +37,22 @@ v1::ForwardRequest Request() {
   request.mutable_options()->set_rtol(1e-4);
   request.set_request_id("a");
   return request;
+}
+
+TEST(CheckWireTest, CountsTheFieldsThatTheTypeDoesNotKnow) {
+  v1::ForwardRequest request;
+  request.set_model("m");
+  request.mutable_inputs()->add_shape(1);
+  auto* const unknown = request.GetReflection()->MutableUnknownFields(&request);
+  for (int i = 0; i < 7; ++i) unknown->AddLengthDelimited(1000 + i, "");
+  request.mutable_inputs()
+      ->GetReflection()
+      ->MutableUnknownFields(request.mutable_inputs())
+      ->AddVarint(2000, 1);
+  const std::string bytes = request.SerializeAsString();
+  google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
+
+  EXPECT_EQ(CheckWire(&stream, *request.descriptor()).value(), 8);
 }
 
 TEST(WireTest, AcceptsAnHonestRequestHoweverLarge) {

@@ -81,6 +81,19 @@ TEST_F(MetricsTest, SeriesAppearWhenTheyAreFirstUsed) {
   }
 }
 
+TEST_F(MetricsTest, TheBackendOfAModelIsTheOneOfItsLastLoad) {
+  const auto model = metrics_.ForModel("m", 3);
+  model->SetBackend("cuda", "first");
+  model->SetBackend("cpu", "self_check");
+
+  const std::string text = metrics_.Text();
+
+  EXPECT_THAT(text, HasSubstr("deeppcr_model_backend{backend=\"cuda\",model=\"m\",version=\"3\","
+                              "why=\"first\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("deeppcr_model_backend{backend=\"cpu\",model=\"m\",version=\"3\","
+                              "why=\"self_check\"} 1\n"));
+}
+
 TEST_F(MetricsTest, TextIsWellFormed) {
   const auto model = metrics_.ForModel("m", 1);
   ObserveFinite(*model->ForSolver("newton", Method::kForward)->request_seconds, 0.003);

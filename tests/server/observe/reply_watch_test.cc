@@ -65,6 +65,22 @@ TEST(ReplyWatchTest, ACancellationMayEndItsCallAtOnce) {
   EXPECT_TRUE(Await(ended, 100));
 }
 
+// Any of them may be removed at any time, whatever stands before and behind it.
+TEST(ReplyWatchTest, RepliesOfAllSizesComeAndGoInAnyOrder) {
+  constexpr int kReplies = 64;
+  ReplyWatch watch(milliseconds(1));
+  std::atomic<int> cancelled{0};
+  std::vector<ReplyWatch::Reply> replies(kReplies);
+  for (int i = 0; i < kReplies; ++i) {
+    replies[i].cancel = [&] { ++cancelled; };
+    watch.Add(&replies[i], i % 4 == 3 ? 3600 * ReplyWatch::kLeastBytesPerSecond << i % 8 : i % 3);
+  }
+
+  EXPECT_TRUE(Await(cancelled, kReplies * 3 / 4));
+  EXPECT_EQ(cancelled, kReplies * 3 / 4);
+  for (int i = 0; i < kReplies; ++i) watch.Remove(&replies[i * 37 % kReplies]);
+}
+
 TEST(ReplyWatchTest, ALargeReplyGetsTheTimeItsBytesTake) {
   ReplyWatch watch(milliseconds(1));
   std::atomic<int> small{0}, large{0};

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepPCR Serve in the caller's process, through libdeeppcr."""
+
+import ctypes
+
+import numpy as np
+
+import native
+from calls import NotOffered, Setting
+
+SAMPLES_OF_NEWTON = (1, 8)  # beyond, one thread only solves them one after the other
+
+
+class EngineOptions(ctypes.Structure):
+    _fields_ = [('struct_size', ctypes.c_size_t), ('backend', ctypes.c_char_p),
+                ('num_threads', ctypes.c_int32), ('max_concurrent_runs', ctypes.c_int32),
+                ('plan_cache_dir', ctypes.c_char_p), ('plan_mode', ctypes.c_int32),
+                ('max_model_bytes', ctypes.c_int64), ('max_workspace_bytes', ctypes.c_int64),
+                ('max_unplanned_bytes', ctypes.c_int64), ('progress', ctypes.c_void_p),
+                ('progress_user', ctypes.c_void_p)]
+
+
+class RunOptions(ctypes.Structure):
+    _fields_ = [('struct_size', ctypes.c_size_t), ('solver', ctypes.c_char_p),
+                ('rtol', ctypes.c_double), ('atol', ctypes.c_double),
+                ('max_iterations', ctypes.c_int32), ('shooting_interval', ctypes.c_int32),
+                ('warm_sweeps', ctypes.c_int32), ('initial_guess', ctypes.c_int32),
+                ('jacobian_refresh', ctypes.c_int32), ('on_no_convergence', ctypes.c_int32),
+                ('num_inference_steps', ctypes.c_int64), ('timeout_seconds', ctypes.c_double),
+                ('token', ctypes.c_void_p)]
+
+
+class Inputs(ctypes.Structure):
+    _fields_ = [('struct_size', ctypes.c_size_t), ('num_samples', ctypes.c_int64),
+                ('inputs', ctypes.c_void_p), ('initial_states', ctypes.c_void_p),
+                ('seed', ctypes.c_uint64), ('first_sample', ctypes.c_uint64),
+                ('class_labels', ctypes.c_void_p), ('initial_noise', ctypes.c_void_p),
+                ('step_noise', ctypes.c_void_p)]
+
+
+class Report(ctypes.Structure):
+    _fields_ = [('solver', ctypes.c_char_p), ('termination', ctypes.c_char_p),
+                *((name, ctypes.c_int32) for name in
+                  ('converged', 'fallback', 'iterations', 'chord_corrections', 'confirmations',
+                   'warm_sweeps')),
+                ('dependent_stages', ctypes.c_int64), ('column_passes', ctypes.c_int64),
+                *((name, ctypes.c_double) for name in
+                  ('error_estimate', 'output_error_estimate', 'rounding_estimate',
+                   'last_update')),
+                ('attempt_solver', ctypes.c_char_p), ('attempt_termination', ctypes.c_char_p)]
+
+
+class Outputs(ctypes.Structure):
+    _fields_ = [('struct_size', ctypes.c_size_t), ('outputs', ctypes.c_void_p),
+                ('final_states', ctypes.c_void_p), ('trajectory', ctypes.c_void_p),
+                ('reports', ctypes.c_void_p), ('report_size', ctypes.c_size_t),
+                ('seconds', ctypes.c_double)]
+
+
+def sized(kind, **fields):
+    return kind(struct_size=ctypes.sizeof(kind), **fields)
+
+
+class Library:
+    """An engine of one thread. `plans`: a folder that keeps plans, or None."""
+
+    def __init__(self, path, plans=None):
+        if path is None or not path.exists():
+            raise NotOffered('libdeeppcr is not built')
+        self.functions = ctypes.CDLL(str(path))
+        for name in ('deeppcr_last_error', 'deeppcr_version', 'deeppcr_engine_device'):
+            getattr(self.functions, name).restype = ctypes.c_char_p
+        self.functions.deeppcr_engine_device.argtypes = [ctypes.c_void_p]
+        options = sized(EngineOptions, backend=b'cpu', num_threads=1,
+                        plan_cache_dir=str(plans).encode() if plans else None,
+                        max_model_bytes=1 << 30, max_workspace_bytes=1 << 28,
+                        max_unplanned_bytes=1 << 29)
+        self.engine = ctypes.c_void_p()
+        self.check(self.functions.deeppcr_engine_create(ctypes.byref(options),
+                                                        ctypes.byref(self.engine)))
+
+    def check(self, status):
+        if status:
+            raise RuntimeError(self.functions.deeppcr_last_error().decode())
+
+    def version(self):
+        device = self.functions.deeppcr_engine_device(self.engine).decode()
+        return f'{self.functions.deeppcr_version().decode()} ({device})'
+
+    def load(self, folder):
+        model = ctypes.c_void_p()
+        self.check(self.functions.deeppcr_model_load(self.engine, str(folder).encode(), None,
+                                                     ctypes.byref(model)))
+        return model
+
+
+class OurCall(native.NativeCall):
+    """deeppcr_run with one set of options on one batch."""
+
+    def __init__(self, library, model, libraries, solver, problem, x, noise):
+        given = [None if array is None else native.aligned(array) for array in (x, noise)]
+        pointers = [None if array is None else array.ctypes.data for array in given]
+        outputs = native.aligned(np.zeros((len(x), native.output_dim(problem))))
+        self.reports = (Report * len(x))()
+        options = sized(RunOptions, solver=solver.encode(), rtol=1e-4, atol=1e-6, warm_sweeps=-1)
+        handed = sized(Inputs, num_samples=len(x))
+        if problem.kind == 'stack':
+            handed.inputs = pointers[0]
+        else:
+            handed.initial_noise, handed.step_noise = pointers
+        results = sized(Outputs, outputs=outputs.ctypes.data, report_size=ctypes.sizeof(Report),
+                        reports=ctypes.addressof(self.reports))
+        super().__init__(native.load_library('c_loop', libraries), library.functions.deeppcr_run,
+                         [model.value, *map(ctypes.addressof, (options, handed, results))],
+                         outputs, (library, given, options, handed, results),
+                         lambda _: RuntimeError(library.functions.deeppcr_last_error().decode()))
+
+    def remark(self):
+        """Who answered."""
+        report = self.reports[0]
+        fell_back = sum(r.fallback for r in self.reports)
+        return (report.solver.decode()
+                + (f', {fell_back} of {len(self.reports)} fell back' if fell_back else ''))
+
+
+def call(context, solver, problem, x, noise, plans=None):
+    library = Library(context.library, plans)
+    return OurCall(library, library.load(problem.folder), context.libraries, solver, problem, x,
+                   noise)
+
+
+def yardstick(context, problem, x, noise):
+    """What others take turns with: its plan is measured once and kept."""
+    plans = context.scratch / 'plans'
+    plans.mkdir(exist_ok=True)
+    return call(context, 'auto', problem, x, noise, plans)
+
+
+def settings(candidate, context, problem, x, noise):
+    """The load is a first one, which measures a plan where the model comes with none that fits."""
+    if candidate == 'newton' and len(x) not in SAMPLES_OF_NEWTON:
+        raise NotOffered('one thread solves the samples one after the other')
+    return [Setting(candidate, lambda: call(context, candidate, problem, x, noise))]
+
+
+def version(context):
+    return Library(context.library).version()
