@@ -31,8 +31,7 @@ class DiffusionTrial {
         input_(Draw(hidden_ * cols_, 1 / std::sqrt(static_cast<float>(dim)))),
         output_(Draw(cols_ * hidden_, 1 / std::sqrt(static_cast<float>(hidden)))),
         inner_(Draw(num_blocks * hidden_ * hidden_, 1 / std::sqrt(static_cast<float>(hidden)))),
-        zeros_(std::vector<float>(hidden_, 0.0F)),
-        layers_(InnerLayers()),
+        zeros_(std::vector<float>(num_blocks * hidden_, 0.0F)),
         tables_(Draw(steps * num_blocks * hidden_, 0.3F)),
         noise_(Draw(steps * dim, 1)),
         initial_(Draw(width_, 1)),
@@ -55,8 +54,8 @@ class DiffusionTrial {
                                    .num_blocks = num_blocks_,
                                    .input = Layer(input_.data(), hidden_, cols_),
                                    .output = Layer(output_.data(), cols_, hidden_),
-                                   .first = layers_.data(),
-                                   .second = nullptr,
+                                   .first = Layer(inner_.data(), hidden_, hidden_),
+                                   .second = {},
                                    .clip_range = INFINITY,
                                    .norm_epsilon = 1e-6F};
     return {denoiser,      steps_,        dim_,           width_,          coefficients_.data(),
@@ -128,19 +127,10 @@ class DiffusionTrial {
   PanelLayer Layer(const float* weights, int rows, int cols) const {
     return {weights, zeros_.data(), zeros_.data(), rows, cols};
   }
-  std::vector<PanelLayer> InnerLayers() const {
-    std::vector<PanelLayer> layers;
-    for (int b = 0; b < num_blocks_; ++b) {
-      const float* weights = inner_.data() + int64_t{b} * hidden_ * hidden_;
-      layers.push_back({weights, nullptr, zeros_.data(), hidden_, hidden_});
-    }
-    return layers;
-  }
 
   const int64_t steps_;
   const int dim_, width_, hidden_, num_blocks_, cols_;
   const OnDevice<float> input_, output_, inner_, zeros_;
-  const OnDevice<PanelLayer> layers_;
   const OnDevice<float> tables_, noise_, initial_, final_, guesses_;
   const OnDevice<ReverseCoefficients> coefficients_;
   const OnDevice<HoldCoefficients> holds_;
