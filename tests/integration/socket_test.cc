@@ -72,9 +72,12 @@ TEST_F(SocketTest, OtherFilesAndImpossiblePathsAreRefused) {
   const std::string file = folder_.File("notes.txt");
   std::ofstream(file) << "mine";
   std::filesystem::create_symlink(file, folder_.File("link"));
-  const std::string refused[] = {file, folder_.path(), folder_.File("link"),
+  const std::string refused[] = {file,
+                                 folder_.path(),
+                                 folder_.File("link"),
                                  folder_.File("no/such/folder"),
-                                 folder_.File(std::string(108, 'x')), folder_.File("a%20b")};
+                                 folder_.File(std::string(108, 'x')),
+                                 folder_.File("a%20b")};
   for (const std::string& path : refused) {
     const testing::Finished finished = StartInVain(path);
     EXPECT_EQ(finished.exit_code, 1) << path;
