@@ -4,14 +4,8 @@
 # Writes kBuildId of build_id.h: VERSION+HASH. Run by the build when a source has changed. Paths
 # count from ROOT, so that the same sources are the same build wherever they lie.
 cmake_minimum_required(VERSION 3.25)
-file(STRINGS ${SOURCES} paths)
-list(SORT paths)
-set(text "${FLAGS}\n")
-foreach(path IN LISTS paths)
-  file(SHA256 ${ROOT}/${path} hash)
-  string(APPEND text "${path} ${hash}\n")
-endforeach()
-string(SHA256 hash "${text}")
+include(${CMAKE_CURRENT_LIST_DIR}/hash_of_sources.cmake)
+hash_of_sources(${SOURCES} ${ROOT} "${FLAGS}\n" hash)
 string(SUBSTRING ${hash} 0 16 hash)
 file(WRITE ${OUTPUT}
 "// SPDX-License-Identifier: Apache-2.0

@@ -5,14 +5,8 @@
 # these very CUDA sources, compiled by this major.minor of nvcc, and in which nothing failed; empty
 # if there are none. KEY receives what results have to name: the hash of the sources and the nvcc.
 cmake_minimum_required(VERSION 3.25)
-file(STRINGS ${SOURCES} paths)
-list(SORT paths)
-set(text "")
-foreach(path IN LISTS paths)
-  file(SHA256 ${ROOT}/${path} hash)
-  string(APPEND text "${path} ${hash}\n")
-endforeach()
-string(SHA256 hash "${text}")
+include(${CMAKE_CURRENT_LIST_DIR}/hash_of_sources.cmake)
+hash_of_sources(${SOURCES} ${ROOT} "" hash)
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" nvcc "${NVCC}")
 file(WRITE ${KEY} "${hash} ${nvcc}\n")
 

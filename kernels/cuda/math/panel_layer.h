@@ -51,7 +51,7 @@ struct VectorShape {
 
 struct PanelLayer {
   const float* weights;  // [rows / 8, cols / 16, 32 lanes, 4]: see PanelPlace
-  const float* bias;     // [rows], or null for none
+  const float* bias;     // [rows]
   const float* spreads;  // [rows]: RoundingSpread of backend/common.h
   int32_t rows;          // a multiple of kPanelCols, zeros beyond the matrix
   int32_t cols;          // a multiple of kPanelCols, zeros beyond the matrix
