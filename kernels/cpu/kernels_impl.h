@@ -26,7 +26,7 @@ DEEPPCR_INLINE void WriteTrajectories(const LayersView& layers, const float* sta
 }
 
 // One sample through steps (begin, end], its state in registers.
-template <int W>
+template <int W, class Rule>
 int64_t AdvanceInRegisters(const LayersView& layers, float* state, int64_t begin, int64_t end,
                            float* const* trajectories) {
   constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
@@ -36,7 +36,7 @@ int64_t AdvanceInRegisters(const LayersView& layers, float* state, int64_t begin
   for (int64_t l = begin; l < end; ++l, ++stages) {
     Vec<N> x[V];
     PreActivationInRegisters<W>(layers, l, state, z, x);
-    FinishStep<W, 1>(layers, 0, state, x, state);
+    FinishStep<W, 1, Rule>(layers, 0, state, x, state);
     for (int v = 0; v < V; ++v) z[v] = x[v];
     if (trajectories != nullptr) WriteTrajectories<W, 1>(layers, state, l + 1, trajectories);
   }
@@ -46,7 +46,7 @@ int64_t AdvanceInRegisters(const LayersView& layers, float* state, int64_t begin
 // Takes B samples through steps (begin, end]. The chains of samples interleave: the latency of one
 // hides behind the others. Not inlined: beside other groups GCC 12 made slower code of it (W = 16,
 // AVX2: 8.9 ns a step and sample against 7.9, measured on Zen 4).
-template <int W, int B>
+template <int W, int B, class Rule>
 __attribute__((noinline)) int64_t AdvanceTogether(const LayersView& layers, float* states,
                                                   float* scratch, int64_t begin, int64_t end,
                                                   float* const* trajectories) {
@@ -65,7 +65,7 @@ __attribute__((noinline)) int64_t AdvanceTogether(const LayersView& layers, floa
         const float* in = states + g * width;
         Vec<N> x[S * V];
         PreActivation<W, S>(layers, l, first, in, x);
-        FinishStep<W, S>(layers, first, in, x, target + g * width);
+        FinishStep<W, S, Rule>(layers, first, in, x, target + g * width);
       }
     }
     if (!kInPlace) {
@@ -78,7 +78,7 @@ __attribute__((noinline)) int64_t AdvanceTogether(const LayersView& layers, floa
 
 // Advances samples from *next on, B at a time, as long as B are left. Returns the steps, 0 if there
 // were none.
-template <int W, int B>
+template <int W, int B, class Rule>
 DEEPPCR_INLINE int64_t AdvanceGroups(const LayersView& layers, float* states, float* scratch,
                                      int32_t n, int64_t begin, int64_t end,
                                      float* const* trajectories, int32_t* next) {
@@ -87,16 +87,16 @@ DEEPPCR_INLINE int64_t AdvanceGroups(const LayersView& layers, float* states, fl
     float* group = states + *next * Width<W>(layers.width);
     float* const* to = trajectories == nullptr ? nullptr : trajectories + *next;
     if constexpr (B == 1 && Shape<W>::kInRegisters) {
-      stages = AdvanceInRegisters<W>(layers, group, begin, end, to);
+      stages = AdvanceInRegisters<W, Rule>(layers, group, begin, end, to);
     } else {
-      stages = AdvanceTogether<W, B>(layers, group, scratch, begin, end, to);
+      stages = AdvanceTogether<W, B, Rule>(layers, group, scratch, begin, end, to);
     }
   }
   return stages;
 }
 
 // Group of B in whose time fewer samples advance: they are joined by copies of the first.
-template <int W, int B>
+template <int W, int B, class Rule>
 DEEPPCR_INLINE int64_t AdvancePadded(const LayersView& layers, float* states, float* scratch,
                                      int32_t n, int64_t begin, int64_t end,
                                      float* const* trajectories) {
@@ -105,38 +105,46 @@ DEEPPCR_INLINE int64_t AdvancePadded(const LayersView& layers, float* states, fl
     if (b < n && trajectories != nullptr) to[b] = trajectories[b];
     __builtin_memcpy(scratch + b * W, states + (b < n ? b : 0) * W, W * sizeof(float));
   }
-  const int64_t stages = AdvanceTogether<W, B>(layers, scratch, nullptr, begin, end,
-                                               trajectories == nullptr ? nullptr : to);
+  const int64_t stages = AdvanceTogether<W, B, Rule>(layers, scratch, nullptr, begin, end,
+                                                     trajectories == nullptr ? nullptr : to);
   __builtin_memcpy(states, scratch, n * W * sizeof(float));
   return stages;
 }
 
 // Groups run one after the other, but no group waits for another: the stages are those of one
 // group.
-template <int W>
-int64_t Advance(const LayersView& layers, float* states, float* scratch, int32_t n, int64_t begin,
-                int64_t end, float* const* trajectories) {
+template <int W, class Rule>
+int64_t AdvanceBy(const LayersView& layers, float* states, float* scratch, int32_t n, int64_t begin,
+                  int64_t end, float* const* trajectories) {
   int32_t next = 0;
   int64_t stages = 0;
   const auto add = [&](int64_t of_group) { stages = of_group > stages ? of_group : stages; };
-  add(AdvanceGroups<W, Shape<W>::kGroup>(layers, states, scratch, n, begin, end, trajectories,
-                                         &next));
+  add(AdvanceGroups<W, Rule::template kGroup<W>, Rule>(layers, states, scratch, n, begin, end,
+                                                       trajectories, &next));
   const auto rest = [&] { return n - next; };
   const auto pad = [&]<int B>(std::integral_constant<int, B>) {
-    add(AdvancePadded<W, B>(layers, states + next * W, scratch, rest(), begin, end,
-                            trajectories == nullptr ? nullptr : trajectories + next));
+    add(AdvancePadded<W, B, Rule>(layers, states + next * W, scratch, rest(), begin, end,
+                                  trajectories == nullptr ? nullptr : trajectories + next));
     next = n;
   };
   if constexpr (Shape<W>::kPads && Shape<W>::kVectors == 1) {
     if (rest() >= 6) pad(std::integral_constant<int, 8>{});
   }
-  add(AdvanceGroups<W, 4>(layers, states, scratch, n, begin, end, trajectories, &next));
+  add(AdvanceGroups<W, 4, Rule>(layers, states, scratch, n, begin, end, trajectories, &next));
   if constexpr (Shape<W>::kPads) {
     if (rest() == 3) pad(std::integral_constant<int, 4>{});
   }
-  add(AdvanceGroups<W, 2>(layers, states, scratch, n, begin, end, trajectories, &next));
-  add(AdvanceGroups<W, 1>(layers, states, scratch, n, begin, end, trajectories, &next));
+  add(AdvanceGroups<W, 2, Rule>(layers, states, scratch, n, begin, end, trajectories, &next));
+  add(AdvanceGroups<W, 1, Rule>(layers, states, scratch, n, begin, end, trajectories, &next));
   return stages;
+}
+
+template <int W>
+int64_t Advance(const LayersView& layers, float* states, float* scratch, int32_t n, int64_t begin,
+                int64_t end, float* const* trajectories) {
+  const bool known = layers.residual && layers.activation == Activation::kRelu;
+  const auto advance = known ? &AdvanceBy<W, ReluResidualStep> : &AdvanceBy<W, StepRuleOfLayers>;
+  return advance(layers, states, scratch, n, begin, end, trajectories);
 }
 
 // ---- Propagation
@@ -179,7 +187,7 @@ struct Walker {
         FinishSlope<W>(args.layers, first, a, slope);
         for (int v = 0; v < V; ++v) Store(pre_activation + first + v * N, x[v]);
       }
-      FinishStep<W, 1>(args.layers, first, state[0], x, state[1]);
+      FinishStep<W, 1, StepRuleOfLayers>(args.layers, first, state[0], x, state[1]);
     }
     Swap(state);
   }
