@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_PROGRAM_BUILDER_H_
+#define DEEPPCR_KERNELS_PROGRAM_BUILDER_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/program/program.h"
+
+namespace deeppcr::program {
+
+// Limits of a program, so that hostile graphs end before anything large is allocated.
+struct ProgramLimits {
+  int64_t max_value_size = int64_t{1} << 20;  // elements of one value
+  int64_t max_instructions = 100'000;
+  int64_t max_constant_elements = int64_t{1} << 26;  // of all constants that are no weights
+  int64_t max_weight_elements = int64_t{1} << 28;    // of all matrices
+};
+
+// Writes a program, one instruction after another. Checks shapes, folds what depends on nothing,
+// in double, and returns a value that is there already where the same instruction comes again.
+//
+// Errors of every Add: kInvalidArgument where shapes do not fit, kResourceExhausted beyond the
+// limits; messages name the operation and the sizes, not the graph's node: the caller does.
+class ProgramBuilder {
+ public:
+  explicit ProgramBuilder(const ProgramLimits& limits = {});
+
+  // Inputs. Each at most once.
+  absl::StatusOr<ValueId> AddState(int64_t size);
+  absl::StatusOr<ValueId> AddTime();
+  absl::StatusOr<ValueId> AddCondition(int64_t size);
+  absl::StatusOr<ValueId> AddLabel();
+  absl::StatusOr<ValueId> AddConstant(std::vector<double> elements);
+
+  absl::StatusOr<ValueId> AddElementwise(Op op, std::span<const ValueId> operands);
+  absl::StatusOr<ValueId> AddAlongAxis(Op op, ValueId operand, const Axis& axis,
+                                       double epsilon = 0);  // reductions too
+  absl::StatusOr<ValueId> AddLinear(ValueId operand, const LinearLayer& layer);
+  absl::StatusOr<ValueId> AddLookup(ValueId index, const LinearLayer& table);
+  absl::StatusOr<ValueId> AddArrange(std::span<const ValueId> operands,
+                                     std::vector<Element> elements);
+  absl::StatusOr<ValueId> AddReverseStep(ValueId state, ValueId prediction);
+
+  // Names a value for messages and listings.
+  void Name(ValueId id, std::string_view name);
+
+  const Value& at(ValueId id) const { return program_.at(id); }
+  const Program& program() const { return program_; }
+
+  // The program, without instructions whose results nobody reads. `output` must depend on the
+  // state's size: as long as the state. Ends the builder.
+  absl::StatusOr<Program> Finish(ValueId output, ValueId prediction = kNoValue);
+
+ private:
+  absl::StatusOr<ValueId> AddInput(ValueId Program::*slot, int64_t size, uint8_t depends);
+  absl::StatusOr<ValueId> Add(Instruction instruction, int64_t size);
+
+  ProgramLimits limits_;
+  Program program_;
+  int64_t constant_elements_ = 0, weight_elements_ = 0;
+};
+
+}  // namespace deeppcr::program
+
+#endif  // DEEPPCR_KERNELS_PROGRAM_BUILDER_H_

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_PROGRAM_EVALUATE_H_
+#define DEEPPCR_KERNELS_PROGRAM_EVALUATE_H_
+
+// Programs in double, plainly: the oracle of all backends, and what makes constants and the tables
+// of what depends on the time alone.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/problem/reverse_step.h"
+#include "kernels/program/program.h"
+
+namespace deeppcr::program {
+
+// Data of a step beside the state.
+struct StepInputs {
+  double time = 0;
+  std::span<const double> condition;
+  double label = 0;
+  const ReverseStep* reverse = nullptr;  // for kReverseStep
+  double clip_range = 0;
+  std::span<const double> noise;  // [D], or empty for none
+};
+
+// Values and tangents of a program. Not thread-safe.
+class Evaluation {
+ public:
+  explicit Evaluation(const Program& program);
+
+  // Sets all values that depend on nothing but `depends` (bits of Depends) and the inputs of that
+  // kind; the others stay as they are.
+  void Run(const StepInputs& inputs, std::span<const double> state, uint8_t depends = 0xFF);
+  // Value [size]; empty before Run has set it.
+  std::span<const double> at(ValueId id) const { return values_[static_cast<size_t>(id)]; }
+
+  // After Run: tangents of `output` along `columns` directions of the state.
+  //   directions [D, columns], result [D', columns], both row-major
+  std::vector<double> Tangents(std::span<const double> directions, int64_t columns) const;
+  // After Run: cotangent of the state from one of the output.
+  //   cotangent [D'], result [D]
+  std::vector<double> Cotangent(std::span<const double> cotangent) const;
+
+ private:
+  const Program& program_;
+  StepInputs inputs_;
+  std::vector<std::vector<double>> values_;
+};
+
+// One instruction on operands in double; `inputs` for kReverseStep only. Any sizes that fit.
+std::vector<double> EvaluateInstruction(const Instruction& instruction, int64_t size,
+                                        std::span<const std::span<const double>> operands,
+                                        const StepInputs& inputs = {});
+
+}  // namespace deeppcr::program
+
+#endif  // DEEPPCR_KERNELS_PROGRAM_EVALUATE_H_

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_PROGRAM_PROGRAM_H_
+#define DEEPPCR_KERNELS_PROGRAM_PROGRAM_H_
+
+// A step program: the straight line of operations that takes the state of one sample through one
+// step, z' = step(z, time, condition). Values are vectors; a tensor of a sample is its elements in
+// row-major order.
+//
+// Every value depends on nothing, the time, the condition, both, or the state. Only what depends on
+// the state is inside the recurrence.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/program/op.h"
+
+namespace deeppcr::program {
+
+// What a value depends on: a set of bits. The step noise counts as the state, as only the last
+// instruction reads it.
+enum Depends : uint8_t {
+  kOnNothing = 0,
+  kOnTime = 1,
+  kOnCondition = 2,
+  kOnTimeAndCondition = 3,
+  kOnState = 4,  // with or without others
+};
+
+// Index of a value.
+using ValueId = int32_t;
+inline constexpr ValueId kNoValue = -1;
+
+struct Value {
+  int64_t size = 0;  // elements, >= 1
+  uint8_t depends = kOnNothing;
+  // The value itself, [size], where it depends on nothing; else empty.
+  std::vector<double> constant;
+  std::string name;  // of the graph, for messages; may be empty
+};
+
+// y = W x + b for each of `repeat` rows x.
+struct LinearLayer {
+  int64_t rows = 0, cols = 0, repeat = 1;
+  std::shared_ptr<const std::vector<float>> weight;  // [rows, cols], row-major
+  std::shared_ptr<const std::vector<float>> bias;    // [rows], or null for zero
+};
+
+// The view [outer, axis, inner] of an operand, of which an operation goes along `axis`.
+struct Axis {
+  int64_t outer = 1, length = 1, inner = 1;
+};
+
+// An element of an operand.
+struct Element {
+  int32_t operand;  // index into Instruction::operands
+  int64_t index;
+};
+
+struct Instruction {
+  Op op = Op::kAdd;
+  std::vector<ValueId> operands;
+  ValueId result = kNoValue;
+  LinearLayer linear;             // kLinear; kLookup, whose table [rows, cols] is `weight`
+  Axis axis;                      // reductions and operations along an axis
+  double epsilon = 0;             // kStandardize, kScaleToUnit
+  std::vector<Element> elements;  // kArrange: of the result, in order
+};
+
+struct Program {
+  std::vector<Value> values;
+  // In an order in which every operand comes before its use; every value but constants and inputs
+  // is the result of one instruction.
+  std::vector<Instruction> instructions;
+  // Inputs; kNoValue where the program does not read them.
+  ValueId state = kNoValue;       // z
+  ValueId time = kNoValue;        // the timestep, one element
+  ValueId condition = kNoValue;   // the condition's vector
+  ValueId label = kNoValue;       // the condition's class, one element
+  ValueId prediction = kNoValue;  // m, what a denoiser says
+  ValueId output = kNoValue;      // z', the next state
+
+  const Value& at(ValueId id) const { return values[static_cast<size_t>(id)]; }
+};
+
+}  // namespace deeppcr::program
+
+#endif  // DEEPPCR_KERNELS_PROGRAM_PROGRAM_H_
