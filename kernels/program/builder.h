@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,8 +18,9 @@ namespace deeppcr::program {
 struct ProgramLimits {
   int64_t max_value_size = int64_t{1} << 20;  // elements of one value
   int64_t max_instructions = 100'000;
-  int64_t max_constant_elements = int64_t{1} << 26;  // of all constants that are no weights
-  int64_t max_weight_elements = int64_t{1} << 28;    // of all matrices
+  // Elements of all constants that are no weights, and of all arrangements.
+  int64_t max_constant_elements = int64_t{1} << 24;
+  int64_t max_weight_elements = int64_t{1} << 28;  // of all matrices
 };
 
 // Writes a program, one instruction after another. Checks shapes, folds what depends on nothing,
@@ -63,7 +65,11 @@ class ProgramBuilder {
   ProgramLimits limits_;
   Program program_;
   int64_t constant_elements_ = 0, weight_elements_ = 0;
+  std::unordered_multimap<uint64_t, size_t> known_;  // instructions by a hash of their work
 };
+
+// Takes out what neither the output nor the prediction needs, and numbers the rest anew.
+Program WithoutUnread(Program program);
 
 }  // namespace deeppcr::program
 

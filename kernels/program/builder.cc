@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/program/builder.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "kernels/base/shape.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "kernels/program/evaluate.h"
+
+namespace deeppcr::program {
+namespace {
+
+// What tells two instructions with the same operands apart.
+bool SameWork(const Instruction& a, const Instruction& b) {
+  const auto same_axis = [](const Axis& x, const Axis& y) {
+    return x.outer == y.outer && x.length == y.length && x.inner == y.inner;
+  };
+  const auto same_element = [](const Element& x, const Element& y) {
+    return x.operand == y.operand && x.index == y.index;
+  };
+  return a.op == b.op && a.operands == b.operands && a.linear.rows == b.linear.rows &&
+         a.linear.cols == b.linear.cols && a.linear.repeat == b.linear.repeat &&
+         a.linear.weight == b.linear.weight && a.linear.bias == b.linear.bias &&
+         same_axis(a.axis, b.axis) && a.epsilon == b.epsilon &&
+         std::ranges::equal(a.elements, b.elements, same_element);
+}
+
+// A hash of the same data but the elements, of which the number and a few are enough.
+uint64_t HashOf(const Instruction& a) {
+  uint64_t hash = 1469598103934665603ULL;
+  const auto mix = [&](uint64_t x) { hash = (hash ^ x) * 1099511628211ULL; };
+  mix(static_cast<uint64_t>(a.op));
+  for (const ValueId id : a.operands) mix(static_cast<uint64_t>(id));
+  mix(reinterpret_cast<uintptr_t>(a.linear.weight.get()));
+  mix(static_cast<uint64_t>(a.axis.length));
+  mix(a.elements.size());
+  for (size_t i = 0; i < a.elements.size(); i += 1 + a.elements.size() / 8)
+    mix(static_cast<uint64_t>(a.elements[i].index) * 31 +
+        static_cast<uint64_t>(a.elements[i].operand));
+  return hash;
+}
+
+// Instructions of one hash that are compared with a new one: a graph may be made to have many.
+constexpr int kMostTries = 16;
+
+int64_t SizeOf(const std::shared_ptr<const std::vector<float>>& numbers) {
+  return numbers == nullptr ? 0 : static_cast<int64_t>(numbers->size());
+}
+
+}  // namespace
+
+ProgramBuilder::ProgramBuilder(const ProgramLimits& limits) : limits_(limits) {}
+
+absl::StatusOr<ValueId> ProgramBuilder::AddInput(ValueId Program::*slot, int64_t size,
+                                                 uint8_t depends) {
+  if (program_.*slot != kNoValue) return Internal("an input that is there already");
+  if (size < 1 || size > limits_.max_value_size)
+    return InvalidArgument("an input of ", size, " elements; 1 to ", limits_.max_value_size,
+                           " are allowed");
+  program_.*slot = static_cast<ValueId>(program_.values.size());
+  program_.values.push_back({.size = size, .depends = depends});
+  return program_.*slot;
+}
+
+absl::StatusOr<ValueId> ProgramBuilder::AddState(int64_t size) {
+  return AddInput(&Program::state, size, kOnState);
+}
+absl::StatusOr<ValueId> ProgramBuilder::AddTime() { return AddInput(&Program::time, 1, kOnTime); }
+absl::StatusOr<ValueId> ProgramBuilder::AddCondition(int64_t size) {
+  return AddInput(&Program::condition, size, kOnCondition);
+}
+absl::StatusOr<ValueId> ProgramBuilder::AddLabel() {
+  return AddInput(&Program::label, 1, kOnCondition);
+}
+
+absl::StatusOr<ValueId> ProgramBuilder::AddConstant(std::vector<double> elements) {
+  const auto size = static_cast<int64_t>(elements.size());
+  if (size < 1 || size > limits_.max_value_size)
+    return InvalidArgument("a constant of ", size, " elements; 1 to ", limits_.max_value_size,
+                           " are allowed");
+  if (size > limits_.max_constant_elements - constant_elements_)
+    return ResourceExhausted("constants of more than ", limits_.max_constant_elements,
+                             " elements in all");
+  constant_elements_ += size;
+  program_.values.push_back({.size = size, .constant = std::move(elements)});
+  return static_cast<ValueId>(program_.values.size() - 1);
+}
+
+absl::StatusOr<ValueId> ProgramBuilder::AddElementwise(Op op, std::span<const ValueId> operands) {
+  const OpRow& row = RowOf(op);
+  if (row.kind != OpKind::kElementwise || static_cast<int>(operands.size()) != row.operands)
+    return Internal(row.name, " of ", operands.size(), " operands");
+  const int64_t size = at(operands[0]).size;
+  for (const ValueId id : operands) {
+    if (at(id).size != size)
+      return InvalidArgument(row.name, " of ", size, " and ", at(id).size, " elements");
+  }
+  return Add({.op = op, .operands = {operands.begin(), operands.end()}}, size);
+}
+
+absl::StatusOr<ValueId> ProgramBuilder::AddAlongAxis(Op op, ValueId operand, const Axis& axis,
+                                                     double epsilon) {
+  const OpRow& row = RowOf(op);
+  if (row.kind != OpKind::kReduction && row.kind != OpKind::kAlongAxis)
+    return Internal(row.name, " along an axis");
+  if (axis.outer < 1 || axis.length < 1 || axis.inner < 1)
+    return InvalidArgument(row.name, " along an axis without elements");
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t size,
+                           CheckedProduct({axis.outer, axis.length, axis.inner}));
+  if (size != at(operand).size)
+    return InvalidArgument(row.name, " of ", at(operand).size, " elements as [", axis.outer, ", ",
+                           axis.length, ", ", axis.inner, "]");
+  if (!(epsilon >= 0)) return InvalidArgument(row.name, " with epsilon ", epsilon);
+  return Add({.op = op, .operands = {operand}, .axis = axis, .epsilon = epsilon},
+             row.kind == OpKind::kReduction ? axis.outer * axis.inner : size);
+}
+
+absl::StatusOr<ValueId> ProgramBuilder::AddLinear(ValueId operand, const LinearLayer& layer) {
+  if (layer.rows < 1 || layer.cols < 1 || layer.repeat < 1)
+    return InvalidArgument("a linear layer of ", layer.rows, " rows and ", layer.cols, " columns");
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t inputs, CheckedProduct({layer.cols, layer.repeat}));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t outputs, CheckedProduct({layer.rows, layer.repeat}));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t weights, CheckedProduct({layer.rows, layer.cols}));
+  if (inputs != at(operand).size)
+    return InvalidArgument("a linear layer of ", inputs, " inputs on ", at(operand).size,
+                           " elements");
+  if (SizeOf(layer.weight) != weights ||
+      (layer.bias != nullptr && SizeOf(layer.bias) != layer.rows))
+    return Internal("a linear layer whose numbers do not fit its sizes");
+  if (weights > limits_.max_weight_elements - weight_elements_)
+    return ResourceExhausted("linear layers of more than ", limits_.max_weight_elements,
+                             " weights in all");
+  weight_elements_ += weights;
+  return Add({.op = Op::kLinear, .operands = {operand}, .linear = layer}, outputs);
+}
+
+absl::StatusOr<ValueId> ProgramBuilder::AddLookup(ValueId index, const LinearLayer& table) {
+  if (at(index).size != 1) return InvalidArgument("a lookup of ", at(index).size, " rows");
+  if ((at(index).depends & kOnState) != 0)
+    return InvalidArgument("a lookup of a row that depends on the state");
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t elements, CheckedProduct({table.rows, table.cols}));
+  if (table.rows < 1 || table.cols < 1 || SizeOf(table.weight) != elements)
+    return Internal("a table whose numbers do not fit its sizes");
+  if (elements > limits_.max_weight_elements - weight_elements_)
+    return ResourceExhausted("tables of more than ", limits_.max_weight_elements,
+                             " elements in all");
+  weight_elements_ += elements;
+  return Add({.op = Op::kLookup, .operands = {index}, .linear = table}, table.cols);
+}
+
+absl::StatusOr<ValueId> ProgramBuilder::AddArrange(std::span<const ValueId> operands,
+                                                   std::vector<Element> elements) {
+  if (operands.empty() || elements.empty()) return InvalidArgument("an arrangement of nothing");
+  for (const Element& element : elements) {
+    if (element.operand < 0 || element.operand >= std::ssize(operands) || element.index < 0 ||
+        element.index >= at(operands[static_cast<size_t>(element.operand)]).size)
+      return InvalidArgument("an arrangement of element ", element.index, ", which is not there");
+  }
+  const auto size = std::ssize(elements);
+  if (size > limits_.max_constant_elements - constant_elements_)
+    return ResourceExhausted("arrangements of more than ", limits_.max_constant_elements,
+                             " elements in all");
+  constant_elements_ += size;
+  return Add({.op = Op::kArrange,
+              .operands = {operands.begin(), operands.end()},
+              .elements = std::move(elements)},
+             size);
+}
+
+absl::StatusOr<ValueId> ProgramBuilder::AddReverseStep(ValueId state, ValueId prediction) {
+  if (at(state).size != at(prediction).size)
+    return InvalidArgument("the denoiser makes ", at(prediction).size, " values of a state of ",
+                           at(state).size);
+  if (state != program_.state) return Internal("a reverse step of something else than the state");
+  return Add({.op = Op::kReverseStep, .operands = {state, prediction}}, at(state).size);
+}
+
+// Folds, shares or appends an instruction whose shapes have been checked.
+absl::StatusOr<ValueId> ProgramBuilder::Add(Instruction instruction, int64_t size) {
+  if (size > limits_.max_value_size)
+    return ResourceExhausted(RowOf(instruction.op).name, " makes ", size, " elements; ",
+                             limits_.max_value_size, " are allowed");
+  uint8_t depends = kOnNothing;
+  for (const ValueId id : instruction.operands) depends |= at(id).depends;
+  if (instruction.op == Op::kReverseStep) depends |= kOnState;
+  if (depends == kOnNothing) {
+    std::vector<std::span<const double>> operands;
+    for (const ValueId id : instruction.operands) operands.emplace_back(at(id).constant);
+    return AddConstant(EvaluateInstruction(instruction, size, operands));
+  }
+  const uint64_t hash = HashOf(instruction);
+  const auto [begin, end] = known_.equal_range(hash);
+  int tries = 0;
+  for (auto it = begin; it != end && tries < kMostTries; ++it, ++tries) {
+    const Instruction& known = program_.instructions[it->second];
+    if (SameWork(known, instruction)) return known.result;
+  }
+  if (std::ssize(program_.instructions) >= limits_.max_instructions)
+    return ResourceExhausted("more than ", limits_.max_instructions, " instructions");
+  instruction.result = static_cast<ValueId>(program_.values.size());
+  known_.emplace(hash, program_.instructions.size());
+  program_.values.push_back({.size = size, .depends = depends});
+  program_.instructions.push_back(std::move(instruction));
+  return program_.instructions.back().result;
+}
+
+void ProgramBuilder::Name(ValueId id, std::string_view name) {
+  std::string& to = program_.values[static_cast<size_t>(id)].name;
+  if (to.empty()) to = name;
+}
+
+absl::StatusOr<Program> ProgramBuilder::Finish(ValueId output, ValueId prediction) {
+  if (program_.state == kNoValue) return Internal("a program without a state");
+  if ((at(output).depends & kOnState) == 0)
+    return InvalidArgument("the output does not depend on the state");
+  if (at(output).size != at(program_.state).size)
+    return InvalidArgument("the output has ", at(output).size, " elements, the state ",
+                           at(program_.state).size);
+  program_.output = output;
+  program_.prediction = prediction;
+  return WithoutUnread(std::move(program_));
+}
+
+Program WithoutUnread(Program program) {
+  std::vector<bool> read(program.values.size());
+  for (const ValueId id : {program.output, program.prediction, program.state}) {
+    if (id != kNoValue) read[static_cast<size_t>(id)] = true;
+  }
+  std::vector<Instruction> kept;
+  for (auto it = program.instructions.rbegin(); it != program.instructions.rend(); ++it) {
+    if (!read[static_cast<size_t>(it->result)]) continue;
+    for (const ValueId id : it->operands) read[static_cast<size_t>(id)] = true;
+    kept.push_back(std::move(*it));
+  }
+  std::ranges::reverse(kept);
+  std::vector<ValueId> moved(program.values.size(), kNoValue);
+  std::vector<Value> values;
+  for (size_t i = 0; i < program.values.size(); ++i) {
+    if (!read[i]) continue;
+    moved[i] = static_cast<ValueId>(values.size());
+    values.push_back(std::move(program.values[i]));
+  }
+  const auto move = [&](ValueId& id) {
+    if (id != kNoValue) id = moved[static_cast<size_t>(id)];
+  };
+  for (Instruction& instruction : kept) {
+    for (ValueId& id : instruction.operands) move(id);
+    move(instruction.result);
+  }
+  for (ValueId* id : {&program.state, &program.time, &program.condition, &program.label,
+                      &program.prediction, &program.output})
+    move(*id);
+  program.values = std::move(values);
+  program.instructions = std::move(kept);
+  return program;
+}
+
+}  // namespace deeppcr::program

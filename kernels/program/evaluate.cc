@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/program/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/program/elementwise.h"
+
+namespace deeppcr::program {
+namespace {
+
+using Vector = std::vector<double>;
+using View = std::span<const double>;
+
+// Index of element a of a line of the view [outer, axis, inner]; of its reduction.
+int64_t At(const Axis& axis, int64_t outer, int64_t a, int64_t inner) {
+  return (outer * axis.length + a) * axis.inner + inner;
+}
+
+// Calls f(line, at), at(a) the index of its element a, for every line along the axis.
+template <class F>
+void ForLines(const Axis& axis, const F& f) {
+  for (int64_t o = 0; o < axis.outer; ++o) {
+    for (int64_t i = 0; i < axis.inner; ++i)
+      f(o * axis.inner + i, [&, o, i](int64_t a) { return At(axis, o, a, i); });
+  }
+}
+
+// 1 / sqrt(mean of squares + epsilon) of a line less its mean (standardize) or of the line itself.
+struct LineScale {
+  double mean, inverse;
+};
+template <class At>
+LineScale ScaleOf(const Instruction& instruction, View x, const At& at) {
+  const auto count = static_cast<double>(instruction.axis.length);
+  LineScale scale = {0, 0};
+  for (int64_t a = 0; instruction.op == Op::kStandardize && a < instruction.axis.length; ++a)
+    scale.mean += x[at(a)] / count;
+  double square = 0;
+  for (int64_t a = 0; a < instruction.axis.length; ++a) {
+    const double centred = x[at(a)] - scale.mean;
+    square += centred * centred / count;
+  }
+  scale.inverse = 1 / std::sqrt(square + instruction.epsilon);
+  return scale;
+}
+
+Vector Along(const Instruction& instruction, View x, int64_t size) {
+  const Axis& axis = instruction.axis;
+  Vector y(static_cast<size_t>(size));
+  ForLines(axis, [&](int64_t line, const auto& at) {
+    double sum = 0, largest = x[at(0)];
+    for (int64_t a = 0; a < axis.length; ++a) {
+      sum += x[at(a)];
+      if (std::isnan(x[at(a)]) || x[at(a)] > largest) largest = x[at(a)];
+    }
+    switch (instruction.op) {
+      case Op::kSum:
+        y[line] = sum;
+        return;
+      case Op::kMean:
+        y[line] = sum / static_cast<double>(axis.length);
+        return;
+      case Op::kLargest:
+        y[line] = largest;
+        return;
+      case Op::kSoftmax: {
+        double total = 0;
+        for (int64_t a = 0; a < axis.length; ++a) total += std::exp(x[at(a)] - largest);
+        for (int64_t a = 0; a < axis.length; ++a) y[at(a)] = std::exp(x[at(a)] - largest) / total;
+        return;
+      }
+      default: {
+        const LineScale scale = ScaleOf(instruction, x, at);
+        for (int64_t a = 0; a < axis.length; ++a)
+          y[at(a)] = (x[at(a)] - scale.mean) * scale.inverse;
+      }
+    }
+  });
+  return y;
+}
+
+// Tangent of Along at x with the result y.
+Vector AlongTangent(const Instruction& instruction, View x, View y, View t) {
+  const Axis& axis = instruction.axis;
+  const auto count = static_cast<double>(axis.length);
+  Vector out(y.size());
+  ForLines(axis, [&](int64_t line, const auto& at) {
+    double sum = 0, along = 0, largest = 0;
+    bool found = false;
+    const bool reduces = RowOf(instruction.op).kind == OpKind::kReduction;
+    for (int64_t a = 0; a < axis.length; ++a) {
+      sum += t[at(a)];
+      if (!reduces) along += y[at(a)] * t[at(a)];
+      if (instruction.op == Op::kLargest && !found && x[at(a)] == y[line])
+        found = true, largest = t[at(a)];
+    }
+    switch (instruction.op) {
+      case Op::kSum:
+        out[line] = sum;
+        return;
+      case Op::kMean:
+        out[line] = sum / count;
+        return;
+      case Op::kLargest:
+        out[line] = largest;
+        return;
+      case Op::kSoftmax:
+        for (int64_t a = 0; a < axis.length; ++a) out[at(a)] = y[at(a)] * (t[at(a)] - along);
+        return;
+      default: {
+        const LineScale scale = ScaleOf(instruction, x, at);
+        const double mean = instruction.op == Op::kStandardize ? sum / count : 0;
+        for (int64_t a = 0; a < axis.length; ++a)
+          out[at(a)] = (t[at(a)] - mean - y[at(a)] * along / count) * scale.inverse;
+      }
+    }
+  });
+  return out;
+}
+
+// Cotangent of the operand of Along. The maps of softmax and of the norms are symmetric.
+Vector AlongCotangent(const Instruction& instruction, View x, View y, View g) {
+  const Axis& axis = instruction.axis;
+  if (RowOf(instruction.op).kind == OpKind::kAlongAxis) return AlongTangent(instruction, x, y, g);
+  Vector out(x.size());
+  ForLines(axis, [&](int64_t line, const auto& at) {
+    bool found = false;
+    for (int64_t a = 0; a < axis.length; ++a) {
+      double slope = instruction.op == Op::kMean ? 1 / static_cast<double>(axis.length) : 1;
+      if (instruction.op == Op::kLargest)
+        slope = !found && x[at(a)] == y[line] ? (found = true, 1.0) : 0.0;
+      out[at(a)] = slope * g[line];
+    }
+  });
+  return out;
+}
+
+Vector Linear(const LinearLayer& layer, View x, bool with_bias) {
+  Vector y(static_cast<size_t>(layer.rows * layer.repeat));
+  for (int64_t r = 0; r < layer.repeat; ++r) {
+    for (int64_t i = 0; i < layer.rows; ++i) {
+      double sum = with_bias && layer.bias != nullptr ? (*layer.bias)[i] : 0.0;
+      for (int64_t k = 0; k < layer.cols; ++k)
+        sum += double{(*layer.weight)[i * layer.cols + k]} * x[r * layer.cols + k];
+      y[r * layer.rows + i] = sum;
+    }
+  }
+  return y;
+}
+
+Vector LinearCotangent(const LinearLayer& layer, View g) {
+  Vector x(static_cast<size_t>(layer.cols * layer.repeat));
+  for (int64_t r = 0; r < layer.repeat; ++r) {
+    for (int64_t i = 0; i < layer.rows; ++i) {
+      for (int64_t k = 0; k < layer.cols; ++k)
+        x[r * layer.cols + k] +=
+            double{(*layer.weight)[i * layer.cols + k]} * g[r * layer.rows + i];
+    }
+  }
+  return x;
+}
+
+// Slopes of z' by z and by m of one element of a reverse step: 1 on the boundary of the clip.
+struct ReverseSlopes {
+  double z, m;
+};
+ReverseSlopes SlopesOfReverse(const StepInputs& inputs, double z, double m) {
+  const ReverseStep& step = *inputs.reverse;
+  const double x0 = step.x0_z * z + step.x0_m * m;
+  const double inside = std::fabs(x0) <= inputs.clip_range ? 1 : 0;
+  return {step.z_z + inside * step.z_x0 * step.x0_z, step.z_m + inside * step.z_x0 * step.x0_m};
+}
+
+double ReverseElement(const StepInputs& inputs, double z, double m, double noise) {
+  const ReverseStep& step = *inputs.reverse;
+  double x0 = step.x0_z * z + step.x0_m * m;
+  if (x0 > inputs.clip_range) x0 = inputs.clip_range;  // keeps a NaN, which std::clamp may not
+  if (x0 < -inputs.clip_range) x0 = -inputs.clip_range;
+  return step.z_z * z + step.z_m * m + step.z_x0 * x0 + step.sigma * noise;
+}
+
+Vector LookedUp(const LinearLayer& table, double index) {
+  Vector row(static_cast<size_t>(table.cols), std::nan(""));
+  // A negative index counts from the end; one that is not there makes NaN, as no caller lets it in.
+  const double wanted = index < 0 ? index + static_cast<double>(table.rows) : index;
+  if (!(wanted >= 0 && wanted < static_cast<double>(table.rows))) return row;
+  const auto at = static_cast<int64_t>(wanted);
+  for (int64_t k = 0; k < table.cols; ++k) row[k] = (*table.weight)[at * table.cols + k];
+  return row;
+}
+
+Vector Elementwise(Op op, int64_t size, std::span<const View> operands) {
+  Vector y(static_cast<size_t>(size));
+  double a[3] = {};
+  for (int64_t i = 0; i < size; ++i) {
+    for (size_t k = 0; k < operands.size(); ++k) a[k] = operands[k][i];
+    y[i] = ElementwiseRowOf(op).value(a);
+  }
+  return y;
+}
+
+}  // namespace
+
+std::vector<double> EvaluateInstruction(const Instruction& instruction, int64_t size,
+                                        std::span<const std::span<const double>> operands,
+                                        const StepInputs& inputs) {
+  switch (RowOf(instruction.op).kind) {
+    case OpKind::kElementwise:
+      return Elementwise(instruction.op, size, operands);
+    case OpKind::kReduction:
+    case OpKind::kAlongAxis:
+      return Along(instruction, operands[0], size);
+    case OpKind::kLinear:
+      return Linear(instruction.linear, operands[0], true);
+    case OpKind::kLookup:
+      return LookedUp(instruction.linear, operands[0][0]);
+    case OpKind::kArrange: {
+      Vector y;
+      y.reserve(instruction.elements.size());
+      for (const Element& element : instruction.elements)
+        y.push_back(operands[element.operand][element.index]);
+      return y;
+    }
+    case OpKind::kReverseStep: {
+      Vector y(static_cast<size_t>(size));
+      for (int64_t i = 0; i < size; ++i)
+        y[i] = ReverseElement(inputs, operands[0][i], operands[1][i],
+                              inputs.noise.empty() ? 0 : inputs.noise[i]);
+      return y;
+    }
+  }
+  return {};
+}
+
+Evaluation::Evaluation(const Program& program) : program_(program) {
+  values_.resize(program.values.size());
+  for (size_t i = 0; i < values_.size(); ++i) values_[i] = program.values[i].constant;
+}
+
+void Evaluation::Run(const StepInputs& inputs, std::span<const double> state, uint8_t depends) {
+  inputs_ = inputs;
+  const auto set = [&](ValueId id, uint8_t kind, View from) {
+    if (id != kNoValue && (kind & ~depends) == 0)
+      values_[static_cast<size_t>(id)].assign(from.begin(), from.end());
+  };
+  set(program_.state, kOnState, state);
+  set(program_.time, kOnTime, {&inputs.time, 1});
+  set(program_.condition, kOnCondition, inputs.condition);
+  set(program_.label, kOnCondition, {&inputs.label, 1});
+  for (const Instruction& instruction : program_.instructions) {
+    const Value& value = program_.at(instruction.result);
+    if ((value.depends & ~depends) != 0) continue;
+    std::vector<View> operands;
+    for (const ValueId id : instruction.operands) operands.push_back(at(id));
+    values_[static_cast<size_t>(instruction.result)] =
+        EvaluateInstruction(instruction, value.size, operands, inputs);
+  }
+}
+
+namespace {
+
+// Tangent of an instruction's result along one direction; an empty tangent is zero.
+Vector TangentOf(const Instruction& instruction, View result, std::span<const View> operands,
+                 std::span<const View> tangents, const StepInputs& inputs) {
+  Vector t(result.size());
+  switch (RowOf(instruction.op).kind) {
+    case OpKind::kElementwise: {
+      double a[3] = {}, s[3] = {};
+      for (size_t i = 0; i < t.size(); ++i) {
+        for (size_t k = 0; k < operands.size(); ++k) a[k] = operands[k][i];
+        ElementwiseRowOf(instruction.op).slopes(a, s);
+        for (size_t k = 0; k < operands.size(); ++k) {
+          if (!tangents[k].empty()) t[i] += s[k] * tangents[k][i];
+        }
+      }
+      return t;
+    }
+    case OpKind::kReduction:
+    case OpKind::kAlongAxis:
+      return AlongTangent(instruction, operands[0], result, tangents[0]);
+    case OpKind::kLinear:
+      return Linear(instruction.linear, tangents[0], false);
+    case OpKind::kLookup:
+      return t;
+    case OpKind::kArrange:
+      for (size_t i = 0; i < t.size(); ++i) {
+        const Element& element = instruction.elements[i];
+        if (!tangents[element.operand].empty()) t[i] = tangents[element.operand][element.index];
+      }
+      return t;
+    case OpKind::kReverseStep:
+      for (size_t i = 0; i < t.size(); ++i) {
+        const ReverseSlopes slopes = SlopesOfReverse(inputs, operands[0][i], operands[1][i]);
+        if (!tangents[0].empty()) t[i] += slopes.z * tangents[0][i];
+        if (!tangents[1].empty()) t[i] += slopes.m * tangents[1][i];
+      }
+      return t;
+  }
+  return t;
+}
+
+}  // namespace
+
+std::vector<double> Evaluation::Tangents(std::span<const double> directions,
+                                         int64_t columns) const {
+  const int64_t dim = program_.at(program_.state).size;
+  const int64_t size = program_.at(program_.output).size;
+  Vector result(static_cast<size_t>(size * columns));
+  for (int64_t j = 0; j < columns; ++j) {
+    std::vector<Vector> tangents(values_.size());
+    Vector& of_state = tangents[static_cast<size_t>(program_.state)];
+    for (int64_t i = 0; i < dim; ++i) of_state.push_back(directions[i * columns + j]);
+    for (const Instruction& instruction : program_.instructions) {
+      if ((program_.at(instruction.result).depends & kOnState) == 0) continue;
+      std::vector<View> operands, of_operands;
+      for (const ValueId id : instruction.operands) {
+        operands.push_back(at(id));
+        of_operands.emplace_back(tangents[static_cast<size_t>(id)]);
+      }
+      tangents[static_cast<size_t>(instruction.result)] =
+          TangentOf(instruction, at(instruction.result), operands, of_operands, inputs_);
+    }
+    const Vector& of_output = tangents[static_cast<size_t>(program_.output)];
+    for (int64_t i = 0; i < size; ++i) result[i * columns + j] = of_output[i];
+  }
+  return result;
+}
+
+namespace {
+
+// Adds the cotangents of an instruction's operands to `to`, which are as long as the operands.
+void AddCotangents(const Instruction& instruction, View result, std::span<const View> operands,
+                   View g, const StepInputs& inputs, std::span<Vector*> to) {
+  const auto add = [](Vector& sum, const Vector& x) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += x[i];
+  };
+  switch (RowOf(instruction.op).kind) {
+    case OpKind::kElementwise: {
+      double a[3] = {}, s[3] = {};
+      for (size_t i = 0; i < g.size(); ++i) {
+        for (size_t k = 0; k < operands.size(); ++k) a[k] = operands[k][i];
+        ElementwiseRowOf(instruction.op).slopes(a, s);
+        for (size_t k = 0; k < operands.size(); ++k) (*to[k])[i] += s[k] * g[i];
+      }
+      return;
+    }
+    case OpKind::kReduction:
+    case OpKind::kAlongAxis:
+      return add(*to[0], AlongCotangent(instruction, operands[0], result, g));
+    case OpKind::kLinear:
+      return add(*to[0], LinearCotangent(instruction.linear, g));
+    case OpKind::kLookup:
+      return;
+    case OpKind::kArrange:
+      for (size_t i = 0; i < g.size(); ++i) {
+        const Element& element = instruction.elements[i];
+        (*to[element.operand])[element.index] += g[i];
+      }
+      return;
+    case OpKind::kReverseStep:
+      for (size_t i = 0; i < g.size(); ++i) {
+        const ReverseSlopes slopes = SlopesOfReverse(inputs, operands[0][i], operands[1][i]);
+        (*to[0])[i] += slopes.z * g[i];
+        (*to[1])[i] += slopes.m * g[i];
+      }
+      return;
+  }
+}
+
+}  // namespace
+
+std::vector<double> Evaluation::Cotangent(std::span<const double> cotangent) const {
+  std::vector<Vector> cotangents(values_.size());
+  for (size_t i = 0; i < values_.size(); ++i)
+    cotangents[i].resize(static_cast<size_t>(program_.values[i].size));
+  Vector& of_output = cotangents[static_cast<size_t>(program_.output)];
+  for (size_t i = 0; i < of_output.size(); ++i) of_output[i] += cotangent[i];
+  for (auto it = program_.instructions.rbegin(); it != program_.instructions.rend(); ++it) {
+    if ((program_.at(it->result).depends & kOnState) == 0) continue;
+    std::vector<View> operands;
+    std::vector<Vector*> to;
+    for (const ValueId id : it->operands) {
+      operands.push_back(at(id));
+      to.push_back(&cotangents[static_cast<size_t>(id)]);
+    }
+    const Vector g = cotangents[static_cast<size_t>(it->result)];
+    AddCotangents(*it, at(it->result), operands, g, inputs_, to);
+  }
+  return cotangents[static_cast<size_t>(program_.state)];
+}
+
+}  // namespace deeppcr::program
