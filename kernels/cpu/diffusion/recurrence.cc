@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "kernels/base/team.h"
 #include "kernels/cpu/diffusion/coarse_hold.h"
+#include "kernels/cpu/diffusion/sharing.h"
 
 namespace deeppcr::cpu {
 
@@ -16,10 +16,6 @@ struct DiffusionRecurrence::Block {
 };
 
 namespace {
-
-void Share(void* team, Team::Piece piece, void* context, int64_t most) {
-  static_cast<Team*>(team)->Do(piece, context, most);
-}
 
 // Number of intervals that fill a tile of the tangent kernel.
 int64_t IntervalsTogether(int64_t columns) {
@@ -61,7 +57,7 @@ DiffusionRecurrence::DiffusionRecurrence(const PackedDiffusion& model)
       num_steps_(model.shape.num_steps),
       width_(model.width),
       state_width_(model.denoiser.state_width),
-      sharing_{&Share, nullptr},
+      sharing_{&ShareByTeam, nullptr},
       decoder_(model.decoder, dim_, model.denoiser_kernels),
       noise_(model.coefficients, dim_, state_width_, model.group) {
   const RecurrenceSizes sizes(model);

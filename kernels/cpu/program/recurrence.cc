@@ -2,46 +2,35 @@
 #include "kernels/cpu/program/recurrence.h"
 
 #include <algorithm>
+#include <cstring>
 
-#include "kernels/base/team.h"
 #include "kernels/cpu/diffusion/coarse_hold.h"
+#include "kernels/cpu/diffusion/sharing.h"
 
 namespace deeppcr::cpu {
 namespace {
 
-void Share(void* team, Team::Piece piece, void* context, int64_t most) {
-  static_cast<Team*>(team)->Do(piece, context, most);
-}
-
 // Sizes of the buffers, in floats.
 struct ProgramSizes {
-  int64_t noise, conditions, mixed, states, tangents;
-  int64_t condition_frame, mixed_frame, step_frame;
+  int64_t noise, inputs, conditions, states, tangents, condition_frames, step_frame;
 
   explicit ProgramSizes(const PackedProgramSystem& model) {
     const PackedProgram& p = model.program;
     const int64_t num_steps = model.shape.num_steps, width = p.state_input.width;
     noise = StepNoise::Floats(num_steps, width, model.group);
-    conditions = model.group * p.condition.row_floats;
-    mixed = model.group * num_steps * p.mixed.row_floats;
+    const bool per_sample = model.condition_per_sample();
+    inputs = per_sample ? model.group * model.shape.input_dim : 0;
+    conditions = per_sample ? model.group * model.condition_floats() : 0;
     states = (kStatesTogether + 1) * width;
     tangents = std::max<int64_t>(kTangentTile, kNumProbes + model.shape.state_dim) * width;
-    condition_frame = Executor::Floats(p.condition, 1, 0);
-    mixed_frame = Executor::Floats(p.mixed, kModulationTile, 0);
+    condition_frames = ConditionRows::Floats(model);
     step_frame =
         Executor::Floats(p.state, std::max(kDiffusionGroup, kStatesTogether), kTangentTile);
   }
   int64_t total() const {
-    return noise + conditions + mixed + states + tangents + condition_frame + mixed_frame +
-           step_frame;
+    return noise + inputs + conditions + states + tangents + condition_frames + step_frame;
   }
 };
-
-// Copies the values that later sections read into their row.
-void GiveExports(const PackedSection& section, Executor& executor, int64_t r, float* row) {
-  for (const Export& value : section.exports)
-    std::copy_n(executor.Row(value.from, r), value.from.width, row + value.to);
-}
 
 }  // namespace
 
@@ -51,17 +40,15 @@ ProgramRecurrence::ProgramRecurrence(const PackedProgramSystem& model)
       num_steps_(model.shape.num_steps),
       width_(model.width),
       state_width_(model.program.state_input.width),
-      sharing_{&Share, nullptr},
+      sharing_{&ShareByTeam, nullptr},
       decoder_(model.decoder, dim_, model.denoiser_kernels),
       noise_(model.coefficients, dim_, state_width_, model.group),
+      inputs_(ProgramSizes(model).inputs),
       conditions_(ProgramSizes(model).conditions),
-      mixed_(ProgramSizes(model).mixed),
       states_(kStatesTogether * state_width_),
       tangents_(ProgramSizes(model).tangents),
       prediction_(state_width_),
-      condition_(model.program.condition, model.program_kernels, model.clip_range, 1, 0),
-      mixed_steps_(model.program.mixed, model.program_kernels, model.clip_range, kModulationTile,
-                   0),
+      condition_(model),
       step_(model.program.state, model.program_kernels, model.clip_range, kRows, kTangentTile) {}
 
 int64_t ProgramRecurrence::Bytes(const PackedProgramSystem& model) {
@@ -70,8 +57,8 @@ int64_t ProgramRecurrence::Bytes(const PackedProgramSystem& model) {
 }
 
 bool ProgramRecurrence::ok() const {
-  return decoder_.ok() && noise_.ok() && conditions_.ok() && mixed_.ok() && states_.ok() &&
-         tangents_.ok() && prediction_.ok() && condition_.ok() && mixed_steps_.ok() && step_.ok();
+  return decoder_.ok() && noise_.ok() && inputs_.ok() && conditions_.ok() && states_.ok() &&
+         tangents_.ok() && prediction_.ok() && condition_.ok() && step_.ok();
 }
 
 void ProgramRecurrence::Encode(int32_t sample, const SampleInput& input, float* z) {
@@ -80,48 +67,30 @@ void ProgramRecurrence::Encode(int32_t sample, const SampleInput& input, float* 
   EncodeCondition(sample, input);
 }
 
-// Computes what the condition gives, once for all steps; then what it gives with each of them.
+// Points the sample to its rows. Samples of one condition that follow one another share theirs.
 void ProgramRecurrence::EncodeCondition(int32_t sample, const SampleInput& input) {
-  const PackedProgram& p = model_.program;
-  const auto take = [&](const Place& place, const float* from) {
-    if (place.width == 0) return;
-    float* to = condition_.Row(place, 0);
-    std::copy_n(from, place.size, to);
-    std::fill(to + place.size, to + place.width, 0.0F);
-  };
-  const auto label = static_cast<float>(input.label);
-  take(p.condition_input, input.inputs);
-  take(p.label_input, &label);
-  RowContext& context = contexts_[0];
-  context = ContextOf(sample, 0);
-  condition_.Run(&context, 1, {}, nullptr);
-  GiveExports(p.condition, condition_, 0, conditions_.data() + sample * p.condition.row_floats);
-  if (p.mixed.row_floats > 0) FillMixed(sample, input.token);
-}
-
-void ProgramRecurrence::FillMixed(int32_t sample, const CancelToken* token) {
-  const PackedSection& mixed = model_.program.mixed;
-  for (int64_t begin = 0; begin < num_steps_ && !Fired(token); begin += kModulationTile) {
-    const int64_t rows = std::min(kModulationTile, num_steps_ - begin);
-    for (int64_t r = 0; r < rows; ++r) contexts_[r] = ContextOf(sample, begin + r);
-    mixed_steps_.Run(contexts_.data(), rows, {}, sharing());
-    for (int64_t r = 0; r < rows; ++r)
-      GiveExports(mixed, mixed_steps_, r,
-                  mixed_.data() + (sample * num_steps_ + begin + r) * mixed.row_floats);
+  if (!model_.condition_per_sample()) {
+    rows_[sample] = model_.classes.data() + input.label * model_.condition_floats();
+    return;
   }
+  const auto bytes = static_cast<size_t>(model_.shape.input_dim) * sizeof(float);
+  float* inputs = inputs_.data() + sample * model_.shape.input_dim;
+  if (bytes > 0) std::memcpy(inputs, input.inputs, bytes);
+  labels_[sample] = input.label;
+  if (sample > 0 && labels_[sample - 1] == input.label && complete_[sample - 1] &&
+      (bytes == 0 || std::memcmp(inputs - model_.shape.input_dim, inputs, bytes) == 0)) {
+    rows_[sample] = rows_[sample - 1];
+  } else {
+    float* rows = conditions_.data() + sample * model_.condition_floats();
+    condition_.Fill(input, sharing(), rows);
+    rows_[sample] = rows;
+  }
+  complete_[sample] = !Fired(input.token);
 }
 
 RowContext ProgramRecurrence::ContextOf(int32_t sample, int64_t step) const {
-  const PackedProgram& p = model_.program;
-  RowContext context = {
-      .coefficients = &model_.coefficients[step], .noise = noise_.At(sample, step), .step = step};
-  const auto set = [&](Home home, const float* row) {
-    context.rows[static_cast<size_t>(home)] = row;
-  };
-  set(Home::kConstant, p.constants.data());
-  set(Home::kTime, p.time_tables.data() + step * p.time_floats);
-  set(Home::kCondition, conditions_.data() + sample * p.condition.row_floats);
-  set(Home::kMixed, mixed_.data() + (sample * num_steps_ + step) * p.mixed.row_floats);
+  RowContext context = model_.ContextOf(step, rows_[sample]);
+  context.noise = noise_.At(sample, step);
   return context;
 }
 

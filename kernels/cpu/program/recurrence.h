@@ -9,6 +9,7 @@
 #include "kernels/cpu/dense_chain.h"
 #include "kernels/cpu/diffusion/recurrence.h"
 #include "kernels/cpu/diffusion/step_noise.h"
+#include "kernels/cpu/program/condition_rows.h"
 #include "kernels/cpu/program/executor.h"
 #include "kernels/cpu/program/system.h"
 #include "kernels/cpu/recurrence.h"
@@ -45,7 +46,6 @@ class ProgramRecurrence final : public Recurrence {
 
   const Sharing* sharing() const { return sharing_.team == nullptr ? nullptr : &sharing_; }
   void EncodeCondition(int32_t sample, const SampleInput& input);
-  void FillMixed(int32_t sample, const CancelToken* token);
   RowContext ContextOf(int32_t sample, int64_t step) const;
   float* State(int64_t row) { return step_.Row(model_.program.state_input, row); }
   float* Next(int64_t row) { return step_.Row(model_.program.output, row); }
@@ -60,13 +60,17 @@ class ProgramRecurrence final : public Recurrence {
   Sharing sharing_;
   DenseChain decoder_;
   StepNoise noise_;
-  AlignedBuffer<float> conditions_;  // [group, floats of a condition row]
-  AlignedBuffer<float> mixed_;       // [group, L, floats of a mixed row]
-  AlignedBuffer<float> states_;      // [kStatesTogether, X]
-  AlignedBuffer<float> tangents_;    // [tangents of a block, X]
-  AlignedBuffer<float> prediction_;  // [X]
-  std::array<RowContext, kModulationTile> contexts_ = {};
-  Executor condition_, mixed_steps_, step_;
+  AlignedBuffer<float> inputs_;      // [group, input_dim], if rows are per sample
+  AlignedBuffer<float> conditions_;  // [group, condition_floats], if rows are per sample
+  std::array<const float*, kDiffusionGroup> rows_ = {};  // of the condition of each sample
+  std::array<int32_t, kDiffusionGroup> labels_ = {};
+  std::array<bool, kDiffusionGroup> complete_ = {};  // not stopped halfway
+  AlignedBuffer<float> states_;                      // [kStatesTogether, X]
+  AlignedBuffer<float> tangents_;                    // [tangents of a block, X]
+  AlignedBuffer<float> prediction_;                  // [X]
+  std::array<RowContext, kRows> contexts_ = {};
+  ConditionRows condition_;
+  Executor step_;
 };
 
 }  // namespace deeppcr::cpu

@@ -6,6 +6,7 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/cpu/diffusion/system.h"
+#include "kernels/cpu/program/condition_rows.h"
 #include "kernels/cpu/program/recurrence.h"
 
 namespace deeppcr::cpu {
@@ -21,6 +22,23 @@ int64_t LargestProduct(const PackedSection& section) {
   return largest;
 }
 
+// Computes what every class gives, if that fits; a sample's label then costs nothing.
+absl::Status FillClasses(const PackingLimits& limits, PackedProgramSystem* packed) {
+  const int64_t classes = packed->shape.num_classes, floats = packed->condition_floats();
+  constexpr int64_t kMostFloats = kMaxModulationBytes / int64_t{sizeof(float)};
+  if (classes == 0 || floats == 0 || floats > kMostFloats / classes) return absl::OkStatus();
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(classes * floats, limits));
+  AlignedBuffer<float> filled(classes * floats);
+  ConditionRows rows(*packed);
+  DEEPPCR_RETURN_IF_ERROR(CheckAllocated(filled.ok() && rows.ok(), classes * floats));
+  for (int64_t i = 0; i < classes; ++i)
+    rows.Fill({.label = static_cast<int32_t>(i), .token = limits.token}, nullptr,
+              filled.data() + i * floats);
+  if (Fired(limits.token)) return absl::CancelledError("stopped while tables were made");
+  packed->classes = std::move(filled);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int64_t PackedProgramSystem::memory_bytes() const {
@@ -29,6 +47,19 @@ int64_t PackedProgramSystem::memory_bytes() const {
                                        holds.size() * sizeof(HoldCoefficients));
   for (const PackedDense& layer : decoder) bytes += layer.memory_bytes();
   return bytes;
+}
+
+RowContext PackedProgramSystem::ContextOf(int64_t step, const float* condition_rows) const {
+  RowContext context = {.coefficients = &coefficients[step], .step = step};
+  const auto set = [&](Home home, const float* row) {
+    context.rows[static_cast<size_t>(home)] = row;
+  };
+  set(Home::kConstant, program.constants.data());
+  set(Home::kTime, program.time_tables.data() + step * program.time_floats);
+  set(Home::kCondition, condition_rows);
+  set(Home::kMixed,
+      condition_rows + program.condition.row_floats + step * program.mixed.row_floats);
+  return context;
 }
 
 int64_t PackedProgramSystem::RecurrenceBytes() const { return ProgramRecurrence::Bytes(*this); }
@@ -58,6 +89,7 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionP
     DEEPPCR_ASSIGN_OR_RETURN(PackedDense dense, PackDense(layer, set.kernels));
     packed->decoder.push_back(std::move(dense));
   }
+  DEEPPCR_RETURN_IF_ERROR(FillClasses(limits, packed.get()));
   const int64_t largest = LargestProduct(packed->program.state);
   packed->shares_steps = largest >= kSharedProduct;
   packed->shares_passes = largest * kTangentTile >= kSharedProduct;
