@@ -35,6 +35,8 @@ struct DenoiserName {
   DenoiserKind kind;
   std::string_view name;
 };
+// The denoiser that denoiser.onnx describes.
+constexpr std::string_view kProgramName = "onnx";
 constexpr std::array<DenoiserName, 2> kDenoiserNames = {{
     {DenoiserKind::kResidualMlp, "residual_mlp"},
     {DenoiserKind::kAdaLnMlp, "adaln_mlp"},
@@ -112,9 +114,32 @@ absl::Status ReadDenoiser(const nlohmann::json& value, const ConfigKey& key, Mod
     config.denoiser = row.kind;
     return absl::OkStatus();
   }
+  config.denoiser_program = name == kProgramName;
+  if (config.denoiser_program) return absl::OkStatus();
   const std::string names =
       StrJoin(kDenoiserNames, ", ", [](const DenoiserName& row) { return row.name; });
-  return InvalidArgument(key.name, ": expected one of ", names, ", got ", DescribeJson(value));
+  return InvalidArgument(key.name, ": expected one of ", names, ", ", kProgramName, ", got ",
+                         DescribeJson(value));
+}
+
+absl::Status ReadDenoiserInputs(const nlohmann::json& value, const ConfigKey& key,
+                                ModelConfig& config) {
+  if (!value.is_object())
+    return InvalidArgument(key.name, ": expected an object, got ", DescribeJson(value));
+  for (const auto& member : value.items()) {
+    DenoiserInputs& inputs = config.denoiser_inputs;
+    std::string* const to = member.key() == "state"       ? &inputs.state
+                            : member.key() == "time"      ? &inputs.time
+                            : member.key() == "condition" ? &inputs.condition
+                                                          : nullptr;
+    const std::string field = StrCat(key.name, ".", Quoted(member.key()));
+    if (to == nullptr)
+      return InvalidArgument(field, ": expected the keys state, time and condition only");
+    DEEPPCR_ASSIGN_OR_RETURN(*to, JsonString(member.value(), field));
+    if (to->empty()) return InvalidArgument(field, ": expected the name of an input, got \"\"");
+  }
+  if (!config.denoiser_inputs.state.empty()) return absl::OkStatus();
+  return InvalidArgument(key.name, ": expected the key state");
 }
 
 absl::Status ReadTimeEmbeddingDim(const nlohmann::json& value, const ConfigKey& key,
@@ -222,7 +247,7 @@ absl::Status ReadImageShape(const nlohmann::json& value, const ConfigKey& key,
                          " values in all, got ", ShapeString(shape), " = ", pixels);
 }
 
-constexpr std::array<ConfigKey, 22> kKeys = {{
+constexpr std::array<ConfigKey, 23> kKeys = {{
     {"model_type", "string", "required", "all",
      "family of the model: `mlp`, `resnet` or `diffusion`", 0, 0, &ReadModelType},
     {"input_dim", "integer", "required", "mlp, resnet", "values per sample of a request", 1,
@@ -233,9 +258,13 @@ constexpr std::array<ConfigKey, 22> kKeys = {{
      kMaxStateDim, &ReadInteger<&ModelConfig::state_dim>},
     {"num_layers", "integer", "required", "mlp, resnet", "number L of recurrent layers", 1,
      kMaxLayers, &ReadInteger<&ModelConfig::num_layers>},
+    {"denoiser", "string", "required", "diffusion",
+     "the network that predicts noise, sample or velocity: `onnx` for the file denoiser.onnx, or "
+     "`residual_mlp` or `adaln_mlp`",
+     0, 0, &ReadDenoiser},
     {"activation", "string", "required", "all",
      "activation of the recurrent layers; of the denoiser's blocks", 0, 0,
-     &ReadActivation<&ModelConfig::activation>},
+     &ReadActivation<&ModelConfig::activation>, ConfigKey::Denoiser::kNamed},
     {"residual_scale", "number", "1/sqrt(num_layers)", "resnet",
      "factor s of a residual layer, not 0: z + s act(W z + b)", 0, 0, &ReadResidualScale},
     {"max_batch_size", "integer", "64", "all", "most samples of one request", 1, 4096,
@@ -246,16 +275,16 @@ constexpr std::array<ConfigKey, 22> kKeys = {{
     {"labels", "array of strings", "none", "mlp, resnet",
      "names of the outputs, output_dim of them, 1 to 256 bytes each, no control characters", 0, 0,
      &ReadLabels},
-    {"denoiser", "string", "required", "diffusion",
-     "`residual_mlp` or `adaln_mlp`: the network that predicts noise, sample or velocity", 0, 0,
-     &ReadDenoiser},
     {"hidden_dim", "integer", "required", "diffusion", "width H inside the denoiser", 1,
-     kMaxHiddenDim, &ReadInteger<&ModelConfig::hidden_dim>},
+     kMaxHiddenDim, &ReadInteger<&ModelConfig::hidden_dim>, ConfigKey::Denoiser::kNamed},
     {"num_blocks", "integer", "required", "diffusion", "residual blocks of the denoiser", 1,
-     kMaxBlocks, &ReadInteger<&ModelConfig::num_blocks>},
+     kMaxBlocks, &ReadInteger<&ModelConfig::num_blocks>, ConfigKey::Denoiser::kNamed},
     {"time_embedding_dim", "integer", "required", "diffusion",
      "width of the sinusoidal embedding of a timestep; even", 2, kMaxHiddenDim,
-     &ReadTimeEmbeddingDim},
+     &ReadTimeEmbeddingDim, ConfigKey::Denoiser::kNamed},
+    {"denoiser_inputs", "object", "the order of the graph", "diffusion",
+     "names of the inputs of denoiser.onnx: `state`, `time` and `condition` (a vector, or a class)",
+     0, 0, &ReadDenoiserInputs, ConfigKey::Denoiser::kProgram},
     {"num_inference_steps", "integer or array of integers", "required", "diffusion",
      "numbers of steps that plans are made for at load, 1 to 8 distinct ones, the default first; "
      "at most num_train_timesteps",
@@ -308,6 +337,14 @@ absl::Status ReadKey(const nlohmann::json& object, const ConfigKey& key, ModelCo
   const auto member = object.find(key.name);
   const bool given = member != object.end();
   const bool applies = AppliesTo(key, config.model_type);
+  const bool of_other = key.denoiser == (config.denoiser_program ? ConfigKey::Denoiser::kNamed
+                                                                 : ConfigKey::Denoiser::kProgram);
+  if (applies && of_other && config.model_type == "diffusion") {
+    if (!given) return absl::OkStatus();
+    return InvalidArgument(key.name, config.denoiser_program
+                                         ? ": not with denoiser \"onnx\", whose file says it"
+                                         : ": only with denoiser \"onnx\"");
+  }
   if (given && applies) return key.read(*member, key, config);
   if (given) {
     return InvalidArgument(key.name, ": only for model_type ", key.families, ", this is ",

@@ -18,6 +18,13 @@
 
 namespace deeppcr {
 
+// Names of the inputs of denoiser.onnx; all empty: by their order.
+struct DenoiserInputs {
+  std::string state, time, condition;
+
+  bool operator==(const DenoiserInputs&) const = default;
+};
+
 struct ModelConfig {
   std::string model_type;  // a name of ModelFamilies()
   int64_t input_dim = 0;   // conditioning_dim for diffusion
@@ -31,6 +38,8 @@ struct ModelConfig {
   std::vector<std::string> labels;  // output_dim labels, or empty
 
   // Members of diffusion models.
+  bool denoiser_program = false;  // denoiser.onnx, in place of a named one
+  DenoiserInputs denoiser_inputs;
   DenoiserKind denoiser = DenoiserKind::kResidualMlp;
   int64_t hidden_dim = 0;                    // H
   int64_t num_blocks = 0;                    // N
@@ -58,6 +67,9 @@ struct ConfigKey {
   int64_t max = 0;
   // Checks type and range and stores the value.
   absl::Status (*read)(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config);
+  // Of diffusion models: only with a named denoiser, as denoiser.onnx says it itself; only with
+  // denoiser.onnx.
+  enum class Denoiser : uint8_t { kEither, kNamed, kProgram } denoiser = Denoiser::kEither;
 };
 
 // Every key, in the order of the documentation and of reading: a row may rely on those before it.

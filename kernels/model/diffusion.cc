@@ -10,6 +10,7 @@
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/model/denoiser_program.h"
 #include "kernels/model/denoiser_tensors.h"
 #include "kernels/model/parameter_limits.h"
 #include "kernels/model/reverse_process.h"
@@ -108,15 +109,19 @@ absl::StatusOr<StepTables> ReverseStepsOf(const Model& model, int64_t num_infere
 
 absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model) {
   const ModelConfig& config = model.config;
+  const bool program = config.denoiser_program;
   int64_t steps = 0;
   for (const int64_t count : config.num_inference_steps) {
     DEEPPCR_ASSIGN_OR_RETURN(StepTables tables, ReverseStepsOf(model, count));
     steps += static_cast<int64_t>(tables.steps.size());
     model.diffusion.tables.push_back(std::move(tables));
   }
-  const int64_t bytes_per_step = config.hidden_dim * static_cast<int64_t>(sizeof(double));
-  model.max_num_steps = std::min({model.scheduler.num_train_timesteps, MaxStepsOnDemand(config),
-                                  limits.max_weights_bytes / bytes_per_step});
+  const int64_t bytes_per_step =
+      (program ? 1 : config.hidden_dim) * static_cast<int64_t>(sizeof(double));
+  model.max_num_steps =
+      std::min({model.scheduler.num_train_timesteps,
+                program ? MaxProgramStepsOnDemand(model) : MaxStepsOnDemand(config),
+                limits.max_weights_bytes / bytes_per_step});
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes, CheckedProduct({steps, bytes_per_step}));
   if (bytes <= limits.max_weights_bytes) return absl::OkStatus();
   return ResourceExhausted("num_inference_steps: the time embeddings of ", steps, " steps take ",
@@ -128,11 +133,18 @@ absl::Status LoadDiffusion(const Tensors& tensors, const ModelLimits& limits, Mo
   if (storage.tables.size() != model.config.num_inference_steps.size()) {
     return Internal("the tensors of a diffusion model are loaded before its scheduler");
   }
-  const std::string names = DenoiserTensorNames(model.config);
+  const bool program = model.config.denoiser_program;
+  const std::string names =
+      program ? "decoder.<j>.weight, decoder.<j>.bias" : DenoiserTensorNames(model.config);
   TensorReader reader(tensors, limits.max_weights_bytes, names);
-  DEEPPCR_RETURN_IF_ERROR(ReadDenoiserTensors(reader, model.config, storage));
+  if (!program) DEEPPCR_RETURN_IF_ERROR(ReadDenoiserTensors(reader, model.config, storage));
   DEEPPCR_RETURN_IF_ERROR(ReadDecoder(reader, model.config, storage));
   DEEPPCR_RETURN_IF_ERROR(reader.CheckAllUsed());
+  if (program) {
+    for (const StepTables& tables : storage.tables)
+      model.systems.emplace_back(ProgramSpecOver(model, tables));
+    return absl::OkStatus();
+  }
   const TimeMlp time_mlp = TimeMlpOver(model.config, storage);
   for (StepTables& tables : storage.tables) {
     DEEPPCR_ASSIGN_OR_RETURN(tables.time_embedding,
@@ -149,6 +161,10 @@ absl::StatusOr<OwnedSystem> DiffusionSystemOf(const Model& model, int64_t num_st
                            "], got ", num_steps);
   auto tables = std::make_shared<StepTables>();
   DEEPPCR_ASSIGN_OR_RETURN(*tables, ReverseStepsOf(model, num_steps));
+  if (model.config.denoiser_program) {
+    const SystemSpec of_program = ProgramSpecOver(model, *tables);
+    return OwnedSystem{.storage = std::move(tables), .spec = of_program};
+  }
   DEEPPCR_ASSIGN_OR_RETURN(
       tables->time_embedding,
       EmbedTimesteps(TimeMlpOver(model.config, model.diffusion), tables->steps, limits.token));

@@ -9,6 +9,7 @@
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/model/denoiser_program.h"
 #include "kernels/model/registry.h"
 
 namespace deeppcr {
@@ -61,14 +62,28 @@ absl::Status ReadScheduler(const std::string& directory, const ModelLimits& limi
                      StrCat(kSchedulerFile, " with ", kConfigFile));
 }
 
+// Tensors of a model that needs none: beside denoiser.onnx the file may be missing.
+absl::StatusOr<std::string> ReadWeightsFile(const std::string& directory, const ModelLimits& limits,
+                                            const Model& model) {
+  absl::StatusOr<std::string> bytes =
+      ReadFile(PathOf(directory, kWeightsFile), limits.max_weights_bytes);
+  if (model.config.denoiser_program && absl::IsNotFound(bytes.status())) return std::string();
+  return bytes;
+}
+
 absl::Status ReadWeights(const std::string& directory, const ModelLimits& limits,
                          const ModelFamily& family, Model& model) {
-  DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes,
-                           ReadFile(PathOf(directory, kWeightsFile), limits.max_weights_bytes));
-  const absl::StatusOr<Tensors> tensors = ParseSafetensors(bytes);
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadWeightsFile(directory, limits, model));
+  absl::StatusOr<Tensors> tensors = Tensors();
+  if (!bytes.empty() || !model.config.denoiser_program) tensors = ParseSafetensors(bytes);
   DEEPPCR_RETURN_IF_ERROR(WithContext(tensors.status(), kWeightsFile));
   DEEPPCR_RETURN_IF_ERROR(WithContext(family.load(*tensors, limits, model), kWeightsFile));
-  DEEPPCR_ASSIGN_OR_RETURN(model.weights_sha256, Sha256Hex(bytes));
+  // Both files decide, where there are two.
+  DEEPPCR_ASSIGN_OR_RETURN(std::string hash, Sha256Hex(bytes));
+  if (model.config.denoiser_program && !bytes.empty()) {
+    DEEPPCR_ASSIGN_OR_RETURN(hash, Sha256Hex(StrCat(model.weights_sha256, hash)));
+  }
+  if (!bytes.empty()) model.weights_sha256 = hash;
   return absl::OkStatus();
 }
 
@@ -129,6 +144,7 @@ int64_t MemoryBytes(const Model& model) {
     add(layer->weight, layer->bias);
   for (const LayerStorage& layer : d.decoder_layers) add(layer.weight, layer.bias);
   for (const StepTables& tables : d.tables) add(tables.steps, tables.time_embedding);
+  if (d.program != nullptr) bytes += static_cast<size_t>(program::MemoryBytes(*d.program));
   return static_cast<int64_t>(bytes);
 }
 
@@ -139,6 +155,8 @@ absl::StatusOr<Model> ReadModel(const std::string& directory, const ModelLimits&
   if (family == nullptr) {
     return Internal("no family \"", model.config.model_type, "\" for an accepted model_type");
   }
+  if (model.config.denoiser_program)
+    DEEPPCR_RETURN_IF_ERROR(LoadDenoiserProgram(directory, limits, model));
   DEEPPCR_RETURN_IF_ERROR(ReadScheduler(directory, limits, *family, model));
   DEEPPCR_RETURN_IF_ERROR(ReadWeights(directory, limits, *family, model));
   DEEPPCR_RETURN_IF_ERROR(ReadCalibration(directory, limits, model));

@@ -13,6 +13,7 @@
 #include "kernels/model/scheduler_config.h"
 #include "kernels/model/weights.h"
 #include "kernels/problem/spec.h"
+#include "kernels/program/program.h"
 
 namespace deeppcr {
 
@@ -40,8 +41,9 @@ struct DiffusionStorage {
   LayerStorage input, time_first, time_second, class_embedding, condition;
   LayerStorage first, second, norm, modulation, output;
   std::vector<LayerStorage> decoder_layers;
-  std::vector<DenseSpec> decoder;  // over decoder_layers
-  std::vector<StepTables> tables;  // one per entry of num_inference_steps
+  std::vector<DenseSpec> decoder;                   // over decoder_layers
+  std::vector<StepTables> tables;                   // one per entry of num_inference_steps
+  std::unique_ptr<const program::Program> program;  // of denoiser.onnx; null: a named denoiser
 };
 
 // A model as read from its directory: everything validated, everything finite, float32.
@@ -57,7 +59,9 @@ struct Model {
   std::string config_json;     // the file as it is
   SchedulerConfig scheduler;   // for families with a scheduler_config.json
   std::string scheduler_json;  // the file as it is; empty for other families
-  std::string weights_sha256;  // SHA-256 of model.safetensors, lower-case hex
+  // SHA-256 in lower-case hex: of model.safetensors; with denoiser.onnx, of what it was compiled to
+  // and of model.safetensors if there is one.
+  std::string weights_sha256;
   // Systems for backends: a dense stack is one system, a diffusion model one per number of
   // inference steps, the default first.
   std::vector<SystemSpec> systems;

@@ -52,7 +52,8 @@ int64_t ModulationDim(const ModelConfig& config) {
 }
 
 std::vector<LayersExtent> DiffusionLayers(const ModelConfig& config) {
-  std::vector<LayersExtent> all = DenoiserLayers(config);
+  std::vector<LayersExtent> all;
+  if (!config.denoiser_program) all = DenoiserLayers(config);
   int64_t cols = config.state_dim;
   for (const int64_t rows : config.decoder_widths) {
     all.push_back({1, rows, cols + 1});
@@ -92,7 +93,7 @@ absl::Status CheckDiffusion(const ModelConfig& config) {
     return InvalidArgument("hidden_dim, num_blocks, num_classes, decoder_widths: expected at most ",
                            kMaxParameters, " parameters, got ", parameters);
   }
-  return CheckModulation(config);
+  return config.denoiser_program ? absl::OkStatus() : CheckModulation(config);
 }
 
 }  // namespace

@@ -225,6 +225,17 @@ absl::StatusOr<Program> ProgramBuilder::Finish(ValueId output, ValueId predictio
   return WithoutUnread(std::move(program_));
 }
 
+int64_t MemoryBytes(const Program& program) {
+  size_t bytes = 0;
+  for (const Value& value : program.values) bytes += value.constant.size() * sizeof(double);
+  for (const Instruction& instruction : program.instructions) {
+    bytes += instruction.elements.size() * sizeof(Element);
+    for (const auto& numbers : {instruction.linear.weight, instruction.linear.bias})
+      bytes += numbers == nullptr ? 0 : numbers->size() * sizeof(float);
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 Program WithoutUnread(Program program) {
   std::vector<bool> read(program.values.size());
   for (const ValueId id : {program.output, program.prediction, program.state}) {

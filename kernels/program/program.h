@@ -84,6 +84,9 @@ struct Program {
   const Value& at(ValueId id) const { return values[static_cast<size_t>(id)]; }
 };
 
+// Bytes of the numbers of a program.
+int64_t MemoryBytes(const Program& program);
+
 }  // namespace deeppcr::program
 
 #endif  // DEEPPCR_KERNELS_PROGRAM_PROGRAM_H_

@@ -181,10 +181,12 @@ inline void GemmShare(void* product, int64_t share, int64_t shares) {
 }
 
 // A product by one thread or, where it is large enough, by those that share products.
-inline void SharedGemm(const Sharing* sharing, GemmArgs g) {
-  if (sharing == nullptr || g.layer->width * g.layer->cols * g.count < kSharedProduct)
-    return Gemm(g);
-  sharing->share(sharing->team, &GemmShare, &g, g.layer->width / g.layer->panel);
+inline void SharedGemm(const Sharing* sharing, const GemmArgs& args) {
+  const PanelView& layer = *args.layer;
+  if (sharing == nullptr || layer.width * layer.cols * args.count < kSharedProduct)
+    return Gemm(args);
+  GemmArgs product = args;
+  sharing->share(sharing->team, &GemmShare, &product, layer.width / layer.panel);
 }
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA

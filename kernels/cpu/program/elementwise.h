@@ -29,8 +29,10 @@ DEEPPCR_INLINE Wide OnLanes(Wide a, Wide b, const F& f) {
 template <Op op>
 struct Lanes;
 
+// Operations that are activations, whose functions take several vectors at a time.
 template <Activation activation>
 struct ActivationLanes {
+  static constexpr Activation kActivation = activation;
   static DEEPPCR_INLINE Wide Value(const Wide* a) {
     Wide x[1] = {a[0]};
     Activate(activation, x);
@@ -241,6 +243,11 @@ template <Op op>
 void ValueOf(const float* const* a, float* y, int64_t n) {
   constexpr int K = program::RowOf(op).operands;
   ForChunks(n, [&]<int M>(int64_t at) {
+    if constexpr (requires { Lanes<op>::kActivation; }) {
+      Chunk<M> x = Chunk<M>::Of(a[0] + at);
+      Activate(Lanes<op>::kActivation, x.v);
+      return x.To(y + at);
+    }
     Wide out[M];
 #pragma GCC unroll 4
     for (int v = 0; v < M; ++v) {
@@ -272,12 +279,27 @@ void SlopesOf(const float* const* a, float* const* s, int64_t n) {
   });
 }
 
-template <int I>
-DEEPPCR_INLINE void FillElementwise(ElementwiseKernels* table) {
+template <Op op>
+void BranchOf(const float* a, const float* b, const float* c, float* y, int64_t n) {
+  ForChunks(n, [&]<int M>(int64_t at) {
+    Chunk<M> x = Chunk<M>::Of(a + at);
+    for (int v = 0; v < M; ++v) x.v[v] = x.v[v] + LoadWide(b + at + v * kNativeLanes);
+    Activate(Lanes<op>::kActivation, x.v);
+    for (int v = 0; c != nullptr && v < M; ++v)
+      x.v[v] = LoadWide(c + at + v * kNativeLanes) + x.v[v];
+    x.To(y + at);
+  });
+}
+
+template <int I = 0>
+DEEPPCR_INLINE void FillElementwise(ProgramKernels* table) {
   if constexpr (I < program::kNumOps) {
     constexpr Op op = program::kOps[I].op;
     if constexpr (program::kOps[I].kind == program::OpKind::kElementwise)
-      table[I] = {&ValueOf<op>, &SlopesOf<op>};
+      table->elementwise[I] = {&ValueOf<op>, &SlopesOf<op>};
+    if constexpr (program::kOps[I].kind == program::OpKind::kElementwise) {
+      if constexpr (requires { Lanes<op>::kActivation; }) table->branch[I] = &BranchOf<op>;
+    }
     FillElementwise<I + 1>(table);
   }
 }

@@ -83,8 +83,14 @@ void Executor::Run(const RowContext* contexts, int64_t count, const TangentRows&
   along_ = tangents;
   sharing_ = sharing;
   for (int64_t i = 0; i < std::ssize(section_.instructions); ++i) {
-    Primal(section_.instructions[i]);
-    if (along_.columns > 0) Tangents(section_.instructions[i], i);
+    const PackedInstruction& instruction = section_.instructions[i];
+    if (along_.columns == 0 && instruction.together > 1) {
+      Branch(i);
+      i += instruction.together - 1;
+      continue;
+    }
+    Primal(instruction);
+    if (along_.columns > 0) Tangents(instruction, i);
   }
 }
 
@@ -118,6 +124,18 @@ void Executor::PrimalElementwise(const PackedInstruction& instruction) {
   }
   for (int64_t r = 0; r < count_ && result.width > result.size; ++r)
     ClearPadding(result, Row(result, r));
+}
+
+void Executor::Branch(int64_t index) {
+  const PackedInstruction* sum = &section_.instructions[index];
+  const auto kernel = kernels_.branch[static_cast<int>(sum[1].op)];
+  const bool adds = sum->together == 3;
+  const Place& result = sum[sum->together - 1].result;
+  for (int64_t r = 0; r < count_; ++r) {
+    kernel(Read(sum->operands[0], r), Read(sum->operands[1], r),
+           adds ? Read(sum[2].operands[0], r) : nullptr, Row(result, r), result.width);
+    ClearPadding(result, Row(result, r));
+  }
 }
 
 void Executor::Gemm(const PackedInstruction& instruction, const float* bias, const float* in,

@@ -58,6 +58,7 @@ class Executor {
   const float* SizeOrNull(const PackedInstruction& i, int k, int64_t r);
 
   void Primal(const PackedInstruction& instruction);
+  void Branch(int64_t index);
   void PrimalElementwise(const PackedInstruction& instruction);
   void PrimalLinear(const PackedInstruction& instruction);
   void PrimalAlong(const PackedInstruction& instruction, int64_t r);

@@ -24,6 +24,10 @@ struct ElementwiseKernels {
   void (*slopes)(const float* const* a, float* const* s, int64_t n);
 };
 
+// y = c + act(a + b) on n floats, with the bits of the three instructions one after another;
+// without c the activation alone.
+using BranchKernel = void (*)(const float* a, const float* b, const float* c, float* y, int64_t n);
+
 // Tangents of `columns` rows: out_j = sum_k slopes[k] tangents[k]_j over the operands whose
 // tangents are not null. A slope that is null counts as one.
 struct CarryArgs {
@@ -113,6 +117,7 @@ struct ReverseTangentArgs {
 
 struct ProgramKernels {
   ElementwiseKernels elementwise[program::kNumOps];  // null where the operation is another kind
+  BranchKernel branch[program::kNumOps];             // null where the operation is no activation
   // gemm by one thread or by those that share; sharing null: one.
   void (*gemm)(const Sharing* sharing, const GemmArgs& args);
   // size[i] = root of (spreads[i] |in|)^2 + out[i]^2: the rounding of a product.

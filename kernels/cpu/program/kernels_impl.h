@@ -23,8 +23,6 @@ inline void ProductSize(const PanelView& layer, const float* in, int64_t in_n, c
   });
 }
 
-inline void ProgramGemm(const Sharing* sharing, const GemmArgs& args) { SharedGemm(sharing, args); }
-
 inline void ScaledSize(float factor, const float* y, float* size, int64_t n) {
   ForVectors(n, [&](int64_t at) { Store(size + at, All(factor) * Abs(LoadWide(y + at))); });
 }
@@ -184,8 +182,8 @@ inline void ReverseTangent(const ReverseTangentArgs& a) {
 
 inline ProgramKernels ProgramTable() {
   ProgramKernels table = {};
-  FillElementwise<0>(table.elementwise);
-  table.gemm = &ProgramGemm;
+  FillElementwise(&table);
+  table.gemm = &SharedGemm;
   table.scaled_size = &ScaledSize;
   table.larger_size = &LargerSize;
   table.product_size = &ProductSize;

@@ -38,6 +38,12 @@ Home HomeOf(uint8_t section) {
   }
 }
 
+bool IsActivation(program::Op op) {
+  using program::Op;
+  return op == Op::kTanh || op == Op::kSigmoid || op == Op::kSilu || op == Op::kGelu ||
+         op == Op::kGeluTanh || op == Op::kRelu || op == Op::kSoftplus || op == Op::kMish;
+}
+
 // Blocks of a frame: a block is free again once its value has been read for the last time.
 class FramePlan {
  public:
@@ -184,6 +190,7 @@ class Packer {
         if (SectionAt(id) == section && last[id] == static_cast<int64_t>(at)) plan.Free(frame_[id]);
       }
     }
+    JoinBranches(section, packed);
     for (size_t i = 0; i < exports_.size(); ++i) {
       const auto id = static_cast<ValueId>(i);
       if (exports_[i] >= 0 && SectionAt(id) == section && section != program::kOnState)
@@ -197,6 +204,30 @@ class Packer {
     packed->row_floats = row_floats_[section];
     packed->frame_floats = plan.floats();
     return absl::OkStatus();
+  }
+
+  // Marks additions whose result only the activation behind them reads, and that only the addition
+  // behind it.
+  void JoinBranches(uint8_t section, PackedSection* packed) const {
+    std::vector<int> reads(program_.values.size());
+    for (const Instruction& instruction : program_.instructions)
+      for (const ValueId id : instruction.operands) ++reads[id];
+    for (const ValueId id : {program_.output, program_.prediction})
+      if (id != program::kNoValue) ++reads[id];
+    std::vector<const Instruction*> all;
+    for (const Instruction& instruction : program_.instructions)
+      if (SectionAt(instruction.result) == section) all.push_back(&instruction);
+    for (size_t i = 0; i + 1 < all.size(); ++i) {
+      const Instruction &sum = *all[i], &activation = *all[i + 1];
+      if (sum.op != program::Op::kAdd || !IsActivation(activation.op) || reads[sum.result] != 1 ||
+          activation.operands[0] != sum.result)
+        continue;
+      packed->instructions[i].together = 2;
+      if (i + 2 == all.size() || all[i + 2]->op != program::Op::kAdd ||
+          reads[activation.result] != 1 || all[i + 2]->operands[1] != activation.result)
+        continue;
+      packed->instructions[i].together = 3;
+    }
   }
 
   static std::vector<ValueId> Unique(std::vector<ValueId> ids) {

@@ -60,7 +60,10 @@ struct PackedInstruction {
   float epsilon = 0;
   std::vector<ElementRun> runs;     // kArrange
   const uint32_t* seeds = nullptr;  // [kNumProbes, result.width]
-  int64_t moments = -1;             // norms: offset into a frame's moments, in units of its rows
+  // Instructions from this one on, an addition, that one branch kernel does where no tangents go
+  // along: a + b, act(a + b), c + act(a + b). 1: none.
+  int32_t together = 1;
+  int64_t moments = -1;  // norms: offset into a frame's moments, in units of its rows
 };
 
 // A value that later sections read: its place here, and in their row.

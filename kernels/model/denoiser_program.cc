@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/model/denoiser_program.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "kernels/base/file.h"
+#include "kernels/base/status_context.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "kernels/program/fingerprint.h"
+#include "kernels/program/lower_onnx.h"
+#include "kernels/program/onnx_graph.h"
+#include "kernels/program/optimize.h"
+
+namespace deeppcr {
+namespace {
+
+using program::OnnxGraph;
+using program::OnnxInputs;
+using program::ProgramBuilder;
+using program::ValueId;
+
+// Multiply-adds of what depends on the time, made for every step before the first: some seconds.
+constexpr int64_t kMaxProductsOnDemand = int64_t{1} << 32;
+
+std::string InputNames(const OnnxGraph& graph) {
+  return StrJoin(graph.inputs, ", ", [](const auto& input) { return Quoted(input.name); });
+}
+
+// The inputs as config.json names them, else in the order state, time, condition.
+absl::StatusOr<OnnxInputs> InputsOf(const ModelConfig& config, const OnnxGraph& graph) {
+  const bool conditional = config.num_classes > 0 || config.conditioning_dim > 0;
+  DenoiserInputs names = config.denoiser_inputs;
+  if (names == DenoiserInputs{}) {
+    const size_t most = conditional ? 3 : 2;
+    if (graph.inputs.empty() || graph.inputs.size() > most)
+      return InvalidArgument(
+          "expected ", conditional ? "the inputs state, time, condition" : "the inputs state, time",
+          " in this order, got ", InputNames(graph),
+          "; name them in config.json: \"denoiser_inputs\": {\"state\": .., \"time\": ..",
+          conditional ? ", \"condition\": ..}" : "}");
+    names.state = graph.inputs[0].name;
+    if (graph.inputs.size() > 1) names.time = graph.inputs[1].name;
+    if (graph.inputs.size() > 2) names.condition = graph.inputs[2].name;
+  }
+  if (!conditional && !names.condition.empty())
+    return InvalidArgument("the input ", Quoted(names.condition),
+                           " is a condition, but config.json has neither conditioning_dim nor "
+                           "num_classes");
+  if (conditional && names.condition.empty())
+    return InvalidArgument("no input is the condition that config.json speaks of; there are ",
+                           InputNames(graph));
+  OnnxInputs inputs = {.state = names.state, .time = names.time};
+  (config.num_classes > 0 ? inputs.label : inputs.condition) = names.condition;
+  return inputs;
+}
+
+absl::Status CheckSizes(const ModelConfig& config, const ProgramBuilder& builder,
+                        ValueId prediction) {
+  const program::Program& made = builder.program();
+  const auto size = [&](ValueId id) { return id == program::kNoValue ? 0 : builder.at(id).size; };
+  if (size(made.state) != config.state_dim)
+    return InvalidArgument("the state has ", size(made.state), " elements; config.json: state_dim ",
+                           config.state_dim);
+  if (size(prediction) != config.state_dim)
+    return InvalidArgument("the output has ", size(prediction), " elements for a state of ",
+                           config.state_dim,
+                           " (a denoiser that also predicts a variance is not taken)");
+  if (size(made.condition) != config.conditioning_dim)
+    return InvalidArgument("the condition has ", size(made.condition),
+                           " elements; config.json: conditioning_dim ", config.conditioning_dim);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGraph& graph) {
+  DEEPPCR_ASSIGN_OR_RETURN(const OnnxInputs inputs, InputsOf(config, graph));
+  ProgramBuilder builder;
+  DEEPPCR_ASSIGN_OR_RETURN(const ValueId prediction, LowerOnnx(graph, inputs, builder));
+  DEEPPCR_RETURN_IF_ERROR(CheckSizes(config, builder, prediction));
+  DEEPPCR_ASSIGN_OR_RETURN(const ValueId next,
+                           builder.AddReverseStep(builder.program().state, prediction));
+  DEEPPCR_ASSIGN_OR_RETURN(const program::Program written, builder.Finish(next, prediction));
+  return program::Optimize(written, {});
+}
+
+// Weights that the instructions of some classes multiply with.
+template <class Wanted>
+int64_t WeightsOf(const program::Program& program, const Wanted& wanted) {
+  int64_t weights = 0;
+  for (const program::Instruction& instruction : program.instructions) {
+    if (instruction.op == program::Op::kLinear && wanted(program.at(instruction.result).depends))
+      weights += instruction.linear.rows * instruction.linear.cols * instruction.linear.repeat;
+  }
+  return weights;
+}
+
+}  // namespace
+
+absl::Status LoadDenoiserProgram(const std::string& directory, const ModelLimits& limits,
+                                 Model& model) {
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(StrCat(directory, "/", kDenoiserFile),
+                                                             limits.max_weights_bytes));
+  const absl::StatusOr<OnnxGraph> graph = program::ReadOnnxGraph(bytes, directory);
+  DEEPPCR_RETURN_IF_ERROR(WithContext(graph.status(), kDenoiserFile));
+  absl::StatusOr<program::Program> compiled = Compile(model.config, *graph);
+  DEEPPCR_RETURN_IF_ERROR(WithContext(compiled.status(), kDenoiserFile));
+  DEEPPCR_ASSIGN_OR_RETURN(model.weights_sha256, program::Fingerprint(*compiled));
+  model.diffusion.program = std::make_unique<const program::Program>(*std::move(compiled));
+  return absl::OkStatus();
+}
+
+DiffusionProgramSpec ProgramSpecOver(const Model& model, const StepTables& tables) {
+  const program::Program& program = *model.diffusion.program;
+  return {.state_dim = model.config.state_dim,
+          .steps = tables.steps,
+          .clip_range = tables.clip_range,
+          .program = &program,
+          .step_weights = std::max<int64_t>(
+              1, WeightsOf(program,
+                           [](uint8_t depends) { return (depends & program::kOnState) != 0; })),
+          .condition_dim = model.config.conditioning_dim,
+          .num_classes = model.config.num_classes,
+          .decoder = model.diffusion.decoder};
+}
+
+int64_t MaxProgramStepsOnDemand(const Model& model) {
+  const int64_t per_step = WeightsOf(*model.diffusion.program, [](uint8_t depends) {
+    return depends == program::kOnTime || depends == program::kOnTimeAndCondition;
+  });
+  return kMaxProductsOnDemand / std::max<int64_t>(1, per_step);
+}
+
+}  // namespace deeppcr
