@@ -13,7 +13,6 @@
 #include "kernels/program/fingerprint.h"
 #include "kernels/program/lower_onnx.h"
 #include "kernels/program/onnx_graph.h"
-#include "kernels/program/optimize.h"
 
 namespace deeppcr {
 namespace {
@@ -24,7 +23,7 @@ using program::ProgramBuilder;
 using program::ValueId;
 
 // Multiply-adds of what depends on the time, made for every step before the first: some seconds.
-constexpr int64_t kMaxProductsOnDemand = int64_t{1} << 32;
+constexpr int64_t kMaxProgramProducts = int64_t{1} << 32;
 
 std::string InputNames(const OnnxGraph& graph) {
   return StrJoin(graph.inputs, ", ", [](const auto& input) { return Quoted(input.name); });
@@ -83,7 +82,7 @@ absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGr
   DEEPPCR_ASSIGN_OR_RETURN(const ValueId next,
                            builder.AddReverseStep(builder.program().state, prediction));
   DEEPPCR_ASSIGN_OR_RETURN(const program::Program written, builder.Finish(next, prediction));
-  return program::Optimize(written, {});
+  return written;
 }
 
 // Weights that the instructions of some classes multiply with.
@@ -130,7 +129,7 @@ int64_t MaxProgramStepsOnDemand(const Model& model) {
   const int64_t per_step = WeightsOf(*model.diffusion.program, [](uint8_t depends) {
     return depends == program::kOnTime || depends == program::kOnTimeAndCondition;
   });
-  return kMaxProductsOnDemand / std::max<int64_t>(1, per_step);
+  return kMaxProgramProducts / std::max<int64_t>(1, per_step);
 }
 
 }  // namespace deeppcr

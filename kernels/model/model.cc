@@ -74,7 +74,7 @@ absl::StatusOr<std::string> ReadWeightsFile(const std::string& directory, const 
 absl::Status ReadWeights(const std::string& directory, const ModelLimits& limits,
                          const ModelFamily& family, Model& model) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadWeightsFile(directory, limits, model));
-  absl::StatusOr<Tensors> tensors = Tensors();
+  absl::StatusOr<Tensors> tensors = Tensors({});
   if (!bytes.empty() || !model.config.denoiser_program) tensors = ParseSafetensors(bytes);
   DEEPPCR_RETURN_IF_ERROR(WithContext(tensors.status(), kWeightsFile));
   DEEPPCR_RETURN_IF_ERROR(WithContext(family.load(*tensors, limits, model), kWeightsFile));
