@@ -9,6 +9,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/cpu/cpu_space.h"
 #include "kernels/cpu/diffusion/system.h"
+#include "kernels/cpu/program/system.h"
 #include "kernels/cpu/stack/system.h"
 
 namespace deeppcr::cpu {
@@ -58,6 +59,9 @@ struct NewSystemFrom {
   }
   absl::StatusOr<std::unique_ptr<System>> operator()(const DiffusionSpec& spec) const {
     return Wrap(PackDiffusion(spec, set, limits));
+  }
+  absl::StatusOr<std::unique_ptr<System>> operator()(const DiffusionProgramSpec& spec) const {
+    return Wrap(PackProgramSystem(spec, set, limits));
   }
 
   static absl::StatusOr<std::unique_ptr<System>> Wrap(

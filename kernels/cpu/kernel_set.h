@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/diffusion/kernels.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/program/kernels.h"
 
 namespace deeppcr::cpu {
 
@@ -13,6 +14,7 @@ namespace deeppcr::cpu {
 struct KernelSet {
   Kernels (*kernels)(int64_t width);
   DenoiserKernels (*denoiser)();
+  ProgramKernels (*program)();
 };
 
 }  // namespace deeppcr::cpu

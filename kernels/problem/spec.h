@@ -12,6 +12,10 @@
 #include "kernels/problem/activation.h"
 #include "kernels/problem/reverse_step.h"
 
+namespace deeppcr::program {
+struct Program;
+}
+
 namespace deeppcr {
 
 // y = act(W x + b). An absent layer (identity map) has rows == 0.
@@ -105,7 +109,23 @@ struct DiffusionSpec {
   int64_t output_dim() const { return decoder.empty() ? state_dim : decoder.back().rows; }
 };
 
-using SystemSpec = std::variant<DenseStackSpec, DiffusionSpec>;
+// The family `diffusion` with a step program in place of a named denoiser: z_l = program(z_{l-1})
+// with the timestep, the coefficients and the noise of reverse step l.
+struct DiffusionProgramSpec {
+  int64_t state_dim = 0;                       // D >= 1
+  std::span<const ReverseStep> steps;          // [L], in the order they are made
+  double clip_range = 0;                       // largest |x0|; infinity for no clip
+  const program::Program* program = nullptr;   // kernels/program/program.h; ends in a reverse step
+  int64_t step_weights = 0;                    // that a step multiplies with
+  int64_t condition_dim = 0, num_classes = 0;  // at most one is not 0
+  std::span<const DenseSpec> decoder;          // as in DiffusionSpec
+
+  int64_t num_steps() const { return static_cast<int64_t>(steps.size()); }
+  int64_t input_dim() const { return condition_dim; }
+  int64_t output_dim() const { return decoder.empty() ? state_dim : decoder.back().rows; }
+};
+
+using SystemSpec = std::variant<DenseStackSpec, DiffusionSpec, DiffusionProgramSpec>;
 
 // Sizes and capabilities of a system: all that solvers and plans know of it. The capabilities stand
 // for what a family has, so that no caller asks for the family itself.
@@ -137,12 +157,13 @@ inline SystemShape ShapeOf(const DenseStackSpec& spec) {
 }
 // An affine map of the initial noise would know nothing of the condition and of the noise of the
 // steps; the coarse run does.
-inline SystemShape ShapeOf(const DiffusionSpec& spec) {
+template <class Spec>
+SystemShape ShapeOfDiffusion(const Spec& spec, int64_t step_weights) {
   return {.num_steps = spec.num_steps(),
           .state_dim = spec.state_dim,
           .input_dim = spec.input_dim(),
           .output_dim = spec.output_dim(),
-          .step_weights = spec.denoiser.weights(spec.state_dim),
+          .step_weights = step_weights,
           .num_classes = spec.num_classes,
           .has_decoder = !spec.decoder.empty(),
           .draws_noise = true,
@@ -150,6 +171,12 @@ inline SystemShape ShapeOf(const DiffusionSpec& spec) {
           .affine_guess = false,
           .cheap_diagonal = false,
           .short_intervals = true};
+}
+inline SystemShape ShapeOf(const DiffusionSpec& spec) {
+  return ShapeOfDiffusion(spec, spec.denoiser.weights(spec.state_dim));
+}
+inline SystemShape ShapeOf(const DiffusionProgramSpec& spec) {
+  return ShapeOfDiffusion(spec, spec.step_weights);
 }
 inline SystemShape ShapeOf(const SystemSpec& spec) {
   return std::visit([](const auto& s) { return ShapeOf(s); }, spec);

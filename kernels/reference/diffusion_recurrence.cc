@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "kernels/problem/philox.h"
+#include "kernels/program/program.h"
 #include "kernels/reference/diffusion_ops.h"
+#include "kernels/reference/program_ops.h"
 #include "kernels/reference/recurrence.h"
 
 namespace deeppcr::reference {
@@ -16,17 +18,16 @@ namespace {
 // Largest number of denoiser evaluations of a coarse trajectory.
 constexpr int64_t kCoarseEvaluations = 16;
 
+// A reverse process with a denoiser of either kind: the functions of diffusion_ops.h and
+// program_ops.h are those of the spec.
+template <class Spec>
 class DiffusionFamily final : public Family {
  public:
-  explicit DiffusionFamily(const DiffusionSpec& spec) : spec_(spec) {
+  explicit DiffusionFamily(const Spec& spec) : spec_(spec) {
     shape = ShapeOf(spec);
     steps_.assign(spec.steps.begin(), spec.steps.end());
     spec_.steps = steps_;
-    time_embedding_.assign(spec.time_embedding.begin(), spec.time_embedding.end());
-    spec_.time_embedding = time_embedding_;
-    Own(&spec_.class_embedding);
-    Own(&spec_.condition);
-    OwnDenoiser(&spec_.denoiser);
+    OwnNetwork(&spec_);
     decoder_.assign(spec.decoder.begin(), spec.decoder.end());
     for (DenseSpec& layer : decoder_) Own(&layer);
     spec_.decoder = decoder_;
@@ -53,14 +54,24 @@ class DiffusionFamily final : public Family {
     Own(&layer->weight);
     Own(&layer->bias);
   }
-  void OwnDenoiser(DenoiserSpec* net) {
+  void OwnNetwork(DiffusionSpec* spec) {
+    time_embedding_.assign(spec->time_embedding.begin(), spec->time_embedding.end());
+    spec->time_embedding = time_embedding_;
+    Own(&spec->class_embedding);
+    Own(&spec->condition);
+    DenoiserSpec* net = &spec->denoiser;
     for (DenseSpec* layer : {&net->input, &net->output, &net->modulation}) Own(layer);
     for (auto* numbers : {&net->first_weight, &net->first_bias, &net->second_weight,
                           &net->second_bias, &net->norm_weight, &net->norm_bias})
       Own(numbers);
   }
+  void OwnNetwork(DiffusionProgramSpec* spec) {
+    program_ = *spec->program;
+    spec->program = &program_;
+  }
 
-  DiffusionSpec spec_;
+  Spec spec_;
+  program::Program program_;
   std::vector<ReverseStep> steps_;
   std::vector<double> time_embedding_;
   std::vector<DenseSpec> decoder_;
@@ -76,9 +87,10 @@ std::vector<float> NoiseOf(const SampleInput& input, const float* given, uint32_
   return noise;
 }
 
+template <class Spec>
 class DiffusionRecurrence final : public Recurrence {
  public:
-  DiffusionRecurrence(const DiffusionSpec& spec, const SampleInput& input)
+  DiffusionRecurrence(const Spec& spec, const SampleInput& input)
       : spec_(spec), condition_(Condition(spec, input.inputs, input.label)) {
     const int64_t dim = spec.state_dim;
     const std::vector<float> z0 = NoiseOf(input, input.initial_noise, kInitialNoiseStep, dim);
@@ -117,13 +129,15 @@ class DiffusionRecurrence final : public Recurrence {
     return next;
   }
 
-  const DiffusionSpec& spec_;
+  const Spec& spec_;
   const std::vector<double> condition_;
   std::vector<double> initial_;
   std::vector<std::vector<float>> noise_;  // by reverse step
 };
 
-std::vector<std::vector<double>> DiffusionRecurrence::CoarseTrajectory(PassCount* count) const {
+template <class Spec>
+std::vector<std::vector<double>> DiffusionRecurrence<Spec>::CoarseTrajectory(
+    PassCount* count) const {
   const int64_t stride = (spec_.num_steps() - 1) / kCoarseEvaluations + 1;
   *count = {.stages = 0, .columns = 1};
   std::vector<std::vector<double>> states = {initial_};
@@ -138,11 +152,13 @@ std::vector<std::vector<double>> DiffusionRecurrence::CoarseTrajectory(PassCount
   return states;
 }
 
-std::unique_ptr<Recurrence> DiffusionFamily::Encode(const SampleInput& input) const {
-  return std::make_unique<DiffusionRecurrence>(spec_, input);
+template <class Spec>
+std::unique_ptr<Recurrence> DiffusionFamily<Spec>::Encode(const SampleInput& input) const {
+  return std::make_unique<DiffusionRecurrence<Spec>>(spec_, input);
 }
 
-double DiffusionFamily::OutputAmplification(const std::vector<double>& z) const {
+template <class Spec>
+double DiffusionFamily<Spec>::OutputAmplification(const std::vector<double>& z) const {
   const std::vector<double> jacobian = DecodeJacobian(spec_, z);
   double largest = 0;
   for (int64_t i = 0; i < shape.output_dim; ++i) {
@@ -158,7 +174,10 @@ double DiffusionFamily::OutputAmplification(const std::vector<double>& z) const 
 }  // namespace
 
 std::unique_ptr<Family> NewFamily(const DiffusionSpec& spec) {
-  return std::make_unique<DiffusionFamily>(spec);
+  return std::make_unique<DiffusionFamily<DiffusionSpec>>(spec);
+}
+std::unique_ptr<Family> NewFamily(const DiffusionProgramSpec& spec) {
+  return std::make_unique<DiffusionFamily<DiffusionProgramSpec>>(spec);
 }
 
 }  // namespace deeppcr::reference

@@ -39,6 +39,7 @@ class Family {
 
 std::unique_ptr<Family> NewFamily(const DenseStackSpec& spec);
 std::unique_ptr<Family> NewFamily(const DiffusionSpec& spec);
+std::unique_ptr<Family> NewFamily(const DiffusionProgramSpec& spec);
 
 }  // namespace deeppcr::reference
 

@@ -2,10 +2,9 @@
 #include "kernels/cpu/diffusion/recurrence.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "kernels/base/team.h"
-#include "kernels/problem/philox.h"
+#include "kernels/cpu/diffusion/coarse_hold.h"
+#include "kernels/cpu/diffusion/sharing.h"
 
 namespace deeppcr::cpu {
 
@@ -17,13 +16,6 @@ struct DiffusionRecurrence::Block {
 };
 
 namespace {
-
-void Share(void* team, Team::Piece piece, void* context, int64_t most) {
-  static_cast<Team*>(team)->Do(piece, context, most);
-}
-
-// Steps whose noise is drawn together, and drawn once more by philox.h if one normal is uncertain.
-constexpr int64_t kDrawnTogether = 64;
 
 // Number of intervals that fill a tile of the tangent kernel.
 int64_t IntervalsTogether(int64_t columns) {
@@ -39,7 +31,7 @@ struct RecurrenceSizes {
     const DenoiserView& d = model.denoiser;
     const bool per_sample = model.modulation_per_sample();
     const int64_t columns = kNumProbes + model.shape.state_dim;
-    noise = model.group * model.shape.num_steps * d.state_width;
+    noise = StepNoise::Floats(model.shape.num_steps, d.state_width, model.group);
     modulation = per_sample ? model.group * model.table_floats() : 0;
     condition = per_sample ? std::max(model.condition.width, d.hidden_width) +
                                  kModulationTile * d.hidden_width
@@ -65,10 +57,10 @@ DiffusionRecurrence::DiffusionRecurrence(const PackedDiffusion& model)
       num_steps_(model.shape.num_steps),
       width_(model.width),
       state_width_(model.denoiser.state_width),
-      sharing_{&Share, nullptr},
-      decoder_(model.decoder, dim_, model.denoiser_kernels) {
+      sharing_{&ShareByTeam, nullptr},
+      decoder_(model.decoder, dim_, model.denoiser_kernels),
+      noise_(model.coefficients, dim_, state_width_, model.group) {
   const RecurrenceSizes sizes(model);
-  noise_ = AlignedBuffer<float>(sizes.noise);
   modulation_ = AlignedBuffer<float>(sizes.modulation);
   condition_ = AlignedBuffer<float>(sizes.condition);
   states_ = AlignedBuffer<float>(sizes.states);
@@ -89,44 +81,9 @@ bool DiffusionRecurrence::ok() const {
 }
 
 void DiffusionRecurrence::Encode(int32_t sample, const SampleInput& input, float* z) {
-  if (input.initial_noise != nullptr) {
-    std::copy_n(input.initial_noise, dim_, z);
-  } else {
-    FillNormals(input.seed, input.sample, kInitialNoiseStep, dim_, z);
-  }
-  std::fill(z + dim_, z + width_, 0.0F);
-  EncodeNoise(sample, input);
+  EncodeInitialNoise(input, dim_, width_, z);
+  noise_.Encode(sample, input, model_.denoiser_kernels);
   EncodeCondition(sample, input);
-}
-
-void DiffusionRecurrence::EncodeNoise(int32_t sample, const SampleInput& input) {
-  float* noise = noise_.data() + sample * num_steps_ * state_width_;
-  const auto draws = [&](int64_t step) { return model_.coefficients[step].sigma != 0; };
-  for (int64_t begin = 0, end = 0; begin < num_steps_; begin = std::max(end, begin + 1)) {
-    if (Fired(input.token)) return;  // the rest is of no use
-    for (end = begin; end < num_steps_ && end - begin < kDrawnTogether && draws(end);) ++end;
-    if (end == begin) continue;
-    if (input.step_noise == nullptr) {
-      DrawNoise(input, begin, end, noise + begin * state_width_);
-      continue;
-    }
-    for (int64_t i = begin; i < end; ++i)
-      std::copy_n(input.step_noise + i * dim_, dim_, noise + i * state_width_);
-  }
-}
-
-// Draws the noise of steps [begin, end), one row each; elements behind D - 1 are not used.
-void DiffusionRecurrence::DrawNoise(const SampleInput& input, int64_t begin, int64_t end,
-                                    float* to) {
-  const bool certain = model_.denoiser_kernels.normals({.seed = input.seed,
-                                                        .sample = input.sample,
-                                                        .first_step = static_cast<uint32_t>(begin),
-                                                        .num_steps = end - begin,
-                                                        .quads = (dim_ + 3) / 4,
-                                                        .out = to,
-                                                        .stride = state_width_});
-  for (int64_t i = begin; !certain && i < end; ++i, to += state_width_)
-    FillNormals(input.seed, input.sample, static_cast<uint32_t>(i), dim_, to);
 }
 
 void DiffusionRecurrence::EncodeCondition(int32_t sample, const SampleInput& input) {
@@ -150,11 +107,9 @@ void DiffusionRecurrence::EncodeCondition(int32_t sample, const SampleInput& inp
 }
 
 StepRow DiffusionRecurrence::RowOf(int32_t sample, int64_t step) const {
-  const ReverseCoefficients& coefficients = model_.coefficients[step];
-  const float* noise = noise_.data() + (sample * num_steps_ + step) * state_width_;
-  return {.coefficients = &coefficients,
+  return {.coefficients = &model_.coefficients[step],
           .modulation = table_[sample] + step * model_.denoiser.modulation_floats,
-          .noise = coefficients.sigma == 0 ? nullptr : noise,
+          .noise = noise_.At(sample, step),
           .step = step};
 }
 
@@ -275,36 +230,22 @@ PassCount DiffusionRecurrence::GuessCoarse(int64_t interval, int64_t stride, flo
   std::copy_n(states, dim_, states_.data());
   float* z = states_.data() + state_width_;
   std::copy_n(states_.data(), state_width_, z);
+  const CoarseHold hold = {.coefficients = model_.coefficients,
+                           .holds = model_.holds,
+                           .clip_range = model_.denoiser.clip_range,
+                           .dim = dim_,
+                           .width = width_,
+                           .interval = interval,
+                           .stride = stride};
   for (int64_t begin = 0; begin < num_steps_ && !Fired(token); begin += every, ++cost.stages) {
     // Row 0 goes into the step, which overwrites it; row 1 is the guess.
     std::copy_n(z, state_width_, states_.data());
     rows_[0] = RowOf(0, begin);
     Step(1, false, false);
-    HoldSample(begin, std::min(begin + every, num_steps_), interval, stride, states);
+    hold.Advance(begin, std::min(begin + every, num_steps_), noise_, z, predictions_.data(),
+                 states);
   }
   return cost;
-}
-
-// Takes row 1 of states_ through steps [begin, end) with the x0 of step `begin`. Elements that
-// would not be finite stay as they were: a guess may be wrong, but not useless.
-void DiffusionRecurrence::HoldSample(int64_t begin, int64_t end, int64_t interval, int64_t stride,
-                                     float* states) {
-  float* z = states_.data() + state_width_;
-  float* x0 = predictions_.data();
-  const ReverseCoefficients& at = model_.coefficients[begin];
-  const float clip = model_.denoiser.clip_range;
-  for (int64_t i = 0; i < dim_; ++i) x0[i] = at.x0_z * z[i] + at.x0_m * x0[i];
-  for (int64_t l = begin; l < end; ++l) {
-    const HoldCoefficients& hold = model_.holds[l];
-    const float* noise = noise_.data() + l * state_width_;
-    for (int64_t i = 0; i < dim_; ++i) {
-      float next = hold.z * z[i] + hold.raw * x0[i] + hold.clipped * std::clamp(x0[i], -clip, clip);
-      if (hold.sigma != 0) next += hold.sigma * noise[i];
-      if (std::isfinite(next)) z[i] = next;
-    }
-    if ((l + 1) % interval == 0 || l + 1 == num_steps_)
-      std::copy_n(z, width_, states + (l / interval + 1) * stride);
-  }
 }
 
 }  // namespace deeppcr::cpu

@@ -8,6 +8,7 @@
 
 #include "kernels/base/aligned_buffer.h"
 #include "kernels/cpu/dense_chain.h"
+#include "kernels/cpu/diffusion/step_noise.h"
 #include "kernels/cpu/diffusion/system.h"
 #include "kernels/cpu/recurrence.h"
 
@@ -46,13 +47,10 @@ class DiffusionRecurrence final : public Recurrence {
   void Step(int64_t count, bool tapes, bool sizes);
   void TakeStates(const float* from, int64_t stride, int64_t count);
   void GiveStates(float* to, int64_t stride, int64_t count) const;
-  void EncodeNoise(int32_t sample, const SampleInput& input);
-  void DrawNoise(const SampleInput& input, int64_t begin, int64_t end, float* to);
   void EncodeCondition(int32_t sample, const SampleInput& input);
   int64_t PropagateBlock(const IntervalPass& pass, const Block& block);
   void StartTangents(const Block& block);
   void FinishBlock(const IntervalPass& pass, const Block& block);
-  void HoldSample(int64_t begin, int64_t end, int64_t interval, int64_t stride, float* states);
 
   const PackedDiffusion& model_;
   const int64_t dim_, num_steps_;
@@ -60,7 +58,7 @@ class DiffusionRecurrence final : public Recurrence {
   const int64_t state_width_;  // X: width of the states inside
   Sharing sharing_;
   DenseChain decoder_;
-  AlignedBuffer<float> noise_;       // [group, L, X]
+  StepNoise noise_;
   AlignedBuffer<float> modulation_;  // [group, L, modulation_floats], if per sample
   AlignedBuffer<float> condition_;   // [H'], then y [kModulationTile, H'], if per sample
   std::array<const float*, kDiffusionGroup> table_ = {};  // modulation of each sample

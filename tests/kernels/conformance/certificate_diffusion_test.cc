@@ -11,6 +11,7 @@
 #include <random>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/program/denoiser_program.h"
 #include "kernels/solver/registry.h"
 #include "tests/testing/random_diffusion.h"
 #include "tests/testing/rounding_gate.h"
@@ -83,10 +84,21 @@ struct ProcessClaims {
   double worst = 0;
 };
 
+// The denoiser as it is, or as a step program.
+class CertificateDiffusionTest : public ::testing::TestWithParam<bool> {
+ protected:
+  void CountProcess(const DiffusionOptions& drawn, const DiffusionSpec& spec, int index,
+                    std::mt19937_64& random, ProcessClaims* claims) const;
+};
+
 // Counts the claims of eight solves of a process, from guesses of every kind.
-void CountProcess(const DiffusionOptions& drawn, const DiffusionSpec& spec, int index,
-                  std::mt19937_64& random, ProcessClaims* claims) {
-  const SolverRig rig(*cpu::NewCpuBackend(), spec);
+void CertificateDiffusionTest::CountProcess(const DiffusionOptions& drawn,
+                                            const DiffusionSpec& spec, int index,
+                                            std::mt19937_64& random, ProcessClaims* claims) const {
+  const program::Program program = *program::ProgramOfDenoiser(spec);
+  const SystemSpec system =
+      GetParam() ? SystemSpec(program::WithProgram(spec, program)) : SystemSpec(spec);
+  const SolverRig rig(*cpu::NewCpuBackend(), system);
   SampleInputs request{.num_samples = 1, .seed = 5, .first_sample = static_cast<uint64_t>(index)};
   const Solved sequential = rig.Solve({.solver = "sequential"}, request);
   if (!sequential.reports[0].converged) return;
@@ -114,7 +126,7 @@ void Print(const char* what, const ProcessClaims& claims) {
               claims.solves, claims.worst);
 }
 
-TEST(CertificateDiffusionTest, NoClaimIsFalse) {
+TEST_P(CertificateDiffusionTest, NoClaimIsFalse) {
   ProcessClaims claims;
   for (int index = 0; index < NumProcesses(); ++index) {
     std::mt19937_64 random(index);
@@ -126,7 +138,7 @@ TEST(CertificateDiffusionTest, NoClaimIsFalse) {
 }
 
 // Draws kinked denoisers whose weights are small integers times a scale, so that terms cancel.
-TEST(CertificateDiffusionTest, IntegerWeights) {
+TEST_P(CertificateDiffusionTest, IntegerWeights) {
   ProcessClaims claims;
   for (int index = 0; index < NumProcesses(); ++index) {
     std::mt19937_64 random(index + 7'000'000);
@@ -141,7 +153,7 @@ TEST(CertificateDiffusionTest, IntegerWeights) {
   EXPECT_GT(claims.made, 2 * NumProcesses());
 }
 
-TEST(CertificateDiffusionTest, RoundingThatWakesAUnit) {
+TEST_P(CertificateDiffusionTest, RoundingThatWakesAUnit) {
   for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
     ProcessClaims claims;
     for (int index = 0; index < 4 * NumProcesses(); ++index) {
@@ -158,6 +170,9 @@ TEST(CertificateDiffusionTest, RoundingThatWakesAUnit) {
     EXPECT_GT(claims.made, NumProcesses());
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Forms, CertificateDiffusionTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "Program" : "Named"; });
 
 }  // namespace
 }  // namespace deeppcr::testing

@@ -7,8 +7,10 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "kernels/problem/philox.h"
+#include "kernels/program/denoiser_program.h"
 #include "kernels/solver/registry.h"
 #include "tests/testing/random_diffusion.h"
 #include "tests/testing/solver_rig.h"
@@ -22,17 +24,37 @@ constexpr double kTolerance = 1e-4;
 struct Family {
   const char* name;
   DiffusionOptions (*options)(int64_t num_steps, uint64_t seed);
+  bool program;  // the denoiser as a step program
 };
-constexpr std::array kFamilies = {Family{"residual", &ResidualDdpm},
-                                  Family{"adaln", &AdaLnWithDecoder}};
+constexpr std::array kFamilies = {Family{"residual", &ResidualDdpm, false},
+                                  Family{"adaln", &AdaLnWithDecoder, false},
+                                  Family{"residual_program", &ResidualDdpm, true},
+                                  Family{"adaln_program", &AdaLnWithDecoder, true}};
+
+// A reverse process with a denoiser of the family's form.
+class Process {
+ public:
+  Process(const Family& family, int64_t steps)
+      : random_(family.options(steps, static_cast<uint64_t>(steps))) {
+    if (family.program) program_ = *program::ProgramOfDenoiser(random_.spec());
+  }
+  const DiffusionSpec& spec() const { return random_.spec(); }
+  SystemSpec system() const {
+    if (!program_.has_value()) return spec();
+    return program::WithProgram(spec(), *program_);
+  }
+
+ private:
+  RandomDiffusion random_;
+  std::optional<program::Program> program_;
+};
 
 class DiffusionConformanceTest : public ::testing::TestWithParam<std::tuple<size_t, size_t>> {
  protected:
   const BackendCase& backend() const { return BackendCases()[std::get<0>(GetParam())]; }
   std::unique_ptr<Backend> NewBackend() const { return backend().create(); }
-  RandomDiffusion NewProcess(int64_t steps) const {
-    return RandomDiffusion(
-        kFamilies[std::get<1>(GetParam())].options(steps, static_cast<uint64_t>(steps)));
+  Process NewProcess(int64_t steps) const {
+    return Process(kFamilies[std::get<1>(GetParam())], steps);
   }
 
   // n samples of a process; the labels and conditions belong to the test.
@@ -77,13 +99,13 @@ TEST_P(DiffusionConformanceTest, EverySolverAgreesWithTheReference) {
   constexpr int64_t kSamples = 3;
   for (const int64_t steps : {1, 2, 31, 65, 200}) {
     if (steps > backend().max_steps) continue;
-    const RandomDiffusion process = NewProcess(steps);
+    const Process process = NewProcess(steps);
     const DiffusionSpec& spec = process.spec();
     const SampleInputs request = Request(spec, kSamples);
     const SolverRig oracle(BackendCases().back().create(), spec);
     const Solved want = oracle.Solve({.solver = "sequential"}, request);
     const std::vector<double> states(want.trajectory.begin(), want.trajectory.end());
-    const SolverRig rig(NewBackend(), spec);
+    const SolverRig rig(NewBackend(), process.system());
     for (const ResolvedOptions& options : AllOptions(steps)) {
       const Solved solved = rig.Solve(options, request);
       ASSERT_EQ(solved.reports.size(), static_cast<size_t>(kSamples));
@@ -104,9 +126,9 @@ TEST_P(DiffusionConformanceTest, EverySolverAgreesWithTheReference) {
 TEST_P(DiffusionConformanceTest, BitsDependOnNeitherBatchNorSplitNorThreads) {
   constexpr int64_t kSamples = 11;
   const int64_t steps = std::min<int64_t>(40, backend().max_steps / 8);
-  const RandomDiffusion process = NewProcess(steps);
+  const Process process = NewProcess(steps);
   const SampleInputs request = Request(process.spec(), kSamples);
-  const SolverRig rig(NewBackend(), process.spec()), threads(NewBackend(), process.spec(), 4);
+  const SolverRig rig(NewBackend(), process.system()), threads(NewBackend(), process.system(), 4);
   for (const ResolvedOptions& options : AllOptions(steps)) {
     const Solved together = rig.Solve(options, request);
     EXPECT_TRUE(together.SameAnswers(rig.Solve(options, request))) << options.solver;
@@ -124,9 +146,9 @@ TEST_P(DiffusionConformanceTest, BitsDependOnNeitherBatchNorSplitNorThreads) {
 
 TEST_P(DiffusionConformanceTest, GivenNoiseIsUsedAsDrawnNoiseWouldBe) {
   constexpr int64_t kSteps = 12, kSamples = 2;
-  const RandomDiffusion process = NewProcess(kSteps);
+  const Process process = NewProcess(kSteps);
   const int64_t dim = process.spec().state_dim;
-  const SolverRig rig(NewBackend(), process.spec());
+  const SolverRig rig(NewBackend(), process.system());
   const SampleInputs drawn = Request(process.spec(), kSamples);
   std::vector<float> initial(kSamples * dim), steps(kSamples * kSteps * dim);
   for (int64_t s = 0; s < kSamples; ++s) {
@@ -149,9 +171,9 @@ TEST_P(DiffusionConformanceTest, GivenNoiseIsUsedAsDrawnNoiseWouldBe) {
 
 TEST_P(DiffusionConformanceTest, EveryUpdateMakesOneMoreIntervalExact) {
   constexpr int64_t kSteps = 43, kInterval = 3;
-  const RandomDiffusion process = NewProcess(kSteps);
+  const Process process = NewProcess(kSteps);
   const int64_t dim = process.spec().state_dim;
-  const SolverRig rig(NewBackend(), process.spec());
+  const SolverRig rig(NewBackend(), process.system());
   const SampleInputs request = Request(process.spec(), 1);
   const Solved sequential = rig.Solve({.solver = "sequential"}, request);
   for (const std::string_view solver : {"newton", "picard", "jacobi"}) {

@@ -193,11 +193,16 @@ inline const std::vector<InstructionSetKernels>& KernelsOfThisMachine() {
   static const auto* const kAll = [] {
     auto* all = new std::vector<InstructionSetKernels>;
     const cpu::InstructionSet newest = cpu::DetectInstructionSet();
-    all->push_back({"baseline", {&cpu::KernelsBaseline, &cpu::DenoiserKernelsBaseline}});
+    all->push_back(
+        {"baseline",
+         {&cpu::KernelsBaseline, &cpu::DenoiserKernelsBaseline, &cpu::ProgramKernelsBaseline}});
     if (newest >= cpu::InstructionSet::kAvx2)
-      all->push_back({"avx2", {&cpu::KernelsAvx2, &cpu::DenoiserKernelsAvx2}});
+      all->push_back(
+          {"avx2", {&cpu::KernelsAvx2, &cpu::DenoiserKernelsAvx2, &cpu::ProgramKernelsAvx2}});
     if (newest >= cpu::InstructionSet::kAvx512)
-      all->push_back({"avx512", {&cpu::KernelsAvx512, &cpu::DenoiserKernelsAvx512}});
+      all->push_back(
+          {"avx512",
+           {&cpu::KernelsAvx512, &cpu::DenoiserKernelsAvx512, &cpu::ProgramKernelsAvx512}});
     return all;
   }();
   return *kAll;

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_PROGRAM_ELEMENTWISE_H_
+#define DEEPPCR_KERNELS_CPU_PROGRAM_ELEMENTWISE_H_
+
+// The elementwise operations of step programs on vectors, one specialisation each.
+
+#include "kernels/cpu/diffusion/hidden_vectors.h"
+#include "kernels/cpu/program/kernels.h"
+#include "kernels/cpu/simd/activations.h"
+
+namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
+
+using program::Op;
+
+// Functions of the C library lane by lane, in double: right to the last bit but in rare cases.
+template <class F>
+DEEPPCR_INLINE Wide OnLanes(Wide a, const F& f) {
+  for (int i = 0; i < kNativeLanes; ++i) a.v[i] = static_cast<float>(f(double{a.v[i]}));
+  return a;
+}
+template <class F>
+DEEPPCR_INLINE Wide OnLanes(Wide a, Wide b, const F& f) {
+  for (int i = 0; i < kNativeLanes; ++i)
+    a.v[i] = static_cast<float>(f(double{a.v[i]}, double{b.v[i]}));
+  return a;
+}
+
+// Value and slopes of an operation on one vector per operand.
+template <Op op>
+struct Lanes;
+
+template <Activation activation>
+struct ActivationLanes {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) {
+    Wide x[1] = {a[0]};
+    Activate(activation, x);
+    return x[0];
+  }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
+    Wide x[1] = {a[0]};
+    Differentiate(activation, x);
+    s[0] = x[0];
+  }
+};
+template <>
+struct Lanes<Op::kTanh> : ActivationLanes<Activation::kTanh> {};
+template <>
+struct Lanes<Op::kSigmoid> : ActivationLanes<Activation::kSigmoid> {};
+template <>
+struct Lanes<Op::kSilu> : ActivationLanes<Activation::kSilu> {};
+template <>
+struct Lanes<Op::kGelu> : ActivationLanes<Activation::kGelu> {};
+template <>
+struct Lanes<Op::kGeluTanh> : ActivationLanes<Activation::kGeluTanh> {};
+template <>
+struct Lanes<Op::kRelu> : ActivationLanes<Activation::kRelu> {};
+template <>
+struct Lanes<Op::kSoftplus> : ActivationLanes<Activation::kSoftplus> {};
+template <>
+struct Lanes<Op::kMish> : ActivationLanes<Activation::kMish> {};
+
+template <>
+struct Lanes<Op::kNegate> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return -a[0]; }
+  static DEEPPCR_INLINE void Slopes(const Wide*, Wide* s) { s[0] = All(-1.0F); }
+};
+template <>
+struct Lanes<Op::kAbs> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return Abs(a[0]); }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
+    s[0] = SelectEqual(a[0], All(0.0F), All(0.0F), WithSignOf(a[0], All(1.0F)));
+  }
+};
+template <>
+struct Lanes<Op::kSquare> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return a[0] * a[0]; }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) { s[0] = a[0] + a[0]; }
+};
+template <>
+struct Lanes<Op::kReciprocal> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return All(1.0F) / a[0]; }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
+    const Wide inverse = All(1.0F) / a[0];
+    s[0] = -(inverse * inverse);
+  }
+};
+template <>
+struct Lanes<Op::kSqrt> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return Sqrt(a[0]); }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) { s[0] = All(0.5F) / Sqrt(a[0]); }
+};
+template <>
+struct Lanes<Op::kExp> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return Exp(a[0]); }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) { s[0] = Exp(a[0]); }
+};
+template <>
+struct Lanes<Op::kLog> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) {
+    return OnLanes(a[0], [](double x) { return __builtin_log(x); });
+  }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) { s[0] = All(1.0F) / a[0]; }
+};
+template <>
+struct Lanes<Op::kSin> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) {
+    return OnLanes(a[0], [](double x) { return __builtin_sin(x); });
+  }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
+    s[0] = OnLanes(a[0], [](double x) { return __builtin_cos(x); });
+  }
+};
+template <>
+struct Lanes<Op::kCos> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) {
+    return OnLanes(a[0], [](double x) { return __builtin_cos(x); });
+  }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
+    s[0] = OnLanes(a[0], [](double x) { return -__builtin_sin(x); });
+  }
+};
+template <>
+struct Lanes<Op::kErf> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) {
+    return OnLanes(a[0], [](double x) { return __builtin_erf(x); });
+  }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
+    s[0] = Exp(-(a[0] * a[0])) * All(1.12837917F);  // 2 / sqrt(pi)
+  }
+};
+template <>
+struct Lanes<Op::kExpMinusOne> {
+  // e^a - 1 = -e^a (e^-a - 1): nothing cancels on either side.
+  static DEEPPCR_INLINE Wide Value(const Wide* a) {
+    const Wide below = ExpMinusOneOfNegative(-Abs(a[0]));
+    return SelectGreater(a[0], All(0.0F), -(Exp(a[0]) * below), below);
+  }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) { s[0] = Exp(a[0]); }
+};
+template <>
+struct Lanes<Op::kFloor> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) {
+    return OnLanes(a[0], [](double x) { return __builtin_floor(x); });
+  }
+  static DEEPPCR_INLINE void Slopes(const Wide*, Wide* s) { s[0] = All(0.0F); }
+};
+template <>
+struct Lanes<Op::kAdd> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return a[0] + a[1]; }
+  static DEEPPCR_INLINE void Slopes(const Wide*, Wide* s) { s[0] = s[1] = All(1.0F); }
+};
+template <>
+struct Lanes<Op::kSubtract> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return a[0] - a[1]; }
+  static DEEPPCR_INLINE void Slopes(const Wide*, Wide* s) {
+    s[0] = All(1.0F);
+    s[1] = All(-1.0F);
+  }
+};
+template <>
+struct Lanes<Op::kMultiply> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return a[0] * a[1]; }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
+    s[0] = a[1];
+    s[1] = a[0];
+  }
+};
+template <>
+struct Lanes<Op::kDivide> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return a[0] / a[1]; }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
+    s[0] = All(1.0F) / a[1];
+    s[1] = -(a[0] / a[1]) / a[1];
+  }
+};
+// Of equal values each counts half, as in kernels/program/elementwise.h; a NaN is kept.
+template <>
+struct Lanes<Op::kMaximum> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) {
+    return SelectEqual(a[1], a[1], Max(a[0], a[1]), a[1]);
+  }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
+    const Wide one = All(1.0F), zero = All(0.0F);
+    s[0] = SelectGreater(a[0], a[1], one, SelectEqual(a[0], a[1], All(0.5F), zero));
+    s[1] = one - s[0];
+  }
+};
+template <>
+struct Lanes<Op::kMinimum> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) {
+    return SelectEqual(a[1], a[1], Min(a[0], a[1]), a[1]);
+  }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
+    const Wide one = All(1.0F), zero = All(0.0F);
+    s[0] = SelectGreater(a[1], a[0], one, SelectEqual(a[0], a[1], All(0.5F), zero));
+    s[1] = one - s[0];
+  }
+};
+template <>
+struct Lanes<Op::kPower> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) {
+    return OnLanes(a[0], a[1], [](double x, double y) { return __builtin_pow(x, y); });
+  }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
+    s[0] = OnLanes(a[0], a[1],
+                   [](double x, double y) { return y == 0 ? 0 : y * __builtin_pow(x, y - 1); });
+    s[1] = OnLanes(a[0], a[1], [](double x, double y) {
+      return x > 0 ? __builtin_pow(x, y) * __builtin_log(x) : 0;
+    });
+  }
+};
+template <>
+struct Lanes<Op::kLess> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) {
+    return SelectGreater(a[1], a[0], All(1.0F), All(0.0F));
+  }
+  static DEEPPCR_INLINE void Slopes(const Wide*, Wide* s) { s[0] = s[1] = All(0.0F); }
+};
+template <>
+struct Lanes<Op::kEqual> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) {
+    return SelectEqual(a[0], a[1], All(1.0F), All(0.0F));
+  }
+  static DEEPPCR_INLINE void Slopes(const Wide*, Wide* s) { s[0] = s[1] = All(0.0F); }
+};
+template <>
+struct Lanes<Op::kSelect> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) {
+    return SelectEqual(a[0], All(0.0F), a[2], a[1]);
+  }
+  // Of the condition: what a change of side changes. Its tangents are zero, but for probes.
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
+    s[0] = a[1] - a[2];
+    s[1] = SelectEqual(a[0], All(0.0F), All(0.0F), All(1.0F));
+    s[2] = All(1.0F) - s[1];
+  }
+};
+
+// A long run of elementary functions is all latency: four vectors at a time.
+template <Op op>
+void ValueOf(const float* const* a, float* y, int64_t n) {
+  constexpr int K = program::RowOf(op).operands;
+  ForChunks(n, [&]<int M>(int64_t at) {
+    Wide out[M];
+#pragma GCC unroll 4
+    for (int v = 0; v < M; ++v) {
+      Wide in[K];
+      for (int k = 0; k < K; ++k) in[k] = LoadWide(a[k] + at + v * kNativeLanes);
+      out[v] = Lanes<op>::Value(in);
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < M; ++v) Store(y + at + v * kNativeLanes, out[v]);
+  });
+}
+
+template <Op op>
+void SlopesOf(const float* const* a, float* const* s, int64_t n) {
+  constexpr int K = program::RowOf(op).operands;
+  ForChunks(n, [&]<int M>(int64_t at) {
+    Wide out[M][K];
+#pragma GCC unroll 4
+    for (int v = 0; v < M; ++v) {
+      Wide in[K];
+      for (int k = 0; k < K; ++k) in[k] = LoadWide(a[k] + at + v * kNativeLanes);
+      Lanes<op>::Slopes(in, out[v]);
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < M; ++v) {
+      for (int k = 0; k < K; ++k)
+        if (s[k] != nullptr) Store(s[k] + at + v * kNativeLanes, out[v][k]);
+    }
+  });
+}
+
+template <int I>
+DEEPPCR_INLINE void FillElementwise(ElementwiseKernels* table) {
+  if constexpr (I < program::kNumOps) {
+    constexpr Op op = program::kOps[I].op;
+    if constexpr (program::kOps[I].kind == program::OpKind::kElementwise)
+      table[I] = {&ValueOf<op>, &SlopesOf<op>};
+    FillElementwise<I + 1>(table);
+  }
+}
+
+}  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA
+
+#endif  // DEEPPCR_KERNELS_CPU_PROGRAM_ELEMENTWISE_H_

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_PROGRAM_EXECUTOR_H_
+#define DEEPPCR_KERNELS_CPU_PROGRAM_EXECUTOR_H_
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/base/aligned_buffer.h"
+#include "kernels/cpu/program/packed_program.h"
+
+namespace deeppcr::cpu {
+
+// What a row of a section reads beside its frame.
+struct RowContext {
+  std::array<const float*, kNumHomes> rows = {};      // by Home; kFrame unused
+  const ReverseCoefficients* coefficients = nullptr;  // of kReverseStep
+  const float* noise = nullptr;                       // [width of z], or null where sigma is 0
+  int64_t step = 0;                                   // gives the signs of the probes
+};
+
+// Tangents that go along: `columns` for each row, of which the first `probes` pick up rounding.
+struct TangentRows {
+  int64_t columns = 0, probes = 0;
+};
+
+// The memory in which a section runs, and the runs. Not thread-safe. Nothing allocates but the
+// constructor.
+//
+// A row's values have the same bits whatever rows are beside it, and with or without tangents.
+class Executor {
+ public:
+  // For up to `rows` rows with up to `tangents` tangents in all.
+  Executor(const PackedSection& section, const ProgramKernels& kernels, float clip_range,
+           int64_t rows, int64_t tangents);
+  static int64_t Floats(const PackedSection& section, int64_t rows, int64_t tangents);
+  bool ok() const;
+
+  // A value of row r in this section's frame, and its tangent `column` of `columns`.
+  float* Row(const Place& place, int64_t r) {
+    return frame_.data() + place.offset * rows_ + r * place.width;
+  }
+  float* Tangent(const Place& place, int64_t index) {
+    return tangents_.data() + place.offset * max_tangents_ + index * place.width;
+  }
+
+  // The rounding of a value of row r, in units of 2^-24; of the state, to be set where probes go
+  // along.
+  float* Size(const Place& place, int64_t r) {
+    return sizes_.data() + place.offset * rows_ + r * place.width;
+  }
+
+  // Runs rows 0..count-1, whose inputs are in the frame.
+  void Run(const RowContext* contexts, int64_t count, const TangentRows& tangents,
+           const Sharing* sharing);
+
+ private:
+  const float* Read(const Place& place, int64_t r) const;
+  const float* SizeOrNull(const PackedInstruction& i, int k, int64_t r);
+
+  void Primal(const PackedInstruction& instruction);
+  void PrimalElementwise(const PackedInstruction& instruction);
+  void PrimalLinear(const PackedInstruction& instruction);
+  void PrimalAlong(const PackedInstruction& instruction, int64_t r);
+  void PrimalRow(const PackedInstruction& instruction, int64_t r);
+  void Gemm(const PackedInstruction& instruction, const float* bias, const float* in,
+            int64_t in_width, float* out, int64_t count);
+
+  void Tangents(const PackedInstruction& instruction, int64_t index);
+  void TangentsElementwise(const PackedInstruction& instruction, int64_t r);
+  void ProbesElementwise(const PackedInstruction& instruction, const float* const* slopes,
+                         int64_t r);
+  void ProbesNear(const PackedInstruction& instruction, const float* slope, int64_t r);
+  void TangentsLinear(const PackedInstruction& instruction);
+  void TangentsAlong(const PackedInstruction& instruction, int64_t r);
+  void TangentsArrange(const PackedInstruction& instruction, int64_t r);
+  void TangentsReverse(const PackedInstruction& instruction, int64_t r);
+  void SizeRow(const PackedInstruction& instruction, int64_t r);
+  void AddTerms(const PackedInstruction& instruction, int64_t r, float* size);
+  void SizeJump(const PackedInstruction& instruction, int64_t r, float* size);
+  void AddSource(const PackedInstruction& instruction, int64_t index, int64_t r);
+
+  const PackedSection& section_;
+  const ProgramKernels& kernels_;
+  const float clip_range_;
+  const int64_t rows_, max_tangents_;
+  AlignedBuffer<float> frame_, sizes_, tangents_, moments_;
+  AlignedBuffer<float> scratch_;  // [kScratchRows, widest]
+  // Of the run under way.
+  const RowContext* contexts_ = nullptr;
+  int64_t count_ = 0;
+  TangentRows along_;
+  const Sharing* sharing_ = nullptr;
+};
+
+}  // namespace deeppcr::cpu
+
+#endif  // DEEPPCR_KERNELS_CPU_PROGRAM_EXECUTOR_H_

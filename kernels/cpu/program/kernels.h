@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_PROGRAM_KERNELS_H_
+#define DEEPPCR_KERNELS_CPU_PROGRAM_KERNELS_H_
+
+// The CPU kernels of step programs as a table of functions, one table per instruction set. Plain
+// structs only, for the reason given in kernels/cpu/kernels.h.
+//
+// A row is one vector, padded with zeros as in kernels/cpu/diffusion/kernels.h. `n` counts the
+// floats of a row with its padding, a multiple of 16; `size` those without.
+
+#include <cstdint>
+
+#include "kernels/cpu/diffusion/kernels.h"
+#include "kernels/program/op.h"
+
+namespace deeppcr::cpu {
+
+inline constexpr int kMostOperands = 3;
+
+// An elementwise operation on n floats. What it makes of padding is the caller's to clear.
+struct ElementwiseKernels {
+  void (*value)(const float* const* a, float* y, int64_t n);
+  // Partial derivatives s[k] by the operands; s[k] null where it is not wanted.
+  void (*slopes)(const float* const* a, float* const* s, int64_t n);
+};
+
+// Tangents of `columns` rows: out_j = sum_k slopes[k] tangents[k]_j over the operands whose
+// tangents are not null. A slope that is null counts as one.
+struct CarryArgs {
+  const float* slopes[kMostOperands];
+  const float* tangents[kMostOperands];
+  float* out;
+  int64_t columns, n;  // the columns of tangents and of out follow one another
+};
+
+// Two rows of positions around a at which an operation's slope is taken for probes (SlopesNear in
+// kernels/cpu/simd/slope_near.h): `size` is the rounding of a, `probes` are its tangents.
+struct NearArgs {
+  const float* a;
+  const float* size;
+  const float* probes;  // [count, n]
+  int64_t count, n;
+  float *below, *above;  // [n]
+};
+
+// Probes through an operation whose slope is anywhere between those of three rows.
+struct SpreadArgs {
+  const float* slopes[3];  // [n]
+  const float* probes;     // [count, n]
+  float* out;              // [count, n]
+  int64_t count, n;
+};
+
+// Probes of the larger or smaller of two values: where the two may change places within their
+// rounding, the larger probe counts.
+struct EitherArgs {
+  const float* a[2];
+  const float* sizes[2];   // null: exact
+  const float* probes[2];  // [count, n]; null: none
+  const float* slopes[2];
+  float* out;  // [count, n]
+  int64_t count, n;
+};
+
+// probes_v += the rounding of `size` with signs by (v, lane, salt).
+struct SourceArgs {
+  const float* size;      // [n]
+  const uint32_t* seeds;  // [count, n]
+  float* probes;          // [count, n]
+  int64_t count, n;
+  int64_t salt;
+  bool alike;  // all lanes get the sign of the first
+};
+
+// An operation along an axis that is contiguous: `lines` lines of `length` floats.
+struct AlongArgs {
+  program::Op op;
+  int64_t lines, length;
+  float epsilon;
+  const float* in;
+  float* out;      // [lines, length], or [lines] of a reduction
+  float* moments;  // [lines, 2]: mean, and 1 / deviation; of the norms only
+};
+struct AlongTangentArgs {
+  program::Op op;
+  int64_t lines, length;
+  const float *in, *out, *moments;  // of the primal
+  const float* tangents;            // [columns, in_n]
+  float* results;                   // [columns, out_n]
+  int64_t columns, in_n, out_n;
+};
+
+// z' of one row, in place of z, and what its tangents need.
+struct ReverseArgs {
+  const ReverseCoefficients* coefficients;
+  float clip_range;
+  const float *state, *prediction;
+  const float* noise;  // null where sigma is 0
+  float* next;
+  int64_t n;
+};
+struct ReverseTangentArgs {
+  const ReverseCoefficients* coefficients;
+  float clip_range;
+  const float *state, *prediction, *next;
+  const float* prediction_size;  // rounding of m; null without probes
+  const float* of_state;         // [columns, n]
+  const float* of_prediction;    // [columns, n]
+  float* results;                // [columns, n]
+  float* size;                   // [n]: receives the rounding of z'; null without probes
+  int64_t probes, columns, n;
+};
+
+struct ProgramKernels {
+  ElementwiseKernels elementwise[program::kNumOps];  // null where the operation is another kind
+  // gemm by one thread or by those that share; sharing null: one.
+  void (*gemm)(const Sharing* sharing, const GemmArgs& args);
+  // size[i] = root of (spreads[i] |in|)^2 + out[i]^2: the rounding of a product.
+  void (*product_size)(const PanelView& layer, const float* in, int64_t in_n, const float* out,
+                       float* size);
+  void (*scaled_size)(float factor, const float* y, float* size, int64_t n);  // factor |y|
+  void (*larger_size)(const float* from, float* size, int64_t n);             // max(from, size)
+  void (*carry)(const CarryArgs& args);
+  void (*near)(const NearArgs& args);
+  void (*spread)(const SpreadArgs& args);
+  void (*either)(const EitherArgs& args);
+  void (*source)(const SourceArgs& args);
+  void (*along)(const AlongArgs& args);
+  void (*along_tangent)(const AlongTangentArgs& args);
+  void (*reverse)(const ReverseArgs& args);
+  void (*reverse_tangent)(const ReverseTangentArgs& args);
+};
+
+ProgramKernels ProgramKernelsBaseline();
+ProgramKernels ProgramKernelsAvx2();
+ProgramKernels ProgramKernelsAvx512();
+
+}  // namespace deeppcr::cpu
+
+#endif  // DEEPPCR_KERNELS_CPU_PROGRAM_KERNELS_H_

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/program/packed_program.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "kernels/cpu/packed_dense.h"
+#include "kernels/program/evaluate.h"
+
+namespace deeppcr::cpu {
+namespace {
+
+using program::Instruction;
+using program::OpKind;
+using program::Program;
+using program::ValueId;
+
+// The section that makes a value of this dependence.
+uint8_t SectionOf(uint8_t depends) {
+  return (depends & program::kOnState) != 0 ? uint8_t{program::kOnState} : depends;
+}
+
+Home HomeOf(uint8_t section) {
+  switch (section) {
+    case program::kOnNothing:
+      return Home::kConstant;
+    case program::kOnTime:
+      return Home::kTime;
+    case program::kOnCondition:
+      return Home::kCondition;
+    case program::kOnTimeAndCondition:
+      return Home::kMixed;
+    default:
+      return Home::kFrame;
+  }
+}
+
+// Blocks of a frame: a block is free again once its value has been read for the last time.
+class FramePlan {
+ public:
+  int64_t Take(int64_t width) {
+    auto found = free_.lower_bound(width);
+    // A block of twice the width is worth more to others.
+    if (found != free_.end() && found->first <= 2 * width) {
+      const Block block = found->second;
+      free_.erase(found);
+      taken_[block.offset] = block;
+      return block.offset;
+    }
+    const Block block = {floats_, width};
+    floats_ += width;
+    taken_[block.offset] = block;
+    return block.offset;
+  }
+  void Free(int64_t offset) {
+    const auto found = taken_.find(offset);
+    free_.emplace(found->second.width, found->second);
+    taken_.erase(found);
+  }
+  int64_t floats() const { return floats_; }
+
+ private:
+  struct Block {
+    int64_t offset, width;
+  };
+  std::multimap<int64_t, Block> free_;
+  std::map<int64_t, Block> taken_;
+  int64_t floats_ = 0;
+};
+
+class Packer {
+ public:
+  Packer(const Program& program, std::span<const ReverseStep> steps, const PackingLimits& limits)
+      : program_(program), steps_(steps), limits_(limits) {}
+
+  absl::StatusOr<PackedProgram> Run() {
+    FindExports();
+    DEEPPCR_RETURN_IF_ERROR(CheckSize());
+    DEEPPCR_RETURN_IF_ERROR(PackConstants());
+    DEEPPCR_RETURN_IF_ERROR(PackTimeTables());
+    DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnCondition, &packed_.condition));
+    DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnTimeAndCondition, &packed_.mixed));
+    DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnState, &packed_.state));
+    return std::move(packed_);
+  }
+
+ private:
+  uint8_t SectionAt(ValueId id) const { return SectionOf(program_.at(id).depends); }
+
+  // Gives values that another section reads a place in the row of their own section.
+  void FindExports() {
+    exports_.assign(program_.values.size(), -1);
+    for (const Instruction& instruction : program_.instructions) {
+      const uint8_t section = SectionAt(instruction.result);
+      for (const ValueId id : instruction.operands) {
+        const uint8_t from = SectionAt(id);
+        if (from == section || exports_[id] >= 0) continue;
+        exports_[id] = row_floats_[from];
+        row_floats_[from] += PanelRowWidth(program_.at(id).size);
+      }
+    }
+  }
+
+  // The bytes are known before any is taken.
+  absl::Status CheckSize() {
+    int64_t floats = row_floats_[program::kOnNothing] +
+                     static_cast<int64_t>(steps_.size()) * row_floats_[program::kOnTime];
+    for (const Instruction& instruction : program_.instructions) {
+      if (instruction.op != program::Op::kLinear && instruction.op != program::Op::kLookup)
+        continue;
+      floats += PanelRowWidth(instruction.linear.rows) * (instruction.linear.cols + 3);
+      if (SectionAt(instruction.result) == program::kOnState &&
+          instruction.op == program::Op::kLookup)
+        return absl::UnimplementedError("a lookup that depends on the state");
+    }
+    for (const Instruction& instruction : program_.instructions) {
+      if (instruction.op == program::Op::kFloor &&
+          SectionAt(instruction.result) == program::kOnState)
+        return absl::UnimplementedError("a floor of something that depends on the state");
+    }
+    return CheckPackedFloats(floats, limits_);
+  }
+
+  absl::Status PackConstants() {
+    const int64_t floats = row_floats_[program::kOnNothing];
+    packed_.constants = AlignedBuffer<float>(floats);
+    DEEPPCR_RETURN_IF_ERROR(CheckAllocated(packed_.constants.ok(), floats));
+    for (size_t i = 0; i < exports_.size(); ++i) {
+      const program::Value& value = program_.values[i];
+      if (exports_[i] < 0 || value.depends != program::kOnNothing) continue;
+      for (size_t k = 0; k < value.constant.size(); ++k)
+        packed_.constants[exports_[i] + static_cast<int64_t>(k)] =
+            static_cast<float>(value.constant[k]);
+    }
+    return absl::OkStatus();
+  }
+
+  // Evaluates what depends on the time alone, in double.
+  absl::Status PackTimeTables() {
+    packed_.time_floats = row_floats_[program::kOnTime];
+    const auto num_steps = static_cast<int64_t>(steps_.size());
+    packed_.time_tables = AlignedBuffer<float>(num_steps * packed_.time_floats);
+    DEEPPCR_RETURN_IF_ERROR(
+        CheckAllocated(packed_.time_tables.ok(), num_steps * packed_.time_floats));
+    program::Evaluation evaluation(program_);
+    for (int64_t l = 0; l < num_steps; ++l) {
+      if (Fired(limits_.token)) return absl::CancelledError("stopped while tables were made");
+      evaluation.Run({.time = static_cast<double>(steps_[l].timestep)}, {}, program::kOnTime);
+      float* row = packed_.time_tables.data() + l * packed_.time_floats;
+      for (size_t i = 0; i < exports_.size(); ++i) {
+        if (exports_[i] < 0 || program_.values[i].depends != program::kOnTime) continue;
+        const auto value = evaluation.at(static_cast<ValueId>(i));
+        for (size_t k = 0; k < value.size(); ++k)
+          row[exports_[i] + static_cast<int64_t>(k)] = static_cast<float>(value[k]);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  Place PlaceOf(ValueId id, uint8_t section) const {
+    const program::Value& value = program_.at(id);
+    Place place = {.size = value.size, .width = PanelRowWidth(value.size)};
+    const uint8_t from = SectionOf(value.depends);
+    place.home = from == section ? Home::kFrame : HomeOf(from);
+    place.offset = from == section ? frame_[id] : exports_[id];
+    return place;
+  }
+
+  absl::Status PackSection(uint8_t section, PackedSection* packed) {
+    FramePlan plan;
+    frame_.assign(program_.values.size(), -1);
+    const std::vector<int64_t> last = LastReads(section);
+    TakeInputs(section, &plan);
+    for (size_t at = 0; at < program_.instructions.size(); ++at) {
+      const Instruction& instruction = program_.instructions[at];
+      if (SectionAt(instruction.result) != section) continue;
+      frame_[instruction.result] = plan.Take(PanelRowWidth(program_.at(instruction.result).size));
+      DEEPPCR_ASSIGN_OR_RETURN(PackedInstruction made, Pack(instruction, section, packed));
+      packed->instructions.push_back(std::move(made));
+      for (const ValueId id : Unique(instruction.operands)) {
+        if (SectionAt(id) == section && last[id] == static_cast<int64_t>(at)) plan.Free(frame_[id]);
+      }
+    }
+    for (size_t i = 0; i < exports_.size(); ++i) {
+      const auto id = static_cast<ValueId>(i);
+      if (exports_[i] >= 0 && SectionAt(id) == section && section != program::kOnState)
+        packed->exports.push_back({PlaceOf(id, section), exports_[i]});
+    }
+    if (section == program::kOnState) {
+      packed_.output = PlaceOf(program_.output, section);
+      if (program_.prediction != program::kNoValue)
+        packed_.prediction = PlaceOf(program_.prediction, section);
+    }
+    packed->row_floats = row_floats_[section];
+    packed->frame_floats = plan.floats();
+    return absl::OkStatus();
+  }
+
+  static std::vector<ValueId> Unique(std::vector<ValueId> ids) {
+    std::ranges::sort(ids);
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    return ids;
+  }
+
+  // The instruction of the section that reads a value last; the end for what lives beyond it.
+  std::vector<int64_t> LastReads(uint8_t section) const {
+    std::vector<int64_t> last(program_.values.size(), -1);
+    for (size_t at = 0; at < program_.instructions.size(); ++at) {
+      if (SectionAt(program_.instructions[at].result) != section) continue;
+      for (const ValueId id : program_.instructions[at].operands)
+        last[id] = static_cast<int64_t>(at);
+    }
+    const auto end = static_cast<int64_t>(program_.instructions.size());
+    for (size_t i = 0; i < last.size(); ++i) {
+      if (exports_[i] >= 0) last[i] = end;
+    }
+    for (const ValueId id : {program_.output, program_.prediction, program_.state}) {
+      if (id != program::kNoValue) last[id] = end;
+    }
+    return last;
+  }
+
+  void TakeInputs(uint8_t section, FramePlan* plan) {
+    const auto take = [&](ValueId id, Place* place) {
+      if (id == program::kNoValue || SectionAt(id) != section) return;
+      frame_[id] = plan->Take(PanelRowWidth(program_.at(id).size));
+      *place = PlaceOf(id, section);
+    };
+    take(program_.state, &packed_.state_input);
+    take(program_.condition, &packed_.condition_input);
+    take(program_.label, &packed_.label_input);
+  }
+
+  absl::StatusOr<PackedInstruction> Pack(const Instruction& instruction, uint8_t section,
+                                         PackedSection* into) {
+    const program::OpRow& row = program::RowOf(instruction.op);
+    PackedInstruction packed = {.op = instruction.op, .kind = row.kind, .ulps = row.ulps};
+    for (const ValueId id : instruction.operands) {
+      packed.operands.push_back(PlaceOf(id, section));
+      packed.moves.push_back(packed.operands.back().home == Home::kFrame ? 1 : 0);
+      into->widest = std::max(into->widest, packed.operands.back().width);
+    }
+    packed.result = PlaceOf(instruction.result, section);
+    into->widest = std::max(into->widest, packed.result.width);
+    packed.axis = instruction.axis;
+    packed.epsilon = static_cast<float>(instruction.epsilon);
+    packed.repeat = instruction.linear.repeat;
+    if (instruction.op == program::Op::kLinear) {
+      DEEPPCR_RETURN_IF_ERROR(PackLayer(instruction.linear, &packed));
+    } else if (instruction.op == program::Op::kLookup) {
+      DEEPPCR_RETURN_IF_ERROR(PackTable(instruction.linear, &packed));
+    } else if (instruction.op == program::Op::kArrange) {
+      packed.runs = RunsOf(instruction.elements);
+    }
+    if (row.kind == OpKind::kAlongAxis) {
+      packed.moments = into->moment_floats;
+      into->moment_floats += 2 * instruction.axis.outer * instruction.axis.inner;
+    }
+    DEEPPCR_ASSIGN_OR_RETURN(packed.seeds, SeedsOf(packed.result.width));
+    return packed;
+  }
+
+  absl::Status PackLayer(const program::LinearLayer& layer, PackedInstruction* packed) {
+    std::span<const float> bias;
+    if (layer.bias != nullptr) bias = *layer.bias;
+    DEEPPCR_ASSIGN_OR_RETURN(PackedPanels panels,
+                             PackPanels(1, layer.rows, layer.cols, *layer.weight, bias));
+    packed->layer = panels.views[0];
+    packed_.panels.push_back(std::move(panels));
+    return absl::OkStatus();
+  }
+
+  absl::Status PackTable(const program::LinearLayer& table, PackedInstruction* packed) {
+    const int64_t width = PanelRowWidth(table.cols);
+    AlignedBuffer<float> rows(table.rows * width);
+    DEEPPCR_RETURN_IF_ERROR(CheckAllocated(rows.ok(), table.rows * width));
+    for (int64_t r = 0; r < table.rows; ++r)
+      std::copy_n(table.weight->data() + r * table.cols, table.cols, rows.data() + r * width);
+    packed->table = rows.data();
+    packed->rows = table.rows;
+    packed_.tables.push_back(std::move(rows));
+    return absl::OkStatus();
+  }
+
+  static std::vector<ElementRun> RunsOf(const std::vector<program::Element>& elements) {
+    std::vector<ElementRun> runs;
+    for (size_t i = 0; i < elements.size(); ++i) {
+      const program::Element& element = elements[i];
+      if (!runs.empty() && runs.back().operand == element.operand) {
+        ElementRun& run = runs.back();
+        const bool next =
+            element.index == run.from + run.count && (run.count == 1 || !run.repeated);
+        const bool again = element.index == run.from && (run.count == 1 || run.repeated);
+        if (next || again) {
+          run.repeated = again;
+          ++run.count;
+          continue;
+        }
+      }
+      runs.push_back({element.operand, element.index, static_cast<int64_t>(i), 1, false});
+    }
+    return runs;
+  }
+
+  absl::StatusOr<const uint32_t*> SeedsOf(int64_t width) {
+    const auto found = seeds_.find(width);
+    if (found != seeds_.end()) return found->second;
+    AlignedBuffer<uint32_t> seeds = ProbeSeeds(width);
+    DEEPPCR_RETURN_IF_ERROR(CheckAllocated(seeds.ok(), width * kNumProbes));
+    seeds_[width] = seeds.data();
+    packed_.seeds.push_back(std::move(seeds));
+    return seeds_[width];
+  }
+
+  const Program& program_;
+  const std::span<const ReverseStep> steps_;
+  const PackingLimits& limits_;
+  PackedProgram packed_;
+  std::array<int64_t, 8> row_floats_ = {};  // by section
+  std::vector<int64_t> exports_;            // by value: offset in its section's row, or -1
+  std::vector<int64_t> frame_;              // by value: offset in the frame being packed
+  std::map<int64_t, const uint32_t*> seeds_;
+};
+
+}  // namespace
+
+int64_t PackedProgram::memory_bytes() const {
+  int64_t bytes = (constants.size() + time_tables.size()) * static_cast<int64_t>(sizeof(float));
+  for (const PackedPanels& layer : panels) bytes += layer.memory_bytes();
+  for (const auto& table : tables) bytes += table.size() * static_cast<int64_t>(sizeof(float));
+  for (const auto& seed : seeds) bytes += seed.size() * static_cast<int64_t>(sizeof(uint32_t));
+  return bytes;
+}
+
+absl::StatusOr<PackedProgram> PackProgram(const Program& program,
+                                          std::span<const ReverseStep> steps,
+                                          const PackingLimits& limits) {
+  return Packer(program, steps, limits).Run();
+}
+
+}  // namespace deeppcr::cpu

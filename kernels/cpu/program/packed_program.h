@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_PROGRAM_PACKED_PROGRAM_H_
+#define DEEPPCR_KERNELS_CPU_PROGRAM_PACKED_PROGRAM_H_
+
+// A step program in the form that the executor runs: weights in panels, values with a place each,
+// and the instructions in sections by what they depend on.
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend/backend.h"
+#include "kernels/base/aligned_buffer.h"
+#include "kernels/cpu/diffusion/packed_panels.h"
+#include "kernels/cpu/program/kernels.h"
+#include "kernels/program/program.h"
+
+namespace deeppcr::cpu {
+
+// Where a section finds a value: in its own frame, or in a row that was filled before.
+enum class Home : uint8_t {
+  kFrame,      // made by the section itself
+  kConstant,   // one row for all
+  kTime,       // a row per step
+  kCondition,  // a row per sample
+  kMixed,      // a row per sample and step
+};
+inline constexpr int kNumHomes = 5;
+
+struct Place {
+  Home home = Home::kFrame;
+  // Floats from the start of the row; in a frame, from the start of each of its blocks, in units of
+  // the block's rows.
+  int64_t offset = 0;
+  int64_t size = 0, width = 0;  // elements, and floats with the padding
+};
+
+// Elements [from, ...) of an operand that go to [to, to + count): one after another, or the same
+// one again and again.
+struct ElementRun {
+  int32_t operand;
+  int64_t from, to, count;
+  bool repeated;
+};
+
+struct PackedInstruction {
+  program::Op op;
+  program::OpKind kind;
+  float ulps;
+  std::vector<Place> operands;
+  std::vector<uint8_t> moves;  // by operand: it is made by the section, so that it has tangents
+  Place result;
+  PanelView layer = {};          // kLinear
+  int64_t repeat = 1;            // kLinear
+  const float* table = nullptr;  // kLookup: [rows, width]
+  int64_t rows = 0;              // kLookup
+  program::Axis axis;
+  float epsilon = 0;
+  std::vector<ElementRun> runs;     // kArrange
+  const uint32_t* seeds = nullptr;  // [kNumProbes, result.width]
+  int64_t moments = -1;             // norms: offset into a frame's moments, in units of its rows
+};
+
+// A value that later sections read: its place here, and in their row.
+struct Export {
+  Place from;
+  int64_t to;
+};
+
+// What depends on the same things, in order, and the frame in which it runs.
+struct PackedSection {
+  std::vector<PackedInstruction> instructions;
+  std::vector<Export> exports;
+  int64_t row_floats = 0;     // of the exports together
+  int64_t frame_floats = 0;   // of all values of one row that live at a time
+  int64_t moment_floats = 0;  // of one row
+  int64_t widest = 0;         // floats of the widest value
+};
+
+struct PackedProgram {
+  int64_t memory_bytes() const;
+
+  PackedSection condition, mixed, state;
+  int64_t time_floats = 0;           // of a row of the time tables
+  AlignedBuffer<float> constants;    // [constant floats]
+  AlignedBuffer<float> time_tables;  // [L, time_floats]
+  std::vector<PackedPanels> panels;
+  std::vector<AlignedBuffer<float>> tables;
+  std::vector<AlignedBuffer<uint32_t>> seeds;
+  // Inputs and results; width 0 where the program has none.
+  Place state_input, condition_input, label_input, prediction, output;
+};
+
+// Packs a program for the timesteps of the steps. Errors: kUnimplemented where an operation cannot
+// be inside a step; kResourceExhausted.
+absl::StatusOr<PackedProgram> PackProgram(const program::Program& program,
+                                          std::span<const ReverseStep> steps,
+                                          const PackingLimits& limits);
+
+}  // namespace deeppcr::cpu
+
+#endif  // DEEPPCR_KERNELS_CPU_PROGRAM_PACKED_PROGRAM_H_

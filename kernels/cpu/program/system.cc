@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/program/system.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/status_macros.h"
+#include "kernels/cpu/diffusion/system.h"
+#include "kernels/cpu/program/condition_rows.h"
+#include "kernels/cpu/program/recurrence.h"
+
+namespace deeppcr::cpu {
+namespace {
+
+// Multiply-adds of the largest product of a step, by one row.
+int64_t LargestProduct(const PackedSection& section) {
+  int64_t largest = 0;
+  for (const PackedInstruction& instruction : section.instructions) {
+    if (instruction.op == program::Op::kLinear)
+      largest = std::max(largest, instruction.layer.width * instruction.layer.cols);
+  }
+  return largest;
+}
+
+// Computes what every class gives, if that fits; a sample's label then costs nothing.
+absl::Status FillClasses(const PackingLimits& limits, PackedProgramSystem* packed) {
+  const int64_t classes = packed->shape.num_classes, floats = packed->condition_floats();
+  constexpr int64_t kMostFloats = kMaxModulationBytes / int64_t{sizeof(float)};
+  if (classes == 0 || floats == 0 || floats > kMostFloats / classes) return absl::OkStatus();
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(classes * floats, limits));
+  AlignedBuffer<float> filled(classes * floats);
+  ConditionRows rows(*packed);
+  DEEPPCR_RETURN_IF_ERROR(CheckAllocated(filled.ok() && rows.ok(), classes * floats));
+  for (int64_t i = 0; i < classes; ++i)
+    rows.Fill({.label = static_cast<int32_t>(i), .token = limits.token}, nullptr,
+              filled.data() + i * floats);
+  if (Fired(limits.token)) return absl::CancelledError("stopped while tables were made");
+  packed->classes = std::move(filled);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int64_t PackedProgramSystem::memory_bytes() const {
+  int64_t bytes = program.memory_bytes() +
+                  static_cast<int64_t>(coefficients.size() * sizeof(ReverseCoefficients) +
+                                       holds.size() * sizeof(HoldCoefficients));
+  for (const PackedDense& layer : decoder) bytes += layer.memory_bytes();
+  return bytes;
+}
+
+RowContext PackedProgramSystem::ContextOf(int64_t step, const float* condition_rows) const {
+  RowContext context = {.coefficients = &coefficients[step], .step = step};
+  const auto set = [&](Home home, const float* row) {
+    context.rows[static_cast<size_t>(home)] = row;
+  };
+  set(Home::kConstant, program.constants.data());
+  set(Home::kTime, program.time_tables.data() + step * program.time_floats);
+  set(Home::kCondition, condition_rows);
+  set(Home::kMixed,
+      condition_rows + program.condition.row_floats + step * program.mixed.row_floats);
+  return context;
+}
+
+int64_t PackedProgramSystem::RecurrenceBytes() const { return ProgramRecurrence::Bytes(*this); }
+
+std::unique_ptr<Recurrence> PackedProgramSystem::NewRecurrence() const {
+  auto recurrence = std::make_unique<ProgramRecurrence>(*this);
+  if (!recurrence->ok()) return nullptr;
+  return recurrence;
+}
+
+absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionProgramSpec& spec,
+                                                                const KernelSet& set,
+                                                                const PackingLimits& limits) {
+  auto packed = std::make_unique<PackedProgramSystem>();
+  packed->shape = ShapeOf(spec);
+  packed->width = PaddedWidth(spec.state_dim);
+  packed->kernels = set.kernels(packed->width);
+  packed->denoiser_kernels = set.denoiser();
+  packed->program_kernels = set.program();
+  packed->clip_range = static_cast<float>(spec.clip_range);
+  for (const ReverseStep& step : spec.steps) {
+    packed->coefficients.push_back(ToFloat(step));
+    packed->holds.push_back(HoldOf(step));
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(packed->program, PackProgram(*spec.program, spec.steps, limits));
+  for (const DenseSpec& layer : spec.decoder) {
+    DEEPPCR_ASSIGN_OR_RETURN(PackedDense dense, PackDense(layer, set.kernels));
+    packed->decoder.push_back(std::move(dense));
+  }
+  DEEPPCR_RETURN_IF_ERROR(FillClasses(limits, packed.get()));
+  const int64_t largest = LargestProduct(packed->program.state);
+  packed->shares_steps = largest >= kSharedProduct;
+  packed->shares_passes = largest * kTangentTile >= kSharedProduct;
+  const int64_t fit = kMaxGroupBytes / (packed->sample_floats() * int64_t{sizeof(float)});
+  packed->group = static_cast<int32_t>(std::clamp<int64_t>(fit, kSequentialGroup, kDiffusionGroup));
+  return std::unique_ptr<PackedSystem>(std::move(packed));
+}
+
+}  // namespace deeppcr::cpu

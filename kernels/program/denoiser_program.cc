@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/program/denoiser_program.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+
+namespace deeppcr::program {
+namespace {
+
+using Numbers = std::shared_ptr<const std::vector<float>>;
+
+Numbers Copy(std::span<const float> from) {
+  return std::make_shared<std::vector<float>>(from.begin(), from.end());
+}
+
+std::optional<Op> OpOf(Activation activation) {
+  switch (activation) {
+    case Activation::kRelu:
+      return Op::kRelu;
+    case Activation::kTanh:
+      return Op::kTanh;
+    case Activation::kSigmoid:
+      return Op::kSigmoid;
+    case Activation::kSilu:
+      return Op::kSilu;
+    case Activation::kGelu:
+      return Op::kGelu;
+    case Activation::kGeluTanh:
+      return Op::kGeluTanh;
+    case Activation::kSoftplus:
+      return Op::kSoftplus;
+    case Activation::kMish:
+      return Op::kMish;
+    default:
+      return std::nullopt;
+  }
+}
+
+class Writer {
+ public:
+  Writer(const DiffusionSpec& spec, const ProgramLimits& limits) : spec_(spec), builder_(limits) {}
+
+  absl::StatusOr<Program> Run() {
+    const DenoiserSpec& net = spec_.denoiser;
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId z, builder_.AddState(spec_.state_dim));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId y, Conditioning());
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId active, builder_.AddElementwise(Op::kSilu, {{y}}));
+    DEEPPCR_ASSIGN_OR_RETURN(modulation_, Layer(net.modulation, active));
+    DEEPPCR_ASSIGN_OR_RETURN(ValueId h, Layer(net.input, z));
+    for (int64_t i = 0; i < net.num_blocks; ++i) {
+      DEEPPCR_ASSIGN_OR_RETURN(
+          h, net.kind == DenoiserKind::kResidualMlp ? ResidualBlock(h, i) : AdaLnBlock(h, i));
+    }
+    if (net.kind == DenoiserKind::kAdaLnMlp) {
+      DEEPPCR_ASSIGN_OR_RETURN(h, Modulated(h, std::nullopt, 3 * net.num_blocks));
+    }
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId m, Layer(net.output, h));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId next, builder_.AddReverseStep(z, m));
+    return builder_.Finish(next, m);
+  }
+
+ private:
+  // time_embedding[step] + condition.
+  absl::StatusOr<ValueId> Conditioning() {
+    const int64_t width = spec_.denoiser.hidden_dim;
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId time, builder_.AddTime());
+    int64_t largest = 0;
+    for (const ReverseStep& step : spec_.steps) largest = std::max(largest, step.timestep);
+    auto table = std::make_shared<std::vector<float>>((largest + 1) * width);
+    for (int64_t l = 0; l < spec_.num_steps(); ++l)
+      for (int64_t k = 0; k < width; ++k)
+        (*table)[spec_.steps[l].timestep * width + k] =
+            static_cast<float>(spec_.time_embedding[l * width + k]);
+    DEEPPCR_ASSIGN_OR_RETURN(
+        const ValueId y,
+        builder_.AddLookup(time, {.rows = largest + 1, .cols = width, .weight = table}));
+    if (spec_.num_classes > 0) {
+      DEEPPCR_ASSIGN_OR_RETURN(const ValueId label, builder_.AddLabel());
+      DEEPPCR_ASSIGN_OR_RETURN(const ValueId of_class,
+                               builder_.AddLookup(label, {.rows = spec_.num_classes,
+                                                          .cols = width,
+                                                          .weight = Copy(spec_.class_embedding)}));
+      return builder_.AddElementwise(Op::kAdd, {{y, of_class}});
+    }
+    if (spec_.condition.rows == 0) return y;
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId c, builder_.AddCondition(spec_.condition.cols));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId of_vector, Layer(spec_.condition, c));
+    return builder_.AddElementwise(Op::kAdd, {{y, of_vector}});
+  }
+
+  absl::StatusOr<ValueId> Layer(const DenseSpec& layer, ValueId x) {
+    return builder_.AddLinear(x, {.rows = layer.rows,
+                                  .cols = layer.cols,
+                                  .weight = Copy(layer.weight),
+                                  .bias = layer.bias.empty() ? nullptr : Copy(layer.bias)});
+  }
+  // Layer i of a stack of square ones.
+  absl::StatusOr<ValueId> BlockLayer(std::span<const float> weights, std::span<const float> biases,
+                                     int64_t i, ValueId x) {
+    const int64_t width = spec_.denoiser.hidden_dim;
+    return Layer({.rows = width,
+                  .cols = width,
+                  .weight = weights.subspan(i * width * width, width * width),
+                  .bias = biases.empty() ? biases : biases.subspan(i * width, width)},
+                 x);
+  }
+
+  absl::StatusOr<ValueId> Activated(ValueId x) {
+    const Activation activation = spec_.denoiser.activation;
+    if (activation == Activation::kIdentity) return x;
+    const int64_t size = builder_.at(x).size;
+    if (const auto op = OpOf(activation)) return builder_.AddElementwise(*op, {{x}});
+    // max(x, 0) + the branch of what is below: 0.01 x, or e^x - 1.
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId zero, builder_.AddConstant(std::vector<double>(size)));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId above, builder_.AddElementwise(Op::kRelu, {{x}}));
+    DEEPPCR_ASSIGN_OR_RETURN(ValueId below, builder_.AddElementwise(Op::kMinimum, {{x, zero}}));
+    if (activation == Activation::kElu) {
+      DEEPPCR_ASSIGN_OR_RETURN(below, builder_.AddElementwise(Op::kExpMinusOne, {{below}}));
+    } else {
+      DEEPPCR_ASSIGN_OR_RETURN(const ValueId slope,
+                               builder_.AddConstant(std::vector<double>(size, 0.01)));
+      DEEPPCR_ASSIGN_OR_RETURN(below, builder_.AddElementwise(Op::kMultiply, {{below, slope}}));
+    }
+    return builder_.AddElementwise(Op::kAdd, {{above, below}});
+  }
+
+  // Part p of mu, [H].
+  absl::StatusOr<ValueId> Part(int64_t p) {
+    const int64_t width = spec_.denoiser.hidden_dim;
+    std::vector<Element> elements;
+    for (int64_t k = 0; k < width; ++k) elements.push_back({0, p * width + k});
+    return builder_.AddArrange({{modulation_}}, std::move(elements));
+  }
+
+  absl::StatusOr<ValueId> ResidualBlock(ValueId h, int64_t i) {
+    const DenoiserSpec& net = spec_.denoiser;
+    DEEPPCR_ASSIGN_OR_RETURN(ValueId branch, BlockLayer(net.first_weight, net.first_bias, i, h));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId mu, Part(i));
+    DEEPPCR_ASSIGN_OR_RETURN(branch, builder_.AddElementwise(Op::kAdd, {{branch, mu}}));
+    DEEPPCR_ASSIGN_OR_RETURN(branch, Activated(branch));
+    return builder_.AddElementwise(Op::kAdd, {{h, branch}});
+  }
+
+  // norm(h) (1 + scale) + shift, with the norm of block `norm`; parts shift, scale from `part` on.
+  absl::StatusOr<ValueId> Modulated(ValueId h, std::optional<int64_t> norm, int64_t part) {
+    const DenoiserSpec& net = spec_.denoiser;
+    const int64_t width = net.hidden_dim;
+    DEEPPCR_ASSIGN_OR_RETURN(
+        ValueId u, builder_.AddAlongAxis(Op::kStandardize, h, {.length = width}, kNormEpsilon));
+    const auto constant = [&](std::span<const float> x) {
+      const auto of_block = x.subspan(*norm * width, width);
+      return builder_.AddConstant({of_block.begin(), of_block.end()});
+    };
+    if (norm.has_value()) {
+      DEEPPCR_ASSIGN_OR_RETURN(const ValueId weight, constant(net.norm_weight));
+      DEEPPCR_ASSIGN_OR_RETURN(const ValueId bias, constant(net.norm_bias));
+      DEEPPCR_ASSIGN_OR_RETURN(u, builder_.AddElementwise(Op::kMultiply, {{u, weight}}));
+      DEEPPCR_ASSIGN_OR_RETURN(u, builder_.AddElementwise(Op::kAdd, {{u, bias}}));
+    }
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId shift, Part(part));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId scale, Part(part + 1));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId one,
+                             builder_.AddConstant(std::vector<double>(width, 1.0)));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId gain, builder_.AddElementwise(Op::kAdd, {{scale, one}}));
+    DEEPPCR_ASSIGN_OR_RETURN(u, builder_.AddElementwise(Op::kMultiply, {{u, gain}}));
+    return builder_.AddElementwise(Op::kAdd, {{u, shift}});
+  }
+
+  absl::StatusOr<ValueId> AdaLnBlock(ValueId h, int64_t i) {
+    const DenoiserSpec& net = spec_.denoiser;
+    DEEPPCR_ASSIGN_OR_RETURN(ValueId u, Modulated(h, i, 3 * i));
+    DEEPPCR_ASSIGN_OR_RETURN(u, BlockLayer(net.first_weight, net.first_bias, i, u));
+    DEEPPCR_ASSIGN_OR_RETURN(u, Activated(u));
+    DEEPPCR_ASSIGN_OR_RETURN(u, BlockLayer(net.second_weight, net.second_bias, i, u));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId gate, Part(3 * i + 2));
+    DEEPPCR_ASSIGN_OR_RETURN(u, builder_.AddElementwise(Op::kMultiply, {{u, gate}}));
+    return builder_.AddElementwise(Op::kAdd, {{h, u}});
+  }
+
+  const DiffusionSpec& spec_;
+  ProgramBuilder builder_;
+  ValueId modulation_ = kNoValue;
+};
+
+}  // namespace
+
+absl::StatusOr<Program> ProgramOfDenoiser(const DiffusionSpec& spec, const ProgramLimits& limits) {
+  return Writer(spec, limits).Run();
+}
+
+DiffusionProgramSpec WithProgram(const DiffusionSpec& spec, const Program& program) {
+  return {.state_dim = spec.state_dim,
+          .steps = spec.steps,
+          .clip_range = spec.clip_range,
+          .program = &program,
+          .step_weights = spec.denoiser.weights(spec.state_dim),
+          .condition_dim = spec.input_dim(),
+          .num_classes = spec.num_classes,
+          .decoder = spec.decoder};
+}
+
+}  // namespace deeppcr::program

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/reference/program_ops.h"
+
+#include "kernels/program/evaluate.h"
+#include "kernels/reference/diffusion_ops.h"
+
+namespace deeppcr::reference {
+namespace {
+
+// The program at state z of a reverse step.
+class At {
+ public:
+  At(const DiffusionProgramSpec& spec, int64_t step, std::span<const double> condition,
+     std::span<const float> noise, std::span<const double> z)
+      : noise_(noise.begin(), noise.end()), evaluation_(*spec.program) {
+    const ReverseStep& reverse = spec.steps[static_cast<size_t>(step)];
+    evaluation_.Run({.time = static_cast<double>(reverse.timestep),
+                     .condition = condition,
+                     .label = spec.num_classes > 0 ? condition[0] : 0,
+                     .reverse = &reverse,
+                     .clip_range = spec.clip_range,
+                     .noise = noise_},
+                    z);
+  }
+  std::vector<double> Get(program::ValueId id) const {
+    const std::span<const double> value = evaluation_.at(id);
+    return {value.begin(), value.end()};
+  }
+  const program::Evaluation& evaluation() const { return evaluation_; }
+
+ private:
+  std::vector<double> noise_;
+  program::Evaluation evaluation_;
+};
+
+}  // namespace
+
+std::vector<double> Condition(const DiffusionProgramSpec& spec, const float* inputs,
+                              int32_t label) {
+  if (spec.num_classes > 0) return {static_cast<double>(label)};
+  return {inputs, inputs + spec.condition_dim};
+}
+
+std::vector<double> Denoise(const DiffusionProgramSpec& spec, int64_t step,
+                            std::span<const double> condition, std::span<const double> z) {
+  return At(spec, step, condition, {}, z).Get(spec.program->prediction);
+}
+
+std::vector<double> Step(const DiffusionProgramSpec& spec, int64_t step,
+                         std::span<const double> condition, std::span<const float> noise,
+                         std::span<const double> z) {
+  return At(spec, step, condition, noise, z).Get(spec.program->output);
+}
+
+std::vector<double> StepJacobian(const DiffusionProgramSpec& spec, int64_t step,
+                                 std::span<const double> condition, std::span<const double> z) {
+  const int64_t dim = spec.state_dim;
+  std::vector<double> unit(static_cast<size_t>(dim * dim));
+  for (int64_t i = 0; i < dim; ++i) unit[static_cast<size_t>(i * dim + i)] = 1;
+  return At(spec, step, condition, {}, z).evaluation().Tangents(unit, dim);
+}
+
+std::vector<double> Decode(const DiffusionProgramSpec& spec, std::span<const double> state) {
+  return Decode(DiffusionSpec{.decoder = spec.decoder}, state);
+}
+
+std::vector<double> DecodeJacobian(const DiffusionProgramSpec& spec,
+                                   std::span<const double> state) {
+  return DecodeJacobian(DiffusionSpec{.decoder = spec.decoder}, state);
+}
+
+}  // namespace deeppcr::reference

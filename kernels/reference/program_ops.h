@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_REFERENCE_PROGRAM_OPS_H_
+#define DEEPPCR_KERNELS_REFERENCE_PROGRAM_OPS_H_
+
+// The functions of diffusion_ops.h for a step program in place of a named denoiser, in double.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/problem/spec.h"
+
+namespace deeppcr::reference {
+
+// The condition as the program reads it: the inputs, or the label; empty without a condition.
+std::vector<double> Condition(const DiffusionProgramSpec& spec, const float* inputs, int32_t label);
+
+// The denoiser's output at z of reverse step `step`, counted from 0.
+std::vector<double> Denoise(const DiffusionProgramSpec& spec, int64_t step,
+                            std::span<const double> condition, std::span<const double> z);
+
+// Reverse step `step`, and its Jacobian by z, [D, D] row-major.
+std::vector<double> Step(const DiffusionProgramSpec& spec, int64_t step,
+                         std::span<const double> condition, std::span<const float> noise,
+                         std::span<const double> z);
+std::vector<double> StepJacobian(const DiffusionProgramSpec& spec, int64_t step,
+                                 std::span<const double> condition, std::span<const double> z);
+
+// See diffusion_ops.h.
+std::vector<double> Decode(const DiffusionProgramSpec& spec, std::span<const double> state);
+std::vector<double> DecodeJacobian(const DiffusionProgramSpec& spec, std::span<const double> state);
+
+}  // namespace deeppcr::reference
+
+#endif  // DEEPPCR_KERNELS_REFERENCE_PROGRAM_OPS_H_
