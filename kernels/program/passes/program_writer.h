@@ -2,6 +2,7 @@
 #ifndef DEEPPCR_KERNELS_PROGRAM_PASSES_PROGRAM_WRITER_H_
 #define DEEPPCR_KERNELS_PROGRAM_PASSES_PROGRAM_WRITER_H_
 
+#include <cassert>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -24,7 +25,10 @@ class ProgramWriter {
   absl::StatusOr<Program> Finish();
 
   // What became of a value of the other program, which has been set.
-  ValueId Now(ValueId old) const { return now_[static_cast<size_t>(old)]; }
+  ValueId Now(ValueId old) const {
+    assert(now_[static_cast<size_t>(old)] != kNoValue);
+    return now_[static_cast<size_t>(old)];
+  }
   std::vector<ValueId> Now(const std::vector<ValueId>& old) const;
   // Says so, and hands the value's name on.
   void Set(ValueId old, ValueId now);
