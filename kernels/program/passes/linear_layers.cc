@@ -2,6 +2,7 @@
 #include "kernels/program/passes/linear_layers.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -84,6 +85,17 @@ LinearLayer ColumnsOf(const LinearLayer& layer, const std::vector<int64_t>& colu
   return {layer.rows, cols, 1, std::move(weight), with_bias ? layer.bias : nullptr};
 }
 
+// Classes of the elements that an arrangement reads: a bit each. It may have operands that it does
+// not read.
+uint32_t ClassesOf(const ProgramIndex& index, const Instruction& arrange) {
+  uint32_t classes = 0;
+  for (const Element& element : arrange.elements) {
+    const ValueId operand = arrange.operands[static_cast<size_t>(element.operand)];
+    classes |= 1U << ClassOf(index.at(operand));
+  }
+  return classes;
+}
+
 absl::StatusOr<ValueId> WriteSplit(ProgramWriter& writer, const Split& split) {
   const std::vector<ValueId> operands = writer.Now(split.operands);
   std::vector<Term> terms;
@@ -131,10 +143,7 @@ std::optional<Rewrite> SplitByClass(Search& search, const Instruction& instructi
   if (instruction.op != Op::kLinear || instruction.linear.repeat != 1) return std::nullopt;
   const Instruction* arrange = index.Producer(instruction.operands[0]);
   if (arrange == nullptr || arrange->op != Op::kArrange) return std::nullopt;
-  const auto differs = [&, first = ClassOf(index.at(arrange->operands[0]))](ValueId id) {
-    return ClassOf(index.at(id)) != first;
-  };
-  if (std::ranges::none_of(arrange->operands, differs)) return std::nullopt;
+  if (std::has_single_bit(ClassesOf(index, *arrange))) return std::nullopt;
   if (!search.Spend(instruction.linear.rows * instruction.linear.cols)) return std::nullopt;
   Rewrite rewrite;
   rewrite.reads = arrange->operands;

@@ -24,8 +24,7 @@ class Maker {
 
   Program Make() {
     for (int i = 0; i < options_.instructions; ++i) DrawOne();
-    const ValueId all = ConcatenateAll();
-    const ValueId said = draft_.Linear(Mild(all, 3), options_.state);
+    const ValueId said = draft_.Linear(ConcatenateAll(), options_.state);
     const ValueId mean = draft_.Add(said, Fit(Pick(), options_.state));
     if (!options_.reverse_step) return draft_.Finish(mean);
     return draft_.Finish(draft_.ReverseStep(state_, mean), mean);
@@ -191,7 +190,7 @@ class Maker {
     std::vector<Element> elements;
     double bound = 0;
     for (int64_t pieces = 2 + Below(3); pieces > 0; --pieces) {
-      const ValueId id = Pick();
+      const ValueId id = Mild(Pick(), 4);
       if (std::ssize(elements) + draft_.size(id) > options_.largest) continue;
       for (int64_t i = 0; i < draft_.size(id); ++i)
         elements.push_back({static_cast<int32_t>(operands.size()), i});
@@ -251,14 +250,14 @@ class Maker {
 
   // All values drawn, so that none is left out of the output.
   ValueId ConcatenateAll() {
+    std::vector<ValueId> operands;
     std::vector<Element> elements;
-    double bound = 0;
-    for (size_t k = 0; k < pool_.size(); ++k) {
-      for (int64_t i = 0; i < draft_.size(pool_[k]); ++i)
-        elements.push_back({static_cast<int32_t>(k), i});
-      bound = std::max(bound, BoundOf(pool_[k]));
+    for (const ValueId id : pool_) {
+      for (int64_t i = 0; i < draft_.size(id); ++i)
+        elements.push_back({static_cast<int32_t>(operands.size()), i});
+      operands.push_back(Mild(id, 5));
     }
-    return Bounded(draft_.Arrange(pool_, std::move(elements)), bound);
+    return draft_.Arrange(operands, std::move(elements));
   }
 
   RandomProgramOptions options_;

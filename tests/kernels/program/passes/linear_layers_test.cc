@@ -78,6 +78,16 @@ TEST(SplitByClassTest, SplitsElementsInAnyOrder) {
   EXPECT_EQ(InStep(after), 3 * 3 + 3);
 }
 
+TEST(SplitByClassTest, KeepsTheBiasOfALayerOfConstantsAlone) {
+  Draft draft;
+  const ValueId x = draft.State(4), c = draft.Condition(3);
+  const ValueId constants = draft.Arrange({draft.Normal(2), c}, {{0, 0}, {0, 1}, {0, 0}});
+  const Program before = draft.Finish(draft.Multiply(x, draft.Linear(constants, 4)));
+  const Program after = *Optimize(before);
+  ExpectSameMeaning(before, after);
+  EXPECT_EQ(after.instructions.size(), 1u);
+}
+
 TEST(SplitByClassTest, LeavesAConcatenationThatIsReadElsewhere) {
   Draft draft;
   const ValueId x = draft.State(4), c = draft.Condition(4);
