@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "kernels/program/cost.h"
+#include "kernels/program/denoiser_program.h"
 #include "tests/kernels/program/draft.h"
 #include "tests/kernels/program/same_meaning.h"
+#include "tests/testing/random_diffusion.h"
 
 namespace deeppcr::program {
 namespace {
@@ -58,6 +60,24 @@ TEST(OptimizeTest, MeansTheSameForRandomPrograms) {
     cheaper += InStep(after) < 0.8 * InStep(before) ? 1 : 0;
   }
   EXPECT_GT(cheaper, NumPrograms() / 2) << "or the programs have nothing to optimise";
+}
+
+TEST(OptimizeTest, MeansTheSameForNamedDenoisers) {
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
+    const int64_t classes = kind == DenoiserKind::kResidualMlp ? kRowsOfTables : 0;
+    const testing::RandomDiffusion diffusion({.kind = kind,
+                                              .state_dim = 3,
+                                              .hidden_dim = 16,
+                                              .num_blocks = 2,
+                                              .num_steps = kRowsOfTables,
+                                              .num_classes = classes,
+                                              .condition_dim = classes > 0 ? 0 : 4});
+    const Program before = *ProgramOfDenoiser(diffusion.spec());
+    const Program after = *Optimize(before);
+    ExpectSameMeaning(before, after);
+    EXPECT_LE(InStep(after), InStep(before));
+    EXPECT_EQ(CountOf(after, Op::kLinear), CountOf(before, Op::kLinear));
+  }
 }
 
 TEST(OptimizeTest, FindsNothingMoreInWhatItMade) {
