@@ -152,10 +152,25 @@ TEST(ActivationsTest, KeepsOtherFactorsAndScales) {
   EXPECT_EQ(CountOf(after, Op::kErf), 0);
 }
 
+TEST(ActivationsTest, GivesAValueToOneOfTwoGates) {
+  Draft draft;
+  const ValueId x = draft.State(8);
+  const ValueId gate = draft.Do(Op::kTanh, {draft.Do(Op::kSoftplus, {x})});
+  const ValueId product = draft.Multiply(draft.Do(Op::kSigmoid, {x}), draft.Multiply(x, gate));
+  const Program before = draft.Finish(product);
+  const Program after = *Optimize(before);
+  ExpectSameMeaning(before, after);
+  EXPECT_EQ(CountOf(after, Op::kSilu) + CountOf(after, Op::kMish), 1);
+}
+
 TEST(ActivationsTest, LeavesWhatOnlyLooksAlike) {
   const std::vector<Case> cases = {
       {"the sigmoid of another value", Op::kSilu,
        [](Draft& d, ValueId x) { return d.Multiply(x, d.Do(Op::kSigmoid, {d.State(8)})); }},
+      {"a quotient by another value's exponential", Op::kSilu,
+       [](Draft& d, ValueId x) {
+         return d.Divide(d.Do(Op::kSin, {x}), OnePlusExp(d, d.Do(Op::kNegate, {x})));
+       }},
       {"a steeper sigmoid", Op::kSilu,
        [](Draft& d, ValueId x) {
          return d.Multiply(x, d.Do(Op::kSigmoid, {d.By(Op::kMultiply, x, 1.702)}));

@@ -131,6 +131,19 @@ TEST(NormsTest, CallsWhatIsWithoutAnotherMeanNoStandardisation) {
   EXPECT_EQ(CountOf(after, Op::kScaleToUnit), 1);
 }
 
+TEST(NormsTest, KeepsACentredValueThatIsReadElsewhere) {
+  Draft draft;
+  const ValueId x = draft.Linear(draft.State(12), 12);
+  const Axis axis = {1, 12, 1};
+  const ValueId centred = draft.Subtract(x, draft.Broadcast(draft.Along(Op::kMean, x, axis), axis));
+  const ValueId normed = Normed(draft, {.centres = false}, centred, axis);
+  const Program before = draft.Finish(draft.Add(normed, centred));
+  const Program after = *Optimize(before);
+  ExpectSameMeaning(before, after);
+  EXPECT_EQ(CountOf(after, Op::kStandardize), 0);
+  EXPECT_EQ(CountOf(after, Op::kScaleToUnit), 1);
+}
+
 TEST(NormsTest, LeavesTheScaleOfAnotherValue) {
   Draft draft;
   const ValueId x = draft.Linear(draft.State(12), 12), y = draft.Do(Op::kSin, {x});
