@@ -10,9 +10,11 @@
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/program/cost.h"
 #include "kernels/program/fingerprint.h"
 #include "kernels/program/lower_onnx.h"
 #include "kernels/program/onnx_graph.h"
+#include "kernels/program/optimize.h"
 
 namespace deeppcr {
 namespace {
@@ -82,18 +84,15 @@ absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGr
   DEEPPCR_ASSIGN_OR_RETURN(const ValueId next,
                            builder.AddReverseStep(builder.program().state, prediction));
   DEEPPCR_ASSIGN_OR_RETURN(const program::Program written, builder.Finish(next, prediction));
-  return written;
+  return program::Optimize(written, {});
 }
 
-// Weights that the instructions of some classes multiply with.
-template <class Wanted>
-int64_t WeightsOf(const program::Program& program, const Wanted& wanted) {
-  int64_t weights = 0;
-  for (const program::Instruction& instruction : program.instructions) {
-    if (instruction.op == program::Op::kLinear && wanted(program.at(instruction.result).depends))
-      weights += instruction.linear.rows * instruction.linear.cols * instruction.linear.repeat;
-  }
-  return weights;
+double CostOf(const program::Program& program, uint8_t depends) {
+  return program::CostsOf(program).by_class[program::ClassOf(depends)];
+}
+
+int64_t AtLeastOne(double cost) {
+  return static_cast<int64_t>(std::clamp(cost, 1.0, static_cast<double>(int64_t{1} << 52)));
 }
 
 }  // namespace
@@ -117,19 +116,17 @@ DiffusionProgramSpec ProgramSpecOver(const Model& model, const StepTables& table
           .steps = tables.steps,
           .clip_range = tables.clip_range,
           .program = &program,
-          .step_weights = std::max<int64_t>(
-              1, WeightsOf(program,
-                           [](uint8_t depends) { return (depends & program::kOnState) != 0; })),
+          .step_weights = AtLeastOne(CostOf(program, program::kOnState)),
           .condition_dim = model.config.conditioning_dim,
           .num_classes = model.config.num_classes,
           .decoder = model.diffusion.decoder};
 }
 
 int64_t MaxProgramStepsOnDemand(const Model& model) {
-  const int64_t per_step = WeightsOf(*model.diffusion.program, [](uint8_t depends) {
-    return depends == program::kOnTime || depends == program::kOnTimeAndCondition;
-  });
-  return kMaxProgramProducts / std::max<int64_t>(1, per_step);
+  const program::Program& program = *model.diffusion.program;
+  const double per_step =
+      CostOf(program, program::kOnTime) + CostOf(program, program::kOnTimeAndCondition);
+  return kMaxProgramProducts / AtLeastOne(per_step);
 }
 
 }  // namespace deeppcr
