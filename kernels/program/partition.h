@@ -26,6 +26,7 @@ struct Sections {
   Section state;      // inside the recurrence
 };
 
+// Thread-safe.
 Sections Partition(const Program& program);
 
 }  // namespace deeppcr::program

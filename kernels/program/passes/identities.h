@@ -17,7 +17,8 @@ namespace deeppcr::program {
 //   a^(1/2), a^(-1), 1 / a                 sqrt a, 1 / a
 //   a / 2^k                                a 2^-k
 //   max(a, 0)                              relu a
-// Exact but for a^(1/2) at the sign of a zero and at -infinity, and for powers by their rounding.
+// Exact but for a^(1/2) at the sign of a zero and at -infinity, for powers by their rounding, and
+// for the slope of max(a, 0) at 0, a half before and 0 after.
 absl::StatusOr<ValueId> WriteElementwise(ProgramWriter& writer, Op op,
                                          std::span<const ValueId> operands);
 
