@@ -381,15 +381,23 @@ std::string_view NameOf(DenoiserKind denoiser) {
   return "unknown";
 }
 
-absl::StatusOr<ModelConfig> ParseConfig(std::string_view json, std::span<const ConfigKey> keys) {
+absl::StatusOr<ModelConfig> ParseConfig(std::string_view json, std::span<const ConfigKey> keys,
+                                        Problems* all) {
   const JsonLimits limits{.max_bytes = static_cast<int64_t>(json.size())};
   DEEPPCR_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJson(json, limits));
   if (!object.is_object()) {
     return InvalidArgument("expected an object, got ", DescribeJson(object));
   }
-  DEEPPCR_RETURN_IF_ERROR(CheckKnown(object, keys));
+  Problems problems(all != nullptr);
+  DEEPPCR_RETURN_IF_ERROR(problems.Add(CheckKnown(object, keys)));
   ModelConfig config;
-  for (const ConfigKey& key : keys) DEEPPCR_RETURN_IF_ERROR(ReadKey(object, key, config));
+  for (const ConfigKey& key : keys)
+    DEEPPCR_RETURN_IF_ERROR(problems.Add(ReadKey(object, key, config)));
+  if (!problems.empty()) {
+    const absl::Status first = problems.status();
+    *all = std::move(problems);
+    return first;
+  }
   if (config.model_type == "resnet" && !object.contains("residual_scale")) {
     config.residual_scale = 1.0 / std::sqrt(static_cast<double>(config.num_layers));
   }

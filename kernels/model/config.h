@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/model/problems.h"
 #include "kernels/problem/spec.h"
 
 namespace deeppcr {
@@ -83,9 +84,11 @@ std::string_view NameOf(DenoiserKind denoiser);
 
 // Reads and validates config.json against `keys` and across keys: labels and image_shape against
 // output_dim, the number of parameters and of modulation values. The caller limits the size of the
-// text. Errors: kInvalidArgument naming the key, what was expected, what came.
+// text. Errors: kInvalidArgument naming the key, what was expected, what came. With `all`, reads on
+// after a wrong key and leaves there what was wrong.
 absl::StatusOr<ModelConfig> ParseConfig(std::string_view json,
-                                        std::span<const ConfigKey> keys = ConfigKeys());
+                                        std::span<const ConfigKey> keys = ConfigKeys(),
+                                        Problems* all = nullptr);
 
 }  // namespace deeppcr
 

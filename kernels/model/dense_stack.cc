@@ -102,7 +102,7 @@ absl::Status CheckInputActivation(const Model& model, const DenseStackSpec& spec
 
 absl::Status LoadDenseStack(const Tensors& tensors, const ModelLimits& limits, bool residual,
                             Model& model) {
-  TensorReader reader(tensors, limits.max_weights_bytes, kTensorNames);
+  TensorReader reader(tensors, limits, kTensorNames);
   DenseStackSpec spec;
   DEEPPCR_RETURN_IF_ERROR(ReadTensors(reader, model, spec));
   DEEPPCR_RETURN_IF_ERROR(CheckInputActivation(model, spec));

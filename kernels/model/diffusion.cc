@@ -136,7 +136,7 @@ absl::Status LoadDiffusion(const Tensors& tensors, const ModelLimits& limits, Mo
   const bool program = model.config.denoiser_program;
   const std::string names =
       program ? "decoder.<j>.weight, decoder.<j>.bias" : DenoiserTensorNames(model.config);
-  TensorReader reader(tensors, limits.max_weights_bytes, names);
+  TensorReader reader(tensors, limits, names);
   if (!program) DEEPPCR_RETURN_IF_ERROR(ReadDenoiserTensors(reader, model.config, storage));
   DEEPPCR_RETURN_IF_ERROR(ReadDecoder(reader, model.config, storage));
   DEEPPCR_RETURN_IF_ERROR(reader.CheckAllUsed());

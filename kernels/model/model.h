@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/base/cancel_token.h"
 #include "kernels/model/config.h"
+#include "kernels/model/problems.h"
 #include "kernels/model/scheduler_config.h"
 #include "kernels/model/weights.h"
 #include "kernels/problem/spec.h"
@@ -21,6 +22,8 @@ struct ModelLimits {
   int64_t max_weights_bytes = int64_t{1} << 30;
   int64_t max_config_bytes = int64_t{1} << 20;
   const CancelToken* token = nullptr;  // may be null; fired: kCancelled
+  // Set: readers of one file go on after an error and leave here all that they found.
+  Problems* all_problems = nullptr;
 };
 
 // Tables of a diffusion model for one number of inference steps L.

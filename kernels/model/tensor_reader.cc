@@ -27,15 +27,20 @@ int64_t TensorReader::TotalElements() const {
 
 absl::Status TensorReader::Append(const std::string& name, const Shape& shape,
                                   std::vector<float>& values) {
+  return problems_.Add(Take(name, shape, values));
+}
+
+absl::Status TensorReader::Take(const std::string& name, const Shape& shape,
+                                std::vector<float>& values) {
   const TensorEntry* entry = tensors_.Find(name);
   if (entry == nullptr) {
     return InvalidArgument("tensor \"", name, "\" of shape ", ShapeString(shape), " is missing");
   }
+  used_.insert(entry->name);
   if (entry->shape != shape) {
     return InvalidArgument("tensor \"", name, "\": expected shape ", ShapeString(shape), ", got ",
                            ShapeString(entry->shape));
   }
-  used_.insert(entry->name);
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t count, CheckedProduct(shape));
   DEEPPCR_RETURN_IF_ERROR(Reserve(count));
   const size_t old_size = values.size();
@@ -48,20 +53,22 @@ absl::Status TensorReader::AppendIfThere(const std::string& name, const Shape& s
   return Has(name) ? Append(name, shape, values) : absl::OkStatus();
 }
 
-absl::Status TensorReader::CheckAllUsed() const {
+absl::Status TensorReader::CheckAllUsed() {
   for (const TensorEntry& entry : tensors_.entries()) {
     if (used_.contains(entry.name)) continue;
-    return InvalidArgument("tensor ", Quoted(entry.name), " of shape ", ShapeString(entry.shape),
-                           " is unexpected; expected ", expected_names_);
+    DEEPPCR_RETURN_IF_ERROR(problems_.Add(
+        InvalidArgument("tensor ", Quoted(entry.name), " of shape ", ShapeString(entry.shape),
+                        " is unexpected; expected ", expected_names_)));
   }
-  return absl::OkStatus();
+  if (limits_.all_problems != nullptr) *limits_.all_problems = problems_;
+  return problems_.status();
 }
 
 // Half-precision files grow when they are converted, so the file's size bounds nothing.
 absl::Status TensorReader::Reserve(int64_t elements) {
   bytes_ += elements * static_cast<int64_t>(sizeof(float));
-  if (bytes_ <= max_bytes_) return absl::OkStatus();
-  return ResourceExhausted("weights take at least ", bytes_, " bytes as float32; ", max_bytes_,
+  if (bytes_ <= limits_.max_weights_bytes) return absl::OkStatus();
+  return ResourceExhausted("weights take at least ", bytes_, " bytes as float32; ", limits_.max_weights_bytes,
                            " are allowed");
 }
 

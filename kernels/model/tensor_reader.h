@@ -9,6 +9,8 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "kernels/model/model.h"
+#include "kernels/model/problems.h"
 #include "kernels/model/weights.h"
 
 namespace deeppcr {
@@ -20,9 +22,13 @@ class TensorReader {
   using Shape = std::vector<int64_t>;
 
   // `expected_names` lists the tensors of the family, for the message about any other tensor. Both
-  // `tensors` and `expected_names` outlive the reader.
-  TensorReader(const Tensors& tensors, int64_t max_bytes, std::string_view expected_names)
-      : tensors_(tensors), max_bytes_(max_bytes), expected_names_(expected_names) {}
+  // `tensors` and `expected_names` outlive the reader. With limits.all_problems a tensor that is
+  // missing or wrong is passed over, and CheckAllUsed returns the first.
+  TensorReader(const Tensors& tensors, const ModelLimits& limits, std::string_view expected_names)
+      : tensors_(tensors),
+        limits_(limits),
+        expected_names_(expected_names),
+        problems_(limits.all_problems != nullptr) {}
 
   bool Has(std::string_view name) const { return tensors_.Find(name) != nullptr; }
   bool HasBeginningWith(std::string_view prefix, std::string_view suffix) const;
@@ -32,20 +38,22 @@ class TensorReader {
 
   // Appends the values of a tensor that must be there.
   // Errors: kInvalidArgument naming the tensor, what was expected, what came; kResourceExhausted if
-  // all that was appended takes more than max_bytes as float32.
+  // all that was appended takes more than limits.max_weights_bytes as float32.
   absl::Status Append(const std::string& name, const Shape& shape, std::vector<float>& values);
   absl::Status AppendIfThere(const std::string& name, const Shape& shape,
                              std::vector<float>& values);
 
   // kInvalidArgument naming a tensor that was not asked for.
-  absl::Status CheckAllUsed() const;
+  absl::Status CheckAllUsed();
 
  private:
+  absl::Status Take(const std::string& name, const Shape& shape, std::vector<float>& values);
   absl::Status Reserve(int64_t elements);
 
   const Tensors& tensors_;
-  const int64_t max_bytes_;
+  const ModelLimits& limits_;
   const std::string_view expected_names_;
+  Problems problems_;
   int64_t bytes_ = 0;
   absl::flat_hash_set<std::string_view> used_;
 };
