@@ -476,7 +476,8 @@ TEST(LowerOnnxTest, EndsGraphsThatDoubleATensorAgainAndAgain) {
     model.Node("Concat", {last, last}, {next}).Int("axis", 1);
     last = next;
   }
-  ExpectError(LowerBytes(model.Bytes(), kState), StatusCode::kResourceExhausted, "");
+  ExpectError(LowerBytes(model.Bytes(), kState), StatusCode::kResourceExhausted,
+              "1048576 are allowed");
 }
 
 OnnxModel WithInput(const std::string& name, const Shape& shape, int32_t type) {
