@@ -97,6 +97,8 @@ CORPUS = {
                              node('Transpose', 'h', 'i', perm=[0, 2, 1]), node('Shape', 'x', 'z'),
                              node('Reshape', 'i z', 'j'), ints('p', [0, 1, 0, -1]),
                              node('Pad', 'j p', 'y')),
+    'accepted-slice': model(ints('s', [0]), ints('e', [100]), ints('a', [1]),
+                            node('Slice', 'x s e a', 'h'), node('Tanh', 'h', 'y')),
     'accepted-split': model(node('Split', 'x', 'a b', axis=1), node('Sigmoid', 'b', 'g'),
                             node('Mul', 'a g', 'h'), ints('r', [1, 2]), node('Tile', 'h r', 'y'),
                             opset=13),

@@ -9,6 +9,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/program/evaluate.h"
+#include "kernels/program/onnx/shape_size.h"
 
 namespace deeppcr::program {
 namespace {
@@ -136,7 +137,7 @@ absl::Status Lowering::Spend(int64_t elements) {
 }
 
 absl::StatusOr<int64_t> Lowering::SpendShape(std::span<const int64_t> shape) {
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t elements, CheckedProduct(shape));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t elements, CheckedSize(shape));
   DEEPPCR_RETURN_IF_ERROR(Spend(elements));
   return elements;
 }
@@ -174,7 +175,7 @@ absl::StatusOr<Tensor> Lowering::Lookup(const Tensor& index, const LinearLayer& 
 }
 
 absl::StatusOr<Tensor> Lowering::Reshaped(const Tensor& operand, Shape shape) {
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t size, CheckedProduct(shape));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t size, CheckedSize(shape));
   if (size != NumElements(operand.shape)) {
     return InvalidArgument("shape ", ShapeString(operand.shape), " cannot be seen as ",
                            ShapeString(shape));
@@ -211,7 +212,7 @@ absl::StatusOr<Tensor> Lowering::Transposed(const Tensor& operand, std::span<con
 
 absl::StatusOr<Tensor> Lowering::Strided(const Tensor& operand, Shape shape,
                                          std::span<const int64_t> strides, int64_t offset) {
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t size, CheckedProduct(shape));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t size, CheckedSize(shape));
   if (size == NumElements(operand.shape) && offset == 0 && IsInOrder(shape, strides)) {
     return Reshaped(operand, std::move(shape));
   }

@@ -434,7 +434,19 @@ const std::vector<RefusedModel>& RefusedModels() {
        [](OnnxModel& m) {
          m.Ints("p", {4}, {0, 1LL << 62, 0, 1LL << 62}).Node("Pad", {"x", "p"}, {"y"});
        },
-       "pads beyond 64 bits"},
+       "pads beyond 2^40"},
+      {"LeastPads",
+       [](OnnxModel& m) {
+         m.Ints("p", {4}, {0, std::numeric_limits<int64_t>::min(), 0, 2});
+         m.Node("Pad", {"x", "p"}, {"y"});
+       },
+       "pads beyond 2^40"},
+      {"HugeExtentsBesideZero",
+       [](OnnxModel& m) {
+         m.Ints("s", {3}, {0, 1LL << 40, 1LL << 40}).Node("ConstantOfShape", {"s"}, {"c"});
+         m.Node("Transpose", {"c"}, {"y"});
+       },
+       "overflows 64 bits"},
       {"RankNine",
        [](OnnxModel& m) {
          m.Ints("axes", {7}, {0, 1, 2, 3, 4, 5, 6}).Node("Unsqueeze", {"x", "axes"}, {"y"});
