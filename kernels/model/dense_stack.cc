@@ -36,10 +36,10 @@ absl::Status ReadOuterLayer(TensorReader& reader, const OuterLayer& layer, int64
   const bool optional = layer.outer_dim == state_dim;
   if (!reader.Has(weight_name) && !reader.Has(bias_name) && optional) return absl::OkStatus();
   if (!reader.Has(weight_name)) {
-    return InvalidArgument(
+    return reader.Refuse(InvalidArgument(
         "tensor \"", weight_name, "\" of shape ", ShapeString(Shape{layer.rows, layer.cols}),
         " is missing; it may be left out, with its bias, only if ", layer.key,
-        " equals state_dim (config.json: ", layer.outer_dim, " and ", state_dim, ")");
+        " equals state_dim (config.json: ", layer.outer_dim, " and ", state_dim, ")"));
   }
   DEEPPCR_RETURN_IF_ERROR(reader.Append(weight_name, {layer.rows, layer.cols}, weight));
   DEEPPCR_RETURN_IF_ERROR(reader.AppendIfThere(bias_name, {layer.rows}, bias));
@@ -61,9 +61,9 @@ absl::Status ReadSingleLayers(TensorReader& reader, Model& model) {
   const int64_t L = model.config.num_layers;
   const int64_t D = model.config.state_dim;
   if (!reader.Has("layers.0.weight")) {
-    return InvalidArgument("tensor \"layers.weight\" of shape ", ShapeString(Shape{L, D, D}),
-                           " or \"layers.0.weight\" of shape ", ShapeString(Shape{D, D}),
-                           " is missing");
+    return reader.Refuse(InvalidArgument(
+        "tensor \"layers.weight\" of shape ", ShapeString(Shape{L, D, D}),
+        " or \"layers.0.weight\" of shape ", ShapeString(Shape{D, D}), " is missing"));
   }
   const bool biased = reader.HasBeginningWith("layers.", ".bias");
   // The config alone must not decide how much is allocated.

@@ -36,12 +36,12 @@ absl::Status ReadDecoder(TensorReader& reader, const ModelConfig& config,
   if (config.decoder_widths.empty() && !reader.Has("decoder.0.weight") &&
       !reader.Has("decoder.0.bias")) {
     if (config.output_dim == config.state_dim) return absl::OkStatus();
-    return InvalidArgument(
+    return reader.Refuse(InvalidArgument(
         "tensor \"decoder.0.weight\" of shape ",
         ShapeString(TensorReader::Shape{config.output_dim, config.state_dim}),
         " is missing; it may be left out, with its bias, only if output_dim equals state_dim "
         "(config.json: ",
-        config.output_dim, " and ", config.state_dim, ")");
+        config.output_dim, " and ", config.state_dim, ")"));
   }
   std::vector<int64_t> widths = config.decoder_widths;
   widths.push_back(config.output_dim);

@@ -68,8 +68,8 @@ absl::Status TensorReader::CheckAllUsed() {
 absl::Status TensorReader::Reserve(int64_t elements) {
   bytes_ += elements * static_cast<int64_t>(sizeof(float));
   if (bytes_ <= limits_.max_weights_bytes) return absl::OkStatus();
-  return ResourceExhausted("weights take at least ", bytes_, " bytes as float32; ", limits_.max_weights_bytes,
-                           " are allowed");
+  return ResourceExhausted("weights take at least ", bytes_, " bytes as float32; ",
+                           limits_.max_weights_bytes, " are allowed");
 }
 
 }  // namespace deeppcr

@@ -43,6 +43,9 @@ class TensorReader {
   absl::Status AppendIfThere(const std::string& name, const Shape& shape,
                              std::vector<float>& values);
 
+  // An error about the tensors that the caller found: as those of Append.
+  absl::Status Refuse(const absl::Status& status) { return problems_.Add(status); }
+
   // kInvalidArgument naming a tensor that was not asked for.
   absl::Status CheckAllUsed();
 

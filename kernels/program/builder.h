@@ -53,6 +53,7 @@ class ProgramBuilder {
 
   const Value& at(ValueId id) const { return program_.at(id); }
   const Program& program() const { return program_; }
+  const ProgramLimits& limits() const { return limits_; }
 
   // The program, without instructions whose results nobody reads. `output` must depend on the
   // state's size: as long as the state. Ends the builder.

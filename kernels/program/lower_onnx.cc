@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kMaxRank = 8;
 // Elements that may be computed ahead or rearranged, beside a few for each of the file's.
-constexpr int64_t kMaxElements = int64_t{1} << 26;
+constexpr int64_t kMaxElements = int64_t{1} << 24;
 constexpr int64_t kMaxPerFileElement = 4;
 
 using Environment = std::unordered_map<std::string, Tensor>;

@@ -25,6 +25,8 @@ BASE = 'kernels/base/'
 PROBLEM = 'kernels/problem/'
 ITERATION = 'kernels/iteration/'
 PLAIN = (PROBLEM, ITERATION)
+# Step programs: what they are, and their compiler.
+PROGRAM = 'kernels/program/'
 # The abstract backend. Its registry is left out: only the engine may ask which backends exist.
 BACKEND = 'kernels/backend/'
 BACKEND_REGISTRY = 'kernels/backend/registry'
@@ -58,15 +60,16 @@ LAYERS = (
     Layer(BASE, (BASE,)),
     Layer(PROBLEM, (PROBLEM,), ()),
     Layer(ITERATION, PLAIN, ()),
-    Layer('kernels/program/', ('kernels/program/', BASE, PROBLEM), COMMON_LIBRARIES + ('onnx',)),
-    Layer('kernels/model/', ('kernels/model/', BASE, PROBLEM)),
+    Layer(PROGRAM, (PROGRAM, BASE, PROBLEM), COMMON_LIBRARIES + ('onnx',)),
+    Layer('kernels/model/', ('kernels/model/', PROGRAM, BASE, PROBLEM)),
     Layer('kernels/solver/', ('kernels/solver/', BASE, BACKEND) + PLAIN,
           forbidden=(BACKEND_REGISTRY,)),
     Layer('kernels/plan/', ('kernels/plan/', 'kernels/solver/', 'kernels/model/', BASE, BACKEND) + PLAIN,
           forbidden=(BACKEND_REGISTRY,)),
     Layer(BACKEND_REGISTRY, (BACKEND, BASE) + BACKENDS),
     Layer(BACKEND, (BACKEND, BASE) + PLAIN),
-    *(Layer(folder, (folder, BACKEND, BASE) + PLAIN, forbidden=(BACKEND_REGISTRY,))
+    Layer('kernels/cuda/', ('kernels/cuda/', BACKEND, BASE) + PLAIN, forbidden=(BACKEND_REGISTRY,)),
+    *(Layer(folder, (folder, PROGRAM, BACKEND, BASE) + PLAIN, forbidden=(BACKEND_REGISTRY,))
       for folder in BACKENDS),
     Layer('kernels/c_api/', ('kernels/c_api/', BASE) + ENGINE_API),
     # The engine: the files directly in kernels/.

@@ -9,10 +9,10 @@
 namespace deeppcr::testing {
 
 const std::vector<BackendCase>& BackendCases() {
-  static const auto* cases =
-      new std::vector<BackendCase>{{"cuda", &NewBackendUnderTest, MaxStepsUnderTest()},
-                                   {"cuda_passes", &NewBackendWithoutClusters, MaxStepsUnderTest()},
-                                   {"reference", &reference::NewReferenceBackend}};
+  static const auto* cases = new std::vector<BackendCase>{
+      {"cuda", &NewBackendUnderTest, MaxStepsUnderTest(), false},
+      {"cuda_passes", &NewBackendWithoutClusters, MaxStepsUnderTest(), false},
+      {"reference", &reference::NewReferenceBackend}};
   return *cases;
 }
 

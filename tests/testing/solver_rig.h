@@ -21,6 +21,7 @@ struct BackendCase {
   std::string name;
   std::unique_ptr<Backend> (*create)();
   int64_t max_steps = INT64_MAX;  // deeper systems would take too long
+  bool programs = true;           // has code for step programs
 };
 const std::vector<BackendCase>& BackendCases();
 

@@ -9,6 +9,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/program/evaluate.h"
+#include "kernels/program/onnx/shape_size.h"
 
 namespace deeppcr::program {
 namespace {
@@ -56,6 +57,17 @@ void WalkStrided(std::span<const int64_t> shape, std::span<const int64_t> stride
       at[axis] = 0;
     }
   }
+}
+
+template <typename T>
+std::shared_ptr<const std::vector<T>> Picked(const std::vector<T>& from,
+                                             std::span<const int64_t> shape,
+                                             std::span<const int64_t> strides, int64_t offset) {
+  auto to = std::make_shared<std::vector<T>>();
+  to->reserve(static_cast<size_t>(NumElements(shape)));
+  WalkStrided(shape, strides, offset,
+              [&](int64_t source) { to->push_back(from[static_cast<size_t>(source)]); });
+  return to;
 }
 
 bool IsInOrder(std::span<const int64_t> shape, std::span<const int64_t> strides) {
@@ -125,7 +137,7 @@ absl::Status Lowering::Spend(int64_t elements) {
 }
 
 absl::StatusOr<int64_t> Lowering::SpendShape(std::span<const int64_t> shape) {
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t elements, CheckedProduct(shape));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t elements, CheckedSize(shape));
   DEEPPCR_RETURN_IF_ERROR(Spend(elements));
   return elements;
 }
@@ -163,7 +175,7 @@ absl::StatusOr<Tensor> Lowering::Lookup(const Tensor& index, const LinearLayer& 
 }
 
 absl::StatusOr<Tensor> Lowering::Reshaped(const Tensor& operand, Shape shape) {
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t size, CheckedProduct(shape));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t size, CheckedSize(shape));
   if (size != NumElements(operand.shape)) {
     return InvalidArgument("shape ", ShapeString(operand.shape), " cannot be seen as ",
                            ShapeString(shape));
@@ -200,27 +212,47 @@ absl::StatusOr<Tensor> Lowering::Transposed(const Tensor& operand, std::span<con
 
 absl::StatusOr<Tensor> Lowering::Strided(const Tensor& operand, Shape shape,
                                          std::span<const int64_t> strides, int64_t offset) {
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t size, CheckedProduct(shape));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t size, CheckedSize(shape));
   if (size == NumElements(operand.shape) && offset == 0 && IsInOrder(shape, strides)) {
     return Reshaped(operand, std::move(shape));
   }
-  if (!operand.is_constant() || operand.constant->floats == nullptr) {
-    DEEPPCR_RETURN_IF_ERROR(Spend(size));
+  if (operand.is_constant() && NumElements(operand.shape) == 1) {
+    return Filled(operand, std::move(shape), size);
+  }
+  DEEPPCR_RETURN_IF_ERROR(Spend(size));
+  if (!operand.is_constant()) {
+    DEEPPCR_RETURN_IF_ERROR(CheckValueSize(size));
     std::vector<Element> elements;
     elements.reserve(static_cast<size_t>(size));
     WalkStrided(shape, strides, offset, [&](int64_t source) { elements.push_back({0, source}); });
     return Arranged({{operand}}, std::move(shape), std::move(elements));
   }
   // Weights stay in float32.
-  DEEPPCR_RETURN_IF_ERROR(Spend(size));
-  const std::vector<float>& from = *operand.constant->floats;
-  auto floats = std::make_shared<std::vector<float>>();
-  floats->reserve(static_cast<size_t>(size));
-  WalkStrided(shape, strides, offset,
-              [&](int64_t source) { floats->push_back(from[static_cast<size_t>(source)]); });
-  return Tensor{.shape = std::move(shape),
-                .type = operand.type,
-                .constant = Numbers{.floats = std::move(floats)}};
+  const Numbers& from = *operand.constant;
+  Numbers to;
+  if (from.floats != nullptr) {
+    to.floats = Picked(*from.floats, shape, strides, offset);
+  } else {
+    to.doubles = Picked(*from.doubles, shape, strides, offset);
+  }
+  return Tensor{.shape = std::move(shape), .type = operand.type, .constant = std::move(to)};
+}
+
+// One number many times, which activations and norms ask for again and again.
+absl::StatusOr<Tensor> Lowering::Filled(const Tensor& operand, Shape shape, int64_t size) {
+  const double number = (*operand.constant)[0];
+  Numbers& numbers = filled_[{number, size}];
+  if (numbers.doubles == nullptr) {
+    DEEPPCR_RETURN_IF_ERROR(Spend(size));
+    numbers = NumbersOf(std::vector<double>(static_cast<size_t>(size), number));
+  }
+  return Tensor{.shape = std::move(shape), .type = operand.type, .constant = numbers};
+}
+
+absl::Status Lowering::CheckValueSize(int64_t size) const {
+  const int64_t allowed = builder_.limits().max_value_size;
+  if (size <= allowed) return absl::OkStatus();
+  return ResourceExhausted("a value of ", size, " elements; ", allowed, " are allowed");
 }
 
 absl::StatusOr<Tensor> Lowering::Arranged(std::span<const Tensor> operands, Shape shape,
@@ -238,7 +270,7 @@ absl::StatusOr<Tensor> Lowering::Finish(Instruction instruction, std::span<const
   if (NumElements(shape) == 0) {
     return Tensor{.shape = std::move(shape), .type = type, .constant = NumbersOf({})};
   }
-  DEEPPCR_ASSIGN_OR_RETURN(const ValueId id, Write(instruction, operands));
+  DEEPPCR_ASSIGN_OR_RETURN(const ValueId id, Write(std::move(instruction), operands));
   return Tensor{.shape = std::move(shape), .type = type, .id = id};
 }
 
@@ -261,8 +293,7 @@ absl::StatusOr<Tensor> Lowering::Fold(const Instruction& instruction,
       .shape = std::move(shape), .type = type, .constant = NumbersOf(std::move(elements))};
 }
 
-absl::StatusOr<ValueId> Lowering::Write(const Instruction& instruction,
-                                        std::span<const Tensor> operands) {
+absl::StatusOr<ValueId> Lowering::Write(Instruction instruction, std::span<const Tensor> operands) {
   std::vector<ValueId> ids;
   for (const Tensor& operand : operands) {
     DEEPPCR_ASSIGN_OR_RETURN(const ValueId id, Value(operand));
@@ -279,7 +310,7 @@ absl::StatusOr<ValueId> Lowering::Write(const Instruction& instruction,
     case OpKind::kLookup:
       return builder_.AddLookup(ids[0], instruction.linear);
     case OpKind::kArrange:
-      return builder_.AddArrange(ids, instruction.elements);
+      return builder_.AddArrange(ids, std::move(instruction.elements));
     case OpKind::kReverseStep:
       return Internal("no ONNX operator is a reverse step");
   }

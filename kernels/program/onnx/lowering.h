@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -100,7 +101,9 @@ class Lowering {
                                 Shape shape, OnnxType type);
   absl::StatusOr<Tensor> Fold(const Instruction& instruction, std::span<const Tensor> operands,
                               Shape shape, OnnxType type);
-  absl::StatusOr<ValueId> Write(const Instruction& instruction, std::span<const Tensor> operands);
+  absl::StatusOr<ValueId> Write(Instruction instruction, std::span<const Tensor> operands);
+  absl::StatusOr<Tensor> Filled(const Tensor& operand, Shape shape, int64_t size);
+  absl::Status CheckValueSize(int64_t size) const;
 
   struct Written {
     Numbers numbers;  // keeps the key's address in use
@@ -109,7 +112,8 @@ class Lowering {
 
   ProgramBuilder& builder_;
   int64_t elements_left_;
-  std::map<const void*, Written> constants_;  // by the address of their elements
+  std::map<const void*, Written> constants_;              // by the address of their elements
+  std::map<std::pair<double, int64_t>, Numbers> filled_;  // by their number and size
 };
 
 }  // namespace deeppcr::program

@@ -280,7 +280,9 @@ absl::StatusOr<Tensor> Concat(Call& call) {
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     if (!call.Has(i)) return InvalidArgument("input ", i, " is missing");
     DEEPPCR_RETURN_IF_ERROR(CheckJoinable(first, call.in(i), at));
-    shape[at] += call.in(i).shape[at];
+    if (__builtin_add_overflow(shape[at], call.in(i).shape[at], &shape[at])) {
+      return InvalidArgument("an axis beyond 64 bits");
+    }
     if (NumElements(call.in(i).shape) > 0) operands.push_back(call.in(i));
   }
   if (operands.empty()) return call.lowering.Reshaped(first, std::move(shape));
@@ -338,6 +340,9 @@ absl::StatusOr<Tensor> PadValue(Call& call) {
   return call.in(2);
 }
 
+// Far above every limit, and far below what overflows.
+constexpr int64_t kMostPads = int64_t{1} << 40;
+
 // With one constant around; negative pads take away.
 absl::StatusOr<Tensor> Pad(Call& call) {
   const Tensor& x = call.in(0);
@@ -349,12 +354,11 @@ absl::StatusOr<Tensor> Pad(Call& call) {
   DEEPPCR_ASSIGN_OR_RETURN(const Tensor value, PadValue(call));
   Shape shape;
   for (size_t i = 0; i < x.shape.size(); ++i) {
-    int64_t extent = 0;
-    if (__builtin_add_overflow(padding.before[i], padding.after[i], &extent) ||
-        __builtin_add_overflow(extent, x.shape[i], &extent)) {
-      return InvalidArgument("pads beyond 64 bits");
+    if (std::max(padding.before[i], padding.after[i]) > kMostPads ||
+        std::min(padding.before[i], padding.after[i]) < -kMostPads || x.shape[i] > kMostPads) {
+      return InvalidArgument("pads beyond 2^40 elements");
     }
-    shape.push_back(extent);
+    shape.push_back(padding.before[i] + x.shape[i] + padding.after[i]);
   }
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t size, call.lowering.SpendShape(shape));
   const Shape strides = StridesOf(shape), from = StridesOf(x.shape);

@@ -15,6 +15,7 @@
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/program/onnx/shape_size.h"
 
 namespace deeppcr::program {
 namespace {
@@ -241,7 +242,7 @@ absl::StatusOr<int64_t> OnnxTensorReader::CheckedElements(std::span<const int64_
   if (static_cast<int64_t>(shape.size()) > limits_.max_rank) {
     return ResourceExhausted("rank ", shape.size(), "; ", limits_.max_rank, " is allowed");
   }
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t elements, CheckedProduct(shape));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t elements, CheckedSize(shape));
   if (elements > limits_.max_elements - elements_) {
     return ResourceExhausted("shape ", ShapeString(shape), ": more than ", limits_.max_elements,
                              " elements in all tensors");
