@@ -138,4 +138,9 @@ std::span<const std::string_view> SolverNames() {
   return names;
 }
 
+ModelCheck CheckModel(const std::string& directory, int64_t max_model_bytes) {
+  ModelFilesReport report = CheckModelFiles(directory, {.max_weights_bytes = max_model_bytes});
+  return {std::move(report.problems), std::move(report.listing)};
+}
+
 }  // namespace deeppcr

@@ -275,6 +275,11 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Choice("log_level", {"debug", "info", "warn", "error"}, &C::log_level,
                          "debug writes one line per request."));
   specs.push_back(Probed("probe"));
+  specs.push_back(Text("check", "folder", &C::check,
+                       "Serve nothing: list all that is wrong with the model in this folder, or "
+                       "with the models below it, and exit 0 if nothing is, else 1."));
+  specs.push_back(Switch("verbose", &C::verbose,
+                         "With --check: print the step programs too, and what their steps cost."));
 }
 
 std::vector<FlagSpec> BuildFlagSpecs() {
@@ -395,8 +400,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> argume
     DEEPPCR_RETURN_IF_ERROR(ReadFlag(arguments, &i, seen, line.config));
   }
   if (!serve) return line;
-  if (!line.config.probe.empty()) {
-    line.action = CommandLine::Action::kProbe;
+  if (!line.config.probe.empty() || !line.config.check.empty()) {
+    line.action =
+        line.config.probe.empty() ? CommandLine::Action::kCheck : CommandLine::Action::kProbe;
     return line;
   }
   DEEPPCR_RETURN_IF_ERROR(CheckWhole(line.config));

@@ -68,6 +68,8 @@ struct ServerConfig {
   int64_t max_trace_bytes = int64_t{256} << 20;
   std::string log_format = "json";
   std::string log_level = "info";
+  std::string check;  // set: say what is wrong with the model in this folder, and exit
+  bool verbose = false;
   std::string probe;  // set: ask that server (host:port, unix:path, http://host:port) and exit
 };
 
@@ -88,7 +90,7 @@ std::span<const FlagSpec> FlagSpecs();
 std::string HelpText(std::string_view program);
 
 struct CommandLine {
-  enum class Action { kServe, kHelp, kVersion, kProbe };
+  enum class Action { kServe, kHelp, kVersion, kProbe, kCheck };
   Action action = Action::kServe;
   ServerConfig config;
 };

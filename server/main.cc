@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "google/protobuf/stubs/logging.h"
 #include "kernels/base/strings.h"
+#include "server/check.h"
 #include "server/config.h"
 #include "server/observe/log.h"
 #include "server/server.h"
@@ -144,6 +145,8 @@ int main(int argc, char** argv) {
       const absl::Status status = deeppcr::Probe(line->config.probe);
       return status.ok() ? 0 : Fail(status, kExitFailed);
     }
+    case CommandLine::Action::kCheck:
+      return deeppcr::CheckModels(line->config, stdout) ? 0 : kExitFailed;
     case CommandLine::Action::kServe:
       return Serve(line->config);
   }

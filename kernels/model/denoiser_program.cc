@@ -11,6 +11,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/program/cost.h"
+#include "kernels/program/describe.h"
 #include "kernels/program/fingerprint.h"
 #include "kernels/program/lower_onnx.h"
 #include "kernels/program/onnx_graph.h"
@@ -76,7 +77,8 @@ absl::Status CheckSizes(const ModelConfig& config, const ProgramBuilder& builder
   return absl::OkStatus();
 }
 
-absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGraph& graph) {
+absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGraph& graph,
+                                         std::string* listing) {
   DEEPPCR_ASSIGN_OR_RETURN(const OnnxInputs inputs, InputsOf(config, graph));
   ProgramBuilder builder;
   DEEPPCR_ASSIGN_OR_RETURN(const ValueId prediction, LowerOnnx(graph, inputs, builder));
@@ -84,7 +86,9 @@ absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGr
   DEEPPCR_ASSIGN_OR_RETURN(const ValueId next,
                            builder.AddReverseStep(builder.program().state, prediction));
   DEEPPCR_ASSIGN_OR_RETURN(const program::Program written, builder.Finish(next, prediction));
-  return program::Optimize(written, {});
+  DEEPPCR_ASSIGN_OR_RETURN(program::Program optimized, program::Optimize(written));
+  if (listing != nullptr) *listing = Describe(optimized, &written);
+  return optimized;
 }
 
 double CostOf(const program::Program& program, uint8_t depends) {
@@ -103,7 +107,7 @@ absl::Status LoadDenoiserProgram(const std::string& directory, const ModelLimits
                                                              limits.max_weights_bytes));
   const absl::StatusOr<OnnxGraph> graph = program::ReadOnnxGraph(bytes, directory);
   DEEPPCR_RETURN_IF_ERROR(WithContext(graph.status(), kDenoiserFile));
-  absl::StatusOr<program::Program> compiled = Compile(model.config, *graph);
+  absl::StatusOr<program::Program> compiled = Compile(model.config, *graph, limits.listing);
   DEEPPCR_RETURN_IF_ERROR(WithContext(compiled.status(), kDenoiserFile));
   DEEPPCR_ASSIGN_OR_RETURN(model.weights_sha256, program::Fingerprint(*compiled));
   model.diffusion.program = std::make_unique<const program::Program>(*std::move(compiled));

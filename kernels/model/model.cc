@@ -29,7 +29,8 @@ std::string PathOf(const std::string& directory, std::string_view file) {
 absl::Status ReadConfig(const std::string& directory, const ModelLimits& limits, Model& model) {
   DEEPPCR_ASSIGN_OR_RETURN(model.config_json,
                            ReadFile(PathOf(directory, kConfigFile), limits.max_config_bytes));
-  absl::StatusOr<ModelConfig> config = ParseConfig(model.config_json);
+  absl::StatusOr<ModelConfig> config =
+      ParseConfig(model.config_json, ConfigKeys(), limits.all_problems);
   DEEPPCR_RETURN_IF_ERROR(WithContext(config.status(), kConfigFile));
   model.config = *std::move(config);
   return absl::OkStatus();
@@ -161,6 +162,60 @@ absl::StatusOr<Model> ReadModel(const std::string& directory, const ModelLimits&
   DEEPPCR_RETURN_IF_ERROR(ReadWeights(directory, limits, *family, model));
   DEEPPCR_RETURN_IF_ERROR(ReadCalibration(directory, limits, model));
   return model;
+}
+
+namespace {
+
+// Reads one file after another, and goes on where the next does not need what is wrong.
+class FilesCheck {
+ public:
+  FilesCheck(const std::string& directory, const ModelLimits& limits)
+      : directory_(directory), limits_(limits) {
+    limits_.listing = &report_.listing;
+  }
+
+  ModelFilesReport Run() {
+    const bool known = Note(kConfigFile, [&] { return ReadConfig(directory_, limits_, model_); });
+    if (!known) return std::move(report_);
+    const ModelFamily* family = FindModelFamily(model_.config.model_type);
+    if (model_.config.denoiser_program &&
+        !Note("", [&] { return LoadDenoiserProgram(directory_, limits_, model_); }))
+      return std::move(report_);
+    // The names of tensors do not depend on the scheduler.
+    if (!Note("", [&] { return ReadScheduler(directory_, limits_, *family, model_); }))
+      model_.diffusion.tables.resize(model_.config.num_inference_steps.size());
+    Note(kWeightsFile, [&] { return ReadWeights(directory_, limits_, *family, model_); });
+    Note("", [&] { return ReadCalibration(directory_, limits_, model_); });
+    return std::move(report_);
+  }
+
+ private:
+  // Notes what a step found, all of it where the step kept all. True if there was nothing.
+  template <class Step>
+  bool Note(std::string_view file, const Step& step) {
+    Problems problems(true);
+    limits_.all_problems = &problems;
+    const absl::Status first = step();
+    if (first.ok()) return true;
+    if (problems.empty()) {
+      report_.problems.emplace_back(first.message());
+    } else {
+      for (const absl::Status& status : problems.all())
+        report_.problems.push_back(StrCat(file, ": ", status.message()));
+    }
+    return false;
+  }
+
+  const std::string& directory_;
+  ModelLimits limits_;
+  Model model_;
+  ModelFilesReport report_;
+};
+
+}  // namespace
+
+ModelFilesReport CheckModelFiles(const std::string& directory, const ModelLimits& limits) {
+  return FilesCheck(directory, limits).Run();
 }
 
 }  // namespace deeppcr

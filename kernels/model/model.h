@@ -24,6 +24,8 @@ struct ModelLimits {
   const CancelToken* token = nullptr;  // may be null; fired: kCancelled
   // Set: readers of one file go on after an error and leave here all that they found.
   Problems* all_problems = nullptr;
+  // Set: receives the listing of what denoiser.onnx was compiled to.
+  std::string* listing = nullptr;
 };
 
 // Tables of a diffusion model for one number of inference steps L.
@@ -102,6 +104,13 @@ int64_t MemoryBytes(const Model& model);
 // Errors: kNotFound (missing file), kInvalidArgument (names the file and the key or tensor, what
 // was expected, what came), kResourceExhausted (larger than the limits).
 absl::StatusOr<Model> ReadModel(const std::string& directory, const ModelLimits& limits);
+
+// What ReadModel would say of a model's files, but all of it at once.
+struct ModelFilesReport {
+  std::vector<std::string> problems;  // one sentence each, with the file's name; empty: none
+  std::string listing;                // of the program that denoiser.onnx was compiled to, if any
+};
+ModelFilesReport CheckModelFiles(const std::string& directory, const ModelLimits& limits);
 
 }  // namespace deeppcr
 
