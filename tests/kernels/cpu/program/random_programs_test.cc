@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random step programs on every instruction set, compared with their evaluation in double: states,
+// matrices, and whether the probes know how large the rounding is.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "kernels/cpu/program/system.h"
+#include "kernels/program/evaluate.h"
+#include "kernels/program/optimize.h"
+#include "tests/kernels/cpu/diffusion/plain_diffusion.h"
+#include "tests/kernels/program/random_program.h"
+
+namespace deeppcr::cpu {
+namespace {
+
+using program::Evaluation;
+using program::Program;
+using program::RandomInputs;
+using program::StepInputs;
+
+// The number of programs to draw; the slow run of this test asks for more.
+int NumPrograms() {
+  const char* text = std::getenv("DEEPPCR_TEST_PROGRAMS");
+  return text == nullptr ? 400 : std::atoi(text);
+}
+
+std::vector<float> Floats(std::span<const double> x) { return {x.begin(), x.end()}; }
+std::vector<double> Doubles(std::span<const float> x) { return {x.begin(), x.end()}; }
+
+// A program as a system of three equal steps, and its inputs as they are in float32.
+class System {
+ public:
+  System(const Program& program, uint64_t seed, const KernelSet& set)
+      : random_(program, seed),
+        state_(Floats(random_.state())),
+        condition_(Floats(random_.inputs().condition)),
+        noise_(Floats(random_.inputs().noise)) {
+    const StepInputs in = random_.inputs();
+    ReverseStep step;
+    if (in.reverse != nullptr) step = *in.reverse;
+    step.timestep = static_cast<int64_t>(in.time);
+    steps_.assign(kSteps, step);
+    const int64_t dim = program.at(program.state).size;
+    spec_ = {.state_dim = dim,
+             .steps = steps_,
+             .clip_range = in.clip_range,
+             .program = &program,
+             .step_weights = 1,
+             .condition_dim = static_cast<int64_t>(condition_.size()),
+             .num_classes = 0};
+    auto packed = PackProgramSystem(spec_, set, {});
+    status_ = packed.status();
+    if (packed.ok()) packed_ = *std::move(packed);
+    for (int i = 0; i < kSteps; ++i)
+      step_noise_.insert(step_noise_.end(), noise_.begin(), noise_.end());
+    step_noise_.resize(static_cast<size_t>(kSteps * dim));
+  }
+
+  const absl::Status& status() const { return status_; }
+  int64_t dim() const { return spec_.state_dim; }
+  int64_t width() const { return packed_->width; }
+  std::unique_ptr<Recurrence> NewRecurrence() const { return packed_->NewRecurrence(); }
+  SampleInput input() const {
+    SampleInput input;
+    input.inputs = condition_.data();
+    input.label = static_cast<int32_t>(random_.inputs().label);
+    input.initial_noise = state_.data();
+    input.step_noise = step_noise_.data();
+    return input;
+  }
+  const std::vector<float>& state() const { return state_; }
+  // Evaluates the step in double at a state.
+  void Evaluate(Evaluation& evaluation, std::span<const double> state) {
+    condition_doubles_ = Doubles(condition_);
+    noise_doubles_ = Doubles(noise_);
+    StepInputs in = random_.inputs();
+    in.condition = condition_doubles_;
+    in.noise = noise_doubles_;
+    if (in.reverse != nullptr) in.reverse = steps_.data();
+    evaluation.Run(in, state);
+  }
+
+  static constexpr int kSteps = 3;
+
+ private:
+  RandomInputs random_;
+  std::vector<float> state_, condition_, noise_, step_noise_;
+  std::vector<double> condition_doubles_, noise_doubles_;
+  std::vector<ReverseStep> steps_;
+  DiffusionProgramSpec spec_;
+  absl::Status status_;
+  std::unique_ptr<PackedSystem> packed_;
+};
+
+double LargestOf(std::span<const double> x) {
+  double largest = 0;
+  for (const double e : x) largest = std::max(largest, std::fabs(e));
+  return largest;
+}
+
+// The result of one pass over three intervals of a step each, all from the same state.
+struct Pass {
+  std::vector<float> states, propagated, matrices;
+
+  Pass(const System& system, Recurrence& recurrence, bool probes) {
+    const int64_t width = system.width(), dim = system.dim(), row = kColumns * width;
+    states.resize(static_cast<size_t>((System::kSteps + 1) * row));
+    for (int p = 0; p <= System::kSteps; ++p)
+      std::copy_n(system.state().data(), dim, states.data() + p * row);
+    propagated.resize(static_cast<size_t>(System::kSteps * row));
+    matrices.resize(static_cast<size_t>(System::kSteps * width * width));
+    recurrence.Propagate({.interval = 1,
+                          .num_intervals = System::kSteps,
+                          .states = states.data(),
+                          .propagated = propagated.data(),
+                          .matrices = matrices.data(),
+                          .diagonal = false,
+                          .probes = probes,
+                          .token = nullptr});
+  }
+};
+
+class RandomProgramsTest : public ::testing::TestWithParam<size_t> {
+ protected:
+  const KernelSet& set() const { return testing::KernelsOfThisMachine()[GetParam()].set; }
+};
+
+Program DrawProgram(int seed) {
+  program::RandomProgramOptions options;
+  options.instructions = 10 + seed % 31;
+  options.jumps = seed % 4 == 0;
+  options.state = 1 + seed % 23;
+  options.largest = seed % 3 == 0 ? 70 : 24;
+  Program program = RandomProgram(static_cast<uint64_t>(seed), options);
+  return seed % 2 == 0 ? program : *Optimize(program);
+}
+
+std::vector<double> JacobianOf(const Evaluation& evaluation, int64_t dim) {
+  std::vector<double> unit(static_cast<size_t>(dim * dim));
+  for (int64_t i = 0; i < dim; ++i) unit[static_cast<size_t>(i * dim + i)] = 1;
+  return evaluation.Tangents(unit, dim);
+}
+
+// True if the Jacobian jumps within the rounding of float32 around the state.
+bool ChangesSides(System& system, Evaluation& evaluation) {
+  const auto jacobian_at = [&](double factor) {
+    std::vector<double> state = Doubles(system.state());
+    for (double& z : state) z *= factor;
+    system.Evaluate(evaluation, state);
+    return JacobianOf(evaluation, system.dim());
+  };
+  const std::vector<double> here = jacobian_at(1);
+  for (const double factor : {1 - 1e-6, 1 + 1e-6}) {
+    const std::vector<double> near = jacobian_at(factor);
+    for (size_t i = 0; i < here.size(); ++i)
+      if (std::fabs(near[i] - here[i]) > 5e-4 * LargestOf(here)) return true;
+  }
+  return false;
+}
+
+TEST_P(RandomProgramsTest, StepsAndMatricesAreThoseInDouble) {
+  int compared = 0, refused = 0, at_a_kink = 0, unknown = 0;
+  double worst = 0, worst_matrix = 0;
+  for (int seed = 1; seed <= NumPrograms(); ++seed) {
+    SCOPED_TRACE(seed);
+    const Program program = DrawProgram(seed);
+    System system(program, static_cast<uint64_t>(seed), set());
+    if (absl::IsUnimplemented(system.status())) {
+      ++refused;  // a floor or a lookup of the state
+      continue;
+    }
+    ASSERT_TRUE(system.status().ok()) << system.status();
+    Evaluation evaluation(program);
+    if (ChangesSides(system, evaluation)) {
+      ++at_a_kink;
+      continue;
+    }
+    system.Evaluate(evaluation, Doubles(system.state()));
+    const auto value = evaluation.at(program.output);
+    const std::vector<double> want(value.begin(), value.end());
+    const int64_t dim = system.dim(), width = system.width();
+    const std::vector<double> jacobian = JacobianOf(evaluation, dim);
+
+    const auto recurrence = system.NewRecurrence();
+    ASSERT_NE(recurrence, nullptr);
+    std::vector<float> z(static_cast<size_t>(width));
+    recurrence->Encode(0, system.input(), z.data());
+    recurrence->Advance(z.data(), 1, 0, 1, nullptr);
+    const Pass pass(system, *recurrence, true);
+    const float* propagated = pass.propagated.data();
+    const float* matrix = pass.matrices.data() + width * width;  // of the second interval
+    const double size = LargestOf(want), slope = LargestOf(jacobian);
+    for (int64_t i = 0; i < dim; ++i) {
+      const double error = std::fabs(z[i] - want[i]);
+      worst = std::max(worst, error / size);
+      ASSERT_LE(error, 2e-4 * size) << "element " << i;
+      float probe = 0;
+      for (int64_t v = 1; v < kColumns; ++v)
+        probe = std::max(probe, std::fabs(propagated[v * width + i]));
+      if (error > kRoundingFactor * probe + 1e-7 * size) ++unknown;
+      ASSERT_EQ(z[i], propagated[i]) << "bits of a pass";
+      for (int64_t k = 0; k < dim; ++k) {
+        const double off = std::fabs(matrix[k * width + i] - jacobian[i * dim + k]);
+        worst_matrix = std::max(worst_matrix, off / slope);
+        ASSERT_LE(off, 1e-3 * slope) << i << " " << k;
+      }
+      ++compared;
+    }
+  }
+  std::printf(
+      "%d elements, %d programs refused, %d at a kink; %d errors that probes did not "
+      "foretell; off by at most %.1e, matrices %.1e\n",
+      compared, refused, at_a_kink, unknown, worst, worst_matrix);
+  EXPECT_GT(compared, NumPrograms());
+  EXPECT_LE(at_a_kink + refused, NumPrograms() / 5);
+  EXPECT_LE(unknown, compared / 100);
+}
+
+TEST_P(RandomProgramsTest, BitsDependOnNeitherTheBatchNorTangents) {
+  for (int seed = 1; seed <= NumPrograms() / 4; ++seed) {
+    SCOPED_TRACE(seed);
+    const Program program = DrawProgram(seed);
+    System system(program, static_cast<uint64_t>(seed), set());
+    if (!system.status().ok()) continue;
+    const auto together = system.NewRecurrence(), alone = system.NewRecurrence();
+    constexpr int32_t kSamples = 7;
+    const int64_t width = system.width(), dim = system.dim();
+    std::vector<float> states(static_cast<size_t>(kSamples * width)),
+        one(static_cast<size_t>(width));
+    std::vector<std::vector<float>> noise(kSamples, system.state());
+    for (int32_t b = 0; b < kSamples; ++b) {
+      SampleInput input = system.input();
+      noise[b][static_cast<size_t>(b % dim)] *= 0.5F;
+      input.initial_noise = noise[b].data();
+      together->Encode(b, input, states.data() + b * width);
+    }
+    together->Advance(states.data(), kSamples, 0, System::kSteps, nullptr);
+    for (int32_t b = 0; b < kSamples; ++b) {
+      SampleInput input = system.input();
+      input.initial_noise = noise[b].data();
+      alone->Encode(0, input, one.data());
+      alone->Advance(one.data(), 1, 0, System::kSteps, nullptr);
+      for (int64_t i = 0; i < dim; ++i) ASSERT_EQ(one[i], states[b * width + i]) << b << " " << i;
+    }
+    const Pass with(system, *alone, true), without(system, *alone, false);
+    for (int p = 0; p < System::kSteps; ++p)
+      for (int64_t i = 0; i < dim; ++i)
+        ASSERT_EQ(with.propagated[p * kColumns * width + i],
+                  without.propagated[p * kColumns * width + i]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(InstructionSets, RandomProgramsTest,
+                         ::testing::Range(size_t{0}, testing::KernelsOfThisMachine().size()),
+                         [](const auto& test) {
+                           return testing::KernelsOfThisMachine()[test.param].name;
+                         });
+
+}  // namespace
+}  // namespace deeppcr::cpu
