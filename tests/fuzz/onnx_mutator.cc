@@ -2,7 +2,7 @@
 // Mutations of ONNX graphs: bytes that are changed blindly are mostly no message any more, as every
 // message says its length.
 
-#include <onnx/onnx_pb.h>
+#include <onnx/onnx.pb.h>
 
 #include <algorithm>
 #include <cstddef>

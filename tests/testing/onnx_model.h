@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_TESTS_TESTING_ONNX_MODEL_H_
 #define DEEPPCR_TESTS_TESTING_ONNX_MODEL_H_
 
-#include <onnx/onnx_pb.h>
+#include <onnx/onnx.pb.h>
 
 #include <cstdint>
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Constants, and what exporters compute from shapes.
 
-#include <onnx/onnx_pb.h>
+#include <onnx/onnx.pb.h>
 
 #include <cmath>
 #include <utility>

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_KERNELS_PROGRAM_ONNX_TENSOR_READER_H_
 #define DEEPPCR_KERNELS_PROGRAM_ONNX_TENSOR_READER_H_
 
-#include <onnx/onnx_pb.h>
+#include <onnx/onnx.pb.h>
 
 #include <cstdint>
 #include <span>
