@@ -282,8 +282,10 @@ constexpr std::array<ConfigKey, 23> kKeys = {{
     {"time_embedding_dim", "integer", "required", "diffusion",
      "width of the sinusoidal embedding of a timestep; even", 2, kMaxHiddenDim,
      &ReadTimeEmbeddingDim, ConfigKey::Denoiser::kNamed},
-    {"denoiser_inputs", "object", "the order of the graph", "diffusion",
-     "names of the inputs of denoiser.onnx: `state`, `time` and `condition` (a vector, or a class)",
+    {"denoiser_inputs", "object", "none", "diffusion",
+     "names of the inputs of denoiser.onnx: `state`, `time` and `condition` (a vector, or a "
+     "class); "
+     "none: in this order",
      0, 0, &ReadDenoiserInputs, ConfigKey::Denoiser::kProgram},
     {"num_inference_steps", "integer or array of integers", "required", "diffusion",
      "numbers of steps that plans are made for at load, 1 to 8 distinct ones, the default first; "

@@ -38,6 +38,19 @@ inline std::string ConfigWith(std::string_view key, std::string_view value,
   return StrCat(text, ",\"", key, "\":", value, "}");
 }
 
+// The smallest config of a denoiser from a file, with one key more.
+inline std::string ProgramConfigWith(std::string_view key, std::string_view value) {
+  nlohmann::json object = MinimalConfig("diffusion");
+  object["denoiser"] = "onnx";
+  for (const ConfigKey& row : ConfigKeys()) {
+    if (row.denoiser == ConfigKey::Denoiser::kNamed) object.erase(std::string(row.name));
+  }
+  object.erase(std::string(key));
+  std::string text = object.dump();
+  text.pop_back();
+  return StrCat(text, ",\"", key, "\":", value, "}");
+}
+
 // A model type that accepts the key.
 inline std::string TypeFor(const ConfigKey& key) {
   if (key.families == "all") return "mlp";

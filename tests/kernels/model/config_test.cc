@@ -127,7 +127,7 @@ TEST(ConfigTest, RefusesEveryKeyOfAnotherFamily) {
           StrCat(key.name, ": only for model_type ", key.families, ", this is ", family.name));
     }
   }
-  EXPECT_EQ(refused, 13 + 12 + 5);
+  EXPECT_EQ(refused, 14 + 13 + 5);
 }
 
 TEST(ConfigTest, RefusesEveryKeyGivenTwice) {
@@ -141,11 +141,55 @@ TEST(ConfigTest, RefusesEveryKeyGivenTwice) {
 
 TEST(ConfigTest, RefusesTheWrongTypeOfEveryKey) {
   for (const ConfigKey& key : ConfigKeys()) {
-    ExpectError(ParseConfig(ConfigWith(key.name, "{}", TypeFor(key))), StatusCode::kInvalidArgument,
-                StrCat(key.name, ": expected "));
-    ExpectError(ParseConfig(ConfigWith(key.name, "null", TypeFor(key))),
-                StatusCode::kInvalidArgument, StrCat(key.name, ": expected "));
+    const bool of_program = key.denoiser == ConfigKey::Denoiser::kProgram;
+    for (const char* value : {"{}", "null"}) {
+      const std::string text = of_program ? ProgramConfigWith(key.name, value)
+                                          : ConfigWith(key.name, value, TypeFor(key));
+      ExpectError(ParseConfig(text), StatusCode::kInvalidArgument, StrCat(key.name, ": expected "));
+    }
   }
+}
+
+TEST(ConfigTest, TakesADenoiserFromAFile) {
+  const ModelConfig plain = *ParseConfig(ProgramConfigWith("max_batch_size", "7"));
+  EXPECT_TRUE(plain.denoiser_program);
+  EXPECT_EQ(plain.denoiser_inputs, DenoiserInputs());
+  const ModelConfig named = *ParseConfig(
+      ProgramConfigWith("denoiser_inputs", R"({"state": "x", "time": "t", "condition": "c"})"));
+  EXPECT_EQ(named.denoiser_inputs, (DenoiserInputs{"x", "t", "c"}));
+}
+
+TEST(ConfigTest, RefusesKeysOfTheOtherDenoiser) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.denoiser == ConfigKey::Denoiser::kNamed)
+      ExpectError(ParseConfig(ProgramConfigWith(key.name, "1")), StatusCode::kInvalidArgument,
+                  StrCat(key.name, ": not with denoiser \"onnx\""));
+    if (key.denoiser == ConfigKey::Denoiser::kProgram)
+      ExpectError(ParseConfig(ConfigWith(key.name, "1", "diffusion")), StatusCode::kInvalidArgument,
+                  StrCat(key.name, ": only with denoiser \"onnx\""));
+  }
+}
+
+TEST(ConfigTest, RefusesInputsOfNoMeaning) {
+  const auto with = [](const char* value) { return ProgramConfigWith("denoiser_inputs", value); };
+  for (const auto& [value, message] :
+       {std::pair{R"({"time": "t"})", "expected the key state"},
+        std::pair{R"({"state": ""})", "expected the name of an input"},
+        std::pair{R"({"state": 1})", "expected a string"},
+        std::pair{R"({"state": "x", "noise": "n"})",
+                  "expected the keys state, time and condition"}})
+    ExpectError(ParseConfig(with(value)), StatusCode::kInvalidArgument, message);
+}
+
+TEST(ConfigTest, FindsAllProblemsAtOnce) {
+  nlohmann::json object = MinimalConfig("diffusion");
+  object["eta"] = 2;
+  object["max_batch_size"] = 0;
+  object.erase("hidden_dim");
+  Problems all(true);
+  EXPECT_FALSE(ParseConfig(object.dump(), ConfigKeys(), &all).ok());
+  ASSERT_EQ(all.all().size(), 3u);
+  EXPECT_NE(all.all()[1].message().find("hidden_dim: missing"), std::string::npos);
 }
 
 class RefusedConfigTest : public ::testing::TestWithParam<RefusedCase> {};
@@ -161,9 +205,9 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"Array", "[]", "expected an object, got an array"},
         RefusedCase{"UnknownKey", ConfigWith("layers", "3"),
                     "unknown key \"layers\"; the keys are model_type, input_dim, output_dim, "
-                    "state_dim, num_layers, activation, residual_scale, max_batch_size, "
-                    "input_activation, labels, denoiser, hidden_dim, num_blocks, "
-                    "time_embedding_dim, num_inference_steps, num_classes, conditioning_dim, "
+                    "state_dim, num_layers, denoiser, activation, residual_scale, max_batch_size, "
+                    "input_activation, labels, hidden_dim, num_blocks, time_embedding_dim, "
+                    "denoiser_inputs, num_inference_steps, num_classes, conditioning_dim, "
                     "decoder_widths, decoder_activation, eta, diffusers_compatible, image_shape"},
         RefusedCase{"KeyOfOtherCase", ConfigWith("State_Dim", "3"), "unknown key \"State_Dim\""},
         RefusedCase{"ModelType", ConfigWith("model_type", "\"cnn\""),
@@ -239,6 +283,7 @@ TEST(ConfigKeysTest, DescribesTheDefaultsThatAreTaken) {
       {"input_activation", std::string(NameOf(dense.input_activation))},
       {"residual_scale", "1/sqrt(num_layers)"},
       {"labels", count(dense.labels)},
+      {"denoiser_inputs", config.denoiser_inputs == DenoiserInputs() ? "none" : "some"},
       {"num_classes", StrCat(config.num_classes)},
       {"conditioning_dim", StrCat(config.conditioning_dim)},
       {"decoder_widths", count(config.decoder_widths)},

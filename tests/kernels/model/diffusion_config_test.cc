@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, RefusedDiffusionConfigTest,
     ::testing::Values(
         RefusedCase{"Denoiser", Diffusion("denoiser", "\"unet\""),
-                    "denoiser: expected one of residual_mlp, adaln_mlp, got string \"unet\""},
+                    "denoiser: expected one of residual_mlp, adaln_mlp, onnx, got string \"unet\""},
         RefusedCase{"OddTimeEmbedding", Diffusion("time_embedding_dim", "7"),
                     "time_embedding_dim: expected an even integer, got 7"},
         RefusedCase{"StepsZero", Diffusion("num_inference_steps", "0"),
