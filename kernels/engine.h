@@ -180,13 +180,12 @@ class Engine {
   // calibration.safetensors?, plan.json?}, validates everything, calibrates the initial guess, and
   // finds the plan: in plan.json, in one of the models that are loaded already, in the cache, or by
   // measuring, as EngineOptions::plan_mode allows. Takes seconds. Where a backend has no code for
-  // the model, or computes it wrong (kernels/self_check.h), "auto" takes the next and says so. The
-  // directory itself is trusted
-  // (the caller checked the name); its contents are not. Errors: kNotFound, kInvalidArgument (file,
-  // key or tensor named), kResourceExhausted (bytes wanted and allowed), kFailedPrecondition (no
-  // plan fits, and one is required), kUnimplemented (no backend can run the model), kDataLoss (the
-  // last backend computes it wrong). kCancelled soon
-  // after the token, which may be null, has fired.
+  // the model, computes it wrong (kernels/self_check.h), or has a device that fails meanwhile,
+  // "auto" takes the next and says so. The directory itself is trusted (the caller checked the
+  // name); its contents are not. Errors: kNotFound, kInvalidArgument (file, key or tensor named),
+  // kResourceExhausted (bytes wanted and allowed), kFailedPrecondition (no plan fits, and one is
+  // required), kUnimplemented (no backend can run the model), kDataLoss (the last backend computes
+  // it wrong). kCancelled soon after the token, which may be null, has fired.
   virtual absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
       const std::string& directory, const LoadProgress& progress, const CancelToken* token,
       std::span<const std::shared_ptr<const LoadedModel>> loaded) const = 0;

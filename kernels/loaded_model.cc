@@ -260,6 +260,9 @@ std::shared_ptr<const LoadedModel> Loaded(Model model, Systems planned, Systems 
 std::optional<PassedOver> WhyNot(const Backend& backend, const absl::Status& status) {
   const std::string_view message = ToStd(status.message());
   if (absl::IsDataLoss(status)) return PassedOver{BackendChoice::kSelfCheck, std::string(message)};
+  if (absl::IsUnavailable(status))
+    return PassedOver{BackendChoice::kSelfCheck,
+                      StrCat("the device of the ", backend.name(), " backend failed: ", message)};
   if (!absl::IsUnimplemented(status)) return std::nullopt;
   return PassedOver{BackendChoice::kNoCode,
                     StrCat("the ", backend.name(), " backend cannot run this model: ", message)};
@@ -293,8 +296,11 @@ absl::StatusOr<std::shared_ptr<const LoadedModel>> PrepareModel(Model model,
   for (const SelectedBackend& on : context.backends) {
     absl::StatusOr<Systems> systems =
         PreparePlanned(model, plans.has_value() ? &*plans : nullptr, on, context);
+    const bool last = &on == &context.backends.back();
+    // Where no other backend can serve, a device that has failed is the server's business.
+    if (last && absl::IsUnavailable(systems.status()))
+      return Watched(systems.status(), context.options->device_failed);
     if (std::optional<PassedOver> why = WhyNot(*on.backend, systems.status())) {
-      const bool last = &on == &context.backends.back();
       if (!last && context.progress) context.progress(LoadNews::kProblem, why->reason);
       unfit = absl::Status(systems.status().code(), why->reason);
       passed_over = {why->choice, StrCat(passed_over.reason, passed_over.reason.empty() ? "" : "; ",

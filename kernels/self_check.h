@@ -11,16 +11,23 @@
 //  - Every solver that the model takes, against the device's own sequential states: what it
 //    certifies is right, it is causal, bit for bit, after one and two iterations, and it converges
 //    if the plan has a choice for it. (A planner that measures a broken solver leaves it out.)
-//  - Bits: a sample's are the same alone, at two places of batches of 2, 3 and the largest size,
-//  and
-//    in twenty runs of the same batch, as far as these are affordable.
+//  - Single updates of every solver, from states that are disturbed, the most in another interval
+//    and element each time: none is larger than the solver says, as certificates rest on that, and
+//    one of them, of matrices, tree and vectors, is the oracle's. So are, by a factor, the rounding
+//    that newton counts with and the error that it gives for the outputs, neither of which may be
+//    too small. What the oracle would take too long for, it does not do.
+//  - An interval that leaves a short last one, where the plan's does not: a request may ask for it.
+//  - Bits: a sample's are the same, and so is what is reported of it, alone, at two places of
+//    batches of 2, 3 and the largest size, and in twenty runs of the same batch, as far as these
+//    are affordable.
 //  - Time: no run takes longer than it may.
 //
-// A plan that was made for another number of steps is judged by one sample, and its choices need
-// not converge.
+// A plan that was made for another number of steps is judged by one sample, without single
+// updates and short intervals, and its choices need not converge.
 //
-// What it cannot see: faults that are rarer than that, or that come with load; and a run that never
-// comes back is waited for.
+// What it cannot see: faults that are rarer than that, or that come with load; values that no
+// calibration input leads to; a guess or a confirmation that is wrong, as it changes which answers
+// are certified but none that are certified here; matrices that are off by less than a fiftieth.
 
 #include <cstdint>
 

@@ -19,10 +19,16 @@
 namespace deeppcr::cuda {
 
 // ---- The host's part of a solve
-// Time for which the host polls at full speed before it naps, longer than most solves of small
-// models take, and the length of a nap (assumed).
-inline constexpr auto kSpin = std::chrono::milliseconds(2);
+// Time for which the host polls at full speed, as long as solves of small models take, then that up
+// to which it yields its core between two polls, longer than most solves take, and the length of
+// the naps after that (assumed).
+inline constexpr auto kSpin = std::chrono::microseconds(100);
+inline constexpr auto kYield = std::chrono::milliseconds(2);
 inline constexpr auto kNap = std::chrono::microseconds(20);
+// Least limit on a wait, far beyond what solves take on a device that works, and the limit in
+// longest waits so far (assumed).
+inline constexpr auto kLeastWaitLimit = std::chrono::seconds(30);
+inline constexpr int kWaitLimitFactor = 100;
 // Passes that are launched before the host looks whether the samples still wanted them (assumed).
 inline constexpr int kPassesAhead = 3;
 // Number of steps from which a solve may take longer than 5 ms and polls its cancel word (assumed).

@@ -223,6 +223,24 @@ TEST_F(LoadedModelTest, TheOnlyBackendsFailedSelfCheckIsTheLoadsError) {
       absl::StatusCode::kDataLoss, "self-check of the faulty backend failed");
 }
 
+TEST_F(LoadedModelTest, ABackendWhoseDeviceFailsIsPassedOverUnlessItIsTheOnlyOne) {
+  int failures = 0;
+  options_.device_failed = [&](const absl::Status&) { ++failures; };
+
+  const LoadedPtr model = PrepareAfterRefusal(absl::UnavailableError("no answer")).value();
+  backends_.pop_back();
+  Model again = ReadModel(model_.path(), {}).value();
+
+  EXPECT_EQ(model->info().backend, "cpu");
+  EXPECT_EQ(model->info().backend_choice, BackendChoice::kSelfCheck);
+  EXPECT_EQ(problems_, "the device of the refusing backend failed: no answer\n");
+  EXPECT_EQ(failures, 0);
+  ExpectError(
+      PrepareModel(std::move(again), {.backends = backends_, .pool = &pool_, .options = &options_}),
+      absl::StatusCode::kUnavailable, "no answer");
+  EXPECT_EQ(failures, 1);
+}
+
 // Only where the code is missing: a model that does not fit would otherwise become slow unseen.
 TEST_F(LoadedModelTest, OtherErrorsOfABackendAreTheLoads) {
   ExpectError(PrepareAfterRefusal(absl::ResourceExhaustedError("too large")),

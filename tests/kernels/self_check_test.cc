@@ -10,14 +10,14 @@
 #include "tests/testing/expect_error.h"
 #include "tests/testing/faulty_backend.h"
 #include "tests/testing/random_diffusion.h"
-#include "tests/testing/solver_rig.h"
+#include "tests/testing/self_check_rig.h"
 #include "tests/testing/systems.h"
 
 namespace deeppcr::testing {
 namespace {
 
 constexpr int32_t kInterval = 8;
-constexpr int64_t kMaxBatch = 8;
+constexpr int32_t kMaxBatch = 8;
 
 RandomSystem Stack(Activation activation = Activation::kTanh) {
   return RandomSystem({.num_steps = 64,
@@ -29,44 +29,12 @@ RandomSystem Stack(Activation activation = Activation::kTanh) {
                        .output_dim = 3});
 }
 
-// A system on a backend with one fault, and what its check needs.
-class Rig {
+// A system on a backend with one fault.
+class Rig : public SelfCheckRig {
  public:
   Rig(const SystemSpec& spec, Fault fault, std::unique_ptr<Backend> oracle)
-      : under_check_(NewFaultyBackend(*cpu::NewCpuBackend(), fault), spec),
-        backend_(std::move(oracle)),
-        oracle_(*backend_->NewSystem(spec)),
-        inputs_(SyntheticInputs(16, ShapeOf(spec).input_dim)) {
-    resolve_.shape = ShapeOf(spec);
-    plan_.choices = {{.solver = "newton",
-                      .shooting_interval = kInterval,
-                      .initial_guess = InitialGuess::kConstant}};
-    plan_.entries = {{.max_samples = kMaxBatch}};
-  }
-
-  // Expects no solver to converge, as where the planner saw none that does.
-  void ForgetChoices() { plan_.choices.clear(); }
-  // Makes the plan that of another number of steps.
-  void TakeNearestPlan() { plan_.source = PlanSource::kNearest; }
-
-  absl::Status Check(double seconds_per_run = 20, const CancelToken* token = nullptr) const {
-    return RunSelfCheck({.runner = under_check_.runner(),
-                         .oracle = *oracle_,
-                         .plan = plan_,
-                         .resolve = resolve_,
-                         .inputs = inputs_,
-                         .max_batch_size = kMaxBatch,
-                         .seconds_per_run = seconds_per_run,
-                         .token = token});
-  }
-
- private:
-  SolverRig under_check_;
-  const std::unique_ptr<Backend> backend_;
-  const std::unique_ptr<System> oracle_;
-  const CalibrationInputs inputs_;
-  ResolveContext resolve_;
-  Plan plan_;
+      : SelfCheckRig(spec, NewFaultyBackend(*cpu::NewCpuBackend(), fault), std::move(oracle),
+                     kInterval, kMaxBatch) {}
 };
 
 RandomDiffusion Process() { return RandomDiffusion(ResidualDdpm(24, 3)); }

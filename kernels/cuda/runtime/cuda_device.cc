@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime/cuda_device.h"
 
-#include <sys/prctl.h>
-
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <fstream>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "kernels/base/status_macros.h"
@@ -15,29 +13,28 @@
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/runtime/probe.h"
 #include "kernels/cuda/runtime/products.h"
-#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// Sleeps for kNap. Linux wakes a thread up to 50 us late unless the thread asks for less.
-void Nap() {
-  thread_local const int asked =
-      prctl(PR_SET_TIMERSLACK, 1);  // ns; what is refused costs time only
-  static_cast<void>(asked);
-  std::this_thread::sleep_for(kNap);
-}
 
 absl::Status Failed(absl::StatusCode code, std::string_view what, cudaError_t error) {
   return {code, ToAbsl(StrCat("CUDA: ", what, ": ", cudaGetErrorString(error)))};
 }
 
+absl::Status Lost() {
+  return absl::UnavailableError("CUDA: the device is lost: work on it did not end");
+}
+
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(int device) : device_(device) {}
+  // `lost`: the device's, which outlives the stream.
+  CudaStream(int device, const WaitLimits& limits, std::atomic<bool>& lost)
+      : device_(device), lost_(lost), patience_(limits) {}
   ~CudaStream() override {
+    if (lost_) {
+      static_cast<void>(products_.release());  // its end would wait for the device
+      return;
+    }
     products_ = nullptr;
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
@@ -128,26 +125,37 @@ class CudaStream final : public Stream {
     if (Begin()) Note("copying", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
   }
   void Wait(absl::FunctionRef<void()> idle) override {
-    const Clock::time_point start = Clock::now();
-    cudaError_t state = cudaErrorNotReady;
     // A stream that has failed is waited for too: what was launched before still writes to memory
     // that the caller may free.
-    for (int round = 1;; ++round) {
-      state = cudaStreamQuery(stream_);
-      if (state != cudaErrorNotReady) break;
-      cudaGetLastError();  // clears cudaErrorNotReady, or the next launch would report it
-      if (round % 64 == 0) idle();
-      if (Clock::now() - start > kSpin) Nap();
-    }
-    Note("running", state);
+    cudaError_t state = cudaErrorNotReady;
+    const bool ended = patience_.Await(
+        [&] {
+          if (lost_) return true;
+          state = cudaStreamQuery(stream_);
+          return state != cudaErrorNotReady;
+        },
+        idle);
+    if (!ended) lost_ = true;
+    if (state != cudaErrorNotReady) return Note("running", state);
+    cudaGetLastError();  // clears cudaErrorNotReady, or the next launch would report it
+    if (status_.ok()) status_ = ended ? Lost() : TookTooLong();
   }
   absl::Status status() const override { return status_; }
 
  private:
-  // A thread of the caller's may never have seen this device.
+  // A thread of the caller's may never have seen this device, and may bring an error of a call that
+  // was none of ours, which the next launch would report.
   bool Begin() {
+    if (status_.ok() && lost_) status_ = Lost();
+    if (!status_.ok()) return false;
     Note("choosing the device", cudaSetDevice(device_));
+    cudaGetLastError();
     return status_.ok();
+  }
+  absl::Status TookTooLong() const {
+    const double seconds = std::chrono::duration<double>(patience_.limit()).count();
+    return absl::UnavailableError(
+        StrCat("CUDA: running: not done after ", seconds, " s; the device is taken for lost"));
   }
   void Note(std::string_view what, cudaError_t error) {
     if (error == cudaSuccess) return;
@@ -157,6 +165,8 @@ class CudaStream final : public Stream {
   }
 
   const int device_;
+  std::atomic<bool>& lost_;
+  Patience patience_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Products> products_;
   absl::Status status_;
@@ -176,8 +186,9 @@ std::string DriverVersion() {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, const DeviceInfo& info)
+  CudaDevice(int index, const DeviceInfo& info, const WaitLimits& waits)
       : index_(index),
+        waits_(waits),
         name_(StrCat("cuda-sm", info.major, info.minor, "-", std::string_view(info.name))),
         limits_{.multiprocessors = info.multiprocessors,
                 .shared_bytes = info.shared_bytes,
@@ -192,6 +203,7 @@ class CudaDevice final : public Device {
   const LaunchLimits& limits() const override { return limits_; }
 
   absl::StatusOr<void*> Allocate(MemoryKind kind, size_t bytes) override {
+    if (lost_) return Lost();
     void* memory = nullptr;
     cudaError_t error = cudaSetDevice(index_);
     if (error == cudaSuccess)
@@ -202,19 +214,24 @@ class CudaDevice final : public Device {
     return NotAllocated(kind, bytes, error);
   }
   void Free(MemoryKind kind, void* memory) override {
-    kind == MemoryKind::kDevice ? cudaFree(memory) : cudaFreeHost(memory);
+    if (lost_) return;
+    const cudaError_t error = kind == MemoryKind::kDevice ? cudaFree(memory) : cudaFreeHost(memory);
+    if (error != cudaSuccess) cudaGetLastError();  // an error of work that streams report
   }
   absl::Status Upload(void* to, const void* from, size_t bytes) override {
+    if (lost_) return Lost();
     cudaError_t error = cudaSetDevice(index_);
     if (error == cudaSuccess) error = cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
     // The copy may return before the data has arrived, and our streams do not wait for the copy's
     // stream.
     if (error == cudaSuccess) error = cudaStreamSynchronize(nullptr);
     if (error == cudaSuccess) return absl::OkStatus();
+    cudaGetLastError();
     return Failed(absl::StatusCode::kUnavailable, "copying to the device", error);
   }
   absl::StatusOr<std::unique_ptr<Stream>> NewStream() override {
-    auto stream = std::make_unique<CudaStream>(index_);
+    if (lost_) return Lost();
+    auto stream = std::make_unique<CudaStream>(index_, waits_, lost_);
     DEEPPCR_RETURN_IF_ERROR(stream->Create());
     return std::unique_ptr<Stream>(std::move(stream));
   }
@@ -233,6 +250,8 @@ class CudaDevice final : public Device {
   }
 
   const int index_;
+  const WaitLimits waits_;
+  std::atomic<bool> lost_ = false;  // work on some stream did not end
   const std::string name_;
   const LaunchLimits limits_;
 };
@@ -243,7 +262,7 @@ absl::Status Unavailable(cudaError_t error) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index, const WaitLimits& limits) {
   int count = 0;
   if (const cudaError_t error = CountDevices(&count); error != cudaSuccess)
     return Unavailable(error);
@@ -252,7 +271,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
   DeviceInfo info = {};
   if (const cudaError_t error = ProbeDevice(index, &info); error != cudaSuccess)
     return Unavailable(error);
-  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(index, info));
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(index, info, limits));
 }
 
 }  // namespace deeppcr::cuda

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of the CUDA runtime that the device and the GPU tests call, on the SIMT executor: every
-// call is done at once and on the calling thread. Linked in place of cudart and the kernels, this
-// file lets machines without a GPU run what otherwise runs only with one.
+// call is done at once and on the calling thread. An error stays the thread's last one until
+// somebody asks for it, and the next launch reports it. Linked in place of cudart and the kernels,
+// this file lets machines without a GPU run what otherwise runs only with one.
+
+#include "tests/testing/simt/fake_runtime.h"
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/runtime/probe.h"
@@ -34,8 +40,29 @@ const DeviceOptions kOptions = Options();
 constexpr size_t kAlignment = 256;
 constexpr size_t kMemory = size_t{1} << 30;
 
+thread_local cudaError_t last_error = cudaSuccess;
+cudaError_t Noted(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+std::atomic<int64_t> launches_to_hang = -1;
+std::atomic<bool> hangs = false;
+// Ends the program where a GPU that hangs would stop it.
+void WouldWait(const char* call) {
+  if (!hangs) return;
+  std::fprintf(stderr, "%s waits for a kernel that does not end\n", call);
+  std::abort();
+}
+// True if the launch that is about to be made, or one before, does not end.
+bool Hangs() {
+  if (launches_to_hang >= 0 && launches_to_hang-- == 0) hangs = true;
+  return hangs;
+}
+
 cudaError_t NewMemory(void** memory, size_t bytes) {
-  if (bytes > kMemory) return cudaErrorMemoryAllocation;
+  WouldWait("an allocation");
+  if (bytes > kMemory) return Noted(cudaErrorMemoryAllocation);
   *memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   std::memset(*memory, 0xFF, bytes);
   return cudaSuccess;
@@ -52,10 +79,12 @@ std::mutex mutex;  // guards the stream
 // Launches on the one stream that all callers share; a caller waits for the ones before.
 template <class... Args>
 cudaError_t Run(const Args&... args) {
+  if (last_error != cudaSuccess) return cudaGetLastError();
+  if (Hangs()) return cudaSuccess;
   std::lock_guard lock(mutex);
   deeppcr::cuda::Stream& stream = TheStream();
   stream.Launch(args...);
-  return stream.status().ok() ? cudaSuccess : cudaErrorLaunchFailure;
+  return Noted(stream.status().ok() ? cudaSuccess : cudaErrorLaunchFailure);
 }
 
 // Runs a kernel that no stream knows, since no backend launches it yet: a body for each width.
@@ -93,7 +122,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "out of memory" : "an error of the executor";
 }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) { return NewMemory(memory, bytes); }
@@ -101,6 +130,7 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   return NewMemory(memory, bytes);
 }
 cudaError_t cudaFree(void* memory) {
+  WouldWait("cudaFree");
   std::free(memory);
   return cudaSuccess;
 }
@@ -114,6 +144,7 @@ cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  WouldWait("cudaMemcpy");
   std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
@@ -127,8 +158,11 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  WouldWait("cudaStreamSynchronize");
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t) { return Noted(hangs ? cudaErrorNotReady : cudaSuccess); }
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
   *event = nullptr;
   return cudaSuccess;
@@ -142,6 +176,15 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) 
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 
 }  // extern "C"
+
+namespace deeppcr::testing::simt {
+
+void HangAfter(int64_t launches) {
+  hangs = false;
+  launches_to_hang = launches;
+}
+
+}  // namespace deeppcr::testing::simt
 
 namespace deeppcr::cuda {
 

@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes copies of the CUDA kernels in which faults can be switched on, one at a time, for tests.
+
+Usage: plant_faults.py SOURCE_DIR OUTPUT_DIR
+
+A fault is a piece of a kernel's text, an expression or a statement, which has to occur once (with what
+stands before a "|", if it has one), and what a wrong kernel has in its place. OUTPUT_DIR receives the files with faults under their own paths, to be found before the right
+ones by a compiler, and `switch/planted_faults.h`, with the switch. The kernels themselves know nothing of
+it. A piece that is not found, or found twice, is an error: whoever changes a kernel moves its fault.
+"""
+import pathlib
+import sys
+
+FAULTS = {
+    "loop/newton_kernel.h": {
+        # The states of the block before, and all norms, are read before they are there.
+        "MissingBarrierAfterUpdate": ("context_.SyncCluster(kAfterUpdate);", "context_.SyncWarp(kAfterUpdate);"),
+        # A last interval that is shorter than the others loses its last step.
+        "ShortLastInterval": (
+            "return end < args_.stack.num_steps ? end : args_.stack.num_steps;",
+            "return end <= args_.stack.num_steps ? end : args_.stack.num_steps - 1;",
+        ),
+        "NormsWithoutLastWarp": (
+            "Merge(norms[w].norms, &all.norms);",
+            "if (w + 1 < warps_) Merge(norms[w].norms, &all.norms);",
+        ),
+        "TreeWithoutTopLevel": ("tree_.levels - 1", "tree_.levels - 2"),
+        "ConfirmationsWithoutHalo": ("kind.confirms() ? kUpdateColumn : 0", "kind.confirms() ? kNumColumns : 0"),
+        "HaloOfWrongInterval": ("memory_.State(tree_.per_block)", "memory_.State(tree_.per_block - 1)"),
+    },
+    "loop/interval_norms.h": {
+        "ProbesWithoutNorm": ("norms_.probe = fmaxf(norms_.probe, rho_);", "norms_.probe = 0.0F;"),
+    },
+    "loop/pass_kernel.h": {
+        # Products of the tree lose half of every row.
+        "HalfOfRows": ("sums[v] + context.ShuffleXor(sums[v], 2)", "sums[v]"),
+        # Norms of an interval lose its last rows.
+        "NormsWithoutLastRows": (
+            "for (int32_t i = 1; i < units; ++i) Merge(of_rows[i], &all);",
+            "for (int32_t i = 1; i + 1 < units; ++i) Merge(of_rows[i], &all);",
+        ),
+    },
+    "math/panel_layer.h": {
+        # The rows of a layer's last panel but one are those of their neighbours.
+        "PanelOneRowOff": (
+            "(layer.cols / kPanelCols) * kWarpSize + |context.lane()",
+            "(context.lane() + (panel == layer.rows / kPanelRows - 2 ? kSegments : 0)) % kWarpSize",
+        ),
+    },
+    "math/dense_chain_kernel.h": {
+        "AmplificationOfLastColumns": ("fresh ? 0.0F : row_sums_[i]", "0.0F"),
+        "OutputsWithoutBarrier": ("context_.SyncBlock(kAfterLayer);", "context_.SyncWarp(kAfterLayer);"),
+    },
+    "math/activation.h": {
+        "SiluOfNegatives": (
+            "return a == -INFINITY ? 0.0F : a * Sigmoid(a);",
+            "return a == -INFINITY ? 0.0F : a * Sigmoid(fabsf(a));",
+        ),
+        # States are right, Jacobians are not.
+        "TanhSlopeOfNegatives": (
+            "return 4.0F * SigmoidSlope(2.0F * a);",
+            "return a < 0.0F ? 0.0F : 4.0F * SigmoidSlope(2.0F * a);",
+        ),
+    },
+    "stack/warp_step.h": {
+        "ForgottenScale": (
+            "return stack.residual ? fmaf(stack.scale, activated, z) : activated;",
+            "return stack.residual ? activated + z : activated;",
+        ),
+    },
+    "stack/sequential_kernel.h": {
+        # The steps behind the last whole chunk have the layer before their own.
+        "LayersBehindLastChunk": (
+            "Take(LoadLayer<W>(context_, args_.stack, l));",
+            "Take(LoadLayer<W>(context_, args_.stack, l - 1));",
+        ),
+        "StateOfAnotherSample": (
+            "args.states[sample * W + context.lane() % W]",
+            "args.states[(sample - sample % 2) * W + context.lane() % W]",
+        ),
+    },
+    "diffusion/kernel.h": {
+        "NoiseTwice": ("c.sigma == 0.0F ? nullptr : Noise(step)", "c.sigma == 0.0F ? nullptr : Noise(step - step % 2)"),
+        "ModulationOfNextStep": (
+            "table_ + step * view_.denoiser.modulation_floats()",
+            "table_ + (step + 1 < view_.num_steps ? step + 1 : step) * view_.denoiser.modulation_floats()",
+        ),
+        "RowsOfFirstSample": (
+            "return SampleSteps(view, first + r).At(step);",
+            "return SampleSteps(view, first).At(step);",
+        ),
+    },
+    "diffusion/noise_kernel.h": {
+        # Samples behind the first have the noise that the last solve has left.
+        "StaleNoiseOfSecondSample": ("if (|source.given_step_noise", "source.given_step_noise || sample > 0"),
+        "ConditionOfFirstSample": ("args.conditions[sample * hidden + i]", "args.conditions[i]"),
+    },
+    "diffusion/reverse_step.h": {
+        "MissingBarrierAfterStep": ("team_.Sync(kAfterReverseStep);", "context_.SyncWarp(kAfterReverseStep);"),
+        # Lanes beyond the hidden dimension count in the norm.
+        "NormOfTailLanes": (
+            "return NormOf(context_, |d_.hidden_dim",
+            "d_.hidden_width",
+        ),
+    },
+    "diffusion/tangent_kernel.h": {
+        "TangentsOfWrongNorm": (
+            "context_, d_.hidden_dim, d_.hidden_width, norm, |Modulation(3 * block)",
+            "Modulation(3 * block + 1)",
+        ),
+    },
+}
+
+
+def planted(name, right, wrong):
+    """The text that behaves as `right` unless the fault is switched on."""
+    switch = f"::deeppcr::testing::planted == ::deeppcr::testing::Planted::k{name}"
+    if right.endswith(";"):
+        return f"if ({switch}) {{ {wrong} }} else {{ {right} }}"
+    return f"({switch} ? ({wrong}) : ({right}))"
+
+
+def plant(source, output):
+    for file, faults in FAULTS.items():
+        path = f"kernels/cuda/{file}"
+        text = (source / path).read_text()
+        for name, (where, wrong) in faults.items():
+            before, _, right = where.rpartition("|")
+            if text.count(before + right) != 1:
+                sys.exit(f"{path}: fault {name}: not found once: {before + right}")
+            text = text.replace(before + right, before + planted(name, right, wrong))
+        to = output / path
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(text)
+    names = [name for faults in FAULTS.values() for name in faults]
+    switch = output / "switch"
+    switch.mkdir(exist_ok=True)
+    (switch / "planted_faults.h").write_text(
+        "#pragma once\nnamespace deeppcr::testing {\n"
+        + f"enum class Planted {{ kNone, {', '.join('k' + name for name in names)} }};\n"
+        + f"inline constexpr int kNumPlanted = {len(names)};\n"
+        + "inline Planted planted = Planted::kNone;  // the fault that is switched on\n}\n"
+    )
+
+
+if __name__ == "__main__":
+    plant(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
