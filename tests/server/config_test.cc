@@ -169,12 +169,14 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"TraceRate", "--trace_rate=2", "--trace_rate: expected share in [0, 1]"},
         RefusedCase{"TraceBytes", "--max_trace_bytes=1", "--max_trace_bytes: expected bytes"},
         RefusedCase{"LogFormat", "--log_format=xml", "--log_format: expected one of json, text"},
-        RefusedCase{"LogLevel", "--log_level=loud", "--log_level: expected one of debug"}),
+        RefusedCase{"LogLevel", "--log_level=loud", "--log_level: expected one of debug"},
+        RefusedCase{"Check", "--check=", "--check: expected folder"},
+        RefusedCase{"Verbose", "--verbose=1", "--verbose: expected true or false"}),
     CaseName);
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 45;
+  constexpr size_t kFlags = 47;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 
