@@ -2,6 +2,7 @@
 #include "kernels/model/denoiser_program.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "kernels/base/strings.h"
 #include "kernels/program/cost.h"
 #include "kernels/program/describe.h"
+#include "kernels/program/evaluate.h"
 #include "kernels/program/fingerprint.h"
 #include "kernels/program/lower_onnx.h"
 #include "kernels/program/onnx_graph.h"
@@ -77,6 +79,24 @@ absl::Status CheckSizes(const ModelConfig& config, const ProgramBuilder& builder
   return absl::OkStatus();
 }
 
+// Every class has a row in the tables that are looked up by it: rows that are not there make NaN.
+// An index that is computed from the label is tried at both ends.
+absl::Status CheckClasses(const ModelConfig& config, const program::Program& program) {
+  if (config.num_classes == 0) return absl::OkStatus();
+  program::Evaluation evaluation(program);
+  for (const int64_t label : {int64_t{0}, config.num_classes - 1}) {
+    evaluation.Run({.label = static_cast<double>(label)}, {}, program::kOnCondition);
+    for (const program::Instruction& instruction : program.instructions) {
+      const auto row = evaluation.at(instruction.result);
+      if (instruction.op == program::Op::kLookup && !row.empty() && std::isnan(row[0]))
+        return InvalidArgument("class ", label, " has no row in a table of ",
+                               instruction.linear.rows, "; config.json: num_classes ",
+                               config.num_classes);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGraph& graph,
                                          std::string* listing) {
   DEEPPCR_ASSIGN_OR_RETURN(const OnnxInputs inputs, InputsOf(config, graph));
@@ -87,6 +107,7 @@ absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGr
                            builder.AddReverseStep(builder.program().state, prediction));
   DEEPPCR_ASSIGN_OR_RETURN(const program::Program written, builder.Finish(next, prediction));
   DEEPPCR_ASSIGN_OR_RETURN(program::Program optimized, program::Optimize(written));
+  DEEPPCR_RETURN_IF_ERROR(CheckClasses(config, optimized));
   if (listing != nullptr) *listing = Describe(optimized, &written);
   return optimized;
 }

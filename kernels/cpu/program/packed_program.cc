@@ -2,6 +2,7 @@
 #include "kernels/cpu/program/packed_program.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -159,8 +160,14 @@ class Packer {
       for (size_t i = 0; i < exports_.size(); ++i) {
         if (exports_[i] < 0 || program_.values[i].depends != program::kOnTime) continue;
         const auto value = evaluation.at(static_cast<ValueId>(i));
-        for (size_t k = 0; k < value.size(); ++k)
-          row[exports_[i] + static_cast<int64_t>(k)] = static_cast<float>(value[k]);
+        for (size_t k = 0; k < value.size(); ++k) {
+          const auto element = static_cast<float>(value[k]);
+          if (!std::isfinite(element))
+            return InvalidArgument("at timestep ", steps_[l].timestep, " the value ",
+                                   Quoted(program_.values[i].name),
+                                   " of the step program is not finite (a table with fewer rows?)");
+          row[exports_[i] + static_cast<int64_t>(k)] = element;
+        }
       }
     }
     return absl::OkStatus();

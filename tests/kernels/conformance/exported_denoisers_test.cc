@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Denoisers that torch.onnx.export wrote, as models: loaded from a folder as a user would have it,
+// and sampled by every solver on the CPU, compared with the reference. That the programs are the
+// modules is tests/kernels/program/exports_test.cc's to show.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "kernels/base/strings.h"
+#include "kernels/model/model.h"
+#include "kernels/solver/registry.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr::testing {
+namespace {
+
+struct Export {
+  const char* name;
+  int64_t state, condition, classes;
+};
+constexpr std::array kExports = {Export{"tiny_identity", 2, 0, 0},
+                                 Export{"tiny_sinusoidal", 2, 0, 0},
+                                 Export{"diffusion_ql", 3, 5, 0},
+                                 Export{"dppo", 6, 5, 0},
+                                 Export{"tabddpm", 5, 0, 3},
+                                 Export{"idql", 3, 4, 0},
+                                 Export{"idql_decomposed", 3, 4, 0},
+                                 Export{"swiglu_head", 4, 6, 0},
+                                 Export{"mar", 4, 6, 0},
+                                 Export{"group_norm", 3, 0, 0}};
+
+class ExportedDenoisersTest : public ::testing::TestWithParam<Export> {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(::testing::TempDir()) / StrCat("exported_", GetParam().name);
+    std::filesystem::create_directories(folder_);
+    std::string condition;
+    if (GetParam().condition > 0)
+      condition = StrCat("\"conditioning_dim\": ", GetParam().condition, ", ");
+    if (GetParam().classes > 0) condition = StrCat("\"num_classes\": ", GetParam().classes, ", ");
+    std::ofstream(folder_ / "config.json")
+        << StrCat(R"({"model_type": "diffusion", "denoiser": "onnx", )", condition,
+                  "\"state_dim\": ", GetParam().state, ", \"output_dim\": ", GetParam().state,
+                  ", \"num_inference_steps\": [50, 10]}");
+    std::ofstream(folder_ / "scheduler_config.json")
+        << R"({"_class_name": "DDPMScheduler", "num_train_timesteps": 50, "clip_sample": true})";
+    std::filesystem::copy_file(
+        StrCat(DEEPPCR_SOURCE_DIR "/tests/data/program/", GetParam().name, ".onnx"),
+        folder_ / "denoiser.onnx", std::filesystem::copy_options::overwrite_existing);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+};
+
+TEST_P(ExportedDenoisersTest, EverySolverAgreesWithTheReference) {
+  const absl::StatusOr<Model> model = ReadModel(folder_.string(), {});
+  ASSERT_TRUE(model.ok()) << model.status();
+  ASSERT_EQ(model->systems.size(), 2u);
+  constexpr int64_t kSamples = 3;
+  std::vector<float> conditions(static_cast<size_t>(kSamples * GetParam().condition));
+  for (size_t i = 0; i < conditions.size(); ++i)
+    conditions[i] = static_cast<float>(std::sin(static_cast<double>(i + 1)));
+  std::vector<int32_t> labels;
+  for (int32_t i = 0; GetParam().classes > 0 && i < kSamples; ++i)
+    labels.push_back(i % static_cast<int32_t>(GetParam().classes));
+  const SampleInputs request = {.num_samples = kSamples,
+                                .inputs = conditions,
+                                .seed = 11,
+                                .first_sample = 3,
+                                .labels = labels};
+  for (const SystemSpec& spec : model->systems) {
+    const SystemShape shape = ShapeOf(spec);
+    const SolverRig oracle(BackendCases().back().create(), spec);
+    const Solved want = oracle.Solve({.solver = "sequential"}, request);
+    const std::vector<double> states(want.trajectory.begin(), want.trajectory.end());
+    for (size_t i = 0; i + 1 < BackendCases().size(); ++i) {
+      const SolverRig rig(BackendCases()[i].create(), spec);
+      const Solved sequential = rig.Solve({.solver = "sequential"}, request);
+      EXPECT_LE(RelativeError(sequential.trajectory, states, shape.state_dim, 1e-2), 1e-5);
+      for (const std::string_view solver : {"newton", "picard"}) {
+        ResolvedOptions options = OptionsFor(solver, shape.num_steps, 1, 1e-4);
+        options.initial_guess = InitialGuess::kCoarse;
+        // Picard may need more iterations than it gets; then the answer is the sequential one.
+        if (solver == "newton") options.on_no_convergence = OnNoConvergence::kReturn;
+        const Solved solved = rig.Solve(options, request);
+        for (const SampleReport& report : solved.reports)
+          EXPECT_TRUE(report.converged) << solver << " " << ToString(report.termination);
+        EXPECT_LE(RelativeError(solved.trajectory, states, shape.state_dim, 1e-2), 1e-4) << solver;
+      }
+    }
+  }
+}
+
+// The same file gives the same program, and its weights decide the model's id.
+TEST_P(ExportedDenoisersTest, TheIdIsThatOfWhatIsComputed) {
+  const std::string id = ReadModel(folder_.string(), {})->weights_sha256;
+  EXPECT_EQ(id.size(), 64u);
+  EXPECT_EQ(id, ReadModel(folder_.string(), {})->weights_sha256);
+}
+
+INSTANTIATE_TEST_SUITE_P(Exports, ExportedDenoisersTest, ::testing::ValuesIn(kExports),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace deeppcr::testing
