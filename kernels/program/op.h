@@ -84,14 +84,15 @@ struct OpRow {
   OpKind kind;
   int operands;  // -1: any number
   Bend bend;
-  // Rounding error of a result in units of its last place, at most, beyond what its operands bring.
+  // Rounding error of a result in float32, at most, beyond what its operands bring: in units of
+  // 2^-24 of the result, half a unit in its last place or more. 0: exact.
   float ulps;
   const char* formula;  // for documentation
 };
 
 inline constexpr OpRow kOps[] = {
     {Op::kNegate, "negate", OpKind::kElementwise, 1, Bend::kSmooth, 0, "-a"},
-    {Op::kAbs, "abs", OpKind::kElementwise, 1, Bend::kKinked, 0, "|a|"},
+    {Op::kAbs, "abs", OpKind::kElementwise, 1, Bend::kKinked, 0, "abs a"},
     {Op::kSquare, "square", OpKind::kElementwise, 1, Bend::kSmooth, 1, "a a"},
     {Op::kReciprocal, "reciprocal", OpKind::kElementwise, 1, Bend::kSmooth, 1, "1 / a"},
     {Op::kSqrt, "sqrt", OpKind::kElementwise, 1, Bend::kSmooth, 1, "sqrt(a)"},
@@ -137,6 +138,16 @@ inline constexpr OpRow kOps[] = {
 };
 
 inline constexpr int kNumOps = sizeof(kOps) / sizeof(kOps[0]);
+
+constexpr const char* NameOf(OpKind kind) {
+  constexpr const char* kNames[] = {"elementwise", "reduction", "along an axis", "linear",
+                                    "lookup",      "arrange",   "reverse step"};
+  return kNames[static_cast<int>(kind)];
+}
+constexpr const char* NameOf(Bend bend) {
+  constexpr const char* kNames[] = {"smooth", "kinked", "jumps"};
+  return kNames[static_cast<int>(bend)];
+}
 
 constexpr const OpRow& RowOf(Op op) { return kOps[static_cast<int>(op)]; }
 
