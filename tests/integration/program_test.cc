@@ -58,7 +58,8 @@ TEST_F(ProgramTest, EverySolverAgreesWithSequential) {
     ASSERT_EQ(values.size(), expected.size());
     for (size_t i = 0; i < values.size(); ++i)
       EXPECT_NEAR(values[i], expected[i], 2e-4) << solver << " " << i;
-    for (const v1::SampleReport& report : got.report().samples()) EXPECT_TRUE(report.converged()) << solver;
+    for (const v1::SampleReport& report : got.report().samples())
+      EXPECT_TRUE(report.converged()) << solver;
   }
 }
 
