@@ -24,8 +24,10 @@ void FindModels(const std::filesystem::path& folder, int levels, std::vector<std
   }
   if (levels == 0) return;
   std::vector<std::filesystem::path> below;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (entry.is_directory(error)) below.push_back(entry.path());
+  std::filesystem::directory_iterator entries(folder, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    std::error_code unreadable;
+    if (entries->is_directory(unreadable)) below.push_back(entries->path());
   }
   std::ranges::sort(below);
   for (const auto& path : below) FindModels(path, levels - 1, found);

@@ -28,6 +28,9 @@ using program::ProgramBuilder;
 using program::ValueId;
 
 // Multiply-adds of what depends on the time, made for every step before the first: some seconds.
+constexpr double kMaxClassProducts = 1e9;
+// Of the tables of all steps, made in double at load: some ten seconds.
+constexpr double kMaxTableProducts = 1e10;
 constexpr int64_t kMaxProgramProducts = int64_t{1} << 32;
 
 std::string InputNames(const OnnxGraph& graph) {
@@ -73,18 +76,29 @@ absl::Status CheckSizes(const ModelConfig& config, const ProgramBuilder& builder
     return InvalidArgument("the output has ", size(prediction), " elements for a state of ",
                            config.state_dim,
                            " (a denoiser that also predicts a variance is not taken)");
+  if ((builder.at(prediction).depends & program::kOnState) == 0)
+    return InvalidArgument("the output does not depend on the state");
   if (size(made.condition) != config.conditioning_dim)
     return InvalidArgument("the condition has ", size(made.condition),
                            " elements; config.json: conditioning_dim ", config.conditioning_dim);
   return absl::OkStatus();
 }
 
+double CostOf(const program::Program& program, uint8_t depends) {
+  return program::CostsOf(program).by_class[program::ClassOf(depends)];
+}
+
 // Every class has a row in the tables that are looked up by it: rows that are not there make NaN.
-// An index that is computed from the label is tried at both ends.
+// Where trying all classes takes too long, some are tried, the first and the last among them.
 absl::Status CheckClasses(const ModelConfig& config, const program::Program& program) {
   if (config.num_classes == 0) return absl::OkStatus();
   program::Evaluation evaluation(program);
-  for (const int64_t label : {int64_t{0}, config.num_classes - 1}) {
+  const double cost = CostOf(program, program::kOnCondition) + 1;
+  const int64_t most = std::max<int64_t>(2, static_cast<int64_t>(kMaxClassProducts / cost));
+  const int64_t stride = std::max<int64_t>(1, (config.num_classes - 1) / (most - 1));
+  for (int64_t next = 0; next < config.num_classes; next += stride) {
+    // The last one too, whatever the stride.
+    const int64_t label = next + stride < config.num_classes ? next : config.num_classes - 1;
     evaluation.Run({.label = static_cast<double>(label)}, {}, program::kOnCondition);
     for (const program::Instruction& instruction : program.instructions) {
       const auto row = evaluation.at(instruction.result);
@@ -112,10 +126,6 @@ absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGr
   return optimized;
 }
 
-double CostOf(const program::Program& program, uint8_t depends) {
-  return program::CostsOf(program).by_class[program::ClassOf(depends)];
-}
-
 int64_t AtLeastOne(double cost) {
   return static_cast<int64_t>(std::clamp(cost, 1.0, static_cast<double>(int64_t{1} << 52)));
 }
@@ -126,7 +136,9 @@ absl::Status LoadDenoiserProgram(const std::string& directory, const ModelLimits
                                  Model& model) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(StrCat(directory, "/", kDenoiserFile),
                                                              limits.max_weights_bytes));
-  const absl::StatusOr<OnnxGraph> graph = program::ReadOnnxGraph(bytes, directory);
+  const absl::StatusOr<OnnxGraph> graph = program::ReadOnnxGraph(
+      bytes, directory,
+      {.max_external_bytes = limits.max_weights_bytes - static_cast<int64_t>(bytes.size())});
   DEEPPCR_RETURN_IF_ERROR(WithContext(graph.status(), kDenoiserFile));
   absl::StatusOr<program::Program> compiled = Compile(model.config, *graph, limits.listing);
   DEEPPCR_RETURN_IF_ERROR(WithContext(compiled.status(), kDenoiserFile));
@@ -145,6 +157,15 @@ DiffusionProgramSpec ProgramSpecOver(const Model& model, const StepTables& table
           .condition_dim = model.config.conditioning_dim,
           .num_classes = model.config.num_classes,
           .decoder = model.diffusion.decoder};
+}
+
+absl::Status CheckTimeCost(const Model& model, int64_t steps) {
+  const double products =
+      CostOf(*model.diffusion.program, program::kOnTime) * static_cast<double>(steps);
+  if (products <= kMaxTableProducts) return absl::OkStatus();
+  return ResourceExhausted("num_inference_steps: what ", kDenoiserFile,
+                           " computes from the time takes ", products, " products for ", steps,
+                           " steps; ", kMaxTableProducts, " are allowed");
 }
 
 int64_t MaxProgramStepsOnDemand(const Model& model) {

@@ -23,6 +23,9 @@ absl::Status LoadDenoiserProgram(const std::string& directory, const ModelLimits
 // Specification of the system of these tables; `model` must outlive it.
 DiffusionProgramSpec ProgramSpecOver(const Model& model, const StepTables& tables);
 
+// Errors: kResourceExhausted if what depends on the time takes too long for so many steps.
+absl::Status CheckTimeCost(const Model& model, int64_t steps);
+
 // The most steps that a system is made for while a request waits.
 int64_t MaxProgramStepsOnDemand(const Model& model);
 

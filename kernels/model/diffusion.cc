@@ -116,6 +116,7 @@ absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model) {
     steps += static_cast<int64_t>(tables.steps.size());
     model.diffusion.tables.push_back(std::move(tables));
   }
+  if (program) DEEPPCR_RETURN_IF_ERROR(CheckTimeCost(model, steps));
   const int64_t bytes_per_step =
       (program ? 1 : config.hidden_dim) * static_cast<int64_t>(sizeof(double));
   model.max_num_steps =
@@ -156,6 +157,8 @@ absl::Status LoadDiffusion(const Tensors& tensors, const ModelLimits& limits, Mo
 
 absl::StatusOr<OwnedSystem> DiffusionSystemOf(const Model& model, int64_t num_steps,
                                               const ModelLimits& limits) {
+  if (model.max_num_steps == 0)
+    return InvalidArgument("num_inference_steps: only those of config.json, got ", num_steps);
   if (num_steps < 1 || num_steps > model.max_num_steps)
     return InvalidArgument("num_inference_steps: expected an integer in [1, ", model.max_num_steps,
                            "], got ", num_steps);

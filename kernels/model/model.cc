@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "kernels/base/file.h"
 #include "kernels/base/sha256.h"
 #include "kernels/base/shape.h"
@@ -196,14 +197,14 @@ class FilesCheck {
     Problems problems(true);
     limits_.all_problems = &problems;
     const absl::Status first = step();
-    if (first.ok()) return true;
-    if (problems.empty()) {
-      report_.problems.emplace_back(first.message());
-    } else {
-      for (const absl::Status& status : problems.all())
-        report_.problems.push_back(StrCat(file, ": ", status.message()));
+    // What stopped the step may be none of those that it kept.
+    bool kept = false;
+    for (const absl::Status& status : problems.all()) {
+      report_.problems.push_back(StrCat(file, ": ", status.message()));
+      kept = kept || absl::StrContains(first.message(), status.message());
     }
-    return false;
+    if (!first.ok() && !kept) report_.problems.emplace_back(first.message());
+    return first.ok() && problems.empty();
   }
 
   const std::string& directory_;

@@ -199,6 +199,10 @@ absl::StatusOr<ValueId> ProgramBuilder::Add(Instruction instruction, int64_t siz
     const Instruction& known = program_.instructions[it->second];
     if (SameWork(known, instruction)) return known.result;
   }
+  if (size > limits_.max_result_elements - result_elements_)
+    return ResourceExhausted("results of more than ", limits_.max_result_elements,
+                             " elements in all");
+  result_elements_ += size;
   if (std::ssize(program_.instructions) >= limits_.max_instructions)
     return ResourceExhausted("more than ", limits_.max_instructions, " instructions");
   instruction.result = static_cast<ValueId>(program_.values.size());

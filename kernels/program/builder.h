@@ -20,6 +20,7 @@ struct ProgramLimits {
   int64_t max_instructions = 100'000;
   // Elements of all constants that are no weights, and of all arrangements.
   int64_t max_constant_elements = int64_t{1} << 24;
+  int64_t max_result_elements = int64_t{1} << 24;  // of all results together
   int64_t max_weight_elements = int64_t{1} << 28;  // of all matrices
 };
 
@@ -65,7 +66,7 @@ class ProgramBuilder {
 
   ProgramLimits limits_;
   Program program_;
-  int64_t constant_elements_ = 0, weight_elements_ = 0;
+  int64_t constant_elements_ = 0, result_elements_ = 0, weight_elements_ = 0;
   std::unordered_multimap<uint64_t, size_t> known_;  // instructions by a hash of their work
 };
 

@@ -11,15 +11,22 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-// Calls f(vector, offset, floats that count) for a line; vectors of the rest are zero behind it.
+// The first `count` floats, and zeros: what lies behind the last line is not for reading.
+DEEPPCR_INLINE Wide LoadFirst(const float* x, int count) {
+  if (count == kNativeLanes) return LoadWide(x);
+  alignas(64) float first[kNativeLanes] = {};
+  for (int i = 0; i < count; ++i) first[i] = x[i];
+  return LoadWide(first);
+}
+
+// Calls f(vector, offset, floats that count) for a line.
 template <class F>
 DEEPPCR_INLINE void ForLine(const float* x, int64_t length, const F& f) {
   int64_t at = 0;
   for (; at + kNativeLanes <= length; at += kNativeLanes) f(LoadWide(x + at), at, kNativeLanes);
   if (at == length) return;
-  alignas(64) float rest[kNativeLanes] = {};
-  for (int64_t i = at; i < length; ++i) rest[i - at] = x[i];
-  f(LoadWide(rest), at, static_cast<int>(length - at));
+  const int count = static_cast<int>(length - at);
+  f(LoadFirst(x + at, count), at, count);
 }
 
 DEEPPCR_INLINE void StoreFirst(float* to, Wide a, int count) {
@@ -41,11 +48,8 @@ DEEPPCR_INLINE float SumLine(const float* x, int64_t length) {
 
 DEEPPCR_INLINE float DotLine(const float* x, const float* y, int64_t length) {
   Wide sum = All(0.0F);
-  ForLine(x, length, [&](Wide v, int64_t at, int count) {
-    Wide w = All(0.0F);
-    for (int i = 0; i < count; ++i) w.v[i] = y[at + i];
-    sum = Fma(v, w, sum);
-  });
+  ForLine(x, length,
+          [&](Wide v, int64_t at, int count) { sum = Fma(v, LoadFirst(y + at, count), sum); });
   return SumLanes(sum);
 }
 
@@ -116,8 +120,7 @@ DEEPPCR_INLINE void NormTangent(const AlongTangentArgs& a, const float* y, const
   const Wide mean = All(a.op == program::Op::kStandardize ? SumLine(t, a.length) / size : 0.0F);
   const Wide along = All(DotLine(y, t, a.length) / size);
   ForLine(t, a.length, [&](Wide v, int64_t at, int count) {
-    Wide of_y = All(0.0F);
-    for (int i = 0; i < count; ++i) of_y.v[i] = y[at + i];
+    const Wide of_y = LoadFirst(y + at, count);
     StoreFirst(out + at, FmaNegative(of_y, along, v - mean) * All(moments[1]), count);
   });
 }

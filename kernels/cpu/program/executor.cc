@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/iteration/pass.h"
 
@@ -159,10 +160,10 @@ void Executor::PrimalLinear(const PackedInstruction& instruction) {
   float* in = scratch_.data();
   float* out = in + section_.widest;
   const int64_t cols = from.size / instruction.repeat, rows = result.size / instruction.repeat;
+  std::fill(in, out, 0.0F);
   for (int64_t r = 0; r < count_; ++r) {
     for (int64_t i = 0; i < instruction.repeat; ++i) {
       std::copy_n(Read(from, r) + i * cols, cols, in);
-      std::fill(in + cols, in + section_.widest, 0.0F);
       Gemm(instruction, instruction.layer.bias, in, from.width, out, 1);
       std::copy_n(out, rows, Row(result, r) + i * rows);
     }
@@ -202,10 +203,19 @@ void Executor::PrimalRow(const PackedInstruction& instruction, int64_t r) {
           instruction, [&](int32_t k) { return Read(instruction.operands[k], r); },
           Row(instruction.result, r));
     case OpKind::kLookup: {
-      const auto index = static_cast<int64_t>(Read(instruction.operands[0], r)[0]);
-      const int64_t row = std::clamp<int64_t>(index, 0, instruction.rows - 1);
-      std::copy_n(instruction.table + row * instruction.result.width, instruction.result.width,
-                  Row(instruction.result, r));
+      // As in evaluate.cc: a negative index counts from the end, and one that is not there makes
+      // NaN, which the answer shows.
+      const auto rows = static_cast<float>(instruction.rows);
+      const float index = Read(instruction.operands[0], r)[0];
+      const float wanted = index < 0 ? index + rows : index;
+      float* to = Row(instruction.result, r);
+      if (wanted >= 0 && wanted < rows) {
+        std::copy_n(instruction.table + static_cast<int64_t>(wanted) * instruction.result.width,
+                    instruction.result.width, to);
+      } else {
+        std::fill_n(to, instruction.result.size, std::numeric_limits<float>::quiet_NaN());
+        ClearPadding(instruction.result, to);
+      }
       return;
     }
     default: {
@@ -248,7 +258,30 @@ void Executor::Tangents(const PackedInstruction& instruction, int64_t index) {
   }
 }
 
+// The tangent of the side that was chosen, whatever the other one is; a probe of the condition, of
+// which it is not sure, adds what a change of side would change.
+void Executor::TangentsSelect(const PackedInstruction& instruction, int64_t r) {
+  const Place& result = instruction.result;
+  const float* a[kMostOperands];
+  for (int k = 0; k < kMostOperands; ++k) a[k] = Read(instruction.operands[k], r);
+  for (int64_t j = 0; j < along_.columns; ++j) {
+    const float* t[kMostOperands] = {};
+    for (int k = 0; k < kMostOperands; ++k) {
+      if (instruction.moves[k] != 0)
+        t[k] = Tangent(instruction.operands[k], r * along_.columns + j);
+    }
+    float* to = Tangent(result, r * along_.columns + j);
+    for (int64_t i = 0; i < result.size; ++i) {
+      const float* side = a[0][i] != 0 ? t[1] : t[2];
+      to[i] = side == nullptr ? 0 : side[i];
+      if (t[0] != nullptr && t[0][i] != 0) to[i] += t[0][i] * (a[1][i] - a[2][i]);
+    }
+    ClearPadding(result, to);
+  }
+}
+
 void Executor::TangentsElementwise(const PackedInstruction& instruction, int64_t r) {
+  if (instruction.op == Op::kSelect) return TangentsSelect(instruction, r);
   const ElementwiseKernels& kernel = kernels_.elementwise[static_cast<int>(instruction.op)];
   const int64_t n = instruction.result.width;
   const auto count = static_cast<int>(instruction.operands.size());
@@ -284,10 +317,13 @@ void Executor::ProbesElementwise(const PackedInstruction& instruction, const flo
                                  int64_t r) {
   const int64_t n = instruction.result.width;
   if (instruction.operands.size() == 1) {
+    if (instruction.op == Op::kAbs) return ProbesOfAbs(instruction, r);
     if (instruction.op != Op::kNegate) ProbesNear(instruction, slopes[0], r);
     return;
   }
   if (instruction.op != Op::kMaximum && instruction.op != Op::kMinimum) return;
+  float* zeros = scratch_.data() + (kScratchRows - 1) * section_.widest;
+  std::fill_n(zeros, n, 0.0F);
   EitherArgs either = {.slopes = {slopes[0], slopes[1]},
                        .out = Tangent(instruction.result, r * along_.columns),
                        .count = along_.probes,
@@ -297,10 +333,29 @@ void Executor::ProbesElementwise(const PackedInstruction& instruction, const flo
     either.sizes[k] = SizeOrNull(instruction, k, r);
     if (instruction.moves[k] != 0)
       either.probes[k] = Tangent(instruction.operands[k], r * along_.columns);
-    // The slope of an operand without tangents is not read but with zeros.
-    if (either.slopes[k] == nullptr) either.slopes[k] = either.a[k];
+    if (either.slopes[k] == nullptr) either.slopes[k] = zeros;
   }
   kernels_.either(either);
+}
+
+// Within the rounding of zero either side may be met. The probe takes a sign of its own and half as
+// much again, so that no sum with the operand cancels in it, as x + |x| would.
+void Executor::ProbesOfAbs(const PackedInstruction& instruction, int64_t r) {
+  const Place& from = instruction.operands[0];
+  const int64_t n = instruction.result.width;
+  const float* a = Read(from, r);
+  for (int64_t i = 0; i < instruction.result.size; ++i) {
+    float largest = 0;
+    for (int64_t v = 0; v < along_.probes; ++v)
+      largest = std::max(largest, std::fabs(Tangent(from, r * along_.columns + v)[i]));
+    if (std::fabs(a[i]) > SlopeReach(Size(from, r)[i], largest)) continue;
+    for (int64_t v = 0; v < along_.probes; ++v) {
+      const uint32_t hash = instruction.seeds[v * n + i] * 0x9E3779B9U +
+                            static_cast<uint32_t>(contexts_[r].step) * 0x85EBCA6BU;
+      Tangent(instruction.result, r * along_.columns + v)[i] =
+          (hash >> 31 != 0 ? 1.5F : -1.5F) * largest;
+    }
+  }
 }
 
 void Executor::ProbesNear(const PackedInstruction& instruction, const float* slope, int64_t r) {
@@ -338,10 +393,10 @@ void Executor::TangentsLinear(const PackedInstruction& instruction) {
   float* in = scratch_.data();
   float* out = in + section_.widest;
   const int64_t cols = from.size / instruction.repeat, rows = result.size / instruction.repeat;
+  std::fill(in, out, 0.0F);
   for (int64_t t = 0; t < count; ++t) {
     for (int64_t i = 0; i < instruction.repeat; ++i) {
       std::copy_n(Tangent(from, t) + i * cols, cols, in);
-      std::fill(in + cols, in + section_.widest, 0.0F);
       Gemm(instruction, nullptr, in, from.width, out, 1);
       std::copy_n(out, rows, Tangent(result, t) + i * rows);
     }
@@ -388,8 +443,43 @@ void Executor::TangentsAlong(const PackedInstruction& instruction, int64_t r) {
       if (!reduces) FromLines(axis, of_made, to);
     }
   }
+  if (instruction.op == Op::kLargest) ProbesOfLargest(instruction, r);
   for (int64_t j = 0; j < along_.columns; ++j)
     ClearPadding(result, Tangent(result, r * along_.columns + j));
+}
+
+// Probes of the largest element: whichever element could be it within its rounding, and whose probe
+// is the largest.
+void Executor::ProbesOfLargest(const PackedInstruction& instruction, int64_t r) {
+  if (along_.probes == 0) return;
+  const program::Axis& axis = instruction.axis;
+  const Place& from = instruction.operands[0];
+  const float* in = Read(from, r);
+  const float* size = Size(from, r);
+  const float* largest = Row(instruction.result, r);
+  const auto probe_at = [&](int64_t v, int64_t i) {
+    return Tangent(from, r * along_.columns + v)[i];
+  };
+  const auto reach_at = [&](int64_t i) {
+    float probe = 0;
+    for (int64_t v = 0; v < along_.probes; ++v) probe = std::max(probe, std::fabs(probe_at(v, i)));
+    return SlopeReach(size[i], probe);
+  };
+  for (int64_t line = 0; line < axis.outer * axis.inner; ++line) {
+    const auto at = [&](int64_t a) {
+      return (line / axis.inner * axis.length + a) * axis.inner + line % axis.inner;
+    };
+    float of_largest = 0;
+    for (int64_t a = 0; a < axis.length; ++a)
+      if (in[at(a)] == largest[line]) of_largest = std::max(of_largest, reach_at(at(a)));
+    for (int64_t a = 0; a < axis.length; ++a) {
+      if (largest[line] - in[at(a)] > of_largest + reach_at(at(a))) continue;
+      for (int64_t v = 0; v < along_.probes; ++v) {
+        float& probe = Tangent(instruction.result, r * along_.columns + v)[line];
+        if (std::fabs(probe_at(v, at(a))) > std::fabs(probe)) probe = probe_at(v, at(a));
+      }
+    }
+  }
 }
 
 void Executor::TangentsArrange(const PackedInstruction& instruction, int64_t r) {
@@ -469,14 +559,18 @@ void Executor::AddTerms(const PackedInstruction& instruction, int64_t r, float* 
     }
     return;
   }
-  if (instruction.op == Op::kLargest) return;
   const program::Axis& axis = instruction.axis;
   for (int64_t o = 0; o < axis.outer; ++o) {
     for (int64_t i = 0; i < axis.inner; ++i) {
-      float squares = 0;
+      float squares = 0, passed_on = 0;
       for (int64_t a = 0; a < axis.length; ++a) {
-        const float x = in[(o * axis.length + a) * axis.inner + i];
-        squares += x * x;
+        const int64_t at = (o * axis.length + a) * axis.inner + i;
+        squares += in[at] * in[at];
+        passed_on = std::max(passed_on, Size(instruction.operands[0], r)[at]);
+      }
+      if (instruction.op == Op::kLargest) {
+        size[o * axis.inner + i] = passed_on;
+        continue;
       }
       const float terms = std::sqrt(squares);
       size[o * axis.inner + i] +=

@@ -67,9 +67,12 @@ class Executor {
             int64_t in_width, float* out, int64_t count);
 
   void Tangents(const PackedInstruction& instruction, int64_t index);
+  void TangentsSelect(const PackedInstruction& instruction, int64_t r);
   void TangentsElementwise(const PackedInstruction& instruction, int64_t r);
   void ProbesElementwise(const PackedInstruction& instruction, const float* const* slopes,
                          int64_t r);
+  void ProbesOfAbs(const PackedInstruction& instruction, int64_t r);
+  void ProbesOfLargest(const PackedInstruction& instruction, int64_t r);
   void ProbesNear(const PackedInstruction& instruction, const float* slope, int64_t r);
   void TangentsLinear(const PackedInstruction& instruction);
   void TangentsAlong(const PackedInstruction& instruction, int64_t r);

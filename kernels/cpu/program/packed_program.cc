@@ -113,6 +113,9 @@ class Packer {
 
   // The bytes are known before any is taken.
   absl::Status CheckSize() {
+    if (program_.prediction != program::kNoValue &&
+        SectionAt(program_.prediction) != program::kOnState)
+      return InvalidArgument("the prediction of the denoiser does not depend on the state");
     int64_t floats = row_floats_[program::kOnNothing] +
                      static_cast<int64_t>(steps_.size()) * row_floats_[program::kOnTime];
     for (const Instruction& instruction : program_.instructions) {

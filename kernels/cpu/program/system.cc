@@ -31,7 +31,7 @@ absl::Status FillClasses(const PackingLimits& limits, PackedProgramSystem* packe
   AlignedBuffer<float> filled(classes * floats);
   ConditionRows rows(*packed);
   DEEPPCR_RETURN_IF_ERROR(CheckAllocated(filled.ok() && rows.ok(), classes * floats));
-  for (int64_t i = 0; i < classes; ++i)
+  for (int64_t i = 0; i < classes && !Fired(limits.token); ++i)
     rows.Fill({.label = static_cast<int32_t>(i), .token = limits.token}, nullptr,
               filled.data() + i * floats);
   if (Fired(limits.token)) return absl::CancelledError("stopped while tables were made");
@@ -42,7 +42,7 @@ absl::Status FillClasses(const PackingLimits& limits, PackedProgramSystem* packe
 }  // namespace
 
 int64_t PackedProgramSystem::memory_bytes() const {
-  int64_t bytes = program.memory_bytes() +
+  int64_t bytes = program.memory_bytes() + classes.size() * static_cast<int64_t>(sizeof(float)) +
                   static_cast<int64_t>(coefficients.size() * sizeof(ReverseCoefficients) +
                                        holds.size() * sizeof(HoldCoefficients));
   for (const PackedDense& layer : decoder) bytes += layer.memory_bytes();

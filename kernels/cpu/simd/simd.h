@@ -152,7 +152,8 @@ DEEPPCR_INLINE Vec<N> SelectEqual(Vec<N> a, Vec<N> b, Vec<N> x, Vec<N> y) {
 template <int N>
 DEEPPCR_INLINE Vec<N> MaxOrSecond(Vec<N> a, Vec<N> b) {
 #if defined(__AVX512F__)
-  if constexpr (N == 16) return {_mm512_max_ps(a.v, b.v)};
+  // _mm512_max_ps, but GCC 12 warns of a value that it leaves undefined.
+  if constexpr (N == 16) return {_mm512_maskz_max_ps(0xFFFF, a.v, b.v)};
 #endif
 #if defined(__AVX2__)
   if constexpr (N == 8) return {_mm256_max_ps(a.v, b.v)};

@@ -88,6 +88,16 @@ TEST(ProgramBuilderTest, StaysWithinItsLimits) {
   EXPECT_TRUE(exhausted(builder.AddElementwise(Op::kTanh, std::array{last})));
 }
 
+// A small graph of large vectors would take memory for each of them when its tables are made.
+TEST(ProgramBuilderTest, BoundsAllResultsTogether) {
+  ProgramBuilder builder({.max_result_elements = 1000});
+  const ValueId z = *builder.AddState(400);
+  ASSERT_TRUE(builder.AddElementwise(Op::kSin, std::array{z}).ok());
+  const ValueId cosine = *builder.AddElementwise(Op::kCos, std::array{z});
+  EXPECT_EQ(builder.AddElementwise(Op::kSin, std::array{cosine}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
 TEST(ProgramBuilderTest, FinishDropsWhatNobodyReads) {
   ProgramBuilder builder;
   const ValueId z = *builder.AddState(3), time = *builder.AddTime();

@@ -4,13 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <vector>
 
 #include "kernels/cpu/program/system.h"
+#include "kernels/program/builder.h"
 #include "kernels/program/evaluate.h"
 #include "kernels/program/optimize.h"
 #include "tests/kernels/cpu/diffusion/plain_diffusion.h"
@@ -254,6 +257,114 @@ TEST_P(RandomProgramsTest, BitsDependOnNeitherTheBatchNorTangents) {
         ASSERT_EQ(with.propagated[p * kColumns * width + i],
                   without.propagated[p * kColumns * width + i]);
   }
+}
+
+// A program of two elements with one prediction, on two steps.
+struct SmallProgram {
+  program::ProgramBuilder builder;
+  program::ValueId z = *builder.AddState(2);
+
+  Program Finish(program::ValueId prediction) {
+    const program::ValueId next = *builder.AddReverseStep(z, prediction);
+    return *builder.Finish(next, prediction);
+  }
+};
+
+DiffusionProgramSpec SpecOf(const Program& program, std::span<const ReverseStep> steps) {
+  return {.state_dim = 2,
+          .steps = steps,
+          .clip_range = std::numeric_limits<double>::infinity(),
+          .program = &program,
+          .step_weights = 1};
+}
+
+constexpr ReverseStep kPlainStep = {.x0_z = 1, .x0_m = 0, .z_z = 0, .z_m = 1, .z_x0 = 0};
+
+TEST_P(RandomProgramsTest, APredictionWithoutTheStateIsRefused) {
+  SmallProgram small;
+  const program::ValueId time = *small.builder.AddTime();
+  const auto both = *small.builder.AddArrange(std::array{time}, {{0, 0}, {0, 0}});
+  const Program program = small.Finish(both);
+  const std::vector<ReverseStep> steps(2, kPlainStep);
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(PackProgramSystem(SpecOf(program, steps), set(), {}).status()));
+}
+
+// The probes of the second step's first interval, at a state whose two elements are equal, or zero.
+std::vector<float> ProbesAt(const Program& program, float first, float second,
+                            const KernelSet& set) {
+  const std::vector<ReverseStep> steps(2, kPlainStep);
+  const auto packed = *PackProgramSystem(SpecOf(program, steps), set, {});
+  const auto recurrence = packed->NewRecurrence();
+  const int64_t width = packed->width, row = kColumns * width;
+  std::vector<float> states(static_cast<size_t>(3 * row)), propagated(static_cast<size_t>(2 * row));
+  const float z[] = {first, second};
+  SampleInput input;
+  input.initial_noise = z;
+  std::vector<float> encoded(static_cast<size_t>(width));
+  recurrence->Encode(0, input, encoded.data());
+  for (int p = 0; p < 3; ++p) std::copy_n(z, 2, states.data() + p * row);
+  for (int64_t v = 1; v < kColumns; ++v) states[row + v * width] = 0;
+  recurrence->Propagate({.interval = 2,
+                         .num_intervals = 1,
+                         .states = states.data(),
+                         .propagated = propagated.data(),
+                         .matrices = nullptr,
+                         .diagonal = false,
+                         .probes = true,
+                         .token = nullptr});
+  std::vector<float> probes;
+  for (int64_t v = 1; v < kColumns; ++v) probes.push_back(propagated[v * width]);
+  return probes;
+}
+
+// Units that rest on their kink within rounding: a probe goes through, whatever it is written with.
+TEST_P(RandomProgramsTest, ProbesWakeUnitsAtRest) {
+  using program::Op;
+  const auto weights = std::make_shared<std::vector<float>>(std::vector<float>{1, -1, 1, -1});
+  const auto unit = [&](int form, float side) {
+    SmallProgram small;
+    auto& builder = small.builder;
+    // x = z_0 - z_1, which rounds: the two are equal but for `side`.
+    const auto x = *builder.AddLinear(small.z, {.rows = 2, .cols = 2, .weight = weights});
+    const auto zero = *builder.AddConstant({0, 0});
+    program::ValueId y = program::kNoValue;
+    if (form == 0) y = *builder.AddElementwise(Op::kRelu, std::array{x});
+    if (form == 1) y = *builder.AddElementwise(Op::kMaximum, std::array{x, zero});
+    if (form >= 2 && form <= 3) {
+      const auto size = *builder.AddElementwise(Op::kAbs, std::array{x});
+      y = *builder.AddElementwise(form == 2 ? Op::kAdd : Op::kSubtract, std::array{x, size});
+    }
+    if (form == 4) {
+      const auto both = *builder.AddArrange(std::array{x, zero}, {{0, 0}, {1, 0}, {0, 1}, {1, 1}});
+      y = *builder.AddAlongAxis(Op::kLargest, both, {.outer = 2, .length = 2});
+    }
+    return ProbesAt(small.Finish(y), 1, 1 + side, set());
+  };
+  for (int form = 0; form <= 4; ++form) {
+    for (const float side : {-0x1p-23F, 0.0F, 0x1p-23F}) {
+      float largest = 0;
+      for (const float probe : unit(form, side)) largest = std::max(largest, std::fabs(probe));
+      EXPECT_GT(largest, 0) << "form " << form << ", side " << side;
+    }
+  }
+}
+
+// What the side that is not chosen would be is nobody's concern, and neither is a bound that is
+// infinite.
+TEST_P(RandomProgramsTest, ProbesOfWhatIsNotChosenAreNone) {
+  using program::Op;
+  SmallProgram small;
+  auto& builder = small.builder;
+  const auto zero = *builder.AddConstant({0, 0});
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto lowest = *builder.AddConstant({-infinity, -infinity});
+  const auto clipped = *builder.AddElementwise(Op::kMaximum, std::array{small.z, lowest});
+  const auto positive = *builder.AddElementwise(Op::kLess, std::array{zero, clipped});
+  const auto log = *builder.AddElementwise(Op::kLog, std::array{clipped});
+  const auto y = *builder.AddElementwise(Op::kSelect, std::array{positive, log, clipped});
+  for (const float probe : ProbesAt(small.Finish(y), -2, -3, set()))
+    EXPECT_TRUE(std::isfinite(probe));
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, RandomProgramsTest,
