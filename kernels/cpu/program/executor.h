@@ -88,6 +88,8 @@ class Executor {
   const float clip_range_;
   const int64_t rows_, max_tangents_;
   AlignedBuffer<float> frame_, sizes_, tangents_, moments_;
+  // Three slopes, two positions near a value and the slopes there, and one spare.
+  static constexpr int64_t kScratchRows = 8;
   AlignedBuffer<float> scratch_;  // [kScratchRows, widest]
   // Of the run under way.
   const RowContext* contexts_ = nullptr;
