@@ -31,9 +31,9 @@ absl::StatusOr<std::unique_ptr<System>> NewSystemOf(const SystemSpec& spec, cons
       [&](const auto& family) -> absl::StatusOr<std::unique_ptr<System>> {
         if constexpr (std::is_invocable_v<const Make&, decltype(family)>) {
           return make(family);
-        } else if constexpr (std::is_same_v<std::decay_t<decltype(family)>, DiffusionProgramSpec>) {
+        } else if constexpr (requires { family.program; }) {
           return absl::UnimplementedError(
-              "this backend does not run step programs (denoiser \"onnx\"); the CPU does");
+              "this backend does not run step programs (denoiser.onnx, block.onnx); the CPU does");
         } else {
           return absl::UnimplementedError("this backend has no code for models of this family");
         }

@@ -64,6 +64,10 @@ struct NewSystemFrom {
     return Wrap(PackProgramSystem(spec, set, limits));
   }
 
+  absl::StatusOr<std::unique_ptr<System>> operator()(const StackProgramSpec& spec) const {
+    return Wrap(PackProgramSystem(spec, set, limits));
+  }
+
   static absl::StatusOr<std::unique_ptr<System>> Wrap(
       absl::StatusOr<std::unique_ptr<PackedSystem>> packed) {
     DEEPPCR_RETURN_IF_ERROR(packed.status());

@@ -107,6 +107,17 @@ absl::Status ReadLabels(const nlohmann::json& value, const ConfigKey& key, Model
   return absl::OkStatus();
 }
 
+absl::Status ReadSharedWeights(const nlohmann::json& value, const ConfigKey& key,
+                               ModelConfig& config) {
+  if (!value.is_array())
+    return InvalidArgument(key.name, ": expected an array of strings, got ", DescribeJson(value));
+  for (size_t i = 0; i < value.size(); ++i) {
+    DEEPPCR_ASSIGN_OR_RETURN(std::string name, JsonString(value[i], StrCat(key.name, "[", i, "]")));
+    config.shared_weights.push_back(std::move(name));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadDenoiser(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::string name, JsonString(value, key.name));
   for (const DenoiserName& row : kDenoiserNames) {
@@ -247,34 +258,38 @@ absl::Status ReadImageShape(const nlohmann::json& value, const ConfigKey& key,
                          " values in all, got ", ShapeString(shape), " = ", pixels);
 }
 
-constexpr std::array<ConfigKey, 23> kKeys = {{
+constexpr std::array<ConfigKey, 24> kKeys = {{
     {"model_type", "string", "required", "all",
-     "family of the model: `mlp`, `resnet` or `diffusion`", 0, 0, &ReadModelType},
-    {"input_dim", "integer", "required", "mlp, resnet", "values per sample of a request", 1,
+     "family of the model: `mlp`, `resnet`, `stack` or `diffusion`", 0, 0, &ReadModelType},
+    {"input_dim", "integer", "required", "mlp, resnet, stack", "values per sample of a request", 1,
      kMaxDim, &ReadInteger<&ModelConfig::input_dim>},
     {"output_dim", "integer", "required", "all", "values per sample of a reply", 1, kMaxDim,
      &ReadInteger<&ModelConfig::output_dim>},
     {"state_dim", "integer", "required", "all", "width D of the state inside the recurrence", 1,
      kMaxStateDim, &ReadInteger<&ModelConfig::state_dim>},
-    {"num_layers", "integer", "required", "mlp, resnet", "number L of recurrent layers", 1,
+    {"num_layers", "integer", "required", "mlp, resnet, stack", "number L of recurrent layers", 1,
      kMaxLayers, &ReadInteger<&ModelConfig::num_layers>},
     {"denoiser", "string", "required", "diffusion",
      "the network that predicts noise, sample or velocity: `onnx` for the file denoiser.onnx, or "
      "`residual_mlp` or `adaln_mlp`",
      0, 0, &ReadDenoiser},
-    {"activation", "string", "required", "all",
+    {"activation", "string", "required", "mlp, resnet, diffusion",
      "activation of the recurrent layers; of the denoiser's blocks", 0, 0,
      &ReadActivation<&ModelConfig::activation>, ConfigKey::Denoiser::kNamed},
     {"residual_scale", "number", "1/sqrt(num_layers)", "resnet",
      "factor s of a residual layer, not 0: z + s act(W z + b)", 0, 0, &ReadResidualScale},
     {"max_batch_size", "integer", "64", "all", "most samples of one request", 1, 4096,
      &ReadInteger<&ModelConfig::max_batch_size>},
-    {"input_activation", "string", "identity", "mlp, resnet",
+    {"input_activation", "string", "identity", "mlp, resnet, stack",
      "activation of the input layer; needs `input.weight`", 0, 0,
      &ReadActivation<&ModelConfig::input_activation>},
-    {"labels", "array of strings", "none", "mlp, resnet",
+    {"labels", "array of strings", "none", "mlp, resnet, stack",
      "names of the outputs, output_dim of them, 1 to 256 bytes each, no control characters", 0, 0,
      &ReadLabels},
+    {"shared_weights", "array of strings", "none", "stack",
+     "initialisers of block.onnx that all layers share; every other one has a tensor "
+     "[num_layers, ..] of its name in model.safetensors",
+     0, 0, &ReadSharedWeights},
     {"hidden_dim", "integer", "required", "diffusion", "width H inside the denoiser", 1,
      kMaxHiddenDim, &ReadInteger<&ModelConfig::hidden_dim>, ConfigKey::Denoiser::kNamed},
     {"num_blocks", "integer", "required", "diffusion", "residual blocks of the denoiser", 1,

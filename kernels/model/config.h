@@ -38,6 +38,9 @@ struct ModelConfig {
   Activation input_activation = Activation::kIdentity;
   std::vector<std::string> labels;  // output_dim labels, or empty
 
+  // Of stacks: initialisers of block.onnx that all layers share.
+  std::vector<std::string> shared_weights;
+
   // Members of diffusion models.
   bool denoiser_program = false;  // denoiser.onnx, in place of a named one
   DenoiserInputs denoiser_inputs;

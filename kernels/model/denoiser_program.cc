@@ -31,7 +31,7 @@ using program::ValueId;
 constexpr double kMaxClassProducts = 1e9;
 // Of the tables of all steps, made in double at load: some ten seconds.
 constexpr double kMaxTableProducts = 1e10;
-constexpr int64_t kMaxProgramProducts = int64_t{1} << 32;
+constexpr double kMaxProgramProducts = 4e9;
 
 std::string InputNames(const OnnxGraph& graph) {
   return StrJoin(graph.inputs, ", ", [](const auto& input) { return Quoted(input.name); });
@@ -126,14 +126,11 @@ absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGr
   return optimized;
 }
 
-int64_t AtLeastOne(double cost) {
-  return static_cast<int64_t>(std::clamp(cost, 1.0, static_cast<double>(int64_t{1} << 52)));
-}
-
 }  // namespace
 
 absl::Status LoadDenoiserProgram(const std::string& directory, const ModelLimits& limits,
                                  Model& model) {
+  if (!model.config.denoiser_program) return absl::OkStatus();
   DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(StrCat(directory, "/", kDenoiserFile),
                                                              limits.max_weights_bytes));
   const absl::StatusOr<OnnxGraph> graph = program::ReadOnnxGraph(
@@ -153,7 +150,7 @@ DiffusionProgramSpec ProgramSpecOver(const Model& model, const StepTables& table
           .steps = tables.steps,
           .clip_range = tables.clip_range,
           .program = &program,
-          .step_weights = AtLeastOne(CostOf(program, program::kOnState)),
+          .step_weights = program::StepWeights(program),
           .condition_dim = model.config.conditioning_dim,
           .num_classes = model.config.num_classes,
           .decoder = model.diffusion.decoder};
@@ -172,7 +169,7 @@ int64_t MaxProgramStepsOnDemand(const Model& model) {
   const program::Program& program = *model.diffusion.program;
   const double per_step =
       CostOf(program, program::kOnTime) + CostOf(program, program::kOnTimeAndCondition);
-  return kMaxProgramProducts / AtLeastOne(per_step);
+  return static_cast<int64_t>(kMaxProgramProducts / std::max(1.0, per_step));
 }
 
 }  // namespace deeppcr

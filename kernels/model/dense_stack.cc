@@ -9,6 +9,7 @@
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/model/outer_layers.h"
 #include "kernels/model/tensor_reader.h"
 
 namespace deeppcr {
@@ -19,36 +20,6 @@ using Shape = TensorReader::Shape;
 constexpr std::string_view kTensorNames =
     "input.{weight,bias}, layers.{weight,bias} or layers.<0 .. num_layers - 1>.{weight,bias}, "
     "output.{weight,bias}";
-
-// One of the two layers outside the recurrence.
-struct OuterLayer {
-  std::string_view prefix;  // prefix of the layer's tensors
-  std::string_view key;     // key of config.json for the layer's outer dimension
-  int64_t outer_dim;
-  int64_t rows;
-  int64_t cols;
-};
-
-absl::Status ReadOuterLayer(TensorReader& reader, const OuterLayer& layer, int64_t state_dim,
-                            std::vector<float>& weight, std::vector<float>& bias, DenseSpec& spec) {
-  const std::string weight_name = StrCat(layer.prefix, ".weight");
-  const std::string bias_name = StrCat(layer.prefix, ".bias");
-  const bool optional = layer.outer_dim == state_dim;
-  if (!reader.Has(weight_name) && !reader.Has(bias_name) && optional) return absl::OkStatus();
-  if (!reader.Has(weight_name)) {
-    return reader.Refuse(InvalidArgument(
-        "tensor \"", weight_name, "\" of shape ", ShapeString(Shape{layer.rows, layer.cols}),
-        " is missing; it may be left out, with its bias, only if ", layer.key,
-        " equals state_dim (config.json: ", layer.outer_dim, " and ", state_dim, ")"));
-  }
-  DEEPPCR_RETURN_IF_ERROR(reader.Append(weight_name, {layer.rows, layer.cols}, weight));
-  DEEPPCR_RETURN_IF_ERROR(reader.AppendIfThere(bias_name, {layer.rows}, bias));
-  spec.rows = layer.rows;
-  spec.cols = layer.cols;
-  spec.weight = weight;
-  spec.bias = bias;
-  return absl::OkStatus();
-}
 
 absl::Status ReadStackedLayers(TensorReader& reader, Model& model) {
   const int64_t L = model.config.num_layers;
@@ -77,27 +48,11 @@ absl::Status ReadSingleLayers(TensorReader& reader, Model& model) {
 }
 
 absl::Status ReadTensors(TensorReader& reader, Model& model, DenseStackSpec& spec) {
-  const ModelConfig& config = model.config;
-  const int64_t D = config.state_dim;
-  DEEPPCR_RETURN_IF_ERROR(
-      ReadOuterLayer(reader, {"input", "input_dim", config.input_dim, D, config.input_dim}, D,
-                     model.encode_weight, model.encode_bias, spec.encode));
+  DEEPPCR_RETURN_IF_ERROR(ReadInputLayer(reader, model, spec.encode));
   DEEPPCR_RETURN_IF_ERROR(reader.Has("layers.weight") ? ReadStackedLayers(reader, model)
                                                       : ReadSingleLayers(reader, model));
-  DEEPPCR_RETURN_IF_ERROR(
-      ReadOuterLayer(reader, {"output", "output_dim", config.output_dim, config.output_dim, D}, D,
-                     model.decode_weight, model.decode_bias, spec.decode));
+  DEEPPCR_RETURN_IF_ERROR(ReadOutputLayer(reader, model, spec.decode));
   return reader.CheckAllUsed();
-}
-
-// A key that would do nothing is a mistake of the author's.
-absl::Status CheckInputActivation(const Model& model, const DenseStackSpec& spec) {
-  if (spec.encode.rows > 0 || model.config.input_activation == Activation::kIdentity) {
-    return absl::OkStatus();
-  }
-  return InvalidArgument("tensor \"input.weight\" is missing; config.json has input_activation \"",
-                         NameOf(model.config.input_activation),
-                         "\", which applies to the input layer only");
 }
 
 absl::Status LoadDenseStack(const Tensors& tensors, const ModelLimits& limits, bool residual,
@@ -105,7 +60,6 @@ absl::Status LoadDenseStack(const Tensors& tensors, const ModelLimits& limits, b
   TensorReader reader(tensors, limits, kTensorNames);
   DenseStackSpec spec;
   DEEPPCR_RETURN_IF_ERROR(ReadTensors(reader, model, spec));
-  DEEPPCR_RETURN_IF_ERROR(CheckInputActivation(model, spec));
   spec.num_steps = model.config.num_layers;
   spec.state_dim = model.config.state_dim;
   spec.residual = residual;
@@ -113,7 +67,6 @@ absl::Status LoadDenseStack(const Tensors& tensors, const ModelLimits& limits, b
   spec.activation = model.config.activation;
   spec.weights = model.weights;
   spec.biases = model.biases;
-  spec.encode.activation = model.config.input_activation;
   model.systems = {spec};
   return absl::OkStatus();
 }

@@ -10,7 +10,6 @@
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
-#include "kernels/model/denoiser_program.h"
 #include "kernels/model/registry.h"
 
 namespace deeppcr {
@@ -64,12 +63,16 @@ absl::Status ReadScheduler(const std::string& directory, const ModelLimits& limi
                      StrCat(kSchedulerFile, " with ", kConfigFile));
 }
 
-// Tensors of a model that needs none: beside denoiser.onnx the file may be missing.
+bool HasProgram(const Model& model) {
+  return model.diffusion.program != nullptr || model.stack.graph != nullptr;
+}
+
+// Tensors of a model that may need none: beside an .onnx file this one may be missing.
 absl::StatusOr<std::string> ReadWeightsFile(const std::string& directory, const ModelLimits& limits,
                                             const Model& model) {
   absl::StatusOr<std::string> bytes =
       ReadFile(PathOf(directory, kWeightsFile), limits.max_weights_bytes);
-  if (model.config.denoiser_program && absl::IsNotFound(bytes.status())) return std::string();
+  if (HasProgram(model) && absl::IsNotFound(bytes.status())) return std::string();
   return bytes;
 }
 
@@ -77,15 +80,17 @@ absl::Status ReadWeights(const std::string& directory, const ModelLimits& limits
                          const ModelFamily& family, Model& model) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadWeightsFile(directory, limits, model));
   absl::StatusOr<Tensors> tensors = Tensors({});
-  if (!bytes.empty() || !model.config.denoiser_program) tensors = ParseSafetensors(bytes);
+  if (!bytes.empty() || !HasProgram(model)) tensors = ParseSafetensors(bytes);
   DEEPPCR_RETURN_IF_ERROR(WithContext(tensors.status(), kWeightsFile));
   DEEPPCR_RETURN_IF_ERROR(WithContext(family.load(*tensors, limits, model), kWeightsFile));
+  if (family.complete != nullptr) DEEPPCR_RETURN_IF_ERROR(family.complete(limits, model));
+  if (bytes.empty()) return absl::OkStatus();
   // Both files decide, where there are two.
   DEEPPCR_ASSIGN_OR_RETURN(std::string hash, Sha256Hex(bytes));
-  if (model.config.denoiser_program && !bytes.empty()) {
+  if (!model.weights_sha256.empty()) {
     DEEPPCR_ASSIGN_OR_RETURN(hash, Sha256Hex(StrCat(model.weights_sha256, hash)));
   }
-  if (!bytes.empty()) model.weights_sha256 = hash;
+  model.weights_sha256 = std::move(hash);
   return absl::OkStatus();
 }
 
@@ -146,7 +151,9 @@ int64_t MemoryBytes(const Model& model) {
     add(layer->weight, layer->bias);
   for (const LayerStorage& layer : d.decoder_layers) add(layer.weight, layer.bias);
   for (const StepTables& tables : d.tables) add(tables.steps, tables.time_embedding);
-  if (d.program != nullptr) bytes += static_cast<size_t>(program::MemoryBytes(*d.program));
+  for (const auto* program : {&d.program, &model.stack.program}) {
+    if (*program != nullptr) bytes += static_cast<size_t>(program::MemoryBytes(**program));
+  }
   return static_cast<int64_t>(bytes);
 }
 
@@ -157,8 +164,8 @@ absl::StatusOr<Model> ReadModel(const std::string& directory, const ModelLimits&
   if (family == nullptr) {
     return Internal("no family \"", model.config.model_type, "\" for an accepted model_type");
   }
-  if (model.config.denoiser_program)
-    DEEPPCR_RETURN_IF_ERROR(LoadDenoiserProgram(directory, limits, model));
+  if (family->load_program != nullptr)
+    DEEPPCR_RETURN_IF_ERROR(family->load_program(directory, limits, model));
   DEEPPCR_RETURN_IF_ERROR(ReadScheduler(directory, limits, *family, model));
   DEEPPCR_RETURN_IF_ERROR(ReadWeights(directory, limits, *family, model));
   DEEPPCR_RETURN_IF_ERROR(ReadCalibration(directory, limits, model));
@@ -179,8 +186,8 @@ class FilesCheck {
     const bool known = Note(kConfigFile, [&] { return ReadConfig(directory_, limits_, model_); });
     if (!known) return std::move(report_);
     const ModelFamily* family = FindModelFamily(model_.config.model_type);
-    if (model_.config.denoiser_program &&
-        !Note("", [&] { return LoadDenoiserProgram(directory_, limits_, model_); }))
+    if (family->load_program != nullptr &&
+        !Note("", [&] { return family->load_program(directory_, limits_, model_); }))
       return std::move(report_);
     // The names of tensors do not depend on the scheduler.
     if (!Note("", [&] { return ReadScheduler(directory_, limits_, *family, model_); }))

@@ -3,6 +3,7 @@
 #define DEEPPCR_KERNELS_MODEL_MODEL_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,13 +19,17 @@
 
 namespace deeppcr {
 
+namespace program {
+struct OnnxGraph;
+}
+
 struct ModelLimits {
   int64_t max_weights_bytes = int64_t{1} << 30;
   int64_t max_config_bytes = int64_t{1} << 20;
   const CancelToken* token = nullptr;  // may be null; fired: kCancelled
   // Set: readers of one file go on after an error and leave here all that they found.
   Problems* all_problems = nullptr;
-  // Set: receives the listing of what denoiser.onnx was compiled to.
+  // Set: receives the listing of what denoiser.onnx or block.onnx was compiled to.
   std::string* listing = nullptr;
 };
 
@@ -51,6 +56,15 @@ struct DiffusionStorage {
   std::unique_ptr<const program::Program> program;  // of denoiser.onnx; null: a named denoiser
 };
 
+// Storage of a stack of blocks.
+struct StackStorage {
+  std::shared_ptr<const program::OnnxGraph> graph;  // of block.onnx; null once it is compiled
+  DenseSpec encode, decode;
+  // Stacked weights, [L, ..] each, by the initialiser's name.
+  std::map<std::string, std::shared_ptr<const std::vector<float>>> weights;
+  std::unique_ptr<const program::Program> program;
+};
+
 // A model as read from its directory: everything validated, everything finite, float32.
 // `systems` point into the other members, so a Model moves but is never copied.
 struct Model {
@@ -64,8 +78,8 @@ struct Model {
   std::string config_json;     // the file as it is
   SchedulerConfig scheduler;   // for families with a scheduler_config.json
   std::string scheduler_json;  // the file as it is; empty for other families
-  // SHA-256 in lower-case hex: of model.safetensors; with denoiser.onnx, of what it was compiled to
-  // and of model.safetensors if there is one.
+  // SHA-256 in lower-case hex: of model.safetensors; with denoiser.onnx or block.onnx, of what it was
+  // compiled to and of model.safetensors if there is one.
   std::string weights_sha256;
   // Systems for backends: a dense stack is one system, a diffusion model one per number of
   // inference steps, the default first.
@@ -73,11 +87,12 @@ struct Model {
   // The largest number of steps that SystemOf makes a system of; 0: it makes none. There may be
   // more in config.json.
   int64_t max_num_steps = 0;
-  // Storage of the spans of a dense stack. Recurrent weights that came one tensor per layer are
+  // Storage of the spans of a dense stack; the outer layers of a stack of blocks too. Recurrent weights that came one tensor per layer are
   // stacked here.
   std::vector<float> weights, biases;
   std::vector<float> encode_weight, encode_bias, decode_weight, decode_bias;
   DiffusionStorage diffusion;
+  StackStorage stack;
   // Sample inputs [num_calibration, input_dim] from calibration.safetensors; may be empty.
   std::vector<float> calibration_inputs;
   int64_t num_calibration = 0;
@@ -108,7 +123,7 @@ absl::StatusOr<Model> ReadModel(const std::string& directory, const ModelLimits&
 // What ReadModel would say of a model's files, but all of it at once.
 struct ModelFilesReport {
   std::vector<std::string> problems;  // one sentence each, with the file's name; empty: none
-  std::string listing;                // of the program that denoiser.onnx was compiled to, if any
+  std::string listing;                // of the program that an .onnx file was compiled to, if any
 };
 ModelFilesReport CheckModelFiles(const std::string& directory, const ModelLimits& limits);
 

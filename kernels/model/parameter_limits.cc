@@ -33,10 +33,12 @@ absl::StatusOr<int64_t> NumParameters(std::span<const LayersExtent> all) {
   return sum;
 }
 
-absl::Status CheckDenseStack(const ModelConfig& config) {
+absl::Status CheckStack(const ModelConfig& config) {
+  // The layers of a stack of blocks are as block.onnx says.
+  const int64_t own_layers = config.model_type == "stack" ? 0 : config.num_layers;
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t parameters,
                            NumParameters(std::array<LayersExtent, 3>{
-                               {{config.num_layers, config.state_dim, config.state_dim + 1},
+                               {{own_layers, config.state_dim, config.state_dim + 1},
                                 {1, config.state_dim, config.input_dim + 1},
                                 {1, config.output_dim, config.state_dim + 1}}}));
   if (parameters <= kMaxParameters) return absl::OkStatus();
@@ -99,7 +101,7 @@ absl::Status CheckDiffusion(const ModelConfig& config) {
 }  // namespace
 
 absl::Status CheckParameters(const ModelConfig& config) {
-  return config.model_type == "diffusion" ? CheckDiffusion(config) : CheckDenseStack(config);
+  return config.model_type == "diffusion" ? CheckDiffusion(config) : CheckStack(config);
 }
 
 int64_t MaxStepsOnDemand(const ModelConfig& config) {

@@ -125,7 +125,22 @@ struct DiffusionProgramSpec {
   int64_t output_dim() const { return decoder.empty() ? state_dim : decoder.back().rows; }
 };
 
-using SystemSpec = std::variant<DenseStackSpec, DiffusionSpec, DiffusionProgramSpec>;
+// The family `stack`: z_l = program(z_{l-1}) with the stacked constants of layer l, l = 1..L, between
+// an optional input layer z_0 = encode(x) and an optional output layer y = decode(z_L).
+struct StackProgramSpec {
+  int64_t num_steps = 0;                      // L >= 1
+  int64_t state_dim = 0;                      // D >= 1
+  const program::Program* program = nullptr;  // kernels/program/program.h; without a reverse step
+  int64_t step_weights = 0;                   // that a step multiplies with
+  DenseSpec encode;
+  DenseSpec decode;
+
+  int64_t input_dim() const { return encode.rows > 0 ? encode.cols : state_dim; }
+  int64_t output_dim() const { return decode.rows > 0 ? decode.rows : state_dim; }
+};
+
+using SystemSpec =
+    std::variant<DenseStackSpec, DiffusionSpec, DiffusionProgramSpec, StackProgramSpec>;
 
 // Sizes and capabilities of a system: all that solvers and plans know of it. The capabilities stand
 // for what a family has, so that no caller asks for the family itself.
@@ -177,6 +192,14 @@ inline SystemShape ShapeOf(const DiffusionSpec& spec) {
 }
 inline SystemShape ShapeOf(const DiffusionProgramSpec& spec) {
   return ShapeOfDiffusion(spec, spec.step_weights);
+}
+inline SystemShape ShapeOf(const StackProgramSpec& spec) {
+  return {.num_steps = spec.num_steps,
+          .state_dim = spec.state_dim,
+          .input_dim = spec.input_dim(),
+          .output_dim = spec.output_dim(),
+          .step_weights = spec.step_weights,
+          .cheap_diagonal = false};
 }
 inline SystemShape ShapeOf(const SystemSpec& spec) {
   return std::visit([](const auto& s) { return ShapeOf(s); }, spec);

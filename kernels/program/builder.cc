@@ -25,6 +25,7 @@ bool SameWork(const Instruction& a, const Instruction& b) {
   return a.op == b.op && a.operands == b.operands && a.linear.rows == b.linear.rows &&
          a.linear.cols == b.linear.cols && a.linear.repeat == b.linear.repeat &&
          a.linear.weight == b.linear.weight && a.linear.bias == b.linear.bias &&
+         a.linear.transposed == b.linear.transposed &&
          same_axis(a.axis, b.axis) && a.epsilon == b.epsilon &&
          std::ranges::equal(a.elements, b.elements, same_element);
 }
@@ -90,6 +91,25 @@ absl::StatusOr<ValueId> ProgramBuilder::AddConstant(std::vector<double> elements
   return static_cast<ValueId>(program_.values.size() - 1);
 }
 
+absl::StatusOr<ValueId> ProgramBuilder::AddStacked(std::shared_ptr<const std::vector<float>> rows,
+                                                   int64_t size) {
+  if (size < 1 || size > limits_.max_matrix_elements)
+    return InvalidArgument("a stacked constant of ", size, " elements for each layer; 1 to ",
+                           limits_.max_matrix_elements, " are allowed");
+  const int64_t elements = SizeOf(rows);
+  if (elements % size != 0 || (!program_.stacked.empty() && elements / size != num_steps_))
+    return Internal("stacked constants whose numbers do not fit their sizes");
+  if (elements > limits_.max_weight_elements - weight_elements_)
+    return ResourceExhausted("stacked constants of more than ", limits_.max_weight_elements,
+                             " elements in all");
+  weight_elements_ += elements;
+  num_steps_ = elements / size;
+  const auto id = static_cast<ValueId>(program_.values.size());
+  program_.values.push_back({.size = size, .depends = kOnTime});
+  program_.stacked.push_back({id, std::move(rows)});
+  return id;
+}
+
 absl::StatusOr<ValueId> ProgramBuilder::AddElementwise(Op op, std::span<const ValueId> operands) {
   const OpRow& row = RowOf(op);
   if (row.kind != OpKind::kElementwise || static_cast<int>(operands.size()) != row.operands)
@@ -136,6 +156,29 @@ absl::StatusOr<ValueId> ProgramBuilder::AddLinear(ValueId operand, const LinearL
                              " weights in all");
   weight_elements_ += weights;
   return Add({.op = Op::kLinear, .operands = {operand}, .linear = layer}, outputs);
+}
+
+absl::StatusOr<ValueId> ProgramBuilder::AddProduct(ValueId operand, ValueId matrix, ValueId bias,
+                                                   const LinearLayer& sizes) {
+  const LinearLayer layer = {.rows = sizes.rows,
+                             .cols = sizes.cols,
+                             .repeat = sizes.repeat,
+                             .transposed = sizes.transposed};
+  if (layer.rows < 1 || layer.cols < 1 || layer.repeat < 1)
+    return InvalidArgument("a product with a matrix of ", layer.rows, " rows and ", layer.cols,
+                           " columns");
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t inputs, CheckedProduct({layer.cols, layer.repeat}));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t outputs, CheckedProduct({layer.rows, layer.repeat}));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t weights, CheckedProduct({layer.rows, layer.cols}));
+  if (inputs != at(operand).size || weights != at(matrix).size ||
+      (bias != kNoValue && at(bias).size != layer.rows))
+    return InvalidArgument("a product with a matrix of ", at(matrix).size, " elements on ",
+                           at(operand).size);
+  if (at(matrix).depends != kOnTime || (bias != kNoValue && (at(bias).depends & ~kOnTime) != 0))
+    return Internal("a product with a matrix or bias that does not depend on the time alone");
+  std::vector<ValueId> operands = {operand, matrix};
+  if (bias != kNoValue) operands.push_back(bias);
+  return Add({.op = Op::kProduct, .operands = std::move(operands), .linear = layer}, outputs);
 }
 
 absl::StatusOr<ValueId> ProgramBuilder::AddLookup(ValueId index, const LinearLayer& table) {
@@ -232,6 +275,7 @@ absl::StatusOr<Program> ProgramBuilder::Finish(ValueId output, ValueId predictio
 int64_t MemoryBytes(const Program& program) {
   size_t bytes = 0;
   for (const Value& value : program.values) bytes += value.constant.size() * sizeof(double);
+  for (const StackedConstant& stacked : program.stacked) bytes += stacked.rows->size() * sizeof(float);
   for (const Instruction& instruction : program.instructions) {
     bytes += instruction.elements.size() * sizeof(Element);
     for (const auto& numbers : {instruction.linear.weight, instruction.linear.bias})
@@ -266,6 +310,10 @@ Program WithoutUnread(Program program) {
     for (ValueId& id : instruction.operands) move(id);
     move(instruction.result);
   }
+  std::erase_if(program.stacked, [&](const StackedConstant& stacked) {
+    return moved[static_cast<size_t>(stacked.value)] == kNoValue;
+  });
+  for (StackedConstant& stacked : program.stacked) move(stacked.value);
   for (ValueId* id : {&program.state, &program.time, &program.condition, &program.label,
                       &program.prediction, &program.output})
     move(*id);

@@ -3,6 +3,7 @@
 #define DEEPPCR_KERNELS_PROGRAM_BUILDER_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -22,6 +23,7 @@ struct ProgramLimits {
   int64_t max_constant_elements = int64_t{1} << 24;
   int64_t max_result_elements = int64_t{1} << 24;  // of all results together
   int64_t max_weight_elements = int64_t{1} << 28;  // of all matrices
+  int64_t max_matrix_elements = int64_t{1} << 24;  // of one matrix of a stack
 };
 
 // Writes a program, one instruction after another. Checks shapes, folds what depends on nothing,
@@ -39,11 +41,16 @@ class ProgramBuilder {
   absl::StatusOr<ValueId> AddCondition(int64_t size);
   absl::StatusOr<ValueId> AddLabel();
   absl::StatusOr<ValueId> AddConstant(std::vector<double> elements);
+  // A constant of `size` elements for each step: rows [L, size], L the same for all.
+  absl::StatusOr<ValueId> AddStacked(std::shared_ptr<const std::vector<float>> rows, int64_t size);
 
   absl::StatusOr<ValueId> AddElementwise(Op op, std::span<const ValueId> operands);
   absl::StatusOr<ValueId> AddAlongAxis(Op op, ValueId operand, const Axis& axis,
                                        double epsilon = 0);  // reductions too
   absl::StatusOr<ValueId> AddLinear(ValueId operand, const LinearLayer& layer);
+  // A product with a matrix value; `bias` may be kNoValue. Both depend on the time alone.
+  absl::StatusOr<ValueId> AddProduct(ValueId operand, ValueId matrix, ValueId bias,
+                                     const LinearLayer& sizes);
   absl::StatusOr<ValueId> AddLookup(ValueId index, const LinearLayer& table);
   absl::StatusOr<ValueId> AddArrange(std::span<const ValueId> operands,
                                      std::vector<Element> elements);
@@ -67,6 +74,7 @@ class ProgramBuilder {
   ProgramLimits limits_;
   Program program_;
   int64_t constant_elements_ = 0, result_elements_ = 0, weight_elements_ = 0;
+  int64_t num_steps_ = 0;  // of the stacked constants, if there are any
   std::unordered_multimap<uint64_t, size_t> known_;  // instructions by a hash of their work
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/program/cost.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace deeppcr::program {
@@ -34,6 +35,7 @@ double MultiplyAdds(const Program& program, const Instruction& instruction) {
       return PassesOf(instruction.op) *
              static_cast<double>(program.at(instruction.operands[0]).size);
     case OpKind::kLinear:
+    case OpKind::kProduct:
       return size * static_cast<double>(instruction.linear.cols);
     case OpKind::kLookup:
     case OpKind::kArrange:
@@ -58,6 +60,11 @@ Costs CostsOf(const Program& program) {
     costs.by_class[static_cast<size_t>(k)] += MultiplyAdds(program, instruction);
   }
   return costs;
+}
+
+int64_t StepWeights(const Program& program) {
+  constexpr auto kMost = static_cast<double>(int64_t{1} << 52);
+  return static_cast<int64_t>(std::clamp(CostsOf(program).by_class[kOnState], 1.0, kMost));
 }
 
 }  // namespace deeppcr::program

@@ -3,6 +3,7 @@
 #define DEEPPCR_KERNELS_PROGRAM_COST_H_
 
 #include <array>
+#include <cstdint>
 
 #include "kernels/program/dependence.h"
 #include "kernels/program/program.h"
@@ -24,6 +25,9 @@ struct Costs {
   double ShareInStep() const;
 };
 Costs CostsOf(const Program& program);
+
+// Multiply-adds of a step as the backends' specifications want them: 1 at least.
+int64_t StepWeights(const Program& program);
 
 }  // namespace deeppcr::program
 

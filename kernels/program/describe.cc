@@ -47,6 +47,8 @@ const char* InputOf(const Program& program, ValueId id) {
   if (id == program.time) return "time";
   if (id == program.condition) return "condition";
   if (id == program.label) return "label";
+  for (const StackedConstant& stacked : program.stacked)
+    if (id == stacked.value) return "of each layer";
   return nullptr;
 }
 
@@ -59,6 +61,9 @@ std::string SettingsOf(const Instruction& instruction) {
     case OpKind::kLinear:
       return StrCat(" ", linear.rows, " x ", linear.cols, repeat,
                     linear.bias == nullptr ? ", no bias" : "");
+    case OpKind::kProduct:
+      return StrCat(" ", linear.rows, " x ", linear.cols, repeat,
+                    instruction.operands.size() == 2 ? ", no bias" : "");
     case OpKind::kLookup:
       return StrCat(" ", linear.rows, " x ", linear.cols);
     case OpKind::kReduction:
@@ -132,8 +137,10 @@ std::string HoldingsLine(const Program& program) {
   }
   std::set<const void*> seen;
   int64_t weights = 0;
+  for (const StackedConstant& stacked : program.stacked)
+    weights += static_cast<int64_t>(stacked.rows->size());
   for (const Instruction& instruction : program.instructions) {
-    layers += instruction.op == Op::kLinear ? 1 : 0;
+    layers += instruction.op == Op::kLinear || instruction.op == Op::kProduct ? 1 : 0;
     tables += instruction.op == Op::kLookup ? 1 : 0;
     for (const auto& numbers : {instruction.linear.weight, instruction.linear.bias}) {
       if (numbers == nullptr || !seen.insert(numbers.get()).second) continue;

@@ -162,6 +162,39 @@ Vector LinearCotangent(const LinearLayer& layer, View g) {
   return x;
 }
 
+// Index of element (row, col) of the matrix of a product.
+int64_t MatrixAt(const LinearLayer& sizes, int64_t row, int64_t col) {
+  return sizes.transposed ? col * sizes.rows + row : row * sizes.cols + col;
+}
+
+// A x (+ b) for each of the rows x.
+Vector Product(const LinearLayer& sizes, View x, View matrix, View bias) {
+  Vector y(static_cast<size_t>(sizes.rows * sizes.repeat));
+  for (int64_t r = 0; r < sizes.repeat; ++r) {
+    for (int64_t i = 0; i < sizes.rows; ++i) {
+      double sum = bias.empty() ? 0.0 : bias[i];
+      for (int64_t k = 0; k < sizes.cols; ++k)
+        sum += matrix[MatrixAt(sizes, i, k)] * x[r * sizes.cols + k];
+      y[r * sizes.rows + i] = sum;
+    }
+  }
+  return y;
+}
+
+// Adds the cotangents of x and A, of the result's g.
+void AddProductCotangents(const LinearLayer& sizes, View x, View matrix, View g, Vector* of_x,
+                          Vector* of_matrix) {
+  for (int64_t r = 0; r < sizes.repeat; ++r) {
+    for (int64_t i = 0; i < sizes.rows; ++i) {
+      const double from = g[r * sizes.rows + i];
+      for (int64_t k = 0; k < sizes.cols; ++k) {
+        (*of_x)[r * sizes.cols + k] += matrix[MatrixAt(sizes, i, k)] * from;
+        (*of_matrix)[MatrixAt(sizes, i, k)] += from * x[r * sizes.cols + k];
+      }
+    }
+  }
+}
+
 // Slopes of z' by z and by m of one element of a reverse step: 1 on the boundary of the clip.
 struct ReverseSlopes {
   double z, m;
@@ -214,6 +247,9 @@ std::vector<double> EvaluateInstruction(const Instruction& instruction, int64_t 
       return Along(instruction, operands[0], size);
     case OpKind::kLinear:
       return Linear(instruction.linear, operands[0], true);
+    case OpKind::kProduct:
+      return Product(instruction.linear, operands[0], operands[1],
+                     operands.size() > 2 ? operands[2] : View());
     case OpKind::kLookup:
       return LookedUp(instruction.linear, operands[0][0]);
     case OpKind::kArrange: {
@@ -249,6 +285,12 @@ void Evaluation::Run(const StepInputs& inputs, std::span<const double> state, ui
   set(program_.time, kOnTime, {&inputs.time, 1});
   set(program_.condition, kOnCondition, inputs.condition);
   set(program_.label, kOnCondition, {&inputs.label, 1});
+  for (const StackedConstant& stacked : program_.stacked) {
+    if ((kOnTime & ~depends) != 0) break;
+    const auto size = static_cast<size_t>(program_.at(stacked.value).size);
+    const auto* const row = stacked.rows->data() + static_cast<size_t>(inputs.step) * size;
+    values_[static_cast<size_t>(stacked.value)].assign(row, row + size);
+  }
   for (const Instruction& instruction : program_.instructions) {
     const Value& value = program_.at(instruction.result);
     if ((value.depends & ~depends) != 0) continue;
@@ -282,6 +324,8 @@ Vector TangentOf(const Instruction& instruction, View result, std::span<const Vi
       return AlongTangent(instruction, operands[0], result, tangents[0]);
     case OpKind::kLinear:
       return Linear(instruction.linear, tangents[0], false);
+    case OpKind::kProduct:
+      return Product(instruction.linear, tangents[0], operands[1], {});
     case OpKind::kLookup:
       return t;
     case OpKind::kArrange:
@@ -349,6 +393,12 @@ void AddCotangents(const Instruction& instruction, View result, std::span<const 
     case OpKind::kReduction:
     case OpKind::kAlongAxis:
       return add(*to[0], AlongCotangent(instruction, operands[0], result, g));
+    case OpKind::kProduct:
+      AddProductCotangents(instruction.linear, operands[0], operands[1], g, to[0], to[1]);
+      if (to.size() > 2) {
+        for (size_t i = 0; i < g.size(); ++i) (*to[2])[i % to[2]->size()] += g[i];
+      }
+      return;
     case OpKind::kLinear:
       return add(*to[0], LinearCotangent(instruction.linear, g));
     case OpKind::kLookup:

@@ -17,6 +17,7 @@ namespace deeppcr::program {
 // Data of a step beside the state.
 struct StepInputs {
   double time = 0;
+  int64_t step = 0;  // row of the stacked constants
   std::span<const double> condition;
   double label = 0;
   const ReverseStep* reverse = nullptr;  // for kReverseStep

@@ -45,6 +45,7 @@ absl::Status AddInstruction(const Instruction& instruction, Text& text) {
   for (const int64_t size : {linear.rows, linear.cols, linear.repeat, instruction.axis.outer,
                              instruction.axis.length, instruction.axis.inner})
     text.AddNumber(size);
+  text.AddNumber(linear.transposed);
   text.AddNumber(instruction.epsilon);
   DEEPPCR_RETURN_IF_ERROR(text.AddShared(linear.weight));
   DEEPPCR_RETURN_IF_ERROR(text.AddShared(linear.bias));
@@ -64,6 +65,10 @@ absl::StatusOr<std::string> Fingerprint(const Program& program) {
     text.AddNumber(value.size);
     text.AddNumber(value.depends);
     if (!value.constant.empty()) DEEPPCR_RETURN_IF_ERROR(text.AddNumbers(value.constant));
+  }
+  for (const StackedConstant& stacked : program.stacked) {
+    text.AddNumber(stacked.value);
+    DEEPPCR_RETURN_IF_ERROR(text.AddShared(stacked.rows));
   }
   for (const Instruction& instruction : program.instructions)
     DEEPPCR_RETURN_IF_ERROR(AddInstruction(instruction, text));

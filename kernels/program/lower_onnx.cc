@@ -122,6 +122,23 @@ absl::Status BindInputs(const OnnxGraph& graph, const OnnxInputs& names, Program
   return absl::OkStatus();
 }
 
+absl::Status BindInitializers(const OnnxGraph& graph, const OnnxInputs& inputs,
+                              ProgramBuilder& builder, Environment& values) {
+  for (const auto& [name, tensor] : graph.initializers) {
+    Tensor bound = {.shape = tensor.shape, .type = tensor.type};
+    if (const auto stacked = inputs.stacked.find(name); stacked != inputs.stacked.end()) {
+      absl::StatusOr<ValueId> id = builder.AddStacked(stacked->second, NumElements(tensor.shape));
+      if (!id.ok()) return WithContext(id.status(), StrCat("initialiser ", Quoted(name)));
+      builder.Name(*id, name);
+      bound.id = *id;
+    } else {
+      bound.constant = tensor.numbers;
+    }
+    values.emplace(name, std::move(bound));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> PredictionName(const OnnxGraph& graph, const OnnxInputs& names) {
   const auto list = [&] {
     return StrJoin(graph.outputs, ", ", [](const std::string& name) { return Quoted(name); })
@@ -190,10 +207,7 @@ absl::StatusOr<ValueId> LowerOnnx(const OnnxGraph& graph, const OnnxInputs& inpu
   DEEPPCR_ASSIGN_OR_RETURN(const std::string prediction, PredictionName(graph, inputs));
   Environment values;
   DEEPPCR_RETURN_IF_ERROR(BindInputs(graph, inputs, builder, values));
-  for (const auto& [name, tensor] : graph.initializers) {
-    values.emplace(name,
-                   Tensor{.shape = tensor.shape, .type = tensor.type, .constant = tensor.numbers});
-  }
+  DEEPPCR_RETURN_IF_ERROR(BindInitializers(graph, inputs, builder, values));
   Lowering lowering(builder, kMaxElements + kMaxPerFileElement * ElementsOf(graph));
   const std::vector<bool> needed = NeededFor(graph, prediction);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {

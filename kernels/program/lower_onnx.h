@@ -2,7 +2,10 @@
 #ifndef DEEPPCR_KERNELS_PROGRAM_LOWER_ONNX_H_
 #define DEEPPCR_KERNELS_PROGRAM_LOWER_ONNX_H_
 
+#include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/program/builder.h"
@@ -19,6 +22,8 @@ struct OnnxInputs {
   std::string condition;   // float, [1, ..]
   std::string label;       // integer; [], [1] or [1, 1]
   std::string prediction;  // the output to compute; empty: the only one
+  // Initialisers that each layer of a stack has for itself, by name: [L, ..], L the same for all.
+  std::map<std::string, std::shared_ptr<const std::vector<float>>> stacked;
 };
 
 // Writes into `builder` what a graph computes for a batch of one, and returns the prediction: the

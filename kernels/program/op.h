@@ -54,6 +54,7 @@ enum class Op : uint8_t {
   kSoftmax,
   // With a matrix.
   kLinear,
+  kProduct,
   kLookup,
   // Of elements.
   kArrange,
@@ -66,6 +67,7 @@ enum class OpKind : uint8_t {
   kReduction,    // [outer, axis, inner] -> [outer, inner]
   kAlongAxis,    // [outer, axis, inner] -> the same
   kLinear,       // [repeat, cols] -> [repeat, rows]
+  kProduct,      // the same, by a matrix (and a bias) that depend on the time alone
   kLookup,       // an index -> a row of a table
   kArrange,      // elements of its operands, in any order
   kReverseStep,  // (z, m) -> z'
@@ -132,6 +134,8 @@ inline constexpr OpRow kOps[] = {
      "a / sqrt(mean(a a) + epsilon)"},
     {Op::kSoftmax, "softmax", OpKind::kAlongAxis, 1, Bend::kSmooth, 4, "e^a / sum e^a"},
     {Op::kLinear, "linear", OpKind::kLinear, 1, Bend::kSmooth, 1, "W a + b"},
+    {Op::kProduct, "product", OpKind::kProduct, -1, Bend::kSmooth, 1,
+     "A x + b, where A and b are made anew for each step"},
     {Op::kLookup, "lookup", OpKind::kLookup, 1, Bend::kJumps, 0, "row a of a table"},
     {Op::kArrange, "arrange", OpKind::kArrange, -1, Bend::kSmooth, 0, "elements, in an order"},
     {Op::kReverseStep, "reverse_step", OpKind::kReverseStep, 2, Bend::kKinked, 1,
@@ -142,7 +146,7 @@ inline constexpr int kNumOps = sizeof(kOps) / sizeof(kOps[0]);
 
 constexpr const char* NameOf(OpKind kind) {
   constexpr const char* kNames[] = {"elementwise", "reduction", "along an axis", "linear",
-                                    "lookup",      "arrange",   "reverse step"};
+                                    "product",     "lookup",    "arrange",       "reverse step"};
   return kNames[static_cast<int>(kind)];
 }
 constexpr const char* NameOf(Bend bend) {

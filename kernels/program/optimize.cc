@@ -74,6 +74,9 @@ absl::StatusOr<ValueId> Write(ProgramWriter& writer, const Instruction& instruct
                                   instruction.epsilon);
     case OpKind::kLinear:
       return builder.AddLinear(operands[0], instruction.linear);
+    case OpKind::kProduct:
+      return builder.AddProduct(operands[0], operands[1],
+                                operands.size() > 2 ? operands[2] : kNoValue, instruction.linear);
     case OpKind::kLookup:
       return builder.AddLookup(operands[0], instruction.linear);
     case OpKind::kArrange:

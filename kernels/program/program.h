@@ -7,7 +7,8 @@
 // row-major order.
 //
 // Every value depends on nothing, the time, the condition, both, or the state. Only what depends on
-// the state is inside the recurrence.
+// the state is inside the recurrence. What each layer of a stack has for itself depends on the time:
+// the layer is the time.
 
 #include <cstdint>
 #include <memory>
@@ -45,6 +46,7 @@ struct LinearLayer {
   int64_t rows = 0, cols = 0, repeat = 1;
   std::shared_ptr<const std::vector<float>> weight;  // [rows, cols], row-major
   std::shared_ptr<const std::vector<float>> bias;    // [rows], or null for zero
+  bool transposed = false;                           // kProduct: the matrix is [cols, rows]
 };
 
 // The view [outer, axis, inner] of an operand, of which an operation goes along `axis`.
@@ -62,10 +64,18 @@ struct Instruction {
   Op op = Op::kAdd;
   std::vector<ValueId> operands;
   ValueId result = kNoValue;
-  LinearLayer linear;             // kLinear; kLookup, whose table [rows, cols] is `weight`
+  // kLinear; kLookup, whose table [rows, cols] is `weight`; kProduct, whose matrix and bias are the
+  // operands: x, A, and maybe b.
+  LinearLayer linear;
   Axis axis;                      // reductions and operations along an axis
   double epsilon = 0;             // kStandardize, kScaleToUnit
   std::vector<Element> elements;  // kArrange: of the result, in order
+};
+
+// Numbers that each step has for itself: the stacked weights of a stack.
+struct StackedConstant {
+  ValueId value = kNoValue;
+  std::shared_ptr<const std::vector<float>> rows;  // [L, size]
 };
 
 struct Program {
@@ -78,6 +88,7 @@ struct Program {
   ValueId time = kNoValue;        // the timestep, one element
   ValueId condition = kNoValue;   // the condition's vector
   ValueId label = kNoValue;       // the condition's class, one element
+  std::vector<StackedConstant> stacked;
   ValueId prediction = kNoValue;  // m, what a denoiser says
   ValueId output = kNoValue;      // z', the next state
 

@@ -40,6 +40,7 @@ class Family {
 std::unique_ptr<Family> NewFamily(const DenseStackSpec& spec);
 std::unique_ptr<Family> NewFamily(const DiffusionSpec& spec);
 std::unique_ptr<Family> NewFamily(const DiffusionProgramSpec& spec);
+std::unique_ptr<Family> NewFamily(const StackProgramSpec& spec);
 
 }  // namespace deeppcr::reference
 

@@ -43,9 +43,7 @@ int64_t PanelRowWidth(int64_t dim) {
   return RoundUp(dim, kWidestPanel);
 }
 
-absl::StatusOr<PackedPanels> PackPanels(int64_t layers, int64_t rows, int64_t cols,
-                                        std::span<const float> weight,
-                                        std::span<const float> bias) {
+absl::StatusOr<PackedPanels> NewPanels(int64_t layers, int64_t rows, int64_t cols) {
   const int64_t width = PanelRowWidth(rows), padded_cols = RoundUp(cols, kInputGroup);
   const int64_t floats = width * padded_cols;
   PackedPanels packed;
@@ -55,19 +53,32 @@ absl::StatusOr<PackedPanels> PackPanels(int64_t layers, int64_t rows, int64_t co
   DEEPPCR_RETURN_IF_ERROR(
       CheckAllocated(packed.weights.ok() && packed.bias.ok() && packed.spreads.ok(),
                      layers * (floats + 2 * width)));
-  for (int64_t i = 0; i < layers; ++i) {
-    const PanelView view = {.rows = rows,
+  for (int64_t i = 0; i < layers; ++i)
+    packed.views.push_back({.rows = rows,
                             .cols = padded_cols,
                             .panel = std::min(width, kWidestPanel),
                             .width = width,
                             .weights = packed.weights.data() + i * floats,
                             .bias = packed.bias.data() + i * width,
-                            .spreads = packed.spreads.data() + i * width};
-    PackOne(view, weight.data() + i * rows * cols, cols, packed.weights.data() + i * floats,
-            packed.spreads.data() + i * width);
-    if (!bias.empty()) std::copy_n(bias.data() + i * rows, rows, packed.bias.data() + i * width);
-    packed.views.push_back(view);
-  }
+                            .spreads = packed.spreads.data() + i * width});
+  return packed;
+}
+
+void PackLayer(int64_t layer, int64_t cols, std::span<const float> weight,
+               std::span<const float> bias, PackedPanels* packed) {
+  const PanelView& view = packed->views[static_cast<size_t>(layer)];
+  PackOne(view, weight.data(), cols, packed->weights.data() + layer * view.width * view.cols,
+          packed->spreads.data() + layer * view.width);
+  std::ranges::copy(bias, packed->bias.data() + layer * view.width);
+}
+
+absl::StatusOr<PackedPanels> PackPanels(int64_t layers, int64_t rows, int64_t cols,
+                                        std::span<const float> weight,
+                                        std::span<const float> bias) {
+  DEEPPCR_ASSIGN_OR_RETURN(PackedPanels packed, NewPanels(layers, rows, cols));
+  for (int64_t i = 0; i < layers; ++i)
+    PackLayer(i, cols, weight.subspan(i * rows * cols, rows * cols),
+              bias.empty() ? bias : bias.subspan(i * rows, rows), &packed);
   return packed;
 }
 

@@ -25,6 +25,13 @@ struct PackedPanels {
   }
 };
 
+// Panels of zeros, to be filled by PackLayer.
+// Errors: kResourceExhausted with the bytes that could not be had.
+absl::StatusOr<PackedPanels> NewPanels(int64_t layers, int64_t rows, int64_t cols);
+// Packs weight [rows, cols] and bias [rows] (empty for zero) of one layer.
+void PackLayer(int64_t layer, int64_t cols, std::span<const float> weight,
+               std::span<const float> bias, PackedPanels* packed);
+
 // Packs weight [layers, rows, cols] and bias [layers, rows] (empty for zero).
 // Errors: kResourceExhausted with the bytes that could not be had.
 absl::StatusOr<PackedPanels> PackPanels(int64_t layers, int64_t rows, int64_t cols,

@@ -61,7 +61,7 @@ const float* Executor::SizeOrNull(const PackedInstruction& i, int k, int64_t r) 
 
 void Executor::Primal(const PackedInstruction& instruction) {
   if (instruction.kind == OpKind::kElementwise) return PrimalElementwise(instruction);
-  if (instruction.kind == OpKind::kLinear) return PrimalLinear(instruction);
+  if (instruction.layers != nullptr) return PrimalLinear(instruction);
   for (int64_t r = 0; r < count_; ++r) PrimalRow(instruction, r);
 }
 
@@ -92,14 +92,21 @@ void Executor::Branch(int64_t index) {
   }
 }
 
-void Executor::Gemm(const PackedInstruction& instruction, const float* bias, const float* in,
-                    int64_t in_width, float* out, int64_t count) {
-  kernels_.gemm(sharing_, {.layer = &instruction.layer,
+int64_t Executor::EndOfLayer(const PackedInstruction& instruction, int64_t first) const {
+  if (instruction.layer_stride == 0) return count_;
+  int64_t end = first + 1;
+  while (end < count_ && contexts_[end].step == contexts_[first].step) ++end;
+  return end;
+}
+
+void Executor::Gemm(const PanelView& layer, const float* bias, const float* in, int64_t in_width,
+                    float* out, int64_t count) {
+  kernels_.gemm(sharing_, {.layer = &layer,
                            .bias = bias,
                            .in = in,
                            .out = out,
                            .in_stride = in_width,
-                           .out_stride = instruction.layer.width,
+                           .out_stride = layer.width,
                            .count = count});
 }
 
@@ -107,17 +114,22 @@ void Executor::PrimalLinear(const PackedInstruction& instruction) {
   const Place& from = instruction.operands[0];
   const Place& result = instruction.result;
   if (instruction.repeat == 1 && instruction.moves[0] != 0) {
-    return Gemm(instruction, instruction.layer.bias, Row(from, 0), from.width, Row(result, 0),
-                count_);
+    for (int64_t first = 0, end = 0; first < count_; first = end) {
+      end = EndOfLayer(instruction, first);
+      const PanelView& layer = LayerOf(instruction, first);
+      Gemm(layer, layer.bias, Row(from, first), from.width, Row(result, first), end - first);
+    }
+    return;
   }
   float* in = scratch_.data();
   float* out = in + section_.widest;
   const int64_t cols = from.size / instruction.repeat, rows = result.size / instruction.repeat;
   std::fill(in, out, 0.0F);
   for (int64_t r = 0; r < count_; ++r) {
+    const PanelView& layer = LayerOf(instruction, r);
     for (int64_t i = 0; i < instruction.repeat; ++i) {
       std::copy_n(Read(from, r) + i * cols, cols, in);
-      Gemm(instruction, instruction.layer.bias, in, from.width, out, 1);
+      Gemm(layer, layer.bias, in, from.width, out, 1);
       std::copy_n(out, rows, Row(result, r) + i * rows);
     }
     ClearPadding(result, Row(result, r));

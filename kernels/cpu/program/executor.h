@@ -63,8 +63,13 @@ class Executor {
   void PrimalLinear(const PackedInstruction& instruction);
   void PrimalAlong(const PackedInstruction& instruction, int64_t r);
   void PrimalRow(const PackedInstruction& instruction, int64_t r);
-  void Gemm(const PackedInstruction& instruction, const float* bias, const float* in,
-            int64_t in_width, float* out, int64_t count);
+  // Rows [first, result) have the layer of row `first`.
+  int64_t EndOfLayer(const PackedInstruction& instruction, int64_t first) const;
+  const PanelView& LayerOf(const PackedInstruction& instruction, int64_t r) const {
+    return instruction.layers[contexts_[r].step * instruction.layer_stride];
+  }
+  void Gemm(const PanelView& layer, const float* bias, const float* in, int64_t in_width,
+            float* out, int64_t count);
 
   void Tangents(const PackedInstruction& instruction, int64_t index);
   void TangentsSelect(const PackedInstruction& instruction, int64_t r);

@@ -25,9 +25,9 @@ void Executor::SizeRow(const PackedInstruction& instruction, int64_t r) {
   const Place& result = instruction.result;
   const float* value = Row(result, r);
   float* size = Size(result, r);
-  if (instruction.kind == OpKind::kLinear && instruction.repeat == 1) {
+  if (instruction.layers != nullptr && instruction.repeat == 1) {
     const Place& from = instruction.operands[0];
-    return kernels_.product_size(instruction.layer, Read(from, r), from.width, value, size);
+    return kernels_.product_size(LayerOf(instruction, r), Read(from, r), from.width, value, size);
   }
   if (instruction.kind == OpKind::kArrange) {
     return Arrange(
@@ -40,7 +40,7 @@ void Executor::SizeRow(const PackedInstruction& instruction, int64_t r) {
         kernels_.larger_size(Size(instruction.operands[k], r), size, result.width);
     }
   }
-  if (instruction.kind == OpKind::kLinear || instruction.kind == OpKind::kReduction)
+  if (instruction.layers != nullptr || instruction.kind == OpKind::kReduction)
     AddTerms(instruction, r, size);
   if (instruction.op == Op::kLess || instruction.op == Op::kEqual) SizeJump(instruction, r, size);
 }
@@ -49,7 +49,8 @@ void Executor::SizeRow(const PackedInstruction& instruction, int64_t r) {
 void Executor::AddTerms(const PackedInstruction& instruction, int64_t r, float* size) {
   const float* in = Read(instruction.operands[0], r);
   const Place& result = instruction.result;
-  if (instruction.kind == OpKind::kLinear) {
+  if (instruction.layers != nullptr) {
+    const PanelView& layer = LayerOf(instruction, r);
     const int64_t cols = instruction.operands[0].size / instruction.repeat;
     const int64_t rows = result.size / instruction.repeat;
     for (int64_t i = 0; i < instruction.repeat; ++i) {
@@ -57,7 +58,7 @@ void Executor::AddTerms(const PackedInstruction& instruction, int64_t r, float* 
       for (int64_t k = 0; k < cols; ++k) squares += in[i * cols + k] * in[i * cols + k];
       const float length = std::sqrt(squares);
       for (int64_t k = 0; k < rows; ++k)
-        size[i * rows + k] += instruction.layer.spreads[k] * length;
+        size[i * rows + k] += layer.spreads[k] * length;
     }
     return;
   }

@@ -11,7 +11,7 @@ using program::Op;
 using program::OpKind;
 
 void Executor::Tangents(const PackedInstruction& instruction, int64_t index) {
-  if (instruction.kind == OpKind::kLinear) TangentsLinear(instruction);
+  if (instruction.layers != nullptr) TangentsLinear(instruction);
   for (int64_t r = 0; r < count_; ++r) {
     if (along_.probes > 0 && instruction.kind != OpKind::kReverseStep) SizeRow(instruction, r);
     switch (instruction.kind) {
@@ -92,20 +92,26 @@ void Executor::TangentsElementwise(const PackedInstruction& instruction, int64_t
 void Executor::TangentsLinear(const PackedInstruction& instruction) {
   const Place& from = instruction.operands[0];
   const Place& result = instruction.result;
-  const int64_t count = count_ * along_.columns;
-  if (instruction.repeat == 1)
-    return Gemm(instruction, nullptr, Tangent(from, 0), from.width, Tangent(result, 0), count);
   float* in = scratch_.data();
   float* out = in + section_.widest;
   const int64_t cols = from.size / instruction.repeat, rows = result.size / instruction.repeat;
-  std::fill(in, out, 0.0F);
-  for (int64_t t = 0; t < count; ++t) {
-    for (int64_t i = 0; i < instruction.repeat; ++i) {
-      std::copy_n(Tangent(from, t) + i * cols, cols, in);
-      Gemm(instruction, nullptr, in, from.width, out, 1);
-      std::copy_n(out, rows, Tangent(result, t) + i * rows);
+  if (instruction.repeat > 1) std::fill(in, out, 0.0F);
+  for (int64_t first = 0, end = 0; first < count_; first = end) {
+    end = EndOfLayer(instruction, first);
+    const PanelView& layer = LayerOf(instruction, first);
+    const int64_t t0 = first * along_.columns, t1 = end * along_.columns;
+    if (instruction.repeat == 1) {
+      Gemm(layer, nullptr, Tangent(from, t0), from.width, Tangent(result, t0), t1 - t0);
+      continue;
     }
-    ClearPadding(result, Tangent(result, t));
+    for (int64_t t = t0; t < t1; ++t) {
+      for (int64_t i = 0; i < instruction.repeat; ++i) {
+        std::copy_n(Tangent(from, t) + i * cols, cols, in);
+        Gemm(layer, nullptr, in, from.width, out, 1);
+        std::copy_n(out, rows, Tangent(result, t) + i * rows);
+      }
+      ClearPadding(result, Tangent(result, t));
+    }
   }
 }
 

@@ -80,8 +80,9 @@ class FramePlan {
 
 class Packer {
  public:
-  Packer(const Program& program, std::span<const ReverseStep> steps, const PackingLimits& limits)
-      : program_(program), steps_(steps), limits_(limits) {}
+  Packer(const Program& program, int64_t num_steps, std::span<const ReverseStep> steps,
+         const PackingLimits& limits)
+      : program_(program), num_steps_(num_steps), steps_(steps), limits_(limits) {}
 
   absl::StatusOr<PackedProgram> Run() {
     FindExports();
@@ -102,7 +103,7 @@ class Packer {
     exports_.assign(program_.values.size(), -1);
     for (const Instruction& instruction : program_.instructions) {
       const uint8_t section = SectionAt(instruction.result);
-      for (const ValueId id : instruction.operands) {
+      for (const ValueId id : ReadInRows(instruction)) {
         const uint8_t from = SectionAt(id);
         if (from == section || exports_[id] >= 0) continue;
         exports_[id] = row_floats_[from];
@@ -111,14 +112,23 @@ class Packer {
     }
   }
 
+  // Operands that are read from rows of values; the matrix and the bias of a product are packed.
+  static std::span<const ValueId> ReadInRows(const Instruction& instruction) {
+    const std::span<const ValueId> all = instruction.operands;
+    return instruction.op == program::Op::kProduct ? all.first(1) : all;
+  }
+
   // The bytes are known before any is taken.
   absl::Status CheckSize() {
     if (program_.prediction != program::kNoValue &&
         SectionAt(program_.prediction) != program::kOnState)
       return InvalidArgument("the prediction of the denoiser does not depend on the state");
     int64_t floats = row_floats_[program::kOnNothing] +
-                     static_cast<int64_t>(steps_.size()) * row_floats_[program::kOnTime];
+                     num_steps_ * row_floats_[program::kOnTime];
     for (const Instruction& instruction : program_.instructions) {
+      if (instruction.op == program::Op::kProduct)
+        floats += num_steps_ * PanelRowWidth(instruction.linear.rows) *
+                  (instruction.linear.cols + 3);
       if (instruction.op != program::Op::kLinear && instruction.op != program::Op::kLookup)
         continue;
       floats += PanelRowWidth(instruction.linear.rows) * (instruction.linear.cols + 3);
@@ -151,14 +161,20 @@ class Packer {
   // Evaluates what depends on the time alone, in double.
   absl::Status PackTimeTables() {
     packed_.time_floats = row_floats_[program::kOnTime];
-    const auto num_steps = static_cast<int64_t>(steps_.size());
-    packed_.time_tables = AlignedBuffer<float>(num_steps * packed_.time_floats);
+    packed_.time_tables = AlignedBuffer<float>(num_steps_ * packed_.time_floats);
     DEEPPCR_RETURN_IF_ERROR(
-        CheckAllocated(packed_.time_tables.ok(), num_steps * packed_.time_floats));
+        CheckAllocated(packed_.time_tables.ok(), num_steps_ * packed_.time_floats));
+    for (const Instruction& instruction : program_.instructions) {
+      if (instruction.op != program::Op::kProduct) continue;
+      DEEPPCR_ASSIGN_OR_RETURN(
+          products_[&instruction],
+          NewPanels(num_steps_, instruction.linear.rows, instruction.linear.cols));
+    }
     program::Evaluation evaluation(program_);
-    for (int64_t l = 0; l < num_steps; ++l) {
+    for (int64_t l = 0; l < num_steps_; ++l) {
       if (Fired(limits_.token)) return absl::CancelledError("stopped while tables were made");
-      evaluation.Run({.time = static_cast<double>(steps_[l].timestep)}, {}, program::kOnTime);
+      const int64_t time = steps_.empty() ? l : steps_[l].timestep;
+      evaluation.Run({.time = static_cast<double>(time), .step = l}, {}, program::kOnTime);
       float* row = packed_.time_tables.data() + l * packed_.time_floats;
       for (size_t i = 0; i < exports_.size(); ++i) {
         if (exports_[i] < 0 || program_.values[i].depends != program::kOnTime) continue;
@@ -166,13 +182,40 @@ class Packer {
         for (size_t k = 0; k < value.size(); ++k) {
           const auto element = static_cast<float>(value[k]);
           if (!std::isfinite(element))
-            return InvalidArgument("at timestep ", steps_[l].timestep, " the value ",
+            return InvalidArgument("at ", steps_.empty() ? "layer " : "timestep ", time,
+                                   " the value ",
                                    Quoted(program_.values[i].name),
                                    " of the step program is not finite (a table with fewer rows?)");
           row[exports_[i] + static_cast<int64_t>(k)] = element;
         }
       }
+      for (auto& [instruction, panels] : products_)
+        DEEPPCR_RETURN_IF_ERROR(PackMatrix(evaluation, *instruction, l, &panels));
     }
+    return absl::OkStatus();
+  }
+
+  // The matrix and the bias of a product, of one step.
+  absl::Status PackMatrix(const program::Evaluation& evaluation, const Instruction& product,
+                          int64_t step, PackedPanels* panels) {
+    const program::LinearLayer& sizes = product.linear;
+    const auto matrix = evaluation.at(product.operands[1]);
+    const auto bias = product.operands.size() > 2 ? evaluation.at(product.operands[2])
+                                                  : std::span<const double>();
+    matrix_.resize(matrix.size());
+    for (int64_t i = 0; i < sizes.rows; ++i) {
+      for (int64_t k = 0; k < sizes.cols; ++k)
+        matrix_[i * sizes.cols + k] = static_cast<float>(
+            matrix[sizes.transposed ? k * sizes.rows + i : i * sizes.cols + k]);
+    }
+    bias_.assign(bias.begin(), bias.end());
+    for (const std::vector<float>* numbers : {&matrix_, &bias_}) {
+      if (!std::ranges::all_of(*numbers, [](float x) { return std::isfinite(x); }))
+        return InvalidArgument("the matrix or bias ",
+                               Quoted(program_.at(product.operands[1]).name), " of layer ", step,
+                               " is not finite");
+    }
+    PackLayer(step, sizes.cols, matrix_, bias_, panels);
     return absl::OkStatus();
   }
 
@@ -279,7 +322,7 @@ class Packer {
                                          PackedSection* into) {
     const program::OpRow& row = program::RowOf(instruction.op);
     PackedInstruction packed = {.op = instruction.op, .kind = row.kind, .ulps = row.ulps};
-    for (const ValueId id : instruction.operands) {
+    for (const ValueId id : ReadInRows(instruction)) {
       packed.operands.push_back(PlaceOf(id, section));
       packed.moves.push_back(packed.operands.back().home == Home::kFrame ? 1 : 0);
       into->widest = std::max(into->widest, packed.operands.back().width);
@@ -290,7 +333,11 @@ class Packer {
     packed.epsilon = static_cast<float>(instruction.epsilon);
     packed.repeat = instruction.linear.repeat;
     if (instruction.op == program::Op::kLinear) {
-      DEEPPCR_RETURN_IF_ERROR(PackLayer(instruction.linear, &packed));
+      DEEPPCR_RETURN_IF_ERROR(PackLinear(instruction.linear, &packed));
+    } else if (instruction.op == program::Op::kProduct) {
+      packed_.panels.push_back(std::move(products_.at(&instruction)));
+      packed.layers = packed_.panels.back().views.data();
+      packed.layer_stride = 1;
     } else if (instruction.op == program::Op::kLookup) {
       DEEPPCR_RETURN_IF_ERROR(PackTable(instruction.linear, &packed));
     } else if (instruction.op == program::Op::kArrange) {
@@ -304,13 +351,13 @@ class Packer {
     return packed;
   }
 
-  absl::Status PackLayer(const program::LinearLayer& layer, PackedInstruction* packed) {
+  absl::Status PackLinear(const program::LinearLayer& layer, PackedInstruction* packed) {
     std::span<const float> bias;
     if (layer.bias != nullptr) bias = *layer.bias;
     DEEPPCR_ASSIGN_OR_RETURN(PackedPanels panels,
                              PackPanels(1, layer.rows, layer.cols, *layer.weight, bias));
-    packed->layer = panels.views[0];
     packed_.panels.push_back(std::move(panels));
+    packed->layers = packed_.panels.back().views.data();
     return absl::OkStatus();
   }
 
@@ -357,6 +404,7 @@ class Packer {
   }
 
   const Program& program_;
+  const int64_t num_steps_;
   const std::span<const ReverseStep> steps_;
   const PackingLimits& limits_;
   PackedProgram packed_;
@@ -364,6 +412,8 @@ class Packer {
   std::vector<int64_t> exports_;            // by value: offset in its section's row, or -1
   std::vector<int64_t> frame_;              // by value: offset in the frame being packed
   std::map<int64_t, const uint32_t*> seeds_;
+  std::map<const Instruction*, PackedPanels> products_;
+  std::vector<float> matrix_, bias_;  // of a product, of one step
 };
 
 }  // namespace
@@ -376,10 +426,10 @@ int64_t PackedProgram::memory_bytes() const {
   return bytes;
 }
 
-absl::StatusOr<PackedProgram> PackProgram(const Program& program,
+absl::StatusOr<PackedProgram> PackProgram(const Program& program, int64_t num_steps,
                                           std::span<const ReverseStep> steps,
                                           const PackingLimits& limits) {
-  return Packer(program, steps, limits).Run();
+  return Packer(program, num_steps, steps, limits).Run();
 }
 
 }  // namespace deeppcr::cpu

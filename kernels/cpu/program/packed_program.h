@@ -52,8 +52,11 @@ struct PackedInstruction {
   std::vector<Place> operands;
   std::vector<uint8_t> moves;  // by operand: it is made by the section, so that it has tangents
   Place result;
-  PanelView layer = {};          // kLinear
-  int64_t repeat = 1;            // kLinear
+  // kLinear and kProduct: the layer of step l is layers[l layer_stride], the same for all where the
+  // stride is 0.
+  const PanelView* layers = nullptr;
+  int64_t layer_stride = 0;
+  int64_t repeat = 1;
   const float* table = nullptr;  // kLookup: [rows, width]
   int64_t rows = 0;              // kLookup
   program::Axis axis;
@@ -96,9 +99,10 @@ struct PackedProgram {
   Place state_input, condition_input, label_input, prediction, output;
 };
 
-// Packs a program for the timesteps of the steps. Errors: kUnimplemented where an operation cannot
-// be inside a step; kResourceExhausted.
-absl::StatusOr<PackedProgram> PackProgram(const program::Program& program,
+// Packs a program for its steps, and the timesteps of the reverse steps [num_steps], if it is the
+// step of a reverse process (else empty). Errors: kUnimplemented where an operation cannot be inside
+// a step; kResourceExhausted.
+absl::StatusOr<PackedProgram> PackProgram(const program::Program& program, int64_t num_steps,
                                           std::span<const ReverseStep> steps,
                                           const PackingLimits& limits);
 

@@ -2,38 +2,18 @@
 #include "kernels/cpu/program/recurrence.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "kernels/cpu/diffusion/coarse_hold.h"
 #include "kernels/cpu/diffusion/sharing.h"
 
 namespace deeppcr::cpu {
 namespace {
 
-// Sizes of the buffers, in floats.
-struct ProgramSizes {
-  int64_t noise, inputs, conditions, states, tangents, condition_frames, step_frame;
-
-  explicit ProgramSizes(const PackedProgramSystem& model) {
-    const PackedProgram& p = model.program;
-    const int64_t num_steps = model.shape.num_steps, width = p.state_input.width;
-    noise = StepNoise::Floats(num_steps, width, model.group);
-    const bool per_sample = model.condition_per_sample();
-    inputs = per_sample ? model.group * model.shape.input_dim : 0;
-    conditions = per_sample ? model.group * model.condition_floats() : 0;
-    states = (kStatesTogether + 1) * width;
-    tangents = std::max<int64_t>(kTangentTile, kNumProbes + model.shape.state_dim) * width;
-    condition_frames = ConditionRows::Floats(model);
-    step_frame =
-        Executor::Floats(p.state, std::max(kDiffusionGroup, kStatesTogether), kTangentTile);
-  }
-  int64_t total() const {
-    return noise + inputs + conditions + states + tangents + condition_frames + step_frame;
-  }
-};
+int64_t TangentFloats(const PackedProgramSystem& model) {
+  return std::max<int64_t>(kTangentTile, kNumProbes + model.shape.state_dim) *
+         model.program.state_input.width;
+}
 
 }  // namespace
-
 ProgramRecurrence::ProgramRecurrence(const PackedProgramSystem& model)
     : model_(model),
       dim_(model.shape.state_dim),
@@ -41,57 +21,19 @@ ProgramRecurrence::ProgramRecurrence(const PackedProgramSystem& model)
       width_(model.width),
       state_width_(model.program.state_input.width),
       sharing_{&ShareByTeam, nullptr},
-      decoder_(model.decoder, dim_, model.denoiser_kernels),
-      noise_(model.coefficients, dim_, state_width_, model.group),
-      inputs_(ProgramSizes(model).inputs),
-      conditions_(ProgramSizes(model).conditions),
       states_(kStatesTogether * state_width_),
-      tangents_(ProgramSizes(model).tangents),
-      prediction_(state_width_),
-      condition_(model),
-      step_(model.program.state, model.program_kernels, model.clip_range, kRows, kTangentTile) {}
+      step_(model.program.state, model.program_kernels, model.clip_range, kRows, kTangentTile),
+      decoder_(model.decoder, dim_, model.denoiser_kernels),
+      tangents_(TangentFloats(model)) {}
 
 int64_t ProgramRecurrence::Bytes(const PackedProgramSystem& model) {
-  return ProgramSizes(model).total() * int64_t{sizeof(float)} +
-         DenseChain::Bytes(model.decoder, model.shape.state_dim);
+  const int64_t floats = kStatesTogether * model.program.state_input.width + TangentFloats(model) +
+                         Executor::Floats(model.program.state, kRows, kTangentTile);
+  return floats * int64_t{sizeof(float)} + DenseChain::Bytes(model.decoder, model.shape.state_dim);
 }
 
 bool ProgramRecurrence::ok() const {
-  return decoder_.ok() && noise_.ok() && inputs_.ok() && conditions_.ok() && states_.ok() &&
-         tangents_.ok() && prediction_.ok() && condition_.ok() && step_.ok();
-}
-
-void ProgramRecurrence::Encode(int32_t sample, const SampleInput& input, float* z) {
-  EncodeInitialNoise(input, dim_, width_, z);
-  noise_.Encode(sample, input, model_.denoiser_kernels);
-  EncodeCondition(sample, input);
-}
-
-// Points the sample to its rows. Samples of one condition that follow one another share theirs.
-void ProgramRecurrence::EncodeCondition(int32_t sample, const SampleInput& input) {
-  if (!model_.condition_per_sample()) {
-    rows_[sample] = model_.classes.data() + input.label * model_.condition_floats();
-    return;
-  }
-  const auto bytes = static_cast<size_t>(model_.shape.input_dim) * sizeof(float);
-  float* inputs = inputs_.data() + sample * model_.shape.input_dim;
-  if (bytes > 0) std::memcpy(inputs, input.inputs, bytes);
-  labels_[sample] = input.label;
-  if (sample > 0 && labels_[sample - 1] == input.label && complete_[sample - 1] &&
-      (bytes == 0 || std::memcmp(inputs - model_.shape.input_dim, inputs, bytes) == 0)) {
-    rows_[sample] = rows_[sample - 1];
-  } else {
-    float* rows = conditions_.data() + sample * model_.condition_floats();
-    condition_.Fill(input, sharing(), rows);
-    rows_[sample] = rows;
-  }
-  complete_[sample] = !Fired(input.token);
-}
-
-RowContext ProgramRecurrence::ContextOf(int32_t sample, int64_t step) const {
-  RowContext context = model_.ContextOf(step, rows_[sample]);
-  context.noise = noise_.At(sample, step);
-  return context;
+  return decoder_.ok() && states_.ok() && tangents_.ok() && step_.ok();
 }
 
 int64_t ProgramRecurrence::Advance(float* states, int32_t n, int64_t begin, int64_t end,
@@ -195,31 +137,6 @@ void ProgramRecurrence::FinishBlock(const IntervalPass& pass, const Block& block
       std::copy_n(from, width_, to);
     }
   }
-}
-
-PassCount ProgramRecurrence::GuessCoarse(int64_t interval, int64_t stride, float* states,
-                                         const CancelToken* token) {
-  const int64_t every = CoarseStride(num_steps_);
-  PassCount cost;
-  cost.columns = 1;
-  float* z = states_.data();
-  std::copy_n(states, dim_, z);
-  std::fill(z + dim_, z + state_width_, 0.0F);
-  const CoarseHold hold = {.coefficients = model_.coefficients,
-                           .holds = model_.holds,
-                           .clip_range = model_.clip_range,
-                           .dim = dim_,
-                           .width = width_,
-                           .interval = interval,
-                           .stride = stride};
-  for (int64_t begin = 0; begin < num_steps_ && !Fired(token); begin += every, ++cost.stages) {
-    std::copy_n(z, state_width_, State(0));
-    contexts_[0] = ContextOf(0, begin);
-    step_.Run(contexts_.data(), 1, {}, sharing());
-    std::copy_n(step_.Row(model_.program.prediction, 0), state_width_, prediction_.data());
-    hold.Advance(begin, std::min(begin + every, num_steps_), noise_, z, prediction_.data(), states);
-  }
-  return cost;
 }
 
 }  // namespace deeppcr::cpu

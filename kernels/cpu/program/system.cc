@@ -7,7 +7,8 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/cpu/diffusion/system.h"
 #include "kernels/cpu/program/condition_rows.h"
-#include "kernels/cpu/program/recurrence.h"
+#include "kernels/cpu/program/block_stack.h"
+#include "kernels/cpu/program/reverse_process.h"
 
 namespace deeppcr::cpu {
 namespace {
@@ -16,8 +17,8 @@ namespace {
 int64_t LargestProduct(const PackedSection& section) {
   int64_t largest = 0;
   for (const PackedInstruction& instruction : section.instructions) {
-    if (instruction.op == program::Op::kLinear)
-      largest = std::max(largest, instruction.layer.width * instruction.layer.cols);
+    if (instruction.layers != nullptr)
+      largest = std::max(largest, instruction.layers->width * instruction.layers->cols);
   }
   return largest;
 }
@@ -46,11 +47,12 @@ int64_t PackedProgramSystem::memory_bytes() const {
                   static_cast<int64_t>(coefficients.size() * sizeof(ReverseCoefficients) +
                                        holds.size() * sizeof(HoldCoefficients));
   for (const PackedDense& layer : decoder) bytes += layer.memory_bytes();
-  return bytes;
+  return bytes + encode.memory_bytes();
 }
 
 RowContext PackedProgramSystem::ContextOf(int64_t step, const float* condition_rows) const {
-  RowContext context = {.coefficients = &coefficients[step], .step = step};
+  RowContext context = {.coefficients = coefficients.empty() ? nullptr : &coefficients[step],
+                        .step = step};
   const auto set = [&](Home home, const float* row) {
     context.rows[static_cast<size_t>(home)] = row;
   };
@@ -62,40 +64,75 @@ RowContext PackedProgramSystem::ContextOf(int64_t step, const float* condition_r
   return context;
 }
 
-int64_t PackedProgramSystem::RecurrenceBytes() const { return ProgramRecurrence::Bytes(*this); }
-
-std::unique_ptr<Recurrence> PackedProgramSystem::NewRecurrence() const {
-  auto recurrence = std::make_unique<ProgramRecurrence>(*this);
-  if (!recurrence->ok()) return nullptr;
-  return recurrence;
+int64_t PackedProgramSystem::RecurrenceBytes() const {
+  return shape.draws_noise ? ReverseProcess::Bytes(*this) : BlockStack::Bytes(*this);
 }
 
-absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionProgramSpec& spec,
-                                                                const KernelSet& set,
-                                                                const PackingLimits& limits) {
+std::unique_ptr<Recurrence> PackedProgramSystem::NewRecurrence() const {
+  const auto checked = [](auto recurrence) -> std::unique_ptr<Recurrence> {
+    if (!recurrence->ok()) return nullptr;
+    return recurrence;
+  };
+  return shape.draws_noise ? checked(std::make_unique<ReverseProcess>(*this))
+                           : checked(std::make_unique<BlockStack>(*this));
+}
+
+namespace {
+
+template <class Spec>
+std::unique_ptr<PackedProgramSystem> NewPacked(const Spec& spec, const KernelSet& set) {
   auto packed = std::make_unique<PackedProgramSystem>();
   packed->shape = ShapeOf(spec);
   packed->width = PaddedWidth(spec.state_dim);
   packed->kernels = set.kernels(packed->width);
   packed->denoiser_kernels = set.denoiser();
   packed->program_kernels = set.program();
+  return packed;
+}
+
+// How steps and passes are shared and samples grouped.
+std::unique_ptr<PackedSystem> Planned(std::unique_ptr<PackedProgramSystem> packed) {
+  const int64_t largest = LargestProduct(packed->program.state);
+  packed->shares_steps = largest >= kSharedProduct;
+  packed->shares_passes = largest * kTangentTile >= kSharedProduct;
+  const int64_t bytes = std::max<int64_t>(1, packed->sample_floats() * int64_t{sizeof(float)});
+  packed->group = static_cast<int32_t>(
+      std::clamp<int64_t>(kMaxGroupBytes / bytes, kSequentialGroup, kDiffusionGroup));
+  return packed;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionProgramSpec& spec,
+                                                                const KernelSet& set,
+                                                                const PackingLimits& limits) {
+  std::unique_ptr<PackedProgramSystem> packed = NewPacked(spec, set);
   packed->clip_range = static_cast<float>(spec.clip_range);
   for (const ReverseStep& step : spec.steps) {
     packed->coefficients.push_back(ToFloat(step));
     packed->holds.push_back(HoldOf(step));
   }
-  DEEPPCR_ASSIGN_OR_RETURN(packed->program, PackProgram(*spec.program, spec.steps, limits));
+  DEEPPCR_ASSIGN_OR_RETURN(packed->program,
+                           PackProgram(*spec.program, spec.num_steps(), spec.steps, limits));
   for (const DenseSpec& layer : spec.decoder) {
     DEEPPCR_ASSIGN_OR_RETURN(PackedDense dense, PackDense(layer, set.kernels));
     packed->decoder.push_back(std::move(dense));
   }
   DEEPPCR_RETURN_IF_ERROR(FillClasses(limits, packed.get()));
-  const int64_t largest = LargestProduct(packed->program.state);
-  packed->shares_steps = largest >= kSharedProduct;
-  packed->shares_passes = largest * kTangentTile >= kSharedProduct;
-  const int64_t fit = kMaxGroupBytes / (packed->sample_floats() * int64_t{sizeof(float)});
-  packed->group = static_cast<int32_t>(std::clamp<int64_t>(fit, kSequentialGroup, kDiffusionGroup));
-  return std::unique_ptr<PackedSystem>(std::move(packed));
+  return Planned(std::move(packed));
+}
+
+absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const StackProgramSpec& spec,
+                                                                const KernelSet& set,
+                                                                const PackingLimits& limits) {
+  std::unique_ptr<PackedProgramSystem> packed = NewPacked(spec, set);
+  DEEPPCR_ASSIGN_OR_RETURN(packed->program, PackProgram(*spec.program, spec.num_steps, {}, limits));
+  DEEPPCR_ASSIGN_OR_RETURN(packed->encode, PackDense(spec.encode, set.kernels));
+  if (spec.decode.rows > 0) {
+    DEEPPCR_ASSIGN_OR_RETURN(PackedDense decode, PackDense(spec.decode, set.kernels));
+    packed->decoder.push_back(std::move(decode));
+  }
+  return Planned(std::move(packed));
 }
 
 }  // namespace deeppcr::cpu

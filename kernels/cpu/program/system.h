@@ -15,7 +15,8 @@
 
 namespace deeppcr::cpu {
 
-// A reverse process whose step is a program.
+// A recurrence whose step is a program: a reverse process, or a stack of blocks, which has neither
+// coefficients nor conditions.
 struct PackedProgramSystem final : public PackedSystem {
   int64_t memory_bytes() const override;
   int64_t RecurrenceBytes() const override;
@@ -27,11 +28,11 @@ struct PackedProgramSystem final : public PackedSystem {
   }
   // True if the recurrence computes these rows for each sample; else `classes` has them.
   bool condition_per_sample() const { return condition_floats() > 0 && classes.size() == 0; }
-  // What a row of reverse step `step` reads, with the rows of its condition; without its noise.
+  // What a row of step `step`, counted from 0, reads, with the rows of its condition; without its noise.
   RowContext ContextOf(int64_t step, const float* condition_rows) const;
   // Floats that a recurrence keeps for a sample: its noise, and what its condition gives.
   int64_t sample_floats() const {
-    return shape.num_steps * program.state_input.width +
+    return shape.num_steps * (shape.draws_noise ? program.state_input.width : 0) +
            (condition_per_sample() ? condition_floats() : 0);
   }
 
@@ -39,14 +40,18 @@ struct PackedProgramSystem final : public PackedSystem {
   ProgramKernels program_kernels = {};
   PackedProgram program;
   float clip_range = 0;
-  std::vector<ReverseCoefficients> coefficients;  // [L]
-  std::vector<HoldCoefficients> holds;            // [L]
+  std::vector<ReverseCoefficients> coefficients;  // [L], or empty
+  std::vector<HoldCoefficients> holds;            // [L], or empty
   AlignedBuffer<float> classes;                   // [num_classes, condition_floats], or empty
+  PackedDense encode;  // of a stack
   std::vector<PackedDense> decoder;
 };
 
 // Errors: as Backend::NewSystem.
 absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionProgramSpec& spec,
+                                                                const KernelSet& set,
+                                                                const PackingLimits& limits);
+absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const StackProgramSpec& spec,
                                                                 const KernelSet& set,
                                                                 const PackingLimits& limits);
 

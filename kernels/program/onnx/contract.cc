@@ -101,7 +101,16 @@ absl::StatusOr<Tensor> ByProducts(Lowering& lowering, const Labelled& a, const L
   return lowering.AlongAxis(Op::kSum, product, view, ShapeOf(out, extents));
 }
 
-// x times a constant: for each row of x over `summed`, a linear layer.
+// The matrix of a product, [rows, cols] or, transposed, [cols, rows]: whichever it is already.
+absl::StatusOr<Tensor> MatrixOf(Lowering& lowering, const Labelled& weights,
+                                const std::string& rows, const std::string& summed,
+                                LinearLayer& layer) {
+  layer.transposed = weights.axes == summed + rows && weights.axes != rows + summed;
+  return InOrder(lowering, weights, layer.transposed ? weights.axes : rows + summed);
+}
+
+// x times a constant, or a matrix that is made anew for each step: for each row of x over `summed`,
+// a linear layer.
 absl::StatusOr<Tensor> ByLinear(Lowering& lowering, const Labelled& x, const Labelled& weights,
                                 const std::string& out, const Extents& extents,
                                 std::shared_ptr<const std::vector<float>> bias) {
@@ -111,15 +120,22 @@ absl::StatusOr<Tensor> ByLinear(Lowering& lowering, const Labelled& x, const Lab
   const std::string repeated = Filtered(x.axes, is_out);
   const std::string rows = Filtered(weights.axes, is_out);
   DEEPPCR_ASSIGN_OR_RETURN(const Tensor operand, InOrder(lowering, x, repeated + summed));
-  DEEPPCR_ASSIGN_OR_RETURN(const Tensor matrix, InOrder(lowering, weights, rows + summed));
   LinearLayer layer = {.rows = NumElements(ShapeOf(rows, extents)),
                        .cols = NumElements(ShapeOf(summed, extents)),
                        .repeat = NumElements(ShapeOf(repeated, extents)),
                        .bias = std::move(bias)};
-  DEEPPCR_ASSIGN_OR_RETURN(layer.weight, ToWeights(matrix));
   Labelled result{.axes = repeated + rows};
-  DEEPPCR_ASSIGN_OR_RETURN(result.tensor,
-                           lowering.Linear(operand, layer, ShapeOf(result.axes, extents)));
+  if (weights.tensor.is_constant()) {
+    DEEPPCR_ASSIGN_OR_RETURN(const Tensor matrix, InOrder(lowering, weights, rows + summed));
+    DEEPPCR_ASSIGN_OR_RETURN(layer.weight, ToWeights(matrix));
+    DEEPPCR_ASSIGN_OR_RETURN(result.tensor,
+                             lowering.Linear(operand, layer, ShapeOf(result.axes, extents)));
+  } else {
+    DEEPPCR_ASSIGN_OR_RETURN(const Tensor matrix,
+                             MatrixOf(lowering, weights, rows, summed, layer));
+    DEEPPCR_ASSIGN_OR_RETURN(
+        result.tensor, lowering.Product(operand, matrix, layer, ShapeOf(result.axes, extents)));
+  }
   return InOrder(lowering, result, out);
 }
 
@@ -160,14 +176,19 @@ absl::StatusOr<Tensor> Contract(Lowering& lowering, const Labelled& a, const Lab
   const bool batched = std::any_of(left.axes.begin(), left.axes.end(), [&](char letter) {
     return Has(out, letter) && Has(right.axes, letter);
   });
-  if (left.tensor.is_constant() && !right.tensor.is_constant()) std::swap(left, right);
+  // The matrix is the right one: known, or made anew for each step.
+  const auto is_matrix = [&](const Tensor& tensor, const Tensor& other) {
+    return tensor.is_constant() ||
+           (lowering.OnTimeAlone(tensor) && !other.is_constant() && !lowering.OnTimeAlone(other));
+  };
+  if (is_matrix(left.tensor, right.tensor) && !right.tensor.is_constant()) std::swap(left, right);
   if (lowering.OnState(left.tensor) && lowering.OnState(right.tensor) && !summed.empty()) {
     return InvalidArgument(
         "a product of two matrices that both depend on the state (attention, or the like) is not "
         "taken");
   }
-  const bool linear = right.tensor.is_constant() && !left.tensor.is_constant() && !batched &&
-                      (!summed.empty() || bias != nullptr);
+  const bool linear = is_matrix(right.tensor, left.tensor) && !left.tensor.is_constant() &&
+                      !batched && (!summed.empty() || bias != nullptr);
   Tensor product;
   if (linear) {
     DEEPPCR_ASSIGN_OR_RETURN(product,

@@ -20,7 +20,8 @@ struct Labelled {
 };
 
 // result[out] = the sum of a[..] b[..] over every letter that is not in `out`. An axis of extent 1
-// is broadcast to the other's. With a constant as one of both, this is a linear layer, whose bias
+// is broadcast to the other's. With a constant as one of both, or a value that depends on
+// the time alone, this is a linear layer, whose bias
 // (one element for each of its rows, or null) is added; `bias` is taken with such a layer only.
 // Errors: kInvalidArgument where extents differ, and for matrices that both depend on the state.
 absl::StatusOr<Tensor> Contract(Lowering& lowering, const Labelled& a, const Labelled& b,

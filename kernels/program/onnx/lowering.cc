@@ -168,6 +168,12 @@ absl::StatusOr<Tensor> Lowering::Linear(const Tensor& operand, const LinearLayer
   return Finish({.op = Op::kLinear, .linear = layer}, {{operand}}, std::move(shape), operand.type);
 }
 
+absl::StatusOr<Tensor> Lowering::Product(const Tensor& operand, const Tensor& matrix,
+                                         const LinearLayer& sizes, Shape shape) {
+  return Finish({.op = Op::kProduct, .linear = sizes}, {{operand, matrix}}, std::move(shape),
+                operand.type);
+}
+
 absl::StatusOr<Tensor> Lowering::Lookup(const Tensor& index, const LinearLayer& table,
                                         Shape shape) {
   return Finish({.op = Op::kLookup, .linear = table}, {{index}}, std::move(shape),
@@ -307,6 +313,8 @@ absl::StatusOr<ValueId> Lowering::Write(Instruction instruction, std::span<const
       return builder_.AddAlongAxis(instruction.op, ids[0], instruction.axis, instruction.epsilon);
     case OpKind::kLinear:
       return builder_.AddLinear(ids[0], instruction.linear);
+    case OpKind::kProduct:
+      return builder_.AddProduct(ids[0], ids[1], kNoValue, instruction.linear);
     case OpKind::kLookup:
       return builder_.AddLookup(ids[0], instruction.linear);
     case OpKind::kArrange:

@@ -68,6 +68,9 @@ class Lowering {
                                    double epsilon = 0);
   // The operand's elements as rows of layer.cols.
   absl::StatusOr<Tensor> Linear(const Tensor& operand, const LinearLayer& layer, Shape shape);
+  // The same by a matrix that is a value: OnTimeAlone.
+  absl::StatusOr<Tensor> Product(const Tensor& operand, const Tensor& matrix,
+                                 const LinearLayer& sizes, Shape shape);
   // A row of the table for the operand's one element.
   absl::StatusOr<Tensor> Lookup(const Tensor& index, const LinearLayer& table, Shape shape);
 
@@ -85,6 +88,10 @@ class Lowering {
   // Whether a tensor depends on the state.
   bool OnState(const Tensor& tensor) const {
     return !tensor.is_constant() && (builder_.at(tensor.id).depends & kOnState) != 0;
+  }
+  // Whether a tensor is made anew for each step, and for nothing else.
+  bool OnTimeAlone(const Tensor& tensor) const {
+    return !tensor.is_constant() && builder_.at(tensor.id).depends == kOnTime;
   }
   // Takes from what may be rearranged or computed ahead. Errors: kResourceExhausted.
   absl::Status Spend(int64_t elements);

@@ -22,6 +22,12 @@ absl::Status ProgramWriter::Begin(const std::vector<bool>& needed) {
   DEEPPCR_RETURN_IF_ERROR(
       set(from_.condition, [&](const Value& value) { return builder_.AddCondition(value.size); }));
   DEEPPCR_RETURN_IF_ERROR(set(from_.label, [&](const Value&) { return builder_.AddLabel(); }));
+  for (const StackedConstant& stacked : from_.stacked) {
+    if (!needed[static_cast<size_t>(stacked.value)]) continue;
+    DEEPPCR_RETURN_IF_ERROR(set(stacked.value, [&](const Value& value) {
+      return builder_.AddStacked(stacked.rows, value.size);
+    }));
+  }
   for (size_t i = 0; i < from_.values.size(); ++i) {
     if (!needed[i] || from_.values[i].constant.empty()) continue;
     DEEPPCR_RETURN_IF_ERROR(set(static_cast<ValueId>(i), [&](const Value& value) {

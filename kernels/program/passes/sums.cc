@@ -75,6 +75,52 @@ std::optional<Host> HostOf(Search& search, const Chain& chain, const ByClass& te
   return std::nullopt;
 }
 
+// A product among the terms of a chain that takes what depends on the time alone, or on nothing, as
+// its bias: the place of its term.
+std::optional<size_t> ProductOf(const ProgramIndex& index, const Chain& chain,
+                                const ByClass& terms) {
+  if (terms[kOnNothing] + terms[kOnTime] == 0) return std::nullopt;
+  for (size_t i = 0; i < chain.terms.size(); ++i) {
+    const Instruction* product = index.Inner(chain.terms[i].value, Op::kProduct);
+    if (product != nullptr && product->operands.size() == 2 && product->linear.repeat == 1 &&
+        !chain.terms[i].negative)
+      return i;
+  }
+  return std::nullopt;
+}
+
+bool IsBias(const ProgramIndex& index, const Term& term) {
+  return (index.at(term.value).depends & ~kOnTime) == 0;
+}
+
+// The sum with the bias of its product inside it.
+Rewrite SumWithBias(const ProgramIndex& index, const Chain& chain, size_t host) {
+  const Instruction& product = *index.Producer(chain.terms[host].value);
+  Rewrite rewrite = {.reads = product.operands, .write = nullptr};
+  std::vector<Term> bias, others;
+  for (size_t i = 0; i < chain.terms.size(); ++i) {
+    if (i == host) continue;
+    rewrite.reads.push_back(chain.terms[i].value);
+    (IsBias(index, chain.terms[i]) ? bias : others).push_back(chain.terms[i]);
+  }
+  rewrite.write = [bias, others, of = product.operands, sizes = product.linear](
+                      ProgramWriter& writer) -> absl::StatusOr<ValueId> {
+    const auto now = [&](std::vector<Term> terms) {
+      for (Term& term : terms) term.value = writer.Now(term.value);
+      return terms;
+    };
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId sum, WriteChain(writer, Op::kAdd, now(bias)));
+    const std::vector<ValueId> operands = writer.Now(of);
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId value,
+                             writer.builder().AddProduct(operands[0], operands[1], sum, sizes));
+    std::vector<Term> terms = now(others);
+    // Behind the others, as the branch of a residual sum stands.
+    terms.push_back({value});
+    return WriteChain(writer, Op::kAdd, terms);
+  };
+  return rewrite;
+}
+
 // The chain's terms in the new program.
 absl::StatusOr<ValueId> WriteSum(ProgramWriter& writer, const std::vector<Term>& terms,
                                  const std::optional<Host>& host) {
@@ -99,6 +145,8 @@ std::optional<Rewrite> RegroupSum(Search& search, const Instruction& end) {
   if (!EndsChain(index, end, Op::kAdd)) return std::nullopt;
   Chain chain = ChainThatEndsIn(index, end, Op::kAdd);
   ByClass count = CountOf(index, chain);
+  if (const auto product = ProductOf(index, chain, count); product.has_value())
+    return SumWithBias(index, chain, *product);
   std::optional<Host> host = HostOf(search, chain, count);
   if (host.has_value()) count[kOnNothing] = 0;
   if (!IsLess(LeastJoins(count), chain.joins)) return std::nullopt;

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/program/reverse_process.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/diffusion/coarse_hold.h"
+
+namespace deeppcr::cpu {
+namespace {
+
+int64_t InputFloats(const PackedProgramSystem& model) {
+  return model.condition_per_sample() ? model.group * model.shape.input_dim : 0;
+}
+int64_t ConditionFloats(const PackedProgramSystem& model) {
+  return model.condition_per_sample() ? model.group * model.condition_floats() : 0;
+}
+
+}  // namespace
+
+ReverseProcess::ReverseProcess(const PackedProgramSystem& model)
+    : ProgramRecurrence(model),
+      noise_(model.coefficients, dim_, state_width_, model.group),
+      inputs_(InputFloats(model)),
+      conditions_(ConditionFloats(model)),
+      prediction_(state_width_),
+      condition_(model) {}
+
+int64_t ReverseProcess::Bytes(const PackedProgramSystem& model) {
+  const int64_t width = model.program.state_input.width;
+  const int64_t floats = StepNoise::Floats(model.shape.num_steps, width, model.group) +
+                         InputFloats(model) + ConditionFloats(model) + width +
+                         ConditionRows::Floats(model);
+  return floats * int64_t{sizeof(float)} + ProgramRecurrence::Bytes(model);
+}
+
+bool ReverseProcess::ok() const {
+  return ProgramRecurrence::ok() && noise_.ok() && inputs_.ok() && conditions_.ok() &&
+         prediction_.ok() && condition_.ok();
+}
+
+void ReverseProcess::Encode(int32_t sample, const SampleInput& input, float* z) {
+  EncodeInitialNoise(input, dim_, width_, z);
+  noise_.Encode(sample, input, model_.denoiser_kernels);
+  EncodeCondition(sample, input);
+}
+
+// Points the sample to its rows. Samples of one condition that follow one another share theirs.
+void ReverseProcess::EncodeCondition(int32_t sample, const SampleInput& input) {
+  if (!model_.condition_per_sample()) {
+    rows_[sample] = model_.classes.data() + input.label * model_.condition_floats();
+    return;
+  }
+  const auto bytes = static_cast<size_t>(model_.shape.input_dim) * sizeof(float);
+  float* inputs = inputs_.data() + sample * model_.shape.input_dim;
+  if (bytes > 0) std::memcpy(inputs, input.inputs, bytes);
+  labels_[sample] = input.label;
+  if (sample > 0 && labels_[sample - 1] == input.label && complete_[sample - 1] &&
+      (bytes == 0 || std::memcmp(inputs - model_.shape.input_dim, inputs, bytes) == 0)) {
+    rows_[sample] = rows_[sample - 1];
+  } else {
+    float* rows = conditions_.data() + sample * model_.condition_floats();
+    condition_.Fill(input, sharing(), rows);
+    rows_[sample] = rows;
+  }
+  complete_[sample] = !Fired(input.token);
+}
+
+RowContext ReverseProcess::ContextOf(int32_t sample, int64_t step) const {
+  RowContext context = model_.ContextOf(step, rows_[sample]);
+  context.noise = noise_.At(sample, step);
+  return context;
+}
+
+PassCount ReverseProcess::GuessCoarse(int64_t interval, int64_t stride, float* states,
+                                         const CancelToken* token) {
+  const int64_t every = CoarseStride(num_steps_);
+  PassCount cost;
+  cost.columns = 1;
+  float* z = states_.data();
+  std::copy_n(states, dim_, z);
+  std::fill(z + dim_, z + state_width_, 0.0F);
+  const CoarseHold hold = {.coefficients = model_.coefficients,
+                           .holds = model_.holds,
+                           .clip_range = model_.clip_range,
+                           .dim = dim_,
+                           .width = width_,
+                           .interval = interval,
+                           .stride = stride};
+  for (int64_t begin = 0; begin < num_steps_ && !Fired(token); begin += every, ++cost.stages) {
+    std::copy_n(z, state_width_, State(0));
+    contexts_[0] = ContextOf(0, begin);
+    step_.Run(contexts_.data(), 1, {}, sharing());
+    std::copy_n(step_.Row(model_.program.prediction, 0), state_width_, prediction_.data());
+    hold.Advance(begin, std::min(begin + every, num_steps_), noise_, z, prediction_.data(), states);
+  }
+  return cost;
+}
+
+}  // namespace deeppcr::cpu

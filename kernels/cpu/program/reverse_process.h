@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_PROGRAM_REVERSE_PROCESS_H_
+#define DEEPPCR_KERNELS_CPU_PROGRAM_REVERSE_PROCESS_H_
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/base/aligned_buffer.h"
+#include "kernels/cpu/diffusion/step_noise.h"
+#include "kernels/cpu/program/condition_rows.h"
+#include "kernels/cpu/program/recurrence.h"
+
+namespace deeppcr::cpu {
+
+// The family `diffusion` with a step program: step l = 1..L is reverse step l - 1 of the
+// specification.
+class ReverseProcess final : public ProgramRecurrence {
+ public:
+  explicit ReverseProcess(const PackedProgramSystem& model);
+  static int64_t Bytes(const PackedProgramSystem& model);
+  bool ok() const;
+
+  void Encode(int32_t sample, const SampleInput& input, float* z) override;
+  PassCount GuessCoarse(int64_t interval, int64_t stride, float* states,
+                        const CancelToken* token) override;
+
+ private:
+  void EncodeCondition(int32_t sample, const SampleInput& input);
+  RowContext ContextOf(int32_t sample, int64_t step) const override;
+
+  StepNoise noise_;
+  AlignedBuffer<float> inputs_;      // [group, input_dim], if rows are per sample
+  AlignedBuffer<float> conditions_;  // [group, condition_floats], if rows are per sample
+  std::array<const float*, kDiffusionGroup> rows_ = {};  // of the condition of each sample
+  std::array<int32_t, kDiffusionGroup> labels_ = {};
+  std::array<bool, kDiffusionGroup> complete_ = {};  // not stopped halfway
+  AlignedBuffer<float> prediction_;                  // [X]
+  ConditionRows condition_;
+};
+
+}  // namespace deeppcr::cpu
+
+#endif  // DEEPPCR_KERNELS_CPU_PROGRAM_REVERSE_PROCESS_H_
