@@ -130,7 +130,7 @@ void deeppcr_model_destroy(deeppcr_model* model);
 /* Texts are valid while the model lives. */
 typedef struct deeppcr_model_info {
   size_t struct_size;
-  const char* model_type;     /* "mlp", "resnet", "diffusion" */
+  const char* model_type;     /* "mlp", "resnet", "stack", "diffusion" */
   const char* backend;        /* that runs it, e.g. "cpu" */
   const char* config_json;    /* as it was read */
   const char* weights_sha256; /* of model.safetensors, in hexadecimal */

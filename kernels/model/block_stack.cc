@@ -2,6 +2,7 @@
 #include "kernels/model/block_stack.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +16,9 @@
 #include "kernels/model/tensor_reader.h"
 #include "kernels/program/builder.h"
 #include "kernels/program/cost.h"
+#include "kernels/program/dense_stack.h"
 #include "kernels/program/describe.h"
+#include "kernels/program/evaluate.h"
 #include "kernels/program/fingerprint.h"
 #include "kernels/program/lower_onnx.h"
 #include "kernels/program/onnx_graph.h"
@@ -65,7 +68,9 @@ absl::Status ReadStacked(TensorReader& reader, const std::string& name, const On
         "tensor ", Quoted(name), " of shape ", ShapeString(shape), " is missing; ", kBlockFile,
         " has an initialiser of this name. One that all layers share is named in config.json: "
         "\"shared_weights\": [",
-        Quoted(name), "]"));
+        Quoted(name),
+        "]; parameters keep their names where torch.onnx.export is told "
+        "do_constant_folding=False"));
   }
   if (shared || tensor.type != program::OnnxType::kFloat)
     return reader.Refuse(InvalidArgument(
@@ -123,8 +128,8 @@ absl::StatusOr<program::Program> CompileBlock(const Model& model, std::string* l
 }  // namespace
 
 absl::Status LoadBlockGraph(const std::string& directory, const ModelLimits& limits, Model& model) {
-  DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(StrCat(directory, "/", kBlockFile),
-                                                             limits.max_weights_bytes));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes,
+                           ReadFile(StrCat(directory, "/", kBlockFile), limits.max_weights_bytes));
   absl::StatusOr<OnnxGraph> graph = program::ReadOnnxGraph(
       bytes, directory,
       {.max_external_bytes = limits.max_weights_bytes - static_cast<int64_t>(bytes.size())});
@@ -145,13 +150,56 @@ absl::Status LoadStack(const Tensors& tensors, const ModelLimits& limits, Model&
   return reader.CheckAllUsed();
 }
 
+namespace {
+
+// The specification of a block that is a layer of a named stack: hand-written kernels exist for
+// these, on every backend. Its numbers go to the storage of a dense stack.
+absl::StatusOr<DenseStackSpec> DenseStackOver(const program::DenseStackForm& form,
+                                              const program::Program& program, Model& model) {
+  const int64_t L = model.config.num_layers, D = model.config.state_dim;
+  program::Evaluation evaluation(program);
+  model.weights.reserve(static_cast<size_t>(L * D * D));
+  for (int64_t l = 0; l < L; ++l) {
+    evaluation.Run({.step = l}, {}, program::kOnTime);
+    const auto matrix = evaluation.at(form.matrix);
+    for (int64_t i = 0; i < D; ++i)
+      for (int64_t k = 0; k < D; ++k)
+        model.weights.push_back(
+            static_cast<float>(matrix[form.transposed ? k * D + i : i * D + k]));
+    if (form.bias == program::kNoValue) continue;
+    const auto bias = evaluation.at(form.bias);
+    model.biases.insert(model.biases.end(), bias.begin(), bias.end());
+  }
+  for (const std::vector<float>* numbers : {&model.weights, &model.biases}) {
+    if (!std::ranges::all_of(*numbers, [](float x) { return std::isfinite(x); }))
+      return InvalidArgument(kBlockFile, ": the matrix or bias of a layer is not finite");
+  }
+  return DenseStackSpec{.num_steps = L,
+                        .state_dim = D,
+                        .residual = form.residual,
+                        .residual_scale = form.scale,
+                        .activation = form.activation,
+                        .weights = model.weights,
+                        .biases = model.biases,
+                        .encode = model.stack.encode,
+                        .decode = model.stack.decode};
+}
+
+}  // namespace
+
 absl::Status CompleteStack(const ModelLimits& limits, Model& model) {
   absl::StatusOr<program::Program> compiled = CompileBlock(model, limits.listing);
   DEEPPCR_RETURN_IF_ERROR(WithContext(compiled.status(), kBlockFile));
   DEEPPCR_ASSIGN_OR_RETURN(model.weights_sha256, program::Fingerprint(*compiled));
-  model.stack.program = std::make_unique<const program::Program>(*std::move(compiled));
   model.stack.graph = nullptr;
   model.stack.weights.clear();
+  if (const auto form = program::DenseStackFormOf(*compiled); form.has_value()) {
+    DEEPPCR_ASSIGN_OR_RETURN(const DenseStackSpec spec, DenseStackOver(*form, *compiled, model));
+    model.systems = {spec};
+    if (limits.listing != nullptr) *limits.listing += "served by the kernels of dense stacks\n";
+    return absl::OkStatus();
+  }
+  model.stack.program = std::make_unique<const program::Program>(*std::move(compiled));
   model.systems = {StackProgramSpec{.num_steps = model.config.num_layers,
                                     .state_dim = model.config.state_dim,
                                     .program = model.stack.program.get(),

@@ -78,8 +78,8 @@ struct Model {
   std::string config_json;     // the file as it is
   SchedulerConfig scheduler;   // for families with a scheduler_config.json
   std::string scheduler_json;  // the file as it is; empty for other families
-  // SHA-256 in lower-case hex: of model.safetensors; with denoiser.onnx or block.onnx, of what it was
-  // compiled to and of model.safetensors if there is one.
+  // SHA-256 in lower-case hex: of model.safetensors; with denoiser.onnx or block.onnx, of what it
+  // was compiled to and of model.safetensors if there is one.
   std::string weights_sha256;
   // Systems for backends: a dense stack is one system, a diffusion model one per number of
   // inference steps, the default first.
@@ -87,8 +87,8 @@ struct Model {
   // The largest number of steps that SystemOf makes a system of; 0: it makes none. There may be
   // more in config.json.
   int64_t max_num_steps = 0;
-  // Storage of the spans of a dense stack; the outer layers of a stack of blocks too. Recurrent weights that came one tensor per layer are
-  // stacked here.
+  // Storage of the spans of a dense stack; the outer layers of a stack of blocks too. Recurrent
+  // weights that came one tensor per layer are stacked here.
   std::vector<float> weights, biases;
   std::vector<float> encode_weight, encode_bias, decode_weight, decode_bias;
   DiffusionStorage diffusion;

@@ -65,9 +65,9 @@ absl::Status ReadInputLayer(TensorReader& reader, Model& model, DenseSpec& spec)
 absl::Status ReadOutputLayer(TensorReader& reader, Model& model, DenseSpec& spec) {
   const ModelConfig& config = model.config;
   const int64_t D = config.state_dim;
-  return ReadOuterLayer(
-      reader, {kOutputLayer, "output_dim", config.output_dim, config.output_dim, D}, D,
-      model.decode_weight, model.decode_bias, spec);
+  return ReadOuterLayer(reader,
+                        {kOutputLayer, "output_dim", config.output_dim, config.output_dim, D}, D,
+                        model.decode_weight, model.decode_bias, spec);
 }
 
 }  // namespace deeppcr

@@ -5,8 +5,8 @@
 #include <array>
 
 #include "kernels/model/block_stack.h"
-#include "kernels/model/dense_stack.h"
 #include "kernels/model/denoiser_program.h"
+#include "kernels/model/dense_stack.h"
 #include "kernels/model/diffusion.h"
 
 namespace deeppcr {

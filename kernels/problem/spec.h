@@ -125,8 +125,8 @@ struct DiffusionProgramSpec {
   int64_t output_dim() const { return decoder.empty() ? state_dim : decoder.back().rows; }
 };
 
-// The family `stack`: z_l = program(z_{l-1}) with the stacked constants of layer l, l = 1..L, between
-// an optional input layer z_0 = encode(x) and an optional output layer y = decode(z_L).
+// The family `stack`: z_l = program(z_{l-1}) with the stacked constants of layer l, l = 1..L,
+// between an optional input layer z_0 = encode(x) and an optional output layer y = decode(z_L).
 struct StackProgramSpec {
   int64_t num_steps = 0;                      // L >= 1
   int64_t state_dim = 0;                      // D >= 1

@@ -25,9 +25,8 @@ bool SameWork(const Instruction& a, const Instruction& b) {
   return a.op == b.op && a.operands == b.operands && a.linear.rows == b.linear.rows &&
          a.linear.cols == b.linear.cols && a.linear.repeat == b.linear.repeat &&
          a.linear.weight == b.linear.weight && a.linear.bias == b.linear.bias &&
-         a.linear.transposed == b.linear.transposed &&
-         same_axis(a.axis, b.axis) && a.epsilon == b.epsilon &&
-         std::ranges::equal(a.elements, b.elements, same_element);
+         a.linear.transposed == b.linear.transposed && same_axis(a.axis, b.axis) &&
+         a.epsilon == b.epsilon && std::ranges::equal(a.elements, b.elements, same_element);
 }
 
 // A hash of the same data but the elements, of which the number and a few are enough.
@@ -275,7 +274,8 @@ absl::StatusOr<Program> ProgramBuilder::Finish(ValueId output, ValueId predictio
 int64_t MemoryBytes(const Program& program) {
   size_t bytes = 0;
   for (const Value& value : program.values) bytes += value.constant.size() * sizeof(double);
-  for (const StackedConstant& stacked : program.stacked) bytes += stacked.rows->size() * sizeof(float);
+  for (const StackedConstant& stacked : program.stacked)
+    bytes += stacked.rows->size() * sizeof(float);
   for (const Instruction& instruction : program.instructions) {
     bytes += instruction.elements.size() * sizeof(Element);
     for (const auto& numbers : {instruction.linear.weight, instruction.linear.bias})

@@ -74,7 +74,7 @@ class ProgramBuilder {
   ProgramLimits limits_;
   Program program_;
   int64_t constant_elements_ = 0, result_elements_ = 0, weight_elements_ = 0;
-  int64_t num_steps_ = 0;  // of the stacked constants, if there are any
+  int64_t num_steps_ = 0;                            // of the stacked constants, if there are any
   std::unordered_multimap<uint64_t, size_t> known_;  // instructions by a hash of their work
 };
 

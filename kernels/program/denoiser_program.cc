@@ -10,6 +10,7 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/program/activation.h"
 
 namespace deeppcr::program {
 namespace {
@@ -18,29 +19,6 @@ using Numbers = std::shared_ptr<const std::vector<float>>;
 
 Numbers Copy(std::span<const float> from) {
   return std::make_shared<std::vector<float>>(from.begin(), from.end());
-}
-
-std::optional<Op> OpOf(Activation activation) {
-  switch (activation) {
-    case Activation::kRelu:
-      return Op::kRelu;
-    case Activation::kTanh:
-      return Op::kTanh;
-    case Activation::kSigmoid:
-      return Op::kSigmoid;
-    case Activation::kSilu:
-      return Op::kSilu;
-    case Activation::kGelu:
-      return Op::kGelu;
-    case Activation::kGeluTanh:
-      return Op::kGeluTanh;
-    case Activation::kSoftplus:
-      return Op::kSoftplus;
-    case Activation::kMish:
-      return Op::kMish;
-    default:
-      return std::nullopt;
-  }
 }
 
 class Writer {
@@ -112,25 +90,6 @@ class Writer {
                  x);
   }
 
-  absl::StatusOr<ValueId> Activated(ValueId x) {
-    const Activation activation = spec_.denoiser.activation;
-    if (activation == Activation::kIdentity) return x;
-    const int64_t size = builder_.at(x).size;
-    if (const auto op = OpOf(activation)) return builder_.AddElementwise(*op, {{x}});
-    // max(x, 0) + the branch of what is below: 0.01 x, or e^x - 1.
-    DEEPPCR_ASSIGN_OR_RETURN(const ValueId zero, builder_.AddConstant(std::vector<double>(size)));
-    DEEPPCR_ASSIGN_OR_RETURN(const ValueId above, builder_.AddElementwise(Op::kRelu, {{x}}));
-    DEEPPCR_ASSIGN_OR_RETURN(ValueId below, builder_.AddElementwise(Op::kMinimum, {{x, zero}}));
-    if (activation == Activation::kElu) {
-      DEEPPCR_ASSIGN_OR_RETURN(below, builder_.AddElementwise(Op::kExpMinusOne, {{below}}));
-    } else {
-      DEEPPCR_ASSIGN_OR_RETURN(const ValueId slope,
-                               builder_.AddConstant(std::vector<double>(size, 0.01)));
-      DEEPPCR_ASSIGN_OR_RETURN(below, builder_.AddElementwise(Op::kMultiply, {{below, slope}}));
-    }
-    return builder_.AddElementwise(Op::kAdd, {{above, below}});
-  }
-
   // Part p of mu, [H].
   absl::StatusOr<ValueId> Part(int64_t p) {
     const int64_t width = spec_.denoiser.hidden_dim;
@@ -144,7 +103,7 @@ class Writer {
     DEEPPCR_ASSIGN_OR_RETURN(ValueId branch, BlockLayer(net.first_weight, net.first_bias, i, h));
     DEEPPCR_ASSIGN_OR_RETURN(const ValueId mu, Part(i));
     DEEPPCR_ASSIGN_OR_RETURN(branch, builder_.AddElementwise(Op::kAdd, {{branch, mu}}));
-    DEEPPCR_ASSIGN_OR_RETURN(branch, Activated(branch));
+    DEEPPCR_ASSIGN_OR_RETURN(branch, AddActivation(builder_, spec_.denoiser.activation, branch));
     return builder_.AddElementwise(Op::kAdd, {{h, branch}});
   }
 
@@ -177,7 +136,7 @@ class Writer {
     const DenoiserSpec& net = spec_.denoiser;
     DEEPPCR_ASSIGN_OR_RETURN(ValueId u, Modulated(h, i, 3 * i));
     DEEPPCR_ASSIGN_OR_RETURN(u, BlockLayer(net.first_weight, net.first_bias, i, u));
-    DEEPPCR_ASSIGN_OR_RETURN(u, Activated(u));
+    DEEPPCR_ASSIGN_OR_RETURN(u, AddActivation(builder_, spec_.denoiser.activation, u));
     DEEPPCR_ASSIGN_OR_RETURN(u, BlockLayer(net.second_weight, net.second_bias, i, u));
     DEEPPCR_ASSIGN_OR_RETURN(const ValueId gate, Part(3 * i + 2));
     DEEPPCR_ASSIGN_OR_RETURN(u, builder_.AddElementwise(Op::kMultiply, {{u, gate}}));

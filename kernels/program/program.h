@@ -7,8 +7,8 @@
 // row-major order.
 //
 // Every value depends on nothing, the time, the condition, both, or the state. Only what depends on
-// the state is inside the recurrence. What each layer of a stack has for itself depends on the time:
-// the layer is the time.
+// the state is inside the recurrence. What each layer of a stack has for itself depends on the
+// time: the layer is the time.
 
 #include <cstdint>
 #include <memory>
@@ -84,10 +84,10 @@ struct Program {
   // is the result of one instruction.
   std::vector<Instruction> instructions;
   // Inputs; kNoValue where the program does not read them.
-  ValueId state = kNoValue;       // z
-  ValueId time = kNoValue;        // the timestep, one element
-  ValueId condition = kNoValue;   // the condition's vector
-  ValueId label = kNoValue;       // the condition's class, one element
+  ValueId state = kNoValue;      // z
+  ValueId time = kNoValue;       // the timestep, one element
+  ValueId condition = kNoValue;  // the condition's vector
+  ValueId label = kNoValue;      // the condition's class, one element
   std::vector<StackedConstant> stacked;
   ValueId prediction = kNoValue;  // m, what a denoiser says
   ValueId output = kNoValue;      // z', the next state

@@ -30,14 +30,16 @@ absl::StatusOr<ModelConfig> Parse(std::string_view text) { return ParseConfig(te
 
 bool Within(int64_t value, int64_t max) { return value >= 1 && value <= max; }
 
-void RequireDenseStackLimits(const ModelConfig& config) {
+void RequireStackLimits(const ModelConfig& config) {
   Require(Within(config.input_dim, 65536), "input_dim is in range");
   Require(Within(config.num_layers, 1 << 20), "num_layers is in range");
   const float scale = static_cast<float>(config.residual_scale);
   Require(std::isfinite(scale) && scale != 0.0F, "residual_scale is finite and not 0");
-  Require(config.model_type == "resnet" || scale == 1.0F, "an mlp has no residual_scale");
+  Require(config.model_type == "resnet" || scale == 1.0F, "nothing else has a residual_scale");
   Require(config.labels.empty() || std::cmp_equal(config.labels.size(), config.output_dim),
           "labels name every output or none");
+  // A block says itself how large it is.
+  if (config.model_type == "stack") return;
   const double parameters = static_cast<double>(config.num_layers) *
                             static_cast<double>(config.state_dim) *
                             static_cast<double>(config.state_dim);
@@ -73,9 +75,11 @@ void RequireBoundedTables(const ModelConfig& config) {
 }
 
 void RequireDiffusionLimits(const ModelConfig& config) {
-  Require(Within(config.hidden_dim, 4096), "hidden_dim is in range");
-  Require(Within(config.num_blocks, 64), "num_blocks is in range");
-  Require(Within(config.time_embedding_dim, 4096) && config.time_embedding_dim % 2 == 0,
+  // A denoiser from a file says itself how large it is.
+  const bool named = !config.denoiser_program;
+  Require(!named || Within(config.hidden_dim, 4096), "hidden_dim is in range");
+  Require(!named || Within(config.num_blocks, 64), "num_blocks is in range");
+  Require(!named || (Within(config.time_embedding_dim, 4096) && config.time_embedding_dim % 2 == 0),
           "time_embedding_dim is even and in range");
   const std::vector<int64_t>& counts = config.num_inference_steps;
   Require(!counts.empty() && counts.size() <= 8, "there are 1 to 8 numbers of steps");
@@ -102,23 +106,27 @@ void RequireLimits(const ModelConfig& config) {
   Require(Within(config.max_batch_size, 4096), "max_batch_size is in range");
   if (config.model_type == "diffusion") return RequireDiffusionLimits(config);
   Require(FindModelFamily(config.model_type) != nullptr, "model_type is a family");
-  if (config.model_type == "mlp" || config.model_type == "resnet") RequireDenseStackLimits(config);
+  RequireStackLimits(config);
 }
 
 using Integers = std::vector<int64_t>;
 
-void RequireSameDenseStack(const ModelConfig& config, const nlohmann::json& object) {
+void RequireSameStack(const ModelConfig& config, const nlohmann::json& object) {
   Require(object["input_dim"] == config.input_dim, "input_dim is as given");
   Require(object["num_layers"] == config.num_layers, "num_layers is as given");
   Require(object.value("input_activation", "identity") == NameOf(config.input_activation),
           "input_activation is as given or identity");
+  Require(object.value("shared_weights", std::vector<std::string>{}) == config.shared_weights,
+          "shared_weights are as given or none");
 }
 
 void RequireSameDiffusion(const ModelConfig& config, const nlohmann::json& object) {
-  Require(object["denoiser"] == std::string(NameOf(config.denoiser)), "denoiser is as given");
-  Require(object["hidden_dim"] == config.hidden_dim, "hidden_dim is as given");
-  Require(object["num_blocks"] == config.num_blocks, "num_blocks is as given");
-  Require(object["time_embedding_dim"] == config.time_embedding_dim,
+  Require(object["denoiser"] ==
+              (config.denoiser_program ? "onnx" : std::string(NameOf(config.denoiser))),
+          "denoiser is as given");
+  Require(object.value("hidden_dim", 0) == config.hidden_dim, "hidden_dim is as given");
+  Require(object.value("num_blocks", 0) == config.num_blocks, "num_blocks is as given");
+  Require(object.value("time_embedding_dim", 0) == config.time_embedding_dim,
           "time_embedding_dim is as given");
   const nlohmann::json& counts = object["num_inference_steps"];
   Require(counts.is_array() ? counts == config.num_inference_steps
@@ -141,8 +149,8 @@ void RequireSameDiffusion(const ModelConfig& config, const nlohmann::json& objec
 // Compares with the reading of a parser with other habits: the last of two equal keys wins.
 void RequireSameReading(const ModelConfig& config, std::string_view text) {
   size_t num_keys = 0;
-  const auto count_keys = [&](int, nlohmann::json::parse_event_t event, nlohmann::json&) {
-    num_keys += event == nlohmann::json::parse_event_t::key ? 1 : 0;
+  const auto count_keys = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json&) {
+    num_keys += depth == 1 && event == nlohmann::json::parse_event_t::key ? 1 : 0;
     return true;
   };
   const nlohmann::json object = nlohmann::json::parse(text, count_keys, /*allow_exceptions=*/false);
@@ -151,13 +159,14 @@ void RequireSameReading(const ModelConfig& config, std::string_view text) {
   Require(object["model_type"] == config.model_type, "model_type is as given");
   Require(object["output_dim"] == config.output_dim, "output_dim is as given");
   Require(object["state_dim"] == config.state_dim, "state_dim is as given");
-  Require(object["activation"] == std::string(NameOf(config.activation)), "activation is as given");
+  Require(object.value("activation", "identity") == std::string(NameOf(config.activation)),
+          "activation is as given, or left to a file");
   Require(object.value("max_batch_size", 64) == config.max_batch_size,
           "max_batch_size is as given or 64");
   if (config.model_type == "diffusion") {
     RequireSameDiffusion(config, object);
   } else {
-    RequireSameDenseStack(config, object);
+    RequireSameStack(config, object);
   }
   const absl::StatusOr<ModelConfig> again = Parse(object.dump());
   Require(again.ok() && *again == config, "a config that is written out reads the same");

@@ -79,6 +79,12 @@ IMAGES = {"model_type": "diffusion", "state_dim": 16, "output_dim": 64, "denoise
           "diffusers_compatible": True, "image_shape": [8, 8]}
 
 
+STACK = {"model_type": "stack", "input_dim": 3, "output_dim": 2, "state_dim": 4, "num_layers": 16,
+         "shared_weights": ["w"]}
+PROGRAM = {"model_type": "diffusion", "output_dim": 2, "state_dim": 2, "denoiser": "onnx",
+           "denoiser_inputs": {"state": "x", "time": "t"}, "num_inference_steps": 1000}
+
+
 def config(**changes):
     return json.dumps({**MINIMAL, **changes}).encode()
 
@@ -92,7 +98,12 @@ CONFIG = {
     "accepted-full": json.dumps(FULL).encode(),
     "accepted-utf8": json.dumps(FULL, ensure_ascii=False, indent=1).encode(),
     "accepted-resnet": config(model_type="resnet"),
+    "accepted-stack": json.dumps(STACK).encode(),
+    "refused-stack-activation": json.dumps({**STACK, "activation": "relu"}).encode(),
+    "refused-stack-shared": json.dumps({**STACK, "shared_weights": "w"}).encode(),
     "accepted-diffusion": diffusion(),
+    "accepted-diffusion-program": json.dumps(PROGRAM).encode(),
+    "refused-diffusion-program-blocks": json.dumps({**PROGRAM, "num_blocks": 3}).encode(),
     "accepted-diffusion-images": json.dumps(IMAGES).encode(),
     "accepted-diffusion-condition": diffusion(conditioning_dim=7, output_dim=12,
                                               image_shape=[2, 2, 3]),

@@ -3,6 +3,7 @@
 // value comes before its use, sizes are those of the operations, and it can be evaluated.
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,6 +29,8 @@ constexpr program::ProgramLimits kProgramLimits = {.max_value_size = 1 << 12,
                                                    .max_constant_elements = 1 << 18,
                                                    .max_weight_elements = 1 << 18};
 
+constexpr int64_t kLayers = 2;
+
 // The first input that fits each role.
 program::OnnxInputs RolesOf(const program::OnnxGraph& graph) {
   program::OnnxInputs roles;
@@ -44,6 +47,21 @@ program::OnnxInputs RolesOf(const program::OnnxGraph& graph) {
     }
   }
   roles.prediction = graph.outputs[0];
+  return roles;
+}
+
+// Every initialiser of floats, as each layer of a stack has it for itself.
+program::OnnxInputs StackedRolesOf(const program::OnnxGraph& graph) {
+  program::OnnxInputs roles = RolesOf(graph);
+  for (const auto& [name, tensor] : graph.initializers) {
+    int64_t size = 1;
+    for (const int64_t extent : tensor.shape) size *= extent;
+    if (tensor.type != program::OnnxType::kFloat || size == 0) continue;
+    auto rows = std::make_shared<std::vector<float>>();
+    for (int64_t i = 0; i < kLayers * size; ++i)
+      rows->push_back(static_cast<float>(tensor.numbers[i % size]));
+    roles.stacked[name] = std::move(rows);
+  }
   return roles;
 }
 
@@ -66,6 +84,7 @@ int64_t SizeOf(const Program& lowered, const Instruction& instruction) {
     case OpKind::kReduction:
       return axis.outer * axis.inner;
     case OpKind::kLinear:
+    case OpKind::kProduct:
       return instruction.linear.rows * instruction.linear.repeat;
     case OpKind::kLookup:
       return instruction.linear.cols;
@@ -116,6 +135,11 @@ void RequireSound(const Program& lowered) {
   for (const ValueId id : {lowered.state, lowered.time, lowered.condition, lowered.label}) {
     if (id != program::kNoValue) known.at(static_cast<size_t>(id)) = true;
   }
+  for (const program::StackedConstant& stacked : lowered.stacked) {
+    known.at(static_cast<size_t>(stacked.value)) = true;
+    Require(static_cast<int64_t>(stacked.rows->size()) == kLayers * lowered.at(stacked.value).size,
+            "a stacked constant has a row for each layer");
+  }
   for (const Instruction& instruction : lowered.instructions) {
     RequireSoundInstruction(lowered, instruction, known);
   }
@@ -129,10 +153,25 @@ void RequireEvaluation(const Program& lowered) {
   };
   const std::vector<double> condition = ones(lowered.condition), state = ones(lowered.state);
   program::Evaluation evaluation(lowered);
-  evaluation.Run({.time = 1, .condition = condition}, state);
+  evaluation.Run({.time = 1, .step = kLayers - 1, .condition = condition}, state);
   Require(static_cast<int64_t>(evaluation.at(lowered.prediction).size()) ==
               lowered.at(lowered.prediction).size,
           "a prediction has the elements of its size");
+}
+
+bool TryLowering(const program::OnnxGraph& graph, const program::OnnxInputs& roles) {
+  program::ProgramBuilder builder(kProgramLimits);
+  const auto prediction = program::LowerOnnx(graph, roles, builder);
+  if (!prediction.ok()) {
+    RequireCleanRefusal(prediction.status());
+    return false;
+  }
+  auto lowered = builder.Finish(builder.program().state, *prediction);
+  Require(lowered.ok(), "a program whose output is the state can be finished");
+  Plant(*lowered);
+  RequireSound(*lowered);
+  RequireEvaluation(*lowered);
+  return true;
 }
 
 }  // namespace
@@ -144,18 +183,8 @@ bool TryInput(std::string_view bytes) {
     return false;
   }
   RequireInputsBeforeUse(*graph);
-  program::ProgramBuilder builder(kProgramLimits);
-  const auto prediction = program::LowerOnnx(*graph, RolesOf(*graph), builder);
-  if (!prediction.ok()) {
-    RequireCleanRefusal(prediction.status());
-    return false;
-  }
-  auto lowered = builder.Finish(builder.program().state, *prediction);
-  Require(lowered.ok(), "a program whose output is the state can be finished");
-  Plant(*lowered);
-  RequireSound(*lowered);
-  RequireEvaluation(*lowered);
-  return true;
+  TryLowering(*graph, StackedRolesOf(*graph));
+  return TryLowering(*graph, RolesOf(*graph));
 }
 
 }  // namespace deeppcr::fuzz

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/reference/reference_backend.h"
+#include "tests/testing/program_backend.h"
 #include "tests/testing/solver_rig.h"
 
 namespace deeppcr::testing {
@@ -9,6 +10,10 @@ namespace {
 template <cpu::InstructionSet kSet>
 std::unique_ptr<Backend> NewCpu() {
   return *cpu::NewCpuBackend(kSet);
+}
+
+std::unique_ptr<Backend> NewCpuWithPrograms() {
+  return WithProgramsFor(*cpu::NewCpuBackend(cpu::DetectInstructionSet()));
 }
 
 }  // namespace
@@ -22,6 +27,7 @@ const std::vector<BackendCase>& BackendCases() {
       all->push_back({"cpu_avx2", &NewCpu<cpu::InstructionSet::kAvx2>});
     if (newest >= cpu::InstructionSet::kAvx512)
       all->push_back({"cpu_avx512", &NewCpu<cpu::InstructionSet::kAvx512>});
+    all->push_back({"cpu_programs", &NewCpuWithPrograms, 256});
     all->push_back({"reference", &reference::NewReferenceBackend});
     return all;
   }();

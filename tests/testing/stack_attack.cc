@@ -11,6 +11,7 @@
 #include "kernels/plan/calibration.h"
 #include "kernels/reference/reference_ops.h"
 #include "kernels/solver/registry.h"
+#include "tests/testing/program_backend.h"
 #include "tests/testing/systems.h"
 
 namespace deeppcr::testing {
@@ -233,7 +234,9 @@ StackAttack DrawStackAttack(uint64_t seed, std::string_view solver, double rtol)
 }
 
 SolverRig RigOf(StackAttack* attack) {
-  SolverRig rig(*cpu::NewCpuBackend(), attack->spec());
+  std::unique_ptr<Backend> backend = *cpu::NewCpuBackend();
+  if (attack->as_program) backend = WithProgramsFor(std::move(backend));
+  SolverRig rig(std::move(backend), attack->spec());
   if (attack->options.initial_guess != InitialGuess::kCalibrated) return rig;
   const int64_t dim = attack->state_dim;
   const absl::StatusOr<AffineGuess> guess =

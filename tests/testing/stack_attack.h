@@ -28,7 +28,8 @@ struct StackAttack {
   std::vector<float> inputs;    // [D]
   std::vector<float> previous;  // [L + 1, D] if options.initial_guess is kPrevious
   ResolvedOptions options;
-  std::string family;  // the row that the attack belongs to in tables
+  std::string family;       // the row that the attack belongs to in tables
+  bool as_program = false;  // the system is a step program
 
   DenseStackSpec spec() const;
   bool smooth() const;  // true if the activation has no kink

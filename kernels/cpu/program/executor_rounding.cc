@@ -57,8 +57,7 @@ void Executor::AddTerms(const PackedInstruction& instruction, int64_t r, float* 
       float squares = 0;
       for (int64_t k = 0; k < cols; ++k) squares += in[i * cols + k] * in[i * cols + k];
       const float length = std::sqrt(squares);
-      for (int64_t k = 0; k < rows; ++k)
-        size[i * rows + k] += layer.spreads[k] * length;
+      for (int64_t k = 0; k < rows; ++k) size[i * rows + k] += layer.spreads[k] * length;
     }
     return;
   }

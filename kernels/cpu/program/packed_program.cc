@@ -112,6 +112,12 @@ class Packer {
     }
   }
 
+  // A product whose matrix is packed for each step: one that is not evaluated ahead as a whole.
+  bool IsPackedProduct(const Instruction& instruction) const {
+    return instruction.op == program::Op::kProduct &&
+           SectionAt(instruction.result) != program::kOnTime;
+  }
+
   // Operands that are read from rows of values; the matrix and the bias of a product are packed.
   static std::span<const ValueId> ReadInRows(const Instruction& instruction) {
     const std::span<const ValueId> all = instruction.operands;
@@ -123,12 +129,11 @@ class Packer {
     if (program_.prediction != program::kNoValue &&
         SectionAt(program_.prediction) != program::kOnState)
       return InvalidArgument("the prediction of the denoiser does not depend on the state");
-    int64_t floats = row_floats_[program::kOnNothing] +
-                     num_steps_ * row_floats_[program::kOnTime];
+    int64_t floats = row_floats_[program::kOnNothing] + num_steps_ * row_floats_[program::kOnTime];
     for (const Instruction& instruction : program_.instructions) {
-      if (instruction.op == program::Op::kProduct)
-        floats += num_steps_ * PanelRowWidth(instruction.linear.rows) *
-                  (instruction.linear.cols + 3);
+      if (IsPackedProduct(instruction))
+        floats +=
+            num_steps_ * PanelRowWidth(instruction.linear.rows) * (instruction.linear.cols + 3);
       if (instruction.op != program::Op::kLinear && instruction.op != program::Op::kLookup)
         continue;
       floats += PanelRowWidth(instruction.linear.rows) * (instruction.linear.cols + 3);
@@ -165,7 +170,7 @@ class Packer {
     DEEPPCR_RETURN_IF_ERROR(
         CheckAllocated(packed_.time_tables.ok(), num_steps_ * packed_.time_floats));
     for (const Instruction& instruction : program_.instructions) {
-      if (instruction.op != program::Op::kProduct) continue;
+      if (!IsPackedProduct(instruction)) continue;
       DEEPPCR_ASSIGN_OR_RETURN(
           products_[&instruction],
           NewPanels(num_steps_, instruction.linear.rows, instruction.linear.cols));
@@ -183,8 +188,7 @@ class Packer {
           const auto element = static_cast<float>(value[k]);
           if (!std::isfinite(element))
             return InvalidArgument("at ", steps_.empty() ? "layer " : "timestep ", time,
-                                   " the value ",
-                                   Quoted(program_.values[i].name),
+                                   " the value ", Quoted(program_.values[i].name),
                                    " of the step program is not finite (a table with fewer rows?)");
           row[exports_[i] + static_cast<int64_t>(k)] = element;
         }
@@ -205,15 +209,14 @@ class Packer {
     matrix_.resize(matrix.size());
     for (int64_t i = 0; i < sizes.rows; ++i) {
       for (int64_t k = 0; k < sizes.cols; ++k)
-        matrix_[i * sizes.cols + k] = static_cast<float>(
-            matrix[sizes.transposed ? k * sizes.rows + i : i * sizes.cols + k]);
+        matrix_[i * sizes.cols + k] =
+            static_cast<float>(matrix[sizes.transposed ? k * sizes.rows + i : i * sizes.cols + k]);
     }
     bias_.assign(bias.begin(), bias.end());
     for (const std::vector<float>* numbers : {&matrix_, &bias_}) {
       if (!std::ranges::all_of(*numbers, [](float x) { return std::isfinite(x); }))
-        return InvalidArgument("the matrix or bias ",
-                               Quoted(program_.at(product.operands[1]).name), " of layer ", step,
-                               " is not finite");
+        return InvalidArgument("the matrix or bias ", Quoted(program_.at(product.operands[1]).name),
+                               " of layer ", step, " is not finite");
     }
     PackLayer(step, sizes.cols, matrix_, bias_, panels);
     return absl::OkStatus();

@@ -100,8 +100,8 @@ struct PackedProgram {
 };
 
 // Packs a program for its steps, and the timesteps of the reverse steps [num_steps], if it is the
-// step of a reverse process (else empty). Errors: kUnimplemented where an operation cannot be inside
-// a step; kResourceExhausted.
+// step of a reverse process (else empty). Errors: kUnimplemented where an operation cannot be
+// inside a step; kResourceExhausted.
 absl::StatusOr<PackedProgram> PackProgram(const program::Program& program, int64_t num_steps,
                                           std::span<const ReverseStep> steps,
                                           const PackingLimits& limits);

@@ -131,10 +131,14 @@ void ProgramRecurrence::FinishBlock(const IntervalPass& pass, const Block& block
   for (int64_t r = 0; r < block.count; ++r) {
     std::copy_n(states_.data() + r * state_width_, width_, propagated + r * kColumns * width_);
     for (int64_t j = 0; j < block.columns; ++j, from += state_width_) {
-      float* to = j < block.probes
-                      ? propagated + (r * kColumns + 1 + j) * width_
-                      : pass.matrices + ((block.first + r) * width_ + j - block.probes) * width_;
-      std::copy_n(from, width_, to);
+      const int64_t column = j - block.probes, interval = block.first + r;
+      if (j < block.probes) {
+        std::copy_n(from, width_, propagated + (r * kColumns + 1 + j) * width_);
+      } else if (pass.diagonal) {
+        pass.matrices[interval * width_ + column] = from[column];
+      } else {
+        std::copy_n(from, width_, pass.matrices + (interval * width_ + column) * width_);
+      }
     }
   }
 }

@@ -15,8 +15,9 @@
 namespace deeppcr::cpu {
 
 // A recurrence whose step is a program. A step runs its instructions one after another for all rows
-// and tangents: nothing is recorded, and tangents read the values that are there. There is no
-// diagonal linearization. Families say what a row of a step reads, and where a sample starts.
+// and tangents: nothing is recorded, and tangents read the values that are there. A
+// diagonal takes the whole matrix. Families say what a row of a step reads, and where a sample
+// starts.
 class ProgramRecurrence : public Recurrence {
  public:
   static int64_t Bytes(const PackedProgramSystem& model);

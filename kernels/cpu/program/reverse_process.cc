@@ -73,7 +73,7 @@ RowContext ReverseProcess::ContextOf(int32_t sample, int64_t step) const {
 }
 
 PassCount ReverseProcess::GuessCoarse(int64_t interval, int64_t stride, float* states,
-                                         const CancelToken* token) {
+                                      const CancelToken* token) {
   const int64_t every = CoarseStride(num_steps_);
   PassCount cost;
   cost.columns = 1;

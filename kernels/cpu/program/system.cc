@@ -6,8 +6,8 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/cpu/diffusion/system.h"
-#include "kernels/cpu/program/condition_rows.h"
 #include "kernels/cpu/program/block_stack.h"
+#include "kernels/cpu/program/condition_rows.h"
 #include "kernels/cpu/program/reverse_process.h"
 
 namespace deeppcr::cpu {

@@ -28,7 +28,8 @@ struct PackedProgramSystem final : public PackedSystem {
   }
   // True if the recurrence computes these rows for each sample; else `classes` has them.
   bool condition_per_sample() const { return condition_floats() > 0 && classes.size() == 0; }
-  // What a row of step `step`, counted from 0, reads, with the rows of its condition; without its noise.
+  // What a row of step `step`, counted from 0, reads, with the rows of its condition; without its
+  // noise.
   RowContext ContextOf(int64_t step, const float* condition_rows) const;
   // Floats that a recurrence keeps for a sample: its noise, and what its condition gives.
   int64_t sample_floats() const {
@@ -43,7 +44,7 @@ struct PackedProgramSystem final : public PackedSystem {
   std::vector<ReverseCoefficients> coefficients;  // [L], or empty
   std::vector<HoldCoefficients> holds;            // [L], or empty
   AlignedBuffer<float> classes;                   // [num_classes, condition_floats], or empty
-  PackedDense encode;  // of a stack
+  PackedDense encode;                             // of a stack
   std::vector<PackedDense> decoder;
 };
 

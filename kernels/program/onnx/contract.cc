@@ -131,8 +131,7 @@ absl::StatusOr<Tensor> ByLinear(Lowering& lowering, const Labelled& x, const Lab
     DEEPPCR_ASSIGN_OR_RETURN(result.tensor,
                              lowering.Linear(operand, layer, ShapeOf(result.axes, extents)));
   } else {
-    DEEPPCR_ASSIGN_OR_RETURN(const Tensor matrix,
-                             MatrixOf(lowering, weights, rows, summed, layer));
+    DEEPPCR_ASSIGN_OR_RETURN(const Tensor matrix, MatrixOf(lowering, weights, rows, summed, layer));
     DEEPPCR_ASSIGN_OR_RETURN(
         result.tensor, lowering.Product(operand, matrix, layer, ShapeOf(result.axes, extents)));
   }

@@ -103,8 +103,8 @@ Rewrite SumWithBias(const ProgramIndex& index, const Chain& chain, size_t host) 
     rewrite.reads.push_back(chain.terms[i].value);
     (IsBias(index, chain.terms[i]) ? bias : others).push_back(chain.terms[i]);
   }
-  rewrite.write = [bias, others, of = product.operands, sizes = product.linear](
-                      ProgramWriter& writer) -> absl::StatusOr<ValueId> {
+  rewrite.write = [bias, others, of = product.operands,
+                   sizes = product.linear](ProgramWriter& writer) -> absl::StatusOr<ValueId> {
     const auto now = [&](std::vector<Term> terms) {
       for (Term& term : terms) term.value = writer.Now(term.value);
       return terms;

@@ -39,9 +39,12 @@ std::string DescribeAttack(const StackAttack& a, uint64_t seed) {
          " rtol=" + std::to_string(a.options.rtol);
 }
 
+// The hand-written kernels, and the same stacks as step programs.
+class CertificateAttackTest : public ::testing::TestWithParam<bool> {};
+
 // No claim is beyond the tolerance of the sequential solver, nor beyond that of the oracle in
 // double if the sequential solver is within it.
-TEST(CertificateAttackTest, NoClaimIsFalse) {
+TEST_P(CertificateAttackTest, NoClaimIsFalse) {
   struct Row {
     int64_t solves = 0, claims = 0, precise = 0, precise_claims = 0, close = 0;
     double worst = 0;
@@ -50,6 +53,7 @@ TEST(CertificateAttackTest, NoClaimIsFalse) {
   int64_t claims = 0;
   for (uint64_t seed = 0; claims < WantedClaims(); ++seed) {
     StackAttack attack = DrawStackAttack(seed);
+    attack.as_program = GetParam();
     const SolverRig rig = RigOf(&attack);
     const Solved sequential = SolveInTurn(rig, attack);
     if (!sequential.reports[0].converged) continue;  // the system overflows
@@ -85,7 +89,7 @@ TEST(CertificateAttackTest, NoClaimIsFalse) {
 
 // Most claims that a single chord correction, one of the weaker rules, certifies rightly at rtol
 // 1e-4 are still certified.
-TEST(CertificateAttackTest, WhatWasCertifiedRightlyStillIs) {
+TEST_P(CertificateAttackTest, WhatWasCertifiedRightlyStillIs) {
   struct Row {
     int64_t right = 0, kept = 0, iterations_before = 0, iterations = 0, passes_before = 0,
             passes = 0;
@@ -94,6 +98,7 @@ TEST(CertificateAttackTest, WhatWasCertifiedRightlyStillIs) {
   const int64_t systems = WantedClaims() / 2;
   for (int64_t seed = 0; seed < systems; ++seed) {
     StackAttack attack = DrawStackAttack(1000000 + seed, "newton", 1e-4);
+    attack.as_program = GetParam();
     attack.options.warm_sweeps = 0;
     attack.options.jacobian_refresh = JacobianRefresh::kEveryIteration;
     SolverRig rig = RigOf(&attack);
@@ -124,6 +129,9 @@ TEST(CertificateAttackTest, WhatWasCertifiedRightlyStillIs) {
     EXPECT_GE(100.0 * row.kept, (hard ? 90.0 : 95.0) * row.right) << family;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Stacks, CertificateAttackTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "AsPrograms" : "Named"; });
 
 }  // namespace
 }  // namespace deeppcr::testing

@@ -14,8 +14,8 @@
 namespace deeppcr::testing {
 
 inline nlohmann::json MinimalConfig(std::string_view model_type = "mlp") {
-  nlohmann::json object = {
-      {"model_type", model_type}, {"output_dim", 2}, {"state_dim", 4}, {"activation", "tanh"}};
+  nlohmann::json object = {{"model_type", model_type}, {"output_dim", 2}, {"state_dim", 4}};
+  if (model_type != "stack") object["activation"] = "tanh";
   if (model_type == "diffusion") {
     object.update({{"denoiser", "adaln_mlp"},
                    {"hidden_dim", 8},

@@ -110,8 +110,8 @@ TEST(ConfigTest, RefusesAMissingRequiredKeyByName) {
                   StrCat(key.name, ": missing; expected ", key.type));
     }
   }
-  EXPECT_EQ(required,
-            (std::map<std::string_view, int>{{"mlp", 6}, {"resnet", 6}, {"diffusion", 9}}));
+  EXPECT_EQ(required, (std::map<std::string_view, int>{
+                          {"mlp", 6}, {"resnet", 6}, {"stack", 5}, {"diffusion", 9}}));
 }
 
 TEST(ConfigTest, RefusesEveryKeyOfAnotherFamily) {
@@ -127,7 +127,7 @@ TEST(ConfigTest, RefusesEveryKeyOfAnotherFamily) {
           StrCat(key.name, ": only for model_type ", key.families, ", this is ", family.name));
     }
   }
-  EXPECT_EQ(refused, 14 + 13 + 5);
+  EXPECT_EQ(refused, 15 + 14 + 15 + 6);
 }
 
 TEST(ConfigTest, RefusesEveryKeyGivenTwice) {
@@ -203,15 +203,17 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         RefusedCase{"Empty", "", "not JSON"},
         RefusedCase{"Array", "[]", "expected an object, got an array"},
-        RefusedCase{"UnknownKey", ConfigWith("layers", "3"),
-                    "unknown key \"layers\"; the keys are model_type, input_dim, output_dim, "
-                    "state_dim, num_layers, denoiser, activation, residual_scale, max_batch_size, "
-                    "input_activation, labels, hidden_dim, num_blocks, time_embedding_dim, "
-                    "denoiser_inputs, num_inference_steps, num_classes, conditioning_dim, "
-                    "decoder_widths, decoder_activation, eta, diffusers_compatible, image_shape"},
+        RefusedCase{
+            "UnknownKey", ConfigWith("layers", "3"),
+            "unknown key \"layers\"; the keys are model_type, input_dim, output_dim, "
+            "state_dim, num_layers, denoiser, activation, residual_scale, max_batch_size, "
+            "input_activation, labels, shared_weights, hidden_dim, num_blocks, time_embedding_dim, "
+            "denoiser_inputs, num_inference_steps, num_classes, conditioning_dim, "
+            "decoder_widths, decoder_activation, eta, diffusers_compatible, image_shape"},
         RefusedCase{"KeyOfOtherCase", ConfigWith("State_Dim", "3"), "unknown key \"State_Dim\""},
-        RefusedCase{"ModelType", ConfigWith("model_type", "\"cnn\""),
-                    "model_type: expected one of mlp, resnet, diffusion, got string \"cnn\""},
+        RefusedCase{
+            "ModelType", ConfigWith("model_type", "\"cnn\""),
+            "model_type: expected one of mlp, resnet, stack, diffusion, got string \"cnn\""},
         RefusedCase{"ModelTypeNumber", ConfigWith("model_type", "1"),
                     "model_type: expected a string"},
         RefusedCase{"Activation", ConfigWith("activation", "\"ReLU\""),
@@ -283,6 +285,7 @@ TEST(ConfigKeysTest, DescribesTheDefaultsThatAreTaken) {
       {"input_activation", std::string(NameOf(dense.input_activation))},
       {"residual_scale", "1/sqrt(num_layers)"},
       {"labels", count(dense.labels)},
+      {"shared_weights", count(dense.shared_weights)},
       {"denoiser_inputs", config.denoiser_inputs == DenoiserInputs() ? "none" : "some"},
       {"num_classes", StrCat(config.num_classes)},
       {"conditioning_dim", StrCat(config.conditioning_dim)},

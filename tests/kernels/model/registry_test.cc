@@ -16,7 +16,7 @@ TEST(ModelRegistryTest, RowsAreCompleteAndDistinct) {
     EXPECT_FALSE(family.summary.empty()) << family.name;
     EXPECT_EQ(FindModelFamily(family.name), &family);
   }
-  EXPECT_EQ(names, (std::set<std::string_view>{"mlp", "resnet", "diffusion"}));
+  EXPECT_EQ(names, (std::set<std::string_view>{"mlp", "resnet", "stack", "diffusion"}));
   EXPECT_NE(FindModelFamily("diffusion")->load_scheduler, nullptr);
   EXPECT_EQ(FindModelFamily("mlp")->load_scheduler, nullptr);
 }

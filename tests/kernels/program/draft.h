@@ -64,6 +64,17 @@ class Draft {
   ValueId Linear(ValueId a, int64_t rows, bool bias = true) {
     return Linear(a, Layer(rows, size(a), bias));
   }
+  // A constant of each of `steps` layers, drawn as weights of so many columns are.
+  ValueId Stacked(int64_t steps, int64_t size, int64_t cols) {
+    const double scale = 1 / std::sqrt(static_cast<double>(cols));
+    return builder_
+        .AddStacked(std::make_shared<const std::vector<float>>(Draw<float>(steps * size, scale)),
+                    size)
+        .value();
+  }
+  ValueId Product(ValueId a, ValueId matrix, ValueId bias, const LinearLayer& sizes) {
+    return builder_.AddProduct(a, matrix, bias, sizes).value();
+  }
   ValueId Lookup(ValueId index, const LinearLayer& table) {
     return builder_.AddLookup(index, table).value();
   }

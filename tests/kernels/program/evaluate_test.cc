@@ -18,6 +18,7 @@ namespace {
 using Vector = std::vector<double>;
 
 constexpr int64_t kDim = 12;
+constexpr int64_t kSteps = 3;  // of stacked constants
 constexpr ReverseStep kReverse = {
     .x0_z = 1.1, .x0_m = -0.7, .z_z = 0.3, .z_m = 0.2, .z_x0 = 0.6, .sigma = 0.5};
 
@@ -84,6 +85,16 @@ Program ProgramOf(const OpRow& row, Random& random) {
       result = *builder.AddArrange(std::array{result}, back);
       break;
     }
+    case OpKind::kProduct: {
+      const ValueId matrix = *builder.AddStacked(Weights(random, kSteps * 6), 6);
+      const ValueId bias = *builder.AddStacked(Weights(random, kSteps * 2), 2);
+      result = *builder.AddProduct(operands[0], matrix, bias,
+                                   {.rows = 2, .cols = 3, .repeat = 4, .transposed = true});
+      std::vector<Element> back;
+      for (int64_t i = 0; i < kDim; ++i) back.push_back({0, i % 8});
+      result = *builder.AddArrange(std::array{result}, back);
+      break;
+    }
     case OpKind::kLookup: {
       const ValueId time = *builder.AddTime();
       const ValueId found =
@@ -106,7 +117,7 @@ Program ProgramOf(const OpRow& row, Random& random) {
 }
 
 StepInputs Inputs(const Vector& noise) {
-  return {.time = 3, .reverse = &kReverse, .clip_range = 1.5, .noise = noise};
+  return {.time = 3, .step = 2, .reverse = &kReverse, .clip_range = 1.5, .noise = noise};
 }
 
 class EveryRowTest : public testing::TestWithParam<OpRow> {};

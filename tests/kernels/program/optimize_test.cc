@@ -52,7 +52,7 @@ TEST(OptimizeTest, MeansTheSameForRandomPrograms) {
   uint64_t cheaper = 0;
   for (uint64_t seed = 1; seed <= NumPrograms(); ++seed) {
     SCOPED_TRACE(seed);
-    const Program before = RandomProgram(seed);
+    const Program before = RandomProgram(seed, {.layers = seed % 3 == 0 ? 2 : 0});
     const Program after = *Optimize(before);
     // Biases rounded anew, behind tens of operations with slopes above 1.
     ExpectSameMeaning(before, after, 1e-4);
@@ -83,7 +83,7 @@ TEST(OptimizeTest, MeansTheSameForNamedDenoisers) {
 TEST(OptimizeTest, FindsNothingMoreInWhatItMade) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE(seed);
-    const Program once = *Optimize(RandomProgram(seed));
+    const Program once = *Optimize(RandomProgram(seed, {.layers = seed % 3 == 0 ? 2 : 0}));
     const Program twice = *Optimize(once);
     ASSERT_EQ(once.instructions.size(), twice.instructions.size());
     for (size_t i = 0; i < once.instructions.size(); ++i) {

@@ -91,6 +91,7 @@ class Maker {
   }
 
   void DrawOne() {
+    if (options_.layers > 0 && Below(6) == 0) return DrawProduct();
     static constexpr std::array kDraws = {
         &Maker::DrawUnary,  &Maker::DrawBinary, &Maker::DrawBinary,  &Maker::DrawSelect,
         &Maker::DrawAlong,  &Maker::DrawLinear, &Maker::DrawLinear,  &Maker::DrawLookup,
@@ -179,6 +180,23 @@ class Maker {
     const LinearLayer layer = draft_.Layer(1 + Below(options_.largest / 2), draft_.size(a) / repeat,
                                            Below(4) > 0, repeat);
     Keep(draft_.Linear(a, layer), 8);
+  }
+  // A product with a matrix of each layer, with a bias in it, behind it, or without one; or a
+  // vector of each layer.
+  void DrawProduct() {
+    const ValueId a = Mild(Pick(), 4);
+    if (Below(4) == 0)
+      return Keep(draft_.Multiply(draft_.Stacked(options_.layers, draft_.size(a), 1), a), 16);
+    const int64_t repeat = draft_.size(a) % 2 == 0 && Below(3) == 0 ? 2 : 1;
+    const int64_t rows = 1 + Below(options_.largest / 2), cols = draft_.size(a) / repeat;
+    const ValueId matrix = draft_.Stacked(options_.layers, rows * cols, cols);
+    const ValueId bias = draft_.Stacked(options_.layers, rows, 1);
+    const bool inside = Below(3) == 0;
+    ValueId y =
+        draft_.Product(a, matrix, inside ? bias : kNoValue,
+                       {.rows = rows, .cols = cols, .repeat = repeat, .transposed = Below(2) == 0});
+    if (!inside && repeat == 1) y = draft_.Add(y, bias);
+    Keep(y, 8);
   }
   void DrawLookup() {
     const LinearLayer table = draft_.Layer(kRowsOfTables, 1 + Below(8), false);

@@ -17,6 +17,8 @@ struct RandomProgramOptions {
   int instructions = 24;  // drawn; more are written, which keep operands where they are harmless
   int64_t largest = 24;   // elements of a value
   bool reverse_step = true;
+  // Layers of stacked constants, of which some are drawn as matrices, others as vectors; 0: none.
+  int64_t layers = 0;
   // Whether operations are drawn whose values jump: comparisons and floor.
   bool jumps = true;
 };
@@ -26,7 +28,7 @@ struct RandomProgramOptions {
 // graph's exporter takes apart (activations, norms, concatenations) comes up often.
 Program RandomProgram(uint64_t seed, const RandomProgramOptions& options = {});
 
-// Inputs of a program, standard normal where they are vectors.
+// Inputs of a program, of layer 0, standard normal where they are vectors.
 class RandomInputs {
  public:
   RandomInputs(const Program& program, uint64_t seed);

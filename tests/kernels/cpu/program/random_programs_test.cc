@@ -79,13 +79,14 @@ class System {
   }
   const std::vector<float>& state() const { return state_; }
   // Evaluates the step in double at a state.
-  void Evaluate(Evaluation& evaluation, std::span<const double> state) {
+  void Evaluate(Evaluation& evaluation, std::span<const double> state, int64_t step = 0) {
     condition_doubles_ = Doubles(condition_);
     noise_doubles_ = Doubles(noise_);
     StepInputs in = random_.inputs();
     in.condition = condition_doubles_;
     in.noise = noise_doubles_;
     if (in.reverse != nullptr) in.reverse = steps_.data();
+    in.step = step;
     evaluation.Run(in, state);
   }
 
@@ -140,6 +141,7 @@ Program DrawProgram(int seed) {
   options.jumps = seed % 4 == 0;
   options.state = 1 + seed % 23;
   options.largest = seed % 3 == 0 ? 70 : 24;
+  options.layers = seed % 5 < 2 ? System::kSteps : 0;
   Program program = RandomProgram(static_cast<uint64_t>(seed), options);
   return seed % 2 == 0 ? program : *Optimize(program);
 }
@@ -152,17 +154,19 @@ std::vector<double> JacobianOf(const Evaluation& evaluation, int64_t dim) {
 
 // True if the Jacobian jumps within the rounding of float32 around the state.
 bool ChangesSides(System& system, Evaluation& evaluation) {
-  const auto jacobian_at = [&](double factor) {
+  const auto jacobian_at = [&](double factor, int64_t step) {
     std::vector<double> state = Doubles(system.state());
     for (double& z : state) z *= factor;
-    system.Evaluate(evaluation, state);
+    system.Evaluate(evaluation, state, step);
     return JacobianOf(evaluation, system.dim());
   };
-  const std::vector<double> here = jacobian_at(1);
-  for (const double factor : {1 - 1e-6, 1 + 1e-6}) {
-    const std::vector<double> near = jacobian_at(factor);
-    for (size_t i = 0; i < here.size(); ++i)
-      if (std::fabs(near[i] - here[i]) > 5e-4 * LargestOf(here)) return true;
+  for (const int64_t step : {0, 1}) {
+    const std::vector<double> here = jacobian_at(1, step);
+    for (const double factor : {1 - 1e-6, 1 + 1e-6}) {
+      const std::vector<double> near = jacobian_at(factor, step);
+      for (size_t i = 0; i < here.size(); ++i)
+        if (std::fabs(near[i] - here[i]) > 5e-4 * LargestOf(here)) return true;
+    }
   }
   return false;
 }
@@ -188,6 +192,8 @@ TEST_P(RandomProgramsTest, StepsAndMatricesAreThoseInDouble) {
     const auto value = evaluation.at(program.output);
     const std::vector<double> want(value.begin(), value.end());
     const int64_t dim = system.dim(), width = system.width();
+    // The matrix is that of the second interval, which has a layer of its own.
+    system.Evaluate(evaluation, Doubles(system.state()), 1);
     const std::vector<double> jacobian = JacobianOf(evaluation, dim);
 
     const auto recurrence = system.NewRecurrence();

@@ -136,5 +136,39 @@ TEST(RegroupSumTest, LeavesWhatIsInOrder) {
   EXPECT_EQ(after.instructions.size(), before.instructions.size());
 }
 
+// What a layer of a stack adds is added by its product.
+TEST(RegroupSumTest, PutsWhatEachLayerAddsIntoItsProduct) {
+  Draft draft;
+  const ValueId z = draft.State(6);
+  const ValueId product = draft.Product(z, draft.Stacked(3, 36, 6), kNoValue,
+                                        {.rows = 6, .cols = 6, .transposed = true});
+  const ValueId bias = draft.Stacked(3, 6, 1), other = draft.Stacked(3, 6, 1);
+  const ValueId biased = draft.Subtract(draft.Add(bias, draft.Add(z, product)), other);
+  const Program before = draft.Finish(draft.By(Op::kAdd, biased, 0.5));
+  const Program after = *Optimize(before);
+  ExpectSameMeaning(before, after);
+  EXPECT_EQ(InStep(after), 36 + 6);
+  EXPECT_EQ(CountOf(after, Op::kProduct), 1);
+}
+
+// Neither what is subtracted, nor what is repeated, nor what others read takes a bias.
+TEST(RegroupSumTest, LeavesProductsThatCannotTakeABias) {
+  for (const int form : {0, 1, 2}) {
+    SCOPED_TRACE(form);
+    Draft draft;
+    const ValueId z = draft.State(6);
+    const int64_t repeat = form == 1 ? 2 : 1, size = 6 / repeat;
+    const ValueId product = draft.Product(z, draft.Stacked(3, size * size, size), kNoValue,
+                                          {.rows = size, .cols = size, .repeat = repeat});
+    const ValueId bias = draft.Stacked(3, 6, 1);
+    ValueId sum = form == 0 ? draft.Subtract(bias, product) : draft.Add(product, bias);
+    if (form == 2) sum = draft.Multiply(sum, product);
+    const Program before = draft.Finish(sum);
+    const Program after = *Optimize(before);
+    ExpectSameMeaning(before, after);
+    EXPECT_EQ(InStep(after), InStep(before));
+  }
+}
+
 }  // namespace
 }  // namespace deeppcr::program
