@@ -5,7 +5,8 @@
 # Installs the Debian packages that a profile needs and this machine lacks; does nothing when all
 # are there. Profiles:
 #   build   compiler, CMake, Ninja and the libraries of the server and the client
-#   test    build, the test frameworks, and a Prometheus to scrape the server with
+#   test    demo, the test frameworks, a Prometheus to scrape the server with, and PyTorch to export
+#           networks that are served
 #   fuzz    clang with libFuzzer
 #   demo    build, and Python with NumPy and Pillow for the picture
 #   bench   demo, and PyTorch, also with OpenBLAS, for the benchmark to compare with
@@ -22,7 +23,8 @@ build_packages=(g++ cmake ninja-build protobuf-compiler protobuf-compiler-grpc l
 packages_of() {
   case "$1" in
     build) printf '%s\n' "${build_packages[@]}" ;;
-    test) packages_of demo && printf '%s\n' libgtest-dev libgmock-dev libboost-context-dev openssl python3-yaml python3-venv prometheus ;;
+    test) packages_of demo && printf '%s\n' libgtest-dev libgmock-dev libboost-context-dev openssl python3-yaml python3-venv prometheus \
+      python3-torch ;;
     fuzz) printf '%s\n' clang-14 libclang-rt-14-dev llvm-14 ;;
     demo) packages_of build && printf '%s\n' python3 python3-numpy python3-pil ;;
     bench) packages_of demo && printf '%s\n' python3-torch libopenblas0-pthread \

@@ -131,7 +131,8 @@ class RunTest(unittest.TestCase):
                 shutil.copy(ROOT / name, root / name)
             # Environments that are there already, so that nothing is fetched.
             for name, wanted in (('tritonclient', 'tests/integration/tritonclient_requirements.txt'),
-                                 ('nvdisasm', 'tests/gpu/nvdisasm_requirements.txt')):
+                                 ('nvdisasm', 'tests/gpu/nvdisasm_requirements.txt'),
+                                 ('torch', 'tests/models/requirements.txt')):
                 for path in (root / wanted, root / 'build' / name / 'requirements.txt'):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_text('')
