@@ -142,6 +142,33 @@ absl::StatusOr<int64_t> Lowering::SpendShape(std::span<const int64_t> shape) {
   return elements;
 }
 
+namespace {
+
+// Operations whose results on integers are integers. ONNX has none of the others for integers, but
+// PyTorch's exporter writes them where its own functions take integers and make floats.
+bool KeepsIntegers(Op op) {
+  switch (op) {
+    case Op::kNegate:
+    case Op::kAbs:
+    case Op::kSquare:
+    case Op::kRelu:
+    case Op::kFloor:
+    case Op::kAdd:
+    case Op::kSubtract:
+    case Op::kMultiply:
+    case Op::kMaximum:
+    case Op::kMinimum:
+    case Op::kLess:
+    case Op::kEqual:
+    case Op::kSelect:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
 absl::StatusOr<Tensor> Lowering::Elementwise(Op op, std::initializer_list<Tensor> operands,
                                              std::optional<OnnxType> type) {
   std::vector<Tensor> shaped(operands);
@@ -152,7 +179,7 @@ absl::StatusOr<Tensor> Lowering::Elementwise(Op op, std::initializer_list<Tensor
   for (Tensor& operand : shaped) {
     DEEPPCR_ASSIGN_OR_RETURN(operand, Broadcast(operand, shape));
   }
-  const OnnxType result_type = type.value_or(shaped[0].type);
+  const OnnxType result_type = type.value_or(KeepsIntegers(op) ? shaped[0].type : OnnxType::kFloat);
   return Finish({.op = op}, shaped, std::move(shape), result_type);
 }
 

@@ -56,7 +56,8 @@ class Lowering {
   static Tensor Scalar(double value, OnnxType type = OnnxType::kFloat);
   static Tensor Vector(std::vector<double> elements, OnnxType type);
 
-  // Result of the operands' shapes, broadcast. Without a type: the first operand's.
+  // Result of the operands' shapes, broadcast. Without a type: the first operand's, or a float
+  // where the operation makes floats of integers.
   absl::StatusOr<Tensor> Elementwise(Op op, std::initializer_list<Tensor> operands,
                                      std::optional<OnnxType> type = std::nullopt);
   absl::StatusOr<Tensor> Elementwise(Op op, const Tensor& a, double b) {

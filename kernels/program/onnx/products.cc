@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "kernels/base/shape.h"
@@ -109,10 +110,47 @@ std::string SingleLetters(const std::vector<std::string>& operands) {
   return single;
 }
 
-absl::StatusOr<Equation> ParseEquation(std::string text, size_t num_operands) {
+constexpr std::string_view kEllipsis = "...";
+
+std::string WithoutEllipsis(std::string list) {
+  const size_t at = list.find(kEllipsis);
+  return at == std::string::npos ? list : list.erase(at, kEllipsis.size());
+}
+
+// Letters of their own in place of every ellipsis. They are counted from the last one, as axes that
+// are broadcast are. False where an operand has too few axes, or the alphabet too few letters.
+bool SpellOut(const std::string& text, std::span<const size_t> ranks, Equation& equation) {
+  std::string free;
+  for (char letter = 'A'; letter <= 'Z'; ++letter) {
+    if (text.find(letter) == std::string::npos) free.push_back(letter);
+  }
+  size_t most = 0;
+  const auto fill = [&free](std::string& list, size_t count) {
+    list.replace(list.find(kEllipsis), kEllipsis.size(), free, free.size() - count, count);
+  };
+  for (size_t i = 0; i < equation.operands.size(); ++i) {
+    std::string& list = equation.operands[i];
+    if (list.find(kEllipsis) == std::string::npos) continue;
+    const size_t named = list.size() - kEllipsis.size();
+    if (ranks[i] < named || ranks[i] - named > free.size()) return false;
+    most = std::max(most, ranks[i] - named);
+    fill(list, ranks[i] - named);
+  }
+  if (equation.out.find(kEllipsis) != std::string::npos) fill(equation.out, most);
+  return true;
+}
+
+// The result where the equation names none: the axes of an ellipsis, then letters that come once.
+std::string ImpliedResult(const std::string& text, const std::vector<std::string>& operands) {
+  std::vector<std::string> named;
+  for (const std::string& list : operands) named.push_back(WithoutEllipsis(list));
+  return StrCat(text.find(kEllipsis) == std::string::npos ? "" : kEllipsis, SingleLetters(named));
+}
+
+absl::StatusOr<Equation> ParseEquation(std::string text, std::span<const size_t> ranks) {
   const absl::Status refused = InvalidArgument(
       "attribute equation: expected one or two lists of letters, each once in its "
-      "list, as \"bi,oi->bo\", got ",
+      "list, as \"bi,oi->bo\" or \"...i,oi->...o\", got ",
       Quoted(text));
   std::erase(text, ' ');
   const size_t arrow = text.find("->");
@@ -126,7 +164,8 @@ absl::StatusOr<Equation> ParseEquation(std::string text, size_t num_operands) {
     }
   }
   equation.out =
-      arrow == std::string::npos ? SingleLetters(equation.operands) : text.substr(arrow + 2);
+      arrow == std::string::npos ? ImpliedResult(text, equation.operands) : text.substr(arrow + 2);
+  if (equation.operands.size() != ranks.size() || !SpellOut(text, ranks, equation)) return refused;
   std::vector<std::string> lists = equation.operands;
   lists.push_back(equation.out);
   for (std::string list : lists) {
@@ -136,16 +175,20 @@ absl::StatusOr<Equation> ParseEquation(std::string text, size_t num_operands) {
     });
     if (!letters || std::adjacent_find(list.begin(), list.end()) != list.end()) return refused;
   }
-  if (equation.operands.size() != num_operands) return refused;
   return equation;
 }
 
 absl::StatusOr<Tensor> Einsum(Call& call) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::string text, call.String("equation", ""));
-  DEEPPCR_ASSIGN_OR_RETURN(const Equation equation, ParseEquation(text, call.inputs.size()));
+  std::vector<size_t> ranks;
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    if (!call.Has(i)) return InvalidArgument("input ", i, " is missing");
+    ranks.push_back(call.in(i).shape.size());
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(const Equation equation, ParseEquation(text, ranks));
   std::string all;
   for (size_t i = 0; i < call.inputs.size(); ++i) {
-    if (!call.Has(i) || call.in(i).shape.size() != equation.operands[i].size()) {
+    if (ranks[i] != equation.operands[i].size()) {
       return InvalidArgument("attribute equation: ", Quoted(text), " does not fit input ", i);
     }
     all += equation.operands[i];

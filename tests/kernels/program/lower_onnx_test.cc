@@ -108,6 +108,41 @@ TEST(LowerOnnxTest, SumsByEinstein) {
   EXPECT_EQ(CountOf(MustLower(layer), Op::kLinear), 1);
 }
 
+TEST(LowerOnnxTest, SumsByEinsteinOverAxesThatAnEllipsisStandsFor) {
+  const auto einsum = [](const std::string& equation) {
+    OnnxModel model = Of({2});
+    model.Floats("f", {3}, {1, 2, 3}).Floats("w", {3, 2}, {1, 2, 3, 4, 5, 6});
+    model.Node("Einsum", {"x", equation.find('j') == std::string::npos ? "w" : "f"}, {"y"})
+        .String("equation", equation);
+    return model;
+  };
+  EXPECT_THAT(Say(einsum("...i,j->...ij"), {1, -1}), ElementsAre(1, 2, 3, -1, -2, -3));
+  EXPECT_THAT(Say(einsum("...i,oi->...o"), {1, -1}), ElementsAre(-1, -1, -1));
+  EXPECT_THAT(Say(einsum("...i,oi"), {1, -1}), ElementsAre(-1, -1, -1));
+  EXPECT_THAT(Say(einsum("...,...->..."), {1, -1}), ElementsAre(1, -2, 3, -4, 5, -6));
+  for (const std::string equation : {"....i,oi->...o", "...i...,oi->...o", "...bai,oi->...o"}) {
+    EXPECT_THAT(LowerBytes(einsum(equation).Bytes(), kState).status().message(),
+                HasSubstr("attribute equation"))
+        << equation;
+  }
+}
+
+// PyTorch's cos of integers is a float; its exporter takes the result for integers, as here.
+TEST(LowerOnnxTest, FunctionsOfIntegersAreFloats) {
+  const auto embed = [](const std::string& added) {
+    OnnxModel model = Of({1});
+    model.Input("t", {-1}, TensorProto::INT64).Floats("half", {1}, {0.5F});
+    model.Ints("whole", {1}, {3}).Node("Cos", {"t"}, {"c"});
+    model.Node("Add", {"c", added}, {"s"}).Node("Add", {"x", "s"}, {"y"});
+    return LowerBytes(model.Bytes(), {.state = "x", .time = "t"});
+  };
+  const auto lowered = embed("half");
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  EXPECT_THAT(Predict(*lowered, {.time = 1}, {0}),
+              ElementsAre(DoubleNear(std::cos(1) + 0.5, 1e-12)));
+  EXPECT_THAT(embed("whole").status().message(), HasSubstr("operands of different types"));
+}
+
 struct MapCase {
   std::string op;
   std::vector<double> expected;  // of -2, -0.5, 0.5, 2
