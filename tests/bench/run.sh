@@ -7,6 +7,8 @@
 #        tests/bench/run.sh --peers [--name NAME] [--build_dir DIR] [--skip_build] [--seconds S]
 #                           [--core N] [--limit S] [--workloads W1,...] [--samples 1,...]
 #                           [--engines ours,...]
+#        tests/bench/run.sh --models [--name NAME] [--build_dir DIR] [--skip_build] [--seconds S]
+#                           [--core N] [--samples 1,...] [--only MODEL,...] [--no_times]
 #
 # Measures the CPU: the ladder of solvers (networks and diffusion models) against PyTorch on the
 # same core, the sweep over depths and widths, and the service, by both of its protocols, against an
@@ -27,6 +29,13 @@
 #                     a part of W1,W4,W5, of 1,8,64 and of the modules in tests/bench/peers
 #                     (ours, c_engine, eigen_engine, jax_engine, ort_engine, openvino_engine,
 #                     torch_engine)
+# With --models it trains public models (tests/models/zoo.py) for seconds at their published sizes,
+# exports them and measures libdeeppcr against the loops of their projects in PyTorch and against
+# ONNX Runtime called for each step, in turns on one core; and writes tests/bench/results/cpu/
+# models.json and, with what no clock decides, models-arithmetic.json. That takes ten minutes. PyTorch
+# goes into build/torch (tests/models/requirements.txt). A part is written to build/models/part.json.
+#   --only MODEL,...  models of zoo.py
+#   --no_times        count the arithmetic that is left in the step, and measure nothing
 # For all:
 #   --build_dir DIR   default: build/bench
 #   --skip_build      measure the programs that are there
@@ -56,8 +65,11 @@ build_dir=build/bench
 skip_build=false
 stages=false
 peers=false
+models=false
 arguments=()
 peers_arguments=()
+models_arguments=()
+models_file=
 peers_file=
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -67,14 +79,20 @@ while [ $# -gt 0 ]; do
     --skip_build) skip_build=true ;;
     --stages) stages=true ;;
     --peers) peers=true ;;
+    --models) models=true ;;
     --seconds | --core)
       arguments+=("$1" "$(flag_value "$@")")
       peers_arguments+=("$1" "$2")
+      models_arguments+=("$1" "$2")
       shift ;;
+    --only) models_arguments+=(--models "$(flag_value "$@")"); models_file=build/models/part.json; shift ;;
+    --no_times) models_arguments+=("$1") ;;
     --limit) peers_arguments+=("$1" "$(flag_value "$@")"); shift ;;
     --workloads | --samples | --engines)
       peers_arguments+=("$1" "$(flag_value "$@")")
+      models_arguments+=("$1" "$2")
       peers_file=build/peers/part.json
+      models_file=build/models/part.json
       shift ;;
     --rounds | --blas) arguments+=("$1" "$(flag_value "$@")"); shift ;;
     --no_torch | --no_ladder | --no_sweep | --no_rpc) arguments+=("$1") ;;
@@ -102,6 +120,19 @@ if $peers; then
     --library "$build_dir/kernels/c_api/libdeeppcr.so" \
     --out "${peers_file:-tests/bench/results/cpu/${name:-peers}.json}" \
     --command "${command_line% }" "${peers_arguments[@]}"
+fi
+if $models; then
+  if ! $skip_build; then
+    deploy/install.sh peers
+    deploy/build.sh --preset bench --build_dir "$build_dir" --target deeppcr_c --target deeppcr-server
+  fi
+  say "PyTorch and ONNX Runtime: build/torch"
+  make_environment torch tests/models/requirements.txt || fail "PyPI is not reached"
+  exec build/torch/bin/python -B -W ignore tests/bench/models/measure_models.py --scratch build/models \
+    --library "$build_dir/kernels/c_api/libdeeppcr.so" \
+    --server_binary "$build_dir/server/deeppcr-server" \
+    --out "${models_file:-tests/bench/results/cpu/${name:-models}.json}" \
+    --command "${command_line% }" "${models_arguments[@]}"
 fi
 if ! $skip_build; then
   deploy/install.sh bench

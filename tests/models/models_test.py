@@ -27,6 +27,9 @@ for _variable in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS'):
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / 'bench/models'))
+
+import described  # noqa: E402
 import exporting  # noqa: E402
 import sampler  # noqa: E402
 import serving  # noqa: E402
@@ -122,6 +125,16 @@ def check(binary, folder):
     return '' if done.returncode == 0 else done.stdout.decode()
 
 
+def arithmetic(binary, name, folder):
+    """What is wrong with what a program leaves in the step: an embedding of the time is not in it, and
+    most of it are layers that multiply with the state."""
+    program = described.describe(binary, folder)
+    layers = program.step_numbers / program.optimised[-1]
+    right = (program.optimised[0] > 0 and 0 < program.left <= program.written_share
+             and 0.5 < layers <= 1)
+    return [] if right else [f'{name}: {program}']
+
+
 def judged(flags, exporter, folder):
     """Everything that is wrong with the models of one exporter."""
     wrong, truths = [], {}
@@ -131,7 +144,8 @@ def judged(flags, exporter, folder):
         sizes = getattr(model, flags.sizes)
         module, (first, last) = exporting.make(model, sizes, repository / name, exporter)
         refusal = check(flags.server_binary, repository / name / '1')
-        wrong += [f'{name}: {refusal}'] if refusal else []
+        wrong += [f'{name}: {refusal}'] if refusal else arithmetic(
+            flags.server_binary, name, repository / name / '1')
         wrong += [] if last < first else [f'{name}: training did nothing, {first} to {last}']
         truths[name] = Truth(model, sizes, module, flags.rows)
     with serving.Server(flags.server_binary, flags.client_binary, repository, folder,

@@ -53,3 +53,13 @@ extern "C" int weight_bytes_run(const void* problem, const void*, const void*, v
   static_cast<float*>(y)[1] = static_cast<float>(total >> 16);
   return 0;
 }
+
+// The sum of `floats` words, a multiple of 128, read `steps` times, modulo 2^32.
+extern "C" uint32_t weight_bytes_read(const float* weights, int64_t floats, int64_t steps) {
+  Sums sums = {};
+  for (int64_t step = 0; step < steps; ++step) {
+    asm volatile("" ::: "memory");
+    Read(weights, floats, sums);
+  }
+  return Total(sums);
+}
