@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who answers: our engine in this process, the projects' own loop in PyTorch, ONNX Runtime by steps.
 
-Every candidate gets the same noise and answers with the samples [n, D].
+Every candidate gets the same noise and answers with the samples [n, D]. Ours is timed in C, the others
+where they are called, in Python.
 """
 
 import ctypes
@@ -15,40 +16,31 @@ import ours
 import sampler
 from calls import PythonCall
 
-ENGINES = ('ours', 'PyTorch', 'ONNX Runtime')
 
-
-class OurCall:
-    """deeppcr_run, step by step, by one thread."""
-
-    def __init__(self, library, model, x, noise, others):
-        self.library, self.model = library, model
-        self.given = [native.aligned(array) for array in (x, noise)]
-        self.samples = native.aligned(np.zeros((len(x), x[0].size)))
-        self.options = ours.sized(ours.RunOptions, solver=b'sequential', rtol=1e-4, atol=1e-6,
-                                  warm_sweeps=-1)
-        self.inputs = ours.sized(ours.Inputs, num_samples=len(x),
-                                 initial_noise=self.given[0].ctypes.data,
-                                 step_noise=self.given[1].ctypes.data)
-        for other in others:
-            if np.issubdtype(other.dtype, np.integer):
-                self.given.append(other.astype(np.int32))
-                self.inputs.class_labels = self.given[-1].ctypes.data
-            else:
-                self.given.append(native.aligned(other))
-                self.inputs.inputs = self.given[-1].ctypes.data
-        self.outputs = ours.sized(ours.Outputs, outputs=self.samples.ctypes.data,
-                                  report_size=ctypes.sizeof(ours.Report))
-        self.pointers = [ctypes.byref(part) for part in (self.options, self.inputs, self.outputs)]
-
-    def __call__(self):
-        self.library.check(self.library.functions.deeppcr_run(self.model, *self.pointers))
-        return self.samples
+def our_call(library, model, libraries, x, noise, others):
+    """deeppcr_run, step by step, by one thread; timed without Python."""
+    given = [native.aligned(array) for array in (x, noise)]
+    samples = native.aligned(np.zeros((len(x), x[0].size)))
+    options = ours.sized(ours.RunOptions, solver=b'sequential', rtol=1e-4, atol=1e-6, warm_sweeps=-1)
+    handed = ours.sized(ours.Inputs, num_samples=len(x), initial_noise=given[0].ctypes.data,
+                        step_noise=given[1].ctypes.data)
+    for other in others:
+        is_label = np.issubdtype(other.dtype, np.integer)
+        given.append(other.astype(np.int32) if is_label else native.aligned(other))
+        setattr(handed, 'class_labels' if is_label else 'inputs', given[-1].ctypes.data)
+    results = ours.sized(ours.Outputs, outputs=samples.ctypes.data,
+                         report_size=ctypes.sizeof(ours.Report))
+    return native.NativeCall(
+        native.load_library('c_loop', libraries), library.functions.deeppcr_run,
+        [model.value, *map(ctypes.addressof, (options, handed, results))], samples,
+        (library, given, options, handed, results),
+        lambda _: RuntimeError(library.functions.deeppcr_last_error().decode()))
 
 
 def torch_call(module, schedule, x, noise, others):
     x, noise, *others = (torch.from_numpy(array) for array in (x, noise, *others))
-    return lambda: sampler.states(module, schedule, x, noise, others)[-1].flatten(1).numpy()
+    return PythonCall(
+        lambda: sampler.states(module, schedule, x, noise, others)[-1].flatten(1).numpy())
 
 
 def session_of(path):
@@ -68,7 +60,7 @@ def ort_call(session, schedule, x, noise, others):
             m = session.run(None, {'x': z, 't': np.full(len(z), t), **fixed})[0]
             z = advanced(step, z, m, noise[:, i])
         return z.reshape(len(z), -1)
-    return call
+    return PythonCall(call)
 
 
 def advanced(step, z, m, noise):

@@ -39,7 +39,6 @@ import protocol  # noqa: E402
 import result_file  # noqa: E402
 import sampler  # noqa: E402
 import zoo  # noqa: E402
-from calls import PythonCall  # noqa: E402
 
 SAMPLES = (1, 8, 64)
 
@@ -87,10 +86,9 @@ def measured_row(arguments, prepared, made, samples):
     library, loaded, session, reader = made
     (x, noise), others = prepared.inputs(samples)
     calls = {
-        'ours': engines.OurCall(library, loaded, x, noise, others),
+        'ours': engines.our_call(library, loaded, arguments.scratch / 'lib', x, noise, others),
         'PyTorch': engines.torch_call(prepared.module, prepared.schedule, x, noise, others),
         'ONNX Runtime': engines.ort_call(session, prepared.schedule, x, noise, others)}
-    calls = {name: PythonCall(call) for name, call in calls.items()}
     errors = checked(calls, prepared.answer(x, noise, others))
     numbers = prepared.program.step_numbers
     calls['reading'] = engines.reading_call(reader, numbers, prepared.model.steps)
@@ -163,9 +161,10 @@ def main():
     os.sched_setaffinity(0, {arguments.core})
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
-    problem = native.compile_library('weight_bytes', arguments.scratch / 'lib')
-    if problem:
-        sys.exit(f'measure_models.py: {problem}')
+    for name in ('c_loop', 'weight_bytes'):
+        problem = native.compile_library(name, arguments.scratch / 'lib')
+        if problem:
+            sys.exit(f'measure_models.py: {problem}')
     models = [Prepared(arguments, zoo.MODELS[name]) for name in arguments.models]
     count(arguments, models)
     if not arguments.no_times:
