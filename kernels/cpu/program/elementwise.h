@@ -7,6 +7,7 @@
 #include "kernels/cpu/diffusion/hidden_vectors.h"
 #include "kernels/cpu/program/kernels.h"
 #include "kernels/cpu/simd/activations.h"
+#include "kernels/cpu/simd/sine_cosine.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
@@ -103,23 +104,21 @@ struct Lanes<Op::kLog> {
   }
   static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) { s[0] = All(1.0F) / a[0]; }
 };
+DEEPPCR_INLINE Wide Sine(Wide a) {
+  return SineOrCosine<true>(a, [](double x) { return __builtin_sin(x); });
+}
+DEEPPCR_INLINE Wide Cosine(Wide a) {
+  return SineOrCosine<false>(a, [](double x) { return __builtin_cos(x); });
+}
 template <>
 struct Lanes<Op::kSin> {
-  static DEEPPCR_INLINE Wide Value(const Wide* a) {
-    return OnLanes(a[0], [](double x) { return __builtin_sin(x); });
-  }
-  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
-    s[0] = OnLanes(a[0], [](double x) { return __builtin_cos(x); });
-  }
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return Sine(a[0]); }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) { s[0] = Cosine(a[0]); }
 };
 template <>
 struct Lanes<Op::kCos> {
-  static DEEPPCR_INLINE Wide Value(const Wide* a) {
-    return OnLanes(a[0], [](double x) { return __builtin_cos(x); });
-  }
-  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
-    s[0] = OnLanes(a[0], [](double x) { return -__builtin_sin(x); });
-  }
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return Cosine(a[0]); }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) { s[0] = -Sine(a[0]); }
 };
 template <>
 struct Lanes<Op::kErf> {

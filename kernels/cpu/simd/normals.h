@@ -12,20 +12,13 @@
 
 #include "kernels/cpu/diffusion/kernels.h"
 #include "kernels/cpu/simd/simd.h"
+#include "kernels/cpu/simd/sine_cosine.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-inline constexpr int kDoubles = kNativeLanes / 2;
-
-typedef double Doubles __attribute__((vector_size(kDoubles * 8)));
-typedef uint64_t Words __attribute__((vector_size(kDoubles * 8)));  // 32 bits each, then doubles'
-typedef float Floats __attribute__((vector_size(kDoubles * 4)));
 typedef uint32_t HalfWords __attribute__((vector_size(kDoubles * 4)));
 
 inline constexpr uint64_t kLow32 = 0xFFFFFFFFU;
-
-DEEPPCR_INLINE Words AsWords(Doubles x) { return reinterpret_cast<Words>(x); }
-DEEPPCR_INLINE Doubles AsDoubles(Words x) { return reinterpret_cast<Doubles>(x); }
 
 // The product of the low halves.
 DEEPPCR_INLINE Words MultiplyLow(Words a, uint64_t b) {
@@ -76,43 +69,6 @@ DEEPPCR_INLINE Doubles Logarithms(Doubles x) {
   const Doubles rest = s * (half_square + (odd + even));
   return k * 6.93147180369123816490e-01 -
          ((half_square - (rest + k * 1.90821492927058770002e-10)) - f);
-}
-
-struct SineCosine {
-  Doubles sine, cosine;
-};
-
-// Sine and cosine of 0 <= x < 2 pi, but not of multiples of pi / 2: by pi / 2 in two parts, 33 bits
-// and the rest, and the polynomials of fdlibm.
-DEEPPCR_INLINE SineCosine SinesAndCosines(Doubles x) {
-  constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52: the sum is rounded to an integer
-  const Doubles shifted = x * 6.36619772367581382433e-01 + kMagic;
-  const Words quadrant = AsWords(shifted);
-  const Doubles k = shifted - kMagic;
-  const Doubles r = (x - k * 1.57079632673412561417e+00) - k * 6.07710050650619224932e-11;
-  const Doubles z = r * r;
-  const Doubles sine_series =
-      -1.66666666666666324348e-01 +
-      z * (8.33333333332248946124e-03 +
-           z * (-1.98412698298579493134e-04 +
-                z * (2.75573137070700676789e-06 +
-                     z * (-2.50507602534068634195e-08 + z * 1.58969099521155010221e-10))));
-  const Doubles cosine_series =
-      4.16666666666666019037e-02 +
-      z * (-1.38888888888741095749e-03 +
-           z * (2.48015872894767294178e-05 +
-                z * (-2.75573143513906633035e-07 +
-                     z * (2.08757232129817482790e-09 + z * -1.13596475577881948265e-11))));
-  const Doubles sine = r + r * z * sine_series;
-  const Doubles half = 0.5 * z;
-  const Doubles head = 1.0 - half;
-  const Doubles cosine = head + (((1.0 - head) - half) + z * z * cosine_series);
-  // By quadrants: (s, c), (c, -s), (-s, -c), (-c, s).
-  const auto odd = (quadrant & 1U) != 0;
-  const Words sine_sign = (quadrant & 2U) << 62;
-  const Words cosine_sign = ((quadrant + 1U) & 2U) << 62;
-  return {AsDoubles(AsWords(odd ? cosine : sine) ^ sine_sign),
-          AsDoubles(AsWords(odd ? sine : cosine) ^ cosine_sign)};
 }
 
 // Rounds to float bits in the low halves; `doubts` gets a bit set where a float is not certain.
