@@ -16,3 +16,4 @@ for sizes in small published; do
   "$python" -B -W ignore "$folder/models_test.py" --sizes "$sizes" \
     --exporters torchscript dynamo "$@"
 done
+"$python" -B -W ignore "$folder/stack_test.py" --exporters torchscript dynamo "$@"

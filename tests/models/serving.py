@@ -52,24 +52,33 @@ class Server:
 
     def generate(self, name, solver, x, noise, others=(), rtol=1e-4):
         """An Answer; arrays are float32, a label integers."""
-        arguments = ['--solver', solver, '--rtol', str(rtol), '--out', self.folder / 'out.npy',
-                     '--trajectory', self.folder / 'states.npy', '--json',
-                     self.folder / 'out.json', '--quiet', '--initial_noise', self.saved('x', x),
-                     '--step_noise', self.saved('noise', noise)]
+        arguments = ['--initial_noise', self.saved('x', x), '--step_noise',
+                     self.saved('noise', noise), '--json', self.folder / 'out.json']
         for other in others:
             if np.issubdtype(other.dtype, np.integer):
                 arguments += ['--class', ','.join(map(str, other))]
             else:
                 arguments += ['--conditioning', self.saved('c', other)]
-        done = subprocess.run([self.binaries[1], 'generate', name, '--server', self.address,
-                               *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              check=False)
+        answer = self.ask('generate', name, solver, rtol, arguments)
+        return dataclasses.replace(answer, samples=answer.samples.reshape(x.shape))
+
+    def forward(self, name, solver, x, rtol=1e-4):
+        """An Answer, whose samples are the outputs [n, output_dim]; x is float32 [n, input_dim]."""
+        return self.ask('forward', name, solver, rtol,
+                        ['--in', self.saved('x', x), '--report', self.folder / 'out.json'])
+
+    def ask(self, command, name, solver, rtol, arguments):
+        done = subprocess.run([self.binaries[1], command, name, '--server', self.address,
+                               '--solver', solver, '--rtol', str(rtol), '--out',
+                               self.folder / 'out.npy', '--trajectory', self.folder / 'states.npy',
+                               '--quiet', *arguments], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, check=False)
         if done.returncode != 0:
-            raise RuntimeError(f'deeppcr generate {name}: {done.stderr.decode()}')
+            raise RuntimeError(f'deeppcr {command} {name}: {done.stderr.decode()}')
         requests = json.loads((self.folder / 'out.json').read_text(encoding='utf-8'))['requests']
         assert len(requests) == 1, 'all samples in one request'
-        return Answer(np.load(self.folder / 'out.npy').reshape(x.shape),
-                      np.load(self.folder / 'states.npy'), requests[0])
+        return Answer(np.load(self.folder / 'out.npy'), np.load(self.folder / 'states.npy'),
+                      requests[0])
 
     def saved(self, name, array):
         """[n, ...] as the command line takes it: a step's noise is [n, L, D], others [n, D]."""

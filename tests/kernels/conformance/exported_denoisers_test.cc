@@ -3,12 +3,17 @@
 // and sampled by every solver on the CPU, compared with the reference. That the programs are the
 // modules is tests/kernels/program/exports_test.cc's to show.
 #include <gtest/gtest.h>
+#include <onnx/onnx.pb.h>
 
 #include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <random>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "kernels/base/strings.h"
 #include "kernels/model/model.h"
@@ -102,6 +107,70 @@ TEST_P(ExportedDenoisersTest, TheIdIsThatOfWhatIsComputed) {
   const std::string id = ReadModel(folder_.string(), {})->weights_sha256;
   EXPECT_EQ(id.size(), 64u);
   EXPECT_EQ(id, ReadModel(folder_.string(), {})->weights_sha256);
+}
+
+// A graph whose every name is another one, with its nodes and initialisers in another order.
+std::string Disguised(const std::string& bytes) {
+  onnx::ModelProto model;
+  EXPECT_TRUE(model.ParseFromString(bytes));
+  onnx::GraphProto& graph = *model.mutable_graph();
+  std::map<std::string, std::string> names;
+  const auto rename = [&](std::string* name) {
+    if (name->empty()) return;
+    const auto count = names.size();
+    // Names whose order is another one.
+    *name =
+        names.try_emplace(*name, StrCat("v", 9999 - 7 * count % 5003, "_", count)).first->second;
+  };
+  for (auto& input : *graph.mutable_input()) {
+    if (input.name() != "state" && input.name() != "time" && input.name() != "condition" &&
+        input.name() != "label")
+      rename(input.mutable_name());
+    else
+      names[input.name()] = input.name();
+  }
+  for (auto& output : *graph.mutable_output()) rename(output.mutable_name());
+  for (auto& tensor : *graph.mutable_initializer()) rename(tensor.mutable_name());
+  for (auto& node : *graph.mutable_node()) {
+    node.set_name(StrCat("n", node.name().size() * 31 % 17));
+    for (auto& name : *node.mutable_input()) rename(&name);
+    for (auto& name : *node.mutable_output()) rename(&name);
+  }
+  graph.clear_value_info();
+  std::mt19937 random(5);
+  const auto shuffle = [&](auto* list) {
+    for (int i = list->size() - 1; i > 0; --i)
+      list->SwapElements(i, static_cast<int>(random() % static_cast<uint32_t>(i + 1)));
+  };
+  shuffle(graph.mutable_node());
+  shuffle(graph.mutable_initializer());
+  return model.SerializeAsString();
+}
+
+// What a graph calls its parts, and in which order it lists them, changes no bit.
+TEST_P(ExportedDenoisersTest, NamesAndOrderChangeNoBit) {
+  const absl::StatusOr<Model> model = ReadModel(folder_.string(), {});
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto file = folder_ / "denoiser.onnx";
+  std::stringstream bytes;
+  bytes << std::ifstream(file, std::ios::binary).rdbuf();
+  std::ofstream(file, std::ios::binary) << Disguised(bytes.str());
+  const absl::StatusOr<Model> disguised = ReadModel(folder_.string(), {});
+  ASSERT_TRUE(disguised.ok()) << disguised.status();
+  std::vector<float> conditions(static_cast<size_t>(2 * GetParam().condition), 0.5F);
+  std::vector<int32_t> labels(GetParam().classes > 0 ? 2 : 0, 1);
+  const SampleInputs request = {
+      .num_samples = 2, .inputs = conditions, .seed = 3, .first_sample = 0, .labels = labels};
+  const SystemSpec &plain = model->systems[1], &other = disguised->systems[1];
+  EXPECT_EQ(ShapeOf(plain).step_weights, ShapeOf(other).step_weights);
+  for (size_t i = 0; i + 1 < BackendCases().size(); ++i) {
+    const SolverRig rig(BackendCases()[i].create(), plain);
+    const SolverRig again(BackendCases()[i].create(), other);
+    for (const std::string_view solver : {"sequential", "newton", "picard"}) {
+      const ResolvedOptions options = OptionsFor(solver, ShapeOf(plain).num_steps, 2, 1e-4);
+      EXPECT_TRUE(rig.Solve(options, request).SameAnswers(again.Solve(options, request)));
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Exports, ExportedDenoisersTest, ::testing::ValuesIn(kExports),
