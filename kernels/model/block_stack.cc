@@ -31,8 +31,21 @@ using program::OnnxGraph;
 using program::OnnxTensor;
 using program::ValueId;
 
-// Of what is made for each layer at load, in double: some ten seconds.
-constexpr double kMaxLayerProducts = 1e10;
+// Work for each layer at load, in double: some ten seconds in all. An instruction takes as long as
+// so many multiply-adds, however small it is.
+constexpr double kMaxLayerWork = 1e10, kWorkOfInstruction = 64;
+
+double WorkOfALayer(const program::Program& program) {
+  double work = program::CostsOf(program).by_class[program::kOnTime];
+  for (const program::StackedConstant& stacked : program.stacked)
+    work += static_cast<double>(program.at(stacked.value).size);
+  for (const program::Instruction& instruction : program.instructions) {
+    const program::Value& value = program.at(instruction.result);
+    if (value.depends == program::kOnTime)
+      work += kWorkOfInstruction + static_cast<double>(value.size);
+  }
+  return work;
+}
 
 bool IsShared(const ModelConfig& config, const std::string& name) {
   return std::ranges::find(config.shared_weights, name) != config.shared_weights.end();
@@ -116,12 +129,19 @@ absl::StatusOr<program::Program> CompileBlock(const Model& model, std::string* l
   DEEPPCR_RETURN_IF_ERROR(CheckBlockSizes(model.config, builder, next));
   DEEPPCR_ASSIGN_OR_RETURN(const program::Program written, builder.Finish(next));
   DEEPPCR_ASSIGN_OR_RETURN(program::Program optimized, program::Optimize(written));
-  const double products = program::CostsOf(optimized).by_class[program::kOnTime];
-  if (products * static_cast<double>(model.config.num_layers) > kMaxLayerProducts)
-    return ResourceExhausted("what is computed from the weights alone takes ", products,
-                             " products for each layer; ", kMaxLayerProducts,
-                             " are allowed for all");
-  if (listing != nullptr) *listing = Describe(optimized, &written);
+  const double work = WorkOfALayer(optimized);
+  if (work * static_cast<double>(model.config.num_layers) > kMaxLayerWork)
+    return ResourceExhausted("what is computed from the weights alone takes ", work,
+                             " operations for each of ", model.config.num_layers, " layers; ",
+                             kMaxLayerWork, " are allowed for all");
+  if (listing != nullptr) {
+    *listing = Describe(optimized, &written);
+    for (const auto& [name, tensor] : graph.initializers) {
+      if (tensor.type != program::OnnxType::kFloat || model.stack.weights.contains(name)) continue;
+      *listing +=
+          StrCat("the same for all layers: ", Quoted(name), " ", ShapeString(tensor.shape), "\n");
+    }
+  }
   return optimized;
 }
 
@@ -134,13 +154,36 @@ absl::Status LoadBlockGraph(const std::string& directory, const ModelLimits& lim
       bytes, directory,
       {.max_external_bytes = limits.max_weights_bytes - static_cast<int64_t>(bytes.size())});
   DEEPPCR_RETURN_IF_ERROR(WithContext(graph.status(), kBlockFile));
-  DEEPPCR_RETURN_IF_ERROR(CheckOuterNames(*graph));
-  DEEPPCR_RETURN_IF_ERROR(CheckShared(model.config, *graph));
   model.stack.graph = std::make_shared<const OnnxGraph>(*std::move(graph));
   return absl::OkStatus();
 }
 
+namespace {
+
+// An exporter takes initialisers of equal numbers for one, and writes the others as its copies:
+// they are initialisers of their own again, as layers differ where this one did not. A scalar is
+// one only where it has a tensor.
+std::shared_ptr<const OnnxGraph> WithoutCopies(const OnnxGraph& graph, const Tensors& tensors) {
+  auto result = std::make_shared<OnnxGraph>(graph);
+  std::erase_if(result->nodes, [&](const program::OnnxNode& node) {
+    if (node.op_type != "Identity" || node.inputs.size() != 1 || node.outputs.size() != 1)
+      return false;
+    const auto from = result->initializers.find(node.inputs[0]);
+    const std::string& to = node.outputs[0];
+    const bool is_output = std::ranges::find(result->outputs, to) != result->outputs.end();
+    if (from == result->initializers.end() || is_output) return false;
+    if (from->second.shape.empty() && tensors.Find(to) == nullptr) return false;
+    return result->initializers.emplace(to, OnnxTensor(from->second)).second;
+  });
+  return result;
+}
+
+}  // namespace
+
 absl::Status LoadStack(const Tensors& tensors, const ModelLimits& limits, Model& model) {
+  model.stack.graph = WithoutCopies(*model.stack.graph, tensors);
+  DEEPPCR_RETURN_IF_ERROR(CheckOuterNames(*model.stack.graph));
+  DEEPPCR_RETURN_IF_ERROR(CheckShared(model.config, *model.stack.graph));
   const std::string names = TensorNames(*model.stack.graph);
   TensorReader reader(tensors, limits, names);
   DEEPPCR_RETURN_IF_ERROR(ReadInputLayer(reader, model, model.stack.encode));
@@ -155,11 +198,18 @@ namespace {
 // The specification of a block that is a layer of a named stack: hand-written kernels exist for
 // these, on every backend. Its numbers go to the storage of a dense stack.
 absl::StatusOr<DenseStackSpec> DenseStackOver(const program::DenseStackForm& form,
-                                              const program::Program& program, Model& model) {
+                                              const program::Program& program,
+                                              const ModelLimits& limits, Model& model) {
   const int64_t L = model.config.num_layers, D = model.config.state_dim;
+  // A matrix may be computed from far fewer numbers than it has.
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes, CheckedProduct({L, D, D + 1, sizeof(float)}));
+  if (bytes > limits.max_weights_bytes)
+    return ResourceExhausted(kBlockFile, ": the matrices of ", L, " layers take ", bytes,
+                             " bytes; ", limits.max_weights_bytes, " are allowed");
   program::Evaluation evaluation(program);
   model.weights.reserve(static_cast<size_t>(L * D * D));
   for (int64_t l = 0; l < L; ++l) {
+    if (Fired(limits.token)) return absl::CancelledError("stopped while layers were computed");
     evaluation.Run({.step = l}, {}, program::kOnTime);
     const auto matrix = evaluation.at(form.matrix);
     for (int64_t i = 0; i < D; ++i)
@@ -194,7 +244,8 @@ absl::Status CompleteStack(const ModelLimits& limits, Model& model) {
   model.stack.graph = nullptr;
   model.stack.weights.clear();
   if (const auto form = program::DenseStackFormOf(*compiled); form.has_value()) {
-    DEEPPCR_ASSIGN_OR_RETURN(const DenseStackSpec spec, DenseStackOver(*form, *compiled, model));
+    DEEPPCR_ASSIGN_OR_RETURN(const DenseStackSpec spec,
+                             DenseStackOver(*form, *compiled, limits, model));
     model.systems = {spec};
     if (limits.listing != nullptr) *limits.listing += "served by the kernels of dense stacks\n";
     return absl::OkStatus();

@@ -171,6 +171,66 @@ TEST_F(BlockStackTest, NamesWhatTheGraphDoesNotFit) {
   refused(named, "which is the name of the output layer outside the blocks; rename it");
 }
 
+// What an exporter took for one initialiser, as its numbers were equal in the layer it saw.
+TEST_F(BlockStackTest, CopiesOfAnInitialiserAreInitialisersOfTheirOwn) {
+  OnnxModel block;
+  block.Input("z", {1, 2})
+      .Floats("first", {1, 2}, {1, 1})
+      .Node("Identity", {"first"}, {"second"})
+      .Node("Mul", {"z", "first"}, {"y"})
+      .Node("Tanh", {"y"}, {"h"})
+      .Node("Mul", {"h", "second"}, {"next"})
+      .Output("next");
+  const NamedTensor first = Numbers("first", {3, 1, 2}), second = Numbers("second", {3, 1, 2});
+  ExpectError(Load(block, {first}), StatusCode::kInvalidArgument,
+              "tensor \"second\" of shape [3, 1, 2] is missing");
+  const auto model = Load(block, {first, second});
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(std::get<StackProgramSpec>(model->systems.at(0)).program->stacked.size(), 2u);
+}
+
+// A few numbers of each layer that become large matrices, of many layers.
+TEST_F(BlockStackTest, MatricesAreBoundedThoughTheirNumbersAreFew) {
+  OnnxModel block;
+  block.Input("z", {1, 64})
+      .Floats("s", {1}, {1})
+      .Ints("shape", {2}, {64, 64})
+      .Node("Expand", {"s", "shape"}, {"w"})
+      .Node("MatMul", {"z", "w"}, {"y"})
+      .Node("Tanh", {"y"}, {"next"})
+      .Output("next");
+  ASSERT_TRUE(testing::WriteModel(directory_.path(),
+                                  R"({"input_dim": 64, "output_dim": 64, "state_dim": 64,
+                                      "num_layers": 4096, "model_type": "stack"})",
+                                  {Numbers("s", {4096, 1})})
+                  .ok());
+  std::ofstream(directory_.File("block.onnx"), std::ios::binary) << block.Bytes();
+  ExpectError(ReadModel(directory_.path(), {.max_weights_bytes = 1 << 22}),
+              StatusCode::kResourceExhausted, "block.onnx: the matrices of 4096 layers take");
+}
+
+TEST_F(BlockStackTest, WorkForEachLayerIsBoundedByItsInstructionsToo) {
+  OnnxModel block = Block();
+  block.Floats("s", {1}, {1});
+  std::string last = "s";
+  for (int i = 0; i < 400; ++i) {
+    const std::string next = "c" + std::to_string(i);
+    block.Node(i % 2 == 0 ? "Tanh" : "Sigmoid", {last}, {next});
+    last = next;
+  }
+  block.graph().mutable_output(0)->set_name("scaled");
+  block.Node("Mul", {"next", last}, {"scaled"});
+  ASSERT_TRUE(testing::WriteModel(directory_.path(),
+                                  R"({"input_dim": 2, "output_dim": 2, "state_dim": 2,
+                                      "num_layers": 1048576, "model_type": "stack",
+                                      "shared_weights": ["w", "b"]})",
+                                  {Numbers("s", {1048576, 1})})
+                  .ok());
+  std::ofstream(directory_.File("block.onnx"), std::ios::binary) << block.Bytes();
+  ExpectError(ReadModel(directory_.path(), {}), StatusCode::kResourceExhausted,
+              "operations for each of 1048576 layers");
+}
+
 TEST_F(BlockStackTest, WantsItsFile) {
   ASSERT_TRUE(
       testing::WriteModel(directory_.path(), std::string("{") + kConfig + "}", kTensors).ok());
