@@ -14,8 +14,8 @@
 #   --no_install      never call apt-get
 #   --no_build        use the binaries in --build_dir
 # Exit status: 0 only if newton and auto gave sequential's label for every held-out digit, newton
-# and picard generated sequential's samples, and all samples are as good as deploy/models/README.md
-# says.
+# and picard generated sequential's samples, so did the same network as exported from PyTorch, and
+# all samples are as good as deploy/models/README.md says.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . deploy/lib.sh
@@ -113,10 +113,11 @@ classify() {
     --picture "$output/$1.png" --must_agree "newton,auto" "${outputs[@]}"
 }
 
-# Draws the same samples with sequential, newton and picard, and compares them. The tolerance, 1e-4,
-# is on the states; a decoder may amplify it.
+# generate MODEL [NAME=FILE]: draws the same samples with sequential, newton and picard, and compares
+# them with the file's, or sequential's. The tolerance, 1e-4, is on the states; a decoder may
+# amplify it.
 generate() {
-  local solver outputs=()
+  local solver outputs=("${@:2}")
   for solver in sequential newton picard; do
     deeppcr generate "$1" --num 16 --seed 1 --solver "$solver" --out "$output/$1-$solver.npy" \
       | sed -n '1,3p'
@@ -141,7 +142,7 @@ compare_generation() {
   say
   say "$1, one sample:"
   deeppcr compare "$1" --num 1 --repetitions 5 --row sequential --row newton --row picard --row auto \
-    --json "$output/$1-compare.json" 2>/dev/null
+    "${@:2}" --json "$output/$1-compare.json" 2>/dev/null
   "$python" -B deploy/demo/stages.py "$1" "$output/$1-compare.json"
 }
 
@@ -186,11 +187,16 @@ $agreed || fail "the solvers do not agree: see above"
 
 step "new digits from digits-ddpm, a thousand reverse steps each"
 generate digits-ddpm || fail "the solvers generate different samples: see above"
+say "the same network as PyTorch exports it, against digits-ddpm:"
+generate digits-ddpm-onnx "digits-ddpm=$output/digits-ddpm-sequential.npy" \
+  || fail "the exported network generates different samples: see above"
 good=true
 draw digits-ddpm --num 256
 judge digits-ddpm || good=false
 draw digits-class --num 250 --class all --labels_out "$output/digits-class-labels.npy"
 judge digits-class --labels "$output/digits-class-labels.npy" || good=false
+draw digits-pixels --num 250 --class all --labels_out "$output/digits-pixels-labels.npy"
+judge digits-pixels --labels "$output/digits-pixels-labels.npy" || good=false
 draw swissroll-ddpm --num 500
 judge swissroll-ddpm || good=false
 $good || fail "the samples are worse than they should be: see above"
@@ -199,6 +205,8 @@ step "the same input through several solvers"
 compare digits-resnet
 compare digits-mlp
 compare_generation digits-ddpm
+compare_generation digits-ddpm-onnx
+compare_generation digits-pixels --class 3
 
 step "metrics ($http/metrics)"
 "$python" -B deploy/demo/metrics.py "$http/metrics" 20

@@ -30,11 +30,11 @@ Written by `deploy/models/diffusion/train.py` from the exported files; do not ed
 {scheduler}
 
 ## Training
-`deploy/models/diffusion/train.py --models {spec.name}`
+{training}
 
 | | |
 |---|---|
-| loss | mean squared error of the noise, timesteps uniform, stratified within a batch |
+| loss | mean squared error of the {loss}, timesteps uniform, stratified within a batch |
 | optimiser | AdamW, linear warm-up, then half a cosine to 0; gradients clipped to norm 1 |
 | steps, points per step | {spec.training_steps}, {points} |
 | timesteps per step, with {spec.group_size} points each | {spec.groups} |
@@ -51,8 +51,8 @@ with them.
 _DIGITS_DATA = """The optical digits that scikit-learn carries (`sklearn.datasets.load_digits`,
 1797 images of 8x8, the test part of the UCI data set "Optical Recognition of Handwritten Digits",
 E. Alpaydin and C. Kaynak, 1998, doi 10.24432/C50P49, licence CC BY 4.0), pixel / 16. The split of
-the other digits models, seed {split_seed}: {train} images train the autoencoder, the denoiser and
-the classifier that judges; {held_out} are held out and serve to judge only. The settings below were
+the other digits models, seed {split_seed}: {train} images train {trained};
+{held_out} are held out and serve to judge only. The settings below were
 chosen while looking at the checks of a handful of runs, so the figures are slightly optimistic."""
 
 _ROLL_DATA = """A spiral in the plane, made by `deploy/models/diffusion/swissroll.py`: an angle t
@@ -69,7 +69,22 @@ and cosines of the timestep through two layers.""",
 {spec.num_blocks} blocks of width {spec.hidden_dim}, LayerNorm shifted, scaled and gated by y,
 states of {spec.state_dim} values; y is the sum of an embedding of the digit asked for and of
 {spec.time_embedding_dim} sines and cosines of the timestep through two layers.""",
+    "gated_mlp": """{spec.num_blocks} blocks h + W (silu(G u) * (U u)) of width {spec.hidden_dim}, u
+being LayerNorm of h, shifted and scaled by y, and a last layer of such a u; states of
+{spec.state_dim} values; y is the sum of an embedding of the digit asked for and of
+{spec.time_embedding_dim} sines and cosines of the timestep through two layers. No denoiser that the
+server has a name for is of this form.""",
 }
+_PIXELS = """
+
+The states are the pixels themselves, in [0, 1] and neither shifted nor scaled: there is no encoder
+and no decoder. Outputs are not clipped: whoever draws them clips to [0, 1]."""
+_EXPORTED = """
+
+The denoiser is `denoiser.onnx`: what `torch.onnx.export` of PyTorch {torch} wrote of a module that
+states the network anew, in plain PyTorch, and has the trained weights
+(`deploy/models/diffusion/exported.py`). config.json knows nothing of it but the sizes of state and
+output."""
 _DECODER = """
 
 The state is the latent of an autoencoder, {pixels} -> {hidden} -> {latent} -> {hidden} -> {pixels}
@@ -80,13 +95,17 @@ dimension is folded into the decoder, so that encoding its drawings of the train
 variance 1 again: trained under noise, it leans towards the mean image. The decoder is part of this
 model. Its outputs are not clipped: whoever draws them clips to [0, 1]."""
 
-_SCHEDULER = """`{spec.scheduler}`, {spec.train_timesteps} training timesteps, linear betas from
-1e-4 to 0.02, epsilon prediction, {steps} inference steps (the first is the default). `clip_sample`
-is off: with linear betas the predicted x_0 divides by no less than
-sqrt(alphas_cumprod) = {least_signal:.4f}, so it stays finite without clipping, and the kinks of a
+_SCHEDULER = """`{spec.scheduler}`, {spec.train_timesteps} training timesteps, {betas} betas from
+{beta_start} to 0.02, {prediction}, {steps} inference steps (the first is the default).
+`clip_sample` is off: {finite}, so it stays finite without clipping, and the kinks of a
 clamp would only disturb a Newton solver."""
+_FINITE = {
+    "epsilon": """with {betas} betas the predicted x_0 divides by no less than
+sqrt(alphas_cumprod) = {least_signal:.4f}""",
+    "v_prediction": "the predicted x_0 is a sum of state and velocity and divides by nothing",
+}
 
-_SMOOTHING = "| noise on training latents, against learning them by heart | {spec.smoothing:g} |\n"
+_SMOOTHING = "| noise on training {points}, against learning them by heart | {spec.smoothing:g} |\n"
 
 _QUALITY = """
 ## Quality of samples
@@ -133,18 +152,33 @@ def _header(spec, digits):
     text, more = _ROLL_DATA.format(noise=swissroll.NOISE,
                                    scaled_noise=swissroll.STANDARDISED_NOISE), ""
     if spec.digits:
+        trained = ("the autoencoder, the denoiser and the classifier that judges" if spec.latent
+                   else "the denoiser, and the autoencoder and the classifier that judge")
         text = _DIGITS_DATA.format(split_seed=data.SPLIT_SEED, train=len(digits.train_labels),
+                                   trained=trained,
                                    held_out=len(digits.held_out_labels))
-        architecture += _DECODER.format(
+        architecture += _PIXELS if not spec.latent else _DECODER.format(
             pixels=autoencoder.PIXELS, hidden=autoencoder.HIDDEN, latent=autoencoder.LATENT,
             steps=autoencoder.AUTOENCODER_STEPS, batch=autoencoder.BATCH,
             pixel_noise=autoencoder.PIXEL_NOISE, latent_noise=autoencoder.LATENT_NOISE)
-        more = _SMOOTHING.format(spec=spec)
+        more = _SMOOTHING.format(spec=spec, points="latents" if spec.latent else "pixels")
+    if spec.onnx:
+        architecture += _EXPORTED.format(torch=torch.__version__)
+    command = f"`deploy/models/diffusion/train.py --models {spec.name}`"
+    if spec.same_as:
+        command += (f" exports the weights of {spec.same_as} and trains nothing. They were "
+                    "trained so:")
+    loss, prediction = {"epsilon": ("noise", "epsilon prediction"),
+                        "v_prediction": ("velocity", "v prediction")}[spec.prediction]
+    betas = spec.beta_schedule.replace("_", " ")
+    finite = _FINITE[spec.prediction].format(
+        betas=betas, least_signal=float(training.alphas_cumprod_of(spec)[-1].sqrt()))
     return _HEADER.format(
-        spec=spec, data=text, architecture=architecture, more=more,
+        spec=spec, data=text, architecture=architecture, more=more, training=command, loss=loss,
         scheduler=_SCHEDULER.format(
-            spec=spec, steps=" or ".join(map(str, spec.inference_steps)),
-            least_signal=float(training.linear_alphas_cumprod(spec)[-1].sqrt())),
+            spec=spec, steps=" or ".join(map(str, spec.inference_steps)), betas=betas,
+            beta_start=f"{spec.beta_start:.0e}".replace("e-0", "e-"), prediction=prediction,
+            finite=finite),
         points=spec.groups * spec.group_size, torch=torch.__version__, numpy=np.__version__,
         sklearn=sklearn.__version__)
 
@@ -159,7 +193,7 @@ def _quality_text(spec, digits, results):
             pixels=autoencoder.PIXELS, hidden=autoencoder.HIDDEN, classes=autoencoder.CLASSES,
             confidence=quality.CONFIDENCE, real=len(digits.train_labels)
             + len(digits.held_out_labels), **results.judge_accuracy)
-        copies = _DIGITS_COPIES.format(norm=spec.state_dim**0.5)
+        copies = _DIGITS_COPIES.format(norm=autoencoder.LATENT**0.5)
     return _QUALITY.format(samples=checks.SAMPLES, judges=judges, halvings=quality.HALVINGS,
                            frechet_samples=quality.FRECHET_SAMPLES, copies=copies)
 
@@ -209,6 +243,7 @@ def render(spec: networks.Spec, digits: data.Digits, results: checks.Results) ->
     lines += _newton_table(results)
     lines += ["", "## Files", "| file | bytes |", "|---|---|"]
     lines += [f"| `{name}` | {size} |" for name, size in results.file_bytes.items()]
-    lines += ["", "SHA-256 of `model.safetensors`:", f"`{results.weights_sha256}`.",
-              "", "## Limits", _DIGITS_LIMITS if spec.digits else _ROLL_LIMITS]
+    for name, digest in results.sha256.items():
+        lines += ["", f"SHA-256 of `{name}`:", f"`{digest}`."]
+    lines += ["", "## Limits", _DIGITS_LIMITS if spec.digits else _ROLL_LIMITS]
     return _wrapped("\n".join(lines))

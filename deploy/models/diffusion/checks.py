@@ -21,7 +21,8 @@ LIMITS = quality.Limits(confident_share=0.8, class_share=0.06, class_accuracy=0.
                         frechet_ratio=1.6, neighbour_ratio=0.6, near_share=0.97, part_share=0.05)
 MOST_ITERATIONS = {"DDPMScheduler": 7, "DDIMScheduler": 4}
 MOST_TORCH_DIFFERENCE = 1e-4
-FILES = "config.json", "scheduler_config.json", "model.safetensors"
+FILES = "config.json", "scheduler_config.json", "model.safetensors", "denoiser.onnx"
+MOST_SAMPLE_DIFFERENCE = 1e-4   # of samples with equal weights and noise, relative to the largest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Results:
     newton: list
     torch_difference: float      # largest, of denoiser outputs, relative to the largest output
     judge_accuracy: dict         # by the classifier of quality.py; empty for the swiss roll
-    weights_sha256: str
+    sample_difference: float     # to those of the model with the same weights; None without one
+    sha256: dict                 # of the files with weights
     file_bytes: dict
 
 
@@ -92,9 +94,23 @@ def _judge_accuracy(digits, data_dir):
             "confident": float(sure.mean())}
 
 
+def _asks_for_iterations(spec):
+    return networks.DIGITS_DDPM.name in (spec.name, spec.same_as)
+
+
+def _sample_difference(spec, model, directory):
+    """Between two ways to hold the same weights, with the same noise."""
+    if not spec.same_as:
+        return None
+    other = sampler.load(directory.parent.parent / spec.same_as / "1")
+    ours, theirs = (sampler.sample(m, SAMPLES, SEEDS[0], None, spec.inference_steps[0])
+                    for m in (model, other))
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
 def _newton(spec, model):
     counts = []
-    schedulers = MOST_ITERATIONS if spec.name == "digits-ddpm" else (spec.scheduler,)
+    schedulers = MOST_ITERATIONS if _asks_for_iterations(spec) else (spec.scheduler,)
     for scheduler in schedulers:
         print(f"{spec.name}: counting Newton iterations, {scheduler}", flush=True)
         counts.append(newton.count_iterations(model, scheduler, spec.inference_steps[0]))
@@ -104,14 +120,16 @@ def _newton(spec, model):
 def run(spec: networks.Spec, directory: pathlib.Path, data_dir: pathlib.Path, digits) -> Results:
     """Reloads the files in directory and measures them; digits as data.load() returns them."""
     model = sampler.load(directory)
-    weights = (directory / "model.safetensors").read_bytes()
+    files = [name for name in FILES if (directory / name).exists()]
     return Results(
         columns=_columns(spec, model, data_dir),
         newton=_newton(spec, model),
         torch_difference=_torch_difference(spec, model),
         judge_accuracy=_judge_accuracy(digits, data_dir) if spec.digits else {},
-        weights_sha256=hashlib.sha256(weights).hexdigest(),
-        file_bytes={name: (directory / name).stat().st_size for name in FILES})
+        sample_difference=_sample_difference(spec, model, directory),
+        sha256={name: hashlib.sha256((directory / name).read_bytes()).hexdigest()
+                for name in files if not name.endswith(".json")},
+        file_bytes={name: (directory / name).stat().st_size for name in files})
 
 
 def targets(spec: networks.Spec, results: Results) -> list:
@@ -130,7 +148,11 @@ def targets(spec: networks.Spec, results: Results) -> list:
         accuracy = results.judge_accuracy["accuracy"]
         rows.append(("held-out accuracy of the judging classifier > 95%", f"{accuracy:.2%}",
                      accuracy > 0.95))
-    if spec.name == "digits-ddpm":
+    if spec.same_as:
+        rows.append((f"samples within {MOST_SAMPLE_DIFFERENCE:g} of those of {spec.same_as}, with "
+                     "the same noise", f"{results.sample_difference:.1e}",
+                     results.sample_difference <= MOST_SAMPLE_DIFFERENCE))
+    if _asks_for_iterations(spec):
         for counts in results.newton:
             most, median = MOST_ITERATIONS[counts.scheduler], float(np.median(counts.counts))
             rows.append((f"median Newton K at {counts.steps} steps of {counts.scheduler} <= {most}",

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 import torch.nn.functional as F
 
+DECODER = "decoder."       # begins the names of its tensors
 LAYER_NORM_EPSILON = 1e-6
 MAX_PERIOD = 10000.0
 
@@ -17,7 +18,7 @@ class Spec:
     """What a denoiser is and how it is trained."""
 
     name: str
-    denoiser: str              # "residual_mlp" or "adaln_mlp"
+    denoiser: str              # "residual_mlp" or "adaln_mlp"; with onnx also "gated_mlp"
     scheduler: str             # "DDPMScheduler" or "DDIMScheduler"
     state_dim: int
     hidden_dim: int
@@ -30,11 +31,16 @@ class Spec:
     smoothing: float           # standard deviation of noise added to the training latents
     num_blocks: int = 3
     num_classes: int = 0
-    digits: bool = True        # latents of digits with a decoder; false: points of the swiss roll
+    digits: bool = True        # false: points of the swiss roll
+    latent: bool = True        # of digits: their latents, with a decoder; false: their pixels
+    onnx: bool = False         # the denoiser is in denoiser.onnx
+    same_as: str = ""          # the trained model whose weights these are
     activation: str = "silu"
     time_embedding_dim: int = 128
     train_timesteps: int = 1000
     beta_schedule: str = "linear"
+    beta_start: float = 0.0001
+    prediction: str = "epsilon"
     weight_decay: float = 1e-4
     ema_decay: float = 0.999
 
@@ -117,6 +123,23 @@ class AdaLnBlock(nn.Module):
         return h + gate * self.mlp(self.in_ln(h) * (1 + scale) + shift)
 
 
+class GatedBlock(nn.Module):
+    """A gated layer (SwiGLU) of LayerNorm, shifted and scaled by y; it starts as the identity."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPSILON, elementwise_affine=False)
+        self.gate, self.up, self.down = (Linear(dim, dim) for _ in range(3))
+        nn.init.zeros_(self.down.weight)
+        nn.init.zeros_(self.down.bias)
+        self.modulation = _modulation(dim, 2)
+
+    def forward(self, h, y):
+        shift, scale = self.modulation(y).chunk(2, dim=-1)
+        u = self.norm(h) * (1 + scale) + shift
+        return h + self.down(F.silu(self.gate(u)) * self.up(u))
+
+
 class AdaLnFinalLayer(nn.Module):
     """As FinalLayer of MAR's SimpleMLPAdaLN; the linear layer starts at zero."""
 
@@ -133,15 +156,19 @@ class AdaLnFinalLayer(nn.Module):
         return self.linear(self.norm(h) * (1 + scale) + shift)
 
 
+_LAYERS = {"residual_mlp": (ResidualBlock, PlainFinalLayer),
+           "adaln_mlp": (AdaLnBlock, AdaLnFinalLayer),
+           "gated_mlp": (GatedBlock, AdaLnFinalLayer)}
+
+
 class Denoiser(nn.Module):
-    """The noise in z [groups, n, D]; each group has one embedded timestep [E] and one label."""
+    """The prediction at z [groups, n, D]; a group has one embedded timestep [E] and one label."""
 
     def __init__(self, spec: Spec):
         super().__init__()
-        self.adaln = spec.denoiser == "adaln_mlp"
+        self.layers_take_silu = spec.denoiser == "residual_mlp"
         dim = spec.hidden_dim
-        block, final = ((AdaLnBlock, AdaLnFinalLayer) if self.adaln
-                        else (ResidualBlock, PlainFinalLayer))
+        block, final = _LAYERS[spec.denoiser]
         self.time_embed = TimeEmbed(spec)
         if spec.num_classes:
             self.class_embed = nn.Embedding(spec.num_classes, dim)
@@ -154,7 +181,7 @@ class Denoiser(nn.Module):
         y = self.time_embed(embedded)
         if labels is not None:
             y = y + self.class_embed(labels)
-        y = (y if self.adaln else F.silu(y))[:, None]
+        y = (F.silu(y) if self.layers_take_silu else y)[:, None]
         h = self.input_proj(z)
         for block in self.res_blocks:
             h = block(h, y)
@@ -172,5 +199,14 @@ DIGITS_CLASS = Spec(name="digits-class", denoiser="adaln_mlp", scheduler="DDIMSc
 SWISSROLL_DDPM = Spec(name="swissroll-ddpm", denoiser="residual_mlp", scheduler="DDPMScheduler",
                       state_dim=2, hidden_dim=64, inference_steps=(1000, 100), seed=1,
                       training_steps=24000, groups=64, group_size=4, learning_rate=2e-3,
-                      smoothing=0.0, digits=False, weight_decay=0.0)
-SPECS = {spec.name: spec for spec in (DIGITS_DDPM, DIGITS_CLASS, SWISSROLL_DDPM)}
+                      smoothing=0.0, digits=False, latent=False, weight_decay=0.0)
+DIGITS_PIXELS = Spec(name="digits-pixels", denoiser="gated_mlp", scheduler="DDIMScheduler",
+                     state_dim=64, hidden_dim=160, inference_steps=(100, 50), seed=1,
+                     training_steps=14000, groups=64, group_size=2, learning_rate=2e-3,
+                     smoothing=0.013, num_classes=10, latent=False, onnx=True,
+                     beta_schedule="scaled_linear", beta_start=1e-5, prediction="v_prediction",
+                     weight_decay=1e-2)
+DIGITS_DDPM_ONNX = dataclasses.replace(DIGITS_DDPM, name="digits-ddpm-onnx", onnx=True,
+                                       same_as=DIGITS_DDPM.name)
+SPECS = {spec.name: spec for spec in (DIGITS_DDPM, DIGITS_CLASS, SWISSROLL_DDPM, DIGITS_DDPM_ONNX,
+                                      DIGITS_PIXELS)}

@@ -17,6 +17,30 @@ TOLERANCE = 1e-4
 MAX_ITERATIONS = 32
 SEEDS = range(201, 206)      # seeds of z_0 and noise, one sample each
 STEPS = 1000
+DIFFERENCE = 2.0**-13
+
+
+class _Exported:
+    """denoiser.onnx at a different timestep for each row, with Jacobians by central differences."""
+
+    def __init__(self, model: sampler.Model, steps, label):
+        self.graph = model.graph
+        self.times = np.array([step.timestep for step in steps])
+        self.labels = None if label is None else np.full(len(steps), label)
+
+    def _call(self, z, copies):
+        """m at [L * copies, D], the copies of a step beside each other."""
+        rows = [np.repeat(values, copies) for values in (self.times, self.labels)
+                if values is not None]
+        return self.graph(z.reshape(-1, z.shape[-1]), *rows)
+
+    def linearise(self, z):
+        """(m [L, D], dm/dz [L, D, D]); the differences are taken in double."""
+        moves = DIFFERENCE * np.concatenate([np.eye(z.shape[1]), -np.eye(z.shape[1])])
+        moved = self._call(z[:, None].astype(np.float64) + moves, len(moves))
+        up, down = np.split(moved.reshape(len(z), len(moves), -1), 2, axis=1)
+        jacobian = ((up - down) / (2 * DIFFERENCE)).astype(np.float32)
+        return self._call(z, 1), jacobian.transpose(0, 2, 1)
 
 
 class _Denoiser:
@@ -87,7 +111,7 @@ class _System:
     """z_l = F_l(z_(l-1)) for all steps at once; states are [L, D]."""
 
     def __init__(self, model, steps, noises, label):
-        self.denoiser = _Denoiser(model, steps, label)
+        self.denoiser = (_Denoiser if model.graph is None else _Exported)(model, steps, label)
         self.clip_range = sampler.clip_range_of(model.scheduler)
         dim = model.config["state_dim"]
         self.push = np.stack([np.zeros(dim, np.float32) if noise is None

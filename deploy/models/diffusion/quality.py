@@ -16,7 +16,9 @@ from shared import MODELS, safetensors_file
 import swissroll
 
 DIGITS_DATA, SWISSROLL_DATA = "digits_quality.safetensors", "swissroll_quality.safetensors"
-MODEL_NAMES = ("digits-class", "digits-ddpm", "swissroll-ddpm")
+MODEL_NAMES = ("digits-class", "digits-ddpm", "digits-ddpm-onnx", "digits-pixels",
+               "swissroll-ddpm")
+WITH_CLASSES = ("digits-class", "digits-pixels")
 MIN_SAMPLES = 128            # with fewer, shares and covariances say nothing
 
 CONFIDENCE = 0.9
@@ -194,8 +196,8 @@ def judge(model, samples, labels=None, data_dir=MODELS / "data", limits=Limits()
                          f"got {list(samples.shape)}")
     if not np.isfinite(samples).all():
         raise ValueError("samples: expected finite values")
-    if (model == "digits-class") != (labels is not None):
-        raise ValueError("labels: expected with digits-class, and only with it")
+    if (model in WITH_CLASSES) != (labels is not None):
+        raise ValueError(f"labels: expected with {' and '.join(WITH_CLASSES)}, and only with them")
     if labels is not None and labels.shape != (len(samples),):
         raise ValueError(f"labels: expected one per sample, got {list(labels.shape)}")
     tensors = safetensors_file.read(data_dir / name)
@@ -218,7 +220,7 @@ def main() -> int:
     parser.add_argument("--samples", type=pathlib.Path, required=True,
                         help=".npy, the model's outputs [n, output_dim]")
     parser.add_argument("--labels", type=pathlib.Path,
-                        help=".npy, integers [n]: the digits asked for (digits-class)")
+                        help=".npy, integers [n]: the digits asked for, for models that take them")
     parser.add_argument("--data_dir", type=pathlib.Path, default=MODELS / "data")
     arguments = parser.parse_args()
     samples = np.load(arguments.samples, allow_pickle=False)

@@ -31,6 +31,7 @@ class DigitsTest(unittest.TestCase):
     def test_passes_real_digits(self):
         self.assertEqual(missed("digits-ddpm", self.images), [])
         self.assertEqual(missed("digits-class", self.images, self.labels), [])
+        self.assertEqual(missed("digits-pixels", self.images, self.labels), [])
 
     def test_misses_a_forgotten_digit(self):
         self.assert_missed("rarest digit", self.images[self.labels != 8])
@@ -62,6 +63,7 @@ class DigitsTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "^samples: "):
                 quality.judge("digits-ddpm", samples)
         for model, labels in (("digits-class", None), ("digits-ddpm", self.labels),
+                              ("digits-pixels", None),
                               ("digits-class", self.labels[:-1])):
             with self.assertRaisesRegex(ValueError, "^labels: "):
                 quality.judge(model, self.images, labels)

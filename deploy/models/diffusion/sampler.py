@@ -11,6 +11,7 @@ import pathlib
 
 import numpy as np
 
+import onnx_file
 from shared import safetensors_file
 
 LAYER_NORM_EPSILON = np.float32(1e-6)
@@ -53,19 +54,27 @@ class Step:
 
 def _alphas_cumprod(scheduler):
     """[T], float64."""
-    if scheduler["beta_schedule"] != "linear":
-        raise ValueError(f"beta_schedule: expected linear, got {scheduler['beta_schedule']}")
-    betas = np.linspace(scheduler["beta_start"], scheduler["beta_end"],
-                        scheduler["num_train_timesteps"])
-    return np.cumprod(1 - betas)
+    powers = {"linear": 1, "scaled_linear": 2}
+    if scheduler["beta_schedule"] not in powers:
+        raise ValueError(f"beta_schedule: expected one of {', '.join(powers)}, "
+                         f"got {scheduler['beta_schedule']}")
+    power = powers[scheduler["beta_schedule"]]
+    ends = (scheduler[key]**(1 / power) for key in ("beta_start", "beta_end"))
+    return np.cumprod(1 - np.linspace(*ends, scheduler["num_train_timesteps"])**power)
 
 
 def _step(scheduler, now, before, timestep):
     """now, before: alphas_cumprod at this timestep and the next of the list; 1 after the last."""
-    common = {"timestep": timestep, "x0_z": 1 / np.sqrt(now),
-              "x0_m": -np.sqrt(1 - now) / np.sqrt(now)}
+    signal, noise = np.sqrt(now), np.sqrt(1 - now)
+    if scheduler["prediction_type"] == "epsilon":
+        x0, epsilon = (1 / signal, -noise / signal), (0.0, 1.0)    # of z and of m
+    else:
+        x0, epsilon = (signal, -noise), (noise, signal)
+    common = {"timestep": timestep, "x0_z": x0[0], "x0_m": x0[1]}
     if scheduler["_class_name"] == "DDIMScheduler":
-        return Step(z_z=0.0, z_m=np.sqrt(1 - before), z_x0=np.sqrt(before), sigma=0.0, **common)
+        left = np.sqrt(1 - before)
+        return Step(z_z=left * epsilon[0], z_m=left * epsilon[1], z_x0=np.sqrt(before), sigma=0.0,
+                    **common)
     beta = 1 - now / before
     variance = max((1 - before) / (1 - now) * beta, 1e-20)    # fixed_small
     return Step(z_z=np.sqrt(now / before) * (1 - before) / (1 - now), z_m=0.0,
@@ -75,11 +84,12 @@ def _step(scheduler, now, before, timestep):
 
 def reverse_steps(scheduler, count):
     """The `count` steps, first to last."""
-    expected = {"prediction_type": "epsilon", "timestep_spacing": "leading", "steps_offset": 0,
-                "thresholding": False, "rescale_betas_zero_snr": False, "trained_betas": None}
-    for key, value in expected.items():
-        if scheduler[key] != value:
-            raise ValueError(f"{key}: expected {value}, got {scheduler[key]}")
+    expected = {"prediction_type": ("epsilon", "v_prediction"), "timestep_spacing": ("leading",),
+                "steps_offset": (0,), "thresholding": (False,), "rescale_betas_zero_snr": (False,),
+                "trained_betas": (None,)}
+    for key, values in expected.items():
+        if scheduler[key] not in values:
+            raise ValueError(f"{key}: expected one of {values}, got {scheduler[key]}")
     products = _alphas_cumprod(scheduler)
     timesteps = np.arange(count)[::-1] * (len(products) // count)
     befores = [products[t] for t in timesteps[1:]] + [1.0]
@@ -89,11 +99,12 @@ def reverse_steps(scheduler, count):
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model as its files describe it; every tensor is float32."""
+    """A model as its files describe it; tensors are float32, and the graph's are among them."""
 
     config: dict
     scheduler: dict
     tensors: dict
+    graph: onnx_file.Graph = None
 
     def linear(self, name, values):
         return values @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"]
@@ -111,6 +122,9 @@ class Model:
 
     def denoise(self, z, timestep, labels=None):
         """The model's output m [n, D] at states z [n, D]."""
+        if self.graph is not None:
+            times = np.full(len(z), timestep)
+            return self.graph(z, times) if labels is None else self.graph(z, times, labels)
         silu_y = self.silu_conditioning(timestep, labels)
         adaln = self.config["denoiser"] == "adaln_mlp"
         h = self.linear("input_proj", z)
@@ -197,7 +211,13 @@ def sample(model: Model, count, seed, labels=None, num_steps=None):
 
 
 def load(directory: pathlib.Path) -> Model:
-    """Reads config.json, scheduler_config.json and model.safetensors."""
+    """Reads config.json, scheduler_config.json, model.safetensors and denoiser.onnx."""
     config, scheduler = (json.loads((directory / name).read_text(encoding="utf-8"))
                          for name in ("config.json", "scheduler_config.json"))
-    return Model(config, scheduler, safetensors_file.read(directory / "model.safetensors"))
+    graph, tensors = None, {}
+    if config["denoiser"] == "onnx":
+        graph = onnx_file.read(directory / "denoiser.onnx")
+        tensors.update(graph.initializers)
+    if (directory / "model.safetensors").exists():
+        tensors.update(safetensors_file.read(directory / "model.safetensors"))
+    return Model(config, scheduler, tensors, graph)

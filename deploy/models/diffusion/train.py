@@ -6,13 +6,14 @@ import sys
 
 import torch
 
-import shared    # first: puts data and trainer on the path  # noqa: F401
+from shared import safetensors_file    # first: puts data and trainer on the path
 
 import autoencoder
 import card
 import checks
 import data
 import networks
+import quality
 import quality_data
 import trainer
 import training
@@ -28,20 +29,38 @@ def train_autoencoder(digits, data_dir):
         return decoder, autoencoder.apply(encoder, inputs)
 
 
+def copy_weights(spec, directory) -> None:
+    """Exports the weights of another model, which is trained already."""
+    denoiser, decoder = {}, {}
+    source = directory.parent.parent / spec.same_as / "1" / "model.safetensors"
+    for name, value in safetensors_file.read(source).items():
+        if name.startswith(networks.DECODER):
+            decoder[name.removeprefix(networks.DECODER)] = value
+        else:
+            denoiser[name] = value
+    training.export(spec, denoiser, decoder, directory)
+
+
 def train(specs, digits, output_dir) -> None:
-    """Trains and exports; the digits models have one autoencoder."""
+    """Trains and exports; the models of latents have one autoencoder."""
     data_dir = output_dir / "data"
     data_dir.mkdir(parents=True, exist_ok=True)
-    decoder = latents = None
-    if any(spec.digits for spec in specs):
-        decoder, latents = train_autoencoder(digits, data_dir)
+    decoder, latents, pixels = {}, None, torch.from_numpy(digits.train_inputs)
+    if (any(spec.latent and not spec.same_as for spec in specs)
+            or any(spec.digits for spec in specs)
+            and not (data_dir / quality.DIGITS_DATA).exists()):
+        layers, latents = train_autoencoder(digits, data_dir)
+        decoder = training.arrays(layers)
     if not all(spec.digits for spec in specs):
         quality_data.export_swissroll(data_dir)
     for spec in specs:
-        denoiser = training.train(spec, spec.training_steps, latents,
+        directory = output_dir / "repository" / spec.name / "1"
+        if spec.same_as:
+            copy_weights(spec, directory)
+            continue
+        denoiser = training.train(spec, spec.training_steps, latents if spec.latent else pixels,
                                   torch.from_numpy(digits.train_labels))
-        training.export(spec, denoiser, decoder if spec.digits else None,
-                        output_dir / "repository" / spec.name / "1")
+        training.export(spec, training.arrays(denoiser), decoder if spec.latent else {}, directory)
 
 
 def check(spec, digits, output_dir) -> bool:

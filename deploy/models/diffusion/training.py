@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import autoencoder
+import exported
 import networks
 from shared import safetensors_file
 import swissroll
@@ -28,12 +29,12 @@ def scheduler_config(spec: networks.Spec) -> dict:
         "_diffusers_version": DIFFUSERS_VERSION,
         "beta_end": 0.02,
         "beta_schedule": spec.beta_schedule,
-        "beta_start": 0.0001,
+        "beta_start": spec.beta_start,
         "clip_sample": False,
         "clip_sample_range": 1.0,
         "dynamic_thresholding_ratio": 0.995,
         "num_train_timesteps": spec.train_timesteps,
-        "prediction_type": "epsilon",
+        "prediction_type": spec.prediction,
         "rescale_betas_zero_snr": False,
         "sample_max_value": 1.0,
         "steps_offset": 0,
@@ -54,7 +55,7 @@ def config(spec: networks.Spec) -> dict:
         "model_type": "diffusion",
         "state_dim": spec.state_dim,
         "output_dim": autoencoder.PIXELS if spec.digits else spec.state_dim,
-        "denoiser": spec.denoiser,
+        "denoiser": "onnx" if spec.onnx else spec.denoiser,
         "hidden_dim": spec.hidden_dim,
         "num_blocks": spec.num_blocks,
         "activation": spec.activation,
@@ -64,18 +65,22 @@ def config(spec: networks.Spec) -> dict:
     }
     if spec.num_classes:
         content["num_classes"] = spec.num_classes
-    if spec.digits:
+    if spec.onnx:    # the file says what the network is
+        for key in ("hidden_dim", "num_blocks", "activation", "time_embedding_dim"):
+            del content[key]
+    if spec.latent:
         content["decoder_widths"] = [autoencoder.HIDDEN]
         content["decoder_activation"] = "silu"
+    if spec.digits:
         content["image_shape"] = [8, 8]
     return content
 
 
-def linear_alphas_cumprod(spec):
+def alphas_cumprod_of(spec):
     """[train_timesteps], float64."""
-    if spec.beta_schedule != "linear":
-        raise ValueError(f"{spec.name}: expected the linear schedule, got {spec.beta_schedule}")
-    betas = torch.linspace(0.0001, 0.02, spec.train_timesteps, dtype=torch.float64)
+    power = {"linear": 1, "scaled_linear": 2}[spec.beta_schedule]
+    betas = torch.linspace(spec.beta_start**(1 / power), 0.02**(1 / power), spec.train_timesteps,
+                           dtype=torch.float64)**power
     return torch.cumprod(1 - betas, dim=0)
 
 
@@ -111,10 +116,10 @@ def _optimizer(spec, values, steps):
 
 
 class _Points:
-    """Batches of training points: latents with a little noise, or fresh points of the roll."""
+    """Batches of training points: digits with a little noise, or fresh points of the roll."""
 
-    def __init__(self, spec, latents, labels):
-        self.spec, self.latents = spec, latents
+    def __init__(self, spec, digits, labels):
+        self.spec, self.digits = spec, digits
         if spec.digits:
             self.members = [torch.nonzero(labels == digit)[:, 0] for digit in labels.unique()]
         self.generator = np.random.default_rng(spec.seed)
@@ -130,8 +135,8 @@ class _Points:
             chosen = torch.stack([self._of_class(label) for label in labels])
         else:
             labels = None
-            chosen = torch.randint(len(self.latents), (spec.groups, spec.group_size))
-        points = self.latents[chosen]
+            chosen = torch.randint(len(self.digits), (spec.groups, spec.group_size))
+        points = self.digits[chosen]
         return points + spec.smoothing * torch.randn(points.shape), labels
 
     def _of_class(self, label):
@@ -145,15 +150,18 @@ def _stratified_timesteps(spec):
     return (position * spec.train_timesteps).long().clamp(max=spec.train_timesteps - 1)
 
 
-def train(spec: networks.Spec, steps: int, latents=None, labels=None) -> networks.Denoiser:
-    """The exponential moving average of the weights of a denoiser trained for so many steps."""
+def train(spec: networks.Spec, steps: int, digits=None, labels=None) -> networks.Denoiser:
+    """The exponential moving average of the weights of a denoiser trained for so many steps.
+
+    digits: their latents, or their pixels.
+    """
     torch.manual_seed(spec.seed)
     model = networks.Denoiser(spec)
     average = copy.deepcopy(model)
     values, slow_values = _Flat(model).values, _Flat(average).values.data
     optimizer, schedule = _optimizer(spec, values, steps)
-    points, embedding = _Points(spec, latents, labels), networks.time_embedding(spec)
-    alphas_cumprod = linear_alphas_cumprod(spec)
+    points, embedding = _Points(spec, digits, labels), networks.time_embedding(spec)
+    alphas_cumprod = alphas_cumprod_of(spec)
     signal, noise_size = (x.float()[:, None, None] for x in (alphas_cumprod.sqrt(),
                                                        (1 - alphas_cumprod).sqrt()))
     begin, total = time.monotonic(), 0.0
@@ -161,7 +169,10 @@ def train(spec: networks.Spec, steps: int, latents=None, labels=None) -> network
         clean, chosen_labels = points.draw()
         timesteps, noise = _stratified_timesteps(spec), torch.randn(clean.shape)
         noisy = signal[timesteps] * clean + noise_size[timesteps] * noise
-        loss = F.mse_loss(model(noisy, embedding[timesteps], chosen_labels), noise)
+        target = noise
+        if spec.prediction == "v_prediction":
+            target = signal[timesteps] * noise - noise_size[timesteps] * clean
+        loss = F.mse_loss(model(noisy, embedding[timesteps], chosen_labels), target)
         values.grad.zero_()
         loss.backward()
         torch.nn.utils.clip_grad_norm_([values], 1.0)
@@ -186,12 +197,15 @@ def arrays(module) -> dict:
     return {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
 
 
-def export(spec: networks.Spec, denoiser, decoder, directory: pathlib.Path) -> None:
-    """Writes the three files of the model; decoder may be None."""
+def export(spec: networks.Spec, denoiser: dict, decoder: dict, directory: pathlib.Path) -> None:
+    """Writes the files of the model from arrays by name; the decoder may be empty."""
     directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / "config.json", config(spec))
     _write_json(directory / "scheduler_config.json", dict(sorted(scheduler_config(spec).items())))
-    tensors = arrays(denoiser)
-    if decoder is not None:
-        tensors.update({f"decoder.{name}": value for name, value in arrays(decoder).items()})
-    safetensors_file.write(directory / "model.safetensors", tensors)
+    tensors = {f"{networks.DECODER}{name}": value for name, value in decoder.items()}
+    if spec.onnx:
+        exported.write(spec.name, denoiser, directory / "denoiser.onnx")
+    else:
+        tensors.update(denoiser)
+    if tensors:
+        safetensors_file.write(directory / "model.safetensors", tensors)
