@@ -15,6 +15,7 @@
 #include "kernels/base/strings.h"
 #include "kernels/model/parameter_limits.h"
 #include "kernels/model/registry.h"
+#include "kernels/model/weights.h"
 
 namespace deeppcr {
 namespace {
@@ -161,6 +162,20 @@ absl::Status ReadTimeEmbeddingDim(const nlohmann::json& value, const ConfigKey& 
   return absl::OkStatus();
 }
 
+absl::Status ReadTensorPrefix(const nlohmann::json& value, const ConfigKey& key,
+                              ModelConfig& config) {
+  DEEPPCR_ASSIGN_OR_RETURN(std::string prefix, JsonString(value, key.name));
+  if (prefix.empty() || std::cmp_greater(prefix.size(), kMaxTensorNameBytes)) {
+    return InvalidArgument(key.name, ": expected 1 to ", kMaxTensorNameBytes, " bytes, got ",
+                           prefix.size());
+  }
+  if (std::any_of(prefix.begin(), prefix.end(), IsControl)) {
+    return InvalidArgument(key.name, ": expected no control characters, got ", Quoted(prefix));
+  }
+  config.tensor_prefix = std::move(prefix);
+  return absl::OkStatus();
+}
+
 // The integers of an array whose size was checked, each in the range of the key.
 absl::StatusOr<std::vector<int64_t>> Integers(const nlohmann::json& array, const ConfigKey& key) {
   std::vector<int64_t> numbers;
@@ -258,7 +273,7 @@ absl::Status ReadImageShape(const nlohmann::json& value, const ConfigKey& key,
                          " values in all, got ", ShapeString(shape), " = ", pixels);
 }
 
-constexpr std::array<ConfigKey, 24> kKeys = {{
+constexpr std::array<ConfigKey, 25> kKeys = {{
     {"model_type", "string", "required", "all",
      "family of the model: `mlp`, `resnet`, `stack` or `diffusion`", 0, 0, &ReadModelType},
     {"input_dim", "integer", "required", "mlp, resnet, stack", "values per sample of a request", 1,
@@ -297,6 +312,10 @@ constexpr std::array<ConfigKey, 24> kKeys = {{
     {"time_embedding_dim", "integer", "required", "diffusion",
      "width of the sinusoidal embedding of a timestep; even", 2, kMaxHiddenDim,
      &ReadTimeEmbeddingDim, ConfigKey::Denoiser::kNamed},
+    {"tensor_prefix", "string", "none", "diffusion",
+     "what the names of the tensors begin with in model.safetensors, as `net.`, 1 to 256 bytes; "
+     "tensors of other names are left alone",
+     0, 0, &ReadTensorPrefix, ConfigKey::Denoiser::kNamed},
     {"denoiser_inputs", "object", "none", "diffusion",
      "names of the inputs of denoiser.onnx: `state`, `time` and `condition` (a vector, or a "
      "class); "

@@ -48,6 +48,7 @@ struct ModelConfig {
   int64_t hidden_dim = 0;                    // H
   int64_t num_blocks = 0;                    // N
   int64_t time_embedding_dim = 0;            // E, even
+  std::string tensor_prefix;                 // of the names in model.safetensors; may be empty
   std::vector<int64_t> num_inference_steps;  // 1 to 8 distinct numbers, the default first
   int64_t num_classes = 0;                   // at most one of this and conditioning_dim is not 0
   int64_t conditioning_dim = 0;

@@ -5,7 +5,7 @@
 // The tensors of a diffusion model in model.safetensors, one row per layer, in PyTorch's names and
 // layout ([out, in]). Loader, limit of parameters, the message about an unexpected tensor and the
 // table of server/README.md follow from the rows. The layers of the decoder are no rows, as
-// config.json gives their number and widths.
+// config.json gives their number and widths. The names are those after config.json's tensor_prefix.
 
 #include <cstdint>
 #include <span>

@@ -37,7 +37,7 @@ absl::Status ReadDecoder(TensorReader& reader, const ModelConfig& config,
       !reader.Has("decoder.0.bias")) {
     if (config.output_dim == config.state_dim) return absl::OkStatus();
     return reader.Refuse(InvalidArgument(
-        "tensor \"decoder.0.weight\" of shape ",
+        "tensor \"", reader.InFile("decoder.0.weight"), "\" of shape ",
         ShapeString(TensorReader::Shape{config.output_dim, config.state_dim}),
         " is missing; it may be left out, with its bias, only if output_dim equals state_dim "
         "(config.json: ",
@@ -137,7 +137,7 @@ absl::Status LoadDiffusion(const Tensors& tensors, const ModelLimits& limits, Mo
   const bool program = model.config.denoiser_program;
   const std::string names =
       program ? "decoder.<j>.weight, decoder.<j>.bias" : DenoiserTensorNames(model.config);
-  TensorReader reader(tensors, limits, names);
+  TensorReader reader(tensors, limits, names, model.config.tensor_prefix);
   if (!program) DEEPPCR_RETURN_IF_ERROR(ReadDenoiserTensors(reader, model.config, storage));
   DEEPPCR_RETURN_IF_ERROR(ReadDecoder(reader, model.config, storage));
   DEEPPCR_RETURN_IF_ERROR(reader.CheckAllUsed());

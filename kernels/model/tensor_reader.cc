@@ -10,12 +10,15 @@
 
 namespace deeppcr {
 
+std::string TensorReader::InFile(std::string_view name) const { return StrCat(prefix_, name); }
+
 bool TensorReader::HasBeginningWith(std::string_view prefix, std::string_view suffix) const {
+  const std::string begin = InFile(prefix);
   return std::any_of(tensors_.entries().begin(), tensors_.entries().end(),
-                     [=](const TensorEntry& entry) {
+                     [&](const TensorEntry& entry) {
                        const std::string_view name = entry.name;
-                       return name.size() > prefix.size() + suffix.size() &&
-                              name.starts_with(prefix) && name.ends_with(suffix);
+                       return name.size() > begin.size() + suffix.size() &&
+                              name.starts_with(begin) && name.ends_with(suffix);
                      });
 }
 
@@ -32,14 +35,15 @@ absl::Status TensorReader::Append(const std::string& name, const Shape& shape,
 
 absl::Status TensorReader::Take(const std::string& name, const Shape& shape,
                                 std::vector<float>& values) {
-  const TensorEntry* entry = tensors_.Find(name);
+  const std::string in_file = InFile(name);
+  const TensorEntry* entry = tensors_.Find(in_file);
   if (entry == nullptr) {
-    return InvalidArgument("tensor \"", name, "\" of shape ", ShapeString(shape), " is missing");
+    return InvalidArgument("tensor \"", in_file, "\" of shape ", ShapeString(shape), " is missing");
   }
   used_.insert(entry->name);
   if (entry->shape != shape) {
-    return InvalidArgument("tensor \"", name, "\": expected shape ", ShapeString(shape), ", got ",
-                           ShapeString(entry->shape));
+    return InvalidArgument("tensor \"", in_file, "\": expected shape ", ShapeString(shape),
+                           ", got ", ShapeString(entry->shape));
   }
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t count, CheckedProduct(shape));
   DEEPPCR_RETURN_IF_ERROR(Reserve(count));
@@ -54,11 +58,12 @@ absl::Status TensorReader::AppendIfThere(const std::string& name, const Shape& s
 }
 
 absl::Status TensorReader::CheckAllUsed() {
+  const std::string after = prefix_.empty() ? "" : StrCat("after ", Quoted(prefix_), " ");
   for (const TensorEntry& entry : tensors_.entries()) {
-    if (used_.contains(entry.name)) continue;
+    if (!entry.name.starts_with(prefix_) || used_.contains(entry.name)) continue;
     DEEPPCR_RETURN_IF_ERROR(problems_.Add(
         InvalidArgument("tensor ", Quoted(entry.name), " of shape ", ShapeString(entry.shape),
-                        " is unexpected; expected ", expected_names_)));
+                        " is unexpected; expected ", after, expected_names_)));
   }
   if (limits_.all_problems != nullptr) *limits_.all_problems = problems_;
   return problems_.status();

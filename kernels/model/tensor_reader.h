@@ -23,14 +23,20 @@ class TensorReader {
 
   // `expected_names` lists the tensors of the family, for the message about any other tensor. Both
   // `tensors` and `expected_names` outlive the reader. With limits.all_problems a tensor that is
-  // missing or wrong is passed over, and CheckAllUsed returns the first.
-  TensorReader(const Tensors& tensors, const ModelLimits& limits, std::string_view expected_names)
+  // missing or wrong is passed over, and CheckAllUsed returns the first. Names are those in the
+  // file without `prefix`, which outlives the reader too; tensors of other names do not exist for
+  // it.
+  TensorReader(const Tensors& tensors, const ModelLimits& limits, std::string_view expected_names,
+               std::string_view prefix = "")
       : tensors_(tensors),
         limits_(limits),
         expected_names_(expected_names),
+        prefix_(prefix),
         problems_(limits.all_problems != nullptr) {}
 
-  bool Has(std::string_view name) const { return tensors_.Find(name) != nullptr; }
+  // The tensor's name in the file.
+  std::string InFile(std::string_view name) const;
+  bool Has(std::string_view name) const { return tensors_.Find(InFile(name)) != nullptr; }
   bool HasBeginningWith(std::string_view prefix, std::string_view suffix) const;
 
   // Elements of all tensors: no tensor or stack of tensors has more.
@@ -55,7 +61,7 @@ class TensorReader {
 
   const Tensors& tensors_;
   const ModelLimits& limits_;
-  const std::string_view expected_names_;
+  const std::string_view expected_names_, prefix_;
   Problems problems_;
   int64_t bytes_ = 0;
   absl::flat_hash_set<std::string_view> used_;

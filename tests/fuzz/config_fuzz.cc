@@ -81,6 +81,8 @@ void RequireDiffusionLimits(const ModelConfig& config) {
   Require(!named || Within(config.num_blocks, 64), "num_blocks is in range");
   Require(!named || (Within(config.time_embedding_dim, 4096) && config.time_embedding_dim % 2 == 0),
           "time_embedding_dim is even and in range");
+  Require(named ? config.tensor_prefix.size() <= 256 : config.tensor_prefix.empty(),
+          "tensor_prefix is bounded, and of named denoisers");
   const std::vector<int64_t>& counts = config.num_inference_steps;
   Require(!counts.empty() && counts.size() <= 8, "there are 1 to 8 numbers of steps");
   Require(std::set<int64_t>(counts.begin(), counts.end()).size() == counts.size(),
@@ -128,6 +130,8 @@ void RequireSameDiffusion(const ModelConfig& config, const nlohmann::json& objec
   Require(object.value("num_blocks", 0) == config.num_blocks, "num_blocks is as given");
   Require(object.value("time_embedding_dim", 0) == config.time_embedding_dim,
           "time_embedding_dim is as given");
+  Require(object.value("tensor_prefix", "") == config.tensor_prefix,
+          "tensor_prefix is as given or none");
   const nlohmann::json& counts = object["num_inference_steps"];
   Require(counts.is_array() ? counts == config.num_inference_steps
                             : Integers{counts.get<int64_t>()} == config.num_inference_steps,

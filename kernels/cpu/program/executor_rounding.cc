@@ -142,9 +142,11 @@ void Executor::ProbesElementwise(const PackedInstruction& instruction, const flo
   float* zeros = scratch_.data() + (kScratchRows - 1) * section_.widest;
   std::fill_n(zeros, n, 0.0F);
   EitherArgs either = {.slopes = {slopes[0], slopes[1]},
+                       .seeds = instruction.seeds,
                        .out = Tangent(instruction.result, r * along_.columns),
                        .count = along_.probes,
-                       .n = n};
+                       .n = n,
+                       .salt = contexts_[r].step};
   for (int k = 0; k < 2; ++k) {
     either.a[k] = Read(instruction.operands[k], r);
     either.sizes[k] = SizeOrNull(instruction, k, r);

@@ -56,14 +56,17 @@ struct SpreadArgs {
 };
 
 // Probes of the larger or smaller of two values: where the two may change places within their
-// rounding, the larger probe counts.
+// rounding, a probe goes beyond either one's, to a side of its own. One of the two would cancel in
+// a later difference with that operand, as in x - min(x, 1), and hide that the other may be met.
 struct EitherArgs {
   const float* a[2];
   const float* sizes[2];   // null: exact
   const float* probes[2];  // [count, n]; null: none
   const float* slopes[2];
-  float* out;  // [count, n]
+  const uint32_t* seeds;  // [count, n]
+  float* out;             // [count, n]
   int64_t count, n;
+  int64_t salt;
 };
 
 // probes_v += the rounding of `size` with signs by (v, lane, salt).

@@ -127,7 +127,7 @@ TEST(ConfigTest, RefusesEveryKeyOfAnotherFamily) {
           StrCat(key.name, ": only for model_type ", key.families, ", this is ", family.name));
     }
   }
-  EXPECT_EQ(refused, 15 + 14 + 15 + 6);
+  EXPECT_EQ(refused, 16 + 15 + 16 + 6);
 }
 
 TEST(ConfigTest, RefusesEveryKeyGivenTwice) {
@@ -208,7 +208,7 @@ INSTANTIATE_TEST_SUITE_P(
             "unknown key \"layers\"; the keys are model_type, input_dim, output_dim, "
             "state_dim, num_layers, denoiser, activation, residual_scale, max_batch_size, "
             "input_activation, labels, shared_weights, hidden_dim, num_blocks, time_embedding_dim, "
-            "denoiser_inputs, num_inference_steps, num_classes, conditioning_dim, "
+            "tensor_prefix, denoiser_inputs, num_inference_steps, num_classes, conditioning_dim, "
             "decoder_widths, decoder_activation, eta, diffusers_compatible, image_shape"},
         RefusedCase{"KeyOfOtherCase", ConfigWith("State_Dim", "3"), "unknown key \"State_Dim\""},
         RefusedCase{
@@ -287,6 +287,7 @@ TEST(ConfigKeysTest, DescribesTheDefaultsThatAreTaken) {
       {"labels", count(dense.labels)},
       {"shared_weights", count(dense.shared_weights)},
       {"denoiser_inputs", config.denoiser_inputs == DenoiserInputs() ? "none" : "some"},
+      {"tensor_prefix", config.tensor_prefix.empty() ? "none" : "some"},
       {"num_classes", StrCat(config.num_classes)},
       {"conditioning_dim", StrCat(config.conditioning_dim)},
       {"decoder_widths", count(config.decoder_widths)},

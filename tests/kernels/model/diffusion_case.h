@@ -72,6 +72,13 @@ inline absl::StatusOr<Model> Load(const ModelConfig& config) {
   return Load(DiffusionTensors(config), config);
 }
 
+// The same tensors under names that begin with `prefix`.
+inline std::vector<NamedTensor> WithPrefix(std::string_view prefix,
+                                           std::vector<NamedTensor> tensors) {
+  for (NamedTensor& tensor : tensors) tensor.name.insert(0, prefix);
+  return tensors;
+}
+
 inline void ExpectRefused(const std::vector<NamedTensor>& tensors, const ModelConfig& config,
                           const std::string& message_part) {
   ExpectError(Load(tensors, config), absl::StatusCode::kInvalidArgument, message_part);

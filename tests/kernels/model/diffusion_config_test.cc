@@ -46,6 +46,7 @@ TEST(DiffusionConfigTest, TakesEveryKeyOfDiffusion) {
   nlohmann::json object = MinimalConfig("diffusion");
   object.update({{"denoiser", "residual_mlp"},
                  {"output_dim", 60},
+                 {"tensor_prefix", "net."},
                  {"num_inference_steps", {100, 20, 1}},
                  {"conditioning_dim", 7},
                  {"decoder_widths", {9, 1}},
@@ -58,6 +59,7 @@ TEST(DiffusionConfigTest, TakesEveryKeyOfDiffusion) {
   const ModelConfig config = ParseConfig(object.dump()).value();
 
   EXPECT_EQ(config.denoiser, DenoiserKind::kResidualMlp);
+  EXPECT_EQ(config.tensor_prefix, "net.");
   EXPECT_EQ(config.num_inference_steps, (std::vector<int64_t>{100, 20, 1}));
   EXPECT_EQ(config.conditioning_dim, 7);
   EXPECT_EQ(config.input_dim, 7);
@@ -75,6 +77,7 @@ TEST(DiffusionConfigTest, TakesValuesAtTheEdgesOfDiffusion) {
            {"num_inference_steps", "[1,2,3,4,5,6,7,65536]"},
            {"decoder_widths", "[]"},
            {"decoder_widths", "[1,1,1,1,1,1,1,65536]"},
+           {"tensor_prefix", StrCat("\"", std::string(256, 'n'), "\"")},
            {"eta", "0"},
            {"eta", "-0.0"},
            {"image_shape", "[1,2]"},
@@ -103,6 +106,13 @@ INSTANTIATE_TEST_SUITE_P(
                     "denoiser: expected one of residual_mlp, adaln_mlp, onnx, got string \"unet\""},
         RefusedCase{"OddTimeEmbedding", Diffusion("time_embedding_dim", "7"),
                     "time_embedding_dim: expected an even integer, got 7"},
+        RefusedCase{"PrefixEmpty", Diffusion("tensor_prefix", "\"\""),
+                    "tensor_prefix: expected 1 to 256 bytes, got 0"},
+        RefusedCase{"PrefixLong",
+                    Diffusion("tensor_prefix", StrCat("\"", std::string(257, 'n'), "\"")),
+                    "tensor_prefix: expected 1 to 256 bytes, got 257"},
+        RefusedCase{"PrefixControl", Diffusion("tensor_prefix", "\"net\\n\""),
+                    "tensor_prefix: expected no control characters, got \"net"},
         RefusedCase{"StepsZero", Diffusion("num_inference_steps", "0"),
                     "num_inference_steps: expected an integer in [1, 65536], got 0"},
         RefusedCase{"StepsAbove", Diffusion("num_inference_steps", "65537"),

@@ -95,6 +95,37 @@ TEST(DiffusionRefusalsTest, NamesUnexpectedTensors) {
   }
 }
 
+TEST(DiffusionRefusalsTest, NamesWhatIsMissingOrUnexpectedAfterThePrefix) {
+  for (const ModelConfig& plain : EveryVariant()) {
+    ModelConfig config = plain;
+    config.tensor_prefix = "net.";
+    const std::vector<NamedTensor> tensors = WithPrefix("net.", DiffusionTensors(config));
+    ASSERT_TRUE(Load(tensors, config).ok());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      std::vector<NamedTensor> others = tensors;
+      others[i].name.erase(0, 4);  // outside the prefix, it is not there
+      ExpectRefused(others, config,
+                    StrCat("tensor \"", tensors[i].name, "\" of shape ",
+                           ShapeString(tensors[i].shape), " is missing"));
+    }
+    std::vector<NamedTensor> more = tensors;
+    more.push_back(WavyTensor("net.extra", {1}, 0));
+    ExpectRefused(more, config,
+                  "tensor \"net.extra\" of shape [1] is unexpected; expected after \"net.\" "
+                  "input_proj.{weight,bias}");
+  }
+}
+
+TEST(DiffusionRefusalsTest, NamesTheDecoderThatIsMissingAfterThePrefix) {
+  ModelConfig config = Config();
+  config.output_dim = kState + 1;
+  config.tensor_prefix = "net.";
+  std::vector<NamedTensor> tensors = WithPrefix("net.", DiffusionTensors(config));
+  ASSERT_TRUE(Load(tensors, config).ok());
+  std::erase_if(tensors, [](const NamedTensor& t) { return t.name.starts_with("net.decoder"); });
+  ExpectRefused(tensors, config, "tensor \"net.decoder.0.weight\" of shape [3, 2] is missing");
+}
+
 TEST(DiffusionRefusalsTest, LimitsTheBytesAfterConversion) {
   const ModelConfig config = Full(DenoiserKind::kAdaLnMlp, /*classes=*/false);
   const std::vector<NamedTensor> tensors = DiffusionTensors(config);

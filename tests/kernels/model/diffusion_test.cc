@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/model/reverse_process.h"
 #include "tests/kernels/model/diffusion_case.h"
@@ -104,6 +105,33 @@ TEST(DiffusionTest, FillsTheSpecOfAnAdaLnMlp) {
               Values(tensors, {"res_blocks.0.adaLN_modulation.1." + kind,
                                "res_blocks.1.adaLN_modulation.1." + kind,
                                "final_layer.adaLN_modulation.1." + kind}));
+  }
+}
+
+TEST(DiffusionTest, TakesTheTensorsOfAPrefixAndLeavesOthersAlone) {
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
+    ModelConfig config = Full(kind, /*classes=*/false);
+    const std::vector<NamedTensor> tensors = DiffusionTensors(config);
+    const Model plain = Load(tensors, config).value();
+    config.tensor_prefix = "net.";
+    std::vector<NamedTensor> checkpoint = WithPrefix("net.", tensors);
+    // Those of other networks in the file, even under the same names.
+    for (const NamedTensor& tensor : tensors) checkpoint.push_back(WavyTensor(tensor.name, {1}, 7));
+    for (const NamedTensor& tensor : WithPrefix("ema.net.", tensors)) checkpoint.push_back(tensor);
+    checkpoint.push_back({"net", {1}, {std::numeric_limits<float>::quiet_NaN()}});
+
+    const Model model = Load(checkpoint, config).value();
+
+    const DiffusionSpec &spec = SpecOf(model), &expected = SpecOf(plain);
+    ExpectDense(spec.denoiser.input, kHidden, kState, tensors, "input_proj");
+    ExpectDense(spec.denoiser.output, kState, kHidden, tensors, "final_layer.linear");
+    EXPECT_EQ(Copy(spec.denoiser.first_weight), Copy(expected.denoiser.first_weight));
+    EXPECT_EQ(Copy(spec.denoiser.norm_weight), Copy(expected.denoiser.norm_weight));
+    EXPECT_EQ(Copy(spec.denoiser.modulation.weight), Copy(expected.denoiser.modulation.weight));
+    EXPECT_EQ(Copy(spec.condition.weight), Copy(expected.condition.weight));
+    EXPECT_TRUE(std::ranges::equal(spec.time_embedding, expected.time_embedding));
+    ASSERT_EQ(spec.decoder.size(), 3U);
+    ExpectDense(spec.decoder[0], 7, kState, tensors, "decoder.0");
   }
 }
 
