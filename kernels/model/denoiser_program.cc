@@ -2,10 +2,10 @@
 #include "kernels/model/denoiser_program.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/file.h"
 #include "kernels/base/status_context.h"
@@ -13,8 +13,8 @@
 #include "kernels/base/strings.h"
 #include "kernels/program/cost.h"
 #include "kernels/program/describe.h"
-#include "kernels/program/evaluate.h"
 #include "kernels/program/fingerprint.h"
+#include "kernels/program/lookups.h"
 #include "kernels/program/lower_onnx.h"
 #include "kernels/program/onnx_graph.h"
 #include "kernels/program/optimize.h"
@@ -27,8 +27,6 @@ using program::OnnxInputs;
 using program::ProgramBuilder;
 using program::ValueId;
 
-// Multiply-adds of what depends on the time, made for every step before the first: some seconds.
-constexpr double kMaxClassProducts = 1e9;
 // Of the tables of all steps, made in double at load: some ten seconds.
 constexpr double kMaxTableProducts = 1e10;
 constexpr double kMaxProgramProducts = 4e9;
@@ -88,29 +86,6 @@ double CostOf(const program::Program& program, uint8_t depends) {
   return program::CostsOf(program).by_class[program::ClassOf(depends)];
 }
 
-// Every class has a row in the tables that are looked up by it: rows that are not there make NaN.
-// Where trying all classes takes too long, some are tried, the first and the last among them.
-absl::Status CheckClasses(const ModelConfig& config, const program::Program& program) {
-  if (config.num_classes == 0) return absl::OkStatus();
-  program::Evaluation evaluation(program);
-  const double cost = CostOf(program, program::kOnCondition) + 1;
-  const int64_t most = std::max<int64_t>(2, static_cast<int64_t>(kMaxClassProducts / cost));
-  const int64_t stride = std::max<int64_t>(1, (config.num_classes - 1) / (most - 1));
-  for (int64_t next = 0; next < config.num_classes; next += stride) {
-    // The last one too, whatever the stride.
-    const int64_t label = next + stride < config.num_classes ? next : config.num_classes - 1;
-    evaluation.Run({.label = static_cast<double>(label)}, {}, program::kOnCondition);
-    for (const program::Instruction& instruction : program.instructions) {
-      const auto row = evaluation.at(instruction.result);
-      if (instruction.op == program::Op::kLookup && !row.empty() && std::isnan(row[0]))
-        return InvalidArgument("class ", label, " has no row in a table of ",
-                               instruction.linear.rows, "; config.json: num_classes ",
-                               config.num_classes);
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGraph& graph,
                                          std::string* listing) {
   DEEPPCR_ASSIGN_OR_RETURN(const OnnxInputs inputs, InputsOf(config, graph));
@@ -121,7 +96,6 @@ absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGr
                            builder.AddReverseStep(builder.program().state, prediction));
   DEEPPCR_ASSIGN_OR_RETURN(const program::Program written, builder.Finish(next, prediction));
   DEEPPCR_ASSIGN_OR_RETURN(program::Program optimized, program::Optimize(written));
-  DEEPPCR_RETURN_IF_ERROR(CheckClasses(config, optimized));
   if (listing != nullptr) *listing = Describe(optimized, &written);
   return optimized;
 }
@@ -163,6 +137,15 @@ absl::Status CheckTimeCost(const Model& model, int64_t steps) {
   return ResourceExhausted("num_inference_steps: what ", kDenoiserFile,
                            " computes from the time takes ", products, " products for ", steps,
                            " steps; ", kMaxTableProducts, " are allowed");
+}
+
+absl::Status CheckLookups(const Model& model, std::span<const ReverseStep> steps,
+                          const CancelToken* token) {
+  std::vector<int64_t> times;
+  for (const ReverseStep& step : steps) times.push_back(step.timestep);
+  return WithContext(
+      program::CheckLookups(*model.diffusion.program, model.config.num_classes, times, token),
+      kDenoiserFile);
 }
 
 int64_t MaxProgramStepsOnDemand(const Model& model) {

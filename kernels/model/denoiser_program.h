@@ -3,6 +3,7 @@
 #define DEEPPCR_KERNELS_MODEL_DENOISER_PROGRAM_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "absl/status/status.h"
@@ -25,6 +26,10 @@ DiffusionProgramSpec ProgramSpecOver(const Model& model, const StepTables& table
 
 // Errors: kResourceExhausted if what depends on the time takes too long for so many steps.
 absl::Status CheckTimeCost(const Model& model, int64_t steps);
+
+// Checks the rows that the classes and these steps look up: program::CheckLookups.
+absl::Status CheckLookups(const Model& model, std::span<const ReverseStep> steps,
+                          const CancelToken* token);
 
 // The most steps that a system is made for while a request waits.
 int64_t MaxProgramStepsOnDemand(const Model& model);

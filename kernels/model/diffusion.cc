@@ -97,11 +97,14 @@ DiffusionSpec SpecOver(const Model& model, const StepTables& tables) {
 }
 
 // Tables without the time embedding.
-absl::StatusOr<StepTables> ReverseStepsOf(const Model& model, int64_t num_inference_steps) {
+absl::StatusOr<StepTables> ReverseStepsOf(const Model& model, int64_t num_inference_steps,
+                                          const CancelToken* token) {
   const ReverseProcessOptions options{.num_inference_steps = num_inference_steps,
                                       .eta = model.config.eta,
                                       .diffusers_compatible = model.config.diffusers_compatible};
   DEEPPCR_ASSIGN_OR_RETURN(ReverseProcess process, BuildReverseProcess(model.scheduler, options));
+  if (model.diffusion.program != nullptr)
+    DEEPPCR_RETURN_IF_ERROR(CheckLookups(model, process.steps, token));
   return StepTables{.steps = std::move(process.steps), .clip_range = process.clip_range};
 }
 
@@ -112,7 +115,7 @@ absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model) {
   const bool program = config.denoiser_program;
   int64_t steps = 0;
   for (const int64_t count : config.num_inference_steps) {
-    DEEPPCR_ASSIGN_OR_RETURN(StepTables tables, ReverseStepsOf(model, count));
+    DEEPPCR_ASSIGN_OR_RETURN(StepTables tables, ReverseStepsOf(model, count, limits.token));
     steps += static_cast<int64_t>(tables.steps.size());
     model.diffusion.tables.push_back(std::move(tables));
   }
@@ -163,7 +166,7 @@ absl::StatusOr<OwnedSystem> DiffusionSystemOf(const Model& model, int64_t num_st
     return InvalidArgument("num_inference_steps: expected an integer in [1, ", model.max_num_steps,
                            "], got ", num_steps);
   auto tables = std::make_shared<StepTables>();
-  DEEPPCR_ASSIGN_OR_RETURN(*tables, ReverseStepsOf(model, num_steps));
+  DEEPPCR_ASSIGN_OR_RETURN(*tables, ReverseStepsOf(model, num_steps, limits.token));
   if (model.config.denoiser_program) {
     const SystemSpec of_program = ProgramSpecOver(model, *tables);
     return OwnedSystem{.storage = std::move(tables), .spec = of_program};

@@ -270,16 +270,26 @@ std::vector<double> EvaluateInstruction(const Instruction& instruction, int64_t 
   return {};
 }
 
-Evaluation::Evaluation(const Program& program) : program_(program) {
+Evaluation::Evaluation(const Program& program, Rounding rounding)
+    : program_(program), rounding_(rounding) {
   values_.resize(program.values.size());
-  for (size_t i = 0; i < values_.size(); ++i) values_[i] = program.values[i].constant;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    values_[i] = program.values[i].constant;
+    Round(values_[i]);
+  }
+}
+
+void Evaluation::Round(std::vector<double>& value) const {
+  if (rounding_ == Rounding::kDouble) return;
+  for (double& element : value) element = static_cast<float>(element);
 }
 
 void Evaluation::Run(const StepInputs& inputs, std::span<const double> state, uint8_t depends) {
   inputs_ = inputs;
   const auto set = [&](ValueId id, uint8_t kind, View from) {
-    if (id != kNoValue && (kind & ~depends) == 0)
-      values_[static_cast<size_t>(id)].assign(from.begin(), from.end());
+    if (id == kNoValue || (kind & ~depends) != 0) return;
+    values_[static_cast<size_t>(id)].assign(from.begin(), from.end());
+    Round(values_[static_cast<size_t>(id)]);
   };
   set(program_.state, kOnState, state);
   set(program_.time, kOnTime, {&inputs.time, 1});
@@ -296,8 +306,9 @@ void Evaluation::Run(const StepInputs& inputs, std::span<const double> state, ui
     if ((value.depends & ~depends) != 0) continue;
     std::vector<View> operands;
     for (const ValueId id : instruction.operands) operands.push_back(at(id));
-    values_[static_cast<size_t>(instruction.result)] =
-        EvaluateInstruction(instruction, value.size, operands, inputs);
+    Vector& result = values_[static_cast<size_t>(instruction.result)];
+    result = EvaluateInstruction(instruction, value.size, operands, inputs);
+    Round(result);
   }
 }
 

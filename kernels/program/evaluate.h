@@ -28,7 +28,10 @@ struct StepInputs {
 // Values and tangents of a program. Not thread-safe.
 class Evaluation {
  public:
-  explicit Evaluation(const Program& program);
+  // What results are rounded to. Float: roughly what float32 makes of the program.
+  enum class Rounding { kDouble, kFloat };
+
+  explicit Evaluation(const Program& program, Rounding rounding = Rounding::kDouble);
 
   // Sets all values that depend on nothing but `depends` (bits of Depends) and the inputs of that
   // kind; the others stay as they are.
@@ -44,7 +47,10 @@ class Evaluation {
   std::vector<double> Cotangent(std::span<const double> cotangent) const;
 
  private:
+  void Round(std::vector<double>& value) const;
+
   const Program& program_;
+  const Rounding rounding_;
   StepInputs inputs_;
   std::vector<std::vector<double>> values_;
 };

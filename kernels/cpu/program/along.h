@@ -3,7 +3,8 @@
 #define DEEPPCR_KERNELS_CPU_PROGRAM_ALONG_H_
 
 // Reductions and operations along an axis, a line at a time, and their tangents. A line is read in
-// whole vectors and a rest of single floats, summed by halves: one order for every caller.
+// whole vectors and a rest of single floats, summed by halves, which keeps the rounding of long
+// sums small: one order for every caller.
 
 #include "kernels/cpu/diffusion/hidden_vectors.h"
 #include "kernels/cpu/program/kernels.h"
@@ -40,17 +41,32 @@ DEEPPCR_INLINE Wide First(Wide a, int count) {
   return a;
 }
 
-DEEPPCR_INLINE float SumLine(const float* x, int64_t length) {
+// Floats that are added one vector after another.
+inline constexpr int64_t kFloatsInARow = 64;
+
+// The sum over [begin, end) of a line: add(sum, offset, floats that count) adds a vector to it.
+template <class F>
+Wide SumVectors(int64_t begin, int64_t end, const F& add) {
+  if (end - begin > kFloatsInARow) {
+    const int64_t middle = begin + (end - begin) / 2 / kNativeLanes * kNativeLanes;
+    const Wide first = SumVectors(begin, middle, add);
+    return first + SumVectors(middle, end, add);
+  }
   Wide sum = All(0.0F);
-  ForLine(x, length, [&](Wide v, int64_t, int) { sum = sum + v; });
-  return SumLanes(sum);
+  int64_t at = begin;
+  for (; at + kNativeLanes <= end; at += kNativeLanes) sum = add(sum, at, kNativeLanes);
+  return at == end ? sum : add(sum, at, static_cast<int>(end - at));
+}
+
+DEEPPCR_INLINE float SumLine(const float* x, int64_t length) {
+  return SumLanes(SumVectors(
+      0, length, [&](Wide sum, int64_t at, int count) { return sum + LoadFirst(x + at, count); }));
 }
 
 DEEPPCR_INLINE float DotLine(const float* x, const float* y, int64_t length) {
-  Wide sum = All(0.0F);
-  ForLine(x, length,
-          [&](Wide v, int64_t at, int count) { sum = Fma(v, LoadFirst(y + at, count), sum); });
-  return SumLanes(sum);
+  return SumLanes(SumVectors(0, length, [&](Wide sum, int64_t at, int count) {
+    return Fma(LoadFirst(x + at, count), LoadFirst(y + at, count), sum);
+  }));
 }
 
 DEEPPCR_INLINE float LargestOfLine(const float* x, int64_t length) {
@@ -64,11 +80,10 @@ DEEPPCR_INLINE float LargestOfLine(const float* x, int64_t length) {
 DEEPPCR_INLINE void NormLine(const AlongArgs& a, const float* x, float* y, float* moments) {
   const auto size = static_cast<float>(a.length);
   const float mean = a.op == program::Op::kStandardize ? SumLine(x, a.length) / size : 0.0F;
-  Wide squares = All(0.0F);
-  ForLine(x, a.length, [&](Wide v, int64_t at, int count) {
-    const Wide centred = First(v - All(mean), count);
-    squares = Fma(centred, centred, squares);
+  const Wide squares = SumVectors(0, a.length, [&](Wide sum, int64_t at, int count) {
+    const Wide centred = First(LoadFirst(x + at, count) - All(mean), count);
     StoreFirst(y + at, centred, count);
+    return Fma(centred, centred, sum);
   });
   const float variance = SumLanes(squares) / size;
   // The second term makes a NaN of a variance that overflowed: zeros would hide it.
@@ -81,11 +96,10 @@ DEEPPCR_INLINE void NormLine(const AlongArgs& a, const float* x, float* y, float
 
 DEEPPCR_INLINE void SoftmaxLine(const float* x, int64_t length, float* y) {
   const Wide largest = All(LargestOfLine(x, length));
-  Wide sum = All(0.0F);
-  ForLine(x, length, [&](Wide v, int64_t at, int count) {
-    const Wide e = First(Exp(v - largest), count);
-    sum = sum + e;
+  const Wide sum = SumVectors(0, length, [&](Wide before, int64_t at, int count) {
+    const Wide e = First(Exp(LoadFirst(x + at, count) - largest), count);
     StoreFirst(y + at, e, count);
+    return before + e;
   });
   const Wide inverse = All(1.0F / SumLanes(sum));
   ForLine(y, length,

@@ -56,8 +56,11 @@ void Executor::AddTerms(const PackedInstruction& instruction, int64_t r, float* 
     for (int64_t i = 0; i < instruction.repeat; ++i) {
       float squares = 0;
       for (int64_t k = 0; k < cols; ++k) squares += in[i * cols + k] * in[i * cols + k];
-      const float length = std::sqrt(squares);
-      for (int64_t k = 0; k < rows; ++k) size[i * rows + k] += layer.spreads[k] * length;
+      const float length = RoundingOfLongSum(cols) * std::sqrt(squares);
+      for (int64_t k = 0; k < rows; ++k) {
+        float& sum = size[i * rows + k];
+        sum = std::hypot(layer.spreads[k] * length, RoundingOfDrift(cols) * sum);
+      }
     }
     return;
   }
@@ -112,7 +115,7 @@ void Executor::AddSource(const PackedInstruction& instruction, int64_t index, in
                        .salt = contexts_[r].step * instructions + index};
   kernels_.source(source);
   if (instruction.op != Op::kStandardize) return;
-  // The rounding of the mean, which moves all elements of a line alike.
+  // The rounding of the mean, which moves all elements of a line alike: equal elements round alike.
   float* of_mean = scratch_.data();
   const program::Axis& axis = instruction.axis;
   const float* moments = moments_.data() + r * section_.moment_floats + instruction.moments;
@@ -120,7 +123,7 @@ void Executor::AddSource(const PackedInstruction& instruction, int64_t index, in
     for (int64_t a = 0; a < axis.length; ++a)
       for (int64_t i = 0; i < axis.inner; ++i) {
         const float* line = moments + 2 * (o * axis.inner + i);
-        of_mean[(o * axis.length + a) * axis.inner + i] = std::fabs(line[0] * line[1]);
+        of_mean[(o * axis.length + a) * axis.inner + i] = 2 * std::fabs(line[0] * line[1]);
       }
   std::fill(of_mean + result.size, of_mean + result.width, 0.0F);
   source.size = of_mean;

@@ -16,9 +16,10 @@ DEEPPCR_INLINE Wide LengthOf(const float* x, int64_t n) { return All(SquareRoot(
 
 inline void ProductSize(const PanelView& layer, const float* in, int64_t in_n, const float* out,
                         float* size) {
-  const Wide length = LengthOf(in, in_n);
+  const Wide length = LengthOf(in, in_n) * All(RoundingOfLongSum(layer.cols));
+  const Wide drift = All(RoundingOfDrift(layer.cols));
   ForVectors(layer.width, [&](int64_t at) {
-    const Wide terms = LoadWide(layer.spreads + at) * length, y = LoadWide(out + at);
+    const Wide terms = LoadWide(layer.spreads + at) * length, y = LoadWide(out + at) * drift;
     Store(size + at, Sqrt(Fma(terms, terms, y * y)));
   });
 }

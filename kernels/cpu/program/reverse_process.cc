@@ -24,7 +24,9 @@ ReverseProcess::ReverseProcess(const PackedProgramSystem& model)
       inputs_(InputFloats(model)),
       conditions_(ConditionFloats(model)),
       prediction_(state_width_),
-      condition_(model) {}
+      condition_(model) {
+  slots_.fill(kNoSlot);
+}
 
 int64_t ReverseProcess::Bytes(const PackedProgramSystem& model) {
   const int64_t width = model.program.state_input.width;
@@ -45,25 +47,43 @@ void ReverseProcess::Encode(int32_t sample, const SampleInput& input, float* z) 
   EncodeCondition(sample, input);
 }
 
-// Points the sample to its rows. Samples of one condition that follow one another share theirs.
+// Points the sample to its rows. Samples of one condition that follow one another share theirs: a
+// slot is filled only while no sample points to it.
 void ReverseProcess::EncodeCondition(int32_t sample, const SampleInput& input) {
   if (!model_.condition_per_sample()) {
     rows_[sample] = model_.classes.data() + input.label * model_.condition_floats();
     return;
   }
-  const auto bytes = static_cast<size_t>(model_.shape.input_dim) * sizeof(float);
-  float* inputs = inputs_.data() + sample * model_.shape.input_dim;
-  if (bytes > 0) std::memcpy(inputs, input.inputs, bytes);
-  labels_[sample] = input.label;
-  if (sample > 0 && labels_[sample - 1] == input.label && complete_[sample - 1] &&
-      (bytes == 0 || std::memcmp(inputs - model_.shape.input_dim, inputs, bytes) == 0)) {
-    rows_[sample] = rows_[sample - 1];
-  } else {
-    float* rows = conditions_.data() + sample * model_.condition_floats();
-    condition_.Fill(input, sharing(), rows);
-    rows_[sample] = rows;
+  slots_[sample] = kNoSlot;
+  int32_t slot = sample > 0 ? slots_[sample - 1] : kNoSlot;
+  if (slot == kNoSlot || !Holds(slot, input)) {
+    slot = FreeSlot();
+    Fill(slot, input);
   }
-  complete_[sample] = !Fired(input.token);
+  slots_[sample] = slot;
+  rows_[sample] = conditions_.data() + slot * model_.condition_floats();
+}
+
+bool ReverseProcess::Holds(int32_t slot, const SampleInput& input) const {
+  const auto bytes = static_cast<size_t>(model_.shape.input_dim) * sizeof(float);
+  const float* inputs = inputs_.data() + slot * model_.shape.input_dim;
+  return complete_[slot] && labels_[slot] == input.label &&
+         (bytes == 0 || std::memcmp(inputs, input.inputs, bytes) == 0);
+}
+
+// There are as many slots as samples.
+int32_t ReverseProcess::FreeSlot() const {
+  int32_t slot = 0;
+  while (std::ranges::find(slots_, slot) != slots_.end()) ++slot;
+  return slot;
+}
+
+void ReverseProcess::Fill(int32_t slot, const SampleInput& input) {
+  const int64_t inputs = model_.shape.input_dim;
+  if (inputs > 0) std::copy_n(input.inputs, inputs, inputs_.data() + slot * inputs);
+  labels_[slot] = input.label;
+  condition_.Fill(input, sharing(), conditions_.data() + slot * model_.condition_floats());
+  complete_[slot] = !Fired(input.token);
 }
 
 RowContext ReverseProcess::ContextOf(int32_t sample, int64_t step) const {

@@ -26,15 +26,24 @@ class ReverseProcess final : public ProgramRecurrence {
 
  private:
   void EncodeCondition(int32_t sample, const SampleInput& input);
+  // Slots hold what conditions give.
+  bool Holds(int32_t slot, const SampleInput& input) const;
+  int32_t FreeSlot() const;
+  void Fill(int32_t slot, const SampleInput& input);
   RowContext ContextOf(int32_t sample, int64_t step) const override;
 
+  static constexpr int32_t kNoSlot = -1;
+
   StepNoise noise_;
-  AlignedBuffer<float> inputs_;      // [group, input_dim], if rows are per sample
-  AlignedBuffer<float> conditions_;  // [group, condition_floats], if rows are per sample
-  std::array<const float*, kDiffusionGroup> rows_ = {};  // of the condition of each sample
+  // By slot, if rows are per sample.
+  AlignedBuffer<float> inputs_;      // [group, input_dim]
+  AlignedBuffer<float> conditions_;  // [group, condition_floats]
   std::array<int32_t, kDiffusionGroup> labels_ = {};
   std::array<bool, kDiffusionGroup> complete_ = {};  // not stopped halfway
-  AlignedBuffer<float> prediction_;                  // [X]
+  // By sample: its slot, which no other condition takes as long as it stands here, and its rows.
+  std::array<int32_t, kDiffusionGroup> slots_;
+  std::array<const float*, kDiffusionGroup> rows_ = {};
+  AlignedBuffer<float> prediction_;  // [X]
   ConditionRows condition_;
 };
 
