@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "kernels/base/status_macros.h"
@@ -141,12 +142,28 @@ class Packer {
           instruction.op == program::Op::kLookup)
         return absl::UnimplementedError("a lookup that depends on the state");
     }
+    floats += BytesBesideFloats() / static_cast<int64_t>(sizeof(float));
     for (const Instruction& instruction : program_.instructions) {
       if (instruction.op == program::Op::kFloor &&
           SectionAt(instruction.result) == program::kOnState)
         return absl::UnimplementedError("a floor of something that depends on the state");
     }
     return CheckPackedFloats(floats, limits_);
+  }
+
+  // Of the runs of arrangements, and of the seeds of probes, which values of one width share.
+  int64_t BytesBesideFloats() const {
+    std::set<int64_t> widths;
+    int64_t runs = 0;
+    for (const Instruction& instruction : program_.instructions) {
+      if (SectionAt(instruction.result) == program::kOnTime) continue;
+      widths.insert(PanelRowWidth(program_.at(instruction.result).size));
+      ForRuns(instruction.elements, [&](const ElementRun&) { ++runs; });
+    }
+    int64_t seeds = 0;
+    for (const int64_t width : widths) seeds += width * kNumProbes;
+    return runs * static_cast<int64_t>(sizeof(ElementRun)) +
+           seeds * static_cast<int64_t>(sizeof(uint32_t));
   }
 
   absl::Status PackConstants() {
@@ -376,12 +393,13 @@ class Packer {
     return absl::OkStatus();
   }
 
-  static std::vector<ElementRun> RunsOf(const std::vector<program::Element>& elements) {
-    std::vector<ElementRun> runs;
+  // Calls take(run) for every run of elements.
+  template <class Take>
+  static void ForRuns(const std::vector<program::Element>& elements, const Take& take) {
+    ElementRun run = {.count = 0};
     for (size_t i = 0; i < elements.size(); ++i) {
       const program::Element& element = elements[i];
-      if (!runs.empty() && runs.back().operand == element.operand) {
-        ElementRun& run = runs.back();
+      if (run.count > 0 && run.operand == element.operand) {
         const bool next =
             element.index == run.from + run.count && (run.count == 1 || !run.repeated);
         const bool again = element.index == run.from && (run.count == 1 || run.repeated);
@@ -391,8 +409,16 @@ class Packer {
           continue;
         }
       }
-      runs.push_back({element.operand, element.index, static_cast<int64_t>(i), 1, false});
+      if (run.count > 0) take(run);
+      run = {element.operand, element.index, static_cast<int64_t>(i), 1, false};
     }
+    if (run.count > 0) take(run);
+  }
+
+  static std::vector<ElementRun> RunsOf(const std::vector<program::Element>& elements) {
+    std::vector<ElementRun> runs;
+    ForRuns(elements, [&](const ElementRun& run) { runs.push_back(run); });
+    runs.shrink_to_fit();
     return runs;
   }
 
@@ -426,6 +452,10 @@ int64_t PackedProgram::memory_bytes() const {
   for (const PackedPanels& layer : panels) bytes += layer.memory_bytes();
   for (const auto& table : tables) bytes += table.size() * static_cast<int64_t>(sizeof(float));
   for (const auto& seed : seeds) bytes += seed.size() * static_cast<int64_t>(sizeof(uint32_t));
+  for (const PackedSection* section : {&condition, &mixed, &state}) {
+    for (const PackedInstruction& instruction : section->instructions)
+      bytes += std::ssize(instruction.runs) * static_cast<int64_t>(sizeof(ElementRun));
+  }
   return bytes;
 }
 

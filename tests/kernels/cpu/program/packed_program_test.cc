@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/program/packed_program.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/kernels/program/draft.h"
+
+namespace deeppcr::cpu {
+namespace {
+
+using program::Draft;
+using program::Element;
+using program::Op;
+using program::Program;
+using program::ValueId;
+
+constexpr ReverseStep kOneStep[] = {{.z_z = 0, .z_m = 1}};
+
+// A program that picks `size` elements of its state, every one a run of its own, and adds them up.
+Program Picking(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(3);
+  std::vector<Element> elements;
+  for (int64_t i = 0; i < size; ++i) elements.push_back({0, 2 * i % 3});
+  const ValueId sum = draft.Along(Op::kSum, draft.Arrange({z}, elements), {1, size, 1});
+  const ValueId said = draft.Arrange({sum}, std::vector<Element>(3, Element{0, 0}));
+  return draft.Finish(draft.ReverseStep(z, said), said);
+}
+
+TEST(PackedProgramTest, CountsRunsAndSeeds) {
+  constexpr int64_t kSize = 100'000;
+  const Program program = Picking(kSize);
+  const auto packed = PackProgram(program, 1, kOneStep, {});
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  const int64_t runs = kSize * int64_t{sizeof(ElementRun)};
+  const int64_t seeds = kSize * kNumProbes * int64_t{sizeof(uint32_t)};
+  EXPECT_GE(packed->memory_bytes(), runs + seeds);
+  EXPECT_LE(packed->memory_bytes(), (runs + seeds) * 11 / 10);
+  // What is known beforehand is what it takes then.
+  const auto refused = PackProgram(program, 1, kOneStep, {.max_bytes = runs + seeds - 1});
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  EXPECT_TRUE(PackProgram(program, 1, kOneStep, {.max_bytes = packed->memory_bytes()}).ok());
+}
+
+}  // namespace
+}  // namespace deeppcr::cpu
