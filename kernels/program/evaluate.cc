@@ -137,10 +137,31 @@ Vector AlongCotangent(const Instruction& instruction, View x, View y, View g) {
   return out;
 }
 
-Vector Linear(const LinearLayer& layer, View x, bool with_bias) {
+// Looks at a token once in a while: products of matrices take seconds.
+class Pause {
+ public:
+  explicit Pause(const CancelToken* token) : token_(token) {}
+  // True if the token has fired; `products` more are done by then.
+  bool Stop(int64_t products) {
+    done_ += products;
+    if (done_ < kProducts) return false;
+    done_ = 0;
+    return Fired(token_);
+  }
+
+ private:
+  static constexpr int64_t kProducts = int64_t{1} << 20;  // a few milliseconds
+  const CancelToken* token_;
+  int64_t done_ = 0;
+};
+
+Vector Linear(const LinearLayer& layer, View x, bool with_bias,
+              const CancelToken* token = nullptr) {
   Vector y(static_cast<size_t>(layer.rows * layer.repeat));
+  Pause pause(token);
   for (int64_t r = 0; r < layer.repeat; ++r) {
     for (int64_t i = 0; i < layer.rows; ++i) {
+      if (pause.Stop(layer.cols)) return y;
       double sum = with_bias && layer.bias != nullptr ? (*layer.bias)[i] : 0.0;
       for (int64_t k = 0; k < layer.cols; ++k)
         sum += double{(*layer.weight)[i * layer.cols + k]} * x[r * layer.cols + k];
@@ -168,10 +189,13 @@ int64_t MatrixAt(const LinearLayer& sizes, int64_t row, int64_t col) {
 }
 
 // A x (+ b) for each of the rows x.
-Vector Product(const LinearLayer& sizes, View x, View matrix, View bias) {
+Vector Product(const LinearLayer& sizes, View x, View matrix, View bias,
+               const CancelToken* token = nullptr) {
   Vector y(static_cast<size_t>(sizes.rows * sizes.repeat));
+  Pause pause(token);
   for (int64_t r = 0; r < sizes.repeat; ++r) {
     for (int64_t i = 0; i < sizes.rows; ++i) {
+      if (pause.Stop(sizes.cols)) return y;
       double sum = bias.empty() ? 0.0 : bias[i];
       for (int64_t k = 0; k < sizes.cols; ++k)
         sum += matrix[MatrixAt(sizes, i, k)] * x[r * sizes.cols + k];
@@ -238,7 +262,7 @@ Vector Elementwise(Op op, int64_t size, std::span<const View> operands) {
 
 std::vector<double> EvaluateInstruction(const Instruction& instruction, int64_t size,
                                         std::span<const std::span<const double>> operands,
-                                        const StepInputs& inputs) {
+                                        const StepInputs& inputs, const CancelToken* token) {
   switch (RowOf(instruction.op).kind) {
     case OpKind::kElementwise:
       return Elementwise(instruction.op, size, operands);
@@ -246,10 +270,10 @@ std::vector<double> EvaluateInstruction(const Instruction& instruction, int64_t 
     case OpKind::kAlongAxis:
       return Along(instruction, operands[0], size);
     case OpKind::kLinear:
-      return Linear(instruction.linear, operands[0], true);
+      return Linear(instruction.linear, operands[0], true, token);
     case OpKind::kProduct:
       return Product(instruction.linear, operands[0], operands[1],
-                     operands.size() > 2 ? operands[2] : View());
+                     operands.size() > 2 ? operands[2] : View(), token);
     case OpKind::kLookup:
       return LookedUp(instruction.linear, operands[0][0]);
     case OpKind::kArrange: {
@@ -284,7 +308,8 @@ void Evaluation::Round(std::vector<double>& value) const {
   for (double& element : value) element = static_cast<float>(element);
 }
 
-void Evaluation::Run(const StepInputs& inputs, std::span<const double> state, uint8_t depends) {
+void Evaluation::Run(const StepInputs& inputs, std::span<const double> state, uint8_t depends,
+                     const CancelToken* token) {
   inputs_ = inputs;
   const auto set = [&](ValueId id, uint8_t kind, View from) {
     if (id == kNoValue || (kind & ~depends) != 0) return;
@@ -304,10 +329,11 @@ void Evaluation::Run(const StepInputs& inputs, std::span<const double> state, ui
   for (const Instruction& instruction : program_.instructions) {
     const Value& value = program_.at(instruction.result);
     if ((value.depends & ~depends) != 0) continue;
+    if (Fired(token)) return;
     std::vector<View> operands;
     for (const ValueId id : instruction.operands) operands.push_back(at(id));
     Vector& result = values_[static_cast<size_t>(instruction.result)];
-    result = EvaluateInstruction(instruction, value.size, operands, inputs);
+    result = EvaluateInstruction(instruction, value.size, operands, inputs, token);
     Round(result);
   }
 }

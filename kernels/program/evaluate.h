@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/base/cancel_token.h"
 #include "kernels/problem/reverse_step.h"
 #include "kernels/program/program.h"
 
@@ -34,8 +35,10 @@ class Evaluation {
   explicit Evaluation(const Program& program, Rounding rounding = Rounding::kDouble);
 
   // Sets all values that depend on nothing but `depends` (bits of Depends) and the inputs of that
-  // kind; the others stay as they are.
-  void Run(const StepInputs& inputs, std::span<const double> state, uint8_t depends = 0xFF);
+  // kind; the others stay as they are. Stops some milliseconds after the token has fired, with
+  // values that are of no use.
+  void Run(const StepInputs& inputs, std::span<const double> state, uint8_t depends = 0xFF,
+           const CancelToken* token = nullptr);
   // Value [size]; empty before Run has set it.
   std::span<const double> at(ValueId id) const { return values_[static_cast<size_t>(id)]; }
 
@@ -55,10 +58,12 @@ class Evaluation {
   std::vector<std::vector<double>> values_;
 };
 
-// One instruction on operands in double; `inputs` for kReverseStep only. Any sizes that fit.
+// One instruction on operands in double; `inputs` for kReverseStep only. Any sizes that fit. Stops
+// as Evaluation::Run does.
 std::vector<double> EvaluateInstruction(const Instruction& instruction, int64_t size,
                                         std::span<const std::span<const double>> operands,
-                                        const StepInputs& inputs = {});
+                                        const StepInputs& inputs = {},
+                                        const CancelToken* token = nullptr);
 
 }  // namespace deeppcr::program
 

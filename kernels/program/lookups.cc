@@ -51,7 +51,7 @@ class LookupCheck {
       const StepInputs inputs = {
           .time = static_cast<double>(time), .step = time, .label = static_cast<double>(label)};
       for (Evaluation* evaluation : {&in_double, &in_float})
-        evaluation->Run(inputs, {}, kOnTimeAndCondition);
+        evaluation->Run(inputs, {}, kOnTimeAndCondition, token);
       if (Fired(token)) return absl::CancelledError("stopped while lookups were tried");
       for (const Lookup& lookup : lookups_)
         DEEPPCR_RETURN_IF_ERROR(

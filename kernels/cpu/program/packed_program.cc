@@ -194,9 +194,10 @@ class Packer {
     }
     program::Evaluation evaluation(program_);
     for (int64_t l = 0; l < num_steps_; ++l) {
-      if (Fired(limits_.token)) return absl::CancelledError("stopped while tables were made");
       const int64_t time = steps_.empty() ? l : steps_[l].timestep;
-      evaluation.Run({.time = static_cast<double>(time), .step = l}, {}, program::kOnTime);
+      evaluation.Run({.time = static_cast<double>(time), .step = l}, {}, program::kOnTime,
+                     limits_.token);
+      if (Fired(limits_.token)) return absl::CancelledError("stopped while tables were made");
       float* row = packed_.time_tables.data() + l * packed_.time_floats;
       for (size_t i = 0; i < exports_.size(); ++i) {
         if (exports_[i] < 0 || program_.values[i].depends != program::kOnTime) continue;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <memory>
 #include <vector>
 
 #include "tests/kernels/program/draft.h"
@@ -42,6 +44,27 @@ TEST(PackedProgramTest, CountsRunsAndSeeds) {
   const auto refused = PackProgram(program, 1, kOneStep, {.max_bytes = runs + seeds - 1});
   EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
   EXPECT_TRUE(PackProgram(program, 1, kOneStep, {.max_bytes = packed->memory_bytes()}).ok());
+}
+
+// A layer on the time that takes seconds to evaluate for one step.
+TEST(PackedProgramTest, StopsInTheMiddleOfATable) {
+  Draft draft;
+  const ValueId z = draft.State(1), time = draft.Time();
+  constexpr int64_t kSide = 2048, kRepeat = 512;
+  const ValueId long_one =
+      draft.Arrange({time}, std::vector<Element>(kSide * kRepeat, Element{0, 0}));
+  const auto weights = std::make_shared<std::vector<float>>(kSide * kSide, 0.5F);
+  const ValueId made =
+      draft.Linear(long_one, {.rows = kSide, .cols = kSide, .repeat = kRepeat, .weight = weights});
+  const ValueId sum = draft.Along(Op::kSum, made, {1, kSide * kRepeat, 1});
+  const ValueId said = draft.Add(z, sum);
+  const Program program = draft.Finish(draft.ReverseStep(z, said), said);
+  using Clock = CancelToken::Clock;
+  const auto start = Clock::now();
+  const CancelToken token(start + std::chrono::milliseconds(50));
+  const auto packed = PackProgram(program, 1, kOneStep, {.token = &token});
+  EXPECT_TRUE(absl::IsCancelled(packed.status())) << packed.status();
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(1)) << "the whole takes two or more";
 }
 
 }  // namespace
