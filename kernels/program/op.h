@@ -87,8 +87,8 @@ struct OpRow {
   int operands;  // -1: any number
   Bend bend;
   // Rounding error of a result in float32, at most, beyond what its operands bring: in units of
-  // 2^-24 of the result, half a unit in its last place or more. 0: exact. The far tail of
-  // gelu_tanh, below 1e-20, has more.
+  // 2^-24 of the result, half a unit in its last place or more. 0: exact. More where UlpsAt says
+  // so.
   float ulps;
   const char* formula;  // for documentation
 };
@@ -155,6 +155,17 @@ constexpr const char* NameOf(Bend bend) {
 }
 
 constexpr const OpRow& RowOf(Op op) { return kOps[static_cast<int>(op)]; }
+
+// The rounding of an operation at its first operand, as `ulps` states it: gelu_tanh of a negative
+// number is nearly a e^b, where b = 2 sqrt(2 / pi) (a + 0.044715 a^3) rounds by three units of its
+// own, until the result is zero.
+constexpr float UlpsAt(Op op, float a) {
+  const float ulps = RowOf(op).ulps;
+  if (op != Op::kGeluTanh || !(a < 0)) return ulps;
+  constexpr float kMost = 264;
+  const float of_argument = -3 * a * (1.5957691F + 0.0713548F * a * a);
+  return of_argument < ulps ? ulps : of_argument < kMost ? of_argument : kMost;
+}
 
 constexpr bool RowsFollowTheEnumerators() {
   for (int i = 0; i < kNumOps; ++i) {

@@ -43,6 +43,11 @@ void Executor::SizeRow(const PackedInstruction& instruction, int64_t r) {
   if (instruction.layers != nullptr || instruction.kind == OpKind::kReduction)
     AddTerms(instruction, r, size);
   if (instruction.op == Op::kLess || instruction.op == Op::kEqual) SizeJump(instruction, r, size);
+  if (instruction.op == Op::kGeluTanh) {
+    const float* a = Read(instruction.operands[0], r);
+    for (int64_t i = 0; i < result.size; ++i)
+      size[i] = program::UlpsAt(instruction.op, a[i]) * std::fabs(value[i]);
+  }
 }
 
 // The terms of sums round as they are added up, however little is left of them.
