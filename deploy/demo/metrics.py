@@ -49,7 +49,7 @@ def main(arguments):
     for name, meaning in HISTOGRAMS.items():
         print(f'{name} ({meaning}):')
         for (model, solver), (count, total) in sorted(tables[name].items()):
-            print(f'  {model:<16}{solver:<14}{count:>6} samples, mean {total / count:.3g}')
+            print(f'  {model:<18}{solver:<14}{count:>6} samples, mean {total / count:.3g}')
         if not tables[name]:
             print('  no samples')
     return 0 if all(tables.values()) else 1
