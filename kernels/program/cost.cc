@@ -5,20 +5,45 @@
 #include <numeric>
 
 namespace deeppcr::program {
+namespace {
+
+// Multiply-adds for each element of the operand of an operation along an axis.
+double PassesOf(Op op) {
+  switch (op) {
+    case Op::kStandardize:  // mean, variance, scale
+    case Op::kSoftmax:      // largest, exponentials, quotient
+      return 3;
+    case Op::kScaleToUnit:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+// x0 takes two, the sum four.
+constexpr double kOfReverseStep = 6;
+
+}  // namespace
 
 double MultiplyAdds(const Program& program, const Instruction& instruction) {
-  const OpRow& row = RowOf(instruction.op);
   const auto size = static_cast<double>(program.at(instruction.result).size);
-  switch (row.kind) {
+  switch (RowOf(instruction.op).kind) {
+    case OpKind::kElementwise:
+      return size;
     case OpKind::kReduction:
     case OpKind::kAlongAxis:
-      return row.cost * static_cast<double>(program.at(instruction.operands[0]).size);
+      return PassesOf(instruction.op) *
+             static_cast<double>(program.at(instruction.operands[0]).size);
     case OpKind::kLinear:
     case OpKind::kProduct:
-      return row.cost * size * static_cast<double>(instruction.linear.cols);
-    default:
-      return row.cost * size;
+      return size * static_cast<double>(instruction.linear.cols);
+    case OpKind::kLookup:
+    case OpKind::kArrange:
+      return 0;
+    case OpKind::kReverseStep:
+      return kOfReverseStep * size;
   }
+  return 0;
 }
 
 double Costs::total() const { return std::accumulate(by_class.begin(), by_class.end(), 0.0); }

@@ -10,8 +10,9 @@
 
 namespace deeppcr::program {
 
-// Multiply-adds of an instruction for one sample, by the cost in its operation's row: an addition
-// counts as one an element. A double, which no program overflows.
+// Multiply-adds of an instruction for one sample, where each elementwise operation counts as one an
+// element, a reduction as one an element of its operand, softmax and layer norm as three, RMS norm
+// as two, a reverse step as six, and moving numbers as none. A double, which no program overflows.
 double MultiplyAdds(const Program& program, const Instruction& instruction);
 
 // The same of all instructions, by the class of their results.

@@ -33,12 +33,12 @@ TEST(DescribeTest, SaysHowEachValueIsMadeAndWhatItCosts) {
             "embedding = lookup(%1) 10 x 4  [4]  time  0\n"
             "%3 = linear(z) 4 x 4  [4]  state  16\n"
             "%4 = add(%3, embedding)  [4]  state  4\n"
-            "%5 = standardize(%4) of [2, 2, 1], epsilon 0.001  [4]  state  20\n"
+            "%5 = standardize(%4) of [2, 2, 1], epsilon 0.001  [4]  state  12\n"
             "%6 = constant 0.5  [4]  nothing\n"
             "%7 = multiply(%5, %6)  [4]  state  4  (prediction)\n"
             "%8 = reverse_step(z, %7)  [4]  state  24  (output)\n"
             "program: multiply-adds 0 on time, 0 on condition, 0 on time and condition, "
-            "68 on state; 100.0 % in the step\n"
+            "60 on state; 100.0 % in the step\n"
             "6 instructions; 1 constants of 4 elements; 1 linear layers and 1 tables of "
             "60 numbers\n");
 }
