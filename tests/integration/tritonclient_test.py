@@ -173,7 +173,7 @@ class TritonClientTest(unittest.TestCase):
         self.assertEqual(
             after.inference_stats.queue.count - before.inference_stats.queue.count, 4)
         everything = self.client.get_inference_statistics().model_stats
-        self.assertEqual(len(everything), 5)
+        self.assertEqual(len(everything), 7)
 
     def test_load_and_unload(self):
         self.client.unload_model('swissroll-ddpm')
