@@ -163,6 +163,17 @@ def judged(flags, exporter, folder):
     return [f'{exporter}: {what}' for what in wrong]
 
 
+def verdict(flags, judge):
+    """Judges the exports of each exporter in a folder of their own; what to exit with."""
+    torch.set_num_threads(1)
+    wrong = []
+    for exporter in flags.exporters:
+        with tempfile.TemporaryDirectory() as folder:
+            wrong += judge(flags, exporter, pathlib.Path(folder))
+    print('\n'.join(wrong))
+    return 1 if wrong else 0
+
+
 def main(arguments):
     parser = argparse.ArgumentParser(usage=__doc__, add_help=False)
     parser.add_argument('--server_binary', required=True)
@@ -172,15 +183,9 @@ def main(arguments):
     parser.add_argument('--models', nargs='+', default=list(zoo.MODELS))
     parser.add_argument('--rows', type=int, default=3)
     flags = parser.parse_args(arguments)
-    torch.set_num_threads(1)
     print(f'PyTorch {torch.__version__}, {flags.sizes} sizes; max|a - b| / max|b| against float64',
           flush=True)
-    wrong = []
-    for exporter in flags.exporters:
-        with tempfile.TemporaryDirectory() as folder:
-            wrong += judged(flags, exporter, pathlib.Path(folder))
-    print('\n'.join(wrong))
-    return 1 if wrong else 0
+    return verdict(flags, judged)
 
 
 if __name__ == '__main__':

@@ -11,14 +11,11 @@ of all are stacked by their names. What is asked of the answers is what models_t
 
 import argparse
 import json
-import pathlib
-import struct
 import sys
-import tempfile
 
 import models_test  # sets the libraries' threads, so it comes first
-import numpy as np
 import serving
+import stacking
 import torch
 from torch import nn
 
@@ -76,17 +73,6 @@ def train(network):
     return losses[0], losses[-1]
 
 
-def write_safetensors(path, tensors):
-    header, data = {}, b''
-    for name, tensor in tensors.items():
-        array = np.ascontiguousarray(tensor.detach().numpy(), dtype='<f4')
-        header[name] = {'dtype': 'F32', 'shape': list(array.shape),
-                        'data_offsets': [len(data), len(data) + array.nbytes]}
-        data += array.tobytes()
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack('<Q', len(text)) + text + data)
-
-
 def write(network, folder, exporter):
     folder.mkdir(parents=True)
     example = (torch.randn(1, WIDTH),)
@@ -96,12 +82,11 @@ def write(network, folder, exporter):
     elif hasattr(torch, 'export'):
         options = {'dynamo': False, 'do_constant_folding': False}
     torch.onnx.export(network.blocks[0], example, str(folder / 'block.onnx'), **options)
-    tensors = {key: torch.stack([dict(block.named_parameters())[key] for block in network.blocks])
-               for key, _ in network.blocks[0].named_parameters()}
+    tensors = stacking.stacked(network.blocks)
     for name in ('input', 'output'):
         for key, value in getattr(network, name).named_parameters():
             tensors[f'{name}.{key}'] = value
-    write_safetensors(folder / 'model.safetensors', tensors)
+    stacking.write_safetensors(folder / 'model.safetensors', tensors)
     config = {'model_type': 'stack', 'input_dim': INPUTS, 'output_dim': CLASSES,
               'state_dim': WIDTH, 'num_layers': len(network.blocks)}
     (folder / 'config.json').write_text(json.dumps(config), encoding='utf-8')
@@ -153,13 +138,7 @@ def main(arguments):
     parser.add_argument('--exporters', nargs='+', default=['torchscript'])
     parser.add_argument('--rows', type=int, default=3)
     flags = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    wrong = []
-    for exporter in flags.exporters:
-        with tempfile.TemporaryDirectory() as folder:
-            wrong += judged(flags, exporter, pathlib.Path(folder))
-    print('\n'.join(wrong))
-    return 1 if wrong else 0
+    return models_test.verdict(flags, judged)
 
 
 if __name__ == '__main__':

@@ -11,12 +11,15 @@ with inputs and what the blocks, one after another in float64, make of them.
 
 import json
 import pathlib
-import struct
 import sys
 
 import numpy as np
 import torch
 from torch import nn
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / 'models'))
+
+import stacking  # noqa: E402  pylint: disable=wrong-import-position
 
 EPSILON = 2.0 ** -17  # exact in float32, near 1e-5
 
@@ -91,17 +94,6 @@ CASES = [
 ]
 
 
-def write_safetensors(path, tensors):
-    header, data = {}, b''
-    for name, tensor in tensors.items():
-        array = np.ascontiguousarray(tensor.detach().numpy(), dtype='<f4')
-        header[name] = {'dtype': 'F32', 'shape': list(array.shape),
-                        'data_offsets': [len(data), len(data) + array.nbytes]}
-        data += array.tobytes()
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack('<Q', len(text)) + text + data)
-
-
 def write(case, root):
     name, make, shape, layers, input_dim, output_dim, shared, opset, folded = case
     folder = root / name
@@ -119,8 +111,7 @@ def write(case, root):
                       opset_version=opset, do_constant_folding=folded, input_names=['z'],
                       output_names=['next'])
     size = int(np.prod(shape))
-    tensors = {key: torch.stack([dict(block.named_parameters())[key] for block in blocks])
-               for key, _ in blocks[0].named_parameters() if key not in shared}
+    tensors = stacking.stacked(blocks, shared)
     outer = {}
     if input_dim:
         outer['input'] = nn.Linear(input_dim, size)
@@ -128,7 +119,7 @@ def write(case, root):
         outer['output'] = nn.Linear(size, output_dim)
     for key, layer in outer.items():
         tensors[f'{key}.weight'], tensors[f'{key}.bias'] = layer.weight, layer.bias
-    write_safetensors(folder / 'model.safetensors', tensors)
+    stacking.write_safetensors(folder / 'model.safetensors', tensors)
     config = {'model_type': 'stack', 'input_dim': input_dim or size, 'output_dim': output_dim or size,
               'state_dim': size, 'num_layers': layers}
     if shared:
