@@ -18,6 +18,10 @@ class Text {
   void AddNumber(T number) {
     text_.append(reinterpret_cast<const char*>(&number), sizeof(number));
   }
+  void AddName(std::string_view name) {
+    AddNumber(static_cast<int64_t>(name.size()));
+    text_ += name;
+  }
   template <class T>
   absl::Status AddNumbers(const std::vector<T>& numbers) {
     AddNumber(static_cast<int64_t>(numbers.size()));
@@ -38,7 +42,8 @@ class Text {
 };
 
 absl::Status AddInstruction(const Instruction& instruction, Text& text) {
-  text.AddNumber(instruction.op);
+  // Not the enumerator's number, which a new operation changes.
+  text.AddName(RowOf(instruction.op).name);
   DEEPPCR_RETURN_IF_ERROR(text.AddNumbers(instruction.operands));
   text.AddNumber(instruction.result);
   const LinearLayer& linear = instruction.linear;

@@ -10,6 +10,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/cpu/packed_dense.h"
+#include "kernels/program/activation.h"
 #include "kernels/program/evaluate.h"
 
 namespace deeppcr::cpu {
@@ -38,12 +39,6 @@ Home HomeOf(uint8_t section) {
     default:
       return Home::kFrame;
   }
-}
-
-bool IsActivation(program::Op op) {
-  using program::Op;
-  return op == Op::kTanh || op == Op::kSigmoid || op == Op::kSilu || op == Op::kGelu ||
-         op == Op::kGeluTanh || op == Op::kRelu || op == Op::kSoftplus || op == Op::kMish;
 }
 
 // Blocks of a frame: a block is free again once its value has been read for the last time.
@@ -293,8 +288,8 @@ class Packer {
       if (SectionAt(instruction.result) == section) all.push_back(&instruction);
     for (size_t i = 0; i + 1 < all.size(); ++i) {
       const Instruction &sum = *all[i], &activation = *all[i + 1];
-      if (sum.op != program::Op::kAdd || !IsActivation(activation.op) || reads[sum.result] != 1 ||
-          activation.operands[0] != sum.result)
+      if (sum.op != program::Op::kAdd || !program::ActivationOf(activation.op).has_value() ||
+          reads[sum.result] != 1 || activation.operands[0] != sum.result)
         continue;
       packed->instructions[i].together = 2;
       if (i + 2 == all.size() || all[i + 2]->op != program::Op::kAdd ||
