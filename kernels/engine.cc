@@ -18,6 +18,7 @@
 #include "kernels/base/thread_pool.h"
 #include "kernels/loaded_model.h"
 #include "kernels/model/model.h"
+#include "kernels/model_check.h"
 #include "kernels/plan/plan_file.h"
 #include "kernels/plan/plan_json.h"
 #include "kernels/solver/registry.h"
@@ -138,9 +139,12 @@ std::span<const std::string_view> SolverNames() {
   return names;
 }
 
-ModelCheck CheckModel(const std::string& directory, int64_t max_model_bytes) {
-  ModelFilesReport report = CheckModelFiles(directory, {.max_weights_bytes = max_model_bytes});
-  return {std::move(report.problems), std::move(report.listing)};
+ModelCheck CheckModel(const std::string& directory, const EngineOptions& options) {
+  ModelFilesReport report =
+      CheckModelFiles(directory, {.max_weights_bytes = options.max_model_bytes});
+  ModelCheck check = {std::move(report.problems), std::move(report.listing)};
+  if (check.problems.empty()) check.problems = ProblemsOfSystems(report.model, options);
+  return check;
 }
 
 }  // namespace deeppcr

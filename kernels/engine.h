@@ -196,13 +196,14 @@ class Engine {
   }
 };
 
-// What loading the files of a model would say, without a plan and without a backend: every problem
-// at once, in well under a second for small models.
+// What loading a model would say, without a plan: every problem of its files at once, or else of
+// the systems that the CPU runs. In well under a second for small models.
 struct ModelCheck {
-  std::vector<std::string> problems;  // one sentence each, with the file's name; empty: none
-  std::string listing;                // of the step program of denoiser.onnx; else empty
+  std::vector<std::string> problems;  // one sentence each; empty: none
+  std::string listing;                // of the step program of an .onnx file; else empty
 };
-ModelCheck CheckModel(const std::string& directory, int64_t max_model_bytes);
+// Of the options only the limits on bytes count.
+ModelCheck CheckModel(const std::string& directory, const EngineOptions& options);
 
 // Every backend that EngineOptions may name, and every solver that a request may, `auto` included;
 // for validation, metric labels and help.

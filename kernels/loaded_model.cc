@@ -20,10 +20,6 @@
 namespace deeppcr {
 namespace {
 
-// Limit on the packed systems, in sizes of the largest weights file: every number of inference
-// steps has a copy of the weights and a table of its own.
-constexpr int64_t kMaxCopies = 4;
-
 using Systems = std::vector<std::shared_ptr<const PreparedSystem>>;
 
 int64_t PackedBytes(const Systems& systems) {
@@ -222,7 +218,7 @@ absl::StatusOr<Systems> PreparePlanned(const Model& model, const PlanFile* plans
                                       .token = context.token,
                                       .count = std::ssize(model.systems)};
   Systems systems;
-  const int64_t most = kMaxCopies * context.options->max_model_bytes;
+  const int64_t most = kMaxPackedCopies * context.options->max_model_bytes;
   for (const SystemSpec& spec : model.systems) {
     DEEPPCR_ASSIGN_OR_RETURN(auto system, PrepareSystem(preparation, spec,
                                                         {.max_bytes = most - PackedBytes(systems),

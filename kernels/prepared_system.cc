@@ -30,19 +30,6 @@ int64_t NumSyntheticInputs(int64_t state_dim) {
   return std::clamp<int64_t>(2 * (state_dim + 1), 256, 2048);
 }
 
-// The smallest power of two C (at most L) whose workspace stays within the limit; where none does,
-// the sequential solver alone.
-absl::StatusOr<SpaceLimits> ChooseLimits(const System& system, int64_t num_steps,
-                                         int64_t max_bytes) {
-  SpaceLimits limits;
-  while (system.SpaceBytes(limits) > max_bytes && limits.min_shooting_interval < num_steps)
-    limits.min_shooting_interval = std::min(2 * limits.min_shooting_interval, num_steps);
-  if (system.SpaceBytes(limits) > max_bytes) limits.iterative = false;
-  if (system.SpaceBytes(limits) <= max_bytes) return limits;
-  return ResourceExhausted("workspace: ", system.SpaceBytes(limits), " bytes wanted per thread, ",
-                           max_bytes, " allowed (raise max_workspace_bytes)");
-}
-
 // Calibration inputs of the model, or synthetic ones. A diffusion model has inputs of its own, the
 // noise.
 CalibrationInputs CalibrationInputsOf(const Model& model, const SystemShape& shape) {
@@ -72,7 +59,7 @@ class Preparation {
     DEEPPCR_ASSIGN_OR_RETURN(parts_.system, backend_.NewSystem(spec_, packing));
     const int64_t workspace_bytes = with_.options.max_workspace_bytes / with_.count;
     DEEPPCR_ASSIGN_OR_RETURN(const SpaceLimits limits,
-                             ChooseLimits(*parts_.system, shape_.num_steps, workspace_bytes));
+                             ChooseSpaceLimits(*parts_.system, shape_.num_steps, workspace_bytes));
     if (with_.check_bytes)
       DEEPPCR_RETURN_IF_ERROR(with_.check_bytes(
           parts_.system->memory_bytes() + Runner::SpaceBytes(*parts_.system, limits, with_.pool,
@@ -245,6 +232,17 @@ absl::Status Watched(absl::Status status,
                      const std::function<void(const absl::Status&)>& device_failed) {
   if (absl::IsUnavailable(status) && device_failed) device_failed(status);
   return status;
+}
+
+absl::StatusOr<SpaceLimits> ChooseSpaceLimits(const System& system, int64_t num_steps,
+                                              int64_t max_bytes) {
+  SpaceLimits limits;
+  while (system.SpaceBytes(limits) > max_bytes && limits.min_shooting_interval < num_steps)
+    limits.min_shooting_interval = std::min(2 * limits.min_shooting_interval, num_steps);
+  if (system.SpaceBytes(limits) > max_bytes) limits.iterative = false;
+  if (system.SpaceBytes(limits) <= max_bytes) return limits;
+  return ResourceExhausted("workspace: ", system.SpaceBytes(limits), " bytes wanted per thread, ",
+                           max_bytes, " allowed (raise max_workspace_bytes)");
 }
 
 absl::StatusOr<std::vector<ComparisonRow>> PreparedSystem::Compare(

@@ -24,6 +24,15 @@ namespace deeppcr {
 absl::Status Watched(absl::Status status,
                      const std::function<void(const absl::Status&)>& device_failed);
 
+// Limit on the packed systems, in sizes of the largest weights file: every number of inference
+// steps has a copy of the weights and a table of its own.
+inline constexpr int64_t kMaxPackedCopies = 4;
+
+// The smallest power of two C (at most L) whose workspace takes no more than `max_bytes`; where
+// none does, the sequential solver alone. Errors: kResourceExhausted where that takes more too.
+absl::StatusOr<SpaceLimits> ChooseSpaceLimits(const System& system, int64_t num_steps,
+                                              int64_t max_bytes);
+
 // One system of a model: its weights as a backend packs them, a runner, and a plan.
 class PreparedSystem final : public LoadedSystem {
  public:

@@ -42,9 +42,12 @@ bool CheckModels(const ServerConfig& config, std::FILE* out) {
     std::fprintf(out, "%s: no config.json in or below this folder\n", config.check.c_str());
     return false;
   }
+  EngineOptions options;
+  options.max_model_bytes = config.max_model_bytes;
+  options.max_workspace_bytes = config.max_workspace_bytes;
   bool good = true;
   for (const std::string& folder : models) {
-    const ModelCheck check = CheckModel(folder, config.max_model_bytes);
+    const ModelCheck check = CheckModel(folder, options);
     good = good && check.problems.empty();
     std::fprintf(out, "%s: %s\n", folder.c_str(),
                  check.problems.empty() ? "ok"

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/base/cancel_token.h"
+#include "kernels/base/problems.h"
 #include "kernels/base/team.h"
 #include "kernels/iteration/pass.h"
 #include "kernels/iteration/stopping.h"
@@ -176,6 +177,9 @@ class System {
 struct PackingLimits {
   int64_t max_bytes = INT64_MAX;       // bytes of the system, as far as known beforehand
   const CancelToken* token = nullptr;  // may be null
+  // Set: packing goes on after an error that the rest does not depend on, and leaves here all that
+  // it found; it fails all the same.
+  Problems* all_problems = nullptr;
   // What to do about a system that takes more, for messages.
   std::string_view advice = "raise max_model_bytes, or name fewer num_inference_steps";
 };

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/model/problems.h"
+#include "kernels/base/problems.h"
 #include "kernels/problem/spec.h"
 
 namespace deeppcr {

@@ -194,6 +194,7 @@ class FilesCheck {
       model_.diffusion.tables.resize(model_.config.num_inference_steps.size());
     Note(kWeightsFile, [&] { return ReadWeights(directory_, limits_, *family, model_); });
     Note("", [&] { return ReadCalibration(directory_, limits_, model_); });
+    report_.model = std::move(model_);
     return std::move(report_);
   }
 

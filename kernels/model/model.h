@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/base/cancel_token.h"
+#include "kernels/base/problems.h"
 #include "kernels/model/config.h"
-#include "kernels/model/problems.h"
 #include "kernels/model/scheduler_config.h"
 #include "kernels/model/weights.h"
 #include "kernels/problem/spec.h"
@@ -124,6 +124,7 @@ absl::StatusOr<Model> ReadModel(const std::string& directory, const ModelLimits&
 struct ModelFilesReport {
   std::vector<std::string> problems;  // one sentence each, with the file's name; empty: none
   std::string listing;                // of the program that an .onnx file was compiled to, if any
+  Model model;                        // where there are no problems
 };
 ModelFilesReport CheckModelFiles(const std::string& directory, const ModelLimits& limits);
 

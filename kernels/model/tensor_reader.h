@@ -9,8 +9,8 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "kernels/base/problems.h"
 #include "kernels/model/model.h"
-#include "kernels/model/problems.h"
 #include "kernels/model/weights.h"
 
 namespace deeppcr {

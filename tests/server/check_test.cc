@@ -3,13 +3,27 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
+
+#include "tests/testing/onnx_model.h"
 
 namespace deeppcr {
 namespace {
+
+constexpr char kExports[] = DEEPPCR_SOURCE_DIR "/tests/data/program/";
+constexpr char kScheduler[] =
+    R"({"_class_name": "DDPMScheduler", "num_train_timesteps": 50, "clip_sample": false})";
+
+ServerConfig Verbose() {
+  ServerConfig config;
+  config.verbose = true;
+  return config;
+}
 
 class CheckTest : public ::testing::Test {
  protected:
@@ -28,10 +42,14 @@ class CheckTest : public ::testing::Test {
     bool good;
     std::string text;
   };
-  static Said Check(const std::string& folder, bool verbose = false) {
-    ServerConfig config;
+  void WriteModel(const testing::OnnxModel& model) const {
+    Write("config.json", R"({"model_type": "diffusion", "denoiser": "onnx", "state_dim": 2,
+      "output_dim": 2, "num_inference_steps": 50})");
+    Write("scheduler_config.json", kScheduler);
+    Write("denoiser.onnx", model.Bytes());
+  }
+  static Said Check(const std::string& folder, ServerConfig config = {}) {
     config.check = folder;
-    config.verbose = verbose;
     std::FILE* out = std::tmpfile();
     Said said = {CheckModels(config, out), ""};
     std::rewind(out);
@@ -39,14 +57,10 @@ class CheckTest : public ::testing::Test {
     std::fclose(out);
     return said;
   }
-  Said CheckHere(bool verbose = false) const { return Check(folder_.string(), verbose); }
+  Said CheckHere(const ServerConfig& config = {}) const { return Check(folder_.string(), config); }
 
   std::filesystem::path folder_;
 };
-
-constexpr char kExports[] = DEEPPCR_SOURCE_DIR "/tests/data/program/";
-constexpr char kScheduler[] =
-    R"({"_class_name": "DDPMScheduler", "num_train_timesteps": 50, "clip_sample": false})";
 
 TEST_F(CheckTest, FindsNothingWrongWithTheDemoModels) {
   const Said said = Check(DEEPPCR_SOURCE_DIR "/deploy/models/repository");
@@ -89,7 +103,7 @@ TEST_F(CheckTest, PrintsTheProgramOfADenoiser) {
   Write("scheduler_config.json", kScheduler);
   std::filesystem::copy_file(std::string(kExports) + "tiny_identity.onnx",
                              folder_ / "denoiser.onnx");
-  const Said said = CheckHere(true);
+  const Said said = CheckHere(Verbose());
   EXPECT_TRUE(said.good) << said.text;
   for (const char* part : {"input state", "gelu", "left in the step"})
     EXPECT_NE(said.text.find(part), std::string::npos) << part << "\n" << said.text;
@@ -105,6 +119,51 @@ TEST_F(CheckTest, SaysWhichGraphDoesNotFitTheConfig) {
                              folder_ / "denoiser.onnx");
   EXPECT_NE(CheckHere().text.find("the state has 2 elements; config.json: state_dim 3"),
             std::string::npos);
+}
+
+// What packing finds, which no reader of a file knows of.
+TEST_F(CheckTest, ListsAllThatKeepsASystemFromBeingPacked) {
+  testing::OnnxModel model;
+  model.Input("x", {1, 2}).Input("t", {1}).Output("y").Floats("two", {1}, {2});
+  model.Node("Floor", {"x"}, {"whole"}).Node("Mul", {"x", "two"}, {"twice"});
+  model.Node("Floor", {"twice"}, {"halves"}).Node("Log", {"t"}, {"late"});
+  model.Node("Mul", {"x", "late"}, {"grown"}).Node("Sum", {"whole", "halves", "grown"}, {"y"});
+  WriteModel(model);
+  const Said said = CheckHere();
+  EXPECT_FALSE(said.good);
+  for (const char* part :
+       {"3 problems", "a floor of something that depends on the state (\"whole\")",
+        "a floor of something that depends on the state (\"halves\")",
+        "at timestep 0 the value \"late\" of the step program is not finite"})
+    EXPECT_NE(said.text.find(part), std::string::npos) << part << "\n" << said.text;
+}
+
+TEST_F(CheckTest, SaysWhatIsTooLarge) {
+  testing::OnnxModel model;
+  model.Input("x", {1, 2}).Input("t", {1}).Output("y");
+  model.Floats("ones", {2, 65536}, std::vector<float>(131072, 1)).Ints("last", {1}, {1});
+  model.Node("Mul", {"t", "ones"}, {"times"}).Node("Transpose", {"x"}, {"column"});
+  model.Node("Mul", {"column", "times"}, {"all"});
+  model.Node("ReduceMean", {"all"}, {"mean"}).IntList("axes", {1});
+  model.Node("Transpose", {"mean"}, {"y"});
+  WriteModel(model);
+  EXPECT_TRUE(CheckHere().good) << CheckHere().text;
+  ServerConfig config;
+  // Fifty steps of 2 x 65,536 floats; four copies of the largest file are allowed.
+  config.max_model_bytes = 4 << 20;
+  EXPECT_NE(CheckHere(config).text.find("packed, the model takes at least"), std::string::npos)
+      << CheckHere(config).text;
+  config = {};
+  config.max_workspace_bytes = 1000;
+  EXPECT_NE(CheckHere(config).text.find("raise max_workspace_bytes"), std::string::npos)
+      << CheckHere(config).text;
+}
+
+TEST_F(CheckTest, IsQuickForModelsOfOrdinarySize) {
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_TRUE(Check(DEEPPCR_SOURCE_DIR "/deploy/models/repository").good);
+  // Seven models in a tenth of a second, but the machine may be busy, or the build a slow one.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
 TEST_F(CheckTest, AFolderWithoutModelsIsNotGood) {

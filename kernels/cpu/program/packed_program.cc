@@ -85,6 +85,7 @@ class Packer {
     DEEPPCR_RETURN_IF_ERROR(CheckSize());
     DEEPPCR_RETURN_IF_ERROR(PackConstants());
     DEEPPCR_RETURN_IF_ERROR(PackTimeTables());
+    DEEPPCR_RETURN_IF_ERROR(first_problem_);
     DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnCondition, &packed_.condition));
     DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnTimeAndCondition, &packed_.mixed));
     DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnState, &packed_.state));
@@ -92,6 +93,12 @@ class Packer {
   }
 
  private:
+  // An error comes back to end the packing; but where all are kept, it ends later.
+  absl::Status Note(const absl::Status& status) {
+    if (first_problem_.ok()) first_problem_ = status;
+    return limits_.all_problems == nullptr ? status : limits_.all_problems->Add(status);
+  }
+
   uint8_t SectionAt(ValueId id) const { return SectionOf(program_.at(id).depends); }
 
   // Gives values that another section reads a place in the row of their own section.
@@ -124,26 +131,30 @@ class Packer {
   absl::Status CheckSize() {
     if (program_.prediction != program::kNoValue &&
         SectionAt(program_.prediction) != program::kOnState)
-      return InvalidArgument("the prediction of the denoiser does not depend on the state");
+      DEEPPCR_RETURN_IF_ERROR(
+          Note(InvalidArgument("the prediction of the denoiser does not depend on the state")));
     int64_t floats = row_floats_[program::kOnNothing] + num_steps_ * row_floats_[program::kOnTime];
     for (const Instruction& instruction : program_.instructions) {
+      DEEPPCR_RETURN_IF_ERROR(Note(CheckJump(instruction)));
       if (IsPackedProduct(instruction))
         floats +=
             num_steps_ * PanelRowWidth(instruction.linear.rows) * (instruction.linear.cols + 3);
-      if (instruction.op != program::Op::kLinear && instruction.op != program::Op::kLookup)
-        continue;
-      floats += PanelRowWidth(instruction.linear.rows) * (instruction.linear.cols + 3);
-      if (SectionAt(instruction.result) == program::kOnState &&
-          instruction.op == program::Op::kLookup)
-        return absl::UnimplementedError("a lookup that depends on the state");
+      if (instruction.op == program::Op::kLinear || instruction.op == program::Op::kLookup)
+        floats += PanelRowWidth(instruction.linear.rows) * (instruction.linear.cols + 3);
     }
     floats += BytesBesideFloats() / static_cast<int64_t>(sizeof(float));
-    for (const Instruction& instruction : program_.instructions) {
-      if (instruction.op == program::Op::kFloor &&
-          SectionAt(instruction.result) == program::kOnState)
-        return absl::UnimplementedError("a floor of something that depends on the state");
-    }
     return CheckPackedFloats(floats, limits_);
+  }
+
+  // No probe passes through a value that jumps, but where a comparison makes it.
+  absl::Status CheckJump(const Instruction& instruction) const {
+    if (instruction.op != program::Op::kFloor && instruction.op != program::Op::kLookup)
+      return absl::OkStatus();
+    const program::Value& value = program_.at(instruction.result);
+    if (SectionOf(value.depends) != program::kOnState) return absl::OkStatus();
+    return absl::UnimplementedError(
+        StrCat("a ", program::RowOf(instruction.op).name, " of something that depends on the state",
+               value.name.empty() ? "" : StrCat(" (", Quoted(value.name), ")")));
   }
 
   // Of the runs of arrangements, and of the seeds of probes, which values of one width share.
@@ -197,19 +208,41 @@ class Packer {
       for (size_t i = 0; i < exports_.size(); ++i) {
         if (exports_[i] < 0 || program_.values[i].depends != program::kOnTime) continue;
         const auto value = evaluation.at(static_cast<ValueId>(i));
-        for (size_t k = 0; k < value.size(); ++k) {
-          const auto element = static_cast<float>(value[k]);
-          if (!std::isfinite(element))
-            return InvalidArgument("at ", steps_.empty() ? "layer " : "timestep ", time,
-                                   " the value ", Quoted(program_.values[i].name),
-                                   " of the step program is not finite (a table with fewer rows?)");
-          row[exports_[i] + static_cast<int64_t>(k)] = element;
-        }
+        for (size_t k = 0; k < value.size(); ++k)
+          row[exports_[i] + static_cast<int64_t>(k)] = static_cast<float>(value[k]);
+        DEEPPCR_RETURN_IF_ERROR(CheckFinite(static_cast<ValueId>(i), evaluation, time));
       }
       for (auto& [instruction, panels] : products_)
         DEEPPCR_RETURN_IF_ERROR(PackMatrix(evaluation, *instruction, l, &panels));
     }
     return absl::OkStatus();
+  }
+
+  static bool IsFinite(std::span<const double> value) {
+    return std::ranges::all_of(value, [](double x) { return std::isfinite(static_cast<float>(x)); });
+  }
+
+  // The value that is not finite though what it is made of is, from which `id` has it.
+  ValueId OriginOf(ValueId id, const program::Evaluation& evaluation) const {
+    for (auto made = program_.instructions.rbegin(); made != program_.instructions.rend(); ++made) {
+      if (made->result != id) continue;
+      const auto from = std::ranges::find_if(made->operands, [&](ValueId operand) {
+        return program_.at(operand).depends == program::kOnTime &&
+               !IsFinite(evaluation.at(operand));
+      });
+      if (from != made->operands.end()) id = *from;
+    }
+    return id;
+  }
+
+  // Of a value that is not finite, the first step alone is noted.
+  absl::Status CheckFinite(ValueId id, const program::Evaluation& evaluation, int64_t time) {
+    if (IsFinite(evaluation.at(id)) || !not_finite_.insert(id).second) return absl::OkStatus();
+    const ValueId origin = OriginOf(id, evaluation);
+    if (origin != id && !not_finite_.insert(origin).second) return absl::OkStatus();
+    return Note(InvalidArgument("at ", steps_.empty() ? "layer " : "timestep ", time, " the value ",
+                                Quoted(program_.at(origin).name),
+                                " of the step program is not finite"));
   }
 
   // The matrix and the bias of a product, of one step.
@@ -439,6 +472,8 @@ class Packer {
   std::map<int64_t, const uint32_t*> seeds_;
   std::map<const Instruction*, PackedPanels> products_;
   std::vector<float> matrix_, bias_;  // of a product, of one step
+  std::set<ValueId> not_finite_;
+  absl::Status first_problem_;
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_KERNELS_MODEL_PROBLEMS_H_
-#define DEEPPCR_KERNELS_MODEL_PROBLEMS_H_
+#ifndef DEEPPCR_KERNELS_BASE_PROBLEMS_H_
+#define DEEPPCR_KERNELS_BASE_PROBLEMS_H_
 
 #include <cstddef>
 #include <vector>
@@ -35,4 +35,4 @@ class Problems {
 
 }  // namespace deeppcr
 
-#endif  // DEEPPCR_KERNELS_MODEL_PROBLEMS_H_
+#endif  // DEEPPCR_KERNELS_BASE_PROBLEMS_H_
