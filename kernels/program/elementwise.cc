@@ -56,6 +56,8 @@ constexpr ElementwiseRow kRows[] = {
      [](const double* a, double* s) { s[0] = std::cos(a[0]); }},
     {Op::kCos, [](const double* a) { return std::cos(a[0]); },
      [](const double* a, double* s) { s[0] = -std::sin(a[0]); }},
+    {Op::kAtan, [](const double* a) { return std::atan(a[0]); },
+     [](const double* a, double* s) { s[0] = 1 / (1 + a[0] * a[0]); }},
     {Op::kTanh, [](const double* a) { return std::tanh(a[0]); },
      [](const double* a, double* s) {
        const double cosh = std::cosh(a[0]);

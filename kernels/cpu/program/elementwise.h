@@ -121,6 +121,15 @@ struct Lanes<Op::kCos> {
   static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) { s[0] = -Sine(a[0]); }
 };
 template <>
+struct Lanes<Op::kAtan> {
+  static DEEPPCR_INLINE Wide Value(const Wide* a) {
+    return OnLanes(a[0], [](double x) { return __builtin_atan(x); });
+  }
+  static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
+    s[0] = All(1.0F) / Fma(a[0], a[0], All(1.0F));
+  }
+};
+template <>
 struct Lanes<Op::kErf> {
   static DEEPPCR_INLINE Wide Value(const Wide* a) {
     return OnLanes(a[0], [](double x) { return __builtin_erf(x); });

@@ -283,6 +283,7 @@ constexpr OperatorRow kRows[] = {
     {"Abs", 7, 1, 1, One<Unary<Op::kAbs>>},
     {"Add", 7, 2, 2, One<Binary<Op::kAdd>>},
     {"And", 7, 2, 2, One<Logical<Op::kMultiply>>},
+    {"Atan", 7, 1, 1, One<Unary<Op::kAtan>>},
     {"Cast", 7, 1, 1, One<Cast>},
     {"CastLike", 15, 2, 2, One<CastLike>},
     {"Ceil", 7, 1, 1, One<Ceil>},
