@@ -38,7 +38,8 @@ absl::Status TensorReader::Take(const std::string& name, const Shape& shape,
   const std::string in_file = InFile(name);
   const TensorEntry* entry = tensors_.Find(in_file);
   if (entry == nullptr) {
-    return InvalidArgument("tensor \"", in_file, "\" of shape ", ShapeString(shape), " is missing");
+    return InvalidArgument("tensor \"", in_file, "\" of shape ", ShapeString(shape), " is missing",
+                           problems_.empty() ? Elsewhere(name) : "");
   }
   used_.insert(entry->name);
   if (entry->shape != shape) {
@@ -50,6 +51,30 @@ absl::Status TensorReader::Take(const std::string& name, const Shape& shape,
   const size_t old_size = values.size();
   values.resize(old_size + static_cast<size_t>(count));
   return ConvertToFloat(*entry, std::span<float>(values).subspan(old_size));
+}
+
+// Of the first tensor that is missing: where the file has one of its name behind another prefix.
+std::string TensorReader::Elsewhere(std::string_view name) const {
+  const std::string ending = StrCat(".", name);
+  for (const TensorEntry& entry : tensors_.entries()) {
+    if (entry.name == name || entry.name.ends_with(ending))
+      return StrCat("; the file has ", Quoted(entry.name));
+  }
+  return "";
+}
+
+// The tensors outside the prefix, of which a few are named.
+absl::Status TensorReader::NameThoseOutside() {
+  constexpr int kMost = 32;
+  std::string names;
+  int count = 0;
+  for (const TensorEntry& entry : tensors_.entries()) {
+    if (entry.name.starts_with(prefix_)) continue;
+    if (++count <= kMost) names += StrCat(count == 1 ? "" : ", ", Quoted(entry.name));
+  }
+  if (count == 0) return absl::OkStatus();
+  return InvalidArgument("names that do not begin with ", Quoted(prefix_), ": ", names,
+                         count > kMost ? StrCat(" and ", count - kMost, " more") : "");
 }
 
 absl::Status TensorReader::AppendIfThere(const std::string& name, const Shape& shape,
@@ -65,7 +90,10 @@ absl::Status TensorReader::CheckAllUsed() {
         InvalidArgument("tensor ", Quoted(entry.name), " of shape ", ShapeString(entry.shape),
                         " is unexpected; expected ", after, expected_names_)));
   }
-  if (limits_.all_problems != nullptr) *limits_.all_problems = problems_;
+  if (limits_.all_problems != nullptr) {
+    if (!problems_.empty()) DEEPPCR_RETURN_IF_ERROR(problems_.Add(NameThoseOutside()));
+    *limits_.all_problems = problems_;
+  }
   return problems_.status();
 }
 

@@ -57,6 +57,8 @@ class TensorReader {
 
  private:
   absl::Status Take(const std::string& name, const Shape& shape, std::vector<float>& values);
+  std::string Elsewhere(std::string_view name) const;
+  absl::Status NameThoseOutside();
   absl::Status Reserve(int64_t elements);
 
   const Tensors& tensors_;

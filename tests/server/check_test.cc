@@ -89,6 +89,28 @@ TEST_F(CheckTest, ListsAllProblemsOfAllFilesAtOnce) {
     EXPECT_NE(said.text.find(part), std::string::npos) << part << "\n" << said.text;
 }
 
+// A prefix that is not the file's: its names are told beside those expected.
+TEST_F(CheckTest, NamesTheTensorsThatAPrefixLeavesOut) {
+  Write("config.json", R"({"model_type": "diffusion", "denoiser": "residual_mlp", "state_dim": 2,
+    "output_dim": 2, "activation": "silu", "hidden_dim": 8, "num_blocks": 1,
+    "time_embedding_dim": 4, "num_inference_steps": 5, "tensor_prefix": "net."})");
+  Write("scheduler_config.json", kScheduler);
+  const std::string header =
+      R"({"diffloss.net.input_proj.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+      R"("encoder.a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})";
+  std::string bytes(8, 0);
+  bytes[0] = static_cast<char>(header.size());
+  Write("model.safetensors", bytes + header + std::string(8, 0));
+  const Said said = CheckHere();
+  EXPECT_FALSE(said.good);
+  for (const char* part : {"tensor \"net.input_proj.weight\" of shape [8, 2] is missing; the file "
+                           "has \"diffloss.net.input_proj.weight\"\n",
+                           "tensor \"net.input_proj.bias\" of shape [8] is missing\n",
+                           "names that do not begin with \"net.\": "
+                           "\"diffloss.net.input_proj.weight\", \"encoder.a\""})
+    EXPECT_NE(said.text.find(part), std::string::npos) << part << "\n" << said.text;
+}
+
 TEST_F(CheckTest, ListsAllWrongKeysOfAConfig) {
   Write("a/1/config.json", R"({"model_type": "mlp", "state_dim": 0, "num_layers": 0})");
   const Said said = CheckHere();
