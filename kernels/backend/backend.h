@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/backend/backward_space.h"
 #include "kernels/base/cancel_token.h"
 #include "kernels/base/problems.h"
 #include "kernels/base/team.h"
@@ -169,6 +170,17 @@ class System {
   // Errors: kResourceExhausted; kUnimplemented where the machine lacks a library that the iterative
   // mode takes, with what to install.
   virtual absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits& limits) const = 0;
+  // The same for the backward pass. Errors: kUnimplemented where the backend has none for this
+  // system, or where it was packed without.
+  virtual int64_t BackwardSpaceBytes(const BackwardLimits& limits) const {
+    (void)limits;
+    return 0;
+  }
+  virtual absl::StatusOr<std::unique_ptr<BackwardSpace>> NewBackwardSpace(
+      const BackwardLimits& limits) const {
+    (void)limits;
+    return absl::UnimplementedError("this backend has no backward pass");
+  }
   // Takes the fitted guess. Only before the system serves. Errors: kResourceExhausted.
   virtual absl::Status SetAffineGuess(const AffineGuess& guess) = 0;
 };
@@ -177,6 +189,7 @@ class System {
 struct PackingLimits {
   int64_t max_bytes = INT64_MAX;       // bytes of the system, as far as known beforehand
   const CancelToken* token = nullptr;  // may be null
+  bool backward = false;               // pack what the backward pass takes, too
   // Set: packing goes on after an error that the rest does not depend on, and leaves here all that
   // it found; it fails all the same.
   Problems* all_problems = nullptr;

@@ -49,9 +49,6 @@ SpaceSizes SizesOf(const PackedSystem& system, const SpaceLimits& limits) {
   return sizes;
 }
 
-// Multiply-adds of some hundred microseconds on one core.
-constexpr int64_t kWorkPerPoll = int64_t{1} << 22;
-
 // A product of matrices this wide takes longer than a poll of the token.
 constexpr int64_t kWideMatrix = 64;
 

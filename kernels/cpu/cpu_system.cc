@@ -7,6 +7,7 @@
 
 #include "kernels/backend/common.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/cpu/cpu_backward_space.h"
 #include "kernels/cpu/cpu_space.h"
 #include "kernels/cpu/diffusion/system.h"
 #include "kernels/cpu/program/system.h"
@@ -42,6 +43,13 @@ class CpuSystem final : public System {
   }
   absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits& limits) const override {
     return NewCpuSpace(*packed_, limits);
+  }
+  int64_t BackwardSpaceBytes(const BackwardLimits& limits) const override {
+    return CpuBackwardSpaceBytes(*packed_, limits);
+  }
+  absl::StatusOr<std::unique_ptr<BackwardSpace>> NewBackwardSpace(
+      const BackwardLimits& limits) const override {
+    return NewCpuBackwardSpace(*packed_, limits);
   }
   absl::Status SetAffineGuess(const AffineGuess& guess) override {
     packed_->guess = guess;

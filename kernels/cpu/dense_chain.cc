@@ -12,18 +12,6 @@ namespace {
 // Columns of the Jacobian that are pushed through together.
 constexpr int64_t kTogether = 16;
 
-int64_t WidestOf(const std::vector<PackedDense>& layers, int64_t state_dim) {
-  int64_t widest = PaddedWidth(state_dim);
-  for (const PackedDense& layer : layers) widest = std::max(widest, layer.width);
-  return widest;
-}
-
-int64_t SumOfWidths(const std::vector<PackedDense>& layers) {
-  int64_t sum = 0;
-  for (const PackedDense& layer : layers) sum += layer.width;
-  return sum;
-}
-
 // out_j = M in_j (+ bias).
 void Multiply(const PackedDense& layer, const float* in, const float* bias, int64_t stride,
               int64_t count, float* out) {

@@ -86,6 +86,24 @@ struct UpdateArgs {
   bool confirms;  // put back the states of kKeptColumn instead
 };
 
+// Cotangents of samples of one stack through steps end, end - 1, .., begin + 1, at known states.
+struct RetreatArgs {
+  LayersView layers;
+  const float* transposed;  // [L, W (column), W]: column k of a layer is row k of its weights
+  const float* zeros;       // [W]
+  int64_t begin, end;
+  int64_t samples, columns;
+  const float* const* states;  // by sample: z_0.. [L + 1, D]
+  float* g;                    // [samples, columns, W], in and out
+  float* const* deltas;        // by sample [L, D], or null, where columns == 1; may be null
+  float* scratch;              // RetreatScratchFloats
+};
+// Layers whose slopes are computed together: they do not depend on the cotangents.
+inline constexpr int64_t kSlopesAhead = 8;
+constexpr int64_t RetreatScratchFloats(int64_t width, int64_t samples, int64_t columns) {
+  return (2 * kSlopesAhead * samples + samples * columns) * width;
+}
+
 struct Kernels {
   // Takes states [n, W] through steps (begin, end]; trajectories[b] + l * D receives z_l where that
   // pointer is not null (trajectories itself may be). scratch [kSequentialGroup, W]. Returns the
@@ -98,6 +116,12 @@ struct Kernels {
   IntervalNorms (*update)(const UpdateArgs& args);
   // x[i] <- act(x[i]); count is a multiple of 4.
   void (*activate)(Activation activation, float* x, int64_t count);
+  // Returns the number of dependent steps.
+  int64_t (*retreat)(const RetreatArgs& args);
+  // x[i] <- act'(x[i]); count is a multiple of 4.
+  void (*differentiate)(Activation activation, float* x, int64_t count);
+  // out[k] = column k of a matrix [count (column), width] times x [width].
+  void (*dots)(const float* matrix, int64_t width, int64_t count, const float* x, float* out);
 };
 
 // Tables for `width`, which must be 4, 8, 16, 32, 64 or a multiple of 32 beyond (two of the widest

@@ -7,6 +7,7 @@
 #include "kernels/cpu/simd/rounding_source.h"
 #include "kernels/cpu/simd/slope_near.h"
 #include "kernels/cpu/stack/dense_kernels.h"
+#include "kernels/cpu/stack/retreat.h"
 #include "kernels/iteration/pass.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
@@ -504,12 +505,34 @@ inline void ActivateArray(Activation activation, float* x, int64_t count) {
   }
 }
 
+inline void DifferentiateArray(Activation activation, float* x, int64_t count) {
+  for (int64_t i = 0; i < count; i += 4) {
+    Vec<4> v[1] = {Load<4>(x + i)};
+    Differentiate(activation, v);
+    Store(x + i, v[0]);
+  }
+}
+
+// Four sums of four lanes each, in one order for every width.
+inline void DotsOfColumns(const float* matrix, int64_t width, int64_t count, const float* x,
+                          float* out) {
+  for (int64_t k = 0; k < count; ++k) {
+    const float* column = matrix + k * width;
+    Vec<4> sum[4] = {};
+    for (int64_t i = 0; i < width; i += 4)
+      sum[i / 4 % 4] = Fma(Load<4>(column + i), Load<4>(x + i), sum[i / 4 % 4]);
+    const Vec<4> all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    out[k] = (all.v[0] + all.v[1]) + (all.v[2] + all.v[3]);
+  }
+}
+
 // ---- Table
 // ------------------------------------------------------------------------------------------------------
 
 template <int W>
 inline constexpr Kernels kTable = {&Advance<W>, &Propagate<W>, &Apply<W>, &Update<W>,
-                                   &ActivateArray};
+                                   &ActivateArray, &Retreat<W>, &DifferentiateArray,
+                                   &DotsOfColumns};
 
 inline Kernels TableFor(int64_t width) {
   switch (width) {

@@ -68,7 +68,7 @@ absl::StatusOr<PackedDense> PackDense(const DenseSpec& spec, Kernels (*kernels)(
 }
 
 // Sums four rows at a time: every padded width is a multiple of four.
-void PackedDense::Apply(const float* in, float* out) const {
+void PackedDense::PreActivations(const float* in, float* out) const {
   for (int64_t first = 0; first < width; first += 4) {
     double sums[4];
     for (int i = 0; i < 4; ++i) sums[i] = bias[first + i];
@@ -78,7 +78,24 @@ void PackedDense::Apply(const float* in, float* out) const {
     }
     for (int i = 0; i < 4; ++i) out[first + i] = static_cast<float>(sums[i]);
   }
+}
+
+void PackedDense::Apply(const float* in, float* out) const {
+  PreActivations(in, out);
   kernels.activate(activation, out, width);
+}
+
+int64_t WidestOf(std::span<const PackedDense> layers, int64_t dim) {
+  int64_t widest = PaddedWidth(dim);
+  for (const PackedDense& layer : layers)
+    widest = std::max({widest, layer.width, PaddedWidth(layer.cols)});
+  return widest;
+}
+
+int64_t SumOfWidths(std::span<const PackedDense> layers) {
+  int64_t sum = 0;
+  for (const PackedDense& layer : layers) sum += layer.width;
+  return sum;
 }
 
 AlignedBuffer<float> LaneMask(int64_t dim, int64_t width) {

@@ -30,6 +30,8 @@ struct PackedDense {
   // out [width] = act(W in + b), summed in double: a mean folded into an input layer cancels there,
   // and no certificate sees it.
   void Apply(const float* in, float* out) const;
+  // The same without the activation.
+  void PreActivations(const float* in, float* out) const;
   int64_t memory_bytes() const {
     return (weights.size() + bias.size()) * static_cast<int64_t>(sizeof(float));
   }
@@ -37,6 +39,11 @@ struct PackedDense {
 
 // Errors: kResourceExhausted with the bytes that could not be had.
 absl::StatusOr<PackedDense> PackDense(const DenseSpec& spec, Kernels (*kernels)(int64_t width));
+
+// Of layers one behind the other and the vector of `dim` elements that enters them: floats of the
+// widest padded vector, and of all layers' results together.
+int64_t WidestOf(std::span<const PackedDense> layers, int64_t dim);
+int64_t SumOfWidths(std::span<const PackedDense> layers);
 
 // Row-major [rows, cols] to columns of `width` floats.
 void PackColumns(std::span<const float> matrix, int64_t rows, int64_t cols, int64_t width,

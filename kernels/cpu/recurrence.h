@@ -13,9 +13,13 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
+#include "kernels/cpu/backward_recurrence.h"
 #include "kernels/cpu/kernels.h"
 
 namespace deeppcr::cpu {
+
+// Multiply-adds of some hundred microseconds on one core: the work between two polls of a token.
+inline constexpr int64_t kWorkPerPoll = int64_t{1} << 22;
 
 // Propagation of sample 0 through all intervals.
 struct IntervalPass {
@@ -69,6 +73,16 @@ class PackedSystem {
   // Steps of the system with their memory; null if the allocation failed. `this` must outlive the
   // result.
   virtual std::unique_ptr<Recurrence> NewRecurrence() const = 0;
+  // The same for the steps backwards; also null where the system was packed without.
+  virtual int64_t BackwardRecurrenceBytes(const BackwardLimits& limits) const {
+    (void)limits;
+    return 0;
+  }
+  virtual std::unique_ptr<BackwardRecurrence> NewBackwardRecurrence(
+      const BackwardLimits& limits) const {
+    (void)limits;
+    return nullptr;
+  }
 
   SystemShape shape;
   int64_t width = 0;                                 // PaddedWidth(state_dim)
@@ -76,6 +90,7 @@ class PackedSystem {
   bool shares_steps = false, shares_passes = false;  // see Grouping
   Kernels kernels = {};                              // for `width`
   AffineGuess guess;                                 // may be empty
+  bool has_backward = false;                         // packed for the backward pass, too
 };
 
 }  // namespace deeppcr::cpu

@@ -458,14 +458,14 @@ void AddCotangents(const Instruction& instruction, View result, std::span<const 
 
 }  // namespace
 
-std::vector<double> Evaluation::Cotangent(std::span<const double> cotangent) const {
+std::vector<double> Evaluation::Cotangent(std::span<const double> cotangent, ValueId input) const {
   std::vector<Vector> cotangents(values_.size());
   for (size_t i = 0; i < values_.size(); ++i)
     cotangents[i].resize(static_cast<size_t>(program_.values[i].size));
   Vector& of_output = cotangents[static_cast<size_t>(program_.output)];
   for (size_t i = 0; i < of_output.size(); ++i) of_output[i] += cotangent[i];
   for (auto it = program_.instructions.rbegin(); it != program_.instructions.rend(); ++it) {
-    if ((program_.at(it->result).depends & kOnState) == 0) continue;
+    if ((program_.at(it->result).depends & program_.at(input).depends) == 0) continue;
     std::vector<View> operands;
     std::vector<Vector*> to;
     for (const ValueId id : it->operands) {
@@ -475,7 +475,7 @@ std::vector<double> Evaluation::Cotangent(std::span<const double> cotangent) con
     const Vector g = cotangents[static_cast<size_t>(it->result)];
     AddCotangents(*it, at(it->result), operands, g, inputs_, to);
   }
-  return cotangents[static_cast<size_t>(program_.state)];
+  return cotangents[static_cast<size_t>(input)];
 }
 
 }  // namespace deeppcr::program

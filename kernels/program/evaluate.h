@@ -45,9 +45,12 @@ class Evaluation {
   // After Run: tangents of `output` along `columns` directions of the state.
   //   directions [D, columns], result [D', columns], both row-major
   std::vector<double> Tangents(std::span<const double> directions, int64_t columns) const;
-  // After Run: cotangent of the state from one of the output.
-  //   cotangent [D'], result [D]
-  std::vector<double> Cotangent(std::span<const double> cotangent) const;
+  // After Run: cotangent of an input, the state or the condition, from one of the output.
+  //   cotangent [D'], result [size of the input]
+  std::vector<double> Cotangent(std::span<const double> cotangent, ValueId input) const;
+  std::vector<double> Cotangent(std::span<const double> cotangent) const {
+    return Cotangent(cotangent, program_.state);
+  }
 
  private:
   void Round(std::vector<double>& value) const;

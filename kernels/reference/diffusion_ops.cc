@@ -227,6 +227,26 @@ std::vector<double> StepJacobian(const DiffusionSpec& spec, int64_t step,
   return jacobian;
 }
 
+std::vector<double> StepByInputs(const DiffusionSpec& spec, int64_t step, const float* inputs,
+                                 std::span<const double> z) {
+  constexpr double kDistance = 1e-5;
+  const int64_t dim = spec.state_dim, columns = spec.input_dim();
+  const std::vector<float> no_noise(dim);
+  std::vector<double> jacobian(dim * columns);
+  for (int64_t k = 0; k < columns; ++k) {
+    std::vector<double> at(inputs, inputs + columns);
+    const auto next = [&](double x) {
+      at[k] = x;
+      return Step(spec, step, Dense(spec.condition, at), no_noise, z);
+    };
+    const std::vector<double> above = next(inputs[k] + kDistance);
+    const std::vector<double> below = next(inputs[k] - kDistance);
+    for (int64_t i = 0; i < dim; ++i)
+      jacobian[i * columns + k] = (above[i] - below[i]) / (2 * kDistance);
+  }
+  return jacobian;
+}
+
 std::vector<double> Decode(const DiffusionSpec& spec, std::span<const double> state) {
   return Decoded(spec, Values(state)).value;
 }

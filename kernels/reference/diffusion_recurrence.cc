@@ -36,6 +36,9 @@ class DiffusionFamily final : public Family {
   std::vector<double> Decode(const std::vector<double>& z) const override {
     return reference::Decode(spec_, z);
   }
+  std::vector<double> DecodeJacobian(const std::vector<double>& z) const override {
+    return reference::DecodeJacobian(spec_, z);
+  }
   double OutputAmplification(const std::vector<double>& z) const override;
   int64_t memory_bytes() const override {
     size_t bytes = steps_.size() * sizeof(ReverseStep) + time_embedding_.size() * sizeof(double);
@@ -91,7 +94,9 @@ template <class Spec>
 class DiffusionRecurrence final : public Recurrence {
  public:
   DiffusionRecurrence(const Spec& spec, const SampleInput& input)
-      : spec_(spec), condition_(Condition(spec, input.inputs, input.label)) {
+      : spec_(spec),
+        inputs_(input.inputs, input.inputs + spec.input_dim()),
+        condition_(Condition(spec, input.inputs, input.label)) {
     const int64_t dim = spec.state_dim;
     const std::vector<float> z0 = NoiseOf(input, input.initial_noise, kInitialNoiseStep, dim);
     initial_.assign(z0.begin(), z0.end());
@@ -107,6 +112,11 @@ class DiffusionRecurrence final : public Recurrence {
   std::vector<double> StepJacobian(int64_t l, const std::vector<double>& z) const override {
     return reference::StepJacobian(spec_, l - 1, condition_, z);
   }
+  std::vector<double> StepByInputs(int64_t l, const std::vector<double>& z) const override {
+    if (inputs_.empty()) return {};
+    return reference::StepByInputs(spec_, l - 1, inputs_.data(), z);
+  }
+  double NoiseFactor(int64_t l) const override { return spec_.steps[l - 1].sigma; }
   std::vector<std::vector<double>> CoarseTrajectory(PassCount* count) const override;
 
  private:
@@ -130,6 +140,7 @@ class DiffusionRecurrence final : public Recurrence {
   }
 
   const Spec& spec_;
+  const std::vector<float> inputs_;
   const std::vector<double> condition_;
   std::vector<double> initial_;
   std::vector<std::vector<float>> noise_;  // by reverse step
@@ -159,7 +170,7 @@ std::unique_ptr<Recurrence> DiffusionFamily<Spec>::Encode(const SampleInput& inp
 
 template <class Spec>
 double DiffusionFamily<Spec>::OutputAmplification(const std::vector<double>& z) const {
-  const std::vector<double> jacobian = DecodeJacobian(spec_, z);
+  const std::vector<double> jacobian = DecodeJacobian(z);
   double largest = 0;
   for (int64_t i = 0; i < shape.output_dim; ++i) {
     double sum = 0;

@@ -60,6 +60,20 @@ std::vector<double> StepJacobian(const DiffusionProgramSpec& spec, int64_t step,
   return At(spec, step, condition, {}, z).evaluation().Tangents(unit, dim);
 }
 
+std::vector<double> StepByInputs(const DiffusionProgramSpec& spec, int64_t step,
+                                 const float* inputs, std::span<const double> z) {
+  const std::vector<double> condition(inputs, inputs + spec.condition_dim);
+  const At at(spec, step, condition, {}, z);
+  std::vector<double> jacobian;
+  for (int64_t i = 0; i < spec.state_dim; ++i) {
+    std::vector<double> unit(static_cast<size_t>(spec.state_dim));
+    unit[static_cast<size_t>(i)] = 1;
+    const std::vector<double> row = at.evaluation().Cotangent(unit, spec.program->condition);
+    jacobian.insert(jacobian.end(), row.begin(), row.end());
+  }
+  return jacobian;
+}
+
 std::vector<double> Decode(const DiffusionProgramSpec& spec, std::span<const double> state) {
   return Decode(DiffusionSpec{.decoder = spec.decoder}, state);
 }

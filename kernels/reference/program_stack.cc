@@ -42,6 +42,9 @@ class ProgramStackFamily final : public Family {
   std::vector<double> Decode(const std::vector<double>& z) const override {
     return decode_.Apply(z);
   }
+  std::vector<double> DecodeJacobian(const std::vector<double>& z) const override {
+    return DenseJacobian(decode_.spec, z);
+  }
   // The output layer has no activation.
   double OutputAmplification(const std::vector<double>&) const override {
     const DenseSpec& layer = decode_.spec;
@@ -62,8 +65,13 @@ class ProgramStackFamily final : public Family {
 
 class ProgramStackRecurrence final : public Recurrence {
  public:
-  ProgramStackRecurrence(const program::Program& program, int64_t num_steps, std::vector<double> z0)
-      : program_(program), num_steps_(num_steps), initial_(std::move(z0)) {}
+  ProgramStackRecurrence(const program::Program& program, int64_t num_steps, std::vector<double> z0,
+                         std::vector<double> by_inputs)
+      : program_(program),
+        num_steps_(num_steps),
+        initial_(std::move(z0)),
+        by_inputs_(std::move(by_inputs)) {}
+  std::vector<double> InitialByInputs() const override { return by_inputs_; }
   std::vector<double> Initial() const override { return initial_; }
   std::vector<double> Step(int64_t l, const std::vector<double>& z) const override {
     program::Evaluation evaluation(program_);
@@ -86,12 +94,13 @@ class ProgramStackRecurrence final : public Recurrence {
  private:
   const program::Program& program_;
   const int64_t num_steps_;
-  const std::vector<double> initial_;
+  const std::vector<double> initial_, by_inputs_;
 };
 
 std::unique_ptr<Recurrence> ProgramStackFamily::Encode(const SampleInput& input) const {
   const std::vector<double> x(input.inputs, input.inputs + shape.input_dim);
-  return std::make_unique<ProgramStackRecurrence>(program_, shape.num_steps, encode_.Apply(x));
+  return std::make_unique<ProgramStackRecurrence>(program_, shape.num_steps, encode_.Apply(x),
+                                                  DenseJacobian(encode_.spec, x));
 }
 
 }  // namespace

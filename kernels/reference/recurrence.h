@@ -20,6 +20,23 @@ class Recurrence {
   virtual std::vector<double> Step(int64_t l, const std::vector<double>& z) const = 0;
   // df_l/dz at z, [D, D] row-major.
   virtual std::vector<double> StepJacobian(int64_t l, const std::vector<double>& z) const = 0;
+  // By the sample's inputs, [D, input_dim] row-major each, empty for zero: dz_0, and df_l at z.
+  virtual std::vector<double> InitialByInputs() const { return {}; }
+  virtual std::vector<double> StepByInputs(int64_t l, const std::vector<double>& z) const {
+    (void)l, (void)z;
+    return {};
+  }
+  // The factor of the noise of step l.
+  virtual double NoiseFactor(int64_t l) const {
+    (void)l;
+    return 0;
+  }
+  // Dense stacks: the cotangent of the pre-activations of layer l, from g_l, at z_{l-1}.
+  virtual std::vector<double> Delta(int64_t l, const std::vector<double>& z,
+                                    const std::vector<double>& g) const {
+    (void)l, (void)z, (void)g;
+    return {};
+  }
   // z_0 .. z_L of SolveSpace::GuessCoarse; z_0 everywhere where the family has no coarse guess.
   virtual std::vector<std::vector<double>> CoarseTrajectory(PassCount* count) const = 0;
 };
@@ -30,6 +47,8 @@ class Family {
   virtual ~Family() = default;
   virtual std::unique_ptr<Recurrence> Encode(const SampleInput& input) const = 0;
   virtual std::vector<double> Decode(const std::vector<double>& z) const = 0;
+  // Jacobian of Decode at z, [output_dim, D] row-major.
+  virtual std::vector<double> DecodeJacobian(const std::vector<double>& z) const = 0;
   // Largest row sum of the absolute Jacobian of Decode at z.
   virtual double OutputAmplification(const std::vector<double>& z) const = 0;
   virtual int64_t memory_bytes() const = 0;

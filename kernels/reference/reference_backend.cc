@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/iteration/scan_tree.h"
+#include "kernels/reference/backward_space.h"
 #include "kernels/reference/recurrence.h"
 
 namespace deeppcr::reference {
@@ -329,6 +330,10 @@ class ReferenceSystem final : public System {
   }
   absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits&) const override {
     return std::unique_ptr<SolveSpace>(std::make_unique<ReferenceSpace>(*family_, guess_));
+  }
+  absl::StatusOr<std::unique_ptr<BackwardSpace>> NewBackwardSpace(
+      const BackwardLimits& limits) const override {
+    return reference::NewBackwardSpace(*family_, limits);
   }
   absl::Status SetAffineGuess(const AffineGuess& guess) override {
     guess_ = guess;

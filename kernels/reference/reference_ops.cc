@@ -111,6 +111,23 @@ std::vector<double> Dense(const DenseSpec& spec, std::span<const double> x) {
   return y;
 }
 
+std::vector<double> DenseJacobian(const DenseSpec& spec, std::span<const double> x) {
+  if (spec.rows == 0) {
+    std::vector<double> unit(x.size() * x.size());
+    for (size_t i = 0; i < x.size(); ++i) unit[i * x.size() + i] = 1;
+    return unit;
+  }
+  std::vector<double> jacobian(spec.rows * spec.cols);
+  DenseSpec linear = spec;
+  linear.activation = Activation::kIdentity;
+  const std::vector<double> a = Dense(linear, x);
+  for (int64_t i = 0; i < spec.rows; ++i)
+    for (int64_t k = 0; k < spec.cols; ++k)
+      jacobian[i * spec.cols + k] =
+          Differentiate(spec.activation, a[i]) * spec.weight[i * spec.cols + k];
+  return jacobian;
+}
+
 std::vector<double> Encode(const DenseStackSpec& spec, std::span<const double> inputs) {
   if (spec.encode.rows == 0) return {inputs.begin(), inputs.end()};
   return Dense(spec.encode, inputs);
@@ -130,15 +147,21 @@ std::vector<double> Step(const DenseStackSpec& spec, int64_t l, std::span<const 
   return next;
 }
 
+std::vector<double> StepSlopes(const DenseStackSpec& spec, int64_t l, std::span<const double> z) {
+  std::vector<double> slopes = PreActivation(spec, l, z);
+  for (double& slope : slopes)
+    slope = Differentiate(spec.activation, slope) *
+            (spec.residual ? double{spec.residual_scale} : 1.0);
+  return slopes;
+}
+
 std::vector<double> StepJacobian(const DenseStackSpec& spec, int64_t l, std::span<const double> z) {
   const int64_t dim = spec.state_dim;
-  const std::vector<double> a = PreActivation(spec, l, z);
+  const std::vector<double> slopes = StepSlopes(spec, l, z);
   std::vector<double> jacobian(dim * dim);
   for (int64_t i = 0; i < dim; ++i) {
-    const double slope =
-        Differentiate(spec.activation, a[i]) * (spec.residual ? double{spec.residual_scale} : 1.0);
     for (int64_t k = 0; k < dim; ++k) {
-      jacobian[i * dim + k] = slope * spec.weights[((l - 1) * dim + i) * dim + k];
+      jacobian[i * dim + k] = slopes[i] * spec.weights[((l - 1) * dim + i) * dim + k];
       if (spec.residual && i == k) jacobian[i * dim + k] += 1;
     }
   }

@@ -19,6 +19,8 @@ double Differentiate(Activation activation, double a);
 
 // act(W x + b), [rows].
 std::vector<double> Dense(const DenseSpec& spec, std::span<const double> x);
+// Its Jacobian at x, [rows, cols] row-major; of an absent layer the unit matrix of x's size.
+std::vector<double> DenseJacobian(const DenseSpec& spec, std::span<const double> x);
 
 // z_0 of inputs [input_dim], and the answer of a final state; the identity where the system has no
 // such layer.
@@ -29,6 +31,8 @@ std::vector<double> Decode(const DenseStackSpec& spec, std::span<const double> s
 std::vector<double> Step(const DenseStackSpec& spec, int64_t l, std::span<const double> z);
 // df_l/dz at z, [D, D] row-major.
 std::vector<double> StepJacobian(const DenseStackSpec& spec, int64_t l, std::span<const double> z);
+// The slopes dz_l / d(W_l z_{l-1} + b_l), element by element.
+std::vector<double> StepSlopes(const DenseStackSpec& spec, int64_t l, std::span<const double> z);
 
 // z_0 .. z_L, [L + 1, D].
 std::vector<double> Trajectory(const DenseStackSpec& spec, std::span<const double> z0);

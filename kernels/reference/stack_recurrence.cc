@@ -28,6 +28,9 @@ class StackFamily final : public Family {
   std::vector<double> Decode(const std::vector<double>& z) const override {
     return reference::Decode(spec_, z);
   }
+  std::vector<double> DecodeJacobian(const std::vector<double>& z) const override {
+    return DenseJacobian(spec_.decode, z);
+  }
   // The output layer has no activation.
   double OutputAmplification(const std::vector<double>&) const override {
     double largest = spec_.decode.rows == 0 ? 1 : 0;
@@ -51,8 +54,10 @@ class StackFamily final : public Family {
 
 class StackRecurrence final : public Recurrence {
  public:
-  StackRecurrence(const DenseStackSpec& spec, std::vector<double> z0)
-      : spec_(spec), initial_(std::move(z0)) {}
+  StackRecurrence(const DenseStackSpec& spec, std::vector<double> inputs)
+      : spec_(spec),
+        inputs_(std::move(inputs)),
+        initial_(reference::Encode(spec, inputs_)) {}
   std::vector<double> Initial() const override { return initial_; }
   std::vector<double> Step(int64_t l, const std::vector<double>& z) const override {
     return reference::Step(spec_, l, z);
@@ -60,18 +65,27 @@ class StackRecurrence final : public Recurrence {
   std::vector<double> StepJacobian(int64_t l, const std::vector<double>& z) const override {
     return reference::StepJacobian(spec_, l, z);
   }
+  std::vector<double> InitialByInputs() const override {
+    return DenseJacobian(spec_.encode, inputs_);
+  }
+  std::vector<double> Delta(int64_t l, const std::vector<double>& z,
+                            const std::vector<double>& g) const override {
+    std::vector<double> delta = StepSlopes(spec_, l, z);
+    for (size_t i = 0; i < delta.size(); ++i) delta[i] *= g[i];
+    return delta;
+  }
   std::vector<std::vector<double>> CoarseTrajectory(PassCount*) const override {
     return std::vector<std::vector<double>>(spec_.num_steps + 1, initial_);
   }
 
  private:
   const DenseStackSpec& spec_;
-  const std::vector<double> initial_;
+  const std::vector<double> inputs_, initial_;
 };
 
 std::unique_ptr<Recurrence> StackFamily::Encode(const SampleInput& input) const {
-  const std::vector<double> x(input.inputs, input.inputs + shape.input_dim);
-  return std::make_unique<StackRecurrence>(spec_, reference::Encode(spec_, x));
+  return std::make_unique<StackRecurrence>(
+      spec_, std::vector<double>(input.inputs, input.inputs + shape.input_dim));
 }
 
 }  // namespace

@@ -11,25 +11,30 @@ namespace deeppcr::cpu {
 using program::OpKind;
 
 Executor::Executor(const PackedSection& section, const ProgramKernels& kernels, float clip_range,
-                   int64_t rows, int64_t tangents)
+                   int64_t rows, int64_t tangents, Carried carried)
     : section_(section),
       kernels_(kernels),
       clip_range_(clip_range),
       rows_(rows),
       max_tangents_(tangents),
       frame_(section.frame_floats * rows),
-      sizes_(tangents > 0 ? section.frame_floats * rows : 0),
+      sizes_(tangents > 0 && carried == Carried::kTangents ? section.frame_floats * rows : 0),
       tangents_(section.frame_floats * tangents),
       moments_(section.moment_floats * rows),
-      scratch_(kScratchRows * section.widest) {}
+      scratch_(kScratchRows * section.widest),
+      products_(carried == Carried::kCotangents ? tangents * section.widest : 0) {}
 
-int64_t Executor::Floats(const PackedSection& section, int64_t rows, int64_t tangents) {
-  return section.frame_floats * ((tangents > 0 ? 2 : 1) * rows + tangents) +
-         section.moment_floats * rows + kScratchRows * section.widest;
+int64_t Executor::Floats(const PackedSection& section, int64_t rows, int64_t tangents,
+                         Carried carried) {
+  const bool back = carried == Carried::kCotangents;
+  return section.frame_floats * ((tangents > 0 && !back ? 2 : 1) * rows + tangents) +
+         section.moment_floats * rows + kScratchRows * section.widest +
+         (back ? tangents * section.widest : 0);
 }
 
 bool Executor::ok() const {
-  return frame_.ok() && sizes_.ok() && tangents_.ok() && moments_.ok() && scratch_.ok();
+  return frame_.ok() && sizes_.ok() && tangents_.ok() && moments_.ok() && scratch_.ok() &&
+         products_.ok();
 }
 
 void Executor::Run(const RowContext* contexts, int64_t count, const TangentRows& tangents,

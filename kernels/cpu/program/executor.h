@@ -7,6 +7,7 @@
 
 #include "kernels/base/aligned_buffer.h"
 #include "kernels/cpu/program/packed_program.h"
+#include "kernels/cpu/program/packed_tape.h"
 
 namespace deeppcr::cpu {
 
@@ -23,6 +24,16 @@ struct TangentRows {
   int64_t columns = 0, probes = 0;
 };
 
+// Where the cotangents of rows that a section reads are summed up: row `index` of a home at sums +
+// index stride; null: not wanted.
+struct CotangentRows {
+  float* sums = nullptr;
+  int64_t stride = 0;
+};
+
+// What goes along with the values of a run: tangents, or cotangents on the way back.
+enum class Carried : uint8_t { kTangents, kCotangents };
+
 // The memory in which a section runs, and the runs. Not thread-safe. Nothing allocates but the
 // constructor.
 //
@@ -31,8 +42,9 @@ class Executor {
  public:
   // For up to `rows` rows with up to `tangents` tangents in all.
   Executor(const PackedSection& section, const ProgramKernels& kernels, float clip_range,
-           int64_t rows, int64_t tangents);
-  static int64_t Floats(const PackedSection& section, int64_t rows, int64_t tangents);
+           int64_t rows, int64_t tangents, Carried carried = Carried::kTangents);
+  static int64_t Floats(const PackedSection& section, int64_t rows, int64_t tangents,
+                        Carried carried = Carried::kTangents);
   bool ok() const;
 
   // A value of row r in this section's frame, and its tangent `column` of `columns`.
@@ -42,6 +54,9 @@ class Executor {
   float* Tangent(const Place& place, int64_t index) {
     return tangents_.data() + place.offset * max_tangents_ + index * place.width;
   }
+
+  // The cotangent of a value on the way back, in the same place.
+  float* Cotangent(const Place& place, int64_t index) { return Tangent(place, index); }
 
   // The rounding of a value of row r, in units of 2^-24; of the state, to be set where probes go
   // along.
@@ -53,7 +68,17 @@ class Executor {
   void Run(const RowContext* contexts, int64_t count, const TangentRows& tangents,
            const Sharing* sharing);
 
+  // Takes `columns` cotangents of each of the rows first .. first + count - 1, which have run and
+  // have one step, back through the section: cotangent j of row first + b has index b columns + j.
+  // Those of the section's results are set before; those of its inputs receive the sums. `tape` is
+  // what the section belongs to; `homes` by Home.
+  void RunBack(const PackedTape& tape, const RowContext* contexts, int64_t first, int64_t count,
+               int64_t columns, const std::array<CotangentRows, kNumHomes>& homes,
+               const Sharing* sharing);
+
  private:
+  struct Way;  // of a run back
+
   const float* Read(const Place& place, int64_t r) const;
   const float* SizeOrNull(const PackedInstruction& i, int k, int64_t r);
 
@@ -88,6 +113,23 @@ class Executor {
   void SizeJump(const PackedInstruction& instruction, int64_t r, float* size);
   void AddSource(const PackedInstruction& instruction, int64_t index, int64_t r);
 
+  void BackElementwise(const Way& way, const PackedInstruction& instruction,
+                       const BackwardInstruction& back);
+  void BackSelect(const Way& way, const PackedInstruction& instruction,
+                  const BackwardInstruction& back, int64_t b);
+  void BackLinear(const Way& way, const PackedInstruction& instruction,
+                  const BackwardInstruction& back);
+  void BackAlong(const Way& way, const PackedInstruction& instruction,
+                 const BackwardInstruction& back);
+  void BackReduction(const PackedInstruction& instruction, int64_t r, const float* g, float* to);
+  void BackArrange(const Way& way, const PackedInstruction& instruction,
+                   const BackwardInstruction& back);
+  void BackReverse(const Way& way, const PackedInstruction& instruction,
+                   const BackwardInstruction& back);
+  float* CotangentOf(const Way& way, const Place& place, int64_t index);
+  void Give(const Way& way, const Place& operand, bool adds, const float* slope, const float* g,
+            int64_t index, int64_t count);
+
   const PackedSection& section_;
   const ProgramKernels& kernels_;
   const float clip_range_;
@@ -95,7 +137,8 @@ class Executor {
   AlignedBuffer<float> frame_, sizes_, tangents_, moments_;
   // Three slopes, two positions near a value and the slopes there, and one spare.
   static constexpr int64_t kScratchRows = 8;
-  AlignedBuffer<float> scratch_;  // [kScratchRows, widest]
+  AlignedBuffer<float> scratch_;   // [kScratchRows, widest]
+  AlignedBuffer<float> products_;  // of cotangents that are added to others: [max_tangents, widest]
   // Of the run under way.
   const RowContext* contexts_ = nullptr;
   int64_t count_ = 0;

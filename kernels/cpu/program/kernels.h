@@ -132,6 +132,15 @@ struct ReverseTangentArgs {
   int64_t probes, columns, n;
 };
 
+// Partial derivatives of z' by the state and by the prediction, element by element.
+struct ReverseSlopeArgs {
+  const ReverseCoefficients* coefficients;
+  float clip_range;
+  const float *state, *prediction;
+  float *by_state, *by_prediction;
+  int64_t n;
+};
+
 struct ProgramKernels {
   ElementwiseKernels elementwise[program::kNumOps];  // null where the operation is another kind
   BranchKernel branch[program::kNumOps];             // null where the operation is no activation
@@ -151,6 +160,7 @@ struct ProgramKernels {
   void (*along_tangent)(const AlongTangentArgs& args);
   void (*reverse)(const ReverseArgs& args);
   void (*reverse_tangent)(const ReverseTangentArgs& args);
+  void (*reverse_slopes)(const ReverseSlopeArgs& args);
 };
 
 ProgramKernels ProgramKernelsBaseline();

@@ -189,6 +189,18 @@ inline void ReverseTangent(const ReverseTangentArgs& a) {
   });
 }
 
+inline void SlopesOfReverse(const ReverseSlopeArgs& a) {
+  const ReverseCoefficients& c = *a.coefficients;
+  const Wide clip = All(a.clip_range);
+  const ReverseSlopes slopes(c);
+  ForVectors(a.n, [&](int64_t at) {
+    const Wide raw =
+        Fma(All(c.x0_m), LoadWide(a.prediction + at), All(c.x0_z) * LoadWide(a.state + at));
+    Store(a.by_state + at, SelectGreater(Abs(raw), clip, slopes.out_z, slopes.in_z));
+    Store(a.by_prediction + at, SelectGreater(Abs(raw), clip, slopes.out_m, slopes.in_m));
+  });
+}
+
 inline ProgramKernels ProgramTable() {
   ProgramKernels table = {};
   FillElementwise(&table);
@@ -205,6 +217,7 @@ inline ProgramKernels ProgramTable() {
   table.along_tangent = &AlongTangent;
   table.reverse = &Reverse;
   table.reverse_tangent = &ReverseTangent;
+  table.reverse_slopes = &SlopesOfReverse;
   return table;
 }
 

@@ -21,11 +21,6 @@ using program::OpKind;
 using program::Program;
 using program::ValueId;
 
-// The section that makes a value of this dependence.
-uint8_t SectionOf(uint8_t depends) {
-  return (depends & program::kOnState) != 0 ? uint8_t{program::kOnState} : depends;
-}
-
 Home HomeOf(uint8_t section) {
   switch (section) {
     case program::kOnNothing:
@@ -119,12 +114,6 @@ class Packer {
   bool IsPackedProduct(const Instruction& instruction) const {
     return instruction.op == program::Op::kProduct &&
            SectionAt(instruction.result) != program::kOnTime;
-  }
-
-  // Operands that are read from rows of values; the matrix and the bias of a product are packed.
-  static std::span<const ValueId> ReadInRows(const Instruction& instruction) {
-    const std::span<const ValueId> all = instruction.operands;
-    return instruction.op == program::Op::kProduct ? all.first(1) : all;
   }
 
   // The bytes are known before any is taken.
@@ -477,6 +466,15 @@ class Packer {
 };
 
 }  // namespace
+
+uint8_t SectionOf(uint8_t depends) {
+  return (depends & program::kOnState) != 0 ? uint8_t{program::kOnState} : depends;
+}
+
+std::span<const ValueId> ReadInRows(const Instruction& instruction) {
+  const std::span<const ValueId> all = instruction.operands;
+  return instruction.op == program::Op::kProduct ? all.first(1) : all;
+}
 
 int64_t PackedProgram::memory_bytes() const {
   int64_t bytes = (constants.size() + time_tables.size()) * static_cast<int64_t>(sizeof(float));

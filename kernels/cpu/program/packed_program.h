@@ -99,6 +99,11 @@ struct PackedProgram {
   Place state_input, condition_input, label_input, prediction, output;
 };
 
+// The section that makes a value of this dependence (bits of program::Depends).
+uint8_t SectionOf(uint8_t depends);
+// Operands that are read from rows of values; the matrix and the bias of a product are packed.
+std::span<const program::ValueId> ReadInRows(const program::Instruction& instruction);
+
 // Packs a program for its steps, and the timesteps of the reverse steps [num_steps], if it is the
 // step of a reverse process (else empty). Errors: kUnimplemented where an operation cannot be
 // inside a step; kResourceExhausted.

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/backend/common.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cpu/diffusion/system.h"
+#include "kernels/cpu/program/backward.h"
 #include "kernels/cpu/program/block_stack.h"
 #include "kernels/cpu/program/condition_rows.h"
 #include "kernels/cpu/program/reverse_process.h"
@@ -47,6 +49,8 @@ int64_t PackedProgramSystem::memory_bytes() const {
                   static_cast<int64_t>(coefficients.size() * sizeof(ReverseCoefficients) +
                                        holds.size() * sizeof(HoldCoefficients));
   for (const PackedDense& layer : decoder) bytes += layer.memory_bytes();
+  for (const PackedTape* tape : {&state_tape, &mixed_tape, &condition_tape})
+    bytes += tape->memory_bytes();
   return bytes + encode.memory_bytes();
 }
 
@@ -77,7 +81,37 @@ std::unique_ptr<Recurrence> PackedProgramSystem::NewRecurrence() const {
                            : checked(std::make_unique<BlockStack>(*this));
 }
 
+int64_t PackedProgramSystem::BackwardRecurrenceBytes(const BackwardLimits& limits) const {
+  return ProgramBackward::Bytes(*this, limits);
+}
+
+std::unique_ptr<BackwardRecurrence> PackedProgramSystem::NewBackwardRecurrence(
+    const BackwardLimits& limits) const {
+  auto backward = std::make_unique<ProgramBackward>(*this, limits);
+  if (!backward->ok()) return nullptr;
+  return backward;
+}
+
 namespace {
+
+absl::Status PackTapes(const program::Program& program, const PackingLimits& limits,
+                       PackedProgramSystem* packed) {
+  if (!limits.backward) return absl::OkStatus();
+  // The transposed weights take as much as the weights.
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedBytes(2 * packed->program.memory_bytes(), limits));
+  const int64_t num_steps = packed->shape.num_steps;
+  const PackedProgram& sections = packed->program;
+  DEEPPCR_ASSIGN_OR_RETURN(packed->state_tape,
+                           PackTape(program, sections.state, program::kOnState, num_steps));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      packed->mixed_tape,
+      PackTape(program, sections.mixed, program::kOnTimeAndCondition, num_steps));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      packed->condition_tape,
+      PackTape(program, sections.condition, program::kOnCondition, num_steps));
+  packed->has_backward = true;
+  return absl::OkStatus();
+}
 
 template <class Spec>
 std::unique_ptr<PackedProgramSystem> NewPacked(const Spec& spec, const KernelSet& set) {
@@ -114,6 +148,7 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionP
   }
   DEEPPCR_ASSIGN_OR_RETURN(packed->program,
                            PackProgram(*spec.program, spec.num_steps(), spec.steps, limits));
+  DEEPPCR_RETURN_IF_ERROR(PackTapes(*spec.program, limits, packed.get()));
   for (const DenseSpec& layer : spec.decoder) {
     DEEPPCR_ASSIGN_OR_RETURN(PackedDense dense, PackDense(layer, set.kernels));
     packed->decoder.push_back(std::move(dense));
@@ -127,6 +162,7 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const StackProgr
                                                                 const PackingLimits& limits) {
   std::unique_ptr<PackedProgramSystem> packed = NewPacked(spec, set);
   DEEPPCR_ASSIGN_OR_RETURN(packed->program, PackProgram(*spec.program, spec.num_steps, {}, limits));
+  DEEPPCR_RETURN_IF_ERROR(PackTapes(*spec.program, limits, packed.get()));
   DEEPPCR_ASSIGN_OR_RETURN(packed->encode, PackDense(spec.encode, set.kernels));
   if (spec.decode.rows > 0) {
     DEEPPCR_ASSIGN_OR_RETURN(PackedDense decode, PackDense(spec.decode, set.kernels));

@@ -21,6 +21,9 @@ struct PackedProgramSystem final : public PackedSystem {
   int64_t memory_bytes() const override;
   int64_t RecurrenceBytes() const override;
   std::unique_ptr<Recurrence> NewRecurrence() const override;
+  int64_t BackwardRecurrenceBytes(const BackwardLimits& limits) const override;
+  std::unique_ptr<BackwardRecurrence> NewBackwardRecurrence(
+      const BackwardLimits& limits) const override;
 
   // What a condition gives: a row for all steps, then a row for each.
   int64_t condition_floats() const {
@@ -40,6 +43,7 @@ struct PackedProgramSystem final : public PackedSystem {
   DenoiserKernels denoiser_kernels = {};
   ProgramKernels program_kernels = {};
   PackedProgram program;
+  PackedTape state_tape, mixed_tape, condition_tape;  // for the backward pass; else empty
   float clip_range = 0;
   std::vector<ReverseCoefficients> coefficients;  // [L], or empty
   std::vector<HoldCoefficients> holds;            // [L], or empty

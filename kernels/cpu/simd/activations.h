@@ -137,10 +137,7 @@ DEEPPCR_INLINE void Differentiate(Activation activation, Vec<N> (&x)[M]) {
       return Apply(x, M,
                    [=](Vec<N> a) { return SelectGreater(a, zero, one, Broadcast<N>(0.01F)); });
     case Activation::kTanh:
-      return Apply(x, M, [=](Vec<N> a) {
-        const Vec<N> t = Tanh(a);
-        return FmaNegative(t, t, one);
-      });
+      return Apply(x, M, [](Vec<N> a) { return TanhSlope(a); });
     case Activation::kSigmoid:
       return Apply(x, M, [](Vec<N> a) { return SigmoidWithSlope(a).slope; });
     case Activation::kSilu:

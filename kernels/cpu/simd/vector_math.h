@@ -163,6 +163,12 @@ DEEPPCR_INLINE SigmoidSlope<N> SigmoidWithSlope(Vec<N> x) {
   return {SelectGreater(x, Broadcast<N>(0.0F), upper, lower), lower * upper};
 }
 
+// The derivative of tanh, without the cancellation of 1 - tanh^2.
+template <int N>
+DEEPPCR_INLINE Vec<N> TanhSlope(Vec<N> x) {
+  return Broadcast<N>(4.0F) * SigmoidWithSlope(x + x).slope;
+}
+
 // log(1 + e^x).
 template <int N>
 DEEPPCR_INLINE Vec<N> Softplus(Vec<N> x) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/base/status_macros.h"
+#include "kernels/cpu/stack/backward.h"
 #include "kernels/cpu/stack/recurrence.h"
 
 namespace deeppcr::cpu {
@@ -27,10 +28,27 @@ absl::Status PackLayers(const DenseStackSpec& spec, const PackingLimits& limits,
   return absl::OkStatus();
 }
 
+absl::Status PackTransposed(const DenseStackSpec& spec, const PackingLimits& limits,
+                            PackedStack* packed) {
+  const int64_t dim = spec.state_dim, width = packed->width;
+  const int64_t floats = spec.num_steps * width * width;
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(2 * floats, limits));
+  packed->transposed = AlignedBuffer<float>(floats);
+  packed->zeros = AlignedBuffer<float>(width);
+  DEEPPCR_RETURN_IF_ERROR(CheckAllocated(packed->transposed.ok() && packed->zeros.ok(), floats));
+  // A column of the transposed matrix is a row of the matrix.
+  for (int64_t l = 0; l < spec.num_steps; ++l)
+    for (int64_t i = 0; i < dim; ++i)
+      std::copy_n(spec.weights.data() + (l * dim + i) * dim, dim,
+                  packed->transposed.data() + (l * width + i) * width);
+  packed->has_backward = true;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int64_t PackedStack::memory_bytes() const {
-  return (weights.size() + biases.size()) * static_cast<int64_t>(sizeof(float)) +
+  return (weights.size() + biases.size() + transposed.size()) * static_cast<int64_t>(sizeof(float)) +
          encode.memory_bytes() + decode.memory_bytes();
 }
 int64_t PackedStack::RecurrenceBytes() const { return StackRecurrence::Bytes(*this); }
@@ -39,6 +57,17 @@ std::unique_ptr<Recurrence> PackedStack::NewRecurrence() const {
   auto recurrence = std::make_unique<StackRecurrence>(*this);
   if (!recurrence->ok()) return nullptr;
   return recurrence;
+}
+
+int64_t PackedStack::BackwardRecurrenceBytes(const BackwardLimits& limits) const {
+  return StackBackward::Bytes(*this, limits);
+}
+
+std::unique_ptr<BackwardRecurrence> PackedStack::NewBackwardRecurrence(
+    const BackwardLimits& limits) const {
+  auto backward = std::make_unique<StackBackward>(*this, limits);
+  if (!backward->ok()) return nullptr;
+  return backward;
 }
 
 LayersView PackedStack::View() const {
@@ -67,6 +96,7 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackStack(const DenseStackSpec& sp
   packed->lane_mask = LaneMask(spec.state_dim, packed->width);
   packed->probe_seeds = ProbeSeeds(packed->width);
   DEEPPCR_RETURN_IF_ERROR(PackLayers(spec, limits, packed.get()));
+  if (limits.backward) DEEPPCR_RETURN_IF_ERROR(PackTransposed(spec, limits, packed.get()));
   DEEPPCR_ASSIGN_OR_RETURN(packed->encode, PackDense(spec.encode, kernels));
   DEEPPCR_ASSIGN_OR_RETURN(packed->decode, PackDense(spec.decode, kernels));
   return std::unique_ptr<PackedSystem>(std::move(packed));

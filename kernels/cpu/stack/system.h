@@ -17,10 +17,15 @@ struct PackedStack final : public PackedSystem {
   int64_t memory_bytes() const override;
   int64_t RecurrenceBytes() const override;
   std::unique_ptr<Recurrence> NewRecurrence() const override;
+  int64_t BackwardRecurrenceBytes(const BackwardLimits& limits) const override;
+  std::unique_ptr<BackwardRecurrence> NewBackwardRecurrence(
+      const BackwardLimits& limits) const override;
 
   LayersView View() const;
 
   AlignedBuffer<float> weights, biases, lane_mask;
+  // For the backward pass: the layers' weights transposed [L, W (column), W], and zeros [W].
+  AlignedBuffer<float> transposed, zeros;
   AlignedBuffer<uint32_t> probe_seeds;
   float scale = 1;
   bool residual = false;

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_BACKEND_BACKWARD_SPACE_H_
+#define DEEPPCR_KERNELS_BACKEND_BACKWARD_SPACE_H_
+
+// Interface of a backend to the backward pass. With z_0..z_L the states of a sample and g_l the
+// cotangent of z_l,
+//
+//   g_{l-1} = (df_l/dz at z_{l-1})^T g_l,   l = L..1.
+//
+// The pass is linear: there is nothing to iterate and no tolerance. It gives the derivative of the
+// states that were handed in, whichever solver has found them. Symbols as in backend.h.
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/base/cancel_token.h"
+#include "kernels/base/team.h"
+#include "kernels/iteration/pass.h"
+
+namespace deeppcr {
+
+struct SampleInput;  // kernels/backend/backend.h
+
+// Sizes of a space, at most.
+struct BackwardLimits {
+  int32_t samples = 1;                // that go back together by the sequential way
+  int64_t columns = 1;                // m: cotangents of a sample that go back together
+  int64_t min_shooting_interval = 1;  // of the parallel way
+  bool parallel = true;               // false: the sequential way only
+};
+
+// One sample on its way back. Every pointer is the caller's memory and outlives the pass; a result
+// that is null is not wanted.
+struct BackwardSample {
+  const SampleInput* input = nullptr;  // its inputs and its label; of its noise nothing is read
+  const float* states = nullptr;       // z_0..z_L [L + 1, D], finite
+  int64_t columns = 1;                 // m
+  // Cotangents of the outputs [m, output_dim] and of z_L [m, D], whose effects add up; null: zero.
+  const float* of_outputs = nullptr;
+  const float* of_final = nullptr;
+
+  float* inputs = nullptr;      // [m, input_dim]
+  float* initial = nullptr;     // [m, D]: by z_0, which of a diffusion model is the initial noise
+  float* step_noise = nullptr;  // [m, L, D]; of systems that draw noise
+  // Dense stacks with m = 1: the cotangents of the pre-activations of all layers [L, D], of the
+  // input layer and of the output layer (absent layers have none). With the states these are all
+  // that the gradients of weights and biases take.
+  float* deltas = nullptr;
+  float* encode_delta = nullptr;
+  float* decode_delta = nullptr;
+};
+
+// Memory and operations for the samples of a group. Not thread-safe. Nothing here allocates. The
+// bits of a sample's results do not depend on the other samples, nor on the other columns.
+class BackwardSpace {
+ public:
+  virtual ~BackwardSpace() = default;
+
+  // Threads that may share the work of the calls that follow, with the same bits; null: none.
+  virtual void SetTeam(Team* team) { (void)team; }
+
+  // Takes a sample of the group, in [0, limits.samples), and forms its g_L. All samples of a group
+  // have as many columns.
+  virtual void Begin(int32_t sample, const BackwardSample& taken) = 0;
+
+  // Sequential way: takes samples 0..n-1 back through steps end, end - 1, .., begin + 1. Returns
+  // the number of dependent steps.
+  virtual int64_t Retreat(int32_t num_samples, int64_t begin, int64_t end) = 0;
+  // Steps between two polls of the tokens: some hundred microseconds of work.
+  virtual int64_t StepsPerPoll(int32_t num_samples) const = 0;
+
+  // Parallel way, for sample 0, with C steps per interval from here on: the transposed reverse scan
+  //
+  //   (1) FormMatrices       A_p^T, by the cotangents of the unit vectors
+  //   (2) UpSweep(level)     products of these, for level = 1 .. levels - 1
+  //   (3) DownSweep(level)   cotangents that enter the nodes, from level = levels - 1 down to 0
+  //   (4) RetreatIntervals   cotangents within the intervals
+  //
+  // over the tree of kernels/iteration/scan_tree.h, mirrored: its first node is the last interval.
+  // The scan is seeded by the vectors g_L, so that products of matrices are made on the way up
+  // only. FormMatrices and RetreatIntervals stop early where the sample's token has fired.
+  virtual void SetShootingInterval(int64_t steps) = 0;
+  virtual int64_t num_intervals() const = 0;
+  virtual PassCount FormMatrices() = 0;
+  virtual void UpSweep(int level) = 0;
+  virtual void DownSweep(int level) = 0;
+  virtual PassCount RetreatIntervals() = 0;
+
+  // Fills the results of a sample that has gone back through all steps.
+  virtual void Finish(int32_t sample) = 0;
+
+  // kUnavailable: the device has failed, and all results since then are void.
+  virtual absl::Status status() const = 0;
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_BACKEND_BACKWARD_SPACE_H_

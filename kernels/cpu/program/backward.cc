@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/program/backward.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/diffusion/sharing.h"
+
+namespace deeppcr::cpu {
+namespace {
+
+// Steps times samples whose values are computed together.
+constexpr int64_t kTapeRows = 24;
+
+std::span<const PackedDense> EncodeOf(const PackedProgramSystem& model) {
+  return {&model.encode, model.encode.rows == 0 ? size_t{0} : size_t{1}};
+}
+
+// Cotangents at a time, so that memory is bounded for any D.
+int64_t CapacityOf(const PackedProgramSystem& model, const BackwardLimits& limits) {
+  const int64_t wanted = std::max(limits.samples * limits.columns,
+                                  limits.parallel ? model.shape.state_dim : int64_t{1});
+  return std::min<int64_t>(wanted, kTangentTile);
+}
+
+int64_t RowsOf(const BackwardLimits& limits) { return std::max<int64_t>(kTapeRows, limits.samples); }
+
+bool TakesVector(const PackedProgramSystem& model) {
+  return model.program.condition_input.width > 0;
+}
+
+}  // namespace
+
+ProgramBackward::ProgramBackward(const PackedProgramSystem& model, const BackwardLimits& limits)
+    : model_(model),
+      dim_(model.shape.state_dim),
+      num_steps_(model.shape.num_steps),
+      width_(model.width),
+      state_width_(model.program.state_input.width),
+      capacity_(CapacityOf(model, limits)),
+      sharing_{&ShareByTeam, nullptr},
+      encode_(EncodeOf(model), dim_),
+      decode_(model.decoder, dim_),
+      state_(model.state_tape.section, model.program_kernels, model.clip_range, RowsOf(limits),
+             capacity_, Carried::kCotangents),
+      contexts_(RowsOf(limits)),
+      conditions_(0),
+      condition_sums_(0),
+      mixed_sums_(0),
+      rows_(limits.samples) {
+  if (model.condition_per_sample()) {
+    condition_rows_ = std::make_unique<ConditionRows>(model);
+    conditions_ = AlignedBuffer<float>(limits.samples * model.condition_floats());
+  }
+  if (!TakesVector(model)) return;
+  condition_sums_ = AlignedBuffer<float>(limits.samples * limits.columns *
+                                         model.program.condition.row_floats);
+  mixed_sums_ = AlignedBuffer<float>(capacity_ * model.program.mixed.row_floats);
+  condition_ = std::make_unique<Executor>(model.condition_tape.section, model.program_kernels,
+                                          model.clip_range, 1, capacity_, Carried::kCotangents);
+  mixed_ = std::make_unique<Executor>(model.mixed_tape.section, model.program_kernels,
+                                      model.clip_range, limits.samples, capacity_,
+                                      Carried::kCotangents);
+}
+
+int64_t ProgramBackward::Bytes(const PackedProgramSystem& model, const BackwardLimits& limits) {
+  const int64_t capacity = CapacityOf(model, limits);
+  int64_t floats = Executor::Floats(model.state_tape.section, RowsOf(limits), capacity,
+                                    Carried::kCotangents);
+  if (model.condition_per_sample())
+    floats += ConditionRows::Floats(model) + limits.samples * model.condition_floats();
+  if (TakesVector(model)) {
+    floats += limits.samples * limits.columns * model.program.condition.row_floats +
+              capacity * model.program.mixed.row_floats +
+              Executor::Floats(model.condition_tape.section, 1, capacity, Carried::kCotangents) +
+              Executor::Floats(model.mixed_tape.section, limits.samples, capacity,
+                               Carried::kCotangents);
+  }
+  return floats * int64_t{sizeof(float)} +
+         OuterBackward::Bytes(EncodeOf(model), model.shape.state_dim) +
+         OuterBackward::Bytes(model.decoder, model.shape.state_dim);
+}
+
+bool ProgramBackward::ok() const {
+  return encode_.ok() && decode_.ok() && state_.ok() && conditions_.ok() && condition_sums_.ok() &&
+         mixed_sums_.ok() && (condition_rows_ == nullptr || condition_rows_->ok()) &&
+         (condition_ == nullptr || condition_->ok()) && (mixed_ == nullptr || mixed_->ok());
+}
+
+void ProgramBackward::Begin(int32_t sample, const BackwardSample& taken, float* g) {
+  if (condition_rows_ != nullptr) {
+    float* rows = conditions_.data() + sample * model_.condition_floats();
+    condition_rows_->Fill(*taken.input, sharing(), rows);
+    rows_[sample] = rows;
+  } else {
+    rows_[sample] = model_.classes.data() + taken.input->label * model_.condition_floats();
+  }
+  const int64_t row_floats = model_.program.condition.row_floats;
+  if (TakesVector(model_))
+    std::fill_n(condition_sums_.data() + sample * taken.columns * row_floats,
+                taken.columns * row_floats, 0.0F);
+  BeginOutputs(decode_, model_.shape, width_, taken, g);
+}
+
+int64_t ProgramBackward::Retreat(const RetreatPass& pass) {
+  const int64_t m = pass.columns;
+  if (pass.num_samples * m <= capacity_)
+    return RetreatRows(pass, {pass.first_sample, pass.num_samples, 0, m}, pass.g);
+  int64_t stages = 0;
+  for (int32_t b = 0; b < pass.num_samples; ++b) {
+    for (int64_t j = 0; j < m; j += capacity_)
+      stages = RetreatRows(pass, {pass.first_sample + b, 1, j, std::min(capacity_, m - j)},
+                           pass.g + (b * m + j) * width_);
+  }
+  return stages;
+}
+
+int64_t ProgramBackward::RetreatRows(const RetreatPass& pass, const Rows& rows, float* g) {
+  const int64_t together = std::max<int64_t>(1, kTapeRows / rows.num_samples);
+  int64_t stages = 0;
+  for (int64_t end = pass.end; end > pass.begin;) {
+    const int64_t begin = std::max(pass.begin, end - together);
+    RunForwards(pass, rows, begin, end);
+    for (int64_t step = end - 1; step >= begin; --step, ++stages)
+      Back(pass, rows, step, (step - begin) * rows.num_samples, g);
+    end = begin;
+  }
+  return stages;
+}
+
+// Computes the values of steps [begin, end), a step behind the other.
+void ProgramBackward::RunForwards(const RetreatPass& pass, const Rows& rows, int64_t begin,
+                                  int64_t end) {
+  int64_t row = 0;
+  for (int64_t step = begin; step < end; ++step) {
+    for (int32_t b = 0; b < rows.num_samples; ++b, ++row) {
+      const int32_t sample = rows.first_sample + b;
+      float* state = state_.Row(model_.state_tape.state, row);
+      std::copy_n(pass.samples[sample].states + step * dim_, dim_, state);
+      std::fill(state + dim_, state + state_width_, 0.0F);
+      contexts_[row] = model_.ContextOf(step, rows_[sample]);
+    }
+  }
+  state_.Run(contexts_.data(), row, {}, sharing());
+}
+
+// Takes the cotangents of a step back, whose values lie from `row` on.
+void ProgramBackward::Back(const RetreatPass& pass, const Rows& rows, int64_t step, int64_t row,
+                           float* g) {
+  const PackedTape& tape = model_.state_tape;
+  for (int64_t i = 0; i < rows.count(); ++i) {
+    float* to = state_.Cotangent(tape.output, i);
+    std::copy_n(g + i * width_, dim_, to);
+    std::fill(to + dim_, to + state_width_, 0.0F);
+  }
+  std::array<CotangentRows, kNumHomes> homes = {};
+  CotangentRows& of_condition = homes[static_cast<size_t>(Home::kCondition)];
+  CotangentRows& of_mixed = homes[static_cast<size_t>(Home::kMixed)];
+  const bool condition =
+      pass.results && TakesVector(model_) && pass.samples[rows.first_sample].inputs != nullptr;
+  if (pass.results) GiveStepNoise(pass, rows, step, g);
+  if (condition) {
+    const int64_t row_floats = model_.program.condition.row_floats;
+    of_condition = {condition_sums_.data() +
+                        (rows.first_sample * pass.columns + rows.first_column) * row_floats,
+                    row_floats};
+    of_mixed = {mixed_sums_.data(), model_.program.mixed.row_floats};
+    std::fill_n(mixed_sums_.data(), rows.count() * of_mixed.stride, 0.0F);
+  }
+  state_.RunBack(tape, contexts_.data(), row, rows.num_samples, rows.columns, homes, sharing());
+  if (condition && of_mixed.stride > 0) BackMixed(rows, step, of_condition);
+  for (int64_t i = 0; i < rows.count(); ++i)
+    std::copy_n(state_.Cotangent(tape.state, i), dim_, g + i * width_);
+}
+
+void ProgramBackward::GiveStepNoise(const RetreatPass& pass, const Rows& rows, int64_t step,
+                                    const float* g) const {
+  for (int32_t b = 0; b < rows.num_samples; ++b) {
+    float* noise = pass.samples[rows.first_sample + b].step_noise;
+    if (noise == nullptr) continue;
+    for (int64_t j = 0; j < rows.columns; ++j) {
+      float* to = noise + ((rows.first_column + j) * num_steps_ + step) * dim_;
+      const float* from = g + (b * rows.columns + j) * width_;
+      for (int64_t i = 0; i < dim_; ++i) to[i] = model_.coefficients[step].sigma * from[i];
+    }
+  }
+}
+
+// Takes what a step has given to its rows of the mixed section back to those of the condition.
+void ProgramBackward::BackMixed(const Rows& rows, int64_t step, const CotangentRows& of_condition) {
+  const PackedTape& tape = model_.mixed_tape;
+  std::array<RowContext, kTangentTile> contexts;
+  for (int32_t b = 0; b < rows.num_samples; ++b)
+    contexts[b] = model_.ContextOf(step, rows_[rows.first_sample + b]);
+  mixed_->Run(contexts.data(), rows.num_samples, {}, sharing());
+  for (int64_t i = 0; i < rows.count(); ++i) {
+    const float* sums = mixed_sums_.data() + i * model_.program.mixed.row_floats;
+    for (const Export& value : tape.section.exports)
+      std::copy_n(sums + value.to, value.from.width, mixed_->Cotangent(value.from, i));
+  }
+  std::array<CotangentRows, kNumHomes> homes = {};
+  homes[static_cast<size_t>(Home::kCondition)] = of_condition;
+  mixed_->RunBack(tape, contexts.data(), 0, rows.num_samples, rows.columns, homes, sharing());
+}
+
+// The cotangents of the conditioning vector, from the sums over all steps.
+void ProgramBackward::FinishCondition(int32_t sample, const BackwardSample& taken) {
+  const PackedTape& tape = model_.condition_tape;
+  const int64_t inputs = model_.shape.input_dim, row = model_.program.condition.row_floats;
+  float* vector = condition_->Row(tape.condition, 0);
+  std::copy_n(taken.input->inputs, inputs, vector);
+  std::fill(vector + inputs, vector + tape.condition.width, 0.0F);
+  RowContext context = {};
+  context.rows[static_cast<size_t>(Home::kConstant)] = model_.program.constants.data();
+  condition_->Run(&context, 1, {}, sharing());
+  for (int64_t j = 0; j < taken.columns; j += capacity_) {
+    const int64_t count = std::min(capacity_, taken.columns - j);
+    for (int64_t i = 0; i < count; ++i) {
+      const float* sums = condition_sums_.data() + (sample * taken.columns + j + i) * row;
+      for (const Export& value : tape.section.exports)
+        std::copy_n(sums + value.to, value.from.width, condition_->Cotangent(value.from, i));
+    }
+    condition_->RunBack(tape, &context, 0, 1, count, {}, sharing());
+    for (int64_t i = 0; i < count; ++i)
+      std::copy_n(condition_->Cotangent(tape.condition, i), inputs,
+                  taken.inputs + (j + i) * inputs);
+  }
+}
+
+void ProgramBackward::Finish(int32_t sample, const BackwardSample& taken, const float* g) {
+  if (taken.initial != nullptr) {
+    for (int64_t j = 0; j < taken.columns; ++j)
+      std::copy_n(g + j * width_, dim_, taken.initial + j * dim_);
+  }
+  if (taken.inputs == nullptr) return;
+  if (model_.shape.draws_noise) return FinishCondition(sample, taken);
+  FinishInputs(encode_, model_.shape, width_, taken, g);
+}
+
+}  // namespace deeppcr::cpu

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CPU_STACK_RETREAT_H_
+#define DEEPPCR_KERNELS_CPU_STACK_RETREAT_H_
+
+// The backward pass of dense stacks. With the pre-activations a_l = W_l z_{l-1} + b_l,
+//
+//   delta_l = slope_l g_l      slope_l = act'(a_l), times the scale of a residual stack
+//   g_{l-1} = W_l^T delta_l    (+ g_l of a residual stack)
+//
+// The pre-activations have the bits of the forward step, so that every unit is on the side of its
+// kink on which the states were computed.
+
+#include "kernels/cpu/stack/dense_kernels.h"
+
+namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
+
+template <int W>
+class Retreater {
+ public:
+  explicit Retreater(const RetreatArgs& args)
+      : args_(args),
+        width_(Width<W>(args.layers.width)),
+        rows_(args.samples * args.columns),
+        states_(args.scratch),
+        slopes_(states_ + kSlopesAhead * args.samples * width_),
+        deltas_(slopes_ + kSlopesAhead * args.samples * width_) {}
+
+  int64_t Run() {
+    int64_t stages = 0;
+    for (int64_t end = args_.end; end > args_.begin; end -= kSlopesAhead) {
+      const int64_t begin = end - kSlopesAhead < args_.begin ? args_.begin : end - kSlopesAhead;
+      TakeStates(begin, end);
+      for (int64_t l = begin; l < end; ++l) SlopesOf(l, l - begin);
+      stages += end - begin;
+      if constexpr (Shape<W>::kInRegisters) {
+        if (rows_ == 1) {
+          BackInRegisters(begin, end);
+          continue;
+        }
+      }
+      for (int64_t l = end - 1; l >= begin; --l)
+        Back(l, slopes_ + (l - begin) * args_.samples * width_);
+    }
+    return stages;
+  }
+
+ private:
+  static constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
+
+  // The states that enter layers [begin, end), padded: [layers, samples, W].
+  DEEPPCR_INLINE void TakeStates(int64_t begin, int64_t end) {
+    const int64_t dim = args_.layers.state_dim;
+    for (int64_t l = begin; l < end; ++l) {
+      for (int64_t b = 0; b < args_.samples; ++b) {
+        float* to = states_ + ((l - begin) * args_.samples + b) * width_;
+        const float* from = args_.states[b] + l * dim;
+        for (int64_t i = 0; i < dim; ++i) to[i] = from[i];
+        for (int64_t i = dim; i < width_; ++i) to[i] = 0.0F;
+      }
+    }
+  }
+
+  template <int B>
+  DEEPPCR_INLINE void SlopesOfSamples(int64_t l, const float* in, float* slopes) {
+    for (int64_t first = 0; first < width_; first += V * N) {
+      Vec<N> x[B * V];
+      PreActivation<W, B>(args_.layers, l, first, in, x);
+      for (int b = 0; b < B; ++b) {
+        Vec<N> a[V];
+        for (int v = 0; v < V; ++v) a[v] = x[b * V + v];
+        FinishSlope<W>(args_.layers, first, a, slopes + b * width_);
+      }
+    }
+  }
+  DEEPPCR_INLINE void SlopesOf(int64_t l, int64_t at) {
+    constexpr int B = Shape<W>::kSharing;
+    const float* in = states_ + at * args_.samples * width_;
+    float* out = slopes_ + at * args_.samples * width_;
+    int64_t b = 0;
+    for (; b + B <= args_.samples; b += B)
+      SlopesOfSamples<B>(l, in + b * width_, out + b * width_);
+    for (; b < args_.samples; ++b) SlopesOfSamples<1>(l, in + b * width_, out + b * width_);
+  }
+
+  // The transposed layer as a layer of its own, without a bias.
+  DEEPPCR_INLINE LayersView Transposed(int64_t l) const {
+    LayersView view = args_.layers;
+    view.weights = args_.transposed + l * width_ * width_;
+    view.biases = args_.zeros;
+    return view;
+  }
+
+  // g [B, W] from deltas [B, W].
+  template <int B>
+  DEEPPCR_INLINE void Multiply(const LayersView& transposed, const float* deltas, float* g) {
+    for (int64_t first = 0; first < width_; first += V * N) {
+      Vec<N> x[B * V];
+      PreActivation<W, B>(transposed, 0, first, deltas, x);
+#pragma GCC unroll 16
+      for (int i = 0; i < B * V; ++i) {
+        float* to = g + i / V * width_ + first + i % V * N;
+        Store(to, args_.layers.residual ? Load<N>(to) + x[i] : x[i]);
+      }
+    }
+  }
+
+  DEEPPCR_INLINE void Back(int64_t l, const float* slopes) {
+    for (int64_t r = 0; r < rows_; ++r) {
+      const float* slope = slopes + r / args_.columns * width_;
+      for (int64_t at = 0; at < width_; at += N)
+        Store(deltas_ + r * width_ + at,
+              Load<N>(slope + at) * Load<N>(args_.g + r * width_ + at));
+    }
+    GiveDeltas(l);
+    constexpr int B = Shape<W>::kSharing;
+    const LayersView transposed = Transposed(l);
+    int64_t r = 0;
+    for (; r + B <= rows_; r += B)
+      Multiply<B>(transposed, deltas_ + r * width_, args_.g + r * width_);
+    for (; r < rows_; ++r) Multiply<1>(transposed, deltas_ + r * width_, args_.g + r * width_);
+  }
+
+  // One cotangent, which stays in registers from layer to layer, with the same bits.
+  DEEPPCR_INLINE void BackInRegisters(int64_t begin, int64_t end) {
+    Vec<N> g[V];
+    for (int v = 0; v < V; ++v) g[v] = Load<N>(args_.g + v * N);
+    for (int64_t l = end - 1; l >= begin; --l) {
+      Vec<N> delta[V], x[V];
+      for (int v = 0; v < V; ++v) {
+        delta[v] = Load<N>(slopes_ + (l - begin) * width_ + v * N) * g[v];
+        Store(deltas_ + v * N, delta[v]);
+      }
+      GiveDeltas(l);
+      PreActivationInRegisters<W>(Transposed(l), 0, deltas_, delta, x);
+      for (int v = 0; v < V; ++v) g[v] = args_.layers.residual ? g[v] + x[v] : x[v];
+    }
+    for (int v = 0; v < V; ++v) Store(args_.g + v * N, g[v]);
+  }
+
+  DEEPPCR_INLINE void GiveDeltas(int64_t l) {
+    if (args_.deltas == nullptr) return;
+    const int64_t dim = args_.layers.state_dim;
+    for (int64_t b = 0; b < args_.samples; ++b) {
+      if (args_.deltas[b] == nullptr) continue;
+      for (int64_t i = 0; i < dim; ++i) args_.deltas[b][l * dim + i] = deltas_[b * width_ + i];
+    }
+  }
+
+  const RetreatArgs& args_;
+  const int64_t width_, rows_;
+  float *const states_, *const slopes_, *const deltas_;
+};
+
+template <int W>
+int64_t Retreat(const RetreatArgs& args) {
+  return Retreater<W>(args).Run();
+}
+
+}  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA
+
+#endif  // DEEPPCR_KERNELS_CPU_STACK_RETREAT_H_

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_REFERENCE_BACKWARD_SPACE_H_
+#define DEEPPCR_KERNELS_REFERENCE_BACKWARD_SPACE_H_
+
+#include <memory>
+
+#include "kernels/backend/backend.h"
+#include "kernels/reference/recurrence.h"
+
+namespace deeppcr::reference {
+
+// The backward pass in double, by whole Jacobians. `family` must outlive it.
+std::unique_ptr<BackwardSpace> NewBackwardSpace(const Family& family,
+                                                const BackwardLimits& limits);
+
+}  // namespace deeppcr::reference
+
+#endif  // DEEPPCR_KERNELS_REFERENCE_BACKWARD_SPACE_H_
