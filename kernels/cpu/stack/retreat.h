@@ -47,14 +47,23 @@ class Retreater {
  private:
   static constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
 
+  // Copies D floats.
+  DEEPPCR_INLINE void Copy(const float* from, float* to) const {
+    const int64_t dim = args_.layers.state_dim;
+    if (dim == width_) {
+      for (int64_t at = 0; at < width_; at += N) Store(to + at, Load<N>(from + at));
+    } else {
+      for (int64_t i = 0; i < dim; ++i) to[i] = from[i];
+    }
+  }
+
   // The states that enter layers [begin, end), padded: [layers, samples, W].
   DEEPPCR_INLINE void TakeStates(int64_t begin, int64_t end) {
     const int64_t dim = args_.layers.state_dim;
     for (int64_t l = begin; l < end; ++l) {
       for (int64_t b = 0; b < args_.samples; ++b) {
         float* to = states_ + ((l - begin) * args_.samples + b) * width_;
-        const float* from = args_.states[b] + l * dim;
-        for (int64_t i = 0; i < dim; ++i) to[i] = from[i];
+        Copy(args_.states[b] + l * dim, to);
         for (int64_t i = dim; i < width_; ++i) to[i] = 0.0F;
       }
     }
@@ -142,7 +151,7 @@ class Retreater {
     const int64_t dim = args_.layers.state_dim;
     for (int64_t b = 0; b < args_.samples; ++b) {
       if (args_.deltas[b] == nullptr) continue;
-      for (int64_t i = 0; i < dim; ++i) args_.deltas[b][l * dim + i] = deltas_[b * width_ + i];
+      Copy(deltas_ + b * width_, args_.deltas[b] + l * dim);
     }
   }
 
