@@ -147,6 +147,7 @@ void ProgramBackward::RunForwards(const RetreatPass& pass, const Rows& rows, int
 void ProgramBackward::Back(const RetreatPass& pass, const Rows& rows, int64_t step, int64_t row,
                            float* g) {
   const PackedTape& tape = model_.state_tape;
+  state_.BeginBack(tape, rows.count());
   for (int64_t i = 0; i < rows.count(); ++i) {
     float* to = state_.Cotangent(tape.output, i);
     std::copy_n(g + i * width_, dim_, to);
@@ -192,6 +193,7 @@ void ProgramBackward::BackMixed(const Rows& rows, int64_t step, const CotangentR
   for (int32_t b = 0; b < rows.num_samples; ++b)
     contexts[b] = model_.ContextOf(step, rows_[rows.first_sample + b]);
   mixed_->Run(contexts.data(), rows.num_samples, {}, sharing());
+  mixed_->BeginBack(tape, rows.count());
   for (int64_t i = 0; i < rows.count(); ++i) {
     const float* sums = mixed_sums_.data() + i * model_.program.mixed.row_floats;
     for (const Export& value : tape.section.exports)
@@ -206,14 +208,13 @@ void ProgramBackward::BackMixed(const Rows& rows, int64_t step, const CotangentR
 void ProgramBackward::FinishCondition(int32_t sample, const BackwardSample& taken) {
   const PackedTape& tape = model_.condition_tape;
   const int64_t inputs = model_.shape.input_dim, row = model_.program.condition.row_floats;
-  float* vector = condition_->Row(tape.condition, 0);
-  std::copy_n(taken.input->inputs, inputs, vector);
-  std::fill(vector + inputs, vector + tape.condition.width, 0.0F);
+  TakeCondition(*taken.input, tape.condition, tape.label, *condition_);
   RowContext context = {};
   context.rows[static_cast<size_t>(Home::kConstant)] = model_.program.constants.data();
   condition_->Run(&context, 1, {}, sharing());
   for (int64_t j = 0; j < taken.columns; j += capacity_) {
     const int64_t count = std::min(capacity_, taken.columns - j);
+    condition_->BeginBack(tape, count);
     for (int64_t i = 0; i < count; ++i) {
       const float* sums = condition_sums_.data() + (sample * taken.columns + j + i) * row;
       for (const Export& value : tape.section.exports)

@@ -14,6 +14,19 @@ void GiveExports(const PackedSection& section, Executor& executor, int64_t r, fl
 
 }  // namespace
 
+void TakeCondition(const SampleInput& input, const Place& vector, const Place& label,
+                   Executor& executor) {
+  const auto take = [&](const Place& place, const float* from) {
+    if (place.width == 0) return;
+    float* to = executor.Row(place, 0);
+    std::copy_n(from, place.size, to);
+    std::fill(to + place.size, to + place.width, 0.0F);
+  };
+  const auto index = static_cast<float>(input.label);
+  take(vector, input.inputs);
+  take(label, &index);
+}
+
 ConditionRows::ConditionRows(const PackedProgramSystem& model)
     : model_(model),
       condition_(model.program.condition, model.program_kernels, model.clip_range, 1, 0),
@@ -26,15 +39,7 @@ int64_t ConditionRows::Floats(const PackedProgramSystem& model) {
 
 void ConditionRows::Fill(const SampleInput& input, const Sharing* sharing, float* rows) {
   const PackedProgram& p = model_.program;
-  const auto take = [&](const Place& place, const float* from) {
-    if (place.width == 0) return;
-    float* to = condition_.Row(place, 0);
-    std::copy_n(from, place.size, to);
-    std::fill(to + place.size, to + place.width, 0.0F);
-  };
-  const auto label = static_cast<float>(input.label);
-  take(p.condition_input, input.inputs);
-  take(p.label_input, &label);
+  TakeCondition(input, p.condition_input, p.label_input, condition_);
   contexts_[0] = {};
   contexts_[0].rows[static_cast<size_t>(Home::kConstant)] = p.constants.data();
   condition_.Run(contexts_.data(), 1, {}, nullptr);

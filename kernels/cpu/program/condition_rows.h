@@ -12,6 +12,10 @@
 
 namespace deeppcr::cpu {
 
+// Sets the inputs of a section in row 0, as far as the section has them.
+void TakeCondition(const SampleInput& input, const Place& vector, const Place& label,
+                   Executor& executor);
+
 // Computes what a condition gives: once for all steps, then with each of them, by blocks of steps.
 // Not thread-safe. Nothing allocates but the constructor.
 class ConditionRows {

@@ -25,14 +25,17 @@ struct Executor::Way {
   }
 };
 
+void Executor::BeginBack(const PackedTape& tape, int64_t count) {
+  for (const Place& input : {tape.state, tape.condition, tape.label})
+    if (input.width > 0) std::fill_n(Cotangent(input, 0), count * input.width, 0.0F);
+}
+
 void Executor::RunBack(const PackedTape& tape, const RowContext* contexts, int64_t first,
                        int64_t count, int64_t columns,
                        const std::array<CotangentRows, kNumHomes>& homes, const Sharing* sharing) {
   contexts_ = contexts;
   sharing_ = sharing;
   const Way way = {first, count, columns, homes};
-  for (const Place& input : {tape.state, tape.condition, tape.label})
-    if (input.width > 0) std::fill_n(Cotangent(input, 0), count * columns * input.width, 0.0F);
   for (int64_t i = std::ssize(section_.instructions) - 1; i >= 0; --i) {
     const PackedInstruction& instruction = section_.instructions[static_cast<size_t>(i)];
     const BackwardInstruction& back = tape.back[static_cast<size_t>(i)];

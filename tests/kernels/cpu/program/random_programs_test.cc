@@ -12,6 +12,7 @@
 #include <limits>
 #include <memory>
 #include <numbers>
+#include <random>
 #include <vector>
 
 #include "kernels/cpu/program/system.h"
@@ -59,7 +60,7 @@ class System {
              .step_weights = 1,
              .condition_dim = static_cast<int64_t>(condition_.size()),
              .num_classes = 0};
-    auto packed = PackProgramSystem(spec_, set, {});
+    auto packed = PackProgramSystem(spec_, set, {.backward = true});
     status_ = packed.status();
     if (packed.ok()) packed_ = *std::move(packed);
     for (int i = 0; i < kSteps; ++i)
@@ -70,7 +71,11 @@ class System {
   const absl::Status& status() const { return status_; }
   int64_t dim() const { return spec_.state_dim; }
   int64_t width() const { return packed_->width; }
+  int64_t input_dim() const { return spec_.condition_dim; }
   std::unique_ptr<Recurrence> NewRecurrence() const { return packed_->NewRecurrence(); }
+  std::unique_ptr<BackwardRecurrence> NewBackwardRecurrence(int64_t columns) const {
+    return packed_->NewBackwardRecurrence({.columns = columns});
+  }
   SampleInput input() const {
     SampleInput input;
     input.inputs = condition_.data();
@@ -231,6 +236,68 @@ TEST_P(RandomProgramsTest, StepsAndMatricesAreThoseInDouble) {
   EXPECT_GT(compared, NumPrograms());
   EXPECT_LE(at_a_kink + refused, NumPrograms() / 5);
   EXPECT_LE(unknown, compared / 100);
+}
+
+// The cotangents of the state and of the condition, of the second step, by any number of columns.
+TEST_P(RandomProgramsTest, CotangentsAreThoseInDouble) {
+  constexpr int64_t kColumnsBack = 3;
+  int compared = 0, with_condition = 0;
+  double worst = 0;
+  for (int seed = 1; seed <= NumPrograms(); ++seed) {
+    SCOPED_TRACE(seed);
+    const Program program = DrawProgram(seed);
+    System system(program, static_cast<uint64_t>(seed), set());
+    if (absl::IsUnimplemented(system.status())) continue;
+    ASSERT_TRUE(system.status().ok()) << system.status();
+    Evaluation evaluation(program);
+    if (ChangesSides(system, evaluation)) continue;
+    system.Evaluate(evaluation, Doubles(system.state()), 1);
+    const int64_t dim = system.dim(), width = system.width();
+    const SampleInput input = system.input();
+    const int64_t inputs = system.input_dim();
+    std::vector<float> states, of_final, g(static_cast<size_t>(kColumnsBack * width));
+    for (int l = 0; l <= System::kSteps; ++l)
+      states.insert(states.end(), system.state().begin(), system.state().end());
+    std::mt19937_64 random(seed);
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < kColumnsBack * dim; ++i) of_final.push_back(normal(random));
+    std::vector<float> initial(of_final.size());
+    std::vector<float> of_inputs(static_cast<size_t>(kColumnsBack * inputs));
+    const BackwardSample sample = {.input = &input,
+                                   .states = states.data(),
+                                   .columns = kColumnsBack,
+                                   .of_final = of_final.data(),
+                                   .inputs = inputs > 0 ? of_inputs.data() : nullptr,
+                                   .initial = initial.data()};
+    const auto backward = system.NewBackwardRecurrence(kColumnsBack);
+    ASSERT_NE(backward, nullptr);
+    backward->Begin(0, sample, g.data());
+    backward->Retreat({.columns = kColumnsBack, .begin = 1, .end = 2, .samples = &sample, .g = g.data()});
+    backward->Finish(0, sample, g.data());
+    const double slope = LargestOf(JacobianOf(evaluation, dim));
+    for (int64_t j = 0; j < kColumnsBack; ++j) {
+      const std::vector<double> of_output(of_final.begin() + j * dim,
+                                          of_final.begin() + (j + 1) * dim);
+      const std::vector<double> want = evaluation.Cotangent(of_output);
+      for (int64_t k = 0; k < dim; ++k) {
+        const double off = std::fabs(initial[j * dim + k] - want[k]) / (slope * LargestOf(of_output));
+        worst = std::max(worst, off);
+        ASSERT_LE(off, 1e-3) << "state " << j << " " << k;
+        ++compared;
+      }
+      if (inputs == 0 || program.condition == program::kNoValue) continue;
+      const std::vector<double> by_condition = evaluation.Cotangent(of_output, program.condition);
+      const double scale = LargestOf(by_condition);
+      with_condition += scale > 0 ? 1 : 0;
+      for (int64_t k = 0; k < inputs; ++k)
+        ASSERT_NEAR(of_inputs[j * inputs + k], by_condition[k], 1e-3 * scale + 1e-6)
+            << "condition " << j << " " << k;
+    }
+  }
+  std::printf("%d elements, %d columns by conditions, off by at most %.1e\n", compared,
+              with_condition, worst);
+  EXPECT_GT(compared, NumPrograms());
+  EXPECT_GT(with_condition, NumPrograms() / 2);
 }
 
 TEST_P(RandomProgramsTest, BitsDependOnNeitherTheBatchNorTangents) {
