@@ -196,6 +196,135 @@ TEST_P(BackwardTest, DiffusionsAgreeWithTheReference) {
   std::printf("%s: at most %.2g of the largest element\n", backend().name.c_str(), worst_);
 }
 
+// Rows [first, first + n) of `size` numbers each.
+std::vector<float> Rows(const std::vector<float>& all, int64_t first, int64_t n, int64_t size) {
+  return {all.begin() + first * size, all.begin() + (first + n) * size};
+}
+
+// The same bits whatever goes back beside a sample, or beside a column of it.
+TEST_P(BackwardTest, BitsDependOnNeitherOtherSamplesNorOtherColumns) {
+  constexpr int64_t kSamples = 7, kColumns = 5;
+  for (const int64_t width : {3, 16, 40}) {
+    const RandomSystem stack({.num_steps = 37,
+                              .state_dim = width,
+                              .residual = width != 16,
+                              .activation = Activation::kSilu,
+                              .gain = 0.3,
+                              .input_dim = 4,
+                              .output_dim = 6,
+                              .seed = 3});
+    const RandomDiffusion process(AdaLnWithDecoder(37, static_cast<uint64_t>(width)));
+    const auto program = *program::ProgramOfDenoiser(process.spec());
+    for (const SystemSpec& spec :
+         {SystemSpec(stack.spec()), SystemSpec(program::WithProgram(process.spec(), program))}) {
+      const SystemShape shape = ShapeOf(spec);
+      const std::vector<float> inputs = Normals(kSamples * shape.input_dim, 4);
+      const int64_t floats = (shape.num_steps + 1) * shape.state_dim, outputs = shape.output_dim;
+      BackwardRequest all = {
+          .samples = {.num_samples = kSamples, .inputs = inputs, .seed = 8}, .columns = kColumns};
+      const SolverRig forward(backend().create(), spec, 1, shape.num_steps);
+      all.states = forward.Solve({.solver = "sequential"}, all.samples).trajectory;
+      all.of_outputs = Normals(kSamples * kColumns * outputs, 6);
+      const BackwardRig rig(backend().create(), spec);
+      const Gradients together = rig.Sequential(all), scanned = rig.Parallel(all, 4);
+      for (int64_t b = 0; b < kSamples; ++b) {
+        for (int64_t j = 0; j < kColumns; ++j) {
+          const int64_t row = b * kColumns + j;
+          const BackwardRequest one = {.samples = SamplesOf(all.samples, b, 1),
+                                       .states = Rows(all.states, b, 1, floats),
+                                       .of_outputs = Rows(all.of_outputs, row, 1, outputs)};
+          const auto same = [&](const Gradients& alone, const Gradients& among) {
+            const int64_t dim = shape.state_dim;
+            EXPECT_EQ(alone.initial, Rows(among.initial, row, 1, dim)) << b << " " << j;
+            EXPECT_EQ(alone.inputs, Rows(among.inputs, row, 1, shape.input_dim));
+            const int64_t noise = shape.draws_noise ? shape.num_steps * dim : 0;
+            EXPECT_EQ(alone.step_noise, Rows(among.step_noise, row, 1, noise));
+          };
+          same(rig.Sequential(one), together);
+          same(rig.Parallel(one, 4), scanned);
+        }
+      }
+    }
+  }
+}
+
+// Two passes through the intervals and two walks through the tree, counted as the loops ran.
+TEST_P(BackwardTest, StagesOfTheScanAreLogarithmic) {
+  for (const int64_t steps : {64, 1000, 65536}) {
+    if (TooDeep(steps) || (backend().name == "reference" && steps > 1000)) continue;
+    const RandomSystem system(
+        {.num_steps = steps, .state_dim = 2, .residual = true, .gain = 1e-3, .seed = 2});
+    const std::vector<float> inputs = system.Inputs(1, 1);
+    BackwardRequest request = {.samples = {.num_samples = 1, .inputs = inputs},
+                               .states = std::vector<float>(2 * (steps + 1), 0.5F),
+                               .of_outputs = {1, 2}};
+    const BackwardRig rig(backend().create(), system.spec());
+    for (const int64_t interval : {int64_t{1}, int64_t{16}, steps}) {
+      const int64_t intervals = (steps - 1) / interval + 1;
+      const auto levels = static_cast<int64_t>(std::ceil(std::log2(intervals)));
+      const PassCount count = rig.Parallel(request, interval).count;
+      EXPECT_EQ(count.stages, intervals == 1 ? steps : 2 * interval + 2 * levels - 1)
+          << steps << " by " << interval;
+      EXPECT_EQ(count.columns, intervals == 1 ? 1 : 3);
+    }
+    EXPECT_EQ(rig.Sequential(request).count.stages, steps);
+  }
+}
+
+// Memory of the scan: a matrix and a vector for each interval; nothing for each step.
+TEST_P(BackwardTest, MemoryIsThatOfTheIntervals) {
+  constexpr int64_t kDim = 32, kSteps = 4096;
+  if (TooDeep(kSteps) || backend().name == "reference") return;
+  const RandomSystem system({.num_steps = kSteps, .state_dim = kDim, .residual = true, .seed = 2});
+  const BackwardRig rig(backend().create(), system.spec());
+  for (const int64_t interval : {1, 16, 64}) {
+    const int64_t intervals = kSteps / interval;
+    const auto expected =
+        static_cast<double>((intervals * kDim * kDim + intervals * kDim) * sizeof(float));
+    const auto bytes = static_cast<double>(
+        rig.system().BackwardSpaceBytes({.min_shooting_interval = interval}));
+    // And what the steps of one interval take, whatever their number.
+    EXPECT_NEAR(bytes, expected, 0.05 * expected + 64 * 1024) << interval;
+  }
+}
+
+// What the checks above would see, if it happened.
+TEST_P(BackwardTest, PlantedFaultsAreSeen) {
+  const auto see = [&](const SystemSpec& right, const SystemSpec& wrong,
+                       const SampleInputs& samples) {
+    const SystemShape shape = ShapeOf(right);
+    const SolverRig forward(backend().create(), right, 1, shape.num_steps);
+    const BackwardRequest request = {
+        .samples = samples,
+        .states = forward.Solve({.solver = "sequential"}, samples).trajectory,
+        .of_outputs = Normals(samples.num_samples * shape.output_dim, 6)};
+    const Gradients expected =
+        BackwardRig(reference::NewReferenceBackend(), right).Sequential(request);
+    const BackwardRig rig(backend().create(), wrong);
+    EXPECT_GT(Difference(rig.Sequential(request), expected, shape), 1e-3);
+    EXPECT_GT(Difference(rig.Parallel(request, 4), expected, shape), 1e-3);
+  };
+  // Matrices that are transposed once more.
+  const RandomSystem system({.num_steps = 20, .state_dim = 5, .residual = true, .gain = 0.2});
+  DenseStackSpec transposed = system.spec();
+  std::vector<float> weights(transposed.weights.begin(), transposed.weights.end());
+  for (int64_t l = 0; l < 20; ++l)
+    for (int64_t i = 0; i < 5; ++i)
+      for (int64_t k = 0; k < i; ++k)
+        std::swap(weights[(l * 5 + i) * 5 + k], weights[(l * 5 + k) * 5 + i]);
+  transposed.weights = weights;
+  const std::vector<float> inputs = system.Inputs(2, 1);
+  see(system.spec(), transposed, {.num_samples = 2, .inputs = inputs});
+  // A clip that is lost.
+  const RandomDiffusion process(AdaLnWithDecoder(20, 4));
+  const auto program = *program::ProgramOfDenoiser(process.spec());
+  DiffusionProgramSpec clipped = program::WithProgram(process.spec(), program);
+  DiffusionProgramSpec lost = clipped;
+  lost.clip_range = std::numeric_limits<double>::infinity();
+  const std::vector<float> conditions = Normals(2 * process.spec().input_dim(), 3);
+  see(clipped, lost, {.num_samples = 2, .inputs = conditions, .seed = 5});
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, BackwardTest, ::testing::Range<size_t>(0, BackendCases().size()),
                          [](const auto& c) { return BackendCases()[c.param].name; });
 
@@ -244,6 +373,51 @@ TEST(ReferenceBackwardTest, IsTheDerivativeOfStacks) {
     const BackwardRig rig(reference::NewReferenceBackend(), spec);
     const Gradients gradients = rig.Sequential(request);
     CheckDifferences(at, request.of_outputs, gradients.inputs.data(), outputs);
+  }
+}
+
+TEST(ReferenceBackwardTest, IsTheDerivativeOfDiffusions) {
+  for (const bool as_program : {false, true}) {
+    const RandomDiffusion process(AdaLnWithDecoder(9, 4));
+    const DiffusionSpec& spec = process.spec();
+    const auto program = *program::ProgramOfDenoiser(spec);
+    const SystemSpec system =
+        as_program ? SystemSpec(program::WithProgram(spec, program)) : SystemSpec(spec);
+    const int64_t dim = spec.state_dim, inputs = spec.input_dim();
+    // The inputs, z_0, and the noise of all steps as one vector.
+    std::vector<float> all = Normals(inputs + dim + 9 * dim, 12);
+    for (float& x : all) x *= 0.3F;
+    const auto states_at = [&](const std::vector<double>& x) {
+      const std::vector<double> vector(x.begin(), x.begin() + inputs);
+      const std::vector<double> condition = reference::Dense(spec.condition, vector);
+      std::vector<double> states(x.begin() + inputs, x.begin() + inputs + dim);
+      for (int64_t i = 0; i < 9; ++i) {
+        const std::vector<double> z(states.end() - dim, states.end());
+        // The reference takes noise in float32, so that its effect is added here.
+        const std::vector<float> none(dim);
+        std::vector<double> next = reference::Step(spec, i, condition, none, z);
+        for (int64_t k = 0; k < dim; ++k)
+          next[k] += spec.steps[i].sigma * x[inputs + dim + i * dim + k];
+        states.insert(states.end(), next.begin(), next.end());
+      }
+      return states;
+    };
+    const auto outputs = [&](const std::vector<double>& x) {
+      const std::vector<double> states = states_at(x);
+      return reference::Decode(spec, std::span(states).last(dim));
+    };
+    const std::vector<double> at(all.begin(), all.end());
+    const std::vector<double> states = states_at(at);
+    BackwardRequest request = {
+        .samples = {.num_samples = 1, .inputs = std::span(all).first(inputs)},
+        .states = {states.begin(), states.end()},
+        .of_outputs = Normals(spec.output_dim(), 3)};
+    const Gradients gradients =
+        BackwardRig(reference::NewReferenceBackend(), system).Sequential(request);
+    std::vector<float> gradient = gradients.inputs;
+    gradient.insert(gradient.end(), gradients.initial.begin(), gradients.initial.end());
+    gradient.insert(gradient.end(), gradients.step_noise.begin(), gradients.step_noise.end());
+    CheckDifferences(at, request.of_outputs, gradient.data(), outputs);
   }
 }
 

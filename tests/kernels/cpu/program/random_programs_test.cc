@@ -86,8 +86,10 @@ class System {
   }
   const std::vector<float>& state() const { return state_; }
   // Evaluates the step in double at a state.
-  void Evaluate(Evaluation& evaluation, std::span<const double> state, int64_t step = 0) {
+  void Evaluate(Evaluation& evaluation, std::span<const double> state, int64_t step = 0,
+                double condition_factor = 1) {
     condition_doubles_ = Doubles(condition_);
+    for (double& c : condition_doubles_) c *= condition_factor;
     noise_doubles_ = Doubles(noise_);
     StepInputs in = random_.inputs();
     in.condition = condition_doubles_;
@@ -238,10 +240,26 @@ TEST_P(RandomProgramsTest, StepsAndMatricesAreThoseInDouble) {
   EXPECT_LE(unknown, compared / 100);
 }
 
+// True if the cotangent of the condition jumps within the rounding of float32 around it.
+bool ConditionChangesSides(System& system, Evaluation& evaluation, const Program& program,
+                           std::span<const double> of_output) {
+  const auto cotangent_at = [&](double factor) {
+    system.Evaluate(evaluation, Doubles(system.state()), 1, factor);
+    return evaluation.Cotangent(of_output, program.condition);
+  };
+  const std::vector<double> here = cotangent_at(1);
+  for (const double factor : {1 - 1e-6, 1 + 1e-6}) {
+    const std::vector<double> near = cotangent_at(factor);
+    for (size_t i = 0; i < here.size(); ++i)
+      if (std::fabs(near[i] - here[i]) > 5e-4 * LargestOf(here)) return true;
+  }
+  return false;
+}
+
 // The cotangents of the state and of the condition, of the second step, by any number of columns.
 TEST_P(RandomProgramsTest, CotangentsAreThoseInDouble) {
   constexpr int64_t kColumnsBack = 3;
-  int compared = 0, with_condition = 0;
+  int compared = 0, with_condition = 0, at_a_kink = 0;
   double worst = 0;
   for (int seed = 1; seed <= NumPrograms(); ++seed) {
     SCOPED_TRACE(seed);
@@ -282,20 +300,26 @@ TEST_P(RandomProgramsTest, CotangentsAreThoseInDouble) {
       for (int64_t k = 0; k < dim; ++k) {
         const double off = std::fabs(initial[j * dim + k] - want[k]) / (slope * LargestOf(of_output));
         worst = std::max(worst, off);
-        ASSERT_LE(off, 1e-3) << "state " << j << " " << k;
+        ASSERT_LE(off, 2e-4) << "state " << j << " " << k;
         ++compared;
       }
       if (inputs == 0 || program.condition == program::kNoValue) continue;
+      if (ConditionChangesSides(system, evaluation, program, of_output)) {
+        ++at_a_kink;
+        continue;
+      }
+      system.Evaluate(evaluation, Doubles(system.state()), 1);
       const std::vector<double> by_condition = evaluation.Cotangent(of_output, program.condition);
       const double scale = LargestOf(by_condition);
       with_condition += scale > 0 ? 1 : 0;
       for (int64_t k = 0; k < inputs; ++k)
-        ASSERT_NEAR(of_inputs[j * inputs + k], by_condition[k], 1e-3 * scale + 1e-6)
+        ASSERT_NEAR(of_inputs[j * inputs + k], by_condition[k], 2e-4 * scale + 1e-6)
             << "condition " << j << " " << k;
     }
   }
-  std::printf("%d elements, %d columns by conditions, off by at most %.1e\n", compared,
-              with_condition, worst);
+  std::printf("%d elements, %d columns by conditions (%d at a kink), off by at most %.1e\n",
+              compared, with_condition, at_a_kink, worst);
+  EXPECT_LE(at_a_kink, with_condition / 10);
   EXPECT_GT(compared, NumPrograms());
   EXPECT_GT(with_condition, NumPrograms() / 2);
 }
