@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/diffusion/sharing.h"
+#include "kernels/cpu/program/condition_rows.h"
 
 namespace deeppcr::cpu {
 namespace {
@@ -28,6 +29,16 @@ bool TakesVector(const PackedProgramSystem& model) {
   return model.program.condition_input.width > 0;
 }
 
+// Runs what depends on the condition alone, and returns what it read.
+RowContext RunCondition(const PackedProgramSystem& model, const PackedTape& tape,
+                        const SampleInput& input, const Sharing* sharing, Executor& executor) {
+  TakeCondition(input, tape.condition, tape.label, executor);
+  RowContext context = {};
+  context.rows[static_cast<size_t>(Home::kConstant)] = model.program.constants.data();
+  executor.Run(&context, 1, {}, sharing);
+  return context;
+}
+
 }  // namespace
 
 ProgramBackward::ProgramBackward(const PackedProgramSystem& model, const BackwardLimits& limits)
@@ -43,37 +54,40 @@ ProgramBackward::ProgramBackward(const PackedProgramSystem& model, const Backwar
       state_(model.state_tape.section, model.program_kernels, model.clip_range, RowsOf(limits),
              capacity_, Carried::kCotangents),
       contexts_(RowsOf(limits)),
-      conditions_(0),
+      condition_rows_(0),
+      mixed_rows_(0),
       condition_sums_(0),
       mixed_sums_(0),
+      mixed_contexts_(RowsOf(limits)),
       rows_(limits.samples) {
-  if (model.condition_per_sample()) {
-    condition_rows_ = std::make_unique<ConditionRows>(model);
-    conditions_ = AlignedBuffer<float>(limits.samples * model.condition_floats());
-  }
-  if (!TakesVector(model)) return;
-  condition_sums_ = AlignedBuffer<float>(limits.samples * limits.columns *
-                                         model.program.condition.row_floats);
-  mixed_sums_ = AlignedBuffer<float>(capacity_ * model.program.mixed.row_floats);
+  if (!model.condition_per_sample()) return;
+  const int64_t condition = model.program.condition.row_floats;
+  const int64_t mixed = model.program.mixed.row_floats;
+  const int64_t cotangents = TakesVector(model) ? capacity_ : 0;
   condition_ = std::make_unique<Executor>(model.condition_tape.section, model.program_kernels,
-                                          model.clip_range, 1, capacity_, Carried::kCotangents);
+                                          model.clip_range, 1, cotangents, Carried::kCotangents);
   mixed_ = std::make_unique<Executor>(model.mixed_tape.section, model.program_kernels,
-                                      model.clip_range, limits.samples, capacity_,
+                                      model.clip_range, RowsOf(limits), cotangents,
                                       Carried::kCotangents);
+  condition_rows_ = AlignedBuffer<float>(limits.samples * condition);
+  mixed_rows_ = AlignedBuffer<float>(RowsOf(limits) * mixed);
+  if (!TakesVector(model)) return;
+  condition_sums_ = AlignedBuffer<float>(limits.samples * limits.columns * condition);
+  mixed_sums_ = AlignedBuffer<float>(capacity_ * mixed);
 }
 
 int64_t ProgramBackward::Bytes(const PackedProgramSystem& model, const BackwardLimits& limits) {
-  const int64_t capacity = CapacityOf(model, limits);
-  int64_t floats = Executor::Floats(model.state_tape.section, RowsOf(limits), capacity,
-                                    Carried::kCotangents);
-  if (model.condition_per_sample())
-    floats += ConditionRows::Floats(model) + limits.samples * model.condition_floats();
-  if (TakesVector(model)) {
-    floats += limits.samples * limits.columns * model.program.condition.row_floats +
-              capacity * model.program.mixed.row_floats +
-              Executor::Floats(model.condition_tape.section, 1, capacity, Carried::kCotangents) +
-              Executor::Floats(model.mixed_tape.section, limits.samples, capacity,
-                               Carried::kCotangents);
+  const int64_t capacity = CapacityOf(model, limits), rows = RowsOf(limits);
+  int64_t floats =
+      Executor::Floats(model.state_tape.section, rows, capacity, Carried::kCotangents);
+  if (model.condition_per_sample()) {
+    const int64_t condition = model.program.condition.row_floats;
+    const int64_t mixed = model.program.mixed.row_floats;
+    const int64_t cotangents = TakesVector(model) ? capacity : 0;
+    floats += limits.samples * condition + rows * mixed +
+              Executor::Floats(model.condition_tape.section, 1, cotangents, Carried::kCotangents) +
+              Executor::Floats(model.mixed_tape.section, rows, cotangents, Carried::kCotangents);
+    if (cotangents > 0) floats += limits.samples * limits.columns * condition + capacity * mixed;
   }
   return floats * int64_t{sizeof(float)} +
          OuterBackward::Bytes(EncodeOf(model), model.shape.state_dim) +
@@ -81,24 +95,30 @@ int64_t ProgramBackward::Bytes(const PackedProgramSystem& model, const BackwardL
 }
 
 bool ProgramBackward::ok() const {
-  return encode_.ok() && decode_.ok() && state_.ok() && conditions_.ok() && condition_sums_.ok() &&
-         mixed_sums_.ok() && (condition_rows_ == nullptr || condition_rows_->ok()) &&
-         (condition_ == nullptr || condition_->ok()) && (mixed_ == nullptr || mixed_->ok());
+  return encode_.ok() && decode_.ok() && state_.ok() && condition_rows_.ok() && mixed_rows_.ok() &&
+         condition_sums_.ok() && mixed_sums_.ok() && (condition_ == nullptr || condition_->ok()) &&
+         (mixed_ == nullptr || mixed_->ok());
 }
 
 void ProgramBackward::Begin(int32_t sample, const BackwardSample& taken, float* g) {
-  if (condition_rows_ != nullptr) {
-    float* rows = conditions_.data() + sample * model_.condition_floats();
-    condition_rows_->Fill(*taken.input, sharing(), rows);
-    rows_[sample] = rows;
+  if (condition_ != nullptr) {
+    TakeCondition(sample, *taken.input);
   } else {
     rows_[sample] = model_.classes.data() + taken.input->label * model_.condition_floats();
   }
-  const int64_t row_floats = model_.program.condition.row_floats;
+  const int64_t floats = taken.columns * model_.program.condition.row_floats;
   if (TakesVector(model_))
-    std::fill_n(condition_sums_.data() + sample * taken.columns * row_floats,
-                taken.columns * row_floats, 0.0F);
+    std::fill_n(condition_sums_.data() + sample * floats, floats, 0.0F);
   BeginOutputs(decode_, model_.shape, width_, taken, g);
+}
+
+// Computes what a sample's condition gives for all steps.
+void ProgramBackward::TakeCondition(int32_t sample, const SampleInput& input) {
+  const PackedTape& tape = model_.condition_tape;
+  float* row = condition_rows_.data() + sample * model_.program.condition.row_floats;
+  RunCondition(model_, tape, input, sharing(), *condition_);
+  GiveExports(tape.section, *condition_, 0, row);
+  rows_[sample] = row;
 }
 
 int64_t ProgramBackward::Retreat(const RetreatPass& pass) {
@@ -127,9 +147,27 @@ int64_t ProgramBackward::RetreatRows(const RetreatPass& pass, const Rows& rows, 
   return stages;
 }
 
+// Computes what the conditions give for steps [begin, end), a step behind the other.
+void ProgramBackward::RunMixed(const Rows& rows, int64_t begin, int64_t end) {
+  const int64_t floats = model_.program.mixed.row_floats;
+  const int64_t count = (end - begin) * rows.num_samples;
+  for (int64_t row = 0; row < count; ++row) {
+    const int64_t step = begin + row / rows.num_samples;
+    const float* condition = rows_[rows.first_sample + row % rows.num_samples];
+    float* mixed = mixed_rows_.data() + row * floats;
+    contexts_[row] = model_.ContextOf(step, condition, mixed);
+    mixed_contexts_[row] = contexts_[row];
+  }
+  if (floats == 0) return;
+  mixed_->Run(mixed_contexts_.data(), count, {}, sharing());
+  for (int64_t row = 0; row < count; ++row)
+    GiveExports(model_.mixed_tape.section, *mixed_, row, mixed_rows_.data() + row * floats);
+}
+
 // Computes the values of steps [begin, end), a step behind the other.
 void ProgramBackward::RunForwards(const RetreatPass& pass, const Rows& rows, int64_t begin,
                                   int64_t end) {
+  if (condition_ != nullptr) RunMixed(rows, begin, end);
   int64_t row = 0;
   for (int64_t step = begin; step < end; ++step) {
     for (int32_t b = 0; b < rows.num_samples; ++b, ++row) {
@@ -137,7 +175,7 @@ void ProgramBackward::RunForwards(const RetreatPass& pass, const Rows& rows, int
       float* state = state_.Row(model_.state_tape.state, row);
       std::copy_n(pass.samples[sample].states + step * dim_, dim_, state);
       std::fill(state + dim_, state + state_width_, 0.0F);
-      contexts_[row] = model_.ContextOf(step, rows_[sample]);
+      if (condition_ == nullptr) contexts_[row] = model_.ContextOf(step, rows_[sample]);
     }
   }
   state_.Run(contexts_.data(), row, {}, sharing());
@@ -168,7 +206,7 @@ void ProgramBackward::Back(const RetreatPass& pass, const Rows& rows, int64_t st
     std::fill_n(mixed_sums_.data(), rows.count() * of_mixed.stride, 0.0F);
   }
   state_.RunBack(tape, contexts_.data(), row, rows.num_samples, rows.columns, homes, sharing());
-  if (condition && of_mixed.stride > 0) BackMixed(rows, step, of_condition);
+  if (condition && of_mixed.stride > 0) BackMixed(rows, row, of_condition);
   for (int64_t i = 0; i < rows.count(); ++i)
     std::copy_n(state_.Cotangent(tape.state, i), dim_, g + i * width_);
 }
@@ -186,13 +224,10 @@ void ProgramBackward::GiveStepNoise(const RetreatPass& pass, const Rows& rows, i
   }
 }
 
-// Takes what a step has given to its rows of the mixed section back to those of the condition.
-void ProgramBackward::BackMixed(const Rows& rows, int64_t step, const CotangentRows& of_condition) {
+// Takes what a step has given to its rows of the mixed section, from `row` on, back to those of the
+// condition.
+void ProgramBackward::BackMixed(const Rows& rows, int64_t row, const CotangentRows& of_condition) {
   const PackedTape& tape = model_.mixed_tape;
-  std::array<RowContext, kTangentTile> contexts;
-  for (int32_t b = 0; b < rows.num_samples; ++b)
-    contexts[b] = model_.ContextOf(step, rows_[rows.first_sample + b]);
-  mixed_->Run(contexts.data(), rows.num_samples, {}, sharing());
   mixed_->BeginBack(tape, rows.count());
   for (int64_t i = 0; i < rows.count(); ++i) {
     const float* sums = mixed_sums_.data() + i * model_.program.mixed.row_floats;
@@ -201,17 +236,15 @@ void ProgramBackward::BackMixed(const Rows& rows, int64_t step, const CotangentR
   }
   std::array<CotangentRows, kNumHomes> homes = {};
   homes[static_cast<size_t>(Home::kCondition)] = of_condition;
-  mixed_->RunBack(tape, contexts.data(), 0, rows.num_samples, rows.columns, homes, sharing());
+  mixed_->RunBack(tape, mixed_contexts_.data(), row, rows.num_samples, rows.columns, homes,
+                  sharing());
 }
 
 // The cotangents of the conditioning vector, from the sums over all steps.
 void ProgramBackward::FinishCondition(int32_t sample, const BackwardSample& taken) {
   const PackedTape& tape = model_.condition_tape;
   const int64_t inputs = model_.shape.input_dim, row = model_.program.condition.row_floats;
-  TakeCondition(*taken.input, tape.condition, tape.label, *condition_);
-  RowContext context = {};
-  context.rows[static_cast<size_t>(Home::kConstant)] = model_.program.constants.data();
-  condition_->Run(&context, 1, {}, sharing());
+  const RowContext context = RunCondition(model_, tape, *taken.input, sharing(), *condition_);
   for (int64_t j = 0; j < taken.columns; j += capacity_) {
     const int64_t count = std::min(capacity_, taken.columns - j);
     condition_->BeginBack(tape, count);

@@ -10,7 +10,6 @@
 #include "kernels/base/aligned_buffer.h"
 #include "kernels/cpu/backward_recurrence.h"
 #include "kernels/cpu/outer_backward.h"
-#include "kernels/cpu/program/condition_rows.h"
 #include "kernels/cpu/program/executor.h"
 #include "kernels/cpu/program/system.h"
 
@@ -40,10 +39,12 @@ class ProgramBackward final : public BackwardRecurrence {
 
   const Sharing* sharing() const { return sharing_.team == nullptr ? nullptr : &sharing_; }
   int64_t RetreatRows(const RetreatPass& pass, const Rows& rows, float* g);
+  void TakeCondition(int32_t sample, const SampleInput& input);
+  void RunMixed(const Rows& rows, int64_t begin, int64_t end);
   void RunForwards(const RetreatPass& pass, const Rows& rows, int64_t begin, int64_t end);
   void Back(const RetreatPass& pass, const Rows& rows, int64_t step, int64_t row, float* g);
   void GiveStepNoise(const RetreatPass& pass, const Rows& rows, int64_t step, const float* g) const;
-  void BackMixed(const Rows& rows, int64_t step, const CotangentRows& of_condition);
+  void BackMixed(const Rows& rows, int64_t row, const CotangentRows& of_condition);
   void FinishCondition(int32_t sample, const BackwardSample& taken);
 
   const PackedProgramSystem& model_;
@@ -55,13 +56,15 @@ class ProgramBackward final : public BackwardRecurrence {
   OuterBackward encode_, decode_;
   Executor state_;
   std::vector<RowContext> contexts_;  // by row of the tape
-  // With conditions only.
-  std::unique_ptr<ConditionRows> condition_rows_;
+  // With conditions that each sample brings: the rows that they give, of which those that depend on
+  // the step are made for the steps at hand only, and the sums of cotangents.
   std::unique_ptr<Executor> condition_, mixed_;
-  AlignedBuffer<float> conditions_;      // [samples, condition_floats]
+  AlignedBuffer<float> condition_rows_;  // [samples, row of the condition]
+  AlignedBuffer<float> mixed_rows_;      // [rows of the tape, row of the mixed section]
   AlignedBuffer<float> condition_sums_;  // [samples, m, row of the condition]
   AlignedBuffer<float> mixed_sums_;      // [capacity, row of the mixed section]
-  std::vector<const float*> rows_;       // by sample: its condition's rows
+  std::vector<RowContext> mixed_contexts_;
+  std::vector<const float*> rows_;  // by sample: its condition's rows
 };
 
 }  // namespace deeppcr::cpu

@@ -4,15 +4,11 @@
 #include <algorithm>
 
 namespace deeppcr::cpu {
-namespace {
 
-// Copies the values that later sections read into their row.
 void GiveExports(const PackedSection& section, Executor& executor, int64_t r, float* row) {
   for (const Export& value : section.exports)
     std::copy_n(executor.Row(value.from, r), value.from.width, row + value.to);
 }
-
-}  // namespace
 
 void TakeCondition(const SampleInput& input, const Place& vector, const Place& label,
                    Executor& executor) {

@@ -16,6 +16,9 @@ namespace deeppcr::cpu {
 void TakeCondition(const SampleInput& input, const Place& vector, const Place& label,
                    Executor& executor);
 
+// Copies the values of row r that later sections read into their row.
+void GiveExports(const PackedSection& section, Executor& executor, int64_t r, float* row);
+
 // Computes what a condition gives: once for all steps, then with each of them, by blocks of steps.
 // Not thread-safe. Nothing allocates but the constructor.
 class ConditionRows {

@@ -55,6 +55,12 @@ int64_t PackedProgramSystem::memory_bytes() const {
 }
 
 RowContext PackedProgramSystem::ContextOf(int64_t step, const float* condition_rows) const {
+  return ContextOf(step, condition_rows,
+                   condition_rows + program.condition.row_floats + step * program.mixed.row_floats);
+}
+
+RowContext PackedProgramSystem::ContextOf(int64_t step, const float* condition_row,
+                                          const float* mixed_row) const {
   RowContext context = {.coefficients = coefficients.empty() ? nullptr : &coefficients[step],
                         .step = step};
   const auto set = [&](Home home, const float* row) {
@@ -62,9 +68,8 @@ RowContext PackedProgramSystem::ContextOf(int64_t step, const float* condition_r
   };
   set(Home::kConstant, program.constants.data());
   set(Home::kTime, program.time_tables.data() + step * program.time_floats);
-  set(Home::kCondition, condition_rows);
-  set(Home::kMixed,
-      condition_rows + program.condition.row_floats + step * program.mixed.row_floats);
+  set(Home::kCondition, condition_row);
+  set(Home::kMixed, mixed_row);
   return context;
 }
 

@@ -34,6 +34,8 @@ struct PackedProgramSystem final : public PackedSystem {
   // What a row of step `step`, counted from 0, reads, with the rows of its condition; without its
   // noise.
   RowContext ContextOf(int64_t step, const float* condition_rows) const;
+  // The same with the row for all steps and that for this one.
+  RowContext ContextOf(int64_t step, const float* condition_row, const float* mixed_row) const;
   // Floats that a recurrence keeps for a sample: its noise, and what its condition gives.
   int64_t sample_floats() const {
     return shape.num_steps * (shape.draws_noise ? program.state_input.width : 0) +
