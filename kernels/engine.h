@@ -15,8 +15,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/backend/backward_space.h"
 #include "kernels/base/cancel_token.h"
 #include "kernels/plan/plan.h"
+#include "kernels/solver/backward_item.h"
 #include "kernels/solver/options.h"
 #include "kernels/solver/report.h"
 #include "kernels/solver/run_item.h"
@@ -36,6 +38,9 @@ struct EngineOptions {
   // weights as they were read, and packed systems with workspaces, one that is being made included.
   // 0, or less than the weights take: requests choose among those of config.json.
   int64_t max_unplanned_bytes = int64_t{512} << 20;
+  // Load models with their backward passes, which take the recurrent weights once more, and
+  // workspaces of up to max_workspace_bytes per thread besides.
+  bool gradients = false;
   // Called, at least once and from any thread, when the device has failed: no model of this engine
   // will answer again. May be empty.
   std::function<void(const absl::Status&)> device_failed;
@@ -113,6 +118,21 @@ class LoadedSystem {
   // first); kUnavailable if the device has failed.
   virtual absl::Status Run(const ResolvedOptions& options, std::span<RunItem> items,
                            RunTimings* timings) const = 0;
+
+  // The limits of GoBack; null where this system has no backward pass, because the engine loads
+  // none or the backend has none.
+  virtual const BackwardLimits* backward_limits() const = 0;
+  // Takes cotangents of a batch back at states that are known. Allocates nothing and holds no lock
+  // while it computes. The bits of an item do not depend on the other items. Deadline, cancellation
+  // and overflow are terminations in the reports. Errors: kInvalidArgument on a span of the wrong
+  // size or an interval out of range; kUnimplemented without a backward pass; kUnavailable if the
+  // device has failed.
+  virtual absl::Status GoBack(const BackwardOptions& options,
+                              std::span<BackwardItem> items) const = 0;
+  // Adds the gradients of parameters (see System::AddParameterGradients), divided among the
+  // engine's threads, with the same bits. Errors: kUnimplemented but for dense stacks.
+  virtual absl::Status AddParameterGradients(std::span<const ParameterSample> samples,
+                                             const ParameterSums& sums) const = 0;
 
   // Runs `samples` (but for their initial_states) through several options, interleaved,
   // `repetitions` times each, and once more with trajectories for the differences. Allocates. A row

@@ -2,6 +2,7 @@
 #include "kernels/prepared_system.h"
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,16 +55,19 @@ class Preparation {
       : with_(preparation), spec_(spec), shape_(ShapeOf(spec)), backend_(*preparation.on.backend) {}
 
   // Makes everything but key and plan.
-  absl::Status Pack(const PackingLimits& packing) {
+  absl::Status Pack(PackingLimits packing) {
     Say("packing weights");
+    packing.backward = with_.options.gradients;
     DEEPPCR_ASSIGN_OR_RETURN(parts_.system, backend_.NewSystem(spec_, packing));
     const int64_t workspace_bytes = with_.options.max_workspace_bytes / with_.count;
     DEEPPCR_ASSIGN_OR_RETURN(const SpaceLimits limits,
                              ChooseSpaceLimits(*parts_.system, shape_.num_steps, workspace_bytes));
-    if (with_.check_bytes)
-      DEEPPCR_RETURN_IF_ERROR(with_.check_bytes(
-          parts_.system->memory_bytes() + Runner::SpaceBytes(*parts_.system, limits, with_.pool,
-                                                             with_.options.max_concurrent_runs)));
+    BackwardLimits backward;
+    if (with_.options.gradients) {
+      DEEPPCR_ASSIGN_OR_RETURN(
+          backward, ChooseBackwardLimits(*parts_.system, shape_.num_steps, workspace_bytes));
+    }
+    if (with_.check_bytes) DEEPPCR_RETURN_IF_ERROR(with_.check_bytes(BytesOf(limits, backward)));
     absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Create(
         *parts_.system, shape_, limits, &with_.pool, with_.options.max_concurrent_runs);
     // A library that is missing is for the operator to install, and not for another backend.
@@ -74,6 +78,7 @@ class Preparation {
                       .min_shooting_interval = limits.min_shooting_interval,
                       .iterative = limits.iterative,
                       .backend = backend_.name()};
+    DEEPPCR_RETURN_IF_ERROR(PrepareBackward(backward));
     Calibrate();
     if (Fired(with_.token)) return absl::CancelledError("stopped during calibration");
     return absl::OkStatus();
@@ -143,6 +148,27 @@ class Preparation {
     with_.progress(news, StrCat(text, " (", shape_.num_steps, " steps)"));
   }
   void Warn(std::string_view text) const { Say(text, LoadNews::kProblem); }
+
+  // Bytes of the system with its workspaces.
+  int64_t BytesOf(const SpaceLimits& limits, const BackwardLimits& backward) const {
+    const int runs = with_.options.max_concurrent_runs;
+    int64_t bytes = parts_.system->memory_bytes() +
+                    Runner::SpaceBytes(*parts_.system, limits, with_.pool, runs);
+    if (with_.options.gradients)
+      bytes += BackwardRunner::SpaceBytes(*parts_.system, backward, with_.pool, runs);
+    return bytes;
+  }
+
+  // A backend without a backward pass for the system serves it all the same.
+  absl::Status PrepareBackward(const BackwardLimits& limits) {
+    parts_.pool = &with_.pool;
+    if (!with_.options.gradients) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<BackwardRunner>> backward = BackwardRunner::Create(
+        *parts_.system, shape_, limits, &with_.pool, with_.options.max_concurrent_runs);
+    if (absl::IsUnimplemented(backward.status())) return absl::OkStatus();
+    DEEPPCR_ASSIGN_OR_RETURN(parts_.backward, std::move(backward));
+    return absl::OkStatus();
+  }
 
   // Calibration inputs, which a plan of another system makes needless.
   const CalibrationInputs& Inputs() const {
@@ -251,6 +277,32 @@ absl::StatusOr<std::vector<ComparisonRow>> PreparedSystem::Compare(
   auto rows = CompareSolvers(*parts_.runner, samples, options, repetitions, token);
   DEEPPCR_RETURN_IF_ERROR(Watched(rows.status(), device_failed_));
   return rows;
+}
+
+absl::Status PreparedSystem::GoBack(const BackwardOptions& options,
+                                    std::span<BackwardItem> items) const {
+  if (parts_.backward == nullptr)
+    return absl::UnimplementedError("the model was loaded without its backward pass");
+  return Watched(parts_.backward->Run(options, items), device_failed_);
+}
+
+absl::Status PreparedSystem::AddParameterGradients(std::span<const ParameterSample> samples,
+                                                   const ParameterSums& sums) const {
+  // Layers of a piece of work: some ten microseconds.
+  constexpr int64_t kLayers = 32;
+  const int64_t num_steps = this->num_steps();
+  std::mutex mutex;
+  absl::Status status;
+  auto add = [&](int64_t piece) {
+    const int64_t begin = piece * kLayers;
+    const absl::Status added = parts_.system->AddParameterGradients(
+        samples, begin, std::min(begin + kLayers, num_steps), sums);
+    if (added.ok()) return;
+    std::lock_guard lock(mutex);
+    status = added;
+  };
+  parts_.pool->ParallelFor((num_steps - 1) / kLayers + 1, add);
+  return Watched(status, device_failed_);
 }
 
 absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystem(

@@ -16,6 +16,7 @@
 #include "kernels/plan/plan_file.h"
 #include "kernels/plan/plan_key.h"
 #include "kernels/resolve.h"
+#include "kernels/solver/backward_runner.h"
 #include "kernels/solver/runner.h"
 
 namespace deeppcr {
@@ -39,6 +40,8 @@ class PreparedSystem final : public LoadedSystem {
   struct Parts {
     std::unique_ptr<System> system;
     std::unique_ptr<Runner> runner;  // has spaces of the system
+    std::unique_ptr<BackwardRunner> backward;  // null: no backward pass
+    ThreadPool* pool = nullptr;
     PlanKey key;
     Plan plan;
     ResolveContext resolve;
@@ -56,6 +59,13 @@ class PreparedSystem final : public LoadedSystem {
                    RunTimings* timings) const override {
     return Watched(parts_.runner->Run(options, items, timings), device_failed_);
   }
+  const BackwardLimits* backward_limits() const override {
+    return parts_.backward == nullptr ? nullptr : &parts_.backward->limits();
+  }
+  absl::Status GoBack(const BackwardOptions& options,
+                      std::span<BackwardItem> items) const override;
+  absl::Status AddParameterGradients(std::span<const ParameterSample> samples,
+                                     const ParameterSums& sums) const override;
   absl::StatusOr<std::vector<ComparisonRow>> Compare(
       const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
       int repetitions, const CancelToken* token) const override;
@@ -64,7 +74,10 @@ class PreparedSystem final : public LoadedSystem {
   const ResolveContext& resolve() const { return parts_.resolve; }
   int64_t num_steps() const { return parts_.resolve.shape.num_steps; }
   int64_t packed_bytes() const { return parts_.system->memory_bytes(); }
-  int64_t memory_bytes() const { return packed_bytes() + parts_.runner->memory_bytes(); }
+  int64_t memory_bytes() const {
+    return packed_bytes() + parts_.runner->memory_bytes() +
+           (parts_.backward == nullptr ? 0 : parts_.backward->memory_bytes());
+  }
 
  private:
   const Parts parts_;

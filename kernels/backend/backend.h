@@ -181,6 +181,16 @@ class System {
     (void)limits;
     return absl::UnimplementedError("this backend has no backward pass");
   }
+  // Adds what samples give to the gradients of layers begin .. end - 1, counted from 0, one sample
+  // after another, so that the bits do not depend on how the layers are divided; where begin is 0,
+  // of the outer layers too. Thread-safe for layers apart. Errors: kUnimplemented but for dense
+  // stacks.
+  virtual absl::Status AddParameterGradients(std::span<const ParameterSample> samples,
+                                             int64_t begin, int64_t end,
+                                             const ParameterSums& sums) const {
+    (void)samples, (void)begin, (void)end, (void)sums;
+    return absl::UnimplementedError("gradients of parameters are those of dense stacks only");
+  }
   // Takes the fitted guess. Only before the system serves. Errors: kResourceExhausted.
   virtual absl::Status SetAffineGuess(const AffineGuess& guess) = 0;
 };

@@ -50,6 +50,26 @@ struct BackwardSample {
   float* decode_delta = nullptr;
 };
 
+// What one sample gives to the gradients of a dense stack's weights and biases: delta_l z_{l-1}^T
+// and delta_l of each layer, with delta as in BackwardSample.
+struct ParameterSample {
+  const float* inputs = nullptr;        // [input_dim]
+  const float* states = nullptr;        // [L + 1, D]
+  const float* deltas = nullptr;        // [L, D]
+  const float* encode_delta = nullptr;  // [D], where there is an input layer
+  const float* decode_delta = nullptr;  // [output_dim], where there is an output layer
+};
+
+// The gradients, laid out as the weights and biases are in the spec; null: not wanted.
+struct ParameterSums {
+  float* weights = nullptr;        // [L, D, D]
+  float* biases = nullptr;         // [L, D]
+  float* encode_weight = nullptr;  // [D, input_dim]
+  float* encode_bias = nullptr;    // [D]
+  float* decode_weight = nullptr;  // [output_dim, D]
+  float* decode_bias = nullptr;    // [output_dim]
+};
+
 // Memory and operations for the samples of a group. Not thread-safe. Nothing here allocates. The
 // bits of a sample's results do not depend on the other samples, nor on the other columns.
 class BackwardSpace {

@@ -51,6 +51,10 @@ class CpuSystem final : public System {
       const BackwardLimits& limits) const override {
     return NewCpuBackwardSpace(*packed_, limits);
   }
+  absl::Status AddParameterGradients(std::span<const ParameterSample> samples, int64_t begin,
+                                     int64_t end, const ParameterSums& sums) const override {
+    return packed_->AddParameterGradients(samples, begin, end, sums);
+  }
   absl::Status SetAffineGuess(const AffineGuess& guess) override {
     packed_->guess = guess;
     return absl::OkStatus();

@@ -120,6 +120,8 @@ struct Kernels {
   int64_t (*retreat)(const RetreatArgs& args);
   // x[i] <- act'(x[i]); count is a multiple of 4.
   void (*differentiate)(Activation activation, float* x, int64_t count);
+  // matrix [rows, cols], row-major, += x [rows] y [cols]^T.
+  void (*add_outer)(const float* x, int64_t rows, const float* y, int64_t cols, float* matrix);
   // out[k] = column k of a matrix [count (column), width] times x [width].
   void (*dots)(const float* matrix, int64_t width, int64_t count, const float* x, float* out);
 };

@@ -513,6 +513,17 @@ inline void DifferentiateArray(Activation activation, float* x, int64_t count) {
   }
 }
 
+inline void AddOuter(const float* x, int64_t rows, const float* y, int64_t cols, float* matrix) {
+  constexpr int N = kNativeLanes;
+  for (int64_t i = 0; i < rows; ++i) {
+    float* to = matrix + i * cols;
+    const Vec<N> factor = Broadcast<N>(x[i]);
+    int64_t k = 0;
+    for (; k + N <= cols; k += N) Store(to + k, Fma(factor, Load<N>(y + k), Load<N>(to + k)));
+    for (; k < cols; ++k) to[k] = __builtin_fmaf(x[i], y[k], to[k]);
+  }
+}
+
 // Four sums of four lanes each, in one order for every width.
 inline void DotsOfColumns(const float* matrix, int64_t width, int64_t count, const float* x,
                           float* out) {
@@ -532,7 +543,7 @@ inline void DotsOfColumns(const float* matrix, int64_t width, int64_t count, con
 template <int W>
 inline constexpr Kernels kTable = {&Advance<W>, &Propagate<W>, &Apply<W>, &Update<W>,
                                    &ActivateArray, &Retreat<W>, &DifferentiateArray,
-                                   &DotsOfColumns};
+                                   &AddOuter, &DotsOfColumns};
 
 inline Kernels TableFor(int64_t width) {
   switch (width) {

@@ -10,7 +10,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
 #include "kernels/cpu/backward_recurrence.h"
@@ -82,6 +84,14 @@ class PackedSystem {
       const BackwardLimits& limits) const {
     (void)limits;
     return nullptr;
+  }
+
+  // See System::AddParameterGradients.
+  virtual absl::Status AddParameterGradients(std::span<const ParameterSample> samples,
+                                             int64_t begin, int64_t end,
+                                             const ParameterSums& sums) const {
+    (void)samples, (void)begin, (void)end, (void)sums;
+    return absl::UnimplementedError("gradients of parameters are those of dense stacks only");
   }
 
   SystemShape shape;

@@ -48,6 +48,8 @@ class ReferenceBackwardSpace final : public BackwardSpace {
         const int64_t n = family_.shape.output_dim;
         const Vector of_outputs(taken.of_outputs + j * n, taken.of_outputs + (j + 1) * n);
         AddTo(&g, MultiplyTransposed(family_.DecodeJacobian(last), of_outputs));
+        // The output layer of a stack has no activation.
+        if (taken.decode_delta != nullptr) Give(of_outputs, taken.decode_delta);
       }
       for (int64_t i = 0; i < dim_ && taken.of_final != nullptr; ++i)
         g[i] += taken.of_final[j * dim_ + i];
@@ -120,6 +122,8 @@ class ReferenceBackwardSpace final : public BackwardSpace {
     for (size_t j = 0; j < s.g.size(); ++j) {
       const Vector& g = s.g[j];
       if (s.taken.initial != nullptr) Give(g, s.taken.initial + j * g.size());
+      if (s.taken.encode_delta != nullptr)
+        Give(s.recurrence->EncodeDelta(g), s.taken.encode_delta);
       const Matrix by_inputs = s.recurrence->InitialByInputs();
       if (!by_inputs.empty()) AddTo(&s.by_inputs[j], MultiplyTransposed(by_inputs, g));
       if (s.taken.inputs != nullptr) Give(s.by_inputs[j], s.taken.inputs + j * s.by_inputs[j].size());
@@ -184,6 +188,52 @@ class ReferenceBackwardSpace final : public BackwardSpace {
 std::unique_ptr<BackwardSpace> NewBackwardSpace(const Family& family,
                                                 const BackwardLimits& limits) {
   return std::make_unique<ReferenceBackwardSpace>(family, limits);
+}
+
+namespace {
+
+// One layer: deltas and inputs of all samples, from accessors.
+template <class Delta, class Input>
+void AddLayer(std::span<const ParameterSample> samples, int64_t rows, int64_t cols,
+              const Delta& delta, const Input& input, float* weight, float* bias) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t k = 0; k < cols && weight != nullptr; ++k) {
+      double sum = weight[i * cols + k];
+      for (const ParameterSample& s : samples) sum += double{delta(s)[i]} * input(s)[k];
+      weight[i * cols + k] = static_cast<float>(sum);
+    }
+    if (bias == nullptr) continue;
+    double sum = bias[i];
+    for (const ParameterSample& s : samples) sum += delta(s)[i];
+    bias[i] = static_cast<float>(sum);
+  }
+}
+
+}  // namespace
+
+absl::Status AddParameterGradients(const Family& family, std::span<const ParameterSample> samples,
+                                   int64_t begin, int64_t end, const ParameterSums& sums) {
+  if (!family.has_parameter_gradients())
+    return absl::UnimplementedError("gradients of parameters are those of dense stacks only");
+  const SystemShape& shape = family.shape;
+  const int64_t dim = shape.state_dim;
+  const auto part = [](float* all, int64_t offset) {
+    return all == nullptr ? nullptr : all + offset;
+  };
+  for (int64_t l = begin; l < end; ++l)
+    AddLayer(
+        samples, dim, dim, [&](const ParameterSample& s) { return s.deltas + l * dim; },
+        [&](const ParameterSample& s) { return s.states + l * dim; },
+        part(sums.weights, l * dim * dim), part(sums.biases, l * dim));
+  if (begin > 0) return absl::OkStatus();
+  AddLayer(
+      samples, dim, shape.input_dim, [](const ParameterSample& s) { return s.encode_delta; },
+      [](const ParameterSample& s) { return s.inputs; }, sums.encode_weight, sums.encode_bias);
+  AddLayer(
+      samples, shape.output_dim, dim, [](const ParameterSample& s) { return s.decode_delta; },
+      [&](const ParameterSample& s) { return s.states + shape.num_steps * dim; },
+      sums.decode_weight, sums.decode_bias);
+  return absl::OkStatus();
 }
 
 }  // namespace deeppcr::reference

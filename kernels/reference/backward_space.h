@@ -13,6 +13,10 @@ namespace deeppcr::reference {
 std::unique_ptr<BackwardSpace> NewBackwardSpace(const Family& family,
                                                 const BackwardLimits& limits);
 
+// See System::AddParameterGradients: sums in double, rounded once.
+absl::Status AddParameterGradients(const Family& family, std::span<const ParameterSample> samples,
+                                   int64_t begin, int64_t end, const ParameterSums& sums);
+
 }  // namespace deeppcr::reference
 
 #endif  // DEEPPCR_KERNELS_REFERENCE_BACKWARD_SPACE_H_

@@ -37,6 +37,11 @@ class Recurrence {
     (void)l, (void)z, (void)g;
     return {};
   }
+  // The same of the input layer, from g_0.
+  virtual std::vector<double> EncodeDelta(const std::vector<double>& g) const {
+    (void)g;
+    return {};
+  }
   // z_0 .. z_L of SolveSpace::GuessCoarse; z_0 everywhere where the family has no coarse guess.
   virtual std::vector<std::vector<double>> CoarseTrajectory(PassCount* count) const = 0;
 };
@@ -52,6 +57,8 @@ class Family {
   // Largest row sum of the absolute Jacobian of Decode at z.
   virtual double OutputAmplification(const std::vector<double>& z) const = 0;
   virtual int64_t memory_bytes() const = 0;
+  // True for dense stacks.
+  virtual bool has_parameter_gradients() const { return false; }
 
   SystemShape shape;
 };

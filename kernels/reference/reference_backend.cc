@@ -335,6 +335,10 @@ class ReferenceSystem final : public System {
       const BackwardLimits& limits) const override {
     return reference::NewBackwardSpace(*family_, limits);
   }
+  absl::Status AddParameterGradients(std::span<const ParameterSample> samples, int64_t begin,
+                                     int64_t end, const ParameterSums& sums) const override {
+    return reference::AddParameterGradients(*family_, samples, begin, end, sums);
+  }
   absl::Status SetAffineGuess(const AffineGuess& guess) override {
     guess_ = guess;
     return absl::OkStatus();

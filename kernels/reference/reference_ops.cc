@@ -111,6 +111,14 @@ std::vector<double> Dense(const DenseSpec& spec, std::span<const double> x) {
   return y;
 }
 
+std::vector<double> DenseSlopes(const DenseSpec& spec, std::span<const double> x) {
+  DenseSpec linear = spec;
+  linear.activation = Activation::kIdentity;
+  std::vector<double> slopes = Dense(linear, x);
+  for (double& slope : slopes) slope = Differentiate(spec.activation, slope);
+  return slopes;
+}
+
 std::vector<double> DenseJacobian(const DenseSpec& spec, std::span<const double> x) {
   if (spec.rows == 0) {
     std::vector<double> unit(x.size() * x.size());
@@ -118,13 +126,10 @@ std::vector<double> DenseJacobian(const DenseSpec& spec, std::span<const double>
     return unit;
   }
   std::vector<double> jacobian(spec.rows * spec.cols);
-  DenseSpec linear = spec;
-  linear.activation = Activation::kIdentity;
-  const std::vector<double> a = Dense(linear, x);
+  const std::vector<double> slopes = DenseSlopes(spec, x);
   for (int64_t i = 0; i < spec.rows; ++i)
     for (int64_t k = 0; k < spec.cols; ++k)
-      jacobian[i * spec.cols + k] =
-          Differentiate(spec.activation, a[i]) * spec.weight[i * spec.cols + k];
+      jacobian[i * spec.cols + k] = slopes[i] * spec.weight[i * spec.cols + k];
   return jacobian;
 }
 

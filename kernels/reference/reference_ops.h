@@ -19,6 +19,8 @@ double Differentiate(Activation activation, double a);
 
 // act(W x + b), [rows].
 std::vector<double> Dense(const DenseSpec& spec, std::span<const double> x);
+// act'(W x + b).
+std::vector<double> DenseSlopes(const DenseSpec& spec, std::span<const double> x);
 // Its Jacobian at x, [rows, cols] row-major; of an absent layer the unit matrix of x's size.
 std::vector<double> DenseJacobian(const DenseSpec& spec, std::span<const double> x);
 

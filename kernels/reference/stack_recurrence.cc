@@ -45,6 +45,7 @@ class StackFamily final : public Family {
   int64_t memory_bytes() const override {
     return static_cast<int64_t>((weights_.size() + biases_.size()) * sizeof(float));
   }
+  bool has_parameter_gradients() const override { return true; }
   const DenseStackSpec& spec() const { return spec_; }
 
  private:
@@ -71,6 +72,11 @@ class StackRecurrence final : public Recurrence {
   std::vector<double> Delta(int64_t l, const std::vector<double>& z,
                             const std::vector<double>& g) const override {
     std::vector<double> delta = StepSlopes(spec_, l, z);
+    for (size_t i = 0; i < delta.size(); ++i) delta[i] *= g[i];
+    return delta;
+  }
+  std::vector<double> EncodeDelta(const std::vector<double>& g) const override {
+    std::vector<double> delta = DenseSlopes(spec_.encode, inputs_);
     for (size_t i = 0; i < delta.size(); ++i) delta[i] *= g[i];
     return delta;
   }

@@ -50,37 +50,7 @@ T* RowOf(std::span<T> rows, int64_t i, int64_t size) {
   return rows.empty() ? nullptr : rows.data() + i * size;
 }
 
-absl::Status CheckSize(std::string_view what, size_t got, int64_t expected) {
-  if (static_cast<int64_t>(got) == expected) return absl::OkStatus();
-  return InvalidArgument("run item: ", what, ": expected ", expected, " values, got ", got);
-}
-
 }  // namespace
-
-// Holds a lane for the time of one group.
-class Runner::LaneLease {
- public:
-  explicit LaneLease(const Runner& runner) : runner_(runner) {
-    std::unique_lock lock(runner.mutex_);
-    runner.lane_returned_.wait(lock, [&] { return !runner.free_lanes_.empty(); });
-    lane_ = runner.free_lanes_.back();
-    runner.free_lanes_.pop_back();
-  }
-  ~LaneLease() {
-    {
-      std::lock_guard lock(runner_.mutex_);
-      runner_.free_lanes_.push_back(lane_);
-    }
-    runner_.lane_returned_.notify_one();
-  }
-  LaneLease(const LaneLease&) = delete;
-  LaneLease& operator=(const LaneLease&) = delete;
-  Lane& operator*() const { return *lane_; }
-
- private:
-  const Runner& runner_;
-  Lane* lane_;
-};
 
 // One call of Run, seen as a loop over groups of samples.
 class Runner::Batch {
@@ -109,7 +79,7 @@ class Runner::Batch {
 
   // The team, which may be null, shares the pieces of the solve.
   void RunGroup(int64_t index, Team* team) {
-    const LaneLease lease(runner_);
+    const LanePool<Lane>::Lease lease(runner_.lanes_);
     Lane& lane = *lease;
     lane.space->SetTeam(team);
     const Clock::time_point start = Clock::now();
@@ -291,13 +261,9 @@ class Runner::SharedBatch {
   Team team_;
 };
 
-namespace {
-
-int NumLanes(const Grouping& grouping, const ThreadPool& pool, int max_concurrent_runs) {
+int Runner::NumLanes(const Grouping& grouping, const ThreadPool& pool, int max_concurrent_runs) {
   return max_concurrent_runs + std::min(pool.num_threads(), grouping.spaces) - 1;
 }
-
-}  // namespace
 
 int64_t Runner::SpaceBytes(const System& system, const SpaceLimits& limits, const ThreadPool& pool,
                            int max_concurrent_runs) {
@@ -314,47 +280,29 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Create(const System& system,
   const int32_t capacity = std::max(grouping.sequential, grouping.iterative);
   for (int i = 0; i < num_lanes; ++i) {
     DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<SolveSpace> space, system.NewSpace(limits));
-    runner->lanes_.push_back(std::make_unique<Lane>(std::move(space), capacity));
-    runner->free_lanes_.push_back(runner->lanes_.back().get());
+    runner->lanes_.Add(std::make_unique<Lane>(std::move(space), capacity));
   }
   runner->memory_bytes_ = SpaceBytes(system, limits, *pool, max_concurrent_runs);
   return runner;
 }
 
-// Checks the inputs that only systems that draw noise take.
-absl::Status Runner::CheckNoise(const SampleInputs& samples) const {
-  const int64_t n = samples.num_samples, state = shape_.state_dim;
-  DEEPPCR_RETURN_IF_ERROR(
-      CheckSize("labels", samples.labels.size(), shape_.num_classes > 0 ? n : 0));
-  for (const int32_t label : samples.labels) {
-    if (label < 0 || label >= shape_.num_classes)
-      return InvalidArgument("run item: labels: expected 0 .. ", shape_.num_classes - 1, ", got ",
-                             label);
-  }
-  if (!samples.initial_noise.empty())
-    DEEPPCR_RETURN_IF_ERROR(CheckSize("initial_noise", samples.initial_noise.size(), n * state));
-  if (samples.step_noise.empty()) return absl::OkStatus();
-  return CheckSize("step_noise", samples.step_noise.size(), n * shape_.num_steps * state);
-}
-
 absl::Status Runner::Check(const ResolvedOptions& options, const RunItem& item) const {
   const int64_t n = item.samples.num_samples;
   const int64_t states = n * (shape_.num_steps + 1) * shape_.state_dim;
-  if (n < 1) return InvalidArgument("run item: num_samples: expected at least 1, got ", n);
-  DEEPPCR_RETURN_IF_ERROR(CheckSize("inputs", item.samples.inputs.size(), n * shape_.input_dim));
-  DEEPPCR_RETURN_IF_ERROR(CheckSize("outputs", item.outputs.size(), n * shape_.output_dim));
-  DEEPPCR_RETURN_IF_ERROR(CheckSize("reports", item.reports.size(), n));
+  DEEPPCR_RETURN_IF_ERROR(CheckSamples(item.samples, shape_));
+  DEEPPCR_RETURN_IF_ERROR(CheckItemSize("outputs", item.outputs.size(), n * shape_.output_dim));
+  DEEPPCR_RETURN_IF_ERROR(CheckItemSize("reports", item.reports.size(), n));
   if (!item.final_states.empty())
     DEEPPCR_RETURN_IF_ERROR(
-        CheckSize("final_states", item.final_states.size(), n * shape_.state_dim));
+        CheckItemSize("final_states", item.final_states.size(), n * shape_.state_dim));
   if (!item.trajectory.empty())
-    DEEPPCR_RETURN_IF_ERROR(CheckSize("trajectory", item.trajectory.size(), states));
+    DEEPPCR_RETURN_IF_ERROR(CheckItemSize("trajectory", item.trajectory.size(), states));
   if (options.initial_guess == InitialGuess::kPrevious)
     DEEPPCR_RETURN_IF_ERROR(
-        CheckSize("initial_states", item.samples.initial_states.size(), states));
+        CheckItemSize("initial_states", item.samples.initial_states.size(), states));
   if (options.num_steps > 0)
-    DEEPPCR_RETURN_IF_ERROR(CheckSize("steps", options.num_steps, shape_.num_steps));
-  return shape_.draws_noise ? CheckNoise(item.samples) : absl::OkStatus();
+    DEEPPCR_RETURN_IF_ERROR(CheckItemSize("steps", options.num_steps, shape_.num_steps));
+  return absl::OkStatus();
 }
 
 absl::Status Runner::Run(const ResolvedOptions& options, std::span<RunItem> items,

@@ -2,10 +2,8 @@
 #ifndef DEEPPCR_KERNELS_SOLVER_RUNNER_H_
 #define DEEPPCR_KERNELS_SOLVER_RUNNER_H_
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -13,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/solver/lane_pool.h"
 #include "kernels/solver/options.h"
 #include "kernels/solver/run_item.h"
 #include "kernels/solver/sample_inputs.h"
@@ -31,6 +30,8 @@ class Runner {
                                                         const SpaceLimits& limits, ThreadPool* pool,
                                                         int max_concurrent_runs);
 
+  // Spaces that up to max_concurrent_runs callers with the threads of the pool use at a time.
+  static int NumLanes(const Grouping& grouping, const ThreadPool& pool, int max_concurrent_runs);
   // Bytes of the workspaces that Create makes.
   static int64_t SpaceBytes(const System& system, const SpaceLimits& limits, const ThreadPool& pool,
                             int max_concurrent_runs);
@@ -65,7 +66,6 @@ class Runner {
     std::vector<SampleRequest> requests;
     std::vector<SampleReport> failed;  // reports of samples that the sequential solver takes over
   };
-  class LaneLease;
   class Batch;
   class SharedBatch;
 
@@ -74,17 +74,13 @@ class Runner {
       : shape_(shape), limits_(limits), grouping_(grouping), pool_(pool) {}
 
   absl::Status Check(const ResolvedOptions& options, const RunItem& item) const;
-  absl::Status CheckNoise(const SampleInputs& samples) const;
 
   const SystemShape shape_;
   const SpaceLimits limits_;
   const Grouping grouping_;
   ThreadPool* const pool_;
   int64_t memory_bytes_ = 0;
-  mutable std::mutex mutex_;
-  mutable std::condition_variable lane_returned_;
-  mutable std::vector<Lane*> free_lanes_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  mutable LanePool<Lane> lanes_;
 };
 
 }  // namespace deeppcr

@@ -1,7 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/solver/sample_inputs.h"
 
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+
 namespace deeppcr {
+namespace {
+
+// Checks the inputs that only systems that draw noise take.
+absl::Status CheckNoise(const SampleInputs& samples, const SystemShape& shape) {
+  const int64_t n = samples.num_samples, state = shape.state_dim;
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckItemSize("labels", samples.labels.size(), shape.num_classes > 0 ? n : 0));
+  for (const int32_t label : samples.labels) {
+    if (label < 0 || label >= shape.num_classes)
+      return InvalidArgument("run item: labels: expected 0 .. ", shape.num_classes - 1, ", got ",
+                             label);
+  }
+  if (!samples.initial_noise.empty())
+    DEEPPCR_RETURN_IF_ERROR(
+        CheckItemSize("initial_noise", samples.initial_noise.size(), n * state));
+  if (samples.step_noise.empty()) return absl::OkStatus();
+  return CheckItemSize("step_noise", samples.step_noise.size(), n * shape.num_steps * state);
+}
+
+}  // namespace
+
+absl::Status CheckItemSize(std::string_view what, size_t got, int64_t expected) {
+  if (static_cast<int64_t>(got) == expected) return absl::OkStatus();
+  return InvalidArgument("run item: ", what, ": expected ", expected, " values, got ", got);
+}
+
+absl::Status CheckSamples(const SampleInputs& samples, const SystemShape& shape) {
+  const int64_t n = samples.num_samples;
+  if (n < 1) return InvalidArgument("run item: num_samples: expected at least 1, got ", n);
+  DEEPPCR_RETURN_IF_ERROR(CheckItemSize("inputs", samples.inputs.size(), n * shape.input_dim));
+  return shape.draws_noise ? CheckNoise(samples, shape) : absl::OkStatus();
+}
 
 SampleInputs SamplesOf(const SampleInputs& all, int64_t first, int64_t n) {
   const auto rows = [&](auto span) {

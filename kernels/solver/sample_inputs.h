@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "kernels/backend/backend.h"
 
 namespace deeppcr {
@@ -30,6 +32,11 @@ struct SampleInputs {
 SampleInputs SamplesOf(const SampleInputs& all, int64_t first, int64_t n);
 // Sample i as a space takes it, views of the same memory. token: may be null.
 SampleInput InputOf(const SampleInputs& all, int64_t i, const CancelToken* token);
+
+// Checks of what callers hand to the engine; they validate first, so that an error is a bug of ours.
+// Errors: kInvalidArgument.
+absl::Status CheckItemSize(std::string_view what, size_t got, int64_t expected);
+absl::Status CheckSamples(const SampleInputs& samples, const SystemShape& shape);
 
 // The inputs of samples in memory of their own, for what runs when the request is gone.
 class OwnedSampleInputs {

@@ -179,6 +179,14 @@ class FakeModel : public LoadedModel {
                      RunTimings* timings) const override {
       return model_.Run(options, items, timings);
     }
+    const BackwardLimits* backward_limits() const override { return nullptr; }
+    absl::Status GoBack(const BackwardOptions&, std::span<BackwardItem>) const override {
+      return absl::UnimplementedError("a fake has no backward pass");
+    }
+    absl::Status AddParameterGradients(std::span<const ParameterSample>,
+                                       const ParameterSums&) const override {
+      return absl::UnimplementedError("a fake has no backward pass");
+    }
     absl::StatusOr<std::vector<ComparisonRow>> Compare(
         const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
         int repetitions, const CancelToken* token) const override {

@@ -70,6 +70,34 @@ std::unique_ptr<BackwardRecurrence> PackedStack::NewBackwardRecurrence(
   return backward;
 }
 
+absl::Status PackedStack::AddParameterGradients(std::span<const ParameterSample> samples,
+                                                int64_t begin, int64_t end,
+                                                const ParameterSums& sums) const {
+  const int64_t dim = shape.state_dim;
+  const auto add = [&](const float* delta, int64_t rows, const float* x, int64_t cols,
+                       float* weight, float* bias) {
+    if (weight != nullptr) kernels.add_outer(delta, rows, x, cols, weight);
+    for (int64_t i = 0; i < rows && bias != nullptr; ++i) bias[i] += delta[i];
+  };
+  const auto part = [](float* all, int64_t offset) {
+    return all == nullptr ? nullptr : all + offset;
+  };
+  for (int64_t l = begin; l < end; ++l)
+    for (const ParameterSample& sample : samples)
+      add(sample.deltas + l * dim, dim, sample.states + l * dim, dim,
+          part(sums.weights, l * dim * dim), part(sums.biases, l * dim));
+  for (const ParameterSample& sample : samples) {
+    if (begin > 0) break;
+    if (encode.rows > 0)
+      add(sample.encode_delta, dim, sample.inputs, encode.cols, sums.encode_weight,
+          sums.encode_bias);
+    if (decode.rows > 0)
+      add(sample.decode_delta, decode.rows, sample.states + shape.num_steps * dim, dim,
+          sums.decode_weight, sums.decode_bias);
+  }
+  return absl::OkStatus();
+}
+
 LayersView PackedStack::View() const {
   return {.num_steps = shape.num_steps,
           .state_dim = shape.state_dim,

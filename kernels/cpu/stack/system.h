@@ -21,6 +21,9 @@ struct PackedStack final : public PackedSystem {
   std::unique_ptr<BackwardRecurrence> NewBackwardRecurrence(
       const BackwardLimits& limits) const override;
 
+  absl::Status AddParameterGradients(std::span<const ParameterSample> samples, int64_t begin,
+                                     int64_t end, const ParameterSums& sums) const override;
+
   LayersView View() const;
 
   AlignedBuffer<float> weights, biases, lane_mask;

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_SOLVER_BACKWARD_ITEM_H_
+#define DEEPPCR_KERNELS_SOLVER_BACKWARD_ITEM_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "kernels/base/cancel_token.h"
+#include "kernels/iteration/termination.h"
+#include "kernels/solver/sample_inputs.h"
+
+namespace deeppcr {
+
+// Ways of the backward pass. Both give the derivative of the states that are handed in; they differ
+// in rounding and in dependent stages.
+enum class BackwardWay : uint8_t {
+  kSequential,  // step by step
+  kParallel,    // the transposed reverse scan over intervals
+};
+// "sequential", "parallel".
+std::string_view ToString(BackwardWay way);
+
+struct BackwardOptions {
+  BackwardWay way = BackwardWay::kSequential;
+  int64_t shooting_interval = 0;  // C in [1, L] of the parallel way
+
+  bool operator==(const BackwardOptions&) const = default;
+};
+
+// Cost of one sample's backward pass. Counts come from the loops as they run.
+struct BackwardReport {
+  // kDirect; kNonFinite where a cotangent has overflowed; kDeadline or kCancelled, and no result.
+  Termination termination = Termination::kDirect;
+  int64_t dependent_stages = 0;
+  int64_t column_passes = 0;  // vectors pushed back through all L steps
+};
+
+// The backward pass of the samples of one request. Every span is the caller's memory and outlives
+// the call; an empty one of those that are written is not wanted.
+struct BackwardItem {
+  SampleInputs samples;           // n of them, as they were solved
+  std::span<const float> states;  // [n, L + 1, D]: the trajectories that were found, finite
+  int64_t columns = 1;            // m: cotangents of each sample
+  // Cotangents of the outputs and of the final states, whose effects add up; empty: zero.
+  std::span<const float> of_outputs;  // [n, m, output_dim]
+  std::span<const float> of_final;    // [n, m, D]
+
+  std::span<float> inputs;      // [n, m, input_dim]
+  std::span<float> initial;     // [n, m, D]: by z_0, which of a diffusion model is the noise
+  std::span<float> step_noise;  // [n, m, L, D]; of systems that draw noise
+  // Of dense stacks, where m = 1; see BackwardSample.
+  std::span<float> deltas;         // [n, L, D]
+  std::span<float> encode_deltas;  // [n, D], where there is an input layer
+  std::span<BackwardReport> reports;  // [n]
+  const CancelToken* token = nullptr;  // may be null
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_SOLVER_BACKWARD_ITEM_H_
