@@ -39,7 +39,7 @@ class PreparedSystem final : public LoadedSystem {
  public:
   struct Parts {
     std::unique_ptr<System> system;
-    std::unique_ptr<Runner> runner;  // has spaces of the system
+    std::unique_ptr<Runner> runner;            // has spaces of the system
     std::unique_ptr<BackwardRunner> backward;  // null: no backward pass
     ThreadPool* pool = nullptr;
     PlanKey key;
@@ -62,8 +62,7 @@ class PreparedSystem final : public LoadedSystem {
   const BackwardLimits* backward_limits() const override {
     return parts_.backward == nullptr ? nullptr : &parts_.backward->limits();
   }
-  absl::Status GoBack(const BackwardOptions& options,
-                      std::span<BackwardItem> items) const override;
+  absl::Status GoBack(const BackwardOptions& options, std::span<BackwardItem> items) const override;
   absl::Status AddParameterGradients(std::span<const ParameterSample> samples,
                                      const ParameterSums& sums) const override;
   absl::StatusOr<std::vector<ComparisonRow>> Compare(

@@ -111,7 +111,8 @@ class CpuBackwardSpace final : public BackwardSpace {
   }
 
   void DownSweep(int level) override {
-    if (level + 1 == tree_.levels()) std::copy_n(g_.data(), floats(), Vector(tree_.place(level + 1, 0)));
+    if (level + 1 == tree_.levels())
+      std::copy_n(g_.data(), floats(), Vector(tree_.place(level + 1, 0)));
     for (int64_t j = 0; 2 * j < tree_.nodes(level); ++j) {
       // The parent's vector lies in the place of the right child, if there is one.
       const int64_t left = tree_.place(level, 2 * j);
@@ -208,9 +209,9 @@ absl::StatusOr<std::unique_ptr<BackwardSpace>> NewCpuBackwardSpace(const PackedS
     auto space = std::make_unique<CpuBackwardSpace>(system, limits, sizes);
     if (space->ok()) return std::unique_ptr<BackwardSpace>(std::move(space));
   }
-  return absl::ResourceExhaustedError(absl::StrCat("backward pass: ",
-                                                   CpuBackwardSpaceBytes(system, limits),
-                                                   " bytes of memory could not be had"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("backward pass: ", CpuBackwardSpaceBytes(system, limits),
+                   " bytes of memory could not be had"));
 }
 
 }  // namespace deeppcr::cpu

@@ -541,9 +541,9 @@ inline void DotsOfColumns(const float* matrix, int64_t width, int64_t count, con
 // ------------------------------------------------------------------------------------------------------
 
 template <int W>
-inline constexpr Kernels kTable = {&Advance<W>, &Propagate<W>, &Apply<W>, &Update<W>,
-                                   &ActivateArray, &Retreat<W>, &DifferentiateArray,
-                                   &AddOuter, &DotsOfColumns};
+inline constexpr Kernels kTable = {&Advance<W>,         &Propagate<W>,  &Apply<W>,
+                                   &Update<W>,          &ActivateArray, &Retreat<W>,
+                                   &DifferentiateArray, &AddOuter,      &DotsOfColumns};
 
 inline Kernels TableFor(int64_t width) {
   switch (width) {

@@ -10,8 +10,8 @@ namespace deeppcr {
 
 // The tree of the backward scan over P intervals: a ScanTree whose leaf q is interval P - 1 - q, as
 // cotangents enter at the last interval. A node's matrix and vector lie in the place of its last
-// leaf, so that P places are enough: a node that is a right child gives its place to its parent, and
-// only the matrices of left children are read on the way down.
+// leaf, so that P places are enough: a node that is a right child gives its place to its parent,
+// and only the matrices of left children are read on the way down.
 class ReverseTree {
  public:
   ReverseTree() = default;

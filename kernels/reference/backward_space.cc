@@ -83,15 +83,15 @@ class ReferenceBackwardSpace final : public BackwardSpace {
       Matrix product(static_cast<size_t>(dim_ * dim_));
       for (int64_t i = 0; i < dim_; ++i) product[i * dim_ + i] = 1;
       for (int64_t l = BeginOf(q) + 1; l <= EndOf(q); ++l)
-        product = Product(samples_[0].recurrence->StepJacobian(l, State(samples_[0], l - 1)),
-                          product);
+        product =
+            Product(samples_[0].recurrence->StepJacobian(l, State(samples_[0], l - 1)), product);
       matrices_[{0, q}] = product;
     }
     return {.stages = std::min(interval_, num_steps_), .columns = dim_};
   }
 
-  // The later leaves of a node are the earlier intervals, whose matrices stand on the right. Nothing
-  // follows the last node, whose matrix is not needed.
+  // The later leaves of a node are the earlier intervals, whose matrices stand on the right.
+  // Nothing follows the last node, whose matrix is not needed.
   void UpSweep(int level) override {
     for (int64_t j = 0; j + 1 < tree_.nodes(level); ++j)
       matrices_[{level, j}] =
@@ -122,11 +122,11 @@ class ReferenceBackwardSpace final : public BackwardSpace {
     for (size_t j = 0; j < s.g.size(); ++j) {
       const Vector& g = s.g[j];
       if (s.taken.initial != nullptr) Give(g, s.taken.initial + j * g.size());
-      if (s.taken.encode_delta != nullptr)
-        Give(s.recurrence->EncodeDelta(g), s.taken.encode_delta);
+      if (s.taken.encode_delta != nullptr) Give(s.recurrence->EncodeDelta(g), s.taken.encode_delta);
       const Matrix by_inputs = s.recurrence->InitialByInputs();
       if (!by_inputs.empty()) AddTo(&s.by_inputs[j], MultiplyTransposed(by_inputs, g));
-      if (s.taken.inputs != nullptr) Give(s.by_inputs[j], s.taken.inputs + j * s.by_inputs[j].size());
+      if (s.taken.inputs != nullptr)
+        Give(s.by_inputs[j], s.taken.inputs + j * s.by_inputs[j].size());
     }
   }
 

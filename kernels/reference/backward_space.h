@@ -10,8 +10,7 @@
 namespace deeppcr::reference {
 
 // The backward pass in double, by whole Jacobians. `family` must outlive it.
-std::unique_ptr<BackwardSpace> NewBackwardSpace(const Family& family,
-                                                const BackwardLimits& limits);
+std::unique_ptr<BackwardSpace> NewBackwardSpace(const Family& family, const BackwardLimits& limits);
 
 // See System::AddParameterGradients: sums in double, rounded once.
 absl::Status AddParameterGradients(const Family& family, std::span<const ParameterSample> samples,

@@ -27,8 +27,8 @@ std::vector<double> StepJacobian(const DiffusionProgramSpec& spec, int64_t step,
                                  std::span<const double> condition, std::span<const double> z);
 
 // By the conditioning vector [input_dim] at reverse step `step`: [D, input_dim] row-major.
-std::vector<double> StepByInputs(const DiffusionProgramSpec& spec, int64_t step, const float* inputs,
-                                 std::span<const double> z);
+std::vector<double> StepByInputs(const DiffusionProgramSpec& spec, int64_t step,
+                                 const float* inputs, std::span<const double> z);
 
 // See diffusion_ops.h.
 std::vector<double> Decode(const DiffusionProgramSpec& spec, std::span<const double> state);

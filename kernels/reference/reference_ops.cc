@@ -155,8 +155,8 @@ std::vector<double> Step(const DenseStackSpec& spec, int64_t l, std::span<const 
 std::vector<double> StepSlopes(const DenseStackSpec& spec, int64_t l, std::span<const double> z) {
   std::vector<double> slopes = PreActivation(spec, l, z);
   for (double& slope : slopes)
-    slope = Differentiate(spec.activation, slope) *
-            (spec.residual ? double{spec.residual_scale} : 1.0);
+    slope =
+        Differentiate(spec.activation, slope) * (spec.residual ? double{spec.residual_scale} : 1.0);
   return slopes;
 }
 

@@ -56,9 +56,7 @@ class StackFamily final : public Family {
 class StackRecurrence final : public Recurrence {
  public:
   StackRecurrence(const DenseStackSpec& spec, std::vector<double> inputs)
-      : spec_(spec),
-        inputs_(std::move(inputs)),
-        initial_(reference::Encode(spec, inputs_)) {}
+      : spec_(spec), inputs_(std::move(inputs)), initial_(reference::Encode(spec, inputs_)) {}
   std::vector<double> Initial() const override { return initial_; }
   std::vector<double> Step(int64_t l, const std::vector<double>& z) const override {
     return reference::Step(spec_, l, z);

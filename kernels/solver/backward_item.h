@@ -50,9 +50,9 @@ struct BackwardItem {
   std::span<float> initial;     // [n, m, D]: by z_0, which of a diffusion model is the noise
   std::span<float> step_noise;  // [n, m, L, D]; of systems that draw noise
   // Of dense stacks, where m = 1; see BackwardSample.
-  std::span<float> deltas;         // [n, L, D]
-  std::span<float> encode_deltas;  // [n, D], where there is an input layer
-  std::span<BackwardReport> reports;  // [n]
+  std::span<float> deltas;             // [n, L, D]
+  std::span<float> encode_deltas;      // [n, D], where there is an input layer
+  std::span<BackwardReport> reports;   // [n]
   const CancelToken* token = nullptr;  // may be null
 };
 

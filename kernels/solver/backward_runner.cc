@@ -56,8 +56,7 @@ absl::StatusOr<BackwardLimits> ChooseBackwardLimits(const System& system, int64_
 // One call of Run, seen as a loop over groups: samples of one item, with a part of its columns.
 class BackwardRunner::Batch {
  public:
-  Batch(const BackwardRunner& runner, const BackwardOptions& options,
-        std::span<BackwardItem> items)
+  Batch(const BackwardRunner& runner, const BackwardOptions& options, std::span<BackwardItem> items)
       : runner_(runner), options_(options), items_(items) {
     for (BackwardItem& item : items) {
       num_groups_ += GroupsOf(item);
@@ -93,8 +92,8 @@ class BackwardRunner::Batch {
     const int64_t parts = PartsOf(item), first = index / parts * SamplesTogether();
     const int64_t column = index % parts * runner_.limits_.columns;
     const int64_t columns = std::min(runner_.limits_.columns, item.columns - column);
-    const auto n = static_cast<int32_t>(
-        std::min(SamplesTogether(), item.samples.num_samples - first));
+    const auto n =
+        static_cast<int32_t>(std::min(SamplesTogether(), item.samples.num_samples - first));
     const LanePool<Lane>::Lease lease(runner_.lanes_);
     Lane& lane = *lease;
     for (int32_t b = 0; b < n; ++b) {
@@ -102,10 +101,9 @@ class BackwardRunner::Batch {
       lane.tokens[b] = item.token;
       lane.space->Begin(b, SampleOf(item, lane.inputs[b], first + b, column, columns));
     }
-    const PassCount count =
-        parallel() ? GoBackByScan(*lane.space, options_.shooting_interval)
-                   : GoBackSequentially(*lane.space, runner_.shape_.num_steps,
-                                        std::span(lane.tokens).first(n));
+    const PassCount count = parallel() ? GoBackByScan(*lane.space, options_.shooting_interval)
+                                       : GoBackSequentially(*lane.space, runner_.shape_.num_steps,
+                                                            std::span(lane.tokens).first(n));
     for (int32_t b = 0; b < n; ++b) {
       lane.space->Finish(b);
       Report(item, first + b, column, columns, count);
@@ -170,22 +168,22 @@ int64_t BackwardRunner::SpaceBytes(const System& system, const BackwardLimits& l
          system.BackwardSpaceBytes(limits);
 }
 
-absl::StatusOr<std::unique_ptr<BackwardRunner>> BackwardRunner::Create(
-    const System& system, const SystemShape& shape, const BackwardLimits& limits, ThreadPool* pool,
-    int max_concurrent_runs) {
+absl::StatusOr<std::unique_ptr<BackwardRunner>> BackwardRunner::Create(const System& system,
+                                                                       const SystemShape& shape,
+                                                                       const BackwardLimits& limits,
+                                                                       ThreadPool* pool,
+                                                                       int max_concurrent_runs) {
   std::unique_ptr<BackwardRunner> runner(new BackwardRunner(shape, limits, pool));
   const int num_lanes = Runner::NumLanes(system.grouping(), *pool, max_concurrent_runs);
   for (int i = 0; i < num_lanes; ++i) {
-    DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<BackwardSpace> space,
-                             system.NewBackwardSpace(limits));
+    DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<BackwardSpace> space, system.NewBackwardSpace(limits));
     runner->lanes_.Add(std::make_unique<Lane>(std::move(space), limits.samples));
   }
   runner->memory_bytes_ = SpaceBytes(system, limits, *pool, max_concurrent_runs);
   return runner;
 }
 
-absl::Status BackwardRunner::Check(const BackwardOptions& options,
-                                   const BackwardItem& item) const {
+absl::Status BackwardRunner::Check(const BackwardOptions& options, const BackwardItem& item) const {
   DEEPPCR_RETURN_IF_ERROR(CheckSamples(item.samples, shape_));
   const int64_t n = item.samples.num_samples, dim = shape_.state_dim, m = item.columns;
   if (m < 1) return InvalidArgument("run item: columns: expected at least 1, got ", m);
@@ -199,16 +197,15 @@ absl::Status BackwardRunner::Check(const BackwardOptions& options,
   DEEPPCR_RETURN_IF_ERROR(check("of_final", item.of_final, n * m * dim));
   DEEPPCR_RETURN_IF_ERROR(check("inputs", item.inputs, n * m * shape_.input_dim));
   DEEPPCR_RETURN_IF_ERROR(check("initial", item.initial, n * m * dim));
-  DEEPPCR_RETURN_IF_ERROR(
-      check("step_noise", item.step_noise, shape_.draws_noise ? n * m * shape_.num_steps * dim : 0));
+  DEEPPCR_RETURN_IF_ERROR(check("step_noise", item.step_noise,
+                                shape_.draws_noise ? n * m * shape_.num_steps * dim : 0));
   DEEPPCR_RETURN_IF_ERROR(check("deltas", item.deltas, m == 1 ? n * shape_.num_steps * dim : 0));
   DEEPPCR_RETURN_IF_ERROR(check("encode_deltas", item.encode_deltas, m == 1 ? n * dim : 0));
   if (options.way == BackwardWay::kSequential) return absl::OkStatus();
   if (!limits_.parallel || options.shooting_interval < limits_.min_shooting_interval ||
       options.shooting_interval > shape_.num_steps)
-    return InvalidArgument("run item: shooting_interval: expected ",
-                           limits_.min_shooting_interval, " .. ", shape_.num_steps, ", got ",
-                           options.shooting_interval);
+    return InvalidArgument("run item: shooting_interval: expected ", limits_.min_shooting_interval,
+                           " .. ", shape_.num_steps, ", got ", options.shooting_interval);
   return absl::OkStatus();
 }
 

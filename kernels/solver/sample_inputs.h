@@ -33,8 +33,8 @@ SampleInputs SamplesOf(const SampleInputs& all, int64_t first, int64_t n);
 // Sample i as a space takes it, views of the same memory. token: may be null.
 SampleInput InputOf(const SampleInputs& all, int64_t i, const CancelToken* token);
 
-// Checks of what callers hand to the engine; they validate first, so that an error is a bug of ours.
-// Errors: kInvalidArgument.
+// Checks of what callers hand to the engine; they validate first, so that an error is a bug of
+// ours. Errors: kInvalidArgument.
 absl::Status CheckItemSize(std::string_view what, size_t got, int64_t expected);
 absl::Status CheckSamples(const SampleInputs& samples, const SystemShape& shape);
 

@@ -47,10 +47,8 @@ class GradientsTest : public ::testing::TestWithParam<std::string> {
     std::vector<float> outputs(kSamples * info.output_dim);
     std::vector<SampleReport> reports(kSamples);
     states->resize(kSamples * (info.num_layers + 1) * info.state_dim);
-    RunItem item{.samples = SamplesAt(point),
-                 .outputs = outputs,
-                 .trajectory = *states,
-                 .reports = reports};
+    RunItem item{
+        .samples = SamplesAt(point), .outputs = outputs, .trajectory = *states, .reports = reports};
     const auto options = system_->Resolve({.solver = "sequential"}, kSamples).value();
     EXPECT_TRUE(system_->Run(options, {&item, 1}, nullptr).ok());
     return outputs;
@@ -95,10 +93,8 @@ TEST_P(GradientsTest, AreThoseOfDifferences) {
   const std::vector<float> weights = Normals(std::ssize(outputs), 8);
   std::vector<float> gradient(point_.size());
   std::vector<BackwardReport> reports(kSamples);
-  BackwardItem item{.samples = SamplesAt(point_),
-                    .states = states,
-                    .of_outputs = weights,
-                    .reports = reports};
+  BackwardItem item{
+      .samples = SamplesAt(point_), .states = states, .of_outputs = weights, .reports = reports};
   (info.generates() ? item.initial : item.inputs) = gradient;
   for (const BackwardOptions& options :
        {BackwardOptions{},

@@ -75,8 +75,8 @@ BackwardRig::BackwardRig(std::unique_ptr<Backend> backend, const SystemSpec& spe
 
 Gradients BackwardRig::Sequential(const BackwardRequest& request) const {
   const auto n = static_cast<int32_t>(request.samples.num_samples);
-  const auto space = ValueOrDie(system_->NewBackwardSpace(
-      {.samples = n, .columns = request.columns, .parallel = false}));
+  const auto space = ValueOrDie(
+      system_->NewBackwardSpace({.samples = n, .columns = request.columns, .parallel = false}));
   Journey journey(shape_, request);
   for (int32_t b = 0; b < n; ++b) journey.Begin(*space, b, b);
   const std::vector<const CancelToken*> tokens(n, nullptr);

@@ -23,7 +23,9 @@ int64_t CapacityOf(const PackedProgramSystem& model, const BackwardLimits& limit
   return std::min<int64_t>(wanted, kTangentTile);
 }
 
-int64_t RowsOf(const BackwardLimits& limits) { return std::max<int64_t>(kTapeRows, limits.samples); }
+int64_t RowsOf(const BackwardLimits& limits) {
+  return std::max<int64_t>(kTapeRows, limits.samples);
+}
 
 bool TakesVector(const PackedProgramSystem& model) {
   return model.program.condition_input.width > 0;
@@ -66,9 +68,9 @@ ProgramBackward::ProgramBackward(const PackedProgramSystem& model, const Backwar
   const int64_t cotangents = TakesVector(model) ? capacity_ : 0;
   condition_ = std::make_unique<Executor>(model.condition_tape.section, model.program_kernels,
                                           model.clip_range, 1, cotangents, Carried::kCotangents);
-  mixed_ = std::make_unique<Executor>(model.mixed_tape.section, model.program_kernels,
-                                      model.clip_range, RowsOf(limits), cotangents,
-                                      Carried::kCotangents);
+  mixed_ =
+      std::make_unique<Executor>(model.mixed_tape.section, model.program_kernels, model.clip_range,
+                                 RowsOf(limits), cotangents, Carried::kCotangents);
   condition_rows_ = AlignedBuffer<float>(limits.samples * condition);
   mixed_rows_ = AlignedBuffer<float>(RowsOf(limits) * mixed);
   if (!TakesVector(model)) return;
@@ -78,8 +80,7 @@ ProgramBackward::ProgramBackward(const PackedProgramSystem& model, const Backwar
 
 int64_t ProgramBackward::Bytes(const PackedProgramSystem& model, const BackwardLimits& limits) {
   const int64_t capacity = CapacityOf(model, limits), rows = RowsOf(limits);
-  int64_t floats =
-      Executor::Floats(model.state_tape.section, rows, capacity, Carried::kCotangents);
+  int64_t floats = Executor::Floats(model.state_tape.section, rows, capacity, Carried::kCotangents);
   if (model.condition_per_sample()) {
     const int64_t condition = model.program.condition.row_floats;
     const int64_t mixed = model.program.mixed.row_floats;
@@ -107,8 +108,7 @@ void ProgramBackward::Begin(int32_t sample, const BackwardSample& taken, float* 
     rows_[sample] = model_.classes.data() + taken.input->label * model_.condition_floats();
   }
   const int64_t floats = taken.columns * model_.program.condition.row_floats;
-  if (TakesVector(model_))
-    std::fill_n(condition_sums_.data() + sample * floats, floats, 0.0F);
+  if (TakesVector(model_)) std::fill_n(condition_sums_.data() + sample * floats, floats, 0.0F);
   BeginOutputs(decode_, model_.shape, width_, taken, g);
 }
 

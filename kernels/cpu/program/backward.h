@@ -29,8 +29,8 @@ class ProgramBackward final : public BackwardRecurrence {
   void Finish(int32_t sample, const BackwardSample& taken, const float* g) override;
 
  private:
-  // Columns [first_column, first_column + columns) of consecutive samples: all columns, unless there
-  // is one sample only. Cotangent j of the b-th sample has index b columns + j.
+  // Columns [first_column, first_column + columns) of consecutive samples: all columns, unless
+  // there is one sample only. Cotangent j of the b-th sample has index b columns + j.
   struct Rows {
     int32_t first_sample, num_samples;
     int64_t first_column, columns;

@@ -68,8 +68,8 @@ class Executor {
   void Run(const RowContext* contexts, int64_t count, const TangentRows& tangents,
            const Sharing* sharing);
 
-  // Starts the sums of `count` cotangents: those of a section's inputs are zero, and may then be set
-  // as the section's results are, which an input may be as well.
+  // Starts the sums of `count` cotangents: those of a section's inputs are zero, and may then be
+  // set as the section's results are, which an input may be as well.
   void BeginBack(const PackedTape& tape, int64_t count);
   // Takes `columns` cotangents of each of the rows first .. first + count - 1, which have run and
   // have one step, back through the section: cotangent j of row first + b has index b columns + j.

@@ -150,8 +150,7 @@ void Executor::BackLinear(const Way& way, const PackedInstruction& instruction,
   if (!way.Wants(instruction, back, 0)) return;
   const Place& operand = instruction.operands[0];
   const Place& result = instruction.result;
-  const PanelView& layer =
-      back.transposed[contexts_[way.first].step * instruction.layer_stride];
+  const PanelView& layer = back.transposed[contexts_[way.first].step * instruction.layer_stride];
   const int64_t count = way.count * way.columns;
   const bool direct = operand.home == Home::kFrame && back.adds[0] == 0;
   float* out = direct ? Cotangent(operand, 0) : products_.data();
@@ -227,8 +226,7 @@ void Executor::BackReduction(const PackedInstruction& instruction, int64_t r, co
   const program::Axis& axis = instruction.axis;
   const float* values = Read(instruction.operands[0], r);
   const float* results = Row(instruction.result, r);
-  const float share =
-      instruction.op == Op::kMean ? 1.0F / static_cast<float>(axis.length) : 1.0F;
+  const float share = instruction.op == Op::kMean ? 1.0F / static_cast<float>(axis.length) : 1.0F;
   for (int64_t o = 0; o < axis.outer; ++o) {
     for (int64_t i = 0; i < axis.inner; ++i) {
       const int64_t line = o * axis.inner + i;

@@ -208,7 +208,8 @@ class Packer {
   }
 
   static bool IsFinite(std::span<const double> value) {
-    return std::ranges::all_of(value, [](double x) { return std::isfinite(static_cast<float>(x)); });
+    return std::ranges::all_of(value,
+                               [](double x) { return std::isfinite(static_cast<float>(x)); });
   }
 
   // The value that is not finite though what it is made of is, from which `id` has it.

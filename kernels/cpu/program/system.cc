@@ -108,12 +108,10 @@ absl::Status PackTapes(const program::Program& program, const PackingLimits& lim
   const PackedProgram& sections = packed->program;
   DEEPPCR_ASSIGN_OR_RETURN(packed->state_tape,
                            PackTape(program, sections.state, program::kOnState, num_steps));
-  DEEPPCR_ASSIGN_OR_RETURN(
-      packed->mixed_tape,
-      PackTape(program, sections.mixed, program::kOnTimeAndCondition, num_steps));
-  DEEPPCR_ASSIGN_OR_RETURN(
-      packed->condition_tape,
-      PackTape(program, sections.condition, program::kOnCondition, num_steps));
+  DEEPPCR_ASSIGN_OR_RETURN(packed->mixed_tape, PackTape(program, sections.mixed,
+                                                        program::kOnTimeAndCondition, num_steps));
+  DEEPPCR_ASSIGN_OR_RETURN(packed->condition_tape,
+                           PackTape(program, sections.condition, program::kOnCondition, num_steps));
   packed->has_backward = true;
   return absl::OkStatus();
 }

@@ -86,8 +86,7 @@ class Retreater {
     const float* in = states_ + at * args_.samples * width_;
     float* out = slopes_ + at * args_.samples * width_;
     int64_t b = 0;
-    for (; b + B <= args_.samples; b += B)
-      SlopesOfSamples<B>(l, in + b * width_, out + b * width_);
+    for (; b + B <= args_.samples; b += B) SlopesOfSamples<B>(l, in + b * width_, out + b * width_);
     for (; b < args_.samples; ++b) SlopesOfSamples<1>(l, in + b * width_, out + b * width_);
   }
 
@@ -117,8 +116,7 @@ class Retreater {
     for (int64_t r = 0; r < rows_; ++r) {
       const float* slope = slopes + r / args_.columns * width_;
       for (int64_t at = 0; at < width_; at += N)
-        Store(deltas_ + r * width_ + at,
-              Load<N>(slope + at) * Load<N>(args_.g + r * width_ + at));
+        Store(deltas_ + r * width_ + at, Load<N>(slope + at) * Load<N>(args_.g + r * width_ + at));
     }
     GiveDeltas(l);
     constexpr int B = Shape<W>::kSharing;

@@ -48,7 +48,8 @@ absl::Status PackTransposed(const DenseStackSpec& spec, const PackingLimits& lim
 }  // namespace
 
 int64_t PackedStack::memory_bytes() const {
-  return (weights.size() + biases.size() + transposed.size()) * static_cast<int64_t>(sizeof(float)) +
+  return (weights.size() + biases.size() + transposed.size()) *
+             static_cast<int64_t>(sizeof(float)) +
          encode.memory_bytes() + decode.memory_bytes();
 }
 int64_t PackedStack::RecurrenceBytes() const { return StackRecurrence::Bytes(*this); }

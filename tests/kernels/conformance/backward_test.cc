@@ -83,7 +83,8 @@ class BackwardTest : public ::testing::TestWithParam<size_t> {
     }
   }
 
-  // The largest error of plain float32 in a few draws, by intervals unless there is none, from a cotangent of z_L.
+  // The largest error of plain float32 in a few draws, by intervals unless there is none, from a
+  // cotangent of z_L.
   double ErrorOfPlain(const SystemSpec& spec, const BackwardRequest& request, int64_t interval) {
     const auto family = std::visit([](const auto& s) { return reference::NewFamily(s); }, spec);
     const int64_t dim = family->shape.state_dim, floats = (family->shape.num_steps + 1) * dim;
@@ -91,14 +92,14 @@ class BackwardTest : public ::testing::TestWithParam<size_t> {
     const int64_t half = (family->shape.num_steps + 1) / 2;
     double worst = 0;
     for (int64_t b = 0; b < request.samples.num_samples; ++b) {
-      BackwardRequest one = {.samples = SamplesOf(request.samples, b, 1), .columns = request.columns};
+      BackwardRequest one = {.samples = SamplesOf(request.samples, b, 1),
+                             .columns = request.columns};
       one.states.assign(request.states.begin() + b * floats,
                         request.states.begin() + (b + 1) * floats);
       const int64_t outputs = request.columns * family->shape.output_dim;
       one.of_outputs.assign(request.of_outputs.begin() + b * outputs,
                             request.of_outputs.begin() + (b + 1) * outputs);
-      const Gradients exact =
-          BackwardRig(reference::NewReferenceBackend(), spec).Sequential(one);
+      const Gradients exact = BackwardRig(reference::NewReferenceBackend(), spec).Sequential(one);
       const SampleInput input = InputOf(one.samples, 0, nullptr);
       PlainBackward plain(*family, input, one.states.data());
       const std::vector<double> last(one.states.end() - dim, one.states.end());
@@ -220,8 +221,8 @@ TEST_P(BackwardTest, BitsDependOnNeitherOtherSamplesNorOtherColumns) {
       const SystemShape shape = ShapeOf(spec);
       const std::vector<float> inputs = Normals(kSamples * shape.input_dim, 4);
       const int64_t floats = (shape.num_steps + 1) * shape.state_dim, outputs = shape.output_dim;
-      BackwardRequest all = {
-          .samples = {.num_samples = kSamples, .inputs = inputs, .seed = 8}, .columns = kColumns};
+      BackwardRequest all = {.samples = {.num_samples = kSamples, .inputs = inputs, .seed = 8},
+                             .columns = kColumns};
       const SolverRig forward(backend().create(), spec, 1, shape.num_steps);
       all.states = forward.Solve({.solver = "sequential"}, all.samples).trajectory;
       all.of_outputs = Normals(kSamples * kColumns * outputs, 6);
@@ -281,8 +282,8 @@ TEST_P(BackwardTest, MemoryIsThatOfTheIntervals) {
     const int64_t intervals = kSteps / interval;
     const auto expected =
         static_cast<double>((intervals * kDim * kDim + intervals * kDim) * sizeof(float));
-    const auto bytes = static_cast<double>(
-        rig.system().BackwardSpaceBytes({.min_shooting_interval = interval}));
+    const auto bytes =
+        static_cast<double>(rig.system().BackwardSpaceBytes({.min_shooting_interval = interval}));
     // And what the steps of one interval take, whatever their number.
     EXPECT_NEAR(bytes, expected, 0.05 * expected + 64 * 1024) << interval;
   }

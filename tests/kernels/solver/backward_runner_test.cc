@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward passes of whole requests: divided among threads and columns, stopped, refused, summed up.
+// Backward passes of whole requests: divided among threads and columns, stopped, refused, summed
+// up.
 #include "kernels/solver/backward_runner.h"
 
 #include <gtest/gtest.h>
@@ -92,8 +93,8 @@ TEST_P(BackwardRunnerTest, DividedRequestsHaveTheBitsOfUndividedOnes) {
     Request request(stack_, backend(), 11, columns);
     const Gradients expected = rig_.Sequential(request.Plain());
     const Gradients scanned = rig_.Parallel(request.Plain(), 8);
-    for (const BackwardLimits& limits :
-         {BackwardLimits{.samples = 4, .columns = 2}, BackwardLimits{.samples = 1, .columns = 40}}) {
+    for (const BackwardLimits& limits : {BackwardLimits{.samples = 4, .columns = 2},
+                                         BackwardLimits{.samples = 1, .columns = 40}}) {
       const auto runner = NewRunner(limits);
       std::vector<BackwardItem> items = {request.item()};
       ASSERT_TRUE(runner->Run({}, items).ok());
@@ -104,8 +105,7 @@ TEST_P(BackwardRunnerTest, DividedRequestsHaveTheBitsOfUndividedOnes) {
         EXPECT_EQ(report.dependent_stages, kSteps);
         EXPECT_EQ(report.column_passes, columns);
       }
-      ASSERT_TRUE(
-          runner->Run({.way = BackwardWay::kParallel, .shooting_interval = 8}, items).ok());
+      ASSERT_TRUE(runner->Run({.way = BackwardWay::kParallel, .shooting_interval = 8}, items).ok());
       EXPECT_EQ(request.inputs, scanned.inputs);
       EXPECT_EQ(request.initial, scanned.initial);
       EXPECT_EQ(request.reports[0].dependent_stages, 2 * 8 + 2 * 3 - 1);
@@ -142,7 +142,8 @@ TEST_P(BackwardRunnerTest, StopsWhereTheTokenHasFired) {
 
 TEST_P(BackwardRunnerTest, WhatIsNotFiniteIsSaid) {
   Request request(stack_, backend(), 2, 1);
-  for (int64_t i = 0; i < kOutputs; ++i) request.of_outputs[i] = std::numeric_limits<float>::infinity();
+  for (int64_t i = 0; i < kOutputs; ++i)
+    request.of_outputs[i] = std::numeric_limits<float>::infinity();
   const auto runner = NewRunner({});
   BackwardItem item = request.item();
   ASSERT_TRUE(runner->Run({}, {&item, 1}).ok());

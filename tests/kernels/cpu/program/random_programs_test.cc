@@ -290,7 +290,8 @@ TEST_P(RandomProgramsTest, CotangentsAreThoseInDouble) {
     const auto backward = system.NewBackwardRecurrence(kColumnsBack);
     ASSERT_NE(backward, nullptr);
     backward->Begin(0, sample, g.data());
-    backward->Retreat({.columns = kColumnsBack, .begin = 1, .end = 2, .samples = &sample, .g = g.data()});
+    backward->Retreat(
+        {.columns = kColumnsBack, .begin = 1, .end = 2, .samples = &sample, .g = g.data()});
     backward->Finish(0, sample, g.data());
     const double slope = LargestOf(JacobianOf(evaluation, dim));
     for (int64_t j = 0; j < kColumnsBack; ++j) {
@@ -298,7 +299,8 @@ TEST_P(RandomProgramsTest, CotangentsAreThoseInDouble) {
                                           of_final.begin() + (j + 1) * dim);
       const std::vector<double> want = evaluation.Cotangent(of_output);
       for (int64_t k = 0; k < dim; ++k) {
-        const double off = std::fabs(initial[j * dim + k] - want[k]) / (slope * LargestOf(of_output));
+        const double off =
+            std::fabs(initial[j * dim + k] - want[k]) / (slope * LargestOf(of_output));
         worst = std::max(worst, off);
         ASSERT_LE(off, 2e-4) << "state " << j << " " << k;
         ++compared;
