@@ -8,7 +8,10 @@
 #include <new>
 
 #include "kernels/plan/calibration.h"
+#include "kernels/program/denoiser_program.h"
+#include "kernels/solver/backward_runner.h"
 #include "kernels/solver/registry.h"
+#include "tests/testing/backward_rig.h"
 #include "tests/testing/random_diffusion.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
@@ -222,6 +225,54 @@ TEST_P(NoAllocationDiffusionTest, NoSolverAllocatesOnTheRequestPath) {
 
 INSTANTIATE_TEST_SUITE_P(Processes, NoAllocationDiffusionTest, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "residual" : "adaln"; });
+
+// Both ways back, through layers and through a program with conditions, on two threads.
+TEST(NoAllocationBackwardTest, NoWayBackAllocatesOnTheRequestPath) {
+#ifdef DEEPPCR_SANITIZED
+  GTEST_SKIP() << "a sanitizer owns malloc in this build";
+#endif
+  constexpr int64_t kSteps = 60, kSamples = 11, kColumns = 5;
+  const RandomSystem stack({.num_steps = kSteps,
+                            .state_dim = 6,
+                            .residual = true,
+                            .gain = 0.3,
+                            .input_dim = 9,
+                            .output_dim = 4});
+  const RandomDiffusion process(AdaLnWithDecoder(kSteps, 3));
+  const auto program = *program::ProgramOfDenoiser(process.spec());
+  for (const SystemSpec& spec :
+       {SystemSpec(stack.spec()), SystemSpec(program::WithProgram(process.spec(), program))}) {
+    const BackwardRig rig(BackendCases().front().create(), spec);
+    const SystemShape& shape = rig.shape();
+    ThreadPool pool(2);
+    const auto runner =
+        *BackwardRunner::Create(rig.system(), shape, {.samples = 4, .columns = 2}, &pool, 1);
+    const std::vector<float> x(kSamples * shape.input_dim, 0.3F);
+    const std::vector<float> states(kSamples * (kSteps + 1) * shape.state_dim, 0.2F);
+    const std::vector<float> of_outputs(kSamples * kColumns * shape.output_dim, 1.0F);
+    std::vector<float> inputs(kSamples * kColumns * shape.input_dim),
+        initial(kSamples * kColumns * shape.state_dim);
+    std::vector<BackwardReport> reports(kSamples);
+    BackwardItem item = {.samples = {.num_samples = kSamples, .inputs = x},
+                         .states = states,
+                         .columns = kColumns,
+                         .of_outputs = of_outputs,
+                         .inputs = inputs,
+                         .initial = initial,
+                         .reports = reports};
+    for (const BackwardOptions& options :
+         {BackwardOptions{},
+          BackwardOptions{.way = BackwardWay::kParallel, .shooting_interval = 7}}) {
+      EXPECT_TRUE(runner->Run(options, {&item, 1}).ok());
+      allocations = 0;
+      counting = true;
+      const bool ok = runner->Run(options, {&item, 1}).ok();
+      counting = false;
+      EXPECT_TRUE(ok);
+      EXPECT_EQ(allocations, 0) << ToString(options.way);
+    }
+  }
+}
 
 }  // namespace
 }  // namespace deeppcr::testing
