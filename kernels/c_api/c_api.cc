@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <limits>
@@ -24,26 +22,10 @@
 #include "kernels/base/cancel_token.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/c_api/calls.h"
 #include "kernels/c_api/deeppcr.h"
+#include "kernels/c_api/gradients.h"
 #include "kernels/engine.h"
-
-struct deeppcr_token {
-  deeppcr::CancelToken token;
-};
-
-struct deeppcr_engine {
-  std::shared_ptr<const deeppcr::Engine> engine;
-  pid_t process;
-  std::string device;
-  void (*progress)(void*, int, const char*);
-  void* progress_user;
-};
-
-struct deeppcr_model {
-  std::shared_ptr<const deeppcr::Engine> engine;  // outlives the model
-  std::shared_ptr<const deeppcr::LoadedModel> model;
-  pid_t process;
-};
 
 namespace deeppcr {
 namespace {
@@ -95,44 +77,6 @@ deeppcr_status Guarded(const Body& body) {
   }
 }
 
-absl::Status Required(const void* pointer, std::string_view name) {
-  if (pointer != nullptr) return absl::OkStatus();
-  return InvalidArgument(name, ": expected a pointer, got NULL");
-}
-
-// The structure that a caller made with its header's initialiser, whose size comes first; the
-// members that it does not know keep their defaults.
-template <class T>
-absl::StatusOr<T> Known(const T* given, const T& defaults, std::string_view name) {
-  T known = defaults;
-  if (given == nullptr) return known;
-  if (given->struct_size < sizeof(size_t) || given->struct_size > sizeof(T))
-    return InvalidArgument(
-        name, ".struct_size: expected at most ", sizeof(T), ", got ", given->struct_size,
-        ": use the initialiser of a deeppcr.h that is no newer than the library");
-  std::memcpy(&known, given, given->struct_size);
-  return known;
-}
-
-absl::Status CheckProcess(pid_t process) {
-  if (process == ::getpid()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "the engine was created before fork, and its threads are not in this process: create one "
-      "here");
-}
-
-template <class Enum>
-absl::StatusOr<Enum> EnumOf(int32_t value, Enum last, std::string_view name) {
-  if (value >= 0 && value <= static_cast<int32_t>(last)) return static_cast<Enum>(value);
-  return InvalidArgument(name, ": expected a value in [0, ", static_cast<int32_t>(last), "], got ",
-                         value);
-}
-
-absl::Status CheckRange(std::string_view name, int64_t value, int64_t least, int64_t most) {
-  if (value >= least && value <= most) return absl::OkStatus();
-  return InvalidArgument(name, ": expected a number in [", least, ", ", most, "], got ", value);
-}
-
 // ---- Engine
 // Limits as those of the server's flags.
 constexpr int64_t kMostThreads = 1024, kMostBytes = int64_t{1} << 40;
@@ -160,6 +104,7 @@ absl::StatusOr<EngineOptions> Translate(const deeppcr_engine_options& given) {
   options.max_model_bytes = given.max_model_bytes;
   options.max_workspace_bytes = given.max_workspace_bytes;
   options.max_unplanned_bytes = given.max_unplanned_bytes;
+  options.gradients = given.gradients != 0;
   return options;
 }
 
@@ -247,40 +192,6 @@ absl::StatusOr<SolveOptions> Translate(const deeppcr_run_options& given) {
   return options;
 }
 
-// `size` rows of the caller's array; empty for NULL.
-template <class T>
-std::span<T> Rows(T* array, int64_t n, int64_t size) {
-  return array == nullptr ? std::span<T>() : std::span<T>(array, static_cast<size_t>(n * size));
-}
-
-// The inputs with their sizes; the engine compares these with the model's.
-absl::StatusOr<SampleInputs> Translate(const deeppcr_inputs& given, const ModelInfo& info,
-                                       const ResolvedOptions& options, int64_t num_steps) {
-  const int64_t n = given.num_samples, states = (num_steps + 1) * info.state_dim;
-  if (given.first_sample > UINT64_MAX - static_cast<uint64_t>(n))
-    return InvalidArgument("inputs.first_sample: expected first_sample + num_samples below 2^64");
-  if (info.input_dim > 0) DEEPPCR_RETURN_IF_ERROR(Required(given.inputs, "inputs.inputs"));
-  if (info.num_classes > 0)
-    DEEPPCR_RETURN_IF_ERROR(Required(given.class_labels, "inputs.class_labels"));
-  if (info.num_classes == 0 && given.class_labels != nullptr)
-    return InvalidArgument("inputs.class_labels: expected NULL, as the model has no classes");
-  if (options.initial_guess == InitialGuess::kPrevious)
-    DEEPPCR_RETURN_IF_ERROR(Required(given.initial_states, "inputs.initial_states"));
-  for (const int32_t label : Rows(given.class_labels, n, 1)) {
-    if (label < 0 || label >= info.num_classes)
-      return InvalidArgument("inputs.class_labels: expected values in [0, ", info.num_classes - 1,
-                             "], got ", label);
-  }
-  return SampleInputs{.num_samples = n,
-                      .inputs = Rows(given.inputs, n, info.input_dim),
-                      .seed = given.seed,
-                      .first_sample = given.first_sample,
-                      .labels = Rows(given.class_labels, n, 1),
-                      .initial_noise = Rows(given.initial_noise, n, info.state_dim),
-                      .step_noise = Rows(given.step_noise, n, num_steps * info.state_dim),
-                      .initial_states = Rows(given.initial_states, n, states)};
-}
-
 double OrNan(const std::optional<double>& value) {
   return value.value_or(std::numeric_limits<double>::quiet_NaN());
 }
@@ -316,35 +227,14 @@ void WriteReports(std::span<const SampleReport> reports, const deeppcr_outputs& 
   }
 }
 
-// Deadline and token of a run; no token where neither is given.
-class RunToken {
- public:
-  explicit RunToken(const deeppcr_run_options& options) {
-    const CancelToken* parent = options.token == nullptr ? nullptr : &options.token->token;
-    token_ = parent;
-    if (!(options.timeout_seconds > 0)) return;
-    const double most = 1e9;
-    const std::chrono::duration<double> timeout(std::min(options.timeout_seconds, most));
-    own_.emplace(CancelToken::Clock::now() +
-                     std::chrono::duration_cast<CancelToken::Clock::duration>(timeout),
-                 parent);
-    token_ = &*own_;
-  }
-  RunToken(const RunToken&) = delete;
-  const CancelToken* get() const { return token_; }
-
- private:
-  std::optional<CancelToken> own_;
-  const CancelToken* token_;
-};
-
 absl::Status RunSystem(const LoadedSystem& system, const ModelInfo& info, int64_t num_steps,
                        const SolveOptions& options, const deeppcr_inputs& inputs,
                        const CancelToken* token, deeppcr_outputs* outputs) {
   const int64_t n = inputs.num_samples;
   DEEPPCR_ASSIGN_OR_RETURN(const ResolvedOptions resolved, system.Resolve(options, n));
-  DEEPPCR_ASSIGN_OR_RETURN(const SampleInputs samples,
-                           Translate(inputs, info, resolved, num_steps));
+  DEEPPCR_ASSIGN_OR_RETURN(const SampleInputs samples, InputsOf(inputs, info, num_steps));
+  if (resolved.initial_guess == InitialGuess::kPrevious)
+    DEEPPCR_RETURN_IF_ERROR(Required(inputs.initial_states, "inputs.initial_states"));
   // A control loop's single sample costs no allocation.
   SampleReport single;
   std::vector<SampleReport> many(n > 1 ? n : 0);
@@ -381,27 +271,14 @@ absl::Status Run(const deeppcr_model* model, const deeppcr_run_options* options,
                                        sizeof(deeppcr_report)));
   DEEPPCR_ASSIGN_OR_RETURN(const SolveOptions solve, Translate(known));
   const ModelInfo& info = model->model->info();
-  if (from.num_samples < 1 || from.num_samples > info.max_batch_size)
-    return InvalidArgument("inputs.num_samples: expected a number in [1, ", info.max_batch_size,
-                           "], got ", from.num_samples);
-  if (!(known.timeout_seconds >= 0))
-    return InvalidArgument("options.timeout_seconds: expected at least 0, got ",
-                           known.timeout_seconds);
-  const int64_t wanted = known.num_inference_steps;
-  if (wanted != 0 && !info.generates())
-    return InvalidArgument("options.num_inference_steps: expected 0 for a model of layers, got ",
-                           wanted);
-  const RunToken token(known);
-  std::shared_ptr<const LoadedSystem> system =
-      model->model->FindFor(solve, wanted, from.num_samples);
-  if (system == nullptr) {
-    auto made = model->model->Prepare(wanted, token.get());
-    if (absl::IsCancelled(made.status()) && token.get() != nullptr &&
-        token.get()->stop_reason() == StopReason::kDeadline)
-      return absl::DeadlineExceededError("the deadline passed while the steps were made ready");
-    DEEPPCR_ASSIGN_OR_RETURN(system, std::move(made));
-  }
-  const int64_t num_steps = wanted > 0 ? wanted : info.num_layers;
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckNumbers(info, from.num_samples, known.num_inference_steps, known.timeout_seconds));
+  const RunToken token(known.token, known.timeout_seconds);
+  DEEPPCR_ASSIGN_OR_RETURN(
+      const std::shared_ptr<const LoadedSystem> system,
+      SystemFor(*model, solve, known.num_inference_steps, from.num_samples, token.get()));
+  const int64_t num_steps =
+      known.num_inference_steps > 0 ? known.num_inference_steps : info.num_layers;
   const absl::Status status = RunSystem(*system, info, num_steps, solve, from, token.get(), &to);
   std::memcpy(outputs, &to, outputs->struct_size);
   return status;
@@ -458,6 +335,13 @@ const char* deeppcr_model_solver(const deeppcr_model* model, int32_t i) {
 deeppcr_status deeppcr_run(const deeppcr_model* model, const deeppcr_run_options* options,
                            const deeppcr_inputs* inputs, deeppcr_outputs* outputs) {
   return deeppcr::Guarded([&] { return deeppcr::Run(model, options, inputs, outputs); });
+}
+
+deeppcr_status deeppcr_go_back(const deeppcr_model* model, const deeppcr_backward_options* options,
+                               const deeppcr_inputs* inputs, const deeppcr_cotangents* cotangents,
+                               deeppcr_gradients* gradients) {
+  return deeppcr::Guarded(
+      [&] { return deeppcr::GoBack(model, options, inputs, cotangents, gradients); });
 }
 
 }  // extern "C"

@@ -91,11 +91,12 @@ typedef struct deeppcr_engine_options {
    * `is_problem` is 1 for a problem that the load goes on without solving. */
   void (*progress)(void* user, int is_problem, const char* text);
   void* progress_user;
+  int32_t gradients; /* 1: load models with their backward passes, which deeppcr_go_back takes */
 } deeppcr_engine_options;
 #define DEEPPCR_ENGINE_OPTIONS_INIT                                                          \
   {                                                                                          \
     sizeof(deeppcr_engine_options), NULL, 0, 0, NULL, DEEPPCR_PLAN_PREFER, INT64_C(1) << 30, \
-        INT64_C(1) << 28, INT64_C(1) << 29, NULL, NULL                                       \
+        INT64_C(1) << 28, INT64_C(1) << 29, NULL, NULL, 0                                    \
   }
 
 /* `options` may be NULL. Errors: INVALID_ARGUMENT naming the option; UNAVAILABLE if the backend
@@ -245,6 +246,57 @@ typedef struct deeppcr_outputs {
  * CANCELLED; RESOURCE_EXHAUSTED if a number of inference steps exceeds the limits; UNAVAILABLE. */
 deeppcr_status deeppcr_run(const deeppcr_model* model, const deeppcr_run_options* options,
                            const deeppcr_inputs* inputs, deeppcr_outputs* outputs);
+
+/* ---- Gradients */
+typedef enum deeppcr_way {
+  DEEPPCR_WAY_SEQUENTIAL = 0, /* step by step */
+  DEEPPCR_WAY_PARALLEL = 1    /* the transposed reverse scan over shooting intervals */
+} deeppcr_way;
+
+typedef struct deeppcr_backward_options {
+  size_t struct_size;
+  int32_t way;                 /* a deeppcr_way */
+  int32_t shooting_interval;   /* C in [0, L] of the parallel way; 0: the root of L */
+  int64_t num_inference_steps; /* diffusion only, as in the run; 0: the default */
+  double timeout_seconds;      /* 0: none */
+  const deeppcr_token* token;  /* may be NULL */
+} deeppcr_backward_options;
+#define DEEPPCR_BACKWARD_OPTIONS_INIT \
+  { sizeof(deeppcr_backward_options), DEEPPCR_WAY_SEQUENTIAL, 0, 0, 0, NULL }
+
+/* What goes back: m cotangents of each of the n samples. */
+typedef struct deeppcr_cotangents {
+  size_t struct_size;
+  const float* states;          /* [n, L + 1, D]: the trajectory of the run, finite */
+  int64_t columns;              /* m in [1, 4096] */
+  const float* of_outputs;      /* [n, m, output_dim], or NULL for zero */
+  const float* of_final_states; /* [n, m, D], of z_L, beside those of the outputs; or NULL */
+} deeppcr_cotangents;
+#define DEEPPCR_COTANGENTS_INIT \
+  { sizeof(deeppcr_cotangents), NULL, 1, NULL, NULL }
+
+/* What the cotangents become; NULL: not wanted. */
+typedef struct deeppcr_gradients {
+  size_t struct_size;
+  float* inputs;            /* [n, m, input_dim]: by the inputs, or the conditioning vector */
+  float* initial_states;    /* [n, m, D]: by z_0, which of a diffusion model is the initial noise */
+  float* step_noise;        /* [n, m, L, D]: by the noise of the steps; diffusion models only */
+  double seconds;           /* receives what the engine took */
+  int64_t dependent_stages; /* receives the number of steps that had to wait for one another */
+} deeppcr_gradients;
+#define DEEPPCR_GRADIENTS_INIT \
+  { sizeof(deeppcr_gradients), NULL, NULL, NULL, 0, 0 }
+
+/* Takes cotangents back through the steps of a run: the derivative of the states that it found, by
+ * whatever solver, at the same inputs (of their noise nothing is read). Right to float32's
+ * rounding; what an error of the states themselves changes is not in it. The bits of a sample
+ * depend on no other. A result that overflows is infinite or a NaN, which is no error. Errors:
+ * INVALID_ARGUMENT naming the option, input or array; UNIMPLEMENTED unless the engine's options ask
+ * for gradients and the model's backend has them; DEADLINE_EXCEEDED, CANCELLED; RESOURCE_EXHAUSTED;
+ * UNAVAILABLE. */
+deeppcr_status deeppcr_go_back(const deeppcr_model* model, const deeppcr_backward_options* options,
+                               const deeppcr_inputs* inputs, const deeppcr_cotangents* cotangents,
+                               deeppcr_gradients* gradients);
 
 #ifdef __cplusplus
 } /* extern "C" */

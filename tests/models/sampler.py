@@ -79,20 +79,25 @@ def steps_of(scheduler, count):
                             t == 0) for t in timesteps]
 
 
-def states(module, schedule, x, noise, others=()):
+def trace(module, schedule, x, noise, others=()):
     """The loop as projects write it: all L + 1 states. x: [n, ...]; noise: [n, L, ...]."""
     made = [x]
-    with torch.no_grad():
-        for i, (t, step) in enumerate(zip(*schedule)):
-            m = module(x, torch.full((len(x),), t), *others)
-            x0 = step.by_x * x + step.by_m * m
-            if step.limit is not None:
-                x0 = x0.clamp(-step.limit, step.limit)
-            x_next = step.mean_x0 * x0 + step.mean_x * x
-            if step.mean_m:
-                x_next = x_next + step.mean_m * m
-            if step.sigma:
-                x_next = x_next + step.sigma * noise[:, i]
-            x = x_next
-            made.append(x)
+    for i, (t, step) in enumerate(zip(*schedule)):
+        m = module(x, torch.full((len(x),), t), *others)
+        x0 = step.by_x * x + step.by_m * m
+        if step.limit is not None:
+            x0 = x0.clamp(-step.limit, step.limit)
+        x_next = step.mean_x0 * x0 + step.mean_x * x
+        if step.mean_m:
+            x_next = x_next + step.mean_m * m
+        if step.sigma:
+            x_next = x_next + step.sigma * noise[:, i]
+        x = x_next
+        made.append(x)
     return made
+
+
+def states(module, schedule, x, noise, others=()):
+    """What trace() computes, without what autograd keeps for the way back."""
+    with torch.no_grad():
+        return trace(module, schedule, x, noise, others)
