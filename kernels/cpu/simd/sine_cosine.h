@@ -6,21 +6,12 @@
 
 #include <cstring>
 
-#include "kernels/cpu/simd/simd.h"
+#include "kernels/cpu/simd/doubles.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-inline constexpr int kDoubles = kNativeLanes / 2;
-
-typedef double Doubles __attribute__((vector_size(kDoubles * 8)));
-typedef uint64_t Words __attribute__((vector_size(kDoubles * 8)));  // 32 bits each, then doubles'
-typedef float Floats __attribute__((vector_size(kDoubles * 4)));
-
 // Multiples of pi / 2 below it have 20 bits, whose products with the first part are exact.
 inline constexpr float kLargestAngle = 1048576.0F;
-
-DEEPPCR_INLINE Words AsWords(Doubles x) { return reinterpret_cast<Words>(x); }
-DEEPPCR_INLINE Doubles AsDoubles(Words x) { return reinterpret_cast<Doubles>(x); }
 
 struct SineCosine {
   Doubles sine, cosine;
