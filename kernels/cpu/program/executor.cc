@@ -62,6 +62,8 @@ const float* Executor::SizeOrNull(const PackedInstruction& i, int k, int64_t r) 
 void Executor::Primal(const PackedInstruction& instruction) {
   if (instruction.kind == OpKind::kElementwise) return PrimalElementwise(instruction);
   if (instruction.layers != nullptr) return PrimalLinear(instruction);
+  if (instruction.kind == OpKind::kReduction || instruction.kind == OpKind::kAlongAxis)
+    return PrimalAlong(instruction);
   for (int64_t r = 0; r < count_; ++r) PrimalRow(instruction, r);
 }
 
@@ -136,33 +138,36 @@ void Executor::PrimalLinear(const PackedInstruction& instruction) {
   }
 }
 
-void Executor::PrimalAlong(const PackedInstruction& instruction, int64_t r) {
+// Rows that are in the frame together, where the axis is contiguous: one by one, a row of one line
+// waits for itself.
+void Executor::PrimalAlong(const PackedInstruction& instruction) {
   const program::Axis& axis = instruction.axis;
-  const float* in = Read(instruction.operands[0], r);
-  float* out = Row(instruction.result, r);
   float* lines = scratch_.data();
   float* made = lines + section_.widest;
-  const bool apart = axis.inner > 1;
-  if (apart) ToLines(axis, in, lines);
-  const bool reduces = instruction.kind == OpKind::kReduction;
-  kernels_.along(
-      {.op = instruction.op,
-       .lines = axis.outer * axis.inner,
-       .length = axis.length,
-       .epsilon = instruction.epsilon,
-       .in = apart ? lines : in,
-       .out = apart && !reduces ? made : out,
-       .moments =
-           reduces ? nullptr : moments_.data() + r * section_.moment_floats + instruction.moments});
-  if (apart && !reduces) FromLines(axis, made, out);
-  ClearPadding(instruction.result, out);
+  const bool apart = axis.inner > 1, reduces = instruction.kind == OpKind::kReduction;
+  const int64_t together = !apart && instruction.moves[0] != 0 ? count_ : 1;
+  for (int64_t r = 0; r < count_; r += together) {
+    const float* in = Read(instruction.operands[0], r);
+    float* out = Row(instruction.result, r);
+    if (apart) ToLines(axis, in, lines);
+    kernels_.along({.op = instruction.op,
+                    .lines = axis.outer * axis.inner,
+                    .length = axis.length,
+                    .epsilon = instruction.epsilon,
+                    .in = apart ? lines : in,
+                    .out = apart && !reduces ? made : out,
+                    .moments = reduces ? nullptr : Moments(instruction, r),
+                    .rows = together,
+                    .in_n = instruction.operands[0].width,
+                    .out_n = instruction.result.width,
+                    .moments_n = section_.moment_floats});
+    if (apart && !reduces) FromLines(axis, made, out);
+  }
+  for (int64_t r = 0; r < count_; ++r) ClearPadding(instruction.result, Row(instruction.result, r));
 }
 
 void Executor::PrimalRow(const PackedInstruction& instruction, int64_t r) {
   switch (instruction.kind) {
-    case OpKind::kReduction:
-    case OpKind::kAlongAxis:
-      return PrimalAlong(instruction, r);
     case OpKind::kArrange:
       return Arrange(
           instruction, [&](int32_t k) { return Read(instruction.operands[k], r); },

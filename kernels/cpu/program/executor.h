@@ -56,12 +56,16 @@ class Executor {
  private:
   const float* Read(const Place& place, int64_t r) const;
   const float* SizeOrNull(const PackedInstruction& i, int k, int64_t r);
+  // Of a norm of row r.
+  float* Moments(const PackedInstruction& i, int64_t r) {
+    return moments_.data() + r * section_.moment_floats + i.moments;
+  }
 
   void Primal(const PackedInstruction& instruction);
   void Branch(int64_t index);
   void PrimalElementwise(const PackedInstruction& instruction);
   void PrimalLinear(const PackedInstruction& instruction);
-  void PrimalAlong(const PackedInstruction& instruction, int64_t r);
+  void PrimalAlong(const PackedInstruction& instruction);
   void PrimalRow(const PackedInstruction& instruction, int64_t r);
   // Rows [first, result) have the layer of row `first`.
   int64_t EndOfLayer(const PackedInstruction& instruction, int64_t first) const;

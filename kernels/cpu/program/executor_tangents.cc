@@ -124,19 +124,17 @@ void Executor::TangentsAlong(const PackedInstruction& instruction, int64_t r) {
   float* made = lines + section_.widest;
   float* of_lines = made + section_.widest;
   float* of_made = of_lines + section_.widest;
-  AlongTangentArgs args = {
-      .op = instruction.op,
-      .lines = axis.outer * axis.inner,
-      .length = axis.length,
-      .in = Read(from, r),
-      .out = Row(result, r),
-      .moments =
-          reduces ? nullptr : moments_.data() + r * section_.moment_floats + instruction.moments,
-      .tangents = Tangent(from, r * along_.columns),
-      .results = Tangent(result, r * along_.columns),
-      .columns = along_.columns,
-      .in_n = from.width,
-      .out_n = result.width};
+  AlongTangentArgs args = {.op = instruction.op,
+                           .lines = axis.outer * axis.inner,
+                           .length = axis.length,
+                           .in = Read(from, r),
+                           .out = Row(result, r),
+                           .moments = reduces ? nullptr : Moments(instruction, r),
+                           .tangents = Tangent(from, r * along_.columns),
+                           .results = Tangent(result, r * along_.columns),
+                           .columns = along_.columns,
+                           .in_n = from.width,
+                           .out_n = result.width};
   if (!apart) {
     kernels_.along_tangent(args);
   } else {
