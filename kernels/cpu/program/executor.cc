@@ -21,15 +21,18 @@ Executor::Executor(const PackedSection& section, const ProgramKernels& kernels, 
       sizes_(tangents > 0 ? section.frame_floats * rows : 0),
       tangents_(section.frame_floats * tangents),
       moments_(section.moment_floats * rows),
-      scratch_(kScratchRows * section.widest) {}
+      scratch_(kScratchRows * section.widest),
+      gathered_(kGathered * section.gathered_floats) {}
 
 int64_t Executor::Floats(const PackedSection& section, int64_t rows, int64_t tangents) {
   return section.frame_floats * ((tangents > 0 ? 2 : 1) * rows + tangents) +
-         section.moment_floats * rows + kScratchRows * section.widest;
+         section.moment_floats * rows + kScratchRows * section.widest +
+         kGathered * section.gathered_floats;
 }
 
 bool Executor::ok() const {
-  return frame_.ok() && sizes_.ok() && tangents_.ok() && moments_.ok() && scratch_.ok();
+  return frame_.ok() && sizes_.ok() && tangents_.ok() && moments_.ok() && scratch_.ok() &&
+         gathered_.ok();
 }
 
 void Executor::Run(const RowContext* contexts, int64_t count, const TangentRows& tangents,
@@ -112,29 +115,48 @@ void Executor::Gemm(const PanelView& layer, const float* bias, const float* in, 
                            .count = count});
 }
 
+// Multiplies the `repeat` vectors of each of `rows` rows as if all followed one another: at once
+// where they do, and through copies of so many vectors at a time where their padding is missing.
+void Executor::Repeated(const PackedInstruction& instruction, const PanelView& layer,
+                        const float* bias, const float* in, float* out, int64_t rows) {
+  const Place &from = instruction.operands[0], &result = instruction.result;
+  const int64_t repeat = instruction.repeat;
+  const int64_t cols = from.size / repeat, outputs = result.size / repeat;
+  // A product reads the columns with their padding, and writes whole panels.
+  const bool fits_in = cols == layer.cols, fits_out = outputs == layer.width;
+  if (fits_in && fits_out && from.size == from.width && result.size == result.width)
+    return Gemm(layer, bias, in, cols, out, rows * repeat);
+  for (int64_t first = 0; first < rows * repeat; first += kGathered) {
+    const int64_t count = std::min(kGathered, rows * repeat - first);
+    float* gathered = gathered_.data();
+    float* made = gathered + count * layer.cols;
+    for (int64_t i = 0; i < count; ++i) {
+      const float* vector = in + (first + i) / repeat * from.width + (first + i) % repeat * cols;
+      std::fill(std::copy_n(vector, cols, gathered + i * layer.cols),
+                gathered + (i + 1) * layer.cols, 0.0F);
+    }
+    Gemm(layer, bias, gathered, layer.cols, made, count);
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(made + i * layer.width, outputs,
+                  out + (first + i) / repeat * result.width + (first + i) % repeat * outputs);
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) ClearPadding(result, out + r * result.width);
+}
+
 void Executor::PrimalLinear(const PackedInstruction& instruction) {
   const Place& from = instruction.operands[0];
   const Place& result = instruction.result;
-  if (instruction.repeat == 1 && instruction.moves[0] != 0) {
-    for (int64_t first = 0, end = 0; first < count_; first = end) {
-      end = EndOfLayer(instruction, first);
-      const PanelView& layer = LayerOf(instruction, first);
-      Gemm(layer, layer.bias, Row(from, first), from.width, Row(result, first), end - first);
+  const bool here = instruction.moves[0] != 0;
+  for (int64_t first = 0, end = 0; first < count_; first = end) {
+    end = here ? EndOfLayer(instruction, first) : first + 1;
+    const PanelView& layer = LayerOf(instruction, first);
+    const float* in = Read(from, first);
+    if (instruction.repeat == 1) {
+      Gemm(layer, layer.bias, in, from.width, Row(result, first), end - first);
+    } else {
+      Repeated(instruction, layer, layer.bias, in, Row(result, first), end - first);
     }
-    return;
-  }
-  float* in = scratch_.data();
-  float* out = in + section_.widest;
-  const int64_t cols = from.size / instruction.repeat, rows = result.size / instruction.repeat;
-  std::fill(in, out, 0.0F);
-  for (int64_t r = 0; r < count_; ++r) {
-    const PanelView& layer = LayerOf(instruction, r);
-    for (int64_t i = 0; i < instruction.repeat; ++i) {
-      std::copy_n(Read(from, r) + i * cols, cols, in);
-      Gemm(layer, layer.bias, in, from.width, out, 1);
-      std::copy_n(out, rows, Row(result, r) + i * rows);
-    }
-    ClearPadding(result, Row(result, r));
   }
 }
 

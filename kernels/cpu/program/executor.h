@@ -65,6 +65,8 @@ class Executor {
   void Branch(int64_t index);
   void PrimalElementwise(const PackedInstruction& instruction);
   void PrimalLinear(const PackedInstruction& instruction);
+  void Repeated(const PackedInstruction& instruction, const PanelView& layer, const float* bias,
+                const float* in, float* out, int64_t rows);
   void PrimalAlong(const PackedInstruction& instruction);
   void PrimalRow(const PackedInstruction& instruction, int64_t r);
   // Rows [first, result) have the layer of row `first`.
@@ -100,6 +102,10 @@ class Executor {
   // Three slopes, two positions near a value and the slopes there, and one spare.
   static constexpr int64_t kScratchRows = 8;
   AlignedBuffer<float> scratch_;  // [kScratchRows, widest]
+  // Vectors of a repeated layer that are multiplied together, a multiple of what a block of any
+  // instruction set takes.
+  static constexpr int64_t kGathered = 48;
+  AlignedBuffer<float> gathered_;  // [kGathered, inputs and outputs]
   // Of the run under way.
   const RowContext* contexts_ = nullptr;
   int64_t count_ = 0;

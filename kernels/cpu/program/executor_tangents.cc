@@ -92,25 +92,14 @@ void Executor::TangentsElementwise(const PackedInstruction& instruction, int64_t
 void Executor::TangentsLinear(const PackedInstruction& instruction) {
   const Place& from = instruction.operands[0];
   const Place& result = instruction.result;
-  float* in = scratch_.data();
-  float* out = in + section_.widest;
-  const int64_t cols = from.size / instruction.repeat, rows = result.size / instruction.repeat;
-  if (instruction.repeat > 1) std::fill(in, out, 0.0F);
   for (int64_t first = 0, end = 0; first < count_; first = end) {
     end = EndOfLayer(instruction, first);
     const PanelView& layer = LayerOf(instruction, first);
-    const int64_t t0 = first * along_.columns, t1 = end * along_.columns;
+    const int64_t at = first * along_.columns, count = (end - first) * along_.columns;
     if (instruction.repeat == 1) {
-      Gemm(layer, nullptr, Tangent(from, t0), from.width, Tangent(result, t0), t1 - t0);
-      continue;
-    }
-    for (int64_t t = t0; t < t1; ++t) {
-      for (int64_t i = 0; i < instruction.repeat; ++i) {
-        std::copy_n(Tangent(from, t) + i * cols, cols, in);
-        Gemm(layer, nullptr, in, from.width, out, 1);
-        std::copy_n(out, rows, Tangent(result, t) + i * rows);
-      }
-      ClearPadding(result, Tangent(result, t));
+      Gemm(layer, nullptr, Tangent(from, at), from.width, Tangent(result, at), count);
+    } else {
+      Repeated(instruction, layer, nullptr, Tangent(from, at), Tangent(result, at), count);
     }
   }
 }

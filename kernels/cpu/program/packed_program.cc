@@ -219,7 +219,8 @@ class Packer {
   }
 
   static bool IsFinite(std::span<const double> value) {
-    return std::ranges::all_of(value, [](double x) { return std::isfinite(static_cast<float>(x)); });
+    return std::ranges::all_of(value,
+                               [](double x) { return std::isfinite(static_cast<float>(x)); });
   }
 
   // The value that is not finite though what it is made of is, from which `id` has it.
@@ -392,6 +393,9 @@ class Packer {
     } else if (instruction.op == program::Op::kArrange) {
       packed.runs = RunsOf(instruction.elements);
     }
+    if (packed.layers != nullptr && packed.repeat > 1)
+      into->gathered_floats =
+          std::max(into->gathered_floats, packed.layers->cols + packed.layers->width);
     if (row.kind == OpKind::kAlongAxis) {
       packed.moments = into->moment_floats;
       into->moment_floats += 2 * instruction.axis.outer * instruction.axis.inner;

@@ -21,24 +21,24 @@ using program::OpKind;
 constexpr float kUntouched = 12345;
 
 // Rows of `lines` lines, with a margin behind each row.
-struct Shape {
+struct LinesShape {
   int64_t rows, lines, length;
   int64_t floats() const { return lines * length + 3; }
 };
 
-struct Along {
+struct LinesMade {
   std::vector<float> out, moments, tangents;
 };
 
 class AlongTest : public ::testing::TestWithParam<size_t> {
  protected:
   // Lines of all rows, and their tangents, of which each row is one.
-  Along Run(Op op, const Shape& shape, const float* in, const float* tangents) const {
+  LinesMade Run(Op op, const LinesShape& shape, const float* in, const float* tangents) const {
     const bool reduces = program::RowOf(op).kind == OpKind::kReduction;
     const int64_t n = shape.floats(), out_n = reduces ? shape.lines + 3 : n;
-    Along made = {.out = std::vector<float>(shape.rows * out_n, kUntouched),
-                  .moments = std::vector<float>(shape.rows * 2 * shape.lines),
-                  .tangents = std::vector<float>(shape.rows * out_n, kUntouched)};
+    LinesMade made = {.out = std::vector<float>(shape.rows * out_n, kUntouched),
+                      .moments = std::vector<float>(shape.rows * 2 * shape.lines),
+                      .tangents = std::vector<float>(shape.rows * out_n, kUntouched)};
     kernels_.along({.op = op,
                     .lines = shape.lines,
                     .length = shape.length,
@@ -80,18 +80,19 @@ TEST_P(AlongTest, ALineHasTheBitsThatItHasAlone) {
     for (const int64_t length : {1, 2, 3, 5, 7, 8, 9, 12, 16, 17, 31, 64, 65, 200}) {
       for (const auto& [rows, lines] :
            {std::pair(1, 1), {1, 2}, {1, 3}, {3, 5}, {2, 16}, {4, 17}}) {
-        const Shape shape = {rows, lines, length};
+        const LinesShape shape = {rows, lines, length};
         std::vector<float> in(rows * shape.floats()), tangents(in.size());
         for (float& x : in) x = normal(random);
         for (float& x : tangents) x = normal(random);
-        const Along all = Run(row.op, shape, in.data(), tangents.data());
+        const LinesMade all = Run(row.op, shape, in.data(), tangents.data());
         const int64_t each = reduces ? 1 : length, out_n = reduces ? lines + 3 : shape.floats();
         for (int64_t r = 0; r < rows; ++r) {
           for (int64_t l = 0; l < lines; ++l) {
             const int64_t at = r * shape.floats() + l * length, to = r * out_n + l * each;
             // Tangents are of the first row.
-            const Along alone = Run(row.op, {1, 1, length}, in.data() + at, tangents.data() + at);
-            const Along moved =
+            const LinesMade alone =
+                Run(row.op, {1, 1, length}, in.data() + at, tangents.data() + at);
+            const LinesMade moved =
                 Run(row.op, {1, 1, length}, in.data() + l * length, tangents.data() + at);
             const std::string what = std::string(row.name) + " of " + std::to_string(length) +
                                      ", row " + std::to_string(r) + ", line " + std::to_string(l);
@@ -115,13 +116,13 @@ TEST_P(AlongTest, ANaNStaysInItsLine) {
   for (const program::OpRow& row : program::kOps) {
     const bool reduces = row.kind == OpKind::kReduction;
     if (!reduces && row.kind != OpKind::kAlongAxis) continue;
-    const Shape shape = {1, 5, 21};
+    const LinesShape shape = {1, 5, 21};
     for (int64_t at = 0; at < shape.lines * shape.length; ++at) {
       std::vector<float> in(shape.floats());
       for (size_t i = 0; i < in.size(); ++i) in[i] = -1 - static_cast<float>(i % 7);
       const std::vector<float> tangents(in.size(), 1);
       in[at] = std::numeric_limits<float>::quiet_NaN();
-      const Along made = Run(row.op, shape, in.data(), tangents.data());
+      const LinesMade made = Run(row.op, shape, in.data(), tangents.data());
       const int64_t each = reduces ? 1 : shape.length;
       for (int64_t i = 0; i < shape.lines * each; ++i) {
         EXPECT_EQ(std::isnan(made.out[i]), i / each == at / shape.length)
