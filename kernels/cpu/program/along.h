@@ -122,16 +122,6 @@ DEEPPCR_INLINE Wide DotVectorsOf(const float* x, const float* y, int64_t length)
   });
 }
 
-// 0, 1, ... as template arguments.
-template <int... I>
-struct Indices {};
-template <int N, int... I>
-struct IndicesBelow : IndicesBelow<N - 1, N - 1, I...> {};
-template <int... I>
-struct IndicesBelow<0, I...> {
-  using Type = Indices<I...>;
-};
-
 // The low halves of the runs of kRun lanes of a and then of b, plus the high halves.
 template <int kRun, int... I>
 DEEPPCR_INLINE Wide AddHalves(Wide a, Wide b, Indices<I...>) {

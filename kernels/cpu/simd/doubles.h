@@ -13,9 +13,43 @@ inline constexpr int kDoubles = kNativeLanes / 2;
 typedef double Doubles __attribute__((vector_size(kDoubles * 8)));
 typedef uint64_t Words __attribute__((vector_size(kDoubles * 8)));
 typedef float Floats __attribute__((vector_size(kDoubles * 4)));
+typedef uint32_t HalfWords __attribute__((vector_size(kDoubles * 4)));
+
+// Halves of vectors of 32 bits, and such vectors of halves: by shuffles, as memory that was written
+// in halves is slow to read as a whole.
+template <class Half>
+struct Halves {
+  Half low, high;
+};
+template <class Half, class Whole, int... I>
+DEEPPCR_INLINE Halves<Half> HalvesOf(Whole a, Indices<I...>) {
+  return {__builtin_shufflevector(a, a, I...), __builtin_shufflevector(a, a, (I + kDoubles)...)};
+}
+DEEPPCR_INLINE Halves<Floats> HalvesOf(Vec<kNativeLanes> a) {
+  return HalvesOf<Floats>(a.v, IndicesBelow<kDoubles>::Type());
+}
+template <class Half, int... I>
+DEEPPCR_INLINE auto WholeOf(const Halves<Half>& a, Indices<I...>) {
+  return __builtin_shufflevector(a.low, a.high, I...);
+}
+template <class Half>
+DEEPPCR_INLINE auto WholeOf(const Halves<Half>& a) {
+  return WholeOf(a, IndicesBelow<kNativeLanes>::Type());
+}
 
 DEEPPCR_INLINE Words AsWords(Doubles x) { return reinterpret_cast<Words>(x); }
 DEEPPCR_INLINE Doubles AsDoubles(Words x) { return reinterpret_cast<Doubles>(x); }
+
+DEEPPCR_INLINE Doubles FmaOf(Doubles a, Doubles b, Doubles c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_pd(a, b, c);
+#elif defined(__FMA__)
+  return _mm256_fmadd_pd(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+DEEPPCR_INLINE Doubles AllDoubles(double x) { return x - Doubles{}; }
 
 // Converts integers below 2^52.
 DEEPPCR_INLINE Doubles ToDoubles(Words x) {

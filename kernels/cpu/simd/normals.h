@@ -16,8 +16,6 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-typedef uint32_t HalfWords __attribute__((vector_size(kDoubles * 4)));
-
 inline constexpr uint64_t kLow32 = 0xFFFFFFFFU;
 
 // The product of the low halves.

@@ -9,17 +9,6 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-DEEPPCR_INLINE Doubles FmaOf(Doubles a, Doubles b, Doubles c) {
-#if defined(__AVX512F__)
-  return _mm512_fmadd_pd(a, b, c);
-#elif defined(__FMA__)
-  return _mm256_fmadd_pd(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-DEEPPCR_INLINE Doubles AllDoubles(double x) { return x - Doubles{}; }
-
 // Horner's rule, as Polynomial in vector_math.h.
 DEEPPCR_INLINE Doubles SeriesTail(Doubles, Doubles sum) { return sum; }
 template <class... Rest>
@@ -72,17 +61,12 @@ DEEPPCR_INLINE Doubles PowersOf(Doubles x, Doubles log, Doubles y) {
 // f of two vectors of floats, in double.
 template <class F>
 DEEPPCR_INLINE Wide ByDoubles(Wide a, Wide b, const F& f) {
-  Floats x[2], y[2], results[2];
-  __builtin_memcpy(x, &a.v, sizeof(x));
-  __builtin_memcpy(y, &b.v, sizeof(y));
-  for (int half = 0; half < 2; ++half) {
-    results[half] = __builtin_convertvector(
-        f(__builtin_convertvector(x[half], Doubles), __builtin_convertvector(y[half], Doubles)),
-        Floats);
-  }
-  Wide result;
-  __builtin_memcpy(&result.v, results, sizeof(results));
-  return result;
+  const auto of_half = [&](Floats x, Floats y) {
+    return __builtin_convertvector(
+        f(__builtin_convertvector(x, Doubles), __builtin_convertvector(y, Doubles)), Floats);
+  };
+  const Halves<Floats> x = HalvesOf(a), y = HalvesOf(b);
+  return {WholeOf<Floats>({of_half(x.low, y.low), of_half(x.high, y.high)})};
 }
 
 // a^b, and its derivatives by a (0 where b is 0, whatever a) and by b (0 where a <= 0: a negative

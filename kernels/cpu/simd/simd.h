@@ -207,6 +207,16 @@ DEEPPCR_INLINE float MaxLane(Vec<N> a) {
   }
 }
 
+// 0, 1, ... as template arguments.
+template <int... I>
+struct Indices {};
+template <int N, int... I>
+struct IndicesBelow : IndicesBelow<N - 1, N - 1, I...> {};
+template <int... I>
+struct IndicesBelow<0, I...> {
+  using Type = Indices<I...>;
+};
+
 // True if a lane is infinite or NaN.
 template <int N>
 DEEPPCR_INLINE bool AnyNonFinite(Vec<N> a) {

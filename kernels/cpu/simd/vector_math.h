@@ -170,15 +170,21 @@ DEEPPCR_INLINE Vec<N> Softplus(Vec<N> x) {
   return Max(x, zero) + LogOnePlusUnit(Exp(-Abs(x)));
 }
 
-// e^(-x^2 / 2) for |x| <= 16 with its relative accuracy kept in the tail: the square is split so
-// that its head is exact.
+// e^(-x^2 / 2) for |x| <= 16 with its relative accuracy kept in the tail: the square in two parts,
+// of which the second is so small that 1 less its half is its factor. Without fused products the
+// head of x has an exact square, and the second part takes a few terms more.
 template <int N>
 DEEPPCR_INLINE Vec<N> GaussianKernel(Vec<N> x) {
-  const Vec<N> head = Vec<N>::FromBits(x.bits() & 0xFFFFF000U);
-  const Vec<N> half = Broadcast<N>(0.5F);
+  const Vec<N> half = Broadcast<N>(0.5F), lowest = Broadcast<N>(-120.0F);
+#if defined(__FMA__)
+  const Vec<N> square = x * x, correction = -(half * Fma(x, x, -square));
+#else
+  const Vec<N> head = Vec<N>::FromBits(x.bits() & 0xFFFFF000U), square = head * head;
   const Vec<N> tail = (x - head) * (x + head) * half;
   const Vec<N> correction = -tail * Polynomial(-tail, 4.16666667e-2F, 1.66666667e-1F, 0.5F, 1.0F);
-  const Vec<N> e = Exp(-(head * head * half));
+#endif
+  const ExpFactors<N> factors = FactorExp(Max(-(half * square), lowest));
+  const Vec<N> e = factors.head * factors.tail;
   return Fma(e, correction, e);
 }
 
