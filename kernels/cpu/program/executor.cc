@@ -36,12 +36,12 @@ bool Executor::ok() const {
 }
 
 void Executor::Run(const RowContext* contexts, int64_t count, const TangentRows& tangents,
-                   const Sharing* sharing) {
+                   const Sharing* sharing, const CancelToken* token) {
   contexts_ = contexts;
   count_ = count;
   along_ = tangents;
   sharing_ = sharing;
-  for (int64_t i = 0; i < std::ssize(section_.instructions); ++i) {
+  for (int64_t i = 0; i < std::ssize(section_.instructions) && !Fired(token); ++i) {
     const PackedInstruction& instruction = section_.instructions[i];
     if (along_.columns == 0 && instruction.together > 1) {
       Branch(i);

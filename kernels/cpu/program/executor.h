@@ -49,9 +49,10 @@ class Executor {
     return sizes_.data() + place.offset * rows_ + r * place.width;
   }
 
-  // Runs rows 0..count-1, whose inputs are in the frame.
+  // Runs rows 0..count-1, whose inputs are in the frame. Ends between instructions once the token
+  // has fired; the values are worth nothing then.
   void Run(const RowContext* contexts, int64_t count, const TangentRows& tangents,
-           const Sharing* sharing);
+           const Sharing* sharing, const CancelToken* token = nullptr);
 
  private:
   const float* Read(const Place& place, int64_t r) const;

@@ -117,6 +117,24 @@ TEST_P(RepeatedLayerTest, AnInfinityStaysInItsVector) {
   }
 }
 
+// A token that has fired ends a run, whatever is left of it.
+TEST_P(RepeatedLayerTest, ATokenEndsARun) {
+  const ProgramKernels kernels = testing::KernelsOfThisMachine()[GetParam()].set.program();
+  Draft draft;
+  const ValueId z = draft.State(2);
+  const auto packed = PackProgram(draft.Finish(draft.Linear(z, 2)), 1, {}, {});
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  Executor executor(packed->state, kernels, std::numeric_limits<float>::infinity(), 1, 0);
+  const std::vector<RowContext> contexts(1);
+  float* result = executor.Row(packed->output, 0);
+  result[0] = 12345;
+  const CancelToken fired(CancelToken::Clock::now());
+  executor.Run(contexts.data(), 1, {}, nullptr, &fired);
+  EXPECT_EQ(result[0], 12345);
+  executor.Run(contexts.data(), 1, {}, nullptr);
+  EXPECT_NE(result[0], 12345);
+}
+
 INSTANTIATE_TEST_SUITE_P(InstructionSets, RepeatedLayerTest,
                          ::testing::Range(size_t{0}, testing::KernelsOfThisMachine().size()),
                          [](const auto& test) {
