@@ -46,8 +46,7 @@ DEEPPCR_INLINE Vec<N> Erf(Vec<N> a) {
                  1.12835851e-1F, -3.76126258e-1F, 1.28379166e-1F);
   const Vec<N> q = Polynomial(size, -1.86380086e-4F, 2.94766681e-3F, -2.1838097e-2F, 1.03106821e-1F,
                               6.38144758e-1F, 1.12708923F, 3.41512575e-4F);
-  const ExpFactors<N> rest = FactorExp(-q);
-  const Vec<N> large = FmaNegative(rest.head, rest.tail, one);
+  const Vec<N> large = one - BoundedExp(-q);
   return WithSignOf(a, SelectGreater(one, size, Fma(size, series, size), large));
 }
 
