@@ -65,9 +65,13 @@ class EngineImpl final : public Engine {
       const std::string& directory, const LoadProgress& progress, const CancelToken* token,
       std::span<const std::shared_ptr<const LoadedModel>> loaded) const override {
     if (progress) progress(LoadNews::kStep, "reading");
-    DEEPPCR_ASSIGN_OR_RETURN(
-        Model model,
-        ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes, .token = token}));
+    std::vector<std::string> notes;
+    DEEPPCR_ASSIGN_OR_RETURN(Model model,
+                             ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes,
+                                                   .token = token,
+                                                   .notes = &notes}));
+    for (const std::string& note : notes)
+      if (progress) progress(LoadNews::kProblem, note);
     DEEPPCR_ASSIGN_OR_RETURN(std::optional<std::string> plan_json,
                              ReadPlanFile(directory, progress));
     return PrepareModel(std::move(model), {.backends = selected_.backends,
@@ -142,7 +146,8 @@ std::span<const std::string_view> SolverNames() {
 ModelCheck CheckModel(const std::string& directory, const EngineOptions& options) {
   ModelFilesReport report =
       CheckModelFiles(directory, {.max_weights_bytes = options.max_model_bytes});
-  ModelCheck check = {std::move(report.problems), std::move(report.listing)};
+  ModelCheck check = {std::move(report.problems), std::move(report.listing),
+                      std::move(report.notes)};
   if (check.problems.empty()) check.problems = ProblemsOfSystems(report.model, options);
   return check;
 }

@@ -221,6 +221,7 @@ class Engine {
 struct ModelCheck {
   std::vector<std::string> problems;  // one sentence each; empty: none
   std::string listing;                // of the step program of an .onnx file; else empty
+  std::vector<std::string> notes;     // no problems, but what may not be meant
 };
 // Of the options only the limits on bytes count.
 ModelCheck CheckModel(const std::string& directory, const EngineOptions& options);

@@ -222,12 +222,13 @@ absl::StatusOr<Systems> PreparePlanned(const Model& model, const PlanFile* plans
   for (const SystemSpec& spec : model.systems) {
     DEEPPCR_ASSIGN_OR_RETURN(auto system, PrepareSystem(preparation, spec,
                                                         {.max_bytes = most - PackedBytes(systems),
-                                                         .token = context.token},
+                                                         .token = context.token,
+                                                         .advice = AdviceOnSize(model)},
                                                         plans, context.loaded));
     systems.push_back(std::move(system));
     if (PackedBytes(systems) > most)
-      return ResourceExhausted("the packed model takes more than ", most,
-                               " bytes; raise max_model_bytes, or name fewer num_inference_steps");
+      return ResourceExhausted("the packed model takes more than ", most, " bytes; ",
+                               AdviceOnSize(model));
   }
   return systems;
 }

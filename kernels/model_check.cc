@@ -39,7 +39,8 @@ std::vector<std::string> ProblemsOfSystems(const Model& model, const EngineOptio
     Problems problems(true);
     const PackingLimits limits = {
         .max_bytes = kMaxPackedCopies * options.max_model_bytes - packed_bytes,
-        .all_problems = &problems};
+        .all_problems = &problems,
+        .advice = AdviceOnSize(model)};
     const absl::Status first = PackOne(*cpu->backends.front().backend, spec, options,
                                        std::ssize(model.systems), limits, &packed_bytes);
     for (const absl::Status& status : problems.all()) say(status);

@@ -260,6 +260,11 @@ absl::Status Watched(absl::Status status,
   return status;
 }
 
+std::string_view AdviceOnSize(const Model& model) {
+  return model.systems.size() > 1 ? "raise max_model_bytes, or name fewer num_inference_steps"
+                                  : "raise max_model_bytes";
+}
+
 absl::StatusOr<SpaceLimits> ChooseSpaceLimits(const System& system, int64_t num_steps,
                                               int64_t max_bytes) {
   SpaceLimits limits;

@@ -29,6 +29,9 @@ absl::Status Watched(absl::Status status,
 // steps has a copy of the weights and a table of its own.
 inline constexpr int64_t kMaxPackedCopies = 4;
 
+// What to do about a model whose packed systems take more; static storage.
+std::string_view AdviceOnSize(const Model& model);
+
 // The smallest power of two C (at most L) whose workspace takes no more than `max_bytes`; where
 // none does, the sequential solver alone. Errors: kResourceExhausted where that takes more too.
 absl::StatusOr<SpaceLimits> ChooseSpaceLimits(const System& system, int64_t num_steps,

@@ -55,6 +55,7 @@ bool CheckModels(const ServerConfig& config, std::FILE* out) {
                      ? "1 problem"
                      : (std::to_string(check.problems.size()) + " problems").c_str());
     for (const std::string& problem : check.problems) std::fprintf(out, "  %s\n", problem.c_str());
+    for (const std::string& note : check.notes) std::fprintf(out, "  note: %s\n", note.c_str());
     if (config.verbose && !check.listing.empty()) std::fprintf(out, "%s\n", check.listing.c_str());
   }
   return good;

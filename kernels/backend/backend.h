@@ -204,7 +204,7 @@ struct PackingLimits {
   // it found; it fails all the same.
   Problems* all_problems = nullptr;
   // What to do about a system that takes more, for messages.
-  std::string_view advice = "raise max_model_bytes, or name fewer num_inference_steps";
+  std::string_view advice = "raise max_model_bytes";
 };
 
 // Kind of device that a backend runs on: plans are kept by it.

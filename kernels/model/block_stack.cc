@@ -96,6 +96,22 @@ absl::Status ReadStacked(TensorReader& reader, const std::string& name, const On
   return absl::OkStatus();
 }
 
+// A scalar that no tensor is given for may be a parameter whose tensor was forgotten.
+void NoteSharedScalars(const Model& model, const ModelLimits& limits) {
+  if (limits.notes == nullptr) return;
+  std::string names;
+  for (const auto& [name, tensor] : model.stack.graph->initializers) {
+    if (tensor.type != program::OnnxType::kFloat || !tensor.shape.empty() ||
+        IsShared(model.config, name) || model.stack.weights.contains(name))
+      continue;
+    names += StrCat(names.empty() ? "" : ", ", Quoted(name));
+  }
+  if (names.empty()) return;
+  limits.notes->push_back(StrCat(
+      kBlockFile, ": the same for all layers, as model.safetensors has no tensors of their names: ",
+      names, "; name them in \"shared_weights\" of config.json if that is meant"));
+}
+
 absl::Status CheckOuterNames(const OnnxGraph& graph) {
   for (const std::string_view layer : {kInputLayer, kOutputLayer}) {
     for (const std::string_view part : {".weight", ".bias"}) {
@@ -189,6 +205,7 @@ absl::Status LoadStack(const Tensors& tensors, const ModelLimits& limits, Model&
   DEEPPCR_RETURN_IF_ERROR(ReadInputLayer(reader, model, model.stack.encode));
   for (const auto& [name, tensor] : model.stack.graph->initializers)
     DEEPPCR_RETURN_IF_ERROR(ReadStacked(reader, name, tensor, model));
+  NoteSharedScalars(model, limits);
   DEEPPCR_RETURN_IF_ERROR(ReadOutputLayer(reader, model, model.stack.decode));
   return reader.CheckAllUsed();
 }

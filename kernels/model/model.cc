@@ -180,6 +180,7 @@ class FilesCheck {
   FilesCheck(const std::string& directory, const ModelLimits& limits)
       : directory_(directory), limits_(limits) {
     limits_.listing = &report_.listing;
+    limits_.notes = &report_.notes;
   }
 
   ModelFilesReport Run() {

@@ -31,6 +31,8 @@ struct ModelLimits {
   Problems* all_problems = nullptr;
   // Set: receives the listing of what denoiser.onnx or block.onnx was compiled to.
   std::string* listing = nullptr;
+  // Set: receives what is no error, but what the files' author may not have meant.
+  std::vector<std::string>* notes = nullptr;
 };
 
 // Tables of a diffusion model for one number of inference steps L.
@@ -124,6 +126,7 @@ absl::StatusOr<Model> ReadModel(const std::string& directory, const ModelLimits&
 struct ModelFilesReport {
   std::vector<std::string> problems;  // one sentence each, with the file's name; empty: none
   std::string listing;                // of the program that an .onnx file was compiled to, if any
+  std::vector<std::string> notes;     // one sentence each, with the file's name
   Model model;                        // where there are no problems
 };
 ModelFilesReport CheckModelFiles(const std::string& directory, const ModelLimits& limits);

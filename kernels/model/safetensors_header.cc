@@ -26,11 +26,24 @@ struct DtypeRow {
   Dtype dtype;
   int64_t size;
 };
-constexpr std::array<DtypeRow, 4> kDtypes = {{
+constexpr std::array<DtypeRow, 17> kDtypes = {{
     {"F16", Dtype::kF16, 2},
     {"BF16", Dtype::kBF16, 2},
     {"F32", Dtype::kF32, 4},
     {"F64", Dtype::kF64, 8},
+    {"BOOL", Dtype::kBool, 1},
+    {"F8_E4M3", Dtype::kF8E4M3, 1},
+    {"F8_E5M2", Dtype::kF8E5M2, 1},
+    {"F8_E8M0", Dtype::kF8E8M0, 1},
+    {"I8", Dtype::kI8, 1},
+    {"U8", Dtype::kU8, 1},
+    {"I16", Dtype::kI16, 2},
+    {"U16", Dtype::kU16, 2},
+    {"I32", Dtype::kI32, 4},
+    {"U32", Dtype::kU32, 4},
+    {"I64", Dtype::kI64, 8},
+    {"U64", Dtype::kU64, 8},
+    {"C64", Dtype::kC64, 8},
 }};
 
 const DtypeRow& RowOf(Dtype dtype) {
@@ -145,8 +158,7 @@ class HeaderHandler final : public JsonHandler {
         return absl::OkStatus();
       }
     }
-    return Invalid(
-        StrCat("dtype ", Quoted(name), " is not supported; expected F16, BF16, F32 or F64"));
+    return Invalid(StrCat("dtype ", Quoted(name), " is not known"));
   }
 
   // An element of shape or data_offsets.

@@ -68,8 +68,9 @@ size_t ConvertByDtype(const TensorEntry& entry, std::span<float> out) {
     case Dtype::kF64:
       return ConvertElements<double>(entry.data, out,
                                      [](double value) { return static_cast<float>(value); });
+    default:
+      return 0;  // refused before
   }
-  return 0;
 }
 
 // A flat index as a position, e.g. 5 in [2, 3] is [1, 2].
@@ -146,6 +147,9 @@ absl::Status ConvertToFloat(const TensorEntry& entry, std::span<float> out) {
     return Internal("tensor \"", entry.name, "\" of ", NumElements(entry),
                     " elements converted into ", out.size());
   }
+  if (entry.dtype > Dtype::kF64)
+    return Invalid(entry, StrCat("dtype ", DtypeName(entry.dtype),
+                                 " is not read; expected F16, BF16, F32 or F64"));
   const size_t bad = ConvertByDtype(entry, out);
   if (bad == out.size()) return absl::OkStatus();
   return Invalid(entry, StrCat("element ", PositionString(bad, entry.shape), " is ",

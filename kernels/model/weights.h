@@ -28,7 +28,26 @@ inline constexpr int64_t kMaxTensors = 100'000;
 inline constexpr int64_t kMaxTensorNameBytes = 256;
 inline constexpr int64_t kMaxRank = 8;
 
-enum class Dtype : uint8_t { kF16, kBF16, kF32, kF64 };
+// Types of whole bytes. Those behind kF64 may be in a file, but nothing of them is read.
+enum class Dtype : uint8_t {
+  kF16,
+  kBF16,
+  kF32,
+  kF64,
+  kBool,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E8M0,
+  kI8,
+  kU8,
+  kI16,
+  kU16,
+  kI32,
+  kU32,
+  kI64,
+  kU64,
+  kC64,
+};
 
 // Bytes of one element.
 int64_t DtypeSize(Dtype dtype);
@@ -83,7 +102,8 @@ absl::StatusOr<Tensors> ParseSafetensors(std::span<const std::byte> bytes);
 absl::StatusOr<Tensors> ParseSafetensors(std::string_view bytes);
 
 // Converts to float32, to nearest even. `out` has as many elements as the tensor.
-// Errors: kInvalidArgument naming tensor and element if a value is not finite as float32.
+// Errors: kInvalidArgument naming the tensor if it is of a type that is not read, and naming tensor
+// and element if a value is not finite as float32.
 absl::Status ConvertToFloat(const TensorEntry& entry, std::span<float> out);
 absl::StatusOr<std::vector<float>> ToFloat(const TensorEntry& entry);
 

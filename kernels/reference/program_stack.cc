@@ -45,16 +45,8 @@ class ProgramStackFamily final : public Family {
   std::vector<double> DecodeJacobian(const std::vector<double>& z) const override {
     return DenseJacobian(decode_.spec, z);
   }
-  // The output layer has no activation.
   double OutputAmplification(const std::vector<double>&) const override {
-    const DenseSpec& layer = decode_.spec;
-    double largest = layer.rows == 0 ? 1 : 0;
-    for (int64_t i = 0; i < layer.rows; ++i) {
-      double sum = 0;
-      for (int64_t k = 0; k < layer.cols; ++k) sum += std::fabs(layer.weight[i * layer.cols + k]);
-      largest = std::max(largest, sum);
-    }
-    return largest;
+    return LargestRowSum(decode_.spec);
   }
   int64_t memory_bytes() const override { return program::MemoryBytes(program_); }
 

@@ -133,6 +133,16 @@ std::vector<double> DenseJacobian(const DenseSpec& spec, std::span<const double>
   return jacobian;
 }
 
+double LargestRowSum(const DenseSpec& layer) {
+  double largest = layer.rows == 0 ? 1 : 0;
+  for (int64_t i = 0; i < layer.rows; ++i) {
+    double sum = 0;
+    for (int64_t k = 0; k < layer.cols; ++k) sum += std::fabs(layer.weight[i * layer.cols + k]);
+    largest = std::max(largest, sum);
+  }
+  return largest;
+}
+
 std::vector<double> Encode(const DenseStackSpec& spec, std::span<const double> inputs) {
   if (spec.encode.rows == 0) return {inputs.begin(), inputs.end()};
   return Dense(spec.encode, inputs);

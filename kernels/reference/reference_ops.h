@@ -24,6 +24,10 @@ std::vector<double> DenseSlopes(const DenseSpec& spec, std::span<const double> x
 // Its Jacobian at x, [rows, cols] row-major; of an absent layer the unit matrix of x's size.
 std::vector<double> DenseJacobian(const DenseSpec& spec, std::span<const double> x);
 
+// Largest change of an output of a layer without activation, for a change of 1 in every input: the
+// largest sum of a row's absolute weights; 1 where there is no layer.
+double LargestRowSum(const DenseSpec& layer);
+
 // z_0 of inputs [input_dim], and the answer of a final state; the identity where the system has no
 // such layer.
 std::vector<double> Encode(const DenseStackSpec& spec, std::span<const double> inputs);

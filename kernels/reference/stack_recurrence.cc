@@ -31,16 +31,8 @@ class StackFamily final : public Family {
   std::vector<double> DecodeJacobian(const std::vector<double>& z) const override {
     return DenseJacobian(spec_.decode, z);
   }
-  // The output layer has no activation.
   double OutputAmplification(const std::vector<double>&) const override {
-    double largest = spec_.decode.rows == 0 ? 1 : 0;
-    for (int64_t i = 0; i < spec_.decode.rows; ++i) {
-      double sum = 0;
-      for (int64_t k = 0; k < shape.state_dim; ++k)
-        sum += std::fabs(spec_.decode.weight[i * shape.state_dim + k]);
-      largest = std::max(largest, sum);
-    }
-    return largest;
+    return LargestRowSum(spec_.decode);
   }
   int64_t memory_bytes() const override {
     return static_cast<int64_t>((weights_.size() + biases_.size()) * sizeof(float));

@@ -62,6 +62,42 @@ class CheckTest : public ::testing::Test {
   std::filesystem::path folder_;
 };
 
+// Without --verbose, and beside "ok".
+TEST_F(CheckTest, SaysWhatMayNotBeMeant) {
+  testing::OnnxModel block;
+  block.Input("z", {1, 2}).Floats("gate", {}, {0.5F});
+  block.Node("Tanh", {"z"}, {"h"}).Node("Mul", {"h", "gate"}, {"next"}).Output("next");
+  Write("config.json", R"({"model_type": "stack", "input_dim": 2, "output_dim": 2, "state_dim": 2,
+      "num_layers": 3})");
+  Write("block.onnx", block.Bytes());
+  Write("model.safetensors", std::string("\2\0\0\0\0\0\0\0{}", 10));
+  const Said said = CheckHere();
+  EXPECT_TRUE(said.good) << said.text;
+  EXPECT_NE(said.text.find("  note: block.onnx: the same for all layers"), std::string::npos)
+      << said.text;
+  EXPECT_NE(said.text.find("\"gate\""), std::string::npos) << said.text;
+}
+
+// A stack is one system: no other number of steps would be smaller. Its scalars, one for each
+// layer, become rows with padding.
+TEST_F(CheckTest, GivesAdviceThatApplies) {
+  testing::OnnxModel block;
+  block.Input("z", {1, 2}).Floats("gate", {}, {0.5F});
+  block.Node("Tanh", {"z"}, {"h"}).Node("Mul", {"h", "gate"}, {"next"}).Output("next");
+  Write("config.json", R"({"model_type": "stack", "input_dim": 2, "output_dim": 2, "state_dim": 2,
+      "num_layers": 1024})");
+  Write("block.onnx", block.Bytes());
+  const std::string header = R"({"gate":{"dtype":"F32","shape":[1024],"data_offsets":[0,4096]}})";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  Write("model.safetensors", file + header + std::string(4096, '\0'));
+  ServerConfig config;
+  config.max_model_bytes = 8192;
+  const Said said = CheckHere(config);
+  EXPECT_FALSE(said.good) << said.text;
+  EXPECT_NE(said.text.find("(raise max_model_bytes)"), std::string::npos) << said.text;
+}
+
 TEST_F(CheckTest, FindsNothingWrongWithTheDemoModels) {
   const Said said = Check(DEEPPCR_SOURCE_DIR "/deploy/models/repository");
   EXPECT_TRUE(said.good) << said.text;

@@ -38,14 +38,14 @@ void ConditionRows::Fill(const SampleInput& input, const Sharing* sharing, float
   TakeCondition(input, p.condition_input, p.label_input, condition_);
   contexts_[0] = {};
   contexts_[0].rows[static_cast<size_t>(Home::kConstant)] = p.constants.data();
-  condition_.Run(contexts_.data(), 1, {}, nullptr);
+  condition_.Run(contexts_.data(), 1, {}, nullptr, input.token);
   GiveExports(p.condition, condition_, 0, rows);
   if (p.mixed.row_floats == 0) return;
   const int64_t num_steps = model_.shape.num_steps;
   for (int64_t begin = 0; begin < num_steps && !Fired(input.token); begin += kModulationTile) {
     const int64_t count = std::min(kModulationTile, num_steps - begin);
     for (int64_t r = 0; r < count; ++r) contexts_[r] = model_.ContextOf(begin + r, rows);
-    mixed_.Run(contexts_.data(), count, {}, sharing);
+    mixed_.Run(contexts_.data(), count, {}, sharing, input.token);
     for (int64_t r = 0; r < count; ++r)
       GiveExports(p.mixed, mixed_, r,
                   rows + p.condition.row_floats + (begin + r) * p.mixed.row_floats);

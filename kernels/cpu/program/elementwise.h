@@ -7,24 +7,13 @@
 #include "kernels/cpu/diffusion/hidden_vectors.h"
 #include "kernels/cpu/program/kernels.h"
 #include "kernels/cpu/simd/activations.h"
+#include "kernels/cpu/simd/elementary.h"
+#include "kernels/cpu/simd/powers.h"
 #include "kernels/cpu/simd/sine_cosine.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
 using program::Op;
-
-// Functions of the C library lane by lane, in double: right to the last bit but in rare cases.
-template <class F>
-DEEPPCR_INLINE Wide OnLanes(Wide a, const F& f) {
-  for (int i = 0; i < kNativeLanes; ++i) a.v[i] = static_cast<float>(f(double{a.v[i]}));
-  return a;
-}
-template <class F>
-DEEPPCR_INLINE Wide OnLanes(Wide a, Wide b, const F& f) {
-  for (int i = 0; i < kNativeLanes; ++i)
-    a.v[i] = static_cast<float>(f(double{a.v[i]}, double{b.v[i]}));
-  return a;
-}
 
 // Value and slopes of an operation on one vector per operand.
 template <Op op>
@@ -99,9 +88,7 @@ struct Lanes<Op::kExp> {
 };
 template <>
 struct Lanes<Op::kLog> {
-  static DEEPPCR_INLINE Wide Value(const Wide* a) {
-    return OnLanes(a[0], [](double x) { return __builtin_log(x); });
-  }
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return Log(a[0]); }
   static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) { s[0] = All(1.0F) / a[0]; }
 };
 DEEPPCR_INLINE Wide Sine(Wide a) {
@@ -122,18 +109,14 @@ struct Lanes<Op::kCos> {
 };
 template <>
 struct Lanes<Op::kAtan> {
-  static DEEPPCR_INLINE Wide Value(const Wide* a) {
-    return OnLanes(a[0], [](double x) { return __builtin_atan(x); });
-  }
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return Atan(a[0]); }
   static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
     s[0] = All(1.0F) / Fma(a[0], a[0], All(1.0F));
   }
 };
 template <>
 struct Lanes<Op::kErf> {
-  static DEEPPCR_INLINE Wide Value(const Wide* a) {
-    return OnLanes(a[0], [](double x) { return __builtin_erf(x); });
-  }
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return Erf(a[0]); }
   static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
     s[0] = Exp(-(a[0] * a[0])) * All(1.12837917F);  // 2 / sqrt(pi)
   }
@@ -149,9 +132,7 @@ struct Lanes<Op::kExpMinusOne> {
 };
 template <>
 struct Lanes<Op::kFloor> {
-  static DEEPPCR_INLINE Wide Value(const Wide* a) {
-    return OnLanes(a[0], [](double x) { return __builtin_floor(x); });
-  }
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return Floor(a[0]); }
   static DEEPPCR_INLINE void Slopes(const Wide*, Wide* s) { s[0] = All(0.0F); }
 };
 template <>
@@ -208,15 +189,10 @@ struct Lanes<Op::kMinimum> {
 };
 template <>
 struct Lanes<Op::kPower> {
-  static DEEPPCR_INLINE Wide Value(const Wide* a) {
-    return OnLanes(a[0], a[1], [](double x, double y) { return __builtin_pow(x, y); });
-  }
+  static DEEPPCR_INLINE Wide Value(const Wide* a) { return Power(a[0], a[1]); }
   static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) {
-    s[0] = OnLanes(a[0], a[1],
-                   [](double x, double y) { return y == 0 ? 0 : y * __builtin_pow(x, y - 1); });
-    s[1] = OnLanes(a[0], a[1], [](double x, double y) {
-      return x > 0 ? __builtin_pow(x, y) * __builtin_log(x) : 0;
-    });
+    s[0] = PowerSlopeByBase(a[0], a[1]);
+    s[1] = PowerSlopeByExponent(a[0], a[1]);
   }
 };
 template <>

@@ -22,6 +22,7 @@ Executor::Executor(const PackedSection& section, const ProgramKernels& kernels, 
       tangents_(section.frame_floats * tangents),
       moments_(section.moment_floats * rows),
       scratch_(kScratchRows * section.widest),
+      gathered_(kGathered * section.gathered_floats),
       products_(carried == Carried::kCotangents ? tangents * section.widest : 0) {}
 
 int64_t Executor::Floats(const PackedSection& section, int64_t rows, int64_t tangents,
@@ -29,21 +30,21 @@ int64_t Executor::Floats(const PackedSection& section, int64_t rows, int64_t tan
   const bool back = carried == Carried::kCotangents;
   return section.frame_floats * ((tangents > 0 && !back ? 2 : 1) * rows + tangents) +
          section.moment_floats * rows + kScratchRows * section.widest +
-         (back ? tangents * section.widest : 0);
+         kGathered * section.gathered_floats + (back ? tangents * section.widest : 0);
 }
 
 bool Executor::ok() const {
   return frame_.ok() && sizes_.ok() && tangents_.ok() && moments_.ok() && scratch_.ok() &&
-         products_.ok();
+         gathered_.ok() && products_.ok();
 }
 
 void Executor::Run(const RowContext* contexts, int64_t count, const TangentRows& tangents,
-                   const Sharing* sharing) {
+                   const Sharing* sharing, const CancelToken* token) {
   contexts_ = contexts;
   count_ = count;
   along_ = tangents;
   sharing_ = sharing;
-  for (int64_t i = 0; i < std::ssize(section_.instructions); ++i) {
+  for (int64_t i = 0; i < std::ssize(section_.instructions) && !Fired(token); ++i) {
     const PackedInstruction& instruction = section_.instructions[i];
     if (along_.columns == 0 && instruction.together > 1) {
       Branch(i);
@@ -67,6 +68,8 @@ const float* Executor::SizeOrNull(const PackedInstruction& i, int k, int64_t r) 
 void Executor::Primal(const PackedInstruction& instruction) {
   if (instruction.kind == OpKind::kElementwise) return PrimalElementwise(instruction);
   if (instruction.layers != nullptr) return PrimalLinear(instruction);
+  if (instruction.kind == OpKind::kReduction || instruction.kind == OpKind::kAlongAxis)
+    return PrimalAlong(instruction);
   for (int64_t r = 0; r < count_; ++r) PrimalRow(instruction, r);
 }
 
@@ -115,59 +118,81 @@ void Executor::Gemm(const PanelView& layer, const float* bias, const float* in, 
                            .count = count});
 }
 
+// Multiplies the `repeat` vectors of each of `rows` rows as if all followed one another: at once
+// where they do, and through copies of so many vectors at a time where their padding is missing.
+void Executor::Repeated(const PanelView& layer, int64_t repeat, const float* bias,
+                        const Place& from, const float* in, const Place& result, float* out,
+                        int64_t rows) {
+  const int64_t cols = from.size / repeat, outputs = result.size / repeat;
+  // A product reads the columns with their padding, and writes whole panels.
+  const bool fits_in = cols == layer.cols, fits_out = outputs == layer.width;
+  if (fits_in && fits_out && from.size == from.width && result.size == result.width)
+    return Gemm(layer, bias, in, cols, out, rows * repeat);
+  for (int64_t first = 0; first < rows * repeat; first += kGathered) {
+    const int64_t count = std::min(kGathered, rows * repeat - first);
+    float* gathered = gathered_.data();
+    float* made = gathered + count * layer.cols;
+    for (int64_t i = 0; i < count; ++i) {
+      const float* vector = in + (first + i) / repeat * from.width + (first + i) % repeat * cols;
+      std::fill(std::copy_n(vector, cols, gathered + i * layer.cols),
+                gathered + (i + 1) * layer.cols, 0.0F);
+    }
+    Gemm(layer, bias, gathered, layer.cols, made, count);
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(made + i * layer.width, outputs,
+                  out + (first + i) / repeat * result.width + (first + i) % repeat * outputs);
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) ClearPadding(result, out + r * result.width);
+}
+
 void Executor::PrimalLinear(const PackedInstruction& instruction) {
   const Place& from = instruction.operands[0];
   const Place& result = instruction.result;
-  if (instruction.repeat == 1 && instruction.moves[0] != 0) {
-    for (int64_t first = 0, end = 0; first < count_; first = end) {
-      end = EndOfLayer(instruction, first);
-      const PanelView& layer = LayerOf(instruction, first);
-      Gemm(layer, layer.bias, Row(from, first), from.width, Row(result, first), end - first);
+  const bool here = instruction.moves[0] != 0;
+  for (int64_t first = 0, end = 0; first < count_; first = end) {
+    end = here ? EndOfLayer(instruction, first) : first + 1;
+    const PanelView& layer = LayerOf(instruction, first);
+    const float* in = Read(from, first);
+    if (instruction.repeat == 1) {
+      Gemm(layer, layer.bias, in, from.width, Row(result, first), end - first);
+    } else {
+      Repeated(layer, instruction.repeat, layer.bias, from, in, result, Row(result, first),
+               end - first);
     }
-    return;
-  }
-  float* in = scratch_.data();
-  float* out = in + section_.widest;
-  const int64_t cols = from.size / instruction.repeat, rows = result.size / instruction.repeat;
-  std::fill(in, out, 0.0F);
-  for (int64_t r = 0; r < count_; ++r) {
-    const PanelView& layer = LayerOf(instruction, r);
-    for (int64_t i = 0; i < instruction.repeat; ++i) {
-      std::copy_n(Read(from, r) + i * cols, cols, in);
-      Gemm(layer, layer.bias, in, from.width, out, 1);
-      std::copy_n(out, rows, Row(result, r) + i * rows);
-    }
-    ClearPadding(result, Row(result, r));
   }
 }
 
-void Executor::PrimalAlong(const PackedInstruction& instruction, int64_t r) {
+// Rows that are in the frame together, where the axis is contiguous: one by one, a row of one line
+// waits for itself.
+void Executor::PrimalAlong(const PackedInstruction& instruction) {
   const program::Axis& axis = instruction.axis;
-  const float* in = Read(instruction.operands[0], r);
-  float* out = Row(instruction.result, r);
   float* lines = scratch_.data();
   float* made = lines + section_.widest;
-  const bool apart = axis.inner > 1;
-  if (apart) ToLines(axis, in, lines);
-  const bool reduces = instruction.kind == OpKind::kReduction;
-  kernels_.along(
-      {.op = instruction.op,
-       .lines = axis.outer * axis.inner,
-       .length = axis.length,
-       .epsilon = instruction.epsilon,
-       .in = apart ? lines : in,
-       .out = apart && !reduces ? made : out,
-       .moments =
-           reduces ? nullptr : moments_.data() + r * section_.moment_floats + instruction.moments});
-  if (apart && !reduces) FromLines(axis, made, out);
-  ClearPadding(instruction.result, out);
+  const bool apart = axis.inner > 1, reduces = instruction.kind == OpKind::kReduction;
+  const int64_t together = !apart && instruction.moves[0] != 0 ? count_ : 1;
+  for (int64_t r = 0; r < count_; r += together) {
+    const float* in = Read(instruction.operands[0], r);
+    float* out = Row(instruction.result, r);
+    if (apart) ToLines(axis, in, lines);
+    kernels_.along({.op = instruction.op,
+                    .lines = axis.outer * axis.inner,
+                    .length = axis.length,
+                    .epsilon = instruction.epsilon,
+                    .in = apart ? lines : in,
+                    .out = apart && !reduces ? made : out,
+                    .moments = reduces ? nullptr : Moments(instruction, r),
+                    .rows = together,
+                    .in_n = instruction.operands[0].width,
+                    .out_n = instruction.result.width,
+                    .moments_n = section_.moment_floats});
+    if (apart && !reduces) FromLines(axis, made, out);
+  }
+  for (int64_t r = 0; r < count_; ++r) ClearPadding(instruction.result, Row(instruction.result, r));
 }
 
 void Executor::PrimalRow(const PackedInstruction& instruction, int64_t r) {
   switch (instruction.kind) {
-    case OpKind::kReduction:
-    case OpKind::kAlongAxis:
-      return PrimalAlong(instruction, r);
     case OpKind::kArrange:
       return Arrange(
           instruction, [&](int32_t k) { return Read(instruction.operands[k], r); },

@@ -64,9 +64,10 @@ class Executor {
     return sizes_.data() + place.offset * rows_ + r * place.width;
   }
 
-  // Runs rows 0..count-1, whose inputs are in the frame.
+  // Runs rows 0..count-1, whose inputs are in the frame. Ends between instructions once the token
+  // has fired; the values are worth nothing then.
   void Run(const RowContext* contexts, int64_t count, const TangentRows& tangents,
-           const Sharing* sharing);
+           const Sharing* sharing, const CancelToken* token = nullptr);
 
   // Starts the sums of `count` cotangents: those of a section's inputs are zero, and may then be
   // set as the section's results are, which an input may be as well.
@@ -84,12 +85,18 @@ class Executor {
 
   const float* Read(const Place& place, int64_t r) const;
   const float* SizeOrNull(const PackedInstruction& i, int k, int64_t r);
+  // Of a norm of row r.
+  float* Moments(const PackedInstruction& i, int64_t r) {
+    return moments_.data() + r * section_.moment_floats + i.moments;
+  }
 
   void Primal(const PackedInstruction& instruction);
   void Branch(int64_t index);
   void PrimalElementwise(const PackedInstruction& instruction);
   void PrimalLinear(const PackedInstruction& instruction);
-  void PrimalAlong(const PackedInstruction& instruction, int64_t r);
+  void Repeated(const PanelView& layer, int64_t repeat, const float* bias, const Place& from,
+                const float* in, const Place& result, float* out, int64_t rows);
+  void PrimalAlong(const PackedInstruction& instruction);
   void PrimalRow(const PackedInstruction& instruction, int64_t r);
   // Rows [first, result) have the layer of row `first`.
   int64_t EndOfLayer(const PackedInstruction& instruction, int64_t first) const;
@@ -140,7 +147,11 @@ class Executor {
   AlignedBuffer<float> frame_, sizes_, tangents_, moments_;
   // Three slopes, two positions near a value and the slopes there, and one spare.
   static constexpr int64_t kScratchRows = 8;
-  AlignedBuffer<float> scratch_;   // [kScratchRows, widest]
+  AlignedBuffer<float> scratch_;  // [kScratchRows, widest]
+  // Vectors of a repeated layer that are multiplied together, a multiple of what a block of any
+  // instruction set takes.
+  static constexpr int64_t kGathered = 48;
+  AlignedBuffer<float> gathered_;  // [kGathered, inputs and outputs]
   AlignedBuffer<float> products_;  // of cotangents that are added to others: [max_tangents, widest]
   // Of the run under way.
   const RowContext* contexts_ = nullptr;

@@ -157,18 +157,7 @@ void Executor::BackLinear(const Way& way, const PackedInstruction& instruction,
   if (instruction.repeat == 1) {
     Gemm(layer, nullptr, Cotangent(result, 0), result.width, out, count);
   } else {
-    const int64_t rows = result.size / instruction.repeat, cols = operand.size / instruction.repeat;
-    float* in = scratch_.data();
-    float* made = in + section_.widest;
-    std::fill(in, made, 0.0F);
-    for (int64_t t = 0; t < count; ++t) {
-      for (int64_t i = 0; i < instruction.repeat; ++i) {
-        std::copy_n(Cotangent(result, t) + i * rows, rows, in);
-        Gemm(layer, nullptr, in, result.width, made, 1);
-        std::copy_n(made, cols, out + t * operand.width + i * cols);
-      }
-      ClearPadding(operand, out + t * operand.width);
-    }
+    Repeated(layer, instruction.repeat, nullptr, result, Cotangent(result, 0), operand, out, count);
   }
   if (!direct) Give(way, operand, back.adds[0] != 0, nullptr, out, 0, count);
 }
@@ -206,7 +195,7 @@ void Executor::BackAlong(const Way& way, const PackedInstruction& instruction,
              .length = axis.length,
              .in = apart ? in : Read(operand, r),
              .out = apart ? made : Row(result, r),
-             .moments = moments_.data() + r * section_.moment_floats + instruction.moments,
+             .moments = Moments(instruction, r),
              .tangents = apart ? of_made : g,
              .results = apart ? of_in : given,
              .columns = 1,

@@ -123,7 +123,7 @@ void Executor::AddSource(const PackedInstruction& instruction, int64_t index, in
   // The rounding of the mean, which moves all elements of a line alike: equal elements round alike.
   float* of_mean = scratch_.data();
   const program::Axis& axis = instruction.axis;
-  const float* moments = moments_.data() + r * section_.moment_floats + instruction.moments;
+  const float* moments = Moments(instruction, r);
   for (int64_t o = 0; o < axis.outer; ++o)
     for (int64_t a = 0; a < axis.length; ++a)
       for (int64_t i = 0; i < axis.inner; ++i) {

@@ -92,25 +92,15 @@ void Executor::TangentsElementwise(const PackedInstruction& instruction, int64_t
 void Executor::TangentsLinear(const PackedInstruction& instruction) {
   const Place& from = instruction.operands[0];
   const Place& result = instruction.result;
-  float* in = scratch_.data();
-  float* out = in + section_.widest;
-  const int64_t cols = from.size / instruction.repeat, rows = result.size / instruction.repeat;
-  if (instruction.repeat > 1) std::fill(in, out, 0.0F);
   for (int64_t first = 0, end = 0; first < count_; first = end) {
     end = EndOfLayer(instruction, first);
     const PanelView& layer = LayerOf(instruction, first);
-    const int64_t t0 = first * along_.columns, t1 = end * along_.columns;
+    const int64_t at = first * along_.columns, count = (end - first) * along_.columns;
     if (instruction.repeat == 1) {
-      Gemm(layer, nullptr, Tangent(from, t0), from.width, Tangent(result, t0), t1 - t0);
-      continue;
-    }
-    for (int64_t t = t0; t < t1; ++t) {
-      for (int64_t i = 0; i < instruction.repeat; ++i) {
-        std::copy_n(Tangent(from, t) + i * cols, cols, in);
-        Gemm(layer, nullptr, in, from.width, out, 1);
-        std::copy_n(out, rows, Tangent(result, t) + i * rows);
-      }
-      ClearPadding(result, Tangent(result, t));
+      Gemm(layer, nullptr, Tangent(from, at), from.width, Tangent(result, at), count);
+    } else {
+      Repeated(layer, instruction.repeat, nullptr, from, Tangent(from, at), result,
+               Tangent(result, at), count);
     }
   }
 }
@@ -124,19 +114,17 @@ void Executor::TangentsAlong(const PackedInstruction& instruction, int64_t r) {
   float* made = lines + section_.widest;
   float* of_lines = made + section_.widest;
   float* of_made = of_lines + section_.widest;
-  AlongTangentArgs args = {
-      .op = instruction.op,
-      .lines = axis.outer * axis.inner,
-      .length = axis.length,
-      .in = Read(from, r),
-      .out = Row(result, r),
-      .moments =
-          reduces ? nullptr : moments_.data() + r * section_.moment_floats + instruction.moments,
-      .tangents = Tangent(from, r * along_.columns),
-      .results = Tangent(result, r * along_.columns),
-      .columns = along_.columns,
-      .in_n = from.width,
-      .out_n = result.width};
+  AlongTangentArgs args = {.op = instruction.op,
+                           .lines = axis.outer * axis.inner,
+                           .length = axis.length,
+                           .in = Read(from, r),
+                           .out = Row(result, r),
+                           .moments = reduces ? nullptr : Moments(instruction, r),
+                           .tangents = Tangent(from, r * along_.columns),
+                           .results = Tangent(result, r * along_.columns),
+                           .columns = along_.columns,
+                           .in_n = from.width,
+                           .out_n = result.width};
   if (!apart) {
     kernels_.along_tangent(args);
   } else {

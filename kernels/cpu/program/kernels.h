@@ -93,14 +93,16 @@ struct SourceArgs {
   bool alike;  // all lanes get the sign of the first
 };
 
-// An operation along an axis that is contiguous: `lines` lines of `length` floats.
+// An operation along an axis that is contiguous: `lines` lines of `length` floats of each of some
+// rows, which follow one another.
 struct AlongArgs {
   program::Op op;
   int64_t lines, length;
   float epsilon;
   const float* in;
-  float* out;      // [lines, length], or [lines] of a reduction
-  float* moments;  // [lines, 2]: mean, and 1 / deviation; of the norms only
+  float* out;      // per row: [lines, length], or [lines] of a reduction
+  float* moments;  // per row: [lines, 2]: mean, and 1 / deviation; of the norms only
+  int64_t rows = 1, in_n = 0, out_n = 0, moments_n = 0;
 };
 struct AlongTangentArgs {
   program::Op op;

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/cpu/packed_dense.h"
@@ -69,6 +70,25 @@ class FramePlan {
   int64_t floats_ = 0;
 };
 
+// Floats that are packed, as long as 64 bits hold their bytes.
+class PackedSize {
+ public:
+  void Add(std::initializer_list<int64_t> shape) {
+    const absl::StatusOr<int64_t> product = CheckedProduct(shape);
+    fits_ = fits_ && product.ok() && *product <= kMost - floats_;
+    if (fits_) floats_ += *product;
+  }
+  absl::Status Check(const PackingLimits& limits) const {
+    if (fits_) return CheckPackedFloats(floats_, limits);
+    return ResourceExhausted("packed, the model takes more bytes than 64 bits count");
+  }
+
+ private:
+  static constexpr int64_t kMost = INT64_MAX / int64_t{sizeof(float)};
+  int64_t floats_ = 0;
+  bool fits_ = true;
+};
+
 class Packer {
  public:
   Packer(const Program& program, int64_t num_steps, std::span<const ReverseStep> steps,
@@ -122,17 +142,19 @@ class Packer {
         SectionAt(program_.prediction) != program::kOnState)
       DEEPPCR_RETURN_IF_ERROR(
           Note(InvalidArgument("the prediction of the denoiser does not depend on the state")));
-    int64_t floats = row_floats_[program::kOnNothing] + num_steps_ * row_floats_[program::kOnTime];
+    PackedSize floats;
+    floats.Add({row_floats_[program::kOnNothing]});
+    floats.Add({num_steps_, row_floats_[program::kOnTime]});
     for (const Instruction& instruction : program_.instructions) {
       DEEPPCR_RETURN_IF_ERROR(Note(CheckJump(instruction)));
       if (IsPackedProduct(instruction))
-        floats +=
-            num_steps_ * PanelRowWidth(instruction.linear.rows) * (instruction.linear.cols + 3);
+        floats.Add(
+            {num_steps_, PanelRowWidth(instruction.linear.rows), instruction.linear.cols + 3});
       if (instruction.op == program::Op::kLinear || instruction.op == program::Op::kLookup)
-        floats += PanelRowWidth(instruction.linear.rows) * (instruction.linear.cols + 3);
+        floats.Add({PanelRowWidth(instruction.linear.rows), instruction.linear.cols + 3});
     }
-    floats += BytesBesideFloats() / static_cast<int64_t>(sizeof(float));
-    return CheckPackedFloats(floats, limits_);
+    floats.Add({BytesBesideFloats() / static_cast<int64_t>(sizeof(float))});
+    return floats.Check(limits_);
   }
 
   // No probe passes through a value that jumps, but where a comparison makes it.
@@ -382,6 +404,9 @@ class Packer {
     } else if (instruction.op == program::Op::kArrange) {
       packed.runs = RunsOf(instruction.elements);
     }
+    if (packed.layers != nullptr && packed.repeat > 1)
+      into->gathered_floats =
+          std::max(into->gathered_floats, packed.layers->cols + packed.layers->width);
     if (row.kind == OpKind::kAlongAxis) {
       packed.moments = into->moment_floats;
       into->moment_floats += 2 * instruction.axis.outer * instruction.axis.inner;

@@ -83,6 +83,9 @@ struct PackedSection {
   int64_t frame_floats = 0;   // of all values of one row that live at a time
   int64_t moment_floats = 0;  // of one row
   int64_t widest = 0;         // floats of the widest value
+  // Inputs and outputs, with their padding, of the largest layer that several vectors of a row
+  // pass.
+  int64_t gathered_floats = 0;
 };
 
 struct PackedProgram {

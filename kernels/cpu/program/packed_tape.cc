@@ -140,6 +140,9 @@ class TapePacker {
       PackLayer(l, rows, Transposed(MatrixOf(packed.layers[l], cols), rows, cols), {}, &panels);
     tape_.panels.push_back(std::move(panels));
     back->transposed = tape_.panels.back().views.data();
+    if (packed.repeat > 1)
+      tape_.section.gathered_floats = std::max(
+          tape_.section.gathered_floats, back->transposed->cols + back->transposed->width);
     return absl::OkStatus();
   }
 

@@ -11,12 +11,10 @@
 // The header philox.h must not be included here, for the reason given in kernels/cpu/simd/simd.h.
 
 #include "kernels/cpu/diffusion/kernels.h"
-#include "kernels/cpu/simd/simd.h"
+#include "kernels/cpu/simd/doubles.h"
 #include "kernels/cpu/simd/sine_cosine.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
-
-typedef uint32_t HalfWords __attribute__((vector_size(kDoubles * 4)));
 
 inline constexpr uint64_t kLow32 = 0xFFFFFFFFU;
 
@@ -43,32 +41,6 @@ DEEPPCR_INLINE Doubles SquareRoots(Doubles x) {
 #else
   return _mm_sqrt_pd(x);
 #endif
-}
-
-// Converts integers below 2^52.
-DEEPPCR_INLINE Doubles ToDoubles(Words x) {
-  return AsDoubles(x | 0x4330000000000000U) - 4503599627370496.0;
-}
-
-// log(x) of positive normal numbers: x = 2^k (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2), and the
-// polynomial of fdlibm's log.
-DEEPPCR_INLINE Doubles Logarithms(Doubles x) {
-  constexpr uint64_t kRootOfHalf = 0x3FE6A09E667F3BCDU;
-  const Words shifted = AsWords(x) + (0x3FF0000000000000U - kRootOfHalf);
-  const Doubles k = ToDoubles(shifted >> 52) - 1023.0;
-  const Doubles f = AsDoubles((shifted & 0x000FFFFFFFFFFFFFU) + kRootOfHalf) - 1.0;
-  const Doubles s = f / (2.0 + f);
-  const Doubles z = s * s;
-  const Doubles w = z * z;
-  const Doubles odd = w * (3.999999999940941908e-01 +
-                           w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01));
-  const Doubles even = z * (6.666666666666735130e-01 +
-                            w * (2.857142874366239149e-01 +
-                                 w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
-  const Doubles half_square = 0.5 * f * f;
-  const Doubles rest = s * (half_square + (odd + even));
-  return k * 6.93147180369123816490e-01 -
-         ((half_square - (rest + k * 1.90821492927058770002e-10)) - f);
 }
 
 // Rounds to float bits in the low halves; `doubts` gets a bit set where a float is not certain.

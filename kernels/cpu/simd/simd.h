@@ -98,7 +98,14 @@ DEEPPCR_INLINE Vec<N> Fma(Vec<N> a, Vec<N> b, Vec<N> c) {
 // c - a * b.
 template <int N>
 DEEPPCR_INLINE Vec<N> FmaNegative(Vec<N> a, Vec<N> b, Vec<N> c) {
-  return Fma(-a, b, c);
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_fnmadd_ps(a.v, b.v, c.v)};
+#endif
+#if defined(__FMA__)
+  if constexpr (N == 8) return {_mm256_fnmadd_ps(a.v, b.v, c.v)};
+  if constexpr (N == 4) return {_mm_fnmadd_ps(a.v, b.v, c.v)};
+#endif
+  return {c.v - a.v * b.v};
 }
 
 // Bitwise and, by intrinsics: compilers make an integer operation of the plain expression,
@@ -161,6 +168,17 @@ DEEPPCR_INLINE Vec<N> MaxOrSecond(Vec<N> a, Vec<N> b) {
   if constexpr (N == 4) return {_mm_max_ps(a.v, b.v)};
 }
 
+template <int N>
+DEEPPCR_INLINE Vec<N> MinOrSecond(Vec<N> a, Vec<N> b) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_maskz_min_ps(0xFFFF, a.v, b.v)};
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8) return {_mm256_min_ps(a.v, b.v)};
+#endif
+  if constexpr (N == 4) return {_mm_min_ps(a.v, b.v)};
+}
+
 // Lane k in every lane.
 template <int N>
 DEEPPCR_INLINE Vec<N> BroadcastLane(Vec<N> a, int k) {
@@ -176,11 +194,15 @@ DEEPPCR_INLINE Vec<N> BroadcastLane(Vec<N> a, int k) {
 // The larger and the smaller; a NaN in `a` is kept.
 template <int N>
 DEEPPCR_INLINE Vec<N> Max(Vec<N> a, Vec<N> b) {
-  return {b.v > a.v ? b.v : a.v};
+  if constexpr (N < 4) {
+    return {b.v > a.v ? b.v : a.v};
+  } else {
+    return MaxOrSecond(b, a);
+  }
 }
 template <int N>
 DEEPPCR_INLINE Vec<N> Min(Vec<N> a, Vec<N> b) {
-  return {b.v < a.v ? b.v : a.v};
+  return MinOrSecond(b, a);
 }
 
 template <int N>
@@ -206,6 +228,16 @@ DEEPPCR_INLINE float MaxLane(Vec<N> a) {
     return MaxLane(Max(half[0], half[1]));
   }
 }
+
+// 0, 1, ... as template arguments.
+template <int... I>
+struct Indices {};
+template <int N, int... I>
+struct IndicesBelow : IndicesBelow<N - 1, N - 1, I...> {};
+template <int... I>
+struct IndicesBelow<0, I...> {
+  using Type = Indices<I...>;
+};
 
 // True if a lane is infinite or NaN.
 template <int N>

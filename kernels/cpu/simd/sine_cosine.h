@@ -2,25 +2,18 @@
 #ifndef DEEPPCR_KERNELS_CPU_SIMD_SINE_COSINE_H_
 #define DEEPPCR_KERNELS_CPU_SIMD_SINE_COSINE_H_
 
-// Sines and cosines in double, several at a time.
+// Sines and cosines, several at a time: of doubles, and of floats that are reduced in double.
 
 #include <cstring>
 
-#include "kernels/cpu/simd/simd.h"
+#include "kernels/cpu/diffusion/hidden_vectors.h"
+#include "kernels/cpu/simd/doubles.h"
+#include "kernels/cpu/simd/vector_math.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-inline constexpr int kDoubles = kNativeLanes / 2;
-
-typedef double Doubles __attribute__((vector_size(kDoubles * 8)));
-typedef uint64_t Words __attribute__((vector_size(kDoubles * 8)));  // 32 bits each, then doubles'
-typedef float Floats __attribute__((vector_size(kDoubles * 4)));
-
 // Multiples of pi / 2 below it have 20 bits, whose products with the first part are exact.
 inline constexpr float kLargestAngle = 1048576.0F;
-
-DEEPPCR_INLINE Words AsWords(Doubles x) { return reinterpret_cast<Words>(x); }
-DEEPPCR_INLINE Doubles AsDoubles(Words x) { return reinterpret_cast<Doubles>(x); }
 
 struct SineCosine {
   Doubles sine, cosine;
@@ -59,24 +52,65 @@ DEEPPCR_INLINE SineCosine SinesAndCosines(Doubles x) {
           AsDoubles(AsWords(odd ? sine : cosine) ^ cosine_sign)};
 }
 
+// x = quadrant pi / 2 + head + rest for |x| <= kLargestAngle, reduced in double: near multiples of
+// pi / 2 a float would have lost the angle.
+struct ReducedAngle {
+  Wide head, rest;
+  Wide::Bits quadrant;
+};
+struct ReducedHalf {
+  Floats head, rest;
+  HalfWords quadrant;
+};
+DEEPPCR_INLINE ReducedHalf ReduceHalf(Floats a) {
+  constexpr double kMagic = 6755399441055744.0;
+  const Doubles x = __builtin_convertvector(a, Doubles);
+  const Doubles shifted = FmaOf(x, AllDoubles(6.36619772367581382433e-01), AllDoubles(kMagic));
+  const Doubles k = shifted - kMagic;
+  const Doubles r = FmaOf(k, AllDoubles(-6.07710050650619224932e-11),
+                          FmaOf(k, AllDoubles(-1.57079632673412561417e+00), x));
+  const Floats head = __builtin_convertvector(r, Floats);
+  const Floats rest = __builtin_convertvector(r - __builtin_convertvector(head, Doubles), Floats);
+  return {head, rest, __builtin_convertvector(AsWords(shifted), HalfWords)};
+}
+DEEPPCR_INLINE ReducedAngle ReduceAngle(Wide a) {
+  const Halves<Floats> halves = HalvesOf(a);
+  const ReducedHalf low = ReduceHalf(halves.low), high = ReduceHalf(halves.high);
+  return {{WholeOf<Floats>({low.head, high.head})},
+          {WholeOf<Floats>({low.rest, high.rest})},
+          WholeOf<HalfWords>({low.quadrant, high.quadrant})};
+}
+
+// True if a lane is not at most `most`.
+DEEPPCR_INLINE bool AnyBeyond(Wide a, Wide most) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask(a.v, most.v, _CMP_NLE_UQ) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps(_mm256_cmp_ps(a.v, most.v, _CMP_NLE_UQ)) != 0;
+#else
+  return _mm_movemask_ps(_mm_cmpnle_ps(a.v, most.v)) != 0;
+#endif
+}
+
 // The sine, or the cosine, of every element. Of elements beyond kLargestAngle, one by one, what
 // `other` says, so that no element depends on its neighbours.
 template <bool kSine, class Other>
 DEEPPCR_INLINE Wide SineOrCosine(Wide a, const Other& other) {
-  Floats halves[2], results[2];
-  std::memcpy(halves, &a.v, sizeof(halves));
-  for (int half = 0; half < 2; ++half) {
-    const SineCosine at = SinesAndCosines(__builtin_convertvector(halves[half], Doubles));
-    results[half] = __builtin_convertvector(kSine ? at.sine : at.cosine, Floats);
-  }
-  Wide result;
-  std::memcpy(&result.v, results, sizeof(results));
-  int beyond = 0;
-  for (int i = 0; i < kNativeLanes; ++i) beyond |= !(__builtin_fabsf(a.v[i]) <= kLargestAngle);
-  for (int i = 0; beyond != 0 && i < kNativeLanes; ++i) {
-    if (!(__builtin_fabsf(a.v[i]) <= kLargestAngle)) {
+  const ReducedAngle reduced = ReduceAngle(a);
+  const Wide r = reduced.head, z = r * r, one = All(1.0F);
+  const Wide sine =
+      r + Fma(r * z, Polynomial(z, -1.95146308e-4F, 8.33215604e-3F, -1.66666545e-1F), reduced.rest);
+  const Wide half = All(0.5F) * z, head = one - half;
+  const Wide series = Polynomial(z, 2.44324111e-5F, -1.38873098e-3F, 4.16666456e-2F);
+  const Wide cosine = head + Fma(z * z, series, FmaNegative(r, reduced.rest, (one - head) - half));
+  // By quadrants: sines s, c, -s, -c, and cosines one quadrant on.
+  const Wide::Bits quadrant = reduced.quadrant + (kSine ? 0U : 1U);
+  const Wide side = {(quadrant & 1U) != 0 ? cosine.v : sine.v};
+  Wide result = Wide::FromBits(side.bits() ^ (quadrant & 2U) << 30);
+  if (!AnyBeyond(Abs(a), All(kLargestAngle))) return result;
+  for (int i = 0; i < kNativeLanes; ++i) {
+    if (!(__builtin_fabsf(a.v[i]) <= kLargestAngle))
       result.v[i] = static_cast<float>(other(double{a.v[i]}));
-    }
   }
   return result;
 }

@@ -38,7 +38,7 @@ DEEPPCR_INLINE Vec<N> PowerOfTwo(typename Vec<N>::Int n) {
 // with 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
 template <int N>
 struct Reduced {
-  Vec<N> r;
+  Vec<N> r, whole;  // n as a float
   typename Vec<N>::Int n;
 };
 
@@ -50,7 +50,7 @@ DEEPPCR_INLINE Reduced<N> ReduceByLog2(Vec<N> x) {
   // ln 2 in two parts, the first with trailing zeros so that the product is exact.
   const Vec<N> r =
       FmaNegative(n, Broadcast<N>(-2.12194440e-4F), FmaNegative(n, Broadcast<N>(0.693359375F), x));
-  return {r, reinterpret_cast<typename Vec<N>::Int>(shifted.bits() - magic.bits())};
+  return {r, n, reinterpret_cast<typename Vec<N>::Int>(shifted.bits() - magic.bits())};
 }
 
 // (e^r - 1 - r) / r^2 for |r| <= 0.35 (Cephes, expf).
@@ -58,6 +58,12 @@ template <int N>
 DEEPPCR_INLINE Vec<N> ExpRemainder(Vec<N> r) {
   return Polynomial(r, 1.9875691500e-4F, 1.3981999507e-3F, 8.3334519073e-3F, 4.1665795894e-2F,
                     1.6666665459e-1F, 5.0000001201e-1F);
+}
+
+// e^r for |r| <= 0.35.
+template <int N>
+DEEPPCR_INLINE Vec<N> MantissaOfExp(Vec<N> r) {
+  return Fma(r * r, ExpRemainder(r), r) + Broadcast<N>(1.0F);
 }
 
 // e^x = head * tail for -120 <= x <= 89: two factors, because 2^n alone leaves the range before e^x
@@ -71,17 +77,29 @@ struct ExpFactors {
 template <int N>
 DEEPPCR_INLINE ExpFactors<N> FactorExp(Vec<N> x) {
   const Reduced<N> reduced = ReduceByLog2(x);
-  const Vec<N> r = reduced.r;
-  const Vec<N> mantissa = Fma(r * r, ExpRemainder(r), r) + Broadcast<N>(1.0F);
+  const Vec<N> mantissa = MantissaOfExp(reduced.r);
   const typename Vec<N>::Int half = reduced.n >> 1;
   return {mantissa * PowerOfTwo<N>(half), PowerOfTwo<N>(reduced.n - half)};
+}
+
+// The product of the factors: one instruction multiplies by any 2^n, with the same bits.
+template <int N>
+DEEPPCR_INLINE Vec<N> BoundedExp(Vec<N> x) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) {
+    const Reduced<N> reduced = ReduceByLog2(x);
+    const Vec<N> mantissa = MantissaOfExp(reduced.r);
+    return {_mm512_maskz_scalef_ps(0xFFFF, mantissa.v, reduced.whole.v)};
+  }
+#endif
+  const ExpFactors<N> e = FactorExp(x);
+  return e.head * e.tail;
 }
 
 // e^x, with gradual underflow and overflow to infinity.
 template <int N>
 DEEPPCR_INLINE Vec<N> Exp(Vec<N> x) {
-  const ExpFactors<N> e = FactorExp(Min(Max(x, Broadcast<N>(-120.0F)), Broadcast<N>(89.0F)));
-  return e.head * e.tail;
+  return BoundedExp(Min(Max(x, Broadcast<N>(-120.0F)), Broadcast<N>(89.0F)));
 }
 
 // e^x - 1 for x <= 0, without cancellation near 0.
@@ -176,15 +194,20 @@ DEEPPCR_INLINE Vec<N> Softplus(Vec<N> x) {
   return Max(x, zero) + LogOnePlusUnit(Exp(-Abs(x)));
 }
 
-// e^(-x^2 / 2) for |x| <= 16 with its relative accuracy kept in the tail: the square is split so
-// that its head is exact.
+// e^(-x^2 / 2) for |x| <= 16 with its relative accuracy kept in the tail: the square in two parts,
+// of which the second is so small that 1 less its half is its factor. Without fused products the
+// head of x has an exact square, and the second part takes a few terms more.
 template <int N>
 DEEPPCR_INLINE Vec<N> GaussianKernel(Vec<N> x) {
-  const Vec<N> head = Vec<N>::FromBits(x.bits() & 0xFFFFF000U);
-  const Vec<N> half = Broadcast<N>(0.5F);
-  const Vec<N> tail = (x - head) * (x + head) * half;
+  const Vec<N> lowest = Broadcast<N>(-120.0F);
+#if defined(__FMA__)
+  const Vec<N> square = x * x, correction = Broadcast<N>(-0.5F) * Fma(x, x, -square);
+#else
+  const Vec<N> head = Vec<N>::FromBits(x.bits() & 0xFFFFF000U), square = head * head;
+  const Vec<N> tail = (x - head) * (x + head) * Broadcast<N>(0.5F);
   const Vec<N> correction = -tail * Polynomial(-tail, 4.16666667e-2F, 1.66666667e-1F, 0.5F, 1.0F);
-  const Vec<N> e = Exp(-(head * head * half));
+#endif
+  const Vec<N> e = BoundedExp(Max(Broadcast<N>(-0.5F) * square, lowest));
   return Fma(e, correction, e);
 }
 

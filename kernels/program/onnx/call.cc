@@ -23,9 +23,14 @@ absl::StatusOr<std::vector<int64_t>> Call::Integers(size_t i, std::string_view w
   if (!Has(i)) return InvalidArgument("input ", i, ", ", what, ", is missing");
   const Tensor& tensor = in(i);
   if (!tensor.is_constant()) {
+    // In a stack no input but the state is there, and the time is the layer.
+    const bool by_layer =
+        lowering.OnTimeAlone(tensor) && !lowering.builder().program().stacked.empty();
     return InvalidArgument("input ", i, ", ", what,
-                           ", depends on the graph's inputs; it has to be a constant: shapes and "
-                           "places that depend on data are not taken");
+                           by_layer ? ", is made of weights that differ from layer to layer"
+                                    : ", depends on the graph's inputs",
+                           "; it has to be a constant: shapes and places that depend on data are "
+                           "not taken");
   }
   if (tensor.type == OnnxType::kFloat || tensor.shape.size() > 1) {
     return InvalidArgument("input ", i, ", ", what, ": expected integers in a list");

@@ -79,3 +79,9 @@ def reading_call(reader, numbers, steps):
     weights = native.aligned(np.ones(whole))
     reader.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
     return PythonCall(lambda: (reader(weights.ctypes.data, whole, steps), weights)[0])
+
+
+def multiplying_call(multiplier, numbers, steps, samples):
+    """Multiplies and adds as often as the step's layers do, for all samples and steps."""
+    multiplier.argtypes, multiplier.restype = [ctypes.c_int64], ctypes.c_float
+    return PythonCall(lambda: multiplier(numbers * steps * samples))

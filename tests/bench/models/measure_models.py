@@ -83,7 +83,7 @@ def checked(calls, wanted):
 
 
 def measured_row(arguments, prepared, made, samples):
-    library, loaded, session, reader = made
+    library, loaded, session, reader, multiplier = made
     (x, noise), others = prepared.inputs(samples)
     calls = {
         'ours': engines.our_call(library, loaded, arguments.scratch / 'lib', x, noise, others),
@@ -92,6 +92,8 @@ def measured_row(arguments, prepared, made, samples):
     errors = checked(calls, prepared.answer(x, noise, others))
     numbers = prepared.program.step_numbers
     calls['reading'] = engines.reading_call(reader, numbers, prepared.model.steps)
+    calls['multiplying'] = engines.multiplying_call(multiplier, numbers, prepared.model.steps,
+                                                    samples)
     taken = protocol.measured(calls, arguments.seconds)
     return {'model': prepared.model.name, 'title': prepared.model.title, 'samples': samples,
             'steps': prepared.model.steps, 'step_bytes': 4 * numbers, 'errors': errors,
@@ -110,13 +112,16 @@ def result(arguments, tables, **others):
 
 def measure(arguments, models):
     library = ours.Library(arguments.library)
-    reader = native.load_library('weight_bytes', arguments.scratch / 'lib').weight_bytes_read
+    reader, multiplier = (
+        getattr(native.load_library(name, arguments.scratch / 'lib'), symbol)
+        for name, symbol in (('weight_bytes', 'weight_bytes_read'),
+                             ('multiply_adds', 'multiply_adds_run')))
     versions = (f'{library.version()}; PyTorch {torch.__version__}; '
                 f'ONNX Runtime {engines.onnxruntime.__version__}')
     cache, rows = model_tables.second_level_cache(), []
     for prepared in models:
         made = (library, library.load(prepared.folder),
-                engines.session_of(prepared.folder / 'denoiser.onnx'), reader)
+                engines.session_of(prepared.folder / 'denoiser.onnx'), reader, multiplier)
         for samples in arguments.samples:
             row = measured_row(arguments, prepared, made, samples)
             rows.append(row)
@@ -161,7 +166,7 @@ def main():
     os.sched_setaffinity(0, {arguments.core})
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
-    for name in ('c_loop', 'weight_bytes'):
+    for name in ('c_loop', 'weight_bytes', 'multiply_adds'):
         problem = native.compile_library(name, arguments.scratch / 'lib')
         if problem:
             sys.exit(f'measure_models.py: {problem}')

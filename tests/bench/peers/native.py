@@ -20,6 +20,7 @@ LIBRARIES = {
     'c_loop': ('c_loop.cc', []),
     'c_loop_fast': ('c_loop.cc', ['-ffast-math']),
     'weight_bytes': ('weight_bytes.cc', []),
+    'multiply_adds': ('multiply_adds.cc', []),
     # Without the limit a matrix of a static object may not exceed 128 KiB.
     'eigen_loop': ('eigen_loop.cc', ['-DNDEBUG', '-DEIGEN_STACK_ALLOCATION_LIMIT=0',
                                      '-isystem', str(EIGEN)]),

@@ -102,6 +102,33 @@ TEST_F(BlockStackTest, SharedWeightsAreTheFilesOwnAndNeedNoTensor) {
   EXPECT_EQ(*layer.bias, (std::vector<float>{5, 6}));
 }
 
+// A scalar without a tensor may be an exporter's constant, or a parameter that was forgotten.
+TEST_F(BlockStackTest, SaysWhichScalarsAreTheSameForAllLayers) {
+  OnnxModel block = Block();
+  block.Floats("gate", {}, {0.5F}).Floats("half", {}, {0.5F}).Ints("axis", {}, {0});
+  block.graph().mutable_output(0)->set_name("scaled");
+  block.Node("Mul", {"next", "gate"}, {"gated"}).Node("Mul", {"gated", "half"}, {"scaled"});
+  const auto notes = [&](const std::vector<NamedTensor>& tensors, const std::string& extra = "") {
+    Write(block, tensors, extra);
+    const ModelFilesReport report = CheckModelFiles(directory_.path(), {});
+    EXPECT_EQ(report.problems, std::vector<std::string>());
+    std::vector<std::string> at_load;
+    EXPECT_TRUE(ReadModel(directory_.path(), {.notes = &at_load}).ok());
+    EXPECT_EQ(at_load, report.notes);
+    return report.notes;
+  };
+  const std::vector<std::string> both = notes(kTensors);
+  ASSERT_EQ(both.size(), 1u);
+  EXPECT_NE(both[0].find("block.onnx: the same for all layers"), std::string::npos) << both[0];
+  EXPECT_NE(both[0].find("\"gate\", \"half\""), std::string::npos) << both[0];
+  std::vector<NamedTensor> tensors = kTensors;
+  tensors.push_back(Numbers("gate", {3}));
+  const std::vector<std::string> one = notes(tensors);
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].find("\"gate\""), std::string::npos) << one[0];
+  EXPECT_TRUE(notes(tensors, R"(, "shared_weights": ["half"])").empty());
+}
+
 TEST_F(BlockStackTest, OuterLayersAreThoseOfNamedStacks) {
   std::vector<NamedTensor> tensors = kTensors;
   tensors.push_back(Numbers("input.weight", {2, 2}));
@@ -166,6 +193,12 @@ TEST_F(BlockStackTest, NamesWhatTheGraphDoesNotFit) {
   OnnxModel unknown = Block();
   unknown.last_node().set_op_type("Sigmoidal");
   refused(unknown, "(\"Sigmoidal\")");
+  // A shape that each layer would have for itself.
+  OnnxModel shaped = Block();
+  shaped.graph().mutable_output(0)->set_name("shaped");
+  shaped.Node("Cast", {"b"}, {"of_b"}).Int("to", onnx::TensorProto::INT64);
+  shaped.Node("Reshape", {"next", "of_b"}, {"shaped"});
+  refused(shaped, "the shape, is made of weights that differ from layer to layer; it has to be");
   OnnxModel named = Block();
   named.Floats("output.weight", {2}, {1, 2});
   refused(named, "which is the name of the output layer outside the blocks; rename it");

@@ -46,6 +46,19 @@ TEST(PackedProgramTest, CountsRunsAndSeeds) {
   EXPECT_TRUE(PackProgram(program, 1, kOneStep, {.max_bytes = packed->memory_bytes()}).ok());
 }
 
+// More steps than there are bytes to count.
+TEST(PackedProgramTest, RefusesSizesBeyond64Bits) {
+  Draft draft;
+  const ValueId z = draft.State(2), time = draft.Time();
+  const ValueId said = draft.Add(z, draft.Arrange({time}, {{0, 0}, {0, 0}}));
+  const Program program = draft.Finish(draft.ReverseStep(z, said), said);
+  ASSERT_TRUE(PackProgram(program, 1, kOneStep, {}).ok());
+  for (const int64_t steps : {INT64_MAX / 2, INT64_MAX / 16, INT64_MAX / 64 + 1}) {
+    const auto packed = PackProgram(program, steps, kOneStep, {});
+    EXPECT_TRUE(absl::IsResourceExhausted(packed.status())) << steps << ": " << packed.status();
+  }
+}
+
 // A layer on the time that takes seconds to evaluate for one step.
 TEST(PackedProgramTest, StopsInTheMiddleOfATable) {
   Draft draft;

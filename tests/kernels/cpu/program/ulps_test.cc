@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rounding of every elementwise operation, against what its row states.
+// The rounding of every elementwise operation, against what its row states, and special values.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -81,6 +81,90 @@ TEST_P(UlpsTest, NoOperationRoundsMoreThanItsRowStates) {
     }
     EXPECT_EQ(false_ones, 0) << row.name << " at " << at[0] << " " << at[1] << ": " << worst
                              << " units, " << at_worst << " stated";
+  }
+}
+
+// Where functions have values of their own, or none: both zeros, subnormal floats, infinities, NaN.
+const float kSpecial[] = {0.0F,
+                          -0.0F,
+                          0x1p-149F,
+                          -0x1.8p-130F,
+                          0x1p-126F,
+                          0.5F,
+                          -0.5F,
+                          0x1.fffffep-1F,
+                          1.0F,
+                          -1.0F,
+                          0x1.000002p0F,
+                          2.0F,
+                          -2.0F,
+                          -3.0F,
+                          5.0F,
+                          0x1.000002p24F,
+                          -0x1.fffffep23F,
+                          0x1p100F,
+                          -std::numeric_limits<float>::max(),
+                          std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN()};
+
+// Of results that are no normal floats: the same NaN, infinity or zero, or the next subnormal one.
+bool IsSame(float result, double exact) {
+  if (std::isnan(exact)) return std::isnan(result);
+  const auto rounded = static_cast<float>(exact);
+  if (std::isinf(rounded) || exact == 0)
+    return result == rounded && std::signbit(result) == std::signbit(rounded);
+  return std::fabs(result - exact) <= std::numeric_limits<float>::denorm_min();
+}
+
+TEST_P(UlpsTest, SpecialValuesAreThoseOfTheCLibrary) {
+  const ProgramKernels kernels = testing::KernelsOfThisMachine()[GetParam()].set.program();
+  std::vector<float> first, second;
+  for (const float a : kSpecial) {
+    for (const float b : kSpecial) {
+      first.push_back(a);
+      second.push_back(b);
+    }
+  }
+  while (first.size() % 16 != 0) {
+    first.push_back(1);
+    second.push_back(1);
+  }
+  const float* const operands[] = {first.data(), second.data()};
+  std::vector<float> results(first.size());
+  for (const Op op : {Op::kLog, Op::kAtan, Op::kErf, Op::kFloor, Op::kPower}) {
+    kernels.elementwise[static_cast<int>(op)].value(operands, results.data(), std::ssize(results));
+    for (size_t i = 0; i < results.size(); ++i) {
+      const double a[] = {first[i], second[i]};
+      const double exact = program::ElementwiseRowOf(op).value(a);
+      const bool is_normal = std::isnormal(exact) && std::isnormal(static_cast<float>(exact));
+      const double units = std::fabs(results[i] - exact) / std::fabs(exact) * 0x1p24;
+      EXPECT_TRUE(is_normal ? units <= program::RowOf(op).ulps : IsSame(results[i], exact))
+          << program::RowOf(op).name << " of " << first[i] << " and " << second[i] << ": "
+          << results[i] << ", not " << exact;
+    }
+  }
+}
+
+// Whatever is beside an element, and in whichever lane of a short or long run it is.
+TEST_P(UlpsTest, NoElementDependsOnItsPlace) {
+  const ProgramKernels kernels = testing::KernelsOfThisMachine()[GetParam()].set.program();
+  std::mt19937 random(2);
+  const std::vector<float> all[] = {Positions(random), Positions(random), Positions(random)};
+  constexpr int64_t kRun = 16 * 9;  // vectors by fours and one by one
+  for (const OpRow& row : program::kOps) {
+    if (row.kind != OpKind::kElementwise) continue;
+    const auto value = kernels.elementwise[static_cast<int>(row.op)].value;
+    std::vector<float> whole(kRun), shifted(kRun);
+    const float* operands[kMostOperands] = {};
+    for (int k = 0; k < row.operands; ++k) operands[k] = all[k].data();
+    value(operands, whole.data(), kRun);
+    for (int64_t by = 1; by < kRun; ++by) {
+      for (int k = 0; k < row.operands; ++k) operands[k] = all[k].data() + by;
+      value(operands, shifted.data(), kRun);
+      ASSERT_EQ(std::memcmp(shifted.data(), whole.data() + by, (kRun - by) * sizeof(float)), 0)
+          << row.name << " by " << by;
+    }
   }
 }
 
