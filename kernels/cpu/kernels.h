@@ -98,6 +98,8 @@ struct Kernels {
   IntervalNorms (*update)(const UpdateArgs& args);
   // x[i] <- act(x[i]); count is a multiple of 4.
   void (*activate)(Activation activation, float* x, int64_t count);
+  // x[i] <- act'(x[i]); likewise.
+  void (*differentiate)(Activation activation, float* x, int64_t count);
 };
 
 // Tables for `width`, which must be 4, 8, 16, 32, 64 or a multiple of 32 beyond (two of the widest

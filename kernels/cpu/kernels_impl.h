@@ -504,12 +504,20 @@ inline void ActivateArray(Activation activation, float* x, int64_t count) {
   }
 }
 
+inline void DifferentiateArray(Activation activation, float* x, int64_t count) {
+  for (int64_t i = 0; i < count; i += 4) {
+    Vec<4> v[1] = {Load<4>(x + i)};
+    Differentiate(activation, v);
+    Store(x + i, v[0]);
+  }
+}
+
 // ---- Table
 // ------------------------------------------------------------------------------------------------------
 
 template <int W>
-inline constexpr Kernels kTable = {&Advance<W>, &Propagate<W>, &Apply<W>, &Update<W>,
-                                   &ActivateArray};
+inline constexpr Kernels kTable = {&Advance<W>, &Propagate<W>,  &Apply<W>,
+                                   &Update<W>,  &ActivateArray, &DifferentiateArray};
 
 inline Kernels TableFor(int64_t width) {
   switch (width) {

@@ -158,14 +158,22 @@ class Packer {
     floats.Add({num_steps_, row_floats_[program::kOnTime]});
     for (const Instruction& instruction : program_.instructions) {
       DEEPPCR_RETURN_IF_ERROR(Note(CheckJump(instruction)));
-      if (IsPackedProduct(instruction))
-        floats.Add(
-            {num_steps_, PanelRowWidth(instruction.linear.rows), instruction.linear.cols + 3});
-      if (instruction.op == program::Op::kLinear || instruction.op == program::Op::kLookup)
-        floats.Add({PanelRowWidth(instruction.linear.rows), instruction.linear.cols + 3});
+      AddWeights(instruction, &floats);
     }
     floats.Add({BytesBesideFloats() / static_cast<int64_t>(sizeof(float))});
     return floats.Check(limits_);
+  }
+
+  // Of an instruction's matrices or table; what makes values of the time is not packed.
+  void AddWeights(const Instruction& instruction, PackedSize* floats) const {
+    const program::LinearLayer& sizes = instruction.linear;
+    if (SectionAt(instruction.result) == program::kOnTime) return;
+    if (instruction.op == program::Op::kProduct)
+      floats->Add({num_steps_, PanelFloats(sizes.rows, sizes.cols)});
+    if (instruction.op == program::Op::kLinear)
+      floats->Add({PanelFloats(sizes.rows, sizes.cols)});
+    if (instruction.op == program::Op::kLookup)
+      floats->Add({sizes.rows, PanelRowWidth(sizes.cols)});
   }
 
   // No probe passes through a value that jumps, but where a comparison makes it.
@@ -331,8 +339,8 @@ class Packer {
     return absl::OkStatus();
   }
 
-  // Marks additions whose result only the activation behind them reads, and that only the addition
-  // behind it.
+  // Marks products whose result only the addition behind them reads; and additions whose result
+  // only the activation behind them reads, and that only the addition behind it.
   void JoinBranches(uint8_t section, PackedSection* packed) const {
     std::vector<int> reads(program_.values.size());
     for (const Instruction& instruction : program_.instructions)
@@ -344,6 +352,12 @@ class Packer {
       if (SectionAt(instruction.result) == section) all.push_back(&instruction);
     for (size_t i = 0; i + 1 < all.size(); ++i) {
       const Instruction &sum = *all[i], &activation = *all[i + 1];
+      if (sum.op == program::Op::kMultiply && activation.op == program::Op::kAdd &&
+          reads[sum.result] == 1 && std::ranges::count(activation.operands, sum.result) == 1) {
+        packed->instructions[i].together = 2;
+        packed->instructions[i].addend = activation.operands[0] == sum.result ? 1 : 0;
+        continue;
+      }
       if (sum.op != program::Op::kAdd || !program::ActivationOf(activation.op).has_value() ||
           reads[sum.result] != 1 || activation.operands[0] != sum.result)
         continue;
@@ -514,6 +528,20 @@ int64_t PackedProgram::memory_bytes() const {
       bytes += std::ssize(instruction.runs) * static_cast<int64_t>(sizeof(ElementRun));
   }
   return bytes;
+}
+
+void PackedProgram::ForgetConditions() {
+  for (PackedSection* section : {&condition, &mixed}) {
+    for (const PackedInstruction& instruction : section->instructions) {
+      std::erase_if(panels, [&](const PackedPanels& layer) {
+        return instruction.layers != nullptr && layer.views.data() == instruction.layers;
+      });
+      std::erase_if(tables, [&](const AlignedBuffer<float>& table) {
+        return instruction.table != nullptr && table.data() == instruction.table;
+      });
+    }
+    *section = {.row_floats = section->row_floats};
+  }
 }
 
 absl::StatusOr<PackedProgram> PackProgram(const Program& program, int64_t num_steps,

@@ -5,10 +5,11 @@
 #include <utility>
 
 #include "kernels/base/status_macros.h"
-#include "kernels/cpu/diffusion/system.h"
 #include "kernels/cpu/program/block_stack.h"
 #include "kernels/cpu/program/condition_rows.h"
 #include "kernels/cpu/program/reverse_process.h"
+#include "kernels/program/denoiser_program.h"
+#include "kernels/program/optimize.h"
 
 namespace deeppcr::cpu {
 namespace {
@@ -24,10 +25,11 @@ int64_t LargestProduct(const PackedSection& section) {
 }
 
 // Computes what every class gives, if that fits; a sample's label then costs nothing.
-absl::Status FillClasses(const PackingLimits& limits, PackedProgramSystem* packed) {
+absl::Status FillClasses(int64_t max_bytes, const PackingLimits& limits,
+                         PackedProgramSystem* packed) {
   const int64_t classes = packed->shape.num_classes, floats = packed->condition_floats();
-  constexpr int64_t kMostFloats = kMaxModulationBytes / int64_t{sizeof(float)};
-  if (classes == 0 || floats == 0 || floats > kMostFloats / classes) return absl::OkStatus();
+  const int64_t most_floats = max_bytes / int64_t{sizeof(float)};
+  if (classes == 0 || floats == 0 || floats > most_floats / classes) return absl::OkStatus();
   DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(classes * floats, limits));
   AlignedBuffer<float> filled(classes * floats);
   ConditionRows rows(*packed);
@@ -37,6 +39,7 @@ absl::Status FillClasses(const PackingLimits& limits, PackedProgramSystem* packe
               filled.data() + i * floats);
   if (Fired(limits.token)) return absl::CancelledError("stopped while tables were made");
   packed->classes = std::move(filled);
+  packed->program.ForgetConditions();
   return absl::OkStatus();
 }
 
@@ -85,9 +88,16 @@ std::unique_ptr<PackedProgramSystem> NewPacked(const Spec& spec, const KernelSet
   packed->shape = ShapeOf(spec);
   packed->width = PaddedWidth(spec.state_dim);
   packed->kernels = set.kernels(packed->width);
-  packed->denoiser_kernels = set.denoiser();
   packed->program_kernels = set.program();
   return packed;
+}
+
+// Lower bound of the floats that the layers and the time embeddings of a named denoiser take.
+int64_t NetworkFloats(const DiffusionSpec& spec) {
+  const DenoiserSpec& d = spec.denoiser;
+  const int64_t rows = d.modulation_dim() / d.hidden_dim +
+                       (d.kind == DenoiserKind::kAdaLnMlp ? 2 : 1) * d.num_blocks;
+  return (rows * d.hidden_dim + spec.num_steps()) * PanelRowWidth(d.hidden_dim);
 }
 
 // How steps and passes are shared and samples grouped.
@@ -105,7 +115,8 @@ std::unique_ptr<PackedSystem> Planned(std::unique_ptr<PackedProgramSystem> packe
 
 absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionProgramSpec& spec,
                                                                 const KernelSet& set,
-                                                                const PackingLimits& limits) {
+                                                                const PackingLimits& limits,
+                                                                int64_t max_class_bytes) {
   std::unique_ptr<PackedProgramSystem> packed = NewPacked(spec, set);
   packed->clip_range = static_cast<float>(spec.clip_range);
   for (const ReverseStep& step : spec.steps) {
@@ -118,8 +129,20 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionP
     DEEPPCR_ASSIGN_OR_RETURN(PackedDense dense, PackDense(layer, set.kernels));
     packed->decoder.push_back(std::move(dense));
   }
-  DEEPPCR_RETURN_IF_ERROR(FillClasses(limits, packed.get()));
+  DEEPPCR_RETURN_IF_ERROR(FillClasses(max_class_bytes, limits, packed.get()));
   return Planned(std::move(packed));
+}
+
+absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionSpec& spec,
+                                                                const KernelSet& set,
+                                                                const PackingLimits& limits,
+                                                                int64_t max_class_bytes) {
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(NetworkFloats(spec), limits));
+  DEEPPCR_ASSIGN_OR_RETURN(const program::Program written,
+                           program::ProgramOfDenoiser(spec, program::kNoLimits));
+  DEEPPCR_ASSIGN_OR_RETURN(const program::Program program,
+                           program::Optimize(written, program::kNoLimits));
+  return PackProgramSystem(program::WithProgram(spec, program), set, limits, max_class_bytes);
 }
 
 absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const StackProgramSpec& spec,
