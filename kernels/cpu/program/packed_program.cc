@@ -153,6 +153,7 @@ class Packer {
         SectionAt(program_.prediction) != program::kOnState)
       DEEPPCR_RETURN_IF_ERROR(
           Note(InvalidArgument("the prediction of the denoiser does not depend on the state")));
+    DEEPPCR_RETURN_IF_ERROR(CheckConditionRows());
     PackedSize floats;
     floats.Add({row_floats_[program::kOnNothing]});
     floats.Add({num_steps_, row_floats_[program::kOnTime]});
@@ -162,6 +163,17 @@ class Packer {
     }
     floats.Add({BytesBesideFloats() / static_cast<int64_t>(sizeof(float))});
     return floats.Check(limits_);
+  }
+
+  absl::Status CheckConditionRows() {
+    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+    const int64_t once = row_floats_[program::kOnCondition] * kFloat;
+    const int64_t per_step = row_floats_[program::kOnTimeAndCondition] * kFloat;
+    const int64_t bytes = once + num_steps_ * per_step;
+    if (bytes <= kMostConditionBytes) return absl::OkStatus();
+    return Note(ResourceExhausted("a condition gives ", once, " bytes, and ", per_step,
+                                  " for each of ", num_steps_, " steps: ", bytes,
+                                  " bytes a sample; ", kMostConditionBytes, " are allowed"));
   }
 
   // Of an instruction's matrices or table; what makes values of the time is not packed.

@@ -19,6 +19,10 @@
 
 namespace deeppcr::cpu {
 
+// Budget for what conditions give, one row for all steps and one for each, of the samples that are
+// advanced together. A model of which one sample takes more is refused.
+inline constexpr int64_t kMostConditionBytes = int64_t{512} << 20;
+
 // Where a section finds a value: in its own frame, or in a row that was filled before.
 enum class Home : uint8_t {
   kFrame,      // made by the section itself

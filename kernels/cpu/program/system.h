@@ -21,7 +21,8 @@ inline constexpr int64_t kMaxClassBytes = int64_t{64} << 20;
 // Samples that are advanced together, at most: whole blocks of six rows, and so many that a step
 // which reads its weights from memory is bound by its products (measured: layers of 128 and 1024
 // gain nothing beyond, with AVX2 and AVX-512 on Zen 4). Fewer, but no fewer than kSequentialGroup,
-// where what is kept for so many takes more than kMaxGroupBytes.
+// where what is kept for so many takes more than kMaxGroupBytes; and fewer than those, down to one,
+// where that takes more than kMostConditionBytes (packed_program.h).
 inline constexpr int64_t kDiffusionGroup = 24;
 inline constexpr int64_t kMaxGroupBytes = int64_t{64} << 20;
 
