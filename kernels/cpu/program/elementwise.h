@@ -47,6 +47,10 @@ struct Lanes<Op::kGeluTanh> : ActivationLanes<Activation::kGeluTanh> {};
 template <>
 struct Lanes<Op::kRelu> : ActivationLanes<Activation::kRelu> {};
 template <>
+struct Lanes<Op::kLeakyRelu> : ActivationLanes<Activation::kLeakyRelu> {};
+template <>
+struct Lanes<Op::kElu> : ActivationLanes<Activation::kElu> {};
+template <>
 struct Lanes<Op::kSoftplus> : ActivationLanes<Activation::kSoftplus> {};
 template <>
 struct Lanes<Op::kMish> : ActivationLanes<Activation::kMish> {};
