@@ -328,11 +328,16 @@ class Packer {
     for (size_t at = 0; at < program_.instructions.size(); ++at) {
       const Instruction& instruction = program_.instructions[at];
       if (SectionAt(instruction.result) != section) continue;
-      frame_[instruction.result] = plan.Take(PanelRowWidth(program_.at(instruction.result).size));
+      const ValueId replaced = ReplacedBy(instruction, section, last, static_cast<int64_t>(at));
+      frame_[instruction.result] =
+          replaced != program::kNoValue
+              ? frame_[replaced]
+              : plan.Take(PanelRowWidth(program_.at(instruction.result).size));
       DEEPPCR_ASSIGN_OR_RETURN(PackedInstruction made, Pack(instruction, section, packed));
       packed->instructions.push_back(std::move(made));
       for (const ValueId id : Unique(instruction.operands)) {
-        if (SectionAt(id) == section && last[id] == static_cast<int64_t>(at)) plan.Free(frame_[id]);
+        if (id != replaced && SectionAt(id) == section && last[id] == static_cast<int64_t>(at))
+          plan.Free(frame_[id]);
       }
     }
     JoinBranches(section, packed);
@@ -349,6 +354,22 @@ class Packer {
     packed->row_floats = row_floats_[section];
     packed->frame_floats = plan.floats();
     return absl::OkStatus();
+  }
+
+  // The operand whose place a result takes, with its tangents: one that nothing reads behind
+  // instruction `at`, of an operation whose tangents ask for no operand that moves.
+  ValueId ReplacedBy(const Instruction& instruction, uint8_t section,
+                     const std::vector<int64_t>& last, int64_t at) const {
+    if (instruction.op != program::Op::kAdd && instruction.op != program::Op::kMultiply)
+      return program::kNoValue;
+    ValueId replaced = program::kNoValue;
+    int64_t moving = 0;
+    for (const ValueId id : instruction.operands) {
+      if (SectionAt(id) != section) continue;
+      ++moving;
+      if (last[id] == at) replaced = id;
+    }
+    return instruction.op == program::Op::kAdd || moving == 1 ? replaced : program::kNoValue;
   }
 
   // Marks products whose result only the addition behind them reads; and additions whose result
