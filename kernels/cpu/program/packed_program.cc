@@ -182,8 +182,7 @@ class Packer {
     if (SectionAt(instruction.result) == program::kOnTime) return;
     if (instruction.op == program::Op::kProduct)
       floats->Add({num_steps_, PanelFloats(sizes.rows, sizes.cols)});
-    if (instruction.op == program::Op::kLinear)
-      floats->Add({PanelFloats(sizes.rows, sizes.cols)});
+    if (instruction.op == program::Op::kLinear) floats->Add({PanelFloats(sizes.rows, sizes.cols)});
     if (instruction.op == program::Op::kLookup)
       floats->Add({sizes.rows, PanelRowWidth(sizes.cols)});
   }
