@@ -70,8 +70,9 @@ struct ParameterSums {
   float* decode_bias = nullptr;    // [output_dim]
 };
 
-// Memory and operations for the samples of a group. Not thread-safe. Nothing here allocates. The
-// bits of a sample's results do not depend on the other samples, nor on the other columns.
+// Memory and operations for the samples of a group, which have as many columns and want the same
+// results. Not thread-safe. Nothing here allocates. The bits of a sample's results do not depend on
+// the other samples, nor on the other columns.
 class BackwardSpace {
  public:
   virtual ~BackwardSpace() = default;
@@ -79,8 +80,7 @@ class BackwardSpace {
   // Threads that may share the work of the calls that follow, with the same bits; null: none.
   virtual void SetTeam(Team* team) { (void)team; }
 
-  // Takes a sample of the group, in [0, limits.samples), and forms its g_L. All samples of a group
-  // have as many columns.
+  // Takes a sample of the group, in [0, limits.samples), and forms its g_L.
   virtual void Begin(int32_t sample, const BackwardSample& taken) = 0;
 
   // Sequential way: takes samples 0..n-1 back through steps end, end - 1, .., begin + 1. Returns

@@ -113,7 +113,7 @@ class CpuBackwardSpace final : public BackwardSpace {
   void DownSweep(int level) override {
     if (level + 1 == tree_.levels())
       std::copy_n(g_.data(), floats(), Vector(tree_.place(level + 1, 0)));
-    for (int64_t j = 0; 2 * j < tree_.nodes(level); ++j) {
+    for (int64_t j = 0; 2 * j < tree_.nodes(level) && !Fired(token()); ++j) {
       // The parent's vector lies in the place of the right child, if there is one.
       const int64_t left = tree_.place(level, 2 * j);
       float* parent = Vector(tree_.place(level + 1, j));
@@ -195,6 +195,7 @@ class CpuBackwardSpace final : public BackwardSpace {
 }  // namespace
 
 int64_t CpuBackwardSpaceBytes(const PackedSystem& system, const BackwardLimits& limits) {
+  if (!system.has_backward) return 0;
   const BackwardSizes sizes = SizesOf(system, limits);
   if (sizes.overflow) return sizes.total_bytes();
   return sizes.total_bytes() + system.BackwardRecurrenceBytes(limits);

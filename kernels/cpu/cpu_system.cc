@@ -9,7 +9,6 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/cpu/cpu_backward_space.h"
 #include "kernels/cpu/cpu_space.h"
-#include "kernels/cpu/diffusion/system.h"
 #include "kernels/cpu/program/system.h"
 #include "kernels/cpu/stack/system.h"
 
@@ -70,7 +69,7 @@ struct NewSystemFrom {
     return Wrap(PackStack(spec, set.kernels, limits));
   }
   absl::StatusOr<std::unique_ptr<System>> operator()(const DiffusionSpec& spec) const {
-    return Wrap(PackDiffusion(spec, set, limits));
+    return Wrap(PackProgramSystem(spec, set, limits));
   }
   absl::StatusOr<std::unique_ptr<System>> operator()(const DiffusionProgramSpec& spec) const {
     return Wrap(PackProgramSystem(spec, set, limits));

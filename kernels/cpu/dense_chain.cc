@@ -30,11 +30,9 @@ void Multiply(const PackedDense& layer, const float* in, const float* bias, int6
 
 }  // namespace
 
-DenseChain::DenseChain(const std::vector<PackedDense>& layers, int64_t state_dim,
-                       const DenoiserKernels& kernels)
+DenseChain::DenseChain(const std::vector<PackedDense>& layers, int64_t state_dim)
     : layers_(layers),
       state_dim_(state_dim),
-      kernels_(kernels),
       widest_(WidestOf(layers, state_dim)),
       values_(2 * widest_),
       slopes_(SumOfWidths(layers)),
@@ -87,7 +85,7 @@ void DenseChain::RecordSlopes(const float* z) {
   for (const PackedDense& layer : layers_) {
     Multiply(layer, value, layer.bias.data(), widest_, 1, next);
     std::copy_n(next, layer.width, slope);
-    kernels_.differentiate(layer.activation, slope, layer.width);
+    layer.kernels.differentiate(layer.activation, slope, layer.width);
     layer.kernels.activate(layer.activation, next, layer.width);
     slope += layer.width;
     std::swap(value, next);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "kernels/base/aligned_buffer.h"
-#include "kernels/cpu/diffusion/kernels.h"
 #include "kernels/cpu/packed_dense.h"
 
 namespace deeppcr::cpu {
@@ -16,8 +15,7 @@ namespace deeppcr::cpu {
 class DenseChain {
  public:
   // `layers` must outlive the chain; if they are empty, the answer is the state.
-  DenseChain(const std::vector<PackedDense>& layers, int64_t state_dim,
-             const DenoiserKernels& kernels);
+  DenseChain(const std::vector<PackedDense>& layers, int64_t state_dim);
   static int64_t Bytes(const std::vector<PackedDense>& layers, int64_t state_dim);
   bool ok() const { return values_.ok() && slopes_.ok() && tangents_.ok() && row_sums_.ok(); }
 
@@ -31,7 +29,6 @@ class DenseChain {
 
   const std::vector<PackedDense>& layers_;
   const int64_t state_dim_;
-  const DenoiserKernels kernels_;
   const int64_t widest_;
   AlignedBuffer<float> values_;    // [2, widest]
   AlignedBuffer<float> slopes_;    // each layer's [width]

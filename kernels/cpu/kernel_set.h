@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/diffusion/kernels.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/program/kernels.h"
 
@@ -13,7 +12,6 @@ namespace deeppcr::cpu {
 // The kernel tables of one instruction set.
 struct KernelSet {
   Kernels (*kernels)(int64_t width);
-  DenoiserKernels (*denoiser)();
   ProgramKernels (*program)();
 };
 

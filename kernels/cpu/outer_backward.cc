@@ -58,6 +58,8 @@ void BeginOutputs(OuterBackward& decode, const SystemShape& shape, int64_t width
                   const BackwardSample& taken, float* g) {
   const int64_t dim = shape.state_dim;
   std::fill_n(g, taken.columns * width, 0.0F);
+  if (taken.of_outputs == nullptr && taken.decode_delta != nullptr)
+    std::fill_n(taken.decode_delta, shape.output_dim, 0.0F);
   if (taken.of_outputs != nullptr) decode.At(taken.states + shape.num_steps * dim);
   for (int64_t j = 0; j < taken.columns; ++j) {
     float* column = g + j * width;

@@ -15,7 +15,7 @@ namespace deeppcr::program {
 // The activation that an operation is, if it is one.
 std::optional<Activation> ActivationOf(Op op);
 
-// Writes act(x), of one operation or of several. Errors: those of ProgramBuilder.
+// Writes act(x). Errors: those of ProgramBuilder.
 absl::StatusOr<ValueId> AddActivation(ProgramBuilder& builder, Activation activation, ValueId x);
 
 }  // namespace deeppcr::program

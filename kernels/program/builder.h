@@ -26,6 +26,10 @@ struct ProgramLimits {
   int64_t max_matrix_elements = int64_t{1} << 24;  // of one matrix of a stack
 };
 
+// For models that have limits of their own.
+inline constexpr ProgramLimits kNoLimits = {int64_t{1} << 40, int64_t{1} << 40, int64_t{1} << 40,
+                                            int64_t{1} << 40, int64_t{1} << 40, int64_t{1} << 40};
+
 // Writes a program, one instruction after another. Checks shapes, folds what depends on nothing,
 // in double, and returns a value that is there already where the same instruction comes again.
 //

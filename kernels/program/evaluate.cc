@@ -155,6 +155,17 @@ class Pause {
   int64_t done_ = 0;
 };
 
+// w x, in several sums at a time: one alone waits for every addition.
+double Dot(const float* w, const double* x, int64_t n) {
+  constexpr int kSums = 8;
+  double sums[kSums] = {};
+  int64_t k = 0;
+  for (; k + kSums <= n; k += kSums)
+    for (int i = 0; i < kSums; ++i) sums[i] += double{w[k + i]} * x[k + i];
+  for (; k < n; ++k) sums[0] += double{w[k]} * x[k];
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
 Vector Linear(const LinearLayer& layer, View x, bool with_bias,
               const CancelToken* token = nullptr) {
   Vector y(static_cast<size_t>(layer.rows * layer.repeat));
@@ -162,10 +173,9 @@ Vector Linear(const LinearLayer& layer, View x, bool with_bias,
   for (int64_t r = 0; r < layer.repeat; ++r) {
     for (int64_t i = 0; i < layer.rows; ++i) {
       if (pause.Stop(layer.cols)) return y;
-      double sum = with_bias && layer.bias != nullptr ? (*layer.bias)[i] : 0.0;
-      for (int64_t k = 0; k < layer.cols; ++k)
-        sum += double{(*layer.weight)[i * layer.cols + k]} * x[r * layer.cols + k];
-      y[r * layer.rows + i] = sum;
+      const double bias = with_bias && layer.bias != nullptr ? (*layer.bias)[i] : 0.0;
+      y[r * layer.rows + i] =
+          bias + Dot(layer.weight->data() + i * layer.cols, x.data() + r * layer.cols, layer.cols);
     }
   }
   return y;
@@ -351,7 +361,9 @@ Vector TangentOf(const Instruction& instruction, View result, std::span<const Vi
         for (size_t k = 0; k < operands.size(); ++k) a[k] = operands[k][i];
         ElementwiseRowOf(instruction.op).slopes(a, s);
         for (size_t k = 0; k < operands.size(); ++k) {
-          if (!tangents[k].empty()) t[i] += s[k] * tangents[k][i];
+          // The side that a select has not chosen has no part, whatever its tangent.
+          const bool unread = instruction.op == Op::kSelect && s[k] == 0;
+          if (!tangents[k].empty() && !unread) t[i] += s[k] * tangents[k][i];
         }
       }
       return t;
@@ -421,6 +433,8 @@ void AddCotangents(const Instruction& instruction, View result, std::span<const 
     case OpKind::kElementwise: {
       double a[3] = {}, s[3] = {};
       for (size_t i = 0; i < g.size(); ++i) {
+        // The side that a select has not chosen gets nothing, whatever the slopes before it.
+        if (g[i] == 0) continue;
         for (size_t k = 0; k < operands.size(); ++k) a[k] = operands[k][i];
         ElementwiseRowOf(instruction.op).slopes(a, s);
         for (size_t k = 0; k < operands.size(); ++k) (*to[k])[i] += s[k] * g[i];

@@ -25,9 +25,13 @@ constexpr int kMaxRounds = 16;
 
 // Rewrites of an instruction, tried in this order.
 using Rule = std::optional<Rewrite> (*)(Search&, const Instruction&);
-constexpr std::array<Rule, 6> kRules = {RecogniseExponentials, RecogniseQuotientNorm,
-                                        RewriteProduct,        RegroupSum,
-                                        SplitByClass,          MergeLayers};
+constexpr std::array<Rule, 7> kRules = {RecogniseExponentials,
+                                        RecogniseQuotientNorm,
+                                        RewriteProduct,
+                                        DistributeProduct,
+                                        RegroupSum,
+                                        SplitByClass,
+                                        MergeLayers};
 
 // What a round writes: the values that are needed, and how instructions are rewritten.
 struct Choice {

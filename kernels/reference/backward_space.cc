@@ -42,6 +42,8 @@ class ReferenceBackwardSpace final : public BackwardSpace {
     Sample& s = samples_[static_cast<size_t>(sample)];
     s = {.taken = taken, .recurrence = family_.Encode(*taken.input)};
     const Vector last = State(s, num_steps_);
+    if (taken.of_outputs == nullptr && taken.decode_delta != nullptr)
+      std::fill_n(taken.decode_delta, family_.shape.output_dim, 0.0F);
     for (int64_t j = 0; j < taken.columns; ++j) {
       Vector g(static_cast<size_t>(dim_));
       if (taken.of_outputs != nullptr) {

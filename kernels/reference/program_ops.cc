@@ -62,6 +62,7 @@ std::vector<double> StepJacobian(const DiffusionProgramSpec& spec, int64_t step,
 
 std::vector<double> StepByInputs(const DiffusionProgramSpec& spec, int64_t step,
                                  const float* inputs, std::span<const double> z) {
+  if (spec.program->condition == program::kNoValue) return {};
   const std::vector<double> condition(inputs, inputs + spec.condition_dim);
   const At at(spec, step, condition, {}, z);
   std::vector<double> jacobian;

@@ -26,7 +26,8 @@ std::vector<double> Step(const DiffusionProgramSpec& spec, int64_t step,
 std::vector<double> StepJacobian(const DiffusionProgramSpec& spec, int64_t step,
                                  std::span<const double> condition, std::span<const double> z);
 
-// By the conditioning vector [input_dim] at reverse step `step`: [D, input_dim] row-major.
+// By the conditioning vector [input_dim] at reverse step `step`: [D, input_dim] row-major; empty
+// where the program does not read it.
 std::vector<double> StepByInputs(const DiffusionProgramSpec& spec, int64_t step,
                                  const float* inputs, std::span<const double> z);
 

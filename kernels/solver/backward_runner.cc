@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/solver/backward.h"
@@ -19,6 +20,8 @@ namespace {
 constexpr int32_t kSamplesTogether = 8;
 // Cotangents of a sample that go back together.
 constexpr int64_t kColumnsTogether = 32;
+// Cotangents of a sample, at most: more are a request for memory.
+constexpr int64_t kMostColumns = 1 << 16;
 
 // True if rows [first, first + n) of an array, which may be absent, are finite.
 bool AllFinite(std::span<const float> all, int64_t first, int64_t n, int64_t size) {
@@ -42,11 +45,19 @@ absl::StatusOr<BackwardLimits> ChooseBackwardLimits(const System& system, int64_
                                                     int64_t max_bytes) {
   BackwardLimits limits = {.samples = kSamplesTogether, .columns = kColumnsTogether};
   const auto fits = [&] { return system.BackwardSpaceBytes(limits) <= max_bytes; };
+  // The parallel way takes one sample.
+  if (!fits()) limits.samples = 1;
   while (!fits() && limits.min_shooting_interval < num_steps)
     limits.min_shooting_interval = std::min(2 * limits.min_shooting_interval, num_steps);
   if (!fits()) limits.parallel = false;
-  while (!fits() && limits.samples > 1) limits.samples /= 2;
   while (!fits() && limits.columns > 1) limits.columns /= 2;
+  while (fits() && limits.samples < kSamplesTogether) {
+    limits.samples *= 2;
+    if (!fits()) {
+      limits.samples /= 2;
+      break;
+    }
+  }
   if (fits()) return limits;
   return ResourceExhausted("backward pass: ", system.BackwardSpaceBytes(limits),
                            " bytes wanted per thread, ", max_bytes,
@@ -133,8 +144,12 @@ class BackwardRunner::Batch {
               const PassCount& count) {
     const SystemShape& shape = runner_.shape_;
     const int64_t row = b * item.columns + column;
+    const int64_t dim = shape.state_dim;
     const bool finite = AllFinite(item.inputs, row, columns, shape.input_dim) &&
-                        AllFinite(item.initial, row, columns, shape.state_dim);
+                        AllFinite(item.initial, row, columns, dim) &&
+                        AllFinite(item.step_noise, row, columns, shape.num_steps * dim) &&
+                        AllFinite(item.deltas, b, 1, shape.num_steps * dim) &&
+                        AllFinite(item.encode_deltas, b, 1, dim);
     Termination termination = finite ? Termination::kDirect : Termination::kNonFinite;
     if (item.token != nullptr) {
       const StopReason reason = item.token->stop_reason();
@@ -186,7 +201,10 @@ absl::StatusOr<std::unique_ptr<BackwardRunner>> BackwardRunner::Create(const Sys
 absl::Status BackwardRunner::Check(const BackwardOptions& options, const BackwardItem& item) const {
   DEEPPCR_RETURN_IF_ERROR(CheckSamples(item.samples, shape_));
   const int64_t n = item.samples.num_samples, dim = shape_.state_dim, m = item.columns;
-  if (m < 1) return InvalidArgument("run item: columns: expected at least 1, got ", m);
+  if (m < 1 || m > kMostColumns)
+    return InvalidArgument("run item: columns: expected 1 .. ", kMostColumns, ", got ", m);
+  if (item.of_outputs.empty() && item.of_final.empty())
+    return InvalidArgument("run item: expected cotangents of the outputs or of the final states");
   const auto check = [&](std::string_view what, auto span, int64_t expected) {
     return span.empty() ? absl::OkStatus() : CheckItemSize(what, span.size(), expected);
   };
@@ -197,10 +215,13 @@ absl::Status BackwardRunner::Check(const BackwardOptions& options, const Backwar
   DEEPPCR_RETURN_IF_ERROR(check("of_final", item.of_final, n * m * dim));
   DEEPPCR_RETURN_IF_ERROR(check("inputs", item.inputs, n * m * shape_.input_dim));
   DEEPPCR_RETURN_IF_ERROR(check("initial", item.initial, n * m * dim));
-  DEEPPCR_RETURN_IF_ERROR(check("step_noise", item.step_noise,
-                                shape_.draws_noise ? n * m * shape_.num_steps * dim : 0));
-  DEEPPCR_RETURN_IF_ERROR(check("deltas", item.deltas, m == 1 ? n * shape_.num_steps * dim : 0));
-  DEEPPCR_RETURN_IF_ERROR(check("encode_deltas", item.encode_deltas, m == 1 ? n * dim : 0));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t noise, CheckedProduct({n, m, shape_.num_steps, dim}));
+  DEEPPCR_RETURN_IF_ERROR(check("step_noise", item.step_noise, shape_.draws_noise ? noise : 0));
+  const bool parameters = shape_.has_parameter_gradients && m == 1;
+  DEEPPCR_RETURN_IF_ERROR(
+      check("deltas", item.deltas, parameters ? n * shape_.num_steps * dim : 0));
+  DEEPPCR_RETURN_IF_ERROR(check("encode_deltas", item.encode_deltas,
+                                parameters && shape_.has_input_layer ? n * dim : 0));
   if (options.way == BackwardWay::kSequential) return absl::OkStatus();
   if (!limits_.parallel || options.shooting_interval < limits_.min_shooting_interval ||
       options.shooting_interval > shape_.num_steps)

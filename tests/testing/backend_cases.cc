@@ -12,8 +12,8 @@ std::unique_ptr<Backend> NewCpu() {
   return *cpu::NewCpuBackend(kSet);
 }
 
-std::unique_ptr<Backend> NewCpuWithPrograms() {
-  return WithProgramsFor(*cpu::NewCpuBackend(cpu::DetectInstructionSet()));
+std::unique_ptr<Backend> NewCpuWithProgramsForStacks() {
+  return WithProgramsForStacks(*cpu::NewCpuBackend(cpu::DetectInstructionSet()));
 }
 
 }  // namespace
@@ -27,7 +27,7 @@ const std::vector<BackendCase>& BackendCases() {
       all->push_back({"cpu_avx2", &NewCpu<cpu::InstructionSet::kAvx2>});
     if (newest >= cpu::InstructionSet::kAvx512)
       all->push_back({"cpu_avx512", &NewCpu<cpu::InstructionSet::kAvx512>});
-    all->push_back({"cpu_programs", &NewCpuWithPrograms, 256});
+    all->push_back({"cpu_programs", &NewCpuWithProgramsForStacks, 256});
     all->push_back({"reference", &reference::NewReferenceBackend});
     return all;
   }();

@@ -5,7 +5,6 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/program/cost.h"
-#include "kernels/program/denoiser_program.h"
 #include "kernels/program/dense_stack.h"
 
 namespace deeppcr::testing {
@@ -30,10 +29,6 @@ class ProgramBackend final : public Backend {
                                            .decode = stack->decode};
       return backend_->NewSystem(of_program, limits);
     }
-    if (const auto* diffusion = std::get_if<DiffusionSpec>(&spec)) {
-      DEEPPCR_ASSIGN_OR_RETURN(const program::Program made, program::ProgramOfDenoiser(*diffusion));
-      return backend_->NewSystem(program::WithProgram(*diffusion, made), limits);
-    }
     return backend_->NewSystem(spec, limits);
   }
 
@@ -43,7 +38,7 @@ class ProgramBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> WithProgramsFor(std::unique_ptr<Backend> backend) {
+std::unique_ptr<Backend> WithProgramsForStacks(std::unique_ptr<Backend> backend) {
   return std::make_unique<ProgramBackend>(std::move(backend));
 }
 

@@ -8,9 +8,9 @@
 
 namespace deeppcr::testing {
 
-// A backend that gets every named model as the step program that it is, so that all tests of named
-// models are tests of programs too.
-std::unique_ptr<Backend> WithProgramsFor(std::unique_ptr<Backend> backend);
+// A backend that gets every named stack as the step program that it is, so that all tests of named
+// stacks are tests of programs too. (The CPU backend takes named denoisers for programs itself.)
+std::unique_ptr<Backend> WithProgramsForStacks(std::unique_ptr<Backend> backend);
 
 }  // namespace deeppcr::testing
 

@@ -15,7 +15,7 @@
 namespace deeppcr::testing {
 
 // Every backend that can run here: the CPU backend once per instruction set, once more with step
-// programs in place of named models, and the reference, which is the last. A program linked with
+// programs in place of named stacks, and the reference, which is the last. A program linked with
 // cuda_cases.cc has the cuda backend in place of the CPU's.
 struct BackendCase {
   std::string name;

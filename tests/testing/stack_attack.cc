@@ -235,7 +235,7 @@ StackAttack DrawStackAttack(uint64_t seed, std::string_view solver, double rtol)
 
 SolverRig RigOf(StackAttack* attack) {
   std::unique_ptr<Backend> backend = *cpu::NewCpuBackend();
-  if (attack->as_program) backend = WithProgramsFor(std::move(backend));
+  if (attack->as_program) backend = WithProgramsForStacks(std::move(backend));
   SolverRig rig(std::move(backend), attack->spec());
   if (attack->options.initial_guess != InitialGuess::kCalibrated) return rig;
   const int64_t dim = attack->state_dim;

@@ -29,7 +29,7 @@ StepNoise::StepNoise(std::span<const ReverseCoefficients> coefficients, int64_t 
       width_(width),
       noise_(Floats(std::ssize(coefficients), width, samples)) {}
 
-void StepNoise::Encode(int32_t sample, const SampleInput& input, const DenoiserKernels& kernels) {
+void StepNoise::Encode(int32_t sample, const SampleInput& input, const ProgramKernels& kernels) {
   const int64_t num_steps = std::ssize(coefficients_);
   float* noise = noise_.data() + sample * num_steps * width_;
   const auto draws = [&](int64_t step) { return coefficients_[step].sigma != 0; };
@@ -47,7 +47,7 @@ void StepNoise::Encode(int32_t sample, const SampleInput& input, const DenoiserK
 }
 
 // Draws the noise of steps [begin, end), one row each; elements behind D - 1 are not used.
-void StepNoise::Draw(const SampleInput& input, const DenoiserKernels& kernels, int64_t begin,
+void StepNoise::Draw(const SampleInput& input, const ProgramKernels& kernels, int64_t begin,
                      int64_t end, float* to) {
   const bool certain = kernels.normals({.seed = input.seed,
                                         .sample = input.sample,

@@ -7,7 +7,7 @@
 
 #include "kernels/backend/backend.h"
 #include "kernels/base/aligned_buffer.h"
-#include "kernels/cpu/diffusion/kernels.h"
+#include "kernels/cpu/program/kernels.h"
 
 namespace deeppcr::cpu {
 
@@ -26,7 +26,7 @@ class StepNoise {
   bool ok() const { return noise_.ok(); }
 
   // Takes the noise that the input brings, or draws it; unfinished if the input's token has fired.
-  void Encode(int32_t sample, const SampleInput& input, const DenoiserKernels& kernels);
+  void Encode(int32_t sample, const SampleInput& input, const ProgramKernels& kernels);
   // The row of a step; null where its sigma is 0.
   const float* At(int32_t sample, int64_t step) const {
     return coefficients_[step].sigma == 0 ? nullptr : Row(sample, step);
@@ -36,7 +36,7 @@ class StepNoise {
   const float* Row(int32_t sample, int64_t step) const {
     return noise_.data() + (sample * std::ssize(coefficients_) + step) * width_;
   }
-  void Draw(const SampleInput& input, const DenoiserKernels& kernels, int64_t begin, int64_t end,
+  void Draw(const SampleInput& input, const ProgramKernels& kernels, int64_t begin, int64_t end,
             float* to);
 
   const std::span<const ReverseCoefficients> coefficients_;

@@ -7,8 +7,8 @@
 // single floats, summed by halves, which keeps the rounding of long sums small: one order for every
 // caller, so that a line has the same bits whatever lines are beside it.
 
-#include "kernels/cpu/diffusion/hidden_vectors.h"
 #include "kernels/cpu/program/kernels.h"
+#include "kernels/cpu/program/row_vectors.h"
 #include "kernels/cpu/simd/vector_math.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {

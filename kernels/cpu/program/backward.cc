@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/diffusion/sharing.h"
 #include "kernels/cpu/program/condition_rows.h"
+#include "kernels/cpu/program/sharing.h"
 
 namespace deeppcr::cpu {
 namespace {
@@ -27,8 +27,9 @@ int64_t RowsOf(const BackwardLimits& limits) {
   return std::max<int64_t>(kTapeRows, limits.samples);
 }
 
+// True if the steps depend on a vector that each sample brings.
 bool TakesVector(const PackedProgramSystem& model) {
-  return model.program.condition_input.width > 0;
+  return model.program.condition_input.width > 0 && model.condition_per_sample();
 }
 
 // Runs what depends on the condition alone, and returns what it read.
@@ -266,7 +267,12 @@ void ProgramBackward::Finish(int32_t sample, const BackwardSample& taken, const 
       std::copy_n(g + j * width_, dim_, taken.initial + j * dim_);
   }
   if (taken.inputs == nullptr) return;
-  if (model_.shape.draws_noise) return FinishCondition(sample, taken);
+  if (model_.shape.draws_noise) {
+    if (TakesVector(model_)) return FinishCondition(sample, taken);
+    // The program does not read the condition that the model takes.
+    std::fill_n(taken.inputs, taken.columns * model_.shape.input_dim, 0.0F);
+    return;
+  }
   FinishInputs(encode_, model_.shape, width_, taken, g);
 }
 

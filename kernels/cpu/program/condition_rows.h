@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "kernels/backend/backend.h"
-#include "kernels/cpu/diffusion/system.h"
 #include "kernels/cpu/program/executor.h"
 #include "kernels/cpu/program/system.h"
 

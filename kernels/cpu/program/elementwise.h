@@ -4,8 +4,8 @@
 
 // The elementwise operations of step programs on vectors, one specialisation each.
 
-#include "kernels/cpu/diffusion/hidden_vectors.h"
 #include "kernels/cpu/program/kernels.h"
+#include "kernels/cpu/program/row_vectors.h"
 #include "kernels/cpu/simd/activations.h"
 #include "kernels/cpu/simd/elementary.h"
 #include "kernels/cpu/simd/powers.h"
@@ -46,6 +46,10 @@ template <>
 struct Lanes<Op::kGeluTanh> : ActivationLanes<Activation::kGeluTanh> {};
 template <>
 struct Lanes<Op::kRelu> : ActivationLanes<Activation::kRelu> {};
+template <>
+struct Lanes<Op::kLeakyRelu> : ActivationLanes<Activation::kLeakyRelu> {};
+template <>
+struct Lanes<Op::kElu> : ActivationLanes<Activation::kElu> {};
 template <>
 struct Lanes<Op::kSoftplus> : ActivationLanes<Activation::kSoftplus> {};
 template <>
@@ -275,6 +279,13 @@ void BranchOf(const float* a, const float* b, const float* c, float* y, int64_t 
   });
 }
 
+inline void MultiplyAndAdd(const float* a, const float* b, const float* c, float* y, int64_t n) {
+  ForVectors(n, [&](int64_t at) {
+    const Wide product = LoadWide(a + at) * LoadWide(b + at);
+    Store(y + at, product + LoadWide(c + at));
+  });
+}
+
 template <int I = 0>
 DEEPPCR_INLINE void FillElementwise(ProgramKernels* table) {
   if constexpr (I < program::kNumOps) {
@@ -283,6 +294,7 @@ DEEPPCR_INLINE void FillElementwise(ProgramKernels* table) {
       table->elementwise[I] = {&ValueOf<op>, &SlopesOf<op>};
     if constexpr (program::kOps[I].kind == program::OpKind::kElementwise) {
       if constexpr (requires { Lanes<op>::kActivation; }) table->branch[I] = &BranchOf<op>;
+      if constexpr (op == Op::kMultiply) table->branch[I] = &MultiplyAndAdd;
     }
     FillElementwise<I + 1>(table);
   }

@@ -89,14 +89,17 @@ void Executor::PrimalElementwise(const PackedInstruction& instruction) {
 }
 
 void Executor::Branch(int64_t index) {
-  const PackedInstruction* sum = &section_.instructions[index];
-  const auto kernel = kernels_.branch[static_cast<int>(sum[1].op)];
-  const bool adds = sum->together == 3;
-  const Place& result = sum[sum->together - 1].result;
+  const PackedInstruction* first = &section_.instructions[index];
+  const PackedInstruction& last = first[first->together - 1];
+  const bool product = first->op == program::Op::kMultiply;
+  const auto kernel = kernels_.branch[static_cast<int>(product ? first->op : first[1].op)];
+  const Place* added = nullptr;
+  if (product) added = &last.operands[first->addend];
+  if (first->together == 3) added = &last.operands[0];
   for (int64_t r = 0; r < count_; ++r) {
-    kernel(Read(sum->operands[0], r), Read(sum->operands[1], r),
-           adds ? Read(sum[2].operands[0], r) : nullptr, Row(result, r), result.width);
-    ClearPadding(result, Row(result, r));
+    kernel(Read(first->operands[0], r), Read(first->operands[1], r),
+           added != nullptr ? Read(*added, r) : nullptr, Row(last.result, r), last.result.width);
+    ClearPadding(last.result, Row(last.result, r));
   }
 }
 

@@ -78,11 +78,12 @@ void Executor::Give(const Way& way, const Place& operand, bool adds, const float
   const int64_t together = operand.home == Home::kFrame ? count : 1;
   for (int64_t j = 0; j < count; j += together) {
     float* to = CotangentOf(way, operand, index + j);
-    CarryArgs carry = {.out = to, .columns = together, .n = operand.width};
-    carry.tangents[0] = adds ? to : nullptr;
-    carry.tangents[1] = g + j * operand.width;
-    carry.slopes[1] = slope;
-    kernels_.carry(carry);
+    kernels_.give({.slope = slope,
+                   .g = g + j * operand.width,
+                   .to = to,
+                   .adds = adds,
+                   .columns = together,
+                   .n = operand.width});
     for (int64_t i = 0; i < together && slope != nullptr; ++i)
       ClearPadding(operand, to + i * operand.width);
   }
@@ -126,6 +127,12 @@ void Executor::BackElementwise(const Way& way, const PackedInstruction& instruct
 void Executor::BackSelect(const Way& way, const PackedInstruction& instruction,
                           const BackwardInstruction& back, int64_t b) {
   const float* condition = Read(instruction.operands[0], way.first + b);
+  // The condition jumps, and has no cotangent but what it is given as a side, or elsewhere.
+  for (int64_t j = 0; j < way.columns && way.Wants(instruction, back, 0); ++j) {
+    if (back.adds[0] == 0)
+      std::fill_n(CotangentOf(way, instruction.operands[0], b * way.columns + j),
+                  instruction.operands[0].width, 0.0F);
+  }
   float* chosen = scratch_.data();
   const int64_t n = instruction.result.size;
   for (size_t k = 1; k < 3; ++k) {
@@ -138,11 +145,6 @@ void Executor::BackSelect(const Way& way, const PackedInstruction& instruction,
       Give(way, instruction.operands[k], back.adds[k] != 0, nullptr, chosen, index, 1);
     }
   }
-  // The condition jumps, and has no cotangent of its own but what is added to it elsewhere.
-  if (!way.Wants(instruction, back, 0) || back.adds[0] != 0) return;
-  for (int64_t j = 0; j < way.columns; ++j)
-    std::fill_n(CotangentOf(way, instruction.operands[0], b * way.columns + j),
-                instruction.operands[0].width, 0.0F);
 }
 
 void Executor::BackLinear(const Way& way, const PackedInstruction& instruction,
@@ -189,18 +191,17 @@ void Executor::BackAlong(const Way& way, const PackedInstruction& instruction,
         BackReduction(instruction, r, g, given);
       } else {
         if (apart) ToLines(axis, g, of_made);
-        kernels_.along_tangent(
-            {.op = instruction.op,
-             .lines = axis.outer * axis.inner,
-             .length = axis.length,
-             .in = apart ? in : Read(operand, r),
-             .out = apart ? made : Row(result, r),
-             .moments = Moments(instruction, r),
-             .tangents = apart ? of_made : g,
-             .results = apart ? of_in : given,
-             .columns = 1,
-             .in_n = operand.width,
-             .out_n = operand.width});
+        kernels_.along_tangent({.op = instruction.op,
+                                .lines = axis.outer * axis.inner,
+                                .length = axis.length,
+                                .in = apart ? in : Read(operand, r),
+                                .out = apart ? made : Row(result, r),
+                                .moments = Moments(instruction, r),
+                                .tangents = apart ? of_made : g,
+                                .results = apart ? of_in : given,
+                                .columns = 1,
+                                .in_n = operand.width,
+                                .out_n = operand.width});
         if (apart) FromLines(axis, of_in, given);
       }
       ClearPadding(operand, given);

@@ -65,12 +65,16 @@ void Executor::TangentsElementwise(const PackedInstruction& instruction, int64_t
   const float* operands[kMostOperands] = {};
   float* wanted[kMostOperands] = {};
   CarryArgs carry = {};
+  int count_of_moving = 0;
+  const float* tangents_of_moving = nullptr;
   for (int k = 0; k < count; ++k) {
     operands[k] = Read(instruction.operands[k], r);
     if (instruction.moves[k] == 0) continue;
     wanted[k] = scratch_.data() + k * section_.widest;
     carry.slopes[k] = wanted[k];
     carry.tangents[k] = Tangent(instruction.operands[k], r * along_.columns);
+    ++count_of_moving;
+    tangents_of_moving = carry.tangents[k];
   }
   if (instruction.op == Op::kAdd) {
     carry.slopes[0] = carry.slopes[1] = nullptr;  // one
@@ -83,7 +87,10 @@ void Executor::TangentsElementwise(const PackedInstruction& instruction, int64_t
   carry.out = Tangent(instruction.result, r * along_.columns);
   carry.columns = along_.columns;
   carry.n = n;
-  kernels_.carry(carry);
+  // A sum with what stands still has its operand's tangents, and may have its place too.
+  const bool carried =
+      instruction.op == Op::kAdd && count_of_moving == 1 && carry.out == tangents_of_moving;
+  if (!carried) kernels_.carry(carry);
   if (along_.probes > 0) ProbesElementwise(instruction, carry.slopes, r);
   for (int64_t j = 0; j < along_.columns && n > instruction.result.size; ++j)
     ClearPadding(instruction.result, carry.out + j * n);

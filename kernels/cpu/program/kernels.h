@@ -5,17 +5,54 @@
 // The CPU kernels of step programs as a table of functions, one table per instruction set. Plain
 // structs only, for the reason given in kernels/cpu/kernels.h.
 //
-// A row is one vector, padded with zeros as in kernels/cpu/diffusion/kernels.h. `n` counts the
+// A row is one vector, padded with zeros as in kernels/cpu/program/kernels.h. `n` counts the
 // floats of a row with its padding, a multiple of 16; `size` those without.
 
 #include <cstdint>
 
-#include "kernels/cpu/diffusion/kernels.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/problem/reverse_step.h"
 #include "kernels/program/op.h"
 
 namespace deeppcr::cpu {
 
 inline constexpr int kMostOperands = 3;
+
+// A matrix cut into panels of as many outputs as accumulators hold. Inputs are padded with zero
+// weights to a multiple of 4: `cols` floats of an input row are read, and must be finite.
+struct PanelView {
+  int64_t rows;          // outputs
+  int64_t cols;          // inputs, padded
+  int64_t panel;         // 16, 32 or 64
+  int64_t width;         // floats of an output row
+  const float* weights;  // [width / panel, cols, panel]
+  const float* bias;     // [width]
+  const float* spreads;  // [width]: size of the rounding of a product, of an input of length 1
+};
+
+// Threads that share products (kernels/base/team.h), as plain functions: does piece(context, i, n)
+// for the shares i = 0..n-1 of a product, whichever n <= most it takes.
+struct Sharing {
+  void (*share)(void* team, void (*piece)(void* context, int64_t share, int64_t shares),
+                void* context, int64_t most);
+  void* team;
+};
+
+// Multiply-adds from which a product is worth sharing: some 5 us, where handing it over and waiting
+// for the last share take half of one (measured on Zen 4, two cores).
+inline constexpr int64_t kSharedProduct = int64_t{1} << 18;
+
+// out_r = bias + W in_r, r = 0..count-1. The bits of a row depend neither on `count` nor on r.
+struct GemmArgs {
+  const PanelView* layer;
+  const float* bias;  // [width], or null for none
+  const float* in;
+  float* out;
+  int64_t in_stride, out_stride;
+  int64_t count;
+  // Panels [begin, end) of the outputs; all of them where end is 0.
+  int64_t begin_panel = 0, end_panel = 0;
+};
 
 // The rounding of a product's sum of n terms, which are added one after another, is the root of
 //   (RoundingOfLongSum(n) spread |x|)^2 + (RoundingOfDrift(n) y)^2
@@ -38,8 +75,10 @@ struct ElementwiseKernels {
   void (*slopes)(const float* const* a, float* const* s, int64_t n);
 };
 
-// y = c + act(a + b) on n floats, with the bits of the three instructions one after another;
-// without c the activation alone.
+// Instructions in one pass over n floats, with the bits that they have one after another. By their
+// first one, or the activation where that is an addition:
+//   a b + c
+//   c + act(a + b); without c the activation alone
 using BranchKernel = void (*)(const float* a, const float* b, const float* c, float* y, int64_t n);
 
 // Tangents of `columns` rows: out_j = sum_k slopes[k] tangents[k]_j over the operands whose
@@ -49,6 +88,17 @@ struct CarryArgs {
   const float* tangents[kMostOperands];
   float* out;
   int64_t columns, n;  // the columns of tangents and of out follow one another
+};
+
+// Cotangents of `columns` rows: to = slope g, or to += slope g. A slope that is null counts as one.
+// Where g is zero, as for the side that a select has not chosen, nothing is given, whatever the
+// slope.
+struct GiveArgs {
+  const float* slope;  // [n]
+  const float* g;      // [columns, n]
+  float* to;           // [columns, n]
+  bool adds;
+  int64_t columns, n;
 };
 
 // Two rows of positions around a at which an operation's slope is taken for probes (SlopesNear in
@@ -143,9 +193,20 @@ struct ReverseSlopeArgs {
   int64_t n;
 };
 
+// Normals of kernels/problem/philox.h of one sample: elements 0 to 4 quads - 1 of step
+// first_step + i go to out + i stride. At most 2^32 steps, counted from 0.
+struct NormalsArgs {
+  uint64_t seed, sample;
+  uint32_t first_step;
+  int64_t num_steps;
+  int64_t quads;
+  float* out;
+  int64_t stride;  // at least 4 quads
+};
+
 struct ProgramKernels {
   ElementwiseKernels elementwise[program::kNumOps];  // null where the operation is another kind
-  BranchKernel branch[program::kNumOps];             // null where the operation is no activation
+  BranchKernel branch[program::kNumOps];             // of activations and of kMultiply, else null
   // gemm by one thread or by those that share; sharing null: one.
   void (*gemm)(const Sharing* sharing, const GemmArgs& args);
   // size[i]: the rounding of a product.
@@ -154,6 +215,7 @@ struct ProgramKernels {
   void (*scaled_size)(float factor, const float* y, float* size, int64_t n);  // factor |y|
   void (*larger_size)(const float* from, float* size, int64_t n);             // max(from, size)
   void (*carry)(const CarryArgs& args);
+  void (*give)(const GiveArgs& args);
   void (*near)(const NearArgs& args);
   void (*spread)(const SpreadArgs& args);
   void (*either)(const EitherArgs& args);
@@ -163,6 +225,8 @@ struct ProgramKernels {
   void (*reverse)(const ReverseArgs& args);
   void (*reverse_tangent)(const ReverseTangentArgs& args);
   void (*reverse_slopes)(const ReverseSlopeArgs& args);
+  // Draws normals; false where some normals may not have the bits of philox.h.
+  bool (*normals)(const NormalsArgs& args);
 };
 
 ProgramKernels ProgramKernelsBaseline();

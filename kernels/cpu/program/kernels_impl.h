@@ -2,16 +2,20 @@
 #ifndef DEEPPCR_KERNELS_CPU_PROGRAM_KERNELS_IMPL_H_
 #define DEEPPCR_KERNELS_CPU_PROGRAM_KERNELS_IMPL_H_
 
-#include "kernels/cpu/diffusion/panel_gemm.h"
-#include "kernels/cpu/diffusion/tape.h"
 #include "kernels/cpu/program/along.h"
 #include "kernels/cpu/program/elementwise.h"
+#include "kernels/cpu/program/panel_gemm.h"
+#include "kernels/cpu/simd/normals.h"
 #include "kernels/cpu/simd/rounding_source.h"
 #include "kernels/cpu/simd/slope_near.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-// |x| / sqrt(n) over a row with its padding, as in reverse_step.h: spreads count with it.
+// Sizes of rounding errors, in units of 2^-24, are root mean squares of independent parts. A dot
+// product counts with |w| |x| / sqrt(n), the root of the expected sum of its squared terms, which
+// costs no second product.
+
+// |x| over a row with its padding; spreads are |w| / sqrt(n).
 DEEPPCR_INLINE Wide LengthOf(const float* x, int64_t n) { return All(SquareRoot(DotOf(x, x, n))); }
 
 inline void ProductSize(const PanelView& layer, const float* in, int64_t in_n, const float* out,
@@ -65,6 +69,20 @@ inline void Carry(const CarryArgs& a) {
   if (count == 1) return CarryOf<1>(slopes, tangents, a.out, a.columns, a.n);
   if (count == 2) return CarryOf<2>(slopes, tangents, a.out, a.columns, a.n);
   return CarryOf<3>(slopes, tangents, a.out, a.columns, a.n);
+}
+
+inline void Give(const GiveArgs& a) {
+  const Wide zero = All(0.0F);
+  for (int64_t j = 0; j < a.columns; ++j) {
+    const float* g = a.g + j * a.n;
+    float* to = a.to + j * a.n;
+    ForVectors(a.n, [&](int64_t at) {
+      Wide given = LoadWide(g + at);
+      if (a.slope != nullptr)
+        given = SelectEqual(given, zero, zero, LoadWide(a.slope + at) * given);
+      Store(to + at, a.adds ? LoadWide(to + at) + given : given);
+    });
+  }
 }
 
 // The largest of `count` probes at an offset.
@@ -153,7 +171,18 @@ inline void Reverse(const ReverseArgs& a) {
 
 DEEPPCR_INLINE Wide Square(Wide a) { return a * a; }
 
-// The rules of reverse_step.h and tangents.h.
+// dz'/dz without the network, and dz'/dm, where x0 is within its clip (in) and beyond it (out).
+struct ReverseSlopes {
+  Wide out_z, out_m, in_z, in_m;
+
+  explicit DEEPPCR_INLINE ReverseSlopes(const ReverseCoefficients& c)
+      : out_z(All(c.z_z)),
+        out_m(All(c.z_m)),
+        in_z(Fma(All(c.z_x0), All(c.x0_z), out_z)),
+        in_m(Fma(All(c.z_x0), All(c.x0_m), out_m)) {}
+};
+
+// The slope of the clip is 1 on the boundary, as in PyTorch, and for a NaN, which then shows in m.
 inline void ReverseTangent(const ReverseTangentArgs& a) {
   const ReverseCoefficients& c = *a.coefficients;
   const Wide clip = All(a.clip_range);
@@ -209,6 +238,7 @@ inline ProgramKernels ProgramTable() {
   table.larger_size = &LargerSize;
   table.product_size = &ProductSize;
   table.carry = &Carry;
+  table.give = &Give;
   table.near = &Near;
   table.spread = &Spread;
   table.either = &Either;
@@ -218,6 +248,7 @@ inline ProgramKernels ProgramTable() {
   table.reverse = &Reverse;
   table.reverse_tangent = &ReverseTangent;
   table.reverse_slopes = &SlopesOfReverse;
+  table.normals = &Normals;
   return table;
 }
 

@@ -142,19 +142,38 @@ class Packer {
         SectionAt(program_.prediction) != program::kOnState)
       DEEPPCR_RETURN_IF_ERROR(
           Note(InvalidArgument("the prediction of the denoiser does not depend on the state")));
+    DEEPPCR_RETURN_IF_ERROR(CheckConditionRows());
     PackedSize floats;
     floats.Add({row_floats_[program::kOnNothing]});
     floats.Add({num_steps_, row_floats_[program::kOnTime]});
     for (const Instruction& instruction : program_.instructions) {
       DEEPPCR_RETURN_IF_ERROR(Note(CheckJump(instruction)));
-      if (IsPackedProduct(instruction))
-        floats.Add(
-            {num_steps_, PanelRowWidth(instruction.linear.rows), instruction.linear.cols + 3});
-      if (instruction.op == program::Op::kLinear || instruction.op == program::Op::kLookup)
-        floats.Add({PanelRowWidth(instruction.linear.rows), instruction.linear.cols + 3});
+      AddWeights(instruction, &floats);
     }
     floats.Add({BytesBesideFloats() / static_cast<int64_t>(sizeof(float))});
     return floats.Check(limits_);
+  }
+
+  absl::Status CheckConditionRows() {
+    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+    const int64_t once = row_floats_[program::kOnCondition] * kFloat;
+    const int64_t per_step = row_floats_[program::kOnTimeAndCondition] * kFloat;
+    const int64_t bytes = once + num_steps_ * per_step;
+    if (bytes <= kMostConditionBytes) return absl::OkStatus();
+    return Note(ResourceExhausted("a condition gives ", once, " bytes, and ", per_step,
+                                  " for each of ", num_steps_, " steps: ", bytes,
+                                  " bytes a sample; ", kMostConditionBytes, " are allowed"));
+  }
+
+  // Of an instruction's matrices or table; what makes values of the time is not packed.
+  void AddWeights(const Instruction& instruction, PackedSize* floats) const {
+    const program::LinearLayer& sizes = instruction.linear;
+    if (SectionAt(instruction.result) == program::kOnTime) return;
+    if (instruction.op == program::Op::kProduct)
+      floats->Add({num_steps_, PanelFloats(sizes.rows, sizes.cols)});
+    if (instruction.op == program::Op::kLinear) floats->Add({PanelFloats(sizes.rows, sizes.cols)});
+    if (instruction.op == program::Op::kLookup)
+      floats->Add({sizes.rows, PanelRowWidth(sizes.cols)});
   }
 
   // No probe passes through a value that jumps, but where a comparison makes it.
@@ -297,11 +316,16 @@ class Packer {
     for (size_t at = 0; at < program_.instructions.size(); ++at) {
       const Instruction& instruction = program_.instructions[at];
       if (SectionAt(instruction.result) != section) continue;
-      frame_[instruction.result] = plan.Take(PanelRowWidth(program_.at(instruction.result).size));
+      const ValueId replaced = ReplacedBy(instruction, section, last, static_cast<int64_t>(at));
+      frame_[instruction.result] =
+          replaced != program::kNoValue
+              ? frame_[replaced]
+              : plan.Take(PanelRowWidth(program_.at(instruction.result).size));
       DEEPPCR_ASSIGN_OR_RETURN(PackedInstruction made, Pack(instruction, section, packed));
       packed->instructions.push_back(std::move(made));
       for (const ValueId id : Unique(instruction.operands)) {
-        if (SectionAt(id) == section && last[id] == static_cast<int64_t>(at)) plan.Free(frame_[id]);
+        if (id != replaced && SectionAt(id) == section && last[id] == static_cast<int64_t>(at))
+          plan.Free(frame_[id]);
       }
     }
     JoinBranches(section, packed);
@@ -320,8 +344,24 @@ class Packer {
     return absl::OkStatus();
   }
 
-  // Marks additions whose result only the activation behind them reads, and that only the addition
-  // behind it.
+  // The operand whose place a result takes, with its tangents: one that nothing reads behind
+  // instruction `at`, of an operation whose tangents ask for no operand that moves.
+  ValueId ReplacedBy(const Instruction& instruction, uint8_t section,
+                     const std::vector<int64_t>& last, int64_t at) const {
+    if (instruction.op != program::Op::kAdd && instruction.op != program::Op::kMultiply)
+      return program::kNoValue;
+    ValueId replaced = program::kNoValue;
+    int64_t moving = 0;
+    for (const ValueId id : instruction.operands) {
+      if (SectionAt(id) != section) continue;
+      ++moving;
+      if (last[id] == at) replaced = id;
+    }
+    return instruction.op == program::Op::kAdd || moving == 1 ? replaced : program::kNoValue;
+  }
+
+  // Marks products whose result only the addition behind them reads; and additions whose result
+  // only the activation behind them reads, and that only the addition behind it.
   void JoinBranches(uint8_t section, PackedSection* packed) const {
     std::vector<int> reads(program_.values.size());
     for (const Instruction& instruction : program_.instructions)
@@ -333,6 +373,12 @@ class Packer {
       if (SectionAt(instruction.result) == section) all.push_back(&instruction);
     for (size_t i = 0; i + 1 < all.size(); ++i) {
       const Instruction &sum = *all[i], &activation = *all[i + 1];
+      if (sum.op == program::Op::kMultiply && activation.op == program::Op::kAdd &&
+          reads[sum.result] == 1 && std::ranges::count(activation.operands, sum.result) == 1) {
+        packed->instructions[i].together = 2;
+        packed->instructions[i].addend = activation.operands[0] == sum.result ? 1 : 0;
+        continue;
+      }
       if (sum.op != program::Op::kAdd || !program::ActivationOf(activation.op).has_value() ||
           reads[sum.result] != 1 || activation.operands[0] != sum.result)
         continue;
@@ -512,6 +558,20 @@ int64_t PackedProgram::memory_bytes() const {
       bytes += std::ssize(instruction.runs) * static_cast<int64_t>(sizeof(ElementRun));
   }
   return bytes;
+}
+
+void PackedProgram::ForgetConditions() {
+  for (PackedSection* section : {&condition, &mixed}) {
+    for (const PackedInstruction& instruction : section->instructions) {
+      std::erase_if(panels, [&](const PackedPanels& layer) {
+        return instruction.layers != nullptr && layer.views.data() == instruction.layers;
+      });
+      std::erase_if(tables, [&](const AlignedBuffer<float>& table) {
+        return instruction.table != nullptr && table.data() == instruction.table;
+      });
+    }
+    *section = {.row_floats = section->row_floats};
+  }
 }
 
 absl::StatusOr<PackedProgram> PackProgram(const Program& program, int64_t num_steps,

@@ -13,11 +13,15 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
 #include "kernels/base/aligned_buffer.h"
-#include "kernels/cpu/diffusion/packed_panels.h"
 #include "kernels/cpu/program/kernels.h"
+#include "kernels/cpu/program/packed_panels.h"
 #include "kernels/program/program.h"
 
 namespace deeppcr::cpu {
+
+// Budget for what conditions give, one row for all steps and one for each, of the samples that are
+// advanced together. A model of which one sample takes more is refused.
+inline constexpr int64_t kMostConditionBytes = int64_t{512} << 20;
 
 // Where a section finds a value: in its own frame, or in a row that was filled before.
 enum class Home : uint8_t {
@@ -63,9 +67,11 @@ struct PackedInstruction {
   float epsilon = 0;
   std::vector<ElementRun> runs;     // kArrange
   const uint32_t* seeds = nullptr;  // [kNumProbes, result.width]
-  // Instructions from this one on, an addition, that one branch kernel does where no tangents go
-  // along: a + b, act(a + b), c + act(a + b). 1: none.
+  // Instructions from this one on that one branch kernel does where no tangents go along: a b and
+  // a b + c; or a + b, act(a + b), c + act(a + b). 1: none.
   int32_t together = 1;
+  // Of a product that goes together with a sum: the sum's other operand.
+  int32_t addend = 0;
   int64_t moments = -1;  // norms: offset into a frame's moments, in units of its rows
 };
 
@@ -90,6 +96,8 @@ struct PackedSection {
 
 struct PackedProgram {
   int64_t memory_bytes() const;
+  // Frees what makes the rows of conditions, when all that there are have been made.
+  void ForgetConditions();
 
   PackedSection condition, mixed, state;
   int64_t time_floats = 0;           // of a row of the time tables

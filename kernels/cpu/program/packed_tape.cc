@@ -118,12 +118,15 @@ class TapePacker {
       const Instruction& instruction = *made_from_[at];
       BackwardInstruction& back = tape_.back[at];
       back.reached = written[static_cast<size_t>(instruction.result)] != 0;
+      // The index of a row is nobody's to change: no cotangent is written.
+      const bool gives = instruction.op != program::Op::kLookup;
       for (const ValueId id : ReadInRows(instruction)) {
         const bool here = IsHere(id);
-        back.wants.push_back(here || (program_.at(id).depends & program::kOnCondition) != 0);
+        const bool moves = here || (program_.at(id).depends & program::kOnCondition) != 0;
+        back.wants.push_back(gives && moves);
         // Rows of other sections hold the sums of several steps.
         back.adds.push_back(!here || written[static_cast<size_t>(id)] != 0);
-        if (back.reached && here) written[static_cast<size_t>(id)] = 1;
+        if (back.reached && gives && here) written[static_cast<size_t>(id)] = 1;
       }
       if (back.reached && back.wants[0] != 0)
         DEEPPCR_RETURN_IF_ERROR(PackTransposed(tape_.section.instructions[at], &back));
@@ -141,8 +144,8 @@ class TapePacker {
     tape_.panels.push_back(std::move(panels));
     back->transposed = tape_.panels.back().views.data();
     if (packed.repeat > 1)
-      tape_.section.gathered_floats = std::max(
-          tape_.section.gathered_floats, back->transposed->cols + back->transposed->width);
+      tape_.section.gathered_floats =
+          std::max(tape_.section.gathered_floats, back->transposed->cols + back->transposed->width);
     return absl::OkStatus();
   }
 
@@ -158,6 +161,17 @@ class TapePacker {
 };
 
 }  // namespace
+
+int64_t TransposedBytes(const PackedSection& section, int64_t num_steps) {
+  int64_t floats = 0;
+  for (const PackedInstruction& instruction : section.instructions) {
+    if (instruction.layers == nullptr) continue;
+    const int64_t cols = instruction.operands[0].size / instruction.repeat;
+    floats += (instruction.layer_stride == 0 ? 1 : num_steps) *
+              PanelFloats(cols, instruction.layers->rows);
+  }
+  return floats * static_cast<int64_t>(sizeof(float));
+}
 
 int64_t PackedTape::memory_bytes() const {
   int64_t bytes = 0;

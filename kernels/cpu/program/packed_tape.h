@@ -22,7 +22,7 @@ struct BackwardInstruction {
   std::vector<uint8_t> adds;
   // An operand's cotangent is wanted: it moves, or it depends on the condition.
   std::vector<uint8_t> wants;
-  bool reached = false;  // the result depends on it
+  bool reached = false;  // its result has a cotangent
 };
 
 struct PackedTape {
@@ -36,8 +36,11 @@ struct PackedTape {
   Place output;  // of the section of the state
 };
 
-// `section` is one of `packed`, of the values of `depends` (kOnCondition, kOnTimeAndCondition or
-// kOnState). Errors: kResourceExhausted.
+// Bytes of the transposed layers of a section, at most.
+int64_t TransposedBytes(const PackedSection& section, int64_t num_steps);
+
+// `section` is one of a packed program, of the values of `depends` (kOnCondition,
+// kOnTimeAndCondition or kOnState). Errors: kResourceExhausted.
 absl::StatusOr<PackedTape> PackTape(const program::Program& program, const PackedSection& section,
                                     uint8_t depends, int64_t num_steps);
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/diffusion/sharing.h"
+#include "kernels/cpu/program/sharing.h"
 
 namespace deeppcr::cpu {
 namespace {
@@ -23,7 +23,7 @@ ProgramRecurrence::ProgramRecurrence(const PackedProgramSystem& model)
       sharing_{&ShareByTeam, nullptr},
       states_(kStatesTogether * state_width_),
       step_(model.program.state, model.program_kernels, model.clip_range, kRows, kTangentTile),
-      decoder_(model.decoder, dim_, model.denoiser_kernels),
+      decoder_(model.decoder, dim_),
       tangents_(TangentFloats(model)) {}
 
 int64_t ProgramRecurrence::Bytes(const PackedProgramSystem& model) {

@@ -7,7 +7,6 @@
 
 #include "kernels/base/aligned_buffer.h"
 #include "kernels/cpu/dense_chain.h"
-#include "kernels/cpu/diffusion/recurrence.h"
 #include "kernels/cpu/program/executor.h"
 #include "kernels/cpu/program/system.h"
 #include "kernels/cpu/recurrence.h"

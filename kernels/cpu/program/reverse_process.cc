@@ -43,7 +43,7 @@ bool ReverseProcess::ok() const {
 
 void ReverseProcess::Encode(int32_t sample, const SampleInput& input, float* z) {
   EncodeInitialNoise(input, dim_, width_, z);
-  noise_.Encode(sample, input, model_.denoiser_kernels);
+  noise_.Encode(sample, input, model_.program_kernels);
   EncodeCondition(sample, input);
 }
 

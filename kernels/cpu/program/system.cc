@@ -3,14 +3,16 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "kernels/backend/common.h"
 #include "kernels/base/status_macros.h"
-#include "kernels/cpu/diffusion/system.h"
 #include "kernels/cpu/program/backward.h"
 #include "kernels/cpu/program/block_stack.h"
 #include "kernels/cpu/program/condition_rows.h"
 #include "kernels/cpu/program/reverse_process.h"
+#include "kernels/program/denoiser_program.h"
+#include "kernels/program/optimize.h"
 
 namespace deeppcr::cpu {
 namespace {
@@ -26,10 +28,11 @@ int64_t LargestProduct(const PackedSection& section) {
 }
 
 // Computes what every class gives, if that fits; a sample's label then costs nothing.
-absl::Status FillClasses(const PackingLimits& limits, PackedProgramSystem* packed) {
+absl::Status FillClasses(int64_t max_bytes, const PackingLimits& limits,
+                         PackedProgramSystem* packed) {
   const int64_t classes = packed->shape.num_classes, floats = packed->condition_floats();
-  constexpr int64_t kMostFloats = kMaxModulationBytes / int64_t{sizeof(float)};
-  if (classes == 0 || floats == 0 || floats > kMostFloats / classes) return absl::OkStatus();
+  const int64_t most_floats = max_bytes / int64_t{sizeof(float)};
+  if (classes == 0 || floats == 0 || floats > most_floats / classes) return absl::OkStatus();
   DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(classes * floats, limits));
   AlignedBuffer<float> filled(classes * floats);
   ConditionRows rows(*packed);
@@ -39,6 +42,7 @@ absl::Status FillClasses(const PackingLimits& limits, PackedProgramSystem* packe
               filled.data() + i * floats);
   if (Fired(limits.token)) return absl::CancelledError("stopped while tables were made");
   packed->classes = std::move(filled);
+  packed->program.ForgetConditions();
   return absl::OkStatus();
 }
 
@@ -99,19 +103,28 @@ std::unique_ptr<BackwardRecurrence> PackedProgramSystem::NewBackwardRecurrence(
 
 namespace {
 
+// Packs what the backward pass takes: of what makes the rows of conditions only where each sample
+// makes its own.
 absl::Status PackTapes(const program::Program& program, const PackingLimits& limits,
                        PackedProgramSystem* packed) {
   if (!limits.backward) return absl::OkStatus();
-  // The transposed weights take as much as the weights.
-  DEEPPCR_RETURN_IF_ERROR(CheckPackedBytes(2 * packed->program.memory_bytes(), limits));
+  struct Tape {
+    uint8_t depends;
+    const PackedSection& section;
+    PackedTape& tape;
+  };
+  std::vector<Tape> tapes = {{program::kOnState, packed->program.state, packed->state_tape}};
+  if (packed->condition_per_sample()) {
+    tapes.push_back({program::kOnTimeAndCondition, packed->program.mixed, packed->mixed_tape});
+    tapes.push_back({program::kOnCondition, packed->program.condition, packed->condition_tape});
+  }
   const int64_t num_steps = packed->shape.num_steps;
-  const PackedProgram& sections = packed->program;
-  DEEPPCR_ASSIGN_OR_RETURN(packed->state_tape,
-                           PackTape(program, sections.state, program::kOnState, num_steps));
-  DEEPPCR_ASSIGN_OR_RETURN(packed->mixed_tape, PackTape(program, sections.mixed,
-                                                        program::kOnTimeAndCondition, num_steps));
-  DEEPPCR_ASSIGN_OR_RETURN(packed->condition_tape,
-                           PackTape(program, sections.condition, program::kOnCondition, num_steps));
+  int64_t bytes = packed->memory_bytes();
+  for (const Tape& tape : tapes) bytes += TransposedBytes(tape.section, num_steps);
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedBytes(bytes, limits));
+  for (const Tape& tape : tapes) {
+    DEEPPCR_ASSIGN_OR_RETURN(tape.tape, PackTape(program, tape.section, tape.depends, num_steps));
+  }
   packed->has_backward = true;
   return absl::OkStatus();
 }
@@ -122,9 +135,16 @@ std::unique_ptr<PackedProgramSystem> NewPacked(const Spec& spec, const KernelSet
   packed->shape = ShapeOf(spec);
   packed->width = PaddedWidth(spec.state_dim);
   packed->kernels = set.kernels(packed->width);
-  packed->denoiser_kernels = set.denoiser();
   packed->program_kernels = set.program();
   return packed;
+}
+
+// Lower bound of the floats that the layers and the time embeddings of a named denoiser take.
+int64_t NetworkFloats(const DiffusionSpec& spec) {
+  const DenoiserSpec& d = spec.denoiser;
+  const int64_t rows = d.modulation_dim() / d.hidden_dim +
+                       (d.kind == DenoiserKind::kAdaLnMlp ? 2 : 1) * d.num_blocks;
+  return (rows * d.hidden_dim + spec.num_steps()) * PanelRowWidth(d.hidden_dim);
 }
 
 // How steps and passes are shared and samples grouped.
@@ -133,8 +153,9 @@ std::unique_ptr<PackedSystem> Planned(std::unique_ptr<PackedProgramSystem> packe
   packed->shares_steps = largest >= kSharedProduct;
   packed->shares_passes = largest * kTangentTile >= kSharedProduct;
   const int64_t bytes = std::max<int64_t>(1, packed->sample_floats() * int64_t{sizeof(float)});
-  packed->group = static_cast<int32_t>(
-      std::clamp<int64_t>(kMaxGroupBytes / bytes, kSequentialGroup, kDiffusionGroup));
+  const int64_t wanted =
+      std::clamp<int64_t>(kMaxGroupBytes / bytes, kSequentialGroup, kDiffusionGroup);
+  packed->group = static_cast<int32_t>(std::clamp<int64_t>(kMostConditionBytes / bytes, 1, wanted));
   return packed;
 }
 
@@ -142,7 +163,8 @@ std::unique_ptr<PackedSystem> Planned(std::unique_ptr<PackedProgramSystem> packe
 
 absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionProgramSpec& spec,
                                                                 const KernelSet& set,
-                                                                const PackingLimits& limits) {
+                                                                const PackingLimits& limits,
+                                                                int64_t max_class_bytes) {
   std::unique_ptr<PackedProgramSystem> packed = NewPacked(spec, set);
   packed->clip_range = static_cast<float>(spec.clip_range);
   for (const ReverseStep& step : spec.steps) {
@@ -151,13 +173,25 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionP
   }
   DEEPPCR_ASSIGN_OR_RETURN(packed->program,
                            PackProgram(*spec.program, spec.num_steps(), spec.steps, limits));
-  DEEPPCR_RETURN_IF_ERROR(PackTapes(*spec.program, limits, packed.get()));
   for (const DenseSpec& layer : spec.decoder) {
     DEEPPCR_ASSIGN_OR_RETURN(PackedDense dense, PackDense(layer, set.kernels));
     packed->decoder.push_back(std::move(dense));
   }
-  DEEPPCR_RETURN_IF_ERROR(FillClasses(limits, packed.get()));
+  DEEPPCR_RETURN_IF_ERROR(FillClasses(max_class_bytes, limits, packed.get()));
+  DEEPPCR_RETURN_IF_ERROR(PackTapes(*spec.program, limits, packed.get()));
   return Planned(std::move(packed));
+}
+
+absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionSpec& spec,
+                                                                const KernelSet& set,
+                                                                const PackingLimits& limits,
+                                                                int64_t max_class_bytes) {
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(NetworkFloats(spec), limits));
+  DEEPPCR_ASSIGN_OR_RETURN(const program::Program written,
+                           program::ProgramOfDenoiser(spec, program::kNoLimits));
+  DEEPPCR_ASSIGN_OR_RETURN(const program::Program program,
+                           program::Optimize(written, program::kNoLimits));
+  return PackProgramSystem(program::WithProgram(spec, program), set, limits, max_class_bytes);
 }
 
 absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const StackProgramSpec& spec,

@@ -15,6 +15,25 @@
 
 namespace deeppcr::cpu {
 
+// Limit on what all classes of a model give; beyond it, rows are made for each sample.
+inline constexpr int64_t kMaxClassBytes = int64_t{64} << 20;
+
+// Samples that are advanced together, at most: whole blocks of six rows, and so many that a step
+// which reads its weights from memory is bound by its products (measured: layers of 128 and 1024
+// gain nothing beyond, with AVX2 and AVX-512 on Zen 4). Fewer, but no fewer than kSequentialGroup,
+// where what is kept for so many takes more than kMaxGroupBytes; and fewer than those, down to one,
+// where that takes more than kMostConditionBytes (packed_program.h).
+inline constexpr int64_t kDiffusionGroup = 24;
+inline constexpr int64_t kMaxGroupBytes = int64_t{64} << 20;
+
+// Intervals whose states pass through a step together, at most, and tangents that do, so that
+// memory is bounded for any D.
+inline constexpr int64_t kStatesTogether = 16;
+inline constexpr int64_t kTangentTile = 96;
+
+// Steps of which what depends on them and on a condition is made together.
+inline constexpr int64_t kModulationTile = 64;
+
 // A recurrence whose step is a program: a reverse process, or a stack of blocks, which has neither
 // coefficients nor conditions.
 struct PackedProgramSystem final : public PackedSystem {
@@ -42,7 +61,6 @@ struct PackedProgramSystem final : public PackedSystem {
            (condition_per_sample() ? condition_floats() : 0);
   }
 
-  DenoiserKernels denoiser_kernels = {};
   ProgramKernels program_kernels = {};
   PackedProgram program;
   PackedTape state_tape, mixed_tape, condition_tape;  // for the backward pass; else empty
@@ -55,9 +73,13 @@ struct PackedProgramSystem final : public PackedSystem {
 };
 
 // Errors: as Backend::NewSystem.
-absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionProgramSpec& spec,
-                                                                const KernelSet& set,
-                                                                const PackingLimits& limits);
+absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(
+    const DiffusionProgramSpec& spec, const KernelSet& set, const PackingLimits& limits,
+    int64_t max_class_bytes = kMaxClassBytes);
+// A named denoiser, as the program that it is.
+absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(
+    const DiffusionSpec& spec, const KernelSet& set, const PackingLimits& limits,
+    int64_t max_class_bytes = kMaxClassBytes);
 absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const StackProgramSpec& spec,
                                                                 const KernelSet& set,
                                                                 const PackingLimits& limits);

@@ -10,7 +10,7 @@
 // Where it is not certain, for about one normal in 10^7, the caller is told to ask philox.h itself.
 // The header philox.h must not be included here, for the reason given in kernels/cpu/simd/simd.h.
 
-#include "kernels/cpu/diffusion/kernels.h"
+#include "kernels/cpu/program/kernels.h"
 #include "kernels/cpu/simd/doubles.h"
 #include "kernels/cpu/simd/sine_cosine.h"
 

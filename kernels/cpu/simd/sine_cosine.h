@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "kernels/cpu/diffusion/hidden_vectors.h"
+#include "kernels/cpu/program/row_vectors.h"
 #include "kernels/cpu/simd/doubles.h"
 #include "kernels/cpu/simd/vector_math.h"
 

@@ -3,7 +3,7 @@
 #define DEEPPCR_KERNELS_CUDA_DIFFUSION_TANGENT_H_
 
 // Tangents of the reverse step of kernels/problem/reverse_step.h, and the sizes of a state's
-// rounding errors, which probes pick up (kernels/cpu/diffusion/reverse_step.h derives the sizes).
+// rounding errors, which probes pick up (kernels/cpu/program/kernels_impl.h says what they are).
 // `terms` of a dot product: the spread of its row times the length of its vector.
 
 #include <math.h>

@@ -30,6 +30,7 @@ absl::StatusOr<Tensor> Leaky(Lowering& lowering, const Tensor& a, const Tensor& 
 
 absl::StatusOr<Tensor> LeakyRelu(Call& call) {
   DEEPPCR_ASSIGN_OR_RETURN(const double alpha, call.Float("alpha", 0.01));
+  if (static_cast<float>(alpha) == 0.01F) return Unary<Op::kLeakyRelu>(call);
   return Leaky(call.lowering, call.in(0), Lowering::Scalar(alpha));
 }
 
@@ -51,6 +52,7 @@ absl::StatusOr<Tensor> Exponential(Lowering& lowering, const Tensor& a, double h
 
 absl::StatusOr<Tensor> Elu(Call& call) {
   DEEPPCR_ASSIGN_OR_RETURN(const double alpha, call.Float("alpha", 1));
+  if (alpha == 1) return Unary<Op::kElu>(call);
   return Exponential(call.lowering, call.in(0), alpha, 1);
 }
 

@@ -213,4 +213,60 @@ std::optional<Rewrite> RewriteProduct(Search& search, const Instruction& end) {
   return rewrite;
 }
 
+namespace {
+
+bool IsOnState(const ProgramIndex& index, const Term& term) {
+  return ClassOf(index.at(term.value)) == kOnState;
+}
+
+// The only term of a chain on the state, which comes first then; nothing where there are more.
+std::optional<Term> TakeOnState(const ProgramIndex& index, std::vector<Term>* terms) {
+  const auto is_on_state = [&](const Term& term) { return IsOnState(index, term); };
+  if (std::ranges::count_if(*terms, is_on_state) != 1) return std::nullopt;
+  const auto found = std::ranges::find_if(*terms, is_on_state);
+  const Term term = *found;
+  terms->erase(found);
+  return term;
+}
+
+std::vector<Term> Now(const ProgramWriter& writer, std::vector<Term> terms) {
+  for (Term& term : terms) term.value = writer.Now(term.value);
+  return terms;
+}
+
+}  // namespace
+
+std::optional<Rewrite> DistributeProduct(Search& search, const Instruction& end) {
+  const ProgramIndex& index = search.index();
+  if (!EndsChain(index, end, Op::kMultiply)) return std::nullopt;
+  std::vector<Term> factors = ChainThatEndsIn(index, end, Op::kMultiply).terms;
+  const std::optional<Term> over = TakeOnState(index, &factors);
+  const Instruction* sum = over.has_value() ? index.Inner(over->value, Op::kAdd) : nullptr;
+  if (sum == nullptr) return std::nullopt;
+  std::vector<Term> addends = ChainThatEndsIn(index, *sum, Op::kAdd).terms;
+  const std::optional<Term> moves = TakeOnState(index, &addends);
+  if (!moves.has_value() || moves->negative || addends.empty()) return std::nullopt;
+  const Instruction* product = index.Inner(moves->value, Op::kMultiply);
+  if (product == nullptr) return std::nullopt;
+  std::vector<Term> scaled = ChainThatEndsIn(index, *product, Op::kMultiply).terms;
+  if (std::ranges::all_of(scaled, [&](const Term& term) { return IsOnState(index, term); }))
+    return std::nullopt;
+  Rewrite rewrite;
+  for (const std::vector<Term>* terms : {&factors, &addends, &scaled})
+    for (const Term& term : *terms) rewrite.reads.push_back(term.value);
+  rewrite.write = [factors, addends, scaled](ProgramWriter& writer) -> absl::StatusOr<ValueId> {
+    const std::vector<Term> by = Now(writer, factors);
+    std::vector<Term> moving = Now(writer, scaled);
+    moving.insert(moving.end(), by.begin(), by.end());
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId first, WriteChain(writer, Op::kMultiply, moving));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId factor, WriteChain(writer, Op::kMultiply, by));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId addend,
+                             WriteChain(writer, Op::kAdd, Now(writer, addends)));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId second,
+                             WriteElementwise(writer, Op::kMultiply, std::array{addend, factor}));
+    return WriteElementwise(writer, Op::kAdd, std::array{first, second});
+  };
+  return rewrite;
+}
+
 }  // namespace deeppcr::program

@@ -16,6 +16,11 @@ namespace deeppcr::program {
 //   the products are exact.
 std::optional<Rewrite> RewriteProduct(Search& search, const Instruction& end);
 
+// A product over a sum, (x a(t) + b(t)) g(c) -> x (a(t) g(c)) + b(t) g(c), which leaves one product
+// fewer to the step: a norm's weight and bias go into what modulates it. Changes the order of
+// rounding, and which products may overflow.
+std::optional<Rewrite> DistributeProduct(Search& search, const Instruction& end);
+
 }  // namespace deeppcr::program
 
 #endif  // DEEPPCR_KERNELS_PROGRAM_PASSES_PRODUCTS_H_

@@ -84,7 +84,8 @@ struct ProcessClaims {
   double worst = 0;
 };
 
-// The denoiser as it is, or as a step program.
+// The denoiser as it is, which the backend compiles and optimises, or as the program that is
+// written for it.
 class CertificateDiffusionTest : public ::testing::TestWithParam<bool> {
  protected:
   void CountProcess(const DiffusionOptions& drawn, const DiffusionSpec& spec, int index,

@@ -194,13 +194,16 @@ TEST_P(DiffusionConformanceTest, EveryUpdateMakesOneMoreIntervalExact) {
   }
 }
 
-// Every backend with every family that it has code for.
+// Every backend with every family that it has code for. With programs in place of stacks a backend
+// is no other one here.
 std::vector<std::tuple<size_t, size_t>> Cases() {
   std::vector<std::tuple<size_t, size_t>> cases;
-  for (size_t backend = 0; backend < BackendCases().size(); ++backend)
+  for (size_t backend = 0; backend < BackendCases().size(); ++backend) {
+    if (BackendCases()[backend].name == "cpu_programs") continue;
     for (size_t family = 0; family < kFamilies.size(); ++family)
       if (BackendCases()[backend].programs || !kFamilies[family].program)
         cases.emplace_back(backend, family);
+  }
   return cases;
 }
 

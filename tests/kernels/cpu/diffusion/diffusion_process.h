@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/diffusion/recurrence.h"
+#include "kernels/cpu/program/system.h"
 #include "kernels/problem/philox.h"
 #include "tests/kernels/cpu/diffusion/plain_diffusion.h"
 
@@ -24,9 +24,9 @@ namespace deeppcr::testing {
 class Process {
  public:
   Process(const DiffusionOptions& options, const cpu::KernelSet& set,
-          int64_t max_modulation_bytes = cpu::kMaxModulationBytes)
+          int64_t max_class_bytes = cpu::kMaxClassBytes)
       : random(options),
-        packed(*cpu::PackDiffusion(random.spec(), set, {}, max_modulation_bytes)),
+        packed(*cpu::PackProgramSystem(random.spec(), set, {}, max_class_bytes)),
         recurrence(packed->NewRecurrence()),
         dim(options.state_dim),
         steps(options.num_steps),
@@ -68,6 +68,10 @@ class Process {
                       const Values<T>& condition = {}) const {
     return Plain(input, begin, end, z,
                  [&](int64_t l) { return PlainModulation<T>(random.spec(), l, condition); });
+  }
+
+  const cpu::PackedProgramSystem& model() const {
+    return static_cast<const cpu::PackedProgramSystem&>(*packed);
   }
 
   RandomDiffusion random;

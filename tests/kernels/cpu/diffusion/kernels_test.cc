@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products and noise of every instruction set, compared with plain loops in double, whose running
 // error bounds are the tolerances, and with the generator; and bits that must agree.
-#include "kernels/cpu/diffusion/kernels.h"
+#include "kernels/cpu/program/kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/diffusion/packed_panels.h"
+#include "kernels/cpu/program/packed_panels.h"
 #include "kernels/problem/philox.h"
 #include "tests/kernels/cpu/diffusion/plain_diffusion.h"
 
@@ -22,7 +22,7 @@ std::string SetName(size_t i) { return KernelsOfThisMachine()[i].name; }
 
 class PanelGemmTest : public ::testing::TestWithParam<size_t> {
  protected:
-  const cpu::DenoiserKernels kernels_ = KernelsOfThisMachine()[GetParam()].set.denoiser();
+  const cpu::ProgramKernels kernels_ = KernelsOfThisMachine()[GetParam()].set.program();
 };
 
 TEST_P(PanelGemmTest, MultipliesAndAddsWithBitsThatDependOnNoOtherRow) {
@@ -42,13 +42,13 @@ TEST_P(PanelGemmTest, MultipliesAndAddsWithBitsThatDependOnNoOtherRow) {
       }
       const auto run = [&](int64_t first, int64_t count, bool with_bias) {
         std::vector<float> out((count + 1) * width, 77.0F);
-        kernels_.gemm({.layer = &layer,
-                       .bias = with_bias ? layer.bias : nullptr,
-                       .in = in.data() + first * stride,
-                       .out = out.data(),
-                       .in_stride = stride,
-                       .out_stride = width,
-                       .count = count});
+        kernels_.gemm(nullptr, {.layer = &layer,
+                                .bias = with_bias ? layer.bias : nullptr,
+                                .in = in.data() + first * stride,
+                                .out = out.data(),
+                                .in_stride = stride,
+                                .out_stride = width,
+                                .count = count});
         EXPECT_EQ(out[count * width], 77.0F) << "wrote beyond its rows";
         return out;
       };
@@ -74,15 +74,15 @@ TEST_P(PanelGemmTest, MultipliesAndAddsWithBitsThatDependOnNoOtherRow) {
           for (int64_t cut = 1; cut < panels; ++cut) {
             std::vector<float> parts(count * width, 77.0F);
             for (const auto& [begin, end] : {std::pair{int64_t{0}, cut}, std::pair{cut, panels}})
-              kernels_.gemm({.layer = &layer,
-                             .bias = with_bias ? layer.bias : nullptr,
-                             .in = in.data(),
-                             .out = parts.data(),
-                             .in_stride = stride,
-                             .out_stride = width,
-                             .count = count,
-                             .begin_panel = begin,
-                             .end_panel = end});
+              kernels_.gemm(nullptr, {.layer = &layer,
+                                      .bias = with_bias ? layer.bias : nullptr,
+                                      .in = in.data(),
+                                      .out = parts.data(),
+                                      .in_stride = stride,
+                                      .out_stride = width,
+                                      .count = count,
+                                      .begin_panel = begin,
+                                      .end_panel = end});
             ASSERT_TRUE(SameFloats(parts.data(), together.data(), count * width)) << cut;
           }
         }
@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(InstructionSets, PanelGemmTest,
 
 class NormalsTest : public ::testing::TestWithParam<size_t> {
  protected:
-  const cpu::DenoiserKernels kernels_ = KernelsOfThisMachine()[GetParam()].set.denoiser();
+  const cpu::ProgramKernels kernels_ = KernelsOfThisMachine()[GetParam()].set.program();
 };
 
 TEST_P(NormalsTest, HaveTheBitsOfPhilox) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/diffusion/system.h"
+#include "kernels/cpu/kernel_set.h"
 #include "kernels/problem/spec.h"
 #include "tests/kernels/cpu/diffusion/running_error.h"
 #include "tests/testing/random_diffusion.h"
@@ -193,16 +193,11 @@ inline const std::vector<InstructionSetKernels>& KernelsOfThisMachine() {
   static const auto* const kAll = [] {
     auto* all = new std::vector<InstructionSetKernels>;
     const cpu::InstructionSet newest = cpu::DetectInstructionSet();
-    all->push_back(
-        {"baseline",
-         {&cpu::KernelsBaseline, &cpu::DenoiserKernelsBaseline, &cpu::ProgramKernelsBaseline}});
+    all->push_back({"baseline", {&cpu::KernelsBaseline, &cpu::ProgramKernelsBaseline}});
     if (newest >= cpu::InstructionSet::kAvx2)
-      all->push_back(
-          {"avx2", {&cpu::KernelsAvx2, &cpu::DenoiserKernelsAvx2, &cpu::ProgramKernelsAvx2}});
+      all->push_back({"avx2", {&cpu::KernelsAvx2, &cpu::ProgramKernelsAvx2}});
     if (newest >= cpu::InstructionSet::kAvx512)
-      all->push_back(
-          {"avx512",
-           {&cpu::KernelsAvx512, &cpu::DenoiserKernelsAvx512, &cpu::ProgramKernelsAvx512}});
+      all->push_back({"avx512", {&cpu::KernelsAvx512, &cpu::ProgramKernelsAvx512}});
     return all;
   }();
   return *kAll;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The diffusion family as spaces use it: encode, the sequential mode, guesses and decode, compared
 // with plain loops; and bits that must agree. intervals_test.cc tests the iterative mode.
-#include "kernels/cpu/diffusion/recurrence.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -102,28 +100,19 @@ struct InTurns {
 TEST_P(DiffusionTest, LargeProductsAreSharedWithTheSameBits) {
   for (const int64_t hidden : {100, 520}) {
     Process process({.kind = kind(), .state_dim = 5, .hidden_dim = hidden, .num_blocks = 2}, set());
-    const auto& model = static_cast<const cpu::PackedDiffusion&>(*process.packed);
-    const cpu::DenoiserView& d = model.denoiser;
+    const cpu::PackedProgramSystem& model = process.model();
     const auto states_after = [&](InTurns turns) {
       const cpu::Sharing sharing = {&InTurns::Share, &turns};
-      AlignedBuffer<float> states(d.state_width), predictions(d.state_width);
-      AlignedBuffer<float> scratch(3 * d.hidden_width);
-      for (int64_t i = 0; i < 5; ++i) states[i] = 0.3F * static_cast<float>(i) - 0.5F;
-      const cpu::StepRow row = {.coefficients = model.coefficients.data(),
-                                .modulation = model.tables.data(),
-                                .noise = nullptr,
-                                .step = 0};
-      model.denoiser_kernels.step({.denoiser = &d,
-                                   .rows = &row,
-                                   .count = 1,
-                                   .states = states.data(),
-                                   .predictions = predictions.data(),
-                                   .scratch = scratch.data(),
-                                   .sharing = turns.shares == 1 ? nullptr : &sharing});
+      cpu::Executor step(model.program.state, model.program_kernels, model.clip_range, 1, 0);
+      float* state = step.Row(model.program.state_input, 0);
+      for (int64_t i = 0; i < 5; ++i) state[i] = 0.3F * static_cast<float>(i) - 0.5F;
+      const cpu::RowContext context = model.ContextOf(0, nullptr);
+      step.Run(&context, 1, {}, turns.shares == 1 ? nullptr : &sharing);
       EXPECT_EQ(turns.products, turns.shares == 1 || hidden < 512      ? 0
                                 : kind() == DenoiserKind::kResidualMlp ? 2
                                                                        : 4);
-      return std::vector<float>(states.data(), states.data() + 5);
+      const float* next = step.Row(model.program.output, 0);
+      return std::vector<float>(next, next + 5);
     };
     const std::vector<float> alone = states_after({});
     for (const int64_t shares : {2, 3, 7, 16}) EXPECT_EQ(states_after({.shares = shares}), alone);
@@ -149,8 +138,10 @@ TEST_P(DiffusionTest, ClassTablesAndModulationPerSampleHaveTheSameBits) {
   const DiffusionOptions options = {
       .kind = kind(), .state_dim = 3, .hidden_dim = 20, .num_steps = 70, .num_classes = 4};
   Process tables(options, set()), per_sample(options, set(), 0);
-  EXPECT_LT(static_cast<const cpu::PackedDiffusion&>(*per_sample.packed).tables.size(), 1);
+  EXPECT_LT(per_sample.model().classes.size(), 1);
   EXPECT_GT(per_sample.packed->RecurrenceBytes(), tables.packed->RecurrenceBytes());
+  // The tables replace the layers that they were made with.
+  EXPECT_LT(tables.model().program.memory_bytes(), per_sample.model().program.memory_bytes());
   std::vector<std::vector<float>> seen;
   for (int32_t label = 0; label < 4; ++label) {
     seen.push_back(tables.FinalState({.label = label, .seed = 1}));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of a reverse step, for every instruction set: states, predictions and tangents
-// compared with plain loops in double, whose running error bounds are the tolerances; and bits that
-// must agree.
+// The steps of named denoisers as programs, for every instruction set: states, predictions and
+// tangents compared with plain loops in double, whose running error bounds are the tolerances; and
+// bits that must agree.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,22 +12,53 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/diffusion/kernels.h"
+#include "kernels/cpu/program/executor.h"
+#include "kernels/cpu/program/system.h"
 #include "tests/kernels/cpu/diffusion/plain_diffusion.h"
 
 namespace deeppcr::testing {
 namespace {
 
-using cpu::PackedDiffusion;
+using cpu::PackedProgramSystem;
+
+// Runs rows of a step: `states` [rows, X] become those after it, and `tangents` [rows, columns, X],
+// of which the first `probes` of each row pick up rounding, their images. Predictions [rows, X].
+std::vector<float> RunRows(const PackedProgramSystem& model, const cpu::RowContext* contexts,
+                           const cpu::TangentRows& along, std::vector<float>* states,
+                           std::vector<float>* tangents) {
+  const cpu::PackedProgram& program = model.program;
+  const int64_t width = program.state_input.width;
+  const int64_t count = std::ssize(*states) / width, columns = along.columns;
+  cpu::Executor step(program.state, model.program_kernels, model.clip_range, count,
+                     count * columns);
+  for (int64_t r = 0; r < count; ++r) {
+    float* z = step.Row(program.state_input, r);
+    std::copy_n(states->begin() + r * width, width, z);
+    if (along.probes > 0)
+      model.program_kernels.scaled_size(1, z, step.Size(program.state_input, r), width);
+  }
+  for (int64_t t = 0; t < count * columns; ++t)
+    std::copy_n(tangents->begin() + t * width, width, step.Tangent(program.state_input, t));
+  step.Run(contexts, count, along, nullptr);
+  std::vector<float> predictions;
+  for (int64_t r = 0; r < count; ++r) {
+    std::copy_n(step.Row(program.output, r), width, states->begin() + r * width);
+    const float* m = step.Row(program.prediction, r);
+    predictions.insert(predictions.end(), m, m + width);
+  }
+  for (int64_t t = 0; t < count * columns; ++t)
+    std::copy_n(step.Tangent(program.output, t), width, tangents->begin() + t * width);
+  return predictions;
+}
 
 // A model with rows at different states and steps.
 class Rows {
  public:
   Rows(const DiffusionOptions& options, const cpu::KernelSet& set, int64_t count)
       : random_(options),
-        packed_(*cpu::PackDiffusion(random_.spec(), set)),
-        model_(static_cast<const PackedDiffusion&>(*packed_)),
-        width_(model_.denoiser.state_width) {
+        packed_(*cpu::PackProgramSystem(random_.spec(), set, {})),
+        model_(static_cast<const PackedProgramSystem&>(*packed_)),
+        width_(model_.program.state_input.width) {
     const int64_t dim = options.state_dim;
     for (int64_t r = 0; r < count; ++r) {
       z_.push_back(random_.Vector(dim));
@@ -35,52 +66,30 @@ class Rows {
       noise_.push_back(random_.Vector(dim));
       noise_.back().resize(width_);
       const int64_t step = r % options.num_steps;
-      const ReverseCoefficients& c = model_.coefficients[step];
-      rows_.push_back(
-          {.coefficients = &c,
-           .modulation = model_.tables.data() + step * model_.denoiser.modulation_floats,
-           .noise = c.sigma == 0 ? nullptr : noise_[r].data(),
-           .step = step});
+      rows_.push_back(model_.ContextOf(step, nullptr));
+      if (model_.coefficients[step].sigma != 0) rows_.back().noise = noise_[r].data();
     }
   }
 
   struct Result {
-    std::vector<float> states, predictions, tapes;
+    std::vector<float> states, predictions;
   };
 
-  Result Step(int64_t first, int64_t count, bool tapes, bool sizes) const {
-    const cpu::DenoiserView& d = model_.denoiser;
+  // Steps with so many tangents along, which are of no interest.
+  Result Step(int64_t first, int64_t count, const cpu::TangentRows& along) const {
     Result result;
     for (int64_t r = first; r < first + count; ++r)
       result.states.insert(result.states.end(), z_[r].begin(), z_[r].end());
-    result.predictions.resize(count * width_);
-    result.tapes.resize(count * d.tape_floats);
-    std::vector<float> scratch(3 * count * d.hidden_width);
-    model_.denoiser_kernels.step({.denoiser = &d,
-                                  .rows = rows_.data() + first,
-                                  .count = count,
-                                  .states = result.states.data(),
-                                  .predictions = result.predictions.data(),
-                                  .scratch = scratch.data(),
-                                  .tapes = tapes ? result.tapes.data() : nullptr,
-                                  .sizes = sizes});
+    std::vector<float> tangents(count * along.columns * width_);
+    result.predictions = RunRows(model_, rows_.data() + first, along, &result.states, &tangents);
     return result;
   }
 
   // Replaces `tangents` [count, columns, X] of the first `count` rows by their images.
-  void Tangents(int64_t count, int64_t columns, int64_t probes,
-                std::vector<float>* tangents) const {
-    const cpu::DenoiserView& d = model_.denoiser;
-    const Result step = Step(0, count, true, probes > 0);
-    std::vector<float> scratch(cpu::kTangentTile * (3 * d.hidden_width + width_));
-    model_.denoiser_kernels.tangents({.denoiser = &d,
-                                      .rows = rows_.data(),
-                                      .tapes = step.tapes.data(),
-                                      .count = count * columns,
-                                      .columns = columns,
-                                      .probes = probes,
-                                      .tangents = tangents->data(),
-                                      .scratch = scratch.data()});
+  void Tangents(int64_t count, const cpu::TangentRows& along, std::vector<float>* tangents) const {
+    std::vector<float> states;
+    for (int64_t r = 0; r < count; ++r) states.insert(states.end(), z_[r].begin(), z_[r].end());
+    RunRows(model_, rows_.data(), along, &states, tangents);
   }
 
   // The tangent of row r along a direction of the state, by plain loops.
@@ -96,15 +105,15 @@ class Rows {
   int64_t width() const { return width_; }
   std::vector<float>& z(int64_t r) { return z_[r]; }
   const std::vector<float>& z(int64_t r) const { return z_[r]; }
-  const cpu::StepRow& row(int64_t r) const { return rows_[r]; }
+  const cpu::RowContext& row(int64_t r) const { return rows_[r]; }
 
  private:
   RandomDiffusion random_;
   std::unique_ptr<cpu::PackedSystem> packed_;
-  const PackedDiffusion& model_;
+  const PackedProgramSystem& model_;
   int64_t width_;
   std::vector<std::vector<float>> z_, noise_;
-  std::vector<cpu::StepRow> rows_;
+  std::vector<cpu::RowContext> rows_;
 };
 
 class ReverseStepTest : public ::testing::TestWithParam<std::tuple<size_t, DenoiserKind, int64_t>> {
@@ -139,7 +148,7 @@ class ReverseStepTest : public ::testing::TestWithParam<std::tuple<size_t, Denoi
 TEST_P(ReverseStepTest, StatesAndPredictionsAreThoseOfPlainLoops) {
   ForSizes([&](const DiffusionOptions& options) {
     const Rows rows(options, set(), 5);
-    const Rows::Result result = rows.Step(0, 5, false, false);
+    const Rows::Result result = rows.Step(0, 5, {});
     for (int64_t r = 0; r < 5; ++r) {
       Values<Bounded> m;
       const auto mu = PlainModulation<Bounded>(rows.spec(), rows.row(r).step, {});
@@ -158,14 +167,15 @@ TEST_P(ReverseStepTest, StatesAndPredictionsAreThoseOfPlainLoops) {
   });
 }
 
-TEST_P(ReverseStepTest, BitsDependNeitherOnOtherRowsNorOnWhatIsTaped) {
+TEST_P(ReverseStepTest, BitsDependNeitherOnOtherRowsNorOnTangents) {
   ForSizes([&](const DiffusionOptions& options) {
     constexpr int64_t kMost = 9;
+    constexpr cpu::TangentRows kAlong[] = {{}, {1, 0}, {kNumProbes + 1, kNumProbes}};
     const Rows rows(options, set(), kMost);
     for (int64_t count = 1; count <= kMost; ++count) {
-      const Rows::Result together = rows.Step(0, count, count % 2 == 0, count % 4 == 0);
+      const Rows::Result together = rows.Step(0, count, kAlong[count % 3]);
       for (int64_t r = 0; r < count; ++r) {
-        const Rows::Result alone = rows.Step(r, 1, false, false);
+        const Rows::Result alone = rows.Step(r, 1, {});
         const int64_t at = r * rows.width();
         ASSERT_TRUE(SameFloats(alone.states.data(), together.states.data() + at, rows.width()));
         ASSERT_TRUE(SameFloats(alone.predictions.data(), together.predictions.data() + at, dim()));
@@ -176,12 +186,12 @@ TEST_P(ReverseStepTest, BitsDependNeitherOnOtherRowsNorOnWhatIsTaped) {
 
 TEST_P(ReverseStepTest, TangentsAreThoseOfForwardModeInDouble) {
   ForSizes([&](const DiffusionOptions& options) {
-    constexpr int64_t kRows = 4;  // more vectors than a tile holds if D = 33
+    constexpr int64_t kRows = 4;
     const Rows rows(options, set(), kRows);
     std::vector<float> tangents(kRows * dim() * rows.width());
     for (int64_t r = 0; r < kRows; ++r)
       for (int64_t j = 0; j < dim(); ++j) tangents[(r * dim() + j) * rows.width() + j] = 1.0F;
-    rows.Tangents(kRows, dim(), 0, &tangents);
+    rows.Tangents(kRows, {dim(), 0}, &tangents);
     for (int64_t r = 0; r < kRows; ++r) {
       // The plain loops take one direction at a time, so a wide state is checked along a few only.
       for (int64_t j = r % 2; j < dim(); j += 1 + dim() / 8) {
@@ -218,7 +228,7 @@ TEST_P(ReverseStepTest, TangentsAreThoseOfCentralDifferences) {
       const auto along = rows.PlainAlong<Bounded>(r, UnitVector(dim(), k));
       std::vector<float> tangents(2 * rows.width());
       tangents[k] = tangents[rows.width() + k] = 1.0F;
-      rows.Tangents(2, 1, 0, &tangents);
+      rows.Tangents(2, {1, 0}, &tangents);
       const auto at = [&](double h) {
         std::vector<double> z(rows.z(r).begin(), rows.z(r).begin() + dim());
         z[k] += h;
@@ -251,10 +261,10 @@ TEST_P(ReverseStepTest, ProbesAreTangentsThatPickUpRounding) {
         carried[(r * columns + j) * rows.width()] = j < kProbes ? kCarried : 1.0F;
     std::vector<float> alone(kRows * rows.width());
     for (int64_t r = 0; r < kRows; ++r) alone[r * rows.width()] = 1.0F;
-    rows.Tangents(kRows, columns, kProbes, &fresh);
-    rows.Tangents(kRows, columns, kProbes, &carried);
-    rows.Tangents(kRows, 1, 0, &alone);
-    const Rows::Result step = rows.Step(0, kRows, false, false);
+    rows.Tangents(kRows, {columns, kProbes}, &fresh);
+    rows.Tangents(kRows, {columns, kProbes}, &carried);
+    rows.Tangents(kRows, {1, 0}, &alone);
+    const Rows::Result step = rows.Step(0, kRows, {});
     for (int64_t r = 0; r < kRows; ++r) {
       const auto at = [&](int64_t j) { return (r * columns + j) * rows.width(); };
       ASSERT_TRUE(SameFloats(carried.data() + at(kProbes), alone.data() + r * rows.width(), dim()))
@@ -284,7 +294,7 @@ TEST_P(ReverseStepTest, WhatIsNotFiniteShows) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), inf, -inf}) {
       Rows rows(options, set(), 3);
       rows.z(1)[dim() - 1] = bad;
-      const Rows::Result result = rows.Step(0, 3, true, true);
+      const Rows::Result result = rows.Step(0, 3, {kNumProbes + 1, kNumProbes});
       bool finite = true;
       for (int64_t i = 0; i < dim(); ++i)
         finite = finite && std::isfinite(result.states[rows.width() + i]);
@@ -292,14 +302,14 @@ TEST_P(ReverseStepTest, WhatIsNotFiniteShows) {
       for (int64_t i = dim(); i < rows.width(); ++i)
         ASSERT_EQ(result.states[rows.width() + i], 0.0F) << "padding";
       Rows clean(options, set(), 3);
-      const Rows::Result expected = clean.Step(0, 3, false, false);
+      const Rows::Result expected = clean.Step(0, 3, {});
       for (const int64_t r : {0, 2})
         ASSERT_TRUE(SameFloats(result.states.data() + r * rows.width(),
                                expected.states.data() + r * rows.width(), rows.width()))
             << "a row suffers from another";
       std::vector<float> tangents(3 * rows.width(), 0.0F);
       for (int64_t r = 0; r < 3; ++r) tangents[r * rows.width()] = 1.0F;
-      rows.Tangents(3, 1, 0, &tangents);
+      rows.Tangents(3, {1, 0}, &tangents);
       for (int64_t i = 0; i < dim(); ++i)
         ASSERT_TRUE(std::isfinite(tangents[i]) && std::isfinite(tangents[2 * rows.width() + i]));
     }
@@ -325,21 +335,15 @@ struct ClippedStep {
               float tangent, int64_t probes) {
     RandomDiffusion random({.state_dim = 5, .num_steps = 1, .clip = true});
     random.steps()[0] = step;
-    const auto packed = *cpu::PackDiffusion(random.spec(), set);
-    const auto& model = static_cast<const PackedDiffusion&>(*packed);
-    const cpu::DenoiserView& d = model.denoiser;
-    std::vector<float> z(d.state_width), m(d.state_width), tapes(d.tape_floats);
-    std::copy(before.begin(), before.end(), z.begin());
-    std::vector<float> scratch(cpu::kTangentTile * (3 * d.hidden_width + d.state_width));
-    const cpu::StepRow row = {&model.coefficients[0], model.tables.data(), nullptr, 0};
-    model.denoiser_kernels.step(
-        {&d, &row, 1, z.data(), m.data(), scratch.data(), tapes.data(), probes > 0});
+    const auto packed = *cpu::PackProgramSystem(random.spec(), set, {});
+    const auto& model = static_cast<const PackedProgramSystem&>(*packed);
+    const int64_t width = model.program.state_input.width;
     const int64_t columns = std::max<int64_t>(probes, 1);
-    std::vector<float> tangents(columns * d.state_width);
-    for (int64_t j = 0; j < columns; ++j)
-      std::fill_n(tangents.begin() + j * d.state_width, 5, tangent);
-    model.denoiser_kernels.tangents(
-        {&d, &row, tapes.data(), columns, columns, probes, tangents.data(), scratch.data()});
+    std::vector<float> z(width), tangents(columns * width);
+    std::copy(before.begin(), before.end(), z.begin());
+    for (int64_t j = 0; j < columns; ++j) std::fill_n(tangents.begin() + j * width, 5, tangent);
+    const cpu::RowContext row = model.ContextOf(0, nullptr);
+    RunRows(model, &row, {columns, probes}, &z, &tangents);
     states.assign(z.begin(), z.begin() + 5);
     image.assign(tangents.begin(), tangents.begin() + 5);
   }

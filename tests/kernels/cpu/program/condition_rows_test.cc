@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cpu/program/system.h"
 #include "tests/kernels/cpu/diffusion/plain_diffusion.h"
 #include "tests/kernels/program/draft.h"
@@ -99,6 +100,59 @@ TEST_P(ConditionRowsTest, AnyOrderOfSamplesHasTheSameBits) {
           << "round " << round << ", sample " << b;
     }
   }
+}
+
+// A denoiser to which a condition gives `once` elements for all steps and `per_step` for each.
+Program Giving(int64_t once, int64_t per_step) {
+  Draft draft(3);
+  const auto z = draft.State(kDim), condition = draft.Condition(kInputs), time = draft.Time();
+  const auto sum_with_state = [&](program::ValueId wide, int64_t size) {
+    const auto of_state =
+        draft.Arrange({z}, std::vector<program::Element>(static_cast<size_t>(size), {0, 0}));
+    const auto sum = draft.Along(Op::kSum, draft.Multiply(of_state, wide), {1, size, 1});
+    return draft.Arrange({sum}, std::vector<program::Element>(kDim, {0, 0}));
+  };
+  const auto wide = [&](program::ValueId from, int64_t size) {
+    return draft.Arrange({from}, std::vector<program::Element>(static_cast<size_t>(size), {0, 0}));
+  };
+  const auto mixed = draft.Do(Op::kSin, {draft.Linear(draft.Concatenate({condition, time}), 1)});
+  const auto said = draft.Add(sum_with_state(wide(condition, once), once),
+                              sum_with_state(wide(mixed, per_step), per_step));
+  return draft.Finish(draft.ReverseStep(z, said), said);
+}
+
+TEST_P(ConditionRowsTest, ABudgetBoundsWhatConditionsGive) {
+  constexpr int64_t kOnce = 4096, kPerStep = 1 << 16, kRowBytes = kPerStep * 4;
+  constexpr int64_t kOnceBytes = (kOnce + 16) * 4;  // what depends on the time reads the inputs too
+  const Program program = Giving(kOnce, kPerStep);
+  const auto pack = [&](int64_t num_steps) {
+    const std::vector<ReverseStep> steps(static_cast<size_t>(num_steps), steps_[0]);
+    DiffusionProgramSpec spec = spec_;
+    spec.steps = steps;
+    spec.program = &program;
+    return PackProgramSystem(spec, testing::KernelsOfThisMachine()[GetParam()].set,
+                             PackingLimits{});
+  };
+  constexpr int64_t kFit = (kMostConditionBytes - kOnceBytes) / kRowBytes;
+  struct Case {
+    int64_t steps;
+    int32_t group;
+  };
+  // As many as ever; no fewer than eight while these fit; as many as fit; one.
+  for (const Case c : {Case{4, 24}, Case{100, 8}, Case{kFit / 5, 5}, Case{kFit - 10, 1}}) {
+    const auto packed = pack(c.steps);
+    ASSERT_TRUE(packed.ok()) << packed.status();
+    EXPECT_EQ((*packed)->group, c.group) << c.steps;
+    const int64_t rows = c.group * (kOnceBytes + c.steps * kRowBytes);
+    EXPECT_LE(rows, kMostConditionBytes);
+    EXPECT_GE((*packed)->RecurrenceBytes(), rows);
+  }
+  const absl::Status refused = pack(kFit + 1).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_EQ(refused.message(),
+            absl::StrCat("a condition gives ", kOnceBytes, " bytes, and ", kRowBytes,
+                         " for each of ", kFit + 1, " steps: ", kOnceBytes + (kFit + 1) * kRowBytes,
+                         " bytes a sample; ", kMostConditionBytes, " are allowed"));
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, ConditionRowsTest,

@@ -25,6 +25,39 @@ TEST(RewriteProductTest, MultipliesLowerClassesAmongThemselvesFirst) {
   EXPECT_EQ(InStep(after), 6);
 }
 
+TEST(DistributeProductTest, TakesANormsWeightAndBiasIntoWhatModulatesIt) {
+  for (const bool leading : {false, true}) {
+    Draft draft;
+    const ValueId z = draft.State(6), t = draft.Linear(draft.Time(), 6), c = draft.Condition(6);
+    const ValueId weight = draft.Constant({1, 2, 3, -4, 5, 6});
+    const ValueId bias = draft.Constant({6, 5, -4, 3, 2, 1});
+    const ValueId affine = draft.Add(draft.Multiply(z, weight), bias);
+    const ValueId modulated = leading ? draft.Multiply(c, affine) : draft.Multiply(affine, c);
+    const Program before = draft.Finish(draft.Add(modulated, t));
+    const Program after = *Optimize(before);
+    ExpectSameMeaning(before, after);
+    EXPECT_EQ(InStep(before), 4 * 6);
+    EXPECT_EQ(InStep(after), 2 * 6);
+  }
+}
+
+TEST(DistributeProductTest, LeavesWhatItWouldNotMakeLess) {
+  for (int reason = 0; reason < 4; ++reason) {
+    Draft draft;
+    const ValueId z = draft.State(6), t = draft.Linear(draft.Time(), 6), c = draft.Condition(6);
+    const ValueId sine = draft.Do(Op::kSin, {z});
+    // Nothing scales the state; an addend, or the factor, is on the state; the sum is read again.
+    const ValueId product = draft.Multiply(z, reason == 0 ? sine : t);
+    const ValueId sum = draft.Add(product, reason == 1 ? sine : c);
+    ValueId end = draft.Multiply(sum, reason == 2 ? sine : t);
+    if (reason == 3) end = draft.Add(end, draft.Do(Op::kTanh, {sum}));
+    const Program before = draft.Finish(draft.Add(end, sine));
+    const Program after = *Optimize(before);
+    ExpectSameMeaning(before, after, 0);
+    EXPECT_EQ(InStep(after), InStep(before)) << reason;
+  }
+}
+
 TEST(RewriteProductTest, LeavesAProductWhoseInnerOneIsReadElsewhere) {
   Draft draft;
   const ValueId z = draft.State(6), t = draft.Linear(draft.Time(), 6), c = draft.Condition(6);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_KERNELS_CPU_DIFFUSION_SHARING_H_
-#define DEEPPCR_KERNELS_CPU_DIFFUSION_SHARING_H_
+#ifndef DEEPPCR_KERNELS_CPU_PROGRAM_SHARING_H_
+#define DEEPPCR_KERNELS_CPU_PROGRAM_SHARING_H_
 
 #include <cstdint>
 
@@ -15,4 +15,4 @@ inline void ShareByTeam(void* team, Team::Piece piece, void* context, int64_t mo
 
 }  // namespace deeppcr::cpu
 
-#endif  // DEEPPCR_KERNELS_CPU_DIFFUSION_SHARING_H_
+#endif  // DEEPPCR_KERNELS_CPU_PROGRAM_SHARING_H_

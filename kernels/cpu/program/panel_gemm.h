@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_KERNELS_CPU_DIFFUSION_PANEL_GEMM_H_
-#define DEEPPCR_KERNELS_CPU_DIFFUSION_PANEL_GEMM_H_
+#ifndef DEEPPCR_KERNELS_CPU_PROGRAM_PANEL_GEMM_H_
+#define DEEPPCR_KERNELS_CPU_PROGRAM_PANEL_GEMM_H_
 
 // Products of few rows with a panel-packed matrix. Per output the terms are added in one fixed
 // order for any number of rows: the states of a sequential run, of a batch and of an interval have
 // the same bits.
 
-#include "kernels/cpu/diffusion/kernels.h"
+#include "kernels/cpu/program/kernels.h"
 #include "kernels/cpu/simd/simd.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
@@ -191,4 +191,4 @@ inline void SharedGemm(const Sharing* sharing, const GemmArgs& args) {
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA
 
-#endif  // DEEPPCR_KERNELS_CPU_DIFFUSION_PANEL_GEMM_H_
+#endif  // DEEPPCR_KERNELS_CPU_PROGRAM_PANEL_GEMM_H_

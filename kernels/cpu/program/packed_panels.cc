@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/diffusion/packed_panels.h"
+#include "kernels/cpu/program/packed_panels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -43,6 +43,10 @@ int64_t PanelRowWidth(int64_t dim) {
   return RoundUp(dim, kWidestPanel);
 }
 
+int64_t PanelFloats(int64_t rows, int64_t cols) {
+  return PanelRowWidth(rows) * (RoundUp(cols, kInputGroup) + 2);
+}
+
 absl::StatusOr<PackedPanels> NewPanels(int64_t layers, int64_t rows, int64_t cols) {
   const int64_t width = PanelRowWidth(rows), padded_cols = RoundUp(cols, kInputGroup);
   const int64_t floats = width * padded_cols;
@@ -52,7 +56,7 @@ absl::StatusOr<PackedPanels> NewPanels(int64_t layers, int64_t rows, int64_t col
   packed.spreads = AlignedBuffer<float>(layers * width);
   DEEPPCR_RETURN_IF_ERROR(
       CheckAllocated(packed.weights.ok() && packed.bias.ok() && packed.spreads.ok(),
-                     layers * (floats + 2 * width)));
+                     layers * PanelFloats(rows, cols)));
   for (int64_t i = 0; i < layers; ++i)
     packed.views.push_back({.rows = rows,
                             .cols = padded_cols,

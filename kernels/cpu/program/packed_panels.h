@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_KERNELS_CPU_DIFFUSION_PACKED_PANELS_H_
-#define DEEPPCR_KERNELS_CPU_DIFFUSION_PACKED_PANELS_H_
+#ifndef DEEPPCR_KERNELS_CPU_PROGRAM_PACKED_PANELS_H_
+#define DEEPPCR_KERNELS_CPU_PROGRAM_PACKED_PANELS_H_
 
 #include <cstdint>
 #include <span>
@@ -8,12 +8,15 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/base/aligned_buffer.h"
-#include "kernels/cpu/diffusion/kernels.h"
+#include "kernels/cpu/program/kernels.h"
 
 namespace deeppcr::cpu {
 
 // Padded floats of a row: 16, 32, 64 or the next multiple of 64.
 int64_t PanelRowWidth(int64_t dim);
+
+// Floats that one packed layer takes, with its bias and its spreads.
+int64_t PanelFloats(int64_t rows, int64_t cols);
 
 // Layers of one shape, cut into panels, one behind the other in memory.
 struct PackedPanels {
@@ -39,4 +42,4 @@ absl::StatusOr<PackedPanels> PackPanels(int64_t layers, int64_t rows, int64_t co
 
 }  // namespace deeppcr::cpu
 
-#endif  // DEEPPCR_KERNELS_CPU_DIFFUSION_PACKED_PANELS_H_
+#endif  // DEEPPCR_KERNELS_CPU_PROGRAM_PACKED_PANELS_H_
