@@ -61,7 +61,8 @@ WEIGHTS = {
     "refused-negative": safetensors({"a": entry("F32", [-2], 0, 8)}, floats(1, 2)),
     "refused-float-extent": safetensors({"a": entry("F32", [2.0], 0, 8)}, floats(1, 2)),
     "refused-metadata-number": safetensors({"__metadata__": {"step": 1}}),
-    "refused-dtype": safetensors({"a": entry("I64", [1], 0, 8)}, bytes(8)),
+    "accepted-unread-dtype": safetensors({"a": entry("I64", [1], 0, 8)}, bytes(8)),
+    "refused-dtype": safetensors({"a": entry("F4", [16], 0, 8)}, bytes(8)),
 }
 
 MINIMAL = {"model_type": "mlp", "input_dim": 3, "output_dim": 2, "state_dim": 4, "num_layers": 16,

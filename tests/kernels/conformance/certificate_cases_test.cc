@@ -342,7 +342,8 @@ TEST(CertificateCasesTest, AStepBetweenTheClaimAndTheAnswer) {
 
 TEST(CertificateCasesTest, AStepIsPassedByARuleThatDoesNotFollowWhatIsLeft) {
   const StepClaims claims = CountSteps(WeakRule::kUnfollowed);
-  // Fewer than windows: where tanh saturates its slope is small, not zero, and probes feel the step.
+  // Fewer than windows: where tanh saturates its slope is small, not zero, and probes feel the
+  // step.
   EXPECT_GT(claims.differences.wrong, 5);
   EXPECT_GT(claims.windows.wrong, claims.windows.made / 2);
   EXPECT_GT(claims.low.wrong, 5);
