@@ -122,7 +122,9 @@ TEST_P(GradientsTest, AreNoneUnlessTheEngineLoadsThem) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DemoModels, GradientsTest,
-                         ::testing::Values("digits-resnet", "digits-ddpm-onnx", "digits-pixels"),
+                         ::testing::Values("digits-mlp", "digits-resnet", "digits-ddpm",
+                                           "digits-ddpm-onnx", "digits-class", "digits-pixels",
+                                           "swissroll-ddpm"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::replace(name.begin(), name.end(), '-', '_');
