@@ -183,7 +183,8 @@ DEEPPCR_INLINE Vec<N> MinOrSecond(Vec<N> a, Vec<N> b) {
 template <int N>
 DEEPPCR_INLINE Vec<N> BroadcastLane(Vec<N> a, int k) {
 #if defined(__AVX512F__)
-  if constexpr (N == 16) return {_mm512_permutexvar_ps(_mm512_set1_epi32(k), a.v)};
+  // _mm512_permutexvar_ps, but GCC 12 warns of a value that it leaves undefined.
+  if constexpr (N == 16) return {_mm512_maskz_permutexvar_ps(0xFFFF, _mm512_set1_epi32(k), a.v)};
 #endif
 #if defined(__AVX2__)
   if constexpr (N == 8) return {_mm256_permutevar8x32_ps(a.v, _mm256_set1_epi32(k))};
