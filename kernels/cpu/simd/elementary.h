@@ -17,12 +17,12 @@ DEEPPCR_INLINE Vec<N> Log(Vec<N> a) {
   using Int = typename Vec<N>::Int;
   const Vec<N> zero = Broadcast<N>(0.0F), least = Broadcast<N>(0x1p-126F);
   const Vec<N> infinity = Broadcast<N>(__builtin_inff());
-  constexpr int32_t kRootOfHalf = 0x3F3504F3;
+  constexpr uint32_t kRootOfHalf = 0x3F3504F3;
   const Vec<N> normal = SelectGreater(least, a, a * Broadcast<N>(0x1p23F), a);
-  const Int shifted = reinterpret_cast<Int>(normal.bits()) - kRootOfHalf;
+  const Int shifted = reinterpret_cast<Int>(normal.bits() - kRootOfHalf);
   const Vec<N> exponent = {__builtin_convertvector(shifted >> 23, typename Vec<N>::Float)};
   const Vec<N> k = exponent - SelectGreater(least, a, Broadcast<N>(23.0F), zero);
-  const Int mantissa = (shifted & 0x007FFFFF) + kRootOfHalf;
+  const Int mantissa = (shifted & 0x007FFFFF) + int32_t{kRootOfHalf};
   const Vec<N> f = Vec<N>{reinterpret_cast<typename Vec<N>::Float>(mantissa)} - Broadcast<N>(1.0F);
   const Vec<N> series = Polynomial(f, 7.0376836292e-2F, -1.1514610310e-1F, 1.1676998740e-1F,
                                    -1.2420140846e-1F, 1.4249322787e-1F, -1.6668057665e-1F,
