@@ -2,42 +2,20 @@
 """libdeeppcr through ctypes, as far as gradients need it: the structures of kernels/c_api/deeppcr.h."""
 
 import ctypes
+import pathlib
+import sys
 
 import numpy as np
 
-_floats = ctypes.POINTER(ctypes.c_float)
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / 'testing'))
+
+import c_structures  # noqa: E402
+from c_structures import Inputs, Outputs, RunOptions, sized  # noqa: E402
 
 
-class EngineOptions(ctypes.Structure):
-    _fields_ = [('struct_size', ctypes.c_size_t), ('backend', ctypes.c_char_p),
-                ('num_threads', ctypes.c_int32), ('max_concurrent_runs', ctypes.c_int32),
-                ('plan_cache_dir', ctypes.c_char_p), ('plan_mode', ctypes.c_int32),
-                ('max_model_bytes', ctypes.c_int64), ('max_workspace_bytes', ctypes.c_int64),
-                ('max_unplanned_bytes', ctypes.c_int64), ('progress', ctypes.c_void_p),
-                ('progress_user', ctypes.c_void_p), ('gradients', ctypes.c_int32)]
-
-
-class RunOptions(ctypes.Structure):
-    _fields_ = [('struct_size', ctypes.c_size_t), ('solver', ctypes.c_char_p),
-                ('rtol', ctypes.c_double), ('atol', ctypes.c_double),
-                ('max_iterations', ctypes.c_int32), ('shooting_interval', ctypes.c_int32),
-                ('warm_sweeps', ctypes.c_int32), ('initial_guess', ctypes.c_int32),
-                ('jacobian_refresh', ctypes.c_int32), ('on_no_convergence', ctypes.c_int32),
-                ('num_inference_steps', ctypes.c_int64), ('timeout_seconds', ctypes.c_double),
-                ('token', ctypes.c_void_p)]
-
-
-class Inputs(ctypes.Structure):
-    _fields_ = [('struct_size', ctypes.c_size_t), ('num_samples', ctypes.c_int64),
-                ('inputs', _floats), ('initial_states', _floats), ('seed', ctypes.c_uint64),
-                ('first_sample', ctypes.c_uint64), ('class_labels', ctypes.POINTER(ctypes.c_int32)),
-                ('initial_noise', _floats), ('step_noise', _floats)]
-
-
-class Outputs(ctypes.Structure):
-    _fields_ = [('struct_size', ctypes.c_size_t), ('outputs', _floats), ('final_states', _floats),
-                ('trajectory', _floats), ('reports', ctypes.c_void_p),
-                ('report_size', ctypes.c_size_t), ('seconds', ctypes.c_double)]
+class EngineOptions(c_structures.EngineOptions):
+    """With what an engine of gradients takes."""
+    _fields_ = [('gradients', ctypes.c_int32)]
 
 
 class BackwardOptions(ctypes.Structure):
@@ -47,28 +25,23 @@ class BackwardOptions(ctypes.Structure):
 
 
 class Cotangents(ctypes.Structure):
-    _fields_ = [('struct_size', ctypes.c_size_t), ('states', _floats), ('columns', ctypes.c_int64),
-                ('of_outputs', _floats), ('of_final_states', _floats)]
+    _fields_ = [('struct_size', ctypes.c_size_t), ('states', ctypes.c_void_p),
+                ('columns', ctypes.c_int64), ('of_outputs', ctypes.c_void_p),
+                ('of_final_states', ctypes.c_void_p)]
 
 
 class Gradients(ctypes.Structure):
-    _fields_ = [('struct_size', ctypes.c_size_t), ('inputs', _floats), ('initial_states', _floats),
-                ('step_noise', _floats), ('seconds', ctypes.c_double),
-                ('dependent_stages', ctypes.c_int64)]
+    _fields_ = [('struct_size', ctypes.c_size_t), ('inputs', ctypes.c_void_p),
+                ('initial_states', ctypes.c_void_p), ('step_noise', ctypes.c_void_p),
+                ('seconds', ctypes.c_double), ('dependent_stages', ctypes.c_int64)]
 
 
 WAYS = {'sequential': 0, 'parallel': 1}
 
 
-def _sized(structure, **members):
-    made = structure(**members)
-    made.struct_size = ctypes.sizeof(structure)
-    return made
-
-
 def _data(array):
-    """A pointer to float32 numbers in C order, which the caller keeps; None for None."""
-    return None if array is None else array.ctypes.data_as(_floats)
+    """The address of numbers in C order, which the caller keeps; None for None."""
+    return None if array is None else array.ctypes.data
 
 
 class Library:
@@ -78,8 +51,8 @@ class Library:
         self.calls = ctypes.CDLL(str(path))
         self.calls.deeppcr_last_error.restype = ctypes.c_char_p
         self.engine = ctypes.c_void_p()
-        options = _sized(EngineOptions, backend=b'cpu', num_threads=1, max_model_bytes=1 << 30,
-                         max_workspace_bytes=1 << 28, max_unplanned_bytes=1 << 29, gradients=1)
+        options = sized(EngineOptions, backend=b'cpu', num_threads=1, max_model_bytes=1 << 30,
+                        max_workspace_bytes=1 << 28, max_unplanned_bytes=1 << 29, gradients=1)
         self.check(self.calls.deeppcr_engine_create(ctypes.byref(options),
                                                     ctypes.byref(self.engine)))
 
@@ -102,14 +75,12 @@ class Library:
                 for name, kind in (('condition', np.float32), ('labels', np.int32),
                                    ('x', np.float32), ('noise', np.float32))]
         condition, labels, x, noise = kept
-        inputs = _sized(Inputs, num_samples=n, inputs=_data(condition), initial_noise=_data(x),
-                        step_noise=_data(noise))
-        if labels is not None:
-            inputs.class_labels = labels.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+        inputs = sized(Inputs, num_samples=n, inputs=_data(condition), class_labels=_data(labels),
+                       initial_noise=_data(x), step_noise=_data(noise))
         outputs = np.empty((n, out), np.float32)
         states = np.empty((n, steps + 1, dim), np.float32)
-        run = _sized(RunOptions, solver=b'sequential', rtol=1e-4, atol=1e-6, warm_sweeps=-1)
-        answer = _sized(Outputs, outputs=_data(outputs), trajectory=_data(states))
+        run = sized(RunOptions, solver=b'sequential', rtol=1e-4, atol=1e-6, warm_sweeps=-1)
+        answer = sized(Outputs, outputs=_data(outputs), trajectory=_data(states))
         self.check(self.calls.deeppcr_run(model, ctypes.byref(run), ctypes.byref(inputs),
                                           ctypes.byref(answer)))
         of_outputs = np.ascontiguousarray(of_outputs, np.float32)
@@ -119,10 +90,10 @@ class Library:
                                                                    np.float32)
             by_x = np.empty((n, m, dim), np.float32)
             by_noise = np.empty((n, m, steps, dim), np.float32)
-            options = _sized(BackwardOptions, way=WAYS[way])
-            back = _sized(Cotangents, states=_data(states), columns=m, of_outputs=_data(of_outputs))
-            to = _sized(Gradients, inputs=_data(by_condition), initial_states=_data(by_x),
-                        step_noise=_data(by_noise))
+            options = sized(BackwardOptions, way=WAYS[way])
+            back = sized(Cotangents, states=_data(states), columns=m, of_outputs=_data(of_outputs))
+            to = sized(Gradients, inputs=_data(by_condition), initial_states=_data(by_x),
+                       step_noise=_data(by_noise))
             self.check(self.calls.deeppcr_go_back(model, ctypes.byref(options), ctypes.byref(inputs),
                                                   ctypes.byref(back), ctypes.byref(to)))
             found[way] = (by_condition, by_x, by_noise)

@@ -288,10 +288,10 @@ void CountInto(const StepOnTheWay& step, std::optional<WeakRule> rule, Claims* c
 struct StepClaims {
   Claims gates, differences, windows, low;
 };
-StepClaims CountSteps(std::optional<WeakRule> rule) {
+StepClaims CountSteps(std::optional<WeakRule> rule, uint64_t draws) {
   StepClaims claims;
   for (const double rtol : {1e-2, 1e-3})
-    for (uint64_t seed = 0; seed < 3000; ++seed) {
+    for (uint64_t seed = 0; seed < draws; ++seed) {
       const StepOnTheWay plain(seed, rtol, 1), within(seed, rtol, 2);
       for (const double at : {0.2, 0.5, 0.9}) {
         for (const double other : {0.0, -0.1, 0.1, -0.3, 0.3, -1.0, 1.0, -3.0, 3.0}) {
@@ -327,7 +327,7 @@ StepClaims CountSteps(std::optional<WeakRule> rule) {
 }
 
 TEST(CertificateCasesTest, AStepBetweenTheClaimAndTheAnswer) {
-  const StepClaims claims = CountSteps(std::nullopt);
+  const StepClaims claims = CountSteps(std::nullopt, 3000);
   EXPECT_EQ(claims.gates.wrong, 0);
   EXPECT_EQ(claims.differences.wrong, 0);
   EXPECT_EQ(claims.windows.wrong, 0);
@@ -341,10 +341,10 @@ TEST(CertificateCasesTest, AStepBetweenTheClaimAndTheAnswer) {
 }
 
 TEST(CertificateCasesTest, AStepIsPassedByARuleThatDoesNotFollowWhatIsLeft) {
-  const StepClaims claims = CountSteps(WeakRule::kUnfollowed);
+  const StepClaims claims = CountSteps(WeakRule::kUnfollowed, 8000);
   // Fewer than windows: where tanh saturates its slope is small, not zero, and probes feel the
   // step.
-  EXPECT_GT(claims.differences.wrong, 5);
+  EXPECT_GT(claims.differences.wrong, 20);
   EXPECT_GT(claims.windows.wrong, claims.windows.made / 2);
   EXPECT_GT(claims.low.wrong, 5);
 }
