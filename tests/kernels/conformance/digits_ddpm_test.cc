@@ -110,9 +110,14 @@ TEST_P(DigitsDdpmTest, NewtonNeedsFewIterations) {
 TEST_P(DigitsDdpmTest, ReusedJacobiansSaveColumnPasses) {
   ResolvedOptions options = OptionsFor("newton", kSteps, 1, 1e-4);
   options.initial_guess = InitialGuess::kCoarse;
-  const int64_t anew = MediansOf(Ask(options, NumSeeds()), "newton, coarse guess").all_columns;
+  const Costs anew = MediansOf(Ask(options, NumSeeds()), "newton, coarse guess");
   options.jacobian_refresh = JacobianRefresh::kWhileContracting;
-  EXPECT_LT(MediansOf(Ask(options, NumSeeds()), "newton, reused, coarse guess").all_columns, anew);
+  const Costs reused = MediansOf(Ask(options, NumSeeds()), "newton, reused, coarse guess");
+  EXPECT_LT(reused.all_columns, anew.all_columns);
+  // DDIM's median sample needs two iterations, and there is nothing to reuse between them.
+  if (GetParam() == "DDPMScheduler") {
+    EXPECT_LT(reused.columns, anew.columns);
+  }
 }
 
 TEST_P(DigitsDdpmTest, EverySolverDrawsTheSameSamples) {
