@@ -161,6 +161,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
   absl::Status status() const override { return absl::OkStatus(); }
 
   void Begin(int32_t) override {
+    probe_passes_ = 0;
     for (int64_t p = 0; p <= intervals_; ++p) std::fill(State(p) + width_, State(p) + row_, 0.0F);
   }
 
@@ -175,7 +176,9 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
                                 .matrices = kind.forms_matrices() ? matrices_.data() : nullptr,
                                 .diagonal = kind.linearization == Linearization::kDiagonal,
                                 .probes = kind.probes,
+                                .probe_pass = probe_passes_,
                                 .token = token_});
+    if (kind.probes) ++probe_passes_;
     interrupted_ = interrupted_ || Fired(token_);
     FormResiduals(Columns(kind));
     return count;
@@ -346,6 +349,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
   const int64_t row_;                   // floats of the kColumns vectors of one node
   const CancelToken* token_ = nullptr;  // token of sample 0, the only sample of iterative mode
   bool interrupted_ = false;
+  int64_t probe_passes_ = 0;  // of the solve
   int64_t interval_ = 1, intervals_ = 0;
   ScanTree tree_;
   const std::unique_ptr<Recurrence> recurrence_;

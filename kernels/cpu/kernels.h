@@ -50,6 +50,7 @@ struct PropagateArgs {
   float* scratch;    // [2 (W + kColumns) + 4, W]
   bool diagonal;
   bool probes;
+  int64_t probe_pass;  // see DrawOfSigns
 };
 
 // out_j = M in_j, plus base_j where base is not null; j = 0..count-1; all [.., W] with the given

@@ -275,6 +275,7 @@ struct Walker {
     float* const out = probes[1];
     ApplyColumns<W>(weights, width, layers.state_dim, in, width, out, width, kColumns - 1,
                     [](int64_t, int64_t, Vec<N> product) { return product; });
+    const int64_t draw = DrawOfSigns(step, args.probe_pass, layers.num_steps);
     const float unit = ScaleOfStates();
     const Vec<N> scale = Broadcast<N>(unit), inverse = Broadcast<N>(1.0F / unit);
     for (int64_t at = 0; at < width; at += N) {
@@ -283,7 +284,7 @@ struct Walker {
       const Vec<N> size = RoundingSize(at, slopes.Largest() * length, inverse) * scale;
       for (int64_t j = 0; j + 1 < kColumns; ++j) {
         const Vec<N> beside = layers.residual ? Load<N>(in + j * width + at) : Broadcast<N>(0.0F);
-        const Vec<N> source = RoundingSource(size, layers.probe_seeds + j * width + at, step);
+        const Vec<N> source = RoundingSource(size, layers.probe_seeds + j * width + at, draw);
         Store(out + j * width + at, slopes.Carry(Load<N>(out + j * width + at), beside) + source);
       }
     }

@@ -23,6 +23,13 @@ inline constexpr int kNumProbes = 4;
 // Vectors per interval: the state, then the probes.
 inline constexpr int kNumColumns = 1 + kNumProbes;
 
+// Number by which the signs of the rounding in `step` are drawn. A pass with probes draws signs of
+// its own: what one pass asks of an element that four small probes have met, the next does not ask
+// again.
+constexpr int64_t DrawOfSigns(int64_t step, int64_t pass, int64_t num_steps) {
+  return step + pass * num_steps;
+}
+
 // Factor of the largest probe that bounds the effect of rounding: four probes are a small sample of
 // the possible effects. Measured (tests/kernels/conformance): no claim of 60,000 at rtol 1e-5 and
 // 1e-6 is false with a factor of 1.5 or more. Searches that bend the weights until rounding adds up

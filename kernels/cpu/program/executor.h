@@ -16,7 +16,8 @@ struct RowContext {
   std::array<const float*, kNumHomes> rows = {};      // by Home; kFrame unused
   const ReverseCoefficients* coefficients = nullptr;  // of kReverseStep
   const float* noise = nullptr;                       // [width of z], or null where sigma is 0
-  int64_t step = 0;                                   // gives the signs of the probes
+  int64_t step = 0;
+  int64_t draw = 0;  // draws the signs of rounding
 };
 
 // Tangents that go along: `columns` for each row, of which the first `probes` pick up rounding.

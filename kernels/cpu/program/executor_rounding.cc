@@ -117,7 +117,7 @@ void Executor::AddSource(const PackedInstruction& instruction, int64_t index, in
                        .probes = Tangent(result, r * along_.columns),
                        .count = along_.probes,
                        .n = result.width,
-                       .salt = contexts_[r].step * instructions + index};
+                       .salt = contexts_[r].draw * instructions + index};
   kernels_.source(source);
   if (instruction.op != Op::kStandardize) return;
   // The rounding of the mean, which moves all elements of a line alike: equal elements round alike.
@@ -154,7 +154,7 @@ void Executor::ProbesElementwise(const PackedInstruction& instruction, const flo
                        .out = Tangent(instruction.result, r * along_.columns),
                        .count = along_.probes,
                        .n = n,
-                       .salt = contexts_[r].step};
+                       .salt = contexts_[r].draw};
   for (int k = 0; k < 2; ++k) {
     either.a[k] = Read(instruction.operands[k], r);
     either.sizes[k] = SizeOrNull(instruction, k, r);
@@ -178,7 +178,7 @@ void Executor::ProbesOfAbs(const PackedInstruction& instruction, int64_t r) {
     if (std::fabs(a[i]) > SlopeReach(Size(from, r)[i], largest)) continue;
     for (int64_t v = 0; v < along_.probes; ++v) {
       const uint32_t hash = instruction.seeds[v * n + i] * 0x9E3779B9U +
-                            static_cast<uint32_t>(contexts_[r].step) * 0x85EBCA6BU;
+                            static_cast<uint32_t>(contexts_[r].draw) * 0x85EBCA6BU;
       Tangent(instruction.result, r * along_.columns + v)[i] =
           (hash >> 31 != 0 ? 1.5F : -1.5F) * largest;
     }

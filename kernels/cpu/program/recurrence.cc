@@ -89,8 +89,10 @@ int64_t ProgramRecurrence::PropagateBlock(const IntervalPass& pass, const Block&
     // Only the last interval may have fewer steps than the others.
     if ((block.first + count - 1) * pass.interval + stages >= num_steps_) --count;
     if (count == 0) break;
-    for (int64_t r = 0; r < count; ++r)
+    for (int64_t r = 0; r < count; ++r) {
       contexts_[r] = ContextOf(0, (block.first + r) * pass.interval + stages);
+      contexts_[r].draw = DrawOfSigns(contexts_[r].step, pass.probe_pass, num_steps_);
+    }
     StepTangents(block, count);
   }
   FinishBlock(pass, block);

@@ -79,7 +79,8 @@ PassCount StackRecurrence::Propagate(const IntervalPass& pass) {
                                   .jacobians = pass.matrices,
                                   .scratch = scratch_.data(),
                                   .diagonal = pass.diagonal,
-                                  .probes = pass.probes});
+                                  .probes = pass.probes,
+                                  .probe_pass = pass.probe_pass});
     count.stages = std::max(count.stages, stages);
   }
   return count;
