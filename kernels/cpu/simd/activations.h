@@ -10,10 +10,10 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-// Bounds a to +-16, beyond which the tail is zero, so that the square of a cannot overflow.
+// Bounds a to +-15.49, beyond which the tail is zero, so that its exponent stays in range.
 template <int N>
 DEEPPCR_INLINE Vec<N> BoundForTail(Vec<N> a) {
-  return Max(Min(a, Broadcast<N>(16.0F)), Broadcast<N>(-16.0F));
+  return Max(Min(a, Broadcast<N>(15.49F)), Broadcast<N>(-15.49F));
 }
 
 // a Phi(a) = max(a, 0) - |a| Phi(-|a|).
@@ -21,7 +21,7 @@ template <int N>
 DEEPPCR_INLINE Vec<N> Gelu(Vec<N> a) {
   const Vec<N> b = BoundForTail(a);
   const NormalTail<N> tail = ScaledNormalTail(b);
-  return Max(a, Broadcast<N>(0.0F)) - GaussianKernel(b) * tail.share * tail.scaled;
+  return FmaNegative(GaussianKernel(b) * tail.share, tail.scaled, Max(a, Broadcast<N>(0.0F)));
 }
 
 template <int N>
@@ -29,7 +29,7 @@ DEEPPCR_INLINE Vec<N> GeluDerivative(Vec<N> a) {
   const Vec<N> b = BoundForTail(a);
   const Vec<N> one = Broadcast<N>(1.0F), kernel = GaussianKernel(b);
   const NormalTail<N> tail = ScaledNormalTail(b);
-  const Vec<N> below = kernel * (one - tail.share) * tail.scaled * Broadcast<N>(0.353553391F);
+  const Vec<N> below = kernel * (one - tail.share) * tail.scaled * Broadcast<N>(1 / kTailScale);
   const Vec<N> cdf = SelectGreater(b, Broadcast<N>(0.0F), one - below, below);
   return Fma(b, kernel * Broadcast<N>(0.398942280F), cdf);
 }
