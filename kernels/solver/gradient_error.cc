@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/solver/gradient_error.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/base/status_macros.h"
+#include "kernels/iteration/pass.h"
+#include "kernels/problem/philox.h"
+
+namespace deeppcr {
+namespace {
+
+float LargestOf(std::span<const float> row) {
+  float largest = 0;
+  for (const float x : row) largest = std::max(largest, std::fabs(x));
+  return largest;
+}
+
+// Sign of the displacement of element i of state l: one of a pair has the other's signs reversed,
+// and the first pair has the same signs at all states.
+float SignOf(int displacement, int64_t l, int64_t i) {
+  const auto step = displacement < 2 ? 0U : static_cast<uint32_t>(l);
+  const auto element = static_cast<uint32_t>(i);
+  const uint32_t word = Philox4x32({element / 4, step, 0, 0}, {0, 0})[element % 4];
+  return (word >> 31 != 0) == (displacement % 2 == 0) ? 1.0F : -1.0F;
+}
+
+// What sample i has of an array of n samples, which may be absent.
+template <class T>
+std::span<T> SampleOf(std::span<T> all, int64_t i, int64_t n) {
+  const auto size = static_cast<int64_t>(all.size()) / n;
+  return all.subspan(i * size, size);
+}
+
+// kDisplacements times the part of sample i.
+template <class T>
+std::vector<T> Repeated(std::span<const T> all, int64_t i, int64_t n) {
+  const std::span<const T> part = SampleOf(all, i, n);
+  std::vector<T> repeated;
+  for (int d = 0; d < kDisplacements; ++d)
+    repeated.insert(repeated.end(), part.begin(), part.end());
+  return repeated;
+}
+
+// z_0, which is given, stays where it is.
+std::vector<float> DisplacedStates(std::span<const float> states, int64_t dim,
+                                   const StateError& error) {
+  const std::span<const float> z_0 = states.first(dim);
+  std::vector<float> displaced;
+  displaced.reserve(kDisplacements * states.size());
+  for (int d = 0; d < kDisplacements; ++d) {
+    displaced.insert(displaced.end(), z_0.begin(), z_0.end());
+    for (int64_t l = 1; l * dim < std::ssize(states); ++l) {
+      const std::span<const float> z = states.subspan(l * dim, dim);
+      const auto size = static_cast<float>(error.relative * (LargestOf(z) + error.floor));
+      for (int64_t i = 0; i < dim; ++i) displaced.push_back(z[i] + SignOf(d, l, i) * size);
+    }
+  }
+  return displaced;
+}
+
+// Below it terms of a gradient leave the range of float32, and with them its digits.
+constexpr float kLeastGradient = 0x1p24F * kLeastNormal;
+
+// Largest relative change of a result, by any displacement and for any cotangent; infinite where
+// the result has no digits.
+double LargestChange(std::span<const float> result, std::span<const float> displaced,
+                     int64_t columns) {
+  double largest = 0;
+  const auto size = static_cast<int64_t>(result.size()) / columns;
+  for (int64_t j = 0; j < columns && size > 0; ++j) {
+    const double scale = LargestOf(result.subspan(j * size, size));
+    if (!(scale >= kLeastGradient)) return std::numeric_limits<double>::infinity();
+    double change = 0;
+    for (int d = 0; d < kDisplacements; ++d) {
+      const std::span<const float> other = displaced.subspan((d * columns + j) * size, size);
+      for (int64_t i = 0; i < size; ++i) {
+        const double way = std::fabs(double{other[i]} - result[j * size + i]);
+        change = way <= change ? change : way;  // a NaN stays
+      }
+    }
+    const double relative = change / scale;
+    largest = relative <= largest ? largest : relative;
+  }
+  return largest;
+}
+
+absl::Status Judge(const BackwardReport& report) {
+  if (report.termination == Termination::kCancelled) return absl::CancelledError("cancelled");
+  if (report.termination == Termination::kDeadline)
+    return absl::DeadlineExceededError("the deadline passed on the way back");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<double>> ErrorOf(const SystemShape& shape, const BackwardItem& done,
+                                              int64_t i, const StateError& state_error,
+                                              GoBackFunction go_back) {
+  const int64_t n = done.samples.num_samples;
+  const auto inputs = Repeated(done.samples.inputs, i, n);
+  const auto labels = Repeated(done.samples.labels, i, n);
+  const auto of_outputs = Repeated(done.of_outputs, i, n);
+  const auto of_final = Repeated(done.of_final, i, n);
+  const auto states = DisplacedStates(SampleOf(done.states, i, n), shape.state_dim, state_error);
+  const std::span<float> results[] = {SampleOf(done.inputs, i, n), SampleOf(done.initial, i, n),
+                                      SampleOf(done.step_noise, i, n)};
+  std::vector<float> displaced[3];
+  for (int k = 0; k < 3; ++k) displaced[k].resize(kDisplacements * results[k].size());
+  std::vector<BackwardReport> reports(kDisplacements);
+  BackwardItem item = {.samples = {.num_samples = kDisplacements,
+                                   .inputs = inputs,
+                                   .seed = done.samples.seed,
+                                   .labels = labels},
+                       .states = states,
+                       .columns = done.columns,
+                       .of_outputs = of_outputs,
+                       .of_final = of_final,
+                       .inputs = displaced[0],
+                       .initial = displaced[1],
+                       .step_noise = displaced[2],
+                       .reports = reports,
+                       .token = done.token};
+  DEEPPCR_RETURN_IF_ERROR(go_back({&item, 1}));
+  for (const BackwardReport& report : reports) DEEPPCR_RETURN_IF_ERROR(Judge(report));
+  double largest = 0;
+  for (int k = 0; k < 3; ++k) {
+    const double change = LargestChange(results[k], displaced[k], done.columns);
+    largest = change <= largest ? largest : change;
+  }
+  const double error = kDisplacedFactor * largest;
+  return error <= 1 ? std::optional(error) : std::nullopt;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::optional<double>>> EstimateGradientErrors(
+    const SystemShape& shape, const BackwardItem& done,
+    std::span<const std::optional<StateError>> state_errors, GoBackFunction go_back) {
+  std::vector<std::optional<double>> errors(state_errors.size());
+  for (size_t i = 0; i < errors.size(); ++i) {
+    if (!state_errors[i].has_value()) continue;
+    DEEPPCR_ASSIGN_OR_RETURN(
+        errors[i], ErrorOf(shape, done, static_cast<int64_t>(i), *state_errors[i], go_back));
+  }
+  return errors;
+}
+
+}  // namespace deeppcr
