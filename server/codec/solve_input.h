@@ -24,10 +24,11 @@ struct FieldNames {
   FieldName Tensor(std::string_view name) const { return {tensors, name}; }
 };
 inline constexpr FieldNames kV1Fields = {"options", "input.", "input."};
-inline constexpr FieldNames kCompareFields = {"options", "generation.", "generation."};
+// Of Compare and Gradient, which take inputs or a generation.
+inline constexpr FieldNames kSourceFields = {"options", "generation.", "generation."};
 inline constexpr FieldNames kV2Fields = {"parameters", "parameters.", ""};
 
-// The decoded request of Forward, Generate or Compare.
+// The decoded request of Forward, Generate or Compare, or the part of Gradient that is solved.
 struct SolveInput {
   FieldNames names = kV1Fields;
   bool generates = false;  // a generation: `inputs` are its conditioning vectors
@@ -44,6 +45,7 @@ struct SolveInput {
   SolveOptions options;  // solver points into SolverNames(); for Compare see CompareInput
   std::optional<std::chrono::microseconds> timeout;  // set by the request, beside its deadline
   int64_t reply_bytes = 0;                           // upper bound
+  int64_t scratch_bytes = 0;  // held beside request and reply until it is computed
 
   // Views of this object and the message.
   SampleInputs Samples() const {
