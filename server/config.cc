@@ -168,7 +168,7 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
               "config.json."));
   specs.push_back(Switch("gradients", &C::gradients,
                          "Answer Gradient. Models take the weights of their recurrence once more, "
-                         "and workspaces of --max_workspace_bytes per thread besides."));
+                         "and a second workspace of up to --max_workspace_bytes per thread."));
 }
 
 void AddNetworkFlags(std::vector<FlagSpec>& specs) {

@@ -17,8 +17,8 @@ struct JobTimings {
   bool queued = false;  // the job was in a queue, however it left
   double queue_seconds = 0;
   RunTimings run;             // the batch's, by ScaleToWall
-  double back_seconds = 0;    // the batch's way back
   int64_t batch_samples = 0;  // computed together, this job's included; 0: not in a batch
+  double back_seconds = 0;    // the batch's way back
 
   // The run with the way back, which is a part of its inference.
   RunTimings Inference() const {
