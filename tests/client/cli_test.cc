@@ -24,7 +24,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 TEST(CliUsageTest, HelpIsZeroEverywhereWithExamples) {
-  for (const char* command : {"", "forward", "generate", "compare", "models", "plan", "load",
+  for (const char* command : {"", "forward", "generate", "compare", "grad", "models", "plan", "load",
                               "unload", "health", "bench"}) {
     const Outcome outcome = RunBinary(std::string(command) + " --help");
 
