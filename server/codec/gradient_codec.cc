@@ -45,7 +45,8 @@ absl::StatusOr<TensorInput> DecodeCotangents(const v1::Tensor& tensor, std::stri
                                              GradientInput* input) {
   const bool ranked = tensor.shape_size() == 3;
   if (!first && ranked != input->ranked)
-    return Mismatch(StrCat(field, ".shape"), StrCat("as many extents as those of cotangents"),
+    return Mismatch(StrCat(field, ".shape"),
+                    StrCat("as many extents as those of ", input->names.cotangents),
                     StrCat(tensor.shape_size(), " of them"));
   if (ranked && first) {
     DEEPPCR_RETURN_IF_ERROR(
@@ -62,20 +63,20 @@ absl::StatusOr<TensorInput> DecodeCotangents(const v1::Tensor& tensor, std::stri
 absl::Status DecodeSeeds(const v1::GradientRequest& request, const ModelInfo& info, int64_t n,
                          GradientInput* input) {
   if (!HasCotangents(request))
-    return Mismatch("cotangents",
-                    StrCat("a tensor [n, ", info.output_dim, "] or [n, m, ", info.output_dim,
-                           "], final_state_cotangents, or a loss"),
+    return Mismatch(input->names.cotangents,
+                    StrCat("a tensor [n, ", info.output_dim, "] or [n, m, ", info.output_dim, "], ",
+                           input->names.final_cotangents, ", or a loss"),
                     "none");
   if (request.has_cotangents()) {
     DEEPPCR_ASSIGN_OR_RETURN(input->of_outputs,
-                             DecodeCotangents(request.cotangents(), "cotangents", info.output_dim,
-                                              n, /*first=*/true, input));
+                             DecodeCotangents(request.cotangents(), input->names.cotangents,
+                                              info.output_dim, n, /*first=*/true, input));
   }
   if (!request.has_final_state_cotangents()) return absl::OkStatus();
   DEEPPCR_ASSIGN_OR_RETURN(
       input->of_final,
-      DecodeCotangents(request.final_state_cotangents(), "final_state_cotangents", info.state_dim,
-                       n, /*first=*/!request.has_cotangents(), input));
+      DecodeCotangents(request.final_state_cotangents(), input->names.final_cotangents,
+                       info.state_dim, n, /*first=*/!request.has_cotangents(), input));
   return absl::OkStatus();
 }
 
@@ -118,16 +119,17 @@ absl::Status DecodeLoss(const v1::GradientRequest& request, const ModelInfo& inf
   DEEPPCR_RETURN_IF_ERROR(DecodeClasses(request, info, n, input));
   if (input->loss == v1::LOSS_UNSPECIFIED) return DecodeSeeds(request, info, n, input);
   if (!HasCotangents(request)) return absl::OkStatus();
-  return Mismatch(request.has_cotangents() ? "cotangents" : "final_state_cotangents",
-                  "none beside a loss", "a tensor");
+  return Mismatch(
+      request.has_cotangents() ? input->names.cotangents : input->names.final_cotangents,
+      "none beside a loss", "a tensor");
 }
 
 absl::Status DecodeWay(const v1::GradientRequest& request, int64_t num_steps,
                        GradientInput* input) {
   if (!v1::BackwardWay_IsValid(request.way()))
-    return Mismatch("way", "a value of BackwardWay", static_cast<int>(request.way()));
+    return Mismatch(input->names.way, "a value of BackwardWay", static_cast<int>(request.way()));
   DEEPPCR_RETURN_IF_ERROR(
-      CheckRange<int64_t>("shooting_interval", request.shooting_interval(), 0, num_steps));
+      CheckRange<int64_t>(input->names.way_interval, request.shooting_interval(), 0, num_steps));
   const bool parallel = request.way() == v1::BACKWARD_WAY_PARALLEL;
   input->wanted = {.way = parallel ? BackwardWay::kParallel : BackwardWay::kSequential,
                    .shooting_interval = request.shooting_interval()};
@@ -216,13 +218,14 @@ double CrossEntropy(std::span<const float> outputs, int32_t label, std::span<flo
 
 absl::StatusOr<GradientInput> DecodeGradient(const v1::GradientRequest& request,
                                              const ModelInfo& info, int64_t max_message_bytes,
-                                             SolveInput* solve) {
-  DEEPPCR_ASSIGN_OR_RETURN(*solve, DecodeGradientSolve(request, info, max_message_bytes));
+                                             SolveInput* solve, const FieldNames& names) {
+  DEEPPCR_ASSIGN_OR_RETURN(*solve, DecodeGradientSolve(request, info, max_message_bytes, names));
   if (solve->options.on_no_convergence == OnNoConvergence::kReturn)
-    return Mismatch("options.on_no_convergence",
+    return Mismatch(FieldName(names.options, ".on_no_convergence"),
                     "FALLBACK or ERROR, as states that have not converged have no gradient",
                     "RETURN");
   GradientInput input;
+  input.names = names;
   const int64_t n = solve->num_samples;
   DEEPPCR_RETURN_IF_ERROR(DecodeTrajectory(request, info, solve, &input));
   DEEPPCR_RETURN_IF_ERROR(DecodeLoss(request, info, n, &input));
@@ -234,8 +237,8 @@ absl::StatusOr<GradientInput> DecodeGradient(const v1::GradientRequest& request,
 
 absl::Status CheckFinite(const GradientInput& input) {
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.trajectory.values, "trajectory"));
-  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.of_outputs.values, "cotangents"));
-  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.of_final.values, "final_state_cotangents"));
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.of_outputs.values, input.names.cotangents));
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.of_final.values, input.names.final_cotangents));
   return CheckFinite(input.targets.values, "targets");
 }
 

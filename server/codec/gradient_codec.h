@@ -19,6 +19,7 @@ namespace deeppcr {
 
 // The decoded request beside its solve. Views are into the message.
 struct GradientInput {
+  FieldNames names = kSourceFields;
   TensorInput trajectory;  // [n, L + 1, D], or empty: to be solved
   int64_t columns = 1;     // m: cotangents of each sample
   bool ranked = false;     // gradients have m as an extent of their own
@@ -36,7 +37,8 @@ struct GradientInput {
 // solved, with the bytes of the whole.
 absl::StatusOr<GradientInput> DecodeGradient(const v1::GradientRequest& request,
                                              const ModelInfo& info, int64_t max_message_bytes,
-                                             SolveInput* solve);
+                                             SolveInput* solve,
+                                             const FieldNames& names = kSourceFields);
 
 // Checks the tensors of the way back.
 absl::Status CheckFinite(const GradientInput& input);

@@ -285,9 +285,10 @@ absl::StatusOr<SolveInput> DecodeGenerate(const v1::GenerateRequest& request, co
 }
 
 absl::StatusOr<SolveInput> DecodeGradientSolve(const v1::GradientRequest& request,
-                                               const ModelInfo& info, int64_t max_message_bytes) {
+                                               const ModelInfo& info, int64_t max_message_bytes,
+                                               const FieldNames& names) {
   SolveInput input;
-  input.names = kSourceFields;
+  input.names = names;
   DEEPPCR_RETURN_IF_ERROR(DecodeSource(request, info, &input));
   DEEPPCR_RETURN_IF_ERROR(DecodeCommon(request, info, max_message_bytes, &input));
   return input;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/rpc/way_back.h"
 
+#include <algorithm>
 #include <initializer_list>
+#include <string_view>
 
 #include "absl/container/inlined_vector.h"
 #include "kernels/base/status_macros.h"
@@ -31,7 +33,15 @@ absl::StatusOr<BackwardOptions> WayBack::Resolve(const LoadedSystem& system,
     return absl::UnimplementedError(
         StrCat("the backend that runs this model on ", system.plan().device,
                " has no gradients of it; start the server with --backend=cpu"));
-  return ResolveBackward(input_.wanted, *limits, num_steps);
+  absl::StatusOr<BackwardOptions> resolved = ResolveBackward(input_.wanted, *limits, num_steps);
+  if (resolved.ok()) return resolved;
+  // The engine calls its fields `way` and `shooting_interval`.
+  const std::string_view message = ToStd(resolved.status().message());
+  const size_t colon = std::min(message.find(':'), message.size());
+  const FieldNames& names = input_.names;
+  const std::string_view field =
+      message.substr(0, colon) == "way" ? names.way : names.way_interval;
+  return InvalidArgument(field, message.substr(colon));
 }
 
 void WayBack::Allocate(const ModelInfo& info, int64_t num_steps, const Tensors& tensors,
