@@ -24,8 +24,7 @@ struct NamedRows {
 // The arrays of a task that go into a request as they are.
 std::vector<NamedRows> RowsOf(const GradientTask& task) {
   using Request = v1::GradientRequest;
-  const Array* previous =
-      task.generation != nullptr ? task.generation->previous : task.previous;
+  const Array* previous = task.generation != nullptr ? task.generation->previous : task.previous;
   return {{"inputs", task.inputs, &Request::mutable_inputs},
           {"previous trajectory", previous, &Request::mutable_initial_states},
           {"trajectory", task.trajectory, &Request::mutable_trajectory},
@@ -79,12 +78,21 @@ std::vector<Kind> KindsOf(const v1::GetModelResponse& model, int64_t steps) {
   using Reply = v1::GradientResponse;
   using Result = BatchedGradientResult;
   const int64_t dim = model.summary().state_dim();
-  return {{v1::GRADIENT_BY_INPUTS, "input_gradients", {model.input_dim()},
-           &Reply::input_gradients, &Result::by_inputs},
-          {v1::GRADIENT_BY_INITIAL_STATE, "initial_state_gradients", {dim},
-           &Reply::initial_state_gradients, &Result::by_initial_state},
-          {v1::GRADIENT_BY_STEP_NOISE, "step_noise_gradients", {steps, dim},
-           &Reply::step_noise_gradients, &Result::by_step_noise}};
+  return {{v1::GRADIENT_BY_INPUTS,
+           "input_gradients",
+           {model.input_dim()},
+           &Reply::input_gradients,
+           &Result::by_inputs},
+          {v1::GRADIENT_BY_INITIAL_STATE,
+           "initial_state_gradients",
+           {dim},
+           &Reply::initial_state_gradients,
+           &Result::by_initial_state},
+          {v1::GRADIENT_BY_STEP_NOISE,
+           "step_noise_gradients",
+           {steps, dim},
+           &Reply::step_noise_gradients,
+           &Result::by_step_noise}};
 }
 
 // The samples of a request for which request and reply each fit a message.

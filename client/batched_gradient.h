@@ -30,7 +30,9 @@ struct GradientTask {
   int32_t shooting_interval = 0;          // of the way back
   std::vector<v1::GradientBy> gradients;  // that are wanted; empty: the server's default
 
-  int64_t num_samples() const { return inputs != nullptr ? inputs->rows() : generation->num_samples; }
+  int64_t num_samples() const {
+    return inputs != nullptr ? inputs->rows() : generation->num_samples;
+  }
 };
 
 struct BatchedGradientOptions {
@@ -43,11 +45,11 @@ struct BatchedGradientOptions {
 // Arrays that were not asked for have no shape; gradients are [n, ..], or [n, m, ..] where the
 // cotangents were.
 struct BatchedGradientResult {
-  Array outputs;                                       // [n, output_dim], unless nothing was solved
-  Array by_inputs, by_initial_state, by_step_noise;    // [.., input_dim], [.., D], [.., L, D]
-  Array trajectory;                                    // [n, L + 1, D]
-  std::vector<double> losses;                          // [n] with a loss
-  std::vector<v1::SolveReport> reports;                // one per request, in order, as the next
+  Array outputs;                                     // [n, output_dim], unless nothing was solved
+  Array by_inputs, by_initial_state, by_step_noise;  // [.., input_dim], [.., D], [.., L, D]
+  Array trajectory;                                  // [n, L + 1, D]
+  std::vector<double> losses;                        // [n] with a loss
+  std::vector<v1::SolveReport> reports;              // one per request, in order, as the next
   std::vector<v1::BackwardReport> backward_reports;
 };
 

@@ -163,13 +163,13 @@ absl::Status CheckFlags(const GradFlags& flags) {
   if (!flags.states.empty() && !(flags.outputs.empty() && flags.trajectory.empty()))
     return InvalidArgument("states: expected no --outputs and no --trajectory beside it");
   absl::Status status;
-  for (const std::string* path : {&flags.inputs.path, &flags.initial_noise, &flags.cotangent,
-                                  &flags.final_cotangent, &flags.target, &flags.out,
-                                  &flags.initial_out, &flags.outputs}) {
+  for (const std::string* path :
+       {&flags.inputs.path, &flags.initial_noise, &flags.cotangent, &flags.final_cotangent,
+        &flags.target, &flags.out, &flags.initial_out, &flags.outputs}) {
     if (!path->empty()) status.Update(ChooseArrayFormat(*path, flags.inputs.format).status());
   }
-  for (const std::string* path : {&flags.step_noise, &flags.previous, &flags.states,
-                                  &flags.noise_out, &flags.trajectory}) {
+  for (const std::string* path :
+       {&flags.step_noise, &flags.previous, &flags.states, &flags.noise_out, &flags.trajectory}) {
     if (!path->empty()) status.Update(CheckHolds(*path, flags.inputs.format, 3));
   }
   std::set<std::filesystem::path> seen;
@@ -239,6 +239,8 @@ absl::Status CheckKind(const GradFlags& flags, const v1::GetModelResponse& model
         "out: this model takes no inputs: --initial_out has its gradients by the initial noise");
   }
   DEEPPCR_RETURN_IF_ERROR(flags.generation.CheckUnset());
+  if (!flags.inputs.path.empty() && flags.inputs.samples > 0)
+    return InvalidArgument("num: expected none beside --in, whose rows are the samples");
   if (flags.initial_noise.empty() && flags.step_noise.empty() && flags.noise_out.empty())
     return absl::OkStatus();
   return InvalidArgument(

@@ -104,8 +104,7 @@ absl::Status DecodeClasses(const v1::GradientRequest& request, const ModelInfo& 
   if (classes.size() != n)
     return Mismatch("target_classes", StrCat(n, " of them, one per sample"), classes.size());
   for (const int32_t label : classes)
-    DEEPPCR_RETURN_IF_ERROR(
-        CheckRange<int64_t>("target_classes", label, 0, info.output_dim - 1));
+    DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>("target_classes", label, 0, info.output_dim - 1));
   input->classes = {classes.data(), static_cast<size_t>(n)};
   return absl::OkStatus();
 }
@@ -181,8 +180,7 @@ absl::Status CountBytes(const ModelInfo& info, int64_t max_message_bytes,
   DEEPPCR_RETURN_IF_ERROR(AddBytes({n, kBackwardFloats}, reply));
   if (*reply > max_message_bytes)
     return ResourceExhausted("the reply would have ", *reply, " bytes; the limit is ",
-                             max_message_bytes,
-                             ". Ask for fewer samples, cotangents or gradients");
+                             max_message_bytes, ". Ask for fewer samples, cotangents or gradients");
   if (input.loss != v1::LOSS_UNSPECIFIED)
     DEEPPCR_RETURN_IF_ERROR(AddBytes({n, info.output_dim}, scratch));
   const bool known = !input.trajectory.values.empty() || solve->options.return_trajectory;

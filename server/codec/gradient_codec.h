@@ -26,7 +26,7 @@ struct GradientInput {
   TensorInput of_outputs;  // [n, m, output_dim], or empty
   TensorInput of_final;    // [n, m, D], or empty
   v1::Loss loss = v1::LOSS_UNSPECIFIED;
-  TensorInput targets;           // [n, output_dim] for LOSS_MSE
+  TensorInput targets;               // [n, output_dim] for LOSS_MSE
   std::span<const int32_t> classes;  // [n] for LOSS_CROSS_ENTROPY
   BackwardOptions wanted;            // as asked; see ResolveBackward
   bool by_inputs = false, by_initial_state = false, by_step_noise = false;

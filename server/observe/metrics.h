@@ -108,8 +108,8 @@ inline constexpr std::string_view kSeveralSolvers = "several";
 class ModelMetrics {
  public:
   // Created on first use: most models see few of the solvers. Generate's durations count streamed
-  // calls too; calls of the v2 protocol count as Forward, Generate or Gradient. Null for a name that is no
-  // solver. Thread-safe.
+  // calls too; calls of the v2 protocol count as Forward, Generate or Gradient. Null for a name
+  // that is no solver. Thread-safe.
   const SolverSeries* ForSolver(std::string_view name, Method method);
   // Created on first use. Thread-safe.
   const StageSeries& stages();

@@ -155,8 +155,9 @@ class SolveCall final : public Call,
     checked_ = request_bytes_ <= kInlineCheckBytes;
     if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckValues());
     const LoadedModel& loaded = *model->model;
-    system = goes_back_ ? loaded.FindForGradients(input_.options, input_.num_steps, input_.num_samples)
-                        : loaded.FindFor(input_.options, input_.num_steps, input_.num_samples);
+    system = goes_back_
+                 ? loaded.FindForGradients(input_.options, input_.num_steps, input_.num_samples)
+                 : loaded.FindFor(input_.options, input_.num_steps, input_.num_samples);
     return system != nullptr ? Submit() : AwaitSystem();
   }
 

@@ -39,8 +39,7 @@ absl::StatusOr<BackwardOptions> WayBack::Resolve(const LoadedSystem& system,
   const std::string_view message = ToStd(resolved.status().message());
   const size_t colon = std::min(message.find(':'), message.size());
   const FieldNames& names = input_.names;
-  const std::string_view field =
-      message.substr(0, colon) == "way" ? names.way : names.way_interval;
+  const std::string_view field = message.substr(0, colon) == "way" ? names.way : names.way_interval;
   return InvalidArgument(field, message.substr(colon));
 }
 

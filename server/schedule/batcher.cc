@@ -265,8 +265,7 @@ void Batcher::Compute(Work* work) {
   if (model.metrics != nullptr) {
     ObserveFinite(*model.metrics->batch_samples, static_cast<double>(work->batch_samples));
     const JobTimings timings = {.run = work->run, .back_seconds = work->back_seconds};
-    if (status.ok())
-      model.metrics->statistics.AddBatch(work->batch_samples, timings.Inference());
+    if (status.ok()) model.metrics->statistics.AddBatch(work->batch_samples, timings.Inference());
   }
 }
 

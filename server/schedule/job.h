@@ -53,7 +53,7 @@ class Job {
   bool allow_delay = true;  // waits for others to share its batch, where the schedule allows that
   ResolvedOptions options;
   std::optional<BackwardOptions> back;  // set: the job goes back once its states are known
-  bool solves = true;  // false: its states are known before, and it goes back only
+  bool solves = true;                   // false: its states are known before, and it goes back only
   int64_t samples = 1;
   int64_t bytes = 0;             // request and reply; given back by ReturnBytes
   CancelToken* token = nullptr;  // never null

@@ -46,8 +46,7 @@ TEST_F(BatchedGradientTest, SplitsAtTheModelsLimitAndKeepsTheOrder) {
   std::atomic<int64_t> done{0};
   const Array inputs = Filled({12, 3}), cotangents = Filled({12, 2});
 
-  const auto result =
-      Run({.inputs = &inputs, .cotangents = &cotangents}, {.done = &done}).value();
+  const auto result = Run({.inputs = &inputs, .cotangents = &cotangents}, {.done = &done}).value();
 
   std::vector<int64_t> sizes;
   for (const auto& request : service_.gradient_requests()) {
@@ -92,32 +91,32 @@ TEST_F(BatchedGradientTest, TargetsAndClassesGoWithTheirSamples) {
   const Array inputs = Filled({7, 3}), targets = Filled({7, 2});
   auto result = Run({.inputs = &inputs, .loss = v1::LOSS_MSE, .targets = &targets}).value();
   EXPECT_THAT(result.losses, AllOf(SizeIs(7), Each(0.5)));
-  const v1::Tensor& last = service_.gradient_requests().back().targets();
+  const v1::Tensor last = service_.gradient_requests().back().targets();
   EXPECT_THAT(TensorToArray(last, "targets")->values, ElementsAre(10, 11, 12, 13));
 
   result = Run({.inputs = &inputs,
                 .loss = v1::LOSS_CROSS_ENTROPY,
                 .target_classes = {0, 1, 0, 1, 0, 1, 0}})
                .value();
-  EXPECT_THAT(service_.gradient_requests().back().target_classes(), ElementsAre(1, 0));
+  const v1::GradientRequest request = service_.gradient_requests().back();
+  EXPECT_THAT(request.target_classes(), ElementsAre(1, 0));
 }
 
 TEST_F(BatchedGradientTest, AGenerationsSamplesKeepTheirNumbers) {
-  const Generation generation = {.num_samples = 7,
-                                 .seed = 3,
-                                 .first_sample = 100,
-                                 .class_labels = std::vector<int32_t>(7, 2)};
+  const Generation generation = {
+      .num_samples = 7, .seed = 3, .first_sample = 100, .class_labels = std::vector<int32_t>(7, 2)};
   const Array cotangents = Filled({7, kDrawPixels});
 
   const auto result =
       Run({.generation = &generation,
            .cotangents = &cotangents,
            .gradients = {v1::GRADIENT_BY_INITIAL_STATE, v1::GRADIENT_BY_STEP_NOISE}},
-          {.solver = [] {
-             v1::SolverOptions solver;
-             solver.set_return_trajectory(true);
-             return solver;
-           }()})
+          {.solver =
+               [] {
+                 v1::SolverOptions solver;
+                 solver.set_return_trajectory(true);
+                 return solver;
+               }()})
           .value();
 
   EXPECT_THAT(result.by_initial_state.shape, ElementsAre(7, kDrawWidth));
@@ -176,8 +175,7 @@ TEST_F(BatchedGradientTest, RefusesRepliesThatDoNotMatch) {
       spoil(*reply);
       return grpc::Status::OK;
     };
-    const absl::Status status =
-        Run({.inputs = &inputs, .cotangents = &cotangents}).status();
+    const absl::Status status = Run({.inputs = &inputs, .cotangents = &cotangents}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << part;
     EXPECT_THAT(std::string(status.message()), HasSubstr(part));
   }

@@ -93,8 +93,7 @@ TEST_F(GradCliTest, LossesAreSummedAndReported) {
                                 WriteRows("t.npy", {1, 2}) + " --report -");
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("; sum of losses 1.5\n"));
-  EXPECT_EQ(nlohmann::json::parse(outcome.out)["losses"],
-            nlohmann::json::parse("[0.5, 0.5, 0.5]"));
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["losses"], nlohmann::json::parse("[0.5, 0.5, 0.5]"));
   EXPECT_THAT(service_.gradient_requests().back().targets().shape(), ElementsAre(3, 2));
 
   outcome = RunAtServer("grad fake --in " + inputs + " --loss cross_entropy --target_class 1,0");
@@ -120,10 +119,9 @@ TEST_F(GradCliTest, TakesADiffusionModelBack) {
 }
 
 TEST_F(GradCliTest, GoesAlongGivenStates) {
-  const Outcome outcome =
-      RunAtServer("grad fake --in " + WriteRows("x.npy", {2, 3}) + " --cotangent " +
-                  WriteRows("v.npy", {2, 2}) + " --states " +
-                  WriteRows("s.npy", {2, kFakeLayers + 1, kFakeWidth}));
+  const Outcome outcome = RunAtServer("grad fake --in " + WriteRows("x.npy", {2, 3}) +
+                                      " --cotangent " + WriteRows("v.npy", {2, 2}) + " --states " +
+                                      WriteRows("s.npy", {2, kFakeLayers + 1, kFakeWidth}));
 
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("on fake-device; along given states; back sequential"));
@@ -184,6 +182,7 @@ TEST_F(GradCliTest, RefusesBeforeAnythingIsComputed) {
   ExpectRefusal(in + " --cotangent " + WriteRows("u.npy", {3, 1, 2}),
                 "cotangents: expected a row for each of 2 samples, got shape [3, 1, 2]");
   ExpectRefusal(in + v + " --noise_out n.npy", "are for diffusion models, and this is none");
+  ExpectRefusal(in + v + " --num 2", "num: expected none beside --in, whose rows are the samples");
   ExpectRefusal(in + v + " --steps 3", "are for diffusion models, and this is none");
   ExpectRefusal("draw --class 1 --in x.npy" + v, "in: a diffusion model takes no inputs");
   ExpectRefusal("draw --class 1 --out g.npy --cotangent " + WriteRows("p.npy", {kDrawPixels}),

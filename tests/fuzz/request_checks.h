@@ -156,8 +156,8 @@ inline void RequireGradient(const v1::GradientRequest& request, const SolveInput
   const int64_t states = solve.num_steps + 1;
   Require(m >= 1 && m <= kMostCotangents, "the number of cotangents is in its range");
   Require(input.ranked || m == 1, "several cotangents have an extent of their own");
-  RequireTensor(request.cotangents(), input.of_outputs.values,
-                request.has_cotangents() ? n * m : 0, info.output_dim);
+  RequireTensor(request.cotangents(), input.of_outputs.values, request.has_cotangents() ? n * m : 0,
+                info.output_dim);
   RequireTensor(request.final_state_cotangents(), input.of_final.values,
                 request.has_final_state_cotangents() ? n * m : 0, info.state_dim);
   RequireTensor(request.trajectory(), input.trajectory.values, request.has_trajectory() ? n : 0,

@@ -217,10 +217,9 @@ TEST_F(GradientTest, HasTheBitsOfTheEngine) {
       const std::vector<float> states = Values(response.trajectory());
       ASSERT_EQ(std::ssize(states), kSamples * (steps + 1) * kLatent);
 
-      const std::vector<float> inputs =
-          generates ? std::vector<float>() : Values(request.inputs());
-      std::vector<float> initial(kSamples * kLatent), other(kSamples * (generates ? steps * kLatent
-                                                                                  : kPixels));
+      const std::vector<float> inputs = generates ? std::vector<float>() : Values(request.inputs());
+      std::vector<float> initial(kSamples * kLatent),
+          other(kSamples * (generates ? steps * kLatent : kPixels));
       std::vector<BackwardReport> reports(kSamples);
       BackwardItem item{.samples = {.num_samples = kSamples, .inputs = inputs, .seed = 5},
                         .states = states,
@@ -235,8 +234,8 @@ TEST_F(GradientTest, HasTheBitsOfTheEngine) {
       ASSERT_TRUE(system->GoBack(options, {&item, 1}).ok());
 
       EXPECT_EQ(Values(response.initial_state_gradients()), initial);
-      EXPECT_EQ(
-          Values(generates ? response.step_noise_gradients() : response.input_gradients()), other);
+      EXPECT_EQ(Values(generates ? response.step_noise_gradients() : response.input_gradients()),
+                other);
       const v1::BackwardReport& report = response.backward();
       EXPECT_EQ(report.way(), ToString(way));
       EXPECT_EQ(report.shooting_interval(), options.shooting_interval);
@@ -340,8 +339,7 @@ TEST_F(GradientTest, CrossEntropyIsItsFormula) {
     EXPECT_NEAR(response.losses(static_cast<int>(i)), std::log(sum) - y[label],
                 1e-12 * std::log(sum));
     for (int64_t j = 0; j < kClasses; ++j)
-      cotangents.push_back(
-          static_cast<float>(std::exp(double{y[j]}) / sum - (j == label ? 1 : 0)));
+      cotangents.push_back(static_cast<float>(std::exp(double{y[j]}) / sum - (j == label ? 1 : 0)));
   }
   request.clear_loss();
   request.clear_target_classes();
@@ -355,8 +353,7 @@ TEST_F(GradientTest, CrossEntropyIsItsFormula) {
 }
 
 TEST_F(GradientTest, BatchesDoNotChangeBits) {
-  const double before =
-      Metric("deeppcr_batch_samples_sum{model=\"digits-resnet\",version=\"1\"}");
+  const double before = Metric("deeppcr_batch_samples_sum{model=\"digits-resnet\",version=\"1\"}");
   v1::GradientRequest request = OfResnet(Normals(kSamples * kPixels, 3));
   SetTensor({kSamples, kClasses}, Normals(kSamples * kClasses, 4), request.mutable_cotangents());
   const v1::GradientResponse alone = Answer(request);
@@ -429,10 +426,9 @@ TEST_F(GradientTest, RefusesRepliesAboveTheLimitAndTooManyCotangents) {
 
   SetTensor({kSamples, 4097, kLatent}, Normals(kSamples * 4097 * kLatent, 3),
             request.mutable_final_state_cotangents());
-  ExpectRefused(
-      request, grpc::StatusCode::INVALID_ARGUMENT,
-      "final_state_cotangents.shape[1]: expected a number in [1, 4096], got 4097 (model "
-      "\"digits-ddpm\")");
+  ExpectRefused(request, grpc::StatusCode::INVALID_ARGUMENT,
+                "final_state_cotangents.shape[1]: expected a number in [1, 4096], got 4097 (model "
+                "\"digits-ddpm\")");
 }
 
 TEST_F(GradientTest, RefusesStatesAboveTheBudget) {

@@ -359,8 +359,7 @@ TEST(ResolveBackwardTest, RefusesWhatDoesNotFit) {
   ExpectError(ResolveBackward(Parallel(3), {.min_shooting_interval = 4}, 1000),
               StatusCode::kInvalidArgument,
               "shooting_interval: expected a value in [4, 1000], got 3");
-  ExpectError(ResolveBackward(Parallel(3), {.parallel = false}, 1000),
-              StatusCode::kInvalidArgument,
+  ExpectError(ResolveBackward(Parallel(3), {.parallel = false}, 1000), StatusCode::kInvalidArgument,
               "way: expected sequential, got parallel, whose memory exceeds max_workspace_bytes");
 }
 

@@ -240,7 +240,8 @@ absl::Status Place(const Elements& from, const ModelInfo& info, v1::GradientRequ
   const bool of_final = info.has_decoder && name == kV2Fields.final_cotangents;
   if (name == outputs || of_final) {
     if (generates) DEEPPCR_RETURN_IF_ERROR(NoteSamples(from, info, to->mutable_generation()));
-    return ToTensor(from, of_final ? to->mutable_final_state_cotangents() : to->mutable_cotangents());
+    return ToTensor(from,
+                    of_final ? to->mutable_final_state_cotangents() : to->mutable_cotangents());
   }
   if (generates && IsOfGeneration(name)) return PlaceKnown(from, info, to);
   if (!generates && name == "inputs") return ToTensor(from, to->mutable_inputs());

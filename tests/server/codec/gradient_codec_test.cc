@@ -217,27 +217,31 @@ INSTANTIATE_TEST_SUITE_P(
         BadGradient{"GenerationOfAStack", &GoodGradient, [](R& r) { r.mutable_generation(); },
                     "generation: expected none: the model is no diffusion model, got one"},
         BadGradient{"InputsOfADiffusionModel", &GoodGeneration,
-                    [](R& r) { SetTensor({3, 2}, r.mutable_inputs()); },
+                    [](R& r) {
+                      SetTensor({3, 2}, r.mutable_inputs());
+                    },
                     "inputs: expected none for a diffusion model: set generation, got a tensor",
                     &Plain},
         BadGradient{"Generation", &GoodGeneration,
                     [](R& r) { r.mutable_generation()->set_num_inference_steps(5); },
                     "generation.num_inference_steps: expected one of 8, 3, 12", &Plain},
-        BadGradient{"Solver", &GoodGradient,
-                    [](R& r) { r.mutable_options()->set_solver("guess"); },
+        BadGradient{"Solver", &GoodGradient, [](R& r) { r.mutable_options()->set_solver("guess"); },
                     "options.solver: expected one of"},
-        BadGradient{"Unconverged", &GoodGradient,
-                    [](R& r) {
-                      r.mutable_options()->set_on_no_convergence(v1::ON_NO_CONVERGENCE_RETURN);
-                    },
-                    "options.on_no_convergence: expected FALLBACK or ERROR, as states that have "
-                    "not converged have no gradient, got RETURN"},
+        BadGradient{
+            "Unconverged", &GoodGradient,
+            [](R& r) { r.mutable_options()->set_on_no_convergence(v1::ON_NO_CONVERGENCE_RETURN); },
+            "options.on_no_convergence: expected FALLBACK or ERROR, as states that have "
+            "not converged have no gradient, got RETURN"},
         BadGradient{"InitialStates", &GoodGradient,
-                    [](R& r) { SetTensor({3, 9, 4}, r.mutable_initial_states()); },
+                    [](R& r) {
+                      SetTensor({3, 9, 4}, r.mutable_initial_states());
+                    },
                     "initial_states: expected none unless options.initial_guess is PREVIOUS"},
         // The states to go back along.
         BadGradient{"TrajectoryShape", &WithTrajectory,
-                    [](R& r) { SetTensor({3, 8, 4}, r.mutable_trajectory()); },
+                    [](R& r) {
+                      SetTensor({3, 8, 4}, r.mutable_trajectory());
+                    },
                     "trajectory.shape: expected [n, 9, 4] with n = 3, got [3, 8, 4]"},
         BadGradient{"TrajectoryBytes", &WithTrajectory,
                     [](R& r) { r.mutable_trajectory()->mutable_data()->pop_back(); },
@@ -257,28 +261,42 @@ INSTANTIATE_TEST_SUITE_P(
                     "cotangents: expected a tensor [n, 3] or [n, m, 3], final_state_cotangents, or "
                     "a loss, got none"},
         BadGradient{"CotangentsWidth", &GoodGradient,
-                    [](R& r) { SetTensor({3, 4}, r.mutable_cotangents()); },
+                    [](R& r) {
+                      SetTensor({3, 4}, r.mutable_cotangents());
+                    },
                     "cotangents.shape: expected [n, 3] with n = 3, got [3, 4]"},
         BadGradient{"CotangentsSamples", &GoodGradient,
-                    [](R& r) { SetTensor({2, 3}, r.mutable_cotangents()); },
+                    [](R& r) {
+                      SetTensor({2, 3}, r.mutable_cotangents());
+                    },
                     "cotangents.shape: expected [n, 3] with n = 3, got [2, 3]"},
         BadGradient{"CotangentsRank", &GoodGradient,
-                    [](R& r) { SetTensor({3, 1, 1, 3}, r.mutable_cotangents()); },
+                    [](R& r) {
+                      SetTensor({3, 1, 1, 3}, r.mutable_cotangents());
+                    },
                     "cotangents.shape: expected [n, 3] with n = 3, got [3, 1, 1, 3]"},
         BadGradient{"NoCotangents", &GoodGradient,
-                    [](R& r) { SetTensor({3, 0, 3}, r.mutable_cotangents()); },
+                    [](R& r) {
+                      SetTensor({3, 0, 3}, r.mutable_cotangents());
+                    },
                     "cotangents.shape[1]: expected a number in [1, 4096], got 0"},
         BadGradient{"TooManyCotangents", &GoodGradient,
-                    [](R& r) { SetTensor({3, 4097, 3}, r.mutable_cotangents()); },
+                    [](R& r) {
+                      SetTensor({3, 4097, 3}, r.mutable_cotangents());
+                    },
                     "cotangents.shape[1]: expected a number in [1, 4096], got 4097"},
         BadGradient{"CotangentsBytes", &GoodGradient,
                     [](R& r) { r.mutable_cotangents()->mutable_data()->resize(4); },
                     "cotangents.data: expected 36 bytes"},
         BadGradient{"FinalWidth", &GoodGradient,
-                    [](R& r) { SetTensor({3, 3}, r.mutable_final_state_cotangents()); },
+                    [](R& r) {
+                      SetTensor({3, 3}, r.mutable_final_state_cotangents());
+                    },
                     "final_state_cotangents.shape: expected [n, 4] with n = 3, got [3, 3]"},
         BadGradient{"FinalRank", &GoodGradient,
-                    [](R& r) { SetTensor({3, 1, 4}, r.mutable_final_state_cotangents()); },
+                    [](R& r) {
+                      SetTensor({3, 1, 4}, r.mutable_final_state_cotangents());
+                    },
                     "final_state_cotangents.shape: expected as many extents as those of "
                     "cotangents, got 3 of them"},
         BadGradient{"FinalColumns", &GoodGradient,
@@ -291,20 +309,31 @@ INSTANTIATE_TEST_SUITE_P(
         BadGradient{"Loss", &GoodGradient, [](R& r) { r.set_loss(static_cast<v1::Loss>(7)); },
                     "loss: expected a value of Loss, got 7"},
         BadGradient{"LossAndCotangents", &WithMse,
-                    [](R& r) { SetTensor({3, 3}, r.mutable_cotangents()); },
+                    [](R& r) {
+                      SetTensor({3, 3}, r.mutable_cotangents());
+                    },
                     "cotangents: expected none beside a loss, got a tensor"},
         BadGradient{"LossAndFinal", &WithCrossEntropy,
-                    [](R& r) { SetTensor({3, 4}, r.mutable_final_state_cotangents()); },
+                    [](R& r) {
+                      SetTensor({3, 4}, r.mutable_final_state_cotangents());
+                    },
                     "final_state_cotangents: expected none beside a loss, got a tensor"},
         BadGradient{"NoTargets", &WithMse, [](R& r) { r.clear_targets(); },
                     "targets: expected a tensor [n, 3] for LOSS_MSE, got none"},
-        BadGradient{"TargetsShape", &WithMse, [](R& r) { SetTensor({3, 4}, r.mutable_targets()); },
+        BadGradient{"TargetsShape", &WithMse,
+                    [](R& r) {
+                      SetTensor({3, 4}, r.mutable_targets());
+                    },
                     "targets.shape: expected [n, 3] with n = 3, got [3, 4]"},
         BadGradient{"TargetsWithoutLoss", &GoodGradient,
-                    [](R& r) { SetTensor({3, 3}, r.mutable_targets()); },
+                    [](R& r) {
+                      SetTensor({3, 3}, r.mutable_targets());
+                    },
                     "targets: expected none unless loss is LOSS_MSE, got a tensor"},
         BadGradient{"TargetsOfCrossEntropy", &WithCrossEntropy,
-                    [](R& r) { SetTensor({3, 3}, r.mutable_targets()); },
+                    [](R& r) {
+                      SetTensor({3, 3}, r.mutable_targets());
+                    },
                     "targets: expected none unless loss is LOSS_MSE, got a tensor"},
         BadGradient{"ClassesWithoutLoss", &GoodGradient, [](R& r) { r.add_target_classes(0); },
                     "target_classes: expected none unless loss is LOSS_CROSS_ENTROPY, got 1 of "
@@ -316,8 +345,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadGradient{"ClassBelow", &WithCrossEntropy, [](R& r) { r.set_target_classes(2, -1); },
                     "target_classes: expected a number in [0, 2], got -1"},
         // The way, and what is wanted.
-        BadGradient{"Way", &GoodGradient,
-                    [](R& r) { r.set_way(static_cast<v1::BackwardWay>(3)); },
+        BadGradient{"Way", &GoodGradient, [](R& r) { r.set_way(static_cast<v1::BackwardWay>(3)); },
                     "way: expected a value of BackwardWay, got 3"},
         BadGradient{"IntervalAbove", &GoodGradient, [](R& r) { r.set_shooting_interval(9); },
                     "shooting_interval: expected a number in [0, 8], got 9"},

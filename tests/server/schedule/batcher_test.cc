@@ -87,8 +87,7 @@ TEST_F(WayBackTest, IsSharedByJobsThatGoTheSameWayWithAsManyCotangents) {
   known.solves = false;
   same.GoBack({});
   Occupy(batcher, blocker);
-  for (TestJob* job : {&forward, &a, &b, &c, &known, &same})
-    ASSERT_TRUE(batcher.Enqueue(job).ok());
+  for (TestJob* job : {&forward, &a, &b, &c, &known, &same}) ASSERT_TRUE(batcher.Enqueue(job).ok());
 
   fake_->gate.Open();
 

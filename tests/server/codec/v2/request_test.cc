@@ -211,9 +211,8 @@ TEST(V2RequestTest, GradientsOfAGeneration) {
   EXPECT_EQ(gradient.generation().seed(), 9u);
   EXPECT_TRUE(gradient.generation().has_conditioning());
   EXPECT_THAT(gradient.final_state_cotangents().shape(), ElementsAre(3, kState));
-  EXPECT_THAT(gradient.gradients(),
-              ElementsAre(v1::GRADIENT_BY_STEP_NOISE, v1::GRADIENT_BY_INPUTS,
-                          v1::GRADIENT_BY_INITIAL_STATE));
+  EXPECT_THAT(gradient.gradients(), ElementsAre(v1::GRADIENT_BY_STEP_NOISE, v1::GRADIENT_BY_INPUTS,
+                                                v1::GRADIENT_BY_INITIAL_STATE));
   SolveInput solve;
   const auto input =
       DecodeGradient(gradient, WithConditioning(), kMessageLimit, &solve, kV2SampleFields);
@@ -410,7 +409,8 @@ const Refusal kRefusals[] = {
      [](ModelInferRequest* r) {
        (*r->mutable_inputs(0)->mutable_parameters())["shared_memory_region"].set_string_param("a");
      }},
-    {"UnknownOutput", "outputs[0].name: expected one of outputs, trajectory, grad_inputs, got \"latents\"",
+    {"UnknownOutput",
+     "outputs[0].name: expected one of outputs, trajectory, grad_inputs, got \"latents\"",
      [](ModelInferRequest* r) { r->add_outputs()->set_name("latents"); }},
     {"OutputTwice", "outputs[1].name: expected every output once",
      [](ModelInferRequest* r) {
