@@ -30,6 +30,7 @@ constexpr Subcommand kSubcommands[] = {
     {"forward", "Run inputs through a model", AddForward},
     {"generate", "Draw samples from a diffusion model", AddGenerate},
     {"compare", "Run the same inputs through several solvers and compare them", AddCompare},
+    {"grad", "Take cotangents or a loss back through a model", AddGrad},
     {"models", "List models, and their plans", AddModels},
     {"plan", "Write a model's plans for this kind of device to a file", AddPlan},
     {"load", "Load or reload a model", AddLoad},
@@ -168,6 +169,8 @@ std::string ExplainFailure(const absl::Status& status, const std::string& server
     case absl::StatusCode::kResourceExhausted:
       return StrCat(message, " (the server is at a limit: try later, or send smaller requests)");
     case absl::StatusCode::kUnimplemented:
+      // A server that knows the call says itself what to do.
+      if (absl::StrContains(message, "gradients")) return message;
       return StrCat("what answers at ", server,
                     " does not know this call: is it a DeepPCR "
                     "server of this version? (",

@@ -301,6 +301,11 @@ absl::StatusOr<v1::CompareResponse> Client::Compare(const v1::CompareRequest& re
   return impl_->Unary(&Stub::Compare, request, deadline);
 }
 
+absl::StatusOr<v1::GradientResponse> Client::Gradient(const v1::GradientRequest& request,
+                                                      absl::Duration deadline) const {
+  return impl_->Unary(&Stub::Gradient, request, deadline);
+}
+
 absl::StatusOr<v1::ListModelsResponse> Client::ListModels(absl::Duration deadline) const {
   return impl_->Unary(&Stub::ListModels, v1::ListModelsRequest(), deadline);
 }

@@ -70,6 +70,9 @@ class Client {
       absl::Duration deadline = {}) const;
   absl::StatusOr<v1::CompareResponse> Compare(const v1::CompareRequest& request,
                                               absl::Duration deadline = {}) const;
+  // Takes cotangents or a loss back through a solve; a server may have no gradients.
+  absl::StatusOr<v1::GradientResponse> Gradient(const v1::GradientRequest& request,
+                                                absl::Duration deadline = {}) const;
   absl::StatusOr<v1::ListModelsResponse> ListModels(absl::Duration deadline = {}) const;
   // version 0: the latest ready version.
   absl::StatusOr<v1::GetModelResponse> GetModel(const std::string& model, int64_t version = 0,

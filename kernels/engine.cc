@@ -115,6 +115,19 @@ std::shared_ptr<const LoadedSystem> LoadedModel::FindFor(const SolveOptions& opt
   return Find(num_steps, num_samples, open ? std::string_view() : info().backend);
 }
 
+std::shared_ptr<const LoadedSystem> LoadedModel::FindForGradients(const SolveOptions& options,
+                                                                  int64_t num_steps,
+                                                                  int64_t num_samples) const {
+  std::shared_ptr<const LoadedSystem> found = FindFor(options, num_steps, num_samples);
+  if (found == nullptr || found->backward_limits() != nullptr) return found;
+  for (const std::string_view backend : {info().backend, info().other_backend}) {
+    if (backend.empty()) continue;
+    std::shared_ptr<const LoadedSystem> other = Find(num_steps, num_samples, backend);
+    if (other != nullptr && other->backward_limits() != nullptr) return other;
+  }
+  return found;
+}
+
 std::string_view ToString(BackendChoice choice) {
   switch (choice) {
     case BackendChoice::kFirst:

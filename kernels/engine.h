@@ -84,6 +84,12 @@ struct ModelInfo {
   bool generates() const { return !num_inference_steps.empty(); }
 };
 
+// The options of a backward pass of num_steps steps: those that are wanted, with the interval that
+// they leave open, the root of num_steps, where memory allows it. Errors: kInvalidArgument naming
+// `way` or `shooting_interval`, what was expected and what came.
+absl::StatusOr<BackwardOptions> ResolveBackward(const BackwardOptions& wanted,
+                                                const BackwardLimits& limits, int64_t num_steps);
+
 struct ComparisonRow {
   std::string solver;                 // solver that answered the first sample
   std::string error;                  // set, and nothing else, where these options cannot run
@@ -167,6 +173,10 @@ class LoadedModel {
   // else the first one's, so that what is valid does not depend on the number of samples.
   std::shared_ptr<const LoadedSystem> FindFor(const SolveOptions& options, int64_t num_steps,
                                               int64_t num_samples) const;
+  // The same for a request that goes back: a system with a backward pass, where a backend has one.
+  std::shared_ptr<const LoadedSystem> FindForGradients(const SolveOptions& options,
+                                                       int64_t num_steps,
+                                                       int64_t num_samples) const;
   // Find, and where that gives null makes the system, which takes up to seconds. Its plan is that
   // of the nearest number of steps, rescaled, so that it is the same wherever that plan is. Systems
   // that nobody has used for longest go to make room. One call at a time makes a system; others

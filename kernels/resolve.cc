@@ -2,10 +2,12 @@
 #include "kernels/resolve.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/engine.h"
 #include "kernels/plan/candidates.h"
 #include "kernels/solver/registry.h"
 
@@ -198,6 +200,24 @@ absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int6
                            ResolveSolver(options, num_samples, plan, context));
   resolved.backend = context.backend;
   return resolved;
+}
+
+absl::StatusOr<BackwardOptions> ResolveBackward(const BackwardOptions& wanted,
+                                                const BackwardLimits& limits, int64_t num_steps) {
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckRange<int64_t>("shooting_interval", wanted.shooting_interval, 0, num_steps));
+  if (wanted.way == BackwardWay::kSequential) return BackwardOptions{};
+  if (!limits.parallel)
+    return InvalidArgument("way: expected sequential, got ", ToString(wanted.way),
+                           ", whose memory exceeds max_workspace_bytes");
+  // The root balances the two passes through an interval and the matrices between them.
+  const auto root = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(num_steps))));
+  if (wanted.shooting_interval == 0)
+    return BackwardOptions{.way = BackwardWay::kParallel,
+                           .shooting_interval = std::max(root, limits.min_shooting_interval)};
+  DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>("shooting_interval", wanted.shooting_interval,
+                                              limits.min_shooting_interval, num_steps));
+  return wanted;
 }
 
 }  // namespace deeppcr

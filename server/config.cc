@@ -166,6 +166,9 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
               "Memory that a model may take for numbers of inference steps beside those of "
               "config.json, made when first asked for. 0: requests choose among those of "
               "config.json."));
+  specs.push_back(Switch("gradients", &C::gradients,
+                         "Answer Gradient. Models take the weights of their recurrence once more, "
+                         "and a second workspace of up to --max_workspace_bytes per thread."));
 }
 
 void AddNetworkFlags(std::vector<FlagSpec>& specs) {

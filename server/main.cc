@@ -77,6 +77,7 @@ deeppcr::EngineOptions EngineOptionsOf(const deeppcr::ServerConfig& config) {
   options.max_model_bytes = config.max_model_bytes;
   options.max_workspace_bytes = config.max_workspace_bytes;
   options.max_unplanned_bytes = config.max_unplanned_bytes;
+  options.gradients = config.gradients;
   return options;
 }
 

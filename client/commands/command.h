@@ -34,6 +34,7 @@ using RunCommand = std::function<absl::Status()>;
 RunCommand AddForward(CLI::App* app, const GlobalOptions* global);
 RunCommand AddGenerate(CLI::App* app, const GlobalOptions* global);
 RunCommand AddCompare(CLI::App* app, const GlobalOptions* global);
+RunCommand AddGrad(CLI::App* app, const GlobalOptions* global);
 RunCommand AddModels(CLI::App* app, const GlobalOptions* global);
 RunCommand AddPlan(CLI::App* app, const GlobalOptions* global);
 RunCommand AddLoad(CLI::App* app, const GlobalOptions* global);

@@ -191,7 +191,8 @@ std::string DetailText(const v1::GetModelResponse& model) {
                 ": ", model.input_dim(), " inputs, ", model.output_dim(), " outputs, at most ",
                 model.max_batch_size(), " samples per request, ", FormatBytes(model.memory_bytes()),
                 "\nruns on: ", backends, "\nsolvers: ", PrintableList(model.solvers()), "\n",
-                GenerationText(model), labels);
+                model.gradients() ? "gradients: deeppcr grad\n" : "", GenerationText(model),
+                labels);
 }
 
 absl::Status Run(const ListFlags& flags, const GlobalOptions& global) {

@@ -1,51 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/c_api/gradients.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <vector>
 
+#include "kernels/base/finite.h"
 #include "kernels/c_api/calls.h"
 
 namespace deeppcr {
 namespace {
 
-// Cotangents of a sample: more are a request for memory, not for an answer.
-constexpr int64_t kMostColumns = 4096;
-
 absl::StatusOr<BackwardOptions> Translate(const deeppcr_backward_options& given,
                                           const BackwardLimits& limits, int64_t num_steps) {
   DEEPPCR_ASSIGN_OR_RETURN(const deeppcr_way way,
                            EnumOf(given.way, DEEPPCR_WAY_PARALLEL, "options.way"));
-  if (way == DEEPPCR_WAY_SEQUENTIAL) return BackwardOptions{};
-  if (!limits.parallel)
-    return InvalidArgument(
-        "options.way: expected sequential, as the memory of the parallel way "
-        "exceeds max_workspace_bytes");
-  DEEPPCR_RETURN_IF_ERROR(
-      CheckRange("options.shooting_interval", given.shooting_interval, 0, num_steps));
-  // The root balances the two passes through an interval and the matrices between them.
-  const auto root = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(num_steps))));
-  const int64_t interval = given.shooting_interval > 0 ? given.shooting_interval : root;
-  return BackwardOptions{.way = BackwardWay::kParallel,
-                         .shooting_interval = std::max(interval, limits.min_shooting_interval)};
+  const BackwardOptions wanted = {
+      .way = way == DEEPPCR_WAY_PARALLEL ? BackwardWay::kParallel : BackwardWay::kSequential,
+      .shooting_interval = given.shooting_interval};
+  absl::StatusOr<BackwardOptions> resolved = ResolveBackward(wanted, limits, num_steps);
+  if (!resolved.ok()) return InvalidArgument("options.", resolved.status().message());
+  return resolved;
 }
 
 // The trajectory of a run that did not come to an end has no derivative.
 absl::Status CheckFinite(std::span<const float> states) {
-  if (std::ranges::all_of(states, [](float x) { return std::isfinite(x); }))
-    return absl::OkStatus();
+  if (AllFinite(states)) return absl::OkStatus();
   return InvalidArgument("cotangents.states: expected finite numbers");
-}
-
-absl::Status JudgeReports(std::span<const BackwardReport> reports) {
-  for (const BackwardReport& report : reports) {
-    if (report.termination == Termination::kCancelled) return absl::CancelledError("cancelled");
-    if (report.termination == Termination::kDeadline)
-      return absl::DeadlineExceededError("the deadline passed on the way back");
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -71,7 +51,7 @@ absl::Status GoBack(const deeppcr_model* model, const deeppcr_backward_options* 
   const ModelInfo& info = model->model->info();
   DEEPPCR_RETURN_IF_ERROR(
       CheckNumbers(info, from.num_samples, known.num_inference_steps, known.timeout_seconds));
-  DEEPPCR_RETURN_IF_ERROR(CheckRange("cotangents.columns", back.columns, 1, kMostColumns));
+  DEEPPCR_RETURN_IF_ERROR(CheckRange("cotangents.columns", back.columns, 1, kMostCotangents));
   DEEPPCR_RETURN_IF_ERROR(Required(back.states, "cotangents.states"));
   if (to.step_noise != nullptr && !info.generates())
     return InvalidArgument("gradients.step_noise: expected NULL, as the model draws no noise");

@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "kernels/base/cancel_token.h"
 #include "kernels/iteration/termination.h"
 #include "kernels/solver/sample_inputs.h"
@@ -23,7 +24,7 @@ std::string_view ToString(BackwardWay way);
 
 struct BackwardOptions {
   BackwardWay way = BackwardWay::kSequential;
-  int64_t shooting_interval = 0;  // C in [1, L] of the parallel way
+  int64_t shooting_interval = 0;  // C in [1, L] of the parallel way; 0: open, see ResolveBackward
 
   bool operator==(const BackwardOptions&) const = default;
 };
@@ -36,12 +37,18 @@ struct BackwardReport {
   int64_t column_passes = 0;  // vectors pushed back through all L steps
 };
 
+// Status of a backward pass: kCancelled, kDeadlineExceeded.
+absl::Status JudgeReports(std::span<const BackwardReport> reports);
+
+// Cotangents of a sample, at most: more are a request for memory, not for an answer.
+inline constexpr int64_t kMostCotangents = 4096;
+
 // The backward pass of the samples of one request. Every span is the caller's memory and outlives
 // the call; an empty one of those that are written is not wanted.
 struct BackwardItem {
   SampleInputs samples;           // n of them, as they were solved
   std::span<const float> states;  // [n, L + 1, D]: the trajectories that were found, finite
-  int64_t columns = 1;            // m: cotangents of each sample
+  int64_t columns = 1;            // m in [1, kMostCotangents]: cotangents of each sample
   // Cotangents of the outputs and of the final states, whose effects add up; empty: zero.
   std::span<const float> of_outputs;  // [n, m, output_dim]
   std::span<const float> of_final;    // [n, m, D]

@@ -2,10 +2,10 @@
 #include "kernels/solver/backward_runner.h"
 
 #include <algorithm>
-#include <cmath>
 #include <mutex>
 #include <utility>
 
+#include "kernels/base/finite.h"
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -20,13 +20,9 @@ namespace {
 constexpr int32_t kSamplesTogether = 8;
 // Cotangents of a sample that go back together.
 constexpr int64_t kColumnsTogether = 32;
-// Cotangents of a sample, at most: more are a request for memory.
-constexpr int64_t kMostColumns = 1 << 16;
-
 // True if rows [first, first + n) of an array, which may be absent, are finite.
-bool AllFinite(std::span<const float> all, int64_t first, int64_t n, int64_t size) {
-  return all.empty() || std::ranges::all_of(all.subspan(first * size, n * size),
-                                            [](float x) { return std::isfinite(x); });
+bool RowsFinite(std::span<const float> all, int64_t first, int64_t n, int64_t size) {
+  return all.empty() || AllFinite(all.subspan(first * size, n * size));
 }
 
 // Row i of an array of rows; null if the array is empty.
@@ -39,6 +35,16 @@ T* PartOf(std::span<T> all, int64_t i, int64_t size) {
 
 std::string_view ToString(BackwardWay way) {
   return way == BackwardWay::kParallel ? "parallel" : "sequential";
+}
+
+absl::Status JudgeReports(std::span<const BackwardReport> reports) {
+  for (const BackwardReport& report : reports) {
+    if (report.termination == Termination::kCancelled)
+      return absl::CancelledError("cancelled on the way back");
+    if (report.termination == Termination::kDeadline)
+      return absl::DeadlineExceededError("the deadline passed on the way back");
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<BackwardLimits> ChooseBackwardLimits(const System& system, int64_t num_steps,
@@ -145,11 +151,11 @@ class BackwardRunner::Batch {
     const SystemShape& shape = runner_.shape_;
     const int64_t row = b * item.columns + column;
     const int64_t dim = shape.state_dim;
-    const bool finite = AllFinite(item.inputs, row, columns, shape.input_dim) &&
-                        AllFinite(item.initial, row, columns, dim) &&
-                        AllFinite(item.step_noise, row, columns, shape.num_steps * dim) &&
-                        AllFinite(item.deltas, b, 1, shape.num_steps * dim) &&
-                        AllFinite(item.encode_deltas, b, 1, dim);
+    const bool finite = RowsFinite(item.inputs, row, columns, shape.input_dim) &&
+                        RowsFinite(item.initial, row, columns, dim) &&
+                        RowsFinite(item.step_noise, row, columns, shape.num_steps * dim) &&
+                        RowsFinite(item.deltas, b, 1, shape.num_steps * dim) &&
+                        RowsFinite(item.encode_deltas, b, 1, dim);
     Termination termination = finite ? Termination::kDirect : Termination::kNonFinite;
     if (item.token != nullptr) {
       const StopReason reason = item.token->stop_reason();
@@ -201,8 +207,8 @@ absl::StatusOr<std::unique_ptr<BackwardRunner>> BackwardRunner::Create(const Sys
 absl::Status BackwardRunner::Check(const BackwardOptions& options, const BackwardItem& item) const {
   DEEPPCR_RETURN_IF_ERROR(CheckSamples(item.samples, shape_));
   const int64_t n = item.samples.num_samples, dim = shape_.state_dim, m = item.columns;
-  if (m < 1 || m > kMostColumns)
-    return InvalidArgument("run item: columns: expected 1 .. ", kMostColumns, ", got ", m);
+  if (m < 1 || m > kMostCotangents)
+    return InvalidArgument("run item: columns: expected 1 .. ", kMostCotangents, ", got ", m);
   if (item.of_outputs.empty() && item.of_final.empty())
     return InvalidArgument("run item: expected cotangents of the outputs or of the final states");
   const auto check = [&](std::string_view what, auto span, int64_t expected) {

@@ -169,9 +169,9 @@ absl::Status CheckFamily(bool generates, const ModelInfo& info) {
                               "a diffusion model: use Generate");
 }
 
-// Decodes the inputs or the generation of a Compare, whichever the model takes.
-absl::Status DecodeSource(const v1::CompareRequest& request, const ModelInfo& info,
-                          SolveInput* input) {
+// Decodes the inputs or the generation of a request, whichever the model takes.
+template <typename Request>
+absl::Status DecodeSource(const Request& request, const ModelInfo& info, SolveInput* input) {
   if (info.generates()) {
     if (request.has_inputs())
       return Mismatch("inputs", "none for a diffusion model: set generation", "a tensor");
@@ -284,11 +284,21 @@ absl::StatusOr<SolveInput> DecodeGenerate(const v1::GenerateRequest& request, co
   return input;
 }
 
+absl::StatusOr<SolveInput> DecodeGradientSolve(const v1::GradientRequest& request,
+                                               const ModelInfo& info, int64_t max_message_bytes,
+                                               const FieldNames& names) {
+  SolveInput input;
+  input.names = names;
+  DEEPPCR_RETURN_IF_ERROR(DecodeSource(request, info, &input));
+  DEEPPCR_RETURN_IF_ERROR(DecodeCommon(request, info, max_message_bytes, &input));
+  return input;
+}
+
 absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, const ModelInfo& info,
                                            int64_t max_message_bytes) {
   CompareInput input;
   SolveInput& solve = input.request;
-  solve.names = kCompareFields;
+  solve.names = kSourceFields;
   DEEPPCR_RETURN_IF_ERROR(DecodeSource(request, info, &solve));
   DEEPPCR_RETURN_IF_ERROR(DecodeRows(request, info, &input));
   input.repetitions = request.repetitions() == 0 ? kDefaultRepetitions : request.repetitions();

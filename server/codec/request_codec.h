@@ -39,6 +39,10 @@ absl::StatusOr<SolveInput> DecodeForward(const v1::ForwardRequest& request, cons
 absl::StatusOr<SolveInput> DecodeGenerate(const v1::GenerateRequest& request, const ModelInfo& info,
                                           int64_t max_message_bytes,
                                           const FieldNames& names = kV1Fields);
+// The part of the request that is solved; see gradient_codec.h.
+absl::StatusOr<SolveInput> DecodeGradientSolve(const v1::GradientRequest& request,
+                                               const ModelInfo& info, int64_t max_message_bytes,
+                                               const FieldNames& names);
 absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, const ModelInfo& info,
                                            int64_t max_message_bytes);
 

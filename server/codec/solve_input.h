@@ -19,15 +19,33 @@ struct FieldNames {
   std::string_view options;   // the solver's options
   std::string_view settings;  // prefix of the numbers of a generation: num_samples, seed, ...
   std::string_view tensors;   // prefix of the labels and tensors of a generation
+  // Of requests for gradients.
+  std::string_view cotangents = "cotangents";
+  std::string_view final_cotangents = "final_state_cotangents";
+  std::string_view way = "way";
+  std::string_view way_interval = "shooting_interval";
 
   FieldName Setting(std::string_view name) const { return {settings, name}; }
   FieldName Tensor(std::string_view name) const { return {tensors, name}; }
 };
 inline constexpr FieldNames kV1Fields = {"options", "input.", "input."};
-inline constexpr FieldNames kCompareFields = {"options", "generation.", "generation."};
-inline constexpr FieldNames kV2Fields = {"parameters", "parameters.", ""};
+// Of Compare and Gradient, which take inputs or a generation.
+inline constexpr FieldNames kSourceFields = {"options", "generation.", "generation."};
+inline constexpr FieldNames kV2Fields = {"parameters",
+                                         "parameters.",
+                                         "",
+                                         "cotangent_outputs",
+                                         "cotangent_latents",
+                                         "parameters.way",
+                                         "parameters.way_interval"};
+// Of the v2 protocol's requests for gradients of a diffusion model.
+inline constexpr FieldNames kV2SampleFields = [] {
+  FieldNames names = kV2Fields;
+  names.cotangents = "cotangent_samples";
+  return names;
+}();
 
-// The decoded request of Forward, Generate or Compare.
+// The decoded request of Forward, Generate or Compare, or the part of Gradient that is solved.
 struct SolveInput {
   FieldNames names = kV1Fields;
   bool generates = false;  // a generation: `inputs` are its conditioning vectors
@@ -44,6 +62,7 @@ struct SolveInput {
   SolveOptions options;  // solver points into SolverNames(); for Compare see CompareInput
   std::optional<std::chrono::microseconds> timeout;  // set by the request, beside its deadline
   int64_t reply_bytes = 0;                           // upper bound
+  int64_t scratch_bytes = 0;  // held beside request and reply until it is computed
 
   // Views of this object and the message.
   SampleInputs Samples() const {

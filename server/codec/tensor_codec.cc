@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 
 #include "absl/strings/str_join.h"
+#include "kernels/base/finite.h"
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 
@@ -58,14 +58,10 @@ absl::StatusOr<TensorInput> DecodeTensor(const v1::Tensor& tensor, const Expecte
 }
 
 absl::Status CheckFinite(std::span<const float> values, const FieldName& field) {
-  bool finite = true;
-  // Without an early exit the loop vectorises.
-  for (const float value : values) finite &= std::isfinite(value);
-  if (finite) return absl::OkStatus();
-  const auto bad =
-      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  const size_t bad = FirstNonFinite(values);
+  if (bad == values.size()) return absl::OkStatus();
   return Mismatch(StrCat(field.Text(), ".data"), "finite values",
-                  StrCat(*bad, " at flat index ", bad - values.begin()));
+                  StrCat(values[bad], " at flat index ", bad));
 }
 
 }  // namespace deeppcr

@@ -221,6 +221,7 @@ std::unique_ptr<ModelMetrics> Metrics::MakeModel(const std::string& name,
   for (const std::string& solver : solvers_) {
     metrics->solvers_.emplace_back(solver, Method::kForward);
     metrics->solvers_.emplace_back(solver, Method::kGenerate);
+    metrics->solvers_.emplace_back(solver, Method::kGradient);
   }
   metrics->solvers_.emplace_back(kSeveralSolvers, Method::kCompare);
   metrics->batch_samples = owner.Add(batch_, model, BatchBuckets());

@@ -32,10 +32,12 @@
 namespace deeppcr {
 
 // Label `stage`: where a request that was computed in a batch spent its time: from its arrival to
-// the queue; in the queue; in the three stages of its batch; from the end of the batch until gRPC
-// is rid of the reply.
-inline constexpr std::array<std::string_view, 6> kStageNames = {"recv",  "queue",  "encode",
-                                                                "solve", "decode", "send"};
+// the queue; in the queue; in the three stages of its batch's solve; on the way back, if it asked
+// for gradients; from the end of the batch until gRPC is rid of the reply.
+inline constexpr std::array<std::string_view, 7> kStageNames = {
+    "recv", "queue", "encode", "solve", "decode", "backward", "send"};
+inline constexpr size_t kBackwardStage = 5;  // which only requests for gradients have
+static_assert(kStageNames[kBackwardStage] == "backward");
 using StageSeries = std::array<prometheus::Histogram*, kStageNames.size()>;
 
 // Label `code`, by the number of the status code.
@@ -106,8 +108,8 @@ inline constexpr std::string_view kSeveralSolvers = "several";
 class ModelMetrics {
  public:
   // Created on first use: most models see few of the solvers. Generate's durations count streamed
-  // calls too; calls of the v2 protocol count as Forward or Generate. Null for a name that is no
-  // solver. Thread-safe.
+  // calls too; calls of the v2 protocol count as Forward, Generate or Gradient. Null for a name
+  // that is no solver. Thread-safe.
   const SolverSeries* ForSolver(std::string_view name, Method method);
   // Created on first use. Thread-safe.
   const StageSeries& stages();

@@ -94,7 +94,7 @@ Call::Stages Call::StagesUntil(Clock::time_point end) const {
   const bool computed = stages_ != nullptr && timings_.batch_samples > 0;
   const RunTimings& run = timings_.run;
   const double seconds[] = {timings_.queue_seconds, run.encode_seconds, run.solve_seconds,
-                            run.decode_seconds};
+                            run.decode_seconds, timings_.back_seconds};
   Stages stages;
   Clock::time_point begin = start_, until = computed ? submitted_ : end;
   for (size_t i = 0; i < stages.size(); ++i) {
@@ -110,11 +110,18 @@ Call::Stages Call::StagesUntil(Clock::time_point end) const {
 void Call::ReportStages() const {
   const bool computed = stages_ != nullptr && timings_.batch_samples > 0;
   if (!computed && note_ == nullptr) return;
-  const Stages stages = StagesUntil(Clock::now());
-  for (size_t i = 0; computed && i < stages.size(); ++i)
+  Stages stages = StagesUntil(Clock::now());
+  for (size_t i = 0; computed && i < stages.size(); ++i) {
+    if (i == kBackwardStage && !goes_back_) continue;
     ObserveFinite(*(*stages_)[i],
                   std::chrono::duration<double>(stages[i].end - stages[i].begin).count());
+  }
   if (note_ == nullptr) return;
+  size_t shown = computed ? stages.size() : 1;
+  if (computed && !goes_back_) {
+    std::move(stages.begin() + kBackwardStage + 1, stages.end(), stages.begin() + kBackwardStage);
+    --shown;
+  }
   context_.tracer.Write({.method = NameOf(method_),
                          .model = std::string_view(model_).substr(0, 128),
                          .solver = solver_,
@@ -124,7 +131,7 @@ void Call::ReportStages() const {
                          .version = version_,
                          .samples = num_samples_,
                          .batch_samples = timings_.batch_samples,
-                         .stages = std::span(stages).first(computed ? stages.size() : 1)});
+                         .stages = std::span(stages).first(shown)});
 }
 
 absl::Status Call::Parse(google::protobuf::Message* request) {
@@ -223,13 +230,13 @@ void Call::Drop() const {
 // Refusals take no time and would make an overloaded server look fast: they count in no durations.
 void Call::Observe(const absl::Status& status, double seconds) const {
   if (statistics_ != nullptr && status.ok())
-    statistics_->AddSuccess(num_samples_, seconds, timings_.queue_seconds, timings_.run);
+    statistics_->AddSuccess(num_samples_, seconds, timings_.queue_seconds, timings_.Inference());
   if (statistics_ != nullptr && !status.ok()) statistics_->AddFailure(seconds);
   if (series_ == nullptr || !timings_.queued) return;
   ObserveFinite(*series_->request_seconds, seconds);
   ObserveFinite(*series_->queue_seconds, timings_.queue_seconds);
   if (timings_.batch_samples > 0) {
-    ObserveFinite(*series_->solve_seconds, timings_.run.wall_seconds);
+    ObserveFinite(*series_->solve_seconds, timings_.Inference().wall_seconds);
   }
 }
 
@@ -258,7 +265,7 @@ void Call::Log(const absl::Status& status, double seconds) const {
               {"code", StatusCodeName(status.code())},
               {"seconds", seconds},
               {"queue_seconds", timings_.queue_seconds},
-              {"compute_seconds", timings_.run.wall_seconds},
+              {"compute_seconds", timings_.Inference().wall_seconds},
               {"batch_samples", timings_.batch_samples}});
 }
 

@@ -125,6 +125,7 @@ class Call : public CallEvents {
   int64_t num_samples_ = 0;
   std::string_view solver_;  // resolved; static storage
   JobTimings timings_;
+  bool goes_back_ = false;         // the call asks for gradients
   int64_t parsed_bytes_ = 0;       // of the request's data and unknown fields, at most
   int64_t held_bytes_ = 0;         // part of the batcher's budget
   int64_t small_reply_bytes_ = 0;  // part of small_reply_bytes

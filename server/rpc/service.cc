@@ -70,6 +70,10 @@ Reactor* DeepPcrService::Compare(Rpc* rpc, const Bytes* request, Bytes* reply) n
   return reactor;
 }
 
+Reactor* DeepPcrService::Gradient(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
+  return StartSolve<GradientMethod>(context_, {rpc, request}, reply);
+}
+
 Reactor* DeepPcrService::ListModels(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
   return StartUnary<ImmediateCall<v1::ListModelsRequest, v1::ListModelsResponse>>(
       context_, Method::kListModels, {rpc, request}, reply, [this](const auto&, auto* list) {

@@ -18,6 +18,7 @@
 #include "server/codec/reply_codec.h"
 #include "server/rpc/call.h"
 #include "server/rpc/message_memory.h"
+#include "server/rpc/way_back.h"
 #include "server/schedule/batcher.h"
 
 namespace deeppcr {
@@ -42,6 +43,9 @@ void ObserveReports(std::span<const SampleReport> reports, const ServedModel& mo
 //   report() -> the SolveReport to fill in, after Allocate
 //   Reply(model, request_id) -> the whole reply, which lives as long as the arena and the M object
 //   ProgressOf(progress, num_steps) -> a message of the stream; only where the reply is a stream
+//   way_back() -> the WayBack of a request for gradients, or null; only where there are such
+//   requests. These have AllocateBack(info, input, RunItem*, BackwardItem*), after Allocate, and
+//   FillBack(job, seconds), before Reply
 // `this` may be gone after Start, Done, and whatever answers.
 template <typename M>
 class SolveCall final : public Call,
@@ -63,23 +67,38 @@ class SolveCall final : public Call,
   }
 
   absl::Status Prepare() override {
-    if (!checked_) DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
+    if (!checked_) DEEPPCR_RETURN_IF_ERROR(CheckValues());
     reports_.resize(static_cast<size_t>(input_.num_samples));
     run_item.samples = input_.Samples();
     run_item.reports = reports_;
     if constexpr (kStreams) run_item.listener = this;
-    method_.Allocate(model->model->info(), input_, reply_memory_.arena(), &run_item);
+    const ModelInfo& info = model->model->info();
+    method_.Allocate(info, input_, reply_memory_.arena(), &run_item);
+    if constexpr (kGoesBack) {
+      if (goes_back_) method_.AllocateBack(info, input_, &run_item, &back_item);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status PrepareBack() override {
+    if constexpr (kGoesBack) return method_.way_back()->Seed(input_, run_item, &back_item);
     return absl::OkStatus();
   }
 
   void Done(absl::Status status, const JobTimings& timings) override {
     timings_ = timings;
-    if (status.ok()) status = JudgeReports(reports_, input_.options);
+    if (status.ok()) status = JudgeReports(Solved(), input_.options);
+    if constexpr (kGoesBack) {
+      if (status.ok() && goes_back_) status = method_.way_back()->Judge(input_.options);
+    }
     if (!status.ok()) return End(status);
-    ObserveReports(reports_, *model, options.solver, request_id_, *series_, context_.logger);
-    FillSolveReport(*this, reports_, timings, method_.report());
+    ObserveReports(Solved(), *model, options.solver, request_id_, *series_, context_.logger);
+    FillSolveReport(*this, Solved(), timings, method_.report());
+    if constexpr (kGoesBack) {
+      if (goes_back_) method_.FillBack(*back, timings.back_seconds);
+    }
     const google::protobuf::Message& reply = method_.Reply(*model, request_id_);
-    if (context_.shadow.Sample()) return AnswerAndShadow(reply);
+    if (!goes_back_ && context_.shadow.Sample()) return AnswerAndShadow(reply);
     Answer(reply);
   }
 
@@ -99,8 +118,21 @@ class SolveCall final : public Call,
 
  private:
   static constexpr bool kStreams = requires(const SolveProgress& p) { M::ProgressOf(p, 0); };
+  static constexpr bool kGoesBack = requires(M & method) { method.way_back(); };
 
   ~SolveCall() override = default;
+
+  // The reports of samples that were solved.
+  std::span<const SampleReport> Solved() const {
+    return solves ? std::span<const SampleReport>(reports_) : std::span<const SampleReport>();
+  }
+  absl::Status CheckValues() {
+    DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
+    if constexpr (kGoesBack) {
+      if (goes_back_) return CheckFinite(method_.way_back()->input());
+    }
+    return absl::OkStatus();
+  }
 
   absl::Status Admit() {
     auto* const request =
@@ -113,6 +145,7 @@ class SolveCall final : public Call,
     statistics_ = &model_metrics_->statistics;
     DEEPPCR_ASSIGN_OR_RETURN(
         input_, method_.Decode(request, model->model->info(), context_.max_message_bytes));
+    if constexpr (kGoesBack) DEEPPCR_RETURN_IF_ERROR(NoteWayBack());
     token = &token_;
     if (input_.timeout.has_value()) {
       limited_.emplace(std::min(start_ + *input_.timeout, token_.deadline()), &token_);
@@ -120,15 +153,37 @@ class SolveCall final : public Call,
     }
     request_bytes_ = parsed_bytes_ + request_memory_.bytes();
     checked_ = request_bytes_ <= kInlineCheckBytes;
-    if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
-    system = model->model->FindFor(input_.options, input_.num_steps, input_.num_samples);
+    if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckValues());
+    const LoadedModel& loaded = *model->model;
+    system = goes_back_
+                 ? loaded.FindForGradients(input_.options, input_.num_steps, input_.num_samples)
+                 : loaded.FindFor(input_.options, input_.num_steps, input_.num_samples);
     return system != nullptr ? Submit() : AwaitSystem();
   }
+
+  // Notes whether the call goes back. Its scratch memory is within a budget that admits a request
+  // of any size if it is alone.
+  absl::Status NoteWayBack() {
+    const WayBack* way_back = method_.way_back();
+    goes_back_ = way_back != nullptr;
+    if (!goes_back_) return absl::OkStatus();
+    if (!context_.gradients)
+      return absl::UnimplementedError(
+          "the server was started without gradients; start it with --gradients");
+    solves = way_back->solves();
+    back_item.columns = way_back->input().columns;
+    const int64_t limit = context_.batcher.max_bytes();
+    if (input_.scratch_bytes <= limit) return absl::OkStatus();
+    return ResourceExhausted("the states of the solve would have ", input_.scratch_bytes,
+                             " bytes; the limit is ", limit, ". Ask for fewer samples");
+  }
+
+  int64_t Bytes() const { return request_bytes_ + input_.reply_bytes + input_.scratch_bytes; }
 
   // Has the system made, on a thread for that, and goes on there. After OK `this` may be gone.
   absl::Status AwaitSystem() {
     DEEPPCR_RETURN_IF_ERROR(CheckEarly());
-    DEEPPCR_RETURN_IF_ERROR(HoldBytes(request_bytes_ + input_.reply_bytes));
+    DEEPPCR_RETURN_IF_ERROR(HoldBytes(Bytes()));
     return context_.preparer.Wait(model, input_.num_steps, token, this);
   }
 
@@ -151,13 +206,19 @@ class SolveCall final : public Call,
     if (!resolved.ok()) return InField(input_.names.options, resolved.status());
     options = *std::move(resolved);
     num_samples_ = samples = input_.num_samples;
-    run_inline = IsShort(system->plan(), options, samples, request_bytes_ + input_.reply_bytes);
-    series_ = model_metrics_->ForSolver(options.solver,
-                                        input_.generates ? Method::kGenerate : Method::kForward);
+    if constexpr (kGoesBack) {
+      if (goes_back_) {
+        DEEPPCR_ASSIGN_OR_RETURN(back, method_.way_back()->Resolve(*system, input_.num_steps));
+      }
+    }
+    run_inline = !goes_back_ && IsShort(system->plan(), options, samples, Bytes());
+    series_ = model_metrics_->ForSolver(options.solver, goes_back_         ? Method::kGradient
+                                                        : input_.generates ? Method::kGenerate
+                                                                           : Method::kForward);
     stages_ = &model_metrics_->stages();
     solver_ = options.solver;
     // A call that had to wait for its system holds them already.
-    bytes = held_bytes_ > 0 ? 0 : request_bytes_ + input_.reply_bytes;
+    bytes = held_bytes_ > 0 ? 0 : Bytes();
     held_bytes_ += bytes;
     submitted_ = Clock::now();
     const int64_t taken = bytes;
@@ -195,6 +256,7 @@ class SolveCall final : public Call,
 
   void FreeRequest() override {
     run_item = {};
+    back_item = {};
     input_ = {};
     reports_ = {};
     method_ = M();

@@ -5,13 +5,18 @@
 // The methods of deeppcr.v1 that solve: the M of SolveCall<M>.
 
 #include <array>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "google/protobuf/arena.h"
+#include "kernels/base/status_macros.h"
+#include "server/codec/gradient_codec.h"
 #include "server/codec/reply_codec.h"
 #include "server/codec/request_codec.h"
 #include "server/observe/method.h"
 #include "server/rpc/responder.h"
+#include "server/rpc/way_back.h"
 
 namespace deeppcr {
 
@@ -87,6 +92,53 @@ struct StreamGenerateMethod : GenerateMethod {
   }
 
   v1::StreamGenerateResponse* last = nullptr;  // in the arena of Allocate
+};
+
+struct GradientMethod {
+  static constexpr Method kMethod = Method::kGradient;
+  using Request = v1::GradientRequest;
+  using Responder = UnaryResponder;
+
+  absl::StatusOr<SolveInput> Decode(const Request* request, const ModelInfo& info,
+                                    int64_t max_message_bytes) {
+    SolveInput solve;
+    DEEPPCR_ASSIGN_OR_RETURN(GradientInput input,
+                             DecodeGradient(*request, info, max_message_bytes, &solve));
+    back.emplace(std::move(input));
+    return solve;
+  }
+  WayBack* way_back() { return back.has_value() ? &*back : nullptr; }
+
+  void Allocate(const ModelInfo& info, const SolveInput& input, Arena* arena, RunItem* item) {
+    reply = Arena::CreateMessage<v1::GradientResponse>(arena);
+    if (!back->solves()) return;
+    item->outputs =
+        AllocateTensor(std::array{input.num_samples, info.output_dim}, reply->mutable_outputs());
+    if (input.options.return_trajectory)
+      item->trajectory = AllocateTrajectory(info, input, reply->mutable_trajectory());
+  }
+  void AllocateBack(const ModelInfo& info, const SolveInput& input, RunItem* run,
+                    BackwardItem* item) {
+    const GradientInput& wanted = back->input();
+    WayBack::Tensors tensors;
+    if (wanted.by_inputs) tensors.inputs = reply->mutable_input_gradients();
+    if (wanted.by_initial_state) tensors.initial_state = reply->mutable_initial_state_gradients();
+    if (wanted.by_step_noise) tensors.step_noise = reply->mutable_step_noise_gradients();
+    back->Allocate(info, input.num_steps, tensors, run, item);
+  }
+
+  v1::SolveReport* report() { return reply->mutable_report(); }
+  void FillBack(const BackwardOptions& options, double seconds) {
+    FillBackwardReport(options, back->reports(), seconds, reply->mutable_backward());
+    reply->mutable_losses()->Add(back->losses().begin(), back->losses().end());
+  }
+  const google::protobuf::Message& Reply(const ServedModel&, const std::string& request_id) {
+    if (!request_id.empty()) reply->set_request_id(request_id);
+    return *reply;
+  }
+
+  std::optional<WayBack> back;            // once decoded
+  v1::GradientResponse* reply = nullptr;  // in the arena of Allocate
 };
 
 }  // namespace deeppcr

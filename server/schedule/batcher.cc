@@ -38,17 +38,21 @@ struct Batcher::Work {
   Clock::time_point taken;
 
   std::vector<RunItem> items;
+  std::vector<BackwardItem> back_items;
   std::vector<absl::Status> statuses;  // one per job
   std::vector<bool> computed;          // one per job; the others failed in Prepare
   RunTimings run;
+  double back_seconds = 0;
   int64_t batch_samples = 0;
 
   void Begin(Clock::time_point now) {
     taken = now;
     items.clear();
+    back_items.clear();
     statuses.clear();
     computed.clear();
     run = RunTimings();
+    back_seconds = 0;
     batch_samples = batch.samples;
   }
 };
@@ -234,6 +238,7 @@ void Batcher::Finish(Worker* worker, Work* work) {
     JobTimings timings = WaitOnly(SecondsBetween(job->enqueued(), work->taken));
     if (work->computed[i]) {
       timings.run = work->run;
+      timings.back_seconds = work->back_seconds;
       timings.batch_samples = work->batch_samples;
     }
     job->Done(std::move(work->statuses[i]), timings);
@@ -255,15 +260,44 @@ void Batcher::Compute(Work* work) {
     work->statuses.push_back(std::move(status));
   }
   if (work->items.empty()) return;
+  const absl::Status status = Solve(work);
+  if (status.ok() && work->batch.jobs.front()->back.has_value()) GoBack(work);
+  if (model.metrics != nullptr) {
+    ObserveFinite(*model.metrics->batch_samples, static_cast<double>(work->batch_samples));
+    const JobTimings timings = {.run = work->run, .back_seconds = work->back_seconds};
+    if (status.ok()) model.metrics->statistics.AddBatch(work->batch_samples, timings.Inference());
+  }
+}
+
+// Solves the items, unless the states of these jobs are known.
+absl::Status Batcher::Solve(Work* work) {
   const Job& first = *work->batch.jobs.front();
-  const absl::Status status = first.system->Run(first.options, work->items, &work->run);
+  if (!first.solves) return absl::OkStatus();
+  absl::Status status = first.system->Run(first.options, work->items, &work->run);
   for (absl::Status& each : work->statuses) {
     if (each.ok()) each = status;
   }
   work->run = ScaleToWall(work->run);
-  if (model.metrics != nullptr) {
-    ObserveFinite(*model.metrics->batch_samples, static_cast<double>(work->batch_samples));
-    if (status.ok()) model.metrics->statistics.AddBatch(work->batch_samples, work->run);
+  return status;
+}
+
+// Takes the cotangents of the jobs that have their states back.
+void Batcher::GoBack(Work* work) {
+  const Clock::time_point start = Clock::now();
+  const Job& first = *work->batch.jobs.front();
+  std::vector<absl::Status>& statuses = work->statuses;
+  for (size_t i = 0; i < statuses.size(); ++i) {
+    Job* job = work->batch.jobs[i];
+    if (statuses[i].ok()) statuses[i] = job->PrepareBack();
+    if (!statuses[i].ok()) continue;
+    work->back_items.push_back(job->back_item);
+    work->back_items.back().token = job->token;
+  }
+  if (work->back_items.empty()) return;
+  const absl::Status status = first.system->GoBack(*first.back, work->back_items);
+  work->back_seconds = SecondsBetween(start, Clock::now());
+  for (absl::Status& each : statuses) {
+    if (each.ok()) each = status;
   }
 }
 

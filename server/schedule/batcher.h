@@ -68,6 +68,9 @@ class Batcher {
   // Idempotent.
   void Shutdown();
 
+  // The budget of bytes; a request that is alone may take more.
+  int64_t max_bytes() const { return options_.max_bytes; }
+
   // Samples that wait for this model.
   int64_t Depth(const ServedModel& model) const;
 
@@ -90,6 +93,8 @@ class Batcher {
   absl::Status Admit(Job* job, JobList* expired);
   absl::Status CheckBytes(int64_t bytes) const;
   void Compute(Work* work);
+  static absl::Status Solve(Work* work);
+  static void GoBack(Work* work);
   void RunIdle(Work* work);
   void Sweep();
 

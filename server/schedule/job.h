@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "kernels/engine.h"
@@ -17,6 +18,15 @@ struct JobTimings {
   double queue_seconds = 0;
   RunTimings run;             // the batch's, by ScaleToWall
   int64_t batch_samples = 0;  // computed together, this job's included; 0: not in a batch
+  double back_seconds = 0;    // the batch's way back
+
+  // The run with the way back, which is a part of its inference.
+  RunTimings Inference() const {
+    RunTimings all = run;
+    all.solve_seconds += back_seconds;
+    all.wall_seconds += back_seconds;
+    return all;
+  }
 };
 
 // One request in the queue. The batcher borrows it from Enqueue until it calls Done, exactly once,
@@ -28,8 +38,11 @@ class Job {
   // Completes run_item, on a worker, before the job is computed: does the work that costs more than
   // a handler may spend. An error goes to Done.
   virtual absl::Status Prepare() { return absl::OkStatus(); }
+  // Completes back_item, on a worker, once run_item is computed. An error goes to Done.
+  virtual absl::Status PrepareBack() { return absl::OkStatus(); }
   // status: OK if computed, see the reports; kCancelled, kDeadlineExceeded if dropped from the
-  // queue; kUnavailable if the server stops; or the error of Prepare or LoadedSystem::Run.
+  // queue; kUnavailable if the server stops; or the error of Prepare, PrepareBack,
+  // LoadedSystem::Run or GoBack.
   virtual void Done(absl::Status status, const JobTimings& timings) = 0;
 
   // Set before Enqueue, constant from then on.
@@ -38,12 +51,21 @@ class Job {
       system;               // of the model; jobs equal in options have equal ones
   bool run_inline = false;  // computed sooner than a thread wakes up
   bool allow_delay = true;  // waits for others to share its batch, where the schedule allows that
-  ResolvedOptions options;  // jobs equal in these run together
+  ResolvedOptions options;
+  std::optional<BackwardOptions> back;  // set: the job goes back once its states are known
+  bool solves = true;                   // false: its states are known before, and it goes back only
   int64_t samples = 1;
   int64_t bytes = 0;             // request and reply; given back by ReturnBytes
   CancelToken* token = nullptr;  // never null
 
   RunItem run_item;
+  BackwardItem back_item;  // columns: constant from Enqueue on
+
+  // True if both may be computed in one batch. Cotangents count as work: few do not wait for many.
+  bool GoesWith(const Job& other) const {
+    return options == other.options && solves == other.solves && back == other.back &&
+           (!back.has_value() || back_item.columns == other.back_item.columns);
+  }
 
   CancelToken::Clock::time_point enqueued() const { return enqueued_; }
 

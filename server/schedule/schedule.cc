@@ -137,8 +137,8 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, Batch* batch) {
   for (Job* job : jobs) {
     if (HasExpired(*job, now)) {
       batch->expired.push_back(job);
-    } else if (batch->jobs.empty() || (job->options == batch->jobs.front()->options &&
-                                       batch->samples + job->samples <= limit)) {
+    } else if (batch->jobs.empty() ||
+               (job->GoesWith(*batch->jobs.front()) && batch->samples + job->samples <= limit)) {
       batch->jobs.push_back(job);
       batch->samples += job->samples;
     } else {

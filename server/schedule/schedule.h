@@ -5,8 +5,8 @@
 // The choice of what is computed next: the decisions of the batcher, without its threads and its
 // clock, so that a test can replay them.
 //
-//  - One bounded queue per model version. A batch takes from one model all jobs that wait, are
-//    equal in options to the job that came first, and fit into it.
+//  - One bounded queue per model version. A batch takes from one model all jobs that wait, go with
+//    the job that came first (Job::GoesWith), and fit into it.
 //  - Fair shares (start-time fair queueing): whenever a worker is free, the model that has used the
 //    least virtual time is served. When a batch starts, its model is charged an estimate (seconds
 //    per sample of its last batch); when it ends, the measured time replaces the estimate. A model

@@ -24,8 +24,8 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 TEST(CliUsageTest, HelpIsZeroEverywhereWithExamples) {
-  for (const char* command : {"", "forward", "generate", "compare", "models", "plan", "load",
-                              "unload", "health", "bench"}) {
+  for (const char* command : {"", "forward", "generate", "compare", "grad", "models", "plan",
+                              "load", "unload", "health", "bench"}) {
     const Outcome outcome = RunBinary(std::string(command) + " --help");
 
     EXPECT_EQ(outcome.code, 0) << command;

@@ -3,6 +3,7 @@
 
 #include <grpcpp/health_check_service_interface.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
@@ -99,6 +100,74 @@ int32_t ClassOf(const v1::GenerationInput& input, int i) {
   return input.class_labels(input.class_labels_size() == 1 ? 0 : i);
 }
 
+// The gradients of a request's samples; see FakeService.
+class Gradients {
+ public:
+  explicit Gradients(const v1::GradientRequest& request)
+      : request_(request),
+        draw_(request.model() == "draw"),
+        n_(draw_ ? request.generation().num_samples() : request.inputs().shape(0)),
+        ranked_(request.cotangents().shape_size() == 3),
+        columns_(ranked_ ? request.cotangents().shape(1) : 1),
+        width_(draw_ ? kDrawPixels : kFakeOutputs) {}
+
+  void Fill(v1::GradientResponse* reply) const {
+    std::vector<float> cotangents = Values(request_.cotangents());
+    cotangents.resize(static_cast<size_t>(n_ * columns_ * width_), 1);
+    std::vector<float> inputs, initial, noise;
+    for (int64_t row = 0; row < n_ * columns_; ++row) {
+      const auto g = static_cast<float>(request_.generation().first_sample() +
+                                        static_cast<uint64_t>(row / columns_));
+      const auto seed = static_cast<float>(request_.generation().seed());
+      const float first = cotangents[row * width_], second = cotangents[row * width_ + 1];
+      inputs.insert(inputs.end(), {first, first, second});
+      initial.insert(initial.end(), {draw_ ? g : first, draw_ ? seed : 2 * first});
+      if (!draw_) initial.push_back(3 * first);
+      noise.insert(noise.end(), kDrawSteps * kDrawWidth, g);
+    }
+    if (Wants(v1::GRADIENT_BY_INPUTS)) Shape({3}, inputs, reply->mutable_input_gradients());
+    if (Wants(v1::GRADIENT_BY_INITIAL_STATE))
+      Shape({states()}, initial, reply->mutable_initial_state_gradients());
+    if (Wants(v1::GRADIENT_BY_STEP_NOISE))
+      Shape({kDrawSteps, kDrawWidth}, noise, reply->mutable_step_noise_gradients());
+  }
+
+  // Fills in what the solve gives: outputs of nines, states of eights.
+  void FillSolve(v1::GradientResponse* reply) const {
+    const int64_t rows = (draw_ ? kDrawSteps : kFakeLayers) + 1;
+    SetTensor({n_, width_}, std::vector<float>(static_cast<size_t>(n_ * width_), 9),
+              reply->mutable_outputs());
+    if (request_.options().return_trajectory())
+      SetTensor({n_, rows, states()},
+                std::vector<float>(static_cast<size_t>(n_ * rows * states()), 8),
+                reply->mutable_trajectory());
+  }
+
+  int64_t num_samples() const { return n_; }
+
+ private:
+  int64_t states() const { return draw_ ? kDrawWidth : kFakeWidth; }
+  bool Wants(v1::GradientBy by) const {
+    const auto& wanted = request_.gradients();
+    if (wanted.empty())
+      return by == (draw_ ? v1::GRADIENT_BY_INITIAL_STATE : v1::GRADIENT_BY_INPUTS);
+    return std::find(wanted.begin(), wanted.end(), by) != wanted.end();
+  }
+  void Shape(const std::vector<int64_t>& inner, const std::vector<float>& values,
+             v1::Tensor* tensor) const {
+    std::vector<int64_t> shape = {n_};
+    if (ranked_) shape.push_back(columns_);
+    shape.insert(shape.end(), inner.begin(), inner.end());
+    SetTensor(shape, values, tensor);
+  }
+
+  const v1::GradientRequest& request_;
+  const bool draw_;
+  const int64_t n_;
+  const bool ranked_;
+  const int64_t columns_, width_;
+};
+
 }  // namespace
 
 FakeService::FakeService(int port) {
@@ -122,6 +191,11 @@ std::vector<v1::ForwardRequest> FakeService::forward_requests() {
 std::vector<v1::GenerateRequest> FakeService::generate_requests() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return generate_requests_;
+}
+
+std::vector<v1::GradientRequest> FakeService::gradient_requests() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return gradient_requests_;
 }
 
 v1::CompareRequest FakeService::last_compare() {
@@ -230,6 +304,31 @@ grpc::Status FakeService::StreamGenerate(grpc::ServerContext* context,
   }
   writer->Write(result);
   return grpc::Status::OK;
+}
+
+grpc::Status FakeService::Gradient(grpc::ServerContext*, const v1::GradientRequest* request,
+                                   v1::GradientResponse* reply) {
+  ++calls_;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    gradient_requests_.push_back(*request);
+  }
+  const Gradients gradients(*request);
+  gradients.Fill(reply);
+  if (!request->has_trajectory()) gradients.FillSolve(reply);
+  const bool parallel = request->way() == v1::BACKWARD_WAY_PARALLEL;
+  reply->mutable_backward()->set_way((parallel ? "parallel" : "sequential") + suffix);
+  reply->mutable_backward()->set_seconds(0.25);
+  reply->mutable_report()->set_device("fake-device" + suffix);
+  for (int64_t i = 0; i < gradients.num_samples(); ++i) {
+    if (request->loss() != v1::LOSS_UNSPECIFIED) reply->add_losses(0.5);
+    v1::SampleBackwardReport* sample = reply->mutable_backward()->add_samples();
+    sample->set_termination("direct");
+    sample->set_dependent_stages(23);
+    if (request->has_trajectory()) continue;
+    *reply->mutable_report()->add_samples() = SampleOf(request->options(), report_fallback, suffix);
+  }
+  return on_gradient ? on_gradient(reply) : grpc::Status::OK;
 }
 
 grpc::Status FakeService::Compare(grpc::ServerContext*, const v1::CompareRequest* request,

@@ -32,7 +32,9 @@ inline constexpr int kDrawClasses = 10;
 // repeats x at every step, its labels are "low" and "high", and its sample reports say newton, 4
 // iterations. "broken" failed to load. "draw" is a diffusion model of 2 x 3 images and ten classes:
 // sample number g is a function of the seed, g, its class and the other inputs, and its final state
-// is (g, seed). Loading any other model is NOT_FOUND.
+// is (g, seed). Gradients of "fake" by its inputs are those of its outputs, by its initial state
+// (1, 2, 3) times the first cotangent; those of "draw" are the final state, and g for the noise of
+// each step; a loss has the value 0.5 and cotangents of ones. Loading any other model is NOT_FOUND.
 class FakeService final : public v1::DeepPcr::Service {
  public:
   // `port` 0 takes any free port.
@@ -51,6 +53,8 @@ class FakeService final : public v1::DeepPcr::Service {
   std::function<grpc::Status(grpc::ServerContext*, const v1::GenerateRequest&,
                              v1::GenerateResponse*)>
       on_generate;
+  // Changes the answer to Gradient while set, or replaces it by an error.
+  std::function<grpc::Status(v1::GradientResponse*)> on_gradient;
   // Replaces what StreamGenerate writes while set.
   std::function<grpc::Status(grpc::ServerWriter<v1::StreamGenerateResponse>*)> on_stream;
   // Changes the answer of GetModel for "draw".
@@ -66,6 +70,7 @@ class FakeService final : public v1::DeepPcr::Service {
   std::atomic<bool> report_fallback{false};
   std::vector<v1::ForwardRequest> forward_requests();
   std::vector<v1::GenerateRequest> generate_requests();
+  std::vector<v1::GradientRequest> gradient_requests();
   v1::CompareRequest last_compare();
   // The number of StreamGenerate calls.
   int streams() const { return streams_; }
@@ -78,6 +83,8 @@ class FakeService final : public v1::DeepPcr::Service {
                               grpc::ServerWriter<v1::StreamGenerateResponse>* writer) override;
   grpc::Status Compare(grpc::ServerContext* context, const v1::CompareRequest* request,
                        v1::CompareResponse* reply) override;
+  grpc::Status Gradient(grpc::ServerContext* context, const v1::GradientRequest* request,
+                        v1::GradientResponse* reply) override;
   grpc::Status ListModels(grpc::ServerContext* context, const v1::ListModelsRequest* request,
                           v1::ListModelsResponse* reply) override;
   grpc::Status GetModel(grpc::ServerContext* context, const v1::GetModelRequest* request,
@@ -93,6 +100,7 @@ class FakeService final : public v1::DeepPcr::Service {
   std::mutex mutex_;
   std::vector<v1::ForwardRequest> forward_requests_;
   std::vector<v1::GenerateRequest> generate_requests_;
+  std::vector<v1::GradientRequest> gradient_requests_;
   v1::CompareRequest last_compare_;
   std::atomic<int> calls_{0};
   std::atomic<int> streams_{0};

@@ -70,6 +70,21 @@ def compare_generation(of=None, rows=(), extra=b"", kind=b"D"):
     return kind + text(1, "m") + text(6, of) + b"".join(text(4, row) for row in rows) + extra
 
 
+# A GradientRequest for a dense stack (B), or of a generation: with classes (L), or conditioned (l).
+def gradient(extra=b"", opts=b"", seed=None):
+    seed = text(8, tensor([2, 3], 6)) if seed is None else seed
+    return b"B" + text(1, "m") + text(3, tensor([2, 2], 4)) + (text(5, opts) if opts else b"") + seed + extra
+
+
+def gradient_generation(of=None, extra=b"", seed=None, kind=b"L"):
+    of = generation() if of is None else of
+    seed = text(9, tensor([2, 2], 4)) if seed is None else seed
+    return kind + text(1, "m") + text(4, of) + seed + extra
+
+
+MSE = number(10, 1) + text(11, tensor([2, 3], 6))
+CROSS_ENTROPY = number(10, 2) + text(12, varint(0) + varint(2))
+
 NOISE = text(7, tensor([2, 2], 4)) + text(8, tensor([2, 4, 2], 16))
 EVERY_GENERATION = (number(2, 2**64 - 1) + number(3, 2**64 - 3) + number(4, 6) + text(7, tensor([2, 2], 4))
                     + text(8, tensor([2, 6, 2], 24)))
@@ -107,6 +122,36 @@ FILES = {
     "accepted-compare-generation-rows": compare_generation(generation(extra=EVERY_GENERATION),
                                                            [options("newton", number(7, 2)), options("picard")]),
     "accepted-compare-condition": compare_generation(conditioned(extra=number(4, 2)), kind=b"d"),
+    "accepted-gradient": gradient(),
+    "accepted-gradient-way": gradient(number(13, 2) + number(14, 4) + text(15, varint(1) + varint(2))),
+    "accepted-gradient-columns": gradient(seed=text(8, tensor([2, 5, 3], 30)) + text(9, tensor([2, 5, 2], 20))),
+    "accepted-gradient-mse": gradient(seed=MSE),
+    "accepted-gradient-cross-entropy": gradient(seed=CROSS_ENTROPY),
+    "accepted-gradient-trajectory": gradient(text(7, tensor([2, 5, 2], 20))),
+    "accepted-gradient-options": gradient(opts=options(extra=number(10, 1) + number(9, 3)), extra=text(16, "id")),
+    "accepted-gradient-not-finite": gradient(seed=text(8, tensor([2, 3], 6, float("nan")))),
+    "accepted-gradient-generation": gradient_generation(extra=text(15, varint(2) + varint(3))),
+    "accepted-gradient-condition": gradient_generation(conditioned(), text(15, varint(1)), kind=b"l"),
+    "refused-gradient-nothing": gradient(seed=b""),
+    "refused-gradient-return": gradient(opts=options(extra=number(9, 2))),
+    "refused-gradient-columns": gradient(seed=text(8, tensor([2, 4097, 3], 6))),
+    "refused-gradient-wraps": gradient(seed=text(8, tensor([2, 2**62, 3], 6))),
+    "refused-gradient-ranks": gradient(seed=text(8, tensor([2, 5, 3], 30)) + text(9, tensor([2, 2], 4))),
+    "refused-gradient-both": gradient(MSE),
+    "refused-gradient-targets": gradient(seed=number(10, 1)),
+    "refused-gradient-class": gradient(seed=number(10, 2) + text(12, varint(0) + varint(3))),
+    "refused-gradient-class-negative": gradient(seed=number(10, 2) + text(12, varint(0) + varint(-1))),
+    "refused-gradient-loss": gradient(seed=number(10, 3)),
+    "refused-gradient-trajectory": gradient(text(7, tensor([2, 4, 2], 16))),
+    "refused-gradient-trajectory-options": gradient(text(7, tensor([2, 5, 2], 20)), options()),
+    "refused-gradient-trajectory-loss": gradient(text(7, tensor([2, 5, 2], 20)), seed=MSE),
+    "refused-gradient-way": gradient(number(13, 9)),
+    "refused-gradient-interval": gradient(number(14, 5)),
+    "refused-gradient-interval-negative": gradient(number(14, -1)),
+    "refused-gradient-twice": gradient(text(15, varint(1) + varint(1))),
+    "refused-gradient-unset": gradient(text(15, varint(0))),
+    "refused-gradient-noise": gradient(text(15, varint(3))),
+    "refused-gradient-inputs": gradient_generation(extra=text(15, varint(1))),
     "refused-generate-of-resnet": b"F" + generate()[1:],
     "refused-generate-steps": generate(generation(extra=number(4, 5))),
     "refused-generate-condition-steps": generate(conditioned(extra=number(4, 10)), kind=b"g"),

@@ -57,7 +57,26 @@ STATES = tensor("initial_states", [2, 5, 2]) + raw(floats(20))
 PREVIOUS = parameter("initial_guess", text(3, "previous"))
 SHARED = text(4, text(1, "shared_memory_region") + text(2, text(3, "a")))
 
+
+
+# A request for gradients, with cotangents of the outputs.
+def gradient(of=b"", shape=(2, 3), count=6, wanted="grad_inputs"):
+    return infer(tensor("inputs", [2, 2]) + tensor("cotangent_outputs", shape) + raw(floats(4)) + raw(floats(count))
+                 + output(wanted) + of)
+
+
 FILES = {
+    "accepted-gradient": gradient(),
+    "accepted-gradient-columns": gradient(
+        parameter("way", text(3, "parallel")) + parameter("way_interval", number(2, 2)) + output("trajectory"),
+        (2, 5, 3), 30),
+    "accepted-gradient-generation": generate(
+        tensor("cotangent_samples", [2, 3]) + tensor("cotangent_latents", [2, 2]) + raw(floats(6)) + raw(floats(4))
+        + output("grad_step_noise") + output("grad_initial_noise") + output("latents")),
+    "refused-gradient-of-nothing": infer(tensor("inputs", [2, 2]) + raw(floats(4)) + output("grad_inputs")),
+    "refused-gradient-name": gradient(wanted="grad_outputs"),
+    "refused-gradient-shape": gradient(shape=(2, 2)),
+    "refused-gradient-way": gradient(parameter("way", text(3, "both"))),
     "accepted-minimal": forward(),
     "accepted-one": forward((1, 2), 2),
     "accepted-typed": infer(tensor("inputs", [2, 2], extra=contents(6, floats(4)))),

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "server/codec/gradient_codec.h"
 #include "server/codec/request_codec.h"
 #include "server/codec/wire.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -146,6 +147,43 @@ inline void RequireGeneration(const v1::GenerationInput& message, const SolveInp
                 message.has_initial_noise() ? n : 0, info.state_dim);
   RequireTensor(message.step_noise(), input.step_noise.values, message.has_step_noise() ? n : 0,
                 steps * info.state_dim);
+}
+
+// Checks what DecodeGradient accepted beside the solve.
+inline void RequireGradient(const v1::GradientRequest& request, const SolveInput& solve,
+                            const GradientInput& input, const ModelInfo& info) {
+  const int64_t n = solve.num_samples, m = input.columns;
+  const int64_t states = solve.num_steps + 1;
+  Require(m >= 1 && m <= kMostCotangents, "the number of cotangents is in its range");
+  Require(input.ranked || m == 1, "several cotangents have an extent of their own");
+  RequireTensor(request.cotangents(), input.of_outputs.values, request.has_cotangents() ? n * m : 0,
+                info.output_dim);
+  RequireTensor(request.final_state_cotangents(), input.of_final.values,
+                request.has_final_state_cotangents() ? n * m : 0, info.state_dim);
+  RequireTensor(request.trajectory(), input.trajectory.values, request.has_trajectory() ? n : 0,
+                states * info.state_dim);
+  const bool mse = input.loss == v1::LOSS_MSE, entropy = input.loss == v1::LOSS_CROSS_ENTROPY;
+  RequireTensor(request.targets(), input.targets.values, mse ? n : 0, info.output_dim);
+  Require(static_cast<int64_t>(input.classes.size()) == (entropy ? n : 0), "a class per sample");
+  for (const int32_t label : input.classes)
+    Require(label >= 0 && label < info.output_dim, "target classes are outputs");
+  const bool cotangents = !input.of_outputs.values.empty() || !input.of_final.values.empty();
+  Require((mse || entropy) != cotangents, "either a loss or cotangents go back");
+  Require(solve.options.on_no_convergence != OnNoConvergence::kReturn,
+          "states that have not converged are refused");
+  Require(input.wanted.shooting_interval >= 0 && input.wanted.shooting_interval <= solve.num_steps,
+          "the interval of the way back is in its range");
+  Require(input.by_inputs || input.by_initial_state || input.by_step_noise, "something is wanted");
+  Require(!input.by_inputs || info.input_dim > 0, "gradients by inputs are of models with inputs");
+  Require(!input.by_step_noise || info.generates(), "gradients by noise are of models with noise");
+  int64_t values = input.by_inputs ? info.input_dim : 0;
+  if (input.by_initial_state) values += info.state_dim;
+  if (input.by_step_noise) values += solve.num_steps * info.state_dim;
+  Require(solve.reply_bytes <= kMaxMessageBytes && solve.reply_bytes >= 4 * n * m * values,
+          "the reply fits into a message, and its bound holds its gradients");
+  const bool kept = request.has_trajectory() || solve.options.return_trajectory;
+  Require(solve.scratch_bytes >= (kept ? 0 : 4 * n * states * info.state_dim),
+          "the memory of the states is counted");
 }
 
 // Checks an input that DecodeForward accepted.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The validation of requests: 'F' and a ForwardRequest or 'C' and a CompareRequest for a dense
-// stack; 'G' and a GenerateRequest or 'D' and a CompareRequest for a diffusion model with classes;
-// 'g' or 'd' for one that is conditioned on a vector. An accepted request must be exactly as large
-// and as much in range as the engine relies on.
+// The validation of requests: 'F' and a ForwardRequest, 'C' and a CompareRequest or 'B' and a
+// GradientRequest for a dense stack; 'G' and a GenerateRequest, 'D' and a CompareRequest or 'L' and
+// a GradientRequest for a diffusion model with classes; 'g', 'd' or 'l' for one that is conditioned
+// on a vector. An accepted request must be exactly as large and as much in range as the engine
+// relies on.
 
 #include <cstdint>
 #include <span>
@@ -93,6 +94,26 @@ bool TryCompare(const std::string& bytes, const ModelInfo& info) {
   return true;
 }
 
+bool TryGradient(const std::string& bytes, const ModelInfo& info) {
+  v1::GradientRequest request;
+  if (!Receive(bytes, &request)) return false;
+  if (const absl::Status named = CheckNames(request); !named.ok())
+    return RequireCleanRefusal(named), false;
+  SolveInput solve;
+  const absl::StatusOr<GradientInput> input =
+      DecodeGradient(request, info, kMaxMessageBytes, &solve);
+  if (!input.ok()) return RequireCleanRefusal(input.status()), false;
+  if (info.generates()) {
+    RequireGeneration(request.generation(), solve, info);
+  } else {
+    RequireTensor(request.inputs(), solve.inputs.values, solve.num_samples, info.input_dim);
+  }
+  RequireOptions(solve.options, info, solve.num_steps);
+  RequireInitialStates(request.initial_states(), solve, info);
+  RequireGradient(request, solve, *input, info);
+  return true;
+}
+
 }  // namespace
 
 bool TryInput(std::string_view bytes) {
@@ -104,6 +125,9 @@ bool TryInput(std::string_view bytes) {
   if (bytes.front() == 'C') return TryCompare(message, Info());
   if (bytes.front() == 'G') return TryGenerate(message, ClassInfo());
   if (bytes.front() == 'g') return TryGenerate(message, ConditionInfo());
+  if (bytes.front() == 'B') return TryGradient(message, Info());
+  if (bytes.front() == 'L') return TryGradient(message, ClassInfo());
+  if (bytes.front() == 'l') return TryGradient(message, ConditionInfo());
   if (bytes.front() == 'D') return TryCompare(message, ClassInfo());
   if (bytes.front() == 'd') return TryCompare(message, ConditionInfo());
   return false;

@@ -67,6 +67,25 @@ bool TryGenerate(const ModelInferRequest& came, const V2Request& decoded, const 
   return true;
 }
 
+bool TryGradient(const ModelInferRequest& came, const V2Request& decoded, const ModelInfo& info) {
+  const auto& request = std::get<v1::GradientRequest>(decoded.request);
+  const FieldNames& names = info.generates() ? kV2SampleFields : kV2Fields;
+  SolveInput solve;
+  const absl::StatusOr<GradientInput> input =
+      DecodeGradient(request, info, kMaxMessageBytes, &solve, names);
+  if (!input.ok()) return RequireCleanRefusal(input.status()), false;
+  if (info.generates()) RequireGeneration(request.generation(), solve, info);
+  RequireOptions(solve.options, info, solve.num_steps);
+  RequireInitialStates(request.initial_states(), solve, info);
+  RequireGradient(request, solve, *input, info);
+  RequireSame(came, "inputs", request.inputs());
+  RequireSame(came, "conditioning", request.generation().conditioning());
+  RequireSame(came, "initial_states", request.initial_states());
+  RequireSame(came, std::string(names.cotangents), request.cotangents());
+  RequireSame(came, std::string(names.final_cotangents), request.final_state_cotangents());
+  return true;
+}
+
 bool TryInfer(const std::string& bytes, const ModelInfo& info) {
   ModelInferRequest request;
   if (!Receive(bytes, &request)) return false;
@@ -78,7 +97,9 @@ bool TryInfer(const std::string& bytes, const ModelInfo& info) {
   if (!decoded.ok()) return RequireCleanRefusal(decoded.status()), false;
   Require(came.raw_input_contents().empty() || came.raw_input_contents_size() == came.inputs_size(),
           "raw contents belong to an input each, or there are none");
-  Require(!decoded->outputs.empty() && decoded->outputs.size() <= 3, "a reply has outputs, once");
+  Require(!decoded->outputs.empty() && decoded->outputs.size() <= 6, "a reply has outputs, once");
+  if (std::holds_alternative<v1::GradientRequest>(decoded->request))
+    return TryGradient(came, *decoded, info);
   return info.generates() ? TryGenerate(came, *decoded, info) : TryForward(came, *decoded, info);
 }
 

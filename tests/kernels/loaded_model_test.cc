@@ -195,6 +195,23 @@ TEST_F(LoadedModelTest, ACheckedBackendServesWhereItsPlanIsFaster) {
   EXPECT_EQ(slow->FindFor({.shooting_interval = 4}, 0, 1), slow->Find(0, 1, "faulty"));
 }
 
+// The faulty backend has no backward pass, whatever is inside it.
+TEST_F(LoadedModelTest, GradientsComeFromTheBackendThatHasThem) {
+  options_.gradients = true;
+  const LoadedPtr both = PrepareAfterFault(Fault::kSlow).value();
+  const SolveOptions open, named = {.solver = "newton"};
+
+  ASSERT_EQ(both->Find(0, 1, "faulty")->backward_limits(), nullptr);
+  EXPECT_EQ(both->FindFor(named, 0, 1), both->Find(0, 1, "faulty"));
+  for (const SolveOptions& options : {open, named})
+    EXPECT_EQ(both->FindForGradients(options, 0, 1), both->Find(0, 1, "cpu"));
+  EXPECT_EQ(both->FindForGradients(named, 999, 1), nullptr);
+
+  options_.gradients = false;
+  const LoadedPtr none = PrepareAfterFault(Fault::kSlow).value();
+  EXPECT_EQ(none->FindForGradients(named, 0, 1), none->Find(0, 1, "faulty"));
+}
+
 TEST_F(LoadedModelTest, ABackendThatIsNotCheckedServesAlone) {
   const LoadedPtr model = PrepareAfterRefusal(absl::UnimplementedError("no code for it")).value();
 

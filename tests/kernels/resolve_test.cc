@@ -5,7 +5,10 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
+#include "kernels/engine.h"
 #include "kernels/solver/registry.h"
 #include "tests/testing/expect_error.h"
 
@@ -330,6 +333,34 @@ TEST(ResolveTest, WarmSweepsAreForTheRowsThatTakeThem) {
     EXPECT_EQ(MustResolve({.solver = row.name, .warm_sweeps = 0}).warm_sweeps, 0);
     EXPECT_EQ(MustResolve({.solver = row.name}).warm_sweeps, 0);
   }
+}
+
+constexpr BackwardOptions Parallel(int64_t interval) {
+  return {.way = BackwardWay::kParallel, .shooting_interval = interval};
+}
+
+TEST(ResolveBackwardTest, AnOpenIntervalIsTheRootOfTheSteps) {
+  for (const auto& [steps, root] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 1}, {2, 2}, {3, 2}, {4, 2}, {5, 3}, {1000, 32}, {1024, 32}, {1025, 33}})
+    EXPECT_EQ(ResolveBackward(Parallel(0), {}, steps).value(), Parallel(root)) << steps;
+  EXPECT_EQ(ResolveBackward(Parallel(0), {.min_shooting_interval = 64}, 1000).value(),
+            Parallel(64));
+  EXPECT_EQ(ResolveBackward(Parallel(1000), {}, 1000).value(), Parallel(1000));
+  EXPECT_EQ(ResolveBackward({.shooting_interval = 7}, {}, 1000).value(), BackwardOptions{});
+}
+
+TEST(ResolveBackwardTest, RefusesWhatDoesNotFit) {
+  for (const BackwardWay way : {BackwardWay::kSequential, BackwardWay::kParallel}) {
+    for (const int64_t wrong : {-1, 1001})
+      ExpectError(ResolveBackward({.way = way, .shooting_interval = wrong}, {}, 1000),
+                  StatusCode::kInvalidArgument,
+                  "shooting_interval: expected a value in [0, 1000], got ");
+  }
+  ExpectError(ResolveBackward(Parallel(3), {.min_shooting_interval = 4}, 1000),
+              StatusCode::kInvalidArgument,
+              "shooting_interval: expected a value in [4, 1000], got 3");
+  ExpectError(ResolveBackward(Parallel(3), {.parallel = false}, 1000), StatusCode::kInvalidArgument,
+              "way: expected sequential, got parallel, whose memory exceeds max_workspace_bytes");
 }
 
 }  // namespace

@@ -143,6 +143,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"WorkspaceBytes", "--max_workspace_bytes=0", "--max_workspace_bytes: expected"},
         RefusedCase{"UnplannedBytes", "--max_unplanned_bytes=-1",
                     "--max_unplanned_bytes: expected bytes"},
+        RefusedCase{"Gradients", "--gradients=on", "--gradients: expected true or false"},
         RefusedCase{"Keepalive", "--keepalive_seconds=0", "--keepalive_seconds: expected"},
         RefusedCase{"KeepaliveTimeout", "--keepalive_timeout_seconds=no",
                     "--keepalive_timeout_seconds: expected"},
@@ -176,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 47;
+  constexpr size_t kFlags = 48;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

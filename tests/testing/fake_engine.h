@@ -5,11 +5,13 @@
 // An engine whose models compute nothing, record what they were asked, and stop where a test wants
 // them to.
 
+#include <algorithm>
 #include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +56,11 @@ class FakeModel : public LoadedModel {
  public:
   struct Batch {
     ResolvedOptions options;
+    std::vector<int64_t> samples;  // one count per item
+  };
+
+  struct WayBack {
+    BackwardOptions options;
     std::vector<int64_t> samples;  // one count per item
   };
 
@@ -117,6 +124,22 @@ class FakeModel : public LoadedModel {
     return run_status;
   }
 
+  // Gives every item `back_value` in all of its gradients.
+  absl::Status GoBack(const BackwardOptions& options, std::span<BackwardItem> items) const {
+    if (!backward_limits_.has_value())
+      return absl::UnimplementedError("this fake has no backward pass");
+    WayBack way = {options, {}};
+    for (BackwardItem& item : items) {
+      way.samples.push_back(item.samples.num_samples);
+      for (const std::span<float> gradient : {item.inputs, item.initial, item.step_noise})
+        std::fill(gradient.begin(), gradient.end(), back_value);
+      for (BackwardReport& way_report : item.reports) way_report = {.dependent_stages = 8};
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    ways_back_.push_back(std::move(way));
+    return back_status;
+  }
+
   absl::StatusOr<std::vector<ComparisonRow>> Compare(
       const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
       int repetitions, const CancelToken* token) const {
@@ -148,6 +171,10 @@ class FakeModel : public LoadedModel {
     std::lock_guard<std::mutex> lock(mutex_);
     return batches_;
   }
+  std::vector<WayBack> ways_back() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return ways_back_;
+  }
   // The inputs of each Compare call.
   std::vector<std::vector<float>> comparisons() const {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -160,6 +187,9 @@ class FakeModel : public LoadedModel {
   std::map<int64_t, Plan> other_plans_;  // keyed by number of steps
   SampleReport report = ConvergedReport();
   absl::Status run_status;
+  std::optional<BackwardLimits> backward_limits_;  // none: no backward pass
+  absl::Status back_status;
+  float back_value = 0;
   float offset = 0;
   double max_state_error = 2e-5;  // reported for the parallel rows of Compare
   mutable Gate gate;              // passed by Run
@@ -179,9 +209,12 @@ class FakeModel : public LoadedModel {
                      RunTimings* timings) const override {
       return model_.Run(options, items, timings);
     }
-    const BackwardLimits* backward_limits() const override { return nullptr; }
-    absl::Status GoBack(const BackwardOptions&, std::span<BackwardItem>) const override {
-      return absl::UnimplementedError("a fake has no backward pass");
+    const BackwardLimits* backward_limits() const override {
+      return model_.backward_limits_.has_value() ? &*model_.backward_limits_ : nullptr;
+    }
+    absl::Status GoBack(const BackwardOptions& options,
+                        std::span<BackwardItem> items) const override {
+      return model_.GoBack(options, items);
     }
     absl::Status AddParameterGradients(std::span<const ParameterSample>,
                                        const ParameterSums&) const override {
@@ -232,6 +265,7 @@ class FakeModel : public LoadedModel {
 
   mutable std::mutex mutex_;
   mutable std::vector<Batch> batches_;
+  mutable std::vector<WayBack> ways_back_;
   mutable std::vector<std::vector<float>> comparisons_;
 };
 

@@ -146,6 +146,10 @@ void FillConfig(const ServedModel& model, const ScheduleOptions& schedule,
       static_cast<uint64_t>(schedule.max_delay.count()));
   config->mutable_model_transaction_policy()->set_decoupled(false);
   (*config->mutable_parameters())["config.json"].set_string_value(info.config_json);
+  // Tools ask for every output that a description has: what only some clients want is no part of
+  // it.
+  if (model.model->FindForGradients({}, 0, 1)->backward_limits() != nullptr)
+    (*config->mutable_parameters())["gradients"].set_string_value("true");
 }
 
 void FillStatistics(const ServedModel& model, inference::ModelStatistics* statistics) {

@@ -163,6 +163,18 @@ constexpr Parameter<Generation> kGeneration[] = {
      }},
 };
 
+constexpr Parameter<v1::GradientRequest> kWayBack[] = {
+    {"way",
+     [](Field f, const Value& v, v1::GradientRequest& to) {
+       return Keep(Enumerator<v1::BackwardWay>(f, v, "BACKWARD_WAY_"),
+                   [&](v1::BackwardWay x) { to.set_way(x); });
+     }},
+    {"way_interval",
+     [](Field f, const Value& v, v1::GradientRequest& to) {
+       return Keep(Integer(f, v), [&](int32_t x) { to.set_shooting_interval(x); });
+     }},
+};
+
 template <typename Target, size_t N>
 const Parameter<Target>* Find(const Parameter<Target> (&table)[N], std::string_view name) {
   const auto found = std::find_if(std::begin(table), std::end(table),
@@ -177,11 +189,14 @@ absl::Status SetTimeout(std::string_view field, const Value& value, const V2Targ
   return absl::OkStatus();
 }
 
-absl::Status Unknown(std::string_view name, bool generates) {
+absl::Status Unknown(std::string_view name, const V2Targets& to) {
   std::vector<std::string> names;
   for (const auto& each : kOptions) names.emplace_back(each.name);
-  if (generates) {
+  if (to.generation != nullptr) {
     for (const auto& each : kGeneration) names.emplace_back(each.name);
+  }
+  if (to.gradient != nullptr) {
+    for (const auto& each : kWayBack) names.emplace_back(each.name);
   }
   names.emplace_back("timeout");
   return Mismatch("parameters", StrCat("names among ", absl::StrJoin(names, ", ")), Quoted(name));
@@ -195,7 +210,9 @@ absl::Status Set(const std::string& name, const Value& value, const V2Targets& t
   if (const auto* option = Find(kOptions, name)) return option->set(field, value, *to.options);
   if (const auto* of = Find(kGeneration, name); of != nullptr && to.generation != nullptr)
     return of->set(field, value, *to.generation);
-  return Unknown(name, to.generation != nullptr);
+  if (const auto* of = Find(kWayBack, name); of != nullptr && to.gradient != nullptr)
+    return of->set(field, value, *to.gradient);
+  return Unknown(name, to);
 }
 
 }  // namespace

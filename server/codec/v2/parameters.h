@@ -17,13 +17,14 @@ namespace deeppcr {
 struct V2Targets {
   v1::SolverOptions* options;
   v1::GenerationInput* generation;  // null unless the model is a diffusion model
+  v1::GradientRequest* gradient;    // null unless the request is for gradients
   std::optional<std::chrono::microseconds>* timeout;
 };
 
-// Sets `timeout` (microseconds) and the fields of SolverOptions and GenerationInput that parameters
-// name (enumerators as lower-case strings); triton_enable_empty_final_response has no effect.
-// Errors: kInvalidArgument, for any other name too: a misspelt solver must not be answered by
-// another one.
+// Sets `timeout` (microseconds), the fields of SolverOptions and GenerationInput that parameters
+// name (enumerators as lower-case strings), and `way` and `way_interval` of the way back;
+// triton_enable_empty_final_response has no effect. Errors: kInvalidArgument, for any other name
+// too: a misspelt solver must not be answered by another one.
 absl::Status DecodeV2Parameters(
     const google::protobuf::Map<std::string, inference::InferParameter>& parameters,
     const V2Targets& targets);

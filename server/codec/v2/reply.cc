@@ -14,6 +14,12 @@ v1::Tensor* TensorOf(V2Output output, V2Tensors* tensors) {
       return &tensors->latents;
     case V2Output::kTrajectory:
       return &tensors->trajectory;
+    case V2Output::kByInputs:
+      return &tensors->by_inputs;
+    case V2Output::kByInitialNoise:
+      return &tensors->by_initial_noise;
+    case V2Output::kByStepNoise:
+      return &tensors->by_step_noise;
     default:
       return &tensors->values;
   }
@@ -109,6 +115,21 @@ void FillV2Reply(const ServedModel& model, std::string_view id, std::span<const 
   }
   Parameters parameters(reply);
   FillReport(report, &parameters);
+}
+
+void FillV2WayBack(const v1::BackwardReport& report, inference::ModelInferResponse* reply) {
+  int64_t stages = 0;
+  std::string termination;
+  for (const v1::SampleBackwardReport& sample : report.samples()) {
+    stages = std::max(stages, sample.dependent_stages());
+    if (termination.empty() || termination == "direct") termination = sample.termination();
+  }
+  Parameters parameters(reply);
+  parameters.Set("way", report.way());
+  parameters.Set("way_interval", int64_t{report.shooting_interval()});
+  parameters.Set("way_seconds", report.seconds());
+  parameters.Set("way_stages", stages);
+  parameters.Set("way_termination", termination);
 }
 
 }  // namespace deeppcr

@@ -14,7 +14,7 @@ namespace deeppcr {
 
 // The output tensors of a solve; the engine writes into them.
 struct V2Tensors {
-  v1::Tensor values, latents, trajectory;
+  v1::Tensor values, latents, trajectory, by_inputs, by_initial_noise, by_step_noise;
 };
 
 // Moves from `tensors`. The report's sums over samples become parameters: solver (several, if they
@@ -24,6 +24,9 @@ struct V2Tensors {
 void FillV2Reply(const ServedModel& model, std::string_view id, std::span<const V2Output> outputs,
                  const v1::SolveReport& report, V2Tensors* tensors,
                  inference::ModelInferResponse* reply);
+// Adds the parameters of a way back: way, way_interval, way_seconds, way_stages (the largest of a
+// sample) and way_termination (of the first sample, or of the first that overflowed).
+void FillV2WayBack(const v1::BackwardReport& report, inference::ModelInferResponse* reply);
 
 }  // namespace deeppcr
 

@@ -5,12 +5,14 @@
 #include <array>
 #include <cstring>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "server/codec/solve_input.h"
 #include "server/codec/tensor_codec.h"
 #include "server/codec/v2/parameters.h"
 #include "server/models/repository.h"
@@ -22,10 +24,36 @@ using Input = inference::ModelInferRequest::InferInputTensor;
 using Contents = inference::InferTensorContents;
 
 // ---- Outputs
-constexpr std::array kOutputs = {V2Output::kValues, V2Output::kLatents, V2Output::kTrajectory};
+constexpr std::array kOutputs = {V2Output::kValues,         V2Output::kLatents,
+                                 V2Output::kTrajectory,     V2Output::kByInputs,
+                                 V2Output::kByInitialNoise, V2Output::kByStepNoise};
 
 bool Has(const ModelInfo& info, V2Output output) {
-  return output != V2Output::kLatents || info.has_decoder;
+  switch (output) {
+    case V2Output::kLatents:
+      return info.has_decoder;
+    case V2Output::kByInputs:
+      return info.input_dim > 0;
+    case V2Output::kByInitialNoise:
+    case V2Output::kByStepNoise:
+      return info.generates();
+    default:
+      return true;
+  }
+}
+
+// The gradient that an output stands for; UNSPECIFIED for the others.
+v1::GradientBy GradientOf(V2Output output) {
+  switch (output) {
+    case V2Output::kByInputs:
+      return v1::GRADIENT_BY_INPUTS;
+    case V2Output::kByInitialNoise:
+      return v1::GRADIENT_BY_INITIAL_STATE;
+    case V2Output::kByStepNoise:
+      return v1::GRADIENT_BY_STEP_NOISE;
+    default:
+      return v1::GRADIENT_BY_UNSPECIFIED;
+  }
 }
 
 std::string OutputNames(const ModelInfo& info) {
@@ -158,9 +186,14 @@ absl::Status Place(const Elements& from, const ModelInfo&, v1::ForwardRequest* t
   return Mismatch("inputs", "names among inputs, initial_states", Quoted(name));
 }
 
-absl::Status PlaceKnown(const Elements& from, const ModelInfo& info, v1::GenerateRequest* to) {
+v1::GenerationInput* GenerationOf(v1::GenerateRequest* request) { return request->mutable_input(); }
+v1::GenerationInput* GenerationOf(v1::GradientRequest* request) {
+  return request->mutable_generation();
+}
+
+// Notes how many samples there are, which the first tensor says.
+absl::Status NoteSamples(const Elements& from, const ModelInfo& info, v1::GenerationInput* input) {
   const std::string& name = from.tensor.name();
-  v1::GenerationInput* input = to->mutable_input();
   // One label may be for all samples: its shape does not say how many there are.
   const bool shaped = from.tensor.shape_size() > 0;
   const bool says = shaped && (name != "class_labels" || from.tensor.shape(0) != 1);
@@ -169,6 +202,14 @@ absl::Status PlaceKnown(const Elements& from, const ModelInfo& info, v1::Generat
                                                 info.max_batch_size));
     input->set_num_samples(static_cast<int32_t>(from.tensor.shape(0)));
   }
+  return absl::OkStatus();
+}
+
+template <typename Request>
+absl::Status PlaceKnown(const Elements& from, const ModelInfo& info, Request* to) {
+  const std::string& name = from.tensor.name();
+  v1::GenerationInput* input = GenerationOf(to);
+  DEEPPCR_RETURN_IF_ERROR(NoteSamples(from, info, input));
   if (name == "class_labels") return ToLabels(from, info, input);
   if (name == "conditioning") return ToTensor(from, input->mutable_conditioning());
   if (name == "initial_noise") return ToTensor(from, input->mutable_initial_noise());
@@ -176,16 +217,42 @@ absl::Status PlaceKnown(const Elements& from, const ModelInfo& info, v1::Generat
   return ToTensor(from, to->mutable_initial_states());
 }
 
-// Checks the name before PlaceKnown prints it as it is.
-absl::Status Place(const Elements& from, const ModelInfo& info, v1::GenerateRequest* to) {
+// True for the names that PlaceKnown takes, and prints as they are.
+bool IsOfGeneration(std::string_view name) {
   constexpr std::array<std::string_view, 5> kNames = {
       "class_labels", "conditioning", "initial_noise", "step_noise", "initial_states"};
-  if (std::find(kNames.begin(), kNames.end(), from.tensor.name()) != kNames.end())
-    return PlaceKnown(from, info, to);
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
+absl::Status Place(const Elements& from, const ModelInfo& info, v1::GenerateRequest* to) {
+  if (IsOfGeneration(from.tensor.name())) return PlaceKnown(from, info, to);
   return Mismatch("inputs",
                   "names among class_labels, conditioning, initial_noise, step_noise, "
                   "initial_states",
                   Quoted(from.tensor.name()));
+}
+
+// Places the cotangents of an output, or the inputs of either kind of model.
+absl::Status Place(const Elements& from, const ModelInfo& info, v1::GradientRequest* to) {
+  const std::string& name = from.tensor.name();
+  const bool generates = info.generates();
+  const std::string_view outputs = (generates ? kV2SampleFields : kV2Fields).cotangents;
+  const bool of_final = info.has_decoder && name == kV2Fields.final_cotangents;
+  if (name == outputs || of_final) {
+    if (generates) DEEPPCR_RETURN_IF_ERROR(NoteSamples(from, info, to->mutable_generation()));
+    return ToTensor(from,
+                    of_final ? to->mutable_final_state_cotangents() : to->mutable_cotangents());
+  }
+  if (generates && IsOfGeneration(name)) return PlaceKnown(from, info, to);
+  if (!generates && name == "inputs") return ToTensor(from, to->mutable_inputs());
+  if (!generates && name == "initial_states") return ToTensor(from, to->mutable_initial_states());
+  return Mismatch(
+      "inputs",
+      StrCat("names among ",
+             generates ? "class_labels, conditioning, initial_noise, step_noise, initial_states, "
+                       : "inputs, initial_states, ",
+             outputs, info.has_decoder ? StrCat(", ", kV2Fields.final_cotangents) : ""),
+      Quoted(name));
 }
 
 absl::Status CheckInput(const inference::ModelInferRequest& request, int i, bool raw) {
@@ -217,21 +284,37 @@ absl::Status PlaceInputs(inference::ModelInferRequest* from, const ModelInfo& in
   return absl::OkStatus();
 }
 
-v1::GenerationInput* GenerationOf(v1::ForwardRequest*) { return nullptr; }
-v1::GenerationInput* GenerationOf(v1::GenerateRequest* request) { return request->mutable_input(); }
+// Where parameters go.
+V2Targets TargetsOf(v1::ForwardRequest* request, const ModelInfo&) {
+  return {request->mutable_options(), nullptr, nullptr, nullptr};
+}
+V2Targets TargetsOf(v1::GenerateRequest* request, const ModelInfo&) {
+  return {request->mutable_options(), request->mutable_input(), nullptr, nullptr};
+}
+V2Targets TargetsOf(v1::GradientRequest* request, const ModelInfo& info) {
+  return {request->mutable_options(), info.generates() ? request->mutable_generation() : nullptr,
+          request, nullptr};
+}
 
 template <typename Request>
 absl::StatusOr<V2Request> Decode(inference::ModelInferRequest* from, const ModelInfo& info) {
   V2Request result;
   Request request;
   DEEPPCR_ASSIGN_OR_RETURN(result.outputs, DecodeOutputs(*from, info));
-  DEEPPCR_RETURN_IF_ERROR(DecodeV2Parameters(
-      from->parameters(), {request.mutable_options(), GenerationOf(&request), &result.timeout}));
+  V2Targets targets = TargetsOf(&request, info);
+  targets.timeout = &result.timeout;
+  DEEPPCR_RETURN_IF_ERROR(DecodeV2Parameters(from->parameters(), targets));
   DEEPPCR_RETURN_IF_ERROR(PlaceInputs(from, info, &request));
   const auto wants = [&](V2Output output) {
     return std::find(result.outputs.begin(), result.outputs.end(), output) != result.outputs.end();
   };
   request.mutable_options()->set_return_trajectory(wants(V2Output::kTrajectory));
+  if constexpr (std::is_same_v<Request, v1::GradientRequest>) {
+    for (const V2Output output : result.outputs) {
+      const v1::GradientBy by = GradientOf(output);
+      if (by != v1::GRADIENT_BY_UNSPECIFIED) request.add_gradients(by);
+    }
+  }
   result.request = std::move(request);
   return result;
 }
@@ -246,6 +329,12 @@ std::string_view NameOf(V2Output output, const ModelInfo& info) {
       return "latents";
     case V2Output::kTrajectory:
       return "trajectory";
+    case V2Output::kByInputs:
+      return info.generates() ? "grad_conditioning" : "grad_inputs";
+    case V2Output::kByInitialNoise:
+      return "grad_initial_noise";
+    case V2Output::kByStepNoise:
+      return "grad_step_noise";
   }
   return "";
 }
@@ -256,6 +345,10 @@ std::vector<V2Output> DefaultOutputs(const ModelInfo& info) {
 }
 
 absl::StatusOr<V2Request> DecodeV2(inference::ModelInferRequest* request, const ModelInfo& info) {
+  const bool gradients = std::ranges::any_of(request->outputs(), [](const auto& output) {
+    return std::string_view(output.name()).starts_with("grad_");
+  });
+  if (gradients) return Decode<v1::GradientRequest>(request, info);
   return info.generates() ? Decode<v1::GenerateRequest>(request, info)
                           : Decode<v1::ForwardRequest>(request, info);
 }

@@ -22,22 +22,32 @@
 
 namespace deeppcr {
 
-// Outputs that a reply may have; only a model with a decoder has latents.
-enum class V2Output : uint8_t { kValues, kLatents, kTrajectory };
+// Outputs that a reply may have; only a model with a decoder has latents. A request that names a
+// gradient is one for gradients.
+enum class V2Output : uint8_t {
+  kValues,
+  kLatents,
+  kTrajectory,
+  kByInputs,
+  kByInitialNoise,
+  kByStepNoise
+};
 
-// The name of an output: values are "outputs", or "samples" of a diffusion model.
+// The name of an output: values are "outputs", or "samples" of a diffusion model; gradients are
+// "grad_" and the name of the input.
 std::string_view NameOf(V2Output output, const ModelInfo& info);
 // The outputs for a request that names none.
 std::vector<V2Output> DefaultOutputs(const ModelInfo& info);
 
 struct V2Request {
-  std::variant<v1::ForwardRequest, v1::GenerateRequest> request;  // model and version are not set
-  std::vector<V2Output> outputs;                                  // in the order of the reply
-  std::optional<std::chrono::microseconds> timeout;               // parameter `timeout`
+  // Model and version are not set.
+  std::variant<v1::ForwardRequest, v1::GenerateRequest, v1::GradientRequest> request;
+  std::vector<V2Output> outputs;                     // in the order of the reply
+  std::optional<std::chrono::microseconds> timeout;  // parameter `timeout`
 };
 
-// Moves the tensors out of `request`. The model takes the result as it is if DecodeForward or
-// DecodeGenerate accepts it.
+// Moves the tensors out of `request`. The model takes the result as it is if DecodeForward,
+// DecodeGenerate or DecodeGradient accepts it.
 absl::StatusOr<V2Request> DecodeV2(inference::ModelInferRequest* request, const ModelInfo& info);
 
 // Parses a version; an empty text gives 0.

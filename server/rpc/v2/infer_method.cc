@@ -19,13 +19,23 @@ absl::StatusOr<SolveInput> InferMethod::Decode(Request* from, const ModelInfo& i
   DEEPPCR_ASSIGN_OR_RETURN(V2Request decoded, DecodeV2(from, info));
   request = std::move(decoded.request);
   outputs = std::move(decoded.outputs);
-  absl::StatusOr<SolveInput> input = info.generates()
-                                         ? DecodeGenerate(std::get<v1::GenerateRequest>(request),
-                                                          info, max_message_bytes, kV2Fields)
-                                         : DecodeForward(std::get<v1::ForwardRequest>(request),
-                                                         info, max_message_bytes, kV2Fields);
+  absl::StatusOr<SolveInput> input = DecodeAs(info, max_message_bytes);
   if (input.ok()) input->timeout = decoded.timeout;
   return input;
+}
+
+absl::StatusOr<SolveInput> InferMethod::DecodeAs(const ModelInfo& info, int64_t max_message_bytes) {
+  if (const auto* forward = std::get_if<v1::ForwardRequest>(&request))
+    return DecodeForward(*forward, info, max_message_bytes, kV2Fields);
+  if (const auto* generate = std::get_if<v1::GenerateRequest>(&request))
+    return DecodeGenerate(*generate, info, max_message_bytes, kV2Fields);
+  SolveInput solve;
+  DEEPPCR_ASSIGN_OR_RETURN(
+      GradientInput gradient,
+      DecodeGradient(std::get<v1::GradientRequest>(request), info, max_message_bytes, &solve,
+                     info.generates() ? kV2SampleFields : kV2Fields));
+  back.emplace(std::move(gradient));
+  return solve;
 }
 
 void InferMethod::Allocate(const ModelInfo& info, const SolveInput& input, Arena* arena,
@@ -40,6 +50,20 @@ void InferMethod::Allocate(const ModelInfo& info, const SolveInput& input, Arena
     item->trajectory = AllocateTrajectory(info, input, &tensors.trajectory);
 }
 
+void InferMethod::AllocateBack(const ModelInfo& info, const SolveInput& input, RunItem* run,
+                               BackwardItem* item) {
+  WayBack::Tensors gradients;
+  if (Wants(V2Output::kByInputs)) gradients.inputs = &tensors.by_inputs;
+  if (Wants(V2Output::kByInitialNoise)) gradients.initial_state = &tensors.by_initial_noise;
+  if (Wants(V2Output::kByStepNoise)) gradients.step_noise = &tensors.by_step_noise;
+  back->Allocate(info, input.num_steps, gradients, run, item);
+}
+
+void InferMethod::FillBack(const BackwardOptions& options, double seconds) {
+  back_report_ = Arena::CreateMessage<v1::BackwardReport>(arena_);
+  FillBackwardReport(options, back->reports(), seconds, back_report_);
+}
+
 const Message& InferMethod::Reply(const ServedModel& model, const std::string& request_id) {
   auto* const reply = Arena::CreateMessage<inference::ModelInferResponse>(arena_);
   Fill(model, request_id, reply);
@@ -49,6 +73,7 @@ const Message& InferMethod::Reply(const ServedModel& model, const std::string& r
 void InferMethod::Fill(const ServedModel& model, const std::string& request_id,
                        inference::ModelInferResponse* reply) {
   FillV2Reply(model, request_id, outputs, *report_, &tensors, reply);
+  if (back_report_ != nullptr) FillV2WayBack(*back_report_, reply);
 }
 
 bool InferMethod::Wants(V2Output output) const {

@@ -4,6 +4,7 @@
 
 // ModelInfer, and one request of ModelStreamInfer, for models of every kind: the M of SolveCall<M>.
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "server/observe/method.h"
 #include "server/rpc/responder.h"
 #include "server/rpc/v2/stream.h"
+#include "server/rpc/way_back.h"
 
 namespace deeppcr {
 
@@ -27,15 +29,21 @@ struct InferMethod {
                                     int64_t max_message_bytes);
   void Allocate(const ModelInfo& info, const SolveInput& input, google::protobuf::Arena* arena,
                 RunItem* item);
+  WayBack* way_back() { return back.has_value() ? &*back : nullptr; }
+  void AllocateBack(const ModelInfo& info, const SolveInput& input, RunItem* run,
+                    BackwardItem* item);
+  void FillBack(const BackwardOptions& options, double seconds);
   v1::SolveReport* report() { return report_; }
   const google::protobuf::Message& Reply(const ServedModel& model, const std::string& request_id);
 
   // The request in words of deeppcr.v1: the input's views are into it.
-  std::variant<v1::ForwardRequest, v1::GenerateRequest> request;
+  std::variant<v1::ForwardRequest, v1::GenerateRequest, v1::GradientRequest> request;
   std::vector<V2Output> outputs;
   V2Tensors tensors;
+  std::optional<WayBack> back;  // of a request for gradients, once decoded
 
  protected:
+  absl::StatusOr<SolveInput> DecodeAs(const ModelInfo& info, int64_t max_message_bytes);
   bool Wants(V2Output output) const;
   void Fill(const ServedModel& model, const std::string& request_id,
             inference::ModelInferResponse* reply);
@@ -43,6 +51,7 @@ struct InferMethod {
   // In the arena of Allocate.
   google::protobuf::Arena* arena_ = nullptr;
   v1::SolveReport* report_ = nullptr;
+  v1::BackwardReport* back_report_ = nullptr;  // null without a way back
 };
 
 struct StreamInferMethod : InferMethod {

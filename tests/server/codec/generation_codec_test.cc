@@ -177,7 +177,7 @@ TEST(GenerationCodecTest, ErrorsAboutStepsNameTheFieldOfTheProtocol) {
   EXPECT_EQ(AboutSteps(kV1Fields, status).message(), "input.num_inference_steps: expected more");
   EXPECT_EQ(AboutSteps(kV2Fields, absl::InvalidArgumentError("betas: too small")).message(),
             "parameters.num_inference_steps: betas: too small");
-  EXPECT_EQ(AboutSteps(kCompareFields, absl::ResourceExhaustedError("num_inference_steps: full")),
+  EXPECT_EQ(AboutSteps(kSourceFields, absl::ResourceExhaustedError("num_inference_steps: full")),
             absl::ResourceExhaustedError("generation.num_inference_steps: full"));
   const absl::Status gone = absl::UnavailableError("the device has failed");
   EXPECT_EQ(AboutSteps(kV1Fields, gone), gone);

@@ -42,6 +42,20 @@ class TestJob : public Job {
     computed_by = std::this_thread::get_id();
     return prepare_status;
   }
+  // Lets the job go back, with m cotangents of each sample.
+  void GoBack(const BackwardOptions& back_options, int64_t m = 1) {
+    back = back_options;
+    back_item.columns = m;
+    back_reports_.resize(reports_.size());
+    gradients_.resize(reports_.size() * static_cast<size_t>(m) * 4);
+  }
+  absl::Status PrepareBack() override {
+    solved_before_back = !solves || outputs_.front() > 0;
+    back_item.samples = run_item.samples;
+    back_item.initial = gradients_;
+    back_item.reports = back_reports_;
+    return back_status;
+  }
   void Done(absl::Status status, const JobTimings& timings) override {
     ++done_calls;
     done_.set_value({std::move(status), timings});
@@ -60,14 +74,17 @@ class TestJob : public Job {
   }
   void Cancel() { token_.Cancel(); }
 
-  absl::Status prepare_status;
+  absl::Status prepare_status, back_status;
+  bool solved_before_back = false;
+  float gradient() const { return gradients_.front(); }
   std::atomic<int> done_calls{0};
   std::thread::id computed_by;
 
  private:
   CancelToken token_;
-  std::vector<float> inputs_, outputs_;
+  std::vector<float> inputs_, outputs_, gradients_;
   std::vector<SampleReport> reports_;
+  std::vector<BackwardReport> back_reports_;
   std::promise<End> done_;
 };
 

@@ -41,6 +41,98 @@ TEST_F(BatcherTest, RunsOnlyEqualOptionsTogether) {
   EXPECT_EQ(batcher.Depth(*model_), 0);
 }
 
+class WayBackTest : public BatcherRig {
+ protected:
+  WayBackTest() {
+    fake_->backward_limits_.emplace();
+    fake_->back_value = 7;
+  }
+};
+
+TEST_F(WayBackTest, IsGoneAfterTheSolveAndTogether) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  TestJob blocker(model_, 1), a(model_, 1), b(model_, 2);
+  a.GoBack({});
+  b.GoBack({});
+  Occupy(batcher, blocker);
+  for (TestJob* job : {&a, &b}) ASSERT_TRUE(batcher.Enqueue(job).ok());
+
+  fake_->gate.Open();
+
+  EXPECT_TRUE(blocker.Wait().status.ok());
+  for (TestJob* job : {&a, &b}) {
+    const TestJob::End end = job->Wait();
+    EXPECT_TRUE(end.status.ok());
+    EXPECT_EQ(end.timings.batch_samples, 3);
+    EXPECT_GT(end.timings.back_seconds, 0);
+    EXPECT_EQ(end.timings.Inference().wall_seconds,
+              end.timings.run.wall_seconds + end.timings.back_seconds);
+    EXPECT_TRUE(job->solved_before_back);
+    EXPECT_EQ(job->gradient(), 7);
+  }
+  ASSERT_EQ(fake_->batches().size(), 2u);
+  ASSERT_EQ(fake_->ways_back().size(), 1u);
+  EXPECT_THAT(fake_->ways_back()[0].samples, ElementsAre(1, 2));
+}
+
+TEST_F(WayBackTest, IsSharedByJobsThatGoTheSameWayWithAsManyCotangents) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  constexpr BackwardOptions kOther = {.way = BackwardWay::kParallel, .shooting_interval = 2};
+  TestJob blocker(model_, 1), forward(model_, 1), a(model_, 1), b(model_, 1), c(model_, 1),
+      known(model_, 1), same(model_, 1);
+  a.GoBack({});
+  b.GoBack(kOther);
+  c.GoBack({}, 2);
+  known.GoBack({});
+  known.solves = false;
+  same.GoBack({});
+  Occupy(batcher, blocker);
+  for (TestJob* job : {&forward, &a, &b, &c, &known, &same}) ASSERT_TRUE(batcher.Enqueue(job).ok());
+
+  fake_->gate.Open();
+
+  EXPECT_EQ(forward.Wait().timings.back_seconds, 0);
+  for (TestJob* job : {&b, &c, &known}) EXPECT_EQ(job->Wait().timings.batch_samples, 1);
+  for (TestJob* job : {&a, &same}) EXPECT_EQ(job->Wait().timings.batch_samples, 2);
+  // The blocker, the one that goes nowhere, and three of those whose states are to be found.
+  EXPECT_EQ(fake_->batches().size(), 5u);
+  EXPECT_EQ(fake_->ways_back().size(), 4u);
+  EXPECT_TRUE(blocker.Wait().status.ok());
+}
+
+TEST_F(WayBackTest, IsNotGoneByAJobThatHasNoStates) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  TestJob blocker(model_, 1), bad(model_, 1), good(model_, 2);
+  for (TestJob* job : {&bad, &good}) job->GoBack({});
+  bad.back_status = absl::AbortedError("not converged");
+  Occupy(batcher, blocker);
+  for (TestJob* job : {&bad, &good}) ASSERT_TRUE(batcher.Enqueue(job).ok());
+
+  fake_->gate.Open();
+
+  ExpectError(bad.Wait().status, absl::StatusCode::kAborted, "not converged");
+  EXPECT_TRUE(good.Wait().status.ok());
+  ASSERT_EQ(fake_->ways_back().size(), 1u);
+  EXPECT_THAT(fake_->ways_back()[0].samples, ElementsAre(2));
+  EXPECT_TRUE(blocker.Wait().status.ok());
+}
+
+TEST_F(WayBackTest, ErrorsOfEitherPartReachTheJob) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  fake_->back_status = absl::UnavailableError("the device has failed");
+  TestJob back(model_, 1);
+  back.GoBack({});
+  ASSERT_TRUE(batcher.Enqueue(&back).ok());
+  ExpectError(back.Wait().status, absl::StatusCode::kUnavailable, "device");
+
+  fake_->run_status = absl::InternalError("broken");
+  TestJob solve(model_, 1);
+  solve.GoBack({});
+  ASSERT_TRUE(batcher.Enqueue(&solve).ok());
+  ExpectError(solve.Wait().status, absl::StatusCode::kInternal, "broken");
+  EXPECT_EQ(fake_->ways_back().size(), 1u);
+}
+
 TEST_F(BatcherTest, NeverExceedsTheModelsBatchSize) {
   Batcher batcher({.schedule = {.workers = 1}});
   TestJob blocker(model_, 1), a(model_, 10), b(model_, 7), c(model_, 6);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 
+#include "server/codec/gradient_codec.h"
 #include "tests/server/codec/generation_codec_fixture.h"
 #include "tests/testing/expect_error.h"
 
@@ -160,6 +161,103 @@ TEST(V2RequestTest, OutputsInTheOrderAsked) {
   EXPECT_THAT(DecodeV2(&all, Plain())->outputs, ElementsAre(V2Output::kValues, V2Output::kLatents));
 }
 
+// A request for gradients of Mlp() by its inputs, with two cotangents of each of two samples.
+ModelInferRequest GoodGradients() {
+  ModelInferRequest request = Good();
+  AddInput("cotangent_outputs", "FP32", {2, 2, 3}, &request);
+  request.add_raw_input_contents(Bytes(std::vector<float>(12, 0.5F)));
+  request.add_outputs()->set_name("grad_inputs");
+  return request;
+}
+
+TEST(V2RequestTest, AnOutputThatIsAGradientMakesARequestForGradients) {
+  ModelInferRequest request = GoodGradients();
+  request.add_outputs()->set_name("trajectory");
+  (*request.mutable_parameters())["way"].set_string_param("parallel");
+  (*request.mutable_parameters())["way_interval"].set_int64_param(3);
+  (*request.mutable_parameters())["solver"].set_string_param("newton");
+
+  const V2Request decoded = DecodeV2(&request, Mlp()).value();
+
+  EXPECT_THAT(decoded.outputs, ElementsAre(V2Output::kByInputs, V2Output::kTrajectory));
+  const auto& gradient = std::get<v1::GradientRequest>(decoded.request);
+  EXPECT_EQ(gradient.inputs().data(), Bytes({1, 2, 3, 4}));
+  EXPECT_THAT(gradient.cotangents().shape(), ElementsAre(2, 2, 3));
+  EXPECT_THAT(gradient.gradients(), ElementsAre(v1::GRADIENT_BY_INPUTS));
+  EXPECT_EQ(gradient.way(), v1::BACKWARD_WAY_PARALLEL);
+  EXPECT_EQ(gradient.shooting_interval(), 3);
+  EXPECT_EQ(gradient.options().solver(), "newton");
+  EXPECT_TRUE(gradient.options().return_trajectory());
+  SolveInput solve;
+  EXPECT_TRUE(DecodeGradient(gradient, Mlp(), kMessageLimit, &solve, kV2Fields).ok());
+}
+
+TEST(V2RequestTest, GradientsOfAGeneration) {
+  ModelInferRequest request;
+  AddInput("cotangent_samples", "FP32", {3, 3}, &request);
+  request.add_raw_input_contents(Bytes(std::vector<float>(9, 0.5F)));
+  AddInput("cotangent_latents", "FP32", {3, kState}, &request);
+  request.add_raw_input_contents(Bytes(std::vector<float>(3 * kState, 0.25F)));
+  AddInput("conditioning", "FP32", {3, 2}, &request);
+  request.add_raw_input_contents(Bytes(std::vector<float>(6, 1)));
+  for (const char* name : {"grad_step_noise", "grad_conditioning", "samples", "grad_initial_noise"})
+    request.add_outputs()->set_name(name);
+  (*request.mutable_parameters())["seed"].set_int64_param(9);
+
+  const V2Request decoded = DecodeV2(&request, WithConditioning()).value();
+
+  const auto& gradient = std::get<v1::GradientRequest>(decoded.request);
+  EXPECT_EQ(gradient.generation().num_samples(), 3);
+  EXPECT_EQ(gradient.generation().seed(), 9u);
+  EXPECT_TRUE(gradient.generation().has_conditioning());
+  EXPECT_THAT(gradient.final_state_cotangents().shape(), ElementsAre(3, kState));
+  EXPECT_THAT(gradient.gradients(), ElementsAre(v1::GRADIENT_BY_STEP_NOISE, v1::GRADIENT_BY_INPUTS,
+                                                v1::GRADIENT_BY_INITIAL_STATE));
+  SolveInput solve;
+  const auto input =
+      DecodeGradient(gradient, WithConditioning(), kMessageLimit, &solve, kV2SampleFields);
+  ASSERT_TRUE(input.ok()) << input.status();
+  EXPECT_TRUE(CheckFinite(*input).ok());
+}
+
+TEST(V2RequestTest, ErrorsOfGradientsAreInWordsOfV2) {
+  const auto error = [](const ModelInferRequest& from) {
+    ModelInferRequest request = from;
+    const absl::StatusOr<V2Request> decoded = DecodeV2(&request, Mlp());
+    EXPECT_TRUE(decoded.ok()) << decoded.status();
+    SolveInput solve;
+    const auto input = DecodeGradient(std::get<v1::GradientRequest>(decoded->request), Mlp(),
+                                      kMessageLimit, &solve, kV2Fields);
+    return input.ok() ? CheckFinite(*input) : input.status();
+  };
+  EXPECT_TRUE(error(GoodGradients()).ok());
+  ModelInferRequest request = GoodGradients();
+  request.mutable_inputs()->RemoveLast();
+  request.mutable_raw_input_contents()->RemoveLast();
+  ExpectError(error(request), absl::StatusCode::kInvalidArgument,
+              "cotangent_outputs: expected a tensor [n, 3] or [n, m, 3]");
+
+  request = GoodGradients();
+  request.mutable_inputs(1)->set_shape(2, 4);
+  ExpectError(error(request), absl::StatusCode::kInvalidArgument,
+              "cotangent_outputs.shape: expected [n, 2, 3] with n = 2, got [2, 2, 4]");
+
+  request = GoodGradients();
+  *request.mutable_raw_input_contents(1) = Bytes(std::vector<float>(12, NAN));
+  ExpectError(error(request), absl::StatusCode::kInvalidArgument,
+              "cotangent_outputs.data: expected finite values");
+
+  request = GoodGradients();
+  (*request.mutable_parameters())["on_no_convergence"].set_string_param("return");
+  ExpectError(error(request), absl::StatusCode::kInvalidArgument,
+              "parameters.on_no_convergence: expected FALLBACK or ERROR");
+
+  request = GoodGradients();
+  (*request.mutable_parameters())["way_interval"].set_int64_param(9);
+  ExpectError(error(request), absl::StatusCode::kInvalidArgument,
+              "parameters.way_interval: expected a number in [0, 8], got 9");
+}
+
 TEST(V2RequestTest, Versions) {
   EXPECT_EQ(*DecodeVersion(""), 0);
   EXPECT_EQ(*DecodeVersion("12"), 12);
@@ -231,6 +329,28 @@ void SetParameter(const std::string& name, const char* value, ModelInferRequest*
 }
 
 const Refusal kRefusals[] = {
+    {"CotangentWithoutGradient",
+     "inputs: expected names among inputs, initial_states, got \"cotangent_outputs\"",
+     [](ModelInferRequest* r) {
+       *r = GoodGradients();
+       r->clear_outputs();
+     }},
+    {"CotangentOfAnotherModel",
+     "inputs: expected names among inputs, initial_states, cotangent_outputs, got "
+     "\"cotangent_samples\"",
+     [](ModelInferRequest* r) {
+       *r = GoodGradients();
+       r->mutable_inputs(1)->set_name("cotangent_samples");
+     }},
+    {"UnknownGradient", "outputs[0].name: expected one of outputs, trajectory, grad_inputs, got ",
+     [](ModelInferRequest* r) { r->add_outputs()->set_name("grad_initial_noise"); }},
+    {"WayWithoutGradient", "got \"way\"",
+     [](ModelInferRequest* r) { SetParameter("way", "parallel", r); }},
+    {"Way", "parameters.way: expected one of sequential, parallel, got \"both\"",
+     [](ModelInferRequest* r) {
+       *r = GoodGradients();
+       SetParameter("way", "both", r);
+     }},
     {"MisspeltParameter", "parameters: expected names among solver, rtol",
      [](ModelInferRequest* r) { SetParameter("sovler", "newton", r); }},
     {"OtherTritonParameter", "got \"triton_final_response\"",
@@ -289,7 +409,8 @@ const Refusal kRefusals[] = {
      [](ModelInferRequest* r) {
        (*r->mutable_inputs(0)->mutable_parameters())["shared_memory_region"].set_string_param("a");
      }},
-    {"UnknownOutput", "outputs[0].name: expected one of outputs, trajectory, got \"latents\"",
+    {"UnknownOutput",
+     "outputs[0].name: expected one of outputs, trajectory, grad_inputs, got \"latents\"",
      [](ModelInferRequest* r) { r->add_outputs()->set_name("latents"); }},
     {"OutputTwice", "outputs[1].name: expected every output once",
      [](ModelInferRequest* r) {

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/codec/gradient_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <string>
+
+#include "absl/strings/str_join.h"
+#include "kernels/base/shape.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "server/codec/request_codec.h"
+
+namespace deeppcr {
+namespace {
+
+// Upper bound of what a reply has for a sample's way back, its report and its loss, in floats.
+constexpr int64_t kBackwardFloats = 16;
+
+// True if the request names what goes back.
+bool HasCotangents(const v1::GradientRequest& request) {
+  return request.has_cotangents() || request.has_final_state_cotangents();
+}
+
+// Decodes the states to go back along. What would be solved for has no place beside them.
+absl::Status DecodeTrajectory(const v1::GradientRequest& request, const ModelInfo& info,
+                              SolveInput* solve, GradientInput* input) {
+  if (!request.has_trajectory()) return absl::OkStatus();
+  constexpr std::string_view kNone = "none beside a trajectory, as nothing is solved";
+  if (request.has_options()) return Mismatch("options", kNone, "some");
+  if (request.loss() != v1::LOSS_UNSPECIFIED)
+    return Mismatch("loss", "none beside a trajectory, as there are no outputs: set cotangents",
+                    v1::Loss_Name(request.loss()));
+  const ExpectedShape expected = {"trajectory", {solve->num_steps + 1, info.state_dim}};
+  DEEPPCR_ASSIGN_OR_RETURN(input->trajectory, DecodeTensor(request.trajectory(), expected,
+                                                           solve->num_samples, solve->num_samples));
+  solve->options.solver = "sequential";  // of which plans choose nothing
+  return absl::OkStatus();
+}
+
+// Decodes cotangents [n, dim] or [n, m, dim].
+absl::StatusOr<TensorInput> DecodeCotangents(const v1::Tensor& tensor, std::string_view field,
+                                             int64_t dim, int64_t num_samples, bool first,
+                                             GradientInput* input) {
+  const bool ranked = tensor.shape_size() == 3;
+  if (!first && ranked != input->ranked)
+    return Mismatch(StrCat(field, ".shape"),
+                    StrCat("as many extents as those of ", input->names.cotangents),
+                    StrCat(tensor.shape_size(), " of them"));
+  if (ranked && first) {
+    DEEPPCR_RETURN_IF_ERROR(
+        CheckRange<int64_t>(StrCat(field, ".shape[1]"), tensor.shape(1), 1, kMostCotangents));
+    input->columns = tensor.shape(1);
+    input->ranked = true;
+  }
+  ExpectedShape expected = {field, {dim}};
+  if (ranked) expected.inner.insert(expected.inner.begin(), input->columns);
+  return DecodeTensor(tensor, expected, num_samples, num_samples);
+}
+
+// Decodes the cotangents in place of a loss.
+absl::Status DecodeSeeds(const v1::GradientRequest& request, const ModelInfo& info, int64_t n,
+                         GradientInput* input) {
+  if (!HasCotangents(request))
+    return Mismatch(input->names.cotangents,
+                    StrCat("a tensor [n, ", info.output_dim, "] or [n, m, ", info.output_dim, "], ",
+                           input->names.final_cotangents, ", or a loss"),
+                    "none");
+  if (request.has_cotangents()) {
+    DEEPPCR_ASSIGN_OR_RETURN(input->of_outputs,
+                             DecodeCotangents(request.cotangents(), input->names.cotangents,
+                                              info.output_dim, n, /*first=*/true, input));
+  }
+  if (!request.has_final_state_cotangents()) return absl::OkStatus();
+  DEEPPCR_ASSIGN_OR_RETURN(
+      input->of_final,
+      DecodeCotangents(request.final_state_cotangents(), input->names.final_cotangents,
+                       info.state_dim, n, /*first=*/!request.has_cotangents(), input));
+  return absl::OkStatus();
+}
+
+absl::Status DecodeTargets(const v1::GradientRequest& request, const ModelInfo& info, int64_t n,
+                           GradientInput* input) {
+  if (request.loss() != v1::LOSS_MSE) {
+    if (!request.has_targets()) return absl::OkStatus();
+    return Mismatch("targets", "none unless loss is LOSS_MSE", "a tensor");
+  }
+  const ExpectedShape expected = {"targets", {info.output_dim}};
+  if (!request.has_targets())
+    return Mismatch("targets", StrCat("a tensor ", expected.Text(), " for LOSS_MSE"), "none");
+  DEEPPCR_ASSIGN_OR_RETURN(input->targets, DecodeTensor(request.targets(), expected, n, n));
+  return absl::OkStatus();
+}
+
+absl::Status DecodeClasses(const v1::GradientRequest& request, const ModelInfo& info, int64_t n,
+                           GradientInput* input) {
+  const auto& classes = request.target_classes();
+  if (request.loss() != v1::LOSS_CROSS_ENTROPY) {
+    if (classes.empty()) return absl::OkStatus();
+    return Mismatch("target_classes", "none unless loss is LOSS_CROSS_ENTROPY",
+                    StrCat(classes.size(), " of them"));
+  }
+  if (classes.size() != n)
+    return Mismatch("target_classes", StrCat(n, " of them, one per sample"), classes.size());
+  for (const int32_t label : classes)
+    DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>("target_classes", label, 0, info.output_dim - 1));
+  input->classes = {classes.data(), static_cast<size_t>(n)};
+  return absl::OkStatus();
+}
+
+absl::Status DecodeLoss(const v1::GradientRequest& request, const ModelInfo& info, int64_t n,
+                        GradientInput* input) {
+  input->loss = request.loss();
+  if (!v1::Loss_IsValid(input->loss))
+    return Mismatch("loss", "a value of Loss", static_cast<int>(input->loss));
+  DEEPPCR_RETURN_IF_ERROR(DecodeTargets(request, info, n, input));
+  DEEPPCR_RETURN_IF_ERROR(DecodeClasses(request, info, n, input));
+  if (input->loss == v1::LOSS_UNSPECIFIED) return DecodeSeeds(request, info, n, input);
+  if (!HasCotangents(request)) return absl::OkStatus();
+  return Mismatch(
+      request.has_cotangents() ? input->names.cotangents : input->names.final_cotangents,
+      "none beside a loss", "a tensor");
+}
+
+absl::Status DecodeWay(const v1::GradientRequest& request, int64_t num_steps,
+                       GradientInput* input) {
+  if (!v1::BackwardWay_IsValid(request.way()))
+    return Mismatch(input->names.way, "a value of BackwardWay", static_cast<int>(request.way()));
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckRange<int64_t>(input->names.way_interval, request.shooting_interval(), 0, num_steps));
+  const bool parallel = request.way() == v1::BACKWARD_WAY_PARALLEL;
+  input->wanted = {.way = parallel ? BackwardWay::kParallel : BackwardWay::kSequential,
+                   .shooting_interval = request.shooting_interval()};
+  return absl::OkStatus();
+}
+
+absl::Status DecodeWanted(const v1::GradientRequest& request, const ModelInfo& info,
+                          GradientInput* input) {
+  if (request.gradients().empty())
+    (info.input_dim > 0 ? input->by_inputs : input->by_initial_state) = true;
+  for (const int by : request.gradients()) {
+    bool* wanted = nullptr;
+    if (by == v1::GRADIENT_BY_INPUTS) wanted = &input->by_inputs;
+    if (by == v1::GRADIENT_BY_INITIAL_STATE) wanted = &input->by_initial_state;
+    if (by == v1::GRADIENT_BY_STEP_NOISE) wanted = &input->by_step_noise;
+    if (wanted == nullptr) return Mismatch("gradients", "values of GradientBy, set", by);
+    if (*wanted)
+      return Mismatch("gradients", "every one once",
+                      StrCat(v1::GradientBy_Name(static_cast<v1::GradientBy>(by)), " again"));
+    *wanted = true;
+  }
+  if (input->by_inputs && info.input_dim == 0)
+    return Mismatch("gradients", "BY_INITIAL_STATE or BY_STEP_NOISE, as the model takes no inputs",
+                    "BY_INPUTS");
+  if (input->by_step_noise && !info.generates())
+    return Mismatch("gradients", "BY_INPUTS or BY_INITIAL_STATE, as the model draws no noise",
+                    "BY_STEP_NOISE");
+  return absl::OkStatus();
+}
+
+// Adds the bytes of a float tensor. The sum saturates: anything near its limit is far above every
+// limit of ours.
+absl::Status AddBytes(std::initializer_list<int64_t> extents, int64_t* sum) {
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t count, CheckedProduct(extents));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes, CheckedProduct({count, sizeof(float)}));
+  if (__builtin_add_overflow(*sum, bytes, sum)) *sum = INT64_MAX;
+  return absl::OkStatus();
+}
+
+absl::Status CountBytes(const ModelInfo& info, int64_t max_message_bytes,
+                        const GradientInput& input, SolveInput* solve) {
+  const int64_t n = solve->num_samples, rows = n * input.columns;
+  const int64_t steps = solve->num_steps, dim = info.state_dim;
+  int64_t* const reply = &solve->reply_bytes;
+  int64_t* const scratch = &solve->scratch_bytes;
+  if (input.by_inputs) DEEPPCR_RETURN_IF_ERROR(AddBytes({rows, info.input_dim}, reply));
+  if (input.by_initial_state) DEEPPCR_RETURN_IF_ERROR(AddBytes({rows, dim}, reply));
+  if (input.by_step_noise) DEEPPCR_RETURN_IF_ERROR(AddBytes({rows, steps, dim}, reply));
+  DEEPPCR_RETURN_IF_ERROR(AddBytes({n, kBackwardFloats}, reply));
+  if (*reply > max_message_bytes)
+    return ResourceExhausted("the reply would have ", *reply, " bytes; the limit is ",
+                             max_message_bytes, ". Ask for fewer samples, cotangents or gradients");
+  if (input.loss != v1::LOSS_UNSPECIFIED)
+    DEEPPCR_RETURN_IF_ERROR(AddBytes({n, info.output_dim}, scratch));
+  const bool known = !input.trajectory.values.empty() || solve->options.return_trajectory;
+  return known ? absl::OkStatus() : AddBytes({n, steps + 1, dim}, scratch);
+}
+
+// The loss of one sample, and its derivative by the outputs.
+double MeanSquare(std::span<const float> outputs, std::span<const float> targets,
+                  std::span<float> cotangents) {
+  const auto size = static_cast<double>(outputs.size());
+  double sum = 0;
+  for (size_t j = 0; j < outputs.size(); ++j) {
+    const double difference = double{outputs[j]} - double{targets[j]};
+    sum += difference * difference;
+    cotangents[j] = static_cast<float>(2 * difference / size);
+  }
+  return sum / size;
+}
+
+double CrossEntropy(std::span<const float> outputs, int32_t label, std::span<float> cotangents) {
+  // The largest output is taken out of the sum, which then overflows nowhere.
+  const double largest = std::ranges::max(outputs);
+  double sum = 0;
+  for (const float output : outputs) sum += std::exp(output - largest);
+  for (size_t j = 0; j < outputs.size(); ++j) {
+    const double share = std::exp(outputs[j] - largest) / sum;
+    cotangents[j] = static_cast<float>(share - (static_cast<int32_t>(j) == label ? 1 : 0));
+  }
+  return std::log(sum) + largest - outputs[static_cast<size_t>(label)];
+}
+
+}  // namespace
+
+absl::StatusOr<GradientInput> DecodeGradient(const v1::GradientRequest& request,
+                                             const ModelInfo& info, int64_t max_message_bytes,
+                                             SolveInput* solve, const FieldNames& names) {
+  DEEPPCR_ASSIGN_OR_RETURN(*solve, DecodeGradientSolve(request, info, max_message_bytes, names));
+  if (solve->options.on_no_convergence == OnNoConvergence::kReturn)
+    return Mismatch(FieldName(names.options, ".on_no_convergence"),
+                    "FALLBACK or ERROR, as states that have not converged have no gradient",
+                    "RETURN");
+  GradientInput input;
+  input.names = names;
+  const int64_t n = solve->num_samples;
+  DEEPPCR_RETURN_IF_ERROR(DecodeTrajectory(request, info, solve, &input));
+  DEEPPCR_RETURN_IF_ERROR(DecodeLoss(request, info, n, &input));
+  DEEPPCR_RETURN_IF_ERROR(DecodeWay(request, solve->num_steps, &input));
+  DEEPPCR_RETURN_IF_ERROR(DecodeWanted(request, info, &input));
+  DEEPPCR_RETURN_IF_ERROR(CountBytes(info, max_message_bytes, input, solve));
+  return input;
+}
+
+absl::Status CheckFinite(const GradientInput& input) {
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.trajectory.values, "trajectory"));
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.of_outputs.values, input.names.cotangents));
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.of_final.values, input.names.final_cotangents));
+  return CheckFinite(input.targets.values, "targets");
+}
+
+std::vector<double> ComputeLosses(const GradientInput& input, std::span<const float> outputs,
+                                  int64_t num_samples, std::span<float> cotangents) {
+  std::vector<double> losses;
+  const size_t size = outputs.size() / static_cast<size_t>(num_samples);
+  for (size_t i = 0; i < static_cast<size_t>(num_samples); ++i) {
+    const std::span<const float> of_sample = outputs.subspan(i * size, size);
+    const std::span<float> to = cotangents.subspan(i * size, size);
+    losses.push_back(input.loss == v1::LOSS_MSE
+                         ? MeanSquare(of_sample, input.targets.values.subspan(i * size, size), to)
+                         : CrossEntropy(of_sample, input.classes[i], to));
+  }
+  return losses;
+}
+
+void FillBackwardReport(const BackwardOptions& options, std::span<const BackwardReport> samples,
+                        double seconds, v1::BackwardReport* report) {
+  report->set_way(std::string(ToString(options.way)));
+  report->set_shooting_interval(options.shooting_interval);
+  report->set_seconds(seconds);
+  for (const BackwardReport& from : samples) {
+    v1::SampleBackwardReport* to = report->add_samples();
+    to->set_termination(std::string(ToString(from.termination)));
+    to->set_dependent_stages(from.dependent_stages);
+    to->set_column_passes(from.column_passes);
+  }
+}
+
+}  // namespace deeppcr

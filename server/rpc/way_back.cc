@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/rpc/way_back.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <string_view>
+
+#include "absl/container/inlined_vector.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "server/codec/reply_codec.h"
+
+namespace deeppcr {
+namespace {
+
+// The states of a sample that did not converge have no gradient, whatever the request's options.
+absl::Status CheckConverged(std::span<const SampleReport> reports) {
+  for (size_t i = 0; i < reports.size(); ++i) {
+    if (reports[i].converged) continue;
+    return absl::AbortedError(StrCat("sample ", i, " did not converge: ", reports[i].solver,
+                                     " ended with ", ToString(reports[i].termination),
+                                     ", and its states have no gradient"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<BackwardOptions> WayBack::Resolve(const LoadedSystem& system,
+                                                 int64_t num_steps) const {
+  const BackwardLimits* limits = system.backward_limits();
+  if (limits == nullptr)
+    return absl::UnimplementedError(
+        StrCat("the backend that runs this model on ", system.plan().device,
+               " has no gradients of it; start the server with --backend=cpu"));
+  absl::StatusOr<BackwardOptions> resolved = ResolveBackward(input_.wanted, *limits, num_steps);
+  if (resolved.ok()) return resolved;
+  // The engine calls its fields `way` and `shooting_interval`.
+  const std::string_view message = ToStd(resolved.status().message());
+  const size_t colon = std::min(message.find(':'), message.size());
+  const FieldNames& names = input_.names;
+  const std::string_view field = message.substr(0, colon) == "way" ? names.way : names.way_interval;
+  return InvalidArgument(field, message.substr(colon));
+}
+
+void WayBack::Allocate(const ModelInfo& info, int64_t num_steps, const Tensors& tensors,
+                       RunItem* run, BackwardItem* item) {
+  const int64_t n = run->samples.num_samples, m = input_.columns, dim = info.state_dim;
+  const auto allocate = [&](std::initializer_list<int64_t> extents, v1::Tensor* tensor) {
+    if (tensor == nullptr) return std::span<float>();
+    absl::InlinedVector<int64_t, 4> shape = {n};
+    if (input_.ranked) shape.push_back(m);
+    shape.insert(shape.end(), extents);
+    return AllocateTensor(shape, tensor);
+  };
+  item->inputs = allocate({info.input_dim}, tensors.inputs);
+  item->initial = allocate({dim}, tensors.initial_state);
+  item->step_noise = allocate({num_steps, dim}, tensors.step_noise);
+  reports_.resize(static_cast<size_t>(n));
+  item->reports = reports_;
+  item->samples = run->samples;
+  item->of_outputs = input_.of_outputs.values;
+  item->of_final = input_.of_final.values;
+  item->states = input_.trajectory.values;
+  if (!solves()) return;
+  if (run->trajectory.empty()) {
+    states_.resize(static_cast<size_t>(n * (num_steps + 1) * dim));
+    run->trajectory = states_;
+  }
+  item->states = run->trajectory;
+}
+
+absl::Status WayBack::Seed(const SolveInput& solve, const RunItem& run, BackwardItem* item) {
+  if (!solves()) return absl::OkStatus();
+  DEEPPCR_RETURN_IF_ERROR(JudgeReports(run.reports, solve.options));
+  DEEPPCR_RETURN_IF_ERROR(CheckConverged(run.reports));
+  if (input_.loss == v1::LOSS_UNSPECIFIED) return absl::OkStatus();
+  cotangents_.resize(run.outputs.size());
+  losses_ = ComputeLosses(input_, run.outputs, solve.num_samples, cotangents_);
+  item->of_outputs = cotangents_;
+  return absl::OkStatus();
+}
+
+absl::Status WayBack::Judge(const SolveOptions& options) const {
+  DEEPPCR_RETURN_IF_ERROR(JudgeReports(reports_));
+  if (options.on_no_convergence != OnNoConvergence::kError) return absl::OkStatus();
+  for (size_t i = 0; i < reports_.size(); ++i) {
+    if (reports_[i].termination == Termination::kDirect) continue;
+    return absl::AbortedError(StrCat("the gradient of sample ", i, " ended with ",
+                                     ToString(reports_[i].termination),
+                                     " (on_no_convergence is error)"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_RPC_WAY_BACK_H_
+#define DEEPPCR_SERVER_RPC_WAY_BACK_H_
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "deeppcr/v1/deeppcr.pb.h"
+#include "kernels/engine.h"
+#include "server/codec/gradient_codec.h"
+#include "server/codec/solve_input.h"
+
+namespace deeppcr {
+
+// The way back of a call that asks for gradients: what SolveCall does beside its solve.
+class WayBack {
+ public:
+  // Memory that the reply has for the gradients; what is null is not wanted.
+  struct Tensors {
+    v1::Tensor* inputs = nullptr;
+    v1::Tensor* initial_state = nullptr;
+    v1::Tensor* step_noise = nullptr;
+  };
+
+  explicit WayBack(GradientInput input) : input_(std::move(input)) {}
+
+  const GradientInput& input() const { return input_; }
+  // True if there are states to be found before.
+  bool solves() const { return input_.trajectory.values.empty(); }
+
+  // The options of the backward pass of a system. Errors: kUnimplemented where it has none;
+  // kInvalidArgument.
+  absl::StatusOr<BackwardOptions> Resolve(const LoadedSystem& system, int64_t num_steps) const;
+
+  // Shapes the tensors and points the item at them, and the run at memory for its states. `run` has
+  // its samples and outputs.
+  void Allocate(const ModelInfo& info, int64_t num_steps, const Tensors& tensors, RunItem* run,
+                BackwardItem* item);
+
+  // Completes the item once the run is computed. Errors: those of JudgeReports; kAborted for a
+  // sample that did not converge, whose states have no gradient.
+  absl::Status Seed(const SolveInput& solve, const RunItem& run, BackwardItem* item);
+
+  // The status of a request that went back: kCancelled, kDeadlineExceeded, and, for
+  // OnNoConvergence::kError, kAborted with the first sample whose gradient overflowed.
+  absl::Status Judge(const SolveOptions& options) const;
+
+  std::span<const double> losses() const { return losses_; }
+  std::span<const BackwardReport> reports() const { return reports_; }
+
+ private:
+  GradientInput input_;
+  std::vector<float> states_;      // [n, L + 1, D], where neither request nor reply has them
+  std::vector<float> cotangents_;  // [n, output_dim] of a loss
+  std::vector<double> losses_;
+  std::vector<BackwardReport> reports_;
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_RPC_WAY_BACK_H_

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/batched_gradient.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/client/fake_service.h"
+
+namespace deeppcr {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+Array Filled(const std::vector<int64_t>& shape, float first = 0) {
+  Array array{shape, {}};
+  int64_t size = 1;
+  for (const int64_t extent : shape) size *= extent;
+  for (int64_t i = 0; i < size; ++i) array.values.push_back(first + static_cast<float>(i));
+  return array;
+}
+
+class BatchedGradientTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    client_ = *Client::Create({.server = service_.address()});
+    model_ = *client_->GetModel("fake");
+    draw_ = *client_->GetModel("draw");
+  }
+
+  absl::StatusOr<BatchedGradientResult> Run(const GradientTask& task,
+                                            const BatchedGradientOptions& options = {}) {
+    return BatchedGradient(*client_, task.generation != nullptr ? draw_ : model_, task, options);
+  }
+
+  FakeService service_;
+  std::unique_ptr<Client> client_;
+  v1::GetModelResponse model_, draw_;
+};
+
+TEST_F(BatchedGradientTest, SplitsAtTheModelsLimitAndKeepsTheOrder) {
+  std::atomic<int64_t> done{0};
+  const Array inputs = Filled({12, 3}), cotangents = Filled({12, 2});
+
+  const auto result = Run({.inputs = &inputs, .cotangents = &cotangents}, {.done = &done}).value();
+
+  std::vector<int64_t> sizes;
+  for (const auto& request : service_.gradient_requests()) {
+    sizes.push_back(request.inputs().shape(0));
+    EXPECT_EQ(request.version(), 7);
+    EXPECT_TRUE(request.has_options());
+  }
+  EXPECT_THAT(sizes, ElementsAre(5, 5, 2));
+  EXPECT_THAT(result.by_inputs.shape, ElementsAre(12, 3));
+  for (size_t i = 0; i < 12; ++i) {
+    EXPECT_EQ(result.by_inputs.values[3 * i], static_cast<float>(2 * i));
+    EXPECT_EQ(result.by_inputs.values[3 * i + 2], static_cast<float>(2 * i + 1));
+  }
+  EXPECT_THAT(result.outputs.shape, ElementsAre(12, 2));
+  EXPECT_THAT(result.by_initial_state.shape, IsEmpty());
+  EXPECT_THAT(result.losses, IsEmpty());
+  EXPECT_THAT(result.reports, SizeIs(3));
+  EXPECT_THAT(result.backward_reports, SizeIs(3));
+  EXPECT_EQ(done, 12);
+}
+
+TEST_F(BatchedGradientTest, CotangentsOfASampleStayTogether) {
+  const Array inputs = Filled({6, 3}), cotangents = Filled({6, 4, 2});
+
+  const auto result = Run({.inputs = &inputs,
+                           .cotangents = &cotangents,
+                           .way = v1::BACKWARD_WAY_PARALLEL,
+                           .shooting_interval = 2,
+                           .gradients = {v1::GRADIENT_BY_INITIAL_STATE}})
+                          .value();
+
+  EXPECT_THAT(result.by_initial_state.shape, ElementsAre(6, 4, 3));
+  EXPECT_EQ(result.by_initial_state.values[3 * 23 + 2], 3 * 46.0f);
+  EXPECT_THAT(result.by_inputs.shape, IsEmpty());
+  const v1::GradientRequest last = service_.gradient_requests().back();
+  EXPECT_THAT(last.cotangents().shape(), ElementsAre(1, 4, 2));
+  EXPECT_EQ(last.way(), v1::BACKWARD_WAY_PARALLEL);
+  EXPECT_EQ(last.shooting_interval(), 2);
+}
+
+TEST_F(BatchedGradientTest, TargetsAndClassesGoWithTheirSamples) {
+  const Array inputs = Filled({7, 3}), targets = Filled({7, 2});
+  auto result = Run({.inputs = &inputs, .loss = v1::LOSS_MSE, .targets = &targets}).value();
+  EXPECT_THAT(result.losses, AllOf(SizeIs(7), Each(0.5)));
+  const v1::Tensor last = service_.gradient_requests().back().targets();
+  EXPECT_THAT(TensorToArray(last, "targets")->values, ElementsAre(10, 11, 12, 13));
+
+  result = Run({.inputs = &inputs,
+                .loss = v1::LOSS_CROSS_ENTROPY,
+                .target_classes = {0, 1, 0, 1, 0, 1, 0}})
+               .value();
+  const v1::GradientRequest request = service_.gradient_requests().back();
+  EXPECT_THAT(request.target_classes(), ElementsAre(1, 0));
+}
+
+TEST_F(BatchedGradientTest, AGenerationsSamplesKeepTheirNumbers) {
+  const Generation generation = {
+      .num_samples = 7, .seed = 3, .first_sample = 100, .class_labels = std::vector<int32_t>(7, 2)};
+  const Array cotangents = Filled({7, kDrawPixels});
+
+  const auto result =
+      Run({.generation = &generation,
+           .cotangents = &cotangents,
+           .gradients = {v1::GRADIENT_BY_INITIAL_STATE, v1::GRADIENT_BY_STEP_NOISE}},
+          {.solver =
+               [] {
+                 v1::SolverOptions solver;
+                 solver.set_return_trajectory(true);
+                 return solver;
+               }()})
+          .value();
+
+  EXPECT_THAT(result.by_initial_state.shape, ElementsAre(7, kDrawWidth));
+  EXPECT_EQ(result.by_initial_state.values[12], 106);
+  EXPECT_THAT(result.by_step_noise.shape, ElementsAre(7, kDrawSteps, kDrawWidth));
+  EXPECT_EQ(result.by_step_noise.values.back(), 106);
+  EXPECT_THAT(result.trajectory.shape, ElementsAre(7, kDrawSteps + 1, kDrawWidth));
+}
+
+TEST_F(BatchedGradientTest, AlongGivenStatesNothingIsSolved) {
+  const Array inputs = Filled({6, 3}), cotangents = Filled({6, 2}), states = Filled({6, 5, 3});
+
+  const auto result =
+      Run({.inputs = &inputs, .trajectory = &states, .cotangents = &cotangents}).value();
+
+  EXPECT_THAT(result.outputs.shape, IsEmpty());
+  EXPECT_THAT(result.by_inputs.shape, ElementsAre(6, 3));
+  for (const auto& request : service_.gradient_requests()) {
+    EXPECT_FALSE(request.has_options());
+    EXPECT_EQ(request.trajectory().shape(0), request.inputs().shape(0));
+  }
+}
+
+TEST_F(BatchedGradientTest, RefusesWhatIsNotOneRowPerSample) {
+  const Array inputs = Filled({3, 3}), few = Filled({2, 2}), none;
+  const Generation generation = {.num_samples = 3};
+  const std::vector<std::pair<GradientTask, std::string>> cases = {
+      {{.cotangents = &few}, "task: expected either inputs or a generation"},
+      {{.inputs = &inputs, .generation = &generation}, "task: expected either inputs"},
+      {{.inputs = &inputs, .cotangents = &few},
+       "cotangents: expected a row for each of 3 samples, got shape [2, 2]"},
+      {{.inputs = &inputs, .targets = &none}, "targets: expected a row for each of 3 samples"},
+      {{.inputs = &inputs, .target_classes = {1}},
+       "target_classes: expected 3, one per sample, got 1"}};
+  for (const auto& [task, part] : cases) {
+    const absl::Status status = BatchedGradient(*client_, model_, task, {}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << part;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  }
+  EXPECT_THAT(service_.gradient_requests(), IsEmpty());
+}
+
+TEST_F(BatchedGradientTest, RefusesRepliesThatDoNotMatch) {
+  const Array inputs = Filled({3, 3}), cotangents = Filled({3, 2});
+  const std::vector<std::pair<std::function<void(v1::GradientResponse&)>, std::string>> cases = {
+      {[](auto& reply) { reply.mutable_input_gradients()->set_shape(0, 2); },
+       "bad reply: input_gradients"},
+      {[](auto& reply) { reply.clear_input_gradients(); }, "bad reply: input_gradients"},
+      {[](auto& reply) { reply.clear_outputs(); }, "bad reply: outputs"},
+      {[](auto& reply) { reply.clear_backward(); },
+       "bad reply: expected 3 reports of the way back, got 0"},
+      {[](auto& reply) { reply.add_losses(1); }, "bad reply: expected 0 losses, got 1"},
+      {[](auto& reply) { reply.clear_report(); }, "bad reply: expected 3 sample reports, got 0"}};
+  for (const auto& [spoil, part] : cases) {
+    service_.on_gradient = [&spoil = spoil](v1::GradientResponse* reply) {
+      spoil(*reply);
+      return grpc::Status::OK;
+    };
+    const absl::Status status = Run({.inputs = &inputs, .cotangents = &cotangents}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << part;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  }
+}
+
+}  // namespace
+}  // namespace deeppcr
