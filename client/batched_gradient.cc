@@ -187,6 +187,7 @@ absl::StatusOr<BatchedGradientResult> BatchedGradient(const Client& client,
   if (task.trajectory == nullptr) *request.mutable_options() = options.solver;
   request.set_loss(task.loss);
   request.set_way(task.way);
+  request.set_estimate_error(task.estimate_error);
   request.set_shooting_interval(task.shooting_interval);
   for (const v1::GradientBy by : task.gradients) request.add_gradients(by);
   BatchedGradientResult result;

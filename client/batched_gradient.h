@@ -29,6 +29,7 @@ struct GradientTask {
   v1::BackwardWay way = v1::BACKWARD_WAY_UNSPECIFIED;
   int32_t shooting_interval = 0;          // of the way back
   std::vector<v1::GradientBy> gradients;  // that are wanted; empty: the server's default
+  bool estimate_error = false;            // not beside a trajectory
 
   int64_t num_samples() const {
     return inputs != nullptr ? inputs->rows() : generation->num_samples;

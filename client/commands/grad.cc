@@ -37,6 +37,7 @@ struct GradFlags {
   int32_t way_interval = 0;
   std::string out, initial_out, noise_out, outputs, trajectory, report;
   int64_t batch_size = 0;
+  bool estimate_error = false;
   bool quiet = false;
 };
 
@@ -98,6 +99,9 @@ void AddSeeds(CLI::App* app, GradFlags* flags) {
                   "steps per interval of the parallel way (default: the root of their number)")
       ->type_name("C")
       ->check(CLI::NonNegativeNumber);
+  app->add_flag("--estimate_error", flags->estimate_error,
+                "estimate what the tolerance of the solve makes of the gradients; takes four more "
+                "ways back");
 }
 
 void AddFlags(CLI::App* app, GradFlags* flags) {
@@ -160,6 +164,9 @@ absl::Status CheckFlags(const GradFlags& flags) {
     return InvalidArgument("target_class: expected with --loss cross_entropy, and only there");
   if (!flags.states.empty() && !flags.loss.empty())
     return InvalidArgument("states: expected no --loss beside it, as there are no outputs");
+  if (!flags.states.empty() && flags.estimate_error)
+    return InvalidArgument(
+        "states: expected no --estimate_error beside it: their error is not known");
   if (!flags.states.empty() && !(flags.outputs.empty() && flags.trajectory.empty()))
     return InvalidArgument("states: expected no --outputs and no --trajectory beside it");
   absl::Status status;
@@ -307,6 +314,7 @@ absl::Status PrepareSeeds(const GradFlags& flags, const v1::GetModelResponse& mo
   }
   task.way = flags.way == "parallel" ? v1::BACKWARD_WAY_PARALLEL : v1::BACKWARD_WAY_SEQUENTIAL;
   task.shooting_interval = flags.way_interval;
+  task.estimate_error = flags.estimate_error;
   if (!flags.out.empty()) task.gradients.push_back(v1::GRADIENT_BY_INPUTS);
   if (!flags.initial_out.empty()) task.gradients.push_back(v1::GRADIENT_BY_INITIAL_STATE);
   if (!flags.noise_out.empty()) task.gradients.push_back(v1::GRADIENT_BY_STEP_NOISE);
@@ -334,9 +342,25 @@ std::string ReportText(const BatchedGradientResult& result) {
   return DumpJson({{"losses", result.losses}, {"requests", requests}});
 }
 
+// The largest estimate of all samples, and how many have none.
+std::string ErrorText(const BatchedGradientResult& result) {
+  double largest = 0;
+  int64_t absent = 0;
+  for (const v1::BackwardReport& report : result.backward_reports) {
+    for (const v1::SampleBackwardReport& sample : report.samples()) {
+      largest = std::max(largest, sample.gradient_error_estimate());
+      absent += sample.has_gradient_error_estimate() ? 0 : 1;
+    }
+  }
+  std::string text = absl::StrFormat("; error of the gradients about %.1e", largest);
+  if (absent > 0) absl::StrAppend(&text, ", not known of ", absent, " samples");
+  return text;
+}
+
 // Prints what ran, unless `quiet`, and warnings about samples whose solve fell back or whose
 // gradient overflowed.
-void PrintSummary(const BatchedGradientResult& result, int64_t num_samples, bool quiet) {
+void PrintSummary(const BatchedGradientResult& result, const GradientTask& task, bool quiet) {
+  const int64_t num_samples = task.num_samples();
   SolveTotals totals;
   std::map<std::string, int64_t> solvers;
   for (const v1::SolveReport& report : result.reports) {
@@ -355,11 +379,12 @@ void PrintSummary(const BatchedGradientResult& result, int64_t num_samples, bool
   if (!quiet) {
     const double loss = std::accumulate(result.losses.begin(), result.losses.end(), 0.0);
     absl::FPrintF(
-        stderr, "%d samples in %d requests on %s; %s; back %s in %s, %d dependent stages%s\n",
+        stderr, "%d samples in %d requests on %s; %s; back %s in %s, %d dependent stages%s%s\n",
         num_samples, result.reports.size(), Printable(result.reports.front().device()),
         solvers.empty() ? "along given states" : StrCat("solved by: ", CountsText(solvers)),
         Printable(result.backward_reports.front().way()), FormatSeconds(seconds), stages,
-        result.losses.empty() ? "" : absl::StrFormat("; sum of losses %.9g", loss));
+        result.losses.empty() ? "" : absl::StrFormat("; sum of losses %.9g", loss),
+        task.estimate_error ? ErrorText(result) : "");
   }
   absl::FPrintF(stderr, "%s", WarningsText(totals));
   if (overflowed > 0)
@@ -405,7 +430,7 @@ absl::Status Run(const GradFlags& flags, const GlobalOptions& global) {
     return BatchedGradient(*client, model, prepared.task, options);
   }();
   if (!result.ok()) return result.status();
-  PrintSummary(*result, n, flags.quiet);
+  PrintSummary(*result, prepared.task, flags.quiet);
   return WriteResults(flags, *result);
 }
 

@@ -88,14 +88,7 @@ double LargestChange(std::span<const float> result, std::span<const float> displ
   return largest;
 }
 
-absl::Status Judge(const BackwardReport& report) {
-  if (report.termination == Termination::kCancelled) return absl::CancelledError("cancelled");
-  if (report.termination == Termination::kDeadline)
-    return absl::DeadlineExceededError("the deadline passed on the way back");
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::optional<double>> ErrorOf(const SystemShape& shape, const BackwardItem& done,
+absl::StatusOr<std::optional<double>> ErrorOf(int64_t state_dim, const BackwardItem& done,
                                               int64_t i, const StateError& state_error,
                                               GoBackFunction go_back) {
   const int64_t n = done.samples.num_samples;
@@ -103,7 +96,7 @@ absl::StatusOr<std::optional<double>> ErrorOf(const SystemShape& shape, const Ba
   const auto labels = Repeated(done.samples.labels, i, n);
   const auto of_outputs = Repeated(done.of_outputs, i, n);
   const auto of_final = Repeated(done.of_final, i, n);
-  const auto states = DisplacedStates(SampleOf(done.states, i, n), shape.state_dim, state_error);
+  const auto states = DisplacedStates(SampleOf(done.states, i, n), state_dim, state_error);
   const std::span<float> results[] = {SampleOf(done.inputs, i, n), SampleOf(done.initial, i, n),
                                       SampleOf(done.step_noise, i, n)};
   std::vector<float> displaced[3];
@@ -123,7 +116,7 @@ absl::StatusOr<std::optional<double>> ErrorOf(const SystemShape& shape, const Ba
                        .reports = reports,
                        .token = done.token};
   DEEPPCR_RETURN_IF_ERROR(go_back({&item, 1}));
-  for (const BackwardReport& report : reports) DEEPPCR_RETURN_IF_ERROR(Judge(report));
+  DEEPPCR_RETURN_IF_ERROR(JudgeReports(reports));
   double largest = 0;
   for (int k = 0; k < 3; ++k) {
     const double change = LargestChange(results[k], displaced[k], done.columns);
@@ -136,13 +129,13 @@ absl::StatusOr<std::optional<double>> ErrorOf(const SystemShape& shape, const Ba
 }  // namespace
 
 absl::StatusOr<std::vector<std::optional<double>>> EstimateGradientErrors(
-    const SystemShape& shape, const BackwardItem& done,
+    int64_t state_dim, const BackwardItem& done,
     std::span<const std::optional<StateError>> state_errors, GoBackFunction go_back) {
   std::vector<std::optional<double>> errors(state_errors.size());
   for (size_t i = 0; i < errors.size(); ++i) {
     if (!state_errors[i].has_value()) continue;
     DEEPPCR_ASSIGN_OR_RETURN(
-        errors[i], ErrorOf(shape, done, static_cast<int64_t>(i), *state_errors[i], go_back));
+        errors[i], ErrorOf(state_dim, done, static_cast<int64_t>(i), *state_errors[i], go_back));
   }
   return errors;
 }

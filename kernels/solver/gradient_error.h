@@ -2,6 +2,7 @@
 #ifndef DEEPPCR_KERNELS_SOLVER_GRADIENT_ERROR_H_
 #define DEEPPCR_KERNELS_SOLVER_GRADIENT_ERROR_H_
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -9,7 +10,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/problem/spec.h"
 #include "kernels/solver/backward_item.h"
 
 namespace deeppcr {
@@ -40,7 +40,7 @@ struct StateError {
 // is. Allocates. Errors: those of `go_back`, and kCancelled or kDeadlineExceeded where the token of
 // `done` has fired.
 absl::StatusOr<std::vector<std::optional<double>>> EstimateGradientErrors(
-    const SystemShape& shape, const BackwardItem& done,
+    int64_t state_dim, const BackwardItem& done,
     std::span<const std::optional<StateError>> state_errors, GoBackFunction go_back);
 
 inline constexpr int kDisplacements = 4;

@@ -10,6 +10,7 @@
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/solver/gradient_error.h"
 #include "server/codec/request_codec.h"
 
 namespace deeppcr {
@@ -32,6 +33,8 @@ absl::Status DecodeTrajectory(const v1::GradientRequest& request, const ModelInf
   if (request.loss() != v1::LOSS_UNSPECIFIED)
     return Mismatch("loss", "none beside a trajectory, as there are no outputs: set cotangents",
                     v1::Loss_Name(request.loss()));
+  if (request.estimate_error())
+    return Mismatch("estimate_error", "none beside a trajectory, whose error is not known", "true");
   const ExpectedShape expected = {"trajectory", {solve->num_steps + 1, info.state_dim}};
   DEEPPCR_ASSIGN_OR_RETURN(input->trajectory, DecodeTensor(request.trajectory(), expected,
                                                            solve->num_samples, solve->num_samples));
@@ -168,6 +171,16 @@ absl::Status AddBytes(std::initializer_list<int64_t> extents, int64_t* sum) {
   return absl::OkStatus();
 }
 
+// One sample's displaced states, with what goes back along them and what comes of it.
+absl::Status CountDisplaced(const ModelInfo& info, const GradientInput& input, int64_t steps,
+                            int64_t* scratch) {
+  const int64_t d = kDisplacements, m = input.columns, dim = info.state_dim;
+  DEEPPCR_RETURN_IF_ERROR(AddBytes({d, steps + 1, dim}, scratch));
+  DEEPPCR_RETURN_IF_ERROR(AddBytes({d, info.input_dim}, scratch));
+  DEEPPCR_RETURN_IF_ERROR(AddBytes({d, m, info.output_dim + 2 * dim + info.input_dim}, scratch));
+  return input.by_step_noise ? AddBytes({d, m, steps, dim}, scratch) : absl::OkStatus();
+}
+
 absl::Status CountBytes(const ModelInfo& info, int64_t max_message_bytes,
                         const GradientInput& input, SolveInput* solve) {
   const int64_t n = solve->num_samples, rows = n * input.columns;
@@ -183,6 +196,7 @@ absl::Status CountBytes(const ModelInfo& info, int64_t max_message_bytes,
                              max_message_bytes, ". Ask for fewer samples, cotangents or gradients");
   if (input.loss != v1::LOSS_UNSPECIFIED)
     DEEPPCR_RETURN_IF_ERROR(AddBytes({n, info.output_dim}, scratch));
+  if (input.estimates_error) DEEPPCR_RETURN_IF_ERROR(CountDisplaced(info, input, steps, scratch));
   const bool known = !input.trajectory.values.empty() || solve->options.return_trajectory;
   return known ? absl::OkStatus() : AddBytes({n, steps + 1, dim}, scratch);
 }
@@ -229,6 +243,7 @@ absl::StatusOr<GradientInput> DecodeGradient(const v1::GradientRequest& request,
   DEEPPCR_RETURN_IF_ERROR(DecodeLoss(request, info, n, &input));
   DEEPPCR_RETURN_IF_ERROR(DecodeWay(request, solve->num_steps, &input));
   DEEPPCR_RETURN_IF_ERROR(DecodeWanted(request, info, &input));
+  input.estimates_error = request.estimate_error();
   DEEPPCR_RETURN_IF_ERROR(CountBytes(info, max_message_bytes, input, solve));
   return input;
 }
@@ -255,15 +270,18 @@ std::vector<double> ComputeLosses(const GradientInput& input, std::span<const fl
 }
 
 void FillBackwardReport(const BackwardOptions& options, std::span<const BackwardReport> samples,
-                        double seconds, v1::BackwardReport* report) {
+                        std::span<const std::optional<double>> errors, double seconds,
+                        v1::BackwardReport* report) {
   report->set_way(std::string(ToString(options.way)));
   report->set_shooting_interval(options.shooting_interval);
   report->set_seconds(seconds);
-  for (const BackwardReport& from : samples) {
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const BackwardReport& from = samples[i];
     v1::SampleBackwardReport* to = report->add_samples();
     to->set_termination(std::string(ToString(from.termination)));
     to->set_dependent_stages(from.dependent_stages);
     to->set_column_passes(from.column_passes);
+    if (!errors.empty() && errors[i].has_value()) to->set_gradient_error_estimate(*errors[i]);
   }
 }
 

@@ -5,6 +5,7 @@
 // The part of Gradient that goes back: what starts it, and what it gives.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct GradientInput {
   std::span<const int32_t> classes;  // [n] for LOSS_CROSS_ENTROPY
   BackwardOptions wanted;            // as asked; see ResolveBackward
   bool by_inputs = false, by_initial_state = false, by_step_noise = false;
+  bool estimates_error = false;
 };
 
 // Decodes a request, and checks all but the finiteness of values. Errors: kInvalidArgument;
@@ -48,9 +50,10 @@ absl::Status CheckFinite(const GradientInput& input);
 std::vector<double> ComputeLosses(const GradientInput& input, std::span<const float> outputs,
                                   int64_t num_samples, std::span<float> cotangents);
 
-// Fills the report of a way back.
+// Fills the report of a way back. errors: one for each sample, or none at all.
 void FillBackwardReport(const BackwardOptions& options, std::span<const BackwardReport> samples,
-                        double seconds, v1::BackwardReport* report);
+                        std::span<const std::optional<double>> errors, double seconds,
+                        v1::BackwardReport* report);
 
 }  // namespace deeppcr
 

@@ -85,6 +85,13 @@ class SolveCall final : public Call,
     return absl::OkStatus();
   }
 
+  absl::Status FinishBack() override {
+    if constexpr (kGoesBack) {
+      return method_.way_back()->EstimateErrors(*system, *back, options, run_item, back_item);
+    }
+    return absl::OkStatus();
+  }
+
   void Done(absl::Status status, const JobTimings& timings) override {
     timings_ = timings;
     if (status.ok()) status = JudgeReports(Solved(), input_.options);

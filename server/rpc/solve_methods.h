@@ -129,7 +129,8 @@ struct GradientMethod {
 
   v1::SolveReport* report() { return reply->mutable_report(); }
   void FillBack(const BackwardOptions& options, double seconds) {
-    FillBackwardReport(options, back->reports(), seconds, reply->mutable_backward());
+    FillBackwardReport(options, back->reports(), back->errors(), seconds,
+                       reply->mutable_backward());
     reply->mutable_losses()->Add(back->losses().begin(), back->losses().end());
   }
   const google::protobuf::Message& Reply(const ServedModel&, const std::string& request_id) {

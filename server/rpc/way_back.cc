@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/solver/gradient_error.h"
 #include "server/codec/reply_codec.h"
 
 namespace deeppcr {
@@ -46,6 +47,7 @@ absl::StatusOr<BackwardOptions> WayBack::Resolve(const LoadedSystem& system,
 void WayBack::Allocate(const ModelInfo& info, int64_t num_steps, const Tensors& tensors,
                        RunItem* run, BackwardItem* item) {
   const int64_t n = run->samples.num_samples, m = input_.columns, dim = info.state_dim;
+  state_dim_ = dim;
   const auto allocate = [&](std::initializer_list<int64_t> extents, v1::Tensor* tensor) {
     if (tensor == nullptr) return std::span<float>();
     absl::InlinedVector<int64_t, 4> shape = {n};
@@ -78,6 +80,24 @@ absl::Status WayBack::Seed(const SolveInput& solve, const RunItem& run, Backward
   cotangents_.resize(run.outputs.size());
   losses_ = ComputeLosses(input_, run.outputs, solve.num_samples, cotangents_);
   item->of_outputs = cotangents_;
+  return absl::OkStatus();
+}
+
+absl::Status WayBack::EstimateErrors(const LoadedSystem& system, const BackwardOptions& back,
+                                     const ResolvedOptions& options, const RunItem& run,
+                                     const BackwardItem& item) {
+  if (!input_.estimates_error) return absl::OkStatus();
+  DEEPPCR_RETURN_IF_ERROR(JudgeReports(reports_));
+  std::vector<std::optional<StateError>> of_states;
+  for (const SampleReport& report : run.reports) {
+    std::optional<StateError>& error = of_states.emplace_back();
+    if (!report.error_estimate.has_value()) continue;
+    error = {.relative = *report.error_estimate, .floor = options.atol / options.rtol};
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(errors_, EstimateGradientErrors(state_dim_, item, of_states,
+                                                           [&](std::span<BackwardItem> items) {
+                                                             return system.GoBack(back, items);
+                                                           }));
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #define DEEPPCR_SERVER_RPC_WAY_BACK_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -45,19 +46,30 @@ class WayBack {
   // sample that did not converge, whose states have no gradient.
   absl::Status Seed(const SolveInput& solve, const RunItem& run, BackwardItem* item);
 
+  // Estimates, if that was asked for, what the errors of the states that `run` has found by
+  // `options` make of the gradients, once `item` has gone back. Errors: those of
+  // LoadedSystem::GoBack and of JudgeReports.
+  absl::Status EstimateErrors(const LoadedSystem& system, const BackwardOptions& back,
+                              const ResolvedOptions& options, const RunItem& run,
+                              const BackwardItem& item);
+
   // The status of a request that went back: kCancelled, kDeadlineExceeded, and, for
   // OnNoConvergence::kError, kAborted with the first sample whose gradient overflowed.
   absl::Status Judge(const SolveOptions& options) const;
 
   std::span<const double> losses() const { return losses_; }
   std::span<const BackwardReport> reports() const { return reports_; }
+  // One for each sample if they were asked for; see GradientResponse.
+  std::span<const std::optional<double>> errors() const { return errors_; }
 
  private:
   GradientInput input_;
+  int64_t state_dim_ = 0;
   std::vector<float> states_;      // [n, L + 1, D], where neither request nor reply has them
   std::vector<float> cotangents_;  // [n, output_dim] of a loss
   std::vector<double> losses_;
   std::vector<BackwardReport> reports_;
+  std::vector<std::optional<double>> errors_;
 };
 
 }  // namespace deeppcr

@@ -295,10 +295,11 @@ void Batcher::GoBack(Work* work) {
   }
   if (work->back_items.empty()) return;
   const absl::Status status = first.system->GoBack(*first.back, work->back_items);
-  work->back_seconds = SecondsBetween(start, Clock::now());
-  for (absl::Status& each : statuses) {
-    if (each.ok()) each = status;
+  for (size_t i = 0; i < statuses.size(); ++i) {
+    if (!statuses[i].ok()) continue;
+    statuses[i] = status.ok() ? work->batch.jobs[i]->FinishBack() : status;
   }
+  work->back_seconds = SecondsBetween(start, Clock::now());
 }
 
 void Batcher::RunIdle(Work* work) { work->idle(*work->idle_token); }

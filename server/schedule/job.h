@@ -40,9 +40,11 @@ class Job {
   virtual absl::Status Prepare() { return absl::OkStatus(); }
   // Completes back_item, on a worker, once run_item is computed. An error goes to Done.
   virtual absl::Status PrepareBack() { return absl::OkStatus(); }
+  // Does, on a worker, what is left once back_item has gone back. An error goes to Done.
+  virtual absl::Status FinishBack() { return absl::OkStatus(); }
   // status: OK if computed, see the reports; kCancelled, kDeadlineExceeded if dropped from the
   // queue; kUnavailable if the server stops; or the error of Prepare, PrepareBack,
-  // LoadedSystem::Run or GoBack.
+  // FinishBack, LoadedSystem::Run or GoBack.
   virtual void Done(absl::Status status, const JobTimings& timings) = 0;
 
   // Set before Enqueue, constant from then on.

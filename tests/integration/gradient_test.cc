@@ -323,6 +323,50 @@ TEST_F(GradientTest, GoesBackAlongStatesThatAreHandedIn) {
   EXPECT_EQ(response.backward().samples_size(), kSamples);
 }
 
+double Largest(const std::vector<float>& a) {
+  double largest = 0;
+  for (const float x : a) largest = std::max(largest, std::fabs(double{x}));
+  return largest;
+}
+
+// At trajectories of newton, against the gradient at the sequential trajectory.
+TEST_F(GradientTest, SaysWhatTheToleranceMakesOfIt) {
+  for (v1::GradientRequest request :
+       {OfResnet(Normals(kSamples * kPixels, 3)), OfDdpm(Normals(kSamples * kLatent, 3))}) {
+    const int64_t dim = request.has_generation() ? kPixels : kClasses;
+    SetTensor({kSamples, dim}, Normals(kSamples * dim, 4), request.mutable_cotangents());
+    request.add_gradients(v1::GRADIENT_BY_INITIAL_STATE);
+    request.set_estimate_error(true);
+    const v1::GradientResponse sequential = Answer(request);
+    for (const v1::SampleBackwardReport& report : sequential.backward().samples())
+      EXPECT_FALSE(report.has_gradient_error_estimate());
+    const std::vector<float> exact = Values(sequential.initial_state_gradients());
+    request.mutable_options()->set_solver("newton");
+    request.mutable_options()->set_rtol(1e-2);
+    const v1::GradientResponse solved = Answer(request);
+    const std::vector<float> got = Values(solved.initial_state_gradients());
+    for (int64_t i = 0; i < kSamples; ++i) {
+      const auto part = [&](const std::vector<float>& all) {
+        return std::vector(all.begin() + i * kLatent, all.begin() + (i + 1) * kLatent);
+      };
+      std::vector<float> way = part(got);
+      for (int64_t k = 0; k < kLatent; ++k) way[k] -= part(exact)[k];
+      const auto& report = solved.backward().samples(static_cast<int>(i));
+      ASSERT_EQ(solved.report().samples(static_cast<int>(i)).solver(), "newton");
+      ASSERT_TRUE(report.has_gradient_error_estimate()) << request.model();
+      // A relu has the same slope at all displaced states that are on its side of the kink.
+      if (request.has_generation()) {
+        EXPECT_GT(report.gradient_error_estimate(), 0);
+      }
+      EXPECT_LE(Largest(way) / Largest(part(got)), report.gradient_error_estimate() + 1e-5);
+    }
+    request.set_estimate_error(false);
+    const v1::GradientResponse plain = Answer(request);
+    EXPECT_EQ(plain.initial_state_gradients().data(), solved.initial_state_gradients().data());
+    EXPECT_FALSE(plain.backward().samples(0).has_gradient_error_estimate());
+  }
+}
+
 TEST_F(GradientTest, CrossEntropyIsItsFormula) {
   v1::GradientRequest request = OfResnet(Normals(kSamples * kPixels, 3));
   request.set_loss(v1::LOSS_CROSS_ENTROPY);

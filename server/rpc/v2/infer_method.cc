@@ -61,7 +61,7 @@ void InferMethod::AllocateBack(const ModelInfo& info, const SolveInput& input, R
 
 void InferMethod::FillBack(const BackwardOptions& options, double seconds) {
   back_report_ = Arena::CreateMessage<v1::BackwardReport>(arena_);
-  FillBackwardReport(options, back->reports(), seconds, back_report_);
+  FillBackwardReport(options, back->reports(), back->errors(), seconds, back_report_);
 }
 
 const Message& InferMethod::Reply(const ServedModel& model, const std::string& request_id) {

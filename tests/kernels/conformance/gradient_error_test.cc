@@ -67,7 +67,7 @@ class GradientRig {
   absl::StatusOr<std::vector<std::optional<double>>> Estimate(
       const BackwardItem& item, const std::optional<StateError>& state_error) {
     const std::optional<StateError> errors[] = {state_error};
-    return EstimateGradientErrors(rig_.shape(), item, errors, [&](std::span<BackwardItem> items) {
+    return EstimateGradientErrors(rig_.shape().state_dim, item, errors, [&](std::span<BackwardItem> items) {
       return runner_->Run({}, items);
     });
   }

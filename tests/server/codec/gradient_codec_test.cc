@@ -256,6 +256,10 @@ INSTANTIATE_TEST_SUITE_P(
                     },
                     "loss: expected none beside a trajectory, as there are no outputs: set "
                     "cotangents, got LOSS_MSE"},
+        BadGradient{"TrajectoryAndEstimate", &WithTrajectory,
+                    [](R& r) { r.set_estimate_error(true); },
+                    "estimate_error: expected none beside a trajectory, whose error is not known, "
+                    "got true"},
         // Cotangents.
         BadGradient{"NothingGoesBack", &GoodGradient, [](R& r) { r.clear_cotangents(); },
                     "cotangents: expected a tensor [n, 3] or [n, m, 3], final_state_cotangents, or "
@@ -418,9 +422,10 @@ TEST(GradientCodecTest, FillsTheReport) {
   const std::vector<BackwardReport> reports = {
       {.dependent_stages = 3, .column_passes = 2},
       {.termination = Termination::kNonFinite, .dependent_stages = 4, .column_passes = 5}};
+  const std::optional<double> errors[] = {0.125, std::nullopt};
   v1::BackwardReport report;
 
-  FillBackwardReport({.way = BackwardWay::kParallel, .shooting_interval = 6}, reports, 0.25,
+  FillBackwardReport({.way = BackwardWay::kParallel, .shooting_interval = 6}, reports, errors, 0.25,
                      &report);
 
   EXPECT_EQ(report.way(), "parallel");
@@ -430,7 +435,13 @@ TEST(GradientCodecTest, FillsTheReport) {
   EXPECT_EQ(report.samples(0).termination(), "direct");
   EXPECT_EQ(report.samples(0).dependent_stages(), 3);
   EXPECT_EQ(report.samples(0).column_passes(), 2);
+  EXPECT_EQ(report.samples(0).gradient_error_estimate(), 0.125);
   EXPECT_EQ(report.samples(1).termination(), "non_finite");
+  EXPECT_FALSE(report.samples(1).has_gradient_error_estimate());
+
+  report.Clear();
+  FillBackwardReport({}, reports, {}, 0.25, &report);
+  EXPECT_FALSE(report.samples(0).has_gradient_error_estimate());
 }
 
 }  // namespace

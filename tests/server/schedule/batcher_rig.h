@@ -56,6 +56,10 @@ class TestJob : public Job {
     back_item.reports = back_reports_;
     return back_status;
   }
+  absl::Status FinishBack() override {
+    finished_back = true;
+    return finish_status;
+  }
   void Done(absl::Status status, const JobTimings& timings) override {
     ++done_calls;
     done_.set_value({std::move(status), timings});
@@ -74,8 +78,8 @@ class TestJob : public Job {
   }
   void Cancel() { token_.Cancel(); }
 
-  absl::Status prepare_status, back_status;
-  bool solved_before_back = false;
+  absl::Status prepare_status, back_status, finish_status;
+  bool solved_before_back = false, finished_back = false;
   float gradient() const { return gradients_.front(); }
   std::atomic<int> done_calls{0};
   std::thread::id computed_by;

@@ -117,6 +117,25 @@ TEST_F(WayBackTest, IsNotGoneByAJobThatHasNoStates) {
   EXPECT_TRUE(blocker.Wait().status.ok());
 }
 
+TEST_F(WayBackTest, IsFinishedByEveryJobForItself) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  TestJob blocker(model_, 1), none(model_, 1), bad(model_, 1), good(model_, 2);
+  for (TestJob* job : {&none, &bad, &good}) job->GoBack({});
+  none.back_status = absl::AbortedError("not converged");
+  bad.finish_status = absl::CancelledError("cancelled");
+  Occupy(batcher, blocker);
+  for (TestJob* job : {&none, &bad, &good}) ASSERT_TRUE(batcher.Enqueue(job).ok());
+
+  fake_->gate.Open();
+
+  ExpectError(none.Wait().status, absl::StatusCode::kAborted, "not converged");
+  ExpectError(bad.Wait().status, absl::StatusCode::kCancelled, "cancelled");
+  EXPECT_TRUE(good.Wait().status.ok());
+  EXPECT_FALSE(none.finished_back);
+  EXPECT_TRUE(good.finished_back);
+  EXPECT_TRUE(blocker.Wait().status.ok());
+}
+
 TEST_F(WayBackTest, ErrorsOfEitherPartReachTheJob) {
   Batcher batcher({.schedule = {.workers = 1}});
   fake_->back_status = absl::UnavailableError("the device has failed");
