@@ -17,6 +17,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class GradCliTest : public CliTest {
@@ -155,6 +156,12 @@ TEST_F(GradCliTest, SaysWhatToDoWhereTheServerHasNone) {
   EXPECT_EQ(outcome.code, 1);
   EXPECT_EQ(outcome.err,
             "deeppcr: the server was started without gradients; start it with --gradients\n");
+}
+
+TEST_F(GradCliTest, ModelsSaysWhereThereAreGradients) {
+  EXPECT_THAT(RunAtServer("models draw").out, Not(HasSubstr("gradients")));
+  service_.describe = [](v1::GetModelResponse* model) { model->set_gradients(true); };
+  EXPECT_THAT(RunAtServer("models draw").out, HasSubstr("\ngradients: deeppcr grad\n"));
 }
 
 TEST_F(GradCliTest, RefusesBeforeAnythingIsComputed) {

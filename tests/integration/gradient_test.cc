@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of the demo models and of a random one, from the real server.
 #include <cmath>
+#include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <random>
@@ -553,6 +555,36 @@ TEST_F(GradientTest, CountsInMetrics) {
   for (int i = 0; i < 1000 && Metric(sent) < before + 1; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(Metric(backward), counted) << "Forward goes no way back";
+}
+
+TEST_F(GradientTest, IsAStageOfItsTrace) {
+  const testing::TemporaryDirectory folder;
+  const auto server = testing::ServerProcess::Start(
+      repository_->path(), {"--gradients", "--trace_file=" + folder.File("trace")});
+  ASSERT_NE(server, nullptr);
+  const auto stub = Connect(server->address());
+  v1::GradientRequest request;
+  request.set_model("net");
+  *request.mutable_inputs() = MakeRequest().inputs();
+  SetTensor({2, kOutputs}, {1, 1, 1, 1, 1, 1}, request.mutable_cotangents());
+  v1::ForwardResponse forward;
+  ASSERT_TRUE(deeppcr::Call(*stub, MakeRequest(), &forward).ok());
+  v1::GradientResponse response;
+  ASSERT_TRUE(Call(*stub, request, &response).ok());
+  server->Signal(SIGTERM);
+  ASSERT_EQ(server->Wait(20), 0);
+  std::ifstream file(folder.File("trace"));
+  const std::string trace{std::istreambuf_iterator<char>(file), {}};
+  const size_t forward_at = trace.find("\"name\":\"Forward net\"");
+  const size_t at = trace.find("\"name\":\"Gradient net\"");
+  ASSERT_NE(forward_at, std::string::npos);
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_GT(trace.find("\"name\":\"backward\""), at) << "Forward goes no way back";
+  size_t stage_at = at;
+  for (const char* stage : {"recv", "queue", "encode", "solve", "decode", "backward", "send"}) {
+    stage_at = trace.find("\"name\":\"" + std::string(stage) + "\"", stage_at);
+    EXPECT_NE(stage_at, std::string::npos) << stage;
+  }
 }
 
 TEST_F(GradientTest, IsRefusedUnlessTheOperatorAllowsIt) {

@@ -138,7 +138,7 @@ TEST_F(HostileTest, BytesThatAreNoMessage) {
       std::string("\x0a\x02\xff\xfe", 4),       // a name that is not UTF-8
   };
   for (const std::string& body : bodies) {
-    for (const char* method : {"Forward", "Compare", "GetModel", "LoadModel"}) {
+    for (const char* method : {"Forward", "Compare", "Gradient", "GetModel", "LoadModel"}) {
       const grpc::Status status = SendRaw(method, body);
       EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
       EXPECT_THAT(status.error_message(), HasSubstr("request: expected a deeppcr.v1."));
@@ -157,7 +157,7 @@ TEST_F(HostileTest, MillionsOfEmptyFields) {
   const double before = Metric("deeppcr_process_resident_memory_bytes");
   ASSERT_GT(before, 0);
   for (const std::string& body : {options, unknown}) {
-    for (const char* method : {"Forward", "Compare", "ListModels", "UnloadModel"}) {
+    for (const char* method : {"Forward", "Compare", "Gradient", "ListModels", "UnloadModel"}) {
       const grpc::Status status = SendRaw(method, body);
       EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
       EXPECT_THAT(status.error_message(), HasSubstr("at most 5120 fields")) << method;
