@@ -67,9 +67,9 @@ class GradientRig {
   absl::StatusOr<std::vector<std::optional<double>>> Estimate(
       const BackwardItem& item, const std::optional<StateError>& state_error) {
     const std::optional<StateError> errors[] = {state_error};
-    return EstimateGradientErrors(rig_.shape().state_dim, item, errors, [&](std::span<BackwardItem> items) {
-      return runner_->Run({}, items);
-    });
+    return EstimateGradientErrors(
+        rig_.shape().state_dim, item, errors,
+        [&](std::span<BackwardItem> items) { return runner_->Run({}, items); });
   }
   BackwardItem ItemAt(const std::vector<float>& states, std::vector<float>* gradient) {
     return {.samples = {.num_samples = 1, .inputs = attack_.inputs},
