@@ -11,36 +11,46 @@
 namespace deeppcr::cpu {
 namespace {
 
-absl::Status PackLayers(const DenseStackSpec& spec, const PackingLimits& limits,
-                        PackedStack* packed) {
+void FillLayers(const DenseStackSpec& spec, int64_t begin, int64_t end, PackedStack* packed) {
   const int64_t dim = spec.state_dim, width = packed->width;
-  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(spec.num_steps * width * (width + 1), limits));
-  packed->weights = AlignedBuffer<float>(spec.num_steps * width * width);
-  packed->biases = AlignedBuffer<float>(spec.num_steps * width);
-  DEEPPCR_RETURN_IF_ERROR(CheckAllocated(packed->weights.ok() && packed->biases.ok(),
-                                         spec.num_steps * width * (width + 1)));
-  for (int64_t l = 0; l < spec.num_steps; ++l) {
+  for (int64_t l = begin; l < end; ++l) {
     PackColumns(spec.weights.subspan(l * dim * dim, dim * dim), dim, dim, width,
                 packed->weights.data() + l * width * width);
     if (!spec.biases.empty())
       std::copy_n(spec.biases.data() + l * dim, dim, packed->biases.data() + l * width);
   }
+}
+
+// A column of the transposed matrix is a row of the matrix.
+void FillTransposed(const DenseStackSpec& spec, int64_t begin, int64_t end, PackedStack* packed) {
+  const int64_t dim = spec.state_dim, width = packed->width;
+  for (int64_t l = begin; l < end; ++l)
+    for (int64_t i = 0; i < dim; ++i)
+      std::copy_n(spec.weights.data() + (l * dim + i) * dim, dim,
+                  packed->transposed.data() + (l * width + i) * width);
+}
+
+absl::Status PackLayers(const DenseStackSpec& spec, const PackingLimits& limits,
+                        PackedStack* packed) {
+  const int64_t width = packed->width;
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(spec.num_steps * width * (width + 1), limits));
+  packed->weights = AlignedBuffer<float>(spec.num_steps * width * width);
+  packed->biases = AlignedBuffer<float>(spec.num_steps * width);
+  DEEPPCR_RETURN_IF_ERROR(CheckAllocated(packed->weights.ok() && packed->biases.ok(),
+                                         spec.num_steps * width * (width + 1)));
+  FillLayers(spec, 0, spec.num_steps, packed);
   return absl::OkStatus();
 }
 
 absl::Status PackTransposed(const DenseStackSpec& spec, const PackingLimits& limits,
                             PackedStack* packed) {
-  const int64_t dim = spec.state_dim, width = packed->width;
+  const int64_t width = packed->width;
   const int64_t floats = spec.num_steps * width * width;
   DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(2 * floats, limits));
   packed->transposed = AlignedBuffer<float>(floats);
   packed->zeros = AlignedBuffer<float>(width);
   DEEPPCR_RETURN_IF_ERROR(CheckAllocated(packed->transposed.ok() && packed->zeros.ok(), floats));
-  // A column of the transposed matrix is a row of the matrix.
-  for (int64_t l = 0; l < spec.num_steps; ++l)
-    for (int64_t i = 0; i < dim; ++i)
-      std::copy_n(spec.weights.data() + (l * dim + i) * dim, dim,
-                  packed->transposed.data() + (l * width + i) * width);
+  FillTransposed(spec, 0, spec.num_steps, packed);
   packed->has_backward = true;
   return absl::OkStatus();
 }
@@ -96,6 +106,17 @@ absl::Status PackedStack::AddParameterGradients(std::span<const ParameterSample>
       add(sample.decode_delta, decode.rows, sample.states + shape.num_steps * dim, dim,
           sums.decode_weight, sums.decode_bias);
   }
+  return absl::OkStatus();
+}
+
+absl::Status PackedStack::Repack(const DenseStackSpec& spec, int64_t begin, int64_t end) {
+  if (ShapeOf(spec) != shape || spec.encode.rows != encode.rows || spec.decode.rows != decode.rows)
+    return absl::InvalidArgumentError("repack: expected a dense stack of the same shape");
+  FillLayers(spec, begin, end, this);
+  if (has_backward) FillTransposed(spec, begin, end, this);
+  if (begin > 0) return absl::OkStatus();
+  RepackDense(spec.encode, &encode);
+  RepackDense(spec.decode, &decode);
   return absl::OkStatus();
 }
 
