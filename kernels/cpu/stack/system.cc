@@ -2,6 +2,8 @@
 #include "kernels/cpu/stack/system.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <utility>
 
 #include "kernels/base/status_macros.h"
@@ -55,6 +57,41 @@ absl::Status PackTransposed(const DenseStackSpec& spec, const PackingLimits& lim
   return absl::OkStatus();
 }
 
+// Samples whose vectors one call multiplies.
+constexpr size_t kSamplesOfCall = 64;
+using SampleVectors = std::array<const float*, kSamplesOfCall>;
+
+void AddOuterLayers(const PackedStack& stack, std::span<const ParameterSample> samples,
+                    const ParameterSums& sums) {
+  SampleVectors x, y;
+  const auto samples_of_call = std::ssize(samples);
+  for (size_t b = 0; b < samples.size(); ++b) {
+    x[b] = samples[b].encode_delta;
+    y[b] = samples[b].inputs;
+  }
+  if (stack.encode.rows > 0)
+    stack.kernels.add_outers({.samples = samples_of_call,
+                              .rows = stack.shape.state_dim,
+                              .cols = stack.encode.cols,
+                              .x = x.data(),
+                              .y = y.data(),
+                              .matrix = sums.encode_weight,
+                              .bias = sums.encode_bias});
+  for (size_t b = 0; b < samples.size(); ++b) {
+    x[b] = samples[b].decode_delta;
+    y[b] = samples[b].states;
+  }
+  if (stack.decode.rows > 0)
+    stack.kernels.add_outers({.samples = samples_of_call,
+                              .rows = stack.decode.rows,
+                              .cols = stack.shape.state_dim,
+                              .x = x.data(),
+                              .y = y.data(),
+                              .y_offset = stack.shape.num_steps * stack.shape.state_dim,
+                              .matrix = sums.decode_weight,
+                              .bias = sums.decode_bias});
+}
+
 }  // namespace
 
 int64_t PackedStack::memory_bytes() const {
@@ -85,26 +122,28 @@ absl::Status PackedStack::AddParameterGradients(std::span<const ParameterSample>
                                                 int64_t begin, int64_t end,
                                                 const ParameterSums& sums) const {
   const int64_t dim = shape.state_dim;
-  const auto add = [&](const float* delta, int64_t rows, const float* x, int64_t cols,
-                       float* weight, float* bias) {
-    if (weight != nullptr) kernels.add_outer(delta, rows, x, cols, weight);
-    for (int64_t i = 0; i < rows && bias != nullptr; ++i) bias[i] += delta[i];
-  };
   const auto part = [](float* all, int64_t offset) {
     return all == nullptr ? nullptr : all + offset;
   };
-  for (int64_t l = begin; l < end; ++l)
-    for (const ParameterSample& sample : samples)
-      add(sample.deltas + l * dim, dim, sample.states + l * dim, dim,
-          part(sums.weights, l * dim * dim), part(sums.biases, l * dim));
-  for (const ParameterSample& sample : samples) {
-    if (begin > 0) break;
-    if (encode.rows > 0)
-      add(sample.encode_delta, dim, sample.inputs, encode.cols, sums.encode_weight,
-          sums.encode_bias);
-    if (decode.rows > 0)
-      add(sample.decode_delta, decode.rows, sample.states + shape.num_steps * dim, dim,
-          sums.decode_weight, sums.decode_bias);
+  SampleVectors x, y;
+  for (size_t first = 0; first < samples.size(); first += kSamplesOfCall) {
+    const size_t count = std::min(kSamplesOfCall, samples.size() - first);
+    const std::span<const ParameterSample> some = samples.subspan(first, count);
+    for (size_t b = 0; b < count; ++b) {
+      x[b] = some[b].deltas;
+      y[b] = some[b].states;
+    }
+    for (int64_t l = begin; l < end; ++l)
+      kernels.add_outers({.samples = static_cast<int64_t>(count),
+                          .rows = dim,
+                          .cols = dim,
+                          .x = x.data(),
+                          .y = y.data(),
+                          .x_offset = l * dim,
+                          .y_offset = l * dim,
+                          .matrix = part(sums.weights, l * dim * dim),
+                          .bias = part(sums.biases, l * dim)});
+    if (begin == 0) AddOuterLayers(*this, some, sums);
   }
   return absl::OkStatus();
 }
