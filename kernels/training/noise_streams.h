@@ -14,7 +14,6 @@ enum class NoiseStream : uint32_t {
   kInitialParameters = 1,  // sample: the tensor
   kOrder = 2,              // sample: the epoch
   kSplit = 3,              // sample: 0
-  kInputNoise = 4,         // sample: step and place in the batch
 };
 
 }  // namespace deeppcr::training
