@@ -9,7 +9,7 @@
 namespace deeppcr::training {
 
 // The learning rate over a run: it rises in a line to `peak` within the first steps, and then stays
-// there or falls along half a cosine to `floor` times the peak in the last step.
+// there or falls along half a cosine, to `floor` times the peak where a step after the last would be.
 struct Schedule {
   double peak = 1e-3;
   int64_t warmup_steps = 0;
@@ -24,9 +24,8 @@ inline double LearningRate(const Schedule& schedule, int64_t step, int64_t num_s
            static_cast<double>(schedule.warmup_steps);
   if (!schedule.cosine) return schedule.peak;
   const auto after = static_cast<double>(step - schedule.warmup_steps);
-  const auto falling = static_cast<double>(num_steps - schedule.warmup_steps - 1);
-  const double part = falling > 0 ? after / falling : 0;
-  const double fall = 0.5 * (1 + std::cos(std::numbers::pi * part));
+  const auto falling = static_cast<double>(num_steps - schedule.warmup_steps);
+  const double fall = 0.5 * (1 + std::cos(std::numbers::pi * after / falling));
   return schedule.peak * (schedule.floor + (1 - schedule.floor) * fall);
 }
 
