@@ -85,6 +85,7 @@ class Trainer {
   const ParameterLayout& layout() const { return layout_; }
   std::string_view device() const { return system_->device(); }
   int64_t steps_per_epoch() const { return (data_.num_samples - 1) / options_.batch_size + 1; }
+  int64_t step() const { return step_; }  // steps done
   bool finished() const { return step_ == options_.num_steps; }
 
   // Takes the next step. Precondition: !finished(). Errors: kFailedPrecondition where
