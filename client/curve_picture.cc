@@ -60,19 +60,19 @@ struct Range {
   double At(double part) const { return low + part * (high - low); }
 };
 
-bool IsFinite(const CurvePoint& point) { return std::isfinite(point.x) && std::isfinite(point.y); }
-
 class Diagram {
  public:
-  Diagram(const Panel& panel, int64_t top, Picture* picture) : top_(top), picture_(picture) {
+  Diagram(const Panel& panel, int64_t top, Picture* picture)
+      : logarithmic_(panel.logarithmic), top_(top), picture_(picture) {
     for (const Curve& curve : panel.curves) {
       for (const CurvePoint& point : curve.points) {
-        if (!IsFinite(point)) continue;
+        if (!IsDrawn(point)) continue;
         x_.Add(point.x);
-        y_.Add(point.y);
+        y_.Add(Height(point.y));
       }
     }
     if (x_.empty()) return;
+    x_.Add(0);
     DrawGrid();
     for (const Curve& curve : panel.curves) Draw(curve);
   }
@@ -81,6 +81,14 @@ class Diagram {
   static constexpr int64_t kInnerWidth = kWidth - kLeft - kRight;
   static constexpr int64_t kInnerHeight = kPanelHeight - kTop - kBottom;
 
+  bool IsDrawn(const CurvePoint& point) const {
+    return std::isfinite(point.x) && std::isfinite(point.y) && !(logarithmic_ && point.y <= 0);
+  }
+  double Height(double y) const { return logarithmic_ ? std::log10(y) : y; }
+  double ValueAt(double part) const {
+    return logarithmic_ ? std::pow(10, y_.At(part)) : y_.At(part);
+  }
+
   int64_t Column(double part) const {
     return kLeft + std::llround(part * static_cast<double>(kInnerWidth - 1));
   }
@@ -88,12 +96,14 @@ class Diagram {
     return top_ + kTop + std::llround((1 - part) * static_cast<double>(kInnerHeight - 1));
   }
 
+  int64_t RowOf(const CurvePoint& point) const { return Row(y_.PartOf(Height(point.y))); }
+
   void DrawGrid() {
     for (int i = 0; i <= kGridLines; ++i) {
       const double part = static_cast<double>(i) / kGridLines;
       picture_->FillRectangle(kLeft, Row(part), kInnerWidth, 1, kGrid);
       picture_->FillRectangle(Column(part), top_ + kTop, 1, kInnerHeight, kGrid);
-      DrawText(absl::StrFormat("%.3g", y_.At(part)), kLeft - 8,
+      DrawText(absl::StrFormat("%.3g", ValueAt(part)), kLeft - 8,
                Row(part) - kGlyphHeight * kTextScale / 2, picture_);
       DrawText(absl::StrFormat("%.0f", x_.At(part)), Column(part) + 12,
                top_ + kPanelHeight - kBottom + 10, picture_);
@@ -103,14 +113,13 @@ class Diagram {
   void Draw(const Curve& curve) {
     for (size_t i = 0; i < curve.points.size(); ++i) {
       const CurvePoint& point = curve.points[i];
-      if (!IsFinite(point)) continue;
-      const int64_t x = Column(x_.PartOf(point.x)), y = Row(y_.PartOf(point.y));
+      if (!IsDrawn(point)) continue;
+      const int64_t x = Column(x_.PartOf(point.x)), y = RowOf(point);
       const int64_t size = curve.marked ? 5 : 2;
       picture_->FillRectangle(x - size / 2, y - size / 2, size, size, curve.colour);
-      if (i > 0 && IsFinite(curve.points[i - 1])) {
-        const CurvePoint& last = curve.points[i - 1];
-        DrawLine(Column(x_.PartOf(last.x)), Row(y_.PartOf(last.y)), x, y, curve.colour);
-      }
+      if (i == 0 || !IsDrawn(curve.points[i - 1])) continue;
+      const CurvePoint& last = curve.points[i - 1];
+      DrawLine(Column(x_.PartOf(last.x)), RowOf(last), x, y, curve.colour);
     }
   }
 
@@ -121,6 +130,7 @@ class Diagram {
                               colour);
   }
 
+  const bool logarithmic_;
   const int64_t top_;
   Picture* const picture_;
   Range x_, y_;

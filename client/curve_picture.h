@@ -21,9 +21,10 @@ struct Curve {
   bool marked = false;  // with a square at every point
 };
 
-// One diagram: its curves share the axes, whose ends are labelled by numbers.
+// One diagram: its curves share the axes, which are labelled by numbers; that of x begins at 0.
 struct Panel {
   std::vector<Curve> curves;
+  bool logarithmic = false;  // in y; a point that is not above 0 is left out, too
 };
 
 // The panels above one another; one without points is left empty.

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -32,6 +33,7 @@ struct TrainFlags {
   training::Destination destination;
   std::string loss = "cross_entropy", optimizer = "adamw", schedule = "cosine";
   std::string initialization, way = "sequential";  // initialization empty: by the model type
+  std::optional<double> gain;               // none: by the model type
   int64_t epochs = 10, steps = 0;
   training::TrainerOptions trainer;
   RunOptions run = {.checkpoint_every = 200};
@@ -71,9 +73,9 @@ void AddStepFlags(CLI::App* app, TrainFlags* flags) {
   app->add_option("--init", flags->initialization,
                   "first weights of the layers: normal, or orthogonal matrices (default: normal of "
                   "a resnet, orthogonal of an mlp)");
-  app->add_option("--gain", options.initialization.layer_gain,
-                  "their size: deviation times sqrt(width), or factor")
-      ->capture_default_str()
+  app->add_option("--gain", flags->gain,
+                  "their size: deviation times sqrt(width), or factor of the matrices (default: 0.1 "
+                  "of a resnet, 1 of an mlp)")
       ->type_name("X");
   app->add_option("--outer_gain", options.initialization.outer_gain,
                   "the same of the input and output layers")
@@ -167,8 +169,10 @@ absl::Status ReadNames(const ModelConfig& config, TrainFlags* flags) {
   DEEPPCR_ASSIGN_OR_RETURN(options.optimizer.kind, training::ParseOptimizerKind(flags->optimizer));
   DEEPPCR_ASSIGN_OR_RETURN(options.schedule.cosine,
                            IsSecond("schedule", flags->schedule, "constant", "cosine"));
-  if (flags->initialization.empty())
-    flags->initialization = config.model_type == "mlp" ? "orthogonal" : "normal";
+  // Small layers of a resnet leave the state nearly as it is; an mlp has to carry it through.
+  const bool mlp = config.model_type == "mlp";
+  if (flags->initialization.empty()) flags->initialization = mlp ? "orthogonal" : "normal";
+  options.initialization.layer_gain = flags->gain.value_or(mlp ? 1 : 0.1);
   DEEPPCR_ASSIGN_OR_RETURN(options.initialization.orthogonal_layers,
                            IsSecond("init", flags->initialization, "normal", "orthogonal"));
   DEEPPCR_ASSIGN_OR_RETURN(const bool parallel,

@@ -207,8 +207,9 @@ absl::StatusOr<std::string> CurvesPng(const std::vector<float>& losses,
     if (record.evaluation.accuracy.has_value())
       accuracy.points.push_back({step, *record.evaluation.accuracy});
   }
-  std::vector<Panel> panels = {{{std::move(steps), std::move(held_out)}}};
-  if (!accuracy.points.empty()) panels.push_back({{std::move(accuracy)}});
+  std::vector<Panel> panels = {
+      {.curves = {std::move(steps), std::move(held_out)}, .logarithmic = true}};
+  if (!accuracy.points.empty()) panels.push_back({.curves = {std::move(accuracy)}});
   return EncodePng(DrawPanels(panels));
 }
 
