@@ -55,9 +55,12 @@ struct Range {
     high = std::max(high, x);
   }
   bool empty() const { return low > high; }
-  // In [0, 1]; one value alone is in the middle.
-  double PartOf(double x) const { return high > low ? (x - low) / (high - low) : 0.5; }
-  double At(double part) const { return low + part * (high - low); }
+  // In [0, 1]; one value alone is in the middle. The ends may be farther apart than any number is
+  // large.
+  double PartOf(double x) const {
+    return high > low ? (x / 2 - low / 2) / (high / 2 - low / 2) : 0.5;
+  }
+  double At(double part) const { return (1 - part) * low + part * high; }
 };
 
 class Diagram {
