@@ -82,7 +82,7 @@ absl::StatusOr<std::vector<Entry>> ParseDirectory(std::string_view bytes) {
   if (Word(end, 4) != 0 || Word(end, 8) != count || offset > before_end ||
       size > before_end - offset)
     return ArchiveError(StrCat("directory: expected ", size, " bytes at offset ", offset,
-                        " in one file, before its end at ", before_end));
+                               " in one file, before its end at ", before_end));
   std::string_view directory = bytes.substr(offset, size);
   std::vector<Entry> entries;
   for (int64_t i = 0; i < count; ++i) {
@@ -96,11 +96,13 @@ absl::Status CheckEntry(const Entry& entry) {
   constexpr uint16_t kEncrypted = 1;
   if ((entry.flags & kEncrypted) != 0) return ArchiveError("expected no encryption");
   if (entry.method != kStored && entry.method != kDeflated)
-    return ArchiveError(StrCat("compression: expected stored or deflated (0 or 8), got ", entry.method));
+    return ArchiveError(
+        StrCat("compression: expected stored or deflated (0 or 8), got ", entry.method));
   if (entry.size == kInZip64 || entry.packed_size == kInZip64 || entry.local_offset == kInZip64)
     return ArchiveError("expected less than 4 GiB, got zip64");
   if (entry.method == kStored && entry.size != entry.packed_size)
-    return ArchiveError(StrCat("stored in ", entry.packed_size, " bytes, expected its ", entry.size));
+    return ArchiveError(
+        StrCat("stored in ", entry.packed_size, " bytes, expected its ", entry.size));
   return absl::OkStatus();
 }
 
@@ -113,7 +115,7 @@ absl::StatusOr<std::string_view> PackedBytes(std::string_view bytes, const Entry
   const size_t data = at + kLocalBytes + Word(bytes, at + 26) + Word(bytes, at + 28);
   if (data > bytes.size() || bytes.size() - data < entry.packed_size)
     return ArchiveError(StrCat("expected ", entry.packed_size, " bytes at offset ", data,
-                        ", the file has ", bytes.size()));
+                               ", the file has ", bytes.size()));
   return bytes.substr(data, entry.packed_size);
 }
 
@@ -134,9 +136,10 @@ absl::StatusOr<std::string> Inflate(std::string_view packed, size_t size) {
   }
   inflateEnd(&stream);
   if (result == Z_STREAM_END && bytes.size() == size) return bytes;
-  if (bytes.size() > size) return ArchiveError(StrCat("inflates to more than its ", size, " bytes"));
-  return ArchiveError(StrCat("expected ", size, " bytes of deflated data, it ends or errs after ",
-                      bytes.size()));
+  if (bytes.size() > size)
+    return ArchiveError(StrCat("inflates to more than its ", size, " bytes"));
+  return ArchiveError(
+      StrCat("expected ", size, " bytes of deflated data, it ends or errs after ", bytes.size()));
 }
 
 absl::StatusOr<Array> ParseArray(std::string_view file, const Entry& entry) {
@@ -148,8 +151,7 @@ absl::StatusOr<Array> ParseArray(std::string_view file, const Entry& entry) {
     DEEPPCR_ASSIGN_OR_RETURN(inflated, Inflate(packed, entry.size));
     bytes = inflated;
   }
-  const uLong checksum =
-      crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
+  const uLong checksum = crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
   if (checksum != entry.checksum) return ArchiveError("its checksum does not hold");
   return ParseNpy(bytes);
 }
@@ -165,7 +167,8 @@ absl::StatusOr<std::map<std::string, Array>> ParseNpz(std::string_view bytes) {
     if (total > kMaxArrayBytes)
       return ArchiveError(StrCat("expected at most ", kMaxArrayBytes, " bytes of arrays"));
     if (!entry.name.ends_with(".npy"))
-      return ArchiveError(StrCat("member ", Quoted(entry.name), ": expected a name that ends in .npy"));
+      return ArchiveError(
+          StrCat("member ", Quoted(entry.name), ": expected a name that ends in .npy"));
     const std::string name = entry.name.substr(0, entry.name.size() - 4);
     absl::StatusOr<Array> array = ParseArray(bytes, entry);
     if (!array.ok()) return WithContext(array.status(), StrCat("member ", Quoted(entry.name)));

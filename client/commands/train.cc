@@ -33,7 +33,7 @@ struct TrainFlags {
   training::Destination destination;
   std::string loss = "cross_entropy", optimizer = "adamw", schedule = "cosine";
   std::string initialization, way = "sequential";  // initialization empty: by the model type
-  std::optional<double> gain;               // none: by the model type
+  std::optional<double> gain;                      // none: by the model type
   int64_t epochs = 10, steps = 0;
   training::TrainerOptions trainer;
   RunOptions run = {.checkpoint_every = 200};
@@ -73,9 +73,10 @@ void AddStepFlags(CLI::App* app, TrainFlags* flags) {
   app->add_option("--init", flags->initialization,
                   "first weights of the layers: normal, or orthogonal matrices (default: normal of "
                   "a resnet, orthogonal of an mlp)");
-  app->add_option("--gain", flags->gain,
-                  "their size: deviation times sqrt(width), or factor of the matrices (default: 0.1 "
-                  "of a resnet, 1 of an mlp)")
+  app->add_option(
+         "--gain", flags->gain,
+         "their size: deviation times sqrt(width), or factor of the matrices (default: 0.1 "
+         "of a resnet, 1 of an mlp)")
       ->type_name("X");
   app->add_option("--outer_gain", options.initialization.outer_gain,
                   "the same of the input and output layers")
@@ -94,8 +95,7 @@ void AddOptimizerFlags(CLI::App* app, TrainFlags* flags) {
   app->add_option("--warmup_steps", schedule.warmup_steps, "steps in which it rises from zero")
       ->capture_default_str()
       ->type_name("N");
-  app->add_option("--schedule", flags->schedule, "then cosine or constant")
-      ->capture_default_str();
+  app->add_option("--schedule", flags->schedule, "then cosine or constant")->capture_default_str();
   number("--cosine_floor", &schedule.floor, "share of the rate at which the cosine ends");
   number("--momentum", &options.momentum, "of sgd");
   number("--beta1", &options.beta1, "of adam and adamw");
@@ -153,7 +153,8 @@ void AddFlags(CLI::App* app, TrainFlags* flags) {
       "Trains here, without a server. SIGINT and SIGTERM save a checkpoint and end the run.\n"
       "Example:\n"
       "  deeppcr train --config config.json --data digits.npz --validation 0.2 --epochs 30 \\\n"
-      "    --learning_rate 2e-3 --warmup_steps 50 --clip_norm 1 --repository models --model digits");
+      "    --learning_rate 2e-3 --warmup_steps 50 --clip_norm 1 --repository models --model "
+      "digits");
 }
 
 // The value of a flag that takes one of two names.
@@ -228,8 +229,8 @@ int64_t NumSteps(const TrainFlags& flags, int64_t num_samples) {
 std::string SummaryText(const training::Trainer& trainer, int64_t steps, double seconds,
                         const std::optional<training::Evaluation>& evaluation) {
   std::string text = StrCat(steps, " steps on ", trainer.device(), " in ", FormatSeconds(seconds));
-  if (steps > 0) absl::StrAppend(&text, ", ", FormatSeconds(seconds / static_cast<double>(steps)),
-                                 " each");
+  if (steps > 0)
+    absl::StrAppend(&text, ", ", FormatSeconds(seconds / static_cast<double>(steps)), " each");
   if (!evaluation.has_value()) return text;
   absl::StrAppendFormat(&text, "; held out: loss %.4g", evaluation->loss);
   if (evaluation->accuracy.has_value())
@@ -253,9 +254,8 @@ absl::Status Run(TrainFlags flags) {
                            LoadData(flags.data, flags.trainer.loss, config->input_dim,
                                     config->output_dim, flags.trainer.seed));
   flags.trainer.num_steps = flags.run.num_steps = NumSteps(flags, data.training.num_samples);
-  DEEPPCR_ASSIGN_OR_RETURN(
-      const std::unique_ptr<training::Trainer> trainer,
-      training::Trainer::Create(*config, flags.trainer, data.training));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::unique_ptr<training::Trainer> trainer,
+                           training::Trainer::Create(*config, flags.trainer, data.training));
   DEEPPCR_ASSIGN_OR_RETURN(json fingerprint, FingerprintOf(flags, config_json, data));
   TrainRun run(flags.run, trainer.get(), data.validation.has_value() ? &*data.validation : nullptr,
                std::move(fingerprint));
@@ -264,17 +264,16 @@ absl::Status Run(TrainFlags flags) {
   const auto begin = std::chrono::steady_clock::now();
   DEEPPCR_ASSIGN_OR_RETURN(const TrainRun::End end, run.Run());
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  const std::string summary = SummaryText(*trainer, trainer->step() - first_step, seconds.count(),
-                                          run.last_evaluation());
+  const std::string summary =
+      SummaryText(*trainer, trainer->step() - first_step, seconds.count(), run.last_evaluation());
   if (end == TrainRun::End::kInterrupted) {
     absl::FPrintF(stderr, "%s\ninterrupted after step %d of %d, saved in %s: --resume goes on\n",
                   summary, trainer->step(), flags.run.num_steps, flags.run.checkpoint);
     EndByInterrupt();
   }
-  DEEPPCR_ASSIGN_OR_RETURN(
-      const std::string place,
-      training::Publish(flags.destination, config_json, trainer->layout(),
-                        trainer->state().optimizer.parameters, data.training));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string place,
+                           training::Publish(flags.destination, config_json, trainer->layout(),
+                                             trainer->state().optimizer.parameters, data.training));
   std::error_code ignored;
   std::filesystem::remove(flags.run.checkpoint, ignored);
   if (!flags.run.quiet) absl::FPrintF(stderr, "%s\n", summary);

@@ -125,10 +125,9 @@ absl::StatusOr<TrainingData> LoadData(const DataFlags& flags, LossKind loss, int
                            LoadOne(flags.data, flags.inputs, flags.targets, loss, ""));
   if (!all.has_value())
     return InvalidArgument("expected samples: --data FILE.npz, or --inputs and --targets");
-  DEEPPCR_ASSIGN_OR_RETURN(
-      std::optional<Dataset> validation,
-      LoadOne(flags.validation_data, flags.validation_inputs, flags.validation_targets, loss,
-              "validation_"));
+  DEEPPCR_ASSIGN_OR_RETURN(std::optional<Dataset> validation,
+                           LoadOne(flags.validation_data, flags.validation_inputs,
+                                   flags.validation_targets, loss, "validation_"));
   DEEPPCR_RETURN_IF_ERROR(training::CheckDataset(*all, input_dim, output_dim, "training data"));
   if (flags.validation_share == 0) {
     if (validation.has_value())

@@ -72,8 +72,7 @@ json ToJson(const StepReport& report) {
 }
 
 json ToJson(const EvaluationRecord& record) {
-  json line = {{"step", record.step},
-               {"validation_loss", NumberOrNull(record.evaluation.loss)}};
+  json line = {{"step", record.step}, {"validation_loss", NumberOrNull(record.evaluation.loss)}};
   if (record.evaluation.accuracy.has_value())
     line["validation_accuracy"] = *record.evaluation.accuracy;
   return line;
@@ -100,8 +99,9 @@ absl::Status TrainRun::Prepare() {
   const bool there = std::filesystem::exists(options_.checkpoint, ignored);
   if (there && !options_.resume)
     return absl::AlreadyExistsError(
-        StrCat(options_.checkpoint, " is there already: --resume goes on with that run; remove it "
-                                    "to begin anew, or name another file with --checkpoint"));
+        StrCat(options_.checkpoint,
+               " is there already: --resume goes on with that run; remove it "
+               "to begin anew, or name another file with --checkpoint"));
   if (options_.resume) {
     DEEPPCR_ASSIGN_OR_RETURN(training::Checkpoint checkpoint,
                              training::ReadCheckpoint(options_.checkpoint));
@@ -116,8 +116,7 @@ absl::Status TrainRun::Prepare() {
   if (options_.log.empty()) return absl::OkStatus();
   log_.reset(std::fopen(options_.log.c_str(), options_.resume ? "ae" : "we"));
   if (log_ != nullptr) return absl::OkStatus();
-  return absl::UnavailableError(
-      StrCat("cannot open ", options_.log, ": ", std::strerror(errno)));
+  return absl::UnavailableError(StrCat("cannot open ", options_.log, ": ", std::strerror(errno)));
 }
 
 absl::StatusOr<TrainRun::End> TrainRun::Run() {
@@ -166,8 +165,7 @@ absl::Status TrainRun::Log(const json& line) {
   if (std::fwrite(text.data(), 1, text.size(), log_.get()) == text.size() &&
       std::fflush(log_.get()) == 0)
     return absl::OkStatus();
-  return absl::UnavailableError(
-      StrCat("cannot write ", options_.log, ": ", std::strerror(errno)));
+  return absl::UnavailableError(StrCat("cannot write ", options_.log, ": ", std::strerror(errno)));
 }
 
 void TrainRun::Show(const StepReport& report) {
@@ -184,8 +182,7 @@ void TrainRun::Show(const StepReport& report) {
 
 absl::Status TrainRun::DrawCurves() const {
   if (options_.curves.empty()) return absl::OkStatus();
-  DEEPPCR_ASSIGN_OR_RETURN(const std::string png,
-                           CurvesPng(trainer_.state().losses, evaluations_));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string png, CurvesPng(trainer_.state().losses, evaluations_));
   return WriteFile(options_.curves, png);
 }
 

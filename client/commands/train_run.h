@@ -72,8 +72,8 @@ class TrainRun {
   StatusLine line_;
 };
 
-// The curves of a run: losses of steps and of evaluations, by their logarithm, and below, where there is one, the
-// accuracy of evaluations.
+// The curves of a run: losses of steps and of evaluations, by their logarithm, and below, where
+// there is one, the accuracy of evaluations.
 absl::StatusOr<std::string> CurvesPng(const std::vector<float>& losses,
                                       const std::vector<training::EvaluationRecord>& evaluations);
 

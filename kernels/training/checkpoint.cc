@@ -84,8 +84,8 @@ absl::Status CheckRun(const json& run) {
 
 absl::Status ReadState(std::string_view text, Checkpoint* checkpoint) {
   DEEPPCR_ASSIGN_OR_RETURN(const json root, ParseJson(text, {.max_bytes = kMaxStateBytes}));
-  DEEPPCR_RETURN_IF_ERROR(CheckMembers(
-      root, {"format", "run", "step", "updates", "skips_in_a_row", "evaluations"}));
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckMembers(root, {"format", "run", "step", "updates", "skips_in_a_row", "evaluations"}));
   DEEPPCR_ASSIGN_OR_RETURN(const json* format, JsonMember(root, "format"));
   if (*format != std::string(kFormat))
     return InvalidArgument("state: format: expected \"", kFormat, "\", got ",

@@ -24,7 +24,7 @@ absl::StatusOr<OptimizerKind> ParseOptimizerKind(std::string_view name);
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
-  double momentum = 0.9;             // of sgd
+  double momentum = 0.9;              // of sgd
   double beta1 = 0.9, beta2 = 0.999;  // of adam and adamw
   double epsilon = 1e-8;
   // Of weights, not of biases: added to the gradient as weight_decay times the weight; with adamw
@@ -55,8 +55,7 @@ class Optimizer {
 
   // Takes a step along a gradient of this norm. False, and nothing has changed, where the gradient
   // is not finite, or so large that its squares, or the new parameters, would not be.
-  bool Update(std::span<const float> gradient, double norm, double learning_rate,
-              ThreadPool& pool);
+  bool Update(std::span<const float> gradient, double norm, double learning_rate, ThreadPool& pool);
 
  private:
   // Sets elements [begin, end) of next_; false if one is not finite.

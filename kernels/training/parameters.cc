@@ -73,15 +73,14 @@ absl::StatusOr<ParameterLayout> ParameterLayout::Of(const ModelConfig& config) {
   layout.Add("layers.bias", {L, D}, 0, true);
   layout.Add("output.weight", {config.output_dim, D}, D, false);
   layout.Add("output.bias", {config.output_dim}, 0, false);
-  layout.shape_ = {.num_steps = L,
-                   .state_dim = D,
-                   .residual = config.model_type == "resnet",
-                   .residual_scale = static_cast<float>(config.residual_scale),
-                   .activation = config.activation,
-                   .encode = {.rows = D,
-                              .cols = config.input_dim,
-                              .activation = config.input_activation},
-                   .decode = {.rows = config.output_dim, .cols = D}};
+  layout.shape_ = {
+      .num_steps = L,
+      .state_dim = D,
+      .residual = config.model_type == "resnet",
+      .residual_scale = static_cast<float>(config.residual_scale),
+      .activation = config.activation,
+      .encode = {.rows = D, .cols = config.input_dim, .activation = config.input_activation},
+      .decode = {.rows = config.output_dim, .cols = D}};
   return layout;
 }
 

@@ -35,8 +35,8 @@ bool IsNameCharacter(char c) {
 }
 
 absl::Status SystemError(std::string_view action, const fs::path& path, int error) {
-  return absl::UnavailableError(StrCat("cannot ", action, " ", path.string(), ": ",
-                                       std::generic_category().message(error)));
+  return absl::UnavailableError(
+      StrCat("cannot ", action, " ", path.string(), ": ", std::generic_category().message(error)));
 }
 
 int64_t LargestVersion(const fs::path& model) {
@@ -103,9 +103,8 @@ absl::Status WriteFiles(const std::string& folder, const std::string& config_jso
   DEEPPCR_RETURN_IF_ERROR(
       WriteFileAtomically(folder + "/model.safetensors", SafetensorsFile(tensors)));
   const int64_t count = std::min(kCalibrationSamples, data.num_samples);
-  const WrittenTensor inputs =
-      WrittenTensor::OfFloats("inputs", {count, data.input_dim},
-                              std::span(data.inputs).first(count * data.input_dim));
+  const WrittenTensor inputs = WrittenTensor::OfFloats(
+      "inputs", {count, data.input_dim}, std::span(data.inputs).first(count * data.input_dim));
   return WriteFileAtomically(folder + "/calibration.safetensors", SafetensorsFile({&inputs, 1}));
 }
 
@@ -136,15 +135,13 @@ absl::StatusOr<std::string> Publish(const Destination& destination, const std::s
   fs::create_directories(model, error);
   if (error) return SystemError("make", model, error.value());
   std::string pattern = (model / ".new-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr)
-    return SystemError("make a folder in", model, errno);
+  if (::mkdtemp(pattern.data()) == nullptr) return SystemError("make a folder in", model, errno);
   NewFolder folder(pattern);
   DEEPPCR_RETURN_IF_ERROR(WriteFiles(pattern, config_json, layout, parameters, data));
   const ModelFilesReport report = CheckModelFiles(pattern, {});
   if (!report.problems.empty()) return Internal("published: ", report.problems.front());
   DEEPPCR_RETURN_IF_ERROR(folder.Open());
-  const int64_t version =
-      destination.version > 0 ? destination.version : LargestVersion(model) + 1;
+  const int64_t version = destination.version > 0 ? destination.version : LargestVersion(model) + 1;
   const fs::path place = model / std::to_string(version);
   DEEPPCR_RETURN_IF_ERROR(folder.Rename(place));
   DEEPPCR_RETURN_IF_ERROR(SyncFolder(model));

@@ -9,7 +9,8 @@
 namespace deeppcr::training {
 
 // The learning rate over a run: it rises in a line to `peak` within the first steps, and then stays
-// there or falls along half a cosine, to `floor` times the peak where a step after the last would be.
+// there or falls along half a cosine, to `floor` times the peak where a step after the last would
+// be.
 struct Schedule {
   double peak = 1e-3;
   int64_t warmup_steps = 0;

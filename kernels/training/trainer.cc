@@ -114,8 +114,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const ModelConfig& conf
   DEEPPCR_RETURN_IF_ERROR(CheckOptions(options));
   DEEPPCR_ASSIGN_OR_RETURN(const ParameterLayout layout, ParameterLayout::Of(config));
   DEEPPCR_RETURN_IF_ERROR(CheckSizes(config, layout));
-  DEEPPCR_RETURN_IF_ERROR(
-      CheckDataset(data, config.input_dim, config.output_dim, "training data"));
+  DEEPPCR_RETURN_IF_ERROR(CheckDataset(data, config.input_dim, config.output_dim, "training data"));
   if (data.labels.empty() != (options.loss == LossKind::kMse))
     return InvalidArgument("loss: ", ToString(options.loss), " takes ",
                            options.loss == LossKind::kMse ? "targets" : "labels",
@@ -130,9 +129,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const ModelConfig& conf
 std::span<const int64_t> Trainer::BatchOf(int64_t step) {
   const int64_t epoch = step / steps_per_epoch();
   if (epoch != ordered_epoch_) {
-    order_ = ShuffledOrder(data_.num_samples, options_.seed,
-                           static_cast<uint32_t>(NoiseStream::kOrder),
-                           static_cast<uint64_t>(epoch));
+    order_ =
+        ShuffledOrder(data_.num_samples, options_.seed, static_cast<uint32_t>(NoiseStream::kOrder),
+                      static_cast<uint64_t>(epoch));
     ordered_epoch_ = epoch;
   }
   const int64_t begin = step % steps_per_epoch() * options_.batch_size;
@@ -201,8 +200,8 @@ absl::Status Trainer::FormGradient(std::span<const int64_t> batch, StepReport* r
   const auto n = static_cast<double>(batch.size());
   for (size_t first = 0; first < batch.size(); first += kTogether) {
     const size_t count = std::min<size_t>(kTogether, batch.size() - first);
-    DEEPPCR_RETURN_IF_ERROR(RunSamples(data_, batch.subspan(first, count), std::ssize(batch), &sums,
-                                       report));
+    DEEPPCR_RETURN_IF_ERROR(
+        RunSamples(data_, batch.subspan(first, count), std::ssize(batch), &sums, report));
     if (report->outcome != StepOutcome::kUpdated) break;
   }
   report->loss = sums.loss / n;
@@ -215,8 +214,8 @@ void Trainer::Update(StepReport* report) {
   const Stopwatch watch(&report->seconds.update);
   if (report->outcome == StepOutcome::kUpdated) {
     report->gradient_norm = Optimizer::NormOf(gradient_);
-    const bool updated = optimizer_.Update(gradient_, report->gradient_norm, report->learning_rate,
-                                           system_->pool());
+    const bool updated =
+        optimizer_.Update(gradient_, report->gradient_norm, report->learning_rate, system_->pool());
     if (!updated) report->outcome = StepOutcome::kNonFiniteGradient;
   }
   const bool updated = report->outcome == StepOutcome::kUpdated;
@@ -232,8 +231,7 @@ absl::StatusOr<StepReport> Trainer::Step() {
                "learning_rate, a longer warm-up or clip_norm may help)"));
   StepReport report = {.step = step_ + 1,
                        .epoch = step_ / steps_per_epoch(),
-                       .learning_rate =
-                           LearningRate(options_.schedule, step_, options_.num_steps)};
+                       .learning_rate = LearningRate(options_.schedule, step_, options_.num_steps)};
   {
     const Stopwatch watch(&report.seconds.pack);
     DEEPPCR_RETURN_IF_ERROR(Pack());

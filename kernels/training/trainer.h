@@ -66,7 +66,7 @@ struct Evaluation {
 // Where a run is: with the options and the data, all that the steps to come depend on.
 struct TrainerState {
   OptimizerState optimizer;
-  int64_t step = 0;          // steps done, skipped ones included
+  int64_t step = 0;  // steps done, skipped ones included
   int64_t skips_in_a_row = 0;
   std::vector<float> losses;  // of the steps done
 };

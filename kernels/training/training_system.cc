@@ -28,8 +28,8 @@ ResolvedOptions ForwardOptions(const SystemOptions& options, const SystemShape& 
           .rtol = options.rtol,
           .atol = SolveOptions{}.atol,
           .max_iterations = kDefaultMostIterations,
-          .shooting_interval = static_cast<int32_t>(
-              std::min<int64_t>(options.shooting_interval, shape.num_steps)),
+          .shooting_interval =
+              static_cast<int32_t>(std::min<int64_t>(options.shooting_interval, shape.num_steps)),
           .num_steps = shape.num_steps};
 }
 
@@ -67,12 +67,11 @@ absl::Status TrainingSystem::Prepare(std::span<const float> parameters,
   const SpaceLimits limits = {.min_shooting_interval = interval, .iterative = parallel};
   if (system_->SpaceBytes(limits) > kMaxWorkspaceBytes)
     return ResourceExhausted("shooting_interval: ", interval, " takes ",
-                             system_->SpaceBytes(limits), " bytes per thread, ",
-                             kMaxWorkspaceBytes, " allowed");
+                             system_->SpaceBytes(limits), " bytes per thread, ", kMaxWorkspaceBytes,
+                             " allowed");
   DEEPPCR_ASSIGN_OR_RETURN(runner_, Runner::Create(*system_, shape_, limits, &pool_, 1));
-  DEEPPCR_ASSIGN_OR_RETURN(
-      BackwardLimits backward,
-      ChooseBackwardLimits(*system_, shape_.num_steps, kMaxWorkspaceBytes));
+  DEEPPCR_ASSIGN_OR_RETURN(BackwardLimits backward,
+                           ChooseBackwardLimits(*system_, shape_.num_steps, kMaxWorkspaceBytes));
   backward.columns = 1;
   backward.parallel = parallel;
   backward.min_shooting_interval = interval;
@@ -104,8 +103,7 @@ absl::Status TrainingSystem::OverLayers(const Work& work) {
 
 absl::Status TrainingSystem::Pack(std::span<const float> parameters) {
   const DenseStackSpec spec = layout_.SpecOf(parameters);
-  return OverLayers(
-      [&](int64_t begin, int64_t end) { return system_->Repack(spec, begin, end); });
+  return OverLayers([&](int64_t begin, int64_t end) { return system_->Repack(spec, begin, end); });
 }
 
 absl::Status TrainingSystem::Forward(std::span<const float> inputs, std::span<float> outputs,
@@ -128,13 +126,12 @@ absl::Status TrainingSystem::Forward(std::span<const float> inputs, std::span<fl
 absl::StatusOr<bool> TrainingSystem::Backward(std::span<const float> of_outputs,
                                               std::span<float> gradients) {
   const int64_t dim = shape_.state_dim;
-  BackwardItem item = {
-      .samples = {.num_samples = n_, .inputs = inputs_},
-      .states = std::span(states_).first(n_ * (shape_.num_steps + 1) * dim),
-      .of_outputs = of_outputs,
-      .deltas = std::span(deltas_).first(n_ * shape_.num_steps * dim),
-      .encode_deltas = std::span(encode_deltas_).first(n_ * dim),
-      .reports = std::span(backward_reports_).first(n_)};
+  BackwardItem item = {.samples = {.num_samples = n_, .inputs = inputs_},
+                       .states = std::span(states_).first(n_ * (shape_.num_steps + 1) * dim),
+                       .of_outputs = of_outputs,
+                       .deltas = std::span(deltas_).first(n_ * shape_.num_steps * dim),
+                       .encode_deltas = std::span(encode_deltas_).first(n_ * dim),
+                       .reports = std::span(backward_reports_).first(n_)};
   DEEPPCR_RETURN_IF_ERROR(backward_runner_->Run(backward_, {&item, 1}));
   for (const BackwardReport& report : item.reports)
     if (report.termination != Termination::kDirect) return false;

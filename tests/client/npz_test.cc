@@ -47,9 +47,8 @@ struct Member {
         method(deflate ? 8 : 0),
         size(static_cast<uint32_t>(data.size())),
         packed_size(static_cast<uint32_t>(packed.size())),
-        checksum(static_cast<uint32_t>(
-            crc32(0, reinterpret_cast<const Bytef*>(data.data()),
-                  static_cast<uInt>(data.size())))) {}
+        checksum(static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(data.data()),
+                                             static_cast<uInt>(data.size())))) {}
   std::string name, packed;
   uint32_t method, size, packed_size, checksum, flags = 0;
 };
@@ -60,8 +59,7 @@ std::string Archive(const std::vector<Member>& members, const std::string& comme
     const auto offset = static_cast<uint32_t>(bytes.size());
     const std::string common = Little(m.flags, 2) + Little(m.method, 2) + Little(0, 4) +
                                Little(m.checksum, 4) + Little(m.packed_size, 4) +
-                               Little(m.size, 4) +
-                               Little(static_cast<uint32_t>(m.name.size()), 2);
+                               Little(m.size, 4) + Little(static_cast<uint32_t>(m.name.size()), 2);
     // NumPy's records have 20 bytes of extra fields, the directory has none.
     bytes += "PK\x03\x04" + Little(45, 2) + common + Little(20, 2) + m.name +
              std::string(20, '\0') + m.packed;
@@ -89,9 +87,8 @@ std::string ErrorOf(const Member& member) { return ErrorOf(Archive({member})); }
 
 TEST(NpzTest, ReadsStoredAndDeflatedArraysByName) {
   for (const bool deflate : {false, true}) {
-    const auto arrays = ParseNpz(Archive({{"inputs.npy", Inputs(), deflate},
-                                          {"labels.npy", Labels(), !deflate}},
-                                         "a comment"));
+    const auto arrays = ParseNpz(Archive(
+        {{"inputs.npy", Inputs(), deflate}, {"labels.npy", Labels(), !deflate}}, "a comment"));
     ASSERT_TRUE(arrays.ok()) << arrays.status();
     ASSERT_EQ(arrays->size(), 2);
     EXPECT_THAT(arrays->at("inputs").shape, ElementsAre(2, 2));

@@ -21,8 +21,7 @@ inline ModelConfig SmallModel(const std::string& type = "resnet", int64_t layers
           .state_dim = 5,
           .num_layers = layers,
           .activation = Activation::kTanh,
-          .residual_scale =
-              type == "resnet" ? 1 / std::sqrt(static_cast<double>(layers)) : 1.0};
+          .residual_scale = type == "resnet" ? 1 / std::sqrt(static_cast<double>(layers)) : 1.0};
 }
 
 // Normal inputs. Labels: whether the product of the first two is positive, which no linear map

@@ -168,8 +168,7 @@ TEST(CheckpointTest, RefusesOtherFilesNamingWhatIsWrong) {
   const TemporaryDirectory folder;
   const std::string path = folder.File("c.safetensors");
   ExpectError(ReadCheckpoint(path), absl::StatusCode::kNotFound, path);
-  ASSERT_TRUE(
-      testing::WriteSafetensors(path, {NamedTensor{"layers.weight", {1}, {0}}}).ok());
+  ASSERT_TRUE(testing::WriteSafetensors(path, {NamedTensor{"layers.weight", {1}, {0}}}).ok());
   ExpectError(ReadCheckpoint(path), absl::StatusCode::kInvalidArgument,
               "tensor \"state\" is missing");
   ASSERT_TRUE(testing::WriteSafetensors(path, {NamedTensor{"state", {1}, {0}}}).ok());
@@ -190,9 +189,8 @@ TEST(CheckpointTest, RefusesAStateOfOtherMembers) {
   const TemporaryDirectory folder;
   const std::string path = folder.File("c.safetensors");
   const auto refused = [&](const std::string& text, const std::string& part) {
-    const std::string header = R"({"state":{"dtype":"U8","shape":[)" +
-                               std::to_string(text.size()) + R"(],"data_offsets":[0,)" +
-                               std::to_string(text.size()) + "]}}";
+    const std::string header = R"({"state":{"dtype":"U8","shape":[)" + std::to_string(text.size()) +
+                               R"(],"data_offsets":[0,)" + std::to_string(text.size()) + "]}}";
     ASSERT_TRUE(WriteFileAtomically(path, testing::SafetensorsBytes(header, text)).ok());
     ExpectError(ReadCheckpoint(path), absl::StatusCode::kInvalidArgument, part);
   };

@@ -10,7 +10,6 @@
 #include <set>
 #include <vector>
 
-
 namespace deeppcr::training {
 namespace {
 

@@ -48,8 +48,8 @@ TEST(LossTest, IsNotFiniteWhereAnOutputIsNot) {
       for (const int32_t label : {0, 1, 2}) {
         EXPECT_FALSE(std::isfinite(CrossEntropy(outputs, label, 1, {}).loss)) << place << label;
       }
-      EXPECT_FALSE(std::isfinite(
-          MeanSquaredError(outputs, std::vector<float>{1, 2, 3}, 1, {}).loss));
+      EXPECT_FALSE(
+          std::isfinite(MeanSquaredError(outputs, std::vector<float>{1, 2, 3}, 1, {}).loss));
     }
   }
 }

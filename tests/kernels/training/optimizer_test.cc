@@ -58,8 +58,7 @@ class OptimizerTest : public ::testing::TestWithParam<OptimizerKind> {};
 TEST_P(OptimizerTest, FollowsTheFormulasInDouble) {
   const ParameterLayout layout = Layout();
   for (const double clip : {0.0, 2.0}) {
-    const OptimizerOptions options = {
-        .kind = GetParam(), .weight_decay = 0.1, .clip_norm = clip};
+    const OptimizerOptions options = {.kind = GetParam(), .weight_decay = 0.1, .clip_norm = clip};
     Optimizer optimizer(layout, options, Normals(layout.size(), 1));
     std::vector<Plain> plain;
     for (const float x : optimizer.state().parameters) plain.push_back({.x = x});

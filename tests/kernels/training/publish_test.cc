@@ -60,8 +60,7 @@ TEST_F(PublishTest, WhatIsReadIsWhatWasTrained) {
   EXPECT_TRUE(std::ranges::equal(spec.decode.weight, trained.decode.weight));
   EXPECT_TRUE(std::ranges::equal(spec.decode.bias, trained.decode.bias));
   EXPECT_EQ(model.num_calibration, 600);
-  EXPECT_TRUE(std::ranges::equal(model.calibration_inputs,
-                                 std::span(data_.inputs).first(600 * 3)));
+  EXPECT_TRUE(std::ranges::equal(model.calibration_inputs, std::span(data_.inputs).first(600 * 3)));
   EXPECT_EQ(std::filesystem::status(place).permissions(), std::filesystem::perms(0755));
 }
 
@@ -83,7 +82,8 @@ TEST_F(PublishTest, LeavesNothingWhereTheVersionWouldNotLoad) {
 }
 
 TEST_F(PublishTest, RefusesNamesThatLeaveTheRepository) {
-  for (const std::string name : {"", ".", "..", "a/b", "../m", "m\n", std::string(129, 'a').c_str()})
+  for (const std::string name :
+       {"", ".", "..", "a/b", "../m", "m\n", std::string(129, 'a').c_str()})
     ExpectError(PublishAs(name, 0), absl::StatusCode::kInvalidArgument, "model: expected");
   ExpectError(PublishAs("m", -1), absl::StatusCode::kInvalidArgument, "version: expected");
   ASSERT_TRUE(WriteFileAtomically(folder_.File("file"), "x").ok());

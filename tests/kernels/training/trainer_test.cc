@@ -41,12 +41,11 @@ TEST(TrainerTest, AStepFollowsTheGradientOfTheWholeBatch) {
   for (const bool labelled : {true, false}) {
     const ModelConfig config = SmallModel();
     const Dataset data = ProductData(150, labelled);
-    const TrainerOptions options = {
-        .loss = labelled ? LossKind::kCrossEntropy : LossKind::kMse,
-        .optimizer = {.kind = OptimizerKind::kSgd, .momentum = 0},
-        .schedule = {.peak = 1, .cosine = false},
-        .batch_size = 150,
-        .num_steps = 1};
+    const TrainerOptions options = {.loss = labelled ? LossKind::kCrossEntropy : LossKind::kMse,
+                                    .optimizer = {.kind = OptimizerKind::kSgd, .momentum = 0},
+                                    .schedule = {.peak = 1, .cosine = false},
+                                    .batch_size = 150,
+                                    .num_steps = 1};
     const auto trainer = MakeTrainer(config, options, data);
     const std::vector<float> before = trainer->state().optimizer.parameters;
     const StepReport report = trainer->Step().value();
@@ -167,8 +166,8 @@ TEST(TrainerTest, SkipsAStepWhoseLossIsNotFinite) {
   data.inputs[6] = 3e38F;
   ModelConfig config = SmallModel();
   config.activation = Activation::kRelu;
-  const auto trainer = MakeTrainer(
-      config, {.loss = LossKind::kMse, .batch_size = 4, .num_steps = 12}, data);
+  const auto trainer =
+      MakeTrainer(config, {.loss = LossKind::kMse, .batch_size = 4, .num_steps = 12}, data);
   int64_t skipped = 0;
   for (int64_t i = 0; i < 12; ++i) {
     const TrainerState before = trainer->state();
@@ -222,9 +221,8 @@ TEST(TrainerTest, RefusesOptionsNamingThem) {
   refused("batch_size: expected at least 1", [](auto& o, auto&) { o.batch_size = 0; });
   refused("warmup_steps: expected 0 .. 1", [](auto& o, auto&) { o.schedule.warmup_steps = 2; });
   refused("learning_rate: expected a finite", [](auto& o, auto&) { o.schedule.peak = -1; });
-  refused("beta2: expected a number in [0, 1), got 1", [](auto& o, auto&) {
-    o.optimizer.beta2 = 1;
-  });
+  refused("beta2: expected a number in [0, 1), got 1",
+          [](auto& o, auto&) { o.optimizer.beta2 = 1; });
   refused("clip_norm", [](auto& o, auto&) { o.optimizer.clip_norm = NAN; });
   refused("shooting_interval", [](auto& o, auto&) { o.system.shooting_interval = 0; });
   refused("loss: mse takes targets; the training data has labels",

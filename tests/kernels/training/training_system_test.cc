@@ -118,18 +118,17 @@ TEST_P(TrainingGradientsTest, EqualDifferencesOfTheLossBothWaysOnBothBackends) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Stacks, TrainingGradientsTest,
-    ::testing::Values(Case{"mlp", Activation::kTanh, 6, 4, true},
-                      Case{"mlp", Activation::kRelu, 3, 7, false},
-                      Case{"resnet", Activation::kRelu, 9, 5, true},
-                      Case{"resnet", Activation::kSilu, 5, 16, false},
-                      Case{"mlp", Activation::kGelu, 1, 33, true},
-                      Case{"resnet", Activation::kMish, 2, 1, false}),
-    [](const auto& test) {
-      return test.param.type + std::to_string(test.param.layers) + "x" +
-             std::to_string(test.param.dim);
-    });
+INSTANTIATE_TEST_SUITE_P(Stacks, TrainingGradientsTest,
+                         ::testing::Values(Case{"mlp", Activation::kTanh, 6, 4, true},
+                                           Case{"mlp", Activation::kRelu, 3, 7, false},
+                                           Case{"resnet", Activation::kRelu, 9, 5, true},
+                                           Case{"resnet", Activation::kSilu, 5, 16, false},
+                                           Case{"mlp", Activation::kGelu, 1, 33, true},
+                                           Case{"resnet", Activation::kMish, 2, 1, false}),
+                         [](const auto& test) {
+                           return test.param.type + std::to_string(test.param.layers) + "x" +
+                                  std::to_string(test.param.dim);
+                         });
 
 TEST(TrainingSystemTest, GivesTheSameBitsWithAnyNumberOfThreads) {
   const ModelConfig config = ConfigOf("resnet", Activation::kTanh, 70, 9);
