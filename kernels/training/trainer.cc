@@ -198,8 +198,9 @@ absl::Status Trainer::FormGradient(std::span<const int64_t> batch, StepReport* r
   std::ranges::fill(gradient_, 0.0F);
   Sums sums;
   const auto n = static_cast<double>(batch.size());
-  for (size_t first = 0; first < batch.size(); first += kTogether) {
-    const size_t count = std::min<size_t>(kTogether, batch.size() - first);
+  const auto together = static_cast<size_t>(system_->samples_together());
+  for (size_t first = 0; first < batch.size(); first += together) {
+    const size_t count = std::min(together, batch.size() - first);
     DEEPPCR_RETURN_IF_ERROR(
         RunSamples(data_, batch.subspan(first, count), std::ssize(batch), &sums, report));
     if (report->outcome != StepOutcome::kUpdated) break;
@@ -248,8 +249,9 @@ absl::StatusOr<Evaluation> Trainer::Evaluate(const Dataset& data) {
   std::vector<int64_t> samples(data.num_samples);
   std::iota(samples.begin(), samples.end(), int64_t{0});
   Sums sums;
-  for (size_t first = 0; first < samples.size(); first += kTogether) {
-    const size_t count = std::min<size_t>(kTogether, samples.size() - first);
+  const auto together = static_cast<size_t>(system_->samples_together());
+  for (size_t first = 0; first < samples.size(); first += together) {
+    const size_t count = std::min(together, samples.size() - first);
     DEEPPCR_RETURN_IF_ERROR(
         RunSamples(data, std::span(samples).subspan(first, count), 1, &sums, nullptr));
   }

@@ -57,8 +57,9 @@ absl::Status PackTransposed(const DenseStackSpec& spec, const PackingLimits& lim
   return absl::OkStatus();
 }
 
-// Samples whose vectors one call multiplies.
-constexpr size_t kSamplesOfCall = 64;
+// Samples whose vectors one call multiplies: those of more come from too many places of memory at a
+// time.
+constexpr size_t kSamplesOfCall = 8;
 using SampleVectors = std::array<const float*, kSamplesOfCall>;
 
 void AddOuterLayers(const PackedStack& stack, std::span<const ParameterSample> samples,
