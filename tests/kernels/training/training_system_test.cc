@@ -144,6 +144,48 @@ TEST(TrainingSystemTest, GivesTheSameBitsWithAnyNumberOfThreads) {
   }
 }
 
+// Widths that are padded, and one that is not.
+TEST(TrainingSystemTest, TakesOtherWeightsToTheBitsOfANewSystem) {
+  for (const std::string backend : {"reference", "cpu"}) {
+    for (const int64_t dim : {3, 16, 33}) {
+      const ParameterLayout layout =
+          ParameterLayout::Of(ConfigOf("resnet", Activation::kTanh, 70, dim)).value();
+      const std::vector<float> parameters = RandomParameters(layout);
+      const Dataset data = RandomData(9, true);
+      const auto outputs_of = [&](std::span<const float> first, bool pack) {
+        auto system =
+            TrainingSystem::Create(layout, first, {.backend = backend, .num_threads = 1}).value();
+        if (pack) {
+          EXPECT_TRUE(system->Pack(parameters).ok());
+        }
+        std::vector<float> outputs(9 * 3);
+        TrainingSystem::ForwardCounts counts;
+        EXPECT_TRUE(system->Forward(data.inputs, outputs, &counts).ok());
+        return outputs;
+      };
+      const std::vector<float> others(layout.size(), 0.25F);
+      EXPECT_EQ(outputs_of(others, true), outputs_of(parameters, false)) << backend << dim;
+      EXPECT_NE(outputs_of(others, false), outputs_of(parameters, false)) << backend << dim;
+    }
+  }
+}
+
+TEST(TrainingSystemTest, ASystemRefusesWeightsOfAnotherShape) {
+  const auto layout_of = [](int64_t layers, int64_t dim) {
+    return ParameterLayout::Of(ConfigOf("mlp", Activation::kTanh, layers, dim)).value();
+  };
+  const ParameterLayout layout = layout_of(4, 5), longer = layout_of(5, 5), wider = layout_of(4, 6);
+  const std::vector<float> values(longer.size() + wider.size());
+  for (const std::string backend : {"reference", "cpu"}) {
+    SelectedBackends selected = SelectBackends(backend).value();
+    const auto system =
+        selected.backends[0].backend->NewSystem(layout.SpecOf(values), {.backward = true}).value();
+    EXPECT_TRUE(system->Repack(layout.SpecOf(values), 0, 4).ok());
+    for (const ParameterLayout* other : {&longer, &wider})
+      EXPECT_TRUE(absl::IsInvalidArgument(system->Repack(other->SpecOf(values), 0, 4)));
+  }
+}
+
 TEST(TrainingSystemTest, SaysWhereACotangentOverflows) {
   const ModelConfig config = ConfigOf("resnet", Activation::kIdentity, 40, 4);
   const ParameterLayout layout = ParameterLayout::Of(config).value();
