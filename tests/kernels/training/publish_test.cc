@@ -82,8 +82,8 @@ TEST_F(PublishTest, LeavesNothingWhereTheVersionWouldNotLoad) {
 }
 
 TEST_F(PublishTest, RefusesNamesThatLeaveTheRepository) {
-  for (const std::string name :
-       {"", ".", "..", "a/b", "../m", "m\n", std::string(129, 'a').c_str()})
+  for (const std::string& name :
+       std::vector<std::string>{"", ".", "..", "a/b", "../m", "m\n", std::string(129, 'a')})
     ExpectError(PublishAs(name, 0), absl::StatusCode::kInvalidArgument, "model: expected");
   ExpectError(PublishAs("m", -1), absl::StatusCode::kInvalidArgument, "version: expected");
   ASSERT_TRUE(WriteFileAtomically(folder_.File("file"), "x").ok());
