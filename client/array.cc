@@ -24,8 +24,8 @@ int64_t Array::row_size() const {
 
 absl::StatusOr<int64_t> CountElements(std::span<const int64_t> shape, int64_t max_elements,
                                       std::string_view what) {
-  if (shape.size() > kMaxRank) {
-    return InvalidArgument(what, ": expected at most ", kMaxRank, " dimensions, got ",
+  if (shape.size() > kMaxArrayRank) {
+    return InvalidArgument(what, ": expected at most ", kMaxArrayRank, " dimensions, got ",
                            shape.size());
   }
   for (const int64_t extent : shape) {

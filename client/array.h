@@ -16,7 +16,7 @@
 
 namespace deeppcr {
 
-inline constexpr int kMaxRank = 8;
+inline constexpr int kMaxArrayRank = 8;
 // Arrays and files larger than this are refused before memory is asked for.
 inline constexpr int64_t kMaxArrayBytes = int64_t{1} << 30;
 
@@ -31,7 +31,8 @@ struct Array {
 };
 
 // The number of elements of a shape. Errors: kInvalidArgument naming `what` for a negative extent,
-// a rank above kMaxRank, or more than max_elements (the product is checked before it can overflow).
+// a rank above kMaxArrayRank, or more than max_elements (the product is checked before it can
+// overflow).
 absl::StatusOr<int64_t> CountElements(std::span<const int64_t> shape, int64_t max_elements,
                                       std::string_view what);
 

@@ -36,6 +36,7 @@ constexpr Subcommand kSubcommands[] = {
     {"load", "Load or reload a model", AddLoad},
     {"unload", "Unload a model", AddUnload},
     {"health", "Ask whether the server, or a model, is serving", AddHealth},
+    {"train", "Train an mlp or resnet here, and publish it to a model repository", AddTrain},
     {"bench", "Measure throughput and latency under load", AddBench},
 };
 

@@ -30,8 +30,8 @@ class ArrayHandler final : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(number_float_t value, const string_t&) override { return Number(value); }
 
   bool start_array(std::size_t) override {
-    if (counts_.size() == kMaxRank) {
-      return Fail(StrCat("expected at most ", kMaxRank, " levels of arrays"));
+    if (counts_.size() == kMaxArrayRank) {
+      return Fail(StrCat("expected at most ", kMaxArrayRank, " levels of arrays"));
     }
     if (!counts_.empty()) ++counts_.back();
     if (leaf_depth_ != 0 && counts_.size() >= leaf_depth_) return Ragged();

@@ -102,8 +102,8 @@ class HeaderParser {
       if (!comma) return Unexpected("',' or ')'");
       DEEPPCR_ASSIGN_OR_RETURN(const int64_t extent, ParseExtent());
       shape.push_back(extent);
-      if (shape.size() > kMaxRank) {
-        return Error(StrCat("shape: expected at most ", kMaxRank, " dimensions"));
+      if (shape.size() > kMaxArrayRank) {
+        return Error(StrCat("shape: expected at most ", kMaxArrayRank, " dimensions"));
       }
       comma = Take(',');
     }

@@ -11,10 +11,10 @@
 
 namespace deeppcr {
 
-Progress::Progress(std::function<std::string()> text)
+ProgressText::ProgressText(std::function<std::string()> text)
     : text_(std::move(text)), thread_([this] { Run(); }) {}
 
-Progress::~Progress() {
+ProgressText::~ProgressText() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     done_ = true;
@@ -23,7 +23,7 @@ Progress::~Progress() {
   thread_.join();
 }
 
-void Progress::Run() {
+void ProgressText::Run() {
   const auto start = std::chrono::steady_clock::now();
   const bool terminal = isatty(STDERR_FILENO) != 0;
   const auto pause = terminal ? std::chrono::milliseconds(500) : std::chrono::milliseconds(5000);

@@ -12,13 +12,13 @@ namespace deeppcr {
 
 // Shows progress on standard error while the object lives, from the third second on: on a terminal
 // one line that is rewritten, elsewhere a line every five seconds.
-class Progress {
+class ProgressText {
  public:
   // `text` returns the line, without its end; it is called from another thread.
-  explicit Progress(std::function<std::string()> text);
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  explicit ProgressText(std::function<std::string()> text);
+  ~ProgressText();
+  ProgressText(const ProgressText&) = delete;
+  ProgressText& operator=(const ProgressText&) = delete;
 
  private:
   void Run();

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/progress_bar.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -14,8 +10,6 @@
 
 namespace deeppcr {
 namespace {
-
-constexpr size_t kBarWidth = 24;
 
 std::string SolveText(const v1::GenerateProgress& solve) {
   if (solve.solver().empty()) return "";
@@ -28,12 +22,6 @@ std::string SolveText(const v1::GenerateProgress& solve) {
     absl::StrAppend(&text, ", error estimate ", FormatError(solve.error_estimate()));
   }
   return text;
-}
-
-size_t TerminalWidth() {
-  winsize size = {};
-  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-  return known ? size.ws_col : 80;
 }
 
 }  // namespace
@@ -52,32 +40,16 @@ double FinishedPart(const GenerationProgress& progress) {
 }
 
 std::string ProgressBarText(const GenerationProgress& progress, double finished, size_t width) {
-  const auto filled = static_cast<size_t>(kBarWidth * finished);
-  const std::string text = absl::StrFormat("[%s%s] %d of %d samples%s", std::string(filled, '#'),
-                                           std::string(kBarWidth - filled, '.'), progress.done,
-                                           progress.num_samples, SolveText(progress.solve));
+  const std::string text =
+      absl::StrFormat("%s %d of %d samples%s", BarText(finished), progress.done,
+                      progress.num_samples, SolveText(progress.solve));
   return text.substr(0, width);
 }
 
-ProgressBar::~ProgressBar() {
-  Draw("");
-  absl::FPrintF(stderr, "\r");
-}
-
 void ProgressBar::Show(const GenerationProgress& progress) {
-  const auto now = std::chrono::steady_clock::now();
-  if (now < next_) return;
-  next_ = now + std::chrono::milliseconds(100);
+  if (!line_.Due()) return;
   finished_ = std::max(finished_, FinishedPart(progress));
-  // A full last column would begin a new line.
-  Draw(ProgressBarText(progress, finished_, TerminalWidth() - 1));
-}
-
-void ProgressBar::Draw(const std::string& text) {
-  const std::string wipe(drawn_ - std::min(drawn_, text.size()), ' ');
-  absl::FPrintF(stderr, "\r%s%s", text, wipe);
-  std::fflush(stderr);
-  drawn_ = text.size();
+  line_.Draw(ProgressBarText(progress, finished_, StatusLine::Width()));
 }
 
 }  // namespace deeppcr

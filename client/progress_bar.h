@@ -2,11 +2,11 @@
 #ifndef DEEPPCR_CLIENT_PROGRESS_BAR_H_
 #define DEEPPCR_CLIENT_PROGRESS_BAR_H_
 
-#include <chrono>
-#include <cstdint>
+#include <cstddef>
 #include <string>
 
 #include "client/batched_generate.h"
+#include "client/status_line.h"
 
 namespace deeppcr {
 
@@ -22,20 +22,12 @@ std::string ProgressBarText(const GenerationProgress& progress, double finished,
 // erased in the end.
 class ProgressBar {
  public:
-  ProgressBar() = default;
-  ~ProgressBar();
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
-
   // Draws ten times a second at most. The bar only grows, even if progress arrives out of order.
   void Show(const GenerationProgress& progress);
 
  private:
-  void Draw(const std::string& text);
-
-  std::chrono::steady_clock::time_point next_ = {};
+  StatusLine line_;
   double finished_ = 0;
-  size_t drawn_ = 0;
 };
 
 }  // namespace deeppcr

@@ -218,7 +218,7 @@ absl::Status Run(BenchFlags flags, const GlobalOptions& global) {
   };
   std::atomic<int64_t> done{0};
   const absl::StatusOr<LoadResult> result = [&] {
-    const Progress progress([&] { return StrCat(done.load(), " requests answered"); });
+    const ProgressText progress([&] { return StrCat(done.load(), " requests answered"); });
     return GenerateLoad(flags.load, send, &done);
   }();
   if (!result.ok()) return result.status();

@@ -38,6 +38,7 @@ RunCommand AddGrad(CLI::App* app, const GlobalOptions* global);
 RunCommand AddModels(CLI::App* app, const GlobalOptions* global);
 RunCommand AddPlan(CLI::App* app, const GlobalOptions* global);
 RunCommand AddLoad(CLI::App* app, const GlobalOptions* global);
+RunCommand AddTrain(CLI::App* app, const GlobalOptions* global);
 RunCommand AddUnload(CLI::App* app, const GlobalOptions* global);
 RunCommand AddHealth(CLI::App* app, const GlobalOptions* global);
 RunCommand AddBench(CLI::App* app, const GlobalOptions* global);

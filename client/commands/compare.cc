@@ -195,7 +195,7 @@ absl::Status Run(const CompareFlags& flags, const GlobalOptions& global) {
   DEEPPCR_ASSIGN_OR_RETURN(const v1::GetModelResponse model, ReadyModel(*client, flags.model));
   DEEPPCR_ASSIGN_OR_RETURN(const v1::CompareRequest request, BuildRequest(flags, model));
   const absl::StatusOr<v1::CompareResponse> reply = [&] {
-    const Progress progress([] { return std::string("comparing"); });
+    const ProgressText progress([] { return std::string("comparing"); });
     return client->Compare(request);
   }();
   if (!reply.ok()) return reply.status();

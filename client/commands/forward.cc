@@ -154,7 +154,7 @@ absl::Status Run(const ForwardFlags& flags, const GlobalOptions& global) {
   }
   const auto line = [&] { return StrCat(done.load(), " of ", inputs.rows(), " samples"); };
   absl::StatusOr<BatchedForwardResult> result = [&] {
-    const Progress progress(line);
+    const ProgressText progress(line);
     return BatchedForward(*client, model, inputs, options);
   }();
   if (!result.ok()) return result.status();

@@ -13,7 +13,7 @@ absl::Status Run(const ModelFlags& flags, const GlobalOptions& global) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client,
                            MakeClient(global, absl::Minutes(10)));
   const absl::StatusOr<v1::LoadModelResponse> reply = [&] {
-    const Progress progress([&] { return StrCat("loading ", flags.model); });
+    const ProgressText progress([&] { return StrCat("loading ", flags.model); });
     return client->LoadModel(flags.model, flags.version);
   }();
   if (!reply.ok()) return reply.status();

@@ -7,7 +7,7 @@
 namespace deeppcr {
 namespace {
 
-absl::Status Run(const ModelFlags& flags, const GlobalOptions& global) {
+absl::Status Unload(const ModelFlags& flags, const GlobalOptions& global) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client,
                            MakeClient(global, absl::Minutes(1)));
   DEEPPCR_RETURN_IF_ERROR(client->UnloadModel(flags.model, flags.version));
@@ -26,7 +26,7 @@ RunCommand AddUnload(CLI::App* app, const GlobalOptions* global) {
       "unless they were told otherwise.\n"
       "Example:\n"
       "  deeppcr unload --model digits-resnet --model_version 1");
-  return [flags, global] { return Run(*flags, *global); };
+  return [flags, global] { return Unload(*flags, *global); };
 }
 
 }  // namespace deeppcr

@@ -191,6 +191,14 @@ class System {
     (void)samples, (void)begin, (void)end, (void)sums;
     return absl::UnimplementedError("gradients of parameters are those of dense stacks only");
   }
+  // Takes the weights of layers begin .. end - 1, counted from 0, from a spec of the same shape, in
+  // place; where begin is 0, those of the outer layers too. For training, whose weights change in
+  // every step: spaces stay valid, and none may compute meanwhile. Thread-safe for layers apart.
+  // Errors: kUnimplemented but for dense stacks; kInvalidArgument for a spec of another shape.
+  virtual absl::Status Repack(const DenseStackSpec& spec, int64_t begin, int64_t end) {
+    (void)spec, (void)begin, (void)end;
+    return absl::UnimplementedError("this backend cannot take other weights for this system");
+  }
   // Takes the fitted guess. Only before the system serves. Errors: kResourceExhausted.
   virtual absl::Status SetAffineGuess(const AffineGuess& guess) = 0;
 };

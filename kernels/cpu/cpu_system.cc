@@ -54,6 +54,9 @@ class CpuSystem final : public System {
                                      int64_t end, const ParameterSums& sums) const override {
     return packed_->AddParameterGradients(samples, begin, end, sums);
   }
+  absl::Status Repack(const DenseStackSpec& spec, int64_t begin, int64_t end) override {
+    return packed_->Repack(spec, begin, end);
+  }
   absl::Status SetAffineGuess(const AffineGuess& guess) override {
     packed_->guess = guess;
     return absl::OkStatus();

@@ -105,6 +105,18 @@ constexpr int64_t RetreatScratchFloats(int64_t width, int64_t samples, int64_t c
   return (2 * kSlopesAhead * samples + samples * columns) * width;
 }
 
+// Outer products of vectors of several samples, summed one sample after another:
+//   matrix [rows, cols], row-major, += x_b y_b^T,  bias [rows] += x_b,  b = 0..samples-1,
+// x_b at x[b] + x_offset, y_b at y[b] + y_offset. matrix and bias may be null.
+struct OuterArgs {
+  int64_t samples, rows, cols;
+  const float* const* x;
+  const float* const* y;
+  int64_t x_offset, y_offset;
+  float* matrix;
+  float* bias;
+};
+
 struct Kernels {
   // Takes states [n, W] through steps (begin, end]; trajectories[b] + l * D receives z_l where that
   // pointer is not null (trajectories itself may be). scratch [kSequentialGroup, W]. Returns the
@@ -121,8 +133,7 @@ struct Kernels {
   int64_t (*retreat)(const RetreatArgs& args);
   // x[i] <- act'(x[i]); count is a multiple of 4.
   void (*differentiate)(Activation activation, float* x, int64_t count);
-  // matrix [rows, cols], row-major, += x [rows] y [cols]^T.
-  void (*add_outer)(const float* x, int64_t rows, const float* y, int64_t cols, float* matrix);
+  void (*add_outers)(const OuterArgs& args);
   // out[k] = column k of a matrix [count (column), width] times x [width].
   void (*dots)(const float* matrix, int64_t width, int64_t count, const float* x, float* out);
 };

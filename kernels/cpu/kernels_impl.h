@@ -514,15 +514,45 @@ inline void DifferentiateArray(Activation activation, float* x, int64_t count) {
   }
 }
 
-inline void AddOuter(const float* x, int64_t rows, const float* y, int64_t cols, float* matrix) {
-  constexpr int N = kNativeLanes;
-  for (int64_t i = 0; i < rows; ++i) {
-    float* to = matrix + i * cols;
-    const Vec<N> factor = Broadcast<N>(x[i]);
-    int64_t k = 0;
-    for (; k + N <= cols; k += N) Store(to + k, Fma(factor, Load<N>(y + k), Load<N>(to + k)));
-    for (; k < cols; ++k) to[k] = __builtin_fmaf(x[i], y[k], to[k]);
+// Rows [i, i + R) and columns [k, k + N), which stay in registers from sample to sample.
+template <int N, int R>
+DEEPPCR_INLINE void AddOuterBlock(const OuterArgs& args, int64_t i, int64_t k) {
+  float* const to = args.matrix + i * args.cols + k;
+  Vec<N> sum[R];
+  for (int r = 0; r < R; ++r) sum[r] = Load<N>(to + r * args.cols);
+  for (int64_t b = 0; b < args.samples; ++b) {
+    const float* x = args.x[b] + args.x_offset + i;
+    const Vec<N> y = Load<N>(args.y[b] + args.y_offset + k);
+    for (int r = 0; r < R; ++r) sum[r] = Fma(Broadcast<N>(x[r]), y, sum[r]);
   }
+  for (int r = 0; r < R; ++r) Store(to + r * args.cols, sum[r]);
+}
+
+// Columns from k on, as far as whole vectors go; returns the first one that is left.
+template <int N>
+DEEPPCR_INLINE int64_t AddOuterColumns(const OuterArgs& args, int64_t k) {
+  constexpr int R = 8;
+  for (; k + N <= args.cols; k += N) {
+    int64_t i = 0;
+    for (; i + R <= args.rows; i += R) AddOuterBlock<N, R>(args, i, k);
+    for (; i < args.rows; ++i) AddOuterBlock<N, 1>(args, i, k);
+  }
+  return k;
+}
+
+inline void AddOuters(const OuterArgs& args) {
+  for (int64_t b = 0; b < args.samples && args.bias != nullptr; ++b)
+    for (int64_t i = 0; i < args.rows; ++i) args.bias[i] += args.x[b][args.x_offset + i];
+  if (args.matrix == nullptr) return;
+  int64_t k = AddOuterColumns<kNativeLanes>(args, 0);
+  if constexpr (kNativeLanes > 8) k = AddOuterColumns<8>(args, k);
+  if constexpr (kNativeLanes > 4) k = AddOuterColumns<4>(args, k);
+  for (; k < args.cols; ++k)
+    for (int64_t i = 0; i < args.rows; ++i)
+      for (int64_t b = 0; b < args.samples; ++b)
+        args.matrix[i * args.cols + k] =
+            __builtin_fmaf(args.x[b][args.x_offset + i], args.y[b][args.y_offset + k],
+                           args.matrix[i * args.cols + k]);
 }
 
 // Four sums of four lanes each, in one order for every width.
@@ -544,7 +574,7 @@ inline void DotsOfColumns(const float* matrix, int64_t width, int64_t count, con
 template <int W>
 inline constexpr Kernels kTable = {&Advance<W>,         &Propagate<W>,  &Apply<W>,
                                    &Update<W>,          &ActivateArray, &Retreat<W>,
-                                   &DifferentiateArray, &AddOuter,      &DotsOfColumns};
+                                   &DifferentiateArray, &AddOuters,     &DotsOfColumns};
 
 inline Kernels TableFor(int64_t width) {
   switch (width) {

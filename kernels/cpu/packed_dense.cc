@@ -60,11 +60,16 @@ absl::StatusOr<PackedDense> PackDense(const DenseSpec& spec, Kernels (*kernels)(
   packed.bias = AlignedBuffer<float>(packed.width);
   DEEPPCR_RETURN_IF_ERROR(
       CheckAllocated(packed.weights.ok() && packed.bias.ok(), spec.cols * packed.width));
-  PackColumns(spec.weight, spec.rows, spec.cols, packed.width, packed.weights.data());
-  std::copy(spec.bias.begin(), spec.bias.end(), packed.bias.data());
-  packed.row_sum = LargestRowSum(spec);
+  RepackDense(spec, &packed);
   packed.kernels = kernels(packed.width);
   return packed;
+}
+
+void RepackDense(const DenseSpec& spec, PackedDense* packed) {
+  if (spec.rows == 0) return;
+  PackColumns(spec.weight, spec.rows, spec.cols, packed->width, packed->weights.data());
+  std::copy(spec.bias.begin(), spec.bias.end(), packed->bias.data());
+  packed->row_sum = LargestRowSum(spec);
 }
 
 // Sums four rows at a time: every padded width is a multiple of four.

@@ -37,6 +37,9 @@ struct PackedDense {
   }
 };
 
+// Puts the weights of a spec of the same shape in the places of those that are packed.
+void RepackDense(const DenseSpec& spec, PackedDense* packed);
+
 // Errors: kResourceExhausted with the bytes that could not be had.
 absl::StatusOr<PackedDense> PackDense(const DenseSpec& spec, Kernels (*kernels)(int64_t width));
 

@@ -66,7 +66,7 @@ class Recurrence {
                                 const CancelToken* token) = 0;
 };
 
-// A model as the spaces of one system share it. Immutable.
+// A model as the spaces of one system share it. Immutable but for Repack.
 class PackedSystem {
  public:
   virtual ~PackedSystem() = default;
@@ -93,6 +93,12 @@ class PackedSystem {
                                              const ParameterSums& sums) const {
     (void)samples, (void)begin, (void)end, (void)sums;
     return absl::UnimplementedError("gradients of parameters are those of dense stacks only");
+  }
+
+  // See System::Repack.
+  virtual absl::Status Repack(const DenseStackSpec& spec, int64_t begin, int64_t end) {
+    (void)spec, (void)begin, (void)end;
+    return absl::UnimplementedError("only dense stacks take other weights");
   }
 
   SystemShape shape;

@@ -164,6 +164,8 @@ struct SystemShape {
   // Iterations hardly become fewer with longer shooting intervals: only short ones are worth
   // trying.
   bool short_intervals = false;
+
+  bool operator==(const SystemShape&) const = default;
 };
 
 inline SystemShape ShapeOf(const DenseStackSpec& spec) {

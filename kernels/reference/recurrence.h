@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "kernels/backend/backend.h"
 
 namespace deeppcr::reference {
@@ -57,6 +58,11 @@ class Family {
   // Largest row sum of the absolute Jacobian of Decode at z.
   virtual double OutputAmplification(const std::vector<double>& z) const = 0;
   virtual int64_t memory_bytes() const = 0;
+  // See System::Repack.
+  virtual absl::Status Repack(const DenseStackSpec& spec, int64_t begin, int64_t end) {
+    (void)spec, (void)begin, (void)end;
+    return absl::UnimplementedError("only dense stacks take other weights");
+  }
   // True for dense stacks.
   virtual bool has_parameter_gradients() const { return false; }
 

@@ -339,6 +339,9 @@ class ReferenceSystem final : public System {
                                      int64_t end, const ParameterSums& sums) const override {
     return reference::AddParameterGradients(*family_, samples, begin, end, sums);
   }
+  absl::Status Repack(const DenseStackSpec& spec, int64_t begin, int64_t end) override {
+    return family_->Repack(spec, begin, end);
+  }
   absl::Status SetAffineGuess(const AffineGuess& guess) override {
     guess_ = guess;
     return absl::OkStatus();

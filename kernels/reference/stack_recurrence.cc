@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "kernels/reference/recurrence.h"
@@ -38,6 +39,7 @@ class StackFamily final : public Family {
     return static_cast<int64_t>((weights_.size() + biases_.size()) * sizeof(float));
   }
   bool has_parameter_gradients() const override { return true; }
+  absl::Status Repack(const DenseStackSpec& spec, int64_t begin, int64_t end) override;
   const DenseStackSpec& spec() const { return spec_; }
 
  private:
@@ -82,6 +84,30 @@ class StackRecurrence final : public Recurrence {
 std::unique_ptr<Recurrence> StackFamily::Encode(const SampleInput& input) const {
   return std::make_unique<StackRecurrence>(
       spec_, std::vector<double>(input.inputs, input.inputs + shape.input_dim));
+}
+
+std::array<size_t, 6> SizesOf(const DenseStackSpec& spec) {
+  return {spec.weights.size(),     spec.biases.size(),        spec.encode.weight.size(),
+          spec.encode.bias.size(), spec.decode.weight.size(), spec.decode.bias.size()};
+}
+
+// Copies elements [first, first + count) in place.
+void Retake(std::span<const float> from, int64_t first, int64_t count, std::vector<float>* to) {
+  if (!from.empty()) std::copy_n(from.begin() + first, count, to->begin() + first);
+}
+
+absl::Status StackFamily::Repack(const DenseStackSpec& spec, int64_t begin, int64_t end) {
+  if (ShapeOf(spec) != shape || SizesOf(spec) != SizesOf(spec_))
+    return absl::InvalidArgumentError("repack: expected a dense stack of the same shape");
+  const int64_t dim = spec_.state_dim, layer = dim * dim;
+  Retake(spec.weights, begin * layer, (end - begin) * layer, &weights_);
+  Retake(spec.biases, begin * dim, (end - begin) * dim, &biases_);
+  if (begin > 0) return absl::OkStatus();
+  Retake(spec.encode.weight, 0, std::ssize(encode_weight_), &encode_weight_);
+  Retake(spec.encode.bias, 0, std::ssize(encode_bias_), &encode_bias_);
+  Retake(spec.decode.weight, 0, std::ssize(decode_weight_), &decode_weight_);
+  Retake(spec.decode.bias, 0, std::ssize(decode_bias_), &decode_bias_);
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ TEST(CountElementsTest, ZeroExtentMakesEmptyWhateverTheOthers) {
 
 TEST(CountElementsTest, RefusesNegativeExtentAndRankAboveLimit) {
   EXPECT_FALSE(CountElements(std::vector<int64_t>{-1, 0}, 1000, "x").ok());
-  EXPECT_FALSE(CountElements(std::vector<int64_t>(kMaxRank + 1, 1), 1000, "x").ok());
+  EXPECT_FALSE(CountElements(std::vector<int64_t>(kMaxArrayRank + 1, 1), 1000, "x").ok());
 }
 
 TEST(TensorTest, RowsGoThereAndBack) {

@@ -71,6 +71,8 @@ LAYERS = (
     Layer('kernels/cuda/', ('kernels/cuda/', BACKEND, BASE) + PLAIN, forbidden=(BACKEND_REGISTRY,)),
     *(Layer(folder, (folder, PROGRAM, BACKEND, BASE) + PLAIN, forbidden=(BACKEND_REGISTRY,))
       for folder in BACKENDS),
+    # Training drives solvers on a backend that it asks for by name.
+    Layer('kernels/training/', ('kernels/training/', 'kernels/solver/', 'kernels/model/', BASE, BACKEND) + PLAIN),
     Layer('kernels/c_api/', ('kernels/c_api/', BASE) + ENGINE_API),
     # The engine: the files directly in kernels/.
     Layer('kernels/*', ('kernels/',), forbidden=BACKENDS),
@@ -85,6 +87,9 @@ LAYERS = (
     # The program: the files directly in server/.
     Layer('server/*', ('server/',) + PROTO + OF_SERVER,
           COMMON_LIBRARIES + RPC_LIBRARIES + METRICS_LIBRARIES),
+    # The one command that computes by itself.
+    Layer('client/commands/train', ('client/', 'kernels/training/', BASE),
+          COMMON_LIBRARIES + COMMAND_LINE_LIBRARIES),
     Layer('client/', ('client/', BASE) + PROTO,
           COMMON_LIBRARIES + RPC_LIBRARIES + COMMAND_LINE_LIBRARIES),
     Layer('tests/kernels/', ('kernels/', 'tests/kernels/', 'tests/testing/'),

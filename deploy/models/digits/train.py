@@ -24,7 +24,7 @@ def main() -> int:
     arguments = trainer.parse_arguments(__doc__, networks.SPECS)
     trainer.make_repeatable()
     digits, met = data.load(), True
-    training.export_held_out(digits, arguments.output_dir / "data")
+    training.export_digits(digits, arguments.output_dir / "data")
     for spec in (networks.SPECS[name] for name in arguments.models):
         directory = arguments.output_dir / "repository" / spec.name / "1"
         if not arguments.checks_only:

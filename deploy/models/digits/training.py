@@ -82,8 +82,10 @@ def export(network: networks.Network, digits: data.Digits, directory: pathlib.Pa
                            {"inputs": digits.train_inputs[:CALIBRATION_INPUTS]})
 
 
-def export_held_out(digits: data.Digits, directory: pathlib.Path) -> None:
-    """Writes the held-out part, float32 [n, 64] and int64 [n]."""
+def export_digits(digits: data.Digits, directory: pathlib.Path) -> None:
+    """Writes both parts: inputs float32 [n, 64], labels int64 [n]."""
     directory.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(directory / "digits_train.npz", inputs=digits.train_inputs,
+                        labels=digits.train_labels)
     np.save(directory / "digits_heldout.npy", digits.held_out_inputs)
     np.save(directory / "digits_heldout_labels.npy", digits.held_out_labels)

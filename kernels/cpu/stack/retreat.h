@@ -113,10 +113,12 @@ class Retreater {
   }
 
   DEEPPCR_INLINE void Back(int64_t l, const float* slopes) {
-    for (int64_t r = 0; r < rows_; ++r) {
-      const float* slope = slopes + r / args_.columns * width_;
-      for (int64_t at = 0; at < width_; at += N)
-        Store(deltas_ + r * width_ + at, Load<N>(slope + at) * Load<N>(args_.g + r * width_ + at));
+    for (int64_t b = 0; b < args_.samples; ++b) {
+      const float* slope = slopes + b * width_;
+      for (int64_t r = b * args_.columns; r < (b + 1) * args_.columns; ++r)
+        for (int64_t at = 0; at < width_; at += N)
+          Store(deltas_ + r * width_ + at,
+                Load<N>(slope + at) * Load<N>(args_.g + r * width_ + at));
     }
     GiveDeltas(l);
     constexpr int B = Shape<W>::kSharing;

@@ -24,6 +24,8 @@ struct PackedStack final : public PackedSystem {
   absl::Status AddParameterGradients(std::span<const ParameterSample> samples, int64_t begin,
                                      int64_t end, const ParameterSums& sums) const override;
 
+  absl::Status Repack(const DenseStackSpec& spec, int64_t begin, int64_t end) override;
+
   LayersView View() const;
 
   AlignedBuffer<float> weights, biases, lane_mask;

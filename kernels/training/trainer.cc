@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/training/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "kernels/training/noise_streams.h"
+
+namespace deeppcr::training {
+namespace {
+
+constexpr int64_t kTogether = TrainingSystem::kSamplesTogether;
+// States of the samples that are computed together, at most.
+constexpr int64_t kMostStateBytes = int64_t{8} << 30;
+
+// Adds the wall time of its life.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double* seconds) : seconds_(seconds) {}
+  ~Stopwatch() {
+    if (seconds_ == nullptr) return;
+    *seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double* const seconds_;  // null: nobody asks
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+absl::Status CheckAtLeast(std::string_view name, double value, double least) {
+  if (value >= least && std::isfinite(value)) return absl::OkStatus();
+  return InvalidArgument(name, ": expected a finite number of at least ", least, ", got ", value);
+}
+absl::Status CheckShare(std::string_view name, double value) {
+  if (value >= 0 && value < 1) return absl::OkStatus();
+  return InvalidArgument(name, ": expected a number in [0, 1), got ", value);
+}
+
+absl::Status CheckOptions(const TrainerOptions& options) {
+  if (options.num_steps < 1 || options.num_steps > kMostSteps)
+    return InvalidArgument("steps: expected 1 .. ", kMostSteps, ", got ", options.num_steps);
+  if (options.batch_size < 1)
+    return InvalidArgument("batch_size: expected at least 1, got ", options.batch_size);
+  if (options.schedule.warmup_steps < 0 || options.schedule.warmup_steps > options.num_steps)
+    return InvalidArgument("warmup_steps: expected 0 .. ", options.num_steps, " (steps), got ",
+                           options.schedule.warmup_steps);
+  if (options.system.shooting_interval < 1)
+    return InvalidArgument("shooting_interval: expected at least 1, got ",
+                           options.system.shooting_interval);
+  const OptimizerOptions& optimizer = options.optimizer;
+  absl::Status status = CheckAtLeast("learning_rate", options.schedule.peak, 0);
+  status.Update(CheckAtLeast("weight_decay", optimizer.weight_decay, 0));
+  status.Update(CheckAtLeast("clip_norm", optimizer.clip_norm, 0));
+  status.Update(CheckAtLeast("epsilon", optimizer.epsilon, 1e-30));
+  status.Update(CheckAtLeast("gain", options.initialization.layer_gain, 0));
+  status.Update(CheckAtLeast("outer_gain", options.initialization.outer_gain, 0));
+  status.Update(CheckShare("momentum", optimizer.momentum));
+  status.Update(CheckShare("beta1", optimizer.beta1));
+  status.Update(CheckShare("beta2", optimizer.beta2));
+  if (!(options.schedule.floor >= 0 && options.schedule.floor <= 1))
+    return InvalidArgument("cosine_floor: expected a number in [0, 1], got ",
+                           options.schedule.floor);
+  return status;
+}
+
+absl::Status CheckSizes(const ModelConfig& config, const ParameterLayout& layout) {
+  if (layout.size() > kMostParameters)
+    return ResourceExhausted("config: ", layout.size(), " parameters; at most ", kMostParameters,
+                             " can be trained");
+  const double floats = static_cast<double>(2 * config.num_layers + 2) *
+                        static_cast<double>(config.state_dim) * kTogether;
+  if (floats * sizeof(float) <= static_cast<double>(kMostStateBytes)) return absl::OkStatus();
+  return ResourceExhausted("config: the states of ", kTogether, " samples take ",
+                           floats * sizeof(float), " bytes; at most ", kMostStateBytes,
+                           " are allowed");
+}
+
+}  // namespace
+
+std::string_view ToString(StepOutcome outcome) {
+  switch (outcome) {
+    case StepOutcome::kUpdated:
+      return "updated";
+    case StepOutcome::kNonFiniteLoss:
+      return "non_finite_loss";
+    case StepOutcome::kNonFiniteGradient:
+      return "non_finite_gradient";
+  }
+  return "unknown";
+}
+
+Trainer::Trainer(const TrainerOptions& options, const ParameterLayout& layout, int64_t output_dim,
+                 const Dataset& data)
+    : options_(options),
+      layout_(layout),
+      output_dim_(output_dim),
+      data_(data),
+      optimizer_(layout, options.optimizer, InitialParameters(layout, options.initialization)),
+      gradient_(layout.size()),
+      inputs_(kTogether * data.input_dim),
+      outputs_(kTogether * output_dim),
+      of_outputs_(kTogether * output_dim) {}
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const ModelConfig& config,
+                                                         const TrainerOptions& options,
+                                                         const Dataset& data) {
+  DEEPPCR_RETURN_IF_ERROR(CheckOptions(options));
+  DEEPPCR_ASSIGN_OR_RETURN(const ParameterLayout layout, ParameterLayout::Of(config));
+  DEEPPCR_RETURN_IF_ERROR(CheckSizes(config, layout));
+  DEEPPCR_RETURN_IF_ERROR(CheckDataset(data, config.input_dim, config.output_dim, "training data"));
+  if (data.labels.empty() != (options.loss == LossKind::kMse))
+    return InvalidArgument("loss: ", ToString(options.loss), " takes ",
+                           options.loss == LossKind::kMse ? "targets" : "labels",
+                           "; the training data has ", data.labels.empty() ? "targets" : "labels");
+  std::unique_ptr<Trainer> trainer(new Trainer(options, layout, config.output_dim, data));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      trainer->system_,
+      TrainingSystem::Create(layout, trainer->optimizer_.state().parameters, options.system));
+  return trainer;
+}
+
+std::span<const int64_t> Trainer::BatchOf(int64_t step) {
+  const int64_t epoch = step / steps_per_epoch();
+  if (epoch != ordered_epoch_) {
+    order_ =
+        ShuffledOrder(data_.num_samples, options_.seed, static_cast<uint32_t>(NoiseStream::kOrder),
+                      static_cast<uint64_t>(epoch));
+    ordered_epoch_ = epoch;
+  }
+  const int64_t begin = step % steps_per_epoch() * options_.batch_size;
+  return std::span<const int64_t>(order_).subspan(
+      begin, std::min(options_.batch_size, data_.num_samples - begin));
+}
+
+absl::Status Trainer::Pack() {
+  if (packed_) return absl::OkStatus();
+  DEEPPCR_RETURN_IF_ERROR(system_->Pack(optimizer_.state().parameters));
+  packed_ = true;
+  return absl::OkStatus();
+}
+
+void Trainer::AddLosses(const Dataset& data, std::span<const int64_t> samples, int64_t of_batch,
+                        Sums* sums) {
+  const double scale = 1 / static_cast<double>(of_batch);
+  for (size_t b = 0; b < samples.size(); ++b) {
+    const int64_t at = static_cast<int64_t>(b) * output_dim_;
+    const std::span<const float> outputs = std::span(outputs_).subspan(at, output_dim_);
+    const std::span<float> gradient = std::span(of_outputs_).subspan(at, output_dim_);
+    const SampleLoss loss =
+        options_.loss == LossKind::kMse
+            ? MeanSquaredError(outputs, data.TargetsOf(samples[b]), scale, gradient)
+            : CrossEntropy(outputs, data.labels[samples[b]], scale, gradient);
+    sums->loss += loss.loss;
+    sums->correct += loss.correct ? 1 : 0;
+  }
+}
+
+absl::Status Trainer::RunSamples(const Dataset& data, std::span<const int64_t> samples,
+                                 int64_t of_batch, Sums* sums, StepReport* report) {
+  StepReport::Seconds* const seconds = report == nullptr ? nullptr : &report->seconds;
+  TrainingSystem::ForwardCounts unasked;
+  const auto n = std::ssize(samples);
+  const std::span<const float> inputs = std::span(inputs_).first(n * data.input_dim);
+  {
+    const Stopwatch watch(seconds == nullptr ? nullptr : &seconds->forward);
+    for (int64_t b = 0; b < n; ++b)
+      std::ranges::copy(data.InputsOf(samples[b]), inputs_.begin() + b * data.input_dim);
+    DEEPPCR_RETURN_IF_ERROR(system_->Forward(inputs, std::span(outputs_).first(n * output_dim_),
+                                             report == nullptr ? &unasked : &report->forward));
+  }
+  {
+    const Stopwatch watch(seconds == nullptr ? nullptr : &seconds->loss);
+    AddLosses(data, samples, of_batch, sums);
+  }
+  if (report == nullptr) return absl::OkStatus();
+  if (!std::isfinite(sums->loss)) {
+    report->outcome = StepOutcome::kNonFiniteLoss;
+    return absl::OkStatus();
+  }
+  const Stopwatch watch(&seconds->backward);
+  DEEPPCR_ASSIGN_OR_RETURN(
+      const bool finite,
+      system_->Backward(std::span(of_outputs_).first(n * output_dim_), gradient_));
+  if (!finite) report->outcome = StepOutcome::kNonFiniteGradient;
+  return absl::OkStatus();
+}
+
+// Samples that are computed together follow one another in the order of the batch, and so do their
+// terms in every sum.
+absl::Status Trainer::FormGradient(std::span<const int64_t> batch, StepReport* report) {
+  std::ranges::fill(gradient_, 0.0F);
+  Sums sums;
+  const auto n = static_cast<double>(batch.size());
+  const auto together = static_cast<size_t>(system_->samples_together());
+  for (size_t first = 0; first < batch.size(); first += together) {
+    const size_t count = std::min(together, batch.size() - first);
+    DEEPPCR_RETURN_IF_ERROR(
+        RunSamples(data_, batch.subspan(first, count), std::ssize(batch), &sums, report));
+    if (report->outcome != StepOutcome::kUpdated) break;
+  }
+  report->loss = sums.loss / n;
+  if (options_.loss == LossKind::kCrossEntropy)
+    report->accuracy = static_cast<double>(sums.correct) / n;
+  return absl::OkStatus();
+}
+
+void Trainer::Update(StepReport* report) {
+  const Stopwatch watch(&report->seconds.update);
+  if (report->outcome == StepOutcome::kUpdated) {
+    report->gradient_norm = Optimizer::NormOf(gradient_);
+    const bool updated =
+        optimizer_.Update(gradient_, report->gradient_norm, report->learning_rate, system_->pool());
+    if (!updated) report->outcome = StepOutcome::kNonFiniteGradient;
+  }
+  const bool updated = report->outcome == StepOutcome::kUpdated;
+  packed_ = packed_ && !updated;
+  skips_in_a_row_ = updated ? 0 : skips_in_a_row_ + 1;
+}
+
+absl::StatusOr<StepReport> Trainer::Step() {
+  if (skips_in_a_row_ >= kMostSkipsInARow)
+    return absl::FailedPreconditionError(
+        StrCat("training has diverged: loss or gradient of the last ", kMostSkipsInARow,
+               " steps was not finite; the parameters are those before them (a smaller "
+               "learning_rate, a longer warm-up or clip_norm may help)"));
+  StepReport report = {.step = step_ + 1,
+                       .epoch = step_ / steps_per_epoch(),
+                       .learning_rate = LearningRate(options_.schedule, step_, options_.num_steps)};
+  {
+    const Stopwatch watch(&report.seconds.pack);
+    DEEPPCR_RETURN_IF_ERROR(Pack());
+  }
+  DEEPPCR_RETURN_IF_ERROR(FormGradient(BatchOf(step_), &report));
+  Update(&report);
+  ++step_;
+  losses_.push_back(static_cast<float>(report.loss));
+  return report;
+}
+
+absl::StatusOr<Evaluation> Trainer::Evaluate(const Dataset& data) {
+  DEEPPCR_RETURN_IF_ERROR(Pack());
+  std::vector<int64_t> samples(data.num_samples);
+  std::iota(samples.begin(), samples.end(), int64_t{0});
+  Sums sums;
+  const auto together = static_cast<size_t>(system_->samples_together());
+  for (size_t first = 0; first < samples.size(); first += together) {
+    const size_t count = std::min(together, samples.size() - first);
+    DEEPPCR_RETURN_IF_ERROR(
+        RunSamples(data, std::span(samples).subspan(first, count), 1, &sums, nullptr));
+  }
+  const auto n = static_cast<double>(data.num_samples);
+  Evaluation evaluation = {.loss = sums.loss / n};
+  if (options_.loss == LossKind::kCrossEntropy)
+    evaluation.accuracy = static_cast<double>(sums.correct) / n;
+  return evaluation;
+}
+
+TrainerState Trainer::state() const {
+  return {.optimizer = optimizer_.state(),
+          .step = step_,
+          .skips_in_a_row = skips_in_a_row_,
+          .losses = losses_};
+}
+
+absl::Status Trainer::Restore(const TrainerState& state) {
+  const OptimizerState& own = optimizer_.state();
+  const bool fits = state.optimizer.parameters.size() == own.parameters.size() &&
+                    state.optimizer.first.size() == own.first.size() &&
+                    state.optimizer.second.size() == own.second.size();
+  if (!fits) return InvalidArgument("checkpoint: its parameters are those of another model");
+  if (state.step < 0 || state.step > options_.num_steps ||
+      std::cmp_not_equal(state.losses.size(), state.step))
+    return InvalidArgument("checkpoint: step ", state.step, " with ", state.losses.size(),
+                           " losses; expected as many, at most ", options_.num_steps);
+  if (state.optimizer.updates < 0 || state.optimizer.updates > state.step ||
+      state.skips_in_a_row < 0 || state.skips_in_a_row > state.step)
+    return InvalidArgument("checkpoint: ", state.optimizer.updates, " updates and ",
+                           state.skips_in_a_row, " skips in a row in ", state.step, " steps");
+  optimizer_.Restore(state.optimizer);
+  step_ = state.step;
+  skips_in_a_row_ = state.skips_in_a_row;
+  losses_ = state.losses;
+  packed_ = false;
+  return absl::OkStatus();
+}
+
+}  // namespace deeppcr::training

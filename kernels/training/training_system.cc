@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/training/training_system.h"
+
+#include <algorithm>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+
+namespace deeppcr::training {
+namespace {
+
+// Layers of a piece of work: some ten microseconds.
+constexpr int64_t kLayersOfPiece = 32;
+// Bytes of a thread's workspace of the parallel way.
+constexpr int64_t kMaxWorkspaceBytes = int64_t{256} << 20;
+
+int NumThreads(int asked) {
+  return asked > 0 ? asked : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+ResolvedOptions ForwardOptions(const SystemOptions& options, const SystemShape& shape) {
+  if (options.way == BackwardWay::kSequential)
+    return {.solver = "sequential", .num_steps = shape.num_steps};
+  return {.solver = "newton",
+          .rtol = options.rtol,
+          .atol = SolveOptions{}.atol,
+          .max_iterations = kDefaultMostIterations,
+          .shooting_interval =
+              static_cast<int32_t>(std::min<int64_t>(options.shooting_interval, shape.num_steps)),
+          .num_steps = shape.num_steps};
+}
+
+}  // namespace
+
+TrainingSystem::TrainingSystem(const ParameterLayout& layout, const SystemOptions& options)
+    : layout_(layout),
+      shape_(ShapeOf(layout.SpecOf(std::vector<float>(layout.size())))),
+      pool_(NumThreads(options.num_threads)),
+      forward_(ForwardOptions(options, shape_)),
+      backward_{.way = options.way, .shooting_interval = forward_.shooting_interval},
+      states_(kSamplesTogether * (shape_.num_steps + 1) * shape_.state_dim),
+      deltas_(kSamplesTogether * shape_.num_steps * shape_.state_dim),
+      encode_deltas_(kSamplesTogether * shape_.state_dim),
+      reports_(kSamplesTogether),
+      backward_reports_(kSamplesTogether),
+      samples_(kSamplesTogether) {}
+
+absl::StatusOr<std::unique_ptr<TrainingSystem>> TrainingSystem::Create(
+    const ParameterLayout& layout, std::span<const float> parameters,
+    const SystemOptions& options) {
+  std::unique_ptr<TrainingSystem> system(new TrainingSystem(layout, options));
+  DEEPPCR_RETURN_IF_ERROR(system->Prepare(parameters, options));
+  return system;
+}
+
+absl::Status TrainingSystem::Prepare(std::span<const float> parameters,
+                                     const SystemOptions& options) {
+  DEEPPCR_ASSIGN_OR_RETURN(SelectedBackends selected, SelectBackends(options.backend));
+  const SystemSpec spec = layout_.SpecOf(parameters);
+  backend_ = std::move(selected.backends.front().backend);
+  DEEPPCR_ASSIGN_OR_RETURN(system_, backend_->NewSystem(spec, {.backward = true}));
+  const bool parallel = backward_.way == BackwardWay::kParallel;
+  const int64_t interval = std::max<int64_t>(1, forward_.shooting_interval);
+  const SpaceLimits limits = {.min_shooting_interval = interval, .iterative = parallel};
+  if (system_->SpaceBytes(limits) > kMaxWorkspaceBytes)
+    return ResourceExhausted("shooting_interval: ", interval, " takes ",
+                             system_->SpaceBytes(limits), " bytes per thread, ", kMaxWorkspaceBytes,
+                             " allowed");
+  DEEPPCR_ASSIGN_OR_RETURN(runner_, Runner::Create(*system_, shape_, limits, &pool_, 1));
+  DEEPPCR_ASSIGN_OR_RETURN(BackwardLimits backward,
+                           ChooseBackwardLimits(*system_, shape_.num_steps, kMaxWorkspaceBytes));
+  backward.columns = 1;
+  backward.parallel = parallel;
+  backward.min_shooting_interval = interval;
+  DEEPPCR_ASSIGN_OR_RETURN(backward_runner_,
+                           BackwardRunner::Create(*system_, shape_, backward, &pool_, 1));
+  return absl::OkStatus();
+}
+
+int64_t TrainingSystem::memory_bytes() const {
+  const size_t floats = states_.size() + deltas_.size() + encode_deltas_.size();
+  return static_cast<int64_t>(floats * sizeof(float)) + system_->memory_bytes() +
+         runner_->memory_bytes() + backward_runner_->memory_bytes();
+}
+
+template <class Work>
+absl::Status TrainingSystem::OverLayers(const Work& work) {
+  std::mutex mutex;
+  absl::Status status;
+  auto piece = [&](int64_t i) {
+    const int64_t begin = i * kLayersOfPiece;
+    const absl::Status done = work(begin, std::min(begin + kLayersOfPiece, shape_.num_steps));
+    if (done.ok()) return;
+    std::lock_guard lock(mutex);
+    status = done;
+  };
+  pool_.ParallelFor((shape_.num_steps - 1) / kLayersOfPiece + 1, piece);
+  return status;
+}
+
+absl::Status TrainingSystem::Pack(std::span<const float> parameters) {
+  const DenseStackSpec spec = layout_.SpecOf(parameters);
+  return OverLayers([&](int64_t begin, int64_t end) { return system_->Repack(spec, begin, end); });
+}
+
+absl::Status TrainingSystem::Forward(std::span<const float> inputs, std::span<float> outputs,
+                                     ForwardCounts* counts) {
+  inputs_ = inputs;
+  n_ = std::ssize(outputs) / shape_.output_dim;
+  RunItem item = {
+      .samples = {.num_samples = n_, .inputs = inputs},
+      .outputs = outputs,
+      .trajectory = std::span(states_).first(n_ * (shape_.num_steps + 1) * shape_.state_dim),
+      .reports = std::span(reports_).first(n_)};
+  DEEPPCR_RETURN_IF_ERROR(runner_->Run(forward_, {&item, 1}, nullptr));
+  for (const SampleReport& report : item.reports) {
+    counts->fallbacks += report.fallback ? 1 : 0;
+    counts->iterations = std::max<int64_t>(counts->iterations, report.iterations);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> TrainingSystem::Backward(std::span<const float> of_outputs,
+                                              std::span<float> gradients) {
+  const int64_t dim = shape_.state_dim;
+  BackwardItem item = {.samples = {.num_samples = n_, .inputs = inputs_},
+                       .states = std::span(states_).first(n_ * (shape_.num_steps + 1) * dim),
+                       .of_outputs = of_outputs,
+                       .deltas = std::span(deltas_).first(n_ * shape_.num_steps * dim),
+                       .encode_deltas = std::span(encode_deltas_).first(n_ * dim),
+                       .reports = std::span(backward_reports_).first(n_)};
+  DEEPPCR_RETURN_IF_ERROR(backward_runner_->Run(backward_, {&item, 1}));
+  for (const BackwardReport& report : item.reports)
+    if (report.termination != Termination::kDirect) return false;
+  DEEPPCR_RETURN_IF_ERROR(AddGradients(of_outputs, gradients));
+  return true;
+}
+
+// The output layer has no activation: the cotangents of the outputs are those of its
+// pre-activations.
+absl::Status TrainingSystem::AddGradients(std::span<const float> of_outputs,
+                                          std::span<float> gradients) {
+  const int64_t dim = shape_.state_dim, steps = shape_.num_steps;
+  for (int64_t b = 0; b < n_; ++b)
+    samples_[b] = {.inputs = inputs_.data() + b * shape_.input_dim,
+                   .states = states_.data() + b * (steps + 1) * dim,
+                   .deltas = deltas_.data() + b * steps * dim,
+                   .encode_delta = encode_deltas_.data() + b * dim,
+                   .decode_delta = of_outputs.data() + b * shape_.output_dim};
+  const ParameterSums sums = layout_.SumsOf(gradients);
+  const std::span<const ParameterSample> samples = std::span(samples_).first(n_);
+  return OverLayers([&](int64_t begin, int64_t end) {
+    return system_->AddParameterGradients(samples, begin, end, sums);
+  });
+}
+
+}  // namespace deeppcr::training

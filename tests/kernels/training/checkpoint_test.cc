@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/training/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/base/file.h"
+#include "tests/testing/expect_error.h"
+#include "tests/testing/safetensors_writer.h"
+#include "tests/testing/training_run.h"
+
+namespace deeppcr::training {
+namespace {
+
+using deeppcr::testing::ExpectError;
+using deeppcr::testing::NamedTensor;
+using deeppcr::testing::ProductData;
+using deeppcr::testing::SmallModel;
+using deeppcr::testing::TemporaryDirectory;
+
+Checkpoint Example(int64_t step = 2, size_t parameters = 3) {
+  Checkpoint checkpoint;
+  checkpoint.run = {{"batch_size", 64}, {"learning_rate", 0.1}, {"optimizer", "adamw"}};
+  checkpoint.state = {.optimizer = {.parameters = std::vector<float>(parameters, 0.1F),
+                                    .first = std::vector<float>(parameters, -1e-38F),
+                                    .second = std::vector<float>(parameters, 2),
+                                    .updates = step - 1},
+                      .step = step,
+                      .skips_in_a_row = 1,
+                      .losses = std::vector<float>(step, 0.25F)};
+  checkpoint.state.losses.back() = std::numeric_limits<float>::quiet_NaN();
+  checkpoint.evaluations = {{1, {.loss = 0.3, .accuracy = 0.5}},
+                            {2, {.loss = std::numeric_limits<double>::infinity()}}};
+  return checkpoint;
+}
+
+// Without the time that a file takes to be safe on a disk.
+void Write(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+TEST(CheckpointTest, ComesBackAsItWas) {
+  const TemporaryDirectory folder;
+  const std::string path = folder.File("c.safetensors");
+  const Checkpoint written = Example();
+  ASSERT_TRUE(WriteCheckpoint(path, written).ok());
+  const Checkpoint read = ReadCheckpoint(path).value();
+  EXPECT_EQ(read.run, written.run);
+  EXPECT_EQ(read.state.optimizer.parameters, written.state.optimizer.parameters);
+  EXPECT_EQ(read.state.optimizer.first, written.state.optimizer.first);
+  EXPECT_EQ(read.state.optimizer.second, written.state.optimizer.second);
+  EXPECT_EQ(read.state.optimizer.updates, 1);
+  EXPECT_EQ(read.state.step, 2);
+  EXPECT_EQ(read.state.skips_in_a_row, 1);
+  ASSERT_EQ(read.state.losses.size(), 2);
+  EXPECT_EQ(read.state.losses[0], 0.25F);
+  EXPECT_TRUE(std::isnan(read.state.losses[1]));
+  ASSERT_EQ(read.evaluations.size(), 2);
+  EXPECT_EQ(read.evaluations[0].step, 1);
+  EXPECT_EQ(read.evaluations[0].evaluation.loss, 0.3);
+  EXPECT_EQ(read.evaluations[0].evaluation.accuracy, 0.5);
+  EXPECT_FALSE(std::isfinite(read.evaluations[1].evaluation.loss));
+  EXPECT_FALSE(read.evaluations[1].evaluation.accuracy.has_value());
+}
+
+// Through the file, at every step of an epoch.
+TEST(CheckpointTest, ResumesToTheSameBits) {
+  const TemporaryDirectory folder;
+  const std::string path = folder.File("c.safetensors");
+  const Dataset data = ProductData(40, true);
+  const TrainerOptions options = {.batch_size = 16, .num_steps = 9};
+  const auto whole = Trainer::Create(SmallModel(), options, data).value();
+  while (!whole->finished()) {
+    ASSERT_TRUE(WriteCheckpoint(path, {.state = whole->state()}).ok());
+    const auto resumed = Trainer::Create(SmallModel(), options, data).value();
+    ASSERT_TRUE(resumed->Restore(ReadCheckpoint(path)->state).ok());
+    ASSERT_TRUE(whole->Step().ok());
+    ASSERT_TRUE(resumed->Step().ok());
+    EXPECT_EQ(resumed->state().optimizer.parameters, whole->state().optimizer.parameters);
+    EXPECT_EQ(resumed->state().optimizer.second, whole->state().optimizer.second);
+    EXPECT_EQ(resumed->state().losses, whole->state().losses);
+  }
+}
+
+// A child writes checkpoints one after another, says when each is done, and is killed somewhere.
+TEST(CheckpointTest, AKilledWriterLeavesTheLastOrTheOneBefore) {
+  const TemporaryDirectory folder;
+  const std::string path = folder.File("c.safetensors");
+  int64_t within = 0;
+  for (int attempt = 0; attempt < 40; ++attempt) {
+    int pipe_ends[2];
+    ASSERT_EQ(::pipe(pipe_ends), 0);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      for (int64_t step = 2;; ++step) {
+        if (!WriteCheckpoint(path, Example(step, 100'000)).ok()) ::_exit(1);
+        if (::write(pipe_ends[1], &step, sizeof(step)) != sizeof(step)) ::_exit(1);
+      }
+    }
+    ::close(pipe_ends[1]);
+    int64_t done = 0, last = 0;
+    ASSERT_EQ(::read(pipe_ends[0], &done, sizeof(done)), ssize_t{sizeof(done)});
+    std::this_thread::sleep_for(std::chrono::microseconds(137 * attempt));
+    ASSERT_EQ(::kill(child, SIGKILL), 0);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    while (::read(pipe_ends[0], &last, sizeof(last)) == sizeof(last)) done = last;
+    ::close(pipe_ends[0]);
+    const absl::StatusOr<Checkpoint> read = ReadCheckpoint(path);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->state.optimizer.parameters.size(), 100'000);
+    EXPECT_EQ(std::ssize(read->state.losses), read->state.step);
+    EXPECT_GE(read->state.step, done);
+    EXPECT_LE(read->state.step, done + 1);
+    // Temporary files that the killed ones left.
+    within = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+      within += entry.path().string() != path ? 1 : 0;
+  }
+  EXPECT_GT(within, 0) << "no writer was killed while it wrote";
+}
+
+TEST(CheckpointTest, RefusesEveryFileThatIsCutShort) {
+  const TemporaryDirectory folder;
+  const std::string path = folder.File("c.safetensors"), cut = folder.File("cut.safetensors");
+  ASSERT_TRUE(WriteCheckpoint(path, Example()).ok());
+  const std::string bytes = ReadFile(path, 1 << 20).value();
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    Write(cut, bytes.substr(0, size));
+    ExpectError(ReadCheckpoint(cut), absl::StatusCode::kInvalidArgument, cut);
+  }
+}
+
+// A changed byte is either found, or a number that means something.
+TEST(CheckpointTest, SurvivesEveryChangedByte) {
+  const TemporaryDirectory folder;
+  const std::string path = folder.File("c.safetensors"), changed = folder.File("d.safetensors");
+  ASSERT_TRUE(WriteCheckpoint(path, Example()).ok());
+  const std::string bytes = ReadFile(path, 1 << 20).value();
+  int refused = 0;
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    for (const int flip : {0x01, 0x20, 0x80}) {
+      std::string other = bytes;
+      other[at] = static_cast<char>(other[at] ^ flip);
+      Write(changed, other);
+      const absl::StatusOr<Checkpoint> read = ReadCheckpoint(changed);
+      refused += read.ok() ? 0 : 1;
+      if (!read.ok()) continue;
+      for (const float x : read->state.optimizer.parameters) ASSERT_TRUE(std::isfinite(x));
+    }
+  }
+  EXPECT_GT(refused, 500);
+}
+
+TEST(CheckpointTest, RefusesOtherFilesNamingWhatIsWrong) {
+  const TemporaryDirectory folder;
+  const std::string path = folder.File("c.safetensors");
+  ExpectError(ReadCheckpoint(path), absl::StatusCode::kNotFound, path);
+  ASSERT_TRUE(testing::WriteSafetensors(path, {NamedTensor{"layers.weight", {1}, {0}}}).ok());
+  ExpectError(ReadCheckpoint(path), absl::StatusCode::kInvalidArgument,
+              "tensor \"state\" is missing");
+  ASSERT_TRUE(testing::WriteSafetensors(path, {NamedTensor{"state", {1}, {0}}}).ok());
+  ExpectError(ReadCheckpoint(path), absl::StatusCode::kInvalidArgument,
+              "tensor \"state\": expected a vector of U8, got F32 of shape [1]");
+  Checkpoint negative = Example();
+  negative.state.optimizer.second[1] = -1;
+  ASSERT_TRUE(WriteCheckpoint(path, negative).ok());
+  ExpectError(ReadCheckpoint(path), absl::StatusCode::kInvalidArgument, "tensor \"second\"");
+  Checkpoint infinite = Example();
+  infinite.state.optimizer.parameters[1] = std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(WriteCheckpoint(path, infinite).ok());
+  ExpectError(ReadCheckpoint(path), absl::StatusCode::kInvalidArgument,
+              "tensor \"parameters\": expected finite values");
+}
+
+TEST(CheckpointTest, RefusesAStateOfOtherMembers) {
+  const TemporaryDirectory folder;
+  const std::string path = folder.File("c.safetensors");
+  const auto refused = [&](const std::string& text, const std::string& part) {
+    const std::string header = R"({"state":{"dtype":"U8","shape":[)" + std::to_string(text.size()) +
+                               R"(],"data_offsets":[0,)" + std::to_string(text.size()) + "]}}";
+    ASSERT_TRUE(WriteFileAtomically(path, testing::SafetensorsBytes(header, text)).ok());
+    ExpectError(ReadCheckpoint(path), absl::StatusCode::kInvalidArgument, part);
+  };
+  const std::string begin = R"({"format":"deeppcr checkpoint 1","run":{},"step":1,)";
+  refused("{", "");
+  refused("[]", "object");
+  refused(R"({"format":"deeppcr checkpoint 2"})",
+          "state: format: expected \"deeppcr checkpoint 1\"");
+  refused(R"({"format":"deeppcr checkpoint 1","run":[]})", "state: run: expected an object");
+  refused(R"({"format":"deeppcr checkpoint 1","run":{"a":[]}})", "expected a scalar");
+  refused(R"({"format":"deeppcr checkpoint 1","run":{},"step":-1})", "state: step");
+  refused(begin + R"("updates":1e9})", "state: updates");
+  refused(begin + R"("updates":0,"skips_in_a_row":0,"evaluations":[[1,2]]})", "evaluations");
+  refused(begin + R"("updates":0,"skips_in_a_row":0,"evaluations":[[9,2,null]]})", "evaluations");
+  refused(begin + R"("updates":0,"skips_in_a_row":0,"evaluations":[]})",
+          "tensor \"losses\" is missing");
+  refused(begin + R"("more":0})", "more");
+}
+
+TEST(CheckpointTest, TellsRunsApartByTheFirstDifferentKey) {
+  const nlohmann::json run = Example().run;
+  EXPECT_TRUE(CheckSameRun(run, run).ok());
+  nlohmann::json other = run;
+  other["batch_size"] = 32;
+  ExpectError(CheckSameRun(run, other), absl::StatusCode::kFailedPrecondition,
+              "batch_size: it has 64, this run has 32");
+  other = run;
+  other.erase("optimizer");
+  ExpectError(CheckSameRun(other, run), absl::StatusCode::kFailedPrecondition,
+              "optimizer: it has none");
+  ExpectError(CheckSameRun(run, other), absl::StatusCode::kFailedPrecondition, "more options");
+}
+
+}  // namespace
+}  // namespace deeppcr::training
