@@ -20,6 +20,7 @@ namespace {
 constexpr int32_t kSamplesTogether = 8;
 // Cotangents of a sample that go back together.
 constexpr int64_t kColumnsTogether = 32;
+
 // True if rows [first, first + n) of an array, which may be absent, are finite.
 bool RowsFinite(std::span<const float> all, int64_t first, int64_t n, int64_t size) {
   return all.empty() || AllFinite(all.subspan(first * size, n * size));
