@@ -99,7 +99,8 @@ TEST(CheckpointTest, AKilledWriterLeavesTheLastOrTheOneBefore) {
   const TemporaryDirectory folder;
   const std::string path = folder.File("c.safetensors");
   int64_t within = 0;
-  for (int attempt = 0; attempt < 40; ++attempt) {
+  constexpr int kAttempts = 40;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
     int pipe_ends[2];
     ASSERT_EQ(::pipe(pipe_ends), 0);
     const pid_t child = ::fork();
@@ -111,9 +112,13 @@ TEST(CheckpointTest, AKilledWriterLeavesTheLastOrTheOneBefore) {
       }
     }
     ::close(pipe_ends[1]);
+    // The time that one takes, of which each attempt waits for another part.
     int64_t done = 0, last = 0;
     ASSERT_EQ(::read(pipe_ends[0], &done, sizeof(done)), ssize_t{sizeof(done)});
-    std::this_thread::sleep_for(std::chrono::microseconds(137 * attempt));
+    const auto begin = std::chrono::steady_clock::now();
+    ASSERT_EQ(::read(pipe_ends[0], &done, sizeof(done)), ssize_t{sizeof(done)});
+    const auto duration = std::chrono::steady_clock::now() - begin;
+    std::this_thread::sleep_for(duration * attempt / kAttempts);
     ASSERT_EQ(::kill(child, SIGKILL), 0);
     ASSERT_EQ(::waitpid(child, nullptr, 0), child);
     while (::read(pipe_ends[0], &last, sizeof(last)) == sizeof(last)) done = last;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -123,7 +124,7 @@ TEST(TrainerTest, BothWaysHaveTheSameLossesOverAHundredSteps) {
     const auto trainer = MakeTrainer(config,
                                      {.optimizer = {.clip_norm = 1},
                                       .schedule = {.peak = 2e-3, .warmup_steps = 10},
-                                      .batch_size = 32,
+                                      .batch_size = 16,
                                       .num_steps = 100,
                                       .system = {.way = way}},
                                      data);
@@ -131,7 +132,8 @@ TEST(TrainerTest, BothWaysHaveTheSameLossesOverAHundredSteps) {
     losses[way == BackwardWay::kParallel ? 1 : 0] = trainer->state().losses;
   }
   EXPECT_NE(losses[0], losses[1]) << "the same way twice";
-  EXPECT_LT(losses[0].back(), 0.9 * losses[0].front()) << "nothing was learnt";
+  const auto sum = [](auto begin) { return std::accumulate(begin, begin + 20, 0.0); };
+  EXPECT_LT(sum(losses[0].end() - 20), 0.9 * sum(losses[0].begin())) << "nothing was learnt";
   for (size_t i = 0; i < 100; ++i) EXPECT_NEAR(losses[0][i], losses[1][i], 1e-3) << i;
 }
 
