@@ -161,13 +161,17 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
   absl::Status status() const override { return absl::OkStatus(); }
 
   void Begin(int32_t) override {
-    probe_passes_ = 0;
+    draws_ = 0;
+    refused_ = false;
     for (int64_t p = 0; p <= intervals_; ++p) std::fill(State(p) + width_, State(p) + row_, 0.0F);
   }
 
   PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) override {
     if (samples.empty()) return {};
     if (kind.confirms()) Place(kind.confirmation);
+    // A claim after one that a confirmation has refused is put to probes of other signs besides.
+    if (kind.probes && refused_) ++draws_;
+    refused_ = kind.confirms() || (refused_ && !kind.probes);
     const PassCount count =
         recurrence_->Propagate({.interval = interval_,
                                 .num_intervals = intervals_,
@@ -176,9 +180,8 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
                                 .matrices = kind.forms_matrices() ? matrices_.data() : nullptr,
                                 .diagonal = kind.linearization == Linearization::kDiagonal,
                                 .probes = kind.probes,
-                                .probe_pass = probe_passes_,
+                                .draw = draws_,
                                 .token = token_});
-    if (kind.probes) ++probe_passes_;
     interrupted_ = interrupted_ || Fired(token_);
     FormResiduals(Columns(kind));
     return count;
@@ -238,6 +241,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
                                 .floor = floor,
                                 .diagonal = kind.linearization == Linearization::kDiagonal,
                                 .probes = kind.probes,
+                                .more_probes = kind.probes && draws_ > 0,
                                 .confirms = kind.confirms()});
     norms[0] = {.update = n.update,
                 .rounding = n.rounding,
@@ -349,7 +353,10 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
   const int64_t row_;                   // floats of the kColumns vectors of one node
   const CancelToken* token_ = nullptr;  // token of sample 0, the only sample of iterative mode
   bool interrupted_ = false;
-  int64_t probe_passes_ = 0;  // of the solve
+  // Of the solve: signs of probes that were drawn before these, whose probes count too, and whether
+  // the last claim has come to its confirmations.
+  int64_t draws_ = 0;
+  bool refused_ = false;
   int64_t interval_ = 1, intervals_ = 0;
   ScanTree tree_;
   const std::unique_ptr<Recurrence> recurrence_;

@@ -21,6 +21,8 @@ inline constexpr int kColumns = 5;
 // Column that keeps a state while a tried state is in its place (beside kUpdateColumn and
 // kBallColumn).
 inline constexpr int kKeptColumn = 3;
+// Column of the largest probe that each element has met.
+inline constexpr int kRoundingColumn = 4;
 // Samples that the sequential kernel of stacks advances together.
 inline constexpr int kSequentialGroup = 8;
 
@@ -50,7 +52,7 @@ struct PropagateArgs {
   float* scratch;    // [2 (W + kColumns) + 4, W]
   bool diagonal;
   bool probes;
-  int64_t probe_pass;  // see DrawOfSigns
+  int64_t draw;  // see DrawOfSigns
 };
 
 // out_j = M in_j, plus base_j where base is not null; j = 0..count-1; all [.., W] with the given
@@ -84,7 +86,8 @@ struct UpdateArgs {
   double floor;
   bool diagonal;
   bool probes;
-  bool confirms;  // put back the states of kKeptColumn instead
+  bool more_probes;  // take those of kRoundingColumn in, too
+  bool confirms;     // put back the states of kKeptColumn instead
 };
 
 // Cotangents of samples of one stack through steps end, end - 1, .., begin + 1, at known states.

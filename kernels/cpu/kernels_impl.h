@@ -275,7 +275,7 @@ struct Walker {
     float* const out = probes[1];
     ApplyColumns<W>(weights, width, layers.state_dim, in, width, out, width, kColumns - 1,
                     [](int64_t, int64_t, Vec<N> product) { return product; });
-    const int64_t draw = DrawOfSigns(step, args.probe_pass, layers.num_steps);
+    const int64_t draw = DrawOfSigns(step, args.draw, layers.num_steps);
     const float unit = ScaleOfStates();
     const Vec<N> scale = Broadcast<N>(unit), inverse = Broadcast<N>(1.0F / unit);
     for (int64_t at = 0; at < width; at += N) {
@@ -393,6 +393,7 @@ struct Settler {
     Note(z, moved);
     if (args.probes) {
       const Vec<N> rho = LargestProbe(at);
+      Store(y + kRoundingColumn * args.width + at, rho);
       const Vec<N> last = Abs(Load<N>(y + kUpdateColumn * args.width + at));
       const Vec<N> foretold = Max(last * Broadcast<N>(0.25F), Abs(z) * Broadcast<N>(0x1p-15F));
       const Vec<N> least = SelectGreater(moved, zero, Broadcast<N>(kLeastNormal), zero);
@@ -422,7 +423,7 @@ struct Settler {
   }
 
   DEEPPCR_INLINE Vec<N> LargestProbe(int64_t at) {
-    Vec<N> rho = zero;
+    Vec<N> rho = args.more_probes ? Load<N>(y + kRoundingColumn * args.width + at) : zero;
     for (int64_t j = 1; j < kColumns; ++j) {
       const Vec<N> e = Load<N>(next + j * args.width + at);
       probes_finite = probes_finite && !AnyNonFinite(e);

@@ -33,7 +33,7 @@ struct IntervalPass {
                     // the first interval's is never used and may be left out
   bool diagonal;
   bool probes;
-  int64_t probe_pass;        // passes with probes before this one, of the same solve
+  int64_t draw;              // see DrawOfSigns
   const CancelToken* token;  // may be null
 };
 

@@ -23,11 +23,12 @@ inline constexpr int kNumProbes = 4;
 // Vectors per interval: the state, then the probes.
 inline constexpr int kNumColumns = 1 + kNumProbes;
 
-// Number by which the signs of the rounding in `step` are drawn. A pass with probes draws signs of
-// its own: what one pass asks of an element that four small probes have met, the next does not ask
-// again.
-constexpr int64_t DrawOfSigns(int64_t step, int64_t pass, int64_t num_steps) {
-  return step + pass * num_steps;
+// Number by which the signs of the rounding in `step` are drawn, the `draw`-th time. A claim that a
+// confirmation has refused is made again with more probes, of other signs: an element near zero
+// that met four small ones has a ball smaller than its rounding, and would be refused for ever. The
+// largest of all that an element has met counts, so that no claim passes for a lucky draw.
+constexpr int64_t DrawOfSigns(int64_t step, int64_t draw, int64_t num_steps) {
+  return step + draw * num_steps;
 }
 
 // Factor of the largest probe that bounds the effect of rounding: four probes are a small sample of

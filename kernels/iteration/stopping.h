@@ -52,9 +52,8 @@
 // After as many updates as there are intervals the states are exact (causality); then only rho is
 // left.
 //
-// A claim that a confirmation refuses is made again after another iteration, with probes whose
-// signs are drawn anew (DrawOfSigns; the cuda backend still draws the same): an element near zero
-// that met four small probes has a ball smaller than its rounding, and would be refused for ever.
+// A claim that a confirmation has refused is made again, after another iteration, with more probes:
+// DrawOfSigns (on the CPU; the cuda backend draws the same signs again).
 //
 // Plain data and constexpr functions: device code makes the same decisions with the same source.
 

@@ -91,7 +91,7 @@ int64_t ProgramRecurrence::PropagateBlock(const IntervalPass& pass, const Block&
     if (count == 0) break;
     for (int64_t r = 0; r < count; ++r) {
       contexts_[r] = ContextOf(0, (block.first + r) * pass.interval + stages);
-      contexts_[r].draw = DrawOfSigns(contexts_[r].step, pass.probe_pass, num_steps_);
+      contexts_[r].draw = DrawOfSigns(contexts_[r].step, pass.draw, num_steps_);
     }
     StepTangents(block, count);
   }

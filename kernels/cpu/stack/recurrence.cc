@@ -80,7 +80,7 @@ PassCount StackRecurrence::Propagate(const IntervalPass& pass) {
                                   .scratch = scratch_.data(),
                                   .diagonal = pass.diagonal,
                                   .probes = pass.probes,
-                                  .probe_pass = pass.probe_pass});
+                                  .draw = pass.draw});
     count.stages = std::max(count.stages, stages);
   }
   return count;
