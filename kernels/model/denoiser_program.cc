@@ -123,6 +123,7 @@ DiffusionProgramSpec ProgramSpecOver(const Model& model, const StepTables& table
   return {.state_dim = model.config.state_dim,
           .steps = tables.steps,
           .clip_range = tables.clip_range,
+          .initial_scale = tables.initial_scale,
           .program = &program,
           .step_weights = program::StepWeights(program),
           .condition_dim = model.config.conditioning_dim,
@@ -141,7 +142,7 @@ absl::Status CheckTimeCost(const Model& model, int64_t steps) {
 
 absl::Status CheckLookups(const Model& model, std::span<const ReverseStep> steps,
                           const CancelToken* token) {
-  std::vector<int64_t> times;
+  std::vector<double> times;
   for (const ReverseStep& step : steps) times.push_back(step.timestep);
   return WithContext(
       program::CheckLookups(*model.diffusion.program, model.config.num_classes, times, token),

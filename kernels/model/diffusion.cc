@@ -85,6 +85,7 @@ DiffusionSpec SpecOver(const Model& model, const StepTables& tables) {
   DiffusionSpec spec{.state_dim = config.state_dim,
                      .steps = tables.steps,
                      .clip_range = tables.clip_range,
+                     .initial_scale = tables.initial_scale,
                      .denoiser = DenoiserOver(config, storage),
                      .time_embedding = tables.time_embedding,
                      .num_classes = config.num_classes,
@@ -99,13 +100,17 @@ DiffusionSpec SpecOver(const Model& model, const StepTables& tables) {
 // Tables without the time embedding.
 absl::StatusOr<StepTables> ReverseStepsOf(const Model& model, int64_t num_inference_steps,
                                           const CancelToken* token) {
-  const ReverseProcessOptions options{.num_inference_steps = num_inference_steps,
-                                      .eta = model.config.eta,
-                                      .diffusers_compatible = model.config.diffusers_compatible};
+  const ReverseProcessOptions options{
+      .num_inference_steps = num_inference_steps,
+      .eta = model.config.eta,
+      .use_clipped_model_output = model.config.use_clipped_model_output,
+      .diffusers_compatible = model.config.diffusers_compatible};
   DEEPPCR_ASSIGN_OR_RETURN(ReverseProcess process, BuildReverseProcess(model.scheduler, options));
   if (model.diffusion.program != nullptr)
     DEEPPCR_RETURN_IF_ERROR(CheckLookups(model, process.steps, token));
-  return StepTables{.steps = std::move(process.steps), .clip_range = process.clip_range};
+  return StepTables{.steps = std::move(process.steps),
+                    .clip_range = process.clip_range,
+                    .initial_scale = static_cast<float>(process.initial_scale)};
 }
 
 }  // namespace

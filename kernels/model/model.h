@@ -39,6 +39,7 @@ struct ModelLimits {
 struct StepTables {
   std::vector<ReverseStep> steps;      // [L]
   double clip_range = 0;               // above 0; infinity if samples are not clipped
+  float initial_scale = 1.0F;          // of the noise that z_0 is
   std::vector<double> time_embedding;  // [L, H]
 };
 

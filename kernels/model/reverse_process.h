@@ -30,7 +30,9 @@
 // DDIM (Song et al., equations 12 and 16): sigma^2 = eta^2 (1-p) / (1-a) (1 - a/p),
 //   direction = sqrt(1 - p - sigma^2),  z_x0 = sqrt(p),
 //   z_z = direction eps_z,  z_m = direction eps_m.
-//   eps is the model's, before x0 is clipped: diffusers' use_clipped_model_output = false.
+//   eps is the model's, before x0 is clipped, but with use_clipped_model_output that of the clipped
+//   x0, (z - sqrt(a) x0) / sqrt(1-a), whatever the prediction:
+//   z_z = direction / sqrt(1-a),  z_m = 0,  z_x0 = sqrt(p) - z_z sqrt(a).
 //
 // Everything is computed in double. diffusers computes its tables in float32, where 1 - a cancels:
 // its samples differ from these by some 1e-6 of their size per step, and by up to 3e-4 in the steps
@@ -47,7 +49,10 @@ namespace deeppcr {
 
 struct ReverseProcessOptions {
   int64_t num_inference_steps = 0;  // n, in [1, num_train_timesteps]
-  double eta = 0.0;                 // in [0, 1]; 0 for DDPM, which has no eta
+  double eta = 0.0;                 // in [0, 1]; 0 for all but DDIM, which have no eta
+
+  // DDIM: whether eps is computed again from the clipped x0; false for other classes.
+  bool use_clipped_model_output = false;
 
   // DDIMScheduler takes timestep - T / n (integers) for the previous timestep, which is not the
   // next entry of its own list with `linspace`, nor with the others where n does not divide T
@@ -61,6 +66,7 @@ struct ReverseProcess {
   std::vector<double> alphas_cumprod;  // [T], descending, in [0, 1]
   std::vector<ReverseStep> steps;      // [n], timesteps descending
   double clip_range = 0.0;             // above 0; infinity if samples are not clipped
+  double initial_scale = 1.0;          // of the noise that z_0 is; finite as float32, above 0
 };
 
 // The list of timesteps of `num_inference_steps` (n) steps, descending, as both schedulers'

@@ -99,7 +99,7 @@ class DiffusionRecurrence final : public Recurrence {
         condition_(Condition(spec, input.inputs, input.label)) {
     const int64_t dim = spec.state_dim;
     const std::vector<float> z0 = NoiseOf(input, input.initial_noise, kInitialNoiseStep, dim);
-    initial_.assign(z0.begin(), z0.end());
+    for (const float noise : z0) initial_.push_back(spec.initial_scale * noise);  // in float32
     for (int64_t i = 0; i < spec.num_steps(); ++i) {
       const float* given = input.step_noise == nullptr ? nullptr : input.step_noise + i * dim;
       noise_.push_back(NoiseOf(input, given, static_cast<uint32_t>(i), dim));
@@ -117,6 +117,7 @@ class DiffusionRecurrence final : public Recurrence {
     return reference::StepByInputs(spec_, l - 1, inputs_.data(), z);
   }
   double NoiseFactor(int64_t l) const override { return spec_.steps[l - 1].sigma; }
+  double InitialFactor() const override { return spec_.initial_scale; }
   std::vector<std::vector<double>> CoarseTrajectory(PassCount* count) const override;
 
  private:
