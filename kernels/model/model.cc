@@ -59,6 +59,11 @@ absl::Status ReadScheduler(const std::string& directory, const ModelLimits& limi
   absl::StatusOr<SchedulerConfig> scheduler = ParseSchedulerConfig(model.scheduler_json);
   DEEPPCR_RETURN_IF_ERROR(WithContext(scheduler.status(), kSchedulerFile));
   model.scheduler = *std::move(scheduler);
+  for (const std::string& key : model.scheduler.ignored_keys) {
+    if (limits.notes == nullptr) break;
+    limits.notes->push_back(StrCat(kSchedulerFile, ": ", key, " has no effect, as ",
+                                   NameOf(model.scheduler.scheduler_class), " has no such key"));
+  }
   return WithContext(family.load_scheduler(limits, model),
                      StrCat(kSchedulerFile, " with ", kConfigFile));
 }

@@ -133,8 +133,9 @@ class DiffusionRecurrence final : public Recurrence {
     const ReverseStep& step = spec_.steps[i];
     std::vector<double> next(z.size());
     for (size_t k = 0; k < z.size(); ++k) {
-      // The model output that would have led to this denoised sample.
-      const double m = step.z_m == 0 ? 0 : (raw[k] - step.x0_z * z[k]) / step.x0_m;
+      // The model output that would have led to this denoised sample, if that depends on it.
+      const double m =
+          step.z_m == 0 || step.x0_m == 0 ? 0 : (raw[k] - step.x0_z * z[k]) / step.x0_m;
       next[k] = NextState(step, spec_.clip_range, raw[k], z[k], m, noise_[i][k]);
     }
     return next;

@@ -241,6 +241,24 @@ TEST_F(ReadDiffusionModelTest, NamesFilesAndKeyWhereConfigAndSchedulerDisagree) 
   ExpectRefused(files + "prediction_type: expected sample or v_prediction");
 }
 
+TEST_F(ReadDiffusionModelTest, NotesKeysOfOtherSchedulers) {
+  std::vector<std::string> notes;
+  EXPECT_TRUE(Read({.notes = &notes}).ok());
+  EXPECT_TRUE(notes.empty());
+  WriteScheduler(R"({"_class_name":"DDIMScheduler","num_train_timesteps":8,"skip_prk_steps":true,)"
+                 R"("variance_type":"learned"})");
+
+  EXPECT_TRUE(Read({.notes = &notes}).ok());
+
+  const std::vector<std::string> expected = {
+      "scheduler_config.json: skip_prk_steps has no effect, as DDIMScheduler has no such key",
+      "scheduler_config.json: variance_type has no effect, as DDIMScheduler has no such key"};
+  EXPECT_EQ(notes, expected);
+  EXPECT_EQ(CheckModelFiles(directory_.path(), {}).notes, expected);
+  WriteScheduler(R"({"_class_name":"DDIMScheduler","use_clipped_model_output":true})");
+  ExpectRefused("scheduler_config.json: use_clipped_model_output: expected no such key here");
+}
+
 TEST_F(ReadDiffusionModelTest, TellsTheTableAndTheTensorsApart) {
   // [4 + 2 steps, 3] doubles.
   const auto bytes = static_cast<int64_t>(6 * 3 * sizeof(double));

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kernels/base/strings.h"
+#include "kernels/model/timesteps.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/golden.h"
 
