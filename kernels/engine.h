@@ -196,7 +196,8 @@ class Engine {
   virtual std::string_view device() const = 0;
   virtual std::string_view backend_reason() const = 0;
 
-  // Reads <directory>/{config.json,model.safetensors,scheduler_config.json (diffusion),
+  // Reads <directory>/{config.json,model.safetensors,scheduler_config.json or
+  // step_table.safetensors (diffusion),
   // calibration.safetensors?, plan.json?}, validates everything, calibrates the initial guess, and
   // finds the plan: in plan.json, in one of the models that are loaded already, in the cache, or by
   // measuring, as EngineOptions::plan_mode allows. Takes seconds. Where a backend has no code for

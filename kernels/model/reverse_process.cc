@@ -266,6 +266,10 @@ absl::Status CheckSteps(std::span<const ReverseStep> steps, double initial_scale
                                         {"sigma", step.sigma},
                                         {"time", step.timestep}})
       if (!fits(value)) return expected("a number that is finite as float32", i, column, value);
+    // Of a guess that holds x0.
+    if (const double by_x0 = step.x0_m == 0.0 ? 0.0 : step.z_m / step.x0_m;
+        !fits(by_x0) || !fits(step.z_z - by_x0 * step.x0_z))
+      return expected("a quotient that is finite as float32", i, "z_m / x0_m", by_x0);
     if (step.sigma < 0.0) return expected("a number of at least 0", i, "sigma", step.sigma);
   }
   if (fits(initial_scale) && static_cast<float>(initial_scale) > 0.0F) return absl::OkStatus();

@@ -131,16 +131,17 @@ TEST(SamplerRunCoverageTest, ComparesEveryOptionWithDiffusers) {
   }
 }
 
-json Config(const std::string& name, const json& changes = json::object()) {
+json SchedulerOf(const std::string& name, const json& changes = json::object()) {
   json config = {{"_class_name", name + "Scheduler"}};
   config.update(changes);
   return config;
 }
 
 TEST(SamplersTest, MakeFiniteTablesOfEveryLength) {
-  for (const json& config : {Config("EulerDiscrete"), Config("EulerAncestralDiscrete"),
-                             Config("LCM"), Config("DPMSolverMultistep", {{"solver_order", 1}}),
-                             Config("FlowMatchEulerDiscrete"), Config("EDMEuler")}) {
+  for (const json& config :
+       {SchedulerOf("EulerDiscrete"), SchedulerOf("EulerAncestralDiscrete"), SchedulerOf("LCM"),
+        SchedulerOf("DPMSolverMultistep", {{"solver_order", 1}}),
+        SchedulerOf("FlowMatchEulerDiscrete"), SchedulerOf("EDMEuler")}) {
     const bool lcm = config["_class_name"] == "LCMScheduler";
     for (const int64_t n : {1, 2, 31, 32, 33, 65, 999, 1000}) {
       const auto process = ProcessOf(config, n);
@@ -159,8 +160,8 @@ TEST(SamplersTest, MakeFiniteTablesOfEveryLength) {
 
 TEST(SamplersTest, RefuseNumbersOfStepsOutOfRange) {
   for (const json& config :
-       {Config("EulerDiscrete"), Config("DPMSolverMultistep", {{"solver_order", 1}}),
-        Config("FlowMatchEulerDiscrete"), Config("EDMEuler")}) {
+       {SchedulerOf("EulerDiscrete"), SchedulerOf("DPMSolverMultistep", {{"solver_order", 1}}),
+        SchedulerOf("FlowMatchEulerDiscrete"), SchedulerOf("EDMEuler")}) {
     for (const int64_t n : {int64_t{0}, int64_t{-1}, int64_t{1001}, INT64_MAX})
       ExpectError(ProcessOf(config, n), StatusCode::kInvalidArgument,
                   "num_inference_steps: expected an integer in [1, num_train_timesteps = 1000]");
@@ -177,31 +178,32 @@ TEST(SamplersTest, RefuseWhatHasNoFiniteSteps) {
   const json flat = json(Vector(10, 1e-300));
   for (const HostileCase& hostile : {
            HostileCase{
-               Config("EulerDiscrete", {{"num_train_timesteps", 10}, {"trained_betas", flat}}), 3,
-               "betas: expected alphas_cumprod above 0 and below 1 at timestep 0, got 1"},
+               SchedulerOf("EulerDiscrete", {{"num_train_timesteps", 10}, {"trained_betas", flat}}),
+               3, "betas: expected alphas_cumprod above 0 and below 1 at timestep 0, got 1"},
+           HostileCase{SchedulerOf("EulerDiscrete",
+                                   {{"steps_offset", 999}, {"timestep_spacing", "leading"}}),
+                       3, "steps_offset: expected timesteps below num_train_timesteps = 1000"},
+           HostileCase{SchedulerOf("EulerDiscrete",
+                                   {{"use_karras_sigmas", true}, {"num_train_timesteps", 1}}),
+                       1, "use_karras_sigmas: expected false with num_train_timesteps 1"},
            HostileCase{
-               Config("EulerDiscrete", {{"steps_offset", 999}, {"timestep_spacing", "leading"}}), 3,
-               "steps_offset: expected timesteps below num_train_timesteps = 1000"},
-           HostileCase{
-               Config("EulerDiscrete", {{"use_karras_sigmas", true}, {"num_train_timesteps", 1}}),
-               1, "use_karras_sigmas: expected false with num_train_timesteps 1"},
-           HostileCase{Config("EulerDiscrete", {{"use_karras_sigmas", true}, {"sigma_max", 1e300}}),
-                       3,
-                       "EulerDiscreteScheduler with 3 steps: step 0: expected a number that is "
-                       "finite as float32 for x0_z, got "},
-           HostileCase{Config("EDMEuler", {{"sigma_min", 1e-320}, {"sigma_data", 1e-300}}), 3,
+               SchedulerOf("EulerDiscrete", {{"use_karras_sigmas", true}, {"sigma_max", 1e300}}), 3,
+               "EulerDiscreteScheduler with 3 steps: step 0: expected a number that is "
+               "finite as float32 for x0_z, got "},
+           HostileCase{SchedulerOf("EDMEuler", {{"sigma_min", 1e-320}, {"sigma_data", 1e-300}}), 3,
                        "EDMEulerScheduler with 3 steps: "},
-           HostileCase{Config("FlowMatchEulerDiscrete", {{"shift_terminal", 0.5}}), 1,
+           HostileCase{SchedulerOf("FlowMatchEulerDiscrete", {{"shift_terminal", 0.5}}), 1,
                        "shift_terminal: expected null or 0 where the last sigma is 1 (1 steps), "
                        "got 0.5"},
-           HostileCase{
-               Config("DPMSolverMultistep", {{"solver_order", 1}, {"lambda_min_clipped", 1e9}}), 3,
-               "lambda_min_clipped: expected a number that leaves a timestep, got 1e+09"},
-           HostileCase{Config("DPMSolverMultistep", {{"solver_order", 1},
-                                                     {"timestep_spacing", "trailing"},
-                                                     {"lambda_min_clipped", -1.0}}),
+           HostileCase{SchedulerOf("DPMSolverMultistep",
+                                   {{"solver_order", 1}, {"lambda_min_clipped", 1e9}}),
+                       3,
+                       "lambda_min_clipped: expected a number that leaves a timestep, got 1e+09"},
+           HostileCase{SchedulerOf("DPMSolverMultistep", {{"solver_order", 1},
+                                                          {"timestep_spacing", "trailing"},
+                                                          {"lambda_min_clipped", -1.0}}),
                        10, "num_inference_steps: expected a number of which `trailing` makes as"},
-           HostileCase{Config("LCM", {{"rescale_betas_zero_snr", true}}), 2,
+           HostileCase{SchedulerOf("LCM", {{"rescale_betas_zero_snr", true}}), 2,
                        "LCMScheduler with 2 steps: step 0: expected a number that is finite as "
                        "float32 for x0_z, got inf"},
        })
@@ -214,7 +216,7 @@ TEST(SamplersTest, RefuseTimesWhoseRoundingFloat32Decides) {
   int refused = 0;
   for (int64_t n = 1; n <= 400; ++n) {
     const auto process = ProcessOf(
-        Config("DPMSolverMultistep", {{"solver_order", 1}, {"use_karras_sigmas", true}}), n);
+        SchedulerOf("DPMSolverMultistep", {{"solver_order", 1}, {"use_karras_sigmas", true}}), n);
     if (process.ok()) {
       for (const ReverseStep& step : process->steps)
         ASSERT_EQ(step.timestep, std::round(step.timestep));
