@@ -120,10 +120,10 @@ void deeppcr_token_destroy(deeppcr_token* token);
 typedef struct deeppcr_model deeppcr_model;
 
 /* Loads the folder of one version of a model: config.json, model.safetensors, for diffusion
- * scheduler_config.json, and, if there, plan.json and calibration.safetensors. Measures a plan
- * where none fits, which takes seconds. `token` may be NULL. Errors: NOT_FOUND, INVALID_ARGUMENT
- * naming the file and the key or tensor, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNIMPLEMENTED,
- * CANCELLED. */
+ * scheduler_config.json or step_table.safetensors, and, if there, plan.json and
+ * calibration.safetensors. Measures a plan where none fits, which takes seconds. `token` may be
+ * NULL. Errors: NOT_FOUND, INVALID_ARGUMENT naming the file and the key or tensor,
+ * RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNIMPLEMENTED, CANCELLED. */
 deeppcr_status deeppcr_model_load(deeppcr_engine* engine, const char* directory,
                                   const deeppcr_token* token, deeppcr_model** model);
 void deeppcr_model_destroy(deeppcr_model* model);
