@@ -279,7 +279,7 @@ typedef struct deeppcr_cotangents {
 typedef struct deeppcr_gradients {
   size_t struct_size;
   float* inputs;            /* [n, m, input_dim]: by the inputs, or the conditioning vector */
-  float* initial_states;    /* [n, m, D]: by z_0, which of a diffusion model is the initial noise */
+  float* initial_states;    /* [n, m, D]: by z_0; of a diffusion model by the initial noise */
   float* step_noise;        /* [n, m, L, D]: by the noise of the steps; diffusion models only */
   double seconds;           /* receives what the engine took */
   int64_t dependent_stages; /* receives the number of steps that had to wait for one another */

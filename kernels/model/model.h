@@ -59,6 +59,7 @@ struct DiffusionStorage {
   std::vector<StepTables> tables;                   // one per entry of num_inference_steps
   std::optional<StepTables> step_table;             // of step_table.safetensors
   std::unique_ptr<const program::Program> program;  // of denoiser.onnx; null: a named denoiser
+  bool integer_time = false;                        // the time input of denoiser.onnx is an integer
 };
 
 // Storage of a stack of blocks.

@@ -103,32 +103,67 @@ int NumRuns() { return static_cast<int>(Runs()["cases"].size()); }
 
 INSTANTIATE_TEST_SUITE_P(All, SamplerRunTest, ::testing::Range(0, NumRuns()), RunName);
 
-// Of every class and value of an enumeration, so that none can be added without a run.
+// Whether a class takes a value of a key and it changes the steps, as far as the parser knows.
+bool Takes(SchedulerClass scheduler_class, const SchedulerConfigKey& key, const json& value) {
+  if (key.meaning.starts_with("no effect")) return false;
+  if (key.meaning.ends_with("no effect with LCM") && scheduler_class == SchedulerClass::kLcm)
+    return false;
+  json config = {{"_class_name", NameOf(scheduler_class)}};
+  if (scheduler_class == SchedulerClass::kDpmSolverMultistep)
+    config.update({{"solver_order", 1}, {"final_sigmas_type", "sigma_min"}});
+  config[std::string(key.name)] = value;
+  return ParseSchedulerConfig(config.dump()).ok();
+}
+
+// Every boolean and every name of an enumeration that a class takes, so that none can be added
+// without a run.
 TEST(SamplerRunCoverageTest, ComparesEveryOptionWithDiffusers) {
   std::set<std::string> covered;
   for (const json& run : Runs()["cases"]) {
-    const std::string name = run["config"]["_class_name"];
-    covered.insert(name);
     for (const auto& [key, value] : run["config"].items())
-      covered.insert(StrCat(name, " ", key, " ", value.dump()));
+      covered.insert(
+          StrCat(run["config"]["_class_name"].get<std::string>(), " ", key, " ", value.dump()));
   }
+  const std::vector<json> values = {true,
+                                    false,
+                                    "epsilon",
+                                    "sample",
+                                    "v_prediction",
+                                    "flow_prediction",
+                                    "leading",
+                                    "linspace",
+                                    "trailing",
+                                    "linear",
+                                    "log_linear",
+                                    "scaled_linear",
+                                    "discrete",
+                                    "continuous",
+                                    "zero",
+                                    "sigma_min",
+                                    "karras",
+                                    "exponential",
+                                    "sigmoid",
+                                    "dpmsolver",
+                                    "dpmsolver++",
+                                    "sde-dpmsolver",
+                                    "sde-dpmsolver++",
+                                    "squaredcos_cap_v2"};
+  int compared = 0;
   for (const SchedulerClass scheduler_class : SchedulerClasses()) {
     if (scheduler_class == SchedulerClass::kDdpm || scheduler_class == SchedulerClass::kDdim)
       continue;  // reverse_process_test.cc
-    const std::string name(NameOf(scheduler_class));
-    EXPECT_TRUE(covered.contains(name)) << name;
     for (const SchedulerConfigKey& key : SchedulerConfigKeys()) {
-      if (!AppliesTo(key, scheduler_class) || key.type != "boolean") continue;
-      // Those that are refused, and those without effect, which diffusers may take or not.
-      json config = {{"_class_name", name}, {"solver_order", 1}};
-      config[std::string(key.name)] = true;
-      if (scheduler_class != SchedulerClass::kDpmSolverMultistep) config.erase("solver_order");
-      const bool without_effect = key.name == "set_alpha_to_one" || key.name.ends_with("_final");
-      if (without_effect || !ParseSchedulerConfig(config.dump()).ok()) continue;
-      EXPECT_TRUE(covered.contains(StrCat(name, " ", key.name, " true")))
-          << name << " " << key.name;
+      if (!AppliesTo(key, scheduler_class)) continue;
+      for (const json& value : values) {
+        if (!Takes(scheduler_class, key, value)) continue;
+        ++compared;
+        const std::string option =
+            StrCat(NameOf(scheduler_class), " ", key.name, " ", value.dump());
+        EXPECT_TRUE(covered.contains(option)) << option;
+      }
     }
   }
+  EXPECT_GT(compared, 80);
 }
 
 json SchedulerOf(const std::string& name, const json& changes = json::object()) {
