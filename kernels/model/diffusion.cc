@@ -124,10 +124,12 @@ absl::StatusOr<StepTables> ReverseStepsOf(const Model& model, int64_t num_infere
 // The largest number of steps that a request may choose: that of the step table, if there is one.
 int64_t MostSteps(const Model& model, const ModelLimits& limits, int64_t bytes_per_step) {
   if (model.diffusion.step_table.has_value()) return std::ssize(model.diffusion.step_table->steps);
-  return std::min({model.scheduler.num_train_timesteps,
-                   model.config.denoiser_program ? MaxProgramStepsOnDemand(model)
-                                                 : MaxStepsOnDemand(model.config),
-                   limits.max_weights_bytes / bytes_per_step});
+  const bool lcm = model.scheduler.scheduler_class == SchedulerClass::kLcm;
+  return std::min(
+      {lcm ? model.scheduler.original_inference_steps : model.scheduler.num_train_timesteps,
+       model.config.denoiser_program ? MaxProgramStepsOnDemand(model)
+                                     : MaxStepsOnDemand(model.config),
+       limits.max_weights_bytes / bytes_per_step});
 }
 
 }  // namespace

@@ -257,6 +257,15 @@ TEST(DiffusionTest, TheLargestNumberOfStepsFitsTheLimits) {
   EXPECT_EQ(model.max_num_steps, 100);
 }
 
+TEST(DiffusionTest, TheLargestNumberOfStepsIsThatOfTheDistilledSchedule) {
+  Model model;
+  model.config = Config();
+  model.scheduler =
+      *ParseSchedulerConfig(R"({"_class_name":"LCMScheduler","original_inference_steps":12})");
+  ASSERT_TRUE(LoadDiffusionScheduler({}, model).ok());
+  EXPECT_EQ(model.max_num_steps, 12);
+}
+
 TEST(DiffusionTest, PassesItsOptionsToTheReverseProcess) {
   Model model;
   model.config = Config();
