@@ -19,6 +19,7 @@
 #include "kernels/base/cancel_token.h"
 #include "kernels/plan/plan.h"
 #include "kernels/solver/backward_item.h"
+#include "kernels/solver/gradient_error.h"
 #include "kernels/solver/options.h"
 #include "kernels/solver/report.h"
 #include "kernels/solver/run_item.h"
@@ -206,7 +207,8 @@ class Engine {
   virtual std::string_view device() const = 0;
   virtual std::string_view backend_reason() const = 0;
 
-  // Reads <directory>/{config.json,model.safetensors,scheduler_config.json (diffusion),
+  // Reads <directory>/{config.json,model.safetensors,scheduler_config.json or
+  // step_table.safetensors (diffusion),
   // calibration.safetensors?, plan.json?}, validates everything, calibrates the initial guess, and
   // finds the plan: in plan.json, in one of the models that are loaded already, in the cache, or by
   // measuring, as EngineOptions::plan_mode allows. Takes seconds. Where a backend has no code for

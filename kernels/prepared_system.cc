@@ -213,7 +213,7 @@ class Preparation {
         reinterpret_cast<const char*>(model.calibration_inputs.data()),
         model.calibration_inputs.size() * sizeof(float));
     DEEPPCR_ASSIGN_OR_RETURN(key.config_sha256, HashOf(model.config_json));
-    DEEPPCR_ASSIGN_OR_RETURN(key.scheduler_sha256, HashOf(model.scheduler_json));
+    DEEPPCR_ASSIGN_OR_RETURN(key.scheduler_sha256, HashOf(model.scheduler_file));
     DEEPPCR_ASSIGN_OR_RETURN(key.calibration_sha256, HashOf(calibration));
     return key;
   }

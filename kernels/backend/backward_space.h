@@ -40,7 +40,7 @@ struct BackwardSample {
   const float* of_final = nullptr;
 
   float* inputs = nullptr;      // [m, input_dim]
-  float* initial = nullptr;     // [m, D]: by z_0, which of a diffusion model is the initial noise
+  float* initial = nullptr;     // [m, D]: by z_0; of a diffusion model by the initial noise
   float* step_noise = nullptr;  // [m, L, D]; of systems that draw noise
   // Dense stacks with m = 1: the cotangents of the pre-activations of all layers [L, D], of the
   // input layer and of the output layer (absent layers have none). With the states these are all

@@ -120,10 +120,10 @@ void deeppcr_token_destroy(deeppcr_token* token);
 typedef struct deeppcr_model deeppcr_model;
 
 /* Loads the folder of one version of a model: config.json, model.safetensors, for diffusion
- * scheduler_config.json, and, if there, plan.json and calibration.safetensors. Measures a plan
- * where none fits, which takes seconds. `token` may be NULL. Errors: NOT_FOUND, INVALID_ARGUMENT
- * naming the file and the key or tensor, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNIMPLEMENTED,
- * CANCELLED. */
+ * scheduler_config.json or step_table.safetensors, and, if there, plan.json and
+ * calibration.safetensors. Measures a plan where none fits, which takes seconds. `token` may be
+ * NULL. Errors: NOT_FOUND, INVALID_ARGUMENT naming the file and the key or tensor,
+ * RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNIMPLEMENTED, CANCELLED. */
 deeppcr_status deeppcr_model_load(deeppcr_engine* engine, const char* directory,
                                   const deeppcr_token* token, deeppcr_model** model);
 void deeppcr_model_destroy(deeppcr_model* model);
@@ -279,7 +279,7 @@ typedef struct deeppcr_cotangents {
 typedef struct deeppcr_gradients {
   size_t struct_size;
   float* inputs;            /* [n, m, input_dim]: by the inputs, or the conditioning vector */
-  float* initial_states;    /* [n, m, D]: by z_0, which of a diffusion model is the initial noise */
+  float* initial_states;    /* [n, m, D]: by z_0; of a diffusion model by the initial noise */
   float* step_noise;        /* [n, m, L, D]: by the noise of the steps; diffusion models only */
   double seconds;           /* receives what the engine took */
   int64_t dependent_stages; /* receives the number of steps that had to wait for one another */

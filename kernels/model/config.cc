@@ -248,9 +248,9 @@ absl::Status ReadEta(const nlohmann::json& value, const ConfigKey& key, ModelCon
   return absl::OkStatus();
 }
 
-absl::Status ReadDiffusersCompatible(const nlohmann::json& value, const ConfigKey& key,
-                                     ModelConfig& config) {
-  DEEPPCR_ASSIGN_OR_RETURN(config.diffusers_compatible, JsonBool(value, key.name));
+template <auto member>
+absl::Status ReadBool(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config) {
+  DEEPPCR_ASSIGN_OR_RETURN(config.*member, JsonBool(value, key.name));
   return absl::OkStatus();
 }
 
@@ -273,7 +273,7 @@ absl::Status ReadImageShape(const nlohmann::json& value, const ConfigKey& key,
                          " values in all, got ", ShapeString(shape), " = ", pixels);
 }
 
-constexpr std::array<ConfigKey, 25> kKeys = {{
+constexpr std::array<ConfigKey, 26> kKeys = {{
     {"model_type", "string", "required", "all",
      "family of the model: `mlp`, `resnet`, `stack` or `diffusion`", 0, 0, &ReadModelType},
     {"input_dim", "integer", "required", "mlp, resnet, stack", "values per sample of a request", 1,
@@ -338,11 +338,15 @@ constexpr std::array<ConfigKey, 25> kKeys = {{
      "activation after each layer of the decoder but the last; needs decoder_widths", 0, 0,
      &ReadDecoderActivation},
     {"eta", "number", "0", "diffusion",
-     "share of DDPM's noise that DDIM adds, in [0, 1]; 0 with DDPMScheduler", 0, 0, &ReadEta},
+     "share of DDPM's noise that DDIM adds, in [0, 1]; 0 with other schedulers", 0, 0, &ReadEta},
+    {"use_clipped_model_output", "boolean", "false", "diffusion",
+     "whether DDIM computes epsilon again from the clipped x_0, as the argument of diffusers' "
+     "`step()`; false with other schedulers",
+     0, 0, &ReadBool<&ModelConfig::use_clipped_model_output>},
     {"diffusers_compatible", "boolean", "false", "diffusion",
      "whether DDIM steps to timestep - T / n as diffusers does, not to the next timestep of its "
      "list",
-     0, 0, &ReadDiffusersCompatible},
+     0, 0, &ReadBool<&ModelConfig::diffusers_compatible>},
     {"image_shape", "array of integers", "none", "diffusion",
      "height, width and maybe channels (1 or 3) of an output, for whoever draws it; their product "
      "is output_dim",

@@ -2,6 +2,7 @@
 #include "kernels/model/denoiser_program.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -63,6 +64,23 @@ absl::StatusOr<OnnxInputs> InputsOf(const ModelConfig& config, const OnnxGraph& 
   return inputs;
 }
 
+bool HasIntegerTime(const ModelConfig& config, const OnnxGraph& graph) {
+  const absl::StatusOr<OnnxInputs> inputs = InputsOf(config, graph);
+  return inputs.ok() && std::ranges::any_of(graph.inputs, [&](const program::OnnxInput& input) {
+           return input.name == inputs->time && input.type == program::OnnxType::kInteger;
+         });
+}
+
+absl::Status CheckIntegerTimes(std::span<const ReverseStep> steps) {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].timestep == std::trunc(steps[i].timestep)) continue;
+    return InvalidArgument("expected integer times, as the time input is an integer, got ",
+                           steps[i].timestep, " at step ", i,
+                           "; export the network with a floating-point time");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSizes(const ModelConfig& config, const ProgramBuilder& builder,
                         ValueId prediction) {
   const program::Program& made = builder.program();
@@ -114,6 +132,7 @@ absl::Status LoadDenoiserProgram(const std::string& directory, const ModelLimits
   absl::StatusOr<program::Program> compiled = Compile(model.config, *graph, limits.listing);
   DEEPPCR_RETURN_IF_ERROR(WithContext(compiled.status(), kDenoiserFile));
   DEEPPCR_ASSIGN_OR_RETURN(model.weights_sha256, program::Fingerprint(*compiled));
+  model.diffusion.integer_time = HasIntegerTime(model.config, *graph);
   model.diffusion.program = std::make_unique<const program::Program>(*std::move(compiled));
   return absl::OkStatus();
 }
@@ -123,6 +142,7 @@ DiffusionProgramSpec ProgramSpecOver(const Model& model, const StepTables& table
   return {.state_dim = model.config.state_dim,
           .steps = tables.steps,
           .clip_range = tables.clip_range,
+          .initial_scale = tables.initial_scale,
           .program = &program,
           .step_weights = program::StepWeights(program),
           .condition_dim = model.config.conditioning_dim,
@@ -141,7 +161,9 @@ absl::Status CheckTimeCost(const Model& model, int64_t steps) {
 
 absl::Status CheckLookups(const Model& model, std::span<const ReverseStep> steps,
                           const CancelToken* token) {
-  std::vector<int64_t> times;
+  if (model.diffusion.integer_time)
+    DEEPPCR_RETURN_IF_ERROR(WithContext(CheckIntegerTimes(steps), kDenoiserFile));
+  std::vector<double> times;
   for (const ReverseStep& step : steps) times.push_back(step.timestep);
   return WithContext(
       program::CheckLookups(*model.diffusion.program, model.config.num_classes, times, token),

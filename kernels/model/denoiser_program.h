@@ -27,7 +27,8 @@ DiffusionProgramSpec ProgramSpecOver(const Model& model, const StepTables& table
 // Errors: kResourceExhausted if what depends on the time takes too long for so many steps.
 absl::Status CheckTimeCost(const Model& model, int64_t steps);
 
-// Checks the rows that the classes and these steps look up: program::CheckLookups.
+// Checks that the times of these steps are integers where the time input is one, and the rows that
+// the classes and these steps look up: program::CheckLookups.
 absl::Status CheckLookups(const Model& model, std::span<const ReverseStep> steps,
                           const CancelToken* token);
 

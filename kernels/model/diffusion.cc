@@ -14,6 +14,7 @@
 #include "kernels/model/denoiser_tensors.h"
 #include "kernels/model/parameter_limits.h"
 #include "kernels/model/reverse_process.h"
+#include "kernels/model/step_table.h"
 #include "kernels/model/tensor_reader.h"
 #include "kernels/model/time_embedding.h"
 
@@ -85,6 +86,7 @@ DiffusionSpec SpecOver(const Model& model, const StepTables& tables) {
   DiffusionSpec spec{.state_dim = config.state_dim,
                      .steps = tables.steps,
                      .clip_range = tables.clip_range,
+                     .initial_scale = tables.initial_scale,
                      .denoiser = DenoiserOver(config, storage),
                      .time_embedding = tables.time_embedding,
                      .num_classes = config.num_classes,
@@ -96,16 +98,38 @@ DiffusionSpec SpecOver(const Model& model, const StepTables& tables) {
   return spec;
 }
 
+absl::StatusOr<StepTables> ScheduledSteps(const Model& model, int64_t num_inference_steps) {
+  const ReverseProcessOptions options{
+      .num_inference_steps = num_inference_steps,
+      .eta = model.config.eta,
+      .use_clipped_model_output = model.config.use_clipped_model_output,
+      .diffusers_compatible = model.config.diffusers_compatible};
+  DEEPPCR_ASSIGN_OR_RETURN(ReverseProcess process, BuildReverseProcess(model.scheduler, options));
+  return StepTables{.steps = std::move(process.steps),
+                    .clip_range = process.clip_range,
+                    .initial_scale = static_cast<float>(process.initial_scale)};
+}
+
 // Tables without the time embedding.
 absl::StatusOr<StepTables> ReverseStepsOf(const Model& model, int64_t num_inference_steps,
                                           const CancelToken* token) {
-  const ReverseProcessOptions options{.num_inference_steps = num_inference_steps,
-                                      .eta = model.config.eta,
-                                      .diffusers_compatible = model.config.diffusers_compatible};
-  DEEPPCR_ASSIGN_OR_RETURN(ReverseProcess process, BuildReverseProcess(model.scheduler, options));
-  if (model.diffusion.program != nullptr)
-    DEEPPCR_RETURN_IF_ERROR(CheckLookups(model, process.steps, token));
-  return StepTables{.steps = std::move(process.steps), .clip_range = process.clip_range};
+  absl::StatusOr<StepTables> tables = model.diffusion.step_table.has_value()
+                                          ? *model.diffusion.step_table
+                                          : ScheduledSteps(model, num_inference_steps);
+  if (tables.ok() && model.diffusion.program != nullptr)
+    DEEPPCR_RETURN_IF_ERROR(CheckLookups(model, tables->steps, token));
+  return tables;
+}
+
+// The largest number of steps that a request may choose: that of the step table, if there is one.
+int64_t MostSteps(const Model& model, const ModelLimits& limits, int64_t bytes_per_step) {
+  if (model.diffusion.step_table.has_value()) return std::ssize(model.diffusion.step_table->steps);
+  const bool lcm = model.scheduler.scheduler_class == SchedulerClass::kLcm;
+  return std::min(
+      {lcm ? model.scheduler.original_inference_steps : model.scheduler.num_train_timesteps,
+       model.config.denoiser_program ? MaxProgramStepsOnDemand(model)
+                                     : MaxStepsOnDemand(model.config),
+       limits.max_weights_bytes / bytes_per_step});
 }
 
 }  // namespace
@@ -113,6 +137,8 @@ absl::StatusOr<StepTables> ReverseStepsOf(const Model& model, int64_t num_infere
 absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model) {
   const ModelConfig& config = model.config;
   const bool program = config.denoiser_program;
+  if (model.diffusion.step_table.has_value())
+    DEEPPCR_RETURN_IF_ERROR(CheckStepTable(*model.diffusion.step_table, config));
   int64_t steps = 0;
   for (const int64_t count : config.num_inference_steps) {
     DEEPPCR_ASSIGN_OR_RETURN(StepTables tables, ReverseStepsOf(model, count, limits.token));
@@ -122,10 +148,7 @@ absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model) {
   if (program) DEEPPCR_RETURN_IF_ERROR(CheckTimeCost(model, steps));
   const int64_t bytes_per_step =
       (program ? 1 : config.hidden_dim) * static_cast<int64_t>(sizeof(double));
-  model.max_num_steps =
-      std::min({model.scheduler.num_train_timesteps,
-                program ? MaxProgramStepsOnDemand(model) : MaxStepsOnDemand(config),
-                limits.max_weights_bytes / bytes_per_step});
+  model.max_num_steps = MostSteps(model, limits, bytes_per_step);
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes, CheckedProduct({steps, bytes_per_step}));
   if (bytes <= limits.max_weights_bytes) return absl::OkStatus();
   return ResourceExhausted("num_inference_steps: the time embeddings of ", steps, " steps take ",
@@ -165,6 +188,9 @@ absl::StatusOr<OwnedSystem> DiffusionSystemOf(const Model& model, int64_t num_st
   if (num_steps < 1 || num_steps > model.max_num_steps)
     return InvalidArgument("num_inference_steps: expected an integer in [1, ", model.max_num_steps,
                            "], got ", num_steps);
+  if (model.diffusion.step_table.has_value() && num_steps != model.max_num_steps)
+    return InvalidArgument("num_inference_steps: expected ", model.max_num_steps, ", the rows of ",
+                           kStepTableFile, ", got ", num_steps);
   auto tables = std::make_shared<StepTables>();
   DEEPPCR_ASSIGN_OR_RETURN(*tables, ReverseStepsOf(model, num_steps, limits.token));
   if (model.config.denoiser_program) {

@@ -2,7 +2,8 @@
 #ifndef DEEPPCR_KERNELS_MODEL_DIFFUSION_H_
 #define DEEPPCR_KERNELS_MODEL_DIFFUSION_H_
 
-// The family `diffusion`: the reverse process of scheduler_config.json around a denoiser, maybe
+// The family `diffusion`: the reverse process of scheduler_config.json or of
+// step_table.safetensors around a denoiser, maybe
 // conditioned, maybe followed by a decoder. One system per entry of num_inference_steps, and one of
 // any other number on demand; they share the weights in Model, and each keeps a packed copy of its
 // own.

@@ -11,6 +11,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/model/registry.h"
+#include "kernels/model/step_table.h"
 
 namespace deeppcr {
 namespace {
@@ -36,29 +37,51 @@ absl::Status ReadConfig(const std::string& directory, const ModelLimits& limits,
   return absl::OkStatus();
 }
 
+bool IsThere(const std::string& directory, std::string_view file) {
+  return !absl::IsNotFound(ReadFile(PathOf(directory, file), 0).status());
+}
+
 // A file that has no effect is a mistake of the author's.
-absl::Status RefuseScheduler(const std::string& directory, const ModelLimits& limits,
-                             const Model& model) {
-  const absl::StatusOr<std::string> json =
-      ReadFile(PathOf(directory, kSchedulerFile), limits.max_config_bytes);
-  if (absl::IsNotFound(json.status())) return absl::OkStatus();
+absl::Status RefuseScheduler(const std::string& directory, const Model& model) {
+  std::string_view file = kSchedulerFile;
+  if (!IsThere(directory, file)) file = kStepTableFile;
+  if (!IsThere(directory, file)) return absl::OkStatus();
   std::string names;
   for (const ModelFamily& family : ModelFamilies()) {
     if (family.load_scheduler == nullptr) continue;
     names += StrCat(names.empty() ? "" : ", ", family.name);
   }
-  return InvalidArgument(kSchedulerFile, ": only for model_type ", names, ", this is ",
+  return InvalidArgument(file, ": only for model_type ", names, ", this is ",
                          model.config.model_type);
+}
+
+absl::Status ReadStepTable(const std::string& directory, const ModelLimits& limits,
+                           const ModelFamily& family, Model& model) {
+  DEEPPCR_ASSIGN_OR_RETURN(model.scheduler_file,
+                           ReadFile(PathOf(directory, kStepTableFile), limits.max_weights_bytes));
+  absl::StatusOr<StepTables> table = ParseStepTable(model.scheduler_file);
+  DEEPPCR_RETURN_IF_ERROR(WithContext(table.status(), kStepTableFile));
+  if (IsThere(directory, kSchedulerFile))
+    return InvalidArgument(kSchedulerFile, ": expected no such file beside ", kStepTableFile);
+  model.diffusion.step_table = *std::move(table);
+  return WithContext(family.load_scheduler(limits, model),
+                     StrCat(kStepTableFile, " with ", kConfigFile));
 }
 
 absl::Status ReadScheduler(const std::string& directory, const ModelLimits& limits,
                            const ModelFamily& family, Model& model) {
-  if (family.load_scheduler == nullptr) return RefuseScheduler(directory, limits, model);
-  DEEPPCR_ASSIGN_OR_RETURN(model.scheduler_json,
+  if (family.load_scheduler == nullptr) return RefuseScheduler(directory, model);
+  if (IsThere(directory, kStepTableFile)) return ReadStepTable(directory, limits, family, model);
+  DEEPPCR_ASSIGN_OR_RETURN(model.scheduler_file,
                            ReadFile(PathOf(directory, kSchedulerFile), limits.max_config_bytes));
-  absl::StatusOr<SchedulerConfig> scheduler = ParseSchedulerConfig(model.scheduler_json);
+  absl::StatusOr<SchedulerConfig> scheduler = ParseSchedulerConfig(model.scheduler_file);
   DEEPPCR_RETURN_IF_ERROR(WithContext(scheduler.status(), kSchedulerFile));
   model.scheduler = *std::move(scheduler);
+  for (const std::string& key : model.scheduler.ignored_keys) {
+    if (limits.notes == nullptr) break;
+    limits.notes->push_back(StrCat(kSchedulerFile, ": ", key, " has no effect, as ",
+                                   NameOf(model.scheduler.scheduler_class), " has no such key"));
+  }
   return WithContext(family.load_scheduler(limits, model),
                      StrCat(kSchedulerFile, " with ", kConfigFile));
 }
@@ -151,6 +174,7 @@ int64_t MemoryBytes(const Model& model) {
     add(layer->weight, layer->bias);
   for (const LayerStorage& layer : d.decoder_layers) add(layer.weight, layer.bias);
   for (const StepTables& tables : d.tables) add(tables.steps, tables.time_embedding);
+  if (d.step_table.has_value()) add(d.step_table->steps);
   for (const auto* program : {&d.program, &model.stack.program}) {
     if (*program != nullptr) bytes += static_cast<size_t>(program::MemoryBytes(**program));
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,7 @@ struct ModelLimits {
 struct StepTables {
   std::vector<ReverseStep> steps;      // [L]
   double clip_range = 0;               // above 0; infinity if samples are not clipped
+  float initial_scale = 1.0F;          // of the noise that z_0 is
   std::vector<double> time_embedding;  // [L, H]
 };
 
@@ -55,7 +57,9 @@ struct DiffusionStorage {
   std::vector<LayerStorage> decoder_layers;
   std::vector<DenseSpec> decoder;                   // over decoder_layers
   std::vector<StepTables> tables;                   // one per entry of num_inference_steps
+  std::optional<StepTables> step_table;             // of step_table.safetensors
   std::unique_ptr<const program::Program> program;  // of denoiser.onnx; null: a named denoiser
+  bool integer_time = false;                        // the time input of denoiser.onnx is an integer
 };
 
 // Storage of a stack of blocks.
@@ -79,7 +83,7 @@ struct Model {
   ModelConfig config;
   std::string config_json;     // the file as it is
   SchedulerConfig scheduler;   // for families with a scheduler_config.json
-  std::string scheduler_json;  // the file as it is; empty for other families
+  std::string scheduler_file;  // the file as it is, or step_table.safetensors; or empty
   // SHA-256 in lower-case hex: of model.safetensors; with denoiser.onnx or block.onnx, of what it
   // was compiled to and of model.safetensors if there is one.
   std::string weights_sha256;
@@ -116,10 +120,10 @@ absl::StatusOr<OwnedSystem> SystemOf(const Model& model, int64_t num_steps,
 // Bytes of the tensors and tables.
 int64_t MemoryBytes(const Model& model);
 
-// Reads <directory>/config.json, model.safetensors, scheduler_config.json if the family has one,
-// and, if there, calibration.safetensors. Allocates nothing large for sizes that files only claim.
-// Errors: kNotFound (missing file), kInvalidArgument (names the file and the key or tensor, what
-// was expected, what came), kResourceExhausted (larger than the limits).
+// Reads <directory>/config.json, model.safetensors, scheduler_config.json or step_table.safetensors
+// if the family has one, and, if there, calibration.safetensors. Allocates nothing large for sizes
+// that files only claim. Errors: kNotFound (missing file), kInvalidArgument (names the file and the
+// key or tensor, what was expected, what came), kResourceExhausted (larger than the limits).
 absl::StatusOr<Model> ReadModel(const std::string& directory, const ModelLimits& limits);
 
 // What ReadModel would say of a model's files, but all of it at once.

@@ -3,177 +3,33 @@
 
 #include <cmath>
 #include <limits>
-#include <numbers>
 #include <utility>
 
+#include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/model/noise_schedule.h"
+#include "kernels/model/samplers.h"
+#include "kernels/model/timesteps.h"
 
 namespace deeppcr {
 namespace {
 
-constexpr double kMaxCosineBeta = 0.999;
 constexpr double kMinVariance = 1e-20;
-
-// Rounds to the nearest integer, a half to the even one, as numpy's round.
-int64_t RoundHalfToEven(double value) { return static_cast<int64_t>(std::nearbyint(value)); }
-
-std::vector<double> Linspace(double first, double last, int64_t count) {
-  std::vector<double> values(static_cast<size_t>(count), first);
-  if (count == 1) return values;
-  const double step = (last - first) / static_cast<double>(count - 1);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i) * step + first;
-  values.back() = last;
-  return values;
-}
-
-// Nichol and Dhariwal 2021, equation 17; diffusers' betas_for_alpha_bar.
-std::vector<double> CosineBetas(int64_t num_train_timesteps) {
-  const auto alpha_bar = [](double time) {
-    const double cosine = std::cos((time + 0.008) / 1.008 * std::numbers::pi / 2.0);
-    return cosine * cosine;
-  };
-  const double count = static_cast<double>(num_train_timesteps);
-  std::vector<double> betas;
-  betas.reserve(static_cast<size_t>(num_train_timesteps));
-  for (int64_t i = 0; i < num_train_timesteps; ++i) {
-    const double now = alpha_bar(static_cast<double>(i) / count);
-    const double next = alpha_bar(static_cast<double>(i + 1) / count);
-    betas.push_back(std::min(1.0 - next / now, kMaxCosineBeta));
-  }
-  return betas;
-}
-
-std::vector<double> ScaledLinearBetas(const SchedulerConfig& config) {
-  std::vector<double> betas = Linspace(std::sqrt(config.beta_start), std::sqrt(config.beta_end),
-                                       config.num_train_timesteps);
-  for (double& beta : betas) beta *= beta;
-  return betas;
-}
-
-std::vector<double> SigmoidBetas(const SchedulerConfig& config) {
-  std::vector<double> betas = Linspace(-6.0, 6.0, config.num_train_timesteps);
-  for (double& beta : betas) {
-    const double share = 1.0 / (1.0 + std::exp(-beta));
-    beta = share * (config.beta_end - config.beta_start) + config.beta_start;
-  }
-  return betas;
-}
-
-std::vector<double> ScheduledBetas(const SchedulerConfig& config) {
-  if (!config.trained_betas.empty()) return config.trained_betas;
-  switch (config.beta_schedule) {
-    case BetaSchedule::kLinear:
-      return Linspace(config.beta_start, config.beta_end, config.num_train_timesteps);
-    case BetaSchedule::kScaledLinear:
-      return ScaledLinearBetas(config);
-    case BetaSchedule::kSquaredcosCapV2:
-      return CosineBetas(config.num_train_timesteps);
-    case BetaSchedule::kSigmoid:
-      return SigmoidBetas(config);
-  }
-  return {};
-}
-
-std::vector<double> CumulativeProduct(const std::vector<double>& betas) {
-  std::vector<double> alphas_cumprod;
-  alphas_cumprod.reserve(betas.size());
-  double product = 1.0;
-  for (const double beta : betas) alphas_cumprod.push_back(product *= 1.0 - beta);
-  return alphas_cumprod;
-}
-
-// Lin et al. 2023, algorithm 1: shifts sqrt(alphas_cumprod) to end at 0 and keeps its beginning.
-absl::Status RescaleToZeroSnr(std::vector<double>& betas) {
-  std::vector<double> roots = CumulativeProduct(betas);
-  for (double& root : roots) root = std::sqrt(root);
-  const double first = roots.front();
-  const double last = roots.back();
-  for (double& root : roots) root = (root - last) * (first / (first - last));
-  betas.front() = 1.0 - roots.front() * roots.front();
-  for (size_t i = 1; i < betas.size(); ++i) {
-    betas[i] = 1.0 - (roots[i] * roots[i]) / (roots[i - 1] * roots[i - 1]);
-    if (std::isfinite(betas[i])) continue;
-    return InvalidArgument(
-        "rescale_betas_zero_snr: expected alphas_cumprod to stay above 0 "
-        "before the last timestep, got 0 at timestep ",
-        i - 1);
-  }
-  if (std::isfinite(betas.front())) return absl::OkStatus();
-  return InvalidArgument(
-      "rescale_betas_zero_snr: expected alphas_cumprod to fall over at least 2 "
-      "timesteps, got ",
-      betas.size(), " from ", first * first, " to ", last * last);
-}
-
-absl::StatusOr<std::vector<double>> Betas(const SchedulerConfig& config) {
-  std::vector<double> betas = ScheduledBetas(config);
-  if (config.rescale_betas_zero_snr) DEEPPCR_RETURN_IF_ERROR(RescaleToZeroSnr(betas));
-  return betas;
-}
-
-std::vector<int64_t> LeadingTimesteps(const SchedulerConfig& config, int64_t count) {
-  const int64_t stride = config.num_train_timesteps / count;
-  std::vector<int64_t> timesteps;
-  for (int64_t i = count - 1; i >= 0; --i) timesteps.push_back(i * stride + config.steps_offset);
-  return timesteps;
-}
-
-std::vector<int64_t> LinspaceTimesteps(const SchedulerConfig& config, int64_t count) {
-  const double last = static_cast<double>(config.num_train_timesteps - 1);
-  std::vector<int64_t> timesteps;
-  for (const double value : Linspace(0.0, last, count)) timesteps.push_back(RoundHalfToEven(value));
-  std::reverse(timesteps.begin(), timesteps.end());
-  return timesteps;
-}
-
-// Timesteps by the floating-point operations of numpy.arange(T, 0, -T / n), in the same order:
-// where a value is a half up to rounding, the operations decide to which side the value goes.
-std::vector<int64_t> TrailingTimesteps(const SchedulerConfig& config, int64_t count) {
-  const double start = static_cast<double>(config.num_train_timesteps);
-  const double stride = start / static_cast<double>(count);
-  const double delta = (start - stride) - start;
-  const auto size = static_cast<int64_t>(std::ceil(start / stride));
-  std::vector<int64_t> timesteps;
-  for (int64_t i = 0; i < size; ++i) {
-    timesteps.push_back(RoundHalfToEven(start + static_cast<double>(i) * delta) - 1);
-  }
-  return timesteps;
-}
-
-std::vector<int64_t> ListedTimesteps(const SchedulerConfig& config, int64_t count) {
-  switch (config.timestep_spacing) {
-    case TimestepSpacing::kLeading:
-      return LeadingTimesteps(config, count);
-    case TimestepSpacing::kLinspace:
-      return LinspaceTimesteps(config, count);
-    case TimestepSpacing::kTrailing:
-      return TrailingTimesteps(config, count);
-  }
-  return {};
-}
-
-absl::Status CheckInRange(const SchedulerConfig& config, const std::vector<int64_t>& timesteps) {
-  const int64_t count = static_cast<int64_t>(timesteps.size());
-  if (timesteps.front() >= config.num_train_timesteps) {
-    return InvalidArgument(
-        "steps_offset: expected timesteps below num_train_timesteps = ", config.num_train_timesteps,
-        ", got ", timesteps.front(), " with ", count, " steps and offset ", config.steps_offset);
-  }
-  if (timesteps.back() >= 0) return absl::OkStatus();
-  return InvalidArgument(
-      "num_inference_steps: expected a number for which `trailing` ends at 0 or "
-      "above, got ",
-      count - 1, " of ", config.num_train_timesteps, ", for which diffusers makes ", count,
-      " timesteps ending in ", timesteps.back());
-}
+constexpr double kSmallestProduct = 0x1p-24;
 
 absl::Status CheckOptions(const SchedulerConfig& config, const ReverseProcessOptions& options) {
   if (!(options.eta >= 0.0 && options.eta <= 1.0)) {
     return InvalidArgument("eta: expected a number in [0, 1], got ", options.eta);
   }
-  if (config.scheduler_class == SchedulerClass::kDdpm && options.eta != 0.0) {
-    return InvalidArgument("eta: expected 0 with DDPMScheduler, which has none, got ", options.eta);
+  if (config.scheduler_class == SchedulerClass::kDdim) return absl::OkStatus();
+  const std::string_view name = NameOf(config.scheduler_class);
+  if (options.eta != 0.0) {
+    return InvalidArgument("eta: expected 0 with ", name, ", which has none, got ", options.eta);
+  }
+  if (options.use_clipped_model_output) {
+    return InvalidArgument("use_clipped_model_output: expected false with ", name,
+                           ", which has no such option, got true");
   }
   return absl::OkStatus();
 }
@@ -256,6 +112,8 @@ class StepBuilder {
         step.x0_z = signal;
         step.x0_m = -noise;
         break;
+      case PredictionType::kFlowPrediction:
+        break;  // DDPM and DDIM do not take it
     }
   }
 
@@ -278,6 +136,12 @@ class StepBuilder {
     const double left = std::max(1.0 - products.prev - step.sigma * step.sigma, 0.0);
     const double direction = std::sqrt(left);
     step.z_x0 = std::sqrt(products.prev);
+    if (options_.use_clipped_model_output) {
+      // eps of the clipped x0: (z - sqrt(a) x0) / sqrt(1-a).
+      step.z_z = direction / std::sqrt(1.0 - products.now);
+      step.z_x0 -= step.z_z * std::sqrt(products.now);
+      return;
+    }
     SetDirection(products, direction, step);
   }
 
@@ -295,6 +159,8 @@ class StepBuilder {
       case PredictionType::kVPrediction:
         step.z_z = direction * noise;
         step.z_m = direction * signal;
+        break;
+      case PredictionType::kFlowPrediction:
         break;
     }
   }
@@ -315,38 +181,112 @@ class StepBuilder {
   const std::vector<double>& alphas_cumprod_;
 };
 
+bool HasBetas(SchedulerClass scheduler_class) {
+  return scheduler_class != SchedulerClass::kFlowMatchEuler &&
+         scheduler_class != SchedulerClass::kEdmEuler;
+}
+
+// Where diffusers keeps the last product off 0, so that no sigma is infinite.
+bool HasFiniteSigmas(SchedulerClass scheduler_class) {
+  return scheduler_class == SchedulerClass::kEuler ||
+         scheduler_class == SchedulerClass::kEulerAncestral ||
+         scheduler_class == SchedulerClass::kDpmSolverMultistep;
+}
+
+absl::StatusOr<ReverseProcess> Schedule(const SchedulerConfig& config) {
+  ReverseProcess process;
+  const bool clips = config.clip_sample && (config.scheduler_class == SchedulerClass::kDdpm ||
+                                            config.scheduler_class == SchedulerClass::kDdim ||
+                                            config.scheduler_class == SchedulerClass::kLcm);
+  process.clip_range = clips ? config.clip_sample_range : std::numeric_limits<double>::infinity();
+  if (!HasBetas(config.scheduler_class)) return process;
+  DEEPPCR_ASSIGN_OR_RETURN(process.betas, Betas(config));
+  process.alphas_cumprod = CumulativeProduct(process.betas);
+  if (config.rescale_betas_zero_snr && HasFiniteSigmas(config.scheduler_class))
+    process.alphas_cumprod.back() = kSmallestProduct;
+  return process;
+}
+
+// DDPM and DDIM.
+absl::StatusOr<SamplerSteps> VarianceStepsOf(const SchedulerConfig& config,
+                                             const ReverseProcessOptions& options,
+                                             const std::vector<double>& alphas_cumprod) {
+  DEEPPCR_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> timesteps,
+      Timesteps(config, options.num_inference_steps, options.diffusers_compatible));
+  const StepBuilder builder(config, options, alphas_cumprod);
+  SamplerSteps sampler;
+  for (size_t i = 0; i < timesteps.size(); ++i) {
+    const int64_t next = i + 1 < timesteps.size() ? timesteps[i + 1] : -1;
+    DEEPPCR_ASSIGN_OR_RETURN(ReverseStep step, builder.Build(timesteps[i], next));
+    sampler.steps.push_back(std::move(step));
+  }
+  return sampler;
+}
+
+absl::StatusOr<SamplerSteps> StepsOf(const SchedulerConfig& config,
+                                     const ReverseProcessOptions& options,
+                                     const std::vector<double>& alphas_cumprod) {
+  const int64_t n = options.num_inference_steps;
+  switch (config.scheduler_class) {
+    case SchedulerClass::kDdpm:
+    case SchedulerClass::kDdim:
+      return VarianceStepsOf(config, options, alphas_cumprod);
+    case SchedulerClass::kEuler:
+    case SchedulerClass::kEulerAncestral:
+      return EulerSteps(config, alphas_cumprod, n);
+    case SchedulerClass::kDpmSolverMultistep:
+      return DpmSolverSteps(config, alphas_cumprod, n);
+    case SchedulerClass::kLcm:
+      return LcmSteps(config, alphas_cumprod, n);
+    case SchedulerClass::kFlowMatchEuler:
+      return FlowMatchSteps(config, n);
+    case SchedulerClass::kEdmEuler:
+      return EdmEulerSteps(config, n);
+  }
+  return Internal("a scheduler without steps");
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<int64_t>> Timesteps(const SchedulerConfig& config,
-                                               int64_t num_inference_steps,
-                                               bool diffusers_compatible) {
-  if (num_inference_steps < 1 || num_inference_steps > config.num_train_timesteps) {
-    return InvalidArgument("num_inference_steps: expected an integer in [1, num_train_timesteps = ",
-                           config.num_train_timesteps, "], got ", num_inference_steps);
+absl::Status CheckSteps(std::span<const ReverseStep> steps, double initial_scale) {
+  const auto fits = [](double value) {
+    return std::abs(value) <= std::numeric_limits<float>::max();
+  };
+  const auto expected = [](std::string_view what, size_t i, std::string_view column, double value) {
+    return InvalidArgument("step ", i, ": expected ", what, " for ", column, ", got ", value);
+  };
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const ReverseStep& step = steps[i];
+    for (const auto& [column, value] : {std::pair{"x0_z", step.x0_z},
+                                        {"x0_m", step.x0_m},
+                                        {"z_z", step.z_z},
+                                        {"z_m", step.z_m},
+                                        {"z_x0", step.z_x0},
+                                        {"sigma", step.sigma},
+                                        {"time", step.timestep}})
+      if (!fits(value)) return expected("a number that is finite as float32", i, column, value);
+    // Of a guess that holds x0.
+    if (const double by_x0 = step.x0_m == 0.0 ? 0.0 : step.z_m / step.x0_m;
+        !fits(by_x0) || !fits(step.z_z - by_x0 * step.x0_z))
+      return expected("a quotient that is finite as float32", i, "z_m / x0_m", by_x0);
+    if (step.sigma < 0.0) return expected("a number of at least 0", i, "sigma", step.sigma);
   }
-  std::vector<int64_t> timesteps = ListedTimesteps(config, num_inference_steps);
-  if (timesteps.back() < 0 && !diffusers_compatible) timesteps.pop_back();
-  DEEPPCR_RETURN_IF_ERROR(CheckInRange(config, timesteps));
-  return timesteps;
+  if (fits(initial_scale) && static_cast<float>(initial_scale) > 0.0F) return absl::OkStatus();
+  return InvalidArgument("initial_scale: expected a number above 0 and finite as float32, got ",
+                         initial_scale);
 }
 
 absl::StatusOr<ReverseProcess> BuildReverseProcess(const SchedulerConfig& config,
                                                    const ReverseProcessOptions& options) {
   DEEPPCR_RETURN_IF_ERROR(CheckOptions(config, options));
-  DEEPPCR_ASSIGN_OR_RETURN(
-      const std::vector<int64_t> timesteps,
-      Timesteps(config, options.num_inference_steps, options.diffusers_compatible));
-  ReverseProcess process;
-  DEEPPCR_ASSIGN_OR_RETURN(process.betas, Betas(config));
-  process.alphas_cumprod = CumulativeProduct(process.betas);
-  process.clip_range =
-      config.clip_sample ? config.clip_sample_range : std::numeric_limits<double>::infinity();
-  const StepBuilder builder(config, options, process.alphas_cumprod);
-  for (size_t i = 0; i < timesteps.size(); ++i) {
-    const int64_t next = i + 1 < timesteps.size() ? timesteps[i + 1] : -1;
-    DEEPPCR_ASSIGN_OR_RETURN(ReverseStep step, builder.Build(timesteps[i], next));
-    process.steps.push_back(std::move(step));
-  }
+  DEEPPCR_ASSIGN_OR_RETURN(ReverseProcess process, Schedule(config));
+  DEEPPCR_ASSIGN_OR_RETURN(SamplerSteps sampler, StepsOf(config, options, process.alphas_cumprod));
+  process.steps = std::move(sampler.steps);
+  process.initial_scale = sampler.initial_scale;
+  const std::string context =
+      StrCat(NameOf(config.scheduler_class), " with ", options.num_inference_steps, " steps");
+  DEEPPCR_RETURN_IF_ERROR(WithContext(CheckSteps(process.steps, process.initial_scale), context));
   return process;
 }
 

@@ -30,15 +30,21 @@
 // DDIM (Song et al., equations 12 and 16): sigma^2 = eta^2 (1-p) / (1-a) (1 - a/p),
 //   direction = sqrt(1 - p - sigma^2),  z_x0 = sqrt(p),
 //   z_z = direction eps_z,  z_m = direction eps_m.
-//   eps is the model's, before x0 is clipped: diffusers' use_clipped_model_output = false.
+//   eps is the model's, before x0 is clipped, but with use_clipped_model_output that of the clipped
+//   x0, (z - sqrt(a) x0) / sqrt(1-a), whatever the prediction:
+//   z_z = direction / sqrt(1-a),  z_m = 0,  z_x0 = sqrt(p) - z_z sqrt(a).
+//
+// samplers.h has the steps of the other classes.
 //
 // Everything is computed in double. diffusers computes its tables in float32, where 1 - a cancels:
 // its samples differ from these by some 1e-6 of their size per step, and by up to 3e-4 in the steps
 // between the first few timesteps.
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/model/scheduler_config.h"
 #include "kernels/problem/reverse_step.h"
@@ -47,7 +53,10 @@ namespace deeppcr {
 
 struct ReverseProcessOptions {
   int64_t num_inference_steps = 0;  // n, in [1, num_train_timesteps]
-  double eta = 0.0;                 // in [0, 1]; 0 for DDPM, which has no eta
+  double eta = 0.0;                 // in [0, 1]; 0 for all but DDIM, which have no eta
+
+  // DDIM: whether eps is computed again from the clipped x0; false for other classes.
+  bool use_clipped_model_output = false;
 
   // DDIMScheduler takes timestep - T / n (integers) for the previous timestep, which is not the
   // next entry of its own list with `linspace`, nor with the others where n does not divide T
@@ -57,29 +66,22 @@ struct ReverseProcessOptions {
 };
 
 struct ReverseProcess {
-  std::vector<double> betas;           // [T], in (0, 1]
-  std::vector<double> alphas_cumprod;  // [T], descending, in [0, 1]
-  std::vector<ReverseStep> steps;      // [n], timesteps descending
+  std::vector<double> betas;           // [T], in (0, 1]; of a class without betas empty
+  std::vector<double> alphas_cumprod;  // [T], descending, in [0, 1]; or empty
+  std::vector<ReverseStep> steps;      // [n]
   double clip_range = 0.0;             // above 0; infinity if samples are not clipped
+  double initial_scale = 1.0;          // of the noise that z_0 is; finite as float32, above 0
 };
 
-// The list of timesteps of `num_inference_steps` (n) steps, descending, as both schedulers'
-// set_timesteps makes it, with T = num_train_timesteps:
-//   leading   i (T / n) + steps_offset, integer division
-//   linspace  n values from 0 to T - 1, a half rounded to the even neighbour; 0 alone if n = 1
-//   trailing  T - i T / n rounded likewise, less 1. The number of entries is ceil(T / (T / n)) in
-//             floating point, which for some pairs (T 1000: n 61, 103, 121 and 59 more) is n + 1
-//             with a last entry of -1. That entry is left out, or refused if
-//             `diffusers_compatible`: upstream reads the table's end with it.
-// Errors: kInvalidArgument if n is not in [1, T] or an entry is not in [0, T). Thread-safe.
-absl::StatusOr<std::vector<int64_t>> Timesteps(const SchedulerConfig& config,
-                                               int64_t num_inference_steps,
-                                               bool diffusers_compatible);
+// Checks the coefficients of steps that come from a file: finite as float32, sigma not negative.
+// Errors: kInvalidArgument naming step and column, or initial_scale. Thread-safe.
+absl::Status CheckSteps(std::span<const ReverseStep> steps, double initial_scale);
 
 // Builds the process of a `config` that ParseSchedulerConfig returned. Thread-safe.
 // Errors: kInvalidArgument naming the key or option, what was expected and what came: those of
-// Timesteps; eta out of range; betas that cannot be rescaled; alphas_cumprod of 0 or 1 where a step
-// would divide by 0 (epsilon prediction at zero SNR, products that underflow).
+// timesteps.h and sigma_schedule.h; eta out of range; betas that cannot be rescaled; alphas_cumprod
+// of 0 or 1 where a step would divide by 0 (epsilon prediction at zero SNR, products that
+// underflow).
 absl::StatusOr<ReverseProcess> BuildReverseProcess(const SchedulerConfig& config,
                                                    const ReverseProcessOptions& options);
 

@@ -3,9 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <type_traits>
-#include <utility>
 
 #include "kernels/base/json.h"
 #include "kernels/base/status_macros.h"
@@ -14,180 +11,32 @@
 namespace deeppcr {
 namespace {
 
-constexpr int64_t kMaxTrainTimesteps = 100'000;
 constexpr std::string_view kUseDefaultValues = "_use_default_values";
 
-template <typename Enum>
-struct EnumName {
-  Enum value;
-  std::string_view name;
+// Keys of classes that are not here, or of earlier versions of diffusers.
+constexpr std::array<std::string_view, 24> kKeysOfOtherClasses = {
+    "alpha_cum_end",   "alpha_cum_start",
+    "clip_denoised",   "correct_steps",
+    "corrector_order", "disable_corrector",
+    "gamma_cum_end",   "gamma_cum_start",
+    "mask_token_id",   "masking_schedule",
+    "num_vec_classes", "predict_x0",
+    "predictor_order", "s",
+    "s_noise",         "sampling_eps",
+    "scale_factors",   "scaler",
+    "skip_prk_steps",  "snr",
+    "snr_shift_scale", "solver_p",
+    "tau_func",        "upscale_mode",
 };
 
-constexpr std::array<EnumName<SchedulerClass>, 2> kClasses = {{
-    {SchedulerClass::kDdpm, "DDPMScheduler"},
-    {SchedulerClass::kDdim, "DDIMScheduler"},
-}};
-constexpr std::array<EnumName<BetaSchedule>, 4> kBetaSchedules = {{
-    {BetaSchedule::kLinear, "linear"},
-    {BetaSchedule::kScaledLinear, "scaled_linear"},
-    {BetaSchedule::kSquaredcosCapV2, "squaredcos_cap_v2"},
-    {BetaSchedule::kSigmoid, "sigmoid"},
-}};
-constexpr std::array<EnumName<PredictionType>, 3> kPredictionTypes = {{
-    {PredictionType::kEpsilon, "epsilon"},
-    {PredictionType::kSample, "sample"},
-    {PredictionType::kVPrediction, "v_prediction"},
-}};
-constexpr std::array<EnumName<TimestepSpacing>, 3> kTimestepSpacings = {{
-    {TimestepSpacing::kLeading, "leading"},
-    {TimestepSpacing::kLinspace, "linspace"},
-    {TimestepSpacing::kTrailing, "trailing"},
-}};
-constexpr std::array<EnumName<VarianceType>, 2> kVarianceTypes = {{
-    {VarianceType::kFixedSmall, "fixed_small"},
-    {VarianceType::kFixedLarge, "fixed_large"},
-}};
-
-template <typename Names, typename Enum>
-std::string_view NameIn(const Names& names, Enum value) {
-  for (const auto& row : names) {
-    if (row.value == value) return row.name;
-  }
-  return "unknown";
-}
-
-absl::Status Expected(std::string_view field, std::string_view expected,
-                      const nlohmann::json& value) {
-  return InvalidArgument(field, ": expected ", expected, ", got ", DescribeJson(value));
-}
-
-template <const auto& names, auto member>
-absl::Status ReadEnum(const nlohmann::json& value, const SchedulerConfigKey& key,
-                      SchedulerConfig& config) {
-  for (const auto& row : names) {
-    if (value.is_string() && value.get_ref<const std::string&>() == row.name) {
-      config.*member = row.value;
-      return absl::OkStatus();
-    }
-  }
-  const std::string all = StrJoin(names, ", ", [](const auto& row) { return row.name; });
-  return Expected(key.name, StrCat("one of ", all), value);
-}
-
-template <auto member>
-absl::Status ReadInteger(const nlohmann::json& value, const SchedulerConfigKey& key,
-                         SchedulerConfig& config) {
-  DEEPPCR_ASSIGN_OR_RETURN(config.*member, JsonInteger(value, key.name, key.min, key.max));
-  return absl::OkStatus();
-}
-
-template <auto member>
-absl::Status ReadBool(const nlohmann::json& value, const SchedulerConfigKey& key,
-                      SchedulerConfig& config) {
-  DEEPPCR_ASSIGN_OR_RETURN(config.*member, JsonBool(value, key.name));
-  return absl::OkStatus();
-}
-
-// Refuses 0, which would divide by zero at the first timestep, where 1 - alphas_cumprod is its
-// beta.
-absl::StatusOr<double> Beta(const nlohmann::json& value, std::string_view field) {
-  DEEPPCR_ASSIGN_OR_RETURN(const double beta, JsonNumber(value, field));
-  if (beta > 0.0 && beta <= 1.0) return beta;
-  return Expected(field, "a number above 0 and at most 1", value);
-}
-
-template <auto member>
-absl::Status ReadBeta(const nlohmann::json& value, const SchedulerConfigKey& key,
-                      SchedulerConfig& config) {
-  DEEPPCR_ASSIGN_OR_RETURN(config.*member, Beta(value, key.name));
-  return absl::OkStatus();
-}
-
-// num_train_timesteps is an earlier row, so its value is known. diffusers itself does not compare
-// the sizes, and indexes out of range or leaves betas unused.
-absl::Status ReadTrainedBetas(const nlohmann::json& value, const SchedulerConfigKey& key,
-                              SchedulerConfig& config) {
-  if (value.is_null()) return absl::OkStatus();
-  if (!value.is_array() || std::cmp_not_equal(value.size(), config.num_train_timesteps)) {
-    return Expected(key.name,
-                    StrCat("null or an array of num_train_timesteps = ", config.num_train_timesteps,
-                           " numbers"),
-                    value);
-  }
-  config.trained_betas.reserve(value.size());
-  for (size_t i = 0; i < value.size(); ++i) {
-    DEEPPCR_ASSIGN_OR_RETURN(const double beta, Beta(value[i], StrCat(key.name, "[", i, "]")));
-    config.trained_betas.push_back(beta);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadClipRange(const nlohmann::json& value, const SchedulerConfigKey& key,
-                           SchedulerConfig& config) {
-  DEEPPCR_ASSIGN_OR_RETURN(config.clip_sample_range, JsonNumber(value, key.name));
-  if (std::isfinite(config.clip_sample_range) && config.clip_sample_range > 0.0) {
-    return absl::OkStatus();
-  }
-  return Expected(key.name, "a finite number above 0", value);
-}
-
-// Dynamic thresholding scales by a quantile over a whole sample, which couples all values and has
-// no cheap derivative.
-absl::Status RefuseThresholding(const nlohmann::json& value, const SchedulerConfigKey& key,
-                                SchedulerConfig&) {
-  DEEPPCR_ASSIGN_OR_RETURN(const bool thresholding, JsonBool(value, key.name));
-  if (!thresholding) return absl::OkStatus();
-  return Expected(key.name, "false (dynamic thresholding is not supported)", value);
-}
-
-absl::Status ReadUnusedNumber(const nlohmann::json& value, const SchedulerConfigKey& key,
-                              SchedulerConfig&) {
-  return JsonNumber(value, key.name).status();
-}
-
-using Config = SchedulerConfig;
-
-constexpr std::array<SchedulerConfigKey, 17> kKeys = {{
-    {"_class_name", "string", "required", "all", "`DDPMScheduler` or `DDIMScheduler`", 0, 0,
-     &ReadEnum<kClasses, &Config::scheduler_class>},
-    {"num_train_timesteps", "integer", "1000", "all", "timesteps T the denoiser was trained with",
-     1, kMaxTrainTimesteps, &ReadInteger<&Config::num_train_timesteps>},
-    {"beta_start", "number", "0.0001", "all", "first beta, above 0 and at most 1", 0, 0,
-     &ReadBeta<&Config::beta_start>},
-    {"beta_end", "number", "0.02", "all", "last beta, above 0 and at most 1", 0, 0,
-     &ReadBeta<&Config::beta_end>},
-    {"beta_schedule", "string", "\"linear\"", "all",
-     "`linear`, `scaled_linear`, `squaredcos_cap_v2`; with DDPMScheduler also `sigmoid`", 0, 0,
-     &ReadEnum<kBetaSchedules, &Config::beta_schedule>},
-    {"trained_betas", "array of numbers", "null", "all",
-     "the num_train_timesteps betas themselves, each above 0 and at most 1, instead of a schedule",
-     0, 0, &ReadTrainedBetas},
-    {"clip_sample", "boolean", "true", "all", "whether the predicted x_0 is clipped", 0, 0,
-     &ReadBool<&Config::clip_sample>},
-    {"clip_sample_range", "number", "1.0", "all", "largest magnitude of a clipped x_0, above 0", 0,
-     0, &ReadClipRange},
-    {"prediction_type", "string", "\"epsilon\"", "all",
-     "what the denoiser computes: `epsilon`, `sample` or `v_prediction`", 0, 0,
-     &ReadEnum<kPredictionTypes, &Config::prediction_type>},
-    {"timestep_spacing", "string", "\"leading\"", "all", "`leading`, `linspace` or `trailing`", 0,
-     0, &ReadEnum<kTimestepSpacings, &Config::timestep_spacing>},
-    {"steps_offset", "integer", "0", "all", "added to every timestep of `leading`", 0,
-     kMaxTrainTimesteps - 1, &ReadInteger<&Config::steps_offset>},
-    {"set_alpha_to_one", "boolean", "true", "DDIMScheduler",
-     "whether alphas_cumprod is 1 after the last step, else its first value", 0, 0,
-     &ReadBool<&Config::set_alpha_to_one>},
-    {"variance_type", "string", "\"fixed_small\"", "DDPMScheduler",
-     "variance of the noise: `fixed_small` (posterior) or `fixed_large` (beta)", 0, 0,
-     &ReadEnum<kVarianceTypes, &Config::variance_type>},
-    {"rescale_betas_zero_snr", "boolean", "false", "all",
-     "whether betas are rescaled so that the last alphas_cumprod is 0", 0, 0,
-     &ReadBool<&Config::rescale_betas_zero_snr>},
-    {"thresholding", "boolean", "false", "all", "dynamic thresholding; only false is supported", 0,
-     0, &RefuseThresholding},
-    {"dynamic_thresholding_ratio", "number", "0.995", "all", "no effect without thresholding", 0, 0,
-     &ReadUnusedNumber},
-    {"sample_max_value", "number", "1.0", "all", "no effect without thresholding", 0, 0,
-     &ReadUnusedNumber},
+// Arguments of diffusers' step() and set_timesteps(), and where they are said here.
+struct ArgumentHint {
+  std::string_view name, hint;
+};
+constexpr std::array<ArgumentHint, 3> kArguments = {{
+    {"use_clipped_model_output", "it is a key of config.json"},
+    {"eta", "it is a key of config.json"},
+    {"num_inference_steps", "it is a key of config.json"},
 }};
 
 // Removes the keys that `_use_default_values` lists: diffusers wrote down their values, but the
@@ -196,7 +45,9 @@ absl::Status DropDefaultedKeys(nlohmann::json& object) {
   const auto listed = object.find(kUseDefaultValues);
   if (listed == object.end()) return absl::OkStatus();
   const nlohmann::json names = *listed;
-  if (!names.is_array()) return Expected(kUseDefaultValues, "an array of strings", names);
+  if (!names.is_array())
+    return InvalidArgument(kUseDefaultValues, ": expected an array of strings, got ",
+                           DescribeJson(names));
   for (size_t i = 0; i < names.size(); ++i) {
     DEEPPCR_ASSIGN_OR_RETURN(const std::string name,
                              JsonString(names[i], StrCat(kUseDefaultValues, "[", i, "]")));
@@ -205,70 +56,142 @@ absl::Status DropDefaultedKeys(nlohmann::json& object) {
   return absl::OkStatus();
 }
 
-bool AppliesTo(const SchedulerConfigKey& key, SchedulerClass scheduler_class) {
-  return key.classes == "all" || key.classes == NameOf(scheduler_class);
+absl::Status ReadDefault(const SchedulerConfigKey& key, SchedulerConfig& config) {
+  const std::string_view text = DefaultOf(key, config.scheduler_class);
+  if (text == "required") {
+    return InvalidArgument(key.name, ": missing; expected ", key.type, " (", key.meaning, ")");
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(const nlohmann::json value, ParseJson(text, JsonLimits()));
+  return key.read(value, key, config);
 }
 
 // The first row is the class, so the class is known when the other rows are read.
 absl::Status ReadKey(const nlohmann::json& object, const SchedulerConfigKey& key,
                      SchedulerConfig& config) {
-  const auto member = object.find(key.name);
-  if (member == object.end()) {
-    if (key.default_value != "required") return absl::OkStatus();
-    return InvalidArgument(key.name, ": missing; expected ", key.type, " (", key.meaning, ")");
-  }
   if (!AppliesTo(key, config.scheduler_class)) return absl::OkStatus();
-  return key.read(*member, key, config);
+  const auto member = object.find(key.name);
+  return member == object.end() ? ReadDefault(key, config) : key.read(*member, key, config);
 }
 
-std::vector<std::string> IgnoredKeys(const nlohmann::json& object,
-                                     std::span<const SchedulerConfigKey> keys,
-                                     SchedulerClass scheduler_class) {
+absl::Status RefuseUnknown(std::string_view name) {
+  for (const ArgumentHint& argument : kArguments) {
+    if (argument.name == name)
+      return InvalidArgument(name,
+                             ": expected no such key here, as no scheduler of diffusers has "
+                             "it; ",
+                             argument.hint);
+  }
+  return InvalidArgument("unknown key ", Quoted(name),
+                         ": no scheduler of diffusers has it, and it may be meant to change the "
+                         "samples; take it out if it is not");
+}
+
+// Keys that have no effect, as only other classes have them.
+absl::StatusOr<std::vector<std::string>> IgnoredKeys(const nlohmann::json& object,
+                                                     std::span<const SchedulerConfigKey> keys,
+                                                     SchedulerClass scheduler_class) {
   std::vector<std::string> ignored;
   for (const auto& member : object.items()) {
-    const auto has_effect = [&](const SchedulerConfigKey& key) {
-      return key.name == member.key() && AppliesTo(key, scheduler_class);
-    };
-    if (member.key().starts_with('_')) continue;
-    if (std::none_of(keys.begin(), keys.end(), has_effect)) ignored.push_back(member.key());
+    const std::string& name = member.key();
+    if (name.starts_with('_')) continue;
+    const auto row = std::ranges::find(keys, name, &SchedulerConfigKey::name);
+    if (row != keys.end() && AppliesTo(*row, scheduler_class)) continue;
+    if (row == keys.end() &&
+        std::ranges::find(kKeysOfOtherClasses, name) == kKeysOfOtherClasses.end())
+      return RefuseUnknown(name);
+    ignored.push_back(name);
   }
   return ignored;
 }
 
-absl::Status CheckAcrossKeys(const SchedulerConfig& config) {
-  if (config.scheduler_class == SchedulerClass::kDdim &&
-      config.beta_schedule == BetaSchedule::kSigmoid) {
+// A value that the class does not take though others do.
+absl::Status NotWith(std::string_view key, std::string_view expected, const SchedulerConfig& config,
+                     std::string_view got) {
+  return InvalidArgument(key, ": expected ", expected, " with ", NameOf(config.scheduler_class),
+                         ", got ", got);
+}
+
+absl::Status CheckPrediction(const SchedulerConfig& config) {
+  const PredictionType type = config.prediction_type;
+  const bool no_sample = config.scheduler_class == SchedulerClass::kEulerAncestral ||
+                         config.scheduler_class == SchedulerClass::kEdmEuler;
+  const std::string got = StrCat("\"", NameOf(type), "\"");
+  if (no_sample && type != PredictionType::kEpsilon && type != PredictionType::kVPrediction)
+    return NotWith("prediction_type", "one of epsilon, v_prediction", config, got);
+  if (type != PredictionType::kFlowPrediction) return absl::OkStatus();
+  if (config.scheduler_class != SchedulerClass::kDpmSolverMultistep)
+    return NotWith("prediction_type", "one of epsilon, sample, v_prediction", config, got);
+  const bool plus_plus = config.algorithm_type == DpmAlgorithm::kDpmPlusPlus ||
+                         config.algorithm_type == DpmAlgorithm::kSdeDpmPlusPlus;
+  if (plus_plus) return absl::OkStatus();
+  return InvalidArgument("prediction_type: expected one of epsilon, sample, v_prediction with ",
+                         NameOf(config.algorithm_type), ", got ", got);
+}
+
+absl::Status CheckSigmas(const SchedulerConfig& config) {
+  const int chosen = int{config.use_karras_sigmas} + int{config.use_exponential_sigmas} +
+                     int{config.use_lu_lambdas} + int{config.use_flow_sigmas};
+  if (chosen > 1) {
     return absl::InvalidArgumentError(
-        "beta_schedule: expected one of linear, scaled_linear, squaredcos_cap_v2 with "
-        "DDIMScheduler, got \"sigmoid\", which only DDPMScheduler has");
+        "use_karras_sigmas: expected at most one of use_karras_sigmas, use_exponential_sigmas, "
+        "use_lu_lambdas, use_flow_sigmas to be true");
   }
-  return absl::OkStatus();
+  if (config.scheduler_class != SchedulerClass::kDpmSolverMultistep) return absl::OkStatus();
+  if (config.use_exponential_sigmas) {
+    return NotWith("use_exponential_sigmas",
+                   "false (diffusers cuts its times off, where float32 decides)", config, "true");
+  }
+  const bool cosine = config.beta_schedule == BetaSchedule::kSquaredcosCapV2;
+  if (cosine && (config.use_karras_sigmas || config.use_lu_lambdas)) {
+    return NotWith(config.use_karras_sigmas ? "use_karras_sigmas" : "use_lu_lambdas",
+                   "false (with squaredcos_cap_v2 diffusers cuts its times off, where float32 "
+                   "decides)",
+                   config, "true");
+  }
+  const bool needs_sigma =
+      config.algorithm_type == DpmAlgorithm::kDpm || config.algorithm_type == DpmAlgorithm::kSdeDpm;
+  if (!needs_sigma || config.final_sigmas_type == FinalSigmas::kSigmaMin) return absl::OkStatus();
+  return InvalidArgument("final_sigmas_type: expected \"sigma_min\" with ",
+                         NameOf(config.algorithm_type), ", got \"zero\"");
+}
+
+absl::Status CheckAcrossKeys(const SchedulerConfig& config) {
+  if (config.scheduler_class != SchedulerClass::kDdpm &&
+      config.beta_schedule == BetaSchedule::kSigmoid) {
+    return InvalidArgument("beta_schedule: expected one of linear, scaled_linear, ",
+                           "squaredcos_cap_v2 with ", NameOf(config.scheduler_class),
+                           ", got \"sigmoid\", which only DDPMScheduler has");
+  }
+  if (config.scheduler_class == SchedulerClass::kLcm &&
+      config.original_inference_steps > config.num_train_timesteps) {
+    return InvalidArgument("original_inference_steps: expected at most num_train_timesteps = ",
+                           config.num_train_timesteps, ", got ", config.original_inference_steps);
+  }
+  DEEPPCR_RETURN_IF_ERROR(CheckPrediction(config));
+  return CheckSigmas(config);
+}
+
+// diffusers writes the default of lambda_min_clipped as -Infinity, which is not JSON: null instead.
+std::string WithoutInfinity(std::string_view json) {
+  constexpr std::string_view kName = "\"lambda_min_clipped\"", kInfinity = "-Infinity";
+  const size_t name = json.find(kName);
+  if (name == std::string_view::npos || (name > 0 && json[name - 1] == '\\'))
+    return std::string(json);
+  size_t at = json.find_first_not_of(" \t\r\n", name + kName.size());
+  if (at == std::string_view::npos || json[at] != ':') return std::string(json);
+  at = json.find_first_not_of(" \t\r\n", at + 1);
+  if (at == std::string_view::npos || !json.substr(at).starts_with(kInfinity))
+    return std::string(json);
+  return StrCat(json.substr(0, at), "null", json.substr(at + kInfinity.size()));
 }
 
 }  // namespace
 
-std::span<const SchedulerConfigKey> SchedulerConfigKeys() { return kKeys; }
-
-std::string_view NameOf(SchedulerClass scheduler_class) {
-  return NameIn(kClasses, scheduler_class);
-}
-std::string_view NameOf(BetaSchedule beta_schedule) {
-  return NameIn(kBetaSchedules, beta_schedule);
-}
-std::string_view NameOf(PredictionType prediction_type) {
-  return NameIn(kPredictionTypes, prediction_type);
-}
-std::string_view NameOf(TimestepSpacing timestep_spacing) {
-  return NameIn(kTimestepSpacings, timestep_spacing);
-}
-std::string_view NameOf(VarianceType variance_type) {
-  return NameIn(kVarianceTypes, variance_type);
-}
-
 absl::StatusOr<SchedulerConfig> ParseSchedulerConfig(std::string_view json,
                                                      std::span<const SchedulerConfigKey> keys) {
-  const JsonLimits limits{.max_bytes = static_cast<int64_t>(json.size())};
-  DEEPPCR_ASSIGN_OR_RETURN(nlohmann::json object, ParseJson(json, limits));
+  const std::string text = WithoutInfinity(json);
+  const JsonLimits limits{.max_bytes = static_cast<int64_t>(text.size())};
+  DEEPPCR_ASSIGN_OR_RETURN(nlohmann::json object, ParseJson(text, limits));
   if (!object.is_object()) {
     return InvalidArgument("expected an object, got ", DescribeJson(object));
   }
@@ -278,7 +201,7 @@ absl::StatusOr<SchedulerConfig> ParseSchedulerConfig(std::string_view json,
     DEEPPCR_RETURN_IF_ERROR(ReadKey(object, key, config));
   }
   DEEPPCR_RETURN_IF_ERROR(CheckAcrossKeys(config));
-  config.ignored_keys = IgnoredKeys(object, keys, config.scheduler_class);
+  DEEPPCR_ASSIGN_OR_RETURN(config.ignored_keys, IgnoredKeys(object, keys, config.scheduler_class));
   return config;
 }
 

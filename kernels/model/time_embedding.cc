@@ -37,14 +37,14 @@ Columns Apply(const DenseSpec& layer, const Columns& in) {
 Columns Sinusoids(std::span<const ReverseStep> block, int64_t embedding_dim) {
   Columns in(static_cast<size_t>(embedding_dim));
   for (size_t k = 0; k < kColumns; ++k) {
-    const int64_t timestep = block[std::min(k, block.size() - 1)].timestep;
+    const double timestep = block[std::min(k, block.size() - 1)].timestep;
     const std::vector<double> embedding = SinusoidalEmbedding(timestep, embedding_dim);
     for (size_t i = 0; i < in.size(); ++i) in[i][k] = embedding[i];
   }
   return in;
 }
 
-absl::Status CheckFinite(std::span<const double> values, int64_t timestep) {
+absl::Status CheckFinite(std::span<const double> values, double timestep) {
   constexpr double kMax = std::numeric_limits<float>::max();
   for (const double value : values) {
     if (std::abs(value) <= kMax) continue;
@@ -58,12 +58,12 @@ absl::Status CheckFinite(std::span<const double> values, int64_t timestep) {
 
 }  // namespace
 
-std::vector<double> SinusoidalEmbedding(int64_t timestep, int64_t embedding_dim) {
+std::vector<double> SinusoidalEmbedding(double timestep, int64_t embedding_dim) {
   const auto half = static_cast<size_t>(embedding_dim / 2);
   std::vector<double> embedding(2 * half);
   for (size_t j = 0; j < half; ++j) {
     const double exponent = static_cast<double>(j) / static_cast<double>(half);
-    const double angle = static_cast<double>(timestep) * std::exp(-std::log(10000.0) * exponent);
+    const double angle = timestep * std::exp(-std::log(10000.0) * exponent);
     embedding[j] = std::cos(angle);
     embedding[half + j] = std::sin(angle);
   }

@@ -22,7 +22,7 @@ struct TimeMlp {
 };
 
 // [E]: cos(t f_j) for j < E/2, then sin(t f_j), with f_j = 10000^(-j / (E/2)). E is even.
-std::vector<double> SinusoidalEmbedding(int64_t timestep, int64_t embedding_dim);
+std::vector<double> SinusoidalEmbedding(double timestep, int64_t embedding_dim);
 
 // y of every step, [L, H]. Each row depends on its timestep alone, to the last bit. Thread-safe.
 // Errors: kInvalidArgument naming the timestep whose y is not finite as float32; kCancelled if the

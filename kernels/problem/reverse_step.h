@@ -19,8 +19,8 @@ namespace deeppcr {
 // kernels/model/reverse_process.h derives the coefficients, which are finite, also as float32;
 // sigma >= 0.
 struct ReverseStep {
-  int64_t timestep = 0;        // in [0, T); the denoiser is evaluated at it
-  int64_t prev_timestep = -1;  // in [0, timestep); -1 if z' is the final sample
+  double timestep = 0;        // the time that the denoiser is evaluated at; finite
+  double prev_timestep = -1;  // that of the state z'; -1 if z' is the final sample
   double x0_z = 0.0;
   double x0_m = 0.0;
   double z_z = 0.0;

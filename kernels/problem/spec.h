@@ -90,11 +90,12 @@ struct DenoiserSpec {
 inline constexpr double kNormEpsilon = 1e-6;
 
 // The family `diffusion`: z_l = reverse step l of (z_{l-1}, m(z_{l-1}, step l), noise_l), from
-// z_0 = noise; the answer is decoder(z_L).
+// z_0 = initial_scale * noise, rounded to float32; the answer is decoder(z_L).
 struct DiffusionSpec {
   int64_t state_dim = 0;               // D >= 1
   std::span<const ReverseStep> steps;  // [L], in the order they are made
   double clip_range = 0;               // largest |x0|; infinity for no clip
+  float initial_scale = 1.0F;          // finite, above 0
   DenoiserSpec denoiser;
   std::span<const double> time_embedding;  // [L, H]: y without the condition
   // The condition: at most one of classes and a vector.
@@ -115,6 +116,7 @@ struct DiffusionProgramSpec {
   int64_t state_dim = 0;                       // D >= 1
   std::span<const ReverseStep> steps;          // [L], in the order they are made
   double clip_range = 0;                       // largest |x0|; infinity for no clip
+  float initial_scale = 1.0F;                  // as in DiffusionSpec
   const program::Program* program = nullptr;   // kernels/program/program.h; ends in a reverse step
   int64_t step_weights = 0;                    // that a step multiplies with
   int64_t condition_dim = 0, num_classes = 0;  // at most one is not 0

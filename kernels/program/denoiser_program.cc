@@ -48,17 +48,10 @@ class Writer {
   // time_embedding[step] + condition.
   absl::StatusOr<ValueId> Conditioning() {
     const int64_t width = spec_.denoiser.hidden_dim;
-    DEEPPCR_ASSIGN_OR_RETURN(const ValueId time, builder_.AddTime());
-    int64_t largest = 0;
-    for (const ReverseStep& step : spec_.steps) largest = std::max(largest, step.timestep);
-    auto table = std::make_shared<std::vector<float>>((largest + 1) * width);
-    for (int64_t l = 0; l < spec_.num_steps(); ++l)
-      for (int64_t k = 0; k < width; ++k)
-        (*table)[spec_.steps[l].timestep * width + k] =
-            static_cast<float>(spec_.time_embedding[l * width + k]);
-    DEEPPCR_ASSIGN_OR_RETURN(
-        const ValueId y,
-        builder_.AddLookup(time, {.rows = largest + 1, .cols = width, .weight = table}));
+    auto rows = std::make_shared<std::vector<float>>(spec_.time_embedding.size());
+    std::ranges::transform(spec_.time_embedding, rows->begin(),
+                           [](double value) { return static_cast<float>(value); });
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId y, builder_.AddStacked(std::move(rows), width));
     if (spec_.num_classes > 0) {
       DEEPPCR_ASSIGN_OR_RETURN(const ValueId label, builder_.AddLabel());
       DEEPPCR_ASSIGN_OR_RETURN(const ValueId of_class,
@@ -158,6 +151,7 @@ DiffusionProgramSpec WithProgram(const DiffusionSpec& spec, const Program& progr
   return {.state_dim = spec.state_dim,
           .steps = spec.steps,
           .clip_range = spec.clip_range,
+          .initial_scale = spec.initial_scale,
           .program = &program,
           .step_weights = spec.denoiser.weights(spec.state_dim),
           .condition_dim = spec.input_dim(),

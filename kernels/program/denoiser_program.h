@@ -9,7 +9,7 @@
 namespace deeppcr::program {
 
 // The reverse step of a named denoiser (DenoiserSpec in kernels/problem/spec.h) as a program. The
-// time embedding is a table by timestep. Errors: those of the builder.
+// time embedding is a constant of each step. Errors: those of the builder.
 absl::StatusOr<Program> ProgramOfDenoiser(const DiffusionSpec& spec,
                                           const ProgramLimits& limits = {});
 

@@ -19,7 +19,7 @@ constexpr double kMaxWork = 1e8, kWorkOfInstruction = 100;
 
 class LookupCheck {
  public:
-  LookupCheck(const Program& program, int64_t num_classes, std::span<const int64_t> times)
+  LookupCheck(const Program& program, int64_t num_classes, std::span<const double> times)
       : num_classes_(std::max<int64_t>(1, num_classes)), times_(times) {
     for (const Instruction& instruction : program.instructions) {
       if (instruction.op != Op::kLookup) continue;
@@ -46,10 +46,9 @@ class LookupCheck {
     for (int64_t i = 0; i < std::min(all, most); ++i) {
       const int64_t at = all <= most ? i : Drawn(i, all);
       const int64_t label = at % num_classes_;
-      const int64_t time =
-          times_.empty() ? 0 : times_[static_cast<size_t>(both ? at / num_classes_ : at % times)];
-      const StepInputs inputs = {
-          .time = static_cast<double>(time), .step = time, .label = static_cast<double>(label)};
+      const int64_t step = both ? at / num_classes_ : at % times;
+      const double time = times_.empty() ? 0 : times_[static_cast<size_t>(step)];
+      const StepInputs inputs = {.time = time, .step = step, .label = static_cast<double>(label)};
       for (Evaluation* evaluation : {&in_double, &in_float})
         evaluation->Run(inputs, {}, kOnTimeAndCondition, token);
       if (Fired(token)) return absl::CancelledError("stopped while lookups were tried");
@@ -104,7 +103,7 @@ class LookupCheck {
     return wanted >= 0 && wanted < rows ? static_cast<int64_t>(wanted) : -1;
   }
 
-  absl::Status Check(const Lookup& lookup, int64_t label, int64_t time,
+  absl::Status Check(const Lookup& lookup, int64_t label, double time,
                      std::span<const double> in_double, std::span<const double> in_float) const {
     const int64_t row = RowOf(lookup, in_double[0]), rounded = RowOf(lookup, in_float[0]);
     if (row >= 0 && row == rounded) return absl::OkStatus();
@@ -121,7 +120,7 @@ class LookupCheck {
   }
 
   const int64_t num_classes_;
-  const std::span<const int64_t> times_;
+  const std::span<const double> times_;
   std::vector<Lookup> lookups_;
   Program indices_;
 };
@@ -129,7 +128,7 @@ class LookupCheck {
 }  // namespace
 
 absl::Status CheckLookups(const Program& program, int64_t num_classes,
-                          std::span<const int64_t> times, const CancelToken* token) {
+                          std::span<const double> times, const CancelToken* token) {
   if (program.label != kNoValue && num_classes > kMaxFloatIndex)
     return absl::UnimplementedError(StrCat("more than ", kMaxFloatIndex, " classes"));
   for (const Instruction& instruction : program.instructions) {

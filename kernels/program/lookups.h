@@ -22,7 +22,7 @@ inline constexpr int64_t kMaxFloatIndex = int64_t{1} << 24;
 // tried. Errors: kInvalidArgument naming class, time and table; kUnimplemented for classes and
 // tables beyond kMaxFloatIndex; kCancelled.
 absl::Status CheckLookups(const Program& program, int64_t num_classes,
-                          std::span<const int64_t> times, const CancelToken* token);
+                          std::span<const double> times, const CancelToken* token);
 
 }  // namespace deeppcr::program
 

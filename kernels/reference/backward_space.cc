@@ -123,7 +123,11 @@ class ReferenceBackwardSpace final : public BackwardSpace {
     Sample& s = samples_[static_cast<size_t>(sample)];
     for (size_t j = 0; j < s.g.size(); ++j) {
       const Vector& g = s.g[j];
-      if (s.taken.initial != nullptr) Give(g, s.taken.initial + j * g.size());
+      if (s.taken.initial != nullptr) {
+        Vector by_noise = g;
+        for (double& value : by_noise) value *= s.recurrence->InitialFactor();
+        Give(by_noise, s.taken.initial + j * g.size());
+      }
       if (s.taken.encode_delta != nullptr) Give(s.recurrence->EncodeDelta(g), s.taken.encode_delta);
       const Matrix by_inputs = s.recurrence->InitialByInputs();
       if (!by_inputs.empty()) AddTo(&s.by_inputs[j], MultiplyTransposed(by_inputs, g));

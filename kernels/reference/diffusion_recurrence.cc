@@ -99,7 +99,7 @@ class DiffusionRecurrence final : public Recurrence {
         condition_(Condition(spec, input.inputs, input.label)) {
     const int64_t dim = spec.state_dim;
     const std::vector<float> z0 = NoiseOf(input, input.initial_noise, kInitialNoiseStep, dim);
-    initial_.assign(z0.begin(), z0.end());
+    for (const float noise : z0) initial_.push_back(spec.initial_scale * noise);  // in float32
     for (int64_t i = 0; i < spec.num_steps(); ++i) {
       const float* given = input.step_noise == nullptr ? nullptr : input.step_noise + i * dim;
       noise_.push_back(NoiseOf(input, given, static_cast<uint32_t>(i), dim));
@@ -117,6 +117,7 @@ class DiffusionRecurrence final : public Recurrence {
     return reference::StepByInputs(spec_, l - 1, inputs_.data(), z);
   }
   double NoiseFactor(int64_t l) const override { return spec_.steps[l - 1].sigma; }
+  double InitialFactor() const override { return spec_.initial_scale; }
   std::vector<std::vector<double>> CoarseTrajectory(PassCount* count) const override;
 
  private:
@@ -132,8 +133,9 @@ class DiffusionRecurrence final : public Recurrence {
     const ReverseStep& step = spec_.steps[i];
     std::vector<double> next(z.size());
     for (size_t k = 0; k < z.size(); ++k) {
-      // The model output that would have led to this denoised sample.
-      const double m = step.z_m == 0 ? 0 : (raw[k] - step.x0_z * z[k]) / step.x0_m;
+      // The model output that would have led to this denoised sample, if that depends on it.
+      const double m =
+          step.z_m == 0 || step.x0_m == 0 ? 0 : (raw[k] - step.x0_z * z[k]) / step.x0_m;
       next[k] = NextState(step, spec_.clip_range, raw[k], z[k], m, noise_[i][k]);
     }
     return next;

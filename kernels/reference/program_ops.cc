@@ -14,7 +14,8 @@ class At {
      std::span<const float> noise, std::span<const double> z)
       : noise_(noise.begin(), noise.end()), evaluation_(*spec.program) {
     const ReverseStep& reverse = spec.steps[static_cast<size_t>(step)];
-    evaluation_.Run({.time = static_cast<double>(reverse.timestep),
+    evaluation_.Run({.time = reverse.timestep,
+                     .step = step,
                      .condition = condition,
                      .label = spec.num_classes > 0 ? condition[0] : 0,
                      .reverse = &reverse,

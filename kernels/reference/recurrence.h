@@ -32,6 +32,8 @@ class Recurrence {
     (void)l;
     return 0;
   }
+  // The factor of the initial noise in z_0.
+  virtual double InitialFactor() const { return 1; }
   // Dense stacks: the cotangent of the pre-activations of layer l, from g_l, at z_{l-1}.
   virtual std::vector<double> Delta(int64_t l, const std::vector<double>& z,
                                     const std::vector<double>& g) const {

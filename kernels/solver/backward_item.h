@@ -54,7 +54,7 @@ struct BackwardItem {
   std::span<const float> of_final;    // [n, m, D]
 
   std::span<float> inputs;      // [n, m, input_dim]
-  std::span<float> initial;     // [n, m, D]: by z_0, which of a diffusion model is the noise
+  std::span<float> initial;     // [n, m, D]: by z_0; of a diffusion model by its noise
   std::span<float> step_noise;  // [n, m, L, D]; of systems that draw noise
   // Of dense stacks, where m = 1; see BackwardSample.
   std::span<float> deltas;             // [n, L, D]

@@ -10,7 +10,6 @@
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
-#include "kernels/solver/gradient_error.h"
 #include "server/codec/request_codec.h"
 
 namespace deeppcr {

@@ -8,7 +8,6 @@
 #include "absl/container/inlined_vector.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
-#include "kernels/solver/gradient_error.h"
 #include "server/codec/reply_codec.h"
 
 namespace deeppcr {

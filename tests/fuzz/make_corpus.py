@@ -21,7 +21,28 @@ def floats(*values):
     return struct.pack(f"<{len(values)}f", *values)
 
 
+COLUMNS = ("sigma", "time", "x0_m", "x0_z", "z_m", "z_x0", "z_z")
+
+
+def step_table(**numbers):
+    """Two steps of F64, and numbers beside them or in place of all of a column."""
+    columns = {name: [0.5, 0.25] for name in COLUMNS} | {
+        name: value if isinstance(value, list) else [value] for name, value in numbers.items()}
+    header, data = {}, b""
+    for name, values in columns.items():
+        packed = struct.pack(f"<{len(values)}d", *values)
+        header[name] = entry("F64", [len(values)], len(data), len(data) + len(packed))
+        data += packed
+    return safetensors(header, data)
+
+
 WEIGHTS = {
+    "accepted-step-table": step_table(),
+    "accepted-step-table-clipped": step_table(clip_range=1.0, initial_scale=0.5, z_m=[0.0, -1.0]),
+    "accepted-step-table-quotient": step_table(x0_m=[1e-45, 0.0], z_m=[1.0, 1.0]),
+    "accepted-step-table-negative": step_table(sigma=[0.0, -1.0]),
+    "accepted-step-table-not-finite": step_table(time=[float("nan"), float("inf")]),
+    "accepted-step-table-short": step_table(x0_z=0.5),
     "accepted-empty": safetensors({}),
     "accepted-spaces": safetensors(b" {} \n  "),
     "accepted-one": safetensors({"a": entry("F32", [2], 0, 8)}, floats(1, 2)),

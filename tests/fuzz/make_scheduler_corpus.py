@@ -18,6 +18,11 @@ DDIM = {"_class_name": "DDIMScheduler", "_diffusers_version": "0.6.0", "beta_end
         "num_train_timesteps": 1000, "set_alpha_to_one": False, "skip_prk_steps": True,
         "steps_offset": 1, "trained_betas": None}
 SMALL = {"_class_name": "DDIMScheduler", "num_train_timesteps": 50}
+EULER = {"_class_name": "EulerDiscreteScheduler", "num_train_timesteps": 50}
+DPM = {"_class_name": "DPMSolverMultistepScheduler", "num_train_timesteps": 50, "solver_order": 1}
+FLOW = {"_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 50}
+EDM = {"_class_name": "EDMEulerScheduler", "num_train_timesteps": 50}
+LCM = {"_class_name": "LCMScheduler", "num_train_timesteps": 50}
 
 
 def scheduler(base=SMALL, **changes):
@@ -45,6 +50,34 @@ CORPUS = {
     "accepted-defaulted": scheduler(
         thresholding=True, beta_end=7, _use_default_values=["thresholding", "beta_end", "x"]),
     "accepted-unknown": scheduler(skip_prk_steps=True, variance_type="learned", _private=[{}]),
+    "accepted-euler": scheduler(EULER, use_karras_sigmas=True, sigma_min=0.03, sigma_max=None),
+    "accepted-euler-continuous": scheduler(
+        EULER, timestep_type="continuous", prediction_type="v_prediction",
+        interpolation_type="log_linear", final_sigmas_type="sigma_min"),
+    "accepted-ancestral": scheduler(
+        _class_name="EulerAncestralDiscreteScheduler", rescale_betas_zero_snr=True,
+        prediction_type="v_prediction", timestep_spacing="trailing"),
+    "accepted-dpm": scheduler(
+        DPM, algorithm_type="sde-dpmsolver", final_sigmas_type="sigma_min", euler_at_final=True),
+    "accepted-dpm-infinity": scheduler(DPM, lambda_min_clipped=float("-inf")),
+    "accepted-dpm-flow": scheduler(
+        DPM, use_flow_sigmas=True, flow_shift=3.0, prediction_type="flow_prediction"),
+    "accepted-dpm-lu": scheduler(DPM, use_lu_lambdas=True, lambda_min_clipped=-5.1),
+    "accepted-flow": scheduler(
+        FLOW, shift=3.0, shift_terminal=0.1, use_exponential_sigmas=True, stochastic_sampling=True),
+    "accepted-flow-inverted": scheduler(FLOW, invert_sigmas=True),
+    "accepted-edm": scheduler(EDM, sigma_schedule="exponential", rho=3.5, sigma_data=1.0),
+    "accepted-edm-extreme": scheduler(EDM, sigma_min=1e-300, sigma_max=1e300, sigma_data=1e-300),
+    "accepted-lcm": scheduler(LCM, original_inference_steps=25, timestep_scaling=0.5),
+    "refused-clipped-output": scheduler(use_clipped_model_output=True),
+    "refused-unknown": scheduler(use_better_sigmas=False),
+    "refused-order": scheduler(DPM, solver_order=2),
+    "refused-dpm-exponential": scheduler(DPM, use_exponential_sigmas=True),
+    "refused-two-sigmas": scheduler(EULER, use_karras_sigmas=True, use_exponential_sigmas=True),
+    "refused-beta-sigmas": scheduler(EULER, use_beta_sigmas=True),
+    "refused-dynamic-shifting": scheduler(FLOW, use_dynamic_shifting=True),
+    "refused-sample-of-edm": scheduler(EDM, prediction_type="sample"),
+    "refused-lcm-steps": scheduler(LCM, original_inference_steps=51),
     "accepted-underflow": scheduler(beta_start=1.0, beta_end=1e-300),
     "accepted-largest": scheduler(num_train_timesteps=100000, steps_offset=99999),
     "refused-empty": b"",

@@ -41,11 +41,26 @@ void RequireLimits(const SchedulerConfig& config) {
           "trained_betas are in (0, 1]");
   Require(std::isfinite(config.clip_sample_range) && config.clip_sample_range > 0.0,
           "clip_sample_range is finite and above 0");
+  for (const double value :
+       {config.sigma_min.value_or(1.0), config.sigma_max.value_or(1.0), config.flow_shift,
+        config.timestep_scaling, config.shift, config.sigma_data, config.rho})
+    Require(std::isfinite(value) && value > 0.0, "scales are finite and above 0");
+  Require(config.shift_terminal >= 0.0 && config.shift_terminal < 1.0,
+          "shift_terminal is in range");
+  Require(config.original_inference_steps >= 1 && (config.scheduler_class != SchedulerClass::kLcm ||
+                                                   config.original_inference_steps <= count),
+          "original_inference_steps is in range");
 }
 
-// The members that take effect: those that _use_default_values does not list.
-nlohmann::json Effective(std::string_view text) {
+// The members that take effect: those that _use_default_values does not list. -Infinity, which is
+// not JSON, is there in one place only.
+nlohmann::json Effective(std::string text) {
   nlohmann::json object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const size_t infinity = text.find("-Infinity", text.find("\"lambda_min_clipped\""));
+  if (!object.is_object() && infinity != std::string::npos) {
+    text.replace(infinity, std::string_view("-Infinity").size(), "null");
+    object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  }
   Require(object.is_object(), "an accepted text is a JSON object");
   const nlohmann::json defaulted = object.value("_use_default_values", nlohmann::json::array());
   for (const auto& name : defaulted) object.erase(name.get<std::string>());
@@ -54,32 +69,56 @@ nlohmann::json Effective(std::string_view text) {
 
 // Compares with the values in the text, or the defaults of diffusers.
 void RequireSameReading(const SchedulerConfig& config, std::string_view text) {
-  const nlohmann::json object = Effective(text);
+  const nlohmann::json object = Effective(std::string(text));
+  using enum SchedulerClass;
+  const SchedulerClass of = config.scheduler_class;
+  const bool lcm = of == kLcm, has_betas = of != kFlowMatchEuler && of != kEdmEuler;
+  const bool clips = of == kDdpm || of == kDdim || lcm;
+  const bool linspace = of == kEuler || of == kEulerAncestral || of == kDpmSolverMultistep;
   Require(object.at("_class_name") == std::string(NameOf(config.scheduler_class)),
           "_class_name is as given");
   Require(object.value("num_train_timesteps", 1000) == config.num_train_timesteps,
           "num_train_timesteps is as given");
-  Require(object.value("beta_start", 1e-4) == config.beta_start, "beta_start is as given");
-  Require(object.value("beta_end", 0.02) == config.beta_end, "beta_end is as given");
-  Require(object.value("beta_schedule", "linear") == NameOf(config.beta_schedule),
-          "beta_schedule is as given");
-  Require(object.value("prediction_type", "epsilon") == NameOf(config.prediction_type),
-          "prediction_type is as given");
-  Require(object.value("timestep_spacing", "leading") == NameOf(config.timestep_spacing),
-          "timestep_spacing is as given");
-  Require(object.value("clip_sample", true) == config.clip_sample, "clip_sample is as given");
-  Require(!object.value("thresholding", false), "thresholding is refused");
+  if (has_betas) {
+    Require(object.value("beta_start", lcm ? 0.00085 : 1e-4) == config.beta_start,
+            "beta_start is as given");
+    Require(object.value("beta_end", lcm ? 0.012 : 0.02) == config.beta_end,
+            "beta_end is as given");
+    Require(object.value("beta_schedule", lcm ? "scaled_linear" : "linear") ==
+                NameOf(config.beta_schedule),
+            "beta_schedule is as given");
+    Require(object.value("timestep_spacing", linspace ? "linspace" : "leading") ==
+                NameOf(config.timestep_spacing),
+            "timestep_spacing is as given");
+  }
+  if (of != kFlowMatchEuler) {
+    Require(object.value("prediction_type", "epsilon") == NameOf(config.prediction_type),
+            "prediction_type is as given");
+  }
+  if (clips) {
+    Require(object.value("clip_sample", !lcm) == config.clip_sample, "clip_sample is as given");
+    Require(!object.value("thresholding", false), "thresholding is refused");
+  }
+  if (of == kDpmSolverMultistep) Require(object.value("solver_order", 2) == 1, "solver_order is 1");
   const absl::StatusOr<SchedulerConfig> again = Parse(object.dump());
   Require(again.ok() && *again == config, "a file that is written out reads the same");
 }
 
-void RequireSound(const ReverseProcess& process, int64_t num_train_timesteps) {
-  int64_t before = num_train_timesteps;
+void RequireDescent(const ReverseProcess& process, int64_t num_train_timesteps) {
+  double before = static_cast<double>(num_train_timesteps);
   for (const ReverseStep& step : process.steps) {
     Require(step.timestep >= 0 && step.timestep < before, "timesteps descend within the tables");
     Require(step.prev_timestep >= -1 && step.prev_timestep < step.timestep,
             "the previous timestep is below");
     before = step.timestep;
+  }
+}
+
+void RequireSound(const ReverseProcess& process) {
+  Require(std::isfinite(static_cast<float>(process.initial_scale)) && process.initial_scale > 0.0,
+          "the initial scale is finite and above 0");
+  for (const ReverseStep& step : process.steps) {
+    Require(std::isfinite(step.timestep), "times are finite");
     for (const double value : {step.x0_z, step.x0_m, step.z_z, step.z_m, step.z_x0, step.sigma}) {
       Require(std::isfinite(static_cast<float>(value)), "coefficients are finite as float32");
     }
@@ -96,7 +135,10 @@ void TryReverseProcess(const SchedulerConfig& config) {
           config, {.num_inference_steps = count, .diffusers_compatible = compatible});
       if (process.ok()) {
         Require(compatible || std::ssize(process->steps) == count, "as many steps as asked for");
-        RequireSound(*process, config.num_train_timesteps);
+        RequireSound(*process);
+        if (config.scheduler_class == SchedulerClass::kDdpm ||
+            config.scheduler_class == SchedulerClass::kDdim)
+          RequireDescent(*process, config.num_train_timesteps);
       } else {
         RequireCleanRefusal(process.status());
       }

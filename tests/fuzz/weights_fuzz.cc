@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The safetensors reader. Accepted files are checked against the format by independent means.
+// The safetensors reader, and that of step tables. Accepted files are checked against the format by
+// independent means.
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "kernels/base/status_macros.h"
+#include "kernels/model/step_table.h"
 #include "kernels/model/weights.h"
 #include "tests/fuzz/fuzz_target.h"
 
@@ -90,6 +92,25 @@ void RequireFiniteOrRefused(const TensorEntry& entry) {
           "converted values are finite");
 }
 
+// Step tables are safetensors files too; what a backend makes of an accepted one is finite.
+void TryStepTable(std::string_view bytes) {
+  const absl::StatusOr<StepTables> table = ParseStepTable(bytes);
+  if (!table.ok()) return RequireCleanRefusal(table.status());
+  const auto size = std::ssize(table->steps);
+  Require(size >= 1 && size <= 65536, "a step table has 1 to 65536 steps");
+  Require(table->clip_range > 0, "the clip range is above 0");
+  Require(std::isfinite(table->initial_scale) && table->initial_scale > 0,
+          "the initial scale is finite and above 0");
+  for (const ReverseStep& step : table->steps) {
+    const ReverseCoefficients c = ToFloat(step);
+    const HoldCoefficients hold = HoldOf(step);
+    for (const float value : {c.x0_z, c.x0_m, c.z_z, c.z_m, c.z_x0, c.sigma, hold.z, hold.raw,
+                              hold.clipped, hold.sigma, static_cast<float>(step.timestep)})
+      Require(std::isfinite(value), "coefficients are finite as float32");
+    Require(step.sigma >= 0, "sigma is not negative");
+  }
+}
+
 }  // namespace
 
 bool TryInput(std::string_view bytes) {
@@ -98,6 +119,7 @@ bool TryInput(std::string_view bytes) {
     RequireCleanRefusal(tensors.status());
     return false;
   }
+  TryStepTable(bytes);
   RequireNamesInOrder(*tensors);
   RequireExactCover(*tensors, bytes);
   for (const TensorEntry& entry : tensors->entries()) {

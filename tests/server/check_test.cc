@@ -109,7 +109,7 @@ TEST_F(CheckTest, ListsAllProblemsOfAllFilesAtOnce) {
   Write("config.json", R"({"model_type": "diffusion", "denoiser": "residual_mlp", "state_dim": 2,
     "output_dim": 2, "activation": "silu", "hidden_dim": 8, "num_blocks": 1,
     "time_embedding_dim": 4, "num_inference_steps": 5})");
-  Write("scheduler_config.json", R"({"_class_name": "EulerDiscreteScheduler"})");
+  Write("scheduler_config.json", R"({"_class_name": "PNDMScheduler"})");
   // One tensor of the denoiser in a wrong shape, and one of no meaning; the others are missing.
   const std::string header =
       R"({"input_proj.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
@@ -119,9 +119,8 @@ TEST_F(CheckTest, ListsAllProblemsOfAllFilesAtOnce) {
   Write("model.safetensors", bytes + header + std::string(8, 0));
   const Said said = CheckHere();
   EXPECT_FALSE(said.good);
-  for (const char* part :
-       {"problems", "EulerDiscreteScheduler", "input_proj.weight\": expected shape",
-        "\"net.a\" of shape [1] is unexpected", "is missing"})
+  for (const char* part : {"problems", "PNDMScheduler", "input_proj.weight\": expected shape",
+                           "\"net.a\" of shape [1] is unexpected", "is missing"})
     EXPECT_NE(said.text.find(part), std::string::npos) << part << "\n" << said.text;
 }
 

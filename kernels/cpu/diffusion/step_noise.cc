@@ -13,12 +13,14 @@ constexpr int64_t kDrawnTogether = 64;
 
 }  // namespace
 
-void EncodeInitialNoise(const SampleInput& input, int64_t dim, int64_t width, float* z) {
+void EncodeInitialNoise(const SampleInput& input, float scale, int64_t dim, int64_t width,
+                        float* z) {
   if (input.initial_noise != nullptr) {
     std::copy_n(input.initial_noise, dim, z);
   } else {
     FillNormals(input.seed, input.sample, kInitialNoiseStep, dim, z);
   }
+  for (int64_t i = 0; i < dim; ++i) z[i] *= scale;
   std::fill(z + dim, z + width, 0.0F);
 }
 

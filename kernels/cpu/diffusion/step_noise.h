@@ -11,8 +11,9 @@
 
 namespace deeppcr::cpu {
 
-// z_0 [width] of a sample: the noise that the input brings, or drawn noise.
-void EncodeInitialNoise(const SampleInput& input, int64_t dim, int64_t width, float* z);
+// z_0 [width] of a sample: `scale` times the noise that the input brings, or drawn noise.
+void EncodeInitialNoise(const SampleInput& input, float scale, int64_t dim, int64_t width,
+                        float* z);
 
 // The noise of the steps of some samples, as rows of `width` floats. Not thread-safe.
 class StepNoise {

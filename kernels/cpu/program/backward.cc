@@ -264,7 +264,8 @@ void ProgramBackward::FinishCondition(int32_t sample, const BackwardSample& take
 void ProgramBackward::Finish(int32_t sample, const BackwardSample& taken, const float* g) {
   if (taken.initial != nullptr) {
     for (int64_t j = 0; j < taken.columns; ++j)
-      std::copy_n(g + j * width_, dim_, taken.initial + j * dim_);
+      for (int64_t i = 0; i < dim_; ++i)
+        taken.initial[j * dim_ + i] = model_.initial_scale * g[j * width_ + i];
   }
   if (taken.inputs == nullptr) return;
   if (model_.shape.draws_noise) {

@@ -230,9 +230,8 @@ class Packer {
     }
     program::Evaluation evaluation(program_);
     for (int64_t l = 0; l < num_steps_; ++l) {
-      const int64_t time = steps_.empty() ? l : steps_[l].timestep;
-      evaluation.Run({.time = static_cast<double>(time), .step = l}, {}, program::kOnTime,
-                     limits_.token);
+      const double time = steps_.empty() ? static_cast<double>(l) : steps_[l].timestep;
+      evaluation.Run({.time = time, .step = l}, {}, program::kOnTime, limits_.token);
       if (Fired(limits_.token)) return absl::CancelledError("stopped while tables were made");
       float* row = packed_.time_tables.data() + l * packed_.time_floats;
       for (size_t i = 0; i < exports_.size(); ++i) {
@@ -267,7 +266,7 @@ class Packer {
   }
 
   // Of a value that is not finite, the first step alone is noted.
-  absl::Status CheckFinite(ValueId id, const program::Evaluation& evaluation, int64_t time) {
+  absl::Status CheckFinite(ValueId id, const program::Evaluation& evaluation, double time) {
     if (IsFinite(evaluation.at(id)) || !not_finite_.insert(id).second) return absl::OkStatus();
     const ValueId origin = OriginOf(id, evaluation);
     if (origin != id && !not_finite_.insert(origin).second) return absl::OkStatus();

@@ -42,7 +42,7 @@ bool ReverseProcess::ok() const {
 }
 
 void ReverseProcess::Encode(int32_t sample, const SampleInput& input, float* z) {
-  EncodeInitialNoise(input, dim_, width_, z);
+  EncodeInitialNoise(input, model_.initial_scale, dim_, width_, z);
   noise_.Encode(sample, input, model_.program_kernels);
   EncodeCondition(sample, input);
 }

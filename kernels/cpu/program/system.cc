@@ -167,6 +167,7 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionP
                                                                 int64_t max_class_bytes) {
   std::unique_ptr<PackedProgramSystem> packed = NewPacked(spec, set);
   packed->clip_range = static_cast<float>(spec.clip_range);
+  packed->initial_scale = spec.initial_scale;
   for (const ReverseStep& step : spec.steps) {
     packed->coefficients.push_back(ToFloat(step));
     packed->holds.push_back(HoldOf(step));

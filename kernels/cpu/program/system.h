@@ -64,7 +64,7 @@ struct PackedProgramSystem final : public PackedSystem {
   ProgramKernels program_kernels = {};
   PackedProgram program;
   PackedTape state_tape, mixed_tape, condition_tape;  // for the backward pass; else empty
-  float clip_range = 0;
+  float clip_range = 0, initial_scale = 1;
   std::vector<ReverseCoefficients> coefficients;  // [L], or empty
   std::vector<HoldCoefficients> holds;            // [L], or empty
   AlignedBuffer<float> classes;                   // [num_classes, condition_floats], or empty

@@ -68,6 +68,7 @@ absl::Status DiffusionModel::UploadNetwork(Device& device, const DiffusionSpec& 
   DEEPPCR_ASSIGN_OR_RETURN(coefficients_,
                            DeviceBuffer<ReverseCoefficients>::Of(device, coefficients));
   DEEPPCR_ASSIGN_OR_RETURN(holds_, DeviceBuffer<HoldCoefficients>::Of(device, holds));
+  initial_scale_ = spec.initial_scale;
   view_.num_steps = spec.num_steps();
   view_.state_dim = static_cast<int32_t>(dim);
   view_.width = width_;

@@ -34,6 +34,7 @@ class DiffusionModel {
   const DeviceChain& decode() const { return decode_; }
   // View without the members of samples: noise, table_of, and tables where each sample has its own.
   const DiffusionView& view() const { return view_; }
+  float initial_scale() const { return initial_scale_; }
   // Rows that a block takes through a step together.
   int rows_per_step() const { return rows_per_step_; }
 
@@ -61,6 +62,7 @@ class DiffusionModel {
 
   SystemShape shape_;
   int width_ = 0, rows_per_step_ = 0;
+  float initial_scale_ = 1.0F;
   DiffusionView view_ = {};
   ModulationArgs modulation_ = {};
   std::vector<float> class_embedding_;  // [num_classes, H]

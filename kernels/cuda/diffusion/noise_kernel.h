@@ -26,6 +26,7 @@ struct NoiseSource {
 struct NoiseArgs {
   int32_t num_samples, state_dim, width;  // n, D, W
   int64_t num_steps;                      // L
+  float initial_scale;                    // of z_0
   const NoiseSource* sources;             // [n]
   const float* initial_noise;             // [n, D], set where it is given
   float* initial_states;                  // z_0 [n, W], zero beyond D
@@ -46,7 +47,7 @@ DEEPPCR_DEVICE void DrawInitialState(const NoiseArgs& args, const NoiseSource& s
   float* const z = args.initial_states + int64_t{sample} * args.width;
   const float* given = args.initial_noise + int64_t{sample} * args.state_dim;
   for (int i = 4 * quad; i < 4 * quad + 4 && i < args.state_dim; ++i)
-    z[i] = source.given_initial_noise ? given[i] : normals[i - 4 * quad];
+    z[i] = args.initial_scale * (source.given_initial_noise ? given[i] : normals[i - 4 * quad]);
   if (quad > 0) return;
   for (int i = args.state_dim; i < args.width; ++i) z[i] = 0.0F;
   args.table_of[sample] = source.table;

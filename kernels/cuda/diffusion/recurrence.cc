@@ -87,6 +87,7 @@ class DiffusionRecurrence final : public BlockRecurrence<DiffusionView> {
                                    .state_dim = static_cast<int32_t>(shape.state_dim),
                                    .width = work_.width,
                                    .num_steps = shape.num_steps,
+                                   .initial_scale = model_.initial_scale(),
                                    .sources = sources_.data(),
                                    .initial_noise = initial_noise_.data(),
                                    .initial_states = work_.initial.data(),

@@ -13,7 +13,7 @@ representable in float32. `cases` is an array:
 
   name                  [a-z0-9_]+
   config                scheduler_config.json as the scheduler itself saves it
-  num_inference_steps, eta, diffusers_compatible
+  num_inference_steps, eta, use_clipped_model_output, diffusers_compatible
   timesteps             the list, descending
   prev_timesteps        what each step goes to; -1 after the last
   diffusers             [steps, n] prev_sample of each step at (z, m, noise), by diffusers in its
@@ -44,7 +44,8 @@ from diffusers.schedulers import scheduling_ddim, scheduling_ddpm
 SAMPLERS = (("ddpm", 0.0), ("ddim", 0.0), ("ddim", 0.5))
 PREDICTIONS = ("epsilon", "sample", "v_prediction")
 SPACINGS = ("leading", "linspace", "trailing")
-CLASSES = {"ddpm": diffusers.DDPMScheduler, "ddim": diffusers.DDIMScheduler}
+CLASSES = {"ddpm": diffusers.DDPMScheduler, "ddim": diffusers.DDIMScheduler,
+           "ddim_clipped": diffusers.DDIMScheduler}  # with use_clipped_model_output
 
 
 # ---- The same formulas in float64, independent of diffusers' code ----
@@ -81,7 +82,7 @@ def betas_of(config):
     return rescale_zero_terminal_snr(betas) if config["rescale_betas_zero_snr"] else betas
 
 
-def float64_step(config, eta, alpha_prod, timestep, previous, z, m, noise):
+def float64_step(config, eta, alpha_prod, timestep, previous, z, m, noise, clipped=False):
     """prev_sample of one step, as the two schedulers' step() says."""
     ddpm = config["_class_name"] == "DDPMScheduler"
     last = 1.0 if ddpm or config["set_alpha_to_one"] else alpha_prod[0]
@@ -94,6 +95,8 @@ def float64_step(config, eta, alpha_prod, timestep, previous, z, m, noise):
         x0, eps = a**0.5 * z - (1 - a) ** 0.5 * m, a**0.5 * m + (1 - a) ** 0.5 * z
     if config["clip_sample"]:
         x0 = np.clip(x0, -config["clip_sample_range"], config["clip_sample_range"])
+    if clipped:
+        eps = (z - a**0.5 * x0) / (1 - a) ** 0.5
     variance = (1 - p) / (1 - a) * (1 - a / p)
     if not ddpm:
         sigma = eta * variance**0.5
@@ -113,7 +116,8 @@ def diffusers_step(scheduler, sampler, eta, timestep, z, m, noise):
     """prev_sample of one step with this noise in place of a random one."""
     module = scheduling_ddpm if sampler == "ddpm" else scheduling_ddim
     module.randn_tensor = lambda *args, **kwargs: torch.from_numpy(noise)[None]
-    arguments = {} if sampler == "ddpm" else {"eta": eta}
+    arguments = {} if sampler == "ddpm" else {
+        "eta": eta, "use_clipped_model_output": sampler == "ddim_clipped"}
     result = scheduler.step(torch.from_numpy(m)[None], timestep, torch.from_numpy(z)[None],
                             **arguments)
     return result.prev_sample[0].numpy()
@@ -132,7 +136,7 @@ def make_case(name, sampler, eta, steps, compatible, vectors, config):
     timesteps = [t for t in scheduler.timesteps.tolist() if t >= 0]
     listed = timesteps[1:] + [-1]
     upstream = listed
-    if sampler == "ddim":
+    if sampler != "ddpm":
         upstream = [max(t - saved["num_train_timesteps"] // steps, -1) for t in timesteps]
     previous = upstream if compatible else listed
     case = {
@@ -140,12 +144,14 @@ def make_case(name, sampler, eta, steps, compatible, vectors, config):
         "config": saved,
         "num_inference_steps": steps,
         "eta": eta,
+        "use_clipped_model_output": sampler == "ddim_clipped",
         "diffusers_compatible": compatible,
         "timesteps": timesteps,
         "prev_timesteps": previous,
         "diffusers": None,
         "float64": [
-            float64_step(saved, eta, alpha_prod, t, p, *vectors).tolist()
+            float64_step(saved, eta, alpha_prod, t, p, *vectors,
+                         clipped=sampler == "ddim_clipped").tolist()
             for t, p in zip(timesteps, previous)
         ],
     }
@@ -157,7 +163,8 @@ def make_case(name, sampler, eta, steps, compatible, vectors, config):
 
 def configurations():
     """Yields (name, sampler, eta, steps, config)."""
-    grid = itertools.product(SAMPLERS, PREDICTIONS, SPACINGS, (True, False))
+    grid = itertools.product(SAMPLERS + (("ddim_clipped", 0.0), ("ddim_clipped", 0.5)), PREDICTIONS,
+                             SPACINGS, (True, False))
     for (sampler, eta), prediction, spacing, clip in grid:
         name = f"{sampler}{'_eta' if eta else ''}_{prediction}_{spacing}{'_clip' if clip else ''}"
         yield name, sampler, eta, 4, {

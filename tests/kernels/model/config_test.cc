@@ -127,7 +127,7 @@ TEST(ConfigTest, RefusesEveryKeyOfAnotherFamily) {
           StrCat(key.name, ": only for model_type ", key.families, ", this is ", family.name));
     }
   }
-  EXPECT_EQ(refused, 16 + 15 + 16 + 6);
+  EXPECT_EQ(refused, 17 + 16 + 17 + 6);
 }
 
 TEST(ConfigTest, RefusesEveryKeyGivenTwice) {
@@ -209,7 +209,8 @@ INSTANTIATE_TEST_SUITE_P(
             "state_dim, num_layers, denoiser, activation, residual_scale, max_batch_size, "
             "input_activation, labels, shared_weights, hidden_dim, num_blocks, time_embedding_dim, "
             "tensor_prefix, denoiser_inputs, num_inference_steps, num_classes, conditioning_dim, "
-            "decoder_widths, decoder_activation, eta, diffusers_compatible, image_shape"},
+            "decoder_widths, decoder_activation, eta, use_clipped_model_output, "
+            "diffusers_compatible, image_shape"},
         RefusedCase{"KeyOfOtherCase", ConfigWith("State_Dim", "3"), "unknown key \"State_Dim\""},
         RefusedCase{
             "ModelType", ConfigWith("model_type", "\"cnn\""),
@@ -293,6 +294,7 @@ TEST(ConfigKeysTest, DescribesTheDefaultsThatAreTaken) {
       {"decoder_widths", count(config.decoder_widths)},
       {"decoder_activation", std::string(NameOf(config.decoder_activation))},
       {"eta", StrCat(config.eta)},
+      {"use_clipped_model_output", config.use_clipped_model_output ? "true" : "false"},
       {"diffusers_compatible", config.diffusers_compatible ? "true" : "false"},
       {"image_shape", count(config.image_shape)},
   };

@@ -38,6 +38,7 @@ TEST(DiffusionConfigTest, TakesTheDefaultsOfDiffusion) {
   EXPECT_TRUE(config.decoder_widths.empty());
   EXPECT_EQ(config.decoder_activation, Activation::kRelu);
   EXPECT_EQ(config.eta, 0.0);
+  EXPECT_FALSE(config.use_clipped_model_output);
   EXPECT_FALSE(config.diffusers_compatible);
   EXPECT_TRUE(config.image_shape.empty());
 }
@@ -52,6 +53,7 @@ TEST(DiffusionConfigTest, TakesEveryKeyOfDiffusion) {
                  {"decoder_widths", {9, 1}},
                  {"decoder_activation", "silu"},
                  {"eta", 1},
+                 {"use_clipped_model_output", true},
                  {"diffusers_compatible", true},
                  {"image_shape", {5, 4, 3}},
                  {"max_batch_size", 256}});
@@ -66,6 +68,7 @@ TEST(DiffusionConfigTest, TakesEveryKeyOfDiffusion) {
   EXPECT_EQ(config.decoder_widths, (std::vector<int64_t>{9, 1}));
   EXPECT_EQ(config.decoder_activation, Activation::kSilu);
   EXPECT_EQ(config.eta, 1.0);
+  EXPECT_TRUE(config.use_clipped_model_output);
   EXPECT_TRUE(config.diffusers_compatible);
   EXPECT_EQ(config.image_shape, (std::vector<int64_t>{5, 4, 3}));
   EXPECT_EQ(config.max_batch_size, 256);
@@ -146,6 +149,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "eta: expected a number in [0, 1], got -0.1"},
         RefusedCase{"EtaAbove", Diffusion("eta", "1.5"), "eta: expected a number in [0, 1]"},
         RefusedCase{"EtaNaN", Diffusion("eta", "NaN"), "not JSON"},
+        RefusedCase{"ClippedOutputNumber", Diffusion("use_clipped_model_output", "1"),
+                    "use_clipped_model_output: expected true or false, got 1"},
         RefusedCase{"CompatibleNumber", Diffusion("diffusers_compatible", "1"),
                     "diffusers_compatible: expected true or false, got 1"},
         RefusedCase{"ImageOneExtent", Diffusion("image_shape", "[2]"),

@@ -257,6 +257,15 @@ TEST(DiffusionTest, TheLargestNumberOfStepsFitsTheLimits) {
   EXPECT_EQ(model.max_num_steps, 100);
 }
 
+TEST(DiffusionTest, TheLargestNumberOfStepsIsThatOfTheDistilledSchedule) {
+  Model model;
+  model.config = Config();
+  model.scheduler =
+      *ParseSchedulerConfig(R"({"_class_name":"LCMScheduler","original_inference_steps":12})");
+  ASSERT_TRUE(LoadDiffusionScheduler({}, model).ok());
+  EXPECT_EQ(model.max_num_steps, 12);
+}
+
 TEST(DiffusionTest, PassesItsOptionsToTheReverseProcess) {
   Model model;
   model.config = Config();
@@ -267,7 +276,10 @@ TEST(DiffusionTest, PassesItsOptionsToTheReverseProcess) {
   ASSERT_TRUE(LoadInto(DiffusionTensors(model.config), {}, model).ok());
 
   const auto steps_of = [&](double eta, bool compatible) {
-    return BuildReverseProcess(model.scheduler, {9, eta, compatible})->steps;
+    return BuildReverseProcess(
+               model.scheduler,
+               {.num_inference_steps = 9, .eta = eta, .diffusers_compatible = compatible})
+        ->steps;
   };
   const std::span<const ReverseStep> steps = SpecOf(model).steps;
   const std::vector<ReverseStep> got(steps.begin(), steps.end());
@@ -293,7 +305,7 @@ TEST(DiffusionTest, TimeEmbeddingIsTheNetworkOfEachTimestep) {
 
   const DiffusionSpec& spec = SpecOf(model);
   for (size_t l = 0; l < spec.steps.size(); ++l) {
-    const auto t = static_cast<double>(spec.steps[l].timestep);
+    const double t = spec.steps[l].timestep;
     std::vector<double> y = layer(
         "time_embed.mlp.0", {std::cos(t), std::cos(t / 100.0), std::sin(t), std::sin(t / 100.0)});
     for (double& value : y) value = value / (1.0 + std::exp(-value));

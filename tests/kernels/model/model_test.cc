@@ -52,7 +52,7 @@ TEST_F(ReadModelTest, ReadsAModel) {
   EXPECT_EQ(spec.weights[11], 12.0F);
   EXPECT_EQ(spec.weights.data(), model.weights.data());
   EXPECT_FALSE(spec.residual);
-  EXPECT_TRUE(model.scheduler_json.empty());
+  EXPECT_TRUE(model.scheduler_file.empty());
   EXPECT_EQ(model.num_calibration, 0);
   EXPECT_TRUE(model.calibration_inputs.empty());
 }
@@ -149,6 +149,10 @@ TEST_F(ReadModelTest, RefusesASchedulerOfAnotherFamily) {
   std::filesystem::remove(File("scheduler_config.json"));
   ASSERT_EQ(::symlink("/nonexistent", File("scheduler_config.json").c_str()), 0);
   ExpectError(Read(), StatusCode::kInvalidArgument, expected);
+  std::filesystem::remove(File("scheduler_config.json"));
+  ASSERT_TRUE(WriteFileAtomically(File("step_table.safetensors"), "{}").ok());
+  ExpectError(Read(), StatusCode::kInvalidArgument,
+              "step_table.safetensors: only for model_type diffusion, this is mlp");
 }
 
 // A residual MLP with D = output_dim = 2, without condition and decoder.
@@ -183,7 +187,7 @@ class ReadDiffusionModelTest : public ReadModelTest {
 TEST_F(ReadDiffusionModelTest, ReadsAModel) {
   const Model model = Read().value();
 
-  EXPECT_EQ(model.scheduler_json, kScheduler);
+  EXPECT_EQ(model.scheduler_file, kScheduler);
   EXPECT_EQ(model.scheduler.num_train_timesteps, 8);
   EXPECT_EQ(model.config.input_dim, 0);
   ASSERT_EQ(model.systems.size(), 2U);
@@ -199,6 +203,29 @@ TEST_F(ReadDiffusionModelTest, NeedsAScheduler) {
   std::filesystem::remove(File("scheduler_config.json"));
 
   ExpectError(Read(), StatusCode::kNotFound, "/scheduler_config.json");
+}
+
+TEST_F(ReadDiffusionModelTest, ReadsAStepTableInPlaceOfAScheduler) {
+  std::vector<NamedTensor> columns;
+  for (const char* name : {"x0_z", "x0_m", "z_z", "z_m", "z_x0", "sigma", "time"})
+    columns.push_back({name, {3}, {0.5F, 0.25F, 0.125F}});
+  ASSERT_TRUE(WriteSafetensors(File("step_table.safetensors"), columns).ok());
+  ExpectRefused("scheduler_config.json: expected no such file beside step_table.safetensors");
+  std::filesystem::remove(File("scheduler_config.json"));
+  ExpectRefused(
+      "step_table.safetensors with config.json: num_inference_steps: expected 3, the rows");
+  WriteConfig("3");
+
+  const Model model = Read().value();
+
+  EXPECT_EQ(model.scheduler_file, *ReadFile(File("step_table.safetensors"), 1 << 20));
+  const auto& spec = std::get<DiffusionSpec>(model.systems.at(0));
+  ASSERT_EQ(spec.num_steps(), 3);
+  EXPECT_EQ(spec.steps[1].timestep, 0.25);
+  EXPECT_EQ(spec.steps[2].sigma, 0.125);
+  columns[5].values[1] = -1;
+  ASSERT_TRUE(WriteSafetensors(File("step_table.safetensors"), columns).ok());
+  ExpectRefused("step_table.safetensors: step 1: expected a number of at least 0 for sigma");
 }
 
 TEST_F(ReadDiffusionModelTest, HoldsTheSchedulerToTheLimitOfAConfig) {
@@ -239,6 +266,24 @@ TEST_F(ReadDiffusionModelTest, NamesFilesAndKeyWhereConfigAndSchedulerDisagree) 
   WriteScheduler(R"({"_class_name":"DDIMScheduler","num_train_timesteps":8,)"
                  R"("rescale_betas_zero_snr":true,"timestep_spacing":"trailing"})");
   ExpectRefused(files + "prediction_type: expected sample or v_prediction");
+}
+
+TEST_F(ReadDiffusionModelTest, NotesKeysOfOtherSchedulers) {
+  std::vector<std::string> notes;
+  EXPECT_TRUE(Read({.notes = &notes}).ok());
+  EXPECT_TRUE(notes.empty());
+  WriteScheduler(R"({"_class_name":"DDIMScheduler","num_train_timesteps":8,"skip_prk_steps":true,)"
+                 R"("variance_type":"learned"})");
+
+  EXPECT_TRUE(Read({.notes = &notes}).ok());
+
+  const std::vector<std::string> expected = {
+      "scheduler_config.json: skip_prk_steps has no effect, as DDIMScheduler has no such key",
+      "scheduler_config.json: variance_type has no effect, as DDIMScheduler has no such key"};
+  EXPECT_EQ(notes, expected);
+  EXPECT_EQ(CheckModelFiles(directory_.path(), {}).notes, expected);
+  WriteScheduler(R"({"_class_name":"DDIMScheduler","use_clipped_model_output":true})");
+  ExpectRefused("scheduler_config.json: use_clipped_model_output: expected no such key here");
 }
 
 TEST_F(ReadDiffusionModelTest, TellsTheTableAndTheTensorsApart) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kernels/base/strings.h"
+#include "kernels/model/timesteps.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/golden.h"
 
@@ -61,9 +62,11 @@ absl::StatusOr<ReverseProcess> Build(const json& golden) {
   const absl::StatusOr<SchedulerConfig> config = ParseSchedulerConfig(golden["config"].dump());
   if (!config.ok()) return config.status();
   EXPECT_TRUE(config->ignored_keys.empty());
-  return BuildReverseProcess(*config, {.num_inference_steps = golden["num_inference_steps"],
-                                       .eta = golden["eta"],
-                                       .diffusers_compatible = golden["diffusers_compatible"]});
+  return BuildReverseProcess(*config,
+                             {.num_inference_steps = golden["num_inference_steps"],
+                              .eta = golden["eta"],
+                              .use_clipped_model_output = golden["use_clipped_model_output"],
+                              .diffusers_compatible = golden["diffusers_compatible"]});
 }
 
 class GoldenSchedulerTest : public ::testing::TestWithParam<int> {
@@ -74,14 +77,13 @@ class GoldenSchedulerTest : public ::testing::TestWithParam<int> {
 TEST_P(GoldenSchedulerTest, AgreesWithDiffusersAndWithItsFormulasInFloat64) {
   const ReverseProcess process = Build(golden()).value();
 
-  std::vector<int64_t> timesteps;
-  std::vector<int64_t> prev_timesteps;
+  Vector timesteps, prev_timesteps;
   for (const ReverseStep& step : process.steps) {
     timesteps.push_back(step.timestep);
     prev_timesteps.push_back(step.prev_timestep);
   }
-  EXPECT_EQ(timesteps, golden()["timesteps"].get<std::vector<int64_t>>());
-  EXPECT_EQ(prev_timesteps, golden()["prev_timesteps"].get<std::vector<int64_t>>());
+  EXPECT_EQ(timesteps, golden()["timesteps"].get<Vector>());
+  EXPECT_EQ(prev_timesteps, golden()["prev_timesteps"].get<Vector>());
   ExpectSamples(process, golden()["float64"], kOfTranscription);
   if (!golden()["diffusers"].is_null()) {
     ExpectSamples(process, golden()["diffusers"], kOfDiffusers);
@@ -104,7 +106,8 @@ std::set<std::string> CombinationsComparedWithDiffusers() {
     if (golden["diffusers"].is_null()) continue;
     const json& config = golden["config"];
     names.insert(StrCat(config["_class_name"].get<std::string>(), " ", golden["eta"].get<double>(),
-                        " ", config["prediction_type"].get<std::string>(), " ",
+                        golden["use_clipped_model_output"].get<bool>() ? " clipped " : " ",
+                        config["prediction_type"].get<std::string>(), " ",
                         config["timestep_spacing"].get<std::string>(), " ",
                         config["clip_sample"].get<bool>()));
   }
@@ -113,7 +116,8 @@ std::set<std::string> CombinationsComparedWithDiffusers() {
 
 TEST(GoldenSchedulerCoverageTest, ComparesEveryCombinationWithDiffusersItself) {
   const std::set<std::string> names = CombinationsComparedWithDiffusers();
-  for (const std::string_view sampler : {"DDPMScheduler 0", "DDIMScheduler 0", "DDIMScheduler 0.5"})
+  for (const std::string_view sampler : {"DDPMScheduler 0", "DDIMScheduler 0", "DDIMScheduler 0.5",
+                                         "DDIMScheduler 0 clipped", "DDIMScheduler 0.5 clipped"})
     for (const std::string_view prediction : {"epsilon", "sample", "v_prediction"})
       for (const std::string_view spacing : {"leading", "linspace", "trailing"})
         for (const bool clip : {false, true})

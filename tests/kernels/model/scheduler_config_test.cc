@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <set>
 
 #include "kernels/base/json.h"
@@ -14,14 +16,28 @@ namespace {
 
 using absl::StatusCode;
 
+// DPMSolverMultistep has to say its order.
+std::string Beginning(std::string_view name, std::string_view key) {
+  const bool order = name == "DPMSolverMultistepScheduler" && key != "solver_order";
+  return StrCat(R"({"_class_name":")", name, order ? R"(","solver_order":1)" : "\"");
+}
+
 // A file with a class name and one key set to this JSON text.
 std::string With(std::string_view key, std::string_view value,
                  std::string_view name = "DDPMScheduler") {
-  return StrCat(R"({"_class_name":")", name, R"(",")", key, "\":", value, "}");
+  return StrCat(Beginning(name, key), ",\"", key, "\":", value, "}");
 }
 
 std::string Minimal(std::string_view name = "DDPMScheduler") {
-  return StrCat(R"({"_class_name":")", name, "\"}");
+  return StrCat(Beginning(name, ""), "}");
+}
+
+// The first class that has a key.
+SchedulerClass ClassWith(const SchedulerConfigKey& key) {
+  for (const SchedulerClass scheduler_class : SchedulerClasses())
+    if (AppliesTo(key, scheduler_class)) return scheduler_class;
+  ADD_FAILURE() << "no class has " << key.name;
+  return SchedulerClass::kDdpm;
 }
 
 TEST(SchedulerConfigTest, TakesTheDefaultsOfBothClasses) {
@@ -92,12 +108,23 @@ TEST(SchedulerConfigTest, DropsWhatUseDefaultValuesLists) {
 
 TEST(SchedulerConfigTest, ListsTheKeysWithoutEffect) {
   const absl::StatusOr<SchedulerConfig> config = ParseSchedulerConfig(
-      R"({"_class_name":"DDIMScheduler","skip_prk_steps":true,"_private":[],"eta":null,
-          "variance_type":"learned"})");
+      R"({"_class_name":"DDIMScheduler","skip_prk_steps":true,"_private":[],
+          "variance_type":"learned","shift":0})");
 
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->ignored_keys,
-            (std::vector<std::string>{"eta", "skip_prk_steps", "variance_type"}));
+            (std::vector<std::string>{"shift", "skip_prk_steps", "variance_type"}));
+}
+
+// json.dumps writes an infinity so, and diffusers does for the default of this key.
+TEST(SchedulerConfigTest, TakesMinusInfinityOfLambdaMinClipped) {
+  const std::string_view name = "DPMSolverMultistepScheduler";
+  const SchedulerConfig plain = *ParseSchedulerConfig(Minimal(name));
+  EXPECT_EQ(plain.lambda_min_clipped, -std::numeric_limits<double>::infinity());
+  EXPECT_EQ(*ParseSchedulerConfig(With("lambda_min_clipped", "-Infinity", name)), plain);
+  EXPECT_EQ(*ParseSchedulerConfig(With("lambda_min_clipped", " \n-Infinity ", name)), plain);
+  EXPECT_EQ(ParseSchedulerConfig(With("lambda_min_clipped", "-5.1", name))->lambda_min_clipped,
+            -5.1);
 }
 
 TEST(SchedulerConfigTest, TakesNullForTrainedBetas) {
@@ -109,27 +136,32 @@ TEST(SchedulerConfigTest, ChecksIntegerRanges) {
   for (const SchedulerConfigKey& key : SchedulerConfigKeys()) {
     if (key.type != "integer") continue;
     ++integers;
-    EXPECT_TRUE(ParseSchedulerConfig(With(key.name, StrCat(key.min))).ok()) << key.name;
-    EXPECT_TRUE(ParseSchedulerConfig(With(key.name, StrCat(key.max))).ok()) << key.name;
+    const std::string_view name = NameOf(ClassWith(key));
+    EXPECT_TRUE(ParseSchedulerConfig(With(key.name, StrCat(key.min), name)).ok()) << key.name;
+    // Whose maximum another key or what is supported lowers.
+    if (key.name != "solver_order" && key.name != "original_inference_steps") {
+      EXPECT_TRUE(ParseSchedulerConfig(With(key.name, StrCat(key.max), name)).ok()) << key.name;
+    }
     const std::string expected =
         StrCat(key.name, ": expected an integer in [", key.min, ", ", key.max, "], got ");
     for (const std::string& value :
          {StrCat(key.min - 1), StrCat(key.max + 1), std::string("1.0"), std::string("1e0"),
           std::string("\"1\""), std::string("true"), std::string("18446744073709551616")}) {
-      ExpectError(ParseSchedulerConfig(With(key.name, value)), StatusCode::kInvalidArgument,
+      ExpectError(ParseSchedulerConfig(With(key.name, value, name)), StatusCode::kInvalidArgument,
                   expected);
     }
   }
-  EXPECT_EQ(integers, 2);
+  EXPECT_EQ(integers, 4);
 }
 
 TEST(SchedulerConfigTest, RefusesTheWrongTypeOfEveryKey) {
   for (const SchedulerConfigKey& key : SchedulerConfigKeys()) {
     if (key.name == "_class_name") continue;
-    const std::string_view name = key.classes == "all" ? "DDPMScheduler" : key.classes;
+    const SchedulerClass scheduler_class = ClassWith(key);
+    const std::string_view name = NameOf(scheduler_class);
     ExpectError(ParseSchedulerConfig(With(key.name, "{}", name)), StatusCode::kInvalidArgument,
                 StrCat(key.name, ": expected "));
-    if (key.name == "trained_betas") continue;
+    if (DefaultOf(key, scheduler_class) == "null") continue;
     ExpectError(ParseSchedulerConfig(With(key.name, "null", name)), StatusCode::kInvalidArgument,
                 StrCat(key.name, ": expected "));
   }
@@ -146,12 +178,15 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         RefusedCase{"Empty", "", "not JSON"},
         RefusedCase{"Array", "[]", "expected an object, got an array"},
-        RefusedCase{"NoClass", "{}", "_class_name: missing; expected string (`DDPMScheduler` or "},
+        RefusedCase{"NoClass", "{}",
+                    "_class_name: missing; expected string (the class of diffusers"},
         RefusedCase{"OtherClass", Minimal("PNDMScheduler"),
-                    "_class_name: expected one of DDPMScheduler, DDIMScheduler, got string "
-                    "\"PNDMScheduler\""},
+                    "_class_name: expected one of DDPMScheduler, DDIMScheduler, "
+                    "EulerDiscreteScheduler, EulerAncestralDiscreteScheduler, "
+                    "DPMSolverMultistepScheduler, LCMScheduler, FlowMatchEulerDiscreteScheduler, "
+                    "EDMEulerScheduler, got string \"PNDMScheduler\""},
         RefusedCase{"ClassArray", R"({"_class_name":["a","DDIMScheduler"]})",
-                    "_class_name: expected one of DDPMScheduler, DDIMScheduler, got an array"},
+                    "EDMEulerScheduler, got an array"},
         RefusedCase{"ClassDropped",
                     R"({"_class_name":"DDIMScheduler","_use_default_values":["_class_name"]})",
                     "_class_name: missing"},
@@ -173,8 +208,10 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"Variance", With("variance_type", "\"learned_range\""),
                     "variance_type: expected one of fixed_small, fixed_large, got string "
                     "\"learned_range\""},
-        RefusedCase{"Prediction", With("prediction_type", "\"flow\""),
-                    "prediction_type: expected one of epsilon, sample, v_prediction, got string"},
+        RefusedCase{
+            "Prediction", With("prediction_type", "\"flow\""),
+            "prediction_type: expected one of epsilon, sample, v_prediction, flow_prediction, "
+            "got string"},
         RefusedCase{"Spacing", With("timestep_spacing", "0"),
                     "timestep_spacing: expected one of leading, linspace, trailing, got 0"},
         RefusedCase{"BetaZero", With("beta_start", "0"),
@@ -196,17 +233,88 @@ INSTANTIATE_TEST_SUITE_P(
                     R"({"_class_name":"DDPMScheduler","num_train_timesteps":2,)"
                     R"("trained_betas":[0.5,2]})",
                     "trained_betas[1]: expected a number above 0 and at most 1, got 2"},
+        RefusedCase{"ClippedOutput", With("use_clipped_model_output", "true", "DDIMScheduler"),
+                    "use_clipped_model_output: expected no such key here, as no scheduler of "
+                    "diffusers has it; it is a key of config.json"},
+        RefusedCase{"Eta", With("eta", "0", "DDIMScheduler"), "it is a key of config.json"},
+        RefusedCase{
+            "Unknown", With("use_better_sigmas", "false"),
+            "unknown key \"use_better_sigmas\": no scheduler of diffusers has it, and it may "
+            "be meant to change the samples; take it out if it is not"},
+        RefusedCase{"OrderMissing", R"({"_class_name":"DPMSolverMultistepScheduler"})",
+                    "solver_order: expected 1 (steps that remember earlier ones are not supported; "
+                    "2 where the key is missing), got 2"},
+        RefusedCase{"Order3", With("solver_order", "3", "DPMSolverMultistepScheduler"), "got 3"},
+        RefusedCase{"DpmSolverToZero",
+                    With("algorithm_type", "\"dpmsolver\"", "DPMSolverMultistepScheduler"),
+                    "final_sigmas_type: expected \"sigma_min\" with dpmsolver, got \"zero\""},
+        RefusedCase{"DpmLearned",
+                    With("variance_type", "\"learned\"", "DPMSolverMultistepScheduler"),
+                    "variance_type: expected one of fixed_small, fixed_large, got string"},
+        RefusedCase{"DpmExponential",
+                    With("use_exponential_sigmas", "true", "DPMSolverMultistepScheduler"),
+                    "use_exponential_sigmas: expected false (diffusers cuts its times off, where "
+                    "float32 decides) with DPMSolverMultistepScheduler, got true"},
+        RefusedCase{"DpmCosineKarras",
+                    R"({"_class_name":"DPMSolverMultistepScheduler","solver_order":1,)"
+                    R"("beta_schedule":"squaredcos_cap_v2","use_karras_sigmas":true})",
+                    "use_karras_sigmas: expected false (with squaredcos_cap_v2 diffusers"},
+        RefusedCase{
+            "FlowOfDpmSolver",
+            R"({"_class_name":"DPMSolverMultistepScheduler","solver_order":1,)"
+            R"("algorithm_type":"dpmsolver","final_sigmas_type":"sigma_min",)"
+            R"("prediction_type":"flow_prediction"})",
+            "prediction_type: expected one of epsilon, sample, v_prediction with dpmsolver, "
+            "got \"flow_prediction\""},
+        RefusedCase{"FlowOfDdpm", With("prediction_type", "\"flow_prediction\""),
+                    "prediction_type: expected one of epsilon, sample, v_prediction with "
+                    "DDPMScheduler, got \"flow_prediction\""},
+        RefusedCase{
+            "SampleOfEdm", With("prediction_type", "\"sample\"", "EDMEulerScheduler"),
+            "prediction_type: expected one of epsilon, v_prediction with EDMEulerScheduler, "
+            "got \"sample\""},
+        RefusedCase{"TwoSigmas",
+                    R"({"_class_name":"EulerDiscreteScheduler","use_karras_sigmas":true,)"
+                    R"("use_exponential_sigmas":true})",
+                    "use_karras_sigmas: expected at most one of"},
+        RefusedCase{"BetaSigmas", With("use_beta_sigmas", "true", "EulerDiscreteScheduler"),
+                    "use_beta_sigmas: expected false (quantiles of the beta distribution are not "
+                    "supported), got true"},
+        RefusedCase{
+            "DynamicShifting",
+            With("use_dynamic_shifting", "true", "FlowMatchEulerDiscreteScheduler"),
+            "use_dynamic_shifting: expected false (a shift that follows the size of an image "
+            "is not supported), got true"},
+        RefusedCase{"TerminalOne", With("shift_terminal", "1.0", "FlowMatchEulerDiscreteScheduler"),
+                    "shift_terminal: expected null or a number in [0, 1), got 1.0"},
+        RefusedCase{"SigmaMinZero", With("sigma_min", "0", "EDMEulerScheduler"),
+                    "sigma_min: expected null or a finite number above 0, got 0"},
+        RefusedCase{"LcmOriginal", With("original_inference_steps", "1001", "LCMScheduler"),
+                    "original_inference_steps: expected at most num_train_timesteps = 1000, got "
+                    "1001"},
+        RefusedCase{"InfinityOfAnotherKey", With("beta_end", "-Infinity"), "not JSON"},
+        RefusedCase{"PositiveInfinity",
+                    With("lambda_min_clipped", "Infinity", "DPMSolverMultistepScheduler"),
+                    "not JSON"},
         RefusedCase{"Deep", With("x", std::string(100, '[')), "nested deeper than 16"},
         RefusedCase{"Trailing", Minimal() + "x", "not JSON"}),
     CaseName);
 
 // The documentation prints defaults from the table; the parser must use them if the key is absent.
 TEST(SchedulerConfigKeysTest, DescribesTheDefaultsThatAreTaken) {
-  for (const SchedulerConfigKey& key : SchedulerConfigKeys()) {
-    if (key.default_value == "required") continue;
-    const std::string_view name = key.classes == "all" ? "DDPMScheduler" : key.classes;
-    const auto config = ParseSchedulerConfig(With(key.name, key.default_value, name)).value();
-    EXPECT_EQ(config, *ParseSchedulerConfig(Minimal(name))) << key.name;
+  for (const SchedulerClass scheduler_class : SchedulerClasses()) {
+    for (const SchedulerConfigKey& key : SchedulerConfigKeys()) {
+      const std::string_view value = DefaultOf(key, scheduler_class);
+      if (!AppliesTo(key, scheduler_class) || value == "required" || key.name == "solver_order")
+        continue;
+      const std::string_view name = NameOf(scheduler_class);
+      const auto config = ParseSchedulerConfig(With(key.name, value, name));
+      ASSERT_TRUE(config.ok()) << config.status();
+      EXPECT_EQ(*config, *ParseSchedulerConfig(Minimal(name))) << name << " " << key.name;
+      if (value == key.default_value) continue;
+      EXPECT_NE(key.meaning.find(StrCat(": ", value)), std::string_view::npos)
+          << key.name << " does not tell the default of " << name;
+    }
   }
 }
 
@@ -216,8 +324,11 @@ TEST(SchedulerConfigKeysTest, IsCompleteAndWithoutRepetition) {
     EXPECT_TRUE(names.insert(key.name).second) << key.name;
     EXPECT_FALSE(key.meaning.empty()) << key.name;
     EXPECT_EQ(key.type == "integer", key.max > 0) << key.name;
-    EXPECT_TRUE(key.classes == "all" || ParseSchedulerConfig(Minimal(key.classes)).ok())
-        << key.name;
+    const int64_t classes =
+        std::ranges::count_if(SchedulerClasses(), [&](auto c) { return AppliesTo(key, c); });
+    EXPECT_EQ(classes, key.classes == "all" ? std::ssize(SchedulerClasses())
+                                            : 1 + std::ranges::count(key.classes, ','))
+        << key.name << " names a class that is not there";
   }
   EXPECT_EQ(SchedulerConfigKeys().front().name, "_class_name");
 }

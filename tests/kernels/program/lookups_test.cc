@@ -38,9 +38,9 @@ class Table {
   Draft draft_;
 };
 
-std::vector<int64_t> Times(int64_t count) {
-  std::vector<int64_t> times;
-  for (int64_t t = count - 1; t >= 0; --t) times.push_back(t);
+std::vector<double> Times(int64_t count) {
+  std::vector<double> times;
+  for (int64_t t = count - 1; t >= 0; --t) times.push_back(static_cast<double>(t));
   return times;
 }
 

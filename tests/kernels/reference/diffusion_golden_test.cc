@@ -75,7 +75,7 @@ class GoldenDiffusion {
       spec_.num_classes = static_cast<int64_t>(network["tensors"]["class_embed.weight"].size());
     }
     if (network["condition"] == "vector") spec_.condition = Dense({"cond_embed"});
-    for (const ReverseStep& step : process_.steps) EmbedTime(static_cast<double>(step.timestep));
+    for (const ReverseStep& step : process_.steps) EmbedTime(step.timestep);
     spec_.time_embedding = time_embedding_;
     vector_ = Flat<float>(network["vector"]);
     initial_noise_ = Flat<float>(network["initial_noise"]);

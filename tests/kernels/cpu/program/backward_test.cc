@@ -27,7 +27,8 @@ class Process {
  public:
   explicit Process(Program program, int64_t inputs = kInputs) : program_(std::move(program)) {
     for (int64_t l = 0; l < kSteps; ++l)
-      steps_.push_back({.timestep = l, .x0_z = 1, .x0_m = -0.5, .z_z = 0.5, .z_x0 = 0.4});
+      steps_.push_back(
+          {.timestep = static_cast<double>(l), .x0_z = 1, .x0_m = -0.5, .z_z = 0.5, .z_x0 = 0.4});
     spec_ = {.state_dim = kDim,
              .steps = steps_,
              .clip_range = std::numeric_limits<double>::infinity(),

@@ -51,9 +51,9 @@ class LookupsTest : public ::testing::TestWithParam<bool> {};
 TEST_P(LookupsTest, FindTheRowsThatDoubleFinds) {
   const Program program = Lookups(GetParam());
   std::vector<ReverseStep> steps;
-  std::vector<int64_t> times;
+  std::vector<double> times;
   for (int64_t l = 0; l < kTimes; ++l) {
-    steps.push_back({.timestep = kTimes - 1 - l, .z_z = 0, .z_m = 1});
+    steps.push_back({.timestep = static_cast<double>(kTimes - 1 - l), .z_z = 0, .z_m = 1});
     times.push_back(steps.back().timestep);
   }
   ASSERT_TRUE(program::CheckLookups(program, kClasses, times, nullptr).ok());

@@ -1,0 +1,473 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes samplers.json: runs of diffusers' schedulers beside DDPM and DDIM, and in float64.
+
+Usage: tests/data/golden/make_sampler_golden.py [--output_dir DIR]
+
+Needs the packages of make_scheduler_golden.py. It writes the same bytes when run again with the
+same versions.
+
+The network is m(z, t) = 0.4 sin(z) + 0.3 cos(t / 100 + k) in element k, in float64; what it sees is
+what scale_model_input makes of the sample. diffusers computes its tables and some of its steps in
+float32; a run in float64 by the formulas written down here stands beside it.
+
+Schema. `noise` [D] and `step_noise` [1000, D]: normals, representable in float32; the initial
+sample is the former times init_noise_sigma, row i of the latter the noise of step i, where a step
+draws one. `cases` is an array:
+
+  name                  [a-z0-9_]+
+  config                scheduler_config.json as the scheduler itself saves it
+  num_inference_steps   n
+  at                    steps whose network inputs are kept: all, or about ten of many
+  times                 [at] the time that the network sees, in float64
+  diffusers, float64    `inputs` [at, D], what the network sees, and `sample` [D], the result
+"""
+
+import argparse
+import itertools
+import json
+import pathlib
+
+import diffusers
+import numpy as np
+import torch
+from diffusers.schedulers import (scheduling_dpmsolver_multistep,
+                                  scheduling_euler_ancestral_discrete, scheduling_lcm)
+from make_scheduler_golden import betas_of
+
+DIMENSIONS = 3
+MOST_STEPS = 1000
+
+
+def network(z, time):
+    return 0.4 * np.sin(z) + 0.3 * np.cos(time / 100 + np.arange(DIMENSIONS))
+
+
+# ---- diffusers ----
+
+
+class NoiseRows:
+    """Hands out rows of noise in place of random numbers, the next at each call."""
+
+    def __init__(self, rows):
+        self.rows = rows
+        self.step = 0
+
+    def __call__(self, *args, dtype=None, **kwargs):
+        return torch.from_numpy(self.rows[self.step])[None].to(dtype or torch.float64)
+
+
+def run_diffusers(scheduler, steps, noise, step_noise):
+    rows = NoiseRows(step_noise)
+    for module in (scheduling_dpmsolver_multistep, scheduling_euler_ancestral_discrete,
+                   scheduling_lcm):
+        module.randn_tensor = rows
+    scheduler.set_timesteps(steps)
+    scheduler.set_begin_index(0)
+    sigma = float(getattr(scheduler, "init_noise_sigma", 1.0))
+    sample = torch.from_numpy(noise)[None] * sigma
+    inputs = []
+    scaled = hasattr(scheduler, "scale_model_input")
+    randn_like = torch.randn_like
+    torch.randn_like = lambda like: rows(dtype=like.dtype)
+    for i, time in enumerate(scheduler.timesteps):
+        rows.step = i
+        seen = scheduler.scale_model_input(sample, time) if scaled else sample
+        inputs.append(seen[0].to(torch.float64).numpy())
+        m = torch.from_numpy(network(inputs[-1], float(time)))[None]
+        sample = scheduler.step(m, time, sample).prev_sample.to(torch.float64)
+    torch.randn_like = randn_like
+    return np.array(inputs), sample[0].numpy()
+
+
+# ---- The same in float64, independent of diffusers' code ----
+
+
+def karras(low, high, rho, steps):
+    ramp = np.linspace(0, 1, steps)
+    return (high ** (1 / rho) + ramp * (low ** (1 / rho) - high ** (1 / rho))) ** rho
+
+
+def exponential(first, last, steps):
+    return np.exp(np.linspace(np.log(first), np.log(last), steps))
+
+
+def sigma_table(config):
+    alpha_prod = np.cumprod(1 - betas_of(config))
+    if config["rescale_betas_zero_snr"]:
+        alpha_prod[-1] = 2.0**-24
+    return np.sqrt((1 - alpha_prod) / alpha_prod)
+
+
+def time_of(sigma, table):
+    return np.interp(np.log(sigma), np.log(table), np.arange(len(table)))
+
+
+def trailing(start, count, steps):
+    times = np.arange(start, 0, -count / steps).round() - 1
+    return times[times >= 0]
+
+
+def euler_times(config, steps):
+    count = config["num_train_timesteps"]
+    if config["timestep_spacing"] == "linspace":
+        return np.linspace(0, count - 1, steps)[::-1]
+    if config["timestep_spacing"] == "leading":
+        return (np.arange(steps) * (count // steps))[::-1] + float(config["steps_offset"])
+    return trailing(count, count, steps)
+
+
+def euler_schedule(config, steps):
+    table = sigma_table(config)
+    times = euler_times(config, steps)
+    sigmas = np.interp(times, np.arange(len(table)), table)
+    last = table[0] if config.get("final_sigmas_type") == "sigma_min" else 0.0
+    if config.get("interpolation_type") == "log_linear":
+        sigmas = exponential(table[-1], table[0], steps + 1)
+    low = config.get("sigma_min") or sigmas[-1]
+    high = config.get("sigma_max") or sigmas[0]
+    if config.get("use_karras_sigmas"):
+        sigmas = karras(low, high, 7.0, steps)
+        times = time_of(sigmas, table)
+    elif config.get("use_exponential_sigmas"):
+        sigmas = exponential(high, low, steps)
+        times = time_of(sigmas, table)
+    sigmas = np.append(sigmas, last)[:steps + 1]
+    if config.get("timestep_type") == "continuous" and config["prediction_type"] == "v_prediction":
+        times = np.log(sigmas[:-1]) / 4
+    largest = sigmas.max()
+    leading = config["timestep_spacing"] == "leading"
+    return sigmas, times, np.sqrt(largest**2 + 1) if leading else largest
+
+
+def run_euler(config, steps, noise, step_noise):
+    sigmas, times, initial = euler_schedule(config, steps)
+    x, inputs = noise * initial, []
+    for i, time in enumerate(times):
+        sigma, after = sigmas[i], sigmas[i + 1]
+        root = np.sqrt(sigma**2 + 1)
+        inputs.append(x / root)
+        m = network(inputs[-1], time)
+        denoised = {"epsilon": x - sigma * m, "sample": m,
+                    "v_prediction": x / root**2 - sigma / root * m}[config["prediction_type"]]
+        up = 0.0
+        if config["_class_name"] == "EulerAncestralDiscreteScheduler":
+            up = np.sqrt(after**2 * (sigma**2 - after**2) / sigma**2)
+        down = np.sqrt(after**2 - up**2)
+        x = x + (x - denoised) / sigma * (down - sigma) + up * step_noise[i]
+    return times, inputs, x
+
+
+def run_edm(config, steps, noise, step_noise):
+    low, high, data = config["sigma_min"], config["sigma_max"], config["sigma_data"]
+    if config["sigma_schedule"] == "karras":
+        sigmas = karras(low, high, config["rho"], steps)
+    else:
+        sigmas = exponential(low, high, steps)[::-1]
+    times = np.log(sigmas) / 4
+    sigmas = np.append(sigmas, 0.0 if config["final_sigmas_type"] == "zero" else sigmas[-1])
+    x, inputs = noise * np.sqrt(high**2 + 1), []
+    for i, time in enumerate(times):
+        sigma = sigmas[i]
+        root = np.sqrt(sigma**2 + data**2)
+        inputs.append(x / root)
+        m = network(inputs[-1], time)
+        out = sigma * data / root * (1 if config["prediction_type"] == "epsilon" else -1)
+        denoised = data**2 / root**2 * x + out * m
+        x = x + (x - denoised) / sigma * (sigmas[i + 1] - sigma)
+    return times, inputs, x
+
+
+def dpm_schedule(config, steps):
+    table, count = sigma_table(config), config["num_train_timesteps"]
+    clip = config["lambda_min_clipped"]
+    last = int(np.sum(-np.log(table) >= (-np.inf if clip is None else clip)))
+    if config["use_karras_sigmas"]:
+        sigmas = karras(table[0], table[-1], 7.0, steps)
+        times = time_of(sigmas, table).round()
+    elif config["use_lu_lambdas"]:
+        sigmas = exponential(table[-1], table[0], steps)
+        times = time_of(sigmas, table).round()
+    elif config["use_flow_sigmas"]:
+        shift = config["flow_shift"]
+        sigmas = 1 - np.linspace(1, 1 / count, steps + 1)[:0:-1]
+        sigmas = shift * sigmas / (1 + (shift - 1) * sigmas)
+        times = np.trunc(sigmas * count)
+    else:
+        if config["timestep_spacing"] == "linspace":
+            times = np.linspace(0, last - 1, steps + 1).round()[:0:-1]
+        elif config["timestep_spacing"] == "leading":
+            times = np.arange(steps, 0, -1) * (last // (steps + 1)) + config["steps_offset"]
+        else:
+            times = trailing(last, count, steps)
+        sigmas = table[times.astype(int)]
+    after = table[0] if config["final_sigmas_type"] == "sigma_min" else 0.0
+    return np.append(sigmas, after), times
+
+
+def run_dpm(config, steps, noise, step_noise):
+    sigmas, times = dpm_schedule(config, steps)
+    if config["use_flow_sigmas"]:
+        alphas, roots = 1 - sigmas, sigmas
+    else:
+        alphas = 1 / np.sqrt(sigmas**2 + 1)
+        roots = sigmas * alphas
+    x, inputs = noise, []
+    for i, time in enumerate(times):
+        a, s, to_a, to_s = alphas[i], roots[i], alphas[i + 1], roots[i + 1]
+        inputs.append(x)
+        m = network(x, time)
+        if config["prediction_type"] == "flow_prediction":
+            denoised, eps = x - sigmas[i] * m, None
+        else:
+            denoised, eps = {"epsilon": ((x - s * m) / a, m),
+                             "sample": (m, (x - a * m) / s),
+                             "v_prediction": (a * x - s * m, a * m + s * x),
+                             }[config["prediction_type"]]
+        with np.errstate(divide="ignore"):
+            h = np.log(to_a) - np.log(to_s) - np.log(a) + np.log(s)
+        x = {
+            "dpmsolver++": lambda: to_s / s * x - to_a * np.expm1(-h) * denoised,
+            "dpmsolver": lambda: to_a / a * x - to_s * np.expm1(h) * eps,
+            "sde-dpmsolver++": lambda: (
+                to_s / s * np.exp(-h) * x - to_a * np.expm1(-2 * h) * denoised
+                + to_s * np.sqrt(-np.expm1(-2 * h)) * step_noise[i]),
+            "sde-dpmsolver": lambda: (
+                to_a / a * x - 2 * to_s * np.expm1(h) * eps
+                + to_s * np.sqrt(np.expm1(2 * h)) * step_noise[i]),
+        }[config["algorithm_type"]]()
+    return times, inputs, x
+
+
+def run_lcm(config, steps, noise, step_noise):
+    alpha_prod = np.cumprod(1 - betas_of(config))
+    original = config["original_inference_steps"]
+    listed = np.arange(1, original + 1)[::-1] * (config["num_train_timesteps"] // original) - 1
+    times = listed[np.floor(np.linspace(0, original, steps, endpoint=False)).astype(int)]
+    x, inputs = noise, []
+    for i, time in enumerate(times):
+        a = alpha_prod[time]
+        inputs.append(x)
+        m = network(x, time)
+        denoised = {"epsilon": (x - (1 - a) ** 0.5 * m) / a**0.5, "sample": m,
+                    "v_prediction": a**0.5 * x - (1 - a) ** 0.5 * m}[config["prediction_type"]]
+        if config["clip_sample"]:
+            denoised = denoised.clip(-config["clip_sample_range"], config["clip_sample_range"])
+        scaled = time * config["timestep_scaling"]
+        x = scaled / (scaled**2 + 0.25) ** 0.5 * denoised + 0.25 / (scaled**2 + 0.25) * x
+        if i + 1 < steps:
+            p = alpha_prod[times[i + 1]]
+            x = p**0.5 * x + (1 - p) ** 0.5 * step_noise[i]
+    return times, inputs, x
+
+
+def run_flow(config, steps, noise, step_noise):
+    count, shift = config["num_train_timesteps"], config["shift"]
+
+    def shifted(sigma):
+        return shift * sigma / (1 + (shift - 1) * sigma)
+
+    sigmas = shifted(np.linspace(shifted(1.0), shifted(1 / count), steps))
+    if config["shift_terminal"]:
+        sigmas = 1 - (1 - sigmas) * (1 - config["shift_terminal"]) / (1 - sigmas[-1])
+    if config["use_karras_sigmas"]:
+        sigmas = karras(sigmas[-1], sigmas[0], 7.0, steps)
+    elif config["use_exponential_sigmas"]:
+        sigmas = exponential(sigmas[0], sigmas[-1], steps)
+    if config["invert_sigmas"]:
+        sigmas = 1 - sigmas
+    times = sigmas * count
+    sigmas = np.append(sigmas, 1.0 if config["invert_sigmas"] else 0.0)
+    x, inputs = noise, []
+    for i, time in enumerate(times):
+        inputs.append(x)
+        m = network(x, time)
+        if config["stochastic_sampling"]:
+            x = (1 - sigmas[i + 1]) * (x - sigmas[i] * m) + sigmas[i + 1] * step_noise[i]
+        else:
+            x = x + (sigmas[i + 1] - sigmas[i]) * m
+    return times, inputs, x
+
+
+CLASSES = {
+    "euler": (diffusers.EulerDiscreteScheduler, run_euler),
+    "ancestral": (diffusers.EulerAncestralDiscreteScheduler, run_euler),
+    "dpm": (diffusers.DPMSolverMultistepScheduler, run_dpm),
+    "lcm": (diffusers.LCMScheduler, run_lcm),
+    "flow": (diffusers.FlowMatchEulerDiscreteScheduler, run_flow),
+    "edm": (diffusers.EDMEulerScheduler, run_edm),
+}
+SPACINGS = ("leading", "linspace", "trailing")
+STABLE = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
+
+
+def schedules_with_betas(sampler, base):
+    for schedule in ("linear", "scaled_linear", "squaredcos_cap_v2"):
+        yield f"{sampler}_{schedule}", 6, {**base, "beta_schedule": schedule, "beta_end": 0.012}
+    yield f"{sampler}_trained_betas", 4, {
+        **base, "num_train_timesteps": 6, "trained_betas": [0.02, 0.05, 0.125, 0.3, 0.25, 0.5]}
+    yield f"{sampler}_zero_snr", 5, {
+        **base, **STABLE, "rescale_betas_zero_snr": True, "prediction_type": "v_prediction",
+        "timestep_spacing": "trailing"}
+    yield f"{sampler}_steps_offset", 5, {
+        **base, "timestep_spacing": "leading", "steps_offset": 1}
+
+
+def lengths(sampler, base, most=MOST_STEPS):
+    for steps in (1, 2, 31, 100, most):
+        yield f"{sampler}_{steps}_steps", steps, base
+
+
+def euler_cases():
+    for sampler, predictions in (("euler", ("epsilon", "sample", "v_prediction")),
+                                 ("ancestral", ("epsilon", "v_prediction"))):
+        for prediction, spacing in itertools.product(predictions, SPACINGS):
+            yield f"{sampler}_{prediction}_{spacing}", 7, {
+                "prediction_type": prediction, "timestep_spacing": spacing}
+        yield from schedules_with_betas(sampler, {})
+        yield from lengths(sampler, {})
+    for prediction, kind, final in itertools.product(
+            ("epsilon", "v_prediction"), ("karras", "exponential"), ("zero", "sigma_min")):
+        yield f"euler_{kind}_{prediction}_{final}", 8, {
+            **STABLE, "prediction_type": prediction, f"use_{kind}_sigmas": True,
+            "final_sigmas_type": final, "timestep_spacing": "leading"}
+    for kind in ("karras", "exponential"):
+        yield f"euler_{kind}_bounds", 6, {
+            f"use_{kind}_sigmas": True, "sigma_min": 0.03, "sigma_max": 12.0}
+        yield f"euler_{kind}_one_step", 1, {f"use_{kind}_sigmas": True}
+        yield f"euler_log_linear_{kind}", 5, {
+            "interpolation_type": "log_linear", f"use_{kind}_sigmas": True}
+    yield "euler_log_linear", 6, {"interpolation_type": "log_linear"}
+    yield "euler_log_linear_sigma_min", 6, {
+        "interpolation_type": "log_linear", "final_sigmas_type": "sigma_min"}
+    yield "euler_final_sigma_min", 6, {"final_sigmas_type": "sigma_min"}
+    for kind in ({}, {"use_karras_sigmas": True}):
+        yield f"euler_continuous{'_karras' if kind else ''}", 6, {
+            "timestep_type": "continuous", "prediction_type": "v_prediction",
+            "sigma_min": 0.002, "sigma_max": 500.0, **kind}
+    yield "euler_continuous_epsilon", 6, {"timestep_type": "continuous"}
+
+
+def dpm_cases():
+    order = {"solver_order": 1}
+    for algorithm, prediction, spacing in itertools.product(
+            ("dpmsolver++", "sde-dpmsolver++", "dpmsolver", "sde-dpmsolver"),
+            ("epsilon", "sample", "v_prediction"), SPACINGS):
+        final = "zero" if algorithm.endswith("++") else "sigma_min"
+        name = algorithm.replace("-", "_").replace("++", "pp")
+        yield f"dpm_{name}_{prediction}_{spacing}", 6, {
+            **order, "algorithm_type": algorithm, "prediction_type": prediction,
+            "timestep_spacing": spacing, "final_sigmas_type": final}
+    yield from schedules_with_betas("dpm", order)
+    yield from lengths("dpm", order)
+    yield from lengths("dpm_sde", {**order, "algorithm_type": "sde-dpmsolver++"}, 200)
+    for kind in ("use_karras_sigmas", "use_lu_lambdas"):
+        for final in ("zero", "sigma_min"):
+            yield f"dpm_{kind}_{final}", 9, {
+                **order, **STABLE, kind: True, "final_sigmas_type": final}
+    for prediction, algorithm in itertools.product(
+            ("flow_prediction", "epsilon", "v_prediction"), ("dpmsolver++", "sde-dpmsolver++")):
+        yield f"dpm_flow_{prediction}_{algorithm[:3]}", 8, {
+            **order, "use_flow_sigmas": True, "flow_shift": 3.0, "prediction_type": prediction,
+            "algorithm_type": algorithm}
+    yield "dpm_final_sigma_min", 6, {**order, "final_sigmas_type": "sigma_min"}
+    for spacing in SPACINGS:
+        yield f"dpm_lambda_min_{spacing}", 6 if spacing != "trailing" else 10, {
+            **order, "beta_schedule": "squaredcos_cap_v2", "lambda_min_clipped": -5.1,
+            "timestep_spacing": spacing}
+
+
+def lcm_cases():
+    for prediction, clip in itertools.product(("epsilon", "sample", "v_prediction"),
+                                              (False, True)):
+        yield f"lcm_{prediction}{'_clip' if clip else ''}", 4, {
+            "prediction_type": prediction, "clip_sample": clip, "clip_sample_range": 0.7}
+    yield from (case for case in schedules_with_betas("lcm", {})
+                if not case[0].endswith("trained_betas"))
+    yield "lcm_trained_betas", 3, {
+        "num_train_timesteps": 6, "trained_betas": [0.02, 0.05, 0.125, 0.3, 0.25, 0.5],
+        "original_inference_steps": 3}
+    yield "lcm_scaling", 5, {"timestep_scaling": 0.001, "original_inference_steps": 100}
+    for steps in (1, 2, 7, 50):
+        yield f"lcm_{steps}_steps", steps, {}
+    yield "lcm_1000_steps", 1000, {"original_inference_steps": 1000}
+
+
+def flow_cases():
+    kinds = ({}, {"use_karras_sigmas": True}, {"use_exponential_sigmas": True})
+    for shift, kind, stochastic in itertools.product((1.0, 3.0), kinds, (False, True)):
+        name = next(iter(kind), "use_plain").split("_")[1]
+        yield f"flow_{name}_shift_{shift:.0f}{'_stochastic' if stochastic else ''}", 7, {
+            "shift": shift, "stochastic_sampling": stochastic, **kind}
+    for stochastic in (False, True):
+        yield f"flow_inverted{'_stochastic' if stochastic else ''}", 6, {
+            "invert_sigmas": True, "shift": 2.0, "stochastic_sampling": stochastic}
+    yield "flow_terminal", 6, {"shift_terminal": 0.1, "shift": 2.5}
+    yield "flow_terminal_karras", 6, {"shift_terminal": 0.1, "use_karras_sigmas": True}
+    yield "flow_few_timesteps", 5, {"num_train_timesteps": 13}
+    yield from lengths("flow", {"shift": 3.0})
+
+
+def edm_cases():
+    for prediction, schedule, final in itertools.product(
+            ("epsilon", "v_prediction"), ("karras", "exponential"), ("zero", "sigma_min")):
+        yield f"edm_{prediction}_{schedule}_{final}", 7, {
+            "prediction_type": prediction, "sigma_schedule": schedule, "final_sigmas_type": final}
+    yield "edm_options", 6, {"sigma_min": 0.01, "sigma_max": 20.0, "sigma_data": 1.5, "rho": 3.0}
+    yield "edm_exponential_one_step", 1, {"sigma_schedule": "exponential"}
+    yield from lengths("edm", {})
+
+
+def make_case(name, steps, config, noise, step_noise):
+    scheduler_class, run = CLASSES[name.split("_")[0]]
+    scheduler = scheduler_class(**config)
+    saved = json.loads(scheduler.to_json_string())
+    if saved.get("lambda_min_clipped") == -np.inf:
+        saved["lambda_min_clipped"] = None
+    inputs, sample = run_diffusers(scheduler, steps, noise, step_noise)
+    times, exact_inputs, exact = run(saved, steps, noise, step_noise)
+    assert len(times) == steps, (name, len(times))
+    theirs = scheduler.timesteps.numpy()[:steps]
+    assert np.allclose(theirs, times, rtol=1e-3, atol=2e-2), (name, theirs, times)
+    at = sorted({*range(0, steps, max(1, steps // 10)), steps - 1})
+    short = [[float(f"{value:.9g}") for value in inputs[i]] for i in at]
+    return {
+        "name": name, "config": saved, "num_inference_steps": steps, "at": at,
+        "times": [float(times[i]) for i in at],
+        "diffusers": {"inputs": short, "sample": [float(f"{value:.9g}") for value in sample]},
+        "float64": {"inputs": [exact_inputs[i].tolist() for i in at], "sample": exact.tolist()},
+    }
+
+
+def distance(case):
+    worst = 0.0
+    pairs = [*zip(case["diffusers"]["inputs"], case["float64"]["inputs"]),
+             (case["diffusers"]["sample"], case["float64"]["sample"])]
+    for theirs, exact in pairs:
+        worst = max(worst, float(np.abs(np.subtract(theirs, exact)).max() / np.abs(exact).max()))
+    return worst
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output_dir", type=pathlib.Path, default=pathlib.Path(__file__).parent)
+    path = parser.parse_args().output_dir / "samplers.json"
+    random = np.random.Generator(np.random.PCG64(20261))
+    noise = random.standard_normal(DIMENSIONS).astype(np.float32).astype(np.float64)
+    # Few digits, as there are many rows.
+    step_noise = random.standard_normal((MOST_STEPS, DIMENSIONS)).round(2)
+    step_noise = step_noise.astype(np.float32).astype(np.float64)
+    cases = [make_case(*case, noise, step_noise) for case in itertools.chain(
+        euler_cases(), dpm_cases(), lcm_cases(), flow_cases(), edm_cases())]
+    for case in sorted(cases, key=distance)[-12:]:
+        print(f"{case['name']}: diffusers differs from float64 by {distance(case):.1e}")
+    content = {"noise": noise.tolist(),
+               "step_noise": [[float(str(np.float32(v))) for v in row] for row in step_noise],
+               "cases": cases}
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    path.write_text(text.replace('{"name"', '\n{"name"') + "\n", encoding="utf-8")
+    print(f"{path}: {path.stat().st_size} bytes, {len(cases)} cases")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reverse steps of every scheduler of diffusers with every solver on every backend, forward and
+// back, compared with the reference.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "kernels/model/reverse_process.h"
+#include "kernels/problem/philox.h"
+#include "kernels/solver/registry.h"
+#include "tests/testing/backward_rig.h"
+#include "tests/testing/random_diffusion.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr::testing {
+namespace {
+
+constexpr double kRtol = 1e-4;
+
+struct SamplerCase {
+  const char* name;
+  const char* scheduler;
+  bool clipped_output = false;
+};
+constexpr std::array kSamplers = {
+    SamplerCase{"ddpm", R"({"_class_name":"DDPMScheduler"})"},
+    SamplerCase{"ddim_clipped", R"({"_class_name":"DDIMScheduler"})", true},
+    SamplerCase{"euler", R"({"_class_name":"EulerDiscreteScheduler"})"},
+    SamplerCase{"euler_karras_v", R"({"_class_name":"EulerDiscreteScheduler",
+        "use_karras_sigmas":true,"prediction_type":"v_prediction"})"},
+    SamplerCase{"ancestral", R"({"_class_name":"EulerAncestralDiscreteScheduler"})"},
+    SamplerCase{"dpm", R"({"_class_name":"DPMSolverMultistepScheduler","solver_order":1})"},
+    SamplerCase{"dpm_sde", R"({"_class_name":"DPMSolverMultistepScheduler","solver_order":1,
+        "algorithm_type":"sde-dpmsolver++","prediction_type":"v_prediction"})"},
+    SamplerCase{"lcm", R"({"_class_name":"LCMScheduler","original_inference_steps":100,
+        "prediction_type":"v_prediction","clip_sample":true})"},
+    SamplerCase{"flow", R"({"_class_name":"FlowMatchEulerDiscreteScheduler","shift":3.0})"},
+    SamplerCase{"flow_stochastic", R"({"_class_name":"FlowMatchEulerDiscreteScheduler",
+        "stochastic_sampling":true})"},
+    SamplerCase{"edm", R"({"_class_name":"EDMEulerScheduler"})"},
+};
+
+// A sampler's steps around a random denoiser.
+class SampledProcess {
+ public:
+  SampledProcess(const SamplerCase& sampler, int64_t num_steps)
+      : random_({.kind = DenoiserKind::kResidualMlp,
+                 .state_dim = 5,
+                 .hidden_dim = 16,
+                 .num_blocks = 2,
+                 .num_steps = num_steps,
+                 .seed = 5}),
+        process_(BuildReverseProcess(*ParseSchedulerConfig(sampler.scheduler),
+                                     {.num_inference_steps = num_steps,
+                                      .use_clipped_model_output = sampler.clipped_output})
+                     .value()),
+        spec_(random_.spec()) {
+    spec_.steps = process_.steps;
+    spec_.clip_range = process_.clip_range;
+    spec_.initial_scale = static_cast<float>(process_.initial_scale);
+  }
+  SampledProcess(const SampledProcess&) = delete;
+  DiffusionSpec& spec() { return spec_; }
+
+ private:
+  RandomDiffusion random_;
+  ReverseProcess process_;
+  DiffusionSpec spec_;
+};
+
+class SamplersConformanceTest : public ::testing::TestWithParam<std::tuple<size_t, size_t>> {
+ protected:
+  const BackendCase& backend() const { return BackendCases()[std::get<0>(GetParam())]; }
+  const SamplerCase& sampler() const { return kSamplers[std::get<1>(GetParam())]; }
+};
+
+TEST_P(SamplersConformanceTest, EverySolverAgreesWithTheReference) {
+  for (const int64_t steps : {1, 9, 65}) {
+    if (steps > backend().max_steps) continue;
+    SampledProcess process(sampler(), steps);
+    const DiffusionSpec& spec = process.spec();
+    const SampleInputs request = {.num_samples = 3, .seed = 17};
+    const SolverRig oracle(BackendCases().back().create(), spec);
+    const Solved want = oracle.Solve({.solver = "sequential"}, request);
+    const std::vector<double> states(want.trajectory.begin(), want.trajectory.end());
+    const SolverRig rig(backend().create(), spec);
+    for (const SolverRow& row : Solvers()) {
+      if (!Suits(row, ShapeOf(DiffusionSpec()))) continue;
+      for (const InitialGuess guess : {InitialGuess::kConstant, InitialGuess::kCoarse}) {
+        ResolvedOptions options = OptionsFor(row.name, steps, 4, kRtol);
+        if (row.iterative) options.initial_guess = guess;
+        const Solved solved = rig.Solve(options, request);
+        for (const SampleReport& report : solved.reports) {
+          EXPECT_TRUE(report.converged)
+              << row.name << " L=" << steps << " " << ToString(report.termination);
+          // The others may fall back, as Jacobi's method does on a long process.
+          if (row.name == "newton" || row.name == "picard") {
+            EXPECT_FALSE(report.fallback)
+                << row.name << " L=" << steps << " " << ToString(report.attempt.termination);
+          }
+        }
+        EXPECT_LE(RelativeError(solved.trajectory, states, spec.state_dim, 1e-2), kRtol)
+            << row.name << " L=" << steps << " " << ToString(guess);
+      }
+    }
+  }
+}
+
+TEST_P(SamplersConformanceTest, EveryUpdateMakesOneMoreIntervalExact) {
+  constexpr int64_t kSteps = 31, kInterval = 3;
+  SampledProcess process(sampler(), kSteps);
+  const int64_t dim = process.spec().state_dim;
+  const SolverRig rig(backend().create(), process.spec());
+  const SampleInputs request = {.num_samples = 1, .seed = 23};
+  const Solved sequential = rig.Solve({.solver = "sequential"}, request);
+  for (const std::string_view solver : {"newton", "picard", "jacobi"}) {
+    for (int32_t k = 1; k <= 4; ++k) {
+      ResolvedOptions options = OptionsFor(solver, kSteps, kInterval, 1e-7);
+      options.max_iterations = k;
+      options.on_no_convergence = OnNoConvergence::kReturn;
+      const Solved solved = rig.Solve(options, request);
+      const SampleReport& report = solved.reports[0];
+      const int64_t updates = report.iterations + report.chord_corrections;
+      ASSERT_GE(updates, 1);
+      const int64_t exact = std::min(kSteps, updates * kInterval) * dim;
+      EXPECT_EQ(std::memcmp(solved.trajectory.data(), sequential.trajectory.data(),
+                            static_cast<size_t>(exact + dim) * sizeof(float)),
+                0)
+          << solver << " after " << updates << " updates";
+    }
+  }
+}
+
+TEST_P(SamplersConformanceTest, TheInitialNoiseIsScaled) {
+  SampledProcess process(sampler(), 7);
+  DiffusionSpec& spec = process.spec();
+  std::vector<float> noise(static_cast<size_t>(spec.state_dim)), scaled = noise;
+  FillNormals(29, 0, kInitialNoiseStep, spec.state_dim, noise.data());
+  for (size_t i = 0; i < noise.size(); ++i) scaled[i] = spec.initial_scale * noise[i];
+  const ResolvedOptions sequential{.solver = "sequential"};
+  const SolverRig rig(backend().create(), spec);
+  const Solved drawn = rig.Solve(sequential, SampleInputs{.num_samples = 1, .seed = 29});
+  const Solved given =
+      rig.Solve(sequential, SampleInputs{.num_samples = 1, .seed = 29, .initial_noise = noise});
+  spec.initial_scale = 1;
+  const SolverRig plain(backend().create(), spec);
+  const Solved by_hand =
+      plain.Solve(sequential, SampleInputs{.num_samples = 1, .seed = 29, .initial_noise = scaled});
+
+  EXPECT_TRUE(drawn.SameAnswers(given));
+  EXPECT_TRUE(drawn.SameAnswers(by_hand));
+  EXPECT_TRUE(std::equal(scaled.begin(), scaled.end(), drawn.trajectory.begin()));
+}
+
+// The largest |a - b| / max |b|.
+double Distance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double error = 0, scale = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    error = std::max(error, std::fabs(double{a[i]} - b[i]));
+    scale = std::max(scale, std::fabs(double{b[i]}));
+  }
+  return error == 0 ? 0 : error / scale;
+}
+
+TEST_P(SamplersConformanceTest, GradientsAgreeWithTheReference) {
+  SampledProcess process(sampler(), 12);
+  const DiffusionSpec& spec = process.spec();
+  BackwardRequest request = {.samples = {.num_samples = 1, .seed = 31}, .columns = 2};
+  request.states = SolverRig(backend().create(), spec)
+                       .Solve({.solver = "sequential"}, request.samples)
+                       .trajectory;
+  for (int64_t i = 0; i < 2 * spec.output_dim(); ++i)
+    request.of_outputs.push_back(std::sin(static_cast<float>(i + 1)));
+  const BackwardRig rig(backend().create(), spec), oracle(BackendCases().back().create(), spec);
+  const Gradients want = oracle.Sequential(request);
+  for (const Gradients& got : {rig.Sequential(request), rig.Parallel(request, 4)}) {
+    EXPECT_LE(Distance(got.initial, want.initial), 1e-4);
+    EXPECT_LE(Distance(got.step_noise, want.step_noise), 1e-4);
+  }
+}
+
+// The chain rule of z_0 = initial_scale * noise.
+TEST_P(SamplersConformanceTest, GradientsByTheInitialNoiseAreScaled) {
+  SampledProcess process(sampler(), 6);
+  DiffusionSpec& spec = process.spec();
+  BackwardRequest request = {.samples = {.num_samples = 1, .seed = 37}};
+  request.states = SolverRig(backend().create(), spec)
+                       .Solve({.solver = "sequential"}, request.samples)
+                       .trajectory;
+  request.of_outputs.assign(static_cast<size_t>(spec.output_dim()), 1.0F);
+  const Gradients scaled = BackwardRig(backend().create(), spec).Sequential(request);
+  const float scale = spec.initial_scale;
+  spec.initial_scale = 1;
+  Gradients plain = BackwardRig(backend().create(), spec).Sequential(request);
+  for (float& value : plain.initial) value *= scale;
+
+  EXPECT_LE(Distance(scaled.initial, plain.initial), 1e-6);
+  EXPECT_EQ(scaled.step_noise, plain.step_noise);
+}
+
+std::vector<std::tuple<size_t, size_t>> AllSamplers() {
+  std::vector<std::tuple<size_t, size_t>> cases;
+  for (size_t backend = 0; backend < BackendCases().size(); ++backend) {
+    if (BackendCases()[backend].name == "cpu_programs") continue;
+    for (size_t sampler = 0; sampler < kSamplers.size(); ++sampler)
+      cases.emplace_back(backend, sampler);
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SamplersConformanceTest, ::testing::ValuesIn(AllSamplers()),
+                         [](const auto& test) {
+                           return BackendCases()[std::get<0>(test.param)].name + "_" +
+                                  kSamplers[std::get<1>(test.param)].name;
+                         });
+
+}  // namespace
+}  // namespace deeppcr::testing

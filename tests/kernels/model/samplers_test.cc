@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/model/samplers.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "kernels/base/strings.h"
+#include "kernels/model/reverse_process.h"
+#include "tests/testing/expect_error.h"
+#include "tests/testing/golden.h"
+
+namespace deeppcr::testing {
+namespace {
+
+using absl::StatusCode;
+using nlohmann::json;
+using Vector = std::vector<double>;
+
+// diffusers computes tables and some steps in float32; make_sampler_golden.py prints how far it is.
+constexpr double kRunOfDiffusers = 1e-4;
+constexpr double kRunOfTranscription = 1e-10;
+
+const json& Runs() {
+  static const json* const runs = new json(ReadGolden("samplers.json"));
+  return *runs;
+}
+
+double LargestOf(const Vector& values) {
+  double largest = 0;
+  for (const double value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+absl::StatusOr<ReverseProcess> ProcessOf(const json& config, int64_t num_steps) {
+  const absl::StatusOr<SchedulerConfig> parsed = ParseSchedulerConfig(config.dump());
+  if (!parsed.ok()) return parsed.status();
+  EXPECT_TRUE(parsed->ignored_keys.empty());
+  return BuildReverseProcess(*parsed, {.num_inference_steps = num_steps});
+}
+
+// The network of make_sampler_golden.py.
+double Network(double z, double time, size_t k) {
+  return 0.4 * std::sin(z) + 0.3 * std::cos(time / 100.0 + static_cast<double>(k));
+}
+
+// States z_0 .. z_L of a run in double.
+std::vector<Vector> StatesOf(const ReverseProcess& process) {
+  std::vector<Vector> states = {Runs()["noise"].get<Vector>()};
+  for (double& value : states[0]) value *= process.initial_scale;
+  for (size_t i = 0; i < process.steps.size(); ++i) {
+    const ReverseStep& step = process.steps[i];
+    Vector next;
+    for (size_t k = 0; k < states[i].size(); ++k) {
+      const double z = states[i][k];
+      const double noise = Runs()["step_noise"][i][k].get<float>();
+      next.push_back(
+          ApplyReverseStep(step, process.clip_range, z, Network(z, step.timestep, k), noise));
+    }
+    states.push_back(next);
+  }
+  return states;
+}
+
+void ExpectNear(const Vector& got, const Vector& want, double tolerance, const std::string& what) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t k = 0; k < got.size(); ++k)
+    EXPECT_NEAR(got[k], want[k], tolerance * LargestOf(want)) << what;
+}
+
+class SamplerRunTest : public ::testing::TestWithParam<int> {
+ protected:
+  const json& run() const { return Runs()["cases"][static_cast<size_t>(GetParam())]; }
+};
+
+TEST_P(SamplerRunTest, AgreesWithDiffusersAndWithItsFormulasInFloat64) {
+  const ReverseProcess process = ProcessOf(run()["config"], run()["num_inference_steps"]).value();
+
+  ASSERT_EQ(process.steps.size(), run()["num_inference_steps"].get<size_t>());
+  const std::vector<Vector> states = StatesOf(process);
+  const auto at = run()["at"].get<std::vector<size_t>>();
+  for (size_t j = 0; j < at.size(); ++j) {
+    const double time = run()["times"][j];
+    EXPECT_NEAR(process.steps[at[j]].timestep, time, 1e-9 * (1.0 + std::abs(time)));
+  }
+  for (const auto& [name, tolerance] :
+       {std::pair{"float64", kRunOfTranscription}, std::pair{"diffusers", kRunOfDiffusers}}) {
+    for (size_t j = 0; j < at.size(); ++j)
+      ExpectNear(states[at[j]], run()[name]["inputs"][j], tolerance,
+                 StrCat(name, " before step ", at[j]));
+    ExpectNear(states.back(), run()[name]["sample"], tolerance, name);
+  }
+}
+
+std::string RunName(const ::testing::TestParamInfo<int>& info) {
+  return Runs()["cases"][static_cast<size_t>(info.param)]["name"];
+}
+
+int NumRuns() { return static_cast<int>(Runs()["cases"].size()); }
+
+INSTANTIATE_TEST_SUITE_P(All, SamplerRunTest, ::testing::Range(0, NumRuns()), RunName);
+
+// Whether a class takes a value of a key and it changes the steps, as far as the parser knows.
+bool Takes(SchedulerClass scheduler_class, const SchedulerConfigKey& key, const json& value) {
+  if (key.meaning.starts_with("no effect")) return false;
+  if (key.meaning.ends_with("no effect with LCM") && scheduler_class == SchedulerClass::kLcm)
+    return false;
+  json config = {{"_class_name", NameOf(scheduler_class)}};
+  if (scheduler_class == SchedulerClass::kDpmSolverMultistep)
+    config.update({{"solver_order", 1}, {"final_sigmas_type", "sigma_min"}});
+  config[std::string(key.name)] = value;
+  return ParseSchedulerConfig(config.dump()).ok();
+}
+
+// Every boolean and every name of an enumeration that a class takes, so that none can be added
+// without a run.
+TEST(SamplerRunCoverageTest, ComparesEveryOptionWithDiffusers) {
+  std::set<std::string> covered;
+  for (const json& run : Runs()["cases"]) {
+    for (const auto& [key, value] : run["config"].items())
+      covered.insert(
+          StrCat(run["config"]["_class_name"].get<std::string>(), " ", key, " ", value.dump()));
+  }
+  const std::vector<json> values = {true,
+                                    false,
+                                    "epsilon",
+                                    "sample",
+                                    "v_prediction",
+                                    "flow_prediction",
+                                    "leading",
+                                    "linspace",
+                                    "trailing",
+                                    "linear",
+                                    "log_linear",
+                                    "scaled_linear",
+                                    "discrete",
+                                    "continuous",
+                                    "zero",
+                                    "sigma_min",
+                                    "karras",
+                                    "exponential",
+                                    "sigmoid",
+                                    "dpmsolver",
+                                    "dpmsolver++",
+                                    "sde-dpmsolver",
+                                    "sde-dpmsolver++",
+                                    "squaredcos_cap_v2"};
+  int compared = 0;
+  for (const SchedulerClass scheduler_class : SchedulerClasses()) {
+    if (scheduler_class == SchedulerClass::kDdpm || scheduler_class == SchedulerClass::kDdim)
+      continue;  // reverse_process_test.cc
+    for (const SchedulerConfigKey& key : SchedulerConfigKeys()) {
+      if (!AppliesTo(key, scheduler_class)) continue;
+      for (const json& value : values) {
+        if (!Takes(scheduler_class, key, value)) continue;
+        ++compared;
+        const std::string option =
+            StrCat(NameOf(scheduler_class), " ", key.name, " ", value.dump());
+        EXPECT_TRUE(covered.contains(option)) << option;
+      }
+    }
+  }
+  EXPECT_GT(compared, 80);
+}
+
+json SchedulerOf(const std::string& name, const json& changes = json::object()) {
+  json config = {{"_class_name", name + "Scheduler"}};
+  config.update(changes);
+  return config;
+}
+
+TEST(SamplersTest, MakeFiniteTablesOfEveryLength) {
+  for (const json& config :
+       {SchedulerOf("EulerDiscrete"), SchedulerOf("EulerAncestralDiscrete"), SchedulerOf("LCM"),
+        SchedulerOf("DPMSolverMultistep", {{"solver_order", 1}}),
+        SchedulerOf("FlowMatchEulerDiscrete"), SchedulerOf("EDMEuler")}) {
+    const bool lcm = config["_class_name"] == "LCMScheduler";
+    for (const int64_t n : {1, 2, 31, 32, 33, 65, 999, 1000}) {
+      const auto process = ProcessOf(config, n);
+      if (lcm && n > 50) {
+        ExpectError(process, StatusCode::kInvalidArgument,
+                    StrCat("num_inference_steps: expected an integer in [1, "
+                           "original_inference_steps = 50], got ",
+                           n));
+        continue;
+      }
+      ASSERT_TRUE(process.ok()) << config << process.status();
+      EXPECT_EQ(std::ssize(process->steps), n);
+    }
+  }
+}
+
+TEST(SamplersTest, RefuseNumbersOfStepsOutOfRange) {
+  for (const json& config :
+       {SchedulerOf("EulerDiscrete"), SchedulerOf("DPMSolverMultistep", {{"solver_order", 1}}),
+        SchedulerOf("FlowMatchEulerDiscrete"), SchedulerOf("EDMEuler")}) {
+    for (const int64_t n : {int64_t{0}, int64_t{-1}, int64_t{1001}, INT64_MAX})
+      ExpectError(ProcessOf(config, n), StatusCode::kInvalidArgument,
+                  "num_inference_steps: expected an integer in [1, num_train_timesteps = 1000]");
+  }
+}
+
+struct HostileCase {
+  json config;
+  int64_t num_steps;
+  std::string expected;
+};
+
+TEST(SamplersTest, RefuseWhatHasNoFiniteSteps) {
+  const json flat = json(Vector(10, 1e-300));
+  for (const HostileCase& hostile : {
+           HostileCase{
+               SchedulerOf("EulerDiscrete", {{"num_train_timesteps", 10}, {"trained_betas", flat}}),
+               3, "betas: expected alphas_cumprod above 0 and below 1 at timestep 0, got 1"},
+           HostileCase{SchedulerOf("EulerDiscrete",
+                                   {{"steps_offset", 999}, {"timestep_spacing", "leading"}}),
+                       3, "steps_offset: expected timesteps below num_train_timesteps = 1000"},
+           HostileCase{SchedulerOf("EulerDiscrete",
+                                   {{"use_karras_sigmas", true}, {"num_train_timesteps", 1}}),
+                       1, "use_karras_sigmas: expected false with num_train_timesteps 1"},
+           HostileCase{
+               SchedulerOf("EulerDiscrete", {{"use_karras_sigmas", true}, {"sigma_max", 1e300}}), 3,
+               "EulerDiscreteScheduler with 3 steps: step 0: expected a number that is "
+               "finite as float32 for x0_z, got "},
+           HostileCase{SchedulerOf("EDMEuler", {{"sigma_min", 1e-320}, {"sigma_data", 1e-300}}), 3,
+                       "EDMEulerScheduler with 3 steps: "},
+           HostileCase{SchedulerOf("FlowMatchEulerDiscrete", {{"shift_terminal", 0.5}}), 1,
+                       "shift_terminal: expected null or 0 where the last sigma is 1 (1 steps), "
+                       "got 0.5"},
+           HostileCase{SchedulerOf("DPMSolverMultistep",
+                                   {{"solver_order", 1}, {"lambda_min_clipped", 1e9}}),
+                       3,
+                       "lambda_min_clipped: expected a number that leaves a timestep, got 1e+09"},
+           HostileCase{SchedulerOf("DPMSolverMultistep", {{"solver_order", 1},
+                                                          {"timestep_spacing", "trailing"},
+                                                          {"lambda_min_clipped", -1.0}}),
+                       10, "num_inference_steps: expected a number of which `trailing` makes as"},
+           HostileCase{SchedulerOf("LCM", {{"rescale_betas_zero_snr", true}}), 2,
+                       "LCMScheduler with 2 steps: step 0: expected a number that is finite as "
+                       "float32 for x0_z, got inf"},
+       })
+    ExpectError(ProcessOf(hostile.config, hostile.num_steps), StatusCode::kInvalidArgument,
+                hostile.expected);
+}
+
+// Times of karras sigmas are rounded, by float32 in diffusers.
+TEST(SamplersTest, RefuseTimesWhoseRoundingFloat32Decides) {
+  int refused = 0;
+  for (int64_t n = 1; n <= 400; ++n) {
+    const auto process = ProcessOf(
+        SchedulerOf("DPMSolverMultistep", {{"solver_order", 1}, {"use_karras_sigmas", true}}), n);
+    if (process.ok()) {
+      for (const ReverseStep& step : process->steps)
+        ASSERT_EQ(step.timestep, std::round(step.timestep));
+      continue;
+    }
+    ++refused;
+    ExpectError(
+        process, StatusCode::kInvalidArgument,
+        "num_inference_steps: expected a number for which every time is clearly on one side "
+        "of a half with use_karras_sigmas, got ");
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_LT(refused, 100);
+}
+
+}  // namespace
+}  // namespace deeppcr::testing
