@@ -426,7 +426,7 @@ absl::Status Run(const GradFlags& flags, const GlobalOptions& global) {
   if (!flags.previous.empty()) DEEPPCR_RETURN_IF_ERROR(StartFromPrevious(&options.solver));
   const auto line = [&] { return StrCat(done.load(), " of ", n, " samples"); };
   const absl::StatusOr<BatchedGradientResult> result = [&] {
-    const Progress progress(line);
+    const ProgressText progress(line);
     return BatchedGradient(*client, model, prepared.task, options);
   }();
   if (!result.ok()) return result.status();
