@@ -12,7 +12,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD_FOLDERS = ('build', 'out', 'demo-output')
-COMMAND_SOURCES = {'deeppcr-server': 'server', 'deeppcr': 'client'}
+COMMAND_SOURCES = {'deeppcr-server': 'server', 'deeppcr': 'client', 'steer_digits': 'client'}
 
 
 def documents():
