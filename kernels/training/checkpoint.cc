@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/base/file.h"
+#include "kernels/base/finite.h"
 #include "kernels/base/json.h"
 #include "kernels/base/shape.h"
 #include "kernels/base/status_context.h"
@@ -131,7 +132,7 @@ absl::Status ReadVectors(const Tensors& tensors, TrainerState* state) {
                                      std::pair{"first", &state->optimizer.first},
                                      std::pair{"second", &state->optimizer.second}}) {
     DEEPPCR_RETURN_IF_ERROR(ReadFloats(tensors, name, values));
-    if (!std::ranges::all_of(*values, [](float x) { return std::isfinite(x); }))
+    if (!AllFinite(*values))
       return InvalidArgument("tensor \"", name, "\": expected finite values");
   }
   if (std::ranges::any_of(state->optimizer.second, [](float x) { return x < 0; }))

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/training/dataset.h"
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <string_view>
 #include <utility>
 
+#include "kernels/base/finite.h"
 #include "kernels/base/sha256.h"
 #include "kernels/base/strings.h"
 #include "kernels/problem/philox.h"
@@ -17,11 +16,11 @@ namespace {
 
 absl::Status CheckFinite(std::span<const float> values, int64_t row, std::string_view what,
                          std::string_view array) {
-  const auto bad = std::ranges::find_if(values, [](float x) { return !std::isfinite(x); });
-  if (bad == values.end()) return absl::OkStatus();
-  const int64_t i = bad - values.begin();
+  const size_t bad = FirstNonFinite(values);
+  if (bad == values.size()) return absl::OkStatus();
+  const auto i = static_cast<int64_t>(bad);
   return InvalidArgument(what, ": ", array, ": sample ", i / row, ", element ", i % row,
-                         ": expected a finite value, got ", *bad);
+                         ": expected a finite value, got ", values[bad]);
 }
 
 absl::Status CheckSize(size_t got, int64_t expected, std::string_view what,

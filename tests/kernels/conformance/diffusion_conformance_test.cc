@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <optional>
 
 #include "kernels/problem/philox.h"
 #include "kernels/program/denoiser_program.h"
 #include "kernels/solver/registry.h"
+#include "tests/kernels/conformance/causality.h"
 #include "tests/testing/random_diffusion.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
@@ -172,26 +172,8 @@ TEST_P(DiffusionConformanceTest, GivenNoiseIsUsedAsDrawnNoiseWouldBe) {
 TEST_P(DiffusionConformanceTest, EveryUpdateMakesOneMoreIntervalExact) {
   constexpr int64_t kSteps = 43, kInterval = 3;
   const Process process = NewProcess(kSteps);
-  const int64_t dim = process.spec().state_dim;
   const SolverRig rig(NewBackend(), process.system());
-  const SampleInputs request = Request(process.spec(), 1);
-  const Solved sequential = rig.Solve({.solver = "sequential"}, request);
-  for (const std::string_view solver : {"newton", "picard", "jacobi"}) {
-    for (int32_t k = 1; k <= 6; ++k) {
-      ResolvedOptions options = OptionsFor(solver, kSteps, kInterval, 1e-7);
-      options.max_iterations = k;
-      options.on_no_convergence = OnNoConvergence::kReturn;
-      const Solved solved = rig.Solve(options, request);
-      const SampleReport& report = solved.reports[0];
-      const int64_t updates = report.iterations + report.chord_corrections;
-      ASSERT_GE(updates, 1);
-      const int64_t exact = std::min(kSteps, updates * kInterval) * dim;
-      EXPECT_EQ(std::memcmp(solved.trajectory.data(), sequential.trajectory.data(),
-                            static_cast<size_t>(exact + dim) * sizeof(float)),
-                0)
-          << solver << " after " << updates << " updates";
-    }
-  }
+  ExpectCausality(rig, Request(process.spec(), 1), kSteps, kInterval, 6);
 }
 
 // Every backend with every family that it has code for. With programs in place of stacks a backend

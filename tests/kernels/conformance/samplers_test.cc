@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <string>
 
 #include "kernels/model/reverse_process.h"
 #include "kernels/problem/philox.h"
 #include "kernels/solver/registry.h"
+#include "tests/kernels/conformance/causality.h"
 #include "tests/testing/backward_rig.h"
 #include "tests/testing/random_diffusion.h"
 #include "tests/testing/solver_rig.h"
@@ -113,26 +113,8 @@ TEST_P(SamplersConformanceTest, EverySolverAgreesWithTheReference) {
 TEST_P(SamplersConformanceTest, EveryUpdateMakesOneMoreIntervalExact) {
   constexpr int64_t kSteps = 31, kInterval = 3;
   SampledProcess process(sampler(), kSteps);
-  const int64_t dim = process.spec().state_dim;
   const SolverRig rig(backend().create(), process.spec());
-  const SampleInputs request = {.num_samples = 1, .seed = 23};
-  const Solved sequential = rig.Solve({.solver = "sequential"}, request);
-  for (const std::string_view solver : {"newton", "picard", "jacobi"}) {
-    for (int32_t k = 1; k <= 4; ++k) {
-      ResolvedOptions options = OptionsFor(solver, kSteps, kInterval, 1e-7);
-      options.max_iterations = k;
-      options.on_no_convergence = OnNoConvergence::kReturn;
-      const Solved solved = rig.Solve(options, request);
-      const SampleReport& report = solved.reports[0];
-      const int64_t updates = report.iterations + report.chord_corrections;
-      ASSERT_GE(updates, 1);
-      const int64_t exact = std::min(kSteps, updates * kInterval) * dim;
-      EXPECT_EQ(std::memcmp(solved.trajectory.data(), sequential.trajectory.data(),
-                            static_cast<size_t>(exact + dim) * sizeof(float)),
-                0)
-          << solver << " after " << updates << " updates";
-    }
-  }
+  ExpectCausality(rig, {.num_samples = 1, .seed = 23}, kSteps, kInterval, 4);
 }
 
 TEST_P(SamplersConformanceTest, TheInitialNoiseIsScaled) {
