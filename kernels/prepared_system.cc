@@ -14,6 +14,7 @@
 #include "kernels/build_id.h"
 #include "kernels/comparison.h"
 #include "kernels/find_plan.h"
+#include "kernels/gradient_check.h"
 #include "kernels/plan/calibration.h"
 #include "kernels/plan/candidates.h"
 #include "kernels/plan/planner.h"
@@ -111,8 +112,9 @@ class Preparation {
   // Checks the system against the first of the backend's oracles that has code for it.
   absl::Status CheckItself() const {
     for (const std::shared_ptr<const Backend>& other : with_.on.oracles) {
+      const bool backward = parts_.backward != nullptr;
       const absl::StatusOr<std::unique_ptr<System>> oracle =
-          other->NewSystem(spec_, {.token = with_.token});
+          other->NewSystem(spec_, {.token = with_.token, .backward = backward});
       if (absl::IsUnimplemented(oracle.status())) continue;
       DEEPPCR_RETURN_IF_ERROR(oracle.status());
       const int64_t oracle_bytes = std::max(kOracleBytes, with_.options.max_workspace_bytes);
@@ -121,7 +123,7 @@ class Preparation {
                                                   parts_.runner->memory_bytes() +
                                                   (*oracle)->memory_bytes() + oracle_bytes));
       Say(StrCat("checking it against the ", other->name(), " backend"));
-      const absl::Status checked =
+      absl::Status checked =
           RunSelfCheck({.runner = *parts_.runner,
                         .oracle = **oracle,
                         .plan = parts_.plan,
@@ -130,6 +132,17 @@ class Preparation {
                         .max_batch_size = with_.model.config.max_batch_size,
                         .max_oracle_bytes = oracle_bytes,
                         .token = with_.token});
+      if (checked.ok() && backward) {
+        checked = RunGradientCheck({.system = *parts_.system,
+                                    .runner = *parts_.runner,
+                                    .backward = *parts_.backward,
+                                    .oracle = **oracle,
+                                    .shape = shape_,
+                                    .inputs = Inputs(),
+                                    .pool = &with_.pool,
+                                    .max_oracle_bytes = oracle_bytes,
+                                    .token = with_.token});
+      }
       if (!absl::IsDataLoss(checked)) return checked;
       return absl::DataLossError(
           StrCat("self-check of the ", backend_.name(), " backend failed: ", checked.message()));

@@ -159,6 +159,12 @@ struct Grouping {
   bool shares_steps = false, shares_passes = false;
 };
 
+// Best sizes of a backward space, where memory allows them.
+struct BackwardGrouping {
+  int32_t samples = 1, scanned_samples = 1;
+  int64_t columns = 1;
+};
+
 // A model's weights in the form a backend wants. Immutable once it serves; NewSpace is thread-safe.
 class System {
  public:
@@ -170,7 +176,8 @@ class System {
   // Errors: kResourceExhausted; kUnimplemented where the machine lacks a library that the iterative
   // mode takes, with what to install.
   virtual absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits& limits) const = 0;
-  // The same for the backward pass. Errors: kUnimplemented where the backend has none for this
+  virtual BackwardGrouping backward_grouping() const { return {}; }
+  // The same memory and space for the backward pass. Errors: kUnimplemented where the backend has none for this
   // system, or where it was packed without.
   virtual int64_t BackwardSpaceBytes(const BackwardLimits& limits) const {
     (void)limits;

@@ -11,6 +11,7 @@
 // states that were handed in, whichever solver has found them. Symbols as in backend.h.
 
 #include <cstdint>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "kernels/base/cancel_token.h"
@@ -24,6 +25,7 @@ struct SampleInput;  // kernels/backend/backend.h
 // Sizes of a space, at most.
 struct BackwardLimits {
   int32_t samples = 1;                // that go back together by the sequential way
+  int32_t scanned_samples = 1;        // that go back together by the parallel way
   int64_t columns = 1;                // m: cotangents of a sample that go back together
   int64_t min_shooting_interval = 1;  // of the parallel way
   bool parallel = true;               // false: the sequential way only
@@ -70,6 +72,38 @@ struct ParameterSums {
   float* decode_bias = nullptr;    // [output_dim]
 };
 
+// The transposed reverse scan of sample 0, stage by stage, for backends whose stages the host puts
+// one after another:
+//
+//   (1) FormMatrices       A_p^T, by the cotangents of the unit vectors
+//   (2) UpSweep(level)     products of these, for level = 1 .. levels - 1
+//   (3) DownSweep(level)   cotangents that enter the nodes, from level = levels - 1 down to 0
+//   (4) RetreatIntervals   cotangents within the intervals
+//
+// over the tree of kernels/iteration/scan_tree.h, mirrored: its first node is the last interval.
+// The scan is seeded by the vectors g_L, so that products of matrices are made on the way up only.
+// FormMatrices and RetreatIntervals stop early where the sample's token has fired.
+class BackwardScanStages {
+ public:
+  virtual ~BackwardScanStages() = default;
+  // C steps per interval from here on.
+  virtual void SetShootingInterval(int64_t steps) = 0;
+  virtual int64_t num_intervals() const = 0;
+  virtual PassCount FormMatrices() = 0;
+  virtual void UpSweep(int level) = 0;
+  virtual void DownSweep(int level) = 0;
+  virtual PassCount RetreatIntervals() = 0;
+};
+
+// The same scan as a whole, for backends that run it on their device: of samples 0..n-1, n at most
+// limits.scanned_samples, with C steps per interval. Its tree may have another shape, which
+// depends on the number of intervals alone. The count is that of one sample.
+class BackwardScan {
+ public:
+  virtual ~BackwardScan() = default;
+  virtual PassCount GoBack(int32_t num_samples, int64_t shooting_interval) = 0;
+};
+
 // Memory and operations for the samples of a group, which have as many columns and want the same
 // results. Not thread-safe. Nothing here allocates. The bits of a sample's results do not depend on
 // the other samples, nor on the other columns.
@@ -80,7 +114,8 @@ class BackwardSpace {
   // Threads that may share the work of the calls that follow, with the same bits; null: none.
   virtual void SetTeam(Team* team) { (void)team; }
 
-  // Takes a sample of the group, in [0, limits.samples), and forms its g_L.
+  // Takes a sample of the group, in [0, limits.samples) or, to be scanned, in [0,
+  // limits.scanned_samples), and forms its g_L.
   virtual void Begin(int32_t sample, const BackwardSample& taken) = 0;
 
   // Sequential way: takes samples 0..n-1 back through steps end, end - 1, .., begin + 1. Returns
@@ -89,22 +124,8 @@ class BackwardSpace {
   // Steps between two polls of the tokens: some hundred microseconds of work.
   virtual int64_t StepsPerPoll(int32_t num_samples) const = 0;
 
-  // Parallel way, for sample 0, with C steps per interval from here on: the transposed reverse scan
-  //
-  //   (1) FormMatrices       A_p^T, by the cotangents of the unit vectors
-  //   (2) UpSweep(level)     products of these, for level = 1 .. levels - 1
-  //   (3) DownSweep(level)   cotangents that enter the nodes, from level = levels - 1 down to 0
-  //   (4) RetreatIntervals   cotangents within the intervals
-  //
-  // over the tree of kernels/iteration/scan_tree.h, mirrored: its first node is the last interval.
-  // The scan is seeded by the vectors g_L, so that products of matrices are made on the way up
-  // only. FormMatrices and RetreatIntervals stop early where the sample's token has fired.
-  virtual void SetShootingInterval(int64_t steps) = 0;
-  virtual int64_t num_intervals() const = 0;
-  virtual PassCount FormMatrices() = 0;
-  virtual void UpSweep(int level) = 0;
-  virtual void DownSweep(int level) = 0;
-  virtual PassCount RetreatIntervals() = 0;
+  // Parallel way.
+  virtual std::variant<BackwardScanStages*, BackwardScan*> scan() = 0;
 
   // Fills the results of a sample that has gone back through all steps.
   virtual void Finish(int32_t sample) = 0;

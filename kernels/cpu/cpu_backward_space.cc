@@ -42,7 +42,7 @@ BackwardSizes SizesOf(const PackedSystem& system, const BackwardLimits& limits) 
   return sizes;
 }
 
-class CpuBackwardSpace final : public BackwardSpace {
+class CpuBackwardSpace final : public BackwardSpace, public BackwardScanStages {
  public:
   CpuBackwardSpace(const PackedSystem& system, const BackwardLimits& limits,
                    const BackwardSizes& sizes)
@@ -81,6 +81,8 @@ class CpuBackwardSpace final : public BackwardSpace {
   int64_t StepsPerPoll(int32_t num_samples) const override {
     return StepsOf(num_samples * columns_);
   }
+
+  std::variant<BackwardScanStages*, BackwardScan*> scan() override { return this; }
 
   void SetShootingInterval(int64_t steps) override {
     interval_ = steps;

@@ -23,6 +23,10 @@ int64_t SamplesWorthAThread(const SystemShape& shape) {
       1, static_cast<int64_t>(2e5 / (static_cast<double>(shape.num_steps) * per_step)));
 }
 
+// More samples do not pay, as their states and cotangents come from farther away (measured at 1024
+// layers of width 16: a sample takes 26 ns a layer among 8, 40 among 64).
+constexpr BackwardGrouping kBackwardGrouping = {.samples = 8, .columns = 32};
+
 class CpuSystem final : public System {
  public:
   explicit CpuSystem(std::unique_ptr<PackedSystem> packed) : packed_(std::move(packed)) {}
@@ -43,6 +47,7 @@ class CpuSystem final : public System {
   absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits& limits) const override {
     return NewCpuSpace(*packed_, limits);
   }
+  BackwardGrouping backward_grouping() const override { return kBackwardGrouping; }
   int64_t BackwardSpaceBytes(const BackwardLimits& limits) const override {
     return CpuBackwardSpaceBytes(*packed_, limits);
   }

@@ -2,6 +2,8 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -11,6 +13,8 @@
 #include "kernels/cuda/cuda_space.h"
 #include "kernels/cuda/diffusion/recurrence.h"
 #include "kernels/cuda/loop/block_shape.h"
+#include "kernels/cuda/stack/backward_space.h"
+#include "kernels/cuda/stack/parameter_adder.h"
 #include "kernels/cuda/stack/recurrence.h"
 
 namespace deeppcr::cuda {
@@ -24,7 +28,7 @@ absl::Status SetGuess(Device& device, DenseStackModel& model, const AffineGuess&
 absl::Status SetGuess(Device&, DiffusionModel&, const AffineGuess&) { return absl::OkStatus(); }
 
 template <class Model>
-class CudaSystem final : public System {
+class CudaSystem : public System {
  public:
   CudaSystem(Device& device, Model model) : device_(device), model_(std::move(model)) {}
 
@@ -49,10 +53,49 @@ class CudaSystem final : public System {
     return SetGuess(device_, model_, guess);
   }
 
+ protected:
+  Device& device() const { return device_; }
+  const Model& model() const { return model_; }
+
  private:
   Device& device_;
   Model model_;
 };
+
+// Dense stacks that warps take, which also go back.
+class ReversibleSystem final : public CudaSystem<StackModel> {
+ public:
+  ReversibleSystem(Device& device, StackModel model, std::unique_ptr<ParameterAdder> adder)
+      : CudaSystem(device, std::move(model)), adder_(std::move(adder)) {}
+
+  int64_t memory_bytes() const override {
+    return CudaSystem::memory_bytes() + adder_->memory_bytes();
+  }
+  BackwardGrouping backward_grouping() const override { return BackwardGroupingOf(model()); }
+  int64_t BackwardSpaceBytes(const BackwardLimits& limits) const override {
+    return cuda::BackwardSpaceBytes(device(), model(), limits);
+  }
+  absl::StatusOr<std::unique_ptr<BackwardSpace>> NewBackwardSpace(
+      const BackwardLimits& limits) const override {
+    return cuda::NewBackwardSpace(device(), model(), limits);
+  }
+  absl::Status AddParameterGradients(std::span<const ParameterSample> samples, int64_t begin,
+                                     int64_t end, const ParameterSums& sums) const override {
+    return adder_->Add(samples, begin, end, sums);
+  }
+
+ private:
+  const std::unique_ptr<ParameterAdder> adder_;
+};
+
+absl::StatusOr<std::unique_ptr<System>> LoadReversible(Device& device, const DenseStackSpec& spec,
+                                                       const PackingLimits& limits) {
+  DEEPPCR_ASSIGN_OR_RETURN(StackModel model, StackModel::Upload(device, spec, limits));
+  DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<ParameterAdder> adder,
+                           ParameterAdder::New(device, model.shape()));
+  return std::unique_ptr<System>(
+      std::make_unique<ReversibleSystem>(device, std::move(model), std::move(adder)));
+}
 
 template <class Model, class Spec>
 absl::StatusOr<std::unique_ptr<System>> Load(Device& device, const Spec& spec,
@@ -64,8 +107,10 @@ absl::StatusOr<std::unique_ptr<System>> Load(Device& device, const Spec& spec,
 // One overload per family.
 struct NewSystemFrom {
   absl::StatusOr<std::unique_ptr<System>> operator()(const DenseStackSpec& spec) const {
-    return ByWarps(spec.state_dim, device.limits()) ? Load<StackModel>(device, spec, limits)
-                                                    : Load<PanelStackModel>(device, spec, limits);
+    if (!ByWarps(spec.state_dim, device.limits()))
+      return Load<PanelStackModel>(device, spec, limits);
+    return limits.backward ? LoadReversible(device, spec, limits)
+                           : Load<StackModel>(device, spec, limits);
   }
   absl::StatusOr<std::unique_ptr<System>> operator()(const DiffusionSpec& spec) const {
     return Load<DiffusionModel>(device, spec, limits);

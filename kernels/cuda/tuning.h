@@ -137,8 +137,12 @@ constexpr int MinBackwardBlocks(int width) { return width == 8 ? 1 : 0; }
 // registers hold (compiled).
 template <int W>
 inline constexpr int kBackwardAhead = W < kWarpSize ? 4 : 2;
-// Threads of a block that forms gradients of parameters (assumed).
+// Threads of a block that forms gradients of parameters, and the layers and samples of one launch,
+// whose vectors are gathered before (assumed).
 inline constexpr int kParameterThreads = 256;
+inline constexpr int64_t kAddedLayers = 32, kAddedSamples = 32;
+// Cotangents of a sample that go back together (assumed).
+inline constexpr int64_t kBackwardColumns = 32;
 
 }  // namespace deeppcr::cuda
 

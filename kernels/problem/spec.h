@@ -154,7 +154,8 @@ struct SystemShape {
   int64_t step_weights = 0;  // that a step multiplies with: what it costs
   int64_t num_classes = 0;   // of labels; 0: takes none
   bool has_decoder = false;  // a reply may have the final states beside its outputs
-  bool has_input_layer = false;
+  // Dense layers before and after the recurrence, of a dense stack.
+  bool has_input_layer = false, has_output_layer = false;
   // The backward pass gives the gradients of weights and biases.
   bool has_parameter_gradients = false;
   bool draws_noise = false;  // samples have seeds, and may bring noise of their own
@@ -177,6 +178,7 @@ inline SystemShape ShapeOf(const DenseStackSpec& spec) {
           .output_dim = spec.output_dim(),
           .step_weights = spec.state_dim * spec.state_dim,
           .has_input_layer = spec.encode.rows > 0,
+          .has_output_layer = spec.decode.rows > 0,
           .has_parameter_gradients = true};
 }
 // An affine map of the initial noise would know nothing of the condition and of the noise of the

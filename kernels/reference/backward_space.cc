@@ -30,7 +30,7 @@ void Give(const Vector& from, float* to) {
   for (size_t i = 0; i < from.size(); ++i) to[i] = static_cast<float>(from[i]);
 }
 
-class ReferenceBackwardSpace final : public BackwardSpace {
+class ReferenceBackwardSpace final : public BackwardSpace, public BackwardScanStages {
  public:
   ReferenceBackwardSpace(const Family& family, const BackwardLimits& limits)
       : family_(family),
@@ -69,6 +69,8 @@ class ReferenceBackwardSpace final : public BackwardSpace {
   }
 
   int64_t StepsPerPoll(int32_t) const override { return num_steps_; }
+
+  std::variant<BackwardScanStages*, BackwardScan*> scan() override { return this; }
 
   void SetShootingInterval(int64_t steps) override {
     interval_ = steps;

@@ -331,6 +331,7 @@ class ReferenceSystem final : public System {
   absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits&) const override {
     return std::unique_ptr<SolveSpace>(std::make_unique<ReferenceSpace>(*family_, guess_));
   }
+  BackwardGrouping backward_grouping() const override { return {.samples = 8, .columns = 32}; }
   absl::StatusOr<std::unique_ptr<BackwardSpace>> NewBackwardSpace(
       const BackwardLimits& limits) const override {
     return reference::NewBackwardSpace(*family_, limits);

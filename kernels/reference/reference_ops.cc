@@ -77,8 +77,11 @@ double Differentiate(Activation activation, double a) {
       return a > 0 ? 1 : 0;
     case Activation::kLeakyRelu:
       return a > 0 ? 1 : 0.01;
-    case Activation::kTanh:
-      return 1 - std::tanh(a) * std::tanh(a);
+    case Activation::kTanh: {
+      // 1 - tanh(a)^2 would have no digits where tanh(a) is near 1.
+      const double cosh = std::cosh(a);
+      return 1 / (cosh * cosh);
+    }
     case Activation::kSigmoid:
       return Sigmoid(a) * Sigmoid(-a);
     case Activation::kSilu:

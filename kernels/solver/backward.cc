@@ -2,6 +2,7 @@
 #include "kernels/solver/backward.h"
 
 #include <algorithm>
+#include <variant>
 
 #include "kernels/iteration/scan_tree.h"
 
@@ -21,20 +22,31 @@ PassCount GoBackSequentially(BackwardSpace& space, int64_t num_steps,
   return count;
 }
 
-PassCount GoBackByScan(BackwardSpace& space, int64_t shooting_interval) {
-  space.SetShootingInterval(shooting_interval);
-  const int levels = ScanTree(space.num_intervals()).levels();
+namespace {
+
+PassCount ScanByStages(BackwardScanStages& scan, int64_t shooting_interval) {
+  scan.SetShootingInterval(shooting_interval);
+  const int levels = ScanTree(scan.num_intervals()).levels();
   PassCount count = {.columns = 1};
   const auto add = [&](const PassCount& pass) { count.stages += pass.stages; };
   if (levels > 0) {
-    const PassCount matrices = space.FormMatrices();
+    const PassCount matrices = scan.FormMatrices();
     add(matrices);
     count.columns += matrices.columns;
   }
-  for (int level = 1; level < levels; ++level, ++count.stages) space.UpSweep(level);
-  for (int level = levels - 1; level >= 0; --level, ++count.stages) space.DownSweep(level);
-  add(space.RetreatIntervals());
+  for (int level = 1; level < levels; ++level, ++count.stages) scan.UpSweep(level);
+  for (int level = levels - 1; level >= 0; --level, ++count.stages) scan.DownSweep(level);
+  add(scan.RetreatIntervals());
   return count;
+}
+
+}  // namespace
+
+PassCount GoBackByScan(BackwardSpace& space, int32_t num_samples, int64_t shooting_interval) {
+  const auto scan = space.scan();
+  if (auto* const* whole = std::get_if<BackwardScan*>(&scan))
+    return (*whole)->GoBack(num_samples, shooting_interval);
+  return ScanByStages(*std::get<BackwardScanStages*>(scan), shooting_interval);
 }
 
 }  // namespace deeppcr

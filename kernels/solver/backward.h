@@ -14,10 +14,11 @@ namespace deeppcr {
 PassCount GoBackSequentially(BackwardSpace& space, int64_t num_steps,
                              std::span<const CancelToken* const> tokens);
 
-// Takes sample 0 back by the transposed reverse scan over intervals of C steps:
-// 2 C + 2 ceil(log2 P) - 1 dependent stages for P >= 2 intervals, counted as the loops run. Stops,
-// unfinished, where the token of its sample has fired.
-PassCount GoBackByScan(BackwardSpace& space, int64_t shooting_interval);
+// Takes samples 0..n-1, which have begun, back by the transposed reverse scan over intervals of C
+// steps; n is 1 where the space puts the scan's stages one after another. These are
+// 2 C + 2 ceil(log2 P) - 1 for P >= 2 intervals, counted as the loops run; the scan stops,
+// unfinished, where the token of its sample has fired. Scans on a device: see BackwardScan.
+PassCount GoBackByScan(BackwardSpace& space, int32_t num_samples, int64_t shooting_interval);
 
 }  // namespace deeppcr
 

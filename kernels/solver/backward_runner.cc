@@ -15,12 +15,6 @@
 namespace deeppcr {
 namespace {
 
-// Samples that go back together: more do not pay, as their states and cotangents come from farther
-// away (measured at 1024 layers of width 16: a sample takes 26 ns a layer among 8, 40 among 64).
-constexpr int32_t kSamplesTogether = 8;
-// Cotangents of a sample that go back together.
-constexpr int64_t kColumnsTogether = 32;
-
 // True if rows [first, first + n) of an array, which may be absent, are finite.
 bool RowsFinite(std::span<const float> all, int64_t first, int64_t n, int64_t size) {
   return all.empty() || AllFinite(all.subspan(first * size, n * size));
@@ -50,15 +44,17 @@ absl::Status JudgeReports(std::span<const BackwardReport> reports) {
 
 absl::StatusOr<BackwardLimits> ChooseBackwardLimits(const System& system, int64_t num_steps,
                                                     int64_t max_bytes) {
-  BackwardLimits limits = {.samples = kSamplesTogether, .columns = kColumnsTogether};
+  const BackwardGrouping best = system.backward_grouping();
+  BackwardLimits limits = {.samples = best.samples,
+                           .scanned_samples = best.scanned_samples,
+                           .columns = best.columns};
   const auto fits = [&] { return system.BackwardSpaceBytes(limits) <= max_bytes; };
-  // The parallel way takes one sample.
-  if (!fits()) limits.samples = 1;
+  if (!fits()) limits.samples = limits.scanned_samples = 1;
   while (!fits() && limits.min_shooting_interval < num_steps)
     limits.min_shooting_interval = std::min(2 * limits.min_shooting_interval, num_steps);
   if (!fits()) limits.parallel = false;
   while (!fits() && limits.columns > 1) limits.columns /= 2;
-  while (fits() && limits.samples < kSamplesTogether) {
+  while (fits() && limits.samples < best.samples) {
     limits.samples *= 2;
     if (!fits()) {
       limits.samples /= 2;
@@ -98,7 +94,9 @@ class BackwardRunner::Batch {
 
  private:
   bool parallel() const { return options_.way == BackwardWay::kParallel; }
-  int64_t SamplesTogether() const { return parallel() ? 1 : runner_.limits_.samples; }
+  int64_t SamplesTogether() const {
+    return parallel() ? runner_.limits_.scanned_samples : runner_.limits_.samples;
+  }
   int64_t PartsOf(const BackwardItem& item) const {
     return (item.columns - 1) / runner_.limits_.columns + 1;
   }
@@ -119,9 +117,10 @@ class BackwardRunner::Batch {
       lane.tokens[b] = item.token;
       lane.space->Begin(b, SampleOf(item, lane.inputs[b], first + b, column, columns));
     }
-    const PassCount count = parallel() ? GoBackByScan(*lane.space, options_.shooting_interval)
-                                       : GoBackSequentially(*lane.space, runner_.shape_.num_steps,
-                                                            std::span(lane.tokens).first(n));
+    const PassCount count = parallel()
+                                ? GoBackByScan(*lane.space, n, options_.shooting_interval)
+                                : GoBackSequentially(*lane.space, runner_.shape_.num_steps,
+                                                     std::span(lane.tokens).first(n));
     for (int32_t b = 0; b < n; ++b) {
       lane.space->Finish(b);
       Report(item, first + b, column, columns, count);
@@ -199,7 +198,8 @@ absl::StatusOr<std::unique_ptr<BackwardRunner>> BackwardRunner::Create(const Sys
   const int num_lanes = Runner::NumLanes(system.grouping(), *pool, max_concurrent_runs);
   for (int i = 0; i < num_lanes; ++i) {
     DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<BackwardSpace> space, system.NewBackwardSpace(limits));
-    runner->lanes_.Add(std::make_unique<Lane>(std::move(space), limits.samples));
+    runner->lanes_.Add(std::make_unique<Lane>(
+        std::move(space), std::max(limits.samples, limits.scanned_samples)));
   }
   runner->memory_bytes_ = SpaceBytes(system, limits, *pool, max_concurrent_runs);
   return runner;

@@ -13,19 +13,29 @@
 namespace deeppcr {
 namespace {
 
-float LargestOf(std::span<const float> row) {
-  float largest = 0;
-  for (const float x : row) largest = std::max(largest, std::fabs(x));
+// The larger one, or NaN if one of them is NaN.
+double Larger(double a, double b) { return a >= b || std::isnan(a) ? a : b; }
+
+double LargestOf(std::span<const float> row) {
+  double largest = 0;
+  for (const float x : row) largest = Larger(largest, std::fabs(double{x}));
   return largest;
 }
 
-// Sign of the displacement of element i of state l: one of a pair has the other's signs reversed,
-// and the first pair has the same signs at all states.
+// Every other displacement is as large as the error of the states, and its change counts
+// kDisplacedFactor times; the others are larger by that factor themselves, so that a unit which is a
+// little farther from its kink shows as well.
+bool IsSmall(int displacement) { return displacement % 2 == 0; }
+double SizeOf(int displacement) { return IsSmall(displacement) ? 1 : kDisplacedFactor; }
+double WeightOf(int displacement) { return IsSmall(displacement) ? kDisplacedFactor : 1; }
+
+// Sign of a displacement of element i of state l. The first one of either size has the same signs
+// at all states.
 float SignOf(int displacement, int64_t l, int64_t i) {
   const auto step = displacement < 2 ? 0U : static_cast<uint32_t>(l);
-  const auto element = static_cast<uint32_t>(i);
-  const uint32_t word = Philox4x32({element / 4, step, 0, 0}, {0, 0})[element % 4];
-  return (word >> 31 != 0) == (displacement % 2 == 0) ? 1.0F : -1.0F;
+  const auto element = static_cast<uint32_t>(i), stream = static_cast<uint32_t>(displacement);
+  const uint32_t word = Philox4x32({element / 4, step, stream, 0}, {0, 0})[element % 4];
+  return word >> 31 != 0 ? 1.0F : -1.0F;
 }
 
 // What sample i has of an array of n samples, which may be absent.
@@ -55,7 +65,8 @@ std::vector<float> DisplacedStates(std::span<const float> states, int64_t dim,
     displaced.insert(displaced.end(), z_0.begin(), z_0.end());
     for (int64_t l = 1; l * dim < std::ssize(states); ++l) {
       const std::span<const float> z = states.subspan(l * dim, dim);
-      const auto size = static_cast<float>(error.relative * (LargestOf(z) + error.floor));
+      const auto size =
+          static_cast<float>(SizeOf(d) * error.relative * (LargestOf(z) + error.floor));
       for (int64_t i = 0; i < dim; ++i) displaced.push_back(z[i] + SignOf(d, l, i) * size);
     }
   }
@@ -63,10 +74,10 @@ std::vector<float> DisplacedStates(std::span<const float> states, int64_t dim,
 }
 
 // Below it terms of a gradient leave the range of float32, and with them its digits.
-constexpr float kLeastGradient = 0x1p24F * kLeastNormal;
+constexpr double kLeastGradient = 0x1p24 * kLeastNormal;
 
-// Largest relative change of a result, by any displacement and for any cotangent; infinite where
-// the result has no digits.
+// Largest relative change of a result, by any displacement and for any cotangent, times the
+// displacement's weight; infinite or NaN where the result has no digits.
 double LargestChange(std::span<const float> result, std::span<const float> displaced,
                      int64_t columns) {
   double largest = 0;
@@ -79,11 +90,10 @@ double LargestChange(std::span<const float> result, std::span<const float> displ
       const std::span<const float> other = displaced.subspan((d * columns + j) * size, size);
       for (int64_t i = 0; i < size; ++i) {
         const double way = std::fabs(double{other[i]} - result[j * size + i]);
-        change = way <= change ? change : way;  // a NaN stays
+        change = Larger(change, WeightOf(d) * way);
       }
     }
-    const double relative = change / scale;
-    largest = relative <= largest ? largest : relative;
+    largest = Larger(largest, change / scale);
   }
   return largest;
 }
@@ -118,12 +128,9 @@ absl::StatusOr<std::optional<double>> ErrorOf(int64_t state_dim, const BackwardI
   DEEPPCR_RETURN_IF_ERROR(go_back({&item, 1}));
   DEEPPCR_RETURN_IF_ERROR(JudgeReports(reports));
   double largest = 0;
-  for (int k = 0; k < 3; ++k) {
-    const double change = LargestChange(results[k], displaced[k], done.columns);
-    largest = change <= largest ? largest : change;
-  }
-  const double error = kDisplacedFactor * largest;
-  return error <= 1 ? std::optional(error) : std::nullopt;
+  for (int k = 0; k < 3; ++k)
+    largest = Larger(largest, LargestChange(results[k], displaced[k], done.columns));
+  return largest <= 1 ? std::optional(largest) : std::nullopt;
 }
 
 }  // namespace

@@ -29,10 +29,10 @@ struct StateError {
 //
 // A gradient is that of the states z_0..z_L that were handed in. Of the error of these nothing but
 // a size is known, so the sample goes back kDisplacements times more, at states that are displaced
-// by that much: twice all states in one direction, as errors that travel along the steps are, twice
-// each in its own. The estimate is
-// kDisplacedFactor times the largest change. A unit that is that close to its kink changes sides in
-// one of them, and shows.
+// by that much or, every other time, by kDisplacedFactor times as much: twice all states in one
+// direction, as errors that travel along the steps are, else each in its own. The estimate is the
+// largest change, those of the smaller displacements times kDisplacedFactor. It is no bound: errors
+// in other directions may do more, and cross other kinks.
 //
 // Absent where nothing can be said: state_errors[i] is absent, as for the sequential solver, by
 // whose states others are judged; the gradient is so small that its terms underflow, or zero; or
@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<std::optional<double>>> EstimateGradientErrors(
     int64_t state_dim, const BackwardItem& done,
     std::span<const std::optional<StateError>> state_errors, GoBackFunction go_back);
 
-inline constexpr int kDisplacements = 4;
+inline constexpr int kDisplacements = 8;
 inline constexpr double kDisplacedFactor = 3;
 
 }  // namespace deeppcr

@@ -16,8 +16,8 @@
 
 namespace deeppcr::cuda {
 
-// Gradients with respect to the initial states [n, W], deltas [n, L, W], and gradients with respect
-// to the parameters, [L, W, W] and [L, W].
+// Gradients with respect to the initial states [n, W], deltas [n, L, D], and gradients with respect
+// to the parameters, [L, D, D] and [L, D].
 struct Gradients {
   std::vector<float> initial, deltas, weights, biases;
 };
@@ -31,26 +31,29 @@ class BackwardTrial {
         final_host_(Trial::Draw(num_samples, network().dim, network().width, network().width, 1)),
         final_(final_host_),
         initial_(final_host_.size()),
-        deltas_(num_samples * Rows() * network().width),
-        weights_(Rows() * network().width * network().width),
-        biases_(Rows() * network().width),
+        deltas_(num_samples * Rows() * network().dim),
+        weights_(Rows() * network().dim * network().dim),
+        biases_(Rows() * network().dim),
         dependent_(1) {}
 
   const Network& network() const { return trial_.network(); }
   int Intervals(int interval) const {
     return static_cast<int>((network().steps - 1) / interval + 1);
   }
-  BackwardArgs Sequential(int n) const {
-    return {
-        trial_.View(),    n, trial_.trajectory(), final_.data(), initial_.data(), deltas_.data(),
-        dependent_.data()};
+  BackwardStepsArgs Sequential(int n) const {
+    return {Backward(n), 0, static_cast<int32_t>(network().steps)};
+  }
+  BackwardScanSize ScanSize(int interval) const {
+    return {network().width, Intervals(interval), interval, 1};
   }
   BackwardScanArgs Scan(int n, int interval, int blocks, std::byte* workspace) const {
-    return {Sequential(n), IntervalTree(Intervals(interval), blocks), interval, workspace};
+    return {Backward(n), IntervalTree(Intervals(interval), blocks), interval, workspace};
   }
   ParameterGradientArgs Parameters(int n) const {
-    return {network().steps, network().dim, n, trial_.trajectory(), deltas_.data(),
-            weights_.data(), biases_.data()};
+    const int dim = network().dim;
+    return {network().steps, dim,           dim,
+            n,               trial_.trajectory(), (network().steps + 1) * dim,
+            deltas_.data(),  weights_.data(),     biases_.data()};
   }
 
   Gradients GoBackSequentially(int n) const {
@@ -58,11 +61,9 @@ class BackwardTrial {
     return Taken(n);
   }
   Gradients GoBackByScan(int n, int interval, const LaunchLimits& limits) const {
-    const NewtonShape shape =
-        ChooseBackwardShape(network().width, n, Intervals(interval), interval, limits);
-    const IntervalTree tree(Intervals(interval), shape.num_blocks);
+    const NewtonShape shape = ChooseBackwardShape(ScanSize(interval), n, limits);
     const OnDevice<std::byte> workspace(
-        shape.in_workspace ? n * BackwardWorkspaceBytes(network().width, tree, interval) : 1);
+        std::max<int64_t>(1, n * BackwardWorkspaceBytes(ScanSize(interval), limits)));
     const BackwardScanArgs args =
         Scan(n, interval, shape.num_blocks, shape.in_workspace ? workspace.data() : nullptr);
     Must(LaunchBackwardScan(args, shape, nullptr), "backward scan launch");
@@ -74,11 +75,11 @@ class BackwardTrial {
     std::vector<double> initial, deltas, weights, biases;
   };
   Doubles Reference(int n, const std::vector<float>& states) const {
-    const int w = network().width;
+    const int w = network().width, d = network().dim;
     Doubles all{{},
-                std::vector<double>(n * Rows() * w),
-                std::vector<double>(Rows() * w * w),
-                std::vector<double>(Rows() * w)};
+                std::vector<double>(n * Rows() * d),
+                std::vector<double>(Rows() * d * d),
+                std::vector<double>(Rows() * d)};
     for (int s = 0; s < n; ++s) {
       std::vector<double> g(final_host_.begin() + s * w, final_host_.begin() + (s + 1) * w);
       const float* z = states.data() + s * (network().steps + 1) * network().dim;
@@ -91,6 +92,11 @@ class BackwardTrial {
 
  private:
   size_t Rows() const { return static_cast<size_t>(network().steps); }
+  BackwardArgs Backward(int n) const {
+    return {trial_.View(),  n,          1,
+            trial_.trajectory(), final_.data(), initial_.data(),
+            deltas_.data(), dependent_.data()};
+  }
 
   void StepBack(int64_t l, const float* z, int sample, std::vector<double>* g, Doubles* all) const {
     const int d = network().dim, w = network().width;
@@ -100,21 +106,23 @@ class BackwardTrial {
       double a = trial_.biases()[l * w + i];
       for (int k = 0; k < d; ++k) a += double{row[k]} * z[k];
       const double delta = network().scale * (1 - std::tanh(a) * std::tanh(a)) * (*g)[i];
-      all->deltas[(sample * network().steps + l) * w + i] = delta;
-      all->biases[l * w + i] += delta;
+      all->deltas[(sample * network().steps + l) * d + i] = delta;
+      all->biases[l * d + i] += delta;
       for (int k = 0; k < d; ++k) {
         next[k] += row[k] * delta;
-        all->weights[(l * w + i) * w + k] += delta * z[k];
+        all->weights[(l * d + i) * d + k] += delta * z[k];
       }
     }
     *g = next;
   }
   Gradients Taken(int n) const {
-    Must(LaunchParameterGradients(Parameters(n), network().width, nullptr), "parameter launch");
+    Must(cudaMemset(weights_.data(), 0, weights_.size() * sizeof(float)), "clearing the sums");
+    Must(cudaMemset(biases_.data(), 0, biases_.size() * sizeof(float)), "clearing the sums");
+    Must(LaunchParameterGradients(Parameters(n), nullptr), "parameter launch");
     Must(cudaDeviceSynchronize(), "backward kernels");
     Gradients gradients{initial_.Host(), deltas_.Host(), weights_.Host(), biases_.Host()};
     gradients.initial.resize(static_cast<size_t>(n) * network().width);
-    gradients.deltas.resize(n * Rows() * network().width);
+    gradients.deltas.resize(n * Rows() * network().dim);
     return gradients;
   }
 
@@ -126,15 +134,17 @@ class BackwardTrial {
 };
 
 template <class Wanted>
-void CheckGradients(const Gradients& got, const Wanted& want, int width, const std::string& name) {
+void CheckGradients(const Gradients& got, const Wanted& want, const Network& network,
+                    const std::string& name) {
   constexpr double kFloor = 1e-30;  // gradients may vanish: only their relative error counts
   Check(got.initial.size() == want.initial.size() && got.deltas.size() == want.deltas.size() &&
             got.weights.size() == want.weights.size() && got.biases.size() == want.biases.size(),
         name + ": other sizes");
-  const double worst = std::max({WorstState(got.initial, want.initial, width, kFloor),
-                                 WorstState(got.deltas, want.deltas, width, kFloor),
-                                 WorstState(got.weights, want.weights, width * width, kFloor),
-                                 WorstState(got.biases, want.biases, width, kFloor)});
+  const int dim = network.dim;
+  const double worst = std::max({WorstState(got.initial, want.initial, network.width, kFloor),
+                                 WorstState(got.deltas, want.deltas, dim, kFloor),
+                                 WorstState(got.weights, want.weights, dim * dim, kFloor),
+                                 WorstState(got.biases, want.biases, dim, kFloor)});
   Check(worst <= 1e-4, name + ": gradients are " + std::to_string(worst) + " off");
 }
 
@@ -153,15 +163,15 @@ inline void CheckBackward(const Trial& trial, const LaunchLimits& limits, int n)
   const BackwardTrial back(trial, n);
   const BackwardTrial::Doubles reference = back.Reference(n, states);
   const Gradients sequential = back.GoBackSequentially(n);
-  CheckGradients(sequential, reference, trial.network().width, name);
+  CheckGradients(sequential, reference, trial.network(), name);
   CheckSameBits(sequential, back.GoBackSequentially(1), name + ": other bits alone");
   for (const int interval : {1, 3, 8, 32}) {
     if (interval > trial.network().steps) continue;
     const std::string what = name + " C=" + std::to_string(interval);
     Begin(what);
     const Gradients scan = back.GoBackByScan(n, interval, limits);
-    CheckGradients(scan, reference, trial.network().width, what);
-    CheckGradients(scan, sequential, trial.network().width, what + " against sequential");
+    CheckGradients(scan, reference, trial.network(), what);
+    CheckGradients(scan, sequential, trial.network(), what + " against sequential");
     CheckSameBits(scan, back.GoBackByScan(n, interval, limits), what + ": other bits repeated");
     CheckSameBits(scan, back.GoBackByScan(1, interval, limits), what + ": other bits alone");
   }
@@ -176,7 +186,7 @@ inline void TimeBackwardScan(const BackwardTrial& back, int n, int interval, int
   for (int blocks = std::min(limits.max_cluster_blocks, kChainNodes); blocks >= least_blocks;
        blocks /= 2) {
     const BackwardScanArgs args = back.Scan(n, interval, blocks, nullptr);
-    NewtonShape shape = BackwardShapeOf(network.width, n, args.tree, interval, limits);
+    NewtonShape shape = BackwardShapeOf(back.ScanSize(interval), n, blocks, limits);
     if (shape.in_workspace) continue;
     for (const int most = shape.num_warps; shape.num_warps >= std::min(4, most);
          shape.num_warps /= 2) {
@@ -190,7 +200,7 @@ inline void TimeBackwardScan(const BackwardTrial& back, int n, int interval, int
               const cudaError_t error = scan();
               return error != cudaSuccess
                          ? error
-                         : LaunchParameterGradients(back.Parameters(n), network.width, nullptr);
+                         : LaunchParameterGradients(back.Parameters(n), nullptr);
             }));
       if (once) return;
     }
@@ -204,10 +214,10 @@ inline void TimeBackward(const Network& network, int n, const std::vector<int>& 
   trial.SolveSequentially(n);
   const BackwardTrial back(trial, n);
   const int width = network.width;
-  const BackwardArgs args = back.Sequential(n);
+  const BackwardStepsArgs args = back.Sequential(n);
   const ParameterGradientArgs parameters = back.Parameters(n);
   const auto sequential = [&] { return LaunchBackward(args, width, nullptr); };
-  const auto sums = [&] { return LaunchParameterGradients(parameters, width, nullptr); };
+  const auto sums = [&] { return LaunchParameterGradients(parameters, nullptr); };
   Print(RowOf("backward_sequential", network, n), Measure(sequential));
   Print(RowOf("backward_sequential_parameters", network, n), Measure([&] {
           const cudaError_t error = sequential();

@@ -51,6 +51,7 @@ class OnDevice {
   OnDevice(const OnDevice&) = delete;
   ~OnDevice() { cudaFree(data_); }
   T* data() const { return data_; }
+  size_t size() const { return size_; }
   std::vector<T> Host() const {
     std::vector<T> values(size_);
     Must(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost), "download");

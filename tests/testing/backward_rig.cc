@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#include <variant>
 
 #include "kernels/solver/backward.h"
 
@@ -91,9 +92,28 @@ Gradients BackwardRig::Parallel(const BackwardRequest& request, int64_t shooting
   Journey journey(shape_, request);
   for (int64_t b = 0; b < request.samples.num_samples; ++b) {
     journey.Begin(*space, 0, b);
-    journey.made().count = GoBackByScan(*space, shooting_interval);
+    journey.made().count = GoBackByScan(*space, 1, shooting_interval);
     space->Finish(0);
   }
+  return std::move(journey.made());
+}
+
+bool BackwardRig::ScansTogether() const {
+  const auto space = ValueOrDie(system_->NewBackwardSpace({}));
+  return std::holds_alternative<BackwardScan*>(space->scan());
+}
+
+Gradients BackwardRig::ScannedTogether(const BackwardRequest& request,
+                                       int64_t shooting_interval) const {
+  const auto n = static_cast<int32_t>(request.samples.num_samples);
+  const auto space =
+      ValueOrDie(system_->NewBackwardSpace({.scanned_samples = n,
+                                            .columns = request.columns,
+                                            .min_shooting_interval = shooting_interval}));
+  Journey journey(shape_, request);
+  for (int32_t b = 0; b < n; ++b) journey.Begin(*space, b, b);
+  journey.made().count = GoBackByScan(*space, n, shooting_interval);
+  for (int32_t b = 0; b < n; ++b) space->Finish(b);
   return std::move(journey.made());
 }
 

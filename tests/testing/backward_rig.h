@@ -42,6 +42,11 @@ class BackwardRig {
   // The parallel way with C steps per interval, a sample after the other.
   Gradients Parallel(const BackwardRequest& request, int64_t shooting_interval) const;
 
+  // True where the backend scans whole samples on its device, and the parallel way of all samples
+  // together there.
+  bool ScansTogether() const;
+  Gradients ScannedTogether(const BackwardRequest& request, int64_t shooting_interval) const;
+
   const System& system() const { return *system_; }
   const SystemShape& shape() const { return shape_; }
 

@@ -10,8 +10,8 @@ namespace deeppcr::testing {
 
 const std::vector<BackendCase>& BackendCases() {
   static const auto* cases = new std::vector<BackendCase>{
-      {"cuda", &NewBackendUnderTest, MaxStepsUnderTest(), false},
-      {"cuda_passes", &NewBackendWithoutClusters, MaxStepsUnderTest(), false},
+      {"cuda", &NewBackendUnderTest, MaxStepsUnderTest(), false, 32},
+      {"cuda_passes", &NewBackendWithoutClusters, MaxStepsUnderTest(), false, 0},
       {"reference", &reference::NewReferenceBackend}};
   return *cases;
 }

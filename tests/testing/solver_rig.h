@@ -22,6 +22,8 @@ struct BackendCase {
   std::unique_ptr<Backend> (*create)();
   int64_t max_steps = INT64_MAX;  // deeper systems would take too long
   bool programs = true;           // has code for step programs
+  // Widest dense stack that it takes back; without code for step programs it takes nothing else.
+  int64_t max_reversed_dim = INT64_MAX;
 };
 const std::vector<BackendCase>& BackendCases();
 

@@ -23,6 +23,10 @@ class DeviceChain {
   int64_t output_dim() const { return args_.output_dim; }
   // Floats of scratch per sample that a block's shared memory has no room for.
   int64_t ScratchFloats(const LaunchLimits& limits) const;
+  // The layer of a chain of one; the identity, of no rows, where there is none.
+  DenseView OnlyLayer() const {
+    return views_.empty() ? DenseView{.cols = args_.input_dim} : views_.front();
+  }
   // Arguments of a launch, without inputs and outputs.
   const DenseChainArgs& args() const { return args_; }
 

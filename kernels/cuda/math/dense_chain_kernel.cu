@@ -10,6 +10,11 @@ __global__ void __launch_bounds__(kDenseChainThreads) DenseChainKernel(const Den
   ApplyDenseChain(context, args);
 }
 
+__global__ void __launch_bounds__(kDenseChainThreads) DenseBackKernel(const DenseBackArgs args) {
+  DeviceContext context;
+  GoBackThroughLayer(context, args);
+}
+
 }  // namespace
 
 cudaError_t PrepareDenseChain(int shared_bytes) {
@@ -22,6 +27,11 @@ cudaError_t LaunchDenseChain(const DenseChainArgs& args, int num_samples, cudaSt
       args.scratch == nullptr ? static_cast<size_t>(DenseChainFloats(args.widest)) * sizeof(float)
                               : 0;
   DenseChainKernel<<<num_samples, kDenseChainThreads, shared_bytes, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchDenseBack(const DenseBackArgs& args, int num_samples, cudaStream_t stream) {
+  DenseBackKernel<<<num_samples, kDenseChainThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 

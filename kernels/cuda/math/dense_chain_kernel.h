@@ -48,6 +48,14 @@ inline constexpr int kChainColumns = 1 + kChainTangents;
 // Floats of two vectors of all columns, and of the row sums.
 constexpr int64_t DenseChainFloats(int64_t widest) { return (2 * kChainColumns + 1) * widest; }
 
+// The sum of x over the lanes of the warp, in all of them.
+template <class Context, class T>
+DEEPPCR_DEVICE T SumOfWarp(Context& context, T x) {
+  DEEPPCR_UNROLL
+  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) x += context.ShuffleXor(x, mask);
+  return x;
+}
+
 // The barrier calls of the kernel.
 enum DenseChainSite : int { kAfterInputs, kAfterLayer, kAfterOutputs, kNumDenseChainSites };
 
@@ -112,9 +120,9 @@ class DenseChain {
       DEEPPCR_UNROLL
       for (int c = 1; c < kColumns; ++c) sums[c] = fmaf(w, in_[c * args_.widest + k], sums[c]);
     }
-    value = SumOfWarp(value);
+    value = SumOfWarp(context_, value);
     DEEPPCR_UNROLL
-    for (int c = 1; c < kColumns; ++c) sums[c] = SumOfWarp(sums[c]);
+    for (int c = 1; c < kColumns; ++c) sums[c] = SumOfWarp(context_, sums[c]);
     if (context_.lane() != 0) return;
     const auto a = static_cast<float>(value + double{layer.biases[row]});
     out_[row] = Activate(layer.activation, a);
@@ -123,13 +131,6 @@ class DenseChain {
       DEEPPCR_UNROLL
       for (int c = 1; c < kColumns; ++c) out_[c * args_.widest + row] = slope * sums[c];
     }
-  }
-
-  template <class T>
-  DEEPPCR_DEVICE T SumOfWarp(T x) {
-    DEEPPCR_UNROLL
-    for (int mask = kWarpSize / 2; mask > 0; mask /= 2) x += context_.ShuffleXor(x, mask);
-    return x;
   }
 
   DEEPPCR_DEVICE void WriteOutputs() const {

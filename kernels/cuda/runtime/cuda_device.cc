@@ -113,6 +113,18 @@ class CudaStream final : public Stream {
   void Launch(const LayerGemmArgs& args) override {
     if (Begin()) status_ = products_->Multiply(args);
   }
+  void Launch(const DenseBackArgs& args, int num_samples) override {
+    if (Begin()) Note("dense layers, backwards", LaunchDenseBack(args, num_samples, stream_));
+  }
+  void Launch(const BackwardStepsArgs& args, int width) override {
+    if (Begin()) Note("backward pass", LaunchBackward(args, width, stream_));
+  }
+  void Launch(const BackwardScanArgs& args, const NewtonShape& shape) override {
+    if (Begin()) Note("backward scan", LaunchBackwardScan(args, shape, stream_));
+  }
+  void Launch(const ParameterGradientArgs& args) override {
+    if (Begin()) Note("gradients of parameters", LaunchParameterGradients(args, stream_));
+  }
   absl::Status PrepareProducts(void* workspace, int64_t bytes) override {
     if (!Begin()) return status_;
     DEEPPCR_ASSIGN_OR_RETURN(products_, Products::New(stream_, workspace, bytes));

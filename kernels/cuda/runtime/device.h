@@ -20,8 +20,10 @@
 #include "kernels/cuda/loop/newton_args.h"
 #include "kernels/cuda/loop/newton_shape.h"
 #include "kernels/cuda/loop/pass_kernel.h"
+#include "kernels/cuda/math/dense_back_kernel.h"
 #include "kernels/cuda/math/dense_chain_kernel.h"
 #include "kernels/cuda/runtime/gemm.h"
+#include "kernels/cuda/stack/backward_args.h"
 #include "kernels/cuda/stack/panel_step.h"
 #include "kernels/cuda/stack/sequential_kernel.h"
 
@@ -58,6 +60,10 @@ class Stream {
   virtual void Launch(const IntervalStepArgs& args) = 0;
   virtual void Launch(const TangentArgs& args) = 0;
   virtual void Launch(const LayerGemmArgs& args) = 0;
+  virtual void Launch(const DenseBackArgs& args, int num_samples) = 0;
+  virtual void Launch(const BackwardStepsArgs& args, int width) = 0;
+  virtual void Launch(const BackwardScanArgs& args, const NewtonShape& shape) = 0;
+  virtual void Launch(const ParameterGradientArgs& args) = 0;
   // Prepares products of either kind, once before the first of them, with memory of the device that
   // stays the stream's. Errors: kResourceExhausted; kUnimplemented where the device cannot do
   // products, and why.

@@ -13,6 +13,7 @@
 #include "kernels/cuda/loop/newton_args.h"
 #include "kernels/cuda/loop/newton_shape.h"
 #include "kernels/cuda/loop/pass_kernel.h"
+#include "kernels/cuda/math/dense_back_kernel.h"
 #include "kernels/cuda/math/dense_chain_kernel.h"
 #include "kernels/cuda/stack/backward_args.h"
 #include "kernels/cuda/stack/backward_shape.h"
@@ -74,14 +75,15 @@ cudaError_t LaunchPass(const CollectArgs& args, int num_members, cudaStream_t st
 cudaError_t LaunchPass(const TreeArgs& args, int num_members, cudaStream_t stream);
 
 // The backward pass, of stacks with states padded to `width`; else cudaErrorInvalidValue.
-cudaError_t LaunchBackward(const BackwardArgs& args, int width, cudaStream_t stream);
+cudaError_t LaunchBackward(const BackwardStepsArgs& args, int width, cudaStream_t stream);
 // One cluster per sample, in the workspace where the args have one; errors as for LaunchNewton,
 // shapes as ChooseBackwardShape returns them.
 cudaError_t LaunchBackwardScan(const BackwardScanArgs& args, const NewtonShape& shape,
                                cudaStream_t stream);
-// Gradients by the parameters, after either backward launch on the same stream.
-cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, int width,
-                                     cudaStream_t stream);
+// One block per sample.
+cudaError_t LaunchDenseBack(const DenseBackArgs& args, int num_samples, cudaStream_t stream);
+// Gradients by the parameters, from the deltas of either way back.
+cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, cudaStream_t stream);
 
 cudaError_t LaunchNoise(const NoiseArgs& args, cudaStream_t stream);
 cudaError_t LaunchModulation(const ModulationArgs& args, int64_t num_tables, cudaStream_t stream);

@@ -16,19 +16,27 @@
 
 namespace deeppcr::cuda {
 
-// Pointers are to device memory.
+// Pointers are to memory of the device, or mapped. A row is a cotangent of a sample: row r is the
+// column r % m of sample r / m.
 struct BackwardArgs {
   StackView stack;               // L below 2^30
   int32_t num_samples;           // n
+  int32_t num_columns;           // m
   const float* states;           // z_0..z_L [n, L + 1, D]
-  const float* final_gradients;  // g_L [n, W], zero beyond D
-  float* initial_gradients;      // g_0 [n, W], zero beyond D
-  float* deltas;                 // delta_1..delta_L [n, L, W], zero beyond D, or null
-  int64_t* num_dependent;        // steps made, one after another, by the first sample
+  const float* final_gradients;  // [n, m, W], zero beyond D
+  float* initial_gradients;      // [n, m, W], zero beyond D; may be the final ones' memory
+  float* deltas;                 // delta_1..delta_L [n, L, D], where m = 1, or null
+  int64_t* num_dependent;        // steps made, one after another, by the first row
 };
 
-// Backward pass by a scan over shooting intervals, one cluster of blocks per sample. The tree is
-// used mirrored: its first interval is the last interval of the stack.
+// Backward pass step by step, one warp a row: from g_end to g_begin.
+struct BackwardStepsArgs {
+  BackwardArgs backward;
+  int32_t begin, end;  // steps end, end - 1, .., begin + 1
+};
+
+// Backward pass by a scan over shooting intervals, one cluster of blocks per sample: from g_L to
+// g_0. The tree is used mirrored: its first interval is the last interval of the stack.
 struct BackwardScanArgs {
   BackwardArgs backward;
   IntervalTree tree;
@@ -36,14 +44,17 @@ struct BackwardScanArgs {
   std::byte* workspace;       // [n, blocks, BackwardMemory::Bytes], or null: shared memory
 };
 
+// Sums of the outer products of deltas with the inputs of their layers, over samples, for layers
+// that lie one behind the other.
 struct ParameterGradientArgs {
-  int64_t num_steps;  // L
-  int32_t state_dim;  // D
-  int32_t num_samples;
-  const float* states;      // z_0..z_L [n, L + 1, D]
-  const float* deltas;      // [n, L, W]
-  float* weight_gradients;  // [L, W, W], zero beyond D
-  float* bias_gradients;    // [L, W], zero beyond D
+  int64_t num_layers;
+  int32_t rows, cols;    // of every layer
+  int32_t num_samples;   // n
+  const float* inputs;   // [n, input_stride]: the vectors [cols] that enter the layers
+  int64_t input_stride;  // >= num_layers * cols
+  const float* deltas;   // [n, num_layers, rows]
+  float* weights;        // [num_layers, rows, cols], added to
+  float* biases;         // [num_layers, rows], added to
 };
 
 }  // namespace deeppcr::cuda

@@ -13,9 +13,9 @@ namespace {
 template <int W>
 constexpr int kMaxThreads = MaxBackwardWarps(W) * kWarpSize;
 
-// One warp a block: samples spread over all multiprocessors first.
+// One warp a block: rows spread over all multiprocessors first.
 template <int W>
-__global__ void __launch_bounds__(kWarpSize) BackwardKernel(const BackwardArgs args) {
+__global__ void __launch_bounds__(kWarpSize) BackwardKernel(const BackwardStepsArgs args) {
   DeviceContext context;
   GoBackSequentially<W>(context, args);
 }
@@ -29,11 +29,10 @@ __global__ void __launch_bounds__(kMaxThreads<W>, MinBackwardBlocks(W))
 #endif
 }
 
-template <int W>
 __global__ void __launch_bounds__(kParameterThreads)
     ParameterGradientKernel(const ParameterGradientArgs args) {
   DeviceContext context;
-  SumParameterGradients<W>(context, args);
+  SumParameterGradients(context, args);
 }
 
 template <int W>
@@ -43,8 +42,9 @@ cudaError_t Prepare(int shared_bytes) {
 }
 
 template <int W>
-cudaError_t Launch(const BackwardArgs& args, cudaStream_t stream) {
-  BackwardKernel<W><<<args.num_samples, kWarpSize, 0, stream>>>(args);
+cudaError_t Launch(const BackwardStepsArgs& args, cudaStream_t stream) {
+  const int rows = args.backward.num_samples * args.backward.num_columns;
+  BackwardKernel<W><<<rows, kWarpSize, 0, stream>>>(args);
   return cudaGetLastError();
 }
 
@@ -53,21 +53,12 @@ cudaError_t Launch(const BackwardScanArgs& args, const NewtonShape& shape, cudaS
   if (shape.num_blocks < 1 || shape.num_blocks > kChainNodes ||
       shape.num_warps * kWarpSize > kMaxThreads<W>)
     return cudaErrorInvalidValue;
-  const size_t bytes = BackwardMemory<W>::Bytes(args.tree, args.shooting_interval);
+  const size_t bytes = BackwardMemory<W>::Bytes(args.tree, args.shooting_interval,
+                                                args.backward.num_columns);
   const ClusterLauncher launcher(shape, args.workspace == nullptr ? bytes : 0, stream);
   return args.workspace == nullptr
              ? cudaLaunchKernelEx(&launcher.config, BackwardScanKernel<W, false>, args)
              : cudaLaunchKernelEx(&launcher.config, BackwardScanKernel<W, true>, args);
-}
-
-template <int W>
-cudaError_t Launch(const ParameterGradientArgs& args, cudaStream_t stream) {
-  const int64_t blocks = (args.num_steps * W * W - 1) / kParameterThreads + 1;
-  const int64_t most = 1 << 20;
-  ParameterGradientKernel<W>
-      <<<static_cast<unsigned>(blocks < most ? blocks : most), kParameterThreads, 0, stream>>>(
-          args);
-  return cudaGetLastError();
 }
 
 }  // namespace
@@ -77,7 +68,7 @@ cudaError_t PrepareBackward(int shared_bytes) {
   return ForWidths([&](auto w) { return Prepare<w.value>(shared_bytes); });
 }
 
-cudaError_t LaunchBackward(const BackwardArgs& args, int width, cudaStream_t stream) {
+cudaError_t LaunchBackward(const BackwardStepsArgs& args, int width, cudaStream_t stream) {
   return WithWidth(width, [&](auto w) { return Launch<w.value>(args, stream); });
 }
 
@@ -87,9 +78,13 @@ cudaError_t LaunchBackwardScan(const BackwardScanArgs& args, const NewtonShape& 
   return WithWidth(shape.width, [&](auto w) { return Launch<w.value>(args, shape, stream); });
 }
 
-cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, int width,
-                                     cudaStream_t stream) {
-  return WithWidth(width, [&](auto w) { return Launch<w.value>(args, stream); });
+cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, cudaStream_t stream) {
+  const int64_t weights = args.num_layers * args.rows * args.cols;
+  const int64_t blocks = (weights - 1) / kParameterThreads + 1;
+  const int64_t most = 1 << 20;
+  ParameterGradientKernel<<<static_cast<unsigned>(blocks < most ? blocks : most),
+                            kParameterThreads, 0, stream>>>(args);
+  return cudaGetLastError();
 }
 
 }  // namespace deeppcr::cuda

@@ -26,6 +26,7 @@ template <int W>
 struct BackwardMemory {
   const IntervalTree tree;
   const int32_t shooting_interval;
+  const int32_t num_columns;
   std::byte* const base;
 
   // The product of the Jacobians of interval i of the block, [W, W], row-major. The product of a
@@ -40,12 +41,16 @@ struct BackwardMemory {
   DEEPPCR_DEVICE float* Slopes(int32_t i) const {
     return Matrix(tree.per_block) + int64_t{i} * shooting_interval * W;
   }
-  // The gradient that enters node k of the block on the chain, [W].
-  DEEPPCR_DEVICE float* Prefix(int32_t k) const { return Slopes(tree.per_block) + int64_t{k} * W; }
+  // The gradient of a column that enters node k of the block on the chain, [W].
+  DEEPPCR_DEVICE float* Prefix(int32_t k, int32_t column) const {
+    return Slopes(tree.per_block) + (int64_t{k} * num_columns + column) * W;
+  }
 
-  static constexpr size_t Bytes(const IntervalTree& tree, int32_t shooting_interval) {
+  static constexpr size_t Bytes(const IntervalTree& tree, int32_t shooting_interval,
+                                int32_t num_columns) {
     const size_t rows = static_cast<size_t>(tree.per_block) * (W + shooting_interval);
-    return sizeof(float) * W * (rows + (tree.per_block >> ChainLevel(tree)));
+    const size_t roots = tree.per_block >> ChainLevel(tree);
+    return sizeof(float) * W * (rows + roots * num_columns);
   }
 };
 

@@ -12,7 +12,7 @@
 //   (4) every interval   g from its node on the chain down to its own end, then through its steps
 //                                                                           D^2 a step
 //
-// Matrices are kept as they are and multiplied by their columns: nothing is transposed. The input
+// (3) and (4) are done for every column g of the sample, (1) and (2) once. Matrices are kept as they are and multiplied by their columns: nothing is transposed. The input
 // of the scan is a vector, so no product of matrices is made above the chain, nor for the node at
 // the right end of a level, which nothing follows. The shape depends on P alone.
 
@@ -48,9 +48,10 @@ class BackwardScan {
       : context_(context),
         args_(args.backward),
         tree_(args.tree),
-        memory_{args.tree, args.shooting_interval, MemoryOfBlock(context, args)},
-        sweep_(context, args.backward, context.cluster()),
+        memory_{args.tree, args.shooting_interval, args.backward.num_columns,
+                MemoryOfBlock(context, args)},
         interval_(args.shooting_interval),
+        stride_(Stride(args)),
         chain_level_(ChainLevel(args.tree)),
         warps_(context.num_threads() / kWarpSize),
         first_(context.block() * args.tree.per_block),
@@ -58,25 +59,31 @@ class BackwardScan {
 
   DEEPPCR_DEVICE void Run() {
     FormMatrices();
-    WalkChain();
+    // Every block goes through the nodes before its own by itself: it waits once until all nodes
+    // are formed, and not for one block after another. The warp of the block's last interval takes
+    // the first column.
+    for (int32_t c = 0; c < args_.num_columns && count_ > 0; ++c)
+      if (context_.warp() == (count_ - 1 + c) % warps_) WalkChain(c);
     // Synchronises the cluster: from here on no block reads the memory of another, which may leave.
     context_.SyncCluster(kAfterBackwardChain);
-    for (int32_t i = context_.warp(); i < count_; i += warps_) FinishInterval(i);
+    for (int32_t at = context_.warp(); at < count_ * args_.num_columns; at += warps_)
+      FinishInterval(at % count_, at / count_);
   }
 
  private:
   static DEEPPCR_DEVICE std::byte* MemoryOfBlock(Context& context, const BackwardScanArgs& args) {
     if constexpr (!kInWorkspace) return context.shared();
     const int64_t block = int64_t{context.cluster()} * context.num_blocks() + context.block();
-    return args.workspace + block * Stride(args.tree, args.shooting_interval);
+    return args.workspace + block * Stride(args);
   }
-  static DEEPPCR_DEVICE int64_t Stride(const IntervalTree& tree, int32_t interval) {
-    return static_cast<int64_t>(BackwardMemory<W>::Bytes(tree, interval));
+  static DEEPPCR_DEVICE int64_t Stride(const BackwardScanArgs& args) {
+    return static_cast<int64_t>(BackwardMemory<W>::Bytes(args.tree, args.shooting_interval,
+                                                         args.backward.num_columns));
   }
   // Address in another block's memory that corresponds to `local` in this block's memory.
   DEEPPCR_DEVICE const float* Remote(float* local, int block) const {
     if constexpr (!kInWorkspace) return context_.Remote(local, block);
-    const int64_t bytes = (block - context_.block()) * Stride(tree_, interval_);
+    const int64_t bytes = (block - context_.block()) * stride_;
     return reinterpret_cast<const float*>(reinterpret_cast<std::byte*>(local) + bytes);
   }
 
@@ -156,12 +163,13 @@ class BackwardScan {
     return LoadTransposed<W>(context_,
                              Remote(memory_.Matrix(end - 1 - block * tree_.per_block), block));
   }
-  // Every block goes through the nodes before its own by itself: it waits once until all nodes are
-  // formed, and not for one block after another. The warp of the block's last interval does it.
-  DEEPPCR_DEVICE void WalkChain() {
-    if (count_ == 0 || context_.warp() != (count_ - 1) % warps_) return;
+  DEEPPCR_DEVICE BackwardSweep<W, Context> SweepOf(int32_t column) {
+    const int64_t sample = context_.cluster();
+    return {context_, args_, sample, sample * args_.num_columns + column};
+  }
+  DEEPPCR_DEVICE void WalkChain(int32_t column) {
     const int32_t own = first_ >> chain_level_, last = (first_ + count_ - 1) >> chain_level_;
-    float g = sweep_.FinalGradient();
+    float g = SweepOf(column).FinalGradient();
     LayerPart<W> nodes[kBackwardAhead<W>] = {};
     DEEPPCR_UNROLL
     for (int k = 0; k < kBackwardAhead<W> && last > 0; ++k)
@@ -173,33 +181,33 @@ class BackwardScan {
         if (j >= last) break;
         const LayerPart<W> node = nodes[k];
         nodes[k] = LoadNode(next < last ? next : last - 1);
-        StorePrefix(j - own, g);
+        StorePrefix(j - own, column, g);
         g = Multiply<W>(context_, node, g);
-        ++stages_;
+        if (column == 0) ++stages_;
       }
     }
-    StorePrefix(last - own, g);
+    StorePrefix(last - own, column, g);
   }
-  DEEPPCR_DEVICE void StorePrefix(int32_t k, float g) const {
-    if (k >= 0 && context_.lane() < W) memory_.Prefix(k)[context_.lane()] = g;
+  DEEPPCR_DEVICE void StorePrefix(int32_t k, int32_t column, float g) const {
+    if (k >= 0 && context_.lane() < W) memory_.Prefix(k, column)[context_.lane()] = g;
   }
 
   // ---- (4)
-  DEEPPCR_DEVICE void FinishInterval(int32_t i) {
+  DEEPPCR_DEVICE void FinishInterval(int32_t i, int32_t column) {
     const bool last = first_ + i + 1 == tree_.num_intervals;
     if (args_.deltas == nullptr && !last) return;  // gradients within the interval are not wanted
     SlopesInMemory<W, Context> slopes(context_, memory_.Slopes(i), BeginOf(i), EndOf(i));
-    const int32_t before = sweep_.made();
-    const float g = sweep_.Run(BeginOf(i), EndOf(i), DescendTo(i), slopes);
+    BackwardSweep<W, Context> sweep = SweepOf(column);
+    const float g = sweep.Run(BeginOf(i), EndOf(i), DescendTo(i, column), slopes);
     if (!last) return;
-    sweep_.WriteInitialGradient(g);
-    if (context_.cluster() == 0 && context_.lane() == 0)
-      *args_.num_dependent = stages_ + chain_level_ + sweep_.made() - before;
+    sweep.WriteInitialGradient(g);
+    if (context_.cluster() == 0 && context_.lane() == 0 && column == 0)
+      *args_.num_dependent = stages_ + chain_level_ + sweep.made();
   }
   // Gradient that enters interval i: a left node takes its parent's gradient, a right node the
   // gradient that has gone through the left node.
-  DEEPPCR_DEVICE float DescendTo(int32_t i) {
-    float g = memory_.Prefix(i >> chain_level_)[context_.lane() % W];
+  DEEPPCR_DEVICE float DescendTo(int32_t i, int32_t column) {
+    float g = memory_.Prefix(i >> chain_level_, column)[context_.lane() % W];
     for (int level = chain_level_ - 1; level >= 0; --level) {
       const int32_t j = i >> level;
       if (j % 2 == 0) continue;
@@ -213,8 +221,8 @@ class BackwardScan {
   const BackwardArgs& args_;
   const IntervalTree tree_;
   const BackwardMemory<W> memory_;
-  BackwardSweep<W, Context> sweep_;
   const int32_t interval_;  // C
+  const int64_t stride_;    // bytes of a block's memory
   const int chain_level_;
   const int warps_;
   const int32_t first_;  // first interval of the block

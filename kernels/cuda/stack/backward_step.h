@@ -116,15 +116,16 @@ DEEPPCR_DEVICE void SharedSlopes(Context& context, const StackView& stack,
     values[k] = context.Shuffle(own[k / kLanes], k % kLanes * W + context.lane() % W);
 }
 
-// Slopes of the layers [0, L) from the last to the first. No slope depends on a gradient: the
+// Slopes of the layers [0, end) from the last to the first. No slope depends on a gradient: the
 // pre-activations of one chunk of layers are computed in the shadow of the chunk before, from
 // layers read in the shadow of the chunk before that.
 template <int W, class Context>
 class SlopesOfStates {
  public:
-  DEEPPCR_DEVICE SlopesOfStates(Context& context, const BackwardArgs& args, int64_t sample)
+  DEEPPCR_DEVICE SlopesOfStates(Context& context, const BackwardArgs& args, int64_t sample,
+                                int32_t end)
       : context_(context), args_(args), reader_(context, args, sample) {
-    const auto last = static_cast<int32_t>(args.stack.num_steps - 1);
+    const int32_t last = end - 1;
     DEEPPCR_UNROLL
     for (int k = 0; k < kBackwardAhead<W>; ++k) Load(k, last - k);
     PreActivations<W>(context, next_, pre_activations_);
@@ -193,14 +194,19 @@ class SlopesInMemory {
   float next_[kBackwardAhead<W>];
 };
 
-// Backward sweep of one sample.
+// Backward sweep of one row, which is a column of the sample.
 template <int W, class Context>
 class BackwardSweep {
  public:
-  DEEPPCR_DEVICE BackwardSweep(Context& context, const BackwardArgs& args, int64_t sample)
-      : context_(context), args_(args), sample_(sample), row_(context.lane() % W) {}
+  DEEPPCR_DEVICE BackwardSweep(Context& context, const BackwardArgs& args, int64_t sample,
+                               int64_t row)
+      : context_(context),
+        args_(args),
+        sample_(sample),
+        at_(row * W + context.lane() % W),
+        element_(context.lane() % W) {}
 
-  DEEPPCR_DEVICE float FinalGradient() const { return args_.final_gradients[sample_ * W + row_]; }
+  DEEPPCR_DEVICE float FinalGradient() const { return args_.final_gradients[at_]; }
 
   // Takes the gradient by the state behind the layers [begin, end) to the gradient by the state
   // before these layers.
@@ -237,17 +243,18 @@ class BackwardSweep {
   }
 
   DEEPPCR_DEVICE void WriteInitialGradient(float g) const {
-    if (context_.lane() < W) args_.initial_gradients[sample_ * W + row_] = InState(g);
+    if (context_.lane() < W) args_.initial_gradients[at_] = InState() ? g : 0.0F;
   }
   // Number of steps made one after another.
   DEEPPCR_DEVICE int32_t made() const { return made_; }
 
  private:
-  DEEPPCR_DEVICE float InState(float x) const { return row_ < args_.stack.state_dim ? x : 0.0F; }
+  DEEPPCR_DEVICE bool InState() const { return element_ < args_.stack.state_dim; }
   DEEPPCR_DEVICE float TakeDelta(int32_t l, float slope, float g) {
     const float delta = slope * g;
-    if (args_.deltas != nullptr && context_.lane() < W)
-      args_.deltas[(sample_ * args_.stack.num_steps + l) * W + row_] = InState(delta);
+    if (args_.deltas != nullptr && context_.lane() < W && InState())
+      args_.deltas[(sample_ * args_.stack.num_steps + l) * args_.stack.state_dim + element_] =
+          delta;
     ++made_;
     return delta;
   }
@@ -258,7 +265,8 @@ class BackwardSweep {
   Context& context_;
   const BackwardArgs& args_;
   const int64_t sample_;
-  const int row_;
+  const int64_t at_;   // of the lane's element, in rows of W
+  const int element_;  // of the state
   int32_t made_ = 0;
 };
 

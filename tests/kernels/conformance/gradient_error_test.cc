@@ -56,6 +56,11 @@ class GradientRig {
                                        std::vector<float> gradient) {
     return Estimate(ItemAt(states, &gradient), std::nullopt).value().front();
   }
+  // Puts a NaN into a displaced gradient from here on; -1: into none.
+  void Spoil(int displacement, size_t element) {
+    spoiled_ = displacement;
+    element_ = element;
+  }
   absl::Status StatusWith(const std::vector<float>& states, std::vector<float> gradient,
                           const CancelToken* token) {
     BackwardItem item = ItemAt(states, &gradient);
@@ -69,7 +74,12 @@ class GradientRig {
     const std::optional<StateError> errors[] = {state_error};
     return EstimateGradientErrors(
         rig_.shape().state_dim, item, errors,
-        [&](std::span<BackwardItem> items) { return runner_->Run({}, items); });
+        [&](std::span<BackwardItem> items) {
+          const absl::Status status = runner_->Run({}, items);
+          if (spoiled_ >= 0)
+            items[0].initial[spoiled_ * attack_.state_dim + static_cast<int64_t>(element_)] = NAN;
+          return status;
+        });
   }
   BackwardItem ItemAt(const std::vector<float>& states, std::vector<float>* gradient) {
     return {.samples = {.num_samples = 1, .inputs = attack_.inputs},
@@ -85,17 +95,21 @@ class GradientRig {
   std::unique_ptr<BackwardRunner> runner_;
   std::vector<float> of_outputs_;
   std::vector<BackwardReport> reports_ = std::vector<BackwardReport>(1);
+  int64_t spoiled_ = -1;
+  size_t element_ = 0;
 };
 
+// NaN where one of the numbers is.
 double Largest(std::span<const float> a) {
   double largest = 0;
-  for (const float x : a) largest = std::max(largest, std::fabs(double{x}));
+  for (const float x : a)
+    if (!(std::fabs(x) <= largest)) largest = std::isnan(largest) ? largest : std::fabs(double{x});
   return largest;
 }
 double Apart(const std::vector<float>& a, const std::vector<float>& b) {
-  double largest = 0;
-  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::fabs(double{a[i]} - b[i]));
-  return largest;
+  std::vector<float> apart(a.size());
+  for (size_t i = 0; i < a.size(); ++i) apart[i] = a[i] - b[i];
+  return Largest(apart);
 }
 
 TEST(GradientErrorTest, BoundsWhatIsFound) {
@@ -142,15 +156,18 @@ TEST(GradientErrorTest, BoundsWhatIsFound) {
   std::printf("*: at most a hundred times what was found, and rounding\n");
 }
 
-// Trajectories with errors all of which are as large as they may be, in random directions: what is
-// said of that size bounds what they do to 99 gradients of 100, and to none by more than a factor
-// of 2; what is said of a hundredth of that size does not.
-TEST(GradientErrorTest, FollowsTheErrorOfTheStates) {
-  constexpr double kError = 1e-3;
-  int64_t gradients = 0, beyond = 0, far_beyond = 0;
-  for (uint64_t seed = 0; gradients < 400; ++seed) {
+// Trajectories with errors all of which are as large as they may be, in random directions.
+struct Followed {
+  int64_t gradients = 0;   // of which something is said
+  int64_t beyond = 0;      // of what is said of the size of the error
+  int64_t far_beyond = 0;  // of what is said of a hundredth of that size
+  double worst = 0;        // what was found, in units of what is said and rounding
+};
+Followed FollowErrors(bool smooth, double error, int64_t wanted) {
+  Followed all;
+  for (uint64_t seed = 0; all.gradients < wanted; ++seed) {
     StackAttack attack = DrawStackAttack(5000000 + seed, "newton", 1e-3);
-    if (!attack.smooth()) continue;
+    if (attack.smooth() != smooth) continue;
     const SolverRig rig = RigOf(&attack);
     const Solved sequential = rig.Solve({.solver = "sequential"}, attack.inputs);
     if (!sequential.reports[0].converged) continue;
@@ -159,22 +176,63 @@ TEST(GradientErrorTest, FollowsTheErrorOfTheStates) {
     std::vector<float> states = sequential.trajectory;
     for (int64_t l = 1; l <= attack.num_steps; ++l) {
       const std::span<float> z = std::span(states).subspan(l * attack.state_dim, attack.state_dim);
-      const auto size = static_cast<float>(kError * Largest(z));
+      const auto size = static_cast<float>(error * Largest(z));
       for (float& x : z) x += uniform(random) * size;
     }
     GradientRig back(attack, seed);
     const std::vector<float> exact = back.At(sequential.trajectory), gradient = back.At(states);
-    const std::optional<double> estimate = back.ErrorAt(states, gradient, {.relative = kError});
-    const std::optional<double> small = back.ErrorAt(states, gradient, {.relative = kError / 100});
+    const std::optional<double> estimate = back.ErrorAt(states, gradient, {.relative = error});
+    const std::optional<double> small = back.ErrorAt(states, gradient, {.relative = error / 100});
     if (!estimate.has_value() || !small.has_value()) continue;
-    ++gradients;
+    ++all.gradients;
     const double found = Apart(gradient, exact) / Largest(gradient);
-    beyond += found > *estimate + kRounding ? 1 : 0;
-    far_beyond += found > *small + kRounding ? 1 : 0;
-    EXPECT_LE(found, 2 * *estimate + kRounding) << "attack " << seed;
+    all.beyond += found <= *estimate + kRounding ? 0 : 1;
+    all.far_beyond += found <= *small + kRounding ? 0 : 1;
+    all.worst = std::max(all.worst, found / (*estimate + kRounding));
   }
-  EXPECT_LE(100 * beyond, gradients);
-  EXPECT_GT(far_beyond, gradients / 2);
+  std::printf("%s, error %g: %lld of %lld beyond, the worst by %.3g; %lld of a hundredth\n",
+              smooth ? "smooth" : "kinked", error, static_cast<long long>(all.beyond),
+              static_cast<long long>(all.gradients), all.worst,
+              static_cast<long long>(all.far_beyond));
+  return all;
+}
+
+// What is said bounds what errors do to 99 gradients of 100, and to none of these by more than a
+// factor of 2; what is said of a hundredth of their size does not.
+TEST(GradientErrorTest, FollowsTheErrorOfTheStates) {
+  const Followed smooth = FollowErrors(true, 1e-3, 400);
+  EXPECT_LE(100 * smooth.beyond, smooth.gradients);
+  EXPECT_LE(smooth.worst, 2);
+  EXPECT_GT(smooth.far_beyond, smooth.gradients / 2);
+}
+
+// Of many gradients some are beyond, by whatever factor: it is no bound. Kinks that errors have
+// crossed show almost as often as curvature does.
+TEST(GradientErrorTest, IsSeldomWrong) {
+  const int64_t wanted = WantedGradients() / 5;
+  EXPECT_LE(200 * FollowErrors(true, 1e-3, wanted).beyond, wanted);
+  EXPECT_LE(200 * FollowErrors(false, 1e-3, wanted).beyond, wanted);
+  EXPECT_LE(200 * FollowErrors(false, 1e-5, wanted).beyond, wanted);
+}
+
+TEST(GradientErrorTest, ANumberThatIsNoneIsNothingKnown) {
+  const StackAttack attack = DrawStackAttack(3, "newton", 1e-4);
+  const SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
+  const std::vector<float> states = rig.Solve({.solver = "sequential"}, attack.inputs).trajectory;
+  GradientRig back(attack, 1);
+  const std::vector<float> gradient = back.At(states);
+  ASSERT_TRUE(back.ErrorAt(states, gradient, {.relative = 1e-4}).has_value());
+  for (size_t i = 0; i < gradient.size(); ++i) {
+    std::vector<float> other = gradient;
+    other[i] = NAN;
+    EXPECT_EQ(back.ErrorAt(states, other, {.relative = 1e-4}), std::nullopt) << i;
+    // One of the displaced gradients, in the place of any of its elements.
+    for (int d = 0; d < kDisplacements; ++d) {
+      back.Spoil(d, i);
+      EXPECT_EQ(back.ErrorAt(states, gradient, {.relative = 1e-4}), std::nullopt) << i;
+    }
+    back.Spoil(-1, 0);
+  }
 }
 
 TEST(GradientErrorTest, SaysNothingWhereNothingIsKnown) {

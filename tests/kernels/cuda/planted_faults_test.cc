@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/testing/expect_error.h"
+#include "tests/testing/gradient_check_rig.h"
 #include "tests/testing/random_diffusion.h"
 #include "tests/testing/self_check_rig.h"
 #include "tests/testing/simt/simt_device.h"
@@ -25,18 +26,25 @@ constexpr int32_t kMaxBatch = 3;
 // Models whose kernels have the faults.
 enum class Model : uint8_t {
   kNarrow,     // a dense stack that warps step through
+  kBackwards,  // one that they go back through
   kWide,       // one that blocks step through
   kResidual,   // a residual denoiser that holds its weights
   kAdaLn,      // an adaLN denoiser with conditions and a decoder
   kWideAdaLn,  // one whose states go by teams of blocks and its tangents by products
 };
-constexpr Model kModels[] = {Model::kNarrow, Model::kWide, Model::kResidual, Model::kAdaLn,
-                             Model::kWideAdaLn};
+constexpr Model kModels[] = {Model::kNarrow,   Model::kBackwards, Model::kWide,
+                             Model::kResidual, Model::kAdaLn,     Model::kWideAdaLn};
 
 absl::Status CheckStack(const StackOptions& options, int32_t interval) {
   const RandomSystem system(options);
   return SelfCheckRig(system.spec(), cuda::NewCudaBackend(simt::NewSimtDevice({})),
                       *cpu::NewCpuBackend(), interval, kMaxBatch)
+      .Check();
+}
+absl::Status CheckGradients(const StackOptions& options) {
+  const RandomSystem system(options);
+  return GradientCheckRig(system.spec(), cuda::NewCudaBackend(simt::NewSimtDevice({})),
+                          *cpu::NewCpuBackend())
       .Check();
 }
 absl::Status CheckProcess(const DiffusionOptions& options, int32_t interval) {
@@ -57,6 +65,13 @@ absl::Status Check(Model model) {
                          .input_dim = 5,
                          .output_dim = 3},
                         2);
+    case Model::kBackwards:
+      return CheckGradients({.num_steps = 77,
+                             .state_dim = 6,
+                             .residual = true,
+                             .gain = 0.5,
+                             .input_dim = 5,
+                             .output_dim = 3});
     case Model::kWide:
       return CheckStack(
           {.num_steps = 10, .state_dim = 44, .residual = true, .gain = 0.7, .output_dim = 3}, 2);
@@ -124,6 +139,20 @@ constexpr PlantedCase kPlantedCases[] = {
      "a step of sample 0 is off by"},
     {Planted::kStateOfAnotherSample, "StateOfAnotherSample", Model::kNarrow,
      "other bits for sample 1 of 2"},
+    {Planted::kLostIdentityPart, "LostIdentityPart", Model::kBackwards,
+     "gradients of the sequential backward pass are off by"},
+    {Planted::kDeltasOfAnotherSample, "DeltasOfAnotherSample", Model::kBackwards,
+     "the sequential backward pass has other bits for sample"},
+    {Planted::kChainOfFirstColumn, "ChainOfFirstColumn", Model::kBackwards,
+     "gradients of the parallel backward pass are off by"},
+    {Planted::kRightNodesLikeLeftOnes, "RightNodesLikeLeftOnes", Model::kBackwards,
+     "gradients of the parallel backward pass are off by"},
+    {Planted::kSlopesOfShortInterval, "SlopesOfShortInterval", Model::kBackwards,
+     "gradients of the parallel backward pass are off by"},
+    {Planted::kSumWithoutLastSample, "SumWithoutLastSample", Model::kBackwards,
+     "gradients of parameters are off by"},
+    {Planted::kOutputCotangentsOfFirstColumn, "OutputCotangentsOfFirstColumn", Model::kBackwards,
+     "gradients of the sequential backward pass are off by"},
     {Planted::kNoiseTwice, "NoiseTwice", Model::kResidual, "a step of sample 0 is off by"},
     {Planted::kModulationOfNextStep, "ModulationOfNextStep", Model::kResidual,
      "a step of sample 0 is off by"},

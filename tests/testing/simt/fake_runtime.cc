@@ -18,8 +18,6 @@
 
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/cuda/runtime/probe.h"
-#include "kernels/cuda/stack/backward_kernel.h"
-#include "kernels/cuda/stack/backward_scan_kernel.h"
 #include "tests/testing/simt/executor.h"
 #include "tests/testing/simt/simt_device.h"
 
@@ -85,18 +83,6 @@ cudaError_t Run(const Args&... args) {
   deeppcr::cuda::Stream& stream = TheStream();
   stream.Launch(args...);
   return Noted(stream.status().ok() ? cudaSuccess : cudaErrorLaunchFailure);
-}
-
-// Runs a kernel that no stream knows, since no backend launches it yet: a body for each width.
-template <class Body>
-cudaError_t Execute(const LaunchShape& shape, int width, const Body& body) {
-  std::lock_guard lock(mutex);
-  const auto outcome = deeppcr::testing::simt::Execute(shape, kOptions.schedule, [&](Thread& t) {
-    if (width == 8) body(t, std::integral_constant<int, 8>());
-    if (width == 16) body(t, std::integral_constant<int, 16>());
-    if (width == 32) body(t, std::integral_constant<int, 32>());
-  });
-  return outcome.trouble.empty() ? cudaSuccess : cudaErrorLaunchFailure;
 }
 
 }  // namespace
@@ -191,27 +177,18 @@ namespace deeppcr::cuda {
 cudaError_t LaunchDenseChain(const DenseChainArgs& args, int num_samples, cudaStream_t) {
   return Run(args, num_samples);
 }
-cudaError_t LaunchBackward(const BackwardArgs& args, int width, cudaStream_t) {
-  return Execute({.num_clusters = args.num_samples}, width, [&](Thread& thread, auto w) {
-    GoBackSequentially<decltype(w)::value>(thread, args);
-  });
+cudaError_t LaunchDenseBack(const DenseBackArgs& args, int num_samples, cudaStream_t) {
+  return Run(args, num_samples);
+}
+cudaError_t LaunchBackward(const BackwardStepsArgs& args, int width, cudaStream_t) {
+  return Run(args, width);
 }
 cudaError_t LaunchBackwardScan(const BackwardScanArgs& args, const NewtonShape& shape,
                                cudaStream_t) {
-  const size_t bytes = BackwardBytes(shape.width, args.tree, args.shooting_interval);
-  const LaunchShape launch = {.num_clusters = shape.num_samples,
-                              .num_blocks = shape.num_blocks,
-                              .num_threads = shape.num_warps * kWarpSize,
-                              .shared_bytes = shape.in_workspace ? 0 : bytes};
-  return Execute(launch, shape.width, [&](Thread& thread, auto w) {
-    args.workspace == nullptr ? GoBackByScan<decltype(w)::value, false>(thread, args)
-                              : GoBackByScan<decltype(w)::value, true>(thread, args);
-  });
+  return Run(args, shape);
 }
-cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, int width, cudaStream_t) {
-  return Execute(
-      {.num_clusters = 3, .num_threads = 2 * kWarpSize}, width,
-      [&](Thread& thread, auto w) { SumParameterGradients<decltype(w)::value>(thread, args); });
+cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, cudaStream_t) {
+  return Run(args);
 }
 cudaError_t LaunchSequential(const SequentialArgs& args, int width, cudaStream_t) {
   return Run(args, width);

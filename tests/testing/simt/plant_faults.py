@@ -80,6 +80,36 @@ FAULTS = {
             "args.states[(sample - sample % 2) * W + context.lane() % W]",
         ),
     },
+    "stack/backward_step.h": {
+        "LostIdentityPart": (
+            "return args_.stack.residual ? product + g : product;",
+            "return product;",
+        ),
+        "DeltasOfAnotherSample": (
+            "args_.deltas[(|sample_ * args_.stack.num_steps + l",
+            "sample_ / 2 * args_.stack.num_steps + l",
+        ),
+    },
+    "stack/backward_scan_kernel.h": {
+        "ChainOfFirstColumn": (
+            "float g = |SweepOf(column).FinalGradient()",
+            "SweepOf(0).FinalGradient()",
+        ),
+        "RightNodesLikeLeftOnes": ("if (|j % 2 == 0", "level < chain_level_ - 1 || j % 2 == 0"),
+        "SlopesOfShortInterval": (
+            "return |AtMost(static_cast<int32_t>(args_.stack.num_steps), BeginOf(i) + interval_)",
+            "AtMost(static_cast<int32_t>(args_.stack.num_steps), BeginOf(i) + interval_ - (i == 0 ? 1 : 0))",
+        ),
+    },
+    "stack/backward_kernel.h": {
+        "SumWithoutLastSample": ("for (int64_t s = 0; |s < args.num_samples", "s + 1 < args.num_samples"),
+    },
+    "math/dense_back_kernel.h": {
+        "OutputCotangentsOfFirstColumn": (
+            "slope * |args.of_outputs[(first + c) * args.of_outputs_stride + row]",
+            "args.of_outputs[first * args.of_outputs_stride + row]",
+        ),
+    },
     "diffusion/kernel.h": {
         "NoiseTwice": ("c.sigma == 0.0F ? nullptr : Noise(step)", "c.sigma == 0.0F ? nullptr : Noise(step - step % 2)"),
         "ModulationOfNextStep": (

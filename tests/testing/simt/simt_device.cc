@@ -6,11 +6,15 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/base/strings.h"
 #include "kernels/cuda/loop/block_shape.h"
 #include "kernels/cuda/loop/newton_kernel.h"
+#include "kernels/cuda/stack/backward_kernel.h"
+#include "kernels/cuda/stack/backward_scan_kernel.h"
+#include "kernels/cuda/stack/backward_shape.h"
 #include "tests/testing/simt/products_on_cpu.h"
 
 namespace deeppcr::testing::simt {
@@ -117,6 +121,38 @@ class SimtStream final : public cuda::Stream {
         [&](Thread& thread) { cuda::StepTangents(thread, args); });
   }
   void Launch(const cuda::LayerGemmArgs& args) override { Product(args); }
+  void Launch(const cuda::DenseBackArgs& args, int num_samples) override {
+    Run({.num_clusters = num_samples, .num_threads = kChainWarps * kWarpSize},
+        [&](Thread& t) { cuda::GoBackThroughLayer(t, args); });
+  }
+  void Launch(const cuda::BackwardStepsArgs& args, int width) override {
+    const LaunchShape shape = {.num_clusters =
+                                   args.backward.num_samples * args.backward.num_columns};
+    WithWidth(width, [&](auto w) {
+      Run(shape, [&](Thread& t) { cuda::GoBackSequentially<decltype(w)::value>(t, args); });
+    });
+  }
+  void Launch(const cuda::BackwardScanArgs& args, const cuda::NewtonShape& scan) override {
+    const size_t bytes = cuda::BackwardBytes({.width = scan.width,
+                                              .num_intervals = args.tree.num_intervals,
+                                              .shooting_interval = args.shooting_interval,
+                                              .num_columns = args.backward.num_columns},
+                                             args.tree);
+    const LaunchShape shape = {.num_clusters = scan.num_samples,
+                               .num_blocks = scan.num_blocks,
+                               .num_threads = scan.num_warps * kWarpSize,
+                               .shared_bytes = scan.in_workspace ? 0 : bytes};
+    WithWidth(scan.width, [&](auto w) {
+      Run(shape, [&](Thread& t) {
+        args.workspace == nullptr ? cuda::GoBackByScan<decltype(w)::value, false>(t, args)
+                                  : cuda::GoBackByScan<decltype(w)::value, true>(t, args);
+      });
+    });
+  }
+  void Launch(const cuda::ParameterGradientArgs& args) override {
+    Run({.num_clusters = 3, .num_threads = 2 * kWarpSize},
+        [&](Thread& t) { cuda::SumParameterGradients(t, args); });
+  }
   absl::Status PrepareProducts(void*, int64_t) override {
     products_ = true;
     return status_;
@@ -184,6 +220,12 @@ class SimtStream final : public cuda::Stream {
             .shared_bytes = cuda::CollectBytes(warps)};
   }
 
+  template <class Body>
+  static void WithWidth(int width, const Body& body) {
+    if (width == 8) body(std::integral_constant<int, 8>());
+    if (width == 16) body(std::integral_constant<int, 16>());
+    if (width == 32) body(std::integral_constant<int, 32>());
+  }
   template <int W>
   void Sequential(const cuda::SequentialArgs& args) {
     Run({.num_clusters = args.num_samples, .shared_bytes = cuda::SequentialBytes<W>(kWarpSize)},

@@ -24,7 +24,8 @@ void ExpectReference(const BackwardProblem& problem, const Gradients& want,
   ASSERT_EQ(got.launch.trouble, "") << what;
   EXPECT_LT(RelativeError(Used(got.initial, dim, W), want.initial, dim, kFloor), kTolerance)
       << what;
-  EXPECT_LT(RelativeError(Used(got.deltas, dim, W), want.deltas, dim, kFloor), kTolerance) << what;
+  const std::vector<float> deltas(got.deltas.begin(), got.deltas.end());
+  EXPECT_LT(RelativeError(deltas, want.deltas, dim, kFloor), kTolerance) << what;
 }
 
 void ExpectReference(int width, const StackOptions& options) {
@@ -96,7 +97,37 @@ TEST(BackwardKernelTest, ASampleHasTheSameBitsInEveryLaunch) {
     alone.states.assign(problem.state(2, 0), problem.state(3, 0));
     const BackwardAnswer last = GoBack<16>(alone, {.interval = interval, .num_blocks = 4});
     EXPECT_TRUE(std::equal(last.initial.begin(), last.initial.end(), first.initial.end() - 16));
-    EXPECT_TRUE(std::equal(last.deltas.begin(), last.deltas.end(), first.deltas.end() - 70 * 16));
+    EXPECT_TRUE(std::equal(last.deltas.begin(), last.deltas.end(), first.deltas.end() - 70 * 9));
+  }
+}
+
+// A column has the bits that it has alone, by either way, and steps in pieces those of one launch.
+TEST(BackwardKernelTest, AColumnHasTheSameBitsAmongOthers) {
+  for (const int64_t columns : {2, 7, 33}) {
+    const BackwardProblem all({.num_steps = 41, .state_dim = 5, .residual = true}, 3, columns);
+    for (const int64_t interval : {0, 1, 3}) {
+      const BackwardLaunch launch{.interval = interval, .num_blocks = 2, .num_warps = 3};
+      const BackwardAnswer together = GoBack<8>(all, launch);
+      ASSERT_EQ(together.launch.trouble, "");
+      BackwardLaunch other = launch;
+      other.in_workspace = true;
+      other.piece = 7;
+      EXPECT_EQ(GoBack<8>(all, other, {.order = Order::kShuffled, .seed = 3}).initial,
+                together.initial);
+      for (const int64_t column : {int64_t{0}, columns - 1}) {
+        BackwardProblem one({.num_steps = 41, .state_dim = 5, .residual = true}, 3);
+        ASSERT_EQ(one.states, all.states);
+        for (int64_t s = 0; s < 3; ++s)
+          std::copy_n(all.final_gradients.begin() + (s * columns + column) * 5, 5,
+                      one.final_gradients.begin() + s * 5);
+        const BackwardAnswer alone = GoBack<8>(one, launch);
+        EXPECT_EQ(alone.num_dependent, together.num_dependent);
+        for (int64_t s = 0; s < 3; ++s)
+          EXPECT_TRUE(std::equal(alone.initial.begin() + s * 8, alone.initial.begin() + s * 8 + 8,
+                                 together.initial.begin() + (s * columns + column) * 8))
+              << "sample " << s << " column " << column << launch.Name();
+      }
+    }
   }
 }
 
@@ -129,7 +160,7 @@ TEST(BackwardKernelTest, OverflowIsNeverAFiniteNumber) {
     for (const int64_t interval : {0, 1, 4}) {
       const BackwardAnswer got = GoBack<8>(problem, {.interval = interval, .num_blocks = 2});
       for (const float g : Used(got.initial, 4, 8)) EXPECT_FALSE(std::isfinite(g));
-      const std::vector<float> deltas = Used(got.deltas, 4, 8);
+      const DeviceVector& deltas = got.deltas;
       int finite = 0;
       for (size_t at = 0; at < deltas.size(); ++at) {
         if (!std::isfinite(deltas[at])) continue;
@@ -194,18 +225,20 @@ TEST(BackwardShapeTest, NoNodeBelowTheChainSpansBlocks) {
 TEST(BackwardShapeTest, EveryShapeFitsOrLiesInTheWorkspace) {
   constexpr cuda::LaunchLimits kLimits = {
       .multiprocessors = 132, .shared_bytes = size_t{227} << 10, .max_cluster_blocks = 16};
-  const cuda::NewtonShape w3 = cuda::ChooseBackwardShape(16, 1, 128, 8, kLimits);
+  const cuda::NewtonShape w3 = cuda::ChooseBackwardShape({16, 128, 8, 1}, 1, kLimits);
   EXPECT_EQ(w3.num_blocks, 16);
   EXPECT_EQ(w3.num_warps, 8);
   EXPECT_FALSE(w3.in_workspace);
-  EXPECT_EQ(cuda::ChooseBackwardShape(16, 132, 128, 8, kLimits).num_blocks, 1);
-  EXPECT_EQ(cuda::ChooseBackwardShape(16, 1, 1, 8, kLimits).num_blocks, 1);
-  EXPECT_EQ(cuda::ChooseBackwardShape(16, 1, 1, 8, {}).num_blocks, 0);
+  EXPECT_EQ(cuda::ChooseBackwardShape({16, 128, 8, 1}, 132, kLimits).num_blocks, 1);
+  EXPECT_EQ(cuda::ChooseBackwardShape({16, 1, 8, 1}, 1, kLimits).num_blocks, 1);
+  EXPECT_EQ(cuda::ChooseBackwardShape({16, 1, 8, 1}, 1, {}).num_blocks, 0);
   for (const int width : cuda::kWidths) {
     for (int32_t intervals = 1; intervals <= 5000; intervals += 7) {
-      const cuda::NewtonShape shape = cuda::ChooseBackwardShape(width, 2, intervals, 16, kLimits);
+      const cuda::BackwardScanSize size = {width, intervals, 16, 1 + intervals % 32};
+      const cuda::NewtonShape shape = cuda::ChooseBackwardShape(size, 2, kLimits);
       const cuda::IntervalTree tree(intervals, shape.num_blocks);
-      EXPECT_EQ(shape.in_workspace, cuda::BackwardBytes(width, tree, 16) > kLimits.shared_bytes);
+      EXPECT_EQ(shape.in_workspace, cuda::BackwardBytes(size, tree) > kLimits.shared_bytes);
+      EXPECT_EQ(shape.in_workspace, cuda::BackwardWorkspaceBytes(size, kLimits) > 0);
       // The workspace is for intervals that the largest cluster has too little memory for.
       if (shape.in_workspace) {
         EXPECT_EQ(shape.num_blocks, 16);

@@ -25,11 +25,11 @@ inline std::vector<float> Rounded(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-// The inputs of a backward pass: the states of n samples, and the gradients with respect to the
-// final states.
+// The inputs of a backward pass: the states of n samples, and for each m gradients with respect to
+// the final state.
 struct BackwardProblem {
-  explicit BackwardProblem(const StackOptions& options, int64_t samples = 1)
-      : system(options), n(samples), final_gradients(system.Inputs(n, 6)) {
+  explicit BackwardProblem(const StackOptions& options, int64_t samples = 1, int64_t columns = 1)
+      : system(options), n(samples), m(columns), final_gradients(system.Inputs(n * m, 6)) {
     const std::vector<float> inputs = system.Inputs(n, 5);
     for (int64_t s = 0; s < n; ++s) {
       const auto z0 = inputs.begin() + s * options.state_dim;
@@ -45,8 +45,8 @@ struct BackwardProblem {
   }
 
   RandomSystem system;
-  int64_t n;
-  std::vector<float> final_gradients;                 // [n, D]
+  int64_t n, m;
+  std::vector<float> final_gradients;                 // [n, m, D]
   std::vector<float, DeviceAllocator<float>> states;  // [n, L + 1, D]
 };
 
@@ -72,6 +72,7 @@ inline std::vector<double> DeltaOf(const DenseStackSpec& spec, int64_t l, const 
   return delta;
 }
 
+// Of problems with one column.
 inline Gradients ReferenceGradients(const BackwardProblem& problem) {
   const DenseStackSpec& spec = problem.system.spec();
   const int64_t dim = problem.dim(), steps = problem.steps();
@@ -108,6 +109,7 @@ struct BackwardLaunch {
   int num_warps = 1;
   bool in_workspace = false;
   bool wants_deltas = true;
+  int32_t piece = 1 << 30;  // steps of a launch of the sequential kernel
 
   std::string Name() const {
     return " C " + std::to_string(interval) + " blocks " + std::to_string(num_blocks) + " warps " +
@@ -116,8 +118,8 @@ struct BackwardLaunch {
 };
 
 struct BackwardAnswer {
-  DeviceVector initial;  // [n, W]
-  DeviceVector deltas;   // [n, L, W]
+  DeviceVector initial;  // [n, m, W]
+  DeviceVector deltas;   // [n, L, D]
   int64_t num_dependent = 0;
   simt::Outcome launch;
 };
@@ -130,7 +132,8 @@ simt::Outcome Scan(const cuda::BackwardArgs& backward, const BackwardLaunch& lau
                               .tree = cuda::IntervalTree(intervals, launch.num_blocks),
                               .shooting_interval = static_cast<int32_t>(launch.interval),
                               .workspace = nullptr};
-  const size_t bytes = cuda::BackwardMemory<W>::Bytes(args.tree, args.shooting_interval);
+  const size_t bytes =
+      cuda::BackwardMemory<W>::Bytes(args.tree, args.shooting_interval, backward.num_columns);
   DeviceVector workspace(
       launch.in_workspace ? backward.num_samples * launch.num_blocks * bytes / sizeof(float) : 0,
       std::nanf(""));
@@ -153,10 +156,22 @@ simt::Outcome Scan(const cuda::BackwardArgs& backward, const BackwardLaunch& lau
 template <int W>
 simt::Outcome GoStepByStep(const cuda::BackwardArgs& args, const BackwardLaunch& launch,
                            const simt::Schedule& schedule) {
-  const simt::LaunchShape shape{.num_clusters = (args.num_samples - 1) / launch.num_warps + 1,
+  const int rows = args.num_samples * args.num_columns;
+  const simt::LaunchShape shape{.num_clusters = (rows - 1) / launch.num_warps + 1,
                                 .num_threads = launch.num_warps * cuda::kWarpSize};
-  return simt::Execute(shape, schedule,
-                       [&](simt::Thread& thread) { cuda::GoBackSequentially<W>(thread, args); });
+  // In two pieces, where that is wanted, the second from what the first has left.
+  const auto steps = static_cast<int32_t>(args.stack.num_steps);
+  simt::Outcome outcome;
+  for (int32_t end = steps; end > 0 && outcome.trouble.empty();) {
+    const int32_t begin = end > launch.piece ? end - launch.piece : 0;
+    cuda::BackwardStepsArgs piece = {.backward = args, .begin = begin, .end = end};
+    if (end < steps) piece.backward.final_gradients = args.initial_gradients;
+    outcome = simt::Execute(shape, schedule, [&](simt::Thread& thread) {
+      cuda::GoBackSequentially<W>(thread, piece);
+    });
+    end = begin;
+  }
+  return outcome;
 }
 
 template <int W>
@@ -165,14 +180,16 @@ BackwardAnswer GoBack(const BackwardProblem& problem, const BackwardLaunch& laun
   const StackOnDevice stack(problem.system.spec(), W);
   const DeviceVector final_gradients = Padded(problem.final_gradients, problem.dim(), W);
   const float nan = std::nanf("");
-  BackwardAnswer answer{DeviceVector(problem.n * W, nan), {}};
-  if (launch.wants_deltas) answer.deltas.assign(problem.n * problem.steps() * W, nan);
+  BackwardAnswer answer{DeviceVector(problem.n * problem.m * W, nan), {}};
+  const bool wants_deltas = launch.wants_deltas && problem.m == 1;
+  if (wants_deltas) answer.deltas.assign(problem.n * problem.steps() * problem.dim(), nan);
   const cuda::BackwardArgs args{.stack = stack.view(),
                                 .num_samples = static_cast<int32_t>(problem.n),
+                                .num_columns = static_cast<int32_t>(problem.m),
                                 .states = problem.states.data(),
                                 .final_gradients = final_gradients.data(),
                                 .initial_gradients = answer.initial.data(),
-                                .deltas = launch.wants_deltas ? answer.deltas.data() : nullptr,
+                                .deltas = wants_deltas ? answer.deltas.data() : nullptr,
                                 .num_dependent = &answer.num_dependent};
   answer.launch = launch.interval == 0 ? GoStepByStep<W>(args, launch, schedule)
                                        : Scan<W>(args, launch, schedule);
