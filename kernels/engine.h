@@ -19,6 +19,7 @@
 #include "kernels/base/cancel_token.h"
 #include "kernels/plan/plan.h"
 #include "kernels/solver/backward_item.h"
+#include "kernels/solver/backward_slices.h"
 #include "kernels/solver/gradient_error.h"
 #include "kernels/solver/options.h"
 #include "kernels/solver/report.h"

@@ -119,8 +119,7 @@ class Checker {
     Answer answer{.inputs = std::vector<float>(n * m * shape_.input_dim),
                   .initial = std::vector<float>(n * m * shape_.state_dim),
                   .reports = std::vector<BackwardReport>(n)};
-    if (shape_.draws_noise)
-      answer.step_noise.resize(n * m * shape_.num_steps * shape_.state_dim);
+    if (shape_.draws_noise) answer.step_noise.resize(n * m * shape_.num_steps * shape_.state_dim);
     if (shape_.has_parameter_gradients && m == 1) {
       answer.deltas.resize(n * shape_.num_steps * shape_.state_dim);
       if (shape_.has_input_layer) answer.encode_deltas.resize(n * shape_.state_dim);
@@ -169,9 +168,8 @@ class Checker {
     DEEPPCR_ASSIGN_OR_RETURN(
         const BackwardLimits limits,
         ChooseBackwardLimits(check_.oracle, shape_.num_steps, check_.max_oracle_bytes));
-    DEEPPCR_ASSIGN_OR_RETURN(
-        const std::unique_ptr<BackwardRunner> oracle,
-        BackwardRunner::Create(check_.oracle, shape_, limits, check_.pool, 1));
+    DEEPPCR_ASSIGN_OR_RETURN(const std::unique_ptr<BackwardRunner> oracle,
+                             BackwardRunner::Create(check_.oracle, shape_, limits, check_.pool, 1));
     DEEPPCR_ASSIGN_OR_RETURN(expected_, GoBack(*oracle, {}, 0, n_, kCheckedColumns));
     DEEPPCR_ASSIGN_OR_RETURN(expected_deltas_, GoBack(*oracle, {}, 0, n_, 1));
     explained_.assign(n_, kTolerance);

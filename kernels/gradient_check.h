@@ -6,9 +6,9 @@
 // device, against the same pass on another backend, at the device's own sequential states:
 //
 //  - Both ways, the parallel one with the interval that a request gets and with one that leaves a
-//    short last interval, give the other backend's gradients, and of a dense stack its deltas. Where
-//    rounding has put a unit at a kink on the other side, they may differ; so they have to do it for
-//    every sample.
+//    short last interval, give the other backend's gradients, and of a dense stack its deltas.
+//    Where rounding has put a unit at a kink on the other side, they may differ; so they have to do
+//    it for every sample.
 //  - What samples give to the gradients of parameters is the other backend's sum.
 //  - A sample has the same bits alone, among others, and once more.
 //
@@ -27,7 +27,7 @@
 namespace deeppcr {
 
 struct GradientCheck {
-  const System& system;            // under check, with its runners
+  const System& system;  // under check, with its runners
   const Runner& runner;
   const BackwardRunner& backward;
   const System& oracle;  // the same system on another backend, packed with its backward pass

@@ -123,15 +123,14 @@ class Preparation {
                                                   parts_.runner->memory_bytes() +
                                                   (*oracle)->memory_bytes() + oracle_bytes));
       Say(StrCat("checking it against the ", other->name(), " backend"));
-      absl::Status checked =
-          RunSelfCheck({.runner = *parts_.runner,
-                        .oracle = **oracle,
-                        .plan = parts_.plan,
-                        .resolve = parts_.resolve,
-                        .inputs = Inputs(),
-                        .max_batch_size = with_.model.config.max_batch_size,
-                        .max_oracle_bytes = oracle_bytes,
-                        .token = with_.token});
+      absl::Status checked = RunSelfCheck({.runner = *parts_.runner,
+                                           .oracle = **oracle,
+                                           .plan = parts_.plan,
+                                           .resolve = parts_.resolve,
+                                           .inputs = Inputs(),
+                                           .max_batch_size = with_.model.config.max_batch_size,
+                                           .max_oracle_bytes = oracle_bytes,
+                                           .token = with_.token});
       if (checked.ok() && backward) {
         checked = RunGradientCheck({.system = *parts_.system,
                                     .runner = *parts_.runner,

@@ -177,8 +177,8 @@ class System {
   // mode takes, with what to install.
   virtual absl::StatusOr<std::unique_ptr<SolveSpace>> NewSpace(const SpaceLimits& limits) const = 0;
   virtual BackwardGrouping backward_grouping() const { return {}; }
-  // The same memory and space for the backward pass. Errors: kUnimplemented where the backend has none for this
-  // system, or where it was packed without.
+  // The same memory and space for the backward pass. Errors: kUnimplemented where the backend has
+  // none for this system, or where it was packed without.
   virtual int64_t BackwardSpaceBytes(const BackwardLimits& limits) const {
     (void)limits;
     return 0;

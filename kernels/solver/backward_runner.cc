@@ -45,9 +45,8 @@ absl::Status JudgeReports(std::span<const BackwardReport> reports) {
 absl::StatusOr<BackwardLimits> ChooseBackwardLimits(const System& system, int64_t num_steps,
                                                     int64_t max_bytes) {
   const BackwardGrouping best = system.backward_grouping();
-  BackwardLimits limits = {.samples = best.samples,
-                           .scanned_samples = best.scanned_samples,
-                           .columns = best.columns};
+  BackwardLimits limits = {
+      .samples = best.samples, .scanned_samples = best.scanned_samples, .columns = best.columns};
   const auto fits = [&] { return system.BackwardSpaceBytes(limits) <= max_bytes; };
   if (!fits()) limits.samples = limits.scanned_samples = 1;
   while (!fits() && limits.min_shooting_interval < num_steps)
@@ -117,10 +116,9 @@ class BackwardRunner::Batch {
       lane.tokens[b] = item.token;
       lane.space->Begin(b, SampleOf(item, lane.inputs[b], first + b, column, columns));
     }
-    const PassCount count = parallel()
-                                ? GoBackByScan(*lane.space, n, options_.shooting_interval)
-                                : GoBackSequentially(*lane.space, runner_.shape_.num_steps,
-                                                     std::span(lane.tokens).first(n));
+    const PassCount count = parallel() ? GoBackByScan(*lane.space, n, options_.shooting_interval)
+                                       : GoBackSequentially(*lane.space, runner_.shape_.num_steps,
+                                                            std::span(lane.tokens).first(n));
     for (int32_t b = 0; b < n; ++b) {
       lane.space->Finish(b);
       Report(item, first + b, column, columns, count);
@@ -198,8 +196,8 @@ absl::StatusOr<std::unique_ptr<BackwardRunner>> BackwardRunner::Create(const Sys
   const int num_lanes = Runner::NumLanes(system.grouping(), *pool, max_concurrent_runs);
   for (int i = 0; i < num_lanes; ++i) {
     DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<BackwardSpace> space, system.NewBackwardSpace(limits));
-    runner->lanes_.Add(std::make_unique<Lane>(
-        std::move(space), std::max(limits.samples, limits.scanned_samples)));
+    runner->lanes_.Add(
+        std::make_unique<Lane>(std::move(space), std::max(limits.samples, limits.scanned_samples)));
   }
   runner->memory_bytes_ = SpaceBytes(system, limits, *pool, max_concurrent_runs);
   return runner;

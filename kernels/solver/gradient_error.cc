@@ -23,8 +23,8 @@ double LargestOf(std::span<const float> row) {
 }
 
 // Every other displacement is as large as the error of the states, and its change counts
-// kDisplacedFactor times; the others are larger by that factor themselves, so that a unit which is a
-// little farther from its kink shows as well.
+// kDisplacedFactor times; the others are larger by that factor themselves, so that a unit which is
+// a little farther from its kink shows as well.
 bool IsSmall(int displacement) { return displacement % 2 == 0; }
 double SizeOf(int displacement) { return IsSmall(displacement) ? 1 : kDisplacedFactor; }
 double WeightOf(int displacement) { return IsSmall(displacement) ? kDisplacedFactor : 1; }
@@ -77,14 +77,14 @@ std::vector<float> DisplacedStates(std::span<const float> states, int64_t dim,
 constexpr double kLeastGradient = 0x1p24 * kLeastNormal;
 
 // Largest relative change of a result, by any displacement and for any cotangent, times the
-// displacement's weight; infinite or NaN where the result has no digits.
-double LargestChange(std::span<const float> result, std::span<const float> displaced,
+// displacement's weight; infinite or NaN where the result has no digits. Nothing is known of a
+// result that is zero and stays it, as that by noise which has no part in a process.
+std::optional<double> LargestChange(std::span<const float> result, std::span<const float> displaced,
                      int64_t columns) {
-  double largest = 0;
+  std::optional<double> largest;
   const auto size = static_cast<int64_t>(result.size()) / columns;
   for (int64_t j = 0; j < columns && size > 0; ++j) {
     const double scale = LargestOf(result.subspan(j * size, size));
-    if (!(scale >= kLeastGradient)) return std::numeric_limits<double>::infinity();
     double change = 0;
     for (int d = 0; d < kDisplacements; ++d) {
       const std::span<const float> other = displaced.subspan((d * columns + j) * size, size);
@@ -93,7 +93,9 @@ double LargestChange(std::span<const float> result, std::span<const float> displ
         change = Larger(change, WeightOf(d) * way);
       }
     }
-    largest = Larger(largest, change / scale);
+    if (scale == 0 && change == 0) continue;
+    if (!(scale >= kLeastGradient)) return std::numeric_limits<double>::infinity();
+    largest = Larger(largest.value_or(0), change / scale);
   }
   return largest;
 }
@@ -127,10 +129,12 @@ absl::StatusOr<std::optional<double>> ErrorOf(int64_t state_dim, const BackwardI
                        .token = done.token};
   DEEPPCR_RETURN_IF_ERROR(go_back({&item, 1}));
   DEEPPCR_RETURN_IF_ERROR(JudgeReports(reports));
-  double largest = 0;
-  for (int k = 0; k < 3; ++k)
-    largest = Larger(largest, LargestChange(results[k], displaced[k], done.columns));
-  return largest <= 1 ? std::optional(largest) : std::nullopt;
+  std::optional<double> largest;
+  for (int k = 0; k < 3; ++k) {
+    const std::optional<double> change = LargestChange(results[k], displaced[k], done.columns);
+    if (change.has_value()) largest = Larger(largest.value_or(0), *change);
+  }
+  return largest.has_value() && *largest <= 1 ? largest : std::nullopt;
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ struct StateError {
 // in other directions may do more, and cross other kinks.
 //
 // Absent where nothing can be said: state_errors[i] is absent, as for the sequential solver, by
-// whose states others are judged; the gradient is so small that its terms underflow, or zero; or
+// whose states others are judged; a gradient is so small that its terms underflow; all are zero; or
 // the estimate is above 1, no digit of the gradient being sure. Zero where the error of the states
 // is. Allocates. Errors: those of `go_back`, and kCancelled or kDeadlineExceeded where the token of
 // `done` has fired.

@@ -85,9 +85,9 @@ class SolveCall final : public Call,
     return absl::OkStatus();
   }
 
-  absl::Status FinishBack() override {
+  absl::Status FinishBack(GoBackFunction go_back) override {
     if constexpr (kGoesBack) {
-      return method_.way_back()->EstimateErrors(*system, *back, options, run_item, back_item);
+      return method_.way_back()->EstimateErrors(go_back, options, run_item, back_item);
     }
     return absl::OkStatus();
   }

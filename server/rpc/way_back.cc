@@ -82,9 +82,8 @@ absl::Status WayBack::Seed(const SolveInput& solve, const RunItem& run, Backward
   return absl::OkStatus();
 }
 
-absl::Status WayBack::EstimateErrors(const LoadedSystem& system, const BackwardOptions& back,
-                                     const ResolvedOptions& options, const RunItem& run,
-                                     const BackwardItem& item) {
+absl::Status WayBack::EstimateErrors(GoBackFunction go_back, const ResolvedOptions& options,
+                                     const RunItem& run, const BackwardItem& item) {
   if (!input_.estimates_error) return absl::OkStatus();
   DEEPPCR_RETURN_IF_ERROR(JudgeReports(reports_));
   std::vector<std::optional<StateError>> of_states;
@@ -93,10 +92,8 @@ absl::Status WayBack::EstimateErrors(const LoadedSystem& system, const BackwardO
     if (!report.error_estimate.has_value()) continue;
     error = {.relative = *report.error_estimate, .floor = options.atol / options.rtol};
   }
-  DEEPPCR_ASSIGN_OR_RETURN(errors_, EstimateGradientErrors(state_dim_, item, of_states,
-                                                           [&](std::span<BackwardItem> items) {
-                                                             return system.GoBack(back, items);
-                                                           }));
+  DEEPPCR_ASSIGN_OR_RETURN(errors_,
+                           EstimateGradientErrors(state_dim_, item, of_states, go_back));
   return absl::OkStatus();
 }
 

@@ -47,11 +47,10 @@ class WayBack {
   absl::Status Seed(const SolveInput& solve, const RunItem& run, BackwardItem* item);
 
   // Estimates, if that was asked for, what the errors of the states that `run` has found by
-  // `options` make of the gradients, once `item` has gone back. Errors: those of
-  // LoadedSystem::GoBack and of JudgeReports.
-  absl::Status EstimateErrors(const LoadedSystem& system, const BackwardOptions& back,
-                              const ResolvedOptions& options, const RunItem& run,
-                              const BackwardItem& item);
+  // `options` make of the gradients, once `item` has gone back by `go_back`. Errors: those of
+  // `go_back` and of JudgeReports.
+  absl::Status EstimateErrors(GoBackFunction go_back, const ResolvedOptions& options,
+                              const RunItem& run, const BackwardItem& item);
 
   // The status of a request that went back: kCancelled, kDeadlineExceeded, and, for
   // OnNoConvergence::kError, kAborted with the first sample whose gradient overflowed.

@@ -43,6 +43,7 @@ struct Batcher::Work {
   std::vector<bool> computed;          // one per job; the others failed in Prepare
   RunTimings run;
   double back_seconds = 0;
+  double lent_seconds = 0;  // to batches in between
   int64_t batch_samples = 0;
 
   void Begin(Clock::time_point now) {
@@ -52,7 +53,7 @@ struct Batcher::Work {
     statuses.clear();
     computed.clear();
     run = RunTimings();
-    back_seconds = 0;
+    back_seconds = lent_seconds = 0;
     batch_samples = batch.samples;
   }
 };
@@ -62,6 +63,7 @@ Batcher::Batcher(const BatcherOptions& options) : options_(options), schedule_(o
   for (int i = 0; i < std::max(1, options.schedule.workers); ++i) {
     workers_.push_back(std::make_unique<Worker>());
     Worker* worker = workers_.back().get();
+    worker->in_between = std::make_unique<Worker>();
     worker->thread = std::thread([this, worker] { RunWorker(worker); });
   }
   sweeper_ = std::thread([this] { Sweep(); });
@@ -224,14 +226,15 @@ void Batcher::Serve(Worker* worker, Work* work) {
     RunIdle(work);
   } else {
     DropExpired(work->batch.expired);
-    Compute(work);
+    Compute(worker, work);
   }
   Finish(worker, work);
 }
 
 // Lets go of the jobs before it tells them: a job may be gone once it is done.
 void Batcher::Finish(Worker* worker, Work* work) {
-  if (Release(worker, *work, SecondsBetween(work->taken, Clock::now()))) wake_.notify_one();
+  const double seconds = SecondsBetween(work->taken, Clock::now()) - work->lent_seconds;
+  if (Release(worker, *work, seconds)) wake_.notify_one();
   if (std::exchange(work->idle, nullptr) != nullptr) return;
   for (size_t i = 0; i < work->batch.jobs.size(); ++i) {
     Job* job = work->batch.jobs[i];
@@ -245,7 +248,7 @@ void Batcher::Finish(Worker* worker, Work* work) {
   }
 }
 
-void Batcher::Compute(Work* work) {
+void Batcher::Compute(Worker* worker, Work* work) {
   if (work->batch.jobs.empty()) return;
   const ServedModel& model = *work->batch.jobs.front()->model;
   for (Job* job : work->batch.jobs) {
@@ -261,7 +264,7 @@ void Batcher::Compute(Work* work) {
   }
   if (work->items.empty()) return;
   const absl::Status status = Solve(work);
-  if (status.ok() && work->batch.jobs.front()->back.has_value()) GoBack(work);
+  if (status.ok() && work->batch.jobs.front()->back.has_value()) GoBack(worker, work);
   if (model.metrics != nullptr) {
     ObserveFinite(*model.metrics->batch_samples, static_cast<double>(work->batch_samples));
     const JobTimings timings = {.run = work->run, .back_seconds = work->back_seconds};
@@ -282,9 +285,21 @@ absl::Status Batcher::Solve(Work* work) {
 }
 
 // Takes the cotangents of the jobs that have their states back.
-void Batcher::GoBack(Work* work) {
-  const Clock::time_point start = Clock::now();
+void Batcher::GoBack(Worker* worker, Work* work) {
   const Job& first = *work->batch.jobs.front();
+  std::unique_ptr<Work> in_between;
+  const auto at_once = [&](std::span<BackwardItem> items) {
+    const Clock::time_point start = Clock::now();
+    absl::Status status = first.system->GoBack(*first.back, items);
+    work->back_seconds += SecondsBetween(start, Clock::now());
+    return status;
+  };
+  const auto go_back = [&](std::span<BackwardItem> items) {
+    return GoBackInSlices(items, at_once, [&](double seconds) {
+      if (in_between == nullptr) in_between = std::make_unique<Work>();
+      work->lent_seconds += ServeInBetween(worker, in_between.get(), seconds);
+    });
+  };
   std::vector<absl::Status>& statuses = work->statuses;
   for (size_t i = 0; i < statuses.size(); ++i) {
     Job* job = work->batch.jobs[i];
@@ -294,12 +309,32 @@ void Batcher::GoBack(Work* work) {
     work->back_items.back().token = job->token;
   }
   if (work->back_items.empty()) return;
-  const absl::Status status = first.system->GoBack(*first.back, work->back_items);
+  const absl::Status status = go_back(work->back_items);
   for (size_t i = 0; i < statuses.size(); ++i) {
     if (!statuses[i].ok()) continue;
-    statuses[i] = status.ok() ? work->batch.jobs[i]->FinishBack() : status;
+    statuses[i] = status.ok() ? work->batch.jobs[i]->FinishBack(go_back) : status;
   }
-  work->back_seconds = SecondsBetween(start, Clock::now());
+}
+
+// Serves short batches until some time has passed, the last of them whole. Returns the time that it
+// took.
+double Batcher::ServeInBetween(Worker* worker, Work* work, double seconds) {
+  if (worker->in_between == nullptr) return 0;
+  const Clock::time_point start = Clock::now();
+  double taken = 0;
+  for (; taken < seconds && TakeInBetween(worker->in_between.get(), work);
+       taken = SecondsBetween(start, Clock::now()))
+    Serve(worker->in_between.get(), work);
+  return taken;
+}
+
+bool Batcher::TakeInBetween(Worker* worker, Work* work) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  if (stopping_ || !schedule_.TakeShort(now, &work->batch)) return false;
+  work->Begin(now);
+  worker->running = work->batch.jobs;
+  return true;
 }
 
 void Batcher::RunIdle(Work* work) { work->idle(*work->idle_token); }
@@ -340,7 +375,10 @@ void Batcher::CancelAll() {
     idle_task_ = nullptr;
     if (idle_token_ != nullptr) idle_token_->Cancel();
     const auto cancel = [](Job* job) { job->token->Cancel(); };
-    for (const auto& worker : workers_) std::ranges::for_each(worker->running, cancel);
+    for (const auto& worker : workers_) {
+      std::ranges::for_each(worker->running, cancel);
+      std::ranges::for_each(worker->in_between->running, cancel);
+    }
     std::ranges::for_each(caller_.running, cancel);
   }
   const Clock::time_point now = Clock::now();

@@ -5,7 +5,9 @@
 // The schedule's threads: a fixed set of workers, and no other thread between a request's arrival
 // and its reply (one more looks for jobs that expire in the queue). The schedule decides what the
 // workers compute next; they hold no lock while they compute. A short job that finds nothing to
-// wait for is computed inline, where it arrives: waking a worker would take longer.
+// wait for is computed inline, where it arrives: waking a worker would take longer. A worker that
+// takes thousands of cotangents back serves short batches in between, for as long as a slice of its
+// own work took, so that no number of long requests keeps short ones waiting.
 
 #include <atomic>
 #include <chrono>
@@ -79,6 +81,8 @@ class Batcher {
   struct Worker {
     std::thread thread;
     std::vector<Job*> running;  // guarded by mutex_
+    // Stands for this one while it serves others in between; null where it does not.
+    std::unique_ptr<Worker> in_between;
   };
 
   void RunWorker(Worker* worker);
@@ -92,9 +96,11 @@ class Batcher {
   static void DropExpired(const JobList& expired);
   absl::Status Admit(Job* job, JobList* expired);
   absl::Status CheckBytes(int64_t bytes) const;
-  void Compute(Work* work);
+  void Compute(Worker* worker, Work* work);
   static absl::Status Solve(Work* work);
-  static void GoBack(Work* work);
+  void GoBack(Worker* worker, Work* work);
+  double ServeInBetween(Worker* worker, Work* work, double seconds);
+  bool TakeInBetween(Worker* worker, Work* work);
   void RunIdle(Work* work);
   void Sweep();
 

@@ -40,8 +40,12 @@ class Job {
   virtual absl::Status Prepare() { return absl::OkStatus(); }
   // Completes back_item, on a worker, once run_item is computed. An error goes to Done.
   virtual absl::Status PrepareBack() { return absl::OkStatus(); }
-  // Does, on a worker, what is left once back_item has gone back. An error goes to Done.
-  virtual absl::Status FinishBack() { return absl::OkStatus(); }
+  // Does, on a worker, what is left once back_item has gone back; what it takes back itself, it
+  // takes by `go_back`. An error goes to Done.
+  virtual absl::Status FinishBack(GoBackFunction go_back) {
+    (void)go_back;
+    return absl::OkStatus();
+  }
   // status: OK if computed, see the reports; kCancelled, kDeadlineExceeded if dropped from the
   // queue; kUnavailable if the server stops; or the error of Prepare, PrepareBack,
   // FinishBack, LoadedSystem::Run or GoBack.
@@ -62,6 +66,9 @@ class Job {
 
   RunItem run_item;
   BackwardItem back_item;  // columns: constant from Enqueue on
+
+  // What it costs, in samples: every cotangent is another way through all steps.
+  int64_t work() const { return samples * (back.has_value() ? back_item.columns : 1); }
 
   // True if both may be computed in one batch. Cotangents count as work: few do not wait for many.
   bool GoesWith(const Job& other) const {

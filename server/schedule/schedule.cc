@@ -16,7 +16,7 @@ bool HasExpired(const Job& job, Schedule::TimePoint now) {
 void Reset(Schedule::Batch* batch) {
   batch->jobs.clear();
   batch->expired.clear();
-  batch->samples = 0;
+  batch->samples = batch->work = 0;
   batch->charged = 0;
 }
 
@@ -103,18 +103,30 @@ void Schedule::HastenFor(const Job& job, ModelQueue* queue) const {
       std::min(queue->start_by, job.enqueued_ + (job.allow_delay ? wait : wait.zero()));
 }
 
-Schedule::Models::iterator Schedule::PickModel(TimePoint now) {
+bool Schedule::StartsShort(const ServedModel& model) {
+  return model.queue.jobs.front()->work() <= model.model->info().max_batch_size;
+}
+
+Schedule::Models::iterator Schedule::PickModel(TimePoint now, bool only_short) {
   auto best = ready_.end();
   for (auto it = ready_.begin(); it != ready_.end(); ++it) {
     const ModelQueue& queue = (*it)->queue;
     if (!HasInstance(queue) || StartOf(**it) > now) continue;
+    if (only_short && !StartsShort(**it)) continue;
     if (best == ready_.end() || queue.used_seconds < (*best)->queue.used_seconds) best = it;
   }
   return best;
 }
 
+bool Schedule::TakeShort(TimePoint now, Batch* batch) {
+  const auto picked = PickModel(now, true);
+  if (picked == ready_.end()) return false;
+  TakeBatch(picked, now, batch);
+  return true;
+}
+
 bool Schedule::Take(TimePoint now, Batch* batch) {
-  const auto picked = PickModel(now);
+  const auto picked = PickModel(now, false);
   if (picked == ready_.end()) return false;
   TakeBatch(picked, now, batch);
   return true;
@@ -138,9 +150,10 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, Batch* batch) {
     if (HasExpired(*job, now)) {
       batch->expired.push_back(job);
     } else if (batch->jobs.empty() ||
-               (job->GoesWith(*batch->jobs.front()) && batch->samples + job->samples <= limit)) {
+               (job->GoesWith(*batch->jobs.front()) && batch->work + job->work() <= limit)) {
       batch->jobs.push_back(job);
       batch->samples += job->samples;
+      batch->work += job->work();
     } else {
       HastenFor(*job, &model->queue);
       jobs[kept++] = job;
@@ -158,7 +171,7 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, Batch* batch) {
 void Schedule::Charge(Batch* batch) {
   ModelQueue& queue = batch->jobs.front()->model->queue;
   virtual_time_ = std::max(virtual_time_, queue.used_seconds - queue.charged_seconds);
-  batch->charged = queue.seconds_per_sample * static_cast<double>(batch->samples);
+  batch->charged = queue.seconds_per_work * static_cast<double>(batch->work);
   queue.used_seconds += batch->charged;
   queue.charged_seconds += batch->charged;
   ++queue.instances;
@@ -169,7 +182,7 @@ void Schedule::Finish(const Batch& batch, double seconds) {
   ModelQueue& queue = batch.jobs.front()->model->queue;
   queue.used_seconds += seconds - batch.charged;
   queue.charged_seconds -= batch.charged;
-  queue.seconds_per_sample = seconds / static_cast<double>(batch.samples);
+  queue.seconds_per_work = seconds / static_cast<double>(batch.work);
   --queue.instances;
 }
 

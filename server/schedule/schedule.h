@@ -6,10 +6,11 @@
 // clock, so that a test can replay them.
 //
 //  - One bounded queue per model version. A batch takes from one model all jobs that wait, go with
-//    the job that came first (Job::GoesWith), and fit into it.
+//    the job that came first (Job::GoesWith), and fit into it: their work is at most that of
+//    max_batch_size samples.
 //  - Fair shares (start-time fair queueing): whenever a worker is free, the model that has used the
 //    least virtual time is served. When a batch starts, its model is charged an estimate (seconds
-//    per sample of its last batch); when it ends, the measured time replaces the estimate. A model
+//    per work of its last batch); when it ends, the measured time replaces the estimate. A model
 //    that becomes busy starts at the current virtual time: idle time is not saved up.
 //  - While fewer samples wait for a model than make a full batch, whatever their options, the model
 //    waits until one of its jobs has waited max_delay, or for half of the time to its deadline.
@@ -48,6 +49,7 @@ class Schedule {
     JobList jobs;         // computed together; empty if every job had expired
     JobList expired;      // cancelled, or past their deadlines: to be told so
     int64_t samples = 0;  // sum over jobs
+    int64_t work = 0;     // the same of Job::work
     double charged = 0;   // seconds
   };
 
@@ -60,6 +62,9 @@ class Schedule {
 
   // Takes the next batch, which Finish ends; false if none may start now.
   bool Take(TimePoint now, Batch* batch);
+
+  // The same, of batches whose first job is no longer than a full batch of samples.
+  bool TakeShort(TimePoint now, Batch* batch);
 
   // Takes this job if nothing else waits and it may start now.
   bool TakeOnly(const Job& job, TimePoint now, Batch* batch);
@@ -90,9 +95,10 @@ class Schedule {
   using Models = std::deque<std::shared_ptr<ServedModel>>;
 
   bool HasInstance(const ModelQueue& queue) const;
+  static bool StartsShort(const ServedModel& model);
   TimePoint StartOf(const ServedModel& model) const;
   void HastenFor(const Job& job, ModelQueue* queue) const;
-  Models::iterator PickModel(TimePoint now);
+  Models::iterator PickModel(TimePoint now, bool only_short);
   void TakeBatch(Models::iterator picked, TimePoint now, Batch* batch);
   void Charge(Batch* batch);
   void RemoveExpiredOf(ModelQueue& queue, TimePoint now, JobList* expired);

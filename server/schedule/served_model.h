@@ -23,7 +23,7 @@ struct ModelQueue {
   int instances = 0;              // batches that are computed now
   double used_seconds = 0;        // virtual time: what the batches took, or are estimated to take
   double charged_seconds = 0;     // part of used_seconds: estimates for batches computed now
-  double seconds_per_sample = 0;  // of the last batch
+  double seconds_per_work = 0;    // of the last batch
   CancelToken::Clock::time_point start_by;  // latest start of the next batch
 };
 

@@ -51,9 +51,15 @@ class BackwardTrial {
   }
   ParameterGradientArgs Parameters(int n) const {
     const int dim = network().dim;
-    return {network().steps, dim,           dim,
-            n,               trial_.trajectory(), (network().steps + 1) * dim,
-            deltas_.data(),  weights_.data(),     biases_.data()};
+    return {network().steps,
+            dim,
+            dim,
+            n,
+            trial_.trajectory(),
+            (network().steps + 1) * dim,
+            deltas_.data(),
+            weights_.data(),
+            biases_.data()};
   }
 
   Gradients GoBackSequentially(int n) const {
@@ -93,9 +99,9 @@ class BackwardTrial {
  private:
   size_t Rows() const { return static_cast<size_t>(network().steps); }
   BackwardArgs Backward(int n) const {
-    return {trial_.View(),  n,          1,
-            trial_.trajectory(), final_.data(), initial_.data(),
-            deltas_.data(), dependent_.data()};
+    return {
+        trial_.View(),    n, 1, trial_.trajectory(), final_.data(), initial_.data(), deltas_.data(),
+        dependent_.data()};
   }
 
   void StepBack(int64_t l, const float* z, int sample, std::vector<double>* g, Doubles* all) const {
@@ -198,9 +204,8 @@ inline void TimeBackwardScan(const BackwardTrial& back, int n, int interval, int
       row.kernel = "backward_scan_parameters";
       Print(row, Measure([&] {
               const cudaError_t error = scan();
-              return error != cudaSuccess
-                         ? error
-                         : LaunchParameterGradients(back.Parameters(n), nullptr);
+              return error != cudaSuccess ? error
+                                          : LaunchParameterGradients(back.Parameters(n), nullptr);
             }));
       if (once) return;
     }

@@ -128,6 +128,7 @@ void CheckDenseChain(int input_dim, int hidden, int output_dim, int n) {
           entry += double{second[i * hidden + k]} * slope[k] * first[k * input_dim + j];
         row_sum += std::fabs(entry);
       }
+      Check(std::isfinite(got[s * output_dim + i]), name + ": no finite output");
       error = std::max(error, std::fabs(got[s * output_dim + i] - y));
       largest = std::max(largest, row_sum);
     }

@@ -173,7 +173,7 @@ double WorstState(const A& got, const B& want, int dim, double floor = 1e-2) {
   for (size_t at = 0; at < got.size(); at += dim) {
     double error = 0, size = floor;
     for (int i = 0; i < dim; ++i) {
-      if (!std::isfinite(got[at + i])) return INFINITY;
+      if (!std::isfinite(got[at + i]) || !std::isfinite(want[at + i])) return INFINITY;
       error = std::max(error, std::fabs(double{got[at + i]} - want[at + i]));
       size = std::max(size, std::fabs(double{want[at + i]}));
     }

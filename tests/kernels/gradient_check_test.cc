@@ -27,9 +27,9 @@ TEST(GradientCheckTest, RightSystemsPass) {
                                         .gain = 1,
                                         .input_dim = outer ? 4 : 0,
                                         .output_dim = outer ? 3 : 0});
-      const absl::Status status = GradientCheckRig(stack.spec(), *cpu::NewCpuBackend(),
-                                                   reference::NewReferenceBackend())
-                                      .Check();
+      const absl::Status status =
+          GradientCheckRig(stack.spec(), *cpu::NewCpuBackend(), reference::NewReferenceBackend())
+              .Check();
       EXPECT_TRUE(status.ok()) << status;
     }
   }
@@ -49,9 +49,9 @@ TEST(GradientCheckTest, HardSystemsPassToo) {
                                         .activation = activation,
                                         .gain = activation == Activation::kTanh ? gain : 1.2,
                                         .seed = 4});
-      const absl::Status status = GradientCheckRig(stack.spec(), *cpu::NewCpuBackend(),
-                                                   reference::NewReferenceBackend())
-                                      .Check();
+      const absl::Status status =
+          GradientCheckRig(stack.spec(), *cpu::NewCpuBackend(), reference::NewReferenceBackend())
+              .Check();
       EXPECT_TRUE(status.ok()) << gain << " " << status;
     }
   }
@@ -80,11 +80,10 @@ TEST(GradientCheckTest, OtherGradientsAreSeen) {
     std::unique_ptr<Backend> inner_ = *cpu::NewCpuBackend();
   };
 
-  ExpectError(GradientCheckRig(stack.spec(), *cpu::NewCpuBackend(),
-                               std::make_unique<OtherModel>(other))
-                  .Check(),
-              absl::StatusCode::kDataLoss,
-              "gradients of the sequential backward pass are off by");
+  ExpectError(
+      GradientCheckRig(stack.spec(), *cpu::NewCpuBackend(), std::make_unique<OtherModel>(other))
+          .Check(),
+      absl::StatusCode::kDataLoss, "gradients of the sequential backward pass are off by");
 }
 
 TEST(GradientCheckTest, StopsWhereNobodyWaits) {

@@ -53,8 +53,8 @@ cudaError_t Launch(const BackwardScanArgs& args, const NewtonShape& shape, cudaS
   if (shape.num_blocks < 1 || shape.num_blocks > kChainNodes ||
       shape.num_warps * kWarpSize > kMaxThreads<W>)
     return cudaErrorInvalidValue;
-  const size_t bytes = BackwardMemory<W>::Bytes(args.tree, args.shooting_interval,
-                                                args.backward.num_columns);
+  const size_t bytes =
+      BackwardMemory<W>::Bytes(args.tree, args.shooting_interval, args.backward.num_columns);
   const ClusterLauncher launcher(shape, args.workspace == nullptr ? bytes : 0, stream);
   return args.workspace == nullptr
              ? cudaLaunchKernelEx(&launcher.config, BackwardScanKernel<W, false>, args)
@@ -82,8 +82,8 @@ cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, cudaStre
   const int64_t weights = args.num_layers * args.rows * args.cols;
   const int64_t blocks = (weights - 1) / kParameterThreads + 1;
   const int64_t most = 1 << 20;
-  ParameterGradientKernel<<<static_cast<unsigned>(blocks < most ? blocks : most),
-                            kParameterThreads, 0, stream>>>(args);
+  ParameterGradientKernel<<<static_cast<unsigned>(blocks < most ? blocks : most), kParameterThreads,
+                            0, stream>>>(args);
   return cudaGetLastError();
 }
 

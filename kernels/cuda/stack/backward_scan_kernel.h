@@ -12,9 +12,10 @@
 //   (4) every interval   g from its node on the chain down to its own end, then through its steps
 //                                                                           D^2 a step
 //
-// (3) and (4) are done for every column g of the sample, (1) and (2) once. Matrices are kept as they are and multiplied by their columns: nothing is transposed. The input
-// of the scan is a vector, so no product of matrices is made above the chain, nor for the node at
-// the right end of a level, which nothing follows. The shape depends on P alone.
+// (3) and (4) are done for every column g of the sample, (1) and (2) once. Matrices are kept as
+// they are and multiplied by their columns: nothing is transposed. The input of the scan is a
+// vector, so no product of matrices is made above the chain, nor for the node at the right end of a
+// level, which nothing follows. The shape depends on P alone.
 
 #include <cstdint>
 
@@ -77,8 +78,8 @@ class BackwardScan {
     return args.workspace + block * Stride(args);
   }
   static DEEPPCR_DEVICE int64_t Stride(const BackwardScanArgs& args) {
-    return static_cast<int64_t>(BackwardMemory<W>::Bytes(args.tree, args.shooting_interval,
-                                                         args.backward.num_columns));
+    return static_cast<int64_t>(
+        BackwardMemory<W>::Bytes(args.tree, args.shooting_interval, args.backward.num_columns));
   }
   // Address in another block's memory that corresponds to `local` in this block's memory.
   DEEPPCR_DEVICE const float* Remote(float* local, int block) const {

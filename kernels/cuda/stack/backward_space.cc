@@ -52,8 +52,8 @@ int64_t MostWorkspaceBytes(const Device& device, const StackModel& model,
   for (int64_t interval = limits.min_shooting_interval; interval <= steps; ++interval) {
     const int64_t intervals = NumIntervals(model.shape(), interval);
     interval = intervals == 1 ? steps : (steps - 1) / (intervals - 1);
-    most = std::max(most, BackwardWorkspaceBytes(ScanSize(model, interval, limits.columns),
-                                                 device.limits()));
+    most = std::max(
+        most, BackwardWorkspaceBytes(ScanSize(model, interval, limits.columns), device.limits()));
   }
   return most;
 }
@@ -150,12 +150,11 @@ class CudaBackwardSpace final : public BackwardSpace, public BackwardScan {
     const BackwardScanSize size = ScanSize(model_, shooting_interval, columns_);
     const NewtonShape shape = ChooseBackwardShape(size, num_samples, device_.limits());
     LaunchOutputs(num_samples);
-    stream_->Launch(
-        BackwardScanArgs{.backward = Args(num_samples, initial_),
-                         .tree = IntervalTree(size.num_intervals, shape.num_blocks),
-                         .shooting_interval = size.shooting_interval,
-                         .workspace = shape.in_workspace ? workspace_.data() : nullptr},
-        shape);
+    stream_->Launch(BackwardScanArgs{.backward = Args(num_samples, initial_),
+                                     .tree = IntervalTree(size.num_intervals, shape.num_blocks),
+                                     .shooting_interval = size.shooting_interval,
+                                     .workspace = shape.in_workspace ? workspace_.data() : nullptr},
+                    shape);
     LaunchInputs(num_samples, initial_);
     stream_->Wait([] {});
     CopyDeltas(num_samples);

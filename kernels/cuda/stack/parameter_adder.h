@@ -54,7 +54,7 @@ class ParameterAdder {
   Device& device_;
   const SystemShape shape_;
   const int64_t inputs_dim_, outputs_dim_;  // of the layers around the recurrence; 0: none
-  std::mutex mutex_;  // guards all that follows
+  std::mutex mutex_;                        // guards all that follows
   std::unique_ptr<Stream> stream_;
   DeviceBuffer<float> gathered_inputs_, gathered_deltas_;  // mapped
   DeviceBuffer<float> inputs_, deltas_, weights_, biases_;

@@ -13,6 +13,7 @@
 #include "kernels/reference/reference_backend.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/testing/backward_rig.h"
+#include "tests/testing/larger.h"
 #include "tests/testing/plain_backward.h"
 #include "tests/testing/random_diffusion.h"
 #include "tests/testing/solver_rig.h"
@@ -36,11 +37,11 @@ double Difference(const std::vector<float>& a, const std::vector<float>& b, int6
   for (size_t at = 0; at < a.size() && size > 0; at += static_cast<size_t>(size)) {
     double error = 0, scale = 0;
     for (size_t i = at; i < at + static_cast<size_t>(size); ++i) {
-      error = std::max(error, std::fabs(double{a[i]} - b[i]));
-      scale = std::max(scale, std::fabs(double{b[i]}));
+      error = Larger(error, std::fabs(double{a[i]} - b[i]));
+      scale = Larger(scale, std::fabs(double{b[i]}));
       if (!std::isfinite(a[i])) return INFINITY;
     }
-    if (error > 0) worst = std::max(worst, error / scale);
+    if (error > 0) worst = Larger(worst, error / scale);
   }
   return worst;
 }
@@ -63,8 +64,8 @@ class BackwardTest : public ::testing::TestWithParam<size_t> {
     if (stack == nullptr ? backend().programs : dim <= backend().max_reversed_dim) return true;
     const auto made = backend().create();
     const auto system = made->NewSystem(spec, {.backward = true});
-    EXPECT_TRUE(absl::IsUnimplemented(
-        system.ok() ? (*system)->NewBackwardSpace({}).status() : system.status()));
+    EXPECT_TRUE(absl::IsUnimplemented(system.ok() ? (*system)->NewBackwardSpace({}).status()
+                                                  : system.status()));
     return false;
   }
 
@@ -364,7 +365,7 @@ void CheckDifferences(const std::vector<double>& at, const std::vector<float>& o
                       const float* gradient, const Outputs& outputs) {
   constexpr double kDistance = 1e-6;
   double scale = 0;
-  for (size_t k = 0; k < at.size(); ++k) scale = std::max(scale, std::fabs(double{gradient[k]}));
+  for (size_t k = 0; k < at.size(); ++k) scale = Larger(scale, std::fabs(double{gradient[k]}));
   for (size_t k = 0; k < at.size(); ++k) {
     std::vector<double> above = at, below = at;
     above[k] += kDistance;

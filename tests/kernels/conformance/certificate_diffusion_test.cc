@@ -13,6 +13,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/program/denoiser_program.h"
 #include "kernels/solver/registry.h"
+#include "tests/testing/larger.h"
 #include "tests/testing/random_diffusion.h"
 #include "tests/testing/rounding_gate.h"
 #include "tests/testing/solver_rig.h"
@@ -71,10 +72,10 @@ double ErrorOf(const std::vector<float>& a, const std::vector<float>& b, int64_t
     if (l % options.shooting_interval != 0 && l != steps) continue;
     double size = 0, error = 0;
     for (int64_t i = l * dim; i < (l + 1) * dim; ++i) {
-      size = std::max(size, std::fabs(double{a[i]}));
-      error = std::max(error, std::fabs(double{a[i]} - b[i]));
+      size = Larger(size, std::fabs(double{a[i]}));
+      error = Larger(error, std::fabs(double{a[i]} - b[i]));
     }
-    worst = std::max(worst, error / (options.rtol * size + options.atol));
+    worst = Larger(worst, error / (options.rtol * size + options.atol));
   }
   return worst;
 }

@@ -23,6 +23,7 @@
 #include "kernels/program/cost.h"
 #include "kernels/program/optimize.h"
 #include "kernels/solver/registry.h"
+#include "tests/testing/larger.h"
 #include "tests/testing/solver_rig.h"
 
 namespace deeppcr::testing {
@@ -307,10 +308,10 @@ double ErrorOf(const std::vector<float>& a, const std::vector<float>& b, const S
     if (l % options.shooting_interval != 0 && l != shape.num_steps) continue;
     double size = 0, error = 0;
     for (int64_t i = l * shape.state_dim; i < (l + 1) * shape.state_dim; ++i) {
-      size = std::max(size, std::fabs(double{a[i]}));
-      error = std::max(error, std::fabs(double{a[i]} - b[i]));
+      size = Larger(size, std::fabs(double{a[i]}));
+      error = Larger(error, std::fabs(double{a[i]} - b[i]));
     }
-    worst = std::max(worst, error / (options.rtol * size + options.atol));
+    worst = Larger(worst, error / (options.rtol * size + options.atol));
   }
   return worst;
 }

@@ -73,8 +73,7 @@ class GradientRig {
       const BackwardItem& item, const std::optional<StateError>& state_error) {
     const std::optional<StateError> errors[] = {state_error};
     return EstimateGradientErrors(
-        rig_.shape().state_dim, item, errors,
-        [&](std::span<BackwardItem> items) {
+        rig_.shape().state_dim, item, errors, [&](std::span<BackwardItem> items) {
           const absl::Status status = runner_->Run({}, items);
           if (spoiled_ >= 0)
             items[0].initial[spoiled_ * attack_.state_dim + static_cast<int64_t>(element_)] = NAN;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/testing/larger.h"
 #include "tests/testing/random_diffusion.h"
 #include "tests/testing/solver_rig.h"
 
@@ -36,10 +37,10 @@ double WorstError(const Solved& got, const Solved& want, const ResolvedOptions& 
     double error = 0, size = 0;
     for (int64_t i = 0; i < dim; ++i) {
       const double state = want.trajectory[at + i];
-      error = std::max(error, std::fabs(got.trajectory[at + i] - state));
-      size = std::max(size, std::fabs(state));
+      error = Larger(error, std::fabs(got.trajectory[at + i] - state));
+      size = Larger(size, std::fabs(state));
     }
-    worst = std::max(worst, error / (size + options.atol / options.rtol));
+    worst = Larger(worst, error / (size + options.atol / options.rtol));
   }
   return worst;
 }

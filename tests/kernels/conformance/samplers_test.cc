@@ -12,6 +12,7 @@
 #include "kernels/solver/registry.h"
 #include "tests/kernels/conformance/causality.h"
 #include "tests/testing/backward_rig.h"
+#include "tests/testing/larger.h"
 #include "tests/testing/random_diffusion.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
@@ -143,8 +144,8 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double error = 0, scale = 0;
   for (size_t i = 0; i < a.size(); ++i) {
-    error = std::max(error, std::fabs(double{a[i]} - b[i]));
-    scale = std::max(scale, std::fabs(double{b[i]}));
+    error = Larger(error, std::fabs(double{a[i]} - b[i]));
+    scale = Larger(scale, std::fabs(double{b[i]}));
   }
   return error == 0 ? 0 : error / scale;
 }

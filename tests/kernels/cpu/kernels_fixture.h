@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/cpu/packed_dense.h"
+#include "tests/testing/larger.h"
 #include "tests/testing/packed_layers.h"
 #include "tests/testing/systems.h"
 
@@ -42,7 +43,7 @@ inline Vector Product(const Vector& a, const Vector& b, int64_t dim) {
 
 inline double Largest(const Vector& a) {
   double largest = 0;
-  for (const double x : a) largest = std::max(largest, std::fabs(x));
+  for (const double x : a) largest = Larger(largest, std::fabs(x));
   return largest;
 }
 

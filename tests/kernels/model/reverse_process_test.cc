@@ -13,6 +13,7 @@
 #include "kernels/model/timesteps.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/golden.h"
+#include "tests/testing/larger.h"
 
 namespace deeppcr::testing {
 namespace {
@@ -32,7 +33,7 @@ const json& Golden() {
 
 double Largest(const Vector& values) {
   double largest = 0;
-  for (const double value : values) largest = std::max(largest, std::abs(value));
+  for (const double value : values) largest = Larger(largest, std::abs(value));
   return largest;
 }
 

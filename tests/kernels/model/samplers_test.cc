@@ -12,6 +12,7 @@
 #include "kernels/model/reverse_process.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/golden.h"
+#include "tests/testing/larger.h"
 
 namespace deeppcr::testing {
 namespace {
@@ -31,7 +32,7 @@ const json& Runs() {
 
 double LargestOf(const Vector& values) {
   double largest = 0;
-  for (const double value : values) largest = std::max(largest, std::abs(value));
+  for (const double value : values) largest = Larger(largest, std::abs(value));
   return largest;
 }
 

@@ -103,6 +103,7 @@ TEST(NormalsTest, HasTheDistributionOfANormal) {
   for (size_t i = 0; i < normals.size(); ++i) {
     const double expected = 0.5 * std::erfc(-static_cast<double>(normals[i]) / std::sqrt(2.0));
     const double found = (static_cast<double>(i) + 0.5) / static_cast<double>(kDraws);
+    ASSERT_TRUE(std::isfinite(normals[i]));
     distance = std::max(distance, std::abs(expected - found));
   }
   // The share of seeds beyond this bound is 2 exp(-2 x 2.5^2) = 7e-6.

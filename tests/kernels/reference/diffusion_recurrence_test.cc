@@ -14,6 +14,7 @@
 #include "kernels/reference/recurrence.h"
 #include "kernels/reference/reference_backend.h"
 #include "tests/kernels/reference/mutable_diffusion.h"
+#include "tests/testing/larger.h"
 
 namespace deeppcr {
 namespace {
@@ -122,7 +123,7 @@ double Distance(const std::vector<Vector>& a, const std::vector<Vector>& b) {
   double largest = 0;
   for (size_t l = 0; l < a.size(); ++l)
     for (size_t k = 0; k < a[l].size(); ++k)
-      largest = std::max(largest, std::fabs(a[l][k] - b[l][k]) / (1 + std::fabs(b[l][k])));
+      largest = Larger(largest, std::fabs(a[l][k] - b[l][k]) / (1 + std::fabs(b[l][k])));
   return largest;
 }
 

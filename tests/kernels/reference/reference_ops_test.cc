@@ -10,6 +10,7 @@
 #include <string>
 
 #include "tests/testing/golden.h"
+#include "tests/testing/larger.h"
 
 namespace deeppcr::testing {
 namespace {
@@ -21,7 +22,7 @@ constexpr double kRelative = 1e-12;
 
 double Largest(const Vector& a) {
   double largest = 0;
-  for (const double x : a) largest = std::max(largest, std::fabs(x));
+  for (const double x : a) largest = Larger(largest, std::fabs(x));
   return largest;
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/kernels/cpu/diffusion/diffusion_process.h"
+#include "tests/testing/larger.h"
 
 namespace deeppcr::testing {
 namespace {
@@ -163,7 +164,7 @@ TEST_P(DiffusionIntervalsTest, ProbesMeasureTheRoundingOfAWholeTrajectory) {
       process.recurrence->Propagate(intervals.Pass(false, true));
       double error = 0, probe = 0;
       for (int64_t i = 0; i < c.dim; ++i) {
-        error = std::max(error, std::fabs(trajectory[end * c.dim + i] - plain[i]));
+        error = Larger(error, std::fabs(trajectory[end * c.dim + i] - plain[i]));
         for (int64_t j = 1; j < kColumns; ++j)
           probe = std::max(std::fabs(double{intervals.Propagated(0, j)[i]}), probe);
       }

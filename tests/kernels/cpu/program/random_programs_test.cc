@@ -21,6 +21,7 @@
 #include "kernels/program/optimize.h"
 #include "tests/kernels/cpu/diffusion/plain_diffusion.h"
 #include "tests/kernels/program/random_program.h"
+#include "tests/testing/larger.h"
 
 namespace deeppcr::cpu {
 namespace {
@@ -113,7 +114,7 @@ class System {
 
 double LargestOf(std::span<const double> x) {
   double largest = 0;
-  for (const double e : x) largest = std::max(largest, std::fabs(e));
+  for (const double e : x) largest = Larger(largest, std::fabs(e));
   return largest;
 }
 
@@ -216,7 +217,7 @@ TEST_P(RandomProgramsTest, StepsAndMatricesAreThoseInDouble) {
     const double size = LargestOf(want), slope = LargestOf(jacobian);
     for (int64_t i = 0; i < dim; ++i) {
       const double error = std::fabs(z[i] - want[i]);
-      worst = std::max(worst, error / size);
+      worst = Larger(worst, error / size);
       ASSERT_LE(error, 2e-4 * size) << "element " << i;
       float probe = 0;
       for (int64_t v = 1; v < kColumns; ++v)
@@ -509,7 +510,7 @@ TEST_P(RandomProgramsTest, ProbesWakeUnitsAtRest) {
   for (int form = 0; form <= 4; ++form) {
     for (const float side : {-0x1p-23F, 0.0F, 0x1p-23F}) {
       float largest = 0;
-      for (const float probe : unit(form, side)) largest = std::max(largest, std::fabs(probe));
+      for (const float probe : unit(form, side)) largest = Larger(largest, std::fabs(probe));
       EXPECT_GT(largest, 0) << "form " << form << ", side " << side;
     }
   }

@@ -166,9 +166,8 @@ simt::Outcome GoStepByStep(const cuda::BackwardArgs& args, const BackwardLaunch&
     const int32_t begin = end > launch.piece ? end - launch.piece : 0;
     cuda::BackwardStepsArgs piece = {.backward = args, .begin = begin, .end = end};
     if (end < steps) piece.backward.final_gradients = args.initial_gradients;
-    outcome = simt::Execute(shape, schedule, [&](simt::Thread& thread) {
-      cuda::GoBackSequentially<W>(thread, piece);
-    });
+    outcome = simt::Execute(
+        shape, schedule, [&](simt::Thread& thread) { cuda::GoBackSequentially<W>(thread, piece); });
     end = begin;
   }
   return outcome;
