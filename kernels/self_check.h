@@ -25,6 +25,8 @@
 // A plan that was made for another number of steps is judged by one sample, without single
 // updates and short intervals, and its choices need not converge.
 //
+// The backward pass has a check of its own (kernels/gradient_check.h).
+//
 // What it cannot see: faults that are rarer than that, or that come with load; values that no
 // calibration input leads to; a guess or a confirmation that is wrong, as it changes which answers
 // are certified but none that are certified here; matrices that are off by less than a fiftieth.

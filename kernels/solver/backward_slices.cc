@@ -84,8 +84,8 @@ class Slices {
  private:
   absl::Status RunSamples(const BackwardItem& item) {
     for (int64_t first = 0; first < item.samples.num_samples;) {
-      const int64_t n = std::min(std::max<int64_t>(1, size_ / item.columns),
-                                 item.samples.num_samples - first);
+      const int64_t n =
+          std::min(std::max<int64_t>(1, size_ / item.columns), item.samples.num_samples - first);
       BackwardItem part = SamplesOf(item, first, n);
       DEEPPCR_RETURN_IF_ERROR(RowsOf(part) > size_ ? RunColumns(part) : RunSlice({&part, 1}));
       first += n;
@@ -120,7 +120,7 @@ class Slices {
 
   const GoBackFunction go_back_;
   const absl::FunctionRef<void(double)> pause_;
-  int64_t left_;                // rows that have not gone back
+  int64_t left_;               // rows that have not gone back
   int64_t size_ = kLeastRows;  // rows of the next slice
 };
 

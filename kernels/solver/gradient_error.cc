@@ -80,7 +80,7 @@ constexpr double kLeastGradient = 0x1p24 * kLeastNormal;
 // displacement's weight; infinite or NaN where the result has no digits. Nothing is known of a
 // result that is zero and stays it, as that by noise which has no part in a process.
 std::optional<double> LargestChange(std::span<const float> result, std::span<const float> displaced,
-                     int64_t columns) {
+                                    int64_t columns) {
   std::optional<double> largest;
   const auto size = static_cast<int64_t>(result.size()) / columns;
   for (int64_t j = 0; j < columns && size > 0; ++j) {

@@ -92,8 +92,7 @@ absl::Status WayBack::EstimateErrors(GoBackFunction go_back, const ResolvedOptio
     if (!report.error_estimate.has_value()) continue;
     error = {.relative = *report.error_estimate, .floor = options.atol / options.rtol};
   }
-  DEEPPCR_ASSIGN_OR_RETURN(errors_,
-                           EstimateGradientErrors(state_dim_, item, of_states, go_back));
+  DEEPPCR_ASSIGN_OR_RETURN(errors_, EstimateGradientErrors(state_dim_, item, of_states, go_back));
   return absl::OkStatus();
 }
 

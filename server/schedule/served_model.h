@@ -18,12 +18,12 @@ class Job;
 // The queue of one model version, and its account in fair queueing. Read and written by Schedule
 // alone, under the lock of its caller.
 struct ModelQueue {
-  std::deque<Job*> jobs;          // that wait, by arrival
-  int64_t samples = 0;            // of jobs
-  int instances = 0;              // batches that are computed now
-  double used_seconds = 0;        // virtual time: what the batches took, or are estimated to take
-  double charged_seconds = 0;     // part of used_seconds: estimates for batches computed now
-  double seconds_per_work = 0;    // of the last batch
+  std::deque<Job*> jobs;        // that wait, by arrival
+  int64_t samples = 0;          // of jobs
+  int instances = 0;            // batches that are computed now
+  double used_seconds = 0;      // virtual time: what the batches took, or are estimated to take
+  double charged_seconds = 0;   // part of used_seconds: estimates for batches computed now
+  double seconds_per_work = 0;  // of the last batch
   CancelToken::Clock::time_point start_by;  // latest start of the next batch
 };
 

@@ -80,7 +80,8 @@ class BackwardSlicesTest : public ::testing::Test {
 
 TEST_F(BackwardSlicesTest, GiveWhatOneCallGives) {
   for (const BackwardOptions& options :
-       {BackwardOptions{}, BackwardOptions{.way = BackwardWay::kParallel, .shooting_interval = 3}}) {
+       {BackwardOptions{},
+        BackwardOptions{.way = BackwardWay::kParallel, .shooting_interval = 3}}) {
     for (const double seconds : {0.0, 0.1}) {  // of a slice: they grow, or stay as small as may be
       for (const auto& [n, m] : std::vector<std::pair<int64_t, int64_t>>{
                {1, 1}, {3, 1}, {100, 1}, {1, 32}, {1, 33}, {1, 700}, {5, 40}, {7, 9}, {40, 20}}) {
