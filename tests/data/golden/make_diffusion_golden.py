@@ -17,12 +17,11 @@ import pathlib
 
 import numpy as np
 import torch
-from torch import nn
 
 from make_scheduler_golden import (CLASSES, PREDICTIONS, SAMPLERS, SPACINGS, betas_of,
                                    diffusers_step, float64_step, short)
+from torch_denoisers import EPSILON, Denoiser
 
-EPSILON = 1e-6
 CLASS_COUNT, CONDITION_DIM = 3, 2
 MAX_STEPS = 20
 # DDIMScheduler goes to timestep - T // n: the next entry of its list for every n with leading and
@@ -38,94 +37,6 @@ NETWORKS = (
     ("adaln_class", "adaln_mlp", "silu", 3, 4, 2, 4, "class"),
     ("adaln_vector", "adaln_mlp", "relu", 2, 6, 1, 8, "vector"),
 )
-
-
-# ---- The denoisers in PyTorch ----
-
-MODULES = {"silu": nn.SiLU, "gelu": nn.GELU, "tanh": nn.Tanh, "relu": nn.ReLU,
-           "gelu_tanh": lambda: nn.GELU(approximate="tanh")}
-
-
-class TimeEmbed(nn.Module):
-    def __init__(self, frequencies, width):
-        super().__init__()
-        self.half = frequencies // 2
-        self.mlp = nn.Sequential(nn.Linear(frequencies, width), nn.SiLU(), nn.Linear(width, width))
-
-    def forward(self, t):
-        args = t * torch.exp(-math.log(10000) * torch.arange(self.half) / self.half)
-        return self.mlp(torch.cat([torch.cos(args), torch.sin(args)]))
-
-
-class ResidualBlock(nn.Module):
-    def __init__(self, width, activation):
-        super().__init__()
-        self.linear, self.modulation = nn.Linear(width, width), nn.Linear(width, width)
-        self.act = MODULES[activation]()
-
-    def forward(self, h, y):
-        return h + self.act(self.linear(h) + self.modulation(nn.functional.silu(y)))
-
-
-class AdaLnBlock(nn.Module):
-    def __init__(self, width, activation):
-        super().__init__()
-        self.in_ln = nn.LayerNorm(width, eps=EPSILON)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, width), MODULES[activation](), nn.Linear(width, width))
-        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 3 * width))
-
-    def forward(self, h, y):
-        shift, scale, gate = self.adaLN_modulation(y).chunk(3, dim=-1)
-        return h + gate * self.mlp(self.in_ln(h) * (1 + scale) + shift)
-
-
-class ResidualFinal(nn.Module):
-    def __init__(self, width, dim):
-        super().__init__()
-        self.linear = nn.Linear(width, dim)
-
-    def forward(self, h, _):
-        return self.linear(h)
-
-
-class AdaLnFinal(nn.Module):
-    def __init__(self, width, dim):
-        super().__init__()
-        self.norm_final = nn.LayerNorm(width, eps=EPSILON, elementwise_affine=False)
-        self.linear = nn.Linear(width, dim)
-        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 2 * width))
-
-    def forward(self, h, y):
-        shift, scale = self.adaLN_modulation(y).chunk(2, dim=-1)
-        return self.linear(self.norm_final(h) * (1 + scale) + shift)
-
-
-class Denoiser(nn.Module):
-    def __init__(self, kind, activation, dim, width, blocks, frequencies, condition):
-        super().__init__()
-        residual = kind == "residual_mlp"
-        block, final = (ResidualBlock, ResidualFinal) if residual else (AdaLnBlock, AdaLnFinal)
-        self.condition = condition
-        self.input_proj = nn.Linear(dim, width)
-        self.time_embed = TimeEmbed(frequencies, width)
-        if condition == "class":
-            self.class_embed = nn.Embedding(CLASS_COUNT, width)
-        if condition == "vector":
-            self.cond_embed = nn.Linear(CONDITION_DIM, width)
-        self.res_blocks = nn.ModuleList([block(width, activation) for _ in range(blocks)])
-        self.final_layer = final(width, dim)
-
-    def forward(self, z, t, label, vector):
-        y = self.time_embed(t)
-        if self.condition == "class":
-            y = y + self.class_embed.weight[label]
-        if self.condition == "vector":
-            y = y + self.cond_embed(vector)
-        h = self.input_proj(z)
-        for block in self.res_blocks:
-            h = block(h, y)
-        return self.final_layer(h, y)
 
 
 # ---- The same formulas in float64, independent of PyTorch's modules ----
@@ -209,7 +120,8 @@ def make_network(index, row):
     """One network with its inputs, and the module."""
     name, kind, activation, dim, width, blocks, frequencies, condition = row
     random = np.random.Generator(np.random.PCG64(7000 + index))
-    module = Denoiser(kind, activation, dim, width, blocks, frequencies, condition)
+    module = Denoiser(kind, activation, dim, width, blocks, frequencies, condition, CLASS_COUNT,
+                      CONDITION_DIM)
     for key, parameter in module.named_parameters():
         # Layer norms multiply by about 1; all else is large enough to matter everywhere.
         value = draw(random, 0.5, *parameter.shape) + ("in_ln.weight" in key)
