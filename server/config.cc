@@ -169,6 +169,12 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Switch("gradients", &C::gradients,
                          "Answer Gradient. Models take the weights of their recurrence once more, "
                          "and a second workspace of up to --max_workspace_bytes per thread."));
+  specs.push_back(Integer("max_trajectory_bytes", "bytes", 0, int64_t{1} << 40,
+                          &C::max_trajectory_bytes,
+                          "With --gradients: memory for trajectories that requests keep for a "
+                          "following Gradient; the oldest make room. 0: none are kept."));
+  specs.push_back(Real("trajectory_seconds", "seconds", 0.1, 86400, &C::trajectory_seconds,
+                       "How long a trajectory is kept at most."));
 }
 
 void AddNetworkFlags(std::vector<FlagSpec>& specs) {

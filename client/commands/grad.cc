@@ -18,6 +18,7 @@
 #include "client/progress.h"
 #include "client/solver_options.h"
 #include "client/table.h"
+#include "kernels/base/file.h"
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -25,13 +26,15 @@
 namespace deeppcr {
 namespace {
 
+constexpr int64_t kMaxKeptBytes = int64_t{64} << 20;  // of the file of --kept
+
 struct GradFlags {
   ModelFlags model;
   InputFlags inputs;
   GenerationFlags generation;
   SolverFlags solver;
   uint64_t first_sample = 0;
-  std::string initial_noise, step_noise, previous, states;
+  std::string initial_noise, step_noise, previous, states, kept;
   std::string cotangent, final_cotangent, loss, target, target_class;
   std::string way;
   int32_t way_interval = 0;
@@ -70,6 +73,10 @@ void AddSources(CLI::App* app, GradFlags* flags) {
               "states to go back along [n, L + 1, D], as --trajectory wrote them of the same "
               "samples; nothing is solved then",
               &flags->states);
+  AddPathFlag(app, "--kept",
+              "go back along the states that --keep FILE of forward or generate has left on the "
+              "server; samples whose states are gone are solved again",
+              &flags->kept);
 }
 
 void AddSeeds(CLI::App* app, GradFlags* flags) {
@@ -169,6 +176,13 @@ absl::Status CheckFlags(const GradFlags& flags) {
         "states: expected no --estimate_error beside it: their error is not known");
   if (!flags.states.empty() && !(flags.outputs.empty() && flags.trajectory.empty()))
     return InvalidArgument("states: expected no --outputs and no --trajectory beside it");
+  if (!flags.kept.empty() &&
+      (!flags.states.empty() || !flags.previous.empty() || !flags.loss.empty() ||
+       flags.estimate_error || !flags.outputs.empty() || !flags.trajectory.empty() ||
+       flags.batch_size > 0))
+    return InvalidArgument(
+        "kept: expected no --states, --previous, --loss, --estimate_error, --outputs, --trajectory "
+        "and --batch_size beside it");
   absl::Status status;
   for (const std::string* path :
        {&flags.inputs.path, &flags.initial_noise, &flags.cotangent, &flags.final_cotangent,
@@ -315,6 +329,12 @@ absl::Status PrepareSeeds(const GradFlags& flags, const v1::GetModelResponse& mo
   task.way = flags.way == "parallel" ? v1::BACKWARD_WAY_PARALLEL : v1::BACKWARD_WAY_SEQUENTIAL;
   task.shooting_interval = flags.way_interval;
   task.estimate_error = flags.estimate_error;
+  if (!flags.kept.empty()) {
+    DEEPPCR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.kept, kMaxKeptBytes));
+    absl::StatusOr<std::vector<KeptStates>> kept = ParseKept(text);
+    if (!kept.ok()) return WithContext(kept.status(), flags.kept);
+    task.kept = *std::move(kept);
+  }
   if (!flags.out.empty()) task.gradients.push_back(v1::GRADIENT_BY_INPUTS);
   if (!flags.initial_out.empty()) task.gradients.push_back(v1::GRADIENT_BY_INITIAL_STATE);
   if (!flags.noise_out.empty()) task.gradients.push_back(v1::GRADIENT_BY_STEP_NOISE);
@@ -387,6 +407,11 @@ void PrintSummary(const BatchedGradientResult& result, const GradientTask& task,
         task.estimate_error ? ErrorText(result) : "");
   }
   absl::FPrintF(stderr, "%s", WarningsText(totals));
+  if (result.solved_again > 0)
+    absl::FPrintF(stderr,
+                  "warning: the server keeps the states of %d of %d samples no more; they were "
+                  "solved again\n",
+                  result.solved_again, num_samples);
   if (overflowed > 0)
     absl::FPrintF(stderr, "warning: the gradients of %d of %d samples overflowed\n", overflowed,
                   num_samples);

@@ -23,21 +23,26 @@ bool HasCotangents(const v1::GradientRequest& request) {
   return request.has_cotangents() || request.has_final_state_cotangents();
 }
 
-// Decodes the states to go back along. What would be solved for has no place beside them.
+// Decodes the states to go back along, or their handle. What would be solved for has no place
+// beside them.
 absl::Status DecodeTrajectory(const v1::GradientRequest& request, const ModelInfo& info,
                               SolveInput* solve, GradientInput* input) {
-  if (!request.has_trajectory()) return absl::OkStatus();
+  input->handle = request.trajectory_handle();
+  if (!request.has_trajectory() && input->handle.empty()) return absl::OkStatus();
+  if (request.has_trajectory() && !input->handle.empty())
+    return Mismatch(input->names.handle, "none beside a trajectory", "one");
   constexpr std::string_view kNone = "none beside a trajectory, as nothing is solved";
-  if (request.has_options()) return Mismatch("options", kNone, "some");
+  if (request.has_options()) return Mismatch(input->names.options, kNone, "some");
   if (request.loss() != v1::LOSS_UNSPECIFIED)
     return Mismatch("loss", "none beside a trajectory, as there are no outputs: set cotangents",
                     v1::Loss_Name(request.loss()));
   if (request.estimate_error())
     return Mismatch("estimate_error", "none beside a trajectory, whose error is not known", "true");
+  solve->options.solver = "sequential";  // of which plans choose nothing
+  if (!request.has_trajectory()) return absl::OkStatus();
   const ExpectedShape expected = {"trajectory", {solve->num_steps + 1, info.state_dim}};
   DEEPPCR_ASSIGN_OR_RETURN(input->trajectory, DecodeTensor(request.trajectory(), expected,
                                                            solve->num_samples, solve->num_samples));
-  solve->options.solver = "sequential";  // of which plans choose nothing
   return absl::OkStatus();
 }
 
@@ -196,7 +201,9 @@ absl::Status CountBytes(const ModelInfo& info, int64_t max_message_bytes,
   if (input.loss != v1::LOSS_UNSPECIFIED)
     DEEPPCR_RETURN_IF_ERROR(AddBytes({n, info.output_dim}, scratch));
   if (input.estimates_error) DEEPPCR_RETURN_IF_ERROR(CountDisplaced(info, input, steps, scratch));
-  const bool known = !input.trajectory.values.empty() || solve->options.return_trajectory;
+  // The states are counted where neither request nor reply has them, once.
+  const bool known = !input.trajectory.values.empty() || solve->options.return_trajectory ||
+                     solve->keeps_trajectory;
   return known ? absl::OkStatus() : AddBytes({n, steps + 1, dim}, scratch);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,7 +22,10 @@ namespace deeppcr {
 // The decoded request beside its solve. Views are into the message.
 struct GradientInput {
   FieldNames names = kSourceFields;
-  TensorInput trajectory;  // [n, L + 1, D], or empty: to be solved
+  // What is gone back along: states [n, L + 1, D], a handle of such, or, if both are empty, what a
+  // solve finds.
+  TensorInput trajectory;
+  std::string_view handle;
   int64_t columns = 1;     // m: cotangents of each sample
   bool ranked = false;     // gradients have m as an extent of their own
   TensorInput of_outputs;  // [n, m, output_dim], or empty
@@ -32,6 +36,8 @@ struct GradientInput {
   BackwardOptions wanted;            // as asked; see ResolveBackward
   bool by_inputs = false, by_initial_state = false, by_step_noise = false;
   bool estimates_error = false;
+
+  bool solves() const { return trajectory.values.empty() && handle.empty(); }
 };
 
 // Decodes a request, and checks all but the finiteness of values. Errors: kInvalidArgument;

@@ -161,6 +161,7 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
     constexpr std::array<const char*, 3> kOutcomes = {"measured", "interrupted", "failed"};
     shadows_[i] = &shadows.Add({{"outcome", kOutcomes[i]}});
   }
+  AddTrajectories();
   Register(BuildGauge(), registry_, "build_info", "Always 1; the labels say what runs.")
       .Add({{"version", std::string(version)},
             {"device", std::string(device)},
@@ -170,6 +171,22 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
 }
 
 Metrics::~Metrics() = default;
+
+void Metrics::AddTrajectories() {
+  trajectories_ = &Register(BuildGauge(), registry_, "kept_trajectories",
+                            "Trajectories that stay on the server for gradients.")
+                       .Add({});
+  trajectory_bytes_ = &Register(BuildGauge(), registry_, "kept_trajectory_bytes",
+                                "Memory of trajectories that stay on the server for gradients.")
+                           .Add({});
+  auto& drops = Register(BuildCounter(), registry_, "kept_trajectories_dropped_total",
+                         "Trajectories that were kept and are no more: expired, without room for "
+                         "them among newer ones, gone with their model.");
+  for (size_t i = 0; i < trajectory_drops_.size(); ++i) {
+    constexpr std::array<const char*, 3> kReasons = {"expired", "no_room", "unloaded"};
+    trajectory_drops_[i] = &drops.Add({{"reason", kReasons[i]}});
+  }
+}
 
 // Makes all counters of a method at once: a rate has to see a counter at 0 before it sees it at 1.
 CodeCounters Metrics::MakeCounters(const std::string& model, Method method, SeriesOwner& owner) {

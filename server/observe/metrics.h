@@ -147,6 +147,8 @@ class ModelMetrics {
 };
 
 enum class ShadowOutcome : uint8_t { kMeasured, kInterrupted, kFailed };
+// Why a trajectory that was kept for gradients is kept no more.
+enum class TrajectoryDrop : uint8_t { kExpired, kNoRoom, kUnloaded };
 
 // Thread-safe. Owns every series.
 class Metrics {
@@ -176,6 +178,15 @@ class Metrics {
   void CountDroppedReply() { dropped_replies_->Increment(); }
   void CountShadow(ShadowOutcome outcome) { shadows_[static_cast<size_t>(outcome)]->Increment(); }
 
+  // Sets the number of trajectories that are kept for gradients, and their bytes.
+  void SetTrajectories(int64_t count, int64_t bytes) {
+    trajectories_->Set(static_cast<double>(count));
+    trajectory_bytes_->Set(static_cast<double>(bytes));
+  }
+  void CountTrajectoryDrop(TrajectoryDrop why) {
+    trajectory_drops_[static_cast<size_t>(why)]->Increment();
+  }
+
   // The exposition in Prometheus' text format.
   std::string Text() const;
 
@@ -193,6 +204,7 @@ class Metrics {
     SeriesOwner owner;
   };
 
+  void AddTrajectories();
   void Release(const ModelKey& key);
   const CodeCounters& CountersOf(std::string_view model, Method method);
   CodeCounters MakeCounters(const std::string& model, Method method, SeriesOwner& owner);
@@ -212,7 +224,8 @@ class Metrics {
   prometheus::Gauge *ready_ = nullptr, *models_ready_ = nullptr, *models_failed_ = nullptr;
   prometheus::Counter* load_failures_ = nullptr;
   prometheus::Counter* dropped_replies_ = nullptr;
-  std::array<prometheus::Counter*, 3> shadows_{};
+  std::array<prometheus::Counter*, 3> shadows_{}, trajectory_drops_{};
+  prometheus::Gauge *trajectories_ = nullptr, *trajectory_bytes_ = nullptr;
 
   std::mutex mutex_;
   std::map<ModelKey, Held> models_;

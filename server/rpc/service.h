@@ -24,6 +24,7 @@
 #include "server/schedule/shadow.h"
 #include "server/schedule/system_preparer.h"
 #include "server/schedule/task_thread.h"
+#include "server/schedule/trajectory_store.h"
 
 namespace deeppcr {
 
@@ -38,6 +39,7 @@ struct ServiceContext {
   TaskThread& loader;
   TaskThread& comparisons;
   SystemPreparer& preparer;
+  TrajectoryStore& trajectories;
   Metrics& metrics;
   ShadowSampler& shadow;
   Logger& logger;

@@ -35,6 +35,7 @@ struct V1Method {
     return decode(*request, info, max_message_bytes, kV1Fields);
   }
   v1::SolveReport* report() { return reply->mutable_report(); }
+  void SetHandle(const std::string& handle) { reply->set_trajectory_handle(handle); }
   const google::protobuf::Message& Reply(const ServedModel&, const std::string& request_id) {
     if (!request_id.empty()) reply->set_request_id(request_id);
     return *reply;
@@ -128,6 +129,7 @@ struct GradientMethod {
   }
 
   v1::SolveReport* report() { return reply->mutable_report(); }
+  void SetHandle(const std::string& handle) { reply->set_trajectory_handle(handle); }
   void FillBack(const BackwardOptions& options, double seconds) {
     FillBackwardReport(options, back->reports(), back->errors(), seconds,
                        reply->mutable_backward());

@@ -24,7 +24,33 @@ absl::Status CheckConverged(std::span<const SampleReport> reports) {
   return absl::OkStatus();
 }
 
+// The first field in which two requests for samples differ; empty if they are the same samples.
+std::string_view Difference(const SampleInputs& a, int64_t steps_of_a, const SampleInputs& b,
+                            int64_t steps_of_b) {
+  if (a.num_samples != b.num_samples) return "number of samples";
+  if (steps_of_a != steps_of_b) return "number of steps";
+  if (a.seed != b.seed) return "seed";
+  if (a.first_sample != b.first_sample) return "first_sample";
+  if (!std::ranges::equal(a.labels, b.labels)) return "class_labels";
+  // NaN is no value of a request, so that equal values have equal bits, or are zeros of either
+  // sign.
+  if (!std::ranges::equal(a.inputs, b.inputs)) return "inputs or conditioning";
+  if (!std::ranges::equal(a.initial_noise, b.initial_noise)) return "initial_noise";
+  if (!std::ranges::equal(a.step_noise, b.step_noise)) return "step_noise";
+  return {};
+}
+
 }  // namespace
+
+absl::Status WayBack::Check(const SolveInput& solve) const {
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
+  if (kept_ == nullptr) return absl::OkStatus();
+  const std::string_view difference =
+      Difference(kept_->samples.View(), kept_->num_steps, solve.Samples(), solve.num_steps);
+  if (difference.empty()) return absl::OkStatus();
+  return Mismatch(input_.names.handle, "the samples that its states were solved for",
+                  StrCat("others: another ", difference));
+}
 
 absl::StatusOr<BackwardOptions> WayBack::Resolve(const LoadedSystem& system,
                                                  int64_t num_steps) const {
@@ -62,7 +88,8 @@ void WayBack::Allocate(const ModelInfo& info, int64_t num_steps, const Tensors& 
   item->samples = run->samples;
   item->of_outputs = input_.of_outputs.values;
   item->of_final = input_.of_final.values;
-  item->states = input_.trajectory.values;
+  item->states = kept_ != nullptr ? std::span<const float>(kept_->states)
+                                  : std::span<const float>(input_.trajectory.values);
   if (!solves()) return;
   if (run->trajectory.empty()) {
     states_.resize(static_cast<size_t>(n * (num_steps + 1) * dim));

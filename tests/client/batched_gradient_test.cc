@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "client/batched_forward.h"
 #include "tests/client/fake_service.h"
 
 namespace deeppcr {
@@ -100,6 +101,70 @@ TEST_F(BatchedGradientTest, TargetsAndClassesGoWithTheirSamples) {
                .value();
   const v1::GradientRequest request = service_.gradient_requests().back();
   EXPECT_THAT(request.target_classes(), ElementsAre(1, 0));
+}
+
+TEST_F(BatchedGradientTest, KeptStatesGoWithTheirRequestsAndAreSolvedAgainWhereTheyAreGone) {
+  const Array inputs = Filled({8, 3}), cotangents = Filled({8, 2});
+  v1::SolverOptions keeping;
+  keeping.set_solver("picard");
+  keeping.set_keep_trajectory(true);
+  const BatchedForwardResult forward =
+      BatchedForward(*client_, model_, inputs, {.solver = keeping, .batch_size = 3}).value();
+  ASSERT_THAT(forward.kept, SizeIs(3));
+  service_.gone = {"kept-2"};
+  v1::SolverOptions again;
+  again.set_solver("picard");
+
+  const auto result =
+      Run({.inputs = &inputs, .kept = forward.kept, .cotangents = &cotangents}, {.solver = again})
+          .value();
+
+  const auto requests = service_.gradient_requests();
+  ASSERT_THAT(requests, SizeIs(4));
+  const auto expect = [&](size_t i, const std::string& handle, int64_t rows) {
+    EXPECT_EQ(requests[i].trajectory_handle(), handle) << i;
+    EXPECT_EQ(requests[i].has_options(), handle.empty()) << i;
+    EXPECT_EQ(requests[i].inputs().shape(0), rows) << i;
+  };
+  expect(0, "kept-1", 3);
+  expect(1, "kept-2", 3);
+  expect(2, "", 3);
+  EXPECT_EQ(requests[2].options().solver(), "picard");
+  expect(3, "kept-3", 2);
+  EXPECT_EQ(result.solved_again, 3);
+  EXPECT_THAT(result.by_inputs.shape, ElementsAre(8, 3));
+  EXPECT_THAT(result.outputs.shape, IsEmpty());
+}
+
+TEST_F(BatchedGradientTest, KeptStatesAreCheckedFirst) {
+  const Array inputs = Filled({8, 3}), cotangents = Filled({8, 2}), targets = Filled({8, 2});
+  const std::vector<KeptStates> kept = {{"a", 5}, {"b", 3}};
+  const GradientTask task = {.inputs = &inputs, .kept = kept, .cotangents = &cotangents};
+  GradientTask few = task, loss = task;
+  few.kept.pop_back();
+  loss.cotangents = nullptr;
+  loss.loss = v1::LOSS_MSE;
+  loss.targets = &targets;
+  EXPECT_THAT(std::string(Run(few).status().message()),
+              HasSubstr("kept: expected states of 8 samples, got those of 5"));
+  EXPECT_THAT(std::string(Run(loss).status().message()), HasSubstr("kept: expected no trajectory"));
+  EXPECT_FALSE(Run(task, {.batch_size = 2}).ok());
+  EXPECT_THAT(service_.gradient_requests(), IsEmpty());
+}
+
+TEST_F(BatchedGradientTest, KeptStatesAreALineEach) {
+  const std::vector<KeptStates> kept = {{"0123abcd", 5}, {"", 3}};
+  EXPECT_EQ(FormatKept(kept), "0123abcd 5\n- 3\n");
+  const auto parsed = ParseKept(FormatKept(kept)).value();
+  ASSERT_THAT(parsed, SizeIs(2));
+  EXPECT_EQ(parsed[0].handle, "0123abcd");
+  EXPECT_EQ(parsed[0].num_samples, 5);
+  EXPECT_EQ(parsed[1].handle, "");
+  for (const char* text :
+       {"", "\n", "a", "a 0", "a -1", "a 1 2", " 1", "a x", "a 99999999999999999999", "a 10000001"})
+    EXPECT_FALSE(ParseKept(text).ok()) << text;
+  EXPECT_THAT(std::string(ParseKept("a 1\nb\n").status().message()),
+              HasSubstr("line 2: expected a handle and a number of samples, got \"b\""));
 }
 
 TEST_F(BatchedGradientTest, AGenerationsSamplesKeepTheirNumbers) {

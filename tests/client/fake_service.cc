@@ -227,9 +227,15 @@ grpc::Status FakeService::Forward(grpc::ServerContext* context, const v1::Forwar
   if (request->options().return_trajectory()) {
     SetTensor({n, kFakeLayers + 1, kFakeWidth}, states, reply->mutable_trajectory());
   }
+  if (request->options().keep_trajectory()) reply->set_trajectory_handle(NewHandle());
   reply->mutable_report()->set_device("fake-device" + suffix);
   reply->set_request_id(request->request_id());
   return grpc::Status::OK;
+}
+
+std::string FakeService::NewHandle() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return "kept-" + std::to_string(++handles_);
 }
 
 void FakeService::Draw(const v1::GenerateRequest& request, v1::GenerateResponse* reply) {
@@ -265,6 +271,7 @@ void FakeService::Draw(const v1::GenerateRequest& request, v1::GenerateResponse*
   if (request.options().return_trajectory()) {
     SetTensor({n, steps + 1, kDrawWidth}, states, reply->mutable_trajectory());
   }
+  if (request.options().keep_trajectory()) reply->set_trajectory_handle(NewHandle());
   reply->mutable_report()->set_device("fake-device" + suffix);
   reply->mutable_report()->set_plan_id("plan-of-" + std::to_string(steps));
   reply->mutable_report()->set_num_steps(steps);
@@ -313,9 +320,13 @@ grpc::Status FakeService::Gradient(grpc::ServerContext*, const v1::GradientReque
     const std::lock_guard<std::mutex> lock(mutex_);
     gradient_requests_.push_back(*request);
   }
+  const std::string& handle = request->trajectory_handle();
+  if (!handle.empty() && gone.contains(handle))
+    return {grpc::StatusCode::NOT_FOUND, "trajectory_handle: expected one that is kept"};
+  const bool known = request->has_trajectory() || !handle.empty();
   const Gradients gradients(*request);
   gradients.Fill(reply);
-  if (!request->has_trajectory()) gradients.FillSolve(reply);
+  if (!known) gradients.FillSolve(reply);
   const bool parallel = request->way() == v1::BACKWARD_WAY_PARALLEL;
   reply->mutable_backward()->set_way((parallel ? "parallel" : "sequential") + suffix);
   reply->mutable_backward()->set_seconds(0.25);
@@ -325,7 +336,7 @@ grpc::Status FakeService::Gradient(grpc::ServerContext*, const v1::GradientReque
     v1::SampleBackwardReport* sample = reply->mutable_backward()->add_samples();
     sample->set_termination("direct");
     sample->set_dependent_stages(23);
-    if (request->has_trajectory()) continue;
+    if (known) continue;
     *reply->mutable_report()->add_samples() = SampleOf(request->options(), report_fallback, suffix);
   }
   return on_gradient ? on_gradient(reply) : grpc::Status::OK;

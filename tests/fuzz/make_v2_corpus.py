@@ -73,6 +73,13 @@ FILES = {
     "accepted-gradient-generation": generate(
         tensor("cotangent_samples", [2, 3]) + tensor("cotangent_latents", [2, 2]) + raw(floats(6)) + raw(floats(4))
         + output("grad_step_noise") + output("grad_initial_noise") + output("latents")),
+    "accepted-keep": forward(extra=parameter("keep_trajectory", number(1, 1))),
+    "accepted-gradient-handle": gradient(parameter("trajectory_handle", text(3, "0123456789abcdef" * 2))),
+    "refused-gradient-handle-outputs": gradient(parameter("trajectory_handle", text(3, "0" * 32)) + output("outputs")),
+    "refused-gradient-handle-options": gradient(
+        parameter("trajectory_handle", text(3, "0" * 32)) + parameter("rtol", real(4, 1e-3))),
+    "refused-handle-of-forward": forward(extra=parameter("trajectory_handle", text(3, "0" * 32))),
+    "refused-keep-type": forward(extra=parameter("keep_trajectory", text(3, "yes"))),
     "refused-gradient-of-nothing": infer(tensor("inputs", [2, 2]) + raw(floats(4)) + output("grad_inputs")),
     "refused-gradient-name": gradient(wanted="grad_outputs"),
     "refused-gradient-shape": gradient(shape=(2, 2)),

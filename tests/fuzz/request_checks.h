@@ -111,6 +111,8 @@ inline void RequireReply(const SolveInput& input) {
   int64_t values = 3 * input.num_samples;
   if (input.options.return_trajectory) values += input.num_samples * (input.num_steps + 1) * 2;
   Require(input.reply_bytes >= 4 * values, "the bound of a reply holds its tensors");
+  const int64_t kept = input.keeps_trajectory ? input.num_samples * (input.num_steps + 1) * 2 : 0;
+  Require(input.scratch_bytes >= 4 * kept, "the memory of kept states is counted");
 }
 
 inline void RequireLabels(const v1::GenerationInput& message, const SolveInput& input,
@@ -162,6 +164,13 @@ inline void RequireGradient(const v1::GradientRequest& request, const SolveInput
                 request.has_final_state_cotangents() ? n * m : 0, info.state_dim);
   RequireTensor(request.trajectory(), input.trajectory.values, request.has_trajectory() ? n : 0,
                 states * info.state_dim);
+  Require(input.handle == request.trajectory_handle(), "a handle is the message's");
+  Require(input.handle.empty() || !request.has_trajectory(), "states are named once");
+  Require(input.solves() == (input.handle.empty() && !request.has_trajectory()),
+          "known states are not solved for");
+  Require(input.solves() || (input.loss == v1::LOSS_UNSPECIFIED && !input.estimates_error &&
+                             !solve.keeps_trajectory && !solve.options.return_trajectory),
+          "what takes a solve is refused beside known states");
   const bool mse = input.loss == v1::LOSS_MSE, entropy = input.loss == v1::LOSS_CROSS_ENTROPY;
   RequireTensor(request.targets(), input.targets.values, mse ? n : 0, info.output_dim);
   Require(static_cast<int64_t>(input.classes.size()) == (entropy ? n : 0), "a class per sample");

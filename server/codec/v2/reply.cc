@@ -81,7 +81,8 @@ void FillSamples(const v1::SolveReport& report, Parameters* parameters) {
 }
 
 void FillReport(const v1::SolveReport& report, Parameters* parameters) {
-  FillSamples(report, parameters);
+  // A request with the handle of a trajectory solved nothing.
+  if (report.samples_size() > 0) FillSamples(report, parameters);
   FillEstimate(report, parameters);
   FillAttempt(report, parameters);
   parameters->Set("device", report.device());

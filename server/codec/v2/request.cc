@@ -296,6 +296,24 @@ V2Targets TargetsOf(v1::GradientRequest* request, const ModelInfo& info) {
           request, nullptr};
 }
 
+// Asks for the gradients among the outputs. Options that say nothing are left out, as beside the
+// handle of a trajectory, which leaves nothing to solve, and so no other outputs.
+absl::Status PlaceOutputs(std::span<const V2Output> outputs, const ModelInfo& info,
+                          v1::GradientRequest* to) {
+  if (to->options().ByteSizeLong() == 0) to->clear_options();
+  for (const V2Output output : outputs) {
+    const v1::GradientBy by = GradientOf(output);
+    if (by != v1::GRADIENT_BY_UNSPECIFIED) {
+      to->add_gradients(by);
+    } else if (!to->trajectory_handle().empty()) {
+      return Mismatch("outputs",
+                      StrCat("gradients alone beside ", kV2Fields.handle, ", as nothing is solved"),
+                      NameOf(output, info));
+    }
+  }
+  return absl::OkStatus();
+}
+
 template <typename Request>
 absl::StatusOr<V2Request> Decode(inference::ModelInferRequest* from, const ModelInfo& info) {
   V2Request result;
@@ -309,12 +327,8 @@ absl::StatusOr<V2Request> Decode(inference::ModelInferRequest* from, const Model
     return std::find(result.outputs.begin(), result.outputs.end(), output) != result.outputs.end();
   };
   request.mutable_options()->set_return_trajectory(wants(V2Output::kTrajectory));
-  if constexpr (std::is_same_v<Request, v1::GradientRequest>) {
-    for (const V2Output output : result.outputs) {
-      const v1::GradientBy by = GradientOf(output);
-      if (by != v1::GRADIENT_BY_UNSPECIFIED) request.add_gradients(by);
-    }
-  }
+  if constexpr (std::is_same_v<Request, v1::GradientRequest>)
+    DEEPPCR_RETURN_IF_ERROR(PlaceOutputs(result.outputs, info, &request));
   result.request = std::move(request);
   return result;
 }

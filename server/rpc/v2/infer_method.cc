@@ -42,6 +42,7 @@ void InferMethod::Allocate(const ModelInfo& info, const SolveInput& input, Arena
                            RunItem* item) {
   arena_ = arena;
   report_ = Arena::CreateMessage<v1::SolveReport>(arena);
+  if (back.has_value() && !back->solves()) return;
   const int64_t n = input.num_samples;
   item->outputs = AllocateTensor(std::array{n, info.output_dim}, &tensors.values);
   if (Wants(V2Output::kLatents))
@@ -74,6 +75,8 @@ void InferMethod::Fill(const ServedModel& model, const std::string& request_id,
                        inference::ModelInferResponse* reply) {
   FillV2Reply(model, request_id, outputs, *report_, &tensors, reply);
   if (back_report_ != nullptr) FillV2WayBack(*back_report_, reply);
+  if (!handle_.empty())
+    (*reply->mutable_parameters())["trajectory_handle"].set_string_param(handle_);
 }
 
 bool InferMethod::Wants(V2Output output) const {
