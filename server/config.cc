@@ -270,9 +270,9 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Real("drain_seconds", "seconds", 0, 3600, &C::drain_seconds,
                        "After that: new calls are refused, those in progress get this long."));
   specs.push_back(Real("shadow_rate", "share", 0, 1, &C::shadow_rate,
-                       "Share of Forward and Generate requests repeated after the reply by the "
-                       "other kind of solver, to "
-                       "measure speed-up and error. Only while nothing waits."));
+                       "Share of Forward, Generate and Gradient requests repeated after the reply "
+                       "by the other kind of solver, or the other way back, to measure speed-up "
+                       "and error. Only while nothing waits."));
   specs.push_back(Text("trace_file", "file", &C::trace_file,
                        "What requests spent their time on, for Perfetto (ui.perfetto.dev)."));
   specs.push_back(Real("trace_rate", "share", 0, 1, &C::trace_rate,

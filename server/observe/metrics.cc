@@ -93,6 +93,10 @@ void ModelMetrics::SetBackend(std::string_view backend, std::string_view why) {
   series->Set(1);
 }
 
+PairSeries ModelMetrics::ForPair(std::string_view name, Method method) {
+  return metrics_->MakePair(labels_, method, name, owner_);
+}
+
 const StageSeries& ModelMetrics::stages() {
   std::call_once(stages_made_, [&] { stages_ = metrics_->MakeStages(labels_, owner_); });
   return stages_;
@@ -119,10 +123,12 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
       batch_(Register(BuildHistogram(), registry_, "batch_samples", "Samples computed together.")),
       speedup_(Register(BuildHistogram(), registry_, "speedup_ratio",
                         "Sequential seconds / parallel seconds on the same input, from shadow "
-                        "pairs; labelled by the solver that answered the request.")),
+                        "pairs; labelled by the solver that answered the request, and by the way "
+                        "back where the method is Gradient.")),
       shadow_error_(Register(BuildHistogram(), registry_, "shadow_relative_error",
-                             "Largest relative difference of the parallel states from the "
-                             "sequential ones, from shadow pairs without a fallback.")),
+                             "Largest relative difference of the parallel states, or with the "
+                             "method Gradient gradients, from the sequential ones, from shadow "
+                             "pairs without a fallback.")),
       load_(Register(BuildHistogram(), registry_, "model_load_seconds",
                      "Loading a model, its plan included.")),
       plan_(Register(BuildHistogram(), registry_, "model_plan_seconds",
@@ -209,6 +215,15 @@ StageSeries Metrics::MakeStages(const Labels& model, SeriesOwner& owner) {
   return series;
 }
 
+PairSeries Metrics::MakePair(const Labels& model, Method method, std::string_view name,
+                             SeriesOwner& owner) {
+  Labels labels = model;
+  labels["solver"] = std::string(name);
+  labels["method"] = std::string(NameOf(method));
+  return {.speedup_ratio = owner.Add(speedup_, labels, RatioBuckets()),
+          .relative_error = owner.Add(shadow_error_, labels, ErrorBuckets())};
+}
+
 SolverSeries Metrics::MakeSolver(const Labels& model, Method method, std::string_view solver,
                                  SeriesOwner& owner) {
   Labels labels = model;
@@ -218,8 +233,12 @@ SolverSeries Metrics::MakeSolver(const Labels& model, Method method, std::string
     series.iterations = owner.Add(iterations_, labels, IterationBuckets());
     series.dependent_stages = owner.Add(stages_, labels, StageBuckets());
     series.error_estimate = owner.Add(error_, labels, ErrorBuckets());
-    series.speedup_ratio = owner.Add(speedup_, labels, RatioBuckets());
-    series.shadow_relative_error = owner.Add(shadow_error_, labels, ErrorBuckets());
+    // Pairs begin at 0 with the first request: a rate has to see that. Those of Gradient are of ways.
+    if (method == Method::kGradient) {
+      for (const char* way : {"sequential", "parallel"}) MakePair(model, method, way, owner);
+    } else {
+      MakePair(model, method, solver, owner);
+    }
   }
   labels["method"] = std::string(NameOf(method));
   series.request_seconds = owner.Add(request_, labels, DurationBuckets());

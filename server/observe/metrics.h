@@ -60,8 +60,8 @@ std::vector<double> RatioBuckets();
 // Observes a finite value; a NaN or infinity would spoil the sum for ever.
 void ObserveFinite(prometheus::Histogram& histogram, double value);
 
-// Series of one model version, one method and one solver that ran (never "auto"). Series other than
-// durations are the same for all methods.
+// Series of one model version, one method and one solver that ran (never "auto"). Those of the solve
+// itself are the same for all methods.
 struct SolverSeries {
   prometheus::Histogram* request_seconds = nullptr;
   prometheus::Histogram* queue_seconds = nullptr;
@@ -69,9 +69,13 @@ struct SolverSeries {
   prometheus::Histogram* iterations = nullptr;
   prometheus::Histogram* dependent_stages = nullptr;
   prometheus::Histogram* error_estimate = nullptr;
-  prometheus::Histogram* speedup_ratio =
-      nullptr;  // sequential / parallel, this solver being the primary
-  prometheus::Histogram* shadow_relative_error = nullptr;
+};
+
+// Series of the shadow pairs of one model version, one method and what answered its requests: a
+// solver, or, for Gradient, a way back.
+struct PairSeries {
+  prometheus::Histogram* speedup_ratio = nullptr;  // sequential / parallel seconds
+  prometheus::Histogram* relative_error = nullptr;
 };
 
 // Owns series: they leave their families with it. Add is thread-safe.
@@ -111,6 +115,9 @@ class ModelMetrics {
   // calls too; calls of the v2 protocol count as Forward, Generate or Gradient. Null for a name
   // that is no solver. Thread-safe.
   const SolverSeries* ForSolver(std::string_view name, Method method);
+  // The series of pairs whose requests were answered by this solver, or this way back of Gradient.
+  // Created on first use. Thread-safe.
+  PairSeries ForPair(std::string_view name, Method method);
   // Created on first use. Thread-safe.
   const StageSeries& stages();
 
@@ -210,6 +217,8 @@ class Metrics {
   CodeCounters MakeCounters(const std::string& model, Method method, SeriesOwner& owner);
   std::unique_ptr<ModelMetrics> MakeModel(const std::string& name, const std::string& version);
   StageSeries MakeStages(const prometheus::Labels& model, SeriesOwner& owner);
+  PairSeries MakePair(const prometheus::Labels& model, Method method, std::string_view name,
+                      SeriesOwner& owner);
   SolverSeries MakeSolver(const prometheus::Labels& model, Method method, std::string_view solver,
                           SeriesOwner& owner);
 

@@ -108,7 +108,7 @@ class SolveCall final : public Call,
       if (goes_back_) method_.FillBack(*back, timings.back_seconds);
     }
     const google::protobuf::Message& reply = method_.Reply(*model, request_id_);
-    if (!goes_back_ && context_.shadow.Sample()) return AnswerAndShadow(reply);
+    if (context_.shadow.Sample()) return AnswerAndShadow(reply);
     Answer(reply);
   }
 
@@ -320,12 +320,24 @@ class SolveCall final : public Call,
   // Offers a shadow of the first sample, which is copied before the reply: `this` and the request
   // are gone after it.
   void AnswerAndShadow(const google::protobuf::Message& reply) {
+    if (goes_back_) return AnswerAndShadowBack(reply);
     OwnedSampleInputs sample(SamplesOf(run_item.samples, 0, 1));
     const std::shared_ptr<ServedModel> served = model;
     const ResolvedOptions resolved = options;
     ShadowSampler& shadow = context_.shadow;
     Answer(reply);
     shadow.Offer(served, resolved, std::move(sample));
+  }
+
+  // The same for the way back of a Gradient.
+  void AnswerAndShadowBack(const google::protobuf::Message& reply) {
+    OwnedBackwardSample sample = FirstOf(back_item);
+    const std::shared_ptr<ServedModel> served = model;
+    const ResolvedOptions resolved = options;
+    const BackwardOptions way = *back;
+    ShadowSampler& shadow = context_.shadow;
+    Answer(reply);
+    shadow.OfferBack(served, resolved, way, std::move(sample));
   }
 
   void FreeRequest() override {
