@@ -61,6 +61,7 @@ class ShadowTest : public ::testing::Test {
 
   // Expects this number of speed-ups and errors for newton.
   void ExpectObserved(int speedups, int errors) {
+    model_->metrics->ForPair("newton", Method::kForward);  // at 0, if there are none
     const std::string labels = "_count{method=\"Forward\",model=\"m\",solver=\"newton\",version=\"1\"} ";
     const std::string text = metrics_.Text();
     EXPECT_THAT(text,
