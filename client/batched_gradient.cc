@@ -77,7 +77,8 @@ int64_t ColumnsOf(const GradientTask& task) {
 
 bool Wants(const GradientTask& task, const v1::GetModelResponse& model, v1::GradientBy by) {
   const auto& wanted = task.gradients;
-  if (!wanted.empty()) return std::find(wanted.begin(), wanted.end(), by) != wanted.end();
+  if (!wanted.empty() || task.parameters)
+    return std::find(wanted.begin(), wanted.end(), by) != wanted.end();
   return by == (model.input_dim() > 0 ? v1::GRADIENT_BY_INPUTS : v1::GRADIENT_BY_INITIAL_STATE);
 }
 
@@ -183,15 +184,32 @@ absl::Status Collect(const v1::GradientResponse& reply, const v1::GetModelRespon
   return CollectRows(reply.outputs(), {count, model.output_dim()}, "outputs", &result->outputs);
 }
 
+absl::StatusOr<v1::GradientResponse> Send(const Client& client, const v1::GradientRequest& request,
+                                          const GradientTask& task,
+                                          const BatchedGradientOptions& options,
+                                          BatchedGradientResult* result) {
+  if (!task.parameters) return client.Gradient(request, options.deadline);
+  ParameterCollector collector;
+  DEEPPCR_ASSIGN_OR_RETURN(
+      v1::GradientResponse reply,
+      client.StreamGradient(
+          request, [&](const v1::ParameterPiece& piece) { return collector.Add(piece); },
+          options.deadline));
+  DEEPPCR_ASSIGN_OR_RETURN(std::vector<NamedArray> tensors, collector.Take());
+  DEEPPCR_RETURN_IF_ERROR(AddParameters(std::move(tensors), &result->parameters));
+  return reply;
+}
+
 // Goes back along states that the server keeps, or solves again where it keeps them no more.
 absl::StatusOr<v1::GradientResponse> SendKept(const Client& client, const KeptStates& kept,
+                                              const GradientTask& task,
                                               const BatchedGradientOptions& options,
                                               v1::GradientRequest* request,
                                               BatchedGradientResult* result) {
   request->clear_options();
   request->set_trajectory_handle(kept.handle);
   if (!kept.handle.empty()) {
-    absl::StatusOr<v1::GradientResponse> reply = client.Gradient(*request, options.deadline);
+    absl::StatusOr<v1::GradientResponse> reply = Send(client, *request, task, options, result);
     const bool gone = absl::IsNotFound(reply.status()) &&
                       ToStd(reply.status().message()).starts_with("trajectory_handle");
     if (!gone) return reply;
@@ -199,7 +217,7 @@ absl::StatusOr<v1::GradientResponse> SendKept(const Client& client, const KeptSt
   request->clear_trajectory_handle();
   *request->mutable_options() = options.solver;
   result->solved_again += kept.num_samples;
-  return client.Gradient(*request, options.deadline);
+  return Send(client, *request, task, options, result);
 }
 
 }  // namespace
@@ -233,9 +251,10 @@ absl::StatusOr<BatchedGradientResult> BatchedGradient(const Client& client,
     const bool kept = !task.kept.empty();
     count = kept ? task.kept[index].num_samples : std::min(batch, n - begin);
     FillRows(task, begin, count, &request);
-    DEEPPCR_ASSIGN_OR_RETURN(const v1::GradientResponse reply,
-                             kept ? SendKept(client, task.kept[index], options, &request, &result)
-                                  : client.Gradient(request, options.deadline));
+    DEEPPCR_ASSIGN_OR_RETURN(
+        const v1::GradientResponse reply,
+        kept ? SendKept(client, task.kept[index], task, options, &request, &result)
+             : Send(client, request, task, options, &result));
     const bool solved = task.trajectory == nullptr && request.trajectory_handle().empty();
     DEEPPCR_RETURN_IF_ERROR(
         Collect(reply, model, task, count, steps, with_trajectory, solved, &result));

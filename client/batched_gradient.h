@@ -12,6 +12,7 @@
 #include "client/batched_generate.h"
 #include "client/client.h"
 #include "client/kept_states.h"
+#include "client/parameter_gradients.h"
 
 namespace deeppcr {
 
@@ -34,6 +35,9 @@ struct GradientTask {
   int32_t shooting_interval = 0;          // of the way back
   std::vector<v1::GradientBy> gradients;  // that are wanted; empty: the server's default
   bool estimate_error = false;            // not beside a trajectory
+  // Gradients by parameters too, of an mlp or resnet; then `gradients` has no default, and there is
+  // no estimate.
+  bool parameters = false;
 
   int64_t num_samples() const {
     return inputs != nullptr ? inputs->rows() : generation->num_samples;
@@ -56,7 +60,8 @@ struct BatchedGradientResult {
   std::vector<double> losses;                        // [n] with a loss
   std::vector<v1::SolveReport> reports;              // one per request, in order, as the next
   std::vector<v1::BackwardReport> backward_reports;
-  int64_t solved_again = 0;  // samples whose kept states were gone
+  int64_t solved_again = 0;            // samples whose kept states were gone
+  std::vector<NamedArray> parameters;  // sums over all samples, request by request
 };
 
 // Takes any number of samples back, in as many requests as it takes, one after the other. model:

@@ -38,7 +38,7 @@ struct GradFlags {
   std::string cotangent, final_cotangent, loss, target, target_class;
   std::string way;
   int32_t way_interval = 0;
-  std::string out, initial_out, noise_out, outputs, trajectory, report;
+  std::string out, initial_out, noise_out, parameters, outputs, trajectory, report;
   int64_t batch_size = 0;
   bool estimate_error = false;
   bool quiet = false;
@@ -126,6 +126,10 @@ void AddFlags(CLI::App* app, GradFlags* flags) {
   AddPathFlag(app, "--noise_out",
               "gradients by the noise of the steps [n, L, D] or [n, m, L, D]; diffusion models",
               &flags->noise_out);
+  AddPathFlag(app, "--parameters",
+              "gradients by the parameters of an mlp or resnet, summed over all samples, as a "
+              ".safetensors file with the names of model.safetensors",
+              &flags->parameters);
   AddPathFlag(app, "--outputs", "write the outputs [n, output_dim]", &flags->outputs);
   AddPathFlag(app, "--trajectory", "write the states [n, L + 1, D]", &flags->trajectory);
   app->add_option("--report", flags->report,
@@ -144,6 +148,8 @@ void AddFlags(CLI::App* app, GradFlags* flags) {
       "  deeppcr grad digits-resnet --in digits.npy --loss cross_entropy --target_class 3 "
       "--out g.npy\n"
       "  deeppcr grad digits-resnet --in digits.npy --cotangent v.npy --way parallel --out g.npy\n"
+      "  deeppcr grad digits-resnet --in digits.npy --loss cross_entropy --target_class 3 \\\n"
+      "      --parameters g.safetensors\n"
       "  deeppcr grad digits-ddpm --num 8 --seed 7 --steps 100 --loss mse --target digit.npy \\\n"
       "      --initial_out noise.npy --report -");
 }
@@ -152,10 +158,20 @@ void AddFlags(CLI::App* app, GradFlags* flags) {
 std::vector<std::string> OutPaths(const GradFlags& flags) {
   std::vector<std::string> paths;
   for (const std::string* path : {&flags.out, &flags.initial_out, &flags.noise_out, &flags.outputs,
-                                  &flags.trajectory, &flags.report}) {
+                                  &flags.trajectory, &flags.parameters, &flags.report}) {
     if (!path->empty()) paths.push_back(*path);
   }
   return paths;
+}
+
+absl::Status CheckParameters(const GradFlags& flags) {
+  if (flags.parameters.empty()) return absl::OkStatus();
+  if (flags.estimate_error)
+    return InvalidArgument("parameters: expected no --estimate_error beside it");
+  if (std::filesystem::path(flags.parameters).extension() == ".safetensors")
+    return absl::OkStatus();
+  return InvalidArgument("parameters: expected a name that ends in .safetensors, got ",
+                         flags.parameters);
 }
 
 // Checks the names of files, and flags against one another, before anything is computed.
@@ -183,7 +199,7 @@ absl::Status CheckFlags(const GradFlags& flags) {
     return InvalidArgument(
         "kept: expected no --states, --previous, --loss, --estimate_error, --outputs, --trajectory "
         "and --batch_size beside it");
-  absl::Status status;
+  absl::Status status = CheckParameters(flags);
   for (const std::string* path :
        {&flags.inputs.path, &flags.initial_noise, &flags.cotangent, &flags.final_cotangent,
         &flags.target, &flags.out, &flags.initial_out, &flags.outputs}) {
@@ -329,6 +345,7 @@ absl::Status PrepareSeeds(const GradFlags& flags, const v1::GetModelResponse& mo
   task.way = flags.way == "parallel" ? v1::BACKWARD_WAY_PARALLEL : v1::BACKWARD_WAY_SEQUENTIAL;
   task.shooting_interval = flags.way_interval;
   task.estimate_error = flags.estimate_error;
+  task.parameters = !flags.parameters.empty();
   if (!flags.kept.empty()) {
     DEEPPCR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.kept, kMaxKeptBytes));
     absl::StatusOr<std::vector<KeptStates>> kept = ParseKept(text);
@@ -428,10 +445,12 @@ absl::Status WriteResults(const GradFlags& flags, const BatchedGradientResult& r
   write(result.by_step_noise, flags.noise_out);
   write(result.outputs, flags.outputs);
   write(result.trajectory, flags.trajectory);
+  if (!flags.parameters.empty())
+    status.Update(WriteFile(flags.parameters, FormatSafetensors(result.parameters)));
   if (!flags.report.empty()) status.Update(WriteFile(flags.report, ReportText(result)));
   // Without a name for them the gradients of the default go to standard output.
   const bool nothing = flags.out.empty() && flags.initial_out.empty() && flags.noise_out.empty();
-  if (nothing && flags.report.empty())
+  if (nothing && flags.report.empty() && flags.parameters.empty())
     write(result.by_inputs.shape.empty() ? result.by_initial_state : result.by_inputs, "-");
   return status;
 }

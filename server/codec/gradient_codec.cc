@@ -34,10 +34,12 @@ absl::Status DecodeTrajectory(const v1::GradientRequest& request, const ModelInf
   constexpr std::string_view kNone = "none beside a trajectory, as nothing is solved";
   if (request.has_options()) return Mismatch(input->names.options, kNone, "some");
   if (request.loss() != v1::LOSS_UNSPECIFIED)
-    return Mismatch("loss", "none beside a trajectory, as there are no outputs: set cotangents",
+    return Mismatch(input->names.loss,
+                    "none beside a trajectory, as there are no outputs: set cotangents",
                     v1::Loss_Name(request.loss()));
   if (request.estimate_error())
-    return Mismatch("estimate_error", "none beside a trajectory, whose error is not known", "true");
+    return Mismatch(input->names.estimate_error,
+                    "none beside a trajectory, whose error is not known", "true");
   solve->options.solver = "sequential";  // of which plans choose nothing
   if (!request.has_trajectory()) return absl::OkStatus();
   const ExpectedShape expected = {"trajectory", {solve->num_steps + 1, info.state_dim}};
@@ -120,7 +122,7 @@ absl::Status DecodeLoss(const v1::GradientRequest& request, const ModelInfo& inf
                         GradientInput* input) {
   input->loss = request.loss();
   if (!v1::Loss_IsValid(input->loss))
-    return Mismatch("loss", "a value of Loss", static_cast<int>(input->loss));
+    return Mismatch(input->names.loss, "a value of Loss", static_cast<int>(input->loss));
   DEEPPCR_RETURN_IF_ERROR(DecodeTargets(request, info, n, input));
   DEEPPCR_RETURN_IF_ERROR(DecodeClasses(request, info, n, input));
   if (input->loss == v1::LOSS_UNSPECIFIED) return DecodeSeeds(request, info, n, input);
@@ -251,6 +253,30 @@ absl::StatusOr<GradientInput> DecodeGradient(const v1::GradientRequest& request,
   DEEPPCR_RETURN_IF_ERROR(DecodeWanted(request, info, &input));
   input.estimates_error = request.estimate_error();
   DEEPPCR_RETURN_IF_ERROR(CountBytes(info, max_message_bytes, input, solve));
+  return input;
+}
+
+absl::StatusOr<GradientInput> DecodeParameterGradient(const v1::GradientRequest& request,
+                                                      const ModelInfo& info,
+                                                      int64_t max_message_bytes,
+                                                      SolveInput* solve) {
+  DEEPPCR_ASSIGN_OR_RETURN(GradientInput input,
+                           DecodeGradient(request, info, max_message_bytes, solve));
+  if (info.parameters.empty())
+    return Mismatch("model", "an mlp or a resnet for gradients by parameters",
+                    StrCat("one of type ", info.model_type));
+  if (input.columns > 1)
+    return Mismatch("cotangents.shape[1]", "1, as gradients by parameters are one sum",
+                    input.columns);
+  if (input.estimates_error) return Mismatch("estimate_error", "false in StreamGradient", "true");
+  if (request.gradients().empty()) input.by_inputs = input.by_initial_state = false;
+  for (const TensorShape& tensor : info.parameters) {
+    DEEPPCR_ASSIGN_OR_RETURN(const int64_t count, CheckedProduct(tensor.extents));
+    DEEPPCR_RETURN_IF_ERROR(AddBytes({count}, &solve->scratch_bytes));
+  }
+  // The cotangents of all layers, the first included.
+  DEEPPCR_RETURN_IF_ERROR(
+      AddBytes({solve->num_samples, solve->num_steps + 1, info.state_dim}, &solve->scratch_bytes));
   return input;
 }
 

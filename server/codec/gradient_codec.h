@@ -48,6 +48,11 @@ absl::StatusOr<GradientInput> DecodeGradient(const v1::GradientRequest& request,
                                              SolveInput* solve,
                                              const FieldNames& names = kSourceFields);
 
+// The same for StreamGradient: for a model with parameters, and with their memory counted.
+absl::StatusOr<GradientInput> DecodeParameterGradient(const v1::GradientRequest& request,
+                                                      const ModelInfo& info,
+                                                      int64_t max_message_bytes, SolveInput* solve);
+
 // Checks the tensors of the way back.
 absl::Status CheckFinite(const GradientInput& input);
 

@@ -295,6 +295,7 @@ void FillModel(const ModelStatus& status, v1::GetModelResponse* response) {
   FillOtherPlans(model, response);
   response->set_max_inference_steps(info.max_inference_steps);
   response->set_gradients(model.FindForGradients({}, 0, 1)->backward_limits() != nullptr);
+  response->set_parameter_gradients(response->gradients() && !info.parameters.empty());
   response->set_num_classes(info.num_classes);
   response->mutable_image_shape()->Add(info.image_shape.begin(), info.image_shape.end());
 }

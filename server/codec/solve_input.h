@@ -25,6 +25,8 @@ struct FieldNames {
   std::string_view way = "way";
   std::string_view way_interval = "shooting_interval";
   std::string_view handle = "trajectory_handle";
+  std::string_view loss = "loss";
+  std::string_view estimate_error = "estimate_error";
 
   FieldName Setting(std::string_view name) const { return {settings, name}; }
   FieldName Tensor(std::string_view name) const { return {tensors, name}; }
@@ -39,7 +41,9 @@ inline constexpr FieldNames kV2Fields = {"parameters",
                                          "cotangent_latents",
                                          "parameters.way",
                                          "parameters.way_interval",
-                                         "parameters.trajectory_handle"};
+                                         "parameters.trajectory_handle",
+                                         "parameters.loss",
+                                         "parameters.estimate_error"};
 // Of the v2 protocol's requests for gradients of a diffusion model.
 inline constexpr FieldNames kV2SampleFields = [] {
   FieldNames names = kV2Fields;

@@ -233,7 +233,8 @@ SolverSeries Metrics::MakeSolver(const Labels& model, Method method, std::string
     series.iterations = owner.Add(iterations_, labels, IterationBuckets());
     series.dependent_stages = owner.Add(stages_, labels, StageBuckets());
     series.error_estimate = owner.Add(error_, labels, ErrorBuckets());
-    // Pairs begin at 0 with the first request: a rate has to see that. Those of Gradient are of ways.
+    // Pairs begin at 0 with the first request: a rate has to see that. Those of Gradient are of
+    // ways.
     if (method == Method::kGradient) {
       for (const char* way : {"sequential", "parallel"}) MakePair(model, method, way, owner);
     } else {

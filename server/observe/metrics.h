@@ -60,8 +60,8 @@ std::vector<double> RatioBuckets();
 // Observes a finite value; a NaN or infinity would spoil the sum for ever.
 void ObserveFinite(prometheus::Histogram& histogram, double value);
 
-// Series of one model version, one method and one solver that ran (never "auto"). Those of the solve
-// itself are the same for all methods.
+// Series of one model version, one method and one solver that ran (never "auto"). Those of the
+// solve itself are the same for all methods.
 struct SolverSeries {
   prometheus::Histogram* request_seconds = nullptr;
   prometheus::Histogram* queue_seconds = nullptr;

@@ -215,7 +215,8 @@ void Call::Complete(const absl::Status& status, const google::protobuf::Message*
   NoteTrace(status);
   FreeRequest();
   const grpc::Status answer = ToGrpcStatus(status);
-  if (!responder_->in_turns()) OnTurn(bytes.Valid() ? static_cast<int64_t>(bytes.Length()) : 0);
+  const int64_t length = bytes.Valid() ? static_cast<int64_t>(bytes.Length()) : 0;
+  if (!responder_->in_turns()) OnTurn(length + (replies ? responder_->bytes_before_reply() : 0));
   context_.unanswered.fetch_sub(1);
   responder_->Respond(answer, std::move(bytes));
 }

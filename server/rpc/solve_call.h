@@ -47,6 +47,8 @@ void ObserveReports(std::span<const SampleReport> reports, const ServedModel& mo
 //   way_back() -> the WayBack of a request for gradients, or null; only where there are such
 //   requests. These have AllocateBack(info, input, RunItem*, BackwardItem*), after Allocate, and
 //   FillBack(job, seconds), before Reply
+//   SumParameters(system, back_item), after the way back, and Pieces(max_message_bytes) -> the
+//   messages before the reply; only where there are such
 // `this` may be gone after Start, Done, and whatever answers.
 template <typename M>
 class SolveCall final : public Call,
@@ -88,9 +90,10 @@ class SolveCall final : public Call,
   }
 
   absl::Status FinishBack() override {
-    if constexpr (kGoesBack) {
-      return method_.way_back()->EstimateErrors(*system, *back, options, run_item, back_item);
-    }
+    if constexpr (kGoesBack)
+      DEEPPCR_RETURN_IF_ERROR(
+          method_.way_back()->EstimateErrors(*system, *back, options, run_item, back_item));
+    if constexpr (kSendsPieces) return method_.SumParameters(*system, back_item);
     return absl::OkStatus();
   }
 
@@ -108,6 +111,7 @@ class SolveCall final : public Call,
       if (goes_back_) method_.FillBack(*back, timings.back_seconds);
     }
     const google::protobuf::Message& reply = method_.Reply(*model, request_id_);
+    if constexpr (kSendsPieces) responder_.set_source(method_.Pieces(context_.max_message_bytes));
     if (context_.shadow.Sample()) return AnswerAndShadow(reply);
     Answer(reply);
   }
@@ -129,6 +133,7 @@ class SolveCall final : public Call,
  private:
   static constexpr bool kStreams = requires(const SolveProgress& p) { M::ProgressOf(p, 0); };
   static constexpr bool kGoesBack = requires(M & method) { method.way_back(); };
+  static constexpr bool kSendsPieces = requires(M & method) { method.Pieces(0); };
 
   ~SolveCall() override = default;
 

@@ -177,9 +177,8 @@ void ShadowSampler::Queue(const std::shared_ptr<ServedModel>& model, Task task) 
 // Lets no pair begin until shadows have taken no more than their share since start_ns.
 void ShadowSampler::Rest(int64_t start_ns) {
   const int64_t end = NowNs();
-  not_before_ns_.store(
-      end + static_cast<int64_t>(static_cast<double>(end - start_ns) / kMaxShare),
-      std::memory_order_relaxed);
+  not_before_ns_.store(end + static_cast<int64_t>(static_cast<double>(end - start_ns) / kMaxShare),
+                       std::memory_order_relaxed);
 }
 
 void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& primary,

@@ -20,11 +20,11 @@ namespace deeppcr {
 
 // One sample on its way back, in memory of its own.
 struct OwnedBackwardSample {
-  OwnedSampleInputs samples;  // of one sample
-  std::vector<float> states;  // [L + 1, D]
-  int64_t columns = 1;        // m
+  OwnedSampleInputs samples;                // of one sample
+  std::vector<float> states;                // [L + 1, D]
+  int64_t columns = 1;                      // m
   std::vector<float> of_outputs, of_final;  // [m, output_dim], [m, D], or empty
-  bool by_inputs = false;     // gradients by the inputs too, beside those by the initial state
+  bool by_inputs = false;  // gradients by the inputs too, beside those by the initial state
 };
 // The first sample of an item.
 OwnedBackwardSample FirstOf(const BackwardItem& item);

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <functional>
+
 #include "client/batched_forward.h"
 #include "tests/client/fake_service.h"
 
@@ -134,6 +137,62 @@ TEST_F(BatchedGradientTest, KeptStatesGoWithTheirRequestsAndAreSolvedAgainWhereT
   EXPECT_EQ(result.solved_again, 3);
   EXPECT_THAT(result.by_inputs.shape, ElementsAre(8, 3));
   EXPECT_THAT(result.outputs.shape, IsEmpty());
+}
+
+TEST_F(BatchedGradientTest, ParametersAreSummedOverRequests) {
+  const Array inputs = Filled({7, 3}), cotangents = Filled({7, 2});
+  const auto result =
+      Run({.inputs = &inputs, .cotangents = &cotangents, .parameters = true}).value();
+  ASSERT_THAT(result.parameters, SizeIs(2));
+  EXPECT_EQ(result.parameters[0].name, "output.weight");
+  EXPECT_THAT(result.parameters[0].array.shape, ElementsAre(2, 3));
+  EXPECT_THAT(result.parameters[0].array.values, ElementsAre(7, 14, 21, 28, 35, 42));
+  EXPECT_EQ(result.parameters[1].name, "output.bias");
+  EXPECT_THAT(result.parameters[1].array.values, ElementsAre(7, 14));
+  EXPECT_THAT(result.by_inputs.shape, IsEmpty());
+  EXPECT_THAT(result.outputs.shape, ElementsAre(7, 2));
+  EXPECT_THAT(result.reports, SizeIs(2));
+}
+
+TEST_F(BatchedGradientTest, PiecesThatDoNotFitAreRefused) {
+  const Array inputs = Filled({2, 3}), cotangents = Filled({2, 2});
+  using Pieces = std::vector<v1::ParameterPiece>;
+  const std::function<void(Pieces*)> faults[] = {
+      [](Pieces* p) { p->clear(); },
+      [](Pieces* p) { p->pop_back(), p->pop_back(); },
+      [](Pieces* p) { p->erase(p->begin()); },
+      [](Pieces* p) { p->erase(p->begin() + 1); },
+      [](Pieces* p) { std::swap((*p)[0], (*p)[1]); },
+      [](Pieces* p) { p->push_back(p->front()); },
+      [](Pieces* p) { (*p)[0].set_total(7); },
+      [](Pieces* p) { (*p)[0].set_shape(0, int64_t{1} << 62); },
+      [](Pieces* p) { (*p)[0].set_shape(0, -2); },
+      [](Pieces* p) { (*p)[0].clear_data(); },
+      [](Pieces* p) { (*p)[0].mutable_data()->pop_back(); },
+      [](Pieces* p) { (*p)[0].mutable_data()->append(16, 'a'); },
+      [](Pieces* p) { (*p)[1].set_offset(-4); },
+      [](Pieces* p) { (*p)[2].set_name("../x"); },
+      [](Pieces* p) { (*p)[2].set_name(""); }};
+  for (const auto& fault : faults) {
+    service_.on_pieces = fault;
+    const auto result = Run({.inputs = &inputs, .cotangents = &cotangents, .parameters = true});
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal) << result.status();
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("bad reply: "));
+  }
+}
+
+TEST_F(BatchedGradientTest, ParametersAreAFileOfSafetensors) {
+  const std::string bytes = FormatSafetensors({{"b", {{2}, {1, 2}}}, {"a.w", {{1, 3}, {3, 4, 5}}}});
+  uint64_t size = 0;
+  std::memcpy(&size, bytes.data(), sizeof(size));
+  EXPECT_EQ(size % 8, 0u);
+  EXPECT_EQ(bytes.size(), 8 + size + 5 * sizeof(float));
+  EXPECT_THAT(bytes.substr(8, size),
+              HasSubstr(R"({"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                        R"("a.w":{"dtype":"F32","shape":[1,3],"data_offsets":[8,20]}})"));
+  float last = 0;
+  std::memcpy(&last, bytes.data() + bytes.size() - sizeof(last), sizeof(last));
+  EXPECT_EQ(last, 5);
 }
 
 TEST_F(BatchedGradientTest, KeptStatesAreCheckedFirst) {

@@ -374,6 +374,41 @@ grpc::Status FakeService::Compare(grpc::ServerContext*, const v1::CompareRequest
   return grpc::Status::OK;
 }
 
+// The gradient by a weight [2, 3] in two pieces, and by a bias [2] in one: 1, 2, .. times the
+// number of samples.
+grpc::Status FakeService::StreamGradient(grpc::ServerContext* context,
+                                         const v1::GradientRequest* request,
+                                         grpc::ServerWriter<v1::StreamGradientResponse>* writer) {
+  v1::StreamGradientResponse last;
+  const grpc::Status status = Gradient(context, request, last.mutable_result());
+  if (!status.ok()) return status;
+  const auto n = static_cast<float>(request->inputs().shape(0));
+  std::vector<v1::ParameterPiece> pieces;
+  const auto add = [&](const std::string& name, const std::vector<int64_t>& shape, int64_t offset,
+                       int64_t count, int64_t total) {
+    v1::ParameterPiece& piece = pieces.emplace_back();
+    piece.set_name(name);
+    piece.mutable_shape()->Add(shape.begin(), shape.end());
+    piece.set_offset(offset);
+    piece.set_total(total);
+    for (int64_t i = 0; i < count; ++i) {
+      const float value = n * static_cast<float>(offset + i + 1);
+      piece.mutable_data()->append(reinterpret_cast<const char*>(&value), sizeof(value));
+    }
+  };
+  add("output.weight", {2, 3}, 0, 4, 6);
+  add("output.weight", {2, 3}, 4, 2, 6);
+  add("output.bias", {2}, 0, 2, 2);
+  if (on_pieces) on_pieces(&pieces);
+  for (const v1::ParameterPiece& piece : pieces) {
+    v1::StreamGradientResponse event;
+    *event.mutable_piece() = piece;
+    writer->Write(event);
+  }
+  writer->Write(last);
+  return grpc::Status::OK;
+}
+
 grpc::Status FakeService::ListModels(grpc::ServerContext*, const v1::ListModelsRequest*,
                                      v1::ListModelsResponse* reply) {
   ++calls_;

@@ -60,6 +60,8 @@ class FakeService final : public v1::DeepPcr::Service {
   std::function<grpc::Status(grpc::ServerWriter<v1::StreamGenerateResponse>*)> on_stream;
   // Changes the answer of GetModel for "draw".
   std::function<void(v1::GetModelResponse*)> describe;
+  // Changes the pieces of StreamGradient while set.
+  std::function<void(std::vector<v1::ParameterPiece>*)> on_pieces;
   // Handles of trajectories ("kept-1", "kept-2", ...) that are known no more.
   std::set<std::string> gone;
   // Samples of "draw" that fall back, by number, with the reason.
@@ -88,6 +90,8 @@ class FakeService final : public v1::DeepPcr::Service {
                        v1::CompareResponse* reply) override;
   grpc::Status Gradient(grpc::ServerContext* context, const v1::GradientRequest* request,
                         v1::GradientResponse* reply) override;
+  grpc::Status StreamGradient(grpc::ServerContext* context, const v1::GradientRequest* request,
+                              grpc::ServerWriter<v1::StreamGradientResponse>* writer) override;
   grpc::Status ListModels(grpc::ServerContext* context, const v1::ListModelsRequest* request,
                           v1::ListModelsResponse* reply) override;
   grpc::Status GetModel(grpc::ServerContext* context, const v1::GetModelRequest* request,

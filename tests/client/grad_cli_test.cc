@@ -188,6 +188,19 @@ TEST_F(GradCliTest, GoesBackAlongWhatForwardOrGenerateLeftOnTheServer) {
   EXPECT_EQ(service_.gradient_requests().back().trajectory_handle(), "kept-3");
 }
 
+TEST_F(GradCliTest, WritesGradientsByParameters) {
+  const std::string in = "fake --in " + WriteRows("x.npy", {7, 3});
+  const std::string file = TempPath("g.safetensors");
+  const Outcome outcome = RunAtServer("grad " + in + " --loss cross_entropy --target_class 1" +
+                                      " --parameters " + file);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, IsEmpty());
+  EXPECT_THAT(outcome.err, HasSubstr("7 samples in 2 requests"));
+  const std::string bytes = Slurp(file);
+  EXPECT_THAT(bytes, HasSubstr("\"output.weight\":{\"dtype\":\"F32\",\"shape\":[2,3]"));
+  EXPECT_THAT(service_.gradient_requests().back().gradients(), IsEmpty());
+}
+
 TEST_F(GradCliTest, ModelsSaysWhereThereAreGradients) {
   EXPECT_THAT(RunAtServer("models draw").out, Not(HasSubstr("gradients")));
   service_.describe = [](v1::GetModelResponse* model) { model->set_gradients(true); };
@@ -208,6 +221,9 @@ TEST_F(GradCliTest, RefusesBeforeAnythingIsComputed) {
                 "target_class: class: expected 0 to 1");
   ExpectRefusal(in + s + " --loss mse" + t, "states: expected no --loss beside it");
   ExpectRefusal(in + s + v + " --outputs y.npy", "states: expected no --outputs");
+  ExpectRefusal(in + v + " --parameters g.npy", "a name that ends in .safetensors, got g.npy");
+  ExpectRefusal(in + v + " --estimate_error --parameters g.safetensors",
+                "parameters: expected no --estimate_error beside it");
   ExpectRefusal(in + s + v + " --kept k", "kept: expected no --states");
   ExpectRefusal(in + v + " --kept /nowhere/k", "/nowhere/k");
   ExpectRefusal(in + v + " --kept " + WriteRows("k.csv", {2, 2}),

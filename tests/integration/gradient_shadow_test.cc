@@ -18,14 +18,15 @@ class GradientShadowTest : public ServiceTest {
     for (const std::string name : {"digits-resnet", "digits-ddpm"})
       std::filesystem::copy(kModels + name, repository_->File(name),
                             std::filesystem::copy_options::recursive);
-    server_ = testing::ServerProcess::Start(repository_->path(), {"--gradients", "--shadow_rate=1"});
+    server_ =
+        testing::ServerProcess::Start(repository_->path(), {"--gradients", "--shadow_rate=1"});
   }
 
   // Sends the request until its pair was measured, which other pairs may put off; the sums are then
   // those of one pair or more.
   void AwaitPair(const v1::GradientRequest& request, const std::string& way) {
-    const std::string labels = "{method=\"Gradient\",model=\"" + request.model() +
-                               "\",solver=\"" + way + "\",version=\"1\"}";
+    const std::string labels = "{method=\"Gradient\",model=\"" + request.model() + "\",solver=\"" +
+                               way + "\",version=\"1\"}";
     const std::string count = "deeppcr_speedup_ratio_count" + labels;
     v1::GradientResponse response;
     for (int i = 0; i < 1500 && Metric(count) < 1; ++i) {

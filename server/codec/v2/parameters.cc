@@ -182,6 +182,14 @@ constexpr Parameter<v1::GradientRequest> kWayBack[] = {
      [](Field f, const Value& v, v1::GradientRequest& to) {
        return Keep(Integer(f, v), [&](int32_t x) { to.set_shooting_interval(x); });
      }},
+    {"loss",
+     [](Field f, const Value& v, v1::GradientRequest& to) {
+       return Keep(Enumerator<v1::Loss>(f, v, "LOSS_"), [&](v1::Loss x) { to.set_loss(x); });
+     }},
+    {"estimate_error",
+     [](Field f, const Value& v, v1::GradientRequest& to) {
+       return Keep(Truth(f, v), [&](bool x) { to.set_estimate_error(x); });
+     }},
     {"trajectory_handle",
      [](Field f, const Value& v, v1::GradientRequest& to) {
        return Keep(Text(f, v), [&](const auto& x) { to.set_trajectory_handle(x); });

@@ -63,6 +63,9 @@ void InferMethod::AllocateBack(const ModelInfo& info, const SolveInput& input, R
 void InferMethod::FillBack(const BackwardOptions& options, double seconds) {
   back_report_ = Arena::CreateMessage<v1::BackwardReport>(arena_);
   FillBackwardReport(options, back->reports(), back->errors(), seconds, back_report_);
+  if (!Wants(V2Output::kLosses)) return;
+  tensors.losses.add_shape(std::ssize(back->losses()));
+  tensors.losses.set_data(back->losses().data(), back->losses().size_bytes());
 }
 
 const Message& InferMethod::Reply(const ServedModel& model, const std::string& request_id) {

@@ -62,7 +62,8 @@ class ShadowTest : public ::testing::Test {
   // Expects this number of speed-ups and errors for newton.
   void ExpectObserved(int speedups, int errors) {
     model_->metrics->ForPair("newton", Method::kForward);  // at 0, if there are none
-    const std::string labels = "_count{method=\"Forward\",model=\"m\",solver=\"newton\",version=\"1\"} ";
+    const std::string labels =
+        "_count{method=\"Forward\",model=\"m\",solver=\"newton\",version=\"1\"} ";
     const std::string text = metrics_.Text();
     EXPECT_THAT(text,
                 HasSubstr("deeppcr_speedup_ratio" + labels + std::to_string(speedups) + "\n"));
@@ -94,12 +95,11 @@ TEST_F(ShadowTest, PairsAParallelPrimaryWithSequential) {
 
   // The fake model needs 4 ms for sequential and 1 ms for other solvers.
   ASSERT_TRUE(
-      WaitForText("deeppcr_speedup_ratio_sum{method=\"Forward\",model=\"m\",solver=\"newton\",version=\"1\"} 4\n"));
+      WaitForText("deeppcr_speedup_ratio_sum{method=\"Forward\",model=\"m\",solver=\"newton\","
+                  "version=\"1\"} 4\n"));
   ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
-  EXPECT_THAT(
-      metrics_.Text(),
-      HasSubstr(
-          "deeppcr_shadow_relative_error_count{method=\"Forward\",model=\"m\",solver=\"newton\",version=\"1\"} 1\n"));
+  EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_shadow_relative_error_count{method=\"Forward\","
+                                         "model=\"m\",solver=\"newton\",version=\"1\"} 1\n"));
   ASSERT_EQ(fake_->comparisons().size(), 1u);
   EXPECT_THAT(fake_->comparisons()[0], ElementsAre(3.0f, 4.0f));
 }
@@ -111,10 +111,12 @@ TEST_F(ShadowTest, PairsASequentialPrimaryWithThePlansParallelSolver) {
 
   sampler.Offer(model_, primary, NewSample());
 
-  EXPECT_TRUE(WaitForText(
-      "deeppcr_speedup_ratio_sum{method=\"Forward\",model=\"m\",solver=\"sequential\",version=\"1\"} 4\n"));
-  EXPECT_TRUE(WaitForText(
-      "deeppcr_shadow_relative_error_sum{method=\"Forward\",model=\"m\",solver=\"sequential\",version=\"1\"} 2"));
+  EXPECT_TRUE(
+      WaitForText("deeppcr_speedup_ratio_sum{method=\"Forward\",model=\"m\",solver=\"sequential\","
+                  "version=\"1\"} 4\n"));
+  EXPECT_TRUE(
+      WaitForText("deeppcr_shadow_relative_error_sum{method=\"Forward\",model=\"m\",solver="
+                  "\"sequential\",version=\"1\"} 2"));
 }
 
 TEST_F(ShadowTest, AnInterruptedPairIsNotObserved) {
