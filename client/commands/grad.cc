@@ -99,9 +99,10 @@ void AddSeeds(CLI::App* app, GradFlags* flags) {
         // The parser puts the flag's name in front.
         return message.substr(std::min(message.size(), message.find("expected")));
       });
-  app->add_option("--way", flags->way, "sequential (the default) or parallel")
+  app->add_option("--way", flags->way,
+                  "sequential (the default), parallel, or auto: the faster one by the plan")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"sequential", "parallel"}));
+      ->check(CLI::IsMember({"sequential", "parallel", "auto"}));
   app->add_option("--way_interval", flags->way_interval,
                   "steps per interval of the parallel way (default: the root of their number)")
       ->type_name("C")
@@ -342,7 +343,9 @@ absl::Status PrepareSeeds(const GradFlags& flags, const v1::GetModelResponse& mo
     if (!classes.ok()) return WithContext(classes.status(), "target_class");
     task.target_classes = *std::move(classes);
   }
-  task.way = flags.way == "parallel" ? v1::BACKWARD_WAY_PARALLEL : v1::BACKWARD_WAY_SEQUENTIAL;
+  task.way = flags.way == "parallel" ? v1::BACKWARD_WAY_PARALLEL
+             : flags.way == "auto"   ? v1::BACKWARD_WAY_AUTO
+                                     : v1::BACKWARD_WAY_SEQUENTIAL;
   task.shooting_interval = flags.way_interval;
   task.estimate_error = flags.estimate_error;
   task.parameters = !flags.parameters.empty();

@@ -139,6 +139,7 @@ absl::Status DecodeWay(const v1::GradientRequest& request, int64_t num_steps,
   DEEPPCR_RETURN_IF_ERROR(
       CheckRange<int64_t>(input->names.way_interval, request.shooting_interval(), 0, num_steps));
   const bool parallel = request.way() == v1::BACKWARD_WAY_PARALLEL;
+  input->plans_way = request.way() == v1::BACKWARD_WAY_AUTO;
   input->wanted = {.way = parallel ? BackwardWay::kParallel : BackwardWay::kSequential,
                    .shooting_interval = request.shooting_interval()};
   return absl::OkStatus();

@@ -34,6 +34,7 @@ struct GradientInput {
   TensorInput targets;               // [n, output_dim] for LOSS_MSE
   std::span<const int32_t> classes;  // [n] for LOSS_CROSS_ENTROPY
   BackwardOptions wanted;            // as asked; see ResolveBackward
+  bool plans_way = false;            // the way of the plan, in place of that of `wanted`
   bool by_inputs = false, by_initial_state = false, by_step_noise = false;
   bool estimates_error = false;
 

@@ -160,19 +160,23 @@ class SolveCall final : public Call,
     return input_.num_samples * (input_.num_steps + 1) * info.state_dim;
   }
 
+  static absl::Status WithoutGradients() {
+    return absl::UnimplementedError(
+        "the server was started without gradients; start it with --gradients");
+  }
+
   // Refuses what is never kept.
   absl::Status CheckKeeping() const {
     if (!input_.keeps_trajectory) return absl::OkStatus();
     const FieldName field(input_.names.options, ".keep_trajectory");
     const LoadedModel& loaded = *model->model;
     const int64_t limit = context_.trajectories.max_bytes();
-    if (!context_.gradients || limit == 0 ||
-        loaded.FindForGradients({}, 0, 1)->backward_limits() == nullptr)
+    if (!context_.gradients) return WithoutGradients();
+    if (limit == 0 || loaded.FindForGradients({}, 0, 1)->backward_limits() == nullptr)
       return absl::UnimplementedError(
           StrCat(field.Text(),
-                 ": expected false, as this server keeps no trajectories of this "
-                 "model: that takes --gradients, --max_trajectory_bytes above 0, and "
-                 "a backend with gradients of it"));
+                 ": expected false, as this server keeps no trajectories of this model: that takes "
+                 "--max_trajectory_bytes above 0, and a backend with gradients of it"));
     const int64_t kept = TrajectoryStore::BytesOf(input_.Samples(), StatesOf(loaded.info()));
     if (kept <= limit) return absl::OkStatus();
     return ResourceExhausted(field.Text(), ": the trajectory would take ", kept,
@@ -232,9 +236,7 @@ class SolveCall final : public Call,
     WayBack* way_back = method_.way_back();
     goes_back_ = way_back != nullptr;
     if (!goes_back_) return absl::OkStatus();
-    if (!context_.gradients)
-      return absl::UnimplementedError(
-          "the server was started without gradients; start it with --gradients");
+    if (!context_.gradients) return WithoutGradients();
     solves = way_back->solves();
     back_item.columns = way_back->input().columns;
     const std::string_view handle = way_back->input().handle;
@@ -287,7 +289,8 @@ class SolveCall final : public Call,
     num_samples_ = samples = input_.num_samples;
     if constexpr (kGoesBack) {
       if (goes_back_) {
-        DEEPPCR_ASSIGN_OR_RETURN(back, method_.way_back()->Resolve(*system, input_.num_steps));
+        DEEPPCR_ASSIGN_OR_RETURN(back,
+                                 method_.way_back()->Resolve(*system, input_.num_steps, samples));
       }
     }
     run_inline = !goes_back_ && IsShort(system->plan(), options, samples, Bytes());

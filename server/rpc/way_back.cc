@@ -52,14 +52,20 @@ absl::Status WayBack::Check(const SolveInput& solve) const {
                   StrCat("others: another ", difference));
 }
 
-absl::StatusOr<BackwardOptions> WayBack::Resolve(const LoadedSystem& system,
-                                                 int64_t num_steps) const {
+absl::StatusOr<BackwardOptions> WayBack::Resolve(const LoadedSystem& system, int64_t num_steps,
+                                                 int64_t num_samples) const {
   const BackwardLimits* limits = system.backward_limits();
   if (limits == nullptr)
     return absl::UnimplementedError(
         StrCat("the backend that runs this model on ", system.plan().device,
                " has no gradients of it; start the server with --backend=cpu"));
-  absl::StatusOr<BackwardOptions> resolved = ResolveBackward(input_.wanted, *limits, num_steps);
+  BackwardOptions wanted = input_.wanted;
+  if (input_.plans_way) {
+    const std::optional<PlanWays>& ways = system.plan().Lookup(num_samples).ways;
+    const bool parallel = ways.has_value() && ways->way == BackwardWay::kParallel;
+    if (parallel && limits->parallel) wanted.way = BackwardWay::kParallel;
+  }
+  absl::StatusOr<BackwardOptions> resolved = ResolveBackward(wanted, *limits, num_steps);
   if (resolved.ok()) return resolved;
   // The engine calls its fields `way` and `shooting_interval`.
   const std::string_view message = ToStd(resolved.status().message());

@@ -43,7 +43,8 @@ class WayBack {
 
   // The options of the backward pass of a system. Errors: kUnimplemented where it has none;
   // kInvalidArgument.
-  absl::StatusOr<BackwardOptions> Resolve(const LoadedSystem& system, int64_t num_steps) const;
+  absl::StatusOr<BackwardOptions> Resolve(const LoadedSystem& system, int64_t num_steps,
+                                          int64_t num_samples) const;
 
   // Shapes the tensors and points the item at them, and the run at memory for its states. `run` has
   // its samples and outputs.

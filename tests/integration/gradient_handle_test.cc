@@ -402,16 +402,18 @@ TEST_F(GradientHandleTest, IsUnknownToAnotherServer) {
   Answer(*stub_, request);
 }
 
-TEST_F(GradientHandleTest, ServersWithoutGradientsKeepNone) {
-  for (const std::vector<std::string>& flags :
-       {std::vector<std::string>{}, {"--gradients", "--max_trajectory_bytes=0"}}) {
+TEST_F(GradientHandleTest, SomeServersKeepNone) {
+  using Flags = std::vector<std::string>;
+  for (const auto& [flags, part] :
+       {std::pair<Flags, const char*>{{}, "start it with --gradients"},
+        {{"--gradients", "--max_trajectory_bytes=0"},
+         "options.keep_trajectory: expected false, as this server keeps no"}}) {
     const auto server = ServerProcess::Start(repository_->path(), flags);
     ASSERT_NE(server, nullptr);
     v1::ForwardResponse response;
     const grpc::Status status = deeppcr::Call(*Connect(server->address()), Keeping(), &response);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-    EXPECT_THAT(status.error_message(),
-                HasSubstr("options.keep_trajectory: expected false, as this server keeps no"));
+    EXPECT_THAT(status.error_message(), HasSubstr(part));
   }
 }
 
