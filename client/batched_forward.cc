@@ -65,6 +65,7 @@ absl::StatusOr<BatchedForwardResult> BatchedForward(const Client& client,
     }
     DEEPPCR_RETURN_IF_ERROR(CheckReportCount(reply.report(), count));
     result.reports.push_back(reply.report());
+    if (options.solver.keep_trajectory()) result.kept.push_back({reply.trajectory_handle(), count});
     if (options.done != nullptr) options.done->fetch_add(count);
   }
   return result;

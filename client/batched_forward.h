@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "client/array.h"
 #include "client/client.h"
+#include "client/kept_states.h"
 
 namespace deeppcr {
 
@@ -24,6 +25,7 @@ struct BatchedForwardResult {
   Array outputs;                         // [n, output_dim]
   Array trajectory;                      // [n, L + 1, D], or without shape if not asked for
   std::vector<v1::SolveReport> reports;  // one per request, in order
+  std::vector<KeptStates> kept;          // as many, if the solver options keep trajectories
 };
 
 // Runs any number of samples through a model, in as many requests as it takes, one after the other.

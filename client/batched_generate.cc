@@ -197,6 +197,7 @@ absl::StatusOr<BatchedGenerateResult> BatchedGenerate(const Client& client,
     DEEPPCR_ASSIGN_OR_RETURN(const v1::GenerateResponse reply,
                              Send(client, request, options, progress));
     DEEPPCR_RETURN_IF_ERROR(Collect(model, reply, count, steps, with_trajectory, &result));
+    if (options.solver.keep_trajectory()) result.kept.push_back({reply.trajectory_handle(), count});
   }
   return result;
 }

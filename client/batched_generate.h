@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "client/array.h"
 #include "client/client.h"
+#include "client/kept_states.h"
 
 namespace deeppcr {
 
@@ -49,6 +50,7 @@ struct BatchedGenerateResult {
   Array trajectory;                      // [n, K + 1, D], or without shape if not asked for
   std::vector<int32_t> class_labels;     // [n], the requested classes; empty without classes
   std::vector<v1::SolveReport> reports;  // one per request, in order
+  std::vector<KeptStates> kept;          // as many, if the solver options keep trajectories
 };
 
 // Draws any number of samples, in as many requests as it takes, one after the other. A sample

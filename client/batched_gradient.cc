@@ -34,6 +34,20 @@ std::vector<NamedRows> RowsOf(const GradientTask& task) {
           {"targets", task.targets, &Request::mutable_targets}};
 }
 
+absl::Status CheckKept(const GradientTask& task, const BatchedGradientOptions& options) {
+  if (task.kept.empty()) return absl::OkStatus();
+  if (task.trajectory != nullptr || task.loss != v1::LOSS_UNSPECIFIED || task.estimate_error ||
+      options.batch_size > 0 || options.solver.return_trajectory())
+    return InvalidArgument(
+        "kept: expected no trajectory, loss, estimate of the error, batch size or return of "
+        "trajectories beside them");
+  int64_t sum = 0;
+  for (const KeptStates& each : task.kept) sum += each.num_samples;
+  if (sum == task.num_samples()) return absl::OkStatus();
+  return InvalidArgument("kept: expected states of ", task.num_samples(), " samples, got those of ",
+                         sum);
+}
+
 absl::Status CheckTask(const v1::GetModelResponse& model, const GradientTask& task,
                        const BatchedGradientOptions& options) {
   if ((task.inputs != nullptr) == (task.generation != nullptr))
@@ -49,6 +63,7 @@ absl::Status CheckTask(const v1::GetModelResponse& model, const GradientTask& ta
   if (!task.target_classes.empty() && std::ssize(task.target_classes) != n)
     return InvalidArgument("target_classes: expected ", n, ", one per sample, got ",
                            task.target_classes.size());
+  DEEPPCR_RETURN_IF_ERROR(CheckKept(task, options));
   return CheckBatchSize(options.batch_size, model);
 }
 
@@ -62,7 +77,8 @@ int64_t ColumnsOf(const GradientTask& task) {
 
 bool Wants(const GradientTask& task, const v1::GetModelResponse& model, v1::GradientBy by) {
   const auto& wanted = task.gradients;
-  if (!wanted.empty()) return std::find(wanted.begin(), wanted.end(), by) != wanted.end();
+  if (!wanted.empty() || task.parameters)
+    return std::find(wanted.begin(), wanted.end(), by) != wanted.end();
   return by == (model.input_dim() > 0 ? v1::GRADIENT_BY_INPUTS : v1::GRADIENT_BY_INITIAL_STATE);
 }
 
@@ -137,7 +153,7 @@ void FillRows(const GradientTask& task, int64_t begin, int64_t count,
 
 absl::Status Collect(const v1::GradientResponse& reply, const v1::GetModelResponse& model,
                      const GradientTask& task, int64_t count, int64_t steps, bool with_trajectory,
-                     BatchedGradientResult* result) {
+                     bool solved, BatchedGradientResult* result) {
   const int64_t columns = ColumnsOf(task);
   for (const Kind& kind : KindsOf(model, steps)) {
     if (!Wants(task, model, kind.by)) continue;
@@ -156,14 +172,52 @@ absl::Status Collect(const v1::GradientResponse& reply, const v1::GetModelRespon
   result->losses.insert(result->losses.end(), reply.losses().begin(), reply.losses().end());
   result->reports.push_back(reply.report());
   result->backward_reports.push_back(reply.backward());
-  if (task.trajectory != nullptr) return absl::OkStatus();
+  if (!solved) return absl::OkStatus();
   DEEPPCR_RETURN_IF_ERROR(CheckReportCount(reply.report(), count));
   if (with_trajectory) {
     DEEPPCR_RETURN_IF_ERROR(CollectRows(reply.trajectory(),
                                         {count, steps + 1, model.summary().state_dim()},
                                         "trajectory", &result->trajectory));
   }
+  // Of kept states some may be solved again: their outputs would be those of a part.
+  if (!task.kept.empty()) return absl::OkStatus();
   return CollectRows(reply.outputs(), {count, model.output_dim()}, "outputs", &result->outputs);
+}
+
+absl::StatusOr<v1::GradientResponse> Send(const Client& client, const v1::GradientRequest& request,
+                                          const GradientTask& task,
+                                          const BatchedGradientOptions& options,
+                                          BatchedGradientResult* result) {
+  if (!task.parameters) return client.Gradient(request, options.deadline);
+  ParameterCollector collector;
+  DEEPPCR_ASSIGN_OR_RETURN(
+      v1::GradientResponse reply,
+      client.StreamGradient(
+          request, [&](const v1::ParameterPiece& piece) { return collector.Add(piece); },
+          options.deadline));
+  DEEPPCR_ASSIGN_OR_RETURN(std::vector<NamedArray> tensors, collector.Take());
+  DEEPPCR_RETURN_IF_ERROR(AddParameters(std::move(tensors), &result->parameters));
+  return reply;
+}
+
+// Goes back along states that the server keeps, or solves again where it keeps them no more.
+absl::StatusOr<v1::GradientResponse> SendKept(const Client& client, const KeptStates& kept,
+                                              const GradientTask& task,
+                                              const BatchedGradientOptions& options,
+                                              v1::GradientRequest* request,
+                                              BatchedGradientResult* result) {
+  request->clear_options();
+  request->set_trajectory_handle(kept.handle);
+  if (!kept.handle.empty()) {
+    absl::StatusOr<v1::GradientResponse> reply = Send(client, *request, task, options, result);
+    const bool gone = absl::IsNotFound(reply.status()) &&
+                      ToStd(reply.status().message()).starts_with("trajectory_handle");
+    if (!gone) return reply;
+  }
+  request->clear_trajectory_handle();
+  *request->mutable_options() = options.solver;
+  result->solved_again += kept.num_samples;
+  return Send(client, *request, task, options, result);
 }
 
 }  // namespace
@@ -192,12 +246,18 @@ absl::StatusOr<BatchedGradientResult> BatchedGradient(const Client& client,
   for (const v1::GradientBy by : task.gradients) request.add_gradients(by);
   BatchedGradientResult result;
   const int64_t n = task.num_samples();
-  for (int64_t begin = 0; begin < n; begin += batch) {
-    const int64_t count = std::min(batch, n - begin);
+  size_t index = 0;
+  for (int64_t begin = 0, count = 0; begin < n; begin += count, ++index) {
+    const bool kept = !task.kept.empty();
+    count = kept ? task.kept[index].num_samples : std::min(batch, n - begin);
     FillRows(task, begin, count, &request);
-    DEEPPCR_ASSIGN_OR_RETURN(const v1::GradientResponse reply,
-                             client.Gradient(request, options.deadline));
-    DEEPPCR_RETURN_IF_ERROR(Collect(reply, model, task, count, steps, with_trajectory, &result));
+    DEEPPCR_ASSIGN_OR_RETURN(
+        const v1::GradientResponse reply,
+        kept ? SendKept(client, task.kept[index], task, options, &request, &result)
+             : Send(client, request, task, options, &result));
+    const bool solved = task.trajectory == nullptr && request.trajectory_handle().empty();
+    DEEPPCR_RETURN_IF_ERROR(
+        Collect(reply, model, task, count, steps, with_trajectory, solved, &result));
     if (options.done != nullptr) options.done->fetch_add(count);
   }
   return result;

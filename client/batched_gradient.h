@@ -11,6 +11,8 @@
 #include "client/array.h"
 #include "client/batched_generate.h"
 #include "client/client.h"
+#include "client/kept_states.h"
+#include "client/parameter_gradients.h"
 
 namespace deeppcr {
 
@@ -21,7 +23,10 @@ struct GradientTask {
   const Generation* generation = nullptr;
   const Array* previous = nullptr;    // [n, L + 1, D] for INITIAL_GUESS_PREVIOUS
   const Array* trajectory = nullptr;  // [n, L + 1, D]: states to go back along; nothing is solved
-  const Array* cotangents = nullptr;  // [n, output_dim] or [n, m, output_dim]
+  // In place of these: what the server keeps of an earlier call about the same samples, of which
+  // each request takes one. Nothing is solved but for those that are gone. No loss beside them.
+  std::vector<KeptStates> kept = {};
+  const Array* cotangents = nullptr;              // [n, output_dim] or [n, m, output_dim]
   const Array* final_state_cotangents = nullptr;  // [n, D] or [n, m, D]
   v1::Loss loss = v1::LOSS_UNSPECIFIED;
   const Array* targets = nullptr;       // [n, output_dim] for LOSS_MSE
@@ -30,6 +35,9 @@ struct GradientTask {
   int32_t shooting_interval = 0;          // of the way back
   std::vector<v1::GradientBy> gradients;  // that are wanted; empty: the server's default
   bool estimate_error = false;            // not beside a trajectory
+  // Gradients by parameters too, of an mlp or resnet; then `gradients` has no default, and there is
+  // no estimate.
+  bool parameters = false;
 
   int64_t num_samples() const {
     return inputs != nullptr ? inputs->rows() : generation->num_samples;
@@ -38,7 +46,7 @@ struct GradientTask {
 
 struct BatchedGradientOptions {
   v1::SolverOptions solver = {};         // not looked at with a trajectory
-  int64_t batch_size = 0;                // samples per request; 0: as many as fit
+  int64_t batch_size = 0;                // samples per request; 0: as many as fit, or as kept
   absl::Duration deadline = {};          // for each request; zero: the client's
   std::atomic<int64_t>* done = nullptr;  // counts finished samples, for a progress line
 };
@@ -52,6 +60,8 @@ struct BatchedGradientResult {
   std::vector<double> losses;                        // [n] with a loss
   std::vector<v1::SolveReport> reports;              // one per request, in order, as the next
   std::vector<v1::BackwardReport> backward_reports;
+  int64_t solved_again = 0;            // samples whose kept states were gone
+  std::vector<NamedArray> parameters;  // sums over all samples, request by request
 };
 
 // Takes any number of samples back, in as many requests as it takes, one after the other. model:

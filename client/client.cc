@@ -176,6 +176,32 @@ grpc::Status ReadGeneration(grpc::ClientContext* context,
   return status;
 }
 
+// Reads pieces up to the result, which must be the last message. *refused: the error of on_piece.
+grpc::Status ReadPieces(grpc::ClientContext* context,
+                        grpc::ClientReaderInterface<v1::StreamGradientResponse>* stream,
+                        const std::function<absl::Status(const v1::ParameterPiece&)>& on_piece,
+                        v1::GradientResponse* result, absl::Status* refused) {
+  bool has_result = false, has_more = false;
+  v1::StreamGradientResponse message;
+  while (stream->Read(&message)) {
+    if (has_result || !refused->ok()) {
+      has_more = has_result;
+      context->TryCancel();
+    } else if (message.has_result()) {
+      has_result = true;
+      *result = std::move(*message.mutable_result());
+    } else if (message.has_piece()) {
+      *refused = on_piece(message.piece());
+      if (!refused->ok()) context->TryCancel();
+    }
+  }
+  const grpc::Status status = stream->Finish();
+  if (has_more) return {grpc::StatusCode::INTERNAL, "bad reply: messages after the result"};
+  if (status.ok() && !has_result)
+    return {grpc::StatusCode::INTERNAL, "bad reply: the stream ended without a result"};
+  return status;
+}
+
 }  // namespace
 
 class Client::Impl {
@@ -304,6 +330,20 @@ absl::StatusOr<v1::CompareResponse> Client::Compare(const v1::CompareRequest& re
 absl::StatusOr<v1::GradientResponse> Client::Gradient(const v1::GradientRequest& request,
                                                       absl::Duration deadline) const {
   return impl_->Unary(&Stub::Gradient, request, deadline);
+}
+
+absl::StatusOr<v1::GradientResponse> Client::StreamGradient(
+    const v1::GradientRequest& request,
+    const std::function<absl::Status(const v1::ParameterPiece&)>& on_piece,
+    absl::Duration deadline) const {
+  absl::Status refused;
+  absl::StatusOr<v1::GradientResponse> reply = impl_->Call<v1::GradientResponse>(
+      deadline, [&](grpc::ClientContext* context, v1::GradientResponse* result) {
+        const auto stream = impl_->stub().StreamGradient(context, request);
+        return ReadPieces(context, stream.get(), on_piece, result, &refused);
+      });
+  if (!refused.ok()) return refused;
+  return reply;
 }
 
 absl::StatusOr<v1::ListModelsResponse> Client::ListModels(absl::Duration deadline) const {

@@ -54,6 +54,12 @@ enum class BackendChoice : uint8_t { kFirst, kNoCode, kSelfCheck };
 // "first", "no_code", "self_check".
 std::string_view ToString(BackendChoice choice);
 
+// A tensor of model.safetensors.
+struct TensorShape {
+  std::string name;
+  std::vector<int64_t> extents;
+};
+
 // Description of a model, fixed at load.
 struct ModelInfo {
   std::string model_type;  // a name of the model registry
@@ -80,7 +86,11 @@ struct ModelInfo {
   std::vector<int64_t> num_inference_steps;
   int64_t max_inference_steps = 0;
   int64_t num_classes = 0;
-  bool has_decoder = false;          // the outputs are not the final states
+  bool has_decoder = false;  // the outputs are not the final states
+  // The parameters of an mlp or resnet, which have gradients (AddParameterGradients): input.weight,
+  // input.bias, layers.weight [L, D, D], layers.bias [L, D], output.weight and output.bias, those
+  // that it has. Empty for other models.
+  std::vector<TensorShape> parameters;
   std::vector<int64_t> image_shape;  // shape of the outputs: height, width[, channels]; or empty
 
   bool generates() const { return !num_inference_steps.empty(); }

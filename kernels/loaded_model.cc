@@ -167,6 +167,24 @@ bool MayAddSystems(const Model& model, const Systems& planned, const EngineOptio
   return options.max_unplanned_bytes - MemoryBytes(model) > least;
 }
 
+std::vector<TensorShape> ParametersOf(const Model& model) {
+  const std::string& type = model.config.model_type;
+  const auto* stack = std::get_if<DenseStackSpec>(&model.systems.front());
+  if (stack == nullptr || (type != "mlp" && type != "resnet")) return {};
+  std::vector<TensorShape> tensors;
+  const auto add = [&](const std::string& layer, std::vector<int64_t> shape, bool biased) {
+    std::vector<int64_t> of_bias(shape.begin(), shape.end() - 1);
+    tensors.push_back({layer + ".weight", std::move(shape)});
+    if (biased) tensors.push_back({layer + ".bias", std::move(of_bias)});
+  };
+  const DenseSpec &in = stack->encode, &out = stack->decode;
+  const int64_t dim = stack->state_dim;
+  if (in.rows > 0) add("input", {in.rows, in.cols}, !in.bias.empty());
+  add("layers", {stack->num_steps, dim, dim}, !stack->biases.empty());
+  if (out.rows > 0) add("output", {out.rows, out.cols}, !out.bias.empty());
+  return tensors;
+}
+
 ModelInfo InfoOf(const Model& model, const Backend& backend, const Systems& systems,
                  const EngineOptions& options) {
   const SystemShape shape = ShapeOf(model.systems.front());
@@ -185,6 +203,7 @@ ModelInfo InfoOf(const Model& model, const Backend& backend, const Systems& syst
                  .labels = model.config.labels,
                  .num_classes = shape.num_classes,
                  .has_decoder = shape.has_decoder,
+                 .parameters = ParametersOf(model),
                  .image_shape = model.config.image_shape};
   if (model.max_num_steps > 0) {
     for (const auto& system : systems) info.num_inference_steps.push_back(system->num_steps());

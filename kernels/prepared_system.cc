@@ -17,8 +17,10 @@
 #include "kernels/gradient_check.h"
 #include "kernels/plan/calibration.h"
 #include "kernels/plan/candidates.h"
+#include "kernels/plan/plan_cache.h"
 #include "kernels/plan/planner.h"
 #include "kernels/plan/rescaled_plan.h"
+#include "kernels/plan/ways.h"
 #include "kernels/self_check.h"
 
 namespace deeppcr {
@@ -89,7 +91,27 @@ class Preparation {
                            std::span<const std::shared_ptr<const LoadedModel>> loaded) {
     DEEPPCR_ASSIGN_OR_RETURN(parts_.key, Key());
     DEEPPCR_ASSIGN_OR_RETURN(parts_.plan, FindPlan(Search(plans, loaded)));
+    DEEPPCR_RETURN_IF_ERROR(FindItsWays());
     parts_.plan.device = std::string(backend_.device());
+    return absl::OkStatus();
+  }
+
+  // Completes a plan that was made without backward passes. A plan that is required is the one that
+  // all servers have: what it leaves open none of them measures.
+  absl::Status FindItsWays() {
+    if (parts_.backward == nullptr || HasWays(parts_.plan) ||
+        with_.options.plan_mode == PlanMode::kRequire)
+      return absl::OkStatus();
+    Say("measuring the ways back");
+    DEEPPCR_RETURN_IF_ERROR(
+        MeasureWays(*parts_.runner, *parts_.backward, Inputs(), Planning(), &parts_.plan));
+    if (!HasWays(parts_.plan)) return absl::OkStatus();
+    DEEPPCR_ASSIGN_OR_RETURN(parts_.plan.id, PlanId(parts_.key, parts_.plan));
+    const PlanSource source = parts_.plan.source;
+    if (source != PlanSource::kMeasured && source != PlanSource::kCache) return absl::OkStatus();
+    const PlanCache cache(with_.options.plan_cache_dir);
+    if (const absl::Status saved = cache.Save(parts_.key, parts_.plan); !saved.ok())
+      Warn(ToStd(saved.message()));
     return absl::OkStatus();
   }
 

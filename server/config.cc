@@ -169,6 +169,12 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Switch("gradients", &C::gradients,
                          "Answer Gradient. Models take the weights of their recurrence once more, "
                          "and a second workspace of up to --max_workspace_bytes per thread."));
+  specs.push_back(Integer("max_trajectory_bytes", "bytes", 0, int64_t{1} << 40,
+                          &C::max_trajectory_bytes,
+                          "With --gradients: memory for trajectories that requests keep for a "
+                          "following Gradient; the oldest make room. 0: none are kept."));
+  specs.push_back(Real("trajectory_seconds", "seconds", 0.1, 86400, &C::trajectory_seconds,
+                       "How long a trajectory is kept at most."));
 }
 
 void AddNetworkFlags(std::vector<FlagSpec>& specs) {
@@ -264,9 +270,9 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Real("drain_seconds", "seconds", 0, 3600, &C::drain_seconds,
                        "After that: new calls are refused, those in progress get this long."));
   specs.push_back(Real("shadow_rate", "share", 0, 1, &C::shadow_rate,
-                       "Share of Forward and Generate requests repeated after the reply by the "
-                       "other kind of solver, to "
-                       "measure speed-up and error. Only while nothing waits."));
+                       "Share of Forward, Generate and Gradient requests repeated after the reply "
+                       "by the other kind of solver, or the other way back, to measure speed-up "
+                       "and error. Only while nothing waits."));
   specs.push_back(Text("trace_file", "file", &C::trace_file,
                        "What requests spent their time on, for Perfetto (ui.perfetto.dev)."));
   specs.push_back(Real("trace_rate", "share", 0, 1, &C::trace_rate,

@@ -44,7 +44,9 @@ struct ServerConfig {
   int64_t max_workspace_bytes = int64_t{256} << 20;
   int64_t max_unplanned_bytes = int64_t{512} << 20;  // per model; see EngineOptions
   bool gradients = false;                            // load models with their backward passes
-  int64_t max_queue = 1024;                          // samples that wait, per model version
+  int64_t max_trajectory_bytes = int64_t{64} << 20;  // kept for gradients; 0: none
+  double trajectory_seconds = 60;
+  int64_t max_queue = 1024;  // samples that wait, per model version
   int64_t max_queue_bytes = int64_t{512} << 20;
   int64_t max_message_bytes = int64_t{16} << 20;
   int64_t max_grpc_memory_bytes = int64_t{512} << 20;

@@ -130,6 +130,9 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
       preparer_([this](const ServedModel& model, int64_t num_steps) {
         return PrepareSteps(model, num_steps, context_);
       }),
+      trajectories_({.max_bytes = config.gradients ? config.max_trajectory_bytes : 0,
+                     .life = std::chrono::milliseconds(Milliseconds(config.trajectory_seconds))},
+                    metrics_),
       shadow_(config.shadow_rate, batcher_, metrics_),
       authorizer_(config.token_file),
       tracer_(std::move(tracer)),
@@ -138,6 +141,7 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                loader_,
                comparisons_,
                preparer_,
+               trajectories_,
                metrics_,
                shadow_,
                logger,
@@ -225,12 +229,15 @@ void Server::UpdateHealth() {
   std::set<std::string> serving;
   std::set<std::string> known;
   int64_t num_ready = 0, num_failed = 0;
+  std::vector<std::shared_ptr<ServedModel>> served;
   for (const ModelStatus& status : store_.List()) {
     known.insert(status.name);
     num_ready += status.model != nullptr ? 1 : 0;
     num_failed += status.state == ModelState::kFailed ? 1 : 0;
     if (status.model != nullptr && !leaving) serving.insert(status.name);
+    if (status.model != nullptr) served.push_back(status.model);
   }
+  trajectories_.KeepOnly(served);
   for (const std::string& name : known) health->SetServingStatus(name, serving.contains(name));
   const bool ready = Ready();
   metrics_.SetModels(num_ready, num_failed);

@@ -73,6 +73,7 @@ class Server {
   TaskThread loader_;
   TaskThread comparisons_;
   SystemPreparer preparer_;
+  TrajectoryStore trajectories_;
   ShadowSampler shadow_;
   Authorizer authorizer_;
   const std::unique_ptr<Tracer> tracer_;

@@ -78,6 +78,13 @@ void AddBatchSizeFlag(CLI::App* app, int64_t* batch_size) {
       ->check(CLI::NonNegativeNumber);
 }
 
+void AddKeepFlag(CLI::App* app, std::string* path) {
+  app->add_option("--keep", *path,
+                  "leave the states on the server for a while, and write what grad --kept FILE "
+                  "takes")
+      ->type_name("FILE");
+}
+
 void AddFormatFlag(CLI::App* app, std::string* format) {
   app->add_option("--format", *format,
                   "npy, csv or json, for files whose name does not tell (default for -: csv)")

@@ -68,6 +68,9 @@ class SolverFlags {
 // Adds --batch_size, samples per request; 0 for as many as fit.
 void AddBatchSizeFlag(CLI::App* app, int64_t* batch_size);
 
+// Adds --keep FILE, for commands whose trajectories may stay on the server.
+void AddKeepFlag(CLI::App* app, std::string* path);
+
 // Adds --format, for files whose name does not tell their format.
 void AddFormatFlag(CLI::App* app, std::string* format);
 

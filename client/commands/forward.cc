@@ -27,6 +27,7 @@ struct ForwardFlags {
   std::string out;
   std::string trajectory;
   std::string previous;
+  std::string keep;
   std::string report;
   int64_t batch_size = 0;
   bool labels = false;
@@ -52,6 +53,7 @@ void AddFlags(CLI::App* app, ForwardFlags* flags) {
                   "states to start from, as --trajectory wrote them (implies --initial_guess "
                   "previous)")
       ->type_name("FILE");
+  AddKeepFlag(app, &flags->keep);
   AddBatchSizeFlag(app, &flags->batch_size);
   app->add_flag("--quiet", flags->quiet, "no summary on standard error; warnings stay");
   flags->solver.Add(app, true);
@@ -120,6 +122,7 @@ absl::Status WriteResults(const ForwardFlags& flags, const v1::GetModelResponse&
     status.Update(WriteArray(result.trajectory, flags.trajectory, format));
   }
   if (!flags.report.empty()) status.Update(WriteFile(flags.report, ReportText(result)));
+  if (!flags.keep.empty()) status.Update(WriteFile(flags.keep, FormatKept(result.kept)));
   return status;
 }
 
@@ -146,6 +149,7 @@ absl::Status Run(const ForwardFlags& flags, const GlobalOptions& global) {
   std::atomic<int64_t> done{0};
   BatchedForwardOptions options{.solver = solver, .batch_size = flags.batch_size, .done = &done};
   options.solver.set_return_trajectory(!flags.trajectory.empty());
+  options.solver.set_keep_trajectory(!flags.keep.empty());
   Array previous;
   if (!flags.previous.empty()) {
     DEEPPCR_ASSIGN_OR_RETURN(previous, ReadArray(flags.previous, flags.inputs.format));

@@ -46,6 +46,7 @@ struct GenerateFlags {
   std::string latents_out;
   std::string labels_out;
   std::string trajectory;
+  std::string keep;
   std::string json;
   int64_t batch_size = 0;
   bool quiet = false;
@@ -94,6 +95,7 @@ void AddOutputFlags(CLI::App* app, GenerateFlags* flags) {
   AddFile(app, "--labels_out", "write the class that each sample was asked for [n]",
           &flags->labels_out);
   AddFile(app, "--trajectory", "write the states [n, steps + 1, state_dim]", &flags->trajectory);
+  AddKeepFlag(app, &flags->keep);
   AddFile(app, "--json",
           "also write the figures as JSON, of at most 100,000 samples; - is standard output",
           &flags->json);
@@ -119,7 +121,7 @@ void AddFlags(CLI::App* app, GenerateFlags* flags) {
 std::vector<std::string> OutputPaths(const GenerateFlags& flags) {
   std::vector<std::string> paths;
   for (const std::string* path : {&flags.out, &flags.png, &flags.latents_out, &flags.labels_out,
-                                  &flags.trajectory, &flags.json}) {
+                                  &flags.trajectory, &flags.keep, &flags.json}) {
     if (!path->empty()) paths.push_back(*path);
   }
   return paths;
@@ -247,6 +249,7 @@ absl::Status WriteResults(const GenerateFlags& flags, const v1::GetModelResponse
   if (!flags.trajectory.empty()) {
     status.Update(WriteArray(result.trajectory, flags.trajectory, flags.format));
   }
+  if (!flags.keep.empty()) status.Update(WriteFile(flags.keep, FormatKept(result.kept)));
   if (layout) {
     const absl::StatusOr<std::string> png = EncodePng(DrawSamples(*layout, result.samples));
     status.Update(png.ok() ? WriteFile(flags.png, *png) : png.status());
@@ -278,6 +281,7 @@ absl::StatusOr<BatchedGenerateResult> Generate(const GenerateFlags& flags, const
   DEEPPCR_ASSIGN_OR_RETURN(const v1::SolverOptions solver, flags.solver.Build());
   BatchedGenerateOptions options{.solver = solver, .batch_size = flags.batch_size};
   options.solver.set_return_trajectory(!flags.trajectory.empty());
+  options.solver.set_keep_trajectory(!flags.keep.empty());
   if (generation.previous != nullptr) DEEPPCR_RETURN_IF_ERROR(StartFromPrevious(&options.solver));
   if (flags.quiet || isatty(STDERR_FILENO) == 0) {
     return BatchedGenerate(client, model, generation, options);

@@ -18,6 +18,7 @@
 #include "client/progress.h"
 #include "client/solver_options.h"
 #include "client/table.h"
+#include "kernels/base/file.h"
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -25,17 +26,19 @@
 namespace deeppcr {
 namespace {
 
+constexpr int64_t kMaxKeptBytes = int64_t{64} << 20;  // of the file of --kept
+
 struct GradFlags {
   ModelFlags model;
   InputFlags inputs;
   GenerationFlags generation;
   SolverFlags solver;
   uint64_t first_sample = 0;
-  std::string initial_noise, step_noise, previous, states;
+  std::string initial_noise, step_noise, previous, states, kept;
   std::string cotangent, final_cotangent, loss, target, target_class;
   std::string way;
   int32_t way_interval = 0;
-  std::string out, initial_out, noise_out, outputs, trajectory, report;
+  std::string out, initial_out, noise_out, parameters, outputs, trajectory, report;
   int64_t batch_size = 0;
   bool estimate_error = false;
   bool quiet = false;
@@ -70,6 +73,10 @@ void AddSources(CLI::App* app, GradFlags* flags) {
               "states to go back along [n, L + 1, D], as --trajectory wrote them of the same "
               "samples; nothing is solved then",
               &flags->states);
+  AddPathFlag(app, "--kept",
+              "go back along the states that --keep FILE of forward or generate has left on the "
+              "server; samples whose states are gone are solved again",
+              &flags->kept);
 }
 
 void AddSeeds(CLI::App* app, GradFlags* flags) {
@@ -92,9 +99,10 @@ void AddSeeds(CLI::App* app, GradFlags* flags) {
         // The parser puts the flag's name in front.
         return message.substr(std::min(message.size(), message.find("expected")));
       });
-  app->add_option("--way", flags->way, "sequential (the default) or parallel")
+  app->add_option("--way", flags->way,
+                  "sequential (the default), parallel, or auto: the faster one by the plan")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"sequential", "parallel"}));
+      ->check(CLI::IsMember({"sequential", "parallel", "auto"}));
   app->add_option("--way_interval", flags->way_interval,
                   "steps per interval of the parallel way (default: the root of their number)")
       ->type_name("C")
@@ -119,6 +127,10 @@ void AddFlags(CLI::App* app, GradFlags* flags) {
   AddPathFlag(app, "--noise_out",
               "gradients by the noise of the steps [n, L, D] or [n, m, L, D]; diffusion models",
               &flags->noise_out);
+  AddPathFlag(app, "--parameters",
+              "gradients by the parameters of an mlp or resnet, summed over all samples, as a "
+              ".safetensors file with the names of model.safetensors",
+              &flags->parameters);
   AddPathFlag(app, "--outputs", "write the outputs [n, output_dim]", &flags->outputs);
   AddPathFlag(app, "--trajectory", "write the states [n, L + 1, D]", &flags->trajectory);
   app->add_option("--report", flags->report,
@@ -137,6 +149,8 @@ void AddFlags(CLI::App* app, GradFlags* flags) {
       "  deeppcr grad digits-resnet --in digits.npy --loss cross_entropy --target_class 3 "
       "--out g.npy\n"
       "  deeppcr grad digits-resnet --in digits.npy --cotangent v.npy --way parallel --out g.npy\n"
+      "  deeppcr grad digits-resnet --in digits.npy --loss cross_entropy --target_class 3 \\\n"
+      "      --parameters g.safetensors\n"
       "  deeppcr grad digits-ddpm --num 8 --seed 7 --steps 100 --loss mse --target digit.npy \\\n"
       "      --initial_out noise.npy --report -");
 }
@@ -145,10 +159,20 @@ void AddFlags(CLI::App* app, GradFlags* flags) {
 std::vector<std::string> OutPaths(const GradFlags& flags) {
   std::vector<std::string> paths;
   for (const std::string* path : {&flags.out, &flags.initial_out, &flags.noise_out, &flags.outputs,
-                                  &flags.trajectory, &flags.report}) {
+                                  &flags.trajectory, &flags.parameters, &flags.report}) {
     if (!path->empty()) paths.push_back(*path);
   }
   return paths;
+}
+
+absl::Status CheckParameters(const GradFlags& flags) {
+  if (flags.parameters.empty()) return absl::OkStatus();
+  if (flags.estimate_error)
+    return InvalidArgument("parameters: expected no --estimate_error beside it");
+  if (std::filesystem::path(flags.parameters).extension() == ".safetensors")
+    return absl::OkStatus();
+  return InvalidArgument("parameters: expected a name that ends in .safetensors, got ",
+                         flags.parameters);
 }
 
 // Checks the names of files, and flags against one another, before anything is computed.
@@ -169,7 +193,14 @@ absl::Status CheckFlags(const GradFlags& flags) {
         "states: expected no --estimate_error beside it: their error is not known");
   if (!flags.states.empty() && !(flags.outputs.empty() && flags.trajectory.empty()))
     return InvalidArgument("states: expected no --outputs and no --trajectory beside it");
-  absl::Status status;
+  if (!flags.kept.empty() &&
+      (!flags.states.empty() || !flags.previous.empty() || !flags.loss.empty() ||
+       flags.estimate_error || !flags.outputs.empty() || !flags.trajectory.empty() ||
+       flags.batch_size > 0))
+    return InvalidArgument(
+        "kept: expected no --states, --previous, --loss, --estimate_error, --outputs, --trajectory "
+        "and --batch_size beside it");
+  absl::Status status = CheckParameters(flags);
   for (const std::string* path :
        {&flags.inputs.path, &flags.initial_noise, &flags.cotangent, &flags.final_cotangent,
         &flags.target, &flags.out, &flags.initial_out, &flags.outputs}) {
@@ -312,9 +343,18 @@ absl::Status PrepareSeeds(const GradFlags& flags, const v1::GetModelResponse& mo
     if (!classes.ok()) return WithContext(classes.status(), "target_class");
     task.target_classes = *std::move(classes);
   }
-  task.way = flags.way == "parallel" ? v1::BACKWARD_WAY_PARALLEL : v1::BACKWARD_WAY_SEQUENTIAL;
+  task.way = flags.way == "parallel" ? v1::BACKWARD_WAY_PARALLEL
+             : flags.way == "auto"   ? v1::BACKWARD_WAY_AUTO
+                                     : v1::BACKWARD_WAY_SEQUENTIAL;
   task.shooting_interval = flags.way_interval;
   task.estimate_error = flags.estimate_error;
+  task.parameters = !flags.parameters.empty();
+  if (!flags.kept.empty()) {
+    DEEPPCR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.kept, kMaxKeptBytes));
+    absl::StatusOr<std::vector<KeptStates>> kept = ParseKept(text);
+    if (!kept.ok()) return WithContext(kept.status(), flags.kept);
+    task.kept = *std::move(kept);
+  }
   if (!flags.out.empty()) task.gradients.push_back(v1::GRADIENT_BY_INPUTS);
   if (!flags.initial_out.empty()) task.gradients.push_back(v1::GRADIENT_BY_INITIAL_STATE);
   if (!flags.noise_out.empty()) task.gradients.push_back(v1::GRADIENT_BY_STEP_NOISE);
@@ -387,6 +427,11 @@ void PrintSummary(const BatchedGradientResult& result, const GradientTask& task,
         task.estimate_error ? ErrorText(result) : "");
   }
   absl::FPrintF(stderr, "%s", WarningsText(totals));
+  if (result.solved_again > 0)
+    absl::FPrintF(stderr,
+                  "warning: the server keeps the states of %d of %d samples no more; they were "
+                  "solved again\n",
+                  result.solved_again, num_samples);
   if (overflowed > 0)
     absl::FPrintF(stderr, "warning: the gradients of %d of %d samples overflowed\n", overflowed,
                   num_samples);
@@ -403,10 +448,12 @@ absl::Status WriteResults(const GradFlags& flags, const BatchedGradientResult& r
   write(result.by_step_noise, flags.noise_out);
   write(result.outputs, flags.outputs);
   write(result.trajectory, flags.trajectory);
+  if (!flags.parameters.empty())
+    status.Update(WriteFile(flags.parameters, FormatSafetensors(result.parameters)));
   if (!flags.report.empty()) status.Update(WriteFile(flags.report, ReportText(result)));
   // Without a name for them the gradients of the default go to standard output.
   const bool nothing = flags.out.empty() && flags.initial_out.empty() && flags.noise_out.empty();
-  if (nothing && flags.report.empty())
+  if (nothing && flags.report.empty() && flags.parameters.empty())
     write(result.by_inputs.shape.empty() ? result.by_initial_state : result.by_inputs, "-");
   return status;
 }

@@ -104,6 +104,22 @@ std::vector<std::string> EntryCells(const v1::PlanEntry& entry, int64_t previous
   return cells;
 }
 
+// The ways back by numbers of samples; empty for a plan without any.
+std::string WaysText(const v1::Plan& plan) {
+  using Align = Table::Align;
+  Table table({{"samples"}, {"auto goes back", Align::kLeft}, {"sequential"}, {"parallel"}});
+  int64_t previous = 0;
+  bool any = false;
+  for (const v1::PlanEntry& entry : plan.entries()) {
+    any = any || !entry.way().empty();
+    table.AddRow({SamplesText(previous, entry.max_samples()), Printable(entry.way()),
+                  FormatSeconds(entry.sequential_way_seconds()),
+                  FormatSeconds(entry.parallel_way_seconds())});
+    previous = entry.max_samples();
+  }
+  return any ? StrCat("\n", table.Format()) : "";
+}
+
 // steps: the inference steps that the plan was measured for; 0 if the model has no such choice.
 std::string PlanText(const v1::Plan& plan, int64_t steps) {
   using Align = Table::Align;
@@ -128,6 +144,7 @@ std::string PlanText(const v1::Plan& plan, int64_t steps) {
   std::string text = absl::StrFormat(
       "plan %s on %s for %srtol %g, %s\n%s", Printable(plan.id()), Printable(plan.device_class()),
       steps > 0 ? StrCat(steps, " steps, ") : "", plan.rtol(), SourceText(plan), table.Format());
+  absl::StrAppend(&text, WaysText(plan));
   if (plan.least_rtol() > 0)
     absl::StrAppendFormat(&text, "auto is sequential below rtol %.2g\n", plan.least_rtol());
   absl::StrAppend(&text, ChoicesText(plan));

@@ -67,13 +67,13 @@ v1::GenerationInput GenerationOf(const Noise& noise) {
   return input;
 }
 
-// The samples with their states, so that nothing is solved twice.
+// The samples, whose states stay on the server, so that nothing is solved twice.
 absl::StatusOr<v1::GenerateResponse> Draw(const Client& client, const Settings& settings,
                                           const Noise& noise) {
   v1::GenerateRequest request;
   request.set_model(settings.sampler);
   *request.mutable_input() = GenerationOf(noise);
-  request.mutable_options()->set_return_trajectory(true);
+  request.mutable_options()->set_keep_trajectory(true);
   return client.Generate(request);
 }
 
@@ -91,16 +91,21 @@ absl::StatusOr<v1::GradientResponse> Classify(const Client& client, const Settin
 
 // Takes cotangents of the samples back to the noise.
 absl::StatusOr<Noise> GradientByNoise(const Client& client, const Settings& settings,
-                                      const Noise& noise, const v1::Tensor& trajectory,
+                                      const Noise& noise, const std::string& handle,
                                       const v1::Tensor& of_samples) {
   v1::GradientRequest request;
   request.set_model(settings.sampler);
   *request.mutable_generation() = GenerationOf(noise);
-  *request.mutable_trajectory() = trajectory;
+  request.set_trajectory_handle(handle);
   *request.mutable_cotangents() = of_samples;
   request.add_gradients(v1::GRADIENT_BY_INITIAL_STATE);
   request.add_gradients(v1::GRADIENT_BY_STEP_NOISE);
-  DEEPPCR_ASSIGN_OR_RETURN(const v1::GradientResponse reply, client.Gradient(request));
+  absl::StatusOr<v1::GradientResponse> answer = client.Gradient(request);
+  if (absl::IsNotFound(answer.status())) {  // the states have made room for others
+    request.clear_trajectory_handle();
+    answer = client.Gradient(request);
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(const v1::GradientResponse reply, std::move(answer));
   Noise gradient;
   DEEPPCR_ASSIGN_OR_RETURN(
       gradient.initial, TensorToArray(reply.initial_state_gradients(), "initial_state_gradients"));
@@ -196,9 +201,9 @@ absl::Status Steer(const Settings& settings) {
     if (there || round == settings.rounds)
       return settings.png.empty() ? absl::OkStatus()
                                   : WritePicture(model, first, drawn.samples(), settings.png);
-    DEEPPCR_ASSIGN_OR_RETURN(
-        Noise gradient,
-        GradientByNoise(client, settings, noise, drawn.trajectory(), classified.input_gradients()));
+    DEEPPCR_ASSIGN_OR_RETURN(Noise gradient,
+                             GradientByNoise(client, settings, noise, drawn.trajectory_handle(),
+                                             classified.input_gradients()));
     Follow(gradient, settings.step, &noise);
   }
 }

@@ -30,7 +30,8 @@ def totals(text, name):
     for series, labels, value in SAMPLE.findall(text):
         if series in (f'{name}_count', f'{name}_sum'):
             pairs = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-            key = pairs.get('model', ''), pairs.get('solver', '')
+            way = 'back ' if pairs.get('method') == 'Gradient' else ''
+            key = pairs.get('model', ''), way + pairs.get('solver', '')
             entry = found.setdefault(key, {'_count': 0.0, '_sum': 0.0})
             entry[series[len(name):]] += float(value)
     return {key: (int(entry['_count']), entry['_sum']) for key, entry in found.items()

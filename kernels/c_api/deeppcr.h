@@ -271,9 +271,13 @@ typedef struct deeppcr_cotangents {
   int64_t columns;              /* m in [1, 4096] */
   const float* of_outputs;      /* [n, m, output_dim], or NULL for zero */
   const float* of_final_states; /* [n, m, D], of z_L, beside those of the outputs; or NULL */
+  /* For gradients.error_estimates: error_estimate of the run's reports [n], NaN where there is
+   * none, and atol / rtol of its options. */
+  const double* state_errors;
+  double state_floor;
 } deeppcr_cotangents;
 #define DEEPPCR_COTANGENTS_INIT \
-  { sizeof(deeppcr_cotangents), NULL, 1, NULL, NULL }
+  { sizeof(deeppcr_cotangents), NULL, 1, NULL, NULL, NULL, 1e-2 }
 
 /* What the cotangents become; NULL: not wanted. */
 typedef struct deeppcr_gradients {
@@ -283,17 +287,22 @@ typedef struct deeppcr_gradients {
   float* step_noise;        /* [n, m, L, D]: by the noise of the steps; diffusion models only */
   double seconds;           /* receives what the engine took */
   int64_t dependent_stages; /* receives the number of steps that had to wait for one another */
+  /* [n], or NULL: about how far the gradients of a sample are from those along the exact states,
+   * the largest relative difference of any, an estimate and no bound. Takes
+   * cotangents.state_errors and four more ways back. NaN where the run has no estimate, and where
+   * no digit is sure. */
+  double* error_estimates;
 } deeppcr_gradients;
 #define DEEPPCR_GRADIENTS_INIT \
-  { sizeof(deeppcr_gradients), NULL, NULL, NULL, 0, 0 }
+  { sizeof(deeppcr_gradients), NULL, NULL, NULL, 0, 0, NULL }
 
 /* Takes cotangents back through the steps of a run: the derivative of the states that it found, by
  * whatever solver, at the same inputs (of their noise nothing is read). Right to float32's
- * rounding; what an error of the states themselves changes is not in it. The bits of a sample
- * depend on no other. A result that overflows is infinite or a NaN, which is no error. Errors:
- * INVALID_ARGUMENT naming the option, input or array; UNIMPLEMENTED unless the engine's options ask
- * for gradients and the model's backend has them; DEADLINE_EXCEEDED, CANCELLED; RESOURCE_EXHAUSTED;
- * UNAVAILABLE. */
+ * rounding; what an error of the states themselves changes is in error_estimates alone. The bits of
+ * a sample depend on no other. A result that overflows is infinite or a NaN, which is no error.
+ * Errors: INVALID_ARGUMENT naming the option, input or array; UNIMPLEMENTED unless the engine's
+ * options ask for gradients and the model's backend has them; DEADLINE_EXCEEDED, CANCELLED;
+ * RESOURCE_EXHAUSTED; UNAVAILABLE. */
 deeppcr_status deeppcr_go_back(const deeppcr_model* model, const deeppcr_backward_options* options,
                                const deeppcr_inputs* inputs, const deeppcr_cotangents* cotangents,
                                deeppcr_gradients* gradients);

@@ -2,9 +2,15 @@
 #include "kernels/c_api/gradients.h"
 
 #include <chrono>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/finite.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
 #include "kernels/c_api/calls.h"
 
 namespace deeppcr {
@@ -26,6 +32,43 @@ absl::StatusOr<BackwardOptions> Translate(const deeppcr_backward_options& given,
 absl::Status CheckFinite(std::span<const float> states) {
   if (AllFinite(states)) return absl::OkStatus();
   return InvalidArgument("cotangents.states: expected finite numbers");
+}
+
+absl::Status CheckReal(std::string_view name, double value, double least, double most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return InvalidArgument(name, ": expected a number in [", least, ", ", most, "], got ", value);
+}
+
+// A wish for estimates, with the errors of the states that they follow from.
+absl::Status CheckErrors(const deeppcr_cotangents& back, const deeppcr_gradients& to, int64_t n) {
+  if (to.error_estimates == nullptr) return absl::OkStatus();
+  DEEPPCR_RETURN_IF_ERROR(Required(back.state_errors, "cotangents.state_errors"));
+  DEEPPCR_RETURN_IF_ERROR(CheckReal("cotangents.state_floor", back.state_floor, 0.0, 1e7));
+  for (int64_t i = 0; i < n; ++i) {
+    if (!std::isnan(back.state_errors[i]))
+      DEEPPCR_RETURN_IF_ERROR(CheckReal("cotangents.state_errors", back.state_errors[i], 0.0, 1.0));
+  }
+  return absl::OkStatus();
+}
+
+// Fills the estimates [n] of what has gone back; null: not wanted.
+absl::Status EstimateErrors(const LoadedSystem& system, const BackwardOptions& way,
+                            const deeppcr_cotangents& back, int64_t state_dim,
+                            const BackwardItem& item, double* estimates) {
+  if (estimates == nullptr) return absl::OkStatus();
+  std::vector<std::optional<StateError>> of_states;
+  for (int64_t i = 0; i < item.samples.num_samples; ++i) {
+    std::optional<StateError>& error = of_states.emplace_back();
+    if (!std::isnan(back.state_errors[i]))
+      error = {.relative = back.state_errors[i], .floor = back.state_floor};
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(
+      const auto errors,
+      EstimateGradientErrors(state_dim, item, of_states, [&](std::span<BackwardItem> items) {
+        return system.GoBack(way, items);
+      }));
+  for (size_t i = 0; i < errors.size(); ++i) estimates[i] = errors[i].value_or(NAN);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -68,6 +111,7 @@ absl::Status GoBack(const deeppcr_model* model, const deeppcr_backward_options* 
                            Translate(known, *system->backward_limits(), num_steps));
   DEEPPCR_ASSIGN_OR_RETURN(const SampleInputs samples, InputsOf(from, info, num_steps));
   const int64_t n = from.num_samples, rows = n * back.columns, dim = info.state_dim;
+  DEEPPCR_RETURN_IF_ERROR(CheckErrors(back, to, n));
   const std::span<const float> states = Rows(back.states, n, (num_steps + 1) * dim);
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(states));
   std::vector<BackwardReport> reports(n);
@@ -83,10 +127,12 @@ absl::Status GoBack(const deeppcr_model* model, const deeppcr_backward_options* 
                     .token = token.get()};
   const auto start = std::chrono::steady_clock::now();
   DEEPPCR_RETURN_IF_ERROR(system->GoBack(way, {&item, 1}));
+  DEEPPCR_RETURN_IF_ERROR(JudgeReports(reports));
+  DEEPPCR_RETURN_IF_ERROR(EstimateErrors(*system, way, back, dim, item, to.error_estimates));
   to.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   to.dependent_stages = reports.front().dependent_stages;
   std::memcpy(gradients, &to, gradients->struct_size);
-  return JudgeReports(reports);
+  return absl::OkStatus();
 }
 
 }  // namespace deeppcr

@@ -43,6 +43,12 @@ inline constexpr double kNotTimed = 10;
 inline constexpr int kRepetitions = 5;
 inline constexpr double kRepeatedSeconds = 0.25;
 
+// Bytes of the trajectories at which ways back are timed, and seconds after which they are timed no
+// more, of one sample count and in all (assumed).
+inline constexpr int64_t kMostWayBytes = int64_t{64} << 20;
+inline constexpr double kRepeatedWaySeconds = 0.05;
+inline constexpr double kWaySeconds = 0.5;
+
 // ---- The calibrated guess
 // Limits on its memory, and on the flops of trajectories and normal equations: some seconds. The
 // work is counted, as a limit by a clock would give another guess, and other bits, at every load

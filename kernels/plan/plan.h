@@ -3,10 +3,12 @@
 #define DEEPPCR_KERNELS_PLAN_PLAN_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kernels/solver/backward_item.h"
 #include "kernels/solver/options.h"
 
 namespace deeppcr {
@@ -25,6 +27,15 @@ struct PlanChoice {
 // "newton, C = 16, calibrated guess, 2 warm sweeps, Jacobians every_iteration".
 std::string Describe(const PlanChoice& choice);
 
+// Ways back of requests for gradients, at one cotangent of each sample.
+struct PlanWays {
+  BackwardWay way = BackwardWay::kSequential;  // way of `auto`
+  // Medians, whole way back of max_samples samples; 0: not measured.
+  double sequential_seconds = 0, parallel_seconds = 0;
+
+  bool operator==(const PlanWays&) const = default;
+};
+
 // The choice for requests of up to max_samples samples (and more than the entry before).
 struct PlanEntry {
   int32_t max_samples = 0;
@@ -35,6 +46,8 @@ struct PlanEntry {
   double parallel_iterations = 0;  // mean over calibration inputs
   double parallel_error = 0;       // worst true error against sequential over calibration inputs
   int64_t parallel_stages = 0;     // worst
+  // Absent where the plan was made without backward passes.
+  std::optional<PlanWays> ways;
 
   bool operator==(const PlanEntry&) const = default;
   // False: no candidate met the tolerance, and the parallel fields mean nothing.

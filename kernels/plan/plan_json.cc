@@ -20,14 +20,24 @@ constexpr size_t kMaxText = 256;
 
 constexpr std::array kGuesses = {InitialGuess::kConstant, InitialGuess::kCoarse,
                                  InitialGuess::kCalibrated};
+constexpr std::array kWays = {BackwardWay::kSequential, BackwardWay::kParallel};
 constexpr std::array kRefreshes = {JacobianRefresh::kEveryIteration,
                                    JacobianRefresh::kWhileContracting};
 
+json WaysToJson(const PlanWays& ways) {
+  return {{"way", std::string(ToString(ways.way))},
+          {"sequential_seconds", ways.sequential_seconds},
+          {"parallel_seconds", ways.parallel_seconds}};
+}
+
 json EntryToJson(const PlanEntry& e) {
-  return {{"max_samples", e.max_samples},           {"solver", e.solver},
-          {"parallel", ChoiceToJson(e.parallel)},   {"sequential_seconds", e.sequential_seconds},
-          {"parallel_seconds", e.parallel_seconds}, {"parallel_iterations", e.parallel_iterations},
-          {"parallel_error", e.parallel_error},     {"parallel_stages", e.parallel_stages}};
+  json object = {
+      {"max_samples", e.max_samples},           {"solver", e.solver},
+      {"parallel", ChoiceToJson(e.parallel)},   {"sequential_seconds", e.sequential_seconds},
+      {"parallel_seconds", e.parallel_seconds}, {"parallel_iterations", e.parallel_iterations},
+      {"parallel_error", e.parallel_error},     {"parallel_stages", e.parallel_stages}};
+  if (e.ways.has_value()) object["ways"] = WaysToJson(*e.ways);
+  return object;
 }
 
 // The value whose name stands in the field.
@@ -80,11 +90,26 @@ absl::StatusOr<PlanChoice> ReadChoice(const json& object) {
   return choice;
 }
 
+// Reads the ways back, which a plan that was made without backward passes, or by an earlier build,
+// does not have.
+absl::Status ReadWays(const json& object, PlanEntry* entry) {
+  if (!object.is_object() || !object.contains("ways")) return absl::OkStatus();
+  const json& ways = object.at("ways");
+  DEEPPCR_RETURN_IF_ERROR(CheckMembers(ways, {"way", "sequential_seconds", "parallel_seconds"}));
+  PlanWays read;
+  DEEPPCR_ASSIGN_OR_RETURN(read.way, NamedValue(ways, "way", kWays));
+  DEEPPCR_ASSIGN_OR_RETURN(read.sequential_seconds, Number(ways, "sequential_seconds"));
+  DEEPPCR_ASSIGN_OR_RETURN(read.parallel_seconds, Number(ways, "parallel_seconds"));
+  entry->ways = read;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PlanEntry> ReadEntry(const json& object) {
   DEEPPCR_RETURN_IF_ERROR(CheckMembers(
       object, {"max_samples", "solver", "parallel", "sequential_seconds", "parallel_seconds",
-               "parallel_iterations", "parallel_error", "parallel_stages"}));
+               "parallel_iterations", "parallel_error", "parallel_stages", "ways"}));
   PlanEntry entry;
+  DEEPPCR_RETURN_IF_ERROR(ReadWays(object, &entry));
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t samples, Integer(object, "max_samples", 1, 4096));
   entry.max_samples = static_cast<int32_t>(samples);
   DEEPPCR_ASSIGN_OR_RETURN(entry.solver, SolverName(object));

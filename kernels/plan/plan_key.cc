@@ -33,6 +33,9 @@ absl::StatusOr<std::string> PlanId(const PlanKey& key, const Plan& plan) {
   for (const PlanChoice& choice : plan.choices) named.push_back(ChoiceToJson(choice));
   for (const PlanEntry& e : plan.entries)
     named.push_back({e.max_samples, e.solver, ChoiceToJson(e.parallel)});
+  // A plan without ways keeps the id that it had before there were any.
+  for (const PlanEntry& e : plan.entries)
+    if (e.ways.has_value()) named.push_back(std::string(ToString(e.ways->way)));
   DEEPPCR_ASSIGN_OR_RETURN(const std::string digest, Sha256Hex(named.dump()));
   return digest.substr(0, 16);
 }

@@ -52,6 +52,7 @@ Plan RescaledPlan(const Plan& plan, int64_t from_steps, int64_t to_steps,
   std::ranges::for_each(rescaled.choices, rescale);
   for (PlanEntry& entry : rescaled.entries) {
     entry.sequential_seconds = entry.parallel_seconds = 0;
+    if (entry.ways.has_value()) entry.ways->sequential_seconds = entry.ways->parallel_seconds = 0;
     if (!entry.has_parallel()) continue;
     rescale(entry.parallel);
     if (entry.parallel_stages > to_steps && to_steps < from_steps) entry.solver = "sequential";

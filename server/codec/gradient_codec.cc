@@ -23,21 +23,28 @@ bool HasCotangents(const v1::GradientRequest& request) {
   return request.has_cotangents() || request.has_final_state_cotangents();
 }
 
-// Decodes the states to go back along. What would be solved for has no place beside them.
+// Decodes the states to go back along, or their handle. What would be solved for has no place
+// beside them.
 absl::Status DecodeTrajectory(const v1::GradientRequest& request, const ModelInfo& info,
                               SolveInput* solve, GradientInput* input) {
-  if (!request.has_trajectory()) return absl::OkStatus();
+  input->handle = request.trajectory_handle();
+  if (!request.has_trajectory() && input->handle.empty()) return absl::OkStatus();
+  if (request.has_trajectory() && !input->handle.empty())
+    return Mismatch(input->names.handle, "none beside a trajectory", "one");
   constexpr std::string_view kNone = "none beside a trajectory, as nothing is solved";
-  if (request.has_options()) return Mismatch("options", kNone, "some");
+  if (request.has_options()) return Mismatch(input->names.options, kNone, "some");
   if (request.loss() != v1::LOSS_UNSPECIFIED)
-    return Mismatch("loss", "none beside a trajectory, as there are no outputs: set cotangents",
+    return Mismatch(input->names.loss,
+                    "none beside a trajectory, as there are no outputs: set cotangents",
                     v1::Loss_Name(request.loss()));
   if (request.estimate_error())
-    return Mismatch("estimate_error", "none beside a trajectory, whose error is not known", "true");
+    return Mismatch(input->names.estimate_error,
+                    "none beside a trajectory, whose error is not known", "true");
+  solve->options.solver = "sequential";  // of which plans choose nothing
+  if (!request.has_trajectory()) return absl::OkStatus();
   const ExpectedShape expected = {"trajectory", {solve->num_steps + 1, info.state_dim}};
   DEEPPCR_ASSIGN_OR_RETURN(input->trajectory, DecodeTensor(request.trajectory(), expected,
                                                            solve->num_samples, solve->num_samples));
-  solve->options.solver = "sequential";  // of which plans choose nothing
   return absl::OkStatus();
 }
 
@@ -115,7 +122,7 @@ absl::Status DecodeLoss(const v1::GradientRequest& request, const ModelInfo& inf
                         GradientInput* input) {
   input->loss = request.loss();
   if (!v1::Loss_IsValid(input->loss))
-    return Mismatch("loss", "a value of Loss", static_cast<int>(input->loss));
+    return Mismatch(input->names.loss, "a value of Loss", static_cast<int>(input->loss));
   DEEPPCR_RETURN_IF_ERROR(DecodeTargets(request, info, n, input));
   DEEPPCR_RETURN_IF_ERROR(DecodeClasses(request, info, n, input));
   if (input->loss == v1::LOSS_UNSPECIFIED) return DecodeSeeds(request, info, n, input);
@@ -132,6 +139,7 @@ absl::Status DecodeWay(const v1::GradientRequest& request, int64_t num_steps,
   DEEPPCR_RETURN_IF_ERROR(
       CheckRange<int64_t>(input->names.way_interval, request.shooting_interval(), 0, num_steps));
   const bool parallel = request.way() == v1::BACKWARD_WAY_PARALLEL;
+  input->plans_way = request.way() == v1::BACKWARD_WAY_AUTO;
   input->wanted = {.way = parallel ? BackwardWay::kParallel : BackwardWay::kSequential,
                    .shooting_interval = request.shooting_interval()};
   return absl::OkStatus();
@@ -196,7 +204,9 @@ absl::Status CountBytes(const ModelInfo& info, int64_t max_message_bytes,
   if (input.loss != v1::LOSS_UNSPECIFIED)
     DEEPPCR_RETURN_IF_ERROR(AddBytes({n, info.output_dim}, scratch));
   if (input.estimates_error) DEEPPCR_RETURN_IF_ERROR(CountDisplaced(info, input, steps, scratch));
-  const bool known = !input.trajectory.values.empty() || solve->options.return_trajectory;
+  // The states are counted where neither request nor reply has them, once.
+  const bool known = !input.trajectory.values.empty() || solve->options.return_trajectory ||
+                     solve->keeps_trajectory;
   return known ? absl::OkStatus() : AddBytes({n, steps + 1, dim}, scratch);
 }
 
@@ -244,6 +254,30 @@ absl::StatusOr<GradientInput> DecodeGradient(const v1::GradientRequest& request,
   DEEPPCR_RETURN_IF_ERROR(DecodeWanted(request, info, &input));
   input.estimates_error = request.estimate_error();
   DEEPPCR_RETURN_IF_ERROR(CountBytes(info, max_message_bytes, input, solve));
+  return input;
+}
+
+absl::StatusOr<GradientInput> DecodeParameterGradient(const v1::GradientRequest& request,
+                                                      const ModelInfo& info,
+                                                      int64_t max_message_bytes,
+                                                      SolveInput* solve) {
+  DEEPPCR_ASSIGN_OR_RETURN(GradientInput input,
+                           DecodeGradient(request, info, max_message_bytes, solve));
+  if (info.parameters.empty())
+    return Mismatch("model", "an mlp or a resnet for gradients by parameters",
+                    StrCat("one of type ", info.model_type));
+  if (input.columns > 1)
+    return Mismatch("cotangents.shape[1]", "1, as gradients by parameters are one sum",
+                    input.columns);
+  if (input.estimates_error) return Mismatch("estimate_error", "false in StreamGradient", "true");
+  if (request.gradients().empty()) input.by_inputs = input.by_initial_state = false;
+  for (const TensorShape& tensor : info.parameters) {
+    DEEPPCR_ASSIGN_OR_RETURN(const int64_t count, CheckedProduct(tensor.extents));
+    DEEPPCR_RETURN_IF_ERROR(AddBytes({count}, &solve->scratch_bytes));
+  }
+  // The cotangents of all layers, the first included.
+  DEEPPCR_RETURN_IF_ERROR(
+      AddBytes({solve->num_samples, solve->num_steps + 1, info.state_dim}, &solve->scratch_bytes));
   return input;
 }
 

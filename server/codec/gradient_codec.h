@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,7 +22,10 @@ namespace deeppcr {
 // The decoded request beside its solve. Views are into the message.
 struct GradientInput {
   FieldNames names = kSourceFields;
-  TensorInput trajectory;  // [n, L + 1, D], or empty: to be solved
+  // What is gone back along: states [n, L + 1, D], a handle of such, or, if both are empty, what a
+  // solve finds.
+  TensorInput trajectory;
+  std::string_view handle;
   int64_t columns = 1;     // m: cotangents of each sample
   bool ranked = false;     // gradients have m as an extent of their own
   TensorInput of_outputs;  // [n, m, output_dim], or empty
@@ -30,8 +34,11 @@ struct GradientInput {
   TensorInput targets;               // [n, output_dim] for LOSS_MSE
   std::span<const int32_t> classes;  // [n] for LOSS_CROSS_ENTROPY
   BackwardOptions wanted;            // as asked; see ResolveBackward
+  bool plans_way = false;            // the way of the plan, in place of that of `wanted`
   bool by_inputs = false, by_initial_state = false, by_step_noise = false;
   bool estimates_error = false;
+
+  bool solves() const { return trajectory.values.empty() && handle.empty(); }
 };
 
 // Decodes a request, and checks all but the finiteness of values. Errors: kInvalidArgument;
@@ -41,6 +48,11 @@ absl::StatusOr<GradientInput> DecodeGradient(const v1::GradientRequest& request,
                                              const ModelInfo& info, int64_t max_message_bytes,
                                              SolveInput* solve,
                                              const FieldNames& names = kSourceFields);
+
+// The same for StreamGradient: for a model with parameters, and with their memory counted.
+absl::StatusOr<GradientInput> DecodeParameterGradient(const v1::GradientRequest& request,
+                                                      const ModelInfo& info,
+                                                      int64_t max_message_bytes, SolveInput* solve);
 
 // Checks the tensors of the way back.
 absl::Status CheckFinite(const GradientInput& input);

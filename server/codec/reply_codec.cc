@@ -117,6 +117,12 @@ void FillEntry(const PlanEntry& from, v1::PlanEntry* to) {
   to->set_solver(from.solver);
   if (from.seconds() > 0) to->set_seconds(from.seconds());
   if (from.sequential_seconds > 0) to->set_sequential_seconds(from.sequential_seconds);
+  if (from.ways.has_value()) {
+    to->set_way(std::string(ToString(from.ways->way)));
+    if (from.ways->sequential_seconds > 0)
+      to->set_sequential_way_seconds(from.ways->sequential_seconds);
+    if (from.ways->parallel_seconds > 0) to->set_parallel_way_seconds(from.ways->parallel_seconds);
+  }
   if (!from.has_parallel()) return;
   to->set_shooting_interval(from.parallel.shooting_interval);
   to->set_initial_guess(std::string(ToString(from.parallel.initial_guess)));
@@ -295,6 +301,7 @@ void FillModel(const ModelStatus& status, v1::GetModelResponse* response) {
   FillOtherPlans(model, response);
   response->set_max_inference_steps(info.max_inference_steps);
   response->set_gradients(model.FindForGradients({}, 0, 1)->backward_limits() != nullptr);
+  response->set_parameter_gradients(response->gradients() && !info.parameters.empty());
   response->set_num_classes(info.num_classes);
   response->mutable_image_shape()->Add(info.image_shape.begin(), info.image_shape.end());
 }

@@ -195,6 +195,12 @@ absl::Status DecodeCommon(const Request& request, const ModelInfo& info, int64_t
                                         input->names.options, &input->options));
   DEEPPCR_RETURN_IF_ERROR(
       DecodeInitialStates(request.has_initial_states(), request.initial_states(), info, input));
+  input->keeps_trajectory = request.options().keep_trajectory();
+  if (input->keeps_trajectory) {
+    DEEPPCR_ASSIGN_OR_RETURN(
+        input->scratch_bytes,
+        CheckedProduct({input->num_samples, input->num_steps + 1, info.state_dim, sizeof(float)}));
+  }
   return CheckReply(info, max_message_bytes, input);
 }
 
@@ -205,6 +211,8 @@ absl::Status DecodeRow(const v1::SolverOptions& message, const ModelInfo& info, 
   if (message.return_trajectory()) {
     return Mismatch(prefix + ".return_trajectory", "false in Compare", "true");
   }
+  if (message.keep_trajectory())
+    return Mismatch(prefix + ".keep_trajectory", "false in Compare", "true");
   SolveOptions options;
   DEEPPCR_RETURN_IF_ERROR(DecodeOptions(message, info, input->request.num_steps, prefix, &options));
   if (options.initial_guess == InitialGuess::kPrevious) {

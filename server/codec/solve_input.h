@@ -24,6 +24,9 @@ struct FieldNames {
   std::string_view final_cotangents = "final_state_cotangents";
   std::string_view way = "way";
   std::string_view way_interval = "shooting_interval";
+  std::string_view handle = "trajectory_handle";
+  std::string_view loss = "loss";
+  std::string_view estimate_error = "estimate_error";
 
   FieldName Setting(std::string_view name) const { return {settings, name}; }
   FieldName Tensor(std::string_view name) const { return {tensors, name}; }
@@ -37,7 +40,10 @@ inline constexpr FieldNames kV2Fields = {"parameters",
                                          "cotangent_outputs",
                                          "cotangent_latents",
                                          "parameters.way",
-                                         "parameters.way_interval"};
+                                         "parameters.way_interval",
+                                         "parameters.trajectory_handle",
+                                         "parameters.loss",
+                                         "parameters.estimate_error"};
 // Of the v2 protocol's requests for gradients of a diffusion model.
 inline constexpr FieldNames kV2SampleFields = [] {
   FieldNames names = kV2Fields;
@@ -59,7 +65,8 @@ struct SolveInput {
   TensorInput initial_noise, step_noise;  // [n, D], [n, L, D], or empty
   int64_t num_steps = 0;                  // L
 
-  SolveOptions options;  // solver points into SolverNames(); for Compare see CompareInput
+  SolveOptions options;           // solver points into SolverNames(); for Compare see CompareInput
+  bool keeps_trajectory = false;  // for a following Gradient
   std::optional<std::chrono::microseconds> timeout;  // set by the request, beside its deadline
   int64_t reply_bytes = 0;                           // upper bound
   int64_t scratch_bytes = 0;  // held beside request and reply until it is computed

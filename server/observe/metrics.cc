@@ -93,6 +93,10 @@ void ModelMetrics::SetBackend(std::string_view backend, std::string_view why) {
   series->Set(1);
 }
 
+PairSeries ModelMetrics::ForPair(std::string_view name, Method method) {
+  return metrics_->MakePair(labels_, method, name, owner_);
+}
+
 const StageSeries& ModelMetrics::stages() {
   std::call_once(stages_made_, [&] { stages_ = metrics_->MakeStages(labels_, owner_); });
   return stages_;
@@ -119,10 +123,12 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
       batch_(Register(BuildHistogram(), registry_, "batch_samples", "Samples computed together.")),
       speedup_(Register(BuildHistogram(), registry_, "speedup_ratio",
                         "Sequential seconds / parallel seconds on the same input, from shadow "
-                        "pairs; labelled by the solver that answered the request.")),
+                        "pairs; labelled by the solver that answered the request, and by the way "
+                        "back where the method is Gradient.")),
       shadow_error_(Register(BuildHistogram(), registry_, "shadow_relative_error",
-                             "Largest relative difference of the parallel states from the "
-                             "sequential ones, from shadow pairs without a fallback.")),
+                             "Largest relative difference of the parallel states, or with the "
+                             "method Gradient gradients, from the sequential ones, from shadow "
+                             "pairs without a fallback.")),
       load_(Register(BuildHistogram(), registry_, "model_load_seconds",
                      "Loading a model, its plan included.")),
       plan_(Register(BuildHistogram(), registry_, "model_plan_seconds",
@@ -161,6 +167,7 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
     constexpr std::array<const char*, 3> kOutcomes = {"measured", "interrupted", "failed"};
     shadows_[i] = &shadows.Add({{"outcome", kOutcomes[i]}});
   }
+  AddTrajectories();
   Register(BuildGauge(), registry_, "build_info", "Always 1; the labels say what runs.")
       .Add({{"version", std::string(version)},
             {"device", std::string(device)},
@@ -170,6 +177,22 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
 }
 
 Metrics::~Metrics() = default;
+
+void Metrics::AddTrajectories() {
+  trajectories_ = &Register(BuildGauge(), registry_, "kept_trajectories",
+                            "Trajectories that stay on the server for gradients.")
+                       .Add({});
+  trajectory_bytes_ = &Register(BuildGauge(), registry_, "kept_trajectory_bytes",
+                                "Memory of trajectories that stay on the server for gradients.")
+                           .Add({});
+  auto& drops = Register(BuildCounter(), registry_, "kept_trajectories_dropped_total",
+                         "Trajectories that were kept and are no more: expired, without room for "
+                         "them among newer ones, gone with their model.");
+  for (size_t i = 0; i < trajectory_drops_.size(); ++i) {
+    constexpr std::array<const char*, 3> kReasons = {"expired", "no_room", "unloaded"};
+    trajectory_drops_[i] = &drops.Add({{"reason", kReasons[i]}});
+  }
+}
 
 // Makes all counters of a method at once: a rate has to see a counter at 0 before it sees it at 1.
 CodeCounters Metrics::MakeCounters(const std::string& model, Method method, SeriesOwner& owner) {
@@ -192,6 +215,15 @@ StageSeries Metrics::MakeStages(const Labels& model, SeriesOwner& owner) {
   return series;
 }
 
+PairSeries Metrics::MakePair(const Labels& model, Method method, std::string_view name,
+                             SeriesOwner& owner) {
+  Labels labels = model;
+  labels["solver"] = std::string(name);
+  labels["method"] = std::string(NameOf(method));
+  return {.speedup_ratio = owner.Add(speedup_, labels, RatioBuckets()),
+          .relative_error = owner.Add(shadow_error_, labels, ErrorBuckets())};
+}
+
 SolverSeries Metrics::MakeSolver(const Labels& model, Method method, std::string_view solver,
                                  SeriesOwner& owner) {
   Labels labels = model;
@@ -201,8 +233,13 @@ SolverSeries Metrics::MakeSolver(const Labels& model, Method method, std::string
     series.iterations = owner.Add(iterations_, labels, IterationBuckets());
     series.dependent_stages = owner.Add(stages_, labels, StageBuckets());
     series.error_estimate = owner.Add(error_, labels, ErrorBuckets());
-    series.speedup_ratio = owner.Add(speedup_, labels, RatioBuckets());
-    series.shadow_relative_error = owner.Add(shadow_error_, labels, ErrorBuckets());
+    // Pairs begin at 0 with the first request: a rate has to see that. Those of Gradient are of
+    // ways.
+    if (method == Method::kGradient) {
+      for (const char* way : {"sequential", "parallel"}) MakePair(model, method, way, owner);
+    } else {
+      MakePair(model, method, solver, owner);
+    }
   }
   labels["method"] = std::string(NameOf(method));
   series.request_seconds = owner.Add(request_, labels, DurationBuckets());

@@ -60,8 +60,8 @@ std::vector<double> RatioBuckets();
 // Observes a finite value; a NaN or infinity would spoil the sum for ever.
 void ObserveFinite(prometheus::Histogram& histogram, double value);
 
-// Series of one model version, one method and one solver that ran (never "auto"). Series other than
-// durations are the same for all methods.
+// Series of one model version, one method and one solver that ran (never "auto"). Those of the
+// solve itself are the same for all methods.
 struct SolverSeries {
   prometheus::Histogram* request_seconds = nullptr;
   prometheus::Histogram* queue_seconds = nullptr;
@@ -69,9 +69,13 @@ struct SolverSeries {
   prometheus::Histogram* iterations = nullptr;
   prometheus::Histogram* dependent_stages = nullptr;
   prometheus::Histogram* error_estimate = nullptr;
-  prometheus::Histogram* speedup_ratio =
-      nullptr;  // sequential / parallel, this solver being the primary
-  prometheus::Histogram* shadow_relative_error = nullptr;
+};
+
+// Series of the shadow pairs of one model version, one method and what answered its requests: a
+// solver, or, for Gradient, a way back.
+struct PairSeries {
+  prometheus::Histogram* speedup_ratio = nullptr;  // sequential / parallel seconds
+  prometheus::Histogram* relative_error = nullptr;
 };
 
 // Owns series: they leave their families with it. Add is thread-safe.
@@ -111,6 +115,9 @@ class ModelMetrics {
   // calls too; calls of the v2 protocol count as Forward, Generate or Gradient. Null for a name
   // that is no solver. Thread-safe.
   const SolverSeries* ForSolver(std::string_view name, Method method);
+  // The series of pairs whose requests were answered by this solver, or this way back of Gradient.
+  // Created on first use. Thread-safe.
+  PairSeries ForPair(std::string_view name, Method method);
   // Created on first use. Thread-safe.
   const StageSeries& stages();
 
@@ -147,6 +154,8 @@ class ModelMetrics {
 };
 
 enum class ShadowOutcome : uint8_t { kMeasured, kInterrupted, kFailed };
+// Why a trajectory that was kept for gradients is kept no more.
+enum class TrajectoryDrop : uint8_t { kExpired, kNoRoom, kUnloaded };
 
 // Thread-safe. Owns every series.
 class Metrics {
@@ -176,6 +185,15 @@ class Metrics {
   void CountDroppedReply() { dropped_replies_->Increment(); }
   void CountShadow(ShadowOutcome outcome) { shadows_[static_cast<size_t>(outcome)]->Increment(); }
 
+  // Sets the number of trajectories that are kept for gradients, and their bytes.
+  void SetTrajectories(int64_t count, int64_t bytes) {
+    trajectories_->Set(static_cast<double>(count));
+    trajectory_bytes_->Set(static_cast<double>(bytes));
+  }
+  void CountTrajectoryDrop(TrajectoryDrop why) {
+    trajectory_drops_[static_cast<size_t>(why)]->Increment();
+  }
+
   // The exposition in Prometheus' text format.
   std::string Text() const;
 
@@ -193,11 +211,14 @@ class Metrics {
     SeriesOwner owner;
   };
 
+  void AddTrajectories();
   void Release(const ModelKey& key);
   const CodeCounters& CountersOf(std::string_view model, Method method);
   CodeCounters MakeCounters(const std::string& model, Method method, SeriesOwner& owner);
   std::unique_ptr<ModelMetrics> MakeModel(const std::string& name, const std::string& version);
   StageSeries MakeStages(const prometheus::Labels& model, SeriesOwner& owner);
+  PairSeries MakePair(const prometheus::Labels& model, Method method, std::string_view name,
+                      SeriesOwner& owner);
   SolverSeries MakeSolver(const prometheus::Labels& model, Method method, std::string_view solver,
                           SeriesOwner& owner);
 
@@ -212,7 +233,8 @@ class Metrics {
   prometheus::Gauge *ready_ = nullptr, *models_ready_ = nullptr, *models_failed_ = nullptr;
   prometheus::Counter* load_failures_ = nullptr;
   prometheus::Counter* dropped_replies_ = nullptr;
-  std::array<prometheus::Counter*, 3> shadows_{};
+  std::array<prometheus::Counter*, 3> shadows_{}, trajectory_drops_{};
+  prometheus::Gauge *trajectories_ = nullptr, *trajectory_bytes_ = nullptr;
 
   std::mutex mutex_;
   std::map<ModelKey, Held> models_;

@@ -72,6 +72,11 @@ absl::Status Authorizer::Reload() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> Authorizer::Identify(std::string_view header) const {
+  if (!enabled()) return std::string();
+  return Sha256Hex(TokenOf(header).substr(0, kMaxTokenBytes + 1));
+}
+
 absl::Status Authorizer::Check(std::string_view header, Role needed) const {
   if (!enabled()) return absl::OkStatus();
   const std::string_view token = TokenOf(header);

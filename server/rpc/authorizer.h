@@ -36,6 +36,9 @@ class Authorizer {
   // header: the call's metadata `authorization`, empty if it has none.
   // Errors: kUnauthenticated (no token, or an unknown one), kPermissionDenied (a lesser role).
   absl::Status Check(std::string_view header, Role needed) const;
+  // Who calls with this header, which passed Check: callers of one token are one. Empty where
+  // everybody may call. Errors: kInternal.
+  absl::StatusOr<std::string> Identify(std::string_view header) const;
 
  private:
   // Roles by the SHA-256 of the token: how long a comparison takes tells nothing about a token.

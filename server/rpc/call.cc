@@ -64,14 +64,17 @@ void Call::OnDone() {
   context.calls.fetch_sub(1);
 }
 
-absl::Status Call::Authorize() const {
+// The metadata `authorization`, where callers have to say who they are.
+std::string_view Call::Header() const {
   // gRPC makes a map of the metadata for whoever asks for it.
-  if (!context_.authorizer.enabled()) return absl::OkStatus();
+  if (!context_.authorizer.enabled()) return {};
   const auto& metadata = rpc_->client_metadata();
   const auto found = metadata.find("authorization");
-  const grpc::string_ref header = found == metadata.end() ? grpc::string_ref() : found->second;
-  return context_.authorizer.Check({header.data(), header.size()}, role_);
+  if (found == metadata.end()) return {};
+  return {found->second.data(), found->second.size()};
 }
+
+absl::Status Call::Authorize() const { return context_.authorizer.Check(Header(), role_); }
 
 TraceParent Call::Trace() const {
   const auto& metadata = rpc_->client_metadata();
@@ -212,7 +215,8 @@ void Call::Complete(const absl::Status& status, const google::protobuf::Message*
   NoteTrace(status);
   FreeRequest();
   const grpc::Status answer = ToGrpcStatus(status);
-  if (!responder_->in_turns()) OnTurn(bytes.Valid() ? static_cast<int64_t>(bytes.Length()) : 0);
+  const int64_t length = bytes.Valid() ? static_cast<int64_t>(bytes.Length()) : 0;
+  if (!responder_->in_turns()) OnTurn(length + (replies ? responder_->bytes_before_reply() : 0));
   context_.unanswered.fetch_sub(1);
   responder_->Respond(answer, std::move(bytes));
 }

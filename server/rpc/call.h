@@ -99,6 +99,9 @@ class Call : public CallEvents {
   // Tells a client that is refused how long the queue is, for its back-off.
   void SendDepth(int64_t depth);
 
+  // Who calls; see Authorizer::Identify.
+  absl::StatusOr<std::string> Caller() const { return context_.authorizer.Identify(Header()); }
+
   // Frees memory that the reply does not need. Called before the reply is sent: from then on the
   // client decides how long the call lasts.
   virtual void FreeRequest() {}
@@ -139,6 +142,7 @@ class Call : public CallEvents {
     absl::StatusCode code;
   };
 
+  std::string_view Header() const;
   absl::Status Authorize() const;
   TraceParent Trace() const;
   void NoteTrace(const absl::Status& status);

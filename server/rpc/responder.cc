@@ -39,6 +39,31 @@ void StreamResponder::OnWriteDone(bool ok) {
   if (next != Next::kNothing) Give(next);
 }
 
+void PieceResponder::Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) {
+  if (!status.ok()) {
+    ended_ = true;
+    return Finish(status);
+  }
+  reply_.Swap(&reply);
+  WriteNext();
+}
+
+void PieceResponder::OnWriteDone(bool ok) {
+  if (ended_) return;
+  if (ok) return WriteNext();
+  ended_ = true;
+  Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the stream is broken"));
+}
+
+// The call may end, and take this object with it, before gRPC's functions return.
+void PieceResponder::WriteNext() {
+  sent_.Clear();
+  if (source_ != nullptr && source_->Next(&sent_)) return StartWrite(&sent_);
+  ended_ = true;
+  sent_.Swap(&reply_);
+  StartWriteAndFinish(&sent_, grpc::WriteOptions(), grpc::Status::OK);
+}
+
 StreamResponder::Next StreamResponder::Take() {
   if (writing_ || ended_) return Next::kNothing;
   if (responded_) {

@@ -7,6 +7,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -34,6 +36,8 @@ class Responder {
   virtual void Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) = 0;
   // True if replies wait for one another; then OnTurn tells the call of its turn.
   virtual bool in_turns() const { return false; }
+  // Bytes that go out before the reply.
+  virtual int64_t bytes_before_reply() const { return 0; }
   // Sets the request's id, where the reply of an error has one.
   virtual void SetId(const std::string& /*id*/) {}
 };
@@ -88,6 +92,41 @@ class StreamResponder final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   grpc::ByteBuffer waiting_;  // the newest progress that has not been sent, or invalid
   bool responded_ = false, ended_ = false;
   grpc::Status status_;
+  grpc::ByteBuffer reply_;
+  grpc::ByteBuffer sent_;  // the message that gRPC is writing
+};
+
+// Messages that a call has ready when it answers, in memory that is the call's, until it ends.
+class MessageSource {
+ public:
+  virtual ~MessageSource() = default;
+  // Makes the next message; false if there is none. Small: a thread of gRPC calls it.
+  virtual bool Next(grpc::ByteBuffer* message) = 0;
+  virtual int64_t bytes() const = 0;  // of all messages, about
+};
+
+// Sends the messages of a source, one as soon as the one before is on its way, and the reply as the
+// last message.
+class PieceResponder final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Responder {
+ public:
+  explicit PieceResponder(CallEvents& call) : call_(call) {}
+
+  // Set before Respond, if at all.
+  void set_source(std::unique_ptr<MessageSource> source) { source_ = std::move(source); }
+  int64_t bytes_before_reply() const override { return source_ == nullptr ? 0 : source_->bytes(); }
+  void Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) override;
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override { call_.OnCancelled(); }
+  void OnDone() override { call_.OnDone(); }
+
+ private:
+  void WriteNext();
+
+  CallEvents& call_;
+  // From Respond on touched by one thread at a time: writes follow one another.
+  std::unique_ptr<MessageSource> source_;
+  bool ended_ = false;
   grpc::ByteBuffer reply_;
   grpc::ByteBuffer sent_;  // the message that gRPC is writing
 };

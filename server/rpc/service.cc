@@ -74,6 +74,11 @@ Reactor* DeepPcrService::Gradient(Rpc* rpc, const Bytes* request, Bytes* reply) 
   return StartSolve<GradientMethod>(context_, {rpc, request}, reply);
 }
 
+grpc::ServerWriteReactor<grpc::ByteBuffer>* DeepPcrService::StreamGradient(
+    Rpc* rpc, const Bytes* request) noexcept {
+  return StartSolve<StreamGradientMethod>(context_, {rpc, request});
+}
+
 Reactor* DeepPcrService::ListModels(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
   return StartUnary<ImmediateCall<v1::ListModelsRequest, v1::ListModelsResponse>>(
       context_, Method::kListModels, {rpc, request}, reply, [this](const auto&, auto* list) {

@@ -24,6 +24,7 @@
 #include "server/schedule/shadow.h"
 #include "server/schedule/system_preparer.h"
 #include "server/schedule/task_thread.h"
+#include "server/schedule/trajectory_store.h"
 
 namespace deeppcr {
 
@@ -38,6 +39,7 @@ struct ServiceContext {
   TaskThread& loader;
   TaskThread& comparisons;
   SystemPreparer& preparer;
+  TrajectoryStore& trajectories;
   Metrics& metrics;
   ShadowSampler& shadow;
   Logger& logger;
@@ -75,11 +77,12 @@ SystemPreparer::Made PrepareSteps(const ServedModel& model, int64_t num_steps,
 
 // All methods take and give bytes: requests are checked before they are parsed, see wire.h.
 using V1 = v1::DeepPcr;
-using RawDeepPcrService = V1::WithRawCallbackMethod_Forward<V1::WithRawCallbackMethod_Generate<
-    V1::WithRawCallbackMethod_StreamGenerate<V1::WithRawCallbackMethod_Compare<
-        V1::WithRawCallbackMethod_Gradient<V1::WithRawCallbackMethod_ListModels<
-            V1::WithRawCallbackMethod_GetModel<V1::WithRawCallbackMethod_LoadModel<
-                V1::WithRawCallbackMethod_UnloadModel<V1::Service>>>>>>>>>;
+using RawDeepPcrService = V1::WithRawCallbackMethod_Forward<
+    V1::WithRawCallbackMethod_Generate<V1::WithRawCallbackMethod_StreamGenerate<
+        V1::WithRawCallbackMethod_Compare<V1::WithRawCallbackMethod_Gradient<
+            V1::WithRawCallbackMethod_StreamGradient<V1::WithRawCallbackMethod_ListModels<
+                V1::WithRawCallbackMethod_GetModel<V1::WithRawCallbackMethod_LoadModel<
+                    V1::WithRawCallbackMethod_UnloadModel<V1::Service>>>>>>>>>>;
 
 class DeepPcrService final : public RawDeepPcrService {
  public:
@@ -94,6 +97,7 @@ class DeepPcrService final : public RawDeepPcrService {
   grpc::ServerWriteReactor<Bytes>* StreamGenerate(Rpc* rpc, const Bytes* request) noexcept override;
   Reactor* Compare(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   Reactor* Gradient(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
+  grpc::ServerWriteReactor<Bytes>* StreamGradient(Rpc* rpc, const Bytes* request) noexcept override;
   Reactor* ListModels(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   Reactor* GetModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   Reactor* LoadModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;

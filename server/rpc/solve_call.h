@@ -41,11 +41,14 @@ void ObserveReports(std::span<const SampleReport> reports, const ServedModel& mo
 //     request and the M object
 //   Allocate(info, input, Arena*, RunItem*): shapes the reply's tensors and points the item at them
 //   report() -> the SolveReport to fill in, after Allocate
+//   SetHandle(handle): names the trajectory that stays on the server, before Reply
 //   Reply(model, request_id) -> the whole reply, which lives as long as the arena and the M object
 //   ProgressOf(progress, num_steps) -> a message of the stream; only where the reply is a stream
 //   way_back() -> the WayBack of a request for gradients, or null; only where there are such
 //   requests. These have AllocateBack(info, input, RunItem*, BackwardItem*), after Allocate, and
 //   FillBack(job, seconds), before Reply
+//   SumParameters(system, back_item), after the way back, and Pieces(max_message_bytes) -> the
+//   messages before the reply; only where there are such
 // `this` may be gone after Start, Done, and whatever answers.
 template <typename M>
 class SolveCall final : public Call,
@@ -74,6 +77,7 @@ class SolveCall final : public Call,
     if constexpr (kStreams) run_item.listener = this;
     const ModelInfo& info = model->model->info();
     method_.Allocate(info, input_, reply_memory_.arena(), &run_item);
+    AllocateKept(info);
     if constexpr (kGoesBack) {
       if (goes_back_) method_.AllocateBack(info, input_, &run_item, &back_item);
     }
@@ -86,9 +90,10 @@ class SolveCall final : public Call,
   }
 
   absl::Status FinishBack(GoBackFunction go_back) override {
-    if constexpr (kGoesBack) {
-      return method_.way_back()->EstimateErrors(go_back, options, run_item, back_item);
-    }
+    if constexpr (kGoesBack)
+      DEEPPCR_RETURN_IF_ERROR(
+          method_.way_back()->EstimateErrors(go_back, options, run_item, back_item));
+    if constexpr (kSendsPieces) return method_.SumParameters(*system, back_item);
     return absl::OkStatus();
   }
 
@@ -98,6 +103,7 @@ class SolveCall final : public Call,
     if constexpr (kGoesBack) {
       if (status.ok() && goes_back_) status = method_.way_back()->Judge(input_.options);
     }
+    if (status.ok() && input_.keeps_trajectory) status = Keep();
     if (!status.ok()) return End(status);
     ObserveReports(Solved(), *model, options.solver, request_id_, *series_, context_.logger);
     FillSolveReport(*this, Solved(), timings, method_.report());
@@ -105,7 +111,8 @@ class SolveCall final : public Call,
       if (goes_back_) method_.FillBack(*back, timings.back_seconds);
     }
     const google::protobuf::Message& reply = method_.Reply(*model, request_id_);
-    if (!goes_back_ && context_.shadow.Sample()) return AnswerAndShadow(reply);
+    if constexpr (kSendsPieces) responder_.set_source(method_.Pieces(context_.max_message_bytes));
+    if (context_.shadow.Sample()) return AnswerAndShadow(reply);
     Answer(reply);
   }
 
@@ -126,6 +133,7 @@ class SolveCall final : public Call,
  private:
   static constexpr bool kStreams = requires(const SolveProgress& p) { M::ProgressOf(p, 0); };
   static constexpr bool kGoesBack = requires(M & method) { method.way_back(); };
+  static constexpr bool kSendsPieces = requires(M & method) { method.Pieces(0); };
 
   ~SolveCall() override = default;
 
@@ -136,8 +144,61 @@ class SolveCall final : public Call,
   absl::Status CheckValues() {
     DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
     if constexpr (kGoesBack) {
-      if (goes_back_) return CheckFinite(method_.way_back()->input());
+      if (goes_back_) return method_.way_back()->Check(input_);
     }
+    return absl::OkStatus();
+  }
+
+  // Gives the solve memory for the states that stay on the server, unless it has some for the
+  // reply.
+  void AllocateKept(const ModelInfo& info) {
+    if (!input_.keeps_trajectory || !run_item.trajectory.empty()) return;
+    kept_.resize(static_cast<size_t>(StatesOf(info)));
+    run_item.trajectory = kept_;
+  }
+  int64_t StatesOf(const ModelInfo& info) const {
+    return input_.num_samples * (input_.num_steps + 1) * info.state_dim;
+  }
+
+  static absl::Status WithoutGradients() {
+    return absl::UnimplementedError(
+        "the server was started without gradients; start it with --gradients");
+  }
+
+  // Refuses what is never kept.
+  absl::Status CheckKeeping() const {
+    if (!input_.keeps_trajectory) return absl::OkStatus();
+    const FieldName field(input_.names.options, ".keep_trajectory");
+    const LoadedModel& loaded = *model->model;
+    const int64_t limit = context_.trajectories.max_bytes();
+    if (!context_.gradients) return WithoutGradients();
+    if (limit == 0 || loaded.FindForGradients({}, 0, 1)->backward_limits() == nullptr)
+      return absl::UnimplementedError(
+          StrCat(field.Text(),
+                 ": expected false, as this server keeps no trajectories of this model: that takes "
+                 "--max_trajectory_bytes above 0, and a backend with gradients of it"));
+    const int64_t kept = TrajectoryStore::BytesOf(input_.Samples(), StatesOf(loaded.info()));
+    if (kept <= limit) return absl::OkStatus();
+    return ResourceExhausted(field.Text(), ": the trajectory would take ", kept,
+                             " bytes; the limit is ", limit, ". Ask for fewer samples");
+  }
+
+  // Keeps the states of the solve, where all of them have a gradient.
+  absl::Status Keep() {
+    for (const SampleReport& report : reports_)
+      if (!report.converged) return absl::OkStatus();
+    DEEPPCR_ASSIGN_OR_RETURN(std::string owner, Caller());
+    if (kept_.empty()) kept_.assign(run_item.trajectory.begin(), run_item.trajectory.end());
+    DEEPPCR_ASSIGN_OR_RETURN(
+        const std::string handle,
+        context_.trajectories.Keep({.model = model->name,
+                                    .version = model->version,
+                                    .served = model,
+                                    .owner = std::move(owner),
+                                    .num_steps = input_.num_steps,
+                                    .samples = OwnedSampleInputs(run_item.samples),
+                                    .states = std::move(kept_)}));
+    method_.SetHandle(handle);
     return absl::OkStatus();
   }
 
@@ -152,7 +213,9 @@ class SolveCall final : public Call,
     statistics_ = &model_metrics_->statistics;
     DEEPPCR_ASSIGN_OR_RETURN(
         input_, method_.Decode(request, model->model->info(), context_.max_message_bytes));
+    DEEPPCR_RETURN_IF_ERROR(CheckKeeping());
     if constexpr (kGoesBack) DEEPPCR_RETURN_IF_ERROR(NoteWayBack());
+    DEEPPCR_RETURN_IF_ERROR(CheckScratch());
     token = &token_;
     if (input_.timeout.has_value()) {
       limited_.emplace(std::min(start_ + *input_.timeout, token_.deadline()), &token_);
@@ -168,17 +231,28 @@ class SolveCall final : public Call,
     return system != nullptr ? Submit() : AwaitSystem();
   }
 
-  // Notes whether the call goes back. Its scratch memory is within a budget that admits a request
-  // of any size if it is alone.
+  // Notes whether the call goes back, and takes the states that it has a handle of.
   absl::Status NoteWayBack() {
-    const WayBack* way_back = method_.way_back();
+    WayBack* way_back = method_.way_back();
     goes_back_ = way_back != nullptr;
     if (!goes_back_) return absl::OkStatus();
-    if (!context_.gradients)
-      return absl::UnimplementedError(
-          "the server was started without gradients; start it with --gradients");
+    if (!context_.gradients) return WithoutGradients();
     solves = way_back->solves();
     back_item.columns = way_back->input().columns;
+    const std::string_view handle = way_back->input().handle;
+    if (handle.empty()) return absl::OkStatus();
+    DEEPPCR_ASSIGN_OR_RETURN(const std::string caller, Caller());
+    auto kept = context_.trajectories.Find(handle, model, caller);
+    if (!kept.ok())
+      return absl::Status(kept.status().code(),
+                          StrCat(input_.names.handle, ": ", ToStd(kept.status().message())));
+    way_back->Follow(*std::move(kept));
+    return absl::OkStatus();
+  }
+
+  // Bounds memory that neither request nor reply stand for: the budget of bytes admits a request of
+  // any size if it is alone.
+  absl::Status CheckScratch() const {
     const int64_t limit = context_.batcher.max_bytes();
     if (input_.scratch_bytes <= limit) return absl::OkStatus();
     return ResourceExhausted("the states of the solve would have ", input_.scratch_bytes,
@@ -215,7 +289,8 @@ class SolveCall final : public Call,
     num_samples_ = samples = input_.num_samples;
     if constexpr (kGoesBack) {
       if (goes_back_) {
-        DEEPPCR_ASSIGN_OR_RETURN(back, method_.way_back()->Resolve(*system, input_.num_steps));
+        DEEPPCR_ASSIGN_OR_RETURN(back,
+                                 method_.way_back()->Resolve(*system, input_.num_steps, samples));
       }
     }
     run_inline = !goes_back_ && IsShort(system->plan(), options, samples, Bytes());
@@ -253,6 +328,7 @@ class SolveCall final : public Call,
   // Offers a shadow of the first sample, which is copied before the reply: `this` and the request
   // are gone after it.
   void AnswerAndShadow(const google::protobuf::Message& reply) {
+    if (goes_back_) return AnswerAndShadowBack(reply);
     OwnedSampleInputs sample(SamplesOf(run_item.samples, 0, 1));
     const std::shared_ptr<ServedModel> served = model;
     const ResolvedOptions resolved = options;
@@ -261,11 +337,23 @@ class SolveCall final : public Call,
     shadow.Offer(served, resolved, std::move(sample));
   }
 
+  // The same for the way back of a Gradient.
+  void AnswerAndShadowBack(const google::protobuf::Message& reply) {
+    OwnedBackwardSample sample = FirstOf(back_item);
+    const std::shared_ptr<ServedModel> served = model;
+    const ResolvedOptions resolved = options;
+    const BackwardOptions way = *back;
+    ShadowSampler& shadow = context_.shadow;
+    Answer(reply);
+    shadow.OfferBack(served, resolved, way, std::move(sample));
+  }
+
   void FreeRequest() override {
     run_item = {};
     back_item = {};
     input_ = {};
     reports_ = {};
+    kept_ = {};
     method_ = M();
     request_memory_.Free();
     reply_memory_.Free();
@@ -277,6 +365,7 @@ class SolveCall final : public Call,
   SolveInput input_;
   int64_t request_bytes_ = 0;  // in memory, fields we do not know included
   absl::InlinedVector<SampleReport, 1> reports_;
+  std::vector<float> kept_;             // [n, L + 1, D]: states that stay on the server
   std::optional<CancelToken> limited_;  // the call's, with the request's own time limit
   bool checked_ = false;
 };

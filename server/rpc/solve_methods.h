@@ -5,6 +5,7 @@
 // The methods of deeppcr.v1 that solve: the M of SolveCall<M>.
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "server/codec/reply_codec.h"
 #include "server/codec/request_codec.h"
 #include "server/observe/method.h"
+#include "server/rpc/parameter_gradients.h"
 #include "server/rpc/responder.h"
 #include "server/rpc/way_back.h"
 
@@ -35,6 +37,7 @@ struct V1Method {
     return decode(*request, info, max_message_bytes, kV1Fields);
   }
   v1::SolveReport* report() { return reply->mutable_report(); }
+  void SetHandle(const std::string& handle) { reply->set_trajectory_handle(handle); }
   const google::protobuf::Message& Reply(const ServedModel&, const std::string& request_id) {
     if (!request_id.empty()) reply->set_request_id(request_id);
     return *reply;
@@ -110,7 +113,11 @@ struct GradientMethod {
   WayBack* way_back() { return back.has_value() ? &*back : nullptr; }
 
   void Allocate(const ModelInfo& info, const SolveInput& input, Arena* arena, RunItem* item) {
-    reply = Arena::CreateMessage<v1::GradientResponse>(arena);
+    Shape(info, input, Arena::CreateMessage<v1::GradientResponse>(arena), item);
+  }
+  void Shape(const ModelInfo& info, const SolveInput& input, v1::GradientResponse* in,
+             RunItem* item) {
+    reply = in;
     if (!back->solves()) return;
     item->outputs =
         AllocateTensor(std::array{input.num_samples, info.output_dim}, reply->mutable_outputs());
@@ -128,6 +135,7 @@ struct GradientMethod {
   }
 
   v1::SolveReport* report() { return reply->mutable_report(); }
+  void SetHandle(const std::string& handle) { reply->set_trajectory_handle(handle); }
   void FillBack(const BackwardOptions& options, double seconds) {
     FillBackwardReport(options, back->reports(), back->errors(), seconds,
                        reply->mutable_backward());
@@ -140,6 +148,43 @@ struct GradientMethod {
 
   std::optional<WayBack> back;            // once decoded
   v1::GradientResponse* reply = nullptr;  // in the arena of Allocate
+};
+
+struct StreamGradientMethod : GradientMethod {
+  static constexpr Method kMethod = Method::kStreamGradient;
+  using Responder = PieceResponder;
+
+  absl::StatusOr<SolveInput> Decode(const Request* request, const ModelInfo& info,
+                                    int64_t max_message_bytes) {
+    SolveInput solve;
+    DEEPPCR_ASSIGN_OR_RETURN(GradientInput input,
+                             DecodeParameterGradient(*request, info, max_message_bytes, &solve));
+    back.emplace(std::move(input));
+    return solve;
+  }
+  void Allocate(const ModelInfo& info, const SolveInput& input, Arena* arena, RunItem* item) {
+    last = Arena::CreateMessage<v1::StreamGradientResponse>(arena);
+    Shape(info, input, last->mutable_result(), item);
+  }
+  void AllocateBack(const ModelInfo& info, const SolveInput& input, RunItem* run,
+                    BackwardItem* item) {
+    GradientMethod::AllocateBack(info, input, run, item);
+    parameters = std::make_unique<ParameterGradients>(info, input.num_samples);
+    parameters->Attach(item);
+  }
+  absl::Status SumParameters(const LoadedSystem& system, const BackwardItem& item) {
+    return parameters->Sum(system, item);
+  }
+  std::unique_ptr<MessageSource> Pieces(int64_t max_message_bytes) {
+    return std::make_unique<ParameterPieces>(std::move(*parameters).Take(), max_message_bytes);
+  }
+  const google::protobuf::Message& Reply(const ServedModel& model, const std::string& request_id) {
+    GradientMethod::Reply(model, request_id);
+    return *last;
+  }
+
+  v1::StreamGradientResponse* last = nullptr;  // in the arena of Allocate
+  std::unique_ptr<ParameterGradients> parameters;
 };
 
 }  // namespace deeppcr

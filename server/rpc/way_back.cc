@@ -24,16 +24,48 @@ absl::Status CheckConverged(std::span<const SampleReport> reports) {
   return absl::OkStatus();
 }
 
+// The first field in which two requests for samples differ; empty if they are the same samples.
+std::string_view Difference(const SampleInputs& a, int64_t steps_of_a, const SampleInputs& b,
+                            int64_t steps_of_b) {
+  if (a.num_samples != b.num_samples) return "number of samples";
+  if (steps_of_a != steps_of_b) return "number of steps";
+  if (a.seed != b.seed) return "seed";
+  if (a.first_sample != b.first_sample) return "first_sample";
+  if (!std::ranges::equal(a.labels, b.labels)) return "class_labels";
+  // NaN is no value of a request, so that equal values have equal bits, or are zeros of either
+  // sign.
+  if (!std::ranges::equal(a.inputs, b.inputs)) return "inputs or conditioning";
+  if (!std::ranges::equal(a.initial_noise, b.initial_noise)) return "initial_noise";
+  if (!std::ranges::equal(a.step_noise, b.step_noise)) return "step_noise";
+  return {};
+}
+
 }  // namespace
 
-absl::StatusOr<BackwardOptions> WayBack::Resolve(const LoadedSystem& system,
-                                                 int64_t num_steps) const {
+absl::Status WayBack::Check(const SolveInput& solve) const {
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
+  if (kept_ == nullptr) return absl::OkStatus();
+  const std::string_view difference =
+      Difference(kept_->samples.View(), kept_->num_steps, solve.Samples(), solve.num_steps);
+  if (difference.empty()) return absl::OkStatus();
+  return Mismatch(input_.names.handle, "the samples that its states were solved for",
+                  StrCat("others: another ", difference));
+}
+
+absl::StatusOr<BackwardOptions> WayBack::Resolve(const LoadedSystem& system, int64_t num_steps,
+                                                 int64_t num_samples) const {
   const BackwardLimits* limits = system.backward_limits();
   if (limits == nullptr)
     return absl::UnimplementedError(
         StrCat("the backend that runs this model on ", system.plan().device,
                " has no gradients of it; start the server with --backend=cpu"));
-  absl::StatusOr<BackwardOptions> resolved = ResolveBackward(input_.wanted, *limits, num_steps);
+  BackwardOptions wanted = input_.wanted;
+  if (input_.plans_way) {
+    const std::optional<PlanWays>& ways = system.plan().Lookup(num_samples).ways;
+    const bool parallel = ways.has_value() && ways->way == BackwardWay::kParallel;
+    if (parallel && limits->parallel) wanted.way = BackwardWay::kParallel;
+  }
+  absl::StatusOr<BackwardOptions> resolved = ResolveBackward(wanted, *limits, num_steps);
   if (resolved.ok()) return resolved;
   // The engine calls its fields `way` and `shooting_interval`.
   const std::string_view message = ToStd(resolved.status().message());
@@ -62,7 +94,8 @@ void WayBack::Allocate(const ModelInfo& info, int64_t num_steps, const Tensors& 
   item->samples = run->samples;
   item->of_outputs = input_.of_outputs.values;
   item->of_final = input_.of_final.values;
-  item->states = input_.trajectory.values;
+  item->states = kept_ != nullptr ? std::span<const float>(kept_->states)
+                                  : std::span<const float>(input_.trajectory.values);
   if (!solves()) return;
   if (run->trajectory.empty()) {
     states_.resize(static_cast<size_t>(n * (num_steps + 1) * dim));

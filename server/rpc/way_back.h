@@ -3,6 +3,7 @@
 #define DEEPPCR_SERVER_RPC_WAY_BACK_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "kernels/engine.h"
 #include "server/codec/gradient_codec.h"
 #include "server/codec/solve_input.h"
+#include "server/schedule/trajectory_store.h"
 
 namespace deeppcr {
 
@@ -31,11 +33,18 @@ class WayBack {
 
   const GradientInput& input() const { return input_; }
   // True if there are states to be found before.
-  bool solves() const { return input_.trajectory.values.empty(); }
+  bool solves() const { return input_.solves(); }
+
+  // Goes back along these states, which the request has a handle of.
+  void Follow(std::shared_ptr<const KeptTrajectory> kept) { kept_ = std::move(kept); }
+  // Checks the values of the request, and that it is about the samples of the states that it
+  // follows. Errors: kInvalidArgument.
+  absl::Status Check(const SolveInput& solve) const;
 
   // The options of the backward pass of a system. Errors: kUnimplemented where it has none;
   // kInvalidArgument.
-  absl::StatusOr<BackwardOptions> Resolve(const LoadedSystem& system, int64_t num_steps) const;
+  absl::StatusOr<BackwardOptions> Resolve(const LoadedSystem& system, int64_t num_steps,
+                                          int64_t num_samples) const;
 
   // Shapes the tensors and points the item at them, and the run at memory for its states. `run` has
   // its samples and outputs.
@@ -63,6 +72,7 @@ class WayBack {
 
  private:
   GradientInput input_;
+  std::shared_ptr<const KeptTrajectory> kept_;  // null unless the request has a handle
   int64_t state_dim_ = 0;
   std::vector<float> states_;      // [n, L + 1, D], where neither request nor reply has them
   std::vector<float> cotangents_;  // [n, output_dim] of a loss

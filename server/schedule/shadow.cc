@@ -5,6 +5,8 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <span>
+#include <tuple>
 #include <utility>
 
 namespace deeppcr {
@@ -42,12 +44,94 @@ bool FellBack(const ComparisonRow& row) {
                      [](const SampleReport& report) { return report.fallback; });
 }
 
+// The largest relative difference of a row of n values, in the max norm. NaN where anything is not
+// finite.
+double RowError(std::span<const float> row, std::span<const float> exact) {
+  double largest = 0, difference = 0;
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (!std::isfinite(row[i]) || !std::isfinite(exact[i])) return NAN;
+    largest = std::max(largest, std::fabs(double{exact[i]}));
+    difference = std::max(difference, std::fabs(double{row[i]} - double{exact[i]}));
+  }
+  return difference == 0 ? 0 : difference / largest;
+}
+
+// One way back of a sample, and the gradients that it gives.
+class WayBackRun {
+ public:
+  // The references outlive the object.
+  WayBackRun(const OwnedBackwardSample& sample, const ModelInfo& info,
+             const BackwardOptions& options, const CancelToken& token)
+      : sample_(sample),
+        info_(info),
+        options_(options),
+        token_(token),
+        initial_(static_cast<size_t>(sample.columns * info.state_dim)),
+        inputs_(static_cast<size_t>(sample.by_inputs ? sample.columns * info.input_dim : 0)) {}
+
+  absl::Status Run(const LoadedSystem& system) {
+    BackwardItem item{.samples = sample_.samples.View(),
+                      .states = sample_.states,
+                      .columns = sample_.columns,
+                      .of_outputs = sample_.of_outputs,
+                      .of_final = sample_.of_final,
+                      .inputs = inputs_,
+                      .initial = initial_,
+                      .reports = {&report_, 1},
+                      .token = &token_};
+    const int64_t start = NowNs();
+    const absl::Status status = system.GoBack(options_, {&item, 1});
+    seconds_ = 1e-9 * static_cast<double>(NowNs() - start);
+    return status.ok() ? JudgeReports(item.reports) : status;
+  }
+  double seconds() const { return seconds_; }  // of the last run
+
+  // The largest relative error of a gradient, each cotangent for itself.
+  double ErrorAgainst(const WayBackRun& exact) const {
+    double largest = 0;
+    for (int64_t column = 0; column < sample_.columns; ++column) {
+      for (const auto& [row, other, dim] :
+           {std::tuple(&initial_, &exact.initial_, info_.state_dim),
+            std::tuple(&inputs_, &exact.inputs_, sample_.by_inputs ? info_.input_dim : 0)}) {
+        const auto at = static_cast<size_t>(column * dim), size = static_cast<size_t>(dim);
+        const double error =
+            RowError(std::span(*row).subspan(at, size), std::span(*other).subspan(at, size));
+        if (!std::isfinite(error)) return error;
+        largest = std::max(largest, error);
+      }
+    }
+    return largest;
+  }
+
+ private:
+  const OwnedBackwardSample& sample_;
+  const ModelInfo& info_;
+  const BackwardOptions options_;
+  const CancelToken& token_;
+  std::vector<float> initial_, inputs_;  // [m, D], [m, input_dim]
+  BackwardReport report_;
+  double seconds_ = 0;
+};
+
 bool Converged(const ComparisonRow& row) {
   return std::all_of(row.reports.begin(), row.reports.end(),
                      [](const SampleReport& report) { return report.converged; });
 }
 
 }  // namespace
+
+OwnedBackwardSample FirstOf(const BackwardItem& item) {
+  const auto first = [&](std::span<const float> all) {
+    const size_t row = all.size() / static_cast<size_t>(item.samples.num_samples);
+    return std::vector<float>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(row));
+  };
+  return {.samples = OwnedSampleInputs(SamplesOf(item.samples, 0, 1)),
+          .states = first(item.states),
+          .columns = item.columns,
+          .of_outputs = first(item.of_outputs),
+          .of_final = first(item.of_final),
+          .by_inputs = !item.inputs.empty()};
+}
 
 ShadowSampler::ShadowSampler(double rate, Batcher& batcher, Metrics& metrics)
     : rate_(rate), batcher_(batcher), metrics_(metrics) {}
@@ -64,14 +148,37 @@ void ShadowSampler::Offer(const std::shared_ptr<ServedModel>& model, const Resol
                           OwnedSampleInputs sample) {
   // A pair has no trajectory of the caller to start from.
   if (primary.initial_guess == InitialGuess::kPrevious) return;
+  Queue(model, [this, primary, sample = std::move(sample)](const ServedModel& served,
+                                                           const CancelToken& token) {
+    Measure(served, primary, sample, token);
+  });
+}
+
+void ShadowSampler::OfferBack(const std::shared_ptr<ServedModel>& model,
+                              const ResolvedOptions& solve, const BackwardOptions& primary,
+                              OwnedBackwardSample sample) {
+  Queue(model, [this, solve, primary, sample = std::move(sample)](const ServedModel& served,
+                                                                  const CancelToken& token) {
+    MeasureBack(served, solve, primary, sample, token);
+  });
+}
+
+void ShadowSampler::Queue(const std::shared_ptr<ServedModel>& model, Task task) {
   if (NowNs() < not_before_ns_.load(std::memory_order_relaxed)) return;
   // Under constant load the task waits on and on; it must not keep an unloaded model alive.
-  batcher_.OfferIdleTask([this, weak = std::weak_ptr<ServedModel>(model), primary,
-                          sample = std::move(sample)](const CancelToken& token) {
+  batcher_.OfferIdleTask([this, weak = std::weak_ptr<ServedModel>(model),
+                          task = std::move(task)](const CancelToken& token) {
     const std::shared_ptr<ServedModel> served = weak.lock();
     if (served == nullptr) return metrics_.CountShadow(ShadowOutcome::kInterrupted);
-    Measure(*served, primary, sample, token);
+    task(*served, token);
   });
+}
+
+// Lets no pair begin until shadows have taken no more than their share since start_ns.
+void ShadowSampler::Rest(int64_t start_ns) {
+  const int64_t end = NowNs();
+  not_before_ns_.store(end + static_cast<int64_t>(static_cast<double>(end - start_ns) / kMaxShare),
+                       std::memory_order_relaxed);
 }
 
 void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& primary,
@@ -83,14 +190,10 @@ void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& pri
   const std::array<absl::StatusOr<ResolvedOptions>, 2> pair = {ToTheEnd(primary),
                                                                Counterpart(*system, primary)};
   const auto rows = system->Compare(sample.View(), pair, kRepetitions, &token);
-  const int64_t end = NowNs();
-  not_before_ns_.store(end + static_cast<int64_t>(static_cast<double>(end - start) / kMaxShare),
-                       std::memory_order_relaxed);
+  Rest(start);
   if (token.cancelled()) return metrics_.CountShadow(ShadowOutcome::kInterrupted);
-  const SolverSeries* series = model.metrics->ForSolver(
-      primary.solver, model.model->info().generates() ? Method::kGenerate : Method::kForward);
-  if (!rows.ok() || rows->size() != pair.size() || series == nullptr ||
-      (*rows)[0].seconds.empty() || (*rows)[1].seconds.empty()) {
+  if (!rows.ok() || rows->size() != pair.size() || (*rows)[0].seconds.empty() ||
+      (*rows)[1].seconds.empty()) {
     return metrics_.CountShadow(ShadowOutcome::kFailed);
   }
   const size_t parallel = primary.solver == "sequential" ? 1 : 0;
@@ -100,9 +203,43 @@ void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& pri
     return metrics_.CountShadow(ShadowOutcome::kFailed);
   }
   const double sequential_seconds = (*rows)[1 - parallel].seconds.front();
-  ObserveFinite(*series->speedup_ratio, sequential_seconds / (*rows)[parallel].seconds.front());
+  const PairSeries series = model.metrics->ForPair(
+      primary.solver, model.model->info().generates() ? Method::kGenerate : Method::kForward);
+  ObserveFinite(*series.speedup_ratio, sequential_seconds / (*rows)[parallel].seconds.front());
   if (!FellBack((*rows)[parallel]))
-    ObserveFinite(*series->shadow_relative_error, (*rows)[parallel].max_state_error);
+    ObserveFinite(*series.relative_error, (*rows)[parallel].max_state_error);
+  metrics_.CountShadow(ShadowOutcome::kMeasured);
+}
+
+void ShadowSampler::MeasureBack(const ServedModel& model, const ResolvedOptions& solve,
+                                const BackwardOptions& primary, const OwnedBackwardSample& sample,
+                                const CancelToken& token) {
+  const std::shared_ptr<const LoadedSystem> system =
+      model.model->Find(solve.num_steps, 1, solve.backend);
+  if (system == nullptr || system->backward_limits() == nullptr)
+    return metrics_.CountShadow(ShadowOutcome::kInterrupted);
+  const bool sequential = primary.way == BackwardWay::kSequential;
+  const absl::StatusOr<BackwardOptions> other =
+      ResolveBackward({.way = sequential ? BackwardWay::kParallel : BackwardWay::kSequential},
+                      *system->backward_limits(), solve.num_steps);
+  if (!other.ok()) return metrics_.CountShadow(ShadowOutcome::kFailed);
+  const int64_t start = NowNs();
+  const ModelInfo& info = model.model->info();
+  WayBackRun of_sequential(sample, info, sequential ? primary : *other, token);
+  WayBackRun of_parallel(sample, info, sequential ? *other : primary, token);
+  // The first run of each warms the caches, and makes what is compared.
+  absl::Status status;
+  for (int repetition = 0; repetition <= kRepetitions; ++repetition) {
+    status.Update(of_sequential.Run(*system));
+    status.Update(of_parallel.Run(*system));
+  }
+  Rest(start);
+  if (token.cancelled()) return metrics_.CountShadow(ShadowOutcome::kInterrupted);
+  const double error = status.ok() ? of_parallel.ErrorAgainst(of_sequential) : NAN;
+  if (!std::isfinite(error)) return metrics_.CountShadow(ShadowOutcome::kFailed);
+  const PairSeries series = model.metrics->ForPair(ToString(primary.way), Method::kGradient);
+  ObserveFinite(*series.speedup_ratio, of_sequential.seconds() / of_parallel.seconds());
+  ObserveFinite(*series.relative_error, error);
   metrics_.CountShadow(ShadowOutcome::kMeasured);
 }
 

@@ -2,19 +2,32 @@
 #ifndef DEEPPCR_SERVER_SCHEDULE_SHADOW_H_
 #define DEEPPCR_SERVER_SCHEDULE_SHADOW_H_
 
-// Shadow pairs: a sampled share of requests is repeated after the reply by both kinds of solver, so
-// that the metrics always say what the parallel solver gains, and whether it is right, on live
-// inputs.
+// Shadow pairs: a sampled share of requests is repeated after the reply by both kinds of solver, or
+// by both ways back, so that the metrics always say what the parallel one gains, and whether it is
+// right, on live inputs.
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "kernels/engine.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/batcher.h"
 
 namespace deeppcr {
+
+// One sample on its way back, in memory of its own.
+struct OwnedBackwardSample {
+  OwnedSampleInputs samples;                // of one sample
+  std::vector<float> states;                // [L + 1, D]
+  int64_t columns = 1;                      // m
+  std::vector<float> of_outputs, of_final;  // [m, output_dim], [m, D], or empty
+  bool by_inputs = false;  // gradients by the inputs too, beside those by the initial state
+};
+// The first sample of an item.
+OwnedBackwardSample FirstOf(const BackwardItem& item);
 
 // Thread-safe.
 class ShadowSampler {
@@ -32,9 +45,20 @@ class ShadowSampler {
   void Offer(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& primary,
              OwnedSampleInputs sample);
 
+  // The same for a way back: by this one, at the same states, and by the other. Not offered where
+  // the system has no other.
+  void OfferBack(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& solve,
+                 const BackwardOptions& primary, OwnedBackwardSample sample);
+
   static constexpr double kMaxShare = 0.05;
 
  private:
+  using Task = std::function<void(const ServedModel&, const CancelToken&)>;
+  void Queue(const std::shared_ptr<ServedModel>& model, Task task);
+  void MeasureBack(const ServedModel& model, const ResolvedOptions& solve,
+                   const BackwardOptions& primary, const OwnedBackwardSample& sample,
+                   const CancelToken& token);
+  void Rest(int64_t start_ns);
   void Measure(const ServedModel& model, const ResolvedOptions& primary,
                const OwnedSampleInputs& sample, const CancelToken& token);
 

@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <functional>
+
+#include "client/batched_forward.h"
 #include "tests/client/fake_service.h"
 
 namespace deeppcr {
@@ -100,6 +104,126 @@ TEST_F(BatchedGradientTest, TargetsAndClassesGoWithTheirSamples) {
                .value();
   const v1::GradientRequest request = service_.gradient_requests().back();
   EXPECT_THAT(request.target_classes(), ElementsAre(1, 0));
+}
+
+TEST_F(BatchedGradientTest, KeptStatesGoWithTheirRequestsAndAreSolvedAgainWhereTheyAreGone) {
+  const Array inputs = Filled({8, 3}), cotangents = Filled({8, 2});
+  v1::SolverOptions keeping;
+  keeping.set_solver("picard");
+  keeping.set_keep_trajectory(true);
+  const BatchedForwardResult forward =
+      BatchedForward(*client_, model_, inputs, {.solver = keeping, .batch_size = 3}).value();
+  ASSERT_THAT(forward.kept, SizeIs(3));
+  service_.gone = {"kept-2"};
+  v1::SolverOptions again;
+  again.set_solver("picard");
+
+  const auto result =
+      Run({.inputs = &inputs, .kept = forward.kept, .cotangents = &cotangents}, {.solver = again})
+          .value();
+
+  const auto requests = service_.gradient_requests();
+  ASSERT_THAT(requests, SizeIs(4));
+  const auto expect = [&](size_t i, const std::string& handle, int64_t rows) {
+    EXPECT_EQ(requests[i].trajectory_handle(), handle) << i;
+    EXPECT_EQ(requests[i].has_options(), handle.empty()) << i;
+    EXPECT_EQ(requests[i].inputs().shape(0), rows) << i;
+  };
+  expect(0, "kept-1", 3);
+  expect(1, "kept-2", 3);
+  expect(2, "", 3);
+  EXPECT_EQ(requests[2].options().solver(), "picard");
+  expect(3, "kept-3", 2);
+  EXPECT_EQ(result.solved_again, 3);
+  EXPECT_THAT(result.by_inputs.shape, ElementsAre(8, 3));
+  EXPECT_THAT(result.outputs.shape, IsEmpty());
+}
+
+TEST_F(BatchedGradientTest, ParametersAreSummedOverRequests) {
+  const Array inputs = Filled({7, 3}), cotangents = Filled({7, 2});
+  const auto result =
+      Run({.inputs = &inputs, .cotangents = &cotangents, .parameters = true}).value();
+  ASSERT_THAT(result.parameters, SizeIs(2));
+  EXPECT_EQ(result.parameters[0].name, "output.weight");
+  EXPECT_THAT(result.parameters[0].array.shape, ElementsAre(2, 3));
+  EXPECT_THAT(result.parameters[0].array.values, ElementsAre(7, 14, 21, 28, 35, 42));
+  EXPECT_EQ(result.parameters[1].name, "output.bias");
+  EXPECT_THAT(result.parameters[1].array.values, ElementsAre(7, 14));
+  EXPECT_THAT(result.by_inputs.shape, IsEmpty());
+  EXPECT_THAT(result.outputs.shape, ElementsAre(7, 2));
+  EXPECT_THAT(result.reports, SizeIs(2));
+}
+
+TEST_F(BatchedGradientTest, PiecesThatDoNotFitAreRefused) {
+  const Array inputs = Filled({2, 3}), cotangents = Filled({2, 2});
+  using Pieces = std::vector<v1::ParameterPiece>;
+  const std::function<void(Pieces*)> faults[] = {
+      [](Pieces* p) { p->clear(); },
+      [](Pieces* p) { p->pop_back(), p->pop_back(); },
+      [](Pieces* p) { p->erase(p->begin()); },
+      [](Pieces* p) { p->erase(p->begin() + 1); },
+      [](Pieces* p) { std::swap((*p)[0], (*p)[1]); },
+      [](Pieces* p) { p->push_back(p->front()); },
+      [](Pieces* p) { (*p)[0].set_total(7); },
+      [](Pieces* p) { (*p)[0].set_shape(0, int64_t{1} << 62); },
+      [](Pieces* p) { (*p)[0].set_shape(0, -2); },
+      [](Pieces* p) { (*p)[0].clear_data(); },
+      [](Pieces* p) { (*p)[0].mutable_data()->pop_back(); },
+      [](Pieces* p) { (*p)[0].mutable_data()->append(16, 'a'); },
+      [](Pieces* p) { (*p)[1].set_offset(-4); },
+      [](Pieces* p) { (*p)[2].set_name("../x"); },
+      [](Pieces* p) { (*p)[2].set_name(""); }};
+  for (const auto& fault : faults) {
+    service_.on_pieces = fault;
+    const auto result = Run({.inputs = &inputs, .cotangents = &cotangents, .parameters = true});
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal) << result.status();
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("bad reply: "));
+  }
+}
+
+TEST_F(BatchedGradientTest, ParametersAreAFileOfSafetensors) {
+  const std::string bytes = FormatSafetensors({{"b", {{2}, {1, 2}}}, {"a.w", {{1, 3}, {3, 4, 5}}}});
+  uint64_t size = 0;
+  std::memcpy(&size, bytes.data(), sizeof(size));
+  EXPECT_EQ(size % 8, 0u);
+  EXPECT_EQ(bytes.size(), 8 + size + 5 * sizeof(float));
+  EXPECT_THAT(bytes.substr(8, size),
+              HasSubstr(R"({"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                        R"("a.w":{"dtype":"F32","shape":[1,3],"data_offsets":[8,20]}})"));
+  float last = 0;
+  std::memcpy(&last, bytes.data() + bytes.size() - sizeof(last), sizeof(last));
+  EXPECT_EQ(last, 5);
+}
+
+TEST_F(BatchedGradientTest, KeptStatesAreCheckedFirst) {
+  const Array inputs = Filled({8, 3}), cotangents = Filled({8, 2}), targets = Filled({8, 2});
+  const std::vector<KeptStates> kept = {{"a", 5}, {"b", 3}};
+  const GradientTask task = {.inputs = &inputs, .kept = kept, .cotangents = &cotangents};
+  GradientTask few = task, loss = task;
+  few.kept.pop_back();
+  loss.cotangents = nullptr;
+  loss.loss = v1::LOSS_MSE;
+  loss.targets = &targets;
+  EXPECT_THAT(std::string(Run(few).status().message()),
+              HasSubstr("kept: expected states of 8 samples, got those of 5"));
+  EXPECT_THAT(std::string(Run(loss).status().message()), HasSubstr("kept: expected no trajectory"));
+  EXPECT_FALSE(Run(task, {.batch_size = 2}).ok());
+  EXPECT_THAT(service_.gradient_requests(), IsEmpty());
+}
+
+TEST_F(BatchedGradientTest, KeptStatesAreALineEach) {
+  const std::vector<KeptStates> kept = {{"0123abcd", 5}, {"", 3}};
+  EXPECT_EQ(FormatKept(kept), "0123abcd 5\n- 3\n");
+  const auto parsed = ParseKept(FormatKept(kept)).value();
+  ASSERT_THAT(parsed, SizeIs(2));
+  EXPECT_EQ(parsed[0].handle, "0123abcd");
+  EXPECT_EQ(parsed[0].num_samples, 5);
+  EXPECT_EQ(parsed[1].handle, "");
+  for (const char* text :
+       {"", "\n", "a", "a 0", "a -1", "a 1 2", " 1", "a x", "a 99999999999999999999", "a 10000001"})
+    EXPECT_FALSE(ParseKept(text).ok()) << text;
+  EXPECT_THAT(std::string(ParseKept("a 1\nb\n").status().message()),
+              HasSubstr("line 2: expected a handle and a number of samples, got \"b\""));
 }
 
 TEST_F(BatchedGradientTest, AGenerationsSamplesKeepTheirNumbers) {

@@ -227,9 +227,15 @@ grpc::Status FakeService::Forward(grpc::ServerContext* context, const v1::Forwar
   if (request->options().return_trajectory()) {
     SetTensor({n, kFakeLayers + 1, kFakeWidth}, states, reply->mutable_trajectory());
   }
+  if (request->options().keep_trajectory()) reply->set_trajectory_handle(NewHandle());
   reply->mutable_report()->set_device("fake-device" + suffix);
   reply->set_request_id(request->request_id());
   return grpc::Status::OK;
+}
+
+std::string FakeService::NewHandle() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return "kept-" + std::to_string(++handles_);
 }
 
 void FakeService::Draw(const v1::GenerateRequest& request, v1::GenerateResponse* reply) {
@@ -265,6 +271,7 @@ void FakeService::Draw(const v1::GenerateRequest& request, v1::GenerateResponse*
   if (request.options().return_trajectory()) {
     SetTensor({n, steps + 1, kDrawWidth}, states, reply->mutable_trajectory());
   }
+  if (request.options().keep_trajectory()) reply->set_trajectory_handle(NewHandle());
   reply->mutable_report()->set_device("fake-device" + suffix);
   reply->mutable_report()->set_plan_id("plan-of-" + std::to_string(steps));
   reply->mutable_report()->set_num_steps(steps);
@@ -313,9 +320,13 @@ grpc::Status FakeService::Gradient(grpc::ServerContext*, const v1::GradientReque
     const std::lock_guard<std::mutex> lock(mutex_);
     gradient_requests_.push_back(*request);
   }
+  const std::string& handle = request->trajectory_handle();
+  if (!handle.empty() && gone.contains(handle))
+    return {grpc::StatusCode::NOT_FOUND, "trajectory_handle: expected one that is kept"};
+  const bool known = request->has_trajectory() || !handle.empty();
   const Gradients gradients(*request);
   gradients.Fill(reply);
-  if (!request->has_trajectory()) gradients.FillSolve(reply);
+  if (!known) gradients.FillSolve(reply);
   const bool parallel = request->way() == v1::BACKWARD_WAY_PARALLEL;
   reply->mutable_backward()->set_way((parallel ? "parallel" : "sequential") + suffix);
   reply->mutable_backward()->set_seconds(0.25);
@@ -325,7 +336,7 @@ grpc::Status FakeService::Gradient(grpc::ServerContext*, const v1::GradientReque
     v1::SampleBackwardReport* sample = reply->mutable_backward()->add_samples();
     sample->set_termination("direct");
     sample->set_dependent_stages(23);
-    if (request->has_trajectory()) continue;
+    if (known) continue;
     *reply->mutable_report()->add_samples() = SampleOf(request->options(), report_fallback, suffix);
   }
   return on_gradient ? on_gradient(reply) : grpc::Status::OK;
@@ -360,6 +371,41 @@ grpc::Status FakeService::Compare(grpc::ServerContext*, const v1::CompareRequest
   }
   reply->set_device("fake-device");
   reply->set_plan_id("0123456789abcdef");
+  return grpc::Status::OK;
+}
+
+// The gradient by a weight [2, 3] in two pieces, and by a bias [2] in one: 1, 2, .. times the
+// number of samples.
+grpc::Status FakeService::StreamGradient(grpc::ServerContext* context,
+                                         const v1::GradientRequest* request,
+                                         grpc::ServerWriter<v1::StreamGradientResponse>* writer) {
+  v1::StreamGradientResponse last;
+  const grpc::Status status = Gradient(context, request, last.mutable_result());
+  if (!status.ok()) return status;
+  const auto n = static_cast<float>(request->inputs().shape(0));
+  std::vector<v1::ParameterPiece> pieces;
+  const auto add = [&](const std::string& name, const std::vector<int64_t>& shape, int64_t offset,
+                       int64_t count, int64_t total) {
+    v1::ParameterPiece& piece = pieces.emplace_back();
+    piece.set_name(name);
+    piece.mutable_shape()->Add(shape.begin(), shape.end());
+    piece.set_offset(offset);
+    piece.set_total(total);
+    for (int64_t i = 0; i < count; ++i) {
+      const float value = n * static_cast<float>(offset + i + 1);
+      piece.mutable_data()->append(reinterpret_cast<const char*>(&value), sizeof(value));
+    }
+  };
+  add("output.weight", {2, 3}, 0, 4, 6);
+  add("output.weight", {2, 3}, 4, 2, 6);
+  add("output.bias", {2}, 0, 2, 2);
+  if (on_pieces) on_pieces(&pieces);
+  for (const v1::ParameterPiece& piece : pieces) {
+    v1::StreamGradientResponse event;
+    *event.mutable_piece() = piece;
+    writer->Write(event);
+  }
+  writer->Write(last);
   return grpc::Status::OK;
 }
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,10 @@ class FakeService final : public v1::DeepPcr::Service {
   std::function<grpc::Status(grpc::ServerWriter<v1::StreamGenerateResponse>*)> on_stream;
   // Changes the answer of GetModel for "draw".
   std::function<void(v1::GetModelResponse*)> describe;
+  // Changes the pieces of StreamGradient while set.
+  std::function<void(std::vector<v1::ParameterPiece>*)> on_pieces;
+  // Handles of trajectories ("kept-1", "kept-2", ...) that are known no more.
+  std::set<std::string> gone;
   // Samples of "draw" that fall back, by number, with the reason.
   std::map<uint64_t, std::string> fallbacks;
   // Ends every text that the service sends, where a hostile server would put escapes.
@@ -85,6 +90,8 @@ class FakeService final : public v1::DeepPcr::Service {
                        v1::CompareResponse* reply) override;
   grpc::Status Gradient(grpc::ServerContext* context, const v1::GradientRequest* request,
                         v1::GradientResponse* reply) override;
+  grpc::Status StreamGradient(grpc::ServerContext* context, const v1::GradientRequest* request,
+                              grpc::ServerWriter<v1::StreamGradientResponse>* writer) override;
   grpc::Status ListModels(grpc::ServerContext* context, const v1::ListModelsRequest* request,
                           v1::ListModelsResponse* reply) override;
   grpc::Status GetModel(grpc::ServerContext* context, const v1::GetModelRequest* request,
@@ -95,6 +102,7 @@ class FakeService final : public v1::DeepPcr::Service {
                            v1::UnloadModelResponse* reply) override;
 
  private:
+  std::string NewHandle();
   void Draw(const v1::GenerateRequest& request, v1::GenerateResponse* reply);
 
   std::mutex mutex_;
@@ -102,6 +110,7 @@ class FakeService final : public v1::DeepPcr::Service {
   std::vector<v1::GenerateRequest> generate_requests_;
   std::vector<v1::GradientRequest> gradient_requests_;
   v1::CompareRequest last_compare_;
+  int handles_ = 0;
   std::atomic<int> calls_{0};
   std::atomic<int> streams_{0};
   int port_ = 0;

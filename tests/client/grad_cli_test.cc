@@ -158,6 +158,49 @@ TEST_F(GradCliTest, SaysWhatToDoWhereTheServerHasNone) {
             "deeppcr: the server was started without gradients; start it with --gradients\n");
 }
 
+TEST_F(GradCliTest, GoesBackAlongWhatForwardOrGenerateLeftOnTheServer) {
+  const std::string in = "fake --in " + WriteRows("x.npy", {7, 3});
+  const std::string v = " --cotangent " + WriteRows("v.npy", {7, 2});
+  const std::string kept = TempPath("kept");
+  EXPECT_EQ(RunAtServer("forward " + in + " --out " + TempPath("y.npy") + " --keep " + kept).code,
+            0);
+  EXPECT_TRUE(service_.forward_requests().back().options().keep_trajectory());
+  EXPECT_EQ(Slurp(kept), "kept-1 5\nkept-2 2\n");
+
+  Outcome outcome =
+      RunAtServer("grad " + in + v + " --kept " + kept + " --out " + TempPath("g.npy"));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("7 samples in 2 requests on fake-device; along given states"));
+  EXPECT_EQ(service_.gradient_requests().back().trajectory_handle(), "kept-2");
+
+  service_.gone = {"kept-1"};
+  outcome = RunAtServer("grad " + in + v + " --kept " + kept + " --out " + TempPath("g.npy"));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("warning: the server keeps the states of 5 of 7 samples no "
+                                     "more; they were solved again\n"));
+
+  const std::string draw = TempPath("kept_draw");
+  EXPECT_EQ(RunAtServer("generate draw --class 1 --num 2 --quiet --keep " + draw).code, 0);
+  EXPECT_EQ(Slurp(draw), "kept-3 2\n");
+  outcome = RunAtServer("grad draw --class 1 --num 2 --kept " + draw + " --cotangent " +
+                        WriteRows("p.npy", {kDrawPixels}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(service_.gradient_requests().back().trajectory_handle(), "kept-3");
+}
+
+TEST_F(GradCliTest, WritesGradientsByParameters) {
+  const std::string in = "fake --in " + WriteRows("x.npy", {7, 3});
+  const std::string file = TempPath("g.safetensors");
+  const Outcome outcome = RunAtServer("grad " + in + " --loss cross_entropy --target_class 1" +
+                                      " --parameters " + file);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, IsEmpty());
+  EXPECT_THAT(outcome.err, HasSubstr("7 samples in 2 requests"));
+  const std::string bytes = Slurp(file);
+  EXPECT_THAT(bytes, HasSubstr("\"output.weight\":{\"dtype\":\"F32\",\"shape\":[2,3]"));
+  EXPECT_THAT(service_.gradient_requests().back().gradients(), IsEmpty());
+}
+
 TEST_F(GradCliTest, ModelsSaysWhereThereAreGradients) {
   EXPECT_THAT(RunAtServer("models draw").out, Not(HasSubstr("gradients")));
   service_.describe = [](v1::GetModelResponse* model) { model->set_gradients(true); };
@@ -178,6 +221,13 @@ TEST_F(GradCliTest, RefusesBeforeAnythingIsComputed) {
                 "target_class: class: expected 0 to 1");
   ExpectRefusal(in + s + " --loss mse" + t, "states: expected no --loss beside it");
   ExpectRefusal(in + s + v + " --outputs y.npy", "states: expected no --outputs");
+  ExpectRefusal(in + v + " --parameters g.npy", "a name that ends in .safetensors, got g.npy");
+  ExpectRefusal(in + v + " --estimate_error --parameters g.safetensors",
+                "parameters: expected no --estimate_error beside it");
+  ExpectRefusal(in + s + v + " --kept k", "kept: expected no --states");
+  ExpectRefusal(in + v + " --kept /nowhere/k", "/nowhere/k");
+  ExpectRefusal(in + v + " --kept " + WriteRows("k.csv", {2, 2}),
+                "line 1: expected a handle and a number of samples, got");
   ExpectRefusal(in + v + " --out g.xyz", "expected a name that ends in .npy, .csv or .json");
   ExpectRefusal(in + v + " --trajectory t.csv", "csv");
   ExpectRefusal(in + v + " --out g.npy --initial_out ./g.npy", "expected one output there");

@@ -43,6 +43,8 @@ IN_CHOICE = IN_PLAN + ["choices", 0]
 IN_ENTRY = IN_PLAN + ["entries", 0]
 TWO = [{"key": KEY, "plan": PLAN}, {"key": {**KEY, "num_steps": 100}, "plan": PLAN}]
 
+WAYS = {"way": "parallel", "sequential_seconds": 0.002, "parallel_seconds": 0}
+
 CORPUS = {
     "accepted-two-choices": json.dumps(FILE, indent=1).encode(),
     "accepted-no-device": b'{"format":"deeppcr-plan-1","devices":{}}',
@@ -54,6 +56,12 @@ CORPUS = {
     "accepted-picard": changed(IN_CHOICE + ["solver"], "picard"),
     "accepted-limits": changed(IN_CHOICE, {**CHOICE, "shooting_interval": 1 << 20,
                                            "warm_sweeps": 64}),
+    "accepted-ways": changed(IN_ENTRY + ["ways"], WAYS),
+    "refused-ways-name": changed(IN_ENTRY + ["ways"], {**WAYS, "way": "auto"}),
+    "refused-ways-seconds": changed(IN_ENTRY + ["ways"], {**WAYS, "parallel_seconds": -1}),
+    "refused-ways-unknown": changed(IN_ENTRY + ["ways"], {**WAYS, "interval": 4}),
+    "refused-ways-few": changed(IN_ENTRY + ["ways"], {"way": "parallel"}),
+    "refused-ways-array": changed(IN_ENTRY + ["ways"], []),
     "refused-empty": b"",
     "refused-array": b"[]",
     "refused-format": changed(["format"], "deeppcr-plan-2"),

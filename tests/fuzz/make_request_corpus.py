@@ -76,6 +76,11 @@ def gradient(extra=b"", opts=b"", seed=None):
     return b"B" + text(1, "m") + text(3, tensor([2, 2], 4)) + (text(5, opts) if opts else b"") + seed + extra
 
 
+# A GradientRequest for the gradients by parameters.
+def parameters(extra=b"", opts=b"", seed=None):
+    return b"P" + gradient(extra, opts, seed)[1:]
+
+
 def gradient_generation(of=None, extra=b"", seed=None, kind=b"L"):
     of = generation() if of is None else of
     seed = text(9, tensor([2, 2], 4)) if seed is None else seed
@@ -132,6 +137,25 @@ FILES = {
     "accepted-gradient-not-finite": gradient(seed=text(8, tensor([2, 3], 6, float("nan")))),
     "accepted-gradient-generation": gradient_generation(extra=text(15, varint(2) + varint(3))),
     "accepted-gradient-condition": gradient_generation(conditioned(), text(15, varint(1)), kind=b"l"),
+    "accepted-keep": forward(opts=options(extra=number(11, 1))),
+    "accepted-keep-and-return": forward(opts=options(extra=number(10, 1) + number(11, 1))),
+    "accepted-generate-keep": generate(opts=options(extra=number(11, 1))),
+    "accepted-gradient-keep": gradient(opts=options(extra=number(11, 1))),
+    "accepted-gradient-handle": gradient(text(18, "0123456789abcdef" * 2)),
+    "accepted-gradient-handle-generation": gradient_generation(extra=text(18, "0123456789abcdef" * 2)),
+    "refused-gradient-handle-options": gradient(text(18, "0123456789abcdef" * 2), options()),
+    "refused-gradient-handle-trajectory": gradient(text(7, tensor([2, 5, 2], 20)) + text(18, "0" * 32)),
+    "refused-gradient-handle-loss": gradient(text(18, "0" * 32), seed=MSE),
+    "refused-gradient-handle-error": gradient(number(17, 1) + text(18, "0" * 32)),
+    "refused-gradient-handle-not-utf8": gradient(text(18, b"\xff\xfe")),
+    "refused-compare-keep": compare([options(extra=number(11, 1))]),
+    "accepted-parameters": parameters(),
+    "accepted-parameters-loss": parameters(seed=CROSS_ENTROPY),
+    "accepted-parameters-handle": parameters(text(15, varint(1)) + text(18, "0123456789abcdef" * 2)),
+    "accepted-parameters-one-column": parameters(seed=text(8, tensor([2, 1, 3], 6))),
+    "refused-parameters-columns": parameters(seed=text(8, tensor([2, 2, 3], 12))),
+    "refused-parameters-error": parameters(number(17, 1)),
+    "refused-parameters-nothing": parameters(seed=b""),
     "refused-gradient-nothing": gradient(seed=b""),
     "refused-gradient-return": gradient(opts=options(extra=number(9, 2))),
     "refused-gradient-columns": gradient(seed=text(8, tensor([2, 4097, 3], 6))),

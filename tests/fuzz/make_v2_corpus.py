@@ -73,6 +73,28 @@ FILES = {
     "accepted-gradient-generation": generate(
         tensor("cotangent_samples", [2, 3]) + tensor("cotangent_latents", [2, 2]) + raw(floats(6)) + raw(floats(4))
         + output("grad_step_noise") + output("grad_initial_noise") + output("latents")),
+    "accepted-keep": forward(extra=parameter("keep_trajectory", number(1, 1))),
+    "accepted-gradient-handle": gradient(parameter("trajectory_handle", text(3, "0123456789abcdef" * 2))),
+    "refused-gradient-handle-outputs": gradient(parameter("trajectory_handle", text(3, "0" * 32)) + output("outputs")),
+    "refused-gradient-handle-options": gradient(
+        parameter("trajectory_handle", text(3, "0" * 32)) + parameter("rtol", real(4, 1e-3))),
+    "refused-handle-of-forward": forward(extra=parameter("trajectory_handle", text(3, "0" * 32))),
+    "refused-keep-type": forward(extra=parameter("keep_trajectory", text(3, "yes"))),
+    "accepted-gradient-mse": infer(
+        tensor("inputs", [2, 2]) + tensor("targets", [2, 3]) + raw(floats(4)) + raw(floats(6)) + output("grad_inputs")
+        + output("losses") + parameter("loss", text(3, "mse")) + parameter("estimate_error", number(1, 1))),
+    "accepted-gradient-cross-entropy": infer(
+        tensor("inputs", [2, 2]) + tensor("target_classes", [2, 1], "INT64") + raw(floats(4))
+        + raw(struct.pack("<2q", 0, 2)) + output("grad_inputs") + parameter("loss", text(3, "cross_entropy"))),
+    "refused-gradient-classes-of-nothing": gradient(
+        tensor("target_classes", [2], "INT32") + raw(struct.pack("<2i", 0, 2))),
+    "refused-gradient-class": infer(
+        tensor("inputs", [2, 2]) + tensor("target_classes", [2], "INT32") + raw(floats(4))
+        + raw(struct.pack("<2i", 0, 3)) + output("grad_inputs") + parameter("loss", text(3, "cross_entropy"))),
+    "refused-gradient-loss": gradient(parameter("loss", text(3, "hinge"))),
+    "refused-gradient-loss-unspecified": gradient(parameter("loss", text(3, "unspecified"))),
+    "refused-losses-of-cotangents": gradient(output("losses")),
+    "refused-losses-of-forward": forward(extra=output("losses")),
     "refused-gradient-of-nothing": infer(tensor("inputs", [2, 2]) + raw(floats(4)) + output("grad_inputs")),
     "refused-gradient-name": gradient(wanted="grad_outputs"),
     "refused-gradient-shape": gradient(shape=(2, 2)),

@@ -63,6 +63,12 @@ void RequireEntries(const Plan& plan, const json& entries) {
             "an entry runs what it describes");
     Require(entry.sequential_seconds >= 0 && entry.parallel_seconds >= 0, "times are not negative");
     RequireChoice(entry.parallel, entries[i].at("parallel"));
+    Require(entry.ways.has_value() == entries[i].contains("ways"), "ways are there if given");
+    if (!entry.ways.has_value()) continue;
+    Require(entries[i].at("ways").at("way") == std::string(ToString(entry.ways->way)),
+            "the way is as given");
+    Require(entry.ways->sequential_seconds >= 0 && entry.ways->parallel_seconds >= 0,
+            "times of ways are not negative");
   }
 }
 

@@ -30,6 +30,7 @@ inline const ModelInfo& Info() {
     model->num_layers = 4;
     model->max_batch_size = 4;
     for (const std::string_view name : SolverNames()) model->solvers.emplace_back(name);
+    model->parameters = {{"layers.weight", {4, 2, 2}}, {"output.bias", {3}}};
     return model;
   }();
   return info;
@@ -41,6 +42,7 @@ inline const ModelInfo& ClassInfo() {
   static const ModelInfo& info = *[] {
     auto* model = new ModelInfo(Info());
     model->model_type = "diffusion";
+    model->parameters.clear();
     model->input_dim = 0;
     model->has_decoder = true;
     model->num_classes = 3;
@@ -111,6 +113,8 @@ inline void RequireReply(const SolveInput& input) {
   int64_t values = 3 * input.num_samples;
   if (input.options.return_trajectory) values += input.num_samples * (input.num_steps + 1) * 2;
   Require(input.reply_bytes >= 4 * values, "the bound of a reply holds its tensors");
+  const int64_t kept = input.keeps_trajectory ? input.num_samples * (input.num_steps + 1) * 2 : 0;
+  Require(input.scratch_bytes >= 4 * kept, "the memory of kept states is counted");
 }
 
 inline void RequireLabels(const v1::GenerationInput& message, const SolveInput& input,
@@ -151,7 +155,8 @@ inline void RequireGeneration(const v1::GenerationInput& message, const SolveInp
 
 // Checks what DecodeGradient accepted beside the solve.
 inline void RequireGradient(const v1::GradientRequest& request, const SolveInput& solve,
-                            const GradientInput& input, const ModelInfo& info) {
+                            const GradientInput& input, const ModelInfo& info,
+                            bool by_parameters = false) {
   const int64_t n = solve.num_samples, m = input.columns;
   const int64_t states = solve.num_steps + 1;
   Require(m >= 1 && m <= kMostCotangents, "the number of cotangents is in its range");
@@ -162,6 +167,13 @@ inline void RequireGradient(const v1::GradientRequest& request, const SolveInput
                 request.has_final_state_cotangents() ? n * m : 0, info.state_dim);
   RequireTensor(request.trajectory(), input.trajectory.values, request.has_trajectory() ? n : 0,
                 states * info.state_dim);
+  Require(input.handle == request.trajectory_handle(), "a handle is the message's");
+  Require(input.handle.empty() || !request.has_trajectory(), "states are named once");
+  Require(input.solves() == (input.handle.empty() && !request.has_trajectory()),
+          "known states are not solved for");
+  Require(input.solves() || (input.loss == v1::LOSS_UNSPECIFIED && !input.estimates_error &&
+                             !solve.keeps_trajectory && !solve.options.return_trajectory),
+          "what takes a solve is refused beside known states");
   const bool mse = input.loss == v1::LOSS_MSE, entropy = input.loss == v1::LOSS_CROSS_ENTROPY;
   RequireTensor(request.targets(), input.targets.values, mse ? n : 0, info.output_dim);
   Require(static_cast<int64_t>(input.classes.size()) == (entropy ? n : 0), "a class per sample");
@@ -173,7 +185,10 @@ inline void RequireGradient(const v1::GradientRequest& request, const SolveInput
           "states that have not converged are refused");
   Require(input.wanted.shooting_interval >= 0 && input.wanted.shooting_interval <= solve.num_steps,
           "the interval of the way back is in its range");
-  Require(input.by_inputs || input.by_initial_state || input.by_step_noise, "something is wanted");
+  Require(by_parameters || input.by_inputs || input.by_initial_state || input.by_step_noise,
+          "something is wanted");
+  Require(!by_parameters || (m == 1 && !input.estimates_error && !info.parameters.empty()),
+          "gradients by parameters are one sum, of a model that has some");
   Require(!input.by_inputs || info.input_dim > 0, "gradients by inputs are of models with inputs");
   Require(!input.by_step_noise || info.generates(), "gradients by noise are of models with noise");
   int64_t values = input.by_inputs ? info.input_dim : 0;
@@ -182,7 +197,8 @@ inline void RequireGradient(const v1::GradientRequest& request, const SolveInput
   Require(solve.reply_bytes <= kMaxMessageBytes && solve.reply_bytes >= 4 * n * m * values,
           "the reply fits into a message, and its bound holds its gradients");
   const bool kept = request.has_trajectory() || solve.options.return_trajectory;
-  Require(solve.scratch_bytes >= (kept ? 0 : 4 * n * states * info.state_dim),
+  const int64_t of_parameters = by_parameters ? 16 + 3 + n * states * info.state_dim : 0;
+  Require(solve.scratch_bytes >= 4 * ((kept ? 0 : n * states * info.state_dim) + of_parameters),
           "the memory of the states is counted");
 }
 

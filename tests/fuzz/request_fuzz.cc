@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The validation of requests: 'F' and a ForwardRequest, 'C' and a CompareRequest or 'B' and a
-// GradientRequest for a dense stack; 'G' and a GenerateRequest, 'D' and a CompareRequest or 'L' and
-// a GradientRequest for a diffusion model with classes; 'g', 'd' or 'l' for one that is conditioned
-// on a vector. An accepted request must be exactly as large and as much in range as the engine
-// relies on.
+// GradientRequest for a dense stack ('P': by parameters); 'G' and a GenerateRequest, 'D' and a
+// CompareRequest or 'L' and a GradientRequest for a diffusion model with classes; 'g', 'd' or 'l'
+// for one that is conditioned on a vector. An accepted request must be exactly as large and as much
+// in range as the engine relies on.
 
 #include <cstdint>
 #include <span>
@@ -94,14 +94,15 @@ bool TryCompare(const std::string& bytes, const ModelInfo& info) {
   return true;
 }
 
-bool TryGradient(const std::string& bytes, const ModelInfo& info) {
+bool TryGradient(const std::string& bytes, const ModelInfo& info, bool by_parameters = false) {
   v1::GradientRequest request;
   if (!Receive(bytes, &request)) return false;
   if (const absl::Status named = CheckNames(request); !named.ok())
     return RequireCleanRefusal(named), false;
   SolveInput solve;
   const absl::StatusOr<GradientInput> input =
-      DecodeGradient(request, info, kMaxMessageBytes, &solve);
+      by_parameters ? DecodeParameterGradient(request, info, kMaxMessageBytes, &solve)
+                    : DecodeGradient(request, info, kMaxMessageBytes, &solve);
   if (!input.ok()) return RequireCleanRefusal(input.status()), false;
   if (info.generates()) {
     RequireGeneration(request.generation(), solve, info);
@@ -110,7 +111,7 @@ bool TryGradient(const std::string& bytes, const ModelInfo& info) {
   }
   RequireOptions(solve.options, info, solve.num_steps);
   RequireInitialStates(request.initial_states(), solve, info);
-  RequireGradient(request, solve, *input, info);
+  RequireGradient(request, solve, *input, info, by_parameters);
   return true;
 }
 
@@ -126,6 +127,7 @@ bool TryInput(std::string_view bytes) {
   if (bytes.front() == 'G') return TryGenerate(message, ClassInfo());
   if (bytes.front() == 'g') return TryGenerate(message, ConditionInfo());
   if (bytes.front() == 'B') return TryGradient(message, Info());
+  if (bytes.front() == 'P') return TryGradient(message, Info(), /*by_parameters=*/true);
   if (bytes.front() == 'L') return TryGradient(message, ClassInfo());
   if (bytes.front() == 'l') return TryGradient(message, ConditionInfo());
   if (bytes.front() == 'D') return TryCompare(message, ClassInfo());

@@ -83,6 +83,7 @@ bool TryGradient(const ModelInferRequest& came, const V2Request& decoded, const 
   RequireSame(came, "initial_states", request.initial_states());
   RequireSame(came, std::string(names.cotangents), request.cotangents());
   RequireSame(came, std::string(names.final_cotangents), request.final_state_cotangents());
+  RequireSame(came, "targets", request.targets());
   return true;
 }
 
@@ -97,7 +98,7 @@ bool TryInfer(const std::string& bytes, const ModelInfo& info) {
   if (!decoded.ok()) return RequireCleanRefusal(decoded.status()), false;
   Require(came.raw_input_contents().empty() || came.raw_input_contents_size() == came.inputs_size(),
           "raw contents belong to an input each, or there are none");
-  Require(!decoded->outputs.empty() && decoded->outputs.size() <= 6, "a reply has outputs, once");
+  Require(!decoded->outputs.empty() && decoded->outputs.size() <= 7, "a reply has outputs, once");
   if (std::holds_alternative<v1::GradientRequest>(decoded->request))
     return TryGradient(came, *decoded, info);
   return info.generates() ? TryGenerate(came, *decoded, info) : TryForward(came, *decoded, info);

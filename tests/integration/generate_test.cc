@@ -474,7 +474,7 @@ TEST_F(GenerateTest, ShadowPairsAreMeasured) {
     EXPECT_TRUE(WaitForMetric(*server, "deeppcr_shadow_runs_total", {"outcome=\"measured\""}, 1))
         << server->Get("/metrics");
 
-    const std::vector<std::string> labels = {"model=\"ddpm\"",
+    const std::vector<std::string> labels = {"method=\"Generate\"", "model=\"ddpm\"",
                                              std::string("solver=\"") + solver + "\""};
     EXPECT_EQ(Metric(*server, "deeppcr_speedup_ratio_count", labels), 1);
     EXPECT_GT(Metric(*server, "deeppcr_speedup_ratio_sum", labels), 0);

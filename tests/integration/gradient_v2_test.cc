@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients by the KServe v2 protocol.
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 
 #include "inference/grpc_service.grpc.pb.h"
@@ -96,6 +98,84 @@ TEST_F(GradientV2Test, HasTheBitsOfGradient) {
   EXPECT_EQ(parameters.at("way_stages").int64_param(),
             expected.backward().samples(0).dependent_stages());
   EXPECT_GT(parameters.at("way_seconds").double_param(), 0);
+}
+
+TEST_F(GradientV2Test, TakesLossesBackAsGradientDoes) {
+  v1::GradientRequest same;
+  same.set_model("net");
+  *same.mutable_inputs() = MakeRequest().inputs();
+  same.mutable_options()->set_solver("newton");
+  same.set_estimate_error(true);
+  ModelInferRequest base;
+  base.set_model_name("net");
+  AddTensor("inputs", {2, kWidth}, Values(MakeRequest().inputs()), &base);
+  for (const char* name : {"losses", "grad_inputs"}) base.add_outputs()->set_name(name);
+  (*base.mutable_parameters())["solver"].set_string_param("newton");
+  (*base.mutable_parameters())["estimate_error"].set_bool_param(true);
+  for (const bool mse : {true, false}) {
+    v1::GradientRequest wanted = same;
+    ModelInferRequest request = base;
+    (*request.mutable_parameters())["loss"].set_string_param(mse ? "mse" : "cross_entropy");
+    if (mse) {
+      wanted.set_loss(v1::LOSS_MSE);
+      SetTensor({2, kOutputs}, Numbers(2 * kOutputs), wanted.mutable_targets());
+      AddTensor("targets", {2, kOutputs}, Numbers(2 * kOutputs), &request);
+    } else {
+      wanted.set_loss(v1::LOSS_CROSS_ENTROPY);
+      auto* classes = request.add_inputs();
+      classes->set_name("target_classes");
+      classes->set_datatype("INT32");
+      classes->add_shape(2);
+      const int32_t values[] = {2, 0};
+      for (const int32_t value : values) wanted.add_target_classes(value);
+      request.add_raw_input_contents(reinterpret_cast<const char*>(values), sizeof(values));
+    }
+    v1::GradientResponse expected;
+    grpc::ClientContext first, second;
+    ASSERT_TRUE(stub_->Gradient(&first, wanted, &expected).ok());
+    ModelInferResponse response;
+    const grpc::Status status = v2_->ModelInfer(&second, request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(response.outputs(0).name(), "losses");
+    EXPECT_EQ(response.outputs(0).datatype(), "FP64");
+    EXPECT_THAT(response.outputs(0).shape(), ElementsAre(2));
+    ASSERT_EQ(response.raw_output_contents(0).size(), 2 * sizeof(double));
+    EXPECT_EQ(0, std::memcmp(response.raw_output_contents(0).data(), expected.losses().data(),
+                             2 * sizeof(double)));
+    EXPECT_EQ(response.raw_output_contents(1), expected.input_gradients().data());
+    double largest = 0;
+    for (const auto& sample : expected.backward().samples()) {
+      ASSERT_TRUE(sample.has_gradient_error_estimate());
+      largest = std::max(largest, sample.gradient_error_estimate());
+    }
+    EXPECT_EQ(response.parameters().at("gradient_error_estimate").double_param(), largest);
+  }
+}
+
+TEST_F(GradientV2Test, NamesWhatIsWrongWithALoss) {
+  const auto refuse = [&](const ModelInferRequest& request, const std::string& part) {
+    ModelInferResponse response;
+    grpc::ClientContext context;
+    const grpc::Status status = v2_->ModelInfer(&context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr(part));
+  };
+  ModelInferRequest request = OfNet();
+  (*request.mutable_parameters())["loss"].set_string_param("hinge");
+  refuse(request, "parameters.loss: expected one of mse, cross_entropy, got \"hinge\"");
+  (*request.mutable_parameters())["loss"].set_string_param("mse");
+  refuse(request, "targets: expected a tensor [n, 3] for LOSS_MSE, got none");
+  AddTensor("targets", {2, kOutputs}, Numbers(2 * kOutputs), &request);
+  refuse(request, "cotangent_outputs: expected none beside a loss, got a tensor");
+  request = OfNet();
+  request.add_outputs()->set_name("losses");
+  refuse(request, "outputs: expected losses beside parameters.loss, got none set");
+  request = OfNet();
+  request.mutable_outputs(0)->set_name("losses");
+  refuse(request, "outputs: expected losses beside gradients, got no output grad_<input>");
+  request = OfNet();
+  (*request.mutable_parameters())["estimate_error"].set_string_param("yes");
+  refuse(request, "parameters.estimate_error: expected true or false, got \"yes\"");
 }
 
 TEST_F(GradientV2Test, TakesAStreamedGenerationBack) {

@@ -321,7 +321,8 @@ TEST_F(OperationsTest, HistogramsHoldOnlyWhatHappened) {
 TEST_F(OperationsTest, ShadowPairsMeasureSpeedupAndError) {
   v1::ForwardRequest request = MakeRequest();
   request.mutable_options()->set_solver("newton");
-  const std::string labels = "_count{model=\"net\",solver=\"newton\",version=\"1\"}";
+  const std::string labels =
+      "_count{method=\"Forward\",model=\"net\",solver=\"newton\",version=\"1\"}";
   for (int i = 0; i < 1000 && Metric("deeppcr_speedup_ratio" + labels) < 1; ++i) {
     v1::ForwardResponse response;
     ASSERT_TRUE(Call(*stub_, request, &response).ok());

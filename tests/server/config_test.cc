@@ -144,6 +144,10 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"UnplannedBytes", "--max_unplanned_bytes=-1",
                     "--max_unplanned_bytes: expected bytes"},
         RefusedCase{"Gradients", "--gradients=on", "--gradients: expected true or false"},
+        RefusedCase{"TrajectoryBytes", "--max_trajectory_bytes=-1",
+                    "--max_trajectory_bytes: expected bytes in [0,"},
+        RefusedCase{"TrajectorySeconds", "--trajectory_seconds=0",
+                    "--trajectory_seconds: expected seconds in [0.1,"},
         RefusedCase{"Keepalive", "--keepalive_seconds=0", "--keepalive_seconds: expected"},
         RefusedCase{"KeepaliveTimeout", "--keepalive_timeout_seconds=no",
                     "--keepalive_timeout_seconds: expected"},
@@ -177,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 48;
+  constexpr size_t kFlags = 50;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

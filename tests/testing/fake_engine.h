@@ -124,7 +124,8 @@ class FakeModel : public LoadedModel {
     return run_status;
   }
 
-  // Gives every item `back_value` in all of its gradients.
+  // Gives every item `back_value` in all of its gradients, by the parallel way `parallel_excess`
+  // more.
   absl::Status GoBack(const BackwardOptions& options, std::span<BackwardItem> items) const {
     if (!backward_limits_.has_value())
       return absl::UnimplementedError("this fake has no backward pass");
@@ -132,7 +133,8 @@ class FakeModel : public LoadedModel {
     for (BackwardItem& item : items) {
       way.samples.push_back(item.samples.num_samples);
       for (const std::span<float> gradient : {item.inputs, item.initial, item.step_noise})
-        std::fill(gradient.begin(), gradient.end(), back_value);
+        std::fill(gradient.begin(), gradient.end(),
+                  back_value + (options.way == BackwardWay::kParallel ? parallel_excess : 0));
       for (BackwardReport& way_report : item.reports) way_report = {.dependent_stages = 8};
     }
     std::lock_guard<std::mutex> lock(mutex_);
@@ -189,7 +191,7 @@ class FakeModel : public LoadedModel {
   absl::Status run_status;
   std::optional<BackwardLimits> backward_limits_;  // none: no backward pass
   absl::Status back_status;
-  float back_value = 0;
+  float back_value = 0, parallel_excess = 0;
   float offset = 0;
   double max_state_error = 2e-5;  // reported for the parallel rows of Compare
   mutable Gate gate;              // passed by Run

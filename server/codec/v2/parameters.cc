@@ -72,6 +72,11 @@ absl::StatusOr<std::string> Text(std::string_view field, const Value& value) {
   return Mismatch(field, "a string", KindOf(value));
 }
 
+absl::StatusOr<bool> Truth(std::string_view field, const Value& value) {
+  if (value.parameter_choice_case() == Value::kBoolParam) return value.bool_param();
+  return Mismatch(field, "true or false", KindOf(value));
+}
+
 // The enumerator PREFIX_NAME of a string "name".
 template <typename Enum>
 absl::StatusOr<Enum> Enumerator(std::string_view field, const Value& value,
@@ -138,6 +143,10 @@ constexpr Parameter<Options> kOptions[] = {
        return Keep(Enumerator<v1::OnNoConvergence>(f, v, "ON_NO_CONVERGENCE_"),
                    [&](v1::OnNoConvergence x) { to.set_on_no_convergence(x); });
      }},
+    {"keep_trajectory",
+     [](Field f, const Value& v, Options& to) {
+       return Keep(Truth(f, v), [&](bool x) { to.set_keep_trajectory(x); });
+     }},
 };
 
 constexpr Parameter<Generation> kGeneration[] = {
@@ -172,6 +181,18 @@ constexpr Parameter<v1::GradientRequest> kWayBack[] = {
     {"way_interval",
      [](Field f, const Value& v, v1::GradientRequest& to) {
        return Keep(Integer(f, v), [&](int32_t x) { to.set_shooting_interval(x); });
+     }},
+    {"loss",
+     [](Field f, const Value& v, v1::GradientRequest& to) {
+       return Keep(Enumerator<v1::Loss>(f, v, "LOSS_"), [&](v1::Loss x) { to.set_loss(x); });
+     }},
+    {"estimate_error",
+     [](Field f, const Value& v, v1::GradientRequest& to) {
+       return Keep(Truth(f, v), [&](bool x) { to.set_estimate_error(x); });
+     }},
+    {"trajectory_handle",
+     [](Field f, const Value& v, v1::GradientRequest& to) {
+       return Keep(Text(f, v), [&](const auto& x) { to.set_trajectory_handle(x); });
      }},
 };
 

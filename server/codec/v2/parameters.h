@@ -22,9 +22,9 @@ struct V2Targets {
 };
 
 // Sets `timeout` (microseconds), the fields of SolverOptions and GenerationInput that parameters
-// name (enumerators as lower-case strings), and `way` and `way_interval` of the way back;
-// triton_enable_empty_final_response has no effect. Errors: kInvalidArgument, for any other name
-// too: a misspelt solver must not be answered by another one.
+// name (enumerators as lower-case strings), and `way`, `way_interval` and `trajectory_handle` of
+// the way back; triton_enable_empty_final_response has no effect. Errors: kInvalidArgument, for any
+// other name too: a misspelt solver must not be answered by another one.
 absl::Status DecodeV2Parameters(
     const google::protobuf::Map<std::string, inference::InferParameter>& parameters,
     const V2Targets& targets);

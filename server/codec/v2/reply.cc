@@ -20,6 +20,8 @@ v1::Tensor* TensorOf(V2Output output, V2Tensors* tensors) {
       return &tensors->by_initial_noise;
     case V2Output::kByStepNoise:
       return &tensors->by_step_noise;
+    case V2Output::kLosses:
+      return &tensors->losses;
     default:
       return &tensors->values;
   }
@@ -81,7 +83,8 @@ void FillSamples(const v1::SolveReport& report, Parameters* parameters) {
 }
 
 void FillReport(const v1::SolveReport& report, Parameters* parameters) {
-  FillSamples(report, parameters);
+  // A request with the handle of a trajectory solved nothing.
+  if (report.samples_size() > 0) FillSamples(report, parameters);
   FillEstimate(report, parameters);
   FillAttempt(report, parameters);
   parameters->Set("device", report.device());
@@ -108,7 +111,7 @@ void FillV2Reply(const ServedModel& model, std::string_view id, std::span<const 
     v1::Tensor* from = TensorOf(wanted, tensors);
     inference::ModelInferResponse::InferOutputTensor* output = reply->add_outputs();
     output->set_name(std::string(NameOf(wanted, model.model->info())));
-    output->set_datatype("FP32");
+    output->set_datatype(wanted == V2Output::kLosses ? "FP64" : "FP32");
     output->mutable_shape()->Swap(from->mutable_shape());
     // Clients read only the raw contents, by the index of the output.
     reply->add_raw_output_contents()->swap(*from->mutable_data());
@@ -120,9 +123,13 @@ void FillV2Reply(const ServedModel& model, std::string_view id, std::span<const 
 void FillV2WayBack(const v1::BackwardReport& report, inference::ModelInferResponse* reply) {
   int64_t stages = 0;
   std::string termination;
+  double error = 0;
+  bool estimated = report.samples_size() > 0;
   for (const v1::SampleBackwardReport& sample : report.samples()) {
     stages = std::max(stages, sample.dependent_stages());
     if (termination.empty() || termination == "direct") termination = sample.termination();
+    estimated = estimated && sample.has_gradient_error_estimate();
+    error = std::max(error, sample.gradient_error_estimate());
   }
   Parameters parameters(reply);
   parameters.Set("way", report.way());
@@ -130,6 +137,7 @@ void FillV2WayBack(const v1::BackwardReport& report, inference::ModelInferRespon
   parameters.Set("way_seconds", report.seconds());
   parameters.Set("way_stages", stages);
   parameters.Set("way_termination", termination);
+  if (estimated) parameters.Set("gradient_error_estimate", error);
 }
 
 }  // namespace deeppcr

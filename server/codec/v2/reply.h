@@ -15,6 +15,7 @@ namespace deeppcr {
 // The output tensors of a solve; the engine writes into them.
 struct V2Tensors {
   v1::Tensor values, latents, trajectory, by_inputs, by_initial_noise, by_step_noise;
+  v1::Tensor losses;  // whose data are doubles
 };
 
 // Moves from `tensors`. The report's sums over samples become parameters: solver (several, if they
@@ -25,7 +26,8 @@ void FillV2Reply(const ServedModel& model, std::string_view id, std::span<const 
                  const v1::SolveReport& report, V2Tensors* tensors,
                  inference::ModelInferResponse* reply);
 // Adds the parameters of a way back: way, way_interval, way_seconds, way_stages (the largest of a
-// sample) and way_termination (of the first sample, or of the first that overflowed).
+// sample), way_termination (of the first sample, or of the first that overflowed) and, if every
+// sample has one, gradient_error_estimate (the largest).
 void FillV2WayBack(const v1::BackwardReport& report, inference::ModelInferResponse* reply);
 
 }  // namespace deeppcr

@@ -24,9 +24,9 @@ using Input = inference::ModelInferRequest::InferInputTensor;
 using Contents = inference::InferTensorContents;
 
 // ---- Outputs
-constexpr std::array kOutputs = {V2Output::kValues,         V2Output::kLatents,
-                                 V2Output::kTrajectory,     V2Output::kByInputs,
-                                 V2Output::kByInitialNoise, V2Output::kByStepNoise};
+constexpr std::array kOutputs = {
+    V2Output::kValues,         V2Output::kLatents,     V2Output::kTrajectory, V2Output::kByInputs,
+    V2Output::kByInitialNoise, V2Output::kByStepNoise, V2Output::kLosses};
 
 bool Has(const ModelInfo& info, V2Output output) {
   switch (output) {
@@ -134,30 +134,29 @@ absl::Status ToTensor(const Elements& from, v1::Tensor* tensor) {
   return absl::OkStatus();
 }
 
-// Labels for a model without classes are refused later, with the other fields.
+using Integers = google::protobuf::RepeatedField<int32_t>;
+
+// Appends integers of width T in [0, bound), and at most `most` of them. Without a bound (0) there
+// is nothing that they could be: they are refused later, with the other fields.
 template <typename T>
-absl::Status AppendLabels(const std::string& field, std::string_view bytes, const ModelInfo& info,
-                          v1::GenerationInput* to) {
-  const int64_t most = info.max_batch_size;
+absl::Status AppendIntegers(const std::string& field, std::string_view bytes, int64_t bound,
+                            int64_t most, Integers* to) {
   const size_t count = bytes.size() / sizeof(T);
   if (bytes.size() % sizeof(T) != 0 || static_cast<int64_t>(count) > most)
     return Mismatch(field, StrCat("at most ", most, " values of ", sizeof(T), " bytes"),
                     StrCat(bytes.size(), " bytes"));
   for (size_t i = 0; i < count; ++i) {
-    T label;
-    std::memcpy(&label, bytes.data() + i * sizeof(T), sizeof(T));
-    if (info.num_classes > 0)
-      DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>(field, label, 0, info.num_classes - 1));
-    to->add_class_labels(static_cast<int32_t>(label));
+    T value;
+    std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
+    if (bound > 0) DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>(field, value, 0, bound - 1));
+    to->Add(static_cast<int32_t>(value));
   }
   return absl::OkStatus();
 }
 
-// Takes INT32 or INT64 of shape [n] or [n, 1].
-absl::Status ToLabels(const Elements& from, const ModelInfo& info, v1::GenerationInput* to) {
+// Takes INT32 or INT64 of shape [n] or [n, 1], in [0, bound).
+absl::Status ToIntegers(const Elements& from, int64_t bound, int64_t most, Integers* to) {
   const Input& tensor = from.tensor;
-  if (to->class_labels_size() > 0)
-    return Mismatch(tensor.name(), "none beside the parameter class_label", "a tensor");
   const bool wide = tensor.datatype() == "INT64";
   if (!wide) DEEPPCR_RETURN_IF_ERROR(CheckDatatype(tensor, "INT32"));
   std::string bytes;
@@ -170,13 +169,19 @@ absl::Status ToLabels(const Elements& from, const ModelInfo& info, v1::Generatio
     DEEPPCR_ASSIGN_OR_RETURN(bytes,
                              BytesOf(tensor, tensor.contents().int_contents(), "int_contents"));
   }
-  DEEPPCR_RETURN_IF_ERROR(wide ? AppendLabels<int64_t>(tensor.name(), bytes, info, to)
-                               : AppendLabels<int32_t>(tensor.name(), bytes, info, to));
+  DEEPPCR_RETURN_IF_ERROR(wide ? AppendIntegers<int64_t>(tensor.name(), bytes, bound, most, to)
+                               : AppendIntegers<int32_t>(tensor.name(), bytes, bound, most, to));
   const auto& shape = tensor.shape();
   const bool column = shape.size() == 2 && shape[1] == 1;
-  if ((shape.size() == 1 || column) && shape[0] == to->class_labels_size()) return absl::OkStatus();
-  return Mismatch(tensor.name() + ".shape", StrCat("[n, 1] with n = ", to->class_labels_size()),
+  if ((shape.size() == 1 || column) && shape[0] == to->size()) return absl::OkStatus();
+  return Mismatch(tensor.name() + ".shape", StrCat("[n, 1] with n = ", to->size()),
                   StrCat("[", absl::StrJoin(shape, ", "), "]"));
+}
+
+absl::Status ToLabels(const Elements& from, const ModelInfo& info, v1::GenerationInput* to) {
+  if (to->class_labels_size() > 0)
+    return Mismatch(from.tensor.name(), "none beside the parameter class_label", "a tensor");
+  return ToIntegers(from, info.num_classes, info.max_batch_size, to->mutable_class_labels());
 }
 
 absl::Status Place(const Elements& from, const ModelInfo&, v1::ForwardRequest* to) {
@@ -232,17 +237,25 @@ absl::Status Place(const Elements& from, const ModelInfo& info, v1::GenerateRequ
                   Quoted(from.tensor.name()));
 }
 
-// Places the cotangents of an output, or the inputs of either kind of model.
+// Places what goes back: cotangents of an output, or what a loss compares with.
+absl::Status PlaceSeed(const Elements& from, const ModelInfo& info, v1::GradientRequest* to) {
+  if (info.generates()) DEEPPCR_RETURN_IF_ERROR(NoteSamples(from, info, to->mutable_generation()));
+  const std::string& name = from.tensor.name();
+  if (name == "target_classes")
+    return ToIntegers(from, info.output_dim, info.max_batch_size, to->mutable_target_classes());
+  if (name == "targets") return ToTensor(from, to->mutable_targets());
+  return ToTensor(from, name == kV2Fields.final_cotangents ? to->mutable_final_state_cotangents()
+                                                           : to->mutable_cotangents());
+}
+
+// Places what goes back, or the inputs of either kind of model.
 absl::Status Place(const Elements& from, const ModelInfo& info, v1::GradientRequest* to) {
   const std::string& name = from.tensor.name();
   const bool generates = info.generates();
   const std::string_view outputs = (generates ? kV2SampleFields : kV2Fields).cotangents;
   const bool of_final = info.has_decoder && name == kV2Fields.final_cotangents;
-  if (name == outputs || of_final) {
-    if (generates) DEEPPCR_RETURN_IF_ERROR(NoteSamples(from, info, to->mutable_generation()));
-    return ToTensor(from,
-                    of_final ? to->mutable_final_state_cotangents() : to->mutable_cotangents());
-  }
+  if (name == outputs || of_final || name == "targets" || name == "target_classes")
+    return PlaceSeed(from, info, to);
   if (generates && IsOfGeneration(name)) return PlaceKnown(from, info, to);
   if (!generates && name == "inputs") return ToTensor(from, to->mutable_inputs());
   if (!generates && name == "initial_states") return ToTensor(from, to->mutable_initial_states());
@@ -251,7 +264,8 @@ absl::Status Place(const Elements& from, const ModelInfo& info, v1::GradientRequ
       StrCat("names among ",
              generates ? "class_labels, conditioning, initial_noise, step_noise, initial_states, "
                        : "inputs, initial_states, ",
-             outputs, info.has_decoder ? StrCat(", ", kV2Fields.final_cotangents) : ""),
+             outputs, info.has_decoder ? StrCat(", ", kV2Fields.final_cotangents) : "",
+             ", targets, target_classes"),
       Quoted(name));
 }
 
@@ -296,6 +310,27 @@ V2Targets TargetsOf(v1::GradientRequest* request, const ModelInfo& info) {
           request, nullptr};
 }
 
+// Asks for the gradients among the outputs. Options that say nothing are left out, as beside the
+// handle of a trajectory, which leaves nothing to solve, and so no other outputs.
+absl::Status PlaceOutputs(std::span<const V2Output> outputs, const ModelInfo& info,
+                          v1::GradientRequest* to) {
+  if (to->options().ByteSizeLong() == 0) to->clear_options();
+  for (const V2Output output : outputs) {
+    const v1::GradientBy by = GradientOf(output);
+    if (by != v1::GRADIENT_BY_UNSPECIFIED) {
+      to->add_gradients(by);
+    } else if (output == V2Output::kLosses) {
+      if (to->loss() == v1::LOSS_UNSPECIFIED)
+        return Mismatch("outputs", StrCat("losses beside ", kV2Fields.loss), "none set");
+    } else if (!to->trajectory_handle().empty()) {
+      return Mismatch("outputs",
+                      StrCat("gradients alone beside ", kV2Fields.handle, ", as nothing is solved"),
+                      NameOf(output, info));
+    }
+  }
+  return absl::OkStatus();
+}
+
 template <typename Request>
 absl::StatusOr<V2Request> Decode(inference::ModelInferRequest* from, const ModelInfo& info) {
   V2Request result;
@@ -309,12 +344,8 @@ absl::StatusOr<V2Request> Decode(inference::ModelInferRequest* from, const Model
     return std::find(result.outputs.begin(), result.outputs.end(), output) != result.outputs.end();
   };
   request.mutable_options()->set_return_trajectory(wants(V2Output::kTrajectory));
-  if constexpr (std::is_same_v<Request, v1::GradientRequest>) {
-    for (const V2Output output : result.outputs) {
-      const v1::GradientBy by = GradientOf(output);
-      if (by != v1::GRADIENT_BY_UNSPECIFIED) request.add_gradients(by);
-    }
-  }
+  if constexpr (std::is_same_v<Request, v1::GradientRequest>)
+    DEEPPCR_RETURN_IF_ERROR(PlaceOutputs(result.outputs, info, &request));
   result.request = std::move(request);
   return result;
 }
@@ -335,6 +366,8 @@ std::string_view NameOf(V2Output output, const ModelInfo& info) {
       return "grad_initial_noise";
     case V2Output::kByStepNoise:
       return "grad_step_noise";
+    case V2Output::kLosses:
+      return "losses";
   }
   return "";
 }
@@ -349,6 +382,10 @@ absl::StatusOr<V2Request> DecodeV2(inference::ModelInferRequest* request, const 
     return std::string_view(output.name()).starts_with("grad_");
   });
   if (gradients) return Decode<v1::GradientRequest>(request, info);
+  for (const auto& output : request->outputs()) {
+    if (output.name() == NameOf(V2Output::kLosses, info))
+      return Mismatch("outputs", "losses beside gradients", "no output grad_<input>");
+  }
   return info.generates() ? Decode<v1::GenerateRequest>(request, info)
                           : Decode<v1::ForwardRequest>(request, info);
 }

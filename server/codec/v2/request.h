@@ -30,11 +30,12 @@ enum class V2Output : uint8_t {
   kTrajectory,
   kByInputs,
   kByInitialNoise,
-  kByStepNoise
+  kByStepNoise,
+  kLosses
 };
 
 // The name of an output: values are "outputs", or "samples" of a diffusion model; gradients are
-// "grad_" and the name of the input.
+// "grad_" and the name of the input. "losses", of doubles, go with gradients of a loss.
 std::string_view NameOf(V2Output output, const ModelInfo& info);
 // The outputs for a request that names none.
 std::vector<V2Output> DefaultOutputs(const ModelInfo& info);

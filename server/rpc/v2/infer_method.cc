@@ -42,6 +42,7 @@ void InferMethod::Allocate(const ModelInfo& info, const SolveInput& input, Arena
                            RunItem* item) {
   arena_ = arena;
   report_ = Arena::CreateMessage<v1::SolveReport>(arena);
+  if (back.has_value() && !back->solves()) return;
   const int64_t n = input.num_samples;
   item->outputs = AllocateTensor(std::array{n, info.output_dim}, &tensors.values);
   if (Wants(V2Output::kLatents))
@@ -62,6 +63,9 @@ void InferMethod::AllocateBack(const ModelInfo& info, const SolveInput& input, R
 void InferMethod::FillBack(const BackwardOptions& options, double seconds) {
   back_report_ = Arena::CreateMessage<v1::BackwardReport>(arena_);
   FillBackwardReport(options, back->reports(), back->errors(), seconds, back_report_);
+  if (!Wants(V2Output::kLosses)) return;
+  tensors.losses.add_shape(std::ssize(back->losses()));
+  tensors.losses.set_data(back->losses().data(), back->losses().size_bytes());
 }
 
 const Message& InferMethod::Reply(const ServedModel& model, const std::string& request_id) {
@@ -74,6 +78,8 @@ void InferMethod::Fill(const ServedModel& model, const std::string& request_id,
                        inference::ModelInferResponse* reply) {
   FillV2Reply(model, request_id, outputs, *report_, &tensors, reply);
   if (back_report_ != nullptr) FillV2WayBack(*back_report_, reply);
+  if (!handle_.empty())
+    (*reply->mutable_parameters())["trajectory_handle"].set_string_param(handle_);
 }
 
 bool InferMethod::Wants(V2Output output) const {

@@ -34,6 +34,7 @@ struct InferMethod {
                     BackwardItem* item);
   void FillBack(const BackwardOptions& options, double seconds);
   v1::SolveReport* report() { return report_; }
+  void SetHandle(const std::string& handle) { handle_ = handle; }
   const google::protobuf::Message& Reply(const ServedModel& model, const std::string& request_id);
 
   // The request in words of deeppcr.v1: the input's views are into it.
@@ -52,6 +53,7 @@ struct InferMethod {
   google::protobuf::Arena* arena_ = nullptr;
   v1::SolveReport* report_ = nullptr;
   v1::BackwardReport* back_report_ = nullptr;  // null without a way back
+  std::string handle_;                         // of the trajectory that is kept
 };
 
 struct StreamInferMethod : InferMethod {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "kernels/engine.h"
@@ -78,6 +80,58 @@ TEST(CApiGradientsTest, AreThoseOfTheEngine) {
   }
 }
 
+TEST(CApiGradientsTest, ErrorsAreThoseThatTheEngineEstimates) {
+  const auto engine = NewEngine(true);
+  // Of tanh: the slopes of relu change with no small displacement.
+  const auto model = Load(engine.get(), "digits-mlp");
+  const auto own = Engine::Create({.backend = "cpu", .num_threads = 1, .gradients = true}).value();
+  const auto loaded = own->LoadModel(Folder("digits-mlp"), nullptr, nullptr).value();
+  Journey journey(model.get(), 3, 2);
+  const std::vector<double> state_errors = {1e-5, NAN, 0};
+  std::vector<double> estimates(3, -1);
+  journey.cotangents.state_errors = state_errors.data();
+  journey.gradients.error_estimates = estimates.data();
+  ASSERT_EQ(journey.Back(), DEEPPCR_OK) << deeppcr_last_error();
+
+  std::vector<float> by_inputs(journey.by_inputs.size()), by_initial(journey.by_initial.size());
+  std::vector<BackwardReport> reports(3);
+  BackwardItem item{.samples = {.num_samples = 3, .inputs = journey.x},
+                    .states = journey.answer.trajectory,
+                    .columns = 2,
+                    .of_outputs = journey.of_outputs,
+                    .inputs = by_inputs,
+                    .initial = by_initial,
+                    .reports = reports};
+  const auto go_back = [&](std::span<BackwardItem> items) {
+    return loaded->Find()->GoBack(BackwardOptions{}, items);
+  };
+  ASSERT_TRUE(go_back({&item, 1}).ok());
+  const std::vector<std::optional<StateError>> of_states = {
+      StateError{.relative = 1e-5, .floor = 1e-2}, std::nullopt, StateError{.floor = 1e-2}};
+  const auto expected =
+      EstimateGradientErrors(journey.info.state_dim, item, of_states, go_back).value();
+  ASSERT_TRUE(expected[0].has_value());
+  EXPECT_EQ(estimates[0], *expected[0]);
+  EXPECT_GT(estimates[0], 0);
+  EXPECT_TRUE(std::isnan(estimates[1])) << "nothing is known of its states";
+  EXPECT_EQ(estimates[2], 0);
+  EXPECT_EQ(journey.by_inputs, by_inputs);
+}
+
+// A program that was built with the header of before has neither errors nor estimates.
+TEST(CApiGradientsTest, OlderStructuresAreTaken) {
+  const auto engine = NewEngine(true);
+  const auto model = Load(engine.get(), "digits-resnet");
+  Journey journey(model.get(), 1, 1);
+  std::vector<double> estimates(1, -1);
+  journey.gradients.error_estimates = estimates.data();
+  journey.gradients.struct_size = offsetof(deeppcr_gradients, error_estimates);
+  journey.cotangents.struct_size = offsetof(deeppcr_cotangents, state_errors);
+  ASSERT_EQ(journey.Back(), DEEPPCR_OK) << deeppcr_last_error();
+  EXPECT_EQ(estimates[0], -1);
+  EXPECT_NE(journey.by_inputs[0], 0);
+}
+
 TEST(CApiGradientsTest, WhatCannotBeIsRefusedByName) {
   const auto engine = NewEngine(true);
   const auto model = Load(engine.get(), "digits-resnet");
@@ -97,6 +151,19 @@ TEST(CApiGradientsTest, WhatCannotBeIsRefusedByName) {
   refuse("inputs.num_samples", [](Journey& j) { j.inputs.num_samples = 0; });
   refuse("gradients.step_noise", [](Journey& j) { j.gradients.step_noise = j.by_initial.data(); });
   refuse("gradients.struct_size", [](Journey& j) { j.gradients.struct_size += 8; });
+  std::vector<double> estimates(2);
+  refuse("cotangents.state_errors",
+         [&](Journey& j) { j.gradients.error_estimates = estimates.data(); });
+  const double outside[] = {1e-5, -1e-5};
+  refuse("cotangents.state_errors", [&](Journey& j) {
+    j.gradients.error_estimates = estimates.data();
+    j.cotangents.state_errors = outside;
+  });
+  refuse("cotangents.state_floor", [&](Journey& j) {
+    j.gradients.error_estimates = estimates.data();
+    j.cotangents.state_errors = estimates.data();
+    j.cotangents.state_floor = NAN;
+  });
   refuse("options.shooting_interval", [](Journey& j) {
     j.options.way = DEEPPCR_WAY_PARALLEL;
     j.options.shooting_interval = -1;

@@ -349,8 +349,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadGradient{"ClassBelow", &WithCrossEntropy, [](R& r) { r.set_target_classes(2, -1); },
                     "target_classes: expected a number in [0, 2], got -1"},
         // The way, and what is wanted.
-        BadGradient{"Way", &GoodGradient, [](R& r) { r.set_way(static_cast<v1::BackwardWay>(3)); },
-                    "way: expected a value of BackwardWay, got 3"},
+        BadGradient{"Way", &GoodGradient, [](R& r) { r.set_way(static_cast<v1::BackwardWay>(4)); },
+                    "way: expected a value of BackwardWay, got 4"},
         BadGradient{"IntervalAbove", &GoodGradient, [](R& r) { r.set_shooting_interval(9); },
                     "shooting_interval: expected a number in [0, 8], got 9"},
         BadGradient{"IntervalBelow", &GoodGradient, [](R& r) { r.set_shooting_interval(-1); },

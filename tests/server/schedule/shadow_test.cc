@@ -61,7 +61,9 @@ class ShadowTest : public ::testing::Test {
 
   // Expects this number of speed-ups and errors for newton.
   void ExpectObserved(int speedups, int errors) {
-    const std::string labels = "_count{model=\"m\",solver=\"newton\",version=\"1\"} ";
+    model_->metrics->ForPair("newton", Method::kForward);  // at 0, if there are none
+    const std::string labels =
+        "_count{method=\"Forward\",model=\"m\",solver=\"newton\",version=\"1\"} ";
     const std::string text = metrics_.Text();
     EXPECT_THAT(text,
                 HasSubstr("deeppcr_speedup_ratio" + labels + std::to_string(speedups) + "\n"));
@@ -93,12 +95,11 @@ TEST_F(ShadowTest, PairsAParallelPrimaryWithSequential) {
 
   // The fake model needs 4 ms for sequential and 1 ms for other solvers.
   ASSERT_TRUE(
-      WaitForText("deeppcr_speedup_ratio_sum{model=\"m\",solver=\"newton\",version=\"1\"} 4\n"));
+      WaitForText("deeppcr_speedup_ratio_sum{method=\"Forward\",model=\"m\",solver=\"newton\","
+                  "version=\"1\"} 4\n"));
   ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
-  EXPECT_THAT(
-      metrics_.Text(),
-      HasSubstr(
-          "deeppcr_shadow_relative_error_count{model=\"m\",solver=\"newton\",version=\"1\"} 1\n"));
+  EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_shadow_relative_error_count{method=\"Forward\","
+                                         "model=\"m\",solver=\"newton\",version=\"1\"} 1\n"));
   ASSERT_EQ(fake_->comparisons().size(), 1u);
   EXPECT_THAT(fake_->comparisons()[0], ElementsAre(3.0f, 4.0f));
 }
@@ -110,10 +111,12 @@ TEST_F(ShadowTest, PairsASequentialPrimaryWithThePlansParallelSolver) {
 
   sampler.Offer(model_, primary, NewSample());
 
-  EXPECT_TRUE(WaitForText(
-      "deeppcr_speedup_ratio_sum{model=\"m\",solver=\"sequential\",version=\"1\"} 4\n"));
-  EXPECT_TRUE(WaitForText(
-      "deeppcr_shadow_relative_error_sum{model=\"m\",solver=\"sequential\",version=\"1\"} 2"));
+  EXPECT_TRUE(
+      WaitForText("deeppcr_speedup_ratio_sum{method=\"Forward\",model=\"m\",solver=\"sequential\","
+                  "version=\"1\"} 4\n"));
+  EXPECT_TRUE(
+      WaitForText("deeppcr_shadow_relative_error_sum{method=\"Forward\",model=\"m\",solver="
+                  "\"sequential\",version=\"1\"} 2"));
 }
 
 TEST_F(ShadowTest, AnInterruptedPairIsNotObserved) {
@@ -203,6 +206,103 @@ TEST_F(ShadowTest, ACallersTrajectoryHasNoPair) {
 
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_TRUE(fake_->comparisons().empty());
+}
+
+// ---- Ways back
+OwnedBackwardSample NewBackwardSample() {
+  OwnedBackwardSample sample;
+  sample.samples = NewSample();
+  sample.states.assign(9 * 4, 1.0f);
+  sample.columns = 2;
+  sample.of_outputs.assign(2 * 3, 1.0f);
+  sample.by_inputs = true;
+  return sample;
+}
+
+class BackwardShadowTest : public ShadowTest {
+ protected:
+  BackwardShadowTest() { fake_->backward_limits_.emplace(); }
+
+  std::string PairOf(const std::string& name, const std::string& way) {
+    return "deeppcr_" + name + "{method=\"Gradient\",model=\"m\",solver=\"" + way +
+           "\",version=\"1\"} ";
+  }
+
+  const ResolvedOptions solve_ = {.solver = "newton", .num_steps = 8};
+};
+
+TEST_F(BackwardShadowTest, PairsEitherWayWithTheOther) {
+  for (const BackwardWay way : {BackwardWay::kSequential, BackwardWay::kParallel}) {
+    ShadowSampler sampler(1, batcher_, metrics_);  // without a rest after the first pair
+    fake_->back_value = 3;
+    sampler.OfferBack(model_, solve_, {.way = way, .shooting_interval = 4}, NewBackwardSample());
+    const std::string name(ToString(way));
+    ASSERT_TRUE(WaitForText(PairOf("speedup_ratio_count", name) + "1\n")) << metrics_.Text();
+    ASSERT_TRUE(WaitForText(PairOf("shadow_relative_error_sum", name) + "0\n"));
+    ASSERT_TRUE(WaitForText(PairOf("shadow_relative_error_count", name) + "1\n"));
+  }
+  // Both ways, once to warm up and once for the time, of each pair.
+  std::vector<BackwardWay> ways;
+  for (const auto& run : fake_->ways_back()) {
+    ways.push_back(run.options.way);
+    EXPECT_THAT(run.samples, ElementsAre(1));
+  }
+  const auto s = BackwardWay::kSequential, p = BackwardWay::kParallel;
+  EXPECT_THAT(ways, ElementsAre(s, p, s, p, s, p, s, p));
+  EXPECT_EQ(fake_->ways_back()[1].options.shooting_interval, 3) << "the root of 8 steps";
+  EXPECT_EQ(fake_->ways_back()[5].options.shooting_interval, 4) << "that of the request";
+  EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_shadow_runs_total{outcome=\"measured\"} 2\n"));
+}
+
+TEST_F(BackwardShadowTest, ADifferenceIsRelativeToTheSequentialGradient) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  fake_->back_value = 4;
+  fake_->parallel_excess = 1;
+  sampler.OfferBack(model_, solve_, {}, NewBackwardSample());
+  EXPECT_TRUE(WaitForText(PairOf("shadow_relative_error_sum", "sequential") + "0.25\n"))
+      << metrics_.Text();
+}
+
+TEST_F(BackwardShadowTest, GradientsThatAreNotFiniteOrNotThereAreNoneToCompare) {
+  fake_->back_value = std::numeric_limits<float>::infinity();
+  ShadowSampler first(1, batcher_, metrics_);
+  first.OfferBack(model_, solve_, {}, NewBackwardSample());
+  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 1\n"));
+
+  fake_->back_value = 1;
+  fake_->back_status = absl::UnavailableError("the device has failed");
+  ShadowSampler second(1, batcher_, metrics_);
+  second.OfferBack(model_, solve_, {}, NewBackwardSample());
+  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 2\n"));
+
+  fake_->backward_limits_->parallel = false;
+  ShadowSampler third(1, batcher_, metrics_);
+  third.OfferBack(model_, solve_, {}, NewBackwardSample());
+  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 3\n"));
+
+  fake_->backward_limits_.reset();
+  ShadowSampler fourth(1, batcher_, metrics_);
+  fourth.OfferBack(model_, solve_, {}, NewBackwardSample());
+  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"interrupted\"} 1\n"));
+  EXPECT_THAT(metrics_.Text(), ::testing::Not(HasSubstr("deeppcr_speedup_ratio_count")));
+}
+
+TEST_F(BackwardShadowTest, TakesTheFirstSampleOfARequest) {
+  const std::vector<float> inputs = {1, 2, 3, 4}, states = {5, 6, 7, 8}, seeds = {9, 10, 11, 12};
+  std::vector<float> gradients(4);
+  BackwardItem item{.samples = {.num_samples = 2, .inputs = inputs},
+                    .states = states,
+                    .columns = 2,
+                    .of_outputs = seeds,
+                    .inputs = gradients};
+  const OwnedBackwardSample first = FirstOf(item);
+  EXPECT_THAT(first.samples.View().inputs, ElementsAre(1, 2));
+  EXPECT_EQ(first.samples.View().num_samples, 1);
+  EXPECT_THAT(first.states, ElementsAre(5, 6));
+  EXPECT_THAT(first.of_outputs, ElementsAre(9, 10));
+  EXPECT_TRUE(first.of_final.empty());
+  EXPECT_EQ(first.columns, 2);
+  EXPECT_TRUE(first.by_inputs);
 }
 
 }  // namespace

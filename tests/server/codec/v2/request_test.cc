@@ -336,17 +336,19 @@ const Refusal kRefusals[] = {
        r->clear_outputs();
      }},
     {"CotangentOfAnotherModel",
-     "inputs: expected names among inputs, initial_states, cotangent_outputs, got "
+     "inputs: expected names among inputs, initial_states, cotangent_outputs, targets, "
+     "target_classes, got "
      "\"cotangent_samples\"",
      [](ModelInferRequest* r) {
        *r = GoodGradients();
        r->mutable_inputs(1)->set_name("cotangent_samples");
      }},
-    {"UnknownGradient", "outputs[0].name: expected one of outputs, trajectory, grad_inputs, got ",
+    {"UnknownGradient",
+     "outputs[0].name: expected one of outputs, trajectory, grad_inputs, losses, got ",
      [](ModelInferRequest* r) { r->add_outputs()->set_name("grad_initial_noise"); }},
     {"WayWithoutGradient", "got \"way\"",
      [](ModelInferRequest* r) { SetParameter("way", "parallel", r); }},
-    {"Way", "parameters.way: expected one of sequential, parallel, got \"both\"",
+    {"Way", "parameters.way: expected one of sequential, parallel, auto, got \"both\"",
      [](ModelInferRequest* r) {
        *r = GoodGradients();
        SetParameter("way", "both", r);
@@ -410,7 +412,7 @@ const Refusal kRefusals[] = {
        (*r->mutable_inputs(0)->mutable_parameters())["shared_memory_region"].set_string_param("a");
      }},
     {"UnknownOutput",
-     "outputs[0].name: expected one of outputs, trajectory, grad_inputs, got \"latents\"",
+     "outputs[0].name: expected one of outputs, trajectory, grad_inputs, losses, got \"latents\"",
      [](ModelInferRequest* r) { r->add_outputs()->set_name("latents"); }},
     {"OutputTwice", "outputs[1].name: expected every output once",
      [](ModelInferRequest* r) {
