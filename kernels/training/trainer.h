@@ -34,6 +34,9 @@ struct TrainerOptions {
   int64_t batch_size = 64;  // the last batch of an epoch may be smaller
   int64_t num_steps = 1;    // in [1, kMostSteps]
   Initialization initialization;
+  // The input layer writes only state elements below, the output layer reads only those from here
+  // on (SplitState); in [0, state_dim), 0: either all of them.
+  int64_t split_state = 0;
   uint64_t seed = 1;  // of the order of the samples
   SystemOptions system;
 };
@@ -93,7 +96,10 @@ class Trainer {
   absl::StatusOr<StepReport> Step();
 
   // The mean loss of other data that fits the model.
-  absl::StatusOr<Evaluation> Evaluate(const Dataset& data);
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& data) { return Judge(data, false); }
+  // The same where z_0 goes straight into the output layer: what the layers between are good for is
+  // what this loses. No other readout is fitted.
+  absl::StatusOr<Evaluation> EvaluateBypassed(const Dataset& data) { return Judge(data, true); }
 
   TrainerState state() const;
   // Errors: kInvalidArgument for a state of another model or run.
@@ -106,13 +112,19 @@ class Trainer {
   // Packs the parameters, if they have changed since.
   absl::Status Pack();
   std::span<const int64_t> BatchOf(int64_t step);
-  // Forward, loss and, where a report is wanted, gradients of samples of some data.
   struct Sums {
     double loss = 0;
     int64_t correct = 0;
   };
-  absl::Status RunSamples(const Dataset& data, std::span<const int64_t> samples, int64_t of_batch,
-                          Sums* sums, StepReport* report);
+  absl::StatusOr<Evaluation> Judge(const Dataset& data, bool bypassed);
+  // The outputs of samples of some data.
+  absl::Status ForwardSamples(const Dataset& data, std::span<const int64_t> samples,
+                              TrainingSystem::ForwardCounts* counts);
+  // Takes z_0 of the last ForwardSamples straight to the outputs.
+  void BypassLayers(int64_t num_samples);
+  // Forward, loss and gradients of samples of a batch.
+  absl::Status RunSamples(std::span<const int64_t> samples, int64_t of_batch, Sums* sums,
+                          StepReport* report);
   void AddLosses(const Dataset& data, std::span<const int64_t> samples, int64_t of_batch,
                  Sums* sums);
   absl::Status FormGradient(std::span<const int64_t> batch, StepReport* report);

@@ -60,6 +60,11 @@ class TrainingSystem {
   // kept for Backward. Values that overflow are in the outputs.
   absl::Status Forward(std::span<const float> inputs, std::span<float> outputs,
                        ForwardCounts* counts);
+  // z_0 [state_dim] of sample b of the last Forward.
+  std::span<const float> FirstStateOf(int64_t b) const {
+    return std::span(states_).subspan(b * (shape_.num_steps + 1) * shape_.state_dim,
+                                      shape_.state_dim);
+  }
   // Adds to gradients [layout.size()] what the samples of the last Forward give, whose outputs have
   // the cotangents [n, output_dim]: one sample after another, whatever the number of threads. False
   // if a cotangent overflowed, and nothing is added then.

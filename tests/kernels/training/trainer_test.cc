@@ -96,11 +96,58 @@ TEST(TrainerTest, EvaluationIsTheMeanLossOfAllSamples) {
               1e-6);
 }
 
+TEST(TrainerTest, BypassedIsAModelWithoutItsLayers) {
+  const ModelConfig config = SmallModel();
+  const Dataset data = ProductData(130, false);
+  const auto trainer = MakeTrainer(config, {.loss = LossKind::kMse, .num_steps = 20}, data);
+  RunSteps(*trainer, 20);
+  const std::vector<float> values = trainer->state().optimizer.parameters;
+  const int64_t dim = config.state_dim, layers = config.num_layers * dim * (dim + 1);
+  std::vector<double> without(values.begin(), values.end());
+  const auto first = without.begin() + dim * (config.input_dim + 1);
+  without.erase(first, first + layers);
+  ModelConfig none = config;
+  none.num_layers = 0;
+  const double bypassed = trainer->EvaluateBypassed(data)->loss;
+  EXPECT_NEAR(bypassed, PlainStack(none).Loss(without, data), 1e-6);
+  EXPECT_GT(std::abs(bypassed - trainer->Evaluate(data)->loss), 1e-3);
+}
+
+// The input layer never comes to write what the output layer reads: without the layers the answer
+// is the same for every input, whatever the optimiser does.
+TEST(TrainerTest, ASplitStateStaysSplit) {
+  const Dataset data = ProductData(200, true);
+  const ModelConfig config = SmallModel("resnet", 12);
+  for (const OptimizerKind kind :
+       {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
+    const auto trainer = MakeTrainer(config,
+                                     {.optimizer = {.kind = kind, .weight_decay = 0.01},
+                                      .schedule = {.peak = 3e-2, .warmup_steps = 20},
+                                      .batch_size = 40,
+                                      .num_steps = 400,
+                                      .initialization = {.layer_gain = 1},
+                                      .split_state = 3},
+                                     data);
+    RunSteps(*trainer, 400);
+    const std::vector<float> values = trainer->state().optimizer.parameters;
+    std::vector<float> split = values;
+    SplitState(trainer->layout(), 3, split);
+    EXPECT_EQ(values, split) << ToString(kind);
+    int64_t larger = 0;
+    for (const int32_t label : data.labels) larger += label;
+    const double chance = static_cast<double>(std::max(larger, 200 - larger)) / 200;
+    EXPECT_LE(trainer->EvaluateBypassed(data)->accuracy, chance) << ToString(kind);
+    if (kind != OptimizerKind::kSgd) {
+      EXPECT_GT(trainer->Evaluate(data)->accuracy, 0.9) << ToString(kind);
+    }
+  }
+}
+
 TEST(TrainerTest, GivesTheSameBitsWithAnyNumberOfThreads) {
   const Dataset data = ProductData(150, true);
   for (const BackwardWay way : {BackwardWay::kSequential, BackwardWay::kParallel}) {
     std::vector<float> first;
-    for (const int threads : {1, 2, 7}) {
+    for (const int threads : {1, 2, 4, 7}) {
       const auto trainer = MakeTrainer(SmallModel("resnet", 70),
                                        {.optimizer = {.weight_decay = 0.1, .clip_norm = 0.1},
                                         .batch_size = 100,
@@ -226,6 +273,9 @@ TEST(TrainerTest, RefusesOptionsNamingThem) {
   refused("beta2: expected a number in [0, 1), got 1",
           [](auto& o, auto&) { o.optimizer.beta2 = 1; });
   refused("clip_norm", [](auto& o, auto&) { o.optimizer.clip_norm = NAN; });
+  refused("split_state: expected 0 .. 4 (below state_dim), got 5",
+          [](auto& o, auto&) { o.split_state = 5; });
+  refused("split_state: expected 0 .. 4", [](auto& o, auto&) { o.split_state = -1; });
   refused("shooting_interval", [](auto& o, auto&) { o.system.shooting_interval = 0; });
   refused("loss: mse takes targets; the training data has labels",
           [](auto& o, auto&) { o.loss = LossKind::kMse; });
