@@ -82,9 +82,10 @@ void AddStepFlags(CLI::App* app, TrainFlags* flags) {
                   "the same of the input and output layers")
       ->capture_default_str()
       ->type_name("X");
-  app->add_option("--split_state", options.split_state,
-                  "the input layer writes the first N elements of the state, the output layer reads "
-                  "the others; 0: both all")
+  app->add_option(
+         "--split_state", options.split_state,
+         "the input layer writes the first N elements of the state, the output layer reads "
+         "the others; 0: both all")
       ->capture_default_str()
       ->type_name("N");
 }

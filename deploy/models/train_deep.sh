@@ -68,6 +68,11 @@ fi
 if $build; then
   deploy/build.sh --build_dir "$build_dir" --target deeppcr
 fi
+commit="$("$python" -B -c "
+import sys
+sys.path.insert(0, 'tests/bench')
+import measure_cpu
+print(measure_cpu.commit())")"
 rm -rf "$output/runs"
 mkdir -p "$output/runs"
 mapfile -t shared < <("$python" -B -c "
@@ -116,10 +121,10 @@ if [ -n "$torch_python" ]; then
   train first --learning_rate 0 --steps 1 --split_state 8 --quiet
   OMP_NUM_THREADS="$threads" OPENBLAS_NUM_THREADS="$threads" "$torch_python" -B \
     $models/deep/train_by_torch.py --first "$output/runs/first/1/model.safetensors" \
-    --config "$config" --data $models/data --steps "$steps" --log "$output/runs/torch.jsonl"
+    --config "$config" --data $models/data --steps "$steps" --log "$output/runs/PyTorch.jsonl"
 fi
 
 step "what came out"
 "$python" -B $models/deep/report.py --runs "$output/runs" --steps "$steps" --same_bits "$same" \
   --torch_python "$torch_python" \
-  --threads "$threads" --command "${command_line% }" --results "${results:-$output/training.json}"
+  --threads "$threads" --commit "$commit" --command "${command_line% }" --results "${results:-$output/training.json}"

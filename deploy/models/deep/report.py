@@ -25,9 +25,9 @@ COMPARED = 100
 LEAST_ACCURACY, MOST_BYPASSED, MOST_APART = 0.95, 0.5, 1e-3
 # Drawn in this order, the later ones thinner, so that curves that agree are all seen.
 LINES = {'sequential': ((150, 190, 240), 7), 'parallel': ((30, 70, 170), 3),
-         'torch': ((210, 60, 30), 1)}
+         'PyTorch': ((210, 60, 30), 1)}
 TITLES = {'sequential': 'sequential gradients', 'parallel': 'parallel gradients',
-          'torch': 'PyTorch, eager'}
+          'PyTorch': 'PyTorch, eager'}
 NOTE = ('digits-resnet (L = 1024, D = 16, relu), batch 64, AdamW, from nothing: the same first '
         'parameters and batches for all. The input layer writes half of the state, the output layer '
         'reads the other half; "bypassed" takes z_0 straight to the trained output layer. Loss: mean '
@@ -36,7 +36,7 @@ NOTE = ('digits-resnet (L = 1024, D = 16, relu), batch 64, AdamW, from nothing: 
 
 
 def device_of(runs, name, torch_python):
-    if name == 'torch':
+    if name == 'PyTorch':
         found = subprocess.run([torch_python, '-c', 'import torch; print(torch.__version__)'],
                                check=True, capture_output=True, text=True)
         return f'torch-{found.stdout.strip()}'
@@ -49,6 +49,14 @@ def row_of(name, device, run, steps):
     return [TITLES[name], device, steps, 1e3 * statistics.median(seconds), 1e3 * min(seconds),
             statistics.mean(list(run['losses'].values())[-20:]),
             f"{100 * run['held_out'][steps]:.1f}", f"{100 * run['bypassed']:.1f}"]
+
+
+def smoothed(losses):
+    """(step, mean of the batches up to it that make an epoch)."""
+    every = [losses[step] for step in sorted(losses)]
+    begin = experiment.STEPS_PER_EPOCH
+    return [(step, statistics.mean(every[step - begin:step]))
+            for step in range(begin, len(every) + 1)]
 
 
 def apart(first, second):
@@ -83,10 +91,11 @@ def main():
     parser.add_argument('--same_bits', choices=['true', 'false'], required=True)
     parser.add_argument('--torch_python', default='')
     parser.add_argument('--threads', type=int, required=True)
+    parser.add_argument('--commit', required=True)
     parser.add_argument('--command', required=True)
     parser.add_argument('--results', type=pathlib.Path, required=True)
     arguments = parser.parse_args()
-    names = [n for n in LINES if n != 'torch' or arguments.torch_python]
+    names = [n for n in LINES if n != 'PyTorch' or arguments.torch_python]
     found = {n: experiment.read_log(arguments.runs / f'{n}.jsonl') for n in names}
     killed = experiment.read_log(arguments.runs / 'killed.jsonl')
     devices = {n: device_of(arguments.runs, n, arguments.torch_python) for n in names}
@@ -98,7 +107,7 @@ def main():
     result = {'date': datetime.date.today().isoformat(),
               'machine': f'{measure_cpu.processor()}, {os.cpu_count()} cores, {arguments.threads} '
                          f"used ({'; '.join(dict.fromkeys(devices.values()))})",
-              'commit': measure_cpu.commit(), 'command': arguments.command,
+              'commit': arguments.commit, 'command': arguments.command,
               'tables': [table, checks],
               'most_iterations': found['parallel']['iterations'],
               'fallbacks': found['parallel']['fallbacks'],
@@ -107,8 +116,8 @@ def main():
     cpu_tables.print_table(table)
     cpu_tables.print_table(checks)
     result_file.write(arguments.results, result)
-    picture = plot.semi_log({TITLES[n]: (*LINES[n], list(run['losses'].items()))
-                             for n, run in found.items()}, 'step', 'loss of the batch')
+    picture = plot.semi_log({n: (*LINES[n], smoothed(run['losses'])) for n, run in found.items()},
+                            'step', 'loss, mean over the batches of an epoch')
     picture.save(arguments.results.with_suffix('.png'))
     print(f"\nwrote {arguments.results} and {arguments.results.with_suffix('.png').name}")
     return 0 if all(row[-1] for row in checks['rows']) else 1
