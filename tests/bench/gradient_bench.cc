@@ -133,6 +133,18 @@ struct Training {
   ModelConfig config;
   TrainingData data;
   std::unique_ptr<training::Trainer> trainer;
+  nlohmann::ordered_json phases;  // seconds of every step
+
+  absl::Status Step() {
+    DEEPPCR_ASSIGN_OR_RETURN(const training::StepReport report, trainer->Step());
+    const training::StepReport::Seconds& seconds = report.seconds;
+    for (const auto& [name, value] :
+         {std::pair{"pack", seconds.pack}, std::pair{"forward", seconds.forward},
+          std::pair{"loss", seconds.loss}, std::pair{"backward", seconds.backward},
+          std::pair{"update", seconds.update}})
+      phases[name].push_back(value);
+    return absl::OkStatus();
+  }
 };
 
 absl::StatusOr<Training> LoadTraining(const Flags& flags) {
@@ -172,7 +184,7 @@ absl::StatusOr<Group> TrainingGroup(const Flags& flags, Training* training) {
   return Group{.model = "digits-resnet, training",
                .samples = kBatch,
                .num_layers = training->config.num_layers,
-               .timed = {{"training step", [=] { return trainer->Step().status(); }}}};
+               .timed = {{"training step", [=] { return training->Step(); }}}};
 }
 
 absl::StatusOr<double> Time(const Timed& timed) {
@@ -248,7 +260,9 @@ absl::Status Run(const Flags& flags) {
     }
     std::cout << round.dump() << std::endl;  // flushed, as the reader waits for the line
   }
-  return absl::OkStatus();
+  return WriteFile(
+      absl::StrCat(flags.outputs_dir, "/training-phases-", std::string(engine->device()), ".json"),
+      training.phases.dump());
 }
 
 int Main(int argc, char** argv) {

@@ -9,6 +9,7 @@ both sides are ours.
 
 import argparse
 import datetime
+import json
 import os
 import pathlib
 import statistics
@@ -82,7 +83,7 @@ def fastest(rows, model, names):
     return min(found, key=lambda r: r['median_seconds']) if found else None
 
 
-def targets_of(rows, device):
+def targets_of(rows, device, phases):
     def ours(model, name):
         return find(rows, device, model, name)
     backward, step = ours(NETWORK, 'backward'), ours(TRAINING, 'training step')
@@ -103,7 +104,7 @@ def targets_of(rows, device):
     for name in ('list of nn.Linear', 'stacked weights'):
         lines.append(target(f'{device}: training step, PyTorch eager ({name}) / ours', 20,
                             (fastest(rows, TRAINING, [f'training step, {name}']), step), True,
-                            BOUNDS['training']))
+                            shares_of(phases)))
     return lines
 
 
@@ -112,14 +113,22 @@ BOUNDS = {
     'backward': 'a chain of 1024 dependent products, as forward',
     'process': 'the values of every step are computed again, as only the states are kept',
     'jacobian': '16 columns are 16 times the multiply-adds of forward, in a chain as long',
-    'training': 'see the phases below',
 }
+PHASES = {'pack': 'packing weights', 'forward': 'forward', 'loss': 'loss',
+          'backward': 'backward and gradients', 'update': 'norm and AdamW'}
 
 
-def tables_of(rows, devices):
+def shares_of(phases):
+    """The median shares of a training step, as a text."""
+    medians = {name: statistics.median(taken) for name, taken in phases.items()}
+    return ', '.join(f'{PHASES[name]} {100 * value / sum(medians.values()):.0f} %'
+                     for name, value in medians.items() if name != 'loss')
+
+
+def tables_of(rows, devices, phases):
     columns = ['target', 'wanted', 'got', 'met', 'what bounds it']
     return [{'name': 'cpu-gradient-targets', 'note': '', 'columns': columns,
-             'rows': [line for device in devices for line in targets_of(rows, device)]},
+             'rows': [line for device in devices for line in targets_of(rows, device, phases[device])]},
             figures_table(rows)]
 
 
@@ -164,10 +173,12 @@ def main():
                 follower.run_round()
         for follower in followers:
             follower.close()
+        devices = [f.description['device'] for f in followers
+                   if f.description['device'].startswith('cpu')]
+        phases = {device: json.loads((pathlib.Path(folder) / f'training-phases-{device}.json')
+                                     .read_text(encoding='utf-8')) for device in devices}
     rows = collect(followers)
-    devices = [f.description['device'] for f in followers
-               if f.description['device'].startswith('cpu')]
-    tables = tables_of(rows, devices)
+    tables = tables_of(rows, devices, phases)
     result = {'date': datetime.date.today().isoformat(),
               'machine': f'{measure_cpu.processor()}, {os.cpu_count()} cores'
                          + measure_cpu.used_by_ladder(followers).replace('the ladder', 'this'),
