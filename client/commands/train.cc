@@ -34,7 +34,7 @@ struct TrainFlags {
   std::string loss = "cross_entropy", optimizer = "adamw", schedule = "cosine";
   std::string initialization, way = "sequential";  // initialization empty: by the model type
   std::optional<double> gain;                      // none: by the model type
-  int64_t epochs = 10, steps = 0;
+  int64_t epochs = 10, steps = 0, warm_start_mib = 0;
   training::TrainerOptions trainer;
   RunOptions run = {.checkpoint_every = 200};
 };
@@ -125,6 +125,12 @@ void AddRunFlags(CLI::App* app, TrainFlags* flags) {
       ->capture_default_str()
       ->check(CLI::Range(1e-7, 0.1))
       ->type_name("X");
+  app->add_option("--warm_start_mib", flags->warm_start_mib,
+                  "newton of parallel begins with the trajectory that the sample had an epoch ago, "
+                  "if those of all samples take at most so much memory; 0: with a constant one")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, training::kMostWarmStartBytes >> 20))
+      ->type_name("N");
   app->add_option("--threads", system.num_threads, "0 for one per core; the result is the same")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024))
@@ -186,6 +192,7 @@ absl::Status ReadNames(const ModelConfig& config, TrainFlags* flags) {
                            IsSecond("way", flags->way, "sequential", "parallel"));
   options.system.way = parallel ? BackwardWay::kParallel : BackwardWay::kSequential;
   options.initialization.seed = options.seed;
+  options.warm_start_bytes = flags->warm_start_mib << 20;
   if (flags->run.checkpoint.empty())
     flags->run.checkpoint = flags->destination.model + ".checkpoint.safetensors";
   return absl::OkStatus();
@@ -221,7 +228,8 @@ absl::StatusOr<json> FingerprintOf(const TrainFlags& flags, const std::string& c
               {"clip_norm", optimizer.clip_norm},
               {"way", flags.way},
               {"shooting_interval", options.system.shooting_interval},
-              {"rtol", options.system.rtol}};
+              {"rtol", options.system.rtol},
+              {"warm_start_mib", flags.warm_start_mib}};
   return run;
 }
 

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/base/finite.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/training/noise_streams.h"
@@ -67,6 +68,23 @@ absl::Status CheckOptions(const TrainerOptions& options) {
     return InvalidArgument("cosine_floor: expected a number in [0, 1], got ",
                            options.schedule.floor);
   return status;
+}
+
+// Of what newton begins with, where anything is kept.
+absl::Status CheckWarmStart(const TrainerOptions& options, const ModelConfig& config,
+                            int64_t num_samples) {
+  if (options.warm_start_bytes == 0) return absl::OkStatus();
+  if (options.warm_start_bytes < 0 || options.warm_start_bytes > kMostWarmStartBytes)
+    return InvalidArgument("warm_start: expected 0 .. ", kMostWarmStartBytes, " bytes, got ",
+                           options.warm_start_bytes);
+  const double floats = static_cast<double>(num_samples) *
+                        static_cast<double>(config.num_layers + 1) *
+                        static_cast<double>(config.state_dim);
+  if (floats * sizeof(float) <= static_cast<double>(options.warm_start_bytes))
+    return absl::OkStatus();
+  return ResourceExhausted("warm_start: the trajectories of ", num_samples, " samples take ",
+                           floats * sizeof(float), " bytes; ", options.warm_start_bytes,
+                           " are allowed");
 }
 
 absl::Status CheckSplit(int64_t split, int64_t state_dim) {
@@ -131,10 +149,17 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const ModelConfig& conf
     return InvalidArgument("loss: ", ToString(options.loss), " takes ",
                            options.loss == LossKind::kMse ? "targets" : "labels",
                            "; the training data has ", data.labels.empty() ? "targets" : "labels");
+  DEEPPCR_RETURN_IF_ERROR(CheckWarmStart(options, config, data.num_samples));
   std::unique_ptr<Trainer> trainer(new Trainer(options, layout, config.output_dim, data));
   DEEPPCR_ASSIGN_OR_RETURN(
       trainer->system_,
       TrainingSystem::Create(layout, trainer->optimizer_.state().parameters, options.system));
+  if (options.warm_start_bytes > 0 && options.system.way == BackwardWay::kParallel) {
+    const int64_t size = trainer->system_->trajectory_size();
+    trainer->trajectories_.states.resize(data.num_samples * size);
+    trainer->trajectories_.kept.resize(data.num_samples);
+    trainer->guesses_.resize(kTogether * size);
+  }
   return trainer;
 }
 
@@ -175,18 +200,39 @@ void Trainer::AddLosses(const Dataset& data, std::span<const int64_t> samples, i
 }
 
 absl::Status Trainer::ForwardSamples(const Dataset& data, std::span<const int64_t> samples,
+                                     std::span<const float> guesses,
                                      TrainingSystem::ForwardCounts* counts) {
   const auto n = std::ssize(samples);
   for (int64_t b = 0; b < n; ++b)
     std::ranges::copy(data.InputsOf(samples[b]), inputs_.begin() + b * data.input_dim);
-  return system_->Forward(std::span(inputs_).first(n * data.input_dim),
+  return system_->Forward(std::span(inputs_).first(n * data.input_dim), guesses,
                           std::span(outputs_).first(n * output_dim_), counts);
+}
+
+std::span<const float> Trainer::GuessesOf(std::span<const int64_t> samples) {
+  const auto kept = [&](int64_t sample) { return trajectories_.kept[sample] != 0; };
+  if (trajectories_.kept.empty() || !std::ranges::all_of(samples, kept)) return {};
+  const int64_t size = system_->trajectory_size();
+  for (size_t b = 0; b < samples.size(); ++b)
+    std::copy_n(trajectories_.states.begin() + samples[b] * size, size,
+                guesses_.begin() + static_cast<int64_t>(b) * size);
+  return std::span<const float>(guesses_).first(samples.size() * size);
+}
+
+void Trainer::KeepTrajectories(std::span<const int64_t> samples) {
+  if (trajectories_.kept.empty()) return;
+  const int64_t size = system_->trajectory_size();
+  for (size_t b = 0; b < samples.size(); ++b) {
+    const std::span<const float> states = system_->TrajectoryOf(static_cast<int64_t>(b));
+    std::ranges::copy(states, trajectories_.states.begin() + samples[b] * size);
+    trajectories_.kept[samples[b]] = AllFinite(states) ? 1 : 0;
+  }
 }
 
 void Trainer::BypassLayers(int64_t num_samples) {
   const DenseSpec decode = layout_.SpecOf(optimizer_.state().parameters).decode;
   for (int64_t b = 0; b < num_samples; ++b) {
-    const std::span<const float> state = system_->FirstStateOf(b);
+    const std::span<const float> state = system_->TrajectoryOf(b).first(decode.cols);
     for (int64_t i = 0; i < output_dim_; ++i) {
       const float* const row = decode.weight.data() + i * decode.cols;
       double sum = decode.bias[i];
@@ -201,7 +247,8 @@ absl::Status Trainer::RunSamples(std::span<const int64_t> samples, int64_t of_ba
   StepReport::Seconds& seconds = report->seconds;
   {
     const Stopwatch watch(&seconds.forward);
-    DEEPPCR_RETURN_IF_ERROR(ForwardSamples(data_, samples, &report->forward));
+    DEEPPCR_RETURN_IF_ERROR(ForwardSamples(data_, samples, GuessesOf(samples), &report->forward));
+    KeepTrajectories(samples);
   }
   {
     const Stopwatch watch(&seconds.loss);
@@ -283,7 +330,7 @@ absl::StatusOr<Evaluation> Trainer::Judge(const Dataset& data, bool bypassed) {
   for (size_t first = 0; first < samples.size(); first += together) {
     const size_t count = std::min(together, samples.size() - first);
     const auto some = std::span<const int64_t>(samples).subspan(first, count);
-    DEEPPCR_RETURN_IF_ERROR(ForwardSamples(data, some, &unasked));
+    DEEPPCR_RETURN_IF_ERROR(ForwardSamples(data, some, {}, &unasked));
     if (bypassed) BypassLayers(static_cast<int64_t>(count));
     AddLosses(data, some, 1, &sums);
   }
@@ -298,7 +345,8 @@ TrainerState Trainer::state() const {
   return {.optimizer = optimizer_.state(),
           .step = step_,
           .skips_in_a_row = skips_in_a_row_,
-          .losses = losses_};
+          .losses = losses_,
+          .trajectories = trajectories_};
 }
 
 absl::Status Trainer::Restore(const TrainerState& state) {
@@ -315,7 +363,13 @@ absl::Status Trainer::Restore(const TrainerState& state) {
       state.skips_in_a_row < 0 || state.skips_in_a_row > state.step)
     return InvalidArgument("checkpoint: ", state.optimizer.updates, " updates and ",
                            state.skips_in_a_row, " skips in a row in ", state.step, " steps");
+  if (state.trajectories.states.size() != trajectories_.states.size() ||
+      state.trajectories.kept.size() != trajectories_.kept.size())
+    return InvalidArgument("checkpoint: ", state.trajectories.kept.size(), " trajectories with ",
+                           state.trajectories.states.size(), " values; expected ",
+                           trajectories_.kept.size(), " with ", trajectories_.states.size());
   optimizer_.Restore(state.optimizer);
+  trajectories_ = state.trajectories;
   step_ = state.step;
   skips_in_a_row_ = state.skips_in_a_row;
   losses_ = state.losses;

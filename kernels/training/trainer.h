@@ -24,6 +24,8 @@ namespace deeppcr::training {
 // Steps of a run and parameters of a model, at most: both are kept in memory and in checkpoints.
 inline constexpr int64_t kMostSteps = 1'000'000;
 inline constexpr int64_t kMostParameters = int64_t{1} << 28;
+// What may be kept of the trajectories of an epoch, in memory and in checkpoints.
+inline constexpr int64_t kMostWarmStartBytes = int64_t{1} << 30;
 // Steps in a row that may find nothing to follow before a run ends.
 inline constexpr int64_t kMostSkipsInARow = 8;
 
@@ -38,6 +40,9 @@ struct TrainerOptions {
   // on (SplitState); in [0, state_dim), 0: either all of them.
   int64_t split_state = 0;
   uint64_t seed = 1;  // of the order of the samples
+  // Newton of the parallel way begins with the trajectory that its sample had an epoch ago, where
+  // those of all samples take at most so many bytes; 0, or the sequential way: it does not.
+  int64_t warm_start_bytes = 0;
   SystemOptions system;
 };
 
@@ -66,12 +71,20 @@ struct Evaluation {
   std::optional<double> accuracy;  // of cross_entropy
 };
 
+// The trajectories [n, L + 1, D] that samples had last, and whether they have had any. Empty where
+// no step begins with them.
+struct KeptTrajectories {
+  std::vector<float> states;
+  std::vector<uint8_t> kept;  // [n]
+};
+
 // Where a run is: with the options and the data, all that the steps to come depend on.
 struct TrainerState {
   OptimizerState optimizer;
   int64_t step = 0;  // steps done, skipped ones included
   int64_t skips_in_a_row = 0;
   std::vector<float> losses;  // of the steps done
+  KeptTrajectories trajectories;
 };
 
 // Trains one model, step by step. The bits of every step are a function of config, options, data
@@ -119,7 +132,11 @@ class Trainer {
   absl::StatusOr<Evaluation> Judge(const Dataset& data, bool bypassed);
   // The outputs of samples of some data.
   absl::Status ForwardSamples(const Dataset& data, std::span<const int64_t> samples,
+                              std::span<const float> guesses,
                               TrainingSystem::ForwardCounts* counts);
+  // The trajectories that samples of the training data had last; empty where one has none.
+  std::span<const float> GuessesOf(std::span<const int64_t> samples);
+  void KeepTrajectories(std::span<const int64_t> samples);
   // Takes z_0 of the last ForwardSamples straight to the outputs.
   void BypassLayers(int64_t num_samples);
   // Forward, loss and gradients of samples of a batch.
@@ -142,6 +159,8 @@ class Trainer {
   int64_t ordered_epoch_ = -1;
   std::vector<int64_t> order_;  // of that epoch
   std::vector<float> gradient_, inputs_, outputs_, of_outputs_;
+  KeptTrajectories trajectories_;
+  std::vector<float> guesses_;
 };
 
 }  // namespace deeppcr::training

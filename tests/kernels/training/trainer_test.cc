@@ -208,6 +208,52 @@ TEST(TrainerTest, GoesOnWithTheSameBitsWhereItWasInterrupted) {
   }
 }
 
+// Where nothing moves newton finds its own answer of an epoch ago.
+TEST(TrainerTest, AWarmStartSavesIterationsWhereWeightsStay) {
+  const Dataset data = ProductData(40, true);
+  const ModelConfig config = SmallModel("resnet", 64);
+  TrainerOptions options = {.schedule = {.peak = 0},
+                            .batch_size = 20,
+                            .num_steps = 4,
+                            .initialization = {.layer_gain = 1},
+                            .warm_start_bytes = int64_t{1} << 20,
+                            .system = {.way = BackwardWay::kParallel, .shooting_interval = 4}};
+  const auto trainer = MakeTrainer(config, options, data);
+  int64_t most[2] = {};
+  for (int64_t step = 0; step < 4; ++step)
+    most[step / 2] = std::max(most[step / 2], trainer->Step()->forward.iterations);
+  EXPECT_LT(most[1], most[0]);
+  EXPECT_EQ(trainer->state().trajectories.states.size(), 40 * 65 * 5);
+
+  // The sequential way keeps nothing.
+  options.system.way = BackwardWay::kSequential;
+  EXPECT_TRUE(MakeTrainer(config, options, data)->state().trajectories.kept.empty());
+}
+
+TEST(TrainerTest, WarmStartsGiveTheLossesOfColdOnesWithAnyNumberOfThreads) {
+  const Dataset data = ProductData(150, true);
+  const ModelConfig config = SmallModel("resnet", 64);
+  std::vector<float> cold, warm;
+  for (const int threads : {0, 1, 2, 4}) {
+    const TrainerOptions options = {.schedule = {.peak = 1e-2},
+                                    .batch_size = 70,
+                                    .num_steps = 12,
+                                    .warm_start_bytes = threads == 0 ? 0 : int64_t{1} << 20,
+                                    .system = {.num_threads = std::max(threads, 1),
+                                               .way = BackwardWay::kParallel,
+                                               .shooting_interval = 8}};
+    const auto trainer = MakeTrainer(config, options, data);
+    RunSteps(*trainer, 12);
+    if (threads == 0) cold = trainer->state().losses;
+    if (threads == 1) warm = trainer->state().losses;
+    if (threads > 1) {
+      EXPECT_EQ(trainer->state().losses, warm) << threads;
+    }
+  }
+  EXPECT_NE(warm, cold) << "the guesses are not used";
+  for (size_t i = 0; i < cold.size(); ++i) EXPECT_NEAR(warm[i], cold[i], 1e-3) << i;
+}
+
 // One sample of 16, in one batch of an epoch's four, overflows.
 TEST(TrainerTest, SkipsAStepWhoseLossIsNotFinite) {
   Dataset data = ProductData(16, false);
@@ -273,6 +319,10 @@ TEST(TrainerTest, RefusesOptionsNamingThem) {
   refused("beta2: expected a number in [0, 1), got 1",
           [](auto& o, auto&) { o.optimizer.beta2 = 1; });
   refused("clip_norm", [](auto& o, auto&) { o.optimizer.clip_norm = NAN; });
+  refused("warm_start: expected 0 .. 1073741824 bytes, got -1",
+          [](auto& o, auto&) { o.warm_start_bytes = -1; });
+  refused("warm_start: the trajectories of 8 samples take 1120 bytes; 1119 are allowed",
+          [](auto& o, auto&) { o.warm_start_bytes = 1119; });
   refused("split_state: expected 0 .. 4 (below state_dim), got 5",
           [](auto& o, auto&) { o.split_state = 5; });
   refused("split_state: expected 0 .. 4", [](auto& o, auto&) { o.split_state = -1; });
