@@ -130,7 +130,9 @@ absl::StatusOr<TrainRun::End> TrainRun::Run() {
   status.Update(DrawCurves());
   DEEPPCR_RETURN_IF_ERROR(status);
   DEEPPCR_RETURN_IF_ERROR(Save());
-  return trainer_.finished() ? End::kFinished : End::kInterrupted;
+  if (!trainer_.finished()) return End::kInterrupted;
+  if (validation_ != nullptr) DEEPPCR_RETURN_IF_ERROR(EvaluateBypassed());
+  return End::kFinished;
 }
 
 absl::Status TrainRun::AfterStep(const StepReport& report) {
@@ -148,6 +150,13 @@ absl::Status TrainRun::Evaluate() {
   DEEPPCR_ASSIGN_OR_RETURN(const training::Evaluation evaluation, trainer_.Evaluate(*validation_));
   evaluations_.push_back({.step = trainer_.step(), .evaluation = evaluation});
   return Log(ToJson(evaluations_.back()));
+}
+
+absl::Status TrainRun::EvaluateBypassed() {
+  DEEPPCR_ASSIGN_OR_RETURN(bypassed_, trainer_.EvaluateBypassed(*validation_));
+  json line = {{"step", trainer_.step()}, {"bypassed_loss", NumberOrNull(bypassed_->loss)}};
+  if (bypassed_->accuracy.has_value()) line["bypassed_accuracy"] = *bypassed_->accuracy;
+  return Log(line);
 }
 
 absl::Status TrainRun::Save() {

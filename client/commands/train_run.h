@@ -48,10 +48,14 @@ class TrainRun {
 
   // The last evaluation, if there was any.
   std::optional<training::Evaluation> last_evaluation() const;
+  // What the trained model makes of the validation data without its layers
+  // (Trainer::EvaluateBypassed); of a run that finished.
+  const std::optional<training::Evaluation>& bypassed() const { return bypassed_; }
 
  private:
   absl::Status AfterStep(const training::StepReport& report);
   absl::Status Evaluate();
+  absl::Status EvaluateBypassed();
   absl::Status Save();
   absl::Status Log(const nlohmann::json& line);
   absl::Status DrawCurves() const;
@@ -66,6 +70,7 @@ class TrainRun {
   const training::Dataset* const validation_;
   const nlohmann::json fingerprint_;
   std::vector<training::EvaluationRecord> evaluations_;
+  std::optional<training::Evaluation> bypassed_;
   std::unique_ptr<std::FILE, CloseFile> log_;
   int64_t saved_step_ = -1;
   bool shows_bar_ = false;

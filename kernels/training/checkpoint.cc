@@ -26,7 +26,7 @@ using nlohmann::json;
 constexpr std::string_view kFormat = "deeppcr checkpoint 1";
 constexpr int64_t kMaxStateBytes = int64_t{256} << 20;
 constexpr int64_t kMaxCheckpointBytes =
-    3 * kMostParameters * int64_t{sizeof(float)} + 2 * kMaxStateBytes;
+    3 * kMostParameters * int64_t{sizeof(float)} + 2 * kMaxStateBytes + 2 * kMostWarmStartBytes;
 
 // JSON has no number for what is not finite: null.
 json NumberOrNull(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
@@ -126,6 +126,20 @@ absl::Status ReadFloats(const Tensors& tensors, std::string_view name, std::vect
   return absl::OkStatus();
 }
 
+absl::Status ReadTrajectories(const Tensors& tensors, KeptTrajectories* trajectories) {
+  if (tensors.Find("trajectories") == nullptr && tensors.Find("kept") == nullptr)
+    return absl::OkStatus();
+  DEEPPCR_RETURN_IF_ERROR(ReadFloats(tensors, "trajectories", &trajectories->states));
+  DEEPPCR_ASSIGN_OR_RETURN(const TensorEntry* kept, Find(tensors, "kept", Dtype::kU8));
+  for (const std::byte value : kept->data)
+    trajectories->kept.push_back(std::to_integer<uint8_t>(value));
+  if (std::ranges::any_of(trajectories->kept, [](uint8_t value) { return value > 1; }))
+    return InvalidArgument("tensor \"kept\": expected 0 or 1");
+  if (!AllFinite(trajectories->states))
+    return InvalidArgument("tensor \"trajectories\": expected finite values");
+  return absl::OkStatus();
+}
+
 absl::Status ReadVectors(const Tensors& tensors, TrainerState* state) {
   DEEPPCR_RETURN_IF_ERROR(ReadFloats(tensors, "losses", &state->losses));
   for (const auto& [name, values] : {std::pair{"parameters", &state->optimizer.parameters},
@@ -140,36 +154,49 @@ absl::Status ReadVectors(const Tensors& tensors, TrainerState* state) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Checkpoint> Parse(std::string_view bytes) {
+}  // namespace
+
+absl::StatusOr<Checkpoint> ParseCheckpoint(std::string_view bytes) {
   DEEPPCR_ASSIGN_OR_RETURN(const Tensors tensors, ParseSafetensors(bytes));
   DEEPPCR_ASSIGN_OR_RETURN(const TensorEntry* state, Find(tensors, "state", Dtype::kU8));
   Checkpoint checkpoint;
   DEEPPCR_RETURN_IF_ERROR(ReadState(
       {reinterpret_cast<const char*>(state->data.data()), state->data.size()}, &checkpoint));
   DEEPPCR_RETURN_IF_ERROR(ReadVectors(tensors, &checkpoint.state));
+  DEEPPCR_RETURN_IF_ERROR(ReadTrajectories(tensors, &checkpoint.state.trajectories));
   return checkpoint;
 }
 
-}  // namespace
-
-absl::Status WriteCheckpoint(const std::string& path, const Checkpoint& checkpoint) {
+std::string FormatCheckpoint(const Checkpoint& checkpoint) {
   const std::string text = StateJson(checkpoint).dump();
   const OptimizerState& optimizer = checkpoint.state.optimizer;
   const auto floats = [](std::string name, const std::vector<float>& values) {
     return WrittenTensor::OfFloats(std::move(name), {std::ssize(values)}, values);
   };
-  const WrittenTensor tensors[] = {
+  std::vector<WrittenTensor> tensors = {
       {"state", Dtype::kU8, {std::ssize(text)}, std::as_bytes(std::span(text))},
       floats("parameters", optimizer.parameters),
       floats("first", optimizer.first),
       floats("second", optimizer.second),
       floats("losses", checkpoint.state.losses)};
-  return WriteFileAtomically(path, SafetensorsFile(tensors));
+  const KeptTrajectories& trajectories = checkpoint.state.trajectories;
+  if (!trajectories.kept.empty()) {
+    tensors.push_back(floats("trajectories", trajectories.states));
+    tensors.push_back({"kept",
+                       Dtype::kU8,
+                       {std::ssize(trajectories.kept)},
+                       std::as_bytes(std::span(trajectories.kept))});
+  }
+  return SafetensorsFile(tensors);
+}
+
+absl::Status WriteCheckpoint(const std::string& path, const Checkpoint& checkpoint) {
+  return WriteFileAtomically(path, FormatCheckpoint(checkpoint));
 }
 
 absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxCheckpointBytes));
-  absl::StatusOr<Checkpoint> checkpoint = Parse(bytes);
+  absl::StatusOr<Checkpoint> checkpoint = ParseCheckpoint(bytes);
   if (!checkpoint.ok()) return WithContext(checkpoint.status(), path);
   return checkpoint;
 }
