@@ -206,7 +206,11 @@ absl::StatusOr<BackwardOptions> ResolveBackward(const BackwardOptions& wanted,
                                                 const BackwardLimits& limits, int64_t num_steps) {
   DEEPPCR_RETURN_IF_ERROR(
       CheckRange<int64_t>("shooting_interval", wanted.shooting_interval, 0, num_steps));
-  if (wanted.way == BackwardWay::kSequential) return BackwardOptions{};
+  if (wanted.way == BackwardWay::kSequential) {
+    if (wanted.shooting_interval == 0) return BackwardOptions{};
+    return InvalidArgument("shooting_interval: expected 0 for the sequential way, got ",
+                           wanted.shooting_interval);
+  }
   if (!limits.parallel)
     return InvalidArgument("way: expected sequential, got ", ToString(wanted.way),
                            ", whose memory exceeds max_workspace_bytes");

@@ -108,8 +108,8 @@ void AddSeeds(CLI::App* app, GradFlags* flags) {
       ->type_name("C")
       ->check(CLI::NonNegativeNumber);
   app->add_flag("--estimate_error", flags->estimate_error,
-                "estimate what the tolerance of the solve makes of the gradients; takes four more "
-                "ways back");
+                "estimate what the tolerance of the solve makes of the gradients; takes eight "
+                "more ways back");
 }
 
 void AddFlags(CLI::App* app, GradFlags* flags) {
@@ -186,6 +186,8 @@ absl::Status CheckFlags(const GradFlags& flags) {
     return InvalidArgument("target: expected with --loss mse, and only there");
   if ((flags.loss == "cross_entropy") != !flags.target_class.empty())
     return InvalidArgument("target_class: expected with --loss cross_entropy, and only there");
+  if (flags.way_interval > 0 && (flags.way.empty() || flags.way == "sequential"))
+    return InvalidArgument("way_interval: expected beside --way parallel or --way auto only");
   if (!flags.states.empty() && !flags.loss.empty())
     return InvalidArgument("states: expected no --loss beside it, as there are no outputs");
   if (!flags.states.empty() && flags.estimate_error)
@@ -385,13 +387,14 @@ std::string ReportText(const BatchedGradientResult& result) {
 // The largest estimate of all samples, and how many have none.
 std::string ErrorText(const BatchedGradientResult& result) {
   double largest = 0;
-  int64_t absent = 0;
+  int64_t absent = 0, known = 0;
   for (const v1::BackwardReport& report : result.backward_reports) {
     for (const v1::SampleBackwardReport& sample : report.samples()) {
       largest = std::max(largest, sample.gradient_error_estimate());
-      absent += sample.has_gradient_error_estimate() ? 0 : 1;
+      ++(sample.has_gradient_error_estimate() ? known : absent);
     }
   }
+  if (known == 0) return "; error of the gradients not known";
   std::string text = absl::StrFormat("; error of the gradients about %.1e", largest);
   if (absent > 0) absl::StrAppend(&text, ", not known of ", absent, " samples");
   return text;

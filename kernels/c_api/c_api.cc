@@ -276,7 +276,8 @@ absl::Status Run(const deeppcr_model* model, const deeppcr_run_options* options,
   const RunToken token(known.token, known.timeout_seconds);
   DEEPPCR_ASSIGN_OR_RETURN(
       const std::shared_ptr<const LoadedSystem> system,
-      SystemFor(*model, solve, known.num_inference_steps, from.num_samples, token.get()));
+      FoundOrMade(model->model->FindFor(solve, known.num_inference_steps, from.num_samples), *model,
+                  known.num_inference_steps, token.get()));
   const int64_t num_steps =
       known.num_inference_steps > 0 ? known.num_inference_steps : info.num_layers;
   const absl::Status status = RunSystem(*system, info, num_steps, solve, from, token.get(), &to);

@@ -152,15 +152,12 @@ inline absl::Status CheckNumbers(const ModelInfo& info, int64_t num_samples,
   return absl::OkStatus();
 }
 
-// The system of a call, which is made where the model has none of so many steps.
-inline absl::StatusOr<std::shared_ptr<const LoadedSystem>> SystemFor(const deeppcr_model& model,
-                                                                     const SolveOptions& options,
-                                                                     int64_t num_inference_steps,
-                                                                     int64_t num_samples,
-                                                                     const CancelToken* token) {
-  std::shared_ptr<const LoadedSystem> system =
-      model.model->FindFor(options, num_inference_steps, num_samples);
-  if (system != nullptr) return system;
+// The system that was found for a call, or, where the model has none of so many steps, one that is
+// made.
+inline absl::StatusOr<std::shared_ptr<const LoadedSystem>> FoundOrMade(
+    std::shared_ptr<const LoadedSystem> found, const deeppcr_model& model,
+    int64_t num_inference_steps, const CancelToken* token) {
+  if (found != nullptr) return found;
   auto made = model.model->Prepare(num_inference_steps, token);
   if (absl::IsCancelled(made.status()) && token != nullptr &&
       token->stop_reason() == StopReason::kDeadline)

@@ -101,7 +101,8 @@ absl::Status GoBack(const deeppcr_model* model, const deeppcr_backward_options* 
   const RunToken token(known.token, known.timeout_seconds);
   DEEPPCR_ASSIGN_OR_RETURN(
       const std::shared_ptr<const LoadedSystem> system,
-      SystemFor(*model, {}, known.num_inference_steps, from.num_samples, token.get()));
+      FoundOrMade(model->model->FindForGradients({}, known.num_inference_steps, from.num_samples),
+                  *model, known.num_inference_steps, token.get()));
   if (system->backward_limits() == nullptr)
     return absl::UnimplementedError(
         "no gradients: set gradients in the engine's options, and a backend that has them");

@@ -232,7 +232,8 @@ double CrossEntropy(std::span<const float> outputs, int32_t label, std::span<flo
     const double share = std::exp(outputs[j] - largest) / sum;
     cotangents[j] = static_cast<float>(share - (static_cast<int32_t>(j) == label ? 1 : 0));
   }
-  return std::log(sum) + largest - outputs[static_cast<size_t>(label)];
+  // Large outputs are near one another here, and leave the sum its digits.
+  return std::log(sum) - (outputs[static_cast<size_t>(label)] - largest);
 }
 
 }  // namespace

@@ -63,7 +63,11 @@ absl::StatusOr<BackwardOptions> WayBack::Resolve(const LoadedSystem& system, int
   if (input_.plans_way) {
     const std::optional<PlanWays>& ways = system.plan().Lookup(num_samples).ways;
     const bool parallel = ways.has_value() && ways->way == BackwardWay::kParallel;
-    if (parallel && limits->parallel) wanted.way = BackwardWay::kParallel;
+    if (parallel && limits->parallel) {
+      wanted.way = BackwardWay::kParallel;
+    } else {
+      wanted.shooting_interval = 0;  // of the way that was not taken
+    }
   }
   absl::StatusOr<BackwardOptions> resolved = ResolveBackward(wanted, *limits, num_steps);
   if (resolved.ok()) return resolved;

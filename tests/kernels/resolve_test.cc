@@ -346,7 +346,7 @@ TEST(ResolveBackwardTest, AnOpenIntervalIsTheRootOfTheSteps) {
   EXPECT_EQ(ResolveBackward(Parallel(0), {.min_shooting_interval = 64}, 1000).value(),
             Parallel(64));
   EXPECT_EQ(ResolveBackward(Parallel(1000), {}, 1000).value(), Parallel(1000));
-  EXPECT_EQ(ResolveBackward({.shooting_interval = 7}, {}, 1000).value(), BackwardOptions{});
+  EXPECT_EQ(ResolveBackward({}, {}, 1000).value(), BackwardOptions{});
 }
 
 TEST(ResolveBackwardTest, RefusesWhatDoesNotFit) {
@@ -356,6 +356,8 @@ TEST(ResolveBackwardTest, RefusesWhatDoesNotFit) {
                   StatusCode::kInvalidArgument,
                   "shooting_interval: expected a value in [0, 1000], got ");
   }
+  ExpectError(ResolveBackward({.shooting_interval = 7}, {}, 1000), StatusCode::kInvalidArgument,
+              "shooting_interval: expected 0 for the sequential way, got 7");
   ExpectError(ResolveBackward(Parallel(3), {.min_shooting_interval = 4}, 1000),
               StatusCode::kInvalidArgument,
               "shooting_interval: expected a value in [4, 1000], got 3");
