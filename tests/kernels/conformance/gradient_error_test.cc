@@ -208,7 +208,7 @@ TEST(GradientErrorTest, FollowsTheErrorOfTheStates) {
 // Of many gradients some are beyond, by whatever factor: it is no bound. Kinks that errors have
 // crossed show almost as often as curvature does.
 TEST(GradientErrorTest, IsSeldomWrong) {
-  const int64_t wanted = WantedGradients() / 5;
+  const int64_t wanted = std::max<int64_t>(400, WantedGradients() / 20);
   EXPECT_LE(200 * FollowErrors(true, 1e-3, wanted).beyond, wanted);
   EXPECT_LE(200 * FollowErrors(false, 1e-3, wanted).beyond, wanted);
   EXPECT_LE(200 * FollowErrors(false, 1e-5, wanted).beyond, wanted);
