@@ -15,10 +15,13 @@ TEST(SolverOptionsTest, EveryOptionInTheTableIsAField) {
   }
 }
 
-TEST(SolverOptionsTest, EveryFieldButReturnTrajectoryIsInTheTable) {
+// Flags of their own ask for trajectories and keep them.
+TEST(SolverOptionsTest, EveryFieldButThoseOfTrajectoriesIsInTheTable) {
   const auto* type = v1::SolverOptions::descriptor();
+  for (const char* name : {"return_trajectory", "keep_trajectory"})
+    EXPECT_NE(type->FindFieldByName(name), nullptr) << name;
 
-  EXPECT_EQ(SolverOptionTexts().size() + 1, static_cast<size_t>(type->field_count()));
+  EXPECT_EQ(SolverOptionTexts().size() + 2, static_cast<size_t>(type->field_count()));
 }
 
 TEST(SolverOptionsTest, ParsesARowOnTopOfTheBase) {

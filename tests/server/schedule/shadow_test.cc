@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <thread>
 
@@ -219,75 +220,75 @@ OwnedBackwardSample NewBackwardSample() {
   return sample;
 }
 
-class BackwardShadowTest : public ShadowTest {
- protected:
-  BackwardShadowTest() { fake_->backward_limits_.emplace(); }
+// A sampler that measures one pair of ways back, of a fake model that a test sets up before.
+struct BackwardRig {
+  BackwardRig() { fake->backward_limits_.emplace(); }
 
-  std::string PairOf(const std::string& name, const std::string& way) {
-    return "deeppcr_" + name + "{method=\"Gradient\",model=\"m\",solver=\"" + way +
+  // Returns the metrics once the pair has come to this outcome, and nothing runs any more.
+  std::string Measure(const BackwardOptions& way, const std::string& outcome) {
+    const auto model = std::make_shared<ServedModel>("m", 1, fake, metrics.ForModel("m", 1));
+    sampler.OfferBack(model, {.solver = "newton", .num_steps = 8}, way, NewBackwardSample());
+    const std::string wanted = "deeppcr_shadow_runs_total{outcome=\"" + outcome + "\"} 1\n";
+    for (int i = 0; i < 2000 && metrics.Text().find(wanted) == std::string::npos; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    batcher.Shutdown();
+    EXPECT_THAT(metrics.Text(), HasSubstr(wanted));
+    return metrics.Text();
+  }
+  static std::string PairOf(const std::string& name, std::string_view way) {
+    return "deeppcr_" + name + "{method=\"Gradient\",model=\"m\",solver=\"" + std::string(way) +
            "\",version=\"1\"} ";
   }
 
-  const ResolvedOptions solve_ = {.solver = "newton", .num_steps = 8};
+  Metrics metrics{{"sequential", "newton"}, "v", "d", "b"};
+  Batcher batcher{{.schedule = {.workers = 1}}};
+  std::shared_ptr<FakeModel> fake = std::make_shared<FakeModel>();
+  ShadowSampler sampler{1, batcher, metrics};
 };
 
-TEST_F(BackwardShadowTest, PairsEitherWayWithTheOther) {
-  for (const BackwardWay way : {BackwardWay::kSequential, BackwardWay::kParallel}) {
-    ShadowSampler sampler(1, batcher_, metrics_);  // without a rest after the first pair
-    fake_->back_value = 3;
-    sampler.OfferBack(model_, solve_, {.way = way, .shooting_interval = 4}, NewBackwardSample());
-    const std::string name(ToString(way));
-    ASSERT_TRUE(WaitForText(PairOf("speedup_ratio_count", name) + "1\n")) << metrics_.Text();
-    ASSERT_TRUE(WaitForText(PairOf("shadow_relative_error_sum", name) + "0\n"));
-    ASSERT_TRUE(WaitForText(PairOf("shadow_relative_error_count", name) + "1\n"));
-  }
-  // Both ways, once to warm up and once for the time, of each pair.
-  std::vector<BackwardWay> ways;
-  for (const auto& run : fake_->ways_back()) {
-    ways.push_back(run.options.way);
-    EXPECT_THAT(run.samples, ElementsAre(1));
-  }
+TEST(BackwardShadowTest, PairsEitherWayWithTheOther) {
   const auto s = BackwardWay::kSequential, p = BackwardWay::kParallel;
-  EXPECT_THAT(ways, ElementsAre(s, p, s, p, s, p, s, p));
-  EXPECT_EQ(fake_->ways_back()[1].options.shooting_interval, 3) << "the root of 8 steps";
-  EXPECT_EQ(fake_->ways_back()[5].options.shooting_interval, 4) << "that of the request";
-  EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_shadow_runs_total{outcome=\"measured\"} 2\n"));
+  for (const BackwardWay way : {s, p}) {
+    BackwardRig rig;
+    rig.fake->back_value = 3;
+    const std::string text = rig.Measure({.way = way, .shooting_interval = 4}, "measured");
+    EXPECT_THAT(text, HasSubstr(rig.PairOf("speedup_ratio_count", ToString(way)) + "1\n"));
+    EXPECT_THAT(text, HasSubstr(rig.PairOf("shadow_relative_error_count", ToString(way)) + "1\n"));
+    EXPECT_THAT(text, HasSubstr(rig.PairOf("shadow_relative_error_sum", ToString(way)) + "0\n"));
+    // Both ways, once to warm up and once for the time.
+    std::vector<BackwardWay> ways;
+    for (const auto& run : rig.fake->ways_back()) {
+      ways.push_back(run.options.way);
+      EXPECT_THAT(run.samples, ElementsAre(1));
+    }
+    EXPECT_THAT(ways, ElementsAre(s, p, s, p));
+    EXPECT_EQ(rig.fake->ways_back()[1].options.shooting_interval, way == p ? 4 : 3)
+        << "that of the request, or the root of 8 steps";
+  }
 }
 
-TEST_F(BackwardShadowTest, ADifferenceIsRelativeToTheSequentialGradient) {
-  ShadowSampler sampler(1, batcher_, metrics_);
-  fake_->back_value = 4;
-  fake_->parallel_excess = 1;
-  sampler.OfferBack(model_, solve_, {}, NewBackwardSample());
-  EXPECT_TRUE(WaitForText(PairOf("shadow_relative_error_sum", "sequential") + "0.25\n"))
-      << metrics_.Text();
+TEST(BackwardShadowTest, ADifferenceIsRelativeToTheSequentialGradient) {
+  BackwardRig rig;
+  rig.fake->back_value = 4;
+  rig.fake->parallel_excess = 1;
+  EXPECT_THAT(rig.Measure({}, "measured"),
+              HasSubstr(rig.PairOf("shadow_relative_error_sum", "sequential") + "0.25\n"));
 }
 
-TEST_F(BackwardShadowTest, GradientsThatAreNotFiniteOrNotThereAreNoneToCompare) {
-  fake_->back_value = std::numeric_limits<float>::infinity();
-  ShadowSampler first(1, batcher_, metrics_);
-  first.OfferBack(model_, solve_, {}, NewBackwardSample());
-  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 1\n"));
-
-  fake_->back_value = 1;
-  fake_->back_status = absl::UnavailableError("the device has failed");
-  ShadowSampler second(1, batcher_, metrics_);
-  second.OfferBack(model_, solve_, {}, NewBackwardSample());
-  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 2\n"));
-
-  fake_->backward_limits_->parallel = false;
-  ShadowSampler third(1, batcher_, metrics_);
-  third.OfferBack(model_, solve_, {}, NewBackwardSample());
-  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 3\n"));
-
-  fake_->backward_limits_.reset();
-  ShadowSampler fourth(1, batcher_, metrics_);
-  fourth.OfferBack(model_, solve_, {}, NewBackwardSample());
-  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"interrupted\"} 1\n"));
-  EXPECT_THAT(metrics_.Text(), ::testing::Not(HasSubstr("deeppcr_speedup_ratio_count")));
+TEST(BackwardShadowTest, GradientsThatAreNotFiniteOrNotThereAreNoneToCompare) {
+  const std::pair<const char*, std::function<void(FakeModel*)>> faults[] = {
+      {"failed", [](auto* fake) { fake->back_value = std::numeric_limits<float>::infinity(); }},
+      {"failed", [](auto* fake) { fake->back_status = absl::UnavailableError("no device"); }},
+      {"failed", [](auto* fake) { fake->backward_limits_->parallel = false; }},
+      {"interrupted", [](auto* fake) { fake->backward_limits_.reset(); }}};
+  for (const auto& [outcome, fault] : faults) {
+    BackwardRig rig;
+    fault(rig.fake.get());
+    EXPECT_THAT(rig.Measure({}, outcome), ::testing::Not(HasSubstr("deeppcr_speedup_ratio_count")));
+  }
 }
 
-TEST_F(BackwardShadowTest, TakesTheFirstSampleOfARequest) {
+TEST(BackwardShadowTest, TakesTheFirstSampleOfARequest) {
   const std::vector<float> inputs = {1, 2, 3, 4}, states = {5, 6, 7, 8}, seeds = {9, 10, 11, 12};
   std::vector<float> gradients(4);
   BackwardItem item{.samples = {.num_samples = 2, .inputs = inputs},
