@@ -37,6 +37,7 @@ CORPUS = {
     "accepted-f4": npy(),
     "accepted-f8": npy("<f8", "(1,)", struct.pack("<d", 0.1)),
     "accepted-i8": npy("<i8", "(2, 1)", struct.pack("<2q", -1, 2**53 + 1)),
+    "accepted-i8-between-floats": npy("<i8", "(1,)", struct.pack("<q", 0x7d20004000000007)),
     "accepted-u1": npy("|u1", "(3,)", b"\x00\x7f\xff"),
     "accepted-version-2": npy(version=2),
     "accepted-scalar": npy(shape="()", data=struct.pack("<f", 3)),
