@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/base/finite.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/training/noise_streams.h"
@@ -34,9 +35,12 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
+// Of a number that is computed with as float, and multiplied by others.
 absl::Status CheckAtLeast(std::string_view name, double value, double least) {
-  if (value >= least && std::isfinite(value)) return absl::OkStatus();
-  return InvalidArgument(name, ": expected a finite number of at least ", least, ", got ", value);
+  constexpr double kMost = 1e30;
+  if (value >= least && value <= kMost) return absl::OkStatus();
+  return InvalidArgument(name, ": expected a finite number of at least ", least, " and at most ",
+                         kMost, ", got ", value);
 }
 absl::Status CheckShare(std::string_view name, double value) {
   if (value >= 0 && value < 1) return absl::OkStatus();
@@ -180,10 +184,8 @@ absl::Status Trainer::RunSamples(const Dataset& data, std::span<const int64_t> s
     AddLosses(data, samples, of_batch, sums);
   }
   if (report == nullptr) return absl::OkStatus();
-  if (!std::isfinite(sums->loss)) {
-    report->outcome = StepOutcome::kNonFiniteLoss;
-    return absl::OkStatus();
-  }
+  if (!std::isfinite(sums->loss)) report->outcome = StepOutcome::kNonFiniteLoss;
+  if (report->outcome != StepOutcome::kUpdated) return absl::OkStatus();
   const Stopwatch watch(&seconds->backward);
   DEEPPCR_ASSIGN_OR_RETURN(
       const bool finite,
@@ -193,7 +195,8 @@ absl::Status Trainer::RunSamples(const Dataset& data, std::span<const int64_t> s
 }
 
 // Samples that are computed together follow one another in the order of the batch, and so do their
-// terms in every sum.
+// terms in every sum. A batch that gives no update is summed to its end all the same: how many
+// samples are computed together must not be seen in its loss.
 absl::Status Trainer::FormGradient(std::span<const int64_t> batch, StepReport* report) {
   std::ranges::fill(gradient_, 0.0F);
   Sums sums;
@@ -203,7 +206,6 @@ absl::Status Trainer::FormGradient(std::span<const int64_t> batch, StepReport* r
     const size_t count = std::min(together, batch.size() - first);
     DEEPPCR_RETURN_IF_ERROR(
         RunSamples(data_, batch.subspan(first, count), std::ssize(batch), &sums, report));
-    if (report->outcome != StepOutcome::kUpdated) break;
   }
   report->loss = sums.loss / n;
   if (options_.loss == LossKind::kCrossEntropy)
@@ -225,7 +227,7 @@ void Trainer::Update(StepReport* report) {
 }
 
 absl::StatusOr<StepReport> Trainer::Step() {
-  if (skips_in_a_row_ >= kMostSkipsInARow)
+  if (diverged())
     return absl::FailedPreconditionError(
         StrCat("training has diverged: loss or gradient of the last ", kMostSkipsInARow,
                " steps was not finite; the parameters are those before them (a smaller "
@@ -240,7 +242,7 @@ absl::StatusOr<StepReport> Trainer::Step() {
   DEEPPCR_RETURN_IF_ERROR(FormGradient(BatchOf(step_), &report));
   Update(&report);
   ++step_;
-  losses_.push_back(static_cast<float>(report.loss));
+  losses_.push_back(NarrowToFloat(report.loss));
   return report;
 }
 

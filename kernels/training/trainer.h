@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/base/cancel_token.h"
 #include "kernels/model/config.h"
 #include "kernels/training/dataset.h"
 #include "kernels/training/loss.h"
@@ -39,6 +40,7 @@ struct TrainerOptions {
 };
 
 // What became of a step. One that was skipped has changed no parameter and no moment.
+// kNonFiniteGradient: or the update would have made one of them not finite.
 enum class StepOutcome : uint8_t { kUpdated, kNonFiniteLoss, kNonFiniteGradient };
 // "updated", "non_finite_loss", "non_finite_gradient".
 std::string_view ToString(StepOutcome outcome);
@@ -47,7 +49,7 @@ struct StepReport {
   int64_t step = 0;   // counted from 1
   int64_t epoch = 0;  // counted from 0
   StepOutcome outcome = StepOutcome::kUpdated;
-  double loss = 0;                 // mean over the batch, before the update
+  double loss = 0;                 // mean over the batch, before the update; of a skipped one, too
   std::optional<double> accuracy;  // of cross_entropy, over the batch
   double gradient_norm = 0;        // before clipping
   double learning_rate = 0;
@@ -85,14 +87,21 @@ class Trainer {
   const ParameterLayout& layout() const { return layout_; }
   std::string_view device() const { return system_->device(); }
   int64_t steps_per_epoch() const { return (data_.num_samples - 1) / options_.batch_size + 1; }
-  int64_t step() const { return step_; }  // steps done
+  int64_t step() const { return step_; }                                  // steps done
+  int64_t skipped() const { return step_ - optimizer_.state().updates; }  // of them
   bool finished() const { return step_ == options_.num_steps; }
+  bool diverged() const { return skips_in_a_row_ >= kMostSkipsInARow; }
 
-  // Takes the next step. Precondition: !finished(). Errors: kFailedPrecondition where
-  // kMostSkipsInARow steps in a row were skipped; as TrainingSystem.
+  // Has the token, which may be null, end steps and evaluations early: between two steps of the
+  // recurrence, so that a fired token is obeyed at once however long a step takes.
+  void StopBy(const CancelToken* token) { system_->StopBy(token); }
+
+  // Takes the next step. Precondition: !finished(). Errors: kFailedPrecondition where the run has
+  // diverged; kCancelled where the token has fired, and the step is as if it had not begun; as
+  // TrainingSystem.
   absl::StatusOr<StepReport> Step();
 
-  // The mean loss of other data that fits the model.
+  // The mean loss of other data that fits the model. Errors: kCancelled where the token has fired.
   absl::StatusOr<Evaluation> Evaluate(const Dataset& data);
 
   TrainerState state() const;
