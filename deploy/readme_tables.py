@@ -23,7 +23,8 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-READMES = [ROOT / 'README.md', ROOT / 'tests/bench/README.md', ROOT / 'tests/gpu/README.md']
+READMES = [ROOT / 'README.md', ROOT / 'deploy/models/README.md', ROOT / 'tests/bench/README.md',
+           ROOT / 'tests/gpu/README.md']
 BLOCK = re.compile(r'(<!-- measured: ([\w-]+)((?:; [^;>]+? = [^;>]+?)*) -->\n)(.*?)'
                    r'(<!-- end measured -->)', re.DOTALL)
 NOT_MEASURED = 'Not yet measured.\n'

@@ -37,7 +37,7 @@ struct TrainFlags {
   std::string loss = "cross_entropy", optimizer = "adamw", schedule = "cosine";
   std::string initialization, way = "sequential";  // initialization empty: by the model type
   std::optional<double> gain;                      // none: by the model type
-  int64_t epochs = 10, steps = 0;
+  int64_t epochs = 10, steps = 0, warm_start_mib = 0;
   training::TrainerOptions trainer;
   RunOptions run = {.checkpoint_every = 200};
 };
@@ -90,6 +90,12 @@ void AddStepFlags(CLI::App* app, TrainFlags* flags) {
                   "the same of the input and output layers")
       ->capture_default_str()
       ->type_name("X");
+  app->add_option(
+         "--split_state", options.split_state,
+         "the input layer writes the first N elements of the state, the output layer reads "
+         "the others; 0: both all")
+      ->capture_default_str()
+      ->type_name("N");
 }
 
 void AddOptimizerFlags(CLI::App* app, TrainFlags* flags) {
@@ -127,6 +133,12 @@ void AddRunFlags(CLI::App* app, TrainFlags* flags) {
       ->capture_default_str()
       ->check(CLI::Range(1e-7, 0.1))
       ->type_name("X");
+  app->add_option("--warm_start_mib", flags->warm_start_mib,
+                  "newton of parallel begins with the trajectory that the sample had an epoch ago, "
+                  "if those of all samples take at most so much memory; 0: with a constant one")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, training::kMostWarmStartBytes >> 20))
+      ->type_name("N");
   app->add_option("--threads", system.num_threads, "0 for one per core; the result is the same")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024))
@@ -188,6 +200,7 @@ absl::Status ReadNames(const ModelConfig& config, TrainFlags* flags) {
                            IsSecond("way", flags->way, "sequential", "parallel"));
   options.system.way = parallel ? BackwardWay::kParallel : BackwardWay::kSequential;
   options.initialization.seed = options.seed;
+  options.warm_start_bytes = flags->warm_start_mib << 20;
   if (flags->run.checkpoint.empty())
     flags->run.checkpoint = flags->destination.model + ".checkpoint.safetensors";
   return absl::OkStatus();
@@ -214,6 +227,7 @@ absl::StatusOr<json> FingerprintOf(const TrainFlags& flags, const std::string& c
               {"init", flags.initialization},
               {"gain", options.initialization.layer_gain},
               {"outer_gain", options.initialization.outer_gain},
+              {"split_state", options.split_state},
               {"optimizer", flags.optimizer},
               {"learning_rate", options.schedule.peak},
               {"warmup_steps", options.schedule.warmup_steps},
@@ -227,7 +241,8 @@ absl::StatusOr<json> FingerprintOf(const TrainFlags& flags, const std::string& c
               {"clip_norm", optimizer.clip_norm},
               {"way", flags.way},
               {"shooting_interval", options.system.shooting_interval},
-              {"rtol", options.system.rtol}};
+              {"rtol", options.system.rtol},
+              {"warm_start_mib", flags.warm_start_mib}};
   return run;
 }
 
@@ -239,18 +254,24 @@ int64_t NumSteps(const TrainFlags& flags, int64_t num_samples) {
   return std::min(flags.epochs, training::kMostSteps + 1) * steps_per_epoch;
 }
 
+void AppendEvaluation(std::string_view what, const std::optional<training::Evaluation>& evaluation,
+                      std::string* text) {
+  if (!evaluation.has_value()) return;
+  absl::StrAppendFormat(text, "; %s: loss %.4g", what, evaluation->loss);
+  if (evaluation->accuracy.has_value())
+    absl::StrAppendFormat(text, ", accuracy %.2f %%", 100 * *evaluation->accuracy);
+}
+
 std::string SummaryText(const training::Trainer& trainer, int64_t steps, double seconds,
-                        const std::optional<training::Evaluation>& evaluation) {
+                        const TrainRun& run) {
   std::string text = StrCat(steps, " steps on ", trainer.device(), " in ", FormatSeconds(seconds));
   if (steps > 0)
     absl::StrAppend(&text, ", ", FormatSeconds(seconds / static_cast<double>(steps)), " each");
   if (trainer.skipped() > 0)
     absl::StrAppend(&text, "; ", trainer.skipped(), " of the run's ", trainer.step(),
                     " steps were skipped");
-  if (!evaluation.has_value()) return text;
-  absl::StrAppendFormat(&text, "; held out: loss %.4g", evaluation->loss);
-  if (evaluation->accuracy.has_value())
-    absl::StrAppendFormat(&text, ", accuracy %.2f %%", 100 * *evaluation->accuracy);
+  AppendEvaluation("held out", run.last_evaluation(), &text);
+  AppendEvaluation("layers bypassed", run.bypassed(), &text);
   return text;
 }
 
@@ -321,7 +342,7 @@ absl::StatusOr<int> Train(TrainFlags flags) {
   DEEPPCR_ASSIGN_OR_RETURN(const int signal, run.Run());
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   const std::string summary =
-      SummaryText(*trainer, trainer->step() - first_step, seconds.count(), run.last_evaluation());
+      SummaryText(*trainer, trainer->step() - first_step, seconds.count(), run);
   if (signal != 0) {
     absl::FPrintF(stderr, "%s\ninterrupted after step %d of %d, saved in %s: --resume goes on\n",
                   summary, trainer->step(), flags.run.num_steps, flags.run.checkpoint);

@@ -138,6 +138,7 @@ absl::StatusOr<int> TrainRun::Run() {
   // An evaluation in which the run was interrupted comes first.
   absl::Status status = EvaluationIsDue() ? Evaluate() : absl::OkStatus();
   while (status.ok() && !trainer_.finished()) status = Advance();
+  if (status.ok() && validation_ != nullptr) status = EvaluateBypassed();
   line_.Clear();
   const int signal = absl::IsCancelled(status) ? signals_->signal() : 0;
   if (signal != 0) status = absl::OkStatus();
@@ -186,6 +187,14 @@ absl::Status TrainRun::Evaluate() {
   evaluations_.push_back({.step = trainer_.step(), .evaluation = evaluation});
   saved_step_ = -1;
   Log(ToJson(evaluations_.back()));
+  return absl::OkStatus();
+}
+
+absl::Status TrainRun::EvaluateBypassed() {
+  DEEPPCR_ASSIGN_OR_RETURN(bypassed_, trainer_.EvaluateBypassed(*validation_));
+  json line = {{"step", trainer_.step()}, {"bypassed_loss", NumberOrNull(bypassed_->loss)}};
+  if (bypassed_->accuracy.has_value()) line["bypassed_accuracy"] = *bypassed_->accuracy;
+  Log(line);
   return absl::OkStatus();
 }
 

@@ -76,11 +76,15 @@ class TrainRun {
 
   // The last evaluation, if there was any.
   std::optional<training::Evaluation> last_evaluation() const;
+  // What the trained model makes of the validation data without its layers
+  // (Trainer::EvaluateBypassed); of a run that finished.
+  const std::optional<training::Evaluation>& bypassed() const { return bypassed_; }
 
  private:
   absl::Status Advance();
   bool EvaluationIsDue() const;
   absl::Status Evaluate();
+  absl::Status EvaluateBypassed();
   absl::Status Save();
   absl::Status SaveAtEnd(int signal);
   void Log(const nlohmann::json& line);
@@ -98,6 +102,7 @@ class TrainRun {
   const training::Dataset* const validation_;
   const nlohmann::json fingerprint_;
   std::vector<training::EvaluationRecord> evaluations_;
+  std::optional<training::Evaluation> bypassed_;
   std::unique_ptr<std::FILE, CloseFile> log_;
   std::optional<FileLock> lock_;
   std::optional<SignalsStopRun> signals_;

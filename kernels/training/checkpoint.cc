@@ -29,7 +29,7 @@ constexpr std::string_view kFormat = "deeppcr checkpoint 1";
 constexpr std::string_view kChecksumName = "sha256";
 constexpr int64_t kMaxStateBytes = int64_t{256} << 20;
 constexpr int64_t kMaxCheckpointBytes =
-    3 * kMostParameters * int64_t{sizeof(float)} + 2 * kMaxStateBytes;
+    3 * kMostParameters * int64_t{sizeof(float)} + 2 * kMaxStateBytes + 2 * kMostWarmStartBytes;
 
 // JSON has no number for what is not finite: null.
 json NumberOrNull(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
@@ -129,6 +129,20 @@ absl::Status ReadFloats(const Tensors& tensors, std::string_view name, std::vect
   return absl::OkStatus();
 }
 
+absl::Status ReadTrajectories(const Tensors& tensors, KeptTrajectories* trajectories) {
+  if (tensors.Find("trajectories") == nullptr && tensors.Find("kept") == nullptr)
+    return absl::OkStatus();
+  DEEPPCR_RETURN_IF_ERROR(ReadFloats(tensors, "trajectories", &trajectories->states));
+  DEEPPCR_ASSIGN_OR_RETURN(const TensorEntry* kept, Find(tensors, "kept", Dtype::kU8));
+  for (const std::byte value : kept->data)
+    trajectories->kept.push_back(std::to_integer<uint8_t>(value));
+  if (std::ranges::any_of(trajectories->kept, [](uint8_t value) { return value > 1; }))
+    return InvalidArgument("tensor \"kept\": expected 0 or 1");
+  if (!AllFinite(trajectories->states))
+    return InvalidArgument("tensor \"trajectories\": expected finite values");
+  return absl::OkStatus();
+}
+
 absl::Status ReadVectors(const Tensors& tensors, TrainerState* state) {
   DEEPPCR_RETURN_IF_ERROR(ReadFloats(tensors, "losses", &state->losses));
   for (const auto& [name, values] : {std::pair{"parameters", &state->optimizer.parameters},
@@ -141,16 +155,6 @@ absl::Status ReadVectors(const Tensors& tensors, TrainerState* state) {
   if (std::ranges::any_of(state->optimizer.second, [](float x) { return x < 0; }))
     return InvalidArgument("tensor \"second\": expected means of squares, got one below zero");
   return absl::OkStatus();
-}
-
-absl::StatusOr<Checkpoint> Parse(std::string_view bytes) {
-  DEEPPCR_ASSIGN_OR_RETURN(const Tensors tensors, ParseSafetensors(bytes));
-  DEEPPCR_ASSIGN_OR_RETURN(const TensorEntry* state, Find(tensors, "state", Dtype::kU8));
-  Checkpoint checkpoint;
-  DEEPPCR_RETURN_IF_ERROR(ReadState(
-      {reinterpret_cast<const char*>(state->data.data()), state->data.size()}, &checkpoint));
-  DEEPPCR_RETURN_IF_ERROR(ReadVectors(tensors, &checkpoint.state));
-  return checkpoint;
 }
 
 // Of names and bytes, in the order of the names.
@@ -180,7 +184,18 @@ absl::Status CheckChecksum(std::string_view bytes) {
 
 }  // namespace
 
-absl::Status WriteCheckpoint(const std::string& path, const Checkpoint& checkpoint) {
+absl::StatusOr<Checkpoint> ParseCheckpoint(std::string_view bytes) {
+  DEEPPCR_ASSIGN_OR_RETURN(const Tensors tensors, ParseSafetensors(bytes));
+  DEEPPCR_ASSIGN_OR_RETURN(const TensorEntry* state, Find(tensors, "state", Dtype::kU8));
+  Checkpoint checkpoint;
+  DEEPPCR_RETURN_IF_ERROR(ReadState(
+      {reinterpret_cast<const char*>(state->data.data()), state->data.size()}, &checkpoint));
+  DEEPPCR_RETURN_IF_ERROR(ReadVectors(tensors, &checkpoint.state));
+  DEEPPCR_RETURN_IF_ERROR(ReadTrajectories(tensors, &checkpoint.state.trajectories));
+  return checkpoint;
+}
+
+absl::StatusOr<std::string> FormatCheckpoint(const Checkpoint& checkpoint) {
   const std::string text = StateJson(checkpoint).dump();
   const OptimizerState& optimizer = checkpoint.state.optimizer;
   const auto floats = [](std::string name, const std::vector<float>& values) {
@@ -192,6 +207,14 @@ absl::Status WriteCheckpoint(const std::string& path, const Checkpoint& checkpoi
       floats("first", optimizer.first),
       floats("second", optimizer.second),
       floats("losses", checkpoint.state.losses)};
+  const KeptTrajectories& trajectories = checkpoint.state.trajectories;
+  if (!trajectories.kept.empty()) {
+    tensors.push_back(floats("trajectories", trajectories.states));
+    tensors.push_back({"kept",
+                       Dtype::kU8,
+                       {std::ssize(trajectories.kept)},
+                       std::as_bytes(std::span(trajectories.kept))});
+  }
   std::map<std::string_view, std::span<const std::byte>> summed;
   for (const WrittenTensor& tensor : tensors) summed.emplace(tensor.name, tensor.data);
   DEEPPCR_ASSIGN_OR_RETURN(const std::string checksum, Checksum(summed));
@@ -199,12 +222,17 @@ absl::Status WriteCheckpoint(const std::string& path, const Checkpoint& checkpoi
                      Dtype::kU8,
                      {std::ssize(checksum)},
                      std::as_bytes(std::span(checksum))});
-  return WriteFileAtomically(path, SafetensorsFile(tensors));
+  return SafetensorsFile(tensors);
+}
+
+absl::Status WriteCheckpoint(const std::string& path, const Checkpoint& checkpoint) {
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, FormatCheckpoint(checkpoint));
+  return WriteFileAtomically(path, bytes);
 }
 
 absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxCheckpointBytes));
-  absl::StatusOr<Checkpoint> checkpoint = Parse(bytes);
+  absl::StatusOr<Checkpoint> checkpoint = ParseCheckpoint(bytes);
   // Comes last: what is wrong in itself is named before.
   const absl::Status whole = checkpoint.ok() ? CheckChecksum(bytes) : checkpoint.status();
   if (!whole.ok()) return WithContext(whole, path);

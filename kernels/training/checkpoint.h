@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,8 +29,12 @@ struct Checkpoint {
 };
 
 // A checkpoint is one safetensors file: `state`, JSON as bytes; `parameters`, `first` and `second`,
-// the vectors of the optimiser; `losses`, of the steps done; `sha256`, a checksum of them all.
-//
+// the vectors of the optimiser; `losses`, of the steps done; where a run keeps trajectories,
+// `trajectories` and `kept`; `sha256`, a checksum of them all, which ParseCheckpoint does not ask
+// for. Errors: kInvalidArgument saying what was expected, what came; kInternal as Sha256Hex.
+absl::StatusOr<Checkpoint> ParseCheckpoint(std::string_view bytes);
+absl::StatusOr<std::string> FormatCheckpoint(const Checkpoint& checkpoint);
+
 // Replaces the file at once (WriteFileAtomically): whenever a process ends, even in here, the file
 // is this checkpoint or the one before. Errors: as WriteFileAtomically.
 absl::Status WriteCheckpoint(const std::string& path, const Checkpoint& checkpoint);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/training/parameters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -103,6 +104,20 @@ ParameterSums ParameterLayout::SumsOf(std::span<float> gradients) const {
           .encode_bias = at(kInputBias),
           .decode_weight = at(kOutputWeight),
           .decode_bias = at(kOutputBias)};
+}
+
+void SplitState(const ParameterLayout& layout, int64_t first_read, std::span<float> values) {
+  if (first_read == 0) return;
+  const auto of = [&](size_t tensor) {
+    const ParameterTensor& found = layout.tensors()[tensor];
+    return values.subspan(found.offset, found.size);
+  };
+  const int64_t input_dim = layout.tensors()[kInputWeight].fan_in;
+  std::ranges::fill(of(kInputWeight).subspan(first_read * input_dim), 0.0F);
+  std::ranges::fill(of(kInputBias).subspan(first_read), 0.0F);
+  const int64_t dim = layout.tensors()[kOutputWeight].fan_in;
+  for (std::span<float> rows = of(kOutputWeight); !rows.empty(); rows = rows.subspan(dim))
+    std::ranges::fill(rows.first(first_read), 0.0F);
 }
 
 std::vector<float> InitialParameters(const ParameterLayout& layout,

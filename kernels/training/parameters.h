@@ -63,6 +63,12 @@ struct Initialization {
   uint64_t seed = 1;
 };
 
+// Divides the state between the outer layers: zeroes what lets the input layer write elements from
+// `first_read` on, and the output layer read those below, in parameters or their gradients. With
+// both an optimiser leaves the zeros as they are, and the output layer sees of an input only what
+// the layers between have carried across. 0: changes nothing.
+void SplitState(const ParameterLayout& layout, int64_t first_read, std::span<float> values);
+
 // A function of layout and initialization alone.
 std::vector<float> InitialParameters(const ParameterLayout& layout,
                                      const Initialization& initialization);

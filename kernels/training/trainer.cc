@@ -24,14 +24,13 @@ class Stopwatch {
  public:
   explicit Stopwatch(double* seconds) : seconds_(seconds) {}
   ~Stopwatch() {
-    if (seconds_ == nullptr) return;
     *seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
  private:
-  double* const seconds_;  // null: nobody asks
+  double* const seconds_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
@@ -74,6 +73,35 @@ absl::Status CheckOptions(const TrainerOptions& options) {
   return status;
 }
 
+// Of what newton begins with, where anything is kept.
+absl::Status CheckWarmStart(const TrainerOptions& options, const ModelConfig& config,
+                            int64_t num_samples) {
+  if (options.warm_start_bytes == 0) return absl::OkStatus();
+  if (options.warm_start_bytes < 0 || options.warm_start_bytes > kMostWarmStartBytes)
+    return InvalidArgument("warm_start: expected 0 .. ", kMostWarmStartBytes, " bytes, got ",
+                           options.warm_start_bytes);
+  const double floats = static_cast<double>(num_samples) *
+                        static_cast<double>(config.num_layers + 1) *
+                        static_cast<double>(config.state_dim);
+  if (floats * sizeof(float) <= static_cast<double>(options.warm_start_bytes))
+    return absl::OkStatus();
+  return ResourceExhausted("warm_start: the trajectories of ", num_samples, " samples take ",
+                           floats * sizeof(float), " bytes; ", options.warm_start_bytes,
+                           " are allowed");
+}
+
+absl::Status CheckSplit(int64_t split, int64_t state_dim) {
+  if (split >= 0 && split < state_dim) return absl::OkStatus();
+  return InvalidArgument("split_state: expected 0 .. ", state_dim - 1, " (below state_dim), got ",
+                         split);
+}
+
+std::vector<float> FirstParameters(const ParameterLayout& layout, const TrainerOptions& options) {
+  std::vector<float> values = InitialParameters(layout, options.initialization);
+  SplitState(layout, options.split_state, values);
+  return values;
+}
+
 absl::Status CheckSizes(const ModelConfig& config, const ParameterLayout& layout) {
   if (layout.size() > kMostParameters)
     return ResourceExhausted("config: ", layout.size(), " parameters; at most ", kMostParameters,
@@ -106,7 +134,7 @@ Trainer::Trainer(const TrainerOptions& options, const ParameterLayout& layout, i
       layout_(layout),
       output_dim_(output_dim),
       data_(data),
-      optimizer_(layout, options.optimizer, InitialParameters(layout, options.initialization)),
+      optimizer_(layout, options.optimizer, FirstParameters(layout, options)),
       gradient_(layout.size()),
       inputs_(kTogether * data.input_dim),
       outputs_(kTogether * output_dim),
@@ -118,15 +146,24 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const ModelConfig& conf
   DEEPPCR_RETURN_IF_ERROR(CheckOptions(options));
   DEEPPCR_ASSIGN_OR_RETURN(const ParameterLayout layout, ParameterLayout::Of(config));
   DEEPPCR_RETURN_IF_ERROR(CheckSizes(config, layout));
+  DEEPPCR_RETURN_IF_ERROR(CheckSplit(options.split_state, config.state_dim));
   DEEPPCR_RETURN_IF_ERROR(CheckDataset(data, config.input_dim, config.output_dim, "training data"));
   if (data.labels.empty() != (options.loss == LossKind::kMse))
     return InvalidArgument("loss: ", ToString(options.loss), " takes ",
                            options.loss == LossKind::kMse ? "targets" : "labels",
                            "; the training data has ", data.labels.empty() ? "targets" : "labels");
+  DEEPPCR_RETURN_IF_ERROR(CheckWarmStart(options, config, data.num_samples));
   std::unique_ptr<Trainer> trainer(new Trainer(options, layout, config.output_dim, data));
   DEEPPCR_ASSIGN_OR_RETURN(
       trainer->system_,
       TrainingSystem::Create(layout, trainer->optimizer_.state().parameters, options.system));
+  if (options.warm_start_bytes > 0 && options.system.way == BackwardWay::kParallel) {
+    const int64_t size = trainer->system_->trajectory_size();
+    trainer->trajectories_.states.resize(data.num_samples * size);
+    trainer->trajectories_.kept.resize(data.num_samples);
+    trainer->guesses_.resize(kTogether * size);
+    trainer->taken_.resize(std::min(options.batch_size, data.num_samples) * size);
+  }
   return trainer;
 }
 
@@ -166,30 +203,80 @@ void Trainer::AddLosses(const Dataset& data, std::span<const int64_t> samples, i
   }
 }
 
-absl::Status Trainer::RunSamples(const Dataset& data, std::span<const int64_t> samples,
-                                 int64_t of_batch, Sums* sums, StepReport* report) {
-  StepReport::Seconds* const seconds = report == nullptr ? nullptr : &report->seconds;
-  TrainingSystem::ForwardCounts unasked;
+absl::Status Trainer::ForwardSamples(const Dataset& data, std::span<const int64_t> samples,
+                                     std::span<const float> guesses,
+                                     TrainingSystem::ForwardCounts* counts) {
   const auto n = std::ssize(samples);
-  const std::span<const float> inputs = std::span(inputs_).first(n * data.input_dim);
+  for (int64_t b = 0; b < n; ++b)
+    std::ranges::copy(data.InputsOf(samples[b]), inputs_.begin() + b * data.input_dim);
+  return system_->Forward(std::span(inputs_).first(n * data.input_dim), guesses,
+                          std::span(outputs_).first(n * output_dim_), counts);
+}
+
+bool Trainer::AreKept(std::span<const int64_t> samples) const {
+  const auto kept = [&](int64_t sample) { return trajectories_.kept[sample] != 0; };
+  return !trajectories_.kept.empty() && std::ranges::all_of(samples, kept);
+}
+
+std::span<const float> Trainer::GuessesOf(std::span<const int64_t> samples) {
+  const int64_t size = system_->trajectory_size();
+  for (size_t b = 0; b < samples.size(); ++b)
+    std::copy_n(trajectories_.states.begin() + samples[b] * size, size,
+                guesses_.begin() + static_cast<int64_t>(b) * size);
+  return std::span<const float>(guesses_).first(samples.size() * size);
+}
+
+void Trainer::TakeTrajectories(int64_t first, int64_t count) {
+  if (trajectories_.kept.empty()) return;
+  const int64_t size = system_->trajectory_size();
+  for (int64_t b = 0; b < count; ++b)
+    std::ranges::copy(system_->TrajectoryOf(b), taken_.begin() + (first + b) * size);
+}
+
+// One that is not finite could not be read from a checkpoint.
+void Trainer::KeepTrajectories(std::span<const int64_t> batch) {
+  if (trajectories_.kept.empty()) return;
+  const int64_t size = system_->trajectory_size();
+  for (size_t b = 0; b < batch.size(); ++b) {
+    const auto states = std::span<const float>(taken_).subspan(b * size, size);
+    const bool finite = AllFinite(states);
+    trajectories_.kept[batch[b]] = finite ? 1 : 0;
+    if (finite) std::ranges::copy(states, trajectories_.states.begin() + batch[b] * size);
+  }
+}
+
+void Trainer::BypassLayers(int64_t num_samples) {
+  const DenseSpec decode = layout_.SpecOf(optimizer_.state().parameters).decode;
+  for (int64_t b = 0; b < num_samples; ++b) {
+    const std::span<const float> state = system_->TrajectoryOf(b).first(decode.cols);
+    for (int64_t i = 0; i < output_dim_; ++i) {
+      const float* const row = decode.weight.data() + i * decode.cols;
+      double sum = decode.bias[i];
+      for (int64_t k = 0; k < decode.cols; ++k) sum += double{row[k]} * state[k];
+      outputs_[b * output_dim_ + i] = static_cast<float>(sum);
+    }
+  }
+}
+
+absl::Status Trainer::RunSamples(std::span<const int64_t> samples, int64_t of_batch, bool warm,
+                                 Sums* sums, StepReport* report) {
+  StepReport::Seconds& seconds = report->seconds;
   {
-    const Stopwatch watch(seconds == nullptr ? nullptr : &seconds->forward);
-    for (int64_t b = 0; b < n; ++b)
-      std::ranges::copy(data.InputsOf(samples[b]), inputs_.begin() + b * data.input_dim);
-    DEEPPCR_RETURN_IF_ERROR(system_->Forward(inputs, std::span(outputs_).first(n * output_dim_),
-                                             report == nullptr ? &unasked : &report->forward));
+    const Stopwatch watch(&seconds.forward);
+    const std::span<const float> guesses = warm ? GuessesOf(samples) : std::span<const float>();
+    DEEPPCR_RETURN_IF_ERROR(ForwardSamples(data_, samples, guesses, &report->forward));
   }
   {
-    const Stopwatch watch(seconds == nullptr ? nullptr : &seconds->loss);
-    AddLosses(data, samples, of_batch, sums);
+    const Stopwatch watch(&seconds.loss);
+    AddLosses(data_, samples, of_batch, sums);
   }
-  if (report == nullptr) return absl::OkStatus();
   if (!std::isfinite(sums->loss)) report->outcome = StepOutcome::kNonFiniteLoss;
   if (report->outcome != StepOutcome::kUpdated) return absl::OkStatus();
-  const Stopwatch watch(&seconds->backward);
+  const Stopwatch watch(&seconds.backward);
   DEEPPCR_ASSIGN_OR_RETURN(
       const bool finite,
-      system_->Backward(std::span(of_outputs_).first(n * output_dim_), gradient_));
+      system_->Backward(std::span(of_outputs_).first(std::ssize(samples) * output_dim_),
+                        gradient_));
   if (!finite) report->outcome = StepOutcome::kNonFiniteGradient;
   return absl::OkStatus();
 }
@@ -201,12 +288,18 @@ absl::Status Trainer::FormGradient(std::span<const int64_t> batch, StepReport* r
   std::ranges::fill(gradient_, 0.0F);
   Sums sums;
   const auto n = static_cast<double>(batch.size());
+  // All of a batch or none: how many samples are computed together must not be seen here either.
+  const bool warm = AreKept(batch);
   const auto together = static_cast<size_t>(system_->samples_together());
   for (size_t first = 0; first < batch.size(); first += together) {
     const size_t count = std::min(together, batch.size() - first);
     DEEPPCR_RETURN_IF_ERROR(
-        RunSamples(data_, batch.subspan(first, count), std::ssize(batch), &sums, report));
+        RunSamples(batch.subspan(first, count), std::ssize(batch), warm, &sums, report));
+    TakeTrajectories(static_cast<int64_t>(first), static_cast<int64_t>(count));
   }
+  // Not before: a step that was stopped has changed nothing.
+  KeepTrajectories(batch);
+  SplitState(layout_, options_.split_state, gradient_);
   report->loss = sums.loss / n;
   if (options_.loss == LossKind::kCrossEntropy)
     report->accuracy = static_cast<double>(sums.correct) / n;
@@ -246,16 +339,19 @@ absl::StatusOr<StepReport> Trainer::Step() {
   return report;
 }
 
-absl::StatusOr<Evaluation> Trainer::Evaluate(const Dataset& data) {
+absl::StatusOr<Evaluation> Trainer::Judge(const Dataset& data, bool bypassed) {
   DEEPPCR_RETURN_IF_ERROR(Pack());
   std::vector<int64_t> samples(data.num_samples);
   std::iota(samples.begin(), samples.end(), int64_t{0});
   Sums sums;
+  TrainingSystem::ForwardCounts unasked;
   const auto together = static_cast<size_t>(system_->samples_together());
   for (size_t first = 0; first < samples.size(); first += together) {
     const size_t count = std::min(together, samples.size() - first);
-    DEEPPCR_RETURN_IF_ERROR(
-        RunSamples(data, std::span(samples).subspan(first, count), 1, &sums, nullptr));
+    const auto some = std::span<const int64_t>(samples).subspan(first, count);
+    DEEPPCR_RETURN_IF_ERROR(ForwardSamples(data, some, {}, &unasked));
+    if (bypassed) BypassLayers(static_cast<int64_t>(count));
+    AddLosses(data, some, 1, &sums);
   }
   const auto n = static_cast<double>(data.num_samples);
   Evaluation evaluation = {.loss = sums.loss / n};
@@ -268,7 +364,8 @@ TrainerState Trainer::state() const {
   return {.optimizer = optimizer_.state(),
           .step = step_,
           .skips_in_a_row = skips_in_a_row_,
-          .losses = losses_};
+          .losses = losses_,
+          .trajectories = trajectories_};
 }
 
 absl::Status Trainer::Restore(const TrainerState& state) {
@@ -285,7 +382,13 @@ absl::Status Trainer::Restore(const TrainerState& state) {
       state.skips_in_a_row < 0 || state.skips_in_a_row > state.step)
     return InvalidArgument("checkpoint: ", state.optimizer.updates, " updates and ",
                            state.skips_in_a_row, " skips in a row in ", state.step, " steps");
+  if (state.trajectories.states.size() != trajectories_.states.size() ||
+      state.trajectories.kept.size() != trajectories_.kept.size())
+    return InvalidArgument("checkpoint: ", state.trajectories.kept.size(), " trajectories with ",
+                           state.trajectories.states.size(), " values; expected ",
+                           trajectories_.kept.size(), " with ", trajectories_.states.size());
   optimizer_.Restore(state.optimizer);
+  trajectories_ = state.trajectories;
   step_ = state.step;
   skips_in_a_row_ = state.skips_in_a_row;
   losses_ = state.losses;

@@ -25,6 +25,8 @@ namespace deeppcr::training {
 // Steps of a run and parameters of a model, at most: both are kept in memory and in checkpoints.
 inline constexpr int64_t kMostSteps = 1'000'000;
 inline constexpr int64_t kMostParameters = int64_t{1} << 28;
+// What may be kept of the trajectories of an epoch, in memory and in checkpoints.
+inline constexpr int64_t kMostWarmStartBytes = int64_t{1} << 30;
 // Steps in a row that may find nothing to follow before a run ends.
 inline constexpr int64_t kMostSkipsInARow = 8;
 
@@ -35,7 +37,13 @@ struct TrainerOptions {
   int64_t batch_size = 64;  // the last batch of an epoch may be smaller
   int64_t num_steps = 1;    // in [1, kMostSteps]
   Initialization initialization;
+  // The input layer writes only state elements below, the output layer reads only those from here
+  // on (SplitState); in [0, state_dim), 0: either all of them.
+  int64_t split_state = 0;
   uint64_t seed = 1;  // of the order of the samples
+  // Newton of the parallel way begins with the trajectory that its sample had an epoch ago, where
+  // those of all samples take at most so many bytes; 0, or the sequential way: it does not.
+  int64_t warm_start_bytes = 0;
   SystemOptions system;
 };
 
@@ -65,12 +73,20 @@ struct Evaluation {
   std::optional<double> accuracy;  // of cross_entropy
 };
 
+// The trajectories [n, L + 1, D] that samples had last, and whether they have had any. Empty where
+// no step begins with them.
+struct KeptTrajectories {
+  std::vector<float> states;
+  std::vector<uint8_t> kept;  // [n]
+};
+
 // Where a run is: with the options and the data, all that the steps to come depend on.
 struct TrainerState {
   OptimizerState optimizer;
   int64_t step = 0;  // steps done, skipped ones included
   int64_t skips_in_a_row = 0;
   std::vector<float> losses;  // of the steps done
+  KeptTrajectories trajectories;
 };
 
 // Trains one model, step by step. The bits of every step are a function of config, options, data
@@ -102,7 +118,10 @@ class Trainer {
   absl::StatusOr<StepReport> Step();
 
   // The mean loss of other data that fits the model. Errors: kCancelled where the token has fired.
-  absl::StatusOr<Evaluation> Evaluate(const Dataset& data);
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& data) { return Judge(data, false); }
+  // The same where z_0 goes straight into the output layer: what the layers between are good for is
+  // what this loses. No other readout is fitted.
+  absl::StatusOr<Evaluation> EvaluateBypassed(const Dataset& data) { return Judge(data, true); }
 
   TrainerState state() const;
   // Errors: kInvalidArgument for a state of another model or run.
@@ -115,13 +134,27 @@ class Trainer {
   // Packs the parameters, if they have changed since.
   absl::Status Pack();
   std::span<const int64_t> BatchOf(int64_t step);
-  // Forward, loss and, where a report is wanted, gradients of samples of some data.
   struct Sums {
     double loss = 0;
     int64_t correct = 0;
   };
-  absl::Status RunSamples(const Dataset& data, std::span<const int64_t> samples, int64_t of_batch,
-                          Sums* sums, StepReport* report);
+  absl::StatusOr<Evaluation> Judge(const Dataset& data, bool bypassed);
+  // The outputs of samples of some data.
+  absl::Status ForwardSamples(const Dataset& data, std::span<const int64_t> samples,
+                              std::span<const float> guesses,
+                              TrainingSystem::ForwardCounts* counts);
+  // Whether all of these samples have trajectories, and these, as they were an epoch ago.
+  bool AreKept(std::span<const int64_t> samples) const;
+  std::span<const float> GuessesOf(std::span<const int64_t> samples);
+  // Puts aside those of the last ForwardSamples, which are `count` of a batch from `first` on, and
+  // keeps those of the whole batch.
+  void TakeTrajectories(int64_t first, int64_t count);
+  void KeepTrajectories(std::span<const int64_t> batch);
+  // Takes z_0 of the last ForwardSamples straight to the outputs.
+  void BypassLayers(int64_t num_samples);
+  // Forward, loss and gradients of samples of a batch; `warm`: with guesses.
+  absl::Status RunSamples(std::span<const int64_t> samples, int64_t of_batch, bool warm, Sums* sums,
+                          StepReport* report);
   void AddLosses(const Dataset& data, std::span<const int64_t> samples, int64_t of_batch,
                  Sums* sums);
   absl::Status FormGradient(std::span<const int64_t> batch, StepReport* report);
@@ -139,6 +172,8 @@ class Trainer {
   int64_t ordered_epoch_ = -1;
   std::vector<int64_t> order_;  // of that epoch
   std::vector<float> gradient_, inputs_, outputs_, of_outputs_;
+  KeptTrajectories trajectories_;
+  std::vector<float> guesses_, taken_;  // of samples together, of a batch
 };
 
 }  // namespace deeppcr::training

@@ -110,16 +110,17 @@ absl::Status TrainingSystem::Pack(std::span<const float> parameters) {
   return OverLayers([&](int64_t begin, int64_t end) { return system_->Repack(spec, begin, end); });
 }
 
-absl::Status TrainingSystem::Forward(std::span<const float> inputs, std::span<float> outputs,
-                                     ForwardCounts* counts) {
+absl::Status TrainingSystem::Forward(std::span<const float> inputs, std::span<const float> guesses,
+                                     std::span<float> outputs, ForwardCounts* counts) {
   inputs_ = inputs;
   n_ = std::ssize(outputs) / shape_.output_dim;
   RunItem item = {
-      .samples = {.num_samples = n_, .inputs = inputs},
+      .samples = {.num_samples = n_, .inputs = inputs, .initial_states = guesses},
       .outputs = outputs,
       .trajectory = std::span(states_).first(n_ * (shape_.num_steps + 1) * shape_.state_dim),
       .reports = std::span(reports_).first(n_),
       .token = token_};
+  forward_.initial_guess = guesses.empty() ? InitialGuess::kConstant : InitialGuess::kPrevious;
   DEEPPCR_RETURN_IF_ERROR(runner_->Run(forward_, {&item, 1}, nullptr));
   DEEPPCR_RETURN_IF_ERROR(CheckStopped());
   for (const SampleReport& report : item.reports) {

@@ -62,8 +62,16 @@ class TrainingSystem {
   };
   // Outputs [n, output_dim] of inputs [n, input_dim], 1 <= n <= kSamplesTogether; the states are
   // kept for Backward. Values that overflow are in the outputs.
-  absl::Status Forward(std::span<const float> inputs, std::span<float> outputs,
-                       ForwardCounts* counts);
+  // `guesses` [n, L + 1, state_dim] are trajectories that newton begins with; empty: it begins with
+  // z_0 everywhere.
+  absl::Status Forward(std::span<const float> inputs, std::span<const float> guesses,
+                       std::span<float> outputs, ForwardCounts* counts);
+  // Floats of a trajectory.
+  int64_t trajectory_size() const { return (shape_.num_steps + 1) * shape_.state_dim; }
+  // The trajectory [L + 1, state_dim] of sample b of the last Forward.
+  std::span<const float> TrajectoryOf(int64_t b) const {
+    return std::span(states_).subspan(b * trajectory_size(), trajectory_size());
+  }
   // Adds to gradients [layout.size()] what the samples of the last Forward give, whose outputs have
   // the cotangents [n, output_dim]: one sample after another, whatever the number of threads. False
   // if a cotangent overflowed, and nothing is added then.

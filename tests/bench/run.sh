@@ -10,6 +10,9 @@
 #        tests/bench/run.sh --models [--name NAME] [--build_dir DIR] [--skip_build] [--seconds S]
 #                           [--core N] [--samples 1,...] [--only MODEL,...] [--no_times]
 #
+#        tests/bench/run.sh --gradients [--name NAME] [--build_dir DIR] [--skip_build] [--rounds N]
+#                           [--seconds S] [--core N] [--blas FOLDER]... [--no_torch]
+#
 # Measures the CPU: the ladder of solvers (networks and diffusion models) against PyTorch on the
 # same core, the sweep over depths and widths, and the service, by both of its protocols, against an
 # echo of equal payload and a server in Python. Prints tables and what the targets say, and writes
@@ -36,6 +39,9 @@
 # goes into build/torch (tests/models/requirements.txt). A part is written to build/models/part.json.
 #   --only MODEL,...  models of zoo.py
 #   --no_times        count the arithmetic that is left in the step, and measure nothing
+# With --gradients it measures the way back through a ResNet of 1024 layers and a diffusion process of
+# 1000 steps, and training steps, against autograd of PyTorch in eager mode, in turns on one core; and
+# writes tests/bench/results/cpu/gradients.json. That takes some minutes.
 # For all:
 #   --build_dir DIR   default: build/bench
 #   --skip_build      measure the programs that are there
@@ -66,6 +72,7 @@ skip_build=false
 stages=false
 peers=false
 models=false
+gradients=false
 arguments=()
 peers_arguments=()
 models_arguments=()
@@ -80,6 +87,7 @@ while [ $# -gt 0 ]; do
     --stages) stages=true ;;
     --peers) peers=true ;;
     --models) models=true ;;
+    --gradients) gradients=true ;;
     --seconds | --core)
       arguments+=("$1" "$(flag_value "$@")")
       peers_arguments+=("$1" "$2")
@@ -134,14 +142,20 @@ if $models; then
     --out "${models_file:-tests/bench/results/cpu/${name:-models}.json}" \
     --command "${command_line% }" "${models_arguments[@]}"
 fi
+programs=(--target solver_bench --target sweep_bench --target rpc_bench --target deeppcr-server)
+measure=measure_cpu.py
+if $gradients; then
+  programs=(--target gradient_bench)
+  measure=measure_gradients.py
+  name="${name:-gradients}"
+fi
 if ! $skip_build; then
   deploy/install.sh bench
-  deploy/build.sh --preset bench --build_dir "$build_dir" \
-    --target solver_bench --target sweep_bench --target rpc_bench --target deeppcr-server
+  deploy/build.sh --preset bench --build_dir "$build_dir" "${programs[@]}"
 fi
 needs=numpy
 case " ${arguments[*]} " in *" --no_torch "*) ;; *) needs=torch ;; esac
 python="$(find_python "$needs")" ||
   fail "no Python with $needs; deploy/install.sh bench installs it"
-"$python" tests/bench/measure_cpu.py --build "$build_dir" \
+"$python" "tests/bench/$measure" --build "$build_dir" \
   --out "tests/bench/results/cpu/${name:-ladder}.json" --command "${command_line% }" "${arguments[@]}"

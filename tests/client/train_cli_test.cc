@@ -119,12 +119,16 @@ TEST_F(TrainCliTest, PublishesAModelThatServesAtOnce) {
   // One object a step, and one an evaluation: every epoch of 10 steps.
   std::ifstream log(Path("log.jsonl"));
   int64_t steps = 0, evaluations = 0;
-  double held_out = 0;
+  double held_out = 0, bypassed = 0;
   for (std::string line; std::getline(log, line);) {
     const json object = json::parse(line);
     if (object.contains("validation_loss")) {
       EXPECT_EQ(object["step"], 10 * ++evaluations);
       held_out = object["validation_accuracy"];
+      continue;
+    }
+    if (object.contains("bypassed_loss")) {
+      bypassed = object["bypassed_accuracy"];
       continue;
     }
     EXPECT_EQ(object["step"], ++steps);
@@ -135,6 +139,10 @@ TEST_F(TrainCliTest, PublishesAModelThatServesAtOnce) {
   EXPECT_EQ(steps, 400);
   EXPECT_EQ(evaluations, 40);
   EXPECT_GT(held_out, 0.9);
+  // No linear map knows a product.
+  EXPECT_GT(bypassed, 0);
+  EXPECT_LT(bypassed, 0.7);
+  EXPECT_THAT(outcome.err, HasSubstr("; layers bypassed: loss "));
 
   auto engine = Engine::Create({.backend = "cpu", .num_threads = 1}).value();
   const auto model = engine->LoadModel(Path("models/m/1"), nullptr, nullptr);

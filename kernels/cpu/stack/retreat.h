@@ -19,11 +19,10 @@ class Retreater {
  public:
   explicit Retreater(const RetreatArgs& args)
       : args_(args),
-        width_(Width<W>(args.layers.width)),
         rows_(args.samples * args.columns),
         states_(args.scratch),
-        slopes_(states_ + kSlopesAhead * args.samples * width_),
-        deltas_(slopes_ + kSlopesAhead * args.samples * width_) {}
+        slopes_(states_ + kSlopesAhead * args.samples * width()),
+        deltas_(slopes_ + kSlopesAhead * args.samples * width()) {}
 
   int64_t Run() {
     int64_t stages = 0;
@@ -39,7 +38,7 @@ class Retreater {
         }
       }
       for (int64_t l = end - 1; l >= begin; --l)
-        Back(l, slopes_ + (l - begin) * args_.samples * width_);
+        Back(l, slopes_ + (l - begin) * args_.samples * width());
     }
     return stages;
   }
@@ -47,11 +46,15 @@ class Retreater {
  private:
   static constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
 
+  // Known to the compiler, where it is a constant: as a member it would be read again, and the
+  // addresses of all elements kept on the stack.
+  DEEPPCR_INLINE int64_t width() const { return Width<W>(args_.layers.width); }
+
   // Copies D floats.
   DEEPPCR_INLINE void Copy(const float* from, float* to) const {
     const int64_t dim = args_.layers.state_dim;
-    if (dim == width_) {
-      for (int64_t at = 0; at < width_; at += N) Store(to + at, Load<N>(from + at));
+    if (dim == width()) {
+      for (int64_t at = 0; at < width(); at += N) Store(to + at, Load<N>(from + at));
     } else {
       for (int64_t i = 0; i < dim; ++i) to[i] = from[i];
     }
@@ -62,38 +65,39 @@ class Retreater {
     const int64_t dim = args_.layers.state_dim;
     for (int64_t l = begin; l < end; ++l) {
       for (int64_t b = 0; b < args_.samples; ++b) {
-        float* to = states_ + ((l - begin) * args_.samples + b) * width_;
+        float* to = states_ + ((l - begin) * args_.samples + b) * width();
         Copy(args_.states[b] + l * dim, to);
-        for (int64_t i = dim; i < width_; ++i) to[i] = 0.0F;
+        for (int64_t i = dim; i < width(); ++i) to[i] = 0.0F;
       }
     }
   }
 
   template <int B>
   DEEPPCR_INLINE void SlopesOfSamples(int64_t l, const float* in, float* slopes) {
-    for (int64_t first = 0; first < width_; first += V * N) {
+    for (int64_t first = 0; first < width(); first += V * N) {
       Vec<N> x[B * V];
       PreActivation<W, B>(args_.layers, l, first, in, x);
       for (int b = 0; b < B; ++b) {
         Vec<N> a[V];
         for (int v = 0; v < V; ++v) a[v] = x[b * V + v];
-        FinishSlope<W>(args_.layers, first, a, slopes + b * width_);
+        FinishSlope<W>(args_.layers, first, a, slopes + b * width());
       }
     }
   }
   DEEPPCR_INLINE void SlopesOf(int64_t l, int64_t at) {
     constexpr int B = Shape<W>::kSharing;
-    const float* in = states_ + at * args_.samples * width_;
-    float* out = slopes_ + at * args_.samples * width_;
+    const float* in = states_ + at * args_.samples * width();
+    float* out = slopes_ + at * args_.samples * width();
     int64_t b = 0;
-    for (; b + B <= args_.samples; b += B) SlopesOfSamples<B>(l, in + b * width_, out + b * width_);
-    for (; b < args_.samples; ++b) SlopesOfSamples<1>(l, in + b * width_, out + b * width_);
+    for (; b + B <= args_.samples; b += B)
+      SlopesOfSamples<B>(l, in + b * width(), out + b * width());
+    for (; b < args_.samples; ++b) SlopesOfSamples<1>(l, in + b * width(), out + b * width());
   }
 
   // The transposed layer as a layer of its own, without a bias.
   DEEPPCR_INLINE LayersView Transposed(int64_t l) const {
     LayersView view = args_.layers;
-    view.weights = args_.transposed + l * width_ * width_;
+    view.weights = args_.transposed + l * width() * width();
     view.biases = args_.zeros;
     return view;
   }
@@ -101,12 +105,12 @@ class Retreater {
   // g [B, W] from deltas [B, W].
   template <int B>
   DEEPPCR_INLINE void Multiply(const LayersView& transposed, const float* deltas, float* g) {
-    for (int64_t first = 0; first < width_; first += V * N) {
+    for (int64_t first = 0; first < width(); first += V * N) {
       Vec<N> x[B * V];
       PreActivation<W, B>(transposed, 0, first, deltas, x);
 #pragma GCC unroll 16
       for (int i = 0; i < B * V; ++i) {
-        float* to = g + i / V * width_ + first + i % V * N;
+        float* to = g + i / V * width() + first + i % V * N;
         Store(to, args_.layers.residual ? Load<N>(to) + x[i] : x[i]);
       }
     }
@@ -114,19 +118,19 @@ class Retreater {
 
   DEEPPCR_INLINE void Back(int64_t l, const float* slopes) {
     for (int64_t b = 0; b < args_.samples; ++b) {
-      const float* slope = slopes + b * width_;
+      const float* slope = slopes + b * width();
       for (int64_t r = b * args_.columns; r < (b + 1) * args_.columns; ++r)
-        for (int64_t at = 0; at < width_; at += N)
-          Store(deltas_ + r * width_ + at,
-                Load<N>(slope + at) * Load<N>(args_.g + r * width_ + at));
+        for (int64_t at = 0; at < width(); at += N)
+          Store(deltas_ + r * width() + at,
+                Load<N>(slope + at) * Load<N>(args_.g + r * width() + at));
     }
     GiveDeltas(l);
     constexpr int B = Shape<W>::kSharing;
     const LayersView transposed = Transposed(l);
     int64_t r = 0;
     for (; r + B <= rows_; r += B)
-      Multiply<B>(transposed, deltas_ + r * width_, args_.g + r * width_);
-    for (; r < rows_; ++r) Multiply<1>(transposed, deltas_ + r * width_, args_.g + r * width_);
+      Multiply<B>(transposed, deltas_ + r * width(), args_.g + r * width());
+    for (; r < rows_; ++r) Multiply<1>(transposed, deltas_ + r * width(), args_.g + r * width());
   }
 
   // One cotangent, which stays in registers from layer to layer, with the same bits.
@@ -136,7 +140,7 @@ class Retreater {
     for (int64_t l = end - 1; l >= begin; --l) {
       Vec<N> delta[V], x[V];
       for (int v = 0; v < V; ++v) {
-        delta[v] = Load<N>(slopes_ + (l - begin) * width_ + v * N) * g[v];
+        delta[v] = Load<N>(slopes_ + (l - begin) * width() + v * N) * g[v];
         Store(deltas_ + v * N, delta[v]);
       }
       GiveDeltas(l);
@@ -151,12 +155,12 @@ class Retreater {
     const int64_t dim = args_.layers.state_dim;
     for (int64_t b = 0; b < args_.samples; ++b) {
       if (args_.deltas[b] == nullptr) continue;
-      Copy(deltas_ + b * width_, args_.deltas[b] + l * dim);
+      Copy(deltas_ + b * width(), args_.deltas[b] + l * dim);
     }
   }
 
   const RetreatArgs& args_;
-  const int64_t width_, rows_;
+  const int64_t rows_;
   float *const states_, *const slopes_, *const deltas_;
 };
 

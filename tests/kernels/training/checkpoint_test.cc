@@ -76,16 +76,15 @@ TEST(CheckpointTest, ComesBackAsItWas) {
   EXPECT_FALSE(read.evaluations[1].evaluation.accuracy.has_value());
 }
 
-// Through the file, at every step of an epoch.
-TEST(CheckpointTest, ResumesToTheSameBits) {
+// Through the file, at every step of three epochs.
+void ResumeEverywhere(const ModelConfig& model, const TrainerOptions& options) {
   const TemporaryDirectory folder;
   const std::string path = folder.File("c.safetensors");
   const Dataset data = ProductData(40, true);
-  const TrainerOptions options = {.batch_size = 16, .num_steps = 9};
-  const auto whole = Trainer::Create(SmallModel(), options, data).value();
+  const auto whole = Trainer::Create(model, options, data).value();
   while (!whole->finished()) {
     ASSERT_TRUE(WriteCheckpoint(path, {.state = whole->state()}).ok());
-    const auto resumed = Trainer::Create(SmallModel(), options, data).value();
+    const auto resumed = Trainer::Create(model, options, data).value();
     ASSERT_TRUE(resumed->Restore(ReadCheckpoint(path)->state).ok());
     ASSERT_TRUE(whole->Step().ok());
     ASSERT_TRUE(resumed->Step().ok());
@@ -93,6 +92,35 @@ TEST(CheckpointTest, ResumesToTheSameBits) {
     EXPECT_EQ(resumed->state().optimizer.second, whole->state().optimizer.second);
     EXPECT_EQ(resumed->state().losses, whole->state().losses);
   }
+}
+
+TEST(CheckpointTest, ResumesToTheSameBits) {
+  ResumeEverywhere(SmallModel(), {.batch_size = 16, .num_steps = 9});
+}
+
+TEST(CheckpointTest, ResumesToTheSameBitsWithWarmStarts) {
+  ResumeEverywhere(SmallModel("resnet", 64),
+                   {.schedule = {.peak = 1e-2},
+                    .batch_size = 16,
+                    .num_steps = 9,
+                    .warm_start_bytes = int64_t{1} << 20,
+                    .system = {.way = BackwardWay::kParallel, .shooting_interval = 8}});
+}
+
+TEST(CheckpointTest, RefusesTrajectoriesThatAreNone) {
+  Checkpoint checkpoint = Example();
+  checkpoint.state.trajectories = {.states = {1, 2}, .kept = {1, 0}};
+  EXPECT_EQ(ParseCheckpoint(FormatCheckpoint(checkpoint).value())->state.trajectories.states,
+            checkpoint.state.trajectories.states);
+  EXPECT_EQ(ParseCheckpoint(FormatCheckpoint(checkpoint).value())->state.trajectories.kept,
+            checkpoint.state.trajectories.kept);
+  checkpoint.state.trajectories.states[1] = NAN;
+  ExpectError(ParseCheckpoint(FormatCheckpoint(checkpoint).value()),
+              absl::StatusCode::kInvalidArgument,
+              "tensor \"trajectories\": expected finite values");
+  checkpoint.state.trajectories = {.states = {1, 2}, .kept = {1, 2}};
+  ExpectError(ParseCheckpoint(FormatCheckpoint(checkpoint).value()),
+              absl::StatusCode::kInvalidArgument, "tensor \"kept\": expected 0 or 1");
 }
 
 // A child writes checkpoints one after another, says when each is done, and is killed somewhere.

@@ -47,6 +47,24 @@ TEST(ParametersTest, NormalWeightsHaveTheirDeviation) {
   EXPECT_NEAR(std::sqrt(squares / n), deviation, 5 * deviation / std::sqrt(2 * n));
 }
 
+TEST(ParametersTest, SplitZeroesWhatTheOuterLayersShare) {
+  const ParameterLayout layout = ParameterLayout::Of(testing::SmallModel()).value();
+  std::vector<float> values(layout.size(), 1), untouched = values;
+  SplitState(layout, 0, untouched);
+  EXPECT_EQ(untouched, values);
+  SplitState(layout, 2, values);
+  const DenseStackSpec spec = layout.SpecOf(values);
+  for (int64_t i = 0; i < 5; ++i) {
+    const float written = i < 2 ? 1.0F : 0.0F;
+    for (int64_t k = 0; k < 3; ++k) EXPECT_EQ(spec.encode.weight[i * 3 + k], written) << i;
+    EXPECT_EQ(spec.encode.bias[i], written) << i;
+    for (int64_t k = 0; k < 2; ++k) EXPECT_EQ(spec.decode.weight[k * 5 + i], 1 - written) << i;
+  }
+  for (const float value : spec.weights) EXPECT_EQ(value, 1);
+  for (const float value : spec.biases) EXPECT_EQ(value, 1);
+  for (const float value : spec.decode.bias) EXPECT_EQ(value, 1);
+}
+
 TEST(ParametersTest, OrthogonalLayersAreOrthogonalAndDiffer) {
   const ParameterLayout layout = WideLayout();
   const std::vector<float> values =

@@ -98,11 +98,58 @@ TEST(TrainerTest, EvaluationIsTheMeanLossOfAllSamples) {
               1e-6);
 }
 
+TEST(TrainerTest, BypassedIsAModelWithoutItsLayers) {
+  const ModelConfig config = SmallModel();
+  const Dataset data = ProductData(130, false);
+  const auto trainer = MakeTrainer(config, {.loss = LossKind::kMse, .num_steps = 20}, data);
+  RunSteps(*trainer, 20);
+  const std::vector<float> values = trainer->state().optimizer.parameters;
+  const int64_t dim = config.state_dim, layers = config.num_layers * dim * (dim + 1);
+  std::vector<double> without(values.begin(), values.end());
+  const auto first = without.begin() + dim * (config.input_dim + 1);
+  without.erase(first, first + layers);
+  ModelConfig none = config;
+  none.num_layers = 0;
+  const double bypassed = trainer->EvaluateBypassed(data)->loss;
+  EXPECT_NEAR(bypassed, PlainStack(none).Loss(without, data), 1e-6);
+  EXPECT_GT(std::abs(bypassed - trainer->Evaluate(data)->loss), 1e-3);
+}
+
+// The input layer never comes to write what the output layer reads: without the layers the answer
+// is the same for every input, whatever the optimiser does.
+TEST(TrainerTest, ASplitStateStaysSplit) {
+  const Dataset data = ProductData(200, true);
+  const ModelConfig config = SmallModel("resnet", 12);
+  for (const OptimizerKind kind :
+       {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
+    const auto trainer = MakeTrainer(config,
+                                     {.optimizer = {.kind = kind, .weight_decay = 0.01},
+                                      .schedule = {.peak = 3e-2, .warmup_steps = 20},
+                                      .batch_size = 40,
+                                      .num_steps = 400,
+                                      .initialization = {.layer_gain = 1},
+                                      .split_state = 3},
+                                     data);
+    RunSteps(*trainer, 400);
+    const std::vector<float> values = trainer->state().optimizer.parameters;
+    std::vector<float> split = values;
+    SplitState(trainer->layout(), 3, split);
+    EXPECT_EQ(values, split) << ToString(kind);
+    int64_t larger = 0;
+    for (const int32_t label : data.labels) larger += label;
+    const double chance = static_cast<double>(std::max(larger, 200 - larger)) / 200;
+    EXPECT_LE(trainer->EvaluateBypassed(data)->accuracy, chance) << ToString(kind);
+    if (kind != OptimizerKind::kSgd) {
+      EXPECT_GT(trainer->Evaluate(data)->accuracy, 0.9) << ToString(kind);
+    }
+  }
+}
+
 TEST(TrainerTest, GivesTheSameBitsWithAnyNumberOfThreads) {
   const Dataset data = ProductData(150, true);
   for (const BackwardWay way : {BackwardWay::kSequential, BackwardWay::kParallel}) {
     std::vector<float> first;
-    for (const int threads : {1, 2, 7}) {
+    for (const int threads : {1, 2, 4, 7}) {
       const auto trainer = MakeTrainer(SmallModel("resnet", 70),
                                        {.optimizer = {.weight_decay = 0.1, .clip_norm = 0.1},
                                         .batch_size = 100,
@@ -168,8 +215,10 @@ TEST(TrainerTest, AStoppedStepIsAsIfItHadNotBegun) {
   const Dataset data = ProductData(150, true);
   const ModelConfig config = SmallModel("resnet", 200);
   for (const BackwardWay way : {BackwardWay::kSequential, BackwardWay::kParallel}) {
-    const TrainerOptions options = {
-        .batch_size = 150, .num_steps = 12, .system = {.num_threads = 2, .way = way}};
+    const TrainerOptions options = {.batch_size = 150,
+                                    .num_steps = 12,
+                                    .warm_start_bytes = int64_t{1} << 20,  // of the parallel way
+                                    .system = {.num_threads = 2, .way = way}};
     const auto whole = MakeTrainer(config, options, data);
     RunSteps(*whole, 12);
     const auto stopped = MakeTrainer(config, options, data);
@@ -197,9 +246,56 @@ TEST(TrainerTest, AStoppedStepIsAsIfItHadNotBegun) {
     EXPECT_EQ(stopped->state().optimizer.parameters, whole->state().optimizer.parameters);
     EXPECT_EQ(stopped->state().optimizer.second, whole->state().optimizer.second);
     EXPECT_EQ(stopped->state().losses, whole->state().losses);
+    EXPECT_EQ(stopped->state().trajectories.states, whole->state().trajectories.states);
     stopped->StopBy(nullptr);
     EXPECT_TRUE(stopped->Evaluate(data).ok());
   }
+}
+
+// Where nothing moves newton finds its own answer of an epoch ago.
+TEST(TrainerTest, AWarmStartSavesIterationsWhereWeightsStay) {
+  const Dataset data = ProductData(40, true);
+  const ModelConfig config = SmallModel("resnet", 64);
+  TrainerOptions options = {.schedule = {.peak = 0},
+                            .batch_size = 20,
+                            .num_steps = 4,
+                            .initialization = {.layer_gain = 1},
+                            .warm_start_bytes = int64_t{1} << 20,
+                            .system = {.way = BackwardWay::kParallel, .shooting_interval = 4}};
+  const auto trainer = MakeTrainer(config, options, data);
+  int64_t most[2] = {};
+  for (int64_t step = 0; step < 4; ++step)
+    most[step / 2] = std::max(most[step / 2], trainer->Step()->forward.iterations);
+  EXPECT_LT(most[1], most[0]);
+  EXPECT_EQ(trainer->state().trajectories.states.size(), 40 * 65 * 5);
+
+  // The sequential way keeps nothing.
+  options.system.way = BackwardWay::kSequential;
+  EXPECT_TRUE(MakeTrainer(config, options, data)->state().trajectories.kept.empty());
+}
+
+TEST(TrainerTest, WarmStartsGiveTheLossesOfColdOnesWithAnyNumberOfThreads) {
+  const Dataset data = ProductData(150, true);
+  const ModelConfig config = SmallModel("resnet", 64);
+  std::vector<float> cold, warm;
+  for (const int threads : {0, 1, 2, 4}) {
+    const TrainerOptions options = {.schedule = {.peak = 1e-2},
+                                    .batch_size = 70,
+                                    .num_steps = 12,
+                                    .warm_start_bytes = threads == 0 ? 0 : int64_t{1} << 20,
+                                    .system = {.num_threads = std::max(threads, 1),
+                                               .way = BackwardWay::kParallel,
+                                               .shooting_interval = 8}};
+    const auto trainer = MakeTrainer(config, options, data);
+    RunSteps(*trainer, 12);
+    if (threads == 0) cold = trainer->state().losses;
+    if (threads == 1) warm = trainer->state().losses;
+    if (threads > 1) {
+      EXPECT_EQ(trainer->state().losses, warm) << threads;
+    }
+  }
+  EXPECT_NE(warm, cold) << "the guesses are not used";
+  for (size_t i = 0; i < cold.size(); ++i) EXPECT_NEAR(warm[i], cold[i], 1e-3) << i;
 }
 
 // One sample of 16, in one batch of an epoch's four, overflows.
@@ -307,6 +403,13 @@ TEST(TrainerTest, RefusesOptionsNamingThem) {
   refused("beta2: expected a number in [0, 1), got 1",
           [](auto& o, auto&) { o.optimizer.beta2 = 1; });
   refused("clip_norm", [](auto& o, auto&) { o.optimizer.clip_norm = NAN; });
+  refused("warm_start: expected 0 .. 1073741824 bytes, got -1",
+          [](auto& o, auto&) { o.warm_start_bytes = -1; });
+  refused("warm_start: the trajectories of 8 samples take 1120 bytes; 1119 are allowed",
+          [](auto& o, auto&) { o.warm_start_bytes = 1119; });
+  refused("split_state: expected 0 .. 4 (below state_dim), got 5",
+          [](auto& o, auto&) { o.split_state = 5; });
+  refused("split_state: expected 0 .. 4", [](auto& o, auto&) { o.split_state = -1; });
   refused("shooting_interval", [](auto& o, auto&) { o.system.shooting_interval = 0; });
   refused("loss: mse takes targets; the training data has labels",
           [](auto& o, auto&) { o.loss = LossKind::kMse; });

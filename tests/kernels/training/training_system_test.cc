@@ -55,7 +55,7 @@ std::vector<float> GradientOf(const ParameterLayout& layout, std::span<const flo
   EXPECT_TRUE(system->Pack(parameters).ok());
   std::vector<float> outputs(data.num_samples * 3), of_outputs(outputs.size());
   TrainingSystem::ForwardCounts counts;
-  EXPECT_TRUE(system->Forward(data.inputs, outputs, &counts).ok());
+  EXPECT_TRUE(system->Forward(data.inputs, {}, outputs, &counts).ok());
   EXPECT_EQ(counts.fallbacks, 0);
   EXPECT_EQ(counts.iterations > 0, options.way == BackwardWay::kParallel);
   const double scale = 1.0 / static_cast<double>(data.num_samples);
@@ -160,7 +160,7 @@ TEST(TrainingSystemTest, TakesOtherWeightsToTheBitsOfANewSystem) {
         }
         std::vector<float> outputs(9 * 3);
         TrainingSystem::ForwardCounts counts;
-        EXPECT_TRUE(system->Forward(data.inputs, outputs, &counts).ok());
+        EXPECT_TRUE(system->Forward(data.inputs, {}, outputs, &counts).ok());
         return outputs;
       };
       const std::vector<float> others(layout.size(), 0.25F);
@@ -196,7 +196,7 @@ TEST(TrainingSystemTest, SaysWhereACotangentOverflows) {
   std::vector<float> outputs(6), gradient(layout.size());
   TrainingSystem::ForwardCounts counts;
   const std::vector<float> small(data.inputs.size(), 1e-30F);
-  ASSERT_TRUE(system->Forward(small, outputs, &counts).ok());
+  ASSERT_TRUE(system->Forward(small, {}, outputs, &counts).ok());
   ASSERT_TRUE(std::isfinite(outputs[0]));
   EXPECT_FALSE(system->Backward(std::vector<float>(6, 1e20F), gradient).value());
   EXPECT_EQ(gradient, std::vector<float>(layout.size()));
