@@ -185,7 +185,9 @@ std::string ExplainFailure(const absl::Status& status, const std::string& server
 }
 
 int RunCli(int argc, const char* const* argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // so that a closed pipe fails a write, with a message
+  // So that a closed pipe, or a file at its limit, fails a write, with a message.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("Client of a DeepPCR server: deep sequential models, solved for all layers at once.",
                "deeppcr");
   GlobalOptions global;

@@ -156,24 +156,44 @@ absl::StatusOr<Array> ParseArray(std::string_view file, const Entry& entry) {
   return ParseNpy(bytes);
 }
 
-}  // namespace
-
-absl::StatusOr<std::map<std::string, Array>> ParseNpz(std::string_view bytes) {
-  DEEPPCR_ASSIGN_OR_RETURN(const std::vector<Entry> entries, ParseDirectory(bytes));
-  int64_t total = 0;
-  std::map<std::string, Array> arrays;
+// The names of the arrays, without the extension of their members.
+absl::StatusOr<std::vector<std::string>> NamesOf(const std::vector<Entry>& entries) {
+  constexpr std::string_view kExtension = ".npy";
+  std::vector<std::string> names;
   for (const Entry& entry : entries) {
-    total += entry.size;
-    if (total > kMaxArrayBytes)
-      return ArchiveError(StrCat("expected at most ", kMaxArrayBytes, " bytes of arrays"));
-    if (!entry.name.ends_with(".npy"))
+    if (!entry.name.ends_with(kExtension))
       return ArchiveError(
           StrCat("member ", Quoted(entry.name), ": expected a name that ends in .npy"));
-    const std::string name = entry.name.substr(0, entry.name.size() - 4);
-    absl::StatusOr<Array> array = ParseArray(bytes, entry);
-    if (!array.ok()) return WithContext(array.status(), StrCat("member ", Quoted(entry.name)));
-    if (!arrays.emplace(name, *std::move(array)).second)
-      return ArchiveError(StrCat("member ", Quoted(entry.name), " came twice"));
+    names.push_back(entry.name.substr(0, entry.name.size() - kExtension.size()));
+  }
+  return names;
+}
+
+absl::Status CheckThere(std::string_view name, const std::vector<std::string>& names) {
+  if (std::ranges::find(names, name) != names.end()) return absl::OkStatus();
+  const std::string there = StrJoin(names, ", ", [](const auto& each) { return Quoted(each); });
+  return ArchiveError(
+      StrCat("expected an array named ", name, ", got ", there.empty() ? "none" : there));
+}
+
+}  // namespace
+
+absl::StatusOr<std::map<std::string, Array>> ParseNpz(std::string_view bytes,
+                                                      std::span<const std::string_view> wanted) {
+  DEEPPCR_ASSIGN_OR_RETURN(const std::vector<Entry> entries, ParseDirectory(bytes));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesOf(entries));
+  for (const std::string_view name : wanted) DEEPPCR_RETURN_IF_ERROR(CheckThere(name, names));
+  int64_t total = 0;
+  std::map<std::string, Array> arrays;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (!wanted.empty() && std::ranges::find(wanted, names[i]) == wanted.end()) continue;
+    total += entries[i].size;
+    if (total > kMaxArrayBytes)
+      return ArchiveError(StrCat("expected at most ", kMaxArrayBytes, " bytes of arrays"));
+    absl::StatusOr<Array> array = ParseArray(bytes, entries[i]);
+    if (!array.ok()) return WithContext(array.status(), StrCat("member ", Quoted(entries[i].name)));
+    if (!arrays.emplace(names[i], *std::move(array)).second)
+      return ArchiveError(StrCat("member ", Quoted(entries[i].name), " came twice"));
   }
   return arrays;
 }

@@ -5,6 +5,7 @@
 // NumPy's .npz files: zip archives of .npy files, stored or deflated, for files from anywhere.
 
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -13,11 +14,13 @@
 
 namespace deeppcr {
 
-// The arrays of a whole .npz file by their names. Accepted: what np.savez and np.savez_compressed
-// write, up to 64 arrays and kMaxArrayBytes of them in all. Errors: kInvalidArgument naming the
-// member, what was expected, what came: no archive or one that is cut short; zip64, encryption,
-// other compression; a size, checksum or name that does not hold; as ParseNpy.
-absl::StatusOr<std::map<std::string, Array>> ParseNpz(std::string_view bytes);
+// Arrays of a .npz file by their names: the `wanted` ones, or all if none is named. Accepted: what
+// np.savez and np.savez_compressed write, up to 64 arrays and kMaxArrayBytes of wanted ones in all;
+// the others may be of any type. Errors: kInvalidArgument naming the member, what was expected,
+// what came: no archive or one that is cut short; a wanted array that is not there; zip64,
+// encryption, other compression; a size, checksum or name that does not hold; as ParseNpy.
+absl::StatusOr<std::map<std::string, Array>> ParseNpz(
+    std::string_view bytes, std::span<const std::string_view> wanted = {});
 
 }  // namespace deeppcr
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -52,6 +55,11 @@ void AddModelFlags(CLI::App* app, TrainFlags* flags) {
       ->type_name("NAME");
   app->add_option("--model_version", flags->destination.version,
                   "version to publish (default: the next one)")
+      ->type_name("N");
+  app->add_option("--calibration", flags->destination.calibration_samples,
+                  "training inputs, the first ones, that are published as calibration.safetensors "
+                  "for the server to make plans on; 0: none")
+      ->capture_default_str()
       ->type_name("N");
 }
 
@@ -205,8 +213,13 @@ absl::StatusOr<json> FingerprintOf(const TrainFlags& flags, const std::string& c
   const training::OptimizerOptions& optimizer = options.optimizer;
   DEEPPCR_ASSIGN_OR_RETURN(const std::string config, Sha256Hex(config_json));
   DEEPPCR_ASSIGN_OR_RETURN(const std::string training, training::HashOf(data.training));
+  std::string validation;  // empty: none
+  if (data.validation.has_value()) {
+    DEEPPCR_ASSIGN_OR_RETURN(validation, training::HashOf(*data.validation));
+  }
   json run = {{"config_sha256", config},
               {"data_sha256", training},
+              {"validation_sha256", validation},
               {"loss", flags.loss},
               {"steps", options.num_steps},
               {"batch_size", options.batch_size},
@@ -254,23 +267,66 @@ std::string SummaryText(const training::Trainer& trainer, int64_t steps, double 
   std::string text = StrCat(steps, " steps on ", trainer.device(), " in ", FormatSeconds(seconds));
   if (steps > 0)
     absl::StrAppend(&text, ", ", FormatSeconds(seconds / static_cast<double>(steps)), " each");
+  if (trainer.skipped() > 0)
+    absl::StrAppend(&text, "; ", trainer.skipped(), " of the run's ", trainer.step(),
+                    " steps were skipped");
   AppendEvaluation("held out", run.last_evaluation(), &text);
   AppendEvaluation("layers bypassed", run.bypassed(), &text);
   return text;
 }
 
-// Ends as an interrupted program should, so that a shell or a make that waits for it ends, too.
-void EndByInterrupt() {
-  std::signal(SIGINT, SIG_DFL);
-  std::raise(SIGINT);
+// Ends as a program should that a signal has come for, so that a shell or a make that waits for it
+// ends, too.
+[[noreturn]] void EndBy(int signal) {
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+  // The first process of a container outlives its own signals: a shell's status of one, then.
+  std::exit(128 + signal);
 }
 
-absl::Status Run(TrainFlags flags) {
+// Checks that each file that is written is no other one that is written or read.
+absl::Status CheckPaths(const TrainFlags& flags) {
+  const RunOptions& run = flags.run;
+  const std::string lock = LockPath(run.checkpoint);
+  const DataFlags& data = flags.data;
+  const std::pair<const char*, const std::string*> read[] = {
+      {"config", &flags.config},
+      {"data", &data.data},
+      {"inputs", &data.inputs},
+      {"targets", &data.targets},
+      {"validation_data", &data.validation_data},
+      {"validation_inputs", &data.validation_inputs},
+      {"validation_targets", &data.validation_targets}};
+  const std::pair<const char*, const std::string*> written[] = {{"checkpoint", &run.checkpoint},
+                                                                {"checkpoint (its lock)", &lock},
+                                                                {"log", &run.log},
+                                                                {"curves", &run.curves}};
+  std::map<std::filesystem::path, const char*> seen;
+  std::error_code ignored;  // a path that cannot be resolved cannot be written either
+  const auto canonical = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path), ignored);
+  };
+  const auto is_file = [](const std::string& path) { return !path.empty() && path != "-"; };
+  for (const auto& [flag, path] : read)
+    if (is_file(*path)) seen.emplace(canonical(*path), flag);
+  for (const auto& [flag, path] : written) {
+    if (!is_file(*path)) continue;
+    const auto [other, added] = seen.emplace(canonical(*path), flag);
+    if (!added)
+      return InvalidArgument(flag, ": ", *path, ": expected a file of its own, got that of ",
+                             other->second);
+  }
+  return absl::OkStatus();
+}
+
+// Returns the signal that ended the run; 0: the model is published.
+absl::StatusOr<int> Train(TrainFlags flags) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::string config_json, ReadFile(flags.config, kMaxConfigBytes));
   const absl::StatusOr<ModelConfig> config = ParseConfig(config_json);
   if (!config.ok()) return WithContext(config.status(), flags.config);
   DEEPPCR_RETURN_IF_ERROR(ReadNames(*config, &flags));
   DEEPPCR_RETURN_IF_ERROR(training::CheckDestination(flags.destination));
+  DEEPPCR_RETURN_IF_ERROR(CheckPaths(flags));
   DEEPPCR_ASSIGN_OR_RETURN(const TrainingData data,
                            LoadData(flags.data, flags.trainer.loss, config->input_dim,
                                     config->output_dim, flags.trainer.seed));
@@ -283,22 +339,30 @@ absl::Status Run(TrainFlags flags) {
   DEEPPCR_RETURN_IF_ERROR(run.Prepare());
   const int64_t first_step = trainer->step();
   const auto begin = std::chrono::steady_clock::now();
-  DEEPPCR_ASSIGN_OR_RETURN(const TrainRun::End end, run.Run());
+  DEEPPCR_ASSIGN_OR_RETURN(const int signal, run.Run());
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   const std::string summary =
       SummaryText(*trainer, trainer->step() - first_step, seconds.count(), run);
-  if (end == TrainRun::End::kInterrupted) {
+  if (signal != 0) {
     absl::FPrintF(stderr, "%s\ninterrupted after step %d of %d, saved in %s: --resume goes on\n",
                   summary, trainer->step(), flags.run.num_steps, flags.run.checkpoint);
-    EndByInterrupt();
+    return signal;
   }
-  DEEPPCR_ASSIGN_OR_RETURN(const std::string place,
-                           training::Publish(flags.destination, config_json, trainer->layout(),
-                                             trainer->state().optimizer.parameters, data.training));
+  const absl::StatusOr<std::string> place =
+      training::Publish(flags.destination, config_json, trainer->layout(),
+                        trainer->state().optimizer.parameters, data.training);
+  if (!place.ok()) return WithContext(place.status(), "trained, and not published");
   std::error_code ignored;
   std::filesystem::remove(flags.run.checkpoint, ignored);
   if (!flags.run.quiet) absl::FPrintF(stderr, "%s\n", summary);
-  absl::PrintF("%s\n", place);
+  absl::PrintF("%s\n", *place);
+  DEEPPCR_RETURN_IF_ERROR(run.Unwritten());
+  return 0;
+}
+
+absl::Status Run(TrainFlags flags) {
+  DEEPPCR_ASSIGN_OR_RETURN(const int signal, Train(std::move(flags)));
+  if (signal != 0) EndBy(signal);
   return absl::OkStatus();
 }
 

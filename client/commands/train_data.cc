@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <map>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,23 +37,13 @@ absl::StatusOr<std::vector<int32_t>> LabelsOf(const Array& array, const std::str
   return labels;
 }
 
-absl::StatusOr<Array> Take(std::map<std::string, Array>* arrays, const std::string& name,
-                           const std::string& path) {
-  const auto found = arrays->find(name);
-  if (found != arrays->end()) return std::move(found->second);
-  const std::string names =
-      StrJoin(*arrays, ", ", [](const auto& entry) { return Quoted(entry.first); });
-  return InvalidArgument(path, ": expected an array named ", name, ", got ",
-                         names.empty() ? "none" : names);
-}
-
 absl::StatusOr<Dataset> LoadNpz(const std::string& path, LossKind loss) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxArrayBytes));
-  absl::StatusOr<std::map<std::string, Array>> arrays = ParseNpz(bytes);
+  const std::string_view names[] = {"inputs", AnswersName(loss)};
+  absl::StatusOr<std::map<std::string, Array>> arrays = ParseNpz(bytes, names);
   if (!arrays.ok()) return WithContext(arrays.status(), path);
-  DEEPPCR_ASSIGN_OR_RETURN(Array inputs, Take(&*arrays, "inputs", path));
-  DEEPPCR_ASSIGN_OR_RETURN(Array answers, Take(&*arrays, AnswersName(loss), path));
-  return MakeDataset(std::move(inputs), std::move(answers), loss, path);
+  return MakeDataset(std::move(arrays->at("inputs")), std::move(arrays->at(AnswersName(loss))),
+                     loss, path);
 }
 
 absl::StatusOr<Dataset> LoadFiles(const std::string& inputs, const std::string& answers,

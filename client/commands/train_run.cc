@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cmath>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "client/array_file.h"
 #include "client/curve_picture.h"
+#include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 
@@ -24,29 +26,15 @@ using nlohmann::json;
 using training::EvaluationRecord;
 using training::StepReport;
 
-std::atomic<bool> interrupted = false;
-static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler sets it");
+std::atomic<CancelToken*> stops_run = nullptr;
+std::atomic<int> first_signal = 0;
+static_assert(std::atomic<CancelToken*>::is_always_lock_free, "a signal handler reads it");
 
-// Lets SIGINT and SIGTERM end a run between two steps, while it lives.
-class SignalsEndRun {
- public:
-  SignalsEndRun() {
-    interrupted = false;
-    struct sigaction action = {};
-    action.sa_handler = [](int) { interrupted = true; };
-    ::sigaction(SIGINT, &action, &old_int_);
-    ::sigaction(SIGTERM, &action, &old_term_);
-  }
-  ~SignalsEndRun() {
-    ::sigaction(SIGINT, &old_int_, nullptr);
-    ::sigaction(SIGTERM, &old_term_, nullptr);
-  }
-  SignalsEndRun(const SignalsEndRun&) = delete;
-  SignalsEndRun& operator=(const SignalsEndRun&) = delete;
-
- private:
-  struct sigaction old_int_ = {}, old_term_ = {};
-};
+void OnSignal(int signal) {
+  int none = 0;
+  first_signal.compare_exchange_strong(none, signal);
+  if (CancelToken* const token = stops_run) token->Cancel();
+}
 
 // JSON has no number for what is not finite: null.
 json NumberOrNull(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
@@ -86,6 +74,25 @@ std::string EvaluationText(const training::Evaluation& evaluation) {
 
 }  // namespace
 
+SignalsStopRun::SignalsStopRun() {
+  first_signal = 0;
+  stops_run = &token_;
+  struct sigaction action = {};
+  action.sa_handler = OnSignal;
+  ::sigaction(SIGINT, &action, &old_int_);
+  ::sigaction(SIGTERM, &action, &old_term_);
+}
+
+SignalsStopRun::~SignalsStopRun() {
+  ::sigaction(SIGINT, &old_int_, nullptr);
+  ::sigaction(SIGTERM, &old_term_, nullptr);
+  stops_run = nullptr;
+}
+
+int SignalsStopRun::signal() const { return first_signal; }
+
+std::string LockPath(const std::string& checkpoint) { return checkpoint + ".lock"; }
+
 TrainRun::TrainRun(const RunOptions& options, training::Trainer* trainer,
                    const training::Dataset* validation, json fingerprint)
     : options_(options),
@@ -95,6 +102,13 @@ TrainRun::TrainRun(const RunOptions& options, training::Trainer* trainer,
       shows_bar_(!options.quiet && ::isatty(STDERR_FILENO) != 0) {}
 
 absl::Status TrainRun::Prepare() {
+  absl::StatusOr<FileLock> lock = FileLock::Take(LockPath(options_.checkpoint));
+  if (absl::IsFailedPrecondition(lock.status()))
+    return absl::FailedPreconditionError(
+        StrCat(options_.checkpoint, " is the checkpoint of a run that goes on now (",
+               lock.status().message(), "): name another file with --checkpoint"));
+  DEEPPCR_RETURN_IF_ERROR(lock.status());
+  lock_.emplace(*std::move(lock));
   std::error_code ignored;
   const bool there = std::filesystem::exists(options_.checkpoint, ignored);
   if (there && !options_.resume)
@@ -113,50 +127,75 @@ absl::Status TrainRun::Prepare() {
     DEEPPCR_RETURN_IF_ERROR(CheckWritable(options_.checkpoint));
   }
   if (!options_.curves.empty()) DEEPPCR_RETURN_IF_ERROR(CheckWritable(options_.curves));
+  trainer_.StopBy(signals_.emplace().token());
   if (options_.log.empty()) return absl::OkStatus();
   log_.reset(std::fopen(options_.log.c_str(), options_.resume ? "ae" : "we"));
   if (log_ != nullptr) return absl::OkStatus();
   return absl::UnavailableError(StrCat("cannot open ", options_.log, ": ", std::strerror(errno)));
 }
 
-absl::StatusOr<TrainRun::End> TrainRun::Run() {
-  const SignalsEndRun signals;
-  absl::Status status;
-  while (!trainer_.finished() && !interrupted && status.ok()) {
-    const absl::StatusOr<StepReport> report = trainer_.Step();
-    status = report.ok() ? AfterStep(*report) : report.status();
-  }
+absl::StatusOr<int> TrainRun::Run() {
+  // An evaluation in which the run was interrupted comes first.
+  absl::Status status = EvaluationIsDue() ? Evaluate() : absl::OkStatus();
+  while (status.ok() && !trainer_.finished()) status = Advance();
+  if (status.ok() && validation_ != nullptr) status = EvaluateBypassed();
   line_.Clear();
-  status.Update(DrawCurves());
+  const int signal = absl::IsCancelled(status) ? signals_->signal() : 0;
+  if (signal != 0) status = absl::OkStatus();
+  trainer_.StopBy(nullptr);
+  Note(DrawCurves());
+  if (status.ok() && trainer_.finished() && trainer_.skipped() == trainer_.step())
+    status = absl::FailedPreconditionError(
+        "every step was skipped, as its loss or gradient was not finite: nothing was trained");
+  else if (status.ok() || !trainer_.diverged())
+    status.Update(SaveAtEnd(signal));
+  signals_.reset();
   DEEPPCR_RETURN_IF_ERROR(status);
-  DEEPPCR_RETURN_IF_ERROR(Save());
-  if (!trainer_.finished()) return End::kInterrupted;
-  if (validation_ != nullptr) DEEPPCR_RETURN_IF_ERROR(EvaluateBypassed());
-  return End::kFinished;
+  return signal;
 }
 
-absl::Status TrainRun::AfterStep(const StepReport& report) {
-  DEEPPCR_RETURN_IF_ERROR(Log(ToJson(report)));
-  const int64_t every =
-      options_.evaluate_every > 0 ? options_.evaluate_every : trainer_.steps_per_epoch();
-  if (validation_ != nullptr && (report.step % every == 0 || trainer_.finished()))
-    DEEPPCR_RETURN_IF_ERROR(Evaluate());
-  if (report.step % options_.checkpoint_every == 0) DEEPPCR_RETURN_IF_ERROR(Save());
+// What finished is published all the same.
+absl::Status TrainRun::SaveAtEnd(int signal) {
+  const absl::Status saved = Save();
+  if (saved.ok() || signal == 0) {
+    Note(saved);
+    return absl::OkStatus();
+  }
+  return WithContext(saved, StrCat("interrupted after step ", trainer_.step(), ", and not saved"));
+}
+
+absl::Status TrainRun::Advance() {
+  DEEPPCR_ASSIGN_OR_RETURN(const StepReport report, trainer_.Step());
+  Log(ToJson(report));
+  if (EvaluationIsDue()) DEEPPCR_RETURN_IF_ERROR(Evaluate());
+  if (report.step % options_.checkpoint_every == 0) Note(Save());
   Show(report);
   return absl::OkStatus();
+}
+
+bool TrainRun::EvaluationIsDue() const {
+  const int64_t step = trainer_.step();
+  const int64_t every =
+      options_.evaluate_every > 0 ? options_.evaluate_every : trainer_.steps_per_epoch();
+  if (validation_ == nullptr || step == 0) return false;
+  if (!evaluations_.empty() && evaluations_.back().step == step) return false;
+  return step % every == 0 || trainer_.finished();
 }
 
 absl::Status TrainRun::Evaluate() {
   DEEPPCR_ASSIGN_OR_RETURN(const training::Evaluation evaluation, trainer_.Evaluate(*validation_));
   evaluations_.push_back({.step = trainer_.step(), .evaluation = evaluation});
-  return Log(ToJson(evaluations_.back()));
+  saved_step_ = -1;
+  Log(ToJson(evaluations_.back()));
+  return absl::OkStatus();
 }
 
 absl::Status TrainRun::EvaluateBypassed() {
   DEEPPCR_ASSIGN_OR_RETURN(bypassed_, trainer_.EvaluateBypassed(*validation_));
   json line = {{"step", trainer_.step()}, {"bypassed_loss", NumberOrNull(bypassed_->loss)}};
   if (bypassed_->accuracy.has_value()) line["bypassed_accuracy"] = *bypassed_->accuracy;
-  return Log(line);
+  Log(line);
+  return absl::OkStatus();
 }
 
 absl::Status TrainRun::Save() {
@@ -168,13 +207,29 @@ absl::Status TrainRun::Save() {
   return absl::OkStatus();
 }
 
-absl::Status TrainRun::Log(const json& line) {
-  if (log_ == nullptr) return absl::OkStatus();
+void TrainRun::Log(const json& line) {
+  if (log_ == nullptr) return;
   const std::string text = line.dump() + "\n";
   if (std::fwrite(text.data(), 1, text.size(), log_.get()) == text.size() &&
       std::fflush(log_.get()) == 0)
-    return absl::OkStatus();
-  return absl::UnavailableError(StrCat("cannot write ", options_.log, ": ", std::strerror(errno)));
+    return;
+  Note(absl::UnavailableError(
+      StrCat("cannot write ", options_.log, ": ", std::strerror(errno), "; it ends there")));
+  log_.reset();  // a log has no gaps
+}
+
+void TrainRun::Note(const absl::Status& status) {
+  if (status.ok()) return;
+  const std::string message(status.message());
+  if (std::ranges::find(unwritten_, message) != unwritten_.end()) return;
+  line_.Clear();
+  absl::FPrintF(stderr, "warning: %s\n", message);
+  unwritten_.push_back(message);
+}
+
+absl::Status TrainRun::Unwritten() const {
+  if (unwritten_.empty()) return absl::OkStatus();
+  return absl::UnavailableError(StrJoin(unwritten_, "; ", [](const auto& each) { return each; }));
 }
 
 void TrainRun::Show(const StepReport& report) {
@@ -183,9 +238,11 @@ void TrainRun::Show(const StepReport& report) {
       static_cast<double>(report.step) / static_cast<double>(options_.num_steps);
   const std::string held_out =
       evaluations_.empty() ? "" : EvaluationText(evaluations_.back().evaluation);
-  line_.Draw(absl::StrFormat("%s step %d of %d, epoch %d, loss %.4g%s", BarText(finished),
+  const std::string skipped =
+      trainer_.skipped() == 0 ? "" : StrCat(", ", trainer_.skipped(), " skipped");
+  line_.Draw(absl::StrFormat("%s step %d of %d, epoch %d, loss %.4g%s%s", BarText(finished),
                              report.step, options_.num_steps, report.epoch + 1, report.loss,
-                             held_out)
+                             skipped, held_out)
                  .substr(0, StatusLine::Width()));
 }
 

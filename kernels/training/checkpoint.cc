@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <string_view>
 #include <utility>
 
 #include "kernels/base/file.h"
 #include "kernels/base/finite.h"
 #include "kernels/base/json.h"
+#include "kernels/base/sha256.h"
 #include "kernels/base/shape.h"
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
@@ -24,6 +26,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kFormat = "deeppcr checkpoint 1";
+constexpr std::string_view kChecksumName = "sha256";
 constexpr int64_t kMaxStateBytes = int64_t{256} << 20;
 constexpr int64_t kMaxCheckpointBytes =
     3 * kMostParameters * int64_t{sizeof(float)} + 2 * kMaxStateBytes + 2 * kMostWarmStartBytes;
@@ -154,6 +157,31 @@ absl::Status ReadVectors(const Tensors& tensors, TrainerState* state) {
   return absl::OkStatus();
 }
 
+// Of names and bytes, in the order of the names.
+absl::StatusOr<std::string> Checksum(
+    const std::map<std::string_view, std::span<const std::byte>>& tensors) {
+  std::string hashes;
+  for (const auto& [name, data] : tensors) {
+    DEEPPCR_ASSIGN_OR_RETURN(const std::string hash,
+                             Sha256Hex({reinterpret_cast<const char*>(data.data()), data.size()}));
+    hashes += StrCat(name, " ", hash, "\n");
+  }
+  return Sha256Hex(hashes);
+}
+
+// Says whether all tensors are as they were written.
+absl::Status CheckChecksum(std::string_view bytes) {
+  DEEPPCR_ASSIGN_OR_RETURN(const Tensors tensors, ParseSafetensors(bytes));
+  DEEPPCR_ASSIGN_OR_RETURN(const TensorEntry* saved, Find(tensors, kChecksumName, Dtype::kU8));
+  std::map<std::string_view, std::span<const std::byte>> others;
+  for (const TensorEntry& tensor : tensors.entries())
+    if (&tensor != saved) others.emplace(tensor.name, tensor.data);
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string found, Checksum(others));
+  if (std::ranges::equal(saved->data, std::as_bytes(std::span(found)))) return absl::OkStatus();
+  return InvalidArgument("tensor \"", kChecksumName, "\": expected the checksum of the others, ",
+                         found, ", got another: the file is damaged");
+}
+
 }  // namespace
 
 absl::StatusOr<Checkpoint> ParseCheckpoint(std::string_view bytes) {
@@ -167,7 +195,7 @@ absl::StatusOr<Checkpoint> ParseCheckpoint(std::string_view bytes) {
   return checkpoint;
 }
 
-std::string FormatCheckpoint(const Checkpoint& checkpoint) {
+absl::StatusOr<std::string> FormatCheckpoint(const Checkpoint& checkpoint) {
   const std::string text = StateJson(checkpoint).dump();
   const OptimizerState& optimizer = checkpoint.state.optimizer;
   const auto floats = [](std::string name, const std::vector<float>& values) {
@@ -187,17 +215,27 @@ std::string FormatCheckpoint(const Checkpoint& checkpoint) {
                        {std::ssize(trajectories.kept)},
                        std::as_bytes(std::span(trajectories.kept))});
   }
+  std::map<std::string_view, std::span<const std::byte>> summed;
+  for (const WrittenTensor& tensor : tensors) summed.emplace(tensor.name, tensor.data);
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string checksum, Checksum(summed));
+  tensors.push_back({std::string(kChecksumName),
+                     Dtype::kU8,
+                     {std::ssize(checksum)},
+                     std::as_bytes(std::span(checksum))});
   return SafetensorsFile(tensors);
 }
 
 absl::Status WriteCheckpoint(const std::string& path, const Checkpoint& checkpoint) {
-  return WriteFileAtomically(path, FormatCheckpoint(checkpoint));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, FormatCheckpoint(checkpoint));
+  return WriteFileAtomically(path, bytes);
 }
 
 absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path) {
   DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxCheckpointBytes));
   absl::StatusOr<Checkpoint> checkpoint = ParseCheckpoint(bytes);
-  if (!checkpoint.ok()) return WithContext(checkpoint.status(), path);
+  // Comes last: what is wrong in itself is named before.
+  const absl::Status whole = checkpoint.ok() ? CheckChecksum(bytes) : checkpoint.status();
+  if (!whole.ok()) return WithContext(whole, path);
   return checkpoint;
 }
 

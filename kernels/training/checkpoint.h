@@ -29,17 +29,18 @@ struct Checkpoint {
 };
 
 // A checkpoint is one safetensors file: `state`, JSON as bytes; `parameters`, `first` and `second`,
-// the vectors of the optimiser; `losses`, of the steps done; and, where a run keeps trajectories,
-// `trajectories` and `kept`. Errors: kInvalidArgument saying what
-// was expected, what came.
+// the vectors of the optimiser; `losses`, of the steps done; where a run keeps trajectories,
+// `trajectories` and `kept`; `sha256`, a checksum of them all, which ParseCheckpoint does not ask
+// for. Errors: kInvalidArgument saying what was expected, what came; kInternal as Sha256Hex.
 absl::StatusOr<Checkpoint> ParseCheckpoint(std::string_view bytes);
-std::string FormatCheckpoint(const Checkpoint& checkpoint);
+absl::StatusOr<std::string> FormatCheckpoint(const Checkpoint& checkpoint);
 
 // Replaces the file at once (WriteFileAtomically): whenever a process ends, even in here, the file
 // is this checkpoint or the one before. Errors: as WriteFileAtomically.
 absl::Status WriteCheckpoint(const std::string& path, const Checkpoint& checkpoint);
 
-// Errors: as ReadFile; kInvalidArgument naming the file, what was expected, what came.
+// Errors: as ReadFile; kInvalidArgument naming the file, what was expected, what came, also where
+// a byte is not as it was written.
 absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path);
 
 // Errors: kFailedPrecondition naming the first key in which the runs differ, with both values.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/finite.h"
 #include "kernels/base/strings.h"
 
 namespace deeppcr::training {
@@ -42,7 +43,7 @@ SampleLoss MeanSquaredError(std::span<const float> outputs, std::span<const floa
   for (size_t i = 0; i < outputs.size(); ++i) {
     const double difference = double{outputs[i]} - targets[i];
     squares += difference * difference;
-    if (!gradient.empty()) gradient[i] = static_cast<float>(scale * 2 * difference / count);
+    if (!gradient.empty()) gradient[i] = NarrowToFloat(scale * 2 * difference / count);
   }
   return {.loss = squares / count};
 }

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <utility>
 
+#include "kernels/base/finite.h"
 #include "kernels/base/strings.h"
 
 namespace deeppcr::training {
@@ -17,15 +17,6 @@ namespace {
 constexpr int64_t kElementsOfPiece = 1 << 14;
 // Gradients beyond have squares, or sums of them, beyond the range of float.
 constexpr double kLargestNorm = 1e18;
-
-// The exponents that infinities and NaNs have are found with integers, which makes vectors of the
-// loop.
-bool AllFinite(std::span<const float> values) {
-  uint32_t found = 0;
-  for (const float x : values)
-    found |= static_cast<uint32_t>((std::bit_cast<uint32_t>(x) & 0x7F800000U) == 0x7F800000U);
-  return found == 0;
-}
 
 // Arrays that do not overlap.
 struct Elements {
@@ -118,7 +109,7 @@ bool Optimizer::Update(std::span<const float> gradient, double norm, double lear
   const auto scale = static_cast<float>(clips ? options_.clip_norm / norm : 1.0);
   std::atomic<bool> finite = true;
   for (const ParameterTensor& tensor : tensors_) {
-    const auto decay = static_cast<float>(tensor.is_bias() ? 0 : options_.weight_decay);
+    const auto decay = NarrowToFloat(tensor.is_bias() ? 0 : options_.weight_decay);
     const int64_t end = tensor.offset + tensor.size;
     auto piece = [&](int64_t p) {
       const int64_t begin = tensor.offset + p * kElementsOfPiece;
@@ -148,20 +139,22 @@ bool Optimizer::UpdatePart(std::span<const float> gradient, float scale, double 
                              .second_to = sgd ? nullptr : next_.second.data() + begin};
   if (sgd) {
     UpdateSgd(elements, static_cast<float>(options_.momentum), weight_decay,
-              static_cast<float>(learning_rate));
+              NarrowToFloat(learning_rate));
   } else {
     const auto t = static_cast<double>(state_.updates + 1);
     const bool decoupled = options_.kind == OptimizerKind::kAdamW;
-    UpdateAdam(elements,
-               {.beta1 = static_cast<float>(options_.beta1),
-                .beta2 = static_cast<float>(options_.beta2),
-                .epsilon = static_cast<float>(options_.epsilon),
-                .decay_of_gradient = decoupled ? 0 : weight_decay,
-                .shrink = static_cast<float>(decoupled ? 1 - learning_rate * weight_decay : 1),
-                .rate = static_cast<float>(learning_rate / (1 - std::pow(options_.beta1, t))),
-                .root = static_cast<float>(std::sqrt(1 - std::pow(options_.beta2, t)))});
+    UpdateAdam(elements, {.beta1 = static_cast<float>(options_.beta1),
+                          .beta2 = static_cast<float>(options_.beta2),
+                          .epsilon = NarrowToFloat(options_.epsilon),
+                          .decay_of_gradient = decoupled ? 0 : weight_decay,
+                          .shrink = NarrowToFloat(decoupled ? 1 - learning_rate * weight_decay : 1),
+                          .rate = NarrowToFloat(learning_rate / (1 - std::pow(options_.beta1, t))),
+                          .root = static_cast<float>(std::sqrt(1 - std::pow(options_.beta2, t)))});
   }
-  return AllFinite(std::span(next_.parameters).subspan(begin, end - begin));
+  const auto finite = [&](const std::vector<float>& values) {
+    return AllFinite(std::span(values).subspan(begin, end - begin));
+  };
+  return finite(next_.parameters) && finite(next_.first) && (sgd || finite(next_.second));
 }
 
 }  // namespace deeppcr::training

@@ -54,7 +54,7 @@ class Optimizer {
   static double NormOf(std::span<const float> gradient);
 
   // Takes a step along a gradient of this norm. False, and nothing has changed, where the gradient
-  // is not finite, or so large that its squares, or the new parameters, would not be.
+  // is not finite, or so large that its squares, the new parameters or moments would not be.
   bool Update(std::span<const float> gradient, double norm, double learning_rate, ThreadPool& pool);
 
  private:

@@ -9,13 +9,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "kernels/base/file.h"
+#include "kernels/base/model_name.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/model/model.h"
@@ -26,29 +27,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Inputs that an initial guess is fitted on at a load.
-constexpr int64_t kCalibrationSamples = 600;
-
-bool IsNameCharacter(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '.' ||
-         c == '_' || c == '-';
-}
-
 absl::Status SystemError(std::string_view action, const fs::path& path, int error) {
   return absl::UnavailableError(
       StrCat("cannot ", action, " ", path.string(), ": ", std::generic_category().message(error)));
 }
 
-int64_t LargestVersion(const fs::path& model) {
+absl::StatusOr<int64_t> NextVersion(const fs::path& model) {
   int64_t largest = 0;
   std::error_code ignored;
-  for (fs::directory_iterator it(model, ignored), end; !ignored && it != end;
-       it.increment(ignored)) {
-    int64_t version = 0;
-    if (absl::SimpleAtoi(it->path().filename().string(), &version))
-      largest = std::max(largest, version);
-  }
-  return largest;
+  for (fs::directory_iterator it(model, ignored), end; !ignored && it != end; it.increment(ignored))
+    largest = std::max(largest, ParseVersion(it->path().filename().string()));
+  if (largest < std::numeric_limits<int64_t>::max()) return largest + 1;
+  return ResourceExhausted("version: ", model.string(), " has the largest there is, ", largest,
+                           ": name a free one");
+}
+
+absl::StatusOr<int64_t> VersionOf(const Destination& destination) {
+  if (destination.version > 0) return destination.version;
+  return NextVersion(fs::path(destination.repository) / destination.model);
 }
 
 // A folder beside the versions, of a name that no server takes for one; removed unless it has got
@@ -94,7 +90,7 @@ absl::Status SyncFolder(const fs::path& folder) {
 
 absl::Status WriteFiles(const std::string& folder, const std::string& config_json,
                         const ParameterLayout& layout, std::span<const float> parameters,
-                        const Dataset& data) {
+                        const Dataset& data, int64_t calibration_samples) {
   std::vector<WrittenTensor> tensors;
   for (const ParameterTensor& tensor : layout.tensors())
     tensors.push_back(WrittenTensor::OfFloats(tensor.name, tensor.shape,
@@ -102,7 +98,8 @@ absl::Status WriteFiles(const std::string& folder, const std::string& config_jso
   DEEPPCR_RETURN_IF_ERROR(WriteFileAtomically(folder + "/config.json", config_json));
   DEEPPCR_RETURN_IF_ERROR(
       WriteFileAtomically(folder + "/model.safetensors", SafetensorsFile(tensors)));
-  const int64_t count = std::min(kCalibrationSamples, data.num_samples);
+  const int64_t count = std::min(calibration_samples, data.num_samples);
+  if (count == 0) return absl::OkStatus();
   const WrittenTensor inputs = WrittenTensor::OfFloats(
       "inputs", {count, data.input_dim}, std::span(data.inputs).first(count * data.input_dim));
   return WriteFileAtomically(folder + "/calibration.safetensors", SafetensorsFile({&inputs, 1}));
@@ -111,16 +108,15 @@ absl::Status WriteFiles(const std::string& folder, const std::string& config_jso
 }  // namespace
 
 absl::Status CheckDestination(const Destination& destination) {
-  const std::string& name = destination.model;
-  if (name.empty() || name.size() > 128 || name == "." || name == ".." ||
-      !std::ranges::all_of(name, IsNameCharacter))
-    return InvalidArgument("model: expected 1 to 128 of A-Z a-z 0-9 . _ -, and not . or .., got ",
-                           Quoted(name));
+  DEEPPCR_RETURN_IF_ERROR(CheckModelName(destination.model));
   if (destination.version < 0)
     return InvalidArgument("version: expected a positive integer, got ", destination.version);
-  if (destination.version == 0) return absl::OkStatus();
+  if (destination.calibration_samples < 0)
+    return InvalidArgument("calibration: expected a number of inputs from 0, got ",
+                           destination.calibration_samples);
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t version, VersionOf(destination));
   const fs::path folder =
-      fs::path(destination.repository) / name / std::to_string(destination.version);
+      fs::path(destination.repository) / destination.model / std::to_string(version);
   std::error_code ignored;
   if (!fs::exists(fs::symlink_status(folder, ignored))) return absl::OkStatus();
   return absl::AlreadyExistsError(StrCat(folder.string(), " is there already"));
@@ -137,11 +133,12 @@ absl::StatusOr<std::string> Publish(const Destination& destination, const std::s
   std::string pattern = (model / ".new-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr) return SystemError("make a folder in", model, errno);
   NewFolder folder(pattern);
-  DEEPPCR_RETURN_IF_ERROR(WriteFiles(pattern, config_json, layout, parameters, data));
+  DEEPPCR_RETURN_IF_ERROR(
+      WriteFiles(pattern, config_json, layout, parameters, data, destination.calibration_samples));
   const ModelFilesReport report = CheckModelFiles(pattern, {});
   if (!report.problems.empty()) return Internal("published: ", report.problems.front());
   DEEPPCR_RETURN_IF_ERROR(folder.Open());
-  const int64_t version = destination.version > 0 ? destination.version : LargestVersion(model) + 1;
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t version, VersionOf(destination));
   const fs::path place = model / std::to_string(version);
   DEEPPCR_RETURN_IF_ERROR(folder.Rename(place));
   DEEPPCR_RETURN_IF_ERROR(SyncFolder(model));

@@ -34,9 +34,12 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
+// Of a number that is computed with as float, and multiplied by others.
 absl::Status CheckAtLeast(std::string_view name, double value, double least) {
-  if (value >= least && std::isfinite(value)) return absl::OkStatus();
-  return InvalidArgument(name, ": expected a finite number of at least ", least, ", got ", value);
+  constexpr double kMost = 1e30;
+  if (value >= least && value <= kMost) return absl::OkStatus();
+  return InvalidArgument(name, ": expected a finite number of at least ", least, " and at most ",
+                         kMost, ", got ", value);
 }
 absl::Status CheckShare(std::string_view name, double value) {
   if (value >= 0 && value < 1) return absl::OkStatus();
@@ -159,6 +162,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const ModelConfig& conf
     trainer->trajectories_.states.resize(data.num_samples * size);
     trainer->trajectories_.kept.resize(data.num_samples);
     trainer->guesses_.resize(kTogether * size);
+    trainer->taken_.resize(std::min(options.batch_size, data.num_samples) * size);
   }
   return trainer;
 }
@@ -209,9 +213,12 @@ absl::Status Trainer::ForwardSamples(const Dataset& data, std::span<const int64_
                           std::span(outputs_).first(n * output_dim_), counts);
 }
 
-std::span<const float> Trainer::GuessesOf(std::span<const int64_t> samples) {
+bool Trainer::AreKept(std::span<const int64_t> samples) const {
   const auto kept = [&](int64_t sample) { return trajectories_.kept[sample] != 0; };
-  if (trajectories_.kept.empty() || !std::ranges::all_of(samples, kept)) return {};
+  return !trajectories_.kept.empty() && std::ranges::all_of(samples, kept);
+}
+
+std::span<const float> Trainer::GuessesOf(std::span<const int64_t> samples) {
   const int64_t size = system_->trajectory_size();
   for (size_t b = 0; b < samples.size(); ++b)
     std::copy_n(trajectories_.states.begin() + samples[b] * size, size,
@@ -219,13 +226,22 @@ std::span<const float> Trainer::GuessesOf(std::span<const int64_t> samples) {
   return std::span<const float>(guesses_).first(samples.size() * size);
 }
 
-void Trainer::KeepTrajectories(std::span<const int64_t> samples) {
+void Trainer::TakeTrajectories(int64_t first, int64_t count) {
   if (trajectories_.kept.empty()) return;
   const int64_t size = system_->trajectory_size();
-  for (size_t b = 0; b < samples.size(); ++b) {
-    const std::span<const float> states = system_->TrajectoryOf(static_cast<int64_t>(b));
-    std::ranges::copy(states, trajectories_.states.begin() + samples[b] * size);
-    trajectories_.kept[samples[b]] = AllFinite(states) ? 1 : 0;
+  for (int64_t b = 0; b < count; ++b)
+    std::ranges::copy(system_->TrajectoryOf(b), taken_.begin() + (first + b) * size);
+}
+
+// One that is not finite could not be read from a checkpoint.
+void Trainer::KeepTrajectories(std::span<const int64_t> batch) {
+  if (trajectories_.kept.empty()) return;
+  const int64_t size = system_->trajectory_size();
+  for (size_t b = 0; b < batch.size(); ++b) {
+    const auto states = std::span<const float>(taken_).subspan(b * size, size);
+    const bool finite = AllFinite(states);
+    trajectories_.kept[batch[b]] = finite ? 1 : 0;
+    if (finite) std::ranges::copy(states, trajectories_.states.begin() + batch[b] * size);
   }
 }
 
@@ -242,22 +258,20 @@ void Trainer::BypassLayers(int64_t num_samples) {
   }
 }
 
-absl::Status Trainer::RunSamples(std::span<const int64_t> samples, int64_t of_batch, Sums* sums,
-                                 StepReport* report) {
+absl::Status Trainer::RunSamples(std::span<const int64_t> samples, int64_t of_batch, bool warm,
+                                 Sums* sums, StepReport* report) {
   StepReport::Seconds& seconds = report->seconds;
   {
     const Stopwatch watch(&seconds.forward);
-    DEEPPCR_RETURN_IF_ERROR(ForwardSamples(data_, samples, GuessesOf(samples), &report->forward));
-    KeepTrajectories(samples);
+    const std::span<const float> guesses = warm ? GuessesOf(samples) : std::span<const float>();
+    DEEPPCR_RETURN_IF_ERROR(ForwardSamples(data_, samples, guesses, &report->forward));
   }
   {
     const Stopwatch watch(&seconds.loss);
     AddLosses(data_, samples, of_batch, sums);
   }
-  if (!std::isfinite(sums->loss)) {
-    report->outcome = StepOutcome::kNonFiniteLoss;
-    return absl::OkStatus();
-  }
+  if (!std::isfinite(sums->loss)) report->outcome = StepOutcome::kNonFiniteLoss;
+  if (report->outcome != StepOutcome::kUpdated) return absl::OkStatus();
   const Stopwatch watch(&seconds.backward);
   DEEPPCR_ASSIGN_OR_RETURN(
       const bool finite,
@@ -268,18 +282,23 @@ absl::Status Trainer::RunSamples(std::span<const int64_t> samples, int64_t of_ba
 }
 
 // Samples that are computed together follow one another in the order of the batch, and so do their
-// terms in every sum.
+// terms in every sum. A batch that gives no update is summed to its end all the same: how many
+// samples are computed together must not be seen in its loss.
 absl::Status Trainer::FormGradient(std::span<const int64_t> batch, StepReport* report) {
   std::ranges::fill(gradient_, 0.0F);
   Sums sums;
   const auto n = static_cast<double>(batch.size());
+  // All of a batch or none: how many samples are computed together must not be seen here either.
+  const bool warm = AreKept(batch);
   const auto together = static_cast<size_t>(system_->samples_together());
   for (size_t first = 0; first < batch.size(); first += together) {
     const size_t count = std::min(together, batch.size() - first);
     DEEPPCR_RETURN_IF_ERROR(
-        RunSamples(batch.subspan(first, count), std::ssize(batch), &sums, report));
-    if (report->outcome != StepOutcome::kUpdated) break;
+        RunSamples(batch.subspan(first, count), std::ssize(batch), warm, &sums, report));
+    TakeTrajectories(static_cast<int64_t>(first), static_cast<int64_t>(count));
   }
+  // Not before: a step that was stopped has changed nothing.
+  KeepTrajectories(batch);
   SplitState(layout_, options_.split_state, gradient_);
   report->loss = sums.loss / n;
   if (options_.loss == LossKind::kCrossEntropy)
@@ -301,7 +320,7 @@ void Trainer::Update(StepReport* report) {
 }
 
 absl::StatusOr<StepReport> Trainer::Step() {
-  if (skips_in_a_row_ >= kMostSkipsInARow)
+  if (diverged())
     return absl::FailedPreconditionError(
         StrCat("training has diverged: loss or gradient of the last ", kMostSkipsInARow,
                " steps was not finite; the parameters are those before them (a smaller "
@@ -316,7 +335,7 @@ absl::StatusOr<StepReport> Trainer::Step() {
   DEEPPCR_RETURN_IF_ERROR(FormGradient(BatchOf(step_), &report));
   Update(&report);
   ++step_;
-  losses_.push_back(static_cast<float>(report.loss));
+  losses_.push_back(NarrowToFloat(report.loss));
   return report;
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/base/cancel_token.h"
 #include "kernels/model/config.h"
 #include "kernels/training/dataset.h"
 #include "kernels/training/loss.h"
@@ -47,6 +48,7 @@ struct TrainerOptions {
 };
 
 // What became of a step. One that was skipped has changed no parameter and no moment.
+// kNonFiniteGradient: or the update would have made one of them not finite.
 enum class StepOutcome : uint8_t { kUpdated, kNonFiniteLoss, kNonFiniteGradient };
 // "updated", "non_finite_loss", "non_finite_gradient".
 std::string_view ToString(StepOutcome outcome);
@@ -55,7 +57,7 @@ struct StepReport {
   int64_t step = 0;   // counted from 1
   int64_t epoch = 0;  // counted from 0
   StepOutcome outcome = StepOutcome::kUpdated;
-  double loss = 0;                 // mean over the batch, before the update
+  double loss = 0;                 // mean over the batch, before the update; of a skipped one, too
   std::optional<double> accuracy;  // of cross_entropy, over the batch
   double gradient_norm = 0;        // before clipping
   double learning_rate = 0;
@@ -101,14 +103,21 @@ class Trainer {
   const ParameterLayout& layout() const { return layout_; }
   std::string_view device() const { return system_->device(); }
   int64_t steps_per_epoch() const { return (data_.num_samples - 1) / options_.batch_size + 1; }
-  int64_t step() const { return step_; }  // steps done
+  int64_t step() const { return step_; }                                  // steps done
+  int64_t skipped() const { return step_ - optimizer_.state().updates; }  // of them
   bool finished() const { return step_ == options_.num_steps; }
+  bool diverged() const { return skips_in_a_row_ >= kMostSkipsInARow; }
 
-  // Takes the next step. Precondition: !finished(). Errors: kFailedPrecondition where
-  // kMostSkipsInARow steps in a row were skipped; as TrainingSystem.
+  // Has the token, which may be null, end steps and evaluations early: between two steps of the
+  // recurrence, so that a fired token is obeyed at once however long a step takes.
+  void StopBy(const CancelToken* token) { system_->StopBy(token); }
+
+  // Takes the next step. Precondition: !finished(). Errors: kFailedPrecondition where the run has
+  // diverged; kCancelled where the token has fired, and the step is as if it had not begun; as
+  // TrainingSystem.
   absl::StatusOr<StepReport> Step();
 
-  // The mean loss of other data that fits the model.
+  // The mean loss of other data that fits the model. Errors: kCancelled where the token has fired.
   absl::StatusOr<Evaluation> Evaluate(const Dataset& data) { return Judge(data, false); }
   // The same where z_0 goes straight into the output layer: what the layers between are good for is
   // what this loses. No other readout is fitted.
@@ -134,13 +143,17 @@ class Trainer {
   absl::Status ForwardSamples(const Dataset& data, std::span<const int64_t> samples,
                               std::span<const float> guesses,
                               TrainingSystem::ForwardCounts* counts);
-  // The trajectories that samples of the training data had last; empty where one has none.
+  // Whether all of these samples have trajectories, and these, as they were an epoch ago.
+  bool AreKept(std::span<const int64_t> samples) const;
   std::span<const float> GuessesOf(std::span<const int64_t> samples);
-  void KeepTrajectories(std::span<const int64_t> samples);
+  // Puts aside those of the last ForwardSamples, which are `count` of a batch from `first` on, and
+  // keeps those of the whole batch.
+  void TakeTrajectories(int64_t first, int64_t count);
+  void KeepTrajectories(std::span<const int64_t> batch);
   // Takes z_0 of the last ForwardSamples straight to the outputs.
   void BypassLayers(int64_t num_samples);
-  // Forward, loss and gradients of samples of a batch.
-  absl::Status RunSamples(std::span<const int64_t> samples, int64_t of_batch, Sums* sums,
+  // Forward, loss and gradients of samples of a batch; `warm`: with guesses.
+  absl::Status RunSamples(std::span<const int64_t> samples, int64_t of_batch, bool warm, Sums* sums,
                           StepReport* report);
   void AddLosses(const Dataset& data, std::span<const int64_t> samples, int64_t of_batch,
                  Sums* sums);
@@ -160,7 +173,7 @@ class Trainer {
   std::vector<int64_t> order_;  // of that epoch
   std::vector<float> gradient_, inputs_, outputs_, of_outputs_;
   KeptTrajectories trajectories_;
-  std::vector<float> guesses_;
+  std::vector<float> guesses_, taken_;  // of samples together, of a batch
 };
 
 }  // namespace deeppcr::training

@@ -101,6 +101,10 @@ absl::Status TrainingSystem::OverLayers(const Work& work) {
   return status;
 }
 
+absl::Status TrainingSystem::CheckStopped() const {
+  return Fired(token_) ? absl::CancelledError("training was stopped") : absl::OkStatus();
+}
+
 absl::Status TrainingSystem::Pack(std::span<const float> parameters) {
   const DenseStackSpec spec = layout_.SpecOf(parameters);
   return OverLayers([&](int64_t begin, int64_t end) { return system_->Repack(spec, begin, end); });
@@ -114,9 +118,11 @@ absl::Status TrainingSystem::Forward(std::span<const float> inputs, std::span<co
       .samples = {.num_samples = n_, .inputs = inputs, .initial_states = guesses},
       .outputs = outputs,
       .trajectory = std::span(states_).first(n_ * (shape_.num_steps + 1) * shape_.state_dim),
-      .reports = std::span(reports_).first(n_)};
+      .reports = std::span(reports_).first(n_),
+      .token = token_};
   forward_.initial_guess = guesses.empty() ? InitialGuess::kConstant : InitialGuess::kPrevious;
   DEEPPCR_RETURN_IF_ERROR(runner_->Run(forward_, {&item, 1}, nullptr));
+  DEEPPCR_RETURN_IF_ERROR(CheckStopped());
   for (const SampleReport& report : item.reports) {
     counts->fallbacks += report.fallback ? 1 : 0;
     counts->iterations = std::max<int64_t>(counts->iterations, report.iterations);
@@ -132,8 +138,10 @@ absl::StatusOr<bool> TrainingSystem::Backward(std::span<const float> of_outputs,
                        .of_outputs = of_outputs,
                        .deltas = std::span(deltas_).first(n_ * shape_.num_steps * dim),
                        .encode_deltas = std::span(encode_deltas_).first(n_ * dim),
-                       .reports = std::span(backward_reports_).first(n_)};
+                       .reports = std::span(backward_reports_).first(n_),
+                       .token = token_};
   DEEPPCR_RETURN_IF_ERROR(backward_runner_->Run(backward_, {&item, 1}));
+  DEEPPCR_RETURN_IF_ERROR(CheckStopped());
   for (const BackwardReport& report : item.reports)
     if (report.termination != Termination::kDirect) return false;
   DEEPPCR_RETURN_IF_ERROR(AddGradients(of_outputs, gradients));
@@ -154,6 +162,7 @@ absl::Status TrainingSystem::AddGradients(std::span<const float> of_outputs,
   const ParameterSums sums = layout_.SumsOf(gradients);
   const std::span<const ParameterSample> samples = std::span(samples_).first(n_);
   return OverLayers([&](int64_t begin, int64_t end) {
+    DEEPPCR_RETURN_IF_ERROR(CheckStopped());
     return system_->AddParameterGradients(samples, begin, end, sums);
   });
 }

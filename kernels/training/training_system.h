@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend/registry.h"
+#include "kernels/base/cancel_token.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/solver/backward_runner.h"
 #include "kernels/solver/runner.h"
@@ -49,6 +50,9 @@ class TrainingSystem {
   ThreadPool& pool() { return pool_; }
   std::string_view device() const { return backend_->device(); }
 
+  // Forward and Backward return kCancelled once the token, which may be null, has fired.
+  void StopBy(const CancelToken* token) { token_ = token; }
+
   // Takes other parameters, in the order of the layout.
   absl::Status Pack(std::span<const float> parameters);
 
@@ -82,6 +86,9 @@ class TrainingSystem {
   template <class Work>
   absl::Status OverLayers(const Work& work);
 
+  absl::Status CheckStopped() const;
+
+  const CancelToken* token_ = nullptr;
   const ParameterLayout layout_;
   const SystemShape shape_;
   ThreadPool pool_;

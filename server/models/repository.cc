@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_replace.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -13,10 +11,6 @@ namespace deeppcr {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool IsNameCharacter(char c) {
-  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
-}
 
 absl::Status CannotRead(std::string_view what, const std::error_code& error) {
   return absl::FailedPreconditionError(StrCat(what, " cannot be read: ", error.message()));
@@ -60,24 +54,6 @@ absl::StatusCode LoadErrorCode(absl::StatusCode code) {
 }
 
 }  // namespace
-
-absl::Status CheckModelName(std::string_view name) {
-  const bool plain = std::all_of(name.begin(), name.end(), IsNameCharacter);
-  if (plain && !name.empty() && name.size() <= 128 && name != "." && name != "..") {
-    return absl::OkStatus();
-  }
-  return InvalidArgument("model: expected 1 to 128 of A-Z a-z 0-9 . _ -, and not . or .., got ",
-                         Quoted(name), " (", name.size(), " bytes)");
-}
-
-int64_t ParseVersion(std::string_view text) {
-  int64_t version = 0;
-  const bool digits = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return absl::ascii_isdigit(c);
-  });
-  if (!digits || text.front() == '0' || !absl::SimpleAtoi(ToAbsl(text), &version)) return 0;
-  return version;
-}
 
 std::vector<std::string> EntriesOf(const fs::path& directory, std::error_code& error) {
   std::vector<std::string> names;

@@ -14,15 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/base/model_name.h"  // CheckModelName, ParseVersion
 
 namespace deeppcr {
-
-// OK for a name that may stand in a path: [A-Za-z0-9._-]{1,128}, neither "." nor "..".
-// Errors: kInvalidArgument.
-absl::Status CheckModelName(std::string_view name);
-
-// A positive decimal integer without leading zeros; 0 for anything else.
-int64_t ParseVersion(std::string_view text);
 
 // The names in a directory, sorted; as many as could be read where `error` is set.
 std::vector<std::string> EntriesOf(const std::filesystem::path& directory, std::error_code& error);

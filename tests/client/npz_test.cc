@@ -98,6 +98,25 @@ TEST(NpzTest, ReadsStoredAndDeflatedArraysByName) {
   EXPECT_TRUE(ParseNpz(Archive({}))->empty());
 }
 
+TEST(NpzTest, ReadsOnlyWhatIsWanted) {
+  Member names("names.npy", "no array of numbers", true);
+  names.checksum ^= 1;
+  const std::string bytes = Archive({{"inputs.npy", Inputs(), true}, names, names});
+  EXPECT_NE(ErrorOf(bytes), "accepted");
+  const std::string_view inputs[] = {"inputs"}, both[] = {"inputs", "labels"};
+  const auto arrays = ParseNpz(bytes, inputs);
+  ASSERT_TRUE(arrays.ok()) << arrays.status();
+  ASSERT_EQ(arrays->size(), 1);
+  EXPECT_THAT(arrays->at("inputs").values, ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(ParseNpz(bytes, both).status().message(),
+            "npz: expected an array named labels, got \"inputs\", \"names\", \"names\"");
+  EXPECT_EQ(ParseNpz(Archive({}), inputs).status().message(),
+            "npz: expected an array named inputs, got none");
+  const std::string twice =
+      Archive({{"inputs.npy", Inputs(), true}, {"inputs.npy", Inputs(), true}});
+  EXPECT_THAT(std::string(ParseNpz(twice, inputs).status().message()), HasSubstr("came twice"));
+}
+
 TEST(NpzTest, RefusesEveryArchiveThatIsCutShort) {
   const std::string bytes = Archive({{"inputs.npy", Inputs(), true}, {"l.npy", Labels(), false}});
   for (size_t size = 0; size < bytes.size(); ++size)

@@ -62,10 +62,10 @@ void RequireLimits(const Checkpoint& checkpoint) {
 }
 
 void RequireRoundTrip(const Checkpoint& checkpoint) {
-  const std::string written = training::FormatCheckpoint(checkpoint);
+  const std::string written = training::FormatCheckpoint(checkpoint).value();
   const absl::StatusOr<Checkpoint> again = training::ParseCheckpoint(written);
   Require(again.ok(), "a checkpoint that was read can be written");
-  Require(training::FormatCheckpoint(*again) == written, "and comes back as it was");
+  Require(training::FormatCheckpoint(*again).value() == written, "and comes back as it was");
 }
 
 // A network of 2 layers that is 1 wide, and three steps of it.

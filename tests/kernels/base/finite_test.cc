@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -26,6 +27,19 @@ TEST(FiniteTest, FindsTheFirstNanOrInfinity) {
       }
     }
   }
+}
+
+TEST(FiniteTest, NarrowsWhatFloatHoldsAndMakesAnInfinityOfTheRest) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(NarrowToFloat(0.1), 0.1F);
+  EXPECT_EQ(NarrowToFloat(-1e-300), 0);
+  for (const float sign : {1.0F, -1.0F}) {
+    EXPECT_EQ(NarrowToFloat(double{sign} * kLargest), sign * kLargest);
+    for (const double large : {3.5e38, 1e300, HUGE_VAL})
+      EXPECT_EQ(NarrowToFloat(sign * large), sign * kInfinity);
+  }
+  EXPECT_TRUE(std::isnan(NarrowToFloat(std::nan(""))));
 }
 
 }  // namespace

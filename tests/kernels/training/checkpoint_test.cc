@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "kernels/base/file.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/safetensors_writer.h"
@@ -109,16 +110,17 @@ TEST(CheckpointTest, ResumesToTheSameBitsWithWarmStarts) {
 TEST(CheckpointTest, RefusesTrajectoriesThatAreNone) {
   Checkpoint checkpoint = Example();
   checkpoint.state.trajectories = {.states = {1, 2}, .kept = {1, 0}};
-  EXPECT_EQ(ParseCheckpoint(FormatCheckpoint(checkpoint))->state.trajectories.states,
+  EXPECT_EQ(ParseCheckpoint(FormatCheckpoint(checkpoint).value())->state.trajectories.states,
             checkpoint.state.trajectories.states);
-  EXPECT_EQ(ParseCheckpoint(FormatCheckpoint(checkpoint))->state.trajectories.kept,
+  EXPECT_EQ(ParseCheckpoint(FormatCheckpoint(checkpoint).value())->state.trajectories.kept,
             checkpoint.state.trajectories.kept);
   checkpoint.state.trajectories.states[1] = NAN;
-  ExpectError(ParseCheckpoint(FormatCheckpoint(checkpoint)), absl::StatusCode::kInvalidArgument,
+  ExpectError(ParseCheckpoint(FormatCheckpoint(checkpoint).value()),
+              absl::StatusCode::kInvalidArgument,
               "tensor \"trajectories\": expected finite values");
   checkpoint.state.trajectories = {.states = {1, 2}, .kept = {1, 2}};
-  ExpectError(ParseCheckpoint(FormatCheckpoint(checkpoint)), absl::StatusCode::kInvalidArgument,
-              "tensor \"kept\": expected 0 or 1");
+  ExpectError(ParseCheckpoint(FormatCheckpoint(checkpoint).value()),
+              absl::StatusCode::kInvalidArgument, "tensor \"kept\": expected 0 or 1");
 }
 
 // A child writes checkpoints one after another, says when each is done, and is killed somewhere.
@@ -175,25 +177,24 @@ TEST(CheckpointTest, RefusesEveryFileThatIsCutShort) {
   }
 }
 
-// A changed byte is either found, or a number that means something.
-TEST(CheckpointTest, SurvivesEveryChangedByte) {
+TEST(CheckpointTest, RefusesEveryChangedByte) {
   const TemporaryDirectory folder;
   const std::string path = folder.File("c.safetensors"), changed = folder.File("d.safetensors");
   ASSERT_TRUE(WriteCheckpoint(path, Example()).ok());
   const std::string bytes = ReadFile(path, 1 << 20).value();
-  int refused = 0;
+  int by_checksum = 0;
   for (size_t at = 0; at < bytes.size(); ++at) {
     for (const int flip : {0x01, 0x20, 0x80}) {
       std::string other = bytes;
       other[at] = static_cast<char>(other[at] ^ flip);
       Write(changed, other);
       const absl::StatusOr<Checkpoint> read = ReadCheckpoint(changed);
-      refused += read.ok() ? 0 : 1;
-      if (!read.ok()) continue;
-      for (const float x : read->state.optimizer.parameters) ASSERT_TRUE(std::isfinite(x));
+      ASSERT_FALSE(read.ok()) << at << " by " << flip;
+      by_checksum += absl::StrContains(read.status().message(), "the file is damaged") ? 1 : 0;
     }
   }
-  EXPECT_GT(refused, 500);
+  // The numbers of the vectors, three of each but of the losses, which are two.
+  EXPECT_GE(by_checksum, 3 * 4 * 6);
 }
 
 TEST(CheckpointTest, RefusesOtherFilesNamingWhatIsWrong) {

@@ -130,6 +130,21 @@ INSTANTIATE_TEST_SUITE_P(Kinds, OptimizerTest,
                                            OptimizerKind::kAdamW),
                          [](const auto& test) { return std::string(ToString(test.param)); });
 
+// The squares of what decays are beyond float, by which the parameters would stay as they are.
+TEST(OptimizerAdamTest, LeavesEverythingAsItIsWhereMomentsWouldOverflow) {
+  const ParameterLayout layout = Layout();
+  Optimizer optimizer(layout, {.kind = OptimizerKind::kAdam, .weight_decay = 1e25},
+                      Normals(layout.size(), 1));
+  const OptimizerState before = optimizer.state();
+  ThreadPool pool(1);
+  const std::vector<float> gradient = Normals(layout.size(), 2);
+  EXPECT_FALSE(optimizer.Update(gradient, Optimizer::NormOf(gradient), 1e-3, pool));
+  EXPECT_EQ(optimizer.state().parameters, before.parameters);
+  EXPECT_EQ(optimizer.state().first, before.first);
+  EXPECT_EQ(optimizer.state().second, before.second);
+  EXPECT_EQ(optimizer.state().updates, 0);
+}
+
 TEST(OptimizerNormTest, IsThatOfTheWholeVector) {
   EXPECT_EQ(Optimizer::NormOf(std::vector<float>(9, 2.0F)), 6.0);
   EXPECT_EQ(Optimizer::NormOf({}), 0.0);

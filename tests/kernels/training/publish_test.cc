@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <variant>
 #include <vector>
@@ -71,6 +72,28 @@ TEST_F(PublishTest, VersionsCountOnAndAreNeverReplaced) {
   ExpectError(PublishAs("m", 7), absl::StatusCode::kAlreadyExists, "m/7 is there already");
   EXPECT_EQ(ReadFile(folder_.File("m/7/model.safetensors"), 1 << 20).value(), before);
   EXPECT_EQ(Entries("m"), (std::vector<std::string>{"7", "8"}));
+}
+
+TEST_F(PublishTest, NoVersionFollowsTheLargest) {
+  const std::string largest = "9223372036854775807";
+  EXPECT_TRUE(PublishAs("m", std::numeric_limits<int64_t>::max()).value().ends_with(largest));
+  ExpectError(CheckDestination({.repository = folder_.path(), .model = "m"}),
+              absl::StatusCode::kResourceExhausted, "has the largest there is, " + largest);
+  ExpectError(PublishAs("m", 0), absl::StatusCode::kResourceExhausted, "m has the largest");
+  EXPECT_EQ(Entries("m"), std::vector<std::string>{largest});
+  EXPECT_TRUE(PublishAs("m", 3).ok());
+}
+
+TEST_F(PublishTest, AsManyInputsGoWithItAsAreAskedFor) {
+  const auto published = [&](int64_t inputs) {
+    const std::string place =
+        Publish({folder_.path(), "m", 0, inputs}, kConfig, layout_, parameters_, data_).value();
+    EXPECT_EQ(std::filesystem::exists(place + "/calibration.safetensors"), inputs > 0);
+    return ReadModel(place, {})->num_calibration;
+  };
+  EXPECT_EQ(published(0), 0);
+  EXPECT_EQ(published(10), 10);
+  EXPECT_EQ(published(1000), 700);
 }
 
 TEST_F(PublishTest, LeavesNothingWhereTheVersionWouldNotLoad) {

@@ -40,14 +40,6 @@ class RepositoryTest : public ::testing::Test {
   TemporaryDirectory directory_;
 };
 
-TEST(ParseVersionTest, TakesPositiveIntegersOnly) {
-  EXPECT_EQ(ParseVersion("1"), 1);
-  EXPECT_EQ(ParseVersion("9223372036854775807"), INT64_MAX);
-  for (const char* text : {"", "0", "-1", "+1", "01", "1x", " 1", "1.0", "9223372036854775808"}) {
-    EXPECT_EQ(ParseVersion(text), 0) << text;
-  }
-}
-
 TEST_F(RepositoryTest, TheLatestVersionIsTheHighestDirectory) {
   for (const char* version : {"1", "10", "2", "latest"}) MakeVersion("a", version);
   EXPECT_EQ(*LatestVersion(root(), "a"), 10);
