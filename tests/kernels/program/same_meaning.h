@@ -33,7 +33,7 @@ inline double InStep(const Program& program) { return CostsOf(program).by_class[
 inline void ExpectClose(std::span<const double> got, std::span<const double> want, double rtol) {
   ASSERT_EQ(got.size(), want.size());
   double largest = 0;
-  for (const double number : want) largest = Larger(largest, std::fabs(number));
+  for (const double number : want) largest = testing::Larger(largest, std::fabs(number));
   for (size_t i = 0; i < want.size(); ++i) {
     ASSERT_TRUE(std::isfinite(want[i])) << "element " << i;
     ASSERT_NEAR(got[i], want[i], rtol * largest) << "element " << i;

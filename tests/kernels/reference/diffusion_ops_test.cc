@@ -152,7 +152,7 @@ void ExpectDerivative(const Vector& jacobian, const Function& function, const Ve
   constexpr double kStep = 1e-5;  // truncation and rounding both about 1e-10
   const int64_t dim = std::ssize(z);
   double largest = 1;
-  for (const double x : jacobian) largest = Larger(largest, std::fabs(x));
+  for (const double x : jacobian) largest = testing::Larger(largest, std::fabs(x));
   for (int64_t k = 0; k < dim; ++k) {
     Vector up = z, down = z;
     up[k] += kStep;

@@ -123,7 +123,7 @@ double Distance(const std::vector<Vector>& a, const std::vector<Vector>& b) {
   double largest = 0;
   for (size_t l = 0; l < a.size(); ++l)
     for (size_t k = 0; k < a[l].size(); ++k)
-      largest = Larger(largest, std::fabs(a[l][k] - b[l][k]) / (1 + std::fabs(b[l][k])));
+      largest = testing::Larger(largest, std::fabs(a[l][k] - b[l][k]) / (1 + std::fabs(b[l][k])));
   return largest;
 }
 

@@ -100,7 +100,7 @@ TEST_P(TrainingGradientsTest, EqualDifferencesOfTheLossBothWaysOnBothBackends) {
     at[i] = here - step;
     expected[i] = (above - plain.Loss(at, data)) / (2 * step);
     at[i] = here;
-    largest = Larger(largest, std::fabs(expected[i]));
+    largest = testing::Larger(largest, std::fabs(expected[i]));
   }
   ASSERT_GT(largest, 1e-2) << "the differences say nothing";
   for (const std::string backend : {"reference", "cpu"}) {

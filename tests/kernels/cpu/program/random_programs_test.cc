@@ -114,7 +114,7 @@ class System {
 
 double LargestOf(std::span<const double> x) {
   double largest = 0;
-  for (const double e : x) largest = Larger(largest, std::fabs(e));
+  for (const double e : x) largest = testing::Larger(largest, std::fabs(e));
   return largest;
 }
 
@@ -217,7 +217,7 @@ TEST_P(RandomProgramsTest, StepsAndMatricesAreThoseInDouble) {
     const double size = LargestOf(want), slope = LargestOf(jacobian);
     for (int64_t i = 0; i < dim; ++i) {
       const double error = std::fabs(z[i] - want[i]);
-      worst = Larger(worst, error / size);
+      worst = testing::Larger(worst, error / size);
       ASSERT_LE(error, 2e-4 * size) << "element " << i;
       float probe = 0;
       for (int64_t v = 1; v < kColumns; ++v)
@@ -510,7 +510,8 @@ TEST_P(RandomProgramsTest, ProbesWakeUnitsAtRest) {
   for (int form = 0; form <= 4; ++form) {
     for (const float side : {-0x1p-23F, 0.0F, 0x1p-23F}) {
       float largest = 0;
-      for (const float probe : unit(form, side)) largest = Larger(largest, std::fabs(probe));
+      for (const float probe : unit(form, side))
+        largest = testing::Larger(largest, std::fabs(probe));
       EXPECT_GT(largest, 0) << "form " << form << ", side " << side;
     }
   }
