@@ -38,8 +38,8 @@ absl::StatusOr<int64_t> NextVersion(const fs::path& model) {
   for (fs::directory_iterator it(model, ignored), end; !ignored && it != end; it.increment(ignored))
     largest = std::max(largest, ParseVersion(it->path().filename().string()));
   if (largest < std::numeric_limits<int64_t>::max()) return largest + 1;
-  return ResourceExhausted("version: ", model.string(), " has the largest there is, ", largest,
-                           ": name a free one");
+  return absl::FailedPreconditionError(StrCat(
+      "version: ", model.string(), " has the largest there is, ", largest, ": name a free one"));
 }
 
 absl::StatusOr<int64_t> VersionOf(const Destination& destination) {

@@ -24,7 +24,7 @@ struct Destination {
 };
 
 // Errors: kInvalidArgument for a name that no repository takes; kAlreadyExists for a version that
-// is there; kResourceExhausted where no version is larger than those there are. To be asked before
+// is there; kFailedPrecondition where no version is larger than those there are. To be asked before
 // a long run, too.
 absl::Status CheckDestination(const Destination& destination);
 

@@ -78,8 +78,8 @@ TEST_F(PublishTest, NoVersionFollowsTheLargest) {
   const std::string largest = "9223372036854775807";
   EXPECT_TRUE(PublishAs("m", std::numeric_limits<int64_t>::max()).value().ends_with(largest));
   ExpectError(CheckDestination({.repository = folder_.path(), .model = "m"}),
-              absl::StatusCode::kResourceExhausted, "has the largest there is, " + largest);
-  ExpectError(PublishAs("m", 0), absl::StatusCode::kResourceExhausted, "m has the largest");
+              absl::StatusCode::kFailedPrecondition, "has the largest there is, " + largest);
+  ExpectError(PublishAs("m", 0), absl::StatusCode::kFailedPrecondition, "m has the largest");
   EXPECT_EQ(Entries("m"), std::vector<std::string>{largest});
   EXPECT_TRUE(PublishAs("m", 3).ok());
 }
