@@ -221,7 +221,7 @@ TEST_F(GradientTest, BothWaysAgree) {
     const std::vector<float> a = Values(sequential.input_gradients());
     const std::vector<float> b = Values(parallel.input_gradients());
     float largest = 0;
-    for (const float x : a) largest = Larger(largest, std::fabs(x));
+    for (const float x : a) largest = testing::Larger(largest, std::fabs(x));
     for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4 * largest) << interval;
   }
 }
@@ -282,7 +282,7 @@ TEST_F(GradientTest, GoesBackAlongStatesThatAreHandedIn) {
 
 double Largest(const std::vector<float>& a) {
   double largest = 0;
-  for (const float x : a) largest = Larger(largest, std::fabs(double{x}));
+  for (const float x : a) largest = testing::Larger(largest, std::fabs(double{x}));
   return largest;
 }
 
@@ -348,7 +348,7 @@ TEST_F(GradientTest, CrossEntropyIsItsFormula) {
   const std::vector<float> got = Values(response.input_gradients());
   const std::vector<float> want = Values(Answer(request).input_gradients());
   float largest = 0;
-  for (const float x : want) largest = Larger(largest, std::fabs(x));
+  for (const float x : want) largest = testing::Larger(largest, std::fabs(x));
   // The largest output is taken out of the sum there: a rounding of the cotangents.
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5 * largest);
 }
