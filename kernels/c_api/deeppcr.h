@@ -289,7 +289,7 @@ typedef struct deeppcr_gradients {
   int64_t dependent_stages; /* receives the number of steps that had to wait for one another */
   /* [n], or NULL: about how far the gradients of a sample are from those along the exact states,
    * the largest relative difference of any, an estimate and no bound. Takes
-   * cotangents.state_errors and four more ways back. NaN where the run has no estimate, and where
+   * cotangents.state_errors and eight more ways back. NaN where the run has no estimate, and where
    * no digit is sure. */
   double* error_estimates;
 } deeppcr_gradients;

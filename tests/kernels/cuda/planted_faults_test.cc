@@ -146,7 +146,7 @@ constexpr PlantedCase kPlantedCases[] = {
     {Planted::kChainOfFirstColumn, "ChainOfFirstColumn", Model::kBackwards,
      "gradients of the parallel backward pass are off by"},
     {Planted::kRightNodesLikeLeftOnes, "RightNodesLikeLeftOnes", Model::kBackwards,
-     "gradients of the parallel backward pass are off by"},
+     "deltas of the parallel backward pass are off by"},
     {Planted::kSlopesOfShortInterval, "SlopesOfShortInterval", Model::kBackwards,
      "gradients of the parallel backward pass are off by"},
     {Planted::kSumWithoutLastSample, "SumWithoutLastSample", Model::kBackwards,
