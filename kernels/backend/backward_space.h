@@ -29,6 +29,7 @@ struct BackwardLimits {
   int64_t columns = 1;                // m: cotangents of a sample that go back together
   int64_t min_shooting_interval = 1;  // of the parallel way
   bool parallel = true;               // false: the sequential way only
+  int64_t busy_rows = 32;             // of a runner: cotangents that keep all its threads busy
 };
 
 // One sample on its way back. Every pointer is the caller's memory and outlives the pass; a result

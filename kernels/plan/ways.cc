@@ -116,9 +116,13 @@ BackwardOptions ParallelWay(const BackwardLimits& limits, int64_t num_steps) {
 constexpr double kLost = 10;
 constexpr double kLeastPatience = 0.05;
 
-absl::StatusOr<Timing> TimeInTurns(WayBench& bench, const BackwardOptions& parallel, int64_t n,
-                                   double seconds_per_run) {
-  Timing timing;
+struct TimedWays : Timing {
+  bool lost = false;  // the parallel way was cut off
+};
+
+absl::StatusOr<TimedWays> TimeInTurns(WayBench& bench, const BackwardOptions& parallel, int64_t n,
+                                      double seconds_per_run) {
+  TimedWays timing;
   const Clock::time_point start = Clock::now();
   for (int i = 0; i < kRepetitions && (i == 0 || SecondsSince(start) < kRepeatedWaySeconds); ++i) {
     DEEPPCR_ASSIGN_OR_RETURN(const auto sequential, bench.Time({}, n, seconds_per_run));
@@ -126,7 +130,8 @@ absl::StatusOr<Timing> TimeInTurns(WayBench& bench, const BackwardOptions& paral
     timing.sequential.push_back(*sequential);
     const double patience = std::max(kLost * *sequential, kLeastPatience);
     DEEPPCR_ASSIGN_OR_RETURN(const auto other, bench.Time(parallel, n, patience));
-    if (!other.has_value()) return timing;
+    timing.lost = !other.has_value();
+    if (timing.lost) return timing;
     timing.parallel.push_back(*other);
   }
   return timing;
@@ -163,14 +168,15 @@ absl::Status MeasureWays(const Runner& runner, const BackwardRunner& backward,
     const int64_t n = entry.max_samples;
     const bool in_time =
         n == 1 || SecondsSince(start) < std::min(kWaySeconds, options.seconds_of_timing);
-    Timing timing;
+    TimedWays timing;
     if (compared && in_time && n <= bench.most()) {
       DEEPPCR_ASSIGN_OR_RETURN(timing, TimeInTurns(bench, parallel, n, patience));
     }
     const auto samples = static_cast<double>(n);
     const double ratio =
         of_sequential.Seconds(options.rates, samples) / of_parallel.Seconds(options.rates, samples);
-    if (compared && ParallelIsFaster(ratio, timing)) ways.way = BackwardWay::kParallel;
+    if (compared && !timing.lost && ParallelIsFaster(ratio, timing))
+      ways.way = BackwardWay::kParallel;
     ways.sequential_seconds = MedianOf(timing.sequential);
     ways.parallel_seconds = MedianOf(timing.parallel);
     entry.ways = ways;

@@ -109,6 +109,11 @@ class BackwardRunner::Batch {
     const int64_t columns = std::min(runner_.limits_.columns, item.columns - column);
     const auto n =
         static_cast<int32_t>(std::min(SamplesTogether(), item.samples.num_samples - first));
+    // What nobody waits for any more is not begun.
+    if (Fired(item.token)) {
+      for (int32_t b = 0; b < n; ++b) Report(item, first + b, column, columns, {});
+      return;
+    }
     const LanePool<Lane>::Lease lease(runner_.lanes_);
     Lane& lane = *lease;
     for (int32_t b = 0; b < n; ++b) {
@@ -192,7 +197,9 @@ absl::StatusOr<std::unique_ptr<BackwardRunner>> BackwardRunner::Create(const Sys
                                                                        const BackwardLimits& limits,
                                                                        ThreadPool* pool,
                                                                        int max_concurrent_runs) {
-  std::unique_ptr<BackwardRunner> runner(new BackwardRunner(shape, limits, pool));
+  BackwardLimits of_runner = limits;
+  of_runner.busy_rows = std::max<int64_t>(32, limits.columns) * pool->num_threads();
+  std::unique_ptr<BackwardRunner> runner(new BackwardRunner(shape, of_runner, pool));
   const int num_lanes = Runner::NumLanes(system.grouping(), *pool, max_concurrent_runs);
   for (int i = 0; i < num_lanes; ++i) {
     DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<BackwardSpace> space, system.NewBackwardSpace(limits));

@@ -14,8 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Cotangents of a slice. Backends take a power of two up to the least number together.
-constexpr int64_t kLeastRows = 32, kMostRows = 4096;
+// Slices grow up to this many times the least number of cotangents.
+constexpr int64_t kMostTimes = 128;
 // Seconds below which the next slice is larger, and above which it is smaller.
 constexpr double kShort = 0.03, kLong = 0.06;
 
@@ -60,8 +60,9 @@ BackwardItem ColumnsOf(const BackwardItem& item, int64_t first, int64_t n, Backw
 
 class Slices {
  public:
-  Slices(GoBackFunction go_back, absl::FunctionRef<void(double)> pause, int64_t rows)
-      : go_back_(go_back), pause_(pause), left_(rows) {}
+  Slices(GoBackFunction go_back, absl::FunctionRef<void(double)> pause, int64_t rows,
+         int64_t least_rows)
+      : go_back_(go_back), pause_(pause), least_(least_rows), left_(rows), size_(least_rows) {}
 
   absl::Status Run(std::span<BackwardItem> items) {
     while (!items.empty()) {
@@ -112,25 +113,26 @@ class Slices {
     DEEPPCR_RETURN_IF_ERROR(go_back_(slice));
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     for (const BackwardItem& item : slice) left_ -= RowsOf(item);
-    if (seconds < kShort) size_ = std::min(2 * size_, kMostRows);
-    if (seconds > kLong) size_ = std::max(size_ / 2, kLeastRows);
+    if (seconds < kShort) size_ = std::min(2 * size_, kMostTimes * least_);
+    if (seconds > kLong) size_ = std::max(size_ / 2, least_);
     if (left_ > 0) pause_(seconds);
     return absl::OkStatus();
   }
 
   const GoBackFunction go_back_;
   const absl::FunctionRef<void(double)> pause_;
-  int64_t left_;               // rows that have not gone back
-  int64_t size_ = kLeastRows;  // rows of the next slice
+  const int64_t least_;  // rows of a slice
+  int64_t left_;         // rows that have not gone back
+  int64_t size_;         // rows of the next slice
 };
 
 }  // namespace
 
-absl::Status GoBackInSlices(std::span<BackwardItem> items, GoBackFunction go_back,
-                            absl::FunctionRef<void(double seconds)> pause) {
+absl::Status GoBackInSlices(std::span<BackwardItem> items, int64_t least_rows,
+                            GoBackFunction go_back, absl::FunctionRef<void(double seconds)> pause) {
   int64_t rows = 0;
   for (const BackwardItem& item : items) rows += RowsOf(item);
-  return Slices(go_back, pause, rows).Run(items);
+  return Slices(go_back, pause, rows, least_rows).Run(items);
 }
 
 }  // namespace deeppcr

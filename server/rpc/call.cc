@@ -97,7 +97,7 @@ Call::Stages Call::StagesUntil(Clock::time_point end) const {
   const bool computed = stages_ != nullptr && timings_.batch_samples > 0;
   const RunTimings& run = timings_.run;
   const double seconds[] = {timings_.queue_seconds, run.encode_seconds, run.solve_seconds,
-                            run.decode_seconds, timings_.back_seconds};
+                            run.decode_seconds, timings_.back_seconds + timings_.lent_seconds};
   Stages stages;
   Clock::time_point begin = start_, until = computed ? submitted_ : end;
   for (size_t i = 0; i < stages.size(); ++i) {

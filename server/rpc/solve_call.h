@@ -103,6 +103,10 @@ class SolveCall final : public Call,
     if constexpr (kGoesBack) {
       if (status.ok() && goes_back_) status = method_.way_back()->Judge(input_.options);
     }
+    const bool shadowed = status.ok() && context_.shadow.Sample();
+    // Copied before the states are given away, after which they may be gone.
+    std::optional<OwnedBackwardSample> pair;
+    if (shadowed && goes_back_) pair = FirstOf(back_item);
     if (status.ok() && input_.keeps_trajectory) status = Keep();
     if (!status.ok()) return End(status);
     ObserveReports(Solved(), *model, options.solver, request_id_, *series_, context_.logger);
@@ -112,7 +116,8 @@ class SolveCall final : public Call,
     }
     const google::protobuf::Message& reply = method_.Reply(*model, request_id_);
     if constexpr (kSendsPieces) responder_.set_source(method_.Pieces(context_.max_message_bytes));
-    if (context_.shadow.Sample()) return AnswerAndShadow(reply);
+    if (pair.has_value()) return AnswerAndShadowBack(reply, *std::move(pair));
+    if (shadowed) return AnswerAndShadow(reply);
     Answer(reply);
   }
 
@@ -328,7 +333,6 @@ class SolveCall final : public Call,
   // Offers a shadow of the first sample, which is copied before the reply: `this` and the request
   // are gone after it.
   void AnswerAndShadow(const google::protobuf::Message& reply) {
-    if (goes_back_) return AnswerAndShadowBack(reply);
     OwnedSampleInputs sample(SamplesOf(run_item.samples, 0, 1));
     const std::shared_ptr<ServedModel> served = model;
     const ResolvedOptions resolved = options;
@@ -338,8 +342,7 @@ class SolveCall final : public Call,
   }
 
   // The same for the way back of a Gradient.
-  void AnswerAndShadowBack(const google::protobuf::Message& reply) {
-    OwnedBackwardSample sample = FirstOf(back_item);
+  void AnswerAndShadowBack(const google::protobuf::Message& reply, OwnedBackwardSample sample) {
     const std::shared_ptr<ServedModel> served = model;
     const ResolvedOptions resolved = options;
     const BackwardOptions way = *back;

@@ -242,6 +242,7 @@ void Batcher::Finish(Worker* worker, Work* work) {
     if (work->computed[i]) {
       timings.run = work->run;
       timings.back_seconds = work->back_seconds;
+      timings.lent_seconds = work->lent_seconds;
       timings.batch_samples = work->batch_samples;
     }
     job->Done(std::move(work->statuses[i]), timings);
@@ -288,17 +289,31 @@ absl::Status Batcher::Solve(Work* work) {
 void Batcher::GoBack(Worker* worker, Work* work) {
   const Job& first = *work->batch.jobs.front();
   std::unique_ptr<Work> in_between;
+  double owed = 0;  // seconds to others; below zero where these have had more
   const auto at_once = [&](std::span<BackwardItem> items) {
     const Clock::time_point start = Clock::now();
     absl::Status status = first.system->GoBack(*first.back, items);
-    work->back_seconds += SecondsBetween(start, Clock::now());
+    const double seconds = SecondsBetween(start, Clock::now());
+    work->back_seconds += seconds;
+    owed += seconds;
     return status;
   };
+  const auto pause = [&](double) {
+    if (owed <= 0) return;
+    if (in_between == nullptr) in_between = std::make_unique<Work>();
+    const double taken = ServeInBetween(*first.model, worker, in_between.get(), owed);
+    work->lent_seconds += taken;
+    owed = taken > 0 ? owed - taken : 0;  // nothing is owed to who does not wait
+  };
+  const BackwardLimits* limits = first.system->backward_limits();
+  const int64_t least_rows = limits == nullptr ? 1 : limits->busy_rows;
   const auto go_back = [&](std::span<BackwardItem> items) {
-    return GoBackInSlices(items, at_once, [&](double seconds) {
-      if (in_between == nullptr) in_between = std::make_unique<Work>();
-      work->lent_seconds += ServeInBetween(worker, in_between.get(), seconds);
-    });
+    return GoBackInSlices(items, least_rows, at_once, pause);
+  };
+  // What a job takes back after that may be many calls, each of which is short.
+  const auto go_back_again = [&](std::span<BackwardItem> items) {
+    pause(0);
+    return go_back(items);
   };
   std::vector<absl::Status>& statuses = work->statuses;
   for (size_t i = 0; i < statuses.size(); ++i) {
@@ -312,26 +327,27 @@ void Batcher::GoBack(Worker* worker, Work* work) {
   const absl::Status status = go_back(work->back_items);
   for (size_t i = 0; i < statuses.size(); ++i) {
     if (!statuses[i].ok()) continue;
-    statuses[i] = status.ok() ? work->batch.jobs[i]->FinishBack(go_back) : status;
+    statuses[i] = status.ok() ? work->batch.jobs[i]->FinishBack(go_back_again) : status;
   }
 }
 
 // Serves short batches until some time has passed, the last of them whole. Returns the time that it
 // took.
-double Batcher::ServeInBetween(Worker* worker, Work* work, double seconds) {
+double Batcher::ServeInBetween(const ServedModel& lender, Worker* worker, Work* work,
+                               double seconds) {
   if (worker->in_between == nullptr) return 0;
   const Clock::time_point start = Clock::now();
   double taken = 0;
-  for (; taken < seconds && TakeInBetween(worker->in_between.get(), work);
+  for (; taken < seconds && TakeInBetween(lender, worker->in_between.get(), work);
        taken = SecondsBetween(start, Clock::now()))
     Serve(worker->in_between.get(), work);
   return taken;
 }
 
-bool Batcher::TakeInBetween(Worker* worker, Work* work) {
+bool Batcher::TakeInBetween(const ServedModel& lender, Worker* worker, Work* work) {
   std::lock_guard<std::mutex> lock(mutex_);
   const Clock::time_point now = Clock::now();
-  if (stopping_ || !schedule_.TakeShort(now, &work->batch)) return false;
+  if (stopping_ || !schedule_.TakeShort(lender, now, &work->batch)) return false;
   work->Begin(now);
   worker->running = work->batch.jobs;
   return true;

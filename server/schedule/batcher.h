@@ -6,8 +6,8 @@
 // and its reply (one more looks for jobs that expire in the queue). The schedule decides what the
 // workers compute next; they hold no lock while they compute. A short job that finds nothing to
 // wait for is computed inline, where it arrives: waking a worker would take longer. A worker that
-// takes thousands of cotangents back serves short batches in between, for as long as a slice of its
-// own work took, so that no number of long requests keeps short ones waiting.
+// takes thousands of cotangents back serves short batches in between, for as long as its own work
+// took, so that no number of long requests keeps short ones waiting.
 
 #include <atomic>
 #include <chrono>
@@ -99,8 +99,8 @@ class Batcher {
   void Compute(Worker* worker, Work* work);
   static absl::Status Solve(Work* work);
   void GoBack(Worker* worker, Work* work);
-  double ServeInBetween(Worker* worker, Work* work, double seconds);
-  bool TakeInBetween(Worker* worker, Work* work);
+  double ServeInBetween(const ServedModel& lender, Worker* worker, Work* work, double seconds);
+  bool TakeInBetween(const ServedModel& lender, Worker* worker, Work* work);
   void RunIdle(Work* work);
   void Sweep();
 

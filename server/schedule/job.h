@@ -19,6 +19,7 @@ struct JobTimings {
   RunTimings run;             // the batch's, by ScaleToWall
   int64_t batch_samples = 0;  // computed together, this job's included; 0: not in a batch
   double back_seconds = 0;    // the batch's way back
+  double lent_seconds = 0;    // what was computed in its pauses
 
   // The run with the way back, which is a part of its inference.
   RunTimings Inference() const {

@@ -13,6 +13,9 @@ bool HasExpired(const Job& job, Schedule::TimePoint now) {
   return job.token->stop_reason(now) != StopReason::kNone;
 }
 
+// True for a job that is no longer than a full batch of samples.
+bool IsShort(const Job& job) { return job.work() <= job.model->model->info().max_batch_size; }
+
 void Reset(Schedule::Batch* batch) {
   batch->jobs.clear();
   batch->expired.clear();
@@ -86,8 +89,8 @@ void Schedule::AddWaiting(const Job& job, int64_t change) {
   job.model->metrics->queue_samples->Increment(static_cast<double>(change));
 }
 
-bool Schedule::HasInstance(const ModelQueue& queue) const {
-  return options_.max_instances == 0 || queue.instances < options_.max_instances;
+bool Schedule::HasInstance(const ModelQueue& queue, int pausing) const {
+  return options_.max_instances == 0 || queue.instances - pausing < options_.max_instances;
 }
 
 Schedule::TimePoint Schedule::StartOf(const ServedModel& model) const {
@@ -103,32 +106,31 @@ void Schedule::HastenFor(const Job& job, ModelQueue* queue) const {
       std::min(queue->start_by, job.enqueued_ + (job.allow_delay ? wait : wait.zero()));
 }
 
-bool Schedule::StartsShort(const ServedModel& model) {
-  return model.queue.jobs.front()->work() <= model.model->info().max_batch_size;
-}
-
-Schedule::Models::iterator Schedule::PickModel(TimePoint now, bool only_short) {
+// `lender`: null, or the model whose batch makes a pause for short jobs only.
+Schedule::Models::iterator Schedule::PickModel(TimePoint now, const ServedModel* lender) {
   auto best = ready_.end();
   for (auto it = ready_.begin(); it != ready_.end(); ++it) {
     const ModelQueue& queue = (*it)->queue;
-    if (!HasInstance(queue) || StartOf(**it) > now) continue;
-    if (only_short && !StartsShort(**it)) continue;
+    if (!HasInstance(queue, it->get() == lender ? 1 : 0) || StartOf(**it) > now) continue;
+    const bool has_short = std::ranges::any_of(
+        queue.jobs, [&](const Job* job) { return IsShort(*job) && !HasExpired(*job, now); });
+    if (lender != nullptr && !has_short) continue;
     if (best == ready_.end() || queue.used_seconds < (*best)->queue.used_seconds) best = it;
   }
   return best;
 }
 
-bool Schedule::TakeShort(TimePoint now, Batch* batch) {
-  const auto picked = PickModel(now, true);
+bool Schedule::TakeShort(const ServedModel& lender, TimePoint now, Batch* batch) {
+  const auto picked = PickModel(now, &lender);
   if (picked == ready_.end()) return false;
-  TakeBatch(picked, now, batch);
+  TakeBatch(picked, now, true, batch);
   return true;
 }
 
 bool Schedule::Take(TimePoint now, Batch* batch) {
-  const auto picked = PickModel(now, false);
+  const auto picked = PickModel(now, nullptr);
   if (picked == ready_.end()) return false;
-  TakeBatch(picked, now, batch);
+  TakeBatch(picked, now, false, batch);
   return true;
 }
 
@@ -138,7 +140,7 @@ bool Schedule::TakeOnly(const Job& job, TimePoint now, Batch* batch) {
   return Take(now, batch);
 }
 
-void Schedule::TakeBatch(Models::iterator picked, TimePoint now, Batch* batch) {
+void Schedule::TakeBatch(Models::iterator picked, TimePoint now, bool only_short, Batch* batch) {
   Reset(batch);
   const std::shared_ptr<ServedModel> model = std::move(*picked);
   ready_.erase(picked);
@@ -149,8 +151,9 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, Batch* batch) {
   for (Job* job : jobs) {
     if (HasExpired(*job, now)) {
       batch->expired.push_back(job);
-    } else if (batch->jobs.empty() ||
-               (job->GoesWith(*batch->jobs.front()) && batch->work + job->work() <= limit)) {
+    } else if (batch->jobs.empty()
+                   ? !only_short || IsShort(*job)
+                   : (job->GoesWith(*batch->jobs.front()) && batch->work + job->work() <= limit)) {
       batch->jobs.push_back(job);
       batch->samples += job->samples;
       batch->work += job->work();

@@ -63,8 +63,9 @@ class Schedule {
   // Takes the next batch, which Finish ends; false if none may start now.
   bool Take(TimePoint now, Batch* batch);
 
-  // The same, of batches whose first job is no longer than a full batch of samples.
-  bool TakeShort(TimePoint now, Batch* batch);
+  // The same, of jobs that are no longer than a full batch of samples, while a batch of `lender`
+  // makes a pause, which counts as no instance then.
+  bool TakeShort(const ServedModel& lender, TimePoint now, Batch* batch);
 
   // Takes this job if nothing else waits and it may start now.
   bool TakeOnly(const Job& job, TimePoint now, Batch* batch);
@@ -94,12 +95,11 @@ class Schedule {
  private:
   using Models = std::deque<std::shared_ptr<ServedModel>>;
 
-  bool HasInstance(const ModelQueue& queue) const;
-  static bool StartsShort(const ServedModel& model);
+  bool HasInstance(const ModelQueue& queue, int pausing = 0) const;
   TimePoint StartOf(const ServedModel& model) const;
   void HastenFor(const Job& job, ModelQueue* queue) const;
-  Models::iterator PickModel(TimePoint now, bool only_short);
-  void TakeBatch(Models::iterator picked, TimePoint now, Batch* batch);
+  Models::iterator PickModel(TimePoint now, const ServedModel* lender);
+  void TakeBatch(Models::iterator picked, TimePoint now, bool only_short, Batch* batch);
   void Charge(Batch* batch);
   void RemoveExpiredOf(ModelQueue& queue, TimePoint now, JobList* expired);
   void ForgetEmptyQueues();

@@ -4,11 +4,15 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/integration/gradient_fixture.h"
 
 namespace deeppcr {
 namespace {
+
+// Kept states may go to make room for others before the pair of their request has copied them.
+constexpr int kKeepers = 4, kKept = 60;
 
 class GradientShadowTest : public ServiceTest {
  protected:
@@ -78,6 +82,34 @@ TEST_F(GradientShadowTest, PairsRequestsWithAHandleToo) {
   request.set_trajectory_handle(solved.trajectory_handle());
   SetTensor({2, kOutputs}, {1, 1, 1, 1, 1, 1}, request.mutable_cotangents());
   AwaitPair(request, "sequential");
+}
+
+TEST_F(GradientShadowTest, PairsOfRequestsWhoseStatesAreGoneAreRight) {
+  const auto server = testing::ServerProcess::Start(
+      repository_->path(),
+      {"--gradients", "--shadow_rate=1", "--workers=2", "--max_trajectory_bytes=80KiB"});
+  ASSERT_NE(server, nullptr);
+  std::vector<std::thread> keepers;
+  for (int k = 0; k < kKeepers; ++k) {
+    keepers.emplace_back([&, k] {
+      const auto stub = Connect(server->address());
+      v1::GradientRequest request = OfResnet(Normals(kPixels, static_cast<uint64_t>(k)));
+      SetTensor({1, kClasses}, Normals(kClasses, 7), request.mutable_cotangents());
+      request.mutable_options()->set_keep_trajectory(true);
+      for (int i = 0; i < kKept; ++i) {
+        v1::GradientResponse response;
+        const grpc::Status status = Call(*stub, request, &response);
+        EXPECT_TRUE(status.ok()) << status.error_message();
+        EXPECT_FALSE(response.trajectory_handle().empty());
+      }
+    });
+  }
+  for (std::thread& keeper : keepers) keeper.join();
+  // The server is there, and ends in peace.
+  v1::GradientResponse response;
+  v1::GradientRequest last = OfResnet(Normals(kPixels, 9));
+  SetTensor({1, kClasses}, Normals(kClasses, 7), last.mutable_cotangents());
+  EXPECT_TRUE(Call(*Connect(server->address()), last, &response).ok());
 }
 
 }  // namespace

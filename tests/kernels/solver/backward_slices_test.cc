@@ -97,7 +97,7 @@ TEST_F(BackwardSlicesTest, GiveWhatOneCallGives) {
           return runner_->Run(options, slice);
         };
 
-        EXPECT_TRUE(GoBackInSlices(items, go_back, [&](double) { ++pauses; }).ok());
+        EXPECT_TRUE(GoBackInSlices(items, 32, go_back, [&](double) { ++pauses; }).ok());
 
         ASSERT_TRUE(runner_->Run(options, want_items).ok());
         EXPECT_EQ(pauses, calls - 1);
@@ -126,7 +126,7 @@ TEST_F(BackwardSlicesTest, EndWithAnError) {
   };
 
   EXPECT_TRUE(
-      absl::IsUnavailable(GoBackInSlices({&request.item, 1}, fail, [](double) { FAIL(); })));
+      absl::IsUnavailable(GoBackInSlices({&request.item, 1}, 32, fail, [](double) { FAIL(); })));
 
   EXPECT_EQ(calls, 1);
 }
@@ -137,7 +137,8 @@ TEST_F(BackwardSlicesTest, ReportWhatHasFired) {
   request.item.token = &token;
   const auto go_back = [&](std::span<BackwardItem> slice) { return runner_->Run({}, slice); };
 
-  EXPECT_TRUE(GoBackInSlices({&request.item, 1}, go_back, [&](double) { token.Cancel(); }).ok());
+  EXPECT_TRUE(
+      GoBackInSlices({&request.item, 1}, 32, go_back, [&](double) { token.Cancel(); }).ok());
 
   EXPECT_EQ(request.reports[0].termination, Termination::kCancelled);
 }

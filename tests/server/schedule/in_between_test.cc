@@ -54,6 +54,60 @@ TEST_F(InBetweenTest, ShortJobsDoNotWaitForALongWayBack) {
   EXPECT_GT(fake_->ways_back().size(), 2U);
 }
 
+TEST_F(InBetweenTest, NorDoTheyWaitBehindOneThatWaits) {
+  for (const int max_instances : {0, 1}) {
+    Batcher batcher({.schedule = {.workers = 1, .max_instances = max_instances},
+                     .inline_pause = std::chrono::hours(1)});
+    TestJob brief(model_, 1);
+    LongJob second(model_, 4096, {}), first(model_, 4096, {&second, &brief});
+    Occupy(batcher, first);
+    ASSERT_TRUE(batcher.Enqueue(&second).ok());
+    ASSERT_TRUE(batcher.Enqueue(&brief).ok());
+    fake_->gate.Open();
+
+    EXPECT_TRUE(first.Wait().status.ok());
+    EXPECT_TRUE(second.Wait().status.ok());
+
+    EXPECT_THAT(first.done_before, ElementsAre(false, true));
+  }
+}
+
+// A job whose way back is short, and who takes much back after it, as an estimate of the error of
+// many samples does.
+class RepeatingJob : public TestJob {
+ public:
+  RepeatingJob(std::shared_ptr<ServedModel> served, const TestJob* watched)
+      : TestJob(std::move(served), 1), watched_(watched) {
+    GoBack({});
+  }
+  absl::Status FinishBack(GoBackFunction go_back) override {
+    for (; calls < 1000 && watched_->done_calls == 0; ++calls) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      EXPECT_TRUE(go_back({&back_item, 1}).ok());
+    }
+    return absl::OkStatus();
+  }
+
+  int calls = 0;
+
+ private:
+  const TestJob* const watched_;
+};
+
+TEST_F(InBetweenTest, WhatIsTakenBackAfterwardsMakesPausesToo) {
+  Batcher batcher({.schedule = {.workers = 1}, .inline_pause = std::chrono::hours(1)});
+  TestJob brief(other_, 1);
+  RepeatingJob repeating(model_, &brief);
+  Occupy(batcher, repeating);
+  ASSERT_TRUE(batcher.Enqueue(&brief).ok());
+  fake_->gate.Open();
+
+  EXPECT_TRUE(repeating.Wait().status.ok());
+
+  EXPECT_LT(repeating.calls, 1000);
+  EXPECT_EQ(brief.done_calls, 1);
+}
+
 // Nothing long is computed in between: one would wait for the other in the same thread.
 TEST_F(InBetweenTest, LongJobsWaitForOneAnother) {
   Batcher batcher({.schedule = {.workers = 1}, .inline_pause = std::chrono::hours(1)});
@@ -143,7 +197,7 @@ TEST_F(LongScheduleTest, TakesALongJobAlone) {
   Job* first = Admit(1, 1000);
   Job* second = Admit(1, 1000);
 
-  EXPECT_FALSE(schedule_.TakeShort(kStart, &batch_));
+  EXPECT_FALSE(schedule_.TakeShort(*model_, kStart, &batch_));
   ASSERT_TRUE(schedule_.Take(kStart, &batch_));
   EXPECT_THAT(batch_.jobs, ElementsAre(first));
   schedule_.Finish(batch_, 1);
@@ -152,9 +206,10 @@ TEST_F(LongScheduleTest, TakesALongJobAlone) {
 }
 
 TEST_F(LongScheduleTest, TakesAShortJobInBetween) {
+  Admit(1, 1000);
   Job* full = Admit(kMaxBatch, 0);
 
-  ASSERT_TRUE(schedule_.TakeShort(kStart, &batch_));
+  ASSERT_TRUE(schedule_.TakeShort(*model_, kStart, &batch_));
   EXPECT_THAT(batch_.jobs, ElementsAre(full));
 }
 
