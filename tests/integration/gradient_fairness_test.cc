@@ -23,6 +23,13 @@ class GradientFairnessTest : public ServiceTest {
     server_ = testing::ServerProcess::Start(repository_->path(), {"--gradients", "--workers=2"});
   }
 
+  // A request counts until a little after its reply has come.
+  void AwaitInFlight(int wanted) {
+    const std::string in_flight = "deeppcr_requests_in_flight{method=\"Gradient\"}";
+    for (int i = 0; i < 2000 && Metric(in_flight) != wanted; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ASSERT_EQ(Metric(in_flight), wanted);
+  }
   static v1::GradientRequest LongRequest() {
     constexpr int64_t kCount = 8, kColumns = 4096;
     v1::GradientRequest request = OfDdpm(Normals(kCount * kLatent, 3));
@@ -44,10 +51,7 @@ TEST_F(GradientFairnessTest, ShortRequestsAreServedBesideLongOnes) {
       EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << status.error_message();
     });
   }
-  const std::string in_flight = "deeppcr_requests_in_flight{method=\"Gradient\"}";
-  for (int i = 0; i < 2000 && Metric(in_flight) < kLongRequests; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  ASSERT_EQ(Metric(in_flight), kLongRequests);
+  AwaitInFlight(kLongRequests);
   std::this_thread::sleep_for(std::chrono::seconds(1));  // all workers go back by now
 
   v1::ForwardRequest forward;
@@ -66,12 +70,10 @@ TEST_F(GradientFairnessTest, ShortRequestsAreServedBesideLongOnes) {
     EXPECT_TRUE(status.ok()) << status.error_message();
   }
 
-  EXPECT_EQ(Metric(in_flight), kLongRequests);  // none has ended meanwhile
+  AwaitInFlight(kLongRequests);  // none has ended meanwhile
   for (const auto& context : contexts) context->TryCancel();
   for (std::thread& client : clients) client.join();
-  for (int i = 0; i < 2000 && Metric(in_flight) != 0; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_EQ(Metric(in_flight), 0);
+  AwaitInFlight(0);
 }
 
 // A batch holds as many cotangents as it may hold samples: one of many is computed for itself, and
