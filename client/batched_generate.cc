@@ -70,6 +70,13 @@ absl::Status CheckArrays(const v1::GetModelResponse& model, const Generation& ge
   if (generation.step_noise != nullptr) {
     status.Update(CheckShape(*generation.step_noise, {n, steps, width}, "step_noise"));
   }
+  if (generation.null_conditioning != nullptr) {
+    status.Update(
+        CheckShape(*generation.null_conditioning, {n, model.input_dim()}, "null_conditioning"));
+  }
+  if (generation.initial_samples != nullptr) {
+    status.Update(CheckShape(*generation.initial_samples, {n, width}, "initial_samples"));
+  }
   const std::vector<int64_t> states = {n, steps + 1, width};
   if (generation.previous != nullptr) {
     status.Update(CheckShape(*generation.previous, states, "previous trajectory"));
@@ -129,6 +136,12 @@ absl::StatusOr<int64_t> ResolveInferenceSteps(const v1::GetModelResponse& model,
                          absl::StrJoin(known, ", "), "), got ", steps);
 }
 
+absl::StatusOr<int64_t> StepsMade(const Generation& generation, int64_t num_inference_steps) {
+  const int64_t left_out = generation.controls.first_step();
+  if (left_out >= 0 && left_out < num_inference_steps) return num_inference_steps - left_out;
+  return InvalidArgument("first_step: expected 0 to ", num_inference_steps - 1, ", got ", left_out);
+}
+
 int64_t LargestGeneration(const v1::GetModelResponse& model, const Generation& generation,
                           int64_t num_inference_steps, bool with_trajectory) {
   // Computed in double, since the product of dimensions from the server might overflow int64_t.
@@ -136,7 +149,8 @@ int64_t LargestGeneration(const v1::GetModelResponse& model, const Generation& g
   const double noise = static_cast<double>(num_inference_steps) * width;
   const double states = noise + width;
   double asked = static_cast<double>(model.input_dim());
-  if (generation.initial_noise != nullptr) asked += width;
+  if (generation.null_conditioning != nullptr) asked += static_cast<double>(model.input_dim());
+  if (generation.initial_noise != nullptr || generation.initial_samples != nullptr) asked += width;
   if (generation.step_noise != nullptr) asked += noise;
   if (generation.previous != nullptr) asked += states;
   double answered = static_cast<double>(model.output_dim()) + width;
@@ -146,6 +160,7 @@ int64_t LargestGeneration(const v1::GetModelResponse& model, const Generation& g
 
 void FillGenerationInput(const Generation& generation, int64_t begin, int64_t count,
                          v1::GenerationInput* input) {
+  *input = generation.controls;
   input->set_num_samples(static_cast<int32_t>(count));
   input->set_seed(generation.seed);
   input->set_first_sample(generation.first_sample + static_cast<uint64_t>(begin));
@@ -164,14 +179,21 @@ void FillGenerationInput(const Generation& generation, int64_t begin, int64_t co
   if (generation.step_noise != nullptr) {
     RowsToTensor(*generation.step_noise, begin, count, input->mutable_step_noise());
   }
+  if (generation.null_conditioning != nullptr) {
+    RowsToTensor(*generation.null_conditioning, begin, count, input->mutable_null_conditioning());
+  }
+  if (generation.initial_samples != nullptr) {
+    RowsToTensor(*generation.initial_samples, begin, count, input->mutable_initial_samples());
+  }
 }
 
 absl::StatusOr<BatchedGenerateResult> BatchedGenerate(const Client& client,
                                                       const v1::GetModelResponse& model,
                                                       const Generation& generation,
                                                       const BatchedGenerateOptions& options) {
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t steps,
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t all_steps,
                            ResolveInferenceSteps(model, generation.num_inference_steps));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t steps, StepsMade(generation, all_steps));
   const bool with_trajectory = options.solver.return_trajectory();
   DEEPPCR_RETURN_IF_ERROR(CheckCount(model, generation));
   DEEPPCR_RETURN_IF_ERROR(CheckClassLabels(model, generation));

@@ -25,6 +25,12 @@ struct Generation {
   const Array* initial_noise = nullptr;  // [n, D]
   const Array* step_noise = nullptr;     // [n, K, D]
   const Array* previous = nullptr;       // [n, K + 1, D] for INITIAL_GUESS_PREVIOUS
+  // Fields of the message that are the same for all samples: guidance_scale, temperatures,
+  // noise_clip, first_step k (K is then K - k in all shapes), known elements with values [1, ..],
+  // bounds. Others are not looked at.
+  v1::GenerationInput controls = {};
+  const Array* null_conditioning = nullptr;  // [n, input_dim]
+  const Array* initial_samples = nullptr;    // [n, D], with first_step
 };
 
 // The progress of a generation.
@@ -66,6 +72,10 @@ absl::StatusOr<BatchedGenerateResult> BatchedGenerate(const Client& client,
 // K of a generation: `steps`, or the model's default for 0. Errors: kInvalidArgument for a model
 // that draws no samples, or has no such number of steps.
 absl::StatusOr<int64_t> ResolveInferenceSteps(const v1::GetModelResponse& model, int64_t steps);
+
+// The steps that are made of `num_inference_steps`: first_step of the controls less. Errors:
+// kInvalidArgument.
+absl::StatusOr<int64_t> StepsMade(const Generation& generation, int64_t num_inference_steps);
 
 // The most samples per request of K steps for which request and reply stay within 12 MiB each, at
 // most the model's max_batch_size and at least 1.

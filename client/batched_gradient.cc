@@ -231,6 +231,7 @@ absl::StatusOr<BatchedGradientResult> BatchedGradient(const Client& client,
   if (task.generation != nullptr) {
     DEEPPCR_ASSIGN_OR_RETURN(steps,
                              ResolveInferenceSteps(model, task.generation->num_inference_steps));
+    DEEPPCR_ASSIGN_OR_RETURN(steps, StepsMade(*task.generation, steps));
   }
   const bool with_trajectory = options.solver.return_trajectory() && task.trajectory == nullptr;
   const int64_t batch = options.batch_size > 0 ? options.batch_size

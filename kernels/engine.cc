@@ -21,6 +21,7 @@
 #include "kernels/model_check.h"
 #include "kernels/plan/plan_file.h"
 #include "kernels/plan/plan_json.h"
+#include "kernels/problem/philox.h"
 #include "kernels/solver/registry.h"
 
 namespace deeppcr {
@@ -108,24 +109,34 @@ class EngineImpl final : public Engine {
 }  // namespace
 
 std::shared_ptr<const LoadedSystem> LoadedModel::FindFor(const SolveOptions& options,
-                                                         int64_t num_steps,
+                                                         const SystemKey& key,
                                                          int64_t num_samples) const {
   const bool open = options.solver == "auto" && options.shooting_interval == 0 &&
                     options.initial_guess == InitialGuess::kFromPlan;
-  return Find(num_steps, num_samples, open ? std::string_view() : info().backend);
+  return Find(key, num_samples, open ? std::string_view() : info().backend);
 }
 
 std::shared_ptr<const LoadedSystem> LoadedModel::FindForGradients(const SolveOptions& options,
-                                                                  int64_t num_steps,
+                                                                  const SystemKey& wanted,
                                                                   int64_t num_samples) const {
-  std::shared_ptr<const LoadedSystem> found = FindFor(options, num_steps, num_samples);
+  SystemKey key = wanted;
+  key.backward = true;
+  std::shared_ptr<const LoadedSystem> found = FindFor(options, key, num_samples);
   if (found == nullptr || found->backward_limits() != nullptr) return found;
   for (const std::string_view backend : {info().backend, info().other_backend}) {
     if (backend.empty()) continue;
-    std::shared_ptr<const LoadedSystem> other = Find(num_steps, num_samples, backend);
+    std::shared_ptr<const LoadedSystem> other = Find(key, num_samples, backend);
     if (other != nullptr && other->backward_limits() != nullptr) return other;
   }
   return found;
+}
+
+void DrawInitialNoise(uint64_t seed, uint64_t sample, std::span<float> noise) {
+  FillNormals(seed, sample, kInitialNoiseStep, std::ssize(noise), noise.data());
+}
+
+void DrawStepNoise(uint64_t seed, uint64_t sample, int64_t step, std::span<float> noise) {
+  FillNormals(seed, sample, static_cast<uint32_t>(step), std::ssize(noise), noise.data());
 }
 
 std::string_view ToString(BackendChoice choice) {

@@ -86,7 +86,12 @@ struct ModelInfo {
   std::vector<int64_t> num_inference_steps;
   int64_t max_inference_steps = 0;
   int64_t num_classes = 0;
-  bool has_decoder = false;  // the outputs are not the final states
+  // What stands for no condition, for guided requests: a class; and the vector [input_dim], or
+  // empty where requests bring it.
+  bool has_null_class = false;
+  std::vector<float> null_condition;
+  bool draws_step_noise = false;  // steps of a diffusion model add noise
+  bool has_decoder = false;       // the outputs are not the final states
   // The parameters of an mlp or resnet, which have gradients (AddParameterGradients): input.weight,
   // input.bias, layers.weight [L, D, D], layers.bias [L, D], output.weight and output.bias, those
   // that it has. Empty for other models.
@@ -175,19 +180,20 @@ class LoadedModel {
   // The text of a plan.json with the plans of this device class that were made at load.
   virtual std::string PlanFileText() const = 0;
 
-  // The system of num_steps steps (0: the default), or null if there is none at the moment: those
-  // that were made at load are always there. Where two backends have one, that of `backend`; if
+  // The system of this name, or null if there is none at the moment: those that were made at load
+  // are always there. Where two backends have one, that of `backend`; if
   // that is empty, the first one's, unless the other's plan is clearly faster for num_samples
   // samples.
-  virtual std::shared_ptr<const LoadedSystem> Find(int64_t num_steps = 0, int64_t num_samples = 1,
+  virtual std::shared_ptr<const LoadedSystem> Find(const SystemKey& key = {},
+                                                   int64_t num_samples = 1,
                                                    std::string_view backend = {}) const = 0;
   // The system for a request: where it leaves everything to the plans, that of the faster backend,
   // else the first one's, so that what is valid does not depend on the number of samples.
-  std::shared_ptr<const LoadedSystem> FindFor(const SolveOptions& options, int64_t num_steps,
+  std::shared_ptr<const LoadedSystem> FindFor(const SolveOptions& options, const SystemKey& key,
                                               int64_t num_samples) const;
   // The same for a request that goes back: a system with a backward pass, where a backend has one.
   std::shared_ptr<const LoadedSystem> FindForGradients(const SolveOptions& options,
-                                                       int64_t num_steps,
+                                                       const SystemKey& key,
                                                        int64_t num_samples) const;
   // Find, and where that gives null makes the system, which takes up to seconds. Its plan is that
   // of the nearest number of steps, rescaled, so that it is the same wherever that plan is. Systems
@@ -196,7 +202,7 @@ class LoadedModel {
   // the system exceeds the limits alone, or with those in use; kUnavailable if the device has
   // failed; kCancelled if the token, which may be null, has fired.
   virtual absl::StatusOr<std::shared_ptr<const LoadedSystem>> Prepare(
-      int64_t num_steps, const CancelToken* token) const = 0;
+      const SystemKey& key, const CancelToken* token) const = 0;
 };
 
 // Progress of a load, for logs, in words: the step that is being done, or a problem that the load
@@ -248,6 +254,11 @@ struct ModelCheck {
 };
 // Of the options only the limits on bytes count.
 ModelCheck CheckModel(const std::string& directory, const EngineOptions& options);
+
+// The standard normal noise that a diffusion model draws for a sample where none is given: the
+// initial noise, and that of step `step` of its process, 0 being the first. Thread-safe.
+void DrawInitialNoise(uint64_t seed, uint64_t sample, std::span<float> noise);
+void DrawStepNoise(uint64_t seed, uint64_t sample, int64_t step, std::span<float> noise);
 
 // Every backend that EngineOptions may name, and every solver that a request may, `auto` included;
 // for validation, metric labels and help.

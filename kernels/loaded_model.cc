@@ -28,52 +28,72 @@ int64_t PackedBytes(const Systems& systems) {
   return bytes;
 }
 
-// Maker of systems of any number of steps, and the systems that it made. Thread-safe.
+// Maker of systems that a load has made no plans for, and the systems that it made. Thread-safe.
 class UnplannedSystems {
  public:
-  UnplannedSystems(Model model, const SelectedBackend& on, const LoadContext& context)
+  // `backends`: the one that runs the model, and those that it leaves systems to.
+  UnplannedSystems(Model model, std::span<const SelectedBackend> backends,
+                   const LoadContext& context)
       : model_(Trimmed(std::move(model))),
-        on_(on),
+        backends_(backends),
         options_(*context.options),
         pool_(*context.pool),
         cache_(options_.max_unplanned_bytes - MemoryBytes(model_)) {}
 
-  std::shared_ptr<const PreparedSystem> Find(int64_t num_steps) const {
-    return cache_.Find(num_steps);
+  std::shared_ptr<const PreparedSystem> Find(const SystemKey& key) const {
+    return cache_.Find(key);
   }
   int64_t memory_bytes() const { return MemoryBytes(model_) + cache_.memory_bytes(); }
 
-  // The system of num_steps steps with a plan made from that of the nearest of `planned`. One call
-  // at a time makes a system; the others wait, and may find the system that they want then.
-  absl::StatusOr<std::shared_ptr<const PreparedSystem>> Prepare(int64_t num_steps,
+  // The system of this name with a plan made from that of the nearest of `planned`, or where
+  // another backend runs it of `others`. One call at a time makes a system; the others wait, and
+  // may find the system that they want then.
+  absl::StatusOr<std::shared_ptr<const PreparedSystem>> Prepare(const SystemKey& key,
                                                                 const Systems& planned,
+                                                                const Systems& others,
                                                                 const CancelToken* token) const {
     std::lock_guard lock(making_);
-    if (auto made = cache_.Find(num_steps)) return made;
+    if (auto made = cache_.Find(key)) return made;
     DEEPPCR_ASSIGN_OR_RETURN(
         const OwnedSystem owned,
-        SystemOf(model_, num_steps,
-                 {.max_weights_bytes = options_.max_model_bytes, .token = token}));
-    std::vector<int64_t> planned_steps;
-    for (const auto& system : planned) planned_steps.push_back(system->num_steps());
-    absl::StatusOr<std::shared_ptr<const PreparedSystem>> system = PrepareSystemLike(
-        {.model = model_,
-         .on = on_,
-         .options = options_,
-         .pool = pool_,
-         .token = token,
-         .count = std::ssize(planned),
-         .check_bytes = [&](int64_t bytes) { return cache_.CheckRoom(bytes); }},
-        owned.spec,
-        {.max_bytes = cache_.max_bytes(), .token = token, .advice = "raise max_unplanned_bytes"},
-        *planned[NearestSteps(planned_steps, num_steps)]);
+        SystemOf(model_, key, {.max_weights_bytes = options_.max_model_bytes, .token = token}));
+    const auto system = PrepareOnOne(key, owned.spec, planned, others, token);
     const absl::Status status = system.ok() ? cache_.Add(*system) : system.status();
-    if (absl::IsResourceExhausted(status)) return WithContext(status, StrCat(num_steps, " steps"));
+    if (absl::IsResourceExhausted(status))
+      return WithContext(status, StrCat(key.num_steps, " steps"));
     DEEPPCR_RETURN_IF_ERROR(Watched(status, options_.device_failed));
     return system;
   }
 
  private:
+  // The system on the first backend that has code for it, and what the key wants.
+  absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareOnOne(
+      const SystemKey& key, const SystemSpec& spec, const Systems& planned, const Systems& others,
+      const CancelToken* token) const {
+    std::vector<int64_t> planned_steps;
+    for (const auto& system : planned) planned_steps.push_back(system->num_steps());
+    const size_t nearest = NearestSteps(planned_steps, ShapeOf(spec).num_steps);
+    for (const SelectedBackend& on : backends_) {
+      const bool last = &on == &backends_.back();
+      // The first backend has a backward pass for all systems of the model, or for none.
+      const bool first = &on == &backends_.front();
+      if (key.backward && first && !last) continue;
+      auto system = PrepareSystemLike(
+          {.model = model_,
+           .on = on,
+           .options = options_,
+           .pool = pool_,
+           .token = token,
+           .count = std::ssize(planned),
+           .check_bytes = [&](int64_t bytes) { return cache_.CheckRoom(bytes); }},
+          spec,
+          {.max_bytes = cache_.max_bytes(), .token = token, .advice = "raise max_unplanned_bytes"},
+          key, first || others.empty() ? *planned[nearest] : *others[nearest]);
+      if (last || !absl::IsUnimplemented(system.status())) return system;
+    }
+    return Internal("a model without a backend");
+  }
+
   // The model without the tables that its systems were packed from.
   static Model Trimmed(Model model) {
     model.systems = {};
@@ -82,7 +102,7 @@ class UnplannedSystems {
   }
 
   const Model model_;
-  const SelectedBackend& on_;
+  const std::span<const SelectedBackend> backends_;
   const EngineOptions& options_;
   ThreadPool& pool_;
   mutable std::mutex making_;
@@ -120,26 +140,42 @@ class LoadedModelImpl final : public LoadedModel {
     return file.Text();
   }
 
-  std::shared_ptr<const LoadedSystem> Find(int64_t num_steps, int64_t num_samples,
+  std::shared_ptr<const LoadedSystem> Find(const SystemKey& wanted, int64_t num_samples,
                                            std::string_view backend) const override {
-    const auto found = std::ranges::find_if(planned_, [=](const auto& system) {
-      return num_steps == 0 || system->num_steps() == num_steps;
+    const SystemKey key = KeyOf(wanted);
+    const auto found = std::ranges::find_if(planned_, [&](const auto& system) {
+      return system->resolve().system == SystemKey(key.num_steps);
     });
-    if (found != planned_.end())
+    if (found != planned_.end() && SystemKey(key.num_steps) == WithoutBackward(key))
       return Choose(static_cast<size_t>(found - planned_.begin()), num_samples, backend);
-    return unplanned_ != nullptr ? unplanned_->Find(num_steps) : nullptr;
+    return unplanned_ != nullptr ? unplanned_->Find(key) : nullptr;
   }
 
   absl::StatusOr<std::shared_ptr<const LoadedSystem>> Prepare(
-      int64_t num_steps, const CancelToken* token) const override {
-    if (auto found = Find(num_steps, 1, {})) return found;
-    if (unplanned_ != nullptr) return unplanned_->Prepare(num_steps, planned_, token);
+      const SystemKey& key, const CancelToken* token) const override {
+    if (auto found = Find(key, 1, {})) return found;
+    if (unplanned_ != nullptr) return unplanned_->Prepare(KeyOf(key), planned_, others_, token);
+    if (!WithoutBackward(key).plain())
+      return ResourceExhausted(
+          "the model leaves no memory for a system of guided or shortened "
+          "steps; raise max_unplanned_bytes");
     const std::string known =
         StrJoin(planned_, ", ", [](const auto& system) { return StrCat(system->num_steps()); });
-    return InvalidArgument("num_inference_steps: expected one of ", known, ", got ", num_steps);
+    return InvalidArgument("num_inference_steps: expected one of ", known, ", got ", key.num_steps);
   }
 
  private:
+  static SystemKey WithoutBackward(SystemKey key) {
+    key.backward = false;
+    return key;
+  }
+  // The name with its number of steps, and without a wish that the first backend fulfils anyway.
+  SystemKey KeyOf(SystemKey key) const {
+    if (key.num_steps == 0) key.num_steps = planned_.front()->num_steps();
+    if (planned_.front()->backward_limits() != nullptr) key.backward = false;
+    return key;
+  }
+
   // Of the systems of one number of steps, the one on this backend, or the one that is clearly
   // faster by its plan: clocks of a load decide no less. What is not measured is not faster.
   std::shared_ptr<const LoadedSystem> Choose(size_t i, int64_t num_samples,
@@ -185,6 +221,15 @@ std::vector<TensorShape> ParametersOf(const Model& model) {
   return tensors;
 }
 
+// Whether steps add noise, for some number of steps: the last step of a process seldom does, so
+// that a process of one step says nothing.
+bool MayDrawNoise(const Model& model) {
+  const auto draws = [](const ReverseStep& step) { return step.sigma != 0; };
+  return std::ranges::any_of(model.diffusion.tables, [&](const StepTables& tables) {
+    return tables.steps.size() == 1 || std::ranges::any_of(tables.steps, draws);
+  });
+}
+
 ModelInfo InfoOf(const Model& model, const Backend& backend, const Systems& systems,
                  const EngineOptions& options) {
   const SystemShape shape = ShapeOf(model.systems.front());
@@ -202,6 +247,9 @@ ModelInfo InfoOf(const Model& model, const Backend& backend, const Systems& syst
                  .weights_sha256 = model.weights_sha256,
                  .labels = model.config.labels,
                  .num_classes = shape.num_classes,
+                 .has_null_class = model.config.null_class.has_value(),
+                 .null_condition = model.config.null_condition,
+                 .draws_step_noise = MayDrawNoise(model),
                  .has_decoder = shape.has_decoder,
                  .parameters = ParametersOf(model),
                  .image_shape = model.config.image_shape};
@@ -267,7 +315,9 @@ std::shared_ptr<const LoadedModel> Loaded(Model model, Systems planned, Systems 
   info.backend_reason = std::move(passed_over.reason);
   std::unique_ptr<UnplannedSystems> unplanned;
   if (info.max_inference_steps > 0)
-    unplanned = std::make_unique<UnplannedSystems>(std::move(model), on, context);
+    unplanned = std::make_unique<UnplannedSystems>(
+        std::move(model), context.backends.subspan(static_cast<size_t>(&on - &context.backends[0])),
+        context);
   return std::make_shared<LoadedModelImpl>(std::move(info), std::move(planned), std::move(others),
                                            std::move(unplanned));
 }

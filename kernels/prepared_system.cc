@@ -54,8 +54,12 @@ CalibrationInputs FittedInputs(const CalibrationInputs& all, const SystemShape& 
 // Prepares one system, step by step.
 class Preparation {
  public:
-  Preparation(const SystemPreparation& preparation, const SystemSpec& spec)
-      : with_(preparation), spec_(spec), shape_(ShapeOf(spec)), backend_(*preparation.on.backend) {}
+  Preparation(const SystemPreparation& preparation, const SystemSpec& spec, const SystemKey& key)
+      : with_(preparation),
+        spec_(spec),
+        key_(key),
+        shape_(ShapeOf(spec)),
+        backend_(*preparation.on.backend) {}
 
   // Makes everything but key and plan.
   absl::Status Pack(PackingLimits packing) {
@@ -80,6 +84,7 @@ class Preparation {
     parts_.resolve = {.shape = shape_,
                       .min_shooting_interval = limits.min_shooting_interval,
                       .iterative = limits.iterative,
+                      .system = key_,
                       .backend = backend_.name()};
     DEEPPCR_RETURN_IF_ERROR(PrepareBackward(backward));
     Calibrate();
@@ -116,10 +121,7 @@ class Preparation {
   }
 
   absl::Status TakePlanOf(const PreparedSystem& nearest) {
-    parts_.key = nearest.key();
-    parts_.key.num_steps = shape_.num_steps;
-    parts_.key.min_shooting_interval = parts_.resolve.min_shooting_interval;
-    parts_.key.iterative = parts_.resolve.iterative;
+    DEEPPCR_ASSIGN_OR_RETURN(parts_.key, Key());
     parts_.plan = RescaledPlan(nearest.plan(), nearest.num_steps(), shape_.num_steps,
                                parts_.resolve.min_shooting_interval);
     if (!UnfitChoice(parts_.plan, parts_.resolve).empty()) {
@@ -127,6 +129,7 @@ class Preparation {
       parts_.plan.candidates = {"none tried, and no choice of the nearest plan fits"};
       parts_.plan.entries = {{.max_samples = parts_.plan.entries.back().max_samples}};
     }
+    parts_.plan.device = std::string(backend_.device());
     DEEPPCR_ASSIGN_OR_RETURN(parts_.plan.id, PlanId(parts_.key, parts_.plan));
     return absl::OkStatus();
   }
@@ -280,6 +283,7 @@ class Preparation {
 
   const SystemPreparation& with_;
   const SystemSpec& spec_;
+  const SystemKey key_;
   const SystemShape shape_;
   const Backend& backend_;
   mutable std::optional<CalibrationInputs> inputs_;  // by Inputs
@@ -347,7 +351,7 @@ absl::Status PreparedSystem::AddParameterGradients(std::span<const ParameterSamp
 absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystem(
     const SystemPreparation& preparation, const SystemSpec& spec, const PackingLimits& packing,
     const PlanFile* plans, std::span<const std::shared_ptr<const LoadedModel>> loaded) {
-  Preparation system(preparation, spec);
+  Preparation system(preparation, spec, ShapeOf(spec).num_steps);
   DEEPPCR_RETURN_IF_ERROR(system.Pack(packing));
   DEEPPCR_RETURN_IF_ERROR(system.FindItsPlan(plans, loaded));
   DEEPPCR_RETURN_IF_ERROR(system.CheckItself());
@@ -356,8 +360,8 @@ absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystem(
 
 absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystemLike(
     const SystemPreparation& preparation, const SystemSpec& spec, const PackingLimits& packing,
-    const PreparedSystem& nearest) {
-  Preparation system(preparation, spec);
+    const SystemKey& key, const PreparedSystem& nearest) {
+  Preparation system(preparation, spec, key);
   DEEPPCR_RETURN_IF_ERROR(system.Pack(packing));
   DEEPPCR_RETURN_IF_ERROR(system.TakePlanOf(nearest));
   DEEPPCR_RETURN_IF_ERROR(system.CheckItself());

@@ -108,10 +108,11 @@ absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystem(
     const SystemPreparation& preparation, const SystemSpec& spec, const PackingLimits& packing,
     const PlanFile* plans, std::span<const std::shared_ptr<const LoadedModel>> loaded);
 
-// The same with the plan of `nearest`, which has another number of steps, rescaled.
+// The same, of this name, with the plan of `nearest`, which is another system of the model,
+// rescaled.
 absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystemLike(
     const SystemPreparation& preparation, const SystemSpec& spec, const PackingLimits& packing,
-    const PreparedSystem& nearest);
+    const SystemKey& key, const PreparedSystem& nearest);
 
 }  // namespace deeppcr
 

@@ -198,6 +198,7 @@ absl::StatusOr<ResolvedOptions> ResolveOptions(const SolveOptions& options, int6
   DEEPPCR_RETURN_IF_ERROR(CheckOptions(options, context));
   DEEPPCR_ASSIGN_OR_RETURN(ResolvedOptions resolved,
                            ResolveSolver(options, num_samples, plan, context));
+  resolved.system = context.system;
   resolved.backend = context.backend;
   return resolved;
 }

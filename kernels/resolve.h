@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/plan/plan.h"
 #include "kernels/problem/spec.h"
+#include "kernels/problem/system_key.h"
 #include "kernels/solver/options.h"
 
 namespace deeppcr {
@@ -17,6 +18,7 @@ struct ResolveContext {
   int64_t min_shooting_interval = 1;
   bool calibrated_guess = false;  // an affine guess was fitted
   bool iterative = true;          // the workspace of iterative solvers fits
+  SystemKey system = {};          // its name
   std::string_view backend = {};  // of the system; static storage
 };
 

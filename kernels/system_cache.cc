@@ -16,10 +16,10 @@ bool Unused(const std::shared_ptr<const PreparedSystem>& system) { return system
 
 }  // namespace
 
-std::shared_ptr<const PreparedSystem> SystemCache::Find(int64_t num_steps) {
+std::shared_ptr<const PreparedSystem> SystemCache::Find(const SystemKey& key) {
   std::lock_guard lock(mutex_);
   const auto found = std::ranges::find_if(
-      systems_, [=](const auto& system) { return system->num_steps() == num_steps; });
+      systems_, [&](const auto& system) { return system->resolve().system == key; });
   if (found == systems_.end()) return nullptr;
   systems_.splice(systems_.begin(), systems_, found);
   return systems_.front();

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/prepared_system.h"
+#include "kernels/problem/system_key.h"
 
 namespace deeppcr {
 
@@ -22,8 +23,8 @@ class SystemCache {
   // At most max_bytes bytes of systems and their workspaces, and at most kMaxSystems.
   explicit SystemCache(int64_t max_bytes) : max_bytes_(max_bytes) {}
 
-  // The system of num_steps steps, or null.
-  std::shared_ptr<const PreparedSystem> Find(int64_t num_steps);
+  // The system of this name, or null.
+  std::shared_ptr<const PreparedSystem> Find(const SystemKey& key);
 
   // Adds a system, in the place of others where they do not fit together. Drops nothing if it
   // fails. Errors: kResourceExhausted if the system alone exceeds the limit, or while those in use

@@ -127,8 +127,8 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
               .allow_failed = config.allow_failed,
               .unload_patience = std::chrono::milliseconds(Milliseconds(config.drain_seconds))},
              *engine_, metrics_, logger),
-      preparer_([this](const ServedModel& model, int64_t num_steps) {
-        return PrepareSteps(model, num_steps, context_);
+      preparer_([this](const ServedModel& model, const SystemKey& key) {
+        return PrepareSteps(model, key, context_);
       }),
       trajectories_({.max_bytes = config.gradients ? config.max_trajectory_bytes : 0,
                      .life = std::chrono::milliseconds(Milliseconds(config.trajectory_seconds))},

@@ -8,6 +8,7 @@
 #include "client/batched_forward.h"
 #include "client/batched_generate.h"
 #include "client/commands/command.h"
+#include "client/commands/control_flags.h"
 #include "client/commands/generation_flags.h"
 #include "client/message_json.h"
 #include "client/progress.h"
@@ -23,6 +24,7 @@ struct CompareFlags {
   ModelFlags model;
   InputFlags inputs;
   GenerationFlags generation;
+  ControlFlags controls;
   SolverFlags solver;
   std::vector<std::string> rows;
   int repetitions = 0;
@@ -38,6 +40,7 @@ void AddFlags(CLI::App* app, CompareFlags* flags) {
       ->type_name("N")
       ->check(CLI::PositiveNumber);
   flags->generation.Add(app);
+  flags->controls.Add(app, false);
   app->add_option("--row", flags->rows,
                   "a solver to compare, with options of its own: SOLVER[,option=value]...; may be "
                   "repeated (default: sequential, newton, auto)")
@@ -102,6 +105,9 @@ absl::Status AddGeneration(const CompareFlags& flags, const v1::GetModelResponse
     DEEPPCR_RETURN_IF_ERROR(SpreadRows(wanted, "conditioning", &conditioning));
     generation.conditioning = &conditioning;
   }
+  ControlFlags controls = flags.controls;
+  DEEPPCR_RETURN_IF_ERROR(controls.ReadFiles(model, flags.inputs.format));
+  DEEPPCR_RETURN_IF_ERROR(controls.Take(&generation));
   FillGenerationInput(generation, 0, generation.num_samples, request->mutable_generation());
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 #include "client/batched_generate.h"
 #include "client/class_labels.h"
 #include "client/commands/command.h"
+#include "client/commands/control_flags.h"
 #include "client/commands/generation_flags.h"
 #include "client/generation_summary.h"
 #include "client/message_json.h"
@@ -32,6 +33,7 @@ constexpr int64_t kMaxJsonSamples = 100'000;
 struct GenerateFlags {
   ModelFlags model;
   GenerationFlags generation;
+  ControlFlags controls;
   SolverFlags solver;
   int64_t num_samples = 0;
   uint64_t seed = 1;
@@ -70,6 +72,7 @@ void AddSampleFlags(CLI::App* app, GenerateFlags* flags) {
       ->type_name("I")
       ->check(CheckUnsigned);
   flags->generation.Add(app);
+  flags->controls.Add(app, true);
   AddFile(app, "--initial_noise", "standard normal noise [n, state_dim] in place of what is drawn",
           &flags->initial_noise);
   AddFile(app, "--step_noise",
@@ -158,6 +161,7 @@ struct Inputs {
   Array initial_noise;
   Array step_noise;
   Array previous;
+  ControlFlags controls;
   Generation generation;
 };
 
@@ -173,6 +177,8 @@ absl::Status ReadFiles(const GenerateFlags& flags, const v1::GetModelResponse& m
   const int64_t width = model.summary().state_dim();
   DEEPPCR_ASSIGN_OR_RETURN(inputs->conditioning,
                            flags.generation.LoadConditioning(model, flags.format));
+  inputs->controls = flags.controls;
+  DEEPPCR_RETURN_IF_ERROR(inputs->controls.ReadFiles(model, flags.format));
   absl::Status status =
       ReadIfNamed(flags.initial_noise, flags.format, {width}, &inputs->initial_noise);
   status.Update(ReadIfNamed(flags.step_noise, flags.format, {steps, width}, &inputs->step_noise));
@@ -185,7 +191,7 @@ int64_t DefaultCount(const Inputs& inputs) {
        {&inputs.initial_noise, &inputs.step_noise, &inputs.previous, &inputs.conditioning}) {
     if (!array->shape.empty()) return array->rows();
   }
-  return 1;
+  return std::max<int64_t>(1, inputs.controls.rows());
 }
 
 const Array* IfGiven(const Array& array) { return array.shape.empty() ? nullptr : &array; }
@@ -194,7 +200,8 @@ absl::Status Prepare(const GenerateFlags& flags, const v1::GetModelResponse& mod
                      Inputs* inputs) {
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t steps,
                            ResolveInferenceSteps(model, flags.generation.steps));
-  DEEPPCR_RETURN_IF_ERROR(ReadFiles(flags, model, steps, inputs));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t made, flags.controls.StepsMade(steps));
+  DEEPPCR_RETURN_IF_ERROR(ReadFiles(flags, model, made, inputs));
   Generation& generation = inputs->generation;
   generation.num_samples = flags.num_samples > 0 ? flags.num_samples : DefaultCount(*inputs);
   if (!flags.json.empty() && generation.num_samples > kMaxJsonSamples) {
@@ -215,7 +222,7 @@ absl::Status Prepare(const GenerateFlags& flags, const v1::GetModelResponse& mod
   generation.initial_noise = IfGiven(inputs->initial_noise);
   generation.step_noise = IfGiven(inputs->step_noise);
   generation.previous = IfGiven(inputs->previous);
-  return absl::OkStatus();
+  return inputs->controls.Take(&generation);
 }
 
 nlohmann::ordered_json FiguresJson(const v1::GetModelResponse& model, const Generation& generation,

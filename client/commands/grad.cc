@@ -13,6 +13,7 @@
 #include "client/batched_gradient.h"
 #include "client/class_labels.h"
 #include "client/commands/command.h"
+#include "client/commands/control_flags.h"
 #include "client/commands/generation_flags.h"
 #include "client/message_json.h"
 #include "client/progress.h"
@@ -32,6 +33,7 @@ struct GradFlags {
   ModelFlags model;
   InputFlags inputs;
   GenerationFlags generation;
+  ControlFlags controls;
   SolverFlags solver;
   uint64_t first_sample = 0;
   std::string initial_noise, step_noise, previous, states, kept;
@@ -61,6 +63,7 @@ void AddSources(CLI::App* app, GradFlags* flags) {
       ->type_name("I")
       ->check(CheckUnsigned);
   flags->generation.Add(app);
+  flags->controls.Add(app, false);
   AddPathFlag(app, "--initial_noise", "noise [n, state_dim] in place of what is drawn",
               &flags->initial_noise);
   AddPathFlag(app, "--step_noise", "noise [n, steps, state_dim] in place of what is drawn",
@@ -228,6 +231,7 @@ absl::Status CheckFlags(const GradFlags& flags) {
 struct Prepared {
   Array inputs, conditioning, initial_noise, step_noise, previous, states;
   Array cotangents, final_cotangents, targets;
+  ControlFlags controls;
   Generation generation;
   GradientTask task;
 };
@@ -319,6 +323,9 @@ absl::Status PrepareGeneration(const GradFlags& flags, const v1::GetModelRespons
   generation.initial_noise = Given(to->initial_noise);
   generation.step_noise = Given(to->step_noise);
   generation.previous = Given(to->previous);
+  to->controls = flags.controls;
+  DEEPPCR_RETURN_IF_ERROR(to->controls.ReadFiles(model, flags.inputs.format));
+  DEEPPCR_RETURN_IF_ERROR(to->controls.Take(&generation));
   to->task.generation = &generation;
   return absl::OkStatus();
 }
@@ -370,7 +377,11 @@ absl::Status Prepare(const GradFlags& flags, const v1::GetModelResponse& model, 
   if (generates) {
     DEEPPCR_ASSIGN_OR_RETURN(steps, ResolveInferenceSteps(model, flags.generation.steps));
   }
-  DEEPPCR_RETURN_IF_ERROR(ReadArrays(flags, model, steps, to));
+  int64_t made = steps;
+  if (generates) {
+    DEEPPCR_ASSIGN_OR_RETURN(made, flags.controls.StepsMade(steps));
+  }
+  DEEPPCR_RETURN_IF_ERROR(ReadArrays(flags, model, made, to));
   DEEPPCR_RETURN_IF_ERROR(generates ? PrepareGeneration(flags, model, steps, to)
                                     : PrepareInputs(flags, model, to));
   return PrepareSeeds(flags, model, to);

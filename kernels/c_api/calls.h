@@ -155,10 +155,10 @@ inline absl::Status CheckNumbers(const ModelInfo& info, int64_t num_samples,
 // The system that was found for a call, or, where the model has none of so many steps, one that is
 // made.
 inline absl::StatusOr<std::shared_ptr<const LoadedSystem>> FoundOrMade(
-    std::shared_ptr<const LoadedSystem> found, const deeppcr_model& model,
-    int64_t num_inference_steps, const CancelToken* token) {
+    std::shared_ptr<const LoadedSystem> found, const deeppcr_model& model, const SystemKey& key,
+    const CancelToken* token) {
   if (found != nullptr) return found;
-  auto made = model.model->Prepare(num_inference_steps, token);
+  auto made = model.model->Prepare(key, token);
   if (absl::IsCancelled(made.status()) && token != nullptr &&
       token->stop_reason() == StopReason::kDeadline)
     return absl::DeadlineExceededError("the deadline passed while the steps were made ready");

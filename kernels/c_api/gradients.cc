@@ -99,10 +99,11 @@ absl::Status GoBack(const deeppcr_model* model, const deeppcr_backward_options* 
   if (to.step_noise != nullptr && !info.generates())
     return InvalidArgument("gradients.step_noise: expected NULL, as the model draws no noise");
   const RunToken token(known.token, known.timeout_seconds);
-  DEEPPCR_ASSIGN_OR_RETURN(
-      const std::shared_ptr<const LoadedSystem> system,
-      FoundOrMade(model->model->FindForGradients({}, known.num_inference_steps, from.num_samples),
-                  *model, known.num_inference_steps, token.get()));
+  SystemKey key(known.num_inference_steps);
+  key.backward = true;
+  DEEPPCR_ASSIGN_OR_RETURN(const std::shared_ptr<const LoadedSystem> system,
+                           FoundOrMade(model->model->FindForGradients({}, key, from.num_samples),
+                                       *model, key, token.get()));
   if (system->backward_limits() == nullptr)
     return absl::UnimplementedError(
         "no gradients: set gradients in the engine's options, and a backend that has them");

@@ -220,6 +220,38 @@ absl::Status ReadConditioningDim(const nlohmann::json& value, const ConfigKey& k
   return absl::OkStatus();
 }
 
+// num_classes is an earlier row.
+absl::Status ReadNullClass(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config) {
+  if (config.num_classes == 0)
+    return InvalidArgument(key.name, ": needs num_classes, which are not given; got ",
+                           DescribeJson(value));
+  DEEPPCR_ASSIGN_OR_RETURN(config.null_class,
+                           JsonInteger(value, key.name, 0, config.num_classes - 1));
+  return absl::OkStatus();
+}
+
+// conditioning_dim is an earlier row.
+absl::Status ReadNullCondition(const nlohmann::json& value, const ConfigKey& key,
+                               ModelConfig& config) {
+  const auto dim = static_cast<size_t>(config.conditioning_dim);
+  if (dim == 0)
+    return InvalidArgument(key.name, ": needs conditioning_dim, which is not given; got ",
+                           DescribeJson(value));
+  if (value.is_array() && value.size() != dim)
+    return InvalidArgument(key.name, ": expected conditioning_dim = ", dim,
+                           " numbers, or one, got ", value.size());
+  for (size_t i = 0; i < dim; ++i) {
+    DEEPPCR_ASSIGN_OR_RETURN(const double number,
+                             JsonNumber(value.is_array() ? value[i] : value, key.name));
+    const auto element = static_cast<float>(number);
+    if (!std::isfinite(element))
+      return InvalidArgument(key.name, ": expected numbers that are finite as float32, got ",
+                             number);
+    config.null_condition.push_back(element);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadDecoderWidths(const nlohmann::json& value, const ConfigKey& key,
                                ModelConfig& config) {
   if (!value.is_array() || value.size() > kMaxDecoderWidths) {
@@ -273,7 +305,7 @@ absl::Status ReadImageShape(const nlohmann::json& value, const ConfigKey& key,
                          " values in all, got ", ShapeString(shape), " = ", pixels);
 }
 
-constexpr std::array<ConfigKey, 26> kKeys = {{
+constexpr std::array<ConfigKey, 28> kKeys = {{
     {"model_type", "string", "required", "all",
      "family of the model: `mlp`, `resnet`, `stack` or `diffusion`", 0, 0, &ReadModelType},
     {"input_dim", "integer", "required", "mlp, resnet, stack", "values per sample of a request", 1,
@@ -331,6 +363,13 @@ constexpr std::array<ConfigKey, 26> kKeys = {{
     {"conditioning_dim", "integer", "0", "diffusion",
      "values per sample that a request gives as its condition; 0 for none; not with num_classes", 0,
      kMaxHiddenDim, &ReadConditioningDim},
+    {"null_class", "integer", "none", "diffusion",
+     "class that stands for no condition, for requests with a guidance_scale; needs num_classes", 0,
+     kMaxClasses - 1, &ReadNullClass},
+    {"null_condition", "number or array of numbers", "none", "diffusion",
+     "vector that stands for no condition, for requests with a guidance_scale: conditioning_dim "
+     "numbers, or one that all of them are; none: such requests bring it as null_conditioning",
+     0, 0, &ReadNullCondition},
     {"decoder_widths", "array of integers", "none", "diffusion",
      "widths of the decoder's hidden layers, at most 8; see the tensors `decoder.<j>`", 1, kMaxDim,
      &ReadDecoderWidths},

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -52,6 +53,9 @@ struct ModelConfig {
   std::vector<int64_t> num_inference_steps;  // 1 to 8 distinct numbers, the default first
   int64_t num_classes = 0;                   // at most one of this and conditioning_dim is not 0
   int64_t conditioning_dim = 0;
+  // No condition, of models that were trained with and without (classifier-free guidance).
+  std::optional<int64_t> null_class;    // in [0, num_classes)
+  std::vector<float> null_condition;    // [conditioning_dim], or empty: requests bring it
   std::vector<int64_t> decoder_widths;  // widths of the hidden layers; at most 8
   Activation decoder_activation = Activation::kRelu;
   double eta = 0.0;  // in [0, 1]

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/base/shape.h"
+#include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/model/denoiser_program.h"
@@ -17,6 +18,11 @@
 #include "kernels/model/step_table.h"
 #include "kernels/model/tensor_reader.h"
 #include "kernels/model/time_embedding.h"
+#include "kernels/program/cost.h"
+#include "kernels/program/denoiser_program.h"
+#include "kernels/program/guidance.h"
+#include "kernels/program/known_elements.h"
+#include "kernels/program/optimize.h"
 
 namespace deeppcr {
 namespace {
@@ -132,6 +138,63 @@ int64_t MostSteps(const Model& model, const ModelLimits& limits, int64_t bytes_p
        limits.max_weights_bytes / bytes_per_step});
 }
 
+// What a system on demand has for itself.
+struct VariedStorage {
+  StepTables tables;
+  program::Program program;  // of a system whose program is not the model's
+};
+
+absl::Status CheckKey(const Model& model, const SystemKey& key) {
+  if (model.max_num_steps == 0)
+    return InvalidArgument("num_inference_steps: only those of config.json, got ", key.num_steps);
+  if (key.num_steps < 1 || key.num_steps > model.max_num_steps)
+    return InvalidArgument("num_inference_steps: expected an integer in [1, ", model.max_num_steps,
+                           "], got ", key.num_steps);
+  if (model.diffusion.step_table.has_value() && key.num_steps != model.max_num_steps)
+    return InvalidArgument("num_inference_steps: expected ", model.max_num_steps, ", the rows of ",
+                           kStepTableFile, ", got ", key.num_steps);
+  if (key.first_step < 0 || key.first_step >= key.num_steps)
+    return InvalidArgument("first_step: expected an integer in [0, ", key.num_steps - 1, "], got ",
+                           key.first_step);
+  if (!key.guided) return absl::OkStatus();
+  const ModelConfig& config = model.config;
+  if (config.num_classes == 0 && config.conditioning_dim == 0)
+    return InvalidArgument("guidance_scale: the model takes no condition");
+  if (config.num_classes > 0 && !config.null_class.has_value())
+    return InvalidArgument("guidance_scale: the model's config.json has no null_class");
+  return absl::OkStatus();
+}
+
+// The process from z_k on, which is given as it is.
+void LeaveOut(int64_t first_step, StepTables* tables) {
+  if (first_step == 0) return;
+  tables->steps.erase(tables->steps.begin(), tables->steps.begin() + first_step);
+  tables->initial_scale = 1.0F;
+}
+
+// The system whose step is varied as the key says.
+absl::StatusOr<OwnedSystem> Varied(const Model& model, const SystemKey& key,
+                                   DiffusionProgramSpec spec,
+                                   std::shared_ptr<VariedStorage> storage) {
+  program::Program program = *spec.program;
+  if (key.guided) {
+    absl::StatusOr<program::Program> guided =
+        program::WithGuidance(program, model.config.null_class.value_or(0), program::kNoLimits);
+    DEEPPCR_RETURN_IF_ERROR(WithContext(guided.status(), "guidance_scale"));
+    program = *std::move(guided);
+  }
+  if (key.known) {
+    DEEPPCR_ASSIGN_OR_RETURN(program, program::WithKnownElements(program, program::kNoLimits));
+  }
+  if (key.guided || key.known) {
+    storage->program = std::move(program);
+    spec.program = &storage->program;
+    spec.step_weights = program::StepWeights(storage->program);
+    spec.condition_dim = storage->program.at(storage->program.condition).size;
+  }
+  return OwnedSystem{.storage = std::move(storage), .spec = spec};
+}
+
 }  // namespace
 
 absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model) {
@@ -181,27 +244,27 @@ absl::Status LoadDiffusion(const Tensors& tensors, const ModelLimits& limits, Mo
   return absl::OkStatus();
 }
 
-absl::StatusOr<OwnedSystem> DiffusionSystemOf(const Model& model, int64_t num_steps,
+absl::StatusOr<OwnedSystem> DiffusionSystemOf(const Model& model, const SystemKey& key,
                                               const ModelLimits& limits) {
-  if (model.max_num_steps == 0)
-    return InvalidArgument("num_inference_steps: only those of config.json, got ", num_steps);
-  if (num_steps < 1 || num_steps > model.max_num_steps)
-    return InvalidArgument("num_inference_steps: expected an integer in [1, ", model.max_num_steps,
-                           "], got ", num_steps);
-  if (model.diffusion.step_table.has_value() && num_steps != model.max_num_steps)
-    return InvalidArgument("num_inference_steps: expected ", model.max_num_steps, ", the rows of ",
-                           kStepTableFile, ", got ", num_steps);
-  auto tables = std::make_shared<StepTables>();
-  DEEPPCR_ASSIGN_OR_RETURN(*tables, ReverseStepsOf(model, num_steps, limits.token));
+  DEEPPCR_RETURN_IF_ERROR(CheckKey(model, key));
+  auto storage = std::make_shared<VariedStorage>();
+  StepTables& tables = storage->tables;
+  DEEPPCR_ASSIGN_OR_RETURN(tables, ReverseStepsOf(model, key.num_steps, limits.token));
+  LeaveOut(key.first_step, &tables);
   if (model.config.denoiser_program) {
-    const SystemSpec of_program = ProgramSpecOver(model, *tables);
-    return OwnedSystem{.storage = std::move(tables), .spec = of_program};
+    const DiffusionProgramSpec spec = ProgramSpecOver(model, tables);
+    return Varied(model, key, spec, std::move(storage));
   }
   DEEPPCR_ASSIGN_OR_RETURN(
-      tables->time_embedding,
-      EmbedTimesteps(TimeMlpOver(model.config, model.diffusion), tables->steps, limits.token));
-  const SystemSpec spec = SpecOver(model, *tables);
-  return OwnedSystem{.storage = std::move(tables), .spec = spec};
+      tables.time_embedding,
+      EmbedTimesteps(TimeMlpOver(model.config, model.diffusion), tables.steps, limits.token));
+  const DiffusionSpec spec = SpecOver(model, tables);
+  if (!key.guided && !key.known) return OwnedSystem{.storage = std::move(storage), .spec = spec};
+  DEEPPCR_ASSIGN_OR_RETURN(const program::Program written,
+                           program::ProgramOfDenoiser(spec, program::kNoLimits));
+  DEEPPCR_ASSIGN_OR_RETURN(storage->program, program::Optimize(written, program::kNoLimits));
+  const DiffusionProgramSpec with_program = program::WithProgram(spec, storage->program);
+  return Varied(model, key, with_program, std::move(storage));
 }
 
 }  // namespace deeppcr

@@ -26,8 +26,9 @@ absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model);
 absl::Status LoadDiffusion(const Tensors& tensors, const ModelLimits& limits, Model& model);
 
 // ModelFamily::system_of: any number of inference steps up to model.max_num_steps, with the very
-// tables that LoadDiffusion makes of a number that config.json names.
-absl::StatusOr<OwnedSystem> DiffusionSystemOf(const Model& model, int64_t num_steps,
+// tables that LoadDiffusion makes of a number that config.json names. Guided, or with known
+// elements, it is a DiffusionProgramSpec, of a named denoiser too.
+absl::StatusOr<OwnedSystem> DiffusionSystemOf(const Model& model, const SystemKey& key,
                                               const ModelLimits& limits);
 
 }  // namespace deeppcr

@@ -151,11 +151,11 @@ absl::Status ReadCalibration(const std::string& directory, const ModelLimits& li
 
 }  // namespace
 
-absl::StatusOr<OwnedSystem> SystemOf(const Model& model, int64_t num_steps,
+absl::StatusOr<OwnedSystem> SystemOf(const Model& model, const SystemKey& key,
                                      const ModelLimits& limits) {
   const ModelFamily* family = FindModelFamily(model.config.model_type);
   if (family != nullptr && family->system_of != nullptr)
-    return family->system_of(model, num_steps, limits);
+    return family->system_of(model, key, limits);
   return absl::FailedPreconditionError(
       StrCat("the number of steps of a model of type ", model.config.model_type, " is fixed"));
 }

@@ -16,6 +16,7 @@
 #include "kernels/model/scheduler_config.h"
 #include "kernels/model/weights.h"
 #include "kernels/problem/spec.h"
+#include "kernels/problem/system_key.h"
 #include "kernels/program/program.h"
 
 namespace deeppcr {
@@ -111,10 +112,10 @@ struct OwnedSystem {
   SystemSpec spec;
 };
 
-// The model's system of num_steps steps, over the weights of the model, which must outlive it.
-// Errors: kInvalidArgument naming num_inference_steps, what was expected, what came;
-// kFailedPrecondition if the number of steps of this family is fixed; kCancelled.
-absl::StatusOr<OwnedSystem> SystemOf(const Model& model, int64_t num_steps,
+// The model's system of this name, over the weights of the model, which must outlive it. Errors:
+// kInvalidArgument naming num_inference_steps, first_step or guidance_scale, what was expected,
+// what came; kFailedPrecondition if the number of steps of this family is fixed; kCancelled.
+absl::StatusOr<OwnedSystem> SystemOf(const Model& model, const SystemKey& key,
                                      const ModelLimits& limits);
 
 // Bytes of the tensors and tables.

@@ -31,7 +31,7 @@ struct ModelFamily {
   // Ends `load` with what depends on all files; null: nothing does. Errors: as load_program.
   absl::Status (*complete)(const ModelLimits& limits, Model& model);
   // SystemOf. Null: the number of steps is fixed.
-  absl::StatusOr<OwnedSystem> (*system_of)(const Model& model, int64_t num_steps,
+  absl::StatusOr<OwnedSystem> (*system_of)(const Model& model, const SystemKey& key,
                                            const ModelLimits& limits);
   std::string_view summary;  // one line, for documentation and listings
 };

@@ -221,6 +221,29 @@ absl::StatusOr<ValueId> ProgramBuilder::AddReverseStep(ValueId state, ValueId pr
   return Add({.op = Op::kReverseStep, .operands = {state, prediction}}, at(state).size);
 }
 
+absl::StatusOr<ValueId> ProgramBuilder::AddLike(const Instruction& instruction,
+                                                std::span<const ValueId> operands) {
+  switch (RowOf(instruction.op).kind) {
+    case OpKind::kElementwise:
+      return AddElementwise(instruction.op, operands);
+    case OpKind::kReduction:
+    case OpKind::kAlongAxis:
+      return AddAlongAxis(instruction.op, operands[0], instruction.axis, instruction.epsilon);
+    case OpKind::kLinear:
+      return AddLinear(operands[0], instruction.linear);
+    case OpKind::kProduct:
+      return AddProduct(operands[0], operands[1], operands.size() > 2 ? operands[2] : kNoValue,
+                        instruction.linear);
+    case OpKind::kLookup:
+      return AddLookup(operands[0], instruction.linear);
+    case OpKind::kArrange:
+      return AddArrange(operands, instruction.elements);
+    case OpKind::kReverseStep:
+      return AddReverseStep(operands[0], operands[1]);
+  }
+  return Internal("an operation of no kind");
+}
+
 // Folds, shares or appends an instruction whose shapes have been checked.
 absl::StatusOr<ValueId> ProgramBuilder::Add(Instruction instruction, int64_t size) {
   if (size > limits_.max_value_size)

@@ -59,6 +59,9 @@ class ProgramBuilder {
   absl::StatusOr<ValueId> AddArrange(std::span<const ValueId> operands,
                                      std::vector<Element> elements);
   absl::StatusOr<ValueId> AddReverseStep(ValueId state, ValueId prediction);
+  // An instruction of another program as it is, on these operands.
+  absl::StatusOr<ValueId> AddLike(const Instruction& instruction,
+                                  std::span<const ValueId> operands);
 
   // Names a value for messages and listings.
   void Name(ValueId id, std::string_view name);

@@ -68,27 +68,14 @@ Choice Choose(const ProgramIndex& index) {
 // Writes an instruction as it is, of what its operands have become.
 absl::StatusOr<ValueId> Write(ProgramWriter& writer, const Instruction& instruction) {
   const std::vector<ValueId> operands = writer.Now(instruction.operands);
-  ProgramBuilder& builder = writer.builder();
   switch (RowOf(instruction.op).kind) {
     case OpKind::kElementwise:
       return WriteElementwise(writer, instruction.op, operands);
-    case OpKind::kReduction:
-    case OpKind::kAlongAxis:
-      return builder.AddAlongAxis(instruction.op, operands[0], instruction.axis,
-                                  instruction.epsilon);
-    case OpKind::kLinear:
-      return builder.AddLinear(operands[0], instruction.linear);
-    case OpKind::kProduct:
-      return builder.AddProduct(operands[0], operands[1],
-                                operands.size() > 2 ? operands[2] : kNoValue, instruction.linear);
-    case OpKind::kLookup:
-      return builder.AddLookup(operands[0], instruction.linear);
     case OpKind::kArrange:
       return WriteArrange(writer, operands, instruction.elements);
-    case OpKind::kReverseStep:
-      return builder.AddReverseStep(operands[0], operands[1]);
+    default:
+      return writer.builder().AddLike(instruction, operands);
   }
-  return kNoValue;
 }
 
 struct Round {

@@ -228,7 +228,7 @@ std::vector<double> StepJacobian(const DiffusionSpec& spec, int64_t step,
 }
 
 std::vector<double> StepByInputs(const DiffusionSpec& spec, int64_t step, const float* inputs,
-                                 std::span<const double> z) {
+                                 int32_t /*label*/, std::span<const double> z) {
   constexpr double kDistance = 1e-5;
   const int64_t dim = spec.state_dim, columns = spec.input_dim();
   const std::vector<float> no_noise(dim);

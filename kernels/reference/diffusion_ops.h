@@ -45,7 +45,7 @@ std::vector<double> StepJacobian(const DiffusionSpec& spec, int64_t step,
 // By the conditioning vector [input_dim] at reverse step `step`: [D, input_dim] row-major. Central
 // differences in double, right to some 1e-9: plainer than a second jet.
 std::vector<double> StepByInputs(const DiffusionSpec& spec, int64_t step, const float* inputs,
-                                 std::span<const double> z);
+                                 int32_t label, std::span<const double> z);
 
 // The answer of a final state, and its derivative, [output_dim, D] row-major.
 std::vector<double> Decode(const DiffusionSpec& spec, std::span<const double> state);

@@ -96,6 +96,7 @@ class DiffusionRecurrence final : public Recurrence {
   DiffusionRecurrence(const Spec& spec, const SampleInput& input)
       : spec_(spec),
         inputs_(input.inputs, input.inputs + spec.input_dim()),
+        label_(input.label),
         condition_(Condition(spec, input.inputs, input.label)) {
     const int64_t dim = spec.state_dim;
     const std::vector<float> z0 = NoiseOf(input, input.initial_noise, kInitialNoiseStep, dim);
@@ -114,7 +115,7 @@ class DiffusionRecurrence final : public Recurrence {
   }
   std::vector<double> StepByInputs(int64_t l, const std::vector<double>& z) const override {
     if (inputs_.empty()) return {};
-    return reference::StepByInputs(spec_, l - 1, inputs_.data(), z);
+    return reference::StepByInputs(spec_, l - 1, inputs_.data(), label_, z);
   }
   double NoiseFactor(int64_t l) const override { return spec_.steps[l - 1].sigma; }
   double InitialFactor() const override { return spec_.initial_scale; }
@@ -143,6 +144,7 @@ class DiffusionRecurrence final : public Recurrence {
 
   const Spec& spec_;
   const std::vector<float> inputs_;
+  const int32_t label_;
   const std::vector<double> condition_;
   std::vector<double> initial_;
   std::vector<std::vector<float>> noise_;  // by reverse step

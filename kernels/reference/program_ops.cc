@@ -16,8 +16,8 @@ class At {
     const ReverseStep& reverse = spec.steps[static_cast<size_t>(step)];
     evaluation_.Run({.time = reverse.timestep,
                      .step = step,
-                     .condition = condition,
-                     .label = spec.num_classes > 0 ? condition[0] : 0,
+                     .condition = condition.first(static_cast<size_t>(spec.condition_dim)),
+                     .label = spec.num_classes > 0 ? condition.back() : 0,
                      .reverse = &reverse,
                      .clip_range = spec.clip_range,
                      .noise = noise_},
@@ -38,8 +38,9 @@ class At {
 
 std::vector<double> Condition(const DiffusionProgramSpec& spec, const float* inputs,
                               int32_t label) {
-  if (spec.num_classes > 0) return {static_cast<double>(label)};
-  return {inputs, inputs + spec.condition_dim};
+  std::vector<double> condition(inputs, inputs + spec.condition_dim);
+  if (spec.num_classes > 0) condition.push_back(label);
+  return condition;
 }
 
 std::vector<double> Denoise(const DiffusionProgramSpec& spec, int64_t step,
@@ -62,9 +63,9 @@ std::vector<double> StepJacobian(const DiffusionProgramSpec& spec, int64_t step,
 }
 
 std::vector<double> StepByInputs(const DiffusionProgramSpec& spec, int64_t step,
-                                 const float* inputs, std::span<const double> z) {
+                                 const float* inputs, int32_t label, std::span<const double> z) {
   if (spec.program->condition == program::kNoValue) return {};
-  const std::vector<double> condition(inputs, inputs + spec.condition_dim);
+  const std::vector<double> condition = Condition(spec, inputs, label);
   const At at(spec, step, condition, {}, z);
   std::vector<double> jacobian;
   for (int64_t i = 0; i < spec.state_dim; ++i) {

@@ -12,7 +12,7 @@
 
 namespace deeppcr::reference {
 
-// The condition as the program reads it: the inputs, or the label; empty without a condition.
+// The condition as the program reads it: the inputs, then the label of a model with classes.
 std::vector<double> Condition(const DiffusionProgramSpec& spec, const float* inputs, int32_t label);
 
 // The denoiser's output at z of reverse step `step`, counted from 0.
@@ -29,7 +29,7 @@ std::vector<double> StepJacobian(const DiffusionProgramSpec& spec, int64_t step,
 // By the conditioning vector [input_dim] at reverse step `step`: [D, input_dim] row-major; empty
 // where the program does not read it.
 std::vector<double> StepByInputs(const DiffusionProgramSpec& spec, int64_t step,
-                                 const float* inputs, std::span<const double> z);
+                                 const float* inputs, int32_t label, std::span<const double> z);
 
 // See diffusion_ops.h.
 std::vector<double> Decode(const DiffusionProgramSpec& spec, std::span<const double> state);

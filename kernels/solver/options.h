@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "kernels/problem/system_key.h"
+
 namespace deeppcr {
 
 enum class InitialGuess : uint8_t {
@@ -62,6 +64,7 @@ struct ResolvedOptions {
   JacobianRefresh jacobian_refresh = JacobianRefresh::kEveryIteration;
   OnNoConvergence on_no_convergence = OnNoConvergence::kFallback;
   int64_t num_steps = 0;     // L; 0: not checked
+  SystemKey system;          // the system that resolved them
   std::string_view backend;  // of the system that resolved them; static storage
 
   bool operator==(const ResolvedOptions&) const = default;

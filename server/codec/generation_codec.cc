@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "server/codec/generation_controls.h"
 
 namespace deeppcr {
 namespace {
@@ -20,7 +21,7 @@ absl::Status DecodeOptional(bool present, const v1::Tensor& tensor, const Expect
 
 absl::Status DecodeSteps(int64_t wanted, const ModelInfo& info, SolveInput* input) {
   const auto& planned = info.num_inference_steps;
-  input->num_steps = wanted == 0 ? info.num_layers : wanted;
+  input->system.num_steps = input->num_steps = wanted == 0 ? info.num_layers : wanted;
   const bool on_demand = wanted >= 0 && wanted <= info.max_inference_steps;
   if (wanted == 0 || on_demand || std::ranges::count(planned, wanted) > 0) return absl::OkStatus();
   const std::string expected =
@@ -29,6 +30,15 @@ absl::Status DecodeSteps(int64_t wanted, const ModelInfo& info, SolveInput* inpu
                    absl::StrJoin(planned, ", "))
           : StrCat("one of ", absl::StrJoin(planned, ", "), " (those of the model's config.json)");
   return Mismatch(input->names.Setting("num_inference_steps"), expected, wanted);
+}
+
+// Decodes the number of steps that are left out, after that of all.
+absl::Status DecodeFirstStep(int64_t first, SolveInput* input) {
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckRange<int64_t>(input->names.Setting("first_step"), first, 0, input->num_steps - 1));
+  input->system.first_step = first;
+  input->num_steps -= first;
+  return absl::OkStatus();
 }
 
 // Decodes one label per sample, or one for all samples.
@@ -56,11 +66,15 @@ absl::Status DecodeLabels(const v1::GenerationInput& message, const ModelInfo& i
 absl::Status DecodeCondition(const v1::GenerationInput& message, const ModelInfo& info,
                              SolveInput* input) {
   const ExpectedShape expected = {input->names.Tensor("conditioning"), {info.input_dim}};
-  if (message.has_conditioning() == (info.input_dim > 0))
-    return DecodeOptional(message.has_conditioning(), message.conditioning(), expected,
-                          input->num_samples, &input->inputs);
-  return info.input_dim > 0 ? Mismatch(expected.field, StrCat("a tensor ", expected.Text()), "none")
-                            : Mismatch(expected.field, "none: the model takes none", "a tensor");
+  if (message.has_conditioning() != (info.input_dim > 0)) {
+    return info.input_dim > 0
+               ? Mismatch(expected.field, StrCat("a tensor ", expected.Text()), "none")
+               : Mismatch(expected.field, "none: the model takes none", "a tensor");
+  }
+  if (info.input_dim == 0) return absl::OkStatus();
+  DEEPPCR_ASSIGN_OR_RETURN(input->inputs,
+                           DecodeRowsOrOne(message.conditioning(), expected, input->num_samples));
+  return absl::OkStatus();
 }
 
 absl::Status DecodeNoise(const v1::GenerationInput& message, const ModelInfo& info,
@@ -88,9 +102,11 @@ absl::Status DecodeGeneration(const v1::GenerationInput& message, const ModelInf
                     input->first_sample);
   }
   DEEPPCR_RETURN_IF_ERROR(DecodeSteps(message.num_inference_steps(), info, input));
+  DEEPPCR_RETURN_IF_ERROR(DecodeFirstStep(message.first_step(), input));
   DEEPPCR_RETURN_IF_ERROR(DecodeLabels(message, info, input));
   DEEPPCR_RETURN_IF_ERROR(DecodeCondition(message, info, input));
-  return DecodeNoise(message, info, input);
+  DEEPPCR_RETURN_IF_ERROR(DecodeNoise(message, info, input));
+  return DecodeControls(message, info, input);
 }
 
 }  // namespace deeppcr

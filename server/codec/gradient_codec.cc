@@ -10,6 +10,7 @@
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "server/codec/generation_controls.h"
 #include "server/codec/request_codec.h"
 
 namespace deeppcr {
@@ -169,22 +170,13 @@ absl::Status DecodeWanted(const v1::GradientRequest& request, const ModelInfo& i
   return absl::OkStatus();
 }
 
-// Adds the bytes of a float tensor. The sum saturates: anything near its limit is far above every
-// limit of ours.
-absl::Status AddBytes(std::initializer_list<int64_t> extents, int64_t* sum) {
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t count, CheckedProduct(extents));
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes, CheckedProduct({count, sizeof(float)}));
-  if (__builtin_add_overflow(*sum, bytes, sum)) *sum = INT64_MAX;
-  return absl::OkStatus();
-}
-
 // One sample's displaced states, with what goes back along them and what comes of it.
 absl::Status CountDisplaced(const ModelInfo& info, const GradientInput& input, int64_t steps,
-                            int64_t* scratch) {
+                            int64_t inputs, int64_t* scratch) {
   const int64_t d = kDisplacements, m = input.columns, dim = info.state_dim;
   DEEPPCR_RETURN_IF_ERROR(AddBytes({d, steps + 1, dim}, scratch));
-  DEEPPCR_RETURN_IF_ERROR(AddBytes({d, info.input_dim}, scratch));
-  DEEPPCR_RETURN_IF_ERROR(AddBytes({d, m, info.output_dim + 2 * dim + info.input_dim}, scratch));
+  DEEPPCR_RETURN_IF_ERROR(AddBytes({d, inputs}, scratch));
+  DEEPPCR_RETURN_IF_ERROR(AddBytes({d, m, info.output_dim + 2 * dim + inputs}, scratch));
   return input.by_step_noise ? AddBytes({d, m, steps, dim}, scratch) : absl::OkStatus();
 }
 
@@ -203,7 +195,11 @@ absl::Status CountBytes(const ModelInfo& info, int64_t max_message_bytes,
                              max_message_bytes, ". Ask for fewer samples, cotangents or gradients");
   if (input.loss != v1::LOSS_UNSPECIFIED)
     DEEPPCR_RETURN_IF_ERROR(AddBytes({n, info.output_dim}, scratch));
-  if (input.estimates_error) DEEPPCR_RETURN_IF_ERROR(CountDisplaced(info, input, steps, scratch));
+  const int64_t inputs = VariedInputDim(info, *solve);
+  if (input.by_inputs && inputs > info.input_dim)
+    DEEPPCR_RETURN_IF_ERROR(AddBytes({rows, inputs}, scratch));
+  if (input.estimates_error)
+    DEEPPCR_RETURN_IF_ERROR(CountDisplaced(info, input, steps, inputs, scratch));
   // The states are counted where neither request nor reply has them, once.
   const bool known = !input.trajectory.values.empty() || solve->options.return_trajectory ||
                      solve->keeps_trajectory;

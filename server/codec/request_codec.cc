@@ -9,6 +9,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "server/codec/generation_codec.h"
+#include "server/codec/generation_controls.h"
 #include "server/models/model_store.h"
 
 namespace deeppcr {
@@ -175,7 +176,8 @@ absl::Status DecodeSource(const Request& request, const ModelInfo& info, SolveIn
   if (info.generates()) {
     if (request.has_inputs())
       return Mismatch("inputs", "none for a diffusion model: set generation", "a tensor");
-    return DecodeGeneration(request.generation(), info, input);
+    DEEPPCR_RETURN_IF_ERROR(DecodeGeneration(request.generation(), info, input));
+    return CheckNoBounds(*input);
   }
   if (request.has_generation())
     return Mismatch("generation", "none: the model is no diffusion model", "one");
@@ -197,9 +199,8 @@ absl::Status DecodeCommon(const Request& request, const ModelInfo& info, int64_t
       DecodeInitialStates(request.has_initial_states(), request.initial_states(), info, input));
   input->keeps_trajectory = request.options().keep_trajectory();
   if (input->keeps_trajectory) {
-    DEEPPCR_ASSIGN_OR_RETURN(
-        input->scratch_bytes,
-        CheckedProduct({input->num_samples, input->num_steps + 1, info.state_dim, sizeof(float)}));
+    DEEPPCR_RETURN_IF_ERROR(AddBytes({input->num_samples, input->num_steps + 1, info.state_dim},
+                                     &input->scratch_bytes));
   }
   return CheckReply(info, max_message_bytes, input);
 }
@@ -322,11 +323,12 @@ absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, co
 
 absl::Status AboutSteps(const FieldNames& names, const absl::Status& status) {
   if (!absl::IsInvalidArgument(status) && !absl::IsResourceExhausted(status)) return status;
-  constexpr std::string_view kField = "num_inference_steps: ";
   const std::string_view message = ToStd(status.message());
-  const std::string_view reason =
-      message.starts_with(kField) ? message.substr(kField.size()) : message;
-  return absl::Status(status.code(), StrCat(names.Setting(kField).Text(), reason));
+  for (const std::string_view field : {"num_inference_steps: ", "first_step: ", "guidance_scale: "})
+    if (message.starts_with(field))
+      return absl::Status(status.code(), names.Setting(message).Text());
+  return absl::Status(status.code(),
+                      StrCat(names.Setting("num_inference_steps: ").Text(), message));
 }
 
 absl::Status CheckFinite(const SolveInput& input) {
@@ -334,9 +336,12 @@ absl::Status CheckFinite(const SolveInput& input) {
       input.generates ? input.names.Tensor("conditioning") : FieldName("inputs");
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.inputs.values, inputs));
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.initial_states.values, "initial_states"));
+  const bool begins = input.system.first_step > 0;
   DEEPPCR_RETURN_IF_ERROR(
-      CheckFinite(input.initial_noise.values, input.names.Tensor("initial_noise")));
-  return CheckFinite(input.step_noise.values, input.names.Tensor("step_noise"));
+      CheckFinite(input.initial_noise.values,
+                  input.names.Tensor(begins ? "initial_samples" : "initial_noise")));
+  DEEPPCR_RETURN_IF_ERROR(CheckFinite(input.step_noise.values, input.names.Tensor("step_noise")));
+  return CheckFiniteControls(input);
 }
 
 }  // namespace deeppcr

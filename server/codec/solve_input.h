@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +53,25 @@ inline constexpr FieldNames kV2SampleFields = [] {
   return names;
 }();
 
+// What noise, drawn or given, becomes: scale * min(max(noise, -clip), clip).
+struct NoiseShape {
+  double initial_scale = 1, step_scale = 1;               // in [0, 1000]
+  double clip = std::numeric_limits<double>::infinity();  // above 0
+
+  bool operator==(const NoiseShape&) const = default;
+};
+
+// What a request for samples says about its process beside condition and noise. Values of a row per
+// sample may have one row for all.
+struct GenerationControls {
+  double guidance_scale = 1;
+  TensorInput null_condition;  // [n or 1, input_dim], or empty: the model's
+  NoiseShape noise;
+  std::vector<int32_t> known_elements;  // [k] of the state
+  TensorInput known_values;             // [n or 1, k]
+  std::vector<float> lower, upper;      // [output_dim], or empty
+};
+
 // The decoded request of Forward, Generate or Compare, or the part of Gradient that is solved.
 struct SolveInput {
   FieldNames names = kV1Fields;
@@ -63,7 +84,11 @@ struct SolveInput {
   uint64_t first_sample = 0;
   std::vector<int32_t> labels;            // [n] or empty
   TensorInput initial_noise, step_noise;  // [n, D], [n, L, D], or empty
-  int64_t num_steps = 0;                  // L
+  GenerationControls controls;
+  SystemKey system;       // what solves it; 0 steps: the default
+  int64_t num_steps = 0;  // L, of that system
+  // What follows from the fields above, see CompleteGeneration; empty: they are taken as they are.
+  std::vector<float> varied_inputs, shaped_initial_noise, shaped_step_noise;
 
   SolveOptions options;           // solver points into SolverNames(); for Compare see CompareInput
   bool keeps_trajectory = false;  // for a following Gradient
@@ -73,13 +98,16 @@ struct SolveInput {
 
   // Views of this object and the message.
   SampleInputs Samples() const {
+    const auto either = [](const std::vector<float>& made, const TensorInput& given) {
+      return made.empty() ? given.values : std::span<const float>(made);
+    };
     return {.num_samples = num_samples,
-            .inputs = inputs.values,
+            .inputs = either(varied_inputs, inputs),
             .seed = seed,
             .first_sample = first_sample,
             .labels = labels,
-            .initial_noise = initial_noise.values,
-            .step_noise = step_noise.values,
+            .initial_noise = either(shaped_initial_noise, initial_noise),
+            .step_noise = either(shaped_step_noise, step_noise),
             .initial_states = initial_states.values};
   }
 };

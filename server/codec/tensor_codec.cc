@@ -64,4 +64,11 @@ absl::Status CheckFinite(std::span<const float> values, const FieldName& field) 
                   StrCat(values[bad], " at flat index ", bad));
 }
 
+absl::Status AddBytes(std::initializer_list<int64_t> extents, int64_t* sum) {
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t count, CheckedProduct(extents));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes, CheckedProduct({count, sizeof(float)}));
+  if (__builtin_add_overflow(*sum, bytes, sum)) *sum = INT64_MAX;
+  return absl::OkStatus();
+}
+
 }  // namespace deeppcr

@@ -6,6 +6,7 @@
 // what was expected and what came.
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -64,6 +65,10 @@ struct ExpectedShape {
 // Checks shape and size, with n in [low, high], but not whether the values are finite.
 absl::StatusOr<TensorInput> DecodeTensor(const v1::Tensor& tensor, const ExpectedShape& expected,
                                          int64_t low, int64_t high);
+
+// Adds the bytes of a float tensor. The sum saturates: anything near its limit is far above every
+// limit of ours. Errors: kInvalidArgument for a product that overflows.
+absl::Status AddBytes(std::initializer_list<int64_t> extents, int64_t* sum);
 
 // Errors: kInvalidArgument naming the flat index of the first NaN or infinity. `field`: the
 // tensor's name in the message.

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "server/codec/generation_controls.h"
 #include "server/codec/reply_codec.h"
 #include "server/rpc/solve_call.h"
 
@@ -31,9 +32,9 @@ absl::Status CompareCall::Admit() {
   DEEPPCR_RETURN_IF_ERROR(HoldBytes(request_bytes + input_.request.reply_bytes));
   // Solvers are compared on one backend.
   const LoadedModel& model = *served_->model;
-  system_ = model.Find(input_.request.num_steps, input_.request.num_samples, model.info().backend);
+  system_ = model.Find(input_.request.system, input_.request.num_samples, model.info().backend);
   if (system_ != nullptr) return Post();
-  return context_.preparer.Wait(served_, input_.request.num_steps, &token_, this);
+  return context_.preparer.Wait(served_, input_.request.system, &token_, this);
 }
 
 void CompareCall::Ready(SystemPreparer::Made made) {
@@ -73,6 +74,7 @@ void CompareCall::Run() {
 absl::Status CompareCall::Compute(v1::CompareResponse* reply) {
   if (Fired(&token_)) return ExpiredStatus(token_, Clock::now());
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_.request));
+  CompleteGeneration(served_->model->info(), &input_.request);
   std::vector<absl::StatusOr<ResolvedOptions>> options;
   for (const SolveOptions& row : input_.rows)
     options.push_back(system_->Resolve(row, input_.request.num_samples));

@@ -14,7 +14,7 @@
 
 namespace deeppcr {
 
-SystemPreparer::Made PrepareSteps(const ServedModel& model, int64_t num_steps,
+SystemPreparer::Made PrepareSteps(const ServedModel& model, const SystemKey& key,
                                   ServiceContext& context) {
   const auto start = CancelToken::Clock::now();
   const auto is_served = [&] {
@@ -24,7 +24,7 @@ SystemPreparer::Made PrepareSteps(const ServedModel& model, int64_t num_steps,
   if (!is_served())
     return absl::UnavailableError(
         StrCat("version ", model.version, " of ", model.name, " was unloaded; try again"));
-  SystemPreparer::Made made = model.model->Prepare(num_steps, &context.stop);
+  SystemPreparer::Made made = model.model->Prepare(key, &context.stop);
   if (!made.ok()) return made;
   // The gauge of a version that was unloaded or replaced in the meantime is not this model's.
   if (is_served())
@@ -33,7 +33,10 @@ SystemPreparer::Made PrepareSteps(const ServedModel& model, int64_t num_steps,
   context.logger.LogLimited(LogLevel::kInfo, "steps_prepared",
                             {{"model", model.name},
                              {"version", model.version},
-                             {"num_inference_steps", num_steps},
+                             {"num_inference_steps", key.num_steps},
+                             {"first_step", key.first_step},
+                             {"guided", key.guided},
+                             {"known_elements", key.known},
                              {"seconds", seconds.count()},
                              {"plan", (*made)->plan().id}});
   return made;

@@ -70,9 +70,9 @@ struct ServiceContext {
   bool Ready() const { return Missing().empty(); }
 };
 
-// SystemPreparer::Make of a service: makes the system of num_steps steps, unless the model is not
+// SystemPreparer::Make of a service: makes the system of this name, unless the model is not
 // served any more.
-SystemPreparer::Made PrepareSteps(const ServedModel& model, int64_t num_steps,
+SystemPreparer::Made PrepareSteps(const ServedModel& model, const SystemKey& key,
                                   ServiceContext& context);
 
 // All methods take and give bytes: requests are checked before they are parsed, see wire.h.

@@ -15,6 +15,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "google/protobuf/arena.h"
+#include "server/codec/generation_controls.h"
 #include "server/codec/reply_codec.h"
 #include "server/rpc/call.h"
 #include "server/rpc/message_memory.h"
@@ -90,9 +91,11 @@ class SolveCall final : public Call,
   }
 
   absl::Status FinishBack(GoBackFunction go_back) override {
-    if constexpr (kGoesBack)
+    if constexpr (kGoesBack) {
       DEEPPCR_RETURN_IF_ERROR(
           method_.way_back()->EstimateErrors(go_back, options, run_item, back_item));
+      method_.way_back()->TakeInputs();
+    }
     if constexpr (kSendsPieces) return method_.SumParameters(*system, back_item);
     return absl::OkStatus();
   }
@@ -109,6 +112,7 @@ class SolveCall final : public Call,
     if (shadowed && goes_back_) pair = FirstOf(back_item);
     if (status.ok() && input_.keeps_trajectory) status = Keep();
     if (!status.ok()) return End(status);
+    PutIntoBounds(input_.controls, run_item.outputs);
     ObserveReports(Solved(), *model, options.solver, request_id_, *series_, context_.logger);
     FillSolveReport(*this, Solved(), timings, method_.report());
     if constexpr (kGoesBack) {
@@ -148,6 +152,7 @@ class SolveCall final : public Call,
   }
   absl::Status CheckValues() {
     DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
+    CompleteGeneration(model->model->info(), &input_);
     if constexpr (kGoesBack) {
       if (goes_back_) return method_.way_back()->Check(input_);
     }
@@ -227,12 +232,12 @@ class SolveCall final : public Call,
       token = &*limited_;
     }
     request_bytes_ = parsed_bytes_ + request_memory_.bytes();
-    checked_ = request_bytes_ <= kInlineCheckBytes;
+    const bool completes = NeedsCompletion(model->model->info(), input_);
+    checked_ = request_bytes_ + (completes ? input_.scratch_bytes : 0) <= kInlineCheckBytes;
     if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckValues());
     const LoadedModel& loaded = *model->model;
-    system = goes_back_
-                 ? loaded.FindForGradients(input_.options, input_.num_steps, input_.num_samples)
-                 : loaded.FindFor(input_.options, input_.num_steps, input_.num_samples);
+    system = goes_back_ ? loaded.FindForGradients(input_.options, input_.system, input_.num_samples)
+                        : loaded.FindFor(input_.options, input_.system, input_.num_samples);
     return system != nullptr ? Submit() : AwaitSystem();
   }
 
@@ -270,7 +275,9 @@ class SolveCall final : public Call,
   absl::Status AwaitSystem() {
     DEEPPCR_RETURN_IF_ERROR(CheckEarly());
     DEEPPCR_RETURN_IF_ERROR(HoldBytes(Bytes()));
-    return context_.preparer.Wait(model, input_.num_steps, token, this);
+    SystemKey key = input_.system;
+    key.backward = goes_back_;
+    return context_.preparer.Wait(model, key, token, this);
   }
 
   // Refuses what no system of this model takes, so that none is made for it. Only the bounds of the

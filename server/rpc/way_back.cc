@@ -90,7 +90,13 @@ void WayBack::Allocate(const ModelInfo& info, int64_t num_steps, const Tensors& 
     shape.insert(shape.end(), extents);
     return AllocateTensor(shape, tensor);
   };
-  item->inputs = allocate({info.input_dim}, tensors.inputs);
+  item->inputs = inputs_ = allocate({info.input_dim}, tensors.inputs);
+  input_dim_ = info.input_dim;
+  varied_dim_ = std::ssize(run->samples.inputs) / n;
+  if (!inputs_.empty() && varied_dim_ > input_dim_) {
+    varied_inputs_.resize(static_cast<size_t>(n * m * varied_dim_));
+    item->inputs = varied_inputs_;
+  }
   item->initial = allocate({dim}, tensors.initial_state);
   item->step_noise = allocate({num_steps, dim}, tensors.step_noise);
   reports_.resize(static_cast<size_t>(n));
@@ -131,6 +137,13 @@ absl::Status WayBack::EstimateErrors(GoBackFunction go_back, const ResolvedOptio
   }
   DEEPPCR_ASSIGN_OR_RETURN(errors_, EstimateGradientErrors(state_dim_, item, of_states, go_back));
   return absl::OkStatus();
+}
+
+void WayBack::TakeInputs() {
+  if (varied_inputs_.empty()) return;
+  const float* from = varied_inputs_.data();
+  for (auto to = inputs_.begin(); to != inputs_.end(); to += input_dim_, from += varied_dim_)
+    std::copy_n(from, input_dim_, to);
 }
 
 absl::Status WayBack::Judge(const SolveOptions& options) const {

@@ -61,6 +61,10 @@ class WayBack {
   absl::Status EstimateErrors(GoBackFunction go_back, const ResolvedOptions& options,
                               const RunItem& run, const BackwardItem& item);
 
+  // Takes what the conditions have of the gradients by the inputs of a system that has more inputs
+  // (SystemKey), once `item` has gone back.
+  void TakeInputs();
+
   // The status of a request that went back: kCancelled, kDeadlineExceeded, and, for
   // OnNoConvergence::kError, kAborted with the first sample whose gradient overflowed.
   absl::Status Judge(const SolveOptions& options) const;
@@ -74,8 +78,11 @@ class WayBack {
   GradientInput input_;
   std::shared_ptr<const KeptTrajectory> kept_;  // null unless the request has a handle
   int64_t state_dim_ = 0;
-  std::vector<float> states_;      // [n, L + 1, D], where neither request nor reply has them
-  std::vector<float> cotangents_;  // [n, output_dim] of a loss
+  int64_t input_dim_ = 0, varied_dim_ = 0;
+  std::span<float> inputs_;           // [n, m, input_dim], the reply's
+  std::vector<float> varied_inputs_;  // [n, m, inputs of the system], where it has more
+  std::vector<float> states_;         // [n, L + 1, D], where neither request nor reply has them
+  std::vector<float> cotangents_;     // [n, output_dim] of a loss
   std::vector<double> losses_;
   std::vector<BackwardReport> reports_;
   std::vector<std::optional<double>> errors_;

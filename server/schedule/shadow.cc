@@ -67,7 +67,8 @@ class WayBackRun {
         options_(options),
         token_(token),
         initial_(static_cast<size_t>(sample.columns * info.state_dim)),
-        inputs_(static_cast<size_t>(sample.by_inputs ? sample.columns * info.input_dim : 0)) {}
+        input_dim_(sample.by_inputs ? std::ssize(sample.samples.View().inputs) : 0),
+        inputs_(static_cast<size_t>(sample.columns * input_dim_)) {}
 
   absl::Status Run(const LoadedSystem& system) {
     BackwardItem item{.samples = sample_.samples.View(),
@@ -90,9 +91,8 @@ class WayBackRun {
   double ErrorAgainst(const WayBackRun& exact) const {
     double largest = 0;
     for (int64_t column = 0; column < sample_.columns; ++column) {
-      for (const auto& [row, other, dim] :
-           {std::tuple(&initial_, &exact.initial_, info_.state_dim),
-            std::tuple(&inputs_, &exact.inputs_, sample_.by_inputs ? info_.input_dim : 0)}) {
+      for (const auto& [row, other, dim] : {std::tuple(&initial_, &exact.initial_, info_.state_dim),
+                                            std::tuple(&inputs_, &exact.inputs_, input_dim_)}) {
         const auto at = static_cast<size_t>(column * dim), size = static_cast<size_t>(dim);
         const double error =
             RowError(std::span(*row).subspan(at, size), std::span(*other).subspan(at, size));
@@ -108,7 +108,9 @@ class WayBackRun {
   const ModelInfo& info_;
   const BackwardOptions options_;
   const CancelToken& token_;
-  std::vector<float> initial_, inputs_;  // [m, D], [m, input_dim]
+  std::vector<float> initial_;  // [m, D]
+  const int64_t input_dim_;     // of the system; 0: no gradients by the inputs
+  std::vector<float> inputs_;   // [m, input_dim]
   BackwardReport report_;
   double seconds_ = 0;
 };
@@ -184,7 +186,7 @@ void ShadowSampler::Rest(int64_t start_ns) {
 void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& primary,
                             const OwnedSampleInputs& sample, const CancelToken& token) {
   const std::shared_ptr<const LoadedSystem> system =
-      model.model->Find(primary.num_steps, 1, primary.backend);
+      model.model->Find(primary.system, 1, primary.backend);
   if (system == nullptr) return metrics_.CountShadow(ShadowOutcome::kInterrupted);
   const int64_t start = NowNs();
   const std::array<absl::StatusOr<ResolvedOptions>, 2> pair = {ToTheEnd(primary),
@@ -215,7 +217,7 @@ void ShadowSampler::MeasureBack(const ServedModel& model, const ResolvedOptions&
                                 const BackwardOptions& primary, const OwnedBackwardSample& sample,
                                 const CancelToken& token) {
   const std::shared_ptr<const LoadedSystem> system =
-      model.model->Find(solve.num_steps, 1, solve.backend);
+      model.model->Find(solve.system, 1, solve.backend);
   if (system == nullptr || system->backward_limits() == nullptr)
     return metrics_.CountShadow(ShadowOutcome::kInterrupted);
   const bool sequential = primary.way == BackwardWay::kSequential;

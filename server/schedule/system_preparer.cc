@@ -14,14 +14,14 @@ SystemPreparer::SystemPreparer(Make make)
 
 SystemPreparer::~SystemPreparer() { Stop(); }
 
-absl::Status SystemPreparer::Wait(std::shared_ptr<ServedModel> model, int64_t num_steps,
+absl::Status SystemPreparer::Wait(std::shared_ptr<ServedModel> model, const SystemKey& key,
                                   const CancelToken* token, Waiter* waiter) {
   std::lock_guard lock(mutex_);
   if (stopping_) return absl::UnavailableError("the server is shutting down");
   if (num_waiting_ >= kMaxWaiting)
     return absl::ResourceExhaustedError(
         "too many requests wait for their numbers of inference steps; try again later");
-  Wanted* wanted = Find(model.get(), num_steps);
+  Wanted* wanted = Find(model.get(), key);
   if (wanted == nullptr) {
     auto of_model = std::ranges::find_if(
         models_, [&](const OfModel& systems) { return systems.front().model == model; });
@@ -30,8 +30,7 @@ absl::Status SystemPreparer::Wait(std::shared_ptr<ServedModel> model, int64_t nu
       return absl::ResourceExhaustedError(StrCat("requests wait for ", kMaxNumbersPerModel,
                                                  " other numbers of inference steps of ",
                                                  model->name, "; try again later"));
-    wanted = &of_model->emplace_back(
-        Wanted{.model = std::move(model), .num_steps = num_steps, .requests = {}});
+    wanted = &of_model->emplace_back(Wanted{.model = std::move(model), .key = key, .requests = {}});
     wake_maker_.notify_one();
   }
   wanted->requests.push_back({waiter, token});
@@ -39,9 +38,9 @@ absl::Status SystemPreparer::Wait(std::shared_ptr<ServedModel> model, int64_t nu
   return absl::OkStatus();
 }
 
-SystemPreparer::Wanted* SystemPreparer::Find(const ServedModel* model, int64_t num_steps) {
+SystemPreparer::Wanted* SystemPreparer::Find(const ServedModel* model, const SystemKey& key) {
   const auto is_it = [&](const Wanted& wanted) {
-    return wanted.model.get() == model && wanted.num_steps == num_steps;
+    return wanted.model.get() == model && wanted.key == key;
   };
   if (is_it(current_)) return &current_;
   for (OfModel& systems : models_) {
@@ -65,9 +64,9 @@ void SystemPreparer::RunMaker() {
       models_.splice(models_.end(), models_, models_.begin());
     }
     const std::shared_ptr<ServedModel> model = current_.model;
-    const int64_t num_steps = current_.num_steps;
+    const SystemKey key = current_.key;
     lock.unlock();
-    const Made made = make_(*model, num_steps);
+    const Made made = make_(*model, key);
     lock.lock();
     const Wanted done = std::exchange(current_, {});
     num_waiting_ -= done.requests.size();

@@ -22,15 +22,15 @@
 
 namespace deeppcr {
 
-// Makes the systems that requests wait for: those of a number of inference steps that no request
-// has named before. One thread makes them, which takes seconds each: one for all requests that name
-// the same number, and the models take turns. Another thread ends the requests that wait too long.
-// Thread-safe.
+// Makes the systems that requests wait for: those of a name, as a number of inference steps, that
+// no request has given before. One thread makes them, which takes seconds each: one for all
+// requests that give the same name, and the models take turns. Another thread ends the requests
+// that wait too long. Thread-safe.
 class SystemPreparer {
  public:
   using Made = absl::StatusOr<std::shared_ptr<const LoadedSystem>>;
   // Makes a system of the model.
-  using Make = std::function<Made(const ServedModel& model, int64_t num_steps)>;
+  using Make = std::function<Made(const ServedModel& model, const SystemKey& key)>;
 
   // A request. It is borrowed from Wait until Ready is called, exactly once, after which it may be
   // gone.
@@ -46,7 +46,7 @@ class SystemPreparer {
 
   static constexpr size_t kMaxWaiting = 1024;  // requests
   static constexpr size_t kMaxNumbersPerModel =
-      16;  // distinct numbers of steps, without one that is being made
+      16;  // distinct systems, without one that is being made
   static constexpr std::chrono::milliseconds kSweepInterval{10};
 
   explicit SystemPreparer(Make make);
@@ -55,8 +55,8 @@ class SystemPreparer {
   // Calls waiter->Ready when the system is there, or the token has fired; both outlive that call.
   // Errors, after which Ready is not called: kResourceExhausted if too many wait; kUnavailable
   // after Stop.
-  absl::Status Wait(std::shared_ptr<ServedModel> model, int64_t num_steps, const CancelToken* token,
-                    Waiter* waiter);
+  absl::Status Wait(std::shared_ptr<ServedModel> model, const SystemKey& key,
+                    const CancelToken* token, Waiter* waiter);
 
   // Ends the requests that wait as Make does, then joins the threads. Idempotent.
   void Stop();
@@ -69,7 +69,7 @@ class SystemPreparer {
   // A system to make, and the requests that wait for it.
   struct Wanted {
     std::shared_ptr<ServedModel> model;
-    int64_t num_steps = 0;
+    SystemKey key;
     std::vector<Request> requests;
   };
   // The systems of one model that are to be made, never empty.
@@ -77,7 +77,7 @@ class SystemPreparer {
 
   void RunMaker();
   void RunSweeper();
-  Wanted* Find(const ServedModel* model, int64_t num_steps);
+  Wanted* Find(const ServedModel* model, const SystemKey& key);
   // Moves out the requests whose tokens have fired.
   std::vector<Request> TakeExpired();
 

@@ -36,6 +36,7 @@ inline ModelConfig DdpmConfig() {
   config.time_embedding_dim = 8;
   config.num_inference_steps = {kSteps, kFewSteps};
   config.num_classes = kClasses;
+  config.null_class = kClasses - 1;
   config.decoder_widths = {10};
   return config;
 }
@@ -49,6 +50,7 @@ inline ModelConfig DdimConfig() {
   config.time_embedding_dim = 8;
   config.num_inference_steps = {16};
   config.conditioning_dim = kConditioning;
+  config.null_condition.assign(kConditioning, 0.0F);
   return config;
 }
 
@@ -59,6 +61,7 @@ inline ModelConfig LongConfig() {
   config.num_blocks = 3;
   config.num_inference_steps = {kLongSteps};
   config.conditioning_dim = 0;
+  config.null_condition.clear();
   config.max_batch_size = kMany;
   return config;
 }
@@ -77,6 +80,8 @@ inline std::string ConfigJson(const ModelConfig& config) {
       {"max_batch_size", config.max_batch_size}};
   if (config.num_classes > 0) json["num_classes"] = config.num_classes;
   if (config.conditioning_dim > 0) json["conditioning_dim"] = config.conditioning_dim;
+  if (config.null_class.has_value()) json["null_class"] = *config.null_class;
+  if (!config.null_condition.empty()) json["null_condition"] = config.null_condition;
   if (!config.decoder_widths.empty()) json["decoder_widths"] = config.decoder_widths;
   return json.dump();
 }

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "kernels/base/file.h"
+#include "tests/testing/diffusion_tensors.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/faulty_backend.h"
 #include "tests/testing/safetensors_writer.h"
@@ -210,6 +211,45 @@ TEST_F(LoadedModelTest, GradientsComeFromTheBackendThatHasThem) {
   options_.gradients = false;
   const LoadedPtr none = PrepareAfterFault(Fault::kSlow).value();
   EXPECT_EQ(none->FindForGradients(named, 0, 1), none->Find(0, 1, "faulty"));
+}
+
+// A number of steps that is made on demand has gradients where the model has, and the two systems
+// stay apart.
+TEST_F(LoadedModelTest, GradientsOfStepsOnDemandComeFromTheBackendThatHasThem) {
+  ModelConfig config;
+  config.denoiser = DenoiserKind::kResidualMlp;
+  config.state_dim = config.output_dim = 3;
+  config.hidden_dim = 8;
+  config.num_blocks = 1;
+  config.time_embedding_dim = 4;
+  const nlohmann::json text = {{"model_type", "diffusion"},
+                               {"state_dim", config.state_dim},
+                               {"output_dim", config.output_dim},
+                               {"denoiser", "residual_mlp"},
+                               {"hidden_dim", config.hidden_dim},
+                               {"num_blocks", config.num_blocks},
+                               {"activation", "silu"},
+                               {"time_embedding_dim", config.time_embedding_dim},
+                               {"num_inference_steps", 8}};
+  ASSERT_TRUE(WriteModel(model_.path(), text.dump(), DiffusionTensors(config)).ok());
+  ASSERT_TRUE(WriteFileAtomically(model_.path() + "/scheduler_config.json",
+                                  R"({"_class_name": "DDPMScheduler"})")
+                  .ok());
+  options_.gradients = true;
+  const LoadedPtr both = PrepareAfterFault(Fault::kSlow).value();
+  ASSERT_EQ(both->info().backend, "faulty");
+  SystemKey back(5);
+  back.backward = true;
+  const auto forward = both->Prepare(5, nullptr), with_gradients = both->Prepare(back, nullptr);
+  ASSERT_TRUE(forward.ok()) << forward.status();
+  ASSERT_TRUE(with_gradients.ok()) << with_gradients.status();
+  EXPECT_EQ((*forward)->Resolve({}, 1)->backend, "faulty");
+  EXPECT_EQ((*forward)->backward_limits(), nullptr);
+  EXPECT_EQ((*with_gradients)->Resolve({}, 1)->backend, "cpu");
+  EXPECT_NE((*with_gradients)->backward_limits(), nullptr);
+  EXPECT_EQ((*with_gradients)->plan().device, backends_.back().backend->device());
+  EXPECT_EQ(both->Find(5), *forward);
+  EXPECT_EQ(both->FindForGradients({}, 5, 1), *with_gradients);
 }
 
 TEST_F(LoadedModelTest, ABackendThatIsNotCheckedServesAlone) {

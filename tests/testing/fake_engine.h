@@ -84,14 +84,14 @@ class FakeModel : public LoadedModel {
   int64_t memory_bytes() const override { return 1000; }
   const Plan* PlanOf(const PlanKey&) const override { return nullptr; }
   std::string PlanFileText() const override { return "fake plans"; }
-  std::shared_ptr<const LoadedSystem> Find(int64_t num_steps, int64_t,
+  std::shared_ptr<const LoadedSystem> Find(const SystemKey& key, int64_t,
                                            std::string_view) const override {
-    const auto other = other_plans_.find(num_steps);
+    const auto other = other_plans_.find(key.num_steps);
     return std::make_shared<System>(*this, other == other_plans_.end() ? plan_ : other->second);
   }
-  absl::StatusOr<std::shared_ptr<const LoadedSystem>> Prepare(int64_t num_steps,
+  absl::StatusOr<std::shared_ptr<const LoadedSystem>> Prepare(const SystemKey& key,
                                                               const CancelToken*) const override {
-    return Find(num_steps, 1, {});
+    return Find(key, 1, {});
   }
 
   absl::StatusOr<ResolvedOptions> Resolve(const SolveOptions& options) const {

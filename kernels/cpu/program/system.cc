@@ -27,12 +27,14 @@ int64_t LargestProduct(const PackedSection& section) {
   return largest;
 }
 
-// Computes what every class gives, if that fits; a sample's label then costs nothing.
+// Computes what every class gives, if that fits, and nothing depends on a vector beside it; a
+// sample's label then costs nothing.
 absl::Status FillClasses(int64_t max_bytes, const PackingLimits& limits,
                          PackedProgramSystem* packed) {
   const int64_t classes = packed->shape.num_classes, floats = packed->condition_floats();
   const int64_t most_floats = max_bytes / int64_t{sizeof(float)};
   if (classes == 0 || floats == 0 || floats > most_floats / classes) return absl::OkStatus();
+  if (packed->program.condition_input.width > 0) return absl::OkStatus();
   DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(classes * floats, limits));
   AlignedBuffer<float> filled(classes * floats);
   ConditionRows rows(*packed);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/program/passes/program_writer.h"
 
+#include <utility>
+
 #include "kernels/base/status_macros.h"
 #include "kernels/program/passes/program_index.h"
 
@@ -9,7 +11,7 @@ namespace deeppcr::program {
 ProgramWriter::ProgramWriter(const Program& from, const ProgramLimits& limits)
     : from_(from), builder_(limits), now_(from.values.size(), kNoValue) {}
 
-absl::Status ProgramWriter::Begin(const std::vector<bool>& needed) {
+absl::Status ProgramWriter::Begin(const std::vector<bool>& needed, int64_t more) {
   const auto set = [&](ValueId old, auto add) -> absl::Status {
     if (old == kNoValue) return absl::OkStatus();
     DEEPPCR_ASSIGN_OR_RETURN(const ValueId now, add(from_.at(old)));
@@ -19,8 +21,7 @@ absl::Status ProgramWriter::Begin(const std::vector<bool>& needed) {
   DEEPPCR_RETURN_IF_ERROR(
       set(from_.state, [&](const Value& value) { return builder_.AddState(value.size); }));
   DEEPPCR_RETURN_IF_ERROR(set(from_.time, [&](const Value&) { return builder_.AddTime(); }));
-  DEEPPCR_RETURN_IF_ERROR(
-      set(from_.condition, [&](const Value& value) { return builder_.AddCondition(value.size); }));
+  DEEPPCR_RETURN_IF_ERROR(AddCondition(more));
   DEEPPCR_RETURN_IF_ERROR(set(from_.label, [&](const Value&) { return builder_.AddLabel(); }));
   for (const StackedConstant& stacked : from_.stacked) {
     if (!needed[static_cast<size_t>(stacked.value)]) continue;
@@ -35,6 +36,30 @@ absl::Status ProgramWriter::Begin(const std::vector<bool>& needed) {
     }));
   }
   return absl::OkStatus();
+}
+
+absl::Status ProgramWriter::AddCondition(int64_t more) {
+  const int64_t size = from_.condition == kNoValue ? 0 : from_.at(from_.condition).size;
+  if (size + more == 0) return absl::OkStatus();
+  DEEPPCR_ASSIGN_OR_RETURN(ValueId now, builder_.AddCondition(size + more));
+  if (size == 0) return absl::OkStatus();
+  if (more > 0) {
+    DEEPPCR_ASSIGN_OR_RETURN(now, AddPart(now, 0, size));
+  }
+  Set(from_.condition, now);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ValueId> ProgramWriter::AddMore(int64_t first, int64_t count) {
+  const int64_t size = from_.condition == kNoValue ? 0 : from_.at(from_.condition).size;
+  return AddPart(builder_.program().condition, size + first, count);
+}
+
+absl::StatusOr<ValueId> ProgramWriter::AddPart(ValueId id, int64_t first, int64_t count) {
+  std::vector<Element> elements;
+  elements.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) elements.push_back({0, first + i});
+  return builder_.AddArrange({{id}}, std::move(elements));
 }
 
 absl::StatusOr<Program> ProgramWriter::Finish() {

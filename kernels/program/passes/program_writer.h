@@ -19,8 +19,11 @@ class ProgramWriter {
  public:
   ProgramWriter(const Program& from, const ProgramLimits& limits);
 
-  // Writes the inputs, and the constants that are `needed` [values of the other program].
-  absl::Status Begin(const std::vector<bool>& needed);
+  // Writes the inputs, and the constants that are `needed` [values of the other program]. The
+  // condition's vector gets `more` elements behind those that it has, or becomes these.
+  absl::Status Begin(const std::vector<bool>& needed, int64_t more = 0);
+  // Elements [first, first + count) of these.
+  absl::StatusOr<ValueId> AddMore(int64_t first, int64_t count);
   // Ends the writer.
   absl::StatusOr<Program> Finish();
 
@@ -38,6 +41,8 @@ class ProgramWriter {
   const Value& at(ValueId id) const { return builder_.at(id); }
   // The instruction that makes a value, until the next one is written; null for others.
   const Instruction* Producer(ValueId id);
+  // `count` elements of a value, from `first` on.
+  absl::StatusOr<ValueId> AddPart(ValueId id, int64_t first, int64_t count);
   // What all elements of a constant are, as NumberOf.
   std::optional<double> Number(ValueId id);
   // A constant of `size` elements that are all `number`.
@@ -48,6 +53,8 @@ class ProgramWriter {
   int64_t changes() const { return changes_; }
 
  private:
+  absl::Status AddCondition(int64_t more);
+
   const Program& from_;
   ProgramBuilder builder_;
   std::vector<ValueId> now_;

@@ -170,6 +170,34 @@ constexpr Parameter<Generation> kGeneration[] = {
      [](Field f, const Value& v, Generation& to) {
        return Keep(Integer(f, v), [&](int32_t x) { to.add_class_labels(x); });
      }},
+    {"guidance_scale",
+     [](Field f, const Value& v, Generation& to) {
+       return Keep(Number(f, v), [&](double x) { to.set_guidance_scale(x); });
+     }},
+    {"temperature",
+     [](Field f, const Value& v, Generation& to) {
+       return Keep(Number(f, v), [&](double x) { to.set_temperature(x); });
+     }},
+    {"initial_temperature",
+     [](Field f, const Value& v, Generation& to) {
+       return Keep(Number(f, v), [&](double x) { to.set_initial_temperature(x); });
+     }},
+    {"noise_clip",
+     [](Field f, const Value& v, Generation& to) {
+       return Keep(Number(f, v), [&](double x) { to.set_noise_clip(x); });
+     }},
+    {"first_step",
+     [](Field f, const Value& v, Generation& to) {
+       return Keep(Integer(f, v), [&](int32_t x) { to.set_first_step(x); });
+     }},
+    {"lower_bound",
+     [](Field f, const Value& v, Generation& to) {
+       return Keep(Number(f, v), [&](double x) { to.add_lower_bounds(static_cast<float>(x)); });
+     }},
+    {"upper_bound",
+     [](Field f, const Value& v, Generation& to) {
+       return Keep(Number(f, v), [&](double x) { to.add_upper_bounds(static_cast<float>(x)); });
+     }},
 };
 
 constexpr Parameter<v1::GradientRequest> kWayBack[] = {

@@ -196,12 +196,26 @@ v1::GenerationInput* GenerationOf(v1::GradientRequest* request) {
   return request->mutable_generation();
 }
 
+// The names that PlaceKnown takes.
+constexpr std::array<std::string_view, 9> kOfGeneration = {
+    "class_labels",      "conditioning",    "initial_noise",  "step_noise",  "initial_states",
+    "null_conditioning", "initial_samples", "known_elements", "known_values"};
+
+std::string NamesOfGeneration() {
+  return StrJoin(kOfGeneration, ", ", [](std::string_view name) { return name; });
+}
+
+// Tensors that may have one row for all samples.
+constexpr std::array<std::string_view, 4> kSpread = {"class_labels", "conditioning",
+                                                     "null_conditioning", "known_values"};
+
 // Notes how many samples there are, which the first tensor says.
 absl::Status NoteSamples(const Elements& from, const ModelInfo& info, v1::GenerationInput* input) {
   const std::string& name = from.tensor.name();
-  // One label may be for all samples: its shape does not say how many there are.
   const bool shaped = from.tensor.shape_size() > 0;
-  const bool says = shaped && (name != "class_labels" || from.tensor.shape(0) != 1);
+  // One row may be for all samples: its shape does not say how many there are.
+  const bool spreads = std::ranges::find(kSpread, name) != kSpread.end();
+  const bool says = shaped && name != "known_elements" && !(spreads && from.tensor.shape(0) == 1);
   if (input->num_samples() == 0 && says) {
     DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>(StrCat(name, ".shape[0]"), from.tensor.shape(0), 1,
                                                 info.max_batch_size));
@@ -219,21 +233,21 @@ absl::Status PlaceKnown(const Elements& from, const ModelInfo& info, Request* to
   if (name == "conditioning") return ToTensor(from, input->mutable_conditioning());
   if (name == "initial_noise") return ToTensor(from, input->mutable_initial_noise());
   if (name == "step_noise") return ToTensor(from, input->mutable_step_noise());
+  if (name == "null_conditioning") return ToTensor(from, input->mutable_null_conditioning());
+  if (name == "initial_samples") return ToTensor(from, input->mutable_initial_samples());
+  if (name == "known_values") return ToTensor(from, input->mutable_known_values());
+  if (name == "known_elements")
+    return ToIntegers(from, info.state_dim, info.state_dim, input->mutable_known_elements());
   return ToTensor(from, to->mutable_initial_states());
 }
 
-// True for the names that PlaceKnown takes, and prints as they are.
 bool IsOfGeneration(std::string_view name) {
-  constexpr std::array<std::string_view, 5> kNames = {
-      "class_labels", "conditioning", "initial_noise", "step_noise", "initial_states"};
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+  return std::ranges::find(kOfGeneration, name) != kOfGeneration.end();
 }
 
 absl::Status Place(const Elements& from, const ModelInfo& info, v1::GenerateRequest* to) {
   if (IsOfGeneration(from.tensor.name())) return PlaceKnown(from, info, to);
-  return Mismatch("inputs",
-                  "names among class_labels, conditioning, initial_noise, step_noise, "
-                  "initial_states",
+  return Mismatch("inputs", StrCat("names among ", NamesOfGeneration()),
                   Quoted(from.tensor.name()));
 }
 
@@ -262,9 +276,8 @@ absl::Status Place(const Elements& from, const ModelInfo& info, v1::GradientRequ
   return Mismatch(
       "inputs",
       StrCat("names among ",
-             generates ? "class_labels, conditioning, initial_noise, step_noise, initial_states, "
-                       : "inputs, initial_states, ",
-             outputs, info.has_decoder ? StrCat(", ", kV2Fields.final_cotangents) : "",
+             generates ? NamesOfGeneration() : std::string("inputs, initial_states"), ", ", outputs,
+             info.has_decoder ? StrCat(", ", kV2Fields.final_cotangents) : "",
              ", targets, target_classes"),
       Quoted(name));
 }

@@ -76,11 +76,11 @@ class SystemPreparerTest : public ::testing::Test {
   Request first_{"first", &journal_}, x_{"x", &journal_}, y_{"y", &journal_}, z_{"z", &journal_};
   absl::Status made_;
   SystemPreparer preparer_{
-      [this](const ServedModel& model, int64_t num_steps) -> SystemPreparer::Made {
+      [this](const ServedModel& model, const SystemKey& key) -> SystemPreparer::Made {
         gate_.Pass();
-        journal_.Add(model.name + ":" + std::to_string(num_steps));
+        journal_.Add(model.name + ":" + std::to_string(key.num_steps));
         if (!made_.ok()) return made_;
-        return model.model->Find(num_steps);
+        return model.model->Find(key);
       }};
 };
 
