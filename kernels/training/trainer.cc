@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/base/finite.h"
+#include "kernels/base/losses.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/training/noise_streams.h"

@@ -2,11 +2,11 @@
 #include "server/codec/gradient_codec.h"
 
 #include <algorithm>
-#include <cmath>
 #include <initializer_list>
 #include <string>
 
 #include "absl/strings/str_join.h"
+#include "kernels/base/losses.h"
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -206,32 +206,6 @@ absl::Status CountBytes(const ModelInfo& info, int64_t max_message_bytes,
   return known ? absl::OkStatus() : AddBytes({n, steps + 1, dim}, scratch);
 }
 
-// The loss of one sample, and its derivative by the outputs.
-double MeanSquare(std::span<const float> outputs, std::span<const float> targets,
-                  std::span<float> cotangents) {
-  const auto size = static_cast<double>(outputs.size());
-  double sum = 0;
-  for (size_t j = 0; j < outputs.size(); ++j) {
-    const double difference = double{outputs[j]} - double{targets[j]};
-    sum += difference * difference;
-    cotangents[j] = static_cast<float>(2 * difference / size);
-  }
-  return sum / size;
-}
-
-double CrossEntropy(std::span<const float> outputs, int32_t label, std::span<float> cotangents) {
-  // The largest output is taken out of the sum, which then overflows nowhere.
-  const double largest = std::ranges::max(outputs);
-  double sum = 0;
-  for (const float output : outputs) sum += std::exp(output - largest);
-  for (size_t j = 0; j < outputs.size(); ++j) {
-    const double share = std::exp(outputs[j] - largest) / sum;
-    cotangents[j] = static_cast<float>(share - (static_cast<int32_t>(j) == label ? 1 : 0));
-  }
-  // Large outputs are near one another here, and leave the sum its digits.
-  return std::log(sum) - (outputs[static_cast<size_t>(label)] - largest);
-}
-
 }  // namespace
 
 absl::StatusOr<GradientInput> DecodeGradient(const v1::GradientRequest& request,
@@ -292,9 +266,11 @@ std::vector<double> ComputeLosses(const GradientInput& input, std::span<const fl
   for (size_t i = 0; i < static_cast<size_t>(num_samples); ++i) {
     const std::span<const float> of_sample = outputs.subspan(i * size, size);
     const std::span<float> to = cotangents.subspan(i * size, size);
-    losses.push_back(input.loss == v1::LOSS_MSE
-                         ? MeanSquare(of_sample, input.targets.values.subspan(i * size, size), to)
-                         : CrossEntropy(of_sample, input.classes[i], to));
+    const SampleLoss loss =
+        input.loss == v1::LOSS_MSE
+            ? MeanSquaredError(of_sample, input.targets.values.subspan(i * size, size), 1, to)
+            : CrossEntropy(of_sample, input.classes[i], 1, to);
+    losses.push_back(loss.loss);
   }
   return losses;
 }
