@@ -15,10 +15,13 @@ def stacked(blocks, shared=()):
 
 
 def write_safetensors(path, tensors):
+    """Tensors of PyTorch or arrays, of float32 or float64."""
     header, data = {}, b''
     for name, tensor in tensors.items():
-        array = np.ascontiguousarray(tensor.detach().numpy(), dtype='<f4')
-        header[name] = {'dtype': 'F32', 'shape': list(array.shape),
+        array = tensor.detach().numpy() if isinstance(tensor, torch.Tensor) else tensor
+        wide = array.dtype == np.float64
+        array = np.ascontiguousarray(array, dtype='<f8' if wide else '<f4')
+        header[name] = {'dtype': 'F64' if wide else 'F32', 'shape': list(array.shape),
                         'data_offsets': [len(data), len(data) + array.nbytes]}
         data += array.tobytes()
     text = json.dumps(header).encode()
