@@ -15,6 +15,7 @@ using Config = ModelConfig;
 using Storage = DiffusionStorage;
 
 constexpr TensorExtent kD = {"D", &Config::state_dim};
+constexpr TensorExtent k2D = {"D", &Config::state_dim, 2};
 constexpr TensorExtent kE = {"E", &Config::time_embedding_dim};
 constexpr TensorExtent kH = {"H", &Config::hidden_dim};
 constexpr TensorExtent k2H = {"H", &Config::hidden_dim, 2};
@@ -29,9 +30,11 @@ bool Always(const Config&) { return true; }
 bool IsResidual(const Config& config) { return config.denoiser == DenoiserKind::kResidualMlp; }
 bool IsAdaLn(const Config& config) { return config.denoiser == DenoiserKind::kAdaLnMlp; }
 bool HasClasses(const Config& config) { return config.num_classes > 0; }
+bool HasFixedVariance(const Config& config) { return !config.learned_variance; }
+bool HasLearnedVariance(const Config& config) { return config.learned_variance; }
 bool HasCondition(const Config& config) { return config.conditioning_dim > 0; }
 
-constexpr std::array<TensorRow, 13> kRows = {{
+constexpr std::array<TensorRow, 14> kRows = {{
     {"input_proj", kH, kD, true, "always", Always, &Storage::input, ""},
     {"time_embed.mlp.0", kH, kE, true, "always", Always, &Storage::time_first,
      "of cos, then sin of t 10000^(-j / (E/2)), j < E/2"},
@@ -51,7 +54,10 @@ constexpr std::array<TensorRow, 13> kRows = {{
      &Storage::modulation, "shift, scale, gate"},
     {"final_layer.adaLN_modulation.1", k2H, kH, true, "`adaln_mlp`", IsAdaLn, &Storage::modulation,
      "shift, scale"},
-    {"final_layer.linear", kD, kH, true, "always", Always, &Storage::output, ""},
+    {"final_layer.linear", kD, kH, true, "a fixed variance", HasFixedVariance, &Storage::output,
+     ""},
+    {"final_layer.linear", k2D, kH, true, "`variance_type` `learned`, `learned_range`",
+     HasLearnedVariance, &Storage::output, "m, v"},
 }};
 
 int64_t ValueOf(const TensorExtent& extent, const ModelConfig& config) {

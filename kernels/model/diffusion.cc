@@ -17,6 +17,7 @@
 #include "kernels/model/step_table.h"
 #include "kernels/model/tensor_reader.h"
 #include "kernels/model/time_embedding.h"
+#include "kernels/program/sampler_step.h"
 
 namespace deeppcr {
 namespace {
@@ -68,7 +69,8 @@ DenoiserSpec DenoiserOver(const ModelConfig& config, const DiffusionStorage& sto
                         .num_blocks = config.num_blocks,
                         .activation = config.activation,
                         .input = DenseOver(H, D, storage.input),
-                        .output = DenseOver(D, H, storage.output),
+                        .output = DenseOver(program::PredictionSize(D, storage.form), H,
+                                            storage.output),
                         .first_weight = storage.first.weight,
                         .first_bias = storage.first.bias,
                         .second_weight = storage.second.weight,
@@ -87,6 +89,7 @@ DiffusionSpec SpecOver(const Model& model, const StepTables& tables) {
                      .steps = tables.steps,
                      .clip_range = tables.clip_range,
                      .initial_scale = tables.initial_scale,
+                     .form = tables.form,
                      .denoiser = DenoiserOver(config, storage),
                      .time_embedding = tables.time_embedding,
                      .num_classes = config.num_classes,
@@ -107,7 +110,8 @@ absl::StatusOr<StepTables> ScheduledSteps(const Model& model, int64_t num_infere
   DEEPPCR_ASSIGN_OR_RETURN(ReverseProcess process, BuildReverseProcess(model.scheduler, options));
   return StepTables{.steps = std::move(process.steps),
                     .clip_range = process.clip_range,
-                    .initial_scale = static_cast<float>(process.initial_scale)};
+                    .initial_scale = static_cast<float>(process.initial_scale),
+                    .form = process.form};
 }
 
 // Tables without the time embedding.
@@ -124,12 +128,10 @@ absl::StatusOr<StepTables> ReverseStepsOf(const Model& model, int64_t num_infere
 // The largest number of steps that a request may choose: that of the step table, if there is one.
 int64_t MostSteps(const Model& model, const ModelLimits& limits, int64_t bytes_per_step) {
   if (model.diffusion.step_table.has_value()) return std::ssize(model.diffusion.step_table->steps);
-  const bool lcm = model.scheduler.scheduler_class == SchedulerClass::kLcm;
-  return std::min(
-      {lcm ? model.scheduler.original_inference_steps : model.scheduler.num_train_timesteps,
-       model.config.denoiser_program ? MaxProgramStepsOnDemand(model)
-                                     : MaxStepsOnDemand(model.config),
-       limits.max_weights_bytes / bytes_per_step});
+  return std::min({MostInferenceSteps(model.scheduler),
+                   model.config.denoiser_program ? MaxProgramStepsOnDemand(model)
+                                                 : MaxStepsOnDemand(model.config),
+                   limits.max_weights_bytes / bytes_per_step});
 }
 
 }  // namespace

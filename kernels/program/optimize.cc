@@ -86,7 +86,7 @@ absl::StatusOr<ValueId> Write(ProgramWriter& writer, const Instruction& instruct
     case OpKind::kArrange:
       return WriteArrange(writer, operands, instruction.elements);
     case OpKind::kReverseStep:
-      return builder.AddReverseStep(operands[0], operands[1]);
+      return builder.AddReverseStep(operands[0], operands[1], instruction.part);
   }
   return kNoValue;
 }

@@ -9,7 +9,7 @@ namespace {
 
 // Checks the inputs that only systems that draw noise take.
 absl::Status CheckNoise(const SampleInputs& samples, const SystemShape& shape) {
-  const int64_t n = samples.num_samples, state = shape.state_dim;
+  const int64_t n = samples.num_samples, sample = shape.sample_dim();
   DEEPPCR_RETURN_IF_ERROR(
       CheckItemSize("labels", samples.labels.size(), shape.num_classes > 0 ? n : 0));
   for (const int32_t label : samples.labels) {
@@ -19,9 +19,9 @@ absl::Status CheckNoise(const SampleInputs& samples, const SystemShape& shape) {
   }
   if (!samples.initial_noise.empty())
     DEEPPCR_RETURN_IF_ERROR(
-        CheckItemSize("initial_noise", samples.initial_noise.size(), n * state));
+        CheckItemSize("initial_noise", samples.initial_noise.size(), n * sample));
   if (samples.step_noise.empty()) return absl::OkStatus();
-  return CheckItemSize("step_noise", samples.step_noise.size(), n * shape.num_steps * state);
+  return CheckItemSize("step_noise", samples.step_noise.size(), n * shape.num_steps * sample);
 }
 
 }  // namespace

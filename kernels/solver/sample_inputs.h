@@ -22,8 +22,8 @@ struct SampleInputs {
   uint64_t seed = 0;
   uint64_t first_sample = 0;
   std::span<const int32_t> labels;       // [n] in [0, num_classes) where there are classes
-  std::span<const float> initial_noise;  // [n, D], or empty
-  std::span<const float> step_noise;     // [n, L, D], or empty
+  std::span<const float> initial_noise;  // [n, sample_dim], or empty
+  std::span<const float> step_noise;     // [n, L, sample_dim], or empty
 
   std::span<const float> initial_states;  // [n, L + 1, D] for InitialGuess::kPrevious, else empty
 };

@@ -66,7 +66,7 @@ class WayBackRun {
         info_(info),
         options_(options),
         token_(token),
-        initial_(static_cast<size_t>(sample.columns * info.state_dim)),
+        initial_(static_cast<size_t>(sample.columns * info.sample_dim())),
         inputs_(static_cast<size_t>(sample.by_inputs ? sample.columns * info.input_dim : 0)) {}
 
   absl::Status Run(const LoadedSystem& system) {
@@ -91,7 +91,7 @@ class WayBackRun {
     double largest = 0;
     for (int64_t column = 0; column < sample_.columns; ++column) {
       for (const auto& [row, other, dim] :
-           {std::tuple(&initial_, &exact.initial_, info_.state_dim),
+           {std::tuple(&initial_, &exact.initial_, info_.sample_dim()),
             std::tuple(&inputs_, &exact.inputs_, sample_.by_inputs ? info_.input_dim : 0)}) {
         const auto at = static_cast<size_t>(column * dim), size = static_cast<size_t>(dim);
         const double error =

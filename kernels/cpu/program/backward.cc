@@ -53,7 +53,7 @@ ProgramBackward::ProgramBackward(const PackedProgramSystem& model, const Backwar
       capacity_(CapacityOf(model, limits)),
       sharing_{&ShareByTeam, nullptr},
       encode_(EncodeOf(model), dim_),
-      decode_(model.decoder, dim_),
+      decode_(model.decoder, model.shape.sample_dim()),
       state_(model.state_tape.section, model.program_kernels, model.clip_range, RowsOf(limits),
              capacity_, Carried::kCotangents),
       contexts_(RowsOf(limits)),
@@ -93,7 +93,7 @@ int64_t ProgramBackward::Bytes(const PackedProgramSystem& model, const BackwardL
   }
   return floats * int64_t{sizeof(float)} +
          OuterBackward::Bytes(EncodeOf(model), model.shape.state_dim) +
-         OuterBackward::Bytes(model.decoder, model.shape.state_dim);
+         OuterBackward::Bytes(model.decoder, model.shape.sample_dim());
 }
 
 bool ProgramBackward::ok() const {
@@ -197,7 +197,6 @@ void ProgramBackward::Back(const RetreatPass& pass, const Rows& rows, int64_t st
   CotangentRows& of_mixed = homes[static_cast<size_t>(Home::kMixed)];
   const bool condition =
       pass.results && TakesVector(model_) && pass.samples[rows.first_sample].inputs != nullptr;
-  if (pass.results) GiveStepNoise(pass, rows, step, g);
   if (condition) {
     const int64_t row_floats = model_.program.condition.row_floats;
     of_condition = {condition_sums_.data() +
@@ -207,20 +206,23 @@ void ProgramBackward::Back(const RetreatPass& pass, const Rows& rows, int64_t st
     std::fill_n(mixed_sums_.data(), rows.count() * of_mixed.stride, 0.0F);
   }
   state_.RunBack(tape, contexts_.data(), row, rows.num_samples, rows.columns, homes, sharing());
+  if (pass.results) GiveStepNoise(pass, rows, step);
   if (condition && of_mixed.stride > 0) BackMixed(rows, row, of_condition);
   for (int64_t i = 0; i < rows.count(); ++i)
     std::copy_n(state_.Cotangent(tape.state, i), dim_, g + i * width_);
 }
 
-void ProgramBackward::GiveStepNoise(const RetreatPass& pass, const Rows& rows, int64_t step,
-                                    const float* g) const {
+// The noise comes with its factor in one instruction, whose cotangent is there.
+void ProgramBackward::GiveStepNoise(const RetreatPass& pass, const Rows& rows, int64_t step) {
+  const int64_t dim = model_.shape.sample_dim();
+  const float sigma = model_.coefficients[step].sigma;
   for (int32_t b = 0; b < rows.num_samples; ++b) {
     float* noise = pass.samples[rows.first_sample + b].step_noise;
     if (noise == nullptr) continue;
     for (int64_t j = 0; j < rows.columns; ++j) {
-      float* to = noise + ((rows.first_column + j) * num_steps_ + step) * dim_;
-      const float* from = g + (b * rows.columns + j) * width_;
-      for (int64_t i = 0; i < dim_; ++i) to[i] = model_.coefficients[step].sigma * from[i];
+      float* to = noise + ((rows.first_column + j) * num_steps_ + step) * dim;
+      const float* from = state_.Cotangent(model_.state_tape.noise, b * rows.columns + j);
+      for (int64_t i = 0; i < dim; ++i) to[i] = sigma * from[i];
     }
   }
 }
@@ -263,9 +265,10 @@ void ProgramBackward::FinishCondition(int32_t sample, const BackwardSample& take
 
 void ProgramBackward::Finish(int32_t sample, const BackwardSample& taken, const float* g) {
   if (taken.initial != nullptr) {
+    const int64_t dim = model_.shape.sample_dim();
     for (int64_t j = 0; j < taken.columns; ++j)
-      for (int64_t i = 0; i < dim_; ++i)
-        taken.initial[j * dim_ + i] = model_.initial_scale * g[j * width_ + i];
+      for (int64_t i = 0; i < dim; ++i)
+        taken.initial[j * dim + i] = model_.initial_scale * g[j * width_ + i];
   }
   if (taken.inputs == nullptr) return;
   if (model_.shape.draws_noise) {
