@@ -92,19 +92,24 @@ class Solver {
     ReverseStep step = Scaled(plain, 1.0, 1.0);
     if (config_.solver_order == 1) return step;
     const Affine found = FindsDenoised(config_) ? plain.denoised : eps;
-    step.c_z = found.x;
-    step.c_m = found.m;
+    if (i + 2 < levels_.size()) {
+      step.c_z = UnitAt(to) * found.x;
+      step.c_m = UnitAt(to) * found.m;
+    }
     if (IsFirstOrder(i)) return step;
     const double h = to.lambda() - from.lambda();
     const double of_difference = SecondOrderOf(config_, first, h, to) * h /
                                  (from.lambda() - levels_[i - 1].lambda());
     step.z_z += of_difference * found.x;
     step.z_m += of_difference * found.m;
-    step.z_c = -of_difference;
+    step.z_c = -of_difference / UnitAt(from);
     return step;
   }
 
  private:
+  // The memory is kept as large as its part of z, so that a norm of both sees both.
+  double UnitAt(const Level& level) const { return FindsDenoised(config_) ? level.alpha : level.s; }
+
   // The first step knows of none before it.
   bool IsFirstOrder(size_t i) const {
     const size_t n = levels_.size() - 1;

@@ -20,24 +20,29 @@ ReverseStep At(PredictionType type, double sigma) {
   return {.x0_z = denoised.x / ScaleAt(sigma), .x0_m = denoised.m};
 }
 
-// Euler's step to x' = x + r (x - x0), r = (next - sigma) / sigma, and the memory of half a step.
+// Euler's step to x' = x + r (x - x0), r = (next - sigma) / sigma.
 ReverseStep Predictor(PredictionType type, double sigma, double next, double next_scale) {
   const double r = (next - sigma) / sigma, scale = ScaleAt(sigma);
   ReverseStep step = At(type, sigma);
   step.z_z = next_scale * (1.0 + r) / scale;
   step.z_x0 = -next_scale * r;
-  step.c_z = (1.0 + 0.5 * r) / scale;
-  step.c_x0 = -0.5 * r;
   return step;
+}
+
+// Half of that step for the memory, scaled as x' is.
+void Remember(double sigma, double next, ReverseStep& step) {
+  const double r = (next - sigma) / sigma, next_scale = ScaleAt(next);
+  step.c_z = next_scale * (1.0 + 0.5 * r) / ScaleAt(sigma);
+  step.c_x0 = -next_scale * 0.5 * r;
 }
 
 // The memory and the other half of the step, along the derivative at `next`.
 ReverseStep Corrector(PredictionType type, double sigma, double next) {
-  const double r = 0.5 * (next - sigma) / next, scale = ScaleAt(next);
+  const double r = 0.5 * (next - sigma) / next;
   ReverseStep step = At(type, next);
   step.z_z = r;
-  step.z_x0 = -scale * r;
-  step.z_c = scale;
+  step.z_x0 = -ScaleAt(next) * r;
+  step.z_c = 1.0;
   return step;
 }
 
@@ -65,6 +70,7 @@ absl::StatusOr<SamplerSteps> HeunSteps(const SchedulerConfig& config,
     sampler.steps.push_back(Predictor(type, sigma, next, last ? 1.0 : ScaleAt(next)));
     all_times.push_back(times[i]);
     if (last) break;
+    Remember(sigma, next, sampler.steps.back());
     sampler.steps.push_back(Corrector(type, sigma, next));
     all_times.push_back(times[i + 1]);
   }

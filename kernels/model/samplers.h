@@ -55,7 +55,8 @@ absl::StatusOr<SamplerSteps> EdmEulerSteps(const SchedulerConfig& config,
 //   dpmsolver        z' = alpha'/alpha z - s' (e^h - 1) eps
 //   sde-dpmsolver++  z' = s'/s e^-h z + alpha' (1 - e^-2h) x0 + s' sqrt(1 - e^-2h) noise
 //   sde-dpmsolver    z' = alpha'/alpha z - 2 s' (e^h - 1) eps + s' sqrt(e^2h - 1) noise
-// Order 2 adds k (d - c), where d is x0 or eps, c = d of the step before, the memory, and k is
+// Order 2 adds k (d - e), where d is x0 or eps, e = d of the step before, of which the memory is
+// alpha e (or s e, of eps) at the level that the step begins at, and k is
 // h / (lambda - lambda of the step before) times half the factor of d above (midpoint), or (heun)
 //   alpha' ((e^-h - 1) / h + 1), -s' ((e^h - 1) / h - 1),
 //   alpha' ((e^-2h - 1) / 2h + 1), -2 s' ((e^h - 1) / h - 1)  in the order above.
@@ -75,7 +76,7 @@ absl::StatusOr<SamplerSteps> FlowMatchSteps(const SchedulerConfig& config,
                                             int64_t num_inference_steps);
 
 // HeunDiscrete: as EulerDiscrete to x', then half of that step and half of one along the derivative
-// at x', with the memory between them x + (sigma' - sigma) / 2 (x - x0) / sigma. A step is two rows,
+// at x', with the memory c' (x + (sigma' - sigma) / 2 (x - x0) / sigma) between. A step is two rows,
 // the last one, to sigma 0, the first of them only. num_inference_steps counts the rows: 2 n - 1 of
 // diffusers' n.
 absl::StatusOr<SamplerSteps> HeunSteps(const SchedulerConfig& config,

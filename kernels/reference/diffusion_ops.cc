@@ -254,8 +254,9 @@ Jet Next(const DiffusionSpec& spec, int64_t step, std::span<const double> condit
     if (!spec.form.carries) continue;
     const Variable c = {state, dim + i};
     Set(next, i, next.value[i] + by.z_c * c.value(), {{by.z_c, c}});
+    // The last term keeps a zero from being negative, which no update would find.
     Set(next, dim + i,
-        by.c_z * z.value() + by.c_m * of_m.value() + by.c_x0 * Clip(raw, spec.clip_range),
+        by.c_z * z.value() + by.c_m * of_m.value() + by.c_x0 * Clip(raw, spec.clip_range) + 0.0,
         {{by.c_z + inside * by.c_x0 * by.x0_z, z}, {by.c_m + inside * by.c_x0 * by.x0_m, of_m}});
   }
   return next;

@@ -117,7 +117,11 @@ absl::StatusOr<std::optional<double>> ErrorOf(int64_t state_dim, const BackwardI
   BackwardItem item = {.samples = {.num_samples = kDisplacements,
                                    .inputs = inputs,
                                    .seed = done.samples.seed,
-                                   .labels = labels},
+                                   .first_sample =
+                                       done.samples.first_sample + static_cast<uint64_t>(i),
+                                   .labels = labels,
+                                   .step_noise = SampleOf(done.samples.step_noise, i, n),
+                                   .same_noise = true},
                        .states = states,
                        .columns = done.columns,
                        .of_outputs = of_outputs,

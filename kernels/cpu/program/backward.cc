@@ -27,6 +27,12 @@ int64_t RowsOf(const BackwardLimits& limits) {
   return std::max<int64_t>(kTapeRows, limits.samples);
 }
 
+// The steps whose noise the way back reads: those of a learned scale, which all multiply theirs.
+std::span<const ReverseCoefficients> NoisySteps(const PackedProgramSystem& model) {
+  if (model.noise_scale == NoiseScale::kFixed) return {};
+  return model.coefficients;
+}
+
 // True if the steps depend on a vector that each sample brings.
 bool TakesVector(const PackedProgramSystem& model) {
   return model.program.condition_input.width > 0 && model.condition_per_sample();
@@ -54,6 +60,7 @@ ProgramBackward::ProgramBackward(const PackedProgramSystem& model, const Backwar
       sharing_{&ShareByTeam, nullptr},
       encode_(EncodeOf(model), dim_),
       decode_(model.decoder, model.shape.sample_dim()),
+      noise_(NoisySteps(model), model.shape.sample_dim(), model.noise_width(), limits.samples),
       state_(model.state_tape.section, model.program_kernels, model.clip_range, RowsOf(limits),
              capacity_, Carried::kCotangents),
       contexts_(RowsOf(limits)),
@@ -81,7 +88,9 @@ ProgramBackward::ProgramBackward(const PackedProgramSystem& model, const Backwar
 
 int64_t ProgramBackward::Bytes(const PackedProgramSystem& model, const BackwardLimits& limits) {
   const int64_t capacity = CapacityOf(model, limits), rows = RowsOf(limits);
-  int64_t floats = Executor::Floats(model.state_tape.section, rows, capacity, Carried::kCotangents);
+  int64_t floats = Executor::Floats(model.state_tape.section, rows, capacity, Carried::kCotangents) +
+                   StepNoise::Floats(std::ssize(NoisySteps(model)), model.noise_width(),
+                                     limits.samples);
   if (model.condition_per_sample()) {
     const int64_t condition = model.program.condition.row_floats;
     const int64_t mixed = model.program.mixed.row_floats;
@@ -97,7 +106,7 @@ int64_t ProgramBackward::Bytes(const PackedProgramSystem& model, const BackwardL
 }
 
 bool ProgramBackward::ok() const {
-  return encode_.ok() && decode_.ok() && state_.ok() && condition_rows_.ok() && mixed_rows_.ok() &&
+  return encode_.ok() && decode_.ok() && noise_.ok() && state_.ok() && condition_rows_.ok() && mixed_rows_.ok() &&
          condition_sums_.ok() && mixed_sums_.ok() && (condition_ == nullptr || condition_->ok()) &&
          (mixed_ == nullptr || mixed_->ok());
 }
@@ -108,6 +117,7 @@ void ProgramBackward::Begin(int32_t sample, const BackwardSample& taken, float* 
   } else {
     rows_[sample] = model_.classes.data() + taken.input->label * model_.condition_floats();
   }
+  noise_.Encode(sample, *taken.input, model_.program_kernels);
   const int64_t floats = taken.columns * model_.program.condition.row_floats;
   if (TakesVector(model_)) std::fill_n(condition_sums_.data() + sample * floats, floats, 0.0F);
   BeginOutputs(decode_, model_.shape, width_, taken, g);
@@ -177,6 +187,7 @@ void ProgramBackward::RunForwards(const RetreatPass& pass, const Rows& rows, int
       std::copy_n(pass.samples[sample].states + step * dim_, dim_, state);
       std::fill(state + dim_, state + state_width_, 0.0F);
       if (condition_ == nullptr) contexts_[row] = model_.ContextOf(step, rows_[sample]);
+      if (model_.noise_scale != NoiseScale::kFixed) contexts_[row].noise = noise_.At(sample, step);
     }
   }
   state_.Run(contexts_.data(), row, {}, sharing());

@@ -9,6 +9,7 @@
 
 #include "kernels/base/aligned_buffer.h"
 #include "kernels/cpu/backward_recurrence.h"
+#include "kernels/cpu/diffusion/step_noise.h"
 #include "kernels/cpu/outer_backward.h"
 #include "kernels/cpu/program/executor.h"
 #include "kernels/cpu/program/system.h"
@@ -54,6 +55,7 @@ class ProgramBackward final : public BackwardRecurrence {
   const int64_t capacity_;     // cotangents at a time
   Sharing sharing_;
   OuterBackward encode_, decode_;
+  StepNoise noise_;  // of a process whose derivatives depend on it; else of no steps
   Executor state_;
   std::vector<RowContext> contexts_;  // by row of the tape
   // With conditions that each sample brings: the rows that they give, of which those that depend on

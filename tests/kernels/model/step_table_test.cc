@@ -160,13 +160,13 @@ Columns ChurnTable(const std::vector<double>& sigmas, const Churn& churn) {
     const double r = (next - raised) / raised, ahead = i + 1 < n ? ScaleAt(next) : 1;
     add(raised, {{"z_z", ahead * (1 + r) / ScaleAt(raised)},
                  {"z_x0", -ahead * r},
-                 {"c_z", (1 + 0.5 * r) / ScaleAt(raised)},
-                 {"c_x0", -0.5 * r}});
+                 {"c_z", ahead * (1 + 0.5 * r) / ScaleAt(raised)},
+                 {"c_x0", -ahead * 0.5 * r}});
     if (i + 1 == n) break;
     const double half = 0.5 * (next - raised) / next, after = Raised(churn, next, n);
     add(next, {{"z_z", ScaleAt(after) * half / ScaleAt(next)},
                {"z_x0", -ScaleAt(after) * half},
-               {"z_c", ScaleAt(after)},
+               {"z_c", ScaleAt(after) / ScaleAt(next)},
                {"sigma", ScaleAt(after) * AddedNoise(churn, next, after)}});
   }
   const double raised = Raised(churn, sigmas[0], n);
@@ -223,7 +223,7 @@ TEST(StepTableTest, CanSayTheStochasticSamplerOfEdm) {
       // initial_scale is a float32.
       const double scale = table.initial_scale / ChurnTable(sigmas, churn)["initial_scale"][0];
       const double exact = RunEdm(sigmas, churn, scale * 0.8, noise);
-      EXPECT_NEAR(state.z, exact, 1e-10 * std::max(1.0, std::abs(exact))) << n;
+      EXPECT_NEAR(state.z, exact, 1e-10 * (1.0 + std::abs(exact))) << n;
     }
   }
 }
