@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "client/array_file.h"
 #include "client/batched_generate.h"
+#include "client/batching.h"
 #include "client/class_labels.h"
 #include "client/commands/command.h"
 #include "client/commands/generation_flags.h"

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/array.h"
+#include "client/batching.h"
 #include "client/client.h"
 #include "client/png.h"
 #include "client/sample_picture.h"

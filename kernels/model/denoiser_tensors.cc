@@ -15,7 +15,7 @@ using Config = ModelConfig;
 using Storage = DiffusionStorage;
 
 constexpr TensorExtent kD = {"D", &Config::state_dim};
-constexpr TensorExtent k2D = {"D", &Config::state_dim, 2};
+constexpr TensorExtent kOutput = {"D", &Config::state_dim, 1, /*with_variance=*/true};
 constexpr TensorExtent kE = {"E", &Config::time_embedding_dim};
 constexpr TensorExtent kH = {"H", &Config::hidden_dim};
 constexpr TensorExtent k2H = {"H", &Config::hidden_dim, 2};
@@ -30,11 +30,9 @@ bool Always(const Config&) { return true; }
 bool IsResidual(const Config& config) { return config.denoiser == DenoiserKind::kResidualMlp; }
 bool IsAdaLn(const Config& config) { return config.denoiser == DenoiserKind::kAdaLnMlp; }
 bool HasClasses(const Config& config) { return config.num_classes > 0; }
-bool HasFixedVariance(const Config& config) { return !config.learned_variance; }
-bool HasLearnedVariance(const Config& config) { return config.learned_variance; }
 bool HasCondition(const Config& config) { return config.conditioning_dim > 0; }
 
-constexpr std::array<TensorRow, 14> kRows = {{
+constexpr std::array<TensorRow, 13> kRows = {{
     {"input_proj", kH, kD, true, "always", Always, &Storage::input, ""},
     {"time_embed.mlp.0", kH, kE, true, "always", Always, &Storage::time_first,
      "of cos, then sin of t 10000^(-j / (E/2)), j < E/2"},
@@ -54,14 +52,13 @@ constexpr std::array<TensorRow, 14> kRows = {{
      &Storage::modulation, "shift, scale, gate"},
     {"final_layer.adaLN_modulation.1", k2H, kH, true, "`adaln_mlp`", IsAdaLn, &Storage::modulation,
      "shift, scale"},
-    {"final_layer.linear", kD, kH, true, "a fixed variance", HasFixedVariance, &Storage::output,
-     ""},
-    {"final_layer.linear", k2D, kH, true, "`variance_type` `learned`, `learned_range`",
-     HasLearnedVariance, &Storage::output, "m, v"},
+    {"final_layer.linear", kOutput, kH, true, "always", Always, &Storage::output,
+     "with a learned variance [2D, H]: m, v"},
 }};
 
 int64_t ValueOf(const TensorExtent& extent, const ModelConfig& config) {
-  return extent.factor * config.*extent.key;
+  const int64_t heads = extent.with_variance && config.learned_variance ? 2 : 1;
+  return heads * extent.factor * config.*extent.key;
 }
 
 TensorReader::Shape WeightShape(const TensorRow& row, const ModelConfig& config) {

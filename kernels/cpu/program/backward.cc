@@ -225,6 +225,7 @@ void ProgramBackward::Back(const RetreatPass& pass, const Rows& rows, int64_t st
 
 // The noise comes with its factor in one instruction, whose cotangent is there.
 void ProgramBackward::GiveStepNoise(const RetreatPass& pass, const Rows& rows, int64_t step) {
+  if (!model_.shape.draws_noise) return;
   const int64_t dim = model_.shape.sample_dim();
   const float sigma = model_.coefficients[step].sigma;
   for (int32_t b = 0; b < rows.num_samples; ++b) {
