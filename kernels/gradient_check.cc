@@ -119,7 +119,8 @@ class Checker {
     Answer answer{.inputs = std::vector<float>(n * m * shape_.input_dim),
                   .initial = std::vector<float>(n * m * shape_.sample_dim()),
                   .reports = std::vector<BackwardReport>(n)};
-    if (shape_.draws_noise) answer.step_noise.resize(n * m * shape_.num_steps * shape_.sample_dim());
+    if (shape_.draws_noise)
+      answer.step_noise.resize(n * m * shape_.num_steps * shape_.sample_dim());
     if (shape_.has_parameter_gradients && m == 1) {
       answer.deltas.resize(n * shape_.num_steps * shape_.state_dim);
       if (shape_.has_input_layer) answer.encode_deltas.resize(n * shape_.state_dim);

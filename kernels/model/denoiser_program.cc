@@ -114,8 +114,7 @@ absl::StatusOr<program::Program> Compile(const ModelConfig& config, const Sample
   inputs.carries = form.carries;
   ProgramBuilder builder;
   DEEPPCR_ASSIGN_OR_RETURN(const ValueId prediction, LowerOnnx(graph, inputs, builder));
-  DEEPPCR_ASSIGN_OR_RETURN(const ValueId z,
-                           program::SamplerStateOf(builder, form.carries));
+  DEEPPCR_ASSIGN_OR_RETURN(const ValueId z, program::SamplerStateOf(builder, form.carries));
   DEEPPCR_RETURN_IF_ERROR(CheckSizes(config, form, builder, z, prediction));
   DEEPPCR_ASSIGN_OR_RETURN(const program::Program written,
                            program::FinishSampler(builder, z, prediction, form));
@@ -135,7 +134,8 @@ absl::Status LoadDenoiserProgram(const std::string& directory, const ModelLimits
       bytes, directory,
       {.max_external_bytes = limits.max_weights_bytes - static_cast<int64_t>(bytes.size())});
   DEEPPCR_RETURN_IF_ERROR(WithContext(graph.status(), kDenoiserFile));
-  absl::StatusOr<program::Program> compiled = Compile(model.config, model.diffusion.form, *graph, limits.listing);
+  absl::StatusOr<program::Program> compiled =
+      Compile(model.config, model.diffusion.form, *graph, limits.listing);
   DEEPPCR_RETURN_IF_ERROR(WithContext(compiled.status(), kDenoiserFile));
   DEEPPCR_ASSIGN_OR_RETURN(model.weights_sha256, program::Fingerprint(*compiled));
   model.diffusion.integer_time = HasIntegerTime(model.config, *graph);

@@ -64,19 +64,19 @@ absl::Status ReadDecoder(TensorReader& reader, const ModelConfig& config,
 DenoiserSpec DenoiserOver(const ModelConfig& config, const DiffusionStorage& storage) {
   const int64_t H = config.hidden_dim;
   const int64_t D = config.state_dim;
-  DenoiserSpec denoiser{.kind = config.denoiser,
-                        .hidden_dim = H,
-                        .num_blocks = config.num_blocks,
-                        .activation = config.activation,
-                        .input = DenseOver(H, D, storage.input),
-                        .output = DenseOver(program::PredictionSize(D, storage.form), H,
-                                            storage.output),
-                        .first_weight = storage.first.weight,
-                        .first_bias = storage.first.bias,
-                        .second_weight = storage.second.weight,
-                        .second_bias = storage.second.bias,
-                        .norm_weight = storage.norm.weight,
-                        .norm_bias = storage.norm.bias};
+  DenoiserSpec denoiser{
+      .kind = config.denoiser,
+      .hidden_dim = H,
+      .num_blocks = config.num_blocks,
+      .activation = config.activation,
+      .input = DenseOver(H, D, storage.input),
+      .output = DenseOver(program::PredictionSize(D, storage.form), H, storage.output),
+      .first_weight = storage.first.weight,
+      .first_bias = storage.first.bias,
+      .second_weight = storage.second.weight,
+      .second_bias = storage.second.bias,
+      .norm_weight = storage.norm.weight,
+      .norm_bias = storage.norm.bias};
   denoiser.modulation = DenseOver(denoiser.modulation_dim(), H, storage.modulation);
   return denoiser;
 }

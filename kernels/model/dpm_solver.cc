@@ -85,9 +85,8 @@ class Solver {
     const Affine eps = PredictedNoise(type, from.alpha, from.s);
     PlainStep plain;
     plain.denoised = Denoised(type, from.alpha, from.s, from.sigma);
-    plain.next = {
-        .x = first.keep + first.of_denoised * plain.denoised.x + first.of_eps * eps.x,
-        .m = first.of_denoised * plain.denoised.m + first.of_eps * eps.m};
+    plain.next = {.x = first.keep + first.of_denoised * plain.denoised.x + first.of_eps * eps.x,
+                  .m = first.of_denoised * plain.denoised.m + first.of_eps * eps.m};
     plain.noise = first.noise;
     ReverseStep step = Scaled(plain, 1.0, 1.0);
     if (config_.solver_order == 1) return step;
@@ -98,8 +97,8 @@ class Solver {
     }
     if (IsFirstOrder(i)) return step;
     const double h = to.lambda() - from.lambda();
-    const double of_difference = SecondOrderOf(config_, first, h, to) * h /
-                                 (from.lambda() - levels_[i - 1].lambda());
+    const double of_difference =
+        SecondOrderOf(config_, first, h, to) * h / (from.lambda() - levels_[i - 1].lambda());
     step.z_z += of_difference * found.x;
     step.z_m += of_difference * found.m;
     step.z_c = -of_difference / UnitAt(from);
@@ -114,9 +113,8 @@ class Solver {
   bool IsFirstOrder(size_t i) const {
     const size_t n = levels_.size() - 1;
     if (i == 0) return true;
-    return i + 1 == n &&
-           (config_.euler_at_final || (config_.lower_order_final && n < kManySteps) ||
-            config_.final_sigmas_type == FinalSigmas::kZero);
+    return i + 1 == n && (config_.euler_at_final || (config_.lower_order_final && n < kManySteps) ||
+                          config_.final_sigmas_type == FinalSigmas::kZero);
   }
 
   const SchedulerConfig& config_;

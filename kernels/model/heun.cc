@@ -52,10 +52,10 @@ absl::StatusOr<SamplerSteps> HeunSteps(const SchedulerConfig& config,
                                        const std::vector<double>& alphas_cumprod,
                                        int64_t num_inference_steps) {
   if (num_inference_steps > 0 && num_inference_steps % 2 == 0) {
-    return InvalidArgument("num_inference_steps: expected an odd number with ",
-                           NameOf(config.scheduler_class),
-                           ", the 2 n - 1 evaluations of the denoiser in n steps of diffusers, got ",
-                           num_inference_steps);
+    return InvalidArgument(
+        "num_inference_steps: expected an odd number with ", NameOf(config.scheduler_class),
+        ", the 2 n - 1 evaluations of the denoiser in n steps of diffusers, got ",
+        num_inference_steps);
   }
   DEEPPCR_ASSIGN_OR_RETURN(
       const SigmaSchedule schedule,

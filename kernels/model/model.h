@@ -38,9 +38,9 @@ struct ModelLimits {
 
 // Tables of a diffusion model for one number of inference steps L.
 struct StepTables {
-  std::vector<ReverseStep> steps;      // [L]
-  double clip_range = 0;               // above 0; infinity if samples are not clipped
-  float initial_scale = 1.0F;          // of the noise that z_0 is
+  std::vector<ReverseStep> steps;  // [L]
+  double clip_range = 0;           // above 0; infinity if samples are not clipped
+  float initial_scale = 1.0F;      // of the noise that z_0 is
   SamplerForm form;
   std::vector<double> time_embedding;  // [L, H]
 };

@@ -288,9 +288,9 @@ int64_t MostInferenceSteps(const SchedulerConfig& config) {
 
 SamplerForm FormOf(const SchedulerConfig& config) {
   SamplerForm form;
-  form.carries = config.scheduler_class == SchedulerClass::kHeun ||
-                 (config.scheduler_class == SchedulerClass::kDpmSolverMultistep &&
-                  config.solver_order == 2);
+  form.carries =
+      config.scheduler_class == SchedulerClass::kHeun ||
+      (config.scheduler_class == SchedulerClass::kDpmSolverMultistep && config.solver_order == 2);
   if (config.scheduler_class != SchedulerClass::kDdpm) return form;
   if (config.variance_type == VarianceType::kLearned) form.noise_scale = NoiseScale::kLearned;
   if (config.variance_type == VarianceType::kLearnedRange)

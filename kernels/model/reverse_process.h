@@ -25,8 +25,9 @@
 // DDPM (Ho et al., equations 6 and 7, between any two timesteps): beta = 1 - a/p,
 //   z_x0 = sqrt(p) beta / (1-a),  z_z = sqrt(a/p) (1-p) / (1-a),  z_m = 0,
 //   sigma^2 = max((1-p) / (1-a) beta, 1e-20) with fixed_small, beta with fixed_large; 0 at
-//   timestep 0; with learned and learned_range see below. So noise is drawn in the last step too where the last timestep is not 0
-//   (steps_offset, trailing with few training steps per step): as diffusers does.
+//   timestep 0; with learned and learned_range see below. So noise is drawn in the last step too
+//   where the last timestep is not 0 (steps_offset, trailing with few training steps per step): as
+//   diffusers does.
 //
 // With a learned variance (Nichol and Dhariwal 2021, arXiv 2102.09672, equation 15) the network's
 // output is [m, v]: learned: sigma sqrt(v), sigma = 1, where diffusers has NaN for v < 0, here v is

@@ -78,8 +78,7 @@ absl::StatusOr<SamplerSteps> LcmSteps(const SchedulerConfig& config,
     const bool last = i + 1 == times.size();
     const double a = product(i), p = last ? 1.0 : product(i + 1);
     const double t = config.timestep_scaling * times[i];
-    const Affine denoised =
-        Denoised(config.prediction_type, std::sqrt(a), std::sqrt(1.0 - a), 0.0);
+    const Affine denoised = Denoised(config.prediction_type, std::sqrt(a), std::sqrt(1.0 - a), 0.0);
     sampler.steps.push_back({.x0_z = denoised.x,
                              .x0_m = denoised.m,
                              .z_z = std::sqrt(p) * 0.25 / (t * t + 0.25),

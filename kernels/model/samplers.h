@@ -76,9 +76,9 @@ absl::StatusOr<SamplerSteps> FlowMatchSteps(const SchedulerConfig& config,
                                             int64_t num_inference_steps);
 
 // HeunDiscrete: as EulerDiscrete to x', then half of that step and half of one along the derivative
-// at x', with the memory c' (x + (sigma' - sigma) / 2 (x - x0) / sigma) between. A step is two rows,
-// the last one, to sigma 0, the first of them only. num_inference_steps counts the rows: 2 n - 1 of
-// diffusers' n.
+// at x', with the memory c' (x + (sigma' - sigma) / 2 (x - x0) / sigma) between. A step is two
+// rows, the last one, to sigma 0, the first of them only. num_inference_steps counts the rows: 2 n
+// - 1 of diffusers' n.
 absl::StatusOr<SamplerSteps> HeunSteps(const SchedulerConfig& config,
                                        const std::vector<double>& alphas_cumprod,
                                        int64_t num_inference_steps);

@@ -77,9 +77,9 @@ inline StateAndMemory ApplyReverseStep(const ReverseStep& step, double clip_rang
                                        double scale = 1) {
   const double z = from.z;
   const double x0 = std::clamp(step.x0_z * z + step.x0_m * m, -clip_range, clip_range);
-  return {step.z_z * z + step.z_m * m + step.z_x0 * x0 + step.z_c * from.c +
-              step.sigma * scale * noise,
-          step.c_z * z + step.c_m * m + step.c_x0 * x0};
+  return {
+      step.z_z * z + step.z_m * m + step.z_x0 * x0 + step.z_c * from.c + step.sigma * scale * noise,
+      step.c_z * z + step.c_m * m + step.c_x0 * x0};
 }
 inline double ApplyReverseStep(const ReverseStep& step, double clip_range, double z, double m,
                                double noise) {

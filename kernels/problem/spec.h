@@ -152,8 +152,8 @@ using SystemSpec =
 // Sizes and capabilities of a system: all that solvers and plans know of it. The capabilities stand
 // for what a family has, so that no caller asks for the family itself.
 struct SystemShape {
-  int64_t num_steps = 0;     // L
-  int64_t state_dim = 0;     // D, of the recurrence
+  int64_t num_steps = 0;  // L
+  int64_t state_dim = 0;  // D, of the recurrence
   // The last elements of the state that are a sampler's memory, which no noise, no denoiser and no
   // decoder knows of.
   int64_t memory_dim = 0;

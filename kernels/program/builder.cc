@@ -26,7 +26,8 @@ bool SameWork(const Instruction& a, const Instruction& b) {
          a.linear.cols == b.linear.cols && a.linear.repeat == b.linear.repeat &&
          a.linear.weight == b.linear.weight && a.linear.bias == b.linear.bias &&
          a.linear.transposed == b.linear.transposed && same_axis(a.axis, b.axis) &&
-         a.epsilon == b.epsilon && a.part == b.part && std::ranges::equal(a.elements, b.elements, same_element);
+         a.epsilon == b.epsilon && a.part == b.part &&
+         std::ranges::equal(a.elements, b.elements, same_element);
 }
 
 // A hash of the same data but the elements, of which the number and a few are enough.

@@ -28,7 +28,8 @@ class Writer {
 
   absl::StatusOr<Program> Run() {
     const DenoiserSpec& net = spec_.denoiser;
-    DEEPPCR_ASSIGN_OR_RETURN(const ValueId z, AddSamplerState(builder_, spec_.state_dim, spec_.form.carries));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId z,
+                             AddSamplerState(builder_, spec_.state_dim, spec_.form.carries));
     DEEPPCR_ASSIGN_OR_RETURN(const ValueId y, Conditioning());
     DEEPPCR_ASSIGN_OR_RETURN(const ValueId active, builder_.AddElementwise(Op::kSilu, {{y}}));
     DEEPPCR_ASSIGN_OR_RETURN(modulation_, Layer(net.modulation, active));

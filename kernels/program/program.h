@@ -68,9 +68,9 @@ struct Instruction {
   // kLinear; kLookup, whose table [rows, cols] is `weight`; kProduct, whose matrix and bias are the
   // operands: x, A, and maybe b.
   LinearLayer linear;
-  Axis axis;                      // reductions and operations along an axis
-  double epsilon = 0;             // kStandardize, kScaleToUnit
-  std::vector<Element> elements;  // kArrange: of the result, in order
+  Axis axis;                         // reductions and operations along an axis
+  double epsilon = 0;                // kStandardize, kScaleToUnit
+  std::vector<Element> elements;     // kArrange: of the result, in order
   StepPart part = StepPart::kState;  // kReverseStep
 };
 

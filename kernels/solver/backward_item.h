@@ -53,7 +53,7 @@ struct BackwardItem {
   std::span<const float> of_outputs;  // [n, m, output_dim]
   std::span<const float> of_final;    // [n, m, D]
 
-  std::span<float> inputs;      // [n, m, input_dim]
+  std::span<float> inputs;  // [n, m, input_dim]
   // [n, m, sample_dim]: by z_0; of a diffusion model by its noise.
   std::span<float> initial;
   std::span<float> step_noise;  // [n, m, L, sample_dim]; of systems that draw noise

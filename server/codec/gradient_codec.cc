@@ -185,7 +185,8 @@ absl::Status CountDisplaced(const ModelInfo& info, const GradientInput& input, i
   const int64_t noise = info.sample_dim();
   DEEPPCR_RETURN_IF_ERROR(AddBytes({d, steps + 1, dim}, scratch));
   DEEPPCR_RETURN_IF_ERROR(AddBytes({d, info.input_dim}, scratch));
-  DEEPPCR_RETURN_IF_ERROR(AddBytes({d, m, info.output_dim + dim + noise + info.input_dim}, scratch));
+  DEEPPCR_RETURN_IF_ERROR(
+      AddBytes({d, m, info.output_dim + dim + noise + info.input_dim}, scratch));
   return input.by_step_noise ? AddBytes({d, m, steps, noise}, scratch) : absl::OkStatus();
 }
 
@@ -197,7 +198,8 @@ absl::Status CountBytes(const ModelInfo& info, int64_t max_message_bytes,
   int64_t* const scratch = &solve->scratch_bytes;
   if (input.by_inputs) DEEPPCR_RETURN_IF_ERROR(AddBytes({rows, info.input_dim}, reply));
   if (input.by_initial_state) DEEPPCR_RETURN_IF_ERROR(AddBytes({rows, info.sample_dim()}, reply));
-  if (input.by_step_noise) DEEPPCR_RETURN_IF_ERROR(AddBytes({rows, steps, info.sample_dim()}, reply));
+  if (input.by_step_noise)
+    DEEPPCR_RETURN_IF_ERROR(AddBytes({rows, steps, info.sample_dim()}, reply));
   DEEPPCR_RETURN_IF_ERROR(AddBytes({n, kBackwardFloats}, reply));
   if (*reply > max_message_bytes)
     return ResourceExhausted("the reply would have ", *reply, " bytes; the limit is ",

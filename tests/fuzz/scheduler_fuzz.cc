@@ -72,7 +72,8 @@ void RequireSameReading(const SchedulerConfig& config, std::string_view text) {
   const nlohmann::json object = Effective(std::string(text));
   using enum SchedulerClass;
   const SchedulerClass of = config.scheduler_class;
-  const bool lcm = of == kLcm, distilled = lcm || of == kHeun, has_betas = of != kFlowMatchEuler && of != kEdmEuler;
+  const bool lcm = of == kLcm, distilled = lcm || of == kHeun,
+             has_betas = of != kFlowMatchEuler && of != kEdmEuler;
   const bool clips = of == kDdpm || of == kDdim || distilled;
   const bool linspace =
       of == kEuler || of == kEulerAncestral || of == kDpmSolverMultistep || of == kHeun;

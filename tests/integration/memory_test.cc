@@ -117,8 +117,7 @@ TEST_F(MemoryTest, NoiseHasTheElementsOfTheSample) {
   SetTensor({2, 2 * kPlain}, std::vector<float>(4 * kPlain),
             wide.mutable_input()->mutable_initial_noise());
   v1::GenerateResponse response;
-  EXPECT_THAT(Call(*stub_, wide, &response).error_message(),
-              HasSubstr("initial_noise: expected"));
+  EXPECT_THAT(Call(*stub_, wide, &response).error_message(), HasSubstr("initial_noise: expected"));
 }
 
 TEST_F(MemoryTest, ATrajectoryIsAGuessForTheNextSolve) {

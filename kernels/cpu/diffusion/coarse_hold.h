@@ -20,9 +20,9 @@ struct CoarseHold {
   int64_t interval, stride;  // of the guess: see Recurrence::GuessCoarse
 
   // Takes the state [z, c] of sample 0 through steps [begin, end) with the x0 that the denoiser's
-  // output m [dim], which is overwritten, gives at step `begin`, and with noise times `scale` [dim],
-  // or null for 1. Elements that would not be finite stay as they were: a guess may be wrong, but
-  // not useless.
+  // output m [dim], which is overwritten, gives at step `begin`, and with noise times `scale`
+  // [dim], or null for 1. Elements that would not be finite stay as they were: a guess may be
+  // wrong, but not useless.
   void Advance(int64_t begin, int64_t end, const StepNoise& noise, const float* scale, float* z,
                float* m, float* states) const;
 };

@@ -88,9 +88,9 @@ ProgramBackward::ProgramBackward(const PackedProgramSystem& model, const Backwar
 
 int64_t ProgramBackward::Bytes(const PackedProgramSystem& model, const BackwardLimits& limits) {
   const int64_t capacity = CapacityOf(model, limits), rows = RowsOf(limits);
-  int64_t floats = Executor::Floats(model.state_tape.section, rows, capacity, Carried::kCotangents) +
-                   StepNoise::Floats(std::ssize(NoisySteps(model)), model.noise_width(),
-                                     limits.samples);
+  int64_t floats =
+      Executor::Floats(model.state_tape.section, rows, capacity, Carried::kCotangents) +
+      StepNoise::Floats(std::ssize(NoisySteps(model)), model.noise_width(), limits.samples);
   if (model.condition_per_sample()) {
     const int64_t condition = model.program.condition.row_floats;
     const int64_t mixed = model.program.mixed.row_floats;
@@ -106,9 +106,9 @@ int64_t ProgramBackward::Bytes(const PackedProgramSystem& model, const BackwardL
 }
 
 bool ProgramBackward::ok() const {
-  return encode_.ok() && decode_.ok() && noise_.ok() && state_.ok() && condition_rows_.ok() && mixed_rows_.ok() &&
-         condition_sums_.ok() && mixed_sums_.ok() && (condition_ == nullptr || condition_->ok()) &&
-         (mixed_ == nullptr || mixed_->ok());
+  return encode_.ok() && decode_.ok() && noise_.ok() && state_.ok() && condition_rows_.ok() &&
+         mixed_rows_.ok() && condition_sums_.ok() && mixed_sums_.ok() &&
+         (condition_ == nullptr || condition_->ok()) && (mixed_ == nullptr || mixed_->ok());
 }
 
 void ProgramBackward::Begin(int32_t sample, const BackwardSample& taken, float* g) {

@@ -29,7 +29,8 @@ ProgramRecurrence::ProgramRecurrence(const PackedProgramSystem& model)
 int64_t ProgramRecurrence::Bytes(const PackedProgramSystem& model) {
   const int64_t floats = kStatesTogether * model.program.state_input.width + TangentFloats(model) +
                          Executor::Floats(model.program.state, kRows, kTangentTile);
-  return floats * int64_t{sizeof(float)} + DenseChain::Bytes(model.decoder, model.shape.sample_dim());
+  return floats * int64_t{sizeof(float)} +
+         DenseChain::Bytes(model.decoder, model.shape.sample_dim());
 }
 
 bool ProgramRecurrence::ok() const {

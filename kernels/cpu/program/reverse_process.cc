@@ -29,9 +29,10 @@ ReverseProcess::ReverseProcess(const PackedProgramSystem& model)
 }
 
 int64_t ReverseProcess::Bytes(const PackedProgramSystem& model) {
-  const int64_t floats = StepNoise::Floats(model.shape.num_steps, model.noise_width(), model.group) +
-                         InputFloats(model) + ConditionFloats(model) + model.program.prediction.width +
-                         ConditionRows::Floats(model);
+  const int64_t floats =
+      StepNoise::Floats(model.shape.num_steps, model.noise_width(), model.group) +
+      InputFloats(model) + ConditionFloats(model) + model.program.prediction.width +
+      ConditionRows::Floats(model);
   return floats * int64_t{sizeof(float)} + ProgramRecurrence::Bytes(model);
 }
 

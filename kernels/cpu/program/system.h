@@ -71,11 +71,11 @@ struct PackedProgramSystem final : public PackedSystem {
   // [L, kNumStepParts] of a form that is put together from parts; else empty, and a step has the
   // part of `coefficients` only.
   std::vector<ReverseCoefficients> parts;
-  std::vector<HoldCoefficients> holds;  // [L], or empty
+  std::vector<HoldCoefficients> holds;   // [L], or empty
   std::vector<MemoryHold> memory_holds;  // [L] where a memory is carried, or empty
   NoiseScale noise_scale = NoiseScale::kFixed;
-  AlignedBuffer<float> classes;                   // [num_classes, condition_floats], or empty
-  PackedDense encode;                             // of a stack
+  AlignedBuffer<float> classes;  // [num_classes, condition_floats], or empty
+  PackedDense encode;            // of a stack
   std::vector<PackedDense> decoder;
 };
 

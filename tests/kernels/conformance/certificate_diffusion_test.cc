@@ -145,11 +145,10 @@ TEST_P(CertificateDiffusionTest, NoClaimOfASamplerWithAFormIsFalse) {
   for (int index = 0; index < NumProcesses(); ++index) {
     std::mt19937_64 random(index + 3'000'000);
     DiffusionOptions drawn = DrawProcess(random, 4'000'000 + index);
-    drawn.form = std::array{SamplerForm{.carries = true},
-                            SamplerForm{.noise_scale = NoiseScale::kLearnedRange},
-                            SamplerForm{.noise_scale = NoiseScale::kLearned},
-                            SamplerForm{.carries = true,
-                                        .noise_scale = NoiseScale::kLearnedRange}}[index % 4];
+    drawn.form = std::array{
+        SamplerForm{.carries = true}, SamplerForm{.noise_scale = NoiseScale::kLearnedRange},
+        SamplerForm{.noise_scale = NoiseScale::kLearned},
+        SamplerForm{.carries = true, .noise_scale = NoiseScale::kLearnedRange}}[index % 4];
     CountProcess(drawn, RandomDiffusion(drawn).spec(), index, random, &claims);
   }
   Print("forms", claims);

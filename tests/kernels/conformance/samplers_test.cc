@@ -166,8 +166,8 @@ TEST_P(SamplersConformanceTest, ASampleAloneHasTheSameBits) {
   for (const char* const solver : {"sequential", "newton", "picard"}) {
     const ResolvedOptions options = OptionsFor(solver, 9, 2, kRtol);
     const Solved together = rig.Solve(options, SampleInputs{.num_samples = 7, .seed = 41});
-    const Solved alone = rig.Solve(
-        options, SampleInputs{.num_samples = 1, .seed = 41, .first_sample = 5});
+    const Solved alone =
+        rig.Solve(options, SampleInputs{.num_samples = 1, .seed = 41, .first_sample = 5});
     const auto row = std::ssize(alone.trajectory);
     EXPECT_TRUE(std::equal(alone.trajectory.begin(), alone.trajectory.end(),
                            together.trajectory.begin() + 5 * row))

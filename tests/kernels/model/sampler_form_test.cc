@@ -112,8 +112,9 @@ TEST_F(SamplerFormModelTest, HeunCountsEvaluations) {
   ExpectError(SystemOf(*model, 20, {}), StatusCode::kInvalidArgument,
               "num_inference_steps: expected an odd number with HeunDiscreteScheduler");
   Write("20", kHeun, DiffusionTensors(NamedConfig(/*learned=*/false)));
-  ExpectError(Read(), StatusCode::kInvalidArgument,
-              "scheduler_config.json with config.json: num_inference_steps: expected an odd number");
+  ExpectError(
+      Read(), StatusCode::kInvalidArgument,
+      "scheduler_config.json with config.json: num_inference_steps: expected an odd number");
 }
 
 // [0.5 z, 0.25 z + t].
@@ -134,10 +135,7 @@ OnnxModel TwoHeads() {
 
 OnnxModel OneHead() {
   OnnxModel denoiser;
-  denoiser.Input("z", {1, 2})
-      .Input("t", {1})
-      .Node("Add", {"z", "t"}, {"m"})
-      .Output("m");
+  denoiser.Input("z", {1, 2}).Input("t", {1}).Node("Add", {"z", "t"}, {"m"}).Output("m");
   return denoiser;
 }
 

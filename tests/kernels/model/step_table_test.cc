@@ -214,11 +214,11 @@ TEST(StepTableTest, CanSayTheStochasticSamplerOfEdm) {
         const double drawn = std::cos(static_cast<double>(l));
         if (l % 2 == 1) noise.push_back(drawn);
         const ReverseStep& step = table.steps[l];
-        EXPECT_EQ(step.sigma > 0, l % 2 == 1 && churn.amount > 0 &&
-                                      Raised(churn, sigmas[(l + 1) / 2], sigmas.size() - 1) >
-                                          sigmas[(l + 1) / 2]);
-        state = ApplyReverseStep(step, table.clip_range, state,
-                                 EdmNetwork(state.z, step.timestep), drawn);
+        EXPECT_EQ(step.sigma > 0,
+                  l % 2 == 1 && churn.amount > 0 &&
+                      Raised(churn, sigmas[(l + 1) / 2], sigmas.size() - 1) > sigmas[(l + 1) / 2]);
+        state = ApplyReverseStep(step, table.clip_range, state, EdmNetwork(state.z, step.timestep),
+                                 drawn);
       }
       // initial_scale is a float32.
       const double scale = table.initial_scale / ChurnTable(sigmas, churn)["initial_scale"][0];

@@ -89,8 +89,7 @@ TEST_P(SamplerFormTest, AStepIsTheFormulaOfItsElements) {
       if (GetParam().clip) x0 = std::fmin(std::fmax(x0, -1), 1);
       want[i] = step.z_z * state_[i] + step.z_m * m[i] + step.z_x0 * x0 + step.z_c * c +
                 step.sigma * scale * noise_[i];
-      if (form.carries)
-        want[kDim + i] = step.c_z * state_[i] + step.c_m * m[i] + step.c_x0 * x0;
+      if (form.carries) want[kDim + i] = step.c_z * state_[i] + step.c_m * m[i] + step.c_x0 * x0;
     }
     ExpectNear(reference::Step(spec_, l, condition, noise_, state_), want, 1e-14, "named");
     // The program has time embeddings and constants as float32 does.
@@ -110,8 +109,7 @@ TEST_P(SamplerFormTest, JacobiansAreThoseOfCentralDifferences) {
         below[k] -= kDistance;
         const Vector a = reference::Step(spec, l, c, noise_, above);
         const Vector b = reference::Step(spec, l, c, noise_, below);
-        for (int64_t i = 0; i < size; ++i)
-          jacobian[i * size + k] = (a[i] - b[i]) / (2 * kDistance);
+        for (int64_t i = 0; i < size; ++i) jacobian[i * size + k] = (a[i] - b[i]) / (2 * kDistance);
       }
       return jacobian;
     };
@@ -128,8 +126,7 @@ TEST_P(SamplerFormTest, DerivativesByWhatASampleBringsAreThoseOfDifferences) {
   ForSteps([&](int64_t l, const Vector& condition, const Vector& of_program) {
     const auto check = [&](const auto& spec, const Vector& c, const std::string& what) {
       const Vector factors = reference::StepByNoise(spec, l, c, state_);
-      const Vector by_inputs =
-          reference::StepByInputs(spec, l, inputs_.data(), state_, noise_);
+      const Vector by_inputs = reference::StepByInputs(spec, l, inputs_.data(), state_, noise_);
       ASSERT_EQ(std::ssize(factors), kDim);
       ASSERT_EQ(by_inputs.size(), 2 * state_.size());
       for (int64_t k = 0; k < kDim; ++k) {
