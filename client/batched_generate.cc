@@ -62,20 +62,20 @@ absl::Status CheckConditioning(const v1::GetModelResponse& model, const Generati
 absl::Status CheckArrays(const v1::GetModelResponse& model, const Generation& generation,
                          int64_t steps, bool with_trajectory) {
   const int64_t n = generation.num_samples;
-  const int64_t width = model.summary().state_dim();
+  const int64_t width = model.summary().state_dim(), sample = SampleDim(model);
   absl::Status status = CheckConditioning(model, generation);
   if (generation.initial_noise != nullptr) {
-    status.Update(CheckShape(*generation.initial_noise, {n, width}, "initial_noise"));
+    status.Update(CheckShape(*generation.initial_noise, {n, sample}, "initial_noise"));
   }
   if (generation.step_noise != nullptr) {
-    status.Update(CheckShape(*generation.step_noise, {n, steps, width}, "step_noise"));
+    status.Update(CheckShape(*generation.step_noise, {n, steps, sample}, "step_noise"));
   }
   if (generation.null_conditioning != nullptr) {
     status.Update(
         CheckShape(*generation.null_conditioning, {n, model.input_dim()}, "null_conditioning"));
   }
   if (generation.initial_samples != nullptr) {
-    status.Update(CheckShape(*generation.initial_samples, {n, width}, "initial_samples"));
+    status.Update(CheckShape(*generation.initial_samples, {n, sample}, "initial_samples"));
   }
   const std::vector<int64_t> states = {n, steps + 1, width};
   if (generation.previous != nullptr) {

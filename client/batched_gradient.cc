@@ -93,7 +93,7 @@ struct Kind {
 std::vector<Kind> KindsOf(const v1::GetModelResponse& model, int64_t steps) {
   using Reply = v1::GradientResponse;
   using Result = BatchedGradientResult;
-  const int64_t dim = model.summary().state_dim();
+  const int64_t dim = SampleDim(model);
   return {{v1::GRADIENT_BY_INPUTS,
            "input_gradients",
            {model.input_dim()},

@@ -20,6 +20,11 @@ int64_t FittingBatch(double bytes_per_sample, int64_t max_batch_size) {
   return std::max<int64_t>(1, fewer ? static_cast<int64_t>(fits) : max_batch_size);
 }
 
+int64_t SampleDim(const v1::GetModelResponse& model) {
+  const int64_t state = model.summary().state_dim();
+  return state - std::clamp<int64_t>(model.summary().memory_dim(), 0, std::max<int64_t>(state, 0));
+}
+
 absl::Status CheckShape(const Array& array, const std::vector<int64_t>& expected,
                         std::string_view what) {
   if (array.shape == expected) return absl::OkStatus();

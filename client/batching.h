@@ -17,6 +17,9 @@ namespace deeppcr {
 // max_batch_size.
 int64_t FittingBatch(double bytes_per_sample, int64_t max_batch_size);
 
+// Elements of a row of noise: those of the state, without the memory of a sampler.
+int64_t SampleDim(const v1::GetModelResponse& model);
+
 // Errors: kInvalidArgument naming `what` and both shapes, if the shapes differ.
 absl::Status CheckShape(const Array& array, const std::vector<int64_t>& expected,
                         std::string_view what);

@@ -73,6 +73,7 @@ struct ModelInfo {
   int64_t input_dim = 0;
   int64_t output_dim = 0;
   int64_t state_dim = 0;
+  int64_t memory_dim = 0;  // last elements of the state that are a sampler's memory (SystemShape)
   int64_t num_layers = 0;  // L; for a diffusion model its default number of inference steps
   int32_t max_batch_size = 0;
   int32_t min_shooting_interval = 1;  // the smallest C whose workspace fits
@@ -99,6 +100,8 @@ struct ModelInfo {
   std::vector<int64_t> image_shape;  // shape of the outputs: height, width[, channels]; or empty
 
   bool generates() const { return !num_inference_steps.empty(); }
+  // Elements of the state that noise and answers without a decoder have.
+  int64_t sample_dim() const { return state_dim - memory_dim; }
 };
 
 // The options of a backward pass of num_steps steps: those that are wanted, with the interval that

@@ -117,9 +117,10 @@ class Checker {
       of_outputs.insert(of_outputs.end(), from, from + m * shape_.output_dim);
     }
     Answer answer{.inputs = std::vector<float>(n * m * shape_.input_dim),
-                  .initial = std::vector<float>(n * m * shape_.state_dim),
+                  .initial = std::vector<float>(n * m * shape_.sample_dim()),
                   .reports = std::vector<BackwardReport>(n)};
-    if (shape_.draws_noise) answer.step_noise.resize(n * m * shape_.num_steps * shape_.state_dim);
+    if (shape_.draws_noise)
+      answer.step_noise.resize(n * m * shape_.num_steps * shape_.sample_dim());
     if (shape_.has_parameter_gradients && m == 1) {
       answer.deltas.resize(n * shape_.num_steps * shape_.state_dim);
       if (shape_.has_input_layer) answer.encode_deltas.resize(n * shape_.state_dim);
@@ -148,8 +149,8 @@ class Checker {
       rows.push_back({std::span(all).subspan(part * static_cast<size_t>(b), part), size});
     };
     add(answer.inputs, shape_.input_dim);
-    add(answer.initial, shape_.state_dim);
-    add(answer.step_noise, shape_.state_dim);
+    add(answer.initial, shape_.sample_dim());
+    add(answer.step_noise, shape_.sample_dim());
     add(answer.deltas, shape_.state_dim);
     add(answer.encode_deltas, shape_.state_dim);
     return rows;

@@ -240,6 +240,7 @@ ModelInfo InfoOf(const Model& model, const Backend& backend, const Systems& syst
                  .input_dim = shape.input_dim,
                  .output_dim = shape.output_dim,
                  .state_dim = shape.state_dim,
+                 .memory_dim = shape.memory_dim,
                  .num_layers = shape.num_steps,
                  .max_batch_size = model.config.max_batch_size,
                  .min_shooting_interval = static_cast<int32_t>(resolve.min_shooting_interval),

@@ -58,7 +58,7 @@ void ControlFlags::Add(CLI::App* app, bool with_bounds) {
   add("--first_step", first_step_, "steps that are left out; needs --initial_samples", "K")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}));
   add("--initial_samples", initial_samples_path_,
-      "states that --first_step begins at [n, state_dim], or one for all", "FILE");
+      "states that --first_step begins at [n, sample_dim], or one for all", "FILE");
   if (!with_bounds) return;
   add("--lower", lower_, "lower bounds of the samples: one number, or one for each element",
       "V[,V...]")
@@ -71,8 +71,7 @@ absl::Status ControlFlags::ReadFiles(const v1::GetModelResponse& model, const st
     return InvalidArgument("null_conditioning: this model is not conditioned on vectors");
   absl::Status status =
       ReadIfNamed(null_conditioning_path_, format, model.input_dim(), &null_conditioning_);
-  status.Update(
-      ReadIfNamed(initial_samples_path_, format, model.summary().state_dim(), &initial_samples_));
+  status.Update(ReadIfNamed(initial_samples_path_, format, SampleDim(model), &initial_samples_));
   return status;
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "client/array_file.h"
 #include "client/batched_generate.h"
+#include "client/batching.h"
 #include "client/class_labels.h"
 #include "client/commands/command.h"
 #include "client/commands/control_flags.h"
@@ -73,10 +74,10 @@ void AddSampleFlags(CLI::App* app, GenerateFlags* flags) {
       ->check(CheckUnsigned);
   flags->generation.Add(app);
   flags->controls.Add(app, true);
-  AddFile(app, "--initial_noise", "standard normal noise [n, state_dim] in place of what is drawn",
+  AddFile(app, "--initial_noise", "standard normal noise [n, sample_dim] in place of what is drawn",
           &flags->initial_noise);
   AddFile(app, "--step_noise",
-          "standard normal noise of every step [n, steps, state_dim] in place of what is drawn",
+          "standard normal noise of every step [n, steps, sample_dim] in place of what is drawn",
           &flags->step_noise);
   AddFile(app, "--previous",
           "states to start from, as --trajectory wrote them (implies --initial_guess previous)",
@@ -174,14 +175,14 @@ absl::Status ReadIfNamed(const std::string& path, const std::string& format,
 
 absl::Status ReadFiles(const GenerateFlags& flags, const v1::GetModelResponse& model, int64_t steps,
                        Inputs* inputs) {
-  const int64_t width = model.summary().state_dim();
+  const int64_t width = model.summary().state_dim(), sample = SampleDim(model);
   DEEPPCR_ASSIGN_OR_RETURN(inputs->conditioning,
                            flags.generation.LoadConditioning(model, flags.format));
   inputs->controls = flags.controls;
   DEEPPCR_RETURN_IF_ERROR(inputs->controls.ReadFiles(model, flags.format));
   absl::Status status =
-      ReadIfNamed(flags.initial_noise, flags.format, {width}, &inputs->initial_noise);
-  status.Update(ReadIfNamed(flags.step_noise, flags.format, {steps, width}, &inputs->step_noise));
+      ReadIfNamed(flags.initial_noise, flags.format, {sample}, &inputs->initial_noise);
+  status.Update(ReadIfNamed(flags.step_noise, flags.format, {steps, sample}, &inputs->step_noise));
   status.Update(ReadIfNamed(flags.previous, flags.format, {steps + 1, width}, &inputs->previous));
   return status;
 }

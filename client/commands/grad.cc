@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "client/array_file.h"
 #include "client/batched_gradient.h"
+#include "client/batching.h"
 #include "client/class_labels.h"
 #include "client/commands/command.h"
 #include "client/commands/control_flags.h"
@@ -64,9 +65,9 @@ void AddSources(CLI::App* app, GradFlags* flags) {
       ->check(CheckUnsigned);
   flags->generation.Add(app);
   flags->controls.Add(app, false);
-  AddPathFlag(app, "--initial_noise", "noise [n, state_dim] in place of what is drawn",
+  AddPathFlag(app, "--initial_noise", "noise [n, sample_dim] in place of what is drawn",
               &flags->initial_noise);
-  AddPathFlag(app, "--step_noise", "noise [n, steps, state_dim] in place of what is drawn",
+  AddPathFlag(app, "--step_noise", "noise [n, steps, sample_dim] in place of what is drawn",
               &flags->step_noise);
   AddPathFlag(app, "--previous",
               "states to start the solve from, as --trajectory wrote them (implies "
@@ -261,11 +262,11 @@ absl::Status ReadCotangents(const std::string& path, const std::string& format, 
 absl::Status ReadArrays(const GradFlags& flags, const v1::GetModelResponse& model, int64_t steps,
                         Prepared* to) {
   const std::string& format = flags.inputs.format;
-  const int64_t dim = model.summary().state_dim();
+  const int64_t dim = model.summary().state_dim(), sample = SampleDim(model);
   absl::Status status = ReadOptional(flags.previous, format, {steps + 1, dim}, &to->previous);
   status.Update(ReadOptional(flags.states, format, {steps + 1, dim}, &to->states));
-  status.Update(ReadOptional(flags.initial_noise, format, {dim}, &to->initial_noise));
-  status.Update(ReadOptional(flags.step_noise, format, {steps, dim}, &to->step_noise));
+  status.Update(ReadOptional(flags.initial_noise, format, {sample}, &to->initial_noise));
+  status.Update(ReadOptional(flags.step_noise, format, {steps, sample}, &to->step_noise));
   status.Update(ReadOptional(flags.target, format, {model.output_dim()}, &to->targets));
   status.Update(ReadCotangents(flags.cotangent, format, model.output_dim(), &to->cotangents));
   status.Update(ReadCotangents(flags.final_cotangent, format, dim, &to->final_cotangents));

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/array.h"
+#include "client/batching.h"
 #include "client/client.h"
 #include "client/png.h"
 #include "client/sample_picture.h"
@@ -183,7 +184,7 @@ absl::Status Steer(const Settings& settings) {
                            Client::Create({.server = settings.server}));
   const Client& client = *owned;
   DEEPPCR_ASSIGN_OR_RETURN(const v1::GetModelResponse model, client.GetModel(settings.sampler));
-  const int64_t dim = model.summary().state_dim(), num_steps = model.num_inference_steps(0);
+  const int64_t dim = SampleDim(model), num_steps = model.num_inference_steps(0);
   std::mt19937_64 random(settings.seed);
   Noise noise = {.initial = Normals({settings.num_samples, dim}, random),
                  .steps = Normals({settings.num_samples, num_steps, dim}, random)};

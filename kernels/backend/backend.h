@@ -46,8 +46,8 @@ struct SampleInput {
   int32_t label = 0;                     // in [0, num_classes)
   uint64_t seed = 0;                     // seed of the noise
   uint64_t sample = 0;                   // index of the sample in the noise
-  const float* initial_noise = nullptr;  // [D] instead of drawn noise, or null
-  const float* step_noise = nullptr;     // [L, D] instead of drawn noise, or null
+  const float* initial_noise = nullptr;  // [sample_dim] instead of drawn noise, or null
+  const float* step_noise = nullptr;     // [L, sample_dim] instead of drawn noise, or null
 
   const CancelToken* token = nullptr;  // may be null
 };

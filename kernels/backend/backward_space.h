@@ -42,9 +42,9 @@ struct BackwardSample {
   const float* of_outputs = nullptr;
   const float* of_final = nullptr;
 
-  float* inputs = nullptr;      // [m, input_dim]
-  float* initial = nullptr;     // [m, D]: by z_0; of a diffusion model by the initial noise
-  float* step_noise = nullptr;  // [m, L, D]; of systems that draw noise
+  float* inputs = nullptr;   // [m, input_dim]
+  float* initial = nullptr;  // [m, sample_dim]: by z_0; of a diffusion model by the initial noise
+  float* step_noise = nullptr;  // [m, L, sample_dim]; of systems that draw noise
   // Dense stacks with m = 1: the cotangents of the pre-activations of all layers [L, D], of the
   // input layer and of the output layer (absent layers have none). With the states these are all
   // that the gradients of weights and biases take.

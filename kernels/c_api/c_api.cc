@@ -157,6 +157,7 @@ absl::Status DescribeModel(const deeppcr_model* model, deeppcr_model_info* to) {
   info.num_classes = of.num_classes;
   info.max_batch_size = of.max_batch_size;
   info.generates = of.generates() ? 1 : 0;
+  info.memory_dim = of.memory_dim;
   std::memcpy(to, &info, to->struct_size);
   return absl::OkStatus();
 }

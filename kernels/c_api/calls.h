@@ -111,8 +111,8 @@ inline absl::StatusOr<SampleInputs> InputsOf(const deeppcr_inputs& given, const 
                       .seed = given.seed,
                       .first_sample = given.first_sample,
                       .labels = Rows(given.class_labels, n, 1),
-                      .initial_noise = Rows(given.initial_noise, n, info.state_dim),
-                      .step_noise = Rows(given.step_noise, n, num_steps * info.state_dim),
+                      .initial_noise = Rows(given.initial_noise, n, info.sample_dim()),
+                      .step_noise = Rows(given.step_noise, n, num_steps * info.sample_dim()),
                       .initial_states = Rows(given.initial_states, n, states)};
 }
 

@@ -143,9 +143,11 @@ typedef struct deeppcr_model_info {
   int64_t num_classes;         /* 0: no class labels */
   int32_t max_batch_size;      /* largest num_samples */
   int32_t generates;           /* 1 for a diffusion model, which draws noise */
+  int64_t memory_dim; /* last elements of the state that are a sampler's memory, as of HeunDiscrete;
+                         sample_dim below is state_dim - memory_dim */
 } deeppcr_model_info;
 #define DEEPPCR_MODEL_INFO_INIT \
-  { sizeof(deeppcr_model_info), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(deeppcr_model_info), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 deeppcr_status deeppcr_model_describe(const deeppcr_model* model, deeppcr_model_info* info);
 
 /* Name of the i-th solver that the model accepts, "auto" included; NULL behind the last one. */
@@ -200,8 +202,8 @@ typedef struct deeppcr_inputs {
   uint64_t seed;
   uint64_t first_sample;
   const int32_t* class_labels; /* [n] in [0, num_classes); NULL if there are none */
-  const float* initial_noise;  /* [n, D], or NULL */
-  const float* step_noise;     /* [n, L, D], or NULL */
+  const float* initial_noise;  /* [n, sample_dim], or NULL */
+  const float* step_noise;     /* [n, L, sample_dim], or NULL */
 } deeppcr_inputs;
 #define DEEPPCR_INPUTS_INIT \
   { sizeof(deeppcr_inputs), 0, NULL, NULL, 0, 0, NULL, NULL, NULL }
@@ -283,8 +285,8 @@ typedef struct deeppcr_cotangents {
 typedef struct deeppcr_gradients {
   size_t struct_size;
   float* inputs;            /* [n, m, input_dim]: by the inputs, or the conditioning vector */
-  float* initial_states;    /* [n, m, D]: by z_0; of a diffusion model by the initial noise */
-  float* step_noise;        /* [n, m, L, D]: by the noise of the steps; diffusion models only */
+  float* initial_states;    /* [n, m, sample_dim]: by z_0, of diffusion by its noise */
+  float* step_noise;        /* [n, m, L, sample_dim]: by the noise of the steps; diffusion only */
   double seconds;           /* receives what the engine took */
   int64_t dependent_stages; /* receives the number of steps that had to wait for one another */
   /* [n], or NULL: about how far the gradients of a sample are from those along the exact states,

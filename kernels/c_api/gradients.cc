@@ -123,8 +123,8 @@ absl::Status GoBack(const deeppcr_model* model, const deeppcr_backward_options* 
                     .of_outputs = Rows(back.of_outputs, rows, info.output_dim),
                     .of_final = Rows(back.of_final_states, rows, dim),
                     .inputs = Rows(to.inputs, rows, info.input_dim),
-                    .initial = Rows(to.initial_states, rows, dim),
-                    .step_noise = Rows(to.step_noise, rows, num_steps * dim),
+                    .initial = Rows(to.initial_states, rows, info.sample_dim()),
+                    .step_noise = Rows(to.step_noise, rows, num_steps * info.sample_dim()),
                     .reports = reports,
                     .token = token.get()};
   const auto start = std::chrono::steady_clock::now();

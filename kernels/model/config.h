@@ -31,7 +31,7 @@ struct ModelConfig {
   std::string model_type;  // a name of ModelFamilies()
   int64_t input_dim = 0;   // conditioning_dim for diffusion
   int64_t output_dim = 0;
-  int64_t state_dim = 0;   // D
+  int64_t state_dim = 0;   // D; of a sampler that carries a memory: without it
   int64_t num_layers = 0;  // L; 0 for diffusion, see num_inference_steps
   Activation activation = Activation::kIdentity;
   double residual_scale = 1.0;  // s; finite and not 0, also as float32; 1 where the family has none
@@ -62,6 +62,8 @@ struct ModelConfig {
   bool use_clipped_model_output = false;
   bool diffusers_compatible = false;
   std::vector<int64_t> image_shape;  // height, width and maybe channels; or empty
+  // Of scheduler_config.json, not of config.json: the denoiser's output is [m, v], of 2 D.
+  bool learned_variance = false;
 
   bool operator==(const ModelConfig&) const = default;
 };

@@ -19,6 +19,7 @@
 #include "kernels/program/lower_onnx.h"
 #include "kernels/program/onnx_graph.h"
 #include "kernels/program/optimize.h"
+#include "kernels/program/sampler_step.h"
 
 namespace deeppcr {
 namespace {
@@ -81,17 +82,20 @@ absl::Status CheckIntegerTimes(std::span<const ReverseStep> steps) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSizes(const ModelConfig& config, const ProgramBuilder& builder,
-                        ValueId prediction) {
+// `z` is the state without a sampler's memory.
+absl::Status CheckSizes(const ModelConfig& config, const SamplerForm& form,
+                        const ProgramBuilder& builder, ValueId z, ValueId prediction) {
   const program::Program& made = builder.program();
   const auto size = [&](ValueId id) { return id == program::kNoValue ? 0 : builder.at(id).size; };
-  if (size(made.state) != config.state_dim)
-    return InvalidArgument("the state has ", size(made.state), " elements; config.json: state_dim ",
+  if (size(z) != config.state_dim)
+    return InvalidArgument("the state has ", size(z), " elements; config.json: state_dim ",
                            config.state_dim);
-  if (size(prediction) != config.state_dim)
+  if (const int64_t expected = program::PredictionSize(config.state_dim, form);
+      size(prediction) != expected)
     return InvalidArgument("the output has ", size(prediction), " elements for a state of ",
-                           config.state_dim,
-                           " (a denoiser that also predicts a variance is not taken)");
+                           config.state_dim, ", expected ", expected,
+                           " (a variance follows the prediction with the variance_type learned or "
+                           "learned_range of DDPMScheduler, and only with these)");
   if ((builder.at(prediction).depends & program::kOnState) == 0)
     return InvalidArgument("the output does not depend on the state");
   if (size(made.condition) != config.conditioning_dim)
@@ -104,15 +108,16 @@ double CostOf(const program::Program& program, uint8_t depends) {
   return program::CostsOf(program).by_class[program::ClassOf(depends)];
 }
 
-absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGraph& graph,
-                                         std::string* listing) {
-  DEEPPCR_ASSIGN_OR_RETURN(const OnnxInputs inputs, InputsOf(config, graph));
+absl::StatusOr<program::Program> Compile(const ModelConfig& config, const SamplerForm& form,
+                                         const OnnxGraph& graph, std::string* listing) {
+  DEEPPCR_ASSIGN_OR_RETURN(OnnxInputs inputs, InputsOf(config, graph));
+  inputs.carries = form.carries;
   ProgramBuilder builder;
   DEEPPCR_ASSIGN_OR_RETURN(const ValueId prediction, LowerOnnx(graph, inputs, builder));
-  DEEPPCR_RETURN_IF_ERROR(CheckSizes(config, builder, prediction));
-  DEEPPCR_ASSIGN_OR_RETURN(const ValueId next,
-                           builder.AddReverseStep(builder.program().state, prediction));
-  DEEPPCR_ASSIGN_OR_RETURN(const program::Program written, builder.Finish(next, prediction));
+  DEEPPCR_ASSIGN_OR_RETURN(const ValueId z, program::SamplerStateOf(builder, form.carries));
+  DEEPPCR_RETURN_IF_ERROR(CheckSizes(config, form, builder, z, prediction));
+  DEEPPCR_ASSIGN_OR_RETURN(const program::Program written,
+                           program::FinishSampler(builder, z, prediction, form));
   DEEPPCR_ASSIGN_OR_RETURN(program::Program optimized, program::Optimize(written));
   if (listing != nullptr) *listing = Describe(optimized, &written);
   return optimized;
@@ -129,7 +134,8 @@ absl::Status LoadDenoiserProgram(const std::string& directory, const ModelLimits
       bytes, directory,
       {.max_external_bytes = limits.max_weights_bytes - static_cast<int64_t>(bytes.size())});
   DEEPPCR_RETURN_IF_ERROR(WithContext(graph.status(), kDenoiserFile));
-  absl::StatusOr<program::Program> compiled = Compile(model.config, *graph, limits.listing);
+  absl::StatusOr<program::Program> compiled =
+      Compile(model.config, model.diffusion.form, *graph, limits.listing);
   DEEPPCR_RETURN_IF_ERROR(WithContext(compiled.status(), kDenoiserFile));
   DEEPPCR_ASSIGN_OR_RETURN(model.weights_sha256, program::Fingerprint(*compiled));
   model.diffusion.integer_time = HasIntegerTime(model.config, *graph);
@@ -143,6 +149,7 @@ DiffusionProgramSpec ProgramSpecOver(const Model& model, const StepTables& table
           .steps = tables.steps,
           .clip_range = tables.clip_range,
           .initial_scale = tables.initial_scale,
+          .form = tables.form,
           .program = &program,
           .step_weights = program::StepWeights(program),
           .condition_dim = model.config.conditioning_dim,

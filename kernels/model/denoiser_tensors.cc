@@ -15,6 +15,7 @@ using Config = ModelConfig;
 using Storage = DiffusionStorage;
 
 constexpr TensorExtent kD = {"D", &Config::state_dim};
+constexpr TensorExtent kOutput = {"D", &Config::state_dim, 1, /*with_variance=*/true};
 constexpr TensorExtent kE = {"E", &Config::time_embedding_dim};
 constexpr TensorExtent kH = {"H", &Config::hidden_dim};
 constexpr TensorExtent k2H = {"H", &Config::hidden_dim, 2};
@@ -51,11 +52,13 @@ constexpr std::array<TensorRow, 13> kRows = {{
      &Storage::modulation, "shift, scale, gate"},
     {"final_layer.adaLN_modulation.1", k2H, kH, true, "`adaln_mlp`", IsAdaLn, &Storage::modulation,
      "shift, scale"},
-    {"final_layer.linear", kD, kH, true, "always", Always, &Storage::output, ""},
+    {"final_layer.linear", kOutput, kH, true, "always", Always, &Storage::output,
+     "with a learned variance [2D, H]: m, v"},
 }};
 
 int64_t ValueOf(const TensorExtent& extent, const ModelConfig& config) {
-  return extent.factor * config.*extent.key;
+  const int64_t heads = extent.with_variance && config.learned_variance ? 2 : 1;
+  return heads * extent.factor * config.*extent.key;
 }
 
 TensorReader::Shape WeightShape(const TensorRow& row, const ModelConfig& config) {

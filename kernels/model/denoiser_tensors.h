@@ -24,6 +24,7 @@ struct TensorExtent {
   std::string_view symbol;
   int64_t ModelConfig::*key;
   int64_t factor = 1;
+  bool with_variance = false;  // twice that where the variance is learned
 };
 
 // `count` layers of `rows` outputs with `cols` parameters each, the bias included.

@@ -23,6 +23,7 @@
 #include "kernels/program/guidance.h"
 #include "kernels/program/known_elements.h"
 #include "kernels/program/optimize.h"
+#include "kernels/program/sampler_step.h"
 
 namespace deeppcr {
 namespace {
@@ -69,18 +70,19 @@ absl::Status ReadDecoder(TensorReader& reader, const ModelConfig& config,
 DenoiserSpec DenoiserOver(const ModelConfig& config, const DiffusionStorage& storage) {
   const int64_t H = config.hidden_dim;
   const int64_t D = config.state_dim;
-  DenoiserSpec denoiser{.kind = config.denoiser,
-                        .hidden_dim = H,
-                        .num_blocks = config.num_blocks,
-                        .activation = config.activation,
-                        .input = DenseOver(H, D, storage.input),
-                        .output = DenseOver(D, H, storage.output),
-                        .first_weight = storage.first.weight,
-                        .first_bias = storage.first.bias,
-                        .second_weight = storage.second.weight,
-                        .second_bias = storage.second.bias,
-                        .norm_weight = storage.norm.weight,
-                        .norm_bias = storage.norm.bias};
+  DenoiserSpec denoiser{
+      .kind = config.denoiser,
+      .hidden_dim = H,
+      .num_blocks = config.num_blocks,
+      .activation = config.activation,
+      .input = DenseOver(H, D, storage.input),
+      .output = DenseOver(program::PredictionSize(D, storage.form), H, storage.output),
+      .first_weight = storage.first.weight,
+      .first_bias = storage.first.bias,
+      .second_weight = storage.second.weight,
+      .second_bias = storage.second.bias,
+      .norm_weight = storage.norm.weight,
+      .norm_bias = storage.norm.bias};
   denoiser.modulation = DenseOver(denoiser.modulation_dim(), H, storage.modulation);
   return denoiser;
 }
@@ -93,6 +95,7 @@ DiffusionSpec SpecOver(const Model& model, const StepTables& tables) {
                      .steps = tables.steps,
                      .clip_range = tables.clip_range,
                      .initial_scale = tables.initial_scale,
+                     .form = tables.form,
                      .denoiser = DenoiserOver(config, storage),
                      .time_embedding = tables.time_embedding,
                      .num_classes = config.num_classes,
@@ -113,7 +116,8 @@ absl::StatusOr<StepTables> ScheduledSteps(const Model& model, int64_t num_infere
   DEEPPCR_ASSIGN_OR_RETURN(ReverseProcess process, BuildReverseProcess(model.scheduler, options));
   return StepTables{.steps = std::move(process.steps),
                     .clip_range = process.clip_range,
-                    .initial_scale = static_cast<float>(process.initial_scale)};
+                    .initial_scale = static_cast<float>(process.initial_scale),
+                    .form = process.form};
 }
 
 // Tables without the time embedding.
@@ -130,12 +134,10 @@ absl::StatusOr<StepTables> ReverseStepsOf(const Model& model, int64_t num_infere
 // The largest number of steps that a request may choose: that of the step table, if there is one.
 int64_t MostSteps(const Model& model, const ModelLimits& limits, int64_t bytes_per_step) {
   if (model.diffusion.step_table.has_value()) return std::ssize(model.diffusion.step_table->steps);
-  const bool lcm = model.scheduler.scheduler_class == SchedulerClass::kLcm;
-  return std::min(
-      {lcm ? model.scheduler.original_inference_steps : model.scheduler.num_train_timesteps,
-       model.config.denoiser_program ? MaxProgramStepsOnDemand(model)
-                                     : MaxStepsOnDemand(model.config),
-       limits.max_weights_bytes / bytes_per_step});
+  return std::min({MostInferenceSteps(model.scheduler),
+                   model.config.denoiser_program ? MaxProgramStepsOnDemand(model)
+                                                 : MaxStepsOnDemand(model.config),
+                   limits.max_weights_bytes / bytes_per_step});
 }
 
 // What a system on demand has for itself.
@@ -155,6 +157,9 @@ absl::Status CheckKey(const Model& model, const SystemKey& key) {
                            kStepTableFile, ", got ", key.num_steps);
   if (key.first_step < 0 || key.first_step >= key.num_steps)
     return InvalidArgument("first_step: expected an integer in [0, ", key.num_steps - 1, "], got ",
+                           key.first_step);
+  if (key.first_step > 0 && model.diffusion.form.carries)
+    return InvalidArgument("first_step: expected 0, as the sampler remembers steps before, got ",
                            key.first_step);
   if (!key.guided) return absl::OkStatus();
   const ModelConfig& config = model.config;

@@ -11,6 +11,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/model/registry.h"
+#include "kernels/model/reverse_process.h"
 #include "kernels/model/step_table.h"
 
 namespace deeppcr {
@@ -55,35 +56,43 @@ absl::Status RefuseScheduler(const std::string& directory, const Model& model) {
                          model.config.model_type);
 }
 
-absl::Status ReadStepTable(const std::string& directory, const ModelLimits& limits,
-                           const ModelFamily& family, Model& model) {
+absl::Status ReadStepTable(const std::string& directory, const ModelLimits& limits, Model& model) {
   DEEPPCR_ASSIGN_OR_RETURN(model.scheduler_file,
                            ReadFile(PathOf(directory, kStepTableFile), limits.max_weights_bytes));
   absl::StatusOr<StepTables> table = ParseStepTable(model.scheduler_file);
   DEEPPCR_RETURN_IF_ERROR(WithContext(table.status(), kStepTableFile));
   if (IsThere(directory, kSchedulerFile))
     return InvalidArgument(kSchedulerFile, ": expected no such file beside ", kStepTableFile);
+  model.diffusion.form = table->form;
   model.diffusion.step_table = *std::move(table);
-  return WithContext(family.load_scheduler(limits, model),
-                     StrCat(kStepTableFile, " with ", kConfigFile));
+  return absl::OkStatus();
 }
 
 absl::Status ReadScheduler(const std::string& directory, const ModelLimits& limits,
                            const ModelFamily& family, Model& model) {
   if (family.load_scheduler == nullptr) return RefuseScheduler(directory, model);
-  if (IsThere(directory, kStepTableFile)) return ReadStepTable(directory, limits, family, model);
+  if (IsThere(directory, kStepTableFile)) return ReadStepTable(directory, limits, model);
   DEEPPCR_ASSIGN_OR_RETURN(model.scheduler_file,
                            ReadFile(PathOf(directory, kSchedulerFile), limits.max_config_bytes));
   absl::StatusOr<SchedulerConfig> scheduler = ParseSchedulerConfig(model.scheduler_file);
   DEEPPCR_RETURN_IF_ERROR(WithContext(scheduler.status(), kSchedulerFile));
   model.scheduler = *std::move(scheduler);
+  model.diffusion.form = FormOf(model.scheduler);
+  model.config.learned_variance = model.diffusion.form.noise_scale != NoiseScale::kFixed;
   for (const std::string& key : model.scheduler.ignored_keys) {
     if (limits.notes == nullptr) break;
     limits.notes->push_back(StrCat(kSchedulerFile, ": ", key, " has no effect, as ",
                                    NameOf(model.scheduler.scheduler_class), " has no such key"));
   }
-  return WithContext(family.load_scheduler(limits, model),
-                     StrCat(kSchedulerFile, " with ", kConfigFile));
+  return absl::OkStatus();
+}
+
+// Makes what follows from the scheduler that was read.
+absl::Status LoadScheduler(const ModelLimits& limits, const ModelFamily& family, Model& model) {
+  if (family.load_scheduler == nullptr) return absl::OkStatus();
+  const std::string_view file =
+      model.diffusion.step_table.has_value() ? kStepTableFile : kSchedulerFile;
+  return WithContext(family.load_scheduler(limits, model), StrCat(file, " with ", kConfigFile));
 }
 
 bool HasProgram(const Model& model) {
@@ -188,9 +197,11 @@ absl::StatusOr<Model> ReadModel(const std::string& directory, const ModelLimits&
   if (family == nullptr) {
     return Internal("no family \"", model.config.model_type, "\" for an accepted model_type");
   }
+  // The program is compiled for the scheduler, whose steps are made with the program.
+  DEEPPCR_RETURN_IF_ERROR(ReadScheduler(directory, limits, *family, model));
   if (family->load_program != nullptr)
     DEEPPCR_RETURN_IF_ERROR(family->load_program(directory, limits, model));
-  DEEPPCR_RETURN_IF_ERROR(ReadScheduler(directory, limits, *family, model));
+  DEEPPCR_RETURN_IF_ERROR(LoadScheduler(limits, *family, model));
   DEEPPCR_RETURN_IF_ERROR(ReadWeights(directory, limits, *family, model));
   DEEPPCR_RETURN_IF_ERROR(ReadCalibration(directory, limits, model));
   return model;
@@ -211,11 +222,13 @@ class FilesCheck {
     const bool known = Note(kConfigFile, [&] { return ReadConfig(directory_, limits_, model_); });
     if (!known) return std::move(report_);
     const ModelFamily* family = FindModelFamily(model_.config.model_type);
+    const bool scheduled =
+        Note("", [&] { return ReadScheduler(directory_, limits_, *family, model_); });
     if (family->load_program != nullptr &&
         !Note("", [&] { return family->load_program(directory_, limits_, model_); }))
       return std::move(report_);
     // The names of tensors do not depend on the scheduler.
-    if (!Note("", [&] { return ReadScheduler(directory_, limits_, *family, model_); }))
+    if (!scheduled || !Note("", [&] { return LoadScheduler(limits_, *family, model_); }))
       model_.diffusion.tables.resize(model_.config.num_inference_steps.size());
     Note(kWeightsFile, [&] { return ReadWeights(directory_, limits_, *family, model_); });
     Note("", [&] { return ReadCalibration(directory_, limits_, model_); });

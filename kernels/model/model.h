@@ -39,9 +39,10 @@ struct ModelLimits {
 
 // Tables of a diffusion model for one number of inference steps L.
 struct StepTables {
-  std::vector<ReverseStep> steps;      // [L]
-  double clip_range = 0;               // above 0; infinity if samples are not clipped
-  float initial_scale = 1.0F;          // of the noise that z_0 is
+  std::vector<ReverseStep> steps;  // [L]
+  double clip_range = 0;           // above 0; infinity if samples are not clipped
+  float initial_scale = 1.0F;      // of the noise that z_0 is
+  SamplerForm form;
   std::vector<double> time_embedding;  // [L, H]
 };
 
@@ -59,6 +60,7 @@ struct DiffusionStorage {
   std::vector<DenseSpec> decoder;                   // over decoder_layers
   std::vector<StepTables> tables;                   // one per entry of num_inference_steps
   std::optional<StepTables> step_table;             // of step_table.safetensors
+  SamplerForm form;                                 // of the step table or the scheduler
   std::unique_ptr<const program::Program> program;  // of denoiser.onnx; null: a named denoiser
   bool integer_time = false;                        // the time input of denoiser.onnx is an integer
 };

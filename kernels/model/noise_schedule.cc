@@ -10,21 +10,24 @@
 namespace deeppcr {
 namespace {
 
-constexpr double kMaxCosineBeta = 0.999;
+constexpr double kMaxBeta = 0.999;
 
-// Nichol and Dhariwal 2021, equation 17; diffusers' betas_for_alpha_bar.
-std::vector<double> CosineBetas(int64_t num_train_timesteps) {
-  const auto alpha_bar = [](double time) {
-    const double cosine = std::cos((time + 0.008) / 1.008 * std::numbers::pi / 2.0);
-    return cosine * cosine;
-  };
+// Nichol and Dhariwal 2021, equation 17.
+double CosineAlphaBar(double time) {
+  const double cosine = std::cos((time + 0.008) / 1.008 * std::numbers::pi / 2.0);
+  return cosine * cosine;
+}
+double ExponentialAlphaBar(double time) { return std::exp(-12.0 * time); }
+
+// diffusers' betas_for_alpha_bar.
+std::vector<double> BetasFor(double (*alpha_bar)(double), int64_t num_train_timesteps) {
   const double count = static_cast<double>(num_train_timesteps);
   std::vector<double> betas;
   betas.reserve(static_cast<size_t>(num_train_timesteps));
   for (int64_t i = 0; i < num_train_timesteps; ++i) {
     const double now = alpha_bar(static_cast<double>(i) / count);
     const double next = alpha_bar(static_cast<double>(i + 1) / count);
-    betas.push_back(std::min(1.0 - next / now, kMaxCosineBeta));
+    betas.push_back(std::min(1.0 - next / now, kMaxBeta));
   }
   return betas;
 }
@@ -53,7 +56,9 @@ std::vector<double> ScheduledBetas(const SchedulerConfig& config) {
     case BetaSchedule::kScaledLinear:
       return ScaledLinearBetas(config);
     case BetaSchedule::kSquaredcosCapV2:
-      return CosineBetas(config.num_train_timesteps);
+      return BetasFor(&CosineAlphaBar, config.num_train_timesteps);
+    case BetaSchedule::kExp:
+      return BetasFor(&ExponentialAlphaBar, config.num_train_timesteps);
     case BetaSchedule::kSigmoid:
       return SigmoidBetas(config);
   }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "kernels/base/status_context.h"
@@ -124,8 +125,26 @@ class StepBuilder {
     step.z_x0 = std::sqrt(products.prev) * beta / (1.0 - products.now);
     step.z_z = std::sqrt(alpha) * noise_share;
     if (step.timestep == 0) return;
-    const bool small = config_.variance_type == VarianceType::kFixedSmall;
-    step.sigma = std::sqrt(small ? std::max(noise_share * beta, kMinVariance) : beta);
+    SetNoise(std::max(noise_share * beta, kMinVariance), beta, step);
+  }
+
+  // Of the variances of fixed_small and fixed_large.
+  void SetNoise(double small, double large, ReverseStep& step) const {
+    switch (config_.variance_type) {
+      case VarianceType::kFixedSmall:
+        step.sigma = std::sqrt(small);
+        break;
+      case VarianceType::kFixedLarge:
+        step.sigma = std::sqrt(large);
+        break;
+      case VarianceType::kLearned:
+        step.sigma = 1.0;
+        break;
+      case VarianceType::kLearnedRange:
+        step.sigma = std::exp(0.25 * (std::log(large) + std::log(small)));
+        step.sigma_v = 0.25 * (std::log(large) - std::log(small));
+        break;
+    }
   }
 
   void SetDdim(const Products& products, ReverseStep& step) const {
@@ -167,7 +186,8 @@ class StepBuilder {
 
   // The backends hold float32: a product that nearly underflows must not become an infinity there.
   static absl::Status CheckFinite(const ReverseStep& step, const Products& products) {
-    for (const double value : {step.x0_z, step.x0_m, step.z_z, step.z_m, step.z_x0, step.sigma}) {
+    for (const double value :
+         {step.x0_z, step.x0_m, step.z_z, step.z_m, step.z_x0, step.sigma, step.sigma_v}) {
       if (std::abs(value) <= std::numeric_limits<float>::max()) continue;
       return InvalidArgument("betas: expected coefficients that are finite as float32, got ", value,
                              " at timestep ", step.timestep, ", where alphas_cumprod is ",
@@ -193,11 +213,15 @@ bool HasFiniteSigmas(SchedulerClass scheduler_class) {
          scheduler_class == SchedulerClass::kDpmSolverMultistep;
 }
 
+bool Clips(SchedulerClass scheduler_class) {
+  return scheduler_class == SchedulerClass::kDdpm || scheduler_class == SchedulerClass::kDdim ||
+         scheduler_class == SchedulerClass::kLcm || scheduler_class == SchedulerClass::kHeun;
+}
+
 absl::StatusOr<ReverseProcess> Schedule(const SchedulerConfig& config) {
   ReverseProcess process;
-  const bool clips = config.clip_sample && (config.scheduler_class == SchedulerClass::kDdpm ||
-                                            config.scheduler_class == SchedulerClass::kDdim ||
-                                            config.scheduler_class == SchedulerClass::kLcm);
+  process.form = FormOf(config);
+  const bool clips = config.clip_sample && Clips(config.scheduler_class);
   process.clip_range = clips ? config.clip_sample_range : std::numeric_limits<double>::infinity();
   if (!HasBetas(config.scheduler_class)) return process;
   DEEPPCR_ASSIGN_OR_RETURN(process.betas, Betas(config));
@@ -243,11 +267,36 @@ absl::StatusOr<SamplerSteps> StepsOf(const SchedulerConfig& config,
       return FlowMatchSteps(config, n);
     case SchedulerClass::kEdmEuler:
       return EdmEulerSteps(config, n);
+    case SchedulerClass::kHeun:
+      return HeunSteps(config, alphas_cumprod, n);
   }
   return Internal("a scheduler without steps");
 }
 
 }  // namespace
+
+int64_t MostInferenceSteps(const SchedulerConfig& config) {
+  switch (config.scheduler_class) {
+    case SchedulerClass::kLcm:
+      return config.original_inference_steps;
+    case SchedulerClass::kHeun:
+      return 2 * config.num_train_timesteps - 1;
+    default:
+      return config.num_train_timesteps;
+  }
+}
+
+SamplerForm FormOf(const SchedulerConfig& config) {
+  SamplerForm form;
+  form.carries =
+      config.scheduler_class == SchedulerClass::kHeun ||
+      (config.scheduler_class == SchedulerClass::kDpmSolverMultistep && config.solver_order == 2);
+  if (config.scheduler_class != SchedulerClass::kDdpm) return form;
+  if (config.variance_type == VarianceType::kLearned) form.noise_scale = NoiseScale::kLearned;
+  if (config.variance_type == VarianceType::kLearnedRange)
+    form.noise_scale = NoiseScale::kLearnedRange;
+  return form;
+}
 
 absl::Status CheckSteps(std::span<const ReverseStep> steps, double initial_scale) {
   const auto fits = [](double value) {
@@ -264,12 +313,19 @@ absl::Status CheckSteps(std::span<const ReverseStep> steps, double initial_scale
                                         {"z_m", step.z_m},
                                         {"z_x0", step.z_x0},
                                         {"sigma", step.sigma},
+                                        {"z_c", step.z_c},
+                                        {"c_z", step.c_z},
+                                        {"c_m", step.c_m},
+                                        {"c_x0", step.c_x0},
                                         {"time", step.timestep}})
       if (!fits(value)) return expected("a number that is finite as float32", i, column, value);
     // Of a guess that holds x0.
-    if (const double by_x0 = step.x0_m == 0.0 ? 0.0 : step.z_m / step.x0_m;
-        !fits(by_x0) || !fits(step.z_z - by_x0 * step.x0_z))
-      return expected("a quotient that is finite as float32", i, "z_m / x0_m", by_x0);
+    for (const auto& [quotient, of_z, of_m] :
+         {std::tuple{"z_m / x0_m", step.z_z, step.z_m}, {"c_m / x0_m", step.c_z, step.c_m}}) {
+      const double by_x0 = step.x0_m == 0.0 ? 0.0 : of_m / step.x0_m;
+      if (!fits(by_x0) || !fits(of_z - by_x0 * step.x0_z))
+        return expected("a quotient that is finite as float32", i, quotient, by_x0);
+    }
     if (step.sigma < 0.0) return expected("a number of at least 0", i, "sigma", step.sigma);
   }
   if (fits(initial_scale) && static_cast<float>(initial_scale) > 0.0F) return absl::OkStatus();

@@ -4,10 +4,11 @@
 
 // The reverse process of a diffusion model: its timesteps, and the effect of one step on a state z
 // given the model's output m at (z, timestep) and standard normal noise. A step acts on every
-// element of a sample by itself; only the denoiser couples the elements:
+// element of a sample by itself; only the denoiser couples the elements
+// (kernels/problem/reverse_step.h):
 //
 //   x0 = clip(x0_z z + x0_m m, +-clip_range)
-//   z' = z_z z + z_m m + z_x0 x0 + sigma noise
+//   z' = z_z z + z_m m + z_x0 x0 + z_c c + sigma noise
 //
 // Sources: Ho et al. 2020 (DDPM, arXiv 2006.11239), Song et al. 2021 (DDIM, arXiv 2010.02502),
 // Salimans and Ho 2022 (v_prediction, arXiv 2202.00512), Lin et al. 2023 (spacings and zero SNR,
@@ -24,8 +25,14 @@
 // DDPM (Ho et al., equations 6 and 7, between any two timesteps): beta = 1 - a/p,
 //   z_x0 = sqrt(p) beta / (1-a),  z_z = sqrt(a/p) (1-p) / (1-a),  z_m = 0,
 //   sigma^2 = max((1-p) / (1-a) beta, 1e-20) with fixed_small, beta with fixed_large; 0 at
-//   timestep 0. So noise is drawn in the last step too where the last timestep is not 0
-//   (steps_offset, trailing with few training steps per step): as diffusers does.
+//   timestep 0; with learned and learned_range see below. So noise is drawn in the last step too
+//   where the last timestep is not 0 (steps_offset, trailing with few training steps per step): as
+//   diffusers does.
+//
+// With a learned variance (Nichol and Dhariwal 2021, arXiv 2102.09672, equation 15) the network's
+// output is [m, v]: learned: sigma sqrt(v), sigma = 1, where diffusers has NaN for v < 0, here v is
+// 1e-20 at least; learned_range: sigma e^(sigma_v v), between the logarithms of the two variances,
+// sigma = (small large)^1/4, sigma_v = log(large / small) / 4. Clips are of m's x0.
 //
 // DDIM (Song et al., equations 12 and 16): sigma^2 = eta^2 (1-p) / (1-a) (1 - a/p),
 //   direction = sqrt(1 - p - sigma^2),  z_x0 = sqrt(p),
@@ -52,7 +59,7 @@
 namespace deeppcr {
 
 struct ReverseProcessOptions {
-  int64_t num_inference_steps = 0;  // n, in [1, num_train_timesteps]
+  int64_t num_inference_steps = 0;  // n, in [1, MostInferenceSteps]
   double eta = 0.0;                 // in [0, 1]; 0 for all but DDIM, which have no eta
 
   // DDIM: whether eps is computed again from the clipped x0; false for other classes.
@@ -71,7 +78,14 @@ struct ReverseProcess {
   std::vector<ReverseStep> steps;      // [n]
   double clip_range = 0.0;             // above 0; infinity if samples are not clipped
   double initial_scale = 1.0;          // of the noise that z_0 is; finite as float32, above 0
+  SamplerForm form;
 };
+
+// The largest number of inference steps of a scheduler.
+int64_t MostInferenceSteps(const SchedulerConfig& config);
+
+// What a scheduler's steps keep and take, whatever their number.
+SamplerForm FormOf(const SchedulerConfig& config);
 
 // Checks the coefficients of steps that come from a file: finite as float32, sigma not negative.
 // Errors: kInvalidArgument naming step and column, or initial_scale. Thread-safe.

@@ -6,126 +6,11 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/model/affine_step.h"
 #include "kernels/model/sigma_schedule.h"
 #include "kernels/model/timesteps.h"
 
 namespace deeppcr {
-namespace {
-
-// a x + b m.
-struct Affine {
-  double x = 0.0, m = 0.0;
-};
-
-// The sample after a step as an Affine and the factor of the noise, and the denoised sample.
-struct PlainStep {
-  Affine denoised, next;
-  double noise = 0.0;
-};
-
-// A step on x as a step on the scaled state: `scale` is c, `next_scale` c' of the header.
-ReverseStep Scaled(const PlainStep& plain, double scale, double next_scale) {
-  return {.x0_z = plain.denoised.x / scale,
-          .x0_m = plain.denoised.m,
-          .z_z = next_scale * plain.next.x / scale,
-          .z_m = next_scale * plain.next.m,
-          .sigma = next_scale * plain.noise};
-}
-
-// Euler's step from sigma to `next` along the derivative (x - denoised) / sigma.
-Affine EulerStep(const Affine& denoised, double sigma, double next) {
-  const double share = (next - sigma) / sigma;
-  return {.x = 1.0 + (1.0 - denoised.x) * share, .m = -denoised.m * share};
-}
-
-void SetTimes(const std::vector<double>& times, std::vector<ReverseStep>& steps) {
-  for (size_t i = 0; i < steps.size(); ++i) {
-    steps[i].timestep = times[i];
-    steps[i].prev_timestep = i + 1 < steps.size() ? times[i + 1] : -1.0;
-  }
-}
-
-Affine EulerDenoised(PredictionType type, double sigma) {
-  switch (type) {
-    case PredictionType::kSample:
-      return {.x = 0.0, .m = 1.0};
-    case PredictionType::kVPrediction:
-      return {.x = 1.0 / (sigma * sigma + 1.0), .m = -sigma / std::sqrt(sigma * sigma + 1.0)};
-    default:
-      return {.x = 1.0, .m = -sigma};
-  }
-}
-
-// The denoised sample from the state and the prediction, at alpha and s of the header.
-Affine DpmDenoised(PredictionType type, double alpha, double s, double sigma) {
-  switch (type) {
-    case PredictionType::kSample:
-      return {.x = 0.0, .m = 1.0};
-    case PredictionType::kVPrediction:
-      return {.x = alpha, .m = -s};
-    case PredictionType::kFlowPrediction:
-      return {.x = 1.0, .m = -sigma};
-    default:
-      return {.x = 1.0 / alpha, .m = -s / alpha};
-  }
-}
-
-Affine DpmNoise(PredictionType type, double alpha, double s) {
-  switch (type) {
-    case PredictionType::kSample:
-      return {.x = 1.0 / s, .m = -alpha / s};
-    case PredictionType::kVPrediction:
-      return {.x = s, .m = alpha};
-    default:
-      return {.x = 0.0, .m = 1.0};
-  }
-}
-
-struct DpmLevel {
-  double alpha, s, sigma;
-};
-
-DpmLevel LevelOf(const SchedulerConfig& config, double sigma) {
-  if (config.use_flow_sigmas) return {1.0 - sigma, sigma, sigma};
-  const double alpha = 1.0 / std::sqrt(sigma * sigma + 1.0);
-  return {alpha, sigma * alpha, sigma};
-}
-
-PlainStep DpmStep(const SchedulerConfig& config, const DpmLevel& from, const DpmLevel& to) {
-  const PredictionType type = config.prediction_type;
-  PlainStep step;
-  step.denoised = DpmDenoised(type, from.alpha, from.s, from.sigma);
-  const Affine eps = DpmNoise(type, from.alpha, from.s);
-  // e^-h, 0 after the last step of sigma 0.
-  const double decay = (to.s / to.alpha) * (from.alpha / from.s);
-  double keep = 0.0, of_denoised = 0.0, of_eps = 0.0;
-  switch (config.algorithm_type) {
-    case DpmAlgorithm::kDpmPlusPlus:
-      keep = to.s / from.s;
-      of_denoised = to.alpha * (1.0 - decay);
-      break;
-    case DpmAlgorithm::kSdeDpmPlusPlus:
-      keep = to.s / from.s * decay;
-      of_denoised = to.alpha * (1.0 - decay * decay);
-      step.noise = to.s * std::sqrt(1.0 - decay * decay);
-      break;
-    case DpmAlgorithm::kDpm:
-      keep = to.alpha / from.alpha;
-      of_eps = -to.s * (1.0 / decay - 1.0);
-      break;
-    case DpmAlgorithm::kSdeDpm:
-      keep = to.alpha / from.alpha;
-      of_eps = -2.0 * to.s * (1.0 / decay - 1.0);
-      step.noise = to.s * std::sqrt(1.0 / (decay * decay) - 1.0);
-      break;
-  }
-  step.next = {.x = keep + of_denoised * step.denoised.x + of_eps * eps.x,
-               .m = of_denoised * step.denoised.m + of_eps * eps.m};
-  return step;
-}
-
-}  // namespace
-
 absl::StatusOr<SamplerSteps> EulerSteps(const SchedulerConfig& config,
                                         const std::vector<double>& alphas_cumprod,
                                         int64_t num_inference_steps) {
@@ -141,7 +26,7 @@ absl::StatusOr<SamplerSteps> EulerSteps(const SchedulerConfig& config,
   for (size_t i = 0; i < n; ++i) {
     const double from = sigmas[i], to = sigmas[i + 1];
     PlainStep step;
-    step.denoised = EulerDenoised(config.prediction_type, from);
+    step.denoised = VarianceExplodingDenoised(config.prediction_type, from);
     double down = to;
     if (ancestral) {
       step.noise = std::sqrt(to * to * (from * from - to * to) / (from * from));
@@ -181,21 +66,6 @@ absl::StatusOr<SamplerSteps> EdmEulerSteps(const SchedulerConfig& config,
   return sampler;
 }
 
-absl::StatusOr<SamplerSteps> DpmSolverSteps(const SchedulerConfig& config,
-                                            const std::vector<double>& alphas_cumprod,
-                                            int64_t num_inference_steps) {
-  DEEPPCR_ASSIGN_OR_RETURN(const SigmaSchedule schedule,
-                           VarianceExplodingSigmas(config, alphas_cumprod, num_inference_steps));
-  SamplerSteps sampler;
-  for (size_t i = 0; i < schedule.times.size(); ++i) {
-    const DpmLevel from = LevelOf(config, schedule.sigmas[i]);
-    const DpmLevel to = LevelOf(config, schedule.sigmas[i + 1]);
-    sampler.steps.push_back(Scaled(DpmStep(config, from, to), 1.0, 1.0));
-  }
-  SetTimes(schedule.times, sampler.steps);
-  return sampler;
-}
-
 absl::StatusOr<SamplerSteps> LcmSteps(const SchedulerConfig& config,
                                       const std::vector<double>& alphas_cumprod,
                                       int64_t num_inference_steps) {
@@ -208,8 +78,7 @@ absl::StatusOr<SamplerSteps> LcmSteps(const SchedulerConfig& config,
     const bool last = i + 1 == times.size();
     const double a = product(i), p = last ? 1.0 : product(i + 1);
     const double t = config.timestep_scaling * times[i];
-    const Affine denoised =
-        DpmDenoised(config.prediction_type, std::sqrt(a), std::sqrt(1.0 - a), 0.0);
+    const Affine denoised = Denoised(config.prediction_type, std::sqrt(a), std::sqrt(1.0 - a), 0.0);
     sampler.steps.push_back({.x0_z = denoised.x,
                              .x0_m = denoised.m,
                              .z_z = std::sqrt(p) * 0.25 / (t * t + 0.25),

@@ -12,10 +12,13 @@
 //
 // with c' that of the next step, 1 after the last, and initial_scale = c init_noise_sigma.
 //
+// A sampler that remembers has a memory c beside z (kernels/problem/reverse_step.h).
+//
 // Sources: Karras et al. 2022 (EDM, arXiv 2206.00364), Lu et al. 2022 (DPM-Solver++, arXiv
 // 2211.01095), Luo et al. 2023 (LCM, arXiv 2310.04378), Esser et al. 2024 (flow matching, arXiv
 // 2403.03206); semantics of diffusers, src/diffusers/schedulers/scheduling_{euler_discrete,
-// euler_ancestral_discrete,dpmsolver_multistep,lcm,flow_match_euler_discrete,edm_euler}.py.
+// euler_ancestral_discrete,dpmsolver_multistep,lcm,flow_match_euler_discrete,edm_euler,
+// heun_discrete}.py.
 // Thread-safe.
 
 #include <cstdint>
@@ -46,12 +49,17 @@ absl::StatusOr<SamplerSteps> EulerSteps(const SchedulerConfig& config,
 absl::StatusOr<SamplerSteps> EdmEulerSteps(const SchedulerConfig& config,
                                            int64_t num_inference_steps);
 
-// DPMSolverMultistep of order 1, from (alpha, s) = (1, sigma) / sqrt(sigma^2 + 1) (with
-// use_flow_sigmas (1 - sigma, sigma)) to (alpha', s'), with h = log(alpha' / s') - log(alpha / s):
+// DPMSolverMultistep, from (alpha, s) = (1, sigma) / sqrt(sigma^2 + 1) (with use_flow_sigmas
+// (1 - sigma, sigma)) to (alpha', s'), with h = lambda' - lambda, lambda = log(alpha / s). Order 1:
 //   dpmsolver++      z' = s'/s z + alpha' (1 - e^-h) x0
 //   dpmsolver        z' = alpha'/alpha z - s' (e^h - 1) eps
 //   sde-dpmsolver++  z' = s'/s e^-h z + alpha' (1 - e^-2h) x0 + s' sqrt(1 - e^-2h) noise
 //   sde-dpmsolver    z' = alpha'/alpha z - 2 s' (e^h - 1) eps + s' sqrt(e^2h - 1) noise
+// Order 2 adds k (d - e), where d is x0 or eps, e = d of the step before, of which the memory is
+// alpha e (or s e, of eps) at the level that the step begins at, and k is
+// h / (lambda - lambda of the step before) times half the factor of d above (midpoint), or (heun)
+//   alpha' ((e^-h - 1) / h + 1), -s' ((e^h - 1) / h - 1),
+//   alpha' ((e^-2h - 1) / 2h + 1), -2 s' ((e^h - 1) / h - 1)  in the order above.
 absl::StatusOr<SamplerSteps> DpmSolverSteps(const SchedulerConfig& config,
                                             const std::vector<double>& alphas_cumprod,
                                             int64_t num_inference_steps);
@@ -66,6 +74,14 @@ absl::StatusOr<SamplerSteps> LcmSteps(const SchedulerConfig& config,
 //   z' = (1 - sigma') (z - sigma m) + sigma' noise.
 absl::StatusOr<SamplerSteps> FlowMatchSteps(const SchedulerConfig& config,
                                             int64_t num_inference_steps);
+
+// HeunDiscrete: as EulerDiscrete to x', then half of that step and half of one along the derivative
+// at x', with the memory c' (x + (sigma' - sigma) / 2 (x - x0) / sigma) between. A step is two
+// rows, the last one, to sigma 0, the first of them only. num_inference_steps counts the rows: 2 n
+// - 1 of diffusers' n.
+absl::StatusOr<SamplerSteps> HeunSteps(const SchedulerConfig& config,
+                                       const std::vector<double>& alphas_cumprod,
+                                       int64_t num_inference_steps);
 
 }  // namespace deeppcr
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "kernels/base/json.h"
 #include "kernels/base/status_macros.h"
@@ -155,13 +156,25 @@ absl::Status CheckSigmas(const SchedulerConfig& config) {
                          NameOf(config.algorithm_type), ", got \"zero\"");
 }
 
-absl::Status CheckAcrossKeys(const SchedulerConfig& config) {
-  if (config.scheduler_class != SchedulerClass::kDdpm &&
-      config.beta_schedule == BetaSchedule::kSigmoid) {
+// Schedules that one class alone has.
+absl::Status CheckBetaSchedule(const SchedulerConfig& config) {
+  for (const auto& [schedule, only] : {std::pair{BetaSchedule::kSigmoid, SchedulerClass::kDdpm},
+                                       {BetaSchedule::kExp, SchedulerClass::kHeun}}) {
+    if (config.beta_schedule != schedule || config.scheduler_class == only) continue;
     return InvalidArgument("beta_schedule: expected one of linear, scaled_linear, ",
-                           "squaredcos_cap_v2 with ", NameOf(config.scheduler_class),
-                           ", got \"sigmoid\", which only DDPMScheduler has");
+                           "squaredcos_cap_v2 with ", NameOf(config.scheduler_class), ", got \"",
+                           NameOf(schedule), "\", which only ", NameOf(only), " has");
   }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAcrossKeys(const SchedulerConfig& config) {
+  DEEPPCR_RETURN_IF_ERROR(CheckBetaSchedule(config));
+  const bool learned = config.variance_type == VarianceType::kLearned ||
+                       config.variance_type == VarianceType::kLearnedRange;
+  if (learned && config.scheduler_class != SchedulerClass::kDdpm)
+    return NotWith("variance_type", "null", config,
+                   StrCat("\"", NameOf(config.variance_type), "\""));
   if (config.scheduler_class == SchedulerClass::kLcm &&
       config.original_inference_steps > config.num_train_timesteps) {
     return InvalidArgument("original_inference_steps: expected at most num_train_timesteps = ",

@@ -33,16 +33,18 @@ enum class SchedulerClass {
   kLcm,
   kFlowMatchEuler,
   kEdmEuler,
+  kHeun,
 };
-enum class BetaSchedule { kLinear, kScaledLinear, kSquaredcosCapV2, kSigmoid };
+enum class BetaSchedule { kLinear, kScaledLinear, kSquaredcosCapV2, kSigmoid, kExp };
 enum class PredictionType { kEpsilon, kSample, kVPrediction, kFlowPrediction };
 enum class TimestepSpacing { kLeading, kLinspace, kTrailing };
-enum class VarianceType { kFixedSmall, kFixedLarge };
+enum class VarianceType { kFixedSmall, kFixedLarge, kLearned, kLearnedRange };
 enum class InterpolationType { kLinear, kLogLinear };
 enum class TimestepType { kDiscrete, kContinuous };
 enum class FinalSigmas { kZero, kSigmaMin };
 enum class EdmSpacing { kKarras, kExponential };
 enum class DpmAlgorithm { kDpm, kDpmPlusPlus, kSdeDpm, kSdeDpmPlusPlus };
+enum class DpmSolverType { kMidpoint, kHeun };
 
 // The initial values are the defaults of DDPM; ParseSchedulerConfig sets those of the class.
 struct SchedulerConfig {
@@ -71,7 +73,11 @@ struct SchedulerConfig {
   TimestepType timestep_type = TimestepType::kDiscrete;
   FinalSigmas final_sigmas_type = FinalSigmas::kZero;
   // DPMSolverMultistep.
+  int64_t solver_order = 2;  // 1 or 2
   DpmAlgorithm algorithm_type = DpmAlgorithm::kDpmPlusPlus;
+  DpmSolverType solver_type = DpmSolverType::kMidpoint;
+  bool lower_order_final = true;
+  bool euler_at_final = false;
   double flow_shift = 1.0;  // finite, above 0
   double lambda_min_clipped = -std::numeric_limits<double>::infinity();
   // LCM.

@@ -22,7 +22,7 @@ struct EnumName {
   std::string_view name;
 };
 
-constexpr std::array<EnumName<SchedulerClass>, 8> kClasses = {{
+constexpr std::array<EnumName<SchedulerClass>, 9> kClasses = {{
     {SchedulerClass::kDdpm, "DDPMScheduler"},
     {SchedulerClass::kDdim, "DDIMScheduler"},
     {SchedulerClass::kEuler, "EulerDiscreteScheduler"},
@@ -31,12 +31,14 @@ constexpr std::array<EnumName<SchedulerClass>, 8> kClasses = {{
     {SchedulerClass::kLcm, "LCMScheduler"},
     {SchedulerClass::kFlowMatchEuler, "FlowMatchEulerDiscreteScheduler"},
     {SchedulerClass::kEdmEuler, "EDMEulerScheduler"},
+    {SchedulerClass::kHeun, "HeunDiscreteScheduler"},
 }};
-constexpr std::array<EnumName<BetaSchedule>, 4> kBetaSchedules = {{
+constexpr std::array<EnumName<BetaSchedule>, 5> kBetaSchedules = {{
     {BetaSchedule::kLinear, "linear"},
     {BetaSchedule::kScaledLinear, "scaled_linear"},
     {BetaSchedule::kSquaredcosCapV2, "squaredcos_cap_v2"},
     {BetaSchedule::kSigmoid, "sigmoid"},
+    {BetaSchedule::kExp, "exp"},
 }};
 constexpr std::array<EnumName<PredictionType>, 4> kPredictionTypes = {{
     {PredictionType::kEpsilon, "epsilon"},
@@ -49,9 +51,11 @@ constexpr std::array<EnumName<TimestepSpacing>, 3> kTimestepSpacings = {{
     {TimestepSpacing::kLinspace, "linspace"},
     {TimestepSpacing::kTrailing, "trailing"},
 }};
-constexpr std::array<EnumName<VarianceType>, 2> kVarianceTypes = {{
+constexpr std::array<EnumName<VarianceType>, 4> kVarianceTypes = {{
     {VarianceType::kFixedSmall, "fixed_small"},
     {VarianceType::kFixedLarge, "fixed_large"},
+    {VarianceType::kLearned, "learned"},
+    {VarianceType::kLearnedRange, "learned_range"},
 }};
 constexpr std::array<EnumName<InterpolationType>, 2> kInterpolationTypes = {{
     {InterpolationType::kLinear, "linear"},
@@ -76,12 +80,21 @@ constexpr std::array<EnumName<DpmAlgorithm>, 4> kDpmAlgorithms = {{
     {DpmAlgorithm::kSdeDpmPlusPlus, "sde-dpmsolver++"},
 }};
 
+// The last three are other names of diffusers' for the first.
+constexpr std::array<EnumName<DpmSolverType>, 5> kDpmSolverTypes = {{
+    {DpmSolverType::kMidpoint, "midpoint"},
+    {DpmSolverType::kHeun, "heun"},
+    {DpmSolverType::kMidpoint, "logrho"},
+    {DpmSolverType::kMidpoint, "bh1"},
+    {DpmSolverType::kMidpoint, "bh2"},
+}};
+
 // Defaults that differ from those of the table of keys.
 struct ClassDefault {
   SchedulerClass scheduler_class;
   std::string_view name, value;
 };
-constexpr std::array<ClassDefault, 10> kClassDefaults = {{
+constexpr std::array<ClassDefault, 14> kClassDefaults = {{
     {SchedulerClass::kLcm, "beta_start", "0.00085"},
     {SchedulerClass::kLcm, "beta_end", "0.012"},
     {SchedulerClass::kLcm, "beta_schedule", "\"scaled_linear\""},
@@ -90,6 +103,10 @@ constexpr std::array<ClassDefault, 10> kClassDefaults = {{
     {SchedulerClass::kEulerAncestral, "timestep_spacing", "\"linspace\""},
     {SchedulerClass::kDpmSolverMultistep, "timestep_spacing", "\"linspace\""},
     {SchedulerClass::kDpmSolverMultistep, "variance_type", "null"},
+    {SchedulerClass::kHeun, "beta_start", "0.00085"},
+    {SchedulerClass::kHeun, "beta_end", "0.012"},
+    {SchedulerClass::kHeun, "clip_sample", "false"},
+    {SchedulerClass::kHeun, "timestep_spacing", "\"linspace\""},
     {SchedulerClass::kEdmEuler, "sigma_min", "0.002"},
     {SchedulerClass::kEdmEuler, "sigma_max", "80.0"},
 }};
@@ -203,16 +220,14 @@ absl::Status ReadLambdaMin(const nlohmann::json& value, const SchedulerConfigKey
 }
 
 absl::Status ReadSolverOrder(const nlohmann::json& value, const SchedulerConfigKey& key,
-                             SchedulerConfig&) {
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t order, JsonInteger(value, key.name, 1, 3));
-  if (order == 1) return absl::OkStatus();
-  return Expected(key.name,
-                  "1 (steps that remember earlier ones are not supported; 2 where the key is "
-                  "missing)",
-                  value);
+                             SchedulerConfig& config) {
+  DEEPPCR_ASSIGN_OR_RETURN(config.solver_order, JsonInteger(value, key.name, key.min, key.max));
+  if (config.solver_order <= 2) return absl::OkStatus();
+  return Expected(key.name, "1 or 2 (steps that remember more than one are not supported)", value);
 }
 
-// DPMSolverMultistep only asks whether the network learned a variance, which is not supported.
+// DPMSolverMultistep only asks whether the network learned a variance, of which it drops all but
+// three channels of an image; this is not supported.
 absl::Status ReadVarianceType(const nlohmann::json& value, const SchedulerConfigKey& key,
                               SchedulerConfig& config) {
   if (config.scheduler_class == SchedulerClass::kDpmSolverMultistep && value.is_null())
@@ -240,10 +255,6 @@ absl::Status ReadUnusedNumber(const nlohmann::json& value, const SchedulerConfig
                               SchedulerConfig&) {
   return JsonNumber(value, key.name).status();
 }
-absl::Status ReadUnusedBool(const nlohmann::json& value, const SchedulerConfigKey& key,
-                            SchedulerConfig&) {
-  return JsonBool(value, key.name).status();
-}
 absl::Status ReadUnusedString(const nlohmann::json& value, const SchedulerConfigKey& key,
                               SchedulerConfig&) {
   return JsonString(value, key.name).status();
@@ -252,6 +263,8 @@ absl::Status ReadUnusedString(const nlohmann::json& value, const SchedulerConfig
 using Config = SchedulerConfig;
 
 constexpr std::string_view kWithBetas =
+    "DDPM, DDIM, EulerDiscrete, EulerAncestralDiscrete, DPMSolverMultistep, LCM, HeunDiscrete";
+constexpr std::string_view kRescaling =
     "DDPM, DDIM, EulerDiscrete, EulerAncestralDiscrete, DPMSolverMultistep, LCM";
 
 constexpr std::array<SchedulerConfigKey, 49> kKeys = {{
@@ -260,30 +273,34 @@ constexpr std::array<SchedulerConfigKey, 49> kKeys = {{
     {"num_train_timesteps", "integer", "1000", "all", "timesteps T the denoiser was trained with",
      1, kMaxTrainTimesteps, &ReadInteger<&Config::num_train_timesteps>},
     {"beta_start", "number", "0.0001", kWithBetas,
-     "first beta, above 0 and at most 1; LCM: 0.00085", 0, 0, &ReadBeta<&Config::beta_start>},
+     "first beta, above 0 and at most 1; LCM, HeunDiscrete: 0.00085", 0, 0,
+     &ReadBeta<&Config::beta_start>},
     {"beta_end", "number", "0.02", kWithBetas, "last beta, above 0 and at most 1; LCM: 0.012", 0, 0,
      &ReadBeta<&Config::beta_end>},
     {"beta_schedule", "string", "\"linear\"", kWithBetas,
-     "`linear`, `scaled_linear`, `squaredcos_cap_v2`; with DDPM also `sigmoid`; LCM: "
+     "`linear`, `scaled_linear`, `squaredcos_cap_v2`; with DDPM also `sigmoid`, with "
+     "HeunDiscrete also `exp`; LCM: "
      "\"scaled_linear\"",
      0, 0, &ReadEnum<kBetaSchedules, &Config::beta_schedule>},
     {"trained_betas", "array of numbers", "null", kWithBetas,
      "the num_train_timesteps betas themselves, each above 0 and at most 1, instead of a schedule",
      0, 0, &ReadTrainedBetas},
-    {"clip_sample", "boolean", "true", "DDPM, DDIM, LCM",
-     "whether the predicted x_0 is clipped; LCM: false", 0, 0, &ReadBool<&Config::clip_sample>},
-    {"clip_sample_range", "number", "1.0", "DDPM, DDIM, LCM",
+    {"clip_sample", "boolean", "true", "DDPM, DDIM, LCM, HeunDiscrete",
+     "whether the predicted x_0 is clipped; LCM, HeunDiscrete: false", 0, 0,
+     &ReadBool<&Config::clip_sample>},
+    {"clip_sample_range", "number", "1.0", "DDPM, DDIM, LCM, HeunDiscrete",
      "largest magnitude of a clipped x_0, above 0", 0, 0,
      &ReadPositive<&Config::clip_sample_range>},
     {"prediction_type", "string", "\"epsilon\"",
-     "DDPM, DDIM, EulerDiscrete, EulerAncestralDiscrete, DPMSolverMultistep, LCM, EDMEuler",
+     "DDPM, DDIM, EulerDiscrete, EulerAncestralDiscrete, DPMSolverMultistep, LCM, EDMEuler, "
+     "HeunDiscrete",
      "what the denoiser computes: `epsilon`, `sample` (not with EulerAncestralDiscrete and "
      "EDMEuler), `v_prediction`, or, with the ++ algorithms of DPMSolverMultistep, "
      "`flow_prediction`",
      0, 0, &ReadEnum<kPredictionTypes, &Config::prediction_type>},
     {"timestep_spacing", "string", "\"leading\"", kWithBetas,
      "`leading`, `linspace` or `trailing`; EulerDiscrete, EulerAncestralDiscrete, "
-     "DPMSolverMultistep: \"linspace\"; no effect with LCM",
+     "DPMSolverMultistep, HeunDiscrete: \"linspace\"; no effect with LCM",
      0, 0, &ReadEnum<kTimestepSpacings, &Config::timestep_spacing>},
     {"steps_offset", "integer", "0", kWithBetas,
      "added to every timestep of `leading`; no effect with LCM", 0, kMaxTrainTimesteps - 1,
@@ -292,10 +309,11 @@ constexpr std::array<SchedulerConfigKey, 49> kKeys = {{
      "whether alphas_cumprod is 1 after the last step, else its first value; no effect with LCM", 0,
      0, &ReadBool<&Config::set_alpha_to_one>},
     {"variance_type", "string", "\"fixed_small\"", "DDPM, DPMSolverMultistep",
-     "variance of the noise: `fixed_small` (posterior) or `fixed_large` (beta); "
+     "variance of the noise: `fixed_small` (posterior) or `fixed_large` (beta); or `learned` or "
+     "`learned_range` (between these two), of a denoiser with twice the outputs; "
      "DPMSolverMultistep: null, and no effect",
      0, 0, &ReadVarianceType},
-    {"rescale_betas_zero_snr", "boolean", "false", kWithBetas,
+    {"rescale_betas_zero_snr", "boolean", "false", kRescaling,
      "whether betas are rescaled so that the last alphas_cumprod is 0 (2^-24 with EulerDiscrete, "
      "EulerAncestralDiscrete, DPMSolverMultistep)",
      0, 0, &ReadBool<&Config::rescale_betas_zero_snr>},
@@ -311,16 +329,16 @@ constexpr std::array<SchedulerConfigKey, 49> kKeys = {{
      "sigma after the last step: `zero` or `sigma_min`", 0, 0,
      &ReadEnum<kFinalSigmas, &Config::final_sigmas_type>},
     {"use_karras_sigmas", "boolean", "false",
-     "EulerDiscrete, DPMSolverMultistep, FlowMatchEulerDiscrete",
+     "EulerDiscrete, DPMSolverMultistep, FlowMatchEulerDiscrete, HeunDiscrete",
      "whether sigmas are those of Karras et al. 2022; at most one of the `use_*_sigmas` and "
      "`use_lu_lambdas` is true",
      0, 0, &ReadBool<&Config::use_karras_sigmas>},
     {"use_exponential_sigmas", "boolean", "false",
-     "EulerDiscrete, DPMSolverMultistep, FlowMatchEulerDiscrete",
+     "EulerDiscrete, DPMSolverMultistep, FlowMatchEulerDiscrete, HeunDiscrete",
      "whether the logarithms of sigmas are evenly spaced; only false with DPMSolverMultistep", 0, 0,
      &ReadBool<&Config::use_exponential_sigmas>},
     {"use_beta_sigmas", "boolean", "false",
-     "EulerDiscrete, DPMSolverMultistep, FlowMatchEulerDiscrete",
+     "EulerDiscrete, DPMSolverMultistep, FlowMatchEulerDiscrete, HeunDiscrete",
      "quantiles of the beta distribution; only false is supported", 0, 0, &RefuseTrue<kBetaSigmas>},
     {"interpolation_type", "string", "\"linear\"", "EulerDiscrete",
      "sigmas between timesteps: `linear`, or `log_linear` over all of them", 0, 0,
@@ -329,7 +347,7 @@ constexpr std::array<SchedulerConfigKey, 49> kKeys = {{
      "with v_prediction, `continuous`: the time is log(sigma) / 4", 0, 0,
      &ReadEnum<kTimestepTypes, &Config::timestep_type>},
     {"solver_order", "integer", "2", "DPMSolverMultistep",
-     "only 1 is supported, and has to be there", 1, 3, &ReadSolverOrder},
+     "1, or 2: a step uses what the step before has found too", 1, 3, &ReadSolverOrder},
     {"algorithm_type", "string", "\"dpmsolver++\"", "DPMSolverMultistep",
      "`dpmsolver++`, `sde-dpmsolver++`, or, with the final_sigmas_type `sigma_min`, `dpmsolver` or "
      "`sde-dpmsolver`",
@@ -345,12 +363,17 @@ constexpr std::array<SchedulerConfigKey, 49> kKeys = {{
     {"lambda_min_clipped", "number", "null", "DPMSolverMultistep",
      "timesteps of lower lambda are left out; null, or -Infinity as diffusers writes it: none", 0,
      0, &ReadLambdaMin},
-    {"solver_type", "string", "\"midpoint\"", "DPMSolverMultistep", "no effect with solver_order 1",
-     0, 0, &ReadUnusedString},
-    {"lower_order_final", "boolean", "true", "DPMSolverMultistep", "no effect with solver_order 1",
-     0, 0, &ReadUnusedBool},
-    {"euler_at_final", "boolean", "false", "DPMSolverMultistep", "no effect with solver_order 1", 0,
-     0, &ReadUnusedBool},
+    {"solver_type", "string", "\"midpoint\"", "DPMSolverMultistep",
+     "with solver_order 2: `midpoint` (diffusers' other names of it are `logrho`, `bh1`, `bh2`) or "
+     "`heun`",
+     0, 0, &ReadEnum<kDpmSolverTypes, &Config::solver_type>},
+    {"lower_order_final", "boolean", "true", "DPMSolverMultistep",
+     "with solver_order 2: whether the last of fewer than 15 steps is of order 1", 0, 0,
+     &ReadBool<&Config::lower_order_final>},
+    {"euler_at_final", "boolean", "false", "DPMSolverMultistep",
+     "with solver_order 2: whether the last step is of order 1; it is with the final_sigmas_type "
+     "`zero`",
+     0, 0, &ReadBool<&Config::euler_at_final>},
     {"original_inference_steps", "integer", "50", "LCM",
      "steps of the schedule that the model was distilled with; at most num_train_timesteps", 1,
      kMaxTrainTimesteps, &ReadInteger<&Config::original_inference_steps>},

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,17 +33,29 @@ constexpr std::array<TableColumn, 7> kTableColumns = {{
     {"sigma", &ReverseStep::sigma},
     {"time", &ReverseStep::timestep},
 }};
+// Columns that may be left out, and are 0 then.
+constexpr std::array<TableColumn, 4> kMemoryColumns = {{
+    {"z_c", &ReverseStep::z_c},
+    {"c_z", &ReverseStep::c_z},
+    {"c_m", &ReverseStep::c_m},
+    {"c_x0", &ReverseStep::c_x0},
+}};
 constexpr std::string_view kClipRange = "clip_range", kInitialScale = "initial_scale";
 
 std::string AllNames() {
-  return StrCat(StrJoin(kTableColumns, ", ", [](const TableColumn& column) { return column.name; }),
-                ", ", kClipRange, ", ", kInitialScale);
+  const auto name = [](const TableColumn& column) { return column.name; };
+  return StrCat(StrJoin(kTableColumns, ", ", name), ", ", StrJoin(kMemoryColumns, ", ", name), ", ",
+                kClipRange, ", ", kInitialScale);
+}
+
+bool Names(std::span<const TableColumn> columns, std::string_view name) {
+  return std::ranges::find(columns, name, &TableColumn::name) != columns.end();
 }
 
 absl::Status CheckNames(const Tensors& tensors) {
   for (const TensorEntry& entry : tensors.entries()) {
     if (entry.name == kClipRange || entry.name == kInitialScale ||
-        std::ranges::find(kTableColumns, entry.name, &TableColumn::name) != kTableColumns.end())
+        Names(kTableColumns, entry.name) || Names(kMemoryColumns, entry.name))
       continue;
     return InvalidArgument("unknown tensor ", Quoted(entry.name), "; the tensors are ", AllNames());
   }
@@ -108,6 +121,13 @@ absl::StatusOr<StepTables> ParseStepTable(std::string_view bytes) {
   StepTables table;
   for (const TableColumn& column : kTableColumns)
     DEEPPCR_RETURN_IF_ERROR(ReadTableColumn(tensors, column, table.steps));
+  for (const TableColumn& column : kMemoryColumns) {
+    if (tensors.Find(column.name) != nullptr)
+      DEEPPCR_RETURN_IF_ERROR(ReadTableColumn(tensors, column, table.steps));
+  }
+  // A memory that no step reads is none.
+  table.form.carries =
+      std::ranges::any_of(table.steps, [](const ReverseStep& step) { return step.z_c != 0.0; });
   for (size_t i = 0; i + 1 < table.steps.size(); ++i)
     table.steps[i].prev_timestep = table.steps[i + 1].timestep;
   DEEPPCR_ASSIGN_OR_RETURN(

@@ -68,7 +68,7 @@ class WayBench {
         .samples = SamplesOf(samples_.View(), 0, n),
         .states = std::span(states_).first(rows * static_cast<size_t>(shape_.num_steps + 1)),
         .of_final = std::span(ones_).first(rows),
-        .initial = std::span(gradients_).first(rows),
+        .initial = std::span(gradients_).first(static_cast<size_t>(n * shape_.sample_dim())),
         .reports = std::span(reports_).first(static_cast<size_t>(n)),
         .token = &token};
     const Clock::time_point start = Clock::now();

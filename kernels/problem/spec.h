@@ -70,7 +70,7 @@ struct DenoiserSpec {
   int64_t num_blocks = 0;  // N >= 1
   Activation activation = Activation::kSilu;
   DenseSpec input;                                    // [H, D]
-  DenseSpec output;                                   // [D, H]
+  DenseSpec output;                                   // [D, H]; [2 D, H] with a learned scale
   std::span<const float> first_weight, first_bias;    // [N, H, H], [N, H]
   std::span<const float> second_weight, second_bias;  // [N, H, H], [N, H]; adaLN only
   std::span<const float> norm_weight, norm_bias;      // [N, H]; adaLN only
@@ -80,22 +80,25 @@ struct DenoiserSpec {
   int64_t modulation_dim() const {
     return (kind == DenoiserKind::kResidualMlp ? num_blocks : 3 * num_blocks + 2) * hidden_dim;
   }
-  // Number of weights that one evaluation of the denoiser multiplies with.
-  int64_t weights(int64_t state_dim) const {
+  // Number of weights that one evaluation of the denoiser multiplies with, of inputs and outputs of
+  // these sizes.
+  int64_t weights(int64_t inputs, int64_t outputs) const {
     const int64_t layers = kind == DenoiserKind::kResidualMlp ? num_blocks : 2 * num_blocks;
-    return hidden_dim * (layers * hidden_dim + 2 * state_dim);
+    return hidden_dim * (layers * hidden_dim + inputs + outputs);
   }
 };
 
 inline constexpr double kNormEpsilon = 1e-6;
 
 // The family `diffusion`: z_l = reverse step l of (z_{l-1}, m(z_{l-1}, step l), noise_l), from
-// z_0 = initial_scale * noise, rounded to float32; the answer is decoder(z_L).
+// z_0 = initial_scale * noise, rounded to float32; the answer is decoder(z_L). Where the sampler
+// carries a memory, the state of the recurrence is [z_l, c_l], with c_0 = 0.
 struct DiffusionSpec {
-  int64_t state_dim = 0;               // D >= 1
+  int64_t state_dim = 0;               // D >= 1, of z
   std::span<const ReverseStep> steps;  // [L], in the order they are made
   double clip_range = 0;               // largest |x0|; infinity for no clip
   float initial_scale = 1.0F;          // finite, above 0
+  SamplerForm form;
   DenoiserSpec denoiser;
   std::span<const double> time_embedding;  // [L, H]: y without the condition
   // The condition: at most one of classes and a vector.
@@ -107,17 +110,19 @@ struct DiffusionSpec {
 
   int64_t num_steps() const { return static_cast<int64_t>(steps.size()); }
   int64_t input_dim() const { return condition.rows > 0 ? condition.cols : 0; }
+  int64_t step_weights() const { return denoiser.weights(state_dim, denoiser.output.rows); }
   int64_t output_dim() const { return decoder.empty() ? state_dim : decoder.back().rows; }
 };
 
 // The family `diffusion` with a step program in place of a named denoiser: z_l = program(z_{l-1})
 // with the timestep, the coefficients and the noise of reverse step l.
 struct DiffusionProgramSpec {
-  int64_t state_dim = 0;                       // D >= 1
+  int64_t state_dim = 0;                       // D >= 1, of z
   std::span<const ReverseStep> steps;          // [L], in the order they are made
   double clip_range = 0;                       // largest |x0|; infinity for no clip
   float initial_scale = 1.0F;                  // as in DiffusionSpec
-  const program::Program* program = nullptr;   // kernels/program/program.h; ends in a reverse step
+  SamplerForm form;                            // the program's
+  const program::Program* program = nullptr;   // kernels/program/sampler_step.h ends it
   int64_t step_weights = 0;                    // that a step multiplies with
   int64_t condition_dim = 0, num_classes = 0;  // at most one is not 0
   std::span<const DenseSpec> decoder;          // as in DiffusionSpec
@@ -147,8 +152,11 @@ using SystemSpec =
 // Sizes and capabilities of a system: all that solvers and plans know of it. The capabilities stand
 // for what a family has, so that no caller asks for the family itself.
 struct SystemShape {
-  int64_t num_steps = 0;     // L
-  int64_t state_dim = 0;     // D
+  int64_t num_steps = 0;  // L
+  int64_t state_dim = 0;  // D, of the recurrence
+  // The last elements of the state that are a sampler's memory, which no noise, no denoiser and no
+  // decoder knows of.
+  int64_t memory_dim = 0;
   int64_t input_dim = 0;     // values per sample of a request; may be 0
   int64_t output_dim = 0;    // values per sample of a reply
   int64_t step_weights = 0;  // that a step multiplies with: what it costs
@@ -168,6 +176,9 @@ struct SystemShape {
   // trying.
   bool short_intervals = false;
 
+  // The state without the memory: that of the noise and of the answers without a decoder.
+  int64_t sample_dim() const { return state_dim - memory_dim; }
+
   bool operator==(const SystemShape&) const = default;
 };
 
@@ -186,7 +197,8 @@ inline SystemShape ShapeOf(const DenseStackSpec& spec) {
 template <class Spec>
 SystemShape ShapeOfDiffusion(const Spec& spec, int64_t step_weights) {
   return {.num_steps = spec.num_steps(),
-          .state_dim = spec.state_dim,
+          .state_dim = spec.form.carries ? 2 * spec.state_dim : spec.state_dim,
+          .memory_dim = spec.form.carries ? spec.state_dim : 0,
           .input_dim = spec.input_dim(),
           .output_dim = spec.output_dim(),
           .step_weights = step_weights,
@@ -199,7 +211,7 @@ SystemShape ShapeOfDiffusion(const Spec& spec, int64_t step_weights) {
           .short_intervals = true};
 }
 inline SystemShape ShapeOf(const DiffusionSpec& spec) {
-  return ShapeOfDiffusion(spec, spec.denoiser.weights(spec.state_dim));
+  return ShapeOfDiffusion(spec, spec.step_weights());
 }
 inline SystemShape ShapeOf(const DiffusionProgramSpec& spec) {
   return ShapeOfDiffusion(spec, spec.step_weights);

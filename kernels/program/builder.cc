@@ -26,7 +26,8 @@ bool SameWork(const Instruction& a, const Instruction& b) {
          a.linear.cols == b.linear.cols && a.linear.repeat == b.linear.repeat &&
          a.linear.weight == b.linear.weight && a.linear.bias == b.linear.bias &&
          a.linear.transposed == b.linear.transposed && same_axis(a.axis, b.axis) &&
-         a.epsilon == b.epsilon && std::ranges::equal(a.elements, b.elements, same_element);
+         a.epsilon == b.epsilon && a.part == b.part &&
+         std::ranges::equal(a.elements, b.elements, same_element);
 }
 
 // A hash of the same data but the elements, of which the number and a few are enough.
@@ -34,6 +35,7 @@ uint64_t HashOf(const Instruction& a) {
   uint64_t hash = 1469598103934665603ULL;
   const auto mix = [&](uint64_t x) { hash = (hash ^ x) * 1099511628211ULL; };
   mix(static_cast<uint64_t>(a.op));
+  mix(static_cast<uint64_t>(a.part));
   for (const ValueId id : a.operands) mix(static_cast<uint64_t>(id));
   mix(reinterpret_cast<uintptr_t>(a.linear.weight.get()));
   mix(static_cast<uint64_t>(a.axis.length));
@@ -213,12 +215,13 @@ absl::StatusOr<ValueId> ProgramBuilder::AddArrange(std::span<const ValueId> oper
              size);
 }
 
-absl::StatusOr<ValueId> ProgramBuilder::AddReverseStep(ValueId state, ValueId prediction) {
+absl::StatusOr<ValueId> ProgramBuilder::AddReverseStep(ValueId state, ValueId prediction,
+                                                       StepPart part) {
   if (at(state).size != at(prediction).size)
     return InvalidArgument("the denoiser makes ", at(prediction).size, " values of a state of ",
                            at(state).size);
-  if (state != program_.state) return Internal("a reverse step of something else than the state");
-  return Add({.op = Op::kReverseStep, .operands = {state, prediction}}, at(state).size);
+  return Add({.op = Op::kReverseStep, .operands = {state, prediction}, .part = part},
+             at(state).size);
 }
 
 absl::StatusOr<ValueId> ProgramBuilder::AddLike(const Instruction& instruction,
@@ -239,7 +242,7 @@ absl::StatusOr<ValueId> ProgramBuilder::AddLike(const Instruction& instruction,
     case OpKind::kArrange:
       return AddArrange(operands, instruction.elements);
     case OpKind::kReverseStep:
-      return AddReverseStep(operands[0], operands[1]);
+      return AddReverseStep(operands[0], operands[1], instruction.part);
   }
   return Internal("an operation of no kind");
 }

@@ -58,7 +58,9 @@ class ProgramBuilder {
   absl::StatusOr<ValueId> AddLookup(ValueId index, const LinearLayer& table);
   absl::StatusOr<ValueId> AddArrange(std::span<const ValueId> operands,
                                      std::vector<Element> elements);
-  absl::StatusOr<ValueId> AddReverseStep(ValueId state, ValueId prediction);
+  // A part of the reverse step; of all but kRecall and kSpread `state` is z.
+  absl::StatusOr<ValueId> AddReverseStep(ValueId state, ValueId prediction,
+                                         StepPart part = StepPart::kState);
   // An instruction of another program as it is, on these operands.
   absl::StatusOr<ValueId> AddLike(const Instruction& instruction,
                                   std::span<const ValueId> operands);

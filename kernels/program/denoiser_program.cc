@@ -11,6 +11,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/program/activation.h"
+#include "kernels/program/sampler_step.h"
 
 namespace deeppcr::program {
 namespace {
@@ -27,7 +28,8 @@ class Writer {
 
   absl::StatusOr<Program> Run() {
     const DenoiserSpec& net = spec_.denoiser;
-    DEEPPCR_ASSIGN_OR_RETURN(const ValueId z, builder_.AddState(spec_.state_dim));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId z,
+                             AddSamplerState(builder_, spec_.state_dim, spec_.form.carries));
     DEEPPCR_ASSIGN_OR_RETURN(const ValueId y, Conditioning());
     DEEPPCR_ASSIGN_OR_RETURN(const ValueId active, builder_.AddElementwise(Op::kSilu, {{y}}));
     DEEPPCR_ASSIGN_OR_RETURN(modulation_, Layer(net.modulation, active));
@@ -40,8 +42,7 @@ class Writer {
       DEEPPCR_ASSIGN_OR_RETURN(h, Modulated(h, std::nullopt, 3 * net.num_blocks));
     }
     DEEPPCR_ASSIGN_OR_RETURN(const ValueId m, Layer(net.output, h));
-    DEEPPCR_ASSIGN_OR_RETURN(const ValueId next, builder_.AddReverseStep(z, m));
-    return builder_.Finish(next, m);
+    return FinishSampler(builder_, z, m, spec_.form);
   }
 
  private:
@@ -152,8 +153,9 @@ DiffusionProgramSpec WithProgram(const DiffusionSpec& spec, const Program& progr
           .steps = spec.steps,
           .clip_range = spec.clip_range,
           .initial_scale = spec.initial_scale,
+          .form = spec.form,
           .program = &program,
-          .step_weights = spec.denoiser.weights(spec.state_dim),
+          .step_weights = spec.step_weights(),
           .condition_dim = spec.input_dim(),
           .num_classes = spec.num_classes,
           .decoder = spec.decoder};

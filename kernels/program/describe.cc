@@ -73,6 +73,8 @@ std::string SettingsOf(const Instruction& instruction) {
           instruction.epsilon > 0 ? StrCat(", epsilon ", instruction.epsilon) : "";
       return StrCat(" of [", axis.outer, ", ", axis.length, ", ", axis.inner, "]", epsilon);
     }
+    case OpKind::kReverseStep:
+      return instruction.part == StepPart::kState ? "" : StrCat(", ", NameOf(instruction.part));
     default:
       return "";
   }

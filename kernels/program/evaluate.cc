@@ -233,15 +233,15 @@ void AddProductCotangents(const LinearLayer& sizes, View x, View matrix, View g,
 struct ReverseSlopes {
   double z, m;
 };
-ReverseSlopes SlopesOfReverse(const StepInputs& inputs, double z, double m) {
-  const ReverseStep& step = *inputs.reverse;
+ReverseSlopes SlopesOfReverse(const ReverseStep& step, const StepInputs& inputs, double z,
+                              double m) {
   const double x0 = step.x0_z * z + step.x0_m * m;
   const double inside = std::fabs(x0) <= inputs.clip_range ? 1 : 0;
   return {step.z_z + inside * step.z_x0 * step.x0_z, step.z_m + inside * step.z_x0 * step.x0_m};
 }
 
-double ReverseElement(const StepInputs& inputs, double z, double m, double noise) {
-  const ReverseStep& step = *inputs.reverse;
+double ReverseElement(const ReverseStep& step, const StepInputs& inputs, double z, double m,
+                      double noise) {
   double x0 = step.x0_z * z + step.x0_m * m;
   if (x0 > inputs.clip_range) x0 = inputs.clip_range;  // keeps a NaN, which std::clamp may not
   if (x0 < -inputs.clip_range) x0 = -inputs.clip_range;
@@ -295,8 +295,9 @@ std::vector<double> EvaluateInstruction(const Instruction& instruction, int64_t 
     }
     case OpKind::kReverseStep: {
       Vector y(static_cast<size_t>(size));
+      const ReverseStep step = PartOf(*inputs.reverse, instruction.part);
       for (int64_t i = 0; i < size; ++i)
-        y[i] = ReverseElement(inputs, operands[0][i], operands[1][i],
+        y[i] = ReverseElement(step, inputs, operands[0][i], operands[1][i],
                               inputs.noise.empty() ? 0 : inputs.noise[i]);
       return y;
     }
@@ -383,13 +384,15 @@ Vector TangentOf(const Instruction& instruction, View result, std::span<const Vi
         if (!tangents[element.operand].empty()) t[i] = tangents[element.operand][element.index];
       }
       return t;
-    case OpKind::kReverseStep:
+    case OpKind::kReverseStep: {
+      const ReverseStep step = PartOf(*inputs.reverse, instruction.part);
       for (size_t i = 0; i < t.size(); ++i) {
-        const ReverseSlopes slopes = SlopesOfReverse(inputs, operands[0][i], operands[1][i]);
+        const ReverseSlopes slopes = SlopesOfReverse(step, inputs, operands[0][i], operands[1][i]);
         if (!tangents[0].empty()) t[i] += slopes.z * tangents[0][i];
         if (!tangents[1].empty()) t[i] += slopes.m * tangents[1][i];
       }
       return t;
+    }
   }
   return t;
 }
@@ -460,13 +463,15 @@ void AddCotangents(const Instruction& instruction, View result, std::span<const 
         (*to[element.operand])[element.index] += g[i];
       }
       return;
-    case OpKind::kReverseStep:
+    case OpKind::kReverseStep: {
+      const ReverseStep step = PartOf(*inputs.reverse, instruction.part);
       for (size_t i = 0; i < g.size(); ++i) {
-        const ReverseSlopes slopes = SlopesOfReverse(inputs, operands[0][i], operands[1][i]);
+        const ReverseSlopes slopes = SlopesOfReverse(step, inputs, operands[0][i], operands[1][i]);
         (*to[0])[i] += slopes.z * g[i];
         (*to[1])[i] += slopes.m * g[i];
       }
       return;
+    }
   }
 }
 

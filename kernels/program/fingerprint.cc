@@ -44,6 +44,7 @@ class Text {
 absl::Status AddInstruction(const Instruction& instruction, Text& text) {
   // Not the enumerator's number, which a new operation changes.
   text.AddName(RowOf(instruction.op).name);
+  if (instruction.part != StepPart::kState) text.AddName(NameOf(instruction.part));
   DEEPPCR_RETURN_IF_ERROR(text.AddNumbers(instruction.operands));
   text.AddNumber(instruction.result);
   const LinearLayer& linear = instruction.linear;

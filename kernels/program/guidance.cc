@@ -28,16 +28,13 @@ class Writer {
   absl::StatusOr<Program> Run() {
     DEEPPCR_RETURN_IF_ERROR(AddInputs());
     for (const Instruction& instruction : from_.instructions) {
-      if (instruction.op != Op::kReverseStep) {
-        DEEPPCR_RETURN_IF_ERROR(Add(instruction));
-        continue;
-      }
-      DEEPPCR_ASSIGN_OR_RETURN(const ValueId prediction, Prediction(instruction.operands[1]));
-      writer_.Set(instruction.operands[1], prediction);
-      DEEPPCR_ASSIGN_OR_RETURN(const ValueId next,
-                               builder().AddLike(instruction, writer_.Now(instruction.operands)));
-      writer_.Set(instruction.result, next);
+      DEEPPCR_RETURN_IF_ERROR(instruction.op == Op::kReverseStep ? AddReverseStep(instruction)
+                                                                 : Add(instruction));
     }
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId prediction, GuidedPrediction());
+    writer_.Set(from_.prediction, prediction);
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId output, OfCondition(from_.output));
+    writer_.Set(from_.output, output);
     return writer_.Finish();
   }
 
@@ -135,14 +132,42 @@ class Writer {
     return builder().AddArrange({{guided.condition, guided.null}}, std::move(elements));
   }
 
-  // m_null + w (m_condition - m_null).
-  absl::StatusOr<ValueId> Prediction(ValueId old) {
+  // A part of the reverse step, of the guided m. The scale of the noise is that of the condition.
+  absl::Status AddReverseStep(const Instruction& instruction) {
+    dim_ = SizeOf(instruction.result);
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId first, OfCondition(instruction.operands[0]));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId m, GuidedPart(instruction.operands[1], dim_));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId next, builder().AddLike(instruction, {{first, m}}));
+    at(instruction.result) = {next, next};
+    writer_.Set(instruction.result, next);
+    return absl::OkStatus();
+  }
+
+  // The value with the condition.
+  absl::StatusOr<ValueId> OfCondition(ValueId old) {
+    const Guided& guided = at(old);
+    if (guided.halves == kNoValue) return guided.condition;
+    return writer_.AddPart(guided.halves, 0, SizeOf(old));
+  }
+
+  // m, and behind it what gives the scale of the noise.
+  absl::StatusOr<ValueId> GuidedPrediction() {
+    const int64_t size = SizeOf(from_.prediction);
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId m, GuidedPart(from_.prediction, dim_));
+    if (size == dim_) return m;
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId all, OfCondition(from_.prediction));
+    std::vector<Element> elements;
+    for (int64_t i = 0; i < size; ++i) elements.push_back({i < dim_ ? 0 : 1, i});
+    return builder().AddArrange({{m, all}}, std::move(elements));
+  }
+
+  // m_null + w (m_condition - m_null) of the first elements of a value.
+  absl::StatusOr<ValueId> GuidedPart(ValueId old, int64_t size) {
     const ValueId halves = at(old).halves;
     if (halves == kNoValue)
       return InvalidArgument("the prediction does not depend on the condition: nothing to guide");
-    const int64_t size = SizeOf(old);
     DEEPPCR_ASSIGN_OR_RETURN(const ValueId of_condition, writer_.AddPart(halves, 0, size));
-    DEEPPCR_ASSIGN_OR_RETURN(const ValueId of_null, writer_.AddPart(halves, size, size));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId of_null, writer_.AddPart(halves, SizeOf(old), size));
     DEEPPCR_ASSIGN_OR_RETURN(
         const ValueId scale,
         builder().AddArrange({{scale_}}, std::vector<Element>(static_cast<size_t>(size), {0, 0})));
@@ -158,6 +183,7 @@ class Writer {
   ProgramWriter writer_;
   std::vector<Guided> now_;
   ValueId scale_ = kNoValue;
+  int64_t dim_ = 0;  // elements of z
 };
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace deeppcr::program {
 //
 //   m = m_null + w (m_condition - m_null)
 //
-// Both evaluations are one: what differs between them has two halves, condition first, so that a
+// A learned variance and the scale of the noise are those of the condition, as MAR has it. Both
+// evaluations are one: what differs between them has two halves, condition first, so that a
 // linear layer reads its weights once for both; what does not is computed once. The program's
 // condition becomes
 //

@@ -15,6 +15,8 @@ namespace deeppcr::program {
 //
 //   [.., mask (not 0: known), values]
 //
+// A memory behind z stays as it is.
+//
 // Errors: those of the builder. Thread-safe.
 absl::StatusOr<Program> WithKnownElements(const Program& program, const ProgramLimits& limits = {});
 

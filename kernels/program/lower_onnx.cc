@@ -15,6 +15,7 @@
 #include "kernels/program/onnx/call.h"
 #include "kernels/program/onnx/lowering.h"
 #include "kernels/program/onnx/operators.h"
+#include "kernels/program/sampler_step.h"
 
 namespace deeppcr::program {
 namespace {
@@ -102,7 +103,7 @@ absl::Status BindInputs(const OnnxGraph& graph, const OnnxInputs& names, Program
                         Environment& values) {
   DEEPPCR_RETURN_IF_ERROR(Bind(
       graph, {"state", names.state, false, true, false},
-      [&](int64_t size) { return builder.AddState(size); }, values));
+      [&](int64_t size) { return AddSamplerState(builder, size, names.carries); }, values));
   DEEPPCR_RETURN_IF_ERROR(Bind(
       graph, {"time", names.time, true, true, true}, [&](int64_t) { return builder.AddTime(); },
       values));

@@ -24,6 +24,8 @@ struct OnnxInputs {
   std::string prediction;  // the output to compute; empty: the only one
   // Initialisers that each layer of a stack has for itself, by name: [L, ..], L the same for all.
   std::map<std::string, std::shared_ptr<const std::vector<float>>> stacked;
+  // The state of the program is [z, c] of a sampler that carries a memory; the graph's input is z.
+  bool carries = false;
 };
 
 // Writes into `builder` what a graph computes for a batch of one, and returns the prediction: the

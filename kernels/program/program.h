@@ -15,12 +15,13 @@
 #include <string>
 #include <vector>
 
+#include "kernels/problem/reverse_step.h"
 #include "kernels/program/op.h"
 
 namespace deeppcr::program {
 
-// What a value depends on: a set of bits. The step noise counts as the state, as only the last
-// instruction reads it.
+// What a value depends on: a set of bits. The step noise counts as the state, as only reverse
+// steps read it.
 enum Depends : uint8_t {
   kOnNothing = 0,
   kOnTime = 1,
@@ -67,9 +68,10 @@ struct Instruction {
   // kLinear; kLookup, whose table [rows, cols] is `weight`; kProduct, whose matrix and bias are the
   // operands: x, A, and maybe b.
   LinearLayer linear;
-  Axis axis;                      // reductions and operations along an axis
-  double epsilon = 0;             // kStandardize, kScaleToUnit
-  std::vector<Element> elements;  // kArrange: of the result, in order
+  Axis axis;                         // reductions and operations along an axis
+  double epsilon = 0;                // kStandardize, kScaleToUnit
+  std::vector<Element> elements;     // kArrange: of the result, in order
+  StepPart part = StepPart::kState;  // kReverseStep
 };
 
 // Numbers that each step has for itself: the stacked weights of a stack.

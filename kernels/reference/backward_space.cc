@@ -126,9 +126,9 @@ class ReferenceBackwardSpace final : public BackwardSpace, public BackwardScanSt
     for (size_t j = 0; j < s.g.size(); ++j) {
       const Vector& g = s.g[j];
       if (s.taken.initial != nullptr) {
-        Vector by_noise = g;
+        Vector by_noise(g.begin(), g.begin() + family_.shape.sample_dim());
         for (double& value : by_noise) value *= s.recurrence->InitialFactor();
-        Give(by_noise, s.taken.initial + j * g.size());
+        Give(by_noise, s.taken.initial + j * by_noise.size());
       }
       if (s.taken.encode_delta != nullptr) Give(s.recurrence->EncodeDelta(g), s.taken.encode_delta);
       const Matrix by_inputs = s.recurrence->InitialByInputs();
@@ -168,9 +168,10 @@ class ReferenceBackwardSpace final : public BackwardSpace, public BackwardScanSt
     for (int64_t l = end; l > begin; --l) {
       const Vector z = State(s, l - 1);
       if (s.taken.step_noise != nullptr) {
-        float* to = s.taken.step_noise + (static_cast<int64_t>(j) * num_steps_ + l - 1) * dim_;
-        for (int64_t i = 0; i < dim_; ++i)
-          to[i] = static_cast<float>(s.recurrence->NoiseFactor(l) * g[i]);
+        const Vector factors = s.recurrence->NoiseFactors(l, z);
+        const int64_t dim = std::ssize(factors);
+        float* to = s.taken.step_noise + (static_cast<int64_t>(j) * num_steps_ + l - 1) * dim;
+        for (int64_t i = 0; i < dim; ++i) to[i] = static_cast<float>(factors[i] * g[i]);
       }
       if (s.taken.deltas != nullptr)
         Give(s.recurrence->Delta(l, z, g), s.taken.deltas + (l - 1) * dim_);

@@ -2,6 +2,8 @@
 #include "kernels/reference/diffusion_ops.h"
 
 #include <cmath>
+#include <initializer_list>
+#include <utility>
 
 #include "kernels/reference/reference_ops.h"
 
@@ -199,49 +201,107 @@ double NextState(const ReverseStep& step, double clip_range, double raw_denoised
   return step.z_z * z + step.z_m * m + step.z_x0 * x0 + step.sigma * noise;
 }
 
-std::vector<double> Step(const DiffusionSpec& spec, int64_t step, std::span<const double> condition,
-                         std::span<const float> noise, std::span<const double> z) {
-  const ReverseStep& reverse = spec.steps[step];
-  const std::vector<double> m = Denoise(spec, step, condition, z);
-  std::vector<double> next(spec.state_dim);
-  for (int64_t i = 0; i < spec.state_dim; ++i) {
-    const double raw = RawDenoised(reverse, z[i], m[i]);
-    next[i] = NextState(reverse, spec.clip_range, raw, z[i], m[i], noise[i]);
+namespace {
+
+// One element of a jet.
+struct Variable {
+  const Jet& of;
+  int64_t i;
+
+  double value() const { return of.value[i]; }
+};
+
+// Sets element i of a jet to `value`, and its slopes to the sum of factor times slopes.
+void Set(Jet& x, int64_t i, double value,
+         std::initializer_list<std::pair<double, Variable>> terms) {
+  x.value[i] = value;
+  for (int64_t j = 0; j < x.columns; ++j)
+    for (const auto& [factor, from] : terms)
+      x.slope[i * x.columns + j] += factor * from.of.slope[from.i * x.columns + j];
+}
+
+// z, the first elements of a state.
+Jet Leading(const Jet& state, int64_t dim) {
+  return {.value = {state.value.begin(), state.value.begin() + dim},
+          .slope = {state.slope.begin(), state.slope.begin() + dim * state.columns},
+          .columns = state.columns};
+}
+
+// The next state as a jet of the same variables.
+Jet Next(const DiffusionSpec& spec, int64_t step, std::span<const double> condition,
+         std::span<const float> noise, const Jet& state) {
+  const int64_t dim = spec.state_dim;
+  const ReverseStep& by = spec.steps[step];
+  const NoiseScale kind = spec.form.noise_scale;
+  const Jet m = Denoised(spec, step, condition, Leading(state, dim));
+  Jet next = {.value = std::vector<double>(state.value.size()),
+              .slope = std::vector<double>(state.slope.size()),
+              .columns = state.columns};
+  for (int64_t i = 0; i < dim; ++i) {
+    const Variable z = {state, i}, of_m = {m, i};
+    const double raw = RawDenoised(by, z.value(), of_m.value());
+    const double inside = ClipDerivative(raw, spec.clip_range);
+    const double v = kind == NoiseScale::kFixed ? 0 : m.value[dim + i];
+    const double unit = noise.empty() ? 0 : noise[i];
+    const double plain = NextState(by, spec.clip_range, raw, z.value(), of_m.value(),
+                                   NoiseScaleAt(kind, by, v) * unit);
+    const double by_z = by.z_z + inside * by.z_x0 * by.x0_z;
+    const double by_m = by.z_m + inside * by.z_x0 * by.x0_m;
+    Set(next, i, plain, {{by_m, of_m}, {by_z, z}});
+    if (kind != NoiseScale::kFixed)
+      Set(next, i, next.value[i],
+          {{by.sigma * NoiseScaleSlopeAt(kind, by, v) * unit, {m, dim + i}}});
+    if (!spec.form.carries) continue;
+    const Variable c = {state, dim + i};
+    Set(next, i, next.value[i] + by.z_c * c.value(), {{by.z_c, c}});
+    // The last term keeps a zero from being negative, which no update would find.
+    Set(next, dim + i,
+        by.c_z * z.value() + by.c_m * of_m.value() + by.c_x0 * Clip(raw, spec.clip_range) + 0.0,
+        {{by.c_z + inside * by.c_x0 * by.x0_z, z}, {by.c_m + inside * by.c_x0 * by.x0_m, of_m}});
   }
   return next;
 }
 
+}  // namespace
+
+std::vector<double> Step(const DiffusionSpec& spec, int64_t step, std::span<const double> condition,
+                         std::span<const float> noise, std::span<const double> state) {
+  return Next(spec, step, condition, noise, Values(state)).value;
+}
+
 std::vector<double> StepJacobian(const DiffusionSpec& spec, int64_t step,
-                                 std::span<const double> condition, std::span<const double> z) {
+                                 std::span<const double> condition, std::span<const double> state,
+                                 std::span<const float> noise) {
+  return Next(spec, step, condition, noise, Variables(state)).slope;
+}
+
+std::vector<double> StepByNoise(const DiffusionSpec& spec, int64_t step,
+                                std::span<const double> condition, std::span<const double> state) {
   const int64_t dim = spec.state_dim;
-  const ReverseStep& reverse = spec.steps[step];
-  const Jet m = Denoised(spec, step, condition, Variables(z));
-  std::vector<double> jacobian(dim * dim);
-  for (int64_t i = 0; i < dim; ++i) {
-    const double raw = RawDenoised(reverse, z[i], m.value[i]);
-    const double by_raw = reverse.z_x0 * ClipDerivative(raw, spec.clip_range);
-    for (int64_t k = 0; k < dim; ++k)
-      jacobian[i * dim + k] = (reverse.z_m + by_raw * reverse.x0_m) * m.slope[i * dim + k];
-    jacobian[i * dim + i] += reverse.z_z + by_raw * reverse.x0_z;
-  }
-  return jacobian;
+  const NoiseScale kind = spec.form.noise_scale;
+  std::vector<double> factors(dim, spec.steps[step].sigma);
+  if (kind == NoiseScale::kFixed) return factors;
+  const std::vector<double> m = Denoise(spec, step, condition, state.first(dim));
+  for (int64_t i = 0; i < dim; ++i) factors[i] *= NoiseScaleAt(kind, spec.steps[step], m[dim + i]);
+  return factors;
 }
 
 std::vector<double> StepByInputs(const DiffusionSpec& spec, int64_t step, const float* inputs,
-                                 int32_t /*label*/, std::span<const double> z) {
+                                 int32_t /*label*/, std::span<const double> state,
+                                 std::span<const float> noise) {
   constexpr double kDistance = 1e-5;
-  const int64_t dim = spec.state_dim, columns = spec.input_dim();
-  const std::vector<float> no_noise(dim);
-  std::vector<double> jacobian(dim * columns);
+  const auto rows = static_cast<int64_t>(state.size());
+  const int64_t columns = spec.input_dim();
+  std::vector<double> jacobian(rows * columns);
   for (int64_t k = 0; k < columns; ++k) {
     std::vector<double> at(inputs, inputs + columns);
     const auto next = [&](double x) {
       at[k] = x;
-      return Step(spec, step, Dense(spec.condition, at), no_noise, z);
+      return Step(spec, step, Dense(spec.condition, at), noise, state);
     };
     const std::vector<double> above = next(inputs[k] + kDistance);
     const std::vector<double> below = next(inputs[k] - kDistance);
-    for (int64_t i = 0; i < dim; ++i)
+    for (int64_t i = 0; i < rows; ++i)
       jacobian[i * columns + k] = (above[i] - below[i]) / (2 * kDistance);
   }
   return jacobian;

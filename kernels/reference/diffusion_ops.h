@@ -17,10 +17,10 @@ namespace deeppcr::reference {
 // the class, the image of the vector [input_dim], or zero where the model takes neither.
 std::vector<double> Condition(const DiffusionSpec& spec, const float* inputs, int32_t label);
 
-// m(z, step), [D].
+// The denoiser's output at z, [D], or [m, v] of 2 D where the form has a learned scale.
 std::vector<double> Denoise(const DiffusionSpec& spec, int64_t step,
                             std::span<const double> condition, std::span<const double> z);
-// dm/dz at z, [D, D] row-major.
+// Its derivative by z, [D, D] or [2 D, D] row-major.
 std::vector<double> DenoiseJacobian(const DiffusionSpec& spec, int64_t step,
                                     std::span<const double> condition, std::span<const double> z);
 
@@ -35,19 +35,25 @@ double RawDenoised(const ReverseStep& step, double z, double m);
 double NextState(const ReverseStep& step, double clip_range, double raw_denoised, double z,
                  double m, double noise);
 
-// The next state, with noise [D] of this step.
+// The next state of the recurrence from `state`, [z] or [z, c] where a memory is carried (S
+// elements), with noise [D] of this step; empty: none.
 std::vector<double> Step(const DiffusionSpec& spec, int64_t step, std::span<const double> condition,
-                         std::span<const float> noise, std::span<const double> z);
-// Derivative of Step by z, [D, D] row-major.
+                         std::span<const float> noise, std::span<const double> state);
+// Derivative of Step by the state, [S, S] row-major.
 std::vector<double> StepJacobian(const DiffusionSpec& spec, int64_t step,
-                                 std::span<const double> condition, std::span<const double> z);
+                                 std::span<const double> condition, std::span<const double> state,
+                                 std::span<const float> noise = {});
+// Derivative of z' by the noise, element by element: [D].
+std::vector<double> StepByNoise(const DiffusionSpec& spec, int64_t step,
+                                std::span<const double> condition, std::span<const double> state);
 
-// By the conditioning vector [input_dim] at reverse step `step`: [D, input_dim] row-major. Central
+// By the conditioning vector [input_dim] at reverse step `step`: [S, input_dim] row-major. Central
 // differences in double, right to some 1e-9: plainer than a second jet.
 std::vector<double> StepByInputs(const DiffusionSpec& spec, int64_t step, const float* inputs,
-                                 int32_t label, std::span<const double> z);
+                                 int32_t label, std::span<const double> state,
+                                 std::span<const float> noise = {});
 
-// The answer of a final state, and its derivative, [output_dim, D] row-major.
+// The answer of a final z, and its derivative, [output_dim, D] row-major.
 std::vector<double> Decode(const DiffusionSpec& spec, std::span<const double> state);
 std::vector<double> DecodeJacobian(const DiffusionSpec& spec, std::span<const double> state);
 

@@ -34,10 +34,10 @@ class DiffusionFamily final : public Family {
   }
   std::unique_ptr<Recurrence> Encode(const SampleInput& input) const override;
   std::vector<double> Decode(const std::vector<double>& z) const override {
-    return reference::Decode(spec_, z);
+    return reference::Decode(spec_, std::span(z).first(shape.sample_dim()));
   }
   std::vector<double> DecodeJacobian(const std::vector<double>& z) const override {
-    return reference::DecodeJacobian(spec_, z);
+    return reference::DecodeJacobian(spec_, std::span(z).first(shape.sample_dim()));
   }
   double OutputAmplification(const std::vector<double>& z) const override;
   int64_t memory_bytes() const override {
@@ -101,6 +101,7 @@ class DiffusionRecurrence final : public Recurrence {
     const int64_t dim = spec.state_dim;
     const std::vector<float> z0 = NoiseOf(input, input.initial_noise, kInitialNoiseStep, dim);
     for (const float noise : z0) initial_.push_back(spec.initial_scale * noise);  // in float32
+    if (spec.form.carries) initial_.resize(2 * dim);
     for (int64_t i = 0; i < spec.num_steps(); ++i) {
       const float* given = input.step_noise == nullptr ? nullptr : input.step_noise + i * dim;
       noise_.push_back(NoiseOf(input, given, static_cast<uint32_t>(i), dim));
@@ -111,33 +112,64 @@ class DiffusionRecurrence final : public Recurrence {
     return reference::Step(spec_, l - 1, condition_, noise_[l - 1], z);
   }
   std::vector<double> StepJacobian(int64_t l, const std::vector<double>& z) const override {
-    return reference::StepJacobian(spec_, l - 1, condition_, z);
+    return reference::StepJacobian(spec_, l - 1, condition_, z, noise_[l - 1]);
   }
   std::vector<double> StepByInputs(int64_t l, const std::vector<double>& z) const override {
     if (inputs_.empty()) return {};
-    return reference::StepByInputs(spec_, l - 1, inputs_.data(), label_, z);
+    return reference::StepByInputs(spec_, l - 1, inputs_.data(), label_, z, noise_[l - 1]);
   }
-  double NoiseFactor(int64_t l) const override { return spec_.steps[l - 1].sigma; }
+  std::vector<double> NoiseFactors(int64_t l, const std::vector<double>& z) const override {
+    return StepByNoise(spec_, l - 1, condition_, z);
+  }
   double InitialFactor() const override { return spec_.initial_scale; }
   std::vector<std::vector<double>> CoarseTrajectory(PassCount* count) const override;
 
  private:
-  // The denoised sample, before it is clipped, at the state before reverse step i.
-  std::vector<double> RawDenoisedAt(int64_t i, const std::vector<double>& z) const {
-    std::vector<double> raw = Denoise(spec_, i, condition_, z);
-    for (size_t k = 0; k < raw.size(); ++k) raw[k] = RawDenoised(spec_.steps[i], z[k], raw[k]);
-    return raw;
-  }
-  // Reverse step i with this denoised sample, whatever the denoiser would say.
-  std::vector<double> StepTowards(int64_t i, const std::vector<double>& raw,
-                                  const std::vector<double>& z) const {
+  // What a step takes from the denoiser: the denoised samples before they are clipped, and the
+  // scales of the noise.
+  struct Said {
+    std::vector<double> raw, scales;
+  };
+
+  Said SaidAt(int64_t i, const std::vector<double>& state) const {
     const ReverseStep& step = spec_.steps[i];
-    std::vector<double> next(z.size());
-    for (size_t k = 0; k < z.size(); ++k) {
-      // The model output that would have led to this denoised sample, if that depends on it.
-      const double m =
-          step.z_m == 0 || step.x0_m == 0 ? 0 : (raw[k] - step.x0_z * z[k]) / step.x0_m;
-      next[k] = NextState(step, spec_.clip_range, raw[k], z[k], m, noise_[i][k]);
+    const std::vector<double> m = Denoise(spec_, i, condition_, ForDenoiser(spec_, state));
+    Said said;
+    for (int64_t k = 0; k < spec_.state_dim; ++k) {
+      said.raw.push_back(RawDenoised(step, state[k], m[k]));
+      const NoiseScale kind = spec_.form.noise_scale;
+      said.scales.push_back(
+          NoiseScaleAt(kind, step, kind == NoiseScale::kFixed ? 0 : m[spec_.state_dim + k]));
+    }
+    return said;
+  }
+  // A named denoiser reads z, a program the whole state.
+  static std::vector<double> ForDenoiser(const DiffusionSpec& spec,
+                                         const std::vector<double>& state) {
+    return {state.begin(), state.begin() + spec.state_dim};
+  }
+  static std::vector<double> ForDenoiser(const DiffusionProgramSpec&,
+                                         const std::vector<double>& state) {
+    return state;
+  }
+
+  // Reverse step i with what the denoiser has said, whatever it would say.
+  std::vector<double> StepTowards(int64_t i, const Said& said,
+                                  const std::vector<double>& state) const {
+    const ReverseStep& step = spec_.steps[i];
+    const ReverseStep memory = PartOf(step, StepPart::kMemory);
+    std::vector<double> next(state.size());
+    for (int64_t k = 0; k < spec_.state_dim; ++k) {
+      const double z = state[k], raw = said.raw[k];
+      // By the model output that would have led to this denoised sample, if that depends on it.
+      const auto towards = [&](const ReverseStep& by, double noise) {
+        const double m = by.z_m == 0 || by.x0_m == 0 ? 0 : (raw - by.x0_z * z) / by.x0_m;
+        return NextState(by, spec_.clip_range, raw, z, m, noise);
+      };
+      next[k] = towards(step, said.scales[k] * noise_[i][k]);
+      if (!spec_.form.carries) continue;
+      next[k] += step.z_c * state[spec_.state_dim + k];
+      next[spec_.state_dim + k] = towards(memory, 0);
     }
     return next;
   }
@@ -156,13 +188,13 @@ std::vector<std::vector<double>> DiffusionRecurrence<Spec>::CoarseTrajectory(
   const int64_t stride = (spec_.num_steps() - 1) / kCoarseEvaluations + 1;
   *count = {.stages = 0, .columns = 1};
   std::vector<std::vector<double>> states = {initial_};
-  std::vector<double> raw;
+  Said said;
   for (int64_t i = 0; i < spec_.num_steps(); ++i) {
     if (i % stride == 0) {
-      raw = RawDenoisedAt(i, states.back());
+      said = SaidAt(i, states.back());
       ++count->stages;
     }
-    states.push_back(StepTowards(i, raw, states.back()));
+    states.push_back(StepTowards(i, said, states.back()));
   }
   return states;
 }
@@ -178,8 +210,8 @@ double DiffusionFamily<Spec>::OutputAmplification(const std::vector<double>& z) 
   double largest = 0;
   for (int64_t i = 0; i < shape.output_dim; ++i) {
     double sum = 0;
-    for (int64_t k = 0; k < shape.state_dim; ++k)
-      sum += std::fabs(jacobian[i * shape.state_dim + k]);
+    for (int64_t k = 0; k < shape.sample_dim(); ++k)
+      sum += std::fabs(jacobian[i * shape.sample_dim() + k]);
     if (std::isnan(sum)) return sum;
     largest = std::max(largest, sum);
   }

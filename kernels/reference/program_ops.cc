@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/reference/program_ops.h"
 
+#include <algorithm>
+
 #include "kernels/program/evaluate.h"
 #include "kernels/reference/diffusion_ops.h"
 
@@ -44,33 +46,53 @@ std::vector<double> Condition(const DiffusionProgramSpec& spec, const float* inp
 }
 
 std::vector<double> Denoise(const DiffusionProgramSpec& spec, int64_t step,
-                            std::span<const double> condition, std::span<const double> z) {
-  return At(spec, step, condition, {}, z).Get(spec.program->prediction);
+                            std::span<const double> condition, std::span<const double> state) {
+  return At(spec, step, condition, {}, state).Get(spec.program->prediction);
 }
 
 std::vector<double> Step(const DiffusionProgramSpec& spec, int64_t step,
                          std::span<const double> condition, std::span<const float> noise,
-                         std::span<const double> z) {
-  return At(spec, step, condition, noise, z).Get(spec.program->output);
+                         std::span<const double> state) {
+  return At(spec, step, condition, noise, state).Get(spec.program->output);
 }
 
 std::vector<double> StepJacobian(const DiffusionProgramSpec& spec, int64_t step,
-                                 std::span<const double> condition, std::span<const double> z) {
-  const int64_t dim = spec.state_dim;
+                                 std::span<const double> condition, std::span<const double> state,
+                                 std::span<const float> noise) {
+  const auto dim = static_cast<int64_t>(state.size());
   std::vector<double> unit(static_cast<size_t>(dim * dim));
   for (int64_t i = 0; i < dim; ++i) unit[static_cast<size_t>(i * dim + i)] = 1;
-  return At(spec, step, condition, {}, z).evaluation().Tangents(unit, dim);
+  return At(spec, step, condition, noise, state).evaluation().Tangents(unit, dim);
+}
+
+// No element of z' has noise of another one: a cotangent of ones picks all factors at once.
+std::vector<double> StepByNoise(const DiffusionProgramSpec& spec, int64_t step,
+                                std::span<const double> condition, std::span<const double> state) {
+  std::vector<double> factors(static_cast<size_t>(spec.state_dim),
+                              spec.steps[static_cast<size_t>(step)].sigma);
+  if (spec.form.noise_scale == NoiseScale::kFixed) return factors;
+  const auto adds_noise = [](const program::Instruction& instruction) {
+    return instruction.op == program::Op::kReverseStep && instruction.part == StepPart::kNoise;
+  };
+  const auto noise = std::ranges::find_if(spec.program->instructions, adds_noise);
+  std::vector<double> ones(state.size());
+  std::fill_n(ones.begin(), spec.state_dim, 1.0);
+  const std::vector<double> scale =
+      At(spec, step, condition, {}, state).evaluation().Cotangent(ones, noise->result);
+  for (size_t i = 0; i < factors.size(); ++i) factors[i] *= scale[i];
+  return factors;
 }
 
 std::vector<double> StepByInputs(const DiffusionProgramSpec& spec, int64_t step,
-                                 const float* inputs, int32_t label, std::span<const double> z) {
+                                 const float* inputs, int32_t label, std::span<const double> state,
+                                 std::span<const float> noise) {
   if (spec.program->condition == program::kNoValue) return {};
   const std::vector<double> condition = Condition(spec, inputs, label);
-  const At at(spec, step, condition, {}, z);
+  const At at(spec, step, condition, noise, state);
   std::vector<double> jacobian;
-  for (int64_t i = 0; i < spec.state_dim; ++i) {
-    std::vector<double> unit(static_cast<size_t>(spec.state_dim));
-    unit[static_cast<size_t>(i)] = 1;
+  for (size_t i = 0; i < state.size(); ++i) {
+    std::vector<double> unit(state.size());
+    unit[i] = 1;
     const std::vector<double> row = at.evaluation().Cotangent(unit, spec.program->condition);
     jacobian.insert(jacobian.end(), row.begin(), row.end());
   }

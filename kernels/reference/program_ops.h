@@ -15,23 +15,22 @@ namespace deeppcr::reference {
 // The condition as the program reads it: the inputs, then the label of a model with classes.
 std::vector<double> Condition(const DiffusionProgramSpec& spec, const float* inputs, int32_t label);
 
-// The denoiser's output at z of reverse step `step`, counted from 0.
+// The denoiser's output at a state of reverse step `step`, counted from 0.
 std::vector<double> Denoise(const DiffusionProgramSpec& spec, int64_t step,
-                            std::span<const double> condition, std::span<const double> z);
+                            std::span<const double> condition, std::span<const double> state);
 
-// Reverse step `step`, and its Jacobian by z, [D, D] row-major.
+// See diffusion_ops.h. StepByInputs is empty where the program does not read the condition.
 std::vector<double> Step(const DiffusionProgramSpec& spec, int64_t step,
                          std::span<const double> condition, std::span<const float> noise,
-                         std::span<const double> z);
+                         std::span<const double> state);
 std::vector<double> StepJacobian(const DiffusionProgramSpec& spec, int64_t step,
-                                 std::span<const double> condition, std::span<const double> z);
-
-// By the conditioning vector [input_dim] at reverse step `step`: [D, input_dim] row-major; empty
-// where the program does not read it.
+                                 std::span<const double> condition, std::span<const double> state,
+                                 std::span<const float> noise = {});
+std::vector<double> StepByNoise(const DiffusionProgramSpec& spec, int64_t step,
+                                std::span<const double> condition, std::span<const double> state);
 std::vector<double> StepByInputs(const DiffusionProgramSpec& spec, int64_t step,
-                                 const float* inputs, int32_t label, std::span<const double> z);
-
-// See diffusion_ops.h.
+                                 const float* inputs, int32_t label, std::span<const double> state,
+                                 std::span<const float> noise = {});
 std::vector<double> Decode(const DiffusionProgramSpec& spec, std::span<const double> state);
 std::vector<double> DecodeJacobian(const DiffusionProgramSpec& spec, std::span<const double> state);
 

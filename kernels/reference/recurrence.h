@@ -27,10 +27,10 @@ class Recurrence {
     (void)l, (void)z;
     return {};
   }
-  // The factor of the noise of step l.
-  virtual double NoiseFactor(int64_t l) const {
-    (void)l;
-    return 0;
+  // The factors of the noise of step l at z, [sample_dim].
+  virtual std::vector<double> NoiseFactors(int64_t l, const std::vector<double>& z) const {
+    (void)l, (void)z;
+    return {};
   }
   // The factor of the initial noise in z_0.
   virtual double InitialFactor() const { return 1; }
@@ -55,7 +55,7 @@ class Family {
   virtual ~Family() = default;
   virtual std::unique_ptr<Recurrence> Encode(const SampleInput& input) const = 0;
   virtual std::vector<double> Decode(const std::vector<double>& z) const = 0;
-  // Jacobian of Decode at z, [output_dim, D] row-major.
+  // Jacobian of Decode at z by all of it but the memory, [output_dim, sample_dim] row-major.
   virtual std::vector<double> DecodeJacobian(const std::vector<double>& z) const = 0;
   // Largest row sum of the absolute Jacobian of Decode at z.
   virtual double OutputAmplification(const std::vector<double>& z) const = 0;

@@ -53,9 +53,10 @@ struct BackwardItem {
   std::span<const float> of_outputs;  // [n, m, output_dim]
   std::span<const float> of_final;    // [n, m, D]
 
-  std::span<float> inputs;      // [n, m, input_dim]
-  std::span<float> initial;     // [n, m, D]: by z_0; of a diffusion model by its noise
-  std::span<float> step_noise;  // [n, m, L, D]; of systems that draw noise
+  std::span<float> inputs;  // [n, m, input_dim]
+  // [n, m, sample_dim]: by z_0; of a diffusion model by its noise.
+  std::span<float> initial;
+  std::span<float> step_noise;  // [n, m, L, sample_dim]; of systems that draw noise
   // Of dense stacks, where m = 1; see BackwardSample.
   std::span<float> deltas;             // [n, L, D]
   std::span<float> encode_deltas;      // [n, D], where there is an input layer

@@ -135,15 +135,16 @@ class BackwardRunner::Batch {
   BackwardSample SampleOf(const BackwardItem& item, const SampleInput& input, int64_t b,
                           int64_t column, int64_t columns) const {
     const SystemShape& shape = runner_.shape_;
-    const int64_t dim = shape.state_dim, row = b * item.columns + column;
+    const int64_t dim = shape.state_dim, noise = shape.sample_dim();
+    const int64_t row = b * item.columns + column;
     return {.input = &input,
             .states = PartOf(item.states, b, (shape.num_steps + 1) * dim),
             .columns = columns,
             .of_outputs = PartOf(item.of_outputs, row, shape.output_dim),
             .of_final = PartOf(item.of_final, row, dim),
             .inputs = PartOf(item.inputs, row, shape.input_dim),
-            .initial = PartOf(item.initial, row, dim),
-            .step_noise = PartOf(item.step_noise, row, shape.num_steps * dim),
+            .initial = PartOf(item.initial, row, noise),
+            .step_noise = PartOf(item.step_noise, row, shape.num_steps * noise),
             .deltas = PartOf(item.deltas, b, shape.num_steps * dim),
             .encode_delta = PartOf(item.encode_deltas, b, dim)};
   }
@@ -153,10 +154,10 @@ class BackwardRunner::Batch {
               const PassCount& count) {
     const SystemShape& shape = runner_.shape_;
     const int64_t row = b * item.columns + column;
-    const int64_t dim = shape.state_dim;
+    const int64_t dim = shape.state_dim, noise = shape.sample_dim();
     const bool finite = RowsFinite(item.inputs, row, columns, shape.input_dim) &&
-                        RowsFinite(item.initial, row, columns, dim) &&
-                        RowsFinite(item.step_noise, row, columns, shape.num_steps * dim) &&
+                        RowsFinite(item.initial, row, columns, noise) &&
+                        RowsFinite(item.step_noise, row, columns, shape.num_steps * noise) &&
                         RowsFinite(item.deltas, b, 1, shape.num_steps * dim) &&
                         RowsFinite(item.encode_deltas, b, 1, dim);
     Termination termination = finite ? Termination::kDirect : Termination::kNonFinite;
@@ -226,8 +227,9 @@ absl::Status BackwardRunner::Check(const BackwardOptions& options, const Backwar
   DEEPPCR_RETURN_IF_ERROR(check("of_outputs", item.of_outputs, n * m * shape_.output_dim));
   DEEPPCR_RETURN_IF_ERROR(check("of_final", item.of_final, n * m * dim));
   DEEPPCR_RETURN_IF_ERROR(check("inputs", item.inputs, n * m * shape_.input_dim));
-  DEEPPCR_RETURN_IF_ERROR(check("initial", item.initial, n * m * dim));
-  DEEPPCR_ASSIGN_OR_RETURN(const int64_t noise, CheckedProduct({n, m, shape_.num_steps, dim}));
+  DEEPPCR_RETURN_IF_ERROR(check("initial", item.initial, n * m * shape_.sample_dim()));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t noise,
+                           CheckedProduct({n, m, shape_.num_steps, shape_.sample_dim()}));
   DEEPPCR_RETURN_IF_ERROR(check("step_noise", item.step_noise, shape_.draws_noise ? noise : 0));
   const bool parameters = shape_.has_parameter_gradients && m == 1;
   DEEPPCR_RETURN_IF_ERROR(

@@ -114,19 +114,23 @@ absl::StatusOr<std::optional<double>> ErrorOf(int64_t state_dim, const BackwardI
   std::vector<float> displaced[3];
   for (int k = 0; k < 3; ++k) displaced[k].resize(kDisplacements * results[k].size());
   std::vector<BackwardReport> reports(kDisplacements);
-  BackwardItem item = {.samples = {.num_samples = kDisplacements,
-                                   .inputs = inputs,
-                                   .seed = done.samples.seed,
-                                   .labels = labels},
-                       .states = states,
-                       .columns = done.columns,
-                       .of_outputs = of_outputs,
-                       .of_final = of_final,
-                       .inputs = displaced[0],
-                       .initial = displaced[1],
-                       .step_noise = displaced[2],
-                       .reports = reports,
-                       .token = done.token};
+  BackwardItem item = {
+      .samples = {.num_samples = kDisplacements,
+                  .inputs = inputs,
+                  .seed = done.samples.seed,
+                  .first_sample = done.samples.first_sample + static_cast<uint64_t>(i),
+                  .labels = labels,
+                  .step_noise = SampleOf(done.samples.step_noise, i, n),
+                  .same_noise = true},
+      .states = states,
+      .columns = done.columns,
+      .of_outputs = of_outputs,
+      .of_final = of_final,
+      .inputs = displaced[0],
+      .initial = displaced[1],
+      .step_noise = displaced[2],
+      .reports = reports,
+      .token = done.token};
   DEEPPCR_RETURN_IF_ERROR(go_back({&item, 1}));
   DEEPPCR_RETURN_IF_ERROR(JudgeReports(reports));
   std::optional<double> largest;

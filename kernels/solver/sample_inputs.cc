@@ -9,7 +9,8 @@ namespace {
 
 // Checks the inputs that only systems that draw noise take.
 absl::Status CheckNoise(const SampleInputs& samples, const SystemShape& shape) {
-  const int64_t n = samples.num_samples, state = shape.state_dim;
+  const int64_t n = samples.num_samples;
+  const int64_t noise = (samples.same_noise ? 1 : n) * shape.sample_dim();
   DEEPPCR_RETURN_IF_ERROR(
       CheckItemSize("labels", samples.labels.size(), shape.num_classes > 0 ? n : 0));
   for (const int32_t label : samples.labels) {
@@ -18,10 +19,9 @@ absl::Status CheckNoise(const SampleInputs& samples, const SystemShape& shape) {
                              label);
   }
   if (!samples.initial_noise.empty())
-    DEEPPCR_RETURN_IF_ERROR(
-        CheckItemSize("initial_noise", samples.initial_noise.size(), n * state));
+    DEEPPCR_RETURN_IF_ERROR(CheckItemSize("initial_noise", samples.initial_noise.size(), noise));
   if (samples.step_noise.empty()) return absl::OkStatus();
-  return CheckItemSize("step_noise", samples.step_noise.size(), n * shape.num_steps * state);
+  return CheckItemSize("step_noise", samples.step_noise.size(), shape.num_steps * noise);
 }
 
 }  // namespace
@@ -43,13 +43,17 @@ SampleInputs SamplesOf(const SampleInputs& all, int64_t first, int64_t n) {
     const size_t row = span.size() / static_cast<size_t>(all.num_samples);
     return span.subspan(static_cast<size_t>(first) * row, static_cast<size_t>(n) * row);
   };
+  const auto noise = [&](std::span<const float> span) {
+    return all.same_noise ? span : rows(span);
+  };
   return {.num_samples = n,
           .inputs = rows(all.inputs),
           .seed = all.seed,
-          .first_sample = all.first_sample + static_cast<uint64_t>(first),
+          .first_sample = all.first_sample + (all.same_noise ? 0 : static_cast<uint64_t>(first)),
           .labels = rows(all.labels),
-          .initial_noise = rows(all.initial_noise),
-          .step_noise = rows(all.step_noise),
+          .initial_noise = noise(all.initial_noise),
+          .step_noise = noise(all.step_noise),
+          .same_noise = all.same_noise,
           .initial_states = rows(all.initial_states)};
 }
 
@@ -69,6 +73,7 @@ OwnedSampleInputs::OwnedSampleInputs(const SampleInputs& samples)
     : num_samples_(samples.num_samples),
       seed_(samples.seed),
       first_sample_(samples.first_sample),
+      same_noise_(samples.same_noise),
       inputs_(samples.inputs.begin(), samples.inputs.end()),
       initial_noise_(samples.initial_noise.begin(), samples.initial_noise.end()),
       step_noise_(samples.step_noise.begin(), samples.step_noise.end()),
@@ -81,7 +86,8 @@ SampleInputs OwnedSampleInputs::View() const {
           .first_sample = first_sample_,
           .labels = labels_,
           .initial_noise = initial_noise_,
-          .step_noise = step_noise_};
+          .step_noise = step_noise_,
+          .same_noise = same_noise_};
 }
 
 }  // namespace deeppcr

@@ -22,8 +22,10 @@ struct SampleInputs {
   uint64_t seed = 0;
   uint64_t first_sample = 0;
   std::span<const int32_t> labels;       // [n] in [0, num_classes) where there are classes
-  std::span<const float> initial_noise;  // [n, D], or empty
-  std::span<const float> step_noise;     // [n, L, D], or empty
+  std::span<const float> initial_noise;  // [n, sample_dim], or empty
+  std::span<const float> step_noise;     // [n, L, sample_dim], or empty
+  // All samples have the noise of the first one, and given noise is of one sample.
+  bool same_noise = false;
 
   std::span<const float> initial_states;  // [n, L + 1, D] for InitialGuess::kPrevious, else empty
 };
@@ -51,6 +53,7 @@ class OwnedSampleInputs {
  private:
   int64_t num_samples_ = 0;
   uint64_t seed_ = 0, first_sample_ = 0;
+  bool same_noise_ = false;
   std::vector<float> inputs_, initial_noise_, step_noise_;
   std::vector<int32_t> labels_;
 };

@@ -79,7 +79,7 @@ absl::Status DecodeCondition(const v1::GenerationInput& message, const ModelInfo
 
 absl::Status DecodeNoise(const v1::GenerationInput& message, const ModelInfo& info,
                          SolveInput* input) {
-  const int64_t n = input->num_samples, steps = input->num_steps, dim = info.state_dim;
+  const int64_t n = input->num_samples, steps = input->num_steps, dim = info.sample_dim();
   DEEPPCR_RETURN_IF_ERROR(DecodeOptional(message.has_initial_noise(), message.initial_noise(),
                                          {input->names.Tensor("initial_noise"), {dim}}, n,
                                          &input->initial_noise));

@@ -77,7 +77,11 @@ absl::Status DecodeNoiseShape(const v1::GenerationInput& message, SolveInput* in
 absl::Status DecodeBeginning(const v1::GenerationInput& message, const ModelInfo& info,
                              SolveInput* input) {
   const FieldNames& names = input->names;
-  const ExpectedShape expected = {names.Tensor("initial_samples"), {info.state_dim}};
+  const ExpectedShape expected = {names.Tensor("initial_samples"), {info.sample_dim()}};
+  if (message.first_step() > 0 && info.memory_dim > 0)
+    return Mismatch(names.Setting("first_step"),
+                    "0, as the sampler remembers what the steps before have found",
+                    message.first_step());
   if (message.first_step() == 0) {
     if (!message.has_initial_samples()) return absl::OkStatus();
     return Mismatch(expected.field, "none without first_step", "a tensor");
@@ -108,12 +112,12 @@ absl::Status DecodeKnown(const v1::GenerationInput& message, const ModelInfo& in
   }
   if (!message.has_known_values())
     return Mismatch(expected.field, StrCat("a tensor ", expected.Text()), "none");
-  if (elements.size() > info.state_dim)
-    return Mismatch(field, StrCat("at most ", info.state_dim, " elements"), elements.size());
+  if (elements.size() > info.sample_dim())
+    return Mismatch(field, StrCat("at most ", info.sample_dim(), " elements"), elements.size());
   controls.known_elements.assign(elements.begin(), elements.end());
-  std::vector<bool> known(static_cast<size_t>(info.state_dim));
+  std::vector<bool> known(static_cast<size_t>(info.sample_dim()));
   for (const int32_t element : elements) {
-    DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>(field, element, 0, info.state_dim - 1));
+    DEEPPCR_RETURN_IF_ERROR(CheckRange<int64_t>(field, element, 0, info.sample_dim() - 1));
     if (known[static_cast<size_t>(element)])
       return Mismatch(field, "every element once", StrCat(element, " twice"));
     known[static_cast<size_t>(element)] = true;
@@ -170,7 +174,7 @@ bool ShapesStepNoise(const SolveInput& input) {
 }
 
 absl::Status CountMade(const ModelInfo& info, SolveInput* input) {
-  const int64_t n = input->num_samples, steps = input->num_steps, dim = info.state_dim;
+  const int64_t n = input->num_samples, steps = input->num_steps, dim = info.sample_dim();
   const auto add = [&](bool made, std::initializer_list<int64_t> extents) {
     return made ? AddBytes(extents, &input->scratch_bytes) : absl::OkStatus();
   };
@@ -190,7 +194,7 @@ void AppendRow(std::span<const float> rows, int64_t i, int64_t size, std::vector
 // The condition's vector of every sample, as SystemKey names it.
 void VaryInputs(const ModelInfo& info, SolveInput* input) {
   const GenerationControls& controls = input->controls;
-  const auto dim = static_cast<size_t>(info.state_dim);
+  const auto dim = static_cast<size_t>(info.sample_dim());
   std::vector<float>& to = input->varied_inputs;
   to.reserve(static_cast<size_t>(input->num_samples * VariedInputDim(info, *input)));
   for (int64_t i = 0; i < input->num_samples; ++i) {
@@ -278,7 +282,7 @@ absl::Status CheckFiniteControls(const SolveInput& input) {
 int64_t VariedInputDim(const ModelInfo& info, const SolveInput& input) {
   int64_t size = info.input_dim;
   if (input.system.guided) size += info.input_dim + 1;
-  if (input.system.known) size += 2 * info.state_dim;
+  if (input.system.known) size += 2 * info.sample_dim();
   return size;
 }
 
@@ -293,7 +297,7 @@ void CompleteGeneration(const ModelInfo& info, SolveInput* input) {
   const uint64_t seed = input->seed;
   if (ShapesInitialNoise(*input)) {
     input->shaped_initial_noise =
-        GivenOrDrawn(*input, input->initial_noise.values, 1, info.state_dim,
+        GivenOrDrawn(*input, input->initial_noise.values, 1, info.sample_dim(),
                      [=](uint64_t sample, int64_t, std::span<float> row) {
                        DrawInitialNoise(seed, sample, row);
                      });
@@ -302,7 +306,7 @@ void CompleteGeneration(const ModelInfo& info, SolveInput* input) {
   if (!ShapesStepNoise(*input) || !info.draws_step_noise) return;
   const int64_t first = input->system.first_step;
   input->shaped_step_noise =
-      GivenOrDrawn(*input, input->step_noise.values, input->num_steps, info.state_dim,
+      GivenOrDrawn(*input, input->step_noise.values, input->num_steps, info.sample_dim(),
                    [=](uint64_t sample, int64_t step, std::span<float> row) {
                      DrawStepNoise(seed, sample, first + step, row);
                    });

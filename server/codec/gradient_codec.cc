@@ -174,10 +174,11 @@ absl::Status DecodeWanted(const v1::GradientRequest& request, const ModelInfo& i
 absl::Status CountDisplaced(const ModelInfo& info, const GradientInput& input, int64_t steps,
                             int64_t inputs, int64_t* scratch) {
   const int64_t d = kDisplacements, m = input.columns, dim = info.state_dim;
+  const int64_t noise = info.sample_dim();
   DEEPPCR_RETURN_IF_ERROR(AddBytes({d, steps + 1, dim}, scratch));
   DEEPPCR_RETURN_IF_ERROR(AddBytes({d, inputs}, scratch));
-  DEEPPCR_RETURN_IF_ERROR(AddBytes({d, m, info.output_dim + 2 * dim + inputs}, scratch));
-  return input.by_step_noise ? AddBytes({d, m, steps, dim}, scratch) : absl::OkStatus();
+  DEEPPCR_RETURN_IF_ERROR(AddBytes({d, m, info.output_dim + dim + noise + inputs}, scratch));
+  return input.by_step_noise ? AddBytes({d, m, steps, noise}, scratch) : absl::OkStatus();
 }
 
 absl::Status CountBytes(const ModelInfo& info, int64_t max_message_bytes,
@@ -187,8 +188,9 @@ absl::Status CountBytes(const ModelInfo& info, int64_t max_message_bytes,
   int64_t* const reply = &solve->reply_bytes;
   int64_t* const scratch = &solve->scratch_bytes;
   if (input.by_inputs) DEEPPCR_RETURN_IF_ERROR(AddBytes({rows, info.input_dim}, reply));
-  if (input.by_initial_state) DEEPPCR_RETURN_IF_ERROR(AddBytes({rows, dim}, reply));
-  if (input.by_step_noise) DEEPPCR_RETURN_IF_ERROR(AddBytes({rows, steps, dim}, reply));
+  if (input.by_initial_state) DEEPPCR_RETURN_IF_ERROR(AddBytes({rows, info.sample_dim()}, reply));
+  if (input.by_step_noise)
+    DEEPPCR_RETURN_IF_ERROR(AddBytes({rows, steps, info.sample_dim()}, reply));
   DEEPPCR_RETURN_IF_ERROR(AddBytes({n, kBackwardFloats}, reply));
   if (*reply > max_message_bytes)
     return ResourceExhausted("the reply would have ", *reply, " bytes; the limit is ",

@@ -275,6 +275,7 @@ void FillSummary(const ModelStatus& status, v1::ModelSummary* summary) {
   summary->set_model_type(info.model_type);
   summary->set_num_layers(info.num_layers);
   summary->set_state_dim(info.state_dim);
+  summary->set_memory_dim(info.memory_dim);
 }
 
 void FillModel(const ModelStatus& status, v1::GetModelResponse* response) {

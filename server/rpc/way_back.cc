@@ -97,8 +97,8 @@ void WayBack::Allocate(const ModelInfo& info, int64_t num_steps, const Tensors& 
     varied_inputs_.resize(static_cast<size_t>(n * m * varied_dim_));
     item->inputs = varied_inputs_;
   }
-  item->initial = allocate({dim}, tensors.initial_state);
-  item->step_noise = allocate({num_steps, dim}, tensors.step_noise);
+  item->initial = allocate({info.sample_dim()}, tensors.initial_state);
+  item->step_noise = allocate({num_steps, info.sample_dim()}, tensors.step_noise);
   reports_.resize(static_cast<size_t>(n));
   item->reports = reports_;
   item->samples = run->samples;

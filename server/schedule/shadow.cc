@@ -66,7 +66,7 @@ class WayBackRun {
         info_(info),
         options_(options),
         token_(token),
-        initial_(static_cast<size_t>(sample.columns * info.state_dim)),
+        initial_(static_cast<size_t>(sample.columns * info.sample_dim())),
         input_dim_(sample.by_inputs ? std::ssize(sample.samples.View().inputs) : 0),
         inputs_(static_cast<size_t>(sample.columns * input_dim_)) {}
 
@@ -91,8 +91,9 @@ class WayBackRun {
   double ErrorAgainst(const WayBackRun& exact) const {
     double largest = 0;
     for (int64_t column = 0; column < sample_.columns; ++column) {
-      for (const auto& [row, other, dim] : {std::tuple(&initial_, &exact.initial_, info_.state_dim),
-                                            std::tuple(&inputs_, &exact.inputs_, input_dim_)}) {
+      for (const auto& [row, other, dim] :
+           {std::tuple(&initial_, &exact.initial_, info_.sample_dim()),
+            std::tuple(&inputs_, &exact.inputs_, input_dim_)}) {
         const auto at = static_cast<size_t>(column * dim), size = static_cast<size_t>(dim);
         const double error =
             RowError(std::span(*row).subspan(at, size), std::span(*other).subspan(at, size));

@@ -42,6 +42,12 @@ WEIGHTS = {
     "accepted-step-table-quotient": step_table(x0_m=[1e-45, 0.0], z_m=[1.0, 1.0]),
     "accepted-step-table-negative": step_table(sigma=[0.0, -1.0]),
     "accepted-step-table-not-finite": step_table(time=[float("nan"), float("inf")]),
+    "accepted-step-table-memory": step_table(
+        z_c=[0.0, -0.5], c_z=[1.0, 0.0], c_m=[0.5, 0.0], c_x0=[0.25, 0.0]),
+    "accepted-step-table-memory-unread": step_table(c_x0=[1.0, 1.0]),
+    "accepted-step-table-memory-quotient": step_table(
+        x0_m=[1e-45, 0.0], z_m=[0.0, 0.0], c_m=[1.0, 1.0], z_c=[1.0, 1.0]),
+    "accepted-step-table-memory-short": step_table(z_c=0.5),
     "accepted-step-table-short": step_table(x0_z=0.5),
     "accepted-empty": safetensors({}),
     "accepted-spaces": safetensors(b" {} \n  "),

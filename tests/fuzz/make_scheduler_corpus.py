@@ -20,8 +20,10 @@ DDIM = {"_class_name": "DDIMScheduler", "_diffusers_version": "0.6.0", "beta_end
 SMALL = {"_class_name": "DDIMScheduler", "num_train_timesteps": 50}
 EULER = {"_class_name": "EulerDiscreteScheduler", "num_train_timesteps": 50}
 DPM = {"_class_name": "DPMSolverMultistepScheduler", "num_train_timesteps": 50, "solver_order": 1}
+MULTISTEP = {**DPM, "solver_order": 2}
 FLOW = {"_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 50}
 EDM = {"_class_name": "EDMEulerScheduler", "num_train_timesteps": 50}
+HEUN = {"_class_name": "HeunDiscreteScheduler", "num_train_timesteps": 50}
 LCM = {"_class_name": "LCMScheduler", "num_train_timesteps": 50}
 
 
@@ -71,7 +73,23 @@ CORPUS = {
     "accepted-lcm": scheduler(LCM, original_inference_steps=25, timestep_scaling=0.5),
     "refused-clipped-output": scheduler(use_clipped_model_output=True),
     "refused-unknown": scheduler(use_better_sigmas=False),
-    "refused-order": scheduler(DPM, solver_order=2),
+    "accepted-multistep": scheduler(MULTISTEP, timestep_spacing="trailing"),
+    "accepted-multistep-heun": scheduler(
+        MULTISTEP, algorithm_type="sde-dpmsolver", final_sigmas_type="sigma_min",
+        solver_type="heun", lower_order_final=False, euler_at_final=True),
+    "accepted-multistep-flow": scheduler(
+        MULTISTEP, use_flow_sigmas=True, prediction_type="flow_prediction", solver_type="bh2"),
+    "accepted-heun": scheduler(HEUN, clip_sample=True, clip_sample_range=0.5),
+    "accepted-heun-karras": scheduler(
+        HEUN, use_karras_sigmas=True, prediction_type="v_prediction", timestep_spacing="trailing"),
+    "accepted-heun-exp": scheduler(HEUN, beta_schedule="exp", use_exponential_sigmas=True),
+    "accepted-learned": scheduler(DDPM, num_train_timesteps=30, variance_type="learned"),
+    "accepted-learned-range": scheduler(
+        DDPM, num_train_timesteps=30, variance_type="learned_range", beta_end=1e-300),
+    "refused-order": scheduler(DPM, solver_order=3),
+    "refused-solver-type": scheduler(MULTISTEP, solver_type="euler"),
+    "refused-exp-of-ddim": scheduler(beta_schedule="exp"),
+    "refused-learned-of-dpm": scheduler(DPM, variance_type="learned"),
     "refused-dpm-exponential": scheduler(DPM, use_exponential_sigmas=True),
     "refused-two-sigmas": scheduler(EULER, use_karras_sigmas=True, use_exponential_sigmas=True),
     "refused-beta-sigmas": scheduler(EULER, use_beta_sigmas=True),
@@ -89,7 +107,7 @@ CORPUS = {
     "refused-defaults-string": scheduler(_use_default_values="beta_end"),
     "refused-duplicate": appended(b',"beta_end":0.1,"beta_end":0.2}'),
     "refused-thresholding": scheduler(thresholding=True),
-    "refused-variance": scheduler(DDPM, variance_type="learned_range"),
+    "refused-variance": scheduler(DDPM, variance_type="fixed_small_log"),
     "refused-laplace": scheduler(beta_schedule="laplace"),
     "refused-sigmoid-of-ddim": scheduler(beta_schedule="sigmoid"),
     "refused-zero": scheduler(num_train_timesteps=0),

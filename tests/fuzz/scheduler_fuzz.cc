@@ -72,17 +72,19 @@ void RequireSameReading(const SchedulerConfig& config, std::string_view text) {
   const nlohmann::json object = Effective(std::string(text));
   using enum SchedulerClass;
   const SchedulerClass of = config.scheduler_class;
-  const bool lcm = of == kLcm, has_betas = of != kFlowMatchEuler && of != kEdmEuler;
-  const bool clips = of == kDdpm || of == kDdim || lcm;
-  const bool linspace = of == kEuler || of == kEulerAncestral || of == kDpmSolverMultistep;
+  const bool lcm = of == kLcm, distilled = lcm || of == kHeun,
+             has_betas = of != kFlowMatchEuler && of != kEdmEuler;
+  const bool clips = of == kDdpm || of == kDdim || distilled;
+  const bool linspace =
+      of == kEuler || of == kEulerAncestral || of == kDpmSolverMultistep || of == kHeun;
   Require(object.at("_class_name") == std::string(NameOf(config.scheduler_class)),
           "_class_name is as given");
   Require(object.value("num_train_timesteps", 1000) == config.num_train_timesteps,
           "num_train_timesteps is as given");
   if (has_betas) {
-    Require(object.value("beta_start", lcm ? 0.00085 : 1e-4) == config.beta_start,
+    Require(object.value("beta_start", distilled ? 0.00085 : 1e-4) == config.beta_start,
             "beta_start is as given");
-    Require(object.value("beta_end", lcm ? 0.012 : 0.02) == config.beta_end,
+    Require(object.value("beta_end", distilled ? 0.012 : 0.02) == config.beta_end,
             "beta_end is as given");
     Require(object.value("beta_schedule", lcm ? "scaled_linear" : "linear") ==
                 NameOf(config.beta_schedule),
@@ -96,10 +98,14 @@ void RequireSameReading(const SchedulerConfig& config, std::string_view text) {
             "prediction_type is as given");
   }
   if (clips) {
-    Require(object.value("clip_sample", !lcm) == config.clip_sample, "clip_sample is as given");
-    Require(!object.value("thresholding", false), "thresholding is refused");
+    Require(object.value("clip_sample", !distilled) == config.clip_sample,
+            "clip_sample is as given");
+    Require(of == kHeun || !object.value("thresholding", false), "thresholding is refused");
   }
-  if (of == kDpmSolverMultistep) Require(object.value("solver_order", 2) == 1, "solver_order is 1");
+  if (of == kDpmSolverMultistep) {
+    const int64_t order = object.value("solver_order", 2);
+    Require(order == config.solver_order && order <= 2, "solver_order is as given, and 1 or 2");
+  }
   const absl::StatusOr<SchedulerConfig> again = Parse(object.dump());
   Require(again.ok() && *again == config, "a file that is written out reads the same");
 }
@@ -119,7 +125,10 @@ void RequireSound(const ReverseProcess& process) {
           "the initial scale is finite and above 0");
   for (const ReverseStep& step : process.steps) {
     Require(std::isfinite(step.timestep), "times are finite");
-    for (const double value : {step.x0_z, step.x0_m, step.z_z, step.z_m, step.z_x0, step.sigma}) {
+    const HoldCoefficients hold = MemoryHoldOf(step).next;
+    for (const double value :
+         {step.x0_z, step.x0_m, step.z_z, step.z_m, step.z_x0, step.sigma, step.sigma_v, step.z_c,
+          step.c_z, step.c_m, step.c_x0, double{hold.z}, double{hold.raw}, double{hold.clipped}}) {
       Require(std::isfinite(static_cast<float>(value)), "coefficients are finite as float32");
     }
     Require(step.sigma >= 0.0, "sigma is not negative");

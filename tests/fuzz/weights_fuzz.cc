@@ -104,10 +104,15 @@ void TryStepTable(std::string_view bytes) {
   for (const ReverseStep& step : table->steps) {
     const ReverseCoefficients c = ToFloat(step);
     const HoldCoefficients hold = HoldOf(step);
-    for (const float value : {c.x0_z, c.x0_m, c.z_z, c.z_m, c.z_x0, c.sigma, hold.z, hold.raw,
-                              hold.clipped, hold.sigma, static_cast<float>(step.timestep)})
+    const ReverseCoefficients of_memory = ToFloat(PartOf(step, StepPart::kMemory));
+    const MemoryHold held = MemoryHoldOf(step);
+    for (const float value :
+         {c.x0_z, c.x0_m, c.z_z, c.z_m, c.z_x0, c.sigma, hold.z, hold.raw, hold.clipped, hold.sigma,
+          static_cast<float>(step.timestep), of_memory.z_z, of_memory.z_m, of_memory.z_x0,
+          held.recall, held.next.z, held.next.raw, held.next.clipped})
       Require(std::isfinite(value), "coefficients are finite as float32");
     Require(step.sigma >= 0, "sigma is not negative");
+    Require(step.z_c == 0 || table->form.carries, "a memory that is read is carried");
   }
 }
 

@@ -61,7 +61,6 @@ inline ModelConfig LongConfig() {
   config.num_blocks = 3;
   config.num_inference_steps = {kLongSteps};
   config.conditioning_dim = 0;
-  config.null_condition.clear();
   config.max_batch_size = kMany;
   return config;
 }
@@ -81,7 +80,8 @@ inline std::string ConfigJson(const ModelConfig& config) {
   if (config.num_classes > 0) json["num_classes"] = config.num_classes;
   if (config.conditioning_dim > 0) json["conditioning_dim"] = config.conditioning_dim;
   if (config.null_class.has_value()) json["null_class"] = *config.null_class;
-  if (!config.null_condition.empty()) json["null_condition"] = config.null_condition;
+  if (config.conditioning_dim > 0 && !config.null_condition.empty())
+    json["null_condition"] = config.null_condition;
   if (!config.decoder_widths.empty()) json["decoder_widths"] = config.decoder_widths;
   return json.dump();
 }

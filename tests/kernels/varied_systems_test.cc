@@ -22,10 +22,23 @@ constexpr double kRtol = 1e-4;
 
 enum class Condition { kNone, kClass, kVector };
 
+struct Sampler {
+  const char* scheduler;
+  bool learned_variance = false;
+  int64_t memory_dim = 0;
+};
+constexpr Sampler kDdpm = {R"({"_class_name": "DDPMScheduler"})"};
+constexpr Sampler kLearned = {
+    R"({"_class_name": "DDPMScheduler", "variance_type": "learned_range"})", true};
+constexpr Sampler kMultistep = {
+    R"({"_class_name": "DPMSolverMultistepScheduler", "algorithm_type": "sde-dpmsolver++"})", false,
+    kDim};
+
 void WriteConditional(const std::string& directory, Condition condition, bool with_null,
-                      DenoiserKind kind = DenoiserKind::kAdaLnMlp) {
+                      const Sampler& sampler = kDdpm) {
   ModelConfig config;
-  config.denoiser = kind;
+  config.denoiser = DenoiserKind::kAdaLnMlp;
+  config.learned_variance = sampler.learned_variance;
   config.state_dim = config.output_dim = kDim;
   config.hidden_dim = 16;
   config.num_blocks = 2;
@@ -36,7 +49,7 @@ void WriteConditional(const std::string& directory, Condition condition, bool wi
   nlohmann::json json = {{"model_type", "diffusion"},
                          {"state_dim", kDim},
                          {"output_dim", kDim},
-                         {"denoiser", NameOf(kind)},
+                         {"denoiser", "adaln_mlp"},
                          {"hidden_dim", config.hidden_dim},
                          {"num_blocks", config.num_blocks},
                          {"activation", "silu"},
@@ -49,9 +62,7 @@ void WriteConditional(const std::string& directory, Condition condition, bool wi
   if (condition == Condition::kVector && with_null) json["null_condition"] = 0.25;
   const absl::Status written = WriteModel(directory, json.dump(), DiffusionTensors(config));
   ASSERT_TRUE(written.ok()) << written;
-  ASSERT_TRUE(WriteFileAtomically(directory + "/scheduler_config.json",
-                                  R"({"_class_name": "DDPMScheduler"})")
-                  .ok());
+  ASSERT_TRUE(WriteFileAtomically(directory + "/scheduler_config.json", sampler.scheduler).ok());
 }
 
 struct Loaded {
@@ -105,9 +116,9 @@ struct Answer {
 };
 
 Answer Solve(const LoadedSystem& system, const SampleInputs& samples, std::string solver,
-             int64_t steps = kSteps) {
+             int64_t steps = kSteps, int64_t state_dim = kDim) {
   Answer answer;
-  answer.states.resize(static_cast<size_t>(kSamples * (steps + 1) * kDim));
+  answer.states.resize(static_cast<size_t>(kSamples * (steps + 1) * state_dim));
   SolveOptions options{.solver = solver, .rtol = kRtol};
   if (solver != "sequential" && solver != "auto" && solver != "jacobi")
     options.shooting_interval = 2;
@@ -134,25 +145,29 @@ double Difference(const std::vector<float>& a, const std::vector<float>& b) {
   return difference / largest;
 }
 
-class VariedSystemsTest : public ::testing::TestWithParam<Condition> {
+class VariedSystemsTest : public ::testing::TestWithParam<std::tuple<Condition, Sampler>> {
  protected:
-  void SetUp() override { WriteConditional(directory_.path(), GetParam(), true); }
+  Condition condition() const { return std::get<0>(GetParam()); }
+  const Sampler& sampler() const { return std::get<1>(GetParam()); }
+  void SetUp() override { WriteConditional(directory_.path(), condition(), true, sampler()); }
   const TemporaryDirectory directory_;
 };
 
 TEST_P(VariedSystemsTest, EverySolverAgreesWithTheReference) {
   const Loaded cpu(directory_.path(), "cpu"), reference(directory_.path(), "reference");
-  const bool conditional = GetParam() != Condition::kNone;
+  const bool conditional = condition() != Condition::kNone;
+  const int64_t state_dim = kDim + sampler().memory_dim;
   for (const bool guided : {false, true}) {
     if (guided && !conditional) continue;
     for (const bool known : {false, true}) {
       for (const int64_t first : {0, 7}) {
+        if (first > 0 && sampler().memory_dim > 0) continue;
         SystemKey key = guided ? Guided() : SystemKey(kSteps);
         key.known = known;
         key.first_step = first;
         SCOPED_TRACE(::testing::Message()
                      << "guided " << guided << ", known " << known << ", first " << first);
-        Request request = ConditionsOf(GetParam(), 2.5, guided);
+        Request request = ConditionsOf(condition(), 2.5, guided);
         if (known) {
           const int64_t before = std::ssize(request.inputs) / kSamples;
           std::vector<float> inputs;
@@ -169,16 +184,16 @@ TEST_P(VariedSystemsTest, EverySolverAgreesWithTheReference) {
         ASSERT_TRUE(system.ok()) << system.status();
         ASSERT_TRUE(oracle.ok()) << oracle.status();
         const int64_t steps = kSteps - first;
-        const Answer want = Solve(**oracle, request.Samples(), "sequential", steps);
+        const Answer want = Solve(**oracle, request.Samples(), "sequential", steps, state_dim);
         for (const std::string& solver : cpu->info().solvers) {
-          const Answer got = Solve(**system, request.Samples(), solver, steps);
+          const Answer got = Solve(**system, request.Samples(), solver, steps, state_dim);
           EXPECT_LE(Difference(got.states, want.states), kRtol) << solver;
           for (const SampleReport& report : got.reports) {
             EXPECT_TRUE(report.converged) << solver << " " << ToString(report.termination);
             EXPECT_FALSE(report.fallback && (solver == "newton" || solver == "picard")) << solver;
           }
           for (int64_t l = 1; l <= steps && known; ++l) {
-            EXPECT_EQ(got.states[l * kDim], 0.5F) << solver << ", step " << l;
+            EXPECT_EQ(got.states[l * state_dim], 0.5F) << solver << ", step " << l;
           }
         }
       }
@@ -187,8 +202,9 @@ TEST_P(VariedSystemsTest, EverySolverAgreesWithTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, VariedSystemsTest,
-                         ::testing::Values(Condition::kNone, Condition::kClass,
-                                           Condition::kVector));
+                         ::testing::Combine(::testing::Values(Condition::kNone, Condition::kClass,
+                                                              Condition::kVector),
+                                            ::testing::Values(kDdpm, kLearned, kMultistep)));
 
 class GuidanceTest : public ::testing::TestWithParam<Condition> {
  protected:
@@ -316,6 +332,12 @@ TEST(VariedSystemsRefusalsTest, NameTheField) {
     ExpectError(prepare(Condition::kNone, false, key), invalid,
                 "first_step: expected an integer in [0, 23], got ");
   }
+  const TemporaryDirectory directory;
+  WriteConditional(directory.path(), Condition::kNone, false, kMultistep);
+  SystemKey late(kSteps);
+  late.first_step = 1;
+  ExpectError(Loaded(directory.path(), "cpu")->Prepare(late, nullptr), invalid,
+              "first_step: expected 0, as the sampler remembers steps before, got 1");
 }
 
 // The process that begins at z_k has the states that the whole one has from there on, given the

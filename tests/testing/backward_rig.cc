@@ -32,8 +32,8 @@ class Journey {
       : shape_(shape), request_(request), m_(request.columns) {
     const int64_t n = request.samples.num_samples;
     made_.inputs.resize(n * m_ * shape.input_dim);
-    made_.initial.resize(n * m_ * shape.state_dim);
-    if (shape.draws_noise) made_.step_noise.resize(n * m_ * shape.num_steps * shape.state_dim);
+    made_.initial.resize(n * m_ * shape.sample_dim());
+    if (shape.draws_noise) made_.step_noise.resize(n * m_ * shape.num_steps * shape.sample_dim());
     if (request.deltas) made_.deltas.resize(n * shape.num_steps * shape.state_dim);
     for (int64_t b = 0; b < n; ++b) inputs_.push_back(InputOf(request.samples, b, nullptr));
   }
@@ -48,8 +48,8 @@ class Journey {
                      .columns = m_,
                      .of_outputs = request_.of_outputs.data() + b * m_ * shape_.output_dim,
                      .inputs = part(made_.inputs, shape_.input_dim),
-                     .initial = part(made_.initial, shape_.state_dim),
-                     .step_noise = part(made_.step_noise, shape_.num_steps * shape_.state_dim),
+                     .initial = part(made_.initial, shape_.sample_dim()),
+                     .step_noise = part(made_.step_noise, shape_.num_steps * shape_.sample_dim()),
                      .deltas = part(made_.deltas, shape_.num_steps * shape_.state_dim)});
   }
   Gradients& made() { return made_; }

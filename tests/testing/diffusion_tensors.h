@@ -39,7 +39,7 @@ class DiffusionTensorMaker {
     AddDense("time_embed.mlp.2", H, H);
     if (config_.num_classes > 0) Add("class_embed.weight", {config_.num_classes, H});
     if (config_.conditioning_dim > 0) AddDense("cond_embed", H, config_.conditioning_dim);
-    AddDense("final_layer.linear", config_.state_dim, H);
+    AddDense("final_layer.linear", (config_.learned_variance ? 2 : 1) * config_.state_dim, H);
     for (int64_t i = 0; i < config_.num_blocks; ++i) AddBlock("res_blocks." + std::to_string(i));
     if (config_.denoiser == DenoiserKind::kAdaLnMlp) {
       AddDense("final_layer.adaLN_modulation.1", 2 * H, H);

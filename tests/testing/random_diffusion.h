@@ -34,6 +34,9 @@ struct DiffusionOptions {
   // weights come without biases and, in a residual denoiser, without modulation, so that terms
   // cancel to nothing.
   int largest_integer = 0;
+  // Of a memory, whose coefficients are made for every step, and of a learned scale of the noise,
+  // for which the output layer has twice the rows.
+  SamplerForm form;
   uint64_t seed = 1;
 };
 
@@ -73,6 +76,8 @@ class RandomDiffusion {
     spec_.state_dim = dim;
     spec_.clip_range = options.clip ? 1.0 : std::numeric_limits<double>::infinity();
     options.ddpm ? MakeDdpmSteps(options.num_steps) : MakeSteps(options);
+    spec_.form = options.form;
+    if (options.form != SamplerForm{}) AddForm();
     spec_.steps = steps_;
     DenoiserSpec& d = spec_.denoiser;
     d.kind = options.kind;
@@ -80,7 +85,8 @@ class RandomDiffusion {
     d.num_blocks = n;
     d.activation = options.activation;
     d.input = Layer(hidden, dim, 1.0, options.input_scale);
-    d.output = Layer(dim, hidden, options.output_gain);
+    const bool learned = options.form.noise_scale != NoiseScale::kFixed;
+    d.output = Layer(learned ? 2 * dim : dim, hidden, options.output_gain);
     d.first_weight = Weights(n * hidden * hidden, Scale(hidden));
     d.first_bias = Biases(n * hidden, 0.1);
     if (options.kind == DenoiserKind::kAdaLnMlp) {
@@ -154,6 +160,17 @@ class RandomDiffusion {
       step.z_x0 = 0.45;
       step.sigma = l % 5 == 3 || l + 1 == count ? 0.0 : 0.1 + 0.05 * a;
       steps_.push_back(step);
+    }
+  }
+  // Steps that read the memory and steps that do not, and both ways to write it.
+  void AddForm() {
+    for (size_t l = 0; l < steps_.size(); ++l) {
+      ReverseStep& step = steps_[l];
+      step.z_c = l % 4 == 3 ? 0.0 : (l % 2 == 0 ? 0.25 : -0.2);
+      step.c_z = l % 3 == 0 ? 0.3 : 0.0;
+      step.c_m = l % 2 == 0 ? -0.15 : 0.1;
+      step.c_x0 = l % 5 == 4 ? 0.0 : 0.5;
+      step.sigma_v = 0.3;
     }
   }
   // Makes steps from the linear betas of 1000 steps, scaled by 1000 / count and at most 1/2.

@@ -14,15 +14,17 @@ namespace deeppcr::cpu {
 struct CoarseHold {
   std::span<const ReverseCoefficients> coefficients;  // [L]
   std::span<const HoldCoefficients> holds;            // [L]
+  std::span<const MemoryHold> memory_holds;           // [L], or empty for no memory
   float clip_range;
-  int64_t dim, width;        // D, and W of the states outside
+  int64_t dim, width;        // of z, and W of the states outside
   int64_t interval, stride;  // of the guess: see Recurrence::GuessCoarse
 
-  // Takes z of sample 0 through steps [begin, end) with the x0 that the denoiser's output m [D],
-  // which is overwritten, gives at step `begin`. Elements that would not be finite stay as they
-  // were: a guess may be wrong, but not useless.
-  void Advance(int64_t begin, int64_t end, const StepNoise& noise, float* z, float* m,
-               float* states) const;
+  // Takes the state [z, c] of sample 0 through steps [begin, end) with the x0 that the denoiser's
+  // output m [dim], which is overwritten, gives at step `begin`, and with noise times `scale`
+  // [dim], or null for 1. Elements that would not be finite stay as they were: a guess may be
+  // wrong, but not useless.
+  void Advance(int64_t begin, int64_t end, const StepNoise& noise, const float* scale, float* z,
+               float* m, float* states) const;
 };
 
 }  // namespace deeppcr::cpu

@@ -27,6 +27,12 @@ int64_t RowsOf(const BackwardLimits& limits) {
   return std::max<int64_t>(kTapeRows, limits.samples);
 }
 
+// The steps whose noise the way back reads: those of a learned scale, which all multiply theirs.
+std::span<const ReverseCoefficients> NoisySteps(const PackedProgramSystem& model) {
+  if (model.noise_scale == NoiseScale::kFixed) return {};
+  return model.coefficients;
+}
+
 // True if the steps depend on a vector that each sample brings.
 bool TakesVector(const PackedProgramSystem& model) {
   return model.program.condition_input.width > 0 && model.condition_per_sample();
@@ -53,7 +59,8 @@ ProgramBackward::ProgramBackward(const PackedProgramSystem& model, const Backwar
       capacity_(CapacityOf(model, limits)),
       sharing_{&ShareByTeam, nullptr},
       encode_(EncodeOf(model), dim_),
-      decode_(model.decoder, dim_),
+      decode_(model.decoder, model.shape.sample_dim()),
+      noise_(NoisySteps(model), model.shape.sample_dim(), model.noise_width(), limits.samples),
       state_(model.state_tape.section, model.program_kernels, model.clip_range, RowsOf(limits),
              capacity_, Carried::kCotangents),
       contexts_(RowsOf(limits)),
@@ -81,7 +88,9 @@ ProgramBackward::ProgramBackward(const PackedProgramSystem& model, const Backwar
 
 int64_t ProgramBackward::Bytes(const PackedProgramSystem& model, const BackwardLimits& limits) {
   const int64_t capacity = CapacityOf(model, limits), rows = RowsOf(limits);
-  int64_t floats = Executor::Floats(model.state_tape.section, rows, capacity, Carried::kCotangents);
+  int64_t floats =
+      Executor::Floats(model.state_tape.section, rows, capacity, Carried::kCotangents) +
+      StepNoise::Floats(std::ssize(NoisySteps(model)), model.noise_width(), limits.samples);
   if (model.condition_per_sample()) {
     const int64_t condition = model.program.condition.row_floats;
     const int64_t mixed = model.program.mixed.row_floats;
@@ -93,13 +102,13 @@ int64_t ProgramBackward::Bytes(const PackedProgramSystem& model, const BackwardL
   }
   return floats * int64_t{sizeof(float)} +
          OuterBackward::Bytes(EncodeOf(model), model.shape.state_dim) +
-         OuterBackward::Bytes(model.decoder, model.shape.state_dim);
+         OuterBackward::Bytes(model.decoder, model.shape.sample_dim());
 }
 
 bool ProgramBackward::ok() const {
-  return encode_.ok() && decode_.ok() && state_.ok() && condition_rows_.ok() && mixed_rows_.ok() &&
-         condition_sums_.ok() && mixed_sums_.ok() && (condition_ == nullptr || condition_->ok()) &&
-         (mixed_ == nullptr || mixed_->ok());
+  return encode_.ok() && decode_.ok() && noise_.ok() && state_.ok() && condition_rows_.ok() &&
+         mixed_rows_.ok() && condition_sums_.ok() && mixed_sums_.ok() &&
+         (condition_ == nullptr || condition_->ok()) && (mixed_ == nullptr || mixed_->ok());
 }
 
 void ProgramBackward::Begin(int32_t sample, const BackwardSample& taken, float* g) {
@@ -108,6 +117,7 @@ void ProgramBackward::Begin(int32_t sample, const BackwardSample& taken, float* 
   } else {
     rows_[sample] = model_.classes.data() + taken.input->label * model_.condition_floats();
   }
+  noise_.Encode(sample, *taken.input, model_.program_kernels);
   const int64_t floats = taken.columns * model_.program.condition.row_floats;
   if (TakesVector(model_)) std::fill_n(condition_sums_.data() + sample * floats, floats, 0.0F);
   BeginOutputs(decode_, model_.shape, width_, taken, g);
@@ -177,6 +187,7 @@ void ProgramBackward::RunForwards(const RetreatPass& pass, const Rows& rows, int
       std::copy_n(pass.samples[sample].states + step * dim_, dim_, state);
       std::fill(state + dim_, state + state_width_, 0.0F);
       if (condition_ == nullptr) contexts_[row] = model_.ContextOf(step, rows_[sample]);
+      if (model_.noise_scale != NoiseScale::kFixed) contexts_[row].noise = noise_.At(sample, step);
     }
   }
   state_.Run(contexts_.data(), row, {}, sharing());
@@ -197,7 +208,6 @@ void ProgramBackward::Back(const RetreatPass& pass, const Rows& rows, int64_t st
   CotangentRows& of_mixed = homes[static_cast<size_t>(Home::kMixed)];
   const bool condition =
       pass.results && TakesVector(model_) && pass.samples[rows.first_sample].inputs != nullptr;
-  if (pass.results) GiveStepNoise(pass, rows, step, g);
   if (condition) {
     const int64_t row_floats = model_.program.condition.row_floats;
     of_condition = {condition_sums_.data() +
@@ -207,20 +217,24 @@ void ProgramBackward::Back(const RetreatPass& pass, const Rows& rows, int64_t st
     std::fill_n(mixed_sums_.data(), rows.count() * of_mixed.stride, 0.0F);
   }
   state_.RunBack(tape, contexts_.data(), row, rows.num_samples, rows.columns, homes, sharing());
+  if (pass.results) GiveStepNoise(pass, rows, step);
   if (condition && of_mixed.stride > 0) BackMixed(rows, row, of_condition);
   for (int64_t i = 0; i < rows.count(); ++i)
     std::copy_n(state_.Cotangent(tape.state, i), dim_, g + i * width_);
 }
 
-void ProgramBackward::GiveStepNoise(const RetreatPass& pass, const Rows& rows, int64_t step,
-                                    const float* g) const {
+// The noise comes with its factor in one instruction, whose cotangent is there.
+void ProgramBackward::GiveStepNoise(const RetreatPass& pass, const Rows& rows, int64_t step) {
+  if (!model_.shape.draws_noise) return;
+  const int64_t dim = model_.shape.sample_dim();
+  const float sigma = model_.coefficients[step].sigma;
   for (int32_t b = 0; b < rows.num_samples; ++b) {
     float* noise = pass.samples[rows.first_sample + b].step_noise;
     if (noise == nullptr) continue;
     for (int64_t j = 0; j < rows.columns; ++j) {
-      float* to = noise + ((rows.first_column + j) * num_steps_ + step) * dim_;
-      const float* from = g + (b * rows.columns + j) * width_;
-      for (int64_t i = 0; i < dim_; ++i) to[i] = model_.coefficients[step].sigma * from[i];
+      float* to = noise + ((rows.first_column + j) * num_steps_ + step) * dim;
+      const float* from = state_.Cotangent(model_.state_tape.noise, b * rows.columns + j);
+      for (int64_t i = 0; i < dim; ++i) to[i] = sigma * from[i];
     }
   }
 }
@@ -263,9 +277,10 @@ void ProgramBackward::FinishCondition(int32_t sample, const BackwardSample& take
 
 void ProgramBackward::Finish(int32_t sample, const BackwardSample& taken, const float* g) {
   if (taken.initial != nullptr) {
+    const int64_t dim = model_.shape.sample_dim();
     for (int64_t j = 0; j < taken.columns; ++j)
-      for (int64_t i = 0; i < dim_; ++i)
-        taken.initial[j * dim_ + i] = model_.initial_scale * g[j * width_ + i];
+      for (int64_t i = 0; i < dim; ++i)
+        taken.initial[j * dim + i] = model_.initial_scale * g[j * width_ + i];
   }
   if (taken.inputs == nullptr) return;
   if (model_.shape.draws_noise) {

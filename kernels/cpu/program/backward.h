@@ -9,6 +9,7 @@
 
 #include "kernels/base/aligned_buffer.h"
 #include "kernels/cpu/backward_recurrence.h"
+#include "kernels/cpu/diffusion/step_noise.h"
 #include "kernels/cpu/outer_backward.h"
 #include "kernels/cpu/program/executor.h"
 #include "kernels/cpu/program/system.h"
@@ -43,7 +44,7 @@ class ProgramBackward final : public BackwardRecurrence {
   void RunMixed(const Rows& rows, int64_t begin, int64_t end);
   void RunForwards(const RetreatPass& pass, const Rows& rows, int64_t begin, int64_t end);
   void Back(const RetreatPass& pass, const Rows& rows, int64_t step, int64_t row, float* g);
-  void GiveStepNoise(const RetreatPass& pass, const Rows& rows, int64_t step, const float* g) const;
+  void GiveStepNoise(const RetreatPass& pass, const Rows& rows, int64_t step);
   void BackMixed(const Rows& rows, int64_t row, const CotangentRows& of_condition);
   void FinishCondition(int32_t sample, const BackwardSample& taken);
 
@@ -54,6 +55,7 @@ class ProgramBackward final : public BackwardRecurrence {
   const int64_t capacity_;     // cotangents at a time
   Sharing sharing_;
   OuterBackward encode_, decode_;
+  StepNoise noise_;  // of a process whose derivatives depend on it; else of no steps
   Executor state_;
   std::vector<RowContext> contexts_;  // by row of the tape
   // With conditions that each sample brings: the rows that they give, of which those that depend on

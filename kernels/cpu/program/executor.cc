@@ -217,11 +217,12 @@ void Executor::PrimalRow(const PackedInstruction& instruction, int64_t r) {
       return;
     }
     default: {
-      kernels_.reverse({.coefficients = contexts_[r].coefficients,
+      const ReverseCoefficients* const coefficients = CoefficientsOf(instruction, r);
+      kernels_.reverse({.coefficients = coefficients,
                         .clip_range = clip_range_,
                         .state = Read(instruction.operands[0], r),
                         .prediction = Read(instruction.operands[1], r),
-                        .noise = contexts_[r].noise,
+                        .noise = coefficients->sigma == 0 ? nullptr : contexts_[r].noise,
                         .next = Row(instruction.result, r),
                         .n = instruction.result.width});
       ClearPadding(instruction.result, Row(instruction.result, r));

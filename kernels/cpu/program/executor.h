@@ -14,7 +14,7 @@ namespace deeppcr::cpu {
 // What a row of a section reads beside its frame.
 struct RowContext {
   std::array<const float*, kNumHomes> rows = {};      // by Home; kFrame unused
-  const ReverseCoefficients* coefficients = nullptr;  // of kReverseStep
+  const ReverseCoefficients* coefficients = nullptr;  // of kReverseStep, by StepPart
   const float* noise = nullptr;                       // [width of z], or null where sigma is 0
   int64_t step = 0;
   int64_t draw = 0;  // draws the signs of rounding
@@ -89,6 +89,10 @@ class Executor {
   // Of a norm of row r.
   float* Moments(const PackedInstruction& i, int64_t r) {
     return moments_.data() + r * section_.moment_floats + i.moments;
+  }
+
+  const ReverseCoefficients* CoefficientsOf(const PackedInstruction& i, int64_t r) const {
+    return contexts_[r].coefficients + static_cast<int>(i.part);
   }
 
   void Primal(const PackedInstruction& instruction);

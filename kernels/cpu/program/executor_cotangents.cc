@@ -258,7 +258,7 @@ void Executor::BackReverse(const Way& way, const PackedInstruction& instruction,
   float* slopes[2] = {scratch_.data(), scratch_.data() + section_.widest};
   for (int64_t b = 0; b < way.count; ++b) {
     const int64_t r = way.first + b;
-    kernels_.reverse_slopes({.coefficients = contexts_[r].coefficients,
+    kernels_.reverse_slopes({.coefficients = CoefficientsOf(instruction, r),
                              .clip_range = clip_range_,
                              .state = Read(instruction.operands[0], r),
                              .prediction = Read(instruction.operands[1], r),

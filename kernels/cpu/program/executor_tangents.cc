@@ -169,7 +169,7 @@ void Executor::TangentsArrange(const PackedInstruction& instruction, int64_t r) 
 void Executor::TangentsReverse(const PackedInstruction& instruction, int64_t r) {
   const bool sizes = along_.probes > 0;
   const Place& result = instruction.result;
-  kernels_.reverse_tangent({.coefficients = contexts_[r].coefficients,
+  kernels_.reverse_tangent({.coefficients = CoefficientsOf(instruction, r),
                             .clip_range = clip_range_,
                             .state = Read(instruction.operands[0], r),
                             .prediction = Read(instruction.operands[1], r),

@@ -427,7 +427,8 @@ class Packer {
   absl::StatusOr<PackedInstruction> Pack(const Instruction& instruction, uint8_t section,
                                          PackedSection* into) {
     const program::OpRow& row = program::RowOf(instruction.op);
-    PackedInstruction packed = {.op = instruction.op, .kind = row.kind, .ulps = row.ulps};
+    PackedInstruction packed = {
+        .op = instruction.op, .kind = row.kind, .part = instruction.part, .ulps = row.ulps};
     for (const ValueId id : ReadInRows(instruction)) {
       packed.operands.push_back(PlaceOf(id, section));
       packed.moves.push_back(packed.operands.back().home == Home::kFrame ? 1 : 0);

@@ -52,6 +52,7 @@ struct ElementRun {
 struct PackedInstruction {
   program::Op op;
   program::OpKind kind;
+  StepPart part = StepPart::kState;  // kReverseStep
   float ulps;
   std::vector<Place> operands;
   std::vector<uint8_t> moves;  // by operand: it is made by the section, so that it has tangents

@@ -98,11 +98,18 @@ class TapePacker {
       if (exported_[id] == 0) continue;
       tape_.section.exports[next++].from.offset = offsets_[id];
     }
+    for (const PackedInstruction& packed : tape_.section.instructions)
+      if (AddsNoise(packed)) tape_.noise = packed.result;
     if (depends_ == program::kOnState)
       tape_.output = {.offset = OffsetOf(program_.output),
                       .size = program_.at(program_.output).size,
                       .width = PanelRowWidth(program_.at(program_.output).size)};
     tape_.section.frame_floats = floats_;
+  }
+
+  static bool AddsNoise(const PackedInstruction& packed) {
+    return packed.kind == program::OpKind::kReverseStep &&
+           (packed.part == StepPart::kState || packed.part == StepPart::kNoise);
   }
 
   int64_t OffsetOf(ValueId id) const { return offsets_[static_cast<size_t>(id)]; }

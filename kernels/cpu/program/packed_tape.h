@@ -33,7 +33,8 @@ struct PackedTape {
   std::vector<PackedPanels> panels;
   // Inputs, whose cotangents start as zeros; width 0 where the section has none.
   Place state, condition, label;
-  Place output;  // of the section of the state
+  // Of the section of the state: its output, and the result of the instruction that adds the noise.
+  Place output, noise;
 };
 
 // Bytes of the transposed layers of a section, at most.

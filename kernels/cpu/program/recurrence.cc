@@ -23,13 +23,14 @@ ProgramRecurrence::ProgramRecurrence(const PackedProgramSystem& model)
       sharing_{&ShareByTeam, nullptr},
       states_(kStatesTogether * state_width_),
       step_(model.program.state, model.program_kernels, model.clip_range, kRows, kTangentTile),
-      decoder_(model.decoder, dim_),
+      decoder_(model.decoder, model.shape.sample_dim()),
       tangents_(TangentFloats(model)) {}
 
 int64_t ProgramRecurrence::Bytes(const PackedProgramSystem& model) {
   const int64_t floats = kStatesTogether * model.program.state_input.width + TangentFloats(model) +
                          Executor::Floats(model.program.state, kRows, kTangentTile);
-  return floats * int64_t{sizeof(float)} + DenseChain::Bytes(model.decoder, model.shape.state_dim);
+  return floats * int64_t{sizeof(float)} +
+         DenseChain::Bytes(model.decoder, model.shape.sample_dim());
 }
 
 bool ProgramRecurrence::ok() const {

@@ -20,19 +20,19 @@ int64_t ConditionFloats(const PackedProgramSystem& model) {
 
 ReverseProcess::ReverseProcess(const PackedProgramSystem& model)
     : ProgramRecurrence(model),
-      noise_(model.coefficients, dim_, state_width_, model.group),
+      noise_(model.coefficients, model.shape.sample_dim(), model.noise_width(), model.group),
       inputs_(InputFloats(model)),
       conditions_(ConditionFloats(model)),
-      prediction_(state_width_),
+      prediction_(model.program.prediction.width),
       condition_(model) {
   slots_.fill(kNoSlot);
 }
 
 int64_t ReverseProcess::Bytes(const PackedProgramSystem& model) {
-  const int64_t width = model.program.state_input.width;
-  const int64_t floats = StepNoise::Floats(model.shape.num_steps, width, model.group) +
-                         InputFloats(model) + ConditionFloats(model) + width +
-                         ConditionRows::Floats(model);
+  const int64_t floats =
+      StepNoise::Floats(model.shape.num_steps, model.noise_width(), model.group) +
+      InputFloats(model) + ConditionFloats(model) + model.program.prediction.width +
+      ConditionRows::Floats(model);
   return floats * int64_t{sizeof(float)} + ProgramRecurrence::Bytes(model);
 }
 
@@ -42,7 +42,7 @@ bool ReverseProcess::ok() const {
 }
 
 void ReverseProcess::Encode(int32_t sample, const SampleInput& input, float* z) {
-  EncodeInitialNoise(input, model_.initial_scale, dim_, width_, z);
+  EncodeInitialNoise(input, model_.initial_scale, model_.shape.sample_dim(), width_, z);
   noise_.Encode(sample, input, model_.program_kernels);
   EncodeCondition(sample, input);
 }
@@ -102,8 +102,9 @@ PassCount ReverseProcess::GuessCoarse(int64_t interval, int64_t stride, float* s
   std::fill(z + dim_, z + state_width_, 0.0F);
   const CoarseHold hold = {.coefficients = model_.coefficients,
                            .holds = model_.holds,
+                           .memory_holds = model_.memory_holds,
                            .clip_range = model_.clip_range,
-                           .dim = dim_,
+                           .dim = model_.shape.sample_dim(),
                            .width = width_,
                            .interval = interval,
                            .stride = stride};
@@ -111,10 +112,22 @@ PassCount ReverseProcess::GuessCoarse(int64_t interval, int64_t stride, float* s
     std::copy_n(z, state_width_, State(0));
     contexts_[0] = ContextOf(0, begin);
     step_.Run(contexts_.data(), 1, {}, sharing());
-    std::copy_n(step_.Row(model_.program.prediction, 0), state_width_, prediction_.data());
-    hold.Advance(begin, std::min(begin + every, num_steps_), noise_, z, prediction_.data(), states);
+    std::copy_n(step_.Row(model_.program.prediction, 0), prediction_.size(), prediction_.data());
+    hold.Advance(begin, std::min(begin + every, num_steps_), noise_, ScaleAt(begin), z,
+                 prediction_.data(), states);
   }
   return cost;
+}
+
+// Makes the scale of the noise from the v of the prediction, in its place; null where it is fixed.
+const float* ReverseProcess::ScaleAt(int64_t step) {
+  if (model_.noise_scale == NoiseScale::kFixed) return nullptr;
+  ReverseStep of_step;
+  of_step.sigma_v = model_.parts[step * kNumStepParts + static_cast<int>(StepPart::kSpread)].z_z;
+  float* v = prediction_.data() + model_.shape.sample_dim();
+  for (int64_t i = 0; i < model_.shape.sample_dim(); ++i)
+    v[i] = static_cast<float>(NoiseScaleAt(model_.noise_scale, of_step, v[i]));
+  return v;
 }
 
 }  // namespace deeppcr::cpu

@@ -31,6 +31,7 @@ class ReverseProcess final : public ProgramRecurrence {
   int32_t FreeSlot() const;
   void Fill(int32_t slot, const SampleInput& input);
   RowContext ContextOf(int32_t sample, int64_t step) const override;
+  const float* ScaleAt(int64_t step);
 
   static constexpr int32_t kNoSlot = -1;
 
@@ -43,7 +44,7 @@ class ReverseProcess final : public ProgramRecurrence {
   // By sample: its slot, which no other condition takes as long as it stands here, and its rows.
   std::array<int32_t, kDiffusionGroup> slots_;
   std::array<const float*, kDiffusionGroup> rows_ = {};
-  AlignedBuffer<float> prediction_;  // [X]
+  AlignedBuffer<float> prediction_;  // [width of m]
   ConditionRows condition_;
 };
 

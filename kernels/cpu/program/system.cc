@@ -53,7 +53,9 @@ absl::Status FillClasses(int64_t max_bytes, const PackingLimits& limits,
 int64_t PackedProgramSystem::memory_bytes() const {
   int64_t bytes = program.memory_bytes() + classes.size() * static_cast<int64_t>(sizeof(float)) +
                   static_cast<int64_t>(coefficients.size() * sizeof(ReverseCoefficients) +
-                                       holds.size() * sizeof(HoldCoefficients));
+                                       parts.size() * sizeof(ReverseCoefficients) +
+                                       holds.size() * sizeof(HoldCoefficients) +
+                                       memory_holds.size() * sizeof(MemoryHold));
   for (const PackedDense& layer : decoder) bytes += layer.memory_bytes();
   for (const PackedTape* tape : {&state_tape, &mixed_tape, &condition_tape})
     bytes += tape->memory_bytes();
@@ -67,8 +69,12 @@ RowContext PackedProgramSystem::ContextOf(int64_t step, const float* condition_r
 
 RowContext PackedProgramSystem::ContextOf(int64_t step, const float* condition_row,
                                           const float* mixed_row) const {
-  RowContext context = {.coefficients = coefficients.empty() ? nullptr : &coefficients[step],
-                        .step = step};
+  RowContext context = {.step = step};
+  if (!parts.empty()) {
+    context.coefficients = &parts[step * kNumStepParts];
+  } else if (!coefficients.empty()) {
+    context.coefficients = &coefficients[step];
+  }
   const auto set = [&](Home home, const float* row) {
     context.rows[static_cast<size_t>(home)] = row;
   };
@@ -135,7 +141,7 @@ template <class Spec>
 std::unique_ptr<PackedProgramSystem> NewPacked(const Spec& spec, const KernelSet& set) {
   auto packed = std::make_unique<PackedProgramSystem>();
   packed->shape = ShapeOf(spec);
-  packed->width = PaddedWidth(spec.state_dim);
+  packed->width = PaddedWidth(packed->shape.state_dim);
   packed->kernels = set.kernels(packed->width);
   packed->program_kernels = set.program();
   return packed;
@@ -170,9 +176,13 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionP
   std::unique_ptr<PackedProgramSystem> packed = NewPacked(spec, set);
   packed->clip_range = static_cast<float>(spec.clip_range);
   packed->initial_scale = spec.initial_scale;
+  packed->noise_scale = spec.form.noise_scale;
   for (const ReverseStep& step : spec.steps) {
     packed->coefficients.push_back(ToFloat(step));
     packed->holds.push_back(HoldOf(step));
+    if (spec.form.carries) packed->memory_holds.push_back(MemoryHoldOf(step));
+    for (int part = 0; part < kNumStepParts && spec.form != SamplerForm{}; ++part)
+      packed->parts.push_back(ToFloat(PartOf(step, static_cast<StepPart>(part))));
   }
   DEEPPCR_ASSIGN_OR_RETURN(packed->program,
                            PackProgram(*spec.program, spec.num_steps(), spec.steps, limits));

@@ -55,9 +55,11 @@ struct PackedProgramSystem final : public PackedSystem {
   RowContext ContextOf(int64_t step, const float* condition_rows) const;
   // The same with the row for all steps and that for this one.
   RowContext ContextOf(int64_t step, const float* condition_row, const float* mixed_row) const;
+  // Floats of a row of noise, as the program reads it.
+  int64_t noise_width() const { return PanelRowWidth(shape.sample_dim()); }
   // Floats that a recurrence keeps for a sample: its noise, and what its condition gives.
   int64_t sample_floats() const {
-    return shape.num_steps * (shape.draws_noise ? program.state_input.width : 0) +
+    return shape.num_steps * (shape.draws_noise ? noise_width() : 0) +
            (condition_per_sample() ? condition_floats() : 0);
   }
 
@@ -66,9 +68,14 @@ struct PackedProgramSystem final : public PackedSystem {
   PackedTape state_tape, mixed_tape, condition_tape;  // for the backward pass; else empty
   float clip_range = 0, initial_scale = 1;
   std::vector<ReverseCoefficients> coefficients;  // [L], or empty
-  std::vector<HoldCoefficients> holds;            // [L], or empty
-  AlignedBuffer<float> classes;                   // [num_classes, condition_floats], or empty
-  PackedDense encode;                             // of a stack
+  // [L, kNumStepParts] of a form that is put together from parts; else empty, and a step has the
+  // part of `coefficients` only.
+  std::vector<ReverseCoefficients> parts;
+  std::vector<HoldCoefficients> holds;   // [L], or empty
+  std::vector<MemoryHold> memory_holds;  // [L] where a memory is carried, or empty
+  NoiseScale noise_scale = NoiseScale::kFixed;
+  AlignedBuffer<float> classes;  // [num_classes, condition_floats], or empty
+  PackedDense encode;            // of a stack
   std::vector<PackedDense> decoder;
 };
 

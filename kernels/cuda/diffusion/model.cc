@@ -28,6 +28,18 @@ int RowsPerStep(const DiffusionModel& model, const LaunchLimits& limits) {
   return CoarseBytes(model.view()) <= limits.shared_bytes ? 1 : 0;
 }
 
+absl::Status CheckForm(const SamplerForm& form) {
+  if (form.carries)
+    return absl::UnimplementedError(
+        "no code for a sampler that carries a memory from step to step (DPMSolverMultistep of "
+        "solver_order 2, HeunDiscrete, a step table with z_c); --backend cpu can run this model");
+  if (form.noise_scale != NoiseScale::kFixed)
+    return absl::UnimplementedError(
+        "no code for a learned variance (variance_type learned, learned_range); --backend cpu can "
+        "run this model");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status DiffusionModel::UploadNetwork(Device& device, const DiffusionSpec& spec) {
@@ -155,6 +167,7 @@ absl::StatusOr<DiffusionModel> DiffusionModel::Upload(Device& device, const Diff
                                                       const PackingLimits& limits,
                                                       int64_t max_modulation_bytes) {
   DEEPPCR_RETURN_IF_ERROR(CheckStateDim(spec.state_dim));
+  DEEPPCR_RETURN_IF_ERROR(CheckForm(spec.form));
   DiffusionModel model;
   model.shape_ = ShapeOf(spec);
   model.width_ =

@@ -26,7 +26,7 @@ std::vector<Slot> InputsOf(const ModelInfo& info) {
   if (info.input_dim > 0)
     inputs.push_back({"conditioning", inference::TYPE_FP32, info.input_dim, false});
   if (info.num_classes > 0) inputs.push_back({"class_labels", inference::TYPE_INT32, 1, true});
-  inputs.push_back({"initial_noise", inference::TYPE_FP32, info.state_dim, true});
+  inputs.push_back({"initial_noise", inference::TYPE_FP32, info.sample_dim(), true});
   return inputs;
 }
 

@@ -237,7 +237,7 @@ absl::Status PlaceKnown(const Elements& from, const ModelInfo& info, Request* to
   if (name == "initial_samples") return ToTensor(from, input->mutable_initial_samples());
   if (name == "known_values") return ToTensor(from, input->mutable_known_values());
   if (name == "known_elements")
-    return ToIntegers(from, info.state_dim, info.state_dim, input->mutable_known_elements());
+    return ToIntegers(from, info.sample_dim(), info.sample_dim(), input->mutable_known_elements());
   return ToTensor(from, to->mutable_initial_states());
 }
 

@@ -17,7 +17,7 @@ draws one. `cases` is an array:
 
   name                  [a-z0-9_]+
   config                scheduler_config.json as the scheduler itself saves it
-  num_inference_steps   n
+  num_inference_steps   evaluations of the network: n, with HeunDiscrete 2 n - 1
   at                    steps whose network inputs are kept: all, or about ten of many
   times                 [at] the time that the network sees, in float64
   diffusers, float64    `inputs` [at, D], what the network sees, and `sample` [D], the result
@@ -94,7 +94,7 @@ def exponential(first, last, steps):
 
 def sigma_table(config):
     alpha_prod = np.cumprod(1 - betas_of(config))
-    if config["rescale_betas_zero_snr"]:
+    if config.get("rescale_betas_zero_snr"):
         alpha_prod[-1] = 2.0**-24
     return np.sqrt((1 - alpha_prod) / alpha_prod)
 
@@ -158,6 +158,31 @@ def run_euler(config, steps, noise, step_noise):
     return times, inputs, x
 
 
+def run_heun(config, steps, noise, step_noise):
+    sigmas, times, initial = euler_schedule(config, steps)
+    x, inputs, seen = noise * initial, [], []
+
+    def slope(x, sigma, time):
+        root = np.sqrt(sigma**2 + 1)
+        inputs.append(x / root)
+        seen.append(time)
+        m = network(inputs[-1], time)
+        denoised = {"epsilon": x - sigma * m, "sample": m,
+                    "v_prediction": x / root**2 - sigma / root * m}[config["prediction_type"]]
+        if config["clip_sample"]:
+            denoised = denoised.clip(-config["clip_sample_range"], config["clip_sample_range"])
+        return (x - denoised) / sigma
+
+    for i, time in enumerate(times):
+        length = sigmas[i + 1] - sigmas[i]
+        first = slope(x, sigmas[i], time)
+        if sigmas[i + 1] > 0:
+            second = slope(x + length * first, sigmas[i + 1], times[i + 1])
+            first = (first + second) / 2
+        x = x + length * first
+    return np.array(seen), inputs, x
+
+
 def run_edm(config, steps, noise, step_noise):
     low, high, data = config["sigma_min"], config["sigma_max"], config["sigma_data"]
     if config["sigma_schedule"] == "karras":
@@ -205,6 +230,26 @@ def dpm_schedule(config, steps):
     return np.append(sigmas, after), times
 
 
+def order_of(config, i, steps):
+    lower = (config["euler_at_final"] or config["final_sigmas_type"] == "zero"
+             or (config["lower_order_final"] and steps < 15))
+    return 1 if i == 0 or (i == steps - 1 and lower) else config["solver_order"]
+
+
+def second_order(config, h, to_a, to_s):
+    """Factor of D1, as multistep_dpm_solver_second_order_update says."""
+    return {
+        ("dpmsolver++", "midpoint"): lambda: -0.5 * to_a * (np.exp(-h) - 1),
+        ("dpmsolver++", "heun"): lambda: to_a * ((np.exp(-h) - 1) / h + 1),
+        ("dpmsolver", "midpoint"): lambda: -0.5 * to_s * (np.exp(h) - 1),
+        ("dpmsolver", "heun"): lambda: -to_s * ((np.exp(h) - 1) / h - 1),
+        ("sde-dpmsolver++", "midpoint"): lambda: 0.5 * to_a * (1 - np.exp(-2 * h)),
+        ("sde-dpmsolver++", "heun"): lambda: to_a * ((1 - np.exp(-2 * h)) / (-2 * h) + 1),
+        ("sde-dpmsolver", "midpoint"): lambda: -to_s * (np.exp(h) - 1),
+        ("sde-dpmsolver", "heun"): lambda: -2 * to_s * ((np.exp(h) - 1) / h - 1),
+    }[config["algorithm_type"], config["solver_type"]]()
+
+
 def run_dpm(config, steps, noise, step_noise):
     sigmas, times = dpm_schedule(config, steps)
     if config["use_flow_sigmas"]:
@@ -212,7 +257,9 @@ def run_dpm(config, steps, noise, step_noise):
     else:
         alphas = 1 / np.sqrt(sigmas**2 + 1)
         roots = sigmas * alphas
-    x, inputs = noise, []
+    with np.errstate(divide="ignore"):
+        lambdas = np.log(alphas) - np.log(roots)
+    x, inputs, before = noise, [], None
     for i, time in enumerate(times):
         a, s, to_a, to_s = alphas[i], roots[i], alphas[i + 1], roots[i + 1]
         inputs.append(x)
@@ -226,7 +273,13 @@ def run_dpm(config, steps, noise, step_noise):
                              }[config["prediction_type"]]
         with np.errstate(divide="ignore"):
             h = np.log(to_a) - np.log(to_s) - np.log(a) + np.log(s)
-        x = {
+        found = denoised if config["algorithm_type"].endswith("++") else eps
+        second = 0.0
+        if order_of(config, i, len(times)) == 2:
+            d1 = h / (lambdas[i] - lambdas[i - 1]) * (found - before)
+            second = second_order(config, h, to_a, to_s) * d1
+        before = found
+        x = second + {
             "dpmsolver++": lambda: to_s / s * x - to_a * np.expm1(-h) * denoised,
             "dpmsolver": lambda: to_a / a * x - to_s * np.expm1(h) * eps,
             "sde-dpmsolver++": lambda: (
@@ -296,6 +349,8 @@ CLASSES = {
     "lcm": (diffusers.LCMScheduler, run_lcm),
     "flow": (diffusers.FlowMatchEulerDiscreteScheduler, run_flow),
     "edm": (diffusers.EDMEulerScheduler, run_edm),
+    "multistep": (diffusers.DPMSolverMultistepScheduler, run_dpm),
+    "heun": (diffusers.HeunDiscreteScheduler, run_heun),
 }
 SPACINGS = ("leading", "linspace", "trailing")
 STABLE = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
@@ -303,12 +358,17 @@ STABLE = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0
 
 def schedules_with_betas(sampler, base):
     for schedule in ("linear", "scaled_linear", "squaredcos_cap_v2"):
-        yield f"{sampler}_{schedule}", 6, {**base, "beta_schedule": schedule, "beta_end": 0.012}
+        # From the largest sigma of the cosine diffusers' float32 comes to few digits by Heun.
+        cosine = sampler == "heun" and schedule == "squaredcos_cap_v2"
+        spacing = {"timestep_spacing": "leading"} if cosine else {}
+        yield f"{sampler}_{schedule}", 6, {
+            **base, **spacing, "beta_schedule": schedule, "beta_end": 0.012}
     yield f"{sampler}_trained_betas", 4, {
         **base, "num_train_timesteps": 6, "trained_betas": [0.02, 0.05, 0.125, 0.3, 0.25, 0.5]}
-    yield f"{sampler}_zero_snr", 5, {
-        **base, **STABLE, "rescale_betas_zero_snr": True, "prediction_type": "v_prediction",
-        "timestep_spacing": "trailing"}
+    if sampler != "heun":
+        yield f"{sampler}_zero_snr", 5, {
+            **base, **STABLE, "rescale_betas_zero_snr": True, "prediction_type": "v_prediction",
+            "timestep_spacing": "trailing"}
     yield f"{sampler}_steps_offset", 5, {
         **base, "timestep_spacing": "leading", "steps_offset": 1}
 
@@ -377,6 +437,59 @@ def dpm_cases():
             "timestep_spacing": spacing}
 
 
+def multistep_cases():
+    spacings = itertools.cycle(SPACINGS)
+    for algorithm, prediction, solver in itertools.product(
+            ("dpmsolver++", "sde-dpmsolver++", "dpmsolver", "sde-dpmsolver"),
+            ("epsilon", "sample", "v_prediction"), ("midpoint", "heun")):
+        final = "zero" if algorithm.endswith("++") else "sigma_min"
+        name = algorithm.replace("-", "_").replace("++", "pp")
+        yield f"multistep_{name}_{prediction}_{solver}", 7, {
+            "algorithm_type": algorithm, "prediction_type": prediction, "solver_type": solver,
+            "timestep_spacing": next(spacings), "final_sigmas_type": final}
+    for steps, lower, euler, final in itertools.product(
+            (14, 15), (False, True), (False, True), ("zero", "sigma_min")):
+        name = f"{'lower' if lower else 'same'}{'_euler' if euler else ''}_{final}"
+        yield f"multistep_last_of_{steps}_{name}", steps, {
+            "lower_order_final": lower, "euler_at_final": euler, "final_sigmas_type": final}
+    yield from schedules_with_betas("multistep", {})
+    # Of 1000 steps linspace has the same timestep twice, which diffusers makes NaN of.
+    trailing = {"timestep_spacing": "trailing"}
+    yield from lengths("multistep", trailing)
+    yield from lengths("multistep_heun", {**trailing, "solver_type": "heun"})
+    yield from lengths("multistep_sde", {"algorithm_type": "sde-dpmsolver++"}, 200)
+    for kind, final in itertools.product(("use_karras_sigmas", "use_lu_lambdas"),
+                                         ("zero", "sigma_min")):
+        yield f"multistep_{kind}_{final}", 9, {**STABLE, kind: True, "final_sigmas_type": final}
+    for prediction, algorithm in itertools.product(
+            ("flow_prediction", "epsilon", "v_prediction"), ("dpmsolver++", "sde-dpmsolver++")):
+        yield f"multistep_flow_{prediction}_{algorithm[:3]}", 8, {
+            "use_flow_sigmas": True, "flow_shift": 3.0, "prediction_type": prediction,
+            "algorithm_type": algorithm}
+    for spacing in SPACINGS:
+        yield f"multistep_lambda_min_{spacing}", 6 if spacing != "trailing" else 10, {
+            "beta_schedule": "squaredcos_cap_v2", "lambda_min_clipped": -5.1,
+            "timestep_spacing": spacing}
+
+
+def heun_cases():
+    for prediction, spacing, clip in itertools.product(
+            ("epsilon", "sample", "v_prediction"), SPACINGS, (False, True)):
+        yield f"heun_{prediction}_{spacing}{'_clip' if clip else ''}", 6, {
+            "prediction_type": prediction, "timestep_spacing": spacing, "clip_sample": clip,
+            "clip_sample_range": 0.7}
+    for prediction, kind in itertools.product(("epsilon", "v_prediction"),
+                                              ("karras", "exponential")):
+        yield f"heun_{kind}_{prediction}", 8, {
+            **STABLE, "prediction_type": prediction, f"use_{kind}_sigmas": True,
+            "timestep_spacing": "leading"}
+        yield f"heun_{kind}_{prediction}_one_step", 1, {f"use_{kind}_sigmas": True}
+    yield from schedules_with_betas("heun", {})
+    yield "heun_exp", 6, {"beta_schedule": "exp"}
+    yield from lengths("heun", {})
+    yield from lengths("heun_clip", {"clip_sample": True}, 200)
+
+
 def lcm_cases():
     for prediction, clip in itertools.product(("epsilon", "sample", "v_prediction"),
                                               (False, True)):
@@ -426,9 +539,12 @@ def make_case(name, steps, config, noise, step_noise):
         saved["lambda_min_clipped"] = None
     inputs, sample = run_diffusers(scheduler, steps, noise, step_noise)
     times, exact_inputs, exact = run(saved, steps, noise, step_noise)
+    # Heun's method evaluates the network twice in all steps but the last.
+    steps = 2 * steps - 1 if name.startswith("heun") else steps
     assert len(times) == steps, (name, len(times))
     theirs = scheduler.timesteps.numpy()[:steps]
     assert np.allclose(theirs, times, rtol=1e-3, atol=2e-2), (name, theirs, times)
+    assert np.isfinite(sample).all() and np.isfinite(exact).all(), (name, sample, exact)
     at = sorted({*range(0, steps, max(1, steps // 10)), steps - 1})
     short = [[float(f"{value:.9g}") for value in inputs[i]] for i in at]
     return {
@@ -458,7 +574,8 @@ def main():
     step_noise = random.standard_normal((MOST_STEPS, DIMENSIONS)).round(2)
     step_noise = step_noise.astype(np.float32).astype(np.float64)
     cases = [make_case(*case, noise, step_noise) for case in itertools.chain(
-        euler_cases(), dpm_cases(), lcm_cases(), flow_cases(), edm_cases())]
+        euler_cases(), dpm_cases(), lcm_cases(), flow_cases(), edm_cases(), multistep_cases(),
+        heun_cases())]
     for case in sorted(cases, key=distance)[-12:]:
         print(f"{case['name']}: diffusers differs from float64 by {distance(case):.1e}")
     content = {"noise": noise.tolist(),

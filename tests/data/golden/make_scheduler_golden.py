@@ -77,9 +77,11 @@ def betas_of(config):
             "linear": lambda: np.linspace(start, end, count),
             "scaled_linear": lambda: np.linspace(start**0.5, end**0.5, count) ** 2,
             "squaredcos_cap_v2": lambda: cosine_betas(count),
+            "exp": lambda: np.full(count, min(-np.expm1(-12 / count), 0.999)),
             "sigmoid": lambda: 1 / (1 + np.exp(-np.linspace(-6, 6, count))) * (end - start) + start,
         }[config["beta_schedule"]]()
-    return rescale_zero_terminal_snr(betas) if config["rescale_betas_zero_snr"] else betas
+    rescales = config.get("rescale_betas_zero_snr")
+    return rescale_zero_terminal_snr(betas) if rescales else betas
 
 
 def float64_step(config, eta, alpha_prod, timestep, previous, z, m, noise, clipped=False):

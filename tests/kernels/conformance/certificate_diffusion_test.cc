@@ -116,7 +116,7 @@ void CertificateDiffusionTest::CountProcess(const DiffusionOptions& drawn,
     if (!solved.reports[0].converged) continue;
     ++claims->made;
     const double error = ErrorOf(solved.trajectory, sequential.trajectory, drawn.num_steps,
-                                 drawn.state_dim, options);
+                                 ShapeOf(spec).state_dim, options);
     claims->worst = std::max(claims->worst, error);
     EXPECT_LE(error, 1) << "process " << index << ", trial " << trial << ", " << options.solver
                         << ", rtol " << options.rtol << ", C " << options.shooting_interval;
@@ -137,6 +137,22 @@ TEST_P(CertificateDiffusionTest, NoClaimIsFalse) {
   }
   Print("random", claims);
   EXPECT_GT(claims.made, 4 * NumProcesses());
+}
+
+// Memories and learned scales of the noise, alone and together.
+TEST_P(CertificateDiffusionTest, NoClaimOfASamplerWithAFormIsFalse) {
+  ProcessClaims claims;
+  for (int index = 0; index < NumProcesses(); ++index) {
+    std::mt19937_64 random(index + 3'000'000);
+    DiffusionOptions drawn = DrawProcess(random, 4'000'000 + index);
+    drawn.form = std::array{
+        SamplerForm{.carries = true}, SamplerForm{.noise_scale = NoiseScale::kLearnedRange},
+        SamplerForm{.noise_scale = NoiseScale::kLearned},
+        SamplerForm{.carries = true, .noise_scale = NoiseScale::kLearnedRange}}[index % 4];
+    CountProcess(drawn, RandomDiffusion(drawn).spec(), index, random, &claims);
+  }
+  Print("forms", claims);
+  EXPECT_GT(claims.made, 3 * NumProcesses());
 }
 
 // Draws kinked denoisers whose weights are small integers times a scale, so that terms cancel.

@@ -44,6 +44,16 @@ class ExportedDenoisersTest : public ::testing::TestWithParam<Export> {
   void SetUp() override {
     folder_ = std::filesystem::path(::testing::TempDir()) / StrCat("exported_", GetParam().name);
     std::filesystem::create_directories(folder_);
+    WriteScheduler(
+        "[50, 10]",
+        R"({"_class_name": "DDPMScheduler", "num_train_timesteps": 50, "clip_sample": true})");
+    std::filesystem::copy_file(
+        StrCat(DEEPPCR_SOURCE_DIR "/tests/data/program/", GetParam().name, ".onnx"),
+        folder_ / "denoiser.onnx", std::filesystem::copy_options::overwrite_existing);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void WriteScheduler(const std::string& steps, const std::string& scheduler) const {
     std::string condition;
     if (GetParam().condition > 0)
       condition = StrCat("\"conditioning_dim\": ", GetParam().condition, ", ");
@@ -51,19 +61,27 @@ class ExportedDenoisersTest : public ::testing::TestWithParam<Export> {
     std::ofstream(folder_ / "config.json")
         << StrCat(R"({"model_type": "diffusion", "denoiser": "onnx", )", condition,
                   "\"state_dim\": ", GetParam().state, ", \"output_dim\": ", GetParam().state,
-                  ", \"num_inference_steps\": [50, 10]}");
-    std::ofstream(folder_ / "scheduler_config.json")
-        << R"({"_class_name": "DDPMScheduler", "num_train_timesteps": 50, "clip_sample": true})";
-    std::filesystem::copy_file(
-        StrCat(DEEPPCR_SOURCE_DIR "/tests/data/program/", GetParam().name, ".onnx"),
-        folder_ / "denoiser.onnx", std::filesystem::copy_options::overwrite_existing);
+                  ", \"num_inference_steps\": ", steps, "}");
+    std::ofstream(folder_ / "scheduler_config.json") << scheduler;
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void CheckSolvers() const;
 
   std::filesystem::path folder_;
 };
 
-TEST_P(ExportedDenoisersTest, EverySolverAgreesWithTheReference) {
+TEST_P(ExportedDenoisersTest, EverySolverAgreesWithTheReference) { CheckSolvers(); }
+
+// The denoiser reads the part of the state that is no memory.
+TEST_P(ExportedDenoisersTest, EverySolverOfASamplerThatRemembersAgreesWithTheReference) {
+  WriteScheduler("[25, 10]", R"({"_class_name": "DPMSolverMultistepScheduler",
+                                 "num_train_timesteps": 50})");
+  CheckSolvers();
+  WriteScheduler("[25, 9]", R"({"_class_name": "HeunDiscreteScheduler", "clip_sample": true,
+                                "timestep_spacing": "leading", "num_train_timesteps": 50})");
+  CheckSolvers();
+}
+
+void ExportedDenoisersTest::CheckSolvers() const {
   const absl::StatusOr<Model> model = ReadModel(folder_.string(), {});
   ASSERT_TRUE(model.ok()) << model.status();
   ASSERT_EQ(model->systems.size(), 2u);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "kernels/model/reverse_process.h"
 #include "kernels/problem/philox.h"
@@ -43,7 +44,24 @@ constexpr std::array kSamplers = {
     SamplerCase{"flow_stochastic", R"({"_class_name":"FlowMatchEulerDiscreteScheduler",
         "stochastic_sampling":true})"},
     SamplerCase{"edm", R"({"_class_name":"EDMEulerScheduler"})"},
+    SamplerCase{"multistep", R"({"_class_name":"DPMSolverMultistepScheduler"})"},
+    SamplerCase{"multistep_sde_heun", R"({"_class_name":"DPMSolverMultistepScheduler",
+        "algorithm_type":"sde-dpmsolver++","solver_type":"heun",
+        "prediction_type":"v_prediction"})"},
+    SamplerCase{"multistep_eps", R"({"_class_name":"DPMSolverMultistepScheduler",
+        "algorithm_type":"dpmsolver","final_sigmas_type":"sigma_min"})"},
+    SamplerCase{"heun", R"({"_class_name":"HeunDiscreteScheduler"})"},
+    SamplerCase{"heun_clip_karras", R"({"_class_name":"HeunDiscreteScheduler",
+        "clip_sample":true,"use_karras_sigmas":true})"},
+    SamplerCase{"ddpm_learned_range",
+                R"({"_class_name":"DDPMScheduler","variance_type":"learned_range"})"},
+    SamplerCase{"ddpm_learned", R"({"_class_name":"DDPMScheduler","variance_type":"learned",
+        "prediction_type":"sample"})"},
 };
+
+SchedulerConfig ConfigOf(const SamplerCase& sampler) {
+  return *ParseSchedulerConfig(sampler.scheduler);
+}
 
 // A sampler's steps around a random denoiser.
 class SampledProcess {
@@ -54,8 +72,9 @@ class SampledProcess {
                  .hidden_dim = 16,
                  .num_blocks = 2,
                  .num_steps = num_steps,
+                 .form = FormOf(ConfigOf(sampler)),
                  .seed = 5}),
-        process_(BuildReverseProcess(*ParseSchedulerConfig(sampler.scheduler),
+        process_(BuildReverseProcess(ConfigOf(sampler),
                                      {.num_inference_steps = num_steps,
                                       .use_clipped_model_output = sampler.clipped_output})
                      .value()),
@@ -63,6 +82,7 @@ class SampledProcess {
     spec_.steps = process_.steps;
     spec_.clip_range = process_.clip_range;
     spec_.initial_scale = static_cast<float>(process_.initial_scale);
+    spec_.form = process_.form;
   }
   SampledProcess(const SampledProcess&) = delete;
   DiffusionSpec& spec() { return spec_; }
@@ -104,7 +124,7 @@ TEST_P(SamplersConformanceTest, EverySolverAgreesWithTheReference) {
                 << row.name << " L=" << steps << " " << ToString(report.attempt.termination);
           }
         }
-        EXPECT_LE(RelativeError(solved.trajectory, states, spec.state_dim, 1e-2), kRtol)
+        EXPECT_LE(RelativeError(solved.trajectory, states, ShapeOf(spec).state_dim, 1e-2), kRtol)
             << row.name << " L=" << steps << " " << ToString(guess);
       }
     }
@@ -139,6 +159,35 @@ TEST_P(SamplersConformanceTest, TheInitialNoiseIsScaled) {
   EXPECT_TRUE(std::equal(scaled.begin(), scaled.end(), drawn.trajectory.begin()));
 }
 
+// Bits of a sample do not depend on the samples beside it.
+TEST_P(SamplersConformanceTest, ASampleAloneHasTheSameBits) {
+  SampledProcess process(sampler(), 9);
+  const SolverRig rig(backend().create(), process.spec());
+  for (const char* const solver : {"sequential", "newton", "picard"}) {
+    const ResolvedOptions options = OptionsFor(solver, 9, 2, kRtol);
+    const Solved together = rig.Solve(options, SampleInputs{.num_samples = 7, .seed = 41});
+    const Solved alone =
+        rig.Solve(options, SampleInputs{.num_samples = 1, .seed = 41, .first_sample = 5});
+    const auto row = std::ssize(alone.trajectory);
+    EXPECT_TRUE(std::equal(alone.trajectory.begin(), alone.trajectory.end(),
+                           together.trajectory.begin() + 5 * row))
+        << solver;
+  }
+}
+
+// The memory is nothing of the answer's.
+TEST_P(SamplersConformanceTest, TheAnswerIsTheFirstOfTheLastState) {
+  SampledProcess process(sampler(), 7);
+  const DiffusionSpec& spec = process.spec();
+  const Solved solved =
+      SolverRig(backend().create(), spec)
+          .Solve({.solver = "sequential"}, SampleInputs{.num_samples = 1, .seed = 43});
+  ASSERT_EQ(std::ssize(solved.outputs), spec.state_dim);
+  ASSERT_EQ(std::ssize(solved.trajectory), 8 * ShapeOf(spec).state_dim);
+  EXPECT_TRUE(std::equal(solved.outputs.begin(), solved.outputs.end(),
+                         solved.trajectory.end() - ShapeOf(spec).state_dim));
+}
+
 // The largest |a - b| / max |b|.
 double Distance(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
@@ -154,7 +203,7 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
 class SamplersBackwardTest : public SamplersConformanceTest {};
 
 TEST_P(SamplersBackwardTest, GradientsAgreeWithTheReference) {
-  SampledProcess process(sampler(), 12);
+  SampledProcess process(sampler(), 13);
   const DiffusionSpec& spec = process.spec();
   BackwardRequest request = {.samples = {.num_samples = 1, .seed = 31}, .columns = 2};
   request.states = SolverRig(backend().create(), spec)
@@ -170,9 +219,49 @@ TEST_P(SamplersBackwardTest, GradientsAgreeWithTheReference) {
   }
 }
 
+// The derivative of a linear form of the answer by each element of the noise, of the initial noise
+// and of that of every step, by central differences of the reference's runs.
+TEST_P(SamplersBackwardTest, GradientsAreThoseOfFiniteDifferences) {
+  constexpr int64_t kSteps = 5;
+  constexpr float kDistance = 0x1p-9F;
+  SampledProcess process(sampler(), kSteps);
+  const DiffusionSpec& spec = process.spec();
+  const int64_t dim = spec.state_dim;
+  std::vector<float> noise((kSteps + 1) * dim);
+  FillNormals(47, 0, kInitialNoiseStep, dim, noise.data());
+  for (uint32_t l = 0; l < kSteps; ++l) FillNormals(47, 0, l, dim, noise.data() + (l + 1) * dim);
+  const auto inputs = [&] {
+    return SampleInputs{.num_samples = 1,
+                        .initial_noise = std::span(noise).first(dim),
+                        .step_noise = std::span(noise).subspan(dim)};
+  };
+  BackwardRequest request = {.samples = inputs()};
+  for (int64_t i = 0; i < dim; ++i)
+    request.of_outputs.push_back(std::sin(static_cast<float>(i + 1)));
+  const SolverRig oracle(BackendCases().back().create(), spec);
+  request.states = oracle.Solve({.solver = "sequential"}, inputs()).trajectory;
+  const Gradients got = BackwardRig(backend().create(), spec).Sequential(request);
+
+  const auto form_at = [&](size_t i, float to) {
+    const float from = std::exchange(noise[i], to);
+    const Solved solved = oracle.Solve({.solver = "sequential"}, inputs());
+    noise[i] = from;
+    double sum = 0;
+    for (int64_t k = 0; k < dim; ++k) sum += double{request.of_outputs[k]} * solved.outputs[k];
+    return sum;
+  };
+  std::vector<float> all = got.initial, differences;
+  all.insert(all.end(), got.step_noise.begin(), got.step_noise.end());
+  for (size_t i = 0; i < noise.size(); ++i) {
+    const double rise = form_at(i, noise[i] + kDistance) - form_at(i, noise[i] - kDistance);
+    differences.push_back(static_cast<float>(rise / (2 * kDistance)));
+  }
+  EXPECT_LE(Distance(all, differences), 2e-3);
+}
+
 // The chain rule of z_0 = initial_scale * noise.
 TEST_P(SamplersBackwardTest, GradientsByTheInitialNoiseAreScaled) {
-  SampledProcess process(sampler(), 6);
+  SampledProcess process(sampler(), 7);
   DiffusionSpec& spec = process.spec();
   BackwardRequest request = {.samples = {.num_samples = 1, .seed = 37}};
   request.states = SolverRig(backend().create(), spec)
@@ -196,8 +285,11 @@ std::vector<std::tuple<size_t, size_t>> SamplersOn(bool with_way_back) {
   for (size_t backend = 0; backend < BackendCases().size(); ++backend) {
     const BackendCase& row = BackendCases()[backend];
     if (row.name == "cpu_programs" || (with_way_back && !row.programs)) continue;
-    for (size_t sampler = 0; sampler < kSamplers.size(); ++sampler)
-      cases.emplace_back(backend, sampler);
+    for (size_t sampler = 0; sampler < kSamplers.size(); ++sampler) {
+      // A form is put together from instructions of a program.
+      if (row.programs || FormOf(ConfigOf(kSamplers[sampler])) == SamplerForm{})
+        cases.emplace_back(backend, sampler);
+    }
   }
   return cases;
 }

@@ -52,14 +52,19 @@ double Network(double z, double time, size_t k) {
 std::vector<Vector> StatesOf(const ReverseProcess& process) {
   std::vector<Vector> states = {Runs()["noise"].get<Vector>()};
   for (double& value : states[0]) value *= process.initial_scale;
+  Vector memory(states[0].size());
   for (size_t i = 0; i < process.steps.size(); ++i) {
     const ReverseStep& step = process.steps[i];
     Vector next;
     for (size_t k = 0; k < states[i].size(); ++k) {
       const double z = states[i][k];
-      const double noise = Runs()["step_noise"][i][k].get<float>();
-      next.push_back(
-          ApplyReverseStep(step, process.clip_range, z, Network(z, step.timestep, k), noise));
+      // Runs of more steps than there are rows draw no noise.
+      const double noise = step.sigma == 0 ? 0 : Runs()["step_noise"][i][k].get<float>();
+      const StateAndMemory made =
+          ApplyReverseStep(step, process.clip_range, StateAndMemory{z, memory[k]},
+                           Network(z, step.timestep, k), noise);
+      next.push_back(made.z);
+      memory[k] = made.c;
     }
     states.push_back(next);
   }
@@ -107,11 +112,12 @@ INSTANTIATE_TEST_SUITE_P(All, SamplerRunTest, ::testing::Range(0, NumRuns()), Ru
 // Whether a class takes a value of a key and it changes the steps, as far as the parser knows.
 bool Takes(SchedulerClass scheduler_class, const SchedulerConfigKey& key, const json& value) {
   if (key.meaning.starts_with("no effect")) return false;
+  if (value.is_number() && key.name != "solver_order") return false;  // of a range
   if (key.meaning.ends_with("no effect with LCM") && scheduler_class == SchedulerClass::kLcm)
     return false;
   json config = {{"_class_name", NameOf(scheduler_class)}};
   if (scheduler_class == SchedulerClass::kDpmSolverMultistep)
-    config.update({{"solver_order", 1}, {"final_sigmas_type", "sigma_min"}});
+    config.update({{"final_sigmas_type", "sigma_min"}});
   config[std::string(key.name)] = value;
   return ParseSchedulerConfig(config.dump()).ok();
 }
@@ -148,7 +154,12 @@ TEST(SamplerRunCoverageTest, ComparesEveryOptionWithDiffusers) {
                                     "dpmsolver++",
                                     "sde-dpmsolver",
                                     "sde-dpmsolver++",
-                                    "squaredcos_cap_v2"};
+                                    "squaredcos_cap_v2",
+                                    "exp",
+                                    "midpoint",
+                                    "heun",
+                                    1,
+                                    2};
   int compared = 0;
   for (const SchedulerClass scheduler_class : SchedulerClasses()) {
     if (scheduler_class == SchedulerClass::kDdpm || scheduler_class == SchedulerClass::kDdim)
@@ -164,7 +175,7 @@ TEST(SamplerRunCoverageTest, ComparesEveryOptionWithDiffusers) {
       }
     }
   }
-  EXPECT_GT(compared, 80);
+  EXPECT_GT(compared, 110);
 }
 
 json SchedulerOf(const std::string& name, const json& changes = json::object()) {
@@ -177,14 +188,25 @@ TEST(SamplersTest, MakeFiniteTablesOfEveryLength) {
   for (const json& config :
        {SchedulerOf("EulerDiscrete"), SchedulerOf("EulerAncestralDiscrete"), SchedulerOf("LCM"),
         SchedulerOf("DPMSolverMultistep", {{"solver_order", 1}}),
-        SchedulerOf("FlowMatchEulerDiscrete"), SchedulerOf("EDMEuler")}) {
+        SchedulerOf("DPMSolverMultistep", {{"timestep_spacing", "trailing"}}),
+        SchedulerOf("HeunDiscrete"), SchedulerOf("FlowMatchEulerDiscrete"),
+        SchedulerOf("EDMEuler")}) {
     const bool lcm = config["_class_name"] == "LCMScheduler";
+    const bool heun = config["_class_name"] == "HeunDiscreteScheduler";
     for (const int64_t n : {1, 2, 31, 32, 33, 65, 999, 1000}) {
       const auto process = ProcessOf(config, n);
       if (lcm && n > 50) {
         ExpectError(process, StatusCode::kInvalidArgument,
                     StrCat("num_inference_steps: expected an integer in [1, "
                            "original_inference_steps = 50], got ",
+                           n));
+        continue;
+      }
+      if (heun && n % 2 == 0) {
+        ExpectError(process, StatusCode::kInvalidArgument,
+                    StrCat("num_inference_steps: expected an odd number with "
+                           "HeunDiscreteScheduler, the 2 n - 1 evaluations of the denoiser in n "
+                           "steps of diffusers, got ",
                            n));
         continue;
       }
@@ -202,6 +224,32 @@ TEST(SamplersTest, RefuseNumbersOfStepsOutOfRange) {
       ExpectError(ProcessOf(config, n), StatusCode::kInvalidArgument,
                   "num_inference_steps: expected an integer in [1, num_train_timesteps = 1000]");
   }
+}
+
+// The last number of steps, and the first that there is not: two rows a step but the last.
+TEST(SamplersTest, HeunHasAnEvaluationBetweenTimesteps) {
+  const json config = SchedulerOf("HeunDiscrete", {{"num_train_timesteps", 20}});
+  EXPECT_EQ(MostInferenceSteps(*ParseSchedulerConfig(config.dump())), 39);
+  EXPECT_EQ(ProcessOf(config, 39).value().steps.size(), 39U);
+  ExpectError(ProcessOf(config, 41), StatusCode::kInvalidArgument,
+              "num_inference_steps: expected an integer in [1, num_train_timesteps = 20], got 21");
+}
+
+// What no step reads is not carried.
+TEST(SamplersTest, OnlySamplersThatRememberCarryAMemory) {
+  const auto carries = [](const json& config) {
+    const ReverseProcess process = ProcessOf(config, 9).value();
+    bool reads = false;
+    for (const ReverseStep& step : process.steps) reads = reads || step.z_c != 0;
+    EXPECT_EQ(process.form.carries, reads) << config;
+    return process.form.carries;
+  };
+  EXPECT_TRUE(carries(SchedulerOf("DPMSolverMultistep")));
+  EXPECT_FALSE(carries(SchedulerOf("DPMSolverMultistep", {{"solver_order", 1}})));
+  EXPECT_TRUE(carries(SchedulerOf("HeunDiscrete")));
+  for (const char* const name : {"EulerDiscrete", "EulerAncestralDiscrete", "LCM",
+                                 "FlowMatchEulerDiscrete", "EDMEuler", "DDPM", "DDIM"})
+    EXPECT_FALSE(carries(SchedulerOf(name))) << name;
 }
 
 struct HostileCase {
@@ -239,6 +287,9 @@ TEST(SamplersTest, RefuseWhatHasNoFiniteSteps) {
                                                           {"timestep_spacing", "trailing"},
                                                           {"lambda_min_clipped", -1.0}}),
                        10, "num_inference_steps: expected a number of which `trailing` makes as"},
+           // linspace comes to the same timestep twice.
+           HostileCase{SchedulerOf("DPMSolverMultistep"), 1000,
+                       "DPMSolverMultistepScheduler with 1000 steps: step "},
            HostileCase{SchedulerOf("LCM", {{"rescale_betas_zero_snr", true}}), 2,
                        "LCMScheduler with 2 steps: step 0: expected a number that is finite as "
                        "float32 for x0_z, got inf"},

@@ -16,20 +16,14 @@ namespace {
 
 using absl::StatusCode;
 
-// DPMSolverMultistep has to say its order.
-std::string Beginning(std::string_view name, std::string_view key) {
-  const bool order = name == "DPMSolverMultistepScheduler" && key != "solver_order";
-  return StrCat(R"({"_class_name":")", name, order ? R"(","solver_order":1)" : "\"");
-}
-
 // A file with a class name and one key set to this JSON text.
 std::string With(std::string_view key, std::string_view value,
                  std::string_view name = "DDPMScheduler") {
-  return StrCat(Beginning(name, key), ",\"", key, "\":", value, "}");
+  return StrCat(R"({"_class_name":")", name, "\",\"", key, "\":", value, "}");
 }
 
 std::string Minimal(std::string_view name = "DDPMScheduler") {
-  return StrCat(Beginning(name, ""), "}");
+  return StrCat(R"({"_class_name":")", name, "\"}");
 }
 
 // The first class that has a key.
@@ -90,7 +84,8 @@ TEST(SchedulerConfigTest, TakesEveryName) {
     const std::string text = With("timestep_spacing", StrCat("\"", NameOf(value), "\""));
     EXPECT_EQ(ParseSchedulerConfig(text)->timestep_spacing, value);
   }
-  for (const auto value : {VarianceType::kFixedSmall, VarianceType::kFixedLarge}) {
+  for (const auto value : {VarianceType::kFixedSmall, VarianceType::kFixedLarge,
+                           VarianceType::kLearned, VarianceType::kLearnedRange}) {
     const std::string text = With("variance_type", StrCat("\"", NameOf(value), "\""));
     EXPECT_EQ(ParseSchedulerConfig(text)->variance_type, value);
   }
@@ -184,9 +179,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "_class_name: expected one of DDPMScheduler, DDIMScheduler, "
                     "EulerDiscreteScheduler, EulerAncestralDiscreteScheduler, "
                     "DPMSolverMultistepScheduler, LCMScheduler, FlowMatchEulerDiscreteScheduler, "
-                    "EDMEulerScheduler, got string \"PNDMScheduler\""},
+                    "EDMEulerScheduler, HeunDiscreteScheduler, got string \"PNDMScheduler\""},
         RefusedCase{"ClassArray", R"({"_class_name":["a","DDIMScheduler"]})",
-                    "EDMEulerScheduler, got an array"},
+                    "HeunDiscreteScheduler, got an array"},
         RefusedCase{"ClassDropped",
                     R"({"_class_name":"DDIMScheduler","_use_default_values":["_class_name"]})",
                     "_class_name: missing"},
@@ -198,16 +193,21 @@ INSTANTIATE_TEST_SUITE_P(
                     "_use_default_values[0]: expected a string, got 1"},
         RefusedCase{"Laplace", With("beta_schedule", "\"laplace\""),
                     "beta_schedule: expected one of linear, scaled_linear, squaredcos_cap_v2, "
-                    "sigmoid, got string \"laplace\""},
+                    "sigmoid, exp, got string \"laplace\""},
         RefusedCase{"SigmoidOfDdim", With("beta_schedule", "\"sigmoid\"", "DDIMScheduler"),
                     "beta_schedule: expected one of linear, scaled_linear, squaredcos_cap_v2 with "
                     "DDIMScheduler, got \"sigmoid\""},
         RefusedCase{"Thresholding", With("thresholding", "true"),
                     "thresholding: expected false (dynamic thresholding is not supported), got "
                     "true"},
-        RefusedCase{"Variance", With("variance_type", "\"learned_range\""),
-                    "variance_type: expected one of fixed_small, fixed_large, got string "
-                    "\"learned_range\""},
+        RefusedCase{"Variance", With("variance_type", "\"fixed_small_log\""),
+                    "variance_type: expected one of fixed_small, fixed_large, learned, "
+                    "learned_range, got string \"fixed_small_log\""},
+        RefusedCase{"ExpOfDdpm", With("beta_schedule", "\"exp\""),
+                    "beta_schedule: expected one of linear, scaled_linear, squaredcos_cap_v2 with "
+                    "DDPMScheduler, got \"exp\", which only HeunDiscreteScheduler has"},
+        RefusedCase{"SolverType", With("solver_type", "\"euler\"", "DPMSolverMultistepScheduler"),
+                    "solver_type: expected one of midpoint, heun, logrho, bh1, bh2, got string"},
         RefusedCase{
             "Prediction", With("prediction_type", "\"flow\""),
             "prediction_type: expected one of epsilon, sample, v_prediction, flow_prediction, "
@@ -241,16 +241,16 @@ INSTANTIATE_TEST_SUITE_P(
             "Unknown", With("use_better_sigmas", "false"),
             "unknown key \"use_better_sigmas\": no scheduler of diffusers has it, and it may "
             "be meant to change the samples; take it out if it is not"},
-        RefusedCase{"OrderMissing", R"({"_class_name":"DPMSolverMultistepScheduler"})",
-                    "solver_order: expected 1 (steps that remember earlier ones are not supported; "
-                    "2 where the key is missing), got 2"},
-        RefusedCase{"Order3", With("solver_order", "3", "DPMSolverMultistepScheduler"), "got 3"},
+        RefusedCase{"Order3", With("solver_order", "3", "DPMSolverMultistepScheduler"),
+                    "solver_order: expected 1 or 2 (steps that remember more than one are not "
+                    "supported), got 3"},
         RefusedCase{"DpmSolverToZero",
                     With("algorithm_type", "\"dpmsolver\"", "DPMSolverMultistepScheduler"),
                     "final_sigmas_type: expected \"sigma_min\" with dpmsolver, got \"zero\""},
         RefusedCase{"DpmLearned",
                     With("variance_type", "\"learned\"", "DPMSolverMultistepScheduler"),
-                    "variance_type: expected one of fixed_small, fixed_large, got string"},
+                    "variance_type: expected null with DPMSolverMultistepScheduler, got "
+                    "\"learned\""},
         RefusedCase{"DpmExponential",
                     With("use_exponential_sigmas", "true", "DPMSolverMultistepScheduler"),
                     "use_exponential_sigmas: expected false (diffusers cuts its times off, where "
@@ -305,8 +305,7 @@ TEST(SchedulerConfigKeysTest, DescribesTheDefaultsThatAreTaken) {
   for (const SchedulerClass scheduler_class : SchedulerClasses()) {
     for (const SchedulerConfigKey& key : SchedulerConfigKeys()) {
       const std::string_view value = DefaultOf(key, scheduler_class);
-      if (!AppliesTo(key, scheduler_class) || value == "required" || key.name == "solver_order")
-        continue;
+      if (!AppliesTo(key, scheduler_class) || value == "required") continue;
       const std::string_view name = NameOf(scheduler_class);
       const auto config = ParseSchedulerConfig(With(key.name, value, name));
       ASSERT_TRUE(config.ok()) << config.status();
