@@ -94,6 +94,10 @@ NOISE = text(7, tensor([2, 2], 4)) + text(8, tensor([2, 4, 2], 16))
 EVERY_GENERATION = (number(2, 2**64 - 1) + number(3, 2**64 - 3) + number(4, 6) + text(7, tensor([2, 2], 4))
                     + text(8, tensor([2, 6, 2], 24)))
 
+CONTROLS = (real(9, 3.0) + text(10, tensor([1, 2], 2)) + real(11, 0.5) + real(13, 2.0) + number(14, 1)
+            + text(15, tensor([2, 2], 4)) + text(16, varint(0)) + text(17, tensor([1, 1], 1))
+            + text(18, struct.pack("<f", -1)) + text(19, struct.pack("<f", 1)))
+
 EVERY_OPTION = (real(2, 1e-3) + real(3, 0.0) + number(4, 7) + number(5, 2) + number(6, 3) + number(7, 1)
                 + number(8, 2) + number(9, 2) + number(10, 1))
 
@@ -123,6 +127,37 @@ FILES = {
                                                   kind=b"g"),
     "accepted-generate-condition-steps": generate(conditioned(extra=number(4, 7)), options(extra=number(5, 7)),
                                                   kind=b"g"),
+    "accepted-generate-one-condition": generate(conditioned(condition=tensor([1, 2], 2)), kind=b"g"),
+    "accepted-generate-guided": generate(conditioned(extra=real(9, 2.5) + text(10, tensor([1, 2], 2))), kind=b"g"),
+    "accepted-generate-guided-each": generate(conditioned(extra=real(9, -1.0) + text(10, tensor([2, 2], 4))),
+                                              kind=b"g"),
+    "accepted-generate-noise-shape": generate(conditioned(extra=real(11, 0.5) + real(12, 2.0) + real(13, 1.5)),
+                                              kind=b"g"),
+    "accepted-generate-first-step": generate(conditioned(extra=number(14, 3) + text(15, tensor([2, 2], 4))),
+                                             kind=b"g"),
+    "accepted-generate-known": generate(conditioned(extra=text(16, varint(1)) + text(17, tensor([2, 1], 2))),
+                                        kind=b"g"),
+    "accepted-generate-bounds": generate(conditioned(extra=text(18, struct.pack("<f", -1))
+                                                     + text(19, struct.pack("<3f", 1, 2, 3))), kind=b"g"),
+    "accepted-generate-controls": generate(conditioned(extra=CONTROLS), options(extra=number(5, 1)), kind=b"g"),
+    "refused-generate-guided-without-null": generate(conditioned(extra=real(9, 2.5)), kind=b"g"),
+    "refused-generate-guided-huge": generate(conditioned(extra=real(9, 1e30) + text(10, tensor([1, 2], 2))),
+                                             kind=b"g"),
+    "refused-generate-guided-planned-only": generate(generation(extra=real(9, 2.5))),
+    "refused-generate-null-shape": generate(conditioned(extra=real(9, 2.0) + text(10, tensor([3, 2], 6))), kind=b"g"),
+    "refused-generate-temperature": generate(conditioned(extra=real(11, float("nan"))), kind=b"g"),
+    "refused-generate-noise-clip": generate(conditioned(extra=real(13, 0.0)), kind=b"g"),
+    "refused-generate-first-step": generate(conditioned(extra=number(14, 4) + text(15, tensor([2, 2], 4))),
+                                            kind=b"g"),
+    "refused-generate-first-step-negative": generate(conditioned(extra=number(14, -1) + text(15, tensor([2, 2], 4))),
+                                                     kind=b"g"),
+    "refused-generate-known-twice": generate(conditioned(extra=text(16, varint(1) + varint(1))
+                                                         + text(17, tensor([2, 2], 4))), kind=b"g"),
+    "refused-generate-known-beyond": generate(conditioned(extra=text(16, varint(2)) + text(17, tensor([2, 1], 2))),
+                                              kind=b"g"),
+    "refused-generate-bounds-crossed": generate(conditioned(extra=text(18, struct.pack("<f", 1))
+                                                            + text(19, struct.pack("<f", -1))), kind=b"g"),
+    "refused-compare-bounds": compare_generation(conditioned(extra=text(18, struct.pack("<f", 1))), kind=b"d"),
     "accepted-compare-generation": compare_generation(),
     "accepted-compare-generation-rows": compare_generation(generation(extra=EVERY_GENERATION),
                                                            [options("newton", number(7, 2)), options("picard")]),
@@ -190,8 +225,8 @@ FILES = {
     "refused-generate-condition": generate(generation(extra=text(6, tensor([2, 2], 4)))),
     "refused-generate-label-of-conditioned": generate(conditioned(extra=labels(0)), kind=b"g"),
     "refused-generate-no-condition": generate(number(1, 2), kind=b"g"),
-    "refused-generate-condition-samples": generate(conditioned(condition=tensor([1, 2], 2)), kind=b"g"),
-    "refused-generate-noise": generate(generation(extra=text(7, tensor([1, 2], 2)))),
+    "refused-generate-condition-samples": generate(conditioned(condition=tensor([3, 2], 6)), kind=b"g"),
+    "refused-generate-noise": generate(generation(extra=text(7, tensor([3, 2], 6)))),
     "refused-generate-noise-wraps": generate(generation(extra=text(7, tensor([2**61 + 2, 2], 4)))),
     "refused-generate-noise-bytes": generate(generation(extra=text(7, tensor([2, 2], 3)))),
     "refused-generate-step-noise": generate(generation(extra=number(4, 2) + NOISE)),

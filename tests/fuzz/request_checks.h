@@ -11,6 +11,7 @@
 #include <string>
 
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "server/codec/generation_controls.h"
 #include "server/codec/gradient_codec.h"
 #include "server/codec/request_codec.h"
 #include "server/codec/wire.h"
@@ -60,6 +61,7 @@ inline const ModelInfo& ConditionInfo() {
     model->has_decoder = false;
     model->num_classes = 0;
     model->max_inference_steps = 9;
+    model->draws_step_noise = true;
     return model;
   }();
   return info;
@@ -130,7 +132,7 @@ inline void RequireLabels(const v1::GenerationInput& message, const SolveInput& 
 
 inline void RequireGeneration(const v1::GenerationInput& message, const SolveInput& input,
                               const ModelInfo& info) {
-  const int64_t n = input.num_samples, steps = input.num_steps;
+  const int64_t n = input.num_samples, steps = input.num_steps, all = input.system.num_steps;
   Require(n >= 1 && n <= info.max_batch_size, "the number of samples is in its range");
   Require(n == std::max(message.num_samples(), 1), "the number of samples is the message's");
   Require(input.seed == message.seed() && input.first_sample == message.first_sample(),
@@ -138,19 +140,51 @@ inline void RequireGeneration(const v1::GenerationInput& message, const SolveInp
   Require(input.first_sample + static_cast<uint64_t>(n) >= static_cast<uint64_t>(n),
           "sample indices do not wrap");
   const auto& listed = info.num_inference_steps;
-  Require(std::find(listed.begin(), listed.end(), steps) != listed.end() ||
-              (steps >= 1 && steps <= info.max_inference_steps),
+  Require(std::find(listed.begin(), listed.end(), all) != listed.end() ||
+              (all >= 1 && all <= info.max_inference_steps),
           "the model has the number of steps");
-  const int64_t wanted = message.num_inference_steps();
-  Require(steps == (wanted == 0 ? listed[0] : wanted),
+  const int64_t wanted = message.num_inference_steps(), first = message.first_step();
+  Require(all == (wanted == 0 ? listed[0] : wanted),
           "the number of steps is the message's, or the default");
+  Require(first >= 0 && first < all && input.system.first_step == first && steps == all - first,
+          "the steps that are made are those that are left");
   RequireLabels(message, input, info);
-  RequireTensor(message.conditioning(), input.inputs.values, info.input_dim > 0 ? n : 0,
+  const bool one = message.conditioning().shape_size() > 0 && message.conditioning().shape(0) == 1;
+  RequireTensor(message.conditioning(), input.inputs.values,
+                info.input_dim == 0 ? 0
+                : one               ? 1
+                                    : n,
                 info.input_dim);
-  RequireTensor(message.initial_noise(), input.initial_noise.values,
-                message.has_initial_noise() ? n : 0, info.state_dim);
+  RequireTensor(first > 0 ? message.initial_samples() : message.initial_noise(),
+                input.initial_noise.values, first > 0 || message.has_initial_noise() ? n : 0,
+                info.state_dim);
   RequireTensor(message.step_noise(), input.step_noise.values, message.has_step_noise() ? n : 0,
                 steps * info.state_dim);
+}
+
+// Requires what the worker makes of an accepted generation to be what its system takes, and no more
+// than was counted.
+inline void RequireCompletion(const SolveInput& input, const ModelInfo& info) {
+  if (!CheckFinite(input).ok()) return;
+  SolveInput made = input;  // its views are those of the input
+  CompleteGeneration(info, &made);
+  const SampleInputs samples = made.Samples();
+  const auto n = static_cast<size_t>(input.num_samples), dim = static_cast<size_t>(info.state_dim);
+  const size_t noise = n * static_cast<size_t>(input.num_steps) * dim;
+  Require(samples.inputs.size() == n * static_cast<size_t>(VariedInputDim(info, input)),
+          "the inputs are those of the system");
+  Require(samples.initial_noise.empty() || samples.initial_noise.size() == n * dim,
+          "the initial noise is that of the samples");
+  Require(samples.step_noise.empty() || samples.step_noise.size() == noise,
+          "the noise is that of the steps");
+  size_t values = 0;
+  for (const auto* of :
+       {&made.varied_inputs, &made.shaped_initial_noise, &made.shaped_step_noise}) {
+    values += of->size();
+    Require(CheckFinite(*of, "made").ok(), "what is made is finite");
+  }
+  Require(static_cast<size_t>(input.scratch_bytes) >= values * sizeof(float),
+          "the memory of what is made is counted");
 }
 
 // Checks what DecodeGradient accepted beside the solve.
@@ -217,6 +251,7 @@ inline void RequireForward(const v1::ForwardRequest& request, const SolveInput& 
 inline void RequireGenerate(const v1::GenerateRequest& request, const SolveInput& input,
                             const ModelInfo& info) {
   RequireGeneration(request.input(), input, info);
+  RequireCompletion(input, info);
   RequireOptions(input.options, info, input.num_steps);
   RequireInitialStates(request.initial_states(), input, info);
   RequireReply(input);
