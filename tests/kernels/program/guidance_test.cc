@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/program/evaluate.h"
+#include "kernels/program/sampler_step.h"
 #include "tests/kernels/program/draft.h"
 #include "tests/kernels/program/random_program.h"
 #include "tests/kernels/program/same_meaning.h"
@@ -134,6 +135,54 @@ TEST(GuidanceTest, WhatBothShareIsComputedOnce) {
   EXPECT_LT(InStep(with), 1.1 * InStep(program) + 32);
   for (const Instruction& instruction : with.instructions)
     EXPECT_EQ(instruction.linear.repeat, 1) << RowOf(instruction.op).name;
+}
+
+// With a learned variance m is guided, and v is that of the condition: in the step, and in what the
+// coarse guess reads.
+TEST(GuidanceTest, ALearnedVarianceIsThatOfTheCondition) {
+  for (const NoiseScale noise_scale : {NoiseScale::kLearned, NoiseScale::kLearnedRange}) {
+    for (const bool carries : {false, true}) {
+      constexpr int64_t kElements = 4;
+      Draft draft(3);
+      ProgramBuilder& builder = draft.builder();
+      const ValueId z = AddSamplerState(builder, kElements, carries).value();
+      const ValueId c = draft.Condition(kElements);
+      const ValueId hidden = draft.Do(Op::kTanh, {draft.Linear(draft.Add(z, c), 16)});
+      // sigmoid, so that what is a variance is positive.
+      const ValueId prediction = draft.Do(Op::kSigmoid, {draft.Linear(hidden, 2 * kElements)});
+      const Program program =
+          FinishSampler(builder, z, prediction, {.carries = carries, .noise_scale = noise_scale})
+              .value();
+      const Program with = WithGuidance(program, 0).value();
+      const RandomInputs drawn(program, 5), other(program, 6);
+      StepInputs inputs = drawn.inputs(), null = inputs;
+      null.condition = other.inputs().condition;
+      Evaluation of_condition(program), of_null(program), guided(with);
+      of_condition.Run(inputs, drawn.state());
+      of_null.Run(null, drawn.state());
+      const double scale = 2.5;
+      std::vector<double> controls(inputs.condition.begin(), inputs.condition.end());
+      controls.insert(controls.end(), null.condition.begin(), null.condition.end());
+      controls.push_back(scale);
+      inputs.condition = controls;
+      guided.Run(inputs, drawn.state());
+      const auto m = of_condition.at(program.prediction), m_null = of_null.at(program.prediction);
+      std::vector<double> want(m.begin(), m.end());
+      for (int64_t i = 0; i < kElements; ++i) want[i] = m_null[i] + scale * (m[i] - m_null[i]);
+      ExpectClose(guided.at(with.prediction), want, kInDouble);
+
+      // The step of a network that says just this.
+      Draft saying(3);
+      const ValueId state = AddSamplerState(saying.builder(), kElements, carries).value();
+      const ValueId constant = saying.Constant(want);
+      const Program said = FinishSampler(saying.builder(), state, constant,
+                                         {.carries = carries, .noise_scale = noise_scale})
+                               .value();
+      Evaluation of_said(said);
+      of_said.Run(inputs, drawn.state());
+      ExpectClose(guided.at(with.output), of_said.at(said.output), kInDouble);
+    }
+  }
 }
 
 TEST(GuidanceTest, DerivativesAreThoseOfTheWhole) {
