@@ -53,7 +53,9 @@ void ControlFlags::Add(CLI::App* app, bool with_bounds) {
       "FILE");
   add("--temperature", temperature_, "scale of the noise of the steps (default 1)", "T");
   add("--initial_temperature", initial_temperature_, "scale of the initial noise (default 1)", "T");
-  add("--noise_clip", noise_clip_, "largest magnitude of noise, before it is scaled", "C");
+  add("--noise_clip", noise_clip_, "largest magnitude of the steps' noise, before it is scaled",
+      "C");
+  add("--initial_noise_clip", initial_noise_clip_, "the same of the initial noise", "C");
   add("--known", known_, "elements of the state that are known, and their values", "I=V[,I=V...]");
   add("--first_step", first_step_, "steps that are left out; needs --initial_samples", "K")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}));
@@ -87,6 +89,7 @@ absl::Status ControlFlags::Take(Generation* generation) {
   if (temperature_.has_value()) to.set_temperature(*temperature_);
   if (initial_temperature_.has_value()) to.set_initial_temperature(*initial_temperature_);
   if (noise_clip_.has_value()) to.set_noise_clip(*noise_clip_);
+  if (initial_noise_clip_.has_value()) to.set_initial_noise_clip(*initial_noise_clip_);
   to.set_first_step(static_cast<int32_t>(first_step_));
   to.mutable_lower_bounds()->Add(lower_.begin(), lower_.end());
   to.mutable_upper_bounds()->Add(upper_.begin(), upper_.end());

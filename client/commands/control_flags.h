@@ -36,7 +36,8 @@ class ControlFlags {
   absl::Status Take(Generation* generation);
 
  private:
-  std::optional<double> guidance_scale_, temperature_, initial_temperature_, noise_clip_;
+  std::optional<double> guidance_scale_, temperature_, initial_temperature_;
+  std::optional<double> noise_clip_, initial_noise_clip_;
   std::string known_;
   int64_t first_step_ = 0;
   std::vector<float> lower_, upper_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/status_macros.h"
@@ -56,20 +57,25 @@ absl::Status DecodeGuidance(const v1::GenerationInput& message, const ModelInfo&
   return absl::OkStatus();
 }
 
+absl::Status DecodeClip(bool present, double value, const FieldName& field, double* to) {
+  if (!present) return absl::OkStatus();
+  if (!(value > 0)) return Mismatch(field, "a number above 0", value);
+  *to = value;
+  return absl::OkStatus();
+}
+
 absl::Status DecodeNoiseShape(const v1::GenerationInput& message, SolveInput* input) {
-  NoiseShape& noise = input->controls.noise;
+  NoiseShape &initial = input->controls.initial_noise, &steps = input->controls.step_noise;
   const FieldNames& names = input->names;
   DEEPPCR_RETURN_IF_ERROR(DecodeNumber(message.has_temperature(), message.temperature(),
-                                       names.Setting("temperature"), 0, kMostScale,
-                                       &noise.step_scale));
+                                       names.Setting("temperature"), 0, kMostScale, &steps.scale));
   DEEPPCR_RETURN_IF_ERROR(
       DecodeNumber(message.has_initial_temperature(), message.initial_temperature(),
-                   names.Setting("initial_temperature"), 0, kMostScale, &noise.initial_scale));
-  if (!message.has_noise_clip()) return absl::OkStatus();
-  if (!(message.noise_clip() > 0))
-    return Mismatch(names.Setting("noise_clip"), "a number above 0", message.noise_clip());
-  noise.clip = message.noise_clip();
-  return absl::OkStatus();
+                   names.Setting("initial_temperature"), 0, kMostScale, &initial.scale));
+  DEEPPCR_RETURN_IF_ERROR(DecodeClip(message.has_noise_clip(), message.noise_clip(),
+                                     names.Setting("noise_clip"), &steps.clip));
+  return DecodeClip(message.has_initial_noise_clip(), message.initial_noise_clip(),
+                    names.Setting("initial_noise_clip"), &initial.clip);
 }
 
 // Decodes the beginning of a process whose first steps are left out. What it begins at stands in
@@ -91,9 +97,10 @@ absl::Status DecodeBeginning(const v1::GenerationInput& message, const ModelInfo
                     "none");
   if (message.has_initial_noise())
     return Mismatch(names.Tensor("initial_noise"), "none beside initial_samples", "a tensor");
-  if (message.has_initial_temperature())
-    return Mismatch(names.Setting("initial_temperature"), "none beside initial_samples",
-                    message.initial_temperature());
+  for (const auto& [given, name] :
+       {std::pair(message.has_initial_temperature(), "initial_temperature"),
+        std::pair(message.has_initial_noise_clip(), "initial_noise_clip")})
+    if (given) return Mismatch(names.Setting(name), "none beside initial_samples", "one");
   const int64_t n = input->num_samples;
   DEEPPCR_ASSIGN_OR_RETURN(input->initial_noise,
                            DecodeTensor(message.initial_samples(), expected, n, n));
@@ -163,13 +170,11 @@ bool RepeatsInputs(const ModelInfo& info, const SolveInput& input) {
          std::ssize(input.inputs.values) == info.input_dim;
 }
 bool ShapesInitialNoise(const SolveInput& input) {
-  const NoiseShape& noise = input.controls.noise;
-  return input.system.first_step == 0 && (noise.initial_scale != 1 || std::isfinite(noise.clip));
+  return input.controls.initial_noise != NoiseShape{};
 }
 // Steps that are not the first of their process draw the noise of their places in it.
 bool ShapesStepNoise(const SolveInput& input) {
-  const NoiseShape& noise = input.controls.noise;
-  return noise.step_scale != 1 || std::isfinite(noise.clip) ||
+  return input.controls.step_noise != NoiseShape{} ||
          (input.system.first_step > 0 && input.step_noise.values.empty());
 }
 
@@ -218,8 +223,8 @@ void VaryInputs(const ModelInfo& info, SolveInput* input) {
   }
 }
 
-void Shape(double clip, double scale, std::vector<float>* noise) {
-  const auto most = static_cast<float>(clip), factor = static_cast<float>(scale);
+void Shape(const NoiseShape& shape, std::vector<float>* noise) {
+  const auto most = static_cast<float>(shape.clip), factor = static_cast<float>(shape.scale);
   for (float& value : *noise) value = factor * std::clamp(value, -most, most);
 }
 
@@ -293,7 +298,6 @@ bool NeedsCompletion(const ModelInfo& info, const SolveInput& input) {
 
 void CompleteGeneration(const ModelInfo& info, SolveInput* input) {
   if (VariesInputs(*input) || RepeatsInputs(info, *input)) VaryInputs(info, input);
-  const NoiseShape& noise = input->controls.noise;
   const uint64_t seed = input->seed;
   if (ShapesInitialNoise(*input)) {
     input->shaped_initial_noise =
@@ -301,7 +305,7 @@ void CompleteGeneration(const ModelInfo& info, SolveInput* input) {
                      [=](uint64_t sample, int64_t, std::span<float> row) {
                        DrawInitialNoise(seed, sample, row);
                      });
-    Shape(noise.clip, noise.initial_scale, &input->shaped_initial_noise);
+    Shape(input->controls.initial_noise, &input->shaped_initial_noise);
   }
   if (!ShapesStepNoise(*input) || !info.draws_step_noise) return;
   const int64_t first = input->system.first_step;
@@ -310,7 +314,7 @@ void CompleteGeneration(const ModelInfo& info, SolveInput* input) {
                    [=](uint64_t sample, int64_t step, std::span<float> row) {
                      DrawStepNoise(seed, sample, first + step, row);
                    });
-  Shape(noise.clip, noise.step_scale, &input->shaped_step_noise);
+  Shape(input->controls.step_noise, &input->shaped_step_noise);
 }
 
 void PutIntoBounds(const GenerationControls& controls, std::span<float> outputs) {

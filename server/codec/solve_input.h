@@ -55,7 +55,7 @@ inline constexpr FieldNames kV2SampleFields = [] {
 
 // What noise, drawn or given, becomes: scale * min(max(noise, -clip), clip).
 struct NoiseShape {
-  double initial_scale = 1, step_scale = 1;               // in [0, 1000]
+  double scale = 1;                                       // in [0, 1000]
   double clip = std::numeric_limits<double>::infinity();  // above 0
 
   bool operator==(const NoiseShape&) const = default;
@@ -66,7 +66,7 @@ struct NoiseShape {
 struct GenerationControls {
   double guidance_scale = 1;
   TensorInput null_condition;  // [n or 1, input_dim], or empty: the model's
-  NoiseShape noise;
+  NoiseShape initial_noise, step_noise;
   std::vector<int32_t> known_elements;  // [k] of the state
   TensorInput known_values;             // [n or 1, k]
   std::vector<float> lower, upper;      // [output_dim], or empty

@@ -131,7 +131,8 @@ FILES = {
     "accepted-generate-guided": generate(conditioned(extra=real(9, 2.5) + text(10, tensor([1, 2], 2))), kind=b"g"),
     "accepted-generate-guided-each": generate(conditioned(extra=real(9, -1.0) + text(10, tensor([2, 2], 4))),
                                               kind=b"g"),
-    "accepted-generate-noise-shape": generate(conditioned(extra=real(11, 0.5) + real(12, 2.0) + real(13, 1.5)),
+    "accepted-generate-noise-shape": generate(conditioned(extra=real(11, 0.5) + real(12, 2.0) + real(13, 1.5)
+                                                           + real(20, 1.25)),
                                               kind=b"g"),
     "accepted-generate-first-step": generate(conditioned(extra=number(14, 3) + text(15, tensor([2, 2], 4))),
                                              kind=b"g"),

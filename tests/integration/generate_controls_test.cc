@@ -59,6 +59,7 @@ v1::GenerateRequest Everything(v1::GenerateRequest request, int64_t dim) {
   input.set_guidance_scale(2.5);
   input.set_temperature(0.75);
   input.set_noise_clip(1.5);
+  input.set_initial_noise_clip(1.25);
   input.set_initial_temperature(0.9);
   input.add_known_elements(static_cast<int32_t>(dim - 1));
   SetTensor({1, 1}, {0.375F}, input.mutable_known_values());
@@ -227,6 +228,7 @@ TEST_F(GenerateControlsTest, V2SaysTheSame) {
   parameters["temperature"].set_double_param(0.75);
   parameters["initial_temperature"].set_double_param(0.9);
   parameters["noise_clip"].set_double_param(1.5);
+  parameters["initial_noise_clip"].set_double_param(1.25);
   parameters["lower_bound"].set_double_param(-0.5);
   parameters["upper_bound"].set_double_param(0.625);
   inference::ModelInferResponse response;

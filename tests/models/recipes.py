@@ -125,12 +125,12 @@ def mar(network, start, noise, given, scale=2.9, temperature=0.95, steps=100):
     return x
 
 
-def dppo(network, start, _, given, count=5, clip=3.0):
-    """DiffusionModel.forward of DPPO: DDIM of eta 0 with denoised_clip_value, randn_clip_value and
+def dppo(network, start, _, given, count=5):
+    """VPGDiffusion.forward of DPPO, deterministic: DDIM with denoised_clip_value and
     final_action_clip_value."""
     products = sampler.alphas_cumprod({'num_train_timesteps': 100,
                                        'beta_schedule': 'squaredcos_cap_v2'})
-    x = start.clamp(-clip, clip)
+    x = start
     taken = [i * (100 // count) for i in range(count)]
     for i in reversed(range(count)):
         a, before = products[taken[i]], products[taken[i - 1]] if i else 1.0

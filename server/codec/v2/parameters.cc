@@ -186,6 +186,10 @@ constexpr Parameter<Generation> kGeneration[] = {
      [](Field f, const Value& v, Generation& to) {
        return Keep(Number(f, v), [&](double x) { to.set_noise_clip(x); });
      }},
+    {"initial_noise_clip",
+     [](Field f, const Value& v, Generation& to) {
+       return Keep(Number(f, v), [&](double x) { to.set_initial_noise_clip(x); });
+     }},
     {"first_step",
      [](Field f, const Value& v, Generation& to) {
        return Keep(Integer(f, v), [&](int32_t x) { to.set_first_step(x); });

@@ -161,6 +161,7 @@ TEST(GenerationControlsTest, NoiseIsDrawnClippedAndScaled) {
   EXPECT_THAT(steps_only.Samples().step_noise, ElementsAreArray(want));
 
   from.set_initial_temperature(3);
+  from.set_initial_noise_clip(0.5);
   from.set_noise_clip(0.75);
   const SolveInput both = Completed(request, AnyPlain());
   want = Drawn(kSteps, 0);
@@ -170,7 +171,7 @@ TEST(GenerationControlsTest, NoiseIsDrawnClippedAndScaled) {
   for (int64_t i = 0; i < 3; ++i)
     DrawInitialNoise(11, static_cast<uint64_t>(2 + i),
                      std::span(initial).subspan(i * kState, kState));
-  for (float& value : initial) value = 3 * std::clamp(value, -0.75F, 0.75F);
+  for (float& value : initial) value = 3 * std::clamp(value, -0.5F, 0.5F);
   EXPECT_THAT(both.Samples().initial_noise, ElementsAreArray(initial));
   EXPECT_EQ(both.scratch_bytes, (3 * kState + 3 * kSteps * kState) * 4);
 }
@@ -181,9 +182,10 @@ TEST(GenerationControlsTest, GivenNoiseIsShapedTheSameWay) {
   SetTensor({3, kState}, from.mutable_initial_noise());
   SetTensor({3, kSteps, kState}, from.mutable_step_noise());
   from.set_noise_clip(2);
+  from.set_initial_noise_clip(3);
   from.set_initial_temperature(2);
   const SolveInput input = Completed(request, AnyPlain());
-  EXPECT_THAT(input.Samples().initial_noise.first(4), ElementsAre(1, 3, 4, 4));
+  EXPECT_THAT(input.Samples().initial_noise.first(4), ElementsAre(1, 3, 5, 6));
   EXPECT_THAT(input.Samples().step_noise.first(4), ElementsAre(0.5, 1.5, 2, 2));
 }
 
@@ -310,6 +312,8 @@ INSTANTIATE_TEST_SUITE_P(
                                  "input.initial_temperature: expected a number in [0, 1000]"},
                       BadControl{"NoClip", [](auto& i) { i.set_noise_clip(0); },
                                  "input.noise_clip: expected a number above 0, got 0"},
+                      BadControl{"NoInitialClip", [](auto& i) { i.set_initial_noise_clip(-1); },
+                                 "input.initial_noise_clip: expected a number above 0, got -1"},
                       BadControl{"ClipOfNan", [](auto& i) { i.set_noise_clip(NAN); },
                                  "input.noise_clip: expected a number above 0"}),
     [](const auto& test) { return test.param.name; });
