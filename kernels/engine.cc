@@ -69,6 +69,7 @@ class EngineImpl final : public Engine {
     DEEPPCR_ASSIGN_OR_RETURN(Model model,
                              ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes,
                                                    .token = token,
+                                                   .parameters = options_.gradients,
                                                    .notes = &notes}));
     for (const std::string& note : notes)
       if (progress) progress(LoadNews::kProblem, note);
@@ -117,13 +118,17 @@ std::shared_ptr<const LoadedSystem> LoadedModel::FindFor(const SolveOptions& opt
 
 std::shared_ptr<const LoadedSystem> LoadedModel::FindForGradients(const SolveOptions& options,
                                                                   int64_t num_steps,
-                                                                  int64_t num_samples) const {
+                                                                  int64_t num_samples,
+                                                                  bool by_parameters) const {
+  const auto fits = [&](const LoadedSystem& system) {
+    return by_parameters ? system.has_parameter_gradients() : system.backward_limits() != nullptr;
+  };
   std::shared_ptr<const LoadedSystem> found = FindFor(options, num_steps, num_samples);
-  if (found == nullptr || found->backward_limits() != nullptr) return found;
+  if (found == nullptr || fits(*found)) return found;
   for (const std::string_view backend : {info().backend, info().other_backend}) {
     if (backend.empty()) continue;
     std::shared_ptr<const LoadedSystem> other = Find(num_steps, num_samples, backend);
-    if (other != nullptr && other->backward_limits() != nullptr) return other;
+    if (other != nullptr && fits(*other)) return other;
   }
   return found;
 }

@@ -12,6 +12,7 @@
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/model/parameter_model.h"
 #include "kernels/program/cost.h"
 #include "kernels/program/describe.h"
 #include "kernels/program/fingerprint.h"
@@ -104,15 +105,32 @@ double CostOf(const program::Program& program, uint8_t depends) {
   return program::CostsOf(program).by_class[program::ClassOf(depends)];
 }
 
-absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGraph& graph,
-                                         std::string* listing) {
-  DEEPPCR_ASSIGN_OR_RETURN(const OnnxInputs inputs, InputsOf(config, graph));
-  ProgramBuilder builder;
+// The reverse step around a graph, as it is written.
+absl::StatusOr<program::Program> Write(const ModelConfig& config, const OnnxGraph& graph,
+                                       const OnnxInputs& inputs, ProgramBuilder& builder) {
   DEEPPCR_ASSIGN_OR_RETURN(const ValueId prediction, LowerOnnx(graph, inputs, builder));
   DEEPPCR_RETURN_IF_ERROR(CheckSizes(config, builder, prediction));
   DEEPPCR_ASSIGN_OR_RETURN(const ValueId next,
                            builder.AddReverseStep(builder.program().state, prediction));
-  DEEPPCR_ASSIGN_OR_RETURN(const program::Program written, builder.Finish(next, prediction));
+  return builder.Finish(next, prediction);
+}
+
+// The same with parameters.
+absl::StatusOr<ParameterModel> ParameterModelOf(const ModelConfig& config, const OnnxGraph& graph) {
+  DEEPPCR_ASSIGN_OR_RETURN(OnnxInputs inputs, InputsOf(config, graph));
+  ParameterModel made = {.tensors = ParametersOf(graph)};
+  for (size_t i = 0; i < made.tensors.size(); ++i)
+    inputs.parameters[made.tensors[i].name] = static_cast<int32_t>(i);
+  ProgramBuilder builder(kParameterLimits);
+  DEEPPCR_ASSIGN_OR_RETURN(made.step, Write(config, graph, inputs, builder));
+  return made;
+}
+
+absl::StatusOr<program::Program> Compile(const ModelConfig& config, const OnnxGraph& graph,
+                                         std::string* listing) {
+  DEEPPCR_ASSIGN_OR_RETURN(const OnnxInputs inputs, InputsOf(config, graph));
+  ProgramBuilder builder;
+  DEEPPCR_ASSIGN_OR_RETURN(const program::Program written, Write(config, graph, inputs, builder));
   DEEPPCR_ASSIGN_OR_RETURN(program::Program optimized, program::Optimize(written));
   if (listing != nullptr) *listing = Describe(optimized, &written);
   return optimized;
@@ -134,6 +152,7 @@ absl::Status LoadDenoiserProgram(const std::string& directory, const ModelLimits
   DEEPPCR_ASSIGN_OR_RETURN(model.weights_sha256, program::Fingerprint(*compiled));
   model.diffusion.integer_time = HasIntegerTime(model.config, *graph);
   model.diffusion.program = std::make_unique<const program::Program>(*std::move(compiled));
+  if (limits.parameters) SetParameters(ParameterModelOf(model.config, *graph), kDenoiserFile, model);
   return absl::OkStatus();
 }
 

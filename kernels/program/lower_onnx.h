@@ -24,6 +24,9 @@ struct OnnxInputs {
   std::string prediction;  // the output to compute; empty: the only one
   // Initialisers that each layer of a stack has for itself, by name: [L, ..], L the same for all.
   std::map<std::string, std::shared_ptr<const std::vector<float>>> stacked;
+  // Initialisers that stay values, by name: Parameter::slices says `tensor`. Those that are stacked
+  // are parameters of each step.
+  std::map<std::string, int32_t> parameters;
 };
 
 // Writes into `builder` what a graph computes for a batch of one, and returns the prediction: the

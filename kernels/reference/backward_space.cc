@@ -172,6 +172,7 @@ class ReferenceBackwardSpace final : public BackwardSpace, public BackwardScanSt
         for (int64_t i = 0; i < dim_; ++i)
           to[i] = static_cast<float>(s.recurrence->NoiseFactor(l) * g[i]);
       }
+      if (s.taken.state_cotangents != nullptr) Give(g, s.taken.state_cotangents + (l - 1) * dim_);
       if (s.taken.deltas != nullptr)
         Give(s.recurrence->Delta(l, z, g), s.taken.deltas + (l - 1) * dim_);
       const Matrix by_inputs =

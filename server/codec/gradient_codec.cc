@@ -236,6 +236,11 @@ double CrossEntropy(std::span<const float> outputs, int32_t label, std::span<flo
   return std::log(sum) - (outputs[static_cast<size_t>(label)] - largest);
 }
 
+// What the sums take on the way.
+absl::Status CountWorkspace(const ModelInfo& info, int64_t* scratch) {
+  return AddBytes({info.parameter_bytes / int64_t{sizeof(float)}}, scratch);
+}
+
 }  // namespace
 
 absl::StatusOr<GradientInput> DecodeGradient(const v1::GradientRequest& request,
@@ -265,8 +270,9 @@ absl::StatusOr<GradientInput> DecodeParameterGradient(const v1::GradientRequest&
   DEEPPCR_ASSIGN_OR_RETURN(GradientInput input,
                            DecodeGradient(request, info, max_message_bytes, solve));
   if (info.parameters.empty())
-    return Mismatch("model", "an mlp or a resnet for gradients by parameters",
-                    StrCat("one of type ", info.model_type));
+    return Mismatch("model", "one with parameters, for gradients by them",
+                    info.no_parameters.empty() ? StrCat("one of type ", info.model_type)
+                                               : StrCat("one without: ", info.no_parameters));
   if (input.columns > 1)
     return Mismatch("cotangents.shape[1]", "1, as gradients by parameters are one sum",
                     input.columns);
@@ -276,6 +282,7 @@ absl::StatusOr<GradientInput> DecodeParameterGradient(const v1::GradientRequest&
     DEEPPCR_ASSIGN_OR_RETURN(const int64_t count, CheckedProduct(tensor.extents));
     DEEPPCR_RETURN_IF_ERROR(AddBytes({count}, &solve->scratch_bytes));
   }
+  DEEPPCR_RETURN_IF_ERROR(CountWorkspace(info, &solve->scratch_bytes));
   // The cotangents of all layers, the first included.
   DEEPPCR_RETURN_IF_ERROR(
       AddBytes({solve->num_samples, solve->num_steps + 1, info.state_dim}, &solve->scratch_bytes));

@@ -189,14 +189,10 @@ TEST_F(GradientStreamTest, HasTheBitsOfTheEngine) {
     std::vector<float> weights(steps * kLatent * kLatent), biases(steps * kLatent),
         in_weight(kLatent * kPixels), in_bias(kLatent), out_weight(kClasses * kLatent),
         out_bias(kClasses);
-    ASSERT_TRUE(system
-                    ->AddParameterGradients(samples, {.weights = weights.data(),
-                                                      .biases = biases.data(),
-                                                      .encode_weight = in_weight.data(),
-                                                      .encode_bias = in_bias.data(),
-                                                      .decode_weight = out_weight.data(),
-                                                      .decode_bias = out_bias.data()})
-                    .ok());
+    // In the order of the parameters.
+    const std::vector<float*> sums = {in_weight.data(), in_bias.data(),    weights.data(),
+                                      biases.data(),    out_weight.data(), out_bias.data()};
+    ASSERT_TRUE(system->AddParameterGradients(samples, sums, nullptr, [](double) {}).ok());
     EXPECT_EQ(FloatsOf(streamed.Of("layers.weight").data), weights);
     EXPECT_EQ(FloatsOf(streamed.Of("layers.bias").data), biases);
     EXPECT_EQ(FloatsOf(streamed.Of("input.weight").data), in_weight);

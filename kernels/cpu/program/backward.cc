@@ -197,7 +197,10 @@ void ProgramBackward::Back(const RetreatPass& pass, const Rows& rows, int64_t st
   CotangentRows& of_mixed = homes[static_cast<size_t>(Home::kMixed)];
   const bool condition =
       pass.results && TakesVector(model_) && pass.samples[rows.first_sample].inputs != nullptr;
-  if (pass.results) GiveStepNoise(pass, rows, step, g);
+  if (pass.results) {
+    GiveStepNoise(pass, rows, step, g);
+    GiveStateCotangents(pass, rows, step, g);
+  }
   if (condition) {
     const int64_t row_floats = model_.program.condition.row_floats;
     of_condition = {condition_sums_.data() +
@@ -222,6 +225,14 @@ void ProgramBackward::GiveStepNoise(const RetreatPass& pass, const Rows& rows, i
       const float* from = g + (b * rows.columns + j) * width_;
       for (int64_t i = 0; i < dim_; ++i) to[i] = model_.coefficients[step].sigma * from[i];
     }
+  }
+}
+
+void ProgramBackward::GiveStateCotangents(const RetreatPass& pass, const Rows& rows, int64_t step,
+                                          const float* g) const {
+  for (int32_t b = 0; b < rows.num_samples; ++b) {
+    float* const to = pass.samples[rows.first_sample + b].state_cotangents;
+    if (to != nullptr) std::copy_n(g + b * rows.columns * width_, dim_, to + step * dim_);
   }
 }
 
