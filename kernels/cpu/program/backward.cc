@@ -278,14 +278,12 @@ void ProgramBackward::Finish(int32_t sample, const BackwardSample& taken, const 
       for (int64_t i = 0; i < dim_; ++i)
         taken.initial[j * dim_ + i] = model_.initial_scale * g[j * width_ + i];
   }
+  if (!model_.shape.draws_noise)
+    return FinishInputs(encode_, model_.shape, width_, taken, g);
   if (taken.inputs == nullptr) return;
-  if (model_.shape.draws_noise) {
-    if (TakesVector(model_)) return FinishCondition(sample, taken);
-    // The program does not read the condition that the model takes.
-    std::fill_n(taken.inputs, taken.columns * model_.shape.input_dim, 0.0F);
-    return;
-  }
-  FinishInputs(encode_, model_.shape, width_, taken, g);
+  if (TakesVector(model_)) return FinishCondition(sample, taken);
+  // The program does not read the condition that the model takes.
+  std::fill_n(taken.inputs, taken.columns * model_.shape.input_dim, 0.0F);
 }
 
 }  // namespace deeppcr::cpu
