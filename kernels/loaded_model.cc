@@ -260,7 +260,10 @@ std::shared_ptr<const LoadedModel> Loaded(Model model, Systems planned, Systems 
                                           const SelectedBackend& on, PassedOver passed_over,
                                           const LoadContext& context) {
   ModelInfo info = InfoOf(model, *on.backend, planned, *context.options);
-  if (!others.empty()) info.other_backend = std::string(others.front()->resolve().backend);
+  if (!others.empty()) {
+    info.other_backend = std::string(others.front()->resolve().backend);
+    info.parameter_bytes = std::max(info.parameter_bytes, others.front()->parameter_bytes());
+  }
   info.backend_choice = passed_over.choice;
   info.backend_reason = std::move(passed_over.reason);
   std::shared_ptr<const ParameterModel> parameters = model.parameters;

@@ -270,9 +270,9 @@ absl::StatusOr<GradientInput> DecodeParameterGradient(const v1::GradientRequest&
   DEEPPCR_ASSIGN_OR_RETURN(GradientInput input,
                            DecodeGradient(request, info, max_message_bytes, solve));
   if (info.parameters.empty())
-    return Mismatch("model", "one with parameters, for gradients by them",
-                    info.no_parameters.empty() ? StrCat("one of type ", info.model_type)
-                                               : StrCat("one without: ", info.no_parameters));
+    return absl::UnimplementedError(
+        StrCat("model: no gradients by its parameters: ",
+               info.no_parameters.empty() ? "it has none" : info.no_parameters));
   if (input.columns > 1)
     return Mismatch("cotangents.shape[1]", "1, as gradients by parameters are one sum",
                     input.columns);
