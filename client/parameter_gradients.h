@@ -39,8 +39,8 @@ class ParameterCollector {
 
   std::vector<NamedArray> tensors_;
   std::set<std::string> names_;  // of tensors_
-  int64_t bytes_ = 0;    // of all tensors, whole
-  int64_t missing_ = 0;  // values of the last tensor
+  int64_t bytes_ = 0;            // of all tensors, whole
+  int64_t missing_ = 0;          // values of the last tensor
 };
 
 // Adds the tensors of another call to `sums`, which takes them over if it is empty.

@@ -97,16 +97,17 @@ struct ModelInfo {
   int64_t max_inference_steps = 0;
   int64_t num_classes = 0;
   bool has_decoder = false;  // the outputs are not the final states
-  // The parameters, which have gradients (AddParameterGradients). Of an mlp or a resnet: input.weight,
-  // input.bias, layers.weight [L, D, D], layers.bias [L, D], output.weight and output.bias, those
-  // that it has. Of other models, where the engine loads backward passes: the tensors of
-  // model.safetensors by their names, and floating-point initialisers with axes of denoiser.onnx and
-  // block.onnx by theirs, [L, ..] where each layer has its own; those that the outputs read.
+  // The parameters, which have gradients (AddParameterGradients). Of an mlp or a resnet:
+  // input.weight, input.bias, layers.weight [L, D, D], layers.bias [L, D], output.weight and
+  // output.bias, those that it has. Of other models, where the engine loads backward passes: the
+  // tensors of model.safetensors by their names, and floating-point initialisers with axes of
+  // denoiser.onnx and block.onnx by theirs, [L, ..] where each layer has its own; those that the
+  // outputs read.
   std::vector<TensorShape> parameters;
   ParameterForm parameter_form = ParameterForm::kNone;
-  std::string no_parameters;  // why there are none, where that is not said above; or empty
-  int64_t parameter_bytes = 0;   // memory that a call of AddParameterGradients takes, at most
-  bool has_input_layer = false;  // gradients of parameters take encode_deltas
+  std::string no_parameters;         // why there are none, where that is not said above; or empty
+  int64_t parameter_bytes = 0;       // memory that a call of AddParameterGradients takes, at most
+  bool has_input_layer = false;      // gradients of parameters take encode_deltas
   std::vector<int64_t> image_shape;  // shape of the outputs: height, width[, channels]; or empty
 
   bool generates() const { return !num_inference_steps.empty(); }
@@ -169,8 +170,8 @@ class LoadedSystem {
   // samples are divided among calls. Calls `pause` now and then, unless the work is short, with the
   // seconds since it began or paused, so that a thread which does this can do something else in
   // between. Allocates ModelInfo::parameter_bytes. Errors: kUnimplemented where
-  // has_parameter_gradients is false; kDeadlineExceeded, kCancelled by the token, which may be null,
-  // with sums of no use; kUnavailable if the device has failed.
+  // has_parameter_gradients is false; kDeadlineExceeded, kCancelled by the token, which may be
+  // null, with sums of no use; kUnavailable if the device has failed.
   virtual absl::Status AddParameterGradients(std::span<const ParameterSample> samples,
                                              std::span<float* const> sums, const CancelToken* token,
                                              absl::FunctionRef<void(double)> pause) const = 0;

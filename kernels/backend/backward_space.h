@@ -61,13 +61,13 @@ struct BackwardSample {
 // delta_l of each layer, with delta as in BackwardSample. Of a step program: (dz_l / dtheta at
 // z_{l-1})^T g_l.
 struct ParameterSample {
-  const float* inputs = nullptr;  // [input_dim]
-  int32_t label = 0;              // of models with classes
-  const float* states = nullptr;  // [L + 1, D]
-  const float* deltas = nullptr;  // [L, D], of a dense stack
+  const float* inputs = nullptr;            // [input_dim]
+  int32_t label = 0;                        // of models with classes
+  const float* states = nullptr;            // [L + 1, D]
+  const float* deltas = nullptr;            // [L, D], of a dense stack
   const float* state_cotangents = nullptr;  // [L, D], of a step program
-  const float* encode_delta = nullptr;  // [D], where there is an input layer
-  const float* decode_delta = nullptr;  // [output_dim], where layers follow z_L
+  const float* encode_delta = nullptr;      // [D], where there is an input layer
+  const float* decode_delta = nullptr;      // [output_dim], where layers follow z_L
 };
 
 // The gradients of a dense stack, laid out as its weights and biases are; null: not wanted.

@@ -152,7 +152,8 @@ absl::Status LoadDenoiserProgram(const std::string& directory, const ModelLimits
   DEEPPCR_ASSIGN_OR_RETURN(model.weights_sha256, program::Fingerprint(*compiled));
   model.diffusion.integer_time = HasIntegerTime(model.config, *graph);
   model.diffusion.program = std::make_unique<const program::Program>(*std::move(compiled));
-  if (limits.parameters) SetParameters(ParameterModelOf(model.config, *graph), kDenoiserFile, model);
+  if (limits.parameters)
+    SetParameters(ParameterModelOf(model.config, *graph), kDenoiserFile, model);
   return absl::OkStatus();
 }
 

@@ -33,8 +33,9 @@ bool AllFinite(const program::OnnxTensor& tensor) {
 
 // A name that messages and files can have as it is.
 bool IsPlain(std::string_view name) {
-  return !name.empty() &&
-         std::ranges::all_of(name, [](char c) { return c > ' ' && c <= '~' && c != '"' && c != '\\'; });
+  return !name.empty() && std::ranges::all_of(name, [](char c) {
+    return c > ' ' && c <= '~' && c != '"' && c != '\\';
+  });
 }
 
 std::vector<program::Program*> ProgramsOf(ParameterModel& model) {

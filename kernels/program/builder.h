@@ -58,8 +58,8 @@ class ProgramBuilder {
   absl::StatusOr<ValueId> AddAlongAxis(Op op, ValueId operand, const Axis& axis,
                                        double epsilon = 0);  // reductions too
   absl::StatusOr<ValueId> AddLinear(ValueId operand, const LinearLayer& layer);
-  // A product with a matrix value; `bias` may be kNoValue. Both depend on the time and on parameters
-  // alone.
+  // A product with a matrix value; `bias` may be kNoValue. Both depend on the time and on
+  // parameters alone.
   absl::StatusOr<ValueId> AddProduct(ValueId operand, ValueId matrix, ValueId bias,
                                      const LinearLayer& sizes);
   absl::StatusOr<ValueId> AddLookup(ValueId index, const LinearLayer& table);

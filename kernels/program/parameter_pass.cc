@@ -96,7 +96,8 @@ class ParameterPass::Runner {
     const Program& program = pass_.program_;
     for (ValueId id = 0; id < std::ssize(program.values); ++id) {
       const std::vector<double>& constant = program.at(id).constant;
-      if (!constant.empty()) Set(id, Home::kShared, [&](int64_t, int64_t i) { return constant[i]; });
+      if (!constant.empty())
+        Set(id, Home::kShared, [&](int64_t, int64_t i) { return constant[i]; });
     }
     for (const Parameter& parameter : program.parameters) {
       const int64_t size = Size(parameter.value);
@@ -107,13 +108,11 @@ class ParameterPass::Runner {
     }
     for (const StackedConstant& stacked : program.stacked) {
       const int64_t size = Size(stacked.value);
-      Set(stacked.value, Home::kSteps, [&](int64_t r, int64_t i) {
-        return (*stacked.rows)[(rows_.first + r) * size + i];
-      });
+      Set(stacked.value, Home::kSteps,
+          [&](int64_t r, int64_t i) { return (*stacked.rows)[(rows_.first + r) * size + i]; });
     }
-    Set(program.state, Home::kSteps, [&](int64_t r, int64_t i) {
-      return rows_.states[r * Size(program.state) + i];
-    });
+    Set(program.state, Home::kSteps,
+        [&](int64_t r, int64_t i) { return rows_.states[r * Size(program.state) + i]; });
     Set(program.time, Home::kSteps,
         [&](int64_t r, int64_t) { return rows_.reverse[static_cast<size_t>(r)].timestep; });
     Set(program.condition, Home::kOnce, [&](int64_t, int64_t i) { return rows_.condition[i]; });

@@ -96,7 +96,7 @@ class ParameterPass {
   std::vector<std::vector<const Instruction*>> uses_;
   std::vector<Piece> pieces_;
   int64_t rows_ = 1;
-  int64_t shared_size_ = 0;                     // doubles
+  int64_t shared_size_ = 0;                      // doubles
   int64_t value_size_ = 0, cotangent_size_ = 0;  // of a block
 };
 

@@ -201,8 +201,8 @@ absl::StatusOr<std::unique_ptr<BackwardRunner>> BackwardRunner::Create(const Sys
                                                                        int max_concurrent_runs) {
   BackwardLimits of_runner = limits;
   of_runner.busy_rows = std::max<int64_t>(32, limits.columns) * pool->num_threads();
-  std::unique_ptr<BackwardRunner> runner(new BackwardRunner(
-      shape, of_runner, system.gives_state_cotangents(), pool));
+  std::unique_ptr<BackwardRunner> runner(
+      new BackwardRunner(shape, of_runner, system.gives_state_cotangents(), pool));
   const int num_lanes = Runner::NumLanes(system.grouping(), *pool, max_concurrent_runs);
   for (int i = 0; i < num_lanes; ++i) {
     DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<BackwardSpace> space, system.NewBackwardSpace(limits));

@@ -89,8 +89,7 @@ class SolveCall final : public Call,
     return absl::OkStatus();
   }
 
-  absl::Status FinishBack(GoBackFunction go_back,
-                          absl::FunctionRef<void(double)> pause) override {
+  absl::Status FinishBack(GoBackFunction go_back, absl::FunctionRef<void(double)> pause) override {
     if constexpr (kGoesBack)
       DEEPPCR_RETURN_IF_ERROR(
           method_.way_back()->EstimateErrors(go_back, options, run_item, back_item));

@@ -169,8 +169,7 @@ struct StreamGradientMethod : GradientMethod {
   void AllocateBack(const ModelInfo& info, const SolveInput& input, RunItem* run,
                     BackwardItem* item) {
     GradientMethod::AllocateBack(info, input, run, item);
-    parameters =
-        std::make_unique<ParameterGradients>(info, input.num_samples, input.num_steps);
+    parameters = std::make_unique<ParameterGradients>(info, input.num_samples, input.num_steps);
     parameters->Attach(item);
   }
   absl::Status SumParameters(const LoadedSystem& system, const BackwardItem& item,

@@ -332,8 +332,8 @@ void Batcher::GoBack(Worker* worker, Work* work) {
   const absl::Status status = go_back(work->back_items);
   for (size_t i = 0; i < statuses.size(); ++i) {
     if (!statuses[i].ok()) continue;
-    statuses[i] = status.ok() ? work->batch.jobs[i]->FinishBack(go_back_again, pause_after)
-                              : status;
+    statuses[i] =
+        status.ok() ? work->batch.jobs[i]->FinishBack(go_back_again, pause_after) : status;
   }
 }
 

@@ -153,10 +153,8 @@ TEST_F(GradientParametersTest, HaveTheNamesAndShapesOfTheFiles) {
   // Classes that no sample has move nothing.
   const std::vector<float> rows = FloatsOf(table.data);
   for (int64_t row = 0; row < 10; ++row) {
-    const bool any =
-        std::any_of(rows.begin() + row * 128, rows.begin() + (row + 1) * 128, [](float x) {
-          return x != 0;
-        });
+    const bool any = std::any_of(rows.begin() + row * 128, rows.begin() + (row + 1) * 128,
+                                 [](float x) { return x != 0; });
     EXPECT_EQ(any, row == 3 || row == 4) << row;
   }
 

@@ -50,7 +50,8 @@ class GradientStreamTest : public ServiceTest {
     repository_ = std::make_unique<testing::TemporaryDirectory>();
     testing::WriteRandomModel(repository_->File("net/1"), {});
     testing::WriteRandomModel(repository_->File("wide/1"), {.layers = 64, .width = kWide});
-    std::filesystem::copy(kModels + std::string("digits-resnet"), repository_->File("digits-resnet"),
+    std::filesystem::copy(kModels + std::string("digits-resnet"),
+                          repository_->File("digits-resnet"),
                           std::filesystem::copy_options::recursive);
     server_ = testing::ServerProcess::Start(repository_->path(), {"--gradients"});
   }

@@ -39,12 +39,12 @@ constexpr int64_t kSamples = 2;
 
 struct Case {
   std::string name;
-  std::string source;       // a folder of the repository; empty: made of the rest
-  std::string onnx;         // of tests/data/program
-  std::string config;       // config.json
-  int64_t num_steps = 0;    // of a diffusion model
-  double clip_range = 0;    // 0: none
-  size_t parameters = 0;    // that have a gradient
+  std::string source;     // a folder of the repository; empty: made of the rest
+  std::string onnx;       // of tests/data/program
+  std::string config;     // config.json
+  int64_t num_steps = 0;  // of a diffusion model
+  double clip_range = 0;  // 0: none
+  size_t parameters = 0;  // that have a gradient
 };
 
 void PrintTo(const Case& of, std::ostream* to) { *to << of.name; }
@@ -60,35 +60,70 @@ std::string Export(int64_t state, const std::string& condition) {
 std::vector<Case> Cases() {
   const std::string demo = "deploy/models/repository/", stack = "tests/data/stack/";
   return {
-      {.name = "named_residual", .source = demo + "swissroll-ddpm/1", .num_steps = 20,
+      {.name = "named_residual",
+       .source = demo + "swissroll-ddpm/1",
+       .num_steps = 20,
        .parameters = 20},
-      {.name = "named_residual_decoder", .source = demo + "digits-ddpm/1", .num_steps = 5,
+      {.name = "named_residual_decoder",
+       .source = demo + "digits-ddpm/1",
+       .num_steps = 5,
        .parameters = 24},
-      {.name = "named_adaln_class", .source = demo + "digits-class/1", .num_steps = 5,
+      {.name = "named_adaln_class",
+       .source = demo + "digits-class/1",
+       .num_steps = 5,
        .parameters = 39},
       {.name = "named_adaln_vector",
        .config = R"({"model_type": "diffusion", "denoiser": "adaln_mlp", "state_dim": 3,)"
                  R"( "output_dim": 5, "hidden_dim": 8, "num_blocks": 2, "activation": "gelu",)"
                  R"( "time_embedding_dim": 6, "num_inference_steps": [7], "max_batch_size": 8,)"
                  R"( "conditioning_dim": 4, "decoder_widths": [6], "decoder_activation": "tanh"})",
-       .num_steps = 21, .clip_range = 3, .parameters = 32},
-      {.name = "export_diffusion_ql", .onnx = "diffusion_ql",
-       .config = Export(3, R"(, "conditioning_dim": 5)"), .num_steps = 7, .parameters = 12},
-      {.name = "export_dppo", .onnx = "dppo",
-       .config = Export(6, R"(, "conditioning_dim": 5)"), .num_steps = 7, .parameters = 13},
-      {.name = "export_group_norm", .onnx = "group_norm", .config = Export(3, ""), .num_steps = 7,
-       .clip_range = 3, .parameters = 11},
-      {.name = "export_idql", .onnx = "idql", .config = Export(3, R"(, "conditioning_dim": 4)"),
-       .num_steps = 7, .parameters = 21},
-      {.name = "export_mar", .onnx = "mar", .config = Export(4, R"(, "conditioning_dim": 6)"),
-       .num_steps = 18, .clip_range = 3, .parameters = 28},
-      {.name = "export_swiglu", .onnx = "swiglu_head",
-       .config = Export(4, R"(, "conditioning_dim": 6)"), .num_steps = 7, .parameters = 16},
-      {.name = "export_tabddpm", .onnx = "tabddpm", .config = Export(5, R"(, "num_classes": 3)"),
-       .num_steps = 7, .parameters = 13},
-      {.name = "export_digits_ddpm", .source = demo + "digits-ddpm-onnx/1", .num_steps = 5,
+       .num_steps = 21,
+       .clip_range = 3,
+       .parameters = 32},
+      {.name = "export_diffusion_ql",
+       .onnx = "diffusion_ql",
+       .config = Export(3, R"(, "conditioning_dim": 5)"),
+       .num_steps = 7,
+       .parameters = 12},
+      {.name = "export_dppo",
+       .onnx = "dppo",
+       .config = Export(6, R"(, "conditioning_dim": 5)"),
+       .num_steps = 7,
+       .parameters = 13},
+      {.name = "export_group_norm",
+       .onnx = "group_norm",
+       .config = Export(3, ""),
+       .num_steps = 7,
+       .clip_range = 3,
+       .parameters = 11},
+      {.name = "export_idql",
+       .onnx = "idql",
+       .config = Export(3, R"(, "conditioning_dim": 4)"),
+       .num_steps = 7,
+       .parameters = 21},
+      {.name = "export_mar",
+       .onnx = "mar",
+       .config = Export(4, R"(, "conditioning_dim": 6)"),
+       .num_steps = 18,
+       .clip_range = 3,
+       .parameters = 28},
+      {.name = "export_swiglu",
+       .onnx = "swiglu_head",
+       .config = Export(4, R"(, "conditioning_dim": 6)"),
+       .num_steps = 7,
+       .parameters = 16},
+      {.name = "export_tabddpm",
+       .onnx = "tabddpm",
+       .config = Export(5, R"(, "num_classes": 3)"),
+       .num_steps = 7,
+       .parameters = 13},
+      {.name = "export_digits_ddpm",
+       .source = demo + "digits-ddpm-onnx/1",
+       .num_steps = 5,
        .parameters = 24},
-      {.name = "export_digits_pixels", .source = demo + "digits-pixels/1", .num_steps = 3,
+      {.name = "export_digits_pixels",
+       .source = demo + "digits-pixels/1",
+       .num_steps = 3,
        .parameters = 35},
       {.name = "stack_bottleneck", .source = stack + "bottleneck", .parameters = 3},
       {.name = "stack_gated", .source = stack + "gated", .parameters = 7},
@@ -118,9 +153,9 @@ void Write(const Case& of, const std::string& directory) {
     return;
   }
   const ModelConfig config = ParseConfig(of.config).value();
-  ASSERT_TRUE(testing::WriteSafetensors(directory + "/model.safetensors",
-                                        testing::DiffusionTensors(config))
-                  .ok());
+  ASSERT_TRUE(
+      testing::WriteSafetensors(directory + "/model.safetensors", testing::DiffusionTensors(config))
+          .ok());
 }
 
 // A system of a model, whose storage it has.
@@ -203,13 +238,12 @@ class ParameterGradientsTest : public ::testing::TestWithParam<Case> {
     for (std::vector<float>& tensor : sums) pointers.push_back(tensor.data());
     std::vector<ParameterSample> samples;
     for (int64_t i = 0; i < n; ++i)
-      samples.push_back(
-          {.inputs = inputs_.data() + i * shape.input_dim,
-           .label = labels_.empty() ? 0 : labels_[static_cast<size_t>(i)],
-           .states = states.data() + i * (steps + 1) * dim,
-           .state_cotangents = of_states.data() + i * steps * dim,
-           .encode_delta = of_inputs.empty() ? nullptr : of_inputs.data() + i * dim,
-           .decode_delta = cotangents_.data() + i * shape.output_dim});
+      samples.push_back({.inputs = inputs_.data() + i * shape.input_dim,
+                         .label = labels_.empty() ? 0 : labels_[static_cast<size_t>(i)],
+                         .states = states.data() + i * (steps + 1) * dim,
+                         .state_cotangents = of_states.data() + i * steps * dim,
+                         .encode_delta = of_inputs.empty() ? nullptr : of_inputs.data() + i * dim,
+                         .decode_delta = cotangents_.data() + i * shape.output_dim});
     const ParameterSummer summer(loaded_.model.parameters, spec, &pool);
     const auto add = [&](std::span<const ParameterSample> some) {
       EXPECT_TRUE(summer.Add(some, pointers, nullptr, [](double) {}).ok());
@@ -311,6 +345,28 @@ TEST_P(ParameterGradientsTest, HaveTheSameBitsWhateverDividesTheWork) {
   for (const int threads : {1, 2, 5})
     EXPECT_EQ(Gradients(cpu::NewCpuBackend().value(), {}, threads), one) << threads;
   EXPECT_EQ(Gradients(cpu::NewCpuBackend().value(), {}, 3, /*one_by_one=*/true), one);
+}
+
+TEST_P(ParameterGradientsTest, EndWhenNobodyWaitsForThem) {
+  const SystemSpec& spec = loaded_.spec();
+  const SystemShape shape = ShapeOf(spec);
+  ThreadPool pool(2);
+  const ParameterSummer summer(loaded_.model.parameters, spec, &pool);
+  const std::vector<float> zeros((shape.num_steps + 1) * shape.state_dim + shape.output_dim);
+  const ParameterSample sample = {.inputs = inputs_.data(),
+                                  .states = zeros.data(),
+                                  .state_cotangents = zeros.data(),
+                                  .encode_delta = zeros.data(),
+                                  .decode_delta = zeros.data()};
+  const std::vector<float*> sums(loaded_.model.parameters->tensors.size(), nullptr);
+  const auto add = [&](const CancelToken& token) {
+    return summer.Add({&sample, 1}, sums, &token, [](double) {});
+  };
+  CancelToken token;
+  EXPECT_TRUE(add(token).ok());
+  token.Cancel();
+  EXPECT_TRUE(absl::IsCancelled(add(token)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(add(CancelToken(CancelToken::Clock::now()))));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ParameterGradientsTest, ::testing::ValuesIn(Cases()),

@@ -13,10 +13,10 @@ namespace deeppcr::testing {
 
 // Results of n samples with m cotangents each.
 struct Gradients {
-  std::vector<float> inputs;      // [n, m, input_dim]
-  std::vector<float> initial;     // [n, m, D]
-  std::vector<float> step_noise;  // [n, m, L, D], of systems that draw noise
-  std::vector<float> deltas;      // [n, L, D], if they were asked for
+  std::vector<float> inputs;            // [n, m, input_dim]
+  std::vector<float> initial;           // [n, m, D]
+  std::vector<float> step_noise;        // [n, m, L, D], of systems that draw noise
+  std::vector<float> deltas;            // [n, L, D], if they were asked for
   std::vector<float> state_cotangents;  // the same
   PassCount count;
 

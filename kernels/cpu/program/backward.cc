@@ -278,8 +278,7 @@ void ProgramBackward::Finish(int32_t sample, const BackwardSample& taken, const 
       for (int64_t i = 0; i < dim_; ++i)
         taken.initial[j * dim_ + i] = model_.initial_scale * g[j * width_ + i];
   }
-  if (!model_.shape.draws_noise)
-    return FinishInputs(encode_, model_.shape, width_, taken, g);
+  if (!model_.shape.draws_noise) return FinishInputs(encode_, model_.shape, width_, taken, g);
   if (taken.inputs == nullptr) return;
   if (TakesVector(model_)) return FinishCondition(sample, taken);
   // The program does not read the condition that the model takes.

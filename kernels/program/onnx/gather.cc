@@ -52,9 +52,9 @@ absl::StatusOr<Tensor> LookUp(Call& call, const Tensor& table, const Tensor& ind
   for (int64_t i = 0; i < count; ++i) {
     const Shape strides(1, 1);
     DEEPPCR_ASSIGN_OR_RETURN(const Tensor index, lowering.Strided(indices, Shape{1}, strides, i));
-    absl::StatusOr<Tensor> looked_up =
-        table.is_constant() ? lowering.Lookup(index, rows, Shape{rows.cols})
-                            : lowering.Lookup(index, table, rows, Shape{rows.cols});
+    absl::StatusOr<Tensor> looked_up = table.is_constant()
+                                           ? lowering.Lookup(index, rows, Shape{rows.cols})
+                                           : lowering.Lookup(index, table, rows, Shape{rows.cols});
     DEEPPCR_ASSIGN_OR_RETURN(Tensor row, std::move(looked_up));
     row.type = table.type;
     found.push_back(std::move(row));

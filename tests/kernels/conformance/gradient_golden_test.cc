@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of whole sampling runs of the demo models, x0 clipped in many elements, as PyTorch's
-// autograd gives them in float64 at the same states (tests/data/golden/make_gradient_golden.py), and
-// those by all of their weights (make_parameter_golden.py).
+// autograd gives them in float64 at the same states (tests/data/golden/make_gradient_golden.py),
+// and those by all of their weights (make_parameter_golden.py).
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -121,7 +121,7 @@ struct Compared {
 // Moves one parameter along a direction of unit length, a way up and a way down, and compares what
 // that changes with the gradient.
 inline void Compare(Program program, size_t parameter, const std::vector<double>& direction,
-             const Steps& steps, const std::vector<float>& gradient, Compared* compared) {
+                    const Steps& steps, const std::vector<float>& gradient, Compared* compared) {
   constexpr double kDistance = 1e-5;
   const auto numbers = program.parameters[parameter].numbers;
   const auto moved = [&](double distance) {
@@ -156,7 +156,7 @@ inline void Compare(Program program, size_t parameter, const std::vector<double>
 
 // Compares the gradient by every parameter with differences, along itself and along any direction.
 inline void ExpectDifferences(const Program& program, const Steps& steps, const Sums& sums,
-                       Compared* compared) {
+                              Compared* compared) {
   std::mt19937_64 random(7);
   std::normal_distribution<double> normal;
   for (size_t p = 0; p < program.parameters.size(); ++p) {

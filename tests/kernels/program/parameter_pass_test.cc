@@ -26,7 +26,8 @@ TEST(ParameterPassTest, IsTheDerivativeOfRandomPrograms) {
     const Program from = RandomProgram(seed, {.reverse_step = seed % 3 != 0, .layers = layers});
     const Program program = ParametersOfConstants(from, seed, seed % 2 == 0).Make();
     for (const Instruction& instruction : program.instructions)
-      if ((program.at(instruction.result).depends & kOnParameters) != 0) seen.insert(instruction.op);
+      if ((program.at(instruction.result).depends & kOnParameters) != 0)
+        seen.insert(instruction.op);
     const Steps steps(program, layers > 0 ? layers : 5, seed);
     ExpectDifferences(program, steps, Gradients(program, steps), &compared);
     if (HasFailure()) return;
@@ -47,8 +48,8 @@ TEST(ParameterPassTest, HasTheSameBitsHoweverBlocksAreDivided) {
   for (const size_t together : {2, 3, 100}) EXPECT_EQ(Gradients(program, steps, together), one);
 }
 
-// A matrix as it is and transposed, of the state, the time, the condition and another parameter, and
-// with its elements in sums: what is forgotten is missing.
+// A matrix as it is and transposed, of the state, the time, the condition and another parameter,
+// and with its elements in sums: what is forgotten is missing.
 TEST(ParameterPassTest, AddsUpAllUsesOfAParameter) {
   constexpr int64_t kDim = 5;
   Draft draft;
@@ -87,10 +88,10 @@ TEST(ParameterPassTest, KeepsWhatStepsHaveForThemselvesApart) {
   const ValueId z = draft.State(kDim);
   std::vector<float> scales;
   for (int64_t i = 0; i < kSteps * kDim; ++i) scales.push_back(0.1F * static_cast<float>(i));
-  const ValueId scale = draft.builder()
-                            .AddParameter(std::make_shared<const std::vector<float>>(scales), kDim,
-                                          true, {{0, kDim}})
-                            .value();
+  const ValueId scale =
+      draft.builder()
+          .AddParameter(std::make_shared<const std::vector<float>>(scales), kDim, true, {{0, kDim}})
+          .value();
   const Program program = draft.Finish(draft.Multiply(z, scale));
   const Steps steps(program, kSteps, 2);
   const Sums sums = Gradients(program, steps);
@@ -105,8 +106,7 @@ TEST(ParameterPassTest, StopsWithinAProductOnceItsTokenHasFired) {
   const auto numbers = std::make_shared<const std::vector<float>>(kDim * kDim);
   const ValueId w =
       draft.builder().AddParameter(numbers, kDim * kDim, false, {{0, kDim * kDim}}).value();
-  const Program program =
-      draft.Finish(draft.Product(z, w, kNoValue, {.rows = kDim, .cols = kDim}));
+  const Program program = draft.Finish(draft.Product(z, w, kNoValue, {.rows = kDim, .cols = kDim}));
   const Steps steps(program, 1, 2);
   const ParameterPass pass(program);
   const ParameterPass::Shared shared(pass);

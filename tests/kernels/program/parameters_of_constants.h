@@ -15,8 +15,8 @@
 namespace deeppcr::program {
 
 // A program in which constants, weights, tables and stacked constants are parameters, each with a
-// chance of a half, or all of them. Every tensor is one parameter. Whole exponents stay constants: a
-// power of a negative number has no slope by its exponent.
+// chance of a half, or all of them. Every tensor is one parameter. Whole exponents stay constants:
+// a power of a negative number has no slope by its exponent.
 class ParametersOfConstants {
  public:
   ParametersOfConstants(const Program& program, uint64_t seed, bool all)
