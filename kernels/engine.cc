@@ -71,6 +71,8 @@ class EngineImpl final : public Engine {
                                                    .token = token,
                                                    .parameters = options_.gradients,
                                                    .notes = &notes}));
+    if (!model.no_parameters.empty())
+      notes.push_back(StrCat("no gradients by parameters: ", model.no_parameters));
     for (const std::string& note : notes)
       if (progress) progress(LoadNews::kProblem, note);
     DEEPPCR_ASSIGN_OR_RETURN(std::optional<std::string> plan_json,
