@@ -12,6 +12,9 @@ namespace {
 
 // Bytes of a block, which fit a cache of the second or third level.
 constexpr int64_t kBlockBytes = int64_t{16} << 20;
+// Multiply-adds of a block, there, back and into the sums: some tens of milliseconds on one core, after
+// which a caller may do something else. Four rows at least go through a product together.
+constexpr int64_t kBlockProducts = int64_t{1} << 28, kLeastRows = 4;
 // Elements of a piece: some hundred microseconds for a block.
 constexpr int64_t kPieceElements = int64_t{1} << 14;
 
@@ -302,8 +305,16 @@ void ParameterPass::PlaceValues() {
     (place.home == Home::kSteps ? steps : once) +=
         (place.home == Home::kShared ? 0 : size) + (place.wanted ? size : 0);
   }
+  int64_t products = 1;
+  for (const Instruction& instruction : program_.instructions) {
+    const LinearLayer& sizes = instruction.linear;
+    const bool multiplies = instruction.op == Op::kLinear || instruction.op == Op::kProduct;
+    if (multiplies && At(instruction.result).home == Home::kSteps)
+      products += 3 * sizes.rows * sizes.cols * sizes.repeat;
+  }
   constexpr int64_t kDoubles = kBlockBytes / int64_t{sizeof(double)};
-  rows_ = std::clamp<int64_t>((kDoubles - once) / std::max<int64_t>(1, steps), 1, kMostRows);
+  const int64_t by_work = std::clamp(kBlockProducts / products, kLeastRows, kMostRows);
+  rows_ = std::clamp<int64_t>((kDoubles - once) / std::max<int64_t>(1, steps), 1, by_work);
   for (size_t i = 0; i < places_.size(); ++i) {
     Place& place = places_[i];
     if (place.at < 0) continue;

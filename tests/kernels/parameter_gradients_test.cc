@@ -76,7 +76,7 @@ std::vector<Case> Cases() {
        .config = R"({"model_type": "diffusion", "denoiser": "adaln_mlp", "state_dim": 3,)"
                  R"( "output_dim": 5, "hidden_dim": 8, "num_blocks": 2, "activation": "gelu",)"
                  R"( "time_embedding_dim": 6, "num_inference_steps": [7], "max_batch_size": 8,)"
-                 R"( "conditioning_dim": 4, "decoder_widths": [6], "decoder_activation": "tanh"})",
+                 R"( "tensor_prefix": "net.", "conditioning_dim": 4, "decoder_widths": [6], "decoder_activation": "tanh"})",
        .num_steps = 21,
        .clip_range = 3,
        .parameters = 32},
@@ -153,9 +153,9 @@ void Write(const Case& of, const std::string& directory) {
     return;
   }
   const ModelConfig config = ParseConfig(of.config).value();
-  ASSERT_TRUE(
-      testing::WriteSafetensors(directory + "/model.safetensors", testing::DiffusionTensors(config))
-          .ok());
+  std::vector<testing::NamedTensor> tensors = testing::DiffusionTensors(config);
+  for (testing::NamedTensor& tensor : tensors) tensor.name = config.tensor_prefix + tensor.name;
+  ASSERT_TRUE(testing::WriteSafetensors(directory + "/model.safetensors", tensors).ok());
 }
 
 // A system of a model, whose storage it has.

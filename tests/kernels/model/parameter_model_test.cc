@@ -73,14 +73,14 @@ TEST_F(ParameterModelTest, HasThemOnlyWhereTheyAreAskedFor) {
 }
 
 TEST_F(ParameterModelTest, HasTheDecodersBesideThem) {
-  const std::vector<testing::NamedTensor> decoder = {{"pre.decoder.0.weight", {2, 2}, {1, 2, 3, 4}},
-                                                     {"pre.decoder.0.bias", {2}, {5, 6}}};
-  const Model model = Load(Denoiser("net.w"), R"(, "tensor_prefix": "pre.")", decoder);
+  const std::vector<testing::NamedTensor> decoder = {{"decoder.0.weight", {2, 2}, {1, 2, 3, 4}},
+                                                     {"decoder.0.bias", {2}, {5, 6}}};
+  const Model model = Load(Denoiser("net.w"), "", decoder);
   ASSERT_NE(model.parameters, nullptr) << model.no_parameters;
   ASSERT_TRUE(model.parameters->decode.has_value());
   std::vector<std::string> names;
   for (const ParameterTensor& tensor : model.parameters->tensors) names.push_back(tensor.name);
-  EXPECT_THAT(names, ElementsAre("net.w", "net.w.b", "pre.decoder.0.weight", "pre.decoder.0.bias"));
+  EXPECT_THAT(names, ElementsAre("net.w", "net.w.b", "decoder.0.weight", "decoder.0.bias"));
 }
 
 // The model is served all the same.
