@@ -12,54 +12,30 @@ namespace {
 
 // Bytes of a block, which fit a cache of the second or third level.
 constexpr int64_t kBlockBytes = int64_t{16} << 20;
-// Multiply-adds of a block, there, back and into the sums: some tens of milliseconds on one core, after
-// which a caller may do something else. Four rows at least go through a product together.
+// Multiply-adds of a block, there, back and into the sums: some tens of milliseconds on one core,
+// after which a caller may do something else. Four rows at least go through a product together.
 constexpr int64_t kBlockProducts = int64_t{1} << 28, kLeastRows = 4;
 // Elements of a piece: some hundred microseconds for a block.
 constexpr int64_t kPieceElements = int64_t{1} << 14;
 
 }  // namespace
 
-// The way of some rows through the program and back. Without a block: of what all rows share.
-class ParameterPass::Runner {
+// What some rows have in a block and share with others.
+class ParameterPass::Reader {
  public:
-  Runner(const ParameterPass& pass, const ParameterRows& rows, double* shared, Block* block,
-         const CancelToken* token)
-      : pass_(pass), rows_(rows), shared_(shared), block_(block), pause_(token) {}
-
-  bool Forward() {
-    SetInputs();
-    for (const Instruction& instruction : pass_.program_.instructions) {
-      if ((Of(instruction.result).home == Home::kShared) != (block_ == nullptr)) continue;
-      if (!Evaluate(instruction)) return false;
-    }
-    return true;
-  }
-
-  bool Back() {
-    const ValueId output = pass_.program_.output;
-    if (!Of(output).wanted) return true;
-    const int64_t size = Size(output);
-    for (int64_t r = 0; r < Rows(output); ++r)
-      std::copy_n(rows_.cotangents + r * size, size, Cotangent(output, r));
-    const auto& instructions = pass_.program_.instructions;
-    for (auto it = instructions.rbegin(); it != instructions.rend(); ++it) {
-      if (Of(it->result).wanted && !TakeBack(*it)) return false;
-    }
-    return true;
-  }
+  // `block` may be null: of what all rows share.
+  Reader(const ParameterPass& pass, int64_t count, const double* shared, const Block* block)
+      : pass_(pass), count_(count), shared_(shared), block_(block) {}
 
   const double* Values(ValueId id, int64_t r) const {
     const Place& place = Of(id);
-    if (place.home == Home::kShared) return shared_ + place.at;
-    return block_->values_.data() + place.at + (place.home == Home::kSteps ? r * Size(id) : 0);
+    return place.home == Home::kShared ? shared_ + place.at
+                                       : block_->values_.data() + place.at + RowOffset(id, r);
   }
-  double* Cotangent(ValueId id, int64_t r) const {
-    const Place& place = Of(id);
-    return block_->cotangents_.data() + place.cotangent +
-           (place.home == Home::kSteps ? r * Size(id) : 0);
+  const double* Cotangent(ValueId id, int64_t r) const {
+    return block_->cotangents_.data() + Of(id).cotangent + RowOffset(id, r);
   }
-  int64_t Rows(ValueId id) const { return Of(id).home == Home::kSteps ? rows_.count : 1; }
+  int64_t Rows(ValueId id) const { return Of(id).home == Home::kSteps ? count_ : 1; }
 
   // Calls f(r, rows) for rows of x and of the result of a product that go with one matrix: all of
   // them together, where that is one.
@@ -74,21 +50,90 @@ class ParameterPass::Runner {
     return true;
   }
 
- private:
+  // Adds the gradient of elements [begin, end) of the matrix of a product, as they lie in it.
+  template <class Number>
+  static void AddMatrix(const Instruction& instruction, const double* x, const double* g,
+                        int64_t rows, int64_t begin, int64_t end, Number* to) {
+    const LinearLayer& sizes = instruction.linear;
+    if (sizes.transposed) {
+      AddOuterProducts(x, sizes.cols, g, sizes.rows, rows, begin, end, to);
+    } else {
+      AddOuterProducts(g, sizes.rows, x, sizes.cols, rows, begin, end, to);
+    }
+  }
+
+ protected:
   const Place& Of(ValueId id) const { return pass_.At(id); }
   int64_t Size(ValueId id) const { return pass_.program_.at(id).size; }
-  double* MutableValues(ValueId id, int64_t r) { return const_cast<double*>(Values(id, r)); }
+  int64_t RowOffset(ValueId id, int64_t r) const {
+    return Of(id).home == Home::kSteps ? r * Size(id) : 0;
+  }
+
+  const ParameterPass& pass_;
+
+ private:
+  const int64_t count_;
+  const double* const shared_;
+  const Block* const block_;
+};
+
+// The way of some rows through the program and back.
+class ParameterPass::Runner : public Reader {
+ public:
+  Runner(const ParameterPass& pass, const ParameterRows& rows, const Shared& shared, Block* block,
+         const CancelToken* token)
+      : Reader(pass, rows.count, shared.values_.data(), block),
+        rows_(rows),
+        block_(block),
+        pause_(token) {}
+  // Of what all rows share, which goes to `shared`.
+  Runner(const ParameterPass& pass, const ParameterRows& none, Shared* shared)
+      : Reader(pass, 1, shared->values_.data(), nullptr),
+        rows_(none),
+        making_(shared),
+        pause_(nullptr) {}
+
+  bool Forward() {
+    SetInputs();
+    for (const Instruction& instruction : pass_.program_.instructions)
+      if (Makes(instruction.result) && !Evaluate(instruction)) return false;
+    return true;
+  }
+
+  bool Back() {
+    const ValueId output = pass_.program_.output;
+    if (!Of(output).wanted) return true;
+    const int64_t size = Size(output);
+    for (int64_t r = 0; r < Rows(output); ++r)
+      std::copy_n(rows_.cotangents + r * size, size, MutableCotangent(output, r));
+    const auto& instructions = pass_.program_.instructions;
+    for (auto it = instructions.rbegin(); it != instructions.rend(); ++it) {
+      if (Of(it->result).wanted && !TakeBack(*it)) return false;
+    }
+    return true;
+  }
+
+ private:
+  // Whether a value is this object's to make.
+  bool Makes(ValueId id) const { return (Of(id).home == Home::kShared) == (making_ != nullptr); }
+  double* MutableValues(ValueId id, int64_t r) {
+    std::vector<double>& values = making_ != nullptr ? making_->values_ : block_->values_;
+    return values.data() + Of(id).at + RowOffset(id, r);
+  }
+  double* MutableCotangent(ValueId id, int64_t r) const {
+    return block_->cotangents_.data() + Of(id).cotangent + RowOffset(id, r);
+  }
   std::span<const double> View(ValueId id, int64_t r) const {
     return {Values(id, r), static_cast<size_t>(Size(id))};
   }
   std::span<double> CotangentView(ValueId id, int64_t r) const {
     if (Of(id).cotangent < 0) return {};
-    return {Cotangent(id, r), static_cast<size_t>(Size(id))};
+    return {MutableCotangent(id, r), static_cast<size_t>(Size(id))};
   }
 
+  // Sets the rows of an input, if it is this object's to make, to element(row, i).
   void Set(ValueId id, Home home, const auto& element) {
-    if (id == kNoValue || Of(id).at < 0 || Of(id).home != home) return;
-    if ((home == Home::kShared) != (block_ == nullptr)) return;
+    if (id == kNoValue || Of(id).at < 0 || Of(id).home != home || !Makes(id)) return;
     for (int64_t r = 0; r < Rows(id); ++r) {
       double* const to = MutableValues(id, r);
       for (int64_t i = 0; i < Size(id); ++i) to[i] = element(r, i);
@@ -207,7 +252,7 @@ class ParameterPass::Runner {
     if (instruction.operands.size() > 2) TakeBiasBack(instruction);
     return ForRows(instruction, [&](int64_t r, int64_t rows) {
       const double* const g = Cotangent(result, r);
-      if (Of(x).cotangent >= 0 && !TakeInputBack(instruction, r, rows, g, Cotangent(x, r)))
+      if (Of(x).cotangent >= 0 && !TakeInputBack(instruction, r, rows, g, MutableCotangent(x, r)))
         return false;
       // A parameter's own gradient is made when it is added.
       if (instruction.op == Op::kLinear || Of(instruction.operands[1]).parameter >= 0 ||
@@ -215,7 +260,7 @@ class ParameterPass::Runner {
         return true;
       if (pause_.Stop(sizes.rows * sizes.cols * rows)) return false;
       AddMatrix(instruction, Values(x, r), g, rows, 0, sizes.rows * sizes.cols,
-                Cotangent(instruction.operands[1], r));
+                MutableCotangent(instruction.operands[1], r));
       return true;
     });
   }
@@ -237,31 +282,16 @@ class ParameterPass::Runner {
     if (Of(bias).cotangent < 0) return;
     for (int64_t r = 0; r < Rows(instruction.result); ++r) {
       const double* const g = Cotangent(instruction.result, r);
-      double* const to = Cotangent(bias, r);
+      double* const to = MutableCotangent(bias, r);
       for (int64_t i = 0; i < Size(instruction.result); ++i) to[i % Size(bias)] += g[i];
     }
   }
 
- public:
-  // Adds the gradient of elements [begin, end) of the matrix of a product, as they lie in it.
-  template <class Number>
-  static void AddMatrix(const Instruction& instruction, const double* x, const double* g,
-                        int64_t rows, int64_t begin, int64_t end, Number* to) {
-    const LinearLayer& sizes = instruction.linear;
-    if (sizes.transposed) {
-      AddOuterProducts(x, sizes.cols, g, sizes.rows, rows, begin, end, to);
-    } else {
-      AddOuterProducts(g, sizes.rows, x, sizes.cols, rows, begin, end, to);
-    }
-  }
-
- private:
   static constexpr int64_t kWorkOfElement = 32;  // an activation's, in products
 
-  const ParameterPass& pass_;
   const ParameterRows& rows_;
-  double* const shared_;
-  Block* const block_;
+  Block* const block_ = nullptr;
+  Shared* const making_ = nullptr;
   Pause pause_;
   std::vector<std::span<const double>> operands_;
   std::vector<std::span<double>> to_;
@@ -365,7 +395,7 @@ ParameterPass::Block::Block(const ParameterPass& pass)
 ParameterPass::Shared::Shared(const ParameterPass& pass)
     : values_(static_cast<size_t>(pass.shared_size_)) {
   const ParameterRows none;
-  Runner(pass, none, values_.data(), nullptr, nullptr).Forward();
+  Runner(pass, none, this).Forward();
 }
 
 bool ParameterPass::Run(const ParameterRows& rows, const Shared& shared, const CancelToken* token,
@@ -373,8 +403,7 @@ bool ParameterPass::Run(const ParameterRows& rows, const Shared& shared, const C
   block->first_ = rows.first;
   block->count_ = rows.count;
   std::ranges::fill(block->cotangents_, 0.0);
-  // What is shared is not written where there is a block.
-  Runner runner(*this, rows, const_cast<double*>(shared.values_.data()), block, token);
+  Runner runner(*this, rows, shared, block, token);
   return runner.Forward() && runner.Back();
 }
 
@@ -386,24 +415,22 @@ void ParameterPass::Add(int64_t index, std::span<const Block> blocks, const Shar
   const Parameter& parameter = program_.parameters[static_cast<size_t>(piece.parameter)];
   const int64_t size = program_.at(parameter.value).size;
   for (const Block& block : blocks) {
-    const ParameterRows rows = {.first = block.first_, .count = block.count_};
-    const Runner runner(*this, rows, const_cast<double*>(shared.values_.data()),
-                        const_cast<Block*>(&block), nullptr);
+    const Reader reader(*this, block.count_, shared.values_.data(), &block);
     const auto of_row = [&](int64_t r) {
       return all + (parameter.per_step ? (block.first_ + r) * size : 0) + piece.begin -
              piece.tensor_begin;
     };
     for (const Instruction* use : uses_[static_cast<size_t>(piece.parameter)]) {
-      runner.ForRows(*use, [&](int64_t r, int64_t count) {
-        Runner::AddMatrix(*use, runner.Values(use->operands[0], r),
-                          runner.Cotangent(use->result, r), count, piece.begin, piece.end,
+      reader.ForRows(*use, [&](int64_t r, int64_t count) {
+        Reader::AddMatrix(*use, reader.Values(use->operands[0], r),
+                          reader.Cotangent(use->result, r), count, piece.begin, piece.end,
                           of_row(r));
         return true;
       });
     }
     if (At(parameter.value).cotangent < 0) continue;
-    for (int64_t r = 0; r < runner.Rows(parameter.value); ++r) {
-      const double* const from = runner.Cotangent(parameter.value, r);
+    for (int64_t r = 0; r < reader.Rows(parameter.value); ++r) {
+      const double* const from = reader.Cotangent(parameter.value, r);
       float* const to = of_row(r);
       for (int64_t e = piece.begin; e < piece.end; ++e)
         to[e - piece.begin] = static_cast<float>(double{to[e - piece.begin]} + from[e]);

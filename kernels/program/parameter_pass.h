@@ -83,6 +83,7 @@ class ParameterPass {
     int64_t begin = 0, end = 0;  // of the parameter's elements
     int64_t tensor_begin = 0;    // the element of the parameter that is the tensor's first
   };
+  class Reader;
   class Runner;
 
   const Place& At(ValueId id) const { return places_[static_cast<size_t>(id)]; }
