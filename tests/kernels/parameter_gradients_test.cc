@@ -73,10 +73,11 @@ std::vector<Case> Cases() {
        .num_steps = 5,
        .parameters = 39},
       {.name = "named_adaln_vector",
-       .config = R"({"model_type": "diffusion", "denoiser": "adaln_mlp", "state_dim": 3,)"
-                 R"( "output_dim": 5, "hidden_dim": 8, "num_blocks": 2, "activation": "gelu",)"
-                 R"( "time_embedding_dim": 6, "num_inference_steps": [7], "max_batch_size": 8,)"
-                 R"( "tensor_prefix": "net.", "conditioning_dim": 4, "decoder_widths": [6], "decoder_activation": "tanh"})",
+       .config =
+           R"({"model_type": "diffusion", "denoiser": "adaln_mlp", "state_dim": 3,)"
+           R"( "output_dim": 5, "hidden_dim": 8, "num_blocks": 2, "activation": "gelu",)"
+           R"( "time_embedding_dim": 6, "num_inference_steps": [7], "max_batch_size": 8,)"
+           R"( "tensor_prefix": "net.", "conditioning_dim": 4, "decoder_widths": [6], "decoder_activation": "tanh"})",
        .num_steps = 21,
        .clip_range = 3,
        .parameters = 32},

@@ -16,9 +16,9 @@
 namespace deeppcr {
 namespace {
 
-using testing::OnnxModel;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::OnnxModel;
 
 class ParameterModelTest : public ::testing::Test {
  protected:
