@@ -35,7 +35,7 @@ struct GradientTask {
   int32_t shooting_interval = 0;          // of the way back
   std::vector<v1::GradientBy> gradients;  // that are wanted; empty: the server's default
   bool estimate_error = false;            // not beside a trajectory
-  // Gradients by parameters too, of an mlp or resnet; then `gradients` has no default, and there is
+  // Gradients by parameters too; then `gradients` has no default, and there is
   // no estimate.
   bool parameters = false;
 

@@ -73,8 +73,8 @@ class Client {
   // Takes cotangents or a loss back through a solve; a server may have no gradients.
   absl::StatusOr<v1::GradientResponse> Gradient(const v1::GradientRequest& request,
                                                 absl::Duration deadline = {}) const;
-  // Gradient by the parameters of an mlp or resnet: on_piece is called in this thread for every
-  // piece before the result; an error that it gives ends the call, and is its error.
+  // Gradient by the parameters of a model: on_piece is called in this thread for every piece before
+  // the result; an error that it gives ends the call, and is its error.
   absl::StatusOr<v1::GradientResponse> StreamGradient(
       const v1::GradientRequest& request,
       const std::function<absl::Status(const v1::ParameterPiece&)>& on_piece,

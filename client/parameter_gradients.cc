@@ -12,13 +12,12 @@
 namespace deeppcr {
 namespace {
 
-constexpr size_t kMostNameBytes = 128;
+constexpr size_t kMostNameBytes = 1024;
 
-// Names go into files: letters, digits and a few marks.
+// Names go into files: printable ASCII without spaces and what JSON would have to escape.
 bool IsName(std::string_view name) {
   return !name.empty() && name.size() <= kMostNameBytes && std::ranges::all_of(name, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
+    return c > ' ' && c <= '~' && c != '"' && c != '\\';
   });
 }
 
@@ -28,7 +27,7 @@ absl::Status ParameterCollector::Begin(const v1::ParameterPiece& piece) {
   if (missing_ > 0)
     return Internal("bad reply: the gradient by ", tensors_.back().name, " is cut off");
   if (!IsName(piece.name()) || tensors_.size() == kMostTensors ||
-      std::ranges::any_of(tensors_, [&](const auto& each) { return each.name == piece.name(); }))
+      !names_.insert(piece.name()).second)
     return Internal("bad reply: expected a new tensor, at most ", kMostTensors, ", got ",
                     Quoted(piece.name()));
   const std::vector<int64_t> shape(piece.shape().begin(), piece.shape().end());
@@ -62,6 +61,7 @@ absl::Status ParameterCollector::Add(const v1::ParameterPiece& piece) {
 absl::StatusOr<std::vector<NamedArray>> ParameterCollector::Take() {
   if (tensors_.empty() || missing_ > 0)
     return Internal("bad reply: gradients by parameters are missing or cut off");
+  names_.clear();
   return std::exchange(tensors_, {});
 }
 

@@ -5,6 +5,7 @@
 // Gradients by parameters, put together from the pieces of StreamGradient.
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,7 +25,7 @@ struct NamedArray {
 // The tensors of one call. What a server sends is not trusted: at most kMaxArrayBytes are kept.
 class ParameterCollector {
  public:
-  static constexpr size_t kMostTensors = 64;
+  static constexpr size_t kMostTensors = 100'000;  // an .onnx file has no more
 
   // Takes the next piece. Errors: kInternal for one that does not follow the piece before.
   absl::Status Add(const v1::ParameterPiece& piece);
@@ -37,8 +38,9 @@ class ParameterCollector {
   absl::Status Begin(const v1::ParameterPiece& piece);
 
   std::vector<NamedArray> tensors_;
-  int64_t bytes_ = 0;    // of all tensors, whole
-  int64_t missing_ = 0;  // values of the last tensor
+  std::set<std::string> names_;  // of tensors_
+  int64_t bytes_ = 0;            // of all tensors, whole
+  int64_t missing_ = 0;          // values of the last tensor
 };
 
 // Adds the tensors of another call to `sums`, which takes them over if it is empty.

@@ -70,7 +70,10 @@ class EngineImpl final : public Engine {
     DEEPPCR_ASSIGN_OR_RETURN(Model model,
                              ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes,
                                                    .token = token,
+                                                   .parameters = options_.gradients,
                                                    .notes = &notes}));
+    if (!model.no_parameters.empty())
+      notes.push_back(StrCat("no gradients by parameters: ", model.no_parameters));
     for (const std::string& note : notes)
       if (progress) progress(LoadNews::kProblem, note);
     DEEPPCR_ASSIGN_OR_RETURN(std::optional<std::string> plan_json,
@@ -118,15 +121,19 @@ std::shared_ptr<const LoadedSystem> LoadedModel::FindFor(const SolveOptions& opt
 
 std::shared_ptr<const LoadedSystem> LoadedModel::FindForGradients(const SolveOptions& options,
                                                                   const SystemKey& wanted,
-                                                                  int64_t num_samples) const {
+                                                                  int64_t num_samples,
+                                                                  bool by_parameters) const {
   SystemKey key = wanted;
   key.backward = true;
+  const auto fits = [&](const LoadedSystem& system) {
+    return by_parameters ? system.has_parameter_gradients() : system.backward_limits() != nullptr;
+  };
   std::shared_ptr<const LoadedSystem> found = FindFor(options, key, num_samples);
-  if (found == nullptr || found->backward_limits() != nullptr) return found;
+  if (found == nullptr || fits(*found)) return found;
   for (const std::string_view backend : {info().backend, info().other_backend}) {
     if (backend.empty()) continue;
     std::shared_ptr<const LoadedSystem> other = Find(key, num_samples, backend);
-    if (other != nullptr && other->backward_limits() != nullptr) return other;
+    if (other != nullptr && fits(*other)) return other;
   }
   return found;
 }

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend/backward_space.h"
@@ -41,7 +42,8 @@ struct EngineOptions {
   // 0, or less than the weights take: requests choose among those of config.json.
   int64_t max_unplanned_bytes = int64_t{512} << 20;
   // Load models with their backward passes, which take the recurrent weights once more, and
-  // workspaces of up to max_workspace_bytes per thread besides.
+  // workspaces of up to max_workspace_bytes per thread besides; models whose steps are a program
+  // keep all weights for gradients by parameters.
   bool gradients = false;
   // Called, at least once and from any thread, when the device has failed: no model of this engine
   // will answer again. May be empty.
@@ -54,10 +56,18 @@ enum class BackendChoice : uint8_t { kFirst, kNoCode, kSelfCheck };
 // "first", "no_code", "self_check".
 std::string_view ToString(BackendChoice choice);
 
-// A tensor of model.safetensors.
+// A tensor of a model's files.
 struct TensorShape {
   std::string name;
   std::vector<int64_t> extents;
+};
+
+// What gradients by parameters are made of, beside states: deltas or state_cotangents of
+// BackwardItem.
+enum class ParameterForm : uint8_t {
+  kNone,     // the model has none
+  kLayers,   // an mlp or a resnet: deltas
+  kProgram,  // steps that are a program, or were one: state_cotangents
 };
 
 // Description of a model, fixed at load.
@@ -93,10 +103,17 @@ struct ModelInfo {
   std::vector<float> null_condition;
   bool draws_step_noise = false;  // steps of a diffusion model add noise
   bool has_decoder = false;       // the outputs are not the final states
-  // The parameters of an mlp or resnet, which have gradients (AddParameterGradients): input.weight,
-  // input.bias, layers.weight [L, D, D], layers.bias [L, D], output.weight and output.bias, those
-  // that it has. Empty for other models.
+  // The parameters, which have gradients (AddParameterGradients). Of an mlp or a resnet:
+  // input.weight, input.bias, layers.weight [L, D, D], layers.bias [L, D], output.weight and
+  // output.bias, those that it has. Of other models, where the engine loads backward passes: the
+  // tensors of model.safetensors by their names, and floating-point initialisers with axes of
+  // denoiser.onnx and block.onnx by theirs, [L, ..] where each layer has its own; those that the
+  // outputs read.
   std::vector<TensorShape> parameters;
+  ParameterForm parameter_form = ParameterForm::kNone;
+  std::string no_parameters;         // why there are none, where that is not said above; or empty
+  int64_t parameter_bytes = 0;       // memory that a call of AddParameterGradients takes, at most
+  bool has_input_layer = false;      // gradients of parameters take encode_deltas
   std::vector<int64_t> image_shape;  // shape of the outputs: height, width[, channels]; or empty
 
   bool generates() const { return !num_inference_steps.empty(); }
@@ -155,10 +172,19 @@ class LoadedSystem {
   // device has failed.
   virtual absl::Status GoBack(const BackwardOptions& options,
                               std::span<BackwardItem> items) const = 0;
-  // Adds the gradients of parameters (see System::AddParameterGradients), divided among the
-  // engine's threads, with the same bits. Errors: kUnimplemented but for dense stacks.
+  // Adds the gradients of parameters at samples that have gone back, one sample after another, to
+  // sums in the order of ModelInfo::parameters, each laid out as the tensor is; null: not wanted.
+  // The engine's threads share the work. The bits depend neither on their number, nor on how the
+  // samples are divided among calls. Calls `pause` now and then, unless the work is short, with the
+  // seconds since it began or paused, so that a thread which does this can do something else in
+  // between. Allocates ModelInfo::parameter_bytes. Errors: kUnimplemented where
+  // has_parameter_gradients is false; kDeadlineExceeded, kCancelled by the token, which may be
+  // null, with sums of no use; kUnavailable if the device has failed.
   virtual absl::Status AddParameterGradients(std::span<const ParameterSample> samples,
-                                             const ParameterSums& sums) const = 0;
+                                             std::span<float* const> sums, const CancelToken* token,
+                                             absl::FunctionRef<void(double)> pause) const = 0;
+  // True if this system gives them.
+  virtual bool has_parameter_gradients() const = 0;
 
   // Runs `samples` (but for their initial_states) through several options, interleaved,
   // `repetitions` times each, and once more with trajectories for the differences. Allocates. A row
@@ -195,9 +221,10 @@ class LoadedModel {
   std::shared_ptr<const LoadedSystem> FindFor(const SolveOptions& options, const SystemKey& key,
                                               int64_t num_samples) const;
   // The same for a request that goes back: a system with a backward pass, where a backend has one.
+  // With `by_parameters`: one that has gradients by parameters, too.
   std::shared_ptr<const LoadedSystem> FindForGradients(const SolveOptions& options,
-                                                       const SystemKey& key,
-                                                       int64_t num_samples) const;
+                                                       const SystemKey& key, int64_t num_samples,
+                                                       bool by_parameters = false) const;
   // Find, and where that gives null makes the system, which takes up to seconds. Its plan is that
   // of the nearest number of steps, rescaled, so that it is the same wherever that plan is. Systems
   // that nobody has used for longest go to make room. One call at a time makes a system; others

@@ -10,6 +10,7 @@
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/model_parameters.h"
 #include "kernels/plan/candidates.h"
 #include "kernels/plan/plan_file.h"
 #include "kernels/plan/rescaled_plan.h"
@@ -114,15 +115,18 @@ class LoadedModelImpl final : public LoadedModel {
   // `others`: the same systems on another backend, or none. `unplanned` may be null: the model has
   // the planned systems and no others.
   LoadedModelImpl(ModelInfo info, Systems planned, Systems others,
-                  std::unique_ptr<UnplannedSystems> unplanned)
+                  std::unique_ptr<UnplannedSystems> unplanned,
+                  std::shared_ptr<const ParameterModel> parameters)
       : info_(std::move(info)),
         planned_(std::move(planned)),
         others_(std::move(others)),
-        unplanned_(std::move(unplanned)) {}
+        unplanned_(std::move(unplanned)),
+        parameters_(std::move(parameters)) {}
 
   const ModelInfo& info() const override { return info_; }
   int64_t memory_bytes() const override {
     int64_t bytes = unplanned_ != nullptr ? unplanned_->memory_bytes() : 0;
+    if (parameters_ != nullptr) bytes += MemoryBytes(*parameters_);
     for (const Systems* systems : {&planned_, &others_})
       for (const auto& system : *systems) bytes += system->memory_bytes();
     return bytes;
@@ -194,6 +198,7 @@ class LoadedModelImpl final : public LoadedModel {
   const Systems planned_;  // the default first
   const Systems others_;   // in the same order; or empty
   const std::unique_ptr<UnplannedSystems> unplanned_;
+  const std::shared_ptr<const ParameterModel> parameters_;  // which all systems share; may be null
 };
 
 // True if a packed system fits beside the weights that are kept for it.
@@ -203,22 +208,11 @@ bool MayAddSystems(const Model& model, const Systems& planned, const EngineOptio
   return options.max_unplanned_bytes - MemoryBytes(model) > least;
 }
 
-std::vector<TensorShape> ParametersOf(const Model& model) {
-  const std::string& type = model.config.model_type;
-  const auto* stack = std::get_if<DenseStackSpec>(&model.systems.front());
-  if (stack == nullptr || (type != "mlp" && type != "resnet")) return {};
-  std::vector<TensorShape> tensors;
-  const auto add = [&](const std::string& layer, std::vector<int64_t> shape, bool biased) {
-    std::vector<int64_t> of_bias(shape.begin(), shape.end() - 1);
-    tensors.push_back({layer + ".weight", std::move(shape)});
-    if (biased) tensors.push_back({layer + ".bias", std::move(of_bias)});
-  };
-  const DenseSpec &in = stack->encode, &out = stack->decode;
-  const int64_t dim = stack->state_dim;
-  if (in.rows > 0) add("input", {in.rows, in.cols}, !in.bias.empty());
-  add("layers", {stack->num_steps, dim, dim}, !stack->biases.empty());
-  if (out.rows > 0) add("output", {out.rows, out.cols}, !out.bias.empty());
-  return tensors;
+// Why a model whose steps are a program has no parameters; empty where it has.
+std::string WhyNoParameters(const Model& model, const EngineOptions& options) {
+  if (options.gradients || ParameterFormOf(model) != ParameterForm::kNone)
+    return model.no_parameters;
+  return "it was loaded without its backward pass";
 }
 
 // Whether steps add noise, for some number of steps: the last step of a process seldom does, so
@@ -253,6 +247,10 @@ ModelInfo InfoOf(const Model& model, const Backend& backend, const Systems& syst
                  .draws_step_noise = MayDrawNoise(model),
                  .has_decoder = shape.has_decoder,
                  .parameters = ParametersOf(model),
+                 .parameter_form = ParameterFormOf(model),
+                 .no_parameters = WhyNoParameters(model, options),
+                 .parameter_bytes = systems.front()->parameter_bytes(),
+                 .has_input_layer = shape.has_input_layer,
                  .image_shape = model.config.image_shape};
   if (model.max_num_steps > 0) {
     for (const auto& system : systems) info.num_inference_steps.push_back(system->num_steps());
@@ -311,16 +309,20 @@ std::shared_ptr<const LoadedModel> Loaded(Model model, Systems planned, Systems 
                                           const SelectedBackend& on, PassedOver passed_over,
                                           const LoadContext& context) {
   ModelInfo info = InfoOf(model, *on.backend, planned, *context.options);
-  if (!others.empty()) info.other_backend = std::string(others.front()->resolve().backend);
+  if (!others.empty()) {
+    info.other_backend = std::string(others.front()->resolve().backend);
+    info.parameter_bytes = std::max(info.parameter_bytes, others.front()->parameter_bytes());
+  }
   info.backend_choice = passed_over.choice;
   info.backend_reason = std::move(passed_over.reason);
+  std::shared_ptr<const ParameterModel> parameters = model.parameters;
   std::unique_ptr<UnplannedSystems> unplanned;
   if (info.max_inference_steps > 0)
     unplanned = std::make_unique<UnplannedSystems>(
         std::move(model), context.backends.subspan(static_cast<size_t>(&on - &context.backends[0])),
         context);
   return std::make_shared<LoadedModelImpl>(std::move(info), std::move(planned), std::move(others),
-                                           std::move(unplanned));
+                                           std::move(unplanned), std::move(parameters));
 }
 
 // Why another backend has to run the model; nothing if the load has succeeded, or is over.

@@ -15,6 +15,7 @@
 #include "kernels/comparison.h"
 #include "kernels/find_plan.h"
 #include "kernels/gradient_check.h"
+#include "kernels/model_parameters.h"
 #include "kernels/plan/calibration.h"
 #include "kernels/plan/candidates.h"
 #include "kernels/plan/plan_cache.h"
@@ -204,6 +205,13 @@ class Preparation {
         *parts_.system, shape_, limits, &with_.pool, with_.options.max_concurrent_runs);
     if (absl::IsUnimplemented(backward.status())) return absl::OkStatus();
     DEEPPCR_ASSIGN_OR_RETURN(parts_.backward, std::move(backward));
+    const Model& model = with_.model;
+    if (ParameterFormOf(model) == ParameterForm::kLayers)
+      parts_.layer_parameters = ParametersOf(model);
+    // The model's program with parameters is that of its steps as they are.
+    const bool own_steps = !key_.guided && !key_.known;
+    if (own_steps && model.parameters != nullptr && parts_.system->gives_state_cotangents())
+      parts_.summer = std::make_unique<const ParameterSummer>(model.parameters, spec_, &with_.pool);
     return absl::OkStatus();
   }
 
@@ -330,7 +338,18 @@ absl::Status PreparedSystem::GoBack(const BackwardOptions& options,
 }
 
 absl::Status PreparedSystem::AddParameterGradients(std::span<const ParameterSample> samples,
-                                                   const ParameterSums& sums) const {
+                                                   std::span<float* const> sums,
+                                                   const CancelToken* token,
+                                                   absl::FunctionRef<void(double)> pause) const {
+  if (parts_.summer != nullptr) return parts_.summer->Add(samples, sums, token, pause);
+  if (!has_parameter_gradients())
+    return absl::UnimplementedError(
+        StrCat("the ", resolve().backend, " backend has no gradients by parameters of this model"));
+  return AddLayerGradients(samples, LayerSums(parts_.layer_parameters, sums));
+}
+
+absl::Status PreparedSystem::AddLayerGradients(std::span<const ParameterSample> samples,
+                                               const ParameterSums& sums) const {
   // Layers of a piece of work: some ten microseconds.
   constexpr int64_t kLayers = 32;
   const int64_t num_steps = this->num_steps();

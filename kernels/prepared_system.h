@@ -13,6 +13,7 @@
 #include "kernels/base/thread_pool.h"
 #include "kernels/engine.h"
 #include "kernels/model/model.h"
+#include "kernels/parameter_summer.h"
 #include "kernels/plan/plan_file.h"
 #include "kernels/plan/plan_key.h"
 #include "kernels/resolve.h"
@@ -44,6 +45,9 @@ class PreparedSystem final : public LoadedSystem {
     std::unique_ptr<System> system;
     std::unique_ptr<Runner> runner;            // has spaces of the system
     std::unique_ptr<BackwardRunner> backward;  // null: no backward pass
+    // Of gradients by parameters; null: those of layers, if there are parameters, or none.
+    std::unique_ptr<const ParameterSummer> summer;
+    std::vector<TensorShape> layer_parameters;  // of an mlp or a resnet
     ThreadPool* pool = nullptr;
     PlanKey key;
     Plan plan;
@@ -67,7 +71,12 @@ class PreparedSystem final : public LoadedSystem {
   }
   absl::Status GoBack(const BackwardOptions& options, std::span<BackwardItem> items) const override;
   absl::Status AddParameterGradients(std::span<const ParameterSample> samples,
-                                     const ParameterSums& sums) const override;
+                                     std::span<float* const> sums, const CancelToken* token,
+                                     absl::FunctionRef<void(double)> pause) const override;
+  bool has_parameter_gradients() const override {
+    return parts_.summer != nullptr ||
+           (parts_.backward != nullptr && !parts_.layer_parameters.empty());
+  }
   absl::StatusOr<std::vector<ComparisonRow>> Compare(
       const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
       int repetitions, const CancelToken* token) const override;
@@ -78,10 +87,18 @@ class PreparedSystem final : public LoadedSystem {
   int64_t packed_bytes() const { return parts_.system->memory_bytes(); }
   int64_t memory_bytes() const {
     return packed_bytes() + parts_.runner->memory_bytes() +
-           (parts_.backward == nullptr ? 0 : parts_.backward->memory_bytes());
+           (parts_.backward == nullptr ? 0 : parts_.backward->memory_bytes()) +
+           (parts_.summer == nullptr ? 0 : parts_.summer->memory_bytes());
+  }
+  // See ModelInfo::parameter_bytes.
+  int64_t parameter_bytes() const {
+    return parts_.summer == nullptr ? 0 : parts_.summer->workspace_bytes();
   }
 
  private:
+  absl::Status AddLayerGradients(std::span<const ParameterSample> samples,
+                                 const ParameterSums& sums) const;
+
   const Parts parts_;
   const std::function<void(const absl::Status&)> device_failed_;
 };

@@ -132,7 +132,7 @@ void AddFlags(CLI::App* app, GradFlags* flags) {
               "gradients by the noise of the steps [n, L, D] or [n, m, L, D]; diffusion models",
               &flags->noise_out);
   AddPathFlag(app, "--parameters",
-              "gradients by the parameters of an mlp or resnet, summed over all samples, as a "
+              "gradients by the parameters of the model, summed over all samples, as a "
               ".safetensors file with the names of model.safetensors",
               &flags->parameters);
   AddPathFlag(app, "--outputs", "write the outputs [n, output_dim]", &flags->outputs);

@@ -188,6 +188,8 @@ class System {
     (void)limits;
     return absl::UnimplementedError("this backend has no backward pass");
   }
+  // True where backward spaces fill BackwardSample::state_cotangents.
+  virtual bool gives_state_cotangents() const { return false; }
   // Adds what samples give to the gradients of layers begin .. end - 1, counted from 0, one sample
   // after another, so that the bits do not depend on how the layers are divided; where begin is 0,
   // of the outer layers too. Thread-safe for layers apart. Errors: kUnimplemented but for dense

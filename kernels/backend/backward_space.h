@@ -46,24 +46,31 @@ struct BackwardSample {
   float* initial = nullptr;  // [m, sample_dim]: by z_0; of a diffusion model by the initial noise
   float* step_noise = nullptr;  // [m, L, sample_dim]; of systems that draw noise
   // Dense stacks with m = 1: the cotangents of the pre-activations of all layers [L, D], of the
-  // input layer and of the output layer (absent layers have none). With the states these are all
+  // input layer and of the output layer (absent layers have none). Stacks of programs have the
+  // latter two. With the states these are all
   // that the gradients of weights and biases take.
   float* deltas = nullptr;
   float* encode_delta = nullptr;
   float* decode_delta = nullptr;
+  // With m = 1, of systems that give them (System::gives_state_cotangents): g_1..g_L [L, D], which
+  // with the states are all that the gradients of any step's parameters take.
+  float* state_cotangents = nullptr;
 };
 
-// What one sample gives to the gradients of a dense stack's weights and biases: delta_l z_{l-1}^T
-// and delta_l of each layer, with delta as in BackwardSample.
+// What one sample gives to the gradients of parameters. Of a dense stack: delta_l z_{l-1}^T and
+// delta_l of each layer, with delta as in BackwardSample. Of a step program: (dz_l / dtheta at
+// z_{l-1})^T g_l.
 struct ParameterSample {
-  const float* inputs = nullptr;        // [input_dim]
-  const float* states = nullptr;        // [L + 1, D]
-  const float* deltas = nullptr;        // [L, D]
-  const float* encode_delta = nullptr;  // [D], where there is an input layer
-  const float* decode_delta = nullptr;  // [output_dim], where there is an output layer
+  const float* inputs = nullptr;            // [input_dim]
+  int32_t label = 0;                        // of models with classes
+  const float* states = nullptr;            // [L + 1, D]
+  const float* deltas = nullptr;            // [L, D], of a dense stack
+  const float* state_cotangents = nullptr;  // [L, D], of a step program
+  const float* encode_delta = nullptr;      // [D], where there is an input layer
+  const float* decode_delta = nullptr;      // [output_dim], where layers follow z_L
 };
 
-// The gradients, laid out as the weights and biases are in the spec; null: not wanted.
+// The gradients of a dense stack, laid out as its weights and biases are; null: not wanted.
 struct ParameterSums {
   float* weights = nullptr;        // [L, D, D]
   float* biases = nullptr;         // [L, D]

@@ -55,6 +55,7 @@ class CpuSystem final : public System {
       const BackwardLimits& limits) const override {
     return NewCpuBackwardSpace(*packed_, limits);
   }
+  bool gives_state_cotangents() const override { return packed_->has_backward; }
   absl::Status AddParameterGradients(std::span<const ParameterSample> samples, int64_t begin,
                                      int64_t end, const ParameterSums& sums) const override {
     return packed_->AddParameterGradients(samples, begin, end, sums);

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/model/outer_layers.h"
+#include "kernels/model/parameter_model.h"
 #include "kernels/model/tensor_reader.h"
 #include "kernels/program/builder.h"
 #include "kernels/program/cost.h"
@@ -134,16 +137,56 @@ absl::Status CheckBlockSizes(const ModelConfig& config, const program::ProgramBu
   return absl::OkStatus();
 }
 
-absl::StatusOr<program::Program> CompileBlock(const Model& model, std::string* listing) {
+// The block as it is written, with these initialisers as parameters.
+absl::StatusOr<program::Program> WriteBlock(const Model& model,
+                                            const std::map<std::string, int32_t>& parameters,
+                                            program::ProgramBuilder& builder) {
   const OnnxGraph& graph = *model.stack.graph;
   if (graph.inputs.size() != 1)
     return InvalidArgument("expected one input, the state, got ", graph.inputs.size());
-  program::ProgramBuilder builder;
-  DEEPPCR_ASSIGN_OR_RETURN(
-      const ValueId next,
-      LowerOnnx(graph, {.state = graph.inputs[0].name, .stacked = model.stack.weights}, builder));
+  DEEPPCR_ASSIGN_OR_RETURN(const ValueId next, LowerOnnx(graph,
+                                                         {.state = graph.inputs[0].name,
+                                                          .stacked = model.stack.weights,
+                                                          .parameters = parameters},
+                                                         builder));
   DEEPPCR_RETURN_IF_ERROR(CheckBlockSizes(model.config, builder, next));
-  DEEPPCR_ASSIGN_OR_RETURN(const program::Program written, builder.Finish(next));
+  return builder.Finish(next);
+}
+
+// What the stack is differentiated by. The graph and the layers' weights are still there.
+absl::StatusOr<ParameterModel> StackParametersOf(const Model& model) {
+  std::vector<std::string> scalars = model.config.shared_weights;
+  for (const auto& [name, rows] : model.stack.weights) scalars.push_back(name);
+  ParameterModel made = {.tensors = ParametersOf(*model.stack.graph, scalars)};
+  std::map<std::string, int32_t> parameters;
+  for (size_t i = 0; i < made.tensors.size(); ++i) {
+    ParameterTensor& tensor = made.tensors[i];
+    parameters[tensor.name] = static_cast<int32_t>(i);
+    if (model.stack.weights.contains(tensor.name))
+      tensor.shape.insert(tensor.shape.begin(), model.config.num_layers);
+  }
+  program::ProgramBuilder builder(kParameterLimits);
+  DEEPPCR_ASSIGN_OR_RETURN(made.step, WriteBlock(model, parameters, builder));
+  const auto layer = [](std::string_view name, const DenseSpec& spec) {
+    NamedLayer named = {std::string(name), spec};
+    named.layer.activation = Activation::kIdentity;  // of the input layer, whose sum has cotangents
+    return named;
+  };
+  if (model.stack.encode.rows > 0) {
+    DEEPPCR_ASSIGN_OR_RETURN(made.encode,
+                             AddLayers({{layer(kInputLayer, model.stack.encode)}}, made.tensors));
+  }
+  if (model.stack.decode.rows > 0) {
+    DEEPPCR_ASSIGN_OR_RETURN(made.decode,
+                             AddLayers({{layer(kOutputLayer, model.stack.decode)}}, made.tensors));
+  }
+  return made;
+}
+
+absl::StatusOr<program::Program> CompileBlock(const Model& model, std::string* listing) {
+  const OnnxGraph& graph = *model.stack.graph;
+  program::ProgramBuilder builder;
+  DEEPPCR_ASSIGN_OR_RETURN(const program::Program written, WriteBlock(model, {}, builder));
   DEEPPCR_ASSIGN_OR_RETURN(program::Program optimized, program::Optimize(written));
   const double work = WorkOfALayer(optimized);
   if (work * static_cast<double>(model.config.num_layers) > kMaxLayerWork)
@@ -258,6 +301,10 @@ absl::Status CompleteStack(const ModelLimits& limits, Model& model) {
   absl::StatusOr<program::Program> compiled = CompileBlock(model, limits.listing);
   DEEPPCR_RETURN_IF_ERROR(WithContext(compiled.status(), kBlockFile));
   DEEPPCR_ASSIGN_OR_RETURN(model.weights_sha256, program::Fingerprint(*compiled));
+  if (limits.parameters) {
+    SetParameters(StackParametersOf(model), kBlockFile, model);
+    CompleteParameters(model);
+  }
   model.stack.graph = nullptr;
   model.stack.weights.clear();
   if (const auto form = program::DenseStackFormOf(*compiled); form.has_value()) {

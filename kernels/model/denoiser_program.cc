@@ -12,6 +12,7 @@
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/model/parameter_model.h"
 #include "kernels/program/cost.h"
 #include "kernels/program/describe.h"
 #include "kernels/program/fingerprint.h"
@@ -108,16 +109,41 @@ double CostOf(const program::Program& program, uint8_t depends) {
   return program::CostsOf(program).by_class[program::ClassOf(depends)];
 }
 
-absl::StatusOr<program::Program> Compile(const ModelConfig& config, const SamplerForm& form,
-                                         const OnnxGraph& graph, std::string* listing) {
-  DEEPPCR_ASSIGN_OR_RETURN(OnnxInputs inputs, InputsOf(config, graph));
-  inputs.carries = form.carries;
-  ProgramBuilder builder;
+// The sampler's step around a graph, as it is written.
+absl::StatusOr<program::Program> Write(const ModelConfig& config, const SamplerForm& form,
+                                       const OnnxGraph& graph, const OnnxInputs& inputs,
+                                       ProgramBuilder& builder) {
   DEEPPCR_ASSIGN_OR_RETURN(const ValueId prediction, LowerOnnx(graph, inputs, builder));
   DEEPPCR_ASSIGN_OR_RETURN(const ValueId z, program::SamplerStateOf(builder, form.carries));
   DEEPPCR_RETURN_IF_ERROR(CheckSizes(config, form, builder, z, prediction));
+  return program::FinishSampler(builder, z, prediction, form);
+}
+
+absl::StatusOr<OnnxInputs> InputsOf(const ModelConfig& config, const SamplerForm& form,
+                                    const OnnxGraph& graph) {
+  DEEPPCR_ASSIGN_OR_RETURN(OnnxInputs inputs, InputsOf(config, graph));
+  inputs.carries = form.carries;
+  return inputs;
+}
+
+// The same with parameters.
+absl::StatusOr<ParameterModel> ParameterModelOf(const ModelConfig& config, const SamplerForm& form,
+                                                const OnnxGraph& graph) {
+  DEEPPCR_ASSIGN_OR_RETURN(OnnxInputs inputs, InputsOf(config, form, graph));
+  ParameterModel made = {.tensors = ParametersOf(graph)};
+  for (size_t i = 0; i < made.tensors.size(); ++i)
+    inputs.parameters[made.tensors[i].name] = static_cast<int32_t>(i);
+  ProgramBuilder builder(kParameterLimits);
+  DEEPPCR_ASSIGN_OR_RETURN(made.step, Write(config, form, graph, inputs, builder));
+  return made;
+}
+
+absl::StatusOr<program::Program> Compile(const ModelConfig& config, const SamplerForm& form,
+                                         const OnnxGraph& graph, std::string* listing) {
+  DEEPPCR_ASSIGN_OR_RETURN(const OnnxInputs inputs, InputsOf(config, form, graph));
+  ProgramBuilder builder;
   DEEPPCR_ASSIGN_OR_RETURN(const program::Program written,
-                           program::FinishSampler(builder, z, prediction, form));
+                           Write(config, form, graph, inputs, builder));
   DEEPPCR_ASSIGN_OR_RETURN(program::Program optimized, program::Optimize(written));
   if (listing != nullptr) *listing = Describe(optimized, &written);
   return optimized;
@@ -140,6 +166,9 @@ absl::Status LoadDenoiserProgram(const std::string& directory, const ModelLimits
   DEEPPCR_ASSIGN_OR_RETURN(model.weights_sha256, program::Fingerprint(*compiled));
   model.diffusion.integer_time = HasIntegerTime(model.config, *graph);
   model.diffusion.program = std::make_unique<const program::Program>(*std::move(compiled));
+  if (limits.parameters)
+    SetParameters(ParameterModelOf(model.config, model.diffusion.form, *graph), kDenoiserFile,
+                  model);
   return absl::OkStatus();
 }
 

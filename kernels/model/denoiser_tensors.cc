@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <utility>
 
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
@@ -107,6 +109,30 @@ absl::Status ReadLayer(TensorReader& reader, const ModelConfig& config, const Te
 }  // namespace
 
 std::span<const TensorRow> DenoiserTensors() { return kRows; }
+
+std::vector<DenoiserTensor> DenoiserTensorsIn(const ModelConfig& config,
+                                              const DiffusionStorage& storage) {
+  std::vector<DenoiserTensor> tensors;
+  // Where the next tensor of a member begins, in the order in which they were read.
+  std::map<const std::vector<float>*, size_t> ends;
+  const auto take = [&](std::string name, const TensorReader::Shape& shape,
+                        const std::vector<float>& from) {
+    size_t elements = 1;
+    for (const int64_t extent : shape) elements *= static_cast<size_t>(extent);
+    size_t& end = ends[&from];
+    tensors.push_back({std::move(name), shape, std::span(from).subspan(end, elements)});
+    end += elements;
+  };
+  for (const TensorRow& row : kRows) {
+    for (int64_t block = 0; block < CountOf(row, config); ++block) {
+      const std::string name = NameOfBlock(row, StrCat(block));
+      const LayerStorage& layer = storage.*row.storage;
+      take(name + ".weight", WeightShape(row, config), layer.weight);
+      if (row.has_bias) take(name + ".bias", {ValueOf(row.rows, config)}, layer.bias);
+    }
+  }
+  return tensors;
+}
 
 std::string ShapeText(const TensorRow& row) {
   if (row.cols.key == nullptr) return StrCat("[", TextOf(row.rows), "]");

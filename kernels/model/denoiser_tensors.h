@@ -48,6 +48,17 @@ struct TensorRow {
 // Every row, in the order of the documentation and of storage. Static storage.
 std::span<const TensorRow> DenoiserTensors();
 
+// A tensor of a denoiser that has been read: its numbers are the storage's.
+struct DenoiserTensor {
+  std::string name;  // without config.json's tensor_prefix
+  std::vector<int64_t> shape;
+  std::span<const float> numbers;
+};
+
+// The tensors of a model of this config, in the order of the storage of each row.
+std::vector<DenoiserTensor> DenoiserTensorsIn(const ModelConfig& config,
+                                              const DiffusionStorage& storage);
+
 // "[3H, H]": shape of the weight.
 std::string ShapeText(const TensorRow& row);
 

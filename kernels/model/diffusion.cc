@@ -14,6 +14,7 @@
 #include "kernels/model/denoiser_program.h"
 #include "kernels/model/denoiser_tensors.h"
 #include "kernels/model/parameter_limits.h"
+#include "kernels/model/parameter_model.h"
 #include "kernels/model/reverse_process.h"
 #include "kernels/model/step_table.h"
 #include "kernels/model/tensor_reader.h"
@@ -27,6 +28,8 @@
 
 namespace deeppcr {
 namespace {
+
+constexpr std::string_view kTensorsFile = "model.safetensors";
 
 // A layer of this shape over storage that does not move from now on.
 DenseSpec DenseOver(int64_t rows, int64_t cols, const LayerStorage& layer) {
@@ -223,6 +226,51 @@ absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model) {
                            bytes, " bytes; ", limits.max_weights_bytes, " are allowed");
 }
 
+namespace {
+
+// The decoder's layers, with the names of their tensors in the file.
+std::vector<NamedLayer> DecoderOf(const Model& model) {
+  std::vector<NamedLayer> layers;
+  for (const DenseSpec& layer : model.diffusion.decoder)
+    layers.push_back({StrCat(model.config.tensor_prefix, "decoder.", layers.size()), layer});
+  return layers;
+}
+
+// What a named denoiser is differentiated by.
+absl::StatusOr<ParameterModel> DenoiserParametersOf(const Model& model) {
+  const TimeMlp time_mlp = TimeMlpOver(model.config, model.diffusion);
+  ParameterModel made;
+  std::vector<program::TensorPlace> places;
+  for (DenoiserTensor& tensor : DenoiserTensorsIn(model.config, model.diffusion)) {
+    places.push_back({tensor.numbers, static_cast<int32_t>(made.tensors.size())});
+    made.tensors.push_back(
+        {StrCat(model.config.tensor_prefix, tensor.name), std::move(tensor.shape)});
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(
+      made.step, program::ParameterProgramOfDenoiser(
+                     SpecOver(model, {}),
+                     {.places = places,
+                      .time_first = time_mlp.first,
+                      .time_second = time_mlp.second,
+                      .frequencies = EmbeddingFrequencies(model.config.time_embedding_dim)},
+                     kParameterLimits));
+  return made;
+}
+
+// Adds the decoder to the parameters of the denoiser.
+void AddDecoder(Model& model) {
+  const std::vector<NamedLayer> layers = DecoderOf(model);
+  if (model.parameters == nullptr) return;
+  if (!layers.empty()) {
+    absl::StatusOr<program::Program> decode = AddLayers(layers, model.parameters->tensors);
+    if (!decode.ok()) return SetParameters(decode.status(), kTensorsFile, model);
+    model.parameters->decode = *std::move(decode);
+  }
+  CompleteParameters(model);
+}
+
+}  // namespace
+
 absl::Status LoadDiffusion(const Tensors& tensors, const ModelLimits& limits, Model& model) {
   DiffusionStorage& storage = model.diffusion;
   if (storage.tables.size() != model.config.num_inference_steps.size()) {
@@ -235,6 +283,10 @@ absl::Status LoadDiffusion(const Tensors& tensors, const ModelLimits& limits, Mo
   if (!program) DEEPPCR_RETURN_IF_ERROR(ReadDenoiserTensors(reader, model.config, storage));
   DEEPPCR_RETURN_IF_ERROR(ReadDecoder(reader, model.config, storage));
   DEEPPCR_RETURN_IF_ERROR(reader.CheckAllUsed());
+  if (limits.parameters) {
+    if (!program) SetParameters(DenoiserParametersOf(model), kTensorsFile, model);
+    AddDecoder(model);
+  }
   if (program) {
     for (const StepTables& tables : storage.tables)
       model.systems.emplace_back(ProgramSpecOver(model, tables));

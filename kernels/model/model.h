@@ -13,6 +13,7 @@
 #include "kernels/base/cancel_token.h"
 #include "kernels/base/problems.h"
 #include "kernels/model/config.h"
+#include "kernels/model/parameter_model.h"
 #include "kernels/model/scheduler_config.h"
 #include "kernels/model/weights.h"
 #include "kernels/problem/spec.h"
@@ -29,6 +30,8 @@ struct ModelLimits {
   int64_t max_weights_bytes = int64_t{1} << 30;
   int64_t max_config_bytes = int64_t{1} << 20;
   const CancelToken* token = nullptr;  // may be null; fired: kCancelled
+  // Read a model whose steps are a program with Model::parameters, which takes its weights twice.
+  bool parameters = false;
   // Set: readers of one file go on after an error and leave here all that they found.
   Problems* all_problems = nullptr;
   // Set: receives the listing of what denoiser.onnx or block.onnx was compiled to.
@@ -102,6 +105,10 @@ struct Model {
   std::vector<float> encode_weight, encode_bias, decode_weight, decode_bias;
   DiffusionStorage diffusion;
   StackStorage stack;
+  // What a model whose steps are a program, or were one, is differentiated by; null where that was
+  // not asked for, or is not possible, for the reason in `no_parameters`.
+  std::shared_ptr<ParameterModel> parameters;
+  std::string no_parameters;
   // Sample inputs [num_calibration, input_dim] from calibration.safetensors; may be empty.
   std::vector<float> calibration_inputs;
   int64_t num_calibration = 0;

@@ -58,12 +58,22 @@ absl::Status CheckFinite(std::span<const double> values, double timestep) {
 
 }  // namespace
 
-std::vector<double> SinusoidalEmbedding(double timestep, int64_t embedding_dim) {
+std::vector<double> EmbeddingFrequencies(int64_t embedding_dim) {
   const auto half = static_cast<size_t>(embedding_dim / 2);
-  std::vector<double> embedding(2 * half);
+  std::vector<double> frequencies(half);
   for (size_t j = 0; j < half; ++j) {
     const double exponent = static_cast<double>(j) / static_cast<double>(half);
-    const double angle = timestep * std::exp(-std::log(10000.0) * exponent);
+    frequencies[j] = std::exp(-std::log(10000.0) * exponent);
+  }
+  return frequencies;
+}
+
+std::vector<double> SinusoidalEmbedding(double timestep, int64_t embedding_dim) {
+  const std::vector<double> frequencies = EmbeddingFrequencies(embedding_dim);
+  const size_t half = frequencies.size();
+  std::vector<double> embedding(2 * half);
+  for (size_t j = 0; j < half; ++j) {
+    const double angle = timestep * frequencies[j];
     embedding[j] = std::cos(angle);
     embedding[half + j] = std::sin(angle);
   }

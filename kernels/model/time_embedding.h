@@ -21,7 +21,10 @@ struct TimeMlp {
   DenseSpec second;  // [H, H]
 };
 
-// [E]: cos(t f_j) for j < E/2, then sin(t f_j), with f_j = 10000^(-j / (E/2)). E is even.
+// [E/2]: f_j = 10000^(-j / (E/2)). E is even.
+std::vector<double> EmbeddingFrequencies(int64_t embedding_dim);
+
+// [E]: cos(t f_j) for j < E/2, then sin(t f_j). E is even.
 std::vector<double> SinusoidalEmbedding(double timestep, int64_t embedding_dim);
 
 // y of every step, [L, H]. Each row depends on its timestep alone, to the last bit. Thread-safe.

@@ -162,9 +162,9 @@ struct SystemShape {
   int64_t step_weights = 0;  // that a step multiplies with: what it costs
   int64_t num_classes = 0;   // of labels; 0: takes none
   bool has_decoder = false;  // a reply may have the final states beside its outputs
-  // Dense layers before and after the recurrence, of a dense stack.
+  // Dense layers before and after the recurrence, of a stack.
   bool has_input_layer = false, has_output_layer = false;
-  // The backward pass gives the gradients of weights and biases.
+  // The backward pass gives deltas, and the backend the gradients of weights and biases.
   bool has_parameter_gradients = false;
   bool draws_noise = false;  // samples have seeds, and may bring noise of their own
   // Guesses beside the constant one: a run with few steps, or an affine map of z_0 that is fitted
@@ -222,6 +222,8 @@ inline SystemShape ShapeOf(const StackProgramSpec& spec) {
           .input_dim = spec.input_dim(),
           .output_dim = spec.output_dim(),
           .step_weights = spec.step_weights,
+          .has_input_layer = spec.encode.rows > 0,
+          .has_output_layer = spec.decode.rows > 0,
           .cheap_diagonal = false};
 }
 inline SystemShape ShapeOf(const SystemSpec& spec) {

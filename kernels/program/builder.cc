@@ -92,22 +92,49 @@ absl::StatusOr<ValueId> ProgramBuilder::AddConstant(std::vector<double> elements
   return static_cast<ValueId>(program_.values.size() - 1);
 }
 
+// Takes the numbers of all steps, [L, size], L the same for all.
+absl::Status ProgramBuilder::CheckSteps(int64_t elements, int64_t size) {
+  if (elements % size != 0 || elements == 0 || (num_steps_ > 0 && elements / size != num_steps_))
+    return Internal("numbers of the steps that do not fit their sizes");
+  num_steps_ = elements / size;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ValueId> ProgramBuilder::AddStacked(std::shared_ptr<const std::vector<float>> rows,
                                                    int64_t size) {
   if (size < 1 || size > limits_.max_matrix_elements)
     return InvalidArgument("a stacked constant of ", size, " elements for each layer; 1 to ",
                            limits_.max_matrix_elements, " are allowed");
   const int64_t elements = SizeOf(rows);
-  if (elements % size != 0 || (!program_.stacked.empty() && elements / size != num_steps_))
-    return Internal("stacked constants whose numbers do not fit their sizes");
+  DEEPPCR_RETURN_IF_ERROR(CheckSteps(elements, size));
   if (elements > limits_.max_weight_elements - weight_elements_)
     return ResourceExhausted("stacked constants of more than ", limits_.max_weight_elements,
                              " elements in all");
   weight_elements_ += elements;
-  num_steps_ = elements / size;
   const auto id = static_cast<ValueId>(program_.values.size());
   program_.values.push_back({.size = size, .depends = kOnTime});
   program_.stacked.push_back({id, std::move(rows)});
+  return id;
+}
+
+absl::StatusOr<ValueId> ProgramBuilder::AddParameter(
+    std::shared_ptr<const std::vector<float>> numbers, int64_t size, bool per_step,
+    std::vector<ParameterSlice> slices) {
+  const int64_t elements = SizeOf(numbers);
+  int64_t sliced = 0;
+  for (const ParameterSlice& slice : slices) sliced += slice.size;
+  if (size < 1 || sliced != size || (!per_step && elements != size) ||
+      (per_step && slices.size() != 1))
+    return Internal("a parameter whose numbers do not fit its sizes");
+  if (per_step) DEEPPCR_RETURN_IF_ERROR(CheckSteps(elements, size));
+  if (elements > limits_.max_weight_elements - weight_elements_)
+    return ResourceExhausted("parameters of more than ", limits_.max_weight_elements,
+                             " elements in all");
+  weight_elements_ += elements;
+  const auto id = static_cast<ValueId>(program_.values.size());
+  const auto depends = static_cast<uint8_t>(kOnParameters | (per_step ? kOnTime : kOnNothing));
+  program_.values.push_back({.size = size, .depends = depends});
+  program_.parameters.push_back({id, std::move(numbers), per_step, std::move(slices)});
   return id;
 }
 
@@ -175,17 +202,27 @@ absl::StatusOr<ValueId> ProgramBuilder::AddProduct(ValueId operand, ValueId matr
       (bias != kNoValue && at(bias).size != layer.rows))
     return InvalidArgument("a product with a matrix of ", at(matrix).size, " elements on ",
                            at(operand).size);
-  if (at(matrix).depends != kOnTime || (bias != kNoValue && (at(bias).depends & ~kOnTime) != 0))
+  constexpr uint8_t kAllowed = kOnTime | kOnParameters;
+  if (at(matrix).depends == kOnNothing || (at(matrix).depends & ~kAllowed) != 0 ||
+      (bias != kNoValue && (at(bias).depends & ~kAllowed) != 0))
     return Internal("a product with a matrix or bias that does not depend on the time alone");
   std::vector<ValueId> operands = {operand, matrix};
   if (bias != kNoValue) operands.push_back(bias);
   return Add({.op = Op::kProduct, .operands = std::move(operands), .linear = layer}, outputs);
 }
 
+namespace {
+
+absl::Status CheckIndex(const Value& index) {
+  if (index.size != 1) return InvalidArgument("a lookup of ", index.size, " rows");
+  if ((index.depends & kOnState) == 0) return absl::OkStatus();
+  return InvalidArgument("a lookup of a row that depends on the state");
+}
+
+}  // namespace
+
 absl::StatusOr<ValueId> ProgramBuilder::AddLookup(ValueId index, const LinearLayer& table) {
-  if (at(index).size != 1) return InvalidArgument("a lookup of ", at(index).size, " rows");
-  if ((at(index).depends & kOnState) != 0)
-    return InvalidArgument("a lookup of a row that depends on the state");
+  DEEPPCR_RETURN_IF_ERROR(CheckIndex(at(index)));
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t elements, CheckedProduct({table.rows, table.cols}));
   if (table.rows < 1 || table.cols < 1 || SizeOf(table.weight) != elements)
     return Internal("a table whose numbers do not fit its sizes");
@@ -194,6 +231,18 @@ absl::StatusOr<ValueId> ProgramBuilder::AddLookup(ValueId index, const LinearLay
                              " elements in all");
   weight_elements_ += elements;
   return Add({.op = Op::kLookup, .operands = {index}, .linear = table}, table.cols);
+}
+
+absl::StatusOr<ValueId> ProgramBuilder::AddLookup(ValueId index, ValueId table,
+                                                  const LinearLayer& sizes) {
+  DEEPPCR_RETURN_IF_ERROR(CheckIndex(at(index)));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t elements, CheckedProduct({sizes.rows, sizes.cols}));
+  if (sizes.rows < 1 || sizes.cols < 1 || at(table).size != elements)
+    return Internal("a table whose numbers do not fit its sizes");
+  return Add({.op = Op::kLookup,
+              .operands = {index, table},
+              .linear = {.rows = sizes.rows, .cols = sizes.cols}},
+             sizes.cols);
 }
 
 absl::StatusOr<ValueId> ProgramBuilder::AddArrange(std::span<const ValueId> operands,
@@ -297,11 +346,19 @@ absl::StatusOr<Program> ProgramBuilder::Finish(ValueId output, ValueId predictio
   return WithoutUnread(std::move(program_));
 }
 
+absl::StatusOr<Program> ProgramBuilder::FinishLayers(ValueId output) {
+  if (program_.state == kNoValue) return Internal("layers without an input");
+  program_.output = output;
+  return WithoutUnread(std::move(program_));
+}
+
 int64_t MemoryBytes(const Program& program) {
   size_t bytes = 0;
   for (const Value& value : program.values) bytes += value.constant.size() * sizeof(double);
   for (const StackedConstant& stacked : program.stacked)
     bytes += stacked.rows->size() * sizeof(float);
+  for (const Parameter& parameter : program.parameters)
+    bytes += parameter.numbers->size() * sizeof(float);
   for (const Instruction& instruction : program.instructions) {
     bytes += instruction.elements.size() * sizeof(Element);
     for (const auto& numbers : {instruction.linear.weight, instruction.linear.bias})
@@ -340,6 +397,10 @@ Program WithoutUnread(Program program) {
     return moved[static_cast<size_t>(stacked.value)] == kNoValue;
   });
   for (StackedConstant& stacked : program.stacked) move(stacked.value);
+  std::erase_if(program.parameters, [&](const Parameter& parameter) {
+    return moved[static_cast<size_t>(parameter.value)] == kNoValue;
+  });
+  for (Parameter& parameter : program.parameters) move(parameter.value);
   for (ValueId* id : {&program.state, &program.time, &program.condition, &program.label,
                       &program.prediction, &program.output})
     move(*id);

@@ -48,14 +48,23 @@ class ProgramBuilder {
   // A constant of `size` elements for each step: rows [L, size], L the same for all.
   absl::StatusOr<ValueId> AddStacked(std::shared_ptr<const std::vector<float>> rows, int64_t size);
 
+  // Weights that are not folded, and the values that depend on them: [size], or, for each step,
+  // [L, size]. The slices have `size` elements together.
+  absl::StatusOr<ValueId> AddParameter(std::shared_ptr<const std::vector<float>> numbers,
+                                       int64_t size, bool per_step,
+                                       std::vector<ParameterSlice> slices);
+
   absl::StatusOr<ValueId> AddElementwise(Op op, std::span<const ValueId> operands);
   absl::StatusOr<ValueId> AddAlongAxis(Op op, ValueId operand, const Axis& axis,
                                        double epsilon = 0);  // reductions too
   absl::StatusOr<ValueId> AddLinear(ValueId operand, const LinearLayer& layer);
-  // A product with a matrix value; `bias` may be kNoValue. Both depend on the time alone.
+  // A product with a matrix value; `bias` may be kNoValue. Both depend on the time and on
+  // parameters alone.
   absl::StatusOr<ValueId> AddProduct(ValueId operand, ValueId matrix, ValueId bias,
                                      const LinearLayer& sizes);
   absl::StatusOr<ValueId> AddLookup(ValueId index, const LinearLayer& table);
+  // The same for a table that is a value, of `sizes.rows` rows.
+  absl::StatusOr<ValueId> AddLookup(ValueId index, ValueId table, const LinearLayer& sizes);
   absl::StatusOr<ValueId> AddArrange(std::span<const ValueId> operands,
                                      std::vector<Element> elements);
   // A part of the reverse step; of all but kRecall and kSpread `state` is z.
@@ -75,15 +84,18 @@ class ProgramBuilder {
   // The program, without instructions whose results nobody reads. `output` must depend on the
   // state's size: as long as the state. Ends the builder.
   absl::StatusOr<Program> Finish(ValueId output, ValueId prediction = kNoValue);
+  // The same for layers outside a recurrence, whose output has any size.
+  absl::StatusOr<Program> FinishLayers(ValueId output);
 
  private:
   absl::StatusOr<ValueId> AddInput(ValueId Program::*slot, int64_t size, uint8_t depends);
   absl::StatusOr<ValueId> Add(Instruction instruction, int64_t size);
+  absl::Status CheckSteps(int64_t elements, int64_t size);
 
   ProgramLimits limits_;
   Program program_;
   int64_t constant_elements_ = 0, result_elements_ = 0, weight_elements_ = 0;
-  int64_t num_steps_ = 0;                            // of the stacked constants, if there are any
+  int64_t num_steps_ = 0;                            // of what each step has for itself; 0: nothing
   std::unordered_multimap<uint64_t, size_t> known_;  // instructions by a hash of their work
 };
 

@@ -22,9 +22,71 @@ Numbers Copy(std::span<const float> from) {
   return std::make_shared<std::vector<float>>(from.begin(), from.end());
 }
 
+// Writes layers whose numbers are constants, or parameters where their places are given.
+class LayerWriter {
+ public:
+  LayerWriter(const std::span<const TensorPlace>* places, const ProgramLimits& limits)
+      : builder(limits), places_(places) {}
+
+  // W x + b.
+  absl::StatusOr<ValueId> Layer(const DenseSpec& layer, ValueId x) {
+    const LinearLayer sizes = {.rows = layer.rows, .cols = layer.cols};
+    if (places_ == nullptr) {
+      LinearLayer constant = sizes;
+      constant.weight = Copy(layer.weight);
+      if (!layer.bias.empty()) constant.bias = Copy(layer.bias);
+      return builder.AddLinear(x, constant);
+    }
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId weight, Parameter(layer.weight));
+    ValueId bias = kNoValue;
+    if (!layer.bias.empty()) {
+      DEEPPCR_ASSIGN_OR_RETURN(bias, Parameter(layer.bias));
+    }
+    return builder.AddProduct(x, weight, bias, sizes);
+  }
+  // Row `index` of a table.
+  absl::StatusOr<ValueId> Lookup(std::span<const float> table, const LinearLayer& sizes,
+                                 ValueId index) {
+    LinearLayer rows = sizes;
+    if (places_ == nullptr) {
+      rows.weight = Copy(table);
+      return builder.AddLookup(index, rows);
+    }
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId id, Parameter(table));
+    return builder.AddLookup(index, id, rows);
+  }
+  absl::StatusOr<ValueId> Vector(std::span<const float> numbers) {
+    return places_ == nullptr ? builder.AddConstant({numbers.begin(), numbers.end()})
+                              : Parameter(numbers);
+  }
+
+  ProgramBuilder builder;
+
+ private:
+  // Tensors lie in the storage as they lie in the spans over it.
+  absl::StatusOr<ValueId> Parameter(std::span<const float> numbers) {
+    std::vector<ParameterSlice> slices;
+    for (const TensorPlace& place : *places_) {
+      const float* const at = place.numbers.data();
+      if (at >= numbers.data() && at < numbers.data() + numbers.size())
+        slices.push_back({place.tensor, std::ssize(place.numbers)});
+    }
+    return builder.AddParameter(Copy(numbers), std::ssize(numbers), /*per_step=*/false,
+                                std::move(slices));
+  }
+
+  const std::span<const TensorPlace>* const places_;
+};
+
 class Writer {
  public:
-  Writer(const DiffusionSpec& spec, const ProgramLimits& limits) : spec_(spec), builder_(limits) {}
+  // `parameters` may be null: numbers are constants then.
+  Writer(const DiffusionSpec& spec, const DenoiserParameters* parameters,
+         const ProgramLimits& limits)
+      : spec_(spec),
+        parameters_(parameters),
+        layers_(parameters == nullptr ? nullptr : &parameters->places, limits),
+        builder_(layers_.builder) {}
 
   absl::StatusOr<Program> Run() {
     const DenoiserSpec& net = spec_.denoiser;
@@ -46,19 +108,42 @@ class Writer {
   }
 
  private:
-  // time_embedding[step] + condition.
-  absl::StatusOr<ValueId> Conditioning() {
+  absl::StatusOr<ValueId> TimeEmbedding() {
     const int64_t width = spec_.denoiser.hidden_dim;
+    if (parameters_ != nullptr) return EmbeddingOfTime(*parameters_);
     auto rows = std::make_shared<std::vector<float>>(spec_.time_embedding.size());
     std::ranges::transform(spec_.time_embedding, rows->begin(),
                            [](double value) { return static_cast<float>(value); });
-    DEEPPCR_ASSIGN_OR_RETURN(const ValueId y, builder_.AddStacked(std::move(rows), width));
+    return builder_.AddStacked(std::move(rows), width);
+  }
+  absl::StatusOr<ValueId> EmbeddingOfTime(const DenoiserParameters& of) {
+    const size_t half = of.frequencies.size();
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId time, builder_.AddTime());
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId times,
+                             builder_.AddArrange({{time}}, std::vector<Element>(half)));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId frequencies, builder_.AddConstant(of.frequencies));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId angles,
+                             builder_.AddElementwise(Op::kMultiply, {{times, frequencies}}));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId cosines, builder_.AddElementwise(Op::kCos, {{angles}}));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId sines, builder_.AddElementwise(Op::kSin, {{angles}}));
+    std::vector<Element> both;
+    for (const int32_t part : {0, 1})
+      for (size_t j = 0; j < half; ++j) both.push_back({part, static_cast<int64_t>(j)});
+    DEEPPCR_ASSIGN_OR_RETURN(ValueId y, builder_.AddArrange({{cosines, sines}}, std::move(both)));
+    DEEPPCR_ASSIGN_OR_RETURN(y, Layer(of.time_first, y));
+    DEEPPCR_ASSIGN_OR_RETURN(y, builder_.AddElementwise(Op::kSilu, {{y}}));
+    return Layer(of.time_second, y);
+  }
+
+  // The embedding of the time + that of the condition.
+  absl::StatusOr<ValueId> Conditioning() {
+    const int64_t width = spec_.denoiser.hidden_dim;
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId y, TimeEmbedding());
     if (spec_.num_classes > 0) {
       DEEPPCR_ASSIGN_OR_RETURN(const ValueId label, builder_.AddLabel());
-      DEEPPCR_ASSIGN_OR_RETURN(const ValueId of_class,
-                               builder_.AddLookup(label, {.rows = spec_.num_classes,
-                                                          .cols = width,
-                                                          .weight = Copy(spec_.class_embedding)}));
+      DEEPPCR_ASSIGN_OR_RETURN(
+          const ValueId of_class,
+          layers_.Lookup(spec_.class_embedding, {.rows = spec_.num_classes, .cols = width}, label));
       return builder_.AddElementwise(Op::kAdd, {{y, of_class}});
     }
     if (spec_.condition.rows == 0) return y;
@@ -68,10 +153,7 @@ class Writer {
   }
 
   absl::StatusOr<ValueId> Layer(const DenseSpec& layer, ValueId x) {
-    return builder_.AddLinear(x, {.rows = layer.rows,
-                                  .cols = layer.cols,
-                                  .weight = Copy(layer.weight),
-                                  .bias = layer.bias.empty() ? nullptr : Copy(layer.bias)});
+    return layers_.Layer(layer, x);
   }
   // Layer i of a stack of square ones.
   absl::StatusOr<ValueId> BlockLayer(std::span<const float> weights, std::span<const float> biases,
@@ -107,13 +189,12 @@ class Writer {
     const int64_t width = net.hidden_dim;
     DEEPPCR_ASSIGN_OR_RETURN(
         ValueId u, builder_.AddAlongAxis(Op::kStandardize, h, {.length = width}, kNormEpsilon));
-    const auto constant = [&](std::span<const float> x) {
-      const auto of_block = x.subspan(*norm * width, width);
-      return builder_.AddConstant({of_block.begin(), of_block.end()});
+    const auto vector = [&](std::span<const float> x) {
+      return layers_.Vector(x.subspan(*norm * width, width));
     };
     if (norm.has_value()) {
-      DEEPPCR_ASSIGN_OR_RETURN(const ValueId weight, constant(net.norm_weight));
-      DEEPPCR_ASSIGN_OR_RETURN(const ValueId bias, constant(net.norm_bias));
+      DEEPPCR_ASSIGN_OR_RETURN(const ValueId weight, vector(net.norm_weight));
+      DEEPPCR_ASSIGN_OR_RETURN(const ValueId bias, vector(net.norm_bias));
       DEEPPCR_ASSIGN_OR_RETURN(u, builder_.AddElementwise(Op::kMultiply, {{u, weight}}));
       DEEPPCR_ASSIGN_OR_RETURN(u, builder_.AddElementwise(Op::kAdd, {{u, bias}}));
     }
@@ -138,14 +219,34 @@ class Writer {
   }
 
   const DiffusionSpec& spec_;
-  ProgramBuilder builder_;
+  const DenoiserParameters* const parameters_;
+  LayerWriter layers_;
+  ProgramBuilder& builder_;
   ValueId modulation_ = kNoValue;
 };
 
 }  // namespace
 
 absl::StatusOr<Program> ProgramOfDenoiser(const DiffusionSpec& spec, const ProgramLimits& limits) {
-  return Writer(spec, limits).Run();
+  return Writer(spec, nullptr, limits).Run();
+}
+
+absl::StatusOr<Program> ParameterProgramOfDenoiser(const DiffusionSpec& spec,
+                                                   const DenoiserParameters& parameters,
+                                                   const ProgramLimits& limits) {
+  return Writer(spec, &parameters, limits).Run();
+}
+
+absl::StatusOr<Program> ParameterProgramOfLayers(std::span<const DenseSpec> layers,
+                                                 std::span<const TensorPlace> places,
+                                                 const ProgramLimits& limits) {
+  LayerWriter writer(&places, limits);
+  DEEPPCR_ASSIGN_OR_RETURN(ValueId y, writer.builder.AddState(layers.front().cols));
+  for (const DenseSpec& layer : layers) {
+    DEEPPCR_ASSIGN_OR_RETURN(y, writer.Layer(layer, y));
+    DEEPPCR_ASSIGN_OR_RETURN(y, AddActivation(writer.builder, layer.activation, y));
+  }
+  return writer.builder.FinishLayers(y);
 }
 
 DiffusionProgramSpec WithProgram(const DiffusionSpec& spec, const Program& program) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/program/elementwise.h"
+#include "kernels/program/row_products.h"
 
 namespace deeppcr::program {
 namespace {
@@ -137,24 +138,6 @@ Vector AlongCotangent(const Instruction& instruction, View x, View y, View g) {
   return out;
 }
 
-// Looks at a token once in a while: products of matrices take seconds.
-class Pause {
- public:
-  explicit Pause(const CancelToken* token) : token_(token) {}
-  // True if the token has fired; `products` more are done by then.
-  bool Stop(int64_t products) {
-    done_ += products;
-    if (done_ < kProducts) return false;
-    done_ = 0;
-    return Fired(token_);
-  }
-
- private:
-  static constexpr int64_t kProducts = int64_t{1} << 20;  // a few milliseconds
-  const CancelToken* token_;
-  int64_t done_ = 0;
-};
-
 // w x, in several sums at a time: one alone waits for every addition.
 double Dot(const float* w, const double* x, int64_t n) {
   constexpr int kSums = 8;
@@ -216,14 +199,15 @@ Vector Product(const LinearLayer& sizes, View x, View matrix, View bias,
 }
 
 // Adds the cotangents of x and A, of the result's g.
-void AddProductCotangents(const LinearLayer& sizes, View x, View matrix, View g, Vector* of_x,
-                          Vector* of_matrix) {
+void AddProductCotangents(const LinearLayer& sizes, View x, View matrix, View g,
+                          std::span<double> of_x, std::span<double> of_matrix) {
   for (int64_t r = 0; r < sizes.repeat; ++r) {
     for (int64_t i = 0; i < sizes.rows; ++i) {
       const double from = g[r * sizes.rows + i];
       for (int64_t k = 0; k < sizes.cols; ++k) {
-        (*of_x)[r * sizes.cols + k] += matrix[MatrixAt(sizes, i, k)] * from;
-        (*of_matrix)[MatrixAt(sizes, i, k)] += from * x[r * sizes.cols + k];
+        const int64_t at = MatrixAt(sizes, i, k);
+        if (!of_x.empty()) of_x[r * sizes.cols + k] += matrix[at] * from;
+        if (!of_matrix.empty()) of_matrix[at] += from * x[r * sizes.cols + k];
       }
     }
   }
@@ -248,13 +232,16 @@ double ReverseElement(const ReverseStep& step, const StepInputs& inputs, double 
   return step.z_z * z + step.z_m * m + step.z_x0 * x0 + step.sigma * noise;
 }
 
-Vector LookedUp(const LinearLayer& table, double index) {
+// The table is the second operand, where there is one.
+Vector LookedUp(const LinearLayer& table, std::span<const View> operands) {
   Vector row(static_cast<size_t>(table.cols), std::nan(""));
-  // A negative index counts from the end; one that is not there makes NaN, as no caller lets it in.
-  const double wanted = index < 0 ? index + static_cast<double>(table.rows) : index;
-  if (!(wanted >= 0 && wanted < static_cast<double>(table.rows))) return row;
-  const auto at = static_cast<int64_t>(wanted);
-  for (int64_t k = 0; k < table.cols; ++k) row[k] = (*table.weight)[at * table.cols + k];
+  // An index that is not there makes NaN, as no caller lets it in.
+  const int64_t at = FoundRow(operands[0][0], table.rows);
+  if (at < 0) return row;
+  for (int64_t k = 0; k < table.cols; ++k) {
+    const int64_t element = at * table.cols + k;
+    row[k] = operands.size() > 1 ? operands[1][element] : double{(*table.weight)[element]};
+  }
   return row;
 }
 
@@ -269,6 +256,11 @@ Vector Elementwise(Op op, int64_t size, std::span<const View> operands) {
 }
 
 }  // namespace
+
+int64_t FoundRow(double index, int64_t rows) {
+  const double wanted = index < 0 ? index + static_cast<double>(rows) : index;
+  return wanted >= 0 && wanted < static_cast<double>(rows) ? static_cast<int64_t>(wanted) : -1;
+}
 
 std::vector<double> EvaluateInstruction(const Instruction& instruction, int64_t size,
                                         std::span<const std::span<const double>> operands,
@@ -285,7 +277,7 @@ std::vector<double> EvaluateInstruction(const Instruction& instruction, int64_t 
       return Product(instruction.linear, operands[0], operands[1],
                      operands.size() > 2 ? operands[2] : View(), token);
     case OpKind::kLookup:
-      return LookedUp(instruction.linear, operands[0][0]);
+      return LookedUp(instruction.linear, operands);
     case OpKind::kArrange: {
       Vector y;
       y.reserve(instruction.elements.size());
@@ -312,6 +304,14 @@ Evaluation::Evaluation(const Program& program, Rounding rounding)
     values_[i] = program.values[i].constant;
     Round(values_[i]);
   }
+  for (const Parameter& parameter : program.parameters) SetParameter(parameter, 0);
+}
+
+void Evaluation::SetParameter(const Parameter& parameter, int64_t step) {
+  const auto size = static_cast<size_t>(program_.at(parameter.value).size);
+  const float* const from =
+      parameter.numbers->data() + (parameter.per_step ? static_cast<size_t>(step) * size : 0);
+  values_[static_cast<size_t>(parameter.value)].assign(from, from + size);
 }
 
 void Evaluation::Round(std::vector<double>& value) const {
@@ -337,6 +337,8 @@ void Evaluation::Run(const StepInputs& inputs, std::span<const double> state, ui
     const auto* const row = stacked.rows->data() + static_cast<size_t>(inputs.step) * size;
     values_[static_cast<size_t>(stacked.value)].assign(row, row + size);
   }
+  for (const Parameter& parameter : program_.parameters)
+    if (parameter.per_step && (kOnTime & ~depends) == 0) SetParameter(parameter, inputs.step);
   for (const Instruction& instruction : program_.instructions) {
     const Value& value = program_.at(instruction.result);
     if ((value.depends & ~depends) != 0) continue;
@@ -424,13 +426,15 @@ std::vector<double> Evaluation::Tangents(std::span<const double> directions,
   return result;
 }
 
-namespace {
-
-// Adds the cotangents of an instruction's operands to `to`, which are as long as the operands.
-void AddCotangents(const Instruction& instruction, View result, std::span<const View> operands,
-                   View g, const StepInputs& inputs, std::span<Vector*> to) {
-  const auto add = [](Vector& sum, const Vector& x) {
-    for (size_t i = 0; i < sum.size(); ++i) sum[i] += x[i];
+void AddOperandCotangents(const Instruction& instruction, std::span<const double> result,
+                          std::span<const std::span<const double>> operands,
+                          std::span<const double> cotangent, const StepInputs& inputs,
+                          std::span<const std::span<double>> to) {
+  const View g = cotangent;
+  const auto add = [](std::span<double> sum, const auto& x) {
+    if (sum.empty()) return;
+    const Vector added = x();
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += added[i];
   };
   switch (RowOf(instruction.op).kind) {
     case OpKind::kElementwise: {
@@ -440,42 +444,46 @@ void AddCotangents(const Instruction& instruction, View result, std::span<const 
         if (g[i] == 0) continue;
         for (size_t k = 0; k < operands.size(); ++k) a[k] = operands[k][i];
         ElementwiseRowOf(instruction.op).slopes(a, s);
-        for (size_t k = 0; k < operands.size(); ++k) (*to[k])[i] += s[k] * g[i];
+        for (size_t k = 0; k < operands.size(); ++k)
+          if (!to[k].empty()) to[k][i] += s[k] * g[i];
       }
       return;
     }
     case OpKind::kReduction:
     case OpKind::kAlongAxis:
-      return add(*to[0], AlongCotangent(instruction, operands[0], result, g));
+      return add(to[0], [&] { return AlongCotangent(instruction, operands[0], result, g); });
     case OpKind::kProduct:
       AddProductCotangents(instruction.linear, operands[0], operands[1], g, to[0], to[1]);
-      if (to.size() > 2) {
-        for (size_t i = 0; i < g.size(); ++i) (*to[2])[i % to[2]->size()] += g[i];
+      if (to.size() > 2 && !to[2].empty()) {
+        for (size_t i = 0; i < g.size(); ++i) to[2][i % to[2].size()] += g[i];
       }
       return;
     case OpKind::kLinear:
-      return add(*to[0], LinearCotangent(instruction.linear, g));
-    case OpKind::kLookup:
+      return add(to[0], [&] { return LinearCotangent(instruction.linear, g); });
+    case OpKind::kLookup: {
+      if (to.size() < 2 || to[1].empty()) return;
+      const int64_t row = FoundRow(operands[0][0], instruction.linear.rows);
+      for (size_t k = 0; row >= 0 && k < g.size(); ++k)
+        to[1][static_cast<size_t>(row) * g.size() + k] += g[k];
       return;
+    }
     case OpKind::kArrange:
       for (size_t i = 0; i < g.size(); ++i) {
         const Element& element = instruction.elements[i];
-        (*to[element.operand])[element.index] += g[i];
+        if (!to[element.operand].empty()) to[element.operand][element.index] += g[i];
       }
       return;
     case OpKind::kReverseStep: {
       const ReverseStep step = PartOf(*inputs.reverse, instruction.part);
       for (size_t i = 0; i < g.size(); ++i) {
         const ReverseSlopes slopes = SlopesOfReverse(step, inputs, operands[0][i], operands[1][i]);
-        (*to[0])[i] += slopes.z * g[i];
-        (*to[1])[i] += slopes.m * g[i];
+        if (!to[0].empty()) to[0][i] += slopes.z * g[i];
+        if (!to[1].empty()) to[1][i] += slopes.m * g[i];
       }
       return;
     }
   }
 }
-
-}  // namespace
 
 std::vector<double> Evaluation::Cotangent(std::span<const double> cotangent, ValueId input) const {
   std::vector<Vector> cotangents(values_.size());
@@ -486,13 +494,13 @@ std::vector<double> Evaluation::Cotangent(std::span<const double> cotangent, Val
   for (auto it = program_.instructions.rbegin(); it != program_.instructions.rend(); ++it) {
     if ((program_.at(it->result).depends & program_.at(input).depends) == 0) continue;
     std::vector<View> operands;
-    std::vector<Vector*> to;
+    std::vector<std::span<double>> to;
     for (const ValueId id : it->operands) {
       operands.push_back(at(id));
-      to.push_back(&cotangents[static_cast<size_t>(id)]);
+      to.emplace_back(cotangents[static_cast<size_t>(id)]);
     }
     const Vector g = cotangents[static_cast<size_t>(it->result)];
-    AddCotangents(*it, at(it->result), operands, g, inputs_, to);
+    AddOperandCotangents(*it, at(it->result), operands, g, inputs_, to);
   }
   return cotangents[static_cast<size_t>(input)];
 }

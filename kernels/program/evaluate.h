@@ -54,6 +54,7 @@ class Evaluation {
 
  private:
   void Round(std::vector<double>& value) const;
+  void SetParameter(const Parameter& parameter, int64_t step);
 
   const Program& program_;
   const Rounding rounding_;
@@ -67,6 +68,17 @@ std::vector<double> EvaluateInstruction(const Instruction& instruction, int64_t 
                                         std::span<const std::span<const double>> operands,
                                         const StepInputs& inputs = {},
                                         const CancelToken* token = nullptr);
+
+// Adds the cotangents of an instruction's operands, which have these values, to `to`, from one of
+// its result; an operand whose `to` is empty wants none. Linear layers have none of their weights.
+void AddOperandCotangents(const Instruction& instruction, std::span<const double> result,
+                          std::span<const std::span<const double>> operands,
+                          std::span<const double> cotangent, const StepInputs& inputs,
+                          std::span<const std::span<double>> to);
+
+// The row of a table of so many rows that an index finds, counted from the end where it is
+// negative; -1: none.
+int64_t FoundRow(double index, int64_t rows);
 
 }  // namespace deeppcr::program
 

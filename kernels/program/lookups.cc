@@ -96,16 +96,10 @@ class LookupCheck {
     return static_cast<int64_t>((x ^ (x >> 27)) % static_cast<uint64_t>(all));
   }
 
-  // The row of an index, or -1 where there is none, as lookups count.
-  static int64_t RowOf(const Lookup& lookup, double index) {
-    const auto rows = static_cast<double>(lookup.rows);
-    const double wanted = index < 0 ? index + rows : index;
-    return wanted >= 0 && wanted < rows ? static_cast<int64_t>(wanted) : -1;
-  }
-
   absl::Status Check(const Lookup& lookup, int64_t label, double time,
                      std::span<const double> in_double, std::span<const double> in_float) const {
-    const int64_t row = RowOf(lookup, in_double[0]), rounded = RowOf(lookup, in_float[0]);
+    const int64_t row = FoundRow(in_double[0], lookup.rows);
+    const int64_t rounded = FoundRow(in_float[0], lookup.rows);
     if (row >= 0 && row == rounded) return absl::OkStatus();
     std::string where;
     if ((lookup.depends & kOnCondition) != 0) where = StrCat("class ", label);

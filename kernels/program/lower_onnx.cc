@@ -123,17 +123,37 @@ absl::Status BindInputs(const OnnxGraph& graph, const OnnxInputs& names, Program
   return absl::OkStatus();
 }
 
+// The numbers of a parameter as float32, in which they are served.
+std::shared_ptr<const std::vector<float>> FloatsOf(const Numbers& numbers) {
+  if (numbers.floats != nullptr) return numbers.floats;
+  return std::make_shared<const std::vector<float>>(numbers.doubles->begin(),
+                                                    numbers.doubles->end());
+}
+
+// The value of an initialiser that is none of the program's constants; kNoValue: it is one.
+absl::StatusOr<ValueId> BindValue(const std::string& name, const OnnxTensor& tensor,
+                                  const OnnxInputs& inputs, ProgramBuilder& builder) {
+  const int64_t size = NumElements(tensor.shape);
+  const auto stacked = inputs.stacked.find(name);
+  const bool per_step = stacked != inputs.stacked.end();
+  if (const auto parameter = inputs.parameters.find(name); parameter != inputs.parameters.end()) {
+    return builder.AddParameter(per_step ? stacked->second : FloatsOf(tensor.numbers), size,
+                                per_step, {{parameter->second, size}});
+  }
+  return per_step ? builder.AddStacked(stacked->second, size) : kNoValue;
+}
+
 absl::Status BindInitializers(const OnnxGraph& graph, const OnnxInputs& inputs,
                               ProgramBuilder& builder, Environment& values) {
   for (const auto& [name, tensor] : graph.initializers) {
     Tensor bound = {.shape = tensor.shape, .type = tensor.type};
-    if (const auto stacked = inputs.stacked.find(name); stacked != inputs.stacked.end()) {
-      absl::StatusOr<ValueId> id = builder.AddStacked(stacked->second, NumElements(tensor.shape));
-      if (!id.ok()) return WithContext(id.status(), StrCat("initialiser ", Quoted(name)));
+    absl::StatusOr<ValueId> id = BindValue(name, tensor, inputs, builder);
+    if (!id.ok()) return WithContext(id.status(), StrCat("initialiser ", Quoted(name)));
+    if (*id == kNoValue) {
+      bound.constant = tensor.numbers;
+    } else {
       builder.Name(*id, name);
       bound.id = *id;
-    } else {
-      bound.constant = tensor.numbers;
     }
     values.emplace(name, std::move(bound));
   }

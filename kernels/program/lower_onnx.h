@@ -26,6 +26,9 @@ struct OnnxInputs {
   std::map<std::string, std::shared_ptr<const std::vector<float>>> stacked;
   // The state of the program is [z, c] of a sampler that carries a memory; the graph's input is z.
   bool carries = false;
+  // Initialisers that stay values, by name: Parameter::slices says `tensor`. Those that are stacked
+  // are parameters of each step.
+  std::map<std::string, int32_t> parameters;
 };
 
 // Writes into `builder` what a graph computes for a batch of one, and returns the prediction: the

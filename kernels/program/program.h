@@ -28,6 +28,8 @@ enum Depends : uint8_t {
   kOnCondition = 2,
   kOnTimeAndCondition = 3,
   kOnState = 4,  // with or without others
+  // Beside the others, and only in programs that are differentiated by their parameters.
+  kOnParameters = 8,
 };
 
 // Index of a value.
@@ -65,8 +67,8 @@ struct Instruction {
   Op op = Op::kAdd;
   std::vector<ValueId> operands;
   ValueId result = kNoValue;
-  // kLinear; kLookup, whose table [rows, cols] is `weight`; kProduct, whose matrix and bias are the
-  // operands: x, A, and maybe b.
+  // kLinear; kLookup, whose table [rows, cols] is `weight`, or the second operand where it is a
+  // parameter; kProduct, whose matrix and bias are the operands: x, A, and maybe b.
   LinearLayer linear;
   Axis axis;                         // reductions and operations along an axis
   double epsilon = 0;                // kStandardize, kScaleToUnit
@@ -80,6 +82,20 @@ struct StackedConstant {
   std::shared_ptr<const std::vector<float>> rows;  // [L, size]
 };
 
+// Elements of a tensor of the model, in the order of the numbers of a parameter.
+struct ParameterSlice {
+  int32_t tensor = 0;  // index into a list of the caller's
+  int64_t size = 0;    // elements, for each step where the parameter has some for each
+};
+
+// Weights that stay a value, so that a program can be differentiated by them.
+struct Parameter {
+  ValueId value = kNoValue;
+  std::shared_ptr<const std::vector<float>> numbers;  // [size], or [L, size]
+  bool per_step = false;                              // [L, size]: each step has its own
+  std::vector<ParameterSlice> slices;                 // whole tensors, one if it is per_step
+};
+
 struct Program {
   std::vector<Value> values;
   // In an order in which every operand comes before its use; every value but constants and inputs
@@ -91,6 +107,7 @@ struct Program {
   ValueId condition = kNoValue;  // the condition's vector
   ValueId label = kNoValue;      // the condition's class, one element
   std::vector<StackedConstant> stacked;
+  std::vector<Parameter> parameters;
   ValueId prediction = kNoValue;  // m, what a denoiser says
   ValueId output = kNoValue;      // z', the next state
 

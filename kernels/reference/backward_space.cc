@@ -173,6 +173,7 @@ class ReferenceBackwardSpace final : public BackwardSpace, public BackwardScanSt
         float* to = s.taken.step_noise + (static_cast<int64_t>(j) * num_steps_ + l - 1) * dim;
         for (int64_t i = 0; i < dim; ++i) to[i] = static_cast<float>(factors[i] * g[i]);
       }
+      if (s.taken.state_cotangents != nullptr) Give(g, s.taken.state_cotangents + (l - 1) * dim_);
       if (s.taken.deltas != nullptr)
         Give(s.recurrence->Delta(l, z, g), s.taken.deltas + (l - 1) * dim_);
       const Matrix by_inputs =

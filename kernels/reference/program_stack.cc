@@ -58,11 +58,17 @@ class ProgramStackFamily final : public Family {
 class ProgramStackRecurrence final : public Recurrence {
  public:
   ProgramStackRecurrence(const program::Program& program, int64_t num_steps, std::vector<double> z0,
-                         std::vector<double> by_inputs)
+                         std::vector<double> by_inputs, std::vector<double> encode_slopes)
       : program_(program),
         num_steps_(num_steps),
         initial_(std::move(z0)),
-        by_inputs_(std::move(by_inputs)) {}
+        by_inputs_(std::move(by_inputs)),
+        encode_slopes_(std::move(encode_slopes)) {}
+  std::vector<double> EncodeDelta(const std::vector<double>& g) const override {
+    std::vector<double> delta = g;
+    for (size_t i = 0; i < delta.size(); ++i) delta[i] *= encode_slopes_[i];
+    return delta;
+  }
   std::vector<double> InitialByInputs() const override { return by_inputs_; }
   std::vector<double> Initial() const override { return initial_; }
   std::vector<double> Step(int64_t l, const std::vector<double>& z) const override {
@@ -87,12 +93,15 @@ class ProgramStackRecurrence final : public Recurrence {
   const program::Program& program_;
   const int64_t num_steps_;
   const std::vector<double> initial_, by_inputs_;
+  const std::vector<double> encode_slopes_;  // [D] of the input layer's activation, or empty
 };
 
 std::unique_ptr<Recurrence> ProgramStackFamily::Encode(const SampleInput& input) const {
   const std::vector<double> x(input.inputs, input.inputs + shape.input_dim);
-  return std::make_unique<ProgramStackRecurrence>(program_, shape.num_steps, encode_.Apply(x),
-                                                  DenseJacobian(encode_.spec, x));
+  const bool encodes = encode_.spec.rows > 0;
+  return std::make_unique<ProgramStackRecurrence>(
+      program_, shape.num_steps, encode_.Apply(x), DenseJacobian(encode_.spec, x),
+      encodes ? DenseSlopes(encode_.spec, x) : std::vector<double>());
 }
 
 }  // namespace

@@ -336,6 +336,7 @@ class ReferenceSystem final : public System {
       const BackwardLimits& limits) const override {
     return reference::NewBackwardSpace(*family_, limits);
   }
+  bool gives_state_cotangents() const override { return true; }
   absl::Status AddParameterGradients(std::span<const ParameterSample> samples, int64_t begin,
                                      int64_t end, const ParameterSums& sums) const override {
     return reference::AddParameterGradients(*family_, samples, begin, end, sums);

@@ -59,7 +59,8 @@ struct BackwardItem {
   std::span<float> step_noise;  // [n, m, L, sample_dim]; of systems that draw noise
   // Of dense stacks, where m = 1; see BackwardSample.
   std::span<float> deltas;             // [n, L, D]
-  std::span<float> encode_deltas;      // [n, D], where there is an input layer
+  std::span<float> encode_deltas;      // [n, D], where there is an input layer; of programs too
+  std::span<float> state_cotangents;   // [n, L, D], where m = 1, of any system that gives them
   std::span<BackwardReport> reports;   // [n]
   const CancelToken* token = nullptr;  // may be null
 };

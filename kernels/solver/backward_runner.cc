@@ -146,7 +146,8 @@ class BackwardRunner::Batch {
             .initial = PartOf(item.initial, row, noise),
             .step_noise = PartOf(item.step_noise, row, shape.num_steps * noise),
             .deltas = PartOf(item.deltas, b, shape.num_steps * dim),
-            .encode_delta = PartOf(item.encode_deltas, b, dim)};
+            .encode_delta = PartOf(item.encode_deltas, b, dim),
+            .state_cotangents = PartOf(item.state_cotangents, b, shape.num_steps * dim)};
   }
 
   // A sample's columns may be those of several groups, on several threads.
@@ -159,7 +160,8 @@ class BackwardRunner::Batch {
                         RowsFinite(item.initial, row, columns, noise) &&
                         RowsFinite(item.step_noise, row, columns, shape.num_steps * noise) &&
                         RowsFinite(item.deltas, b, 1, shape.num_steps * dim) &&
-                        RowsFinite(item.encode_deltas, b, 1, dim);
+                        RowsFinite(item.encode_deltas, b, 1, dim) &&
+                        RowsFinite(item.state_cotangents, b, 1, shape.num_steps * dim);
     Termination termination = finite ? Termination::kDirect : Termination::kNonFinite;
     if (item.token != nullptr) {
       const StopReason reason = item.token->stop_reason();
@@ -200,7 +202,8 @@ absl::StatusOr<std::unique_ptr<BackwardRunner>> BackwardRunner::Create(const Sys
                                                                        int max_concurrent_runs) {
   BackwardLimits of_runner = limits;
   of_runner.busy_rows = std::max<int64_t>(32, limits.columns) * pool->num_threads();
-  std::unique_ptr<BackwardRunner> runner(new BackwardRunner(shape, of_runner, pool));
+  std::unique_ptr<BackwardRunner> runner(
+      new BackwardRunner(shape, of_runner, system.gives_state_cotangents(), pool));
   const int num_lanes = Runner::NumLanes(system.grouping(), *pool, max_concurrent_runs);
   for (int i = 0; i < num_lanes; ++i) {
     DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<BackwardSpace> space, system.NewBackwardSpace(limits));
@@ -234,8 +237,11 @@ absl::Status BackwardRunner::Check(const BackwardOptions& options, const Backwar
   const bool parameters = shape_.has_parameter_gradients && m == 1;
   DEEPPCR_RETURN_IF_ERROR(
       check("deltas", item.deltas, parameters ? n * shape_.num_steps * dim : 0));
-  DEEPPCR_RETURN_IF_ERROR(check("encode_deltas", item.encode_deltas,
-                                parameters && shape_.has_input_layer ? n * dim : 0));
+  DEEPPCR_RETURN_IF_ERROR(
+      check("encode_deltas", item.encode_deltas, m == 1 && shape_.has_input_layer ? n * dim : 0));
+  DEEPPCR_RETURN_IF_ERROR(
+      check("state_cotangents", item.state_cotangents,
+            m == 1 && gives_state_cotangents_ ? n * shape_.num_steps * dim : 0));
   if (options.way == BackwardWay::kSequential) return absl::OkStatus();
   if (!limits_.parallel || options.shooting_interval < limits_.min_shooting_interval ||
       options.shooting_interval > shape_.num_steps)

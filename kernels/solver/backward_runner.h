@@ -54,13 +54,18 @@ class BackwardRunner {
   };
   class Batch;
 
-  BackwardRunner(const SystemShape& shape, const BackwardLimits& limits, ThreadPool* pool)
-      : shape_(shape), limits_(limits), pool_(pool) {}
+  BackwardRunner(const SystemShape& shape, const BackwardLimits& limits,
+                 bool gives_state_cotangents, ThreadPool* pool)
+      : shape_(shape),
+        limits_(limits),
+        gives_state_cotangents_(gives_state_cotangents),
+        pool_(pool) {}
 
   absl::Status Check(const BackwardOptions& options, const BackwardItem& item) const;
 
   const SystemShape shape_;
   const BackwardLimits limits_;
+  const bool gives_state_cotangents_;
   ThreadPool* const pool_;
   int64_t memory_bytes_ = 0;
   mutable LanePool<Lane> lanes_;

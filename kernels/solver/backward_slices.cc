@@ -41,6 +41,7 @@ BackwardItem SamplesOf(const BackwardItem& item, int64_t first, int64_t n) {
   part.step_noise = Part(item.step_noise, first, n, all);
   part.deltas = Part(item.deltas, first, n, all);
   part.encode_deltas = Part(item.encode_deltas, first, n, all);
+  part.state_cotangents = Part(item.state_cotangents, first, n, all);
   part.reports = Part(item.reports, first, n, all);
   return part;
 }

@@ -208,6 +208,11 @@ absl::Status CountBytes(const ModelInfo& info, int64_t max_message_bytes,
   return known ? absl::OkStatus() : AddBytes({n, steps + 1, dim}, scratch);
 }
 
+// What the sums take on the way.
+absl::Status CountWorkspace(const ModelInfo& info, int64_t* scratch) {
+  return AddBytes({info.parameter_bytes / int64_t{sizeof(float)}}, scratch);
+}
+
 }  // namespace
 
 absl::StatusOr<GradientInput> DecodeGradient(const v1::GradientRequest& request,
@@ -237,17 +242,24 @@ absl::StatusOr<GradientInput> DecodeParameterGradient(const v1::GradientRequest&
   DEEPPCR_ASSIGN_OR_RETURN(GradientInput input,
                            DecodeGradient(request, info, max_message_bytes, solve));
   if (info.parameters.empty())
-    return Mismatch("model", "an mlp or a resnet for gradients by parameters",
-                    StrCat("one of type ", info.model_type));
+    return absl::UnimplementedError(
+        StrCat("model: no gradients by its parameters: ",
+               info.no_parameters.empty() ? "it has none" : info.no_parameters));
   if (input.columns > 1)
     return Mismatch("cotangents.shape[1]", "1, as gradients by parameters are one sum",
                     input.columns);
   if (input.estimates_error) return Mismatch("estimate_error", "false in StreamGradient", "true");
+  if (solve->system.guided)
+    return Mismatch("generation.guidance_scale", "1 in StreamGradient",
+                    solve->controls.guidance_scale);
+  if (solve->system.known)
+    return Mismatch("generation.known_elements", "none in StreamGradient", "some");
   if (request.gradients().empty()) input.by_inputs = input.by_initial_state = false;
   for (const TensorShape& tensor : info.parameters) {
     DEEPPCR_ASSIGN_OR_RETURN(const int64_t count, CheckedProduct(tensor.extents));
     DEEPPCR_RETURN_IF_ERROR(AddBytes({count}, &solve->scratch_bytes));
   }
+  DEEPPCR_RETURN_IF_ERROR(CountWorkspace(info, &solve->scratch_bytes));
   // The cotangents of all layers, the first included.
   DEEPPCR_RETURN_IF_ERROR(
       AddBytes({solve->num_samples, solve->num_steps + 1, info.state_dim}, &solve->scratch_bytes));

@@ -49,7 +49,8 @@ absl::StatusOr<GradientInput> DecodeGradient(const v1::GradientRequest& request,
                                              SolveInput* solve,
                                              const FieldNames& names = kSourceFields);
 
-// The same for StreamGradient: for a model with parameters, and with their memory counted.
+// The same for StreamGradient, with the memory of the sums counted. Errors also: kUnimplemented for
+// a model without parameters, with the reason.
 absl::StatusOr<GradientInput> DecodeParameterGradient(const v1::GradientRequest& request,
                                                       const ModelInfo& info,
                                                       int64_t max_message_bytes, SolveInput* solve);

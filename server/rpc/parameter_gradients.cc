@@ -18,50 +18,47 @@ size_t MostValues(int64_t max_message_bytes) {
 
 }  // namespace
 
-ParameterGradients::ParameterGradients(const ModelInfo& info, int64_t num_samples)
+ParameterGradients::ParameterGradients(const ModelInfo& info, int64_t num_samples,
+                                       int64_t num_steps)
     : input_dim_(info.input_dim),
       output_dim_(info.output_dim),
       state_dim_(info.state_dim),
-      num_steps_(info.num_layers) {
+      num_steps_(num_steps),
+      form_(info.parameter_form) {
   for (const TensorShape& parameter : info.parameters) {
     size_t size = 1;
     for (const int64_t extent : parameter.extents) size *= static_cast<size_t>(extent);
     tensors_.push_back({parameter.name, parameter.extents, std::vector<float>(size)});
   }
-  deltas_.resize(static_cast<size_t>(num_samples * num_steps_ * state_dim_));
-  if (ValuesOf("input.weight") != nullptr)
-    encode_deltas_.resize(static_cast<size_t>(num_samples * state_dim_));
+  of_steps_.resize(static_cast<size_t>(num_samples * num_steps_ * state_dim_));
+  if (info.has_input_layer) encode_deltas_.resize(static_cast<size_t>(num_samples * state_dim_));
 }
 
 void ParameterGradients::Attach(BackwardItem* item) {
-  item->deltas = deltas_;
+  (form_ == ParameterForm::kLayers ? item->deltas : item->state_cotangents) = of_steps_;
   item->encode_deltas = encode_deltas_;
 }
 
-float* ParameterGradients::ValuesOf(const std::string& name) {
-  for (ParameterTensor& tensor : tensors_)
-    if (tensor.name == name) return tensor.values.data();
-  return nullptr;
-}
-
-absl::Status ParameterGradients::Sum(const LoadedSystem& system, const BackwardItem& item) {
+absl::Status ParameterGradients::Sum(const LoadedSystem& system, const BackwardItem& item,
+                                     const CancelToken* token,
+                                     absl::FunctionRef<void(double)> pause) {
   const std::vector<float> zeros(item.of_outputs.empty() ? static_cast<size_t>(output_dim_) : 0);
   std::vector<ParameterSample> samples;
   for (int64_t i = 0; i < item.samples.num_samples; ++i) {
+    const float* const of_steps = of_steps_.data() + i * num_steps_ * state_dim_;
     samples.push_back(
         {.inputs = item.samples.inputs.data() + i * input_dim_,
+         .label = item.samples.labels.empty() ? 0 : item.samples.labels[static_cast<size_t>(i)],
          .states = item.states.data() + i * (num_steps_ + 1) * state_dim_,
-         .deltas = deltas_.data() + i * num_steps_ * state_dim_,
+         .deltas = form_ == ParameterForm::kLayers ? of_steps : nullptr,
+         .state_cotangents = form_ == ParameterForm::kProgram ? of_steps : nullptr,
          .encode_delta = encode_deltas_.empty() ? nullptr : encode_deltas_.data() + i * state_dim_,
          .decode_delta =
              item.of_outputs.empty() ? zeros.data() : item.of_outputs.data() + i * output_dim_});
   }
-  return system.AddParameterGradients(samples, {.weights = ValuesOf("layers.weight"),
-                                                .biases = ValuesOf("layers.bias"),
-                                                .encode_weight = ValuesOf("input.weight"),
-                                                .encode_bias = ValuesOf("input.bias"),
-                                                .decode_weight = ValuesOf("output.weight"),
-                                                .decode_bias = ValuesOf("output.bias")});
+  std::vector<float*> sums;
+  for (ParameterTensor& tensor : tensors_) sums.push_back(tensor.values.data());
+  return system.AddParameterGradients(samples, sums, token, pause);
 }
 
 ParameterPieces::ParameterPieces(std::vector<ParameterTensor> tensors, int64_t max_message_bytes)

@@ -2,13 +2,14 @@
 #ifndef DEEPPCR_SERVER_RPC_PARAMETER_GRADIENTS_H_
 #define DEEPPCR_SERVER_RPC_PARAMETER_GRADIENTS_H_
 
-// Gradients by the parameters of a dense stack: their sums over samples, and their way to the
-// client in pieces.
+// Gradients by the parameters of a model: their sums over samples, and their way to the client in
+// pieces.
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "kernels/engine.h"
 #include "server/rpc/responder.h"
@@ -25,25 +26,25 @@ struct ParameterTensor {
 // The sums of one request.
 class ParameterGradients {
  public:
-  // Allocates everything. info: of a model with parameters.
-  ParameterGradients(const ModelInfo& info, int64_t num_samples);
+  // Allocates everything but what the sums take on the way. info: of a model with parameters.
+  ParameterGradients(const ModelInfo& info, int64_t num_samples, int64_t num_steps);
 
   // Points the item at memory for what the sums are made of; this object outlives its use.
   void Attach(BackwardItem* item);
 
   // Sums over the samples of the item, which has gone back, in their order: the same bits each
   // time. Errors: those of AddParameterGradients.
-  absl::Status Sum(const LoadedSystem& system, const BackwardItem& item);
+  absl::Status Sum(const LoadedSystem& system, const BackwardItem& item, const CancelToken* token,
+                   absl::FunctionRef<void(double)> pause);
 
   // Hands out the sums; nothing else may follow.
   std::vector<ParameterTensor> Take() && { return std::move(tensors_); }
 
  private:
-  float* ValuesOf(const std::string& name);
-
   const int64_t input_dim_, output_dim_, state_dim_, num_steps_;
+  const ParameterForm form_;
   std::vector<ParameterTensor> tensors_;
-  std::vector<float> deltas_;         // [n, L, D]
+  std::vector<float> of_steps_;       // [n, L, D]: deltas or state_cotangents
   std::vector<float> encode_deltas_;  // [n, D], or empty without an input layer
 };
 

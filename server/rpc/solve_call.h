@@ -48,8 +48,8 @@ void ObserveReports(std::span<const SampleReport> reports, const ServedModel& mo
 //   way_back() -> the WayBack of a request for gradients, or null; only where there are such
 //   requests. These have AllocateBack(info, input, RunItem*, BackwardItem*), after Allocate, and
 //   FillBack(job, seconds), before Reply
-//   SumParameters(system, back_item), after the way back, and Pieces(max_message_bytes) -> the
-//   messages before the reply; only where there are such
+//   SumParameters(system, back_item, token, pause), after the way back, and
+//   Pieces(max_message_bytes) -> the messages before the reply; only where there are such
 // `this` may be gone after Start, Done, and whatever answers.
 template <typename M>
 class SolveCall final : public Call,
@@ -90,13 +90,13 @@ class SolveCall final : public Call,
     return absl::OkStatus();
   }
 
-  absl::Status FinishBack(GoBackFunction go_back) override {
+  absl::Status FinishBack(GoBackFunction go_back, absl::FunctionRef<void(double)> pause) override {
     if constexpr (kGoesBack) {
       DEEPPCR_RETURN_IF_ERROR(
           method_.way_back()->EstimateErrors(go_back, options, run_item, back_item));
       method_.way_back()->TakeInputs();
     }
-    if constexpr (kSendsPieces) return method_.SumParameters(*system, back_item);
+    if constexpr (kSendsPieces) return method_.SumParameters(*system, back_item, token, pause);
     return absl::OkStatus();
   }
 
@@ -236,7 +236,8 @@ class SolveCall final : public Call,
     checked_ = request_bytes_ + (completes ? input_.scratch_bytes : 0) <= kInlineCheckBytes;
     if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckValues());
     const LoadedModel& loaded = *model->model;
-    system = goes_back_ ? loaded.FindForGradients(input_.options, input_.system, input_.num_samples)
+    system = goes_back_ ? loaded.FindForGradients(input_.options, input_.system, input_.num_samples,
+                                                  /*by_parameters=*/kSendsPieces)
                         : loaded.FindFor(input_.options, input_.system, input_.num_samples);
     return system != nullptr ? Submit() : AwaitSystem();
   }
@@ -303,6 +304,10 @@ class SolveCall final : public Call,
       if (goes_back_) {
         DEEPPCR_ASSIGN_OR_RETURN(back,
                                  method_.way_back()->Resolve(*system, input_.num_steps, samples));
+        if (kSendsPieces && !system->has_parameter_gradients())
+          return absl::UnimplementedError(
+              StrCat("the backend that runs this model on ", system->plan().device,
+                     " has no gradients by its parameters; start the server with --backend=cpu"));
       }
     }
     run_inline = !goes_back_ && IsShort(system->plan(), options, samples, Bytes());

@@ -169,11 +169,12 @@ struct StreamGradientMethod : GradientMethod {
   void AllocateBack(const ModelInfo& info, const SolveInput& input, RunItem* run,
                     BackwardItem* item) {
     GradientMethod::AllocateBack(info, input, run, item);
-    parameters = std::make_unique<ParameterGradients>(info, input.num_samples);
+    parameters = std::make_unique<ParameterGradients>(info, input.num_samples, input.num_steps);
     parameters->Attach(item);
   }
-  absl::Status SumParameters(const LoadedSystem& system, const BackwardItem& item) {
-    return parameters->Sum(system, item);
+  absl::Status SumParameters(const LoadedSystem& system, const BackwardItem& item,
+                             const CancelToken* token, absl::FunctionRef<void(double)> pause) {
+    return parameters->Sum(system, item, token, pause);
   }
   std::unique_ptr<MessageSource> Pieces(int64_t max_message_bytes) {
     return std::make_unique<ParameterPieces>(std::move(*parameters).Take(), max_message_bytes);

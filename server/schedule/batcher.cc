@@ -315,6 +315,11 @@ void Batcher::GoBack(Worker* worker, Work* work) {
     pause(0);
     return go_back(items);
   };
+  const auto pause_after = [&](double seconds) {
+    work->back_seconds += seconds;
+    owed += seconds;
+    pause(0);
+  };
   std::vector<absl::Status>& statuses = work->statuses;
   for (size_t i = 0; i < statuses.size(); ++i) {
     Job* job = work->batch.jobs[i];
@@ -327,7 +332,8 @@ void Batcher::GoBack(Worker* worker, Work* work) {
   const absl::Status status = go_back(work->back_items);
   for (size_t i = 0; i < statuses.size(); ++i) {
     if (!statuses[i].ok()) continue;
-    statuses[i] = status.ok() ? work->batch.jobs[i]->FinishBack(go_back_again) : status;
+    statuses[i] =
+        status.ok() ? work->batch.jobs[i]->FinishBack(go_back_again, pause_after) : status;
   }
 }
 

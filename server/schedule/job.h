@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "kernels/engine.h"
 #include "server/schedule/served_model.h"
@@ -42,9 +43,11 @@ class Job {
   // Completes back_item, on a worker, once run_item is computed. An error goes to Done.
   virtual absl::Status PrepareBack() { return absl::OkStatus(); }
   // Does, on a worker, what is left once back_item has gone back; what it takes back itself, it
-  // takes by `go_back`. An error goes to Done.
-  virtual absl::Status FinishBack(GoBackFunction go_back) {
-    (void)go_back;
+  // takes by `go_back`, and long work of another kind it interrupts by `pause`, with the seconds
+  // since it began or paused. An error goes to Done.
+  virtual absl::Status FinishBack(GoBackFunction go_back,
+                                  absl::FunctionRef<void(double seconds)> pause) {
+    (void)go_back, (void)pause;
     return absl::OkStatus();
   }
   // status: OK if computed, see the reports; kCancelled, kDeadlineExceeded if dropped from the

@@ -96,7 +96,8 @@ absl::StatusOr<Group> NetworkGroup(const Flags& flags, const std::string& name,
   DEEPPCR_RETURN_IF_ERROR(
       CheckClose(name + ", Jacobian", subject->jacobian(), reference->jacobian()));
   DEEPPCR_RETURN_IF_ERROR(subject->BackToParameters());
-  DEEPPCR_RETURN_IF_ERROR(WriteRow(flags, name + "-weights", subject->weights()));
+  DEEPPCR_RETURN_IF_ERROR(
+      WriteRow(flags, name + "-weights", subject->gradient_by("layers.weight")));
   return Group{
       .model = name,
       .num_layers = subject->info().num_layers,

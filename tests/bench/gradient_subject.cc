@@ -24,13 +24,11 @@ GradientSubject::GradientSubject(std::shared_ptr<const LoadedModel> model)
   jacobian_.resize(dim * dim);
   deltas_.resize(steps * dim);
   encode_delta_.resize(dim);
-  if (info().generates()) return;
-  weights_.resize(steps * dim * dim);
-  biases_.resize(steps * dim);
-  encode_weight_.resize(dim * info().input_dim);
-  encode_bias_.resize(dim);
-  decode_weight_.resize(outputs * dim);
-  decode_bias_.resize(outputs);
+  for (const TensorShape& parameter : info().parameters) {
+    int64_t size = 1;
+    for (const int64_t extent : parameter.extents) size *= extent;
+    by_parameters_.emplace_back(size);
+  }
 }
 
 absl::StatusOr<std::unique_ptr<GradientSubject>> GradientSubject::Load(
@@ -75,25 +73,31 @@ absl::Status GradientSubject::Back(BackwardWay way) {
 }
 
 absl::Status GradientSubject::BackToParameters() {
-  DEEPPCR_RETURN_IF_ERROR(GoBack(BackwardWay::kSequential, {.of_outputs = of_outputs_,
-                                                            .inputs = gradient_,
-                                                            .deltas = deltas_,
-                                                            .encode_deltas = encode_delta_}));
-  for (std::vector<float>* sums :
-       {&weights_, &biases_, &encode_weight_, &encode_bias_, &decode_weight_, &decode_bias_})
-    std::ranges::fill(*sums, 0.0F);
+  BackwardItem item = {.of_outputs = of_outputs_};
+  (info().generates() ? item.initial : item.inputs) = gradient_;
+  const bool layers = info().parameter_form == ParameterForm::kLayers;
+  (layers ? item.deltas : item.state_cotangents) = deltas_;
+  if (info().has_input_layer) item.encode_deltas = encode_delta_;
+  DEEPPCR_RETURN_IF_ERROR(GoBack(BackwardWay::kSequential, item));
+  std::vector<float*> sums;
+  for (std::vector<float>& tensor : by_parameters_) {
+    std::ranges::fill(tensor, 0.0F);
+    sums.push_back(tensor.data());
+  }
   // The output layer has no activation.
   const ParameterSample sample = {.inputs = input_.data(),
                                   .states = states_.data(),
-                                  .deltas = deltas_.data(),
+                                  .deltas = layers ? deltas_.data() : nullptr,
+                                  .state_cotangents = layers ? nullptr : deltas_.data(),
                                   .encode_delta = encode_delta_.data(),
                                   .decode_delta = of_outputs_.data()};
-  return system_->AddParameterGradients({&sample, 1}, {.weights = weights_.data(),
-                                                       .biases = biases_.data(),
-                                                       .encode_weight = encode_weight_.data(),
-                                                       .encode_bias = encode_bias_.data(),
-                                                       .decode_weight = decode_weight_.data(),
-                                                       .decode_bias = decode_bias_.data()});
+  return system_->AddParameterGradients({&sample, 1}, sums, nullptr, [](double) {});
+}
+
+std::span<const float> GradientSubject::gradient_by(std::string_view parameter) const {
+  for (size_t i = 0; i < by_parameters_.size(); ++i)
+    if (info().parameters[i].name == parameter) return by_parameters_[i];
+  return {};
 }
 
 absl::Status GradientSubject::Jacobian() {

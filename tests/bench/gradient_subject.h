@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,7 +30,7 @@ class GradientSubject {
   absl::Status Forward(bool keeps_states);
   // By the inputs; of a diffusion model by the initial noise. From the states that were kept.
   absl::Status Back(BackwardWay way);
-  // The same and by all weights and biases; of dense stacks.
+  // The same and by all parameters.
   absl::Status BackToParameters();
   // All derivatives of the final state by the first: D cotangents at once.
   absl::Status Jacobian();
@@ -40,7 +41,8 @@ class GradientSubject {
   std::span<const float> of_outputs() const { return of_outputs_; }
   std::span<const float> gradient() const { return gradient_; }  // of Back
   std::span<const float> jacobian() const { return jacobian_; }  // [D, D]: row i of element i
-  std::span<const float> weights() const { return weights_; }    // of BackToParameters
+  // Of BackToParameters, by the parameter of this name; empty if there is none.
+  std::span<const float> gradient_by(std::string_view parameter) const;
   std::span<const float> input() const { return input_; }
 
  private:
@@ -56,8 +58,7 @@ class GradientSubject {
   SampleReport forward_report_;
   std::vector<float> input_, outputs_, states_, of_outputs_, of_final_;
   std::vector<float> gradient_, jacobian_, deltas_, encode_delta_;
-  // Gradients of parameters.
-  std::vector<float> weights_, biases_, encode_weight_, encode_bias_, decode_weight_, decode_bias_;
+  std::vector<std::vector<float>> by_parameters_;
 };
 
 }  // namespace deeppcr::bench

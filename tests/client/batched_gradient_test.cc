@@ -171,7 +171,7 @@ TEST_F(BatchedGradientTest, PiecesThatDoNotFitAreRefused) {
       [](Pieces* p) { (*p)[0].mutable_data()->pop_back(); },
       [](Pieces* p) { (*p)[0].mutable_data()->append(16, 'a'); },
       [](Pieces* p) { (*p)[1].set_offset(-4); },
-      [](Pieces* p) { (*p)[2].set_name("../x"); },
+      [](Pieces* p) { (*p)[2].set_name("a\"x"); },
       [](Pieces* p) { (*p)[2].set_name(""); }};
   for (const auto& fault : faults) {
     service_.on_pieces = fault;

@@ -2,7 +2,6 @@
 // StreamGradient: gradients by parameters, in pieces, from the real server.
 #include <atomic>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -10,7 +9,7 @@
 #include <vector>
 
 #include "kernels/engine.h"
-#include "tests/integration/gradient_fixture.h"
+#include "tests/integration/streamed_gradient.h"
 
 namespace deeppcr {
 namespace {
@@ -18,76 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-
-struct NamedTensor {
-  std::string name;
-  std::vector<int64_t> shape;
-  std::string data;
-};
-
-// What a stream says, with its pieces put together.
-struct Streamed {
-  grpc::Status status;
-  std::vector<NamedTensor> tensors;
-  v1::GradientResponse result;
-  int64_t pieces = 0, largest = 0;
-
-  const NamedTensor& Of(const std::string& name) const {
-    for (const NamedTensor& tensor : tensors)
-      if (tensor.name == name) return tensor;
-    ADD_FAILURE() << "no tensor " << name;
-    return tensors.front();
-  }
-  std::string Bytes() const {
-    std::string all;
-    for (const NamedTensor& tensor : tensors) all += tensor.data;
-    return all;
-  }
-};
-
-std::vector<float> FloatsOf(const std::string& bytes) {
-  std::vector<float> values(bytes.size() / sizeof(float));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
-  return values;
-}
-
-Streamed Stream(v1::DeepPcr::Stub& stub, const v1::GradientRequest& request) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-  const auto reader = stub.StreamGradient(&context, request);
-  Streamed streamed;
-  bool ended = false;
-  for (v1::StreamGradientResponse event; reader->Read(&event);) {
-    EXPECT_FALSE(ended) << "the result is the last message";
-    if (event.has_result()) {
-      ended = true;
-      streamed.result = event.result();
-      continue;
-    }
-    const v1::ParameterPiece& piece = event.piece();
-    const std::vector<int64_t> shape(piece.shape().begin(), piece.shape().end());
-    int64_t total = 1;
-    for (const int64_t extent : shape) total *= extent;
-    EXPECT_EQ(piece.total(), total);
-    if (piece.offset() == 0) streamed.tensors.push_back({piece.name(), shape, ""});
-    NamedTensor& tensor = streamed.tensors.back();
-    EXPECT_EQ(piece.name(), tensor.name);
-    EXPECT_EQ(shape, tensor.shape);
-    EXPECT_EQ(piece.offset() * int64_t{sizeof(float)}, std::ssize(tensor.data));
-    tensor.data += piece.data();
-    EXPECT_LE(std::ssize(tensor.data), total * int64_t{sizeof(float)});
-    ++streamed.pieces;
-    streamed.largest = std::max(streamed.largest, std::ssize(piece.data()));
-  }
-  streamed.status = reader->Finish();
-  EXPECT_EQ(ended, streamed.status.ok());
-  for (const NamedTensor& tensor : streamed.tensors) {
-    int64_t bytes = sizeof(float);
-    for (const int64_t extent : tensor.shape) bytes *= extent;
-    EXPECT_EQ(std::ssize(tensor.data), ended ? bytes : std::ssize(tensor.data));
-  }
-  return streamed;
-}
 
 // A connection that takes in no more than 64 KiB before they are read.
 std::unique_ptr<v1::DeepPcr::Stub> ConnectNarrowly(const std::string& address) {
@@ -121,9 +50,9 @@ class GradientStreamTest : public ServiceTest {
     repository_ = std::make_unique<testing::TemporaryDirectory>();
     testing::WriteRandomModel(repository_->File("net/1"), {});
     testing::WriteRandomModel(repository_->File("wide/1"), {.layers = 64, .width = kWide});
-    for (const std::string name : {"digits-resnet", "digits-ddpm"})
-      std::filesystem::copy(kModels + name, repository_->File(name),
-                            std::filesystem::copy_options::recursive);
+    std::filesystem::copy(kModels + std::string("digits-resnet"),
+                          repository_->File("digits-resnet"),
+                          std::filesystem::copy_options::recursive);
     server_ = testing::ServerProcess::Start(repository_->path(), {"--gradients"});
   }
 
@@ -189,14 +118,10 @@ TEST_F(GradientStreamTest, HasTheBitsOfTheEngine) {
     std::vector<float> weights(steps * kLatent * kLatent), biases(steps * kLatent),
         in_weight(kLatent * kPixels), in_bias(kLatent), out_weight(kClasses * kLatent),
         out_bias(kClasses);
-    ASSERT_TRUE(system
-                    ->AddParameterGradients(samples, {.weights = weights.data(),
-                                                      .biases = biases.data(),
-                                                      .encode_weight = in_weight.data(),
-                                                      .encode_bias = in_bias.data(),
-                                                      .decode_weight = out_weight.data(),
-                                                      .decode_bias = out_bias.data()})
-                    .ok());
+    // In the order of the parameters.
+    const std::vector<float*> sums = {in_weight.data(), in_bias.data(),    weights.data(),
+                                      biases.data(),    out_weight.data(), out_bias.data()};
+    ASSERT_TRUE(system->AddParameterGradients(samples, sums, nullptr, [](double) {}).ok());
     EXPECT_EQ(FloatsOf(streamed.Of("layers.weight").data), weights);
     EXPECT_EQ(FloatsOf(streamed.Of("layers.bias").data), biases);
     EXPECT_EQ(FloatsOf(streamed.Of("input.weight").data), in_weight);
@@ -303,12 +228,7 @@ TEST_F(GradientStreamTest, FinalStatesAloneSayNothingOfTheOutputLayer) {
   EXPECT_GT(largest, 0);
 }
 
-TEST_F(GradientStreamTest, RefusesWhatHasNoParameterGradients) {
-  v1::GradientRequest of_ddpm = OfDdpm(Normals(kSamples * kLatent, 3));
-  SetTensor({kSamples, kPixels}, Normals(kSamples * kPixels, 8), of_ddpm.mutable_cotangents());
-  ExpectRefused(of_ddpm, grpc::StatusCode::INVALID_ARGUMENT,
-                "model: expected an mlp or a resnet for gradients by parameters, got one of type "
-                "diffusion");
+TEST_F(GradientStreamTest, RefusesWhatIsNoRequestForParameters) {
   v1::GradientRequest request = WithCotangents();
   request.set_estimate_error(true);
   ExpectRefused(request, grpc::StatusCode::INVALID_ARGUMENT,
@@ -323,15 +243,6 @@ TEST_F(GradientStreamTest, RefusesWhatHasNoParameterGradients) {
   ExpectRefused(request, grpc::StatusCode::INVALID_ARGUMENT, "cotangents");
   request.Clear();
   ExpectRefused(request, grpc::StatusCode::INVALID_ARGUMENT, "model");
-
-  v1::GetModelRequest named;
-  for (const auto& [name, has] : {std::pair{"digits-resnet", true}, {"digits-ddpm", false}}) {
-    named.set_model(name);
-    v1::GetModelResponse model;
-    grpc::ClientContext context;
-    ASSERT_TRUE(stub_->GetModel(&context, named, &model).ok());
-    EXPECT_EQ(model.parameter_gradients(), has) << name;
-  }
 }
 
 TEST_F(GradientStreamTest, RefusesMemoryAboveTheBudget) {

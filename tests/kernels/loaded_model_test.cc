@@ -205,7 +205,12 @@ TEST_F(LoadedModelTest, GradientsComeFromTheBackendThatHasThem) {
   ASSERT_EQ(both->Find(0, 1, "faulty")->backward_limits(), nullptr);
   EXPECT_EQ(both->FindFor(named, 0, 1), both->Find(0, 1, "faulty"));
   for (const SolveOptions& options : {open, named})
-    EXPECT_EQ(both->FindForGradients(options, 0, 1), both->Find(0, 1, "cpu"));
+    for (const bool by_parameters : {false, true})
+      EXPECT_EQ(both->FindForGradients(options, 0, 1, by_parameters), both->Find(0, 1, "cpu"));
+  EXPECT_TRUE(both->Find(0, 1, "cpu")->has_parameter_gradients());
+  EXPECT_FALSE(both->Find(0, 1, "faulty")->has_parameter_gradients());
+  EXPECT_TRUE(absl::IsUnimplemented(
+      both->Find(0, 1, "faulty")->AddParameterGradients({}, {}, nullptr, [](double) {})));
   EXPECT_EQ(both->FindForGradients(named, 999, 1), nullptr);
 
   options_.gradients = false;

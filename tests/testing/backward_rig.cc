@@ -35,6 +35,8 @@ class Journey {
     made_.initial.resize(n * m_ * shape.sample_dim());
     if (shape.draws_noise) made_.step_noise.resize(n * m_ * shape.num_steps * shape.sample_dim());
     if (request.deltas) made_.deltas.resize(n * shape.num_steps * shape.state_dim);
+    if (request.state_cotangents)
+      made_.state_cotangents.resize(n * shape.num_steps * shape.state_dim);
     for (int64_t b = 0; b < n; ++b) inputs_.push_back(InputOf(request.samples, b, nullptr));
   }
 
@@ -50,7 +52,9 @@ class Journey {
                      .inputs = part(made_.inputs, shape_.input_dim),
                      .initial = part(made_.initial, shape_.sample_dim()),
                      .step_noise = part(made_.step_noise, shape_.num_steps * shape_.sample_dim()),
-                     .deltas = part(made_.deltas, shape_.num_steps * shape_.state_dim)});
+                     .deltas = part(made_.deltas, shape_.num_steps * shape_.state_dim),
+                     .state_cotangents =
+                         part(made_.state_cotangents, shape_.num_steps * shape_.state_dim)});
   }
   Gradients& made() { return made_; }
 
@@ -66,7 +70,8 @@ class Journey {
 
 bool Gradients::SameBits(const Gradients& other) const {
   return Same(inputs, other.inputs) && Same(initial, other.initial) &&
-         Same(step_noise, other.step_noise) && Same(deltas, other.deltas);
+         Same(step_noise, other.step_noise) && Same(deltas, other.deltas) &&
+         Same(state_cotangents, other.state_cotangents);
 }
 
 BackwardRig::BackwardRig(std::unique_ptr<Backend> backend, const SystemSpec& spec)

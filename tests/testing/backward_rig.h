@@ -13,10 +13,11 @@ namespace deeppcr::testing {
 
 // Results of n samples with m cotangents each.
 struct Gradients {
-  std::vector<float> inputs;      // [n, m, input_dim]
-  std::vector<float> initial;     // [n, m, D]
-  std::vector<float> step_noise;  // [n, m, L, D], of systems that draw noise
-  std::vector<float> deltas;      // [n, L, D], if they were asked for
+  std::vector<float> inputs;            // [n, m, input_dim]
+  std::vector<float> initial;           // [n, m, D]
+  std::vector<float> step_noise;        // [n, m, L, D], of systems that draw noise
+  std::vector<float> deltas;            // [n, L, D], if they were asked for
+  std::vector<float> state_cotangents;  // the same
   PassCount count;
 
   // True if all results are equal bit for bit.
@@ -29,7 +30,7 @@ struct BackwardRequest {
   std::vector<float> states;  // [n, L + 1, D]
   int64_t columns = 1;
   std::vector<float> of_outputs;  // [n, m, output_dim]
-  bool deltas = false;
+  bool deltas = false, state_cotangents = false;
 };
 
 // A system on a backend, packed for the backward pass. A failed setup aborts the test program.

@@ -218,10 +218,12 @@ class FakeModel : public LoadedModel {
                         std::span<BackwardItem> items) const override {
       return model_.GoBack(options, items);
     }
-    absl::Status AddParameterGradients(std::span<const ParameterSample>,
-                                       const ParameterSums&) const override {
+    absl::Status AddParameterGradients(std::span<const ParameterSample>, std::span<float* const>,
+                                       const CancelToken*,
+                                       absl::FunctionRef<void(double)>) const override {
       return absl::UnimplementedError("a fake has no backward pass");
     }
+    bool has_parameter_gradients() const override { return false; }
     absl::StatusOr<std::vector<ComparisonRow>> Compare(
         const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
         int repetitions, const CancelToken* token) const override {

@@ -208,6 +208,7 @@ void ProgramBackward::Back(const RetreatPass& pass, const Rows& rows, int64_t st
   CotangentRows& of_mixed = homes[static_cast<size_t>(Home::kMixed)];
   const bool condition =
       pass.results && TakesVector(model_) && pass.samples[rows.first_sample].inputs != nullptr;
+  if (pass.results) GiveStateCotangents(pass, rows, step, g);
   if (condition) {
     const int64_t row_floats = model_.program.condition.row_floats;
     of_condition = {condition_sums_.data() +
@@ -236,6 +237,14 @@ void ProgramBackward::GiveStepNoise(const RetreatPass& pass, const Rows& rows, i
       const float* from = state_.Cotangent(model_.state_tape.noise, b * rows.columns + j);
       for (int64_t i = 0; i < dim; ++i) to[i] = sigma * from[i];
     }
+  }
+}
+
+void ProgramBackward::GiveStateCotangents(const RetreatPass& pass, const Rows& rows, int64_t step,
+                                          const float* g) const {
+  for (int32_t b = 0; b < rows.num_samples; ++b) {
+    float* const to = pass.samples[rows.first_sample + b].state_cotangents;
+    if (to != nullptr) std::copy_n(g + b * rows.columns * width_, dim_, to + step * dim_);
   }
 }
 
@@ -282,14 +291,11 @@ void ProgramBackward::Finish(int32_t sample, const BackwardSample& taken, const 
       for (int64_t i = 0; i < dim; ++i)
         taken.initial[j * dim + i] = model_.initial_scale * g[j * width_ + i];
   }
+  if (!model_.shape.draws_noise) return FinishInputs(encode_, model_.shape, width_, taken, g);
   if (taken.inputs == nullptr) return;
-  if (model_.shape.draws_noise) {
-    if (TakesVector(model_)) return FinishCondition(sample, taken);
-    // The program does not read the condition that the model takes.
-    std::fill_n(taken.inputs, taken.columns * model_.shape.input_dim, 0.0F);
-    return;
-  }
-  FinishInputs(encode_, model_.shape, width_, taken, g);
+  if (TakesVector(model_)) return FinishCondition(sample, taken);
+  // The program does not read the condition that the model takes.
+  std::fill_n(taken.inputs, taken.columns * model_.shape.input_dim, 0.0F);
 }
 
 }  // namespace deeppcr::cpu

@@ -45,6 +45,8 @@ class ProgramBackward final : public BackwardRecurrence {
   void RunForwards(const RetreatPass& pass, const Rows& rows, int64_t begin, int64_t end);
   void Back(const RetreatPass& pass, const Rows& rows, int64_t step, int64_t row, float* g);
   void GiveStepNoise(const RetreatPass& pass, const Rows& rows, int64_t step);
+  void GiveStateCotangents(const RetreatPass& pass, const Rows& rows, int64_t step,
+                           const float* g) const;
   void BackMixed(const Rows& rows, int64_t row, const CotangentRows& of_condition);
   void FinishCondition(int32_t sample, const BackwardSample& taken);
 

@@ -41,6 +41,29 @@ void StackBackward::Begin(int32_t, const BackwardSample& taken, float* g) {
 }
 
 int64_t StackBackward::Retreat(const RetreatPass& pass) {
+  const std::span<const BackwardSample> samples(pass.samples + pass.first_sample,
+                                                static_cast<size_t>(pass.num_samples));
+  const bool wanted = std::ranges::any_of(
+      samples, [](const BackwardSample& sample) { return sample.state_cotangents != nullptr; });
+  if (!pass.results || !wanted) return RetreatThrough(pass);
+  // Step by step, as the kernel keeps no cotangents.
+  const int64_t dim = stack_.shape.state_dim;
+  int64_t stages = 0;
+  for (int64_t l = pass.end; l > pass.begin; --l) {
+    for (int32_t b = 0; b < pass.num_samples; ++b) {
+      if (samples[b].state_cotangents == nullptr) continue;
+      std::copy_n(pass.g + b * pass.columns * stack_.width, dim,
+                  samples[b].state_cotangents + (l - 1) * dim);
+    }
+    RetreatPass step = pass;
+    step.begin = l - 1;
+    step.end = l;
+    stages += RetreatThrough(step);
+  }
+  return stages;
+}
+
+int64_t StackBackward::RetreatThrough(const RetreatPass& pass) {
   for (int32_t b = 0; b < pass.num_samples; ++b) {
     const BackwardSample& sample = pass.samples[pass.first_sample + b];
     states_[b] = sample.states;

@@ -23,6 +23,8 @@ class StackBackward final : public BackwardRecurrence {
   void Finish(int32_t sample, const BackwardSample& taken, const float* g) override;
 
  private:
+  int64_t RetreatThrough(const RetreatPass& pass);
+
   const PackedStack& stack_;
   const LayersView layers_;
   OuterBackward encode_, decode_;

@@ -109,8 +109,8 @@ absl::StatusOr<Tensor> MatrixOf(Lowering& lowering, const Labelled& weights,
   return InOrder(lowering, weights, layer.transposed ? weights.axes : rows + summed);
 }
 
-// x times a constant, or a matrix that is made anew for each step: for each row of x over `summed`,
-// a linear layer.
+// x times a constant, a parameter, or a matrix that is made anew for each step: for each row of x
+// over `summed`, a linear layer.
 absl::StatusOr<Tensor> ByLinear(Lowering& lowering, const Labelled& x, const Labelled& weights,
                                 const std::string& out, const Extents& extents,
                                 std::shared_ptr<const std::vector<float>> bias) {
@@ -175,10 +175,12 @@ absl::StatusOr<Tensor> Contract(Lowering& lowering, const Labelled& a, const Lab
   const bool batched = std::any_of(left.axes.begin(), left.axes.end(), [&](char letter) {
     return Has(out, letter) && Has(right.axes, letter);
   });
-  // The matrix is the right one: known, or made anew for each step.
+  // The matrix is the right one: known, of parameters, or made anew for each step.
   const auto is_matrix = [&](const Tensor& tensor, const Tensor& other) {
-    return tensor.is_constant() ||
-           (lowering.OnTimeAlone(tensor) && !other.is_constant() && !lowering.OnTimeAlone(other));
+    if (tensor.is_constant() || other.is_constant()) return tensor.is_constant();
+    if (lowering.OnParametersAlone(tensor)) return true;
+    return lowering.OnTimeAlone(tensor) && !lowering.OnTimeAlone(other) &&
+           !lowering.OnParametersAlone(other);
   };
   if (is_matrix(left.tensor, right.tensor) && !right.tensor.is_constant()) std::swap(left, right);
   if (lowering.OnState(left.tensor) && lowering.OnState(right.tensor) && !summed.empty()) {

@@ -31,7 +31,7 @@ absl::StatusOr<int64_t> PlaceOf(const Tensor& indices, int64_t i, int64_t extent
 // Rows of a table, for each element of the indices.
 absl::StatusOr<Tensor> LookUp(Call& call, const Tensor& table, const Tensor& indices, Shape shape) {
   Lowering& lowering = call.lowering;
-  if (!table.is_constant()) {
+  if (!table.is_constant() && !lowering.OnParametersAlone(table)) {
     return InvalidArgument(
         "indices and data both depend on the graph's inputs; places that depend on data are taken "
         "in constant tables only");
@@ -42,7 +42,9 @@ absl::StatusOr<Tensor> LookUp(Call& call, const Tensor& table, const Tensor& ind
   LinearLayer rows = {.rows = table.shape[0],
                       .cols = NumElements(std::span(table.shape).subspan(1))};
   if (rows.rows < 1 || rows.cols < 1) return InvalidArgument("a table without elements");
-  DEEPPCR_ASSIGN_OR_RETURN(rows.weight, ToWeights(table));
+  if (table.is_constant()) {
+    DEEPPCR_ASSIGN_OR_RETURN(rows.weight, ToWeights(table));
+  }
   std::vector<Tensor> found;
   std::vector<Element> elements;
   const int64_t count = NumElements(indices.shape);
@@ -50,7 +52,10 @@ absl::StatusOr<Tensor> LookUp(Call& call, const Tensor& table, const Tensor& ind
   for (int64_t i = 0; i < count; ++i) {
     const Shape strides(1, 1);
     DEEPPCR_ASSIGN_OR_RETURN(const Tensor index, lowering.Strided(indices, Shape{1}, strides, i));
-    DEEPPCR_ASSIGN_OR_RETURN(Tensor row, lowering.Lookup(index, rows, Shape{rows.cols}));
+    absl::StatusOr<Tensor> looked_up = table.is_constant()
+                                           ? lowering.Lookup(index, rows, Shape{rows.cols})
+                                           : lowering.Lookup(index, table, rows, Shape{rows.cols});
+    DEEPPCR_ASSIGN_OR_RETURN(Tensor row, std::move(looked_up));
     row.type = table.type;
     found.push_back(std::move(row));
     for (int64_t k = 0; k < rows.cols; ++k) elements.push_back({static_cast<int32_t>(i), k});

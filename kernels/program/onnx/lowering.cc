@@ -207,6 +207,12 @@ absl::StatusOr<Tensor> Lowering::Lookup(const Tensor& index, const LinearLayer& 
                 OnnxType::kFloat);
 }
 
+absl::StatusOr<Tensor> Lowering::Lookup(const Tensor& index, const Tensor& table,
+                                        const LinearLayer& sizes, Shape shape) {
+  return Finish({.op = Op::kLookup, .linear = sizes}, {{index, table}}, std::move(shape),
+                OnnxType::kFloat);
+}
+
 absl::StatusOr<Tensor> Lowering::Reshaped(const Tensor& operand, Shape shape) {
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t size, CheckedSize(shape));
   if (size != NumElements(operand.shape)) {
@@ -343,7 +349,8 @@ absl::StatusOr<ValueId> Lowering::Write(Instruction instruction, std::span<const
     case OpKind::kProduct:
       return builder_.AddProduct(ids[0], ids[1], kNoValue, instruction.linear);
     case OpKind::kLookup:
-      return builder_.AddLookup(ids[0], instruction.linear);
+      return ids.size() == 1 ? builder_.AddLookup(ids[0], instruction.linear)
+                             : builder_.AddLookup(ids[0], ids[1], instruction.linear);
     case OpKind::kArrange:
       return builder_.AddArrange(ids, std::move(instruction.elements));
     case OpKind::kReverseStep:

@@ -69,11 +69,14 @@ class Lowering {
                                    double epsilon = 0);
   // The operand's elements as rows of layer.cols.
   absl::StatusOr<Tensor> Linear(const Tensor& operand, const LinearLayer& layer, Shape shape);
-  // The same by a matrix that is a value: OnTimeAlone.
+  // The same by a matrix that is a value: OnTimeAlone or OnParametersAlone.
   absl::StatusOr<Tensor> Product(const Tensor& operand, const Tensor& matrix,
                                  const LinearLayer& sizes, Shape shape);
   // A row of the table for the operand's one element.
   absl::StatusOr<Tensor> Lookup(const Tensor& index, const LinearLayer& table, Shape shape);
+  // The same of a table that is a value: OnParametersAlone.
+  absl::StatusOr<Tensor> Lookup(const Tensor& index, const Tensor& table, const LinearLayer& sizes,
+                                Shape shape);
 
   // The same elements. Errors: kInvalidArgument where the shape has another number.
   absl::StatusOr<Tensor> Reshaped(const Tensor& operand, Shape shape);
@@ -92,7 +95,11 @@ class Lowering {
   }
   // Whether a tensor is made anew for each step, and for nothing else.
   bool OnTimeAlone(const Tensor& tensor) const {
-    return !tensor.is_constant() && builder_.at(tensor.id).depends == kOnTime;
+    return !tensor.is_constant() && (builder_.at(tensor.id).depends & ~kOnParameters) == kOnTime;
+  }
+  // Whether a tensor is a constant but for parameters that stay values.
+  bool OnParametersAlone(const Tensor& tensor) const {
+    return !tensor.is_constant() && builder_.at(tensor.id).depends == kOnParameters;
   }
   // Takes from what may be rearranged or computed ahead. Errors: kResourceExhausted.
   absl::Status Spend(int64_t elements);

@@ -163,6 +163,7 @@ TEST_P(BackwardRunnerTest, WrongSizesAreRefused) {
   EXPECT_TRUE(refused([](BackwardItem& item) { item.states = item.states.subspan(1); }));
   EXPECT_TRUE(refused([](BackwardItem& item) { item.step_noise = item.initial; }));
   EXPECT_TRUE(refused([](BackwardItem& item) { item.deltas = item.initial; }));
+  EXPECT_TRUE(refused([](BackwardItem& item) { item.state_cotangents = item.initial; }));
   EXPECT_TRUE(refused([](BackwardItem& item) { item.samples.num_samples = 0; }));
   for (const int64_t interval : {int64_t{-1}, int64_t{3}, kSteps + 1})
     EXPECT_TRUE(refused([](BackwardItem&) {},

@@ -25,6 +25,7 @@ struct Request {
         by_inputs(n * m * shape.input_dim),
         initial(n * m * shape.state_dim),
         deltas(with_deltas ? n * shape.num_steps * shape.state_dim : 0),
+        state_cotangents(deltas.size()),
         reports(n) {
     of_outputs.resize(n * m * shape.output_dim, 0.3F);
     const SampleInputs samples = {.num_samples = n, .inputs = inputs};
@@ -36,10 +37,11 @@ struct Request {
             .inputs = by_inputs,
             .initial = initial,
             .deltas = deltas,
+            .state_cotangents = state_cotangents,
             .reports = reports};
   }
 
-  std::vector<float> inputs, states, of_outputs, by_inputs, initial, deltas;
+  std::vector<float> inputs, states, of_outputs, by_inputs, initial, deltas, state_cotangents;
   std::vector<BackwardReport> reports;
   BackwardItem item;
 };
@@ -106,6 +108,7 @@ TEST_F(BackwardSlicesTest, GiveWhatOneCallGives) {
           EXPECT_TRUE(Same(got->by_inputs, want->by_inputs));
           EXPECT_TRUE(Same(got->initial, want->initial));
           EXPECT_TRUE(Same(got->deltas, want->deltas));
+          EXPECT_TRUE(Same(got->state_cotangents, want->state_cotangents));
           for (size_t i = 0; i < got->reports.size(); ++i) {
             EXPECT_EQ(got->reports[i].termination, want->reports[i].termination);
             EXPECT_EQ(got->reports[i].dependent_stages, want->reports[i].dependent_stages);
@@ -114,6 +117,22 @@ TEST_F(BackwardSlicesTest, GiveWhatOneCallGives) {
         }
       }
     }
+  }
+}
+
+// The kernel keeps no cotangents of states, so that it goes step by step for them.
+TEST_F(BackwardSlicesTest, CotangentsOfStatesChangeNoOtherBits) {
+  for (const BackwardOptions& options :
+       {BackwardOptions{},
+        BackwardOptions{.way = BackwardWay::kParallel, .shooting_interval = 3}}) {
+    Request with = NewRequest(9, 1, true), without = NewRequest(9, 1, true);
+    without.item.state_cotangents = {};
+    ASSERT_TRUE(runner_->Run(options, {&with.item, 1}).ok());
+    ASSERT_TRUE(runner_->Run(options, {&without.item, 1}).ok());
+    EXPECT_TRUE(Same(with.by_inputs, without.by_inputs));
+    EXPECT_TRUE(Same(with.initial, without.initial));
+    EXPECT_TRUE(Same(with.deltas, without.deltas));
+    EXPECT_FALSE(Same(with.state_cotangents, without.state_cotangents));
   }
 }
 

@@ -56,7 +56,7 @@ class TestJob : public Job {
     back_item.reports = back_reports_;
     return back_status;
   }
-  absl::Status FinishBack(GoBackFunction) override {
+  absl::Status FinishBack(GoBackFunction, absl::FunctionRef<void(double)>) override {
     finished_back = true;
     return finish_status;
   }

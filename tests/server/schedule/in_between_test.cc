@@ -28,7 +28,7 @@ class LongJob : public TestJob {
       : TestJob(std::move(served), 1), watched_(std::move(watched)) {
     GoBack({}, m);
   }
-  absl::Status FinishBack(GoBackFunction) override {
+  absl::Status FinishBack(GoBackFunction, absl::FunctionRef<void(double)>) override {
     for (const TestJob* job : watched_) done_before.push_back(job->done_calls > 0);
     return absl::OkStatus();
   }
@@ -80,7 +80,7 @@ class RepeatingJob : public TestJob {
       : TestJob(std::move(served), 1), watched_(watched) {
     GoBack({});
   }
-  absl::Status FinishBack(GoBackFunction go_back) override {
+  absl::Status FinishBack(GoBackFunction go_back, absl::FunctionRef<void(double)>) override {
     for (; calls < 1000 && watched_->done_calls == 0; ++calls) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       EXPECT_TRUE(go_back({&back_item, 1}).ok());
