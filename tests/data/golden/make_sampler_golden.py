@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes samplers.json: runs of diffusers' schedulers beside DDPM and DDIM, and in float64.
+"""Writes samplers.json: runs of diffusers' schedulers beside DDIM, and in float64.
+
+Of DDPM those with a learned variance; make_scheduler_golden.py has its others.
 
 Usage: tests/data/golden/make_sampler_golden.py [--output_dir DIR]
 
 Needs the packages of make_scheduler_golden.py. It writes the same bytes when run again with the
 same versions.
 
-The network is m(z, t) = 0.4 sin(z) + 0.3 cos(t / 100 + k) in element k, in float64; what it sees is
+The network is m(z, t) = 0.4 sin(z) + 0.3 cos(t / 100 + k) in element k, and where the variance is
+learned v(z) = 0.6 + 0.5 sin(2 z + k) beside it, in float64; what it sees is
 what scale_model_input makes of the sample. diffusers computes its tables and some of its steps in
 float32; a run in float64 by the formulas written down here stands beside it.
 
@@ -31,7 +34,7 @@ import pathlib
 import diffusers
 import numpy as np
 import torch
-from diffusers.schedulers import (scheduling_dpmsolver_multistep,
+from diffusers.schedulers import (scheduling_ddpm, scheduling_dpmsolver_multistep,
                                   scheduling_euler_ancestral_discrete, scheduling_lcm)
 from make_scheduler_golden import betas_of
 
@@ -41,6 +44,10 @@ MOST_STEPS = 1000
 
 def network(z, time):
     return 0.4 * np.sin(z) + 0.3 * np.cos(time / 100 + np.arange(DIMENSIONS))
+
+
+def spread(z):
+    return 0.6 + 0.5 * np.sin(2 * z + np.arange(DIMENSIONS))
 
 
 # ---- diffusers ----
@@ -59,11 +66,12 @@ class NoiseRows:
 
 def run_diffusers(scheduler, steps, noise, step_noise):
     rows = NoiseRows(step_noise)
-    for module in (scheduling_dpmsolver_multistep, scheduling_euler_ancestral_discrete,
-                   scheduling_lcm):
+    for module in (scheduling_ddpm, scheduling_dpmsolver_multistep,
+                   scheduling_euler_ancestral_discrete, scheduling_lcm):
         module.randn_tensor = rows
     scheduler.set_timesteps(steps)
-    scheduler.set_begin_index(0)
+    if hasattr(scheduler, "set_begin_index"):
+        scheduler.set_begin_index(0)
     sigma = float(getattr(scheduler, "init_noise_sigma", 1.0))
     sample = torch.from_numpy(noise)[None] * sigma
     inputs = []
@@ -74,7 +82,10 @@ def run_diffusers(scheduler, steps, noise, step_noise):
         rows.step = i
         seen = scheduler.scale_model_input(sample, time) if scaled else sample
         inputs.append(seen[0].to(torch.float64).numpy())
-        m = torch.from_numpy(network(inputs[-1], float(time)))[None]
+        said = network(inputs[-1], float(time))
+        if isinstance(scheduler, diffusers.DDPMScheduler):
+            said = np.concatenate([said, spread(inputs[-1])])
+        m = torch.from_numpy(said)[None]
         sample = scheduler.step(m, time, sample).prev_sample.to(torch.float64)
     torch.randn_like = randn_like
     return np.array(inputs), sample[0].numpy()
@@ -292,6 +303,35 @@ def run_dpm(config, steps, noise, step_noise):
     return times, inputs, x
 
 
+def run_ddpm(config, steps, noise, step_noise):
+    alpha_prod = np.cumprod(1 - betas_of(config))
+    count = config["num_train_timesteps"]
+    if config["timestep_spacing"] == "linspace":
+        times = np.linspace(0, count - 1, steps).round()[::-1].astype(int)
+    elif config["timestep_spacing"] == "leading":
+        times = (np.arange(steps) * (count // steps))[::-1] + config["steps_offset"]
+    else:
+        times = trailing(count, count, steps).astype(int)
+    x, inputs = noise, []
+    for i, time in enumerate(times):
+        a, p = alpha_prod[time], alpha_prod[times[i + 1]] if i + 1 < steps else 1.0
+        inputs.append(x)
+        m, v = network(x, time), spread(x)
+        denoised = {"epsilon": (x - (1 - a) ** 0.5 * m) / a**0.5, "sample": m,
+                    "v_prediction": a**0.5 * x - (1 - a) ** 0.5 * m}[config["prediction_type"]]
+        if config["clip_sample"]:
+            denoised = denoised.clip(-config["clip_sample_range"], config["clip_sample_range"])
+        beta = 1 - a / p
+        x = (p**0.5 * beta * denoised + (a / p) ** 0.5 * (1 - p) * x) / (1 - a)
+        if time > 0:
+            variance = v
+            if config["variance_type"] == "learned_range":
+                small, share = max((1 - p) / (1 - a) * beta, 1e-20), (v + 1) / 2
+                variance = np.exp(share * np.log(beta) + (1 - share) * np.log(small))
+            x = x + variance**0.5 * step_noise[i]
+    return times.astype(float), inputs, x
+
+
 def run_lcm(config, steps, noise, step_noise):
     alpha_prod = np.cumprod(1 - betas_of(config))
     original = config["original_inference_steps"]
@@ -347,6 +387,7 @@ CLASSES = {
     "ancestral": (diffusers.EulerAncestralDiscreteScheduler, run_euler),
     "dpm": (diffusers.DPMSolverMultistepScheduler, run_dpm),
     "lcm": (diffusers.LCMScheduler, run_lcm),
+    "ddpm": (diffusers.DDPMScheduler, run_ddpm),
     "flow": (diffusers.FlowMatchEulerDiscreteScheduler, run_flow),
     "edm": (diffusers.EDMEulerScheduler, run_edm),
     "multistep": (diffusers.DPMSolverMultistepScheduler, run_dpm),
@@ -490,6 +531,19 @@ def heun_cases():
     yield from lengths("heun_clip", {"clip_sample": True}, 200)
 
 
+def ddpm_cases():
+    spacings = itertools.cycle(SPACINGS)
+    for variance, prediction, clip in itertools.product(
+            ("learned", "learned_range"), ("epsilon", "sample", "v_prediction"), (False, True)):
+        yield f"ddpm_{variance}_{prediction}{'_clip' if clip else ''}", 7, {
+            "variance_type": variance, "prediction_type": prediction, "clip_sample": clip,
+            "clip_sample_range": 0.7, "timestep_spacing": next(spacings)}
+    for variance in ("learned", "learned_range"):
+        yield from lengths(f"ddpm_{variance}", {"variance_type": variance})
+    yield "ddpm_learned_range_steps_offset", 5, {
+        "variance_type": "learned_range", "steps_offset": 1}
+
+
 def lcm_cases():
     for prediction, clip in itertools.product(("epsilon", "sample", "v_prediction"),
                                               (False, True)):
@@ -575,7 +629,7 @@ def main():
     step_noise = step_noise.astype(np.float32).astype(np.float64)
     cases = [make_case(*case, noise, step_noise) for case in itertools.chain(
         euler_cases(), dpm_cases(), lcm_cases(), flow_cases(), edm_cases(), multistep_cases(),
-        heun_cases())]
+        heun_cases(), ddpm_cases())]
     for case in sorted(cases, key=distance)[-12:]:
         print(f"{case['name']}: diffusers differs from float64 by {distance(case):.1e}")
     content = {"noise": noise.tolist(),
