@@ -199,6 +199,42 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
   return error == 0 ? 0 : error / scale;
 }
 
+// A coarse guess holds x0, and with it all that a memory is made of: where the network always says
+// the same x0 and v, the guess is the trajectory.
+TEST(SamplersGuessTest, IsExactWhereTheDenoisedSampleStaysTheSame) {
+  constexpr int64_t kSteps = 33;
+  const std::array samplers = {
+      SamplerCase{"multistep", R"({"_class_name":"DPMSolverMultistepScheduler",
+          "prediction_type":"sample","algorithm_type":"sde-dpmsolver++"})"},
+      SamplerCase{"heun", R"({"_class_name":"HeunDiscreteScheduler",
+          "prediction_type":"sample","clip_sample":true,"clip_sample_range":0.05})"},
+      SamplerCase{"learned", R"({"_class_name":"DDPMScheduler","prediction_type":"sample",
+          "variance_type":"learned"})"},
+      SamplerCase{"range", R"({"_class_name":"DDPMScheduler","prediction_type":"sample",
+          "variance_type":"learned_range"})"}};
+  for (const SamplerCase& sampler : samplers) {
+    SampledProcess process(sampler, kSteps);
+    DenseSpec& output = process.spec().denoiser.output;
+    const std::vector<float> zeros(output.weight.size());
+    output.weight = zeros;
+    for (const BackendCase& backend : BackendCases()) {
+      if (!backend.programs) continue;
+      const SolverRig rig(backend.create(), process.spec());
+      for (const InitialGuess guess : {InitialGuess::kCoarse, InitialGuess::kConstant}) {
+        ResolvedOptions options = OptionsFor("picard", kSteps, 1, kRtol);
+        options.initial_guess = guess;
+        const Solved solved = rig.Solve(options, SampleInputs{.num_samples = 1, .seed = 53});
+        ASSERT_TRUE(solved.reports[0].converged) << backend.name << " " << sampler.name;
+        if (guess == InitialGuess::kCoarse) {
+          EXPECT_EQ(solved.reports[0].iterations, 1) << backend.name << " " << sampler.name;
+        } else {
+          EXPECT_GT(solved.reports[0].iterations, 1) << backend.name << " " << sampler.name;
+        }
+      }
+    }
+  }
+}
+
 // On backends that go back through a reverse process.
 class SamplersBackwardTest : public SamplersConformanceTest {};
 
