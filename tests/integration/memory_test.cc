@@ -117,7 +117,8 @@ TEST_F(MemoryTest, NoiseHasTheElementsOfTheSample) {
   SetTensor({2, 2 * kPlain}, std::vector<float>(4 * kPlain),
             wide.mutable_input()->mutable_initial_noise());
   v1::GenerateResponse response;
-  EXPECT_THAT(Call(*stub_, wide, &response).error_message(), HasSubstr("initial_noise.shape: expected [n, 3]"));
+  EXPECT_THAT(Call(*stub_, wide, &response).error_message(),
+              HasSubstr("initial_noise.shape: expected [n, 3]"));
 }
 
 TEST_F(MemoryTest, ATrajectoryIsAGuessForTheNextSolve) {

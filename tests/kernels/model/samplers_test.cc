@@ -49,9 +49,7 @@ double Network(double z, double time, size_t k) {
 }
 
 // What it says of the noise where that is learned.
-double Spread(double z, size_t k) {
-  return 0.6 + 0.5 * std::sin(2.0 * z + static_cast<double>(k));
-}
+double Spread(double z, size_t k) { return 0.6 + 0.5 * std::sin(2.0 * z + static_cast<double>(k)); }
 
 // States z_0 .. z_L of a run in double.
 std::vector<Vector> StatesOf(const ReverseProcess& process) {
