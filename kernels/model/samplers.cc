@@ -11,6 +11,7 @@
 #include "kernels/model/timesteps.h"
 
 namespace deeppcr {
+
 absl::StatusOr<SamplerSteps> EulerSteps(const SchedulerConfig& config,
                                         const std::vector<double>& alphas_cumprod,
                                         int64_t num_inference_steps) {

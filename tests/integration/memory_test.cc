@@ -117,7 +117,8 @@ TEST_F(MemoryTest, NoiseHasTheElementsOfTheSample) {
   SetTensor({2, 2 * kPlain}, std::vector<float>(4 * kPlain),
             wide.mutable_input()->mutable_initial_noise());
   v1::GenerateResponse response;
-  EXPECT_THAT(Call(*stub_, wide, &response).error_message(), HasSubstr("initial_noise: expected"));
+  EXPECT_THAT(Call(*stub_, wide, &response).error_message(),
+              HasSubstr("initial_noise.shape: expected [n, 3]"));
 }
 
 TEST_F(MemoryTest, ATrajectoryIsAGuessForTheNextSolve) {
@@ -161,7 +162,7 @@ TEST_F(MemoryTest, GradientsByNoiseHaveTheElementsOfTheSample) {
     ExpectNear(parallel.step_noise_gradients(), solved.step_noise_gradients(), model);
     request.set_way(v1::BACKWARD_WAY_SEQUENTIAL);
     *request.mutable_trajectory() = solved.trajectory();
-    request.mutable_options()->set_return_trajectory(false);
+    request.clear_options();
     const v1::GradientResponse along = go_back();
     EXPECT_EQ(along.initial_state_gradients().data(), solved.initial_state_gradients().data());
     EXPECT_EQ(along.step_noise_gradients().data(), solved.step_noise_gradients().data());

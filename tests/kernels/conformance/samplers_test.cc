@@ -199,6 +199,44 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
   return error == 0 ? 0 : error / scale;
 }
 
+// A coarse guess holds x0, and with it all that a memory is made of: where the network always says
+// the same x0 and v, the guess is the trajectory. (The scale of learned_range is held, though its
+// sigma_v changes.)
+TEST(SamplersGuessTest, IsExactWhereTheDenoisedSampleStaysTheSame) {
+  constexpr int64_t kSteps = 33;
+  const std::array samplers = {
+      SamplerCase{"multistep", R"({"_class_name":"DPMSolverMultistepScheduler",
+          "prediction_type":"sample","algorithm_type":"sde-dpmsolver++"})"},
+      SamplerCase{"heun", R"({"_class_name":"HeunDiscreteScheduler",
+          "prediction_type":"sample","clip_sample":true,"clip_sample_range":0.05})"},
+      SamplerCase{"learned", R"({"_class_name":"DDPMScheduler","prediction_type":"sample",
+          "variance_type":"learned"})"}};
+  for (const SamplerCase& sampler : samplers) {
+    SampledProcess process(sampler, kSteps);
+    DenseSpec& output = process.spec().denoiser.output;
+    const std::vector<float> zeros(output.weight.size());
+    output.weight = zeros;
+    const int64_t dim = ShapeOf(process.spec()).state_dim;
+    const SampleInputs request = {.num_samples = 1, .seed = 53};
+    for (const BackendCase& backend : BackendCases()) {
+      if (!backend.programs) continue;
+      const SolverRig rig(backend.create(), process.spec());
+      const Solved want = rig.Solve({.solver = "sequential"}, request);
+      const std::vector<double> states(want.trajectory.begin(), want.trajectory.end());
+      // After one sweep, which leaves a trajectory where it is.
+      const auto error_from = [&](InitialGuess guess) {
+        ResolvedOptions options = OptionsFor("picard", kSteps, 1, kRtol);
+        options.initial_guess = guess;
+        options.max_iterations = 1;
+        options.on_no_convergence = OnNoConvergence::kReturn;
+        return RelativeError(rig.Solve(options, request).trajectory, states, dim, 1e-2);
+      };
+      EXPECT_LE(error_from(InitialGuess::kCoarse), 1e-5) << backend.name << " " << sampler.name;
+      EXPECT_GE(error_from(InitialGuess::kConstant), 1e-3) << backend.name << " " << sampler.name;
+    }
+  }
+}
+
 // On backends that go back through a reverse process.
 class SamplersBackwardTest : public SamplersConformanceTest {};
 

@@ -48,6 +48,9 @@ double Network(double z, double time, size_t k) {
   return 0.4 * std::sin(z) + 0.3 * std::cos(time / 100.0 + static_cast<double>(k));
 }
 
+// What it says of the noise where that is learned.
+double Spread(double z, size_t k) { return 0.6 + 0.5 * std::sin(2.0 * z + static_cast<double>(k)); }
+
 // States z_0 .. z_L of a run in double.
 std::vector<Vector> StatesOf(const ReverseProcess& process) {
   std::vector<Vector> states = {Runs()["noise"].get<Vector>()};
@@ -60,9 +63,10 @@ std::vector<Vector> StatesOf(const ReverseProcess& process) {
       const double z = states[i][k];
       // Runs of more steps than there are rows draw no noise.
       const double noise = step.sigma == 0 ? 0 : Runs()["step_noise"][i][k].get<float>();
+      const double scale = NoiseScaleAt(process.form.noise_scale, step, Spread(z, k));
       const StateAndMemory made =
           ApplyReverseStep(step, process.clip_range, StateAndMemory{z, memory[k]},
-                           Network(z, step.timestep, k), noise);
+                           Network(z, step.timestep, k), noise, scale);
       next.push_back(made.z);
       memory[k] = made.c;
     }
@@ -160,6 +164,8 @@ TEST(SamplerRunCoverageTest, ComparesEveryOptionWithDiffusers) {
                                     "heun",
                                     1,
                                     2};
+  for (const char* const learned : {"learned", "learned_range"})
+    EXPECT_TRUE(covered.contains(StrCat("DDPMScheduler variance_type \"", learned, "\"")));
   int compared = 0;
   for (const SchedulerClass scheduler_class : SchedulerClasses()) {
     if (scheduler_class == SchedulerClass::kDdpm || scheduler_class == SchedulerClass::kDdim)
