@@ -126,7 +126,7 @@ TEST_P(SamplerFormTest, DerivativesByWhatASampleBringsAreThoseOfDifferences) {
   ForSteps([&](int64_t l, const Vector& condition, const Vector& of_program) {
     const auto check = [&](const auto& spec, const Vector& c, const std::string& what) {
       const Vector factors = reference::StepByNoise(spec, l, c, state_);
-      const Vector by_inputs = reference::StepByInputs(spec, l, inputs_.data(), state_, noise_);
+      const Vector by_inputs = reference::StepByInputs(spec, l, inputs_.data(), 0, state_, noise_);
       ASSERT_EQ(std::ssize(factors), kDim);
       ASSERT_EQ(by_inputs.size(), 2 * state_.size());
       for (int64_t k = 0; k < kDim; ++k) {

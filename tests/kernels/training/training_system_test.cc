@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/losses.h"
 #include "kernels/training/loss.h"
 #include "tests/testing/larger.h"
 #include "tests/testing/plain_training.h"
