@@ -223,7 +223,7 @@ absl::Status ReadConditioningDim(const nlohmann::json& value, const ConfigKey& k
 // num_classes is an earlier row.
 absl::Status ReadNullClass(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config) {
   if (config.num_classes == 0)
-    return InvalidArgument(key.name, ": needs num_classes, which are not given; got ",
+    return InvalidArgument(key.name, ": expected none without num_classes, got ",
                            DescribeJson(value));
   DEEPPCR_ASSIGN_OR_RETURN(config.null_class,
                            JsonInteger(value, key.name, 0, config.num_classes - 1));
@@ -235,7 +235,7 @@ absl::Status ReadNullCondition(const nlohmann::json& value, const ConfigKey& key
                                ModelConfig& config) {
   const auto dim = static_cast<size_t>(config.conditioning_dim);
   if (dim == 0)
-    return InvalidArgument(key.name, ": needs conditioning_dim, which is not given; got ",
+    return InvalidArgument(key.name, ": expected none without conditioning_dim, got ",
                            DescribeJson(value));
   if (value.is_array() && value.size() != dim)
     return InvalidArgument(key.name, ": expected conditioning_dim = ", dim,
@@ -363,7 +363,7 @@ constexpr std::array<ConfigKey, 28> kKeys = {{
     {"conditioning_dim", "integer", "0", "diffusion",
      "values per sample that a request gives as its condition; 0 for none; not with num_classes", 0,
      kMaxHiddenDim, &ReadConditioningDim},
-    {"null_class", "integer", "none", "diffusion",
+    {"null_class", "integer below num_classes", "none", "diffusion",
      "class that stands for no condition, for requests with a guidance_scale; needs num_classes", 0,
      kMaxClasses - 1, &ReadNullClass},
     {"null_condition", "number or array of numbers", "none", "diffusion",

@@ -127,7 +127,7 @@ TEST(ConfigTest, RefusesEveryKeyOfAnotherFamily) {
           StrCat(key.name, ": only for model_type ", key.families, ", this is ", family.name));
     }
   }
-  EXPECT_EQ(refused, 17 + 16 + 17 + 6);
+  EXPECT_EQ(refused, 19 + 18 + 19 + 6);
 }
 
 TEST(ConfigTest, RefusesEveryKeyGivenTwice) {
@@ -209,7 +209,8 @@ INSTANTIATE_TEST_SUITE_P(
             "state_dim, num_layers, denoiser, activation, residual_scale, max_batch_size, "
             "input_activation, labels, shared_weights, hidden_dim, num_blocks, time_embedding_dim, "
             "tensor_prefix, denoiser_inputs, num_inference_steps, num_classes, conditioning_dim, "
-            "decoder_widths, decoder_activation, eta, use_clipped_model_output, "
+            "null_class, null_condition, decoder_widths, decoder_activation, eta, "
+            "use_clipped_model_output, "
             "diffusers_compatible, image_shape"},
         RefusedCase{"KeyOfOtherCase", ConfigWith("State_Dim", "3"), "unknown key \"State_Dim\""},
         RefusedCase{
@@ -291,6 +292,8 @@ TEST(ConfigKeysTest, DescribesTheDefaultsThatAreTaken) {
       {"tensor_prefix", config.tensor_prefix.empty() ? "none" : "some"},
       {"num_classes", StrCat(config.num_classes)},
       {"conditioning_dim", StrCat(config.conditioning_dim)},
+      {"null_class", config.null_class.has_value() ? "some" : "none"},
+      {"null_condition", count(config.null_condition)},
       {"decoder_widths", count(config.decoder_widths)},
       {"decoder_activation", std::string(NameOf(config.decoder_activation))},
       {"eta", StrCat(config.eta)},

@@ -19,6 +19,17 @@ std::string Diffusion(std::string_view key, std::string_view value) {
   return ConfigWith(key, value, "diffusion");
 }
 
+TEST(DiffusionConfigTest, TakesWhatStandsForNoCondition) {
+  const auto null_of = [](std::string_view key, std::string_view value) {
+    return ParseConfig(Diffusion(key, value)).value();
+  };
+  EXPECT_EQ(null_of("num_classes", "3,\"null_class\":2").null_class, 2);
+  EXPECT_EQ(null_of("conditioning_dim", "3,\"null_condition\":0.5").null_condition,
+            (std::vector<float>{0.5, 0.5, 0.5}));
+  EXPECT_EQ(null_of("conditioning_dim", "2,\"null_condition\":[1,-2]").null_condition,
+            (std::vector<float>{1, -2}));
+}
+
 TEST(DiffusionConfigTest, TakesTheDefaultsOfDiffusion) {
   const ModelConfig config = ParseConfig(MinimalConfig("diffusion").dump()).value();
 
@@ -135,6 +146,22 @@ INSTANTIATE_TEST_SUITE_P(
                     "num_inference_steps: expected distinct integers, got 20 twice"},
         RefusedCase{"TwoConditions", Diffusion("num_classes", "3,\"conditioning_dim\":2"),
                     "conditioning_dim: expected 0 beside num_classes = 3"},
+        RefusedCase{"NullClassAlone", Diffusion("null_class", "0"),
+                    "null_class: expected none without num_classes, got 0"},
+        RefusedCase{"NullClassBeyond", Diffusion("num_classes", "3,\"null_class\":3"),
+                    "null_class: expected an integer in [0, 2], got 3"},
+        RefusedCase{"NullClassNumber", Diffusion("num_classes", "3,\"null_class\":1.0"),
+                    "null_class: expected an integer in [0, 2], got 1.0"},
+        RefusedCase{"NullConditionAlone", Diffusion("null_condition", "0"),
+                    "null_condition: expected none without conditioning_dim, got 0"},
+        RefusedCase{"NullConditionSize",
+                    Diffusion("conditioning_dim", "2,\"null_condition\":[1,2,3]"),
+                    "null_condition: expected conditioning_dim = 2 numbers, or one, got 3"},
+        RefusedCase{"NullConditionHuge", Diffusion("conditioning_dim", "2,\"null_condition\":1e39"),
+                    "null_condition: expected numbers that are finite as float32, got 1e+39"},
+        RefusedCase{"NullConditionText",
+                    Diffusion("conditioning_dim", "2,\"null_condition\":\"zero\""),
+                    "null_condition: expected a number"},
         RefusedCase{"DecoderMany", Diffusion("decoder_widths", "[1,2,3,4,5,6,7,8,9]"),
                     "decoder_widths: expected an array of at most 8 integers, got an array of 9"},
         RefusedCase{"DecoderNumber", Diffusion("decoder_widths", "128"),
