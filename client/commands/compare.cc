@@ -74,6 +74,7 @@ int64_t LimitSamples(int64_t wanted, int64_t limit) {
 absl::Status AddInputs(const CompareFlags& flags, const v1::GetModelResponse& model,
                        v1::CompareRequest* request) {
   DEEPPCR_RETURN_IF_ERROR(flags.generation.CheckUnset());
+  DEEPPCR_RETURN_IF_ERROR(flags.controls.CheckUnset());
   DEEPPCR_ASSIGN_OR_RETURN(const Array inputs, flags.inputs.Load(model.input_dim()));
   const int64_t wanted = flags.inputs.samples > 0 ? flags.inputs.samples : inputs.rows();
   if (wanted > inputs.rows()) {
@@ -95,7 +96,10 @@ absl::Status AddGeneration(const CompareFlags& flags, const v1::GetModelResponse
                            ResolveInferenceSteps(model, flags.generation.steps));
   DEEPPCR_ASSIGN_OR_RETURN(Array conditioning,
                            flags.generation.LoadConditioning(model, flags.inputs.format));
-  const int64_t given = conditioning.shape.empty() ? 1 : conditioning.rows();
+  ControlFlags controls = flags.controls;
+  DEEPPCR_RETURN_IF_ERROR(controls.ReadFiles(model, flags.inputs.format));
+  const int64_t given =
+      conditioning.shape.empty() ? std::max<int64_t>(1, controls.rows()) : conditioning.rows();
   const int64_t wanted = flags.inputs.samples > 0 ? flags.inputs.samples : given;
   Generation generation{.seed = flags.inputs.seed, .num_inference_steps = steps};
   generation.num_samples = LimitSamples(wanted, LargestGeneration(model, generation, steps, false));
@@ -105,8 +109,6 @@ absl::Status AddGeneration(const CompareFlags& flags, const v1::GetModelResponse
     DEEPPCR_RETURN_IF_ERROR(SpreadRows(wanted, "conditioning", &conditioning));
     generation.conditioning = &conditioning;
   }
-  ControlFlags controls = flags.controls;
-  DEEPPCR_RETURN_IF_ERROR(controls.ReadFiles(model, flags.inputs.format));
   DEEPPCR_RETURN_IF_ERROR(controls.Take(&generation));
   FillGenerationInput(generation, 0, generation.num_samples, request->mutable_generation());
   return absl::OkStatus();

@@ -68,6 +68,19 @@ void ControlFlags::Add(CLI::App* app, bool with_bounds) {
   add("--upper", upper_, "upper bounds of the samples", "V[,V...]")->delimiter(',');
 }
 
+absl::Status ControlFlags::CheckUnset() const {
+  const bool number = guidance_scale_.has_value() || temperature_.has_value() ||
+                      initial_temperature_.has_value() || noise_clip_.has_value() ||
+                      initial_noise_clip_.has_value() || first_step_ > 0;
+  const bool text = !known_.empty() || !null_conditioning_path_.empty() ||
+                    !initial_samples_path_.empty() || !lower_.empty() || !upper_.empty();
+  if (!number && !text) return absl::OkStatus();
+  return InvalidArgument(
+      "model: guidance, noise, known elements and first steps are for diffusion models, and this "
+      "is "
+      "none");
+}
+
 absl::Status ControlFlags::ReadFiles(const v1::GetModelResponse& model, const std::string& format) {
   if (!null_conditioning_path_.empty() && model.input_dim() == 0)
     return InvalidArgument("null_conditioning: this model is not conditioned on vectors");

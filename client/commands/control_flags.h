@@ -23,6 +23,9 @@ class ControlFlags {
   // with_bounds: what is answered are samples.
   void Add(CLI::App* app, bool with_bounds);
 
+  // Errors: kInvalidArgument if any of these flags is set; for models that take inputs.
+  absl::Status CheckUnset() const;
+
   // Reads the files. Errors: as ReadRows.
   absl::Status ReadFiles(const v1::GetModelResponse& model, const std::string& format);
   // Rows of the file of states to begin at; 0: none.

@@ -284,6 +284,7 @@ absl::Status CheckKind(const GradFlags& flags, const v1::GetModelResponse& model
         "out: this model takes no inputs: --initial_out has its gradients by the initial noise");
   }
   DEEPPCR_RETURN_IF_ERROR(flags.generation.CheckUnset());
+  DEEPPCR_RETURN_IF_ERROR(flags.controls.CheckUnset());
   if (!flags.inputs.path.empty() && flags.inputs.samples > 0)
     return InvalidArgument("num: expected none beside --in, whose rows are the samples");
   if (flags.initial_noise.empty() && flags.step_noise.empty() && flags.noise_out.empty())
@@ -310,6 +311,9 @@ absl::Status PrepareGeneration(const GradFlags& flags, const v1::GetModelRespons
        {&to->initial_noise, &to->step_noise, &to->states, &to->previous, &to->conditioning}) {
     if (n == 0 && !array->shape.empty()) n = array->rows();
   }
+  to->controls = flags.controls;
+  DEEPPCR_RETURN_IF_ERROR(to->controls.ReadFiles(model, flags.inputs.format));
+  if (n == 0) n = to->controls.rows();
   Generation& generation = to->generation;
   generation = {.num_samples = std::max<int64_t>(n, 1),
                 .seed = flags.inputs.seed,
@@ -324,8 +328,6 @@ absl::Status PrepareGeneration(const GradFlags& flags, const v1::GetModelRespons
   generation.initial_noise = Given(to->initial_noise);
   generation.step_noise = Given(to->step_noise);
   generation.previous = Given(to->previous);
-  to->controls = flags.controls;
-  DEEPPCR_RETURN_IF_ERROR(to->controls.ReadFiles(model, flags.inputs.format));
   DEEPPCR_RETURN_IF_ERROR(to->controls.Take(&generation));
   to->task.generation = &generation;
   return absl::OkStatus();

@@ -299,7 +299,8 @@ typedef struct deeppcr_gradients {
   { sizeof(deeppcr_gradients), NULL, NULL, NULL, 0, 0, NULL }
 
 /* Takes cotangents back through the steps of a run: the derivative of the states that it found, by
- * whatever solver, at the same inputs (of their noise nothing is read). Right to float32's
+ * whatever solver, at the same inputs (of their noise what a learned variance scales is
+ * read, and nothing else). Right to float32's
  * rounding; what an error of the states themselves changes is in error_estimates alone. The bits of
  * a sample depend on no other. A result that overflows is infinite or a NaN, which is no error.
  * Errors: INVALID_ARGUMENT naming the option, input or array; UNIMPLEMENTED unless the engine's

@@ -152,7 +152,9 @@ struct VariedStorage {
 absl::Status CheckKey(const Model& model, const SystemKey& key) {
   if (model.max_num_steps == 0)
     return InvalidArgument("num_inference_steps: only those of config.json, got ", key.num_steps);
-  if (key.num_steps < 1 || key.num_steps > model.max_num_steps)
+  const bool planned =
+      std::ranges::count(model.config.num_inference_steps, key.num_steps) > 0 && !key.plain();
+  if (key.num_steps < 1 || (key.num_steps > model.max_num_steps && !planned))
     return InvalidArgument("num_inference_steps: expected an integer in [1, ", model.max_num_steps,
                            "], got ", key.num_steps);
   if (model.diffusion.step_table.has_value() && key.num_steps != model.max_num_steps)
@@ -192,7 +194,10 @@ absl::StatusOr<OwnedSystem> Varied(const Model& model, const SystemKey& key,
     program = *std::move(guided);
   }
   if (key.known) {
-    DEEPPCR_ASSIGN_OR_RETURN(program, program::WithKnownElements(program, program::kNoLimits));
+    const bool unread = program.condition == program::kNoValue;
+    DEEPPCR_ASSIGN_OR_RETURN(
+        program, program::WithKnownElements(program, unread ? model.config.conditioning_dim : 0,
+                                            program::kNoLimits));
   }
   if (key.guided || key.known) {
     storage->program = std::move(program);

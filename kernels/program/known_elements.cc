@@ -20,14 +20,16 @@ absl::StatusOr<int64_t> SizeOfZ(const Program& program) {
 
 }  // namespace
 
-absl::StatusOr<Program> WithKnownElements(const Program& program, const ProgramLimits& limits) {
+absl::StatusOr<Program> WithKnownElements(const Program& program, int64_t unread,
+                                          const ProgramLimits& limits) {
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t dim, SizeOfZ(program));
   const int64_t size = program.at(program.state).size;
   ProgramWriter writer(program, limits);
-  DEEPPCR_RETURN_IF_ERROR(writer.Begin(std::vector<bool>(program.values.size(), true), 2 * dim));
+  DEEPPCR_RETURN_IF_ERROR(
+      writer.Begin(std::vector<bool>(program.values.size(), true), unread + 2 * dim));
   ProgramBuilder& builder = writer.builder();
-  DEEPPCR_ASSIGN_OR_RETURN(const ValueId mask, writer.AddMore(0, dim));
-  DEEPPCR_ASSIGN_OR_RETURN(const ValueId values, writer.AddMore(dim, dim));
+  DEEPPCR_ASSIGN_OR_RETURN(const ValueId mask, writer.AddMore(unread, dim));
+  DEEPPCR_ASSIGN_OR_RETURN(const ValueId values, writer.AddMore(unread + dim, dim));
   // The state with the known elements put in.
   const auto known = [&](ValueId state) -> absl::StatusOr<ValueId> {
     DEEPPCR_ASSIGN_OR_RETURN(ValueId z, size == dim ? state : writer.AddPart(state, 0, dim));

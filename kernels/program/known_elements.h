@@ -2,6 +2,8 @@
 #ifndef DEEPPCR_KERNELS_PROGRAM_KNOWN_ELEMENTS_H_
 #define DEEPPCR_KERNELS_PROGRAM_KNOWN_ELEMENTS_H_
 
+#include <cstdint>
+
 #include "absl/status/statusor.h"
 #include "kernels/program/builder.h"
 #include "kernels/program/program.h"
@@ -15,10 +17,12 @@ namespace deeppcr::program {
 //
 //   [.., mask (not 0: known), values]
 //
-// A memory behind z stays as it is.
+// A memory behind z stays as it is. unread: elements that stand before these in a condition that
+// the program does not read.
 //
 // Errors: those of the builder. Thread-safe.
-absl::StatusOr<Program> WithKnownElements(const Program& program, const ProgramLimits& limits = {});
+absl::StatusOr<Program> WithKnownElements(const Program& program, int64_t unread = 0,
+                                          const ProgramLimits& limits = {});
 
 }  // namespace deeppcr::program
 

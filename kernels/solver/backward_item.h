@@ -54,6 +54,9 @@ struct BackwardItem {
   std::span<const float> of_final;    // [n, m, D]
 
   std::span<float> inputs;  // [n, m, input_dim]
+  // Of each row of these, the first so many are answered, and count in estimates of their errors;
+  // 0: all.
+  int64_t answered_inputs = 0;
   // [n, m, sample_dim]: by z_0; of a diffusion model by its noise.
   std::span<float> initial;
   std::span<float> step_noise;  // [n, m, L, sample_dim]; of systems that draw noise

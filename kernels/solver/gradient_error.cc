@@ -78,17 +78,19 @@ constexpr double kLeastGradient = 0x1p24 * kLeastNormal;
 
 // Largest relative change of a result, by any displacement and for any cotangent, times the
 // displacement's weight; infinite or NaN where the result has no digits. Nothing is known of a
-// result that is zero and stays it, as that by noise which has no part in a process.
+// result that is zero and stays it, as that by noise which has no part in a process. Of each row
+// the first `answered` elements count; 0: all.
 std::optional<double> LargestChange(std::span<const float> result, std::span<const float> displaced,
-                                    int64_t columns) {
+                                    int64_t columns, int64_t answered) {
   std::optional<double> largest;
   const auto size = static_cast<int64_t>(result.size()) / columns;
+  const int64_t counted = answered == 0 ? size : answered;
   for (int64_t j = 0; j < columns && size > 0; ++j) {
-    const double scale = LargestOf(result.subspan(j * size, size));
+    const double scale = LargestOf(result.subspan(j * size, counted));
     double change = 0;
     for (int d = 0; d < kDisplacements; ++d) {
       const std::span<const float> other = displaced.subspan((d * columns + j) * size, size);
-      for (int64_t i = 0; i < size; ++i) {
+      for (int64_t i = 0; i < counted; ++i) {
         const double way = std::fabs(double{other[i]} - result[j * size + i]);
         change = Larger(change, WeightOf(d) * way);
       }
@@ -135,7 +137,8 @@ absl::StatusOr<std::optional<double>> ErrorOf(int64_t state_dim, const BackwardI
   DEEPPCR_RETURN_IF_ERROR(JudgeReports(reports));
   std::optional<double> largest;
   for (int k = 0; k < 3; ++k) {
-    const std::optional<double> change = LargestChange(results[k], displaced[k], done.columns);
+    const std::optional<double> change =
+        LargestChange(results[k], displaced[k], done.columns, k == 0 ? done.answered_inputs : 0);
     if (change.has_value()) largest = Larger(largest.value_or(0), *change);
   }
   return largest.has_value() && *largest <= 1 ? largest : std::nullopt;

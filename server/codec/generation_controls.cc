@@ -181,12 +181,14 @@ bool ShapesStepNoise(const SolveInput& input) {
 absl::Status CountMade(const ModelInfo& info, SolveInput* input) {
   const int64_t n = input->num_samples, steps = input->num_steps, dim = info.sample_dim();
   const auto add = [&](bool made, std::initializer_list<int64_t> extents) {
-    return made ? AddBytes(extents, &input->scratch_bytes) : absl::OkStatus();
+    return made ? AddBytes(extents, &input->made_bytes) : absl::OkStatus();
   };
   DEEPPCR_RETURN_IF_ERROR(
       add(VariesInputs(*input) || RepeatsInputs(info, *input), {n, VariedInputDim(info, *input)}));
   DEEPPCR_RETURN_IF_ERROR(add(ShapesInitialNoise(*input), {n, dim}));
-  return add(ShapesStepNoise(*input) && info.draws_step_noise, {n, steps, dim});
+  DEEPPCR_RETURN_IF_ERROR(add(ShapesStepNoise(*input) && info.draws_step_noise, {n, steps, dim}));
+  input->scratch_bytes = input->made_bytes;
+  return absl::OkStatus();
 }
 
 // Appends row i of [n or 1, size].

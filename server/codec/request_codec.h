@@ -19,6 +19,9 @@ namespace deeppcr {
 
 // Inputs up to this size are checked for NaN and infinity in the handler, larger ones on a worker.
 inline constexpr int64_t kInlineCheckBytes = int64_t{1} << 20;
+// The most noise and inputs that a handler makes itself: numbers that are drawn take far longer
+// than numbers that are looked at.
+inline constexpr int64_t kInlineMadeBytes = int64_t{1} << 14;
 inline constexpr int kMaxRequestIdBytes = 128;
 inline constexpr int kMaxCompareRows = 16;
 inline constexpr int kMaxRepetitions = 100;

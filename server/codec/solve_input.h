@@ -89,6 +89,7 @@ struct SolveInput {
   int64_t num_steps = 0;  // L, of that system
   // What follows from the fields above, see CompleteGeneration; empty: they are taken as they are.
   std::vector<float> varied_inputs, shaped_initial_noise, shaped_step_noise;
+  int64_t made_bytes = 0;  // of these, a part of scratch_bytes
 
   SolveOptions options;           // solver points into SolverNames(); for Compare see CompareInput
   bool keeps_trajectory = false;  // for a following Gradient

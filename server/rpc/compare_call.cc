@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "kernels/base/strings.h"
 #include "server/codec/generation_controls.h"
 #include "server/codec/reply_codec.h"
 #include "server/rpc/solve_call.h"
@@ -29,7 +30,11 @@ absl::Status CompareCall::Admit() {
   series_ = model_metrics_->ForSolver(kSeveralSolvers, Method::kCompare);
   version_ = served_->version;
   const auto request_bytes = static_cast<int64_t>(request_.SpaceUsedLong());
-  DEEPPCR_RETURN_IF_ERROR(HoldBytes(request_bytes + input_.request.reply_bytes));
+  const SolveInput& solve = input_.request;
+  if (const int64_t limit = context_.batcher.max_bytes(); solve.scratch_bytes > limit)
+    return ResourceExhausted("the noise and inputs that are made would have ", solve.scratch_bytes,
+                             " bytes; the limit is ", limit, ". Ask for fewer samples");
+  DEEPPCR_RETURN_IF_ERROR(HoldBytes(request_bytes + solve.reply_bytes + solve.scratch_bytes));
   // Solvers are compared on one backend.
   const LoadedModel& model = *served_->model;
   system_ = model.Find(input_.request.system, input_.request.num_samples, model.info().backend);

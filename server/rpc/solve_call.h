@@ -94,7 +94,7 @@ class SolveCall final : public Call,
     if constexpr (kGoesBack) {
       DEEPPCR_RETURN_IF_ERROR(
           method_.way_back()->EstimateErrors(go_back, options, run_item, back_item));
-      method_.way_back()->TakeInputs();
+      method_.way_back()->Complete(input_);
     }
     if constexpr (kSendsPieces) return method_.SumParameters(*system, back_item, token, pause);
     return absl::OkStatus();
@@ -187,7 +187,8 @@ class SolveCall final : public Call,
           StrCat(field.Text(),
                  ": expected false, as this server keeps no trajectories of this model: that takes "
                  "--max_trajectory_bytes above 0, and a backend with gradients of it"));
-    const int64_t kept = TrajectoryStore::BytesOf(input_.Samples(), StatesOf(loaded.info()));
+    const int64_t kept =
+        TrajectoryStore::BytesOf(input_.Samples(), StatesOf(loaded.info())) + input_.made_bytes;
     if (kept <= limit) return absl::OkStatus();
     return ResourceExhausted(field.Text(), ": the trajectory would take ", kept,
                              " bytes; the limit is ", limit, ". Ask for fewer samples");
@@ -205,7 +206,7 @@ class SolveCall final : public Call,
                                     .version = model->version,
                                     .served = model,
                                     .owner = std::move(owner),
-                                    .num_steps = input_.num_steps,
+                                    .system = input_.system,
                                     .samples = OwnedSampleInputs(run_item.samples),
                                     .states = std::move(kept_)}));
     method_.SetHandle(handle);
@@ -233,7 +234,8 @@ class SolveCall final : public Call,
     }
     request_bytes_ = parsed_bytes_ + request_memory_.bytes();
     const bool completes = NeedsCompletion(model->model->info(), input_);
-    checked_ = request_bytes_ + (completes ? input_.scratch_bytes : 0) <= kInlineCheckBytes;
+    checked_ = request_bytes_ <= kInlineCheckBytes &&
+               (!completes || input_.made_bytes <= kInlineMadeBytes);
     if (checked_) DEEPPCR_RETURN_IF_ERROR(CheckValues());
     const LoadedModel& loaded = *model->model;
     system = goes_back_ ? loaded.FindForGradients(input_.options, input_.system, input_.num_samples,

@@ -2,6 +2,7 @@
 #include "server/rpc/way_back.h"
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <string_view>
 
@@ -25,10 +26,13 @@ absl::Status CheckConverged(std::span<const SampleReport> reports) {
 }
 
 // The first field in which two requests for samples differ; empty if they are the same samples.
-std::string_view Difference(const SampleInputs& a, int64_t steps_of_a, const SampleInputs& b,
-                            int64_t steps_of_b) {
+std::string_view Difference(const SampleInputs& a, const SystemKey& system_of_a,
+                            const SampleInputs& b, const SystemKey& system_of_b) {
   if (a.num_samples != b.num_samples) return "number of samples";
-  if (steps_of_a != steps_of_b) return "number of steps";
+  if (system_of_a.num_steps != system_of_b.num_steps) return "number of steps";
+  if (system_of_a.first_step != system_of_b.first_step) return "first_step";
+  if (system_of_a.guided != system_of_b.guided) return "guidance_scale";
+  if (system_of_a.known != system_of_b.known) return "set of known elements";
   if (a.seed != b.seed) return "seed";
   if (a.first_sample != b.first_sample) return "first_sample";
   if (!std::ranges::equal(a.labels, b.labels)) return "class_labels";
@@ -40,13 +44,30 @@ std::string_view Difference(const SampleInputs& a, int64_t steps_of_a, const Sam
   return {};
 }
 
+// Takes gradients [n, m, ..] by shaped noise [n, ..], which is empty where it is as it was, to
+// those by the noise itself: what a clip holds has none.
+void ThroughShape(const NoiseShape& shape, std::span<const float> shaped, int64_t columns,
+                  int64_t num_samples, std::span<float> gradients) {
+  if (shaped.empty()) return;
+  const auto factor = static_cast<float>(shape.scale), clip = static_cast<float>(shape.clip);
+  const auto size = static_cast<int64_t>(shaped.size()) / num_samples;
+  for (int64_t row = 0; row < std::ssize(gradients) / size; ++row) {
+    for (int64_t i = 0; i < size; ++i) {
+      const float value = shaped[static_cast<size_t>(row / columns * size + i)];
+      float& gradient = gradients[static_cast<size_t>(row * size + i)];
+      const bool held = factor == 0 || std::fabs(value) >= factor * clip;
+      gradient = held ? 0 : factor * gradient;
+    }
+  }
+}
+
 }  // namespace
 
 absl::Status WayBack::Check(const SolveInput& solve) const {
   DEEPPCR_RETURN_IF_ERROR(CheckFinite(input_));
   if (kept_ == nullptr) return absl::OkStatus();
   const std::string_view difference =
-      Difference(kept_->samples.View(), kept_->num_steps, solve.Samples(), solve.num_steps);
+      Difference(kept_->samples.View(), kept_->system, solve.Samples(), solve.system);
   if (difference.empty()) return absl::OkStatus();
   return Mismatch(input_.names.handle, "the samples that its states were solved for",
                   StrCat("others: another ", difference));
@@ -97,8 +118,9 @@ void WayBack::Allocate(const ModelInfo& info, int64_t num_steps, const Tensors& 
     varied_inputs_.resize(static_cast<size_t>(n * m * varied_dim_));
     item->inputs = varied_inputs_;
   }
-  item->initial = allocate({info.sample_dim()}, tensors.initial_state);
-  item->step_noise = allocate({num_steps, info.sample_dim()}, tensors.step_noise);
+  item->answered_inputs = info.input_dim;
+  item->initial = initial_ = allocate({info.sample_dim()}, tensors.initial_state);
+  item->step_noise = noise_ = allocate({num_steps, info.sample_dim()}, tensors.step_noise);
   reports_.resize(static_cast<size_t>(n));
   item->reports = reports_;
   item->samples = run->samples;
@@ -139,7 +161,12 @@ absl::Status WayBack::EstimateErrors(GoBackFunction go_back, const ResolvedOptio
   return absl::OkStatus();
 }
 
-void WayBack::TakeInputs() {
+void WayBack::Complete(const SolveInput& solve) {
+  const GenerationControls& controls = solve.controls;
+  ThroughShape(controls.initial_noise, solve.shaped_initial_noise, input_.columns,
+               solve.num_samples, initial_);
+  ThroughShape(controls.step_noise, solve.shaped_step_noise, input_.columns, solve.num_samples,
+               noise_);
   if (varied_inputs_.empty()) return;
   const float* from = varied_inputs_.data();
   for (auto to = inputs_.begin(); to != inputs_.end(); to += input_dim_, from += varied_dim_)

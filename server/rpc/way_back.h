@@ -61,9 +61,10 @@ class WayBack {
   absl::Status EstimateErrors(GoBackFunction go_back, const ResolvedOptions& options,
                               const RunItem& run, const BackwardItem& item);
 
-  // Takes what the conditions have of the gradients by the inputs of a system that has more inputs
-  // (SystemKey), once `item` has gone back.
-  void TakeInputs();
+  // Makes the gradients those by the request's fields, once the item has gone back: of the inputs
+  // of a system that has more (SystemKey) those of the condition, and by noise as it was before it
+  // was scaled and clipped.
+  void Complete(const SolveInput& solve);
 
   // The status of a request that went back: kCancelled, kDeadlineExceeded, and, for
   // OnNoConvergence::kError, kAborted with the first sample whose gradient overflowed.
@@ -80,6 +81,7 @@ class WayBack {
   int64_t state_dim_ = 0;
   int64_t input_dim_ = 0, varied_dim_ = 0;
   std::span<float> inputs_;           // [n, m, input_dim], the reply's
+  std::span<float> initial_, noise_;  // [n, m, D], [n, m, L, D], the reply's
   std::vector<float> varied_inputs_;  // [n, m, inputs of the system], where it has more
   std::vector<float> states_;         // [n, L + 1, D], where neither request nor reply has them
   std::vector<float> cotangents_;     // [n, output_dim] of a loss

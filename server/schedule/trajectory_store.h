@@ -31,7 +31,7 @@ struct KeptTrajectory {
   int64_t version = 0;
   std::weak_ptr<ServedModel> served;  // does not keep the model
   std::string owner;                  // the caller's identity; empty where callers have none
-  int64_t num_steps = 0;              // L
+  SystemKey system;                   // that solved it, which a way back goes through
   OwnedSampleInputs samples;
   std::vector<float> states;  // [n, L + 1, D]
 };

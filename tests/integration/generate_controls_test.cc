@@ -16,6 +16,10 @@ class GenerateControlsTest : public GenerationFixture {
  protected:
   static void SetUpTestSuite() {
     GenerationFixture::SetUpTestSuite();
+    // Clips nothing, so that noise has an effect to the end.
+    WriteDiffusionModel(repository_->File("open/1"), DdpmConfig(), "DDPMScheduler");
+    std::ofstream(repository_->File("open/1/scheduler_config.json"))
+        << R"({"_class_name": "DDPMScheduler", "clip_sample": false})";
     with_gradients_ = StartServer({"--gradients", "--shadow_rate=1"});
   }
   static void TearDownTestSuite() {
@@ -229,8 +233,8 @@ TEST_F(GenerateControlsTest, V2SaysTheSame) {
   parameters["initial_temperature"].set_double_param(0.9);
   parameters["noise_clip"].set_double_param(1.5);
   parameters["initial_noise_clip"].set_double_param(1.25);
-  parameters["lower_bound"].set_double_param(-0.5);
-  parameters["upper_bound"].set_double_param(0.625);
+  parameters["lower_bounds"].set_double_param(-0.5);
+  parameters["upper_bounds"].set_double_param(0.625);
   inference::ModelInferResponse response;
   grpc::ClientContext context;
   const grpc::Status status = stub->ModelInfer(&context, request, &response);
@@ -297,6 +301,75 @@ TEST_F(GenerateControlsTest, GradientsAreThoseOfTheGuidedProcess) {
   grpc::ClientContext third;
   EXPECT_THAT(gradients_->Gradient(&third, again, &followed).error_message(),
               HasSubstr("trajectory_handle: expected the samples that its states were solved for"));
+}
+
+// Noise is what the request says, before it is scaled and clipped: what a clip holds has no part.
+TEST_F(GenerateControlsTest, GradientsByNoiseAreThoseBeforeItIsShaped) {
+  v1::GradientRequest request;
+  request.set_model("open");
+  v1::GenerationInput& input = *request.mutable_generation();
+  input = DdpmRequest(1).input();
+  SetTensor({1, kState}, {0.5F, -2, 0.25F, 1}, input.mutable_initial_noise());
+  SetTensor({1, kSteps, kState}, std::vector<float>(kSteps * kState, 0.05F),
+            input.mutable_step_noise());
+  request.mutable_options()->set_solver("sequential");
+  SetTensor({1, kImage}, std::vector<float>(kImage, 1), request.mutable_cotangents());
+  request.add_gradients(v1::GRADIENT_BY_INITIAL_STATE);
+  request.add_gradients(v1::GRADIENT_BY_STEP_NOISE);
+  // The same process, of noise that is shaped beforehand.
+  v1::GradientRequest beforehand = request;
+  SetTensor({1, kState}, {0.25F, -0.75F, 0.125F, 0.5F},
+            beforehand.mutable_generation()->mutable_initial_noise());
+  SetTensor({1, kSteps, kState}, std::vector<float>(kSteps * kState, 0.1F),
+            beforehand.mutable_generation()->mutable_step_noise());
+  input.set_initial_temperature(0.5);
+  input.set_initial_noise_clip(1.5);
+  input.set_temperature(2);
+  v1::GradientResponse shaped, plain;
+  grpc::ClientContext first, second;
+  ASSERT_TRUE(gradients_->Gradient(&first, request, &shaped).ok());
+  ASSERT_TRUE(gradients_->Gradient(&second, beforehand, &plain).ok());
+  const std::vector<float> by_initial = Values(shaped.initial_state_gradients());
+  const std::vector<float> of_initial = Values(plain.initial_state_gradients());
+  for (size_t i = 0; i < kState; ++i)
+    EXPECT_EQ(by_initial[i], i == 1 ? 0 : 0.5F * of_initial[i]) << i;
+  const std::vector<float> by_steps = Values(shaped.step_noise_gradients());
+  const std::vector<float> of_steps = Values(plain.step_noise_gradients());
+  for (size_t i = 0; i < by_steps.size(); ++i) EXPECT_EQ(by_steps[i], 2 * of_steps[i]) << i;
+  EXPECT_TRUE(std::ranges::any_of(by_steps, [](float value) { return value != 0; }));
+  EXPECT_TRUE(std::ranges::any_of(by_initial, [](float value) { return value != 0; }));
+
+  input.set_temperature(0);
+  grpc::ClientContext third;
+  ASSERT_TRUE(gradients_->Gradient(&third, request, &shaped).ok());
+  for (const float value : Values(shaped.step_noise_gradients())) EXPECT_EQ(value, 0);
+}
+
+// States of a process that begins later are not those of another with as many steps left.
+TEST_F(GenerateControlsTest, AHandleIsOfItsOwnBeginning) {
+  v1::GradientRequest request;
+  request.set_model("ddim");
+  v1::GenerationInput& input = *request.mutable_generation();
+  input = DdimRequest(1).input();
+  input.set_num_inference_steps(10);
+  input.set_first_step(5);
+  SetTensor({1, 3}, {0.5F, -0.25F, 0.75F}, input.mutable_initial_samples());
+  request.mutable_options()->set_solver("sequential");
+  request.mutable_options()->set_keep_trajectory(true);
+  SetTensor({1, 3}, {1, 1, 1}, request.mutable_cotangents());
+  v1::GradientResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = gradients_->Gradient(&context, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  request.clear_options();
+  request.set_trajectory_handle(response.trajectory_handle());
+  grpc::ClientContext same;
+  EXPECT_TRUE(gradients_->Gradient(&same, request, &response).ok());
+  input.set_num_inference_steps(12);
+  input.set_first_step(7);
+  grpc::ClientContext other;
+  EXPECT_THAT(gradients_->Gradient(&other, request, &response).error_message(),
+              HasSubstr("others: another number of steps"));
 }
 
 // A pair of a guided request is one of guided solves: its error is a rounding error.

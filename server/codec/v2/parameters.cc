@@ -194,11 +194,11 @@ constexpr Parameter<Generation> kGeneration[] = {
      [](Field f, const Value& v, Generation& to) {
        return Keep(Integer(f, v), [&](int32_t x) { to.set_first_step(x); });
      }},
-    {"lower_bound",
+    {"lower_bounds",
      [](Field f, const Value& v, Generation& to) {
        return Keep(Number(f, v), [&](double x) { to.add_lower_bounds(static_cast<float>(x)); });
      }},
-    {"upper_bound",
+    {"upper_bounds",
      [](Field f, const Value& v, Generation& to) {
        return Keep(Number(f, v), [&](double x) { to.add_upper_bounds(static_cast<float>(x)); });
      }},

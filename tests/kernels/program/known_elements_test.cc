@@ -8,6 +8,7 @@
 
 #include "kernels/program/evaluate.h"
 #include "kernels/program/guidance.h"
+#include "tests/kernels/program/draft.h"
 #include "tests/kernels/program/random_program.h"
 #include "tests/kernels/program/same_meaning.h"
 
@@ -60,6 +61,24 @@ TEST(KnownElementsTest, TheNetworkSeesThemAndTheStepKeepsThem) {
         EXPECT_TRUE(mask[i] == 0 || evaluation.at(with.output)[i] == values[i]) << i;
     }
   }
+}
+
+// Behind a condition that the program does not read, as its model's requests bring it all the same.
+TEST(KnownElementsTest, StandBehindAConditionThatIsNotRead) {
+  Draft draft;
+  const ValueId z = draft.State(3);
+  const ValueId m = draft.Linear(z, 3);
+  const Program program = draft.Finish(draft.ReverseStep(z, m), m);
+  ASSERT_EQ(program.condition, kNoValue);
+  const Program with = WithKnownElements(program, 2).value();
+  const RandomInputs drawn(program, 4);
+  StepInputs inputs = drawn.inputs();
+  const std::vector<double> want = Expected(program, inputs, drawn.state(), {0, 1, 0}, {0, 0.5, 0});
+  const std::vector<double> controls = {7, 8, 0, 1, 0, 9, 0.5, 9};
+  inputs.condition = controls;
+  Evaluation evaluation(with);
+  evaluation.Run(inputs, drawn.state());
+  ExpectClose(evaluation.at(with.output), want, kInDouble);
 }
 
 // A known element's next value depends on nothing, and its present value counts for nothing.

@@ -32,7 +32,7 @@ class TrajectoryStoreTest : public ::testing::Test {
             .version = model->version,
             .served = model,
             .owner = owner,
-            .num_steps = 8,
+            .system = 8,
             .samples = OwnedSampleInputs({.num_samples = 1, .inputs = inputs}),
             .states = std::vector<float>(kStates, value)};
   }
