@@ -35,7 +35,7 @@ struct BackwardLimits {
 // One sample on its way back. Every pointer is the caller's memory and outlives the pass; a result
 // that is null is not wanted.
 struct BackwardSample {
-  const SampleInput* input = nullptr;  // its inputs and its label; of its noise nothing is read
+  const SampleInput* input = nullptr;  // inputs, label; noise of a learned scale
   const float* states = nullptr;       // z_0..z_L [L + 1, D], finite
   int64_t columns = 1;                 // m
   // Cotangents of the outputs [m, output_dim] and of z_L [m, D], whose effects add up; null: zero.
