@@ -76,9 +76,7 @@ absl::Status ControlFlags::CheckUnset() const {
                     !initial_samples_path_.empty() || !lower_.empty() || !upper_.empty();
   if (!number && !text) return absl::OkStatus();
   return InvalidArgument(
-      "model: guidance, noise, known elements and first steps are for diffusion models, and this "
-      "is "
-      "none");
+      "model: guidance, noise, known elements and first steps are for diffusion models only");
 }
 
 absl::Status ControlFlags::ReadFiles(const v1::GetModelResponse& model, const std::string& format) {

@@ -8,25 +8,14 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/plan/candidates.h"
+#include "kernels/plan/clock.h"
 #include "kernels/plan/trial.h"
 #include "kernels/solver/registry.h"
 
 namespace deeppcr {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Median of the values; 0 if there are none.
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
+using Clock = PlanClock;
 
 double LeastRtol(const std::vector<Trial>& chosen) {
   double rounding = 0;
@@ -226,8 +215,8 @@ class Planner {
     if ((n == 1 || in_time) && !Fired(options_.token)) {
       DEEPPCR_ASSIGN_OR_RETURN(timing, TimeInTurns(n));
     }
-    entry.sequential_seconds = Median(timing.sequential);
-    entry.parallel_seconds = Median(timing.parallel);
+    entry.sequential_seconds = MedianOf(timing.sequential);
+    entry.parallel_seconds = MedianOf(timing.parallel);
     if (best_ != nullptr) {
       entry.parallel = best_->choice;
       Note(*best_, &entry);

@@ -8,23 +8,13 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/plan/candidates.h"
+#include "kernels/plan/clock.h"
 #include "kernels/plan/counted_cost.h"
 
 namespace deeppcr {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double MedianOf(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
+using Clock = PlanClock;
 
 // Trajectories of calibration inputs, and ways back along them.
 class WayBench {

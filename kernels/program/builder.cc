@@ -264,6 +264,12 @@ absl::StatusOr<ValueId> ProgramBuilder::AddArrange(std::span<const ValueId> oper
              size);
 }
 
+absl::StatusOr<ValueId> ProgramBuilder::AddPart(ValueId id, int64_t first, int64_t count) {
+  std::vector<Element> elements;
+  for (int64_t i = first; i < first + count; ++i) elements.push_back({0, i});
+  return AddArrange({{id}}, std::move(elements));
+}
+
 absl::StatusOr<ValueId> ProgramBuilder::AddReverseStep(ValueId state, ValueId prediction,
                                                        StepPart part) {
   if (at(state).size != at(prediction).size)

@@ -67,6 +67,8 @@ class ProgramBuilder {
   absl::StatusOr<ValueId> AddLookup(ValueId index, ValueId table, const LinearLayer& sizes);
   absl::StatusOr<ValueId> AddArrange(std::span<const ValueId> operands,
                                      std::vector<Element> elements);
+  // `count` elements of a value, from `first` on.
+  absl::StatusOr<ValueId> AddPart(ValueId id, int64_t first, int64_t count);
   // A part of the reverse step; of all but kRecall and kSpread `state` is z.
   absl::StatusOr<ValueId> AddReverseStep(ValueId state, ValueId prediction,
                                          StepPart part = StepPart::kState);

@@ -169,9 +169,7 @@ class Writer {
   // Part p of mu, [H].
   absl::StatusOr<ValueId> Part(int64_t p) {
     const int64_t width = spec_.denoiser.hidden_dim;
-    std::vector<Element> elements;
-    for (int64_t k = 0; k < width; ++k) elements.push_back({0, p * width + k});
-    return builder_.AddArrange({{modulation_}}, std::move(elements));
+    return builder_.AddPart(modulation_, p * width, width);
   }
 
   absl::StatusOr<ValueId> ResidualBlock(ValueId h, int64_t i) {

@@ -147,7 +147,7 @@ class Writer {
   absl::StatusOr<ValueId> OfCondition(ValueId old) {
     const Guided& guided = at(old);
     if (guided.halves == kNoValue) return guided.condition;
-    return writer_.AddPart(guided.halves, 0, SizeOf(old));
+    return builder().AddPart(guided.halves, 0, SizeOf(old));
   }
 
   // m, and behind it what gives the scale of the noise.
@@ -166,8 +166,8 @@ class Writer {
     const ValueId halves = at(old).halves;
     if (halves == kNoValue)
       return InvalidArgument("the prediction does not depend on the condition: nothing to guide");
-    DEEPPCR_ASSIGN_OR_RETURN(const ValueId of_condition, writer_.AddPart(halves, 0, size));
-    DEEPPCR_ASSIGN_OR_RETURN(const ValueId of_null, writer_.AddPart(halves, SizeOf(old), size));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId of_condition, builder().AddPart(halves, 0, size));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId of_null, builder().AddPart(halves, SizeOf(old), size));
     DEEPPCR_ASSIGN_OR_RETURN(
         const ValueId scale,
         builder().AddArrange({{scale_}}, std::vector<Element>(static_cast<size_t>(size), {0, 0})));

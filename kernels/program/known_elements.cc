@@ -32,7 +32,7 @@ absl::StatusOr<Program> WithKnownElements(const Program& program, int64_t unread
   DEEPPCR_ASSIGN_OR_RETURN(const ValueId values, writer.AddMore(unread + dim, dim));
   // The state with the known elements put in.
   const auto known = [&](ValueId state) -> absl::StatusOr<ValueId> {
-    DEEPPCR_ASSIGN_OR_RETURN(ValueId z, size == dim ? state : writer.AddPart(state, 0, dim));
+    DEEPPCR_ASSIGN_OR_RETURN(ValueId z, size == dim ? state : builder.AddPart(state, 0, dim));
     DEEPPCR_ASSIGN_OR_RETURN(z, builder.AddElementwise(Op::kSelect, {{mask, values, z}}));
     if (size == dim) return z;
     std::vector<Element> elements;

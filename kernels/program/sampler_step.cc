@@ -11,14 +11,6 @@
 namespace deeppcr::program {
 namespace {
 
-// Elements [first, first + count) of a value.
-absl::StatusOr<ValueId> Slice(ProgramBuilder& builder, ValueId value, int64_t first,
-                              int64_t count) {
-  std::vector<Element> elements;
-  for (int64_t i = first; i < first + count; ++i) elements.push_back({0, i});
-  return builder.AddArrange({{value}}, std::move(elements));
-}
-
 // [a, b].
 absl::StatusOr<ValueId> Joined(ProgramBuilder& builder, ValueId a, ValueId b) {
   std::vector<Element> elements;
@@ -58,7 +50,7 @@ absl::StatusOr<ValueId> AddSamplerState(ProgramBuilder& builder, int64_t dim, bo
 absl::StatusOr<ValueId> SamplerStateOf(ProgramBuilder& builder, bool carries) {
   const ValueId state = builder.program().state;
   if (!carries) return state;
-  return Slice(builder, state, 0, builder.at(state).size / 2);
+  return builder.AddPart(state, 0, builder.at(state).size / 2);
 }
 
 absl::StatusOr<Program> FinishSampler(ProgramBuilder& builder, ValueId z, ValueId prediction,
@@ -74,17 +66,17 @@ absl::StatusOr<Program> FinishSampler(ProgramBuilder& builder, ValueId z, ValueI
   const bool learned = form.noise_scale != NoiseScale::kFixed;
   ValueId m = prediction;
   if (learned) {
-    DEEPPCR_ASSIGN_OR_RETURN(m, Slice(builder, prediction, 0, dim));
+    DEEPPCR_ASSIGN_OR_RETURN(m, builder.AddPart(prediction, 0, dim));
   }
   DEEPPCR_ASSIGN_OR_RETURN(
       ValueId next, builder.AddReverseStep(z, m, learned ? StepPart::kMean : StepPart::kState));
   if (learned) {
-    DEEPPCR_ASSIGN_OR_RETURN(const ValueId v, Slice(builder, prediction, dim, dim));
+    DEEPPCR_ASSIGN_OR_RETURN(const ValueId v, builder.AddPart(prediction, dim, dim));
     DEEPPCR_ASSIGN_OR_RETURN(const ValueId noise, ScaledNoise(builder, z, m, v, form.noise_scale));
     DEEPPCR_ASSIGN_OR_RETURN(next, builder.AddElementwise(Op::kAdd, {{next, noise}}));
   }
   if (!form.carries) return builder.Finish(next, prediction);
-  DEEPPCR_ASSIGN_OR_RETURN(const ValueId c, Slice(builder, builder.program().state, dim, dim));
+  DEEPPCR_ASSIGN_OR_RETURN(const ValueId c, builder.AddPart(builder.program().state, dim, dim));
   DEEPPCR_ASSIGN_OR_RETURN(const ValueId recalled, builder.AddReverseStep(c, m, StepPart::kRecall));
   DEEPPCR_ASSIGN_OR_RETURN(next, builder.AddElementwise(Op::kAdd, {{next, recalled}}));
   DEEPPCR_ASSIGN_OR_RETURN(const ValueId memory, builder.AddReverseStep(z, m, StepPart::kMemory));

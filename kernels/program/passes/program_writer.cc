@@ -44,7 +44,7 @@ absl::Status ProgramWriter::AddCondition(int64_t more) {
   DEEPPCR_ASSIGN_OR_RETURN(ValueId now, builder_.AddCondition(size + more));
   if (size == 0) return absl::OkStatus();
   if (more > 0) {
-    DEEPPCR_ASSIGN_OR_RETURN(now, AddPart(now, 0, size));
+    DEEPPCR_ASSIGN_OR_RETURN(now, builder_.AddPart(now, 0, size));
   }
   Set(from_.condition, now);
   return absl::OkStatus();
@@ -52,14 +52,7 @@ absl::Status ProgramWriter::AddCondition(int64_t more) {
 
 absl::StatusOr<ValueId> ProgramWriter::AddMore(int64_t first, int64_t count) {
   const int64_t size = from_.condition == kNoValue ? 0 : from_.at(from_.condition).size;
-  return AddPart(builder_.program().condition, size + first, count);
-}
-
-absl::StatusOr<ValueId> ProgramWriter::AddPart(ValueId id, int64_t first, int64_t count) {
-  std::vector<Element> elements;
-  elements.reserve(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) elements.push_back({0, first + i});
-  return builder_.AddArrange({{id}}, std::move(elements));
+  return builder_.AddPart(builder_.program().condition, size + first, count);
 }
 
 absl::StatusOr<Program> ProgramWriter::Finish() {

@@ -41,8 +41,6 @@ class ProgramWriter {
   const Value& at(ValueId id) const { return builder_.at(id); }
   // The instruction that makes a value, until the next one is written; null for others.
   const Instruction* Producer(ValueId id);
-  // `count` elements of a value, from `first` on.
-  absl::StatusOr<ValueId> AddPart(ValueId id, int64_t first, int64_t count);
   // What all elements of a constant are, as NumberOf.
   std::optional<double> Number(ValueId id);
   // A constant of `size` elements that are all `number`.
